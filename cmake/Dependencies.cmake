@@ -1,0 +1,13 @@
+# Everything comes from the distribution's packages; nothing is fetched. `./dev setup` installs them.
+find_package(Threads REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(CLI11 2.1 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+if(MORACLE_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(MORACLE_BENCH)
+  find_package(benchmark REQUIRED)
+endif()

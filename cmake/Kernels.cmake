@@ -1,0 +1,6 @@
+# Kernels for one instruction set live in files named *_avx2.cc and so on: only they are built with
+# its flags, and only a CPU that reports it ever calls them.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cpu/tile_avx2.cc
+    PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+endif()

@@ -1,0 +1,155 @@
+// What a checkpoint folder holds: its config, its producer, and its weights described, not yet read.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "moracle/base.h"
+#include "moracle/quant.h"
+
+namespace moracle {
+
+/// The nonlinearity between the two GEMMs of an expert.
+enum class Activation : uint8_t { kSilu };
+std::string_view name(Activation activation);
+
+/// From router logits to weights: which scores, which experts, which normalisation.
+enum class Score : uint8_t { kSoftmax };
+struct Routing {
+  Score score = Score::kSoftmax;
+  bool renormalize = false;  ///< divide the top_k weights by their sum
+  bool operator==(const Routing&) const = default;
+};
+std::string name(const Routing& routing);
+
+/// Size and meaning of one matrix, known before it is read.
+struct MatrixShape {
+  int64_t n = 0;
+  int64_t k = 0;
+  QuantKey key;
+  bool group_index = false;  ///< columns belong to groups in another order than left to right
+  bool bias = false;
+  bool operator==(const MatrixShape&) const = default;
+};
+
+/// Everything about a layer that matters for choosing and running its kernels.
+struct LayerSpec {
+  std::string name;  ///< "model.layers.0.mlp.experts"
+  /// A dense linear layer is a grouped linear with one expert: then `hidden_size` is its input,
+  /// `intermediate_size` its output, and only w13 exists.
+  bool linear = false;
+  int64_t num_experts = 1;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t top_k = 1;
+  Activation activation = Activation::kSilu;
+  Routing routing;
+  Scheme scheme;
+  bool group_index = false;
+  bool bias = false;
+
+  /// The matrices of one expert: w13 [2I, H] and w2 [H, I], or a linear layer's only one.
+  std::vector<MatrixShape> matrices() const;
+  /// True where two layers differ in nothing but their names.
+  bool same_but_name(const LayerSpec& other) const;
+};
+
+/// Experts x [n, k], described: every tensor is known to exist with the right shape and type.
+/// Reading happens expert by expert. Move-only: conversion consumes it.
+class DescribedMatrix {
+ public:
+  /// One expert's piece of rows, from one or more tensors (gate, or up; q, or k, or v).
+  struct Part {
+    int64_t n = 0;
+    std::vector<std::string> tensors;                   ///< the names that it claims
+    std::vector<std::span<const std::byte>> bytes;      ///< where they lie, for releasing pages
+    std::function<Result<CanonicalMatrix>()> read;
+  };
+  /// `parts[e]` are stacked row-wise into expert e's matrix. `owner` keeps the parts' memory alive.
+  DescribedMatrix(MatrixShape shape, Scheme scheme, std::vector<std::vector<Part>> parts,
+                  std::shared_ptr<const void> owner);
+  /// From matrices in memory, one per expert, all of one shape: tests and benchmarks.
+  static DescribedMatrix from(Scheme scheme, std::vector<CanonicalMatrix> experts);
+
+  DescribedMatrix(DescribedMatrix&&) noexcept = default;
+  DescribedMatrix& operator=(DescribedMatrix&&) noexcept = default;
+
+  const MatrixShape& shape() const { return shape_; }
+  const Scheme& scheme() const { return scheme_; }
+  int64_t num_experts() const { return static_cast<int64_t>(parts_.size()); }
+  std::vector<std::string> tensors() const;
+  /// Bytes in the file(s).
+  int64_t source_bytes() const;
+
+  /// Expert e in canonical form. Errors: values that no scheme allows (a scale that is NaN), named.
+  Result<CanonicalMatrix> expert(int64_t e) const;
+  /// Lets go of the memory behind expert e's source; it can still be read again.
+  void release(int64_t e) const;
+
+ private:
+  MatrixShape shape_;
+  Scheme scheme_;
+  std::vector<std::vector<Part>> parts_;
+  std::shared_ptr<const void> owner_;
+};
+
+/// One layer's experts: w13 = gate rows, then up rows; w2 = down.
+struct DescribedWeights {
+  LayerSpec spec;
+  DescribedMatrix w13;
+  DescribedMatrix w2;
+};
+
+/// A folder with config.json and safetensors, opened and checked; no weight is read yet.
+class Checkpoint {
+ public:
+  /// Errors: no such folder, no or broken config.json, a missing or broken shard, a quant_method
+  /// that no reader claims (naming those that are known).
+  static Result<Checkpoint> open(const std::string& folder);
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+  ~Checkpoint();
+
+  const std::string& folder() const;
+  /// "Qwen3MoeForCausalLM"
+  const std::string& architecture() const;
+  /// The tool that wrote the quantized tensors: "gptq", "compressed-tensors", "plain".
+  std::string_view producer() const;
+  int64_t num_layers() const;
+  /// Layers that hold experts, in order.
+  std::vector<int64_t> moe_layers() const;
+
+  /// The experts of one layer. Errors: not a layer with experts; a missing, extra or wrongly typed
+  /// tensor, by name; experts that differ in scheme.
+  Result<DescribedWeights> moe_layer(int64_t layer) const;
+  /// The linear layers named by `modules`, stacked row-wise into one, which all read one input.
+  Result<DescribedMatrix> linear(const std::vector<std::string>& modules) const;
+  /// A router: never quantized unless the config lists it and the file stores it so.
+  Result<DescribedMatrix> router(const std::string& module) const;
+  /// A vector of `size` floats (a norm's weights), widened to f32. Errors: shape, NaN, infinity.
+  Result<std::vector<float>> vector(const std::string& name, int64_t size) const;
+  /// A tensor as it lies in the file.
+  Result<TensorView> tensor(const std::string& name) const;
+  bool has_tensor(const std::string& name) const;
+  /// Tensors of the files that nothing has asked for yet, buffers that no model reads left out.
+  std::vector<std::string> unclaimed() const;
+
+  /// Bytes of all tensors.
+  int64_t total_bytes() const;
+
+  /// Keeps the files' memory alive, for views that outlive the Checkpoint.
+  std::shared_ptr<const void> files() const { return state_; }
+
+  /// For the library's own rooms: the parsed config and the tensors.
+  struct State;
+  const State& state() const { return *state_; }
+
+ private:
+  explicit Checkpoint(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace moracle

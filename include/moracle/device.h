@@ -1,0 +1,70 @@
+// A device: a place with memory and an ordered queue of work.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "moracle/base.h"
+#include "moracle/oracle.h"
+
+namespace moracle {
+
+class Device;
+class Ops;
+
+/// A queue of a device, in the device's own terms: a cudaStream_t, a cl_command_queue. Nothing: the
+/// device's default queue. Work enqueued on one stream runs in order; the CPU works at once.
+struct Stream {
+  void* handle = nullptr;
+};
+
+/// Memory of one device. Move-only; gives the memory back when it ends.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(void* data, size_t bytes, std::shared_ptr<void> owner)
+      : data_(data), bytes_(bytes), owner_(std::move(owner)) {}
+  Buffer(Buffer&&) noexcept = default;
+  Buffer& operator=(Buffer&&) noexcept = default;
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  template <class T>
+  T* as() const { return static_cast<T*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  std::shared_ptr<void> owner_;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  /// "cpu", "cuda:0"
+  virtual std::string name() const = 0;
+  virtual Platform platform() const = 0;
+  /// What activations are between the layers' kernels: f32 on a CPU.
+  virtual DType activation_dtype() const = 0;
+
+  /// Zeroed memory, aligned for every kernel. Errors: kOutOfMemory with need and have.
+  virtual Result<Buffer> allocate(size_t bytes) = 0;
+  /// True if host code may read and write this device's memory through its pointers.
+  virtual bool host_visible() const = 0;
+  /// Host to device and back, in stream order; the host memory must live until it is done.
+  virtual Status upload(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
+  virtual Status download(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
+  /// Waits until everything enqueued so far is done. Errors: what a kernel ran into.
+  virtual Status synchronize(Stream stream = {}) = 0;
+
+  /// Everything beside the GEMMs (internal to the library).
+  virtual Ops& ops() = 0;
+};
+
+/// Opens "cpu" (later "cuda[:n]", "opencl[:n]"). `threads` is for the CPU; below 1: all that the
+/// process may use. Errors: a device that this build or this machine lacks, naming those that exist.
+Result<std::shared_ptr<Device>> open_device(std::string_view name = "cpu", int threads = 0);
+
+}  // namespace moracle

@@ -1,0 +1,224 @@
+// A whole model: text to tokens, tokens to logits, logits to tokens.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moracle/base.h"
+#include "moracle/checkpoint.h"
+#include "moracle/device.h"
+#include "moracle/oracle.h"
+
+namespace moracle {
+
+/// Text ↔ token ids, from a `tokenizer.json` (byte-level BPE). Immutable; safe to share.
+class Tokenizer {
+ public:
+  /// Reads `folder`/tokenizer.json. Errors name the first construct that is not supported.
+  static Result<Tokenizer> open(const std::string& folder);
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  /// Ids of UTF-8 text; added tokens inside the text become their ids. Adds no special tokens.
+  /// Errors: invalid UTF-8, naming the byte.
+  Result<std::vector<int32_t>> encode(std::string_view text) const;
+  /// Bytes of the tokens, joined; special tokens are left out when `skip_special`.
+  /// May end inside a UTF-8 character: see TokenStream.
+  Result<std::string> decode(std::span<const int32_t> ids, bool skip_special = false) const;
+  /// Number of ids, added tokens included: the largest id plus one.
+  int64_t vocab_size() const;
+  std::optional<int32_t> id(std::string_view token) const;
+  bool is_special(int32_t id) const;
+
+ private:
+  friend Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file);
+  struct State;
+  explicit Tokenizer(std::unique_ptr<const State> state);
+  std::unique_ptr<const State> state_;
+};
+
+/// Decodes ids one by one and lets out only whole UTF-8 characters.
+class TokenStream {
+ public:
+  explicit TokenStream(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+  /// The text that this id completes; empty while a character is still open.
+  Result<std::string> push(int32_t id, bool skip_special = true);
+  /// What is left at the end: an unfinished character, as U+FFFD.
+  std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::string pending_;
+};
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+
+/// A chat template in the part of Jinja that published tokenizers use.
+class ChatTemplate {
+ public:
+  /// From `folder`/chat_template.jinja, else tokenizer_config.json's "chat_template".
+  /// Errors: no template, or the construct (with its line) that cannot be rendered here.
+  static Result<ChatTemplate> open(const std::string& folder);
+  /// From the template's text. `special_tokens` are variables such as bos_token.
+  static Result<ChatTemplate> parse(std::string text, std::string origin,
+                                    std::map<std::string, std::string> special_tokens = {});
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+  ~ChatTemplate();
+
+  Result<std::string> render(std::span<const ChatMessage> messages,
+                             bool add_generation_prompt = true) const;
+
+ private:
+  struct State;
+  explicit ChatTemplate(std::unique_ptr<const State> state);
+  std::unique_ptr<const State> state_;
+};
+
+struct ModelOptions {
+  std::string backend = "auto";  ///< or a row's name
+  std::string device = "cpu";
+  int threads = 0;               ///< CPU threads; below 1: all that the process may use
+  int64_t max_num_tokens = 512;  ///< tokens per step: longer prompts are cut into steps
+  Progress progress;             ///< while loading, in bytes of the checkpoint
+};
+
+/// Keys and values of one sequence, all layers.
+class KvCache {
+ public:
+  KvCache(KvCache&&) noexcept;
+  KvCache& operator=(KvCache&&) noexcept;
+  ~KvCache();
+  int64_t length() const;
+  int64_t capacity() const;
+  /// Forgets everything after the first `length` positions.
+  void truncate(int64_t length);
+  struct State;  ///< internal
+
+ private:
+  friend class Model;
+  explicit KvCache(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// One choice of the oracle, for a group of layers that are equal but for their names.
+struct Choice {
+  std::string part;             ///< "experts", "attention", "router", "output"
+  std::vector<int64_t> layers;  ///< empty: outside the layers
+  Selection selection;
+};
+
+/// A checkpoint loaded for one device.
+class Model {
+ public:
+  /// Describes everything first (missing, extra and wrongly typed tensors are errors by name), lets the
+  /// oracle choose for every layer, then reads, packs and releases tensor by tensor.
+  static Result<Model> load(const Checkpoint& checkpoint, const ModelOptions& options = {});
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+  ~Model();
+
+  int64_t vocab_size() const;
+  int64_t max_context() const;
+  int64_t max_num_tokens() const;
+  int64_t weight_bytes() const;  ///< packed weights and tables, all layers
+  const std::vector<Choice>& choices() const;
+
+  /// Room for `capacity` tokens of one sequence.
+  Result<KvCache> make_cache(int64_t capacity) const;
+
+  /// Tokens of one sequence that follow what its cache holds.
+  struct Step {
+    std::span<const int32_t> tokens;
+    KvCache* cache;
+  };
+  /// Runs all layers over the tokens of all steps, at most max_num_tokens() together, and appends to
+  /// the caches. Errors: ids outside the vocabulary, a cache that is full.
+  Status forward(std::span<const Step> steps);
+  /// Logits [count, vocab_size] of the last forward's tokens [first, first + count); at most
+  /// kMaxLogitRows. Valid until the next call.
+  Result<std::span<const float>> logits(int64_t first, int64_t count);
+  static constexpr int64_t kMaxLogitRows = 64;
+  struct State;  ///< internal
+
+ private:
+  explicit Model(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// How the next token is drawn. The order is temperature, top_k, top_p, min_p, as in transformers.
+struct SamplingOptions {
+  float temperature = 0;  ///< 0: the largest logit, lowest id first
+  int64_t top_k = 0;      ///< 0: off
+  float top_p = 1;        ///< 1: off
+  float min_p = 0;        ///< 0: off
+  uint64_t seed = 0;
+};
+
+/// What generation_config.json (else config.json) says.
+struct GenerationConfig {
+  std::vector<int32_t> eos_ids;
+  SamplingOptions sampling;  ///< greedy unless do_sample
+  static Result<GenerationConfig> open(const Checkpoint& checkpoint);
+};
+
+struct GenerateOptions {
+  int64_t max_tokens = 128;
+  SamplingOptions sampling;
+  std::vector<int32_t> stop_ids;  ///< empty: nothing but max_tokens and the context stops it
+  /// Called with each new id; false stops.
+  std::function<bool(int32_t id)> on_token;
+  Progress on_prompt;  ///< tokens of the prompt done
+};
+
+struct Generation {
+  std::vector<int32_t> ids;  ///< the stopping id included
+  std::string stop_reason;   ///< "eos", "length", "cancelled"
+  double prompt_seconds = 0;
+  double generation_seconds = 0;  ///< of all tokens but the first, which the prompt gives
+};
+
+/// Continues `prompt`. Errors: an empty prompt; one that leaves no room in the context.
+Result<Generation> generate(Model& model, std::span<const int32_t> prompt, const GenerateOptions& options);
+
+struct Perplexity {
+  double perplexity = 0;
+  double nll = 0;  ///< mean negative log likelihood, natural logarithm
+  int64_t scored_tokens = 0;
+};
+
+/// Over non-overlapping windows, each alone from position 0, its first token not scored.
+Result<Perplexity> perplexity(Model& model, std::span<const int32_t> ids, int64_t window,
+                              const Progress& progress = {});
+
+/// What a checkpoint holds, by part, without reading a weight.
+struct Outline {
+  struct Part {
+    std::string what;             ///< "experts", "attention", "router", "norms", "embedding", "output"
+    std::vector<int64_t> layers;  ///< empty: outside the layers
+    std::string scheme;
+    bool quantized = false;
+    int64_t num_tensors = 0;
+    int64_t bytes = 0;
+  };
+  std::string architecture;
+  std::string producer;
+  int64_t num_layers = 0, hidden_size = 0, vocab_size = 0, max_context = 0;
+  int64_t num_experts = 0, top_k = 0, intermediate_size = 0;
+  int64_t bytes = 0;
+  std::vector<Part> parts;
+};
+/// Errors: as Model::load's description.
+Result<Outline> outline(const Checkpoint& checkpoint);
+
+}  // namespace moracle

@@ -1,0 +1,56 @@
+#include "moracle/base.h"
+
+#include "base/text.h"
+
+namespace moracle {
+
+std::string Error::to_string() const {
+  std::string line;
+  for (const std::string* part : {&file, &place}) {
+    if (part->empty()) continue;
+    line += *part + ": ";
+  }
+  if (!need.empty()) line += "needs " + need;
+  if (!fact.empty()) line += (need.empty() ? "" : "; ") + fact;
+  for (char& c : line) {
+    if (c == '\n' || c == '\r') c = ' ';
+  }
+  return line;
+}
+
+namespace {
+struct DTypeRow {
+  std::string_view name;
+  int bits;
+};
+// In the order of the enum.
+constexpr DTypeRow kDTypes[] = {{"f32", 32}, {"f16", 16}, {"bf16", 16}, {"f64", 64}, {"i64", 64},
+                                {"i32", 32}, {"i16", 16}, {"i8", 8},    {"u8", 8},   {"i4", 4},
+                                {"bool", 8}, {"f8_e4m3", 8}, {"f8_e5m2", 8}, {"f8_e8m0", 8}};
+}  // namespace
+
+std::string_view name(DType type) { return kDTypes[static_cast<int>(type)].name; }
+int bits(DType type) { return kDTypes[static_cast<int>(type)].bits; }
+
+int64_t TensorView::num_elements() const {
+  int64_t count = 1;
+  for (int64_t d : shape) count *= d;
+  return count;
+}
+
+size_t TensorView::num_bytes() const {
+  return (static_cast<size_t>(num_elements()) * static_cast<size_t>(bits(dtype)) + 7) / 8;
+}
+
+std::string to_string(const TensorView& view) {
+  return str(name(view.dtype), " [", join(view.shape), "]");
+}
+
+Matrix Matrix::slice(int64_t first, int64_t count) const {
+  Matrix part = *this;
+  part.data = static_cast<std::byte*>(data) + first * stride * bits(dtype) / 8;
+  part.rows = count;
+  return part;
+}
+
+}  // namespace moracle

@@ -1,0 +1,84 @@
+#include "base/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+namespace moracle {
+
+int usable_threads() {
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) threads = CPU_COUNT(&set);
+  // cgroup v2: "<quota> <period>" in microseconds, or "max <period>".
+  std::ifstream quota_file("/sys/fs/cgroup/cpu.max");
+  double quota = 0, period = 0;
+  if (quota_file >> quota >> period && quota > 0 && period > 0) {
+    threads = std::min(threads, static_cast<int>(quota / period + 0.5));
+  }
+  return std::max(threads, 1);
+}
+
+namespace {
+
+// Long enough to bridge the gap between two operations of a layer, short enough not to matter.
+constexpr int kSpins = 4000;
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+  if (threads < 1) threads = usable_threads();
+  for (int thread = 1; thread < threads; ++thread) {
+    workers_.emplace_back([this, thread] { serve(thread); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true);
+  job_.fetch_add(1);
+  job_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(const std::function<void(int)>& work) {
+  if (workers_.empty()) return work(0);
+  const std::lock_guard lock(callers_);
+  work_ = &work;
+  unfinished_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  job_.fetch_add(1, std::memory_order_release);
+  job_.notify_all();
+  work(0);
+  for (int spin = 0; spin < kSpins && unfinished_.load(std::memory_order_acquire) > 0; ++spin) {
+    pause_briefly();
+  }
+  for (int left = unfinished_.load(std::memory_order_acquire); left > 0;
+       left = unfinished_.load(std::memory_order_acquire)) {
+    unfinished_.wait(left, std::memory_order_acquire);
+  }
+}
+
+void ThreadPool::serve(int thread) {
+  uint32_t seen = 0;
+  for (;;) {
+    for (int spin = 0; spin < kSpins && job_.load(std::memory_order_acquire) == seen; ++spin) {
+      pause_briefly();
+    }
+    job_.wait(seen, std::memory_order_acquire);
+    // Jobs cannot be missed: the next one starts only when every worker has finished this one.
+    seen = job_.load(std::memory_order_acquire);
+    if (stop_.load()) return;
+    (*work_)(thread);
+    if (unfinished_.fetch_sub(1, std::memory_order_release) == 1) unfinished_.notify_all();
+  }
+}
+
+}  // namespace moracle

@@ -1,0 +1,57 @@
+// The threads of one CPU device: a fixed team that works on one thing at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace moracle {
+
+/// CPUs that this process may use: affinity mask, cut to the cgroup's quota; at least 1.
+int usable_threads();
+
+/// Runs a function on all its threads at once, the caller being thread 0. Between jobs the others
+/// spin for a moment, since the next layer usually comes at once, and then sleep.
+class ThreadPool {
+ public:
+  /// `threads` < 1: usable_threads().
+  explicit ThreadPool(int threads = 0);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return static_cast<int>(workers_.size()) + 1; }
+
+  /// Calls work(thread) once on each thread, thread in [0, size()), and returns when all are done.
+  /// Callers on several threads take turns; calling from inside work is not allowed.
+  void run(const std::function<void(int)>& work);
+
+  /// Splits [0, count) into size() even pieces: piece(begin, end), empty pieces left out.
+  template <class Piece>
+  void split(int64_t count, const Piece& piece) {
+    const int64_t threads = size();
+    if (threads == 1 || count <= 1) {
+      if (count > 0) piece(int64_t{0}, count);
+      return;
+    }
+    run([&](int thread) {
+      const int64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
+      if (begin < end) piece(begin, end);
+    });
+  }
+
+ private:
+  void serve(int thread);
+
+  std::mutex callers_;  // one job at a time
+  const std::function<void(int)>* work_ = nullptr;
+  std::atomic<uint32_t> job_{0};      // counts jobs; workers wait for it to change
+  std::atomic<int> unfinished_{0};
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace moracle

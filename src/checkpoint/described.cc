@@ -1,0 +1,144 @@
+#include <cstring>
+
+#include "base/mapped_file.h"
+#include "base/text.h"
+#include "base/try.h"
+#include "moracle/checkpoint.h"
+
+namespace moracle {
+
+std::string_view name(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu: return "silu";
+  }
+  return "";
+}
+
+std::string name(const Routing& routing) {
+  return str("softmax", routing.renormalize ? ", renormalised" : "");
+}
+
+std::vector<MatrixShape> LayerSpec::matrices() const {
+  MatrixShape w13{.n = linear ? intermediate_size : 2 * intermediate_size,
+                  .k = hidden_size,
+                  .key = scheme.weight,
+                  .group_index = group_index,
+                  .bias = bias};
+  if (linear) return {w13};
+  MatrixShape w2 = w13;
+  w2.n = hidden_size;
+  w2.k = intermediate_size;
+  return {w13, w2};
+}
+
+bool LayerSpec::same_but_name(const LayerSpec& other) const {
+  return linear == other.linear && num_experts == other.num_experts &&
+         hidden_size == other.hidden_size && intermediate_size == other.intermediate_size &&
+         top_k == other.top_k && activation == other.activation && routing == other.routing &&
+         scheme == other.scheme && group_index == other.group_index && bias == other.bias;
+}
+
+DescribedMatrix::DescribedMatrix(MatrixShape shape, Scheme scheme,
+                                 std::vector<std::vector<Part>> parts,
+                                 std::shared_ptr<const void> owner)
+    : shape_(shape), scheme_(scheme), parts_(std::move(parts)), owner_(std::move(owner)) {}
+
+namespace {
+
+// A copy that views the same codes: a DescribedMatrix can be read more than once.
+CanonicalMatrix view_of(const CanonicalMatrix& matrix) {
+  CanonicalMatrix view;
+  view.n = matrix.n;
+  view.k = matrix.k;
+  view.key = matrix.key;
+  view.codes = matrix.codes;
+  view.scales = matrix.scales;
+  view.zero_points = matrix.zero_points;
+  view.group_index = matrix.group_index;
+  view.bias = matrix.bias;
+  return view;
+}
+
+// Puts `part` below `whole`, whose storage has room for it. Both have the same k, key and groups.
+Status stack(CanonicalMatrix& whole, int64_t first_row, CanonicalMatrix&& part) {
+  if (!part.group_index.empty()) {
+    if (first_row > 0 && whole.group_index != part.group_index) {
+      return Error{ErrorKind::kUnsupported, "", "g_idx",
+                   "one order of columns for all matrices that read one input", "they differ"};
+    }
+    whole.group_index = std::move(part.group_index);
+  }
+  std::memcpy(whole.storage.data() + first_row * whole.row_bytes(), part.codes.data(),
+              part.codes.size());
+  whole.scales.insert(whole.scales.end(), part.scales.begin(), part.scales.end());
+  whole.zero_points.insert(whole.zero_points.end(), part.zero_points.begin(), part.zero_points.end());
+  whole.bias.insert(whole.bias.end(), part.bias.begin(), part.bias.end());
+  return {};
+}
+
+}  // namespace
+
+DescribedMatrix DescribedMatrix::from(Scheme scheme, std::vector<CanonicalMatrix> experts) {
+  auto kept = std::make_shared<std::vector<CanonicalMatrix>>(std::move(experts));
+  MatrixShape shape;
+  if (!kept->empty()) {
+    const CanonicalMatrix& first = kept->front();
+    shape = {first.n, first.k, first.key, !first.group_index.empty(), !first.bias.empty()};
+  }
+  std::vector<std::vector<Part>> parts;
+  for (size_t e = 0; e < kept->size(); ++e) {
+    Part part;
+    part.n = shape.n;
+    part.read = [kept, e]() -> Result<CanonicalMatrix> { return view_of((*kept)[e]); };
+    parts.emplace_back().push_back(std::move(part));
+  }
+  return DescribedMatrix(shape, scheme, std::move(parts), kept);
+}
+
+std::vector<std::string> DescribedMatrix::tensors() const {
+  std::vector<std::string> names;
+  for (const auto& expert : parts_) {
+    for (const Part& part : expert) names.insert(names.end(), part.tensors.begin(), part.tensors.end());
+  }
+  return names;
+}
+
+int64_t DescribedMatrix::source_bytes() const {
+  int64_t total = 0;
+  for (const auto& expert : parts_) {
+    for (const Part& part : expert) {
+      for (const auto& bytes : part.bytes) total += static_cast<int64_t>(bytes.size());
+    }
+  }
+  return total;
+}
+
+Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e) const {
+  const std::vector<Part>& parts = parts_[e];
+  if (parts.size() == 1) return parts[0].read();
+  CanonicalMatrix whole;
+  whole.n = shape_.n;
+  whole.k = shape_.k;
+  whole.key = shape_.key;
+  whole.storage.resize(whole.n * whole.row_bytes());
+  whole.codes = whole.storage;
+  int64_t row = 0;
+  for (const Part& part : parts) {
+    MORACLE_TRY(CanonicalMatrix piece, part.read());
+    if (Status stacked = stack(whole, row, std::move(piece)); !stacked) {
+      Error error = stacked.error();
+      error.place = part.tensors.empty() ? error.place : part.tensors.front();
+      return error;
+    }
+    row += part.n;
+  }
+  return whole;
+}
+
+void DescribedMatrix::release(int64_t e) const {
+  for (const Part& part : parts_[e]) {
+    for (const auto& bytes : part.bytes) MappedFile::release(bytes);
+  }
+}
+
+}  // namespace moracle

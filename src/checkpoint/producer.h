@@ -1,0 +1,60 @@
+// A producer is a tool that writes quantized checkpoints. Its reader knows two things: what the
+// quantization config says about a module, and how that module's tensors become canonical.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "checkpoint/config.h"
+#include "checkpoint/tensors.h"
+#include "moracle/checkpoint.h"
+
+namespace moracle {
+
+/// What the config says about one module, by name.
+enum class Says {
+  kQuantized,  ///< listed
+  kPlain,      ///< excluded
+  kNothing,    ///< the tool's habit decides: linears yes, the router no
+};
+
+/// One linear layer's matrix, described from the tensors that are there.
+struct DescribedLinear {
+  MatrixShape shape;
+  Scheme scheme;
+  DescribedMatrix::Part part;
+};
+
+class Reader {
+ public:
+  virtual ~Reader() = default;
+  virtual Says says(const std::string& module) const = 0;
+  /// True if the file holds this module in the producer's quantized form.
+  virtual bool stores(const Tensors& tensors, const std::string& module) const = 0;
+  /// The names that the quantized form would have, for the message about a missing module.
+  virtual std::string expected(const std::string& module) const = 0;
+  /// Checks every tensor of the module. Errors: missing, of another shape or dtype than needed.
+  virtual Result<DescribedLinear> describe(const Tensors& tensors,
+                                           const std::string& module) const = 0;
+};
+
+struct Producer {
+  std::string_view name;  ///< as in quantization_config.quant_method
+  /// Errors: a variant of the method that cannot be read, by name.
+  Result<std::unique_ptr<Reader>> (*open)(const Config& quantization);
+};
+
+/// Modules without quantization: `module`.weight as float.
+Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string& module);
+
+// Shared by the readers.
+
+/// Scales as f32, whatever 16- or 32-bit float the file holds. Errors: NaN or infinity, with place.
+Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name);
+/// Adds `module`.bias to `names` if the file has one; true if so. Errors: its shape is not [n].
+Result<bool> add_bias(const Tensors& tensors, const std::string& module, int64_t n,
+                      std::vector<std::string>& names);
+/// The part that claims these tensors.
+DescribedMatrix::Part part_of(const Tensors& tensors, int64_t n, std::vector<std::string> names);
+
+}  // namespace moracle

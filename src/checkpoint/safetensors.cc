@@ -1,0 +1,129 @@
+#include "checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/safetensors_header.h"
+
+namespace moracle {
+namespace {
+
+constexpr uint64_t kLengthBytes = 8;
+
+// The header's text, once its length is known to lie inside the image.
+Result<std::string_view> find_header(std::span<const std::byte> image, const std::string& path) {
+  if (image.size() < kLengthBytes) {
+    return Error{ErrorKind::kBadFile, path, "byte 0", "8 bytes that hold the header's length",
+                 str("the file has ", image.size(), " bytes")};
+  }
+  uint64_t length = 0;
+  for (size_t i = 0; i < kLengthBytes; ++i) {
+    length |= std::to_integer<uint64_t>(image[i]) << (8 * i);
+  }
+  if (length > SafetensorsFile::kMaxHeaderBytes) {
+    return Error{ErrorKind::kBadFile, path, "header length at byte 0",
+                 str("at most ", SafetensorsFile::kMaxHeaderBytes),
+                 str("it is ", length, "; this may be no safetensors file")};
+  }
+  if (length > image.size() - kLengthBytes) {
+    return Error{ErrorKind::kBadFile, path, "header length at byte 0",
+                 str("at most ", image.size() - kLengthBytes, ", the bytes that follow it"),
+                 str("it is ", length, "; the file may be cut short")};
+  }
+  return std::string_view(reinterpret_cast<const char*>(image.data()) + kLengthBytes,
+                          static_cast<size_t>(length));
+}
+
+// Bytes of shape × type, or -1 where their bits do not fit an int64_t. A zero does not excuse the
+// other dimensions: after this check any of them may be multiplied, also in [2^62, 4, 0].
+int64_t count_bytes(const TensorView& view) {
+  int64_t room = (std::numeric_limits<int64_t>::max() - 7) / bits(view.dtype);
+  for (const int64_t size : view.shape) {
+    if (size > room) return -1;
+    if (size > 0) room /= size;
+  }
+  return static_cast<int64_t>(view.num_bytes());
+}
+
+Status check_size(const SafetensorsExtent& extent, uint64_t data_bytes, const std::string& path) {
+  auto bad = [&](std::string need, std::string fact) {
+    return Error{ErrorKind::kBadFile, path, tensor_place(*extent.name), std::move(need),
+                 std::move(fact)};
+  };
+  auto offsets = [&] { return str("data_offsets are [", extent.begin, ", ", extent.end, "]"); };
+  const TensorView& view = *extent.view;
+  const int64_t size = count_bytes(view);
+  if (size < 0) return bad("a shape whose bits are below 2^63", "it is " + to_string(view));
+  if (extent.begin > extent.end) return bad("a begin that is not behind the end", offsets());
+  if (const uint64_t held = extent.end - extent.begin; held != static_cast<uint64_t>(size)) {
+    return bad(str(size, " bytes for ", to_string(view)), str(offsets(), ", ", held, " bytes"));
+  }
+  if (extent.end > data_bytes) {
+    return bad(str("data_offsets within the ", data_bytes, " bytes of data"),
+               offsets() + "; the file may be cut short");
+  }
+  return {};
+}
+
+// The extents, sorted by place, have to cover the data with no overlap, no hole and no rest: the
+// format forbids holes so that nothing can hide in a file. A tensor without bytes may lie between
+// two others but not inside one, as in the reference implementation.
+Status check_cover(const std::vector<SafetensorsExtent>& extents, uint64_t data_start,
+                   uint64_t data_bytes, const std::string& path) {
+  uint64_t covered = 0;
+  const std::string* previous = nullptr;
+  auto before = [&] { return previous == nullptr ? "the header" : tensor_place(*previous); };
+  auto hole = [&](uint64_t until) {
+    return Error{ErrorKind::kBadFile, path, str("byte ", data_start + covered),
+                 "a tensor for every byte of the data",
+                 str("none has bytes [", data_start + covered, ", ", data_start + until,
+                     "), after ", before())};
+  };
+  for (const SafetensorsExtent& extent : extents) {
+    if (extent.begin > covered) return hole(extent.begin);
+    if (extent.begin < covered) {
+      return Error{ErrorKind::kBadFile, path, tensor_place(*extent.name),
+                   "data that belongs to no other tensor",
+                   str("it begins at byte ", data_start + extent.begin, ", inside ", before(),
+                       ", which ends at byte ", data_start + covered)};
+    }
+    covered = extent.end;
+    previous = extent.name;
+  }
+  if (covered < data_bytes) return hole(data_bytes);
+  return {};
+}
+
+}  // namespace
+
+// Data need not be aligned: a header of any length, or an odd number of bytes in an earlier tensor,
+// shifts all that follows. Whoever reads a view as wider elements checks its address or copies.
+Result<std::map<std::string, TensorView>> SafetensorsFile::parse(std::span<const std::byte> image,
+                                                                 const std::string& path) {
+  MORACLE_TRY(const std::string_view text, find_header(image, path));
+  MORACLE_TRY(SafetensorsHeader header, parse_safetensors_header(text, path));
+  const uint64_t data_start = kLengthBytes + text.size();
+  const auto data = image.subspan(data_start);
+  for (const SafetensorsExtent& extent : header.extents) {
+    MORACLE_CHECK(check_size(extent, data.size(), path));
+    extent.view->data = data.data() + extent.begin;
+  }
+  std::sort(header.extents.begin(), header.extents.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  });
+  MORACLE_CHECK(check_cover(header.extents, data_start, data.size(), path));
+  return std::move(header.tensors);
+}
+
+Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
+  MORACLE_TRY(MappedFile file, MappedFile::open(path));
+  MORACLE_TRY(auto tensors, parse(file.bytes(), path));
+  return SafetensorsFile(std::move(file), std::move(tensors));
+}
+
+}  // namespace moracle

@@ -1,0 +1,37 @@
+// What an open Checkpoint holds, for the rooms above.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "checkpoint/config.h"
+#include "checkpoint/producer.h"
+#include "checkpoint/tensors.h"
+#include "moracle/checkpoint.h"
+
+namespace moracle {
+
+struct Checkpoint::State {
+  std::string folder;
+  Config config;
+  Tensors tensors;
+  std::string producer = "plain";
+  std::unique_ptr<Reader> reader;  // nothing where the checkpoint is plain
+  std::string architecture;
+  int64_t num_layers = 0;
+  mutable std::set<std::string> claimed;  // grows as modules are described
+};
+
+/// How one family of checkpoints names its experts: {L} and {E} stand for layer and expert.
+struct ExpertNames {
+  std::string_view experts;  ///< prefix of one layer's experts
+  std::string_view gate, up, down;
+};
+
+/// The row whose tensors exist for this layer; nullptr where the layer holds no experts.
+const ExpertNames* expert_names(const Tensors& tensors, int64_t layer);
+/// "model.layers.3.mlp.experts"
+std::string experts_prefix(const ExpertNames& names, int64_t layer);
+
+}  // namespace moracle

@@ -1,0 +1,115 @@
+// moracle check: the conformance cases, on this machine.
+#include <iostream>
+#include <map>
+
+#include "base/text.h"
+#include "command.h"
+#include "moe/conformance.h"
+#include "terminal.h"
+
+namespace moracle::cli {
+namespace {
+
+using conformance::Case;
+using conformance::Outcome;
+
+struct Options {
+  std::string backend, scheme, shape, spread;
+  std::optional<int64_t> tokens;
+  bool bias = false, json = false;
+  int threads = 0;
+};
+
+Status narrow(std::vector<Case>& cases, const Options& options) {
+  auto keep = [&](auto&& holds) { std::erase_if(cases, [&](const Case& c) { return !holds(c); }); };
+  if (!options.backend.empty()) {
+    std::vector<std::string_view> names;
+    for (const Backend& backend : backends()) names.push_back(backend.name);
+    if (std::find(names.begin(), names.end(), options.backend) == names.end()) {
+      return Error{ErrorKind::kInvalidArgument, "", "--backend", "one of " + join(names),
+                   "'" + options.backend + "' is none of these"};
+    }
+    keep([&](const Case& c) { return c.backend == options.backend; });
+  }
+  if (!options.scheme.empty()) {
+    Result<Scheme> scheme = parse_scheme(options.scheme);
+    if (!scheme) return scheme.error();
+    keep([&](const Case& c) { return c.scheme == *scheme; });
+  }
+  if (!options.shape.empty()) {
+    Result<conformance::Shape> shape = conformance::parse_shape(options.shape);
+    if (!shape) return shape.error();
+    keep([&](const Case& c) { return c.shape == *shape; });
+  }
+  if (options.tokens) keep([&](const Case& c) { return c.num_tokens == *options.tokens; });
+  if (!options.spread.empty()) keep([&](const Case& c) { return name(c.spread) == options.spread; });
+  if (options.bias) keep([&](const Case& c) { return c.bias; });
+  if (!cases.empty()) return {};
+  return Error{ErrorKind::kInvalidArgument, "", "check", "at least one case", "no case is as narrow as this"};
+}
+
+struct Count {
+  int passed = 0, refused = 0, failed = 0;
+  double worst = 0;
+  std::string reason;  // of the first refusal
+};
+
+int run(const Options& options) {
+  std::vector<Case> cases = conformance::cases();
+  if (Status narrowed = narrow(cases, options); !narrowed) return fail(narrowed.error());
+  CLI_TRY(const std::shared_ptr<Device> device, open_device("cpu", options.threads));
+  ProgressBar bar("checking");
+  std::map<std::pair<std::string, std::string>, Count> counts;
+  std::vector<std::string> failures;
+  int passed = 0, refused = 0;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    if (!bar.check(static_cast<int64_t>(i), static_cast<int64_t>(cases.size()))) return kFailed;
+    const Outcome outcome = conformance::run(cases[i], device);
+    Count& count = counts[{std::string(cases[i].backend), name(cases[i].scheme)}];
+    count.worst = std::max(count.worst, outcome.worst);
+    if (outcome.kind == Outcome::kPassed) ++count.passed, ++passed;
+    if (outcome.kind == Outcome::kRefused) ++count.refused, ++refused, count.reason = outcome.message;
+    if (outcome.kind == Outcome::kFailed) ++count.failed, failures.push_back(outcome.message);
+  }
+  bar.clear();
+  if (options.json) {
+    Json rows = Json::array();
+    for (const auto& [key, count] : counts) {
+      rows.push_back({{"backend", key.first}, {"scheme", key.second}, {"passed", count.passed},
+                      {"refused", count.refused}, {"failed", count.failed},
+                      {"worst_share_of_bound", count.worst}});
+    }
+    print({{"rows", rows}, {"passed", passed}, {"refused", refused}, {"failures", failures}});
+  } else {
+    Table table;
+    table.row({"backend", "scheme", "passed", "failed", "refused", "worst / bound"});
+    for (const auto& [key, count] : counts) {
+      table.row({key.first, key.second, std::to_string(count.passed), std::to_string(count.failed),
+                 std::to_string(count.refused), count.passed + count.failed > 0 ? rounded(count.worst, 3) : ""});
+    }
+    std::cout << table.text({2, 3, 4, 5});
+    for (const std::string& failure : failures) std::cout << "\n  " << failure << "\n";
+    std::cout << "\n" << passed << " passed, " << failures.size() << " failed, " << refused << " refused by the oracle\n";
+  }
+  return failures.empty() ? kDone : kFailed;
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, Work& chosen) {
+  add_verb(app, "check", "Run the conformance cases on this machine", [](CLI::App& verb) -> Work {
+    auto options = std::make_shared<Options>();
+    verb.add_option("--backend", options->backend, "Only this backend");
+    verb.add_option("--scheme", options->scheme, "Only this scheme, such as int4-w4a16-g128");
+    verb.add_option("--shape", options->shape, "Only this shape: experts x hidden x intermediate x top_k");
+    verb.add_option("--tokens", options->tokens, "Only this number of tokens");
+    verb.add_option("--spread", options->spread, "Only this routing: uniform, one-expert, holes");
+    verb.add_flag("--bias", options->bias, "Only cases with biases");
+    verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
+        ->check(CLI::Range(0, 4096));
+    verb.add_flag("--json", options->json, "One JSON document on stdout");
+    return [options] { return run(*options); };
+  }, chosen);
+}
+
+}  // namespace moracle::cli

@@ -1,0 +1,79 @@
+// moracle inspect: what a checkpoint holds.
+#include <iostream>
+
+#include "base/text.h"
+#include "command.h"
+#include "terminal.h"
+
+namespace moracle::cli {
+namespace {
+
+void show(const Outline& outline, const std::string& folder) {
+  std::cout << bold(folder) << "\n";
+  Table facts;
+  facts.row({"architecture", outline.architecture});
+  facts.row({"producer", outline.producer});
+  facts.row({"layers", str(outline.num_layers, ", hidden size ", outline.hidden_size, ", vocabulary ",
+                           outline.vocab_size, ", context ", outline.max_context)});
+  if (outline.num_experts > 0) {
+    facts.row({"experts", str(outline.num_experts, " per layer, top-", outline.top_k,
+                              ", intermediate size ", outline.intermediate_size)});
+  }
+  facts.row({"tensors", megabytes(outline.bytes)});
+  std::cout << facts.text() << "\n";
+  Table parts;
+  parts.row({"part", "layers", "scheme", "tensors", "size"});
+  for (const Outline::Part& part : outline.parts) {
+    parts.row({part.what, ranges(part.layers), part.scheme, std::to_string(part.num_tensors),
+               megabytes(part.bytes)});
+  }
+  std::cout << parts.text({3, 4});
+  std::vector<std::string> plain;
+  for (const Outline::Part& part : outline.parts) {
+    if (!part.quantized) plain.push_back(part.what);
+  }
+  std::cout << "\n  not quantized: " << join(plain) << "\n";
+}
+
+Json to_json(const Outline& outline) {
+  Json parts = Json::array();
+  for (const Outline::Part& part : outline.parts) {
+    parts.push_back({{"part", part.what},
+                     {"layers", part.layers},
+                     {"scheme", part.scheme},
+                     {"quantized", part.quantized},
+                     {"tensors", part.num_tensors},
+                     {"bytes", part.bytes}});
+  }
+  return {{"architecture", outline.architecture},
+          {"producer", outline.producer},
+          {"num_layers", outline.num_layers},
+          {"hidden_size", outline.hidden_size},
+          {"vocab_size", outline.vocab_size},
+          {"max_context", outline.max_context},
+          {"num_experts", outline.num_experts},
+          {"top_k", outline.top_k},
+          {"intermediate_size", outline.intermediate_size},
+          {"bytes", outline.bytes},
+          {"parts", parts}};
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Work& chosen) {
+  add_verb(app, "inspect", "Show what a checkpoint holds", [](CLI::App& verb) -> Work {
+    auto folder = std::make_shared<std::string>();
+    auto json = std::make_shared<bool>(false);
+    verb.add_option("MODEL", *folder, "Folder of the checkpoint")->required();
+    verb.add_flag("--json", *json, "One JSON document on stdout");
+    return [folder, json]() -> int {
+      CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(*folder));
+      CLI_TRY(const Outline result, outline(checkpoint));
+      if (*json) print(to_json(result));
+      else show(result, *folder);
+      return kDone;
+    };
+  }, chosen);
+}
+
+}  // namespace moracle::cli

@@ -1,0 +1,36 @@
+// Options that every verb with a model shares.
+#pragma once
+
+#include "command.h"
+
+namespace moracle::cli {
+
+struct ModelArguments {
+  std::string folder;
+  std::string backend = "auto";
+  std::string device = "cpu";
+  int threads = 0;
+  bool json = false;
+
+  void add_to(CLI::App& app) {
+    app.add_option("MODEL", folder, "Folder of the checkpoint")->required();
+    app.add_option("--backend", backend, "auto, or a backend's name (see explain)")->capture_default_str();
+    app.add_option("--device", device, "cpu")->capture_default_str();
+    app.add_option("--threads", threads, "CPU threads; 0: all that may be used")
+        ->check(CLI::Range(0, 4096))
+        ->capture_default_str();
+    app.add_flag("--json", json, "One JSON document on stdout");
+  }
+};
+
+/// Names of the backends in use, each once, in order of use.
+inline std::vector<std::string> backend_names(const Model& model) {
+  std::vector<std::string> names;
+  for (const Choice& choice : model.choices()) {
+    const std::string name(choice.selection.plan->backend->name);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace moracle::cli

@@ -1,0 +1,67 @@
+// moracle perplexity: how well a model predicts a text.
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+#include "command.h"
+#include "model_options.h"
+#include "terminal.h"
+
+namespace moracle::cli {
+namespace {
+
+struct Options {
+  ModelArguments model;
+  std::string text_file;
+  int64_t window = 512;
+  int64_t max_tokens = 8192;
+};
+
+int run(const Options& options) {
+  CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
+  CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
+  std::ifstream file(options.text_file, std::ios::binary);
+  if (!file) {
+    return fail({ErrorKind::kInvalidArgument, options.text_file, "--text", "a readable file", "it is not"});
+  }
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  CLI_TRY(std::vector<int32_t> ids, tokenizer.encode(text));
+  if (static_cast<int64_t>(ids.size()) > options.max_tokens) ids.resize(options.max_tokens);
+
+  ProgressBar bar("loading");
+  CLI_TRY(Model model, Model::load(checkpoint, {.backend = options.model.backend,
+                                                .device = options.model.device,
+                                                .threads = options.model.threads,
+                                                .progress = bar.callback()}));
+  bar.clear();
+  ProgressBar scoring("scoring");
+  CLI_TRY(const Perplexity result, perplexity(model, ids, options.window, scoring.callback()));
+  scoring.clear();
+  if (options.model.json) {
+    print({{"perplexity", result.perplexity},
+           {"nll", result.nll},
+           {"scored_tokens", result.scored_tokens},
+           {"backends", backend_names(model)}});
+  } else {
+    std::cout << "perplexity " << rounded(result.perplexity, 4) << " (nll " << rounded(result.nll, 6)
+              << " over " << result.scored_tokens << " tokens, windows of " << options.window << ")\n";
+  }
+  return kDone;
+}
+
+}  // namespace
+
+void add_perplexity(CLI::App& app, Work& chosen) {
+  add_verb(app, "perplexity", "Measure how well a model predicts a text", [](CLI::App& verb) -> Work {
+    auto options = std::make_shared<Options>();
+    options->model.add_to(verb);
+    verb.add_option("--text", options->text_file, "The text, UTF-8")->required();
+    verb.add_option("--window", options->window, "Tokens per window, each alone")->capture_default_str();
+    verb.add_option("--max-tokens", options->max_tokens, "Tokens of the text to use")
+        ->check(CLI::Range(int64_t{2}, int64_t{1} << 40))
+        ->capture_default_str();
+    return [options] { return run(*options); };
+  }, chosen);
+}
+
+}  // namespace moracle::cli

@@ -1,0 +1,180 @@
+// moracle run: a prompt in, text out.
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+#include "base/text.h"
+#include "command.h"
+#include "model_options.h"
+#include "terminal.h"
+
+namespace moracle::cli {
+namespace {
+
+struct Options {
+  ModelArguments model;
+  std::string prompt, prompt_file;
+  bool chat = false;
+  int64_t max_tokens = 128;
+  bool ignore_eos = false;
+  // Unset: what generation_config.json says.
+  std::optional<float> temperature, top_p, min_p;
+  std::optional<int64_t> top_k;
+  uint64_t seed = 0;
+};
+
+Result<std::string> prompt_text(const Options& options) {
+  std::string text = options.prompt;
+  if (!options.prompt_file.empty()) {
+    std::ifstream file(options.prompt_file, std::ios::binary);
+    if (!file) return Error{ErrorKind::kIo, options.prompt_file, "--prompt-file", "a readable file", "it is not"};
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  if (!options.chat) return text;
+  auto chat = ChatTemplate::open(options.model.folder);
+  if (!chat) return chat.error();
+  const ChatMessage message{"user", text};
+  return chat->render({&message, 1});
+}
+
+SamplingOptions sampling(const Options& options, const GenerationConfig& config) {
+  SamplingOptions sampling = config.sampling;
+  if (options.temperature) sampling.temperature = *options.temperature;
+  if (options.top_k) sampling.top_k = *options.top_k;
+  if (options.top_p) sampling.top_p = *options.top_p;
+  if (options.min_p) sampling.min_p = *options.min_p;
+  sampling.seed = options.seed;
+  return sampling;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::string rate(int64_t tokens, double seconds) {
+  return seconds > 0 ? rounded(static_cast<double>(tokens) / seconds) : "–";
+}
+
+// Which backend serves what, one line per group of equal layers.
+void show_choices(const Model& model) {
+  Table table;
+  for (const Choice& choice : model.choices()) {
+    std::vector<std::string_view> others;
+    for (const Verdict& verdict : choice.selection.considered) {
+      if (verdict.accepted() && verdict.backend != choice.selection.plan->backend) {
+        others.push_back(verdict.backend->name);
+      }
+    }
+    table.row({choice.part, choice.layers.empty() ? "" : "layers " + ranges(choice.layers),
+               name(choice.selection.request.layer.scheme),
+               "→ " + std::string(choice.selection.plan->backend->name),
+               others.empty() ? "" : "(" + join(others) + " could too)"});
+  }
+  std::cerr << table.text();
+}
+
+Json timing(const Generation& generation, int64_t prompt_tokens, double load_seconds) {
+  const auto generated = static_cast<int64_t>(generation.ids.size());
+  auto per_second = [](int64_t tokens, double seconds) -> Json {
+    return seconds > 0 && tokens > 0 ? Json(static_cast<double>(tokens) / seconds) : Json(nullptr);
+  };
+  return {{"load_seconds", load_seconds},
+          {"prompt_tokens", prompt_tokens},
+          {"prompt_seconds", generation.prompt_seconds},
+          {"prompt_tokens_per_second", per_second(prompt_tokens, generation.prompt_seconds)},
+          {"generated_tokens", generated},
+          {"generation_seconds", generation.generation_seconds},
+          {"generation_tokens_per_second", per_second(generated - 1, generation.generation_seconds)},
+          {"peak_memory_bytes", peak_memory_bytes()}};
+}
+
+int run(const Options& options) {
+  const auto start = std::chrono::steady_clock::now();
+  CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
+  CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
+  CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint));
+  CLI_TRY(const std::string text, prompt_text(options));
+  CLI_TRY(const std::vector<int32_t> prompt, tokenizer.encode(text));
+
+  ProgressBar loading("loading");
+  ModelOptions model_options{.backend = options.model.backend,
+                             .device = options.model.device,
+                             .threads = options.model.threads,
+                             .progress = loading.callback()};
+  CLI_TRY(Model model, Model::load(checkpoint, model_options));
+  loading.clear();
+  const double load_seconds = seconds_since(start);
+
+  const bool people = !options.model.json;
+  if (people) show_choices(model);
+  TokenStream stream(tokenizer);
+  std::string output;
+  ProgressBar reading("reading the prompt");
+  GenerateOptions generate_options{.max_tokens = options.max_tokens, .sampling = sampling(options, config)};
+  if (!options.ignore_eos) generate_options.stop_ids = config.eos_ids;
+  generate_options.on_prompt = reading.callback();
+  Status decoded;
+  auto emit = [&](const std::string& piece) {
+    output += piece;
+    if (people) std::cout << piece << std::flush;
+  };
+  generate_options.on_token = [&](int32_t id) {
+    reading.clear();
+    Result<std::string> piece = stream.push(id);
+    if (piece) emit(*piece);
+    else decoded = piece.error();
+    return decoded.ok() && !interrupted() && std::cout.good();
+  };
+  CLI_TRY(const Generation generation, generate(model, prompt, generate_options));
+  if (!decoded) return fail(decoded.error());
+  emit(stream.finish());
+
+  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
+  const auto generated = static_cast<int64_t>(generation.ids.size());
+  if (people) {
+    std::cout << "\n" << std::flush;
+    std::cerr << "\n"
+              << "  prompt      " << prompt_tokens << " tokens, "
+              << rate(prompt_tokens, generation.prompt_seconds) << " tokens/s\n"
+              << "  generation  " << generated << " tokens, "
+              << rate(generated - 1, generation.generation_seconds) << " tokens/s, stopped by "
+              << generation.stop_reason << "\n"
+              << "  memory      " << megabytes(peak_memory_bytes()) << " at most, "
+              << megabytes(model.weight_bytes()) << " of weights\n"
+              << "  load        " << rounded(load_seconds, 2) << " s\n";
+  } else {
+    print({{"prompt_ids", prompt},
+           {"ids", generation.ids},
+           {"text", output},
+           {"stop_reason", generation.stop_reason},
+           {"backends", backend_names(model)},
+           {"timing", timing(generation, prompt_tokens, load_seconds)}});
+  }
+  return generation.stop_reason == "cancelled" ? kFailed : kDone;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Work& chosen) {
+  add_verb(app, "run", "Continue a prompt", [](CLI::App& verb) -> Work {
+    auto options = std::make_shared<Options>();
+    options->model.add_to(verb);
+    auto* source = verb.add_option_group("prompt")->require_option(1);
+    source->add_option("-p,--prompt", options->prompt, "The prompt");
+    source->add_option("--prompt-file", options->prompt_file, "A file with the prompt");
+    verb.add_flag("--chat", options->chat, "Put the prompt through the model's chat template");
+    verb.add_option("-n,--max-tokens", options->max_tokens, "Most tokens to generate")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+        ->capture_default_str();
+    verb.add_option("--temperature", options->temperature, "0: greedy; default: generation_config.json");
+    verb.add_option("--top-k", options->top_k, "Draw from the k best only; 0: off");
+    verb.add_option("--top-p", options->top_p, "Draw from the best that reach this probability; 1: off");
+    verb.add_option("--min-p", options->min_p, "Drop what is below this share of the best; 0: off");
+    verb.add_option("--seed", options->seed, "Seed of the draw")->capture_default_str();
+    verb.add_flag("--ignore-eos", options->ignore_eos, "Go on after an end-of-text token");
+    return [options] { return run(*options); };
+  }, chosen);
+}
+
+}  // namespace moracle::cli

@@ -1,0 +1,54 @@
+// Speaking to a person: aligned tables, sizes, ranges, a progress bar, colour where it is seen.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "moracle/base.h"
+
+namespace moracle::cli {
+
+/// Rows of cells with columns aligned; UTF-8 counts by characters.
+class Table {
+ public:
+  void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  /// Two spaces before each row and between columns; columns named in `right` (by index) align right.
+  std::string text(const std::vector<size_t>& right = {}) const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+/// "4.9 MB": powers of ten, as disks and files are sold.
+std::string megabytes(int64_t bytes);
+/// "12.3", with as many digits as matter.
+std::string rounded(double value, int digits = 1);
+/// {0, 1, 2, 5} → "0–2, 5"
+std::string ranges(const std::vector<int64_t>& numbers);
+/// Text in bold, if stdout (or stderr) is a terminal and NO_COLOR is not set.
+std::string bold(const std::string& text, bool on_stderr = false);
+
+/// A line on stderr that shows how far long work is: only on a terminal, only once the work has taken
+/// a second. Also asks for Ctrl-C: check() is false once it was pressed.
+class ProgressBar {
+ public:
+  explicit ProgressBar(std::string label);
+  ~ProgressBar() { clear(); }
+  bool check(int64_t done, int64_t total);
+  void clear();
+  Progress callback() {
+    return [this](int64_t done, int64_t total) { return check(done, total); };
+  }
+
+ private:
+  std::string label_;
+  std::chrono::steady_clock::time_point start_, drawn_;
+  bool visible_ = false;
+  bool terminal_;
+};
+
+/// Most memory that this process has held, bytes.
+int64_t peak_memory_bytes();
+
+}  // namespace moracle::cli

@@ -1,0 +1,138 @@
+// Backend "cpu": grouped GEMMs on panels of 16 rows (layout panel16), AVX2 or portable by what the CPU
+// reports. Serves float weights and symmetric int4/int8 weights with float activations, and int8
+// weights with int8 activations.
+//
+//   float and weight-only: products and sums in f32, scales at the end of each group
+//   int8 x int8:           exact i32 sums over the whole row, one f32 product with both scales
+//
+// Few rows are bound by reading the panels once; many rows by the tiles' arithmetic. Work is split by
+// panels, so each thread streams its own part of every expert and no two write the same column.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/text.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/tile.h"
+#include "kernels/maker.h"
+#include "layout/panel16.h"
+
+namespace moracle {
+namespace {
+
+using cpu::kMaxRows;
+using cpu::kPanel;
+using cpu::TileKernels;
+
+const TileKernels& tile_kernels() {
+#if defined(__x86_64__)
+  static const bool avx2 = missing(Isa::kAvx2, Machine::here().cpu.isa) == Isa::kNone;
+  if (avx2) return cpu::kAvx2Tiles;
+#endif
+  return cpu::kPortableTiles;
+}
+
+class CpuLinear : public GroupedLinear {
+ public:
+  CpuLinear(KernelWeights weights, ThreadPool& pool)
+      : weights_(std::move(weights)), pool_(pool), tiles_(tile_kernels()) {}
+
+  Status run(const GroupedRows& rows, const Matrix& y, Stream) override;
+  const KernelWeights& weights() const override { return weights_; }
+
+ private:
+  void run_panel(const GroupedRows& rows, int64_t expert, int64_t panel, int64_t begin, int64_t end,
+                 const Matrix& y) const;
+  void run_tile(const GroupedRows& rows, const int64_t* sources, int count, const std::byte* panel,
+                const float* scales, float* out) const;
+
+  KernelWeights weights_;
+  ThreadPool& pool_;
+  const TileKernels& tiles_;
+};
+
+Status CpuLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
+  const MatrixShape& shape = weights_.shape;
+  const int64_t panels = panel16::num_panels(shape);
+  const int32_t one_expert[] = {0, static_cast<int32_t>(rows.num_rows)};
+  const int32_t* offsets = rows.expert_offsets ? rows.expert_offsets : one_expert;
+  // Every thread walks all experts and takes the same share of each one's panels: even work whatever
+  // the routing, and no barrier between experts.
+  pool_.split(panels, [&](int64_t first, int64_t last) {
+    for (int64_t e = 0; e < weights_.num_experts; ++e) {
+      if (offsets[e] == offsets[e + 1]) continue;
+      for (int64_t p = first; p < last; ++p) run_panel(rows, e, p, offsets[e], offsets[e + 1], y);
+    }
+  });
+  return {};
+}
+
+void CpuLinear::run_panel(const GroupedRows& rows, int64_t expert, int64_t panel, int64_t begin,
+                          int64_t end, const Matrix& y) const {
+  const MatrixShape& shape = weights_.shape;
+  const std::byte* base = weights_.expert(expert);
+  const std::byte* codes = base + weights_.sections.codes + panel * panel16::panel_bytes(shape);
+  const int64_t groups = shape.key.quantized() ? panel16::num_groups(shape) : 0;
+  const auto* scales = reinterpret_cast<const float*>(base + weights_.sections.scales) + panel * groups * kPanel;
+  const auto* bias = reinterpret_cast<const float*>(base + weights_.sections.bias) + panel * kPanel;
+  const int64_t columns = std::min<int64_t>(kPanel, shape.n - panel * kPanel);
+
+  alignas(64) float out[kMaxRows * kPanel];
+  for (int64_t row = begin; row < end; row += kMaxRows) {
+    const int count = static_cast<int>(std::min<int64_t>(kMaxRows, end - row));
+    int64_t sources[kMaxRows];
+    for (int r = 0; r < count; ++r) sources[r] = rows.row_index ? rows.row_index[row + r] : row + r;
+    run_tile(rows, sources, count, codes, scales, out);
+    for (int r = 0; r < count; ++r) {
+      float* to = static_cast<float*>(y.data) + (row + r) * y.stride + panel * kPanel;
+      for (int64_t c = 0; c < columns; ++c) {
+        to[c] = out[r * kPanel + c] + (shape.bias ? bias[c] : 0.0f);
+      }
+    }
+  }
+}
+
+void CpuLinear::run_tile(const GroupedRows& rows, const int64_t* sources, int count,
+                         const std::byte* panel, const float* scales, float* out) const {
+  const MatrixShape& shape = weights_.shape;
+  const Matrix& x = rows.x.values;
+  if (x.dtype == DType::kI8) {
+    const int8_t* at[kMaxRows];
+    float row_scales[kMaxRows];
+    for (int r = 0; r < count; ++r) {
+      at[r] = static_cast<const int8_t*>(x.data) + sources[r] * x.stride;
+      row_scales[r] = rows.x.scales[sources[r]];
+    }
+    tiles_.int8_int8(at, row_scales, count, reinterpret_cast<const int8_t*>(panel), scales,
+                     panel16::padded_cols(shape), out);
+    return;
+  }
+  const float* at[kMaxRows];
+  for (int r = 0; r < count; ++r) at[r] = static_cast<const float*>(x.data) + sources[r] * x.stride;
+  const int64_t k = panel16::padded_cols(shape);
+  // One group covers the padding too, or a padded column would start a second one.
+  const int64_t group = panel16::num_groups(shape) == 1 ? k : panel16::group_cols(shape);
+  switch (shape.key.dtype) {
+    case DType::kBF16: tiles_.bf16(at, count, reinterpret_cast<const uint16_t*>(panel), k, out); break;
+    case DType::kF16: tiles_.f16(at, count, reinterpret_cast<const uint16_t*>(panel), k, out); break;
+    case DType::kI8:
+      tiles_.int8(at, count, reinterpret_cast<const int8_t*>(panel), scales, k, group, out);
+      break;
+    case DType::kI4:
+      tiles_.int4(at, count, reinterpret_cast<const uint8_t*>(panel), scales, k, group, out);
+      break;
+    default: tiles_.f32(at, count, reinterpret_cast<const float*>(panel), k, out); break;
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GroupedLinear>> make_cpu(KernelWeights&& weights, Device& device) {
+  auto* cpu = dynamic_cast<CpuDevice*>(&device);
+  if (cpu == nullptr) {
+    return Error{ErrorKind::kInvalidArgument, "", "backend cpu", "the cpu device", "it is " + device.name()};
+  }
+  return std::unique_ptr<GroupedLinear>(new CpuLinear(std::move(weights), cpu->pool()));
+}
+
+}  // namespace moracle

@@ -1,0 +1,33 @@
+#include "kernels/cpu/cpu_device.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/text.h"
+
+namespace moracle {
+
+Result<Buffer> CpuDevice::allocate(size_t bytes) {
+  if (bytes == 0) return Buffer();
+  // Straight from the system: zeroed, page-aligned, given back whole; on huge pages where it can be.
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) {
+    return Error{ErrorKind::kOutOfMemory, "", "cpu", str(bytes, " bytes of memory"), std::strerror(errno)};
+  }
+  ::madvise(data, bytes, MADV_HUGEPAGE);
+  return Buffer(data, bytes, std::shared_ptr<void>(data, [bytes](void* p) { ::munmap(p, bytes); }));
+}
+
+Status CpuDevice::upload(void* to, const void* from, size_t bytes, Stream) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return {};
+}
+
+Status CpuDevice::download(void* to, const void* from, size_t bytes, Stream) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return {};
+}
+
+}  // namespace moracle

@@ -1,0 +1,32 @@
+// The CPU as a device: memory is host memory, the queue is the pool of threads, work runs at once.
+#pragma once
+
+#include "base/thread_pool.h"
+#include "kernels/ops.h"
+#include "moracle/device.h"
+
+namespace moracle {
+
+class CpuDevice : public Device {
+ public:
+  explicit CpuDevice(int threads) : pool_(threads), ops_(make_cpu_ops(pool_)) {}
+
+  std::string name() const override { return "cpu"; }
+  Platform platform() const override { return Platform::kCpu; }
+  DType activation_dtype() const override { return DType::kF32; }
+  Result<Buffer> allocate(size_t bytes) override;
+  bool host_visible() const override { return true; }
+  Status upload(void* to, const void* from, size_t bytes, Stream) override;
+  Status download(void* to, const void* from, size_t bytes, Stream) override;
+  Status synchronize(Stream) override { return {}; }
+  Ops& ops() override { return *ops_; }
+
+  ThreadPool& pool() { return pool_; }
+
+ private:
+  static std::unique_ptr<Ops> make_cpu_ops(ThreadPool& pool);
+  ThreadPool pool_;
+  std::unique_ptr<Ops> ops_;
+};
+
+}  // namespace moracle

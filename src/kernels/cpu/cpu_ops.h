@@ -1,0 +1,41 @@
+#pragma once
+
+#include "base/thread_pool.h"
+#include "kernels/ops.h"
+
+namespace moracle {
+
+/// Ops on host memory, activations in f32. Rows are split over the pool's threads.
+class CpuOps : public Ops {
+ public:
+  explicit CpuOps(ThreadPool& pool) : pool_(pool) {}
+
+  Status convert(const Matrix& from, const Matrix& to, Stream) override;
+  Status quantize(const Matrix& from, const QuantKey& key, const Matrix& codes, float* scales,
+                  Stream) override;
+  Status route(const Matrix& logits, const Routing& routing, int64_t top_k, int32_t* topk_ids,
+               float* topk_weights, Stream) override;
+  Status plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k, int64_t num_experts,
+                   const RowPlan& plan, Stream) override;
+  Status activate(Activation activation, int64_t intermediate_size, const Matrix& gate_up,
+                  const Matrix& out, Stream) override;
+  Status combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights, int64_t top_k,
+                 const Matrix& out, Stream) override;
+
+  Status embed(const TensorView& table, std::span<const int32_t> ids, const Matrix& out, Stream) override;
+  Status rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,
+                  const Matrix& out, Stream) override;
+  Status add(const Matrix& x, const Matrix& y, Stream) override;
+  Status rotate(const Matrix& x, int64_t head_dim, const float* frequencies,
+                std::span<const int64_t> positions, Stream) override;
+  Status attend(const Matrix& q, const Matrix& k, const Matrix& v, std::span<const Span> spans,
+                const AttentionShape& shape, const Matrix& out, Stream) override;
+
+ private:
+  ThreadPool& pool_;
+};
+
+/// Row r of an f32 matrix.
+inline float* f32_row(const Matrix& m, int64_t r) { return static_cast<float*>(m.data) + r * m.stride; }
+
+}  // namespace moracle

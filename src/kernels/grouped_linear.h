@@ -1,0 +1,30 @@
+// The one operation that every backend serves: a grouped GEMM on the weights of its layout.
+#pragma once
+
+#include <memory>
+
+#include "kernels/kernel_weights.h"
+#include "kernels/ops.h"
+#include "moracle/base.h"
+
+namespace moracle {
+
+struct GroupedRows {
+  Rows x;                                   ///< [any, K]
+  const int32_t* row_index = nullptr;       ///< [num_rows]: which row of x; nothing: row r itself
+  const int32_t* expert_offsets = nullptr;  ///< [E + 1], device memory; nothing: all rows, expert 0
+  int64_t num_rows = 0;                     ///< upper bound where there are offsets
+};
+
+/// y[r, n] = Σ_k x[row_index[r], k] · w[e(r), n, k] + bias[e(r), n], e(r) by expert_offsets.
+/// Codes are multiplied as integers where the scheme quantizes activations, else as floats; sums are
+/// at least f32; scales enter as docs/numerics.md says. Rows past the last offset are not written.
+class GroupedLinear {
+ public:
+  virtual ~GroupedLinear() = default;
+  /// Enqueues. `y` is [num_rows, N] of the activation dtype. Allocates nothing on the device.
+  virtual Status run(const GroupedRows& rows, const Matrix& y, Stream stream) = 0;
+  virtual const KernelWeights& weights() const = 0;
+};
+
+}  // namespace moracle

@@ -1,0 +1,29 @@
+// Weights in a kernel's layout, on the kernel's device.
+#pragma once
+
+#include "layout/layout.h"
+#include "moracle/checkpoint.h"
+#include "moracle/device.h"
+
+namespace moracle {
+
+struct KernelWeights {
+  const Layout* layout = nullptr;
+  Scheme scheme;
+  MatrixShape shape;
+  int64_t num_experts = 0;
+  Sections sections;
+  Buffer buffer;  ///< num_experts times sections.bytes
+
+  const std::byte* expert(int64_t e) const {
+    return buffer.as<std::byte>() + e * static_cast<int64_t>(sections.bytes);
+  }
+};
+
+/// Reads, packs and lets go of one expert after another: memory never holds more than the packed
+/// weights and one expert. Consumes the description: converting twice does not compile. `progress`
+/// counts source bytes of this matrix. Errors: reading, memory, kCancelled.
+Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& device,
+                              const Progress& progress = {});
+
+}  // namespace moracle

@@ -1,0 +1,106 @@
+// Backend "reference": the definition of every scheme, in double, from canonical weights. Each weight
+// row is decoded once and multiplied with all rows of its expert; nothing else is clever here.
+//
+//   y[r, n] = Σ_k x[r, k] · (code[n, k] - zero) · scale            weight-only: x as it is
+//   y[r, n] = x_scale[r] · Σ_k x_code[r, k] · …                    quantized activations: their codes
+#include <algorithm>
+#include <vector>
+
+#include "base/text.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/maker.h"
+#include "quant/codec.h"
+
+namespace moracle {
+namespace {
+
+// Expert e as the canonical matrix that the layout stored.
+CanonicalMatrix unpacked(const KernelWeights& weights, int64_t e) {
+  const MatrixShape& shape = weights.shape;
+  const Sections& s = weights.sections;
+  const std::byte* base = weights.expert(e);
+  CanonicalMatrix m;
+  m.n = shape.n;
+  m.k = shape.k;
+  m.key = shape.key;
+  m.codes = {base + s.codes, static_cast<size_t>(m.n * m.row_bytes())};
+  const int64_t num_scales = shape.key.quantized() ? m.scale_rows() * m.scale_cols() : 0;
+  auto take = [&](auto& to, size_t at, int64_t count) {
+    const auto* from = reinterpret_cast<const typename std::decay_t<decltype(to)>::value_type*>(base + at);
+    to.assign(from, from + count);
+  };
+  take(m.scales, s.scales, num_scales);
+  take(m.zero_points, s.zero_points, shape.key.symmetric ? 0 : num_scales);
+  take(m.group_index, s.group_index, shape.group_index ? m.k : 0);
+  take(m.bias, s.bias, shape.bias ? m.n : 0);
+  return m;
+}
+
+class ReferenceLinear : public GroupedLinear {
+ public:
+  ReferenceLinear(KernelWeights weights, ThreadPool& pool) : weights_(std::move(weights)), pool_(pool) {}
+
+  Status run(const GroupedRows& rows, const Matrix& y, Stream) override {
+    const int32_t one_expert[] = {0, static_cast<int32_t>(rows.num_rows)};
+    const int32_t* offsets = rows.expert_offsets ? rows.expert_offsets : one_expert;
+    for (int64_t e = 0; e < weights_.num_experts; ++e) {
+      if (offsets[e] < offsets[e + 1]) run_expert(rows, e, offsets[e], offsets[e + 1], y);
+    }
+    return {};
+  }
+  const KernelWeights& weights() const override { return weights_; }
+
+ private:
+  void run_expert(const GroupedRows& rows, int64_t e, int64_t begin, int64_t end, const Matrix& y) {
+    const CanonicalMatrix matrix = unpacked(weights_, e);
+    // Exact: f32 and int8 both fit in double.
+    std::vector<double> x((end - begin) * matrix.k);
+    for (int64_t r = begin; r < end; ++r) load_row(rows, r, &x[(r - begin) * matrix.k], matrix.k);
+    pool_.split(matrix.n, [&](int64_t first, int64_t last) {
+      std::vector<double> w(matrix.k);
+      for (int64_t n = first; n < last; ++n) {
+        dequantize_row(matrix, n, w.data());
+        for (int64_t r = begin; r < end; ++r) {
+          double sum = 0;
+          const double* row = &x[(r - begin) * matrix.k];
+          for (int64_t k = 0; k < matrix.k; ++k) sum += row[k] * w[k];
+          if (rows.x.scales != nullptr) sum *= rows.x.scales[source(rows, r)];
+          if (!matrix.bias.empty()) sum += matrix.bias[n];
+          static_cast<float*>(y.data)[r * y.stride + n] = static_cast<float>(sum);
+        }
+      }
+    });
+  }
+
+  static int64_t source(const GroupedRows& rows, int64_t r) {
+    return rows.row_index ? rows.row_index[r] : r;
+  }
+
+  static void load_row(const GroupedRows& rows, int64_t r, double* out, int64_t k) {
+    const Matrix& x = rows.x.values;
+    const int64_t at = source(rows, r) * x.stride;
+    if (x.dtype == DType::kI8) {
+      const int8_t* codes = static_cast<const int8_t*>(x.data) + at;
+      std::copy(codes, codes + k, out);
+    } else {
+      const float* values = static_cast<const float*>(x.data) + at;
+      std::copy(values, values + k, out);
+    }
+  }
+
+  KernelWeights weights_;
+  ThreadPool& pool_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights, Device& device) {
+  auto* cpu = dynamic_cast<CpuDevice*>(&device);
+  if (cpu == nullptr) {
+    return Error{ErrorKind::kInvalidArgument, "", "backend reference", "the cpu device",
+                 "it is " + device.name()};
+  }
+  return std::unique_ptr<GroupedLinear>(new ReferenceLinear(std::move(weights), cpu->pool()));
+}
+
+}  // namespace moracle

@@ -1,0 +1,36 @@
+// Panels of 16 rows of the weight matrix. Element (r, c) of a panel lies where a kernel that walks
+// along c finds the 16 rows side by side, so that one vector load serves 16 outputs:
+//
+//   float types   c·16 + r                    16 rows of column c, then of column c + 1
+//   integers      (c/2)·32 + 2·r + c%2        pairs of columns, for multiply-add of pairs;
+//                                             4-bit pairs share a byte, even column low
+//   scales        g·16 + r per panel          f32
+//
+// Rows are padded to 16 and integer columns to 2, with codes 0 and scales 0: they add nothing.
+#pragma once
+
+#include "layout/layout.h"
+
+namespace moracle::panel16 {
+
+inline constexpr int64_t kRows = 16;
+
+inline int64_t interleave(DType dtype) { return dtype == DType::kI8 || dtype == DType::kI4 ? 2 : 1; }
+inline int64_t padded_cols(const MatrixShape& shape) {
+  const int64_t i = interleave(shape.key.dtype);
+  return (shape.k + i - 1) / i * i;
+}
+inline int64_t num_panels(const MatrixShape& shape) { return (shape.n + kRows - 1) / kRows; }
+inline int64_t panel_bytes(const MatrixShape& shape) {
+  return padded_cols(shape) * kRows * bits(shape.key.dtype) / 8;
+}
+/// Columns that share a scale, and how many such groups a row has.
+inline int64_t group_cols(const MatrixShape& shape) {
+  return shape.key.group.cols == GroupShape::kAll ? shape.k : shape.key.group.cols;
+}
+inline int64_t num_groups(const MatrixShape& shape) {
+  const int64_t cols = group_cols(shape);
+  return cols == 0 ? 0 : (shape.k + cols - 1) / cols;
+}
+
+}  // namespace moracle::panel16

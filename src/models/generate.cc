@@ -1,0 +1,105 @@
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/sampler.h"
+#include "moracle/model.h"
+
+namespace moracle {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Status read_sampling(const Config& config, SamplingOptions& sampling) {
+  MORACLE_TRY(const bool draws, config.boolean_or(false, {"do_sample"}));
+  if (!draws) return {};
+  MORACLE_TRY(const double temperature, config.number_or(1, {"temperature"}));
+  MORACLE_TRY(const double top_p, config.number_or(1, {"top_p"}));
+  MORACLE_TRY(const double min_p, config.number_or(0, {"min_p"}));
+  MORACLE_TRY(sampling.top_k, config.integer_or(50, {"top_k"}));
+  sampling.temperature = static_cast<float>(temperature);
+  sampling.top_p = static_cast<float>(top_p);
+  sampling.min_p = static_cast<float>(min_p);
+  return {};
+}
+
+}  // namespace
+
+Result<GenerationConfig> GenerationConfig::open(const Checkpoint& checkpoint) {
+  const std::string path = checkpoint.folder() + "/generation_config.json";
+  GenerationConfig generation;
+  MORACLE_TRY(std::vector<int64_t> eos, checkpoint.state().config.integers({"eos_token_id"}));
+  if (std::filesystem::exists(path)) {
+    MORACLE_TRY(const Config config, Config::open(path));
+    MORACLE_TRY(std::vector<int64_t> own_eos, config.integers({"eos_token_id"}));
+    if (!own_eos.empty()) eos = std::move(own_eos);
+    MORACLE_CHECK(read_sampling(config, generation.sampling));
+  }
+  for (int64_t id : eos) generation.eos_ids.push_back(static_cast<int32_t>(id));
+  return generation;
+}
+
+Result<Generation> generate(Model& model, std::span<const int32_t> prompt, const GenerateOptions& options) {
+  MORACLE_CHECK(check(options.sampling));
+  const auto prompt_size = static_cast<int64_t>(prompt.size());
+  if (prompt.empty()) {
+    return Error{ErrorKind::kInvalidArgument, "", "prompt", "at least one token", "it is empty"};
+  }
+  if (prompt_size >= model.max_context()) {
+    return Error{ErrorKind::kInvalidArgument, "", "prompt",
+                 str("fewer tokens than the model's context of ", model.max_context()),
+                 str("it has ", prompt_size)};
+  }
+  if (options.max_tokens < 1) {
+    return Error{ErrorKind::kInvalidArgument, "", "--max-tokens", "at least 1",
+                 str("it is ", options.max_tokens)};
+  }
+  const int64_t capacity = std::min(model.max_context(), prompt_size + options.max_tokens);
+  MORACLE_TRY(KvCache cache, model.make_cache(capacity));
+  Sampler sampler(options.sampling);
+  Generation generation;
+
+  auto start = std::chrono::steady_clock::now();
+  int64_t last_step = 0;
+  for (int64_t done = 0; done < prompt_size; done += last_step) {
+    last_step = std::min(model.max_num_tokens(), prompt_size - done);
+    const Model::Step step{prompt.subspan(done, last_step), &cache};
+    MORACLE_CHECK(model.forward({&step, 1}));
+    if (options.on_prompt && !options.on_prompt(done + last_step, prompt_size)) {
+      generation.stop_reason = "cancelled";
+      return generation;
+    }
+  }
+  MORACLE_TRY(std::span<const float> logits, model.logits(last_step - 1, 1));
+  int32_t id = sampler.draw(logits);
+  generation.prompt_seconds = seconds_since(start);
+
+  start = std::chrono::steady_clock::now();
+  generation.stop_reason = "length";
+  for (;;) {
+    generation.ids.push_back(id);
+    const bool is_stop =
+        std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end();
+    if (is_stop) generation.stop_reason = "eos";
+    if (options.on_token && !options.on_token(id)) {
+      if (!is_stop) generation.stop_reason = "cancelled";
+      break;
+    }
+    const auto count = static_cast<int64_t>(generation.ids.size());
+    if (is_stop || count >= options.max_tokens) break;
+    if (cache.length() == cache.capacity()) break;  // the end of the context
+    const Model::Step step{{&generation.ids.back(), 1}, &cache};
+    MORACLE_CHECK(model.forward({&step, 1}));
+    MORACLE_TRY(logits, model.logits(0, 1));
+    id = sampler.draw(logits);
+  }
+  generation.generation_seconds = seconds_since(start);
+  return generation;
+}
+
+}  // namespace moracle

@@ -1,0 +1,61 @@
+// What a template may cost. Templates come from strangers' checkpoints: every one of them has to
+// end, in bounded memory and on a bounded stack, with a text or with an Error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/text.h"
+#include "moracle/base.h"
+
+namespace moracle::jinja {
+
+constexpr size_t kMaxTemplateBytes = size_t{4} << 20;
+constexpr size_t kMaxTextBytes = size_t{16} << 20;  ///< one string, and the rendered text
+constexpr int64_t kMaxSteps = 10'000'000;           ///< evaluated nodes plus work on long values
+constexpr int64_t kMaxBytes = int64_t{512} << 20;   ///< everything a render creates, added up
+constexpr int64_t kMaxRange = 100'000;              ///< as in Jinja's own sandbox
+constexpr int kMaxNesting = 150;     ///< of brackets, operators and blocks in the text
+constexpr int kMaxCallDepth = 600;   ///< nodes being evaluated at one time
+constexpr int kMaxValueDepth = 100;  ///< lists in lists
+
+/// What every kUnsupported Error of this room asks for.
+inline constexpr char kRenderable[] =
+    "a construct that can be rendered here (the statements, filters, tests and methods that "
+    "published chat templates use)";
+
+/// The Error of a construct that is left out here; its line is added by who knows it.
+inline Error unsupported(std::string construct) {
+  return Error{ErrorKind::kUnsupported, "", "", kRenderable, std::move(construct)};
+}
+
+/// The Error of a template that asks for more than this renderer gives.
+inline Error limit_error(std::string what) {
+  return Error{ErrorKind::kUnsupported, "", "", "a template within the renderer's limits",
+               std::move(what)};
+}
+
+/// Counts down what one render has left.
+class Budget {
+ public:
+  /// Errors: the steps are used up.
+  Status spend(int64_t steps) {
+    steps_ -= steps;
+    if (steps_ < 0) return limit_error(str("more than ", kMaxSteps, " steps"));
+    return {};
+  }
+  /// For reading through `bytes` of text.
+  Status read(size_t bytes) { return spend(1 + static_cast<int64_t>(bytes / 64)); }
+  /// For creating `bytes` of text or elements. Errors: the bytes are used up.
+  Status create(size_t bytes) {
+    bytes_ -= static_cast<int64_t>(bytes);
+    if (bytes_ < 0) return limit_error(str("more than ", kMaxBytes >> 20, " MiB of values"));
+    return {};
+  }
+
+ private:
+  int64_t steps_ = kMaxSteps;
+  int64_t bytes_ = kMaxBytes;
+};
+
+}  // namespace moracle::jinja

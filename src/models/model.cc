@@ -1,0 +1,172 @@
+// A decoder from its Description: the same walk for every architecture.
+#include "moracle/model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "kernels/ops.h"
+#include "models/description.h"
+#include "models/model_state.h"
+
+namespace moracle {
+
+Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+Model::~Model() = default;
+KvCache::KvCache(std::unique_ptr<State> state) : state_(std::move(state)) {}
+KvCache::KvCache(KvCache&&) noexcept = default;
+KvCache& KvCache::operator=(KvCache&&) noexcept = default;
+KvCache::~KvCache() = default;
+
+int64_t KvCache::length() const { return state_->length; }
+int64_t KvCache::capacity() const { return state_->capacity; }
+void KvCache::truncate(int64_t length) { state_->length = std::clamp<int64_t>(length, 0, state_->length); }
+
+int64_t Model::vocab_size() const { return state_->spec.vocab_size; }
+int64_t Model::max_context() const { return state_->spec.max_context; }
+int64_t Model::max_num_tokens() const { return state_->max_num_tokens; }
+int64_t Model::weight_bytes() const { return state_->weight_bytes; }
+const std::vector<Choice>& Model::choices() const { return state_->choices; }
+
+Result<KvCache> Model::make_cache(int64_t capacity) const {
+  const DecoderSpec& spec = state_->spec;
+  if (capacity < 1 || capacity > spec.max_context) {
+    return Error{ErrorKind::kInvalidArgument, "", "context", str("1 to ", spec.max_context, " tokens"),
+                 str(capacity, " were asked for")};
+  }
+  auto cache = std::make_unique<KvCache::State>();
+  cache->capacity = capacity;
+  Device& device = state_->workspace->device();
+  const size_t bytes = static_cast<size_t>(capacity * spec.num_kv_heads * spec.head_dim) *
+                       bits(device.activation_dtype()) / 8;
+  for (size_t layer = 0; layer < state_->layers.size(); ++layer) {
+    MORACLE_TRY(Buffer keys, device.allocate(bytes));
+    MORACLE_TRY(Buffer values, device.allocate(bytes));
+    cache->keys.push_back(std::move(keys));
+    cache->values.push_back(std::move(values));
+  }
+  return KvCache(std::move(cache));
+}
+
+namespace {
+
+Status check_steps(std::span<const Model::Step> steps, const DecoderSpec& spec, int64_t max_num_tokens) {
+  int64_t total = 0;
+  for (const Model::Step& step : steps) {
+    const auto count = static_cast<int64_t>(step.tokens.size());
+    total += count;
+    if (step.cache->length() + count > step.cache->capacity()) {
+      return Error{ErrorKind::kInvalidArgument, "", "context",
+                   str("room for ", count, " more tokens"),
+                   str("the cache holds ", step.cache->length(), " of ", step.cache->capacity())};
+    }
+    for (int32_t id : step.tokens) {
+      if (id >= 0 && id < spec.vocab_size) continue;
+      return Error{ErrorKind::kInvalidArgument, "", "token id", str("0 to ", spec.vocab_size - 1),
+                   str("it is ", id)};
+    }
+  }
+  if (total <= max_num_tokens) return {};
+  return Error{ErrorKind::kInvalidArgument, "", "step", str("at most ", max_num_tokens, " tokens"),
+               str("there are ", total)};
+}
+
+}  // namespace
+
+Status Model::forward(std::span<const Step> steps) {
+  State& m = *state_;
+  const DecoderSpec& spec = m.spec;
+  MORACLE_CHECK(check_steps(steps, spec, m.max_num_tokens));
+  std::vector<int32_t> ids;
+  std::vector<int64_t> positions;
+  std::vector<Span> spans;
+  for (const Step& step : steps) {
+    const KvCache::State& cache = *step.cache->state_;
+    const auto count = static_cast<int64_t>(step.tokens.size());
+    spans.push_back({static_cast<int64_t>(ids.size()), count, cache.length, nullptr, nullptr});
+    ids.insert(ids.end(), step.tokens.begin(), step.tokens.end());
+    for (int64_t i = 0; i < count; ++i) positions.push_back(cache.length + i);
+  }
+  const auto tokens = static_cast<int64_t>(ids.size());
+  m.num_rows = tokens;
+  if (tokens == 0) return {};
+
+  Ops& ops = m.workspace->device().ops();
+  const Stream stream;
+  const int64_t q_size = spec.num_heads * spec.head_dim, kv_size = spec.num_kv_heads * spec.head_dim;
+  const Matrix hidden = m.hidden.slice(0, tokens), normed = m.normed.slice(0, tokens);
+  const Matrix qkv = m.qkv.slice(0, tokens), attended = m.attended.slice(0, tokens);
+  const Matrix added = m.added.slice(0, tokens), logits = m.router_logits.slice(0, tokens);
+  auto columns = [](Matrix matrix, int64_t first, int64_t count) {
+    matrix.data = static_cast<std::byte*>(matrix.data) + first * bits(matrix.dtype) / 8;
+    matrix.cols = count;
+    return matrix;
+  };
+  const Matrix q = columns(qkv, 0, q_size), k = columns(qkv, q_size, kv_size),
+               v = columns(qkv, q_size + kv_size, kv_size);
+  const AttentionShape attention{spec.num_heads, spec.num_kv_heads, spec.head_dim,
+                                 1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
+
+  MORACLE_CHECK(ops.embed(m.embedding, ids, hidden, stream));
+  for (size_t l = 0; l < m.layers.size(); ++l) {
+    Layer& layer = m.layers[l];
+    MORACLE_CHECK(ops.rms_norm(hidden, layer.input_norm.as<float>(), spec.hidden_size, spec.norm_epsilon,
+                               normed, stream));
+    MORACLE_CHECK(layer.qkv.apply(normed, qkv, stream));
+    MORACLE_CHECK(ops.rms_norm(q, layer.q_norm.as<float>(), spec.head_dim, spec.norm_epsilon, q, stream));
+    MORACLE_CHECK(ops.rms_norm(k, layer.k_norm.as<float>(), spec.head_dim, spec.norm_epsilon, k, stream));
+    MORACLE_CHECK(ops.rotate(q, spec.head_dim, m.frequencies.as<float>(), positions, stream));
+    MORACLE_CHECK(ops.rotate(k, spec.head_dim, m.frequencies.as<float>(), positions, stream));
+    for (size_t s = 0; s < steps.size(); ++s) {
+      spans[s].keys = steps[s].cache->state_->keys[l].data();
+      spans[s].values = steps[s].cache->state_->values[l].data();
+    }
+    MORACLE_CHECK(ops.attend(q, k, v, spans, attention, attended, stream));
+    MORACLE_CHECK(layer.o.apply(attended, added, stream));
+    MORACLE_CHECK(ops.add(hidden, added, stream));
+
+    MORACLE_CHECK(ops.rms_norm(hidden, layer.post_norm.as<float>(), spec.hidden_size, spec.norm_epsilon,
+                               normed, stream));
+    TopkIds topk_ids{m.one_expert_ids.as<int32_t>()};
+    TopkWeights topk_weights{m.one_expert_weights.as<float>()};
+    if (layer.router) {
+      const LayerSpec& experts = layer.mlp.plan().layer;
+      const Matrix scores{logits.data, logits.dtype, tokens, experts.num_experts, logits.stride};
+      MORACLE_CHECK(layer.router->apply(normed, scores, stream));
+      MORACLE_CHECK(ops.route(scores, experts.routing, experts.top_k, m.topk_ids.as<int32_t>(),
+                              m.topk_weights.as<float>(), stream));
+      topk_ids = {m.topk_ids.as<int32_t>()};
+      topk_weights = {m.topk_weights.as<float>()};
+    }
+    MORACLE_CHECK(layer.mlp.apply(normed, topk_ids, topk_weights, added, stream));
+    MORACLE_CHECK(ops.add(hidden, added, stream));
+  }
+  for (const Step& step : steps) step.cache->state_->length += static_cast<int64_t>(step.tokens.size());
+  return ops.rms_norm(hidden, m.final_norm.as<float>(), spec.hidden_size, spec.norm_epsilon, normed, stream);
+}
+
+Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {
+  State& m = *state_;
+  if (first < 0 || count < 1 || count > kMaxLogitRows || first + count > m.num_rows) {
+    return Error{ErrorKind::kInvalidArgument, "", "logits",
+                 str("1 to ", kMaxLogitRows, " rows of the last step's ", m.num_rows),
+                 str(count, " from ", first, " were asked for")};
+  }
+  Device& device = m.workspace->device();
+  const Matrix out = m.logits.slice(0, count);
+  MORACLE_CHECK(m.output->apply(m.normed.slice(first, count), out));
+  const size_t values = static_cast<size_t>(count * m.spec.vocab_size);
+  if (device.host_visible()) {
+    MORACLE_CHECK(device.synchronize());
+    return std::span<const float>(static_cast<const float*>(out.data), values);
+  }
+  m.host_logits.resize(values);
+  MORACLE_CHECK(device.download(m.host_logits.data(), out.data, values * sizeof(float)));
+  MORACLE_CHECK(device.synchronize());
+  return std::span<const float>(m.host_logits);
+}
+
+}  // namespace moracle

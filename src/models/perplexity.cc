@@ -1,0 +1,73 @@
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "moracle/model.h"
+
+namespace moracle {
+namespace {
+
+// -log softmax(logits)[id], in double.
+double negative_log_likelihood(std::span<const float> logits, int32_t id) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (float logit : logits) sum += std::exp(logit - largest);
+  return largest + std::log(sum) - logits[id];
+}
+
+// Scores the tokens of one window but its first.
+Result<double> score(Model& model, std::span<const int32_t> window, KvCache& cache) {
+  cache.truncate(0);
+  double total = 0;
+  const auto size = static_cast<int64_t>(window.size());
+  for (int64_t done = 0, count = 0; done < size; done += count) {
+    count = std::min(model.max_num_tokens(), size - done);
+    const Model::Step step{window.subspan(done, count), &cache};
+    MORACLE_CHECK(model.forward({&step, 1}));
+    // The logits of position p score the token at p + 1; those of the last position score nothing.
+    const int64_t scored = std::min(count, size - 1 - done);
+    for (int64_t first = 0, rows = 0; first < scored; first += rows) {
+      rows = std::min(Model::kMaxLogitRows, scored - first);
+      MORACLE_TRY(const std::span<const float> logits, model.logits(first, rows));
+      for (int64_t r = 0; r < rows; ++r) {
+        total += negative_log_likelihood(logits.subspan(r * model.vocab_size(), model.vocab_size()),
+                                         window[done + first + r + 1]);
+      }
+    }
+  }
+  return total;
+}
+
+}  // namespace
+
+Result<Perplexity> perplexity(Model& model, std::span<const int32_t> ids, int64_t window,
+                              const Progress& progress) {
+  if (window < 2 || window > model.max_context()) {
+    return Error{ErrorKind::kInvalidArgument, "", "--window",
+                 str("2 to ", model.max_context(), " tokens, the model's context"),
+                 str("it is ", window)};
+  }
+  const auto size = static_cast<int64_t>(ids.size());
+  if (size < 2) {
+    return Error{ErrorKind::kInvalidArgument, "", "text", "at least 2 tokens", str("it has ", size)};
+  }
+  MORACLE_TRY(KvCache cache, model.make_cache(std::min(window, size)));
+  Perplexity result;
+  double total = 0;
+  for (int64_t first = 0; first < size; first += window) {
+    const int64_t count = std::min(window, size - first);
+    if (count < 2) break;
+    MORACLE_TRY(const double nll, score(model, ids.subspan(first, count), cache));
+    total += nll;
+    result.scored_tokens += count - 1;
+    if (progress && !progress(first + count, size)) {
+      return Error{ErrorKind::kCancelled, "", "perplexity", "", "stopped on request"};
+    }
+  }
+  result.nll = total / static_cast<double>(result.scored_tokens);
+  result.perplexity = std::exp(result.nll);
+  return result;
+}
+
+}  // namespace moracle

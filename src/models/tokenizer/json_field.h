@@ -1,0 +1,54 @@
+// A value inside a JSON file that knows where it lies, so that every complaint names the place.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moracle/base.h"
+
+namespace moracle {
+
+/// Reads with types checked; nothing here throws. Does not own: the document and the file's name
+/// must outlive it.
+class JsonField {
+ public:
+  JsonField(const nlohmann::json& value, const std::string& file, std::string place = {})
+      : value_(&value), file_(&file), place_(std::move(place)) {}
+
+  /// The member `key`; null where there is none or where this is no object.
+  JsonField operator[](std::string_view key) const;
+  bool is_null() const { return value_->is_null(); }
+  bool is_object() const { return value_->is_object(); }
+  bool contains(std::string_view key) const;
+  const nlohmann::json& value() const { return *value_; }
+  const std::string& file() const { return *file_; }
+  const std::string& place() const { return place_; }
+
+  /// Errors of all of these: kBadFile for a value of another type.
+  Result<std::string> text() const;
+  Result<bool> flag() const;
+  Result<bool> flag_or(bool absent) const;
+  /// A token id: 0 <= id <= kLargestId.
+  Result<int32_t> id() const;
+  Result<std::vector<JsonField>> items() const;
+
+  /// kBadFile: the value contradicts its format.
+  Error bad(std::string need) const;
+  /// kUnsupported: the value makes sense, but not here.
+  Error unsupported(std::string need) const;
+
+  /// The largest id taken from a file; published vocabularies stay below 300 thousand. Tables with
+  /// an entry for each id stay below 64 MiB with it.
+  static constexpr int64_t kLargestId = (int64_t{1} << 24) - 1;
+
+ private:
+  std::string fact() const;
+  const nlohmann::json* value_;
+  const std::string* file_;
+  std::string place_;
+};
+
+}  // namespace moracle

@@ -1,0 +1,23 @@
+// From Oniguruma's regular expressions, in which tokenizer.json files are written, to PCRE2's.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "moracle/base.h"
+
+namespace moracle {
+
+/// Rewrites `pattern` so that PCRE2, with UTF, UCP and MULTILINE, matches what Oniguruma matches.
+/// The two differ silently, which is why nothing is passed on unread:
+///  - `\s` is White_Space there; PCRE2 adds U+180E. `\w` and `\b` there know marks and connectors.
+///  - `\p{Greek}` is the script there, the script extensions in PCRE2.
+///  - `x{1,3}+` repeats the repeat there and is possessive in PCRE2; `x{2}?` is optional there.
+///  - `[a-z&&[^x]]` intersects there; `&&` is two plain characters in PCRE2.
+///  - `\v` and `\h` are a vertical tab and a hex digit there, classes of white space in PCRE2.
+///  - `(?m:` lets the dot match newlines there, and case-insensitive text matches whole foldings
+///    ("ss" matches U+00DF); PCRE2 cannot do the latter, so such text is refused.
+/// Errors: kUnsupported with `need` and `fact` filled in; file and place are the caller's.
+Result<std::string> to_pcre2(std::string_view pattern);
+
+}  // namespace moracle

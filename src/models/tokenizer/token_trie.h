@@ -1,0 +1,36 @@
+// Finding the longest of many fixed texts at the leftmost place.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+
+namespace moracle {
+
+/// A set of non-empty texts, each with a number.
+class TokenTrie {
+ public:
+  struct Match {
+    size_t begin = 0;
+    size_t end = 0;
+    size_t number = 0;
+  };
+
+  /// Of equal texts the first counts.
+  void add(std::string_view text, size_t number);
+  /// The leftmost match from `from` on, of several that begin there the longest.
+  std::optional<Match> find(std::string_view text, size_t from) const;
+
+ private:
+  uint64_t edge(uint32_t node, char byte) const {
+    return static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(byte);
+  }
+  std::array<bool, 256> begins_{};  ///< the bytes that a text can begin with
+  uint32_t nodes_ = 1;
+  std::unordered_map<uint64_t, uint32_t> edges_;
+  std::unordered_map<uint32_t, size_t> numbers_;  ///< by the node at which a text ends
+};
+
+}  // namespace moracle

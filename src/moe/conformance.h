@@ -1,0 +1,67 @@
+// One list of cases, many uses: the tests, `moracle check`, the benchmarks, the support matrix.
+// A case runs a whole FusedMoe on a backend and compares each output with a computation in double from
+// the canonical weights, within an error bound derived from the arithmetic of that very case.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "moracle/moe.h"
+
+namespace moracle::conformance {
+
+struct Shape {
+  int64_t num_experts, hidden_size, intermediate_size, top_k;
+  bool operator==(const Shape&) const = default;
+};
+/// "8x130x34x2": experts, hidden size, intermediate size, top_k.
+std::string name(const Shape& shape);
+Result<Shape> parse_shape(std::string_view text);
+
+/// How tokens choose experts.
+enum class Spread : uint8_t {
+  kUniform,    ///< at random
+  kOneExpert,  ///< first choices all the same
+  kHoles,      ///< at random, a third of the slots -1 or out of range
+};
+std::string_view name(Spread spread);
+
+struct Case {
+  std::string_view backend;
+  Scheme scheme;
+  Shape shape;
+  int64_t num_tokens;
+  Spread spread = Spread::kUniform;
+  bool bias = false;
+};
+/// The command that runs this case alone.
+std::string reproducer(const Case& c);
+
+std::vector<Scheme> schemes();
+std::vector<Shape> shapes();
+/// Every backend of this build x schemes x shapes x token counts x spreads.
+std::vector<Case> cases();
+
+struct Outcome {
+  enum Kind : uint8_t { kPassed, kRefused, kFailed } kind = kPassed;
+  std::string message;    ///< kRefused: the oracle's reasons; kFailed: where, both values, the bound
+  double worst = 0;       ///< largest error as a share of its bound
+};
+Outcome run(const Case& c, std::shared_ptr<Device> device);
+
+/// A matrix of this shape with every code possible and scales that keep values near 1 / sqrt(k).
+CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed);
+/// Random weights for a layer.
+DescribedWeights random_weights(const LayerSpec& spec, uint64_t seed);
+
+/// What a case must give, in double, and how far a right implementation in f32 may be from it.
+struct Expected {
+  std::vector<double> output;  ///< [num_tokens, hidden_size]
+  std::vector<double> bound;
+};
+Expected expected(const LayerSpec& spec, const DescribedWeights& weights, std::span<const float> hidden,
+                  std::span<const int32_t> topk_ids, std::span<const float> topk_weights);
+
+}  // namespace moracle::conformance

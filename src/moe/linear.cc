@@ -1,0 +1,79 @@
+#include "base/text.h"
+#include "base/try.h"
+#include "moe/stage.h"
+#include "moracle/moe.h"
+
+namespace moracle {
+
+struct Linear::State {
+  Plan plan;
+  std::shared_ptr<Workspace> workspace;
+  std::unique_ptr<GroupedLinear> weights;
+};
+
+namespace {
+InputRoom carve(const Plan& plan, const KernelWeights& weights, Workspace& workspace, std::byte* base,
+                size_t* bytes = nullptr) {
+  Carver carver(base);
+  InputRoom room =
+      InputRoom::take(carver, weights, workspace.device().activation_dtype(), plan.max_num_tokens);
+  if (bytes != nullptr) *bytes = carver.bytes();
+  return room;
+}
+}  // namespace
+
+Linear::Linear(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Linear::Linear(Linear&&) noexcept = default;
+Linear& Linear::operator=(Linear&&) noexcept = default;
+Linear::~Linear() = default;
+const Plan& Linear::plan() const { return state_->plan; }
+int64_t Linear::weight_bytes() const {
+  return static_cast<int64_t>(state_->weights->weights().buffer.bytes());
+}
+
+LayerSpec linear_spec(std::string name, const DescribedMatrix& weights) {
+  LayerSpec spec;
+  spec.name = std::move(name);
+  spec.linear = true;
+  spec.hidden_size = weights.shape().k;
+  spec.intermediate_size = weights.shape().n;
+  spec.scheme = weights.scheme();
+  spec.group_index = weights.shape().group_index;
+  spec.bias = weights.shape().bias;
+  return spec;
+}
+
+Result<Linear> Linear::make(DescribedMatrix&& weights, const Selection& selection,
+                            std::shared_ptr<Workspace> workspace, const Progress& progress) {
+  auto state = std::make_unique<State>();
+  MORACLE_TRY(state->plan, selection.chosen());
+  state->workspace = std::move(workspace);
+  Device& device = state->workspace->device();
+  const Backend& backend = *state->plan.backend;
+  MORACLE_TRY(KernelWeights packed, convert(std::move(weights), *backend.layout, device, progress));
+  MORACLE_TRY(state->weights, backend.make(std::move(packed), device));
+  size_t bytes = 0;
+  carve(state->plan, state->weights->weights(), *state->workspace, nullptr, &bytes);
+  MORACLE_CHECK(state->workspace->reserve(bytes));
+  return Linear(std::move(state));
+}
+
+Status Linear::apply(const Matrix& x, const Matrix& y, Stream stream) {
+  const Plan& plan = state_->plan;
+  const KernelWeights& weights = state_->weights->weights();
+  if (x.cols != weights.shape.k || y.cols != weights.shape.n || x.rows != y.rows ||
+      x.rows > plan.max_num_tokens) {
+    return Error{ErrorKind::kInvalidArgument, "", plan.layer.name,
+                 str("x [tokens, ", weights.shape.k, "] and y [tokens, ", weights.shape.n,
+                     "] of at most ", plan.max_num_tokens, " tokens"),
+                 str("they are [", x.rows, ", ", x.cols, "] and [", y.rows, ", ", y.cols, "]")};
+  }
+  if (x.rows == 0) return {};
+  Device& device = state_->workspace->device();
+  const InputRoom room = carve(plan, weights, *state_->workspace, state_->workspace->data());
+  MORACLE_TRY(const Rows input,
+              prepare(x, weights, room, device.activation_dtype(), device.ops(), stream));
+  return state_->weights->run({input, nullptr, nullptr, x.rows}, y, stream);
+}
+
+}  // namespace moracle

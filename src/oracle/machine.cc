@@ -1,0 +1,103 @@
+// What this process can use, asked of the CPU and the kernel.
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "moracle/oracle.h"
+
+namespace moracle {
+
+std::string_view name(Platform platform) {
+  constexpr std::string_view kNames[] = {"cpu", "cuda", "opencl"};
+  return kNames[static_cast<int>(platform)];
+}
+
+std::string names(Isa set) {
+  // In the order of the bits, as Linux spells them.
+  constexpr std::string_view kNames[] = {"avx2",        "avx_vnni",    "avx512",   "avx512_vnni",
+                                         "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16"};
+  std::vector<std::string_view> there;
+  for (size_t bit = 0; bit < std::size(kNames); ++bit) {
+    if (static_cast<uint32_t>(set) >> bit & 1u) there.push_back(kNames[bit]);
+  }
+  return there.empty() ? "none" : join(there, " ");
+}
+
+namespace {
+
+Isa detect_isa() {
+  Isa isa = Isa::kNone;
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || (c >> 27 & 1) == 0) return isa;  // no xgetbv
+  const unsigned leaf1_c = c;
+  unsigned low = 0, high = 0;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  const bool ymm = (low & 0x6) == 0x6, zmm = (low & 0xe6) == 0xe6, tiles = (low & 0x60000) == 0x60000;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return isa;
+  const unsigned b7 = b, c7 = c, d7 = d;
+  unsigned a71 = 0;
+  if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) a71 = a;
+  auto add = [&](bool there, Isa bit) {
+    if (there) isa = isa | bit;
+  };
+  const bool fma_f16c = (leaf1_c >> 12 & 1) && (leaf1_c >> 29 & 1);
+  add(ymm && (b7 >> 5 & 1) && fma_f16c, Isa::kAvx2);
+  add(ymm && (a71 >> 4 & 1), Isa::kAvxVnni);
+  const bool avx512 = zmm && (b7 >> 16 & 1) && (b7 >> 17 & 1) && (b7 >> 30 & 1) && (b7 >> 31 & 1);
+  add(avx512, Isa::kAvx512);
+  add(avx512 && (c7 >> 11 & 1), Isa::kAvx512Vnni);
+  add(avx512 && (a71 >> 5 & 1), Isa::kAvx512Bf16);
+  add(avx512 && (d7 >> 23 & 1), Isa::kAvx512Fp16);
+  add(tiles && (d7 >> 25 & 1), Isa::kAmxInt8);
+  add(tiles && (d7 >> 22 & 1), Isa::kAmxBf16);
+#endif
+  return isa;
+}
+
+std::string cpu_model() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
+  }
+  return "unknown CPU";
+}
+
+int64_t memory_bytes() {
+  const int64_t installed = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  int64_t limit = 0;
+  std::ifstream cgroup("/sys/fs/cgroup/memory.max");  // "max" where there is none: not a number
+  if (cgroup >> limit && limit > 0) return std::min(limit, installed);
+  return installed;
+}
+
+}  // namespace
+
+Machine Machine::here() {
+  Machine machine;
+  machine.name = "here";
+  machine.cpu = {cpu_model(), detect_isa(), usable_threads(), memory_bytes()};
+  return machine;
+}
+
+Result<Machine> Machine::find(std::string_view name) {
+  if (name == "here") return here();
+  std::vector<std::string> known_names = {"here"};
+  for (const Machine& machine : known()) {
+    if (machine.name == name) return machine;
+    known_names.push_back(machine.name);
+  }
+  return Error{ErrorKind::kInvalidArgument, "", "--machine", "one of " + join(known_names),
+               str("'", name, "' is none of these")};
+}
+
+}  // namespace moracle

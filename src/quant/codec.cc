@@ -1,0 +1,35 @@
+#include "quant/codec.h"
+
+namespace moracle {
+
+int64_t CanonicalMatrix::scale_rows() const {
+  const int64_t rows = key.group.rows == GroupShape::kAll ? n : key.group.rows;
+  return rows == 0 ? 0 : (n + rows - 1) / rows;
+}
+
+int64_t CanonicalMatrix::scale_cols() const {
+  const int64_t cols = group_cols();
+  return cols == 0 ? 0 : (k + cols - 1) / cols;
+}
+
+void decode_row(const CanonicalMatrix& matrix, int64_t r, double* out) {
+  const std::byte* row = matrix.codes.data() + r * matrix.row_bytes();
+  visit_codec(matrix.key.dtype, [&]<class Codec>() {
+    for (int64_t c = 0; c < matrix.k; ++c) out[c] = Codec::decode(row, c);
+  });
+}
+
+void dequantize_row(const CanonicalMatrix& matrix, int64_t r, double* out) {
+  decode_row(matrix, r, out);
+  if (matrix.scales.empty()) return;
+  const int64_t rows = matrix.key.group.rows == GroupShape::kAll ? matrix.n : matrix.key.group.rows;
+  const int64_t first = r / rows * matrix.scale_cols();
+  const int64_t cols = matrix.group_cols();
+  for (int64_t c = 0; c < matrix.k; ++c) {
+    const int64_t group = matrix.group_index.empty() ? c / cols : matrix.group_index[c];
+    if (!matrix.zero_points.empty()) out[c] -= matrix.zero_points[first + group];
+    out[c] *= matrix.scales[first + group];
+  }
+}
+
+}  // namespace moracle
