@@ -97,6 +97,7 @@ struct Backend {
   bool group_index = false;            ///< act-order
   bool bias = false;
   int group_multiple = 1;              ///< groups along K must divide by this
+  int64_t max_integer_k = 0;           ///< longest exact integer sum; 0: any
   const Layout* layout = nullptr;
   Maker make = nullptr;  ///< nothing where this build does not have it
 };

@@ -6,12 +6,13 @@ namespace moracle {
 
 std::string Error::to_string() const {
   std::string line;
-  for (const std::string* part : {&file, &place}) {
-    if (part->empty()) continue;
-    line += *part + ": ";
-  }
-  if (!need.empty()) line += "needs " + need;
-  if (!fact.empty()) line += (need.empty() ? "" : "; ") + fact;
+  auto add = [&line](const std::string& part, const char* before, const char* lead = "") {
+    if (!part.empty()) line += (line.empty() ? "" : before) + (lead + part);
+  };
+  add(file, "");
+  add(place, ": ");
+  add(need, ": ", "needs ");
+  add(fact, need.empty() ? ": " : "; ");
   for (char& c : line) {
     if (c == '\n' || c == '\r') c = ' ';
   }

@@ -37,10 +37,11 @@ class ThreadPool {
       if (count > 0) piece(int64_t{0}, count);
       return;
     }
-    run([&](int thread) {
+    const auto share = [&](int thread) {
       const int64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
       if (begin < end) piece(begin, end);
-    });
+    };
+    run(std::cref(share));  // a reference fits into std::function; the captures would be allocated
   }
 
  private:

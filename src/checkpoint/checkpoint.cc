@@ -27,7 +27,7 @@ Result<std::optional<Config>> quantization_config(const std::string& folder, con
   if (inside) return inside;
   for (const char* file : {"quantize_config.json", "hf_quant_config.json"}) {
     const std::string path = folder + "/" + file;
-    if (!std::filesystem::exists(path)) continue;
+    if (is_absent(path)) continue;
     MORACLE_TRY(Config beside, Config::open(path));
     return std::optional<Config>(std::move(beside));
   }
@@ -54,8 +54,7 @@ Status open_reader(Checkpoint::State& state) {
     MORACLE_TRY(state.reader, producer.open(*quantization));
     return {};
   }
-  return Error{ErrorKind::kUnsupported, quantization->path(), "quantization_config.quant_method",
-               "one of " + join(known), "it is '" + method + "'"};
+  return quantization->unsupported({"quant_method"}, "one of " + join(known), "it is '" + method + "'");
 }
 
 // The module as the file holds it; the config only narrows.
@@ -85,6 +84,7 @@ std::string show(const MatrixShape& shape, const Scheme& scheme) {
 struct Stack {
   MatrixShape shape;
   Scheme scheme;
+  std::span<const std::byte> column_groups;
   std::vector<DescribedMatrix::Part> parts;
 };
 Result<Stack> describe_stack(const Checkpoint::State& state, const std::vector<std::string>& modules) {
@@ -101,9 +101,16 @@ Result<Stack> describe_stack(const Checkpoint::State& state, const std::vector<s
                        show(stack.shape, stack.scheme),
                    "it is " + show(linear.shape, linear.scheme)};
     }
+    if (!stack.parts.empty() && !std::ranges::equal(linear.column_groups, stack.column_groups)) {
+      return Error{ErrorKind::kUnsupported, state.tensors.file_of(linear.part.tensors[0]),
+                   "module '" + module + "'",
+                   "columns in the same groups as '" + modules[0] + "', since both read one input",
+                   "they are in others"};
+    }
     stack.shape = linear.shape;
     stack.shape.n += rows_before;
     stack.scheme = linear.scheme;
+    stack.column_groups = linear.column_groups;
     stack.parts.push_back(std::move(linear.part));
   }
   return stack;
@@ -125,6 +132,9 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
   if (!std::filesystem::is_directory(folder, ignored)) {
     return Error{ErrorKind::kBadFile, folder, "", "a checkpoint's folder",
                  std::filesystem::exists(folder, ignored) ? "it is a file" : "there is no such folder"};
+  }
+  if (is_absent(folder + "/config.json")) {
+    return Error{ErrorKind::kBadFile, folder, "", "config.json", "there is none"};
   }
   MORACLE_TRY(Config config, Config::open(folder + "/config.json"));
   MORACLE_TRY(const std::vector<std::string> architectures, config.texts({"architectures"}));
@@ -172,9 +182,7 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
   MORACLE_TRY(spec.routing.renormalize, config.boolean_or(false, {"norm_topk_prob"}));
   MORACLE_TRY(const std::string activation, config.text_or("silu", {"hidden_act"}));
   if (activation != "silu") {
-    Error error = config.wrong({"hidden_act"}, "silu", "it is " + activation);
-    error.kind = ErrorKind::kUnsupported;
-    return error;
+    return config.unsupported({"hidden_act"}, "silu", "it is " + activation);
   }
 
   std::vector<std::vector<DescribedMatrix::Part>> w13, w2;
@@ -184,22 +192,23 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
     MORACLE_TRY(Stack gate_up, describe_stack(*state_, {expert + std::string(names->gate),
                                                         expert + std::string(names->up)}));
     MORACLE_TRY(Stack down, describe_stack(*state_, {expert + std::string(names->down)}));
-    auto check = [&](const Stack& stack, std::optional<Stack>& first, int64_t n, int64_t k,
-                     std::string_view what) -> Status {
-      const bool sized = stack.shape.n == n && stack.shape.k == k;
-      const bool like_first =
-          !first || (first->shape == stack.shape && first->scheme == stack.scheme);
-      if (sized && like_first) return {};
-      const std::string need =
-          sized ? "the scheme of expert 0, " + show(first->shape, first->scheme)
-                : str("[", n, ", ", k, "] (", what, ", from config.json)");
-      return Error{ErrorKind::kBadFile, tensors.file_of(stack.parts[0].tensors[0]),
-                   "tensor '" + stack.parts[0].tensors[0] + "'", need,
-                   "it is " + show(stack.shape, stack.scheme)};
+    // Each part by itself: gate and up may not make up for each other's rows.
+    auto check = [&](const Stack& stack, const std::optional<Stack>& first, int64_t n,
+                     int64_t k) -> Status {
+      for (const auto& part : stack.parts) {
+        if (part.n == n && stack.shape.k == k) continue;
+        MatrixShape shape = stack.shape;
+        shape.n = part.n;
+        return tensors.wrong(part.tensors[0], str("[", n, ", ", k, "] (from config.json)"),
+                             "it is " + show(shape, stack.scheme));
+      }
+      if (!first || (first->shape == stack.shape && first->scheme == stack.scheme)) return {};
+      return tensors.wrong(stack.parts[0].tensors[0],
+                           "the scheme of expert 0, " + show(first->shape, first->scheme),
+                           "it is " + show(stack.shape, stack.scheme));
     };
-    MORACLE_CHECK(check(gate_up, first13, 2 * spec.intermediate_size, spec.hidden_size,
-                        "gate and up stacked"));
-    MORACLE_CHECK(check(down, first2, spec.hidden_size, spec.intermediate_size, "down"));
+    MORACLE_CHECK(check(gate_up, first13, spec.intermediate_size, spec.hidden_size));
+    MORACLE_CHECK(check(down, first2, spec.hidden_size, spec.intermediate_size));
     claim(*state_, gate_up.parts);
     claim(*state_, down.parts);
     w13.push_back(gate_up.parts);

@@ -4,6 +4,7 @@
 //   weight_scale bf16/f32 [N, 1] (or [N])
 // value = code · scale[n].
 #include <algorithm>
+#include <initializer_list>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -25,7 +26,9 @@ class CompressedTensorsReader : public Reader {
     return Says::kPlain;
   }
   bool stores(const Tensors& tensors, const std::string& module) const override {
-    return tensors.find(module + ".weight_scale") != nullptr;
+    const TensorView* weight = tensors.find(module + ".weight");
+    return tensors.find(module + ".weight_scale") != nullptr ||
+           (weight != nullptr && weight->dtype == DType::kI8);
   }
   std::string expected(const std::string& module) const override {
     return module + ".{weight,weight_scale}";
@@ -47,7 +50,7 @@ Result<DescribedLinear> CompressedTensorsReader::describe(const Tensors& tensors
   DescribedLinear linear;
   linear.scheme = {kInt8StaticChannelSym, kInt8DynamicTokenSym};
   linear.shape = {.n = codes.shape[0], .k = codes.shape[1], .key = linear.scheme.weight};
-  MORACLE_TRY(const TensorView scale, tensors.get(names[1]));
+  MORACLE_TRY(const TensorView scale, get_floats(tensors, names[1]));
   const int64_t n = linear.shape.n;
   if (scale.shape != std::vector<int64_t>{n, 1} && scale.shape != std::vector<int64_t>{n}) {
     return tensors.wrong(names[1], str("shape [", n, ", 1], one scale per channel"),
@@ -70,6 +73,16 @@ Result<DescribedLinear> CompressedTensorsReader::describe(const Tensors& tensors
   return linear;
 }
 
+// Parts of the format that would change the numbers and that nothing here reads.
+Status check_unused(const Config& config, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    const auto* value = config.find({key});
+    if (value == nullptr || value->empty()) continue;
+    return config.unsupported({key}, "nothing", "it is " + Config::shown(*value));
+  }
+  return {};
+}
+
 // The one combination that this reader serves; everything else is refused by name.
 Status check_group(const Config& group) {
   struct Expected {
@@ -87,18 +100,16 @@ Status check_group(const Config& group) {
   for (const Expected& e : expected) {
     MORACLE_TRY(const auto operand, group.object({e.operand}));
     if (!operand) {
-      return Error{ErrorKind::kUnsupported, group.path(), str("quantization_config: ", e.operand),
-                   "8-bit channel weights with dynamic 8-bit token activations", "it is not there"};
+      return group.unsupported({e.operand}, "8-bit channel weights with dynamic 8-bit token activations",
+                               "it is not there");
     }
     const auto* value = operand->find({e.key});
     if (value == nullptr || *value != e.value) {
-      Error error = operand->wrong({e.key}, e.value.dump(),
-                                   value == nullptr ? "it is not there" : "it is " + Config::shown(*value));
-      error.kind = ErrorKind::kUnsupported;
-      return error;
+      return operand->unsupported({e.key}, e.value.dump(),
+                                  value == nullptr ? "it is not there" : "it is " + Config::shown(*value));
     }
   }
-  return {};
+  return check_unused(group, {"output_activations"});
 }
 
 }  // namespace
@@ -106,13 +117,13 @@ Status check_group(const Config& group) {
 Result<std::unique_ptr<Reader>> open_compressed_tensors(const Config& config) {
   MORACLE_TRY(const std::string format, config.text({"format"}));
   if (format != "int-quantized") {
-    return Error{ErrorKind::kUnsupported, config.path(), "quantization_config.format",
-                 "int-quantized", "it is " + format};
+    return config.unsupported({"format"}, "int-quantized", "it is " + format);
   }
+  MORACLE_CHECK(check_unused(config, {"kv_cache_scheme", "transform_config"}));
   MORACLE_TRY(const auto groups, config.object({"config_groups"}));
   if (!groups || groups->value().size() != 1) {
-    return Error{ErrorKind::kUnsupported, config.path(), "quantization_config.config_groups",
-                 "one group", str("there are ", groups ? groups->value().size() : 0)};
+    return config.unsupported({"config_groups"}, "one group",
+                              str("there are ", groups ? groups->value().size() : 0));
   }
   const std::string group_name = groups->value().begin().key();
   MORACLE_TRY(const auto group, groups->object({group_name.c_str()}));

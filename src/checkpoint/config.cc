@@ -1,5 +1,7 @@
 #include "checkpoint/config.h"
 
+#include <filesystem>
+
 #include "base/mapped_file.h"
 #include "base/text.h"
 #include "base/try.h"
@@ -7,6 +9,11 @@
 namespace moracle {
 
 using nlohmann::json;
+
+bool is_absent(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::status(path, ignored).type() == std::filesystem::file_type::not_found;
+}
 
 Result<Config> Config::open(const std::string& path) {
   MORACLE_TRY(const MappedFile file, MappedFile::open(path));
@@ -21,7 +28,18 @@ Result<Config> Config::parse(std::string_view text, std::string path) {
     return Error{ErrorKind::kBadFile, path, "", str("at most ", kMaxBytes, " bytes of JSON"),
                  str("it has ", text.size())};
   }
-  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false, /*ignore_comments=*/false);
+  // Copying and printing a value recurse: what is nested without end must not use up the stack.
+  constexpr int kMaxDepth = 64;
+  bool too_deep = false;
+  const auto bound = [&](int depth, json::parse_event_t, json&) {
+    too_deep = too_deep || depth > kMaxDepth;
+    return !too_deep;
+  };
+  json parsed = json::parse(text, bound, /*allow_exceptions=*/false, /*ignore_comments=*/false);
+  if (too_deep) {
+    return Error{ErrorKind::kBadFile, path, "", str("JSON of at most ", kMaxDepth, " levels"),
+                 "it is nested deeper"};
+  }
   // The parser takes a NUL for the end of its input; a file that holds one is not JSON.
   const bool has_nul = text.find('\0') != std::string_view::npos;
   if (has_nul || parsed.is_discarded()) return Error{ErrorKind::kBadFile, path, "", "valid JSON", "it is not"};
@@ -47,6 +65,12 @@ std::string Config::shown(const json& value) {
 
 Error Config::wrong(Keys keys, std::string need, std::string fact) const {
   return {ErrorKind::kBadFile, path_, place_ + join(keys, " or "), std::move(need), std::move(fact)};
+}
+
+Error Config::unsupported(Keys keys, std::string need, std::string fact) const {
+  Error error = wrong(keys, std::move(need), std::move(fact));
+  error.kind = ErrorKind::kUnsupported;
+  return error;
 }
 
 namespace {

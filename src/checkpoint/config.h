@@ -10,6 +10,10 @@
 
 namespace moracle {
 
+/// True if nothing is at `path`. What the system refuses to look at (a loop of links, a name that is
+/// too long) counts as there: opening it gives the reason.
+bool is_absent(const std::string& path);
+
 /// Keys may be given as a list: producers spell the same thing in several dialects (transformers 4
 /// "num_experts", transformers 5 "num_local_experts"); the first that is there counts. A null value
 /// counts as absent.
@@ -42,6 +46,8 @@ class Config {
 
   /// "config.json: quantization_config.bits: needs …; it is …"
   Error wrong(Keys keys, std::string need, std::string fact) const;
+  /// The same for what means something, but not to this program: kUnsupported.
+  Error unsupported(Keys keys, std::string need, std::string fact) const;
   /// How a value looks, shortened, for messages.
   static std::string shown(const nlohmann::json& value);
 

@@ -145,12 +145,13 @@ Result<DescribedLinear> GptqReader::describe(const Tensors& tensors, const std::
 
   std::vector<std::string> names = {qweight, module + ".qzeros", module + ".scales", module + ".g_idx"};
   MORACLE_CHECK(tensors.get(names[1], DType::kI32, {groups, shape.n / per_word}));
-  MORACLE_TRY(const TensorView scales, tensors.get(names[2]));
+  MORACLE_TRY(const TensorView scales, get_floats(tensors, names[2]));
   if (scales.shape != std::vector<int64_t>{groups, shape.n}) {
     return tensors.wrong(names[2], str("shape [", groups, ", ", shape.n, "] (groups of ", group, ")"),
                          "it is " + to_string(scales));
   }
-  MORACLE_CHECK(tensors.get(names[3], DType::kI32, {shape.k}));
+  MORACLE_TRY(const TensorView g_idx, tensors.get(names[3], DType::kI32, {shape.k}));
+  if (shape.group_index) linear.column_groups = {g_idx.data, g_idx.num_bytes()};
   MORACLE_TRY(shape.bias, add_bias(tensors, module, shape.n, names));
   linear.scheme.weight = shape.key;
   linear.part = part_of(tensors, shape.n, std::move(names));
@@ -166,8 +167,7 @@ Result<std::unique_ptr<Reader>> open_gptq(const Config& config) {
   Options options;
   MORACLE_TRY(const int64_t bits, config.integer({"bits"}, 2, 8));
   if (bits != 4 && bits != 8) {
-    return Error{ErrorKind::kUnsupported, config.path(), "quantization_config.bits", "4 or 8",
-                 str("it is ", bits)};
+    return config.unsupported({"bits"}, "4 or 8", str("it is ", bits));
   }
   options.bits = static_cast<int>(bits);
   MORACLE_TRY(options.group_size, config.integer_or(128, {"group_size"}, -1));
@@ -178,13 +178,11 @@ Result<std::unique_ptr<Reader>> open_gptq(const Config& config) {
   MORACLE_TRY(options.desc_act, config.boolean_or(false, {"desc_act"}));
   MORACLE_TRY(const std::string format, config.text_or("gptq", {"checkpoint_format", "format"}));
   if (format != "gptq" && format != "gptq_v2") {
-    return Error{ErrorKind::kUnsupported, config.path(), "quantization_config.checkpoint_format",
-                 "gptq or gptq_v2", "it is " + format};
+    return config.unsupported({"checkpoint_format", "format"}, "gptq or gptq_v2", "it is " + format);
   }
   options.v2 = format == "gptq_v2";
   if (config.has({"dynamic"}) && !config.find({"dynamic"})->empty()) {
-    return Error{ErrorKind::kUnsupported, config.path(), "quantization_config.dynamic",
-                 "no per-module overrides", "it has some"};
+    return config.unsupported({"dynamic"}, "no per-module overrides", "it has some");
   }
   if (const auto* listed = config.find({"modules_in_block_to_quantize"})) {
     // A list of lists of module names, as AutoGPTQ groups them for its calibration order.

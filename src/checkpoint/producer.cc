@@ -8,17 +8,27 @@
 
 namespace moracle {
 
+namespace {
+bool is_float(DType type) {
+  return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16;
+}
+}  // namespace
+
+Result<TensorView> get_floats(const Tensors& tensors, const std::string& name) {
+  MORACLE_TRY(TensorView view, tensors.get(name));
+  if (!is_float(view.dtype)) return tensors.wrong(name, "f32, f16 or bf16", "it is " + to_string(view));
+  return view;
+}
+
 Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name) {
-  MORACLE_TRY(const TensorView view, tensors.get(name));
-  const bool known = view.dtype == DType::kF32 || view.dtype == DType::kF16 || view.dtype == DType::kBF16;
-  if (!known) return tensors.wrong(name, "f32, f16 or bf16", "it is " + to_string(view));
+  MORACLE_TRY(const TensorView view, get_floats(tensors, name));
   std::vector<float> scales(view.num_elements());
   visit_codec(view.dtype, [&]<class Codec>() {
     for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<float>(Codec::decode(view.data, i));
   });
   for (size_t i = 0; i < scales.size(); ++i) {
     if (!std::isfinite(scales[i])) {
-      return tensors.wrong(name, "finite scales", str("element ", i, " is ", scales[i]));
+      return tensors.wrong(name, "finite numbers", str("element ", i, " is ", scales[i]));
     }
   }
   return scales;
@@ -38,10 +48,10 @@ DescribedMatrix::Part part_of(const Tensors& tensors, int64_t n, std::vector<std
 Result<bool> add_bias(const Tensors& tensors, const std::string& module, int64_t n,
                       std::vector<std::string>& names) {
   const std::string bias = module + ".bias";
-  const TensorView* view = tensors.find(bias);
-  if (view == nullptr) return false;
-  if (view->shape != std::vector<int64_t>{n}) {
-    return tensors.wrong(bias, str("shape [", n, "]"), "it is " + to_string(*view));
+  if (tensors.find(bias) == nullptr) return false;
+  MORACLE_TRY(const TensorView view, get_floats(tensors, bias));
+  if (view.shape != std::vector<int64_t>{n}) {
+    return tensors.wrong(bias, str("shape [", n, "]"), "it is " + to_string(view));
   }
   names.push_back(bias);
   return true;
@@ -50,8 +60,7 @@ Result<bool> add_bias(const Tensors& tensors, const std::string& module, int64_t
 Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string& module) {
   const std::string name = module + ".weight";
   MORACLE_TRY(const TensorView view, tensors.get(name));
-  const bool is_float = view.dtype == DType::kF32 || view.dtype == DType::kF16 || view.dtype == DType::kBF16;
-  if (!is_float || view.shape.size() != 2) {
+  if (!is_float(view.dtype) || view.shape.size() != 2) {
     return tensors.wrong(name, "bf16, f16 or f32 of two dimensions", "it is " + to_string(view));
   }
   DescribedLinear linear;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "checkpoint/config.h"
@@ -23,6 +24,9 @@ struct DescribedLinear {
   MatrixShape shape;
   Scheme scheme;
   DescribedMatrix::Part part;
+  /// The bytes of the tensor that says which group each column belongs to; empty: left to right.
+  /// Matrices can be stacked only where these are equal.
+  std::span<const std::byte> column_groups;
 };
 
 class Reader {
@@ -49,9 +53,11 @@ Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string
 
 // Shared by the readers.
 
+/// The tensor, which must hold f32, f16 or bf16.
+Result<TensorView> get_floats(const Tensors& tensors, const std::string& name);
 /// Scales as f32, whatever 16- or 32-bit float the file holds. Errors: NaN or infinity, with place.
 Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name);
-/// Adds `module`.bias to `names` if the file has one; true if so. Errors: its shape is not [n].
+/// Adds `module`.bias to `names` if the file has one; true if so. Errors: it is not floats [n].
 Result<bool> add_bias(const Tensors& tensors, const std::string& module, int64_t n,
                       std::vector<std::string>& names);
 /// The part that claims these tensors.

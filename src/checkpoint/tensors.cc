@@ -1,6 +1,5 @@
 #include "checkpoint/tensors.h"
 
-#include <filesystem>
 #include <set>
 
 #include "base/text.h"
@@ -31,7 +30,7 @@ Result<Tensors> open_sharded(const std::string& folder, const std::string& index
   std::vector<SafetensorsFile> files;
   for (const std::string& name : names) {
     const std::string path = folder + "/" + name;
-    if (!std::filesystem::exists(path)) {
+    if (is_absent(path)) {
       return Error{ErrorKind::kBadFile, path, "", "a shard that the index names",
                    "there is no such file"};
     }
@@ -64,9 +63,9 @@ Result<Tensors> Tensors::open(const std::string& folder) {
   Result<Tensors> tensors = Error{ErrorKind::kBadFile, folder, "",
                                   "model.safetensors or model.safetensors.index.json",
                                   "there is neither"};
-  if (std::filesystem::exists(index)) {
+  if (!is_absent(index)) {
     tensors = open_sharded(folder, index);
-  } else if (std::filesystem::exists(single)) {
+  } else if (!is_absent(single)) {
     MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(single));
     std::vector<SafetensorsFile> files;
     files.push_back(std::move(file));

@@ -23,6 +23,7 @@ const Backend kBackends[] = {
         .activations = kInt8,
         .bias = true,
         .group_multiple = 2,
+        .max_integer_k = 131'070,  // of products of -128 and -128 in i32
         .layout = &kPanel16Layout,
         .make = make_cpu,
     },

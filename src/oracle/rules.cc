@@ -89,13 +89,24 @@ Objection refuse_group_size(const Backend& b, const Request& r, const Machine&) 
   return object(str("groups that are a multiple of ", b.group_multiple), str("groups of ", size));
 }
 
+Objection refuse_long_sums(const Backend& b, const Request& r, const Machine&) {
+  if (b.max_integer_k == 0 || !r.layer.scheme.activation) return {};
+  for (const MatrixShape& matrix : r.layer.matrices()) {
+    if (matrix.k > b.max_integer_k) {
+      return object(str("at most ", b.max_integer_k, " columns for exact integer sums"),
+                    str("the layer has ", matrix.k));
+    }
+  }
+  return {};
+}
+
 constexpr Rule kRules[] = {
     {"requested", refuse_requested},     {"platform", refuse_platform},
     {"build", refuse_build},             {"device", refuse_device},
     {"isa", refuse_isa},                 {"weights", refuse_weights},
     {"activations", refuse_activations}, {"zero-points", refuse_zero_points},
     {"act-order", refuse_act_order},     {"bias", refuse_bias},
-    {"group-size", refuse_group_size},
+    {"group-size", refuse_group_size},   {"sum-length", refuse_long_sums},
 };
 
 }  // namespace

@@ -247,17 +247,19 @@ TEST_P(Tile, RowsDoNotMix) {
 TEST_P(Tile, NothingToSumIsZero) {
   const float x = 0;
   const float* const rows[] = {&x, &x, &x, &x};
-  const int8_t* const codes[] = {nullptr, nullptr, nullptr, nullptr};
+  const int8_t code = 0;
+  const int8_t* const codes[] = {&code, &code, &code, &code};
+  const uint8_t byte = 0;
   const std::vector<float> ones(kPanel, 1.0f);
   const std::vector<float> zeros(kMaxRows * kPanel);
   std::vector<float> y(kMaxRows * kPanel, kUnwritten);
-  tiles().f32(rows, kMaxRows, nullptr, 0, y.data());
+  tiles().f32(rows, kMaxRows, &x, 0, y.data());
   EXPECT_EQ(y, zeros);
   y.assign(y.size(), kUnwritten);
-  tiles().int4(rows, kMaxRows, nullptr, ones.data(), 0, 32, y.data());
+  tiles().int4(rows, kMaxRows, &byte, ones.data(), 0, 32, y.data());
   EXPECT_EQ(y, zeros);
   y.assign(y.size(), kUnwritten);
-  tiles().int8_int8(codes, ones.data(), kMaxRows, nullptr, ones.data(), 0, y.data());
+  tiles().int8_int8(codes, ones.data(), kMaxRows, &code, ones.data(), 0, y.data());
   EXPECT_EQ(y, zeros);
 }
 

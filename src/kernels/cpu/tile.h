@@ -27,7 +27,7 @@ using Int4Tile = void (*)(const float* const* x, int rows, const uint8_t* panel,
 using Int8Tile = void (*)(const float* const* x, int rows, const int8_t* panel, const float* scales,
                           int64_t k, int64_t group, float* y);
 
-/// Signed 8-bit codes on both sides, exact in i32 for k ≤ 131,072:
+/// Signed 8-bit codes on both sides, exact in i32 for k < 131,072 (at k = 131,072 a sum can be 2^31):
 /// y[r][c] = x_scale[r] · scale[c] · Σ_k x[r][k] · q[c][k]; layout as Int8Tile, k even (pad with 0).
 using Int8Int8Tile = void (*)(const int8_t* const* x, const float* x_scale, int rows,
                               const int8_t* panel, const float* scales, int64_t k, float* y);

@@ -42,10 +42,14 @@ Result<Value> Interpreter::evaluate_call(const Expr& expr, Scope& scope, const M
 }
 
 Result<Value> Interpreter::call_macro(const Macro& macro, Arguments arguments) {
+  // A call takes more of the stack than other nodes.
+  constexpr int kStackOfCall = 3;
+  MORACLE_CHECK(enter(kStackOfCall));
   Block block(*this, *macro.scope);
   MORACLE_CHECK(bind_parameters(macro, std::move(arguments), *block));
   Writer out;
   MORACLE_CHECK(run(macro.stmt->body, *block, out));
+  leave(kStackOfCall);
   MORACLE_TRY(std::string text, std::move(out).take());
   return heap_.text(std::move(text));
 }

@@ -9,12 +9,9 @@ namespace moracle::jinja {
 
 Result<Value> Interpreter::evaluate(const Expr& expr, Scope& scope) {
   MORACLE_CHECK(heap_.budget().spend(1));
-  if (depth_ >= kMaxCallDepth) {
-    return limit_error(str("expressions and macros more than ", kMaxCallDepth, " deep"));
-  }
-  ++depth_;
+  MORACLE_CHECK(enter(1));
   Result<Value> value = dispatch(expr, scope);
-  --depth_;
+  leave(1);
   if (value || !value.error().place.empty()) return value;
   Error error = std::move(value).error();
   error.place = str("line ", expr.line);

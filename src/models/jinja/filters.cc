@@ -25,9 +25,12 @@ bool lacks_filter(std::string_view name) {
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
-Result<Value> get_path(Heap& heap, Value value, const Value& path) {
+Result<Value> get_path(Heap& heap, Value value, const Value& path, const Value* fallback) {
   if (path.is_none()) return value;
-  if (!path.is_text()) return get_item(heap, value, path);
+  if (!path.is_text()) {
+    MORACLE_TRY(value, get_item(heap, value, path));
+    return value.is_undefined() && fallback ? *fallback : value;
+  }
   std::string_view rest = path.text();
   while (true) {
     const size_t dot = std::min(rest.find('.'), rest.size());
@@ -44,6 +47,7 @@ Result<Value> get_path(Heap& heap, Value value, const Value& path) {
       MORACLE_TRY(key, heap.text(std::string(part)));
     }
     MORACLE_TRY(value, get_item(heap, value, key));
+    if (value.is_undefined() && fallback) value = *fallback;
     if (dot == rest.size()) return value;
     rest.remove_prefix(dot + 1);
   }

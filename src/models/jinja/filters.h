@@ -21,7 +21,8 @@ std::span<const Function> selecting_filters();  // selecting_filters.cc
 std::span<const Function> number_filters();     // number_filters.cc
 
 /// Looks up "name", "a.b" or an index in an element, as the argument "attribute" of filters does.
-Result<Value> get_path(Heap& heap, Value value, const Value& path);
+/// `fallback` (if any) takes the place of every part that is undefined.
+Result<Value> get_path(Heap& heap, Value value, const Value& path, const Value* fallback = nullptr);
 
 /// elements(value) by the attribute at `attribute` (if given), strings in lower case unless at
 /// `case_sensitive` there is a true value: what "sort" and its kin compare.

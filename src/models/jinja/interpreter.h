@@ -17,7 +17,6 @@ namespace moracle::jinja {
 struct Scope {
   Scope* parent = nullptr;
   std::map<std::string_view, Value> variables;
-  int loop_depth = 0;
   bool captured = false;  ///< a macro was made here and may read it after the block has ended
 };
 
@@ -39,6 +38,10 @@ class Interpreter {
  private:
   enum class Flow { kOn, kBreak, kContinue };
 
+  // Every node counts while it runs, so that no template can use up the stack.
+  Status enter(int nodes);
+  void leave(int nodes) { running_ -= nodes; }
+
   // Statements (run_statements.cc).
   Result<Flow> run(const Body& body, Scope& scope, Writer& out);
   Result<Flow> run(const Stmt& stmt, Scope& scope, Writer& out);
@@ -53,7 +56,7 @@ class Interpreter {
   Result<Flow> run_scope(const Stmt& stmt, Scope& scope, Writer& out);
   Status assign(const Expr& target, Value value, Scope& scope);
 
-  // Expressions (evaluate.cc); `evaluate` adds the line to Errors and bounds the depth.
+  // Expressions (evaluate.cc); `evaluate` adds the line to Errors.
   Result<Value> evaluate(const Expr& expr, Scope& scope);
   Result<Value> dispatch(const Expr& expr, Scope& scope);
   Result<Value> look_up(const Expr& expr, const Scope& scope);
@@ -82,14 +85,13 @@ class Interpreter {
   std::vector<std::unique_ptr<Macro>> macros_;
   std::vector<std::unique_ptr<Loop>> loops_;
   Value block_input_;  // what the innermost filter of a filter block is applied to
-  int depth_ = 0;
+  int running_ = 0;
 };
 
 class Interpreter::Block {
  public:
   Block(Interpreter& owner, Scope& parent) : owner_(owner), scope_(std::make_unique<Scope>()) {
     scope_->parent = &parent;
-    scope_->loop_depth = parent.loop_depth;
   }
   ~Block() {
     if (scope_->captured) owner_.captured_.push_back(std::move(scope_));

@@ -124,8 +124,7 @@ class JsonWriter {
       write_unit(0xD800 + ((c - 0x10000) >> 10));
       write_unit(0xDC00 + ((c - 0x10000) & 0x3FF));
     } else {
-      // json.dumps leaves DEL as it is even then.
-      c == 0x7F ? out_.add(bytes) : write_unit(c);
+      write_unit(c);
     }
   }
 

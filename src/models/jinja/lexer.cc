@@ -189,7 +189,8 @@ class Lexer {
         skip_space();
       } else if (c >= '0' && c <= '9') {
         size_t length = 0;
-        MORACLE_TRY(Token token, read_number(text_.substr(at_), line_, &length));
+        const bool after_dot = text_[at_ - 1] == '.';
+        MORACLE_TRY(Token token, read_number(text_.substr(at_), after_dot, line_, &length));
         tokens_.push_back(std::move(token));
         skip(length);
       } else if (starts_name(c)) {

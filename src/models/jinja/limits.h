@@ -15,9 +15,9 @@ constexpr size_t kMaxTextBytes = size_t{16} << 20;  ///< one string, and the ren
 constexpr int64_t kMaxSteps = 10'000'000;           ///< evaluated nodes plus work on long values
 constexpr int64_t kMaxBytes = int64_t{512} << 20;   ///< everything a render creates, added up
 constexpr int64_t kMaxRange = 100'000;              ///< as in Jinja's own sandbox
-constexpr int kMaxNesting = 150;     ///< of brackets, operators and blocks in the text
-constexpr int kMaxCallDepth = 600;   ///< nodes being evaluated at one time
-constexpr int kMaxValueDepth = 100;  ///< lists in lists
+constexpr int kMaxNesting = 150;       ///< of brackets, operators and blocks in the text
+constexpr int kMaxRunningNodes = 500;  ///< being run at one time: bounds the stack
+constexpr int kMaxValueDepth = 100;    ///< lists in lists
 
 /// What every kUnsupported Error of this room asks for.
 inline constexpr char kRenderable[] =

@@ -126,9 +126,9 @@ Result<std::string> unescape(std::string_view body, int line) {
   return out;
 }
 
-Result<Token> read_number(std::string_view text, int line, size_t* length) {
+Result<Token> read_number(std::string_view text, bool after_dot, int line, size_t* length) {
   Token token{TokenKind::kInteger, "", line};
-  if (const size_t n = float_length(text)) {
+  if (const size_t n = after_dot ? 0 : float_length(text)) {
     *length = n;
     token.kind = TokenKind::kFloat;
     token.text = without_underscores(text.substr(0, n));

@@ -66,8 +66,9 @@ Result<std::optional<Value>> Loop::attribute(Heap& heap, std::string_view name) 
   if (name == "index") return Found(index0_ + 1);
   if (name == "index0") return Found(index0_);
   if (name == "first") return Found(index0_ == 0);
-  if (name == "depth") return Found(static_cast<int64_t>(depth_));
-  if (name == "depth0") return Found(static_cast<int64_t>(depth_ - 1));
+  // Only recursive loops, which are left out, are ever deeper.
+  if (name == "depth") return Found(int64_t{1});
+  if (name == "depth0") return Found(int64_t{0});
   if (name == "previtem") {
     return Found(before_ == kNone ? undefined("there is no previous item") : items_[before_]);
   }

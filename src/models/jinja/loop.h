@@ -16,8 +16,8 @@ namespace moracle::jinja {
 class Loop {
  public:
   using Condition = std::function<Result<bool>(const Value&)>;
-  Loop(Values items, Condition condition, int depth)
-      : items_(std::move(items)), condition_(std::move(condition)), depth_(depth) {}
+  Loop(Values items, Condition condition)
+      : items_(std::move(items)), condition_(std::move(condition)) {}
 
   /// Goes on to the next element; null at the end.
   Result<const Value*> advance();
@@ -27,7 +27,6 @@ class Loop {
   Result<Value> call(Heap& heap, std::string_view name, const Arguments& arguments);
   /// Lets go of the elements when the loop is over; a template may have kept the loop itself.
   void finish();
-  int depth() const { return depth_; }
 
  private:
   static constexpr size_t kNone = static_cast<size_t>(-1);
@@ -36,7 +35,6 @@ class Loop {
 
   Values items_;
   Condition condition_;
-  int depth_;
   int64_t index0_ = -1;
   bool peeking_ = false;
   size_t next_ = 0;  // the first element not looked at

@@ -70,15 +70,16 @@ constexpr Function kDictMethods[] = {
 constexpr Function kListMethods[] = {
     {"index", 1, "value", &list_index},
     {"count", 1, "value", &list_count},
-    {"copy", 0, "", &same},
+    {"copy", 0, "", &same},  // the last: tuples lack it
 };
 
 std::span<const Function> methods_of(const Value& value) {
   if (value.is_text()) return string_methods();
   if (value.mapping()) return kDictMethods;
   const Sequence* sequence = value.sequence();
-  if (sequence && sequence->indexable()) return kListMethods;
-  return {};
+  if (!sequence || !sequence->indexable()) return {};
+  const std::span<const Function> methods = kListMethods;
+  return sequence->kind == SequenceKind::kList ? methods : methods.first(methods.size() - 1);
 }
 
 }  // namespace

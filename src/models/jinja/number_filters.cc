@@ -36,9 +36,11 @@ std::optional<T> parse(std::string_view text) {
   return number;
 }
 
-std::optional<int64_t> truncated(double number) {
-  if (!(std::fabs(number) < 9.2e18)) return std::nullopt;
-  return static_cast<int64_t>(number);
+// int(number), which is nothing for inf and nan.
+Result<std::optional<int64_t>> truncated(double number) {
+  if (!std::isfinite(number)) return std::optional<int64_t>();
+  if (std::fabs(number) >= 9.2e18) return limit_error("an integer beyond 64 bits");
+  return std::optional<int64_t>(static_cast<int64_t>(number));
 }
 
 Result<Value> int_filter(Heap&, const Value& self, const Bound& arguments) {
@@ -46,14 +48,13 @@ Result<Value> int_filter(Heap&, const Value& self, const Bound& arguments) {
   if (self.is_undefined()) return undefined_error(self);
   if (const auto integer = self.integer()) return Value(*integer);
   std::optional<int64_t> result;
-  if (const auto number = self.number()) {
-    result = truncated(*number);
-  } else if (self.is_text()) {
+  std::optional<double> real = self.number();
+  if (self.is_text()) {
     result = parse<int64_t>(self.text());
-    if (!result) {
-      const auto real = parse<double>(self.text());
-      if (real) result = truncated(*real);
-    }
+    if (!result) real = parse<double>(self.text());
+  }
+  if (real) {
+    MORACLE_TRY(result, truncated(*real));
   }
   if (result) return Value(*result);
   return arguments.has(0) ? arguments[0] : Value(int64_t{0});

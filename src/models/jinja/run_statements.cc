@@ -21,6 +21,14 @@ void Interpreter::set(std::string_view name, Value value) {
   root_.variables.insert_or_assign(name, std::move(value));
 }
 
+Status Interpreter::enter(int nodes) {
+  if (running_ + nodes > kMaxRunningNodes) {
+    return limit_error(str("macros and expressions more than ", kMaxRunningNodes, " nodes deep"));
+  }
+  running_ += nodes;
+  return {};
+}
+
 Result<std::string> Interpreter::render(const Body& body) {
   for (const Function& function : global_functions()) {
     root_.variables.emplace(function.name, &function);
@@ -34,7 +42,9 @@ Result<std::string> Interpreter::render(const Body& body) {
 Result<Interpreter::Flow> Interpreter::run(const Body& body, Scope& scope, Writer& out) {
   for (const StmtPtr& stmt : body) {
     MORACLE_CHECK(heap_.budget().spend(1));
+    MORACLE_CHECK(enter(1));
     Result<Flow> flow = run(*stmt, scope, out);
+    leave(1);
     if (!flow) return at_line(std::move(flow).error(), stmt->line);
     if (*flow != Flow::kOn) return flow;
   }
@@ -123,8 +133,7 @@ Result<Interpreter::Flow> Interpreter::run_for(const Stmt& stmt, Scope& scope, W
     };
   }
   MORACLE_CHECK(heap_.budget().create(sizeof(Loop) * 2));
-  Loop& loop = *loops_.emplace_back(
-      std::make_unique<Loop>(std::move(items), std::move(condition), scope.loop_depth + 1));
+  Loop& loop = *loops_.emplace_back(std::make_unique<Loop>(std::move(items), std::move(condition)));
   Result<Flow> flow = run_loop(stmt, loop, scope, out);
   loop.finish();
   return flow;
@@ -132,19 +141,18 @@ Result<Interpreter::Flow> Interpreter::run_for(const Stmt& stmt, Scope& scope, W
 
 Result<Interpreter::Flow> Interpreter::run_loop(const Stmt& stmt, Loop& loop, Scope& scope,
                                                 Writer& out) {
-  bool any = false;
+  bool any = false;  // a round ran to its end: Jinja's "else" looks at no more than that
   while (true) {
     MORACLE_TRY(const Value* item, loop.advance());
     if (!item) break;
-    any = true;
     MORACLE_CHECK(heap_.budget().spend(1));
     // Every round has fresh variables: what one sets, the next does not see.
     Block block(*this, scope);
-    block->loop_depth = loop.depth();
     block->variables.emplace("loop", &loop);
     MORACLE_CHECK(assign(*stmt.target, *item, *block));
     MORACLE_TRY(const Flow flow, run(stmt.body, *block, out));
     if (flow == Flow::kBreak) break;
+    any = any || flow == Flow::kOn;
   }
   if (any || stmt.otherwise.empty()) return Flow::kOn;
   Block block(*this, scope);
@@ -193,6 +201,8 @@ Result<Interpreter::Flow> Interpreter::run_filter(const Stmt& stmt, Scope& scope
   MORACLE_TRY(std::string text, std::move(inner).take());
   MORACLE_TRY(Value value, heap_.text(std::move(text)));
   MORACLE_TRY(value, evaluate_filters(*stmt.exprs[0], std::move(value), scope));
+  if (!value.is_text())
+    return type_error(str("a filter block that gives a '", type_name(value), "'"));
   MORACLE_CHECK(print(value, out));
   return Flow::kOn;
 }

@@ -24,7 +24,7 @@ Result<Values> map_attribute(Heap& heap, const Values& items, const Arguments& a
     if (name == "attribute") {
       path = &value;
     } else if (name == "default") {
-      fallback = &value;
+      fallback = value.is_none() ? nullptr : &value;
     } else {
       return type_error(str("'map' with an argument '", name, "'"));
     }
@@ -32,8 +32,7 @@ Result<Values> map_attribute(Heap& heap, const Values& items, const Arguments& a
   if (!path) return type_error("'map' without a filter");
   Values mapped;
   for (const Value& item : items) {
-    MORACLE_TRY(Value value, get_path(heap, item, *path));
-    if (value.is_undefined() && fallback && !fallback->is_none()) value = *fallback;
+    MORACLE_TRY(Value value, get_path(heap, item, *path, fallback));
     mapped.push_back(std::move(value));
   }
   return mapped;

@@ -133,10 +133,11 @@ Result<Value> get_attribute(Heap& heap, const Value& value, std::string_view nam
 
 Result<Value> get_item(Heap& heap, const Value& value, const Value& key) {
   if (value.is_undefined()) return undefined_error(value);
-  const Sequence* list = key.sequence();
-  if (value.mapping() && !key.mapping() && !(list && list->kind == SequenceKind::kList)) {
-    MORACLE_TRY(const Value* found, find(heap.budget(), *value.mapping(), key));
-    if (found) return *found;
+  if (value.mapping()) {
+    // A key that cannot be one is only missing here.
+    auto found = find(heap.budget(), *value.mapping(), key);
+    if (!found && found.error().kind != ErrorKind::kBadFile) return std::move(found).error();
+    if (found && *found) return **found;
   }
   if (const auto index = key.integer()) {
     if (value.is_text()) return text_item(heap, value, *index);

@@ -4,21 +4,9 @@
 #include "models/tokenizer/utf8.h"
 
 namespace moracle {
-namespace {
-
-/// `text` in quotes, cut after a few characters.
-std::string in_quotes(std::string_view text) {
-  constexpr size_t kShown = 60;
-  size_t end = 0;
-  while (end < text.size() && end < kShown) end += first_char(text.substr(end)).length;
-  return str('"', text.substr(0, end), end < text.size() ? "..." : "", '"');
-}
-
-}  // namespace
-
 JsonField JsonField::operator[](std::string_view key) const {
   static const nlohmann::json kNull;
-  std::string place = place_.empty() ? std::string(key) : str(place_, '.', key);
+  std::string place = place_.empty() ? shortened(key) : str(place_, '.', shortened(key));
   if (value_->is_object()) {
     if (const auto found = value_->find(key); found != value_->end()) {
       return {*found, *file_, std::move(place)};
@@ -63,7 +51,7 @@ Result<std::vector<JsonField>> JsonField::items() const {
 }
 
 std::string JsonField::fact() const {
-  if (value_->is_string()) return in_quotes(value_->get_ref<const std::string&>());
+  if (value_->is_string()) return str('"', shortened(value_->get_ref<const std::string&>()), '"');
   if (value_->is_boolean() || value_->is_number()) return value_->dump();
   if (value_->is_null()) return "null or absent";
   return str("an ", value_->type_name());

@@ -9,7 +9,9 @@
 
 namespace moracle {
 
-/// Zero or more normalization forms, one after another.
+/// Zero or more normalization forms, one after another. The Unicode version is utf8proc's. The
+/// library that writes the files still has tables of an earlier one, so that texts with combining
+/// marks or compatibility characters that came after Unicode 9 can be normalized differently there.
 class Normalizer {
  public:
   /// From the file's "normalizer": null, NFC, NFD, NFKC, NFKD or a Sequence of them.

@@ -70,7 +70,7 @@ Result<Regex> Regex::compile_pcre2(std::string_view pattern) {
   Code code(pcre2_compile(units(pattern), pattern.size(), options, &error, &offset, context.get()));
   if (!code) {
     return Error{ErrorKind::kUnsupported, "", "", "a regular expression that PCRE2 can compile",
-                 str(message(error), " at byte ", offset, " of ", pattern)};
+                 message(error)};
   }
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // where it cannot, the interpreter serves
   return Regex(std::move(code));

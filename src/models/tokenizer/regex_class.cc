@@ -70,7 +70,7 @@ class ClassReader {
   Status nested() {
     if (depth_ == kDeepest) return unsupported_regex("classes nested less deeply", "more");
     if (in_.substr(at_, 2) == "[:") {
-      return unsupported_regex("\\p{...} for named classes", std::string(in_.substr(at_, 8)));
+      return unsupported_regex("\\p{...} for named classes", in_.substr(at_, 8));
     }
     MORACLE_TRY(std::string text, ClassReader(in_, at_, depth_ + 1).run());
     operands_.back().others.push_back(std::move(text));

@@ -17,7 +17,9 @@ namespace moracle {
 ///  - `\v` and `\h` are a vertical tab and a hex digit there, classes of white space in PCRE2.
 ///  - `(?m:` lets the dot match newlines there, and case-insensitive text matches whole foldings
 ///    ("ss" matches U+00DF); PCRE2 cannot do the latter, so such text is refused.
-/// Errors: kUnsupported with `need` and `fact` filled in; file and place are the caller's.
+/// Which characters are letters, marks and so on is up to the Unicode version of either library:
+/// one that came later than PCRE2's tables is unassigned here. Errors: kUnsupported with `need` and
+/// `fact` filled in; file and place are the caller's.
 Result<std::string> to_pcre2(std::string_view pattern);
 
 }  // namespace moracle

@@ -91,8 +91,8 @@ Result<RegexAtom> read_hex(std::string_view pattern, size_t& at) {
 
 }  // namespace
 
-Error unsupported_regex(std::string need, std::string fact) {
-  return {ErrorKind::kUnsupported, "", "", std::move(need), std::move(fact)};
+Error unsupported_regex(std::string need, std::string_view fact) {
+  return {ErrorKind::kUnsupported, "", "", std::move(need), shortened(fact)};
 }
 
 std::string regex_literal(uint32_t code) {

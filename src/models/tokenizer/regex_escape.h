@@ -30,6 +30,6 @@ Result<RegexAtom> read_regex_atom(std::string_view pattern, size_t& at);
 std::string regex_literal(uint32_t code);
 
 /// kUnsupported, for a construct of which `fact` says what it is.
-Error unsupported_regex(std::string need, std::string fact);
+Error unsupported_regex(std::string need, std::string_view fact);
 
 }  // namespace moracle

@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "models/tokenizer/byte_level.h"
+#include "models/tokenizer/utf8.h"
 
 namespace moracle {
 
@@ -12,7 +13,7 @@ Result<TokenBytes> TokenBytes::make(const Vocabulary& vocabulary, const AddedTok
   for (const auto& [token, id] : vocabulary) table.entry(id).bytes = bytes_of_token(token);
   for (const AddedToken& token : added.all()) {
     if (table.find(token.id) && vocabulary.id(token.content) != token.id) {
-      return field.bad(str("an id for ", token.content, " that no other token has"));
+      return field.bad(str("an id for ", shortened(token.content), " that no other token has"));
     }
     table.entry(token.id) = {token.content, token.special};
   }

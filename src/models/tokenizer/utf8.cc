@@ -43,6 +43,13 @@ void append_utf8(uint32_t code, std::string& out) {
   for (int i = tail - 1; i >= 0; --i) out += static_cast<char>(0x80u | (code >> 6 * i & 0x3Fu));
 }
 
+std::string shortened(std::string_view text) {
+  constexpr size_t kShown = 60;
+  size_t end = 0;
+  while (end < text.size() && end < kShown) end += first_char(text.substr(end)).length;
+  return std::string(text.substr(0, end)) + (end < text.size() ? "..." : "");
+}
+
 bool is_white_space(uint32_t code) {
   return (code >= 0x09 && code <= 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 ||
          code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 ||

@@ -31,6 +31,9 @@ std::optional<size_t> first_invalid_utf8(std::string_view text);
 /// Appends a code point, which must be a Unicode scalar value.
 void append_utf8(uint32_t code, std::string& out);
 
+/// The first characters of a text that may be long, for an error.
+std::string shortened(std::string_view text);
+
 /// Unicode's White_Space, which is what `\s` means to the tokenizers that wrote the files.
 bool is_white_space(uint32_t code);
 

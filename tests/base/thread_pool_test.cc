@@ -1,0 +1,160 @@
+// The team of threads: every piece of work once, whoever asks and however often.
+#include "base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+namespace moracle {
+namespace {
+
+class ThreadPoolOfSize : public ::testing::TestWithParam<int> {};
+
+TEST_P(ThreadPoolOfSize, RunsWorkOnceOnEveryThread) {
+  ThreadPool pool(GetParam());
+  ASSERT_EQ(pool.size(), GetParam());
+  std::vector<int> calls(pool.size());  // each thread has its own: no lock is needed
+  for (int job = 1; job <= 200; ++job) {
+    pool.run([&](int thread) { ++calls[thread]; });
+    ASSERT_EQ(calls, std::vector<int>(pool.size(), job));
+  }
+}
+
+TEST_P(ThreadPoolOfSize, TheCallerIsThreadZero) {
+  ThreadPool pool(GetParam());
+  std::vector<std::thread::id> ids(pool.size());
+  pool.run([&](int thread) { ids[thread] = std::this_thread::get_id(); });
+  EXPECT_EQ(ids[0], std::this_thread::get_id());
+  for (size_t i = 1; i < ids.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(ids[i], ids[j]);
+  }
+}
+
+TEST_P(ThreadPoolOfSize, SplitsIntoPiecesThatCoverEveryIndexOnce) {
+  ThreadPool pool(GetParam());
+  for (int64_t count : {0, 1, 2, 3, 7, 8, 9, 64, 1000}) {
+    std::vector<int> seen(count);
+    std::atomic<int> pieces{0};
+    pool.split(count, [&](int64_t begin, int64_t end) {
+      ++pieces;
+      EXPECT_LT(begin, end) << "empty pieces are left out";
+      for (int64_t i = begin; i < end; ++i) ++seen[i];
+    });
+    EXPECT_EQ(seen, std::vector<int>(count, 1));
+    EXPECT_EQ(pieces, std::min<int64_t>(count, pool.size()));
+  }
+}
+
+TEST_P(ThreadPoolOfSize, SplitsEvenly) {
+  ThreadPool pool(GetParam());
+  std::vector<int64_t> sizes(1000);
+  pool.split(1000, [&](int64_t begin, int64_t end) { sizes[begin] = end - begin; });
+  for (int64_t size : sizes) {
+    if (size == 0) continue;
+    EXPECT_NEAR(static_cast<double>(size), 1000.0 / pool.size(), 1);
+  }
+}
+
+// A piece may split nothing or one thing further: that is done on the spot.
+TEST_P(ThreadPoolOfSize, SmallSplitsMayBeNested) {
+  ThreadPool pool(GetParam());
+  std::atomic<int> inner{0};
+  pool.split(100, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      pool.split(i % 2,
+                 [&](int64_t first, int64_t last) { inner += static_cast<int>(last - first); });
+    }
+  });
+  EXPECT_EQ(inner, 50);
+}
+
+TEST_P(ThreadPoolOfSize, WhatTheThreadsWroteIsThereWhenRunReturns) {
+  ThreadPool pool(GetParam());
+  std::vector<int64_t> values(4096);
+  for (int round = 0; round < 20; ++round) {
+    pool.split(4096, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) values[i] += i;
+    });
+    ASSERT_EQ(std::accumulate(values.begin(), values.end(), int64_t{0}),
+              int64_t{4096} * 4095 / 2 * (round + 1));
+  }
+}
+
+TEST_P(ThreadPoolOfSize, CallersOnSeveralThreadsTakeTurns) {
+  ThreadPool pool(GetParam());
+  std::atomic<int> jobs_inside{0};
+  std::vector<std::vector<int>> done(4, std::vector<int>(97));
+  std::vector<std::thread> callers;
+  for (std::vector<int>& mine : done) {
+    callers.emplace_back([&pool, &mine, &jobs_inside] {
+      for (int round = 0; round < 25; ++round) {
+        pool.run([&](int thread) {
+          // With one thread there is no team to share, and callers do not wait for each other.
+          const bool counts = thread == 0 && pool.size() > 1;
+          if (counts) {
+            EXPECT_EQ(++jobs_inside, 1);
+          }
+          const int64_t begin = 97 * thread / pool.size(), end = 97 * (thread + 1) / pool.size();
+          for (int64_t i = begin; i < end; ++i) ++mine[i];
+          if (counts) --jobs_inside;
+        });
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  for (const std::vector<int>& mine : done) EXPECT_EQ(mine, std::vector<int>(97, 25));
+}
+
+TEST_P(ThreadPoolOfSize, EndsWhileItIsIdle) {
+  for (int round = 0; round < 20; ++round) {
+    const ThreadPool never_used(GetParam());
+  }
+  for (int round = 0; round < 20; ++round) {
+    ThreadPool pool(GetParam());
+    std::atomic<int> calls{0};
+    pool.run([&](int) { ++calls; });
+    EXPECT_EQ(calls, GetParam());
+    // Threads that have gone to sleep end as well as those that still spin.
+    if (round % 10 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+TEST_P(ThreadPoolOfSize, WakesAfterItHasSlept) {
+  ThreadPool pool(GetParam());
+  for (int round = 0; round < 5; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    std::atomic<int> calls{0};
+    pool.run([&](int) { ++calls; });
+    ASSERT_EQ(calls, GetParam());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolOfSize, ::testing::Range(1, 9));
+
+TEST(ThreadPool, UsesAllCpusThatTheProcessMayUseUnlessTold) {
+  EXPECT_GE(usable_threads(), 1);
+  EXPECT_EQ(ThreadPool().size(), usable_threads());
+  EXPECT_EQ(ThreadPool(0).size(), usable_threads());
+  EXPECT_EQ(ThreadPool(-3).size(), usable_threads());
+}
+
+// D40: counts beyond 2^31 stay exact; the pieces are not walked.
+TEST(ThreadPool, SplitsCountsBeyondThirtyTwoBits) {
+  ThreadPool pool(3);
+  const int64_t count = (int64_t{1} << 40) + 5;
+  std::atomic<int64_t> covered{0}, last{0};
+  pool.split(count, [&](int64_t begin, int64_t end) {
+    covered += end - begin;
+    if (end == count) last = begin;
+  });
+  EXPECT_EQ(covered, count);
+  EXPECT_GT(last, count / 2);
+}
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,275 @@
+// What the config has to say about a checkpoint, and what the files decide.
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "expect_error.h"
+#include "moracle/model.h"
+#include "synthetic_checkpoint.h"
+
+namespace moracle {
+namespace {
+
+using nlohmann::json;
+using testing::expect_bad;
+using testing::expect_error;
+using testing::expect_unsupported;
+using testing::SyntheticCheckpoint;
+using testing::TemporaryFolder;
+
+const std::string kRouter = "model.layers.0.mlp.gate";
+
+Result<Outline> outline_of(const SyntheticCheckpoint& checkpoint) {
+  MORACLE_TRY(const Checkpoint opened, checkpoint.open());
+  return outline(opened);
+}
+
+TEST(Checkpoint, AFolderThatIsNoneIsRefused) {
+  const TemporaryFolder folder;
+  const std::string absent = folder.path() + "/absent";
+  expect_bad(Checkpoint::open(absent),
+             {absent + ": needs a checkpoint's folder; there is no such folder"});
+  const std::string file = folder.write("file", "");
+  expect_bad(Checkpoint::open(file), {file + ": needs a checkpoint's folder; it is a file"});
+  EXPECT_FALSE(Checkpoint::open("").ok());
+  EXPECT_FALSE(Checkpoint::open(std::string(10'000, 'x')).ok());
+  EXPECT_FALSE(Checkpoint::open(std::string("a\0b", 3)).ok());
+}
+
+TEST(Checkpoint, AFolderWithoutItsFilesIsRefused) {
+  const TemporaryFolder folder;
+  expect_bad(Checkpoint::open(folder.path()),
+             {folder.path() + ": needs config.json; there is none"});
+  ASSERT_TRUE(SyntheticCheckpoint::plain().write_config(folder.path()).ok());
+  expect_bad(Checkpoint::open(folder.path()), {folder.path(), "there is neither"});
+  folder.write("config.json", "{");
+  expect_bad(Checkpoint::open(folder.path()), {folder.path() + "/config.json: needs valid JSON"});
+}
+
+TEST(Checkpoint, AFileThatTheSystemRefusesIsAnError) {
+  for (const char* name :
+       {"quantize_config.json", "hf_quant_config.json", "model.safetensors.index.json"}) {
+    const TemporaryFolder folder;
+    ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
+    std::filesystem::create_symlink(name, folder.path() + "/" + name);
+    expect_error(Checkpoint::open(folder.path()), ErrorKind::kIo,
+                 {folder.path() + "/" + name + ": needs a readable file"});
+  }
+}
+
+TEST(Checkpoint, AConfigThatMakesNoSenseNamesTheKey) {
+  const std::pair<json, const char*> cases[] = {
+      {{{"architectures", nullptr}}, "architectures: needs one architecture; there are 0"},
+      {{{"architectures", {"A", "B"}}}, "architectures: needs one architecture; there are 2"},
+      {{{"architectures", "A"}}, "architectures: needs an array of texts; it is \"A\""},
+      {{{"num_hidden_layers", 0}},
+       "num_hidden_layers: needs a whole number from 1 to 10000; it is 0"},
+      {{{"num_hidden_layers", 10'001}}, "num_hidden_layers: needs a whole number"},
+      {{{"num_experts", nullptr}}, "num_experts or num_local_experts: needs a whole number"},
+      {{{"num_experts", -1}}, "num_experts or num_local_experts: needs a whole number"},
+      {{{"num_experts", 9223372036854775808u}}, "it is 9223372036854775808"},
+      {{{"num_experts_per_tok", 5}},
+       "num_experts_per_tok: needs a whole number from 1 to 4; it is 5"},
+      {{{"num_experts_per_tok", 0}},
+       "num_experts_per_tok: needs a whole number from 1 to 4; it is 0"},
+      {{{"hidden_size", 32.5}}, "hidden_size: needs a whole number"},
+      {{{"hidden_size", "32"}}, "hidden_size: needs a whole number"},
+      {{{"moe_intermediate_size", nullptr}}, "moe_intermediate_size: needs a whole number"},
+      {{{"norm_topk_prob", 1}}, "norm_topk_prob: needs true or false; it is 1"},
+      {{{"hidden_act", 1}}, "hidden_act: needs a text; it is 1"},
+      {{{"num_attention_heads", nullptr}}, "num_attention_heads: needs a whole number"},
+      {{{"num_key_value_heads", 3}},
+       "num_key_value_heads: needs a whole number from 1 to 2; it is 3"},
+      {{{"head_dim", 15}}, "head_dim: needs an even number; it is 15"},
+      {{{"vocab_size", 0}}, "vocab_size: needs a whole number"},
+      {{{"mlp_only_layers", {0.5}}}, "mlp_only_layers: needs whole numbers; it holds 0.5"},
+      {{{"tie_word_embeddings", "no"}}, "tie_word_embeddings: needs true or false"},
+      {{{"rope_theta", "big"}}, "rope_theta: needs a number; it is \"big\""},
+      {{{"rope_scaling", "yarn"}}, "rope_scaling: needs an object; it is \"yarn\""},
+      {{{"quantization_config", 4}}, "quantization_config: needs an object; it is 4"},
+      {{{"quantization_config", json::object()}}, "quantization_config.quant_method: needs a text"},
+  };
+  for (const auto& [change, line] : cases) {
+    auto bad = SyntheticCheckpoint::plain();
+    bad.config.update(change);
+    expect_bad(outline_of(bad), {"/config.json: ", line});
+  }
+}
+
+TEST(Checkpoint, WhatIsNotImplementedIsRefusedByName) {
+  const std::pair<json, const char*> cases[] = {
+      {{{"architectures", {"LlamaForCausalLM"}}},
+       "architectures: needs one of Qwen3MoeForCausalLM; it is 'LlamaForCausalLM'"},
+      {{{"hidden_act", "gelu"}}, "hidden_act: needs silu; it is gelu"},
+      {{{"use_sliding_window", true}}, "use_sliding_window: needs false; it is true"},
+      {{{"rope_scaling", {{"type", "yarn"}}}}, "needs default; it is yarn"},
+      {{{"quantization_config", {{"quant_method", "bitsandbytes"}}}},
+       "quantization_config.quant_method: needs one of gptq, compressed-tensors; it is "
+       "'bitsandbytes'"},
+  };
+  for (const auto& [change, line] : cases) {
+    auto other = SyntheticCheckpoint::plain();
+    other.config.update(change);
+    expect_unsupported(outline_of(other), {"/config.json: ", line});
+  }
+  auto beside = SyntheticCheckpoint::plain();
+  beside.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "FP8"}})";
+  expect_unsupported(beside.open(), {"/hf_quant_config.json: quant_method: needs one of gptq",
+                                     "it is 'modelopt'"});
+}
+
+TEST(Checkpoint, BothDialectsOfTransformersAreRead) {
+  auto newer = SyntheticCheckpoint::plain();
+  newer.config.erase("num_experts");
+  newer.config.erase("rope_theta");
+  newer.config.update({{"num_local_experts", 4},
+                       {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5000.0}}},
+                       {"rope_scaling", nullptr}});
+  const auto described = outline_of(newer);
+  ASSERT_TRUE(described.ok()) << described.error().to_string();
+  EXPECT_EQ(described->num_experts, 4);
+}
+
+TEST(Checkpoint, ALayerWithoutExpertsIsNamed) {
+  const auto checkpoint = SyntheticCheckpoint::plain().open();
+  ASSERT_TRUE(checkpoint.ok());
+  for (const int64_t layer : {int64_t{2}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
+    expect_error(checkpoint->moe_layer(layer), ErrorKind::kInvalidArgument,
+                 {str("layer ", layer), "needs a layer with experts, one of 0, 1; it has none"});
+  }
+}
+
+TEST(Checkpoint, ADenseLayerHasNoExperts) {
+  auto checkpoint = SyntheticCheckpoint::plain();
+  std::erase_if(checkpoint.tensors,
+                [](const auto& item) { return item.first.starts_with("model.layers.0.mlp."); });
+  for (const auto& [part, n, k] :
+       {std::tuple{"gate_proj", 64, 32}, {"up_proj", 64, 32}, {"down_proj", 32, 64}}) {
+    checkpoint.add_floats(str("model.layers.0.mlp.", part, ".weight"), {n, k});
+  }
+  checkpoint.config["mlp_only_layers"] = {0};
+  checkpoint.config["intermediate_size"] = 64;
+  EXPECT_EQ(checkpoint.open()->moe_layers(), (std::vector<int64_t>{1}));
+  const auto described = outline_of(checkpoint);
+  EXPECT_TRUE(described.ok()) << described.error().to_string();
+}
+
+TEST(Checkpoint, ATiedOutputIsTheEmbedding) {
+  auto tied = SyntheticCheckpoint::plain();
+  tied.config["tie_word_embeddings"] = true;
+  tied.remove("lm_head.weight");
+  const auto described = outline_of(tied);
+  EXPECT_TRUE(described.ok()) << described.error().to_string();
+  tied.config["tie_word_embeddings"] = false;
+  expect_bad(outline_of(tied),
+             {"module 'lm_head'", "needs lm_head.weight", "the file has neither"});
+}
+
+TEST(Checkpoint, BuffersThatNoModelReadsAreLeftOut) {
+  auto checkpoint = SyntheticCheckpoint::plain();
+  checkpoint.add<float>("model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {2}, {1, 2});
+  const auto described = outline_of(checkpoint);
+  EXPECT_TRUE(described.ok()) << described.error().to_string();
+}
+
+TEST(Checkpoint, ExpertsThatDifferInSchemeAreRefused) {
+  auto mixed = SyntheticCheckpoint::gptq();
+  for (const char* part : {"gate_proj", "up_proj", "down_proj"}) {
+    const std::string module = SyntheticCheckpoint::expert(0, 2, part);
+    const bool down = module.ends_with("down_proj");
+    for (const char* tensor : {".qweight", ".qzeros", ".scales", ".g_idx"})
+      mixed.remove(module + tensor);
+    mixed.add_floats(module + ".weight", {down ? 32 : 16, down ? 16 : 32});
+  }
+  expect_bad(mixed.experts(),
+             {"model.safetensors",
+              "tensor '" + SyntheticCheckpoint::expert(0, 2, "gate_proj.weight") + "'",
+              "needs the scheme of expert 0, int4-w4a16-g8 [32, 32]; it is bf16 [32, 32]"});
+}
+
+TEST(Checkpoint, GateAndUpThatDifferInSchemeAreRefused) {
+  auto mixed = SyntheticCheckpoint::int8();
+  const std::string up = SyntheticCheckpoint::expert(0, 0, "up_proj");
+  mixed.remove(up + ".weight_scale");
+  mixed.add_floats(up + ".weight", {16, 32});
+  expect_bad(mixed.experts(), {"model.safetensors", "module '" + up + "'",
+                               "needs the same scheme and input size as", "it is bf16 [16, 32]"});
+}
+
+TEST(Checkpoint, TheTwoGemmsNeedOneScheme) {
+  auto mixed = SyntheticCheckpoint::int8();
+  for (int e = 0; e < 4; ++e) {
+    const std::string down = SyntheticCheckpoint::expert(0, e, "down_proj");
+    mixed.remove(down + ".weight_scale");
+    mixed.add_floats(down + ".weight", {32, 16});
+  }
+  expect_unsupported(mixed.experts(), {"model.safetensors", "model.layers.0.mlp.experts",
+                                       "needs one scheme for w13 and w2; int8-w8a8 and bf16"});
+}
+
+TEST(Checkpoint, APlainRouterNeedsNoWordInTheConfig) {
+  const auto gptq = SyntheticCheckpoint::gptq().open()->router(kRouter);
+  ASSERT_TRUE(gptq.ok()) << gptq.error().to_string();
+  EXPECT_EQ(name(gptq->scheme()), "bf16");
+  // compressed-tensors: "Linear" targets the router too, once nothing ignores it.
+  auto int8 = SyntheticCheckpoint::int8();
+  int8.quantization()["ignore"] = json::array();
+  const auto router = int8.open()->router(kRouter);
+  ASSERT_TRUE(router.ok()) << router.error().to_string();
+  EXPECT_EQ(name(router->scheme()), "bf16");
+}
+
+TEST(Checkpoint, AQuantizedRouterHasToBeListed) {
+  auto gptq = SyntheticCheckpoint::gptq({}, {.experts = 8});
+  gptq.remove(kRouter + ".weight");
+  gptq.add_gptq(kRouter, 8, 32, {});
+  expect_bad(outline_of(gptq),
+             {"model.safetensors", "router '" + kRouter + "'",
+              "needs to be stored unquantized, since the quantization config does not list it",
+              "the file holds it quantized"});
+  gptq.quantization()["modules_in_block_to_quantize"] = {"mlp.gate"};
+  const auto router = gptq.open()->router(kRouter);
+  ASSERT_TRUE(router.ok()) << router.error().to_string();
+  EXPECT_TRUE(router->scheme().weight.quantized());
+
+  auto int8 = SyntheticCheckpoint::int8();
+  int8.add_int8(kRouter, 4, 32);
+  expect_bad(outline_of(int8), {"router '" + kRouter + "'", "the file holds it quantized"});
+  int8.quantization()["ignore"] = {"lm_head"};
+  EXPECT_TRUE(int8.open()->router(kRouter).ok());
+}
+
+TEST(Checkpoint, OneModuleInTwoFormsIsRefused) {
+  auto twice = SyntheticCheckpoint::gptq();
+  const std::string weight = SyntheticCheckpoint::expert(0, 1, "gate_proj.weight");
+  twice.add_floats(weight, {16, 32});
+  expect_bad(twice.experts(), {"tensor '" + weight + "'", "nothing reads it"});
+}
+
+TEST(Checkpoint, QuantizedFilesNeedTheirConfig) {
+  auto gptq = SyntheticCheckpoint::gptq();
+  gptq.config["quantization_config"] = nullptr;
+  expect_bad(gptq.experts(),
+             {"module 'model.layers.0.mlp.experts.0.gate_proj'", "gate_proj.weight"});
+  auto int8 = SyntheticCheckpoint::int8();
+  int8.config.erase("quantization_config");
+  expect_bad(int8.experts(), {"tensor 'model.layers.0.mlp.experts.0.gate_proj.weight'",
+                              "needs bf16, f16 or f32 of two dimensions; it is i8 [16, 32]"});
+}
+
+TEST(Checkpoint, EveryTensorIsClaimedOnlyOnceAskedFor) {
+  const auto checkpoint = SyntheticCheckpoint::plain().open();
+  ASSERT_TRUE(checkpoint.ok());
+  const size_t all = checkpoint->unclaimed().size();
+  EXPECT_TRUE(checkpoint->has_tensor("lm_head.weight"));
+  EXPECT_FALSE(checkpoint->has_tensor("lm_head"));
+  EXPECT_EQ(checkpoint->unclaimed().size(), all);
+  EXPECT_EQ(to_string(*checkpoint->tensor("lm_head.weight")), "bf16 [24, 32]");
+  EXPECT_EQ(checkpoint->unclaimed().size(), all - 1);
+  expect_bad(checkpoint->tensor("absent"), {"tensor 'absent'", "it is missing"});
+  EXPECT_EQ(checkpoint->unclaimed().size(), all - 1);
+}
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,295 @@
+// compressed-tensors' reader: int8 weights per channel, int8 activations per token.
+#include <string>
+#include <vector>
+
+#include "base/scalar.h"
+#include "base/text.h"
+#include "expect_error.h"
+#include "quant/codec.h"
+#include "synthetic_checkpoint.h"
+
+namespace moracle {
+namespace {
+
+using nlohmann::json;
+using testing::expect_bad;
+using testing::expect_unsupported;
+using testing::SyntheticCheckpoint;
+
+const std::string kGate = SyntheticCheckpoint::expert(0, 1, "gate_proj");
+const std::string kUp = SyntheticCheckpoint::expert(0, 1, "up_proj");
+const std::string kDown = SyntheticCheckpoint::expert(0, 1, "down_proj");
+
+// value = code · scale[n].
+void expect_published_values(const SyntheticCheckpoint& checkpoint, const CanonicalMatrix& matrix,
+                             const std::string& module, int64_t first_row) {
+  const std::vector<int64_t>& shape = checkpoint.tensors.at(module + ".weight").shape;
+  std::vector<double> row(matrix.k);
+  for (int64_t n = 0; n < shape[0]; ++n) {
+    const testing::TensorBytes& scales = checkpoint.tensors.at(module + ".weight_scale");
+    const double scale = scales.dtype == DType::kF32
+                             ? checkpoint.get<float>(scales.name, n)
+                             : bf16_to_float(checkpoint.get<uint16_t>(scales.name, n));
+    dequantize_row(matrix, first_row + n, row.data());
+    for (int64_t k = 0; k < shape[1]; ++k) {
+      const auto code = checkpoint.get<int8_t>(module + ".weight", n * shape[1] + k);
+      ASSERT_EQ(row[k], code * scale) << module << " row " << n << " column " << k;
+    }
+  }
+}
+
+TEST(CompressedTensors, GivesThePublishedValues) {
+  const auto checkpoint = SyntheticCheckpoint::int8();
+  const auto opened = checkpoint.open();
+  ASSERT_TRUE(opened.ok()) << opened.error().to_string();
+  EXPECT_EQ(opened->producer(), "compressed-tensors");
+  const auto weights = opened->moe_layer(0);
+  ASSERT_TRUE(weights.ok()) << weights.error().to_string();
+  EXPECT_EQ(name(weights->spec.scheme), "int8-w8a8");
+  EXPECT_EQ(weights->spec.scheme.activation, kInt8DynamicTokenSym);
+  const auto w13 = weights->w13.expert(1), w2 = weights->w2.expert(1);
+  ASSERT_TRUE(w13.ok() && w2.ok());
+  expect_published_values(checkpoint, *w13, kGate, 0);
+  expect_published_values(checkpoint, *w13, kUp, 16);
+  expect_published_values(checkpoint, *w2, kDown, 0);
+}
+
+TEST(CompressedTensors, TheLowestCodeIsMinus128) {
+  auto checkpoint = SyntheticCheckpoint::int8();
+  std::vector<int8_t> codes(32 * 16, -128);
+  checkpoint.add(kDown + ".weight", DType::kI8, {32, 16}, codes);
+  const auto weights = checkpoint.experts();
+  ASSERT_TRUE(weights.ok());
+  const auto w2 = weights->w2.expert(1);
+  ASSERT_TRUE(w2.ok());
+  std::vector<double> row(16);
+  decode_row(*w2, 3, row.data());
+  EXPECT_EQ(row, std::vector<double>(16, -128.0));
+}
+
+TEST(CompressedTensors, ScalesMayHaveOneDimensionOrTwo) {
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{32, 1}, {32}}) {
+    auto checkpoint = SyntheticCheckpoint::int8();
+    checkpoint.reshape(kDown + ".weight_scale", shape);
+    const auto weights = checkpoint.experts();
+    ASSERT_TRUE(weights.ok()) << weights.error().to_string();
+    expect_published_values(checkpoint, *weights->w2.expert(1), kDown, 0);
+  }
+}
+
+TEST(CompressedTensors, ScalesMayBeF32) {
+  auto checkpoint = SyntheticCheckpoint::int8();
+  std::vector<float> scales(32);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = 1.0f / static_cast<float>(3 + i);
+  checkpoint.add(kDown + ".weight_scale", DType::kF32, {32, 1}, scales);
+  const auto weights = checkpoint.experts();
+  ASSERT_TRUE(weights.ok()) << weights.error().to_string();
+  expect_published_values(checkpoint, *weights->w2.expert(1), kDown, 0);
+}
+
+TEST(CompressedTensors, AScaleThatIsNoNumberIsNamed) {
+  for (const auto& [bits, shown] : {std::pair{0x7fc0, "nan"}, {0x7f80, "inf"}, {0xff80, "-inf"}}) {
+    auto checkpoint = SyntheticCheckpoint::int8();
+    checkpoint.set<uint16_t>(kUp + ".weight_scale", 5, static_cast<uint16_t>(bits));
+    const auto weights = checkpoint.experts();
+    ASSERT_TRUE(weights.ok());
+    EXPECT_TRUE(weights->w13.expert(0).ok());
+    expect_bad(weights->w13.expert(1), {"model.safetensors", "tensor '" + kUp + ".weight_scale'",
+                                        str("needs finite numbers; element 5 is ", shown)});
+  }
+}
+
+TEST(CompressedTensors, AMissingTensorIsNamed) {
+  for (const char* part : {".weight", ".weight_scale"}) {
+    auto checkpoint = SyntheticCheckpoint::int8();
+    checkpoint.remove(kUp + part);
+    expect_bad(checkpoint.experts(),
+               {"model.safetensors", "tensor '" + kUp + part + "'", "it is missing"});
+  }
+  auto checkpoint = SyntheticCheckpoint::int8();
+  checkpoint.remove(kUp + ".weight");
+  checkpoint.remove(kUp + ".weight_scale");
+  expect_bad(checkpoint.experts(),
+             {"module '" + kUp + "'", kUp + ".weight or " + kUp + ".{weight,weight_scale}",
+              "the file has neither"});
+}
+
+TEST(CompressedTensors, ATensorOfAnotherTypeOrShapeIsNamed) {
+  struct Change {
+    const char* part;
+    DType dtype;
+    std::vector<int64_t> shape;
+    const char* line;
+  };
+  const Change changes[] = {
+      {".weight", DType::kU8, {16, 32}, "needs i8 of two dimensions; it is u8 [16, 32]"},
+      {".weight", DType::kBF16, {16, 32}, "needs i8 of two dimensions; it is bf16 [16, 32]"},
+      {".weight", DType::kI8, {512}, "needs i8 of two dimensions; it is i8 [512]"},
+      {".weight_scale", DType::kI8, {16, 1}, "needs f32, f16 or bf16; it is i8 [16, 1]"},
+      {".weight_scale", DType::kF64, {16, 1}, "needs f32, f16 or bf16; it is f64 [16, 1]"},
+      {".weight_scale",
+       DType::kBF16,
+       {1},
+       "needs shape [16, 1], one scale per channel; it is bf16 [1]"},
+      {".weight_scale",
+       DType::kBF16,
+       {1, 16},
+       "needs shape [16, 1], one scale per channel; it is bf16 [1, 16]"},
+      {".weight_scale",
+       DType::kBF16,
+       {16, 2},
+       "needs shape [16, 1], one scale per channel; it is bf16 [16, 2]"},
+  };
+  for (const Change& change : changes) {
+    auto checkpoint = SyntheticCheckpoint::int8();
+    checkpoint.retype(kGate + change.part, change.dtype);
+    checkpoint.reshape(kGate + change.part, change.shape);
+    expect_bad(checkpoint.experts(),
+               {"model.safetensors", "tensor '" + kGate + change.part + "'", change.line});
+  }
+}
+
+TEST(CompressedTensors, AnotherFormatIsRefusedByName) {
+  for (const char* format : {"pack-quantized", "float-quantized", "naive-quantized", "dense",
+                             "marlin-24", "mixed-precision"}) {
+    auto checkpoint = SyntheticCheckpoint::int8();
+    checkpoint.quantization()["format"] = format;
+    expect_unsupported(checkpoint.open(), {str("/config.json: quantization_config.format: needs "
+                                               "int-quantized; it is ",
+                                               format)});
+  }
+}
+
+TEST(CompressedTensors, AnotherSchemeIsRefusedByItsKey) {
+  struct Change {
+    const char* operand;
+    const char* key;
+    json value;
+    const char* line;
+  };
+  const Change changes[] = {
+      {"weights", "num_bits", 4, "needs 8; it is 4"},
+      {"weights", "num_bits", nullptr, "needs 8; it is not there"},
+      {"weights", "type", "float", "needs \"int\"; it is \"float\""},
+      {"weights", "strategy", "group", "needs \"channel\"; it is \"group\""},
+      {"weights", "strategy", "tensor", "needs \"channel\"; it is \"tensor\""},
+      {"weights", "symmetric", false, "needs true; it is false"},
+      {"weights", "dynamic", true, "needs false; it is true"},
+      {"input_activations", "num_bits", 4, "needs 8; it is 4"},
+      {"input_activations", "type", "float", "needs \"int\"; it is \"float\""},
+      {"input_activations", "strategy", "tensor", "needs \"token\"; it is \"tensor\""},
+      {"input_activations", "symmetric", false, "needs true; it is false"},
+      {"input_activations", "dynamic", false, "needs true; it is false"},
+      {"input_activations", "dynamic", "local", "needs true; it is \"local\""},
+  };
+  for (const Change& change : changes) {
+    auto checkpoint = SyntheticCheckpoint::int8();
+    checkpoint.quantization()["config_groups"]["group_0"][change.operand][change.key] =
+        change.value;
+    expect_unsupported(checkpoint.open(),
+                       {str("/config.json: quantization_config.config_groups.group_0.",
+                            change.operand, ".", change.key, ": ", change.line)});
+  }
+  for (const char* operand : {"weights", "input_activations"}) {
+    auto checkpoint = SyntheticCheckpoint::int8();
+    checkpoint.quantization()["config_groups"]["group_0"][operand] = nullptr;
+    expect_unsupported(checkpoint.open(),
+                       {str("quantization_config.config_groups.group_0.", operand, ": needs "),
+                        "it is not there"});
+  }
+}
+
+TEST(CompressedTensors, OneConfigGroupIsRead) {
+  auto checkpoint = SyntheticCheckpoint::int8();
+  json& groups = checkpoint.quantization()["config_groups"];
+  groups["group_1"] = groups["group_0"];
+  expect_unsupported(checkpoint.open(),
+                     {"quantization_config.config_groups: needs one group; there are 2"});
+  groups = json::object();
+  expect_unsupported(checkpoint.open(), {"config_groups: needs one group; there are 0"});
+  groups = nullptr;
+  expect_unsupported(checkpoint.open(), {"config_groups: needs one group; there are 0"});
+  groups = {{"group_0", 3}};
+  expect_bad(checkpoint.open(), {"config_groups.group_0: needs an object; it is 3"});
+  groups = json::array({1});
+  expect_bad(checkpoint.open(), {"config_groups: needs an object; it is [1]"});
+  groups = {{std::string("a\0b", 3), nullptr}};
+  expect_bad(checkpoint.open(), {"config_groups.a", "needs an object; it is null"});
+}
+
+TEST(CompressedTensors, WhatWouldChangeTheNumbersUnreadIsRefused) {
+  const json some = {{"num_bits", 8}};
+  for (const char* key : {"kv_cache_scheme", "transform_config"}) {
+    auto checkpoint = SyntheticCheckpoint::int8();
+    checkpoint.quantization()[key] = some;
+    expect_unsupported(checkpoint.open(), {str("quantization_config.", key,
+                                               ": needs nothing; it is {\"num_bits\":8}")});
+    checkpoint.quantization()[key] = json::object();
+    EXPECT_TRUE(checkpoint.open().ok());
+  }
+  auto checkpoint = SyntheticCheckpoint::int8();
+  checkpoint.quantization()["config_groups"]["group_0"]["output_activations"] = some;
+  expect_unsupported(checkpoint.open(),
+                     {"config_groups.group_0.output_activations: needs nothing"});
+}
+
+// Stores layer 0's output projection unquantized.
+SyntheticCheckpoint with_plain_o_proj() {
+  auto checkpoint = SyntheticCheckpoint::int8();
+  checkpoint.remove("model.layers.0.self_attn.o_proj.weight_scale");
+  checkpoint.add_floats("model.layers.0.self_attn.o_proj.weight", {32, 32});
+  return checkpoint;
+}
+
+TEST(CompressedTensors, AModuleThatIsIgnoredIsPlain) {
+  const std::string module = "model.layers.0.self_attn.o_proj";
+  for (const std::string& pattern : {module, std::string("re:.*self_attn.o_proj$")}) {
+    auto checkpoint = with_plain_o_proj();
+    checkpoint.quantization()["ignore"].push_back(pattern);
+    const auto o = checkpoint.open()->linear({module});
+    ASSERT_TRUE(o.ok()) << o.error().to_string();
+    EXPECT_EQ(name(o->scheme()), "bf16");
+
+    auto quantized = SyntheticCheckpoint::int8();
+    quantized.quantization()["ignore"].push_back(pattern);
+    expect_bad(quantized.open()->linear({module}),
+               {"model.safetensors", "module '" + module + "'",
+                "needs to be stored unquantized, since the quantization config leaves it out",
+                "the file holds it quantized"});
+  }
+}
+
+TEST(CompressedTensors, WhatTheFileHoldsDecidesWhereTheConfigSaysQuantized) {
+  const auto o = with_plain_o_proj().open()->linear({"model.layers.0.self_attn.o_proj"});
+  ASSERT_TRUE(o.ok()) << o.error().to_string();
+  EXPECT_FALSE(o->scheme().weight.quantized());
+}
+
+TEST(CompressedTensors, AModuleThatIsNoTargetIsPlain) {
+  for (const char* target : {"re:.*mlp\\.experts\\..*", "re:.*_proj$"}) {
+    auto checkpoint = SyntheticCheckpoint::int8();
+    checkpoint.quantization()["config_groups"]["group_0"]["targets"] = {target};
+    EXPECT_TRUE(checkpoint.experts().ok());
+  }
+  auto checkpoint = SyntheticCheckpoint::int8();
+  checkpoint.quantization()["config_groups"]["group_0"]["targets"] = {"re:.*self_attn"};
+  expect_bad(checkpoint.experts(),
+             {"module '" + SyntheticCheckpoint::expert(0, 0, "gate_proj") + "'",
+              "needs to be stored unquantized, since the quantization config leaves it out"});
+}
+
+TEST(CompressedTensors, APatternThatDoesNotCompileIsNamed) {
+  auto checkpoint = SyntheticCheckpoint::int8();
+  checkpoint.quantization()["ignore"] = {"re:("};
+  expect_bad(checkpoint.open(),
+             {"/config.json: module pattern 're:(': needs a regular expression"});
+  checkpoint = SyntheticCheckpoint::int8();
+  checkpoint.quantization()["config_groups"]["group_0"]["targets"] = {"re:["};
+  expect_bad(checkpoint.open(),
+             {"/config.json: module pattern 're:[': needs a regular expression"});
+  checkpoint.quantization()["config_groups"]["group_0"]["targets"] = "Linear";
+  expect_bad(checkpoint.open(), {"config_groups.group_0.targets: needs an array of texts"});
+}
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,168 @@
+#include "checkpoint/config.h"
+
+#include <limits>
+#include <string>
+
+#include "base/text.h"
+#include "expect_error.h"
+#include "synthetic_checkpoint.h"
+
+namespace moracle {
+namespace {
+
+using testing::expect_bad;
+using testing::expect_error;
+using testing::expect_unsupported;
+using testing::TemporaryFolder;
+
+Config parsed(const std::string& text) {
+  auto config = Config::parse(text, "dir/config.json");
+  EXPECT_TRUE(config.ok()) << config.error().to_string();
+  return *std::move(config);
+}
+
+TEST(Config, ReadsEveryTypeOfValue) {
+  const Config config = parsed(
+      R"({"i": 3, "d": 0.5, "whole": 2, "b": true, "t": "x", "is": [1, 2], "ts": ["a", "b"], "o": {"k": 7}})");
+  EXPECT_EQ(*config.integer({"i"}), 3);
+  EXPECT_EQ(*config.number_or(9, {"d"}), 0.5);
+  EXPECT_EQ(*config.number_or(9, {"whole"}), 2);
+  EXPECT_TRUE(*config.boolean_or(false, {"b"}));
+  EXPECT_EQ(*config.text({"t"}), "x");
+  EXPECT_EQ(*config.integers({"is"}), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(*config.texts({"ts"}), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(*(*config.object({"o"}))->integer({"k"}), 7);
+}
+
+TEST(Config, OneWholeNumberIsAListOfOne) {
+  EXPECT_EQ(*parsed(R"({"eos_token_id": 2})").integers({"eos_token_id"}),
+            (std::vector<int64_t>{2}));
+}
+
+TEST(Config, TheFirstKeyThatIsThereCounts) {
+  const Config::Keys keys = {"num_experts", "num_local_experts"};
+  EXPECT_EQ(*parsed(R"({"num_experts": 4})").integer(keys), 4);
+  EXPECT_EQ(*parsed(R"({"num_local_experts": 5})").integer(keys), 5);
+  EXPECT_EQ(*parsed(R"({"num_local_experts": 5, "num_experts": 4})").integer(keys), 4);
+  EXPECT_EQ(*parsed(R"({"num_experts": null, "num_local_experts": 5})").integer(keys), 5);
+}
+
+TEST(Config, NullAndAbsentAreTheSame) {
+  for (const char* text : {"{}", R"({"k": null})"}) {
+    const Config config = parsed(text);
+    EXPECT_FALSE(config.has({"k"}));
+    EXPECT_EQ(*config.integer_or(3, {"k"}), 3);
+    EXPECT_EQ(*config.number_or(0.5, {"k"}), 0.5);
+    EXPECT_TRUE(*config.boolean_or(true, {"k"}));
+    EXPECT_EQ(*config.text_or("x", {"k"}), "x");
+    EXPECT_TRUE(config.integers({"k"})->empty());
+    EXPECT_TRUE(config.texts({"k"})->empty());
+    EXPECT_FALSE(config.object({"k"})->has_value());
+    expect_bad(config.integer({"k"}, 1, 9),
+               {"dir/config.json: k: needs a whole number from 1 to 9; it is not there"});
+    expect_bad(config.text({"k"}), {"dir/config.json: k: needs a text; it is not there"});
+  }
+}
+
+TEST(Config, AMissingKeyIsNamedInEveryDialect) {
+  expect_bad(parsed("{}").integer({"num_experts", "num_local_experts"}),
+             {"num_experts or num_local_experts: needs a whole number"});
+}
+
+TEST(Config, AValueOfAnotherTypeIsRefusedAndShown) {
+  for (const char* value : {"\"3\"", "3.0", "true", "[3]", "{\"a\":3}"}) {
+    const Config config = parsed(str("{\"k\":", value, "}"));
+    expect_bad(config.integer({"k"}),
+               {"config.json: k: needs a whole number from 0 to 2147483647", str("it is ", value)});
+  }
+  for (const char* value : {"3", "true", "[\"a\"]", "{}"}) {
+    const Config config = parsed(str("{\"k\":", value, "}"));
+    expect_bad(config.text({"k"}), {"k: needs a text", str("it is ", value)});
+    expect_bad(config.text_or("x", {"k"}), {"k: needs a text", str("it is ", value)});
+  }
+  const Config config =
+      parsed(R"({"n": 1, "t": "true", "mixed": [1, "a"], "big": [18446744073709551615]})");
+  expect_bad(config.boolean_or(false, {"n"}), {"n: needs true or false; it is 1"});
+  expect_bad(config.boolean_or(false, {"t"}), {"t: needs true or false; it is \"true\""});
+  expect_bad(config.number_or(0, {"t"}), {"t: needs a number; it is \"true\""});
+  expect_bad(config.object({"n"}), {"n: needs an object; it is 1"});
+  expect_bad(config.texts({"t"}), {"t: needs an array of texts; it is \"true\""});
+  expect_bad(config.texts({"mixed"}), {"mixed: needs an array of texts; it holds 1"});
+  expect_bad(config.integers({"mixed"}), {"mixed: needs whole numbers; it holds \"a\""});
+  expect_bad(config.integers({"big"}), {"big: needs whole numbers; it holds 18446744073709551615"});
+}
+
+TEST(Config, ANumberOutOfRangeIsRefused) {
+  for (const char* value : {"-1", "0", "10", "9223372036854775807", "9223372036854775808",
+                            "18446744073709551615", "-9223372036854775808"}) {
+    expect_bad(parsed(str("{\"k\":", value, "}")).integer({"k"}, 1, 9),
+               {"k: needs a whole number from 1 to 9", str("it is ", value)});
+  }
+  // Beyond 64 bits the number is read as a floating-point one.
+  expect_bad(parsed("{\"k\":99999999999999999999999}").integer({"k"}, 1, INT64_MAX),
+             {"k: needs a whole number", "it is 9.99"});
+  const Config config = parsed(R"({"k": 9223372036854775808, "m": 9223372036854775807})");
+  expect_bad(config.integer({"k"}, INT64_MIN, INT64_MAX), {"it is 9223372036854775808"});
+  EXPECT_EQ(*config.integer({"m"}, INT64_MIN, INT64_MAX), INT64_MAX);
+}
+
+TEST(Config, WhatIsNoJsonObjectIsRefused) {
+  for (const std::string& text :
+       {std::string(), std::string("{"), std::string("{\"a\":1,}"), std::string("{} {}"),
+        std::string("{\"a\":1e400}"), std::string("{\"a\":NaN}"), std::string("{\"a\":\"\xff\"}"),
+        std::string("{\"a\":1}\0", 8), std::string("{\"a\0b\":1}", 9), std::string("// c\n{}")}) {
+    expect_bad(Config::parse(text, "dir/config.json"),
+               {"dir/config.json: needs valid JSON; it is not"});
+  }
+  for (const char* text : {"[]", "3", "\"x\"", "null", "true"}) {
+    expect_bad(Config::parse(text, "dir/config.json"),
+               {"dir/config.json: needs a JSON object; it is ", text});
+  }
+}
+
+TEST(Config, AByteOrderMarkIsSkipped) {
+  EXPECT_EQ(*parsed("\xef\xbb\xbf{\"k\":1}").integer({"k"}), 1);
+}
+
+TEST(Config, NestingIsBounded) {
+  auto nested = [](int levels) {
+    return "{\"k\":" + std::string(levels, '[') + std::string(levels, ']') + "}";
+  };
+  expect_bad(parsed(nested(60)).integer({"k"}), {"k: needs a whole number"});
+  for (const int levels : {100, 1'000'000}) {
+    expect_bad(Config::parse(nested(levels), "dir/config.json"),
+               {"dir/config.json: needs JSON of at most 64 levels; it is nested deeper"});
+  }
+}
+
+TEST(Config, ALongValueIsShortenedInAMessage) {
+  const std::string value(100'000, 'x');
+  const auto error = parsed("{\"k\":\"" + value + "\"}").integer({"k"});
+  expect_bad(error, {"k: needs a whole number", "it is \"xxx", "..."});
+  EXPECT_LT(error.error().to_string().size(), 200u);
+}
+
+TEST(Config, AValueIsShownInAscii) {
+  expect_bad(parsed("{\"k\":\"\xc3\xa9\\u0000\\n\"}").integer({"k"}),
+             {"it is \"\\u00e9\\u0000\\n\""});
+}
+
+TEST(Config, ANestedKeyIsNamedFromTheOutside) {
+  const Config config = parsed(R"({"quantization_config": {"weights": {"bits": "4"}}})");
+  const Config weights = **(*config.object({"quantization_config"}))->object({"weights"});
+  expect_bad(weights.integer({"bits"}),
+             {"dir/config.json: quantization_config.weights.bits: needs a whole number"});
+  expect_unsupported(Status(weights.unsupported({"bits"}, "4 or 8", "it is 3")),
+                     {"dir/config.json: quantization_config.weights.bits: needs 4 or 8; it is 3"});
+}
+
+TEST(Config, AFileThatCannotBeReadIsAnError) {
+  const TemporaryFolder folder;
+  expect_error(Config::open(folder.path() + "/config.json"), ErrorKind::kIo,
+               {folder.path() + "/config.json: needs a readable file; No such file or directory"});
+  expect_bad(Config::open(folder.path()), {folder.path() + ": needs a regular file"});
+  expect_bad(Config::open(folder.write("empty.json", "")), {"empty.json: needs valid JSON"});
+}
+
+}  // namespace
+}  // namespace moracle

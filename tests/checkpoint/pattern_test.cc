@@ -1,0 +1,70 @@
+#include "checkpoint/pattern.h"
+
+#include <string>
+
+#include "expect_error.h"
+
+namespace moracle {
+namespace {
+
+using testing::expect_bad;
+
+bool matches(const std::string& pattern, const std::string& module) {
+  const auto made = Pattern::make(pattern, "config.json");
+  EXPECT_TRUE(made.ok()) << made.error().to_string();
+  return made->matches(module);
+}
+
+TEST(Pattern, ANameMatchesItselfOnly) {
+  EXPECT_TRUE(matches("lm_head", "lm_head"));
+  EXPECT_FALSE(matches("lm_head", "lm_head.0"));
+  EXPECT_FALSE(matches("lm_head", "model.lm_head"));
+  EXPECT_FALSE(matches("model.layers.0", "model.layers.0.mlp.gate"));
+  EXPECT_FALSE(matches("model.layers.0.mlp.gate", "model.layers.0xmlp.gate"));
+  EXPECT_FALSE(matches("", "lm_head"));
+}
+
+TEST(Pattern, TheClassLinearMatchesEveryModule) {
+  EXPECT_TRUE(matches("Linear", "lm_head"));
+  EXPECT_TRUE(matches("Linear", "model.layers.0.mlp.experts.3.down_proj"));
+}
+
+TEST(Pattern, AnotherClassIsTakenAsAName) {
+  EXPECT_FALSE(matches("Conv1d", "lm_head"));
+  EXPECT_FALSE(matches("linear", "lm_head"));
+}
+
+TEST(Pattern, ARegularExpressionMatchesFromTheStart) {
+  EXPECT_TRUE(matches("re:.*mlp\\.gate$", "model.layers.11.mlp.gate"));
+  EXPECT_FALSE(matches("re:.*mlp\\.gate$", "model.layers.11.mlp.gate_proj"));
+  EXPECT_TRUE(matches("re:model\\.layers\\.0\\.", "model.layers.0.mlp.gate"));
+  EXPECT_FALSE(matches("re:mlp", "model.layers.0.mlp.gate"));
+  EXPECT_TRUE(matches("re:lm_head|.*gate", "model.layers.0.mlp.gate"));
+  EXPECT_TRUE(matches("re:", "anything"));
+  EXPECT_TRUE(matches("re:(?!.*gate).*proj", "model.q_proj"));
+  EXPECT_FALSE(matches("re:(?!.*gate).*proj", "model.gate_proj"));
+}
+
+TEST(Pattern, AnExpressionThatDoesNotCompileIsRefused) {
+  for (const char* text : {"re:(", "re:[a", "re:*", "re:a{2,1}", "re:(?<n", "re:\\"}) {
+    expect_bad(Pattern::make(text, "dir/config.json"),
+               {"dir/config.json", std::string("module pattern '") + text + "'",
+                "needs a regular expression", " at "});
+  }
+}
+
+TEST(Pattern, ASlowExpressionEnds) {
+  EXPECT_FALSE(matches("re:(a+)+$", std::string(200, 'a') + "b"));
+}
+
+TEST(Pattern, CopiesShareTheExpression) {
+  auto made = Pattern::make("re:a+$", "config.json");
+  ASSERT_TRUE(made.ok());
+  const Pattern copy = *made;
+  *made = *Pattern::make("b", "config.json");
+  EXPECT_TRUE(copy.matches("aaa"));
+  EXPECT_TRUE(made->matches("b"));
+}
+
+}  // namespace
+}  // namespace moracle

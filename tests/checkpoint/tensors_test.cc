@@ -1,0 +1,175 @@
+#include "checkpoint/tensors.h"
+
+#include <filesystem>
+#include <string>
+
+#include "expect_error.h"
+#include "synthetic_checkpoint.h"
+
+namespace moracle {
+namespace {
+
+using nlohmann::json;
+using testing::expect_bad;
+using testing::expect_error;
+using testing::SyntheticCheckpoint;
+using testing::TemporaryFolder;
+
+class TensorsTest : public ::testing::Test {
+ protected:
+  static int shard_of(const std::string& name) {
+    return name.starts_with("model.layers.1.") ? 1 : 0;
+  }
+
+  // Two shards with an index that `edit` may spoil.
+  Result<Tensors> open(const std::function<void(json&)>& edit = {}) {
+    const Status written = checkpoint_.write_shards(folder_.path(), 2, shard_of, edit);
+    EXPECT_TRUE(written.ok());
+    return Tensors::open(folder_.path());
+  }
+  std::string file(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  SyntheticCheckpoint checkpoint_ = SyntheticCheckpoint::int8();
+  TemporaryFolder folder_;
+  const std::string gate_ = SyntheticCheckpoint::expert(1, 0, "gate_proj.weight");
+};
+
+TEST_F(TensorsTest, OneFileNeedsNoIndex) {
+  ASSERT_TRUE(checkpoint_.write(folder_.path()).ok());
+  const auto tensors = Tensors::open(folder_.path());
+  ASSERT_TRUE(tensors.ok()) << tensors.error().to_string();
+  EXPECT_EQ(tensors->all().size(), checkpoint_.tensors.size());
+  EXPECT_EQ(tensors->file_of(gate_), file("model.safetensors"));
+  EXPECT_EQ(tensors->file_of("absent"), file("model.safetensors"));
+}
+
+TEST_F(TensorsTest, EveryTensorIsFoundInItsShard) {
+  const auto tensors = open();
+  ASSERT_TRUE(tensors.ok()) << tensors.error().to_string();
+  EXPECT_EQ(tensors->all().size(), checkpoint_.tensors.size());
+  EXPECT_EQ(tensors->file_of(gate_), file("1.safetensors"));
+  EXPECT_EQ(tensors->file_of("lm_head.weight"), file("0.safetensors"));
+  EXPECT_EQ(tensors->file_of("absent"), folder_.path());
+  for (const auto& [name, tensor] : checkpoint_.tensors) {
+    const TensorView* view = tensors->find(name);
+    ASSERT_NE(view, nullptr) << name;
+    EXPECT_EQ(view->shape, tensor.shape);
+    EXPECT_EQ(std::memcmp(view->data, tensor.bytes.data(), tensor.bytes.size()), 0) << name;
+  }
+}
+
+TEST_F(TensorsTest, ATensorIsAskedForByTypeAndShape) {
+  const auto tensors = open();
+  ASSERT_TRUE(tensors.ok());
+  EXPECT_TRUE(tensors->get(gate_, DType::kI8, {16, 32}).ok());
+  expect_bad(tensors->get(gate_, DType::kI8, {32, 16}),
+             {"1.safetensors", "tensor '" + gate_ + "'", "needs i8 [32, 16]; it is i8 [16, 32]"});
+  expect_bad(tensors->get(gate_, DType::kU8, {16, 32}), {"needs u8 [16, 32]; it is i8 [16, 32]"});
+  expect_bad(tensors->get("absent"),
+             {folder_.path(), "tensor 'absent'", "needs to be in the file; it is missing"});
+}
+
+TEST_F(TensorsTest, AFolderWithoutTensorsIsRefused) {
+  expect_bad(Tensors::open(folder_.path()),
+             {folder_.path(), "needs model.safetensors or model.safetensors.index.json",
+              "there is neither"});
+}
+
+TEST_F(TensorsTest, AMissingShardIsNamed) {
+  ASSERT_TRUE(open().ok());
+  std::filesystem::remove(file("1.safetensors"));
+  expect_bad(
+      Tensors::open(folder_.path()),
+      {file("1.safetensors") + ": needs a shard that the index names; there is no such file"});
+}
+
+TEST_F(TensorsTest, AShardThatIsCutShortIsNamed) {
+  ASSERT_TRUE(open().ok());
+  std::filesystem::resize_file(file("1.safetensors"), 5000);
+  expect_bad(Tensors::open(folder_.path()), {file("1.safetensors"), "the file may be cut short"});
+}
+
+TEST_F(TensorsTest, ATensorThatIsListedButAbsentIsNamed) {
+  expect_bad(
+      open([](json& map) { map["ghost"] = "1.safetensors"; }),
+      {file("1.safetensors"), "tensor 'ghost'", "needs to be in the shard that the index names"});
+}
+
+TEST_F(TensorsTest, ATensorThatIsPresentButNotListedIsNamed) {
+  expect_bad(open([&](json& map) { map.erase(gate_); }),
+             {file("1.safetensors"), "tensor '" + gate_ + "'", "needs to be listed for this shard",
+              "model.safetensors.index.json"});
+}
+
+TEST_F(TensorsTest, ATensorThatIsListedForAnotherShardIsNamed) {
+  expect_bad(
+      open([&](json& map) { map[gate_] = "0.safetensors"; }),
+      {file("1.safetensors"), "tensor '" + gate_ + "'", "needs to be listed for this shard"});
+}
+
+TEST_F(TensorsTest, ATensorInTwoShardsIsNamed) {
+  // Listed for one of them, it is not listed for the other.
+  ASSERT_TRUE(open().ok());
+  std::filesystem::copy_file(file("1.safetensors"), file("0.safetensors"),
+                             std::filesystem::copy_options::overwrite_existing);
+  expect_bad(Tensors::open(folder_.path()), {file("0.safetensors"), "tensor 'model.layers.1."});
+
+  auto one = SafetensorsFile::open(file("1.safetensors"));
+  auto two = SafetensorsFile::open(file("0.safetensors"));
+  ASSERT_TRUE(one.ok() && two.ok());
+  std::vector<SafetensorsFile> files;
+  files.push_back(*std::move(one));
+  files.push_back(*std::move(two));
+  expect_bad(
+      Tensors::from(std::move(files)),
+      {file("0.safetensors"), "needs to be in one shard only; also in " + file("1.safetensors")});
+}
+
+TEST_F(TensorsTest, AnIndexNamesFilesOfItsOwnFolderOnly) {
+  for (const json& shard :
+       {json("../x.safetensors"), json("/etc/passwd"), json("sub/x.safetensors"), json(".."),
+        json("."), json(""), json(std::string("a\0b", 3)), json(3), json(nullptr),
+        json::array({"0.safetensors"}), json::object()}) {
+    expect_bad(
+        open([&](json& map) { map[gate_] = shard; }),
+        {file("model.safetensors.index.json"), "weight_map." + gate_,
+         "needs the name of a file in the same folder", shard.is_null() ? "it is null" : "it is "});
+  }
+}
+
+TEST_F(TensorsTest, AShardNameThatTheSystemRefusesIsAnError) {
+  std::filesystem::create_symlink("loop", file("loop"));
+  for (const std::string& name : {std::string("loop"), std::string(300, 'x')}) {
+    auto rename = [&](json& map) {
+      for (json& shard : map) {
+        if (shard == "1.safetensors") shard = name;
+      }
+    };
+    expect_error(open(rename), ErrorKind::kIo, {file(name) + ": needs a readable file"});
+  }
+}
+
+TEST_F(TensorsTest, AnIndexWithoutAWeightMapIsRefused) {
+  ASSERT_TRUE(open().ok());
+  const std::string index = file("model.safetensors.index.json");
+  for (const char* text : {"{}", "{\"weight_map\":null}"}) {
+    folder_.write("model.safetensors.index.json", text);
+    expect_bad(Tensors::open(folder_.path()),
+               {index + ": weight_map: needs an object; it is not there"});
+  }
+  folder_.write("model.safetensors.index.json", "{\"weight_map\":[]}");
+  expect_bad(Tensors::open(folder_.path()), {index + ": weight_map: needs an object; it is []"});
+  folder_.write("model.safetensors.index.json", "[");
+  expect_bad(Tensors::open(folder_.path()), {index + ": needs valid JSON"});
+}
+
+TEST_F(TensorsTest, AnEmptyWeightMapHoldsNothing) {
+  ASSERT_TRUE(open().ok());
+  folder_.write("model.safetensors.index.json", "{\"weight_map\":{}}");
+  const auto tensors = Tensors::open(folder_.path());
+  ASSERT_TRUE(tensors.ok()) << tensors.error().to_string();
+  EXPECT_TRUE(tensors->all().empty());
+}
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,215 @@
+// How the command refuses: wrong usage and wrong input end with 2, work that failed with 1, each
+// with one line that says what is needed and what is there.
+#include <string>
+#include <vector>
+
+#include "run_command.h"
+
+namespace moracle {
+namespace {
+
+using testing::expect_refused;
+using ::testing::HasSubstr;
+using testing::Ran;
+using testing::run_command;
+using testing::SyntheticCheckpoint;
+using testing::TemporaryFolder;
+
+TEST(CommandLine, HelpAndVersionAreNoErrors) {
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"--help"},
+                                                    {"-h"},
+                                                    {"run", "--help"},
+                                                    {"perplexity", "--help"},
+                                                    {"inspect", "--help"},
+                                                    {"explain", "--help"},
+                                                    {"machines", "--help"},
+                                                    {"check", "--help"}}) {
+    const Ran ran = run_command(arguments);
+    EXPECT_EQ(ran.code, 0);
+    EXPECT_EQ(ran.err, "");
+    EXPECT_THAT(ran.out, HasSubstr("Usage: moracle"));
+  }
+  EXPECT_THAT(run_command({"--version"}).out, ::testing::StartsWith("moracle "));
+}
+
+TEST(CommandLine, WrongUsageNamesTheTroubleAndTheHelp) {
+  expect_refused({}, {"subcommand is required", "moracle --help"});
+  expect_refused({"nosuchverb"}, {"moracle --help"});
+  expect_refused({"--nosuchoption"}, {"moracle --help"});
+  expect_refused({"run"}, {"MODEL is required"});
+  expect_refused({"inspect"}, {"MODEL is required"});
+  expect_refused({"explain"}, {"MODEL is required"});
+  expect_refused({"perplexity", "model"}, {"--text is required"});
+  expect_refused({"machines", "extra"}, {"not expected: extra"});
+  expect_refused({"run", "model"}, {"-p,--prompt", "--prompt-file", "is required"});
+  expect_refused({"run", "model", "-p", "a", "--prompt-file", "b"},
+                 {"-p,--prompt", "2 were given"});
+  expect_refused({"run", "model", "-p", "a", "--nosuchoption"}, {"not expected: --nosuchoption"});
+  expect_refused({"run", "model", "-p"}, {"--prompt"});
+  expect_refused({"check", "extra"}, {"not expected: extra"});
+}
+
+TEST(CommandLine, ANumberOutOfItsRangeIsRefused) {
+  expect_refused({"run", "model", "-p", "a", "-n", "0"}, {"--max-tokens", "0"});
+  expect_refused({"run", "model", "-p", "a", "-n", "many"}, {"--max-tokens", "many"});
+  expect_refused({"run", "model", "-p", "a", "-n", "99999999999999999999"}, {"--max-tokens"});
+  expect_refused({"run", "model", "-p", "a", "--threads", "-1"}, {"--threads", "-1"});
+  expect_refused({"run", "model", "-p", "a", "--temperature", "warm"}, {"--temperature", "warm"});
+  expect_refused({"run", "model", "-p", "a", "--seed", "x"}, {"--seed", "x"});
+  expect_refused({"perplexity", "model", "--text", "t", "--max-tokens", "1"}, {"--max-tokens"});
+}
+
+TEST(CommandLine, NamesThatAreUnknownComeWithThoseThatAreKnown) {
+  expect_refused({"check", "--backend", "nosuch"}, {"--backend", "reference", "'nosuch'"});
+  expect_refused({"check", "--scheme", "nosuch"}, {"'nosuch'", "int4-w4a16"});
+  expect_refused({"check", "--shape", "3x"}, {"--shape", "'3x'"});
+  expect_refused({"check", "--tokens", "-5"}, {"needs at least one case"});
+  expect_refused({"explain", "model", "--machine", "nosuch"},
+                 {"--machine", "here", "h200", "'nosuch'"});
+}
+
+TEST(CommandLine, AModelThatIsNoneIsRefused) {
+  const TemporaryFolder folder;
+  const std::string absent = folder.path() + "/absent", text = folder.write("text", "a b c");
+  for (const std::string& verb : {"run", "perplexity", "inspect", "explain"}) {
+    auto refused = [&](const std::string& model, std::initializer_list<std::string> parts) {
+      std::vector<std::string> arguments = {verb, model, "--json"};
+      if (verb == "run") arguments.insert(arguments.end(), {"-p", "a"});
+      if (verb == "perplexity") arguments.insert(arguments.end(), {"--text", text});
+      expect_refused(arguments, parts);
+    };
+    refused(absent, {absent + ": needs a checkpoint's folder; there is no such folder"});
+    refused(text, {text + ": needs a checkpoint's folder; it is a file"});
+    refused(folder.path(), {folder.path() + ": needs config.json; there is none"});
+    refused("", {"needs a checkpoint's folder"});
+  }
+}
+
+TEST(CommandLine, ABrokenModelIsRefused) {
+  TemporaryFolder folder;
+  auto broken = SyntheticCheckpoint::gptq();
+  const std::string scales = SyntheticCheckpoint::expert(1, 2, "up_proj.scales");
+  broken.remove(scales);
+  ASSERT_TRUE(broken.write(folder.path()).ok());
+  expect_refused({"inspect", folder.path()},
+                 {"/model.safetensors: tensor '" + scales + "'", "it is missing"});
+  expect_refused({"explain", folder.path(), "--json"},
+                 {"tensor '" + scales + "'", "it is missing"});
+  folder.write("config.json", "{\"architectures\": [");
+  expect_refused({"inspect", folder.path()}, {"/config.json: needs valid JSON; it is not"});
+  broken.config["architectures"] = {"NoSuchModel"};
+  ASSERT_TRUE(broken.write(folder.path()).ok());
+  expect_refused(
+      {"inspect", folder.path(), "--json"},
+      {"/config.json: architectures: needs one of Qwen3MoeForCausalLM; it is 'NoSuchModel'"});
+}
+
+TEST(CommandLine, AModelWithoutATokenizerIsRefused) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
+  const Ran ran = run_command({"run", folder.path(), "-p", "a"});
+  EXPECT_NE(ran.code, 0);
+  EXPECT_EQ(ran.out, "");
+  EXPECT_THAT(ran.err, HasSubstr("/tokenizer.json: needs "));
+}
+
+// With the model in the box.
+class ModelErrors : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (model_.empty()) GTEST_SKIP() << "the small model is not there";
+  }
+  // `moracle run MODEL --json -p a` and more.
+  void refuse(const std::vector<std::string>& more,
+              std::initializer_list<std::string> parts) const {
+    std::vector<std::string> arguments = {"run", model_, "--json", "-p", "a", "-n", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    expect_refused(arguments, parts);
+  }
+  void refuse_prompt(const std::string& prompt, std::initializer_list<std::string> parts) const {
+    expect_refused({"run", model_, "--json", "-p", prompt}, parts);
+    expect_refused({"run", model_, "--json", "--prompt-file", folder_.write("prompt", prompt)},
+                   parts);
+  }
+
+  const std::string model_ = testing::small_model();
+  const TemporaryFolder folder_;
+};
+
+TEST_F(ModelErrors, AnUnknownBackendIsRefusedWithTheKnownOnes) {
+  refuse({"--backend", "nosuch"},
+         {"--backend: needs auto or one of ", "cpu", "reference", "'nosuch'"});
+  const Ran ran = run_command({"explain", model_, "--backend", "nosuch"});
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("moracle: --backend: needs auto or one of "));
+}
+
+TEST_F(ModelErrors, AnUnknownDeviceIsRefused) {
+  refuse({"--device", "nosuch"}, {"device 'nosuch': needs a device of this build", "cpu"});
+}
+
+TEST_F(ModelErrors, APromptThatIsNotUtf8IsRefused) {
+  refuse_prompt("a\xff", {"byte 1", "needs valid UTF-8"});
+  refuse_prompt("\xc3", {"byte 0", "needs valid UTF-8"});
+  refuse_prompt("\xed\xa0\x80", {"byte 0", "needs valid UTF-8"});
+}
+
+TEST_F(ModelErrors, AnEmptyPromptIsRefused) {
+  refuse_prompt("", {"prompt: needs at least one token; it is empty"});
+}
+
+TEST_F(ModelErrors, APromptLongerThanTheContextIsRefused) {
+  std::string prompt;
+  for (int i = 0; i < 3000; ++i) prompt += "word ";
+  refuse_prompt(prompt, {"prompt: needs fewer tokens than the model's context of 2048; it has "});
+}
+
+TEST_F(ModelErrors, SamplingNumbersThatMakeNoSenseAreRefused) {
+  refuse({"--temperature", "-1"}, {"--temperature: needs a number of at least 0; it is -1"});
+  refuse({"--temperature", "nan"}, {"--temperature: needs a number of at least 0; it is nan"});
+  refuse({"--temperature", "inf"}, {"--temperature: needs a number of at least 0; it is inf"});
+  refuse({"--top-p", "0"}, {"--top-p: needs a number above 0, up to 1; it is 0"});
+  refuse({"--top-p", "1.5"}, {"--top-p: needs a number above 0, up to 1; it is 1.5"});
+  refuse({"--min-p", "-0.5"}, {"--min-p: needs a number from 0 to 1; it is -0.5"});
+  refuse({"--min-p", "nan"}, {"--min-p: needs a number from 0 to 1; it is nan"});
+  refuse({"--top-k", "-1"}, {"--top-k: needs at least 0; it is -1"});
+}
+
+TEST_F(ModelErrors, AWindowThatScoresNothingOrExceedsTheContextIsRefused) {
+  const std::string text = folder_.write("text", "one two three four");
+  for (const char* window : {"1", "0", "-1", "2049", "9223372036854775807"}) {
+    expect_refused({"perplexity", model_, "--json", "--text", text, "--window", window},
+                   {"--window: needs 2 to 2048 tokens, the model's context; it is ", window});
+  }
+}
+
+TEST_F(ModelErrors, ATextTooShortToScoreIsRefused) {
+  for (const char* text : {"", "a"}) {
+    expect_refused({"perplexity", model_, "--json", "--text", folder_.write("text", text)},
+                   {"text: needs at least 2 tokens; it has "});
+  }
+  expect_refused({"perplexity", model_, "--json", "--text", folder_.write("text", "a\xff")},
+                 {"needs valid UTF-8"});
+}
+
+TEST_F(ModelErrors, AFileThatIsMissingIsNamed) {
+  const std::string absent = folder_.path() + "/absent";
+  expect_refused({"run", model_, "--json", "--prompt-file", absent}, {absent});
+  expect_refused({"perplexity", model_, "--json", "--text", absent}, {absent});
+}
+
+TEST_F(ModelErrors, AFolderInPlaceOfATextIsNamed) {
+  expect_refused({"run", model_, "--json", "--prompt-file", folder_.path()}, {folder_.path()});
+  expect_refused({"perplexity", model_, "--json", "--text", folder_.path()}, {folder_.path()});
+}
+
+TEST_F(ModelErrors, OutputThatCannotBeWrittenFailsTheWork) {
+  // A full disk: the answer is lost, so the exit code has to say so.
+  const std::string script = std::string("'") + MORACLE_COMMAND + "' machines --json > /dev/full";
+  const int status = std::system(("sh -c \"" + script + "\"").c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+}  // namespace
+}  // namespace moracle

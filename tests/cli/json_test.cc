@@ -1,0 +1,219 @@
+// What programs that read the command's output may rely on: the keys, and that equal seeds give
+// equal answers.
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "run_command.h"
+
+namespace moracle {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::Ran;
+using testing::run_command;
+using testing::TemporaryFolder;
+
+std::vector<std::string> keys(const Json& json) {
+  std::vector<std::string> names;
+  for (const auto& item : json.items()) names.push_back(item.key());
+  return names;
+}
+
+// Runs a verb that has to succeed with one JSON document on stdout and nothing on stderr.
+Json answer(const std::vector<std::string>& arguments) {
+  const Ran ran = run_command(arguments);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.err, "");
+  Json json = Json::parse(ran.out, nullptr, false);
+  EXPECT_FALSE(json.is_discarded()) << ran.out;
+  return json;
+}
+
+TEST(JsonOutput, MachinesGivesThisOneAndThoseKnownByName) {
+  const Json json = answer({"machines", "--json"});
+  EXPECT_THAT(keys(json), ElementsAre("here", "known"));
+  EXPECT_THAT(keys(json["here"]), ElementsAre("name", "cpu", "gpus"));
+  EXPECT_THAT(keys(json["here"]["cpu"]), ElementsAre("model", "isa", "threads", "memory_bytes"));
+  EXPECT_EQ(json["here"]["name"], "here");
+  std::set<std::string> names;
+  for (const Json& machine : json["known"]) {
+    EXPECT_THAT(keys(machine), ElementsAre("name", "cpu", "gpus"));
+    names.insert(machine["name"].get<std::string>());
+  }
+  EXPECT_EQ(names.size(), json["known"].size());
+  EXPECT_TRUE(names.contains("h200"));
+}
+
+TEST(JsonOutput, CheckCountsEveryCaseOnce) {
+  const Json json = answer({"check", "--json", "--backend", "reference", "--tokens", "1"});
+  EXPECT_THAT(keys(json), ElementsAre("rows", "passed", "refused", "failures"));
+  EXPECT_EQ(json["failures"], Json::array());
+  int passed = 0, refused = 0;
+  for (const Json& row : json["rows"]) {
+    EXPECT_THAT(keys(row), ElementsAre("backend", "scheme", "passed", "refused", "failed",
+                                       "worst_share_of_bound"));
+    EXPECT_EQ(row["backend"], "reference");
+    passed += row["passed"].get<int>();
+    refused += row["refused"].get<int>();
+  }
+  EXPECT_GT(passed, 0);
+  EXPECT_EQ(json["passed"], passed);
+  EXPECT_EQ(json["refused"], refused);
+}
+
+class ModelJson : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (model_.empty()) GTEST_SKIP() << "the small model is not there";
+  }
+  // `moracle run MODEL --json` and more.
+  Json run(const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments = {"run", model_, "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return answer(arguments);
+  }
+
+  const std::string model_ = testing::small_model();
+  const TemporaryFolder folder_;
+};
+
+TEST_F(ModelJson, RunGivesIdsTextAndTiming) {
+  const Json json = run({"-p", "The quick brown fox", "-n", "4"});
+  EXPECT_THAT(keys(json),
+              ElementsAre("prompt_ids", "ids", "text", "stop_reason", "backends", "timing"));
+  EXPECT_THAT(keys(json["timing"]),
+              ElementsAre("load_seconds", "prompt_tokens", "prompt_seconds",
+                          "prompt_tokens_per_second", "generated_tokens", "generation_seconds",
+                          "generation_tokens_per_second", "peak_memory_bytes"));
+  EXPECT_EQ(json["timing"]["prompt_tokens"], json["prompt_ids"].size());
+  EXPECT_EQ(json["timing"]["generated_tokens"], json["ids"].size());
+  EXPECT_TRUE(json["text"].is_string());
+  EXPECT_GE(json["backends"].size(), 1u);
+}
+
+TEST_F(ModelJson, RunStopsAfterAsManyTokensAsAskedFor) {
+  for (const size_t count : {1, 5}) {
+    const Json json = run({"-p", "In the beginning", "--ignore-eos", "-n", std::to_string(count)});
+    EXPECT_EQ(json["ids"].size(), count);
+    EXPECT_EQ(json["stop_reason"], "length");
+  }
+}
+
+TEST_F(ModelJson, OneTokenHasNoRate) {
+  const Json timing = run({"-p", "a", "-n", "1", "--ignore-eos"})["timing"];
+  EXPECT_TRUE(timing["generation_tokens_per_second"].is_null());
+}
+
+TEST_F(ModelJson, EqualSeedsGiveEqualIds) {
+  auto ids = [&](const char* seed) {
+    return run(
+        {"-p", "a", "-n", "24", "--temperature", "1.5", "--ignore-eos", "--seed", seed})["ids"];
+  };
+  const Json first = ids("7");
+  EXPECT_EQ(first, ids("7"));
+  EXPECT_NE(first, ids("8"));
+}
+
+TEST_F(ModelJson, WithoutTemperatureTheSeedChangesNothing) {
+  const std::vector<std::string> greedy = {"-p", "a", "-n", "12", "--temperature", "0", "--seed"};
+  auto ids = [&](const char* seed) {
+    std::vector<std::string> arguments = greedy;
+    arguments.push_back(seed);
+    return run(arguments)["ids"];
+  };
+  EXPECT_EQ(ids("1"), ids("2"));
+}
+
+TEST_F(ModelJson, BackendsGiveTheSameGreedyIds) {
+  auto ids = [&](const char* backend) {
+    const Json json = run({"-p", "The history of", "-n", "8", "--backend", backend});
+    if (std::string(backend) != "auto") EXPECT_EQ(json["backends"], Json::array({backend}));
+    return json["ids"];
+  };
+  EXPECT_EQ(ids("auto"), ids("reference"));
+}
+
+TEST_F(ModelJson, AnEndOfTextTokenStopsUnlessIgnored) {
+  // A question in the chat's form, whose answer ends by itself.
+  const std::string question = "What is a compiler?";
+  const Json stopped = run({"--chat", "-p", question, "-n", "400", "--temperature", "0"});
+  const Json ignored =
+      run({"--chat", "-p", question, "-n", "400", "--temperature", "0", "--ignore-eos"});
+  EXPECT_EQ(stopped["stop_reason"], "eos");
+  EXPECT_EQ(ignored["stop_reason"], "length");
+  ASSERT_LT(stopped["ids"].size(), 400u);
+  EXPECT_EQ(ignored["ids"].size(), 400u);
+  for (size_t i = 0; i < stopped["ids"].size(); ++i) {
+    EXPECT_EQ(stopped["ids"][i], ignored["ids"][i]) << i;
+  }
+}
+
+TEST_F(ModelJson, ChatPutsThePromptIntoTheTemplate) {
+  const Json plain = run({"-p", "Hello", "-n", "1"}),
+             chat = run({"--chat", "-p", "Hello", "-n", "1"});
+  EXPECT_GT(chat["prompt_ids"].size(), plain["prompt_ids"].size());
+  EXPECT_EQ(chat["prompt_ids"][0], 1);  // <|im_start|>
+}
+
+TEST_F(ModelJson, APromptFromAFileIsTheSamePrompt) {
+  const std::string text = "Lines\nand \xc3\xa9 \xf0\x9f\x98\x80\n";
+  EXPECT_EQ(run({"-p", text, "-n", "1"})["prompt_ids"],
+            run({"--prompt-file", folder_.write("prompt", text), "-n", "1"})["prompt_ids"]);
+}
+
+TEST_F(ModelJson, PerplexityGivesTheMeanAndWhatWasScored) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "In the beginning there was a word. ";
+  const Json json = answer({"perplexity", model_, "--json", "--text", folder_.write("text", text),
+                            "--window", "32", "--max-tokens", "100"});
+  EXPECT_THAT(keys(json), ElementsAre("perplexity", "nll", "scored_tokens", "backends"));
+  // Windows of 32, 32, 32 and 4 tokens, the first of each not scored.
+  EXPECT_EQ(json["scored_tokens"], 96);
+  EXPECT_NEAR(json["perplexity"].get<double>(), std::exp(json["nll"].get<double>()), 1e-9);
+}
+
+TEST_F(ModelJson, InspectAccountsForEveryByte) {
+  const Json json = answer({"inspect", model_, "--json"});
+  EXPECT_THAT(keys(json), ElementsAre("architecture", "producer", "num_layers", "hidden_size",
+                                      "vocab_size", "max_context", "num_experts", "top_k",
+                                      "intermediate_size", "bytes", "parts"));
+  EXPECT_EQ(json["producer"], "gptq");
+  int64_t bytes = 0;
+  for (const Json& part : json["parts"]) {
+    EXPECT_THAT(keys(part),
+                ElementsAre("part", "layers", "scheme", "quantized", "tensors", "bytes"));
+    bytes += part["bytes"].get<int64_t>();
+  }
+  EXPECT_EQ(json["bytes"], bytes);
+}
+
+TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
+  for (const char* machine : {"here", "x86-64", "h200"}) {
+    const Json json = answer({"explain", model_, "--json", "--machine", machine});
+    EXPECT_THAT(keys(json), ElementsAre("machine", "groups"));
+    EXPECT_EQ(json["machine"], machine);
+    ASSERT_EQ(json["groups"].size(), 1u);
+    const Json& group = json["groups"][0];
+    EXPECT_THAT(keys(group),
+                ElementsAre("layers", "scheme", "chosen", "weight_bytes", "considered"));
+    EXPECT_EQ(group["layers"], Json({0, 1, 2}));
+    EXPECT_EQ(group["scheme"], "int4-w4a16-g128");
+    bool chosen_accepts = false;
+    for (const Json& verdict : group["considered"]) {
+      EXPECT_THAT(keys(verdict), ElementsAre("backend", "accepted", "reasons"));
+      EXPECT_EQ(verdict["accepted"], verdict["reasons"].empty());
+      for (const Json& reason : verdict["reasons"]) {
+        EXPECT_THAT(keys(reason), ElementsAre("rule", "need", "have"));
+      }
+      if (verdict["backend"] == group["chosen"]) chosen_accepts = verdict["accepted"].get<bool>();
+    }
+    EXPECT_TRUE(chosen_accepts);
+  }
+}
+
+}  // namespace
+}  // namespace moracle

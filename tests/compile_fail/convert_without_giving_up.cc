@@ -1,0 +1,12 @@
+// D8: conversion consumes its source; what is still held cannot be converted a second time.
+#include "kernels/kernel_weights.h"
+
+using namespace moracle;
+
+Result<KernelWeights> convert_it(DescribedMatrix& described, const Layout& layout, Device& device) {
+#ifdef MORACLE_MUST_NOT_COMPILE
+  return convert(described, layout, device);
+#else
+  return convert(std::move(described), layout, device);
+#endif
+}

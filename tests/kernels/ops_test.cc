@@ -1,0 +1,629 @@
+// What surrounds the GEMMs, on the CPU device with one and with three threads, against the plainest
+// computation in double.
+#include "kernels/ops.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "base/scalar.h"
+#include "moracle/device.h"
+
+namespace moracle {
+namespace {
+
+constexpr double kU = 0x1p-24;
+
+class OpsTest : public ::testing::TestWithParam<int> {
+ protected:
+  std::shared_ptr<Device> device_ = *open_device("cpu", GetParam());
+  Ops& ops_ = device_->ops();
+  std::mt19937 random_{42};
+
+  std::vector<float> normal(int64_t count, float size = 1) {
+    std::normal_distribution<float> distribution(0, size);
+    std::vector<float> values(count);
+    for (float& value : values) value = distribution(random_);
+    return values;
+  }
+};
+
+Matrix view(std::vector<float>& values, int64_t rows, int64_t cols) {
+  return Matrix::f32(values.data(), rows, cols);
+}
+
+// ---- route ----
+
+struct Routed {
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+};
+Routed route(Ops& ops, std::vector<float> logits, int64_t num_experts, int64_t top_k,
+             bool renormalize) {
+  const auto tokens = static_cast<int64_t>(logits.size()) / num_experts;
+  Routed routed{std::vector<int32_t>(tokens * top_k, -7), std::vector<float>(tokens * top_k, -7)};
+  EXPECT_TRUE(ops.route(view(logits, tokens, num_experts), {.renormalize = renormalize}, top_k,
+                        routed.ids.data(), routed.weights.data(), {}));
+  return routed;
+}
+
+TEST_P(OpsTest, RoutePicksTheLargestSoftmaxScores) {
+  for (auto [num_experts, top_k] : {std::pair{128, 8}, {16, 4}, {5, 1}, {1, 1}, {7, 7}}) {
+    for (bool renormalize : {false, true}) {
+      const int64_t tokens = 33;
+      const std::vector<float> logits = normal(tokens * num_experts, 3);
+      const Routed got = route(ops_, logits, num_experts, top_k, renormalize);
+      for (int64_t t = 0; t < tokens; ++t) {
+        const float* row = &logits[t * num_experts];
+        std::vector<int> order(num_experts);
+        std::iota(order.begin(), order.end(), 0);
+        std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return row[a] > row[b]; });
+        double all = 0, picked = 0;
+        for (int e = 0; e < num_experts; ++e) all += std::exp(double{row[e]});
+        for (int j = 0; j < top_k; ++j) picked += std::exp(double{row[order[j]]});
+        for (int j = 0; j < top_k; ++j) {
+          ASSERT_EQ(got.ids[t * top_k + j], order[j]);
+          const double want = std::exp(double{row[order[j]]}) / (renormalize ? picked : all);
+          ASSERT_NEAR(got.weights[t * top_k + j], want, want * (num_experts + 40) * kU);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpsTest, RouteGivesTiesToTheLowerId) {
+  // Equal: all; then a pair above the rest; then a late maximum before equal others.
+  const std::vector<float> logits = {1, 1, 1, 1, 0, 2, 0, 2, 0, 0, 0, 5};
+  const Routed got = route(ops_, logits, 4, 3, false);
+  EXPECT_EQ(got.ids, (std::vector<int32_t>{0, 1, 2, 1, 3, 0, 3, 0, 1}));
+  EXPECT_EQ(got.weights[0], 0.25f);
+}
+
+TEST_P(OpsTest, RouteOfEveryExpertSumsToOne) {
+  const Routed got = route(ops_, normal(50 * 9, 2), 9, 9, false);
+  for (int64_t t = 0; t < 50; ++t) {
+    const auto* weights = &got.weights[t * 9];
+    EXPECT_NEAR(std::accumulate(weights, weights + 9, 0.0), 1, 20 * kU);
+    EXPECT_TRUE(std::is_sorted(weights, weights + 9, std::greater<>()));
+    std::vector<int32_t> ids(&got.ids[t * 9], &got.ids[t * 9] + 9);
+    std::sort(ids.begin(), ids.end());
+    for (int32_t e = 0; e < 9; ++e) EXPECT_EQ(ids[e], e);
+  }
+}
+
+TEST_P(OpsTest, RouteOfHugeLogitsDoesNotOverflow) {
+  const Routed got = route(ops_, {1e30f, 3e38f, -3e38f, 3e38f}, 4, 4, true);
+  EXPECT_EQ(got.ids, (std::vector<int32_t>{1, 3, 0, 2}));
+  EXPECT_EQ(got.weights, (std::vector<float>{0.5f, 0.5f, 0, 0}));
+}
+
+// Scores that underflow to zero are still picked once each.
+TEST_P(OpsTest, RouteNeverPicksAnExpertTwice) {
+  const Routed got = route(ops_, {0, -200, -300, -400, -INFINITY}, 5, 5, true);
+  EXPECT_EQ(got.ids, (std::vector<int32_t>{0, 1, 2, 3, 4}));
+}
+
+TEST_P(OpsTest, RouteOfNanGivesIdsInRange) {
+  for (float wild : {NAN, INFINITY, -INFINITY}) {
+    for (int at = 0; at < 6; ++at) {
+      std::vector<float> logits = {1, 2, 3, 3, 2, 1};
+      logits[at] = wild;
+      for (int64_t top_k : {1, 3, 6}) {
+        const Routed got = route(ops_, logits, 6, top_k, true);
+        for (int32_t id : got.ids) {
+          EXPECT_GE(id, 0);
+          EXPECT_LT(id, 6);
+        }
+        // What is not a number stays visible.
+        if (!(wild < 0)) {
+          EXPECT_TRUE(std::isnan(got.weights[0])) << wild << " at " << at;
+        }
+      }
+    }
+  }
+  for (int32_t id : route(ops_, std::vector<float>(12, -INFINITY), 6, 4, false).ids) {
+    EXPECT_GE(id, 0);
+    EXPECT_LT(id, 6);
+  }
+}
+
+// ---- plan_rows ----
+
+struct Planned {
+  std::vector<int32_t> offsets, row_token, slot_row;
+};
+Planned plan(Ops& ops, const std::vector<int32_t>& ids, int64_t top_k, int64_t num_experts) {
+  Planned p{std::vector<int32_t>(num_experts + 1, -9), std::vector<int32_t>(ids.size(), -9),
+            std::vector<int32_t>(ids.size(), -9)};
+  EXPECT_TRUE(ops.plan_rows(ids.data(), static_cast<int64_t>(ids.size()) / top_k, top_k,
+                            num_experts, {p.offsets.data(), p.row_token.data(), p.slot_row.data()},
+                            {}));
+  return p;
+}
+
+void expect_plan(const Planned& p, const std::vector<int32_t>& ids, int64_t top_k,
+                 int64_t num_experts) {
+  // Expert by expert, token by token: the definition of a stable sort.
+  int32_t row = 0;
+  for (int64_t e = 0; e < num_experts; ++e) {
+    ASSERT_EQ(p.offsets[e], row) << "expert " << e;
+    for (size_t slot = 0; slot < ids.size(); ++slot) {
+      if (ids[slot] != e) continue;
+      ASSERT_EQ(p.slot_row[slot], row) << "slot " << slot;
+      ASSERT_EQ(p.row_token[row], static_cast<int32_t>(slot) / top_k);
+      ++row;
+    }
+  }
+  ASSERT_EQ(p.offsets[num_experts], row);
+  for (size_t slot = 0; slot < ids.size(); ++slot) {
+    if (ids[slot] < 0 || ids[slot] >= num_experts) {
+      ASSERT_EQ(p.slot_row[slot], -1) << "slot " << slot;
+    }
+  }
+}
+
+TEST_P(OpsTest, PlanRowsSortsByExpertAndKeepsTheOrderOfTokens) {
+  for (auto [num_experts, top_k, tokens] :
+       {std::tuple{8, 2, 50}, {1, 1, 5}, {128, 8, 64}, {3, 3, 7}, {64, 4, 1}}) {
+    std::vector<int32_t> ids(tokens * top_k);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random_() % num_experts);
+    expect_plan(plan(ops_, ids, top_k, num_experts), ids, top_k, num_experts);
+  }
+}
+
+// D33: neither counted from the end nor mapped to somebody else.
+TEST_P(OpsTest, PlanRowsGivesNoRowToIdsThatAreNoExpert) {
+  std::vector<int32_t> ids = {-1, 0, 3, 2, -1, -1, 4, 1, 2147483647, -2147483647 - 1, 3, 100};
+  const Planned p = plan(ops_, ids, 2, 4);
+  expect_plan(p, ids, 2, 4);
+  EXPECT_EQ(p.offsets[4], 5);
+  const std::vector<int32_t> none(8, -1);
+  const Planned q = plan(ops_, none, 2, 4);
+  EXPECT_EQ(q.offsets, std::vector<int32_t>(5, 0));
+  EXPECT_EQ(q.slot_row, none);
+}
+
+TEST_P(OpsTest, PlanRowsTakesOneExpertForAll) {
+  for (int32_t expert : {0, 6, 7}) {
+    const std::vector<int32_t> ids(40, expert);
+    const Planned p = plan(ops_, ids, 4, 8);
+    expect_plan(p, ids, 4, 8);
+    EXPECT_EQ(p.offsets[expert + 1] - p.offsets[expert], 40);
+  }
+}
+
+TEST_P(OpsTest, PlanRowsOfNoTokensIsEmpty) {
+  const Planned p = plan(ops_, {}, 2, 4);
+  EXPECT_EQ(p.offsets, std::vector<int32_t>(5, 0));
+}
+
+// ---- quantize ----
+
+TEST_P(OpsTest, QuantizeTakesEachRowAloneAndPadsWithZeros) {
+  const int64_t rows = 9, cols = 33, padded = 34, stride = 40;
+  std::vector<float> x = normal(rows * cols), scales(rows);
+  std::fill_n(&x[3 * cols], cols, 0.0f);
+  for (int64_t c = 0; c < cols; ++c) x[4 * cols + c] *= 1000;
+  std::vector<int8_t> codes(rows * stride, int8_t{77});
+  ASSERT_TRUE(ops_.quantize(view(x, rows, cols), kInt8DynamicTokenSym,
+                            {codes.data(), DType::kI8, rows, padded, stride}, scales.data(), {}));
+  for (int64_t r = 0; r < rows; ++r) {
+    int largest = 0;
+    for (int64_t c = 0; c < cols; ++c) {
+      const int code = codes[r * stride + c];
+      largest = std::max(largest, std::abs(code));
+      EXPECT_NEAR(code * double{scales[r]}, x[r * cols + c], 0.5001 * scales[r]);
+    }
+    EXPECT_EQ(largest, r == 3 ? 0 : 127);
+    EXPECT_EQ(codes[r * stride + cols], 0);
+    EXPECT_EQ(codes[r * stride + padded], 77) << "past the columns nothing is written";
+  }
+}
+
+TEST_P(OpsTest, QuantizeRefusesKeysThatItDoesNotKnow) {
+  std::vector<float> x(4, 1.0f), scales(1);
+  std::vector<int8_t> codes(4);
+  QuantKey fixed = kInt8DynamicTokenSym, grouped = kInt8DynamicTokenSym;
+  fixed.dynamic = false;
+  grouped.group.cols = 2;
+  for (const QuantKey& key : {fixed, grouped, int4_static_group(32)}) {
+    const Status done =
+        ops_.quantize(view(x, 1, 4), key, {codes.data(), DType::kI8, 1, 4, 4}, scales.data(), {});
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().kind, ErrorKind::kUnsupported);
+  }
+}
+
+// ---- activate and combine ----
+
+TEST_P(OpsTest, ActivateIsSiluOfGateTimesUpAndPadsWithZeros) {
+  const int64_t rows = 13, size = 37, padded = 40;
+  std::vector<float> gate_up = normal(rows * 2 * size, 5), out(rows * padded, 9.0f);
+  gate_up[0] = 200, gate_up[1] = -200, gate_up[2] = 0, gate_up[3] = -88.5f;
+  ASSERT_TRUE(ops_.activate(Activation::kSilu, size, view(gate_up, rows, 2 * size),
+                            view(out, rows, padded), {}));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < size; ++i) {
+      const double gate = gate_up[r * 2 * size + i], up = gate_up[r * 2 * size + size + i];
+      const double want = gate / (1 + std::exp(-gate)) * up;
+      EXPECT_NEAR(out[r * padded + i], want, 8 * kU * std::fabs(want) + 0x1p-126 * std::fabs(up));
+    }
+    for (int64_t i = size; i < padded; ++i) EXPECT_EQ(out[r * padded + i], 0);
+  }
+}
+
+TEST_P(OpsTest, CombineWeighsRowsInTheOrderOfTheirSlots) {
+  const int64_t tokens = 7, top_k = 3, cols = 300;  // more than the stretch that is summed at once
+  std::vector<float> y = normal(tokens * top_k * cols), weights = normal(tokens * top_k);
+  std::vector<int32_t> slot_row(tokens * top_k);
+  std::iota(slot_row.begin(), slot_row.end(), 0);
+  std::shuffle(slot_row.begin(), slot_row.end(), random_);
+  for (size_t slot = 0; slot < slot_row.size(); slot += 4) slot_row[slot] = -1;
+  for (int64_t j = 0; j < top_k; ++j) slot_row[5 * top_k + j] = -1;
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    std::vector<float> floats(tokens * cols, NAN);
+    std::vector<uint16_t> halves(tokens * cols, 0x7fff);
+    const bool wide = dtype == DType::kF32;
+    const Matrix out{wide ? static_cast<void*>(floats.data()) : halves.data(), dtype, tokens, cols,
+                     cols};
+    ASSERT_TRUE(ops_.combine(view(y, tokens * top_k, cols), slot_row.data(), weights.data(), top_k,
+                             out, {}));
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t c = 0; c < cols; ++c) {
+        double want = 0, size = 0;
+        for (int64_t j = t * top_k; j < (t + 1) * top_k; ++j) {
+          if (slot_row[j] < 0) continue;
+          const double term = double{weights[j]} * y[slot_row[j] * cols + c];
+          want += term;
+          size += std::fabs(term);
+        }
+        const int64_t at = t * cols + c;
+        const double got = wide                    ? floats[at]
+                           : dtype == DType::kBF16 ? bf16_to_float(halves[at])
+                                                   : f16_to_float(halves[at]);
+        const double rounding = wide ? 0 : dtype == DType::kBF16 ? 0x1p-9 : 0x1p-11;
+        ASSERT_NEAR(got, want,
+                    (top_k + 2) * kU * size + rounding * std::fabs(want) * 1.001 + 0x1p-25);
+        if (t == 5) {
+          ASSERT_EQ(got, 0);
+          ASSERT_FALSE(std::signbit(got));
+        }
+      }
+    }
+  }
+}
+
+// A slot without a row adds exactly nothing, even where its weight is not a number.
+TEST_P(OpsTest, CombineDoesNotTouchTheWeightOfASlotWithoutARow) {
+  std::vector<float> y = {1, 2}, weights = {NAN, 0.5f}, out(2, NAN);
+  const int32_t slot_row[] = {-1, 0};
+  ASSERT_TRUE(ops_.combine(view(y, 1, 2), slot_row, weights.data(), 2, view(out, 1, 2), {}));
+  EXPECT_EQ(out, (std::vector<float>{0.5f, 1}));
+}
+
+// ---- convert and add ----
+
+TEST_P(OpsTest, ConvertGoesBetweenAllFloatsAndPadsWithZeros) {
+  const int64_t rows = 5, cols = 19, padded = 24, stride = 32;
+  std::vector<float> x = normal(rows * cols, 100);
+  for (DType from_type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (DType to_type : {DType::kF32, DType::kBF16, DType::kF16}) {
+      std::vector<uint16_t> halves(rows * cols);
+      for (size_t i = 0; i < x.size(); ++i) {
+        halves[i] = from_type == DType::kBF16 ? float_to_bf16(x[i]) : float_to_f16(x[i]);
+      }
+      const Matrix from{from_type == DType::kF32 ? static_cast<void*>(x.data()) : halves.data(),
+                        from_type, rows, cols, cols};
+      std::vector<uint32_t> words(rows * stride, 0x7fc17fc1u);
+      const Matrix to{words.data(), to_type, rows, padded, stride};
+      ASSERT_TRUE(ops_.convert(from, to, {}));
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < padded; ++c) {
+          const int64_t i = r * cols + c;
+          float want = c >= cols                   ? 0
+                       : from_type == DType::kF32  ? x[i]
+                       : from_type == DType::kBF16 ? bf16_to_float(halves[i])
+                                                   : f16_to_float(halves[i]);
+          float got = 0;
+          const auto* short_row = static_cast<const uint16_t*>(to.data) + r * stride + c;
+          if (to_type == DType::kF32) {
+            got = static_cast<const float*>(to.data)[r * stride + c];
+          } else if (to_type == DType::kBF16) {
+            want = bf16_to_float(float_to_bf16(want));
+            got = bf16_to_float(*short_row);
+          } else {
+            want = f16_to_float(float_to_f16(want));
+            got = f16_to_float(*short_row);
+          }
+          ASSERT_EQ(got, want) << name(from_type) << " to " << name(to_type);
+        }
+        if (to_type == DType::kF32) {
+          EXPECT_EQ(words[r * stride + padded], 0x7fc17fc1u)
+              << "past the columns nothing is written";
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpsTest, AddAddsInPlace) {
+  std::vector<float> x = normal(11 * 23), y = normal(11 * 23), want = x;
+  for (size_t i = 0; i < x.size(); ++i) want[i] += y[i];
+  ASSERT_TRUE(ops_.add(view(x, 11, 23), view(y, 11, 23), {}));
+  EXPECT_EQ(x, want);
+}
+
+// ---- around the layers of a model ----
+
+TEST_P(OpsTest, EmbedCopiesTheRowsOfItsIds) {
+  const int64_t vocab = 7, cols = 12;
+  const std::vector<float> values = normal(vocab * cols);
+  const std::vector<int32_t> ids = {6, 0, 3, 3};
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    std::vector<uint16_t> halves;
+    for (float value : values)
+      halves.push_back(dtype == DType::kBF16 ? float_to_bf16(value) : float_to_f16(value));
+    const TensorView table{dtype == DType::kF32 ? reinterpret_cast<const std::byte*>(values.data())
+                                                : reinterpret_cast<const std::byte*>(halves.data()),
+                           dtype,
+                           {vocab, cols}};
+    std::vector<float> out(4 * cols, NAN);
+    ASSERT_TRUE(ops_.embed(table, ids, view(out, 4, cols), {}));
+    for (int64_t t = 0; t < 4; ++t) {
+      for (int64_t c = 0; c < cols; ++c) {
+        const int64_t i = ids[t] * cols + c;
+        const float want = dtype == DType::kF32    ? values[i]
+                           : dtype == DType::kBF16 ? bf16_to_float(halves[i])
+                                                   : f16_to_float(halves[i]);
+        EXPECT_EQ(out[t * cols + c], want);
+      }
+    }
+  }
+}
+
+TEST_P(OpsTest, EmbedRefusesTablesThatAreNoFloats) {
+  const std::vector<int64_t> table(4);
+  std::vector<float> out(2);
+  const Status done =
+      ops_.embed({reinterpret_cast<const std::byte*>(table.data()), DType::kI64, {2, 2}},
+                 std::vector<int32_t>{1}, view(out, 1, 2), {});
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().kind, ErrorKind::kUnsupported);
+}
+
+TEST_P(OpsTest, RmsNormDividesEachRunByItsRootMeanSquare) {
+  const int64_t rows = 6;
+  for (auto [cols, size] : {std::pair{48, 48}, {48, 16}, {33, 11}, {8, 1}}) {
+    std::vector<float> x = normal(rows * cols, 3), weight = normal(size), out(rows * cols, NAN);
+    for (int64_t c = 0; c < cols; ++c) x[2 * cols + c] = 0;
+    const float epsilon = 1e-6f;
+    ASSERT_TRUE(ops_.rms_norm(view(x, rows, cols), weight.data(), size, epsilon,
+                              view(out, rows, cols), {}));
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        double squares = 0;
+        const int64_t begin = r * cols + c / size * size;
+        for (int64_t i = begin; i < begin + size; ++i) squares += double{x[i]} * x[i];
+        const double want =
+            x[r * cols + c] / std::sqrt(squares / size + epsilon) * weight[c % size];
+        ASSERT_NEAR(out[r * cols + c], want, 8 * kU * std::fabs(want));
+      }
+    }
+    std::vector<float> in_place = x;
+    ASSERT_TRUE(ops_.rms_norm(view(in_place, rows, cols), weight.data(), size, epsilon,
+                              view(in_place, rows, cols), {}));
+    EXPECT_EQ(in_place, out) << "input and output may be the same";
+  }
+}
+
+TEST_P(OpsTest, RotateTurnsPairsByTheirPosition) {
+  const int64_t head_dim = 16, heads = 3, cols = head_dim * heads;
+  std::vector<float> frequencies(head_dim / 2);
+  for (int64_t i = 0; i < head_dim / 2; ++i) {
+    frequencies[i] = static_cast<float>(std::pow(1e6, -2.0 * static_cast<double>(i) / head_dim));
+  }
+  const std::vector<int64_t> positions = {0, 1, 2, 77, 4095, 131071};
+  const auto rows = static_cast<int64_t>(positions.size());
+  const std::vector<float> x = normal(rows * cols);
+  std::vector<float> got = x;
+  ASSERT_TRUE(ops_.rotate(view(got, rows, cols), head_dim, frequencies.data(), positions, {}));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      const int64_t i = c % head_dim, half = head_dim / 2,
+                    first = r * cols + c / head_dim * head_dim;
+      // The angle is rounded to f32, as in the models' training; sine and cosine are not.
+      const float angle = static_cast<float>(positions[r]) * frequencies[i % half];
+      const double a = x[first + i % half], b = x[first + i % half + half];
+      const double cosine = std::cos(double{angle}), sine = std::sin(double{angle});
+      const double want = i < half ? a * cosine - b * sine : b * cosine + a * sine;
+      ASSERT_NEAR(got[r * cols + c], want, 6 * kU * (std::fabs(a) + std::fabs(b)))
+          << "position " << positions[r] << " column " << c;
+    }
+  }
+  EXPECT_TRUE(std::equal(x.begin(), x.begin() + cols, got.begin())) << "position 0 turns nothing";
+}
+
+// ---- attention ----
+
+struct Sequence {
+  int64_t position, num_tokens;
+};
+
+/// Runs a batch of sequences and compares each head with a softmax written out in double.
+void check_attention(Ops& ops, std::mt19937& random, const AttentionShape& shape,
+                     const std::vector<Sequence>& sequences, float size = 1) {
+  std::normal_distribution<float> normal;
+  auto fill = [&](std::vector<float>& values, float scale) {
+    for (float& value : values) value = normal(random) * scale;
+  };
+  const int64_t row = shape.num_kv_heads * shape.head_dim, cols = shape.num_heads * shape.head_dim;
+  int64_t tokens = 0;
+  for (const Sequence& sequence : sequences) tokens += sequence.num_tokens;
+  std::vector<float> q(tokens * cols), k(tokens * row), v(tokens * row), out(tokens * cols, NAN);
+  fill(q, size), fill(k, 1), fill(v, 1);
+  std::vector<std::vector<float>> keys, values;
+  std::vector<Span> spans;
+  int64_t first = 0;
+  for (const Sequence& sequence : sequences) {
+    const int64_t capacity = sequence.position + sequence.num_tokens + 3;
+    fill(keys.emplace_back(capacity * row), 1);
+    fill(values.emplace_back(capacity * row), 1);
+    // What lies past the last token must not be read.
+    std::fill(keys.back().end() - 3 * row, keys.back().end(), NAN);
+    std::fill(values.back().end() - 3 * row, values.back().end(), NAN);
+    spans.push_back(
+        {first, sequence.num_tokens, sequence.position, keys.back().data(), values.back().data()});
+    first += sequence.num_tokens;
+  }
+  ASSERT_TRUE(ops.attend(view(q, tokens, cols), view(k, tokens, row), view(v, tokens, row), spans,
+                         shape, view(out, tokens, cols), {}));
+  for (size_t s = 0; s < spans.size(); ++s) {
+    for (int64_t t = 0; t < spans[s].num_tokens; ++t) {
+      const int64_t token = spans[s].first_token + t, position = spans[s].position + t;
+      for (int64_t c = 0; c < row; ++c) {
+        ASSERT_EQ(keys[s][position * row + c], k[token * row + c])
+            << "the cache takes the new keys";
+        ASSERT_EQ(values[s][position * row + c], v[token * row + c]);
+      }
+      for (int64_t head = 0; head < shape.num_heads; ++head) {
+        const int64_t kv = head / (shape.num_heads / shape.num_kv_heads) * shape.head_dim;
+        const float* query = &q[token * cols + head * shape.head_dim];
+        std::vector<double> scores(position + 1);
+        double largest = -INFINITY, doubt = 0;
+        for (int64_t i = 0; i <= position; ++i) {
+          double magnitude = 0;
+          for (int64_t d = 0; d < shape.head_dim; ++d) {
+            const double product = double{query[d]} * keys[s][i * row + kv + d];
+            scores[i] += product * shape.scale;
+            magnitude += std::fabs(product * shape.scale);
+          }
+          largest = std::max(largest, scores[i]);
+          doubt = std::max(doubt, static_cast<double>(shape.head_dim + 4) * kU * magnitude);
+        }
+        double sum = 0;
+        for (double& score : scores) sum += score = std::exp(score - largest);
+        for (int64_t d = 0; d < shape.head_dim; ++d) {
+          double want = 0, magnitude = 0;
+          for (int64_t i = 0; i <= position; ++i) {
+            const double term = scores[i] / sum * values[s][i * row + kv + d];
+            want += term;
+            magnitude += std::fabs(term);
+          }
+          // Each weight is off by a factor of exp(doubt) above and below the line, and the sums
+          // round.
+          const double bound =
+              (4 * doubt + static_cast<double>(position + 40) * kU * 2) * magnitude;
+          ASSERT_NEAR(out[token * cols + head * shape.head_dim + d], want, bound)
+              << "sequence " << s << " position " << position << " head " << head;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpsTest, AttendIsCausal) {
+  check_attention(ops_, random_, {2, 2, 8, 0.35f}, {{0, 9}});
+}
+
+TEST_P(OpsTest, AttendSharesKeysBetweenGroupedHeads) {
+  check_attention(ops_, random_, {8, 2, 16, 0.25f}, {{0, 5}});
+  check_attention(ops_, random_, {6, 1, 20, 0.22f}, {{3, 2}});
+}
+
+TEST_P(OpsTest, AttendContinuesFromTheCache) {
+  check_attention(ops_, random_, {4, 2, 16, 0.25f}, {{37, 1}});
+  check_attention(ops_, random_, {4, 2, 16, 0.25f}, {{20, 6}});
+}
+
+TEST_P(OpsTest, AttendKeepsTheSequencesOfABatchApart) {
+  check_attention(ops_, random_, {4, 2, 16, 0.25f}, {{0, 3}, {50, 1}, {0, 1}, {7, 4}});
+}
+
+// Keys are taken in blocks of 64: just at, before and after the edges, and several of them.
+TEST_P(OpsTest, AttendOverALongContextIsTheSameSoftmax) {
+  for (int64_t position : {62, 63, 64, 127, 128, 300}) {
+    check_attention(ops_, random_, {2, 1, 16, 0.25f}, {{position, 2}});
+  }
+  // Large scores: the maximum moves from block to block.
+  check_attention(ops_, random_, {2, 1, 16, 0.25f}, {{250, 3}}, 12);
+  check_attention(ops_, random_, {2, 2, 13, 0.3f}, {{0, 130}});
+}
+
+TEST_P(OpsTest, AttendOfASingleTokenIsItsValue) {
+  std::vector<float> q = normal(8), k = normal(8), v = normal(8), out(8), keys(8), values(8);
+  const Span spans[] = {{0, 1, 0, keys.data(), values.data()}};
+  ASSERT_TRUE(ops_.attend(view(q, 1, 8), view(k, 1, 8), view(v, 1, 8), spans, {1, 1, 8, 0.35f},
+                          view(out, 1, 8), {}));
+  EXPECT_EQ(out, v);
+}
+
+TEST_P(OpsTest, OfNoRowsDoNothing) {
+  const Matrix none{nullptr, DType::kF32, 0, 8, 8};
+  EXPECT_TRUE(ops_.convert(none, none, {}));
+  EXPECT_TRUE(ops_.quantize(none, kInt8DynamicTokenSym, none, nullptr, {}));
+  EXPECT_TRUE(ops_.route(none, {}, 2, nullptr, nullptr, {}));
+  EXPECT_TRUE(ops_.activate(Activation::kSilu, 4, none, none, {}));
+  EXPECT_TRUE(ops_.combine(none, nullptr, nullptr, 2, none, {}));
+  EXPECT_TRUE(ops_.add(none, none, {}));
+  EXPECT_TRUE(ops_.rms_norm(none, nullptr, 8, 1e-6f, none, {}));
+  EXPECT_TRUE(ops_.attend(none, none, none, {}, {2, 1, 4, 0.5f}, none, {}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, OpsTest, ::testing::Values(1, 3), [](const auto& param) {
+  return "threads_" + std::to_string(param.param);
+});
+
+// ---- the device ----
+
+TEST(CpuDevice, GivesZeroedMemoryThatHostCodeMayUse) {
+  const auto device = *open_device("cpu", 1);
+  EXPECT_EQ(device->name(), "cpu");
+  EXPECT_EQ(device->platform(), Platform::kCpu);
+  EXPECT_EQ(device->activation_dtype(), DType::kF32);
+  EXPECT_TRUE(device->host_visible());
+  auto buffer = device->allocate(10000);
+  ASSERT_TRUE(buffer);
+  EXPECT_EQ(buffer->bytes(), 10000u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->data()) % 64, 0u);
+  EXPECT_TRUE(
+      std::all_of(buffer->as<char>(), buffer->as<char>() + 10000, [](char c) { return c == 0; }));
+  const char text[] = "there and back";
+  char back[sizeof text] = {};
+  ASSERT_TRUE(device->upload(buffer->data(), text, sizeof text));
+  ASSERT_TRUE(device->download(back, buffer->data(), sizeof text));
+  EXPECT_STREQ(back, text);
+  EXPECT_TRUE(device->synchronize());
+}
+
+TEST(CpuDevice, OfNoBytesIsNothing) {
+  const auto device = *open_device("cpu", 1);
+  auto buffer = device->allocate(0);
+  ASSERT_TRUE(buffer);
+  EXPECT_EQ(buffer->bytes(), 0u);
+  EXPECT_TRUE(device->upload(nullptr, nullptr, 0));
+}
+
+TEST(CpuDevice, RefusesMemoryThatCannotBeThere) {
+  const auto device = *open_device("cpu", 1);
+  const auto buffer = device->allocate(size_t{1} << 62);
+  ASSERT_FALSE(buffer);
+  EXPECT_EQ(buffer.error().kind, ErrorKind::kOutOfMemory);
+  EXPECT_NE(buffer.error().need.find("4611686018427387904"), std::string::npos);
+}
+
+TEST(OpenDevice, OfAnUnknownNameIsAnErrorThatNamesTheKnownOnes) {
+  for (const char* unknown : {"", "gpu", "cuda:0", "CPU"}) {
+    const auto device = open_device(unknown);
+    ASSERT_FALSE(device) << unknown;
+    EXPECT_EQ(device.error().kind, ErrorKind::kUnsupported);
+    EXPECT_NE(device.error().need.find("cpu"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace moracle

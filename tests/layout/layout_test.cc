@@ -1,0 +1,275 @@
+// Every layout, for every format that it holds and every awkward shape: nothing is lost, nothing
+// overlaps, nothing depends on what the memory held before.
+#include "layout/layout.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "layout/panel16.h"
+#include "layout/sections.h"
+#include "moe/conformance.h"
+#include "quant/codec.h"
+
+namespace moracle {
+namespace {
+
+struct Case {
+  const Layout* layout;
+  MatrixShape shape;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.layout->name << " " << name(c.shape.key.dtype) << " [" << c.shape.n << ", " << c.shape.k
+       << "]";
+}
+
+/// `width` bits from bit `at`, lowest first, which never straddle a byte unless they fill bytes.
+uint64_t bits_at(const std::byte* bytes, int64_t at, int width) {
+  if (width == 4) return static_cast<uint64_t>(bytes[at / 8] >> (at % 8)) & 15;
+  EXPECT_EQ(at % width, 0);
+  uint64_t value = 0;
+  std::memcpy(&value, bytes + at / 8, width / 8);
+  return value;
+}
+
+/// D20: one row, one column, odd, just below and above a panel, neither divisible by anything.
+std::vector<std::pair<int64_t, int64_t>> sizes() {
+  return {{1, 1},  {1, 2},   {2, 1},   {1, 33},  {33, 1},  {15, 17}, {16, 16}, {17, 15},
+          {16, 3}, {31, 64}, {32, 65}, {48, 96}, {5, 129}, {100, 7}, {64, 128}};
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const Layout* layout : layouts()) {
+    for (DType dtype : layout->holds) {
+      for (auto [n, k] : sizes()) {
+        QuantKey key{dtype};
+        if (!key.quantized()) {
+          all.push_back({layout, {n, k, key, false, n % 2 == 0}});
+          continue;
+        }
+        for (int64_t group : {GroupShape::kAll, int64_t{32}, int64_t{6}}) {
+          key.group = per_group(group);
+          all.push_back({layout, {n, k, key, false, n % 2 == 0}});
+        }
+      }
+    }
+  }
+  // What only the canonical layout keeps: zero points and columns in another order.
+  for (auto [n, k] : sizes()) {
+    for (DType dtype : {DType::kI4, DType::kI8}) {
+      QuantKey key{dtype, per_group(32), false, false};
+      all.push_back({&kCanonicalLayout, {n, k, key, true, true}});
+      all.push_back({&kCanonicalLayout, {n, k, key, false, false}});
+      key.symmetric = true;
+      all.push_back({&kCanonicalLayout, {n, k, key, true, false}});
+    }
+  }
+  return all;
+}
+
+CanonicalMatrix matrix_for(const MatrixShape& shape) {
+  CanonicalMatrix m =
+      conformance::random_matrix(shape, static_cast<uint64_t>(shape.n * 1000 + shape.k));
+  for (int64_t c = 0; shape.group_index && c < shape.k; ++c) {
+    m.group_index.push_back(static_cast<int32_t>((c * 7 + 3) % m.scale_cols()));
+  }
+  return m;
+}
+
+std::vector<std::byte> packed(const Case& c, const CanonicalMatrix& m, std::byte before) {
+  std::vector<std::byte> bytes(c.layout->sections(c.shape).bytes, before);
+  c.layout->pack(m, bytes.data());
+  return bytes;
+}
+
+template <class Check>
+void for_each_case(Check check) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    check(c);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(Layouts, AreNamedAndEachHoldsSomething) {
+  std::vector<std::string_view> names;
+  for (const Layout* layout : layouts()) {
+    EXPECT_FALSE(layout->name.empty());
+    EXPECT_FALSE(layout->summary.empty());
+    EXPECT_FALSE(layout->holds.empty());
+    for (std::string_view other : names) EXPECT_NE(other, layout->name);
+    names.push_back(layout->name);
+  }
+  EXPECT_GE(names.size(), 2u);
+}
+
+TEST(Layouts, SectionsFollowOneAnotherOnAlignedAddresses) {
+  for_each_case([](const Case& c) {
+    const Sections s = c.layout->sections(c.shape);
+    const size_t edges[] = {s.codes, s.scales, s.zero_points, s.group_index, s.bias, s.bytes};
+    EXPECT_EQ(s.codes, 0u);
+    for (size_t i = 0; i < std::size(edges); ++i) {
+      EXPECT_EQ(edges[i] % kSectionAlignment, 0u) << i;
+      EXPECT_LE(edges[i == 0 ? 0 : i - 1], edges[i]) << i;
+    }
+    EXPECT_GE(static_cast<int64_t>(s.scales) * 8, c.shape.n * c.shape.k * bits(c.shape.key.dtype));
+    EXPECT_EQ(s.scales == s.zero_points, !c.shape.key.quantized());
+    EXPECT_EQ(s.zero_points == s.group_index, c.shape.key.symmetric);
+    EXPECT_EQ(s.group_index == s.bias, !c.shape.group_index);
+    EXPECT_EQ(s.bias == s.bytes, !c.shape.bias);
+  });
+}
+
+TEST(Layouts, GiveEveryCodeBitsOfItsOwnWithinTheCodes) {
+  for_each_case([](const Case& c) {
+    const int width = bits(c.shape.key.dtype);
+    const int64_t end = static_cast<int64_t>(c.layout->sections(c.shape).scales) * 8;
+    std::vector<bool> taken(end);
+    for (int64_t r = 0; r < c.shape.n; ++r) {
+      for (int64_t k = 0; k < c.shape.k; ++k) {
+        const int64_t at = c.layout->code_bit(c.shape, r, k);
+        ASSERT_GE(at, 0);
+        ASSERT_LE(at + width, end);
+        for (int bit = 0; bit < width; ++bit) {
+          ASSERT_FALSE(taken[at + bit]) << "row " << r << " column " << k;
+          taken[at + bit] = true;
+        }
+      }
+    }
+  });
+}
+
+TEST(Layouts, KeepEveryCodeWhereTheirIndexFunctionSays) {
+  for_each_case([](const Case& c) {
+    const CanonicalMatrix m = matrix_for(c.shape);
+    const std::vector<std::byte> bytes = packed(c, m, std::byte{0});
+    const int width = bits(c.shape.key.dtype);
+    const std::byte* codes = bytes.data() + c.layout->sections(c.shape).codes;
+    for (int64_t r = 0; r < m.n; ++r) {
+      for (int64_t k = 0; k < m.k; ++k) {
+        const uint64_t want = bits_at(m.codes.data() + r * m.row_bytes(), k * width, width);
+        ASSERT_EQ(bits_at(codes, c.layout->code_bit(c.shape, r, k), width), want)
+            << "row " << r << " column " << k;
+      }
+    }
+  });
+}
+
+// D38: padding is written, not inherited.
+TEST(Layouts, PackOverOldBytesAsOverZeros) {
+  for_each_case([](const Case& c) {
+    const CanonicalMatrix m = matrix_for(c.shape);
+    const std::vector<std::byte> clean = packed(c, m, std::byte{0});
+    ASSERT_EQ(packed(c, m, std::byte{0xff}), clean);
+    ASSERT_EQ(packed(c, m, std::byte{0x5a}), clean);
+  });
+}
+
+// Two experts lie at the distance of Sections::bytes: packing one must not reach into the next.
+TEST(Layouts, WriteNothingPastTheirEnd) {
+  for_each_case([](const Case& c) {
+    const CanonicalMatrix m = matrix_for(c.shape);
+    const size_t size = c.layout->sections(c.shape).bytes;
+    std::vector<std::byte> bytes(size + 256, std::byte{0xa5});
+    c.layout->pack(m, bytes.data());
+    for (size_t i = size; i < bytes.size(); ++i) ASSERT_EQ(bytes[i], std::byte{0xa5}) << i - size;
+  });
+}
+
+TEST(CanonicalLayout, KeepsScalesZeroPointsGroupIndexAndBiasAsTheyAre) {
+  for_each_case([](const Case& c) {
+    if (c.layout != &kCanonicalLayout) return;
+    const CanonicalMatrix m = matrix_for(c.shape);
+    const std::vector<std::byte> bytes = packed(c, m, std::byte{0xff});
+    const Sections s = c.layout->sections(c.shape);
+    const auto same = [&](size_t at, const auto& part) {
+      return part.empty() ||
+             std::memcmp(bytes.data() + at, part.data(), part.size() * sizeof part[0]) == 0;
+    };
+    EXPECT_TRUE(same(s.codes, m.codes));
+    EXPECT_TRUE(same(s.scales, m.scales));
+    EXPECT_TRUE(same(s.zero_points, m.zero_points));
+    EXPECT_TRUE(same(s.group_index, m.group_index));
+    EXPECT_TRUE(same(s.bias, m.bias));
+    EXPECT_EQ(c.layout->read_cols(c.shape), c.shape.k);
+  });
+}
+
+TEST(Panel16Layout, KeepsScalesAndBiasBesideTheirPanelAndPadsWithZeros) {
+  for_each_case([](const Case& c) {
+    if (c.layout != &kPanel16Layout) return;
+    const CanonicalMatrix m = matrix_for(c.shape);
+    const std::vector<std::byte> bytes = packed(c, m, std::byte{0xff});
+    const Sections s = c.layout->sections(c.shape);
+    const int64_t groups = m.scales.empty() ? 0 : m.scale_cols();
+    const auto float_at = [&](size_t section, int64_t i) {
+      float value;
+      std::memcpy(&value, bytes.data() + section + i * sizeof value, sizeof value);
+      return value;
+    };
+    const int64_t rows = (m.n + 15) / 16 * 16;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t g = 0; g < groups; ++g) {
+        ASSERT_EQ(float_at(s.scales, (r / 16 * groups + g) * 16 + r % 16),
+                  r < m.n ? m.scales[r * groups + g] : 0.0f);
+      }
+      if (c.shape.bias) {
+        ASSERT_EQ(float_at(s.bias, r), r < m.n ? m.bias[r] : 0.0f);
+      }
+    }
+  });
+}
+
+TEST(Panel16Layout, ReadsIntegerColumnsInPairs) {
+  for (auto [n, k] : sizes()) {
+    for (DType dtype : {DType::kI4, DType::kI8}) {
+      const MatrixShape shape{n, k, QuantKey{dtype, kPerRow}};
+      EXPECT_EQ(kPanel16Layout.read_cols(shape), k + k % 2);
+      // The padded codes are zero: what the activations hold there does not matter either.
+      const CanonicalMatrix m = matrix_for(shape);
+      const std::vector<std::byte> bytes = packed({&kPanel16Layout, shape}, m, std::byte{0xff});
+      int64_t set = 0, all = 0;
+      for (int64_t r = 0; r < n; ++r) {
+        double row[256];
+        decode_row(m, r, row);
+        for (int64_t c = 0; c < k; ++c) set += row[c] != 0;
+      }
+      const auto panels =
+          static_cast<int64_t>(kPanel16Layout.sections(shape).scales) * 8 / bits(dtype);
+      for (int64_t i = 0; i < panels; ++i)
+        all += bits_at(bytes.data(), i * bits(dtype), bits(dtype)) != 0;
+      EXPECT_EQ(all, set) << n << " x " << k;
+    }
+    for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      EXPECT_EQ(kPanel16Layout.read_cols({n, k, QuantKey{dtype}}), k);
+    }
+  }
+}
+
+// D12, D17: packing is a function of the matrix alone.
+TEST(Layouts, GiveTheSameBytesForTheSameMatrix) {
+  for_each_case([](const Case& c) {
+    ASSERT_EQ(packed(c, matrix_for(c.shape), std::byte{1}),
+              packed(c, matrix_for(c.shape), std::byte{2}));
+  });
+}
+
+// D40: a matrix of 2^32 bits and more. Only the index function is asked.
+TEST(Layouts, IndexBeyondThirtyTwoBits) {
+  for (const Layout* layout : layouts()) {
+    for (DType dtype : layout->holds) {
+      const MatrixShape shape{int64_t{1} << 18, int64_t{1} << 16, QuantKey{dtype, kPerRow}};
+      const int64_t width = bits(dtype), elements = shape.n * shape.k;
+      EXPECT_EQ(layout->code_bit(shape, shape.n - 1, shape.k - 1), (elements - 1) * width)
+          << layout->name << " " << name(dtype);
+      EXPECT_EQ(layout->sections(shape).scales, static_cast<size_t>(elements / 8 * width));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moracle

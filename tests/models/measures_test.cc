@@ -1,0 +1,160 @@
+// Whole models against what transformers computed from the same tensors (reference.json and
+// reference.safetensors in each folder): token ids, last-position logits, greedy continuations,
+// perplexity. The model in the box always; the full checkpoints where they stand beside the clone.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "checkpoint/safetensors.h"
+#include "moracle/moracle.h"
+#include "nlohmann/json.hpp"
+
+namespace moracle {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct Subject {
+  std::string folder;
+  std::string backend;
+};
+void PrintTo(const Subject& s, std::ostream* out) { *out << s.folder << " on " << s.backend; }
+
+std::vector<Subject> subjects() {
+  std::vector<Subject> all;
+  for (const char* root : {MORACLE_MODELS_DIR, MORACLE_CHECKPOINTS_DIR}) {
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(root, none)) {
+      if (!fs::exists(entry.path() / "reference.json")) continue;
+      for (const Backend& backend : backends()) {
+        if (backend.make != nullptr) all.push_back({entry.path().string(), std::string(backend.name)});
+      }
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const Subject& a, const Subject& b) {
+    return std::tie(a.folder, a.backend) < std::tie(b.folder, b.backend);
+  });
+  return all;
+}
+
+// The formats that this version promises: these may not be skipped.
+bool is_promised(const std::string& folder) {
+  const std::string name = fs::path(folder).filename().string();
+  return name == "qwen3moe-bf16" || name == "qwen3moe-ct-w8a8-int8" || name.starts_with("qwen3moe-gptq");
+}
+
+class Measures : public ::testing::TestWithParam<Subject> {
+ protected:
+  void SetUp() override {
+    const auto& [folder, backend] = GetParam();
+    auto checkpoint = Checkpoint::open(folder);
+    if (!checkpoint && !is_promised(folder)) GTEST_SKIP() << checkpoint.error().to_string();
+    ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+    auto model = Model::load(*checkpoint, {.backend = backend, .threads = 2});
+    // A named backend may refuse a scheme; the reference serves everything that is promised.
+    const bool may_refuse = backend != "reference" || !is_promised(folder);
+    if (!model && model.error().kind == ErrorKind::kUnsupported && may_refuse) {
+      GTEST_SKIP() << model.error().to_string();
+    }
+    ASSERT_TRUE(model) << model.error().to_string();
+    model_ = std::make_unique<Model>(*std::move(model));
+    auto tokenizer = Tokenizer::open(folder);
+    ASSERT_TRUE(tokenizer) << tokenizer.error().to_string();
+    tokenizer_ = std::make_unique<Tokenizer>(*std::move(tokenizer));
+    reference_ = json::parse(std::ifstream(folder + "/reference.json"));
+    // Where activations are quantized, the reference that quantizes them too is the one to meet, and
+    // rounding flips make it a looser one.
+    quantizes_ = reference_.contains("act");
+    expected_ = quantizes_ ? reference_["act"] : reference_;
+  }
+
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  json reference_, expected_;
+  bool quantizes_ = false;
+};
+
+TEST_P(Measures, TokenIdsAreThoseOfTheReference) {
+  for (size_t i = 0; i < reference_["prompts"].size(); ++i) {
+    auto ids = tokenizer_->encode(reference_["prompts"][i].get<std::string>());
+    ASSERT_TRUE(ids) << ids.error().to_string();
+    EXPECT_EQ(*ids, reference_["prompt_ids"][i].get<std::vector<int32_t>>());
+  }
+}
+
+TEST_P(Measures, GreedyContinuationsAreThoseOfTheReferenceWhereItsMarginIsClear) {
+  const double clear = quantizes_ ? 0.05 : 0.01;
+  for (size_t i = 0; i < reference_["prompts"].size(); ++i) {
+    const auto prompt = reference_["prompt_ids"][i].get<std::vector<int32_t>>();
+    const auto want = expected_["greedy"][i].get<std::vector<int32_t>>();
+    const auto margin = expected_["greedy_margin"][i].get<std::vector<double>>();
+    auto got = generate(*model_, prompt, {.max_tokens = static_cast<int64_t>(want.size())});
+    ASSERT_TRUE(got) << got.error().to_string();
+    ASSERT_EQ(got->ids.size(), want.size());
+    for (size_t t = 0; t < want.size(); ++t) {
+      if (got->ids[t] == want[t]) continue;
+      EXPECT_LT(margin[t], clear) << "prompt " << i << ", step " << t;
+      RecordProperty("prompt_" + std::to_string(i), "differs from step " + std::to_string(t));
+      break;  // what follows continues another text
+    }
+  }
+}
+
+TEST_P(Measures, LastPositionLogitsAreThoseOfTheReference) {
+  auto file = SafetensorsFile::open(GetParam().folder + "/reference.safetensors");
+  ASSERT_TRUE(file) << file.error().to_string();
+  const TensorView& want = file->tensors().at(quantizes_ ? "act.logits" : "logits");
+  for (size_t i = 0; i < reference_["prompts"].size(); ++i) {
+    const auto prompt = reference_["prompt_ids"][i].get<std::vector<int32_t>>();
+    auto cache = model_->make_cache(static_cast<int64_t>(prompt.size()));
+    ASSERT_TRUE(cache);
+    const Model::Step step{prompt, &*cache};
+    ASSERT_TRUE(model_->forward({&step, 1}));
+    auto logits = model_->logits(static_cast<int64_t>(prompt.size()) - 1, 1);
+    ASSERT_TRUE(logits);
+    double difference = 0, size = 0;
+    const float* row = want.as<float>() + i * logits->size();
+    for (size_t v = 0; v < logits->size(); ++v) {
+      difference += std::pow((*logits)[v] - row[v], 2);
+      size += std::pow(row[v], 2);
+    }
+    EXPECT_LT(std::sqrt(difference / size), quantizes_ ? 3e-2 : 1e-3) << "prompt " << i;
+    RecordProperty("prompt_" + std::to_string(i), std::to_string(std::sqrt(difference / size)));
+  }
+}
+
+TEST_P(Measures, PerplexityIsThatOfTheReference) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  if (GetParam().backend == "reference") GTEST_SKIP() << "double precision under a sanitizer takes minutes";
+#endif
+  std::ifstream file(MORACLE_MODELS_DIR "/valid.txt", std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  auto ids = tokenizer_->encode(text);
+  ASSERT_TRUE(ids) << ids.error().to_string();
+  ASSERT_GE(ids->size(), 8192u);
+  ids->resize(8192);
+  auto result = perplexity(*model_, *ids, 512);
+  ASSERT_TRUE(result) << result.error().to_string();
+  EXPECT_EQ(result->scored_tokens, reference_["scored_tokens"].get<int64_t>());
+  const double want = expected_["ppl"].get<double>();
+  EXPECT_NEAR(result->perplexity / want, 1.0, quantizes_ ? 3e-3 : 1e-3);
+  RecordProperty("perplexity", std::to_string(result->perplexity) + " against " + std::to_string(want));
+}
+
+std::string test_name(const ::testing::TestParamInfo<Subject>& info) {
+  std::string name = fs::path(info.param.folder).parent_path().filename().string() + "_" +
+                     fs::path(info.param.folder).filename().string() + "_on_" + info.param.backend;
+  for (char& c : name) {
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Measures, ::testing::ValuesIn(subjects()), test_name);
+
+}  // namespace
+}  // namespace moracle

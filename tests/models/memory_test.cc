@@ -1,0 +1,133 @@
+// What loading costs: the packed weights, one expert, and little else. The file is much larger than
+// the bound on what may be over, so holding on to the source, or to a second copy, fails.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/text.h"
+#include "checkpoint/safetensors_writer.h"
+#include "moracle/moracle.h"
+
+namespace moracle {
+namespace {
+
+constexpr int64_t kHidden = 1024, kIntermediate = 512, kExperts = 32, kLayers = 3, kVocabulary = 512;
+constexpr int64_t kHeads = 4, kHeadDim = 64;
+
+// A line of /proc/self/status in bytes: VmHWM is the peak, VmRSS what is held now.
+int64_t memory(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(key)) return std::stoll(line.substr(key.size() + 1)) * 1024;
+  }
+  return 0;
+}
+
+// Bytes that are valid in every dtype used here: small bf16 and f16 numbers, any code.
+void fill(std::span<std::byte> piece, size_t first) {
+  for (size_t i = 0; i < piece.size(); ++i) {
+    piece[i] = (first + i) % 2 == 0 ? static_cast<std::byte>((first + i) * 7) : std::byte{0x3c};
+  }
+}
+void fill_zeros(std::span<std::byte> piece, size_t) { std::memset(piece.data(), 0, piece.size()); }
+void fill_middle(std::span<std::byte> piece, size_t) { std::memset(piece.data(), 0x77, piece.size()); }
+
+struct Linear {
+  std::string module;
+  int64_t n, k;
+};
+
+std::vector<Linear> linears() {
+  std::vector<Linear> all;
+  for (int64_t l = 0; l < kLayers; ++l) {
+    const std::string layer = str("model.layers.", l, "."), attention = layer + "self_attn.";
+    for (const char* p : {"q", "k", "v"}) all.push_back({attention + p + "_proj", kHeads * kHeadDim, kHidden});
+    all.push_back({attention + "o_proj", kHidden, kHeads * kHeadDim});
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const std::string expert = str(layer, "mlp.experts.", e, ".");
+      all.push_back({expert + "gate_proj", kIntermediate, kHidden});
+      all.push_back({expert + "up_proj", kIntermediate, kHidden});
+      all.push_back({expert + "down_proj", kHidden, kIntermediate});
+    }
+  }
+  return all;
+}
+
+using testing::TensorStream;
+
+std::vector<TensorStream> tensors(bool gptq) {
+  std::vector<TensorStream> all;
+  auto add = [&](std::string name, DType dtype, std::vector<int64_t> shape, auto how) {
+    all.push_back({std::move(name), dtype, std::move(shape), how});
+  };
+  for (const Linear& linear : linears()) {
+    if (!gptq) {
+      add(linear.module + ".weight", DType::kBF16, {linear.n, linear.k}, fill);
+      continue;
+    }
+    add(linear.module + ".qweight", DType::kI32, {linear.k / 8, linear.n}, fill);
+    add(linear.module + ".qzeros", DType::kI32, {1, linear.n / 8}, fill_middle);
+    add(linear.module + ".scales", DType::kF16, {1, linear.n}, fill);
+    add(linear.module + ".g_idx", DType::kI32, {linear.k}, fill_zeros);
+  }
+  for (int64_t l = 0; l < kLayers; ++l) {
+    const std::string layer = str("model.layers.", l, ".");
+    add(layer + "mlp.gate.weight", DType::kBF16, {kExperts, kHidden}, fill);
+    for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) {
+      add(layer + norm + ".weight", DType::kBF16, {kHidden}, fill);
+    }
+    for (const char* norm : {"q_norm", "k_norm"}) {
+      add(layer + "self_attn." + norm + ".weight", DType::kBF16, {kHeadDim}, fill);
+    }
+  }
+  add("model.norm.weight", DType::kBF16, {kHidden}, fill);
+  add("model.embed_tokens.weight", DType::kBF16, {kVocabulary, kHidden}, fill);
+  add("lm_head.weight", DType::kBF16, {kVocabulary, kHidden}, fill);
+  return all;
+}
+
+class LoadingMemory : public ::testing::TestWithParam<bool> {};
+
+TEST_P(LoadingMemory, IsThePackedSizeAndOneExpertAndATenth) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's own memory hides what is measured";
+#endif
+  const bool gptq = GetParam();
+  const std::string folder = ::testing::TempDir() + "moracle_memory_" + std::to_string(::getpid());
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/config.json")
+      << str(R"({"architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": )", kLayers,
+             R"(, "hidden_size": )", kHidden, R"(, "moe_intermediate_size": )", kIntermediate,
+             R"(, "num_experts": )", kExperts, R"(, "num_experts_per_tok": 2, "num_attention_heads": )", kHeads,
+             R"(, "head_dim": )", kHeadDim, R"(, "vocab_size": )", kVocabulary,
+             gptq ? R"(, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": -1})" : "", "}");
+  const Status written = testing::write_safetensors(folder + "/model.safetensors", tensors(gptq));
+  ASSERT_TRUE(written) << written.error().to_string();
+
+  const int64_t before = memory("VmRSS:");
+  std::ofstream("/proc/self/clear_refs") << 5;  // the peak counts from here
+  auto checkpoint = Checkpoint::open(folder);
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  auto model = Model::load(*checkpoint, {.threads = 2, .max_num_tokens = 1});
+  const int64_t peak = memory("VmHWM:") - before;
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(model) << model.error().to_string();
+
+  const int64_t packed = model->weight_bytes();
+  const int64_t expert = packed / (kLayers * kExperts);
+  EXPECT_LE(peak, (packed + expert) * 11 / 10)
+      << "packed " << packed << ", one expert about " << expert << ", in the file " << checkpoint->total_bytes();
+  RecordProperty("peak_over_packed", std::to_string(static_cast<double>(peak) / static_cast<double>(packed)));
+  std::printf("peak %.1f MB, packed %.1f MB, file %.1f MB\n", peak / 1e6, packed / 1e6,
+              static_cast<double>(checkpoint->total_bytes()) / 1e6);
+}
+
+INSTANTIATE_TEST_SUITE_P(Producers, LoadingMemory, ::testing::Bool(),
+                         [](const auto& gptq) { return gptq.param ? "gptq" : "plain"; });
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,605 @@
+// FusedMoe and Linear as an engine author uses them: shapes, types, errors, who adds what, and what
+// does not change the result.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <new>
+#include <random>
+#include <vector>
+
+#include "base/scalar.h"
+#include "kernels/kernel_weights.h"
+#include "moe/carve.h"
+#include "moe/conformance.h"
+#include "moracle/moe.h"
+#include "quant/codec.h"
+
+// Every allocation of this program is counted; the tests look at the difference.
+namespace {
+std::atomic<int64_t> allocations{0};
+}
+void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+
+namespace moracle {
+namespace {
+
+using conformance::random_weights;
+using ::testing::HasSubstr;
+
+constexpr double kU = 0x1p-24;
+
+const Scheme kW8A8{kInt8StaticChannelSym, kInt8DynamicTokenSym};
+const Scheme kW8A16{kInt8StaticChannelSym, {}};
+
+LayerSpec layer(const Scheme& scheme, int64_t num_experts = 6, int64_t top_k = 2) {
+  return {.name = "layers.3.experts",
+          .num_experts = num_experts,
+          .hidden_size = 70,
+          .intermediate_size = 34,
+          .top_k = top_k,
+          .scheme = scheme};
+}
+
+std::shared_ptr<Device> cpu(int threads = 2) {
+  return *open_device("cpu", threads);
+}
+
+Selection choose(const LayerSpec& spec, int64_t max_num_tokens = 32, const char* backend = "cpu") {
+  return select({.layer = spec, .max_num_tokens = max_num_tokens, .backend = backend},
+                Machine::here());
+}
+
+FusedMoe make(const LayerSpec& spec, uint64_t seed = 1, std::shared_ptr<Device> device = cpu(),
+              const char* backend = "cpu") {
+  auto moe =
+      FusedMoe::make(random_weights(spec, seed), choose(spec, 32, backend), std::move(device));
+  EXPECT_TRUE(moe) << moe.error().to_string();
+  return *std::move(moe);
+}
+
+/// Inputs of one apply.
+struct Batch {
+  int64_t tokens;
+  std::vector<float> hidden;
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+
+  Batch(const LayerSpec& spec, int64_t num_tokens, uint32_t seed = 5) : tokens(num_tokens) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    hidden.resize(tokens * spec.hidden_size);
+    for (float& x : hidden) x = normal(random);
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t j = 0; j < spec.top_k; ++j) {
+        ids.push_back(static_cast<int32_t>((random() % spec.num_experts + j) % spec.num_experts));
+        weights.push_back(0.1f + static_cast<float>(random() % 1000) / 1000);
+      }
+    }
+  }
+};
+
+std::vector<float> apply(FusedMoe& moe, const LayerSpec& spec, Batch batch) {
+  std::vector<float> output(batch.hidden.size(), NAN);
+  const Status done = moe.apply(Matrix::f32(batch.hidden.data(), batch.tokens, spec.hidden_size),
+                                {batch.ids.data()}, {batch.weights.data()},
+                                Matrix::f32(output.data(), batch.tokens, spec.hidden_size));
+  EXPECT_TRUE(done) << done.error().to_string();
+  return output;
+}
+
+void expect_as_expected(const LayerSpec& spec, uint64_t seed, const Batch& batch,
+                        const std::vector<float>& got) {
+  const auto want = conformance::expected(spec, random_weights(spec, seed), batch.hidden, batch.ids,
+                                          batch.weights);
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], want.output[i], want.bound[i]) << "element " << i;
+  }
+}
+
+/// Bytes, so that NaN equals itself and -0 does not equal 0.
+std::vector<uint32_t> bits_of(const std::vector<float>& values) {
+  std::vector<uint32_t> bits;
+  for (float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
+  return bits;
+}
+
+std::string scheme_name(const ::testing::TestParamInfo<Scheme>& info) {
+  std::string text = name(info.param);
+  std::replace(text.begin(), text.end(), '-', '_');
+  return text;
+}
+
+/// Tests that hold for every scheme that the cpu backend serves.
+class FusedMoeInScheme : public ::testing::TestWithParam<Scheme> {};
+
+std::vector<Scheme> served() {
+  std::vector<Scheme> schemes;
+  for (const Scheme& scheme : conformance::schemes()) {
+    if (choose(layer(scheme)).plan) schemes.push_back(scheme);
+  }
+  return schemes;
+}
+
+TEST_P(FusedMoeInScheme, ReadsAndWritesAllFloatTypes) {
+  const LayerSpec spec = layer(GetParam());
+  FusedMoe moe = make(spec);
+  for (DType in : {DType::kF32, DType::kBF16, DType::kF16}) {
+    Batch batch(spec, 9);
+    std::vector<uint16_t> halves(batch.hidden.size());
+    for (size_t i = 0; i < halves.size() && in != DType::kF32; ++i) {
+      halves[i] =
+          in == DType::kBF16 ? float_to_bf16(batch.hidden[i]) : float_to_f16(batch.hidden[i]);
+      batch.hidden[i] = in == DType::kBF16 ? bf16_to_float(halves[i]) : f16_to_float(halves[i]);
+    }
+    const std::vector<float> want = apply(moe, spec, batch);
+    expect_as_expected(spec, 1, batch, want);
+    const Matrix hidden{in == DType::kF32 ? static_cast<void*>(batch.hidden.data()) : halves.data(),
+                        in, 9, spec.hidden_size, spec.hidden_size};
+    for (DType out : {DType::kF32, DType::kBF16, DType::kF16}) {
+      std::vector<uint32_t> words(want.size());
+      const Matrix output{words.data(), out, 9, spec.hidden_size, spec.hidden_size};
+      ASSERT_TRUE(moe.apply(hidden, {batch.ids.data()}, {batch.weights.data()}, output));
+      for (size_t i = 0; i < want.size(); ++i) {
+        const auto* half = static_cast<const uint16_t*>(output.data) + i;
+        if (out == DType::kF32) {
+          ASSERT_EQ(std::bit_cast<float>(words[i]), want[i]);
+        } else {
+          ASSERT_EQ(*half, out == DType::kBF16 ? float_to_bf16(want[i]) : float_to_f16(want[i]));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(FusedMoeInScheme, TakesRowsAtAnyDistance) {
+  const LayerSpec spec = layer(GetParam());
+  FusedMoe moe = make(spec);
+  const Batch batch(spec, 5);
+  const std::vector<float> want = apply(moe, spec, batch);
+  const int64_t stride = spec.hidden_size + 3, out_stride = spec.hidden_size + 11;
+  std::vector<float> hidden(5 * stride, NAN), output(5 * out_stride, 42.0f);
+  for (int64_t t = 0; t < 5; ++t) {
+    std::copy_n(&batch.hidden[t * spec.hidden_size], spec.hidden_size, &hidden[t * stride]);
+  }
+  ASSERT_TRUE(moe.apply({hidden.data(), DType::kF32, 5, spec.hidden_size, stride},
+                        {batch.ids.data()}, {batch.weights.data()},
+                        {output.data(), DType::kF32, 5, spec.hidden_size, out_stride}));
+  for (int64_t t = 0; t < 5; ++t) {
+    for (int64_t c = 0; c < out_stride; ++c) {
+      const float expected = c < spec.hidden_size ? want[t * spec.hidden_size + c] : 42.0f;
+      ASSERT_EQ(output[t * out_stride + c], expected);
+    }
+  }
+}
+
+// D1, D42: ids choose, weights scale, and the bias of w2 is part of what a weight scales.
+TEST_P(FusedMoeInScheme, IsTheWeightedSumOfItsExpertsOutputs) {
+  LayerSpec spec = layer(GetParam(), 5, 3);
+  spec.bias = true;
+  FusedMoe moe = make(spec);
+  const int64_t tokens = 7;
+  Batch batch(spec, tokens);
+  std::vector<std::vector<float>> alone;  // each expert's output for every token, weight 1
+  for (int32_t e = 0; e < spec.num_experts; ++e) {
+    Batch single = batch;
+    for (size_t slot = 0; slot < single.ids.size(); ++slot) {
+      single.ids[slot] = slot % 3 == 1 ? e : -1;
+      single.weights[slot] = 1;
+    }
+    alone.push_back(apply(moe, spec, single));
+  }
+  auto expect_sum = [&](const Batch& b) {
+    const std::vector<float> got = apply(moe, spec, b);
+    for (int64_t i = 0; i < tokens * spec.hidden_size; ++i) {
+      double want = 0, size = 0;
+      for (int64_t slot = i / spec.hidden_size * 3; slot < i / spec.hidden_size * 3 + 3; ++slot) {
+        const double term = double{b.weights[slot]} * alone[b.ids[slot]][i];
+        want += term;
+        size += std::fabs(term);
+      }
+      // A row's sum may be taken in another order when other rows stand beside it.
+      EXPECT_NEAR(got[i], want, 1e-5 * (size + 1));
+    }
+    return got;
+  };
+  const std::vector<float> first = expect_sum(batch);
+  Batch changed = batch;
+  for (float& weight : changed.weights) weight *= 2;
+  const std::vector<float> doubled = expect_sum(changed);
+  for (size_t i = 0; i < first.size(); ++i) ASSERT_EQ(doubled[i], 2 * first[i]);
+  changed = batch;
+  for (int64_t t = 0; t < tokens; ++t) {
+    float* const weights = changed.weights.data() + t * 3;
+    std::rotate(weights, weights + 1, weights + 3);
+  }
+  EXPECT_NE(expect_sum(changed), first) << "other weights, other sums";
+  for (int64_t t = 0; t < tokens; ++t) {
+    int32_t* const ids = changed.ids.data() + t * 3;
+    std::rotate(ids, ids + 1, ids + 3);
+  }
+  expect_sum(changed);
+  changed = batch;
+  for (int32_t& id : changed.ids) id = (id + 1) % 5;
+  EXPECT_NE(expect_sum(changed), first) << "other experts, other outputs";
+}
+
+// D33, D34: what other ranks hold adds exactly nothing here, and the ranks' sums make the whole.
+TEST_P(FusedMoeInScheme, SplitOverExpertParallelRanksAddsUpToTheWhole) {
+  const LayerSpec spec = layer(GetParam(), 7, 3);
+  FusedMoe moe = make(spec);
+  const Batch batch(spec, 11);
+  const std::vector<float> whole = apply(moe, spec, batch);
+  for (int ranks : {2, 3, 7, 9}) {  // D32: neither divides 7, and with nine some ranks have nothing
+    std::vector<double> sum(whole.size()), size(whole.size());
+    for (int rank = 0; rank < ranks; ++rank) {
+      Batch mine = batch;
+      for (int32_t& id : mine.ids) id = id * ranks / 7 == rank ? id : -1;
+      const std::vector<float> part = apply(moe, spec, mine);
+      for (size_t i = 0; i < part.size(); ++i) {
+        sum[i] += part[i];
+        size[i] += std::fabs(part[i]);
+        const auto first = mine.ids.begin() + static_cast<int64_t>(i) / spec.hidden_size * 3;
+        if (std::count(first, first + 3, -1) == 3) {
+          ASSERT_EQ(std::bit_cast<uint32_t>(part[i]), 0u) << "exactly zero";
+        }
+      }
+    }
+    for (size_t i = 0; i < whole.size(); ++i) ASSERT_NEAR(sum[i], whole[i], 1e-5 * (size[i] + 1));
+  }
+}
+
+TEST_P(FusedMoeInScheme, GivesTheSameBitsOnAnyNumberOfThreads) {
+  const LayerSpec spec = layer(GetParam());
+  const Batch batch(spec, 13);
+  FusedMoe one = make(spec, 1, cpu(1)), two = make(spec, 1, cpu(2)), three = make(spec, 1, cpu(3));
+  const auto want = bits_of(apply(one, spec, batch));
+  EXPECT_EQ(bits_of(apply(two, spec, batch)), want);
+  EXPECT_EQ(bits_of(apply(three, spec, batch)), want);
+  EXPECT_EQ(bits_of(apply(three, spec, batch)), want) << "and again";
+}
+
+// With quantized activations the sums are exact, so company changes nothing. With float activations
+// the cpu backend sums the rows of a tile of four in another order than a row alone: then a token's
+// result depends on its neighbours in the last bits, and in those only.
+TEST_P(FusedMoeInScheme, GivesATokenTheSameResultAloneAndAmongOthers) {
+  const LayerSpec spec = layer(GetParam());
+  FusedMoe moe = make(spec);
+  const Batch batch(spec, 9);
+  const std::vector<float> together = apply(moe, spec, batch);
+  for (int64_t t = 0; t < 9; ++t) {
+    Batch single(spec, 1);
+    std::copy_n(&batch.hidden[t * spec.hidden_size], spec.hidden_size, single.hidden.begin());
+    std::copy_n(&batch.ids[t * 2], 2, single.ids.begin());
+    std::copy_n(&batch.weights[t * 2], 2, single.weights.begin());
+    const std::vector<float> alone = apply(moe, spec, single);
+    for (int64_t c = 0; c < spec.hidden_size; ++c) {
+      const float other = together[t * spec.hidden_size + c];
+      if (spec.scheme.activation) {
+        ASSERT_EQ(alone[c], other) << "token " << t << " column " << c;
+      } else {
+        ASSERT_NEAR(alone[c], other, 2e-6 * (1 + std::fabs(other)));
+      }
+    }
+  }
+}
+
+TEST_P(FusedMoeInScheme, AllocatesNothingInApply) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    const LayerSpec spec = layer(GetParam());
+    FusedMoe moe = make(spec, 1, cpu(3));
+    Batch batch(spec, 16);
+    std::vector<float> output(batch.hidden.size());
+    const Matrix hidden{batch.hidden.data(), dtype, 16, spec.hidden_size, spec.hidden_size};
+    const Matrix to{output.data(), dtype, 16, spec.hidden_size, spec.hidden_size};
+    for (int64_t tokens : {16, 1, 5}) {
+      const Matrix from_rows = hidden.slice(0, tokens), to_rows = to.slice(0, tokens);
+      bool good = moe.apply(from_rows, {batch.ids.data()}, {batch.weights.data()}, to_rows).ok();
+      const int64_t before = allocations;
+      good &= moe.apply(from_rows, {batch.ids.data()}, {batch.weights.data()}, to_rows).ok();
+      const int64_t after = allocations;
+      EXPECT_TRUE(good);
+      EXPECT_EQ(after - before, 0) << name(dtype) << ", " << tokens << " tokens";
+    }
+  }
+}
+
+// D29: an expert of zeros, a token of zeros.
+TEST_P(FusedMoeInScheme, GivesZeroForAZeroToken) {
+  const LayerSpec spec = layer(GetParam());
+  FusedMoe moe = make(spec);
+  Batch batch(spec, 3);
+  std::fill_n(&batch.hidden[spec.hidden_size], spec.hidden_size, 0.0f);
+  const std::vector<float> output = apply(moe, spec, batch);
+  for (int64_t c = 0; c < spec.hidden_size; ++c) {
+    ASSERT_EQ(output[spec.hidden_size + c], 0);
+    ASSERT_TRUE(std::isfinite(output[c]));
+  }
+}
+
+TEST_P(FusedMoeInScheme, KeepsNanToItsToken) {
+  const LayerSpec spec = layer(GetParam());
+  FusedMoe moe = make(spec);
+  Batch batch(spec, 5);
+  const std::vector<float> clean = apply(moe, spec, batch);
+  batch.hidden[2 * spec.hidden_size + 3] = NAN;
+  const std::vector<float> wild = apply(moe, spec, batch);
+  for (size_t i = 0; i < wild.size(); ++i) {
+    if (static_cast<int64_t>(i) / spec.hidden_size == 2) {
+      ASSERT_TRUE(std::isnan(wild[i]));
+    } else {
+      ASSERT_EQ(wild[i], clean[i]);
+    }
+  }
+  batch.hidden[2 * spec.hidden_size + 3] = 0;
+  for (float value : apply(moe, spec, batch))
+    ASSERT_TRUE(std::isfinite(value)) << "nothing stays behind";
+}
+
+INSTANTIATE_TEST_SUITE_P(Schemes, FusedMoeInScheme, ::testing::ValuesIn(served()), scheme_name);
+
+// D7, D31: one outlier per token leaves int8 activations with almost nothing else. Weight-only sees
+// the rest of the row; each scheme gives its own result and the plan says which one runs.
+TEST(FusedMoeTest, ExecutesTheSchemeThatItsPlanNames) {
+  const LayerSpec quantized = layer(kW8A8), weight_only = layer(kW8A16);
+  FusedMoe a8 = make(quantized), a16 = make(weight_only);
+  EXPECT_EQ(a8.plan().layer.scheme, kW8A8);
+  EXPECT_EQ(a16.plan().layer.scheme, kW8A16);
+  Batch batch(quantized, 6);
+  for (int64_t t = 0; t < 6; ++t) batch.hidden[t * quantized.hidden_size + t] = 300;
+  const std::vector<float> by_a8 = apply(a8, quantized, batch),
+                           by_a16 = apply(a16, weight_only, batch);
+  expect_as_expected(quantized, 1, batch, by_a8);
+  expect_as_expected(weight_only, 1, batch, by_a16);
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < by_a8.size(); ++i) {
+    difference += std::pow(by_a8[i] - by_a16[i], 2);
+    size += std::pow(by_a16[i], 2);
+  }
+  EXPECT_GT(std::sqrt(difference / size), 1e-3);
+}
+
+TEST(FusedMoeTest, OfNoTokensDoesNothing) {
+  const LayerSpec spec = layer(kW8A8);
+  FusedMoe moe = make(spec);
+  const Matrix none{nullptr, DType::kF32, 0, spec.hidden_size, spec.hidden_size};
+  EXPECT_TRUE(moe.apply(none, {}, {}, none));
+}
+
+TEST(FusedMoeTest, RefusesMoreTokensThanPlanned) {
+  const LayerSpec spec = layer(kW8A16);
+  FusedMoe moe = make(spec);
+  EXPECT_EQ(moe.plan().max_num_tokens, 32);
+  Batch batch(spec, 33);
+  std::vector<float> output(batch.hidden.size(), 7.0f);
+  const Status done =
+      moe.apply(Matrix::f32(batch.hidden.data(), 33, spec.hidden_size), {batch.ids.data()},
+                {batch.weights.data()}, Matrix::f32(output.data(), 33, spec.hidden_size));
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().kind, ErrorKind::kInvalidArgument);
+  EXPECT_THAT(done.error().to_string(), HasSubstr("layers.3.experts"));
+  EXPECT_THAT(done.error().need, HasSubstr("at most 32 rows"));
+  EXPECT_THAT(done.error().fact, HasSubstr("[33, 70]"));
+  EXPECT_EQ(output, std::vector<float>(output.size(), 7.0f));
+}
+
+// D13, D30: the error names the matrix, what it must be and what it is.
+TEST(FusedMoeTest, RefusesMatricesOfAnotherShapeOrType) {
+  const LayerSpec spec = layer({kBF16Weight, {}});
+  FusedMoe moe = make(spec);
+  Batch batch(spec, 4);
+  std::vector<float> output(batch.hidden.size());
+  const Matrix good_in = Matrix::f32(batch.hidden.data(), 4, 70),
+               good_out = Matrix::f32(output.data(), 4, 70);
+  auto expect_error = [&](Matrix in, Matrix out, const char* place, const char* fact) {
+    const Status done = moe.apply(in, {batch.ids.data()}, {batch.weights.data()}, out);
+    ASSERT_FALSE(done) << fact;
+    EXPECT_EQ(done.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_THAT(done.error().place, HasSubstr(place));
+    EXPECT_THAT(done.error().fact, HasSubstr(fact));
+    EXPECT_FALSE(done.error().need.empty());
+  };
+  Matrix bad = good_in;
+  bad.cols = 69;
+  expect_error(bad, good_out, "hidden", "[4, 69]");
+  bad = good_out;
+  bad.cols = 71;
+  expect_error(good_in, bad, "output", "[4, 71]");
+  bad = good_in;
+  bad.dtype = DType::kI8;
+  expect_error(bad, good_out, "hidden", "i8");
+  bad = good_out;
+  bad.dtype = DType::kF64;
+  expect_error(good_in, bad, "output", "f64");
+  bad = good_in;
+  bad.stride = 69;
+  expect_error(bad, good_out, "hidden", "stride 69");
+  bad = good_out;
+  bad.rows = 3;
+  expect_error(good_in, bad, "layers.3.experts", "3 and 4");
+  EXPECT_TRUE(moe.apply(good_in, {batch.ids.data()}, {batch.weights.data()}, good_out));
+}
+
+TEST(FusedMoeTest, RefusesASelectionThatWasMadeForAnotherLayer) {
+  const LayerSpec spec = layer(kW8A8);
+  std::vector<LayerSpec> others(7, spec);
+  others[0].num_experts = 5;
+  others[1].hidden_size = 71;
+  others[2].intermediate_size = 35;
+  others[3].top_k = 1;
+  others[4].bias = true;
+  others[5].scheme = kW8A16;
+  others[6].routing.renormalize = true;
+  for (LayerSpec& other : others) {
+    other.name = "layers.9.experts";
+    const auto moe = FusedMoe::make(random_weights(spec, 1), choose(other), cpu());
+    ASSERT_FALSE(moe);
+    EXPECT_EQ(moe.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_EQ(moe.error().place, "layers.3.experts");
+    EXPECT_THAT(moe.error().fact, HasSubstr("layers.9.experts"));
+  }
+  LayerSpec renamed = spec;
+  renamed.name = "layers.4.experts";
+  EXPECT_TRUE(FusedMoe::make(random_weights(spec, 1), choose(renamed), cpu()))
+      << "names do not matter";
+}
+
+TEST(FusedMoeTest, RefusesASelectionThatChoseNothing) {
+  QuantKey asymmetric = int4_static_group(32);
+  asymmetric.symmetric = false;
+  const LayerSpec spec = layer({asymmetric, {}});
+  const auto moe = FusedMoe::make(random_weights(spec, 1), choose(spec), cpu());
+  ASSERT_FALSE(moe);
+  EXPECT_EQ(moe.error().kind, ErrorKind::kUnsupported);
+  EXPECT_THAT(moe.error().fact, HasSubstr("zero-points"));
+}
+
+TEST(FusedMoeTest, StopsLoadingOnRequest) {
+  const LayerSpec spec = layer(kW8A16);
+  int calls = 0;
+  auto moe = FusedMoe::make(random_weights(spec, 1), choose(spec), cpu(),
+                            [&](int64_t done, int64_t total) {
+                              EXPECT_LE(done, total);
+                              return ++calls < 8;
+                            });
+  ASSERT_FALSE(moe);
+  EXPECT_EQ(moe.error().kind, ErrorKind::kCancelled);
+  EXPECT_EQ(calls, 8) << "six experts of w13, then two of w2";
+}
+
+TEST(FusedMoeTest, TakesTheMemoryThatItsPlanPromised) {
+  for (const Scheme& scheme : served()) {
+    FusedMoe moe = make(layer(scheme));
+    EXPECT_EQ(moe.weight_bytes(), moe.plan().weight_bytes) << name(scheme);
+  }
+}
+
+TEST(FusedMoeTest, SharesAWorkspaceWithOtherLayers) {
+  auto device = cpu();
+  const auto workspace = std::make_shared<Workspace>(device);
+  const LayerSpec small = layer(kW8A8), large = layer({int4_static_group(32), {}}, 12, 5);
+  auto first = FusedMoe::make(random_weights(small, 1), choose(small), workspace);
+  ASSERT_TRUE(first);
+  const size_t bytes = workspace->bytes();
+  auto second = FusedMoe::make(random_weights(large, 2), choose(large), workspace);
+  ASSERT_TRUE(second);
+  EXPECT_GT(workspace->bytes(), bytes) << "it grows while layers are made";
+  const size_t grown = workspace->bytes();
+  FusedMoe first_alone = make(small, 1, device), second_alone = make(large, 2, device);
+  for (uint32_t seed = 0; seed < 4; ++seed) {
+    const Batch a(small, 32, seed), b(large, 32, seed + 100);
+    EXPECT_EQ(apply(*first, small, a), apply(first_alone, small, a));
+    EXPECT_EQ(apply(*second, large, b), apply(second_alone, large, b));
+  }
+  EXPECT_EQ(workspace->bytes(), grown) << "never in apply";
+}
+
+TEST(FusedMoeTest, MovesWithItsWeights) {
+  const LayerSpec spec = layer(kW8A8);
+  FusedMoe moe = make(spec);
+  const Batch batch(spec, 3);
+  const std::vector<float> want = apply(moe, spec, batch);
+  FusedMoe moved = std::move(moe);
+  EXPECT_EQ(apply(moved, spec, batch), want);
+}
+
+// ---- linear ----
+
+TEST(LinearTest, IsAGroupedLinearWithOneExpert) {
+  for (const Scheme& scheme : served()) {
+    for (bool bias : {false, true}) {
+      const MatrixShape shape{.n = 37, .k = 53, .key = scheme.weight, .bias = bias};
+      std::vector<CanonicalMatrix> one;
+      one.push_back(conformance::random_matrix(shape, 3));
+      const CanonicalMatrix w = conformance::random_matrix(shape, 3);
+      DescribedMatrix described = DescribedMatrix::from(scheme, std::move(one));
+      const LayerSpec spec = linear_spec("layers.0.q_proj", described);
+      EXPECT_TRUE(spec.linear);
+      auto linear =
+          Linear::make(std::move(described), choose(spec), std::make_shared<Workspace>(cpu()));
+      ASSERT_TRUE(linear) << linear.error().to_string();
+      EXPECT_EQ(linear->weight_bytes(), linear->plan().weight_bytes);
+      Batch batch(spec, 6);
+      std::vector<float> y(6 * 37, NAN);
+      ASSERT_TRUE(
+          linear->apply(Matrix::f32(batch.hidden.data(), 6, 53), Matrix::f32(y.data(), 6, 37)));
+      std::vector<double> row(53);
+      for (int64_t n = 0; n < 37; ++n) {
+        dequantize_row(w, n, row.data());
+        for (int64_t t = 0; t < 6; ++t) {
+          const float* x = &batch.hidden[t * 53];
+          double want = bias ? w.bias[n] : 0, size = std::fabs(want), largest = 0, codes = 0;
+          for (int64_t k = 0; k < 53; ++k) {
+            want += x[k] * row[k];
+            size += std::fabs(x[k] * row[k]);
+            largest = std::max(largest, std::fabs(double{x[k]}));
+            codes += std::fabs(row[k]);
+          }
+          // Each activation is off by half a step at most where the scheme quantizes it.
+          const double bound =
+              (53 + 4) * kU * size + (scheme.activation ? 0.501 * largest / 127 * codes : 0);
+          ASSERT_NEAR(y[t * 37 + n], want, bound) << name(scheme);
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearTest, RefusesOtherShapes) {
+  std::vector<CanonicalMatrix> one;
+  one.push_back(conformance::random_matrix({.n = 8, .k = 16, .key = kBF16Weight}, 3));
+  DescribedMatrix described = DescribedMatrix::from({kBF16Weight, {}}, std::move(one));
+  const LayerSpec spec = linear_spec("layers.0.q_proj", described);
+  auto linear =
+      Linear::make(std::move(described), choose(spec, 4), std::make_shared<Workspace>(cpu()));
+  ASSERT_TRUE(linear);
+  std::vector<float> x(1000), y(1000);
+  auto run = [&](int64_t x_rows, int64_t x_cols, int64_t y_rows, int64_t y_cols) {
+    return linear->apply(Matrix::f32(x.data(), x_rows, x_cols),
+                         Matrix::f32(y.data(), y_rows, y_cols));
+  };
+  EXPECT_TRUE(run(4, 16, 4, 8));
+  EXPECT_TRUE(run(0, 16, 0, 8));
+  for (const Status& done :
+       {run(5, 16, 5, 8), run(4, 15, 4, 8), run(4, 16, 4, 9), run(4, 16, 3, 8)}) {
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_EQ(done.error().place, "layers.0.q_proj");
+  }
+}
+
+// ---- sizes beyond 32 bits (D40); nothing that large is touched ----
+
+TEST(Carver, CountsInSixtyFourBits) {
+  Carver carver(nullptr);
+  EXPECT_EQ(carver.take_matrix(DType::kF32, int64_t{262144} * 8, 2048).data, nullptr);
+  EXPECT_EQ(carver.bytes(), size_t{262144} * 8 * 2048 * 4);
+  carver.take<float>(3);
+  EXPECT_EQ(carver.bytes(), size_t{262144} * 8 * 2048 * 4 + 64);
+}
+
+TEST(KernelWeightsTest, FindExpertsInSixtyFourBits) {
+  auto* const base = reinterpret_cast<std::byte*>(uintptr_t{4096});
+  KernelWeights weights;
+  weights.num_experts = 1000;
+  weights.sections.bytes = size_t{1} << 33;
+  weights.buffer = Buffer(base, weights.sections.bytes * 1000, nullptr);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(weights.expert(999)), 4096 + (uintptr_t{999} << 33));
+}
+
+}  // namespace
+}  // namespace moracle

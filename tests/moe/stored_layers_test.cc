@@ -1,0 +1,115 @@
+// One MoE layer of every checkpoint at hand, from its stored input to its stored output, through the
+// public headers alone, as an engine author would. The golden cuts are in the repository; the full
+// checkpoints are used where they stand beside the clone.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "checkpoint/safetensors.h"  // only to read the reference file
+#include "moracle/moracle.h"
+
+namespace moracle {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Stored {
+  std::string folder;
+  std::string backend;
+};
+void PrintTo(const Stored& s, std::ostream* out) { *out << s.folder << " on " << s.backend; }
+
+std::vector<std::string> folders() {
+  std::vector<std::string> found;
+  for (const char* root : {MORACLE_GOLDEN_DIR "/layers", MORACLE_MODELS_DIR, MORACLE_CHECKPOINTS_DIR}) {
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(root, none)) {
+      if (fs::exists(entry.path() / "reference.safetensors")) found.push_back(entry.path().string());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::vector<Stored> all() {
+  std::vector<Stored> cases;
+  for (const std::string& folder : folders()) {
+    for (const Backend& backend : backends()) {
+      if (backend.make != nullptr) cases.push_back({folder, std::string(backend.name)});
+    }
+  }
+  return cases;
+}
+
+// The formats that this version promises: these may not be skipped.
+bool is_promised(const std::string& folder) {
+  const std::string name = fs::path(folder).filename().string();
+  return name == "qwen3moe-bf16" || name == "qwen3moe-ct-w8a8-int8" || name.starts_with("qwen3moe-gptq");
+}
+
+class StoredLayers : public ::testing::TestWithParam<Stored> {};
+
+TEST_P(StoredLayers, GiveTheirStoredOutput) {
+  const auto& [folder, backend] = GetParam();
+  auto checkpoint = Checkpoint::open(folder);
+  if (!checkpoint && checkpoint.error().kind == ErrorKind::kUnsupported && !is_promised(folder)) {
+    GTEST_SKIP() << checkpoint.error().to_string();
+  }
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  auto layer = checkpoint->moe_layer(1);
+  if (!layer && !is_promised(folder)) GTEST_SKIP() << layer.error().to_string();
+  ASSERT_TRUE(layer) << layer.error().to_string();
+  const Selection selection =
+      select({.layer = layer->spec, .max_num_tokens = 16, .backend = backend}, Machine::here());
+  // Named backends may refuse (zero points, act-order); the reference serves everything.
+  if (backend == "reference") {
+    ASSERT_TRUE(selection.plan) << explain(selection);
+  }
+  if (!selection.plan) GTEST_SKIP() << selection.chosen().error().to_string();
+  auto device = open_device("cpu", 2);
+  ASSERT_TRUE(device);
+  const bool quantizes = layer->spec.scheme.activation.has_value();
+  const int64_t hidden_size = layer->spec.hidden_size, top_k = layer->spec.top_k;
+  auto moe = FusedMoe::make(*std::move(layer), selection, *device);
+  ASSERT_TRUE(moe) << moe.error().to_string();
+
+  auto reference = SafetensorsFile::open(folder + "/reference.safetensors");
+  ASSERT_TRUE(reference) << reference.error().to_string();
+  const auto& tensors = reference->tensors();
+  const TensorView& input = tensors.at("moe.input");
+  ASSERT_EQ(input.shape[1], hidden_size);
+  ASSERT_EQ(tensors.at("moe.topk_ids").shape[1], top_k);
+  // The output of the routed experts, where a layer has others beside them.
+  const std::string prefix = quantizes ? "act." : "";
+  const bool has_routed = tensors.count(prefix + "moe.output_routed") > 0;
+  const TensorView& want = tensors.at(prefix + (has_routed ? "moe.output_routed" : "moe.output"));
+  std::vector<float> hidden(input.as<float>(), input.as<float>() + input.num_elements());
+  std::vector<float> output(hidden.size());
+  const Status done = moe->apply(Matrix::f32(hidden.data(), input.shape[0], hidden_size),
+                                 {tensors.at("moe.topk_ids").as<int32_t>()},
+                                 {tensors.at("moe.topk_weights").as<float>()},
+                                 Matrix::f32(output.data(), input.shape[0], hidden_size));
+  ASSERT_TRUE(done) << done.error().to_string();
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < output.size(); ++i) {
+    difference += std::pow(output[i] - want.as<float>()[i], 2);
+    size += std::pow(want.as<float>()[i], 2);
+  }
+  EXPECT_LT(std::sqrt(difference / size), 2e-3);
+  RecordProperty("relative_distance", std::to_string(std::sqrt(difference / size)));
+}
+
+std::string test_name(const ::testing::TestParamInfo<Stored>& info) {
+  std::string name = fs::path(info.param.folder).parent_path().filename().string() + "_" +
+                     fs::path(info.param.folder).filename().string() + "_on_" + info.param.backend;
+  for (char& c : name) {
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layers, StoredLayers, ::testing::ValuesIn(all()), test_name);
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,136 @@
+// What a person sees, and the choice on every known machine for every scheme as text that is kept.
+// After a change that is meant, run this test once with MORACLE_UPDATE_GOLDEN=1 and read the
+// difference.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "moe/conformance.h"
+#include "moracle/oracle.h"
+#include "oracle/fake_rows.h"
+
+namespace moracle {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// A layer of the box's model in this scheme, and the features that only some layers have.
+std::vector<std::pair<std::string, LayerSpec>> layers() {
+  std::vector<std::pair<std::string, LayerSpec>> all;
+  for (const Scheme& scheme : conformance::schemes()) all.emplace_back("", fake::layer(scheme));
+  LayerSpec act_order = fake::layer(int4_static_group(128));
+  act_order.group_index = true;
+  all.emplace_back(", act-order", act_order);
+  LayerSpec biases = fake::layer(kBF16Weight);
+  biases.bias = true;
+  all.emplace_back(", biases", biases);
+  all.emplace_back(", groups of 33", fake::layer(int4_static_group(33)));
+  return all;
+}
+
+std::string choices() {
+  std::string text;
+  for (const Machine& machine : Machine::known()) {
+    text += "== " + machine.name + ": " + machine.cpu.model + ", " + names(machine.cpu.isa);
+    for (const GpuInfo& gpu : machine.gpus) text += ", " + gpu.model;
+    text += "\n";
+    for (const auto& [feature, layer] : layers()) {
+      std::string lines = explain(select({.layer = layer}, machine));
+      text += lines.insert(lines.find('\n'), feature);
+    }
+  }
+  return text;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// D14: a row that moves changes choices, and this file says which.
+TEST(Explain, GivesTheKeptChoiceOnEveryKnownMachineForEveryScheme) {
+  const std::string path = MORACLE_GOLDEN_DIR "/explain.txt";
+  const std::string got = choices();
+  if (std::getenv("MORACLE_UPDATE_GOLDEN") != nullptr) {
+    std::ofstream(path) << got;
+    return;
+  }
+  std::ostringstream kept;
+  kept << std::ifstream(path).rdbuf();
+  if (got == kept.str()) return;
+  const std::vector<std::string> old_lines = lines_of(kept.str()), new_lines = lines_of(got);
+  std::string heading = "the beginning";
+  for (size_t i = 0; i < std::max(old_lines.size(), new_lines.size()); ++i) {
+    const std::string was = i < old_lines.size() ? old_lines[i] : "(nothing)";
+    const std::string is = i < new_lines.size() ? new_lines[i] : "(nothing)";
+    if (was.starts_with("==")) heading = was;
+    if (was != is) {
+      FAIL() << "explain.txt, line " << i + 1 << ", under " << heading << "\n- " << was << "\n+ "
+             << is << "\nIf this is meant: MORACLE_UPDATE_GOLDEN=1 and the same test.";
+    }
+  }
+  FAIL() << "explain.txt differs in its line ends";
+}
+
+TEST(Explain, MarksTheChosenRowAndOnlyIt) {
+  const auto table = fake::table();
+  const Selection s =
+      select({.layer = fake::layer(kBF16Weight)}, *Machine::find("epyc-zen4"), table);
+  const std::string text = explain(s);
+  const std::vector<std::string> lines = lines_of(text);
+  int marked = 0;
+  for (const std::string& line : lines) marked += line.starts_with("> ");
+  EXPECT_EQ(marked, 1);
+  EXPECT_THAT(text, HasSubstr("> fake-avx512  yes  first that serves: weight-only, symmetric\n"));
+  EXPECT_THAT(text, HasSubstr("  fake-all     yes  everything\n"));
+  EXPECT_THAT(text, HasSubstr("  fake-cuda    no   "));
+}
+
+TEST(Explain, SaysWhatIsNeededAndWhatIsThereForEveryReason) {
+  const auto table = fake::table();
+  const Selection s = select({.layer = fake::layer(kF16Weight)}, *Machine::find("x86-64"), table);
+  const std::string all = explain(s), first = explain(s, false);
+  for (const Verdict& verdict : s.considered) {
+    for (const Reason& reason : verdict.reasons) {
+      const std::string sentence = " needs " + reason.need + "; " + reason.have + "\n";
+      EXPECT_THAT(all, HasSubstr(sentence));
+      if (&reason == &verdict.reasons.front()) {
+        EXPECT_THAT(first, HasSubstr(sentence));
+      }
+    }
+  }
+  EXPECT_GT(lines_of(all).size(), 1 + table.size());
+  EXPECT_EQ(lines_of(first).size(), 1 + table.size()) << "a headline, then one line per row";
+}
+
+TEST(Explain, BeginsWithTheLayer) {
+  const Selection experts =
+      select({.layer = fake::layer(int4_static_group(128))}, *Machine::find("x86-64"));
+  EXPECT_EQ(
+      lines_of(explain(experts))[0],
+      "int4-w4a16-g128 (int4 weights per group of 128, floating-point activations) · 16 experts, "
+      "top-4, 256 → 128");
+  LayerSpec dense = fake::layer(kBF16Weight);
+  dense.linear = true;
+  dense.num_experts = 1;
+  EXPECT_EQ(lines_of(explain(select({.layer = dense}, *Machine::find("x86-64"))))[0],
+            "bf16 (bf16 weights, not quantized) · 256 → 128");
+}
+
+TEST(Explain, WithoutAChoiceMarksNothing) {
+  const Selection s =
+      select({.layer = fake::layer(kBF16Weight), .backend = "nobody"}, *Machine::find("x86-64"));
+  EXPECT_THAT(explain(s), Not(HasSubstr("> ")));
+  EXPECT_THAT(explain(s), HasSubstr("'nobody', asked for by name"));
+}
+
+}  // namespace
+}  // namespace moracle

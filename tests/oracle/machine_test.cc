@@ -1,0 +1,110 @@
+// Machines are values: the one here, detected, and those that are known.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "moracle/oracle.h"
+
+namespace moracle {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Machine, HereIsSane) {
+  const Machine here = Machine::here();
+  EXPECT_EQ(here.name, "here");
+  EXPECT_FALSE(here.cpu.model.empty());
+  EXPECT_EQ(here.cpu.threads, usable_threads());
+  EXPECT_GT(here.cpu.memory_bytes, int64_t{64} << 20);
+  EXPECT_LT(here.cpu.memory_bytes, int64_t{1} << 50);
+}
+
+#if defined(__x86_64__)
+// The compiler's own detection does not ask the system for every feature, but never knows more.
+TEST(Machine, HereHasNoFeatureThatTheCompilerDenies) {
+  __builtin_cpu_init();
+  const Isa isa = Machine::here().cpu.isa;
+  const auto has = [&](Isa bit) { return missing(bit, isa) == Isa::kNone; };
+  EXPECT_EQ(has(Isa::kAvx2), __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
+  EXPECT_EQ(has(Isa::kAvx512),
+            __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"));
+  EXPECT_EQ(has(Isa::kAvx512Vnni), has(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni"));
+}
+#endif
+
+TEST(Machine, HereDoesNotChange) {
+  EXPECT_EQ(Machine::here().cpu.isa, Machine::here().cpu.isa);
+  EXPECT_EQ(Machine::find("here")->cpu.model, Machine::here().cpu.model);
+}
+
+TEST(Machine, KnownOnesHaveNamesOfTheirOwnAndWholeDescriptions) {
+  std::set<std::string> names = {"here"};
+  for (const Machine& machine : Machine::known()) {
+    EXPECT_TRUE(names.insert(machine.name).second) << machine.name;
+    EXPECT_FALSE(machine.cpu.model.empty()) << machine.name;
+    EXPECT_GE(machine.cpu.threads, 1) << machine.name;
+    EXPECT_GE(machine.cpu.memory_bytes, int64_t{1} << 30) << machine.name;
+    for (const GpuInfo& gpu : machine.gpus) {
+      EXPECT_NE(gpu.platform, Platform::kCpu) << machine.name;
+      EXPECT_FALSE(gpu.model.empty()) << machine.name;
+      EXPECT_GE(gpu.memory_bytes, int64_t{1} << 30) << machine.name;
+      EXPECT_EQ(gpu.capability > 0, gpu.platform == Platform::kCuda) << machine.name;
+    }
+  }
+}
+
+// A feature that builds on another never stands alone.
+TEST(Machine, KnownOnesHavePossibleInstructionSets) {
+  for (const Machine& machine : Machine::known()) {
+    const auto has = [&](Isa bit) { return missing(bit, machine.cpu.isa) == Isa::kNone; };
+    EXPECT_LE(has(Isa::kAvx512), has(Isa::kAvx2)) << machine.name;
+    for (Isa bit : {Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kAvx512Fp16}) {
+      EXPECT_LE(has(bit), has(Isa::kAvx512)) << machine.name;
+    }
+    EXPECT_EQ(has(Isa::kAmxInt8), has(Isa::kAmxBf16)) << machine.name;
+  }
+}
+
+TEST(Machine, IsFoundByName) {
+  for (const Machine& machine : Machine::known()) {
+    const auto found = Machine::find(machine.name);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->name, machine.name);
+    EXPECT_EQ(found->cpu.isa, machine.cpu.isa);
+    EXPECT_EQ(found->gpus.size(), machine.gpus.size());
+  }
+}
+
+TEST(Machine, OfAnUnknownNameIsAnErrorThatNamesTheKnownOnes) {
+  for (const std::string unknown : {"", "H200", "h200 ", "h2000", "laptop"}) {
+    const auto found = Machine::find(unknown);
+    ASSERT_FALSE(found) << unknown;
+    EXPECT_EQ(found.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_THAT(found.error().fact, HasSubstr("'" + unknown + "'"));
+    EXPECT_THAT(found.error().need, HasSubstr("here"));
+    for (const Machine& machine : Machine::known()) {
+      EXPECT_THAT(found.error().need, HasSubstr(machine.name));
+    }
+  }
+}
+
+TEST(Isa, IsNamedAsLinuxSpellsIt) {
+  EXPECT_EQ(names(Isa::kNone), "none");
+  EXPECT_EQ(names(Isa::kAvx2), "avx2");
+  EXPECT_EQ(names(Isa::kAvx512Vnni | Isa::kAvx2), "avx2 avx512_vnni");
+  EXPECT_EQ(names(static_cast<Isa>(0xff)),
+            "avx2 avx_vnni avx512 avx512_vnni avx512_bf16 avx512_fp16 amx_int8 amx_bf16");
+}
+
+TEST(Isa, MissingIsWhatIsWantedAndNotThere) {
+  EXPECT_EQ(missing(Isa::kAvx2 | Isa::kAmxInt8, Isa::kAvx2 | Isa::kAvx512), Isa::kAmxInt8);
+  EXPECT_EQ(missing(Isa::kNone, Isa::kNone), Isa::kNone);
+  EXPECT_EQ(missing(Isa::kAvx2, static_cast<Isa>(0xff)), Isa::kNone);
+}
+
+}  // namespace
+}  // namespace moracle

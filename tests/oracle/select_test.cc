@@ -1,0 +1,250 @@
+// Choosing a backend: every row answers, every reason is kept, and nobody else steps in.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "layout/layout.h"
+#include "moe/conformance.h"
+#include "moracle/oracle.h"
+#include "oracle/fake_rows.h"
+#include "oracle/rules.h"
+#include "quant/codec.h"
+
+namespace moracle {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Machine old_pc() {
+  return *Machine::find("x86-64");
+}
+
+TEST(Select, GivesEveryRowAVerdictInTheTablesOrder) {
+  const auto table = fake::table();
+  for (const Machine& machine : Machine::known()) {
+    for (const Scheme& scheme : conformance::schemes()) {
+      for (const std::string backend : {"auto", "fake-amx", "fake-all", "nobody"}) {
+        Request request{.layer = fake::layer(scheme), .backend = backend};
+        const Selection selection = select(request, machine, table);
+        ASSERT_EQ(selection.considered.size(), table.size());
+        for (size_t i = 0; i < table.size(); ++i) {
+          EXPECT_EQ(selection.considered[i].backend, &table[i]);
+        }
+      }
+    }
+  }
+}
+
+TEST(Select, ChoosesTheFirstRowThatServes) {
+  const auto table = fake::table();
+  for (const Machine& machine : Machine::known()) {
+    for (const Scheme& scheme : conformance::schemes()) {
+      const Selection selection = select({.layer = fake::layer(scheme)}, machine, table);
+      const Backend* first = nullptr;
+      for (const Verdict& verdict : selection.considered) {
+        if (first == nullptr && verdict.accepted()) first = verdict.backend;
+      }
+      ASSERT_TRUE(selection.plan);
+      EXPECT_EQ(selection.plan->backend, first);
+      EXPECT_EQ(selection.chosen()->backend, first);
+    }
+  }
+}
+
+TEST(Select, IsAPureFunction) {
+  const Request request{.layer = fake::layer(kF32Weight)};
+  const auto table = fake::table(), copy = fake::table();
+  const Selection once = select(request, old_pc(), table);
+  const Selection again = select(request, old_pc(), copy);
+  EXPECT_EQ(explain(once), explain(again));
+}
+
+// P3: all reasons of all rows, each with what is needed and what is there.
+TEST(Select, KeepsEveryReason) {
+  const auto table = fake::table();
+  Scheme scheme{{DType::kI4, per_group(24), false, false}, kInt8DynamicTokenSym};
+  Request request{.layer = fake::layer(scheme), .backend = "fake-amx", .platform = Platform::kCuda};
+  request.layer.group_index = true;
+  request.layer.bias = true;
+  const Selection selection = select(request, old_pc(), table);
+  const Verdict* amx = fake::verdict(selection, "fake-amx");
+  std::set<std::string_view> names;
+  for (const Reason& reason : amx->reasons) {
+    names.insert(reason.rule);
+    EXPECT_FALSE(reason.need.empty()) << reason.rule;
+    EXPECT_FALSE(reason.have.empty()) << reason.rule;
+  }
+  EXPECT_EQ(names, (std::set<std::string_view>{"platform", "build", "isa", "weights", "activations",
+                                               "zero-points", "act-order", "bias", "group-size"}));
+  EXPECT_EQ(names.size(), amx->reasons.size());
+}
+
+// P4: named and impossible is an error with that row's reasons, however many others could serve.
+TEST(Select, NeverTakesAnotherRowThanTheOneNamed) {
+  const auto table = fake::table();
+  for (const Machine& machine : Machine::known()) {
+    for (const Scheme& scheme : conformance::schemes()) {
+      for (const Backend& row : table) {
+        const Request request{.layer = fake::layer(scheme), .backend = std::string(row.name)};
+        const Selection selection = select(request, machine, table);
+        const Verdict* named = fake::verdict(selection, row.name);
+        ASSERT_EQ(selection.plan.has_value(), named->accepted());
+        if (selection.plan) {
+          EXPECT_EQ(selection.plan->backend, &row);
+          continue;
+        }
+        const auto chosen = selection.chosen();
+        ASSERT_FALSE(chosen);
+        EXPECT_EQ(chosen.error().kind, ErrorKind::kUnsupported);
+        EXPECT_EQ(chosen.error().place, request.layer.name);
+        EXPECT_THAT(chosen.error().need, HasSubstr(name(scheme)));
+        for (const Reason& reason : named->reasons) {
+          EXPECT_THAT(chosen.error().fact, HasSubstr(std::string(reason.rule)));
+          EXPECT_THAT(chosen.error().fact, HasSubstr(reason.need));
+          EXPECT_THAT(chosen.error().fact, HasSubstr(reason.have));
+        }
+        for (const Backend& other : table) {
+          if (&other == &row) continue;
+          EXPECT_THAT(chosen.error().fact, Not(HasSubstr(std::string(other.name))));
+        }
+      }
+    }
+  }
+}
+
+TEST(Select, GivesANamedRowTheSamePlanAndReasonsAsAuto) {
+  const auto table = fake::table();
+  for (const Machine& machine : Machine::known()) {
+    for (const Scheme& scheme : conformance::schemes()) {
+      const Selection automatic = select({.layer = fake::layer(scheme)}, machine, table);
+      for (const Verdict& verdict : automatic.considered) {
+        const Selection named =
+            select({.layer = fake::layer(scheme), .backend = std::string(verdict.backend->name)},
+                   machine, table);
+        const Verdict* same = fake::verdict(named, verdict.backend->name);
+        ASSERT_EQ(same->reasons.size(), verdict.reasons.size());
+        for (size_t i = 0; i < verdict.reasons.size(); ++i) {
+          EXPECT_EQ(same->reasons[i].rule, verdict.reasons[i].rule);
+          EXPECT_EQ(same->reasons[i].need, verdict.reasons[i].need);
+          EXPECT_EQ(same->reasons[i].have, verdict.reasons[i].have);
+        }
+        if (automatic.plan->backend == verdict.backend) {
+          EXPECT_EQ(named.plan->weight_bytes, automatic.plan->weight_bytes);
+          EXPECT_TRUE(named.plan->layer.same_but_name(automatic.plan->layer));
+        }
+      }
+    }
+  }
+}
+
+TEST(Select, AnswersAnUnknownNameWithTheKnownOnes) {
+  const auto table = fake::table();
+  for (const std::string unknown : {"fake", "Reference", "", "none", "fake-all "}) {
+    const auto chosen =
+        select({.layer = fake::layer(kF32Weight), .backend = unknown}, old_pc(), table).chosen();
+    ASSERT_FALSE(chosen);
+    EXPECT_EQ(chosen.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_THAT(chosen.error().fact, HasSubstr("'" + unknown + "'"));
+    EXPECT_THAT(chosen.error().need, HasSubstr("auto"));
+    for (const Backend& row : table)
+      EXPECT_THAT(chosen.error().need, HasSubstr(std::string(row.name)));
+  }
+}
+
+// D16: at plan time, with everything that was tried.
+TEST(Select, WithNothingThatFitsIsAnErrorWithTheWholeTrail) {
+  const auto table = fake::table();
+  const auto without_last = std::span(table).first(table.size() - 1);
+  const Selection selection = select({.layer = fake::layer(kF32Weight)}, old_pc(), without_last);
+  EXPECT_FALSE(selection.plan);
+  const auto chosen = selection.chosen();
+  ASSERT_FALSE(chosen);
+  EXPECT_EQ(chosen.error().kind, ErrorKind::kUnsupported);
+  for (const Verdict& verdict : selection.considered) {
+    EXPECT_FALSE(verdict.accepted());
+    EXPECT_THAT(chosen.error().fact, HasSubstr(std::string(verdict.backend->name)));
+    for (const Reason& reason : verdict.reasons) {
+      EXPECT_THAT(chosen.error().fact, HasSubstr(reason.need));
+      EXPECT_THAT(chosen.error().fact, HasSubstr(reason.have));
+    }
+  }
+}
+
+TEST(Select, OverAnEmptyTableIsAnErrorToo) {
+  const Selection selection = select({.layer = fake::layer(kF32Weight)}, old_pc(), {});
+  EXPECT_TRUE(selection.considered.empty());
+  EXPECT_FALSE(selection.chosen());
+}
+
+TEST(Select, PlansTheSchemeAsAskedAndTheMemoryThatPackingTakes) {
+  for (const Scheme& scheme : conformance::schemes()) {
+    const LayerSpec layer = fake::layer(scheme);
+    const Plan plan = *select({.layer = layer, .max_num_tokens = 77}, old_pc()).chosen();
+    EXPECT_EQ(plan.layer.scheme, scheme) << "D7, D31: executed as planned";
+    EXPECT_TRUE(plan.layer.same_but_name(layer));
+    EXPECT_EQ(plan.max_num_tokens, 77);
+    int64_t bytes = 0;
+    for (const MatrixShape& shape : layer.matrices()) {
+      bytes +=
+          static_cast<int64_t>(plan.backend->layout->sections(shape).bytes) * layer.num_experts;
+    }
+    EXPECT_EQ(plan.weight_bytes, bytes);
+  }
+}
+
+// ---- the real table ----
+
+TEST(Backends, HaveNamesThatAreUniqueAndKernelFilesOfThatStem) {
+  std::set<std::string> stems;
+  const std::filesystem::path kernels =
+      std::filesystem::path(MORACLE_GOLDEN_DIR).parent_path().parent_path() / "src" / "kernels";
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(kernels)) {
+    if (entry.path().extension() == ".cc" || entry.path().extension() == ".cu") {
+      stems.insert(entry.path().stem().string());
+    }
+  }
+  std::set<std::string_view> names;
+  for (const Backend& backend : backends()) {
+    EXPECT_TRUE(names.insert(backend.name).second) << backend.name;
+    EXPECT_NE(backend.name, "auto");
+    EXPECT_FALSE(backend.summary.empty()) << backend.name;
+    EXPECT_TRUE(stems.contains(std::string(backend.name))) << backend.name;
+  }
+}
+
+// D19: the layout belongs to the row, and it holds what the row reads.
+TEST(Backends, ReadOnlyWeightsThatTheirLayoutHoldsAndThatHaveACodec) {
+  for (const Backend& backend : backends()) {
+    ASSERT_NE(backend.layout, nullptr) << backend.name;
+    for (DType type : backend.weights) {
+      const auto& holds = backend.layout->holds;
+      EXPECT_NE(std::find(holds.begin(), holds.end(), type), holds.end())
+          << backend.name << " " << name(type);
+      EXPECT_TRUE(visit_codec(type, []<class Codec>() {})) << backend.name << " " << name(type);
+    }
+    EXPECT_GE(backend.group_multiple, 1) << backend.name;
+  }
+}
+
+TEST(Backends, EndWithAReferenceThatServesEverythingEverywhere) {
+  const Backend& last = backends().back();
+  EXPECT_EQ(last.name, "reference");
+  for (const Machine& machine : Machine::known()) {
+    for (const Scheme& scheme : conformance::schemes()) {
+      LayerSpec layer = fake::layer(scheme);
+      layer.bias = true;
+      layer.group_index = scheme.weight.quantized();
+      const Selection selection = select({.layer = layer}, machine);
+      EXPECT_TRUE(fake::verdict(selection, "reference")->accepted())
+          << machine.name << " " << name(scheme);
+      EXPECT_TRUE(selection.chosen()) << machine.name << " " << name(scheme);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moracle

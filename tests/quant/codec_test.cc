@@ -1,0 +1,195 @@
+// Codes to values: every code of every format, and every way in which scales can lie.
+#include "quant/codec.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "base/scalar.h"
+
+namespace moracle {
+namespace {
+
+TEST(Int4Codec, ReadsEveryNibbleOfEveryByteAsTwosComplement) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::byte row[] = {std::byte{0xff}, static_cast<std::byte>(byte)};
+    const int low = byte % 16, high = byte / 16;
+    EXPECT_EQ(Int4Codec::decode(row, 2), low < 8 ? low : low - 16) << byte;
+    EXPECT_EQ(Int4Codec::decode(row, 3), high < 8 ? high : high - 16) << byte;
+  }
+}
+
+TEST(Int8Codec, ReadsEveryByteAsTwosComplement) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::byte row[] = {std::byte{0x55}, static_cast<std::byte>(byte)};
+    EXPECT_EQ(Int8Codec::decode(row, 1), byte < 128 ? byte : byte - 256);
+  }
+}
+
+TEST(FloatCodecs, ReadFromAnyAddress) {
+  std::byte bytes[16] = {};
+  const float value = -1.625f;
+  const uint16_t half = 0xbe80, brain = 0xbfd0;
+  std::memcpy(bytes + 1 + 4, &value, sizeof value);
+  EXPECT_EQ(F32Codec::decode(bytes + 1, 1), value);
+  std::memcpy(bytes + 3 + 2, &half, sizeof half);
+  EXPECT_EQ(F16Codec::decode(bytes + 3, 1), value);
+  std::memcpy(bytes + 7 + 4, &brain, sizeof brain);
+  EXPECT_EQ(BF16Codec::decode(bytes + 7, 2), value);
+}
+
+TEST(Codecs, ExistForExactlyTheFormatsThatCanonicalWeightsHold) {
+  int found = 0;
+  for (int type = 0; type <= static_cast<int>(DType::kF8E8M0); ++type) {
+    const auto dtype = static_cast<DType>(type);
+    const bool known = visit_codec(dtype, [&]<class Codec>() { EXPECT_EQ(Codec::kDType, dtype); });
+    found += known;
+  }
+  EXPECT_EQ(found, 5);
+  EXPECT_FALSE(visit_codec(DType::kU8, []<class Codec>() { FAIL(); }));
+}
+
+// A matrix whose codes and values are kept beside it, as plain numbers.
+struct Plain {
+  CanonicalMatrix matrix;
+  std::vector<int> codes;
+
+  Plain(int64_t n, int64_t k, QuantKey key, bool act_order, uint32_t seed) {
+    std::mt19937 random(seed);
+    CanonicalMatrix& m = matrix;
+    m.n = n;
+    m.k = k;
+    m.key = key;
+    m.storage.assign(n * m.row_bytes(), std::byte{0});
+    const int width = bits(key.dtype), range = 1 << width;
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t c = 0; c < k; ++c) {
+        const int raw = static_cast<int>(random() % range);
+        codes.push_back(raw < range / 2 ? raw : raw - range);
+        m.storage[r * m.row_bytes() + c * width / 8] |=
+            static_cast<std::byte>(raw << (c * width % 8));
+      }
+    }
+    m.codes = m.storage;
+    for (int64_t i = 0; i < m.scale_rows() * m.scale_cols(); ++i) {
+      m.scales.push_back(std::ldexp(1.0f + static_cast<float>(random() % 1000) / 1000, -7));
+      if (!key.symmetric) {
+        m.zero_points.push_back(
+            static_cast<int8_t>(static_cast<int>(random() % range) - range / 2));
+      }
+    }
+    for (int64_t c = 0; act_order && c < k; ++c) {
+      m.group_index.push_back(static_cast<int32_t>(random() % m.scale_cols()));
+    }
+  }
+
+  /// (code - zero point) · scale, with the group found as the field's documents say.
+  double value(int64_t r, int64_t c) const {
+    const GroupShape& shape = matrix.key.group;
+    const int64_t columns = shape.cols == GroupShape::kAll ? matrix.k : shape.cols;
+    const int64_t rows = shape.rows == GroupShape::kAll ? matrix.n : shape.rows;
+    const int64_t groups = (matrix.k + columns - 1) / columns;
+    const int64_t g = matrix.group_index.empty() ? c / columns : matrix.group_index[c];
+    const int64_t at = r / rows * groups + g;
+    const double zero = matrix.key.symmetric ? 0 : matrix.zero_points[at];
+    return (codes[r * matrix.k + c] - zero) * matrix.scales[at];
+  }
+};
+
+// D18: both widths, with and without zero points, every group size, lengths that nothing divides.
+TEST(DequantizeRow, IsCodeMinusZeroTimesScale) {
+  uint32_t seed = 1;
+  for (DType dtype : {DType::kI4, DType::kI8}) {
+    for (bool symmetric : {true, false}) {
+      for (bool act_order : {false, true}) {
+        for (GroupShape group : {kPerRow, per_group(32), per_group(5), per_group(128), per_group(1),
+                                 GroupShape{}, GroupShape{2, 16}, GroupShape{128, 128}}) {
+          for (auto [n, k] : {std::pair{1, 1}, {3, 64}, {5, 65}, {2, 33}, {7, 130}, {1, 31}}) {
+            const Plain plain(n, k, QuantKey{dtype, group, false, symmetric}, act_order, seed++);
+            std::vector<double> row(k);
+            for (int64_t r = 0; r < n; ++r) {
+              dequantize_row(plain.matrix, r, row.data());
+              for (int64_t c = 0; c < k; ++c) {
+                ASSERT_EQ(row[c], plain.value(r, c))
+                    << name(dtype) << " " << n << " x " << k << " groups " << group.rows << " x "
+                    << group.cols << " row " << r << " column " << c;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(DecodeRow, GivesCodesWithoutScaleOrZeroPoint) {
+  const Plain plain(3, 37, QuantKey{DType::kI4, per_group(16), false, false}, true, 99);
+  std::vector<double> row(37);
+  for (int64_t r = 0; r < 3; ++r) {
+    decode_row(plain.matrix, r, row.data());
+    for (int64_t c = 0; c < 37; ++c) EXPECT_EQ(row[c], plain.codes[r * 37 + c]);
+  }
+}
+
+TEST(DequantizeRow, TakesFloatsAsTheyAre) {
+  const float values[] = {1.0f, -0.0f, 0.333251953125f, 65504.0f, 0x1p-24f, -2.0f};
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    CanonicalMatrix m;
+    m.n = 2;
+    m.k = 3;
+    m.key = QuantKey{dtype};
+    for (float value : values) {
+      std::byte bytes[4];
+      const uint16_t half = dtype == DType::kF16 ? float_to_f16(value) : float_to_bf16(value);
+      std::memcpy(bytes, &value, 4);
+      if (dtype != DType::kF32) std::memcpy(bytes, &half, 2);
+      m.storage.insert(m.storage.end(), bytes, bytes + bits(dtype) / 8);
+    }
+    m.codes = m.storage;
+    for (int64_t r = 0; r < 2; ++r) {
+      double row[3];
+      dequantize_row(m, r, row);
+      for (int64_t c = 0; c < 3; ++c) {
+        const float value = values[r * 3 + c];
+        const float want = dtype == DType::kF32   ? value
+                           : dtype == DType::kF16 ? f16_to_float(float_to_f16(value))
+                                                  : bf16_to_float(float_to_bf16(value));
+        EXPECT_EQ(row[c], want) << name(dtype);
+      }
+    }
+  }
+}
+
+TEST(CanonicalMatrix, RowsStartOnBytesAndScalesCoverTheLastGroup) {
+  CanonicalMatrix m;
+  m.n = 5;
+  m.k = 33;
+  m.key = int4_static_group(32);
+  EXPECT_EQ(m.row_bytes(), 17);
+  EXPECT_EQ(m.scale_rows(), 5);
+  EXPECT_EQ(m.scale_cols(), 2);
+  EXPECT_EQ(m.group_cols(), 32);
+  m.key = kInt8StaticChannelSym;
+  EXPECT_EQ(m.row_bytes(), 33);
+  EXPECT_EQ(m.scale_cols(), 1);
+  EXPECT_EQ(m.group_cols(), 33);
+  m.key.group = {2, 16};
+  EXPECT_EQ(m.scale_rows(), 3);
+  EXPECT_EQ(m.scale_cols(), 3);
+  m.key.group = {};
+  EXPECT_EQ(m.scale_rows() * m.scale_cols(), 1);
+}
+
+TEST(CanonicalMatrix, WithoutElementsHasNoScales) {
+  CanonicalMatrix m;
+  m.key = kInt8StaticChannelSym;
+  EXPECT_EQ(m.scale_rows() * m.scale_cols(), 0);
+  m.key.group = {};
+  EXPECT_EQ(m.scale_rows() * m.scale_cols(), 0);
+}
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,144 @@
+// Schemes have names that can be read back, and an error that lists the grammar.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "moe/conformance.h"
+#include "moracle/quant.h"
+
+namespace moracle {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr QuantKey without_symmetry(QuantKey key) {
+  key.symmetric = false;
+  return key;
+}
+
+TEST(Scheme, EveryNameReadsBackAsTheSameScheme) {
+  for (const Scheme& scheme : conformance::schemes()) {
+    const auto parsed = parse_scheme(name(scheme));
+    ASSERT_TRUE(parsed) << name(scheme);
+    EXPECT_EQ(*parsed, scheme) << name(scheme);
+  }
+}
+
+TEST(Scheme, NamesAndDescriptionsAreDistinct) {
+  std::set<std::string> names, descriptions;
+  for (const Scheme& scheme : conformance::schemes()) {
+    names.insert(name(scheme));
+    descriptions.insert(describe(scheme));
+  }
+  EXPECT_EQ(names.size(), conformance::schemes().size());
+  EXPECT_EQ(descriptions.size(), names.size());
+}
+
+TEST(Scheme, NamesAreTheFieldsOwn) {
+  EXPECT_EQ(name(Scheme{kBF16Weight, {}}), "bf16");
+  EXPECT_EQ(name(Scheme{kF16Weight, {}}), "f16");
+  EXPECT_EQ(name(Scheme{kF32Weight, {}}), "f32");
+  EXPECT_EQ(name(Scheme{kInt8StaticChannelSym, kInt8DynamicTokenSym}), "int8-w8a8");
+  EXPECT_EQ(name(Scheme{kInt8StaticChannelSym, {}}), "int8-w8a16-channel");
+  EXPECT_EQ(name(Scheme{int4_static_group(128), {}}), "int4-w4a16-g128");
+  EXPECT_EQ(name(Scheme{int4_static_group(GroupShape::kAll), {}}), "int4-w4a16-channel");
+  EXPECT_EQ(name(Scheme{without_symmetry(int8_static_group(64)), {}}), "int8-w8a16-g64-asym");
+}
+
+TEST(Scheme, DescriptionsAreForPeople) {
+  EXPECT_EQ(describe(Scheme{kBF16Weight, {}}), "bf16 weights, not quantized");
+  EXPECT_EQ(describe(Scheme{kInt8StaticChannelSym, kInt8DynamicTokenSym}),
+            "int8 weights per channel, int8 activations per token, dynamic");
+  EXPECT_EQ(describe(Scheme{without_symmetry(int4_static_group(64)), {}}),
+            "int4 weights per group of 64 with zero points, floating-point activations");
+}
+
+TEST(Scheme, OtherWordOrdersAreUnderstood) {
+  EXPECT_EQ(*parse_scheme("w8a8-int8"), *parse_scheme("int8-w8a8"));
+}
+
+// D7: weight-only and activation-quantized schemes of equal weights are two schemes.
+TEST(Scheme, ActivationsArePartOfTheScheme) {
+  const Scheme weight_only = *parse_scheme("int8-w8a16-channel");
+  const Scheme both = *parse_scheme("int8-w8a8");
+  EXPECT_EQ(weight_only.weight, both.weight);
+  EXPECT_FALSE(weight_only == both);
+  EXPECT_FALSE(weight_only.activation);
+  EXPECT_TRUE(both.activation->dynamic);
+}
+
+TEST(Scheme, AnythingElseIsAnErrorThatListsTheGrammar) {
+  for (const char* text : {"",
+                           "-",
+                           "int4",
+                           "INT8-W8A8",
+                           "int4-w4a16",
+                           "int4-w4a16-",
+                           "int4-w4a16-g",
+                           "int4-w4a16-g0",
+                           "int4-w4a16-g-32",
+                           "int4-w4a16-g32x",
+                           "int4-w4a16-g 32",
+                           "int4-w4a16-g32-sym",
+                           "int4-w4a16-asym",
+                           "int4-w4a16--asym",
+                           "int4-w4a16-g32-asym-asym",
+                           "int4-w4a8-g32",
+                           "int8-w4a16-g32",
+                           "int8-w8a16",
+                           "int8-w8a8-channel",
+                           "int8-w8a8-asym",
+                           "bf16 ",
+                           " bf16",
+                           "bf16-w16a16",
+                           "fp8",
+                           "mxfp4",
+                           "int4-w4a16-g99999999999999999999",
+                           "int8-w8a16-tensor"}) {
+    const auto parsed = parse_scheme(text);
+    ASSERT_FALSE(parsed) << text;
+    const Error& error = parsed.error();
+    EXPECT_EQ(error.kind, ErrorKind::kInvalidArgument);
+    EXPECT_THAT(error.place, HasSubstr("'" + std::string(text) + "'"));
+    for (const char* known : {"bf16", "f16", "f32", "int8-w8a8", "int8-w8a16-", "int4-w4a16-",
+                              "channel", "g<size>", "-asym"}) {
+      EXPECT_THAT(error.need, HasSubstr(known)) << text;
+    }
+  }
+}
+
+TEST(QuantKey, OnlyFloatFormatsAreNotQuantized) {
+  EXPECT_FALSE(kF32Weight.quantized());
+  EXPECT_FALSE(kF16Weight.quantized());
+  EXPECT_FALSE(kBF16Weight.quantized());
+  EXPECT_TRUE(kInt8StaticChannelSym.quantized());
+  EXPECT_TRUE(int4_static_group(32).quantized());
+  EXPECT_TRUE(QuantKey{DType::kF8E4M3}.quantized());
+}
+
+TEST(QuantKey, DiffersInEachOfItsParts) {
+  const QuantKey key = int4_static_group(32);
+  QuantKey other = key;
+  other.dtype = DType::kI8;
+  EXPECT_NE(key, other);
+  other = key;
+  other.group.cols = 64;
+  EXPECT_NE(key, other);
+  other = key;
+  other.group.rows = 2;
+  EXPECT_NE(key, other);
+  other = key;
+  other.dynamic = true;
+  EXPECT_NE(key, other);
+  other = key;
+  other.symmetric = false;
+  EXPECT_NE(key, other);
+  other = key;
+  other.scale_dtype = DType::kF8E8M0;
+  EXPECT_NE(key, other);
+}
+
+}  // namespace
+}  // namespace moracle
