@@ -1,5 +1,6 @@
 // What programs that read the command's output may rely on: the keys, and that equal seeds give
 // equal answers.
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>

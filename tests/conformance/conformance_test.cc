@@ -72,7 +72,6 @@ TEST_P(Conformance, Holds) {
   EXPECT_GT(passed + refused, 0);
   EXPECT_LE(worst, 1);
   EXPECT_TRUE(GetParam().backend != "reference" || refused == 0) << "the reference serves all";
-  if (passed == 0) GTEST_SKIP() << "refused on this machine";
 }
 
 INSTANTIATE_TEST_SUITE_P(Tables, Conformance, ::testing::ValuesIn(rows()), row_name);
@@ -294,7 +293,8 @@ struct Batch {
   std::vector<int32_t> ids;
   std::vector<float> weights;
 };
-constexpr int64_t kTokens = 24;
+// Enough for a single step to move some activation to another code where those are quantized.
+constexpr int64_t kTokens = 96;
 
 Batch batch(const LayerSpec& spec) {
   std::mt19937 random(11);

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -41,8 +40,11 @@ Error refusal(const std::string& text) {
 class Folder {
  public:
   Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "chat_XXXXXX").string();
-    path_ = mkdtemp(name.data());
+    static int count = 0;
+    const std::string name =
+        "chat_template_test_" + std::to_string(getpid()) + "_" + std::to_string(++count);
+    path_ = (std::filesystem::temp_directory_path() / name).string();
+    std::filesystem::create_directory(path_);
   }
   ~Folder() { std::filesystem::remove_all(path_); }
   const std::string& path() const { return path_; }
@@ -218,7 +220,10 @@ TEST(ChatTemplate, EndsHostileTemplatesWithAnError) {
       repeated("{% if 1 %}", 100000),
       many + many + many + ended + ended + ended,
       "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-      "{% macro m(n) %}{{ m(n) + m(n) }}{% endmacro %}{{ m(1) }}",
+      "{% macro m(n=m()) %}{% endmacro %}{{ m() }}",
+      "{% macro m() %}" + repeated("{% if 1 %}", 140) + "{{ m() }}" + repeated("{% endif %}", 140) +
+          "{% endmacro %}{{ m() }}",
+      "{% macro m() %}{% for x in [1] if m() %}{% endfor %}{% endmacro %}{{ m() }}",
       "{% set ns = namespace(x='ab') %}" + many + "{% set ns.x = ns.x + ns.x %}" + ended,
       "{% set ns = namespace(x=[]) %}" + many + "{% set ns.x = [ns.x] %}" + ended,
       "{% set ns = namespace(x=[1]) %}" + many + "{% set ns.x = ns.x + ns.x %}" + ended,
@@ -236,7 +241,6 @@ TEST(ChatTemplate, EndsHostileTemplatesWithAnError) {
       "{{ ('a' * 1000000)|replace('a', 'b' * 1000000) }}",
       "{{ 'a'|indent(99999999999, true) }}",
       "{{ [1]|tojson(indent=99999999999) }}",
-      many + "{% macro m() %}{% endmacro %}" + many + "{% set ns = namespace() %}" + ended + ended,
       many + "{{ 'abcdefghijklmnop' * 64 }}" + ended,
   };
   for (const std::string& text : kTemplates) {

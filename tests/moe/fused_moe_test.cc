@@ -19,19 +19,20 @@
 #include "moracle/moe.h"
 #include "quant/codec.h"
 
-// Every allocation of this program is counted; the tests look at the difference.
+// Every allocation of this program is counted; the tests look at the difference. Not inlined, or
+// g++ takes malloc and delete for a mismatch.
 namespace {
 std::atomic<int64_t> allocations{0};
 }
-void* operator new(size_t bytes) {
+[[gnu::noinline]] void* operator new(size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
   std::free(memory);
 }
 

@@ -34,6 +34,7 @@ std::vector<std::pair<std::string, LayerSpec>> layers() {
   return all;
 }
 
+/// One line per layer: its scheme, who serves it, and which rules turned the others away.
 std::string choices() {
   std::string text;
   for (const Machine& machine : Machine::known()) {
@@ -41,9 +42,21 @@ std::string choices() {
     for (const GpuInfo& gpu : machine.gpus) text += ", " + gpu.model;
     text += "\n";
     for (const auto& [feature, layer] : layers()) {
-      std::string lines = explain(select({.layer = layer}, machine));
-      text += lines.insert(lines.find('\n'), feature);
+      const Selection selection = select({.layer = layer}, machine);
+      text += name(layer.scheme) + feature + " > ";
+      text += selection.plan ? selection.plan->backend->name : "nobody";
+      for (const Verdict& verdict : selection.considered) {
+        if (verdict.accepted()) continue;
+        text += "; not " + std::string(verdict.backend->name) + ":";
+        for (const Reason& reason : verdict.reasons) text += " " + std::string(reason.rule);
+      }
+      text += "\n";
     }
+  }
+  text += "\n== in full, on h200\n";
+  for (const auto& [feature, layer] : layers()) {
+    std::string lines = explain(select({.layer = layer}, *Machine::find("h200")));
+    text += lines.insert(lines.find('\n'), feature);
   }
   return text;
 }

@@ -1,5 +1,7 @@
 #include "models/jinja/clock_text.h"
 
+#include <utility>
+
 #include "base/text.h"
 #include "base/try.h"
 #include "models/jinja/limits.h"

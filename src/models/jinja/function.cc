@@ -1,5 +1,7 @@
 #include "models/jinja/function.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 #include "base/try.h"
 #include "models/jinja/unicode.h"

@@ -1,4 +1,6 @@
 // Filters that give text.
+#include <algorithm>
+
 #include "base/text.h"
 #include "base/try.h"
 #include "models/jinja/compare.h"
@@ -137,7 +139,7 @@ Result<Value> tojson_filter(Heap& heap, const Value& self, const Bound& argument
   style.ensure_ascii = arguments.flag(0);
   style.sort_keys = arguments.flag(3);
   if (arguments.some(1)) {
-    style.item_separator = ",";
+    style.item_separator.pop_back();  // the space, where lines end
     if (arguments[1].is_text()) {
       style.indent = std::string(arguments[1].text());
     } else {
