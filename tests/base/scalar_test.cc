@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <ostream>
+#include <string>
 
 namespace moracle {
 namespace {
@@ -28,6 +31,10 @@ struct Format {
     return std::ldexp(implied + mantissa, std::max(exponent, 1) - bias - mantissa_bits);
   }
 };
+
+void PrintTo(const Format& format, std::ostream* out) {
+  *out << format.name;
+}
 
 class Scalar : public ::testing::TestWithParam<Format> {};
 

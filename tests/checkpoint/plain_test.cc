@@ -100,6 +100,14 @@ TEST(Plain, ExpertsOfAnotherFloatThanTheFirstAreRefused) {
               "needs the scheme of expert 0, bf16 [32, 32]; it is f16 [32, 32]"});
 }
 
+TEST(Plain, GateAndUpDoNotMakeUpForEachOthersRows) {
+  auto shifted = SyntheticCheckpoint::plain();
+  shifted.reshape(kGate, {20, 32});
+  shifted.reshape(kUp, {12, 32});
+  expect_bad(shifted.experts(),
+             {"tensor '" + kGate + "'", "needs [16, 32] (from config.json); it is bf16 [20, 32]"});
+}
+
 TEST(Plain, ALinearLayerStacksItsModules) {
   const auto checkpoint = SyntheticCheckpoint::plain();
   const auto opened = checkpoint.open();

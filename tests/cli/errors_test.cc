@@ -71,7 +71,7 @@ TEST(CommandLine, NamesThatAreUnknownComeWithThoseThatAreKnown) {
 TEST(CommandLine, AModelThatIsNoneIsRefused) {
   const TemporaryFolder folder;
   const std::string absent = folder.path() + "/absent", text = folder.write("text", "a b c");
-  for (const std::string& verb : {"run", "perplexity", "inspect", "explain"}) {
+  for (const std::string verb : {"run", "perplexity", "inspect", "explain"}) {
     auto refused = [&](const std::string& model, std::initializer_list<std::string> parts) {
       std::vector<std::string> arguments = {verb, model, "--json"};
       if (verb == "run") arguments.insert(arguments.end(), {"-p", "a"});

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <ostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -30,6 +31,10 @@ struct Row {
   std::string backend;
   Scheme scheme;
 };
+
+void PrintTo(const Row& row, std::ostream* out) {
+  *out << row.backend << " in " << name(row.scheme);
+}
 
 std::vector<Row> rows() {
   std::vector<Row> all;

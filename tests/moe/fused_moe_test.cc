@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <new>
+#include <ostream>
 #include <random>
 #include <vector>
 
@@ -37,6 +38,12 @@ std::atomic<int64_t> allocations{0};
 }
 
 namespace moracle {
+
+// For gtest's messages.
+static void PrintTo(const Scheme& scheme, std::ostream* out) {
+  *out << name(scheme);
+}
+
 namespace {
 
 using conformance::random_weights;
