@@ -81,6 +81,8 @@ class DescribedMatrix {
   const Scheme& scheme() const { return scheme_; }
   int64_t num_experts() const { return static_cast<int64_t>(parts_.size()); }
   std::vector<std::string> tensors() const;
+  /// Rows of each part that is stacked into one expert's matrix.
+  std::vector<int64_t> part_rows() const;
   /// Bytes in the file(s).
   int64_t source_bytes() const;
 

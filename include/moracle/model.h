@@ -165,6 +165,9 @@ struct SamplingOptions {
   uint64_t seed = 0;
 };
 
+/// Errors: numbers out of their range, named as on the command line.
+Status check(const SamplingOptions& options);
+
 /// What generation_config.json (else config.json) says.
 struct GenerationConfig {
   std::vector<int32_t> eos_ids;

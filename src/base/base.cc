@@ -13,8 +13,9 @@ std::string Error::to_string() const {
   add(place, ": ");
   add(need, ": ", "needs ");
   add(fact, need.empty() ? ": " : "; ");
+  // Names in a hostile file may hold anything; a terminal must not obey it.
   for (char& c : line) {
-    if (c == '\n' || c == '\r') c = ' ';
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   }
   return line;
 }

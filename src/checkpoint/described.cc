@@ -103,6 +103,12 @@ std::vector<std::string> DescribedMatrix::tensors() const {
   return names;
 }
 
+std::vector<int64_t> DescribedMatrix::part_rows() const {
+  std::vector<int64_t> rows;
+  for (const Part& part : parts_.empty() ? std::vector<Part>() : parts_[0]) rows.push_back(part.n);
+  return rows;
+}
+
 int64_t DescribedMatrix::source_bytes() const {
   int64_t total = 0;
   for (const auto& expert : parts_) {

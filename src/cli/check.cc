@@ -103,7 +103,8 @@ void add_check(CLI::App& app, Work& chosen) {
     verb.add_option("--scheme", options->scheme, "Only this scheme, such as int4-w4a16-g128");
     verb.add_option("--shape", options->shape, "Only this shape: experts x hidden x intermediate x top_k");
     verb.add_option("--tokens", options->tokens, "Only this number of tokens");
-    verb.add_option("--spread", options->spread, "Only this routing: uniform, one-expert, holes");
+    verb.add_option("--spread", options->spread, "Only this routing")
+        ->check(CLI::IsMember({"uniform", "one-expert", "holes"}));
     verb.add_flag("--bias", options->bias, "Only cases with biases");
     verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
         ->check(CLI::Range(0, 4096));

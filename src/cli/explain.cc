@@ -67,6 +67,11 @@ int run(const Options& options) {
   CLI_TRY(const Machine machine, Machine::find(options.machine));
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.folder));
   CLI_TRY(const std::vector<Group> groups, groups_of(checkpoint, machine, options.backend));
+  // A name that no row has is a wrong option; a row that refuses is an answer.
+  for (const Group& group : groups) {
+    Result<Plan> plan = group.selection.chosen();
+    if (!plan && plan.error().kind == ErrorKind::kInvalidArgument) return fail(plan.error());
+  }
   if (options.json) print(to_json(groups, machine));
   for (const Group& group : groups) {
     if (!options.json) {

@@ -1,6 +1,7 @@
 #include <csignal>
 #include <iostream>
 
+#include "base/text.h"
 #include "command.h"
 
 namespace moracle::cli {
@@ -56,6 +57,13 @@ int parse_and_run(int argc, char** argv) {
 #define X(verb) add_##verb(app, chosen);
 #include "verbs.inc"
 #undef X
+  // CLI11 would only say that a verb is missing.
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommand_no_throw(argv[1]) == nullptr) {
+    std::vector<std::string> verbs;
+    for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
+    return fail({ErrorKind::kInvalidArgument, "", str("verb '", argv[1], "'"), "one of " + join(verbs),
+                 "it is none of these"});
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -1,11 +1,10 @@
 // moracle perplexity: how well a model predicts a text.
-#include <fstream>
 #include <iostream>
-#include <iterator>
 
 #include "command.h"
 #include "model_options.h"
 #include "terminal.h"
+#include "text_file.h"
 
 namespace moracle::cli {
 namespace {
@@ -20,11 +19,7 @@ struct Options {
 int run(const Options& options) {
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
-  std::ifstream file(options.text_file, std::ios::binary);
-  if (!file) {
-    return fail({ErrorKind::kInvalidArgument, options.text_file, "--text", "a readable file", "it is not"});
-  }
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  CLI_TRY(const std::string text, read_text(options.text_file, "--text"));
   CLI_TRY(std::vector<int32_t> ids, tokenizer.encode(text));
   if (static_cast<int64_t>(ids.size()) > options.max_tokens) ids.resize(options.max_tokens);
 

@@ -1,13 +1,12 @@
 // moracle run: a prompt in, text out.
 #include <chrono>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 
 #include "base/text.h"
 #include "command.h"
 #include "model_options.h"
 #include "terminal.h"
+#include "text_file.h"
 
 namespace moracle::cli {
 namespace {
@@ -27,9 +26,9 @@ struct Options {
 Result<std::string> prompt_text(const Options& options) {
   std::string text = options.prompt;
   if (!options.prompt_file.empty()) {
-    std::ifstream file(options.prompt_file, std::ios::binary);
-    if (!file) return Error{ErrorKind::kIo, options.prompt_file, "--prompt-file", "a readable file", "it is not"};
-    text.assign(std::istreambuf_iterator<char>(file), {});
+    auto read = read_text(options.prompt_file, "--prompt-file");
+    if (!read) return read.error();
+    text = *std::move(read);
   }
   if (!options.chat) return text;
   auto chat = ChatTemplate::open(options.model.folder);
@@ -96,6 +95,12 @@ int run(const Options& options) {
   CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint));
   CLI_TRY(const std::string text, prompt_text(options));
   CLI_TRY(const std::vector<int32_t> prompt, tokenizer.encode(text));
+  // What is wrong with the request is said before anything is loaded.
+  const SamplingOptions drawing = sampling(options, config);
+  if (Status good = check(drawing); !good) return fail(good.error());
+  if (prompt.empty()) {
+    return fail({ErrorKind::kInvalidArgument, "", "prompt", "at least one token", "it is empty"});
+  }
 
   ProgressBar loading("loading");
   ModelOptions model_options{.backend = options.model.backend,
@@ -111,7 +116,7 @@ int run(const Options& options) {
   TokenStream stream(tokenizer);
   std::string output;
   ProgressBar reading("reading the prompt");
-  GenerateOptions generate_options{.max_tokens = options.max_tokens, .sampling = sampling(options, config)};
+  GenerateOptions generate_options{.max_tokens = options.max_tokens, .sampling = drawing};
   if (!options.ignore_eos) generate_options.stop_ids = config.eos_ids;
   generate_options.on_prompt = reading.callback();
   Status decoded;
@@ -171,7 +176,9 @@ void add_run(CLI::App& app, Work& chosen) {
     verb.add_option("--top-k", options->top_k, "Draw from the k best only; 0: off");
     verb.add_option("--top-p", options->top_p, "Draw from the best that reach this probability; 1: off");
     verb.add_option("--min-p", options->min_p, "Drop what is below this share of the best; 0: off");
-    verb.add_option("--seed", options->seed, "Seed of the draw")->capture_default_str();
+    verb.add_option("--seed", options->seed, "Seed of the draw")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
     verb.add_flag("--ignore-eos", options->ignore_eos, "Go on after an end-of-text token");
     return [options] { return run(*options); };
   }, chosen);

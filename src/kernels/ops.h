@@ -53,7 +53,7 @@ class Ops {
   virtual Status quantize(const Matrix& from, const QuantKey& key, const Matrix& codes, float* scales,
                           Stream) = 0;
   /// Scores, picks and weighs: logits [tokens, num_experts] → ids, weights [tokens, top_k], largest
-  /// first; equal scores: lower id first.
+  /// first; equal scores: lower id first. Overwrites the logits.
   virtual Status route(const Matrix& logits, const Routing& routing, int64_t top_k, int32_t* topk_ids,
                        float* topk_weights, Stream) = 0;
   /// Sorts (token, expert) pairs by expert, stably. Ids outside [0, num_experts) get no row.

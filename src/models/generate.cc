@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -34,13 +33,18 @@ Result<GenerationConfig> GenerationConfig::open(const Checkpoint& checkpoint) {
   const std::string path = checkpoint.folder() + "/generation_config.json";
   GenerationConfig generation;
   MORACLE_TRY(std::vector<int64_t> eos, checkpoint.state().config.integers({"eos_token_id"}));
-  if (std::filesystem::exists(path)) {
+  if (!is_absent(path)) {
     MORACLE_TRY(const Config config, Config::open(path));
     MORACLE_TRY(std::vector<int64_t> own_eos, config.integers({"eos_token_id"}));
     if (!own_eos.empty()) eos = std::move(own_eos);
     MORACLE_CHECK(read_sampling(config, generation.sampling));
   }
-  for (int64_t id : eos) generation.eos_ids.push_back(static_cast<int32_t>(id));
+  for (int64_t id : eos) {
+    if (id < 0 || id > INT32_MAX) {
+      return checkpoint.state().config.wrong({"eos_token_id"}, "ids of tokens", str("it holds ", id));
+    }
+    generation.eos_ids.push_back(static_cast<int32_t>(id));
+  }
   return generation;
 }
 

@@ -36,6 +36,9 @@ Result<DecoderSpec> read_spec(const Config& config) {
   MORACLE_TRY(spec.vocab_size, config.integer({"vocab_size"}, 1));
   MORACLE_TRY(spec.max_context, config.integer_or(32'768, {"max_position_embeddings"}, 1));
   MORACLE_TRY(const double epsilon, config.number_or(1e-6, {"rms_norm_eps"}));
+  if (!(epsilon >= 0 && epsilon < 1)) {
+    return config.wrong({"rms_norm_eps"}, "a number from 0 to 1", str("it is ", epsilon));
+  }
   spec.norm_epsilon = static_cast<float>(epsilon);
   if (spec.num_heads % spec.num_kv_heads != 0) {
     return config.wrong({"num_key_value_heads"}, str("a divisor of ", spec.num_heads, " heads"),
@@ -45,23 +48,28 @@ Result<DecoderSpec> read_spec(const Config& config) {
     return config.wrong({"head_dim"}, "an even number", str("it is ", spec.head_dim));
   }
   MORACLE_CHECK(read_rope(config, spec));
+  if (!(spec.rope_theta >= 1)) {
+    return config.wrong({"rope_theta"}, "a number of at least 1", str("it is ", spec.rope_theta));
+  }
   MORACLE_TRY(const bool sliding, config.boolean_or(false, {"use_sliding_window"}));
   if (sliding) return unsupported(config, {"use_sliding_window"}, "false", "it is true");
   return spec;
 }
 
-Status check_size(const Checkpoint& checkpoint, const DescribedMatrix& matrix, int64_t n, int64_t k) {
-  if (matrix.shape().n == n && matrix.shape().k == k) return {};
+// Each part by itself: stacked parts may not make up for each other's rows.
+Status check_size(const Checkpoint& checkpoint, const DescribedMatrix& matrix, const std::vector<int64_t>& rows,
+                  int64_t k) {
+  if (matrix.part_rows() == rows && matrix.shape().k == k) return {};
   const std::string first = matrix.tensors()[0];
   return Error{ErrorKind::kBadFile, checkpoint.state().tensors.file_of(first), "tensor '" + first + "'",
-               str("[", n, ", ", k, "] in all (from config.json)"),
-               str("it is [", matrix.shape().n, ", ", matrix.shape().k, "]")};
+               str(join(rows, " + "), " rows of ", k, " columns (from config.json)"),
+               str("there are ", join(matrix.part_rows(), " + "), " of ", matrix.shape().k)};
 }
 
 Result<DescribedMatrix> sized(const Checkpoint& checkpoint, const std::vector<std::string>& modules,
-                              int64_t n, int64_t k) {
+                              const std::vector<int64_t>& rows, int64_t k) {
   MORACLE_TRY(DescribedMatrix matrix, checkpoint.linear(modules));
-  MORACLE_CHECK(check_size(checkpoint, matrix, n, k));
+  MORACLE_CHECK(check_size(checkpoint, matrix, rows, k));
   return matrix;
 }
 
@@ -69,8 +77,8 @@ Result<DescribedMatrix> sized(const Checkpoint& checkpoint, const std::vector<st
 Result<DescribedWeights> dense_mlp(const Checkpoint& checkpoint, const std::string& mlp,
                                    const DecoderSpec& spec, int64_t intermediate) {
   MORACLE_TRY(DescribedMatrix w13, sized(checkpoint, {mlp + ".gate_proj", mlp + ".up_proj"},
-                                         2 * intermediate, spec.hidden_size));
-  MORACLE_TRY(DescribedMatrix w2, sized(checkpoint, {mlp + ".down_proj"}, spec.hidden_size, intermediate));
+                                         {intermediate, intermediate}, spec.hidden_size));
+  MORACLE_TRY(DescribedMatrix w2, sized(checkpoint, {mlp + ".down_proj"}, {spec.hidden_size}, intermediate));
   LayerSpec layer{.name = mlp, .hidden_size = spec.hidden_size, .intermediate_size = intermediate};
   layer.scheme = w13.scheme();
   layer.group_index = w13.shape().group_index || w2.shape().group_index;
@@ -89,8 +97,8 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
   const int64_t q_size = spec.num_heads * spec.head_dim, kv_size = spec.num_kv_heads * spec.head_dim;
   MORACLE_TRY(DescribedMatrix qkv,
               sized(checkpoint, {attention + "q_proj", attention + "k_proj", attention + "v_proj"},
-                    q_size + 2 * kv_size, spec.hidden_size));
-  MORACLE_TRY(DescribedMatrix o, sized(checkpoint, {attention + "o_proj"}, spec.hidden_size, q_size));
+                    {q_size, kv_size, kv_size}, spec.hidden_size));
+  MORACLE_TRY(DescribedMatrix o, sized(checkpoint, {attention + "o_proj"}, {spec.hidden_size}, q_size));
   std::optional<DescribedMatrix> router;
   Result<DescribedWeights> experts = Error{};
   if (dense) {
@@ -99,7 +107,7 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
     experts = checkpoint.moe_layer(layer);
     if (experts) {
       MORACLE_TRY(router, checkpoint.router(mlp + ".gate"));
-      MORACLE_CHECK(check_size(checkpoint, *router, experts->spec.num_experts, spec.hidden_size));
+      MORACLE_CHECK(check_size(checkpoint, *router, {experts->spec.num_experts}, spec.hidden_size));
     }
   }
   if (!experts) return experts.error();
@@ -144,7 +152,7 @@ Result<Description> describe_qwen3_moe(const Checkpoint& checkpoint) {
   // differ from the embedding.
   const bool own_output = !tied || checkpoint.has_tensor("lm_head.weight");
   MORACLE_TRY(DescribedMatrix output, sized(checkpoint, {own_output ? "lm_head" : "model.embed_tokens"},
-                                            spec.vocab_size, spec.hidden_size));
+                                            {spec.vocab_size}, spec.hidden_size));
   return Description{spec, embedding, std::move(layers), std::move(final_norm), std::move(output),
                      !own_output};
 }

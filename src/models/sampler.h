@@ -19,7 +19,4 @@ class Sampler {
   std::mt19937_64 engine_;
 };
 
-/// Errors: numbers out of their range, named as on the command line.
-Status check(const SamplingOptions& options);
-
 }  // namespace moracle

@@ -1,9 +1,9 @@
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "base/text.h"
 #include "base/try.h"
+#include "base/mapped_file.h"
+#include "checkpoint/config.h"
 #include "models/tokenizer/added_tokens.h"
 #include "models/tokenizer/bpe.h"
 #include "models/tokenizer/normalizer.h"
@@ -90,11 +90,12 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
 
 Result<Tokenizer> Tokenizer::open(const std::string& folder) {
   const std::string path = folder + "/tokenizer.json";
-  std::ifstream in(path, std::ios::binary);
-  const std::string json{std::istreambuf_iterator<char>(in), {}};
-  if (!in.is_open() || in.bad()) {
-    return Error{ErrorKind::kIo, path, "", "a readable file", "it cannot be opened or read"};
+  if (is_absent(path)) {
+    return Error{ErrorKind::kBadFile, folder, "", "tokenizer.json", "there is none"};
   }
+  MORACLE_TRY(const MappedFile file, MappedFile::open(path));
+  const auto bytes = file.bytes();
+  const std::string json(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return parse_tokenizer(json, path);
 }
 

@@ -47,6 +47,10 @@ Result<Linear> Linear::make(DescribedMatrix&& weights, const Selection& selectio
                             std::shared_ptr<Workspace> workspace, const Progress& progress) {
   auto state = std::make_unique<State>();
   MORACLE_TRY(state->plan, selection.chosen());
+  if (!state->plan.layer.same_but_name(linear_spec("", weights))) {
+    return Error{ErrorKind::kInvalidArgument, "", state->plan.layer.name, "a selection made for this layer",
+                 "it was made for another"};
+  }
   state->workspace = std::move(workspace);
   Device& device = state->workspace->device();
   const Backend& backend = *state->plan.backend;
