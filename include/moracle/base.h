@@ -79,7 +79,23 @@ class [[nodiscard]] Result<void> {
 using Status = Result<void>;
 
 /// Element types that occur in checkpoints and in kernels.
-enum class DType : uint8_t { kF32, kF16, kBF16, kF64, kI64, kI32, kI16, kI8, kU8, kI4, kBool, kF8E4M3, kF8E5M2, kF8E8M0 };
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kF64,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU8,
+  kI4,
+  kBool,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E8M0,
+  kF4E2M1
+};
 
 /// The name that safetensors uses, lower case: "bf16", "i8"; "i4" for two signed codes in a byte.
 std::string_view name(DType type);
@@ -95,7 +111,9 @@ struct TensorView {
   int64_t num_elements() const;
   size_t num_bytes() const;
   template <class T>
-  const T* as() const { return reinterpret_cast<const T*>(data); }
+  const T* as() const {
+    return reinterpret_cast<const T*>(data);
+  }
 };
 /// "bf16 [128, 256]"
 std::string to_string(const TensorView& view);

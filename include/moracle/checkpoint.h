@@ -1,4 +1,5 @@
-// What a checkpoint folder holds: its config, its producer, and its weights described, not yet read.
+// What a checkpoint folder holds: its config, its producer, and its weights described, not yet
+// read.
 #pragma once
 
 #include <functional>
@@ -13,14 +14,25 @@
 namespace moracle {
 
 /// The nonlinearity between the two GEMMs of an expert.
-enum class Activation : uint8_t { kSilu };
+enum class Activation : uint8_t {
+  kSilu,       ///< g·σ(g)·u
+  kSwigluOai,  ///< g ← min(g, 7), u ← clamp(u, ±7); g·σ(1.702 g)·(u + 1)
+};
 std::string_view name(Activation activation);
 
 /// From router logits to weights: which scores, which experts, which normalisation.
-enum class Score : uint8_t { kSoftmax };
+enum class Score : uint8_t {
+  kSoftmax,          ///< over all experts, then top_k
+  kSigmoid,          ///< of each expert
+  kTopkThenSoftmax,  ///< top_k of the logits, then softmax over those
+};
 struct Routing {
   Score score = Score::kSoftmax;
-  bool renormalize = false;  ///< divide the top_k weights by their sum
+  bool renormalize = false;      ///< divide the top_k weights by their sum
+  int64_t num_groups = 1;        ///< experts in groups of equal size,
+  int64_t top_groups = 1;        ///< of which only the best may be chosen from
+  float scaling_factor = 1;      ///< multiplies the weights, after renormalisation
+  bool correction_bias = false;  ///< a bias per expert for choosing, not for weighing
   bool operator==(const Routing&) const = default;
 };
 std::string name(const Routing& routing);
@@ -64,8 +76,8 @@ class DescribedMatrix {
   /// One expert's piece of rows, from one or more tensors (gate, or up; q, or k, or v).
   struct Part {
     int64_t n = 0;
-    std::vector<std::string> tensors;                   ///< the names that it claims
-    std::vector<std::span<const std::byte>> bytes;      ///< where they lie, for releasing pages
+    std::vector<std::string> tensors;               ///< the names that it claims
+    std::vector<std::span<const std::byte>> bytes;  ///< where they lie, for releasing pages
     std::function<Result<CanonicalMatrix>()> read;
   };
   /// `parts[e]` are stacked row-wise into expert e's matrix. `owner` keeps the parts' memory alive.
@@ -79,6 +91,11 @@ class DescribedMatrix {
 
   const MatrixShape& shape() const { return shape_; }
   const Scheme& scheme() const { return scheme_; }
+  /// Stored activation scales of a static scheme, one per expert; empty otherwise. Where the
+  /// matrices stacked into one expert's (gate and up, or q, k and v) carry different ones, the
+  /// largest: their common input is quantized once, and must not saturate.
+  const std::vector<float>& input_scales() const { return input_scales_; }
+  void set_input_scales(std::vector<float> scales) { input_scales_ = std::move(scales); }
   int64_t num_experts() const { return static_cast<int64_t>(parts_.size()); }
   std::vector<std::string> tensors() const;
   /// Rows of each part that is stacked into one expert's matrix.
@@ -95,6 +112,7 @@ class DescribedMatrix {
   MatrixShape shape_;
   Scheme scheme_;
   std::vector<std::vector<Part>> parts_;
+  std::vector<float> input_scales_;
   std::shared_ptr<const void> owner_;
 };
 

@@ -31,7 +31,9 @@ class Buffer {
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   template <class T>
-  T* as() const { return static_cast<T*>(data_); }
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
 
  private:
   void* data_ = nullptr;
@@ -64,7 +66,8 @@ class Device {
 };
 
 /// Opens "cpu" (later "cuda[:n]", "opencl[:n]"). `threads` is for the CPU; below 1: all that the
-/// process may use. Errors: a device that this build or this machine lacks, naming those that exist.
+/// process may use. Errors: a device that this build or this machine lacks, naming those that
+/// exist.
 Result<std::shared_ptr<Device>> open_device(std::string_view name = "cpu", int threads = 0);
 
 }  // namespace moracle

@@ -121,8 +121,8 @@ struct Choice {
 /// A checkpoint loaded for one device.
 class Model {
  public:
-  /// Describes everything first (missing, extra and wrongly typed tensors are errors by name), lets the
-  /// oracle choose for every layer, then reads, packs and releases tensor by tensor.
+  /// Describes everything first (missing, extra and wrongly typed tensors are errors by name), lets
+  /// the oracle choose for every layer, then reads, packs and releases tensor by tensor.
   static Result<Model> load(const Checkpoint& checkpoint, const ModelOptions& options = {});
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
@@ -142,8 +142,8 @@ class Model {
     std::span<const int32_t> tokens;
     KvCache* cache;
   };
-  /// Runs all layers over the tokens of all steps, at most max_num_tokens() together, and appends to
-  /// the caches. Errors: ids outside the vocabulary, a cache that is full.
+  /// Runs all layers over the tokens of all steps, at most max_num_tokens() together, and appends
+  /// to the caches. Errors: ids outside the vocabulary, a cache that is full.
   Status forward(std::span<const Step> steps);
   /// Logits [count, vocab_size] of the last forward's tokens [first, first + count); at most
   /// kMaxLogitRows. Valid until the next call.
@@ -192,7 +192,8 @@ struct Generation {
 };
 
 /// Continues `prompt`. Errors: an empty prompt; one that leaves no room in the context.
-Result<Generation> generate(Model& model, std::span<const int32_t> prompt, const GenerateOptions& options);
+Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
+                            const GenerateOptions& options);
 
 struct Perplexity {
   double perplexity = 0;
@@ -207,7 +208,7 @@ Result<Perplexity> perplexity(Model& model, std::span<const int32_t> ids, int64_
 /// What a checkpoint holds, by part, without reading a weight.
 struct Outline {
   struct Part {
-    std::string what;             ///< "experts", "attention", "router", "norms", "embedding", "output"
+    std::string what;  ///< "experts", "attention", "router", "norms", "embedding", "output"
     std::vector<int64_t> layers;  ///< empty: outside the layers
     std::string scheme;
     bool quantized = false;

@@ -1,4 +1,5 @@
-// FusedMoe: prepare (dispatch, quantize) → experts (GEMM 1, activation, GEMM 2) → finalize (weigh, sum).
+// FusedMoe: prepare (dispatch, quantize) → experts (GEMM 1, activation, GEMM 2) → finalize (weigh,
+// sum).
 #pragma once
 
 #include <memory>
@@ -22,8 +23,8 @@ struct TopkWeights {
   const float* data = nullptr;
 };
 
-/// Scratch memory of a device that layers share: they run one after another on one stream. Grows only
-/// while layers are made, never in apply.
+/// Scratch memory of a device that layers share: they run one after another on one stream. Grows
+/// only while layers are made, never in apply.
 class Workspace {
  public:
   explicit Workspace(std::shared_ptr<Device> device) : device_(std::move(device)) {}
@@ -41,8 +42,8 @@ class Workspace {
 /// One layer's experts, converted for the backend that the oracle chose.
 class FusedMoe {
  public:
-  /// Reads and packs the weights, expert by expert; `weights` is consumed. Errors: the selection chose
-  /// nothing (with its trail), reading, memory, kCancelled.
+  /// Reads and packs the weights, expert by expert; `weights` is consumed. Errors: the selection
+  /// chose nothing (with its trail), reading, memory, kCancelled.
   static Result<FusedMoe> make(DescribedWeights&& weights, const Selection& selection,
                                std::shared_ptr<Device> device, const Progress& progress = {});
   /// The same with scratch memory shared between layers.
@@ -54,10 +55,10 @@ class FusedMoe {
 
   /// output[t] = Σ_j topk_weights[t, j] · expert(topk_ids[t, j])(hidden[t]).
   /// hidden and output are [num_tokens, hidden_size] in f32, bf16 or f16, and may not overlap.
-  /// Enqueues and returns; allocates nothing; decides nothing from device data. Errors: shapes, more
-  /// tokens than planned.
-  Status apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights, const Matrix& output,
-               Stream stream = {});
+  /// Enqueues and returns; allocates nothing; decides nothing from device data. Errors: shapes,
+  /// more tokens than planned.
+  Status apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+               const Matrix& output, Stream stream = {});
 
   const Plan& plan() const;
   int64_t weight_bytes() const;

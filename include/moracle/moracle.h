@@ -2,9 +2,9 @@
 #pragma once
 
 #include "moracle/base.h"        // Result, Error, DType, views
-#include "moracle/quant.h"       // QuantKey, Scheme: what the numbers mean
 #include "moracle/checkpoint.h"  // Checkpoint, DescribedWeights: what a folder holds
-#include "moracle/oracle.h"      // Machine, Request, Backend, select: who serves a layer, and why
 #include "moracle/device.h"      // Device: memory and an ordered queue
-#include "moracle/moe.h"         // FusedMoe: prepare, experts, finalize
 #include "moracle/model.h"       // Tokenizer, ChatTemplate, Model: a whole model
+#include "moracle/moe.h"         // FusedMoe: prepare, experts, finalize
+#include "moracle/oracle.h"      // Machine, Request, Backend, select: who serves a layer, and why
+#include "moracle/quant.h"       // QuantKey, Scheme: what the numbers mean

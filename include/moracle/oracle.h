@@ -78,8 +78,8 @@ struct Machine {
 /// What has to be served, and what the user asked for.
 struct Request {
   LayerSpec layer;
-  int64_t max_num_tokens = 512;  ///< most tokens in one apply: workspaces are sized by it
-  std::string backend = "auto";  ///< or a row's name
+  int64_t max_num_tokens = 512;      ///< most tokens in one apply: workspaces are sized by it
+  std::string backend = "auto";      ///< or a row's name
   std::optional<Platform> platform;  ///< only backends for this kind of device
 };
 
@@ -94,10 +94,10 @@ struct Backend {
   std::span<const DType> weights;      ///< weight formats that it reads
   std::span<const DType> activations;  ///< activation formats that it computes in, beside float
   bool zero_points = false;
-  bool group_index = false;            ///< act-order
+  bool group_index = false;  ///< act-order
   bool bias = false;
-  int group_multiple = 1;              ///< groups along K must divide by this
-  int64_t max_integer_k = 0;           ///< longest exact integer sum; 0: any
+  int group_multiple = 1;     ///< groups along K must divide by this
+  int64_t max_integer_k = 0;  ///< longest exact integer sum; 0: any
   const Layout* layout = nullptr;
   Maker make = nullptr;  ///< nothing where this build does not have it
 };

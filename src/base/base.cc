@@ -26,13 +26,18 @@ struct DTypeRow {
   int bits;
 };
 // In the order of the enum.
-constexpr DTypeRow kDTypes[] = {{"f32", 32}, {"f16", 16}, {"bf16", 16}, {"f64", 64}, {"i64", 64},
-                                {"i32", 32}, {"i16", 16}, {"i8", 8},    {"u8", 8},   {"i4", 4},
-                                {"bool", 8}, {"f8_e4m3", 8}, {"f8_e5m2", 8}, {"f8_e8m0", 8}};
+constexpr DTypeRow kDTypes[] = {{"f32", 32},    {"f16", 16},    {"bf16", 16},  {"f64", 64},
+                                {"i64", 64},    {"i32", 32},    {"i16", 16},   {"i8", 8},
+                                {"u8", 8},      {"i4", 4},      {"bool", 8},   {"f8_e4m3", 8},
+                                {"f8_e5m2", 8}, {"f8_e8m0", 8}, {"f4_e2m1", 4}};
 }  // namespace
 
-std::string_view name(DType type) { return kDTypes[static_cast<int>(type)].name; }
-int bits(DType type) { return kDTypes[static_cast<int>(type)].bits; }
+std::string_view name(DType type) {
+  return kDTypes[static_cast<int>(type)].name;
+}
+int bits(DType type) {
+  return kDTypes[static_cast<int>(type)].bits;
+}
 
 int64_t TensorView::num_elements() const {
   int64_t count = 1;

@@ -66,7 +66,11 @@ void advise(std::span<const std::byte> part, int advice) {
 }
 }  // namespace
 
-void MappedFile::release(std::span<const std::byte> part) { advise(part, MADV_DONTNEED); }
-void MappedFile::prefetch(std::span<const std::byte> part) { advise(part, MADV_WILLNEED); }
+void MappedFile::release(std::span<const std::byte> part) {
+  advise(part, MADV_DONTNEED);
+}
+void MappedFile::prefetch(std::span<const std::byte> part) {
+  advise(part, MADV_WILLNEED);
+}
 
 }  // namespace moracle

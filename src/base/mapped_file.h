@@ -9,8 +9,8 @@
 
 namespace moracle {
 
-/// As with every mapping, a file that somebody else cuts short while it is open ends the process with
-/// SIGBUS when the lost part is touched: replace checkpoints by renaming, never in place.
+/// As with every mapping, a file that somebody else cuts short while it is open ends the process
+/// with SIGBUS when the lost part is touched: replace checkpoints by renaming, never in place.
 class MappedFile {
  public:
   /// Errors: kIo with the system's reason; kBadFile for a folder or a special file.

@@ -1,4 +1,4 @@
-// 16-bit floats as bits, and their exact conversions. Storage types: no arithmetic.
+// Floats of 16 bits and fewer as bits, and their exact conversions. Storage types: no arithmetic.
 #pragma once
 
 #include <bit>
@@ -24,7 +24,8 @@ inline float f16_to_float(uint16_t bits) {
   const uint32_t exponent = (bits >> 10) & 31u;
   const uint32_t mantissa = bits & 0x3ffu;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  if (exponent != 0)
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
   const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
 }
@@ -43,6 +44,46 @@ inline uint16_t float_to_f16(float value) {
   }
   const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+
+/// E4M3 as OCP and NVIDIA define it ("FN"): bias 7, no infinities, S.1111.111 is NaN, largest 448.
+inline float e4m3_to_float(uint8_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x80u) << 24;
+  const uint32_t exponent = (bits >> 3) & 15u, mantissa = bits & 7u;
+  if ((bits & 0x7fu) == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (exponent != 0)
+    return std::bit_cast<float>(sign | ((exponent + 120) << 23) | (mantissa << 20));
+  const float magnitude = static_cast<float>(mantissa) * 0x1p-9f;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
+}
+
+/// Round to nearest, ties to even; beyond 448 saturates; NaN stays NaN.
+inline uint8_t float_to_e4m3(float value) {
+  const auto u = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint8_t>((u >> 24) & 0x80u);
+  const uint32_t magnitude = u & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);
+  if (magnitude >= 0x43e00000u) return static_cast<uint8_t>(sign | 0x7eu);  // 448 and more
+  if (magnitude < 0x3c800000u) {
+    // Below 2^-6: adding 2^14 leaves multiples of 2^-9, rounded to even, at the bottom.
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
+    return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x46800000u));
+  }
+  const uint32_t rounded = magnitude + 0x7ffffu + ((magnitude >> 20) & 1u);
+  return static_cast<uint8_t>(sign | ((rounded - 0x3c000000u) >> 20));
+}
+
+/// E8M0: 2^(bits - 127); 255 is NaN.
+inline float e8m0_to_float(uint8_t bits) {
+  if (bits == 255) return std::bit_cast<float>(0x7fc00000u);
+  return bits == 0 ? 0x1p-127f : std::bit_cast<float>(static_cast<uint32_t>(bits) << 23);
+}
+
+/// E2M1, the low four bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+inline float e2m1_to_float(uint8_t bits) {
+  constexpr float kMagnitude[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  const float magnitude = kMagnitude[bits & 7u];
+  return (bits & 8u) != 0 ? -magnitude : magnitude;
 }
 
 }  // namespace moracle

@@ -49,14 +49,14 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::run(const std::function<void(int)>& work) {
-  if (workers_.empty()) return work(0);
+void ThreadPool::run_job(Job job) {
+  if (workers_.empty()) return job.call(job.work, 0);
   const std::lock_guard lock(callers_);
-  work_ = &work;
+  current_ = job;
   unfinished_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();
-  work(0);
+  job.call(job.work, 0);
   for (int spin = 0; spin < kSpins && unfinished_.load(std::memory_order_acquire) > 0; ++spin) {
     pause_briefly();
   }
@@ -76,7 +76,7 @@ void ThreadPool::serve(int thread) {
     // Jobs cannot be missed: the next one starts only when every worker has finished this one.
     seen = job_.load(std::memory_order_acquire);
     if (stop_.load()) return;
-    (*work_)(thread);
+    current_.call(current_.work, thread);
     if (unfinished_.fetch_sub(1, std::memory_order_release) == 1) unfinished_.notify_all();
   }
 }

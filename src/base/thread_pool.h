@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -26,8 +25,12 @@ class ThreadPool {
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
   /// Calls work(thread) once on each thread, thread in [0, size()), and returns when all are done.
-  /// Callers on several threads take turns; calling from inside work is not allowed.
-  void run(const std::function<void(int)>& work);
+  /// Callers on several threads take turns; calling from inside work is not allowed. Allocates
+  /// nothing: the work is called in place, never copied.
+  template <class Work>
+  void run(const Work& work) {
+    run_job({[](const void* w, int thread) { (*static_cast<const Work*>(w))(thread); }, &work});
+  }
 
   /// Splits [0, count) into size() even pieces: piece(begin, end), empty pieces left out.
   template <class Piece>
@@ -37,19 +40,23 @@ class ThreadPool {
       if (count > 0) piece(int64_t{0}, count);
       return;
     }
-    const auto share = [&](int thread) {
+    run([&](int thread) {
       const int64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
       if (begin < end) piece(begin, end);
-    };
-    run(std::cref(share));  // a reference fits into std::function; the captures would be allocated
+    });
   }
 
  private:
+  struct Job {
+    void (*call)(const void* work, int thread) = nullptr;
+    const void* work = nullptr;
+  };
+  void run_job(Job job);
   void serve(int thread);
 
   std::mutex callers_;  // one job at a time
-  const std::function<void(int)>* work_ = nullptr;
-  std::atomic<uint32_t> job_{0};      // counts jobs; workers wait for it to change
+  Job current_;
+  std::atomic<uint32_t> job_{0};  // counts jobs; workers wait for it to change
   std::atomic<int> unfinished_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;

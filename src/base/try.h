@@ -15,7 +15,7 @@
 #define MORACLE_TRY(declaration, ...) MORACLE_TRY_LINE_(__LINE__, declaration, __VA_ARGS__)
 
 /// Returns the Error of a Status from the enclosing function.
-#define MORACLE_CHECK(...)                                                  \
-  do {                                                                      \
+#define MORACLE_CHECK(...)                                                      \
+  do {                                                                          \
     if (auto status = (__VA_ARGS__); !status) return std::move(status).error(); \
   } while (false)

@@ -1,148 +1,195 @@
-// compressed-tensors as llm-compressor writes it. Read here: format "int-quantized" with 8-bit
-// channel weights and dynamic per-token activations:
-//   weight       i8 [N, K]       two's complement codes
-//   weight_scale bf16/f32 [N, 1] (or [N])
-// value = code · scale[n].
+// compressed-tensors, as llm-compressor writes it: config groups say which modules are stored in
+// which format and scheme. The formats themselves are in compressed_tensors_{int,pack,float}.cc.
+#include "checkpoint/compressed_tensors.h"
+
 #include <algorithm>
-#include <initializer_list>
+#include <tuple>
 
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/pattern.h"
-#include "checkpoint/producer.h"
 
 namespace moracle {
-namespace {
 
-class CompressedTensorsReader : public Reader {
- public:
-  CompressedTensorsReader(std::vector<Pattern> targets, std::vector<Pattern> ignore)
-      : targets_(std::move(targets)), ignore_(std::move(ignore)) {}
-
-  Says says(const std::string& module) const override {
-    auto names = [&](const Pattern& pattern) { return pattern.matches(module); };
-    if (std::any_of(ignore_.begin(), ignore_.end(), names)) return Says::kPlain;
-    if (std::any_of(targets_.begin(), targets_.end(), names)) return Says::kQuantized;
-    return Says::kPlain;
+Result<nlohmann::json> one_of(const Config& config, const char* key,
+                              std::initializer_list<nlohmann::json> allowed,
+                              nlohmann::json fallback) {
+  const auto* value = config.find({key});
+  if (value == nullptr && !fallback.is_null()) return fallback;
+  std::vector<std::string> shown;
+  for (const auto& choice : allowed) {
+    if (value != nullptr && *value == choice) return choice;
+    shown.push_back(choice.dump());
   }
-  bool stores(const Tensors& tensors, const std::string& module) const override {
-    const TensorView* weight = tensors.find(module + ".weight");
-    return tensors.find(module + ".weight_scale") != nullptr ||
-           (weight != nullptr && weight->dtype == DType::kI8);
-  }
-  std::string expected(const std::string& module) const override {
-    return module + ".{weight,weight_scale}";
-  }
-  Result<DescribedLinear> describe(const Tensors& tensors, const std::string& module) const override;
-
- private:
-  std::vector<Pattern> targets_;
-  std::vector<Pattern> ignore_;
-};
-
-Result<DescribedLinear> CompressedTensorsReader::describe(const Tensors& tensors,
-                                                          const std::string& module) const {
-  std::vector<std::string> names = {module + ".weight", module + ".weight_scale"};
-  MORACLE_TRY(const TensorView codes, tensors.get(names[0]));
-  if (codes.dtype != DType::kI8 || codes.shape.size() != 2) {
-    return tensors.wrong(names[0], "i8 of two dimensions", "it is " + to_string(codes));
-  }
-  DescribedLinear linear;
-  linear.scheme = {kInt8StaticChannelSym, kInt8DynamicTokenSym};
-  linear.shape = {.n = codes.shape[0], .k = codes.shape[1], .key = linear.scheme.weight};
-  MORACLE_TRY(const TensorView scale, get_floats(tensors, names[1]));
-  const int64_t n = linear.shape.n;
-  if (scale.shape != std::vector<int64_t>{n, 1} && scale.shape != std::vector<int64_t>{n}) {
-    return tensors.wrong(names[1], str("shape [", n, ", 1], one scale per channel"),
-                         "it is " + to_string(scale));
-  }
-  MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, n, names));
-  linear.part = part_of(tensors, n, std::move(names));
-  linear.part.read = [&tensors, module, codes, shape = linear.shape]() -> Result<CanonicalMatrix> {
-    CanonicalMatrix matrix;
-    matrix.n = shape.n;
-    matrix.k = shape.k;
-    matrix.key = shape.key;
-    matrix.codes = {codes.data, codes.num_bytes()};
-    MORACLE_TRY(matrix.scales, read_scales(tensors, module + ".weight_scale"));
-    if (shape.bias) {
-      MORACLE_TRY(matrix.bias, read_scales(tensors, module + ".bias"));
-    }
-    return matrix;
-  };
-  return linear;
+  return config.unsupported({key}, join(shown, " or "),
+                            value ? "it is " + Config::shown(*value) : "it is not there");
 }
 
-// Parts of the format that would change the numbers and that nothing here reads.
-Status check_unused(const Config& config, std::initializer_list<const char*> keys) {
+Result<Config> weights_of(const Config& group, std::string_view type) {
+  MORACLE_TRY(auto weights, group.object({"weights"}));
+  if (!weights) {
+    return group.unsupported({"weights"}, "a quantization of the weights", "it is not there");
+  }
+  MORACLE_CHECK(one_of(*weights, "type", {type}));
+  MORACLE_CHECK(one_of(*weights, "dynamic", {false}, false));
+  return *std::move(weights);
+}
+
+Status check_unused(const Config& config, std::initializer_list<const char*> keys,
+                    const char* need) {
   for (const char* key : keys) {
     const auto* value = config.find({key});
     if (value == nullptr || value->empty()) continue;
-    return config.unsupported({key}, "nothing", "it is " + Config::shown(*value));
+    return config.unsupported({key}, need, "it is " + Config::shown(*value));
   }
   return {};
 }
 
-// The one combination that this reader serves; everything else is refused by name.
-Status check_group(const Config& group) {
-  struct Expected {
-    const char* operand;
-    const char* key;
-    nlohmann::json value;
-  };
-  const Expected expected[] = {
-      {"weights", "num_bits", 8},           {"weights", "type", "int"},
-      {"weights", "strategy", "channel"},   {"weights", "symmetric", true},
-      {"weights", "dynamic", false},        {"input_activations", "num_bits", 8},
-      {"input_activations", "type", "int"}, {"input_activations", "strategy", "token"},
-      {"input_activations", "symmetric", true}, {"input_activations", "dynamic", true},
-  };
-  for (const Expected& e : expected) {
-    MORACLE_TRY(const auto operand, group.object({e.operand}));
-    if (!operand) {
-      return group.unsupported({e.operand}, "8-bit channel weights with dynamic 8-bit token activations",
-                               "it is not there");
-    }
-    const auto* value = operand->find({e.key});
-    if (value == nullptr || *value != e.value) {
-      return operand->unsupported({e.key}, e.value.dump(),
-                                  value == nullptr ? "it is not there" : "it is " + Config::shown(*value));
-    }
+Status check_absent(const Tensors& tensors, const std::string& name, const char* reason) {
+  const TensorView* found = tensors.find(name);
+  if (found == nullptr) return {};
+  return tensors.wrong(name, str("to be absent, since ", reason), "it is " + to_string(*found));
+}
+
+namespace {
+
+struct Group {
+  std::string name;
+  const CtFormat* format;
+  CtScheme scheme;
+};
+
+// A module belongs to the group of the first target that matches it, targets in compressed-tensors'
+// own order: exact names, expressions, classes; alphabetic among each other.
+struct Target {
+  std::string text;
+  Pattern pattern;
+  size_t group;
+
+  auto order() const {
+    const int kind = text == "Linear" ? 2 : text.starts_with("re:") ? 1 : 0;
+    return std::tuple<int, const std::string&>(kind, text);
   }
-  return check_unused(group, {"output_activations"});
+};
+
+class CompressedTensorsReader : public Reader {
+ public:
+  CompressedTensorsReader(std::vector<Group> groups, std::vector<Target> targets,
+                          std::vector<Pattern> ignore)
+      : groups_(std::move(groups)), targets_(std::move(targets)), ignore_(std::move(ignore)) {}
+
+  Says says(const std::string& module) const override {
+    return group_of(module) ? Says::kQuantized : Says::kPlain;
+  }
+  bool stores(const Tensors& tensors, const std::string& module) const override {
+    const TensorView* weight = tensors.find(module + ".weight");
+    return tensors.find(module + ".weight_packed") != nullptr ||
+           tensors.find(module + ".weight_scale") != nullptr ||
+           (weight != nullptr && (weight->dtype == DType::kI8 || weight->dtype == DType::kF8E4M3));
+  }
+  std::string expected(const std::string& module) const override {
+    const Group* group = group_of(module);
+    return str(module, ".", group ? group->format->tensors : groups_[0].format->tensors);
+  }
+  Result<DescribedLinear> describe(const Tensors& tensors,
+                                   const std::string& module) const override {
+    const Group* group = group_of(module);
+    if (group) return group->format->describe(tensors, module, group->scheme);
+    return Error{ErrorKind::kBadFile, tensors.file_of(module), "module '" + module + "'",
+                 "to be a target of one of the config's groups", "it is none"};
+  }
+
+ private:
+  // nullptr: the module is not quantized.
+  const Group* group_of(const std::string& module) const {
+    for (const Pattern& pattern : ignore_) {
+      if (pattern.matches(module)) return nullptr;
+    }
+    for (const Target& target : targets_) {
+      if (target.pattern.matches(module)) return &groups_[target.group];
+    }
+    return nullptr;
+  }
+
+  std::vector<Group> groups_;
+  std::vector<Target> targets_;
+  std::vector<Pattern> ignore_;
+};
+
+// The format of a group: its own, else that of the whole checkpoint.
+Result<const CtFormat*> find_format(const Config& config, const Config& group) {
+  const Config& from = group.has({"format"}) ? group : config;
+  MORACLE_TRY(const std::string format, from.text({"format"}));
+  std::vector<std::string_view> known;
+  for (const CtFormat* candidate : {&kCtInt, &kCtPack, &kCtFloat}) {
+    if (candidate->name == format) return candidate;
+    known.push_back(candidate->name);
+  }
+  return from.unsupported({"format"}, "one of " + join(known), "it is " + format);
+}
+
+Result<Group> read_group(const Config& config, const Config& groups, const std::string& name) {
+  MORACLE_TRY(const auto group, groups.object({name.c_str()}));
+  if (!group) return groups.wrong({name.c_str()}, "an object", "it is null");
+  MORACLE_TRY(const CtFormat* format, find_format(config, *group));
+  MORACLE_CHECK(check_unused(*group, {"output_activations"}));
+  MORACLE_TRY(CtScheme scheme, format->read_scheme(*group));
+  return Group{name, format, std::move(scheme)};
+}
+
+// Adds the targets of groups[g], in order. Errors: one that another group has too.
+Status add_targets(const Config& groups, const std::vector<Group>& read, size_t g,
+                   std::vector<Target>& targets) {
+  MORACLE_TRY(const auto group, groups.object({read[g].name.c_str()}));
+  MORACLE_TRY(const auto texts, group->texts({"targets"}));
+  for (const std::string& text : texts) {
+    MORACLE_TRY(Pattern pattern, Pattern::make(text, groups.path()));
+    Target target{text, std::move(pattern), g};
+    const auto place =
+        std::lower_bound(targets.begin(), targets.end(), target,
+                         [](const Target& a, const Target& b) { return a.order() < b.order(); });
+    if (place != targets.end() && place->text == text) {
+      if (place->group == g) continue;
+      return groups.wrong({read[g].name.c_str()}, "targets that no other group has",
+                          str("'", text, "' is one of ", read[place->group].name));
+    }
+    targets.insert(place, std::move(target));
+  }
+  return {};
+}
+
+// A sparse checkpoint leaves out zeros; "dense" says that it does not.
+Status check_dense(const Config& config) {
+  MORACLE_TRY(const auto sparsity, config.object({"sparsity_config"}));
+  if (!sparsity || sparsity->value().empty()) return {};
+  MORACLE_CHECK(one_of(*sparsity, "format", {"dense"}));
+  return {};
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Reader>> open_compressed_tensors(const Config& config) {
-  MORACLE_TRY(const std::string format, config.text({"format"}));
-  if (format != "int-quantized") {
-    return config.unsupported({"format"}, "int-quantized", "it is " + format);
-  }
   MORACLE_CHECK(check_unused(config, {"kv_cache_scheme", "transform_config"}));
-  MORACLE_TRY(const auto groups, config.object({"config_groups"}));
-  if (!groups || groups->value().size() != 1) {
-    return config.unsupported({"config_groups"}, "one group",
-                              str("there are ", groups ? groups->value().size() : 0));
+  MORACLE_CHECK(check_dense(config));
+  MORACLE_TRY(const auto found, config.object({"config_groups"}));
+  if (!found || found->value().empty()) {
+    return config.unsupported({"config_groups"}, "at least one group", "there are 0");
   }
-  const std::string group_name = groups->value().begin().key();
-  MORACLE_TRY(const auto group, groups->object({group_name.c_str()}));
-  if (!group) return groups->wrong({group_name.c_str()}, "an object", "it is null");
-  MORACLE_CHECK(check_group(*group));
-
-  MORACLE_TRY(const auto target_texts, group->texts({"targets"}));
-  MORACLE_TRY(const auto ignore_texts, config.texts({"ignore"}));
-  std::vector<Pattern> targets, ignore;
-  for (const std::string& text : target_texts) {
-    MORACLE_TRY(Pattern pattern, Pattern::make(text, config.path()));
-    targets.push_back(std::move(pattern));
+  std::vector<Group> groups;
+  std::vector<Target> targets;
+  for (const auto& item : found->value().items()) {
+    MORACLE_TRY(Group group, read_group(config, *found, item.key()));
+    groups.push_back(std::move(group));
+    MORACLE_CHECK(add_targets(*found, groups, groups.size() - 1, targets));
   }
-  for (const std::string& text : ignore_texts) {
+  std::vector<Pattern> ignore;
+  MORACLE_TRY(const auto ignored, config.texts({"ignore"}));
+  for (const std::string& text : ignored) {
     MORACLE_TRY(Pattern pattern, Pattern::make(text, config.path()));
     ignore.push_back(std::move(pattern));
   }
   return std::unique_ptr<Reader>(
-      new CompressedTensorsReader(std::move(targets), std::move(ignore)));
+      new CompressedTensorsReader(std::move(groups), std::move(targets), std::move(ignore)));
 }
 
 }  // namespace moracle

@@ -42,7 +42,8 @@ Result<Config> Config::parse(std::string_view text, std::string path) {
   }
   // The parser takes a NUL for the end of its input; a file that holds one is not JSON.
   const bool has_nul = text.find('\0') != std::string_view::npos;
-  if (has_nul || parsed.is_discarded()) return Error{ErrorKind::kBadFile, path, "", "valid JSON", "it is not"};
+  if (has_nul || parsed.is_discarded())
+    return Error{ErrorKind::kBadFile, path, "", "valid JSON", "it is not"};
   if (!parsed.is_object()) {
     return Error{ErrorKind::kBadFile, path, "", "a JSON object", str("it is ", shown(parsed))};
   }
@@ -64,7 +65,8 @@ std::string Config::shown(const json& value) {
 }
 
 Error Config::wrong(Keys keys, std::string need, std::string fact) const {
-  return {ErrorKind::kBadFile, path_, place_ + join(keys, " or "), std::move(need), std::move(fact)};
+  return {ErrorKind::kBadFile, path_, place_ + join(keys, " or "), std::move(need),
+          std::move(fact)};
 }
 
 Error Config::unsupported(Keys keys, std::string need, std::string fact) const {

@@ -10,8 +10,8 @@
 
 namespace moracle {
 
-/// True if nothing is at `path`. What the system refuses to look at (a loop of links, a name that is
-/// too long) counts as there: opening it gives the reason.
+/// True if nothing is at `path`. What the system refuses to look at (a loop of links, a name that
+/// is too long) counts as there: opening it gives the reason.
 bool is_absent(const std::string& path);
 
 /// Keys may be given as a list: producers spell the same thing in several dialects (transformers 4
@@ -29,7 +29,8 @@ class Config {
   const nlohmann::json* find(Keys keys) const;
   const nlohmann::json& value() const { return json_; }
 
-  /// Whole numbers in [min, max]. Errors: kBadFile, naming the key, what is needed and what is there.
+  /// Whole numbers in [min, max]. Errors: kBadFile, naming the key, what is needed and what is
+  /// there.
   Result<int64_t> integer(Keys keys, int64_t min = 0, int64_t max = INT32_MAX) const;
   Result<int64_t> integer_or(int64_t fallback, Keys keys, int64_t min = 0,
                              int64_t max = INT32_MAX) const;

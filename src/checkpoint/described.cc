@@ -9,13 +9,23 @@ namespace moracle {
 
 std::string_view name(Activation activation) {
   switch (activation) {
-    case Activation::kSilu: return "silu";
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kSwigluOai:
+      return "swigluoai";
   }
   return "";
 }
 
 std::string name(const Routing& routing) {
-  return str("softmax", routing.renormalize ? ", renormalised" : "");
+  constexpr const char* kScores[] = {"softmax", "sigmoid", "softmax after top-k"};
+  std::string text = kScores[static_cast<int>(routing.score)];
+  if (routing.correction_bias) text += ", biased choice";
+  if (routing.num_groups > 1)
+    text += str(", ", routing.top_groups, " of ", routing.num_groups, " groups");
+  if (routing.renormalize) text += ", renormalised";
+  if (routing.scaling_factor != 1) text += str(", times ", routing.scaling_factor);
+  return text;
 }
 
 std::vector<MatrixShape> LayerSpec::matrices() const {
@@ -24,6 +34,8 @@ std::vector<MatrixShape> LayerSpec::matrices() const {
                   .key = scheme.weight,
                   .group_index = group_index,
                   .bias = bias};
+  if (w13.key.quantized() && w13.key.group == GroupShape{})
+    w13.key.group = kPerRow;  // as canonical form has it
   if (linear) return {w13};
   MatrixShape w2 = w13;
   w2.n = hidden_size;
@@ -71,7 +83,8 @@ Status stack(CanonicalMatrix& whole, int64_t first_row, CanonicalMatrix&& part) 
   std::memcpy(whole.storage.data() + first_row * whole.row_bytes(), part.codes.data(),
               part.codes.size());
   whole.scales.insert(whole.scales.end(), part.scales.begin(), part.scales.end());
-  whole.zero_points.insert(whole.zero_points.end(), part.zero_points.begin(), part.zero_points.end());
+  whole.zero_points.insert(whole.zero_points.end(), part.zero_points.begin(),
+                           part.zero_points.end());
   whole.bias.insert(whole.bias.end(), part.bias.begin(), part.bias.end());
   return {};
 }
@@ -98,7 +111,8 @@ DescribedMatrix DescribedMatrix::from(Scheme scheme, std::vector<CanonicalMatrix
 std::vector<std::string> DescribedMatrix::tensors() const {
   std::vector<std::string> names;
   for (const auto& expert : parts_) {
-    for (const Part& part : expert) names.insert(names.end(), part.tensors.begin(), part.tensors.end());
+    for (const Part& part : expert)
+      names.insert(names.end(), part.tensors.begin(), part.tensors.end());
   }
   return names;
 }

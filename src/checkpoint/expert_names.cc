@@ -3,10 +3,32 @@
 
 namespace moracle {
 namespace {
+
 constexpr ExpertNames kExpertNames[] = {
+    {.experts = "model.layers.{L}.mlp.experts",
+     .fused = true,
+     .transposed = true,
+     .interleaved = true,
+     .architecture = "GptOssForCausalLM"},
+    // As transformers 5 keeps experts in memory, and saves them where nothing converts them back.
+    {.experts = "model.layers.{L}.mlp.experts", .fused = true},
     // Qwen, DeepSeek
     {"model.layers.{L}.mlp.experts", "gate_proj", "up_proj", "down_proj"},
+    // Mixtral as published; as llm-compressor writes it; gptqmodel uses the names above
+    {"model.layers.{L}.block_sparse_moe.experts", "w1", "w3", "w2"},
+    {"model.layers.{L}.block_sparse_moe.experts", "gate_proj", "up_proj", "down_proj"},
 };
+
+// True if a tensor's name starts with `prefix` and goes on to `part`, whatever lies between: a
+// missing tensor must not hide the experts that are there.
+bool has(const Tensors& tensors, const std::string& prefix, const std::string& part) {
+  for (auto it = tensors.all().lower_bound(prefix); it != tensors.all().end(); ++it) {
+    if (!it->first.starts_with(prefix)) return false;
+    if (it->first.find(part, prefix.size()) != std::string::npos) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string experts_prefix(const ExpertNames& names, int64_t layer) {
@@ -14,11 +36,14 @@ std::string experts_prefix(const ExpertNames& names, int64_t layer) {
   return prefix.replace(prefix.find("{L}"), 3, std::to_string(layer));
 }
 
-const ExpertNames* expert_names(const Tensors& tensors, int64_t layer) {
+const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer) {
   for (const ExpertNames& names : kExpertNames) {
-    const std::string prefix = experts_prefix(names, layer) + ".";
-    const auto it = tensors.all().lower_bound(prefix);
-    if (it != tensors.all().end() && it->first.starts_with(prefix)) return &names;
+    if (!names.architecture.empty() && names.architecture != state.architecture) continue;
+    const std::string experts = experts_prefix(names, layer);
+    if (names.fused ? has(state.tensors, experts + ".gate_up_proj", "")
+                    : has(state.tensors, experts + ".", str(".", names.gate, "."))) {
+      return &names;
+    }
   }
   return nullptr;
 }

@@ -29,7 +29,8 @@ Result<Pattern> Pattern::make(const std::string& text, const std::string& file) 
     return Error{ErrorKind::kBadFile, file, "module pattern '" + text + "'", "a regular expression",
                  str(reinterpret_cast<const char*>(reason), " at ", offset)};
   }
-  pattern.code_ = std::shared_ptr<void>(code, [](void* p) { pcre2_code_free(static_cast<pcre2_code*>(p)); });
+  pattern.code_ =
+      std::shared_ptr<void>(code, [](void* p) { pcre2_code_free(static_cast<pcre2_code*>(p)); });
   return pattern;
 }
 
@@ -37,9 +38,9 @@ bool Pattern::matches(const std::string& module) const {
   if (any_linear_) return true;
   if (!code_) return module == exact_;
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
-  const int found = pcre2_match(static_cast<const pcre2_code*>(code_.get()),
-                                reinterpret_cast<PCRE2_SPTR>(module.data()), module.size(), 0, 0,
-                                data, nullptr);
+  const int found =
+      pcre2_match(static_cast<const pcre2_code*>(code_.get()),
+                  reinterpret_cast<PCRE2_SPTR>(module.data()), module.size(), 0, 0, data, nullptr);
   pcre2_match_data_free(data);
   return found >= 0;
 }

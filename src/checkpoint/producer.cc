@@ -1,6 +1,7 @@
 #include "checkpoint/producer.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -16,7 +17,8 @@ bool is_float(DType type) {
 
 Result<TensorView> get_floats(const Tensors& tensors, const std::string& name) {
   MORACLE_TRY(TensorView view, tensors.get(name));
-  if (!is_float(view.dtype)) return tensors.wrong(name, "f32, f16 or bf16", "it is " + to_string(view));
+  if (!is_float(view.dtype))
+    return tensors.wrong(name, "f32, f16 or bf16", "it is " + to_string(view));
   return view;
 }
 
@@ -24,7 +26,8 @@ Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string
   MORACLE_TRY(const TensorView view, get_floats(tensors, name));
   std::vector<float> scales(view.num_elements());
   visit_codec(view.dtype, [&]<class Codec>() {
-    for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<float>(Codec::decode(view.data, i));
+    for (size_t i = 0; i < scales.size(); ++i)
+      scales[i] = static_cast<float>(Codec::decode(view.data, i));
   });
   for (size_t i = 0; i < scales.size(); ++i) {
     if (!std::isfinite(scales[i])) {
@@ -43,6 +46,20 @@ DescribedMatrix::Part part_of(const Tensors& tensors, int64_t n, std::vector<std
   }
   part.tensors = std::move(names);
   return part;
+}
+
+Result<float> read_input_scale(const Tensors& tensors, const std::string& name) {
+  MORACLE_TRY(const std::vector<float> scale, read_scales(tensors, name));
+  if (scale.size() == 1 && scale[0] > 0) return scale[0];
+  return tensors.wrong(
+      name, "one scale above 0",
+      scale.size() == 1 ? str("it is ", scale[0]) : str("it has ", scale.size(), " elements"));
+}
+
+Result<DescribedLinear> Reader::describe_expert(const Tensors& tensors, const std::string& module,
+                                                int64_t, int64_t) const {
+  return Error{ErrorKind::kUnsupported, tensors.file_of(module), "module '" + module + "'",
+               "one tensor per expert from this producer", "the file holds all experts in one"};
 }
 
 Result<bool> add_bias(const Tensors& tensors, const std::string& module, int64_t n,
@@ -81,6 +98,86 @@ Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string
     return matrix;
   };
   return linear;
+}
+
+namespace {
+
+// Row-major [k, n] to [n, k].
+CanonicalMatrix transposed_matrix(const std::byte* data, const MatrixShape& shape) {
+  CanonicalMatrix matrix;
+  matrix.n = shape.n;
+  matrix.k = shape.k;
+  matrix.key = shape.key;
+  const int64_t size = bits(shape.key.dtype) / 8;
+  matrix.storage.resize(shape.n * shape.k * size);
+  for (int64_t c = 0; c < shape.k; ++c) {
+    for (int64_t r = 0; r < shape.n; ++r) {
+      std::memcpy(matrix.storage.data() + (r * shape.k + c) * size, data + (c * shape.n + r) * size,
+                  size);
+    }
+  }
+  matrix.codes = matrix.storage;
+  return matrix;
+}
+
+}  // namespace
+
+Result<DescribedLinear> describe_plain_expert(const Tensors& tensors, const std::string& module,
+                                              int64_t e, int64_t num_experts, bool transposed) {
+  MORACLE_TRY(const TensorView all, get_floats(tensors, module));
+  if (all.shape.size() != 3 || all.shape[0] != num_experts) {
+    return tensors.wrong(module, str("[", num_experts, ", rows, columns]"),
+                         "it is " + to_string(all));
+  }
+  DescribedLinear linear;
+  linear.scheme.weight = QuantKey{all.dtype};
+  linear.shape = {.n = all.shape[transposed ? 2 : 1],
+                  .k = all.shape[transposed ? 1 : 2],
+                  .key = linear.scheme.weight};
+  const size_t bytes = all.num_bytes() / num_experts;
+  const std::byte* data = all.data + e * bytes;
+  const int64_t n = linear.shape.n;
+  linear.part.tensors = {module};
+  MORACLE_TRY(linear.shape.bias,
+              add_expert_bias(tensors, module, num_experts, n, linear.part.tensors));
+  linear.part.n = n;
+  linear.part.bytes = {{data, bytes}};
+  linear.part.read = [&tensors, data, bytes, module, e, shape = linear.shape,
+                      transposed]() -> Result<CanonicalMatrix> {
+    CanonicalMatrix matrix;
+    if (transposed) {
+      matrix = transposed_matrix(data, shape);
+    } else {
+      matrix.n = shape.n;
+      matrix.k = shape.k;
+      matrix.key = shape.key;
+      matrix.codes = {data, bytes};
+    }
+    if (shape.bias) {
+      MORACLE_TRY(matrix.bias, read_expert_bias(tensors, module, e, shape.n));
+    }
+    return matrix;
+  };
+  return linear;
+}
+
+Result<bool> add_expert_bias(const Tensors& tensors, const std::string& module, int64_t num_experts,
+                             int64_t n, std::vector<std::string>& names) {
+  const std::string bias = module + "_bias";
+  if (tensors.find(bias) == nullptr) return false;
+  MORACLE_TRY(const TensorView view, get_floats(tensors, bias));
+  if (view.shape != std::vector<int64_t>{num_experts, n}) {
+    return tensors.wrong(bias, str("shape [", num_experts, ", ", n, "]"),
+                         "it is " + to_string(view));
+  }
+  names.push_back(bias);
+  return true;
+}
+
+Result<std::vector<float>> read_expert_bias(const Tensors& tensors, const std::string& module,
+                                            int64_t e, int64_t n) {
+  MORACLE_TRY(const std::vector<float> all, read_scales(tensors, module + "_bias"));
+  return std::vector<float>(all.begin() + e * n, all.begin() + (e + 1) * n);
 }
 
 }  // namespace moracle

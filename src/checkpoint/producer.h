@@ -27,6 +27,7 @@ struct DescribedLinear {
   /// The bytes of the tensor that says which group each column belongs to; empty: left to right.
   /// Matrices can be stacked only where these are equal.
   std::span<const std::byte> column_groups;
+  float input_scale = 0;  ///< stored scale of the activations (static schemes); 0: none
 };
 
 class Reader {
@@ -40,6 +41,10 @@ class Reader {
   /// Checks every tensor of the module. Errors: missing, of another shape or dtype than needed.
   virtual Result<DescribedLinear> describe(const Tensors& tensors,
                                            const std::string& module) const = 0;
+  /// Expert e of a module whose tensors hold all experts, experts outermost. Errors: as describe;
+  /// kUnsupported by producers that never write such tensors.
+  virtual Result<DescribedLinear> describe_expert(const Tensors& tensors, const std::string& module,
+                                                  int64_t e, int64_t num_experts) const;
 };
 
 struct Producer {
@@ -51,15 +56,28 @@ struct Producer {
 /// Modules without quantization: `module`.weight as float.
 Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string& module);
 
+/// Expert e of `module` [E, …], plain: [E, N, K], or [E, K, N] where `transposed`; biases
+/// `module`_bias.
+Result<DescribedLinear> describe_plain_expert(const Tensors& tensors, const std::string& module,
+                                              int64_t e, int64_t num_experts, bool transposed);
+
 // Shared by the readers.
 
 /// The tensor, which must hold f32, f16 or bf16.
 Result<TensorView> get_floats(const Tensors& tensors, const std::string& name);
 /// Scales as f32, whatever 16- or 32-bit float the file holds. Errors: NaN or infinity, with place.
 Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name);
+/// A stored activation scale: one f32 (or 16-bit float), in a tensor of one element; positive,
+/// finite.
+Result<float> read_input_scale(const Tensors& tensors, const std::string& name);
 /// Adds `module`.bias to `names` if the file has one; true if so. Errors: it is not floats [n].
 Result<bool> add_bias(const Tensors& tensors, const std::string& module, int64_t n,
                       std::vector<std::string>& names);
+/// The same for `module`_bias [num_experts, n], and expert e's row of it.
+Result<bool> add_expert_bias(const Tensors& tensors, const std::string& module, int64_t num_experts,
+                             int64_t n, std::vector<std::string>& names);
+Result<std::vector<float>> read_expert_bias(const Tensors& tensors, const std::string& module,
+                                            int64_t e, int64_t n);
 /// The part that claims these tensors.
 DescribedMatrix::Part part_of(const Tensors& tensors, int64_t n, std::vector<std::string> names);
 

@@ -1,5 +1,5 @@
-// One safetensors file, memory-mapped: an 8-byte little-endian header length, a JSON header, the data.
-// Format: https://huggingface.co/docs/safetensors ("Format").
+// One safetensors file, memory-mapped: an 8-byte little-endian header length, a JSON header, the
+// data. Format: https://huggingface.co/docs/safetensors ("Format").
 #pragma once
 
 #include <map>
@@ -11,8 +11,8 @@
 
 namespace moracle {
 
-/// A file whose every tensor has been checked to lie inside the data, to be as long as its shape and
-/// dtype say, and to overlap no other. Views stay valid as long as the object lives.
+/// A file whose every tensor has been checked to lie inside the data, to be as long as its shape
+/// and dtype say, and to overlap no other. Views stay valid as long as the object lives.
 class SafetensorsFile {
  public:
   /// Errors (kBadFile, with file and place): truncated file, header longer than the file or than
@@ -30,7 +30,8 @@ class SafetensorsFile {
   const std::map<std::string, TensorView>& tensors() const { return tensors_; }
   const MappedFile& file() const { return file_; }
 
-  /// Published headers are below 20 MB (DeepSeek-V3 shards: 1 MB); safetensors itself allows 100 MB.
+  /// Published headers are below 20 MB (DeepSeek-V3 shards: 1 MB); safetensors itself allows 100
+  /// MB.
   static constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
  private:

@@ -25,12 +25,18 @@ struct Checkpoint::State {
 
 /// How one family of checkpoints names its experts: {L} and {E} stand for layer and expert.
 struct ExpertNames {
-  std::string_view experts;  ///< prefix of one layer's experts
-  std::string_view gate, up, down;
+  std::string_view experts;         ///< prefix of one layer's experts
+  std::string_view gate, up, down;  ///< modules of one expert, below `experts`.{E}.
+  /// All experts in one tensor each: `experts`.gate_up_proj and .down_proj; gate, up, down are
+  /// empty.
+  bool fused = false;
+  bool transposed = false;             ///< plain fused tensors are [E, K, N]
+  bool interleaved = false;            ///< rows of gate_up alternate: gate, up, gate, up
+  std::string_view architecture = {};  ///< only this one; empty: any
 };
 
 /// The row whose tensors exist for this layer; nullptr where the layer holds no experts.
-const ExpertNames* expert_names(const Tensors& tensors, int64_t layer);
+const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer);
 /// "model.layers.3.mlp.experts"
 std::string experts_prefix(const ExpertNames& names, int64_t layer);
 

@@ -60,9 +60,9 @@ Result<Tensors> open_sharded(const std::string& folder, const std::string& index
 Result<Tensors> Tensors::open(const std::string& folder) {
   const std::string index = folder + "/model.safetensors.index.json";
   const std::string single = folder + "/model.safetensors";
-  Result<Tensors> tensors = Error{ErrorKind::kBadFile, folder, "",
-                                  "model.safetensors or model.safetensors.index.json",
-                                  "there is neither"};
+  Result<Tensors> tensors =
+      Error{ErrorKind::kBadFile, folder, "", "model.safetensors or model.safetensors.index.json",
+            "there is neither"};
   if (!is_absent(index)) {
     tensors = open_sharded(folder, index);
   } else if (!is_absent(single)) {
@@ -83,7 +83,8 @@ Result<Tensors> Tensors::from(std::vector<SafetensorsFile> files) {
       const auto [it, is_new] = tensors.entries_.try_emplace(name, Entry{view, i});
       if (!is_new) {
         return Error{ErrorKind::kBadFile, tensors.files_[i].path(), "tensor '" + name + "'",
-                     "to be in one shard only", "also in " + tensors.files_[it->second.file].path()};
+                     "to be in one shard only",
+                     "also in " + tensors.files_[it->second.file].path()};
       }
     }
   }

@@ -13,7 +13,8 @@ namespace moracle {
 class Tensors {
  public:
   /// model.safetensors, or the shards that model.safetensors.index.json names. Errors: neither is
-  /// there; a missing shard; a tensor in two shards, or listed but absent, or present but not listed.
+  /// there; a missing shard; a tensor in two shards, or listed but absent, or present but not
+  /// listed.
   static Result<Tensors> open(const std::string& folder);
   static Result<Tensors> from(std::vector<SafetensorsFile> files);
 

@@ -42,10 +42,12 @@ Status narrow(std::vector<Case>& cases, const Options& options) {
     keep([&](const Case& c) { return c.shape == *shape; });
   }
   if (options.tokens) keep([&](const Case& c) { return c.num_tokens == *options.tokens; });
-  if (!options.spread.empty()) keep([&](const Case& c) { return name(c.spread) == options.spread; });
+  if (!options.spread.empty())
+    keep([&](const Case& c) { return name(c.spread) == options.spread; });
   if (options.bias) keep([&](const Case& c) { return c.bias; });
   if (!cases.empty()) return {};
-  return Error{ErrorKind::kInvalidArgument, "", "check", "at least one case", "no case is as narrow as this"};
+  return Error{ErrorKind::kInvalidArgument, "", "check", "at least one case",
+               "no case is as narrow as this"};
 }
 
 struct Count {
@@ -68,15 +70,19 @@ int run(const Options& options) {
     Count& count = counts[{std::string(cases[i].backend), name(cases[i].scheme)}];
     count.worst = std::max(count.worst, outcome.worst);
     if (outcome.kind == Outcome::kPassed) ++count.passed, ++passed;
-    if (outcome.kind == Outcome::kRefused) ++count.refused, ++refused, count.reason = outcome.message;
+    if (outcome.kind == Outcome::kRefused)
+      ++count.refused, ++refused, count.reason = outcome.message;
     if (outcome.kind == Outcome::kFailed) ++count.failed, failures.push_back(outcome.message);
   }
   bar.clear();
   if (options.json) {
     Json rows = Json::array();
     for (const auto& [key, count] : counts) {
-      rows.push_back({{"backend", key.first}, {"scheme", key.second}, {"passed", count.passed},
-                      {"refused", count.refused}, {"failed", count.failed},
+      rows.push_back({{"backend", key.first},
+                      {"scheme", key.second},
+                      {"passed", count.passed},
+                      {"refused", count.refused},
+                      {"failed", count.failed},
                       {"worst_share_of_bound", count.worst}});
     }
     print({{"rows", rows}, {"passed", passed}, {"refused", refused}, {"failures", failures}});
@@ -85,11 +91,14 @@ int run(const Options& options) {
     table.row({"backend", "scheme", "passed", "failed", "refused", "worst / bound"});
     for (const auto& [key, count] : counts) {
       table.row({key.first, key.second, std::to_string(count.passed), std::to_string(count.failed),
-                 std::to_string(count.refused), count.passed + count.failed > 0 ? rounded(count.worst, 3) : ""});
+                 std::to_string(count.refused),
+                 count.passed + count.failed > 0 ? rounded(count.worst, 3) : ""});
     }
     std::cout << table.text({2, 3, 4, 5});
     for (const std::string& failure : failures) std::cout << "\n  " << failure << "\n";
-    std::cout << "\n" << passed << " passed, " << failures.size() << " failed, " << refused << " refused by the oracle\n";
+    std::cout << "\n"
+              << passed << " passed, " << failures.size() << " failed, " << refused
+              << " refused by the oracle\n";
   }
   return failures.empty() ? kDone : kFailed;
 }
@@ -97,20 +106,24 @@ int run(const Options& options) {
 }  // namespace
 
 void add_check(CLI::App& app, Work& chosen) {
-  add_verb(app, "check", "Run the conformance cases on this machine", [](CLI::App& verb) -> Work {
-    auto options = std::make_shared<Options>();
-    verb.add_option("--backend", options->backend, "Only this backend");
-    verb.add_option("--scheme", options->scheme, "Only this scheme, such as int4-w4a16-g128");
-    verb.add_option("--shape", options->shape, "Only this shape: experts x hidden x intermediate x top_k");
-    verb.add_option("--tokens", options->tokens, "Only this number of tokens");
-    verb.add_option("--spread", options->spread, "Only this routing")
-        ->check(CLI::IsMember({"uniform", "one-expert", "holes"}));
-    verb.add_flag("--bias", options->bias, "Only cases with biases");
-    verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
-        ->check(CLI::Range(0, 4096));
-    verb.add_flag("--json", options->json, "One JSON document on stdout");
-    return [options] { return run(*options); };
-  }, chosen);
+  add_verb(
+      app, "check", "Run the conformance cases on this machine",
+      [](CLI::App& verb) -> Work {
+        auto options = std::make_shared<Options>();
+        verb.add_option("--backend", options->backend, "Only this backend");
+        verb.add_option("--scheme", options->scheme, "Only this scheme, such as int4-w4a16-g128");
+        verb.add_option("--shape", options->shape,
+                        "Only this shape: experts x hidden x intermediate x top_k");
+        verb.add_option("--tokens", options->tokens, "Only this number of tokens");
+        verb.add_option("--spread", options->spread, "Only this routing")
+            ->check(CLI::IsMember({"uniform", "one-expert", "holes"}));
+        verb.add_flag("--bias", options->bias, "Only cases with biases");
+        verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
+            ->check(CLI::Range(0, 4096));
+        verb.add_flag("--json", options->json, "One JSON document on stdout");
+        return [options] { return run(*options); };
+      },
+      chosen);
 }
 
 }  // namespace moracle::cli

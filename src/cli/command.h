@@ -32,8 +32,8 @@ int fail(const Error& error);
 /// Prints JSON on stdout, one document, invalid UTF-8 replaced.
 void print(const Json& json);
 
-/// True once Ctrl-C was pressed. Work asks between steps and leaves in order; a second press ends the
-/// process at once.
+/// True once Ctrl-C was pressed. Work asks between steps and leaves in order; a second press ends
+/// the process at once.
 bool interrupted();
 void catch_interrupts();
 
@@ -44,10 +44,12 @@ void catch_interrupts();
 }  // namespace moracle::cli
 
 /// Declares or assigns the value of a Result, or ends the verb with its error.
-#define MORACLE_CLI_TRY_(name, declaration, ...)           \
-  auto name = (__VA_ARGS__);                               \
-  if (!name) return ::moracle::cli::fail(name.error());    \
+#define MORACLE_CLI_TRY_(name, declaration, ...)        \
+  auto name = (__VA_ARGS__);                            \
+  if (!name) return ::moracle::cli::fail(name.error()); \
   declaration = *std::move(name)
-#define MORACLE_CLI_TRY_LINE_(line, declaration, ...) MORACLE_CLI_TRY_(cli_try_##line, declaration, __VA_ARGS__)
-#define MORACLE_CLI_TRY_EXPAND_(line, declaration, ...) MORACLE_CLI_TRY_LINE_(line, declaration, __VA_ARGS__)
+#define MORACLE_CLI_TRY_LINE_(line, declaration, ...) \
+  MORACLE_CLI_TRY_(cli_try_##line, declaration, __VA_ARGS__)
+#define MORACLE_CLI_TRY_EXPAND_(line, declaration, ...) \
+  MORACLE_CLI_TRY_LINE_(line, declaration, __VA_ARGS__)
 #define CLI_TRY(declaration, ...) MORACLE_CLI_TRY_EXPAND_(__LINE__, declaration, __VA_ARGS__)

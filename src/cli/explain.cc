@@ -86,15 +86,19 @@ int run(const Options& options) {
 }  // namespace
 
 void add_explain(CLI::App& app, Work& chosen) {
-  add_verb(app, "explain", "Show which backend serves the experts, and why no other", [](CLI::App& verb) -> Work {
-    auto options = std::make_shared<Options>();
-    verb.add_option("MODEL", options->folder, "Folder of the checkpoint")->required();
-    verb.add_option("--machine", options->machine, "here, or a known machine (see machines)")
-        ->capture_default_str();
-    verb.add_option("--backend", options->backend, "auto, or a backend's name")->capture_default_str();
-    verb.add_flag("--json", options->json, "One JSON document on stdout");
-    return [options] { return run(*options); };
-  }, chosen);
+  add_verb(
+      app, "explain", "Show which backend serves the experts, and why no other",
+      [](CLI::App& verb) -> Work {
+        auto options = std::make_shared<Options>();
+        verb.add_option("MODEL", options->folder, "Folder of the checkpoint")->required();
+        verb.add_option("--machine", options->machine, "here, or a known machine (see machines)")
+            ->capture_default_str();
+        verb.add_option("--backend", options->backend, "auto, or a backend's name")
+            ->capture_default_str();
+        verb.add_flag("--json", options->json, "One JSON document on stdout");
+        return [options] { return run(*options); };
+      },
+      chosen);
 }
 
 }  // namespace moracle::cli

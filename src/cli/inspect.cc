@@ -13,8 +13,9 @@ void show(const Outline& outline, const std::string& folder) {
   Table facts;
   facts.row({"architecture", outline.architecture});
   facts.row({"producer", outline.producer});
-  facts.row({"layers", str(outline.num_layers, ", hidden size ", outline.hidden_size, ", vocabulary ",
-                           outline.vocab_size, ", context ", outline.max_context)});
+  facts.row(
+      {"layers", str(outline.num_layers, ", hidden size ", outline.hidden_size, ", vocabulary ",
+                     outline.vocab_size, ", context ", outline.max_context)});
   if (outline.num_experts > 0) {
     facts.row({"experts", str(outline.num_experts, " per layer, top-", outline.top_k,
                               ", intermediate size ", outline.intermediate_size)});
@@ -61,19 +62,24 @@ Json to_json(const Outline& outline) {
 }  // namespace
 
 void add_inspect(CLI::App& app, Work& chosen) {
-  add_verb(app, "inspect", "Show what a checkpoint holds", [](CLI::App& verb) -> Work {
-    auto folder = std::make_shared<std::string>();
-    auto json = std::make_shared<bool>(false);
-    verb.add_option("MODEL", *folder, "Folder of the checkpoint")->required();
-    verb.add_flag("--json", *json, "One JSON document on stdout");
-    return [folder, json]() -> int {
-      CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(*folder));
-      CLI_TRY(const Outline result, outline(checkpoint));
-      if (*json) print(to_json(result));
-      else show(result, *folder);
-      return kDone;
-    };
-  }, chosen);
+  add_verb(
+      app, "inspect", "Show what a checkpoint holds",
+      [](CLI::App& verb) -> Work {
+        auto folder = std::make_shared<std::string>();
+        auto json = std::make_shared<bool>(false);
+        verb.add_option("MODEL", *folder, "Folder of the checkpoint")->required();
+        verb.add_flag("--json", *json, "One JSON document on stdout");
+        return [folder, json]() -> int {
+          CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(*folder));
+          CLI_TRY(const Outline result, outline(checkpoint));
+          if (*json)
+            print(to_json(result));
+          else
+            show(result, *folder);
+          return kDone;
+        };
+      },
+      chosen);
 }
 
 }  // namespace moracle::cli

@@ -32,8 +32,9 @@ Json to_json(const Machine& machine) {
 void add_row(Table& table, const Machine& machine) {
   std::vector<std::string> gpus;
   for (const GpuInfo& gpu : machine.gpus) {
-    gpus.push_back(str(gpu.model, " (", name(gpu.platform),
-                       gpu.capability > 0 ? str(" ", gpu.capability / 10, ".", gpu.capability % 10) : "", ")"));
+    gpus.push_back(str(
+        gpu.model, " (", name(gpu.platform),
+        gpu.capability > 0 ? str(" ", gpu.capability / 10, ".", gpu.capability % 10) : "", ")"));
   }
   table.row({machine.name, machine.cpu.model, str(machine.cpu.threads, " threads"),
              megabytes(machine.cpu.memory_bytes), names(machine.cpu.isa), join(gpus)});
@@ -42,24 +43,27 @@ void add_row(Table& table, const Machine& machine) {
 }  // namespace
 
 void add_machines(CLI::App& app, Work& chosen) {
-  add_verb(app, "machines", "Show this machine and the ones known by name", [](CLI::App& verb) -> Work {
-    auto json = std::make_shared<bool>(false);
-    verb.add_flag("--json", *json, "One JSON document on stdout");
-    return [json]() -> int {
-      const Machine here = Machine::here();
-      if (*json) {
-        Json known = Json::array();
-        for (const Machine& machine : Machine::known()) known.push_back(to_json(machine));
-        print({{"here", to_json(here)}, {"known", known}});
-        return kDone;
-      }
-      Table table;
-      add_row(table, here);
-      for (const Machine& machine : Machine::known()) add_row(table, machine);
-      std::cout << table.text({2, 3});
-      return kDone;
-    };
-  }, chosen);
+  add_verb(
+      app, "machines", "Show this machine and the ones known by name",
+      [](CLI::App& verb) -> Work {
+        auto json = std::make_shared<bool>(false);
+        verb.add_flag("--json", *json, "One JSON document on stdout");
+        return [json]() -> int {
+          const Machine here = Machine::here();
+          if (*json) {
+            Json known = Json::array();
+            for (const Machine& machine : Machine::known()) known.push_back(to_json(machine));
+            print({{"here", to_json(here)}, {"known", known}});
+            return kDone;
+          }
+          Table table;
+          add_row(table, here);
+          for (const Machine& machine : Machine::known()) add_row(table, machine);
+          std::cout << table.text({2, 3});
+          return kDone;
+        };
+      },
+      chosen);
 }
 
 }  // namespace moracle::cli

@@ -16,7 +16,9 @@ extern "C" void on_interrupt(int signal) {
 }
 }  // namespace
 
-bool interrupted() { return interrupt_count > 0; }
+bool interrupted() {
+  return interrupt_count > 0;
+}
 
 void catch_interrupts() {
   std::signal(SIGINT, on_interrupt);
@@ -35,8 +37,10 @@ int fail(const Error& error) {
   switch (error.kind) {
     case ErrorKind::kIo:
     case ErrorKind::kOutOfMemory:
-    case ErrorKind::kCancelled: return kFailed;
-    default: return kBadInput;
+    case ErrorKind::kCancelled:
+      return kFailed;
+    default:
+      return kBadInput;
   }
 }
 
@@ -47,7 +51,9 @@ void print(const Json& json) {
 namespace {
 
 int parse_and_run(int argc, char** argv) {
-  CLI::App app("Quantized Mixture-of-Experts: runs a checkpoint, and says which kernel serves it and why.", "moracle");
+  CLI::App app(
+      "Quantized Mixture-of-Experts: runs a checkpoint, and says which kernel serves it and why.",
+      "moracle");
   app.require_subcommand(1);
   app.set_version_flag("--version", "moracle " MORACLE_VERSION);
   app.failure_message([](const CLI::App*, const CLI::Error& e) {
@@ -58,11 +64,14 @@ int parse_and_run(int argc, char** argv) {
 #include "verbs.inc"
 #undef X
   // CLI11 would only say that a verb is missing.
-  if (argc > 1 && argv[1][0] != '-' && app.get_subcommand_no_throw(argv[1]) == nullptr) {
-    std::vector<std::string> verbs;
-    for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
-    return fail({ErrorKind::kInvalidArgument, "", str("verb '", argv[1], "'"), "one of " + join(verbs),
-                 "it is none of these"});
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) {
+    verbs.push_back(verb->get_name());
+  }
+  if (argc > 1 && argv[1][0] != '-' &&
+      std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end()) {
+    return fail({ErrorKind::kInvalidArgument, "", str("verb '", argv[1], "'"),
+                 "one of " + join(verbs), "it is none of these (moracle --help shows the usage)"});
   }
   try {
     app.parse(argc, argv);

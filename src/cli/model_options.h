@@ -14,7 +14,8 @@ struct ModelArguments {
 
   void add_to(CLI::App& app) {
     app.add_option("MODEL", folder, "Folder of the checkpoint")->required();
-    app.add_option("--backend", backend, "auto, or a backend's name (see explain)")->capture_default_str();
+    app.add_option("--backend", backend, "auto, or a backend's name (see explain)")
+        ->capture_default_str();
     app.add_option("--device", device, "cpu")->capture_default_str();
     app.add_option("--threads", threads, "CPU threads; 0: all that may be used")
         ->check(CLI::Range(0, 4096))

@@ -38,8 +38,9 @@ int run(const Options& options) {
            {"scored_tokens", result.scored_tokens},
            {"backends", backend_names(model)}});
   } else {
-    std::cout << "perplexity " << rounded(result.perplexity, 4) << " (nll " << rounded(result.nll, 6)
-              << " over " << result.scored_tokens << " tokens, windows of " << options.window << ")\n";
+    std::cout << "perplexity " << rounded(result.perplexity, 4) << " (nll "
+              << rounded(result.nll, 6) << " over " << result.scored_tokens
+              << " tokens, windows of " << options.window << ")\n";
   }
   return kDone;
 }
@@ -47,16 +48,20 @@ int run(const Options& options) {
 }  // namespace
 
 void add_perplexity(CLI::App& app, Work& chosen) {
-  add_verb(app, "perplexity", "Measure how well a model predicts a text", [](CLI::App& verb) -> Work {
-    auto options = std::make_shared<Options>();
-    options->model.add_to(verb);
-    verb.add_option("--text", options->text_file, "The text, UTF-8")->required();
-    verb.add_option("--window", options->window, "Tokens per window, each alone")->capture_default_str();
-    verb.add_option("--max-tokens", options->max_tokens, "Tokens of the text to use")
-        ->check(CLI::Range(int64_t{2}, int64_t{1} << 40))
-        ->capture_default_str();
-    return [options] { return run(*options); };
-  }, chosen);
+  add_verb(
+      app, "perplexity", "Measure how well a model predicts a text",
+      [](CLI::App& verb) -> Work {
+        auto options = std::make_shared<Options>();
+        options->model.add_to(verb);
+        verb.add_option("--text", options->text_file, "The text, UTF-8")->required();
+        verb.add_option("--window", options->window, "Tokens per window, each alone")
+            ->capture_default_str();
+        verb.add_option("--max-tokens", options->max_tokens, "Tokens of the text to use")
+            ->check(CLI::Range(int64_t{2}, int64_t{1} << 40))
+            ->capture_default_str();
+        return [options] { return run(*options); };
+      },
+      chosen);
 }
 
 }  // namespace moracle::cli

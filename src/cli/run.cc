@@ -78,14 +78,15 @@ Json timing(const Generation& generation, int64_t prompt_tokens, double load_sec
   auto per_second = [](int64_t tokens, double seconds) -> Json {
     return seconds > 0 && tokens > 0 ? Json(static_cast<double>(tokens) / seconds) : Json(nullptr);
   };
-  return {{"load_seconds", load_seconds},
-          {"prompt_tokens", prompt_tokens},
-          {"prompt_seconds", generation.prompt_seconds},
-          {"prompt_tokens_per_second", per_second(prompt_tokens, generation.prompt_seconds)},
-          {"generated_tokens", generated},
-          {"generation_seconds", generation.generation_seconds},
-          {"generation_tokens_per_second", per_second(generated - 1, generation.generation_seconds)},
-          {"peak_memory_bytes", peak_memory_bytes()}};
+  return {
+      {"load_seconds", load_seconds},
+      {"prompt_tokens", prompt_tokens},
+      {"prompt_seconds", generation.prompt_seconds},
+      {"prompt_tokens_per_second", per_second(prompt_tokens, generation.prompt_seconds)},
+      {"generated_tokens", generated},
+      {"generation_seconds", generation.generation_seconds},
+      {"generation_tokens_per_second", per_second(generated - 1, generation.generation_seconds)},
+      {"peak_memory_bytes", peak_memory_bytes()}};
 }
 
 int run(const Options& options) {
@@ -127,8 +128,10 @@ int run(const Options& options) {
   generate_options.on_token = [&](int32_t id) {
     reading.clear();
     Result<std::string> piece = stream.push(id);
-    if (piece) emit(*piece);
-    else decoded = piece.error();
+    if (piece)
+      emit(*piece);
+    else
+      decoded = piece.error();
     return decoded.ok() && !interrupted() && std::cout.good();
   };
   CLI_TRY(const Generation generation, generate(model, prompt, generate_options));
@@ -162,26 +165,32 @@ int run(const Options& options) {
 }  // namespace
 
 void add_run(CLI::App& app, Work& chosen) {
-  add_verb(app, "run", "Continue a prompt", [](CLI::App& verb) -> Work {
-    auto options = std::make_shared<Options>();
-    options->model.add_to(verb);
-    auto* source = verb.add_option_group("prompt")->require_option(1);
-    source->add_option("-p,--prompt", options->prompt, "The prompt");
-    source->add_option("--prompt-file", options->prompt_file, "A file with the prompt");
-    verb.add_flag("--chat", options->chat, "Put the prompt through the model's chat template");
-    verb.add_option("-n,--max-tokens", options->max_tokens, "Most tokens to generate")
-        ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
-        ->capture_default_str();
-    verb.add_option("--temperature", options->temperature, "0: greedy; default: generation_config.json");
-    verb.add_option("--top-k", options->top_k, "Draw from the k best only; 0: off");
-    verb.add_option("--top-p", options->top_p, "Draw from the best that reach this probability; 1: off");
-    verb.add_option("--min-p", options->min_p, "Drop what is below this share of the best; 0: off");
-    verb.add_option("--seed", options->seed, "Seed of the draw")
-        ->check(CLI::NonNegativeNumber)
-        ->capture_default_str();
-    verb.add_flag("--ignore-eos", options->ignore_eos, "Go on after an end-of-text token");
-    return [options] { return run(*options); };
-  }, chosen);
+  add_verb(
+      app, "run", "Continue a prompt",
+      [](CLI::App& verb) -> Work {
+        auto options = std::make_shared<Options>();
+        options->model.add_to(verb);
+        auto* source = verb.add_option_group("prompt")->require_option(1);
+        source->add_option("-p,--prompt", options->prompt, "The prompt");
+        source->add_option("--prompt-file", options->prompt_file, "A file with the prompt");
+        verb.add_flag("--chat", options->chat, "Put the prompt through the model's chat template");
+        verb.add_option("-n,--max-tokens", options->max_tokens, "Most tokens to generate")
+            ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+            ->capture_default_str();
+        verb.add_option("--temperature", options->temperature,
+                        "0: greedy; default: generation_config.json");
+        verb.add_option("--top-k", options->top_k, "Draw from the k best only; 0: off");
+        verb.add_option("--top-p", options->top_p,
+                        "Draw from the best that reach this probability; 1: off");
+        verb.add_option("--min-p", options->min_p,
+                        "Drop what is below this share of the best; 0: off");
+        verb.add_option("--seed", options->seed, "Seed of the draw")
+            ->check(CLI::NonNegativeNumber)
+            ->capture_default_str();
+        verb.add_flag("--ignore-eos", options->ignore_eos, "Go on after an end-of-text token");
+        return [options] { return run(*options); };
+      },
+      chosen);
 }
 
 }  // namespace moracle::cli

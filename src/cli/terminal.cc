@@ -19,7 +19,9 @@ size_t width(const std::string& text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
 }
 
-bool coloured(int descriptor) { return ::isatty(descriptor) == 1 && std::getenv("NO_COLOR") == nullptr; }
+bool coloured(int descriptor) {
+  return ::isatty(descriptor) == 1 && std::getenv("NO_COLOR") == nullptr;
+}
 
 }  // namespace
 
@@ -72,7 +74,9 @@ std::string bold(const std::string& text, bool on_stderr) {
 }
 
 ProgressBar::ProgressBar(std::string label)
-    : label_(std::move(label)), start_(std::chrono::steady_clock::now()), terminal_(::isatty(STDERR_FILENO) == 1) {}
+    : label_(std::move(label)),
+      start_(std::chrono::steady_clock::now()),
+      terminal_(::isatty(STDERR_FILENO) == 1) {}
 
 bool ProgressBar::check(int64_t done, int64_t total) {
   using namespace std::chrono_literals;
@@ -80,8 +84,9 @@ bool ProgressBar::check(int64_t done, int64_t total) {
   if (terminal_ && total > 0 && now - start_ > 1s && now - drawn_ > 100ms) {
     constexpr int kCells = 30;
     const int filled = static_cast<int>(done * kCells / total);
-    std::cerr << "\r" << label_ << " [" << std::string(filled, '#') << std::string(kCells - filled, '.')
-              << "] " << done * 100 / total << " %" << std::flush;
+    std::cerr << "\r" << label_ << " [" << std::string(filled, '#')
+              << std::string(kCells - filled, '.') << "] " << done * 100 / total << " %"
+              << std::flush;
     drawn_ = now;
     visible_ = true;
   }

@@ -13,7 +13,8 @@ namespace moracle::cli {
 class Table {
  public:
   void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-  /// Two spaces before each row and between columns; columns named in `right` (by index) align right.
+  /// Two spaces before each row and between columns; columns named in `right` (by index) align
+  /// right.
   std::string text(const std::vector<size_t>& right = {}) const;
 
  private:
@@ -29,8 +30,8 @@ std::string ranges(const std::vector<int64_t>& numbers);
 /// Text in bold, if stdout (or stderr) is a terminal and NO_COLOR is not set.
 std::string bold(const std::string& text, bool on_stderr = false);
 
-/// A line on stderr that shows how far long work is: only on a terminal, only once the work has taken
-/// a second. Also asks for Ctrl-C: check() is false once it was pressed.
+/// A line on stderr that shows how far long work is: only on a terminal, only once the work has
+/// taken a second. Also asks for Ctrl-C: check() is false once it was pressed.
 class ProgressBar {
  public:
   explicit ProgressBar(std::string label);

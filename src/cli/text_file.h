@@ -7,7 +7,8 @@
 
 namespace moracle::cli {
 
-/// The whole file that an option names. A file that cannot be read is a wrong option, not failed work.
+/// The whole file that an option names. A file that cannot be read is a wrong option, not failed
+/// work.
 inline Result<std::string> read_text(const std::string& path, const char* option) {
   auto file = MappedFile::open(path);
   if (!file) {

@@ -17,14 +17,18 @@ struct GroupedRows {
 };
 
 /// y[r, n] = Σ_k x[row_index[r], k] · w[e(r), n, k] + bias[e(r), n], e(r) by expert_offsets.
-/// Codes are multiplied as integers where the scheme quantizes activations, else as floats; sums are
-/// at least f32; scales enter as docs/numerics.md says. Rows past the last offset are not written.
+/// Codes are multiplied as integers where the scheme quantizes activations, else as floats; sums
+/// are at least f32; scales enter as docs/numerics.md says. Rows past the last offset are not
+/// written.
 class GroupedLinear {
  public:
   virtual ~GroupedLinear() = default;
   /// Enqueues. `y` is [num_rows, N] of the activation dtype. Allocates nothing on the device.
   virtual Status run(const GroupedRows& rows, const Matrix& y, Stream stream) = 0;
   virtual const KernelWeights& weights() const = 0;
+  /// What it reads: the activation key's codes, or floats (then quantized activations come
+  /// decoded).
+  virtual DType input_dtype() const = 0;
 };
 
 }  // namespace moracle

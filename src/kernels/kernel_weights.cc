@@ -10,8 +10,17 @@ namespace moracle {
 Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& device,
                               const Progress& progress) {
   const DescribedMatrix source = std::move(from);
-  KernelWeights weights{&to, source.scheme(), source.shape(), source.num_experts(),
-                        to.sections(source.shape()), {}};
+  KernelWeights weights{
+      &to, source.scheme(), source.shape(), source.num_experts(), to.sections(source.shape()), {},
+      {}};
+  const bool is_static = weights.scheme.activation && !weights.scheme.activation->dynamic;
+  const size_t wanted_scales = is_static ? source.num_experts() : 0;
+  if (source.input_scales().size() != wanted_scales) {
+    return Error{
+        ErrorKind::kInvalidArgument, "", "input scales",
+        str(wanted_scales, " for ", source.num_experts(), " experts of ", name(weights.scheme)),
+        str("there are ", source.input_scales().size())};
+  }
   const size_t bytes = weights.sections.bytes;
   MORACLE_TRY(weights.buffer, device.allocate(bytes * weights.num_experts));
   std::vector<std::byte> staging(device.host_visible() ? 0 : bytes);
@@ -27,6 +36,13 @@ Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& 
     if (progress && !progress(total * (e + 1) / weights.num_experts, total)) {
       return Error{ErrorKind::kCancelled, "", "loading", "", "stopped on request"};
     }
+  }
+  const std::vector<float>& scales = source.input_scales();
+  if (!scales.empty()) {
+    MORACLE_TRY(weights.input_scales, device.allocate(scales.size() * sizeof(float)));
+    MORACLE_CHECK(
+        device.upload(weights.input_scales.data(), scales.data(), scales.size() * sizeof(float)));
+    MORACLE_CHECK(device.synchronize());
   }
   return weights;
 }

@@ -13,7 +13,8 @@ struct KernelWeights {
   MatrixShape shape;
   int64_t num_experts = 0;
   Sections sections;
-  Buffer buffer;  ///< num_experts times sections.bytes
+  Buffer buffer;        ///< num_experts times sections.bytes
+  Buffer input_scales;  ///< [num_experts] f32, static activation schemes only
 
   const std::byte* expert(int64_t e) const {
     return buffer.as<std::byte>() + e * static_cast<int64_t>(sections.bytes);

@@ -12,26 +12,28 @@
 
 namespace moracle {
 
-/// Activations as a GEMM reads them: floats, or codes with one scale per row.
+/// Activations as a GEMM reads them: floats, or codes with their scales.
 struct Rows {
   Matrix values;
-  const float* scales = nullptr;  ///< [rows]; nothing for floats
+  float* scales = nullptr;  ///< [rows, num_scales]; nothing for floats
+  int64_t num_scales = 0;   ///< per row
 };
 
 /// Which rows go to which expert. Arrays of the device's memory.
 struct RowPlan {
-  int32_t* expert_offsets;  ///< [num_experts + 1]: rows of expert e are [offsets[e], offsets[e + 1])
-  int32_t* row_token;       ///< [num_tokens * top_k]: which token a row reads
-  int32_t* slot_row;        ///< [num_tokens * top_k]: the row of token t's j-th expert, -1: none
+  int32_t*
+      expert_offsets;  ///< [num_experts + 1]: rows of expert e are [offsets[e], offsets[e + 1])
+  int32_t* row_token;  ///< [num_tokens * top_k]: which token a row reads
+  int32_t* slot_row;   ///< [num_tokens * top_k]: the row of token t's j-th expert, -1: none
 };
 
 /// Tokens of one sequence within a batch, for attention.
 struct Span {
   int64_t first_token;  ///< in the batch
   int64_t num_tokens;
-  int64_t position;     ///< of the first token in its sequence: so many keys are cached already
-  void* keys;           ///< [capacity, kv_heads, head_dim] of this layer and sequence
-  void* values;         ///< likewise
+  int64_t position;  ///< of the first token in its sequence: so many keys are cached already
+  void* keys;        ///< [capacity, kv_heads, head_dim] of this layer and sequence
+  void* values;      ///< likewise
 };
 
 struct AttentionShape {
@@ -49,40 +51,50 @@ class Ops {
 
   /// Any float type to any other; columns of `to` past from.cols become 0.
   virtual Status convert(const Matrix& from, const Matrix& to, Stream) = 0;
-  /// Quantizes each row by `key` (see docs/numerics.md); columns of `codes` past from.cols become 0.
-  virtual Status quantize(const Matrix& from, const QuantKey& key, const Matrix& codes, float* scales,
-                          Stream) = 0;
+  /// Quantizes each row by `key` (see docs/numerics.md); columns of `to` past from.cols become 0.
+  /// Where `to` is of floats, they are the values that the codes stand for, scale included.
+  virtual Status quantize(const Matrix& from, const QuantKey& key, const Rows& to, Stream) = 0;
+  /// Row r of `to` is row row_index[r] of `from` (or r itself) quantized with the stored scale of
+  /// its expert, scales[e], in device memory. Otherwise as quantize.
+  virtual Status quantize_static(const Matrix& from, const int32_t* row_index,
+                                 const int32_t* expert_offsets, int64_t num_experts,
+                                 const float* scales, const QuantKey& key, const Rows& to,
+                                 Stream) = 0;
   /// Scores, picks and weighs: logits [tokens, num_experts] → ids, weights [tokens, top_k], largest
   /// first; equal scores: lower id first. Overwrites the logits.
-  virtual Status route(const Matrix& logits, const Routing& routing, int64_t top_k, int32_t* topk_ids,
-                       float* topk_weights, Stream) = 0;
+  virtual Status route(const Matrix& logits, const Routing& routing, int64_t top_k,
+                       int32_t* topk_ids, float* topk_weights, Stream) = 0;
   /// Sorts (token, expert) pairs by expert, stably. Ids outside [0, num_experts) get no row.
   virtual Status plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k,
                            int64_t num_experts, const RowPlan& plan, Stream) = 0;
   /// gate_up [rows, 2I] (gate, then up) → out [rows, I or more]; further columns become 0.
   virtual Status activate(Activation activation, int64_t intermediate_size, const Matrix& gate_up,
                           const Matrix& out, Stream) = 0;
-  /// out[t] = Σ_j weights[t, j] · y[slot_row[t, j]], j from 0 up, in f32; slots without a row add 0.
+  /// out[t] = Σ_j weights[t, j] · y[slot_row[t, j]], j from 0 up, in f32; slots without a row add
+  /// 0.
   virtual Status combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights,
                          int64_t top_k, const Matrix& out, Stream) = 0;
 
   // Around the layers of a model.
 
   /// out[t] = table[ids[t]]; the ids lie in host memory and have been checked.
-  virtual Status embed(const TensorView& table, std::span<const int32_t> ids, const Matrix& out, Stream) = 0;
+  virtual Status embed(const TensorView& table, std::span<const int32_t> ids, const Matrix& out,
+                       Stream) = 0;
   /// out = x / sqrt(mean(x²) + epsilon) · weight, over each run of weight_size columns.
   virtual Status rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,
                           const Matrix& out, Stream) = 0;
   /// x += y
   virtual Status add(const Matrix& x, const Matrix& y, Stream) = 0;
   /// Rotates each head of `head_dim` columns by its row's position: pairs (i, i + head_dim/2).
-  /// `frequencies` [head_dim / 2] are radians per position. Row r's position is positions[r] (host).
+  /// `frequencies` [head_dim / 2] are radians per position. Row r's position is positions[r]
+  /// (host).
   virtual Status rotate(const Matrix& x, int64_t head_dim, const float* frequencies,
                         std::span<const int64_t> positions, Stream) = 0;
   /// Appends k and v [tokens, kv_heads * head_dim] to the caches of `spans`, then
   /// out = softmax(q kᵀ · scale, causal) v, heads side by side.
-  virtual Status attend(const Matrix& q, const Matrix& k, const Matrix& v, std::span<const Span> spans,
-                        const AttentionShape& shape, const Matrix& out, Stream) = 0;
+  virtual Status attend(const Matrix& q, const Matrix& k, const Matrix& v,
+                        std::span<const Span> spans, const AttentionShape& shape, const Matrix& out,
+                        Stream) = 0;
 };
 
 }  // namespace moracle

@@ -5,7 +5,8 @@
 namespace moracle {
 namespace {
 
-constexpr DType kHolds[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kI4};
+constexpr DType kHolds[] = {DType::kF32, DType::kF16,    DType::kBF16,  DType::kI8,
+                            DType::kI4,  DType::kF8E4M3, DType::kF4E2M1};
 
 // Only the sizes of a matrix of this shape.
 CanonicalMatrix outline(const MatrixShape& shape) {
@@ -20,7 +21,8 @@ Sections sections(const MatrixShape& shape) {
   const CanonicalMatrix m = outline(shape);
   const size_t scales = shape.key.quantized() ? m.scale_rows() * m.scale_cols() : 0;
   return lay_out(m.n * m.row_bytes(), scales * sizeof(float), shape.key.symmetric ? 0 : scales,
-                 shape.group_index ? m.k * sizeof(int32_t) : 0, shape.bias ? m.n * sizeof(float) : 0);
+                 shape.group_index ? m.k * sizeof(int32_t) : 0,
+                 shape.bias ? m.n * sizeof(float) : 0);
 }
 
 int64_t code_bit(const MatrixShape& shape, int64_t r, int64_t c) {

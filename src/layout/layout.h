@@ -10,8 +10,8 @@
 
 namespace moracle {
 
-/// Where the pieces of one packed expert begin, in bytes; each on a 64-byte boundary. A piece that a
-/// shape does not need has no length: it ends where the next one begins.
+/// Where the pieces of one packed expert begin, in bytes; each on a 64-byte boundary. A piece that
+/// a shape does not need has no length: it ends where the next one begins.
 struct Sections {
   size_t codes = 0;
   size_t scales = 0;

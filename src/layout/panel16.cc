@@ -9,12 +9,15 @@ namespace {
 
 using namespace panel16;
 
-constexpr DType kHolds[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kI4};
+constexpr DType kHolds[] = {DType::kF32, DType::kF16,    DType::kBF16,  DType::kI8,
+                            DType::kI4,  DType::kF8E4M3, DType::kF4E2M1};
 
 Sections sections(const MatrixShape& shape) {
   const int64_t padded_rows = num_panels(shape) * kRows;
   const int64_t scales = shape.key.quantized() ? padded_rows * num_groups(shape) : 0;
-  return lay_out(num_panels(shape) * panel_bytes(shape), scales * sizeof(float), 0, 0,
+  return lay_out(num_panels(shape) * panel_bytes(shape), scales * sizeof(float),
+                 shape.key.symmetric ? 0 : scales,
+                 shape.group_index ? shape.k * sizeof(int32_t) : 0,
                  shape.bias ? padded_rows * sizeof(float) : 0);
 }
 
@@ -48,24 +51,44 @@ void pack_elements(const CanonicalMatrix& m, const MatrixShape& shape, std::byte
   }
 }
 
+// [n, groups] by row, or by block of rows, to [panel, group, 16].
+template <class Value>
+void pack_by_group(const std::vector<Value>& values, const CanonicalMatrix& m, int64_t groups,
+                   std::byte* at) {
+  auto* out = reinterpret_cast<Value*>(at);
+  const int64_t rows = m.key.group.rows == GroupShape::kAll ? m.n : m.key.group.rows;
+  for (int64_t r = 0; r < (values.empty() ? 0 : m.n); ++r) {
+    for (int64_t g = 0; g < groups; ++g) {
+      out[((r / kRows) * groups + g) * kRows + r % kRows] = values[r / rows * groups + g];
+    }
+  }
+}
+
 void pack(const CanonicalMatrix& m, std::byte* out) {
-  const MatrixShape shape{m.n, m.k, m.key, false, !m.bias.empty()};
+  const MatrixShape shape{m.n, m.k, m.key, !m.group_index.empty(), !m.bias.empty()};
   const Sections s = sections(shape);
   std::memset(out, 0, s.bytes);
   switch (bits(m.key.dtype)) {
-    case 4: pack_nibbles(m, shape, out + s.codes); break;
-    case 8: pack_elements<uint8_t>(m, shape, out + s.codes); break;
-    case 16: pack_elements<uint16_t>(m, shape, out + s.codes); break;
-    default: pack_elements<uint32_t>(m, shape, out + s.codes); break;
+    case 4:
+      pack_nibbles(m, shape, out + s.codes);
+      break;
+    case 8:
+      pack_elements<uint8_t>(m, shape, out + s.codes);
+      break;
+    case 16:
+      pack_elements<uint16_t>(m, shape, out + s.codes);
+      break;
+    default:
+      pack_elements<uint32_t>(m, shape, out + s.codes);
+      break;
   }
-  auto* scales = reinterpret_cast<float*>(out + s.scales);
-  const int64_t groups = m.scales.empty() ? 0 : num_groups(shape);
-  for (int64_t r = 0; r < m.n; ++r) {
-    for (int64_t g = 0; g < groups; ++g) {
-      scales[((r / kRows) * groups + g) * kRows + r % kRows] = m.scales[r * groups + g];
-    }
-  }
-  if (!m.bias.empty()) std::memcpy(out + s.bias, m.bias.data(), m.bias.size() * sizeof(float));
+  pack_by_group(m.scales, m, num_groups(shape), out + s.scales);
+  pack_by_group(m.zero_points, m, num_groups(shape), out + s.zero_points);
+  auto put = [&](const auto& values, size_t at) {
+    if (!values.empty()) std::memcpy(out + at, values.data(), values.size() * sizeof(values[0]));
+  };
+  put(m.group_index, s.group_index);
+  put(m.bias, s.bias);
 }
 
 }  // namespace

@@ -2,9 +2,10 @@
 // along c finds the 16 rows side by side, so that one vector load serves 16 outputs:
 //
 //   float types   c·16 + r                    16 rows of column c, then of column c + 1
-//   integers      (c/2)·32 + 2·r + c%2        pairs of columns, for multiply-add of pairs;
+//   int8, 4 bits  (c/2)·32 + 2·r + c%2        pairs of columns, for multiply-add of pairs;
 //                                             4-bit pairs share a byte, even column low
-//   scales        g·16 + r per panel          f32
+//   scales        g·16 + r per panel          f32; one per row, also where rows share them
+//   zero points   g·16 + r per panel          i8
 //
 // Rows are padded to 16 and integer columns to 2, with codes 0 and scales 0: they add nothing.
 #pragma once
@@ -15,12 +16,16 @@ namespace moracle::panel16 {
 
 inline constexpr int64_t kRows = 16;
 
-inline int64_t interleave(DType dtype) { return dtype == DType::kI8 || dtype == DType::kI4 ? 2 : 1; }
+inline int64_t interleave(DType dtype) {
+  return bits(dtype) == 4 || dtype == DType::kI8 ? 2 : 1;
+}
 inline int64_t padded_cols(const MatrixShape& shape) {
   const int64_t i = interleave(shape.key.dtype);
   return (shape.k + i - 1) / i * i;
 }
-inline int64_t num_panels(const MatrixShape& shape) { return (shape.n + kRows - 1) / kRows; }
+inline int64_t num_panels(const MatrixShape& shape) {
+  return (shape.n + kRows - 1) / kRows;
+}
 inline int64_t panel_bytes(const MatrixShape& shape) {
   return padded_cols(shape) * kRows * bits(shape.key.dtype) / 8;
 }

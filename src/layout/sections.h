@@ -7,8 +7,11 @@ namespace moracle {
 inline constexpr size_t kSectionAlignment = 64;
 
 /// Sections of the given lengths, one after another.
-inline Sections lay_out(size_t codes, size_t scales, size_t zero_points, size_t group_index, size_t bias) {
-  auto up = [](size_t bytes) { return (bytes + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment; };
+inline Sections lay_out(size_t codes, size_t scales, size_t zero_points, size_t group_index,
+                        size_t bias) {
+  auto up = [](size_t bytes) {
+    return (bytes + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
+  };
   Sections s;
   s.scales = s.codes + up(codes);
   s.zero_points = s.scales + up(scales);

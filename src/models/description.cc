@@ -26,9 +26,10 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     MORACLE_TRY(Description description, architecture.describe(checkpoint));
     const std::vector<std::string> left = checkpoint.unclaimed();
     if (left.empty()) return description;
-    return Error{ErrorKind::kBadFile, checkpoint.state().tensors.file_of(left[0]),
-                 "tensor '" + left[0] + "'", str("to be part of ", architecture.name),
-                 str("nothing reads it", left.size() > 1 ? str(", nor ", left.size() - 1, " more") : "")};
+    return Error{
+        ErrorKind::kBadFile, checkpoint.state().tensors.file_of(left[0]),
+        "tensor '" + left[0] + "'", str("to be part of ", architecture.name),
+        str("nothing reads it", left.size() > 1 ? str(", nor ", left.size() - 1, " more") : "")};
   }
   return Error{ErrorKind::kUnsupported, checkpoint.folder() + "/config.json", "architectures",
                "one of " + join(known), "it is '" + checkpoint.architecture() + "'"};

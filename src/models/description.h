@@ -46,8 +46,8 @@ struct Architecture {
   Result<Description> (*describe)(const Checkpoint& checkpoint);
 };
 
-/// Finds the architecture and describes. Errors: one that is unknown, naming those that are known; a
-/// tensor that nothing claims.
+/// Finds the architecture and describes. Errors: one that is unknown, naming those that are known;
+/// a tensor that nothing claims.
 Result<Description> describe(const Checkpoint& checkpoint);
 
 }  // namespace moracle

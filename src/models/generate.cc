@@ -41,14 +41,16 @@ Result<GenerationConfig> GenerationConfig::open(const Checkpoint& checkpoint) {
   }
   for (int64_t id : eos) {
     if (id < 0 || id > INT32_MAX) {
-      return checkpoint.state().config.wrong({"eos_token_id"}, "ids of tokens", str("it holds ", id));
+      return checkpoint.state().config.wrong({"eos_token_id"}, "ids of tokens",
+                                             str("it holds ", id));
     }
     generation.eos_ids.push_back(static_cast<int32_t>(id));
   }
   return generation;
 }
 
-Result<Generation> generate(Model& model, std::span<const int32_t> prompt, const GenerateOptions& options) {
+Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
+                            const GenerateOptions& options) {
   MORACLE_CHECK(check(options.sampling));
   const auto prompt_size = static_cast<int64_t>(prompt.size());
   if (prompt.empty()) {

@@ -67,10 +67,12 @@ Result<Selection> Loader::choose(std::string part, std::optional<int64_t> layer,
   return selection;
 }
 
-Result<Linear> Loader::linear(std::string part, std::optional<int64_t> layer, DescribedMatrix&& weights) {
+Result<Linear> Loader::linear(std::string part, std::optional<int64_t> layer,
+                              DescribedMatrix&& weights) {
   MORACLE_TRY(const Selection selection,
               choose(std::move(part), layer, linear_spec(weights.tensors().front(), weights)));
-  MORACLE_TRY(Linear made, Linear::make(std::move(weights), selection, state_.workspace, progress()));
+  MORACLE_TRY(Linear made,
+              Linear::make(std::move(weights), selection, state_.workspace, progress()));
   state_.weight_bytes += made.weight_bytes();
   return made;
 }
@@ -94,7 +96,8 @@ Result<Layer> Loader::load_layer(LayerDescription&& from, int64_t index) {
     MORACLE_TRY(router, linear("router", index, std::move(*from.router)));
   }
   MORACLE_TRY(const Selection selection, choose(router ? "experts" : "mlp", index, from.mlp.spec));
-  MORACLE_TRY(FusedMoe mlp, FusedMoe::make(std::move(from.mlp), selection, state_.workspace, progress()));
+  MORACLE_TRY(FusedMoe mlp,
+              FusedMoe::make(std::move(from.mlp), selection, state_.workspace, progress()));
   state_.weight_bytes += mlp.weight_bytes();
   return Layer{std::move(input_norm), std::move(post_norm), std::move(q_norm), std::move(k_norm),
                std::move(qkv),        std::move(o),         std::move(router), std::move(mlp)};

@@ -21,21 +21,37 @@ KvCache::KvCache(KvCache&&) noexcept = default;
 KvCache& KvCache::operator=(KvCache&&) noexcept = default;
 KvCache::~KvCache() = default;
 
-int64_t KvCache::length() const { return state_->length; }
-int64_t KvCache::capacity() const { return state_->capacity; }
-void KvCache::truncate(int64_t length) { state_->length = std::clamp<int64_t>(length, 0, state_->length); }
+int64_t KvCache::length() const {
+  return state_->length;
+}
+int64_t KvCache::capacity() const {
+  return state_->capacity;
+}
+void KvCache::truncate(int64_t length) {
+  state_->length = std::clamp<int64_t>(length, 0, state_->length);
+}
 
-int64_t Model::vocab_size() const { return state_->spec.vocab_size; }
-int64_t Model::max_context() const { return state_->spec.max_context; }
-int64_t Model::max_num_tokens() const { return state_->max_num_tokens; }
-int64_t Model::weight_bytes() const { return state_->weight_bytes; }
-const std::vector<Choice>& Model::choices() const { return state_->choices; }
+int64_t Model::vocab_size() const {
+  return state_->spec.vocab_size;
+}
+int64_t Model::max_context() const {
+  return state_->spec.max_context;
+}
+int64_t Model::max_num_tokens() const {
+  return state_->max_num_tokens;
+}
+int64_t Model::weight_bytes() const {
+  return state_->weight_bytes;
+}
+const std::vector<Choice>& Model::choices() const {
+  return state_->choices;
+}
 
 Result<KvCache> Model::make_cache(int64_t capacity) const {
   const DecoderSpec& spec = state_->spec;
   if (capacity < 1 || capacity > spec.max_context) {
-    return Error{ErrorKind::kInvalidArgument, "", "context", str("1 to ", spec.max_context, " tokens"),
-                 str(capacity, " were asked for")};
+    return Error{ErrorKind::kInvalidArgument, "", "context",
+                 str("1 to ", spec.max_context, " tokens"), str(capacity, " were asked for")};
   }
   auto cache = std::make_unique<KvCache::State>();
   cache->capacity = capacity;
@@ -53,7 +69,8 @@ Result<KvCache> Model::make_cache(int64_t capacity) const {
 
 namespace {
 
-Status check_steps(std::span<const Model::Step> steps, const DecoderSpec& spec, int64_t max_num_tokens) {
+Status check_steps(std::span<const Model::Step> steps, const DecoderSpec& spec,
+                   int64_t max_num_tokens) {
   int64_t total = 0;
   for (const Model::Step& step : steps) {
     const auto count = static_cast<int64_t>(step.tokens.size());
@@ -96,7 +113,8 @@ Status Model::forward(std::span<const Step> steps) {
 
   Ops& ops = m.workspace->device().ops();
   const Stream stream;
-  const int64_t q_size = spec.num_heads * spec.head_dim, kv_size = spec.num_kv_heads * spec.head_dim;
+  const int64_t q_size = spec.num_heads * spec.head_dim,
+                kv_size = spec.num_kv_heads * spec.head_dim;
   const Matrix hidden = m.hidden.slice(0, tokens), normed = m.normed.slice(0, tokens);
   const Matrix qkv = m.qkv.slice(0, tokens), attended = m.attended.slice(0, tokens);
   const Matrix added = m.added.slice(0, tokens), logits = m.router_logits.slice(0, tokens);
@@ -113,11 +131,13 @@ Status Model::forward(std::span<const Step> steps) {
   MORACLE_CHECK(ops.embed(m.embedding, ids, hidden, stream));
   for (size_t l = 0; l < m.layers.size(); ++l) {
     Layer& layer = m.layers[l];
-    MORACLE_CHECK(ops.rms_norm(hidden, layer.input_norm.as<float>(), spec.hidden_size, spec.norm_epsilon,
-                               normed, stream));
+    MORACLE_CHECK(ops.rms_norm(hidden, layer.input_norm.as<float>(), spec.hidden_size,
+                               spec.norm_epsilon, normed, stream));
     MORACLE_CHECK(layer.qkv.apply(normed, qkv, stream));
-    MORACLE_CHECK(ops.rms_norm(q, layer.q_norm.as<float>(), spec.head_dim, spec.norm_epsilon, q, stream));
-    MORACLE_CHECK(ops.rms_norm(k, layer.k_norm.as<float>(), spec.head_dim, spec.norm_epsilon, k, stream));
+    MORACLE_CHECK(
+        ops.rms_norm(q, layer.q_norm.as<float>(), spec.head_dim, spec.norm_epsilon, q, stream));
+    MORACLE_CHECK(
+        ops.rms_norm(k, layer.k_norm.as<float>(), spec.head_dim, spec.norm_epsilon, k, stream));
     MORACLE_CHECK(ops.rotate(q, spec.head_dim, m.frequencies.as<float>(), positions, stream));
     MORACLE_CHECK(ops.rotate(k, spec.head_dim, m.frequencies.as<float>(), positions, stream));
     for (size_t s = 0; s < steps.size(); ++s) {
@@ -128,8 +148,8 @@ Status Model::forward(std::span<const Step> steps) {
     MORACLE_CHECK(layer.o.apply(attended, added, stream));
     MORACLE_CHECK(ops.add(hidden, added, stream));
 
-    MORACLE_CHECK(ops.rms_norm(hidden, layer.post_norm.as<float>(), spec.hidden_size, spec.norm_epsilon,
-                               normed, stream));
+    MORACLE_CHECK(ops.rms_norm(hidden, layer.post_norm.as<float>(), spec.hidden_size,
+                               spec.norm_epsilon, normed, stream));
     TopkIds topk_ids{m.one_expert_ids.as<int32_t>()};
     TopkWeights topk_weights{m.one_expert_weights.as<float>()};
     if (layer.router) {
@@ -144,8 +164,10 @@ Status Model::forward(std::span<const Step> steps) {
     MORACLE_CHECK(layer.mlp.apply(normed, topk_ids, topk_weights, added, stream));
     MORACLE_CHECK(ops.add(hidden, added, stream));
   }
-  for (const Step& step : steps) step.cache->state_->length += static_cast<int64_t>(step.tokens.size());
-  return ops.rms_norm(hidden, m.final_norm.as<float>(), spec.hidden_size, spec.norm_epsilon, normed, stream);
+  for (const Step& step : steps)
+    step.cache->state_->length += static_cast<int64_t>(step.tokens.size());
+  return ops.rms_norm(hidden, m.final_norm.as<float>(), spec.hidden_size, spec.norm_epsilon, normed,
+                      stream);
 }
 
 Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {

@@ -18,8 +18,8 @@ class Collector {
     add(what, layer, name(matrix.scheme()), matrix.scheme().weight.quantized(),
         static_cast<int64_t>(matrix.tensors().size()), matrix.source_bytes());
   }
-  void add(const std::string& what, std::optional<int64_t> layer, std::string scheme, bool quantized,
-           int64_t num_tensors, int64_t bytes) {
+  void add(const std::string& what, std::optional<int64_t> layer, std::string scheme,
+           bool quantized, int64_t num_tensors, int64_t bytes) {
     Outline::Part* part = nullptr;
     for (Outline::Part& p : parts_) {
       if (p.what == what && p.scheme == scheme) part = &p;
@@ -28,7 +28,8 @@ class Collector {
       parts_.push_back({what, {}, std::move(scheme), quantized, 0, 0});
       part = &parts_.back();
     }
-    if (layer && (part->layers.empty() || part->layers.back() != *layer)) part->layers.push_back(*layer);
+    if (layer && (part->layers.empty() || part->layers.back() != *layer))
+      part->layers.push_back(*layer);
     part->num_tensors += num_tensors;
     part->bytes += bytes;
   }
@@ -52,8 +53,8 @@ Result<Outline> outline(const Checkpoint& checkpoint) {
 
   Collector parts(outline.parts);
   const std::string_view table = name(description.embedding.dtype);
-  parts.add(description.tied ? "embedding, tied to the output" : "embedding", {}, std::string(table),
-            false, 1, static_cast<int64_t>(description.embedding.num_bytes()));
+  parts.add(description.tied ? "embedding, tied to the output" : "embedding", {},
+            std::string(table), false, 1, static_cast<int64_t>(description.embedding.num_bytes()));
   int64_t accounted = static_cast<int64_t>(description.embedding.num_bytes());
   for (size_t l = 0; l < description.layers.size(); ++l) {
     const LayerDescription& layer = description.layers[l];

@@ -50,7 +50,8 @@ Result<Perplexity> perplexity(Model& model, std::span<const int32_t> ids, int64_
   }
   const auto size = static_cast<int64_t>(ids.size());
   if (size < 2) {
-    return Error{ErrorKind::kInvalidArgument, "", "text", "at least 2 tokens", str("it has ", size)};
+    return Error{ErrorKind::kInvalidArgument, "", "text", "at least 2 tokens",
+                 str("it has ", size)};
   }
   MORACLE_TRY(KvCache cache, model.make_cache(std::min(window, size)));
   Perplexity result;

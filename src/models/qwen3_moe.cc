@@ -31,8 +31,10 @@ Result<DecoderSpec> read_spec(const Config& config) {
   DecoderSpec spec;
   MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 20));
   MORACLE_TRY(spec.num_heads, config.integer({"num_attention_heads"}, 1, 1 << 16));
-  MORACLE_TRY(spec.num_kv_heads, config.integer_or(spec.num_heads, {"num_key_value_heads"}, 1, spec.num_heads));
-  MORACLE_TRY(spec.head_dim, config.integer_or(spec.hidden_size / spec.num_heads, {"head_dim"}, 2, 1 << 16));
+  MORACLE_TRY(spec.num_kv_heads,
+              config.integer_or(spec.num_heads, {"num_key_value_heads"}, 1, spec.num_heads));
+  MORACLE_TRY(spec.head_dim,
+              config.integer_or(spec.hidden_size / spec.num_heads, {"head_dim"}, 2, 1 << 16));
   MORACLE_TRY(spec.vocab_size, config.integer({"vocab_size"}, 1));
   MORACLE_TRY(spec.max_context, config.integer_or(32'768, {"max_position_embeddings"}, 1));
   MORACLE_TRY(const double epsilon, config.number_or(1e-6, {"rms_norm_eps"}));
@@ -57,11 +59,12 @@ Result<DecoderSpec> read_spec(const Config& config) {
 }
 
 // Each part by itself: stacked parts may not make up for each other's rows.
-Status check_size(const Checkpoint& checkpoint, const DescribedMatrix& matrix, const std::vector<int64_t>& rows,
-                  int64_t k) {
+Status check_size(const Checkpoint& checkpoint, const DescribedMatrix& matrix,
+                  const std::vector<int64_t>& rows, int64_t k) {
   if (matrix.part_rows() == rows && matrix.shape().k == k) return {};
   const std::string first = matrix.tensors()[0];
-  return Error{ErrorKind::kBadFile, checkpoint.state().tensors.file_of(first), "tensor '" + first + "'",
+  return Error{ErrorKind::kBadFile, checkpoint.state().tensors.file_of(first),
+               "tensor '" + first + "'",
                str(join(rows, " + "), " rows of ", k, " columns (from config.json)"),
                str("there are ", join(matrix.part_rows(), " + "), " of ", matrix.shape().k)};
 }
@@ -78,7 +81,8 @@ Result<DescribedWeights> dense_mlp(const Checkpoint& checkpoint, const std::stri
                                    const DecoderSpec& spec, int64_t intermediate) {
   MORACLE_TRY(DescribedMatrix w13, sized(checkpoint, {mlp + ".gate_proj", mlp + ".up_proj"},
                                          {intermediate, intermediate}, spec.hidden_size));
-  MORACLE_TRY(DescribedMatrix w2, sized(checkpoint, {mlp + ".down_proj"}, {spec.hidden_size}, intermediate));
+  MORACLE_TRY(DescribedMatrix w2,
+              sized(checkpoint, {mlp + ".down_proj"}, {spec.hidden_size}, intermediate));
   LayerSpec layer{.name = mlp, .hidden_size = spec.hidden_size, .intermediate_size = intermediate};
   layer.scheme = w13.scheme();
   layer.group_index = w13.shape().group_index || w2.shape().group_index;
@@ -90,15 +94,19 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
                                         int64_t layer, bool dense, int64_t dense_intermediate) {
   const std::string prefix = str("model.layers.", layer, ".");
   const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp";
-  MORACLE_TRY(auto input_norm, checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
-  MORACLE_TRY(auto post_norm, checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(auto input_norm,
+              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(auto post_norm,
+              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
   MORACLE_TRY(auto q_norm, checkpoint.vector(attention + "q_norm.weight", spec.head_dim));
   MORACLE_TRY(auto k_norm, checkpoint.vector(attention + "k_norm.weight", spec.head_dim));
-  const int64_t q_size = spec.num_heads * spec.head_dim, kv_size = spec.num_kv_heads * spec.head_dim;
+  const int64_t q_size = spec.num_heads * spec.head_dim,
+                kv_size = spec.num_kv_heads * spec.head_dim;
   MORACLE_TRY(DescribedMatrix qkv,
               sized(checkpoint, {attention + "q_proj", attention + "k_proj", attention + "v_proj"},
                     {q_size, kv_size, kv_size}, spec.hidden_size));
-  MORACLE_TRY(DescribedMatrix o, sized(checkpoint, {attention + "o_proj"}, {spec.hidden_size}, q_size));
+  MORACLE_TRY(DescribedMatrix o,
+              sized(checkpoint, {attention + "o_proj"}, {spec.hidden_size}, q_size));
   std::optional<DescribedMatrix> router;
   Result<DescribedWeights> experts = Error{};
   if (dense) {
@@ -137,8 +145,9 @@ Result<Description> describe_qwen3_moe(const Checkpoint& checkpoint) {
   }
   std::vector<LayerDescription> layers;
   for (int64_t layer = 0; layer < checkpoint.num_layers(); ++layer) {
-    const bool dense = std::find(dense_layers.begin(), dense_layers.end(), layer) != dense_layers.end() ||
-                       (layer + 1) % sparse_step != 0;
+    const bool dense =
+        std::find(dense_layers.begin(), dense_layers.end(), layer) != dense_layers.end() ||
+        (layer + 1) % sparse_step != 0;
     int64_t dense_intermediate = 0;
     if (dense) {
       MORACLE_TRY(dense_intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
@@ -148,13 +157,14 @@ Result<Description> describe_qwen3_moe(const Checkpoint& checkpoint) {
     layers.push_back(std::move(described));
   }
   MORACLE_TRY(auto final_norm, checkpoint.vector("model.norm.weight", spec.hidden_size));
-  // Tied files hold no lm_head; one that is there all the same counts, as in transformers it would not
-  // differ from the embedding.
+  // Tied files hold no lm_head; one that is there all the same counts, as in transformers it would
+  // not differ from the embedding.
   const bool own_output = !tied || checkpoint.has_tensor("lm_head.weight");
-  MORACLE_TRY(DescribedMatrix output, sized(checkpoint, {own_output ? "lm_head" : "model.embed_tokens"},
-                                            {spec.vocab_size}, spec.hidden_size));
-  return Description{spec, embedding, std::move(layers), std::move(final_norm), std::move(output),
-                     !own_output};
+  MORACLE_TRY(DescribedMatrix output,
+              sized(checkpoint, {own_output ? "lm_head" : "model.embed_tokens"}, {spec.vocab_size},
+                    spec.hidden_size));
+  return Description{
+      spec, embedding, std::move(layers), std::move(final_norm), std::move(output), !own_output};
 }
 
 }  // namespace moracle

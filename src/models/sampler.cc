@@ -17,8 +17,10 @@ Status check(const SamplingOptions& options) {
     return wrong("--temperature", "a number of at least 0", options.temperature);
   }
   if (options.top_k < 0) return wrong("--top-k", "at least 0", static_cast<double>(options.top_k));
-  if (!(options.top_p > 0 && options.top_p <= 1)) return wrong("--top-p", "a number above 0, up to 1", options.top_p);
-  if (!(options.min_p >= 0 && options.min_p <= 1)) return wrong("--min-p", "a number from 0 to 1", options.min_p);
+  if (!(options.top_p > 0 && options.top_p <= 1))
+    return wrong("--top-p", "a number above 0, up to 1", options.top_p);
+  if (!(options.min_p >= 0 && options.min_p <= 1))
+    return wrong("--min-p", "a number from 0 to 1", options.min_p);
   return {};
 }
 
@@ -41,13 +43,16 @@ int32_t Sampler::draw(std::span<const float> logits) {
   std::vector<double> weights(ids.size());
   double sum = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
-    sum += weights[i] = std::exp((static_cast<double>(logits[ids[i]]) - *best) / options_.temperature);
+    sum += weights[i] =
+        std::exp((static_cast<double>(logits[ids[i]]) - *best) / options_.temperature);
   }
-  // top_p keeps the shortest run of candidates that reaches it; min_p what is not far below the best.
+  // top_p keeps the shortest run of candidates that reaches it; min_p what is not far below the
+  // best.
   size_t kept = ids.size();
   if (options_.top_p < 1) {
     double reached = 0;
-    for (kept = 0; kept < ids.size() && reached < options_.top_p * sum; ++kept) reached += weights[kept];
+    for (kept = 0; kept < ids.size() && reached < options_.top_p * sum; ++kept)
+      reached += weights[kept];
   }
   while (kept > 1 && weights[kept - 1] < options_.min_p * weights[0]) --kept;
 

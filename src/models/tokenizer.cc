@@ -1,8 +1,8 @@
 #include <utility>
 
+#include "base/mapped_file.h"
 #include "base/text.h"
 #include "base/try.h"
-#include "base/mapped_file.h"
 #include "checkpoint/config.h"
 #include "models/tokenizer/added_tokens.h"
 #include "models/tokenizer/bpe.h"
@@ -91,7 +91,7 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
 Result<Tokenizer> Tokenizer::open(const std::string& folder) {
   const std::string path = folder + "/tokenizer.json";
   if (is_absent(path)) {
-    return Error{ErrorKind::kBadFile, folder, "", "tokenizer.json", "there is none"};
+    return Error{ErrorKind::kBadFile, path, "", "a tokenizer", "there is no such file"};
   }
   MORACLE_TRY(const MappedFile file, MappedFile::open(path));
   const auto bytes = file.bytes();

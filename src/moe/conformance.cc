@@ -16,13 +16,15 @@ std::string name(const Shape& s) {
 
 Result<Shape> parse_shape(std::string_view text) {
   Shape shape{};
-  int64_t* const fields[] = {&shape.num_experts, &shape.hidden_size, &shape.intermediate_size, &shape.top_k};
+  int64_t* const fields[] = {&shape.num_experts, &shape.hidden_size, &shape.intermediate_size,
+                             &shape.top_k};
   const char* at = text.data();
   const char* const end = at + text.size();
   bool good = true;
   for (int64_t* field : fields) {
     if (field != fields[0]) good = good && at != end && *at++ == 'x';
-    const auto [next, error] = good ? std::from_chars(at, end, *field) : std::from_chars_result{at, std::errc::invalid_argument};
+    const auto [next, error] = good ? std::from_chars(at, end, *field)
+                                    : std::from_chars_result{at, std::errc::invalid_argument};
     good = good && error == std::errc() && *field >= 1 && *field <= 1 << 20;
     at = next;
   }
@@ -38,8 +40,9 @@ std::string_view name(Spread spread) {
 }
 
 std::string reproducer(const Case& c) {
-  return str("moracle check --backend ", c.backend, " --scheme ", name(c.scheme), " --shape ", name(c.shape),
-             " --tokens ", c.num_tokens, " --spread ", name(c.spread), c.bias ? " --bias" : "");
+  return str("moracle check --backend ", c.backend, " --scheme ", name(c.scheme), " --shape ",
+             name(c.shape), " --tokens ", c.num_tokens, " --spread ", name(c.spread),
+             c.bias ? " --bias" : "");
 }
 
 std::vector<Scheme> schemes() {
@@ -57,14 +60,24 @@ std::vector<Scheme> schemes() {
           weight_only(int4_static_group(64), false),
           weight_only(int8_static_group(128)),
           weight_only(int8_static_group(GroupShape::kAll)),
-          weight_only(int8_static_group(64), false)};
+          weight_only(int8_static_group(64), false),
+          {kFp8StaticTensorSym, kFp8DynamicTokenSym},
+          {kFp8StaticTensorSym, kFp8StaticTensorSym},
+          {kFp8StaticChannelSym, kFp8DynamicTokenSym},
+          {kFp8Static128BlockSym, kFp8Dynamic128Sym},
+          {fp8_static_block(16, 32), fp8_dynamic_group(32)},
+          weight_only(kFp8StaticChannelSym),
+          weight_only(kFp8Static128BlockSym),
+          {kMxfp8Static, kMxfp8Dynamic},
+          weight_only(kMxfp8Static),
+          weight_only(kMxfp4Static)};
 }
 
 std::vector<Shape> shapes() {
   // One panel; less than one; around tiles of 16 and 4; odd everywhere; groups that do not divide;
   // top_k = 1 and = num_experts; the shape of the model in the box.
-  return {{1, 16, 16, 1},  {2, 15, 8, 1},     {4, 64, 32, 2},    {3, 33, 17, 2},
-          {8, 130, 34, 8}, {2, 200, 136, 1},  {5, 129, 47, 3},   {16, 256, 128, 4}};
+  return {{1, 16, 16, 1},  {2, 15, 8, 1},    {4, 64, 32, 2},  {3, 33, 17, 2},
+          {8, 130, 34, 8}, {2, 200, 136, 1}, {5, 129, 47, 3}, {16, 256, 128, 4}};
 }
 
 std::vector<Case> cases() {
@@ -73,7 +86,8 @@ std::vector<Case> cases() {
     if (backend.make == nullptr) continue;
     for (const Scheme& scheme : schemes()) {
       for (const Shape& shape : shapes()) {
-        for (int64_t tokens : {0, 1, 3, 4, 5, 17}) all.push_back({backend.name, scheme, shape, tokens});
+        for (int64_t tokens : {0, 1, 3, 4, 5, 17})
+          all.push_back({backend.name, scheme, shape, tokens});
         for (Spread spread : {Spread::kOneExpert, Spread::kHoles}) {
           all.push_back({backend.name, scheme, shape, 9, spread});
         }
@@ -83,6 +97,21 @@ std::vector<Case> cases() {
   }
   return all;
 }
+
+namespace {
+float largest_code(DType type) {
+  switch (type) {
+    case DType::kI4:
+      return 8;
+    case DType::kF4E2M1:
+      return 6;
+    case DType::kF8E4M3:
+      return 448;
+    default:
+      return 128;
+  }
+}
+}  // namespace
 
 CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
   std::mt19937_64 engine(seed);
@@ -96,14 +125,25 @@ CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
   for (int64_t i = 0; i < (shape.key.quantized() ? 0 : m.n * m.k); ++i) {
     const float value = uniform(engine) * 2 * size;
     auto* at = m.storage.data() + i * bits(m.key.dtype) / 8;
-    if (m.key.dtype == DType::kF32) *reinterpret_cast<float*>(at) = value;
-    else *reinterpret_cast<uint16_t*>(at) = m.key.dtype == DType::kF16 ? float_to_f16(value) : float_to_bf16(value);
+    if (m.key.dtype == DType::kF32)
+      *reinterpret_cast<float*>(at) = value;
+    else
+      *reinterpret_cast<uint16_t*>(at) =
+          m.key.dtype == DType::kF16 ? float_to_f16(value) : float_to_bf16(value);
   }
   if (shape.key.quantized()) {
-    for (std::byte& code : m.storage) code = static_cast<std::byte>(engine() >> 56);
-    const float range = static_cast<float>(1 << (bits(m.key.dtype) - 1));
+    for (std::byte& code : m.storage) {
+      code = static_cast<std::byte>(engine() >> 56);
+      // The two NaNs of e4m3 are no weights.
+      if (m.key.dtype == DType::kF8E4M3 && (code & std::byte{127}) == std::byte{127})
+        code ^= std::byte{1};
+    }
+    const float range = largest_code(m.key.dtype);
     m.scales.resize(m.scale_rows() * m.scale_cols());
-    for (float& scale : m.scales) scale = size / range * (1.5f + uniform(engine));
+    for (float& scale : m.scales) {
+      scale = size / range * (1.5f + uniform(engine));
+      if (m.key.scale_dtype == DType::kF8E8M0) scale = std::exp2(std::round(std::log2(scale)));
+    }
     if (!shape.key.symmetric) {
       m.zero_points.resize(m.scales.size());
       for (int8_t& zero : m.zero_points) zero = static_cast<int8_t>(uniform(engine) * range / 2);
@@ -124,7 +164,19 @@ DescribedWeights random_weights(const LayerSpec& spec, uint64_t seed) {
     w13.push_back(random_matrix(matrices[0], seed + 2 * e));
     w2.push_back(random_matrix(matrices[1], seed + 2 * e + 1));
   }
-  return {spec, DescribedMatrix::from(spec.scheme, std::move(w13)), DescribedMatrix::from(spec.scheme, std::move(w2))};
+  DescribedWeights weights{spec, DescribedMatrix::from(spec.scheme, std::move(w13)),
+                           DescribedMatrix::from(spec.scheme, std::move(w2))};
+  if (spec.scheme.activation && !spec.scheme.activation->dynamic) {
+    // Different from expert to expert; small enough that some inputs saturate.
+    std::vector<float> scales13, scales2;
+    for (int64_t e = 0; e < spec.num_experts; ++e) {
+      scales13.push_back(0.004f + 0.001f * static_cast<float>(e % 5));
+      scales2.push_back(0.002f + 0.0005f * static_cast<float>(e % 3));
+    }
+    weights.w13.set_input_scales(std::move(scales13));
+    weights.w2.set_input_scales(std::move(scales2));
+  }
+  return weights;
 }
 
 namespace {
@@ -146,7 +198,8 @@ Inputs random_inputs(const Case& c, uint64_t seed) {
     std::vector<int32_t> order(c.shape.num_experts);
     for (size_t e = 0; e < order.size(); ++e) order[e] = static_cast<int32_t>(e);
     std::shuffle(order.begin(), order.end(), engine);
-    if (c.spread == Spread::kOneExpert) std::iter_swap(order.begin(), std::find(order.begin(), order.end(), 0));
+    if (c.spread == Spread::kOneExpert)
+      std::iter_swap(order.begin(), std::find(order.begin(), order.end(), 0));
     for (int64_t j = 0; j < c.shape.top_k; ++j) {
       int32_t id = order[j];
       if (c.spread == Spread::kHoles && engine() % 3 == 0) {
@@ -168,8 +221,8 @@ Outcome compare(const Case& c, const Expected& want, std::span<const float> got)
     if (error <= bound || outcome.kind == Outcome::kFailed) continue;
     outcome.kind = Outcome::kFailed;
     outcome.message = str("token ", static_cast<int64_t>(i) / c.shape.hidden_size, ", column ",
-                          static_cast<int64_t>(i) % c.shape.hidden_size, ": is ", got[i], ", must be ",
-                          want.output[i], " within ", bound, "; ", reproducer(c));
+                          static_cast<int64_t>(i) % c.shape.hidden_size, ": is ", got[i],
+                          ", must be ", want.output[i], " within ", bound, "; ", reproducer(c));
   }
   return outcome;
 }
@@ -184,12 +237,15 @@ Outcome run(const Case& c, std::shared_ptr<Device> device) {
                  .top_k = c.shape.top_k,
                  .scheme = c.scheme,
                  .bias = c.bias};
-  Request request{.layer = spec, .max_num_tokens = std::max<int64_t>(c.num_tokens, 1), .backend = std::string(c.backend)};
+  Request request{.layer = spec,
+                  .max_num_tokens = std::max<int64_t>(c.num_tokens, 1),
+                  .backend = std::string(c.backend)};
   const Selection selection = select(request, Machine::here());
   if (!selection.plan) return {Outcome::kRefused, selection.chosen().error().to_string(), 0};
 
   // The seed follows from the case, so that the reproducer sees the same numbers.
-  const uint64_t seed = std::hash<std::string>{}(reproducer({"", c.scheme, c.shape, c.num_tokens, c.spread, c.bias}));
+  const uint64_t seed =
+      std::hash<std::string>{}(reproducer({"", c.scheme, c.shape, c.num_tokens, c.spread, c.bias}));
   const Inputs in = random_inputs(c, seed);
   const Expected want = expected(spec, random_weights(spec, seed), in.hidden, in.ids, in.weights);
   auto failed = [&](const Error& error) {

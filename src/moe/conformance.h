@@ -1,6 +1,6 @@
 // One list of cases, many uses: the tests, `moracle check`, the benchmarks, the support matrix.
-// A case runs a whole FusedMoe on a backend and compares each output with a computation in double from
-// the canonical weights, within an error bound derived from the arithmetic of that very case.
+// A case runs a whole FusedMoe on a backend and compares each output with a computation in double
+// from the canonical weights, within an error bound derived from the arithmetic of that very case.
 #pragma once
 
 #include <optional>
@@ -46,8 +46,8 @@ std::vector<Case> cases();
 
 struct Outcome {
   enum Kind : uint8_t { kPassed, kRefused, kFailed } kind = kPassed;
-  std::string message;    ///< kRefused: the oracle's reasons; kFailed: where, both values, the bound
-  double worst = 0;       ///< largest error as a share of its bound
+  std::string message;  ///< kRefused: the oracle's reasons; kFailed: where, both values, the bound
+  double worst = 0;     ///< largest error as a share of its bound
 };
 Outcome run(const Case& c, std::shared_ptr<Device> device);
 
@@ -61,7 +61,8 @@ struct Expected {
   std::vector<double> output;  ///< [num_tokens, hidden_size]
   std::vector<double> bound;
 };
-Expected expected(const LayerSpec& spec, const DescribedWeights& weights, std::span<const float> hidden,
-                  std::span<const int32_t> topk_ids, std::span<const float> topk_weights);
+Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
+                  std::span<const float> hidden, std::span<const int32_t> topk_ids,
+                  std::span<const float> topk_weights);
 
 }  // namespace moracle::conformance

@@ -1,10 +1,11 @@
 // The expected output with a running error bound: every quantity is a value in double and the most
 // that an f32 implementation of the same scheme may differ from it.
 //
-//   sum of K products in f32, any order   |error| <= (K + 4) u Σ|x w|,     u = 2^-24
+//   weights and activations decoded in f32, products summed in f32, any order
+//                                         |error| <= (K + 8) u Σ|x w|,     u = 2^-24
 //   exact integer sums, scaled in f32     |error| <= 4 u |y|
-//   rounding to codes                     a code flips if the value is within its error of a tie:
-//                                         then one whole step more
+//   rounding to codes                     the codes at both ends of what the value, and the scale,
+//   may be
 #include <algorithm>
 #include <cmath>
 
@@ -22,20 +23,55 @@ struct Vector {
   explicit Vector(size_t size) : value(size), error(size) {}
 };
 
-// What a kernel sees of `x` under the activation key, as numbers: codes times scale.
-void quantize(Vector& x) {
-  std::vector<float> floats(x.value.begin(), x.value.end());
-  std::vector<int8_t> codes(floats.size());
-  const double scale = quantize_int8_token(floats.data(), static_cast<int64_t>(floats.size()), codes.data());
-  double scale_error = 0;
-  for (double error : x.error) scale_error = std::max(scale_error, error / 127);
-  for (size_t i = 0; i < codes.size(); ++i) {
-    const double exact = x.value[i] / scale;
-    const double doubt = (x.error[i] + std::fabs(exact) * scale_error) / scale + 4 * kU * std::fabs(exact);
-    const double to_tie = std::fabs(exact - std::floor(exact) - 0.5);
-    const double step = to_tie <= doubt ? scale : 0;
-    x.value[i] = codes[i] * scale;
-    x.error[i] = step + std::abs(codes[i]) * scale_error;
+// One group under the activation key: each value becomes code times scale. A value within its error
+// of a tie, or a largest magnitude within its error of where the scale jumps, may give another
+// code: the error is the farthest that any of those lies from what exact values give.
+void quantize_group(const QuantKey& key, Vector& x, int64_t begin, int64_t end) {
+  double largest = 0, largest_error = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    largest = std::max(largest, std::fabs(x.value[i]));
+    largest_error = std::max(largest_error, x.error[i]);
+  }
+  largest_error += 2 * kU * largest;
+  const float scale = scale_for(key, static_cast<float>(largest));
+  const float scales[] = {
+      scale, scale_for(key, static_cast<float>(std::max(0.0, largest - largest_error))),
+      scale_for(key, static_cast<float>(largest + largest_error))};
+  for (int64_t i = begin; i < end; ++i) {
+    const double exact = x.value[i], doubt = x.error[i] + 4 * kU * std::fabs(exact);
+    auto rounded = [&](double value, float s) {
+      return static_cast<double>(decode(key, encode(key, static_cast<float>(value), s))) * s;
+    };
+    x.value[i] = rounded(exact, scale);
+    double farthest = 0;
+    for (float s : scales) {
+      for (double value : {exact - doubt, exact, exact + doubt}) {
+        farthest = std::max(farthest, std::fabs(rounded(value, s) - x.value[i]));
+      }
+    }
+    x.error[i] = farthest;
+  }
+}
+
+void quantize(const Scheme& scheme, Vector& x, float input_scale) {
+  const QuantKey& key = *scheme.activation;
+  const auto cols = static_cast<int64_t>(x.value.size());
+  if (!key.dynamic) {
+    for (int64_t i = 0; i < cols; ++i) {
+      auto rounded = [&](double value) {
+        return static_cast<double>(
+                   decode(key, encode(key, static_cast<float>(value), input_scale))) *
+               input_scale;
+      };
+      const double exact = x.value[i], doubt = x.error[i] + 4 * kU * std::fabs(exact);
+      x.value[i] = rounded(exact);
+      x.error[i] = std::max(std::fabs(rounded(exact - doubt) - x.value[i]),
+                            std::fabs(rounded(exact + doubt) - x.value[i]));
+    }
+    return;
+  }
+  for (int64_t begin = 0, group = group_cols(key, cols); begin < cols; begin += group) {
+    quantize_group(key, x, begin, std::min(cols, begin + group));
   }
 }
 
@@ -52,50 +88,66 @@ Vector multiply(const CanonicalMatrix& w, const Vector& x, bool integers) {
     }
     if (!w.bias.empty()) sum += w.bias[n];
     y.value[n] = sum;
-    const double own = integers ? 4 * kU * std::fabs(sum) : (static_cast<double>(w.k) + 4) * kU * magnitude;
-    y.error[n] = carried + own + 2 * kU * (w.bias.empty() ? 0 : std::fabs(w.bias[n]) + std::fabs(sum));
+    const double own =
+        integers ? 4 * kU * std::fabs(sum) : (static_cast<double>(w.k) + 8) * kU * magnitude;
+    y.error[n] =
+        carried + own + 2 * kU * (w.bias.empty() ? 0 : std::fabs(w.bias[n]) + std::fabs(sum));
   }
   return y;
 }
 
-Vector activate(const Vector& gate_up) {
+Vector activate(Activation activation, const Vector& gate_up) {
   const size_t size = gate_up.value.size() / 2;
   Vector h(size);
   for (size_t i = 0; i < size; ++i) {
-    const double g = gate_up.value[i], u = gate_up.value[size + i];
-    const double silu = g / (1 + std::exp(-g));
-    h.value[i] = silu * u;
-    // |silu'| < 1.1; exp, division and product in f32 add a few roundings.
-    h.error[i] = 1.1 * gate_up.error[i] * (std::fabs(u) + gate_up.error[size + i]) +
-                 std::fabs(silu) * gate_up.error[size + i] + 8 * kU * std::fabs(h.value[i]);
+    double g = gate_up.value[i], u = gate_up.value[size + i], sharpness = 1;
+    if (activation == Activation::kSwigluOai) {
+      g = std::min(g, 7.0);  // clamping never enlarges an error
+      u = std::clamp(u, -7.0, 7.0) + 1;
+      sharpness = 1.702;
+    }
+    const double gated = g / (1 + std::exp(-sharpness * g));
+    h.value[i] = gated * u;
+    // The slope of g·σ(g) is below 1.1, whatever the sharpness; exp, division and product add
+    // roundings.
+    const double u_error = gate_up.error[size + i] + 2 * kU * std::fabs(u);
+    h.error[i] = 1.1 * gate_up.error[i] * (std::fabs(u) + u_error) + std::fabs(gated) * u_error +
+                 (8 + 2 * sharpness * std::fabs(g)) * kU * std::fabs(h.value[i]);
   }
   return h;
 }
 
 }  // namespace
 
-Expected expected(const LayerSpec& spec, const DescribedWeights& weights, std::span<const float> hidden,
-                  std::span<const int32_t> topk_ids, std::span<const float> topk_weights) {
+Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
+                  std::span<const float> hidden, std::span<const int32_t> topk_ids,
+                  std::span<const float> topk_weights) {
   const auto num_tokens = static_cast<int64_t>(hidden.size()) / spec.hidden_size;
   Expected result{std::vector<double>(hidden.size()), std::vector<double>(hidden.size())};
-  const bool integers = spec.scheme.activation.has_value();
+  const bool quantizes = spec.scheme.activation.has_value();
+  const bool integers = quantizes && spec.scheme.activation->dtype == DType::kI8;
+  auto input_scale = [](const DescribedMatrix& matrix, int64_t e) {
+    return matrix.input_scales().empty() ? 0.0f : matrix.input_scales()[e];
+  };
   for (int64_t e = 0; e < spec.num_experts; ++e) {
     const CanonicalMatrix w13 = *weights.w13.expert(e), w2 = *weights.w2.expert(e);
     for (int64_t slot = 0; slot < num_tokens * spec.top_k; ++slot) {
       if (topk_ids[slot] != e) continue;
       const int64_t token = slot / spec.top_k;
       Vector x(spec.hidden_size);
-      for (int64_t i = 0; i < spec.hidden_size; ++i) x.value[i] = hidden[token * spec.hidden_size + i];
-      if (integers) quantize(x);
-      Vector h = activate(multiply(w13, x, integers));
-      if (integers) quantize(h);
+      for (int64_t i = 0; i < spec.hidden_size; ++i)
+        x.value[i] = hidden[token * spec.hidden_size + i];
+      if (quantizes) quantize(spec.scheme, x, input_scale(weights.w13, e));
+      Vector h = activate(spec.activation, multiply(w13, x, integers));
+      if (quantizes) quantize(spec.scheme, h, input_scale(weights.w2, e));
       const Vector y = multiply(w2, h, integers);
       for (int64_t i = 0; i < spec.hidden_size; ++i) {
         const double weight = topk_weights[slot];
         const double value = weight * y.value[i];
         result.output[token * spec.hidden_size + i] += value;
         result.bound[token * spec.hidden_size + i] +=
-            std::fabs(weight) * y.error[i] + (static_cast<double>(spec.top_k) + 2) * kU * std::fabs(value);
+            std::fabs(weight) * y.error[i] +
+            (static_cast<double>(spec.top_k) + 2) * kU * std::fabs(value);
       }
     }
   }

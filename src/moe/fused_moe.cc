@@ -14,34 +14,36 @@ struct FusedMoe::State {
 
 namespace {
 
-// Where everything between input and output lies. The same walk with and without memory, so that the
-// size and the addresses cannot disagree.
+// Where everything between input and output lies. The same walk with and without memory, so that
+// the size and the addresses cannot disagree.
 struct Rooms {
-  Matrix hidden;   // activations of the device's dtype, where the caller's are of another
-  InputRoom input;
+  Matrix hidden;  // activations of the device's dtype, where the caller's are of another
+  Rows input;
   RowPlan rows;
   Matrix gate_up;
   Matrix activated;
-  InputRoom intermediate;
+  Rows intermediate;
   Matrix y;
   size_t bytes;
 };
 
-Rooms carve(const Plan& plan, const KernelWeights& w13, const KernelWeights& w2, DType dtype,
+Rooms carve(const Plan& plan, const GroupedLinear& w13, const GroupedLinear& w2, DType dtype,
             std::byte* base) {
   const LayerSpec& layer = plan.layer;
   const int64_t tokens = plan.max_num_tokens, rows = tokens * layer.top_k;
   Carver carver(base);
   Rooms rooms;
   rooms.hidden = carver.take_matrix(dtype, tokens, layer.hidden_size);
-  rooms.input = InputRoom::take(carver, w13, dtype, tokens);
+  rooms.input = take_rows(carver, w13, is_static(w13.weights()) ? rows : tokens);
   rooms.rows = {carver.take<int32_t>(layer.num_experts + 1), carver.take<int32_t>(rows),
                 carver.take<int32_t>(rows)};
   rooms.gate_up = carver.take_matrix(dtype, rows, 2 * layer.intermediate_size);
   // With float activations GEMM 2 reads the activation's output in place, padding included.
-  const int64_t cols = w2.scheme.activation ? layer.intermediate_size : w2.layout->read_cols(w2.shape);
-  rooms.activated = carver.take_matrix(dtype, rows, cols);
-  if (w2.scheme.activation) rooms.intermediate = InputRoom::take(carver, w2, dtype, rows);
+  const KernelWeights& down = w2.weights();
+  const bool in_place = !down.scheme.activation;
+  rooms.activated = carver.take_matrix(
+      dtype, rows, in_place ? down.layout->read_cols(down.shape) : layer.intermediate_size);
+  if (!in_place) rooms.intermediate = take_rows(carver, w2, rows);
   rooms.y = carver.take_matrix(dtype, rows, layer.hidden_size);
   rooms.bytes = carver.bytes();
   return rooms;
@@ -50,13 +52,15 @@ Rooms carve(const Plan& plan, const KernelWeights& w13, const KernelWeights& w2,
 Status check(const Matrix& m, const char* what, const Plan& plan) {
   const LayerSpec& layer = plan.layer;
   const bool is_float = m.dtype == DType::kF32 || m.dtype == DType::kBF16 || m.dtype == DType::kF16;
-  if (is_float && m.cols == layer.hidden_size && m.rows <= plan.max_num_tokens && m.stride >= m.cols) {
+  if (is_float && m.cols == layer.hidden_size && m.rows <= plan.max_num_tokens &&
+      m.stride >= m.cols) {
     return {};
   }
-  return Error{ErrorKind::kInvalidArgument, "", str(layer.name, ": ", what),
-               str("at most ", plan.max_num_tokens, " rows of ", layer.hidden_size,
-                   " columns in f32, bf16 or f16"),
-               str("it is ", name(m.dtype), " [", m.rows, ", ", m.cols, "] with stride ", m.stride)};
+  return Error{
+      ErrorKind::kInvalidArgument, "", str(layer.name, ": ", what),
+      str("at most ", plan.max_num_tokens, " rows of ", layer.hidden_size,
+          " columns in f32, bf16 or f16"),
+      str("it is ", name(m.dtype), " [", m.rows, ", ", m.cols, "] with stride ", m.stride)};
 }
 
 }  // namespace
@@ -65,15 +69,19 @@ FusedMoe::FusedMoe(std::unique_ptr<State> state) : state_(std::move(state)) {}
 FusedMoe::FusedMoe(FusedMoe&&) noexcept = default;
 FusedMoe& FusedMoe::operator=(FusedMoe&&) noexcept = default;
 FusedMoe::~FusedMoe() = default;
-const Plan& FusedMoe::plan() const { return state_->plan; }
+const Plan& FusedMoe::plan() const {
+  return state_->plan;
+}
 
 int64_t FusedMoe::weight_bytes() const {
-  return static_cast<int64_t>(state_->w13->weights().buffer.bytes() + state_->w2->weights().buffer.bytes());
+  return static_cast<int64_t>(state_->w13->weights().buffer.bytes() +
+                              state_->w2->weights().buffer.bytes());
 }
 
 Result<FusedMoe> FusedMoe::make(DescribedWeights&& weights, const Selection& selection,
                                 std::shared_ptr<Device> device, const Progress& progress) {
-  return make(std::move(weights), selection, std::make_shared<Workspace>(std::move(device)), progress);
+  return make(std::move(weights), selection, std::make_shared<Workspace>(std::move(device)),
+              progress);
 }
 
 Result<FusedMoe> FusedMoe::make(DescribedWeights&& weights, const Selection& selection,
@@ -81,23 +89,27 @@ Result<FusedMoe> FusedMoe::make(DescribedWeights&& weights, const Selection& sel
   auto state = std::make_unique<State>();
   MORACLE_TRY(state->plan, selection.chosen());
   if (!state->plan.layer.same_but_name(weights.spec)) {
-    return Error{ErrorKind::kInvalidArgument, "", weights.spec.name, "a selection made for this layer",
-                 "it was made for " + state->plan.layer.name};
+    return Error{ErrorKind::kInvalidArgument, "", weights.spec.name,
+                 "a selection made for this layer", "it was made for " + state->plan.layer.name};
   }
   state->workspace = std::move(workspace);
   Device& device = state->workspace->device();
   const Backend& backend = *state->plan.backend;
-  const int64_t first_bytes = weights.w13.source_bytes(), total = first_bytes + weights.w2.source_bytes();
+  const int64_t first_bytes = weights.w13.source_bytes(),
+                total = first_bytes + weights.w2.source_bytes();
   auto part = [&](int64_t before) -> Progress {
     if (!progress) return {};
-    return [&progress, before, total](int64_t done, int64_t) { return progress(before + done, total); };
+    return [&progress, before, total](int64_t done, int64_t) {
+      return progress(before + done, total);
+    };
   };
   MORACLE_TRY(KernelWeights w13, convert(std::move(weights.w13), *backend.layout, device, part(0)));
-  MORACLE_TRY(KernelWeights w2, convert(std::move(weights.w2), *backend.layout, device, part(first_bytes)));
+  MORACLE_TRY(KernelWeights w2,
+              convert(std::move(weights.w2), *backend.layout, device, part(first_bytes)));
   MORACLE_TRY(state->w13, backend.make(std::move(w13), device));
   MORACLE_TRY(state->w2, backend.make(std::move(w2), device));
-  const Rooms rooms = carve(state->plan, state->w13->weights(), state->w2->weights(),
-                            device.activation_dtype(), nullptr);
+  const Rooms rooms =
+      carve(state->plan, *state->w13, *state->w2, device.activation_dtype(), nullptr);
   MORACLE_CHECK(state->workspace->reserve(rooms.bytes));
   return FusedMoe(std::move(state));
 }
@@ -117,27 +129,47 @@ Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_
   Device& device = state_->workspace->device();
   Ops& ops = device.ops();
   const DType dtype = device.activation_dtype();
-  const KernelWeights &w13 = state_->w13->weights(), &w2 = state_->w2->weights();
+  GroupedLinear &w13 = *state_->w13, &w2 = *state_->w2;
   const Rooms rooms = carve(plan, w13, w2, dtype, state_->workspace->data());
 
-  // prepare: each token is quantized once, whatever the number of its experts
+  // prepare: each token is quantized once, whatever the number of its experts; only stored scales,
+  // which belong to experts, need every row by itself
   Matrix x = hidden;
-  if (w13.scheme.activation && hidden.dtype != dtype) {
+  if (w13.weights().scheme.activation && hidden.dtype != dtype) {
     x = rooms.hidden.slice(0, tokens);
     MORACLE_CHECK(ops.convert(hidden, x, stream));
   }
-  MORACLE_TRY(const Rows input, prepare(x, w13, rooms.input, dtype, ops, stream));
-  MORACLE_CHECK(ops.plan_rows(topk_ids.data, tokens, layer.top_k, layer.num_experts, rooms.rows, stream));
+  MORACLE_CHECK(
+      ops.plan_rows(topk_ids.data, tokens, layer.top_k, layer.num_experts, rooms.rows, stream));
+  auto quantize_static = [&](const Matrix& from, const int32_t* row_index,
+                             const GroupedLinear& linear, const Rows& to) {
+    return ops.quantize_static(from, row_index, rooms.rows.expert_offsets, layer.num_experts,
+                               linear.weights().input_scales.as<float>(),
+                               *linear.weights().scheme.activation, to, stream);
+  };
+  GroupedRows input{{}, rooms.rows.row_token, rooms.rows.expert_offsets, rows};
+  if (is_static(w13.weights())) {
+    input.x = first_rows(rooms.input, rows);
+    input.row_index = nullptr;
+    MORACLE_CHECK(quantize_static(x, rooms.rows.row_token, w13, input.x));
+  } else {
+    MORACLE_TRY(input.x, prepare(x, w13, rooms.input, ops, stream));
+  }
 
   // experts
   const Matrix gate_up = rooms.gate_up.slice(0, rows), activated = rooms.activated.slice(0, rows);
   const Matrix y = rooms.y.slice(0, rows);
-  MORACLE_CHECK(state_->w13->run({input, rooms.rows.row_token, rooms.rows.expert_offsets, rows}, gate_up, stream));
-  MORACLE_CHECK(ops.activate(layer.activation, layer.intermediate_size, gate_up, activated, stream));
-  MORACLE_TRY(const Rows intermediate,
-              w2.scheme.activation ? prepare(activated, w2, rooms.intermediate, dtype, ops, stream)
-                                   : Result<Rows>(Rows{activated, nullptr}));
-  MORACLE_CHECK(state_->w2->run({intermediate, nullptr, rooms.rows.expert_offsets, rows}, y, stream));
+  MORACLE_CHECK(w13.run(input, gate_up, stream));
+  MORACLE_CHECK(
+      ops.activate(layer.activation, layer.intermediate_size, gate_up, activated, stream));
+  GroupedRows intermediate{{activated, nullptr, 0}, nullptr, rooms.rows.expert_offsets, rows};
+  if (is_static(w2.weights())) {
+    intermediate.x = first_rows(rooms.intermediate, rows);
+    MORACLE_CHECK(quantize_static(activated, nullptr, w2, intermediate.x));
+  } else if (w2.weights().scheme.activation) {
+    MORACLE_TRY(intermediate.x, prepare(activated, w2, rooms.intermediate, ops, stream));
+  }
+  MORACLE_CHECK(w2.run(intermediate, y, stream));
 
   // finalize
   return ops.combine(y, rooms.rows.slot_row, topk_weights.data, layer.top_k, output, stream);

@@ -12,11 +12,10 @@ struct Linear::State {
 };
 
 namespace {
-InputRoom carve(const Plan& plan, const KernelWeights& weights, Workspace& workspace, std::byte* base,
-                size_t* bytes = nullptr) {
+Rows carve(const Plan& plan, const GroupedLinear& linear, std::byte* base,
+           size_t* bytes = nullptr) {
   Carver carver(base);
-  InputRoom room =
-      InputRoom::take(carver, weights, workspace.device().activation_dtype(), plan.max_num_tokens);
+  const Rows room = take_rows(carver, linear, plan.max_num_tokens);
   if (bytes != nullptr) *bytes = carver.bytes();
   return room;
 }
@@ -26,7 +25,9 @@ Linear::Linear(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Linear::Linear(Linear&&) noexcept = default;
 Linear& Linear::operator=(Linear&&) noexcept = default;
 Linear::~Linear() = default;
-const Plan& Linear::plan() const { return state_->plan; }
+const Plan& Linear::plan() const {
+  return state_->plan;
+}
 int64_t Linear::weight_bytes() const {
   return static_cast<int64_t>(state_->weights->weights().buffer.bytes());
 }
@@ -48,8 +49,8 @@ Result<Linear> Linear::make(DescribedMatrix&& weights, const Selection& selectio
   auto state = std::make_unique<State>();
   MORACLE_TRY(state->plan, selection.chosen());
   if (!state->plan.layer.same_but_name(linear_spec("", weights))) {
-    return Error{ErrorKind::kInvalidArgument, "", state->plan.layer.name, "a selection made for this layer",
-                 "it was made for another"};
+    return Error{ErrorKind::kInvalidArgument, "", state->plan.layer.name,
+                 "a selection made for this layer", "it was made for another"};
   }
   state->workspace = std::move(workspace);
   Device& device = state->workspace->device();
@@ -57,7 +58,7 @@ Result<Linear> Linear::make(DescribedMatrix&& weights, const Selection& selectio
   MORACLE_TRY(KernelWeights packed, convert(std::move(weights), *backend.layout, device, progress));
   MORACLE_TRY(state->weights, backend.make(std::move(packed), device));
   size_t bytes = 0;
-  carve(state->plan, state->weights->weights(), *state->workspace, nullptr, &bytes);
+  carve(state->plan, *state->weights, nullptr, &bytes);
   MORACLE_CHECK(state->workspace->reserve(bytes));
   return Linear(std::move(state));
 }
@@ -73,10 +74,15 @@ Status Linear::apply(const Matrix& x, const Matrix& y, Stream stream) {
                  str("they are [", x.rows, ", ", x.cols, "] and [", y.rows, ", ", y.cols, "]")};
   }
   if (x.rows == 0) return {};
-  Device& device = state_->workspace->device();
-  const InputRoom room = carve(plan, weights, *state_->workspace, state_->workspace->data());
-  MORACLE_TRY(const Rows input,
-              prepare(x, weights, room, device.activation_dtype(), device.ops(), stream));
+  Ops& ops = state_->workspace->device().ops();
+  const Rows room = carve(plan, *state_->weights, state_->workspace->data());
+  if (is_static(weights)) {
+    const Rows to = first_rows(room, x.rows);
+    MORACLE_CHECK(ops.quantize_static(x, nullptr, nullptr, 1, weights.input_scales.as<float>(),
+                                      *weights.scheme.activation, to, stream));
+    return state_->weights->run({to, nullptr, nullptr, x.rows}, y, stream);
+  }
+  MORACLE_TRY(const Rows input, prepare(x, *state_->weights, room, ops, stream));
   return state_->weights->run({input, nullptr, nullptr, x.rows}, y, stream);
 }
 

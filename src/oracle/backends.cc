@@ -1,8 +1,8 @@
-// THE table: every backend, in order of preference. A new one is a file kernels/<platform>/<name>.cc
-// with its maker, and a row here. CONTRIBUTING.md walks through it.
-#include "oracle/makers.h"
+// THE table: every backend, in order of preference. A new one is a file
+// kernels/<platform>/<name>.cc with its maker, and a row here. CONTRIBUTING.md walks through it.
 #include "layout/layout.h"
 #include "moracle/oracle.h"
+#include "oracle/makers.h"
 
 namespace moracle {
 
@@ -11,8 +11,9 @@ MORACLE_DECLARE_MAKER(make_reference);
 
 namespace {
 
-constexpr DType kCpuWeights[] = {DType::kBF16, DType::kF16, DType::kF32, DType::kI8, DType::kI4};
-constexpr DType kInt8[] = {DType::kI8};
+constexpr DType kCpuWeights[] = {DType::kBF16, DType::kF16,    DType::kF32,   DType::kI8,
+                                 DType::kI4,   DType::kF8E4M3, DType::kF4E2M1};
+constexpr DType kCpuActivations[] = {DType::kI8, DType::kF8E4M3};
 
 const Backend kBackends[] = {
     {
@@ -20,9 +21,10 @@ const Backend kBackends[] = {
         .platform = Platform::kCpu,
         .summary = "AVX2 or portable, chosen at run time; f32 sums, exact int8 products",
         .weights = kCpuWeights,
-        .activations = kInt8,
+        .activations = kCpuActivations,
+        .zero_points = true,
+        .group_index = true,
         .bias = true,
-        .group_multiple = 2,
         .max_integer_k = 131'070,  // of products of -128 and -128 in i32
         .layout = &kPanel16Layout,
         .make = make_cpu,
@@ -32,7 +34,7 @@ const Backend kBackends[] = {
         .platform = Platform::kCpu,
         .summary = "double precision from canonical weights; serves everything, slowly",
         .weights = kCpuWeights,
-        .activations = kInt8,
+        .activations = kCpuActivations,
         .zero_points = true,
         .group_index = true,
         .bias = true,
@@ -43,6 +45,8 @@ const Backend kBackends[] = {
 
 }  // namespace
 
-std::span<const Backend> backends() { return kBackends; }
+std::span<const Backend> backends() {
+  return kBackends;
+}
 
 }  // namespace moracle

@@ -42,7 +42,8 @@ Isa detect_isa() {
   const unsigned leaf1_c = c;
   unsigned low = 0, high = 0;
   __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  const bool ymm = (low & 0x6) == 0x6, zmm = (low & 0xe6) == 0xe6, tiles = (low & 0x60000) == 0x60000;
+  const bool ymm = (low & 0x6) == 0x6, zmm = (low & 0xe6) == 0xe6,
+             tiles = (low & 0x60000) == 0x60000;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return isa;
   const unsigned b7 = b, c7 = c, d7 = d;
   unsigned a71 = 0;
@@ -67,13 +68,15 @@ Isa detect_isa() {
 std::string cpu_model() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
+    if (line.starts_with("model name"))
+      return line.substr(std::min(line.size(), line.find(':') + 2));
   }
   return "unknown CPU";
 }
 
 int64_t memory_bytes() {
-  const int64_t installed = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  const int64_t installed =
+      static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
   int64_t limit = 0;
   std::ifstream cgroup("/sys/fs/cgroup/memory.max");  // "max" where there is none: not a number
   if (cgroup >> limit && limit > 0) return std::min(limit, installed);

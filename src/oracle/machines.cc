@@ -6,15 +6,19 @@ namespace moracle {
 namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
-constexpr Isa kAvx512Server =
-    Isa::kAvx2 | Isa::kAvx512 | Isa::kAvx512Vnni | Isa::kAvx512Bf16;
-constexpr Isa kAmxServer = kAvx512Server | Isa::kAvxVnni | Isa::kAvx512Fp16 | Isa::kAmxInt8 | Isa::kAmxBf16;
+constexpr Isa kAvx512Server = Isa::kAvx2 | Isa::kAvx512 | Isa::kAvx512Vnni | Isa::kAvx512Bf16;
+constexpr Isa kAmxServer =
+    kAvx512Server | Isa::kAvxVnni | Isa::kAvx512Fp16 | Isa::kAmxInt8 | Isa::kAmxBf16;
 
-CpuInfo server() { return {"AMD EPYC 9004 (Zen 4)", kAvx512Server, 32, 256 * kGiB}; }
+CpuInfo server() {
+  return {"AMD EPYC 9004 (Zen 4)", kAvx512Server, 32, 256 * kGiB};
+}
 GpuInfo cuda(const char* model, int capability, int64_t gib) {
   return {Platform::kCuda, 0, model, capability, gib * kGiB};
 }
-GpuInfo opencl(const char* model, int64_t gib) { return {Platform::kOpenCl, 0, model, 0, gib * kGiB}; }
+GpuInfo opencl(const char* model, int64_t gib) {
+  return {Platform::kOpenCl, 0, model, 0, gib * kGiB};
+}
 
 }  // namespace
 
@@ -22,10 +26,14 @@ std::span<const Machine> Machine::known() {
   static const Machine kKnown[] = {
       {"x86-64", {"any x86-64 CPU without AVX2", Isa::kNone, 4, 8 * kGiB}, {}},
       {"desktop-avx2", {"Intel Core i7-8700 (Coffee Lake)", Isa::kAvx2, 12, 32 * kGiB}, {}},
-      {"xeon-avx512", {"Intel Xeon Gold 6230 (Cascade Lake)",
-                       Isa::kAvx2 | Isa::kAvx512 | Isa::kAvx512Vnni, 40, 192 * kGiB}, {}},
+      {"xeon-avx512",
+       {"Intel Xeon Gold 6230 (Cascade Lake)", Isa::kAvx2 | Isa::kAvx512 | Isa::kAvx512Vnni, 40,
+        192 * kGiB},
+       {}},
       {"epyc-zen4", server(), {}},
-      {"xeon-amx", {"Intel Xeon Platinum 8480+ (Sapphire Rapids)", kAmxServer, 112, 512 * kGiB}, {}},
+      {"xeon-amx",
+       {"Intel Xeon Platinum 8480+ (Sapphire Rapids)", kAmxServer, 112, 512 * kGiB},
+       {}},
       {"a100", server(), {cuda("NVIDIA A100 80GB", 80, 80)}},
       {"l40s", server(), {cuda("NVIDIA L40S", 89, 48)}},
       {"h100", server(), {cuda("NVIDIA H100 SXM", 90, 80)}},

@@ -82,13 +82,15 @@ std::string padded(std::string_view text, size_t width) {
 
 std::string explain(const Selection& selection, bool all_reasons) {
   size_t width = 0;
-  for (const Verdict& verdict : selection.considered) width = std::max(width, verdict.backend->name.size());
+  for (const Verdict& verdict : selection.considered)
+    width = std::max(width, verdict.backend->name.size());
   std::string text = headline(selection.request.layer) + "\n";
   for (const Verdict& verdict : selection.considered) {
     const bool chosen = selection.plan && selection.plan->backend == verdict.backend;
     const std::string start = (chosen ? "> " : "  ") + padded(verdict.backend->name, width) + "  ";
     if (verdict.accepted()) {
-      text += start + "yes  " + (chosen ? "first that serves: " : "") + std::string(verdict.backend->summary) + "\n";
+      text += start + "yes  " + (chosen ? "first that serves: " : "") +
+              std::string(verdict.backend->summary) + "\n";
       continue;
     }
     std::string lead = start + "no   ";

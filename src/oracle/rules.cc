@@ -1,11 +1,12 @@
-// The rules: each compares one column of a row with the request and the machine. docs/oracle.md says
-// for each what a user can do about it.
+// The rules: each compares one column of a row with the request and the machine. docs/oracle.md
+// says for each what a user can do about it.
 #include "oracle/rules.h"
 
 #include <algorithm>
 
 #include "base/text.h"
 #include "layout/layout.h"
+#include "quant/activation.h"
 
 namespace moracle {
 namespace {
@@ -29,7 +30,8 @@ Objection refuse_requested(const Backend& b, const Request& r, const Machine&) {
 
 Objection refuse_platform(const Backend& b, const Request& r, const Machine&) {
   if (!r.platform || *r.platform == b.platform) return {};
-  return object(str("a backend for device ", name(*r.platform)), str("it runs on ", name(b.platform)));
+  return object(str("a backend for device ", name(*r.platform)),
+                str("it runs on ", name(b.platform)));
 }
 
 Objection refuse_build(const Backend& b, const Request&, const Machine&) {
@@ -60,10 +62,19 @@ Objection refuse_weights(const Backend& b, const Request& r, const Machine&) {
 Objection refuse_activations(const Backend& b, const Request& r, const Machine&) {
   const auto& key = r.layer.scheme.activation;
   if (!key) return {};
-  if (std::find(b.activations.begin(), b.activations.end(), key->dtype) != b.activations.end()) return {};
+  if (std::find(b.activations.begin(), b.activations.end(), key->dtype) != b.activations.end())
+    return {};
   return object(str("activations in floating point",
                     b.activations.empty() ? "" : " or " + dtype_names(b.activations)),
                 str("the scheme quantizes them to ", name(key->dtype)));
+}
+
+// The dtype is not all: which values share a scale, and when it is known, belong to the format.
+Objection refuse_activation_scales(const Backend&, const Request& r, const Machine&) {
+  const auto& key = r.layer.scheme.activation;
+  if (!key || can_quantize(*key) || *key == kFp8StaticTensorSym) return {};
+  return object("activations in int8 per token, fp8 per token, group or tensor (stored), or mxfp8",
+                "the scheme is " + describe(r.layer.scheme));
 }
 
 Objection refuse_zero_points(const Backend& b, const Request& r, const Machine&) {
@@ -83,7 +94,8 @@ Objection refuse_bias(const Backend& b, const Request& r, const Machine&) {
 
 Objection refuse_group_size(const Backend& b, const Request& r, const Machine&) {
   const int64_t size = r.layer.scheme.weight.group.cols;
-  if (!r.layer.scheme.weight.quantized() || size == GroupShape::kAll || size % b.group_multiple == 0) {
+  if (!r.layer.scheme.weight.quantized() || size == GroupShape::kAll ||
+      size % b.group_multiple == 0) {
     return {};
   }
   return object(str("groups that are a multiple of ", b.group_multiple), str("groups of ", size));
@@ -101,16 +113,25 @@ Objection refuse_long_sums(const Backend& b, const Request& r, const Machine&) {
 }
 
 constexpr Rule kRules[] = {
-    {"requested", refuse_requested},     {"platform", refuse_platform},
-    {"build", refuse_build},             {"device", refuse_device},
-    {"isa", refuse_isa},                 {"weights", refuse_weights},
-    {"activations", refuse_activations}, {"zero-points", refuse_zero_points},
-    {"act-order", refuse_act_order},     {"bias", refuse_bias},
-    {"group-size", refuse_group_size},   {"sum-length", refuse_long_sums},
+    {"requested", refuse_requested},
+    {"platform", refuse_platform},
+    {"build", refuse_build},
+    {"device", refuse_device},
+    {"isa", refuse_isa},
+    {"weights", refuse_weights},
+    {"activations", refuse_activations},
+    {"activation-scales", refuse_activation_scales},
+    {"zero-points", refuse_zero_points},
+    {"act-order", refuse_act_order},
+    {"bias", refuse_bias},
+    {"group-size", refuse_group_size},
+    {"sum-length", refuse_long_sums},
 };
 
 }  // namespace
 
-std::span<const Rule> rules() { return kRules; }
+std::span<const Rule> rules() {
+  return kRules;
+}
 
 }  // namespace moracle

@@ -11,7 +11,8 @@ namespace moracle {
 struct Rule {
   std::string_view name;
   /// Why `backend` cannot serve `request` on `machine` (need and have), or nothing.
-  std::optional<Reason> (*refuse)(const Backend& backend, const Request& request, const Machine& machine);
+  std::optional<Reason> (*refuse)(const Backend& backend, const Request& request,
+                                  const Machine& machine);
 };
 
 /// In the order in which a reader wants to see them.

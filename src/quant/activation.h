@@ -2,35 +2,37 @@
 // reference, so that a scheme's rounding cannot depend on the backend (docs/numerics.md).
 #pragma once
 
-#include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
+
+#include "moracle/quant.h"
 
 namespace moracle {
 
-/// kInt8DynamicTokenSym: scale = max(|x|, 1e-10) / 127; code = x / scale, ties to even, in [-128, 127].
-/// A row that holds an infinity or NaN gets a scale that makes every product NaN, never a wild code.
-/// Returns the scale.
-inline float quantize_int8_token(const float* x, int64_t count, int8_t* codes) {
-  float largest = 1e-10f;
-  bool finite = true;
-  for (int64_t i = 0; i < count; ++i) {
-    largest = std::max(largest, std::fabs(x[i]));
-    finite &= std::isfinite(x[i]);
-  }
-  if (!finite) {
-    std::fill(codes, codes + count, int8_t{0});
-    return NAN;
-  }
-  const float scale = largest / 127.0f;
-  // Adding 1.5 * 2^23 rounds |v| < 2^22 to an integer, ties to even; unlike a call to nearbyint it
-  // becomes two vector additions on every CPU.
-  constexpr float kRound = 12582912.0f;
-  for (int64_t i = 0; i < count; ++i) {
-    const float code = (x[i] / scale + kRound) - kRound;
-    codes[i] = static_cast<int8_t>(std::clamp(code, -128.0f, 127.0f));
-  }
-  return scale;
-}
+/// Columns that share a scale in a row of `cols`, and how many scales a row has.
+int64_t group_cols(const QuantKey& key, int64_t cols);
+int64_t num_groups(const QuantKey& key, int64_t cols);
+
+/// True for the keys that quantize_row knows: dynamic int8 per token, fp8 per token or group,
+/// mxfp8.
+bool can_quantize(const QuantKey& key);
+
+/// The scale for a group whose largest magnitude is `largest`:
+///   int8   max(largest, 1e-10) / 127
+///   fp8    max(largest, 1e-10) / 448
+///   mxfp8  2^ceil(log2(largest / 448)), exponent from -127 to 127
+float scale_for(const QuantKey& key, float largest);
+
+/// One code: value / scale, ties to even; int8 clamped to [-128, 127], fp8 saturating at 448.
+uint8_t encode(const QuantKey& key, float value, float scale);
+/// The number that a code stands for, without its scale.
+float decode(const QuantKey& key, uint8_t code);
+
+/// Codes [cols] and scales [num_groups] of one row. A group that holds an infinity or NaN gets
+/// codes 0 and a NaN scale: every product with it is NaN, never a wild number.
+void quantize_row(const QuantKey& key, const float* x, int64_t cols, uint8_t* codes, float* scales);
+
+/// kInt8DynamicTokenSym alone; returns the scale.
+float quantize_int8_token(const float* x, int64_t cols, int8_t* codes);
 
 }  // namespace moracle

@@ -2,16 +2,6 @@
 
 namespace moracle {
 
-int64_t CanonicalMatrix::scale_rows() const {
-  const int64_t rows = key.group.rows == GroupShape::kAll ? n : key.group.rows;
-  return rows == 0 ? 0 : (n + rows - 1) / rows;
-}
-
-int64_t CanonicalMatrix::scale_cols() const {
-  const int64_t cols = group_cols();
-  return cols == 0 ? 0 : (k + cols - 1) / cols;
-}
-
 void decode_row(const CanonicalMatrix& matrix, int64_t r, double* out) {
   const std::byte* row = matrix.codes.data() + r * matrix.row_bytes();
   visit_codec(matrix.key.dtype, [&]<class Codec>() {

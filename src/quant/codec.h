@@ -6,6 +6,8 @@
 
 #include "moracle/quant.h"
 #include "quant/codecs/bf16.h"
+#include "quant/codecs/e2m1.h"
+#include "quant/codecs/e4m3.h"
 #include "quant/codecs/f16.h"
 #include "quant/codecs/f32.h"
 #include "quant/codecs/int4.h"
@@ -16,10 +18,10 @@ namespace moracle {
 /// Calls `f.template operator()<Codec>()` for the codec of `dtype`; false where there is none.
 template <class F>
 bool visit_codec(DType dtype, F&& f) {
-#define X(Codec)                       \
-  if (dtype == Codec::kDType) {        \
-    f.template operator()<Codec>();    \
-    return true;                       \
+#define X(Codec)                    \
+  if (dtype == Codec::kDType) {     \
+    f.template operator()<Codec>(); \
+    return true;                    \
   }
 #include "quant/codecs.inc"
 #undef X

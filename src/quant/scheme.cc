@@ -8,10 +8,18 @@ namespace {
 
 // A scheme's name has parts: <format>[-<widths>[-<granularity>[-asym]]].
 std::string_view format_name(const QuantKey& key) {
+  const bool mx = key.scale_dtype == DType::kF8E8M0;
   switch (key.dtype) {
-    case DType::kI4: return "int4";
-    case DType::kI8: return "int8";
-    default: return name(key.dtype);
+    case DType::kI4:
+      return "int4";
+    case DType::kI8:
+      return "int8";
+    case DType::kF8E4M3:
+      return mx ? "mxfp8" : "fp8";
+    case DType::kF4E2M1:
+      return mx ? "mxfp4" : "fp4";
+    default:
+      return name(key.dtype);
   }
 }
 
@@ -24,9 +32,52 @@ std::string granularity(const QuantKey& key) {
 
 Error unknown(std::string_view text) {
   return {ErrorKind::kInvalidArgument, "", str("scheme '", text, "'"),
-          "bf16, f16, f32, int8-w8a8, int8-w8a16-channel, int8-w8a16-g<size> or "
-          "int4-w4a16-<channel|g<size>>, integers with -asym where there are zero points",
+          "bf16, f16, f32, int8-w8a8, mxfp8-w8a8, mxfp8-w8a16, mxfp4-w4a16, or int4-w4a16-, "
+          "int8-w8a16-, "
+          "fp8-w8a8- or fp8-w8a16- with channel, g<size>, tensor or block<rows>x<cols>, then -asym "
+          "for zero "
+          "points or -static for stored activation scales",
           "it is none of these"};
+}
+
+// What a format and its widths say before any granularity.
+struct Family {
+  std::string_view prefix;
+  QuantKey weight;
+  std::optional<QuantKey> activation;
+  bool has_granularity;
+};
+constexpr Family kFamilies[] = {
+    {"int8-w8a8", kInt8StaticChannelSym, kInt8DynamicTokenSym, false},
+    {"w8a8-int8", kInt8StaticChannelSym, kInt8DynamicTokenSym, false},
+    {"mxfp8-w8a8", kMxfp8Static, kMxfp8Dynamic, false},
+    {"mxfp8-w8a16", kMxfp8Static, {}, false},
+    {"mxfp4-w4a16", kMxfp4Static, {}, false},
+    {"int4-w4a16", kInt4StaticGroupScale, {}, true},
+    {"int8-w8a16", kInt8StaticGroupScale, {}, true},
+    {"fp8-w8a8", kFp8StaticChannelSym, kFp8DynamicTokenSym, true},
+    {"fp8-w8a16", kFp8StaticChannelSym, {}, true},
+};
+
+// "128" → 128; nothing but digits, at least 1.
+bool parse_size(std::string_view text, int64_t& size) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+  return error == std::errc() && end == text.data() + text.size() && size >= 1;
+}
+
+bool parse_granularity(std::string_view text, GroupShape& group) {
+  if (text == "channel") return group = kPerRow, true;
+  if (text == "tensor") return group = GroupShape{}, true;
+  if (text.starts_with('g')) return group.rows = 1, parse_size(text.substr(1), group.cols);
+  const size_t by = text.find('x');
+  if (!text.starts_with("block") || by == std::string_view::npos) return false;
+  return parse_size(text.substr(5, by - 5), group.rows) &&
+         parse_size(text.substr(by + 1), group.cols);
+}
+
+bool has_granularity(const QuantKey& weight, const Scheme& scheme) {
+  if (weight.scale_dtype == DType::kF8E8M0) return false;
+  return !(weight.dtype == DType::kI8 && weight.group == kPerRow && scheme.activation);
 }
 
 }  // namespace
@@ -36,57 +87,57 @@ std::string name(const Scheme& scheme) {
   if (!weight.quantized()) return std::string(name(weight.dtype));
   const int activation_bits = scheme.activation ? bits(scheme.activation->dtype) : 16;
   std::string text = str(format_name(weight), "-w", bits(weight.dtype), "a", activation_bits);
-  // Channel weights with token activations are what int8-w8a8 means.
-  const bool usual = scheme.activation && weight.group == kPerRow;
-  if (!usual) text += "-" + granularity(weight);
+  if (has_granularity(weight, scheme)) text += "-" + granularity(weight);
   if (!weight.symmetric) text += "-asym";
+  if (scheme.activation && !scheme.activation->dynamic) text += "-static";
   return text;
 }
 
 std::string describe(const Scheme& scheme) {
   const QuantKey& weight = scheme.weight;
   if (!weight.quantized()) return str(name(weight.dtype), " weights, not quantized");
-  std::string where = granularity(weight);
-  if (where[0] == 'g') where = str("group of ", weight.group.cols);
-  std::string text = str(format_name(weight), " weights per ", where,
+  auto where = [](const QuantKey& key, const char* row) {
+    if (key.group == GroupShape{}) return std::string("per tensor");
+    if (key.group == kPerRow) return std::string("per ") + row;
+    if (key.group.rows == 1) return str("per group of ", key.group.cols);
+    return str("per block of ", key.group.rows, " x ", key.group.cols);
+  };
+  std::string text = str(format_name(weight), " weights ", where(weight, "channel"),
                          weight.symmetric ? "" : " with zero points");
   if (!scheme.activation) return text + ", floating-point activations";
-  return str(text, ", ", format_name(*scheme.activation), " activations per token, ",
-             scheme.activation->dynamic ? "dynamic" : "static");
+  const QuantKey& activation = *scheme.activation;
+  return str(text, ", ", format_name(activation), " activations ", where(activation, "token"), ", ",
+             activation.dynamic ? "dynamic" : "static");
 }
 
 Result<Scheme> parse_scheme(std::string_view text) {
   if (text == "bf16") return Scheme{kBF16Weight, {}};
   if (text == "f16") return Scheme{kF16Weight, {}};
   if (text == "f32") return Scheme{kF32Weight, {}};
-  if (text == "int8-w8a8" || text == "w8a8-int8") {
-    return Scheme{kInt8StaticChannelSym, kInt8DynamicTokenSym};
-  }
-  std::string_view rest = text;
-  Scheme scheme;
-  if (rest.starts_with("int4-w4a16-")) {
-    scheme.weight.dtype = DType::kI4;
-  } else if (rest.starts_with("int8-w8a16-")) {
-    scheme.weight.dtype = DType::kI8;
-  } else {
-    return unknown(text);
-  }
-  rest.remove_prefix(rest.find('-', 5) + 1);
-  if (rest.ends_with("-asym")) {
-    scheme.weight.symmetric = false;
-    rest.remove_suffix(5);
-  }
-  if (rest == "channel") {
-    scheme.weight.group = kPerRow;
+  for (const Family& family : kFamilies) {
+    if (!text.starts_with(family.prefix)) continue;
+    Scheme scheme{family.weight, family.activation};
+    std::string_view rest = text.substr(family.prefix.size());
+    if (!family.has_granularity && rest.empty()) return scheme;
+    if (!family.has_granularity || !rest.starts_with('-')) continue;
+    rest.remove_prefix(1);
+    if (rest.ends_with("-static") && scheme.activation) {
+      scheme.activation = kFp8StaticTensorSym;
+      rest.remove_suffix(7);
+    }
+    if (rest.ends_with("-asym") && scheme.weight.dtype != DType::kF8E4M3) {
+      scheme.weight.symmetric = false;
+      rest.remove_suffix(5);
+    }
+    if (!parse_granularity(rest, scheme.weight.group)) continue;
+    // Blocks of weights go with groups of activations of the same width.
+    const bool by_block = scheme.weight.group.rows > 1;
+    if (by_block && scheme.activation && scheme.activation->dynamic) {
+      scheme.activation = fp8_dynamic_group(scheme.weight.group.cols);
+    }
     return scheme;
   }
-  if (!rest.starts_with('g')) return unknown(text);
-  rest.remove_prefix(1);
-  int64_t size = 0;
-  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), size);
-  if (error != std::errc() || end != rest.data() + rest.size() || size < 1) return unknown(text);
-  scheme.weight.group = per_group(size);
-  return scheme;
+  return unknown(text);
 }
 
 }  // namespace moracle

@@ -66,13 +66,15 @@ TEST(Checkpoint, AConfigThatMakesNoSenseNamesTheKey) {
       {{{"num_hidden_layers", 0}},
        "num_hidden_layers: needs a whole number from 1 to 10000; it is 0"},
       {{{"num_hidden_layers", 10'001}}, "num_hidden_layers: needs a whole number"},
-      {{{"num_experts", nullptr}}, "num_experts or num_local_experts: needs a whole number"},
-      {{{"num_experts", -1}}, "num_experts or num_local_experts: needs a whole number"},
+      {{{"num_experts", nullptr}},
+       "num_experts or num_local_experts or n_routed_experts: needs a whole number"},
+      {{{"num_experts", -1}},
+       "num_experts or num_local_experts or n_routed_experts: needs a whole number"},
       {{{"num_experts", 9223372036854775808u}}, "it is 9223372036854775808"},
       {{{"num_experts_per_tok", 5}},
-       "num_experts_per_tok: needs a whole number from 1 to 4; it is 5"},
+       "num_experts_per_tok or experts_per_token: needs a whole number from 1 to 4; it is 5"},
       {{{"num_experts_per_tok", 0}},
-       "num_experts_per_tok: needs a whole number from 1 to 4; it is 0"},
+       "num_experts_per_tok or experts_per_token: needs a whole number from 1 to 4; it is 0"},
       {{{"hidden_size", 32.5}}, "hidden_size: needs a whole number"},
       {{{"hidden_size", "32"}}, "hidden_size: needs a whole number"},
       {{{"moe_intermediate_size", nullptr}}, "moe_intermediate_size: needs a whole number"},
@@ -105,7 +107,8 @@ TEST(Checkpoint, WhatIsNotImplementedIsRefusedByName) {
       {{{"use_sliding_window", true}}, "use_sliding_window: needs false; it is true"},
       {{{"rope_scaling", {{"type", "yarn"}}}}, "needs default; it is yarn"},
       {{{"quantization_config", {{"quant_method", "bitsandbytes"}}}},
-       "quantization_config.quant_method: needs one of gptq, compressed-tensors; it is "
+       "quantization_config.quant_method: needs one of gptq, awq, compressed-tensors, fp8, "
+       "modelopt, mxfp4; it is "
        "'bitsandbytes'"},
   };
   for (const auto& [change, line] : cases) {
@@ -114,9 +117,8 @@ TEST(Checkpoint, WhatIsNotImplementedIsRefusedByName) {
     expect_unsupported(outline_of(other), {"/config.json: ", line});
   }
   auto beside = SyntheticCheckpoint::plain();
-  beside.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "FP8"}})";
-  expect_unsupported(beside.open(), {"/hf_quant_config.json: quant_method: needs one of gptq",
-                                     "it is 'modelopt'"});
+  beside.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "NVFP4"}})";
+  expect_unsupported(beside.open(), {"/hf_quant_config.json: ", "quant_algo", "NVFP4"});
 }
 
 TEST(Checkpoint, BothDialectsOfTransformersAreRead) {

@@ -114,7 +114,10 @@ TEST_P(EveryProducer, DescribesALayerFromConfigAndFile) {
 }
 
 TEST_P(EveryProducer, NamesATensorThatIsMissing) {
-  spoil_each([](SyntheticCheckpoint& bad, const std::string& name) { bad.remove(name); });
+  spoil_each([](SyntheticCheckpoint& bad, const std::string& name) {
+    // Old GPTQ files hold no g_idx where columns are in order: without it the same file is whole.
+    bad.remove(name.ends_with(".g_idx") ? name.substr(0, name.rfind('.')) + ".scales" : name);
+  });
 }
 TEST_P(EveryProducer, NamesATensorThatHasAnotherName) {
   spoil_each(

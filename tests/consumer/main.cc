@@ -17,8 +17,8 @@ int main(int argc, char** argv) {
   std::vector<float> hidden(hidden_size, 0.1f), output(hidden_size);
   const int32_t ids[] = {0, 1, 2, 3};
   const float weights[] = {0.4f, 0.3f, 0.2f, 0.1f};
-  const auto done = moe->apply(moracle::Matrix::f32(hidden.data(), 1, hidden_size), {ids}, {weights},
-                               moracle::Matrix::f32(output.data(), 1, hidden_size));
+  const auto done = moe->apply(moracle::Matrix::f32(hidden.data(), 1, hidden_size), {ids},
+                               {weights}, moracle::Matrix::f32(output.data(), 1, hidden_size));
   std::printf("%s: output[0] = %f\n", std::string(moe->plan().backend->name).c_str(), output[0]);
   return done ? 0 : 1;
 }

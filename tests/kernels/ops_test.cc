@@ -2,6 +2,7 @@
 // computation in double.
 #include "kernels/ops.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -14,6 +15,7 @@
 
 #include "base/scalar.h"
 #include "moracle/device.h"
+#include "quant/activation.h"
 
 namespace moracle {
 namespace {
@@ -212,7 +214,8 @@ TEST_P(OpsTest, QuantizeTakesEachRowAloneAndPadsWithZeros) {
   for (int64_t c = 0; c < cols; ++c) x[4 * cols + c] *= 1000;
   std::vector<int8_t> codes(rows * stride, int8_t{77});
   ASSERT_TRUE(ops_.quantize(view(x, rows, cols), kInt8DynamicTokenSym,
-                            {codes.data(), DType::kI8, rows, padded, stride}, scales.data(), {}));
+                            {{codes.data(), DType::kI8, rows, padded, stride}, scales.data(), 1},
+                            {}));
   for (int64_t r = 0; r < rows; ++r) {
     int largest = 0;
     for (int64_t c = 0; c < cols; ++c) {
@@ -233,11 +236,46 @@ TEST_P(OpsTest, QuantizeRefusesKeysThatItDoesNotKnow) {
   fixed.dynamic = false;
   grouped.group.cols = 2;
   for (const QuantKey& key : {fixed, grouped, int4_static_group(32)}) {
-    const Status done =
-        ops_.quantize(view(x, 1, 4), key, {codes.data(), DType::kI8, 1, 4, 4}, scales.data(), {});
+    const Status done = ops_.quantize(view(x, 1, 4), key,
+                                      {{codes.data(), DType::kI8, 1, 4, 4}, scales.data(), 1}, {});
     ASSERT_FALSE(done);
     EXPECT_EQ(done.error().kind, ErrorKind::kUnsupported);
   }
+}
+
+TEST_P(OpsTest, QuantizeToFloatsGivesTheNumbersThatTheCodesStandFor) {
+  const int64_t rows = 5, cols = 70, padded = 72;
+  const std::vector<float> x = normal(rows * cols);
+  std::vector<float> mutable_x = x;
+  for (const QuantKey& key :
+       {kInt8DynamicTokenSym, kFp8DynamicTokenSym, fp8_dynamic_group(32), kMxfp8Dynamic}) {
+    const int64_t groups = num_groups(key, cols);
+    std::vector<uint8_t> codes(rows * padded);
+    std::vector<float> decoded(rows * padded, NAN), scales(rows * groups), again(rows * groups);
+    ASSERT_TRUE(ops_.quantize(
+        view(mutable_x, rows, cols), key,
+        {{codes.data(), key.dtype, rows, padded, padded}, scales.data(), groups}, {}));
+    ASSERT_TRUE(ops_.quantize(view(mutable_x, rows, cols), key,
+                              {view(decoded, rows, padded), again.data(), groups}, {}));
+    EXPECT_EQ(scales, again);
+    for (int64_t i = 0; i < rows * padded; ++i) {
+      const int64_t r = i / padded, c = i % padded;
+      const float scale = c < cols ? scales[r * groups + c / group_cols(key, cols)] : 0;
+      EXPECT_EQ(decoded[i], c < cols ? decode(key, codes[i]) * scale : 0.0f);
+    }
+  }
+}
+
+TEST_P(OpsTest, StoredScalesAreThoseOfEachRowsExpert) {
+  std::vector<float> x = {1, 2, 3, 1000, -5, 6};
+  const float scales[] = {1.0f, 0.5f};
+  const int32_t offsets[] = {0, 1, 3}, index[] = {1, 0, 1};
+  std::vector<float> out(9, NAN), row_scales(3);
+  ASSERT_TRUE(ops_.quantize_static(view(x, 2, 3), index, offsets, 2, scales, kFp8StaticTensorSym,
+                                   {view(out, 3, 3), row_scales.data(), 1}, {}));
+  EXPECT_THAT(row_scales, ::testing::ElementsAre(1.0f, 0.5f, 0.5f));
+  EXPECT_THAT(out, ::testing::ElementsAre(448, -5, 6, 1, 2, 3, 224, -5, 6))
+      << "beyond 448 it saturates";
 }
 
 // ---- activate and combine ----
@@ -584,7 +622,7 @@ TEST_P(OpsTest, AttendOfASingleTokenIsItsValue) {
 TEST_P(OpsTest, OfNoRowsDoNothing) {
   const Matrix none{nullptr, DType::kF32, 0, 8, 8};
   EXPECT_TRUE(ops_.convert(none, none, {}));
-  EXPECT_TRUE(ops_.quantize(none, kInt8DynamicTokenSym, none, nullptr, {}));
+  EXPECT_TRUE(ops_.quantize(none, kInt8DynamicTokenSym, {none, nullptr, 1}, {}));
   EXPECT_TRUE(ops_.route(none, {}, 2, nullptr, nullptr, {}));
   EXPECT_TRUE(ops_.activate(Activation::kSilu, 4, none, none, {}));
   EXPECT_TRUE(ops_.combine(none, nullptr, nullptr, 2, none, {}));

@@ -22,7 +22,9 @@ struct Subject {
   std::string folder;
   std::string backend;
 };
-void PrintTo(const Subject& s, std::ostream* out) { *out << s.folder << " on " << s.backend; }
+void PrintTo(const Subject& s, std::ostream* out) {
+  *out << s.folder << " on " << s.backend;
+}
 
 std::vector<Subject> subjects() {
   std::vector<Subject> all;
@@ -31,7 +33,8 @@ std::vector<Subject> subjects() {
     for (const auto& entry : fs::directory_iterator(root, none)) {
       if (!fs::exists(entry.path() / "reference.json")) continue;
       for (const Backend& backend : backends()) {
-        if (backend.make != nullptr) all.push_back({entry.path().string(), std::string(backend.name)});
+        if (backend.make != nullptr)
+          all.push_back({entry.path().string(), std::string(backend.name)});
       }
     }
   }
@@ -41,33 +44,24 @@ std::vector<Subject> subjects() {
   return all;
 }
 
-// The formats that this version promises: these may not be skipped.
-bool is_promised(const std::string& folder) {
-  const std::string name = fs::path(folder).filename().string();
-  return name == "qwen3moe-bf16" || name == "qwen3moe-ct-w8a8-int8" || name.starts_with("qwen3moe-gptq");
-}
-
 class Measures : public ::testing::TestWithParam<Subject> {
  protected:
   void SetUp() override {
     const auto& [folder, backend] = GetParam();
     auto checkpoint = Checkpoint::open(folder);
-    if (!checkpoint && !is_promised(folder)) GTEST_SKIP() << checkpoint.error().to_string();
     ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
     auto model = Model::load(*checkpoint, {.backend = backend, .threads = 2});
-    // A named backend may refuse a scheme; the reference serves everything that is promised.
-    const bool may_refuse = backend != "reference" || !is_promised(folder);
-    if (!model && model.error().kind == ErrorKind::kUnsupported && may_refuse) {
+    // Qwen3-MoE in every format; the other architectures are read, but not yet run.
+    if (checkpoint->architecture() != "Qwen3MoeForCausalLM")
       GTEST_SKIP() << model.error().to_string();
-    }
     ASSERT_TRUE(model) << model.error().to_string();
     model_ = std::make_unique<Model>(*std::move(model));
     auto tokenizer = Tokenizer::open(folder);
     ASSERT_TRUE(tokenizer) << tokenizer.error().to_string();
     tokenizer_ = std::make_unique<Tokenizer>(*std::move(tokenizer));
     reference_ = json::parse(std::ifstream(folder + "/reference.json"));
-    // Where activations are quantized, the reference that quantizes them too is the one to meet, and
-    // rounding flips make it a looser one.
+    // Where activations are quantized, the reference that quantizes them too is the one to meet,
+    // and rounding flips make it a looser one.
     quantizes_ = reference_.contains("act");
     expected_ = quantizes_ ? reference_["act"] : reference_;
   }
@@ -87,7 +81,10 @@ TEST_P(Measures, TokenIdsAreThoseOfTheReference) {
 }
 
 TEST_P(Measures, GreedyContinuationsAreThoseOfTheReferenceWhereItsMarginIsClear) {
-  const double clear = quantizes_ ? 0.05 : 0.01;
+  // One e4m3 code on the other side of a tie early on moves logits by up to 0.14 (the checkpoints'
+  // own account of what right engines differ by); int8 codes are finer.
+  const bool fp8 = quantizes_ && expected_["scheme"].dump().find("int8") == std::string::npos;
+  const double clear = !quantizes_ ? 0.01 : fp8 ? 0.14 : 0.05;
   for (size_t i = 0; i < reference_["prompts"].size(); ++i) {
     const auto prompt = reference_["prompt_ids"][i].get<std::vector<int32_t>>();
     const auto want = expected_["greedy"][i].get<std::vector<int32_t>>();
@@ -129,7 +126,8 @@ TEST_P(Measures, LastPositionLogitsAreThoseOfTheReference) {
 
 TEST_P(Measures, PerplexityIsThatOfTheReference) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  if (GetParam().backend == "reference") GTEST_SKIP() << "double precision under a sanitizer takes minutes";
+  if (GetParam().backend == "reference")
+    GTEST_SKIP() << "double precision under a sanitizer takes minutes";
 #endif
   std::ifstream file(MORACLE_MODELS_DIR "/valid.txt", std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -142,7 +140,8 @@ TEST_P(Measures, PerplexityIsThatOfTheReference) {
   EXPECT_EQ(result->scored_tokens, reference_["scored_tokens"].get<int64_t>());
   const double want = expected_["ppl"].get<double>();
   EXPECT_NEAR(result->perplexity / want, 1.0, quantizes_ ? 3e-3 : 1e-3);
-  RecordProperty("perplexity", std::to_string(result->perplexity) + " against " + std::to_string(want));
+  RecordProperty("perplexity",
+                 std::to_string(result->perplexity) + " against " + std::to_string(want));
 }
 
 std::string test_name(const ::testing::TestParamInfo<Subject>& info) {

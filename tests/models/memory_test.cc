@@ -15,7 +15,8 @@
 namespace moracle {
 namespace {
 
-constexpr int64_t kHidden = 1024, kIntermediate = 512, kExperts = 32, kLayers = 3, kVocabulary = 512;
+constexpr int64_t kHidden = 1024, kIntermediate = 512, kExperts = 32, kLayers = 3,
+                  kVocabulary = 512;
 constexpr int64_t kHeads = 4, kHeadDim = 64;
 
 // A line of /proc/self/status in bytes: VmHWM is the peak, VmRSS what is held now.
@@ -33,8 +34,12 @@ void fill(std::span<std::byte> piece, size_t first) {
     piece[i] = (first + i) % 2 == 0 ? static_cast<std::byte>((first + i) * 7) : std::byte{0x3c};
   }
 }
-void fill_zeros(std::span<std::byte> piece, size_t) { std::memset(piece.data(), 0, piece.size()); }
-void fill_middle(std::span<std::byte> piece, size_t) { std::memset(piece.data(), 0x77, piece.size()); }
+void fill_zeros(std::span<std::byte> piece, size_t) {
+  std::memset(piece.data(), 0, piece.size());
+}
+void fill_middle(std::span<std::byte> piece, size_t) {
+  std::memset(piece.data(), 0x77, piece.size());
+}
 
 struct Linear {
   std::string module;
@@ -45,7 +50,8 @@ std::vector<Linear> linears() {
   std::vector<Linear> all;
   for (int64_t l = 0; l < kLayers; ++l) {
     const std::string layer = str("model.layers.", l, "."), attention = layer + "self_attn.";
-    for (const char* p : {"q", "k", "v"}) all.push_back({attention + p + "_proj", kHeads * kHeadDim, kHidden});
+    for (const char* p : {"q", "k", "v"})
+      all.push_back({attention + p + "_proj", kHeads * kHeadDim, kHidden});
     all.push_back({attention + "o_proj", kHidden, kHeads * kHeadDim});
     for (int64_t e = 0; e < kExperts; ++e) {
       const std::string expert = str(layer, "mlp.experts.", e, ".");
@@ -99,12 +105,14 @@ TEST_P(LoadingMemory, IsThePackedSizeAndOneExpertAndATenth) {
   const bool gptq = GetParam();
   const std::string folder = ::testing::TempDir() + "moracle_memory_" + std::to_string(::getpid());
   std::filesystem::create_directories(folder);
-  std::ofstream(folder + "/config.json")
-      << str(R"({"architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": )", kLayers,
-             R"(, "hidden_size": )", kHidden, R"(, "moe_intermediate_size": )", kIntermediate,
-             R"(, "num_experts": )", kExperts, R"(, "num_experts_per_tok": 2, "num_attention_heads": )", kHeads,
-             R"(, "head_dim": )", kHeadDim, R"(, "vocab_size": )", kVocabulary,
-             gptq ? R"(, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": -1})" : "", "}");
+  std::ofstream(folder + "/config.json") << str(
+      R"({"architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": )", kLayers,
+      R"(, "hidden_size": )", kHidden, R"(, "moe_intermediate_size": )", kIntermediate,
+      R"(, "num_experts": )", kExperts, R"(, "num_experts_per_tok": 2, "num_attention_heads": )",
+      kHeads, R"(, "head_dim": )", kHeadDim, R"(, "vocab_size": )", kVocabulary,
+      gptq ? R"(, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": -1})"
+           : "",
+      "}");
   const Status written = testing::write_safetensors(folder + "/model.safetensors", tensors(gptq));
   ASSERT_TRUE(written) << written.error().to_string();
 
@@ -120,8 +128,10 @@ TEST_P(LoadingMemory, IsThePackedSizeAndOneExpertAndATenth) {
   const int64_t packed = model->weight_bytes();
   const int64_t expert = packed / (kLayers * kExperts);
   EXPECT_LE(peak, (packed + expert) * 11 / 10)
-      << "packed " << packed << ", one expert about " << expert << ", in the file " << checkpoint->total_bytes();
-  RecordProperty("peak_over_packed", std::to_string(static_cast<double>(peak) / static_cast<double>(packed)));
+      << "packed " << packed << ", one expert about " << expert << ", in the file "
+      << checkpoint->total_bytes();
+  RecordProperty("peak_over_packed",
+                 std::to_string(static_cast<double>(peak) / static_cast<double>(packed)));
   std::printf("peak %.1f MB, packed %.1f MB, file %.1f MB\n", peak / 1e6, packed / 1e6,
               static_cast<double>(checkpoint->total_bytes()) / 1e6);
 }

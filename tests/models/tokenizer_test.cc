@@ -118,7 +118,7 @@ TEST(Tokenizer, OpensAFolder) {
 
   const auto missing = Tokenizer::open(folder.string());
   ASSERT_FALSE(missing);
-  EXPECT_EQ(missing.error().kind, ErrorKind::kIo);
+  EXPECT_EQ(missing.error().kind, ErrorKind::kBadFile);
 }
 
 TEST(Tokenizer, DecodesBytesExactlyAndAddedTokensAsTheyAre) {

@@ -281,9 +281,10 @@ TEST_P(FusedMoeInScheme, GivesTheSameBitsOnAnyNumberOfThreads) {
   EXPECT_EQ(bits_of(apply(three, spec, batch)), want) << "and again";
 }
 
-// With quantized activations the sums are exact, so company changes nothing. With float activations
-// the cpu backend sums the rows of a tile of four in another order than a row alone: then a token's
-// result depends on its neighbours in the last bits, and in those only.
+// With int8 activations the sums are exact, so company changes nothing. With floats the cpu backend
+// sums the rows of a tile of four in another order than a row alone: then a token's result depends
+// on its neighbours in the last bits, and in those only, unless such a bit turns the rounding of an
+// fp8 code between the GEMMs.
 TEST_P(FusedMoeInScheme, GivesATokenTheSameResultAloneAndAmongOthers) {
   const LayerSpec spec = layer(GetParam());
   FusedMoe moe = make(spec);
@@ -297,8 +298,10 @@ TEST_P(FusedMoeInScheme, GivesATokenTheSameResultAloneAndAmongOthers) {
     const std::vector<float> alone = apply(moe, spec, single);
     for (int64_t c = 0; c < spec.hidden_size; ++c) {
       const float other = together[t * spec.hidden_size + c];
-      if (spec.scheme.activation) {
+      if (spec.scheme.activation == kInt8DynamicTokenSym) {
         ASSERT_EQ(alone[c], other) << "token " << t << " column " << c;
+      } else if (spec.scheme.activation) {
+        ASSERT_NEAR(alone[c], other, 2e-2 * (1 + std::fabs(other)));
       } else {
         ASSERT_NEAR(alone[c], other, 2e-6 * (1 + std::fabs(other)));
       }
@@ -467,13 +470,13 @@ TEST(FusedMoeTest, RefusesASelectionThatWasMadeForAnotherLayer) {
 }
 
 TEST(FusedMoeTest, RefusesASelectionThatChoseNothing) {
-  QuantKey asymmetric = int4_static_group(32);
-  asymmetric.symmetric = false;
-  const LayerSpec spec = layer({asymmetric, {}});
+  QuantKey by_batch = kFp8DynamicTokenSym;  // one scale for the whole batch: nothing serves that
+  by_batch.group = GroupShape{};
+  const LayerSpec spec = layer({kFp8StaticChannelSym, by_batch});
   const auto moe = FusedMoe::make(random_weights(spec, 1), choose(spec), cpu());
   ASSERT_FALSE(moe);
   EXPECT_EQ(moe.error().kind, ErrorKind::kUnsupported);
-  EXPECT_THAT(moe.error().fact, HasSubstr("zero-points"));
+  EXPECT_THAT(moe.error().fact, HasSubstr("activation-scales"));
 }
 
 TEST(FusedMoeTest, StopsLoadingOnRequest) {
@@ -529,6 +532,8 @@ TEST(FusedMoeTest, MovesWithItsWeights) {
 
 TEST(LinearTest, IsAGroupedLinearWithOneExpert) {
   for (const Scheme& scheme : served()) {
+    // The formula below is that of int8 codes.
+    if (scheme.activation && scheme.activation != kInt8DynamicTokenSym) continue;
     for (bool bias : {false, true}) {
       const MatrixShape shape{.n = 37, .k = 53, .key = scheme.weight, .bias = bias};
       std::vector<CanonicalMatrix> one;

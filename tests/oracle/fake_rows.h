@@ -10,8 +10,9 @@ namespace moracle {
 
 namespace fake {
 
-inline constexpr DType kAllWeights[] = {DType::kBF16, DType::kF16, DType::kF32, DType::kI8,
-                                        DType::kI4};
+inline constexpr DType kAllWeights[] = {DType::kBF16, DType::kF16,    DType::kF32,   DType::kI8,
+                                        DType::kI4,   DType::kF8E4M3, DType::kF4E2M1};
+inline constexpr DType kAllActivations[] = {DType::kI8, DType::kF8E4M3};
 inline constexpr DType kInt8[] = {DType::kI8};
 inline constexpr DType kBF16[] = {DType::kBF16};
 
@@ -47,7 +48,7 @@ inline std::array<Backend, 4> table() {
            {.name = "fake-all",
             .summary = "everything",
             .weights = kAllWeights,
-            .activations = kInt8,
+            .activations = kAllActivations,
             .zero_points = true,
             .group_index = true,
             .bias = true,

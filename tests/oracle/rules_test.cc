@@ -74,11 +74,11 @@ std::vector<Trigger> triggers() {
          s.request.layer.scheme = {int4_static_group(128), {}};
        },
        "weights in i8", "the layer's are i4"},
-      {"weights", "fp8, which no row reads",
+      {"weights", "an fp8 that no row reads",
        [](Situation& s) {
-         s.request.layer.scheme.weight = {DType::kF8E4M3, kPerRow};
+         s.request.layer.scheme.weight = {DType::kF8E5M2, kPerRow};
        },
-       "bf16 or f16 or f32 or i8 or i4", "f8_e4m3"},
+       "bf16 or f16 or f32 or i8 or i4", "f8_e5m2"},
       {"activations", "int8 activations for a weight-only row",
        [](Situation& s) {
          s.backend.activations = {};
@@ -87,9 +87,17 @@ std::vector<Trigger> triggers() {
        "activations in floating point", "quantizes them to i8"},
       {"activations", "fp8 activations for an int8 row",
        [](Situation& s) {
+         s.backend.activations = fake::kInt8;
          s.request.layer.scheme = {kInt8StaticChannelSym, QuantKey{DType::kF8E4M3, kPerRow, true}};
        },
        "floating point or i8", "f8_e4m3"},
+      {"activation-scales", "one scale for a whole batch",
+       [](Situation& s) {
+         QuantKey by_batch = kInt8DynamicTokenSym;
+         by_batch.group = GroupShape{};
+         s.request.layer.scheme = {kInt8StaticChannelSym, by_batch};
+       },
+       "int8 per token", "the scheme is int8 weights"},
       {"zero-points", "zero points for a symmetric row",
        [](Situation& s) {
          s.backend.zero_points = false;

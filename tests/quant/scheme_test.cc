@@ -96,7 +96,9 @@ TEST(Scheme, AnythingElseIsAnErrorThatListsTheGrammar) {
                            "fp8",
                            "mxfp4",
                            "int4-w4a16-g99999999999999999999",
-                           "int8-w8a16-tensor"}) {
+                           "fp8-w8a8-block128",
+                           "mxfp8-w8a8-g32",
+                           "fp8-w8a8-channel-asym"}) {
     const auto parsed = parse_scheme(text);
     ASSERT_FALSE(parsed) << text;
     const Error& error = parsed.error();

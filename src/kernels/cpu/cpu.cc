@@ -1,18 +1,23 @@
-// Backend "cpu": grouped GEMMs on panels of 16 rows (layout panel16), AVX2 or portable by what the CPU
-// reports. Serves float weights and symmetric int4/int8 weights with float activations, and int8
-// weights with int8 activations.
+// Backend "cpu": grouped GEMMs on panels of 16 rows (layout panel16), AVX2 or portable by what the
+// CPU reports. Three ways through one walk:
 //
-//   float and weight-only: products and sums in f32, scales at the end of each group
-//   int8 x int8:           exact i32 sums over the whole row, one f32 product with both scales
+//   int8 x int8   exact i32 sums over the whole row, one f32 product with both scales
+//   tiles         float weights, symmetric int4 and int8: products and sums in f32, scales at the
+//   end of
+//                 each group
+//   decoded       every other format: a panel is decoded to f32 once for all rows of its expert;
+//   quantized
+//                 activations come as the floats that their codes stand for
 //
-// Few rows are bound by reading the panels once; many rows by the tiles' arithmetic. Work is split by
-// panels, so each thread streams its own part of every expert and no two write the same column.
+// Few rows are bound by reading the panels once; many rows by the tiles' arithmetic. Work is split
+// by panels, so each thread streams its own part of every expert and no two write the same column.
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "base/text.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/decode_panel.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/maker.h"
 #include "layout/panel16.h"
@@ -32,48 +37,78 @@ const TileKernels& tile_kernels() {
   return cpu::kPortableTiles;
 }
 
+// True for weights with a tile of their own.
+bool has_tile(const KernelWeights& weights) {
+  const QuantKey& key = weights.shape.key;
+  if (!key.quantized()) return true;
+  const bool integers = key.dtype == DType::kI8 || key.dtype == DType::kI4;
+  const bool even_groups = panel16::num_groups(weights.shape) == 1 || key.group.cols % 2 == 0;
+  return integers && key.symmetric && !weights.shape.group_index && even_groups;
+}
+
 class CpuLinear : public GroupedLinear {
  public:
   CpuLinear(KernelWeights weights, ThreadPool& pool)
-      : weights_(std::move(weights)), pool_(pool), tiles_(tile_kernels()) {}
+      : weights_(std::move(weights)),
+        pool_(pool),
+        tiles_(tile_kernels()),
+        decodes_(!has_tile(weights_)) {
+    const auto columns = static_cast<size_t>(panel16::padded_cols(weights_.shape));
+    if (decodes_) panels_.assign(pool_.size(), std::vector<float>(columns * kPanel));
+  }
 
   Status run(const GroupedRows& rows, const Matrix& y, Stream) override;
   const KernelWeights& weights() const override { return weights_; }
+  // Integer products where both sides are int8 with a scale per row; any other quantized
+  // activations come as the floats that they stand for.
+  DType input_dtype() const override {
+    const bool integers = weights_.scheme.activation == kInt8DynamicTokenSym &&
+                          weights_.shape.key == kInt8StaticChannelSym;
+    return integers && !decodes_ ? DType::kI8 : DType::kF32;
+  }
 
  private:
-  void run_panel(const GroupedRows& rows, int64_t expert, int64_t panel, int64_t begin, int64_t end,
-                 const Matrix& y) const;
+  void run_panel(const GroupedRows& rows, int thread, int64_t expert, int64_t panel, int64_t begin,
+                 int64_t end, const Matrix& y);
   void run_tile(const GroupedRows& rows, const int64_t* sources, int count, const std::byte* panel,
                 const float* scales, float* out) const;
 
   KernelWeights weights_;
   ThreadPool& pool_;
   const TileKernels& tiles_;
+  const bool decodes_;
+  std::vector<std::vector<float>> panels_;  // one decoded panel per thread
 };
 
 Status CpuLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
-  const MatrixShape& shape = weights_.shape;
-  const int64_t panels = panel16::num_panels(shape);
+  const int64_t panels = panel16::num_panels(weights_.shape), threads = pool_.size();
   const int32_t one_expert[] = {0, static_cast<int32_t>(rows.num_rows)};
   const int32_t* offsets = rows.expert_offsets ? rows.expert_offsets : one_expert;
-  // Every thread walks all experts and takes the same share of each one's panels: even work whatever
-  // the routing, and no barrier between experts.
-  pool_.split(panels, [&](int64_t first, int64_t last) {
+  // Every thread walks all experts and takes the same share of each one's panels: even work
+  // whatever the routing, and no barrier between experts.
+  pool_.run([&](int thread) {
+    const int64_t first = panels * thread / threads, last = panels * (thread + 1) / threads;
     for (int64_t e = 0; e < weights_.num_experts; ++e) {
       if (offsets[e] == offsets[e + 1]) continue;
-      for (int64_t p = first; p < last; ++p) run_panel(rows, e, p, offsets[e], offsets[e + 1], y);
+      for (int64_t p = first; p < last; ++p)
+        run_panel(rows, thread, e, p, offsets[e], offsets[e + 1], y);
     }
   });
   return {};
 }
 
-void CpuLinear::run_panel(const GroupedRows& rows, int64_t expert, int64_t panel, int64_t begin,
-                          int64_t end, const Matrix& y) const {
+void CpuLinear::run_panel(const GroupedRows& rows, int thread, int64_t expert, int64_t panel,
+                          int64_t begin, int64_t end, const Matrix& y) {
   const MatrixShape& shape = weights_.shape;
   const std::byte* base = weights_.expert(expert);
   const std::byte* codes = base + weights_.sections.codes + panel * panel16::panel_bytes(shape);
+  if (decodes_) {
+    cpu::decode_panel(weights_, expert, panel, panels_[thread].data());
+    codes = reinterpret_cast<const std::byte*>(panels_[thread].data());
+  }
   const int64_t groups = shape.key.quantized() ? panel16::num_groups(shape) : 0;
-  const auto* scales = reinterpret_cast<const float*>(base + weights_.sections.scales) + panel * groups * kPanel;
+  const auto* scales =
+      reinterpret_cast<const float*>(base + weights_.sections.scales) + panel * groups * kPanel;
   const auto* bias = reinterpret_cast<const float*>(base + weights_.sections.bias) + panel * kPanel;
   const int64_t columns = std::min<int64_t>(kPanel, shape.n - panel * kPanel);
 
@@ -112,16 +147,22 @@ void CpuLinear::run_tile(const GroupedRows& rows, const int64_t* sources, int co
   const int64_t k = panel16::padded_cols(shape);
   // One group covers the padding too, or a padded column would start a second one.
   const int64_t group = panel16::num_groups(shape) == 1 ? k : panel16::group_cols(shape);
-  switch (shape.key.dtype) {
-    case DType::kBF16: tiles_.bf16(at, count, reinterpret_cast<const uint16_t*>(panel), k, out); break;
-    case DType::kF16: tiles_.f16(at, count, reinterpret_cast<const uint16_t*>(panel), k, out); break;
+  switch (decodes_ ? DType::kF32 : shape.key.dtype) {
+    case DType::kBF16:
+      tiles_.bf16(at, count, reinterpret_cast<const uint16_t*>(panel), k, out);
+      break;
+    case DType::kF16:
+      tiles_.f16(at, count, reinterpret_cast<const uint16_t*>(panel), k, out);
+      break;
     case DType::kI8:
       tiles_.int8(at, count, reinterpret_cast<const int8_t*>(panel), scales, k, group, out);
       break;
     case DType::kI4:
       tiles_.int4(at, count, reinterpret_cast<const uint8_t*>(panel), scales, k, group, out);
       break;
-    default: tiles_.f32(at, count, reinterpret_cast<const float*>(panel), k, out); break;
+    default:
+      tiles_.f32(at, count, reinterpret_cast<const float*>(panel), k, out);
+      break;
   }
 }
 
@@ -130,7 +171,8 @@ void CpuLinear::run_tile(const GroupedRows& rows, const int64_t* sources, int co
 Result<std::unique_ptr<GroupedLinear>> make_cpu(KernelWeights&& weights, Device& device) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
   if (cpu == nullptr) {
-    return Error{ErrorKind::kInvalidArgument, "", "backend cpu", "the cpu device", "it is " + device.name()};
+    return Error{ErrorKind::kInvalidArgument, "", "backend cpu", "the cpu device",
+                 "it is " + device.name()};
   }
   return std::unique_ptr<GroupedLinear>(new CpuLinear(std::move(weights), cpu->pool()));
 }

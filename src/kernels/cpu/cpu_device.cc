@@ -11,10 +11,12 @@ namespace moracle {
 
 Result<Buffer> CpuDevice::allocate(size_t bytes) {
   if (bytes == 0) return Buffer();
-  // Straight from the system: zeroed, page-aligned, given back whole; on huge pages where it can be.
+  // Straight from the system: zeroed, page-aligned, given back whole; on huge pages where it can
+  // be.
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
-    return Error{ErrorKind::kOutOfMemory, "", "cpu", str(bytes, " bytes of memory"), std::strerror(errno)};
+    return Error{ErrorKind::kOutOfMemory, "", "cpu", str(bytes, " bytes of memory"),
+                 std::strerror(errno)};
   }
   ::madvise(data, bytes, MADV_HUGEPAGE);
   return Buffer(data, bytes, std::shared_ptr<void>(data, [bytes](void* p) { ::munmap(p, bytes); }));

@@ -11,8 +11,10 @@ class CpuOps : public Ops {
   explicit CpuOps(ThreadPool& pool) : pool_(pool) {}
 
   Status convert(const Matrix& from, const Matrix& to, Stream) override;
-  Status quantize(const Matrix& from, const QuantKey& key, const Matrix& codes, float* scales,
-                  Stream) override;
+  Status quantize(const Matrix& from, const QuantKey& key, const Rows& to, Stream) override;
+  Status quantize_static(const Matrix& from, const int32_t* row_index,
+                         const int32_t* expert_offsets, int64_t num_experts, const float* scales,
+                         const QuantKey& key, const Rows& to, Stream) override;
   Status route(const Matrix& logits, const Routing& routing, int64_t top_k, int32_t* topk_ids,
                float* topk_weights, Stream) override;
   Status plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k, int64_t num_experts,
@@ -22,7 +24,8 @@ class CpuOps : public Ops {
   Status combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights, int64_t top_k,
                  const Matrix& out, Stream) override;
 
-  Status embed(const TensorView& table, std::span<const int32_t> ids, const Matrix& out, Stream) override;
+  Status embed(const TensorView& table, std::span<const int32_t> ids, const Matrix& out,
+               Stream) override;
   Status rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,
                   const Matrix& out, Stream) override;
   Status add(const Matrix& x, const Matrix& y, Stream) override;
@@ -36,6 +39,8 @@ class CpuOps : public Ops {
 };
 
 /// Row r of an f32 matrix.
-inline float* f32_row(const Matrix& m, int64_t r) { return static_cast<float*>(m.data) + r * m.stride; }
+inline float* f32_row(const Matrix& m, int64_t r) {
+  return static_cast<float*>(m.data) + r * m.stride;
+}
 
 }  // namespace moracle

@@ -9,7 +9,8 @@
 
 namespace moracle {
 
-Status CpuOps::embed(const TensorView& table, std::span<const int32_t> ids, const Matrix& out, Stream) {
+Status CpuOps::embed(const TensorView& table, std::span<const int32_t> ids, const Matrix& out,
+                     Stream) {
   const int64_t row_bytes = table.shape[1] * bits(table.dtype) / 8;
   const bool known = visit_codec(table.dtype, [&]<class Codec>() {
     for (size_t t = 0; t < ids.size(); ++t) {
@@ -19,7 +20,8 @@ Status CpuOps::embed(const TensorView& table, std::span<const int32_t> ids, cons
     }
   });
   if (known) return {};
-  return Error{ErrorKind::kUnsupported, "", "embedding", "bf16, f16 or f32", str("it is ", name(table.dtype))};
+  return Error{ErrorKind::kUnsupported, "", "embedding", "bf16, f16 or f32",
+               str("it is ", name(table.dtype))};
 }
 
 Status CpuOps::rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,
@@ -73,7 +75,8 @@ Status CpuOps::rotate(const Matrix& x, int64_t head_dim, const float* frequencie
 
 namespace {
 
-// Sixteen partial sums let the compiler use vectors without reordering a single sum behind our back.
+// Sixteen partial sums let the compiler use vectors without reordering a single sum behind our
+// back.
 float dot(const float* a, const float* b, int64_t count) {
   constexpr int64_t kLanes = 16;
   float partial[kLanes] = {};
@@ -90,8 +93,8 @@ float dot(const float* a, const float* b, int64_t count) {
 // out = softmax(q · keys · scale) · values over `count` keys, in blocks with a running maximum, so
 // that no buffer grows with the context (Milakov and Gimelshein, "Online normalizer calculation for
 // softmax", 2018).
-void attend_one(const float* q, const float* keys, const float* values, int64_t count, int64_t stride,
-                const AttentionShape& shape, float* out) {
+void attend_one(const float* q, const float* keys, const float* values, int64_t count,
+                int64_t stride, const AttentionShape& shape, float* out) {
   constexpr int64_t kBlock = 64;
   float scores[kBlock];
   float largest = -INFINITY, sum = 0;
@@ -119,8 +122,9 @@ void attend_one(const float* q, const float* keys, const float* values, int64_t 
 
 }  // namespace
 
-Status CpuOps::attend(const Matrix& q, const Matrix& k, const Matrix& v, std::span<const Span> spans,
-                      const AttentionShape& shape, const Matrix& out, Stream) {
+Status CpuOps::attend(const Matrix& q, const Matrix& k, const Matrix& v,
+                      std::span<const Span> spans, const AttentionShape& shape, const Matrix& out,
+                      Stream) {
   const int64_t row = shape.num_kv_heads * shape.head_dim;
   const int64_t heads_per_kv = shape.num_heads / shape.num_kv_heads;
   for (const Span& span : spans) {
@@ -131,10 +135,10 @@ Status CpuOps::attend(const Matrix& q, const Matrix& k, const Matrix& v, std::sp
       std::memcpy(keys + at, f32_row(k, span.first_token + t), row * sizeof(float));
       std::memcpy(values + at, f32_row(v, span.first_token + t), row * sizeof(float));
     }
-    // Item i is head i % num_heads of token i / num_heads. Later tokens see more keys, so threads take
-    // every size()-th item rather than a run of them.
+    // Item i is head i % num_heads of token i / num_heads. Later tokens see more keys, so threads
+    // take every size()-th item rather than a run of them.
     const int64_t items = span.num_tokens * shape.num_heads;
-    const std::function<void(int)> work = [&](int thread) {
+    pool_.run([&](int thread) {
       for (int64_t i = thread; i < items; i += pool_.size()) {
         const int64_t t = i / shape.num_heads, head = i % shape.num_heads;
         const int64_t kv = head / heads_per_kv * shape.head_dim;
@@ -142,8 +146,7 @@ Status CpuOps::attend(const Matrix& q, const Matrix& k, const Matrix& v, std::sp
         attend_one(f32_row(q, token) + head * shape.head_dim, keys + kv, values + kv,
                    span.position + t + 1, row, shape, f32_row(out, token) + head * shape.head_dim);
       }
-    };
-    pool_.run(work);
+    });
   }
   return {};
 }

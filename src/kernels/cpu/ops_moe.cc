@@ -7,27 +7,37 @@
 #include "base/text.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "quant/activation.h"
 
 namespace moracle {
 
-std::unique_ptr<Ops> CpuDevice::make_cpu_ops(ThreadPool& pool) { return std::make_unique<CpuOps>(pool); }
+std::unique_ptr<Ops> CpuDevice::make_cpu_ops(ThreadPool& pool) {
+  return std::make_unique<CpuOps>(pool);
+}
 
 namespace {
 
 float load(const Matrix& m, int64_t i) {
   switch (m.dtype) {
-    case DType::kBF16: return bf16_to_float(static_cast<const uint16_t*>(m.data)[i]);
-    case DType::kF16: return f16_to_float(static_cast<const uint16_t*>(m.data)[i]);
-    default: return static_cast<const float*>(m.data)[i];
+    case DType::kBF16:
+      return bf16_to_float(static_cast<const uint16_t*>(m.data)[i]);
+    case DType::kF16:
+      return f16_to_float(static_cast<const uint16_t*>(m.data)[i]);
+    default:
+      return static_cast<const float*>(m.data)[i];
   }
 }
 
 void store(const Matrix& m, int64_t i, float value) {
   switch (m.dtype) {
-    case DType::kBF16: static_cast<uint16_t*>(m.data)[i] = float_to_bf16(value); break;
-    case DType::kF16: static_cast<uint16_t*>(m.data)[i] = float_to_f16(value); break;
-    default: static_cast<float*>(m.data)[i] = value; break;
+    case DType::kBF16:
+      static_cast<uint16_t*>(m.data)[i] = float_to_bf16(value);
+      break;
+    case DType::kF16:
+      static_cast<uint16_t*>(m.data)[i] = float_to_f16(value);
+      break;
+    default:
+      static_cast<float*>(m.data)[i] = value;
+      break;
   }
 }
 
@@ -44,24 +54,12 @@ Status CpuOps::convert(const Matrix& from, const Matrix& to, Stream) {
   return {};
 }
 
-Status CpuOps::quantize(const Matrix& from, const QuantKey& key, const Matrix& codes, float* scales,
-                        Stream) {
-  if (key != kInt8DynamicTokenSym) {
-    return Error{ErrorKind::kUnsupported, "", "activations", "dynamic int8 per token",
-                 str("the scheme asks for ", name(key.dtype), " of another kind")};
-  }
-  pool_.split(from.rows, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) {
-      int8_t* out = static_cast<int8_t*>(codes.data) + r * codes.stride;
-      scales[r] = quantize_int8_token(f32_row(from, r), from.cols, out);
-      std::fill(out + from.cols, out + codes.cols, int8_t{0});
-    }
-  });
-  return {};
-}
-
 Status CpuOps::route(const Matrix& logits, const Routing& routing, int64_t top_k, int32_t* topk_ids,
                      float* topk_weights, Stream) {
+  if (routing.score != Score::kSoftmax || routing.num_groups > 1 || routing.correction_bias) {
+    return Error{ErrorKind::kUnsupported, "", "router", "softmax over all experts",
+                 "it is " + name(routing)};
+  }
   pool_.split(logits.rows, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
       float* const scores = f32_row(logits, t);
@@ -83,6 +81,7 @@ Status CpuOps::route(const Matrix& logits, const Routing& routing, int64_t top_k
       if (routing.renormalize) {
         for (int64_t j = 0; j < top_k; ++j) weights[j] /= picked_sum;
       }
+      for (int64_t j = 0; j < top_k; ++j) weights[j] *= routing.scaling_factor;
     }
   });
   return {};
@@ -121,6 +120,12 @@ Status CpuOps::activate(Activation activation, int64_t intermediate_size, const 
         case Activation::kSilu:
           for (int64_t i = 0; i < intermediate_size; ++i) {
             to[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
+          }
+          break;
+        case Activation::kSwigluOai:
+          for (int64_t i = 0; i < intermediate_size; ++i) {
+            const float g = std::min(gate[i], 7.0f), u = std::clamp(up[i], -7.0f, 7.0f);
+            to[i] = g / (1.0f + std::exp(-1.702f * g)) * (u + 1.0f);
           }
           break;
       }

@@ -1,14 +1,16 @@
-// Backend "reference": the definition of every scheme, in double, from canonical weights. Each weight
-// row is decoded once and multiplied with all rows of its expert; nothing else is clever here.
+// Backend "reference": the definition of every scheme, in double, from canonical weights. Each
+// weight row is decoded once and multiplied with all rows of its expert; nothing else is clever
+// here.
 //
 //   y[r, n] = Σ_k x[r, k] · (code[n, k] - zero) · scale            weight-only: x as it is
-//   y[r, n] = x_scale[r] · Σ_k x_code[r, k] · …                    quantized activations: their codes
+//   the same with x = x_code · x_scale                             quantized activations
 #include <algorithm>
 #include <vector>
 
 #include "base/text.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/maker.h"
+#include "quant/activation.h"
 #include "quant/codec.h"
 
 namespace moracle {
@@ -26,7 +28,8 @@ CanonicalMatrix unpacked(const KernelWeights& weights, int64_t e) {
   m.codes = {base + s.codes, static_cast<size_t>(m.n * m.row_bytes())};
   const int64_t num_scales = shape.key.quantized() ? m.scale_rows() * m.scale_cols() : 0;
   auto take = [&](auto& to, size_t at, int64_t count) {
-    const auto* from = reinterpret_cast<const typename std::decay_t<decltype(to)>::value_type*>(base + at);
+    const auto* from =
+        reinterpret_cast<const typename std::decay_t<decltype(to)>::value_type*>(base + at);
     to.assign(from, from + count);
   };
   take(m.scales, s.scales, num_scales);
@@ -38,7 +41,8 @@ CanonicalMatrix unpacked(const KernelWeights& weights, int64_t e) {
 
 class ReferenceLinear : public GroupedLinear {
  public:
-  ReferenceLinear(KernelWeights weights, ThreadPool& pool) : weights_(std::move(weights)), pool_(pool) {}
+  ReferenceLinear(KernelWeights weights, ThreadPool& pool)
+      : weights_(std::move(weights)), pool_(pool) {}
 
   Status run(const GroupedRows& rows, const Matrix& y, Stream) override {
     const int32_t one_expert[] = {0, static_cast<int32_t>(rows.num_rows)};
@@ -49,13 +53,16 @@ class ReferenceLinear : public GroupedLinear {
     return {};
   }
   const KernelWeights& weights() const override { return weights_; }
+  DType input_dtype() const override {
+    return weights_.scheme.activation ? weights_.scheme.activation->dtype : DType::kF32;
+  }
 
  private:
   void run_expert(const GroupedRows& rows, int64_t e, int64_t begin, int64_t end, const Matrix& y) {
     const CanonicalMatrix matrix = unpacked(weights_, e);
     // Exact: f32 and int8 both fit in double.
     std::vector<double> x((end - begin) * matrix.k);
-    for (int64_t r = begin; r < end; ++r) load_row(rows, r, &x[(r - begin) * matrix.k], matrix.k);
+    for (int64_t r = begin; r < end; ++r) load_row(rows, r, &x[(r - begin) * matrix.k]);
     pool_.split(matrix.n, [&](int64_t first, int64_t last) {
       std::vector<double> w(matrix.k);
       for (int64_t n = first; n < last; ++n) {
@@ -64,7 +71,6 @@ class ReferenceLinear : public GroupedLinear {
           double sum = 0;
           const double* row = &x[(r - begin) * matrix.k];
           for (int64_t k = 0; k < matrix.k; ++k) sum += row[k] * w[k];
-          if (rows.x.scales != nullptr) sum *= rows.x.scales[source(rows, r)];
           if (!matrix.bias.empty()) sum += matrix.bias[n];
           static_cast<float*>(y.data)[r * y.stride + n] = static_cast<float>(sum);
         }
@@ -76,16 +82,21 @@ class ReferenceLinear : public GroupedLinear {
     return rows.row_index ? rows.row_index[r] : r;
   }
 
-  static void load_row(const GroupedRows& rows, int64_t r, double* out, int64_t k) {
+  // A code times its scale is exact in double.
+  void load_row(const GroupedRows& rows, int64_t r, double* out) const {
     const Matrix& x = rows.x.values;
-    const int64_t at = source(rows, r) * x.stride;
-    if (x.dtype == DType::kI8) {
-      const int8_t* codes = static_cast<const int8_t*>(x.data) + at;
-      std::copy(codes, codes + k, out);
-    } else {
-      const float* values = static_cast<const float*>(x.data) + at;
+    const int64_t k = weights_.shape.k, row = source(rows, r);
+    if (!weights_.scheme.activation) {
+      const float* values = static_cast<const float*>(x.data) + row * x.stride;
       std::copy(values, values + k, out);
+      return;
     }
+    const QuantKey& key = *weights_.scheme.activation;
+    const int64_t group = group_cols(key, k);
+    const uint8_t* codes = static_cast<const uint8_t*>(x.data) + row * x.stride;
+    const float* scales = rows.x.scales + row * rows.x.num_scales;
+    for (int64_t c = 0; c < k; ++c)
+      out[c] = static_cast<double>(decode(key, codes[c])) * scales[c / group];
   }
 
   KernelWeights weights_;

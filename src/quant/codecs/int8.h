@@ -4,7 +4,8 @@
 
 namespace moracle {
 
-/// Two's complement byte, -128 to 127. (GPTQ's and compressed-tensors' packed codes are this + 128.)
+/// Two's complement byte, -128 to 127. (GPTQ's and compressed-tensors' packed codes are this +
+/// 128.)
 struct Int8Codec {
   static constexpr DType kDType = DType::kI8;
   static int decode(const std::byte* row, int64_t i) { return static_cast<int8_t>(row[i]); }

@@ -1,0 +1,166 @@
+// The experts of one layer, described: what config.json says about them, and every tensor checked.
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/stack.h"
+#include "checkpoint/state.h"
+
+namespace moracle {
+namespace {
+
+// The families that differ from "softmax, top-k, perhaps renormalised" say so by their model_type;
+// older files of DeepSeek also by scoring_func.
+Result<Routing> read_routing(const Checkpoint::State& state, const std::string& model_type,
+                             int64_t layer) {
+  const Config& config = state.config;
+  Routing routing;
+  MORACLE_TRY(
+      const std::string score,
+      config.text_or(model_type == "deepseek_v3" ? "sigmoid" : "softmax", {"scoring_func"}));
+  if (score != "softmax" && score != "sigmoid") {
+    return config.unsupported({"scoring_func"}, "softmax or sigmoid", "it is " + score);
+  }
+  routing.score = score == "sigmoid" ? Score::kSigmoid : Score::kSoftmax;
+  if (model_type == "gpt_oss") routing.score = Score::kTopkThenSoftmax;
+  MORACLE_TRY(routing.renormalize,
+              config.boolean_or(model_type == "mixtral" || model_type == "deepseek_v3",
+                                {"norm_topk_prob"}));
+  MORACLE_TRY(routing.num_groups, config.integer_or(1, {"n_group"}, 1));
+  MORACLE_TRY(routing.top_groups, config.integer_or(1, {"topk_group"}, 1, routing.num_groups));
+  MORACLE_TRY(const double factor, config.number_or(1, {"routed_scaling_factor"}));
+  routing.scaling_factor = static_cast<float>(factor);
+  routing.correction_bias = state.tensors.find(str("model.layers.", layer,
+                                                   ".mlp.gate.e_score_correction_bias")) != nullptr;
+  return routing;
+}
+
+Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& names,
+                            int64_t layer) {
+  const Config& config = state.config;
+  LayerSpec spec;
+  spec.name = experts_prefix(names, layer);
+  MORACLE_TRY(const std::string model_type, config.text_or("", {"model_type"}));
+  MORACLE_TRY(spec.num_experts,
+              config.integer({"num_experts", "num_local_experts", "n_routed_experts"}, 1, 1 << 20));
+  MORACLE_TRY(spec.top_k,
+              config.integer({"num_experts_per_tok", "experts_per_token"}, 1, spec.num_experts));
+  MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 24));
+  // Families without dense layers have one size; elsewhere intermediate_size is that of the dense
+  // ones.
+  const bool one_size = model_type == "gpt_oss" || model_type == "mixtral";
+  MORACLE_TRY(spec.intermediate_size,
+              one_size ? config.integer({"moe_intermediate_size", "intermediate_size"}, 1, 1 << 24)
+                       : config.integer({"moe_intermediate_size"}, 1, 1 << 24));
+  MORACLE_TRY(spec.routing, read_routing(state, model_type, layer));
+  MORACLE_TRY(const std::string activation, config.text_or("silu", {"hidden_act"}));
+  if (activation != "silu")
+    return config.unsupported({"hidden_act"}, "silu", "it is " + activation);
+  // gpt-oss says silu and means its clamped variant; the limit is written beside it.
+  if (model_type == "gpt_oss") {
+    MORACLE_TRY(const double limit, config.number_or(7, {"swiglu_limit"}));
+    if (limit != 7) return config.unsupported({"swiglu_limit"}, "7", str("it is ", limit));
+    spec.activation = Activation::kSwigluOai;
+  }
+  return spec;
+}
+
+// Each part by itself: gate and up may not make up for each other's rows.
+Status check_sizes(const Tensors& tensors, const Stack& stack, int64_t n, int64_t k) {
+  for (const auto& part : stack.parts) {
+    if (part.n == n && stack.shape.k == k) continue;
+    MatrixShape shape = stack.shape;
+    shape.n = part.n;
+    return tensors.wrong(part.tensors[0], str("[", n, ", ", k, "] (from config.json)"),
+                         "it is " + show(shape, stack.scheme));
+  }
+  return {};
+}
+
+// All experts' versions of one matrix, which must be alike.
+struct Experts {
+  std::optional<Stack> first;
+  std::vector<std::vector<DescribedMatrix::Part>> parts;
+  std::vector<float> input_scales;
+
+  Status push(const Checkpoint::State& state, Stack stack) {
+    if (first && (first->shape != stack.shape || first->scheme != stack.scheme)) {
+      return state.tensors.wrong(stack.parts[0].tensors[0],
+                                 "the scheme of expert 0, " + show(first->shape, first->scheme),
+                                 "it is " + show(stack.shape, stack.scheme));
+    }
+    claim(state, stack);
+    parts.push_back(stack.parts);
+    if (stack.input_scale > 0) input_scales.push_back(stack.input_scale);
+    if (!first) first = std::move(stack);
+    return {};
+  }
+  DescribedMatrix matrix(std::shared_ptr<const void> owner) && {
+    DescribedMatrix all(first->shape, first->scheme, std::move(parts), std::move(owner));
+    all.set_input_scales(std::move(input_scales));
+    return all;
+  }
+};
+
+Status describe_expert(const Checkpoint::State& state, const ExpertNames& names,
+                       const LayerSpec& spec, int64_t e, Experts& w13, Experts& w2) {
+  const int64_t intermediate = spec.intermediate_size, hidden = spec.hidden_size;
+  if (names.fused) {
+    MORACLE_TRY(Stack gate_up, describe_fused(state, names, spec.name + ".gate_up_proj", true, e,
+                                              spec.num_experts));
+    MORACLE_TRY(Stack down,
+                describe_fused(state, names, spec.name + ".down_proj", false, e, spec.num_experts));
+    MORACLE_CHECK(check_sizes(state.tensors, gate_up, 2 * intermediate, hidden));
+    MORACLE_CHECK(check_sizes(state.tensors, down, hidden, intermediate));
+    MORACLE_CHECK(w13.push(state, std::move(gate_up)));
+    return w2.push(state, std::move(down));
+  }
+  const std::string expert = str(spec.name, ".", e, ".");
+  MORACLE_TRY(Stack gate_up,
+              describe_stack(state, {str(expert, names.gate), str(expert, names.up)}));
+  MORACLE_TRY(Stack down, describe_stack(state, {str(expert, names.down)}));
+  MORACLE_CHECK(check_sizes(state.tensors, gate_up, intermediate, hidden));
+  MORACLE_CHECK(check_sizes(state.tensors, down, hidden, intermediate));
+  MORACLE_CHECK(w13.push(state, std::move(gate_up)));
+  return w2.push(state, std::move(down));
+}
+
+// A tensor of this layer's experts that nobody reads would be an expert or a bias forgotten.
+Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec) {
+  const std::string prefix = spec.name + ".";
+  const auto& all = state.tensors.all();
+  for (auto it = all.lower_bound(prefix); it != all.end() && it->first.starts_with(prefix); ++it) {
+    if (state.claimed.contains(it->first)) continue;
+    return state.tensors.wrong(
+        it->first, str("to belong to one of ", spec.num_experts, " experts of this scheme"),
+        "nothing reads it");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
+  const State& state = *state_;
+  const ExpertNames* names = expert_names(state, layer);
+  if (names == nullptr) {
+    return Error{ErrorKind::kInvalidArgument, state.folder, str("layer ", layer),
+                 "a layer with experts, one of " + join(moe_layers()), "it has none"};
+  }
+  MORACLE_TRY(LayerSpec spec, read_spec(state, *names, layer));
+  Experts w13, w2;
+  for (int64_t e = 0; e < spec.num_experts; ++e) {
+    MORACLE_CHECK(describe_expert(state, *names, spec, e, w13, w2));
+  }
+  MORACLE_CHECK(check_coverage(state, spec));
+  if (w13.first->scheme != w2.first->scheme) {
+    return Error{ErrorKind::kUnsupported, state.tensors.file_of(w2.first->parts[0].tensors[0]),
+                 spec.name, "one scheme for w13 and w2",
+                 str(name(w13.first->scheme), " and ", name(w2.first->scheme))};
+  }
+  spec.scheme = w13.first->scheme;
+  spec.group_index = w13.first->shape.group_index || w2.first->shape.group_index;
+  spec.bias = w13.first->shape.bias || w2.first->shape.bias;
+  return DescribedWeights{std::move(spec), std::move(w13).matrix(state_),
+                          std::move(w2).matrix(state_)};
+}
+
+}  // namespace moracle

@@ -1,0 +1,126 @@
+#include "checkpoint/stack.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "quant/canonical.h"
+
+namespace moracle {
+
+std::string show(const MatrixShape& shape, const Scheme& scheme) {
+  return str(name(scheme), " [", shape.n, ", ", shape.k, "]",
+             shape.group_index ? " in act-order" : "", shape.bias ? " with bias" : "");
+}
+
+namespace {
+
+// The module as the file holds it; the config only narrows.
+Result<DescribedLinear> describe(const Checkpoint::State& state, const std::string& module) {
+  const Tensors& tensors = state.tensors;
+  const bool quantized = state.reader && state.reader->stores(tensors, module);
+  if (quantized) {
+    if (state.reader->says(module) == Says::kPlain) {
+      return Error{ErrorKind::kBadFile, tensors.file_of(module + ".weight"),
+                   "module '" + module + "'",
+                   "to be stored unquantized, since the quantization config leaves it out",
+                   "the file holds it quantized"};
+    }
+    return state.reader->describe(tensors, module);
+  }
+  if (tensors.find(module + ".weight") != nullptr) return describe_plain(tensors, module);
+  const std::string expected = state.reader ? " or " + state.reader->expected(module) : "";
+  return Error{ErrorKind::kBadFile, tensors.file_of(module + ".weight"), "module '" + module + "'",
+               module + ".weight" + expected, "the file has neither"};
+}
+
+// Adds one more, which must be like those before it.
+Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear,
+            const std::string& module) {
+  const bool first = stack.parts.empty();
+  MatrixShape same = linear.shape;
+  same.n = stack.shape.n;
+  if (!first && (same != stack.shape || linear.scheme != stack.scheme)) {
+    return Error{ErrorKind::kBadFile, state.tensors.file_of(linear.part.tensors[0]),
+                 "module '" + module + "'",
+                 str("the same scheme and input size as '", stack.first_module, "', ",
+                     show(stack.shape, stack.scheme)),
+                 "it is " + show(linear.shape, linear.scheme)};
+  }
+  if (!first && !std::ranges::equal(linear.column_groups, stack.column_groups)) {
+    return Error{
+        ErrorKind::kUnsupported, state.tensors.file_of(linear.part.tensors[0]),
+        "module '" + module + "'",
+        "columns in the same groups as '" + stack.first_module + "', since both read one input",
+        "they are in others"};
+  }
+  if (first) stack.first_module = module;
+  const int64_t rows_before = stack.shape.n;
+  stack.shape = linear.shape;
+  stack.shape.n += rows_before;
+  stack.scheme = linear.scheme;
+  stack.column_groups = linear.column_groups;
+  stack.input_scale = std::max(stack.input_scale, linear.input_scale);
+  stack.parts.push_back(std::move(linear.part));
+  return {};
+}
+
+// Blocks of rows cannot be stacked where one ends in the middle of a block: then every row gets its
+// own scales, which are the same numbers.
+void align_blocks(Stack& stack) {
+  const int64_t rows = stack.shape.key.group.rows;
+  bool aligned = rows == 1 || stack.parts.size() == 1;
+  if (!aligned && rows > 1) {
+    aligned = std::all_of(stack.parts.begin(), stack.parts.end() - 1,
+                          [&](const DescribedMatrix::Part& part) { return part.n % rows == 0; });
+  }
+  if (aligned || !stack.shape.key.quantized()) return;
+  stack.shape.key.group.rows = 1;
+  for (DescribedMatrix::Part& part : stack.parts) {
+    part.read = [read = std::move(part.read)]() -> Result<CanonicalMatrix> {
+      MORACLE_TRY(CanonicalMatrix matrix, read());
+      expand_scale_rows(matrix);
+      return matrix;
+    };
+  }
+}
+
+}  // namespace
+
+Result<Stack> describe_stack(const Checkpoint::State& state,
+                             const std::vector<std::string>& modules) {
+  Stack stack;
+  for (const std::string& module : modules) {
+    MORACLE_TRY(DescribedLinear linear, describe(state, module));
+    MORACLE_CHECK(push(state, stack, std::move(linear), module));
+  }
+  align_blocks(stack);
+  return stack;
+}
+
+Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& names,
+                             const std::string& module, bool is_gate_up, int64_t e,
+                             int64_t num_experts) {
+  const bool quantized = state.reader && state.reader->stores(state.tensors, module);
+  MORACLE_TRY(DescribedLinear linear,
+              quantized
+                  ? state.reader->describe_expert(state.tensors, module, e, num_experts)
+                  : describe_plain_expert(state.tensors, module, e, num_experts, names.transposed));
+  if (is_gate_up && names.interleaved) {
+    linear.part.read = [read = std::move(linear.part.read)]() -> Result<CanonicalMatrix> {
+      MORACLE_TRY(CanonicalMatrix matrix, read());
+      deinterleave_rows(matrix);
+      return matrix;
+    };
+  }
+  Stack stack;
+  MORACLE_CHECK(push(state, stack, std::move(linear), module));
+  return stack;
+}
+
+void claim(const Checkpoint::State& state, const Stack& stack) {
+  for (const auto& part : stack.parts)
+    state.claimed.insert(part.tensors.begin(), part.tensors.end());
+}
+
+}  // namespace moracle

@@ -1,0 +1,55 @@
+#include "quant/canonical.h"
+
+#include <cstring>
+
+namespace moracle {
+
+int64_t CanonicalMatrix::scale_rows() const {
+  const int64_t rows = key.group.rows == GroupShape::kAll ? n : key.group.rows;
+  return rows == 0 ? 0 : (n + rows - 1) / rows;
+}
+
+int64_t CanonicalMatrix::scale_cols() const {
+  const int64_t cols = group_cols();
+  return cols == 0 ? 0 : (k + cols - 1) / cols;
+}
+
+namespace {
+
+// New row r takes old row from(r); `width` elements per row.
+template <class Range, class From>
+void pick_rows(Range& values, int64_t rows, int64_t width, From from) {
+  if (values.empty()) return;
+  Range picked(rows * width);
+  for (int64_t r = 0; r < rows; ++r) {
+    std::copy_n(values.begin() + from(r) * width, width, picked.begin() + r * width);
+  }
+  values = std::move(picked);
+}
+
+}  // namespace
+
+void expand_scale_rows(CanonicalMatrix& m) {
+  if (m.key.group.rows == 1 || m.scales.empty()) return;
+  const int64_t rows = m.key.group.rows == GroupShape::kAll ? m.n : m.key.group.rows;
+  const int64_t width = m.scale_cols();
+  auto block = [&](int64_t r) { return r / rows; };
+  pick_rows(m.scales, m.n, width, block);
+  pick_rows(m.zero_points, m.n, width, block);
+  m.key.group.rows = 1;
+}
+
+void deinterleave_rows(CanonicalMatrix& m) {
+  const int64_t half = m.n / 2, bytes = m.row_bytes(), width = m.scale_cols();
+  auto old_row = [&](int64_t r) { return r < half ? 2 * r : 2 * (r - half) + 1; };
+  std::vector<std::byte> codes(m.n * bytes);
+  for (int64_t r = 0; r < m.n; ++r)
+    std::memcpy(codes.data() + r * bytes, m.codes.data() + old_row(r) * bytes, bytes);
+  m.storage = std::move(codes);
+  m.codes = m.storage;
+  pick_rows(m.scales, m.n, width, old_row);
+  pick_rows(m.zero_points, m.n, width, old_row);
+  pick_rows(m.bias, m.n, 1, old_row);
+}
+
+}  // namespace moracle

@@ -1,0 +1,289 @@
+// ModelOpt's reader, against the formulas applied element by element.
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "expect_error.h"
+#include "quant/codec.h"
+#include "synthetic_checkpoint.h"
+
+namespace moracle {
+namespace {
+
+using nlohmann::json;
+using testing::expect_bad;
+using testing::expect_unsupported;
+using testing::SyntheticCheckpoint;
+
+const std::string kUp = SyntheticCheckpoint::expert(0, 1, "up_proj");
+const std::string kDown = SyntheticCheckpoint::expert(0, 1, "down_proj");
+const std::string kQuery = "model.layers.0.self_attn.q_proj";
+
+// From the definition; the tests store no NaN.
+double e4m3(uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const double size =
+      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return (code & 128) != 0 ? -size : size;
+}
+
+// Every linear layer as e4m3, with scales as `algorithm` has them: all matrices are [64, 64].
+SyntheticCheckpoint modelopt(const std::string& algorithm) {
+  auto checkpoint = SyntheticCheckpoint::plain(
+      {.layers = 1, .experts = 2, .hidden = 64, .intermediate = 64, .heads = 4, .kv_heads = 4});
+  checkpoint.quantization() = {{"quant_method", "modelopt"},
+                               {"quant_algo", algorithm},
+                               {"ignore", {"lm_head", "model.layers.0.mlp.gate"}}};
+  size_t seed = 0;
+  for (const auto& [tensor, value] : std::map(checkpoint.tensors)) {
+    if (!tensor.ends_with("_proj.weight")) continue;
+    const std::string scale = tensor + "_scale";
+    std::vector<uint8_t> codes(64 * 64), exponents(64 * 2);
+    for (uint8_t& code : codes) {
+      code = static_cast<uint8_t>(seed % 127 + seed / 127 % 2 * 128);
+      ++seed;
+    }
+    for (uint8_t& exponent : exponents) exponent = static_cast<uint8_t>(110 + seed++ % 20);
+    std::vector<float> scales(64);
+    for (float& s : scales) s = 0.001f * static_cast<float>(1 + seed++ % 97);
+    checkpoint.add(tensor, DType::kF8E4M3, {64, 64}, codes);
+    if (algorithm == "MXFP8") checkpoint.add(scale, DType::kU8, {64, 2}, exponents);
+    if (algorithm == "FP8_PER_CHANNEL_PER_TOKEN") checkpoint.add(scale, DType::kF32, {64}, scales);
+    scales.resize(1);
+    if (algorithm == "FP8") {
+      const std::string module = tensor.substr(0, tensor.size() - 7);
+      checkpoint.add(scale, DType::kF32, {}, scales);
+      checkpoint.add(module + ".input_scale", DType::kF32, {}, scales);
+    }
+    if (algorithm.starts_with("FP8_PB") || algorithm == "FP8_BLOCK_SCALES") {
+      checkpoint.add(scale, DType::kF32, {1, 1, 1, 1}, scales);
+    }
+  }
+  return checkpoint;
+}
+
+// One scale serves a tensor or a block, [64] rows, [64, 2] groups of 32 as exponents.
+double scale_at(const SyntheticCheckpoint& checkpoint, const std::string& name, int64_t n,
+                int64_t k) {
+  const auto& scales = checkpoint.tensors.at(name);
+  if (scales.dtype == DType::kU8) {
+    return std::ldexp(1.0, checkpoint.get<uint8_t>(name, n * 2 + k / 32) - 127);
+  }
+  return checkpoint.get<float>(name, scales.bytes.size() == 4 ? 0 : n);
+}
+
+void expect_published_values(const SyntheticCheckpoint& checkpoint,
+                             const Result<CanonicalMatrix>& matrix,
+                             const std::vector<std::string>& modules) {
+  ASSERT_TRUE(matrix.ok()) << matrix.error().to_string();
+  std::vector<double> row(64);
+  ASSERT_EQ(matrix->n, 64 * static_cast<int64_t>(modules.size()));
+  for (int64_t r = 0; r < matrix->n; ++r) {
+    const std::string& module = modules[r / 64];
+    dequantize_row(*matrix, r, row.data());
+    for (int64_t k = 0; k < 64; ++k) {
+      const double code = e4m3(checkpoint.get<uint8_t>(module + ".weight", r % 64 * 64 + k));
+      ASSERT_EQ(row[k], code * scale_at(checkpoint, module + ".weight_scale", r % 64, k))
+          << module << " row " << r % 64 << " column " << k;
+    }
+  }
+}
+
+struct Case {
+  const char* algorithm;
+  const char* scheme;
+};
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.algorithm;
+}
+
+class ModelOptAlgorithms : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ModelOptAlgorithms, GiveThePublishedValues) {
+  const auto checkpoint = modelopt(GetParam().algorithm);
+  const auto opened = checkpoint.open();
+  ASSERT_TRUE(opened.ok()) << opened.error().to_string();
+  EXPECT_EQ(opened->producer(), "modelopt");
+  const auto weights = opened->moe_layer(0);
+  ASSERT_TRUE(weights.ok()) << weights.error().to_string();
+  EXPECT_EQ(name(weights->spec.scheme), GetParam().scheme);
+  for (int64_t e = 0; e < 2; ++e) {
+    const auto module = [&](const char* part) { return SyntheticCheckpoint::expert(0, e, part); };
+    expect_published_values(checkpoint, weights->w13.expert(e),
+                            {module("gate_proj"), module("up_proj")});
+    expect_published_values(checkpoint, weights->w2.expert(e), {module("down_proj")});
+  }
+  EXPECT_TRUE(opened->router("model.layers.0.mlp.gate").ok());
+  EXPECT_TRUE(opened->linear({"lm_head"}).ok());
+}
+
+TEST_P(ModelOptAlgorithms, AreReadFromEitherConfig) {
+  auto checkpoint = modelopt(GetParam().algorithm);
+  const json nested = {{"producer", {{"name", "modelopt"}}},
+                       {"quantization",
+                        {{"quant_algo", GetParam().algorithm},
+                         {"kv_cache_quant_algo", nullptr},
+                         {"exclude_modules", {"lm_head"}}}}};
+  checkpoint.config.erase("quantization_config");
+  checkpoint.files["hf_quant_config.json"] = nested.dump();
+  const auto weights = checkpoint.experts();
+  ASSERT_TRUE(weights.ok()) << weights.error().to_string();
+  EXPECT_EQ(name(weights->spec.scheme), GetParam().scheme);
+  // Where both are there, config.json counts.
+  auto both = modelopt(GetParam().algorithm);
+  both.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "NVFP4"}})";
+  EXPECT_TRUE(both.experts().ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ModelOptAlgorithms,
+                         ::testing::Values(Case{"MXFP8", "mxfp8-w8a8"},
+                                           Case{"FP8", "fp8-w8a8-tensor-static"},
+                                           Case{"FP8_PER_CHANNEL_PER_TOKEN", "fp8-w8a8-channel"},
+                                           Case{"FP8_PB_WO", "fp8-w8a8-block128x128"},
+                                           Case{"FP8_BLOCK_SCALES", "fp8-w8a8-block128x128"}),
+                         [](const auto& instance) {
+                           return std::string(instance.param.algorithm);
+                         });
+
+TEST(ModelOpt, BlocksHaveSeveralSpellings) {
+  auto checkpoint = modelopt("FP8_PB_WO");
+  checkpoint.quantization()["quant_algo"] = "fp8_pb_wo";
+  checkpoint.reshape(kDown + ".weight_scale", {1, 1});
+  expect_published_values(checkpoint, checkpoint.experts()->w2.expert(1), {kDown});
+  auto renamed = checkpoint;
+  renamed.rename(kDown + ".weight_scale", kDown + ".weight_scale_inv");
+  expect_published_values(checkpoint, renamed.experts()->w2.expert(1), {kDown});
+  checkpoint.reshape(kDown + ".weight_scale", {2, 1, 1, 1});
+  expect_bad(checkpoint.experts(), {"tensor '" + kDown + ".weight_scale'",
+                                    "needs shape [1, 1] (blocks of 128 x 128 of [64, 64])"});
+}
+
+TEST(ModelOpt, ExponentsReachFromOneEndToTheOther) {
+  auto checkpoint = modelopt("MXFP8");
+  const std::string scale = kDown + ".weight_scale";
+  checkpoint.set<uint8_t>(scale, 0, 0);
+  checkpoint.set<uint8_t>(scale, 1, 127);
+  checkpoint.set<uint8_t>(scale, 2, 254);
+  const auto weights = checkpoint.experts();
+  ASSERT_TRUE(weights.ok());
+  const auto matrix = weights->w2.expert(1);
+  expect_published_values(checkpoint, matrix, {kDown});
+  EXPECT_EQ(matrix->scales[0], 0x1p-127f);
+  EXPECT_EQ(matrix->scales[1], 1.0f);
+  EXPECT_EQ(matrix->scales[2], 0x1p127f);
+  checkpoint.set<uint8_t>(scale, 77, 255);
+  expect_bad(checkpoint.experts()->w2.expert(1),
+             {"tensor '" + scale + "'", "needs exponents from 0 to 254; element 77 is 255"});
+}
+
+TEST(ModelOpt, TensorsOfAnotherTypeAreNamed) {
+  auto checkpoint = modelopt("MXFP8");
+  checkpoint.retype(kUp + ".weight_scale", DType::kF32);
+  expect_bad(checkpoint.experts(),
+             {"tensor '" + kUp + ".weight_scale'", "needs u8 exponents", "it is f32 [64, 2]"});
+  checkpoint = modelopt("MXFP8");
+  checkpoint.reshape(kUp + ".weight_scale", {64, 4});
+  expect_bad(checkpoint.experts(),
+             {"tensor '" + kUp + ".weight_scale'", "needs shape [64, 2]", "it is u8 [64, 4]"});
+  checkpoint = modelopt("MXFP8");
+  checkpoint.reshape(kUp + ".weight", {64, 48});
+  expect_bad(checkpoint.experts(), {"tensor '" + kUp + ".weight'",
+                                    "needs f8_e4m3 [N, K] with K a multiple of 32", "[64, 48]"});
+  checkpoint = modelopt("MXFP8");
+  checkpoint.retype(kUp + ".weight", DType::kU8);  // NVFP4's packed codes
+  expect_bad(checkpoint.experts(), {"tensor '" + kUp + ".weight'", "needs f8_e4m3", "it is u8"});
+  checkpoint = modelopt("FP8");
+  checkpoint.remove(kUp + ".input_scale");
+  expect_bad(checkpoint.experts(), {"tensor '" + kUp + ".input_scale'", "it is missing"});
+  checkpoint = modelopt("FP8");
+  checkpoint.add(kUp + ".weight_scale", DType::kF32, {64}, std::vector<float>(64));
+  expect_bad(checkpoint.experts(), {"needs shape [] (one scale for the tensor); it is f32 [64]"});
+}
+
+// Groups of 32 with scales of the same shape mean two things; the config says which.
+TEST(ModelOpt, Mxfp8AndFp8OfEqualShapesAreTwoSchemes) {
+  const auto mx = modelopt("MXFP8");
+  auto fp8 = mx;
+  fp8.quantization() = {{"quant_method", "fp8"}, {"weight_block_size", {1, 32}}};
+  expect_bad(fp8.experts(), {"needs to be in the file"});  // the scales go by another name
+  for (const auto& [tensor, value] : mx.tensors) {
+    if (!tensor.ends_with("_scale")) continue;
+    fp8.remove(tensor);
+    fp8.add(tensor + "_inv", DType::kF32, value.shape, std::vector<float>(64 * 2, 2.0f));
+  }
+  const auto a = mx.experts(), b = fp8.experts();
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(a->spec.scheme, (Scheme{kMxfp8Static, kMxfp8Dynamic}));
+  EXPECT_EQ(b->spec.scheme, (Scheme{fp8_static_block(1, 32), fp8_dynamic_group(32)}));
+  EXPECT_NE(a->spec.scheme, b->spec.scheme);
+  EXPECT_NE(name(a->spec.scheme), name(b->spec.scheme));
+}
+
+TEST(ModelOpt, WhatIsExcludedMayNotBeQuantized) {
+  for (const char* pattern :
+       {"model.layers.0.self_attn.q_proj", "self_attn", "layers.0", "*.q_proj",
+        "model.layers.[0-3].self_attn*", "model.layers.?.self_attn.*"}) {
+    auto checkpoint = modelopt("MXFP8");
+    checkpoint.quantization()["ignore"].push_back(pattern);
+    expect_bad(checkpoint.open()->linear({kQuery}), {"module '" + kQuery + "'", "leaves it out"});
+    checkpoint.add_floats(kQuery + ".weight", {64, 64});
+    checkpoint.remove(kQuery + ".weight_scale");
+    EXPECT_TRUE(checkpoint.open()->linear({kQuery}).ok()) << pattern;
+  }
+  // Names are whole between their dots.
+  for (const char* pattern : {"", "self_attn.q", "layers.1", "q_proj*", "attn.q_proj", "["}) {
+    auto checkpoint = modelopt("MXFP8");
+    checkpoint.quantization()["ignore"].push_back(pattern);
+    EXPECT_TRUE(checkpoint.open()->linear({kQuery}).ok()) << pattern;
+  }
+}
+
+TEST(ModelOpt, AnotherAlgorithmIsRefusedByName) {
+  for (const char* algorithm : {"NVFP4", "W4A16_NVFP4", "MIXED_PRECISION", "W4A16_AWQ", "INT4_AWQ",
+                                "W8A8_SQ_PER_CHANNEL", "FP8_PB", ""}) {
+    auto checkpoint = modelopt("MXFP8");
+    checkpoint.quantization()["quant_algo"] = algorithm;
+    expect_unsupported(checkpoint.open(),
+                       {"/config.json: quantization_config.quant_algo: needs one of FP8, ",
+                        str("MXFP8; it is ", algorithm)});
+  }
+  const std::pair<json, const char*> cases[] = {
+      {{{"kv_cache_quant_algo", "FP8"}}, "kv_cache_quant_algo: needs null, since keys and values"},
+      {{{"kv_cache_scheme", {{"num_bits", 8}}}}, "kv_cache_scheme: needs null, since keys"},
+      {{{"group_size", 16}}, "group_size: needs 32, as MXFP8 has it; it is 16"},
+      {{{"quantized_layers", {{"a", 1}}}}, "quantized_layers: needs one algorithm for all layers"}};
+  for (const auto& [change, line] : cases) {
+    auto checkpoint = modelopt("MXFP8");
+    checkpoint.quantization().update(change);
+    expect_unsupported(checkpoint.open(), {"/config.json: quantization_config.", line});
+  }
+  auto checkpoint = modelopt("MXFP8");
+  checkpoint.quantization().erase("quant_algo");
+  expect_bad(checkpoint.open(), {"quantization_config.quant_algo: needs a text"});
+  checkpoint.config.erase("quantization_config");
+  checkpoint.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "NVFP4"}})";
+  expect_unsupported(checkpoint.open(),
+                     {"/hf_quant_config.json: quantization.quant_algo: needs one of FP8"});
+}
+
+TEST(ModelOpt, ARealFileIsRead) {
+  const std::string path = str(MORACLE_CHECKPOINTS_DIR, "/qwen3moe-modelopt-mxfp8");
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not there";
+  const auto opened = Checkpoint::open(path);
+  ASSERT_TRUE(opened.ok()) << opened.error().to_string();
+  const auto weights = opened->moe_layer(1);
+  ASSERT_TRUE(weights.ok()) << weights.error().to_string();
+  EXPECT_EQ(name(weights->spec.scheme), "mxfp8-w8a8");
+  for (int64_t e = 0; e < weights->w13.num_experts(); ++e) {
+    const auto w13 = weights->w13.expert(e), w2 = weights->w2.expert(e);
+    ASSERT_TRUE(w13.ok() && w2.ok());
+    EXPECT_EQ(w13->scales.size(), 256u * 8u);
+    EXPECT_EQ(w2->scales.size(), 256u * 4u);
+  }
+  EXPECT_TRUE(opened->router("model.layers.1.mlp.gate").ok());
+}
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,243 @@
+// GPT-OSS: all experts in one tensor, as MXFP4 and as bf16, against the formula element by element.
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/scalar.h"
+#include "base/text.h"
+#include "expect_error.h"
+#include "quant/codec.h"
+#include "synthetic_checkpoint.h"
+
+namespace moracle {
+namespace {
+
+using testing::expect_bad;
+using testing::expect_unsupported;
+using testing::SyntheticCheckpoint;
+
+constexpr int64_t kExperts = 3, kHidden = 64, kIntermediate = 32;
+const std::string kModule = "model.layers.0.mlp.experts";
+const std::string kGateUp = kModule + ".gate_up_proj";
+const std::string kDown = kModule + ".down_proj";
+
+// Without experts.
+SyntheticCheckpoint without_experts(bool gpt_oss) {
+  auto checkpoint = SyntheticCheckpoint::plain(
+      {.layers = 1, .experts = kExperts, .hidden = kHidden, .intermediate = kIntermediate});
+  std::erase_if(checkpoint.tensors, [](const auto& t) { return t.first.starts_with(kModule); });
+  if (gpt_oss) {
+    checkpoint.config["architectures"] = {"GptOssForCausalLM"};
+    checkpoint.config["model_type"] = "gpt_oss";
+  }
+  return checkpoint;
+}
+
+void add_mxfp4(SyntheticCheckpoint& checkpoint, const std::string& module, int64_t n, int64_t k) {
+  std::vector<uint8_t> blocks(kExperts * n * k / 2), scales(kExperts * n * k / 32);
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<uint8_t>(i * 37 + i / 256);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<uint8_t>(100 + i % 50);
+  checkpoint.add(module + "_blocks", DType::kU8, {kExperts, n, k / 32, 16}, blocks);
+  checkpoint.add(module + "_scales", DType::kU8, {kExperts, n, k / 32}, scales);
+  checkpoint.add_floats(module + "_bias", {kExperts, n});
+}
+
+SyntheticCheckpoint mxfp4(bool gpt_oss = true) {
+  auto checkpoint = without_experts(gpt_oss);
+  checkpoint.quantization() = {
+      {"quant_method", "mxfp4"},
+      {"modules_to_not_convert", {"model.layers.*.self_attn", "mlp.router", "lm_head"}}};
+  add_mxfp4(checkpoint, kGateUp, 2 * kIntermediate, kHidden);
+  add_mxfp4(checkpoint, kDown, kHidden, kIntermediate);
+  return checkpoint;
+}
+
+// From the definition: one bit of sign, two of exponent, one of mantissa.
+double e2m1(int code) {
+  constexpr double kSizes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  return (code & 8) != 0 ? -kSizes[code & 7] : kSizes[code & 7];
+}
+
+double published_value(const SyntheticCheckpoint& checkpoint, const std::string& module, int64_t e,
+                       int64_t row, int64_t k) {
+  const auto& shape = checkpoint.tensors.at(module + "_blocks").shape;
+  const int64_t block = (e * shape[1] + row) * shape[2] + k / 32;
+  const int byte = checkpoint.get<uint8_t>(module + "_blocks", block * 16 + k % 32 / 2);
+  const int exponent = checkpoint.get<uint8_t>(module + "_scales", block);
+  return std::ldexp(e2m1(k % 2 == 0 ? byte & 15 : byte >> 4), exponent - 127);
+}
+
+// Where row r of [gate; up] lies in a tensor whose rows alternate.
+int64_t file_row(int64_t r) {
+  return r < kIntermediate ? 2 * r : 2 * (r - kIntermediate) + 1;
+}
+
+using Value = std::function<double(const std::string& module, int64_t e, int64_t row, int64_t k)>;
+
+// Both matrices of every expert, biases included.
+void expect_values(const SyntheticCheckpoint& checkpoint, const DescribedWeights& weights,
+                   bool interleaved, const Value& value) {
+  for (int64_t e = 0; e < kExperts; ++e) {
+    for (const bool is_down : {false, true}) {
+      const auto matrix = is_down ? weights.w2.expert(e) : weights.w13.expert(e);
+      ASSERT_TRUE(matrix.ok()) << matrix.error().to_string();
+      const std::string& module = is_down ? kDown : kGateUp;
+      std::vector<double> row(matrix->k);
+      for (int64_t r = 0; r < matrix->n; ++r) {
+        const int64_t from = interleaved && !is_down ? file_row(r) : r;
+        dequantize_row(*matrix, r, row.data());
+        for (int64_t k = 0; k < matrix->k; ++k) {
+          ASSERT_EQ(row[k], value(module, e, from, k))
+              << module << ' ' << e << ' ' << r << ' ' << k;
+        }
+        ASSERT_EQ(matrix->bias[r],
+                  bf16_to_float(checkpoint.get<uint16_t>(module + "_bias", e * matrix->n + from)));
+      }
+    }
+  }
+}
+
+TEST(Mxfp4, GivesThePublishedValues) {
+  for (const bool gpt_oss : {true, false}) {
+    const auto checkpoint = mxfp4(gpt_oss);
+    const auto opened = checkpoint.open();
+    ASSERT_TRUE(opened.ok()) << opened.error().to_string();
+    EXPECT_EQ(opened->producer(), "mxfp4");
+    const auto weights = opened->moe_layer(0);
+    ASSERT_TRUE(weights.ok()) << weights.error().to_string();
+    EXPECT_EQ(weights->spec.scheme, (Scheme{kMxfp4Static, {}}));
+    EXPECT_TRUE(weights->spec.bias);
+    EXPECT_EQ(weights->w2.tensors().size(), 3u * kExperts);
+    EXPECT_EQ(weights->w2.source_bytes(), kExperts * (kHidden * kIntermediate / 2 + kHidden));
+    expect_values(checkpoint, *weights, gpt_oss,
+                  [&](auto& module, int64_t e, int64_t r, int64_t k) {
+                    return published_value(checkpoint, module, e, r, k);
+                  });
+  }
+}
+
+TEST(Mxfp4, EveryCodeAndExponentHasItsValue) {
+  auto checkpoint = mxfp4();
+  // Expert 1, row 0 of down: bytes that run through the codes, low nibbles up and high ones down.
+  const size_t first = kHidden * kIntermediate / 2;
+  for (uint8_t i = 0; i < 16; ++i) {
+    checkpoint.set<uint8_t>(kDown + "_blocks", first + i, static_cast<uint8_t>(i | (15 - i) << 4));
+  }
+  for (const int exponent : {0, 127, 254}) {
+    checkpoint.set<uint8_t>(kDown + "_scales", kHidden, static_cast<uint8_t>(exponent));
+    const auto weights = checkpoint.experts();
+    ASSERT_TRUE(weights.ok());
+    const auto matrix = weights->w2.expert(1);
+    ASSERT_TRUE(matrix.ok());
+    std::vector<double> row(kIntermediate);
+    dequantize_row(*matrix, 0, row.data());
+    for (int i = 0; i < 16; ++i) {
+      EXPECT_EQ(row[2 * i], std::ldexp(e2m1(i), exponent - 127));
+      EXPECT_EQ(row[2 * i + 1], std::ldexp(e2m1(15 - i), exponent - 127));
+    }
+  }
+  checkpoint.set<uint8_t>(kDown + "_scales", kHidden, 255);
+  const auto weights = checkpoint.experts();
+  ASSERT_TRUE(weights.ok());
+  EXPECT_TRUE(weights->w2.expert(0).ok());
+  EXPECT_TRUE(weights->w2.expert(2).ok());
+  expect_bad(weights->w2.expert(1), {"tensor '" + kDown + "_scales'",
+                                     "needs exponents from 0 to 254", "element 64 is 255"});
+}
+
+TEST(Mxfp4, PlainExpertsLieTransposedAndInterleavedInGptOss) {
+  for (const bool gpt_oss : {true, false}) {
+    auto checkpoint = without_experts(gpt_oss);
+    const int64_t rows = 2 * kIntermediate;
+    const auto shape = [&](int64_t n, int64_t k) {
+      return std::vector<int64_t>{kExperts, gpt_oss ? k : n, gpt_oss ? n : k};
+    };
+    checkpoint.add_floats(kGateUp, shape(rows, kHidden));
+    checkpoint.add_floats(kDown, shape(kHidden, kIntermediate));
+    checkpoint.add_floats(kGateUp + "_bias", {kExperts, rows});
+    checkpoint.add_floats(kDown + "_bias", {kExperts, kHidden});
+    const auto weights = checkpoint.experts();
+    ASSERT_TRUE(weights.ok()) << weights.error().to_string();
+    EXPECT_EQ(name(weights->spec.scheme), "bf16");
+    expect_values(
+        checkpoint, *weights, gpt_oss, [&](auto& module, int64_t e, int64_t r, int64_t k) {
+          const auto& s = checkpoint.tensors.at(module).shape;
+          const int64_t at = gpt_oss ? (e * s[1] + k) * s[2] + r : (e * s[1] + r) * s[2] + k;
+          return bf16_to_float(checkpoint.get<uint16_t>(module, at));
+        });
+  }
+}
+
+TEST(Mxfp4, TensorsOfAnotherShapeOrTypeAreNamed) {
+  const std::string blocks = kDown + "_blocks", scales = kDown + "_scales";
+  const auto expect_named = [](const SyntheticCheckpoint& checkpoint, const std::string& tensor,
+                               const std::string& need, const std::string& fact) {
+    expect_bad(checkpoint.experts(), {"model.safetensors", "tensor '" + tensor + "'", need, fact});
+  };
+  auto checkpoint = mxfp4();
+  checkpoint.reshape(blocks, {kExperts, 64, 2, 8});
+  expect_named(checkpoint, blocks, "needs u8 [3, N, K/32, 16]", "it is u8 [3, 64, 2, 8]");
+  checkpoint = mxfp4();
+  checkpoint.reshape(blocks, {2, 64, 1, 16});
+  expect_named(checkpoint, blocks, "needs u8 [3, N, K/32, 16]", "it is u8 [2, 64, 1, 16]");
+  checkpoint = mxfp4();
+  checkpoint.retype(blocks, DType::kI8);
+  expect_named(checkpoint, blocks, "needs u8 [3, N, K/32, 16]", "it is i8 [3, 64, 1, 16]");
+  checkpoint = mxfp4();
+  checkpoint.reshape(scales, {kExperts, 64, 2});
+  expect_named(checkpoint, scales, "needs u8 [3, 64, 1]", "it is u8 [3, 64, 2]");
+  checkpoint = mxfp4();
+  checkpoint.retype(scales, DType::kF32);
+  expect_named(checkpoint, scales, "needs u8 [3, 64, 1]", "it is f32 [3, 64, 1]");
+  checkpoint = mxfp4();
+  checkpoint.remove(scales);
+  expect_named(checkpoint, scales, "needs to be in the file", "it is missing");
+  checkpoint = mxfp4();
+  checkpoint.remove(blocks);
+  expect_named(checkpoint, blocks, "needs to be in the file", "it is missing");
+  checkpoint = mxfp4();
+  checkpoint.reshape(kDown + "_bias", {kExperts, 32});
+  expect_named(checkpoint, kDown + "_bias", "needs shape [3, 64]", "it is bf16 [3, 32]");
+  checkpoint = mxfp4();
+  add_mxfp4(checkpoint, kDown, kHidden, 2 * kIntermediate);
+  expect_named(checkpoint, blocks, "needs [64, 32] (from config.json)", "[64, 64]");
+}
+
+TEST(Mxfp4, OnlyExpertsAreStoredSo) {
+  auto checkpoint = mxfp4();
+  checkpoint.quantization()["modules_to_not_convert"] = {"mlp.experts"};
+  expect_bad(checkpoint.experts(), {"module '" + kGateUp + "'", "leaves it out"});
+  checkpoint.quantization()["modules_to_not_convert"] = nullptr;
+  EXPECT_TRUE(checkpoint.experts().ok());
+  const auto opened = checkpoint.open();
+  expect_unsupported(opened->linear({kDown}), {"module '" + kDown + "'", "all in one tensor"});
+  EXPECT_TRUE(opened->linear({"model.layers.0.self_attn.q_proj"}).ok());
+}
+
+TEST(Mxfp4, RealFilesAreRead) {
+  for (const char* folder : {"gptoss-mxfp4", "gptoss-bf16"}) {
+    const std::string path = str(MORACLE_CHECKPOINTS_DIR, "/", folder);
+    if (!std::filesystem::exists(path)) continue;
+    const auto opened = Checkpoint::open(path);
+    ASSERT_TRUE(opened.ok()) << opened.error().to_string();
+    const auto weights = opened->moe_layer(1);
+    ASSERT_TRUE(weights.ok()) << weights.error().to_string();
+    EXPECT_TRUE(weights->spec.bias);
+    EXPECT_EQ(weights->spec.activation, Activation::kSwigluOai);
+    std::vector<double> row(256);
+    for (int64_t e = 0; e < weights->w13.num_experts(); ++e) {
+      for (const DescribedMatrix* matrices : {&weights->w13, &weights->w2}) {
+        const auto matrix = matrices->expert(e);
+        ASSERT_TRUE(matrix.ok()) << matrix.error().to_string();
+        for (int64_t r = 0; r < matrix->n; ++r) {
+          dequantize_row(*matrix, r, row.data());
+          for (const double value : row) ASSERT_TRUE(std::abs(value) < 16);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moracle
