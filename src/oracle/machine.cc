@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "moracle/oracle.h"
+#include "oracle/detect.h"
 
 namespace moracle {
 
@@ -89,6 +90,12 @@ Machine Machine::here() {
   Machine machine;
   machine.name = "here";
   machine.cpu = {cpu_model(), detect_isa(), usable_threads(), memory_bytes()};
+#if defined(MORACLE_WITH_CUDA)
+  for (GpuInfo& gpu : detect_cuda()) machine.gpus.push_back(std::move(gpu));
+#endif
+#if defined(MORACLE_WITH_OPENCL)
+  for (GpuInfo& gpu : detect_opencl()) machine.gpus.push_back(std::move(gpu));
+#endif
   return machine;
 }
 

@@ -1,0 +1,22 @@
+#if defined(MORACLE_WITH_CUDA)
+#include <cuda_runtime_api.h>
+
+#include "oracle/detect.h"
+
+namespace moracle {
+
+std::vector<GpuInfo> detect_cuda() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) return {};  // no driver: no GPU
+  std::vector<GpuInfo> gpus;
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
+    gpus.push_back({Platform::kCuda, i, properties.name, 10 * properties.major + properties.minor,
+                    static_cast<int64_t>(properties.totalGlobalMem)});
+  }
+  return gpus;
+}
+
+}  // namespace moracle
+#endif
