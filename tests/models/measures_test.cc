@@ -125,9 +125,8 @@ TEST_P(Measures, LastPositionLogitsAreThoseOfTheReference) {
 }
 
 TEST_P(Measures, PerplexityIsThatOfTheReference) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  if (GetParam().backend == "reference")
-    GTEST_SKIP() << "double precision under a sanitizer takes minutes";
+#if defined(MORACLE_SANITIZED)
+  GTEST_SKIP() << "8,192 tokens take minutes under a sanitizer; ids, greedy and logits run there";
 #endif
   std::ifstream file(MORACLE_MODELS_DIR "/valid.txt", std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
