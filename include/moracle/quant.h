@@ -94,8 +94,8 @@ Result<Scheme> parse_scheme(std::string_view text);
 /// reads: row-major codes, packed from the low bits along k, each row starting on a byte; scales in
 /// f32.
 ///
-///   value(r, c) = (code(r, c) - zero_point(r, g)) * scale(r, g),  g = group_index[c] or c /
-///   group.cols
+///   value(r, c) = (code(r, c) - zero_point(r, g)) * scale(r, g)
+///   g = group_index[c], or c / group.cols
 ///
 /// where scales and zero points are [scale_rows, scale_cols] and row r uses row r / group.rows. A
 /// scale of a whole tensor appears as one per row (`key.group` = kPerRow): tensors with different

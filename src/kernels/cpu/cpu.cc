@@ -2,17 +2,13 @@
 // CPU reports. Three ways through one walk:
 //
 //   int8 x int8   exact i32 sums over the whole row, one f32 product with both scales
-//   tiles         float weights, symmetric int4 and int8: products and sums in f32, scales at the
-//   end of
-//                 each group
-//   decoded       every other format: a panel is decoded to f32 once for all rows of its expert;
-//   quantized
-//                 activations come as the floats that their codes stand for
+//   tiles         float weights, symmetric int4 and int8: f32 sums, scales at each group's end
+//   decoded       every other format: a panel is decoded to f32 once for all rows of its expert,
+//                 quantized activations come as the floats that their codes stand for
 //
 // Few rows are bound by reading the panels once; many rows by the tiles' arithmetic. Work is split
 // by panels, so each thread streams its own part of every expert and no two write the same column.
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "base/text.h"

@@ -1,7 +1,6 @@
 // What surrounds the experts' GEMMs, on host memory.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "base/scalar.h"
 #include "base/text.h"

@@ -1,6 +1,5 @@
 // Quantizing activations, on host memory.
 #include <algorithm>
-#include <cmath>
 
 #include "base/text.h"
 #include "kernels/cpu/cpu_ops.h"
@@ -14,7 +13,7 @@ Error unsupported(const QuantKey& key) {
           str("the scheme asks for ", name(key.dtype), " of another kind")};
 }
 
-// Codes to the numbers they stand for. Through a piece of stack, so that rows of any length fit.
+// Codes to the numbers they stand for.
 void decode_row(const QuantKey& key, const uint8_t* codes, const float* scales, int64_t begin,
                 int64_t count, int64_t group, float* out) {
   for (int64_t i = 0; i < count; ++i)
