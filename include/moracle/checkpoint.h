@@ -26,6 +26,7 @@ enum class Score : uint8_t {
   kSigmoid,          ///< of each expert
   kTopkThenSoftmax,  ///< top_k of the logits, then softmax over those
 };
+std::string_view name(Score score);
 struct Routing {
   Score score = Score::kSoftmax;
   bool renormalize = false;      ///< divide the top_k weights by their sum

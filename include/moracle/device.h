@@ -65,6 +65,14 @@ class Device {
   virtual Ops& ops() = 0;
 };
 
+/// What a device's name means.
+struct DeviceName {
+  Platform platform = Platform::kCpu;
+  int index = 0;
+};
+/// "cpu", "cuda", "cuda:1", "opencl:0". Errors: anything else.
+Result<DeviceName> parse_device(std::string_view name);
+
 /// Opens "cpu" (later "cuda[:n]", "opencl[:n]"). `threads` is for the CPU; below 1: all that the
 /// process may use. Errors: a device that this build or this machine lacks, naming those that
 /// exist.

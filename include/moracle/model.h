@@ -86,10 +86,11 @@ class ChatTemplate {
 };
 
 struct ModelOptions {
-  std::string backend = "auto";  ///< or a row's name
+  std::string backend = "auto";  ///< or a row's name, or a map of patterns (see BackendMap)
   std::string device = "cpu";
   int threads = 0;               ///< CPU threads; below 1: all that the process may use
   int64_t max_num_tokens = 512;  ///< tokens per step: longer prompts are cut into steps
+  bool deterministic = false;    ///< a token's bits depend on nothing but its own sequence
   Progress progress;             ///< while loading, in bytes of the checkpoint
 };
 
@@ -118,11 +119,30 @@ struct Choice {
   Selection selection;
 };
 
+/// Everything about a model that is decided before a weight is read.
+struct ModelPlan {
+  std::vector<Choice> choices;        ///< each with a plan
+  int64_t weight_bytes = 0;           ///< packed weights and tables, all layers
+  int64_t workspace_bytes = 0;        ///< shared by all layers
+  int64_t scratch_bytes = 0;          ///< of the kernels
+  int64_t activation_bytes = 0;       ///< between the layers, logits included
+  int64_t cache_bytes_per_token = 0;  ///< keys and values of one position, all layers
+  int64_t memory_bytes = 0;           ///< that the device has
+  int64_t total_bytes() const {
+    return weight_bytes + workspace_bytes + scratch_bytes + activation_bytes;
+  }
+};
+
+/// Describes every tensor and lets the oracle choose for every layer, as Model::load does. Errors:
+/// as there; more memory needed than the device has; a pattern of `backend` that matches nothing.
+Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options = {},
+                       const Machine& machine = Machine::here());
+
 /// A checkpoint loaded for one device.
 class Model {
  public:
   /// Describes everything first (missing, extra and wrongly typed tensors are errors by name), lets
-  /// the oracle choose for every layer, then reads, packs and releases tensor by tensor.
+  /// the oracle choose for every layer (see plan), then reads, packs and releases tensor by tensor.
   static Result<Model> load(const Checkpoint& checkpoint, const ModelOptions& options = {});
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
@@ -221,6 +241,9 @@ struct Outline {
   int64_t num_experts = 0, top_k = 0, intermediate_size = 0;
   int64_t bytes = 0;
   std::vector<Part> parts;
+  /// Why the model as a whole cannot run here, where that is so: then only the experts are
+  /// described, and everything else is one part. Empty: it can.
+  std::string not_runnable;
 };
 /// Errors: as Model::load's description.
 Result<Outline> outline(const Checkpoint& checkpoint);

@@ -1,6 +1,7 @@
 // Who serves a layer, and why nobody else: a pure function of the layer, the machine and one table.
 #pragma once
 
+#include <concepts>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,18 +34,48 @@ enum class Isa : uint32_t {
   kAmxInt8 = 1 << 6,
   kAmxBf16 = 1 << 7,
 };
-constexpr Isa operator|(Isa a, Isa b) {
-  return static_cast<Isa>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));
+
+/// What an OpenCL device can do; a kernel asks for this, never for a vendor.
+enum class GpuFeature : uint32_t {
+  kNone = 0,
+  kSubgroups = 1 << 0,
+  kIntegerDot = 1 << 1,  ///< products of four int8 in one instruction
+  kFp16 = 1 << 2,
+  kMatrix = 1 << 3,  ///< subgroup matrix products (Intel's DPAS)
+};
+
+/// What a request may ask of a backend beyond plain matrices.
+enum class Feature : uint32_t {
+  kNone = 0,
+  kZeroPoints = 1 << 0,
+  kActOrder = 1 << 1,  ///< groups that follow another order than left to right
+  kBias = 1 << 2,
+  kDeterministic = 1 << 3,   ///< a token's bits depend on nothing but the token
+  kExpertParallel = 1 << 4,  ///< only some of the layer's experts are here
+  kBatched = 1 << 5,         ///< activations as [E, max_tokens, H] with counts
+  kLora = 1 << 6,
+};
+
+template <class Set>
+concept FlagSet =
+    std::same_as<Set, Isa> || std::same_as<Set, GpuFeature> || std::same_as<Set, Feature>;
+template <FlagSet Set>
+constexpr Set operator|(Set a, Set b) {
+  return static_cast<Set>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));
 }
-constexpr Isa operator&(Isa a, Isa b) {
-  return static_cast<Isa>(static_cast<uint32_t>(a) & static_cast<uint32_t>(b));
+template <FlagSet Set>
+constexpr Set operator&(Set a, Set b) {
+  return static_cast<Set>(static_cast<uint32_t>(a) & static_cast<uint32_t>(b));
 }
 /// The bits of `wanted` that `there` lacks.
-constexpr Isa missing(Isa wanted, Isa there) {
-  return static_cast<Isa>(static_cast<uint32_t>(wanted) & ~static_cast<uint32_t>(there));
+template <FlagSet Set>
+constexpr Set missing(Set wanted, Set there) {
+  return static_cast<Set>(static_cast<uint32_t>(wanted) & ~static_cast<uint32_t>(there));
 }
-/// "avx2 avx512_vnni"; "none".
+/// "avx2 avx512_vnni"; "subgroups fp16"; "zero points, biases". Nothing: "none".
 std::string names(Isa set);
+std::string names(GpuFeature set);
+std::string names(Feature set);
 
 struct CpuInfo {
   std::string model;
@@ -59,6 +90,9 @@ struct GpuInfo {
   std::string model;
   int capability = 0;  ///< CUDA compute capability x 10: 90 for 9.0; 0 elsewhere
   int64_t memory_bytes = 0;
+  int64_t shared_memory_bytes = 0;  ///< that one block (work-group) may use
+  GpuFeature features = GpuFeature::kNone;
+  bool is_cpu = false;  ///< an OpenCL device that is the host's own cores
 };
 
 /// A machine as a value: what is there and what this build brought along.
@@ -75,35 +109,111 @@ struct Machine {
   static Result<Machine> find(std::string_view name);
 };
 
+/// How activations reach the experts.
+enum class ActivationFormat : uint8_t {
+  kStandard,  ///< [num_tokens, H] with ids and weights per token
+  kBatched,   ///< [E, max_tokens, H] with a count per expert
+};
+
+/// How one layer is spread over processes.
+struct Parallelism {
+  int64_t ep_size = 1;  ///< ranks that share the experts
+  int64_t ep_rank = 0;
+  ActivationFormat format = ActivationFormat::kStandard;
+};
+
 /// What has to be served, and what the user asked for.
 struct Request {
   LayerSpec layer;
+  Parallelism parallel;
   int64_t max_num_tokens = 512;      ///< most tokens in one apply: workspaces are sized by it
-  std::string backend = "auto";      ///< or a row's name
+  int64_t lora_rank = 0;             ///< largest rank of any adapter; 0: none
+  bool deterministic = false;        ///< a token's bits depend on nothing but the token
+  std::string backend = "auto";      ///< or a row's name; see BackendMap for several layers
   std::optional<Platform> platform;  ///< only backends for this kind of device
+  std::optional<int> device_index;   ///< only this one of several GPUs
 };
 
-using Maker = Result<std::unique_ptr<GroupedLinear>> (*)(KernelWeights&&, Device&);
+/// Backends by layer, as a user types them: "auto", a row's name, or "pattern=name,pattern=name".
+/// The first pattern that matches a layer's name decides, and none means auto. In a pattern `*`
+/// stands for any text.
+class BackendMap {
+ public:
+  BackendMap() = default;
+  /// Errors: a name that no row of `table` has, listing those that exist; an empty pattern.
+  static Result<BackendMap> parse(std::string_view text);
+  /// "auto" or a row's name.
+  std::string_view for_layer(std::string_view layer) const;
+  /// Error naming the first pattern that matches none of `layers`: it is most likely misspelt.
+  Status check_used(std::span<const std::string> layers) const;
+
+ private:
+  struct Entry {
+    std::string pattern;
+    std::string backend;
+  };
+  std::vector<Entry> entries_;
+};
+
+/// How one matrix of a layer is multiplied; part of the plan.
+struct KernelUse {
+  int64_t from_tokens = 1;  ///< the smallest num_tokens of an apply at which it may run
+  std::string name;
+};
+struct KernelPlan {
+  DType input_dtype = DType::kF32;  ///< activations as the kernel reads them
+  std::vector<KernelUse> kernels;   ///< every kernel that may run, by num_tokens; no other will
+  int64_t scratch_bytes = 0;        ///< that the kernel keeps beside weights and workspace
+};
+
+/// The code behind a row, which its kernel file defines.
+struct Kernels {
+  KernelPlan (*plan)(const MatrixShape& shape, const Scheme& scheme, const Machine& machine);
+  Result<std::unique_ptr<GroupedLinear>> (*make)(KernelWeights&& weights, Device& device);
+};
 
 /// One row of the table. Order is preference; the reference is last and serves everything.
 struct Backend {
   std::string_view name;
   Platform platform = Platform::kCpu;
   std::string_view summary;
-  Isa isa = Isa::kNone;                ///< CPU features that it cannot do without
+  bool planned = false;  ///< listed, its kernel not yet written
+
+  // What it needs of the machine.
+  Isa isa = Isa::kNone;    ///< CPU features that it cannot do without
+  int min_capability = 0;  ///< CUDA compute capability x 10, from ...
+  int max_capability = 0;  ///< ... to, or 0: any later one
+  int fp8_capability = 0;  ///< from which it multiplies fp8 activations
+  int64_t shared_memory_bytes = 0;
+  GpuFeature gpu_features = GpuFeature::kNone;
+
+  // What it serves.
   std::span<const DType> weights;      ///< weight formats that it reads
   std::span<const DType> activations;  ///< activation formats that it computes in, beside float
-  bool zero_points = false;
-  bool group_index = false;  ///< act-order
-  bool bias = false;
-  int group_multiple = 1;     ///< groups along K must divide by this
-  int64_t max_integer_k = 0;  ///< longest exact integer sum; 0: any
+  Feature features = Feature::kNone;
+  std::span<const Activation> fused_activations;  ///< empty: a stage of its own, so any
+  std::span<const Score> fused_scores;            ///< likewise, for rows that route themselves
+  int group_multiple = 1;                         ///< groups along K must divide by this
+  int size_multiple = 1;       ///< hidden and intermediate sizes must divide by this
+  int64_t max_num_tokens = 0;  ///< 0: any
+  int64_t max_integer_k = 0;   ///< longest exact integer sum; 0: any
+
   const Layout* layout = nullptr;
-  Maker make = nullptr;  ///< nothing where this build does not have it
+  const Kernels* kernels = nullptr;  ///< nothing where this build does not have it
 };
 
 /// THE table.
 std::span<const Backend> backends();
+
+/// An exception to the table's order.
+struct Preference {
+  std::string_view name;
+  std::string_view first;  ///< rows whose names begin so are asked before ...
+  std::string_view over;   ///< ... rows whose names begin so
+  bool (*when)(const Request& request, const Machine& machine);
+  std::string_view reason;
+};
+std::span<const Preference> preferences();
 
 /// Why a backend cannot serve: which rule, what it needs, what is there.
 struct Reason {
@@ -114,31 +224,46 @@ struct Reason {
 
 struct Verdict {
   const Backend* backend = nullptr;
-  std::vector<Reason> reasons;  ///< every rule that objects; none: accepted
+  std::vector<Reason> reasons;             ///< every rule that objects; none: accepted
+  const Preference* moved_back = nullptr;  ///< the exception that put it behind others
   bool accepted() const { return reasons.empty(); }
+};
+
+struct MatrixPlan {
+  MatrixShape shape;
+  int64_t weight_bytes = 0;  ///< packed, all experts
+  KernelPlan kernel;
 };
 
 /// Everything decided before a weight is read.
 struct Plan {
   const Backend* backend = nullptr;
-  LayerSpec layer;  ///< with the scheme as it will be executed
+  LayerSpec layer;          ///< with the scheme as it will be executed
+  std::string_view layout;  ///< how the weights are stored
   int64_t max_num_tokens = 0;
-  int64_t weight_bytes = 0;  ///< packed, all experts
+  DType activation_dtype = DType::kF32;  ///< between the stages
+  std::vector<MatrixPlan> matrices;      ///< w13 and w2, or a linear layer's only one
+  int64_t weight_bytes = 0;              ///< packed, all experts and matrices
+  int64_t workspace_bytes = 0;           ///< of one apply; layers that run in turn share it
+  int64_t scratch_bytes = 0;             ///< that the kernels keep
 };
 
 struct Selection {
   Request request;
-  std::vector<Verdict> considered;  ///< every row, in order of preference
+  std::vector<Verdict> considered;  ///< every row, in the order in which they were asked
   std::optional<Plan> plan;         ///< nothing where no row serves
 
   /// The plan, or an error that carries the whole trail. Never another backend than asked for.
   Result<Plan> chosen() const;
 };
 
+/// Asks every rule about every row and chooses the first row without objection.
 Selection select(const Request& request, const Machine& machine,
                  std::span<const Backend> table = backends());
 
 /// The selection for a person: one line per row with its first reason, or all of them.
 std::string explain(const Selection& selection, bool all_reasons = true);
+/// The plan for a person: layout, sizes, and the kernels of each matrix.
+std::string describe(const Plan& plan);
 
 }  // namespace moracle

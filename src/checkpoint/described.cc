@@ -17,9 +17,13 @@ std::string_view name(Activation activation) {
   return "";
 }
 
+std::string_view name(Score score) {
+  constexpr std::string_view kScores[] = {"softmax", "sigmoid", "softmax after top-k"};
+  return kScores[static_cast<int>(score)];
+}
+
 std::string name(const Routing& routing) {
-  constexpr const char* kScores[] = {"softmax", "sigmoid", "softmax after top-k"};
-  std::string text = kScores[static_cast<int>(routing.score)];
+  std::string text(name(routing.score));
   if (routing.correction_bias) text += ", biased choice";
   if (routing.num_groups > 1)
     text += str(", ", routing.top_groups, " of ", routing.num_groups, " groups");

@@ -13,9 +13,10 @@ void show(const Outline& outline, const std::string& folder) {
   Table facts;
   facts.row({"architecture", outline.architecture});
   facts.row({"producer", outline.producer});
-  facts.row(
-      {"layers", str(outline.num_layers, ", hidden size ", outline.hidden_size, ", vocabulary ",
-                     outline.vocab_size, ", context ", outline.max_context)});
+  std::string sizes = str(outline.num_layers, ", hidden size ", outline.hidden_size);
+  if (outline.vocab_size > 0)
+    sizes += str(", vocabulary ", outline.vocab_size, ", context ", outline.max_context);
+  facts.row({"layers", sizes});
   if (outline.num_experts > 0) {
     facts.row({"experts", str(outline.num_experts, " per layer, top-", outline.top_k,
                               ", intermediate size ", outline.intermediate_size)});
@@ -33,7 +34,11 @@ void show(const Outline& outline, const std::string& folder) {
   for (const Outline::Part& part : outline.parts) {
     if (!part.quantized) plain.push_back(part.what);
   }
-  std::cout << "\n  not quantized: " << join(plain) << "\n";
+  if (outline.not_runnable.empty()) {
+    std::cout << "\n  not quantized: " << join(plain) << "\n";
+  } else {
+    std::cout << "\n  only the experts can be used here: " << outline.not_runnable << "\n";
+  }
 }
 
 Json to_json(const Outline& outline) {
@@ -46,17 +51,19 @@ Json to_json(const Outline& outline) {
                      {"tensors", part.num_tensors},
                      {"bytes", part.bytes}});
   }
-  return {{"architecture", outline.architecture},
-          {"producer", outline.producer},
-          {"num_layers", outline.num_layers},
-          {"hidden_size", outline.hidden_size},
-          {"vocab_size", outline.vocab_size},
-          {"max_context", outline.max_context},
-          {"num_experts", outline.num_experts},
-          {"top_k", outline.top_k},
-          {"intermediate_size", outline.intermediate_size},
-          {"bytes", outline.bytes},
-          {"parts", parts}};
+  return {
+      {"architecture", outline.architecture},
+      {"producer", outline.producer},
+      {"num_layers", outline.num_layers},
+      {"hidden_size", outline.hidden_size},
+      {"vocab_size", outline.vocab_size},
+      {"max_context", outline.max_context},
+      {"num_experts", outline.num_experts},
+      {"top_k", outline.top_k},
+      {"intermediate_size", outline.intermediate_size},
+      {"bytes", outline.bytes},
+      {"parts", parts},
+      {"not_runnable", outline.not_runnable.empty() ? Json(nullptr) : Json(outline.not_runnable)}};
 }
 
 }  // namespace

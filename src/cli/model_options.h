@@ -5,21 +5,30 @@
 
 namespace moracle::cli {
 
+inline constexpr const char* kBackendHelp =
+    "auto, a backend's name (see explain), or pattern=name,pattern=name for some layers";
+
 struct ModelArguments {
   std::string folder;
   std::string backend = "auto";
   std::string device = "cpu";
   int threads = 0;
+  bool deterministic = false;
   bool json = false;
 
+  ModelOptions options() const {
+    return {
+        .backend = backend, .device = device, .threads = threads, .deterministic = deterministic};
+  }
   void add_to(CLI::App& app) {
     app.add_option("MODEL", folder, "Folder of the checkpoint")->required();
-    app.add_option("--backend", backend, "auto, or a backend's name (see explain)")
-        ->capture_default_str();
-    app.add_option("--device", device, "cpu")->capture_default_str();
+    app.add_option("--backend", backend, kBackendHelp)->capture_default_str();
+    app.add_option("--device", device, "cpu, cuda[:n] or opencl[:n]")->capture_default_str();
     app.add_option("--threads", threads, "CPU threads; 0: all that may be used")
         ->check(CLI::Range(0, 4096))
         ->capture_default_str();
+    app.add_flag("--deterministic", deterministic,
+                 "The same bits for a token whatever else is in the batch");
     app.add_flag("--json", json, "One JSON document on stdout");
   }
 };

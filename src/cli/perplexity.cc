@@ -24,10 +24,9 @@ int run(const Options& options) {
   if (static_cast<int64_t>(ids.size()) > options.max_tokens) ids.resize(options.max_tokens);
 
   ProgressBar bar("loading");
-  CLI_TRY(Model model, Model::load(checkpoint, {.backend = options.model.backend,
-                                                .device = options.model.device,
-                                                .threads = options.model.threads,
-                                                .progress = bar.callback()}));
+  ModelOptions model_options = options.model.options();
+  model_options.progress = bar.callback();
+  CLI_TRY(Model model, Model::load(checkpoint, model_options));
   bar.clear();
   ProgressBar scoring("scoring");
   CLI_TRY(const Perplexity result, perplexity(model, ids, options.window, scoring.callback()));

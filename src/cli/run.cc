@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "command.h"
 #include "model_options.h"
+#include "plan_text.h"
 #include "terminal.h"
 #include "text_file.h"
 
@@ -16,7 +17,8 @@ struct Options {
   std::string prompt, prompt_file;
   bool chat = false;
   int64_t max_tokens = 128;
-  bool ignore_eos = false;
+  bool ignore_eos = false, dry_run = false;
+  std::string machine = "here";
   // Unset: what generation_config.json says.
   std::optional<float> temperature, top_p, min_p;
   std::optional<int64_t> top_k;
@@ -89,7 +91,20 @@ Json timing(const Generation& generation, int64_t prompt_tokens, double load_sec
       {"peak_memory_bytes", peak_memory_bytes()}};
 }
 
+// Everything that is decided before a weight is read, and nothing more.
+int dry_run(const Options& options) {
+  CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
+  CLI_TRY(const Machine machine, Machine::find(options.machine));
+  CLI_TRY(const ModelPlan whole, plan(checkpoint, options.model.options(), machine));
+  if (options.model.json)
+    print(to_json(whole));
+  else
+    show(whole);
+  return kDone;
+}
+
 int run(const Options& options) {
+  if (options.dry_run) return dry_run(options);
   const auto start = std::chrono::steady_clock::now();
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
@@ -104,10 +119,8 @@ int run(const Options& options) {
   }
 
   ProgressBar loading("loading");
-  ModelOptions model_options{.backend = options.model.backend,
-                             .device = options.model.device,
-                             .threads = options.model.threads,
-                             .progress = loading.callback()};
+  ModelOptions model_options = options.model.options();
+  model_options.progress = loading.callback();
   CLI_TRY(Model model, Model::load(checkpoint, model_options));
   loading.clear();
   const double load_seconds = seconds_since(start);
@@ -170,9 +183,15 @@ void add_run(CLI::App& app, Work& chosen) {
       [](CLI::App& verb) -> Work {
         auto options = std::make_shared<Options>();
         options->model.add_to(verb);
-        auto* source = verb.add_option_group("prompt")->require_option(1);
+        auto* source = verb.add_option_group("what")->require_option(1);
         source->add_option("-p,--prompt", options->prompt, "The prompt");
         source->add_option("--prompt-file", options->prompt_file, "A file with the prompt");
+        auto* dry = source->add_flag("--dry-run", options->dry_run,
+                                     "Show the whole plan instead, without reading a weight");
+        verb.add_option("--machine", options->machine,
+                        "With --dry-run: plan for a known machine (see machines)")
+            ->needs(dry)
+            ->capture_default_str();
         verb.add_flag("--chat", options->chat, "Put the prompt through the model's chat template");
         verb.add_option("-n,--max-tokens", options->max_tokens, "Most tokens to generate")
             ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))

@@ -26,9 +26,6 @@ class GroupedLinear {
   /// Enqueues. `y` is [num_rows, N] of the activation dtype. Allocates nothing on the device.
   virtual Status run(const GroupedRows& rows, const Matrix& y, Stream stream) = 0;
   virtual const KernelWeights& weights() const = 0;
-  /// What it reads: the activation key's codes, or floats (then quantized activations come
-  /// decoded).
-  virtual DType input_dtype() const = 0;
 };
 
 }  // namespace moracle

@@ -1,10 +1,32 @@
+#include <charconv>
+
 #include "base/text.h"
+#include "base/try.h"
 #include "kernels/cpu/cpu_device.h"
 
 namespace moracle {
 
+Result<DeviceName> parse_device(std::string_view text) {
+  for (Platform platform : {Platform::kCpu, Platform::kCuda, Platform::kOpenCl}) {
+    if (!text.starts_with(name(platform))) continue;
+    std::string_view rest = text.substr(name(platform).size());
+    if (rest.empty()) return DeviceName{platform, 0};
+    int index = -1;
+    if (platform != Platform::kCpu && rest.starts_with(':')) {
+      rest.remove_prefix(1);
+      const auto [end, error] = std::from_chars(rest.begin(), rest.end(), index);
+      if (error == std::errc() && end == rest.end() && index >= 0)
+        return DeviceName{platform, index};
+    }
+  }
+  return Error{ErrorKind::kInvalidArgument, "", "--device", "cpu, cuda[:n] or opencl[:n]",
+               str("it is '", text, "'")};
+}
+
 Result<std::shared_ptr<Device>> open_device(std::string_view name, int threads) {
-  if (name == "cpu") return std::shared_ptr<Device>(std::make_shared<CpuDevice>(threads));
+  MORACLE_TRY(const DeviceName device, parse_device(name));
+  if (device.platform == Platform::kCpu)
+    return std::shared_ptr<Device>(std::make_shared<CpuDevice>(threads));
   return Error{ErrorKind::kUnsupported, "", str("device '", name, "'"),
                "a device of this build: cpu", "this build has no such device"};
 }

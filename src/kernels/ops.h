@@ -9,23 +9,9 @@
 #include "moracle/checkpoint.h"
 #include "moracle/device.h"
 #include "moracle/quant.h"
+#include "quant/rows.h"
 
 namespace moracle {
-
-/// Activations as a GEMM reads them: floats, or codes with their scales.
-struct Rows {
-  Matrix values;
-  float* scales = nullptr;  ///< [rows, num_scales]; nothing for floats
-  int64_t num_scales = 0;   ///< per row
-};
-
-/// Which rows go to which expert. Arrays of the device's memory.
-struct RowPlan {
-  int32_t*
-      expert_offsets;  ///< [num_experts + 1]: rows of expert e are [offsets[e], offsets[e + 1])
-  int32_t* row_token;  ///< [num_tokens * top_k]: which token a row reads
-  int32_t* slot_row;   ///< [num_tokens * top_k]: the row of token t's j-th expert, -1: none
-};
 
 /// Tokens of one sequence within a batch, for attention.
 struct Span {

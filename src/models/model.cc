@@ -115,9 +115,12 @@ Status Model::forward(std::span<const Step> steps) {
   const Stream stream;
   const int64_t q_size = spec.num_heads * spec.head_dim,
                 kv_size = spec.num_kv_heads * spec.head_dim;
-  const Matrix hidden = m.hidden.slice(0, tokens), normed = m.normed.slice(0, tokens);
-  const Matrix qkv = m.qkv.slice(0, tokens), attended = m.attended.slice(0, tokens);
-  const Matrix added = m.added.slice(0, tokens), logits = m.router_logits.slice(0, tokens);
+  const Matrix hidden = m.activations.hidden.slice(0, tokens),
+               normed = m.activations.normed.slice(0, tokens);
+  const Matrix qkv = m.activations.qkv.slice(0, tokens),
+               attended = m.activations.attended.slice(0, tokens);
+  const Matrix added = m.activations.added.slice(0, tokens),
+               logits = m.activations.router_logits.slice(0, tokens);
   auto columns = [](Matrix matrix, int64_t first, int64_t count) {
     matrix.data = static_cast<std::byte*>(matrix.data) + first * bits(matrix.dtype) / 8;
     matrix.cols = count;
@@ -179,7 +182,7 @@ Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {
   }
   Device& device = m.workspace->device();
   const Matrix out = m.logits.slice(0, count);
-  MORACLE_CHECK(m.output->apply(m.normed.slice(first, count), out));
+  MORACLE_CHECK(m.output->apply(m.activations.normed.slice(first, count), out));
   const size_t values = static_cast<size_t>(count * m.spec.vocab_size);
   if (device.host_visible()) {
     MORACLE_CHECK(device.synchronize());

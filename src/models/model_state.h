@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "models/description.h"
+#include "models/plan.h"
 #include "moracle/model.h"
 #include "moracle/moe.h"
 
@@ -39,8 +39,8 @@ struct Model::State {
   std::optional<Linear> output;
 
   // Activations of one step, [max_num_tokens, …].
-  Buffer activations;
-  Matrix hidden, normed, qkv, attended, added, router_logits;
+  Buffer activations_buffer;
+  Activations activations;
   Buffer topk_ids, topk_weights, one_expert_ids, one_expert_weights;
   int64_t num_rows = 0;  // of the last step
 

@@ -15,8 +15,11 @@ class Collector {
   explicit Collector(std::vector<Outline::Part>& parts) : parts_(parts) {}
 
   void add(const std::string& what, std::optional<int64_t> layer, const DescribedMatrix& matrix) {
+    // Experts that are pieces of one tensor name it once each.
+    const std::vector<std::string> names = matrix.tensors();
+    const std::set<std::string> distinct(names.begin(), names.end());
     add(what, layer, name(matrix.scheme()), matrix.scheme().weight.quantized(),
-        static_cast<int64_t>(matrix.tensors().size()), matrix.source_bytes());
+        static_cast<int64_t>(distinct.size()), matrix.source_bytes());
   }
   void add(const std::string& what, std::optional<int64_t> layer, std::string scheme,
            bool quantized, int64_t num_tensors, int64_t bytes) {
@@ -38,18 +41,64 @@ class Collector {
   std::vector<Outline::Part>& parts_;
 };
 
-}  // namespace
-
-Result<Outline> outline(const Checkpoint& checkpoint) {
-  MORACLE_TRY(const Description description, describe(checkpoint));
+Outline begin(const Checkpoint& checkpoint) {
   Outline outline;
   outline.architecture = checkpoint.architecture();
   outline.producer = checkpoint.producer();
   outline.num_layers = checkpoint.num_layers();
+  outline.bytes = checkpoint.total_bytes();
+  return outline;
+}
+
+int64_t add_experts(Collector& parts, Outline& outline, int64_t layer, const char* what,
+                    const DescribedWeights& experts) {
+  parts.add(what, layer, experts.w13);
+  parts.add(what, layer, experts.w2);
+  if (experts.spec.num_experts > 1) {
+    outline.num_experts = experts.spec.num_experts;
+    outline.top_k = experts.spec.top_k;
+    outline.intermediate_size = experts.spec.intermediate_size;
+  }
+  return experts.w13.source_bytes() + experts.w2.source_bytes();
+}
+
+// What is neither described nor accounted for yet, as one part.
+void add_rest(Outline& outline, Collector& parts, const Checkpoint& checkpoint, const char* what,
+              const char* scheme, int64_t accounted) {
+  int64_t others = static_cast<int64_t>(checkpoint.state().tensors.all().size());
+  for (const Outline::Part& part : outline.parts) others -= part.num_tensors;
+  parts.add(what, {}, scheme, false, others, outline.bytes - accounted);
+}
+
+// Experts are named alike across architectures: they can be described where the rest cannot.
+Result<Outline> outline_experts(const Checkpoint& checkpoint, const Error& why) {
+  Outline outline = begin(checkpoint);
+  outline.not_runnable = why.to_string();
+  Collector parts(outline.parts);
+  int64_t accounted = 0;
+  for (int64_t layer : checkpoint.moe_layers()) {
+    MORACLE_TRY(const DescribedWeights experts, checkpoint.moe_layer(layer));
+    accounted += add_experts(parts, outline, layer, "experts", experts);
+    outline.hidden_size = experts.spec.hidden_size;
+  }
+  add_rest(outline, parts, checkpoint, "everything else", "not described", accounted);
+  return outline;
+}
+
+}  // namespace
+
+Result<Outline> outline(const Checkpoint& checkpoint) {
+  const Result<Description> described = describe(checkpoint);
+  if (!described) {
+    if (described.error().kind != ErrorKind::kUnsupported || checkpoint.moe_layers().empty())
+      return described.error();
+    return outline_experts(checkpoint, described.error());
+  }
+  const Description& description = *described;
+  Outline outline = begin(checkpoint);
   outline.hidden_size = description.spec.hidden_size;
   outline.vocab_size = description.spec.vocab_size;
   outline.max_context = description.spec.max_context;
-  outline.bytes = checkpoint.total_bytes();
 
   Collector parts(outline.parts);
   const std::string_view table = name(description.embedding.dtype);
@@ -65,23 +114,15 @@ Result<Outline> outline(const Checkpoint& checkpoint) {
     if (layer.router) {
       parts.add("router", index, *layer.router);
       accounted += layer.router->source_bytes();
-      outline.num_experts = layer.mlp.spec.num_experts;
-      outline.top_k = layer.mlp.spec.top_k;
-      outline.intermediate_size = layer.mlp.spec.intermediate_size;
     }
-    const std::string mlp = layer.router ? "experts" : "mlp";
-    parts.add(mlp, index, layer.mlp.w13);
-    parts.add(mlp, index, layer.mlp.w2);
-    accounted += layer.mlp.w13.source_bytes() + layer.mlp.w2.source_bytes();
+    accounted += add_experts(parts, outline, index, layer.router ? "experts" : "mlp", layer.mlp);
   }
   if (!description.tied) {
     parts.add("output", {}, description.output);
     accounted += description.output.source_bytes();
   }
   // Every tensor is claimed, so what is left are the norms.
-  int64_t others = static_cast<int64_t>(checkpoint.state().tensors.all().size());
-  for (const Outline::Part& part : outline.parts) others -= part.num_tensors;
-  parts.add("norms", {}, "float", false, others, outline.bytes - accounted);
+  add_rest(outline, parts, checkpoint, "norms", "float", accounted);
   return outline;
 }
 

@@ -83,7 +83,7 @@ std::vector<Shape> shapes() {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const Backend& backend : backends()) {
-    if (backend.make == nullptr) continue;
+    if (backend.kernels == nullptr) continue;
     for (const Scheme& scheme : schemes()) {
       for (const Shape& shape : shapes()) {
         for (int64_t tokens : {0, 1, 3, 4, 5, 17})

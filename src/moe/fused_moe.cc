@@ -14,41 +14,6 @@ struct FusedMoe::State {
 
 namespace {
 
-// Where everything between input and output lies. The same walk with and without memory, so that
-// the size and the addresses cannot disagree.
-struct Rooms {
-  Matrix hidden;  // activations of the device's dtype, where the caller's are of another
-  Rows input;
-  RowPlan rows;
-  Matrix gate_up;
-  Matrix activated;
-  Rows intermediate;
-  Matrix y;
-  size_t bytes;
-};
-
-Rooms carve(const Plan& plan, const GroupedLinear& w13, const GroupedLinear& w2, DType dtype,
-            std::byte* base) {
-  const LayerSpec& layer = plan.layer;
-  const int64_t tokens = plan.max_num_tokens, rows = tokens * layer.top_k;
-  Carver carver(base);
-  Rooms rooms;
-  rooms.hidden = carver.take_matrix(dtype, tokens, layer.hidden_size);
-  rooms.input = take_rows(carver, w13, is_static(w13.weights()) ? rows : tokens);
-  rooms.rows = {carver.take<int32_t>(layer.num_experts + 1), carver.take<int32_t>(rows),
-                carver.take<int32_t>(rows)};
-  rooms.gate_up = carver.take_matrix(dtype, rows, 2 * layer.intermediate_size);
-  // With float activations GEMM 2 reads the activation's output in place, padding included.
-  const KernelWeights& down = w2.weights();
-  const bool in_place = !down.scheme.activation;
-  rooms.activated = carver.take_matrix(
-      dtype, rows, in_place ? down.layout->read_cols(down.shape) : layer.intermediate_size);
-  if (!in_place) rooms.intermediate = take_rows(carver, w2, rows);
-  rooms.y = carver.take_matrix(dtype, rows, layer.hidden_size);
-  rooms.bytes = carver.bytes();
-  return rooms;
-}
-
 Status check(const Matrix& m, const char* what, const Plan& plan) {
   const LayerSpec& layer = plan.layer;
   const bool is_float = m.dtype == DType::kF32 || m.dtype == DType::kBF16 || m.dtype == DType::kF16;
@@ -94,6 +59,7 @@ Result<FusedMoe> FusedMoe::make(DescribedWeights&& weights, const Selection& sel
   }
   state->workspace = std::move(workspace);
   Device& device = state->workspace->device();
+  MORACLE_CHECK(check_device(state->plan, device));
   const Backend& backend = *state->plan.backend;
   const int64_t first_bytes = weights.w13.source_bytes(),
                 total = first_bytes + weights.w2.source_bytes();
@@ -106,11 +72,9 @@ Result<FusedMoe> FusedMoe::make(DescribedWeights&& weights, const Selection& sel
   MORACLE_TRY(KernelWeights w13, convert(std::move(weights.w13), *backend.layout, device, part(0)));
   MORACLE_TRY(KernelWeights w2,
               convert(std::move(weights.w2), *backend.layout, device, part(first_bytes)));
-  MORACLE_TRY(state->w13, backend.make(std::move(w13), device));
-  MORACLE_TRY(state->w2, backend.make(std::move(w2), device));
-  const Rooms rooms =
-      carve(state->plan, *state->w13, *state->w2, device.activation_dtype(), nullptr);
-  MORACLE_CHECK(state->workspace->reserve(rooms.bytes));
+  MORACLE_TRY(state->w13, backend.kernels->make(std::move(w13), device));
+  MORACLE_TRY(state->w2, backend.kernels->make(std::move(w2), device));
+  MORACLE_CHECK(state->workspace->reserve(state->plan.workspace_bytes));
   return FusedMoe(std::move(state));
 }
 
@@ -128,14 +92,14 @@ Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_
   if (tokens == 0) return {};
   Device& device = state_->workspace->device();
   Ops& ops = device.ops();
-  const DType dtype = device.activation_dtype();
   GroupedLinear &w13 = *state_->w13, &w2 = *state_->w2;
-  const Rooms rooms = carve(plan, w13, w2, dtype, state_->workspace->data());
+  const std::optional<QuantKey>& key = layer.scheme.activation;
+  const MoeRooms rooms = carve_moe(plan, state_->workspace->data());
 
   // prepare: each token is quantized once, whatever the number of its experts; only stored scales,
   // which belong to experts, need every row by itself
   Matrix x = hidden;
-  if (w13.weights().scheme.activation && hidden.dtype != dtype) {
+  if (key && hidden.dtype != plan.activation_dtype) {
     x = rooms.hidden.slice(0, tokens);
     MORACLE_CHECK(ops.convert(hidden, x, stream));
   }
@@ -144,16 +108,15 @@ Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_
   auto quantize_static = [&](const Matrix& from, const int32_t* row_index,
                              const GroupedLinear& linear, const Rows& to) {
     return ops.quantize_static(from, row_index, rooms.rows.expert_offsets, layer.num_experts,
-                               linear.weights().input_scales.as<float>(),
-                               *linear.weights().scheme.activation, to, stream);
+                               linear.weights().input_scales.as<float>(), *key, to, stream);
   };
   GroupedRows input{{}, rooms.rows.row_token, rooms.rows.expert_offsets, rows};
-  if (is_static(w13.weights())) {
-    input.x = first_rows(rooms.input, rows);
+  if (is_static(layer.scheme)) {
+    input.x = rooms.input.first(rows);
     input.row_index = nullptr;
     MORACLE_CHECK(quantize_static(x, rooms.rows.row_token, w13, input.x));
   } else {
-    MORACLE_TRY(input.x, prepare(x, w13, rooms.input, ops, stream));
+    MORACLE_TRY(input.x, prepare(x, key, rooms.input, ops, stream));
   }
 
   // experts
@@ -163,11 +126,11 @@ Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_
   MORACLE_CHECK(
       ops.activate(layer.activation, layer.intermediate_size, gate_up, activated, stream));
   GroupedRows intermediate{{activated, nullptr, 0}, nullptr, rooms.rows.expert_offsets, rows};
-  if (is_static(w2.weights())) {
-    intermediate.x = first_rows(rooms.intermediate, rows);
+  if (is_static(layer.scheme)) {
+    intermediate.x = rooms.intermediate.first(rows);
     MORACLE_CHECK(quantize_static(activated, nullptr, w2, intermediate.x));
-  } else if (w2.weights().scheme.activation) {
-    MORACLE_TRY(intermediate.x, prepare(activated, w2, rooms.intermediate, ops, stream));
+  } else if (key) {
+    MORACLE_TRY(intermediate.x, prepare(activated, key, rooms.intermediate, ops, stream));
   }
   MORACLE_CHECK(w2.run(intermediate, y, stream));
 

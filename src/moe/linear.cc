@@ -11,16 +11,6 @@ struct Linear::State {
   std::unique_ptr<GroupedLinear> weights;
 };
 
-namespace {
-Rows carve(const Plan& plan, const GroupedLinear& linear, std::byte* base,
-           size_t* bytes = nullptr) {
-  Carver carver(base);
-  const Rows room = take_rows(carver, linear, plan.max_num_tokens);
-  if (bytes != nullptr) *bytes = carver.bytes();
-  return room;
-}
-}  // namespace
-
 Linear::Linear(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Linear::Linear(Linear&&) noexcept = default;
 Linear& Linear::operator=(Linear&&) noexcept = default;
@@ -54,12 +44,11 @@ Result<Linear> Linear::make(DescribedMatrix&& weights, const Selection& selectio
   }
   state->workspace = std::move(workspace);
   Device& device = state->workspace->device();
+  MORACLE_CHECK(check_device(state->plan, device));
   const Backend& backend = *state->plan.backend;
   MORACLE_TRY(KernelWeights packed, convert(std::move(weights), *backend.layout, device, progress));
-  MORACLE_TRY(state->weights, backend.make(std::move(packed), device));
-  size_t bytes = 0;
-  carve(state->plan, *state->weights, nullptr, &bytes);
-  MORACLE_CHECK(state->workspace->reserve(bytes));
+  MORACLE_TRY(state->weights, backend.kernels->make(std::move(packed), device));
+  MORACLE_CHECK(state->workspace->reserve(state->plan.workspace_bytes));
   return Linear(std::move(state));
 }
 
@@ -75,14 +64,15 @@ Status Linear::apply(const Matrix& x, const Matrix& y, Stream stream) {
   }
   if (x.rows == 0) return {};
   Ops& ops = state_->workspace->device().ops();
-  const Rows room = carve(plan, *state_->weights, state_->workspace->data());
-  if (is_static(weights)) {
-    const Rows to = first_rows(room, x.rows);
+  const std::optional<QuantKey>& key = plan.layer.scheme.activation;
+  const Rows room = carve_linear(plan, state_->workspace->data()).input;
+  if (is_static(plan.layer.scheme)) {
+    const Rows to = room.first(x.rows);
     MORACLE_CHECK(ops.quantize_static(x, nullptr, nullptr, 1, weights.input_scales.as<float>(),
-                                      *weights.scheme.activation, to, stream));
+                                      *key, to, stream));
     return state_->weights->run({to, nullptr, nullptr, x.rows}, y, stream);
   }
-  MORACLE_TRY(const Rows input, prepare(x, *state_->weights, room, ops, stream));
+  MORACLE_TRY(const Rows input, prepare(x, key, room, ops, stream));
   return state_->weights->run({input, nullptr, nullptr, x.rows}, y, stream);
 }
 

@@ -4,40 +4,15 @@
 #include "base/try.h"
 #include "kernels/grouped_linear.h"
 #include "kernels/ops.h"
-#include "moe/carve.h"
-#include "quant/activation.h"
+#include "oracle/workspace.h"
 
 namespace moracle {
 
-/// Stored activation scales belong to experts, so rows are quantized after they have been grouped.
-inline bool is_static(const KernelWeights& weights) {
-  return weights.scheme.activation && !weights.scheme.activation->dynamic;
-}
-
-/// Room for the input of one grouped linear, with the columns that its layout reads.
-inline Rows take_rows(Carver& carver, const GroupedLinear& linear, int64_t rows) {
-  const KernelWeights& weights = linear.weights();
-  Rows room;
-  room.values =
-      carver.take_matrix(linear.input_dtype(), rows, weights.layout->read_cols(weights.shape));
-  if (weights.scheme.activation) {
-    room.num_scales = num_groups(*weights.scheme.activation, weights.shape.k);
-    room.scales = carver.take<float>(rows * room.num_scales);
-  }
-  return room;
-}
-
-/// The first `count` rows.
-inline Rows first_rows(const Rows& rows, int64_t count) {
-  return {rows.values.slice(0, count), rows.scales, rows.num_scales};
-}
-
 /// `x` (of the device's activation dtype) quantized dynamically as the scheme says, or with its
 /// columns padded, or as it is where it already fits.
-inline Result<Rows> prepare(const Matrix& x, const GroupedLinear& linear, const Rows& room,
+inline Result<Rows> prepare(const Matrix& x, const std::optional<QuantKey>& key, const Rows& room,
                             Ops& ops, Stream stream) {
-  const auto& key = linear.weights().scheme.activation;
-  const Rows to = first_rows(room, x.rows);
+  const Rows to = room.first(x.rows);
   if (key) {
     MORACLE_CHECK(ops.quantize(x, *key, to, stream));
     return to;
@@ -45,6 +20,18 @@ inline Result<Rows> prepare(const Matrix& x, const GroupedLinear& linear, const 
   if (x.dtype == to.values.dtype && x.cols == to.values.cols) return Rows{x, nullptr, 0};
   MORACLE_CHECK(ops.convert(x, to.values, stream));
   return to;
+}
+
+/// A plan is made for one kind of device.
+inline Status check_device(const Plan& plan, const Device& device) {
+  if (plan.backend->platform == device.platform() &&
+      plan.activation_dtype == device.activation_dtype()) {
+    return {};
+  }
+  return Error{ErrorKind::kInvalidArgument, "", plan.layer.name,
+               str("a ", name(plan.backend->platform), " device with activations in ",
+                   name(plan.activation_dtype), ", as planned"),
+               str("it is ", device.name(), " with ", name(device.activation_dtype()))};
 }
 
 }  // namespace moracle

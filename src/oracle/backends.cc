@@ -1,51 +1,35 @@
-// THE table: every backend, in order of preference. A new one is a file
-// kernels/<platform>/<name>.cc with its maker, and a row here. CONTRIBUTING.md walks through it.
+// The rows of backends.inc as values. CONTRIBUTING.md walks through adding one.
 #include "layout/layout.h"
-#include "moracle/oracle.h"
-#include "oracle/makers.h"
+#include "oracle/made.h"
 
 namespace moracle {
 
-MORACLE_DECLARE_MAKER(make_cpu);
-MORACLE_DECLARE_MAKER(make_reference);
-
 namespace {
 
-constexpr DType kCpuWeights[] = {DType::kBF16, DType::kF16,    DType::kF32,   DType::kI8,
+constexpr DType kAllWeights[] = {DType::kBF16, DType::kF16,    DType::kF32,   DType::kI8,
                                  DType::kI4,   DType::kF8E4M3, DType::kF4E2M1};
-constexpr DType kCpuActivations[] = {DType::kI8, DType::kF8E4M3};
+constexpr DType kAllActivations[] = {DType::kI8, DType::kF8E4M3};
+constexpr Activation kGatedActivations[] = {Activation::kSilu, Activation::kSwigluOai};
 
-const Backend kBackends[] = {
-    {
-        .name = "cpu",
-        .platform = Platform::kCpu,
-        .summary = "AVX2 or portable, chosen at run time; f32 sums, exact int8 products",
-        .weights = kCpuWeights,
-        .activations = kCpuActivations,
-        .zero_points = true,
-        .group_index = true,
-        .bias = true,
-        .max_integer_k = 131'070,  // of products of -128 and -128 in i32
-        .layout = &kPanel16Layout,
-        .make = make_cpu,
-    },
-    {
-        .name = "reference",
-        .platform = Platform::kCpu,
-        .summary = "double precision from canonical weights; serves everything, slowly",
-        .weights = kCpuWeights,
-        .activations = kCpuActivations,
-        .zero_points = true,
-        .group_index = true,
-        .bias = true,
-        .layout = &kCanonicalLayout,
-        .make = make_reference,
-    },
-};
+Backend made(Backend row, const Kernels& kernels) {
+  row.kernels = &kernels;
+  return row;
+}
+Backend planned(Backend row) {
+  row.planned = true;
+  return row;
+}
 
 }  // namespace
 
 std::span<const Backend> backends() {
+#define MADE(kernel_set, ...) made({__VA_ARGS__}, kernel_set),
+#define PLANNED(...) planned({__VA_ARGS__}),
+  static const Backend kBackends[] = {
+#include "oracle/backends.inc"
+  };
+#undef MADE
+#undef PLANNED
   return kBackends;
 }
 

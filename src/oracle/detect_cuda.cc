@@ -13,7 +13,8 @@ std::vector<GpuInfo> detect_cuda() {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
     gpus.push_back({Platform::kCuda, i, properties.name, 10 * properties.major + properties.minor,
-                    static_cast<int64_t>(properties.totalGlobalMem)});
+                    static_cast<int64_t>(properties.totalGlobalMem),
+                    static_cast<int64_t>(properties.sharedMemPerBlockOptin)});
   }
   return gpus;
 }

@@ -16,6 +16,41 @@ std::string text_of(cl_device_id device, cl_device_info what) {
   return text;
 }
 
+template <class Value>
+Value value_of(cl_device_id device, cl_device_info what) {
+  Value value{};
+  clGetDeviceInfo(device, what, sizeof value, &value, nullptr);
+  return value;
+}
+
+// Asked of the device's list of extensions: what counts is what the compiler takes.
+GpuFeature features_of(cl_device_id device) {
+  const std::string extensions = " " + text_of(device, CL_DEVICE_EXTENSIONS) + " ";
+  constexpr std::pair<const char*, GpuFeature> kKnown[] = {
+      {" cl_khr_subgroups ", GpuFeature::kSubgroups},
+      {" cl_intel_subgroups ", GpuFeature::kSubgroups},
+      {" cl_khr_integer_dot_product ", GpuFeature::kIntegerDot},
+      {" cl_khr_fp16 ", GpuFeature::kFp16},
+      {" cl_intel_subgroup_matrix_multiply_accumulate ", GpuFeature::kMatrix}};
+  GpuFeature features = GpuFeature::kNone;
+  for (const auto& [extension, feature] : kKnown) {
+    if (extensions.find(extension) != extensions.npos) features = features | feature;
+  }
+  return features;
+}
+
+GpuInfo describe(cl_device_id device, int index) {
+  return {
+      .platform = Platform::kOpenCl,
+      .index = index,
+      .model = text_of(device, CL_DEVICE_NAME),
+      .memory_bytes = static_cast<int64_t>(value_of<cl_ulong>(device, CL_DEVICE_GLOBAL_MEM_SIZE)),
+      .shared_memory_bytes =
+          static_cast<int64_t>(value_of<cl_ulong>(device, CL_DEVICE_LOCAL_MEM_SIZE)),
+      .features = features_of(device),
+      .is_cpu = (value_of<cl_device_type>(device, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0};
+}
+
 }  // namespace
 
 std::vector<GpuInfo> detect_opencl() {
@@ -31,10 +66,7 @@ std::vector<GpuInfo> detect_opencl() {
     std::vector<cl_device_id> devices(num_devices);
     clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, num_devices, devices.data(), nullptr);
     for (cl_device_id device : devices) {
-      cl_ulong memory = 0;
-      clGetDeviceInfo(device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof memory, &memory, nullptr);
-      found.push_back({Platform::kOpenCl, static_cast<int>(found.size()),
-                       text_of(device, CL_DEVICE_NAME), 0, static_cast<int64_t>(memory)});
+      found.push_back(describe(device, static_cast<int>(found.size())));
     }
   }
   return found;

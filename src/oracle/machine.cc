@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -16,22 +15,6 @@
 #include "oracle/detect.h"
 
 namespace moracle {
-
-std::string_view name(Platform platform) {
-  constexpr std::string_view kNames[] = {"cpu", "cuda", "opencl"};
-  return kNames[static_cast<int>(platform)];
-}
-
-std::string names(Isa set) {
-  // In the order of the bits, as Linux spells them.
-  constexpr std::string_view kNames[] = {"avx2",        "avx_vnni",    "avx512",   "avx512_vnni",
-                                         "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16"};
-  std::vector<std::string_view> there;
-  for (size_t bit = 0; bit < std::size(kNames); ++bit) {
-    if (static_cast<uint32_t>(set) >> bit & 1u) there.push_back(kNames[bit]);
-  }
-  return there.empty() ? "none" : join(there, " ");
-}
 
 namespace {
 

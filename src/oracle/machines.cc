@@ -13,12 +13,16 @@ constexpr Isa kAmxServer =
 CpuInfo server() {
   return {"AMD EPYC 9004 (Zen 4)", kAvx512Server, 32, 256 * kGiB};
 }
-GpuInfo cuda(const char* model, int capability, int64_t gib) {
-  return {Platform::kCuda, 0, model, capability, gib * kGiB};
+// Shared memory is what one block may opt in to (CUDA C++ programming guide, technical
+// specifications per compute capability).
+GpuInfo cuda(const char* model, int capability, int64_t gib, int64_t shared_kib) {
+  return {Platform::kCuda, 0, model, capability, gib * kGiB, shared_kib * 1024};
 }
-GpuInfo opencl(const char* model, int64_t gib) {
-  return {Platform::kOpenCl, 0, model, 0, gib * kGiB};
+GpuInfo opencl(const char* model, int64_t gib, int64_t local_kib, GpuFeature features) {
+  return {Platform::kOpenCl, 0, model, 0, gib * kGiB, local_kib * 1024, features};
 }
+constexpr GpuFeature kXe =
+    GpuFeature::kSubgroups | GpuFeature::kIntegerDot | GpuFeature::kFp16 | GpuFeature::kMatrix;
 
 }  // namespace
 
@@ -34,15 +38,24 @@ std::span<const Machine> Machine::known() {
       {"xeon-amx",
        {"Intel Xeon Platinum 8480+ (Sapphire Rapids)", kAmxServer, 112, 512 * kGiB},
        {}},
-      {"a100", server(), {cuda("NVIDIA A100 80GB", 80, 80)}},
-      {"l40s", server(), {cuda("NVIDIA L40S", 89, 48)}},
-      {"h100", server(), {cuda("NVIDIA H100 SXM", 90, 80)}},
-      {"h200", server(), {cuda("NVIDIA H200", 90, 141)}},
-      {"b200", server(), {cuda("NVIDIA B200", 100, 180)}},
-      {"rtx-5090", server(), {cuda("NVIDIA GeForce RTX 5090", 120, 32)}},
-      {"mi300x", server(), {opencl("AMD Instinct MI300X", 192)}},
-      {"arc-b580", server(), {opencl("Intel Arc B580", 12)}},
-      {"max-1550", server(), {opencl("Intel Data Center GPU Max 1550", 128)}},
+      {"a100", server(), {cuda("NVIDIA A100 80GB", 80, 80, 163)}},
+      {"l40s", server(), {cuda("NVIDIA L40S", 89, 48, 99)}},
+      {"h100", server(), {cuda("NVIDIA H100 SXM", 90, 80, 227)}},
+      {"h200", server(), {cuda("NVIDIA H200", 90, 141, 227)}},
+      {"b200", server(), {cuda("NVIDIA B200", 100, 180, 227)}},
+      {"rtx-5090", server(), {cuda("NVIDIA GeForce RTX 5090", 120, 32, 99)}},
+      {"mi300x",
+       server(),
+       {opencl("AMD Instinct MI300X", 192, 64, GpuFeature::kSubgroups | GpuFeature::kFp16)}},
+      {"pocl",
+       server(),
+       {{.platform = Platform::kOpenCl,
+         .model = "PoCL on the CPU",
+         .memory_bytes = 256 * kGiB,
+         .shared_memory_bytes = 512 * 1024,
+         .is_cpu = true}}},
+      {"arc-b580", server(), {opencl("Intel Arc B580", 12, 128, kXe)}},
+      {"max-1550", server(), {opencl("Intel Data Center GPU Max 1550", 128, 128, kXe)}},
   };
   return kKnown;
 }

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "layout/layout.h"
+#include "oracle/plan.h"
 #include "oracle/rules.h"
 
 namespace moracle {
@@ -18,13 +18,15 @@ Verdict consider(const Backend& backend, const Request& request, const Machine& 
   return verdict;
 }
 
-Plan make_plan(const Backend& backend, const Request& request) {
-  Plan plan{&backend, request.layer, request.max_num_tokens, 0};
-  for (const MatrixShape& shape : request.layer.matrices()) {
-    plan.weight_bytes +=
-        request.layer.num_experts * static_cast<int64_t>(backend.layout->sections(shape).bytes);
-  }
-  return plan;
+// Puts the rows that `preference` holds back behind the last of those that it favours; all others
+// keep their order.
+void apply(const Preference& preference, std::vector<Verdict>& rows) {
+  auto is = [](std::string_view beginning) {
+    return [beginning](const Verdict& v) { return v.backend->name.starts_with(beginning); };
+  };
+  const auto last = std::find_if(rows.rbegin(), rows.rend(), is(preference.first)).base();
+  const auto moved = std::stable_partition(rows.begin(), last, std::not_fn(is(preference.over)));
+  for (auto row = moved; row != last; ++row) row->moved_back = &preference;
 }
 
 }  // namespace
@@ -32,12 +34,15 @@ Plan make_plan(const Backend& backend, const Request& request) {
 Selection select(const Request& request, const Machine& machine, std::span<const Backend> table) {
   Selection selection;
   selection.request = request;
-  for (const Backend& backend : table) {
+  for (const Backend& backend : table)
     selection.considered.push_back(consider(backend, request, machine));
-    if (!selection.plan && selection.considered.back().accepted()) {
-      selection.plan = make_plan(backend, request);
-    }
+  for (const Preference& preference : preferences()) {
+    if (preference.when(request, machine)) apply(preference, selection.considered);
   }
+  const auto first = std::find_if(selection.considered.begin(), selection.considered.end(),
+                                  [](const Verdict& verdict) { return verdict.accepted(); });
+  if (first != selection.considered.end())
+    selection.plan = make_plan(*first->backend, request, machine);
   return selection;
 }
 
@@ -64,43 +69,6 @@ Result<Plan> Selection::chosen() const {
   return Error{ErrorKind::kUnsupported, "", request.layer.name,
                str("a backend that serves ", name(request.layer.scheme)),
                "none does: " + join(trail, ", ")};
-}
-
-namespace {
-std::string headline(const LayerSpec& layer) {
-  std::string text = str(name(layer.scheme), " (", describe(layer.scheme), ")");
-  if (layer.linear) return str(text, " · ", layer.hidden_size, " → ", layer.intermediate_size);
-  return str(text, " · ", layer.num_experts, " experts, top-", layer.top_k, ", ", layer.hidden_size,
-             " → ", layer.intermediate_size);
-}
-std::string padded(std::string_view text, size_t width) {
-  std::string cell(text);
-  cell.resize(std::max(width, cell.size()), ' ');
-  return cell;
-}
-}  // namespace
-
-std::string explain(const Selection& selection, bool all_reasons) {
-  size_t width = 0;
-  for (const Verdict& verdict : selection.considered)
-    width = std::max(width, verdict.backend->name.size());
-  std::string text = headline(selection.request.layer) + "\n";
-  for (const Verdict& verdict : selection.considered) {
-    const bool chosen = selection.plan && selection.plan->backend == verdict.backend;
-    const std::string start = (chosen ? "> " : "  ") + padded(verdict.backend->name, width) + "  ";
-    if (verdict.accepted()) {
-      text += start + "yes  " + (chosen ? "first that serves: " : "") +
-              std::string(verdict.backend->summary) + "\n";
-      continue;
-    }
-    std::string lead = start + "no   ";
-    for (const Reason& reason : verdict.reasons) {
-      text += str(lead, padded(reason.rule, 12), " needs ", reason.need, "; ", reason.have, "\n");
-      if (!all_reasons) break;
-      lead = std::string(width + 9, ' ');
-    }
-  }
-  return text;
 }
 
 }  // namespace moracle

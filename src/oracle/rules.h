@@ -15,7 +15,18 @@ struct Rule {
                                   const Machine& machine);
 };
 
-/// In the order in which a reader wants to see them.
+/// In the order in which a reader wants to see them: what was asked for, then the machine, then the
+/// layer, then how it is run.
 std::span<const Rule> rules();
+
+// The parts of rules(), each in a file of its own.
+std::span<const Rule> machine_rules();
+std::span<const Rule> layer_rules();
+std::span<const Rule> request_rules();
+
+/// An objection; rules() knows its name.
+inline std::optional<Reason> object(std::string need, std::string have) {
+  return Reason{"", std::move(need), std::move(have)};
+}
 
 }  // namespace moracle

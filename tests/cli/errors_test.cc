@@ -99,9 +99,17 @@ TEST(CommandLine, ABrokenModelIsRefused) {
   expect_refused({"inspect", folder.path()}, {"/config.json: needs valid JSON; it is not"});
   broken.config["architectures"] = {"NoSuchModel"};
   ASSERT_TRUE(broken.write(folder.path()).ok());
-  expect_refused(
-      {"inspect", folder.path(), "--json"},
-      {"/config.json: architectures: needs one of Qwen3MoeForCausalLM; it is 'NoSuchModel'"});
+  const std::string why =
+      "/config.json: architectures: needs one of Qwen3MoeForCausalLM; it is 'NoSuchModel'";
+  expect_refused({"run", folder.path(), "--json", "--dry-run"}, {why});
+  // Where the experts are whole, they can be looked at all the same.
+  SyntheticCheckpoint unknown = SyntheticCheckpoint::plain();
+  unknown.config["architectures"] = {"NoSuchModel"};
+  ASSERT_TRUE(unknown.write(folder.path()).ok());
+  const Ran ran = run_command({"inspect", folder.path()});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("only the experts can be used here: "));
+  EXPECT_THAT(ran.out, HasSubstr(why));
 }
 
 TEST(CommandLine, AModelWithoutATokenizerIsRefused) {
@@ -145,7 +153,26 @@ TEST_F(ModelErrors, AnUnknownBackendIsRefusedWithTheKnownOnes) {
 }
 
 TEST_F(ModelErrors, AnUnknownDeviceIsRefused) {
-  refuse({"--device", "nosuch"}, {"device 'nosuch': needs a device of this build", "cpu"});
+  for (const char* name : {"nosuch", "cpu:1", "cuda:", "cuda:x", "cuda:-1", "opencl0"}) {
+    refuse({"--device", name}, {"--device: needs cpu, cuda[:n] or opencl[:n]", name});
+  }
+  refuse({"--device", "cuda"}, {"device 'cuda': needs a device of this build", "cpu"});
+}
+
+TEST_F(ModelErrors, APatternThatMatchesNothingIsRefused) {
+  refuse({"--backend", "model.layers.7.*=cpu"}, {"--backend", "'model.layers.7.*' matches none"});
+}
+
+TEST_F(ModelErrors, AMachineGoesWithADryRunOnly) {
+  refuse({"--machine", "h200"}, {"--machine requires --dry-run"});
+}
+
+// The table says all; the error adds no second copy of it.
+TEST_F(ModelErrors, ARequestThatNothingServesSaysWhyForEveryRow) {
+  const Ran ran = run_command({"explain", model_, "--batched"});
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.out, HasSubstr("reference         no   activation-format"));
+  EXPECT_THAT(ran.err, HasSubstr("every row refuses, for the reasons above"));
 }
 
 TEST_F(ModelErrors, APromptThatIsNotUtf8IsRefused) {

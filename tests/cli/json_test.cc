@@ -183,7 +183,8 @@ TEST_F(ModelJson, InspectAccountsForEveryByte) {
   const Json json = answer({"inspect", model_, "--json"});
   EXPECT_THAT(keys(json), ElementsAre("architecture", "producer", "num_layers", "hidden_size",
                                       "vocab_size", "max_context", "num_experts", "top_k",
-                                      "intermediate_size", "bytes", "parts"));
+                                      "intermediate_size", "bytes", "parts", "not_runnable"));
+  EXPECT_TRUE(json["not_runnable"].is_null());
   EXPECT_EQ(json["producer"], "gptq");
   int64_t bytes = 0;
   for (const Json& part : json["parts"]) {
@@ -202,12 +203,17 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
     ASSERT_EQ(json["groups"].size(), 1u);
     const Json& group = json["groups"][0];
     EXPECT_THAT(keys(group),
-                ElementsAre("layers", "scheme", "chosen", "weight_bytes", "considered"));
+                ElementsAre("layers", "scheme", "chosen", "weight_bytes", "considered", "plan"));
+    EXPECT_THAT(keys(group["plan"]),
+                ElementsAre("backend", "layout", "weight_bytes", "workspace_bytes", "scratch_bytes",
+                            "max_num_tokens", "matrices"));
+    EXPECT_EQ(group["plan"]["backend"], group["chosen"]);
+    EXPECT_EQ(group["plan"]["matrices"].size(), 2u);
     EXPECT_EQ(group["layers"], Json({0, 1, 2}));
     EXPECT_EQ(group["scheme"], "int4-w4a16-g128");
     bool chosen_accepts = false;
     for (const Json& verdict : group["considered"]) {
-      EXPECT_THAT(keys(verdict), ElementsAre("backend", "accepted", "reasons"));
+      EXPECT_THAT(keys(verdict), ElementsAre("backend", "accepted", "reasons", "moved_back"));
       EXPECT_EQ(verdict["accepted"], verdict["reasons"].empty());
       for (const Json& reason : verdict["reasons"]) {
         EXPECT_THAT(keys(reason), ElementsAre("rule", "need", "have"));
@@ -216,6 +222,35 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
     }
     EXPECT_TRUE(chosen_accepts);
   }
+}
+
+TEST_F(ModelJson, ADryRunGivesTheWholePlan) {
+  const Json json = answer({"run", model_, "--dry-run", "--json"});
+  EXPECT_THAT(keys(json), ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes",
+                                      "activation_bytes", "cache_bytes_per_token", "total_bytes",
+                                      "memory_bytes"));
+  std::set<std::string> parts;
+  for (const Json& choice : json["choices"]) {
+    EXPECT_THAT(keys(choice), ElementsAre("part", "layers", "scheme", "plan"));
+    parts.insert(choice["part"].get<std::string>());
+  }
+  EXPECT_EQ(parts, (std::set<std::string>{"attention qkv", "attention output", "router", "experts",
+                                          "output"}));
+  EXPECT_LT(json["total_bytes"], json["memory_bytes"]);
+}
+
+TEST_F(ModelJson, ABackendMapHoldsForTheLayersThatItNames) {
+  const Json json = answer({"run", model_, "--dry-run", "--json", "--backend",
+                            "model.layers.1.mlp.experts=reference,model.layers.*=cpu"});
+  for (const Json& choice : json["choices"]) {
+    const bool named = choice["part"] == "experts" && choice["layers"] == Json({1});
+    EXPECT_EQ(choice["plan"]["backend"], named ? "reference" : "cpu") << choice.dump();
+  }
+}
+
+TEST_F(ModelJson, DeterministicRunsOnlyWhatPromisesIt) {
+  const Json json = run({"-p", "In the beginning", "-n", "2", "--deterministic"});
+  EXPECT_EQ(json["backends"], Json::array({"reference"}));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ std::vector<Row> rows() {
   std::vector<Row> all;
   for (const Backend& backend : backends()) {
     for (const Scheme& scheme : schemes()) {
-      if (backend.make != nullptr) all.push_back({std::string(backend.name), scheme});
+      if (backend.kernels != nullptr) all.push_back({std::string(backend.name), scheme});
     }
   }
   return all;
@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Tables, Conformance, ::testing::ValuesIn(rows()), row_n
 // long as the whole of w2's rows (D26), and sums of several thousand products.
 TEST(Conformance, HoldsWhereOneGroupIsAllOfTheIntermediateSize) {
   for (const Backend& backend : backends()) {
-    if (backend.make == nullptr) continue;
+    if (backend.kernels == nullptr) continue;
     for (const Scheme& scheme : {Scheme{int4_static_group(128), {}},
                                  Scheme{kInt8StaticChannelSym, kInt8DynamicTokenSym}}) {
       const Outcome outcome = run({backend.name, scheme, {2, 4096, 128, 2}, 2}, device());

@@ -33,7 +33,7 @@ std::vector<Subject> subjects() {
     for (const auto& entry : fs::directory_iterator(root, none)) {
       if (!fs::exists(entry.path() / "reference.json")) continue;
       for (const Backend& backend : backends()) {
-        if (backend.make != nullptr)
+        if (backend.kernels != nullptr)
           all.push_back({entry.path().string(), std::string(backend.name)});
       }
     }

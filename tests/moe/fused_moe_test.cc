@@ -15,9 +15,9 @@
 
 #include "base/scalar.h"
 #include "kernels/kernel_weights.h"
-#include "moe/carve.h"
 #include "moe/conformance.h"
 #include "moracle/moe.h"
+#include "oracle/carve.h"
 #include "quant/codec.h"
 
 // Every allocation of this program is counted; the tests look at the difference. Not inlined, or

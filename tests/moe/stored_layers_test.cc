@@ -40,7 +40,7 @@ std::vector<Stored> all() {
   std::vector<Stored> cases;
   for (const std::string& folder : folders()) {
     for (const Backend& backend : backends()) {
-      if (backend.make != nullptr) cases.push_back({folder, std::string(backend.name)});
+      if (backend.kernels != nullptr) cases.push_back({folder, std::string(backend.name)});
     }
   }
   return cases;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text.h"
 #include "moe/conformance.h"
 #include "moracle/oracle.h"
 #include "oracle/fake_rows.h"
@@ -34,29 +35,57 @@ std::vector<std::pair<std::string, LayerSpec>> layers() {
   return all;
 }
 
+void begin(std::string& text, const Machine& machine) {
+  text += "== " + machine.name + ": " + machine.cpu.model + ", " + names(machine.cpu.isa);
+  for (const GpuInfo& gpu : machine.gpus) text += ", " + gpu.model;
+  text += "\n";
+}
+
 /// One line per layer: its scheme, who serves it, and which rules turned the others away.
-std::string choices() {
+std::string choices(std::span<const Backend> table) {
   std::string text;
   for (const Machine& machine : Machine::known()) {
-    text += "== " + machine.name + ": " + machine.cpu.model + ", " + names(machine.cpu.isa);
-    for (const GpuInfo& gpu : machine.gpus) text += ", " + gpu.model;
-    text += "\n";
+    begin(text, machine);
     for (const auto& [feature, layer] : layers()) {
-      const Selection selection = select({.layer = layer}, machine);
+      const Selection selection = select({.layer = layer}, machine, table);
       text += name(layer.scheme) + feature + " > ";
       text += selection.plan ? selection.plan->backend->name : "nobody";
       for (const Verdict& verdict : selection.considered) {
-        if (verdict.accepted()) continue;
+        if (verdict.accepted() || verdict.reasons[0].rule == "build") continue;
         text += "; not " + std::string(verdict.backend->name) + ":";
         for (const Reason& reason : verdict.reasons) text += " " + std::string(reason.rule);
       }
       text += "\n";
     }
   }
-  text += "\n== in full, on h200\n";
-  for (const auto& [feature, layer] : layers()) {
-    std::string lines = explain(select({.layer = layer}, *Machine::find("h200")));
-    text += lines.insert(lines.find('\n'), feature);
+  return text;
+}
+
+std::string in_full() {
+  std::string text;
+  for (const char* scheme : {"int8-w8a8", "int4-w4a16-g128-asym", "fp8-w8a8-block128x128"}) {
+    const LayerSpec layer = fake::layer(*parse_scheme(scheme));
+    for (const char* machine : {"x86-64", "pocl", "h200"})
+      text += str("== ", machine, "\n", explain(select({.layer = layer}, *Machine::find(machine))));
+  }
+  return text;
+}
+
+/// What the oracle chooses once every planned row is made: at few tokens and at many.
+std::string completed() {
+  const std::vector<Backend> table = fake::completed_table();
+  std::string text;
+  for (const Machine& machine : Machine::known()) {
+    begin(text, machine);
+    for (const auto& [feature, layer] : layers()) {
+      text += name(layer.scheme) + feature + " >";
+      for (int64_t tokens : {16, 4096}) {
+        const Selection selection =
+            select({.layer = layer, .max_num_tokens = tokens}, machine, table);
+        text += " " + std::string(selection.plan ? selection.plan->backend->name : "nobody");
+      }
+      text += "\n";
+    }
   }
   return text;
 }
@@ -68,10 +97,8 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// D14: a row that moves changes choices, and this file says which.
-TEST(Explain, GivesTheKeptChoiceOnEveryKnownMachineForEveryScheme) {
-  const std::string path = MORACLE_GOLDEN_DIR "/explain.txt";
-  const std::string got = choices();
+void expect_kept(const char* file, const std::string& got) {
+  const std::string path = std::string(MORACLE_GOLDEN_DIR "/explain/") + file;
   if (std::getenv("MORACLE_UPDATE_GOLDEN") != nullptr) {
     std::ofstream(path) << got;
     return;
@@ -86,11 +113,44 @@ TEST(Explain, GivesTheKeptChoiceOnEveryKnownMachineForEveryScheme) {
     const std::string is = i < new_lines.size() ? new_lines[i] : "(nothing)";
     if (was.starts_with("==")) heading = was;
     if (was != is) {
-      FAIL() << "explain.txt, line " << i + 1 << ", under " << heading << "\n- " << was << "\n+ "
-             << is << "\nIf this is meant: MORACLE_UPDATE_GOLDEN=1 and the same test.";
+      FAIL() << file << ", line " << i + 1 << ", under " << heading << "\n- " << was << "\n+ " << is
+             << "\nIf this is meant: MORACLE_UPDATE_GOLDEN=1 and the same test.";
     }
   }
-  FAIL() << "explain.txt differs in its line ends";
+  FAIL() << file << " differs in its line ends";
+}
+
+// D14: a row that moves changes choices, and these files say which.
+TEST(Explain, GivesTheKeptChoiceOnEveryKnownMachineForEveryScheme) {
+  expect_kept("choices.txt", choices(backends()));
+}
+TEST(Explain, GivesTheKeptTextInFull) {
+  expect_kept("in_full.txt", in_full());
+}
+TEST(Explain, GivesTheKeptChoiceOfTheCompletedTable) {
+  expect_kept("completed.txt", completed());
+}
+
+// D5: each architecture gets what its instructions allow, and no other machine's kernels.
+TEST(Explain, ChoosesByArchitectureOnceEveryRowIsMade) {
+  const std::vector<Backend> table = fake::completed_table();
+  const auto chosen = [&](const char* machine, const Scheme& scheme) {
+    const Selection s = select({.layer = fake::layer(scheme)}, *Machine::find(machine), table);
+    return s.plan ? std::string(s.plan->backend->name) : "nobody";
+  };
+  const Scheme int8{kInt8StaticChannelSym, kInt8DynamicTokenSym},
+      fp8{kFp8StaticChannelSym, kFp8DynamicTokenSym}, int4{int4_static_group(128), {}};
+  EXPECT_EQ(chosen("h200", fp8), "cuda-sm90");
+  EXPECT_EQ(chosen("b200", fp8), "cuda-sm80") << "wgmma is not there";
+  EXPECT_EQ(chosen("l40s", fp8), "cuda-sm80");
+  EXPECT_EQ(chosen("a100", fp8), "cuda-reference") << "no fp8 products before 8.9";
+  EXPECT_EQ(chosen("a100", int8), "cuda-sm80");
+  EXPECT_EQ(chosen("arc-b580", int4), "opencl-matrix");
+  EXPECT_EQ(chosen("mi300x", int4), "opencl-subgroup");
+  EXPECT_EQ(chosen("xeon-amx", int8), "cpu-amx");
+  EXPECT_EQ(chosen("xeon-avx512", int8), "cpu-avx512");
+  EXPECT_EQ(chosen("desktop-avx2", int8), "cpu-avx2");
+  EXPECT_EQ(chosen("x86-64", int8), "cpu");
 }
 
 TEST(Explain, MarksTheChosenRowAndOnlyIt) {

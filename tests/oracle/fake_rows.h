@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "layout/layout.h"
 #include "moracle/oracle.h"
@@ -16,10 +17,13 @@ inline constexpr DType kAllActivations[] = {DType::kI8, DType::kF8E4M3};
 inline constexpr DType kInt8[] = {DType::kI8};
 inline constexpr DType kBF16[] = {DType::kBF16};
 
-/// A maker, never called: the oracle only asks whether there is one.
-inline Maker some_maker() {
-  return backends().back().make;
-}
+/// Kernels that plan but are never made: the oracle only asks whether there are some.
+inline const Kernels kKernels = {[](const MatrixShape&, const Scheme& scheme, const Machine&) {
+                                   const DType input =
+                                       scheme.activation ? scheme.activation->dtype : DType::kF32;
+                                   return KernelPlan{input, {{1, "few"}, {17, "many"}}, 1000};
+                                 },
+                                 nullptr};
 
 /// From the pickiest to one that takes everything.
 inline std::array<Backend, 4> table() {
@@ -34,26 +38,35 @@ inline std::array<Backend, 4> table() {
             .summary = "int8 on a GPU",
             .weights = kInt8,
             .activations = kInt8,
-            .bias = true,
+            .features = Feature::kBias,
             .group_multiple = 32,
             .layout = &kPanel16Layout,
-            .make = some_maker()},
+            .kernels = &kKernels},
            {.name = "fake-avx512",
             .summary = "weight-only, symmetric",
             .isa = Isa::kAvx512,
             .weights = kAllWeights,
             .group_multiple = 64,
             .layout = &kPanel16Layout,
-            .make = some_maker()},
+            .kernels = &kKernels},
            {.name = "fake-all",
             .summary = "everything",
             .weights = kAllWeights,
             .activations = kAllActivations,
-            .zero_points = true,
-            .group_index = true,
-            .bias = true,
+            .features = static_cast<Feature>(0x7f),
             .layout = &kCanonicalLayout,
-            .make = some_maker()}}};
+            .kernels = &kKernels}}};
+}
+
+/// THE table as it will be once every planned row is made: for what the oracle will choose then.
+inline std::vector<Backend> completed_table() {
+  std::vector<Backend> rows(backends().begin(), backends().end());
+  for (Backend& row : rows) {
+    if (row.kernels != nullptr) continue;
+    row.layout = &kCanonicalLayout;
+    row.kernels = &kKernels;
+  }
+  return rows;
 }
 
 /// A plain layer of the scheme; num_experts x hidden x intermediate of the model in the box.

@@ -22,6 +22,18 @@ struct Situation {
   Machine machine = *Machine::find("x86-64");
 };
 
+void deny(Situation& s, Feature feature) {
+  s.backend.features = missing(s.backend.features, feature);
+}
+
+/// Turns the row into one for this kind of device and puts it on a machine that has one.
+void put_on(Situation& s, Platform platform, const char* machine) {
+  s.backend.platform = platform;
+  s.machine = *Machine::find(machine);
+  s.request.platform.reset();
+  s.request.device_index.reset();
+}
+
 /// Rules that object, by name.
 std::set<std::string> objections(const Situation& s) {
   std::set<std::string> names;
@@ -30,6 +42,9 @@ std::set<std::string> objections(const Situation& s) {
   }
   return names;
 }
+
+constexpr Activation kSiluOnly[] = {Activation::kSilu};
+constexpr Score kSoftmaxOnly[] = {Score::kSoftmax};
 
 /// One change to a situation that everything accepts, the rule that must object, and what it says.
 struct Trigger {
@@ -45,17 +60,23 @@ std::vector<Trigger> triggers() {
       {"requested", "another name", [](Situation& s) { s.request.backend = "cpu"; },
        "'cpu', asked for by name", "'fake-all'"},
       {"platform", "another kind of device",
-       [](Situation& s) { s.request.platform = Platform::kOpenCl; }, "opencl", "it runs on cpu"},
-      {"build", "no maker", [](Situation& s) { s.backend.make = nullptr; }, "a build with",
-       "without it"},
-      {"device", "a CUDA row on a machine without GPUs",
-       [](Situation& s) { s.backend.platform = Platform::kCuda; }, "cuda", "this machine has none"},
-      {"device", "a CUDA row beside an OpenCL device",
        [](Situation& s) {
-         s.backend.platform = Platform::kCuda;
-         s.machine = *Machine::find("mi300x");
+         put_on(s, Platform::kCpu, "x86-64");
+         s.request.platform = Platform::kOpenCl;
        },
-       "cuda", "this machine has none"},
+       "opencl", "it runs on cpu"},
+      {"build", "no maker", [](Situation& s) { s.backend.kernels = nullptr; }, "a build with",
+       "without it"},
+      {"build", "a planned row",
+       [](Situation& s) {
+         s.backend.kernels = nullptr;
+         s.backend.planned = true;
+       },
+       "is written", "not yet made"},
+      {"device", "a CUDA row on a machine without GPUs",
+       [](Situation& s) { put_on(s, Platform::kCuda, "x86-64"); }, "cuda", "this machine has none"},
+      {"device", "a CUDA row beside an OpenCL device",
+       [](Situation& s) { put_on(s, Platform::kCuda, "mi300x"); }, "cuda", "this machine has none"},
       {"isa", "AMX on a CPU without it",
        [](Situation& s) {
          s.backend.isa = Isa::kAmxInt8 | Isa::kAvx512;
@@ -68,6 +89,53 @@ std::vector<Trigger> triggers() {
          s.machine = *Machine::find("x86-64");
        },
        "avx2", "this CPU has none"},
+      {"device", "an index that no GPU has",
+       [](Situation& s) {
+         put_on(s, Platform::kCuda, "h200");
+         s.request.device_index = 3;
+       },
+       "cuda", "none with index 3"},
+      {"architecture", "a GPU that is too old",
+       [](Situation& s) {
+         put_on(s, Platform::kCuda, "a100");
+         s.backend.min_capability = 90;
+       },
+       "9.0 or later", "NVIDIA A100 80GB has 8.0"},
+      {"architecture", "a GPU that is too new",
+       [](Situation& s) {
+         put_on(s, Platform::kCuda, "b200");
+         s.backend.min_capability = s.backend.max_capability = 90;
+       },
+       "compute capability 9.0", "B200 has 10.0"},
+      {"architecture", "fp8 products on a GPU without them",
+       [](Situation& s) {
+         put_on(s, Platform::kCuda, "a100");
+         s.backend.min_capability = 80;
+         s.backend.max_capability = 0;
+         s.backend.fp8_capability = 89;
+         s.backend.activations = fake::kAllActivations;
+         s.request.layer.scheme = {kFp8StaticChannelSym, kFp8DynamicTokenSym};
+       },
+       "8.9 or later for fp8 activations", "has 8.0"},
+      {"device-features", "no subgroups",
+       [](Situation& s) {
+         put_on(s, Platform::kOpenCl, "pocl");
+         s.backend.gpu_features = GpuFeature::kSubgroups | GpuFeature::kFp16;
+       },
+       "subgroups fp16", "has none"},
+      {"shared-memory", "tiles larger than a block's memory",
+       [](Situation& s) {
+         put_on(s, Platform::kCuda, "rtx-5090");
+         s.backend.shared_memory_bytes = 227 * 1024;
+       },
+       "227 KiB of shared memory", "RTX 5090 has 99 KiB"},
+      {"memory", "a layer larger than the machine",
+       [](Situation& s) {
+         put_on(s, Platform::kCpu, "x86-64");
+         s.backend.kernels = &fake::kKernels;
+         s.request.layer.num_experts = 40'000'000;
+       },
+       "MB of memory for this layer", "MB"},
       {"weights", "a format that it does not read",
        [](Situation& s) {
          s.backend.weights = fake::kInt8;
@@ -100,19 +168,19 @@ std::vector<Trigger> triggers() {
        "int8 per token", "the scheme is int8 weights"},
       {"zero-points", "zero points for a symmetric row",
        [](Situation& s) {
-         s.backend.zero_points = false;
+         deny(s, Feature::kZeroPoints);
          s.request.layer.scheme.weight.symmetric = false;
        },
        "symmetric weights", "zero points"},
       {"act-order", "act-order for a row that wants neighbours",
        [](Situation& s) {
-         s.backend.group_index = false;
+         deny(s, Feature::kActOrder);
          s.request.layer.group_index = true;
        },
        "neighbouring columns", "desc_act"},
       {"bias", "biases for a row that adds none",
        [](Situation& s) {
-         s.backend.bias = false;
+         deny(s, Feature::kBias);
          s.request.layer.bias = true;
        },
        "without biases", "has biases"},
@@ -128,6 +196,51 @@ std::vector<Trigger> triggers() {
          s.request.layer.scheme = {kInt8StaticChannelSym, kInt8DynamicTokenSym};
        },
        "at most 255 columns", "the layer has 256"},
+      {"shape", "a hidden size that its tiles cannot cut",
+       [](Situation& s) { s.backend.size_multiple = 24; }, "a multiple of 24",
+       "they are 256 and 128"},
+      {"activation-function", "one that its epilogue does not compute",
+       [](Situation& s) {
+         s.backend.fused_activations = kSiluOnly;
+         s.request.layer.activation = Activation::kSwigluOai;
+       },
+       "the activation silu", "the layer's is swigluoai"},
+      {"routing", "a router that it does not compute itself",
+       [](Situation& s) {
+         s.backend.fused_scores = kSoftmaxOnly;
+         s.request.layer.routing.score = Score::kSigmoid;
+       },
+       "routing by softmax", "router is sigmoid"},
+      {"tokens", "more than it is made for",
+       [](Situation& s) {
+         s.backend.max_num_tokens = 64;
+         s.request.max_num_tokens = 65;
+       },
+       "at most 64 tokens", "up to 65"},
+      {"activation-format", "batched activations",
+       [](Situation& s) {
+         deny(s, Feature::kBatched);
+         s.request.parallel.format = ActivationFormat::kBatched;
+       },
+       "[num_tokens, hidden_size]", "batched"},
+      {"expert-parallel", "experts of several ranks",
+       [](Situation& s) {
+         deny(s, Feature::kExpertParallel);
+         s.request.parallel.ep_size = 4;
+       },
+       "in one place", "over 4 ranks"},
+      {"lora", "adapters",
+       [](Situation& s) {
+         deny(s, Feature::kLora);
+         s.request.lora_rank = 16;
+       },
+       "without LoRA", "rank up to 16"},
+      {"deterministic", "bits that may not depend on the batch",
+       [](Situation& s) {
+         deny(s, Feature::kDeterministic);
+         s.request.deterministic = true;
+       },
+       "order of its sums", "the rest of the batch"},
   };
 }
 
@@ -224,6 +337,37 @@ TEST(Rules, CountTheColumnsOfEveryMatrixForExactSums) {
   situation.backend.max_integer_k = 1;
   situation.request.layer.scheme.activation.reset();
   EXPECT_TRUE(objections(situation).empty());
+}
+
+// One GPU that fits is enough, and an index that names another one is not that GPU.
+TEST(Rules, LookAtEveryGpuUnlessOneIsAskedFor) {
+  Situation situation;
+  put_on(situation, Platform::kCuda, "a100");
+  situation.backend.min_capability = 90;
+  GpuInfo hopper = Machine::find("h200")->gpus[0];
+  hopper.index = 1;
+  situation.machine.gpus.push_back(hopper);
+  EXPECT_TRUE(objections(situation).empty());
+  situation.request.device_index = 1;
+  EXPECT_TRUE(objections(situation).empty());
+  situation.request.device_index = 0;
+  EXPECT_EQ(objections(situation), std::set<std::string>{"architecture"});
+}
+
+// Stages of their own serve anything; only rows that fuse them are picky.
+TEST(Rules, LeaveActivationAndRouterToTheStagesUnlessFused) {
+  Situation situation;
+  for (Activation activation : {Activation::kSilu, Activation::kSwigluOai}) {
+    for (Score score : {Score::kSoftmax, Score::kSigmoid, Score::kTopkThenSoftmax}) {
+      situation.request.layer.activation = activation;
+      situation.request.layer.routing.score = score;
+      EXPECT_TRUE(objections(situation).empty());
+    }
+  }
+  situation.backend.fused_activations = kSiluOnly;
+  situation.backend.fused_scores = kSoftmaxOnly;
+  situation.request.layer.linear = true;
+  EXPECT_TRUE(objections(situation).empty()) << "a dense layer has neither";
 }
 
 }  // namespace

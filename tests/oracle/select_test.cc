@@ -193,6 +193,75 @@ TEST(Select, PlansTheSchemeAsAskedAndTheMemoryThatPackingTakes) {
           static_cast<int64_t>(plan.backend->layout->sections(shape).bytes) * layer.num_experts;
     }
     EXPECT_EQ(plan.weight_bytes, bytes);
+    EXPECT_EQ(plan.layout, plan.backend->layout->name);
+    EXPECT_GT(plan.workspace_bytes, 0);
+    ASSERT_EQ(plan.matrices.size(), 2u);
+    for (const MatrixPlan& matrix : plan.matrices) {
+      ASSERT_FALSE(matrix.kernel.kernels.empty());
+      EXPECT_EQ(matrix.kernel.kernels[0].from_tokens, 1) << "something runs at every token count";
+    }
+  }
+}
+
+// D7: activations that the scheme quantizes reach the kernel as codes, or as the floats that the
+// codes stand for; activations that it does not quantize never become codes.
+TEST(Select, PlansCodesOnlyWhereTheSchemeHasThem) {
+  const auto input = [](const Scheme& scheme) {
+    const Plan plan = *select({.layer = fake::layer(scheme)}, old_pc()).chosen();
+    return plan.matrices[0].kernel.input_dtype;
+  };
+  EXPECT_EQ(input({kInt8StaticChannelSym, kInt8DynamicTokenSym}), DType::kI8);
+  EXPECT_EQ(input({kInt8StaticChannelSym, {}}), DType::kF32);
+}
+
+TEST(Select, GrowsTheWorkspaceWithTheTokensAndNothingElse) {
+  const LayerSpec layer = fake::layer(int4_static_group(128));
+  auto plan = [&](int64_t tokens) {
+    return *select({.layer = layer, .max_num_tokens = tokens}, old_pc()).chosen();
+  };
+  EXPECT_GT(plan(1000).workspace_bytes, 9 * plan(100).workspace_bytes);
+  EXPECT_EQ(plan(1000).weight_bytes, plan(100).weight_bytes);
+}
+
+// ---- exceptions to the order ----
+
+TEST(Preferences, PutNativeCodeBeforeOpenClOnTheSameCores) {
+  const std::vector<Backend> table = fake::completed_table();
+  const LayerSpec layer = fake::layer(int4_static_group(128));
+  const Selection on_cpu = select({.layer = layer}, *Machine::find("pocl"), table);
+  EXPECT_EQ(on_cpu.plan->backend->name, "cpu-avx512");
+  const Verdict* moved = fake::verdict(on_cpu, "opencl-reference");
+  EXPECT_TRUE(moved->accepted());
+  ASSERT_NE(moved->moved_back, nullptr);
+  EXPECT_THAT(explain(on_cpu), HasSubstr(std::string(moved->moved_back->reason)));
+  EXPECT_EQ(on_cpu.considered.size(), table.size());
+  EXPECT_EQ(on_cpu.considered.back().backend->name, "reference") << "still the last resort";
+  // Asked for, it serves: a preference is not a refusal.
+  EXPECT_EQ(select({.layer = layer, .platform = Platform::kOpenCl}, *Machine::find("pocl"), table)
+                .plan->backend->name,
+            "opencl-reference");
+}
+
+TEST(Preferences, LeaveTheOrderAloneWhereTheyDoNotApply) {
+  const std::vector<Backend> table = fake::completed_table();
+  const Selection on_gpu =
+      select({.layer = fake::layer(int4_static_group(128))}, *Machine::find("arc-b580"), table);
+  EXPECT_EQ(on_gpu.plan->backend->name, "opencl-matrix");
+  for (size_t i = 0; i < table.size(); ++i) {
+    EXPECT_EQ(on_gpu.considered[i].backend, &table[i]);
+    EXPECT_EQ(on_gpu.considered[i].moved_back, nullptr);
+  }
+}
+
+TEST(Preferences, NameRowsOfTheTableAndGiveAReason) {
+  for (const Preference& preference : preferences()) {
+    for (std::string_view beginning : {preference.first, preference.over}) {
+      const bool any = std::any_of(backends().begin(), backends().end(), [&](const Backend& row) {
+        return row.name.starts_with(beginning);
+      });
+      EXPECT_TRUE(any) << preference.name << ": " << beginning;
+    }
+    EXPECT_FALSE(preference.reason.empty()) << preference.name;
   }
 }
 
@@ -212,13 +281,19 @@ TEST(Backends, HaveNamesThatAreUniqueAndKernelFilesOfThatStem) {
     EXPECT_TRUE(names.insert(backend.name).second) << backend.name;
     EXPECT_NE(backend.name, "auto");
     EXPECT_FALSE(backend.summary.empty()) << backend.name;
-    EXPECT_TRUE(stems.contains(std::string(backend.name))) << backend.name;
+    EXPECT_EQ(stems.contains(std::string(backend.name)), !backend.planned) << backend.name;
   }
 }
 
 // D19: the layout belongs to the row, and it holds what the row reads.
 TEST(Backends, ReadOnlyWeightsThatTheirLayoutHoldsAndThatHaveACodec) {
   for (const Backend& backend : backends()) {
+    EXPECT_GE(backend.group_multiple, 1) << backend.name;
+    EXPECT_GE(backend.size_multiple, 1) << backend.name;
+    if (backend.planned) {
+      EXPECT_EQ(backend.kernels, nullptr) << backend.name;
+      continue;
+    }
     ASSERT_NE(backend.layout, nullptr) << backend.name;
     for (DType type : backend.weights) {
       const auto& holds = backend.layout->holds;
@@ -226,7 +301,6 @@ TEST(Backends, ReadOnlyWeightsThatTheirLayoutHoldsAndThatHaveACodec) {
           << backend.name << " " << name(type);
       EXPECT_TRUE(visit_codec(type, []<class Codec>() {})) << backend.name << " " << name(type);
     }
-    EXPECT_GE(backend.group_multiple, 1) << backend.name;
   }
 }
 

@@ -15,7 +15,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/decode_panel.h"
 #include "kernels/cpu/tile.h"
-#include "kernels/maker.h"
+#include "kernels/kernels.h"
 #include "layout/panel16.h"
 
 namespace moracle {
@@ -25,21 +25,49 @@ using cpu::kMaxRows;
 using cpu::kPanel;
 using cpu::TileKernels;
 
+bool has_avx2(Isa isa) {
+  return missing(Isa::kAvx2, isa) == Isa::kNone;
+}
+
 const TileKernels& tile_kernels() {
 #if defined(__x86_64__)
-  static const bool avx2 = missing(Isa::kAvx2, Machine::here().cpu.isa) == Isa::kNone;
+  static const bool avx2 = has_avx2(Machine::here().cpu.isa);
   if (avx2) return cpu::kAvx2Tiles;
 #endif
   return cpu::kPortableTiles;
 }
 
-// True for weights with a tile of their own.
-bool has_tile(const KernelWeights& weights) {
-  const QuantKey& key = weights.shape.key;
-  if (!key.quantized()) return true;
+enum class Way : uint8_t { kIntegers, kTiles, kDecoded };
+
+Way way(const MatrixShape& shape, const Scheme& scheme) {
+  const QuantKey& key = shape.key;
+  if (!key.quantized()) return Way::kTiles;
   const bool integers = key.dtype == DType::kI8 || key.dtype == DType::kI4;
-  const bool even_groups = panel16::num_groups(weights.shape) == 1 || key.group.cols % 2 == 0;
-  return integers && key.symmetric && !weights.shape.group_index && even_groups;
+  const bool even_groups = panel16::num_groups(shape) == 1 || key.group.cols % 2 == 0;
+  if (!integers || !key.symmetric || shape.group_index || !even_groups) return Way::kDecoded;
+  // Integer products need int8 with a scale per row on both sides.
+  const bool both = scheme.activation == kInt8DynamicTokenSym && shape.key == kInt8StaticChannelSym;
+  return both ? Way::kIntegers : Way::kTiles;
+}
+
+// One decoded panel per thread.
+int64_t panel_floats(const MatrixShape& shape) {
+  return panel16::padded_cols(shape) * kPanel;
+}
+
+KernelPlan plan(const MatrixShape& shape, const Scheme& scheme, const Machine& machine) {
+  const char* const isa = has_avx2(machine.cpu.isa) ? "avx2" : "portable";
+  const std::string_view type = name(shape.key.dtype);
+  switch (way(shape, scheme)) {
+    case Way::kIntegers:
+      return {DType::kI8, {{1, str("exact i8 x i8 tiles of 16 x ", kMaxRows, ", ", isa)}}, 0};
+    case Way::kTiles:
+      return {DType::kF32, {{1, str(type, " tiles of 16 x ", kMaxRows, ", f32 sums, ", isa)}}, 0};
+    default:
+      return {DType::kF32,
+              {{1, str(type, " panels decoded to f32, tiles of 16 x ", kMaxRows, ", ", isa)}},
+              machine.cpu.threads * panel_floats(shape) * static_cast<int64_t>(sizeof(float))};
+  }
 }
 
 class CpuLinear : public GroupedLinear {
@@ -48,20 +76,13 @@ class CpuLinear : public GroupedLinear {
       : weights_(std::move(weights)),
         pool_(pool),
         tiles_(tile_kernels()),
-        decodes_(!has_tile(weights_)) {
-    const auto columns = static_cast<size_t>(panel16::padded_cols(weights_.shape));
-    if (decodes_) panels_.assign(pool_.size(), std::vector<float>(columns * kPanel));
+        way_(way(weights_.shape, weights_.scheme)) {
+    if (way_ == Way::kDecoded)
+      panels_.assign(pool_.size(), std::vector<float>(panel_floats(weights_.shape)));
   }
 
   Status run(const GroupedRows& rows, const Matrix& y, Stream) override;
   const KernelWeights& weights() const override { return weights_; }
-  // Integer products where both sides are int8 with a scale per row; any other quantized
-  // activations come as the floats that they stand for.
-  DType input_dtype() const override {
-    const bool integers = weights_.scheme.activation == kInt8DynamicTokenSym &&
-                          weights_.shape.key == kInt8StaticChannelSym;
-    return integers && !decodes_ ? DType::kI8 : DType::kF32;
-  }
 
  private:
   void run_panel(const GroupedRows& rows, int thread, int64_t expert, int64_t panel, int64_t begin,
@@ -72,7 +93,7 @@ class CpuLinear : public GroupedLinear {
   KernelWeights weights_;
   ThreadPool& pool_;
   const TileKernels& tiles_;
-  const bool decodes_;
+  const Way way_;
   std::vector<std::vector<float>> panels_;  // one decoded panel per thread
 };
 
@@ -98,7 +119,7 @@ void CpuLinear::run_panel(const GroupedRows& rows, int thread, int64_t expert, i
   const MatrixShape& shape = weights_.shape;
   const std::byte* base = weights_.expert(expert);
   const std::byte* codes = base + weights_.sections.codes + panel * panel16::panel_bytes(shape);
-  if (decodes_) {
+  if (way_ == Way::kDecoded) {
     cpu::decode_panel(weights_, expert, panel, panels_[thread].data());
     codes = reinterpret_cast<const std::byte*>(panels_[thread].data());
   }
@@ -127,7 +148,7 @@ void CpuLinear::run_tile(const GroupedRows& rows, const int64_t* sources, int co
                          const std::byte* panel, const float* scales, float* out) const {
   const MatrixShape& shape = weights_.shape;
   const Matrix& x = rows.x.values;
-  if (x.dtype == DType::kI8) {
+  if (way_ == Way::kIntegers) {
     const int8_t* at[kMaxRows];
     float row_scales[kMaxRows];
     for (int r = 0; r < count; ++r) {
@@ -143,7 +164,7 @@ void CpuLinear::run_tile(const GroupedRows& rows, const int64_t* sources, int co
   const int64_t k = panel16::padded_cols(shape);
   // One group covers the padding too, or a padded column would start a second one.
   const int64_t group = panel16::num_groups(shape) == 1 ? k : panel16::group_cols(shape);
-  switch (decodes_ ? DType::kF32 : shape.key.dtype) {
+  switch (way_ == Way::kDecoded ? DType::kF32 : shape.key.dtype) {
     case DType::kBF16:
       tiles_.bf16(at, count, reinterpret_cast<const uint16_t*>(panel), k, out);
       break;
@@ -162,9 +183,7 @@ void CpuLinear::run_tile(const GroupedRows& rows, const int64_t* sources, int co
   }
 }
 
-}  // namespace
-
-Result<std::unique_ptr<GroupedLinear>> make_cpu(KernelWeights&& weights, Device& device) {
+Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, Device& device) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
   if (cpu == nullptr) {
     return Error{ErrorKind::kInvalidArgument, "", "backend cpu", "the cpu device",
@@ -172,5 +191,9 @@ Result<std::unique_ptr<GroupedLinear>> make_cpu(KernelWeights&& weights, Device&
   }
   return std::unique_ptr<GroupedLinear>(new CpuLinear(std::move(weights), cpu->pool()));
 }
+
+}  // namespace
+
+const Kernels kCpuKernels = {plan, make};
 
 }  // namespace moracle

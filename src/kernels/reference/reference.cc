@@ -9,7 +9,7 @@
 
 #include "base/text.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/maker.h"
+#include "kernels/kernels.h"
 #include "quant/activation.h"
 #include "quant/codec.h"
 
@@ -53,9 +53,6 @@ class ReferenceLinear : public GroupedLinear {
     return {};
   }
   const KernelWeights& weights() const override { return weights_; }
-  DType input_dtype() const override {
-    return weights_.scheme.activation ? weights_.scheme.activation->dtype : DType::kF32;
-  }
 
  private:
   void run_expert(const GroupedRows& rows, int64_t e, int64_t begin, int64_t end, const Matrix& y) {
@@ -103,9 +100,12 @@ class ReferenceLinear : public GroupedLinear {
   ThreadPool& pool_;
 };
 
-}  // namespace
+KernelPlan plan(const MatrixShape&, const Scheme& scheme, const Machine&) {
+  const DType input = scheme.activation ? scheme.activation->dtype : DType::kF32;
+  return {input, {{1, "rows decoded and summed in double"}}, 0};
+}
 
-Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights, Device& device) {
+Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, Device& device) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
   if (cpu == nullptr) {
     return Error{ErrorKind::kInvalidArgument, "", "backend reference", "the cpu device",
@@ -113,5 +113,9 @@ Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights, D
   }
   return std::unique_ptr<GroupedLinear>(new ReferenceLinear(std::move(weights), cpu->pool()));
 }
+
+}  // namespace
+
+const Kernels kReferenceKernels = {plan, make};
 
 }  // namespace moracle

@@ -1,0 +1,105 @@
+#include "plan_text.h"
+
+#include <iostream>
+
+#include "base/text.h"
+#include "terminal.h"
+
+namespace moracle::cli {
+namespace {
+
+std::string kernel_names(const KernelPlan& kernel) {
+  std::vector<std::string> names;
+  for (const KernelUse& use : kernel.kernels) {
+    names.push_back(use.from_tokens == 1 ? use.name
+                                         : str("from ", use.from_tokens, " tokens ", use.name));
+  }
+  return join(names);
+}
+
+}  // namespace
+
+Json plan_json(const std::optional<Plan>& plan) {
+  if (!plan) return nullptr;
+  Json matrices = Json::array();
+  for (const MatrixPlan& matrix : plan->matrices) {
+    Json kernels = Json::array();
+    for (const KernelUse& use : matrix.kernel.kernels)
+      kernels.push_back({{"from_tokens", use.from_tokens}, {"name", use.name}});
+    matrices.push_back({{"n", matrix.shape.n},
+                        {"k", matrix.shape.k},
+                        {"input_dtype", name(matrix.kernel.input_dtype)},
+                        {"kernels", kernels}});
+  }
+  return {{"backend", plan->backend->name},
+          {"layout", plan->layout},
+          {"weight_bytes", plan->weight_bytes},
+          {"workspace_bytes", plan->workspace_bytes},
+          {"scratch_bytes", plan->scratch_bytes},
+          {"max_num_tokens", plan->max_num_tokens},
+          {"matrices", matrices}};
+}
+
+Json considered_json(const Selection& selection) {
+  Json considered = Json::array();
+  for (const Verdict& verdict : selection.considered) {
+    Json reasons = Json::array();
+    for (const Reason& reason : verdict.reasons)
+      reasons.push_back({{"rule", reason.rule}, {"need", reason.need}, {"have", reason.have}});
+    considered.push_back(
+        {{"backend", verdict.backend->name},
+         {"accepted", verdict.accepted()},
+         {"reasons", reasons},
+         {"moved_back", verdict.moved_back ? Json(verdict.moved_back->reason) : Json(nullptr)}});
+  }
+  return considered;
+}
+
+void show(const ModelPlan& plan) {
+  Table parts;
+  parts.row({"part", "layers", "scheme", "backend", "layout", "weights", "workspace"});
+  for (const Choice& choice : plan.choices) {
+    const Plan& one = *choice.selection.plan;
+    const auto count = static_cast<int64_t>(std::max<size_t>(choice.layers.size(), 1));
+    parts.row({choice.part, ranges(choice.layers), name(one.layer.scheme),
+               std::string(one.backend->name), std::string(one.layout),
+               megabytes(one.weight_bytes * count), megabytes(one.workspace_bytes)});
+  }
+  Table kernels;
+  for (const Choice& choice : plan.choices) {
+    const Plan& one = *choice.selection.plan;
+    for (const MatrixPlan& matrix : one.matrices) {
+      kernels.row({choice.part, str("[", matrix.shape.n, ", ", matrix.shape.k, "]"),
+                   kernel_names(matrix.kernel)});
+    }
+  }
+  Table sums;
+  sums.row({"weights", megabytes(plan.weight_bytes), "packed, and tables"});
+  sums.row({"workspace", megabytes(plan.workspace_bytes), "shared by all layers"});
+  sums.row({"kernels", megabytes(plan.scratch_bytes), "that they keep"});
+  sums.row({"activations", megabytes(plan.activation_bytes), "between the layers"});
+  sums.row({"together", megabytes(plan.total_bytes()),
+            "of " + megabytes(plan.memory_bytes) + " on the device"});
+  sums.row({"cache", megabytes(plan.cache_bytes_per_token * 1000), "more per 1,000 tokens"});
+  std::cout << parts.text({5, 6}) << "\n" << kernels.text() << "\n" << sums.text({1});
+}
+
+Json to_json(const ModelPlan& plan) {
+  Json choices = Json::array();
+  for (const Choice& choice : plan.choices) {
+    choices.push_back({{"part", choice.part},
+                       {"layers", choice.layers},
+                       {"scheme", name(choice.selection.plan->layer.scheme)},
+                       {"plan", plan_json(choice.selection.plan)}});
+  }
+  return {{"choices", choices},
+          {"weight_bytes", plan.weight_bytes},
+          {"workspace_bytes", plan.workspace_bytes},
+          {"scratch_bytes", plan.scratch_bytes},
+          {"activation_bytes", plan.activation_bytes},
+          {"cache_bytes_per_token", plan.cache_bytes_per_token},
+          {"total_bytes", plan.total_bytes()},
+          {"memory_bytes", plan.memory_bytes}};
+}
+
+}  // namespace moracle::cli

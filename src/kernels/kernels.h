@@ -1,0 +1,6 @@
+// What a kernel file needs to define its Kernels, which its row in oracle/backends.inc names.
+#pragma once
+
+#include "kernels/grouped_linear.h"
+#include "kernels/kernel_weights.h"
+#include "oracle/made.h"

@@ -1,0 +1,148 @@
+#include "models/plan.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "moracle/moe.h"
+#include "oracle/carve.h"
+
+namespace moracle {
+namespace {
+
+class Chooser {
+ public:
+  Chooser(const ModelOptions& options, const Machine& machine, BackendMap map, DeviceName device)
+      : options_(options), machine_(machine), map_(std::move(map)), device_(device) {}
+
+  Status add(const char* part, std::optional<int64_t> layer, LayerSpec spec) {
+    Request request;
+    request.layer = std::move(spec);
+    request.max_num_tokens = options_.max_num_tokens;
+    request.deterministic = options_.deterministic;
+    request.backend = map_.for_layer(request.layer.name);
+    request.platform = device_.platform;
+    if (device_.platform != Platform::kCpu) request.device_index = device_.index;
+    names_.push_back(request.layer.name);
+    Selection selection = select(request, machine_);
+    MORACLE_CHECK(selection.chosen());
+    modules_.push_back({part, layer, std::move(selection)});
+    return {};
+  }
+  Status add(const char* part, std::optional<int64_t> layer, const DescribedMatrix& weights) {
+    return add(part, layer, linear_spec(weights.tensors().front(), weights));
+  }
+  Result<std::vector<ModuleChoice>> finish() && {
+    MORACLE_CHECK(map_.check_used(names_));
+    return std::move(modules_);
+  }
+
+ private:
+  const ModelOptions& options_;
+  const Machine& machine_;
+  BackendMap map_;
+  DeviceName device_;
+  std::vector<std::string> names_;
+  std::vector<ModuleChoice> modules_;
+};
+
+int64_t memory_of(const Machine& machine, const DeviceName& device) {
+  for (const GpuInfo& gpu : machine.gpus) {
+    if (gpu.platform == device.platform && gpu.index == device.index) return gpu.memory_bytes;
+  }
+  return machine.cpu.memory_bytes;
+}
+
+}  // namespace
+
+Result<std::vector<ModuleChoice>> choose(const Description& description,
+                                         const ModelOptions& options, const Machine& machine) {
+  if (options.max_num_tokens < 1) {
+    return Error{ErrorKind::kInvalidArgument, "", "max_num_tokens", "at least 1",
+                 str("it is ", options.max_num_tokens)};
+  }
+  MORACLE_TRY(BackendMap map, BackendMap::parse(options.backend));
+  MORACLE_TRY(const DeviceName device, parse_device(options.device));
+  Chooser chooser(options, machine, std::move(map), device);
+  for (size_t l = 0; l < description.layers.size(); ++l) {
+    const LayerDescription& layer = description.layers[l];
+    const auto index = static_cast<int64_t>(l);
+    MORACLE_CHECK(chooser.add("attention qkv", index, layer.qkv));
+    MORACLE_CHECK(chooser.add("attention output", index, layer.o));
+    if (layer.router) MORACLE_CHECK(chooser.add("router", index, *layer.router));
+    MORACLE_CHECK(chooser.add(layer.router ? "experts" : "mlp", index, layer.mlp.spec));
+  }
+  MORACLE_CHECK(chooser.add("output", {}, description.output));
+  return std::move(chooser).finish();
+}
+
+std::vector<Choice> grouped(std::vector<ModuleChoice> modules) {
+  std::vector<Choice> choices;
+  for (ModuleChoice& module : modules) {
+    const auto equal = std::find_if(choices.begin(), choices.end(), [&](const Choice& choice) {
+      return choice.part == module.part &&
+             choice.selection.plan->backend == module.selection.plan->backend &&
+             choice.selection.request.layer.same_but_name(module.selection.request.layer);
+    });
+    if (equal == choices.end()) {
+      choices.push_back({std::move(module.part), {}, std::move(module.selection)});
+      if (module.layer) choices.back().layers.push_back(*module.layer);
+    } else if (module.layer) {
+      equal->layers.push_back(*module.layer);
+    }
+  }
+  return choices;
+}
+
+Activations carve_activations(const Description& description, int64_t max_num_tokens, DType dtype,
+                              std::byte* base) {
+  const DecoderSpec& spec = description.spec;
+  int64_t num_experts = 1;
+  for (const LayerDescription& layer : description.layers)
+    num_experts = std::max(num_experts, layer.mlp.spec.num_experts);
+  const int64_t q_size = spec.num_heads * spec.head_dim;
+  Carver carver(base);
+  auto take = [&](int64_t cols) { return carver.take_matrix(dtype, max_num_tokens, cols); };
+  Activations a;
+  a.hidden = take(spec.hidden_size);
+  a.normed = take(spec.hidden_size);
+  a.qkv = take(q_size + 2 * spec.num_kv_heads * spec.head_dim);
+  a.attended = take(q_size);
+  a.added = take(spec.hidden_size);
+  a.router_logits = take(num_experts);
+  a.bytes = carver.bytes();
+  return a;
+}
+
+Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options,
+                       const Machine& machine) {
+  MORACLE_TRY(const Description description, describe(checkpoint));
+  MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine));
+  MORACLE_TRY(const DeviceName device, parse_device(options.device));
+  ModelPlan plan;
+  plan.memory_bytes = memory_of(machine, device);
+  plan.weight_bytes = static_cast<int64_t>(description.embedding.num_bytes());
+  for (const ModuleChoice& module : modules) {
+    const Plan& one = *module.selection.plan;
+    plan.weight_bytes += one.weight_bytes;
+    plan.scratch_bytes += one.scratch_bytes;
+    plan.workspace_bytes = std::max(plan.workspace_bytes, one.workspace_bytes);
+  }
+  const DType dtype = modules.front().selection.plan->activation_dtype;
+  const DecoderSpec& spec = description.spec;
+  plan.activation_bytes = static_cast<int64_t>(
+      carve_activations(description, options.max_num_tokens, dtype, nullptr).bytes);
+  plan.activation_bytes +=
+      Model::kMaxLogitRows * spec.vocab_size * static_cast<int64_t>(sizeof(float));
+  plan.cache_bytes_per_token = 2 * static_cast<int64_t>(description.layers.size()) *
+                               spec.num_kv_heads * spec.head_dim * bits(dtype) / 8;
+  plan.choices = grouped(std::move(modules));
+  if (plan.total_bytes() > plan.memory_bytes) {
+    return Error{ErrorKind::kOutOfMemory, checkpoint.folder(), "plan",
+                 str(plan.total_bytes(), " bytes of memory on ", options.device),
+                 str("there are ", plan.memory_bytes)};
+  }
+  return plan;
+}
+
+}  // namespace moracle

@@ -1,0 +1,55 @@
+// A selection as a person reads it.
+#include <algorithm>
+
+#include "base/text.h"
+#include "moracle/oracle.h"
+
+namespace moracle {
+namespace {
+
+std::string headline(const LayerSpec& layer) {
+  std::string text = str(name(layer.scheme), " (", describe(layer.scheme), ")");
+  if (layer.linear) return str(text, " · ", layer.hidden_size, " → ", layer.intermediate_size);
+  return str(text, " · ", layer.num_experts, " experts, top-", layer.top_k, ", ", layer.hidden_size,
+             " → ", layer.intermediate_size);
+}
+
+std::string padded(std::string_view text, size_t width) {
+  std::string cell(text);
+  cell.resize(std::max(width, cell.size()), ' ');
+  return cell;
+}
+
+}  // namespace
+
+std::string explain(const Selection& selection, bool all_reasons) {
+  size_t width = 0, rule_width = 0;
+  for (const Verdict& verdict : selection.considered) {
+    width = std::max(width, verdict.backend->name.size());
+    for (const Reason& reason : verdict.reasons)
+      rule_width = std::max(rule_width, reason.rule.size());
+  }
+  std::string text = headline(selection.request.layer) + "\n";
+  for (const Verdict& verdict : selection.considered) {
+    const bool chosen = selection.plan && selection.plan->backend == verdict.backend;
+    const std::string start = (chosen ? "> " : "  ") + padded(verdict.backend->name, width) + "  ";
+    const std::string indent(width + 9, ' ');
+    if (verdict.accepted()) {
+      text += start + "yes  " + (chosen ? "first that serves: " : "") +
+              std::string(verdict.backend->summary) + "\n";
+    }
+    std::string lead = start + "no   ";
+    for (const Reason& reason : verdict.reasons) {
+      text += str(lead, padded(reason.rule, rule_width), "  needs ", reason.need, "; ", reason.have,
+                  "\n");
+      if (!all_reasons) break;
+      lead = indent;
+    }
+    if (const Preference* moved = verdict.moved_back) {
+      text += str(indent, "after ", moved->first, " (", moved->name, "): ", moved->reason, "\n");
+    }
+  }
+  return text;
+}
+
+}  // namespace moracle

@@ -1,0 +1,72 @@
+#include "oracle/plan.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "layout/layout.h"
+#include "oracle/workspace.h"
+
+namespace moracle {
+namespace {
+
+// What activations are between the stages: f32 is exact enough to be a CPU's only choice, and as
+// fast there; on a GPU it would double the traffic.
+DType activation_dtype(Platform platform) {
+  return platform == Platform::kCpu ? DType::kF32 : DType::kBF16;
+}
+
+std::string size_text(int64_t bytes) {
+  if (bytes < 1'000'000) return str((bytes + 500) / 1000, " kB");
+  const int64_t tenths = (bytes + 50'000) / 100'000;
+  return str(tenths / 10, ".", tenths % 10, " MB");
+}
+
+std::string kernel_text(const KernelPlan& kernel) {
+  std::vector<std::string> uses;
+  for (size_t i = 0; i < kernel.kernels.size(); ++i) {
+    const KernelUse& use = kernel.kernels[i];
+    uses.push_back(kernel.kernels.size() == 1 ? use.name
+                                              : str(use.name, " from ", use.from_tokens, " token",
+                                                    use.from_tokens == 1 ? "" : "s"));
+  }
+  return join(uses, ", ");
+}
+
+}  // namespace
+
+Plan make_plan(const Backend& backend, const Request& request, const Machine& machine) {
+  Plan plan;
+  plan.backend = &backend;
+  plan.layer = request.layer;
+  plan.layout = backend.layout->name;
+  plan.max_num_tokens = request.max_num_tokens;
+  plan.activation_dtype = activation_dtype(backend.platform);
+  for (const MatrixShape& shape : request.layer.matrices()) {
+    MatrixPlan matrix{shape, 0, backend.kernels->plan(shape, request.layer.scheme, machine)};
+    matrix.weight_bytes =
+        request.layer.num_experts * static_cast<int64_t>(backend.layout->sections(shape).bytes);
+    plan.weight_bytes += matrix.weight_bytes;
+    plan.scratch_bytes += matrix.kernel.scratch_bytes;
+    plan.matrices.push_back(std::move(matrix));
+  }
+  plan.workspace_bytes = static_cast<int64_t>(
+      request.layer.linear ? carve_linear(plan, nullptr).bytes : carve_moe(plan, nullptr).bytes);
+  return plan;
+}
+
+std::string describe(const Plan& plan) {
+  std::string text = str("plan  layout ", plan.layout, ", ", size_text(plan.weight_bytes),
+                         " of weights, ", size_text(plan.workspace_bytes),
+                         " of workspace for up to ", plan.max_num_tokens, " tokens");
+  if (plan.scratch_bytes > 0) text += ", " + size_text(plan.scratch_bytes) + " of the kernels' own";
+  text += "\n";
+  for (size_t i = 0; i < plan.matrices.size(); ++i) {
+    const MatrixPlan& matrix = plan.matrices[i];
+    const char* const label = plan.layer.linear ? "" : (i == 0 ? "w13 " : "w2  ");
+    text += str("      ", label, "[", matrix.shape.n, ", ", matrix.shape.k, "]  ",
+                kernel_text(matrix.kernel), "\n");
+  }
+  return text;
+}
+
+}  // namespace moracle

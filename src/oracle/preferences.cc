@@ -1,0 +1,32 @@
+// Exceptions to the table's order, each a row with its reason.
+#include <algorithm>
+
+#include "moracle/oracle.h"
+
+namespace moracle {
+namespace {
+
+bool opencl_is_the_cpu(const Request& request, const Machine& machine) {
+  bool there = false;
+  for (const GpuInfo& gpu : machine.gpus) {
+    if (gpu.platform != Platform::kOpenCl) continue;
+    if (request.device_index && *request.device_index != gpu.index) continue;
+    there = true;
+    if (!gpu.is_cpu) return false;
+  }
+  return there;
+}
+
+constexpr Preference kPreferences[] = {
+    {"native-code", "cpu", "opencl", opencl_is_the_cpu,
+     "the OpenCL device is this machine's own cores, which native code uses without a driver "
+     "between"},
+};
+
+}  // namespace
+
+std::span<const Preference> preferences() {
+  return kPreferences;
+}
+
+}  // namespace moracle

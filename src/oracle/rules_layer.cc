@@ -1,0 +1,129 @@
+// What the layer is: its formats, groups, sizes, and what it computes between its matrices.
+#include <algorithm>
+
+#include "base/text.h"
+#include "oracle/rules.h"
+#include "quant/activation.h"
+
+namespace moracle {
+namespace {
+
+using Objection = std::optional<Reason>;
+
+template <class Value>
+bool contains(std::span<const Value> values, const Value& value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+template <class Value>
+std::string alternatives(std::span<const Value> values) {
+  std::vector<std::string_view> texts;
+  for (const Value& value : values) texts.push_back(name(value));
+  return join(texts, " or ");
+}
+
+bool lacks(const Backend& b, Feature feature) {
+  return missing(feature, b.features) != Feature::kNone;
+}
+
+Objection refuse_weights(const Backend& b, const Request& r, const Machine&) {
+  const DType type = r.layer.scheme.weight.dtype;
+  if (contains(b.weights, type)) return {};
+  return object("weights in " + alternatives(b.weights), str("the layer's are ", name(type)));
+}
+
+Objection refuse_activations(const Backend& b, const Request& r, const Machine&) {
+  const auto& key = r.layer.scheme.activation;
+  if (!key || contains(b.activations, key->dtype)) return {};
+  return object(str("activations in floating point",
+                    b.activations.empty() ? "" : " or " + alternatives(b.activations)),
+                str("the scheme quantizes them to ", name(key->dtype)));
+}
+
+// The dtype is not all: which values share a scale, and when it is known, belong to the format.
+Objection refuse_activation_scales(const Backend&, const Request& r, const Machine&) {
+  const auto& key = r.layer.scheme.activation;
+  if (!key || can_quantize(*key) || *key == kFp8StaticTensorSym) return {};
+  return object("activations in int8 per token, fp8 per token, group or tensor (stored), or mxfp8",
+                "the scheme is " + describe(r.layer.scheme));
+}
+
+Objection refuse_zero_points(const Backend& b, const Request& r, const Machine&) {
+  if (!lacks(b, Feature::kZeroPoints) || r.layer.scheme.weight.symmetric) return {};
+  return object("symmetric weights", "the layer has zero points");
+}
+
+Objection refuse_act_order(const Backend& b, const Request& r, const Machine&) {
+  if (!lacks(b, Feature::kActOrder) || !r.layer.group_index) return {};
+  return object("groups of neighbouring columns", "the layer is in act-order (desc_act)");
+}
+
+Objection refuse_bias(const Backend& b, const Request& r, const Machine&) {
+  if (!lacks(b, Feature::kBias) || !r.layer.bias) return {};
+  return object("a layer without biases", "the layer has biases");
+}
+
+Objection refuse_group_size(const Backend& b, const Request& r, const Machine&) {
+  const int64_t size = r.layer.scheme.weight.group.cols;
+  if (!r.layer.scheme.weight.quantized() || size == GroupShape::kAll ||
+      size % b.group_multiple == 0) {
+    return {};
+  }
+  return object(str("groups that are a multiple of ", b.group_multiple), str("groups of ", size));
+}
+
+Objection refuse_shape(const Backend& b, const Request& r, const Machine&) {
+  const int64_t h = r.layer.hidden_size, i = r.layer.intermediate_size;
+  if (h % b.size_multiple == 0 && i % b.size_multiple == 0) return {};
+  return object(str("sizes that are a multiple of ", b.size_multiple),
+                str("they are ", h, " and ", i));
+}
+
+Objection refuse_long_sums(const Backend& b, const Request& r, const Machine&) {
+  if (b.max_integer_k == 0 || !r.layer.scheme.activation) return {};
+  for (const MatrixShape& matrix : r.layer.matrices()) {
+    if (matrix.k > b.max_integer_k) {
+      return object(str("at most ", b.max_integer_k, " columns for exact integer sums"),
+                    str("the layer has ", matrix.k));
+    }
+  }
+  return {};
+}
+
+Objection refuse_activation_function(const Backend& b, const Request& r, const Machine&) {
+  if (r.layer.linear || b.fused_activations.empty() ||
+      contains(b.fused_activations, r.layer.activation)) {
+    return {};
+  }
+  return object("the activation " + alternatives(b.fused_activations),
+                str("the layer's is ", name(r.layer.activation)));
+}
+
+Objection refuse_routing(const Backend& b, const Request& r, const Machine&) {
+  if (r.layer.linear || b.fused_scores.empty() || contains(b.fused_scores, r.layer.routing.score))
+    return {};
+  return object("routing by " + alternatives(b.fused_scores),
+                "the layer's router is " + name(r.layer.routing));
+}
+
+constexpr Rule kRules[] = {
+    {"weights", refuse_weights},
+    {"activations", refuse_activations},
+    {"activation-scales", refuse_activation_scales},
+    {"zero-points", refuse_zero_points},
+    {"act-order", refuse_act_order},
+    {"bias", refuse_bias},
+    {"group-size", refuse_group_size},
+    {"shape", refuse_shape},
+    {"sum-length", refuse_long_sums},
+    {"activation-function", refuse_activation_function},
+    {"routing", refuse_routing},
+};
+
+}  // namespace
+
+std::span<const Rule> layer_rules() {
+  return kRules;
+}
+
+}  // namespace moracle

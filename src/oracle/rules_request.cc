@@ -1,0 +1,59 @@
+// How the layer is to be run: how many tokens, in which form, spread over whom, with which
+// promises.
+#include "base/text.h"
+#include "oracle/rules.h"
+
+namespace moracle {
+namespace {
+
+using Objection = std::optional<Reason>;
+
+bool lacks(const Backend& b, Feature feature) {
+  return missing(feature, b.features) != Feature::kNone;
+}
+
+Objection refuse_tokens(const Backend& b, const Request& r, const Machine&) {
+  if (b.max_num_tokens == 0 || r.max_num_tokens <= b.max_num_tokens) return {};
+  return object(str("at most ", b.max_num_tokens, " tokens at once"),
+                str("up to ", r.max_num_tokens, " may come"));
+}
+
+Objection refuse_activation_format(const Backend& b, const Request& r, const Machine&) {
+  if (r.parallel.format == ActivationFormat::kStandard || !lacks(b, Feature::kBatched)) return {};
+  return object("activations as [num_tokens, hidden_size]",
+                "they come batched, as [num_experts, max_tokens, hidden_size]");
+}
+
+Objection refuse_expert_parallel(const Backend& b, const Request& r, const Machine&) {
+  if (r.parallel.ep_size == 1 || !lacks(b, Feature::kExpertParallel)) return {};
+  return object("all experts in one place",
+                str("they are spread over ", r.parallel.ep_size, " ranks"));
+}
+
+Objection refuse_lora(const Backend& b, const Request& r, const Machine&) {
+  if (r.lora_rank == 0 || !lacks(b, Feature::kLora)) return {};
+  return object("a layer without LoRA",
+                str("adapters of rank up to ", r.lora_rank, " are asked for"));
+}
+
+Objection refuse_deterministic(const Backend& b, const Request& r, const Machine&) {
+  if (!r.deterministic || !lacks(b, Feature::kDeterministic)) return {};
+  return object("freedom in the order of its sums",
+                "a token's bits shall not depend on the rest of the batch");
+}
+
+constexpr Rule kRules[] = {
+    {"tokens", refuse_tokens},
+    {"activation-format", refuse_activation_format},
+    {"expert-parallel", refuse_expert_parallel},
+    {"lora", refuse_lora},
+    {"deterministic", refuse_deterministic},
+};
+
+}  // namespace
+
+std::span<const Rule> request_rules() {
+  return kRules;
+}
+
+}  // namespace moracle

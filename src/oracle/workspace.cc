@@ -1,0 +1,54 @@
+#include "oracle/workspace.h"
+
+#include "layout/layout.h"
+#include "oracle/carve.h"
+#include "quant/activation.h"
+
+namespace moracle {
+namespace {
+
+// Room for the input of one matrix, with the columns that its layout reads.
+Rows take_rows(Carver& carver, const Plan& plan, const MatrixPlan& matrix, int64_t rows) {
+  Rows room;
+  room.values = carver.take_matrix(matrix.kernel.input_dtype, rows,
+                                   plan.backend->layout->read_cols(matrix.shape));
+  if (plan.layer.scheme.activation) {
+    room.num_scales = num_groups(*plan.layer.scheme.activation, matrix.shape.k);
+    room.scales = carver.take<float>(rows * room.num_scales);
+  }
+  return room;
+}
+
+}  // namespace
+
+MoeRooms carve_moe(const Plan& plan, std::byte* base) {
+  const LayerSpec& layer = plan.layer;
+  const MatrixPlan &w13 = plan.matrices[0], &w2 = plan.matrices[1];
+  const DType dtype = plan.activation_dtype;
+  const int64_t tokens = plan.max_num_tokens, rows = tokens * layer.top_k;
+  Carver carver(base);
+  MoeRooms rooms;
+  rooms.hidden = carver.take_matrix(dtype, tokens, layer.hidden_size);
+  rooms.input = take_rows(carver, plan, w13, is_static(layer.scheme) ? rows : tokens);
+  rooms.rows = {carver.take<int32_t>(layer.num_experts + 1), carver.take<int32_t>(rows),
+                carver.take<int32_t>(rows)};
+  rooms.gate_up = carver.take_matrix(dtype, rows, 2 * layer.intermediate_size);
+  // With float activations GEMM 2 reads the activation's output in place, padding included.
+  const bool in_place = !layer.scheme.activation;
+  rooms.activated = carver.take_matrix(
+      dtype, rows, in_place ? plan.backend->layout->read_cols(w2.shape) : layer.intermediate_size);
+  if (!in_place) rooms.intermediate = take_rows(carver, plan, w2, rows);
+  rooms.y = carver.take_matrix(dtype, rows, layer.hidden_size);
+  rooms.bytes = carver.bytes();
+  return rooms;
+}
+
+LinearRooms carve_linear(const Plan& plan, std::byte* base) {
+  Carver carver(base);
+  LinearRooms rooms;
+  rooms.input = take_rows(carver, plan, plan.matrices[0], plan.max_num_tokens);
+  rooms.bytes = carver.bytes();
+  return rooms;
+}
+
+}  // namespace moracle

@@ -1,0 +1,34 @@
+// Where everything between a layer's input and output lies. The same walk with and without memory,
+// so that the size in the plan and the addresses in apply cannot disagree.
+#pragma once
+
+#include "moracle/oracle.h"
+#include "quant/rows.h"
+
+namespace moracle {
+
+struct MoeRooms {
+  Matrix hidden;  ///< activations of the plan's dtype, where the caller's are of another
+  Rows input;
+  RowPlan rows;
+  Matrix gate_up;
+  Matrix activated;
+  Rows intermediate;
+  Matrix y;
+  size_t bytes = 0;
+};
+/// `base` may be null: then only `bytes` means something.
+MoeRooms carve_moe(const Plan& plan, std::byte* base);
+
+struct LinearRooms {
+  Rows input;
+  size_t bytes = 0;
+};
+LinearRooms carve_linear(const Plan& plan, std::byte* base);
+
+/// Stored activation scales belong to experts, so rows are quantized after they have been grouped.
+inline bool is_static(const Scheme& scheme) {
+  return scheme.activation && !scheme.activation->dynamic;
+}
+
+}  // namespace moracle

@@ -1,0 +1,102 @@
+// A row that promises determinism gives a token the same bits whatever its neighbours, its place in
+// the batch and the number of threads.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "moe/conformance.h"
+#include "moracle/moracle.h"
+
+namespace moracle {
+namespace {
+
+constexpr int64_t kHidden = 130, kTopK = 3, kExperts = 8, kTokens = 17;
+
+struct Batch {
+  std::vector<float> hidden, weights;
+  std::vector<int32_t> ids;
+};
+
+Batch batch_of(int64_t tokens) {
+  Batch batch;
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t c = 0; c < kHidden; ++c)
+      batch.hidden.push_back(std::sin(static_cast<float>(t * 131 + c * 7)));
+    for (int64_t j = 0; j < kTopK; ++j) {
+      batch.ids.push_back(static_cast<int32_t>((t + j * 2) % kExperts));
+      batch.weights.push_back(0.2f + 0.1f * static_cast<float>(j));
+    }
+  }
+  return batch;
+}
+
+LayerSpec layer_of(const Scheme& scheme) {
+  return {.name = "layer",
+          .num_experts = kExperts,
+          .hidden_size = kHidden,
+          .intermediate_size = 34,
+          .top_k = kTopK,
+          .scheme = scheme};
+}
+
+/// Output of tokens [first, first + count) of the batch, run as a batch of their own.
+std::vector<float> run(const Request& request, const Batch& all, int64_t first, int64_t count,
+                       int threads) {
+  const Selection selection = select(request, Machine::here());
+  EXPECT_TRUE(selection.plan) << explain(selection);
+  auto moe = FusedMoe::make(conformance::random_weights(request.layer, 5), selection,
+                            *open_device("cpu", threads));
+  EXPECT_TRUE(moe) << moe.error().to_string();
+  std::vector<float> hidden(all.hidden.begin() + first * kHidden,
+                            all.hidden.begin() + (first + count) * kHidden);
+  std::vector<float> output(hidden.size());
+  const Status done =
+      moe->apply(Matrix::f32(hidden.data(), count, kHidden), {all.ids.data() + first * kTopK},
+                 {all.weights.data() + first * kTopK}, Matrix::f32(output.data(), count, kHidden));
+  EXPECT_TRUE(done) << done.error().to_string();
+  return output;
+}
+
+TEST(Deterministic, RowsThatPromiseItGiveATokenTheSameBitsInEveryBatch) {
+  const Batch all = batch_of(kTokens);
+  int promising = 0;
+  for (const Backend& row : backends()) {
+    if (row.kernels == nullptr || missing(Feature::kDeterministic, row.features) != Feature::kNone)
+      continue;
+    ++promising;
+    for (const Scheme& scheme : conformance::schemes()) {
+      SCOPED_TRACE(std::string(row.name) + ", " + name(scheme));
+      Request request;
+      request.layer = layer_of(scheme);
+      request.max_num_tokens = kTokens;
+      request.deterministic = true;
+      request.backend = row.name;
+      const std::vector<float> together = run(request, all, 0, kTokens, 3);
+      for (int64_t t : {int64_t{0}, int64_t{5}, kTokens - 1}) {
+        const std::vector<float> alone = run(request, all, t, 1, 1);
+        EXPECT_EQ(std::memcmp(alone.data(), together.data() + t * kHidden, kHidden * sizeof(float)),
+                  0)
+            << "token " << t;
+      }
+    }
+  }
+  EXPECT_GT(promising, 0);
+}
+
+TEST(Deterministic, AutoTakesOnlyARowThatPromisesIt) {
+  for (const Scheme& scheme : conformance::schemes()) {
+    Request request;
+    request.layer = layer_of(scheme);
+    request.deterministic = true;
+    for (const Machine& machine : Machine::known()) {
+      const Selection selection = select(request, machine);
+      ASSERT_TRUE(selection.plan) << machine.name;
+      EXPECT_EQ(missing(Feature::kDeterministic, selection.plan->backend->features),
+                Feature::kNone);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moracle
