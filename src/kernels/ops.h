@@ -47,9 +47,11 @@ class Ops {
                                  const float* scales, const QuantKey& key, const Rows& to,
                                  Stream) = 0;
   /// Scores, picks and weighs: logits [tokens, num_experts] → ids, weights [tokens, top_k], largest
-  /// first; equal scores: lower id first. Overwrites the logits.
-  virtual Status route(const Matrix& logits, const Routing& routing, int64_t top_k,
-                       int32_t* topk_ids, float* topk_weights, Stream) = 0;
+  /// first; equal scores: lower id first. `correction_bias` [num_experts] where the routing has
+  /// one. Overwrites the logits. Errors: groups that do not divide, fewer experts than top_k to
+  /// choose from.
+  virtual Status route(const Matrix& logits, const Routing& routing, const float* correction_bias,
+                       int64_t top_k, int32_t* topk_ids, float* topk_weights, Stream) = 0;
   /// Sorts (token, expert) pairs by expert, stably. Ids outside [0, num_experts) get no row.
   virtual Status plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k,
                            int64_t num_experts, const RowPlan& plan, Stream) = 0;

@@ -40,101 +40,6 @@ Matrix view(std::vector<float>& values, int64_t rows, int64_t cols) {
   return Matrix::f32(values.data(), rows, cols);
 }
 
-// ---- route ----
-
-struct Routed {
-  std::vector<int32_t> ids;
-  std::vector<float> weights;
-};
-Routed route(Ops& ops, std::vector<float> logits, int64_t num_experts, int64_t top_k,
-             bool renormalize) {
-  const auto tokens = static_cast<int64_t>(logits.size()) / num_experts;
-  Routed routed{std::vector<int32_t>(tokens * top_k, -7), std::vector<float>(tokens * top_k, -7)};
-  EXPECT_TRUE(ops.route(view(logits, tokens, num_experts), {.renormalize = renormalize}, top_k,
-                        routed.ids.data(), routed.weights.data(), {}));
-  return routed;
-}
-
-TEST_P(OpsTest, RoutePicksTheLargestSoftmaxScores) {
-  for (auto [num_experts, top_k] : {std::pair{128, 8}, {16, 4}, {5, 1}, {1, 1}, {7, 7}}) {
-    for (bool renormalize : {false, true}) {
-      const int64_t tokens = 33;
-      const std::vector<float> logits = normal(tokens * num_experts, 3);
-      const Routed got = route(ops_, logits, num_experts, top_k, renormalize);
-      for (int64_t t = 0; t < tokens; ++t) {
-        const float* row = &logits[t * num_experts];
-        std::vector<int> order(num_experts);
-        std::iota(order.begin(), order.end(), 0);
-        std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return row[a] > row[b]; });
-        double all = 0, picked = 0;
-        for (int e = 0; e < num_experts; ++e) all += std::exp(double{row[e]});
-        for (int j = 0; j < top_k; ++j) picked += std::exp(double{row[order[j]]});
-        for (int j = 0; j < top_k; ++j) {
-          ASSERT_EQ(got.ids[t * top_k + j], order[j]);
-          const double want = std::exp(double{row[order[j]]}) / (renormalize ? picked : all);
-          ASSERT_NEAR(got.weights[t * top_k + j], want, want * (num_experts + 40) * kU);
-        }
-      }
-    }
-  }
-}
-
-TEST_P(OpsTest, RouteGivesTiesToTheLowerId) {
-  // Equal: all; then a pair above the rest; then a late maximum before equal others.
-  const std::vector<float> logits = {1, 1, 1, 1, 0, 2, 0, 2, 0, 0, 0, 5};
-  const Routed got = route(ops_, logits, 4, 3, false);
-  EXPECT_EQ(got.ids, (std::vector<int32_t>{0, 1, 2, 1, 3, 0, 3, 0, 1}));
-  EXPECT_EQ(got.weights[0], 0.25f);
-}
-
-TEST_P(OpsTest, RouteOfEveryExpertSumsToOne) {
-  const Routed got = route(ops_, normal(50 * 9, 2), 9, 9, false);
-  for (int64_t t = 0; t < 50; ++t) {
-    const auto* weights = &got.weights[t * 9];
-    EXPECT_NEAR(std::accumulate(weights, weights + 9, 0.0), 1, 20 * kU);
-    EXPECT_TRUE(std::is_sorted(weights, weights + 9, std::greater<>()));
-    std::vector<int32_t> ids(&got.ids[t * 9], &got.ids[t * 9] + 9);
-    std::sort(ids.begin(), ids.end());
-    for (int32_t e = 0; e < 9; ++e) EXPECT_EQ(ids[e], e);
-  }
-}
-
-TEST_P(OpsTest, RouteOfHugeLogitsDoesNotOverflow) {
-  const Routed got = route(ops_, {1e30f, 3e38f, -3e38f, 3e38f}, 4, 4, true);
-  EXPECT_EQ(got.ids, (std::vector<int32_t>{1, 3, 0, 2}));
-  EXPECT_EQ(got.weights, (std::vector<float>{0.5f, 0.5f, 0, 0}));
-}
-
-// Scores that underflow to zero are still picked once each.
-TEST_P(OpsTest, RouteNeverPicksAnExpertTwice) {
-  const Routed got = route(ops_, {0, -200, -300, -400, -INFINITY}, 5, 5, true);
-  EXPECT_EQ(got.ids, (std::vector<int32_t>{0, 1, 2, 3, 4}));
-}
-
-TEST_P(OpsTest, RouteOfNanGivesIdsInRange) {
-  for (float wild : {NAN, INFINITY, -INFINITY}) {
-    for (int at = 0; at < 6; ++at) {
-      std::vector<float> logits = {1, 2, 3, 3, 2, 1};
-      logits[at] = wild;
-      for (int64_t top_k : {1, 3, 6}) {
-        const Routed got = route(ops_, logits, 6, top_k, true);
-        for (int32_t id : got.ids) {
-          EXPECT_GE(id, 0);
-          EXPECT_LT(id, 6);
-        }
-        // What is not a number stays visible.
-        if (!(wild < 0)) {
-          EXPECT_TRUE(std::isnan(got.weights[0])) << wild << " at " << at;
-        }
-      }
-    }
-  }
-  for (int32_t id : route(ops_, std::vector<float>(12, -INFINITY), 6, 4, false).ids) {
-    EXPECT_GE(id, 0);
-    EXPECT_LT(id, 6);
-  }
-}
-
 // ---- plan_rows ----
 
 struct Planned {
@@ -623,7 +528,6 @@ TEST_P(OpsTest, OfNoRowsDoNothing) {
   const Matrix none{nullptr, DType::kF32, 0, 8, 8};
   EXPECT_TRUE(ops_.convert(none, none, {}));
   EXPECT_TRUE(ops_.quantize(none, kInt8DynamicTokenSym, {none, nullptr, 1}, {}));
-  EXPECT_TRUE(ops_.route(none, {}, 2, nullptr, nullptr, {}));
   EXPECT_TRUE(ops_.activate(Activation::kSilu, 4, none, none, {}));
   EXPECT_TRUE(ops_.combine(none, nullptr, nullptr, 2, none, {}));
   EXPECT_TRUE(ops_.add(none, none, {}));

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "base/scalar.h"
-#include "base/text.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/cpu_ops.h"
 
@@ -48,39 +47,6 @@ Status CpuOps::convert(const Matrix& from, const Matrix& to, Stream) {
       for (int64_t c = 0; c < to.cols; ++c) {
         store(to, r * to.stride + c, c < from.cols ? load(from, r * from.stride + c) : 0.0f);
       }
-    }
-  });
-  return {};
-}
-
-Status CpuOps::route(const Matrix& logits, const Routing& routing, int64_t top_k, int32_t* topk_ids,
-                     float* topk_weights, Stream) {
-  if (routing.score != Score::kSoftmax || routing.num_groups > 1 || routing.correction_bias) {
-    return Error{ErrorKind::kUnsupported, "", "router", "softmax over all experts",
-                 "it is " + name(routing)};
-  }
-  pool_.split(logits.rows, [&](int64_t first, int64_t last) {
-    for (int64_t t = first; t < last; ++t) {
-      float* const scores = f32_row(logits, t);
-      const int64_t num_experts = logits.cols;
-      const float largest = *std::max_element(scores, scores + num_experts);
-      float sum = 0;
-      for (int64_t e = 0; e < num_experts; ++e) sum += scores[e] = std::exp(scores[e] - largest);
-      int32_t* const ids = topk_ids + t * top_k;
-      float* const weights = topk_weights + t * top_k;
-      float picked_sum = 0;
-      for (int64_t j = 0; j < top_k; ++j) {
-        // max_element takes the first of equals: the lower id. Picked ones leave the race.
-        const float* best = std::max_element(scores, scores + num_experts);
-        ids[j] = static_cast<int32_t>(best - scores);
-        weights[j] = *best / sum;
-        picked_sum += weights[j];
-        scores[ids[j]] = -1.0f;
-      }
-      if (routing.renormalize) {
-        for (int64_t j = 0; j < top_k; ++j) weights[j] /= picked_sum;
-      }
-      for (int64_t j = 0; j < top_k; ++j) weights[j] *= routing.scaling_factor;
     }
   });
   return {};

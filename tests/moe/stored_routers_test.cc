@@ -1,0 +1,81 @@
+// The router of one layer of every checkpoint at hand: from its stored logits to its stored choice.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "checkpoint/safetensors.h"  // only to read the reference file
+#include "kernels/ops.h"
+#include "moracle/moracle.h"
+
+namespace moracle {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> folders() {
+  std::vector<std::string> found;
+  for (const char* root : {MORACLE_MODELS_DIR, MORACLE_CHECKPOINTS_DIR}) {
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(root, none)) {
+      if (fs::exists(entry.path() / "reference.safetensors"))
+        found.push_back(entry.path().string());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+class StoredRouters : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(StoredRouters, ChooseAndWeighAsStored) {
+  const auto checkpoint = Checkpoint::open(GetParam());
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  const auto layer = checkpoint->moe_layer(1);
+  ASSERT_TRUE(layer) << layer.error().to_string();
+  const auto reference = SafetensorsFile::open(GetParam() + "/reference.safetensors");
+  ASSERT_TRUE(reference) << reference.error().to_string();
+  const TensorView& logits = reference->tensors().at("moe.router_logits");
+  const TensorView& ids = reference->tensors().at("moe.topk_ids");
+  const TensorView& weights = reference->tensors().at("moe.topk_weights");
+  const int64_t tokens = logits.shape[0], experts = logits.shape[1], top_k = ids.shape[1];
+  ASSERT_EQ(top_k, layer->spec.top_k);
+
+  std::vector<float> bias;
+  if (layer->spec.routing.correction_bias) {
+    const auto read =
+        checkpoint->vector("model.layers.1.mlp.gate.e_score_correction_bias", experts);
+    ASSERT_TRUE(read) << read.error().to_string();
+    bias = *read;
+  }
+  std::vector<float> scratch(logits.as<float>(), logits.as<float>() + tokens * experts);
+  std::vector<int32_t> got_ids(tokens * top_k);
+  std::vector<float> got_weights(tokens * top_k);
+  auto device = *open_device("cpu", 2);
+  const Status routed = device->ops().route(
+      Matrix::f32(scratch.data(), tokens, experts), layer->spec.routing,
+      bias.empty() ? nullptr : bias.data(), top_k, got_ids.data(), got_weights.data(), {});
+  ASSERT_TRUE(routed) << routed.error().to_string();
+  // Both are sorted: the stored ones by weight, ours by the order of choosing.
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t j = 0; j < top_k; ++j) {
+      const int64_t at = t * top_k + j;
+      const int32_t* begin = ids.as<int32_t>() + t * top_k;
+      const int32_t* found = std::find(begin, begin + top_k, got_ids[at]);
+      ASSERT_NE(found, begin + top_k) << "token " << t << ": expert " << got_ids[at];
+      const float want = weights.as<float>()[t * top_k + (found - begin)];
+      EXPECT_NEAR(got_weights[at], want, 1e-5 * want) << "token " << t;
+    }
+  }
+}
+
+std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
+  std::string name = fs::path(info.param).filename().string();
+  std::replace(name.begin(), name.end(), '-', '_');
+  return fs::path(info.param).parent_path().filename().string() + "_" + name;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StoredRouters);
+INSTANTIATE_TEST_SUITE_P(Stored, StoredRouters, ::testing::ValuesIn(folders()), test_name);
+
+}  // namespace
+}  // namespace moracle
