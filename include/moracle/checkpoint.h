@@ -13,12 +13,37 @@
 
 namespace moracle {
 
-/// The nonlinearity between the two GEMMs of an expert.
+/// The nonlinearity between the two GEMMs of an expert, of the gate's output g and the up
+/// projection's u. The last four have no gate: w13 has I rows, and the result is a function of u.
 enum class Activation : uint8_t {
-  kSilu,       ///< g·σ(g)·u
-  kSwigluOai,  ///< g ← min(g, 7), u ← clamp(u, ±7); g·σ(1.702 g)·(u + 1)
+  kSilu,        ///< g·σ(g)·u; with a limit L > 0: g ← min(g, L), u ← clamp(u, ±L) first
+  kGelu,        ///< g·Φ(g)·u
+  kGeluTanh,    ///< the same with Φ(g) ≈ (1 + tanh(√(2/π)·(g + 0.044715 g³))) / 2
+  kRelu2,       ///< max(g, 0)²·u
+  kSwigluOai,   ///< g ← min(g, L), u ← clamp(u, ±L); g·σ(α g)·(u + β)
+  kSwigluStep,  ///< min(g·σ(g), L)·clamp(u, ±L)
+  kSiluNoMul,
+  kGeluNoMul,
+  kGeluTanhNoMul,
+  kRelu2NoMul,
 };
+/// "silu", "gelu", "gelu_tanh", "relu2", "swigluoai", "swiglustep", "silu_no_mul", …
 std::string_view name(Activation activation);
+/// The inverse; "swish", "gelu_new" and "gelu_pytorch_tanh" of config files are understood too.
+/// Errors list the names.
+Result<Activation> parse_activation(std::string_view text);
+constexpr bool is_gated(Activation activation) {
+  return activation < Activation::kSiluNoMul;
+}
+
+/// An activation with its numbers.
+struct ActivationSpec {
+  Activation function = Activation::kSilu;
+  float alpha = 1.702f;  ///< swigluoai
+  float beta = 1;        ///< swigluoai
+  float limit = 0;       ///< silu: 0 for none; swigluoai and swiglustep need one
+  bool operator==(const ActivationSpec&) const = default;
+};
 
 /// From router logits to weights: which scores, which experts, which normalisation.
 enum class Score : uint8_t {
@@ -58,13 +83,18 @@ struct LayerSpec {
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
   int64_t top_k = 1;
-  Activation activation = Activation::kSilu;
+  ActivationSpec activation;
   Routing routing;
   Scheme scheme;
   bool group_index = false;
   bool bias = false;
 
-  /// The matrices of one expert: w13 [2I, H] and w2 [H, I], or a linear layer's only one.
+  /// Rows of w13 for one expert: gate and up, or up alone.
+  int64_t w13_rows() const {
+    return is_gated(activation.function) ? 2 * intermediate_size : intermediate_size;
+  }
+  /// The matrices of one expert: w13 [2I, H] ([I, H] without a gate) and w2 [H, I], or a linear
+  /// layer's only one.
   std::vector<MatrixShape> matrices() const;
   /// True where two layers differ in nothing but their names.
   bool same_but_name(const LayerSpec& other) const;

@@ -7,16 +7,6 @@
 
 namespace moracle {
 
-std::string_view name(Activation activation) {
-  switch (activation) {
-    case Activation::kSilu:
-      return "silu";
-    case Activation::kSwigluOai:
-      return "swigluoai";
-  }
-  return "";
-}
-
 std::string_view name(Score score) {
   constexpr std::string_view kScores[] = {"softmax", "sigmoid", "softmax after top-k"};
   return kScores[static_cast<int>(score)];
@@ -33,7 +23,7 @@ std::string name(const Routing& routing) {
 }
 
 std::vector<MatrixShape> LayerSpec::matrices() const {
-  MatrixShape w13{.n = linear ? intermediate_size : 2 * intermediate_size,
+  MatrixShape w13{.n = linear ? intermediate_size : w13_rows(),
                   .k = hidden_size,
                   .key = scheme.weight,
                   .group_index = group_index,

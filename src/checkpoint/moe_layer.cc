@@ -33,6 +33,24 @@ Result<Routing> read_routing(const Checkpoint::State& state, const std::string& 
   return routing;
 }
 
+// The experts that files hold today all have a gate: "silu" there means silu(gate) · up.
+Result<ActivationSpec> read_activation(const Config& config, const std::string& model_type) {
+  MORACLE_TRY(const std::string text, config.text_or("silu", {"hidden_act"}));
+  const Result<Activation> function = parse_activation(text);
+  if (!function || !is_gated(*function))
+    return config.unsupported({"hidden_act"}, "an activation with a gate", "it is " + text);
+  ActivationSpec activation{*function};
+  // gpt-oss says silu and means its clamped variant; the limit is written beside it.
+  if (model_type == "gpt_oss") activation.function = Activation::kSwigluOai;
+  const bool clamped = activation.function == Activation::kSwigluOai ||
+                       activation.function == Activation::kSwigluStep;
+  MORACLE_TRY(const double limit, config.number_or(clamped ? 7 : 0, {"swiglu_limit"}));
+  if (!(limit > 0 || (limit == 0 && !clamped)) || limit > 1e30)
+    return config.wrong({"swiglu_limit"}, "a number above 0", str("it is ", limit));
+  activation.limit = static_cast<float>(limit);
+  return activation;
+}
+
 Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& names,
                             int64_t layer) {
   const Config& config = state.config;
@@ -51,15 +69,7 @@ Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& n
               one_size ? config.integer({"moe_intermediate_size", "intermediate_size"}, 1, 1 << 24)
                        : config.integer({"moe_intermediate_size"}, 1, 1 << 24));
   MORACLE_TRY(spec.routing, read_routing(state, model_type, layer));
-  MORACLE_TRY(const std::string activation, config.text_or("silu", {"hidden_act"}));
-  if (activation != "silu")
-    return config.unsupported({"hidden_act"}, "silu", "it is " + activation);
-  // gpt-oss says silu and means its clamped variant; the limit is written beside it.
-  if (model_type == "gpt_oss") {
-    MORACLE_TRY(const double limit, config.number_or(7, {"swiglu_limit"}));
-    if (limit != 7) return config.unsupported({"swiglu_limit"}, "7", str("it is ", limit));
-    spec.activation = Activation::kSwigluOai;
-  }
+  MORACLE_TRY(spec.activation, read_activation(config, model_type));
   return spec;
 }
 

@@ -55,9 +55,10 @@ class Ops {
   /// Sorts (token, expert) pairs by expert, stably. Ids outside [0, num_experts) get no row.
   virtual Status plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k,
                            int64_t num_experts, const RowPlan& plan, Stream) = 0;
-  /// gate_up [rows, 2I] (gate, then up) → out [rows, I or more]; further columns become 0.
-  virtual Status activate(Activation activation, int64_t intermediate_size, const Matrix& gate_up,
-                          const Matrix& out, Stream) = 0;
+  /// gate_up [rows, 2I] (gate, then up; [rows, I] without a gate) → out [rows, I or more]; further
+  /// columns become 0. Errors: an activation that needs a limit and has none.
+  virtual Status activate(const ActivationSpec& activation, int64_t intermediate_size,
+                          const Matrix& gate_up, const Matrix& out, Stream) = 0;
   /// out[t] = Σ_j weights[t, j] · y[slot_row[t, j]], j from 0 up, in f32; slots without a row add
   /// 0.
   virtual Status combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights,

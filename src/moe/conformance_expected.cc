@@ -96,23 +96,52 @@ Vector multiply(const CanonicalMatrix& w, const Vector& x, bool integers) {
   return y;
 }
 
-Vector activate(Activation activation, const Vector& gate_up) {
-  const size_t size = gate_up.value.size() / 2;
+// The gate's function, how steep it is at most, and the size of the argument of the exponential
+// that computes it, whose relative error that size multiplies.
+struct Gate {
+  double value, slope, argument;
+};
+Gate gate_of(const ActivationSpec& spec, double g, double g_error) {
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  switch (spec.function) {
+    case Activation::kGelu:
+    case Activation::kGeluNoMul:
+      return {g * 0.5 * std::erfc(-g / std::sqrt(2.0)), 1.13, g * g};
+    case Activation::kGeluTanh:
+    case Activation::kGeluTanhNoMul: {
+      const double z = std::sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g);
+      return {g * sigmoid(2 * z), 1.13, 4 * std::fabs(z)};  // (1 + tanh z) / 2 = σ(2z)
+    }
+    case Activation::kRelu2:
+    case Activation::kRelu2NoMul:
+      return {g > 0 ? g * g : 0, 2 * (std::fabs(g) + g_error), 0};
+    case Activation::kSwigluOai:
+      return {g * sigmoid(spec.alpha * g), 1.1, std::fabs(spec.alpha * g)};
+    default:
+      return {g * sigmoid(g), 1.1, std::fabs(g)};
+  }
+}
+
+Vector activate(const ActivationSpec& spec, int64_t intermediate_size, const Vector& gate_up) {
+  const auto size = static_cast<size_t>(intermediate_size);
+  const bool gated = is_gated(spec.function), clamps = spec.limit > 0;
+  const double limit = spec.limit;
   Vector h(size);
   for (size_t i = 0; i < size; ++i) {
-    double g = gate_up.value[i], u = gate_up.value[size + i], sharpness = 1;
-    if (activation == Activation::kSwigluOai) {
-      g = std::min(g, 7.0);  // clamping never enlarges an error
-      u = std::clamp(u, -7.0, 7.0) + 1;
-      sharpness = 1.702;
-    }
-    const double gated = g / (1 + std::exp(-sharpness * g));
-    h.value[i] = gated * u;
-    // The slope of g·σ(g) is below 1.1, whatever the sharpness; exp, division and product add
-    // roundings.
-    const double u_error = gate_up.error[size + i] + 2 * kU * std::fabs(u);
-    h.error[i] = 1.1 * gate_up.error[i] * (std::fabs(u) + u_error) + std::fabs(gated) * u_error +
-                 (8 + 2 * sharpness * std::fabs(g)) * kU * std::fabs(h.value[i]);
+    double g = gate_up.value[i], u = gated ? gate_up.value[size + i] : 1;
+    double u_error = gated ? gate_up.error[size + i] : 0;
+    const bool step = spec.function == Activation::kSwigluStep;
+    // Clamping never enlarges an error.
+    if (clamps && !step) g = std::min(g, limit);
+    if (clamps && gated) u = std::clamp(u, -limit, limit);
+    if (spec.function == Activation::kSwigluOai) u += spec.beta;
+    Gate gate = gate_of(spec, g, gate_up.error[i]);
+    if (step) gate.value = std::min(gate.value, limit);
+    h.value[i] = gate.value * u;
+    u_error += 2 * kU * std::fabs(u);
+    h.error[i] = gate.slope * gate_up.error[i] * (std::fabs(u) + u_error) +
+                 std::fabs(gate.value) * u_error +
+                 (8 + 2 * gate.argument) * kU * std::fabs(h.value[i]);
   }
   return h;
 }
@@ -138,7 +167,7 @@ Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
       for (int64_t i = 0; i < spec.hidden_size; ++i)
         x.value[i] = hidden[token * spec.hidden_size + i];
       if (quantizes) quantize(spec.scheme, x, input_scale(weights.w13, e));
-      Vector h = activate(spec.activation, multiply(w13, x, integers));
+      Vector h = activate(spec.activation, spec.intermediate_size, multiply(w13, x, integers));
       if (quantizes) quantize(spec.scheme, h, input_scale(weights.w2, e));
       const Vector y = multiply(w2, h, integers);
       for (int64_t i = 0; i < spec.hidden_size; ++i) {

@@ -92,11 +92,11 @@ Objection refuse_long_sums(const Backend& b, const Request& r, const Machine&) {
 
 Objection refuse_activation_function(const Backend& b, const Request& r, const Machine&) {
   if (r.layer.linear || b.fused_activations.empty() ||
-      contains(b.fused_activations, r.layer.activation)) {
+      contains(b.fused_activations, r.layer.activation.function)) {
     return {};
   }
   return object("the activation " + alternatives(b.fused_activations),
-                str("the layer's is ", name(r.layer.activation)));
+                str("the layer's is ", name(r.layer.activation.function)));
 }
 
 Objection refuse_routing(const Backend& b, const Request& r, const Machine&) {

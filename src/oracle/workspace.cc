@@ -32,7 +32,7 @@ MoeRooms carve_moe(const Plan& plan, std::byte* base) {
   rooms.input = take_rows(carver, plan, w13, is_static(layer.scheme) ? rows : tokens);
   rooms.rows = {carver.take<int32_t>(layer.num_experts + 1), carver.take<int32_t>(rows),
                 carver.take<int32_t>(rows)};
-  rooms.gate_up = carver.take_matrix(dtype, rows, 2 * layer.intermediate_size);
+  rooms.gate_up = carver.take_matrix(dtype, rows, layer.w13_rows());
   // With float activations GEMM 2 reads the activation's output in place, padding included.
   const bool in_place = !layer.scheme.activation;
   rooms.activated = carver.take_matrix(

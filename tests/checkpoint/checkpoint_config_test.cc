@@ -24,6 +24,10 @@ Result<Outline> outline_of(const SyntheticCheckpoint& checkpoint) {
   MORACLE_TRY(const Checkpoint opened, checkpoint.open());
   return outline(opened);
 }
+Result<ModelPlan> plan_of(const SyntheticCheckpoint& checkpoint) {
+  MORACLE_TRY(const Checkpoint opened, checkpoint.open());
+  return plan(opened);
+}
 
 TEST(Checkpoint, AFolderThatIsNoneIsRefused) {
   const TemporaryFolder folder;
@@ -103,7 +107,7 @@ TEST(Checkpoint, WhatIsNotImplementedIsRefusedByName) {
   const std::pair<json, const char*> cases[] = {
       {{{"architectures", {"LlamaForCausalLM"}}},
        "architectures: needs one of Qwen3MoeForCausalLM; it is 'LlamaForCausalLM'"},
-      {{{"hidden_act", "gelu"}}, "hidden_act: needs silu; it is gelu"},
+      {{{"hidden_act", "tanh"}}, "hidden_act: needs an activation with a gate; it is tanh"},
       {{{"use_sliding_window", true}}, "use_sliding_window: needs false; it is true"},
       {{{"rope_scaling", {{"type", "yarn"}}}}, "needs default; it is yarn"},
       {{{"quantization_config", {{"quant_method", "bitsandbytes"}}}},
@@ -114,7 +118,7 @@ TEST(Checkpoint, WhatIsNotImplementedIsRefusedByName) {
   for (const auto& [change, line] : cases) {
     auto other = SyntheticCheckpoint::plain();
     other.config.update(change);
-    expect_unsupported(outline_of(other), {"/config.json: ", line});
+    expect_unsupported(plan_of(other), {"/config.json: ", line});
   }
   auto beside = SyntheticCheckpoint::plain();
   beside.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "NVFP4"}})";

@@ -224,7 +224,7 @@ TEST(Mxfp4, RealFilesAreRead) {
     const auto weights = opened->moe_layer(1);
     ASSERT_TRUE(weights.ok()) << weights.error().to_string();
     EXPECT_TRUE(weights->spec.bias);
-    EXPECT_EQ(weights->spec.activation, Activation::kSwigluOai);
+    EXPECT_EQ(weights->spec.activation.function, Activation::kSwigluOai);
     std::vector<double> row(256);
     for (int64_t e = 0; e < weights->w13.num_experts(); ++e) {
       for (const DescribedMatrix* matrices : {&weights->w13, &weights->w2}) {

@@ -183,23 +183,7 @@ TEST_P(OpsTest, StoredScalesAreThoseOfEachRowsExpert) {
       << "beyond 448 it saturates";
 }
 
-// ---- activate and combine ----
-
-TEST_P(OpsTest, ActivateIsSiluOfGateTimesUpAndPadsWithZeros) {
-  const int64_t rows = 13, size = 37, padded = 40;
-  std::vector<float> gate_up = normal(rows * 2 * size, 5), out(rows * padded, 9.0f);
-  gate_up[0] = 200, gate_up[1] = -200, gate_up[2] = 0, gate_up[3] = -88.5f;
-  ASSERT_TRUE(ops_.activate(Activation::kSilu, size, view(gate_up, rows, 2 * size),
-                            view(out, rows, padded), {}));
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = 0; i < size; ++i) {
-      const double gate = gate_up[r * 2 * size + i], up = gate_up[r * 2 * size + size + i];
-      const double want = gate / (1 + std::exp(-gate)) * up;
-      EXPECT_NEAR(out[r * padded + i], want, 8 * kU * std::fabs(want) + 0x1p-126 * std::fabs(up));
-    }
-    for (int64_t i = size; i < padded; ++i) EXPECT_EQ(out[r * padded + i], 0);
-  }
-}
+// ---- combine ----
 
 TEST_P(OpsTest, CombineWeighsRowsInTheOrderOfTheirSlots) {
   const int64_t tokens = 7, top_k = 3, cols = 300;  // more than the stretch that is summed at once
@@ -528,7 +512,7 @@ TEST_P(OpsTest, OfNoRowsDoNothing) {
   const Matrix none{nullptr, DType::kF32, 0, 8, 8};
   EXPECT_TRUE(ops_.convert(none, none, {}));
   EXPECT_TRUE(ops_.quantize(none, kInt8DynamicTokenSym, {none, nullptr, 1}, {}));
-  EXPECT_TRUE(ops_.activate(Activation::kSilu, 4, none, none, {}));
+  EXPECT_TRUE(ops_.activate({}, 4, none, none, {}));
   EXPECT_TRUE(ops_.combine(none, nullptr, nullptr, 2, none, {}));
   EXPECT_TRUE(ops_.add(none, none, {}));
   EXPECT_TRUE(ops_.rms_norm(none, nullptr, 8, 1e-6f, none, {}));
@@ -578,12 +562,16 @@ TEST(CpuDevice, RefusesMemoryThatCannotBeThere) {
 }
 
 TEST(OpenDevice, OfAnUnknownNameIsAnErrorThatNamesTheKnownOnes) {
-  for (const char* unknown : {"", "gpu", "cuda:0", "CPU"}) {
-    const auto device = open_device(unknown);
-    ASSERT_FALSE(device) << unknown;
-    EXPECT_EQ(device.error().kind, ErrorKind::kUnsupported);
+  auto refused = [](const char* name, ErrorKind kind) {
+    const auto device = open_device(name);
+    ASSERT_FALSE(device) << name;
+    EXPECT_EQ(device.error().kind, kind) << name;
     EXPECT_NE(device.error().need.find("cpu"), std::string::npos);
-  }
+  };
+  for (const char* unknown : {"", "gpu", "CPU", "cpu:0", "cuda:", "opencl:x"})
+    refused(unknown, ErrorKind::kInvalidArgument);
+  for (const char* absent : {"cuda", "cuda:0", "opencl:1"})
+    refused(absent, ErrorKind::kUnsupported);
 }
 
 }  // namespace

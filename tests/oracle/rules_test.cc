@@ -202,7 +202,7 @@ std::vector<Trigger> triggers() {
       {"activation-function", "one that its epilogue does not compute",
        [](Situation& s) {
          s.backend.fused_activations = kSiluOnly;
-         s.request.layer.activation = Activation::kSwigluOai;
+         s.request.layer.activation.function = Activation::kSwigluOai;
        },
        "the activation silu", "the layer's is swigluoai"},
       {"routing", "a router that it does not compute itself",
@@ -357,9 +357,10 @@ TEST(Rules, LookAtEveryGpuUnlessOneIsAskedFor) {
 // Stages of their own serve anything; only rows that fuse them are picky.
 TEST(Rules, LeaveActivationAndRouterToTheStagesUnlessFused) {
   Situation situation;
-  for (Activation activation : {Activation::kSilu, Activation::kSwigluOai}) {
+  for (Activation activation :
+       {Activation::kSilu, Activation::kSwigluOai, Activation::kRelu2NoMul}) {
     for (Score score : {Score::kSoftmax, Score::kSigmoid, Score::kTopkThenSoftmax}) {
-      situation.request.layer.activation = activation;
+      situation.request.layer.activation.function = activation;
       situation.request.layer.routing.score = score;
       EXPECT_TRUE(objections(situation).empty());
     }

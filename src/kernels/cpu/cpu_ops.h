@@ -19,8 +19,8 @@ class CpuOps : public Ops {
                int64_t top_k, int32_t* topk_ids, float* topk_weights, Stream) override;
   Status plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k, int64_t num_experts,
                    const RowPlan& plan, Stream) override;
-  Status activate(Activation activation, int64_t intermediate_size, const Matrix& gate_up,
-                  const Matrix& out, Stream) override;
+  Status activate(const ActivationSpec& activation, int64_t intermediate_size,
+                  const Matrix& gate_up, const Matrix& out, Stream) override;
   Status combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights, int64_t top_k,
                  const Matrix& out, Stream) override;
 

@@ -74,32 +74,6 @@ Status CpuOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t to
   return {};
 }
 
-Status CpuOps::activate(Activation activation, int64_t intermediate_size, const Matrix& gate_up,
-                        const Matrix& out, Stream) {
-  pool_.split(gate_up.rows, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) {
-      const float* gate = f32_row(gate_up, r);
-      const float* up = gate + intermediate_size;
-      float* to = f32_row(out, r);
-      switch (activation) {
-        case Activation::kSilu:
-          for (int64_t i = 0; i < intermediate_size; ++i) {
-            to[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
-          }
-          break;
-        case Activation::kSwigluOai:
-          for (int64_t i = 0; i < intermediate_size; ++i) {
-            const float g = std::min(gate[i], 7.0f), u = std::clamp(up[i], -7.0f, 7.0f);
-            to[i] = g / (1.0f + std::exp(-1.702f * g)) * (u + 1.0f);
-          }
-          break;
-      }
-      std::fill(to + intermediate_size, to + out.cols, 0.0f);
-    }
-  });
-  return {};
-}
-
 Status CpuOps::combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights,
                        int64_t top_k, const Matrix& out, Stream) {
   pool_.split(out.rows, [&](int64_t first, int64_t last) {
