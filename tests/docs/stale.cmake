@@ -1,0 +1,67 @@
+# moracle-docs finds what is stale in a copy of docs/, says where and what to do, and mends it:
+# cmake -DDOCS=docs -DPROGRAM=moracle-docs -DWORK=folder -P stale.cmake
+file(REMOVE_RECURSE ${WORK})
+file(COPY ${DOCS}/ DESTINATION ${WORK})
+
+function(expect code mode text)
+  execute_process(COMMAND ${PROGRAM} --${mode} ${WORK}
+    RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  string(FIND "${output}" "${text}" at)
+  if(NOT result EQUAL code OR at EQUAL -1)
+    message(FATAL_ERROR "--${mode}: exit ${result}, not ${code}, or no '${text}' in:\n${output}")
+  endif()
+endfunction()
+
+function(change file from to)
+  file(READ ${WORK}/${file} text)
+  string(REPLACE "${from}" "${to}" changed "${text}")
+  if(changed STREQUAL text)
+    message(FATAL_ERROR "${file} has no '${from}'")
+  endif()
+  file(WRITE ${WORK}/${file} "${changed}")
+endfunction()
+
+function(expect_mended file)
+  expect(0 write "${file}")
+  expect(0 check "")
+  execute_process(COMMAND ${CMAKE_COMMAND} -E compare_files ${DOCS}/${file} ${WORK}/${file}
+    RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${file} is not as it was")
+  endif()
+endfunction()
+
+expect(0 check "")
+
+change(support.md "| `bf16` | yes |" "| `bf16` | bias |")
+expect(1 check "support.md, line")
+expect(1 check "- | `bf16` | bias |")
+expect(1 check "+ | `bf16` | yes |")
+expect(1 check "./dev docs")
+expect_mended(support.md)
+
+set(picture pictures/layout-panel16-i8.svg)
+change(${picture} "rows, 16 columns" "rows, 17 columns")
+expect(1 check ${picture})
+expect_mended(${picture})
+file(REMOVE ${WORK}/${picture})
+expect(1 check ${picture})
+expect_mended(${picture})
+
+file(TOUCH ${WORK}/pictures/layout-of-old.svg)
+expect(1 check "layout-of-old.svg: nothing generates")
+expect(0 write "removed")
+expect(0 check "")
+
+# What nobody can mend without a look.
+file(READ ${WORK}/layouts.md layouts)
+change(layouts.md "generated: layout panel16" "generated: layout panel17")
+expect(1 check "'layout panel17'")
+expect(1 write "'layout panel17'")
+file(WRITE ${WORK}/layouts.md "# Without parts\n")
+expect(1 write "generated: layout canonical")
+file(WRITE ${WORK}/layouts.md "${layouts}${layouts}")
+expect(1 write "layout canonical comes again")
+string(REPLACE "<!-- end generated -->" "" unended "${layouts}")
+file(WRITE ${WORK}/layouts.md "${unended}")
+expect(1 write "another part begins")

@@ -1,0 +1,37 @@
+// docs/oracle.md explains every rule by hand; here it is held to the rules that there are.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "oracle/rules.h"
+
+namespace moracle {
+namespace {
+
+/// First cells of the table that begins with this line, without their backquotes.
+std::vector<std::string> first_cells(const std::string& path, const std::string& heading) {
+  std::ifstream in(path);
+  std::vector<std::string> cells;
+  std::string line;
+  while (std::getline(in, line) && !line.starts_with(heading)) {
+  }
+  std::getline(in, line);  // | --- |
+  while (std::getline(in, line) && line.starts_with("| `")) {
+    cells.push_back(line.substr(3, line.find('`', 3) - 3));
+  }
+  return cells;
+}
+
+TEST(Rules, HaveEachALineInTheDocsInTheSameOrder) {
+  std::vector<std::string> names;
+  for (const Rule& rule : rules()) names.emplace_back(rule.name);
+  EXPECT_THAT(first_cells(MORACLE_DOCS_DIR "/oracle.md", "| rule | objects when |"),
+              ::testing::ElementsAreArray(names))
+      << "the table of rules in docs/oracle.md";
+}
+
+}  // namespace
+}  // namespace moracle
