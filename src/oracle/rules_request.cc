@@ -1,5 +1,8 @@
 // How the layer is to be run: how many tokens, in which form, spread over whom, with which
 // promises.
+#include <algorithm>
+#include <limits>
+
 #include "base/text.h"
 #include "oracle/rules.h"
 
@@ -13,8 +16,10 @@ bool lacks(const Backend& b, Feature feature) {
 }
 
 Objection refuse_tokens(const Backend& b, const Request& r, const Machine&) {
-  if (b.max_num_tokens == 0 || r.max_num_tokens <= b.max_num_tokens) return {};
-  return object(str("at most ", b.max_num_tokens, " tokens at once"),
+  int64_t most = countable_tokens(r.layer);
+  if (b.max_num_tokens > 0) most = std::min(most, b.max_num_tokens);
+  if (r.max_num_tokens <= most) return {};
+  return object(str("at most ", most, " tokens at once"),
                 str("up to ", r.max_num_tokens, " may come"));
 }
 
@@ -54,6 +59,10 @@ constexpr Rule kRules[] = {
 
 std::span<const Rule> request_rules() {
   return kRules;
+}
+
+int64_t countable_tokens(const LayerSpec& layer) {
+  return std::numeric_limits<int32_t>::max() / std::max<int64_t>(layer.top_k, 1);
 }
 
 }  // namespace moracle

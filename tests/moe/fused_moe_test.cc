@@ -252,7 +252,7 @@ TEST_P(FusedMoeInScheme, SplitOverExpertParallelRanksAddsUpToTheWhole) {
   FusedMoe moe = make(spec);
   const Batch batch(spec, 11);
   const std::vector<float> whole = apply(moe, spec, batch);
-  for (int ranks : {2, 3, 7, 9}) {  // D32: neither divides 7, and with nine some ranks have nothing
+  for (int ranks : {2, 3, 7, 9}) {  // D32: most do not divide 7, and of nine some have nothing
     std::vector<double> sum(whole.size()), size(whole.size());
     for (int rank = 0; rank < ranks; ++rank) {
       Batch mine = batch;
@@ -329,7 +329,7 @@ TEST_P(FusedMoeInScheme, AllocatesNothingInApply) {
   }
 }
 
-// D29: an expert of zeros, a token of zeros.
+// D29: a token of zeros.
 TEST_P(FusedMoeInScheme, GivesZeroForAZeroToken) {
   const LayerSpec spec = layer(GetParam());
   FusedMoe moe = make(spec);

@@ -1,0 +1,28 @@
+// D31: nothing that a plan does not show can change what runs, so the library asks the environment
+// for nothing. Only the command may.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace moracle {
+namespace {
+
+TEST(Library, ReadsNoEnvironment) {
+  const auto source = std::filesystem::path(MORACLE_GOLDEN_DIR) / ".." / ".." / "src";
+  int files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(source)) {
+    const std::string path = std::filesystem::relative(entry.path(), source).string();
+    if (!entry.is_regular_file() || path.starts_with("cli/")) continue;
+    ++files;
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_EQ(text.find("getenv"), text.npos) << path;
+  }
+  EXPECT_GT(files, 100);
+}
+
+}  // namespace
+}  // namespace moracle

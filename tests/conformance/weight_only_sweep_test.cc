@@ -1,0 +1,65 @@
+// Packed integers in every width, symmetry and group size, over sizes that no word, group or tile
+// divides: what no file at hand happens to have.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "moe/conformance.h"
+
+namespace moracle::conformance {
+namespace {
+
+std::vector<Scheme> packed_integers() {
+  std::vector<Scheme> all;
+  for (const bool four_bits : {true, false}) {
+    for (const int64_t group : {GroupShape::kAll, int64_t{32}, int64_t{64}, int64_t{128}}) {
+      for (const bool symmetric : {true, false}) {
+        QuantKey key = four_bits ? int4_static_group(group) : int8_static_group(group);
+        key.symmetric = symmetric;
+        all.push_back({key, {}});
+      }
+    }
+  }
+  return all;
+}
+
+/// Every row of this build in every packed scheme.
+void expect_right(const Shape& shape) {
+  static const std::shared_ptr<Device> device = *open_device("cpu", 2);
+  for (const Backend& row : backends()) {
+    if (row.kernels == nullptr || row.platform != Platform::kCpu) continue;
+    for (const Scheme& scheme : packed_integers()) {
+      for (const int64_t tokens : {1, 7}) {
+        for (const bool bias : {false, true}) {
+          const Outcome outcome =
+              run({row.name, scheme, shape, tokens, Spread::kUniform, bias}, device);
+          ASSERT_EQ(outcome.kind, Outcome::kPassed) << outcome.message;
+        }
+      }
+    }
+  }
+}
+
+// D18: columns that end inside a word of eight codes, inside a group, inside a pair.
+TEST(WeightOnlySweep, OverColumnsThatNothingDivides) {
+  expect_right({3, 203, 77, 2});
+  expect_right({2, 72, 40, 1});    // words, but no multiple of 8 words
+  expect_right({2, 129, 127, 2});  // one column beside a group
+}
+
+// D20: the smallest that there is, in each direction.
+TEST(WeightOnlySweep, OverSizesOfOne) {
+  expect_right({1, 1, 1, 1});
+  expect_right({2, 130, 1, 1});
+  expect_right({2, 1, 34, 2});
+}
+
+// D25: from one expert to more than a tile, a warp or a byte of them would be handy for.
+TEST(WeightOnlySweep, OverNumbersOfExperts) {
+  for (const Shape& shape : {Shape{1, 40, 24, 1}, {7, 40, 24, 7}, {257, 40, 24, 6}})
+    expect_right(shape);
+}
+
+}  // namespace
+}  // namespace moracle::conformance

@@ -1,0 +1,85 @@
+// One layer of experts on every row of this build that runs on the CPU: what the tests of the
+// experts' behaviour share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moe/conformance.h"
+#include "moracle/moe.h"
+
+namespace moracle::testing {
+
+inline std::vector<std::string> cpu_rows() {
+  std::vector<std::string> rows;
+  for (const Backend& row : backends()) {
+    if (row.kernels != nullptr && row.platform == Platform::kCpu) rows.emplace_back(row.name);
+  }
+  return rows;
+}
+
+/// Sizes that no tile divides.
+inline LayerSpec odd_layer(const Scheme& scheme, int64_t num_experts = 5, int64_t top_k = 2) {
+  return {.name = "layers.3.experts",
+          .num_experts = num_experts,
+          .hidden_size = 70,
+          .intermediate_size = 34,
+          .top_k = top_k,
+          .scheme = scheme};
+}
+
+struct TokenBatch {
+  int64_t tokens = 0;
+  std::vector<float> hidden;   ///< [tokens, hidden_size]
+  std::vector<int32_t> ids;    ///< [tokens, top_k]
+  std::vector<float> weights;  ///< likewise
+};
+
+inline TokenBatch random_batch(const LayerSpec& spec, int64_t tokens, uint32_t seed = 5) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  TokenBatch batch{.tokens = tokens};
+  for (int64_t i = 0; i < tokens * spec.hidden_size; ++i) batch.hidden.push_back(normal(random));
+  for (int64_t i = 0; i < tokens * spec.top_k; ++i) {
+    batch.ids.push_back(static_cast<int32_t>(random() % spec.num_experts));
+    batch.weights.push_back(0.1f + static_cast<float>(random() % 1000) / 1000);
+  }
+  return batch;
+}
+
+/// [tokens, hidden_size] from the row of this name.
+inline std::vector<float> output_on(const std::string& row, DescribedWeights weights,
+                                    TokenBatch batch) {
+  const LayerSpec spec = weights.spec;
+  const Selection selection =
+      select({.layer = spec, .max_num_tokens = batch.tokens, .backend = row}, Machine::here());
+  auto moe = FusedMoe::make(std::move(weights), selection, *open_device("cpu", 2));
+  EXPECT_TRUE(moe) << moe.error().to_string();
+  std::vector<float> output(batch.hidden.size(), NAN);
+  const Status done = moe->apply(Matrix::f32(batch.hidden.data(), batch.tokens, spec.hidden_size),
+                                 {batch.ids.data()}, {batch.weights.data()},
+                                 Matrix::f32(output.data(), batch.tokens, spec.hidden_size));
+  EXPECT_TRUE(done) << done.error().to_string();
+  return output;
+}
+
+inline conformance::Expected expected_of(const DescribedWeights& weights, const TokenBatch& batch) {
+  return conformance::expected(weights.spec, weights, batch.hidden, batch.ids, batch.weights);
+}
+
+/// The largest error as a share of its bound: at most 1 is right.
+inline double share_of_bound(const conformance::Expected& want, const std::vector<float>& got) {
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double share = std::fabs(got[i] - want.output[i]) / (want.bound[i] + 0x1p-126);
+    worst = std::isnan(share) ? INFINITY : std::max(worst, share);
+  }
+  return worst;
+}
+
+}  // namespace moracle::testing

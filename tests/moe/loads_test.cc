@@ -1,0 +1,56 @@
+// Loading one set of weights, then another, on one device and one workspace: nothing of the first
+// is left in the second.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "moe/layer_on_rows.h"
+
+namespace moracle {
+namespace {
+
+using testing::TokenBatch;
+
+class Loads : public ::testing::Test {
+ protected:
+  /// Weights of `seed` loaded into the place of what was there, and their output.
+  std::vector<float> load_and_run(const std::string& row, const LayerSpec& spec, uint64_t seed) {
+    const Selection selection =
+        select({.layer = spec, .max_num_tokens = 9, .backend = row}, Machine::here());
+    moe_.reset();
+    auto moe = FusedMoe::make(conformance::random_weights(spec, seed), selection, workspace_);
+    EXPECT_TRUE(moe) << moe.error().to_string();
+    moe_ = std::make_unique<FusedMoe>(*std::move(moe));
+    TokenBatch batch = testing::random_batch(spec, 9);
+    std::vector<float> output(batch.hidden.size());
+    EXPECT_TRUE(moe_->apply(Matrix::f32(batch.hidden.data(), 9, spec.hidden_size),
+                            {batch.ids.data()}, {batch.weights.data()},
+                            Matrix::f32(output.data(), 9, spec.hidden_size)));
+    return output;
+  }
+
+  std::shared_ptr<Workspace> workspace_ = std::make_shared<Workspace>(*open_device("cpu", 2));
+  std::unique_ptr<FusedMoe> moe_;
+};
+
+// D8, D9: A, then B, then A again: each as if it were the only one ever loaded.
+TEST_F(Loads, OfOtherWeightsInBetweenLeaveNoTrace) {
+  for (const std::string& row : testing::cpu_rows()) {
+    for (const Scheme& scheme : conformance::schemes()) {
+      SCOPED_TRACE(str(row, ", ", name(scheme)));
+      LayerSpec spec = testing::odd_layer(scheme);
+      spec.bias = true;
+      const std::vector<float> a = load_and_run(row, spec, 1), b = load_and_run(row, spec, 100);
+      EXPECT_NE(a, b);
+      EXPECT_EQ(load_and_run(row, spec, 1), a);
+      const TokenBatch batch = testing::random_batch(spec, 9);
+      EXPECT_EQ(testing::output_on(row, conformance::random_weights(spec, 100), batch), b);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moracle

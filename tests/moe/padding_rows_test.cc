@@ -1,0 +1,103 @@
+// Tokens that are only padding, and slots that belong to other ranks, on every row in every scheme:
+// they add exactly nothing, whatever stands in them.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <climits>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "moe/layer_on_rows.h"
+
+namespace moracle {
+namespace {
+
+using conformance::random_weights;
+using testing::cpu_rows;
+using testing::odd_layer;
+using testing::output_on;
+using testing::TokenBatch;
+
+constexpr int64_t kTokens = 6, kTopK = 2;
+
+bool is_padding(int64_t token) {
+  return token == 1 || token == 4;
+}
+
+/// Ids that are no expert: below, at the end, and where an index would wrap around.
+int32_t no_expert(const LayerSpec& spec, int64_t slot) {
+  const int32_t ids[] = {-1, static_cast<int32_t>(spec.num_experts), INT_MAX, INT_MIN};
+  return ids[slot % 4];
+}
+
+std::vector<uint32_t> bits_of(const std::vector<float>& values) {
+  std::vector<uint32_t> bits;
+  for (float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
+  return bits;
+}
+
+template <class Check>
+void for_each_row_and_scheme(Check check) {
+  for (const std::string& row : cpu_rows()) {
+    for (const Scheme& scheme : conformance::schemes()) {
+      SCOPED_TRACE(str(row, ", ", name(scheme)));
+      LayerSpec spec = odd_layer(scheme, 5, kTopK);
+      spec.bias = true;  // an index from the end would find the last expert's
+      check(row, spec);
+    }
+  }
+}
+
+// D33: nothing of a padding token is read, not even a NaN, and no bit of it reaches another token.
+TEST(PaddingRows, GiveExactlyZeroAndTouchNoOtherToken) {
+  for_each_row_and_scheme([](const std::string& row, const LayerSpec& spec) {
+    TokenBatch with = testing::random_batch(spec, kTokens), without;
+    for (int64_t t = 0; t < kTokens; ++t) {
+      float* const hidden = &with.hidden[t * spec.hidden_size];
+      if (is_padding(t)) {
+        std::fill_n(hidden, spec.hidden_size, t == 1 ? NAN : INFINITY);
+        for (int64_t slot = t * kTopK; slot < (t + 1) * kTopK; ++slot) {
+          with.ids[slot] = no_expert(spec, slot);
+          with.weights[slot] = NAN;
+        }
+        continue;
+      }
+      ++without.tokens;
+      without.hidden.insert(without.hidden.end(), hidden, hidden + spec.hidden_size);
+      for (int64_t slot = t * kTopK; slot < (t + 1) * kTopK; ++slot) {
+        without.ids.push_back(with.ids[slot]);
+        without.weights.push_back(with.weights[slot]);
+      }
+    }
+    const auto got = bits_of(output_on(row, random_weights(spec, 1), with));
+    const auto others = bits_of(output_on(row, random_weights(spec, 1), without));
+    auto other = others.begin();
+    for (int64_t i = 0; i < kTokens * spec.hidden_size; ++i) {
+      ASSERT_EQ(got[i], is_padding(i / spec.hidden_size) ? 0u : *other++) << "element " << i;
+    }
+  });
+}
+
+// D33, D34: a slot without an expert is as if its weight were zero, beside a slot that has one.
+TEST(PaddingRows, LeaveTheOtherSlotsOfTheirTokenAlone) {
+  for_each_row_and_scheme([](const std::string& row, const LayerSpec& spec) {
+    TokenBatch holes = testing::random_batch(spec, kTokens), alone = holes;
+    for (int64_t t = 0; t < kTokens; ++t) {
+      const int64_t hole = t * kTopK + t % kTopK;
+      holes.ids[hole] = no_expert(spec, t);
+      holes.weights[hole] = NAN;
+      alone.ids[hole] = -1;
+      alone.weights[hole] = 0;
+    }
+    const std::vector<float> got = output_on(row, random_weights(spec, 1), holes);
+    EXPECT_EQ(bits_of(got), bits_of(output_on(row, random_weights(spec, 1), alone)));
+    for (float value : got) ASSERT_TRUE(std::isfinite(value));
+    const auto want = testing::expected_of(random_weights(spec, 1), alone);
+    EXPECT_LE(testing::share_of_bound(want, got), 1);
+  });
+}
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,126 @@
+// What was planned is what runs: a row whose kernels are watched, and one whose kernels fail,
+// before rows that could do the work as well.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "moe/layer_on_rows.h"
+
+namespace moracle {
+namespace {
+
+int made = 0, runs = 0;
+
+/// The reference's kernel, counted.
+class Watched : public GroupedLinear {
+ public:
+  explicit Watched(std::unique_ptr<GroupedLinear> inner) : inner_(std::move(inner)) { ++made; }
+  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
+    ++runs;
+    return inner_->run(rows, y, stream);
+  }
+  const KernelWeights& weights() const override { return inner_->weights(); }
+
+ private:
+  std::unique_ptr<GroupedLinear> inner_;
+};
+
+/// One that never works.
+class Failing : public GroupedLinear {
+ public:
+  explicit Failing(std::unique_ptr<GroupedLinear> inner) : inner_(std::move(inner)) {}
+  Status run(const GroupedRows&, const Matrix&, Stream) override {
+    return Error{ErrorKind::kUnsupported, "", "failing", "to work", "it does not"};
+  }
+  const KernelWeights& weights() const override { return inner_->weights(); }
+
+ private:
+  std::unique_ptr<GroupedLinear> inner_;
+};
+
+template <class Kernel>
+Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, Device& device) {
+  auto inner = kReferenceKernels.make(std::move(weights), device);
+  if (!inner) return inner.error();
+  return std::unique_ptr<GroupedLinear>(new Kernel(*std::move(inner)));
+}
+
+const Kernels kWatchedKernels = {kReferenceKernels.plan, make<Watched>};
+const Kernels kFailingKernels = {kReferenceKernels.plan, make<Failing>};
+
+/// A row of its own before all others, which stay there to fall back on.
+std::vector<Backend> table_with(const char* name, const Kernels& kernels) {
+  std::vector<Backend> table(backends().begin(), backends().end());
+  Backend row = table.back();
+  row.name = name;
+  row.kernels = &kernels;
+  table.insert(table.begin(), row);
+  return table;
+}
+
+// D3, D16: whatever the number of tokens, both GEMMs go through the planned row, and through it
+// alone.
+TEST(PlannedKernels, AreTheOnlyOnesThatRun) {
+  const auto table = table_with("watched", kWatchedKernels);
+  for (const Scheme& scheme : conformance::schemes()) {
+    const LayerSpec spec = testing::odd_layer(scheme);
+    const Selection selection =
+        select({.layer = spec, .max_num_tokens = 40}, Machine::here(), table);
+    ASSERT_EQ(selection.plan->backend->name, "watched");
+    made = runs = 0;
+    auto moe =
+        FusedMoe::make(conformance::random_weights(spec, 1), selection, *open_device("cpu", 2));
+    ASSERT_TRUE(moe) << moe.error().to_string();
+    EXPECT_EQ(made, 2) << name(scheme);
+    for (int64_t tokens = 0; tokens <= 40; ++tokens) {
+      testing::TokenBatch batch = testing::random_batch(spec, tokens);
+      std::vector<float> output(batch.hidden.size());
+      const int before = runs;
+      ASSERT_TRUE(moe->apply(Matrix::f32(batch.hidden.data(), tokens, spec.hidden_size),
+                             {batch.ids.data()}, {batch.weights.data()},
+                             Matrix::f32(output.data(), tokens, spec.hidden_size)));
+      ASSERT_EQ(runs - before, tokens == 0 ? 0 : 2) << name(scheme) << ", " << tokens;
+    }
+  }
+}
+
+TEST(PlannedKernels, AreTheOnlyOnesOfADenseLayerToo) {
+  const auto table = table_with("watched", kWatchedKernels);
+  std::vector<CanonicalMatrix> one;
+  one.push_back(conformance::random_matrix({.n = 8, .k = 16, .key = kBF16Weight}, 3));
+  DescribedMatrix described = DescribedMatrix::from({kBF16Weight, {}}, std::move(one));
+  const Selection selection =
+      select({.layer = linear_spec("lm_head", described)}, Machine::here(), table);
+  made = runs = 0;
+  auto linear = Linear::make(std::move(described), selection,
+                             std::make_shared<Workspace>(*open_device("cpu", 2)));
+  ASSERT_TRUE(linear) << linear.error().to_string();
+  std::vector<float> x(2 * 16), y(2 * 8);
+  ASSERT_TRUE(linear->apply(Matrix::f32(x.data(), 2, 16), Matrix::f32(y.data(), 2, 8)));
+  EXPECT_EQ(made, 1);
+  EXPECT_EQ(runs, 1);
+}
+
+// D3, D16: nobody steps in for a kernel that fails.
+TEST(PlannedKernels, ThatFailAreAnError) {
+  const auto table = table_with("failing", kFailingKernels);
+  const LayerSpec spec = testing::odd_layer({kBF16Weight, {}});
+  const Selection selection = select({.layer = spec}, Machine::here(), table);
+  auto moe =
+      FusedMoe::make(conformance::random_weights(spec, 1), selection, *open_device("cpu", 2));
+  ASSERT_TRUE(moe) << moe.error().to_string();
+  testing::TokenBatch batch = testing::random_batch(spec, 3);
+  std::vector<float> output(batch.hidden.size(), 7.0f);
+  const Status done =
+      moe->apply(Matrix::f32(batch.hidden.data(), 3, spec.hidden_size), {batch.ids.data()},
+                 {batch.weights.data()}, Matrix::f32(output.data(), 3, spec.hidden_size));
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().place, "failing");
+  EXPECT_EQ(output, std::vector<float>(output.size(), 7.0f));
+}
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,89 @@
+// What a request asks for beyond plain matrices, asked of every row for every scheme on every known
+// machine: whoever does not offer it says so, and says everything else that it said before.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "moe/conformance.h"
+#include "oracle/fake_rows.h"
+
+namespace moracle {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Wish {
+  const char* rule;
+  Feature feature;
+  void (*ask)(Request&);
+  const char* have;  ///< what the reason says is there
+};
+
+const Wish kWishes[] = {
+    {"lora", Feature::kLora, [](Request& r) { r.lora_rank = 16; },
+     "adapters of rank up to 16 are asked for"},
+    {"activation-format", Feature::kBatched,
+     [](Request& r) { r.parallel.format = ActivationFormat::kBatched; }, "they come batched"},
+    {"expert-parallel", Feature::kExpertParallel, [](Request& r) { r.parallel.ep_size = 3; },
+     "they are spread over 3 ranks"},
+    {"deterministic", Feature::kDeterministic, [](Request& r) { r.deterministic = true; },
+     "a token's bits shall not depend on the rest of the batch"},
+};
+
+/// Every reason but those of one rule, as text.
+std::vector<std::string> reasons_but(const Verdict& verdict, std::string_view rule) {
+  std::vector<std::string> texts;
+  for (const Reason& reason : verdict.reasons) {
+    if (reason.rule != rule)
+      texts.push_back(str(reason.rule, ": ", reason.need, "; ", reason.have));
+  }
+  return texts;
+}
+
+void expect_one_more_reason(const Verdict& before, const Verdict& after, const Wish& wish) {
+  const Backend& row = *after.backend;
+  const bool lacks = missing(wish.feature, row.features) != Feature::kNone;
+  EXPECT_EQ(reasons_but(after, wish.rule), reasons_but(before, ""));
+  EXPECT_EQ(after.reasons.size(), before.reasons.size() + (lacks ? 1 : 0));
+  EXPECT_EQ(after.accepted(), before.accepted() && !lacks);
+  for (const Reason& reason : after.reasons) {
+    if (reason.rule == wish.rule) EXPECT_THAT(reason.have, HasSubstr(wish.have));
+  }
+}
+
+// D2, D4, D15: adapters and batched activations pass no gate by themselves. A scheme that a row
+// cannot serve is refused with adapters as without, and a row that knows no adapters is refused
+// whatever its scheme.
+TEST(RequestFeatures, AddTheirReasonToEveryRowThatLacksThemAndTakeNoneAway) {
+  const std::vector<Backend> real(backends().begin(), backends().end());
+  for (const std::vector<Backend>& table : {real, fake::completed_table()}) {
+    for (const Machine& machine : Machine::known()) {
+      for (const Scheme& scheme : conformance::schemes()) {
+        const Request plain{.layer = fake::layer(scheme)};
+        const Selection before = select(plain, machine, table);
+        for (const Wish& wish : kWishes) {
+          SCOPED_TRACE(str(machine.name, ", ", name(scheme), ", ", wish.rule));
+          Request wished = plain;
+          wish.ask(wished);
+          const Selection after = select(wished, machine, table);
+          ASSERT_EQ(after.considered.size(), before.considered.size());
+          for (size_t i = 0; i < table.size(); ++i) {
+            ASSERT_EQ(after.considered[i].backend, before.considered[i].backend);
+            expect_one_more_reason(before.considered[i], after.considered[i], wish);
+          }
+          if (after.plan) {
+            EXPECT_EQ(missing(wish.feature, after.plan->backend->features), Feature::kNone);
+          } else {
+            EXPECT_THAT(after.chosen().error().fact, HasSubstr(str(wish.rule, ": needs ")));
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,111 @@
+// Which rows a device passes, architecture by architecture: devices that nobody has to own, made of
+// what the gates look at.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "oracle/fake_rows.h"
+
+namespace moracle {
+namespace {
+
+using Names = std::vector<std::string>;
+
+const Scheme kInt8{kInt8StaticChannelSym, kInt8DynamicTokenSym};
+const Scheme kFp8{kFp8StaticChannelSym, kFp8DynamicTokenSym};
+const Scheme kInt4{int4_static_group(128), {}};
+
+/// Rows of the completed table that serve a small layer, few tokens, on this machine and platform.
+Names serving(const Machine& machine, Platform platform, const Scheme& scheme) {
+  const std::vector<Backend> table = fake::completed_table();
+  const Request request{.layer = fake::layer(scheme), .max_num_tokens = 16, .platform = platform};
+  Names names;
+  for (const Verdict& verdict : select(request, machine, table).considered) {
+    if (verdict.accepted()) names.emplace_back(verdict.backend->name);
+  }
+  return names;
+}
+
+Machine with_gpu(int capability) {
+  Machine machine{"fake", {"a CPU", Isa::kNone, 1, int64_t{1} << 36}, {}};
+  machine.gpus.push_back({Platform::kCuda, 0, "a GPU", capability, int64_t{1} << 36, 227 * 1024});
+  return machine;
+}
+
+Machine with_isa(Isa isa) {
+  return {"fake", {"a CPU", isa, 1, int64_t{1} << 36}, {}};
+}
+
+// D5: int8 products from 7.5 on, tensor-core rows from 8.0, fp8 products from 8.9, wgmma on 9.0
+// alone.
+TEST(Gates, OfCudaFollowTheComputeCapability) {
+  const Names none, reference = {"cuda-reference"},
+                    tensor = {"cuda-decode", "cuda-sm80", "cuda-reference"},
+                    hopper = {"cuda-decode", "cuda-sm90", "cuda-sm80", "cuda-reference"};
+  const struct {
+    int capability;
+    Names int8, fp8, int4;
+  } expected[] = {
+      {70, none, none, none},          {75, reference, reference, reference},
+      {80, tensor, reference, tensor}, {86, tensor, reference, tensor},
+      {89, tensor, tensor, tensor},    {90, hopper, hopper, hopper},
+      {100, tensor, tensor, tensor},   {120, tensor, tensor, tensor},
+  };
+  for (const auto& want : expected) {
+    SCOPED_TRACE(want.capability);
+    const Machine machine = with_gpu(want.capability);
+    EXPECT_EQ(serving(machine, Platform::kCuda, kInt8), want.int8);
+    EXPECT_EQ(serving(machine, Platform::kCuda, kFp8), want.fp8);
+    EXPECT_EQ(serving(machine, Platform::kCuda, kInt4), want.int4);
+  }
+}
+
+// D5: every instruction set that a row names has to be there, not most of them.
+TEST(Gates, OfCpusWantAllOfTheirInstructionSets) {
+  const Isa avx512 = Isa::kAvx2 | Isa::kAvx512, vnni = avx512 | Isa::kAvx512Vnni;
+  const struct {
+    Isa isa;
+    Names rows;
+  } expected[] = {
+      {Isa::kNone, {"cpu", "reference"}},
+      {Isa::kAvx2, {"cpu-avx2", "cpu", "reference"}},
+      {avx512, {"cpu-avx2", "cpu", "reference"}},
+      {vnni, {"cpu-avx512", "cpu-avx2", "cpu", "reference"}},
+      {vnni | Isa::kAmxInt8, {"cpu-avx512", "cpu-avx2", "cpu", "reference"}},
+      {vnni | Isa::kAmxBf16, {"cpu-avx512", "cpu-avx2", "cpu", "reference"}},
+      {vnni | Isa::kAmxInt8 | Isa::kAmxBf16,
+       {"cpu-amx", "cpu-avx512", "cpu-avx2", "cpu", "reference"}},
+  };
+  for (const auto& want : expected) {
+    for (const Scheme& scheme : {kInt8, kFp8, kInt4}) {
+      EXPECT_EQ(serving(with_isa(want.isa), Platform::kCpu, scheme), want.rows)
+          << names(want.isa) << ", " << name(scheme);
+    }
+  }
+}
+
+// D5: an OpenCL device is asked for what it reports, not for its maker.
+TEST(Gates, OfOpenClWantWhatTheDeviceReports) {
+  const GpuFeature half = GpuFeature::kSubgroups | GpuFeature::kFp16;
+  const struct {
+    GpuFeature features;
+    Names rows;
+  } expected[] = {
+      {GpuFeature::kNone, {"opencl-reference"}},
+      {GpuFeature::kFp16 | GpuFeature::kMatrix, {"opencl-reference"}},
+      {half, {"opencl-subgroup", "opencl-reference"}},
+      {half | GpuFeature::kMatrix, {"opencl-matrix", "opencl-subgroup", "opencl-reference"}},
+  };
+  for (const auto& want : expected) {
+    Machine machine = with_isa(Isa::kNone);
+    machine.gpus.push_back(
+        {Platform::kOpenCl, 0, "a GPU", 0, int64_t{1} << 36, 128 * 1024, want.features});
+    EXPECT_EQ(serving(machine, Platform::kOpenCl, kInt4), want.rows) << names(want.features);
+  }
+}
+
+}  // namespace
+}  // namespace moracle

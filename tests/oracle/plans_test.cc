@@ -1,0 +1,163 @@
+// What a plan promises, for every row that is made: its kernels, its layout, and sizes that stay
+// right where 32 bits end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "layout/layout.h"
+#include "moe/conformance.h"
+#include "oracle/fake_rows.h"
+#include "oracle/workspace.h"
+
+namespace moracle {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Calls `check` with the plan of every made row for every scheme on every machine it accepts.
+template <class Check>
+void for_each_plan(Check check) {
+  for (const Machine& machine : Machine::known()) {
+    for (const Scheme& scheme : conformance::schemes()) {
+      for (const Backend& row : backends()) {
+        if (row.kernels == nullptr) continue;
+        SCOPED_TRACE(str(row.name, ", ", name(scheme), ", ", machine.name));
+        const Selection selection =
+            select({.layer = fake::layer(scheme), .backend = std::string(row.name)}, machine);
+        if (selection.plan) check(row, *selection.plan);
+      }
+    }
+  }
+}
+
+// D3: something runs from the first token on, each later kernel from a later token, and no two go
+// by one name.
+TEST(Plans, ListTheirKernelsByTheTokensFromWhichTheyRun) {
+  int plans = 0;
+  for_each_plan([&](const Backend&, const Plan& plan) {
+    ++plans;
+    for (const MatrixPlan& matrix : plan.matrices) {
+      const std::vector<KernelUse>& kernels = matrix.kernel.kernels;
+      ASSERT_FALSE(kernels.empty());
+      EXPECT_EQ(kernels[0].from_tokens, 1);
+      for (size_t i = 0; i < kernels.size(); ++i) {
+        EXPECT_FALSE(kernels[i].name.empty());
+        EXPECT_THAT(describe(plan), HasSubstr(kernels[i].name)) << "a person sees it too";
+        if (i == 0) continue;
+        EXPECT_GT(kernels[i].from_tokens, kernels[i - 1].from_tokens);
+        EXPECT_NE(kernels[i].name, kernels[i - 1].name);
+      }
+    }
+  });
+  EXPECT_GT(plans, 0);
+}
+
+// D19: weights are stored as the chosen row wants them, whatever the machine they are stored on.
+TEST(Plans, HaveTheLayoutOfTheirRowOnEveryMachine) {
+  for_each_plan([](const Backend& row, const Plan& plan) {
+    EXPECT_EQ(plan.backend, &row);
+    EXPECT_EQ(plan.layout, row.layout->name);
+    int64_t bytes = 0;
+    for (const MatrixShape& shape : plan.layer.matrices())
+      bytes += plan.layer.num_experts * static_cast<int64_t>(row.layout->sections(shape).bytes);
+    EXPECT_EQ(plan.weight_bytes, bytes);
+  });
+}
+
+// ---- sizes beyond 32 bits; nothing is allocated ----
+
+LayerSpec long_layer(const Scheme& scheme) {
+  return {.name = "layers.0.experts",
+          .num_experts = 64,
+          .hidden_size = 2048,
+          .intermediate_size = 768,
+          .top_k = 8,
+          .scheme = scheme};
+}
+
+Machine large() {
+  return {"large", {"a CPU", Isa::kNone, 1, int64_t{1} << 50}, {}};
+}
+
+struct Extent {
+  const void* begin;
+  int64_t bytes;
+};
+Extent extent(const Matrix& m) {
+  return {m.data, m.rows * m.stride * bits(m.dtype) / 8};
+}
+
+// D40: 262,144 tokens of 2,048 columns, eight experts each: 2^32 numbers between the GEMMs.
+TEST(Plans, KeepTheArraysOfALongPrefillApart) {
+  constexpr int64_t kTokens = 262'144, kRows = kTokens * 8;
+  auto* const base = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
+  for (const char* backend : {"cpu", "reference"}) {
+    for (const Scheme& scheme :
+         {Scheme{kBF16Weight, {}}, Scheme{kInt8StaticChannelSym, kInt8DynamicTokenSym},
+          Scheme{kFp8StaticTensorSym, kFp8StaticTensorSym}}) {
+      SCOPED_TRACE(str(backend, ", ", name(scheme)));
+      const auto plan =
+          select({.layer = long_layer(scheme), .max_num_tokens = kTokens, .backend = backend},
+                 large())
+              .chosen();
+      ASSERT_TRUE(plan) << plan.error().to_string();
+      const MoeRooms rooms = carve_moe(*plan, base);
+      EXPECT_EQ(static_cast<int64_t>(rooms.bytes), plan->workspace_bytes);
+      EXPECT_EQ(extent(rooms.y).bytes, kRows * 2048 * 4);
+      EXPECT_EQ(extent(rooms.gate_up).bytes, kRows * 2 * 768 * 4);
+
+      std::vector<Extent> arrays = {extent(rooms.hidden), extent(rooms.input.values)};
+      if (rooms.input.num_scales > 0) {
+        const int64_t rows = rooms.input.values.rows;
+        arrays.push_back({rooms.input.scales, rows * rooms.input.num_scales * 4});
+      }
+      arrays.push_back({rooms.rows.expert_offsets, (64 + 1) * 4});
+      arrays.push_back({rooms.rows.row_token, kRows * 4});
+      arrays.push_back({rooms.rows.slot_row, kRows * 4});
+      arrays.push_back(extent(rooms.gate_up));
+      arrays.push_back(extent(rooms.activated));
+      if (scheme.activation) {
+        arrays.push_back(extent(rooms.intermediate.values));
+        arrays.push_back({rooms.intermediate.scales, kRows * rooms.intermediate.num_scales * 4});
+      }
+      arrays.push_back(extent(rooms.y));
+      const std::byte* end = base;
+      for (const Extent& array : arrays) {
+        const auto* begin = static_cast<const std::byte*>(array.begin);
+        EXPECT_GE(begin, end);
+        EXPECT_LT(begin - end, 64);
+        end = begin + array.bytes;
+      }
+      EXPECT_LE(end - base, plan->workspace_bytes);
+      EXPECT_GT(plan->workspace_bytes, int64_t{1} << 34);
+    }
+  }
+}
+
+// D40: kernels count rows, one per token and expert, in 32 bits: more are refused, not wrapped.
+TEST(Plans, RefuseMoreRowsThanTheirIndicesCount) {
+  const LayerSpec layer = long_layer({kBF16Weight, {}});
+  const int64_t most = INT32_MAX / layer.top_k;
+  auto selected = [&](int64_t tokens) {
+    return select({.layer = layer, .max_num_tokens = tokens}, large());
+  };
+  EXPECT_TRUE(selected(most).plan);
+  for (int64_t tokens : {most + 1, int64_t{1} << 31, int64_t{1} << 40, INT64_MAX}) {
+    const Selection selection = selected(tokens);
+    EXPECT_FALSE(selection.plan) << tokens;
+    for (const Verdict& verdict : selection.considered) {
+      const auto& reasons = verdict.reasons;
+      EXPECT_TRUE(std::any_of(reasons.begin(), reasons.end(), [](const Reason& reason) {
+        return reason.rule == "tokens";
+      })) << verdict.backend->name;
+    }
+    EXPECT_THAT(selection.chosen().error().fact, HasSubstr(str("at most ", most, " tokens")));
+  }
+}
+
+}  // namespace
+}  // namespace moracle
