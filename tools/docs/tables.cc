@@ -120,7 +120,7 @@ constexpr NamedFeature kFeatures[] = {
     {"groups of 33", integers_in_groups, [](Request& r) { r.layer.scheme.weight.group.cols = 33; }},
     {"biases", any, [](Request& r) { r.layer.bias = true; }},
     {"clamped SwiGLU (GPT-OSS)", any,
-     [](Request& r) { r.layer.activation = Activation::kSwigluOai; }},
+     [](Request& r) { r.layer.activation.function = Activation::kSwigluOai; }},
     {"sigmoid routing in groups (DeepSeek-V3)", any, route_as_deepseek_v3},
     {"sizes 130 → 34", any, small_and_odd},
     {"262,144 columns", any, [](Request& r) { r.layer.hidden_size = 262'144; }},
