@@ -1,3 +1,5 @@
+// Codes as canonical form has them, then scales, zero points, group index, bias as they are: what
+// the reference computes from.
 #include <cstring>
 
 #include "layout/sections.h"
@@ -55,10 +57,5 @@ const Layout kCanonicalLayout = {
     .code_bit = code_bit,
     .pack = pack,
 };
-
-std::span<const Layout* const> layouts() {
-  static constexpr const Layout* kAll[] = {&kCanonicalLayout, &kPanel16Layout};
-  return kAll;
-}
 
 }  // namespace moracle
