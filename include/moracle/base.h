@@ -96,6 +96,7 @@ enum class DType : uint8_t {
   kF8E8M0,
   kF4E2M1
 };
+inline constexpr size_t kNumDTypes = static_cast<size_t>(DType::kF4E2M1) + 1;
 
 /// The name that safetensors uses, lower case: "bf16", "i8"; "i4" for two signed codes in a byte.
 std::string_view name(DType type);

@@ -1,5 +1,7 @@
 #include "moracle/base.h"
 
+#include <iterator>
+
 #include "base/text.h"
 
 namespace moracle {
@@ -30,6 +32,7 @@ constexpr DTypeRow kDTypes[] = {{"f32", 32},    {"f16", 16},    {"bf16", 16},  {
                                 {"i64", 64},    {"i32", 32},    {"i16", 16},   {"i8", 8},
                                 {"u8", 8},      {"i4", 4},      {"bool", 8},   {"f8_e4m3", 8},
                                 {"f8_e5m2", 8}, {"f8_e8m0", 8}, {"f4_e2m1", 4}};
+static_assert(std::size(kDTypes) == kNumDTypes);
 }  // namespace
 
 std::string_view name(DType type) {

@@ -1,12 +1,12 @@
+// Codes as canonical form has them, then scales, zero points, group index, bias as they are: what
+// the reference computes from.
 #include <cstring>
 
 #include "layout/sections.h"
+#include "quant/codec.h"
 
 namespace moracle {
 namespace {
-
-constexpr DType kHolds[] = {DType::kF32, DType::kF16,    DType::kBF16,  DType::kI8,
-                            DType::kI4,  DType::kF8E4M3, DType::kF4E2M1};
 
 // Only the sizes of a matrix of this shape.
 CanonicalMatrix outline(const MatrixShape& shape) {
@@ -51,16 +51,11 @@ void pack(const CanonicalMatrix& m, std::byte* out) {
 const Layout kCanonicalLayout = {
     .name = "canonical",
     .summary = "rows of codes, then scales, zero points, group index, bias",
-    .holds = kHolds,
+    .holds = kCodecTypes,
     .sections = sections,
     .read_cols = [](const MatrixShape& shape) { return shape.k; },
     .code_bit = code_bit,
     .pack = pack,
 };
-
-std::span<const Layout* const> layouts() {
-  static constexpr const Layout* kAll[] = {&kCanonicalLayout, &kPanel16Layout};
-  return kAll;
-}
 
 }  // namespace moracle

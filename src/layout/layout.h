@@ -36,10 +36,9 @@ struct Layout {
   void (*pack)(const CanonicalMatrix& matrix, std::byte* out);
 };
 
-/// Codes as canonical form has them, then scales, zero points, group index, bias as they are.
-extern const Layout kCanonicalLayout;
-/// Panels of 16 rows, columns interleaved: one load serves 16 outputs (cpu).
-extern const Layout kPanel16Layout;
+#define X(layout) extern const Layout layout;
+#include "layout/layouts.inc"
+#undef X
 
 /// Every layout, for the tests that hold for all.
 std::span<const Layout* const> layouts();

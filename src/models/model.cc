@@ -130,6 +130,10 @@ Status Model::forward(std::span<const Step> steps) {
                v = columns(qkv, q_size + kv_size, kv_size);
   const AttentionShape attention{spec.num_heads, spec.num_kv_heads, spec.head_dim,
                                  1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
+  auto norm_heads = [&](const Matrix& heads, const Buffer& weight) -> Status {
+    if (weight.bytes() == 0) return {};
+    return ops.rms_norm(heads, weight.as<float>(), spec.head_dim, spec.norm_epsilon, heads, stream);
+  };
 
   MORACLE_CHECK(ops.embed(m.embedding, ids, hidden, stream));
   for (size_t l = 0; l < m.layers.size(); ++l) {
@@ -137,10 +141,8 @@ Status Model::forward(std::span<const Step> steps) {
     MORACLE_CHECK(ops.rms_norm(hidden, layer.input_norm.as<float>(), spec.hidden_size,
                                spec.norm_epsilon, normed, stream));
     MORACLE_CHECK(layer.qkv.apply(normed, qkv, stream));
-    MORACLE_CHECK(
-        ops.rms_norm(q, layer.q_norm.as<float>(), spec.head_dim, spec.norm_epsilon, q, stream));
-    MORACLE_CHECK(
-        ops.rms_norm(k, layer.k_norm.as<float>(), spec.head_dim, spec.norm_epsilon, k, stream));
+    MORACLE_CHECK(norm_heads(q, layer.q_norm));
+    MORACLE_CHECK(norm_heads(k, layer.k_norm));
     MORACLE_CHECK(ops.rotate(q, spec.head_dim, m.frequencies.as<float>(), positions, stream));
     MORACLE_CHECK(ops.rotate(k, spec.head_dim, m.frequencies.as<float>(), positions, stream));
     for (size_t s = 0; s < steps.size(); ++s) {

@@ -11,7 +11,7 @@
 namespace moracle {
 
 struct Layer {
-  Buffer input_norm, post_norm, q_norm, k_norm;
+  Buffer input_norm, post_norm, q_norm, k_norm;  ///< of q and k empty where there are none
   Linear qkv, o;
   std::optional<Linear> router;  ///< nothing: every token goes to expert 0 with weight 1
   FusedMoe mlp;

@@ -1,5 +1,7 @@
 #include "moe/conformance.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <random>
@@ -7,6 +9,7 @@
 #include "base/scalar.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "quant/codec.h"
 
 namespace moracle::conformance {
 
@@ -99,18 +102,29 @@ std::vector<Case> cases() {
 }
 
 namespace {
-float largest_code(DType type) {
-  switch (type) {
-    case DType::kI4:
-      return 8;
-    case DType::kF4E2M1:
-      return 6;
-    case DType::kF8E4M3:
-      return 448;
-    default:
-      return 128;
-  }
+
+// What the 256 bytes of a quantized type mean, each one code of eight bits or two of four.
+struct Bytes {
+  std::array<bool, 256> finite;  // every code a number: no NaN, no infinity
+  double largest = 0;            // magnitude of any such code
+};
+
+Bytes bytes_of(DType type) {
+  Bytes bytes;
+  bytes.finite.fill(true);
+  visit_codec(type, [&]<class Codec>() {
+    for (size_t byte = 0; byte < bytes.finite.size(); ++byte) {
+      const auto codes = static_cast<std::byte>(byte);
+      for (int i = 0; i < 8 / bits(type); ++i) {
+        const double value = Codec::decode(&codes, i);
+        bytes.finite[byte] &= std::isfinite(value);
+        if (std::isfinite(value)) bytes.largest = std::max(bytes.largest, std::fabs(value));
+      }
+    }
+  });
+  return bytes;
 }
+
 }  // namespace
 
 CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
@@ -132,13 +146,13 @@ CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
           m.key.dtype == DType::kF16 ? float_to_f16(value) : float_to_bf16(value);
   }
   if (shape.key.quantized()) {
+    const Bytes bytes = bytes_of(m.key.dtype);
     for (std::byte& code : m.storage) {
-      code = static_cast<std::byte>(engine() >> 56);
-      // The two NaNs of e4m3 are no weights.
-      if (m.key.dtype == DType::kF8E4M3 && (code & std::byte{127}) == std::byte{127})
-        code ^= std::byte{1};
+      uint8_t byte = static_cast<uint8_t>(engine() >> 56);
+      while (!bytes.finite[byte]) --byte;  // NaN and infinity are no weights
+      code = static_cast<std::byte>(byte);
     }
-    const float range = largest_code(m.key.dtype);
+    const auto range = static_cast<float>(bytes.largest);
     m.scales.resize(m.scale_rows() * m.scale_cols());
     for (float& scale : m.scales) {
       scale = size / range * (1.5f + uniform(engine));

@@ -1,32 +1,52 @@
 // From a dtype to the code that decodes it: the only switch over number formats.
 #pragma once
 
-#include <optional>
+#include <array>
 #include <utility>
 
 #include "moracle/quant.h"
-#include "quant/codecs/bf16.h"
-#include "quant/codecs/e2m1.h"
-#include "quant/codecs/e4m3.h"
-#include "quant/codecs/f16.h"
-#include "quant/codecs/f32.h"
-#include "quant/codecs/int4.h"
-#include "quant/codecs/int8.h"
+#include "quant/codec_of.h"
+#include "quant/codecs.inc"
 
 namespace moracle {
 
-/// Calls `f.template operator()<Codec>()` for the codec of `dtype`; false where there is none.
-template <class F>
-bool visit_codec(DType dtype, F&& f) {
-#define X(Codec)                    \
-  if (dtype == Codec::kDType) {     \
-    f.template operator()<Codec>(); \
-    return true;                    \
+template <DType type, class F>
+constexpr bool visit_codec_of(DType dtype, F&& f) {
+  if constexpr (HasCodec<type>) {
+    if (dtype == type) return f.template operator()<CodecOf<type>>(), true;
   }
-#include "quant/codecs.inc"
-#undef X
   return false;
 }
+
+/// Calls `f.template operator()<Codec>()` for the codec of `dtype`; false where there is none.
+template <class F>
+constexpr bool visit_codec(DType dtype, F&& f) {
+  return [&]<size_t... type>(std::index_sequence<type...>) {
+    return (visit_codec_of<static_cast<DType>(type)>(dtype, f) || ...);
+  }
+  (std::make_index_sequence<kNumDTypes>());
+}
+
+constexpr bool has_codec(DType type) {
+  return visit_codec(type, []<class Codec>() {});
+}
+
+/// Every type that has a codec, in the order of the enum.
+inline constexpr auto kCodecTypes = [] {
+  constexpr auto list = [](DType* out) {
+    size_t count = 0;
+    for (size_t i = 0; i < kNumDTypes; ++i) {
+      const auto type = static_cast<DType>(i);
+      if (!has_codec(type)) continue;
+      if (out != nullptr) out[count] = type;
+      ++count;
+    }
+    return count;
+  };
+  std::array<DType, list(nullptr)> types{};
+  list(types.data());
+  return types;
+}();
 
 /// Row `r` of `matrix` as doubles, exactly as its scheme defines the values; `out` has k elements.
 void dequantize_row(const CanonicalMatrix& matrix, int64_t r, double* out);

@@ -3,13 +3,13 @@
 #include <cstring>
 
 #include "base/scalar.h"
-#include "moracle/base.h"
+#include "quant/codec_of.h"
 
 namespace moracle {
 
 /// The upper half of an f32, little-endian.
-struct BF16Codec {
-  static constexpr DType kDType = DType::kBF16;
+template <>
+struct CodecOf<DType::kBF16> {
   static float decode(const std::byte* row, int64_t i) {
     uint16_t bits;
     std::memcpy(&bits, row + 2 * i, sizeof bits);

@@ -1,13 +1,13 @@
 #pragma once
 
 #include "base/scalar.h"
-#include "moracle/base.h"
+#include "quant/codec_of.h"
 
 namespace moracle {
 
 /// FP8 with four exponent and three mantissa bits, "FN": largest 448, NaN but no infinities.
-struct E4M3Codec {
-  static constexpr DType kDType = DType::kF8E4M3;
+template <>
+struct CodecOf<DType::kF8E4M3> {
   static float decode(const std::byte* row, int64_t i) {
     return e4m3_to_float(static_cast<uint8_t>(row[i]));
   }

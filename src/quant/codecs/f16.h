@@ -3,13 +3,13 @@
 #include <cstring>
 
 #include "base/scalar.h"
-#include "moracle/base.h"
+#include "quant/codec_of.h"
 
 namespace moracle {
 
 /// IEEE binary16, little-endian.
-struct F16Codec {
-  static constexpr DType kDType = DType::kF16;
+template <>
+struct CodecOf<DType::kF16> {
   static float decode(const std::byte* row, int64_t i) {
     uint16_t bits;
     std::memcpy(&bits, row + 2 * i, sizeof bits);

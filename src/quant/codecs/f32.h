@@ -2,13 +2,13 @@
 
 #include <cstring>
 
-#include "moracle/base.h"
+#include "quant/codec_of.h"
 
 namespace moracle {
 
 /// IEEE binary32, little-endian.
-struct F32Codec {
-  static constexpr DType kDType = DType::kF32;
+template <>
+struct CodecOf<DType::kF32> {
   static float decode(const std::byte* row, int64_t i) {
     float value;
     std::memcpy(&value, row + 4 * i, sizeof value);

@@ -1,13 +1,13 @@
 #pragma once
 
-#include "moracle/base.h"
+#include "quant/codec_of.h"
 
 namespace moracle {
 
 /// Two's complement nibble, -8 to 7; the low nibble of a byte is the even column.
 /// (GPTQ's and compressed-tensors' packed codes are this + 8.)
-struct Int4Codec {
-  static constexpr DType kDType = DType::kI4;
+template <>
+struct CodecOf<DType::kI4> {
   static int decode(const std::byte* row, int64_t i) {
     const int nibble = static_cast<int>(row[i / 2]) >> (4 * (i % 2)) & 15;
     return (nibble ^ 8) - 8;

@@ -1,13 +1,13 @@
 #pragma once
 
-#include "moracle/base.h"
+#include "quant/codec_of.h"
 
 namespace moracle {
 
 /// Two's complement byte, -128 to 127. (GPTQ's and compressed-tensors' packed codes are this +
 /// 128.)
-struct Int8Codec {
-  static constexpr DType kDType = DType::kI8;
+template <>
+struct CodecOf<DType::kI8> {
   static int decode(const std::byte* row, int64_t i) { return static_cast<int8_t>(row[i]); }
 };
 
