@@ -114,9 +114,10 @@ Bytes bytes_of(DType type) {
   bytes.finite.fill(true);
   visit_codec(type, [&]<class Codec>() {
     for (size_t byte = 0; byte < bytes.finite.size(); ++byte) {
-      const auto codes = static_cast<std::byte>(byte);
+      // As long as the longest element: every codec is compiled here, also those of floats.
+      const std::array<std::byte, 4> codes = {static_cast<std::byte>(byte)};
       for (int i = 0; i < 8 / bits(type); ++i) {
-        const double value = Codec::decode(&codes, i);
+        const double value = Codec::decode(codes.data(), i);
         bytes.finite[byte] &= std::isfinite(value);
         if (std::isfinite(value)) bytes.largest = std::max(bytes.largest, std::fabs(value));
       }
