@@ -99,10 +99,13 @@ TEST(CtFormat, StaticActivationsTakeTheLargestScaleOfTheStack) {
   auto checkpoint = ct_checkpoint(ct_fp8("tensor", "tensor"));
   checkpoint.set<float>(kGate + ".input_scale", 0, 0.25f);
   checkpoint.set<float>(kUp + ".input_scale", 0, 0.5f);
+  checkpoint.set(SyntheticCheckpoint::expert(0, 0, "gate_proj.input_scale"), 0, 0.75f);
+  checkpoint.set(SyntheticCheckpoint::expert(0, 0, "up_proj.input_scale"), 0, 0.25f);
   checkpoint.add(kDown + ".input_scale", DType::kBF16, {}, std::vector<uint16_t>{0x3e00});
   const DescribedWeights weights = must(checkpoint.experts());
   EXPECT_EQ(weights.spec.scheme.activation, kFp8StaticTensorSym);
   ASSERT_EQ(weights.w13.input_scales().size(), 2u);
+  EXPECT_EQ(weights.w13.input_scales()[0], 0.75f);
   EXPECT_EQ(weights.w13.input_scales()[1], 0.5f);
   EXPECT_EQ(weights.w2.input_scales()[1], 0.125f);
 }

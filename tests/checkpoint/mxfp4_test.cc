@@ -68,11 +68,10 @@ using ExpertValue =
 void expect_all(const SyntheticCheckpoint& checkpoint, const DescribedWeights& weights,
                 bool interleaved, const ExpertValue& value) {
   for (int64_t e = 0; e < kExperts; ++e) {
-    for (const auto& [described, module] :
-         {std::pair{&weights.w13, kGateUp}, {&weights.w2, kFusedDown}}) {
-      const auto from = [&](int64_t r) {
-        return interleaved && module == kGateUp ? file_row(r) : r;
-      };
+    for (const DescribedMatrix* described : {&weights.w13, &weights.w2}) {
+      const bool is_down = described == &weights.w2;
+      const std::string& module = is_down ? kFusedDown : kGateUp;
+      const auto from = [&](int64_t r) { return interleaved && !is_down ? file_row(r) : r; };
       expect_values(*described, e, {module}, [&](const std::string& of, int64_t r, int64_t k) {
         return value(of, e, from(r), k);
       });
