@@ -1,69 +1,40 @@
 // compressed-tensors' reader: int8 weights per channel, int8 activations per token.
-#include <string>
-#include <vector>
+#include "reader_fixture.h"
 
-#include "base/scalar.h"
-#include "base/text.h"
-#include "expect_error.h"
-#include "quant/codec.h"
-#include "synthetic_checkpoint.h"
-
-namespace moracle {
+namespace moracle::testing {
 namespace {
 
 using nlohmann::json;
-using testing::expect_bad;
-using testing::expect_unsupported;
-using testing::SyntheticCheckpoint;
-
-const std::string kGate = SyntheticCheckpoint::expert(0, 1, "gate_proj");
-const std::string kUp = SyntheticCheckpoint::expert(0, 1, "up_proj");
-const std::string kDown = SyntheticCheckpoint::expert(0, 1, "down_proj");
 
 // value = code · scale[n].
-void expect_published_values(const SyntheticCheckpoint& checkpoint, const CanonicalMatrix& matrix,
-                             const std::string& module, int64_t first_row) {
-  const std::vector<int64_t>& shape = checkpoint.tensors.at(module + ".weight").shape;
-  std::vector<double> row(matrix.k);
-  for (int64_t n = 0; n < shape[0]; ++n) {
-    const testing::TensorBytes& scales = checkpoint.tensors.at(module + ".weight_scale");
+Value published(const SyntheticCheckpoint& checkpoint) {
+  return [&checkpoint](const std::string& module, int64_t n, int64_t k) {
+    const TensorBytes& scales = checkpoint.tensors.at(module + ".weight_scale");
     const double scale = scales.dtype == DType::kF32
                              ? checkpoint.get<float>(scales.name, n)
                              : bf16_to_float(checkpoint.get<uint16_t>(scales.name, n));
-    dequantize_row(matrix, first_row + n, row.data());
-    for (int64_t k = 0; k < shape[1]; ++k) {
-      const auto code = checkpoint.get<int8_t>(module + ".weight", n * shape[1] + k);
-      ASSERT_EQ(row[k], code * scale) << module << " row " << n << " column " << k;
-    }
-  }
+    const int64_t width = checkpoint.tensors.at(module + ".weight").shape[1];
+    return checkpoint.get<int8_t>(module + ".weight", n * width + k) * scale;
+  };
 }
 
 TEST(CompressedTensors, GivesThePublishedValues) {
   const auto checkpoint = SyntheticCheckpoint::int8();
-  const auto opened = checkpoint.open();
-  ASSERT_TRUE(opened.ok()) << opened.error().to_string();
-  EXPECT_EQ(opened->producer(), "compressed-tensors");
-  const auto weights = opened->moe_layer(0);
-  ASSERT_TRUE(weights.ok()) << weights.error().to_string();
-  EXPECT_EQ(name(weights->spec.scheme), "int8-w8a8");
-  EXPECT_EQ(weights->spec.scheme.activation, kInt8DynamicTokenSym);
-  const auto w13 = weights->w13.expert(1), w2 = weights->w2.expert(1);
-  ASSERT_TRUE(w13.ok() && w2.ok());
-  expect_published_values(checkpoint, *w13, kGate, 0);
-  expect_published_values(checkpoint, *w13, kUp, 16);
-  expect_published_values(checkpoint, *w2, kDown, 0);
+  const Checkpoint opened = must(checkpoint.open());
+  EXPECT_EQ(opened.producer(), "compressed-tensors");
+  const DescribedWeights weights = must(opened.moe_layer(0));
+  EXPECT_EQ(name(weights.spec.scheme), "int8-w8a8");
+  EXPECT_EQ(weights.spec.scheme.activation, kInt8DynamicTokenSym);
+  expect_values(weights, 1, published(checkpoint));
 }
 
 TEST(CompressedTensors, TheLowestCodeIsMinus128) {
   auto checkpoint = SyntheticCheckpoint::int8();
   std::vector<int8_t> codes(32 * 16, -128);
   checkpoint.add(kDown + ".weight", DType::kI8, {32, 16}, codes);
-  const auto weights = checkpoint.experts();
-  ASSERT_TRUE(weights.ok());
-  const auto w2 = weights->w2.expert(1);
-  ASSERT_TRUE(w2.ok());
+  const DescribedWeights weights = must(checkpoint.experts());
   std::vector<double> row(16);
-  decode_row(*w2, 3, row.data());
+  decode_row(must(weights.w2.expert(1)), 3, row.data());
   EXPECT_EQ(row, std::vector<double>(16, -128.0));
 }
 
@@ -71,9 +42,7 @@ TEST(CompressedTensors, ScalesMayHaveOneDimensionOrTwo) {
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{32, 1}, {32}}) {
     auto checkpoint = SyntheticCheckpoint::int8();
     checkpoint.reshape(kDown + ".weight_scale", shape);
-    const auto weights = checkpoint.experts();
-    ASSERT_TRUE(weights.ok()) << weights.error().to_string();
-    expect_published_values(checkpoint, *weights->w2.expert(1), kDown, 0);
+    expect_values(must(checkpoint.experts()).w2, 1, {kDown}, published(checkpoint));
   }
 }
 
@@ -82,29 +51,23 @@ TEST(CompressedTensors, ScalesMayBeF32) {
   std::vector<float> scales(32);
   for (size_t i = 0; i < scales.size(); ++i) scales[i] = 1.0f / static_cast<float>(3 + i);
   checkpoint.add(kDown + ".weight_scale", DType::kF32, {32, 1}, scales);
-  const auto weights = checkpoint.experts();
-  ASSERT_TRUE(weights.ok()) << weights.error().to_string();
-  expect_published_values(checkpoint, *weights->w2.expert(1), kDown, 0);
+  expect_values(must(checkpoint.experts()).w2, 1, {kDown}, published(checkpoint));
 }
 
 TEST(CompressedTensors, AScaleThatIsNoNumberIsNamed) {
   for (const auto& [bits, shown] : {std::pair{0x7fc0, "nan"}, {0x7f80, "inf"}, {0xff80, "-inf"}}) {
     auto checkpoint = SyntheticCheckpoint::int8();
     checkpoint.set<uint16_t>(kUp + ".weight_scale", 5, static_cast<uint16_t>(bits));
-    const auto weights = checkpoint.experts();
-    ASSERT_TRUE(weights.ok());
-    EXPECT_TRUE(weights->w13.expert(0).ok());
-    expect_bad(weights->w13.expert(1), {"model.safetensors", "tensor '" + kUp + ".weight_scale'",
-                                        str("needs finite numbers; element 5 is ", shown)});
+    const DescribedWeights weights = must(checkpoint.experts());
+    EXPECT_TRUE(weights.w13.expert(0).ok());
+    expect_bad(weights.w13.expert(1), {"model.safetensors", "tensor '" + kUp + ".weight_scale'",
+                                       str("needs finite numbers; element 5 is ", shown)});
   }
 }
 
 TEST(CompressedTensors, AMissingTensorIsNamed) {
   for (const char* part : {".weight", ".weight_scale"}) {
-    auto checkpoint = SyntheticCheckpoint::int8();
-    checkpoint.remove(kUp + part);
-    expect_bad(checkpoint.experts(),
-               {"model.safetensors", "tensor '" + kUp + part + "'", "it is missing"});
+    expect_missing(SyntheticCheckpoint::int8(), kUp + part);
   }
   auto checkpoint = SyntheticCheckpoint::int8();
   checkpoint.remove(kUp + ".weight");
@@ -115,13 +78,7 @@ TEST(CompressedTensors, AMissingTensorIsNamed) {
 }
 
 TEST(CompressedTensors, ATensorOfAnotherTypeOrShapeIsNamed) {
-  struct Change {
-    const char* part;
-    DType dtype;
-    std::vector<int64_t> shape;
-    const char* line;
-  };
-  const Change changes[] = {
+  const WrongTensor tensors[] = {
       {".weight", DType::kU8, {16, 32}, "needs i8 of two dimensions; it is u8 [16, 32]"},
       {".weight", DType::kBF16, {16, 32}, "needs i8 of two dimensions; it is bf16 [16, 32]"},
       {".weight", DType::kI8, {512}, "needs i8 of two dimensions; it is i8 [512]"},
@@ -140,23 +97,18 @@ TEST(CompressedTensors, ATensorOfAnotherTypeOrShapeIsNamed) {
        {16, 2},
        "needs shape [16, 1], one scale per channel; it is bf16 [16, 2]"},
   };
-  for (const Change& change : changes) {
-    auto checkpoint = SyntheticCheckpoint::int8();
-    checkpoint.retype(kGate + change.part, change.dtype);
-    checkpoint.reshape(kGate + change.part, change.shape);
-    expect_bad(checkpoint.experts(),
-               {"model.safetensors", "tensor '" + kGate + change.part + "'", change.line});
+  for (const WrongTensor& tensor : tensors) {
+    expect_named(SyntheticCheckpoint::int8(), kGate, tensor);
   }
 }
 
 TEST(CompressedTensors, AnotherFormatIsRefusedByName) {
   for (const char* format : {"naive-quantized", "dense", "marlin-24", "mixed-precision"}) {
-    auto checkpoint = SyntheticCheckpoint::int8();
-    checkpoint.quantization()["format"] = format;
-    expect_unsupported(checkpoint.open(),
-                       {str("/config.json: quantization_config.format: needs one of "
-                            "int-quantized, pack-quantized, float-quantized; it is ",
-                            format)});
+    expect_unsupported_config(SyntheticCheckpoint::int8(),
+                              {{{"format", format}},
+                               str("format: needs one of int-quantized, pack-quantized, "
+                                   "float-quantized; it is ",
+                                   format)});
   }
 }
 
@@ -185,17 +137,13 @@ TEST(CompressedTensors, AnotherSchemeIsRefusedByItsKey) {
     auto checkpoint = SyntheticCheckpoint::int8();
     checkpoint.quantization()["config_groups"]["group_0"][change.operand][change.key] =
         change.value;
-    expect_unsupported(checkpoint.open(),
-                       {str("/config.json: quantization_config.config_groups.group_0.",
-                            change.operand, ".", change.key, ": ", change.line)});
+    expect_unsupported(checkpoint.open(), {kConfig + str("config_groups.group_0.", change.operand,
+                                                         ".", change.key, ": ", change.line)});
   }
-  for (const char* operand : {"weights"}) {
-    auto checkpoint = SyntheticCheckpoint::int8();
-    checkpoint.quantization()["config_groups"]["group_0"][operand] = nullptr;
-    expect_unsupported(checkpoint.open(),
-                       {str("quantization_config.config_groups.group_0.", operand, ": needs "),
-                        "it is not there"});
-  }
+  auto checkpoint = SyntheticCheckpoint::int8();
+  checkpoint.quantization()["config_groups"]["group_0"]["weights"] = nullptr;
+  expect_unsupported(checkpoint.open(),
+                     {kConfig + "config_groups.group_0.weights: needs ", "it is not there"});
 }
 
 TEST(CompressedTensors, ConfigGroupsThatMakeNoSenseAreRefused) {
@@ -235,33 +183,27 @@ TEST(CompressedTensors, WhatWouldChangeTheNumbersUnreadIsRefused) {
 // Stores layer 0's output projection unquantized.
 SyntheticCheckpoint with_plain_o_proj() {
   auto checkpoint = SyntheticCheckpoint::int8();
-  checkpoint.remove("model.layers.0.self_attn.o_proj.weight_scale");
-  checkpoint.add_floats("model.layers.0.self_attn.o_proj.weight", {32, 32});
+  checkpoint.remove(kAttention + "o_proj.weight_scale");
+  checkpoint.add_floats(kAttention + "o_proj.weight", {32, 32});
   return checkpoint;
 }
 
 TEST(CompressedTensors, AModuleThatIsIgnoredIsPlain) {
-  const std::string module = "model.layers.0.self_attn.o_proj";
+  const std::string module = kAttention + "o_proj";
   for (const std::string& pattern : {module, std::string("re:.*self_attn.o_proj$")}) {
     auto checkpoint = with_plain_o_proj();
     checkpoint.quantization()["ignore"].push_back(pattern);
-    const auto o = checkpoint.open()->linear({module});
-    ASSERT_TRUE(o.ok()) << o.error().to_string();
-    EXPECT_EQ(name(o->scheme()), "bf16");
+    EXPECT_EQ(name(must(must(checkpoint.open()).linear({module})).scheme()), "bf16");
 
     auto quantized = SyntheticCheckpoint::int8();
     quantized.quantization()["ignore"].push_back(pattern);
-    expect_bad(quantized.open()->linear({module}),
-               {"model.safetensors", "module '" + module + "'",
-                "needs to be stored unquantized, since the quantization config leaves it out",
-                "the file holds it quantized"});
+    expect_left_out(must(quantized.open()).linear({module}), module);
   }
 }
 
 TEST(CompressedTensors, WhatTheFileHoldsDecidesWhereTheConfigSaysQuantized) {
-  const auto o = with_plain_o_proj().open()->linear({"model.layers.0.self_attn.o_proj"});
-  ASSERT_TRUE(o.ok()) << o.error().to_string();
-  EXPECT_FALSE(o->scheme().weight.quantized());
+  const Checkpoint opened = must(with_plain_o_proj().open());
+  EXPECT_FALSE(must(opened.linear({kAttention + "o_proj"})).scheme().weight.quantized());
 }
 
 TEST(CompressedTensors, AModuleThatIsNoTargetIsPlain) {
@@ -272,9 +214,7 @@ TEST(CompressedTensors, AModuleThatIsNoTargetIsPlain) {
   }
   auto checkpoint = SyntheticCheckpoint::int8();
   checkpoint.quantization()["config_groups"]["group_0"]["targets"] = {"re:.*self_attn"};
-  expect_bad(checkpoint.experts(),
-             {"module '" + SyntheticCheckpoint::expert(0, 0, "gate_proj") + "'",
-              "needs to be stored unquantized, since the quantization config leaves it out"});
+  expect_left_out(checkpoint.experts(), SyntheticCheckpoint::expert(0, 0, "gate_proj"));
 }
 
 TEST(CompressedTensors, APatternThatDoesNotCompileIsNamed) {
@@ -291,4 +231,4 @@ TEST(CompressedTensors, APatternThatDoesNotCompileIsNamed) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::testing

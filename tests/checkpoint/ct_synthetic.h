@@ -7,9 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/scalar.h"
-#include "base/text.h"
-#include "synthetic_checkpoint.h"
+#include "reader_fixture.h"
 
 namespace moracle::testing {
 
@@ -40,6 +38,22 @@ inline std::ostream& operator<<(std::ostream& out, const CtModule& module) {
   if (module.actorder.is_string()) out << "_" << module.actorder.get<std::string>();
   if (!module.activations.empty()) out << "_" << module.activations;
   return out;
+}
+
+inline CtModule ct_packed() {
+  return {};
+}
+inline CtModule ct_asymmetric() {
+  return {.symmetric = false};
+}
+inline CtModule ct_act_order() {
+  return {.actorder = "group"};
+}
+inline CtModule ct_fp8(const char* strategy, const char* activations) {
+  return {.format = "float-quantized", .bits = 8, .strategy = strategy, .activations = activations};
+}
+inline CtModule ct_int8(const char* strategy, const char* activations) {
+  return {.format = "int-quantized", .bits = 8, .strategy = strategy, .activations = activations};
 }
 
 /// The config group of such modules.
@@ -188,6 +202,13 @@ inline double ct_value(const SyntheticCheckpoint& checkpoint, const std::string&
     zero = static_cast<int>(zeros >> (n % per_word * format.bits)) & mask;
   }
   return (code - zero) * scale;
+}
+
+/// The same for expect_values().
+inline Value published(const SyntheticCheckpoint& checkpoint, const CtModule& format) {
+  return [&checkpoint, format](const std::string& module, int64_t n, int64_t k) {
+    return ct_value(checkpoint, module, format, n, k);
+  };
 }
 
 }  // namespace moracle::testing

@@ -1,33 +1,13 @@
 // ModelOpt's reader, against the formulas applied element by element.
-#include <cmath>
-#include <filesystem>
-#include <string>
-#include <vector>
+#include "read_stored.h"
+#include "reader_fixture.h"
 
-#include "base/text.h"
-#include "expect_error.h"
-#include "quant/codec.h"
-#include "synthetic_checkpoint.h"
-
-namespace moracle {
+namespace moracle::testing {
 namespace {
 
 using nlohmann::json;
-using testing::expect_bad;
-using testing::expect_unsupported;
-using testing::SyntheticCheckpoint;
 
-const std::string kUp = SyntheticCheckpoint::expert(0, 1, "up_proj");
-const std::string kDown = SyntheticCheckpoint::expert(0, 1, "down_proj");
-const std::string kQuery = "model.layers.0.self_attn.q_proj";
-
-// From the definition; the tests store no NaN.
-double e4m3(uint8_t code) {
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  const double size =
-      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
-  return (code & 128) != 0 ? -size : size;
-}
+const std::string kQuery = kAttention + "q_proj";
 
 // Every linear layer as e4m3, with scales as `algorithm` has them: all matrices are [64, 64].
 SyntheticCheckpoint modelopt(const std::string& algorithm) {
@@ -74,21 +54,11 @@ double scale_at(const SyntheticCheckpoint& checkpoint, const std::string& name, 
   return checkpoint.get<float>(name, scales.bytes.size() == 4 ? 0 : n);
 }
 
-void expect_published_values(const SyntheticCheckpoint& checkpoint,
-                             const Result<CanonicalMatrix>& matrix,
-                             const std::vector<std::string>& modules) {
-  ASSERT_TRUE(matrix.ok()) << matrix.error().to_string();
-  std::vector<double> row(64);
-  ASSERT_EQ(matrix->n, 64 * static_cast<int64_t>(modules.size()));
-  for (int64_t r = 0; r < matrix->n; ++r) {
-    const std::string& module = modules[r / 64];
-    dequantize_row(*matrix, r, row.data());
-    for (int64_t k = 0; k < 64; ++k) {
-      const double code = e4m3(checkpoint.get<uint8_t>(module + ".weight", r % 64 * 64 + k));
-      ASSERT_EQ(row[k], code * scale_at(checkpoint, module + ".weight_scale", r % 64, k))
-          << module << " row " << r % 64 << " column " << k;
-    }
-  }
+Value published(const SyntheticCheckpoint& checkpoint) {
+  return [&checkpoint](const std::string& module, int64_t n, int64_t k) {
+    return e4m3(checkpoint.get<uint8_t>(module + ".weight", n * 64 + k)) *
+           scale_at(checkpoint, module + ".weight_scale", n, k);
+  };
 }
 
 struct Case {
@@ -103,20 +73,13 @@ class ModelOptAlgorithms : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ModelOptAlgorithms, GiveThePublishedValues) {
   const auto checkpoint = modelopt(GetParam().algorithm);
-  const auto opened = checkpoint.open();
-  ASSERT_TRUE(opened.ok()) << opened.error().to_string();
-  EXPECT_EQ(opened->producer(), "modelopt");
-  const auto weights = opened->moe_layer(0);
-  ASSERT_TRUE(weights.ok()) << weights.error().to_string();
-  EXPECT_EQ(name(weights->spec.scheme), GetParam().scheme);
-  for (int64_t e = 0; e < 2; ++e) {
-    const auto module = [&](const char* part) { return SyntheticCheckpoint::expert(0, e, part); };
-    expect_published_values(checkpoint, weights->w13.expert(e),
-                            {module("gate_proj"), module("up_proj")});
-    expect_published_values(checkpoint, weights->w2.expert(e), {module("down_proj")});
-  }
-  EXPECT_TRUE(opened->router("model.layers.0.mlp.gate").ok());
-  EXPECT_TRUE(opened->linear({"lm_head"}).ok());
+  const Checkpoint opened = must(checkpoint.open());
+  EXPECT_EQ(opened.producer(), "modelopt");
+  const DescribedWeights weights = must(opened.moe_layer(0));
+  EXPECT_EQ(name(weights.spec.scheme), GetParam().scheme);
+  for (int64_t e = 0; e < 2; ++e) expect_values(weights, e, published(checkpoint));
+  EXPECT_TRUE(opened.router("model.layers.0.mlp.gate").ok());
+  EXPECT_TRUE(opened.linear({"lm_head"}).ok());
 }
 
 TEST_P(ModelOptAlgorithms, AreReadFromEitherConfig) {
@@ -128,9 +91,7 @@ TEST_P(ModelOptAlgorithms, AreReadFromEitherConfig) {
                          {"exclude_modules", {"lm_head"}}}}};
   checkpoint.config.erase("quantization_config");
   checkpoint.files["hf_quant_config.json"] = nested.dump();
-  const auto weights = checkpoint.experts();
-  ASSERT_TRUE(weights.ok()) << weights.error().to_string();
-  EXPECT_EQ(name(weights->spec.scheme), GetParam().scheme);
+  EXPECT_EQ(name(must(checkpoint.experts()).spec.scheme), GetParam().scheme);
   // Where both are there, config.json counts.
   auto both = modelopt(GetParam().algorithm);
   both.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "NVFP4"}})";
@@ -151,10 +112,10 @@ TEST(ModelOpt, BlocksHaveSeveralSpellings) {
   auto checkpoint = modelopt("FP8_PB_WO");
   checkpoint.quantization()["quant_algo"] = "fp8_pb_wo";
   checkpoint.reshape(kDown + ".weight_scale", {1, 1});
-  expect_published_values(checkpoint, checkpoint.experts()->w2.expert(1), {kDown});
+  expect_values(must(checkpoint.experts()).w2, 1, {kDown}, published(checkpoint));
   auto renamed = checkpoint;
   renamed.rename(kDown + ".weight_scale", kDown + ".weight_scale_inv");
-  expect_published_values(checkpoint, renamed.experts()->w2.expert(1), {kDown});
+  expect_values(must(renamed.experts()).w2, 1, {kDown}, published(checkpoint));
   checkpoint.reshape(kDown + ".weight_scale", {2, 1, 1, 1});
   expect_bad(checkpoint.experts(), {"tensor '" + kDown + ".weight_scale'",
                                     "needs shape [1, 1] (blocks of 128 x 128 of [64, 64])"});
@@ -166,38 +127,34 @@ TEST(ModelOpt, ExponentsReachFromOneEndToTheOther) {
   checkpoint.set<uint8_t>(scale, 0, 0);
   checkpoint.set<uint8_t>(scale, 1, 127);
   checkpoint.set<uint8_t>(scale, 2, 254);
-  const auto weights = checkpoint.experts();
-  ASSERT_TRUE(weights.ok());
-  const auto matrix = weights->w2.expert(1);
-  expect_published_values(checkpoint, matrix, {kDown});
-  EXPECT_EQ(matrix->scales[0], 0x1p-127f);
-  EXPECT_EQ(matrix->scales[1], 1.0f);
-  EXPECT_EQ(matrix->scales[2], 0x1p127f);
+  const DescribedWeights weights = must(checkpoint.experts());
+  expect_values(weights.w2, 1, {kDown}, published(checkpoint));
+  const std::vector<float> scales = must(weights.w2.expert(1)).scales;
+  EXPECT_EQ(scales[0], 0x1p-127f);
+  EXPECT_EQ(scales[1], 1.0f);
+  EXPECT_EQ(scales[2], 0x1p127f);
   checkpoint.set<uint8_t>(scale, 77, 255);
-  expect_bad(checkpoint.experts()->w2.expert(1),
+  expect_bad(must(checkpoint.experts()).w2.expert(1),
              {"tensor '" + scale + "'", "needs exponents from 0 to 254; element 77 is 255"});
 }
 
 TEST(ModelOpt, TensorsOfAnotherTypeAreNamed) {
-  auto checkpoint = modelopt("MXFP8");
-  checkpoint.retype(kUp + ".weight_scale", DType::kF32);
-  expect_bad(checkpoint.experts(),
-             {"tensor '" + kUp + ".weight_scale'", "needs u8 exponents", "it is f32 [64, 2]"});
-  checkpoint = modelopt("MXFP8");
-  checkpoint.reshape(kUp + ".weight_scale", {64, 4});
-  expect_bad(checkpoint.experts(),
-             {"tensor '" + kUp + ".weight_scale'", "needs shape [64, 2]", "it is u8 [64, 4]"});
-  checkpoint = modelopt("MXFP8");
-  checkpoint.reshape(kUp + ".weight", {64, 48});
-  expect_bad(checkpoint.experts(), {"tensor '" + kUp + ".weight'",
-                                    "needs f8_e4m3 [N, K] with K a multiple of 32", "[64, 48]"});
-  checkpoint = modelopt("MXFP8");
-  checkpoint.retype(kUp + ".weight", DType::kU8);  // NVFP4's packed codes
-  expect_bad(checkpoint.experts(), {"tensor '" + kUp + ".weight'", "needs f8_e4m3", "it is u8"});
-  checkpoint = modelopt("FP8");
-  checkpoint.remove(kUp + ".input_scale");
-  expect_bad(checkpoint.experts(), {"tensor '" + kUp + ".input_scale'", "it is missing"});
-  checkpoint = modelopt("FP8");
+  const WrongTensor tensors[] = {
+      {".weight_scale", DType::kF32, {64, 2}, "needs u8 exponents; it is f32 [64, 2]"},
+      {".weight_scale",
+       DType::kU8,
+       {64, 4},
+       "needs shape [64, 2] (blocks of 1 x 32 of [64, 64]); it is u8 [64, 4]"},
+      {".weight",
+       DType::kF8E4M3,
+       {64, 48},
+       "needs f8_e4m3 [N, K] with K a multiple of 32; it is f8_e4m3 [64, 48]"},
+      // NVFP4's packed codes
+      {".weight", DType::kU8, {64, 64}, "needs f8_e4m3 [N, K] with K a multiple of 32; it is u8"},
+  };
+  for (const WrongTensor& tensor : tensors) expect_named(modelopt("MXFP8"), kUp, tensor);
+  expect_missing(modelopt("FP8"), kUp + ".input_scale");
+  auto checkpoint = modelopt("FP8");
   checkpoint.add(kUp + ".weight_scale", DType::kF32, {64}, std::vector<float>(64));
   expect_bad(checkpoint.experts(), {"needs shape [] (one scale for the tensor); it is f32 [64]"});
 }
@@ -213,12 +170,11 @@ TEST(ModelOpt, Mxfp8AndFp8OfEqualShapesAreTwoSchemes) {
     fp8.remove(tensor);
     fp8.add(tensor + "_inv", DType::kF32, value.shape, std::vector<float>(64 * 2, 2.0f));
   }
-  const auto a = mx.experts(), b = fp8.experts();
-  ASSERT_TRUE(a.ok() && b.ok());
-  EXPECT_EQ(a->spec.scheme, (Scheme{kMxfp8Static, kMxfp8Dynamic}));
-  EXPECT_EQ(b->spec.scheme, (Scheme{fp8_static_block(1, 32), fp8_dynamic_group(32)}));
-  EXPECT_NE(a->spec.scheme, b->spec.scheme);
-  EXPECT_NE(name(a->spec.scheme), name(b->spec.scheme));
+  const Scheme a = must(mx.experts()).spec.scheme, b = must(fp8.experts()).spec.scheme;
+  EXPECT_EQ(a, (Scheme{kMxfp8Static, kMxfp8Dynamic}));
+  EXPECT_EQ(b, (Scheme{fp8_static_block(1, 32), fp8_dynamic_group(32)}));
+  EXPECT_NE(a, b);
+  EXPECT_NE(name(a), name(b));
 }
 
 TEST(ModelOpt, WhatIsExcludedMayNotBeQuantized) {
@@ -227,16 +183,16 @@ TEST(ModelOpt, WhatIsExcludedMayNotBeQuantized) {
         "model.layers.[0-3].self_attn*", "model.layers.?.self_attn.*"}) {
     auto checkpoint = modelopt("MXFP8");
     checkpoint.quantization()["ignore"].push_back(pattern);
-    expect_bad(checkpoint.open()->linear({kQuery}), {"module '" + kQuery + "'", "leaves it out"});
+    expect_left_out(must(checkpoint.open()).linear({kQuery}), kQuery);
     checkpoint.add_floats(kQuery + ".weight", {64, 64});
     checkpoint.remove(kQuery + ".weight_scale");
-    EXPECT_TRUE(checkpoint.open()->linear({kQuery}).ok()) << pattern;
+    EXPECT_TRUE(must(checkpoint.open()).linear({kQuery}).ok()) << pattern;
   }
   // Names are whole between their dots.
   for (const char* pattern : {"", "self_attn.q", "layers.1", "q_proj*", "attn.q_proj", "["}) {
     auto checkpoint = modelopt("MXFP8");
     checkpoint.quantization()["ignore"].push_back(pattern);
-    EXPECT_TRUE(checkpoint.open()->linear({kQuery}).ok()) << pattern;
+    EXPECT_TRUE(must(checkpoint.open()).linear({kQuery}).ok()) << pattern;
   }
 }
 
@@ -245,20 +201,15 @@ TEST(ModelOpt, AnotherAlgorithmIsRefusedByName) {
                                 "W8A8_SQ_PER_CHANNEL", "FP8_PB", ""}) {
     auto checkpoint = modelopt("MXFP8");
     checkpoint.quantization()["quant_algo"] = algorithm;
-    expect_unsupported(checkpoint.open(),
-                       {"/config.json: quantization_config.quant_algo: needs one of FP8, ",
-                        str("MXFP8; it is ", algorithm)});
+    expect_unsupported(checkpoint.open(), {kConfig + "quant_algo: needs one of FP8, ",
+                                           str("MXFP8; it is ", algorithm)});
   }
-  const std::pair<json, const char*> cases[] = {
+  const WrongConfig configs[] = {
       {{{"kv_cache_quant_algo", "FP8"}}, "kv_cache_quant_algo: needs null, since keys and values"},
       {{{"kv_cache_scheme", {{"num_bits", 8}}}}, "kv_cache_scheme: needs null, since keys"},
       {{{"group_size", 16}}, "group_size: needs 32, as MXFP8 has it; it is 16"},
       {{{"quantized_layers", {{"a", 1}}}}, "quantized_layers: needs one algorithm for all layers"}};
-  for (const auto& [change, line] : cases) {
-    auto checkpoint = modelopt("MXFP8");
-    checkpoint.quantization().update(change);
-    expect_unsupported(checkpoint.open(), {"/config.json: quantization_config.", line});
-  }
+  for (const WrongConfig& config : configs) expect_unsupported_config(modelopt("MXFP8"), config);
   auto checkpoint = modelopt("MXFP8");
   checkpoint.quantization().erase("quant_algo");
   expect_bad(checkpoint.open(), {"quantization_config.quant_algo: needs a text"});
@@ -269,21 +220,16 @@ TEST(ModelOpt, AnotherAlgorithmIsRefusedByName) {
 }
 
 TEST(ModelOpt, ARealFileIsRead) {
-  const std::string path = str(MORACLE_CHECKPOINTS_DIR, "/qwen3moe-modelopt-mxfp8");
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not there";
-  const auto opened = Checkpoint::open(path);
-  ASSERT_TRUE(opened.ok()) << opened.error().to_string();
-  const auto weights = opened->moe_layer(1);
-  ASSERT_TRUE(weights.ok()) << weights.error().to_string();
-  EXPECT_EQ(name(weights->spec.scheme), "mxfp8-w8a8");
-  for (int64_t e = 0; e < weights->w13.num_experts(); ++e) {
-    const auto w13 = weights->w13.expert(e), w2 = weights->w2.expert(e);
-    ASSERT_TRUE(w13.ok() && w2.ok());
-    EXPECT_EQ(w13->scales.size(), 256u * 8u);
-    EXPECT_EQ(w2->scales.size(), 256u * 4u);
+  const auto opened = open_stored("qwen3moe-modelopt-mxfp8");
+  if (!opened) GTEST_SKIP() << "it is not there";
+  const DescribedWeights weights = must(opened->moe_layer(1));
+  EXPECT_EQ(name(weights.spec.scheme), "mxfp8-w8a8");
+  for (int64_t e = 0; e < weights.w13.num_experts(); ++e) {
+    EXPECT_EQ(must(weights.w13.expert(e)).scales.size(), 256u * 8u);
+    EXPECT_EQ(must(weights.w2.expert(e)).scales.size(), 256u * 4u);
   }
   EXPECT_TRUE(opened->router("model.layers.1.mlp.gate").ok());
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::testing

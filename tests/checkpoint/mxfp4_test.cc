@@ -1,26 +1,14 @@
 // GPT-OSS: all experts in one tensor, as MXFP4 and as bf16, against the formula element by element.
-#include <cmath>
-#include <filesystem>
-#include <string>
-#include <vector>
+#include "read_stored.h"
+#include "reader_fixture.h"
 
-#include "base/scalar.h"
-#include "base/text.h"
-#include "expect_error.h"
-#include "quant/codec.h"
-#include "synthetic_checkpoint.h"
-
-namespace moracle {
+namespace moracle::testing {
 namespace {
-
-using testing::expect_bad;
-using testing::expect_unsupported;
-using testing::SyntheticCheckpoint;
 
 constexpr int64_t kExperts = 3, kHidden = 64, kIntermediate = 32;
 const std::string kModule = "model.layers.0.mlp.experts";
 const std::string kGateUp = kModule + ".gate_up_proj";
-const std::string kDown = kModule + ".down_proj";
+const std::string kFusedDown = kModule + ".down_proj";
 
 // Without experts.
 SyntheticCheckpoint without_experts(bool gpt_oss) {
@@ -49,7 +37,7 @@ SyntheticCheckpoint mxfp4(bool gpt_oss = true) {
       {"quant_method", "mxfp4"},
       {"modules_to_not_convert", {"model.layers.*.self_attn", "mlp.router", "lm_head"}}};
   add_mxfp4(checkpoint, kGateUp, 2 * kIntermediate, kHidden);
-  add_mxfp4(checkpoint, kDown, kHidden, kIntermediate);
+  add_mxfp4(checkpoint, kFusedDown, kHidden, kIntermediate);
   return checkpoint;
 }
 
@@ -73,26 +61,24 @@ int64_t file_row(int64_t r) {
   return r < kIntermediate ? 2 * r : 2 * (r - kIntermediate) + 1;
 }
 
-using Value = std::function<double(const std::string& module, int64_t e, int64_t row, int64_t k)>;
+using ExpertValue =
+    std::function<double(const std::string& module, int64_t e, int64_t row, int64_t k)>;
 
 // Both matrices of every expert, biases included.
-void expect_values(const SyntheticCheckpoint& checkpoint, const DescribedWeights& weights,
-                   bool interleaved, const Value& value) {
+void expect_all(const SyntheticCheckpoint& checkpoint, const DescribedWeights& weights,
+                bool interleaved, const ExpertValue& value) {
   for (int64_t e = 0; e < kExperts; ++e) {
-    for (const bool is_down : {false, true}) {
-      const auto matrix = is_down ? weights.w2.expert(e) : weights.w13.expert(e);
-      ASSERT_TRUE(matrix.ok()) << matrix.error().to_string();
-      const std::string& module = is_down ? kDown : kGateUp;
-      std::vector<double> row(matrix->k);
-      for (int64_t r = 0; r < matrix->n; ++r) {
-        const int64_t from = interleaved && !is_down ? file_row(r) : r;
-        dequantize_row(*matrix, r, row.data());
-        for (int64_t k = 0; k < matrix->k; ++k) {
-          ASSERT_EQ(row[k], value(module, e, from, k))
-              << module << ' ' << e << ' ' << r << ' ' << k;
-        }
-        ASSERT_EQ(matrix->bias[r],
-                  bf16_to_float(checkpoint.get<uint16_t>(module + "_bias", e * matrix->n + from)));
+    for (const DescribedMatrix* described : {&weights.w13, &weights.w2}) {
+      const bool is_down = described == &weights.w2;
+      const std::string& module = is_down ? kFusedDown : kGateUp;
+      const auto from = [&](int64_t r) { return interleaved && !is_down ? file_row(r) : r; };
+      expect_values(*described, e, {module}, [&](const std::string& of, int64_t r, int64_t k) {
+        return value(of, e, from(r), k);
+      });
+      const CanonicalMatrix matrix = must(described->expert(e));
+      for (int64_t r = 0; r < matrix.n; ++r) {
+        const auto bias = checkpoint.get<uint16_t>(module + "_bias", e * matrix.n + from(r));
+        ASSERT_EQ(matrix.bias[r], bf16_to_float(bias));
       }
     }
   }
@@ -101,19 +87,16 @@ void expect_values(const SyntheticCheckpoint& checkpoint, const DescribedWeights
 TEST(Mxfp4, GivesThePublishedValues) {
   for (const bool gpt_oss : {true, false}) {
     const auto checkpoint = mxfp4(gpt_oss);
-    const auto opened = checkpoint.open();
-    ASSERT_TRUE(opened.ok()) << opened.error().to_string();
-    EXPECT_EQ(opened->producer(), "mxfp4");
-    const auto weights = opened->moe_layer(0);
-    ASSERT_TRUE(weights.ok()) << weights.error().to_string();
-    EXPECT_EQ(weights->spec.scheme, (Scheme{kMxfp4Static, {}}));
-    EXPECT_TRUE(weights->spec.bias);
-    EXPECT_EQ(weights->w2.tensors().size(), 3u * kExperts);
-    EXPECT_EQ(weights->w2.source_bytes(), kExperts * (kHidden * kIntermediate / 2 + kHidden));
-    expect_values(checkpoint, *weights, gpt_oss,
-                  [&](auto& module, int64_t e, int64_t r, int64_t k) {
-                    return published_value(checkpoint, module, e, r, k);
-                  });
+    const Checkpoint opened = must(checkpoint.open());
+    EXPECT_EQ(opened.producer(), "mxfp4");
+    const DescribedWeights weights = must(opened.moe_layer(0));
+    EXPECT_EQ(weights.spec.scheme, (Scheme{kMxfp4Static, {}}));
+    EXPECT_TRUE(weights.spec.bias);
+    EXPECT_EQ(weights.w2.tensors().size(), 3u * kExperts);
+    EXPECT_EQ(weights.w2.source_bytes(), kExperts * (kHidden * kIntermediate / 2 + kHidden));
+    expect_all(checkpoint, weights, gpt_oss, [&](auto& module, int64_t e, int64_t r, int64_t k) {
+      return published_value(checkpoint, module, e, r, k);
+    });
   }
 }
 
@@ -122,28 +105,25 @@ TEST(Mxfp4, EveryCodeAndExponentHasItsValue) {
   // Expert 1, row 0 of down: bytes that run through the codes, low nibbles up and high ones down.
   const size_t first = kHidden * kIntermediate / 2;
   for (uint8_t i = 0; i < 16; ++i) {
-    checkpoint.set<uint8_t>(kDown + "_blocks", first + i, static_cast<uint8_t>(i | (15 - i) << 4));
+    checkpoint.set<uint8_t>(kFusedDown + "_blocks", first + i,
+                            static_cast<uint8_t>(i | (15 - i) << 4));
   }
   for (const int exponent : {0, 127, 254}) {
-    checkpoint.set<uint8_t>(kDown + "_scales", kHidden, static_cast<uint8_t>(exponent));
-    const auto weights = checkpoint.experts();
-    ASSERT_TRUE(weights.ok());
-    const auto matrix = weights->w2.expert(1);
-    ASSERT_TRUE(matrix.ok());
+    checkpoint.set<uint8_t>(kFusedDown + "_scales", kHidden, static_cast<uint8_t>(exponent));
+    const DescribedWeights weights = must(checkpoint.experts());
     std::vector<double> row(kIntermediate);
-    dequantize_row(*matrix, 0, row.data());
+    dequantize_row(must(weights.w2.expert(1)), 0, row.data());
     for (int i = 0; i < 16; ++i) {
       EXPECT_EQ(row[2 * i], std::ldexp(e2m1(i), exponent - 127));
       EXPECT_EQ(row[2 * i + 1], std::ldexp(e2m1(15 - i), exponent - 127));
     }
   }
-  checkpoint.set<uint8_t>(kDown + "_scales", kHidden, 255);
-  const auto weights = checkpoint.experts();
-  ASSERT_TRUE(weights.ok());
-  EXPECT_TRUE(weights->w2.expert(0).ok());
-  EXPECT_TRUE(weights->w2.expert(2).ok());
-  expect_bad(weights->w2.expert(1), {"tensor '" + kDown + "_scales'",
-                                     "needs exponents from 0 to 254", "element 64 is 255"});
+  checkpoint.set<uint8_t>(kFusedDown + "_scales", kHidden, 255);
+  const DescribedWeights weights = must(checkpoint.experts());
+  EXPECT_TRUE(weights.w2.expert(0).ok());
+  EXPECT_TRUE(weights.w2.expert(2).ok());
+  expect_bad(weights.w2.expert(1), {"tensor '" + kFusedDown + "_scales'",
+                                    "needs exponents from 0 to 254", "element 64 is 255"});
 }
 
 TEST(Mxfp4, PlainExpertsLieTransposedAndInterleavedInGptOss) {
@@ -154,84 +134,61 @@ TEST(Mxfp4, PlainExpertsLieTransposedAndInterleavedInGptOss) {
       return std::vector<int64_t>{kExperts, gpt_oss ? k : n, gpt_oss ? n : k};
     };
     checkpoint.add_floats(kGateUp, shape(rows, kHidden));
-    checkpoint.add_floats(kDown, shape(kHidden, kIntermediate));
+    checkpoint.add_floats(kFusedDown, shape(kHidden, kIntermediate));
     checkpoint.add_floats(kGateUp + "_bias", {kExperts, rows});
-    checkpoint.add_floats(kDown + "_bias", {kExperts, kHidden});
-    const auto weights = checkpoint.experts();
-    ASSERT_TRUE(weights.ok()) << weights.error().to_string();
-    EXPECT_EQ(name(weights->spec.scheme), "bf16");
-    expect_values(
-        checkpoint, *weights, gpt_oss, [&](auto& module, int64_t e, int64_t r, int64_t k) {
-          const auto& s = checkpoint.tensors.at(module).shape;
-          const int64_t at = gpt_oss ? (e * s[1] + k) * s[2] + r : (e * s[1] + r) * s[2] + k;
-          return bf16_to_float(checkpoint.get<uint16_t>(module, at));
-        });
+    checkpoint.add_floats(kFusedDown + "_bias", {kExperts, kHidden});
+    const DescribedWeights weights = must(checkpoint.experts());
+    EXPECT_EQ(name(weights.spec.scheme), "bf16");
+    expect_all(checkpoint, weights, gpt_oss, [&](auto& module, int64_t e, int64_t r, int64_t k) {
+      const auto& s = checkpoint.tensors.at(module).shape;
+      const int64_t at = gpt_oss ? (e * s[1] + k) * s[2] + r : (e * s[1] + r) * s[2] + k;
+      return bf16_to_float(checkpoint.get<uint16_t>(module, at));
+    });
   }
 }
 
 TEST(Mxfp4, TensorsOfAnotherShapeOrTypeAreNamed) {
-  const std::string blocks = kDown + "_blocks", scales = kDown + "_scales";
-  const auto expect_named = [](const SyntheticCheckpoint& checkpoint, const std::string& tensor,
-                               const std::string& need, const std::string& fact) {
-    expect_bad(checkpoint.experts(), {"model.safetensors", "tensor '" + tensor + "'", need, fact});
+  const WrongTensor tensors[] = {
+      {"_blocks", DType::kU8, {3, 64, 2, 8}, "needs u8 [3, N, K/32, 16]; it is u8 [3, 64, 2, 8]"},
+      {"_blocks", DType::kU8, {2, 64, 1, 16}, "needs u8 [3, N, K/32, 16]; it is u8 [2, 64, 1, 16]"},
+      {"_blocks", DType::kI8, {3, 64, 1, 16}, "needs u8 [3, N, K/32, 16]; it is i8 [3, 64, 1, 16]"},
+      {"_scales", DType::kU8, {3, 64, 2}, "needs u8 [3, 64, 1]; it is u8 [3, 64, 2]"},
+      {"_scales", DType::kF32, {3, 64, 1}, "needs u8 [3, 64, 1]; it is f32 [3, 64, 1]"},
+      {"_bias", DType::kBF16, {3, 32}, "needs shape [3, 64]; it is bf16 [3, 32]"},
   };
+  for (const WrongTensor& tensor : tensors) expect_named(mxfp4(), kFusedDown, tensor);
+  for (const char* part : {"_scales", "_blocks"}) expect_missing(mxfp4(), kFusedDown + part);
   auto checkpoint = mxfp4();
-  checkpoint.reshape(blocks, {kExperts, 64, 2, 8});
-  expect_named(checkpoint, blocks, "needs u8 [3, N, K/32, 16]", "it is u8 [3, 64, 2, 8]");
-  checkpoint = mxfp4();
-  checkpoint.reshape(blocks, {2, 64, 1, 16});
-  expect_named(checkpoint, blocks, "needs u8 [3, N, K/32, 16]", "it is u8 [2, 64, 1, 16]");
-  checkpoint = mxfp4();
-  checkpoint.retype(blocks, DType::kI8);
-  expect_named(checkpoint, blocks, "needs u8 [3, N, K/32, 16]", "it is i8 [3, 64, 1, 16]");
-  checkpoint = mxfp4();
-  checkpoint.reshape(scales, {kExperts, 64, 2});
-  expect_named(checkpoint, scales, "needs u8 [3, 64, 1]", "it is u8 [3, 64, 2]");
-  checkpoint = mxfp4();
-  checkpoint.retype(scales, DType::kF32);
-  expect_named(checkpoint, scales, "needs u8 [3, 64, 1]", "it is f32 [3, 64, 1]");
-  checkpoint = mxfp4();
-  checkpoint.remove(scales);
-  expect_named(checkpoint, scales, "needs to be in the file", "it is missing");
-  checkpoint = mxfp4();
-  checkpoint.remove(blocks);
-  expect_named(checkpoint, blocks, "needs to be in the file", "it is missing");
-  checkpoint = mxfp4();
-  checkpoint.reshape(kDown + "_bias", {kExperts, 32});
-  expect_named(checkpoint, kDown + "_bias", "needs shape [3, 64]", "it is bf16 [3, 32]");
-  checkpoint = mxfp4();
-  add_mxfp4(checkpoint, kDown, kHidden, 2 * kIntermediate);
-  expect_named(checkpoint, blocks, "needs [64, 32] (from config.json)", "[64, 64]");
+  add_mxfp4(checkpoint, kFusedDown, kHidden, 2 * kIntermediate);
+  expect_bad(checkpoint.experts(), {"model.safetensors", "tensor '" + kFusedDown + "_blocks'",
+                                    "needs [64, 32] (from config.json)", "[64, 64]"});
 }
 
 TEST(Mxfp4, OnlyExpertsAreStoredSo) {
   auto checkpoint = mxfp4();
   checkpoint.quantization()["modules_to_not_convert"] = {"mlp.experts"};
-  expect_bad(checkpoint.experts(), {"module '" + kGateUp + "'", "leaves it out"});
+  expect_left_out(checkpoint.experts(), kGateUp);
   checkpoint.quantization()["modules_to_not_convert"] = nullptr;
   EXPECT_TRUE(checkpoint.experts().ok());
-  const auto opened = checkpoint.open();
-  expect_unsupported(opened->linear({kDown}), {"module '" + kDown + "'", "all in one tensor"});
-  EXPECT_TRUE(opened->linear({"model.layers.0.self_attn.q_proj"}).ok());
+  const Checkpoint opened = must(checkpoint.open());
+  expect_unsupported(opened.linear({kFusedDown}),
+                     {"module '" + kFusedDown + "'", "all in one tensor"});
+  EXPECT_TRUE(opened.linear({kAttention + "q_proj"}).ok());
 }
 
 TEST(Mxfp4, RealFilesAreRead) {
   for (const char* folder : {"gptoss-mxfp4", "gptoss-bf16"}) {
-    const std::string path = str(MORACLE_CHECKPOINTS_DIR, "/", folder);
-    if (!std::filesystem::exists(path)) continue;
-    const auto opened = Checkpoint::open(path);
-    ASSERT_TRUE(opened.ok()) << opened.error().to_string();
-    const auto weights = opened->moe_layer(1);
-    ASSERT_TRUE(weights.ok()) << weights.error().to_string();
-    EXPECT_TRUE(weights->spec.bias);
-    EXPECT_EQ(weights->spec.activation.function, Activation::kSwigluOai);
+    const auto opened = open_stored(folder);
+    if (!opened) continue;
+    const DescribedWeights weights = must(opened->moe_layer(1));
+    EXPECT_TRUE(weights.spec.bias);
+    EXPECT_EQ(weights.spec.activation.function, Activation::kSwigluOai);
     std::vector<double> row(256);
-    for (int64_t e = 0; e < weights->w13.num_experts(); ++e) {
-      for (const DescribedMatrix* matrices : {&weights->w13, &weights->w2}) {
-        const auto matrix = matrices->expert(e);
-        ASSERT_TRUE(matrix.ok()) << matrix.error().to_string();
-        for (int64_t r = 0; r < matrix->n; ++r) {
-          dequantize_row(*matrix, r, row.data());
+    for (int64_t e = 0; e < weights.w13.num_experts(); ++e) {
+      for (const DescribedMatrix* matrices : {&weights.w13, &weights.w2}) {
+        const CanonicalMatrix matrix = must(matrices->expert(e));
+        for (int64_t r = 0; r < matrix.n; ++r) {
+          dequantize_row(matrix, r, row.data());
           for (const double value : row) ASSERT_TRUE(std::abs(value) < 16);
         }
       }
@@ -240,4 +197,4 @@ TEST(Mxfp4, RealFilesAreRead) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::testing

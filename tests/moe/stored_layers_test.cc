@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <filesystem>
+#include <set>
 
+#include "checkpoint/golden_cuts.h"
 #include "checkpoint/safetensors.h"  // only to read the reference file
 #include "moracle/moracle.h"
 
@@ -23,16 +25,12 @@ void PrintTo(const Stored& s, std::ostream* out) {
 }
 
 std::vector<std::string> folders() {
-  std::vector<std::string> found;
-  for (const char* root :
-       {MORACLE_GOLDEN_DIR "/layers", MORACLE_MODELS_DIR, MORACLE_CHECKPOINTS_DIR}) {
-    std::error_code none;
-    for (const auto& entry : fs::directory_iterator(root, none)) {
-      if (fs::exists(entry.path() / "reference.safetensors"))
-        found.push_back(entry.path().string());
+  std::vector<std::string> found = testing::golden_cuts();
+  for (const char* root : {MORACLE_MODELS_DIR, MORACLE_CHECKPOINTS_DIR}) {
+    for (const std::string& folder : testing::folders_in(root)) {
+      if (fs::exists(folder + "/reference.safetensors")) found.push_back(folder);
     }
   }
-  std::sort(found.begin(), found.end());
   return found;
 }
 
@@ -70,10 +68,7 @@ TEST_P(StoredLayers, GiveTheirStoredOutput) {
   const TensorView& input = tensors.at("moe.input");
   ASSERT_EQ(input.shape[1], hidden_size);
   ASSERT_EQ(tensors.at("moe.topk_ids").shape[1], top_k);
-  // The output of the routed experts, where a layer has others beside them.
-  const std::string prefix = quantizes ? "act." : "";
-  const bool has_routed = tensors.count(prefix + "moe.output_routed") > 0;
-  const TensorView& want = tensors.at(prefix + (has_routed ? "moe.output_routed" : "moe.output"));
+  const TensorView& want = tensors.at(quantizes ? "act.moe.output_routed" : "moe.output_routed");
   std::vector<float> hidden(input.as<float>(), input.as<float>() + input.num_elements());
   std::vector<float> output(hidden.size());
   const Status done = moe->apply(Matrix::f32(hidden.data(), input.shape[0], hidden_size),
@@ -91,12 +86,20 @@ TEST_P(StoredLayers, GiveTheirStoredOutput) {
 }
 
 std::string test_name(const ::testing::TestParamInfo<Stored>& info) {
-  std::string name = fs::path(info.param.folder).parent_path().filename().string() + "_" +
-                     fs::path(info.param.folder).filename().string() + "_on_" + info.param.backend;
-  for (char& c : name) {
-    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  const fs::path folder = info.param.folder;
+  return testing::test_name(folder.parent_path().filename().string() + "_" +
+                            folder.filename().string() + "_on_" + info.param.backend);
+}
+
+TEST(GoldenCuts, RunOnEveryBackendHere) {
+  std::set<std::pair<std::string, std::string>> run;
+  for (const Stored& stored : all()) run.emplace(stored.folder, stored.backend);
+  for (const testing::Cut& cut : testing::kCuts) {
+    const std::string folder = MORACLE_GOLDEN_DIR "/layers/" + std::string(cut.folder);
+    for (const char* backend : {"cpu", "reference"}) {
+      EXPECT_TRUE(run.contains({folder, backend})) << folder << " on " << backend;
+    }
   }
-  return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Layers, StoredLayers, ::testing::ValuesIn(all()), test_name);

@@ -1,0 +1,154 @@
+// What of compressed-tensors is refused, by its key.
+#include "ct_synthetic.h"
+#include "reader_fixture.h"
+
+namespace moracle::testing {
+namespace {
+
+using nlohmann::json;
+
+TEST(CtRefused, AFormatThatIsNotRead) {
+  for (const char* format :
+       {"naive-quantized", "dense", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
+        "mxfp8-quantized", "marlin-24", "sparse-24-bitmask", "mixed-precision"}) {
+    const std::string line =
+        str("format: needs one of int-quantized, pack-quantized, "
+            "float-quantized; it is ",
+            format);
+    expect_unsupported_config(ct_checkpoint(ct_packed()), {{{"format", format}}, line});
+    auto checkpoint = ct_checkpoint(ct_packed());
+    checkpoint.quantization()["config_groups"]["group_0"]["format"] = format;
+    expect_unsupported(checkpoint.open(), {kConfig + "config_groups.group_0." + line});
+  }
+  auto checkpoint = ct_checkpoint(ct_packed());
+  checkpoint.quantization().erase("format");
+  expect_bad(checkpoint.open(), {kConfig + "format: needs a text; it is not there"});
+}
+
+TEST(CtRefused, AFormatThatContradictsItsGroup) {
+  const std::string type = "config_groups.group_0.weights.type: ";
+  expect_unsupported_config(ct_checkpoint(ct_packed()), {{{"format", "float-quantized"}},
+                                                         type + "needs \"float\"; it is \"int\""});
+  expect_unsupported_config(
+      ct_checkpoint(ct_fp8("channel", "token")),
+      {{{"format", "int-quantized"}}, type + "needs \"int\"; it is \"float\""});
+}
+
+struct Refused {
+  CtModule format;
+  const char* operand;
+  json change;
+  const char* line;
+};
+
+TEST(CtRefused, ASchemeByItsKey) {
+  const CtModule packed = ct_packed(), int8 = ct_int8("channel", "token");
+  const CtModule block = ct_fp8("block", "group"), token = ct_fp8("channel", "token");
+  const char* const inputs = "input_activations";
+  const Refused cases[] = {
+      {packed, "weights", {{"num_bits", 2}}, "num_bits: needs 4 or 8; it is 2"},
+      {packed, "weights", {{"num_bits", 3}}, "num_bits: needs 4 or 8; it is 3"},
+      {packed, "weights", {{"num_bits", 5}}, "num_bits: needs 4 or 8; it is 5"},
+      {packed, "weights", {{"num_bits", 6}}, "num_bits: needs 4 or 8; it is 6"},
+      {packed, "weights", {{"num_bits", 7}}, "num_bits: needs 4 or 8; it is 7"},
+      {packed, "weights", {{"num_bits", nullptr}}, "num_bits: needs 4 or 8; it is not there"},
+      {packed,
+       "weights",
+       {{"strategy", "tensor"}},
+       "strategy: needs \"channel\" or \"group\"; it is \"tensor\""},
+      {packed, "weights", {{"strategy", "tensor_group"}}, "it is \"tensor_group\""},
+      {packed, "weights", {{"dynamic", true}}, "dynamic: needs false; it is true"},
+      {packed, "weights", {{"dynamic", "local"}}, "dynamic: needs false; it is \"local\""},
+      {packed, "weights", {{"actorder", "other"}}, "actorder: needs \"weight\" or \"static\""},
+      {int8, "weights", {{"num_bits", 4}}, "num_bits: needs 8; it is 4"},
+      {int8, "weights", {{"symmetric", false}}, "symmetric: needs true; it is false"},
+      {int8,
+       "weights",
+       {{"strategy", "group"}},
+       "strategy: needs \"channel\" or \"tensor\"; it is \"group\""},
+      {int8, inputs, {{"num_bits", 4}}, "num_bits: needs 8; it is 4"},
+      {int8, inputs, {{"type", "float"}}, "type: needs \"int\"; it is \"float\""},
+      {int8, inputs, {{"strategy", "tensor"}}, "strategy: needs \"token\"; it is \"tensor\""},
+      {int8, inputs, {{"symmetric", false}}, "symmetric: needs true; it is false"},
+      {int8, inputs, {{"dynamic", false}}, "dynamic: needs true; it is false"},
+      {token, "weights", {{"num_bits", 4}}, "num_bits: needs 8; it is 4"},
+      {token,
+       "weights",
+       {{"strategy", "group"}},
+       "strategy: needs \"tensor\" or \"channel\" or \"block\"; it is \"group\""},
+      {token, inputs, {{"type", "int"}}, "type: needs \"float\"; it is \"int\""},
+      {token,
+       inputs,
+       {{"strategy", "group"}},
+       "strategy: needs \"token\" or \"tensor\"; it is \"group\""},
+      {token, inputs, {{"strategy", "tensor"}}, "dynamic: needs false; it is true"},
+      {token, inputs, {{"dynamic", false}}, "dynamic: needs true; it is false"},
+      {block, inputs, {{"strategy", "token"}}, "strategy: needs \"group\"; it is \"token\""},
+      {block, inputs, {{"group_size", 32}}, "group_size: needs 16; it is 32"},
+      {block, inputs, {{"dynamic", false}}, "dynamic: needs true; it is false"},
+  };
+  for (const Refused& c : cases) {
+    auto checkpoint = ct_checkpoint(c.format);
+    checkpoint.quantization()["config_groups"]["group_0"][c.operand].update(c.change);
+    expect_unsupported(checkpoint.open(),
+                       {kConfig + "config_groups.group_0." + c.operand + ".", c.line});
+  }
+}
+
+TEST(CtRefused, AConfigThatMakesNoSense) {
+  const Refused cases[] = {
+      {ct_packed(), "weights", {{"group_size", 0}}, "group_size: needs a whole number from 1"},
+      {ct_packed(),
+       "weights",
+       {{"group_size", nullptr}},
+       "group_size: needs a whole number from 1"},
+      {ct_act_order(),
+       "weights",
+       {{"strategy", "channel"}},
+       "actorder: needs the strategy group; the strategy is channel"},
+      {ct_fp8("block", "group"),
+       "weights",
+       {{"block_structure", nullptr}},
+       "block_structure: needs two positive sizes, of rows and columns; it is not there"},
+      {ct_fp8("block", "group"), "weights", {{"block_structure", {0, 128}}}, "it is [0,128]"},
+      {ct_fp8("block", "group"), "weights", {{"block_structure", {128}}}, "it is [128]"},
+  };
+  for (const Refused& c : cases) {
+    auto checkpoint = ct_checkpoint(c.format);
+    checkpoint.quantization()["config_groups"]["group_0"][c.operand].update(c.change);
+    expect_bad(checkpoint.open(), {kConfig + "config_groups.group_0." + c.operand + ".", c.line});
+  }
+}
+
+TEST(CtRefused, WhatWouldChangeTheNumbersUnread) {
+  const json some = {{"num_bits", 8}};
+  for (const char* key : {"kv_cache_scheme", "transform_config"}) {
+    expect_unsupported_config(ct_checkpoint(ct_packed()),
+                              {{{key, some}}, str(key, ": needs nothing; it is {\"num_bits\":8}")});
+  }
+  auto checkpoint = ct_checkpoint(ct_packed());
+  checkpoint.quantization()["config_groups"]["group_0"]["output_activations"] = some;
+  expect_unsupported(checkpoint.open(),
+                     {kConfig + "config_groups.group_0.output_activations: needs nothing"});
+  // Activations beside packed weights: W4A8.
+  checkpoint = ct_checkpoint(ct_packed());
+  checkpoint.quantization()["config_groups"]["group_0"]["input_activations"] = some;
+  expect_unsupported(checkpoint.open(), {kConfig + "config_groups.group_0.input_activations: needs "
+                                                   "nothing beside packed weights; it is "});
+  checkpoint = ct_checkpoint(ct_packed());
+  checkpoint.quantization()["config_groups"]["group_0"]["weights"] = nullptr;
+  expect_unsupported(checkpoint.open(), {"config_groups.group_0.weights: needs a quantization of "
+                                         "the weights; it is not there"});
+}
+
+TEST(CtRefused, SparseWeights) {
+  auto checkpoint = ct_checkpoint(ct_packed());
+  checkpoint.quantization()["sparsity_config"] = {{"format", "sparse-24-bitmask"}};
+  expect_unsupported(checkpoint.open(), {kConfig + "sparsity_config.format: needs \"dense\"; it is "
+                                                   "\"sparse-24-bitmask\""});
+  checkpoint.quantization()["sparsity_config"] = {{"format", "dense"}, {"global_sparsity", 0.1}};
+  EXPECT_TRUE(checkpoint.experts().ok());
+}
+
+}  // namespace
+}  // namespace moracle::testing
