@@ -61,7 +61,8 @@ void expect_one_more_reason(const Verdict& before, const Verdict& after, const W
   EXPECT_EQ(after.reasons.size(), before.reasons.size() + (lacks ? 1 : 0));
   EXPECT_EQ(after.accepted(), before.accepted() && !lacks);
   for (const Reason& reason : after.reasons) {
-    if (reason.rule == wish.rule) EXPECT_THAT(reason.have, HasSubstr(wish.have));
+    if (reason.rule != wish.rule) continue;
+    EXPECT_THAT(reason.have, HasSubstr(wish.have));
   }
 }
 
