@@ -59,8 +59,11 @@ inline std::vector<float> output_on(const std::string& row, DescribedWeights wei
   const Selection selection =
       select({.layer = spec, .max_num_tokens = batch.tokens, .backend = row}, Machine::here());
   auto moe = FusedMoe::make(std::move(weights), selection, *open_device("cpu", 2));
-  EXPECT_TRUE(moe) << moe.error().to_string();
   std::vector<float> output(batch.hidden.size(), NAN);
+  if (!moe) {
+    ADD_FAILURE() << row << ": " << moe.error().to_string();
+    return output;
+  }
   const Status done = moe->apply(Matrix::f32(batch.hidden.data(), batch.tokens, spec.hidden_size),
                                  {batch.ids.data()}, {batch.weights.data()},
                                  Matrix::f32(output.data(), batch.tokens, spec.hidden_size));

@@ -43,6 +43,17 @@ std::vector<std::string> reasons_but(const Verdict& verdict, std::string_view ru
   return texts;
 }
 
+/// Those that are served, and those that only some row or none serves.
+std::vector<Scheme> all_schemes() {
+  std::vector<Scheme> all = conformance::schemes();
+  QuantKey by_batch = kFp8DynamicTokenSym;
+  by_batch.group = GroupShape{};
+  all.push_back({kFp8StaticChannelSym, by_batch});
+  all.push_back({{DType::kF8E5M2, kPerRow}, {}});
+  all.push_back({int4_static_group(33), {}});
+  return all;
+}
+
 void expect_one_more_reason(const Verdict& before, const Verdict& after, const Wish& wish) {
   const Backend& row = *after.backend;
   const bool lacks = missing(wish.feature, row.features) != Feature::kNone;
@@ -50,9 +61,8 @@ void expect_one_more_reason(const Verdict& before, const Verdict& after, const W
   EXPECT_EQ(after.reasons.size(), before.reasons.size() + (lacks ? 1 : 0));
   EXPECT_EQ(after.accepted(), before.accepted() && !lacks);
   for (const Reason& reason : after.reasons) {
-    if (reason.rule == wish.rule) {
-      EXPECT_THAT(reason.have, HasSubstr(wish.have));
-    }
+    if (reason.rule != wish.rule) continue;
+    EXPECT_THAT(reason.have, HasSubstr(wish.have));
   }
 }
 
@@ -61,9 +71,11 @@ void expect_one_more_reason(const Verdict& before, const Verdict& after, const W
 // whatever its scheme.
 TEST(RequestFeatures, AddTheirReasonToEveryRowThatLacksThemAndTakeNoneAway) {
   const std::vector<Backend> real(backends().begin(), backends().end());
-  for (const std::vector<Backend>& table : {real, fake::completed_table()}) {
+  const auto picky = fake::table();
+  for (const std::vector<Backend>& table :
+       {real, fake::completed_table(), {picky.begin(), picky.end()}}) {
     for (const Machine& machine : Machine::known()) {
-      for (const Scheme& scheme : conformance::schemes()) {
+      for (const Scheme& scheme : all_schemes()) {
         const Request plain{.layer = fake::layer(scheme)};
         const Selection before = select(plain, machine, table);
         for (const Wish& wish : kWishes) {

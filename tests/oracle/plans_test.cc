@@ -148,7 +148,7 @@ TEST(Plans, RefuseMoreRowsThanTheirIndicesCount) {
   EXPECT_TRUE(selected(most).plan);
   for (int64_t tokens : {most + 1, int64_t{1} << 31, int64_t{1} << 40, INT64_MAX}) {
     const Selection selection = selected(tokens);
-    EXPECT_FALSE(selection.plan) << tokens;
+    ASSERT_FALSE(selection.plan) << tokens;
     for (const Verdict& verdict : selection.considered) {
       const auto& reasons = verdict.reasons;
       EXPECT_TRUE(std::any_of(reasons.begin(), reasons.end(), [](const Reason& reason) {
