@@ -21,7 +21,8 @@ Result<QuantKey> read_weight(const Config& weights) {
   if (strategy == "tensor") return kFp8StaticTensorSym;
   if (strategy == "channel") return kFp8StaticChannelSym;
   MORACLE_TRY(const auto block, weights.integers({"block_structure"}));
-  if (block.size() == 2 && block[0] > 0 && block[1] > 0)
+  const auto fits = [](int64_t size) { return size >= 1 && size <= INT32_MAX; };
+  if (block.size() == 2 && fits(block[0]) && fits(block[1]))
     return fp8_static_block(block[0], block[1]);
   const auto* found = weights.find({"block_structure"});
   return weights.wrong({"block_structure"}, "two positive sizes, of rows and columns",

@@ -3,9 +3,17 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "base/text.h"
 
 namespace moracle {
+
+namespace {
+// PCRE2's own limit is 100 times as high: half a second for each of thousands of modules.
+constexpr std::string_view kLimit = "(*LIMIT_MATCH=100000)";
+}  // namespace
 
 Result<Pattern> Pattern::make(const std::string& text, const std::string& file) {
   Pattern pattern;
@@ -19,7 +27,7 @@ Result<Pattern> Pattern::make(const std::string& text, const std::string& file) 
   }
   int error = 0;
   PCRE2_SIZE offset = 0;
-  const std::string expression = text.substr(3);
+  const std::string expression = str(kLimit, text.substr(3));
   pcre2_code* code =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
                     PCRE2_ANCHORED | PCRE2_UTF, &error, &offset, nullptr);
@@ -27,7 +35,8 @@ Result<Pattern> Pattern::make(const std::string& text, const std::string& file) 
     PCRE2_UCHAR reason[120];
     pcre2_get_error_message(error, reason, sizeof reason);
     return Error{ErrorKind::kBadFile, file, "module pattern '" + text + "'", "a regular expression",
-                 str(reinterpret_cast<const char*>(reason), " at ", offset)};
+                 str(reinterpret_cast<const char*>(reason), " at ",
+                     offset - std::min(offset, kLimit.size()))};
   }
   pattern.code_ =
       std::shared_ptr<void>(code, [](void* p) { pcre2_code_free(static_cast<pcre2_code*>(p)); });

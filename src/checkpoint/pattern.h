@@ -13,6 +13,7 @@ class Pattern {
  public:
   /// Errors (kBadFile about `file`): an expression that does not compile.
   static Result<Pattern> make(const std::string& text, const std::string& file);
+  /// False also where an expression takes too many steps to tell.
   bool matches(const std::string& module) const;
 
  private:

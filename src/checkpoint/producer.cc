@@ -24,14 +24,20 @@ Result<TensorView> get_floats(const Tensors& tensors, const std::string& name) {
 
 Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name) {
   MORACLE_TRY(const TensorView view, get_floats(tensors, name));
-  std::vector<float> scales(view.num_elements());
+  return read_scales(tensors, name, 0, view.num_elements());
+}
+
+Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name,
+                                       int64_t first, int64_t count) {
+  MORACLE_TRY(const TensorView view, get_floats(tensors, name));
+  std::vector<float> scales(count);
   visit_codec(view.dtype, [&]<class Codec>() {
-    for (size_t i = 0; i < scales.size(); ++i)
-      scales[i] = static_cast<float>(Codec::decode(view.data, i));
+    for (int64_t i = 0; i < count; ++i)
+      scales[i] = static_cast<float>(Codec::decode(view.data, first + i));
   });
-  for (size_t i = 0; i < scales.size(); ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     if (!std::isfinite(scales[i])) {
-      return tensors.wrong(name, "finite numbers", str("element ", i, " is ", scales[i]));
+      return tensors.wrong(name, "finite numbers", str("element ", first + i, " is ", scales[i]));
     }
   }
   return scales;
@@ -176,8 +182,7 @@ Result<bool> add_expert_bias(const Tensors& tensors, const std::string& module, 
 
 Result<std::vector<float>> read_expert_bias(const Tensors& tensors, const std::string& module,
                                             int64_t e, int64_t n) {
-  MORACLE_TRY(const std::vector<float> all, read_scales(tensors, module + "_bias"));
-  return std::vector<float>(all.begin() + e * n, all.begin() + (e + 1) * n);
+  return read_scales(tensors, module + "_bias", e * n, n);
 }
 
 }  // namespace moracle

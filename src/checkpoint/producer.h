@@ -67,6 +67,9 @@ Result<DescribedLinear> describe_plain_expert(const Tensors& tensors, const std:
 Result<TensorView> get_floats(const Tensors& tensors, const std::string& name);
 /// Scales as f32, whatever 16- or 32-bit float the file holds. Errors: NaN or infinity, with place.
 Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name);
+/// The same for `count` elements from `first` on, which the tensor has.
+Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name,
+                                       int64_t first, int64_t count);
 /// A stored activation scale: one f32 (or 16-bit float), in a tensor of one element; positive,
 /// finite.
 Result<float> read_input_scale(const Tensors& tensors, const std::string& name);

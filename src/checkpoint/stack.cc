@@ -37,6 +37,11 @@ Result<DescribedLinear> describe(const Checkpoint::State& state, const std::stri
 // Adds one more, which must be like those before it.
 Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear,
             const std::string& module) {
+  // safetensors has tensors without elements; beside a 0 the other size may be anything.
+  if (linear.shape.n == 0 || linear.shape.k == 0) {
+    return state.tensors.wrong(linear.part.tensors[0], "at least one row and one column",
+                               "the matrix is " + show(linear.shape, linear.scheme));
+  }
   const bool first = stack.parts.empty();
   MatrixShape same = linear.shape;
   same.n = stack.shape.n;

@@ -59,10 +59,11 @@ constexpr Family kFamilies[] = {
     {"fp8-w8a16", kFp8StaticChannelSym, {}, true},
 };
 
-// "128" → 128; nothing but digits, at least 1.
+// "128" → 128; nothing but digits, at least 1. No more than checkpoints may say: sums with the size
+// of a matrix stay far from the edge of 64 bits.
 bool parse_size(std::string_view text, int64_t& size) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-  return error == std::errc() && end == text.data() + text.size() && size >= 1;
+  return error == std::errc() && end == text.data() + text.size() && size >= 1 && size <= INT32_MAX;
 }
 
 bool parse_granularity(std::string_view text, GroupShape& group) {
@@ -130,9 +131,9 @@ Result<Scheme> parse_scheme(std::string_view text) {
       rest.remove_suffix(5);
     }
     if (!parse_granularity(rest, scheme.weight.group)) continue;
-    // Blocks of weights go with groups of activations of the same width.
-    const bool by_block = scheme.weight.group.rows > 1;
-    if (by_block && scheme.activation && scheme.activation->dynamic) {
+    // Blocks and groups of weights go with groups of activations of the same width.
+    const bool in_groups = scheme.weight.group.cols != GroupShape::kAll;
+    if (in_groups && scheme.activation && scheme.activation->dynamic) {
       scheme.activation = fp8_dynamic_group(scheme.weight.group.cols);
     }
     return scheme;

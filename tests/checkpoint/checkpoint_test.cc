@@ -217,6 +217,19 @@ TEST_P(EveryProducer, ShapesHaveToBeThoseOfTheConfig) {
   }
 }
 
+// Beside a size of 0 the other may be anything, also what no memory holds.
+TEST_P(EveryProducer, AMatrixWithoutElementsIsRefused) {
+  const std::string name = "lm_head.weight";
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{0, 32}, {24, 0}, {int64_t{1} << 50, 0}, {0, int64_t{1} << 50}}) {
+    auto checkpoint = make();
+    checkpoint.reshape(name, shape);
+    expect_bad(checkpoint.open()->linear({"lm_head"}),
+               {"tensor '" + name + "'", "needs at least one row and one column",
+                str("the matrix is bf16 [", shape[0], ", ", shape[1], "]")});
+  }
+}
+
 TEST_P(EveryProducer, TensorsNeedNotBeAligned) {
   auto odd = make();
   odd.add<uint8_t>("a", DType::kU8, {3}, {1, 2, 3});

@@ -111,6 +111,14 @@ TEST(CtRefused, AConfigThatMakesNoSense) {
        {{"block_structure", nullptr}},
        "block_structure: needs two positive sizes, of rows and columns; it is not there"},
       {ct_fp8("block", "group"), "weights", {{"block_structure", {0, 128}}}, "it is [0,128]"},
+      {ct_fp8("block", "group"),
+       "weights",
+       {{"block_structure", {INT64_MAX, 16}}},
+       "it is [9223372036854775807,16]"},
+      {ct_fp8("block", "group"),
+       "weights",
+       {{"block_structure", {8, INT64_MAX}}},
+       "it is [8,9223372036854775807]"},
       {ct_fp8("block", "group"), "weights", {{"block_structure", {128}}}, "it is [128]"},
   };
   for (const Refused& c : cases) {

@@ -2,6 +2,7 @@
 // element.
 #include <limits>
 
+#include "fp8_synthetic.h"
 #include "read_stored.h"
 #include "reader_fixture.h"
 
@@ -9,37 +10,6 @@ namespace moracle::testing {
 namespace {
 
 using nlohmann::json;
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
-// How many scales a matrix has: GroupShape{} one, kPerRow one a row, else blocks.
-std::vector<int64_t> grid(GroupShape group, int64_t n, int64_t k) {
-  if (group == GroupShape{}) return {1};
-  if (group == kPerRow) return {n, 1};
-  return {ceil_div(n, group.rows), ceil_div(k, group.cols)};
-}
-
-// Every linear layer of a plain checkpoint as e4m3, all 256 codes in turn, with scales of `group`.
-SyntheticCheckpoint fp8(GroupShape group) {
-  auto checkpoint = SyntheticCheckpoint::plain({.layers = 1});
-  const bool blocks = group != GroupShape{} && group != kPerRow;
-  checkpoint.quantization() = {{"quant_method", "fp8"}, {"activation_scheme", "dynamic"}};
-  if (blocks) checkpoint.quantization()["weight_block_size"] = {group.rows, group.cols};
-  size_t seed = 0;
-  for (const auto& [name, tensor] : std::map(checkpoint.tensors)) {
-    if (!name.ends_with("_proj.weight")) continue;
-    const std::vector<int64_t> shape = tensor.shape, scale_shape = grid(group, shape[0], shape[1]);
-    std::vector<uint8_t> codes(shape[0] * shape[1]);
-    for (uint8_t& code : codes) code = static_cast<uint8_t>(seed++);
-    std::vector<float> scales(TensorView{nullptr, DType::kF32, scale_shape}.num_elements());
-    for (float& scale : scales) scale = 0.001f * static_cast<float>(1 + seed++ % 97);
-    checkpoint.add(name, DType::kF8E4M3, shape, codes);
-    checkpoint.add(name + (blocks ? "_scale_inv" : "_scale"), DType::kF32, scale_shape, scales);
-  }
-  return checkpoint;
-}
 
 Value published(const SyntheticCheckpoint& checkpoint, GroupShape group) {
   return [&checkpoint, group](const std::string& module, int64_t n, int64_t k) {

@@ -1,4 +1,5 @@
 // ModelOpt's reader, against the formulas applied element by element.
+#include "modelopt_synthetic.h"
 #include "read_stored.h"
 #include "reader_fixture.h"
 
@@ -8,41 +9,6 @@ namespace {
 using nlohmann::json;
 
 const std::string kQuery = kAttention + "q_proj";
-
-// Every linear layer as e4m3, with scales as `algorithm` has them: all matrices are [64, 64].
-SyntheticCheckpoint modelopt(const std::string& algorithm) {
-  auto checkpoint = SyntheticCheckpoint::plain(
-      {.layers = 1, .experts = 2, .hidden = 64, .intermediate = 64, .heads = 4, .kv_heads = 4});
-  checkpoint.quantization() = {{"quant_method", "modelopt"},
-                               {"quant_algo", algorithm},
-                               {"ignore", {"lm_head", "model.layers.0.mlp.gate"}}};
-  size_t seed = 0;
-  for (const auto& [tensor, value] : std::map(checkpoint.tensors)) {
-    if (!tensor.ends_with("_proj.weight")) continue;
-    const std::string scale = tensor + "_scale";
-    std::vector<uint8_t> codes(64 * 64), exponents(64 * 2);
-    for (uint8_t& code : codes) {
-      code = static_cast<uint8_t>(seed % 127 + seed / 127 % 2 * 128);
-      ++seed;
-    }
-    for (uint8_t& exponent : exponents) exponent = static_cast<uint8_t>(110 + seed++ % 20);
-    std::vector<float> scales(64);
-    for (float& s : scales) s = 0.001f * static_cast<float>(1 + seed++ % 97);
-    checkpoint.add(tensor, DType::kF8E4M3, {64, 64}, codes);
-    if (algorithm == "MXFP8") checkpoint.add(scale, DType::kU8, {64, 2}, exponents);
-    if (algorithm == "FP8_PER_CHANNEL_PER_TOKEN") checkpoint.add(scale, DType::kF32, {64}, scales);
-    scales.resize(1);
-    if (algorithm == "FP8") {
-      const std::string module = tensor.substr(0, tensor.size() - 7);
-      checkpoint.add(scale, DType::kF32, {}, scales);
-      checkpoint.add(module + ".input_scale", DType::kF32, {}, scales);
-    }
-    if (algorithm.starts_with("FP8_PB") || algorithm == "FP8_BLOCK_SCALES") {
-      checkpoint.add(scale, DType::kF32, {1, 1, 1, 1}, scales);
-    }
-  }
-  return checkpoint;
-}
 
 // One scale serves a tensor or a block, [64] rows, [64, 2] groups of 32 as exponents.
 double scale_at(const SyntheticCheckpoint& checkpoint, const std::string& name, int64_t n,

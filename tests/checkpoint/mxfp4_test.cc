@@ -1,45 +1,15 @@
 // GPT-OSS: all experts in one tensor, as MXFP4 and as bf16, against the formula element by element.
+#include "mxfp4_synthetic.h"
 #include "read_stored.h"
 #include "reader_fixture.h"
 
 namespace moracle::testing {
 namespace {
 
-constexpr int64_t kExperts = 3, kHidden = 64, kIntermediate = 32;
-const std::string kModule = "model.layers.0.mlp.experts";
-const std::string kGateUp = kModule + ".gate_up_proj";
-const std::string kFusedDown = kModule + ".down_proj";
-
-// Without experts.
-SyntheticCheckpoint without_experts(bool gpt_oss) {
-  auto checkpoint = SyntheticCheckpoint::plain(
-      {.layers = 1, .experts = kExperts, .hidden = kHidden, .intermediate = kIntermediate});
-  std::erase_if(checkpoint.tensors, [](const auto& t) { return t.first.starts_with(kModule); });
-  if (gpt_oss) {
-    checkpoint.config["architectures"] = {"GptOssForCausalLM"};
-    checkpoint.config["model_type"] = "gpt_oss";
-  }
-  return checkpoint;
-}
-
-void add_mxfp4(SyntheticCheckpoint& checkpoint, const std::string& module, int64_t n, int64_t k) {
-  std::vector<uint8_t> blocks(kExperts * n * k / 2), scales(kExperts * n * k / 32);
-  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<uint8_t>(i * 37 + i / 256);
-  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<uint8_t>(100 + i % 50);
-  checkpoint.add(module + "_blocks", DType::kU8, {kExperts, n, k / 32, 16}, blocks);
-  checkpoint.add(module + "_scales", DType::kU8, {kExperts, n, k / 32}, scales);
-  checkpoint.add_floats(module + "_bias", {kExperts, n});
-}
-
-SyntheticCheckpoint mxfp4(bool gpt_oss = true) {
-  auto checkpoint = without_experts(gpt_oss);
-  checkpoint.quantization() = {
-      {"quant_method", "mxfp4"},
-      {"modules_to_not_convert", {"model.layers.*.self_attn", "mlp.router", "lm_head"}}};
-  add_mxfp4(checkpoint, kGateUp, 2 * kIntermediate, kHidden);
-  add_mxfp4(checkpoint, kFusedDown, kHidden, kIntermediate);
-  return checkpoint;
-}
+constexpr int64_t kExperts = kFusedSize.experts, kHidden = kFusedSize.hidden,
+                  kIntermediate = kFusedSize.intermediate;
+const std::string kGateUp = kFusedExperts + ".gate_up_proj";
+const std::string kFusedDown = kFusedExperts + ".down_proj";
 
 // From the definition: one bit of sign, two of exponent, one of mantissa.
 double e2m1(int code) {

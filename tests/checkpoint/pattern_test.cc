@@ -1,5 +1,6 @@
 #include "checkpoint/pattern.h"
 
+#include <chrono>
 #include <string>
 
 #include "expect_error.h"
@@ -51,10 +52,20 @@ TEST(Pattern, AnExpressionThatDoesNotCompileIsRefused) {
                {"dir/config.json", std::string("module pattern '") + text + "'",
                 "needs a regular expression", " at "});
   }
+  expect_bad(Pattern::make("re:ab(", "config.json"), {"missing closing parenthesis at 3"});
 }
 
 TEST(Pattern, ASlowExpressionEnds) {
   EXPECT_FALSE(matches("re:(a+)+$", std::string(200, 'a') + "b"));
+}
+
+// A checkpoint has thousands of modules, and each of them is asked about more than once.
+TEST(Pattern, ASlowExpressionEndsSoonEnoughForManyModules) {
+  const auto pattern = Pattern::make("re:(a+)+$", "config.json");
+  ASSERT_TRUE(pattern.ok());
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 200; ++i) EXPECT_FALSE(pattern->matches(std::string(200, 'a') + "b"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
 TEST(Pattern, CopiesShareTheExpression) {

@@ -1,5 +1,5 @@
-// libFuzzer: no config.json, quantization config or shard index may crash what opens and describes
-// a checkpoint. The tensors are those of tiny valid checkpoints, written once.
+// libFuzzer: no JSON file of a checkpoint's folder (but tokenizer.json) may crash what opens and
+// describes it. The tensors are those of tiny valid checkpoints, written once.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,27 +10,17 @@
 
 #include "checkpoint/config.h"
 #include "checkpoint/synthetic_checkpoint.h"
+#include "fuzz/checkpoint_fuzz.h"
 #include "moracle/checkpoint.h"
 #include "moracle/model.h"
 
 namespace {
 
+using moracle::testing::kTiny;
+using moracle::testing::passes;
+using moracle::testing::require;
 using moracle::testing::SyntheticCheckpoint;
-using moracle::testing::SyntheticSize;
 using moracle::testing::TemporaryFolder;
-
-void require(bool holds) {
-  if (!holds) std::abort();
-}
-
-/// Errors have to say something, and not all of a file.
-template <class T>
-bool passes(const moracle::Result<T>& result) {
-  if (result) return true;
-  const std::string line = result.error().to_string();
-  require(!line.empty() && line.size() < 1 << 16 && line.find('\n') == line.npos);
-  return false;
-}
 
 struct Base {
   SyntheticCheckpoint checkpoint;
@@ -56,22 +46,15 @@ void open(const std::string& folder) {
   passes(checkpoint->router("model.layers.0.mlp.gate"));
   passes(moracle::outline(*checkpoint));
   passes(moracle::GenerationConfig::open(*checkpoint));
+  const auto chat = moracle::ChatTemplate::open(folder);
+  if (passes(chat)) passes(chat->render({{{"user", "1+1?"}}}));
 }
 
 const Base& base(size_t index) {
-  static const SyntheticSize size{.layers = 1,
-                                  .experts = 2,
-                                  .top_k = 1,
-                                  .hidden = 16,
-                                  .intermediate = 8,
-                                  .heads = 1,
-                                  .kv_heads = 1,
-                                  .head_dim = 8,
-                                  .vocab = 4};
   static const std::array<Base, 4> bases = {
-      Base(SyntheticCheckpoint::plain(size)), Base(SyntheticCheckpoint::gptq({}, size)),
-      Base(SyntheticCheckpoint::gptq({.symmetric = false, .desc_act = true}, size)),
-      Base(SyntheticCheckpoint::int8(size))};
+      Base(SyntheticCheckpoint::plain(kTiny)), Base(SyntheticCheckpoint::gptq({}, kTiny)),
+      Base(SyntheticCheckpoint::gptq({.symmetric = false, .desc_act = true}, kTiny)),
+      Base(SyntheticCheckpoint::int8(kTiny))};
   return bases[index % bases.size()];
 }
 
@@ -82,31 +65,28 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
   const Base& tensors = base(data[0]);
   nlohmann::json config = tensors.checkpoint.config;
-  switch (data[0] / 4 % 4) {
-    case 0:  // the whole config
-      tensors.folder.write("config.json", text);
-      open(tensors.folder.path());
-      break;
-    case 1: {  // changes to a valid config, which reach further
-      const auto changes = moracle::Config::parse(text, "changes");
-      if (!passes(changes)) return 0;
-      config.merge_patch(changes->value());
-      tensors.folder.write("config.json", config.dump());
-      open(tensors.folder.path());
-      break;
-    }
-    case 2:  // the quantization config in a file of its own
-      config.erase("quantization_config");
-      tensors.folder.write("config.json", config.dump());
-      tensors.folder.write("quantize_config.json", text);
-      open(tensors.folder.path());
-      tensors.remove("quantize_config.json");
-      break;
-    default:  // an index of shards
-      tensors.folder.write("config.json", config.dump());
-      tensors.folder.write("model.safetensors.index.json", text);
-      open(tensors.folder.path());
-      tensors.remove("model.safetensors.index.json");
+  const size_t kind = data[0] / 4 % 8;
+  if (kind == 0) {  // the whole config
+    tensors.folder.write("config.json", text);
+    open(tensors.folder.path());
+    return 0;
   }
+  if (kind == 1) {  // changes to a valid config, which reach further
+    const auto changes = moracle::Config::parse(text, "changes");
+    if (!passes(changes)) return 0;
+    config.merge_patch(changes->value());
+    tensors.folder.write("config.json", config.dump());
+    open(tensors.folder.path());
+    return 0;
+  }
+  // A file beside a valid config.
+  constexpr std::array kFiles = {"quantize_config.json",   "quant_config.json",
+                                 "hf_quant_config.json",   "model.safetensors.index.json",
+                                 "generation_config.json", "tokenizer_config.json"};
+  if (kind < 5) config.erase("quantization_config");
+  tensors.folder.write("config.json", config.dump());
+  tensors.folder.write(kFiles[kind - 2], text);
+  open(tensors.folder.path());
+  tensors.remove(kFiles[kind - 2]);
   return 0;
 }

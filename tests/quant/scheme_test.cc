@@ -26,6 +26,13 @@ TEST(Scheme, EveryNameReadsBackAsTheSameScheme) {
   }
 }
 
+// As quant_method "fp8" has it with weight_block_size [1, 128].
+TEST(Scheme, GroupsOfFp8WeightsGoWithGroupsOfActivations) {
+  const Scheme scheme{fp8_static_block(1, 128), fp8_dynamic_group(128)};
+  EXPECT_EQ(name(scheme), "fp8-w8a8-g128");
+  EXPECT_EQ(*parse_scheme("fp8-w8a8-g128"), scheme);
+}
+
 TEST(Scheme, NamesAndDescriptionsAreDistinct) {
   std::set<std::string> names, descriptions;
   for (const Scheme& scheme : conformance::schemes()) {
@@ -96,6 +103,8 @@ TEST(Scheme, AnythingElseIsAnErrorThatListsTheGrammar) {
                            "fp8",
                            "mxfp4",
                            "int4-w4a16-g99999999999999999999",
+                           "int4-w4a16-g9223372036854775807",
+                           "fp8-w8a8-block2147483648x1",
                            "fp8-w8a8-block128",
                            "mxfp8-w8a8-g32",
                            "fp8-w8a8-channel-asym"}) {

@@ -1,0 +1,22 @@
+// libFuzzer: checkpoints of compressed-tensors, changed.
+#include "checkpoint/ct_synthetic.h"
+#include "fuzz/checkpoint_fuzz.h"
+
+using namespace moracle::testing;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const std::vector<SyntheticCheckpoint> bases = {
+      SyntheticCheckpoint::int8(kTiny),
+      ct_checkpoint({}),
+      ct_checkpoint({.symmetric = false, .actorder = "group"}),
+      ct_checkpoint({.bits = 8, .strategy = "channel"}),
+      ct_checkpoint(
+          {.format = "int-quantized", .bits = 8, .strategy = "channel", .activations = "token"}),
+      ct_checkpoint(
+          {.format = "float-quantized", .bits = 8, .strategy = "tensor", .activations = "tensor"}),
+      ct_checkpoint({.format = "float-quantized", .bits = 8, .strategy = "channel"}),
+      ct_checkpoint(
+          {.format = "float-quantized", .bits = 8, .strategy = "block", .activations = "group"})};
+  fuzz_checkpoint(bases, data, size);
+  return 0;
+}

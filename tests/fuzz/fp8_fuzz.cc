@@ -1,0 +1,12 @@
+// libFuzzer: checkpoints of quant_method "fp8", changed.
+#include "checkpoint/fp8_synthetic.h"
+#include "fuzz/checkpoint_fuzz.h"
+
+using namespace moracle::testing;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const std::vector<SyntheticCheckpoint> bases = {
+      fp8(moracle::GroupShape{}), fp8(moracle::kPerRow), fp8({8, 16}), fp8({12, 20})};
+  fuzz_checkpoint(bases, data, size);
+  return 0;
+}

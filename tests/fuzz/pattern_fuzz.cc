@@ -1,0 +1,16 @@
+// libFuzzer: a line that is a pattern of modules, then the module's name. A pattern may be refused;
+// it may not take long.
+#include "checkpoint/pattern.h"
+#include "fuzz/read_all.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  const size_t end = std::min(size, text.find('\n'));
+  const std::string module = text.substr(std::min(size, end + 1));
+  for (const char* prefix : {"", "re:"}) {
+    const auto pattern = moracle::Pattern::make(prefix + text.substr(0, end), "fuzz");
+    if (!moracle::testing::passes(pattern)) continue;
+    moracle::testing::require(pattern->matches(module) == pattern->matches(module));
+  }
+  return 0;
+}
