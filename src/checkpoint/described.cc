@@ -23,6 +23,7 @@ std::string name(const Routing& routing) {
 }
 
 std::vector<MatrixShape> LayerSpec::matrices() const {
+  if (!stored.empty()) return stored;
   MatrixShape w13{.n = linear ? intermediate_size : w13_rows(),
                   .k = hidden_size,
                   .key = scheme.weight,
@@ -37,11 +38,17 @@ std::vector<MatrixShape> LayerSpec::matrices() const {
   return {w13, w2};
 }
 
+void LayerSpec::set_matrices(std::vector<MatrixShape> shapes) {
+  stored.clear();
+  if (shapes != matrices()) stored = std::move(shapes);
+}
+
 bool LayerSpec::same_but_name(const LayerSpec& other) const {
   return linear == other.linear && num_experts == other.num_experts &&
          hidden_size == other.hidden_size && intermediate_size == other.intermediate_size &&
          top_k == other.top_k && activation == other.activation && routing == other.routing &&
-         scheme == other.scheme && group_index == other.group_index && bias == other.bias;
+         scheme == other.scheme && group_index == other.group_index && bias == other.bias &&
+         stored == other.stored;
 }
 
 DescribedMatrix::DescribedMatrix(MatrixShape shape, Scheme scheme,

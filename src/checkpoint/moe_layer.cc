@@ -169,6 +169,7 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
   spec.scheme = w13.first->scheme;
   spec.group_index = w13.first->shape.group_index || w2.first->shape.group_index;
   spec.bias = w13.first->shape.bias || w2.first->shape.bias;
+  spec.set_matrices({w13.first->shape, w2.first->shape});
   return DescribedWeights{std::move(spec), std::move(w13).matrix(state_),
                           std::move(w2).matrix(state_)};
 }

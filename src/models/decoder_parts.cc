@@ -87,6 +87,7 @@ Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const 
   layer.scheme = w13.scheme();
   layer.group_index = w13.shape().group_index || w2.shape().group_index;
   layer.bias = w13.shape().bias || w2.shape().bias;
+  layer.set_matrices({w13.shape(), w2.shape()});
   return DescribedWeights{std::move(layer), std::move(w13), std::move(w2)};
 }
 

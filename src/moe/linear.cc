@@ -31,6 +31,7 @@ LayerSpec linear_spec(std::string name, const DescribedMatrix& weights) {
   spec.scheme = weights.scheme();
   spec.group_index = weights.shape().group_index;
   spec.bias = weights.shape().bias;
+  spec.set_matrices({weights.shape()});
   return spec;
 }
 
