@@ -97,8 +97,8 @@ struct LayerSpec {
   /// The matrices of one expert: w13 [2I, H] ([I, H] without a gate) and w2 [H, I], or a linear
   /// layer's only one.
   std::vector<MatrixShape> matrices() const;
-  /// The matrices as a file stores them. Kept only where they differ from what the fields above say:
-  /// a bias in one alone, blocks of scales that end inside a stack.
+  /// The matrices as a file stores them. Kept only where they differ from what the fields above
+  /// say: a bias in one alone, blocks of scales that end inside a stack.
   void set_matrices(std::vector<MatrixShape> shapes);
   /// True where two layers differ in nothing but their names.
   bool same_but_name(const LayerSpec& other) const;

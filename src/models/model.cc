@@ -161,8 +161,8 @@ Status Model::forward(std::span<const Step> steps) {
       const LayerSpec& experts = layer.mlp.plan().layer;
       const Matrix scores{logits.data, logits.dtype, tokens, experts.num_experts, logits.stride};
       MORACLE_CHECK(layer.router->apply(normed, scores, stream));
-      MORACLE_CHECK(ops.route(scores, experts.routing, nullptr, experts.top_k, m.topk_ids.as<int32_t>(),
-                              m.topk_weights.as<float>(), stream));
+      MORACLE_CHECK(ops.route(scores, experts.routing, nullptr, experts.top_k,
+                              m.topk_ids.as<int32_t>(), m.topk_weights.as<float>(), stream));
       topk_ids = {m.topk_ids.as<int32_t>()};
       topk_weights = {m.topk_weights.as<float>()};
     }
