@@ -38,7 +38,8 @@ std::string read(const fs::path& path) {
 std::map<std::string, std::string> parts() {
   std::map<std::string, std::string> all = {{"backends", backend_rows()},
                                             {"feature-matrix", feature_matrix()},
-                                            {"support-matrix", support_matrix()}};
+                                            {"support-matrix", support_matrix()},
+                                            {"variant-matrix", variant_matrix()}};
   for (const Layout* layout : layouts()) all[str("layout ", layout->name)] = layout_part(*layout);
   return all;
 }

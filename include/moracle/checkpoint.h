@@ -59,6 +59,7 @@ struct Routing {
   int64_t top_groups = 1;        ///< of which only the best may be chosen from
   float scaling_factor = 1;      ///< multiplies the weights, after renormalisation
   bool correction_bias = false;  ///< a bias per expert for choosing, not for weighing
+  bool weight_on_input = false;  ///< a weight multiplies its expert's input, not the output
   bool operator==(const Routing&) const = default;
 };
 std::string name(const Routing& routing);
@@ -103,6 +104,8 @@ struct LayerSpec {
   /// True where two layers differ in nothing but their names.
   bool same_but_name(const LayerSpec& other) const;
 };
+/// "int4-w4a16-g128 · 128 experts, top-8, 2048 → 768", and what else is special about the layer.
+std::string describe(const LayerSpec& layer);
 
 /// Experts x [n, k], described: every tensor is known to exist with the right shape and type.
 /// Reading happens expert by expert. Move-only: conversion consumes it.
@@ -142,6 +145,8 @@ class DescribedMatrix {
   Result<CanonicalMatrix> expert(int64_t e) const;
   /// Lets go of the memory behind expert e's source; it can still be read again.
   void release(int64_t e) const;
+  /// Only these experts, in this order. `experts` are numbers below num_experts().
+  void keep(std::span<const int32_t> experts);
 
  private:
   MatrixShape shape_;
@@ -156,6 +161,19 @@ struct DescribedWeights {
   LayerSpec spec;
   DescribedMatrix w13;
   DescribedMatrix w2;
+};
+
+/// A low-rank change to one matrix: Δ = scale · B A, added to what the matrix gives for the
+/// unquantized input (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021).
+struct LoraPair {
+  int64_t rank = 0;      ///< 0: the matrix is left alone
+  float scale = 1;       ///< alpha / rank, or what the adapter's config says
+  std::vector<float> a;  ///< [rank, K]
+  std::vector<float> b;  ///< [N, rank]
+};
+/// An adapter for one layer's experts: an entry for every expert of the layer, or none at all.
+struct LoraWeights {
+  std::vector<LoraPair> gate, up, down;
 };
 
 /// A folder with config.json and safetensors, opened and checked; no weight is read yet.

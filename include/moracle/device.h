@@ -58,7 +58,10 @@ class Device {
   /// Host to device and back, in stream order; the host memory must live until it is done.
   virtual Status upload(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
   virtual Status download(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
-  /// Waits until everything enqueued so far is done. Errors: what a kernel ran into.
+  /// From one place of this device's memory to another, in stream order.
+  virtual Status copy(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
+  /// Waits until everything enqueued so far is done. Errors: what a kernel ran into, such as an id
+  /// of an expert that does not exist; said once.
   virtual Status synchronize(Stream stream = {}) = 0;
 
   /// Everything beside the GEMMs (internal to the library).

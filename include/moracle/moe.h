@@ -23,6 +23,32 @@ struct TopkWeights {
   const float* data = nullptr;
 };
 
+/// How many tokens each expert that is here has: i32 [num_local] in device memory.
+struct ExpertNumTokens {
+  const int32_t* data = nullptr;
+};
+
+/// Which adapter each token uses: i32 [num_tokens] in device memory, -1 for none. Nothing: no token
+/// uses one.
+struct LoraIds {
+  const int32_t* data = nullptr;
+};
+
+/// New weights of a layer, packed in the device's memory and not yet in use.
+class PackedWeights {
+ public:
+  PackedWeights(PackedWeights&&) noexcept;
+  PackedWeights& operator=(PackedWeights&&) noexcept;
+  ~PackedWeights();
+
+ private:
+  friend class FusedMoe;
+  friend class Linear;
+  struct State;
+  explicit PackedWeights(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
 /// Scratch memory of a device that layers share: they run one after another on one stream. Grows
 /// only while layers are made, never in apply.
 class Workspace {
@@ -42,8 +68,9 @@ class Workspace {
 /// One layer's experts, converted for the backend that the oracle chose.
 class FusedMoe {
  public:
-  /// Reads and packs the weights, expert by expert; `weights` is consumed. Errors: the selection
-  /// chose nothing (with its trail), reading, memory, kCancelled.
+  /// Reads and packs the weights of the experts that are here, one by one; `weights` holds all of
+  /// the layer's and is consumed. Errors: the selection chose nothing (with its trail), reading,
+  /// memory, kCancelled.
   static Result<FusedMoe> make(DescribedWeights&& weights, const Selection& selection,
                                std::shared_ptr<Device> device, const Progress& progress = {});
   /// The same with scratch memory shared between layers.
@@ -53,12 +80,36 @@ class FusedMoe {
   FusedMoe& operator=(FusedMoe&&) noexcept;
   ~FusedMoe();
 
-  /// output[t] = Σ_j topk_weights[t, j] · expert(topk_ids[t, j])(hidden[t]).
+  /// output[t] = Σ_j topk_weights[t, j] · expert(topk_ids[t, j])(hidden[t]), over the experts that
+  /// are here: with experts on several ranks, the ranks' outputs add up to the layer's.
   /// hidden and output are [num_tokens, hidden_size] in f32, bf16 or f16, and may not overlap.
-  /// Enqueues and returns; allocates nothing; decides nothing from device data. Errors: shapes,
-  /// more tokens than planned.
+  /// Enqueues and returns; allocates nothing; decides nothing from device data: ids that no expert
+  /// has contribute zero, and the device's synchronize() says so. Errors: shapes, more tokens than
+  /// planned, adapters where none were planned, a plan for batched activations.
   Status apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
-               const Matrix& output, Stream stream = {});
+               const Matrix& output, Stream stream = {}, LoraIds lora_ids = {});
+
+  /// The batched format: hidden and output are [num_local, max_tokens, hidden_size] as matrices of
+  /// num_local · max_tokens rows, max_tokens being what was planned; the first num_tokens[e] rows
+  /// of local expert e are its tokens, and become its outputs, not weighed. Other rows are not read
+  /// into any result and become 0. `lora_ids` has one entry per row. Otherwise as apply.
+  Status apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens, const Matrix& output,
+                       Stream stream = {}, LoraIds lora_ids = {});
+
+  /// Reads and packs new weights for this layer into memory of their own; what serves is not
+  /// touched. Errors: another layer than the one that was loaded (sizes, scheme, biases), reading,
+  /// memory, kCancelled.
+  Result<PackedWeights> pack(DescribedWeights&& weights, const Progress& progress = {}) const;
+  /// Enqueues: the packed weights take the place of the old ones, at the same addresses. Errors:
+  /// weights that were packed for another layer.
+  Status swap(PackedWeights&& weights, Stream stream = {});
+
+  /// Adapter `id` of this layer, below the planned max_adapters; replaces what was there. Experts
+  /// that are elsewhere are left out. Errors, before anything is changed: an id, a rank or a shape
+  /// that does not fit.
+  Status set_adapter(int32_t id, const LoraWeights& adapter);
+  /// Adapter `id` adds nothing from now on.
+  Status clear_adapter(int32_t id);
 
   const Plan& plan() const;
   int64_t weight_bytes() const;
@@ -80,6 +131,10 @@ class Linear {
 
   /// y [num_tokens, N] = x [num_tokens, K] · wᵀ + bias, both of the device's activation dtype.
   Status apply(const Matrix& x, const Matrix& y, Stream stream = {});
+
+  /// As FusedMoe's.
+  Result<PackedWeights> pack(DescribedMatrix&& weights, const Progress& progress = {}) const;
+  Status swap(PackedWeights&& weights, Stream stream = {});
 
   const Plan& plan() const;
   int64_t weight_bytes() const;

@@ -115,19 +115,64 @@ enum class ActivationFormat : uint8_t {
   kBatched,   ///< [E, max_tokens, H] with a count per expert
 };
 
+/// Which rank holds which experts, where a layer is spread over several.
+enum class Placement : uint8_t {
+  kLinear,      ///< neighbours together
+  kRoundRobin,  ///< expert e on rank e mod ep_size
+};
+std::string_view name(Placement placement);
+/// "linear" or "round-robin". Errors: anything else.
+Result<Placement> parse_placement(std::string_view text);
+
+/// Which of a layer's experts are here, and under which local number.
+class ExpertMap {
+ public:
+  /// All of them, under their own numbers.
+  static ExpertMap all(int64_t num_experts);
+  /// The experts of rank `ep_rank`; where `ep_size` does not divide, the first ranks hold one more.
+  /// Errors: fewer than one expert or rank, a rank outside [0, ep_size).
+  static Result<ExpertMap> place(int64_t num_experts, int64_t ep_size, int64_t ep_rank,
+                                 Placement placement = Placement::kLinear);
+  /// Any map: `local[e]` is expert e's local number, or -1 where it is elsewhere. Errors: local
+  /// numbers that leave one out or come twice.
+  static Result<ExpertMap> from(std::vector<int32_t> local);
+
+  int64_t num_experts() const { return static_cast<int64_t>(local_.size()); }
+  int64_t num_local() const { return static_cast<int64_t>(global_.size()); }
+  /// True where every expert is here under its own number.
+  bool is_identity() const;
+  const std::vector<int32_t>& local() const { return local_; }    ///< [num_experts]
+  const std::vector<int32_t>& global() const { return global_; }  ///< [num_local]
+  bool operator==(const ExpertMap&) const = default;
+
+ private:
+  std::vector<int32_t> local_, global_;
+};
+/// That the maps of all ranks together hold each expert exactly once. Errors: the first that is
+/// missing or held twice, and by whom.
+Status check_cover(std::span<const ExpertMap> ranks);
+
 /// How one layer is spread over processes.
 struct Parallelism {
   int64_t ep_size = 1;  ///< ranks that share the experts
   int64_t ep_rank = 0;
+  Placement placement = Placement::kLinear;
+  std::optional<ExpertMap> expert_map;  ///< of this rank, instead of `placement`
   ActivationFormat format = ActivationFormat::kStandard;
+
+  /// This rank's map for a layer of so many experts. Errors: as ExpertMap::place; a map of another
+  /// number of experts.
+  Result<ExpertMap> map(int64_t num_experts) const;
 };
 
 /// What has to be served, and what the user asked for.
 struct Request {
   LayerSpec layer;
   Parallelism parallel;
-  int64_t max_num_tokens = 512;      ///< most tokens in one apply: workspaces are sized by it
+  /// Most tokens in one apply (of one expert, where they come batched): workspaces are sized by it.
+  int64_t max_num_tokens = 512;
   int64_t lora_rank = 0;             ///< largest rank of any adapter; 0: none
+  int64_t max_adapters = 1;          ///< at once, where there are any
   bool deterministic = false;        ///< a token's bits depend on nothing but the token
   std::string backend = "auto";      ///< or a row's name; see BackendMap for several layers
   std::optional<Platform> platform;  ///< only backends for this kind of device
@@ -164,12 +209,22 @@ struct KernelPlan {
   DType input_dtype = DType::kF32;  ///< activations as the kernel reads them
   std::vector<KernelUse> kernels;   ///< every kernel that may run, by num_tokens; no other will
   int64_t scratch_bytes = 0;        ///< that the kernel keeps beside weights and workspace
+  bool deterministic = false;       ///< a row's bits do not depend on the rows beside it
+};
+
+/// What a kernel's plan follows from.
+struct KernelRequest {
+  const MatrixShape& shape;
+  const Scheme& scheme;
+  bool deterministic = false;
 };
 
 /// The code behind a row, which its kernel file defines.
 struct Kernels {
-  KernelPlan (*plan)(const MatrixShape& shape, const Scheme& scheme, const Machine& machine);
-  Result<std::unique_ptr<GroupedLinear>> (*make)(KernelWeights&& weights, Device& device);
+  KernelPlan (*plan)(const KernelRequest& request, const Machine& machine);
+  /// Makes what `plan` says, nothing else.
+  Result<std::unique_ptr<GroupedLinear>> (*make)(KernelWeights&& weights, const KernelPlan& plan,
+                                                 Device& device);
 };
 
 /// One row of the table. Order is preference; the reference is last and serves everything.
@@ -231,7 +286,7 @@ struct Verdict {
 
 struct MatrixPlan {
   MatrixShape shape;
-  int64_t weight_bytes = 0;  ///< packed, all experts
+  int64_t weight_bytes = 0;  ///< packed, all experts that are here
   KernelPlan kernel;
 };
 
@@ -240,12 +295,21 @@ struct Plan {
   const Backend* backend = nullptr;
   LayerSpec layer;          ///< with the scheme as it will be executed
   std::string_view layout;  ///< how the weights are stored
+  ExpertMap experts;        ///< which of the layer's are here
+  ActivationFormat format = ActivationFormat::kStandard;
   int64_t max_num_tokens = 0;
+  int64_t lora_rank = 0;                 ///< 0: no adapters
+  int64_t max_adapters = 0;              ///< that fit at once
   DType activation_dtype = DType::kF32;  ///< between the stages
   std::vector<MatrixPlan> matrices;      ///< w13 and w2, or a linear layer's only one
-  int64_t weight_bytes = 0;              ///< packed, all experts and matrices
+  int64_t weight_bytes = 0;              ///< packed, all experts that are here, all matrices
+  int64_t adapter_bytes = 0;             ///< of all adapters
   int64_t workspace_bytes = 0;           ///< of one apply; layers that run in turn share it
   int64_t scratch_bytes = 0;             ///< that the kernels keep
+
+  /// Rows of the activations in one apply at most, and how many experts each goes to.
+  int64_t max_slots() const;
+  int64_t top_k() const { return format == ActivationFormat::kBatched ? 1 : layer.top_k; }
 };
 
 struct Selection {

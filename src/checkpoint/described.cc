@@ -18,6 +18,7 @@ std::string name(const Routing& routing) {
   if (routing.num_groups > 1)
     text += str(", ", routing.top_groups, " of ", routing.num_groups, " groups");
   if (routing.renormalize) text += ", renormalised";
+  if (routing.weight_on_input) text += ", weighing the input";
   if (routing.scaling_factor != 1) text += str(", times ", routing.scaling_factor);
   return text;
 }
@@ -49,6 +50,18 @@ bool LayerSpec::same_but_name(const LayerSpec& other) const {
          top_k == other.top_k && activation == other.activation && routing == other.routing &&
          scheme == other.scheme && group_index == other.group_index && bias == other.bias &&
          stored == other.stored;
+}
+
+std::string describe(const LayerSpec& layer) {
+  std::string text = name(layer.scheme) + " · ";
+  if (!layer.linear) text += str(layer.num_experts, " experts, top-", layer.top_k, ", ");
+  text += str(layer.hidden_size, " → ", layer.intermediate_size);
+  if (layer.group_index) text += ", in act-order";
+  if (layer.bias) text += ", with biases";
+  if (!layer.stored.empty()) text += ", matrices that differ";
+  if (layer.linear) return text;
+  if (layer.activation != ActivationSpec{}) text += str(", ", name(layer.activation.function));
+  return str(text, ", routed by ", name(layer.routing));
 }
 
 DescribedMatrix::DescribedMatrix(MatrixShape shape, Scheme scheme,
@@ -160,6 +173,17 @@ void DescribedMatrix::release(int64_t e) const {
   for (const Part& part : parts_[e]) {
     for (const auto& bytes : part.bytes) MappedFile::release(bytes);
   }
+}
+
+void DescribedMatrix::keep(std::span<const int32_t> experts) {
+  std::vector<std::vector<Part>> parts;
+  std::vector<float> scales;
+  for (int32_t e : experts) {
+    parts.push_back(std::move(parts_[e]));
+    if (!input_scales_.empty()) scales.push_back(input_scales_[e]);
+  }
+  parts_ = std::move(parts);
+  input_scales_ = std::move(scales);
 }
 
 }  // namespace moracle

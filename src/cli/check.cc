@@ -14,9 +14,9 @@ using conformance::Case;
 using conformance::Outcome;
 
 struct Options {
-  std::string backend, scheme, shape, spread;
+  std::string backend, scheme, shape, spread, variant;
   std::optional<int64_t> tokens;
-  bool bias = false, json = false;
+  bool json = false;
   int threads = 0;
 };
 
@@ -44,7 +44,16 @@ Status narrow(std::vector<Case>& cases, const Options& options) {
   if (options.tokens) keep([&](const Case& c) { return c.num_tokens == *options.tokens; });
   if (!options.spread.empty())
     keep([&](const Case& c) { return name(c.spread) == options.spread; });
-  if (options.bias) keep([&](const Case& c) { return c.bias; });
+  if (!options.variant.empty()) {
+    if (conformance::find_variant(options.variant) == nullptr) {
+      std::vector<std::string_view> names;
+      for (const conformance::Variant& variant : conformance::variants())
+        names.push_back(variant.name);
+      return Error{ErrorKind::kInvalidArgument, "", "--variant", "one of " + join(names),
+                   "'" + options.variant + "' is none of these"};
+    }
+    keep([&](const Case& c) { return c.variant == options.variant; });
+  }
   if (!cases.empty()) return {};
   return Error{ErrorKind::kInvalidArgument, "", "check", "at least one case",
                "no case is as narrow as this"};
@@ -117,7 +126,8 @@ void add_check(CLI::App& app, Work& chosen) {
         verb.add_option("--tokens", options->tokens, "Only this number of tokens");
         verb.add_option("--spread", options->spread, "Only this routing")
             ->check(CLI::IsMember({"uniform", "one-expert", "holes"}));
-        verb.add_flag("--bias", options->bias, "Only cases with biases");
+        verb.add_option("--variant", options->variant,
+                        "Only this variant: plain, bias, gelu, ep-2, batched, lora, reload, …");
         verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
             ->check(CLI::Range(0, 4096));
         verb.add_flag("--json", options->json, "One JSON document on stdout");

@@ -47,4 +47,11 @@ Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& 
   return weights;
 }
 
+Status replace(const KernelWeights& live, const KernelWeights& fresh, Device& device,
+               Stream stream) {
+  MORACLE_CHECK(device.copy(live.buffer.data(), fresh.buffer.data(), fresh.buffer.bytes(), stream));
+  return device.copy(live.input_scales.data(), fresh.input_scales.data(),
+                     fresh.input_scales.bytes(), stream);
+}
+
 }  // namespace moracle

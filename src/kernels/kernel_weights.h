@@ -27,4 +27,9 @@ struct KernelWeights {
 Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& device,
                               const Progress& progress = {});
 
+/// Enqueues: what `live` holds becomes what `fresh` holds, at the addresses of `live`. Both are of
+/// one layout, scheme, shape and number of experts.
+Status replace(const KernelWeights& live, const KernelWeights& fresh, Device& device,
+               Stream stream);
+
 }  // namespace moracle

@@ -22,6 +22,16 @@ struct Span {
   void* values;      ///< likewise
 };
 
+/// One matrix of all adapters that a layer holds, in device memory, of the activation dtype.
+/// Adapter a adds  Δ[r, n] = Σ_j B[a, e, n, j] · Σ_k A[a, e, p(n) · rank + j, k] · x[r, k]  to row
+/// r of expert e, where p(n) = n / (N / parts): gate and up are stacked, but have each their own A
+/// (Hu et al., "LoRA", 2021; the factor alpha / r is part of B).
+struct LoraTable {
+  Matrix a;  ///< [adapters * experts * parts * rank, K]
+  Matrix b;  ///< [adapters * experts * N, rank]
+  int64_t num_experts = 0, parts = 1, rank = 0, n = 0;
+};
+
 struct AttentionShape {
   int64_t num_heads;
   int64_t num_kv_heads;
@@ -52,15 +62,31 @@ class Ops {
   /// choose from.
   virtual Status route(const Matrix& logits, const Routing& routing, const float* correction_bias,
                        int64_t top_k, int32_t* topk_ids, float* topk_weights, Stream) = 0;
-  /// Sorts (token, expert) pairs by expert, stably. Ids outside [0, num_experts) get no row.
+  /// Sorts (token, expert) pairs by expert, stably. `expert_map` [num_experts] turns ids into local
+  /// numbers below num_local; nothing: they are the same. Ids of -1 and experts that are elsewhere
+  /// get no row; ids below -1, or not below num_experts, neither, and the next synchronize() says
+  /// so.
   virtual Status plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k,
-                           int64_t num_experts, const RowPlan& plan, Stream) = 0;
+                           int64_t num_experts, const int32_t* expert_map, int64_t num_local,
+                           const RowPlan& plan, Stream) = 0;
+  /// The same for activations that come sorted: expert e's are rows e * max_tokens + i, i below
+  /// counts[e]. Counts outside [0, max_tokens] are cut to it, and the next synchronize() says so.
+  virtual Status plan_batched_rows(const int32_t* counts, int64_t num_experts, int64_t max_tokens,
+                                   const RowPlan& plan, Stream) = 0;
+  /// to[t] = weights[t] · from[t], both of the activation dtype.
+  virtual Status scale_rows(const Matrix& from, const float* weights, const Matrix& to, Stream) = 0;
+  /// Adds each row's adapter to y (see LoraTable): row r of y, which is token t = row_token[r]'s,
+  /// has adapter lora_ids[t] and reads row row_index[r] (or r itself) of x. Ids of -1 add nothing;
+  /// ids not below `adapters` neither, and the next synchronize() says so. A Δ of 0 changes no bit.
+  virtual Status add_lora(const Matrix& x, const int32_t* row_index, const RowPlan& rows,
+                          const int32_t* lora_ids, int64_t adapters, const LoraTable& table,
+                          const Matrix& y, Stream) = 0;
   /// gate_up [rows, 2I] (gate, then up; [rows, I] without a gate) → out [rows, I or more]; further
   /// columns become 0. Errors: an activation that needs a limit and has none.
   virtual Status activate(const ActivationSpec& activation, int64_t intermediate_size,
                           const Matrix& gate_up, const Matrix& out, Stream) = 0;
   /// out[t] = Σ_j weights[t, j] · y[slot_row[t, j]], j from 0 up, in f32; slots without a row add
-  /// 0.
+  /// 0. No weights: each is 1.
   virtual Status combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights,
                          int64_t top_k, const Matrix& out, Stream) = 0;
 

@@ -24,9 +24,21 @@ Result<Shape> parse_shape(std::string_view text);
 enum class Spread : uint8_t {
   kUniform,    ///< at random
   kOneExpert,  ///< first choices all the same
-  kHoles,      ///< at random, a third of the slots -1 or out of range
+  kHoles,      ///< at random, a third of the slots -1
 };
 std::string_view name(Spread spread);
+
+/// What a layer may have or do beside its scheme.
+struct Variant {
+  std::string_view
+      name;  ///< "plain", "bias", "swigluoai", "ep-3-round-robin", "batched", "lora", …
+  std::string_view what;  ///< for people
+  /// Turns a request for a plain layer into one for this.
+  void (*change)(Request& request);
+  bool reload = false;  ///< the layer is made with other weights first
+};
+std::span<const Variant> variants();
+const Variant* find_variant(std::string_view name);
 
 struct Case {
   std::string_view backend;
@@ -34,14 +46,16 @@ struct Case {
   Shape shape;
   int64_t num_tokens;
   Spread spread = Spread::kUniform;
-  bool bias = false;
+  std::string_view variant = "plain";
 };
+/// What the case asks of the oracle. `c.variant` is one of variants().
+Request request_of(const Case& c);
 /// The command that runs this case alone.
 std::string reproducer(const Case& c);
 
 std::vector<Scheme> schemes();
 std::vector<Shape> shapes();
-/// Every backend of this build x schemes x shapes x token counts x spreads.
+/// Every backend of this build x schemes x shapes x token counts x spreads, and every variant.
 std::vector<Case> cases();
 
 struct Outcome {
@@ -56,6 +70,17 @@ CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed);
 /// Random weights for a layer.
 DescribedWeights random_weights(const LayerSpec& spec, uint64_t seed);
 
+/// What goes into one apply.
+struct Inputs {
+  std::vector<float> hidden;      ///< [num_tokens, hidden_size]
+  std::vector<int32_t> ids;       ///< [num_tokens, top_k]
+  std::vector<float> weights;     ///< likewise
+  std::vector<int32_t> lora_ids;  ///< [num_tokens]; empty: no adapters
+};
+Inputs random_inputs(const Request& request, int64_t num_tokens, Spread spread, uint64_t seed);
+/// As many as the request has room for, of different ranks; later ones leave some matrices alone.
+std::vector<LoraWeights> random_adapters(const Request& request, uint64_t seed);
+
 /// What a case must give, in double, and how far a right implementation in f32 may be from it.
 struct Expected {
   std::vector<double> output;  ///< [num_tokens, hidden_size]
@@ -63,6 +88,7 @@ struct Expected {
 };
 Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
                   std::span<const float> hidden, std::span<const int32_t> topk_ids,
-                  std::span<const float> topk_weights);
+                  std::span<const float> topk_weights, std::span<const LoraWeights> adapters = {},
+                  std::span<const int32_t> lora_ids = {});
 
 }  // namespace moracle::conformance

@@ -5,7 +5,8 @@
 //                                         |error| <= (K + 8) u Σ|x w|,     u = 2^-24
 //   exact integer sums, scaled in f32     |error| <= 4 u |y|
 //   rounding to codes                     the codes at both ends of what the value, and the scale,
-//   may be
+//                                         may be
+//   an adapter's B (A x)                  as sums of products, the first one's error carried on
 #include <algorithm>
 #include <cmath>
 
@@ -146,11 +147,47 @@ Vector activate(const ActivationSpec& spec, int64_t intermediate_size, const Vec
   return h;
 }
 
+// y += scale · B (A x), for the rows of y from `first` on.
+void add_adapter(const LoraPair& pair, const Vector& x, int64_t first, Vector& y) {
+  const int64_t rank = pair.rank, cols = static_cast<int64_t>(x.value.size());
+  if (rank == 0) return;
+  Vector t(rank);
+  for (int64_t j = 0; j < rank; ++j) {
+    double magnitude = 0;
+    for (int64_t k = 0; k < cols; ++k) {
+      const double a = pair.a[j * cols + k];
+      t.value[j] += a * x.value[k];
+      t.error[j] += std::fabs(a) * x.error[k];
+      magnitude += std::fabs(a * x.value[k]);
+    }
+    t.error[j] += (static_cast<double>(cols) + 8) * kU * magnitude;
+  }
+  for (int64_t n = 0; n < static_cast<int64_t>(pair.b.size()) / rank; ++n) {
+    double delta = 0, magnitude = 0, carried = 0;
+    for (int64_t j = 0; j < rank; ++j) {
+      const double b = static_cast<double>(pair.scale) * pair.b[n * rank + j];
+      delta += b * t.value[j];
+      magnitude += std::fabs(b * t.value[j]);
+      carried += std::fabs(b) * t.error[j];
+    }
+    const int64_t row = first + n;
+    y.value[row] += delta;
+    y.error[row] += carried + (static_cast<double>(rank) + 16) * kU * magnitude +
+                    2 * kU * std::fabs(y.value[row]);
+  }
+}
+
+void add_adapters(const std::vector<LoraPair>& pairs, int64_t expert, const Vector& x,
+                  int64_t first, Vector& y) {
+  if (!pairs.empty()) add_adapter(pairs[expert], x, first, y);
+}
+
 }  // namespace
 
 Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
                   std::span<const float> hidden, std::span<const int32_t> topk_ids,
-                  std::span<const float> topk_weights) {
+                  std::span<const float> topk_weights, std::span<const LoraWeights> adapters,
+                  std::span<const int32_t> lora_ids) {
   const auto num_tokens = static_cast<int64_t>(hidden.size()) / spec.hidden_size;
   Expected result{std::vector<double>(hidden.size()), std::vector<double>(hidden.size())};
   const bool quantizes = spec.scheme.activation.has_value();
@@ -163,15 +200,30 @@ Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
     for (int64_t slot = 0; slot < num_tokens * spec.top_k; ++slot) {
       if (topk_ids[slot] != e) continue;
       const int64_t token = slot / spec.top_k;
+      const bool weigh_input = spec.routing.weight_on_input;
+      const int32_t lora = lora_ids.empty() ? -1 : lora_ids[token];
+      const LoraWeights* adapter = lora < 0 ? nullptr : &adapters[lora];
       Vector x(spec.hidden_size);
-      for (int64_t i = 0; i < spec.hidden_size; ++i)
-        x.value[i] = hidden[token * spec.hidden_size + i];
-      if (quantizes) quantize(spec.scheme, x, input_scale(weights.w13, e));
-      Vector h = activate(spec.activation, spec.intermediate_size, multiply(w13, x, integers));
-      if (quantizes) quantize(spec.scheme, h, input_scale(weights.w2, e));
-      const Vector y = multiply(w2, h, integers);
       for (int64_t i = 0; i < spec.hidden_size; ++i) {
-        const double weight = topk_weights[slot];
+        x.value[i] = hidden[token * spec.hidden_size + i];
+        if (!weigh_input) continue;
+        x.value[i] *= topk_weights[slot];
+        x.error[i] = kU * std::fabs(x.value[i]);
+      }
+      Vector codes = x;
+      if (quantizes) quantize(spec.scheme, codes, input_scale(weights.w13, e));
+      Vector gate_up = multiply(w13, codes, integers);
+      if (adapter != nullptr) {
+        add_adapters(adapter->gate, e, x, 0, gate_up);
+        add_adapters(adapter->up, e, x, spec.w13_rows() - spec.intermediate_size, gate_up);
+      }
+      const Vector h = activate(spec.activation, spec.intermediate_size, gate_up);
+      codes = h;
+      if (quantizes) quantize(spec.scheme, codes, input_scale(weights.w2, e));
+      Vector y = multiply(w2, codes, integers);
+      if (adapter != nullptr) add_adapters(adapter->down, e, h, 0, y);
+      for (int64_t i = 0; i < spec.hidden_size; ++i) {
+        const double weight = weigh_input ? 1 : topk_weights[slot];
         const double value = weight * y.value[i];
         result.output[token * spec.hidden_size + i] += value;
         result.bound[token * spec.hidden_size + i] +=

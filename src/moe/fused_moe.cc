@@ -1,31 +1,32 @@
-#include "base/text.h"
+// Making one layer's experts: what the plan says, from weights that are read once.
 #include "base/try.h"
-#include "moe/stage.h"
-#include "moracle/moe.h"
+#include "moe/fused_moe_state.h"
 
 namespace moracle {
-
-struct FusedMoe::State {
-  Plan plan;
-  std::shared_ptr<Workspace> workspace;
-  std::unique_ptr<GroupedLinear> w13;
-  std::unique_ptr<GroupedLinear> w2;
-};
-
 namespace {
 
-Status check(const Matrix& m, const char* what, const Plan& plan) {
-  const LayerSpec& layer = plan.layer;
-  const bool is_float = m.dtype == DType::kF32 || m.dtype == DType::kBF16 || m.dtype == DType::kF16;
-  if (is_float && m.cols == layer.hidden_size && m.rows <= plan.max_num_tokens &&
-      m.stride >= m.cols) {
-    return {};
-  }
-  return Error{
-      ErrorKind::kInvalidArgument, "", str(layer.name, ": ", what),
-      str("at most ", plan.max_num_tokens, " rows of ", layer.hidden_size,
-          " columns in f32, bf16 or f16"),
-      str("it is ", name(m.dtype), " [", m.rows, ", ", m.cols, "] with stride ", m.stride)};
+// Progress of a part of the work that begins at `before` of `total`.
+Progress part(const Progress& progress, int64_t before, int64_t total) {
+  if (!progress) return {};
+  return
+      [&progress, before, total](int64_t done, int64_t) { return progress(before + done, total); };
+}
+
+// w13 and w2 of the experts that are here.
+Result<std::vector<KernelWeights>> pack_both(DescribedWeights&& weights, const Plan& plan,
+                                             Device& device, const Progress& progress) {
+  weights.w13.keep(plan.experts.global());
+  weights.w2.keep(plan.experts.global());
+  const Layout& layout = *plan.backend->layout;
+  const int64_t first = weights.w13.source_bytes(), total = first + weights.w2.source_bytes();
+  std::vector<KernelWeights> packed;
+  MORACLE_TRY(KernelWeights w13,
+              convert(std::move(weights.w13), layout, device, part(progress, 0, total)));
+  packed.push_back(std::move(w13));
+  MORACLE_TRY(KernelWeights w2,
+              convert(std::move(weights.w2), layout, device, part(progress, first, total)));
+  packed.push_back(std::move(w2));
+  return packed;
 }
 
 }  // namespace
@@ -53,89 +54,55 @@ Result<FusedMoe> FusedMoe::make(DescribedWeights&& weights, const Selection& sel
                                 std::shared_ptr<Workspace> workspace, const Progress& progress) {
   auto state = std::make_unique<State>();
   MORACLE_TRY(state->plan, selection.chosen());
-  if (!state->plan.layer.same_but_name(weights.spec)) {
+  const Plan& plan = state->plan;
+  if (!plan.layer.same_but_name(weights.spec)) {
     return Error{ErrorKind::kInvalidArgument, "", weights.spec.name,
-                 "a selection made for this layer", "it was made for " + state->plan.layer.name};
+                 "a selection made for this layer, " + describe(weights.spec),
+                 "it was made for " + plan.layer.name + ", " + describe(plan.layer)};
   }
   state->workspace = std::move(workspace);
-  Device& device = state->workspace->device();
-  MORACLE_CHECK(check_device(state->plan, device));
-  const Backend& backend = *state->plan.backend;
-  const int64_t first_bytes = weights.w13.source_bytes(),
-                total = first_bytes + weights.w2.source_bytes();
-  auto part = [&](int64_t before) -> Progress {
-    if (!progress) return {};
-    return [&progress, before, total](int64_t done, int64_t) {
-      return progress(before + done, total);
-    };
-  };
-  MORACLE_TRY(KernelWeights w13, convert(std::move(weights.w13), *backend.layout, device, part(0)));
-  MORACLE_TRY(KernelWeights w2,
-              convert(std::move(weights.w2), *backend.layout, device, part(first_bytes)));
-  MORACLE_TRY(state->w13, backend.kernels->make(std::move(w13), device));
-  MORACLE_TRY(state->w2, backend.kernels->make(std::move(w2), device));
-  MORACLE_CHECK(state->workspace->reserve(state->plan.workspace_bytes));
+  Device& device = state->device();
+  MORACLE_CHECK(check_device(plan, device));
+  MORACLE_TRY(std::vector<KernelWeights> packed,
+              pack_both(std::move(weights), plan, device, progress));
+  const Kernels& kernels = *plan.backend->kernels;
+  MORACLE_TRY(state->w13, kernels.make(std::move(packed[0]), plan.matrices[0].kernel, device));
+  MORACLE_TRY(state->w2, kernels.make(std::move(packed[1]), plan.matrices[1].kernel, device));
+  if (!plan.experts.is_identity()) {
+    const std::vector<int32_t>& map = plan.experts.local();
+    MORACLE_TRY(state->expert_map, device.allocate(map.size() * sizeof(int32_t)));
+    MORACLE_CHECK(device.upload(state->expert_map.data(), map.data(), state->expert_map.bytes()));
+    MORACLE_CHECK(device.synchronize());
+  }
+  if (plan.adapter_bytes > 0) {
+    MORACLE_TRY(state->adapters_buffer, device.allocate(plan.adapter_bytes));
+    state->adapters = carve_adapters(plan, state->adapters_buffer.as<std::byte>());
+  }
+  MORACLE_CHECK(state->workspace->reserve(plan.workspace_bytes));
   return FusedMoe(std::move(state));
 }
 
-Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
-                       const Matrix& output, Stream stream) {
+Result<PackedWeights> FusedMoe::pack(DescribedWeights&& weights, const Progress& progress) const {
   const Plan& plan = state_->plan;
-  const LayerSpec& layer = plan.layer;
-  MORACLE_CHECK(check(hidden, "hidden", plan));
-  MORACLE_CHECK(check(output, "output", plan));
-  if (hidden.rows != output.rows) {
-    return Error{ErrorKind::kInvalidArgument, "", layer.name, "as many rows of output as of hidden",
-                 str("there are ", output.rows, " and ", hidden.rows)};
+  if (!plan.layer.same_but_name(weights.spec)) {
+    return Error{ErrorKind::kInvalidArgument, "", weights.spec.name,
+                 "the layer that is loaded, " + describe(plan.layer),
+                 "it is " + describe(weights.spec)};
   }
-  const int64_t tokens = hidden.rows, rows = tokens * layer.top_k;
-  if (tokens == 0) return {};
-  Device& device = state_->workspace->device();
-  Ops& ops = device.ops();
-  GroupedLinear &w13 = *state_->w13, &w2 = *state_->w2;
-  const std::optional<QuantKey>& key = layer.scheme.activation;
-  const MoeRooms rooms = carve_moe(plan, state_->workspace->data());
+  auto packed = std::make_unique<PackedWeights::State>();
+  packed->layer = weights.spec;
+  MORACLE_TRY(packed->matrices, pack_both(std::move(weights), plan, state_->device(), progress));
+  return PackedWeights(std::move(packed));
+}
 
-  // prepare: each token is quantized once, whatever the number of its experts; only stored scales,
-  // which belong to experts, need every row by itself
-  Matrix x = hidden;
-  if (key && hidden.dtype != plan.activation_dtype) {
-    x = rooms.hidden.slice(0, tokens);
-    MORACLE_CHECK(ops.convert(hidden, x, stream));
-  }
-  MORACLE_CHECK(
-      ops.plan_rows(topk_ids.data, tokens, layer.top_k, layer.num_experts, rooms.rows, stream));
-  auto quantize_static = [&](const Matrix& from, const int32_t* row_index,
-                             const GroupedLinear& linear, const Rows& to) {
-    return ops.quantize_static(from, row_index, rooms.rows.expert_offsets, layer.num_experts,
-                               linear.weights().input_scales.as<float>(), *key, to, stream);
-  };
-  GroupedRows input{{}, rooms.rows.row_token, rooms.rows.expert_offsets, rows};
-  if (is_static(layer.scheme)) {
-    input.x = rooms.input.first(rows);
-    input.row_index = nullptr;
-    MORACLE_CHECK(quantize_static(x, rooms.rows.row_token, w13, input.x));
-  } else {
-    MORACLE_TRY(input.x, prepare(x, key, rooms.input, ops, stream));
-  }
-
-  // experts
-  const Matrix gate_up = rooms.gate_up.slice(0, rows), activated = rooms.activated.slice(0, rows);
-  const Matrix y = rooms.y.slice(0, rows);
-  MORACLE_CHECK(w13.run(input, gate_up, stream));
-  MORACLE_CHECK(
-      ops.activate(layer.activation, layer.intermediate_size, gate_up, activated, stream));
-  GroupedRows intermediate{{activated, nullptr, 0}, nullptr, rooms.rows.expert_offsets, rows};
-  if (is_static(layer.scheme)) {
-    intermediate.x = rooms.intermediate.first(rows);
-    MORACLE_CHECK(quantize_static(activated, nullptr, w2, intermediate.x));
-  } else if (key) {
-    MORACLE_TRY(intermediate.x, prepare(activated, key, rooms.intermediate, ops, stream));
-  }
-  MORACLE_CHECK(w2.run(intermediate, y, stream));
-
-  // finalize
-  return ops.combine(y, rooms.rows.slot_row, topk_weights.data, layer.top_k, output, stream);
+Status FusedMoe::swap(PackedWeights&& weights, Stream stream) {
+  const PackedWeights packed = std::move(weights);
+  MORACLE_CHECK(check_swap(packed.state_->layer, state_->plan.layer));
+  Device& device = state_->device();
+  const std::vector<KernelWeights>& fresh = packed.state_->matrices;
+  MORACLE_CHECK(replace(state_->w13->weights(), fresh[0], device, stream));
+  MORACLE_CHECK(replace(state_->w2->weights(), fresh[1], device, stream));
+  return device.synchronize(stream);  // before the packed ones go
 }
 
 }  // namespace moracle

@@ -1,7 +1,6 @@
 #include "base/text.h"
 #include "base/try.h"
-#include "moe/stage.h"
-#include "moracle/moe.h"
+#include "moe/fused_moe_state.h"
 
 namespace moracle {
 
@@ -48,9 +47,33 @@ Result<Linear> Linear::make(DescribedMatrix&& weights, const Selection& selectio
   MORACLE_CHECK(check_device(state->plan, device));
   const Backend& backend = *state->plan.backend;
   MORACLE_TRY(KernelWeights packed, convert(std::move(weights), *backend.layout, device, progress));
-  MORACLE_TRY(state->weights, backend.kernels->make(std::move(packed), device));
+  MORACLE_TRY(state->weights,
+              backend.kernels->make(std::move(packed), state->plan.matrices[0].kernel, device));
   MORACLE_CHECK(state->workspace->reserve(state->plan.workspace_bytes));
   return Linear(std::move(state));
+}
+
+Result<PackedWeights> Linear::pack(DescribedMatrix&& weights, const Progress& progress) const {
+  const Plan& plan = state_->plan;
+  auto packed = std::make_unique<PackedWeights::State>();
+  packed->layer = linear_spec(plan.layer.name, weights);
+  if (!plan.layer.same_but_name(packed->layer)) {
+    return Error{ErrorKind::kInvalidArgument, "", plan.layer.name,
+                 "the layer that is loaded, " + describe(plan.layer),
+                 "it is " + describe(packed->layer)};
+  }
+  MORACLE_TRY(KernelWeights matrix, convert(std::move(weights), *plan.backend->layout,
+                                            state_->workspace->device(), progress));
+  packed->matrices.push_back(std::move(matrix));
+  return PackedWeights(std::move(packed));
+}
+
+Status Linear::swap(PackedWeights&& weights, Stream stream) {
+  const PackedWeights packed = std::move(weights);
+  MORACLE_CHECK(check_swap(packed.state_->layer, state_->plan.layer));
+  Device& device = state_->workspace->device();
+  MORACLE_CHECK(replace(state_->weights->weights(), packed.state_->matrices[0], device, stream));
+  return device.synchronize(stream);
 }
 
 Status Linear::apply(const Matrix& x, const Matrix& y, Stream stream) {

@@ -1,6 +1,7 @@
 // The prepare stage: activations as a grouped linear reads them, whatever they come as.
 #pragma once
 
+#include "base/text.h"
 #include "base/try.h"
 #include "kernels/grouped_linear.h"
 #include "kernels/ops.h"
@@ -32,6 +33,14 @@ inline Status check_device(const Plan& plan, const Device& device) {
                str("a ", name(plan.backend->platform), " device with activations in ",
                    name(plan.activation_dtype), ", as planned"),
                str("it is ", device.name(), " with ", name(device.activation_dtype()))};
+}
+
+/// Packed weights go only where they were packed for.
+inline Status check_swap(const LayerSpec& packed, const LayerSpec& loaded) {
+  if (packed.same_but_name(loaded)) return {};
+  return Error{ErrorKind::kInvalidArgument, "", loaded.name,
+               "weights packed for this layer, " + describe(loaded),
+               "they were packed for " + packed.name + ", " + describe(packed)};
 }
 
 }  // namespace moracle

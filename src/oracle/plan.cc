@@ -34,17 +34,31 @@ std::string kernel_text(const KernelPlan& kernel) {
 
 }  // namespace
 
+int64_t Plan::max_slots() const {
+  return format == ActivationFormat::kBatched ? experts.num_local() * max_num_tokens
+                                              : max_num_tokens;
+}
+
 Plan make_plan(const Backend& backend, const Request& request, const Machine& machine) {
+  const LayerSpec& layer = request.layer;
   Plan plan;
   plan.backend = &backend;
-  plan.layer = request.layer;
+  plan.layer = layer;
   plan.layout = backend.layout->name;
+  plan.experts = layer.linear ? ExpertMap::all(1) : *request.parallel.map(layer.num_experts);
+  if (!layer.linear) plan.format = request.parallel.format;
   plan.max_num_tokens = request.max_num_tokens;
   plan.activation_dtype = activation_dtype(backend.platform);
-  for (const MatrixShape& shape : request.layer.matrices()) {
-    MatrixPlan matrix{shape, 0, backend.kernels->plan(shape, request.layer.scheme, machine)};
+  if (!layer.linear && request.lora_rank > 0) {
+    plan.lora_rank = request.lora_rank;
+    plan.max_adapters = request.max_adapters;
+    plan.adapter_bytes = static_cast<int64_t>(carve_adapters(plan, nullptr).bytes);
+  }
+  for (const MatrixShape& shape : layer.matrices()) {
+    const KernelRequest wanted{shape, layer.scheme, request.deterministic};
+    MatrixPlan matrix{shape, 0, backend.kernels->plan(wanted, machine)};
     matrix.weight_bytes =
-        request.layer.num_experts * static_cast<int64_t>(backend.layout->sections(shape).bytes);
+        plan.experts.num_local() * static_cast<int64_t>(backend.layout->sections(shape).bytes);
     plan.weight_bytes += matrix.weight_bytes;
     plan.scratch_bytes += matrix.kernel.scratch_bytes;
     plan.matrices.push_back(std::move(matrix));
@@ -58,8 +72,15 @@ std::string describe(const Plan& plan) {
   std::string text = str("plan  layout ", plan.layout, ", ", size_text(plan.weight_bytes),
                          " of weights, ", size_text(plan.workspace_bytes),
                          " of workspace for up to ", plan.max_num_tokens, " tokens");
+  if (plan.adapter_bytes > 0)
+    text +=
+        str(", ", size_text(plan.adapter_bytes), " for ", plan.max_adapters,
+            plan.max_adapters == 1 ? " adapter" : " adapters", " of rank up to ", plan.lora_rank);
   if (plan.scratch_bytes > 0) text += ", " + size_text(plan.scratch_bytes) + " of the kernels' own";
   text += "\n";
+  if (!plan.experts.is_identity())
+    text += str("      ", plan.experts.num_local(), " of ", plan.experts.num_experts(),
+                " experts are here\n");
   for (size_t i = 0; i < plan.matrices.size(); ++i) {
     const MatrixPlan& matrix = plan.matrices[i];
     const char* const label = plan.layer.linear ? "" : (i == 0 ? "w13 " : "w2  ");

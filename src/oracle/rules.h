@@ -24,9 +24,9 @@ std::span<const Rule> machine_rules();
 std::span<const Rule> layer_rules();
 std::span<const Rule> request_rules();
 
-/// The most tokens of one apply of this layer: rows, one per token and expert, are counted in 32
-/// bits by every kernel.
-int64_t countable_tokens(const LayerSpec& layer);
+/// The most tokens that one apply can take: rows, one per token and expert, are counted in 32 bits
+/// by every kernel.
+int64_t countable_tokens(const Request& request);
 
 /// An objection; rules() knows its name.
 inline std::optional<Reason> object(std::string need, std::string have) {

@@ -105,9 +105,11 @@ Objection refuse_shared_memory(const Backend& b, const Request& r, const Machine
 // One layer alone; whether the whole model fits is the model's question.
 Objection refuse_memory(const Backend& b, const Request& r, const Machine& m) {
   if (b.layout == nullptr || b.kernels == nullptr) return {};
-  if (r.max_num_tokens > countable_tokens(r.layer)) return {};  // `tokens` says so
-  const Plan plan = make_plan(b, r, m);
-  const int64_t need = plan.weight_bytes + plan.workspace_bytes;
+  if (r.max_num_tokens > countable_tokens(r)) return {};  // `tokens` says so
+  Request whole = r;
+  if (!r.parallel.map(r.layer.num_experts)) whole.parallel = {};  // `expert-parallel` says why
+  const Plan plan = make_plan(b, whole, m);
+  const int64_t need = plan.weight_bytes + plan.adapter_bytes + plan.workspace_bytes;
   auto megabytes = [](int64_t bytes) { return str(bytes / 1'000'000, " MB"); };
   if (b.platform != Platform::kCpu) {
     return none_fits(

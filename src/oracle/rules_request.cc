@@ -16,7 +16,7 @@ bool lacks(const Backend& b, Feature feature) {
 }
 
 Objection refuse_tokens(const Backend& b, const Request& r, const Machine&) {
-  int64_t most = countable_tokens(r.layer);
+  int64_t most = countable_tokens(r);
   if (b.max_num_tokens > 0) most = std::min(most, b.max_num_tokens);
   if (r.max_num_tokens <= most) return {};
   return object(str("at most ", most, " tokens at once"),
@@ -30,7 +30,11 @@ Objection refuse_activation_format(const Backend& b, const Request& r, const Mac
 }
 
 Objection refuse_expert_parallel(const Backend& b, const Request& r, const Machine&) {
-  if (r.parallel.ep_size == 1 || !lacks(b, Feature::kExpertParallel)) return {};
+  if (r.layer.linear) return {};
+  if (const auto map = r.parallel.map(r.layer.num_experts); !map)
+    return object(map.error().need, map.error().fact);
+  const bool spread = r.parallel.ep_size != 1 || r.parallel.expert_map;
+  if (!spread || !lacks(b, Feature::kExpertParallel)) return {};
   return object("all experts in one place",
                 str("they are spread over ", r.parallel.ep_size, " ranks"));
 }
@@ -39,6 +43,17 @@ Objection refuse_lora(const Backend& b, const Request& r, const Machine&) {
   if (r.lora_rank == 0 || !lacks(b, Feature::kLora)) return {};
   return object("a layer without LoRA",
                 str("adapters of rank up to ", r.lora_rank, " are asked for"));
+}
+
+// Weighing the input is the same as weighing the output only while one expert sees the token.
+Objection refuse_input_weight(const Backend&, const Request& r, const Machine&) {
+  if (r.layer.linear || !r.layer.routing.weight_on_input) return {};
+  if (r.layer.top_k != 1)
+    return object("one expert per token, where its weight multiplies the input",
+                  str("the layer chooses ", r.layer.top_k));
+  if (r.parallel.format == ActivationFormat::kStandard) return {};
+  return object("the router's weights, which multiply the input",
+                "batched activations come without them");
 }
 
 Objection refuse_deterministic(const Backend& b, const Request& r, const Machine&) {
@@ -52,6 +67,7 @@ constexpr Rule kRules[] = {
     {"activation-format", refuse_activation_format},
     {"expert-parallel", refuse_expert_parallel},
     {"lora", refuse_lora},
+    {"input-weight", refuse_input_weight},
     {"deterministic", refuse_deterministic},
 };
 
@@ -61,8 +77,10 @@ std::span<const Rule> request_rules() {
   return kRules;
 }
 
-int64_t countable_tokens(const LayerSpec& layer) {
-  return std::numeric_limits<int32_t>::max() / std::max<int64_t>(layer.top_k, 1);
+int64_t countable_tokens(const Request& request) {
+  const bool batched = request.parallel.format == ActivationFormat::kBatched;
+  const int64_t per_token = batched ? request.layer.num_experts : request.layer.top_k;
+  return std::numeric_limits<int32_t>::max() / std::max<int64_t>(per_token, 1);
 }
 
 }  // namespace moracle

@@ -25,12 +25,12 @@ MoeRooms carve_moe(const Plan& plan, std::byte* base) {
   const LayerSpec& layer = plan.layer;
   const MatrixPlan &w13 = plan.matrices[0], &w2 = plan.matrices[1];
   const DType dtype = plan.activation_dtype;
-  const int64_t tokens = plan.max_num_tokens, rows = tokens * layer.top_k;
+  const int64_t tokens = plan.max_slots(), rows = tokens * plan.top_k();
   Carver carver(base);
   MoeRooms rooms;
   rooms.hidden = carver.take_matrix(dtype, tokens, layer.hidden_size);
   rooms.input = take_rows(carver, plan, w13, is_static(layer.scheme) ? rows : tokens);
-  rooms.rows = {carver.take<int32_t>(layer.num_experts + 1), carver.take<int32_t>(rows),
+  rooms.rows = {carver.take<int32_t>(plan.experts.num_local() + 1), carver.take<int32_t>(rows),
                 carver.take<int32_t>(rows)};
   rooms.gate_up = carver.take_matrix(dtype, rows, layer.w13_rows());
   // With float activations GEMM 2 reads the activation's output in place, padding included.
@@ -39,6 +39,23 @@ MoeRooms carve_moe(const Plan& plan, std::byte* base) {
       dtype, rows, in_place ? plan.backend->layout->read_cols(w2.shape) : layer.intermediate_size);
   if (!in_place) rooms.intermediate = take_rows(carver, plan, w2, rows);
   rooms.y = carver.take_matrix(dtype, rows, layer.hidden_size);
+  rooms.bytes = carver.bytes();
+  return rooms;
+}
+
+AdapterRooms carve_adapters(const Plan& plan, std::byte* base) {
+  const int64_t pairs = plan.max_adapters * plan.experts.num_local(), rank = plan.lora_rank;
+  const int64_t hidden = plan.layer.hidden_size, intermediate = plan.layer.intermediate_size;
+  const int64_t w13_rows = plan.layer.w13_rows(), w13_parts = w13_rows / intermediate;
+  Carver carver(base);
+  auto take = [&](int64_t rows, int64_t cols) {
+    return carver.take_matrix(plan.activation_dtype, pairs * rows, cols);
+  };
+  AdapterRooms rooms;
+  rooms.w13_a = take(w13_parts * rank, hidden);
+  rooms.w13_b = take(w13_rows, rank);
+  rooms.w2_a = take(rank, intermediate);
+  rooms.w2_b = take(hidden, rank);
   rooms.bytes = carver.bytes();
   return rooms;
 }

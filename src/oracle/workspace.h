@@ -20,6 +20,14 @@ struct MoeRooms {
 /// `base` may be null: then only `bytes` means something.
 MoeRooms carve_moe(const Plan& plan, std::byte* base);
 
+/// Where the adapters of a layer lie: per matrix, all adapters' A, then all their B (see
+/// LoraTable).
+struct AdapterRooms {
+  Matrix w13_a, w13_b, w2_a, w2_b;
+  size_t bytes = 0;
+};
+AdapterRooms carve_adapters(const Plan& plan, std::byte* base);
+
 struct LinearRooms {
   Rows input;
   size_t bytes = 0;

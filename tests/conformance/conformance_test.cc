@@ -107,18 +107,32 @@ TEST(Conformance, CoversEveryBackendSchemeShapeAndSpread) {
       for (Spread spread : {Spread::kUniform, Spread::kOneExpert, Spread::kHoles}) {
         EXPECT_GE(count([&](const Case& c) { return c.spread == spread; }), 1);
       }
-      EXPECT_GE(count([](const Case& c) { return c.bias; }), 1);
+      EXPECT_GE(count([](const Case& c) { return c.variant == "bias"; }), 1);
       EXPECT_GE(count([](const Case& c) { return c.num_tokens == 0; }), 1);
       EXPECT_GE(count([](const Case& c) { return c.num_tokens > 8; }), 1);
     }
   }
 }
 
+TEST(Conformance, CoversEveryVariantOnEveryBackendInEveryScheme) {
+  const std::vector<Case> all = cases();
+  for (const Row& row : rows()) {
+    for (const Variant& variant : variants()) {
+      EXPECT_TRUE(std::any_of(all.begin(), all.end(),
+                              [&](const Case& c) {
+                                return c.backend == row.backend && c.scheme == row.scheme &&
+                                       c.variant == variant.name;
+                              }))
+          << row.backend << ", " << variant.name;
+    }
+  }
+}
+
 TEST(Conformance, NamesTheCommandThatRunsACaseAlone) {
-  const Case c{"cpu", *parse_scheme("int4-w4a16-g32"), {8, 130, 34, 2}, 5, Spread::kHoles, true};
+  const Case c{"cpu", *parse_scheme("int4-w4a16-g32"), {8, 130, 34, 2}, 5, Spread::kHoles, "lora"};
   EXPECT_EQ(reproducer(c),
             "moracle check --backend cpu --scheme int4-w4a16-g32 --shape 8x130x34x2 --tokens 5 "
-            "--spread holes --bias");
+            "--spread holes --variant lora");
 }
 
 TEST(Conformance, ReadsShapesBack) {

@@ -49,8 +49,8 @@ Planned plan(Ops& ops, const std::vector<int32_t>& ids, int64_t top_k, int64_t n
   Planned p{std::vector<int32_t>(num_experts + 1, -9), std::vector<int32_t>(ids.size(), -9),
             std::vector<int32_t>(ids.size(), -9)};
   EXPECT_TRUE(ops.plan_rows(ids.data(), static_cast<int64_t>(ids.size()) / top_k, top_k,
-                            num_experts, {p.offsets.data(), p.row_token.data(), p.slot_row.data()},
-                            {}));
+                            num_experts, nullptr, num_experts,
+                            {p.offsets.data(), p.row_token.data(), p.slot_row.data()}, {}));
   return p;
 }
 

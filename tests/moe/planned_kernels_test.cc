@@ -42,8 +42,9 @@ class Failing : public GroupedLinear {
 };
 
 template <class Kernel>
-Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, Device& device) {
-  auto inner = kReferenceKernels.make(std::move(weights), device);
+Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
+                                            Device& device) {
+  auto inner = kReferenceKernels.make(std::move(weights), plan, device);
   if (!inner) return inner.error();
   return std::unique_ptr<GroupedLinear>(new Kernel(*std::move(inner)));
 }

@@ -18,9 +18,9 @@ inline constexpr DType kInt8[] = {DType::kI8};
 inline constexpr DType kBF16[] = {DType::kBF16};
 
 /// Kernels that plan but are never made: the oracle only asks whether there are some.
-inline const Kernels kKernels = {[](const MatrixShape&, const Scheme& scheme, const Machine&) {
-                                   const DType input =
-                                       scheme.activation ? scheme.activation->dtype : DType::kF32;
+inline const Kernels kKernels = {[](const KernelRequest& request, const Machine&) {
+                                   const auto& key = request.scheme.activation;
+                                   const DType input = key ? key->dtype : DType::kF32;
                                    return KernelPlan{input, {{1, "few"}, {17, "many"}}, 1000};
                                  },
                                  nullptr};

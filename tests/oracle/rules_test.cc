@@ -133,7 +133,7 @@ std::vector<Trigger> triggers() {
        [](Situation& s) {
          put_on(s, Platform::kCpu, "x86-64");
          s.backend.kernels = &fake::kKernels;
-         s.request.layer.num_experts = 40'000'000;
+         s.request.layer.hidden_size = 1 << 26;
        },
        "MB of memory for this layer", "MB"},
       {"weights", "a format that it does not read",
@@ -229,6 +229,18 @@ std::vector<Trigger> triggers() {
          s.request.parallel.ep_size = 4;
        },
        "in one place", "over 4 ranks"},
+      {"expert-parallel", "a rank that there is not",
+       [](Situation& s) {
+         s.request.parallel.ep_size = 4;
+         s.request.parallel.ep_rank = 4;
+       },
+       "a rank from 0 to 3", "it is 4"},
+      {"expert-parallel", "a map of other experts",
+       [](Situation& s) { s.request.parallel.expert_map = ExpertMap::all(7); },
+       "an entry for each of", "there are 7"},
+      {"input-weight", "a weight on the input of several experts",
+       [](Situation& s) { s.request.layer.routing.weight_on_input = true; }, "one expert per token",
+       "the layer chooses"},
       {"lora", "adapters",
        [](Situation& s) {
          deny(s, Feature::kLora);

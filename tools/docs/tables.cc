@@ -131,6 +131,11 @@ constexpr NamedFeature kFeatures[] = {
     {"activations batched by expert", any,
      [](Request& r) { r.parallel.format = ActivationFormat::kBatched; }},
     {"LoRA adapters of rank 16", any, [](Request& r) { r.lora_rank = 16; }},
+    {"the router's weight on the input (Llama-4)", any,
+     [](Request& r) {
+       r.layer.top_k = 1;
+       r.layer.routing.weight_on_input = true;
+     }},
 };
 
 /// What a row says to a feature, over the schemes that it serves without.
@@ -197,6 +202,32 @@ std::string feature_matrix() {
     auto answers = ask(feature);
     for (const Backend* row : columns()) text += str(" ", cell(*row, answers[row]), " |");
     text += "\n";
+  }
+  return text;
+}
+
+std::string variant_matrix() {
+  std::string text;
+  for (const Backend& backend : backends()) {
+    if (backend.kernels == nullptr) continue;
+    text += str(text.empty() ? "" : "\n", "### `", backend.name, "`\n\n| scheme |");
+    std::string rule = "| --- |";
+    for (const conformance::Variant& variant : conformance::variants()) {
+      text += str(" ", variant.name, " |");
+      rule += " --- |";
+    }
+    text += "\n" + rule + "\n";
+    for (const Scheme& scheme : conformance::schemes()) {
+      text += str("| `", name(scheme), "` |");
+      for (const conformance::Variant& variant : conformance::variants()) {
+        Request request = plain(scheme);
+        variant.change(request);
+        if (request.layer.routing.weight_on_input) request.layer.top_k = 1;
+        const Rules rules = objections(request).at(&backend);
+        text += rules.empty() ? " yes |" : str(" ", rules.front(), " |");
+      }
+      text += "\n";
+    }
   }
   return text;
 }

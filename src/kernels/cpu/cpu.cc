@@ -55,27 +55,36 @@ int64_t panel_floats(const MatrixShape& shape) {
   return panel16::padded_cols(shape) * kPanel;
 }
 
-KernelPlan plan(const MatrixShape& shape, const Scheme& scheme, const Machine& machine) {
+KernelPlan plan(const KernelRequest& request, const Machine& machine) {
   const char* const isa = has_avx2(machine.cpu.isa) ? "avx2" : "portable";
-  const std::string_view type = name(shape.key.dtype);
-  switch (way(shape, scheme)) {
+  const std::string_view type = name(request.shape.key.dtype);
+  // Sums of one to three rows are split otherwise than those of four, to keep the units busy.
+  const std::string tiles = str("tiles of 16 x ", kMaxRows, request.deterministic ? " always" : "");
+  KernelPlan plan{DType::kF32, {}, 0, request.deterministic};
+  switch (way(request.shape, request.scheme)) {
     case Way::kIntegers:
-      return {DType::kI8, {{1, str("exact i8 x i8 tiles of 16 x ", kMaxRows, ", ", isa)}}, 0};
+      plan.input_dtype = DType::kI8;
+      plan.kernels = {{1, str("exact i8 x i8 tiles of 16 x ", kMaxRows, ", ", isa)}};
+      break;
     case Way::kTiles:
-      return {DType::kF32, {{1, str(type, " tiles of 16 x ", kMaxRows, ", f32 sums, ", isa)}}, 0};
+      plan.kernels = {{1, str(type, " ", tiles, ", f32 sums, ", isa)}};
+      break;
     default:
-      return {DType::kF32,
-              {{1, str(type, " panels decoded to f32, tiles of 16 x ", kMaxRows, ", ", isa)}},
-              machine.cpu.threads * panel_floats(shape) * static_cast<int64_t>(sizeof(float))};
+      plan.kernels = {{1, str(type, " panels decoded to f32, ", tiles, ", ", isa)}};
+      plan.scratch_bytes =
+          machine.cpu.threads * panel_floats(request.shape) * static_cast<int64_t>(sizeof(float));
+      break;
   }
+  return plan;
 }
 
 class CpuLinear : public GroupedLinear {
  public:
-  CpuLinear(KernelWeights weights, ThreadPool& pool)
+  CpuLinear(KernelWeights weights, const KernelPlan& plan, ThreadPool& pool)
       : weights_(std::move(weights)),
         pool_(pool),
         tiles_(tile_kernels()),
+        full_tiles_(plan.deterministic),
         way_(way(weights_.shape, weights_.scheme)) {
     if (way_ == Way::kDecoded)
       panels_.assign(pool_.size(), std::vector<float>(panel_floats(weights_.shape)));
@@ -93,6 +102,7 @@ class CpuLinear : public GroupedLinear {
   KernelWeights weights_;
   ThreadPool& pool_;
   const TileKernels& tiles_;
+  const bool full_tiles_;  // one order of summation, whatever the number of rows
   const Way way_;
   std::vector<std::vector<float>> panels_;  // one decoded panel per thread
 };
@@ -161,6 +171,7 @@ void CpuLinear::run_tile(const GroupedRows& rows, const int64_t* sources, int co
   }
   const float* at[kMaxRows];
   for (int r = 0; r < count; ++r) at[r] = static_cast<const float*>(x.data) + sources[r] * x.stride;
+  for (; full_tiles_ && count < kMaxRows; ++count) at[count] = at[0];
   const int64_t k = panel16::padded_cols(shape);
   // One group covers the padding too, or a padded column would start a second one.
   const int64_t group = panel16::num_groups(shape) == 1 ? k : panel16::group_cols(shape);
@@ -183,13 +194,14 @@ void CpuLinear::run_tile(const GroupedRows& rows, const int64_t* sources, int co
   }
 }
 
-Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, Device& device) {
+Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
+                                            Device& device) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
   if (cpu == nullptr) {
     return Error{ErrorKind::kInvalidArgument, "", "backend cpu", "the cpu device",
                  "it is " + device.name()};
   }
-  return std::unique_ptr<GroupedLinear>(new CpuLinear(std::move(weights), cpu->pool()));
+  return std::unique_ptr<GroupedLinear>(new CpuLinear(std::move(weights), plan, cpu->pool()));
 }
 
 }  // namespace

@@ -6,8 +6,21 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "kernels/cpu/cpu_ops.h"
 
 namespace moracle {
+
+CpuDevice::CpuDevice(int threads) : pool_(threads), ops_(std::make_unique<CpuOps>(pool_)) {}
+CpuDevice::~CpuDevice() = default;
+
+Ops& CpuDevice::ops() {
+  return *ops_;
+}
+
+// All work has been done when it was asked for; what it ran into has been kept for here.
+Status CpuDevice::synchronize(Stream) {
+  return ops_->take_trouble();
+}
 
 Result<Buffer> CpuDevice::allocate(size_t bytes) {
   if (bytes == 0) return Buffer();
@@ -23,6 +36,11 @@ Result<Buffer> CpuDevice::allocate(size_t bytes) {
 }
 
 Status CpuDevice::upload(void* to, const void* from, size_t bytes, Stream) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return {};
+}
+
+Status CpuDevice::copy(void* to, const void* from, size_t bytes, Stream) {
   if (bytes > 0) std::memcpy(to, from, bytes);
   return {};
 }

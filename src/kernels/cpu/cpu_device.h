@@ -7,9 +7,12 @@
 
 namespace moracle {
 
+class CpuOps;
+
 class CpuDevice : public Device {
  public:
-  explicit CpuDevice(int threads) : pool_(threads), ops_(make_cpu_ops(pool_)) {}
+  explicit CpuDevice(int threads);
+  ~CpuDevice() override;
 
   std::string name() const override { return "cpu"; }
   Platform platform() const override { return Platform::kCpu; }
@@ -18,15 +21,15 @@ class CpuDevice : public Device {
   bool host_visible() const override { return true; }
   Status upload(void* to, const void* from, size_t bytes, Stream) override;
   Status download(void* to, const void* from, size_t bytes, Stream) override;
-  Status synchronize(Stream) override { return {}; }
-  Ops& ops() override { return *ops_; }
+  Status copy(void* to, const void* from, size_t bytes, Stream) override;
+  Status synchronize(Stream) override;
+  Ops& ops() override;
 
   ThreadPool& pool() { return pool_; }
 
  private:
-  static std::unique_ptr<Ops> make_cpu_ops(ThreadPool& pool);
   ThreadPool pool_;
-  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<CpuOps> ops_;
 };
 
 }  // namespace moracle

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "base/thread_pool.h"
 #include "kernels/ops.h"
 
@@ -18,7 +20,14 @@ class CpuOps : public Ops {
   Status route(const Matrix& logits, const Routing& routing, const float* correction_bias,
                int64_t top_k, int32_t* topk_ids, float* topk_weights, Stream) override;
   Status plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k, int64_t num_experts,
-                   const RowPlan& plan, Stream) override;
+                   const int32_t* expert_map, int64_t num_local, const RowPlan& plan,
+                   Stream) override;
+  Status plan_batched_rows(const int32_t* counts, int64_t num_experts, int64_t max_tokens,
+                           const RowPlan& plan, Stream) override;
+  Status scale_rows(const Matrix& from, const float* weights, const Matrix& to, Stream) override;
+  Status add_lora(const Matrix& x, const int32_t* row_index, const RowPlan& rows,
+                  const int32_t* lora_ids, int64_t adapters, const LoraTable& table,
+                  const Matrix& y, Stream) override;
   Status activate(const ActivationSpec& activation, int64_t intermediate_size,
                   const Matrix& gate_up, const Matrix& out, Stream) override;
   Status combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights, int64_t top_k,
@@ -34,8 +43,14 @@ class CpuOps : public Ops {
   Status attend(const Matrix& q, const Matrix& k, const Matrix& v, std::span<const Span> spans,
                 const AttentionShape& shape, const Matrix& out, Stream) override;
 
+  /// What was wrong with the data since the last call: the first of it.
+  Status take_trouble();
+
  private:
+  void trouble(const char* place, std::string need, std::string fact);
+
   ThreadPool& pool_;
+  std::optional<Error> trouble_;
 };
 
 /// Row r of an f32 matrix.

@@ -3,15 +3,9 @@
 #include <cmath>
 
 #include "base/scalar.h"
-#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/cpu_ops.h"
 
 namespace moracle {
-
-std::unique_ptr<Ops> CpuDevice::make_cpu_ops(ThreadPool& pool) {
-  return std::make_unique<CpuOps>(pool);
-}
-
 namespace {
 
 float load(const Matrix& m, int64_t i) {
@@ -52,25 +46,13 @@ Status CpuOps::convert(const Matrix& from, const Matrix& to, Stream) {
   return {};
 }
 
-Status CpuOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k,
-                         int64_t num_experts, const RowPlan& plan, Stream) {
-  // Counting sort; stable, so the order of an expert's rows is the order of the tokens.
-  auto is_local = [&](int32_t id) { return id >= 0 && id < num_experts; };
-  std::fill(plan.expert_offsets, plan.expert_offsets + num_experts + 1, 0);
-  for (int64_t i = 0; i < num_tokens * top_k; ++i) {
-    if (is_local(topk_ids[i])) ++plan.expert_offsets[topk_ids[i] + 1];
-  }
-  for (int64_t e = 0; e < num_experts; ++e) plan.expert_offsets[e + 1] += plan.expert_offsets[e];
-  for (int64_t i = 0; i < num_tokens * top_k; ++i) {
-    plan.slot_row[i] = -1;
-    if (!is_local(topk_ids[i])) continue;
-    // The running offset of an expert moves to its end here and is set back below.
-    const int32_t row = plan.expert_offsets[topk_ids[i]]++;
-    plan.row_token[row] = static_cast<int32_t>(i / top_k);
-    plan.slot_row[i] = row;
-  }
-  for (int64_t e = num_experts; e > 0; --e) plan.expert_offsets[e] = plan.expert_offsets[e - 1];
-  plan.expert_offsets[0] = 0;
+Status CpuOps::scale_rows(const Matrix& from, const float* weights, const Matrix& to, Stream) {
+  pool_.split(from.rows, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      for (int64_t c = 0; c < from.cols; ++c)
+        store(to, r * to.stride + c, load(from, r * from.stride + c) * weights[r]);
+    }
+  });
   return {};
 }
 
@@ -87,7 +69,8 @@ Status CpuOps::combine(const Matrix& y, const int32_t* slot_row, const float* to
         for (int64_t j = t * top_k; j < (t + 1) * top_k; ++j) {
           if (slot_row[j] < 0) continue;
           const float* row = f32_row(y, slot_row[j]) + begin;
-          for (int64_t c = 0; c < count; ++c) sums[c] += topk_weights[j] * row[c];
+          const float weight = topk_weights ? topk_weights[j] : 1.0f;
+          for (int64_t c = 0; c < count; ++c) sums[c] += weight * row[c];
         }
         for (int64_t c = 0; c < count; ++c) store(out, t * out.stride + begin + c, sums[c]);
       }

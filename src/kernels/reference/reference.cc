@@ -100,12 +100,16 @@ class ReferenceLinear : public GroupedLinear {
   ThreadPool& pool_;
 };
 
-KernelPlan plan(const MatrixShape&, const Scheme& scheme, const Machine&) {
-  const DType input = scheme.activation ? scheme.activation->dtype : DType::kF32;
-  return {input, {{1, "rows decoded and summed in double"}}, 0};
+KernelPlan plan(const KernelRequest& request, const Machine&) {
+  const auto& activation = request.scheme.activation;
+  return {activation ? activation->dtype : DType::kF32,
+          {{1, "rows decoded and summed in double"}},
+          0,
+          request.deterministic};
 }
 
-Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, Device& device) {
+Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan&,
+                                            Device& device) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
   if (cpu == nullptr) {
     return Error{ErrorKind::kInvalidArgument, "", "backend reference", "the cpu device",

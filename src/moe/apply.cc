@@ -1,0 +1,143 @@
+// prepare → experts → finalize.
+#include "base/text.h"
+#include "base/try.h"
+#include "moe/fused_moe_state.h"
+
+namespace moracle {
+namespace {
+
+Status check(const Matrix& m, const char* what, const Plan& plan, int64_t least_rows) {
+  const LayerSpec& layer = plan.layer;
+  const bool is_float = m.dtype == DType::kF32 || m.dtype == DType::kBF16 || m.dtype == DType::kF16;
+  if (is_float && m.cols == layer.hidden_size && m.rows >= least_rows &&
+      m.rows <= plan.max_slots() && m.stride >= m.cols) {
+    return {};
+  }
+  return Error{
+      ErrorKind::kInvalidArgument, "", str(layer.name, ": ", what),
+      str(least_rows > 0 ? "" : "at most ", plan.max_slots(), " rows of ", layer.hidden_size,
+          " columns in f32, bf16 or f16"),
+      str("it is ", name(m.dtype), " [", m.rows, ", ", m.cols, "] with stride ", m.stride)};
+}
+
+Status check_call(const Plan& plan, const Matrix& hidden, const Matrix& output, LoraIds lora_ids,
+                  ActivationFormat format) {
+  auto wrong = [&](std::string need, std::string fact) {
+    return Error{ErrorKind::kInvalidArgument, "", plan.layer.name, std::move(need),
+                 std::move(fact)};
+  };
+  if (plan.format != format) {
+    const bool batched = plan.format == ActivationFormat::kBatched;
+    return wrong(batched ? "apply_batched, as planned" : "apply, as planned",
+                 batched ? "it is apply" : "it is apply_batched");
+  }
+  const int64_t least = format == ActivationFormat::kBatched ? plan.max_slots() : 0;
+  MORACLE_CHECK(check(hidden, "hidden", plan, least));
+  MORACLE_CHECK(check(output, "output", plan, least));
+  if (hidden.rows != output.rows)
+    return wrong("as many rows of output as of hidden",
+                 str("there are ", output.rows, " and ", hidden.rows));
+  if (lora_ids.data != nullptr && plan.lora_rank == 0)
+    return wrong("a plan with adapters", "it was made for none");
+  return {};
+}
+
+}  // namespace
+
+Status FusedMoe::State::add_adapters(const Matrix& x, const int32_t* row_index, bool is_w13,
+                                     const MoeRooms& rooms, LoraIds lora_ids, const Matrix& y,
+                                     Stream stream) const {
+  if (lora_ids.data == nullptr) return {};
+  LoraTable table{is_w13 ? adapters.w13_a : adapters.w2_a,
+                  is_w13 ? adapters.w13_b : adapters.w2_b,
+                  plan.experts.num_local(),
+                  1,
+                  plan.lora_rank,
+                  y.cols};
+  if (is_w13) table.parts = plan.layer.w13_rows() / plan.layer.intermediate_size;
+  return device().ops().add_lora(x, row_index, rooms.rows, lora_ids.data, plan.max_adapters, table,
+                                 y, stream);
+}
+
+Status FusedMoe::State::run_experts(const Matrix& x, const MoeRooms& rooms, LoraIds lora_ids,
+                                    Stream stream) const {
+  const LayerSpec& layer = plan.layer;
+  const std::optional<QuantKey>& key = layer.scheme.activation;
+  Ops& ops = device().ops();
+  const int64_t rows = x.rows * plan.top_k();
+  auto quantize_static = [&](const Matrix& from, const int32_t* row_index,
+                             const GroupedLinear& linear, const Rows& to) {
+    return ops.quantize_static(from, row_index, rooms.rows.expert_offsets, plan.experts.num_local(),
+                               linear.weights().input_scales.as<float>(), *key, to, stream);
+  };
+  // Each token is quantized once, whatever the number of its experts; only stored scales, which
+  // belong to experts, need every row by itself.
+  GroupedRows input{{}, rooms.rows.row_token, rooms.rows.expert_offsets, rows};
+  if (is_static(layer.scheme)) {
+    input.x = rooms.input.first(rows);
+    input.row_index = nullptr;
+    MORACLE_CHECK(quantize_static(x, rooms.rows.row_token, *w13, input.x));
+  } else {
+    MORACLE_TRY(input.x, prepare(x, key, rooms.input, ops, stream));
+  }
+  const Matrix gate_up = rooms.gate_up.slice(0, rows), activated = rooms.activated.slice(0, rows);
+  const Matrix y = rooms.y.slice(0, rows);
+  MORACLE_CHECK(w13->run(input, gate_up, stream));
+  MORACLE_CHECK(add_adapters(x, rooms.rows.row_token, true, rooms, lora_ids, gate_up, stream));
+  MORACLE_CHECK(
+      ops.activate(layer.activation, layer.intermediate_size, gate_up, activated, stream));
+  GroupedRows intermediate{{activated, nullptr, 0}, nullptr, rooms.rows.expert_offsets, rows};
+  if (is_static(layer.scheme)) {
+    intermediate.x = rooms.intermediate.first(rows);
+    MORACLE_CHECK(quantize_static(activated, nullptr, *w2, intermediate.x));
+  } else if (key) {
+    MORACLE_TRY(intermediate.x, prepare(activated, key, rooms.intermediate, ops, stream));
+  }
+  MORACLE_CHECK(w2->run(intermediate, y, stream));
+  return add_adapters(activated, nullptr, false, rooms, lora_ids, y, stream);
+}
+
+Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+                       const Matrix& output, Stream stream, LoraIds lora_ids) {
+  const Plan& plan = state_->plan;
+  const LayerSpec& layer = plan.layer;
+  MORACLE_CHECK(check_call(plan, hidden, output, lora_ids, ActivationFormat::kStandard));
+  if (hidden.rows == 0) return {};
+  Ops& ops = state_->device().ops();
+  const MoeRooms rooms = carve_moe(plan, state_->workspace->data());
+  Matrix x = hidden;
+  if (layer.routing.weight_on_input) {
+    x = rooms.hidden.slice(0, hidden.rows);
+    MORACLE_CHECK(ops.scale_rows(hidden, topk_weights.data, x, stream));
+    topk_weights.data = nullptr;
+  } else if (hidden.dtype != plan.activation_dtype && (layer.scheme.activation || lora_ids.data)) {
+    x = rooms.hidden.slice(0, hidden.rows);
+    MORACLE_CHECK(ops.convert(hidden, x, stream));
+  }
+  MORACLE_CHECK(ops.plan_rows(topk_ids.data, hidden.rows, layer.top_k, layer.num_experts,
+                              state_->expert_map.as<int32_t>(), plan.experts.num_local(),
+                              rooms.rows, stream));
+  MORACLE_CHECK(state_->run_experts(x, rooms, lora_ids, stream));
+  return ops.combine(rooms.y, rooms.rows.slot_row, topk_weights.data, layer.top_k, output, stream);
+}
+
+Status FusedMoe::apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens,
+                               const Matrix& output, Stream stream, LoraIds lora_ids) {
+  const Plan& plan = state_->plan;
+  MORACLE_CHECK(check_call(plan, hidden, output, lora_ids, ActivationFormat::kBatched));
+  if (hidden.rows == 0) return {};
+  Ops& ops = state_->device().ops();
+  const MoeRooms rooms = carve_moe(plan, state_->workspace->data());
+  Matrix x = hidden;
+  if (hidden.dtype != plan.activation_dtype && (plan.layer.scheme.activation || lora_ids.data)) {
+    x = rooms.hidden.slice(0, hidden.rows);
+    MORACLE_CHECK(ops.convert(hidden, x, stream));
+  }
+  MORACLE_CHECK(ops.plan_batched_rows(num_tokens.data, plan.experts.num_local(),
+                                      plan.max_num_tokens, rooms.rows, stream));
+  MORACLE_CHECK(state_->run_experts(x, rooms, lora_ids, stream));
+  // Each slot has one expert: its row comes back to it unweighed, or it becomes 0.
+  return ops.combine(rooms.y, rooms.rows.slot_row, nullptr, 1, output, stream);
+}
+
+}  // namespace moracle

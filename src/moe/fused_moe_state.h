@@ -1,0 +1,34 @@
+// What one layer's experts hold once they are made, and the part of apply that every activation
+// format shares.
+#pragma once
+
+#include "kernels/grouped_linear.h"
+#include "moe/stage.h"
+#include "moracle/moe.h"
+
+namespace moracle {
+
+struct FusedMoe::State {
+  Plan plan;
+  std::shared_ptr<Workspace> workspace;
+  std::unique_ptr<GroupedLinear> w13;
+  std::unique_ptr<GroupedLinear> w2;
+  Buffer expert_map;        // i32 [num_experts], where not every expert is here
+  Buffer adapters_buffer;   // zeroed: an adapter that was never set adds nothing
+  AdapterRooms adapters{};  // in that buffer
+
+  Device& device() const { return workspace->device(); }
+  /// rooms.y = GEMM 2 of the activation of GEMM 1 of the rows of `x` that rooms.rows names.
+  Status run_experts(const Matrix& x, const MoeRooms& rooms, LoraIds lora_ids, Stream stream) const;
+
+ private:
+  Status add_adapters(const Matrix& x, const int32_t* row_index, bool is_w13, const MoeRooms& rooms,
+                      LoraIds lora_ids, const Matrix& y, Stream stream) const;
+};
+
+struct PackedWeights::State {
+  LayerSpec layer;
+  std::vector<KernelWeights> matrices;  // w13 and w2, or a linear layer's only one
+};
+
+}  // namespace moracle
