@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -223,6 +224,19 @@ class Checkpoint {
  private:
   explicit Checkpoint(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
+};
+
+/// A LoRA adapter for a checkpoint's experts.
+struct LoraAdapter {
+  int64_t rank = 0;                       ///< the largest of any matrix
+  std::map<int64_t, LoraWeights> layers;  ///< by layer; those that it leaves alone are not there
+
+  /// Reads `folder` as PEFT writes it: adapter_config.json, and adapter_model.safetensors with
+  /// base_model.model.<module>.lora_A.weight [rank, K] and .lora_B.weight [N, rank] for modules of
+  /// single experts (….experts.3.gate_proj). The scale is lora_alpha / rank, with use_rslora
+  /// lora_alpha / √rank; alpha_pattern changes alpha by module. Errors: another kind of adapter; an
+  /// A without B; shapes that the layer's matrices do not have; tensors for anything but experts.
+  static Result<LoraAdapter> open(const std::string& folder, const Checkpoint& checkpoint);
 };
 
 }  // namespace moracle

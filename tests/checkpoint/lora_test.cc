@@ -1,0 +1,133 @@
+// Adapters in the files that PEFT writes: read for every layer and expert, or refused by name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "reader_fixture.h"
+
+namespace moracle::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// An adapter in memory, changed before it is written.
+struct Adapter {
+  nlohmann::json config = {{"peft_type", "LORA"},
+                           {"r", 3},
+                           {"lora_alpha", 6},
+                           {"bias", "none"},
+                           {"target_modules", {"gate_proj", "down_proj"}}};
+  std::vector<TensorBytes> tensors;
+
+  void add(const std::string& name, std::vector<int64_t> shape, float first) {
+    std::vector<float> values(shape[0] * shape[1]);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = first + static_cast<float>(i);
+    tensors.push_back({"base_model.model." + name, DType::kF32, shape, bytes_of(values)});
+  }
+  void add_pair(const std::string& module, int64_t rank, int64_t n, int64_t k, float first) {
+    add(module + ".lora_A.weight", {rank, k}, first);
+    add(module + ".lora_B.weight", {n, rank}, -first);
+  }
+};
+
+class LoraFiles : public ::testing::Test {
+ protected:
+  Adapter good() {
+    Adapter adapter;
+    for (int64_t e : {0, 2}) {
+      adapter.add_pair(SyntheticCheckpoint::expert(1, e, "gate_proj"), 3, 16, 32,
+                       static_cast<float>(e));
+      adapter.add_pair(SyntheticCheckpoint::expert(1, e, "down_proj"), 2, 32, 16,
+                       static_cast<float>(e) + 100);
+    }
+    return adapter;
+  }
+  Result<LoraAdapter> open(const Adapter& adapter) {
+    must(write_safetensors(folder_.path() + "/adapter_model.safetensors", adapter.tensors));
+    folder_.write("adapter_config.json", adapter.config.dump());
+    return LoraAdapter::open(folder_.path(), *checkpoint_.open());
+  }
+  void expect_error(const Adapter& adapter, ErrorKind kind, const char* text) {
+    const auto opened = open(adapter);
+    ASSERT_FALSE(opened) << text;
+    EXPECT_EQ(opened.error().kind, kind) << text;
+    EXPECT_THAT(opened.error().to_string(), HasSubstr(text));
+  }
+  SyntheticCheckpoint checkpoint_ = SyntheticCheckpoint::plain();
+  TemporaryFolder folder_;
+};
+
+TEST_F(LoraFiles, HoldWhatTheirModulesSay) {
+  const LoraAdapter adapter = must(open(good()));
+  EXPECT_EQ(adapter.rank, 3);
+  ASSERT_EQ(adapter.layers.size(), 1u);
+  const LoraWeights& layer = adapter.layers.at(1);
+  ASSERT_EQ(layer.gate.size(), 4u);
+  EXPECT_TRUE(layer.up.empty());
+  EXPECT_EQ(layer.gate[1].rank, 0);
+  EXPECT_EQ(layer.gate[2].rank, 3);
+  EXPECT_EQ(layer.gate[2].scale, 2);  // alpha 6 / rank 3
+  EXPECT_EQ(layer.gate[2].a.size(), 3u * 32);
+  EXPECT_EQ(layer.gate[2].a[33], 2 + 33);
+  EXPECT_EQ(layer.down[0].rank, 2);
+  EXPECT_EQ(layer.down[0].scale, 3);
+  EXPECT_EQ(layer.down[0].b[5], -100 + 5);
+}
+
+TEST_F(LoraFiles, ScaleByTheRootOfTheRankAndByPatternWhereTheySaySo) {
+  Adapter adapter = good();
+  adapter.config["use_rslora"] = true;
+  adapter.config["alpha_pattern"] = {{"experts.2.gate_proj", 12}};
+  const LoraAdapter read = must(open(adapter));
+  EXPECT_FLOAT_EQ(read.layers.at(1).gate[0].scale, 6 / std::sqrt(3.0f));
+  EXPECT_FLOAT_EQ(read.layers.at(1).gate[2].scale, 12 / std::sqrt(3.0f));
+}
+
+TEST_F(LoraFiles, AreRefusedByWhatIsWrongWithThem) {
+  const std::string gate = SyntheticCheckpoint::expert(1, 1, "gate_proj");
+  Adapter bad = good();
+  bad.add(gate + ".lora_A.weight", {3, 32}, 1);
+  expect_error(bad, ErrorKind::kBadFile, "experts.1.gate_proj.lora_B.weight");
+  bad = good();
+  bad.add_pair(gate, 3, 16, 31, 1);
+  expect_error(bad, ErrorKind::kBadFile, "shape [rank, 32]; it is f32 [3, 31]");
+  bad = good();
+  bad.add_pair(gate, 3, 17, 32, 1);
+  expect_error(bad, ErrorKind::kBadFile, "shape [16, 3]; it is f32 [17, 3]");
+  bad = good();
+  bad.add_pair("model.layers.1.self_attn.q_proj", 3, 32, 32, 1);
+  expect_error(bad, ErrorKind::kUnsupported, "self_attn.q_proj.lora_A.weight");
+  bad = good();
+  bad.add_pair(SyntheticCheckpoint::expert(1, 4, "gate_proj"), 3, 16, 32, 1);
+  expect_error(bad, ErrorKind::kUnsupported, "experts.4.gate_proj");
+  bad = good();
+  bad.add_pair(gate, 3, 16, 32, NAN);
+  expect_error(bad, ErrorKind::kBadFile, "finite");
+  bad = good();
+  bad.tensors.clear();
+  expect_error(bad, ErrorKind::kBadFile, "it is empty");
+}
+
+TEST_F(LoraFiles, OfAnotherKindAreRefusedByTheirKey) {
+  const struct {
+    const char* key;
+    nlohmann::json value;
+    const char* text;
+  } wrong[] = {{"peft_type", "IA3", "peft_type: needs LORA; it is IA3"},
+               {"use_dora", true, "use_dora: needs false"},
+               {"fan_in_fan_out", true, "fan_in_fan_out: needs false"},
+               {"bias", "all", "bias: needs none; it is all"},
+               {"modules_to_save", {"lm_head"}, "it has lm_head"}};
+  for (const auto& [key, value, text] : wrong) {
+    Adapter adapter = good();
+    adapter.config[key] = value;
+    expect_error(adapter, ErrorKind::kUnsupported, text);
+  }
+  const auto nothing = LoraAdapter::open("/nowhere", *checkpoint_.open());
+  ASSERT_FALSE(nothing);
+  EXPECT_THAT(nothing.error().to_string(), HasSubstr("adapter_config.json"));
+}
+
+}  // namespace
+}  // namespace moracle::testing
