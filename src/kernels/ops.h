@@ -19,7 +19,7 @@ struct Span {
   int64_t num_tokens;
   int64_t position;  ///< of the first token in its sequence: so many keys are cached already
   void* keys;        ///< [capacity, kv_heads, head_dim] of this layer and sequence
-  void* values;      ///< likewise
+  void* values;      ///< [capacity, kv_heads, value_dim]
 };
 
 /// One matrix of all adapters that a layer holds, in device memory, of the activation dtype.
@@ -35,8 +35,21 @@ struct LoraTable {
 struct AttentionShape {
   int64_t num_heads;
   int64_t num_kv_heads;
-  int64_t head_dim;
-  float scale;  ///< 1 / sqrt(head_dim)
+  int64_t head_dim;              ///< of a query and a key
+  int64_t value_dim;             ///< of a value and of what comes out
+  float scale;                   ///< most often 1 / sqrt(head_dim)
+  int64_t window = 0;            ///< a token sees itself and window - 1 before it; 0: all
+  const float* sinks = nullptr;  ///< [num_heads]: a logit in each softmax's denominator that has
+                                 ///< no value; nothing: none
+};
+
+/// Which columns of each head turn with the position.
+struct RotaryShape {
+  int64_t head_dim;          ///< columns of a head
+  int64_t num_pairs;         ///< 2 * num_pairs columns turn,
+  int64_t first = 0;         ///< from this one of the head on
+  bool interleaved = false;  ///< pairs (2i, 2i + 1) of them instead of (i, i + num_pairs)
+  float factor = 1;          ///< multiplies sine and cosine (YaRN's attention factor)
 };
 
 class Ops {
@@ -100,13 +113,16 @@ class Ops {
                           const Matrix& out, Stream) = 0;
   /// x += y
   virtual Status add(const Matrix& x, const Matrix& y, Stream) = 0;
-  /// Rotates each head of `head_dim` columns by its row's position: pairs (i, i + head_dim/2).
-  /// `frequencies` [head_dim / 2] are radians per position. Row r's position is positions[r]
-  /// (host).
-  virtual Status rotate(const Matrix& x, int64_t head_dim, const float* frequencies,
+  /// Rotates each head by its row's position. `frequencies` [num_pairs] are radians per position.
+  /// Row r's position is positions[r] (host).
+  virtual Status rotate(const Matrix& x, const RotaryShape& shape, const float* frequencies,
                         std::span<const int64_t> positions, Stream) = 0;
-  /// Appends k and v [tokens, kv_heads * head_dim] to the caches of `spans`, then
-  /// out = softmax(q kᵀ · scale, causal) v, heads side by side.
+  /// For each of `num_heads` heads, `count` columns: those of `to` from head · to_dim on become
+  /// those of `from` from head · from_dim on. A from_dim of 0 gives every head the same ones.
+  virtual Status copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,
+                            int64_t num_heads, int64_t count, Stream) = 0;
+  /// Appends k [tokens, kv_heads * head_dim] and v [tokens, kv_heads * value_dim] to the caches of
+  /// `spans`, then out = softmax(q kᵀ · scale, causal) v, heads side by side.
   virtual Status attend(const Matrix& q, const Matrix& k, const Matrix& v,
                         std::span<const Span> spans, const AttentionShape& shape, const Matrix& out,
                         Stream) = 0;

@@ -1,22 +1,13 @@
 #include "models/decoder_parts.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
 
 namespace moracle {
 namespace {
-
-// Two dialects: transformers 5 nests the rotary settings in rope_parameters.
-Status read_rope(const Config& config, DecoderSpec& spec) {
-  MORACLE_TRY(spec.rope_theta, config.number_or(10'000, {"rope_theta"}));
-  MORACLE_TRY(const auto rope, config.object({"rope_parameters", "rope_scaling"}));
-  if (!rope) return {};
-  MORACLE_TRY(spec.rope_theta, rope->number_or(spec.rope_theta, {"rope_theta"}));
-  MORACLE_TRY(const std::string type, rope->text_or("default", {"rope_type", "type"}));
-  if (type != "default") return rope->unsupported({"rope_type"}, "default", "it is " + type);
-  return {};
-}
 
 Status check_size(const Checkpoint& checkpoint, const DescribedMatrix& matrix,
                   const std::vector<int64_t>& rows, int64_t k) {
@@ -30,37 +21,6 @@ Status check_size(const Checkpoint& checkpoint, const DescribedMatrix& matrix,
 
 }  // namespace
 
-Result<DecoderSpec> read_decoder_spec(const Config& config) {
-  DecoderSpec spec;
-  MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 20));
-  MORACLE_TRY(spec.num_heads, config.integer({"num_attention_heads"}, 1, 1 << 16));
-  MORACLE_TRY(spec.num_kv_heads,
-              config.integer_or(spec.num_heads, {"num_key_value_heads"}, 1, spec.num_heads));
-  MORACLE_TRY(spec.head_dim,
-              config.integer_or(spec.hidden_size / spec.num_heads, {"head_dim"}, 2, 1 << 16));
-  MORACLE_TRY(spec.vocab_size, config.integer({"vocab_size"}, 1));
-  MORACLE_TRY(spec.max_context, config.integer_or(32'768, {"max_position_embeddings"}, 1));
-  MORACLE_TRY(const double epsilon, config.number_or(1e-6, {"rms_norm_eps"}));
-  if (!(epsilon >= 0 && epsilon < 1)) {
-    return config.wrong({"rms_norm_eps"}, "a number from 0 to 1", str("it is ", epsilon));
-  }
-  spec.norm_epsilon = static_cast<float>(epsilon);
-  if (spec.num_heads % spec.num_kv_heads != 0) {
-    return config.wrong({"num_key_value_heads"}, str("a divisor of ", spec.num_heads, " heads"),
-                        str("it is ", spec.num_kv_heads));
-  }
-  if (spec.head_dim % 2 != 0) {
-    return config.wrong({"head_dim"}, "an even number", str("it is ", spec.head_dim));
-  }
-  MORACLE_CHECK(read_rope(config, spec));
-  if (!(spec.rope_theta >= 1)) {
-    return config.wrong({"rope_theta"}, "a number of at least 1", str("it is ", spec.rope_theta));
-  }
-  MORACLE_TRY(const bool sliding, config.boolean_or(false, {"use_sliding_window"}));
-  if (sliding) return config.unsupported({"use_sliding_window"}, "false", "it is true");
-  return spec;
-}
-
 Result<DescribedMatrix> describe_linear(const Checkpoint& checkpoint,
                                         const std::vector<std::string>& modules,
                                         const std::vector<int64_t>& rows, int64_t k) {
@@ -69,10 +29,49 @@ Result<DescribedMatrix> describe_linear(const Checkpoint& checkpoint,
   return matrix;
 }
 
-Result<DescribedMatrix> describe_router(const Checkpoint& checkpoint, const std::string& module,
-                                        const LayerSpec& experts) {
-  MORACLE_TRY(DescribedMatrix router, checkpoint.router(module));
-  MORACLE_CHECK(check_size(checkpoint, router, {experts.num_experts}, experts.hidden_size));
+Status require_bias(const Checkpoint& checkpoint, const std::vector<std::string>& modules) {
+  for (const std::string& module : modules) {
+    if (checkpoint.has_tensor(module + ".bias")) continue;
+    return Error{ErrorKind::kBadFile, checkpoint.state().tensors.file_of(module + ".weight"),
+                 "tensor '" + module + ".bias'", "to be there, as architecture and config.json say",
+                 "it is missing"};
+  }
+  return {};
+}
+
+Result<DescribedMatrix> describe_biased_linear(const Checkpoint& checkpoint,
+                                               const std::vector<std::string>& modules,
+                                               const std::vector<int64_t>& rows, int64_t k) {
+  MORACLE_CHECK(require_bias(checkpoint, modules));
+  return describe_linear(checkpoint, modules, rows, k);
+}
+
+Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpoint,
+                                                       const std::string& prefix,
+                                                       const DecoderSpec& decoder,
+                                                       const GroupedQuerySpec& spec,
+                                                       GroupedQueryBiases biases) {
+  const int64_t q_size = spec.num_heads * spec.head_dim,
+                kv_size = spec.num_kv_heads * spec.head_dim;
+  auto linear = [&](bool biased) { return biased ? describe_biased_linear : describe_linear; };
+  MORACLE_TRY(
+      DescribedMatrix qkv,
+      linear(biases.qkv)(checkpoint, {prefix + "q_proj", prefix + "k_proj", prefix + "v_proj"},
+                         {q_size, kv_size, kv_size}, decoder.hidden_size));
+  MORACLE_TRY(DescribedMatrix o,
+              linear(biases.o)(checkpoint, {prefix + "o_proj"}, {decoder.hidden_size}, q_size));
+  return GroupedQueryDescription{spec, {}, {}, {}, std::move(qkv), std::move(o)};
+}
+
+Result<RouterDescription> describe_router(const Checkpoint& checkpoint, const std::string& module,
+                                          const LayerSpec& experts) {
+  MORACLE_TRY(DescribedMatrix weights, checkpoint.router(module));
+  MORACLE_CHECK(check_size(checkpoint, weights, {experts.num_experts}, experts.hidden_size));
+  RouterDescription router{std::move(weights), {}};
+  if (experts.routing.correction_bias) {
+    MORACLE_TRY(router.correction_bias,
+                checkpoint.vector(module + ".e_score_correction_bias", experts.num_experts));
+  }
   return router;
 }
 
@@ -83,12 +82,55 @@ Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const 
                               {intermediate, intermediate}, spec.hidden_size));
   MORACLE_TRY(DescribedMatrix w2,
               describe_linear(checkpoint, {mlp + ".down_proj"}, {spec.hidden_size}, intermediate));
+  if (w13.scheme() != w2.scheme()) {
+    return Error{ErrorKind::kUnsupported, checkpoint.state().tensors.file_of(w2.tensors()[0]), mlp,
+                 "one scheme for gate_proj, up_proj and down_proj",
+                 str(name(w13.scheme()), " and ", name(w2.scheme()))};
+  }
   LayerSpec layer{.name = mlp, .hidden_size = spec.hidden_size, .intermediate_size = intermediate};
+  layer.activation.function = spec.activation;
   layer.scheme = w13.scheme();
   layer.group_index = w13.shape().group_index || w2.shape().group_index;
   layer.bias = w13.shape().bias || w2.shape().bias;
   layer.set_matrices({w13.shape(), w2.shape()});
   return DescribedWeights{std::move(layer), std::move(w13), std::move(w2)};
+}
+
+Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpoint,
+                                                       const std::string& mlp,
+                                                       const std::string& gate,
+                                                       const DecoderSpec& spec,
+                                                       int64_t intermediate) {
+  MORACLE_TRY(DescribedWeights weights, describe_dense_mlp(checkpoint, mlp, spec, intermediate));
+  SharedExpertDescription shared{std::move(weights), {}};
+  if (gate.empty()) return shared;
+  // The sigmoid of one logit, not renormalised, is the weight of the one expert.
+  shared.mlp.spec.routing.score = Score::kSigmoid;
+  MORACLE_TRY(RouterDescription router, describe_router(checkpoint, gate, shared.mlp.spec));
+  shared.gate.emplace(std::move(router.weights));
+  return shared;
+}
+
+Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                     const DescribeLayer& describe_layer) {
+  MORACLE_TRY(const bool tied,
+              checkpoint.state().config.boolean_or(false, {"tie_word_embeddings"}));
+  MORACLE_TRY(const TensorView embedding,
+              describe_embedding(checkpoint, "model.embed_tokens.weight", spec));
+  std::vector<LayerDescription> layers;
+  for (int64_t layer = 0; layer < checkpoint.num_layers(); ++layer) {
+    MORACLE_TRY(LayerDescription described, describe_layer(layer));
+    layers.push_back(std::move(described));
+  }
+  MORACLE_TRY(auto final_norm, checkpoint.vector("model.norm.weight", spec.hidden_size));
+  // Tied files hold no lm_head; one that is there all the same counts, as in transformers it would
+  // not differ from the embedding.
+  const bool own_output = !tied || checkpoint.has_tensor("lm_head.weight");
+  MORACLE_TRY(DescribedMatrix output,
+              describe_linear(checkpoint, {own_output ? "lm_head" : "model.embed_tokens"},
+                              {spec.vocab_size}, spec.hidden_size));
+  return Description{
+      spec, embedding, std::move(layers), std::move(final_norm), std::move(output), !own_output};
 }
 
 Result<TensorView> describe_embedding(const Checkpoint& checkpoint, const std::string& name,

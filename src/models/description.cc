@@ -16,6 +16,24 @@ constexpr Architecture kArchitectures[] = {
 #include "models/architectures.inc"
 #undef X
 };
+
+// What can be used of a checkpoint whose architecture is unknown, and what has to be added.
+std::string unknown(const Checkpoint& checkpoint) {
+  const std::string is = "it is '" + checkpoint.architecture() + "'";
+  const std::vector<int64_t> layers = checkpoint.moe_layers();
+  if (layers.empty()) return is + ", without experts under a name that is known";
+  LayerSpec spec;
+  for (int64_t layer : layers) {
+    const Result<DescribedWeights> experts = checkpoint.moe_layer(layer);
+    if (!experts) return is + "; of its experts: " + experts.error().to_string();
+    if (layer == layers[0]) spec = experts->spec;
+  }
+  return str(is, "; its experts can be used: ", layers.size(), " layers of ", spec.num_experts,
+             " experts, top-", spec.top_k, ", hidden size ", spec.hidden_size,
+             ", intermediate size ", spec.intermediate_size, ", ", name(spec.scheme), ", ",
+             name(spec.routing), "; the rest takes a file in src/models (CONTRIBUTING.md)");
+}
+
 }  // namespace
 
 Result<Description> describe(const Checkpoint& checkpoint) {
@@ -32,7 +50,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
         str("nothing reads it", left.size() > 1 ? str(", nor ", left.size() - 1, " more") : "")};
   }
   return Error{ErrorKind::kUnsupported, checkpoint.folder() + "/config.json", "architectures",
-               "one of " + join(known), "it is '" + checkpoint.architecture() + "'"};
+               "one of " + join(known), unknown(checkpoint)};
 }
 
 }  // namespace moracle

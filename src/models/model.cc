@@ -2,12 +2,9 @@
 #include "moracle/model.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/text.h"
 #include "base/try.h"
-#include "kernels/ops.h"
-#include "models/description.h"
 #include "models/model_state.h"
 
 namespace moracle {
@@ -56,11 +53,10 @@ Result<KvCache> Model::make_cache(int64_t capacity) const {
   auto cache = std::make_unique<KvCache::State>();
   cache->capacity = capacity;
   Device& device = state_->workspace->device();
-  const size_t bytes = static_cast<size_t>(capacity * spec.num_kv_heads * spec.head_dim) *
-                       bits(device.activation_dtype()) / 8;
-  for (size_t layer = 0; layer < state_->layers.size(); ++layer) {
-    MORACLE_TRY(Buffer keys, device.allocate(bytes));
-    MORACLE_TRY(Buffer values, device.allocate(bytes));
+  const int64_t element = bits(device.activation_dtype()) / 8;
+  for (const Layer& layer : state_->layers) {
+    MORACLE_TRY(Buffer keys, device.allocate(capacity * layer.sizes.key_size * element));
+    MORACLE_TRY(Buffer values, device.allocate(capacity * layer.sizes.value_size * element));
     cache->keys.push_back(std::move(keys));
     cache->values.push_back(std::move(values));
   }
@@ -113,66 +109,31 @@ Status Model::forward(std::span<const Step> steps) {
 
   Ops& ops = m.workspace->device().ops();
   const Stream stream;
-  const int64_t q_size = spec.num_heads * spec.head_dim,
-                kv_size = spec.num_kv_heads * spec.head_dim;
   const Matrix hidden = m.activations.hidden.slice(0, tokens),
-               normed = m.activations.normed.slice(0, tokens);
-  const Matrix qkv = m.activations.qkv.slice(0, tokens),
-               attended = m.activations.attended.slice(0, tokens);
-  const Matrix added = m.activations.added.slice(0, tokens),
-               logits = m.activations.router_logits.slice(0, tokens);
-  auto columns = [](Matrix matrix, int64_t first, int64_t count) {
-    matrix.data = static_cast<std::byte*>(matrix.data) + first * bits(matrix.dtype) / 8;
-    matrix.cols = count;
-    return matrix;
+               normed = m.activations.normed.slice(0, tokens),
+               added = m.activations.added.slice(0, tokens);
+  auto norm = [&](const Buffer& weight) {
+    return ops.rms_norm(hidden, weight.as<float>(), spec.hidden_size, spec.norm_epsilon, normed,
+                        stream);
   };
-  const Matrix q = columns(qkv, 0, q_size), k = columns(qkv, q_size, kv_size),
-               v = columns(qkv, q_size + kv_size, kv_size);
-  const AttentionShape attention{spec.num_heads, spec.num_kv_heads, spec.head_dim,
-                                 1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
-  auto norm_heads = [&](const Matrix& heads, const Buffer& weight) -> Status {
-    if (weight.bytes() == 0) return {};
-    return ops.rms_norm(heads, weight.as<float>(), spec.head_dim, spec.norm_epsilon, heads, stream);
-  };
-
   MORACLE_CHECK(ops.embed(m.embedding, ids, hidden, stream));
   for (size_t l = 0; l < m.layers.size(); ++l) {
     Layer& layer = m.layers[l];
-    MORACLE_CHECK(ops.rms_norm(hidden, layer.input_norm.as<float>(), spec.hidden_size,
-                               spec.norm_epsilon, normed, stream));
-    MORACLE_CHECK(layer.qkv.apply(normed, qkv, stream));
-    MORACLE_CHECK(norm_heads(q, layer.q_norm));
-    MORACLE_CHECK(norm_heads(k, layer.k_norm));
-    MORACLE_CHECK(ops.rotate(q, spec.head_dim, m.frequencies.as<float>(), positions, stream));
-    MORACLE_CHECK(ops.rotate(k, spec.head_dim, m.frequencies.as<float>(), positions, stream));
     for (size_t s = 0; s < steps.size(); ++s) {
       spans[s].keys = steps[s].cache->state_->keys[l].data();
       spans[s].values = steps[s].cache->state_->values[l].data();
     }
-    MORACLE_CHECK(ops.attend(q, k, v, spans, attention, attended, stream));
-    MORACLE_CHECK(layer.o.apply(attended, added, stream));
+    MORACLE_CHECK(norm(layer.input_norm));
+    MORACLE_CHECK(layer.attention->apply(normed, added,
+                                         {ops, positions, spans, m.activations.attention, stream}));
     MORACLE_CHECK(ops.add(hidden, added, stream));
-
-    MORACLE_CHECK(ops.rms_norm(hidden, layer.post_norm.as<float>(), spec.hidden_size,
-                               spec.norm_epsilon, normed, stream));
-    TopkIds topk_ids{m.one_expert_ids.as<int32_t>()};
-    TopkWeights topk_weights{m.one_expert_weights.as<float>()};
-    if (layer.router) {
-      const LayerSpec& experts = layer.mlp.plan().layer;
-      const Matrix scores{logits.data, logits.dtype, tokens, experts.num_experts, logits.stride};
-      MORACLE_CHECK(layer.router->apply(normed, scores, stream));
-      MORACLE_CHECK(ops.route(scores, experts.routing, nullptr, experts.top_k,
-                              m.topk_ids.as<int32_t>(), m.topk_weights.as<float>(), stream));
-      topk_ids = {m.topk_ids.as<int32_t>()};
-      topk_weights = {m.topk_weights.as<float>()};
-    }
-    MORACLE_CHECK(layer.mlp.apply(normed, topk_ids, topk_weights, added, stream));
+    MORACLE_CHECK(norm(layer.post_norm));
+    MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream));
     MORACLE_CHECK(ops.add(hidden, added, stream));
   }
   for (const Step& step : steps)
     step.cache->state_->length += static_cast<int64_t>(step.tokens.size());
-  return ops.rms_norm(hidden, m.final_norm.as<float>(), spec.hidden_size, spec.norm_epsilon, normed,
-                      stream);
+  return norm(m.final_norm);
 }
 
 Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {
@@ -183,7 +144,7 @@ Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {
                  str(count, " from ", first, " were asked for")};
   }
   Device& device = m.workspace->device();
-  const Matrix out = m.logits.slice(0, count);
+  const Matrix out = m.activations.logits.slice(0, count);
   MORACLE_CHECK(m.output->apply(m.activations.normed.slice(first, count), out));
   const size_t values = static_cast<size_t>(count * m.spec.vocab_size);
   if (device.host_visible()) {

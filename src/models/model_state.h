@@ -4,23 +4,23 @@
 #include <optional>
 #include <vector>
 
-#include "models/plan.h"
+#include "models/activations.h"
 #include "moracle/model.h"
 #include "moracle/moe.h"
 
 namespace moracle {
 
 struct Layer {
-  Buffer input_norm, post_norm, q_norm, k_norm;  ///< of q and k empty where there are none
-  Linear qkv, o;
-  std::optional<Linear> router;  ///< nothing: every token goes to expert 0 with weight 1
-  FusedMoe mlp;
+  Buffer input_norm, post_norm;
+  AttentionSizes sizes;
+  std::unique_ptr<Attention> attention;
+  FeedForward feed_forward;
 };
 
 struct KvCache::State {
   int64_t length = 0;
   int64_t capacity = 0;
-  std::vector<Buffer> keys, values;  // per layer [capacity, num_kv_heads, head_dim]
+  std::vector<Buffer> keys, values;  // per layer [capacity, key_size], [capacity, value_size]
 };
 
 struct Model::State {
@@ -33,19 +33,13 @@ struct Model::State {
 
   TensorView embedding;
   Buffer embedding_buffer;  // where the device cannot read the file's memory
-  Buffer frequencies;       // [head_dim / 2]
   Buffer final_norm;
   std::vector<Layer> layers;
   std::optional<Linear> output;
 
-  // Activations of one step, [max_num_tokens, …].
   Buffer activations_buffer;
   Activations activations;
-  Buffer topk_ids, topk_weights, one_expert_ids, one_expert_weights;
   int64_t num_rows = 0;  // of the last step
-
-  Buffer logits_buffer;
-  Matrix logits;  // [kMaxLogitRows, vocab_size] f32
   std::vector<float> host_logits;
 };
 

@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
-#include "models/description.h"
+#include "models/modules.h"
 #include "moracle/model.h"
 
 namespace moracle {
@@ -50,24 +50,47 @@ Outline begin(const Checkpoint& checkpoint) {
   return outline;
 }
 
-int64_t add_experts(Collector& parts, Outline& outline, int64_t layer, const char* what,
-                    const DescribedWeights& experts) {
-  parts.add(what, layer, experts.w13);
-  parts.add(what, layer, experts.w2);
-  if (experts.spec.num_experts > 1) {
+// Adds every module that it is shown, and their bytes.
+struct Visitor {
+  Collector& parts;
+  Outline& outline;
+  bool tied = false;
+  int64_t accounted = 0;
+
+  Status operator()(const ModulePlace& place, const DescribedMatrix& matrix) {
+    if (place.part == "output" && tied) return {};  // the embedding
+    parts.add(place.part, place.layer, matrix);
+    accounted += matrix.source_bytes();
+    return {};
+  }
+  Status operator()(const ModulePlace& place, const DescribedWeights& experts) {
+    parts.add(place.part, place.layer, experts.w13);
+    parts.add(place.part, place.layer, experts.w2);
+    accounted += experts.w13.source_bytes() + experts.w2.source_bytes();
+    if (experts.spec.num_experts == 1) return {};
     outline.num_experts = experts.spec.num_experts;
     outline.top_k = experts.spec.top_k;
     outline.intermediate_size = experts.spec.intermediate_size;
+    return {};
   }
-  return experts.w13.source_bytes() + experts.w2.source_bytes();
-}
+};
 
 // What is neither described nor accounted for yet, as one part.
-void add_rest(Outline& outline, Collector& parts, const Checkpoint& checkpoint, const char* what,
-              const char* scheme, int64_t accounted) {
+void add_rest(Outline& outline, Collector& parts, const Checkpoint& checkpoint,
+              const std::string& what, const char* scheme, int64_t accounted) {
   int64_t others = static_cast<int64_t>(checkpoint.state().tensors.all().size());
   for (const Outline::Part& part : outline.parts) others -= part.num_tensors;
   parts.add(what, {}, scheme, false, others, outline.bytes - accounted);
+}
+
+std::string vectors(const Description& description) {
+  std::set<std::string> also;
+  for (const LayerDescription& layer : description.layers) {
+    const auto* grouped = std::get_if<GroupedQueryDescription>(&layer.attention);
+    if (grouped != nullptr && !grouped->sinks.empty()) also.insert("sinks");
+    if (layer.router && !layer.router->correction_bias.empty()) also.insert("correction biases");
+  }
+  return also.empty() ? "norms" : "norms, " + join(also);
 }
 
 // Experts are named alike across architectures: they can be described where the rest cannot.
@@ -75,13 +98,13 @@ Result<Outline> outline_experts(const Checkpoint& checkpoint, const Error& why) 
   Outline outline = begin(checkpoint);
   outline.not_runnable = why.to_string();
   Collector parts(outline.parts);
-  int64_t accounted = 0;
+  Visitor visitor{parts, outline};
   for (int64_t layer : checkpoint.moe_layers()) {
     MORACLE_TRY(const DescribedWeights experts, checkpoint.moe_layer(layer));
-    accounted += add_experts(parts, outline, layer, "experts", experts);
+    MORACLE_CHECK(visitor({"experts", "", layer}, experts));
     outline.hidden_size = experts.spec.hidden_size;
   }
-  add_rest(outline, parts, checkpoint, "everything else", "not described", accounted);
+  add_rest(outline, parts, checkpoint, "everything else", "not described", visitor.accounted);
   return outline;
 }
 
@@ -104,25 +127,16 @@ Result<Outline> outline(const Checkpoint& checkpoint) {
   const std::string_view table = name(description.embedding.dtype);
   parts.add(description.tied ? "embedding, tied to the output" : "embedding", {},
             std::string(table), false, 1, static_cast<int64_t>(description.embedding.num_bytes()));
-  int64_t accounted = static_cast<int64_t>(description.embedding.num_bytes());
-  for (size_t l = 0; l < description.layers.size(); ++l) {
-    const LayerDescription& layer = description.layers[l];
-    const auto index = static_cast<int64_t>(l);
-    parts.add("attention", index, layer.qkv);
-    parts.add("attention", index, layer.o);
-    accounted += layer.qkv.source_bytes() + layer.o.source_bytes();
-    if (layer.router) {
-      parts.add("router", index, *layer.router);
-      accounted += layer.router->source_bytes();
-    }
-    accounted += add_experts(parts, outline, index, layer.router ? "experts" : "mlp", layer.mlp);
+  Visitor visitor{parts, outline, description.tied,
+                  static_cast<int64_t>(description.embedding.num_bytes())};
+  MORACLE_CHECK(visit_modules(description, visitor));
+  if (description.ignored) {
+    const IgnoredPart& ignored = *description.ignored;
+    parts.add(ignored.what, {}, "not read", false, ignored.num_tensors, ignored.bytes);
+    visitor.accounted += ignored.bytes;
   }
-  if (!description.tied) {
-    parts.add("output", {}, description.output);
-    accounted += description.output.source_bytes();
-  }
-  // Every tensor is claimed, so what is left are the norms.
-  add_rest(outline, parts, checkpoint, "norms", "float", accounted);
+  // Every tensor is claimed, so what is left are the norms, sinks and correction biases.
+  add_rest(outline, parts, checkpoint, vectors(description), "float", visitor.accounted);
   return outline;
 }
 

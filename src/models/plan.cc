@@ -4,8 +4,9 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "models/activations.h"
+#include "models/modules.h"
 #include "moracle/moe.h"
-#include "oracle/carve.h"
 
 namespace moracle {
 namespace {
@@ -15,7 +16,19 @@ class Chooser {
   Chooser(const ModelOptions& options, const Machine& machine, BackendMap map, DeviceName device)
       : options_(options), machine_(machine), map_(std::move(map)), device_(device) {}
 
-  Status add(const char* part, std::optional<int64_t> layer, LayerSpec spec) {
+  Status operator()(const ModulePlace& place, const DescribedMatrix& weights) {
+    return add(place, linear_spec(module_name(weights), weights));
+  }
+  Status operator()(const ModulePlace& place, const DescribedWeights& weights) {
+    return add(place, weights.spec);
+  }
+  Result<std::vector<ModuleChoice>> finish() && {
+    MORACLE_CHECK(map_.check_used(names_));
+    return std::move(modules_);
+  }
+
+ private:
+  Status add(const ModulePlace& place, LayerSpec spec) {
     Request request;
     request.layer = std::move(spec);
     request.max_num_tokens = options_.max_num_tokens;
@@ -26,18 +39,10 @@ class Chooser {
     names_.push_back(request.layer.name);
     Selection selection = select(request, machine_);
     MORACLE_CHECK(selection.chosen());
-    modules_.push_back({part, layer, std::move(selection)});
+    modules_.push_back({place.name(), place.layer, std::move(selection)});
     return {};
   }
-  Status add(const char* part, std::optional<int64_t> layer, const DescribedMatrix& weights) {
-    return add(part, layer, linear_spec(weights.tensors().front(), weights));
-  }
-  Result<std::vector<ModuleChoice>> finish() && {
-    MORACLE_CHECK(map_.check_used(names_));
-    return std::move(modules_);
-  }
 
- private:
   const ModelOptions& options_;
   const Machine& machine_;
   BackendMap map_;
@@ -64,15 +69,7 @@ Result<std::vector<ModuleChoice>> choose(const Description& description,
   MORACLE_TRY(BackendMap map, BackendMap::parse(options.backend));
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
   Chooser chooser(options, machine, std::move(map), device);
-  for (size_t l = 0; l < description.layers.size(); ++l) {
-    const LayerDescription& layer = description.layers[l];
-    const auto index = static_cast<int64_t>(l);
-    MORACLE_CHECK(chooser.add("attention qkv", index, layer.qkv));
-    MORACLE_CHECK(chooser.add("attention output", index, layer.o));
-    if (layer.router) MORACLE_CHECK(chooser.add("router", index, *layer.router));
-    MORACLE_CHECK(chooser.add(layer.router ? "experts" : "mlp", index, layer.mlp.spec));
-  }
-  MORACLE_CHECK(chooser.add("output", {}, description.output));
+  MORACLE_CHECK(visit_modules(description, chooser));
   return std::move(chooser).finish();
 }
 
@@ -94,26 +91,6 @@ std::vector<Choice> grouped(std::vector<ModuleChoice> modules) {
   return choices;
 }
 
-Activations carve_activations(const Description& description, int64_t max_num_tokens, DType dtype,
-                              std::byte* base) {
-  const DecoderSpec& spec = description.spec;
-  int64_t num_experts = 1;
-  for (const LayerDescription& layer : description.layers)
-    num_experts = std::max(num_experts, layer.mlp.spec.num_experts);
-  const int64_t q_size = spec.num_heads * spec.head_dim;
-  Carver carver(base);
-  auto take = [&](int64_t cols) { return carver.take_matrix(dtype, max_num_tokens, cols); };
-  Activations a;
-  a.hidden = take(spec.hidden_size);
-  a.normed = take(spec.hidden_size);
-  a.qkv = take(q_size + 2 * spec.num_kv_heads * spec.head_dim);
-  a.attended = take(q_size);
-  a.added = take(spec.hidden_size);
-  a.router_logits = take(num_experts);
-  a.bytes = carver.bytes();
-  return a;
-}
-
 Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options,
                        const Machine& machine) {
   MORACLE_TRY(const Description description, describe(checkpoint));
@@ -129,13 +106,12 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
     plan.workspace_bytes = std::max(plan.workspace_bytes, one.workspace_bytes);
   }
   const DType dtype = modules.front().selection.plan->activation_dtype;
-  const DecoderSpec& spec = description.spec;
   plan.activation_bytes = static_cast<int64_t>(
       carve_activations(description, options.max_num_tokens, dtype, nullptr).bytes);
-  plan.activation_bytes +=
-      Model::kMaxLogitRows * spec.vocab_size * static_cast<int64_t>(sizeof(float));
-  plan.cache_bytes_per_token = 2 * static_cast<int64_t>(description.layers.size()) *
-                               spec.num_kv_heads * spec.head_dim * bits(dtype) / 8;
+  for (const LayerDescription& layer : description.layers) {
+    const AttentionSizes sizes = attention_sizes(layer.attention, options.max_num_tokens, dtype);
+    plan.cache_bytes_per_token += (sizes.key_size + sizes.value_size) * bits(dtype) / 8;
+  }
   plan.choices = grouped(std::move(modules));
   if (plan.total_bytes() > plan.memory_bytes) {
     return Error{ErrorKind::kOutOfMemory, checkpoint.folder(), "plan",

@@ -16,19 +16,11 @@ struct ModuleChoice {
   Selection selection;  ///< with a plan
 };
 
-/// In the order of loading: per layer qkv, output, router where there is one, experts; then the
-/// output. Errors: the first module that nothing serves, with the trail.
+/// In the order of visit_modules, which is that of loading. Errors: the first module that nothing
+/// serves, with the trail.
 Result<std::vector<ModuleChoice>> choose(const Description& description,
                                          const ModelOptions& options, const Machine& machine);
 /// Choices of equal layers together.
 std::vector<Choice> grouped(std::vector<ModuleChoice> modules);
-
-/// Activations between the modules, [max_num_tokens, …].
-struct Activations {
-  Matrix hidden, normed, qkv, attended, added, router_logits;
-  size_t bytes = 0;
-};
-Activations carve_activations(const Description& description, int64_t max_num_tokens, DType dtype,
-                              std::byte* base);
 
 }  // namespace moracle

@@ -92,7 +92,12 @@ TEST(Checkpoint, AConfigThatMakesNoSenseNamesTheKey) {
       {{{"mlp_only_layers", {0.5}}}, "mlp_only_layers: needs whole numbers; it holds 0.5"},
       {{{"tie_word_embeddings", "no"}}, "tie_word_embeddings: needs true or false"},
       {{{"rope_theta", "big"}}, "rope_theta: needs a number; it is \"big\""},
+      {{{"rope_theta", 1}}, "rope_theta: needs a number above 1; it is 1"},
       {{{"rope_scaling", "yarn"}}, "rope_scaling: needs an object; it is \"yarn\""},
+      {{{"rope_scaling", {{"type", "yarn"}}}},
+       "rope_scaling.factor: needs a number above 0; it is not there"},
+      {{{"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"beta_fast", -1}}}},
+       "rope_scaling.beta_fast: needs a number above 0; it is -1"},
       {{{"quantization_config", 4}}, "quantization_config: needs an object; it is 4"},
       {{{"quantization_config", json::object()}}, "quantization_config.quant_method: needs a text"},
   };
@@ -106,10 +111,17 @@ TEST(Checkpoint, AConfigThatMakesNoSenseNamesTheKey) {
 TEST(Checkpoint, WhatIsNotImplementedIsRefusedByName) {
   const std::pair<json, const char*> cases[] = {
       {{{"architectures", {"LlamaForCausalLM"}}},
-       "architectures: needs one of Qwen3MoeForCausalLM; it is 'LlamaForCausalLM'"},
+       "Qwen2MoeForCausalLM, Qwen3MoeForCausalLM; it is 'LlamaForCausalLM'; its experts can be "
+       "used: "
+       "2 layers of 4 experts, top-2, hidden size 32, intermediate size 16, bf16, "},
       {{{"hidden_act", "tanh"}}, "hidden_act: needs an activation with a gate; it is tanh"},
       {{{"use_sliding_window", true}}, "use_sliding_window: needs false; it is true"},
-      {{{"rope_scaling", {{"type", "yarn"}}}}, "needs default; it is yarn"},
+      {{{"layer_types", {"full_attention", "chunked_attention"}}},
+       "layer_types: needs full_attention; it holds chunked_attention"},
+      {{{"rope_scaling", {{"type", "longrope"}}}}, "needs default or yarn; it is longrope"},
+      {{{"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}}},
+       "rope_parameters.full_attention: needs one setting for all layers; it is an object"},
+      {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor: needs 1; it is 0.5"},
       {{{"quantization_config", {{"quant_method", "bitsandbytes"}}}},
        "quantization_config.quant_method: needs one of gptq, awq, compressed-tensors, fp8, "
        "modelopt, mxfp4; it is "

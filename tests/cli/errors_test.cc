@@ -99,9 +99,10 @@ TEST(CommandLine, ABrokenModelIsRefused) {
   expect_refused({"inspect", folder.path()}, {"/config.json: needs valid JSON; it is not"});
   broken.config["architectures"] = {"NoSuchModel"};
   ASSERT_TRUE(broken.write(folder.path()).ok());
-  const std::string why =
-      "/config.json: architectures: needs one of Qwen3MoeForCausalLM; it is 'NoSuchModel'";
-  expect_refused({"run", folder.path(), "--json", "--dry-run"}, {why});
+  const std::string why = "/config.json: architectures: needs one of DeepseekV3ForCausalLM, ";
+  const std::string is = "Qwen3MoeForCausalLM; it is 'NoSuchModel'; ";
+  expect_refused({"run", folder.path(), "--json", "--dry-run"},
+                 {why, is, "tensor '" + scales + "'", "it is missing"});
   // Where the experts are whole, they can be looked at all the same.
   SyntheticCheckpoint unknown = SyntheticCheckpoint::plain();
   unknown.config["architectures"] = {"NoSuchModel"};
@@ -110,6 +111,14 @@ TEST(CommandLine, ABrokenModelIsRefused) {
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("only the experts can be used here: "));
   EXPECT_THAT(ran.out, HasSubstr(why));
+  // What there is, and what it takes, for whoever wants to add it.
+  for (const std::string& part :
+       {is,
+        std::string(
+            "can be used: 2 layers of 4 experts, top-2, hidden size 32, intermediate size 16, "
+            "bf16, softmax"),
+        std::string("a file in src/models (CONTRIBUTING.md)")})
+    EXPECT_THAT(ran.out, HasSubstr(part));
 }
 
 TEST(CommandLine, AModelWithoutATokenizerIsRefused) {

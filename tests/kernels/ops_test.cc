@@ -367,31 +367,82 @@ TEST_P(OpsTest, RmsNormDividesEachRunByItsRootMeanSquare) {
   }
 }
 
-TEST_P(OpsTest, RotateTurnsPairsByTheirPosition) {
-  const int64_t head_dim = 16, heads = 3, cols = head_dim * heads;
-  std::vector<float> frequencies(head_dim / 2);
-  for (int64_t i = 0; i < head_dim / 2; ++i) {
-    frequencies[i] = static_cast<float>(std::pow(1e6, -2.0 * static_cast<double>(i) / head_dim));
+/// Turns `heads` heads and compares every column with the same written out in double.
+void check_rotation(Ops& ops, const RotaryShape& shape, int64_t heads, std::vector<float> x) {
+  const int64_t cols = shape.head_dim * heads, turned = 2 * shape.num_pairs;
+  std::vector<float> frequencies(shape.num_pairs);
+  for (int64_t i = 0; i < shape.num_pairs; ++i) {
+    frequencies[i] =
+        static_cast<float>(std::pow(1e6, -static_cast<double>(i) / double(shape.num_pairs)));
   }
   const std::vector<int64_t> positions = {0, 1, 2, 77, 4095, 131071};
   const auto rows = static_cast<int64_t>(positions.size());
-  const std::vector<float> x = normal(rows * cols);
+  x.resize(rows * cols);
   std::vector<float> got = x;
-  ASSERT_TRUE(ops_.rotate(view(got, rows, cols), head_dim, frequencies.data(), positions, {}));
+  ASSERT_TRUE(ops.rotate(view(got, rows, cols), shape, frequencies.data(), positions, {}));
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < cols; ++c) {
-      const int64_t i = c % head_dim, half = head_dim / 2,
-                    first = r * cols + c / head_dim * head_dim;
+      const int64_t at = c % shape.head_dim - shape.first, column = r * cols + c;
+      if (at < 0 || at >= turned) {
+        ASSERT_EQ(got[column], x[column]) << "column " << c << " does not turn";
+        continue;
+      }
+      const int64_t i = shape.interleaved ? at / 2 : at % shape.num_pairs;
+      const bool is_first = shape.interleaved ? at % 2 == 0 : at < shape.num_pairs;
+      const int64_t partner = shape.interleaved ? 1 : shape.num_pairs;
       // The angle is rounded to f32, as in the models' training; sine and cosine are not.
-      const float angle = static_cast<float>(positions[r]) * frequencies[i % half];
-      const double a = x[first + i % half], b = x[first + i % half + half];
+      const float angle = static_cast<float>(positions[r]) * frequencies[i];
+      const double a = x[is_first ? column : column - partner];
+      const double b = x[is_first ? column + partner : column];
       const double cosine = std::cos(double{angle}), sine = std::sin(double{angle});
-      const double want = i < half ? a * cosine - b * sine : b * cosine + a * sine;
-      ASSERT_NEAR(got[r * cols + c], want, 6 * kU * (std::fabs(a) + std::fabs(b)))
+      const double want = shape.factor * (is_first ? a * cosine - b * sine : b * cosine + a * sine);
+      ASSERT_NEAR(got[column], want, 8 * kU * shape.factor * (std::fabs(a) + std::fabs(b)))
           << "position " << positions[r] << " column " << c;
     }
   }
-  EXPECT_TRUE(std::equal(x.begin(), x.begin() + cols, got.begin())) << "position 0 turns nothing";
+}
+
+TEST_P(OpsTest, RotateTurnsPairsByTheirPosition) {
+  check_rotation(ops_, {16, 8}, 3, normal(6 * 48));
+  check_rotation(ops_, {2, 1}, 1, normal(6 * 2));
+}
+
+TEST_P(OpsTest, RotateTurnsNeighboursWherePairsAreInterleaved) {
+  check_rotation(ops_, {16, 8, 0, true}, 3, normal(6 * 48));
+}
+
+TEST_P(OpsTest, RotateLeavesTheRestOfEachHeadAlone) {
+  check_rotation(ops_, {20, 4}, 3, normal(6 * 60));
+  check_rotation(ops_, {24, 5, 11}, 2, normal(6 * 48));
+  check_rotation(ops_, {24, 5, 14, true}, 2, normal(6 * 48));
+}
+
+TEST_P(OpsTest, RotateScalesWhatItTurnsByItsFactor) {
+  check_rotation(ops_, {16, 8, 0, false, 1.3466f}, 2, normal(6 * 32));
+  check_rotation(ops_, {18, 4, 6, true, 0.75f}, 2, normal(6 * 36));
+}
+
+TEST_P(OpsTest, CopyHeadsPutsColumnsOfEachHeadInTheirPlace) {
+  const int64_t rows = 5, heads = 3;
+  // Keys and values side by side in each head, [4 ‖ 3]; and one key of two columns for all heads.
+  std::vector<float> both = normal(rows * heads * 7), shared = normal(rows * 2);
+  std::vector<float> keys(rows * heads * 6, NAN), values(rows * heads * 3, NAN);
+  const Matrix from = view(both, rows, heads * 7), to = view(keys, rows, heads * 6);
+  ASSERT_TRUE(ops_.copy_heads(from, 7, to, 6, heads, 4, {}));
+  Matrix behind = to, tail = from;
+  behind.data = keys.data() + 4, behind.cols -= 4;
+  tail.data = both.data() + 4, tail.cols -= 4;
+  ASSERT_TRUE(ops_.copy_heads(view(shared, rows, 2), 0, behind, 6, heads, 2, {}));
+  ASSERT_TRUE(ops_.copy_heads(tail, 7, view(values, rows, heads * 3), 3, heads, 3, {}));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t head = 0; head < heads; ++head) {
+      const float* source = &both[(r * heads + head) * 7];
+      for (int64_t c = 0; c < 4; ++c) EXPECT_EQ(keys[(r * heads + head) * 6 + c], source[c]);
+      for (int64_t c = 0; c < 2; ++c)
+        EXPECT_EQ(keys[(r * heads + head) * 6 + 4 + c], shared[r * 2 + c]);
+      for (int64_t c = 0; c < 3; ++c) EXPECT_EQ(values[(r * heads + head) * 3 + c], source[4 + c]);
+    }
+  }
 }
 
 // ---- attention ----
@@ -407,56 +458,69 @@ void check_attention(Ops& ops, std::mt19937& random, const AttentionShape& shape
   auto fill = [&](std::vector<float>& values, float scale) {
     for (float& value : values) value = normal(random) * scale;
   };
-  const int64_t row = shape.num_kv_heads * shape.head_dim, cols = shape.num_heads * shape.head_dim;
+  const int64_t key_row = shape.num_kv_heads * shape.head_dim,
+                value_row = shape.num_kv_heads * shape.value_dim;
+  const int64_t q_cols = shape.num_heads * shape.head_dim, cols = shape.num_heads * shape.value_dim;
   int64_t tokens = 0;
   for (const Sequence& sequence : sequences) tokens += sequence.num_tokens;
-  std::vector<float> q(tokens * cols), k(tokens * row), v(tokens * row), out(tokens * cols, NAN);
+  std::vector<float> q(tokens * q_cols), k(tokens * key_row), v(tokens * value_row);
+  std::vector<float> out(tokens * cols, NAN);
   fill(q, size), fill(k, 1), fill(v, 1);
   std::vector<std::vector<float>> keys, values;
   std::vector<Span> spans;
   int64_t first = 0;
   for (const Sequence& sequence : sequences) {
     const int64_t capacity = sequence.position + sequence.num_tokens + 3;
-    fill(keys.emplace_back(capacity * row), 1);
-    fill(values.emplace_back(capacity * row), 1);
-    // What lies past the last token must not be read.
-    std::fill(keys.back().end() - 3 * row, keys.back().end(), NAN);
-    std::fill(values.back().end() - 3 * row, values.back().end(), NAN);
+    fill(keys.emplace_back(capacity * key_row), 1);
+    fill(values.emplace_back(capacity * value_row), 1);
+    // What lies past the last token, or before every token's window, must not be read.
+    std::fill(keys.back().end() - 3 * key_row, keys.back().end(), NAN);
+    std::fill(values.back().end() - 3 * value_row, values.back().end(), NAN);
+    if (shape.window > 0 && sequence.position >= shape.window) {
+      const int64_t unseen = sequence.position + 1 - shape.window;
+      std::fill_n(keys.back().begin(), unseen * key_row, NAN);
+      std::fill_n(values.back().begin(), unseen * value_row, NAN);
+    }
     spans.push_back(
         {first, sequence.num_tokens, sequence.position, keys.back().data(), values.back().data()});
     first += sequence.num_tokens;
   }
-  ASSERT_TRUE(ops.attend(view(q, tokens, cols), view(k, tokens, row), view(v, tokens, row), spans,
-                         shape, view(out, tokens, cols), {}));
+  ASSERT_TRUE(ops.attend(view(q, tokens, q_cols), view(k, tokens, key_row),
+                         view(v, tokens, value_row), spans, shape, view(out, tokens, cols), {}));
   for (size_t s = 0; s < spans.size(); ++s) {
     for (int64_t t = 0; t < spans[s].num_tokens; ++t) {
       const int64_t token = spans[s].first_token + t, position = spans[s].position + t;
-      for (int64_t c = 0; c < row; ++c) {
-        ASSERT_EQ(keys[s][position * row + c], k[token * row + c])
+      for (int64_t c = 0; c < key_row; ++c) {
+        ASSERT_EQ(keys[s][position * key_row + c], k[token * key_row + c])
             << "the cache takes the new keys";
-        ASSERT_EQ(values[s][position * row + c], v[token * row + c]);
       }
+      for (int64_t c = 0; c < value_row; ++c)
+        ASSERT_EQ(values[s][position * value_row + c], v[token * value_row + c]);
+      const int64_t begin =
+          shape.window > 0 ? std::max<int64_t>(0, position + 1 - shape.window) : 0;
       for (int64_t head = 0; head < shape.num_heads; ++head) {
-        const int64_t kv = head / (shape.num_heads / shape.num_kv_heads) * shape.head_dim;
-        const float* query = &q[token * cols + head * shape.head_dim];
-        std::vector<double> scores(position + 1);
-        double largest = -INFINITY, doubt = 0;
-        for (int64_t i = 0; i <= position; ++i) {
+        const int64_t kv = head / (shape.num_heads / shape.num_kv_heads);
+        const float* query = &q[token * q_cols + head * shape.head_dim];
+        std::vector<double> scores(position + 1 - begin);
+        double largest = shape.sinks != nullptr ? shape.sinks[head] : -INFINITY, doubt = 0;
+        for (int64_t i = begin; i <= position; ++i) {
           double magnitude = 0;
           for (int64_t d = 0; d < shape.head_dim; ++d) {
-            const double product = double{query[d]} * keys[s][i * row + kv + d];
-            scores[i] += product * shape.scale;
+            const double product =
+                double{query[d]} * keys[s][i * key_row + kv * shape.head_dim + d];
+            scores[i - begin] += product * shape.scale;
             magnitude += std::fabs(product * shape.scale);
           }
-          largest = std::max(largest, scores[i]);
+          largest = std::max(largest, scores[i - begin]);
           doubt = std::max(doubt, static_cast<double>(shape.head_dim + 4) * kU * magnitude);
         }
-        double sum = 0;
+        double sum = shape.sinks != nullptr ? std::exp(shape.sinks[head] - largest) : 0;
         for (double& score : scores) sum += score = std::exp(score - largest);
-        for (int64_t d = 0; d < shape.head_dim; ++d) {
+        for (int64_t d = 0; d < shape.value_dim; ++d) {
           double want = 0, magnitude = 0;
-          for (int64_t i = 0; i <= position; ++i) {
-            const double term = scores[i] / sum * values[s][i * row + kv + d];
+          for (int64_t i = begin; i <= position; ++i) {
+            const double term =
+                scores[i - begin] / sum * values[s][i * value_row + kv * shape.value_dim + d];
             want += term;
             magnitude += std::fabs(term);
           }
@@ -464,7 +528,7 @@ void check_attention(Ops& ops, std::mt19937& random, const AttentionShape& shape
           // round.
           const double bound =
               (4 * doubt + static_cast<double>(position + 40) * kU * 2) * magnitude;
-          ASSERT_NEAR(out[token * cols + head * shape.head_dim + d], want, bound)
+          ASSERT_NEAR(out[token * cols + head * shape.value_dim + d], want, bound)
               << "sequence " << s << " position " << position << " head " << head;
         }
       }
@@ -473,37 +537,60 @@ void check_attention(Ops& ops, std::mt19937& random, const AttentionShape& shape
 }
 
 TEST_P(OpsTest, AttendIsCausal) {
-  check_attention(ops_, random_, {2, 2, 8, 0.35f}, {{0, 9}});
+  check_attention(ops_, random_, {2, 2, 8, 8, 0.35f}, {{0, 9}});
 }
 
 TEST_P(OpsTest, AttendSharesKeysBetweenGroupedHeads) {
-  check_attention(ops_, random_, {8, 2, 16, 0.25f}, {{0, 5}});
-  check_attention(ops_, random_, {6, 1, 20, 0.22f}, {{3, 2}});
+  check_attention(ops_, random_, {8, 2, 16, 16, 0.25f}, {{0, 5}});
+  check_attention(ops_, random_, {6, 1, 20, 20, 0.22f}, {{3, 2}});
 }
 
 TEST_P(OpsTest, AttendContinuesFromTheCache) {
-  check_attention(ops_, random_, {4, 2, 16, 0.25f}, {{37, 1}});
-  check_attention(ops_, random_, {4, 2, 16, 0.25f}, {{20, 6}});
+  check_attention(ops_, random_, {4, 2, 16, 16, 0.25f}, {{37, 1}});
+  check_attention(ops_, random_, {4, 2, 16, 16, 0.25f}, {{20, 6}});
 }
 
 TEST_P(OpsTest, AttendKeepsTheSequencesOfABatchApart) {
-  check_attention(ops_, random_, {4, 2, 16, 0.25f}, {{0, 3}, {50, 1}, {0, 1}, {7, 4}});
+  check_attention(ops_, random_, {4, 2, 16, 16, 0.25f}, {{0, 3}, {50, 1}, {0, 1}, {7, 4}});
 }
 
 // Keys are taken in blocks of 64: just at, before and after the edges, and several of them.
 TEST_P(OpsTest, AttendOverALongContextIsTheSameSoftmax) {
   for (int64_t position : {62, 63, 64, 127, 128, 300}) {
-    check_attention(ops_, random_, {2, 1, 16, 0.25f}, {{position, 2}});
+    check_attention(ops_, random_, {2, 1, 16, 16, 0.25f}, {{position, 2}});
   }
   // Large scores: the maximum moves from block to block.
-  check_attention(ops_, random_, {2, 1, 16, 0.25f}, {{250, 3}}, 12);
-  check_attention(ops_, random_, {2, 2, 13, 0.3f}, {{0, 130}});
+  check_attention(ops_, random_, {2, 1, 16, 16, 0.25f}, {{250, 3}}, 12);
+  check_attention(ops_, random_, {2, 2, 13, 13, 0.3f}, {{0, 130}});
+}
+
+TEST_P(OpsTest, AttendTakesValuesOfAnotherSizeThanKeys) {
+  check_attention(ops_, random_, {4, 2, 24, 16, 0.2f}, {{0, 7}, {70, 2}});
+  check_attention(ops_, random_, {3, 3, 6, 20, 0.4f}, {{5, 4}});
+}
+
+TEST_P(OpsTest, AttendSeesOnlyItsWindow) {
+  for (int64_t window : {1, 2, 5, 64, 65, 1000}) {
+    AttentionShape shape{4, 2, 16, 16, 0.25f};
+    shape.window = window;
+    check_attention(ops_, random_, shape, {{0, 9}, {200, 3}, {window - 1, 2}, {window, 1}});
+  }
+}
+
+TEST_P(OpsTest, AttendCountsSinksInTheDenominatorOnly) {
+  // Far below every score, among them, and so far above that nothing else counts.
+  const std::vector<float> sinks = {-40, 0.5f, 3, 30};
+  AttentionShape shape{4, 2, 16, 12, 0.25f};
+  shape.sinks = sinks.data();
+  check_attention(ops_, random_, shape, {{0, 5}, {130, 2}}, 3);
+  shape.window = 4;
+  check_attention(ops_, random_, shape, {{0, 9}, {130, 2}}, 3);
 }
 
 TEST_P(OpsTest, AttendOfASingleTokenIsItsValue) {
   std::vector<float> q = normal(8), k = normal(8), v = normal(8), out(8), keys(8), values(8);
   const Span spans[] = {{0, 1, 0, keys.data(), values.data()}};
-  ASSERT_TRUE(ops_.attend(view(q, 1, 8), view(k, 1, 8), view(v, 1, 8), spans, {1, 1, 8, 0.35f},
+  ASSERT_TRUE(ops_.attend(view(q, 1, 8), view(k, 1, 8), view(v, 1, 8), spans, {1, 1, 8, 8, 0.35f},
                           view(out, 1, 8), {}));
   EXPECT_EQ(out, v);
 }
@@ -516,7 +603,9 @@ TEST_P(OpsTest, OfNoRowsDoNothing) {
   EXPECT_TRUE(ops_.combine(none, nullptr, nullptr, 2, none, {}));
   EXPECT_TRUE(ops_.add(none, none, {}));
   EXPECT_TRUE(ops_.rms_norm(none, nullptr, 8, 1e-6f, none, {}));
-  EXPECT_TRUE(ops_.attend(none, none, none, {}, {2, 1, 4, 0.5f}, none, {}));
+  EXPECT_TRUE(ops_.rotate(none, {4, 2}, nullptr, {}, {}));
+  EXPECT_TRUE(ops_.copy_heads(none, 2, none, 4, 2, 2, {}));
+  EXPECT_TRUE(ops_.attend(none, none, none, {}, {2, 1, 4, 4, 0.5f}, none, {}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, OpsTest, ::testing::Values(1, 3), [](const auto& param) {

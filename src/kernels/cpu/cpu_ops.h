@@ -38,8 +38,10 @@ class CpuOps : public Ops {
   Status rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,
                   const Matrix& out, Stream) override;
   Status add(const Matrix& x, const Matrix& y, Stream) override;
-  Status rotate(const Matrix& x, int64_t head_dim, const float* frequencies,
+  Status rotate(const Matrix& x, const RotaryShape& shape, const float* frequencies,
                 std::span<const int64_t> positions, Stream) override;
+  Status copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,
+                    int64_t num_heads, int64_t count, Stream) override;
   Status attend(const Matrix& q, const Matrix& k, const Matrix& v, std::span<const Span> spans,
                 const AttentionShape& shape, const Matrix& out, Stream) override;
 

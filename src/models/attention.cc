@@ -1,0 +1,18 @@
+// Finds the kind of attention. The kinds are in grouped_query.cc and latent_attention.cc.
+#include "models/attention.h"
+
+namespace moracle {
+
+AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t max_num_tokens,
+                               DType dtype) {
+  return std::visit(
+      [&](const auto& kind) { return attention_sizes(kind.spec, max_num_tokens, dtype); },
+      attention);
+}
+
+Result<std::unique_ptr<Attention>> load_attention(AttentionDescription&& attention,
+                                                  Loader& loader) {
+  return std::visit([&](auto& kind) { return load_attention(std::move(kind), loader); }, attention);
+}
+
+}  // namespace moracle

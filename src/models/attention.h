@@ -1,0 +1,58 @@
+// Attention as a part of its own: what it needs is known from its description, and one step over
+// the tokens of a batch allocates nothing.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "kernels/ops.h"
+#include "models/loader.h"
+
+namespace moracle {
+
+/// What one layer's attention takes, of the device's activation dtype.
+struct AttentionSizes {
+  int64_t key_size = 0;    ///< elements that the cache holds of each token
+  int64_t value_size = 0;  ///< likewise
+  size_t room_bytes = 0;   ///< between its modules, for max_num_tokens; layers run in turn
+};
+AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t max_num_tokens,
+                               DType dtype);
+
+/// The tokens of one forward, and where this layer keeps things.
+struct AttentionStep {
+  Ops& ops;
+  std::span<const int64_t> positions;  ///< of every token, in its sequence
+  std::span<const Span> spans;         ///< with the keys and values of this layer
+  std::byte* room;                     ///< room_bytes
+  Stream stream;
+};
+
+class Attention {
+ public:
+  virtual ~Attention() = default;
+  /// x, out [tokens, hidden_size]; appends to the caches.
+  virtual Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) = 0;
+};
+
+Result<std::unique_ptr<Attention>> load_attention(AttentionDescription&& attention, Loader& loader);
+
+// One function of each name per kind; the ones above find the kind.
+AttentionSizes attention_sizes(const GroupedQuerySpec& spec, int64_t max_num_tokens, DType dtype);
+AttentionSizes attention_sizes(const LatentSpec& spec, int64_t max_num_tokens, DType dtype);
+Result<std::unique_ptr<Attention>> load_attention(GroupedQueryDescription&& from, Loader& loader);
+Result<std::unique_ptr<Attention>> load_attention(LatentDescription&& from, Loader& loader);
+
+/// The rotation of heads of `head_dim` columns from column `first` of each on.
+inline RotaryShape rotary_shape(const Rotary& rotary, int64_t head_dim, int64_t first = 0) {
+  return {head_dim, static_cast<int64_t>(rotary.frequencies.size()), first, rotary.interleaved,
+          rotary.factor};
+}
+/// Columns [first, first + count).
+inline Matrix columns(Matrix matrix, int64_t first, int64_t count) {
+  matrix.data = static_cast<std::byte*>(matrix.data) + first * bits(matrix.dtype) / 8;
+  matrix.cols = count;
+  return matrix;
+}
+
+}  // namespace moracle

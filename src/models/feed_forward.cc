@@ -1,0 +1,83 @@
+#include "models/feed_forward.h"
+
+#include <algorithm>
+
+#include "base/try.h"
+#include "oracle/carve.h"
+
+namespace moracle {
+
+FeedForwardRooms carve_feed_forward(const Description& description, int64_t max_num_tokens,
+                                    DType dtype, std::byte* base) {
+  int64_t num_experts = 1, top_k = 1;
+  bool shared = false;
+  for (const LayerDescription& layer : description.layers) {
+    num_experts = std::max(num_experts, layer.mlp.spec.num_experts);
+    top_k = std::max(top_k, layer.mlp.spec.top_k);
+    shared = shared || layer.shared.has_value();
+  }
+  Carver carver(base);
+  FeedForwardRooms rooms;
+  rooms.logits = carver.take_matrix(dtype, max_num_tokens, num_experts);
+  rooms.shared =
+      carver.take_matrix(dtype, max_num_tokens, shared ? description.spec.hidden_size : 0);
+  rooms.topk_ids = carver.take<int32_t>(max_num_tokens * top_k);
+  rooms.topk_weights = carver.take<float>(max_num_tokens * top_k);
+  rooms.first_expert = carver.take<int32_t>(max_num_tokens);
+  rooms.weight_one = carver.take<float>(max_num_tokens);
+  rooms.bytes = carver.bytes();
+  return rooms;
+}
+
+Result<MoeStage> MoeStage::load(std::optional<DescribedMatrix>&& router,
+                                const std::vector<float>& correction_bias,
+                                DescribedWeights&& experts, Loader& loader) {
+  std::optional<Linear> linear;
+  if (router) {
+    MORACLE_TRY(linear, loader.linear(std::move(*router)));
+  }
+  MORACLE_TRY(Buffer bias, loader.upload(correction_bias));
+  MORACLE_TRY(FusedMoe moe, loader.experts(std::move(experts)));
+  return MoeStage(std::move(linear), std::move(bias), std::move(moe));
+}
+
+Status MoeStage::apply(const Matrix& x, const Matrix& out, const FeedForwardRooms& rooms, Ops& ops,
+                       Stream stream) {
+  if (!router_) return experts_.apply(x, {rooms.first_expert}, {rooms.weight_one}, out, stream);
+  const LayerSpec& layer = experts_.plan().layer;
+  const Matrix logits{rooms.logits.data, rooms.logits.dtype, x.rows, layer.num_experts,
+                      rooms.logits.stride};
+  MORACLE_CHECK(router_->apply(x, logits, stream));
+  const float* bias = correction_bias_.bytes() > 0 ? correction_bias_.as<float>() : nullptr;
+  MORACLE_CHECK(ops.route(logits, layer.routing, bias, layer.top_k, rooms.topk_ids,
+                          rooms.topk_weights, stream));
+  return experts_.apply(x, {rooms.topk_ids}, {rooms.topk_weights}, out, stream);
+}
+
+Result<FeedForward> FeedForward::load(LayerDescription&& layer, Loader& loader) {
+  std::optional<DescribedMatrix> router;
+  std::vector<float> correction_bias;
+  if (layer.router) {
+    router.emplace(std::move(layer.router->weights));
+    correction_bias = std::move(layer.router->correction_bias);
+  }
+  MORACLE_TRY(MoeStage routed,
+              MoeStage::load(std::move(router), correction_bias, std::move(layer.mlp), loader));
+  std::optional<MoeStage> shared;
+  if (layer.shared) {
+    MORACLE_TRY(shared, MoeStage::load(std::move(layer.shared->gate), {},
+                                       std::move(layer.shared->mlp), loader));
+  }
+  return FeedForward{std::move(routed), std::move(shared)};
+}
+
+Status FeedForward::apply(const Matrix& x, const Matrix& out, const FeedForwardRooms& rooms,
+                          Ops& ops, Stream stream) {
+  MORACLE_CHECK(routed.apply(x, out, rooms, ops, stream));
+  if (!shared) return {};
+  const Matrix also = rooms.shared.slice(0, x.rows);
+  MORACLE_CHECK(shared->apply(x, also, rooms, ops, stream));
+  return ops.add(out, also, stream);
+}
+
+}  // namespace moracle

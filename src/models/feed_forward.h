@@ -1,0 +1,52 @@
+// What follows attention in a layer: the experts that tokens are routed to, or a dense MLP, and
+// with some models an expert that every token goes to.
+#pragma once
+
+#include "kernels/ops.h"
+#include "models/loader.h"
+
+namespace moracle {
+
+/// Activations that the layers share, for max_num_tokens.
+struct FeedForwardRooms {
+  Matrix logits;  ///< [tokens, most experts of any layer]
+  Matrix shared;  ///< [tokens, hidden_size]; no columns where no layer has a shared expert
+  int32_t* topk_ids = nullptr;      ///< [tokens, largest top_k]
+  float* topk_weights = nullptr;    ///< likewise
+  int32_t* first_expert = nullptr;  ///< [tokens], all 0
+  float* weight_one = nullptr;      ///< [tokens], all 1
+  size_t bytes = 0;
+};
+FeedForwardRooms carve_feed_forward(const Description& description, int64_t max_num_tokens,
+                                    DType dtype, std::byte* base);
+
+/// Experts with their router, or one expert that every token goes to with weight 1.
+class MoeStage {
+ public:
+  static Result<MoeStage> load(std::optional<DescribedMatrix>&& router,
+                               const std::vector<float>& correction_bias,
+                               DescribedWeights&& experts, Loader& loader);
+  /// x, out [tokens, hidden_size]; they may not overlap.
+  Status apply(const Matrix& x, const Matrix& out, const FeedForwardRooms& rooms, Ops& ops,
+               Stream stream);
+
+ private:
+  MoeStage(std::optional<Linear> router, Buffer correction_bias, FusedMoe experts)
+      : router_(std::move(router)),
+        correction_bias_(std::move(correction_bias)),
+        experts_(std::move(experts)) {}
+  std::optional<Linear> router_;
+  Buffer correction_bias_;  // empty: none
+  FusedMoe experts_;
+};
+
+struct FeedForward {
+  MoeStage routed;
+  std::optional<MoeStage> shared;
+
+  static Result<FeedForward> load(LayerDescription&& layer, Loader& loader);
+  Status apply(const Matrix& x, const Matrix& out, const FeedForwardRooms& rooms, Ops& ops,
+               Stream stream);
+};
+
+}  // namespace moracle

@@ -1,0 +1,67 @@
+// The modules of a description in the order in which they are chosen for, loaded and shown: whoever
+// goes through a model goes through it here.
+#pragma once
+
+#include <string>
+#include <type_traits>
+
+#include "base/try.h"
+#include "models/description.h"
+
+namespace moracle {
+
+struct ModulePlace {
+  std::string part;              ///< "attention", "router", "experts", "mlp", "output", …
+  std::string detail;            ///< "qkv"; empty where the part is one module
+  std::optional<int64_t> layer;  ///< nothing outside the layers
+  /// "attention qkv"
+  std::string name() const { return detail.empty() ? part : part + " " + detail; }
+};
+
+/// What a module is called in `--backend` and in messages: the experts' prefix, or the name of the
+/// first tensor.
+inline std::string module_name(const DescribedMatrix& matrix) {
+  return matrix.tensors().front();
+}
+inline std::string module_name(const DescribedWeights& weights) {
+  return weights.spec.name;
+}
+
+template <class T, class Visit>
+requires std::is_same_v<std::remove_const_t<T>, GroupedQueryDescription> Status
+visit_attention(T& attention, int64_t layer, Visit& visit) {
+  MORACLE_CHECK(visit(ModulePlace{"attention", "qkv", layer}, attention.qkv));
+  return visit(ModulePlace{"attention", "output", layer}, attention.o);
+}
+template <class T, class Visit>
+requires std::is_same_v<std::remove_const_t<T>, LatentDescription> Status
+visit_attention(T& attention, int64_t layer, Visit& visit) {
+  if (attention.q_a) MORACLE_CHECK(visit(ModulePlace{"attention", "q_a", layer}, *attention.q_a));
+  MORACLE_CHECK(visit(ModulePlace{"attention", attention.q_a ? "q_b" : "q", layer}, attention.q));
+  MORACLE_CHECK(visit(ModulePlace{"attention", "kv_a", layer}, attention.kv_a));
+  MORACLE_CHECK(visit(ModulePlace{"attention", "kv_b", layer}, attention.kv_b));
+  return visit(ModulePlace{"attention", "output", layer}, attention.o);
+}
+
+/// Calls `visit(place, module)` for every DescribedMatrix and DescribedWeights of a Description,
+/// const or not; its first error ends the walk.
+template <class D, class Visit>
+requires std::is_same_v<std::remove_const_t<D>, Description> Status visit_modules(D& description,
+                                                                                  Visit&& visit) {
+  for (size_t l = 0; l < description.layers.size(); ++l) {
+    auto& layer = description.layers[l];
+    const auto index = static_cast<int64_t>(l);
+    MORACLE_CHECK(
+        std::visit([&](auto& attention) { return visit_attention(attention, index, visit); },
+                   layer.attention));
+    if (layer.router) MORACLE_CHECK(visit(ModulePlace{"router", "", index}, layer.router->weights));
+    MORACLE_CHECK(visit(ModulePlace{layer.router ? "experts" : "mlp", "", index}, layer.mlp));
+    if (!layer.shared) continue;
+    if (layer.shared->gate)
+      MORACLE_CHECK(visit(ModulePlace{"shared expert", "gate", index}, *layer.shared->gate));
+    MORACLE_CHECK(visit(ModulePlace{"shared expert", "", index}, layer.shared->mlp));
+  }
+  return visit(ModulePlace{"output", "", {}}, description.output);
+}
+
+}  // namespace moracle
