@@ -140,7 +140,7 @@ Status Loader::load(Description&& description, int64_t total_bytes) {
 
 Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& options) {
   MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, options.threads));
-  MORACLE_TRY(Description description, describe(checkpoint));
+  MORACLE_TRY(Description description, describe(checkpoint, options.quantization));
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, Machine::here()));
   auto state = std::make_unique<State>();
   state->workspace = std::make_shared<Workspace>(std::move(device));
