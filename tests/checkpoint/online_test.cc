@@ -214,10 +214,13 @@ void add(Difference& sum, const Pair& pair, double divisor, const std::string& m
       };
       // The largest weight reaches beyond the largest code where the scale was rounded down.
       const double clipped = fp8 ? 448 * 0x1p-8 : 1;
-      const double bound = half_step(a[c]) * ours + half_step(b[c]) * theirs +
+      const double bound = half_step(a[c]) * ours +
+                           (half_step(b[c]) + std::abs(b[c]) * 0x1p-8) * theirs +
                            (std::abs(b[c]) >= (fp8 ? 448 : 127) ? clipped * theirs : 0);
       const double difference = std::abs(a[c] * ours - b[c] * theirs);
-      ASSERT_LE(difference, bound * (1 + 1e-6)) << module << " [" << r << ", " << c << "]";
+      ASSERT_LE(difference, bound * (1 + 1e-6))
+          << module << " [" << r << ", " << c << "] codes " << a[c] << " " << b[c] << " scales "
+          << ours << " " << theirs;
       sum.largest_step = std::max(sum.largest_step, difference / bound);
       sum.largest_scale = std::max(sum.largest_scale, std::abs(theirs / (ours * divisor) - 1));
       ++sum.weights;
