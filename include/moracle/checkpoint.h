@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -115,6 +116,7 @@ class DescribedMatrix {
   /// One expert's piece of rows, from one or more tensors (gate, or up; q, or k, or v).
   struct Part {
     int64_t n = 0;
+    std::string file;                               ///< of the first tensor, for messages
     std::vector<std::string> tensors;               ///< the names that it claims
     std::vector<std::span<const std::byte>> bytes;  ///< where they lie, for releasing pages
     std::function<Result<CanonicalMatrix>()> read;
@@ -150,6 +152,7 @@ class DescribedMatrix {
   void keep(std::span<const int32_t> experts);
 
  private:
+  friend Result<DescribedMatrix> quantize(DescribedMatrix&& floats, const Scheme& scheme);
   MatrixShape shape_;
   Scheme scheme_;
   std::vector<std::vector<Part>> parts_;
@@ -177,6 +180,39 @@ struct LoraWeights {
   std::vector<LoraPair> gate, up, down;
 };
 
+/// The same matrix in one of online_schemes(): each part is quantized by itself when conversion
+/// reads it, so memory never holds a second model. Gate and up, or q, k and v, which are parts of
+/// one matrix, get scales of their own, of the tensor or of blocks, as in files. Errors
+/// (kUnsupported): weights that are quantized already, or another scheme. Reading then fails for
+/// weights that are NaN or infinite, with tensor and element.
+Result<DescribedMatrix> quantize(DescribedMatrix&& floats, const Scheme& scheme);
+Result<DescribedWeights> quantize(DescribedWeights&& floats, const Scheme& scheme);
+
+/// Online schemes by module, as a user types them: "scheme", or "pattern=scheme,pattern=none". The
+/// first pattern that matches a module's name (as in the file:
+/// "model.layers.0.mlp.experts.3.up_proj") decides; an entry without pattern is for the rest, and
+/// where there is none the rest is left as it is. In a pattern `*` stands for any text.
+class QuantizationMap {
+ public:
+  /// Errors: a name that no online scheme has, listing them; an empty pattern; two defaults.
+  static Result<QuantizationMap> parse(std::string_view text);
+  /// Of a module's entry, its scheme; nothing: left as it is.
+  std::optional<Scheme> for_module(std::string_view module) const;
+  /// Nothing of a map that asks for nothing.
+  bool empty() const { return entries_.empty(); }
+
+  struct Entry {
+    std::string pattern;  ///< empty: the default, which comes last
+    std::optional<Scheme> scheme;
+  };
+  const std::vector<Entry>& entries() const { return entries_; }
+  /// The pattern that decides about a module; nothing where it is none.
+  const Entry* entry_for(std::string_view module) const;
+
+ private:
+  std::vector<Entry> entries_;
+};
+
 /// A folder with config.json and safetensors, opened and checked; no weight is read yet.
 class Checkpoint {
  public:
@@ -199,6 +235,9 @@ class Checkpoint {
   /// The experts of one layer. Errors: not a layer with experts; a missing, extra or wrongly typed
   /// tensor, by name; experts that differ in scheme.
   Result<DescribedWeights> moe_layer(int64_t layer) const;
+  /// The same, quantized while it is read as `map` says; an empty map leaves it as it is. Errors
+  /// beside those: a file that is quantized already, a map that does not fit it.
+  Result<DescribedWeights> moe_layer(int64_t layer, const QuantizationMap& map) const;
   /// The linear layers named by `modules`, stacked row-wise into one, which all read one input.
   Result<DescribedMatrix> linear(const std::vector<std::string>& modules) const;
   /// A router: never quantized unless the config lists it and the file stores it so.

@@ -87,6 +87,7 @@ class ChatTemplate {
 
 struct ModelOptions {
   std::string backend = "auto";  ///< or a row's name, or a map of patterns (see BackendMap)
+  std::string quantization;      ///< an online scheme, or a QuantizationMap; "": as in the file
   std::string device = "cpu";
   int threads = 0;               ///< CPU threads; below 1: all that the process may use
   int64_t max_num_tokens = 512;  ///< tokens per step: longer prompts are cut into steps

@@ -8,3 +8,4 @@
 #include "moracle/moe.h"         // FusedMoe: prepare, experts, finalize
 #include "moracle/oracle.h"      // Machine, Request, Backend, select: who serves a layer, and why
 #include "moracle/quant.h"       // QuantKey, Scheme: what the numbers mean
+#include "moracle/quantize.h"    // quantize: a checkpoint quantized to another folder

@@ -90,6 +90,15 @@ std::string describe(const Scheme& scheme);
 /// The inverse of name(); "w8a8-int8" and the like are understood too. Errors list the grammar.
 Result<Scheme> parse_scheme(std::string_view text);
 
+/// A scheme to which floats can be quantized, by the name that users know from elsewhere.
+struct OnlineScheme {
+  std::string_view name;  ///< "fp8-per-block"; where there is none, the scheme's own
+  Scheme scheme;
+};
+std::span<const OnlineScheme> online_schemes();
+/// By either name: "fp8-per-block" and "fp8-w8a8-block128x128" are the same. Errors list them all.
+Result<Scheme> parse_online_scheme(std::string_view text);
+
 /// One matrix [n, k] in the canonical form that every producer's reader makes and every layout
 /// reads: row-major codes, packed from the low bits along k, each row starting on a byte; scales in
 /// f32.

@@ -1,5 +1,6 @@
 // compressed-tensors, as llm-compressor writes it: config groups say which modules are stored in
-// which format and scheme. The formats themselves are in compressed_tensors_{int,pack,float}.cc.
+// which format and scheme. The formats themselves are in
+// compressed_tensors_{int,pack,float,mxfp8}.cc.
 #include "checkpoint/compressed_tensors.h"
 
 #include <algorithm>
@@ -121,7 +122,7 @@ Result<const CtFormat*> find_format(const Config& config, const Config& group) {
   const Config& from = group.has({"format"}) ? group : config;
   MORACLE_TRY(const std::string format, from.text({"format"}));
   std::vector<std::string_view> known;
-  for (const CtFormat* candidate : {&kCtInt, &kCtPack, &kCtFloat}) {
+  for (const CtFormat* candidate : {&kCtInt, &kCtPack, &kCtFloat, &kCtMxfp8}) {
     if (candidate->name == format) return candidate;
     known.push_back(candidate->name);
   }

@@ -29,6 +29,7 @@ struct CtFormat {
 extern const CtFormat kCtInt;
 extern const CtFormat kCtPack;
 extern const CtFormat kCtFloat;
+extern const CtFormat kCtMxfp8;
 
 // Shared by the formats.
 

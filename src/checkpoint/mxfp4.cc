@@ -71,6 +71,7 @@ Result<DescribedLinear> Mxfp4Reader::describe_expert(const Tensors& tensors,
   const std::span<const std::byte> codes(blocks.data + e * per_expert * kBytes,
                                          per_expert * kBytes);
   linear.part.n = n;
+  linear.part.file = tensors.file_of(names.front());
   linear.part.tensors = std::move(names);
   linear.part.bytes = {codes, {scales.data + e * per_expert, static_cast<size_t>(per_expert)}};
   linear.part.read = [&tensors, module, e, codes, per_expert,

@@ -46,6 +46,7 @@ Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string
 DescribedMatrix::Part part_of(const Tensors& tensors, int64_t n, std::vector<std::string> names) {
   DescribedMatrix::Part part;
   part.n = n;
+  part.file = tensors.file_of(names.front());
   for (const std::string& name : names) {
     const TensorView* view = tensors.find(name);
     part.bytes.emplace_back(view->data, view->num_bytes());
@@ -143,6 +144,7 @@ Result<DescribedLinear> describe_plain_expert(const Tensors& tensors, const std:
   const size_t bytes = all.num_bytes() / num_experts;
   const std::byte* data = all.data + e * bytes;
   const int64_t n = linear.shape.n;
+  linear.part.file = tensors.file_of(module);
   linear.part.tensors = {module};
   MORACLE_TRY(linear.shape.bias,
               add_expert_bias(tensors, module, num_experts, n, linear.part.tensors));

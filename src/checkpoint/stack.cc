@@ -70,18 +70,18 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
   return {};
 }
 
-// Blocks of rows cannot be stacked where one ends in the middle of a block: then every row gets its
-// own scales, which are the same numbers.
-void align_blocks(Stack& stack) {
-  const int64_t rows = stack.shape.key.group.rows;
-  bool aligned = rows == 1 || stack.parts.size() == 1;
+}  // namespace
+
+void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts) {
+  const int64_t rows = shape.key.group.rows;
+  bool aligned = rows == 1 || parts.size() == 1;
   if (!aligned && rows > 1) {
-    aligned = std::all_of(stack.parts.begin(), stack.parts.end() - 1,
+    aligned = std::all_of(parts.begin(), parts.end() - 1,
                           [&](const DescribedMatrix::Part& part) { return part.n % rows == 0; });
   }
-  if (aligned || !stack.shape.key.quantized()) return;
-  stack.shape.key.group.rows = 1;
-  for (DescribedMatrix::Part& part : stack.parts) {
+  if (aligned || !shape.key.quantized()) return;
+  shape.key.group.rows = 1;
+  for (DescribedMatrix::Part& part : parts) {
     part.read = [read = std::move(part.read)]() -> Result<CanonicalMatrix> {
       MORACLE_TRY(CanonicalMatrix matrix, read());
       expand_scale_rows(matrix);
@@ -90,8 +90,6 @@ void align_blocks(Stack& stack) {
   }
 }
 
-}  // namespace
-
 Result<Stack> describe_stack(const Checkpoint::State& state,
                              const std::vector<std::string>& modules) {
   Stack stack;
@@ -99,7 +97,7 @@ Result<Stack> describe_stack(const Checkpoint::State& state,
     MORACLE_TRY(DescribedLinear linear, describe(state, module));
     MORACLE_CHECK(push(state, stack, std::move(linear), module));
   }
-  align_blocks(stack);
+  align_blocks(stack.shape, stack.parts);
   return stack;
 }
 

@@ -23,6 +23,10 @@ struct Stack {
 Result<Stack> describe_stack(const Checkpoint::State& state,
                              const std::vector<std::string>& modules);
 
+/// Blocks of rows cannot be stacked where one ends in the middle of a block: then every row gets
+/// its own scales, which are the same numbers. `shape` is that of the stacked parts.
+void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts);
+
 /// Expert e out of `module`, a tensor that holds all experts.
 Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& names,
                              const std::string& module, bool is_gate_up, int64_t e,

@@ -32,8 +32,8 @@ int fail(const Error& error);
 /// Prints JSON on stdout, one document, invalid UTF-8 replaced.
 void print(const Json& json);
 
-/// True once Ctrl-C was pressed. Work asks between steps and leaves in order; a second press ends
-/// the process at once.
+/// True once Ctrl-C was pressed (or SIGTERM came). Work asks between steps and leaves in order; a
+/// second press ends the process at once.
 bool interrupted();
 void catch_interrupts();
 

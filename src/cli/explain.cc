@@ -17,7 +17,7 @@ struct Group {
 };
 
 struct Options {
-  std::string folder, machine = "here", backend = "auto", device;
+  std::string folder, machine = "here", backend = "auto", quantization, device;
   int64_t num_tokens = 512, lora_rank = 0, ep_size = 1;
   bool deterministic = false, batched = false, json = false;
 };
@@ -39,11 +39,12 @@ Result<Request> request_of(const Options& options) {
 
 // Layers that are equal but for their names, and for which the same was asked, together.
 Result<std::vector<Group>> groups_of(const Checkpoint& checkpoint, const Machine& machine,
-                                     const Request& wanted, const BackendMap& backend) {
+                                     const Request& wanted, const BackendMap& backend,
+                                     const QuantizationMap& quantization) {
   std::vector<Group> groups;
   std::vector<std::string> names;
   for (int64_t layer : checkpoint.moe_layers()) {
-    auto weights = checkpoint.moe_layer(layer);
+    auto weights = checkpoint.moe_layer(layer, quantization);
     if (!weights) return weights.error();
     Request request = wanted;
     request.layer = weights->spec;
@@ -80,8 +81,13 @@ int run(const Options& options) {
   CLI_TRY(const Machine machine, Machine::find(options.machine));
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.folder));
   CLI_TRY(const BackendMap backend, BackendMap::parse(options.backend));
+  QuantizationMap quantization;
+  if (!options.quantization.empty()) {
+    CLI_TRY(quantization, QuantizationMap::parse(options.quantization));
+  }
   CLI_TRY(const Request wanted, request_of(options));
-  CLI_TRY(const std::vector<Group> groups, groups_of(checkpoint, machine, wanted, backend));
+  CLI_TRY(const std::vector<Group> groups,
+          groups_of(checkpoint, machine, wanted, backend, quantization));
   if (options.json) print(to_json(groups, machine));
   for (const Group& group : groups) {
     if (!options.json) {
@@ -109,6 +115,7 @@ void add_explain(CLI::App& app, Work& chosen) {
         verb.add_option("--machine", options->machine, "here, or a known machine (see machines)")
             ->capture_default_str();
         verb.add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
+        verb.add_option("--quantization", options->quantization, kQuantizationHelp);
         verb.add_option("--device", options->device, "cpu, cuda[:n] or opencl[:n]; default: any");
         verb.add_option("--num-tokens", options->num_tokens, "Most tokens at once")
             ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))

@@ -22,6 +22,8 @@ bool interrupted() {
 
 void catch_interrupts() {
   std::signal(SIGINT, on_interrupt);
+  std::signal(SIGTERM, on_interrupt);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file at the limit of its size is an error of the write
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the stream, not the end
 }
 

@@ -8,21 +8,30 @@ namespace moracle::cli {
 inline constexpr const char* kBackendHelp =
     "auto, a backend's name (see explain), or pattern=name,pattern=name for some layers";
 
+inline constexpr const char* kQuantizationHelp =
+    "Quantize a plain checkpoint while loading: int8-per-channel, fp8-per-block, mxfp8, …, or "
+    "pattern=scheme,pattern=none for some modules";
+
 struct ModelArguments {
   std::string folder;
   std::string backend = "auto";
+  std::string quantization;
   std::string device = "cpu";
   int threads = 0;
   bool deterministic = false;
   bool json = false;
 
   ModelOptions options() const {
-    return {
-        .backend = backend, .device = device, .threads = threads, .deterministic = deterministic};
+    return {.backend = backend,
+            .quantization = quantization,
+            .device = device,
+            .threads = threads,
+            .deterministic = deterministic};
   }
   void add_to(CLI::App& app) {
     app.add_option("MODEL", folder, "Folder of the checkpoint")->required();
     app.add_option("--backend", backend, kBackendHelp)->capture_default_str();
+    app.add_option("--quantization", quantization, kQuantizationHelp);
     app.add_option("--device", device, "cpu, cuda[:n] or opencl[:n]")->capture_default_str();
     app.add_option("--threads", threads, "CPU threads; 0: all that may be used")
         ->check(CLI::Range(0, 4096))

@@ -118,4 +118,8 @@ struct Architecture {
 /// and what this checkpoint's experts are; a tensor that nothing claims.
 Result<Description> describe(const Checkpoint& checkpoint);
 
+/// The same with linear layers in the schemes that `quantization` (see QuantizationMap) asks for;
+/// "": as the file has them. Errors beside describe's: what cannot be quantized so.
+Result<Description> describe(const Checkpoint& checkpoint, std::string_view quantization);
+
 }  // namespace moracle

@@ -45,7 +45,7 @@ Result<Layer> load_layer(LayerDescription&& from, const Model::State& m, Loader&
 
 Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& options) {
   MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, options.threads));
-  MORACLE_TRY(Description description, describe(checkpoint));
+  MORACLE_TRY(Description description, describe(checkpoint, options.quantization));
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, Machine::here()));
   auto state = std::make_unique<State>();
   State& m = *state;

@@ -93,7 +93,7 @@ std::vector<Choice> grouped(std::vector<ModuleChoice> modules) {
 
 Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options,
                        const Machine& machine) {
-  MORACLE_TRY(const Description description, describe(checkpoint));
+  MORACLE_TRY(const Description description, describe(checkpoint, options.quantization));
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine));
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
   ModelPlan plan;

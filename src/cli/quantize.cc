@@ -1,0 +1,95 @@
+// moracle quantize: a plain checkpoint, quantized to another folder.
+#include <iostream>
+
+#include "base/text.h"
+#include "command.h"
+#include "model_options.h"
+#include "terminal.h"
+
+namespace moracle::cli {
+namespace {
+
+struct Options {
+  std::string folder, scheme, output;
+  QuantizeOptions writing;
+  bool json = false;
+};
+
+// The library knows the map by the option that loads with it.
+Error renamed(Error error) {
+  if (error.place == "--quantization") error.place = "--scheme";
+  return error;
+}
+
+std::vector<std::string> scheme_names(const QuantizeReport& report) {
+  std::vector<std::string> names;
+  for (const Scheme& scheme : report.schemes) names.push_back(name(scheme));
+  return names;
+}
+
+Json to_json(const Options& options, const QuantizeReport& report) {
+  return {{"folder", options.output},
+          {"format", options.writing.format},
+          {"scheme", join(scheme_names(report))},
+          {"files", report.files},
+          {"tensors_quantized", report.num_quantized},
+          {"tensors_left", report.num_left},
+          {"bytes_before", report.bytes_before},
+          {"bytes_after", report.bytes_after}};
+}
+
+void show(const Options& options, const QuantizeReport& report) {
+  std::cout << bold(options.output) << "\n";
+  Table table;
+  table.row({"scheme", join(scheme_names(report))});
+  table.row({"format", options.writing.format});
+  table.row({"tensors", str(report.num_quantized, " quantized, ", report.num_left, " left")});
+  table.row({"size", megabytes(report.bytes_after) + ", before " + megabytes(report.bytes_before)});
+  table.row({"files", std::to_string(report.files.size())});
+  std::cout << table.text();
+}
+
+int run(Options options) {
+  CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.folder));
+  const Result<QuantizationMap> map = QuantizationMap::parse(options.scheme);
+  if (!map) return fail(renamed(map.error()));
+  ProgressBar bar("quantizing");
+  options.writing.progress = bar.callback();
+  const Result<QuantizeReport> report = quantize(checkpoint, *map, options.output, options.writing);
+  bar.clear();
+  if (!report) return fail(renamed(report.error()));
+  if (options.json)
+    print(to_json(options, *report));
+  else
+    show(options, *report);
+  return kDone;
+}
+
+}  // namespace
+
+void add_quantize(CLI::App& app, Work& chosen) {
+  add_verb(
+      app, "quantize", "Write a plain checkpoint quantized, to a new folder",
+      [](CLI::App& verb) -> Work {
+        auto options = std::make_shared<Options>();
+        verb.add_option("MODEL", options->folder, "Folder of the checkpoint")->required();
+        verb.add_option("--scheme", options->scheme,
+                        "int8-per-channel, int8-per-channel-weight-only, fp8-per-tensor, "
+                        "fp8-per-channel, fp8-per-block, mxfp8, or pattern=scheme,pattern=none")
+            ->required();
+        verb.add_option("-o,--output", options->output, "The new folder")->required();
+        verb.add_option(
+                "--format", options->writing.format,
+                "compressed-tensors; fp8 (blocks as DeepSeek stores them); modelopt (mxfp8)")
+            ->capture_default_str();
+        verb.add_option("--max-shard-size", options->writing.max_shard_bytes,
+                        "Most bytes of tensors in one file, such as 5GB")
+            ->transform(CLI::AsSizeValue(true))
+            ->capture_default_str();
+        verb.add_flag("--json", options->json, "One JSON document on stdout");
+        return [options] { return run(*options); };
+      },
+      chosen);
+}
+
+}  // namespace moracle::cli
