@@ -20,6 +20,7 @@ TEST(CommandLine, HelpAndVersionAreNoErrors) {
                                                     {"-h"},
                                                     {"run", "--help"},
                                                     {"perplexity", "--help"},
+                                                    {"quantize", "--help"},
                                                     {"inspect", "--help"},
                                                     {"explain", "--help"},
                                                     {"machines", "--help"},

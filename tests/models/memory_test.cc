@@ -96,13 +96,21 @@ std::vector<TensorStream> tensors(bool gptq) {
   return all;
 }
 
-class LoadingMemory : public ::testing::TestWithParam<bool> {};
+struct Source {
+  const char* name;
+  bool gptq;
+  const char* quantization;
+};
+void PrintTo(const Source& source, std::ostream* out) {
+  *out << source.name;
+}
+class LoadingMemory : public ::testing::TestWithParam<Source> {};
 
 TEST_P(LoadingMemory, IsThePackedSizeAndOneExpertAndATenth) {
 #if defined(MORACLE_SANITIZED)
   GTEST_SKIP() << "a sanitizer's own memory hides what is measured";
 #endif
-  const bool gptq = GetParam();
+  const bool gptq = GetParam().gptq;
   const std::string folder = ::testing::TempDir() + "moracle_memory_" + std::to_string(::getpid());
   std::filesystem::create_directories(folder);
   std::ofstream(folder + "/config.json") << str(
@@ -116,11 +124,15 @@ TEST_P(LoadingMemory, IsThePackedSizeAndOneExpertAndATenth) {
   const Status written = testing::write_safetensors(folder + "/model.safetensors", tensors(gptq));
   ASSERT_TRUE(written) << written.error().to_string();
 
+  ModelOptions options;
+  options.quantization = GetParam().quantization;
+  options.threads = 2;
+  options.max_num_tokens = 1;
   const int64_t before = memory("VmRSS:");
   std::ofstream("/proc/self/clear_refs") << 5;  // the peak counts from here
   auto checkpoint = Checkpoint::open(folder);
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
-  auto model = Model::load(*checkpoint, {.threads = 2, .max_num_tokens = 1});
+  auto model = Model::load(*checkpoint, options);
   const int64_t peak = memory("VmHWM:") - before;
   std::filesystem::remove_all(folder);
   ASSERT_TRUE(model) << model.error().to_string();
@@ -136,8 +148,13 @@ TEST_P(LoadingMemory, IsThePackedSizeAndOneExpertAndATenth) {
               static_cast<double>(checkpoint->total_bytes()) / 1e6);
 }
 
-INSTANTIATE_TEST_SUITE_P(Producers, LoadingMemory, ::testing::Bool(),
-                         [](const auto& gptq) { return gptq.param ? "gptq" : "plain"; });
+INSTANTIATE_TEST_SUITE_P(Producers, LoadingMemory,
+                         ::testing::Values(Source{"plain", false, ""}, Source{"gptq", true, ""},
+                                           Source{"online_int8", false, "int8-per-channel"},
+                                           Source{"online_fp8_tensor", false, "fp8-per-tensor"},
+                                           Source{"online_fp8_block", false, "fp8-per-block"},
+                                           Source{"online_mxfp8", false, "mxfp8"}),
+                         [](const auto& source) { return std::string(source.param.name); });
 
 }  // namespace
 }  // namespace moracle

@@ -1,0 +1,410 @@
+// Checkpoints that are written quantized: read back they are what quantizing while loading gives,
+// and a folder is there whole or not at all.
+#include "moracle/quantize.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "checkpoint/write_safetensors.h"
+#include "reader_fixture.h"
+
+namespace moracle::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+std::string content_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+nlohmann::json json_of(const std::string& path) {
+  return nlohmann::json::parse(content_of(path));
+}
+
+// A plain model on disk and a place beside it.
+struct Workshop {
+  TemporaryFolder folder;
+  std::string from = folder.path() + "/plain", to = folder.path() + "/quantized";
+
+  explicit Workshop(const SyntheticCheckpoint& checkpoint) {
+    fs::create_directory(from);
+    must(checkpoint.write(from));
+  }
+  Result<QuantizeReport> run(const std::string& scheme, const QuantizeOptions& options = {}) const {
+    return quantize(must(Checkpoint::open(from)), must(QuantizationMap::parse(scheme)), to,
+                    options);
+  }
+};
+
+// Sizes that no group of 4 codes and no block divides; K a multiple of 32, as mxfp8 files need.
+SyntheticCheckpoint plain() {
+  return SyntheticCheckpoint::plain(
+      {.layers = 1, .experts = 2, .hidden = 160, .intermediate = 96, .heads = 3, .head_dim = 32});
+}
+
+void expect_equal(const CanonicalMatrix& a, const CanonicalMatrix& b) {
+  EXPECT_EQ(a.key, b.key);
+  EXPECT_TRUE(std::ranges::equal(a.codes, b.codes));
+  EXPECT_EQ(a.scales, b.scales);
+  EXPECT_EQ(a.bias, b.bias);
+}
+void expect_equal(const DescribedMatrix& read, const DescribedMatrix& online) {
+  EXPECT_EQ(read.shape(), online.shape());
+  EXPECT_EQ(read.scheme(), online.scheme());
+  ASSERT_EQ(read.num_experts(), online.num_experts());
+  for (int64_t e = 0; e < read.num_experts(); ++e)
+    expect_equal(must(read.expert(e)), must(online.expert(e)));
+}
+
+// Layer 0's experts and its attention.
+void expect_as_online(const std::string& written, const std::string& plain, const Scheme& scheme) {
+  const Checkpoint read = must(Checkpoint::open(written)), floats = must(Checkpoint::open(plain));
+  const DescribedWeights layer = must(read.moe_layer(0)),
+                         online = must(quantize(must(floats.moe_layer(0)), scheme));
+  EXPECT_TRUE(layer.spec.same_but_name(online.spec));
+  expect_equal(layer.w13, online.w13);
+  expect_equal(layer.w2, online.w2);
+  for (const auto& modules : {kQkv, {kAttention + "o_proj"}})
+    expect_equal(must(read.linear(modules)), must(quantize(must(floats.linear(modules)), scheme)));
+}
+
+TEST(QuantizeCheckpoint, ReadsBackAsQuantizedOnline) {
+  auto source = plain();
+  source.add_floats(kAttention + "o_proj.bias", {160});
+  for (const OnlineScheme& online : online_schemes()) {
+    SCOPED_TRACE(online.name);
+    const Workshop workshop(source);
+    const QuantizeReport report = must(workshop.run(std::string(online.name)));
+    EXPECT_THAT(report.schemes, ElementsAre(online.scheme));
+    EXPECT_EQ(report.num_quantized, 4 + 2 * 3);
+    EXPECT_EQ(report.num_quantized + report.num_left, static_cast<int64_t>(source.tensors.size()));
+    expect_as_online(workshop.to, workshop.from, online.scheme);
+    EXPECT_EQ(must(Checkpoint::open(workshop.to)).producer(), "compressed-tensors");
+    EXPECT_EQ(report.bytes_before, must(Checkpoint::open(workshop.from)).total_bytes());
+    EXPECT_EQ(report.bytes_after, must(Checkpoint::open(workshop.to)).total_bytes());
+  }
+}
+
+TEST(QuantizeCheckpoint, ReadsBackInTheFormsOfOtherProducers) {
+  for (const auto& [format, scheme, producer] :
+       {std::tuple{"fp8", "fp8-per-block", "fp8"}, {"modelopt", "mxfp8", "modelopt"}}) {
+    const Workshop workshop(plain());
+    QuantizeOptions options;
+    options.format = format;
+    must(workshop.run(scheme, options));
+    expect_as_online(workshop.to, workshop.from, must(parse_online_scheme(scheme)));
+    EXPECT_EQ(must(Checkpoint::open(workshop.to)).producer(), producer);
+    // What config.json says is enough, and so is the tool's own file alone.
+    if (format == std::string("modelopt")) {
+      auto config = json_of(workshop.to + "/config.json");
+      config.erase("quantization_config");
+      std::ofstream(workshop.to + "/config.json") << config;
+      expect_as_online(workshop.to, workshop.from, must(parse_online_scheme(scheme)));
+    }
+  }
+}
+
+TEST(QuantizeCheckpoint, WritesTheGoldenCutAsOnline) {
+  const std::string cut = MORACLE_GOLDEN_DIR "/layers/qwen3moe-bf16";
+  for (const OnlineScheme& online : online_schemes()) {
+    const TemporaryFolder folder;
+    const std::string to = folder.path() + "/to";
+    const Checkpoint floats = must(Checkpoint::open(cut));
+    must(quantize(floats, must(QuantizationMap::parse(online.name)), to));
+    const DescribedWeights read = must(must(Checkpoint::open(to)).moe_layer(1)),
+                           want = must(quantize(must(floats.moe_layer(1)), online.scheme));
+    expect_equal(read.w13, want.w13);
+    expect_equal(read.w2, want.w2);
+  }
+}
+
+TEST(QuantizeCheckpoint, CopiesWhatItLeavesBitForBit) {
+  const auto source = plain();
+  const Workshop workshop(source);
+  must(workshop.run("*.experts.*=none,fp8-per-channel"));
+  const auto file = must(SafetensorsFile::open(workshop.to + "/model.safetensors"));
+  int64_t same = 0;
+  for (const auto& [name, tensor] : source.tensors) {
+    if (!file.tensors().contains(name) || file.tensors().at(name).dtype != tensor.dtype) continue;
+    const TensorView& view = file.tensors().at(name);
+    EXPECT_EQ(view.shape, tensor.shape);
+    EXPECT_TRUE(std::equal(tensor.bytes.begin(), tensor.bytes.end(), view.data,
+                           view.data + view.num_bytes()))
+        << name;
+    ++same;
+  }
+  EXPECT_EQ(same, static_cast<int64_t>(source.tensors.size()) - 4);
+}
+
+TEST(QuantizeCheckpoint, SaysWhichModulesAreLeft) {
+  const Workshop workshop(plain());
+  must(workshop.run("*.o_proj=none,*.self_attn.*=int8-per-channel,mxfp8"));
+  const auto config = json_of(workshop.to + "/config.json");
+  const auto& quantization = config["quantization_config"];
+  EXPECT_EQ(quantization["quant_method"], "compressed-tensors");
+  EXPECT_EQ(quantization["quantization_status"], "compressed");
+  EXPECT_EQ(quantization["format"], "mixed-precision");
+  EXPECT_THAT(quantization["ignore"],
+              UnorderedElementsAre("lm_head", kAttention + "o_proj", "model.layers.0.mlp.gate"));
+  EXPECT_EQ(quantization["config_groups"].size(), 2u);
+  EXPECT_EQ(config["hidden_size"], 160);
+  const Checkpoint read = must(Checkpoint::open(workshop.to));
+  EXPECT_EQ(name(must(read.moe_layer(0)).spec.scheme), "mxfp8-w8a8");
+  EXPECT_EQ(name(must(read.linear(kQkv)).scheme()), "int8-w8a8");
+  EXPECT_EQ(name(must(read.linear({kAttention + "o_proj"})).scheme()), "bf16");
+}
+
+TEST(QuantizeCheckpoint, BringsTheRestOfTheFolderAlongButNoOtherWeights) {
+  auto source = plain();
+  source.files = {
+      {"tokenizer.json", "{}"},        {"chat_template.jinja", "a"}, {"README.md", "b"},
+      {"reference.json", "{}"},        {"pytorch_model.bin", "c"},   {".gitattributes", "d"},
+      {"generation_config.json", "{}"}};
+  const Workshop workshop(source);
+  fs::create_directories(workshop.from + "/more/deep");
+  std::ofstream(workshop.from + "/more/deep/notes.txt") << "e";
+  std::ofstream(workshop.from + "/more/weights.safetensors") << "f";
+  must(workshop.run("mxfp8"));
+  EXPECT_THAT(names_in(workshop.to),
+              ElementsAre("chat_template.jinja", "config.json", "generation_config.json",
+                          "model.safetensors", "more", "tokenizer.json"));
+  EXPECT_EQ(content_of(workshop.to + "/more/deep/notes.txt"), "e");
+  EXPECT_THAT(names_in(workshop.to + "/more"), ElementsAre("deep"));
+}
+
+TEST(QuantizeCheckpoint, CutsShardsThatAnIndexNames) {
+  const Workshop workshop(plain());
+  QuantizeOptions options;
+  options.max_shard_bytes = 60'000;
+  const QuantizeReport report = must(workshop.run("fp8-per-block", options));
+  ASSERT_GT(report.files.size(), 2u);
+  const auto index = json_of(workshop.to + "/model.safetensors.index.json");
+  EXPECT_EQ(index["metadata"]["total_size"], report.bytes_after);
+  size_t tensors = 0;
+  for (const std::string& name : report.files) {
+    const auto file = must(SafetensorsFile::open(workshop.to + "/" + name));
+    tensors += file.tensors().size();
+    for (const auto& [tensor, view] : file.tensors()) {
+      EXPECT_EQ(index["weight_map"][tensor], name);
+      // A module's scale lies beside its codes.
+      if (tensor.ends_with(".weight_scale")) {
+        EXPECT_TRUE(file.tensors().contains(tensor.substr(0, tensor.size() - 6)));
+      }
+    }
+  }
+  EXPECT_EQ(index["weight_map"].size(), tensors);
+  expect_as_online(workshop.to, workshop.from, must(parse_online_scheme("fp8-per-block")));
+}
+
+TEST(QuantizeCheckpoint, WritesTheSameBytesTwice) {
+  const Workshop workshop(plain());
+  must(workshop.run("int8-per-channel"));
+  const std::string first = content_of(workshop.to + "/model.safetensors"),
+                    config = content_of(workshop.to + "/config.json");
+  fs::remove_all(workshop.to);
+  must(workshop.run("int8-per-channel"));
+  EXPECT_TRUE(first == content_of(workshop.to + "/model.safetensors"));
+  EXPECT_EQ(config, content_of(workshop.to + "/config.json"));
+}
+
+// PyTorch views a tensor in place only where it lies on a multiple of its width.
+TEST(QuantizeCheckpoint, PutsEveryTensorOnAMultipleOfItsWidth) {
+  for (const char* scheme : {"int8-per-channel-weight-only", "mxfp8"}) {
+    const Workshop workshop(plain());
+    must(workshop.run(scheme));
+    const auto file = must(SafetensorsFile::open(workshop.to + "/model.safetensors"));
+    const auto* start = file.file().bytes().data();
+    for (const auto& [tensor, view] : file.tensors())
+      EXPECT_EQ((view.data - start) % (bits(view.dtype) / 8), 0) << tensor;
+    const std::string text = content_of(workshop.to + "/model.safetensors");
+    EXPECT_THAT(text.substr(8, 40), HasSubstr(R"("__metadata__":{"format":"pt"})"));
+    EXPECT_EQ((static_cast<unsigned char>(text[0]) + 256 * static_cast<unsigned char>(text[1])) % 8,
+              0);
+  }
+}
+
+// Whatever stops the work, nothing but the source is there afterwards.
+void expect_nothing_left(const Workshop& workshop) {
+  EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("plain"));
+}
+
+TEST(QuantizeCheckpoint, LeavesNothingWhereItIsStopped) {
+  const Workshop workshop(plain());
+  int calls = 0;
+  QuantizeOptions count;
+  count.progress = [&](int64_t, int64_t) { return ++calls > 0; };
+  must(workshop.run("mxfp8", count));
+  fs::remove_all(workshop.to);
+  ASSERT_GT(calls, 10);
+  for (int stop = 1; stop <= calls; ++stop) {
+    int left = stop;
+    QuantizeOptions options;
+    options.progress = [&](int64_t done, int64_t total) {
+      EXPECT_LE(done, total);
+      return --left > 0;
+    };
+    const auto result = workshop.run("mxfp8", options);
+    ASSERT_FALSE(result) << stop;
+    EXPECT_EQ(result.error().kind, ErrorKind::kCancelled);
+    expect_nothing_left(workshop);
+  }
+}
+
+TEST(QuantizeCheckpoint, LeavesNothingWhereAWeightIsNoNumber) {
+  auto source = plain();
+  source.set<uint16_t>(kUp + ".weight", 3 * 160 + 9, 0x7fc0);
+  const Workshop workshop(source);
+  expect_bad(
+      workshop.run("fp8-per-tensor"),
+      {workshop.from + "/model.safetensors: tensor '" + kUp + ".weight'", "element [3, 9] is nan"});
+  expect_nothing_left(workshop);
+}
+
+TEST(QuantizeCheckpoint, LeavesAFolderThatHoldsSomethingAlone) {
+  const Workshop workshop(plain());
+  fs::create_directory(workshop.to);
+  std::ofstream(workshop.to + "/mine") << "precious";
+  const auto refused = workshop.run("mxfp8");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
+  EXPECT_THAT(refused.error().to_string(),
+              HasSubstr(workshop.to + ": needs a new or empty folder"));
+  EXPECT_EQ(content_of(workshop.to + "/mine"), "precious");
+  EXPECT_THAT(names_in(workshop.to), ElementsAre("mine"));
+  // An empty one is as good as none.
+  fs::remove(workshop.to + "/mine");
+  must(workshop.run("mxfp8"));
+  EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("plain", "quantized"));
+}
+
+TEST(QuantizeCheckpoint, RefusesPlacesWhereNoFolderCanBe) {
+  Workshop workshop(plain());
+  const std::string file = workshop.folder.write("file", "x");
+  for (const auto& [to, part] : {std::pair{file, "it is a file"},
+                                 {file + "/below", "there is no "},
+                                 {workshop.folder.path() + "/no/such", "there is no "},
+                                 {workshop.from, "it lies inside"},
+                                 {workshop.from + "/inside", "it lies inside"},
+                                 {std::string(), "cannot be named"}}) {
+    workshop.to = to;
+    const auto refused = workshop.run("mxfp8");
+    ASSERT_FALSE(refused) << to;
+    EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_THAT(refused.error().to_string(), HasSubstr(part)) << to;
+  }
+  EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("file", "plain"));
+}
+
+TEST(QuantizeCheckpoint, RefusesASourceThatIsQuantizedAlready) {
+  const Workshop workshop(SyntheticCheckpoint::gptq());
+  expect_unsupported(workshop.run("mxfp8"), {"needs unquantized weights for an online scheme; "
+                                             "the file's are int4-w4a16-g8"});
+  expect_nothing_left(workshop);
+}
+
+TEST(QuantizeCheckpoint, RefusesToQuantizeNothing) {
+  const Workshop workshop(plain());
+  for (const char* map : {"none", "*.q_proj=none"}) {
+    const auto refused = workshop.run(map);
+    ASSERT_FALSE(refused);
+    EXPECT_THAT(refused.error().need, HasSubstr("at least one module to quantize"));
+  }
+  expect_nothing_left(workshop);
+}
+
+TEST(QuantizeCheckpoint, RefusesSchemesThatTheFormatCannotSay) {
+  const Workshop workshop(plain());
+  for (const auto& [format, scheme] : {std::pair{"fp8", "fp8-per-channel"},
+                                       {"fp8", "fp8-w8a16-block128x128"},
+                                       {"fp8", "mxfp8"},
+                                       {"modelopt", "fp8-per-block"},
+                                       {"modelopt", "mxfp8-w8a16"}}) {
+    QuantizeOptions options;
+    options.format = format;
+    const auto refused = workshop.run(scheme, options);
+    ASSERT_FALSE(refused) << format << " " << scheme;
+    EXPECT_EQ(refused.error().kind, ErrorKind::kUnsupported);
+    EXPECT_THAT(refused.error().to_string(), HasSubstr(str("format ", format)));
+  }
+  QuantizeOptions options;
+  options.format = "gguf";
+  EXPECT_THAT(workshop.run("mxfp8", options).error().to_string(),
+              HasSubstr("--format: needs one of compressed-tensors, fp8, modelopt; it is 'gguf'"));
+  options = {};
+  options.max_shard_bytes = 0;
+  EXPECT_THAT(workshop.run("mxfp8", options).error().to_string(), HasSubstr("--max-shard-size"));
+  expect_nothing_left(workshop);
+}
+
+// Such a matrix can be multiplied when it is quantized while loading, but no file holds it.
+TEST(QuantizeCheckpoint, RefusesMxfp8WhereGroupsDoNotDivideTheColumns) {
+  const Workshop workshop(SyntheticCheckpoint::plain());
+  expect_unsupported(workshop.run("mxfp8"),
+                     {"model.safetensors", "down_proj'", "a multiple of 32 columns", "it has 16"});
+  expect_nothing_left(workshop);
+}
+
+TEST(QuantizeCheckpoint, RefusesFusedExpertsAndWritesTheRestWithoutThem) {
+  const std::string cut = MORACLE_GOLDEN_DIR "/layers/gptoss-bf16";
+  const TemporaryFolder folder;
+  const Checkpoint fused = must(Checkpoint::open(cut));
+  const std::string experts = "model.layers.1.mlp.experts.";
+  expect_unsupported(quantize(fused, must(QuantizationMap::parse("mxfp8")), folder.path() + "/to"),
+                     {"tensor '" + experts, "a tensor of its own for each expert",
+                      "it holds all experts of a layer"});
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+TEST(SafetensorsWriter, WantsEveryByteOfEveryTensor) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/a.safetensors";
+  {
+    auto writer =
+        must(SafetensorsWriter::create(path, {{"b", DType::kU8, {3}}, {"a", DType::kF32, {}}}));
+    const std::vector<std::byte> bytes(4, std::byte{1});
+    EXPECT_FALSE(writer.write("b", bytes));
+    EXPECT_FALSE(writer.write("c", bytes));
+    EXPECT_FALSE(writer.write("a", bytes, 1));
+    EXPECT_TRUE(writer.write("a", bytes));
+    EXPECT_FALSE(writer.finish());
+    EXPECT_TRUE(writer.write("b", std::span(bytes).first(2), 1));
+    EXPECT_TRUE(writer.write("b", std::span(bytes).first(1), 0));
+    EXPECT_TRUE(writer.finish());
+    EXPECT_EQ(static_cast<int64_t>(fs::file_size(path)), writer.file_bytes());
+  }
+  const auto file = must(SafetensorsFile::open(path));
+  EXPECT_EQ(file.tensors().at("b").shape, std::vector<int64_t>{3});
+  EXPECT_EQ(file.tensors().at("b").data[2], std::byte{1});
+  expect_error(SafetensorsWriter::create(path, {}), ErrorKind::kIo, {path, "a new file"});
+  expect_error(SafetensorsWriter::create(folder.path() + "/no/file", {}), ErrorKind::kIo,
+               {"/no/file"});
+}
+
+TEST(Shards, HoldAsManyUnitsAsFitAndAtLeastOne) {
+  const std::vector<int64_t> bytes = {5, 5, 11, 1, 9, 1};
+  EXPECT_THAT(plan_shards(bytes, 10),
+              ElementsAre(ElementsAre(0, 1), ElementsAre(2), ElementsAre(3, 4), ElementsAre(5)));
+  EXPECT_THAT(plan_shards(bytes, 100).size(), 1u);
+  EXPECT_EQ(shard_name(0, 1), "model.safetensors");
+  EXPECT_EQ(shard_name(1, 12), "model-00002-of-00012.safetensors");
+  EXPECT_EQ(shard_name(123'455, 123'456), "model-123456-of-123456.safetensors");
+}
+
+}  // namespace
+}  // namespace moracle::testing

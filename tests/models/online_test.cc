@@ -1,0 +1,143 @@
+// Whole models quantized while they are loaded, against the files that the producers made of the
+// same BF16 model, as this engine evaluates them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "checkpoint/synthetic_checkpoint.h"
+#include "moracle/moracle.h"
+
+namespace moracle {
+namespace {
+
+using testing::SyntheticCheckpoint;
+
+TEST(OnlineModel, LoadsAndPlansEverySchemeAlike) {
+  const auto checkpoint = SyntheticCheckpoint::plain().open();
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  for (const OnlineScheme& online : online_schemes()) {
+    ModelOptions options;
+    options.quantization = online.name;
+    options.threads = 2;
+    const auto planned = plan(*checkpoint, options);
+    ASSERT_TRUE(planned) << online.name << ": " << planned.error().to_string();
+    auto model = Model::load(*checkpoint, options);
+    ASSERT_TRUE(model) << online.name << ": " << model.error().to_string();
+    EXPECT_EQ(planned->weight_bytes, model->weight_bytes()) << online.name;
+    for (const Choice& choice : model->choices()) {
+      const bool left = choice.part == "router" || choice.part == "output";
+      EXPECT_EQ(choice.selection.plan->layer.scheme,
+                left ? (Scheme{kBF16Weight, {}}) : online.scheme)
+          << choice.part;
+    }
+    auto cache = model->make_cache(3);
+    ASSERT_TRUE(cache);
+    const std::vector<int32_t> tokens = {1, 2, 3};
+    const Model::Step step{tokens, &*cache};
+    ASSERT_TRUE(model->forward({&step, 1}));
+    const auto logits = model->logits(2, 1);
+    ASSERT_TRUE(logits);
+    for (const float logit : *logits) ASSERT_TRUE(std::isfinite(logit)) << online.name;
+  }
+}
+
+std::string stored(const std::string& directory) {
+  return std::string(MORACLE_CHECKPOINTS_DIR) + "/" + directory;
+}
+
+std::optional<double> perplexity_of(const std::string& folder, const std::string& quantization) {
+  const auto checkpoint = Checkpoint::open(folder);
+  EXPECT_TRUE(checkpoint) << checkpoint.error().to_string();
+  const auto tokenizer = Tokenizer::open(folder);
+  EXPECT_TRUE(tokenizer);
+  if (!checkpoint || !tokenizer) return {};
+  std::ifstream file(MORACLE_MODELS_DIR "/valid.txt", std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  auto ids = tokenizer->encode(text);
+  EXPECT_TRUE(ids);
+  ids->resize(8192);
+  ModelOptions options;
+  options.quantization = quantization;
+  options.threads = 2;
+  auto model = Model::load(*checkpoint, options);
+  EXPECT_TRUE(model) << model.error().to_string();
+  const auto result = perplexity(*model, *ids, 512);
+  EXPECT_TRUE(result) << result.error().to_string();
+  return result->perplexity;
+}
+
+struct Twin {
+  const char* scheme;
+  const char* directory;
+  // How far apart they may be. 0: the files hold the same numbers. The scales of compressed-tensors
+  // are BF16, so its weights are others; with e4m3 activations on top, where two right engines
+  // differ by up to 0.3 % on the very same file, only weights alone can be held closer.
+  double bound;
+};
+void PrintTo(const Twin& twin, std::ostream* out) {
+  *out << twin.scheme << " and " << twin.directory;
+}
+class OnlinePerplexity : public ::testing::TestWithParam<Twin> {};
+
+TEST_P(OnlinePerplexity, IsThatOfTheProducersFile) {
+#if defined(MORACLE_SANITIZED)
+  GTEST_SKIP() << "8,192 tokens take minutes under a sanitizer";
+#endif
+  const auto& [scheme, directory, bound] = GetParam();
+  const std::string plain = stored("qwen3moe-bf16"), twin = stored(directory);
+  if (!std::filesystem::exists(plain) || !std::filesystem::exists(twin))
+    GTEST_SKIP() << "no " << directory;
+  const auto online = perplexity_of(plain, scheme), file = perplexity_of(twin, "");
+  ASSERT_TRUE(online && file);
+  EXPECT_LE(std::abs(*online / *file - 1), bound);
+  const auto report = std::to_string(*online) + " against " + std::to_string(*file);
+  RecordProperty("perplexity", report);
+  std::printf("%s, online and %s: %s\n", scheme, directory, report.c_str());
+}
+
+INSTANTIATE_TEST_SUITE_P(Producers, OnlinePerplexity,
+                         ::testing::Values(Twin{"int8-per-channel", "qwen3moe-ct-w8a8-int8", 1e-3},
+                                           Twin{"fp8-per-channel", "qwen3moe-ct-fp8-dynamic", 3e-3},
+                                           Twin{"fp8-per-block", "qwen3moe-fp8-block128", 0},
+                                           Twin{"fp8-per-block", "qwen3moe-ct-fp8-block", 3e-3},
+                                           Twin{"mxfp8", "qwen3moe-modelopt-mxfp8", 0}),
+                         [](const auto& twin) {
+                           std::string name =
+                               std::string(twin.param.scheme) + "_" + twin.param.directory;
+                           for (char& c : name) c = c == '-' ? '_' : c;
+                           return name;
+                         });
+
+// Weights alone, activations as they are: the files' own reference perplexities do without
+// quantized activations, too (transformers in float32).
+TEST(OnlineWeights, HaveThePerplexityOfTheProducers) {
+#if defined(MORACLE_SANITIZED)
+  GTEST_SKIP() << "8,192 tokens take minutes under a sanitizer";
+#endif
+  const struct {
+    const char* scheme;
+    const char* directory;
+  } cases[] = {{"int8-per-channel-weight-only", "qwen3moe-ct-w8a8-int8"},
+               {"fp8-w8a16-channel", "qwen3moe-ct-fp8-dynamic"},
+               {"fp8-w8a16-block128x128", "qwen3moe-fp8-block128"},
+               {"fp8-w8a16-block128x128", "qwen3moe-ct-fp8-block"},
+               {"mxfp8-w8a16", "qwen3moe-modelopt-mxfp8"}};
+  if (!std::filesystem::exists(stored("qwen3moe-bf16"))) GTEST_SKIP() << "no qwen3moe-bf16";
+  for (const auto& [scheme, directory] : cases) {
+    std::ifstream file(stored(directory) + "/reference.json");
+    if (!file) GTEST_SKIP() << "no " << directory;
+    const double reference = nlohmann::json::parse(file)["ppl"];
+    const auto online = perplexity_of(stored("qwen3moe-bf16"), scheme);
+    ASSERT_TRUE(online);
+    EXPECT_NEAR(*online / reference, 1, 1e-3) << scheme;
+    std::printf("%s: %.4f against %.4f\n", scheme, *online, reference);
+  }
+}
+
+}  // namespace
+}  // namespace moracle

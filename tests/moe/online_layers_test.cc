@@ -1,0 +1,112 @@
+// One MoE layer quantized while it is loaded: every backend computes the same, the result is that
+// of a producer's file with the same numbers, and quantization costs what its steps cost.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "checkpoint/safetensors.h"  // only to read the reference files
+#include "moracle/moracle.h"
+
+namespace moracle {
+namespace {
+
+std::string cut(const std::string& name) {
+  return MORACLE_GOLDEN_DIR "/layers/" + name;
+}
+
+struct Reference {
+  std::vector<float> input, want;
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+  int64_t tokens = 0;
+};
+
+template <class T>
+std::vector<T> values(const TensorView& view) {
+  return {view.as<T>(), view.as<T>() + view.num_elements()};
+}
+
+Reference reference(const std::string& folder, const std::string& output) {
+  const auto file = SafetensorsFile::open(folder + "/reference.safetensors");
+  EXPECT_TRUE(file) << file.error().to_string();
+  const auto& tensors = file->tensors();
+  return {values<float>(tensors.at("moe.input")), values<float>(tensors.at(output)),
+          values<int32_t>(tensors.at("moe.topk_ids")),
+          values<float>(tensors.at("moe.topk_weights")), tensors.at("moe.input").shape[0]};
+}
+
+// Layer 1 of a plain checkpoint, quantized so, on the reference's input.
+std::vector<float> run(const std::string& folder, const Scheme& scheme, const std::string& backend,
+                       const Reference& reference) {
+  const auto checkpoint = Checkpoint::open(folder);
+  EXPECT_TRUE(checkpoint) << checkpoint.error().to_string();
+  auto floats = checkpoint->moe_layer(1);
+  EXPECT_TRUE(floats) << floats.error().to_string();
+  auto layer = quantize(*std::move(floats), scheme);
+  EXPECT_TRUE(layer) << layer.error().to_string();
+  Request request;
+  request.layer = layer->spec;
+  request.max_num_tokens = reference.tokens;
+  request.backend = backend;
+  const Selection selection = select(request, Machine::here());
+  EXPECT_TRUE(selection.plan) << explain(selection);
+  EXPECT_EQ(selection.plan->layer.scheme, scheme);
+  auto device = open_device("cpu", 2);
+  EXPECT_TRUE(device);
+  const int64_t hidden = layer->spec.hidden_size;
+  auto moe = FusedMoe::make(*std::move(layer), selection, *device);
+  EXPECT_TRUE(moe) << moe.error().to_string();
+  std::vector<float> input = reference.input, output(input.size());
+  const Status done =
+      moe->apply(Matrix::f32(input.data(), reference.tokens, hidden), {reference.ids.data()},
+                 {reference.weights.data()}, Matrix::f32(output.data(), reference.tokens, hidden));
+  EXPECT_TRUE(done) << done.error().to_string();
+  return output;
+}
+
+double distance(const std::vector<float>& got, const std::vector<float>& want) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    difference += std::pow(got[i] - want[i], 2);
+    size += std::pow(want[i], 2);
+  }
+  return std::sqrt(difference / size);
+}
+
+// GPT-OSS keeps all experts in one tensor, transposed and interleaved, with biases.
+class OnlineLayers : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(OnlineLayers, AreTheSameOnEveryBackendAndNearTheUnquantized) {
+  const Reference floats = reference(cut(GetParam()), "moe.output_routed");
+  for (const OnlineScheme& online : online_schemes()) {
+    const auto cpu = run(cut(GetParam()), online.scheme, "cpu", floats),
+               exact = run(cut(GetParam()), online.scheme, "reference", floats);
+    EXPECT_LT(distance(cpu, exact), 2e-3) << online.name;
+    // Steps of int8 are 1/127 of the largest of a row, those of e4m3 1/16 of the number itself.
+    const bool int8 = online.scheme.weight.dtype == DType::kI8;
+    const double cost = distance(cpu, floats.want);
+    EXPECT_LT(cost, int8 ? 0.02 : 0.06) << online.name;
+    EXPECT_GT(cost, 1e-4) << online.name << ": nothing was quantized";
+    std::printf("%s, %s: %.4f from the unquantized\n", GetParam().c_str(),
+                std::string(online.name).c_str(), cost);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, OnlineLayers, ::testing::Values("qwen3moe-bf16", "gptoss-bf16"),
+                         [](const auto& folder) { return folder.param.substr(0, 4); });
+
+TEST(OnlineLayersOfProducers, GiveTheOutputStoredForTheFileOfTheSameNumbers) {
+  for (const auto& [scheme, file] : {std::pair{"fp8-per-block", "qwen3moe-fp8-block128"},
+                                     {"mxfp8", "qwen3moe-modelopt-mxfp8"}}) {
+    const Reference stored = reference(cut(file), "act.moe.output_routed");
+    for (const char* backend : {"cpu", "reference"}) {
+      const auto got = run(cut("qwen3moe-bf16"), *parse_online_scheme(scheme), backend, stored);
+      EXPECT_LT(distance(got, stored.want), 2e-3) << scheme << " on " << backend;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moracle
