@@ -92,7 +92,9 @@ struct ModelOptions {
   int threads = 0;               ///< CPU threads; below 1: all that the process may use
   int64_t max_num_tokens = 512;  ///< tokens per step: longer prompts are cut into steps
   bool deterministic = false;    ///< a token's bits depend on nothing but its own sequence
-  Progress progress;             ///< while loading, in bytes of the checkpoint
+  /// Folders of LoRA adapters (see LoraAdapter), all loaded; Step::adapter says which is used.
+  std::vector<std::string> adapters;
+  Progress progress;  ///< while loading, in bytes of the checkpoint
 };
 
 /// Keys and values of one sequence, all layers.
@@ -162,6 +164,7 @@ class Model {
   struct Step {
     std::span<const int32_t> tokens;
     KvCache* cache;
+    int32_t adapter = -1;  ///< a number below that of ModelOptions::adapters; -1: none
   };
   /// Runs all layers over the tokens of all steps, at most max_num_tokens() together, and appends
   /// to the caches. Errors: ids outside the vocabulary, a cache that is full.
@@ -199,6 +202,7 @@ struct GenerationConfig {
 struct GenerateOptions {
   int64_t max_tokens = 128;
   SamplingOptions sampling;
+  int32_t adapter = -1;           ///< see Model::Step
   std::vector<int32_t> stop_ids;  ///< empty: nothing but max_tokens and the context stops it
   /// Called with each new id; false stops.
   std::function<bool(int32_t id)> on_token;
@@ -224,7 +228,7 @@ struct Perplexity {
 
 /// Over non-overlapping windows, each alone from position 0, its first token not scored.
 Result<Perplexity> perplexity(Model& model, std::span<const int32_t> ids, int64_t window,
-                              const Progress& progress = {});
+                              const Progress& progress = {}, int32_t adapter = -1);
 
 /// What a checkpoint holds, by part, without reading a weight.
 struct Outline {

@@ -17,6 +17,7 @@ struct ModelArguments {
   std::string backend = "auto";
   std::string quantization;
   std::string device = "cpu";
+  std::string lora;  // folder of an adapter
   int threads = 0;
   bool deterministic = false;
   bool json = false;
@@ -26,12 +27,16 @@ struct ModelArguments {
             .quantization = quantization,
             .device = device,
             .threads = threads,
-            .deterministic = deterministic};
+            .deterministic = deterministic,
+            .adapters = lora.empty() ? std::vector<std::string>() : std::vector{lora}};
   }
+  /// The adapter that everything is run with.
+  int32_t adapter() const { return lora.empty() ? -1 : 0; }
   void add_to(CLI::App& app) {
     app.add_option("MODEL", folder, "Folder of the checkpoint")->required();
     app.add_option("--backend", backend, kBackendHelp)->capture_default_str();
     app.add_option("--quantization", quantization, kQuantizationHelp);
+    app.add_option("--lora", lora, "Folder of a LoRA adapter for the experts, as PEFT writes it");
     app.add_option("--device", device, "cpu, cuda[:n] or opencl[:n]")->capture_default_str();
     app.add_option("--threads", threads, "CPU threads; 0: all that may be used")
         ->check(CLI::Range(0, 4096))

@@ -29,7 +29,8 @@ int run(const Options& options) {
   CLI_TRY(Model model, Model::load(checkpoint, model_options));
   bar.clear();
   ProgressBar scoring("scoring");
-  CLI_TRY(const Perplexity result, perplexity(model, ids, options.window, scoring.callback()));
+  CLI_TRY(const Perplexity result,
+          perplexity(model, ids, options.window, scoring.callback(), options.model.adapter()));
   scoring.clear();
   if (options.model.json) {
     print({{"perplexity", result.perplexity},

@@ -132,6 +132,7 @@ int run(const Options& options) {
   ProgressBar reading("reading the prompt");
   GenerateOptions generate_options{.max_tokens = options.max_tokens, .sampling = drawing};
   if (!options.ignore_eos) generate_options.stop_ids = config.eos_ids;
+  generate_options.adapter = options.model.adapter();
   generate_options.on_prompt = reading.callback();
   Status decoded;
   auto emit = [&](const std::string& piece) {

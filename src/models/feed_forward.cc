@@ -25,6 +25,7 @@ FeedForwardRooms carve_feed_forward(const Description& description, int64_t max_
   rooms.topk_weights = carver.take<float>(max_num_tokens * top_k);
   rooms.first_expert = carver.take<int32_t>(max_num_tokens);
   rooms.weight_one = carver.take<float>(max_num_tokens);
+  rooms.lora_ids = carver.take<int32_t>(max_num_tokens);
   rooms.bytes = carver.bytes();
   return rooms;
 }
@@ -51,7 +52,8 @@ Status MoeStage::apply(const Matrix& x, const Matrix& out, const FeedForwardRoom
   const float* bias = correction_bias_.bytes() > 0 ? correction_bias_.as<float>() : nullptr;
   MORACLE_CHECK(ops.route(logits, layer.routing, bias, layer.top_k, rooms.topk_ids,
                           rooms.topk_weights, stream));
-  return experts_.apply(x, {rooms.topk_ids}, {rooms.topk_weights}, out, stream);
+  const LoraIds lora_ids{experts_.plan().lora_rank > 0 ? rooms.lora_ids : nullptr};
+  return experts_.apply(x, {rooms.topk_ids}, {rooms.topk_weights}, out, stream, lora_ids);
 }
 
 Result<FeedForward> FeedForward::load(LayerDescription&& layer, Loader& loader) {

@@ -15,6 +15,7 @@ struct FeedForwardRooms {
   float* topk_weights = nullptr;    ///< likewise
   int32_t* first_expert = nullptr;  ///< [tokens], all 0
   float* weight_one = nullptr;      ///< [tokens], all 1
+  int32_t* lora_ids = nullptr;      ///< [tokens], read where a layer has adapters
   size_t bytes = 0;
 };
 FeedForwardRooms carve_feed_forward(const Description& description, int64_t max_num_tokens,

@@ -74,7 +74,7 @@ Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
   int64_t last_step = 0;
   for (int64_t done = 0; done < prompt_size; done += last_step) {
     last_step = std::min(model.max_num_tokens(), prompt_size - done);
-    const Model::Step step{prompt.subspan(done, last_step), &cache};
+    const Model::Step step{prompt.subspan(done, last_step), &cache, options.adapter};
     MORACLE_CHECK(model.forward({&step, 1}));
     if (options.on_prompt && !options.on_prompt(done + last_step, prompt_size)) {
       generation.stop_reason = "cancelled";
@@ -99,7 +99,7 @@ Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
     const auto count = static_cast<int64_t>(generation.ids.size());
     if (is_stop || count >= options.max_tokens) break;
     if (cache.length() == cache.capacity()) break;  // the end of the context
-    const Model::Step step{{&generation.ids.back(), 1}, &cache};
+    const Model::Step step{{&generation.ids.back(), 1}, &cache, options.adapter};
     MORACLE_CHECK(model.forward({&step, 1}));
     MORACLE_TRY(logits, model.logits(0, 1));
     id = sampler.draw(logits);

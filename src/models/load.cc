@@ -46,14 +46,18 @@ Result<Layer> load_layer(LayerDescription&& from, const Model::State& m, Loader&
 Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& options) {
   MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, options.threads));
   MORACLE_TRY(Description description, describe(checkpoint, options.quantization));
-  MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, Machine::here()));
+  MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
+  MORACLE_TRY(std::vector<ModuleChoice> modules,
+              choose(description, options, Machine::here(), adapters));
   auto state = std::make_unique<State>();
   State& m = *state;
   m.workspace = std::make_shared<Workspace>(std::move(device));
   m.spec = description.spec;
   m.max_num_tokens = options.max_num_tokens;
   m.owner = checkpoint.files();
-  Loader loader(m.workspace, std::move(modules), options.progress, checkpoint.total_bytes());
+  m.num_adapters = static_cast<int64_t>(adapters.size());
+  Loader loader(m.workspace, std::move(modules), adapters, options.progress,
+                checkpoint.total_bytes());
   MORACLE_TRY(m.final_norm, loader.upload(description.final_norm));
   MORACLE_CHECK(load_embedding(m, description.embedding));
   MORACLE_CHECK(allocate_activations(m, description));

@@ -33,8 +33,14 @@ Result<Linear> Loader::linear(DescribedMatrix&& weights) {
 
 Result<FusedMoe> Loader::experts(DescribedWeights&& weights) {
   MORACLE_TRY(const Selection* selection, next(module_name(weights)));
+  const std::optional<int64_t> layer = modules_[at_ - 1].layer;
   MORACLE_TRY(FusedMoe made, FusedMoe::make(std::move(weights), *selection, workspace_, step()));
-  weight_bytes_ += made.weight_bytes();
+  weight_bytes_ += made.weight_bytes() + made.plan().adapter_bytes;
+  for (size_t i = 0; made.plan().lora_rank > 0 && i < adapters_.size(); ++i) {
+    const auto own = adapters_[i].layers.find(*layer);
+    if (own == adapters_[i].layers.end()) continue;
+    MORACLE_CHECK(made.set_adapter(static_cast<int32_t>(i), own->second));
+  }
   return made;
 }
 

@@ -13,9 +13,10 @@ class Loader {
   /// `modules` are the choices in the order of visit_modules, in which the modules must come.
   /// `progress` counts bytes of the checkpoint, up to `total_bytes`.
   Loader(std::shared_ptr<Workspace> workspace, std::vector<ModuleChoice> modules,
-         const Progress& progress, int64_t total_bytes)
+         std::span<const LoraAdapter> adapters, const Progress& progress, int64_t total_bytes)
       : workspace_(std::move(workspace)),
         modules_(std::move(modules)),
+        adapters_(adapters),
         progress_(progress),
         total_(total_bytes) {}
 
@@ -25,7 +26,7 @@ class Loader {
   /// A copy on the device; of nothing an empty buffer.
   Result<Buffer> upload(const std::vector<float>& values);
 
-  /// Packed weights made so far.
+  /// Packed weights and adapters made so far.
   int64_t weight_bytes() const { return weight_bytes_; }
   /// The choices, all of which must have been used. Errors: kCancelled by `progress`.
   Result<std::vector<ModuleChoice>> finish() &&;
@@ -36,6 +37,7 @@ class Loader {
 
   std::shared_ptr<Workspace> workspace_;
   std::vector<ModuleChoice> modules_;
+  std::span<const LoraAdapter> adapters_;
   const Progress& progress_;
   size_t at_ = 0;
   int64_t weight_bytes_ = 0;

@@ -66,7 +66,7 @@ Result<KvCache> Model::make_cache(int64_t capacity) const {
 namespace {
 
 Status check_steps(std::span<const Model::Step> steps, const DecoderSpec& spec,
-                   int64_t max_num_tokens) {
+                   int64_t max_num_tokens, int64_t num_adapters) {
   int64_t total = 0;
   for (const Model::Step& step : steps) {
     const auto count = static_cast<int64_t>(step.tokens.size());
@@ -75,6 +75,12 @@ Status check_steps(std::span<const Model::Step> steps, const DecoderSpec& spec,
       return Error{ErrorKind::kInvalidArgument, "", "context",
                    str("room for ", count, " more tokens"),
                    str("the cache holds ", step.cache->length(), " of ", step.cache->capacity())};
+    }
+    if (step.adapter < -1 || step.adapter >= num_adapters) {
+      return Error{ErrorKind::kInvalidArgument, "", "adapter",
+                   num_adapters == 0 ? "-1, as the model has no adapters"
+                                     : str("-1, or one from 0 to ", num_adapters - 1),
+                   str("it is ", step.adapter)};
     }
     for (int32_t id : step.tokens) {
       if (id >= 0 && id < spec.vocab_size) continue;
@@ -92,23 +98,30 @@ Status check_steps(std::span<const Model::Step> steps, const DecoderSpec& spec,
 Status Model::forward(std::span<const Step> steps) {
   State& m = *state_;
   const DecoderSpec& spec = m.spec;
-  MORACLE_CHECK(check_steps(steps, spec, m.max_num_tokens));
+  MORACLE_CHECK(check_steps(steps, spec, m.max_num_tokens, m.num_adapters));
   std::vector<int32_t> ids;
   std::vector<int64_t> positions;
   std::vector<Span> spans;
+  m.lora_ids.clear();
   for (const Step& step : steps) {
     const KvCache::State& cache = *step.cache->state_;
     const auto count = static_cast<int64_t>(step.tokens.size());
     spans.push_back({static_cast<int64_t>(ids.size()), count, cache.length, nullptr, nullptr});
     ids.insert(ids.end(), step.tokens.begin(), step.tokens.end());
     for (int64_t i = 0; i < count; ++i) positions.push_back(cache.length + i);
+    m.lora_ids.insert(m.lora_ids.end(), count, step.adapter);
   }
   const auto tokens = static_cast<int64_t>(ids.size());
   m.num_rows = tokens;
   if (tokens == 0) return {};
 
-  Ops& ops = m.workspace->device().ops();
+  Device& device = m.workspace->device();
+  Ops& ops = device.ops();
   const Stream stream;
+  if (m.num_adapters > 0) {
+    MORACLE_CHECK(device.upload(m.activations.feed_forward.lora_ids, m.lora_ids.data(),
+                                m.lora_ids.size() * sizeof(int32_t), stream));
+  }
   const Matrix hidden = m.activations.hidden.slice(0, tokens),
                normed = m.activations.normed.slice(0, tokens),
                added = m.activations.added.slice(0, tokens);

@@ -27,6 +27,7 @@ struct Model::State {
   DecoderSpec spec;
   int64_t max_num_tokens = 0;
   int64_t weight_bytes = 0;
+  int64_t num_adapters = 0;
   std::vector<Choice> choices;
   std::shared_ptr<Workspace> workspace;  // shared by all layers
   std::shared_ptr<const void> owner;     // the checkpoint's files, where the embedding lies in them
@@ -39,7 +40,8 @@ struct Model::State {
 
   Buffer activations_buffer;
   Activations activations;
-  int64_t num_rows = 0;  // of the last step
+  int64_t num_rows = 0;           // of the last step
+  std::vector<int32_t> lora_ids;  // likewise, while the device may still read them
   std::vector<float> host_logits;
 };
 

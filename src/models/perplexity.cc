@@ -17,13 +17,14 @@ double negative_log_likelihood(std::span<const float> logits, int32_t id) {
 }
 
 // Scores the tokens of one window but its first.
-Result<double> score(Model& model, std::span<const int32_t> window, KvCache& cache) {
+Result<double> score(Model& model, std::span<const int32_t> window, KvCache& cache,
+                     int32_t adapter) {
   cache.truncate(0);
   double total = 0;
   const auto size = static_cast<int64_t>(window.size());
   for (int64_t done = 0, count = 0; done < size; done += count) {
     count = std::min(model.max_num_tokens(), size - done);
-    const Model::Step step{window.subspan(done, count), &cache};
+    const Model::Step step{window.subspan(done, count), &cache, adapter};
     MORACLE_CHECK(model.forward({&step, 1}));
     // The logits of position p score the token at p + 1; those of the last position score nothing.
     const int64_t scored = std::min(count, size - 1 - done);
@@ -42,7 +43,7 @@ Result<double> score(Model& model, std::span<const int32_t> window, KvCache& cac
 }  // namespace
 
 Result<Perplexity> perplexity(Model& model, std::span<const int32_t> ids, int64_t window,
-                              const Progress& progress) {
+                              const Progress& progress, int32_t adapter) {
   if (window < 2 || window > model.max_context()) {
     return Error{ErrorKind::kInvalidArgument, "", "--window",
                  str("2 to ", model.max_context(), " tokens, the model's context"),
@@ -59,7 +60,7 @@ Result<Perplexity> perplexity(Model& model, std::span<const int32_t> ids, int64_
   for (int64_t first = 0; first < size; first += window) {
     const int64_t count = std::min(window, size - first);
     if (count < 2) break;
-    MORACLE_TRY(const double nll, score(model, ids.subspan(first, count), cache));
+    MORACLE_TRY(const double nll, score(model, ids.subspan(first, count), cache, adapter));
     total += nll;
     result.scored_tokens += count - 1;
     if (progress && !progress(first + count, size)) {

@@ -13,8 +13,13 @@ namespace {
 
 class Chooser {
  public:
-  Chooser(const ModelOptions& options, const Machine& machine, BackendMap map, DeviceName device)
-      : options_(options), machine_(machine), map_(std::move(map)), device_(device) {}
+  Chooser(const ModelOptions& options, const Machine& machine, BackendMap map, DeviceName device,
+          std::span<const LoraAdapter> adapters)
+      : options_(options),
+        machine_(machine),
+        map_(std::move(map)),
+        device_(device),
+        adapters_(adapters) {}
 
   Status operator()(const ModulePlace& place, const DescribedMatrix& weights) {
     return add(place, linear_spec(module_name(weights), weights));
@@ -36,6 +41,7 @@ class Chooser {
     request.backend = map_.for_layer(request.layer.name);
     request.platform = device_.platform;
     if (device_.platform != Platform::kCpu) request.device_index = device_.index;
+    add_adapters(place, request);
     names_.push_back(request.layer.name);
     Selection selection = select(request, machine_);
     MORACLE_CHECK(selection.chosen());
@@ -43,10 +49,20 @@ class Chooser {
     return {};
   }
 
+  void add_adapters(const ModulePlace& place, Request& request) const {
+    if (place.part != "experts") return;
+    for (const LoraAdapter& adapter : adapters_) {
+      if (!adapter.layers.contains(*place.layer)) continue;
+      request.lora_rank = std::max(request.lora_rank, adapter.rank);
+      request.max_adapters = static_cast<int64_t>(adapters_.size());
+    }
+  }
+
   const ModelOptions& options_;
   const Machine& machine_;
   BackendMap map_;
   DeviceName device_;
+  std::span<const LoraAdapter> adapters_;
   std::vector<std::string> names_;
   std::vector<ModuleChoice> modules_;
 };
@@ -60,15 +76,26 @@ int64_t memory_of(const Machine& machine, const DeviceName& device) {
 
 }  // namespace
 
+Result<std::vector<LoraAdapter>> open_adapters(const Checkpoint& checkpoint,
+                                               const ModelOptions& options) {
+  std::vector<LoraAdapter> adapters;
+  for (const std::string& folder : options.adapters) {
+    MORACLE_TRY(LoraAdapter adapter, LoraAdapter::open(folder, checkpoint));
+    adapters.push_back(std::move(adapter));
+  }
+  return adapters;
+}
+
 Result<std::vector<ModuleChoice>> choose(const Description& description,
-                                         const ModelOptions& options, const Machine& machine) {
+                                         const ModelOptions& options, const Machine& machine,
+                                         std::span<const LoraAdapter> adapters) {
   if (options.max_num_tokens < 1) {
     return Error{ErrorKind::kInvalidArgument, "", "max_num_tokens", "at least 1",
                  str("it is ", options.max_num_tokens)};
   }
   MORACLE_TRY(BackendMap map, BackendMap::parse(options.backend));
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
-  Chooser chooser(options, machine, std::move(map), device);
+  Chooser chooser(options, machine, std::move(map), device, adapters);
   MORACLE_CHECK(visit_modules(description, chooser));
   return std::move(chooser).finish();
 }
@@ -94,14 +121,15 @@ std::vector<Choice> grouped(std::vector<ModuleChoice> modules) {
 Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options,
                        const Machine& machine) {
   MORACLE_TRY(const Description description, describe(checkpoint, options.quantization));
-  MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine));
+  MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
+  MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
   ModelPlan plan;
   plan.memory_bytes = memory_of(machine, device);
   plan.weight_bytes = static_cast<int64_t>(description.embedding.num_bytes());
   for (const ModuleChoice& module : modules) {
     const Plan& one = *module.selection.plan;
-    plan.weight_bytes += one.weight_bytes;
+    plan.weight_bytes += one.weight_bytes + one.adapter_bytes;
     plan.scratch_bytes += one.scratch_bytes;
     plan.workspace_bytes = std::max(plan.workspace_bytes, one.workspace_bytes);
   }

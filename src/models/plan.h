@@ -16,10 +16,16 @@ struct ModuleChoice {
   Selection selection;  ///< with a plan
 };
 
+/// options.adapters, read. Errors: as LoraAdapter::open.
+Result<std::vector<LoraAdapter>> open_adapters(const Checkpoint& checkpoint,
+                                               const ModelOptions& options);
+
 /// In the order of visit_modules, which is that of loading. Errors: the first module that nothing
 /// serves, with the trail.
+/// Experts that any of `adapters` changes get room for all of them.
 Result<std::vector<ModuleChoice>> choose(const Description& description,
-                                         const ModelOptions& options, const Machine& machine);
+                                         const ModelOptions& options, const Machine& machine,
+                                         std::span<const LoraAdapter> adapters = {});
 /// Choices of equal layers together.
 std::vector<Choice> grouped(std::vector<ModuleChoice> modules);
 
