@@ -1,4 +1,6 @@
 // The experts of one layer, described: what config.json says about them, and every tensor checked.
+#include <cmath>
+
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/stack.h"
@@ -48,6 +50,10 @@ Result<ActivationSpec> read_activation(const Config& config, const std::string& 
   if (!(limit > 0 || (limit == 0 && !clamped)) || limit > 1e30)
     return config.wrong({"swiglu_limit"}, "a number above 0", str("it is ", limit));
   activation.limit = static_cast<float>(limit);
+  MORACLE_TRY(const double alpha, config.number_or(activation.alpha, {"swiglu_alpha"}));
+  if (!(std::abs(alpha) <= 1e30))
+    return config.wrong({"swiglu_alpha"}, "a finite number", str("it is ", alpha));
+  activation.alpha = static_cast<float>(alpha);
   return activation;
 }
 

@@ -40,6 +40,11 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
   MORACLE_TRY(attention.sinks, checkpoint.vector(self_attn + "sinks", heads.num_heads));
   MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
   MORACLE_CHECK(require_bias(checkpoint, {router_module}));
+  for (const char* bias : {".gate_up_proj_bias", ".down_proj_bias"}) {
+    if (checkpoint.has_tensor(experts.spec.name + bias)) continue;
+    return checkpoint.state().tensors.wrong(experts.spec.name + bias, "to be there",
+                                            "it is missing");
+  }
   MORACLE_TRY(RouterDescription router, describe_router(checkpoint, router_module, experts.spec));
   return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
                           std::move(router), std::move(experts)};

@@ -19,9 +19,10 @@ struct ModulePlace {
 };
 
 /// What a module is called in `--backend` and in messages: the experts' prefix, or the name of the
-/// first tensor.
+/// first tensor (of a matrix that lies in memory: nothing).
 inline std::string module_name(const DescribedMatrix& matrix) {
-  return matrix.tensors().front();
+  const std::vector<std::string> tensors = matrix.tensors();
+  return tensors.empty() ? "" : tensors.front();
 }
 inline std::string module_name(const DescribedWeights& weights) {
   return weights.spec.name;

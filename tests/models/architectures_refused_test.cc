@@ -1,0 +1,154 @@
+// What is missing, left over, wrongly shaped or not implemented is refused by name, architecture by
+// architecture, before any weight is read.
+#include "checkpoint/expect_error.h"
+#include "golden_model.h"
+
+namespace moracle {
+namespace {
+
+using nlohmann::json;
+using ::testing::AnyOf;
+using testing::expect_bad;
+using testing::expect_unsupported;
+using testing::golden_model;
+using ::testing::HasSubstr;
+using testing::SyntheticCheckpoint;
+
+Result<ModelPlan> plan_of(const SyntheticCheckpoint& checkpoint) {
+  MORACLE_TRY(const Checkpoint opened, checkpoint.open());
+  return plan(opened);
+}
+
+class BadTensors : public ::testing::TestWithParam<std::string> {
+ protected:
+  /// The tensor, its module, or the layer whose experts nothing marks any more.
+  static void expect_named(const Result<ModelPlan>& result, const std::string& tensor) {
+    ASSERT_FALSE(result.ok()) << "accepted: " << tensor;
+    const std::string module = tensor.substr(0, tensor.rfind('.'));
+    const std::string layer = "layer " + tensor.substr(13, 1) + ": needs a layer with experts";
+    EXPECT_THAT(result.error().to_string(),
+                AnyOf(HasSubstr("'" + tensor + "'"), HasSubstr("'" + module + "'"),
+                      HasSubstr(tensor), HasSubstr(layer)));
+  }
+  const SyntheticCheckpoint whole_ = golden_model(GetParam());
+};
+
+TEST_P(BadTensors, EachOneThatIsMissingIsNamed) {
+  for (const auto& [name, tensor] : whole_.tensors) {
+    SCOPED_TRACE(name);
+    SyntheticCheckpoint lacking = whole_;
+    lacking.remove(name);
+    expect_named(plan_of(lacking), name);
+  }
+}
+
+TEST_P(BadTensors, EachOneOfAnotherShapeIsNamed) {
+  for (const auto& [name, tensor] : whole_.tensors) {
+    SCOPED_TRACE(name);
+    for (size_t axis = 0; axis < tensor.shape.size(); ++axis) {
+      SyntheticCheckpoint bent = whole_;
+      std::vector<int64_t> shape = tensor.shape;
+      shape[axis] += 2;
+      bent.reshape(name, shape);
+      const auto result = plan_of(bent);
+      ASSERT_FALSE(result.ok()) << "accepted with axis " << axis << " longer";
+      EXPECT_EQ(result.error().kind, ErrorKind::kBadFile) << result.error().to_string();
+      // Where tensors are stacked, the first that does not fit its neighbours may be the next one.
+      EXPECT_THAT(result.error().to_string(),
+                  HasSubstr(name.substr(0, name.rfind('.', name.rfind('.') - 1))));
+    }
+  }
+}
+
+TEST_P(BadTensors, EachOneThatNothingReadsIsNamed) {
+  for (const char* extra : {"model.layers.0.self_attn.extra.weight", "model.layers.1.mlp.extra",
+                            "model.extra.bias", "model.layers.9.input_layernorm.weight"}) {
+    SyntheticCheckpoint more = whole_;
+    more.add_floats(extra, {24});
+    expect_bad(plan_of(more), {std::string("tensor '") + extra + "'", "nothing reads it"});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, BadTensors, ::testing::ValuesIn(testing::golden_models()),
+                         [](const auto& param) { return param.param; });
+
+struct Change {
+  const char* model;
+  json change;
+  const char* line;
+};
+
+TEST(ArchitectureConfig, ThatIsNotImplementedIsRefusedByName) {
+  const Change cases[] = {
+      {"gpt_oss",
+       {{"layer_types", {"chunked_attention", "full_attention"}}},
+       "layer_types: needs sliding_attention and full_attention; it holds chunked_attention"},
+      {"gpt_oss",
+       {{"rope_parameters", {{"rope_type", "llama3"}}}},
+       "rope_parameters.rope_type: needs default or yarn; it is llama3"},
+      {"deepseek_v3",
+       {{"topk_method", "group_limited_greedy"}},
+       "topk_method: needs noaux_tc; it is group_limited_greedy"},
+      {"deepseek_v3",
+       {{"hidden_act", "tanh"}},
+       "hidden_act: needs an activation with a gate; it is tanh"},
+      {"mixtral", {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor: needs 1; it is 0.5"},
+      {"qwen2_moe", {{"use_sliding_window", true}}, "use_sliding_window: needs false; it is true"},
+      {"qwen3_moe", {{"rope_parameters", {{"rope_type", "dynamic"}}}}, "it is dynamic"},
+  };
+  for (const Change& change : cases) {
+    SyntheticCheckpoint other = golden_model(change.model);
+    other.config.update(change.change);
+    expect_unsupported(plan_of(other), {"/config.json: ", change.line});
+  }
+}
+
+TEST(ArchitectureConfig, ThatMakesNoSenseNamesTheKey) {
+  const Change cases[] = {
+      {"gpt_oss",
+       {{"layer_types", {"full_attention"}}},
+       "layer_types: needs one for each of 2 layers; there are 1"},
+      {"gpt_oss", {{"sliding_window", nullptr}}, "sliding_window: needs a whole number"},
+      {"gpt_oss",
+       {{"rope_parameters", nullptr}},
+       "rope_parameters or rope_scaling: needs an object; it is not there"},
+      {"gpt_oss", {{"model_type", "mixtral"}}, "model_type: needs gpt_oss; it is mixtral"},
+      {"gpt_oss", {{"swiglu_limit", 0}}, "swiglu_limit: needs a number above 0; it is 0"},
+      {"gpt_oss", {{"attention_bias", "yes"}}, "attention_bias: needs true or false"},
+      {"mixtral", {{"sliding_window", 0}}, "sliding_window: needs a whole number from 1"},
+      {"mixtral", {{"model_type", nullptr}}, "model_type: needs a text"},
+      {"deepseek_v3", {{"qk_rope_head_dim", 5}}, "qk_rope_head_dim: needs an even number; it is 5"},
+      {"deepseek_v3", {{"kv_lora_rank", nullptr}}, "kv_lora_rank: needs a whole number"},
+      {"deepseek_v3", {{"n_group", nullptr}}, "n_group: needs a number; it is not there"},
+      {"deepseek_v3", {{"topk_group", 5}}, "topk_group: needs a whole number from 1 to 4; it is 5"},
+      {"deepseek_v3",
+       {{"routed_scaling_factor", nullptr}},
+       "routed_scaling_factor: needs a number"},
+      {"deepseek_v3", {{"first_k_dense_replace", nullptr}}, "first_k_dense_replace: needs a whole"},
+      {"qwen2_moe",
+       {{"shared_expert_intermediate_size", nullptr}},
+       "shared_expert_intermediate_size: needs a whole number"},
+  };
+  for (const Change& change : cases) {
+    SyntheticCheckpoint other = golden_model(change.model);
+    other.config.update(change.change);
+    expect_bad(plan_of(other), {"/config.json: ", change.line});
+  }
+}
+
+// Biases are optional in every file format; what the config promises is not.
+TEST(ArchitectureConfig, ThatPromisesABiasNeedsIt) {
+  for (const auto& [model, tensor] :
+       {std::pair{"gpt_oss", "model.layers.0.self_attn.o_proj.bias"},
+        {"gpt_oss", "model.layers.1.mlp.router.bias"},
+        {"gpt_oss", "model.layers.1.mlp.experts.down_proj_bias"},
+        {"qwen2_moe", "model.layers.0.self_attn.v_proj.bias"},
+        {"deepseek_v3_plain_query", "model.layers.1.self_attn.kv_a_proj_with_mqa.bias"}}) {
+    SyntheticCheckpoint lacking = golden_model(model);
+    lacking.remove(tensor);
+    expect_bad(plan_of(lacking), {std::string("tensor '") + tensor + "'", "it is missing"});
+  }
+}
+
+}  // namespace
+}  // namespace moracle

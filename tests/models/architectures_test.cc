@@ -1,0 +1,211 @@
+// Every architecture as a tiny whole model against what transformers computes with the same numbers
+// (tests/golden/README.md), in one step and in many, and the ways in which its files may differ.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "golden_model.h"
+
+namespace moracle {
+namespace {
+
+using testing::all_logits;
+using testing::golden_folder;
+using testing::golden_model;
+using testing::golden_reference;
+using testing::GoldenReference;
+using testing::relative_difference;
+using testing::SyntheticCheckpoint;
+
+// Sums of f32 in another order, over three layers.
+constexpr double kClose = 2e-6;
+
+class Architectures : public ::testing::TestWithParam<std::string> {
+ protected:
+  const std::string folder_ = golden_folder(GetParam());
+  const GoldenReference want_ = golden_reference(GetParam());
+  const int64_t count_ = static_cast<int64_t>(want_.ids.size());
+
+  Result<Model> load(const std::string& backend, int64_t max_num_tokens) {
+    MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(folder_));
+    return Model::load(checkpoint,
+                       {.backend = backend, .threads = 2, .max_num_tokens = max_num_tokens});
+  }
+};
+
+TEST_P(Architectures, ComputeWhatTransformersDoes) {
+  for (const Backend& backend : backends()) {
+    if (backend.kernels == nullptr || backend.platform != Platform::kCpu) continue;
+    auto model = load(std::string(backend.name), count_);
+    ASSERT_TRUE(model) << model.error().to_string();
+    const auto got = all_logits(*model, want_.ids);
+    ASSERT_TRUE(got) << got.error().to_string();
+    const double difference = relative_difference(*got, want_.logits);
+    EXPECT_LT(difference, kClose) << backend.name;
+    RecordProperty(std::string(backend.name), str(difference));
+  }
+}
+
+// Two sequences of different progress share each step; windows and caches cross its edges.
+TEST_P(Architectures, ComputeTheSameInSteps) {
+  auto model = load("auto", 5);
+  ASSERT_TRUE(model) << model.error().to_string();
+  KvCache caches[] = {*model->make_cache(count_), *model->make_cache(count_)};
+  const std::span<const int32_t> ids = want_.ids;
+  const auto vocabulary = static_cast<size_t>(model->vocab_size());
+  int64_t done[] = {0, 0};
+  while (done[0] < count_ || done[1] < count_) {
+    const int64_t counts[] = {std::min<int64_t>(3, count_ - done[0]),
+                              std::min<int64_t>(2, count_ - done[1])};
+    const Model::Step steps[] = {{ids.subspan(done[0], counts[0]), &caches[0]},
+                                 {ids.subspan(done[1], counts[1]), &caches[1]}};
+    ASSERT_TRUE(model->forward(steps));
+    auto logits = model->logits(0, counts[0] + counts[1]);
+    ASSERT_TRUE(logits) << logits.error().to_string();
+    int64_t row = 0;
+    for (int s = 0; s < 2; ++s) {
+      for (int64_t i = 0; i < counts[s]; ++i, ++row) {
+        const std::span<const float> want(&want_.logits[(done[s] + i) * vocabulary], vocabulary);
+        EXPECT_LT(relative_difference(logits->subspan(row * vocabulary, vocabulary), want),
+                  4 * kClose)
+            << "sequence " << s << " position " << done[s] + i;
+      }
+      done[s] += counts[s];
+    }
+  }
+}
+
+TEST_P(Architectures, ArePlannedAsTheyAreLoaded) {
+  const auto checkpoint = Checkpoint::open(folder_);
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  const auto planned = plan(*checkpoint, {.threads = 2});
+  const auto model = Model::load(*checkpoint, {.threads = 2});
+  ASSERT_TRUE(planned) << planned.error().to_string();
+  ASSERT_TRUE(model) << model.error().to_string();
+  EXPECT_EQ(planned->weight_bytes, model->weight_bytes());
+  ASSERT_EQ(planned->choices.size(), model->choices().size());
+  for (size_t i = 0; i < planned->choices.size(); ++i) {
+    EXPECT_EQ(planned->choices[i].part, model->choices()[i].part);
+    EXPECT_EQ(planned->choices[i].layers, model->choices()[i].layers);
+  }
+  const auto what = outline(*checkpoint);
+  ASSERT_TRUE(what) << what.error().to_string();
+  int64_t bytes = 0;
+  for (const Outline::Part& part : what->parts) bytes += part.bytes;
+  EXPECT_EQ(bytes, checkpoint->total_bytes());
+  EXPECT_EQ(what->not_runnable, "");
+}
+
+// transformers 4 wrote the rotary base beside the other settings.
+TEST_P(Architectures, AreReadInTheOlderDialectToo) {
+  SyntheticCheckpoint older = golden_model(GetParam());
+  nlohmann::json rope = older.config["rope_parameters"];
+  older.config.erase("rope_parameters");
+  older.config["rope_theta"] = rope["rope_theta"];
+  rope.erase("rope_theta");
+  const bool plain = rope["rope_type"] == "default" && GetParam() != "gpt_oss";
+  older.config["rope_scaling"] = plain ? nlohmann::json(nullptr) : rope;
+  if (!plain) {
+    older.config["rope_scaling"]["type"] = rope["rope_type"];
+    older.config["rope_scaling"].erase("rope_type");
+  }
+  const auto got = all_logits(older, want_.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  EXPECT_LT(relative_difference(*got, want_.logits), kClose);
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, Architectures, ::testing::ValuesIn(testing::golden_models()),
+                         [](const auto& param) { return param.param; });
+
+// ---- what is particular to one ----
+
+TEST(Mixtral, IsReadUnderTheNamesOfOtherTools) {
+  const GoldenReference want = golden_reference("mixtral");
+  for (const bool in_mlp : {false, true}) {
+    SyntheticCheckpoint renamed = golden_model("mixtral");
+    for (const auto& [name, tensor] : std::map(renamed.tensors)) {
+      std::string other = name;
+      for (const auto& [from, to] : {std::pair{".w1.", ".gate_proj."},
+                                     {".w3.", ".up_proj."},
+                                     {".w2.", ".down_proj."},
+                                     {"block_sparse_moe", in_mlp ? "mlp" : "block_sparse_moe"}}) {
+        const size_t at = other.find(from);
+        if (at != other.npos) other.replace(at, std::string_view(from).size(), to);
+      }
+      if (other != name) renamed.rename(name, other);
+    }
+    const auto got = all_logits(renamed, want.ids);
+    ASSERT_TRUE(got) << got.error().to_string();
+    EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  }
+}
+
+// Without the window the first tokens are as before, and those that it had cut off count again.
+TEST(Mixtral, SeesEverythingWithoutAWindow) {
+  const GoldenReference want = golden_reference("mixtral");
+  SyntheticCheckpoint open = golden_model("mixtral");
+  const auto window = open.config["sliding_window"].get<size_t>();
+  const size_t vocabulary = want.logits.size() / want.ids.size();
+  open.config["sliding_window"] = nullptr;
+  const auto got = all_logits(open, want.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  auto row = [&](const std::vector<float>& logits, size_t r) {
+    return std::span(logits).subspan(r * vocabulary, vocabulary);
+  };
+  for (size_t r = 0; r < want.ids.size(); ++r) {
+    const double difference = relative_difference(row(*got, r), row(want.logits, r));
+    if (r < window)
+      EXPECT_LT(difference, 4 * kClose) << r;
+    else
+      EXPECT_GT(difference, 1e-3) << r;
+  }
+}
+
+TEST(GptOss, LayersAlternateFromASlidingOneWhereTheConfigNamesNone) {
+  const GoldenReference want = golden_reference("gpt_oss");
+  SyntheticCheckpoint unnamed = golden_model("gpt_oss");
+  unnamed.config.erase("layer_types");
+  const auto got = all_logits(unnamed, want.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  unnamed.config["layer_types"] = {"full_attention", "sliding_attention"};
+  const auto swapped = all_logits(unnamed, want.ids);
+  ASSERT_TRUE(swapped) << swapped.error().to_string();
+  EXPECT_GT(relative_difference(*swapped, want.logits), 1e-3);
+}
+
+// Published files hold a layer behind the last that predicts one more token.
+TEST(DeepseekV3, LeavesThePredictionOfFurtherTokensAlone) {
+  const GoldenReference want = golden_reference("deepseek_v3");
+  SyntheticCheckpoint more = golden_model("deepseek_v3");
+  more.add_floats("model.layers.2.eh_proj.weight", {24, 48});
+  more.add_floats("model.layers.2.mlp.experts.0.up_proj.weight", {8, 24});
+  more.config["num_nextn_predict_layers"] = 1;
+  const auto got = all_logits(more, want.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  const auto what = outline(*more.open());
+  ASSERT_TRUE(what) << what.error().to_string();
+  const auto part = std::find_if(what->parts.begin(), what->parts.end(), [](const auto& p) {
+    return p.what == "prediction of further tokens, not run";
+  });
+  ASSERT_NE(part, what->parts.end());
+  EXPECT_EQ(part->num_tensors, 2);
+  EXPECT_EQ(part->bytes, 2 * (24 * 48 + 8 * 24));
+  EXPECT_EQ(part->scheme, "not read");
+  more.config["num_nextn_predict_layers"] = 0;
+  const auto unknown = all_logits(more, want.ids);
+  ASSERT_FALSE(unknown);
+  EXPECT_THAT(unknown.error().to_string(), ::testing::HasSubstr("model.layers.2.eh_proj.weight"));
+}
+
+TEST(DeepseekV3, KeepsDecompressedKeysAndValues) {
+  const auto checkpoint = Checkpoint::open(golden_folder("deepseek_v3"));
+  const auto planned = plan(*checkpoint, {});
+  ASSERT_TRUE(planned) << planned.error().to_string();
+  // Two layers of 4 heads: keys of 6 + 4, values of 8, in f32.
+  EXPECT_EQ(planned->cache_bytes_per_token, 2 * 4 * (10 + 8) * 4);
+}
+
+}  // namespace
+}  // namespace moracle

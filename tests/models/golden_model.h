@@ -1,0 +1,79 @@
+// The tiny models of tests/golden/architectures, to run as they are or changed.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "checkpoint/synthetic_checkpoint.h"
+#include "moracle/moracle.h"
+
+namespace moracle::testing {
+
+/// Their names, in order.
+inline std::vector<std::string> golden_models() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(MORACLE_GOLDEN_DIR "/architectures"))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+inline std::string golden_folder(const std::string& name) {
+  return MORACLE_GOLDEN_DIR "/architectures/" + name;
+}
+
+/// One of them, open to changes.
+inline SyntheticCheckpoint golden_model(const std::string& name) {
+  SyntheticCheckpoint checkpoint = SyntheticCheckpoint::plain();
+  checkpoint.config = nlohmann::json::parse(std::ifstream(golden_folder(name) + "/config.json"));
+  checkpoint.tensors.clear();
+  const auto file = SafetensorsFile::open(golden_folder(name) + "/model.safetensors");
+  for (const auto& [tensor, view] : file->tensors()) {
+    checkpoint.tensors[tensor] = {
+        tensor, view.dtype, view.shape, {view.data, view.data + view.num_bytes()}};
+  }
+  return checkpoint;
+}
+
+struct GoldenReference {
+  std::vector<int32_t> ids;
+  std::vector<float> logits;  ///< [ids, vocabulary]
+};
+inline GoldenReference golden_reference(const std::string& name) {
+  const auto file = SafetensorsFile::open(golden_folder(name) + "/reference.safetensors");
+  const TensorView &ids = file->tensors().at("ids"), &logits = file->tensors().at("logits");
+  return {{ids.as<int32_t>(), ids.as<int32_t>() + ids.num_elements()},
+          {logits.as<float>(), logits.as<float>() + logits.num_elements()}};
+}
+
+/// Logits of every position, all tokens in one step.
+inline Result<std::vector<float>> all_logits(Model& model, const std::vector<int32_t>& ids) {
+  const auto count = static_cast<int64_t>(ids.size());
+  MORACLE_TRY(KvCache cache, model.make_cache(count));
+  const Model::Step step{ids, &cache};
+  MORACLE_CHECK(model.forward({&step, 1}));
+  MORACLE_TRY(const std::span<const float> logits, model.logits(0, count));
+  return std::vector<float>(logits.begin(), logits.end());
+}
+inline Result<std::vector<float>> all_logits(const SyntheticCheckpoint& written,
+                                             const std::vector<int32_t>& ids) {
+  MORACLE_TRY(const Checkpoint checkpoint, written.open());
+  MORACLE_TRY(Model model, Model::load(checkpoint, {.threads = 2}));
+  return all_logits(model, ids);
+}
+
+/// |a - b| / |b|
+inline double relative_difference(std::span<const float> a, std::span<const float> b) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    difference += std::pow(double{a[i]} - b[i], 2);
+    size += std::pow(double{b[i]}, 2);
+  }
+  return a.size() == b.size() ? std::sqrt(difference / size) : INFINITY;
+}
+
+}  // namespace moracle::testing

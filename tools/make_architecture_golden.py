@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/architectures/*: tiny models of random numbers, and what transformers computes
+with them in float32 on a CPU.
+
+    pip install torch transformers
+    python3 tools/make_architecture_golden.py [output]
+
+The numbers are drawn so that everything an architecture has matters: norms are not 1, biases, sinks
+and correction biases not 0, windows shorter than the prompt, YaRN with a factor and, for DeepSeek-V3,
+its mscale; routers far enough from ties. Stored as bf16 (transformers reads them back before it
+computes), except what published files keep in f32. reference.safetensors: "ids" i32 [tokens] and
+"logits" f32 [tokens, vocabulary] of one prompt.
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+
+import safetensors.torch
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+VOCABULARY, TOKENS = 40, 19
+COMMON = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=4, vocab_size=VOCABULARY,
+              max_position_embeddings=256, tie_word_embeddings=False, pad_token_id=None,
+              bos_token_id=0, eos_token_id=1)
+YARN = dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=32, beta_fast=4.0,
+            beta_slow=1.0)
+QWEN = dict(num_key_value_heads=2, moe_intermediate_size=8, intermediate_size=28, num_experts=4,
+            num_experts_per_tok=2, rope_theta=1e4)
+DEEPSEEK = dict(intermediate_size=28, moe_intermediate_size=8, n_routed_experts=8,
+                num_experts_per_tok=3, n_shared_experts=2, n_group=4, topk_group=2,
+                routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1,
+                kv_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=8,
+                num_key_value_heads=4)
+
+MODELS = {
+    "mixtral": (transformers.MixtralConfig, dict(
+        num_key_value_heads=2, intermediate_size=12, num_local_experts=4, num_experts_per_tok=2,
+        rope_theta=1e4, sliding_window=5)),
+    "gpt_oss": (transformers.GptOssConfig, dict(
+        num_key_value_heads=2, head_dim=8, intermediate_size=12, num_local_experts=4,
+        num_experts_per_tok=2, sliding_window=6, swiglu_limit=1.5, swiglu_alpha=1.2,
+        rope_parameters=dict(YARN, truncate=False, rope_theta=150000.0))),
+    "deepseek_v3": (transformers.DeepseekV3Config, dict(
+        DEEPSEEK, q_lora_rank=10,
+        rope_parameters=dict(YARN, rope_theta=1e4, mscale=1.3, mscale_all_dim=0.7))),
+    "deepseek_v3_plain_query": (transformers.DeepseekV3Config, dict(
+        DEEPSEEK, q_lora_rank=None, rope_interleave=False, attention_bias=True, norm_topk_prob=False,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "qwen2_moe": (transformers.Qwen2MoeConfig, dict(
+        QWEN, shared_expert_intermediate_size=14, mlp_only_layers=[0], norm_topk_prob=False)),
+    "qwen3_moe": (transformers.Qwen3MoeConfig, dict(
+        QWEN, head_dim=10, norm_topk_prob=True, hidden_act="gelu_pytorch_tanh",
+        mlp_only_layers=[1], tie_word_embeddings=True)),
+}
+
+
+def draw(name: str, shape: torch.Size, random: torch.Generator) -> torch.Tensor:
+    noise = torch.randn(shape, generator=random)
+    if "norm" in name:
+        return 1 + 0.3 * noise
+    if name.endswith("correction_bias"):
+        return 0.2 * noise
+    if name.endswith(("bias", "sinks")):
+        return 0.5 * noise
+    if "embed_tokens" in name:
+        return noise
+    return noise * (2.0 / shape[-1] ** 0.5)
+
+
+def write(folder: pathlib.Path, config_class, settings: dict) -> None:
+    random = torch.Generator().manual_seed(7)
+    config = config_class(**{**COMMON, **settings})
+    config._attn_implementation = "eager"
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    state = model.state_dict()
+    for name, tensor in state.items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        tensor.copy_(draw(name, tensor.shape, random))
+    model.tie_weights()
+    folder.mkdir(parents=True)
+    model.bfloat16().save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+
+    read = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+                                                attn_implementation="eager",
+                                                experts_implementation="eager").eval()
+    ids = torch.randint(0, VOCABULARY, (1, TOKENS), generator=random)
+    with torch.no_grad():
+        logits = read(ids).logits[0].float().contiguous()
+    spread = logits.std().item()
+    assert torch.isfinite(logits).all() and spread > 0.1, (folder, spread)
+    safetensors.torch.save_file({"ids": ids[0].to(torch.int32), "logits": logits},
+                                folder / "reference.safetensors")
+    config_file = folder / "config.json"
+    text = json.loads(config_file.read_text())
+    config_file.write_text(json.dumps(text, indent=1, sort_keys=True) + "\n")
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    print(f"{folder.name}: {size} bytes, logits' deviation {spread:.2f}")
+
+
+def main() -> None:
+    root = pathlib.Path(__file__).resolve().parent.parent / "tests/golden/architectures"
+    output = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else root
+    shutil.rmtree(output, ignore_errors=True)
+    transformers.utils.logging.disable_progress_bar()
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}")
+    for name, (config_class, settings) in MODELS.items():
+        write(output / name, config_class, settings)
+
+
+main()
