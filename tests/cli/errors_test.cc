@@ -179,9 +179,9 @@ TEST_F(ModelErrors, AMachineGoesWithADryRunOnly) {
 
 // The table says all; the error adds no second copy of it.
 TEST_F(ModelErrors, ARequestThatNothingServesSaysWhyForEveryRow) {
-  const Ran ran = run_command({"explain", model_, "--batched"});
+  const Ran ran = run_command({"explain", model_, "--device", "cuda"});
   EXPECT_EQ(ran.code, 2);
-  EXPECT_THAT(ran.out, HasSubstr("reference         no   activation-format"));
+  EXPECT_THAT(ran.out, HasSubstr("reference         no   platform"));
   EXPECT_THAT(ran.err, HasSubstr("every row refuses, for the reasons above"));
 }
 

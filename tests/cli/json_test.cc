@@ -250,7 +250,7 @@ TEST_F(ModelJson, ABackendMapHoldsForTheLayersThatItNames) {
 
 TEST_F(ModelJson, DeterministicRunsOnlyWhatPromisesIt) {
   const Json json = run({"-p", "In the beginning", "-n", "2", "--deterministic"});
-  EXPECT_EQ(json["backends"], Json::array({"reference"}));
+  EXPECT_EQ(json["backends"], Json::array({"cpu"}));
 }
 
 }  // namespace
