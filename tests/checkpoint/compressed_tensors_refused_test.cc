@@ -9,8 +9,8 @@ using nlohmann::json;
 
 TEST(CtRefused, AFormatThatIsNotRead) {
   for (const char* format :
-       {"naive-quantized", "dense", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
-        "marlin-24", "sparse-24-bitmask", "mixed-precision"}) {
+       {"naive-quantized", "dense", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "marlin-24",
+        "sparse-24-bitmask", "mixed-precision"}) {
     const std::string line =
         str("format: needs one of int-quantized, pack-quantized, "
             "float-quantized, mxfp8-quantized; it is ",
