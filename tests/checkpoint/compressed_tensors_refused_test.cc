@@ -9,11 +9,11 @@ using nlohmann::json;
 
 TEST(CtRefused, AFormatThatIsNotRead) {
   for (const char* format :
-       {"naive-quantized", "dense", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
-        "mxfp8-quantized", "marlin-24", "sparse-24-bitmask", "mixed-precision"}) {
+       {"naive-quantized", "dense", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "marlin-24",
+        "sparse-24-bitmask", "mixed-precision"}) {
     const std::string line =
         str("format: needs one of int-quantized, pack-quantized, "
-            "float-quantized; it is ",
+            "float-quantized, mxfp8-quantized; it is ",
             format);
     expect_unsupported_config(ct_checkpoint(ct_packed()), {{{"format", format}}, line});
     auto checkpoint = ct_checkpoint(ct_packed());

@@ -107,7 +107,7 @@ TEST(CompressedTensors, AnotherFormatIsRefusedByName) {
     expect_unsupported_config(SyntheticCheckpoint::int8(),
                               {{{"format", format}},
                                str("format: needs one of int-quantized, pack-quantized, "
-                                   "float-quantized; it is ",
+                                   "float-quantized, mxfp8-quantized; it is ",
                                    format)});
   }
 }
