@@ -352,6 +352,26 @@ TEST(QuantizeCheckpoint, RefusesSchemesThatTheFormatCannotSay) {
   expect_nothing_left(workshop);
 }
 
+TEST(CtMxfp8, AnotherGroupOrTypeIsRefusedByItsKey) {
+  const Workshop workshop(plain());
+  must(workshop.run("mxfp8"));
+  const auto config = json_of(workshop.to + "/config.json");
+  const auto refuse = [&](const char* operand, const char* key, const nlohmann::json& value) {
+    auto changed = config;
+    changed["quantization_config"]["config_groups"]["group_0"][operand][key] = value;
+    std::ofstream(workshop.to + "/config.json") << changed;
+    expect_unsupported(Checkpoint::open(workshop.to),
+                       {str("config_groups.group_0.", operand, ".", key), value.dump()});
+  };
+  for (const char* operand : {"weights", "input_activations"}) {
+    refuse(operand, "group_size", 16);
+    refuse(operand, "strategy", "channel");
+    refuse(operand, "num_bits", 4);
+    refuse(operand, "type", "int");
+  }
+  refuse("input_activations", "dynamic", false);
+}
+
 // Such a matrix can be multiplied when it is quantized while loading, but no file holds it.
 TEST(QuantizeCheckpoint, RefusesMxfp8WhereGroupsDoNotDivideTheColumns) {
   const Workshop workshop(SyntheticCheckpoint::plain());
