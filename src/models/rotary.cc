@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -68,6 +69,11 @@ Result<RotaryAndScale> read_yarn(const Config& config, const Config& rope, int64
   MORACLE_TRY(yarn.truncate, rope.boolean_or(true, {"truncate"}));
   MORACLE_TRY(const double mscale, rope.number_or(0, {"mscale"}));
   MORACLE_TRY(const double mscale_all_dim, rope.number_or(0, {"mscale_all_dim"}));
+  for (const auto& [key, value] :
+       {std::pair{"mscale", mscale}, {"mscale_all_dim", mscale_all_dim}}) {
+    if (!(value >= 0 && value <= 1e6))
+      return rope.wrong({key}, "a number from 0 to 1000000", str("it is ", value));
+  }
   const bool both = mscale != 0 && mscale_all_dim != 0;
   MORACLE_TRY(const double factor, positive(rope, {"attention_factor"},
                                             both ? magnitude(yarn.factor, mscale) /
