@@ -123,7 +123,7 @@ class SharedExpert : public ::testing::Test {
     EXPECT_EQ(rooms.bytes, bytes);
     std::fill_n(rooms.weight_one, kTokens, 1.0f);
     const Progress none;
-    Loader loader(workspace, std::move(choices), none, 0);
+    Loader loader(workspace, std::move(choices), {}, none, 0);
     auto feed_forward = FeedForward::load(std::move(description.layers[0]), loader);
     ASSERT_TRUE(feed_forward) << feed_forward.error().to_string();
     ASSERT_TRUE(std::move(loader).finish());
