@@ -145,7 +145,8 @@ TEST_F(QuantizeCommand, ExplainAndTheDryRunShowTheSchemeAsExecuted) {
   const Ran planned = run_command({"run", from_, "--dry-run", "--json", "--quantization",
                                    "*.self_attn.*=none,fp8-per-channel"});
   ASSERT_EQ(planned.code, 0) << planned.err;
-  for (const Json& choice : Json::parse(planned.out)["choices"]) {
+  const Json plan = Json::parse(planned.out);
+  for (const Json& choice : plan["choices"]) {
     EXPECT_EQ(choice["scheme"], choice["part"] == "experts" ? "fp8-w8a8-channel" : "bf16")
         << choice["part"];
   }
