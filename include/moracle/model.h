@@ -147,6 +147,13 @@ class Model {
   /// Describes everything first (missing, extra and wrongly typed tensors are errors by name), lets
   /// the oracle choose for every layer (see plan), then reads, packs and releases tensor by tensor.
   static Result<Model> load(const Checkpoint& checkpoint, const ModelOptions& options = {});
+  /// Other weights for the same model, quantized while loading as the ones before, in the same
+  /// memory; adapters stay. All of them are described, read, checked and packed before the first
+  /// takes its place: until then memory holds the packed weights twice. Sequences must begin anew
+  /// (KvCache::truncate), as what caches hold was made by the old weights. Errors, after which the
+  /// old weights serve on, bit for bit: another architecture, other sizes, schemes or dtypes;
+  /// whatever load refuses; memory; kCancelled. Must not run beside forward.
+  Status reload(const Checkpoint& checkpoint, const Progress& progress = {});
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
   ~Model();

@@ -10,9 +10,8 @@ AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t ma
       attention);
 }
 
-Result<std::unique_ptr<Attention>> load_attention(AttentionDescription&& attention,
-                                                  Loader& loader) {
-  return std::visit([&](auto& kind) { return load_attention(std::move(kind), loader); }, attention);
+std::unique_ptr<Attention> make_attention(const AttentionDescription& attention) {
+  return std::visit([](const auto& kind) { return make_attention(kind.spec); }, attention);
 }
 
 }  // namespace moracle

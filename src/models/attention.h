@@ -31,17 +31,29 @@ struct AttentionStep {
 class Attention {
  public:
   virtual ~Attention() = default;
+  /// Its weights, the first time and whenever they change. Errors: another kind or other sizes than
+  /// it was made with.
+  virtual Status load(AttentionDescription&& from, Loader& loader) = 0;
   /// x, out [tokens, hidden_size]; appends to the caches.
   virtual Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) = 0;
 };
 
-Result<std::unique_ptr<Attention>> load_attention(AttentionDescription&& attention, Loader& loader);
+std::unique_ptr<Attention> make_attention(const AttentionDescription& attention);
 
 // One function of each name per kind; the ones above find the kind.
 AttentionSizes attention_sizes(const GroupedQuerySpec& spec, int64_t max_num_tokens, DType dtype);
 AttentionSizes attention_sizes(const LatentSpec& spec, int64_t max_num_tokens, DType dtype);
-Result<std::unique_ptr<Attention>> load_attention(GroupedQueryDescription&& from, Loader& loader);
-Result<std::unique_ptr<Attention>> load_attention(LatentDescription&& from, Loader& loader);
+std::unique_ptr<Attention> make_attention(const GroupedQuerySpec& spec);
+std::unique_ptr<Attention> make_attention(const LatentSpec& spec);
+
+/// The description of the kind that is there. Errors: another kind, another spec.
+template <class Kind>
+Result<Kind*> same_attention(AttentionDescription& from, const decltype(Kind::spec)& spec) {
+  auto* kind = std::get_if<Kind>(&from);
+  if (kind != nullptr && kind->spec == spec) return kind;
+  return Error{ErrorKind::kInvalidArgument, "", "attention", "the one that is loaded",
+               kind == nullptr ? "it is of another kind" : "its numbers differ"};
+}
 
 /// The rotation of heads of `head_dim` columns from column `first` of each on.
 inline RotaryShape rotary_shape(const Rotary& rotary, int64_t head_dim, int64_t first = 0) {

@@ -17,6 +17,7 @@ struct DecoderSpec {
   int64_t max_context = 0;
   float norm_epsilon = 1e-6f;
   Activation activation = Activation::kSilu;  ///< of dense MLPs
+  bool operator==(const DecoderSpec&) const = default;
 };
 
 /// How queries and keys turn with the position.
@@ -24,6 +25,7 @@ struct Rotary {
   std::vector<float> frequencies;  ///< radians per position, one for each pair of columns
   float factor = 1;                ///< multiplies sine and cosine
   bool interleaved = false;        ///< pairs (2i, 2i + 1) instead of (i, i + half)
+  bool operator==(const Rotary&) const = default;
 };
 
 /// Attention whose keys and values several heads share.
@@ -34,6 +36,7 @@ struct GroupedQuerySpec {
   int64_t window = 0;  ///< a token sees itself and window - 1 before it; 0: all
   float norm_epsilon = 1e-6f;
   Rotary rotary;  ///< of the first columns of each head
+  bool operator==(const GroupedQuerySpec&) const = default;
 };
 struct GroupedQueryDescription {
   GroupedQuerySpec spec;
@@ -57,6 +60,7 @@ struct LatentSpec {
   float norm_epsilon = 1e-6f;  ///< of the latent vectors
   Rotary rotary;
   int64_t head_dim() const { return nope_dim + rope_dim; }
+  bool operator==(const LatentSpec&) const = default;
 };
 struct LatentDescription {
   LatentSpec spec;

@@ -30,47 +30,52 @@ FeedForwardRooms carve_feed_forward(const Description& description, int64_t max_
   return rooms;
 }
 
-Result<MoeStage> MoeStage::load(std::optional<DescribedMatrix>&& router,
-                                const std::vector<float>& correction_bias,
-                                DescribedWeights&& experts, Loader& loader) {
-  std::optional<Linear> linear;
-  if (router) {
-    MORACLE_TRY(linear, loader.linear(std::move(*router)));
-  }
-  MORACLE_TRY(Buffer bias, loader.upload(correction_bias));
-  MORACLE_TRY(FusedMoe moe, loader.experts(std::move(experts)));
-  return MoeStage(std::move(linear), std::move(bias), std::move(moe));
+namespace {
+
+// What is loaded already, `now`, stays what it is: there or not.
+Status same_presence(const char* what, bool loaded, const auto& now, const auto& next) {
+  if (!loaded || now.has_value() == next.has_value()) return {};
+  return Error{ErrorKind::kInvalidArgument, "", what, "the layer that is loaded",
+               next ? "it has none" : "it has one"};
+}
+
+}  // namespace
+
+Status MoeStage::load(std::optional<DescribedMatrix>&& router,
+                      const std::vector<float>& correction_bias, DescribedWeights&& experts,
+                      Loader& loader) {
+  MORACLE_CHECK(same_presence("router", experts_.has_value(), router_, router));
+  if (router) MORACLE_CHECK(loader.load(router_, std::move(*router)));
+  MORACLE_CHECK(loader.load(correction_bias_, correction_bias));
+  return loader.load(experts_, std::move(experts));
 }
 
 Status MoeStage::apply(const Matrix& x, const Matrix& out, const FeedForwardRooms& rooms, Ops& ops,
                        Stream stream) {
-  if (!router_) return experts_.apply(x, {rooms.first_expert}, {rooms.weight_one}, out, stream);
-  const LayerSpec& layer = experts_.plan().layer;
+  if (!router_) return experts_->apply(x, {rooms.first_expert}, {rooms.weight_one}, out, stream);
+  const LayerSpec& layer = experts_->plan().layer;
   const Matrix logits{rooms.logits.data, rooms.logits.dtype, x.rows, layer.num_experts,
                       rooms.logits.stride};
   MORACLE_CHECK(router_->apply(x, logits, stream));
   const float* bias = correction_bias_.bytes() > 0 ? correction_bias_.as<float>() : nullptr;
   MORACLE_CHECK(ops.route(logits, layer.routing, bias, layer.top_k, rooms.topk_ids,
                           rooms.topk_weights, stream));
-  const LoraIds lora_ids{experts_.plan().lora_rank > 0 ? rooms.lora_ids : nullptr};
-  return experts_.apply(x, {rooms.topk_ids}, {rooms.topk_weights}, out, stream, lora_ids);
+  const LoraIds lora_ids{experts_->plan().lora_rank > 0 ? rooms.lora_ids : nullptr};
+  return experts_->apply(x, {rooms.topk_ids}, {rooms.topk_weights}, out, stream, lora_ids);
 }
 
-Result<FeedForward> FeedForward::load(LayerDescription&& layer, Loader& loader) {
+Status FeedForward::load(LayerDescription&& layer, Loader& loader) {
   std::optional<DescribedMatrix> router;
   std::vector<float> correction_bias;
   if (layer.router) {
     router.emplace(std::move(layer.router->weights));
     correction_bias = std::move(layer.router->correction_bias);
   }
-  MORACLE_TRY(MoeStage routed,
-              MoeStage::load(std::move(router), correction_bias, std::move(layer.mlp), loader));
-  std::optional<MoeStage> shared;
-  if (layer.shared) {
-    MORACLE_TRY(shared, MoeStage::load(std::move(layer.shared->gate), {},
-                                       std::move(layer.shared->mlp), loader));
-  }
-  return FeedForward{std::move(routed), std::move(shared)};
+  MORACLE_CHECK(same_presence("shared expert", routed.loaded(), shared, layer.shared));
+  MORACLE_CHECK(routed.load(std::move(router), correction_bias, std::move(layer.mlp), loader));
+  if (!layer.shared) return {};
+  if (!shared) shared.emplace();
+  return shared->load(std::move(layer.shared->gate), {}, std::move(layer.shared->mlp), loader);
 }
 
 Status FeedForward::apply(const Matrix& x, const Matrix& out, const FeedForwardRooms& rooms,

@@ -24,28 +24,27 @@ FeedForwardRooms carve_feed_forward(const Description& description, int64_t max_
 /// Experts with their router, or one expert that every token goes to with weight 1.
 class MoeStage {
  public:
-  static Result<MoeStage> load(std::optional<DescribedMatrix>&& router,
-                               const std::vector<float>& correction_bias,
-                               DescribedWeights&& experts, Loader& loader);
+  /// The first time and whenever the weights change.
+  Status load(std::optional<DescribedMatrix>&& router, const std::vector<float>& correction_bias,
+              DescribedWeights&& experts, Loader& loader);
+  bool loaded() const { return experts_.has_value(); }
   /// x, out [tokens, hidden_size]; they may not overlap.
   Status apply(const Matrix& x, const Matrix& out, const FeedForwardRooms& rooms, Ops& ops,
                Stream stream);
 
  private:
-  MoeStage(std::optional<Linear> router, Buffer correction_bias, FusedMoe experts)
-      : router_(std::move(router)),
-        correction_bias_(std::move(correction_bias)),
-        experts_(std::move(experts)) {}
   std::optional<Linear> router_;
   Buffer correction_bias_;  // empty: none
-  FusedMoe experts_;
+  std::optional<FusedMoe> experts_;
 };
 
 struct FeedForward {
   MoeStage routed;
   std::optional<MoeStage> shared;
 
-  static Result<FeedForward> load(LayerDescription&& layer, Loader& loader);
+  /// As MoeStage's. Errors: a shared expert or a router where there was none, and none where there
+  /// was one.
+  Status load(LayerDescription&& layer, Loader& loader);
   Status apply(const Matrix& x, const Matrix& out, const FeedForwardRooms& rooms, Ops& ops,
                Stream stream);
 };

@@ -36,16 +36,22 @@ Rooms carve(const LatentSpec& spec, int64_t tokens, DType dtype, std::byte* base
 
 class LatentAttention : public Attention {
  public:
-  struct Parts {
-    LatentSpec spec;
-    Buffer frequencies, q_norm, kv_norm;
-    std::optional<Linear> q_a;
-    Linear q, kv_a, kv_b, o;
-  };
-  explicit LatentAttention(Parts parts) : m_(std::move(parts)) {}
+  explicit LatentAttention(const LatentSpec& spec) : spec_(spec) {}
+
+  Status load(AttentionDescription&& description, Loader& loader) override {
+    MORACLE_TRY(auto* from, same_attention<LatentDescription>(description, spec_));
+    MORACLE_CHECK(loader.load(frequencies_, spec_.rotary.frequencies));
+    MORACLE_CHECK(loader.load(q_norm_, from->q_norm));
+    MORACLE_CHECK(loader.load(kv_norm_, from->kv_norm));
+    if (from->q_a) MORACLE_CHECK(loader.load(q_a_, std::move(*from->q_a)));
+    MORACLE_CHECK(loader.load(q_, std::move(from->q)));
+    MORACLE_CHECK(loader.load(kv_a_, std::move(from->kv_a)));
+    MORACLE_CHECK(loader.load(kv_b_, std::move(from->kv_b)));
+    return loader.load(o_, std::move(from->o));
+  }
 
   Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) override {
-    const LatentSpec& spec = m_.spec;
+    const LatentSpec& spec = spec_;
     const Rooms rooms = carve(spec, x.rows, x.dtype, step.room);
     MORACLE_CHECK(queries(x, rooms, step));
     MORACLE_CHECK(keys_and_values(x, rooms, step));
@@ -53,32 +59,32 @@ class LatentAttention : public Attention {
                                spec.scale};
     MORACLE_CHECK(
         step.ops.attend(rooms.q, rooms.k, rooms.v, step.spans, shape, rooms.attended, step.stream));
-    return m_.o.apply(rooms.attended, out, step.stream);
+    return o_->apply(rooms.attended, out, step.stream);
   }
 
  private:
   Status queries(const Matrix& x, const Rooms& rooms, const AttentionStep& step) {
-    const LatentSpec& spec = m_.spec;
-    if (m_.q_a) {
-      MORACLE_CHECK(m_.q_a->apply(x, rooms.q_latent, step.stream));
-      MORACLE_CHECK(step.ops.rms_norm(rooms.q_latent, m_.q_norm.as<float>(), spec.q_rank,
+    const LatentSpec& spec = spec_;
+    if (q_a_) {
+      MORACLE_CHECK(q_a_->apply(x, rooms.q_latent, step.stream));
+      MORACLE_CHECK(step.ops.rms_norm(rooms.q_latent, q_norm_.as<float>(), spec.q_rank,
                                       spec.norm_epsilon, rooms.q_latent, step.stream));
     }
-    MORACLE_CHECK(m_.q.apply(m_.q_a ? rooms.q_latent : x, rooms.q, step.stream));
+    MORACLE_CHECK(q_->apply(q_a_ ? rooms.q_latent : x, rooms.q, step.stream));
     return step.ops.rotate(rooms.q, rotary_shape(spec.rotary, spec.head_dim(), spec.nope_dim),
-                           m_.frequencies.as<float>(), step.positions, step.stream);
+                           frequencies_.as<float>(), step.positions, step.stream);
   }
 
   Status keys_and_values(const Matrix& x, const Rooms& rooms, const AttentionStep& step) {
-    const LatentSpec& spec = m_.spec;
+    const LatentSpec& spec = spec_;
     const Matrix latent = columns(rooms.kv_a, 0, spec.kv_rank),
                  rope = columns(rooms.kv_a, spec.kv_rank, spec.rope_dim);
-    MORACLE_CHECK(m_.kv_a.apply(x, rooms.kv_a, step.stream));
-    MORACLE_CHECK(step.ops.rms_norm(latent, m_.kv_norm.as<float>(), spec.kv_rank, spec.norm_epsilon,
+    MORACLE_CHECK(kv_a_->apply(x, rooms.kv_a, step.stream));
+    MORACLE_CHECK(step.ops.rms_norm(latent, kv_norm_.as<float>(), spec.kv_rank, spec.norm_epsilon,
                                     rooms.kv_latent, step.stream));
     MORACLE_CHECK(step.ops.rotate(rope, rotary_shape(spec.rotary, spec.rope_dim),
-                                  m_.frequencies.as<float>(), step.positions, step.stream));
-    MORACLE_CHECK(m_.kv_b.apply(rooms.kv_latent, rooms.kv, step.stream));
+                                  frequencies_.as<float>(), step.positions, step.stream));
+    MORACLE_CHECK(kv_b_->apply(rooms.kv_latent, rooms.kv, step.stream));
     const int64_t kv_dim = spec.nope_dim + spec.value_dim;
     auto copy = [&](const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,
                     int64_t count) {
@@ -91,7 +97,10 @@ class LatentAttention : public Attention {
                 spec.value_dim, spec.value_dim);
   }
 
-  Parts m_;
+  LatentSpec spec_;
+  Buffer frequencies_, q_norm_, kv_norm_;
+  std::optional<Linear> q_a_;  // where queries come from a vector of low rank
+  std::optional<Linear> q_, kv_a_, kv_b_, o_;
 };
 
 }  // namespace
@@ -101,21 +110,8 @@ AttentionSizes attention_sizes(const LatentSpec& spec, int64_t max_num_tokens, D
           carve(spec, max_num_tokens, dtype, nullptr).bytes};
 }
 
-Result<std::unique_ptr<Attention>> load_attention(LatentDescription&& from, Loader& loader) {
-  MORACLE_TRY(Buffer frequencies, loader.upload(from.spec.rotary.frequencies));
-  MORACLE_TRY(Buffer q_norm, loader.upload(from.q_norm));
-  MORACLE_TRY(Buffer kv_norm, loader.upload(from.kv_norm));
-  std::optional<Linear> q_a;
-  if (from.q_a) {
-    MORACLE_TRY(q_a, loader.linear(std::move(*from.q_a)));
-  }
-  MORACLE_TRY(Linear q, loader.linear(std::move(from.q)));
-  MORACLE_TRY(Linear kv_a, loader.linear(std::move(from.kv_a)));
-  MORACLE_TRY(Linear kv_b, loader.linear(std::move(from.kv_b)));
-  MORACLE_TRY(Linear o, loader.linear(std::move(from.o)));
-  return std::unique_ptr<Attention>(std::make_unique<LatentAttention>(LatentAttention::Parts{
-      std::move(from.spec), std::move(frequencies), std::move(q_norm), std::move(kv_norm),
-      std::move(q_a), std::move(q), std::move(kv_a), std::move(kv_b), std::move(o)}));
+std::unique_ptr<Attention> make_attention(const LatentSpec& spec) {
+  return std::make_unique<LatentAttention>(spec);
 }
 
 }  // namespace moracle

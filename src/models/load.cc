@@ -6,14 +6,22 @@
 namespace moracle {
 namespace {
 
-Status load_embedding(Model::State& m, const TensorView& embedding) {
+Status upload_embedding(Model::State& m, const TensorView& embedding) {
   Device& device = m.workspace->device();
   m.embedding = embedding;
-  m.weight_bytes += static_cast<int64_t>(embedding.num_bytes());
   if (device.host_visible()) return {};  // rows are looked up in the file's own memory
-  MORACLE_TRY(m.embedding_buffer, device.allocate(embedding.num_bytes()));
   m.embedding.data = m.embedding_buffer.as<std::byte>();
-  return device.upload(m.embedding_buffer.data(), embedding.data, embedding.num_bytes());
+  MORACLE_CHECK(device.upload(m.embedding_buffer.data(), embedding.data, embedding.num_bytes()));
+  return device.synchronize();
+}
+
+Status load_embedding(Model::State& m, const TensorView& embedding) {
+  Device& device = m.workspace->device();
+  m.weight_bytes += static_cast<int64_t>(embedding.num_bytes());
+  if (!device.host_visible()) {
+    MORACLE_TRY(m.embedding_buffer, device.allocate(embedding.num_bytes()));
+  }
+  return upload_embedding(m, embedding);
 }
 
 Status allocate_activations(Model::State& m, const Description& description) {
@@ -30,15 +38,29 @@ Status allocate_activations(Model::State& m, const Description& description) {
   return device.synchronize();  // before the ones are gone
 }
 
-Result<Layer> load_layer(LayerDescription&& from, const Model::State& m, Loader& loader) {
-  const DType dtype = loader.device().activation_dtype();
-  const AttentionSizes sizes = attention_sizes(from.attention, m.max_num_tokens, dtype);
-  MORACLE_TRY(Buffer input_norm, loader.upload(from.input_norm));
-  MORACLE_TRY(Buffer post_norm, loader.upload(from.post_norm));
-  MORACLE_TRY(auto attention, load_attention(std::move(from.attention), loader));
-  MORACLE_TRY(FeedForward feed_forward, FeedForward::load(std::move(from), loader));
-  return Layer{std::move(input_norm), std::move(post_norm), sizes, std::move(attention),
-               std::move(feed_forward)};
+Status load_layer(Layer& to, LayerDescription&& from, Loader& loader) {
+  MORACLE_CHECK(loader.load(to.input_norm, from.input_norm));
+  MORACLE_CHECK(loader.load(to.post_norm, from.post_norm));
+  MORACLE_CHECK(to.attention->load(std::move(from.attention), loader));
+  return to.feed_forward.load(std::move(from), loader);
+}
+
+// Everything but the embedding, in the order of visit_modules.
+Status load_weights(Model::State& m, Description&& from, Loader& loader) {
+  MORACLE_CHECK(loader.load(m.final_norm, from.final_norm));
+  for (size_t l = 0; l < m.layers.size(); ++l)
+    MORACLE_CHECK(load_layer(m.layers[l], std::move(from.layers[l]), loader));
+  return loader.load(m.output, std::move(from.output));
+}
+
+Status check_same_model(const Model::State& m, const Description& description,
+                        const std::string& folder) {
+  const bool same = description.spec == m.spec && description.layers.size() == m.layers.size() &&
+                    description.embedding.dtype == m.embedding.dtype &&
+                    description.embedding.shape == m.embedding.shape;
+  if (same) return {};
+  return Error{ErrorKind::kInvalidArgument, folder, "reload",
+               "the architecture and the sizes that are loaded", "they differ"};
 }
 
 }  // namespace
@@ -54,22 +76,38 @@ Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& opti
   m.workspace = std::make_shared<Workspace>(std::move(device));
   m.spec = description.spec;
   m.max_num_tokens = options.max_num_tokens;
+  m.quantization = options.quantization;
   m.owner = checkpoint.files();
   m.num_adapters = static_cast<int64_t>(adapters.size());
   Loader loader(m.workspace, std::move(modules), adapters, options.progress,
                 checkpoint.total_bytes());
-  MORACLE_TRY(m.final_norm, loader.upload(description.final_norm));
   MORACLE_CHECK(load_embedding(m, description.embedding));
   MORACLE_CHECK(allocate_activations(m, description));
-  for (LayerDescription& from : description.layers) {
-    MORACLE_TRY(Layer layer, load_layer(std::move(from), m, loader));
-    m.layers.push_back(std::move(layer));
+  const DType dtype = loader.device().activation_dtype();
+  for (const LayerDescription& from : description.layers) {
+    Layer& layer = m.layers.emplace_back();
+    layer.sizes = attention_sizes(from.attention, m.max_num_tokens, dtype);
+    layer.attention = make_attention(from.attention);
   }
-  MORACLE_TRY(m.output, loader.linear(std::move(description.output)));
+  MORACLE_CHECK(load_weights(m, std::move(description), loader));
   m.weight_bytes += loader.weight_bytes();
   MORACLE_TRY(modules, std::move(loader).finish());
   m.choices = grouped(std::move(modules));
   return Model(std::move(state));
+}
+
+Status Model::reload(const Checkpoint& checkpoint, const Progress& progress) {
+  State& m = *state_;
+  MORACLE_TRY(Description description, describe(checkpoint, m.quantization));
+  MORACLE_CHECK(check_same_model(m, description, checkpoint.folder()));
+  const TensorView embedding = description.embedding;
+  Loader loader = Loader::reload(m.workspace, progress, checkpoint.total_bytes());
+  MORACLE_CHECK(load_weights(m, std::move(description), loader));
+  MORACLE_CHECK(std::move(loader).commit());
+  MORACLE_CHECK(upload_embedding(m, embedding));
+  m.owner = checkpoint.files();
+  m.num_rows = 0;
+  return {};
 }
 
 }  // namespace moracle

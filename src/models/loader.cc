@@ -1,5 +1,6 @@
 #include "models/loader.h"
 
+#include "base/text.h"
 #include "base/try.h"
 #include "models/modules.h"
 
@@ -24,30 +25,64 @@ Progress Loader::step() {
   };
 }
 
-Result<Linear> Loader::linear(DescribedMatrix&& weights) {
-  MORACLE_TRY(const Selection* selection, next(module_name(weights)));
-  MORACLE_TRY(Linear made, Linear::make(std::move(weights), *selection, workspace_, step()));
-  weight_bytes_ += made.weight_bytes();
-  return made;
+template <class Module, class Described>
+Status Loader::set_aside(Module& to, Described&& from) {
+  MORACLE_TRY(PackedWeights packed, to.pack(std::forward<Described>(from), step()));
+  // A function that is copied needs what it holds to be, too.
+  auto held = std::make_shared<PackedWeights>(std::move(packed));
+  aside_.push_back([&to, held] { return to.swap(std::move(*held)); });
+  return {};
 }
 
-Result<FusedMoe> Loader::experts(DescribedWeights&& weights) {
-  MORACLE_TRY(const Selection* selection, next(module_name(weights)));
+Status Loader::load(std::optional<Linear>& to, DescribedMatrix&& from) {
+  if (reload_) return set_aside(*to, std::move(from));
+  MORACLE_TRY(const Selection* selection, next(module_name(from)));
+  MORACLE_TRY(to, Linear::make(std::move(from), *selection, workspace_, step()));
+  weight_bytes_ += to->weight_bytes();
+  return {};
+}
+
+Status Loader::load(std::optional<FusedMoe>& to, DescribedWeights&& from) {
+  if (reload_) return set_aside(*to, std::move(from));
+  MORACLE_TRY(const Selection* selection, next(module_name(from)));
   const std::optional<int64_t> layer = modules_[at_ - 1].layer;
-  MORACLE_TRY(FusedMoe made, FusedMoe::make(std::move(weights), *selection, workspace_, step()));
-  weight_bytes_ += made.weight_bytes() + made.plan().adapter_bytes;
-  for (size_t i = 0; made.plan().lora_rank > 0 && i < adapters_.size(); ++i) {
+  MORACLE_TRY(to, FusedMoe::make(std::move(from), *selection, workspace_, step()));
+  weight_bytes_ += to->weight_bytes() + to->plan().adapter_bytes;
+  for (size_t i = 0; to->plan().lora_rank > 0 && i < adapters_.size(); ++i) {
     const auto own = adapters_[i].layers.find(*layer);
     if (own == adapters_[i].layers.end()) continue;
-    MORACLE_CHECK(made.set_adapter(static_cast<int32_t>(i), own->second));
+    MORACLE_CHECK(to->set_adapter(static_cast<int32_t>(i), own->second));
   }
-  return made;
+  return {};
 }
 
-Result<Buffer> Loader::upload(const std::vector<float>& values) {
-  MORACLE_TRY(Buffer buffer, device().allocate(values.size() * sizeof(float)));
-  MORACLE_CHECK(device().upload(buffer.data(), values.data(), values.size() * sizeof(float)));
-  return buffer;
+Status Loader::load(Buffer& to, const std::vector<float>& from) {
+  const size_t bytes = from.size() * sizeof(float);
+  if (!reload_) {
+    MORACLE_TRY(to, device().allocate(bytes));
+    return device().upload(to.data(), from.data(), bytes);
+  }
+  if (to.bytes() != bytes) {
+    return Error{ErrorKind::kInvalidArgument, "", "reload",
+                 str("a vector of the ", to.bytes() / sizeof(float), " values that are loaded"),
+                 str("it has ", from.size())};
+  }
+  aside_.push_back([this, &to, from]() -> Status {
+    MORACLE_CHECK(device().upload(to.data(), from.data(), to.bytes()));
+    return device().synchronize();  // before the values are gone
+  });
+  return {};
+}
+
+Status Loader::done() {
+  if (!progress_ || progress_(total_, total_)) return {};
+  return Error{ErrorKind::kCancelled, "", "loading", "", "stopped on request"};
+}
+
+Status Loader::commit() && {
+  MORACLE_CHECK(done());
+  for (const auto& put : aside_) MORACLE_CHECK(put());
+  return {};
 }
 
 Result<std::vector<ModuleChoice>> Loader::finish() && {
@@ -55,8 +90,7 @@ Result<std::vector<ModuleChoice>> Loader::finish() && {
     return Error{ErrorKind::kInvalidArgument, "", modules_[at_].selection.request.layer.name,
                  "to be loaded, since it was chosen for", "nothing asked for it"};
   }
-  if (progress_ && !progress_(total_, total_))
-    return Error{ErrorKind::kCancelled, "", "loading", "", "stopped on request"};
+  MORACLE_CHECK(done());
   return std::move(modules_);
 }
 

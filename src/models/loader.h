@@ -1,4 +1,5 @@
-// Makes what a model computes with from what a Description names, on one device.
+// Makes what a model computes with from what a Description names, on one device; later, puts other
+// weights in its place, all at once or not at all.
 #pragma once
 
 #include <vector>
@@ -19,12 +20,25 @@ class Loader {
         adapters_(adapters),
         progress_(progress),
         total_(total_bytes) {}
+  /// For modules that are loaded already.
+  static Loader reload(std::shared_ptr<Workspace> workspace, const Progress& progress,
+                       int64_t total_bytes) {
+    Loader loader(std::move(workspace), {}, {}, progress, total_bytes);
+    loader.reload_ = true;
+    return loader;
+  }
 
   Device& device() const { return workspace_->device(); }
-  Result<Linear> linear(DescribedMatrix&& weights);
-  Result<FusedMoe> experts(DescribedWeights&& weights);
-  /// A copy on the device; of nothing an empty buffer.
-  Result<Buffer> upload(const std::vector<float>& values);
+
+  /// Makes it there. In a reload: packs and keeps aside until commit(), while what is there goes on
+  /// serving. Errors: reading, memory, kCancelled; in a reload, weights of another layer or another
+  /// number of values than there are.
+  Status load(std::optional<Linear>& to, DescribedMatrix&& from);
+  Status load(std::optional<FusedMoe>& to, DescribedWeights&& from);
+  Status load(Buffer& to, const std::vector<float>& from);  ///< f32; empty of nothing
+  /// Ends a reload: what was kept aside takes its places. Errors: kCancelled by `progress`, before
+  /// anything changes; of the device.
+  Status commit() &&;
 
   /// Packed weights and adapters made so far.
   int64_t weight_bytes() const { return weight_bytes_; }
@@ -34,12 +48,17 @@ class Loader {
  private:
   Result<const Selection*> next(const std::string& module);
   Progress step();
+  Status done();
+  template <class Module, class Described>
+  Status set_aside(Module& to, Described&& from);
 
   std::shared_ptr<Workspace> workspace_;
   std::vector<ModuleChoice> modules_;
   std::span<const LoraAdapter> adapters_;
   const Progress& progress_;
   size_t at_ = 0;
+  bool reload_ = false;
+  std::vector<std::function<Status()>> aside_;  // each puts one thing in its place
   int64_t weight_bytes_ = 0;
   int64_t done_ = 0;
   int64_t total_ = 0;

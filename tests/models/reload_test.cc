@@ -1,0 +1,148 @@
+// New weights for a whole model while it serves: all of them or none.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/text.h"
+#include "golden_model.h"
+
+namespace moracle {
+namespace {
+
+using testing::all_logits;
+using testing::golden_folder;
+using testing::golden_model;
+using testing::golden_reference;
+using ::testing::HasSubstr;
+using testing::SyntheticCheckpoint;
+using testing::TemporaryFolder;
+
+// Every number differs: bf16 and f32 keep their exponents but the sign's and lowest ones.
+SyntheticCheckpoint other_weights(const std::string& name) {
+  SyntheticCheckpoint other = golden_model(name);
+  for (auto& [tensor, t] : other.tensors) {
+    const size_t size = static_cast<size_t>(bits(t.dtype) / 8);
+    for (size_t i = size - 1; i < t.bytes.size(); i += size) t.bytes[i] ^= std::byte{0x80};
+  }
+  return other;
+}
+
+class ModelReload : public ::testing::TestWithParam<std::string> {
+ protected:
+  const std::vector<int32_t> ids_ = golden_reference(GetParam()).ids;
+  const TemporaryFolder folder_;
+
+  Result<Checkpoint> written(const SyntheticCheckpoint& checkpoint) {
+    const std::string to = str(folder_.path(), "/", count_++);
+    std::filesystem::create_directory(to);
+    MORACLE_CHECK(checkpoint.write(to));
+    return Checkpoint::open(to);
+  }
+  Result<std::vector<float>> cold(const Checkpoint& checkpoint, const ModelOptions& options) {
+    MORACLE_TRY(Model model, Model::load(checkpoint, options));
+    return all_logits(model, ids_);
+  }
+
+ private:
+  int count_ = 0;
+};
+
+TEST_P(ModelReload, GivesTheBitsOfAColdLoad) {
+  const auto a = Checkpoint::open(golden_folder(GetParam()));
+  const auto b = written(other_weights(GetParam()));
+  ASSERT_TRUE(a && b);
+  for (const char* backend : {"cpu", "reference"}) {
+    for (const char* quantization : {"", "int8-per-channel", "fp8-per-tensor"}) {
+      SCOPED_TRACE(str(backend, " ", quantization));
+      const ModelOptions options{.backend = backend, .quantization = quantization, .threads = 2};
+      const auto before = cold(*a, options), after = cold(*b, options);
+      auto model = Model::load(*a, options);
+      ASSERT_TRUE(model) << model.error().to_string();
+      ASSERT_TRUE(before && after);
+      EXPECT_NE(*before, *after);
+      const Status done = model->reload(*b);
+      ASSERT_TRUE(done.ok()) << done.error().to_string();
+      EXPECT_EQ(*all_logits(*model, ids_), *after);
+      ASSERT_TRUE(model->reload(*b).ok());  // the same once more changes nothing
+      EXPECT_EQ(*all_logits(*model, ids_), *after);
+      ASSERT_TRUE(model->reload(*a).ok());
+      EXPECT_EQ(*all_logits(*model, ids_), *before);
+    }
+  }
+}
+
+TEST_P(ModelReload, StoppedAnywhereTheOldWeightsServeOn) {
+  const auto a = Checkpoint::open(golden_folder(GetParam()));
+  const auto b = written(other_weights(GetParam()));
+  ASSERT_TRUE(a && b);
+  const ModelOptions options{.threads = 2};
+  auto model = Model::load(*a, options);
+  ASSERT_TRUE(model) << model.error().to_string();
+  const auto before = all_logits(*model, ids_);
+  int steps = 0;
+  ASSERT_TRUE(model->reload(*a, [&](int64_t, int64_t) { return ++steps > 0; }).ok());
+  ASSERT_GT(steps, 10);
+  for (int stop = 1; stop <= steps; ++stop) {
+    int step = 0;
+    const Status stopped = model->reload(*b, [&](int64_t, int64_t) { return ++step < stop; });
+    ASSERT_FALSE(stopped.ok());
+    EXPECT_EQ(stopped.error().kind, ErrorKind::kCancelled);
+    ASSERT_EQ(*all_logits(*model, ids_), *before) << "stopped at " << stop << " of " << steps;
+  }
+}
+
+TEST_P(ModelReload, ABadFileChangesNothing) {
+  const auto a = Checkpoint::open(golden_folder(GetParam()));
+  ASSERT_TRUE(a);
+  auto model = Model::load(*a, {.quantization = "int8-per-channel", .threads = 2});
+  ASSERT_TRUE(model) << model.error().to_string();
+  const auto before = all_logits(*model, ids_);
+  auto refused = [&](const SyntheticCheckpoint& bad, const std::string& why) {
+    SCOPED_TRACE(why);
+    const auto checkpoint = written(bad);
+    const Status status = checkpoint ? model->reload(*checkpoint) : Status(checkpoint.error());
+    ASSERT_FALSE(status.ok());
+    EXPECT_THAT(status.error().to_string(), HasSubstr(why));
+    EXPECT_EQ(*all_logits(*model, ids_), *before);
+  };
+  SyntheticCheckpoint bad = other_weights(GetParam());
+  // Experts of the last layer that cannot be quantized: NaN, after all others were packed.
+  std::string last;
+  for (const auto& [name, tensor] : bad.tensors) {
+    const bool down = name.find("down_proj") != name.npos || name.find(".w2.") != name.npos;
+    if (down && !name.ends_with("bias")) last = name;
+  }
+  auto& bytes = bad.tensors.at(last).bytes;
+  std::memset(bytes.data(), 0xff, bytes.size());
+  refused(bad, last);
+  bad = other_weights(GetParam());
+  bad.tensors.erase("model.norm.weight");
+  refused(bad, "model.norm.weight");
+  bad = other_weights(GetParam());
+  bad.config["rms_norm_eps"] = 0.5;
+  refused(bad, "the architecture and the sizes that are loaded");
+  bad = other_weights(GetParam());
+  bad.config["rope_parameters"]["rope_theta"] = 77;
+  refused(bad, "attention");
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, ModelReload, ::testing::ValuesIn(testing::golden_models()),
+                         [](const auto& param) { return param.param; });
+
+// What else is not the same model.
+TEST(ModelReloadRefuses, AnotherModel) {
+  const auto one = Checkpoint::open(golden_folder("mixtral"));
+  ASSERT_TRUE(one);
+  auto model = Model::load(*one, {.threads = 2});
+  ASSERT_TRUE(model) << model.error().to_string();
+  for (const std::string& name : testing::golden_models()) {
+    if (name == "mixtral") continue;
+    const auto other = Checkpoint::open(golden_folder(name));
+    ASSERT_TRUE(other);
+    EXPECT_FALSE(model->reload(*other).ok()) << name;
+  }
+}
+
+}  // namespace
+}  // namespace moracle
