@@ -3,4 +3,19 @@
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cpu/tile_avx2.cc
     PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+  set(avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # GCC 12 takes the undefined operands of its own intrinsics for mistakes.
+    list(APPEND avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
+  endif()
+  # The loops of lines.inc that a file does not take.
+  list(APPEND avx512 -Wno-unused-function)
+  foreach(file lines_avx512 lines_decode_avx512)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cpu/${file}.cc
+      PROPERTIES COMPILE_OPTIONS "${avx512}")
+  endforeach()
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cpu/lines_avx512_bf16.cc
+    PROPERTIES COMPILE_OPTIONS "${avx512};-mavx512bf16")
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cpu/lines_amx.cc
+    PROPERTIES COMPILE_OPTIONS "${avx512};-mamx-tile;-mamx-int8;-mamx-bf16")
 endif()

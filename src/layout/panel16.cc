@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "layout/by_group.h"
 #include "layout/sections.h"
 
 namespace moracle {
@@ -51,19 +52,6 @@ void pack_elements(const CanonicalMatrix& m, const MatrixShape& shape, std::byte
   }
 }
 
-// [n, groups] by row, or by block of rows, to [panel, group, 16].
-template <class Value>
-void pack_by_group(const std::vector<Value>& values, const CanonicalMatrix& m, int64_t groups,
-                   std::byte* at) {
-  auto* out = reinterpret_cast<Value*>(at);
-  const int64_t rows = m.key.group.rows == GroupShape::kAll ? m.n : m.key.group.rows;
-  for (int64_t r = 0; r < (values.empty() ? 0 : m.n); ++r) {
-    for (int64_t g = 0; g < groups; ++g) {
-      out[((r / kRows) * groups + g) * kRows + r % kRows] = values[r / rows * groups + g];
-    }
-  }
-}
-
 void pack(const CanonicalMatrix& m, std::byte* out) {
   const MatrixShape shape{m.n, m.k, m.key, !m.group_index.empty(), !m.bias.empty()};
   const Sections s = sections(shape);
@@ -82,8 +70,9 @@ void pack(const CanonicalMatrix& m, std::byte* out) {
       pack_elements<uint32_t>(m, shape, out + s.codes);
       break;
   }
-  pack_by_group(m.scales, m, num_groups(shape), out + s.scales);
-  pack_by_group(m.zero_points, m, num_groups(shape), out + s.zero_points);
+  auto same = [](auto value) { return value; };
+  pack_by_group(m.scales, m, num_groups(shape), kRows, kRows, same, out + s.scales);
+  pack_by_group(m.zero_points, m, num_groups(shape), kRows, kRows, same, out + s.zero_points);
   auto put = [&](const auto& values, size_t at) {
     if (!values.empty()) std::memcpy(out + at, values.data(), values.size() * sizeof(values[0]));
   };

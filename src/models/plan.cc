@@ -130,7 +130,7 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
   for (const ModuleChoice& module : modules) {
     const Plan& one = *module.selection.plan;
     plan.weight_bytes += one.weight_bytes + one.adapter_bytes;
-    plan.scratch_bytes += one.scratch_bytes;
+    plan.scratch_bytes = std::max(plan.scratch_bytes, one.scratch_bytes);
     plan.workspace_bytes = std::max(plan.workspace_bytes, one.workspace_bytes);
   }
   const DType dtype = modules.front().selection.plan->activation_dtype;

@@ -60,6 +60,7 @@ Status FusedMoe::State::add_adapters(const Matrix& x, const int32_t* row_index, 
 }
 
 Status FusedMoe::State::run_experts(const Matrix& x, const MoeRooms& rooms, LoraIds lora_ids,
+                                    const float* topk_weights, const Matrix& output,
                                     Stream stream) const {
   const LayerSpec& layer = plan.layer;
   const std::optional<QuantKey>& key = layer.scheme.activation;
@@ -80,12 +81,17 @@ Status FusedMoe::State::run_experts(const Matrix& x, const MoeRooms& rooms, Lora
   } else {
     MORACLE_TRY(input.x, prepare(x, key, rooms.input, ops, stream));
   }
-  const Matrix gate_up = rooms.gate_up.slice(0, rows), activated = rooms.activated.slice(0, rows);
-  const Matrix y = rooms.y.slice(0, rows);
-  MORACLE_CHECK(w13->run(input, gate_up, stream));
-  MORACLE_CHECK(add_adapters(x, rooms.rows.row_token, true, rooms, lora_ids, gate_up, stream));
-  MORACLE_CHECK(
-      ops.activate(layer.activation, layer.intermediate_size, gate_up, activated, stream));
+  const Matrix activated = rooms.activated.slice(0, rows);
+  const Matrix gate_up{rooms.gate_up.data, rooms.gate_up.dtype, rows, rooms.gate_up.cols,
+                       rooms.gate_up.stride};
+  if (plan.matrices[0].kernel.activates) {
+    MORACLE_CHECK(w13->run_activated(input, layer.activation, activated, stream));
+  } else {
+    MORACLE_CHECK(w13->run(input, gate_up, stream));
+    MORACLE_CHECK(add_adapters(x, rooms.rows.row_token, true, rooms, lora_ids, gate_up, stream));
+    MORACLE_CHECK(
+        ops.activate(layer.activation, layer.intermediate_size, gate_up, activated, stream));
+  }
   GroupedRows intermediate{{activated, nullptr, 0}, nullptr, rooms.rows.expert_offsets, rows};
   if (is_static(layer.scheme)) {
     intermediate.x = rooms.intermediate.first(rows);
@@ -93,8 +99,17 @@ Status FusedMoe::State::run_experts(const Matrix& x, const MoeRooms& rooms, Lora
   } else if (key) {
     MORACLE_TRY(intermediate.x, prepare(activated, key, rooms.intermediate, ops, stream));
   }
+  if (plan.matrices[1].kernel.combines) {
+    const bool in_place = output.dtype == rooms.y.dtype;
+    const Matrix sum = in_place ? output : rooms.y.slice(0, x.rows);
+    MORACLE_CHECK(w2->run_combined(
+        intermediate, {rooms.rows.row_token, rooms.rows.row_slot, topk_weights}, sum, stream));
+    return in_place ? Status() : ops.convert(sum, output, stream);
+  }
+  const Matrix y = rooms.y.slice(0, rows);
   MORACLE_CHECK(w2->run(intermediate, y, stream));
-  return add_adapters(activated, nullptr, false, rooms, lora_ids, y, stream);
+  MORACLE_CHECK(add_adapters(activated, nullptr, false, rooms, lora_ids, y, stream));
+  return ops.combine(y, rooms.rows.slot_row, topk_weights, plan.top_k(), output, stream);
 }
 
 Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
@@ -117,8 +132,7 @@ Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_
   MORACLE_CHECK(ops.plan_rows(topk_ids.data, hidden.rows, layer.top_k, layer.num_experts,
                               state_->expert_map.as<int32_t>(), plan.experts.num_local(),
                               rooms.rows, stream));
-  MORACLE_CHECK(state_->run_experts(x, rooms, lora_ids, stream));
-  return ops.combine(rooms.y, rooms.rows.slot_row, topk_weights.data, layer.top_k, output, stream);
+  return state_->run_experts(x, rooms, lora_ids, topk_weights.data, output, stream);
 }
 
 Status FusedMoe::apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens,
@@ -135,9 +149,8 @@ Status FusedMoe::apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens,
   }
   MORACLE_CHECK(ops.plan_batched_rows(num_tokens.data, plan.experts.num_local(),
                                       plan.max_num_tokens, rooms.rows, stream));
-  MORACLE_CHECK(state_->run_experts(x, rooms, lora_ids, stream));
   // Each slot has one expert: its row comes back to it unweighed, or it becomes 0.
-  return ops.combine(rooms.y, rooms.rows.slot_row, nullptr, 1, output, stream);
+  return state_->run_experts(x, rooms, lora_ids, nullptr, output, stream);
 }
 
 }  // namespace moracle

@@ -18,8 +18,10 @@ struct FusedMoe::State {
   AdapterRooms adapters{};  // in that buffer
 
   Device& device() const { return workspace->device(); }
-  /// rooms.y = GEMM 2 of the activation of GEMM 1 of the rows of `x` that rooms.rows names.
-  Status run_experts(const Matrix& x, const MoeRooms& rooms, LoraIds lora_ids, Stream stream) const;
+  /// output = the sum, weighed (null: each is 1), of GEMM 2 of the activation of GEMM 1 of the rows
+  /// of `x` that rooms.rows names.
+  Status run_experts(const Matrix& x, const MoeRooms& rooms, LoraIds lora_ids,
+                     const float* topk_weights, const Matrix& output, Stream stream) const;
 
  private:
   Status add_adapters(const Matrix& x, const int32_t* row_index, bool is_w13, const MoeRooms& rooms,

@@ -55,12 +55,17 @@ Plan make_plan(const Backend& backend, const Request& request, const Machine& ma
     plan.adapter_bytes = static_cast<int64_t>(carve_adapters(plan, nullptr).bytes);
   }
   for (const MatrixShape& shape : layer.matrices()) {
-    const KernelRequest wanted{shape, layer.scheme, request.deterministic};
+    KernelRequest wanted{shape, layer.scheme, request.deterministic,
+                         plan.max_slots() * plan.top_k()};
+    if (!layer.linear && plan.matrices.empty()) wanted.activation = &layer.activation;
     MatrixPlan matrix{shape, 0, backend.kernels->plan(wanted, machine)};
+    // An adapter adds to what a matrix computes before anything else happens to it.
+    if (layer.linear || plan.lora_rank > 0)
+      matrix.kernel.activates = matrix.kernel.combines = false;
     matrix.weight_bytes =
         plan.experts.num_local() * static_cast<int64_t>(backend.layout->sections(shape).bytes);
     plan.weight_bytes += matrix.weight_bytes;
-    plan.scratch_bytes += matrix.kernel.scratch_bytes;
+    plan.scratch_bytes = std::max(plan.scratch_bytes, matrix.kernel.scratch_bytes);
     plan.matrices.push_back(std::move(matrix));
   }
   plan.workspace_bytes = static_cast<int64_t>(

@@ -11,10 +11,10 @@ struct MoeRooms {
   Matrix hidden;  ///< activations of the plan's dtype, where the caller's are of another
   Rows input;
   RowPlan rows;
-  Matrix gate_up;
+  Matrix gate_up;  ///< no rows where GEMM 1 applies the activation
   Matrix activated;
   Rows intermediate;
-  Matrix y;
+  Matrix y;  ///< of every row; of every token where GEMM 2 adds them up
   size_t bytes = 0;
 };
 /// `base` may be null: then only `bytes` means something.

@@ -20,6 +20,7 @@ struct RowPlan {
   int32_t* expert_offsets = nullptr;
   int32_t* row_token = nullptr;  ///< [num_tokens * top_k]: which token a row reads
   int32_t* slot_row = nullptr;   ///< [num_tokens * top_k]: row of token t's j-th expert, -1: none
+  int32_t* row_slot = nullptr;   ///< [num_tokens * top_k]: t · top_k + j of a row
 };
 
 }  // namespace moracle

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "base/try.h"
 #include "kernels/cpu/cpu_ops.h"
 
 namespace moracle {
@@ -33,6 +34,13 @@ Result<Buffer> CpuDevice::allocate(size_t bytes) {
   }
   ::madvise(data, bytes, MADV_HUGEPAGE);
   return Buffer(data, bytes, std::shared_ptr<void>(data, [bytes](void* p) { ::munmap(p, bytes); }));
+}
+
+Status CpuDevice::reserve_scratch(size_t bytes) {
+  if (bytes <= scratch_.bytes()) return {};
+  scratch_ = Buffer();  // first give back, then take: they need not both fit
+  MORACLE_TRY(scratch_, allocate(bytes));
+  return {};
 }
 
 Status CpuDevice::upload(void* to, const void* from, size_t bytes, Stream) {

@@ -27,8 +27,14 @@ class CpuDevice : public Device {
 
   ThreadPool& pool() { return pool_; }
 
+  /// Memory for what lives no longer than one call of a kernel; kernels of one device run in turn.
+  /// Grows only while kernels are made. Errors: kOutOfMemory.
+  Status reserve_scratch(size_t bytes);
+  std::byte* scratch() const { return scratch_.as<std::byte>(); }
+
  private:
   ThreadPool pool_;
+  Buffer scratch_;
   std::unique_ptr<CpuOps> ops_;
 };
 

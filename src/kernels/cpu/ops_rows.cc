@@ -43,6 +43,7 @@ Status CpuOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t to
     // The running offset of an expert moves to its end here and is set back below.
     const int32_t row = plan.expert_offsets[expert]++;
     plan.row_token[row] = static_cast<int32_t>(i / top_k);
+    plan.row_slot[row] = static_cast<int32_t>(i);
     plan.slot_row[i] = row;
   }
   for (int64_t e = num_local; e > 0; --e) plan.expert_offsets[e] = plan.expert_offsets[e - 1];
@@ -63,7 +64,9 @@ Status CpuOps::plan_batched_rows(const int32_t* counts, int64_t num_experts, int
     for (int64_t i = 0; i < max_tokens; ++i) {
       const auto slot = static_cast<int32_t>(e * max_tokens + i);
       plan.slot_row[slot] = i < count ? row : -1;
-      if (i < count) plan.row_token[row++] = slot;
+      if (i >= count) continue;
+      plan.row_slot[row] = slot;
+      plan.row_token[row++] = slot;
     }
   }
   plan.expert_offsets[num_experts] = row;

@@ -1,0 +1,307 @@
+// One walk for every way of multiplying. Each thread takes the same share of every expert's panels,
+// two at a time: even work whatever the routing, no barrier between experts, and columns of the
+// result that are its own, so that it may add up a token's rows itself.
+#include "kernels/cpu/line_linear.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "kernels/cpu/line_panels.h"
+#include "kernels/cpu/packed_rows.h"
+#include "kernels/cpu/vector_ops.h"
+#include "quant/activation.h"
+
+namespace moracle::cpu {
+namespace {
+
+// Rows that meet a decoded stretch before the next one is decoded.
+constexpr int kPassRows = 128;
+
+int64_t x_group_cols(const KernelWeights& weights) {
+  const auto& key = weights.scheme.activation;
+  const bool grouped =
+      key && !vnni16::scale_is_exponent({0, 0, *key}) && key->group.cols != GroupShape::kAll;
+  return grouped ? key->group.cols : 0;
+}
+
+class LineLinear : public GroupedLinear {
+ public:
+  LineLinear(KernelWeights weights, Arithmetic arithmetic, const LineKernels& kernels,
+             CpuDevice& device)
+      : weights_(std::move(weights)),
+        arithmetic_(arithmetic),
+        kernels_(kernels),
+        device_(device),
+        panels_(weights_, arithmetic, x_group_cols(weights_)) {}
+
+  const KernelWeights& weights() const override { return weights_; }
+  Status run(const GroupedRows& rows, const Matrix& y, Stream) override;
+  Status run_activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
+                       Stream) override;
+  Status run_combined(const GroupedRows& rows, const Combination& combination, const Matrix& out,
+                      Stream) override;
+
+ private:
+  // Where a pair of panels goes: the second one lies `distance` panels behind the first.
+  struct Job {
+    int64_t expert, panel, distance;
+    int panels() const { return distance > 0 ? 2 : 1; }
+  };
+  struct Room {
+    alignas(64) float sums[2][kPassRows * kLineRows];
+    alignas(64) std::byte lines[2][LinePanels::kRoomBytes];
+    alignas(64) float scales[2][kLineRows];
+  };
+  struct Pass {
+    const PackedRows& x;
+    int64_t first;
+    int count;
+    Job next;  // what to ask for meanwhile
+    bool prefetch;
+  };
+
+  template <class Finish>
+  void walk(const GroupedRows& rows, int64_t pairs, int64_t distance, const Finish& finish);
+  void multiply(const Job& job, const Pass& pass, Room& room) const;
+  LineResult result(const Job& job, int p, const Pass& pass, Room& room) const;
+
+  KernelWeights weights_;
+  Arithmetic arithmetic_;
+  const LineKernels& kernels_;
+  CpuDevice& device_;
+  LinePanels panels_;
+};
+
+void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
+  const int count = job.panels();
+  for (int p = 0; p < count; ++p) std::fill_n(room.sums[p], pass.count * kLineRows, 0.0f);
+  LineBlock block;
+  block.panels = count;
+  block.x_stride = pass.x.stride;
+  const bool stretch_x = pass.x.num_scales > 1;
+  for (int64_t column = 0; column < panels_.read_cols();) {
+    const LinePanels::Stretch s = panels_.stretch(column);
+    block.num_lines = panels_.lines(s);
+    const std::byte* prefetch[2] = {};
+    for (int p = 0; p < count; ++p) {
+      const int64_t panel = job.panel + p * job.distance;
+      if (pass.prefetch)
+        prefetch[p] = panels_.codes(pass.next.expert, pass.next.panel + p * pass.next.distance);
+      block.lines[p] = panels_.lines(job.expert, panel, s, room.lines[p],
+                                     panels_.direct() ? nullptr : prefetch[p]);
+      block.w_scale[p] = panels_.stretch_scales(job.expert, panel, s, room.scales[p]);
+    }
+    for (int row = 0; row < pass.count; row += kernels_.row_block) {
+      const int64_t at = pass.first + row;
+      block.rows = std::min(kernels_.row_block, pass.count - row);
+      block.x =
+          pass.x.values + at * pass.x.stride + s.first * 4 * panels_.lines(s) / (s.last - s.first);
+      for (int p = 0; p < count; ++p) {
+        block.sum[p] = room.sums[p] + row * kLineRows;
+        block.prefetch[p] = prefetch[p];
+      }
+      // The next panels come while the first rows of these are multiplied.
+      block.prefetch_step = panels_.direct() && pass.prefetch && row == 0 ? 1 : 0;
+      if (pass.x.sums != nullptr) {
+        block.x_sum = pass.x.sums + at;
+        block.x_sum_stride = 1;
+      }
+      if (stretch_x) {
+        block.x_scale = pass.x.scales + at * pass.x.num_scales + s.x_group;
+        block.x_scale_stride = pass.x.num_scales;
+      }
+      switch (arithmetic_) {
+        case Arithmetic::kInt8:
+          kernels_.int8(block);
+          break;
+        case Arithmetic::kBf16:
+          kernels_.bf16(block);
+          break;
+        case Arithmetic::kF32:
+          kernels_.f32(block);
+          break;
+      }
+    }
+    column = s.last;
+  }
+}
+
+LineResult LineLinear::result(const Job& job, int p, const Pass& pass, Room& room) const {
+  const int64_t panel = job.panel + p * job.distance;
+  LineResult f;
+  f.sum = room.sums[p];
+  f.rows = pass.count;
+  f.columns = static_cast<int>(std::min<int64_t>(kLineRows, weights_.shape.n - panel * kLineRows));
+  if (pass.x.num_scales == 1) {
+    f.x_scale = pass.x.scales + pass.first;
+    f.x_scale_stride = 1;
+  }
+  f.w_scale = panels_.row_scales(job.expert, panel, room.scales[p]);
+  f.bias = panels_.bias(job.expert, panel);
+  return f;
+}
+
+// finish(job, pass, room) takes what was computed. `distance` 0: pairs are neighbours.
+template <class Finish>
+void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
+                      const Finish& finish) {
+  const int64_t panels = panels_.num_panels();
+  const int32_t one_expert[] = {0, static_cast<int32_t>(rows.num_rows)};
+  const int32_t* offsets = rows.expert_offsets ? rows.expert_offsets : one_expert;
+  const int64_t experts = weights_.num_experts;
+  if (offsets[experts] == 0) return;
+  ThreadPool& pool = device_.pool();
+  const PackedRows x =
+      pack_rows(arithmetic_, rows, weights_.shape.k, offsets[experts], device_.scratch(), pool);
+  auto job_of = [&](int64_t expert, int64_t pair) {
+    if (distance > 0) return Job{expert, pair, distance};
+    return Job{expert, 2 * pair, 2 * pair + 1 < panels ? 1 : 0};
+  };
+  auto after = [&](int64_t expert) {
+    do ++expert;
+    while (expert < experts && offsets[expert] == offsets[expert + 1]);
+    return expert;
+  };
+  pool.run([&](int thread) {
+    const int64_t first = pairs * thread / pool.size(), last = pairs * (thread + 1) / pool.size();
+    if (first == last) return;
+    if (kernels_.begin != nullptr) kernels_.begin();
+    Room room;
+    for (int64_t e = after(-1); e < experts;) {
+      const int64_t next_expert = after(e);
+      for (int64_t pair = first; pair < last; ++pair) {
+        const Job job = job_of(e, pair);
+        const bool more = pair + 1 < last || next_expert < experts;
+        const Job next = pair + 1 < last ? job_of(e, pair + 1) : job_of(next_expert, first);
+        for (int64_t row = offsets[e]; row < offsets[e + 1]; row += kPassRows) {
+          const int count = static_cast<int>(std::min<int64_t>(kPassRows, offsets[e + 1] - row));
+          const Pass pass{x, row, count, next, more && row == offsets[e] && next.distance > 0};
+          multiply(job, pass, room);
+          finish(job, pass, room);
+        }
+      }
+      e = next_expert;
+    }
+    if (kernels_.end != nullptr) kernels_.end();
+  });
+}
+
+Status LineLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
+  walk(rows, (panels_.num_panels() + 1) / 2, 0, [&](const Job& job, const Pass& pass, Room& room) {
+    for (int p = 0; p < job.panels(); ++p) {
+      LineResult f = result(job, p, pass, room);
+      f.to = static_cast<float*>(y.data) + pass.first * y.stride +
+             (job.panel + p * job.distance) * kLineRows;
+      f.to_stride = y.stride;
+      kernels_.finish(f);
+    }
+  });
+  return {};
+}
+
+Status LineLinear::run_activated(const GroupedRows& rows, const ActivationSpec& activation,
+                                 const Matrix& out, Stream) {
+  const bool gated = is_gated(activation.function);
+  const int64_t half = panels_.num_panels() / 2;
+  walk(rows, gated ? half : (panels_.num_panels() + 1) / 2, gated ? half : 0,
+       [&](const Job& job, const Pass& pass, Room& room) {
+         for (int p = 0; p < job.panels(); ++p) {
+           LineResult f = result(job, p, pass, room);
+           f.to = room.sums[p];
+           f.to_stride = kLineRows;
+           f.columns = kLineRows;
+           kernels_.finish(f);
+         }
+         const int64_t values = int64_t{pass.count} * kLineRows;
+         for (int p = 0; p < (gated ? 1 : job.panels()); ++p) {
+           const float* up = room.sums[gated ? 1 : p];
+           vector_ops().activate(args_of(activation), room.sums[gated ? 0 : p], up, values,
+                                 room.sums[p]);
+           LineResult f;
+           f.sum = room.sums[p];
+           f.rows = pass.count;
+           const int64_t first = (job.panel + p * job.distance) * kLineRows;
+           f.columns = static_cast<int>(std::min<int64_t>(kLineRows, out.cols - first));
+           f.to = static_cast<float*>(out.data) + pass.first * out.stride + first;
+           f.to_stride = out.stride;
+           kernels_.finish(f);
+         }
+       });
+  return {};
+}
+
+Status LineLinear::run_combined(const GroupedRows& rows, const Combination& combination,
+                                const Matrix& out, Stream) {
+  device_.pool().split(out.rows, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t)
+      std::memset(static_cast<float*>(out.data) + t * out.stride, 0, out.cols * sizeof(float));
+  });
+  walk(rows, (panels_.num_panels() + 1) / 2, 0, [&](const Job& job, const Pass& pass, Room& room) {
+    float weights[kPassRows];
+    const float* all = combination.weights;
+    for (int r = 0; all != nullptr && r < pass.count; ++r)
+      weights[r] = all[combination.row_slot[pass.first + r]];
+    for (int p = 0; p < job.panels(); ++p) {
+      LineResult f = result(job, p, pass, room);
+      f.to = static_cast<float*>(out.data) + (job.panel + p * job.distance) * kLineRows;
+      f.to_stride = out.stride;
+      f.to_row = combination.row_token + pass.first;
+      f.add = true;
+      f.weight = all == nullptr ? nullptr : weights;
+      kernels_.finish(f);
+    }
+  });
+  return {};
+}
+
+}  // namespace
+
+Arithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16) {
+  const DType dtype = shape.key.dtype;
+  if (dtype == DType::kI8 && scheme.activation) return Arithmetic::kInt8;
+  const bool exact = dtype != DType::kF16 && dtype != DType::kF32;
+  return bf16 && exact ? Arithmetic::kBf16 : Arithmetic::kF32;
+}
+
+KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
+                      const LineKernels& kernels) {
+  const MatrixShape& shape = request.shape;
+  const auto& key = request.scheme.activation;
+  KernelPlan plan;
+  plan.deterministic = true;
+  const bool codes =
+      key && arithmetic != Arithmetic::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
+  plan.input_dtype = codes ? key->dtype : DType::kF32;
+  if (arithmetic == Arithmetic::kBf16 && !key) plan.product_dtype = DType::kBF16;
+  const std::string_view type = name(shape.key.dtype);
+  const char* const products[] = {"i8 x i8, exact sums", "bf16 products, f32 sums",
+                                  "f32 products and sums"};
+  plan.kernels = {
+      {1, str(type, " lines, ", products[static_cast<int>(arithmetic)], ", ", kernels.isa)}};
+  const int64_t num_scales = codes ? num_groups(*key, shape.k) : 0;
+  plan.scratch_bytes =
+      static_cast<int64_t>(packed_bytes(arithmetic, shape.k, request.max_rows, num_scales));
+  if (request.activation != nullptr) {
+    const bool gated = is_gated(request.activation->function);
+    plan.activates = !gated || shape.n % (2 * kLineRows) == 0;
+  }
+  plan.combines = true;
+  return plan;
+}
+
+Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const KernelPlan& plan,
+                                                  Arithmetic arithmetic, const LineKernels& kernels,
+                                                  Device& device) {
+  auto* cpu = dynamic_cast<CpuDevice*>(&device);
+  if (cpu == nullptr) {
+    return Error{ErrorKind::kInvalidArgument, "", str("kernels for ", kernels.isa),
+                 "the cpu device", "it is " + device.name()};
+  }
+  MORACLE_CHECK(cpu->reserve_scratch(plan.scratch_bytes));
+  return std::unique_ptr<GroupedLinear>(
+      new LineLinear(std::move(weights), arithmetic, kernels, *cpu));
+}
+
+}  // namespace moracle::cpu

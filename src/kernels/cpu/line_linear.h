@@ -1,0 +1,23 @@
+// Grouped GEMMs on layout vnni16, whatever the instruction set: what the rows cpu-avx512 and
+// cpu-amx share. Their files say which kernels multiply and in which arithmetic.
+#pragma once
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/lines.h"
+#include "kernels/kernels.h"
+
+namespace moracle::cpu {
+
+/// How a matrix is multiplied: int8 by int8 where the scheme says so; bf16 where `bf16` and the
+/// weights are exact in it; else f32.
+Arithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16);
+
+/// The plan of a matrix for these kernels, which may run from one token on.
+KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
+                      const LineKernels& kernels);
+
+Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const KernelPlan& plan,
+                                                  Arithmetic arithmetic, const LineKernels& kernels,
+                                                  Device& device);
+
+}  // namespace moracle::cpu

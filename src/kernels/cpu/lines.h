@@ -1,0 +1,118 @@
+// The innermost loops over layout vnni16: activation rows times lines of weights, and codes decoded
+// to lines of what is multiplied. One file per instruction set; cpu_avx512.cc and cpu_amx.cc
+// choose. Nothing here but plain structs: files that are built for one instruction set include it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace moracle::cpu {
+
+/// Rows of weights (outputs) in a line, and bytes of it.
+inline constexpr int kLineRows = 16;
+inline constexpr int kLineBytes = 64;
+/// Most activation rows in one call.
+inline constexpr int kMaxBlockRows = 32;
+
+/// What lines hold and activations are: 4 bytes of both make one product sum.
+enum class Arithmetic : uint8_t {
+  kInt8,  ///< four int8, sums in i32
+  kBf16,  ///< two bf16, sums in f32
+  kF32,   ///< one f32
+};
+
+/// A block of activation rows times one or two panels, over a stretch of columns:
+///
+///   sum[p][16 r + n] += x_scale[r] · w_scale[p][n] · (Σ x[r][k] · w[p][n][k] - zero · Σ x[r][k])
+///
+/// where scales that are null count as 1. Integer sums are exact before they are scaled.
+struct LineBlock {
+  const std::byte* x = nullptr;  ///< row r at x + r · x_stride: 4 bytes for each line
+  int64_t x_stride = 0;          ///< bytes; kMaxBlockRows rows are there to be read
+  int rows = 0;                  ///< at most kMaxBlockRows
+  int panels = 2;
+  const std::byte* lines[2] = {};  ///< on 64-byte boundaries
+  int64_t num_lines = 0;           ///< a multiple of 16
+  float* sum[2] = {};              ///< [rows][16]
+  const float* x_scale = nullptr;  ///< of row r at x_scale[r · x_scale_stride]
+  int64_t x_scale_stride = 0;
+  const float* w_scale[2] = {};  ///< [16]
+  /// Arithmetic::kInt8 only.
+  const int8_t* w_zero[2] = {};    ///< [16]; null: none
+  const int32_t* x_sum = nullptr;  ///< Σ x over the stretch, of row r at x_sum[r · x_sum_stride]
+  int64_t x_sum_stride = 0;
+  /// What is read after this: asked for on the way, `prefetch_step` lines of each for each line of
+  /// a panel that is multiplied.
+  const std::byte* prefetch[2] = {};
+  int prefetch_step = 0;
+};
+
+/// Codes to lines. `lines` source lines of 64 bytes.
+struct LineCodes {
+  const std::byte* codes = nullptr;
+  int64_t lines = 0;
+  std::byte* to = nullptr;
+  const int8_t* zero = nullptr;         ///< [16], subtracted; null: none
+  const uint8_t* exponent = nullptr;    ///< [exponent_lanes], 2^(e - 127) multiplies; null: none
+  int exponent_lanes = 16;              ///< or 1
+  const float* scale = nullptr;         ///< [16], multiplies (Arithmetic::kF32); null: none
+  const std::byte* prefetch = nullptr;  ///< as many lines, asked for on the way; null: none
+};
+
+/// Sums of one panel on their way out:  v = (sum · x_scale[r]) · w_scale[n] + bias[n],  stored, or
+/// added to a row of `to` with the row's weight. What is null is left out.
+struct LineResult {
+  const float* sum = nullptr;  ///< [rows][16]
+  int rows = 0;
+  const float* x_scale = nullptr;
+  int64_t x_scale_stride = 0;
+  const float* w_scale = nullptr;
+  const float* bias = nullptr;
+  float* to = nullptr;  ///< row r at to + (to_row ? to_row[r] : r) · to_stride
+  int64_t to_stride = 0;
+  int columns = 16;  ///< that are stored
+  const int32_t* to_row = nullptr;
+  bool add = false;
+  const float* weight = nullptr;  ///< [rows]; null: 1
+};
+
+struct LineKernels {
+  const char* isa;
+  void (*begin)() = nullptr;  ///< on each thread before, and after a run; null: nothing to do
+  void (*end)() = nullptr;
+  int row_block = 8;  ///< rows in a call that keep the units busy
+  void (*int8)(const LineBlock&) = nullptr;
+  void (*bf16)(const LineBlock&) = nullptr;
+  void (*f32)(const LineBlock&) = nullptr;
+  void (*finish)(const LineResult&) = nullptr;
+};
+
+/// Codes to lines of int8, of bf16 or of f32; nothing is rounded but products with `scale`.
+struct LineDecoders {
+  void (*i4_to_int8)(const LineCodes&);
+  void (*e2m1_to_int8)(const LineCodes&);  ///< twice the value
+  void (*i4_to_bf16)(const LineCodes&);
+  void (*i8_to_bf16)(const LineCodes&);
+  void (*e4m3_to_bf16)(const LineCodes&);
+  void (*e2m1_to_bf16)(const LineCodes&);
+  void (*bf16_to_f32)(const LineCodes&);
+  void (*f16_to_f32)(const LineCodes&);
+};
+
+/// Activations on their way into a kernel: rows of f32 or codes to rows of lines' elements.
+struct RowConverters {
+  void (*f32_to_bf16)(const float* from, int64_t count, std::byte* to);
+  void (*e4m3_to_bf16)(const uint8_t* from, int64_t count, std::byte* to);
+  /// Copies and gives Σ of each run of `run` codes.
+  void (*copy_int8)(const int8_t* from, int64_t count, int64_t run, std::byte* to, int32_t* sums);
+};
+
+#if defined(__x86_64__)
+extern const LineDecoders kAvx512Decoders;
+extern const RowConverters kAvx512Rows;
+extern const LineKernels kAvx512Lines;      ///< AVX-512 with VNNI: int8, f32
+extern const LineKernels kAvx512Bf16Lines;  ///< the same and bf16
+extern const LineKernels kAmxLines;         ///< int8, bf16
+#endif
+
+}  // namespace moracle::cpu

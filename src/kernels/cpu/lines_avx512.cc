@@ -1,0 +1,12 @@
+// AVX-512 with VNNI: products of int8 and of f32.
+#include "kernels/cpu/lines.inc"
+
+namespace moracle::cpu {
+
+const LineKernels kAvx512Lines = {.isa = "avx512 vnni",
+                                  .row_block = 8,
+                                  .int8 = multiply<Int8Dot>,
+                                  .f32 = multiply<F32Dot>,
+                                  .finish = finish_rows};
+
+}  // namespace moracle::cpu

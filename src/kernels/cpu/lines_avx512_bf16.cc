@@ -1,0 +1,13 @@
+// AVX-512 with VNNI and BF16.
+#include "kernels/cpu/lines.inc"
+
+namespace moracle::cpu {
+
+const LineKernels kAvx512Bf16Lines = {.isa = "avx512 vnni bf16",
+                                      .row_block = 8,
+                                      .int8 = multiply<Int8Dot>,
+                                      .bf16 = multiply<Bf16Dot>,
+                                      .f32 = multiply<F32Dot>,
+                                      .finish = finish_rows};
+
+}  // namespace moracle::cpu

@@ -1,0 +1,259 @@
+// Codes to lines of int8, bf16 and f32, 64 bytes at a time.
+//
+// bf16 holds every code of 8 bits and less exactly (8 significant bits: integers up to 255 in
+// size), and e4m3 or e2m1 times a power of two as long as that is a normal number.
+#include "kernels/cpu/lines.inc"
+
+namespace moracle::cpu {
+namespace {
+
+MORACLE_LINES_INLINE void store_line(std::byte* to, int64_t line, __m512i value) {
+  _mm512_store_si512(to + line * kLineBytes, value);
+}
+MORACLE_LINES_INLINE __m512i bytes16(const void* p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
+
+// Values of 4-bit codes as bf16, twice: an index of five bits may hold the neighbour's lowest.
+alignas(64) constexpr uint16_t kI4[32] = {
+    0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0,
+    0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0,
+    0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80};
+alignas(64) constexpr uint16_t kE2M1[32] = {
+    0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80,
+    0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0, 0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
+    0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
+// e4m3 below 2^-6: m · 2^-9.
+alignas(64) constexpr uint16_t kE4M3Small[32] = {0x0000, 0x3b00, 0x3b80, 0x3bc0,
+                                                 0x3c00, 0x3c20, 0x3c40, 0x3c60};
+alignas(16) constexpr int8_t kI4Bytes[16] = {0,  1,  2,  3,  4,  5,  6,  7,
+                                             -8, -7, -6, -5, -4, -3, -2, -1};
+alignas(16) constexpr int8_t kE2M1Bytes[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                               0, -1, -2, -3, -4, -6, -8, -12};
+
+/// Bytes (0, 1) or (2, 3) of each dword as the low halves of its two words.
+MORACLE_LINES_INLINE __m512i spread(__m512i bytes, int first) {
+  const __m128i low = _mm_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1);
+  const __m128i high = _mm_setr_epi8(2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1);
+  return _mm512_shuffle_epi8(bytes, _mm512_broadcast_i32x4(first == 0 ? low : high));
+}
+
+/// bf16 times 2^e: zeros stay, what leaves the normal numbers becomes 0.
+MORACLE_LINES_INLINE __m512i times_power(__m512i bf16, __m512i e) {
+  const __m512i exponent =
+      _mm512_add_epi16(_mm512_and_si512(_mm512_srli_epi16(bf16, 7), _mm512_set1_epi16(255)), e);
+  const __mmask32 stays = _mm512_test_epi16_mask(bf16, _mm512_set1_epi16(0x7fff)) &
+                          _mm512_cmpgt_epi16_mask(exponent, _mm512_setzero_si512());
+  return _mm512_maskz_add_epi16(stays, bf16, _mm512_slli_epi16(e, 7));
+}
+
+/// What all lines of a call are multiplied with: e - 127 in both words of a row's dword.
+MORACLE_LINES_INLINE __m512i exponents(const LineCodes& c) {
+  const __m512i e =
+      c.exponent_lanes == 1
+          ? _mm512_set1_epi32(c.exponent[0])
+          : _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(c.exponent)));
+  const __m512i d = _mm512_sub_epi16(e, _mm512_set1_epi32(127));
+  return _mm512_or_si512(_mm512_slli_epi32(d, 16), _mm512_and_si512(d, _mm512_set1_epi32(0xffff)));
+}
+
+MORACLE_LINES_INLINE void next(const LineCodes& c, int64_t i) {
+  if (c.prefetch != nullptr) prefetch_line(c.prefetch + i * kLineBytes);
+}
+
+// ---- 4 bits ----
+
+template <bool kScaled>
+MORACLE_LINES_INLINE void nibbles_to_bf16(const LineCodes& c, __m512i values) {
+  const __m512i e = kScaled ? exponents(c) : _mm512_setzero_si512();
+  for (int64_t i = 0; i < c.lines; ++i) {
+    const __m512i codes = load_line(c.codes + i * kLineBytes);
+    next(c, i);
+    for (int half = 0; half < 2; ++half) {  // columns 0 to 3 in the low nibbles, 4 to 7 in the high
+      for (int pair = 0; pair < 2; ++pair) {
+        __m512i index = spread(codes, pair);
+        if (half == 1) index = _mm512_srli_epi16(index, 4);
+        __m512i value = _mm512_permutexvar_epi16(index, values);
+        if constexpr (kScaled) value = times_power(value, e);
+        store_line(c.to, 4 * i + 2 * half + pair, value);
+      }
+    }
+  }
+}
+
+// Zero points make integers of up to 5 bits.
+void i4_to_bf16(const LineCodes& c) {
+  if (c.zero == nullptr) return nibbles_to_bf16<false>(c, _mm512_load_si512(kI4));
+  const __m512i zero = bytes16(c.zero);
+  for (int64_t i = 0; i < c.lines; ++i) {
+    const __m512i codes = load_line(c.codes + i * kLineBytes);
+    next(c, i);
+    for (int half = 0; half < 2; ++half) {
+      for (int pair = 0; pair < 2; ++pair) {
+        auto value = [&](int column) {
+          const __m512i top =
+              _mm512_slli_epi32(codes, static_cast<unsigned>(28 - 8 * column - 4 * half));
+          return _mm512_castps_si512(
+              _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srai_epi32(top, 28), zero)));
+        };
+        const __m512i low = _mm512_srli_epi32(value(2 * pair), 16), high = value(2 * pair + 1);
+        store_line(c.to, 4 * i + 2 * half + pair, _mm512_mask_mov_epi16(high, 0x55555555u, low));
+      }
+    }
+  }
+}
+
+void e2m1_to_bf16(const LineCodes& c) {
+  c.exponent == nullptr ? nibbles_to_bf16<false>(c, _mm512_load_si512(kE2M1))
+                        : nibbles_to_bf16<true>(c, _mm512_load_si512(kE2M1));
+}
+
+MORACLE_LINES_INLINE void nibbles_to_int8(const LineCodes& c, const int8_t* table) {
+  const __m512i values =
+      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
+  const __m512i nibble = _mm512_set1_epi8(15);
+  for (int64_t i = 0; i < c.lines; ++i) {
+    const __m512i codes = load_line(c.codes + i * kLineBytes);
+    next(c, i);
+    store_line(c.to, 2 * i, _mm512_shuffle_epi8(values, _mm512_and_si512(codes, nibble)));
+    store_line(c.to, 2 * i + 1,
+               _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble)));
+  }
+}
+void i4_to_int8(const LineCodes& c) {
+  nibbles_to_int8(c, kI4Bytes);
+}
+void e2m1_to_int8(const LineCodes& c) {
+  nibbles_to_int8(c, kE2M1Bytes);
+}
+
+// ---- 8 bits ----
+
+void i8_to_bf16(const LineCodes& c) {
+  const __m512i zero = c.zero == nullptr ? _mm512_setzero_si512() : bytes16(c.zero);
+  for (int64_t i = 0; i < c.lines; ++i) {
+    const __m512i codes = load_line(c.codes + i * kLineBytes);
+    next(c, i);
+    for (int pair = 0; pair < 2; ++pair) {
+      auto value = [&](int column) {
+        const __m512i top = _mm512_slli_epi32(codes, static_cast<unsigned>(24 - 8 * column));
+        return _mm512_castps_si512(
+            _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srai_epi32(top, 24), zero)));
+      };
+      const __m512i low = _mm512_srli_epi32(value(2 * pair), 16), high = value(2 * pair + 1);
+      store_line(c.to, 2 * i + pair, _mm512_mask_mov_epi16(high, 0x55555555u, low));
+    }
+  }
+}
+
+/// Codes in the low bytes of words. The exponent's bias differs by 120; NaN stays NaN.
+MORACLE_LINES_INLINE __m512i e4m3_as_bf16(__m512i code) {
+  const __m512i size = _mm512_and_si512(code, _mm512_set1_epi16(0x7f));
+  __m512i value = _mm512_add_epi16(_mm512_slli_epi16(size, 4), _mm512_set1_epi16(0x3c00));
+  const __mmask32 small = _mm512_cmplt_epu16_mask(size, _mm512_set1_epi16(8));
+  value = _mm512_mask_permutexvar_epi16(value, small, size, _mm512_load_si512(kE4M3Small));
+  const __mmask32 nan = _mm512_cmpeq_epu16_mask(size, _mm512_set1_epi16(0x7f));
+  value = _mm512_mask_mov_epi16(value, nan, _mm512_set1_epi16(0x7fc0));
+  // value | (code & 0x80) << 8
+  return _mm512_ternarylogic_epi32(value, _mm512_slli_epi16(code, 8), _mm512_set1_epi16(-0x8000),
+                                   0xf8);
+}
+
+template <bool kScaled>
+MORACLE_LINES_INLINE void e4m3_lines(const LineCodes& c) {
+  const __m512i e = kScaled ? exponents(c) : _mm512_setzero_si512();
+  for (int64_t i = 0; i < c.lines; ++i) {
+    const __m512i codes = load_line(c.codes + i * kLineBytes);
+    next(c, i);
+    for (int pair = 0; pair < 2; ++pair) {
+      __m512i value = e4m3_as_bf16(spread(codes, pair));
+      if constexpr (kScaled) value = times_power(value, e);
+      store_line(c.to, 2 * i + pair, value);
+    }
+  }
+}
+void e4m3_to_bf16(const LineCodes& c) {
+  c.exponent == nullptr ? e4m3_lines<false>(c) : e4m3_lines<true>(c);
+}
+
+// ---- to f32 ----
+
+MORACLE_LINES_INLINE __m512 scaled(__m512 value, const LineCodes& c) {
+  return c.scale == nullptr ? value : _mm512_mul_ps(value, _mm512_loadu_ps(c.scale));
+}
+
+void bf16_to_f32(const LineCodes& c) {
+  for (int64_t i = 0; i < c.lines; ++i) {
+    const __m512i pair = load_line(c.codes + i * kLineBytes);
+    next(c, i);
+    const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+    const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(-65536)));
+    store_line(c.to, 2 * i, _mm512_castps_si512(scaled(even, c)));
+    store_line(c.to, 2 * i + 1, _mm512_castps_si512(scaled(odd, c)));
+  }
+}
+
+void f16_to_f32(const LineCodes& c) {
+  for (int64_t i = 0; i < c.lines; ++i) {
+    const __m512i pair = load_line(c.codes + i * kLineBytes);
+    next(c, i);
+    const __m512 even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pair));
+    const __m512 odd = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(pair, 16)));
+    store_line(c.to, 2 * i, _mm512_castps_si512(even));
+    store_line(c.to, 2 * i + 1, _mm512_castps_si512(odd));
+  }
+}
+
+// ---- rows ----
+
+// To nearest, ties to even; NaN keeps its sign and becomes quiet.
+MORACLE_LINES_INLINE __m256i round_to_bf16(__m512 value) {
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
+}
+
+void f32_row_to_bf16(const float* from, int64_t count, std::byte* to) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 2 * i),
+                        round_to_bf16(_mm512_loadu_ps(from + i)));
+  if (i == count) return;
+  const auto rest = static_cast<__mmask16>((1u << (count - i)) - 1);
+  _mm256_mask_storeu_epi16(to + 2 * i, rest, round_to_bf16(_mm512_maskz_loadu_ps(rest, from + i)));
+}
+
+void e4m3_row_to_bf16(const uint8_t* from, int64_t count, std::byte* to) {
+  for (int64_t i = 0; i < count; i += 32) {
+    const int64_t left = count - i;
+    const __mmask32 some = left >= 32 ? ~__mmask32{0} : (__mmask32{1} << left) - 1;
+    const __m512i codes = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(some, from + i));
+    _mm512_mask_storeu_epi16(to + 2 * i, some, e4m3_as_bf16(codes));
+  }
+}
+
+void copy_int8(const int8_t* from, int64_t count, int64_t run, std::byte* to, int32_t* sums) {
+  for (int64_t begin = 0; begin < count; begin += run) {
+    const int64_t end = begin + run < count ? begin + run : count;
+    __m512i sum = _mm512_setzero_si512();
+    for (int64_t i = begin; i < end; i += 64) {
+      const int64_t left = end - i;
+      const __mmask64 some = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
+      const __m512i codes = _mm512_maskz_loadu_epi8(some, from + i);
+      _mm512_mask_storeu_epi8(to + i, some, codes);
+      sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), codes);
+    }
+    *sums++ = _mm512_reduce_add_epi32(sum);
+  }
+}
+
+}  // namespace
+
+const LineDecoders kAvx512Decoders = {i4_to_int8,   e2m1_to_int8, i4_to_bf16,  i8_to_bf16,
+                                      e4m3_to_bf16, e2m1_to_bf16, bf16_to_f32, f16_to_f32};
+const RowConverters kAvx512Rows = {f32_row_to_bf16, e4m3_row_to_bf16, copy_int8};
+
+}  // namespace moracle::cpu

@@ -1,0 +1,24 @@
+#include "kernels/grouped_linear.h"
+
+#include "base/text.h"
+
+namespace moracle {
+namespace {
+
+Error not_planned(const char* what) {
+  return {ErrorKind::kInvalidArgument, "", "grouped linear",
+          str("a kernel that ", what, ", as its plan says"), "this one does not"};
+}
+
+}  // namespace
+
+Status GroupedLinear::run_activated(const GroupedRows&, const ActivationSpec&, const Matrix&,
+                                    Stream) {
+  return not_planned("applies the activation");
+}
+
+Status GroupedLinear::run_combined(const GroupedRows&, const Combination&, const Matrix&, Stream) {
+  return not_planned("adds up the rows of a token");
+}
+
+}  // namespace moracle

@@ -1,0 +1,61 @@
+// Lines of 64 bytes for instructions that multiply four bytes at a time: one line holds 4 bytes of
+// columns for each of 16 rows of the weight matrix, so that one line times one broadcast of 4 bytes
+// of activations serves 16 outputs. Sixteen lines are one tile of AMX as they lie. In a panel of 16
+// rows, element (r, c) begins at
+//
+//   8 bits     (c/4)·64 + 4·r + c%4          four columns of each row in a line
+//   16 bits    (c/2)·64 + 4·r + 2·(c%2)      two columns
+//   f32         c·64 + 4·r                   one column
+//   4 bits     (c/8)·64 + 4·r + c%4          eight columns: c%8 < 4 in the low half of the byte
+//   scales     (g·16 + r)·4 per panel        f32; a byte with the exponent where scales are powers
+//                                            of two; one for all rows where 16 of them share it
+//   zero points g·16 + r per panel           i8
+//
+// Rows are padded to 16, columns to 16 lines of the format that they are multiplied in, with codes
+// 0 and scales 0.
+#pragma once
+
+#include "layout/layout.h"
+
+namespace moracle::vnni16 {
+
+inline constexpr int64_t kRows = 16;
+inline constexpr int64_t kLineBytes = 64;
+
+/// Columns in one line.
+inline int64_t line_cols(DType dtype) {
+  return 32 / bits(dtype);
+}
+inline int64_t padded_cols(const MatrixShape& shape) {
+  const int64_t to = bits(shape.key.dtype) <= 8 ? 64 : 16 * line_cols(shape.key.dtype);
+  return (shape.k + to - 1) / to * to;
+}
+inline int64_t num_lines(const MatrixShape& shape) {
+  return padded_cols(shape) / line_cols(shape.key.dtype);
+}
+inline int64_t num_panels(const MatrixShape& shape) {
+  return (shape.n + kRows - 1) / kRows;
+}
+inline int64_t panel_bytes(const MatrixShape& shape) {
+  return num_lines(shape) * kLineBytes;
+}
+/// Columns that share a scale, and how many such groups a row has.
+inline int64_t group_cols(const MatrixShape& shape) {
+  return shape.key.group.cols == GroupShape::kAll ? shape.k : shape.key.group.cols;
+}
+inline int64_t num_groups(const MatrixShape& shape) {
+  const int64_t cols = group_cols(shape);
+  return cols == 0 ? 0 : (shape.k + cols - 1) / cols;
+}
+/// Scales of one group in a panel: one for each row, or one for all.
+inline int64_t scale_lanes(const MatrixShape& shape) {
+  return shape.key.group.rows > 0 && shape.key.group.rows % kRows == 0 ? 1 : kRows;
+}
+inline bool scale_is_exponent(const MatrixShape& shape) {
+  return shape.key.scale_dtype == DType::kF8E8M0;
+}
+inline int64_t scale_bytes(const MatrixShape& shape) {
+  return scale_is_exponent(shape) ? 1 : 4;
+}
+
+}  // namespace moracle::vnni16
