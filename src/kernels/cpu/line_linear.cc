@@ -217,7 +217,7 @@ Status LineLinear::run_activated(const GroupedRows& rows, const ActivationSpec& 
          const int64_t values = int64_t{pass.count} * kLineRows;
          for (int p = 0; p < (gated ? 1 : job.panels()); ++p) {
            const float* up = room.sums[gated ? 1 : p];
-           vector_ops().activate(args_of(activation), room.sums[gated ? 0 : p], up, values,
+           vector_ops().activate(activation_args(activation), room.sums[gated ? 0 : p], up, values,
                                  room.sums[p]);
            LineResult f;
            f.sum = room.sums[p];

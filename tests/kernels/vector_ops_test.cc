@@ -1,0 +1,287 @@
+// Every function of every table against the scalar rule: the same bits where the table promises
+// them, units in the last place where it does not.
+#include "kernels/cpu/vector_ops.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/scalar.h"
+#include "moracle/checkpoint.h"
+#include "quant/activation.h"
+
+namespace moracle::cpu {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kMax = std::numeric_limits<float>::max();
+constexpr int64_t kCounts[] = {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 257};
+const float kSpecial[] = {0,     -0.0f, 1e-45f, -1e-45f, 1e-38f, -1e-39f, 1,
+                          -1,    448,   449,    464.1f,  kMax,   -kMax,   kInf,
+                          -kInf, NAN,   -NAN,   6e4f,    65520,  1e-7f};
+
+struct Table {
+  const VectorOps* ops;
+  bool runs;
+};
+const Table kTables[] = {
+    {&kPortableVectorOps, true},
+#if defined(__x86_64__)
+    {&kAvx2VectorOps, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
+    {&kAvx512VectorOps, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                            __builtin_cpu_supports("avx512vl") &&
+                            __builtin_cpu_supports("avx512dq")},
+#endif
+};
+
+class VectorOpsTest : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!kTables[GetParam()].runs) GTEST_SKIP() << "this CPU cannot run it";
+  }
+  std::vector<float> normal(int64_t count, float size = 1) {
+    std::normal_distribution<float> draw(0, size);
+    std::vector<float> values(count);
+    for (float& value : values) value = draw(random_);
+    return values;
+  }
+  /// Any bits at all.
+  std::vector<float> anything(int64_t count) {
+    std::vector<float> values(count);
+    for (float& value : values) value = std::bit_cast<float>(static_cast<uint32_t>(random_()));
+    return values;
+  }
+  const VectorOps& ops_ = *kTables[GetParam()].ops;
+  std::mt19937 random_{7};
+};
+
+/// How many units in the last place of `want` lie between; one more decade where both underflow.
+double ulps(float got, double want) {
+  if (std::isnan(want)) return std::isnan(got) ? 0 : INFINITY;
+  const auto rounded = static_cast<float>(want);
+  if (got == rounded) return 0;
+  if (!std::isfinite(got) || !std::isfinite(rounded)) return INFINITY;
+  const int exponent = std::max(std::ilogb(want == 0 ? 0x1p-149 : want), -126);
+  return std::fabs(got - want) / std::ldexp(1.0, exponent - 23);
+}
+
+std::vector<float> activated(const VectorOps& ops, const ActivationSpec& spec,
+                             const std::vector<float>& gate, const std::vector<float>& up) {
+  std::vector<float> out(up.size() + 1, 77);
+  ops.activate(activation_args(spec), gate.data(), up.data(), static_cast<int64_t>(up.size()),
+               out.data());
+  EXPECT_EQ(out.back(), 77) << "one past the end";
+  out.pop_back();
+  return out;
+}
+
+/// The same bits, of whatever NaN: which operand's NaN comes through is the compiler's choice.
+void expect_same(const std::vector<float>& a, const float* b, const std::string& what) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+    ASSERT_EQ(std::bit_cast<uint32_t>(a[i]), std::bit_cast<uint32_t>(b[i])) << what << ", " << i;
+  }
+}
+
+std::vector<float> steps(float from, float to, int count) {
+  std::vector<float> values;
+  for (int i = 0; i <= count; ++i)
+    values.push_back(from + (to - from) * static_cast<float>(i) / static_cast<float>(count));
+  return values;
+}
+
+// σ has an exponential, a sum and a quotient; x σ(x) a rounding of each.
+TEST_P(VectorOpsTest, SiluIsWithinThreeUnitsInTheLastPlace) {
+  const std::vector<float> x = steps(-87, 100, 100000);
+  const std::vector<float> got = activated(ops_, {Activation::kSiluNoMul}, x, x);
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i)
+    worst = std::max(worst, ulps(got[i], x[i] / (1 + std::exp(-double{x[i]}))));
+  EXPECT_LE(worst, 3);
+}
+
+// Down to where Φ becomes subnormal.
+TEST_P(VectorOpsTest, GeluIsWithinSevenUnitsInTheLastPlace) {
+  std::vector<float> x = steps(-12.9f, 16, 100000);
+  for (float v : steps(-1e-3f, 1e-3f, 1000)) x.push_back(v);
+  for (float v : {1e-30f, -1e-30f, 0.0f, -20.0f, -1e30f, 1e30f, 1e-42f}) x.push_back(v);
+  const std::vector<float> got = activated(ops_, {Activation::kGeluNoMul}, x, x);
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i)
+    worst = std::max(worst, ulps(got[i], 0.5 * x[i] * std::erfc(x[i] * -std::sqrt(0.5))));
+  EXPECT_LE(worst, 7);
+}
+
+TEST_P(VectorOpsTest, ExponentialsEndInZeroAndInfinity) {
+  const std::vector<float> x = {-200, -100, -kInf, kInf, NAN, 88.7f, -88.7f, -103.9f};
+  const std::vector<float> silu = activated(ops_, {Activation::kSiluNoMul}, x, x);
+  EXPECT_EQ(silu[0], 0);
+  EXPECT_NEAR(silu[1], 0, 0x1p-126);
+  EXPECT_TRUE(std::isnan(silu[2])) << "-inf / inf, as the formula says";
+  EXPECT_EQ(silu[3], kInf);
+  EXPECT_TRUE(std::isnan(silu[4]));
+  for (Activation gelu : {Activation::kGeluNoMul, Activation::kGeluTanhNoMul}) {
+    const std::vector<float> y = activated(ops_, {gelu}, x, x);
+    EXPECT_EQ(y[0], 0);
+    EXPECT_EQ(y[3], kInf);
+    EXPECT_TRUE(std::isnan(y[4]));
+    EXPECT_EQ(y[5], x[5]);
+  }
+}
+
+TEST_P(VectorOpsTest, AnElementsActivationDoesNotDependOnItsPlace) {
+  const int64_t most = 257;
+  std::vector<float> gate = normal(most, 4), up = normal(most, 4);
+  std::copy(std::begin(kSpecial), std::end(kSpecial), gate.begin() + 40);
+  for (int function = 0; function <= static_cast<int>(Activation::kRelu2NoMul); ++function) {
+    const ActivationSpec spec{static_cast<Activation>(function), 1.702f, 1, 7};
+    std::vector<float> alone(most);
+    for (int64_t i = 0; i < most; ++i) alone[i] = activated(ops_, spec, {gate[i]}, {up[i]})[0];
+    for (int64_t first : {0, 1, 13}) {
+      for (int64_t count : kCounts) {
+        if (first + count > most) continue;
+        const std::vector<float> g(&gate[first], &gate[first] + count),
+            u(&up[first], &up[first] + count), got = activated(ops_, spec, g, u);
+        expect_same(got, &alone[first], std::string(name(spec.function)));
+        std::vector<float> in_place = g;
+        ops_.activate(activation_args(spec), in_place.data(), u.data(), count, in_place.data());
+        expect_same(in_place, got.data(), "in place");
+      }
+    }
+  }
+}
+
+/// Rows of every length: ordinary, huge, tiny, of zeros, with a value that is not finite.
+template <class Check>
+void each_row(std::mt19937& random, const Check& check) {
+  for (int64_t count : kCounts) {
+    for (float size : {1.0f, 1e-12f, 1e30f, 3e-39f, 0.0f}) {
+      std::normal_distribution<float> draw;
+      std::vector<float> x(count);
+      for (float& value : x) value = draw(random) * size;
+      check(x);
+      if (count == 0) continue;
+      // Ties: multiples of half a step of the largest.
+      for (float& value : x) value = std::round(draw(random) * 40) * 0.5f;
+      x[count / 2] = 127;
+      check(x);
+      for (float odd : {NAN, kInf, -kInf, kMax}) {
+        std::vector<float> with = x;
+        with[count - 1] = odd;
+        check(with);
+      }
+    }
+  }
+}
+
+TEST_P(VectorOpsTest, Int8CodesAreThoseOfTheRule) {
+  each_row(random_, [&](const std::vector<float>& x) {
+    const auto count = static_cast<int64_t>(x.size());
+    std::vector<int8_t> want(count), got(count + 1, 99);
+    const float scale = quantize_int8_token(x.data(), count, want.data());
+    EXPECT_EQ(std::bit_cast<uint32_t>(ops_.quantize_int8(x.data(), count, got.data())),
+              std::bit_cast<uint32_t>(scale));
+    EXPECT_EQ(got.back(), 99);
+    got.pop_back();
+    EXPECT_EQ(got, want);
+  });
+}
+
+TEST_P(VectorOpsTest, Fp8CodesAndScalesAreThoseOfTheRule) {
+  each_row(random_, [&](const std::vector<float>& x) {
+    const auto count = static_cast<int64_t>(x.size());
+    for (const QuantKey& key : {kFp8DynamicTokenSym, fp8_dynamic_group(128), fp8_dynamic_group(8),
+                                fp8_dynamic_group(7), kMxfp8Dynamic}) {
+      const int64_t groups = num_groups(key, count);
+      std::vector<uint8_t> want(count), got(count + 1, 99);
+      std::vector<float> want_scales(groups), scales(groups + 1, 77);
+      quantize_row(key, x.data(), count, want.data(), want_scales.data());
+      ops_.quantize_e4m3(x.data(), count, group_cols(key, count), key == kMxfp8Dynamic, got.data(),
+                         scales.data());
+      EXPECT_EQ(got.back(), 99);
+      EXPECT_EQ(scales.back(), 77);
+      got.pop_back();
+      EXPECT_EQ(got, want) << count << " in groups of " << group_cols(key, count);
+      EXPECT_EQ(0, std::memcmp(scales.data(), want_scales.data(), groups * sizeof(float)));
+    }
+  });
+}
+
+TEST_P(VectorOpsTest, Fp8CodesOfAGivenScaleAreThoseOfTheRule) {
+  for (float scale : {1.0f, 0.37f, 1e-3f, 0x1p-127f}) {
+    std::vector<float> x = anything(20001);
+    for (float& v : normal(3000, 100 * scale)) x.push_back(v);
+    x.insert(x.end(), std::begin(kSpecial), std::end(kSpecial));
+    std::vector<uint8_t> got(x.size());
+    ops_.encode_e4m3(x.data(), static_cast<int64_t>(x.size()), scale, got.data());
+    for (size_t i = 0; i < x.size(); ++i)
+      ASSERT_EQ(got[i], float_to_e4m3(x[i] / scale)) << x[i] << " / " << scale;
+  }
+}
+
+TEST_P(VectorOpsTest, CodesBecomeTheNumbersThatTheyStandFor) {
+  uint8_t codes[256];
+  for (int i = 0; i < 256; ++i) codes[i] = static_cast<uint8_t>(i);
+  for (float scale : {1.0f, 0.37f}) {
+    for (int count : {256, 255, 1}) {
+      std::vector<float> e4m3(256, 5), int8(256, 5);
+      ops_.decode_e4m3(codes, count, scale, e4m3.data());
+      ops_.decode_int8(reinterpret_cast<int8_t*>(codes), count, scale, int8.data());
+      for (int i = 0; i < 256; ++i) {
+        const float want = i < count ? e4m3_to_float(codes[i]) * scale : 5;
+        EXPECT_TRUE(e4m3[i] == want || (std::isnan(want) && std::isnan(e4m3[i]))) << i;
+        EXPECT_EQ(int8[i], i < count ? static_cast<float>(static_cast<int8_t>(i)) * scale : 5);
+      }
+    }
+  }
+}
+
+TEST_P(VectorOpsTest, HalfFloatsAreThoseOfTheRuleForEveryCode) {
+  std::vector<uint16_t> codes(65536);
+  for (int i = 0; i < 65536; ++i) codes[i] = static_cast<uint16_t>(i);
+  std::vector<float> bf16(65536), f16(65536);
+  ops_.from_bf16(codes.data(), 65536, bf16.data());
+  ops_.from_f16(codes.data(), 65536, f16.data());
+  for (int i = 0; i < 65536; ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(bf16[i]), std::bit_cast<uint32_t>(bf16_to_float(codes[i])));
+    ASSERT_EQ(std::bit_cast<uint32_t>(f16[i]), std::bit_cast<uint32_t>(f16_to_float(codes[i])));
+  }
+}
+
+TEST_P(VectorOpsTest, RoundingToHalfFloatsIsThatOfTheRule) {
+  std::vector<float> x = anything(200000);
+  // Around every f16 and between two of them, where ties are.
+  for (uint32_t code = 0; code < 65536; code += 3) {
+    const auto bits = std::bit_cast<uint32_t>(f16_to_float(static_cast<uint16_t>(code)));
+    for (uint32_t near : {0u, 0xfffu, 0x1000u, 0x1001u})
+      x.push_back(std::bit_cast<float>(bits + near));
+  }
+  x.insert(x.end(), std::begin(kSpecial), std::end(kSpecial));
+  for (int64_t count : {static_cast<int64_t>(x.size()), int64_t{1}, int64_t{31}}) {
+    std::vector<uint16_t> bf16(count + 1, 7), f16(count + 1, 7);
+    ops_.to_bf16(x.data(), count, bf16.data());
+    ops_.to_f16(x.data(), count, f16.data());
+    for (int64_t i = 0; i < count; ++i) {
+      ASSERT_EQ(bf16[i], float_to_bf16(x[i])) << x[i];
+      ASSERT_EQ(f16[i], float_to_f16(x[i])) << x[i];
+    }
+    EXPECT_EQ(bf16.back(), 7);
+    EXPECT_EQ(f16.back(), 7);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, VectorOpsTest,
+                         ::testing::Range(0, static_cast<int>(std::size(kTables))),
+                         [](const auto& table) {
+                           return std::string(kTables[table.param].ops->isa);
+                         });
+
+}  // namespace
+}  // namespace moracle::cpu
