@@ -81,7 +81,8 @@ Inputs random_inputs(const Request& request, int64_t num_tokens, Spread spread, 
 /// As many as the request has room for, of different ranks; later ones leave some matrices alone.
 std::vector<LoraWeights> random_adapters(const Request& request, uint64_t seed);
 
-/// What a case must give, in double, and how far a right implementation in f32 may be from it.
+/// What a case must give, in double, and how far a right implementation in f32 may be from it,
+/// which multiplies float activations as `product_dtype`.
 struct Expected {
   std::vector<double> output;  ///< [num_tokens, hidden_size]
   std::vector<double> bound;
@@ -89,6 +90,6 @@ struct Expected {
 Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
                   std::span<const float> hidden, std::span<const int32_t> topk_ids,
                   std::span<const float> topk_weights, std::span<const LoraWeights> adapters = {},
-                  std::span<const int32_t> lora_ids = {});
+                  std::span<const int32_t> lora_ids = {}, DType product_dtype = DType::kF32);
 
 }  // namespace moracle::conformance

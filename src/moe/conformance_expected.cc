@@ -4,6 +4,7 @@
 //   weights and activations decoded in f32, products summed in f32, any order
 //                                         |error| <= (K + 8) u Σ|x w|,     u = 2^-24
 //   exact integer sums, scaled in f32     |error| <= 4 u |y|
+//   floats multiplied as bf16             half a step of each, besides
 //   rounding to codes                     the codes at both ends of what the value, and the scale,
 //                                         may be
 //   an adapter's B (A x)                  as sums of products, the first one's error carried on
@@ -74,6 +75,12 @@ void quantize(const Scheme& scheme, Vector& x, float input_scale) {
   for (int64_t begin = 0, group = group_cols(key, cols); begin < cols; begin += group) {
     quantize_group(key, x, begin, std::min(cols, begin + group));
   }
+}
+
+// Half a step of 8 significant bits.
+void round_to_bf16(Vector& x) {
+  for (size_t i = 0; i < x.value.size(); ++i)
+    x.error[i] += 0x1p-9 * (std::fabs(x.value[i]) + x.error[i]);
 }
 
 Vector multiply(const CanonicalMatrix& w, const Vector& x, bool integers) {
@@ -187,13 +194,17 @@ void add_adapters(const std::vector<LoraPair>& pairs, int64_t expert, const Vect
 Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
                   std::span<const float> hidden, std::span<const int32_t> topk_ids,
                   std::span<const float> topk_weights, std::span<const LoraWeights> adapters,
-                  std::span<const int32_t> lora_ids) {
+                  std::span<const int32_t> lora_ids, DType product_dtype) {
   const auto num_tokens = static_cast<int64_t>(hidden.size()) / spec.hidden_size;
   Expected result{std::vector<double>(hidden.size()), std::vector<double>(hidden.size())};
   const bool quantizes = spec.scheme.activation.has_value();
   const bool integers = quantizes && spec.scheme.activation->dtype == DType::kI8;
   auto input_scale = [](const DescribedMatrix& matrix, int64_t e) {
     return matrix.input_scales().empty() ? 0.0f : matrix.input_scales()[e];
+  };
+  auto prepare = [&](Vector& x, float scale) {
+    if (quantizes) return quantize(spec.scheme, x, scale);
+    if (product_dtype == DType::kBF16) round_to_bf16(x);
   };
   for (int64_t e = 0; e < spec.num_experts; ++e) {
     const CanonicalMatrix w13 = *weights.w13.expert(e), w2 = *weights.w2.expert(e);
@@ -211,7 +222,7 @@ Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
         x.error[i] = kU * std::fabs(x.value[i]);
       }
       Vector codes = x;
-      if (quantizes) quantize(spec.scheme, codes, input_scale(weights.w13, e));
+      prepare(codes, input_scale(weights.w13, e));
       Vector gate_up = multiply(w13, codes, integers);
       if (adapter != nullptr) {
         add_adapters(adapter->gate, e, x, 0, gate_up);
@@ -219,7 +230,7 @@ Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
       }
       const Vector h = activate(spec.activation, spec.intermediate_size, gate_up);
       codes = h;
-      if (quantizes) quantize(spec.scheme, codes, input_scale(weights.w2, e));
+      prepare(codes, input_scale(weights.w2, e));
       Vector y = multiply(w2, codes, integers);
       if (adapter != nullptr) add_adapters(adapter->down, e, h, 0, y);
       for (int64_t i = 0; i < spec.hidden_size; ++i) {

@@ -7,6 +7,7 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
 #endif
 
 #include "base/text.h"
@@ -17,6 +18,14 @@
 namespace moracle {
 
 namespace {
+
+#if defined(__x86_64__)
+// Linux gives each process the large state of AMX only when it asks (ARCH_REQ_XCOMP_PERM,
+// XTILEDATA), and all its threads from then on.
+bool may_use_tiles() {
+  return ::syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+}
+#endif
 
 Isa detect_isa() {
   Isa isa = Isa::kNone;
@@ -43,8 +52,9 @@ Isa detect_isa() {
   add(avx512 && (c7 >> 11 & 1), Isa::kAvx512Vnni);
   add(avx512 && (a71 >> 5 & 1), Isa::kAvx512Bf16);
   add(avx512 && (d7 >> 23 & 1), Isa::kAvx512Fp16);
-  add(tiles && (d7 >> 25 & 1), Isa::kAmxInt8);
-  add(tiles && (d7 >> 22 & 1), Isa::kAmxBf16);
+  const bool has_tiles = tiles && (d7 >> 24 & 1) && may_use_tiles();
+  add(has_tiles && (d7 >> 25 & 1), Isa::kAmxInt8);
+  add(has_tiles && (d7 >> 22 & 1), Isa::kAmxBf16);
 #endif
   return isa;
 }

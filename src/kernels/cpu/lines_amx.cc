@@ -23,11 +23,23 @@ void begin() {
   asm volatile("ldtilecfg %0" ::"m"(config));
 }
 
-struct Int8Tiles {
-  template <int kTo, int kX, int kW>
-  MORACLE_LINES_INLINE static void add() {
-    _tile_dpbssd(kTo, kX, kW);
+// The numbers of tiles are part of an instruction: they must stand in the text.
+#define MORACLE_TILE_PRODUCTS(product)      \
+  MORACLE_LINES_INLINE static void add0() { \
+    product(0, 4, 6);                       \
+  }                                         \
+  MORACLE_LINES_INLINE static void add1() { \
+    product(1, 4, 7);                       \
+  }                                         \
+  MORACLE_LINES_INLINE static void add2() { \
+    product(2, 5, 6);                       \
+  }                                         \
+  MORACLE_LINES_INLINE static void add3() { \
+    product(3, 5, 7);                       \
   }
+
+struct Int8Tiles {
+  MORACLE_TILE_PRODUCTS(_tile_dpbssd)
   MORACLE_LINES_INLINE static __m512 finish(const std::byte* sum, const LineBlock& b, int row,
                                             int panel) {
     __m512i value = load_line(sum);
@@ -42,19 +54,15 @@ struct Int8Tiles {
 };
 
 struct Bf16Tiles {
-  template <int kTo, int kX, int kW>
-  MORACLE_LINES_INLINE static void add() {
-    _tile_dpbf16ps(kTo, kX, kW);
-  }
+  MORACLE_TILE_PRODUCTS(_tile_dpbf16ps)
   MORACLE_LINES_INLINE static __m512 finish(const std::byte* sum, const LineBlock&, int, int) {
     return _mm512_load_ps(sum);
   }
 };
 
-template <class Tiles, int kTile>
-MORACLE_LINES_INLINE void store_sums(const LineBlock& b, int first, int panel) {
-  alignas(64) std::byte sums[16 * kLineBytes];
-  _tile_stored(kTile, sums, kLineBytes);
+template <class Tiles>
+MORACLE_LINES_INLINE void add_sums(const std::byte* sums, const LineBlock& b, int first,
+                                   int panel) {
   const int count = b.rows - first < 16 ? b.rows - first : 16;
   for (int r = 0; r < count; ++r)
     add_scaled(Tiles::finish(sums + r * kLineBytes, b, first + r, panel), b, first + r, panel);
@@ -71,15 +79,15 @@ MORACLE_LINES_INLINE void step(const LineBlock& b, int64_t i) {
   }
   _tile_loadd(6, b.lines[0] + i * kLineBytes, kLineBytes);
   _tile_loadd(4, b.x + i * 4, b.x_stride);
-  Tiles::template add<0, 4, 6>();
+  Tiles::add0();
   if constexpr (kTwoPanels) {
     _tile_loadd(7, b.lines[1] + i * kLineBytes, kLineBytes);
-    Tiles::template add<1, 4, 7>();
+    Tiles::add1();
   }
   if constexpr (kTwoHalves) {
     _tile_loadd(5, b.x + 16 * b.x_stride + i * 4, b.x_stride);
-    Tiles::template add<2, 5, 6>();
-    if constexpr (kTwoPanels) Tiles::template add<3, 5, 7>();
+    Tiles::add2();
+    if constexpr (kTwoPanels) Tiles::add3();
   }
 }
 
@@ -90,10 +98,21 @@ void block_of_tiles(const LineBlock& b) {
   _tile_zero(2);
   _tile_zero(3);
   for (int64_t i = 0; i < b.num_lines; i += 16) step<Tiles, kTwoHalves, kTwoPanels>(b, i);
-  store_sums<Tiles, 0>(b, 0, 0);
-  if constexpr (kTwoPanels) store_sums<Tiles, 1>(b, 0, 1);
-  if constexpr (kTwoHalves) store_sums<Tiles, 2>(b, 16, 0);
-  if constexpr (kTwoHalves && kTwoPanels) store_sums<Tiles, 3>(b, 16, 1);
+  alignas(64) std::byte sums[16 * kLineBytes];
+  _tile_stored(0, sums, kLineBytes);
+  add_sums<Tiles>(sums, b, 0, 0);
+  if constexpr (kTwoPanels) {
+    _tile_stored(1, sums, kLineBytes);
+    add_sums<Tiles>(sums, b, 0, 1);
+  }
+  if constexpr (kTwoHalves) {
+    _tile_stored(2, sums, kLineBytes);
+    add_sums<Tiles>(sums, b, 16, 0);
+  }
+  if constexpr (kTwoHalves && kTwoPanels) {
+    _tile_stored(3, sums, kLineBytes);
+    add_sums<Tiles>(sums, b, 16, 1);
+  }
 }
 
 template <class Tiles>
