@@ -37,6 +37,7 @@ class LimitsProbe {
   static Result<LimitsProbe> make(int threads, size_t buffer_bytes = 0);
 
   int threads() const { return pool_->size(); }
+  int64_t buffer_bytes() const { return static_cast<int64_t>(buffer_.bytes()); }
   /// Everything; takes about a second and a half.
   Limits measure();
   /// Bytes per second, each thread reading a stream of its own; tens of milliseconds.
