@@ -1,0 +1,154 @@
+#include "kernels/cpu/limits.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+
+#include "base/try.h"
+#include "kernels/cpu/limit_loops.h"
+
+namespace moracle::cpu {
+namespace {
+
+constexpr size_t kPiece = 1 << 12;  // of the buffer, in which threads share it
+
+template <class Work>
+double seconds_of(const Work& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+struct Loop {
+  std::string_view name;
+  Arithmetic arithmetic;
+  Isa isa;
+  void (*run)(int64_t rounds);
+  double ops_per_round;
+};
+
+#if defined(__x86_64__)
+constexpr double kTile = 2.0 * kTileMultiplies * 16 * 16;
+constexpr Loop kLoops[] = {
+    {"f32 avx2", Arithmetic::kF32, Isa::kAvx2, multiply_f32_avx2, 2.0 * kMultiplies * 8},
+    {"int8 avx2", Arithmetic::kInt8, Isa::kAvx2, multiply_int8_avx2, 2.0 * kMultiplies * 16},
+    {"int8 avx_vnni", Arithmetic::kInt8, Isa::kAvxVnni, multiply_int8_avx_vnni,
+     2.0 * kMultiplies * 32},
+    {"f32 avx512", Arithmetic::kF32, Isa::kAvx512, multiply_f32_avx512, 2.0 * kMultiplies * 16},
+    {"int8 avx512_vnni", Arithmetic::kInt8, Isa::kAvx512Vnni, multiply_int8_avx512_vnni,
+     2.0 * kMultiplies * 64},
+    {"bf16 avx512_bf16", Arithmetic::kBf16, Isa::kAvx512Bf16, multiply_bf16_avx512,
+     2.0 * kMultiplies * 32},
+    {"int8 amx_int8", Arithmetic::kInt8, Isa::kAmxInt8, multiply_int8_amx, kTile * 64},
+    {"bf16 amx_bf16", Arithmetic::kBf16, Isa::kAmxBf16, multiply_bf16_amx, kTile * 32},
+};
+
+bool usable(const Loop& loop, Isa isa) {
+  if (missing(loop.isa, isa) != Isa::kNone) return false;
+  const bool tiles = (loop.isa & (Isa::kAmxInt8 | Isa::kAmxBf16)) != Isa::kNone;
+  return !tiles || allow_tiles();
+}
+#else
+constexpr std::array<Loop, 0> kLoops;
+bool usable(const Loop&, Isa) {
+  return false;
+}
+#endif
+
+using Read = void (*)(const void* from, size_t bytes);
+Read widest_read() {
+#if defined(__x86_64__)
+  static const Isa isa = Machine::here().cpu.isa;
+  if (missing(Isa::kAvx512, isa) == Isa::kNone) return read_avx512;
+  if (missing(Isa::kAvx2, isa) == Isa::kNone) return read_avx2;
+#endif
+  return read_portable;
+}
+
+double peak_of(const Loop& loop, ThreadPool& pool) {
+  auto seconds = [&](int64_t rounds) {
+    return seconds_of([&] { pool.run([&](int) { loop.run(rounds); }); });
+  };
+  int64_t rounds = 1 << 10;
+  while (seconds(rounds) < 4e-3) rounds *= 2;
+  rounds *= 4;
+  std::vector<double> runs;
+  for (int i = 0; i < 5; ++i) runs.push_back(seconds(rounds));
+  return loop.ops_per_round * static_cast<double>(rounds) * pool.size() / median(runs);
+}
+
+size_t buffer_size() {
+  constexpr size_t kLeast = size_t{1} << 30;
+  const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return std::max(kLeast, cache > 0 ? 4 * static_cast<size_t>(cache) : 0);
+}
+
+}  // namespace
+
+Result<LimitsProbe> LimitsProbe::make(int threads, size_t buffer_bytes) {
+  const size_t wanted = buffer_bytes > 0 ? buffer_bytes : buffer_size();
+  const size_t bytes = std::max(wanted / (4 * kPiece), size_t{1}) * 4 * kPiece;
+  // As the layers' weights are allocated: on huge pages where it can be.
+  MORACLE_TRY(const std::shared_ptr<Device> device, open_device("cpu", 1));
+  MORACLE_TRY(Buffer buffer, device->allocate(bytes));
+  LimitsProbe probe(std::make_unique<ThreadPool>(threads), std::move(buffer));
+  // Written, or every page would be the one page of zeros.
+  probe.pool_->split(static_cast<int64_t>(bytes / kPiece), [&](int64_t first, int64_t end) {
+    std::memset(probe.buffer_.as<std::byte>() + first * kPiece, 1, (end - first) * kPiece);
+  });
+  return probe;
+}
+
+double LimitsProbe::seconds_of_reading(size_t first, size_t bytes) {
+  const Read read = widest_read();
+  const std::byte* const from = buffer_.as<std::byte>() + first;
+  return seconds_of([&] {
+    pool_->split(static_cast<int64_t>(bytes / kPiece), [&](int64_t begin, int64_t end) {
+      read(from + begin * kPiece, (end - begin) * kPiece);
+    });
+  });
+}
+
+double LimitsProbe::read_bytes_per_second() {
+  const size_t quarter = buffer_.bytes() / 4;
+  std::vector<double> runs;
+  for (int i = 0; i < 3; ++i) {
+    runs.push_back(seconds_of_reading(next_, quarter));
+    next_ = (next_ + quarter) % buffer_.bytes();
+  }
+  return static_cast<double>(quarter) / median(runs);
+}
+
+double LimitsProbe::ops_per_second(std::string_view peak) {
+  for (const Loop& loop : kLoops) {
+    if (loop.name == peak) return peak_of(loop, *pool_);
+  }
+  return 0;
+}
+
+Limits LimitsProbe::measure() {
+  Limits limits;
+  limits.threads = threads();
+  limits.buffer_bytes = static_cast<int64_t>(buffer_.bytes());
+  std::vector<double> reads;
+  for (int i = 0; i < 5; ++i) reads.push_back(read_bytes_per_second());
+  limits.read_bytes_per_second = median(reads);
+  const Isa isa = Machine::here().cpu.isa;
+  for (const Loop& loop : kLoops) {
+    if (!usable(loop, isa)) continue;
+    limits.peaks.push_back({loop.name, loop.name.substr(loop.name.find(' ') + 1), loop.arithmetic,
+                            peak_of(loop, *pool_)});
+  }
+  return limits;
+}
+
+}  // namespace moracle::cpu

@@ -1,0 +1,160 @@
+// The clock: layers in turn, routings in turn, probes of the limits around.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <random>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "moe/bench.h"
+
+namespace moracle::bench {
+namespace {
+
+constexpr int64_t kMostLayers = 16;
+
+// One routing where the device reads it.
+struct OnDevice {
+  Buffer ids, weights;
+};
+
+template <class Value>
+Result<Buffer> upload(Device& device, const std::vector<Value>& host) {
+  MORACLE_TRY(Buffer buffer, device.allocate(host.size() * sizeof(Value)));
+  MORACLE_CHECK(device.upload(buffer.data(), host.data(), buffer.bytes()));
+  return buffer;
+}
+
+Error cancelled() {
+  return {ErrorKind::kCancelled, "", "bench", "", "stopped on request"};
+}
+
+Status check_finite(Device& device, const Buffer& output) {
+  std::vector<float> host(output.bytes() / sizeof(float));
+  MORACLE_CHECK(device.download(host.data(), output.data(), output.bytes()));
+  MORACLE_CHECK(device.synchronize());
+  const auto bad =
+      std::find_if(host.begin(), host.end(), [](float x) { return !std::isfinite(x); });
+  if (bad == host.end()) return {};
+  return Error{ErrorKind::kUnsupported, "", "bench", "finite output of finite weights",
+               str("element ", bad - host.begin(), " is ", *bad)};
+}
+
+// Sorted values' p-th part.
+double quantile(const std::vector<double>& sorted, double p) {
+  return sorted[static_cast<size_t>(std::lround(p * static_cast<double>(sorted.size() - 1)))];
+}
+
+}  // namespace
+
+Result<LayerRing> LayerRing::make(const Selection& selection, const std::shared_ptr<Device>& device,
+                                  int64_t enough_bytes, int64_t most_bytes,
+                                  const Progress& progress) {
+  MORACLE_TRY(const Plan plan, selection.chosen());
+  const int64_t each = std::max<int64_t>(plan.weight_bytes, 1);
+  const int64_t room = (most_bytes - plan.workspace_bytes) / each;
+  if (room < 1) {
+    return Error{ErrorKind::kOutOfMemory, "", plan.layer.name,
+                 str(plan.weight_bytes + plan.workspace_bytes, " bytes for one layer"),
+                 str("the benchmark keeps below half of the machine's memory, ", most_bytes)};
+  }
+  const int64_t count = std::min({(enough_bytes + each - 1) / each, room, kMostLayers});
+  auto workspace = std::make_shared<Workspace>(device);
+  std::vector<FusedMoe> layers;
+  for (int64_t i = 0; i < std::max<int64_t>(count, 1); ++i) {
+    MORACLE_TRY(FusedMoe layer, FusedMoe::make(random_layer(plan.layer, static_cast<uint64_t>(i)),
+                                               selection, workspace, progress));
+    layers.push_back(std::move(layer));
+  }
+  return LayerRing(device, std::move(layers));
+}
+
+Result<std::vector<double>> LayerRing::time(int64_t num_tokens, const std::vector<Routed>& routings,
+                                            double seconds, const Progress& progress) {
+  const int64_t hidden_size = plan().layer.hidden_size;
+  std::vector<float> host(num_tokens * hidden_size);
+  std::mt19937_64 engine(static_cast<uint64_t>(num_tokens));
+  std::normal_distribution<float> normal;
+  for (float& x : host) x = normal(engine);
+  MORACLE_TRY(const Buffer hidden, upload(*device_, host));
+  MORACLE_TRY(const Buffer output, device_->allocate(hidden.bytes()));
+  std::vector<OnDevice> routed;
+  for (const Routed& routing : routings) {
+    OnDevice& there = routed.emplace_back();
+    MORACLE_TRY(there.ids, upload(*device_, routing.ids));
+    MORACLE_TRY(there.weights, upload(*device_, routing.weights));
+  }
+  size_t at = 0;
+  auto once = [&]() -> Result<double> {
+    const OnDevice& there = routed[at++ % routed.size()];
+    FusedMoe& layer = layers_[next_++ % layers_.size()];
+    const auto start = std::chrono::steady_clock::now();
+    MORACLE_CHECK(layer.apply(Matrix::f32(hidden.as<float>(), num_tokens, hidden_size),
+                              {there.ids.as<int32_t>()}, {there.weights.as<float>()},
+                              Matrix::f32(output.as<float>(), num_tokens, hidden_size)));
+    MORACLE_CHECK(device_->synchronize());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  // The first touches the workspace's pages; where it takes longer than the time there is, it is
+  // all that there will be.
+  MORACLE_TRY(const double first, once());
+  MORACLE_CHECK(check_finite(*device_, output));
+  std::vector<double> times;
+  double spent = first;
+  if (first > seconds) times.push_back(first);
+  while (first <= seconds && (spent < seconds || times.size() < 3)) {
+    MORACLE_TRY(const double one, once());
+    times.push_back(one);
+    spent += one;
+    const double share = std::min(spent / seconds, 1.0);
+    if (progress && !progress(static_cast<int64_t>(share * 1000), 1000)) return cancelled();
+  }
+  return times;
+}
+
+Result<Measurement> LayerRing::measure(int64_t num_tokens, double seconds, cpu::LimitsProbe& probe,
+                                       std::span<const cpu::Peak> peaks, const Progress& progress) {
+  const LayerSpec& layer = plan().layer;
+  const std::vector<Routed> routings =
+      random_routings(layer, num_tokens, static_cast<uint64_t>(num_tokens));
+  Measurement m;
+  m.num_tokens = num_tokens;
+  double distinct = 0;
+  for (const Routed& routing : routings)
+    distinct += static_cast<double>(routing.distinct) / static_cast<double>(routings.size());
+  m.bytes = std::llround(distinct * static_cast<double>(expert_bytes(layer)));
+  for (const MatrixPlan& matrix : plan().matrices)
+    m.ops += matrix_ops(matrix.shape, num_tokens * layer.top_k);
+
+  // Both limits right before and right after: other users of a shared machine come and go.
+  double reads = 0, compute = 0;
+  auto probe_limits = [&] {
+    const double read = probe.read_bytes_per_second();
+    reads += read / 2;
+    const double us_memory = static_cast<double>(m.bytes) / read * 1e6;
+    for (const MatrixPlan& matrix : plan().matrices) {
+      const cpu::Peak* peak = peak_for(matrix.kernel, num_tokens, peaks);
+      if (peak == nullptr) continue;
+      const double ops =
+          static_cast<double>(matrix_ops(matrix.shape, num_tokens * layer.top_k)) * 1e6;
+      const bool matters = ops / peak->ops_per_second > us_memory / 8;
+      compute += ops / (matters ? probe.ops_per_second(peak->name) : peak->ops_per_second) / 2;
+      m.peak = peak->name;
+    }
+  };
+  probe_limits();
+  MORACLE_TRY(std::vector<double> times, time(num_tokens, routings, seconds, progress));
+  probe_limits();
+  std::sort(times.begin(), times.end());
+  m.runs = static_cast<int64_t>(times.size());
+  m.us_median = quantile(times, 0.5) * 1e6;
+  m.us_min = times.front() * 1e6;
+  m.us_p10 = quantile(times, 0.1) * 1e6;
+  m.us_p90 = quantile(times, 0.9) * 1e6;
+  m.read_bytes_per_second = reads;
+  m.us_memory = static_cast<double>(m.bytes) / reads * 1e6;
+  m.us_compute = compute;
+  return m;
+}
+
+}  // namespace moracle::bench

@@ -1,0 +1,117 @@
+// What a cell asks of the machine: who goes where, how many bytes and operations that makes, and
+// which peak bounds them.
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "moe/bench.h"
+
+namespace moracle::bench {
+
+std::vector<Routed> random_routings(const LayerSpec& spec, int64_t num_tokens, uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  std::uniform_real_distribution<float> uniform(0.5f, 1);
+  std::vector<int32_t> order(spec.num_experts);
+  std::iota(order.begin(), order.end(), 0);
+  const bool in_turn = num_tokens == 1;
+  const int64_t count = in_turn             ? std::max<int64_t>(spec.num_experts / spec.top_k, 1)
+                        : num_tokens <= 64  ? 12
+                        : num_tokens <= 256 ? 6
+                                            : 3;
+  std::vector<Routed> routings(count);
+  if (in_turn) std::shuffle(order.begin(), order.end(), engine);
+  for (int64_t i = 0; i < count; ++i) {
+    Routed& routed = routings[i];
+    std::vector<bool> hit(spec.num_experts);
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      // The first top_k of a random order are distinct; one token's experts follow the last's.
+      for (int64_t j = 0; !in_turn && j < spec.top_k; ++j) {
+        std::uniform_int_distribution<int64_t> rest(j, spec.num_experts - 1);
+        std::swap(order[j], order[rest(engine)]);
+      }
+      const float total = static_cast<float>(spec.top_k);
+      for (int64_t j = 0; j < spec.top_k; ++j) {
+        const int32_t id = order[in_turn ? i * spec.top_k + j : j];
+        hit[id] = true;
+        routed.ids.push_back(id);
+        routed.weights.push_back(uniform(engine) / total);
+      }
+    }
+    routed.distinct = std::count(hit.begin(), hit.end(), true);
+  }
+  return routings;
+}
+
+int64_t expert_bytes(const LayerSpec& spec) {
+  int64_t bytes = 0;
+  for (const MatrixShape& shape : spec.matrices()) {
+    CanonicalMatrix m;
+    m.n = shape.n;
+    m.k = shape.k;
+    m.key = shape.key;
+    bytes += m.n * m.row_bytes();
+    if (shape.key.quantized()) {
+      const int64_t scales = m.scale_rows() * m.scale_cols();
+      bytes += scales * bits(shape.key.scale_dtype) / 8 + (shape.key.symmetric ? 0 : scales);
+    }
+    if (shape.bias) bytes += m.n * static_cast<int64_t>(sizeof(float));
+  }
+  return bytes;
+}
+
+int64_t matrix_ops(const MatrixShape& shape, int64_t rows) {
+  return 2 * shape.n * shape.k * rows;
+}
+
+namespace {
+
+cpu::Arithmetic arithmetic_of(DType input) {
+  switch (input) {
+    case DType::kI8:
+    case DType::kU8:
+      return cpu::Arithmetic::kInt8;
+    case DType::kBF16:
+      return cpu::Arithmetic::kBf16;
+    default:
+      return cpu::Arithmetic::kF32;
+  }
+}
+
+// As a whole word: "avx512" is not in "avx512_vnni".
+bool names_word(std::string_view text, std::string_view word) {
+  auto part_of_word = [&](size_t at) {
+    return at < text.size() &&
+           (text[at] == '_' || std::isalnum(static_cast<unsigned char>(text[at])));
+  };
+  for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
+    if (!(at > 0 && part_of_word(at - 1)) && !part_of_word(at + word.size())) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+const cpu::Peak* peak_for(const KernelPlan& kernel, int64_t num_tokens,
+                          std::span<const cpu::Peak> peaks) {
+  std::string_view running;
+  for (const KernelUse& use : kernel.kernels) {
+    if (use.from_tokens <= std::max<int64_t>(num_tokens, 1)) running = use.name;
+  }
+  const cpu::Arithmetic wanted = arithmetic_of(kernel.input_dtype);
+  // Named with the right numbers, named at all, the right numbers: the first of these that there
+  // is, and of several the fastest.
+  auto rank = [&](const cpu::Peak& peak) {
+    const bool named = names_word(running, peak.instruction), right = peak.arithmetic == wanted;
+    return named && right ? 3 : named ? 2 : right ? 1 : 0;
+  };
+  const cpu::Peak* best = nullptr;
+  for (const cpu::Peak& peak : peaks) {
+    if (rank(peak) == 0) continue;
+    const bool better = best == nullptr || rank(peak) > rank(*best) ||
+                        (rank(peak) == rank(*best) && peak.ops_per_second > best->ops_per_second);
+    if (better) best = &peak;
+  }
+  return best;
+}
+
+}  // namespace moracle::bench
