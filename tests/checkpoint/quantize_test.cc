@@ -1,8 +1,10 @@
 // Checkpoints that are written quantized: read back they are what quantizing while loading gives,
 // and a folder is there whole or not at all.
-#include "moracle/quantize.h"
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -12,6 +14,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "checkpoint/write_safetensors.h"
+#include "moracle/checkpoint.h"
 #include "reader_fixture.h"
 
 namespace moracle::testing {
@@ -264,6 +267,52 @@ TEST(QuantizeCheckpoint, LeavesNothingWhereItIsStopped) {
     EXPECT_EQ(result.error().kind, ErrorKind::kCancelled);
     expect_nothing_left(workshop);
   }
+}
+
+TEST(QuantizeCheckpoint, RemovesWhatAKilledProcessLeft) {
+  const Workshop workshop(plain());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int calls = 0;
+    QuantizeOptions options;
+    options.progress = [&](int64_t, int64_t) { return ++calls < 5 || ::raise(SIGKILL) == 0; };
+    (void)workshop.run("mxfp8", options);
+    ::_exit(1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  const std::string left = str(".quantized.partial-", child, "-0");
+  ASSERT_THAT(names_in(workshop.folder.path()), ElementsAre(left, "plain"));
+  ASSERT_TRUE(fs::exists(workshop.folder.path() + "/" + left + "/model.safetensors"));
+  // Names that are only like it are somebody else's, and so is a link of that name.
+  const std::string others[] = {".another.partial-1-0", ".quantized.partial-mine",
+                                ".quantized.partial-"};
+  for (const std::string& other : others)
+    fs::create_directory(workshop.folder.path() + "/" + other);
+  const std::string link = ".quantized.partial-1-1";
+  fs::create_directory_symlink("plain", workshop.folder.path() + "/" + link);
+  must(workshop.run("mxfp8"));
+  EXPECT_THAT(names_in(workshop.folder.path()),
+              UnorderedElementsAre(others[0], others[1], others[2], link, "plain", "quantized"));
+  EXPECT_TRUE(fs::exists(workshop.from + "/model.safetensors"));
+}
+
+TEST(QuantizeCheckpoint, LeavesOtherWorkOnTheSameFolderAlone) {
+  const Workshop workshop(plain());
+  int calls = 0;
+  QuantizeOptions options;
+  options.progress = [&](int64_t, int64_t) {
+    if (++calls == 5) must(workshop.run("fp8-per-channel"));
+    return true;
+  };
+  // The first that is whole has the name.
+  const auto late = workshop.run("mxfp8", options);
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().kind, ErrorKind::kIo);
+  EXPECT_THAT(late.error().to_string(), HasSubstr(workshop.to + ": needs to get its name"));
+  EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("plain", "quantized"));
+  expect_as_online(workshop.to, workshop.from, must(parse_online_scheme("fp8-per-channel")));
 }
 
 TEST(QuantizeCheckpoint, LeavesNothingWhereAWeightIsNoNumber) {
