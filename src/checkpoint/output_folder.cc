@@ -84,7 +84,7 @@ Result<OutputFolder> OutputFolder::create(const std::string& folder, const std::
 }
 
 Status OutputFolder::write(const std::string& name, const std::string& content) {
-  const std::string path = path() + "/" + name;
+  const std::string path = partial_.path() + "/" + name;
   const auto failed = [&] {
     return Error{ErrorKind::kIo, path, "", "room on the disk, and to be written",
                  std::strerror(errno)};

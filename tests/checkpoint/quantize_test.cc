@@ -430,14 +430,20 @@ TEST(QuantizeCheckpoint, RefusesMxfp8WhereGroupsDoNotDivideTheColumns) {
 }
 
 TEST(QuantizeCheckpoint, RefusesFusedExpertsAndWritesTheRestWithoutThem) {
-  const std::string cut = MORACLE_GOLDEN_DIR "/layers/gptoss-bf16";
   const TemporaryFolder folder;
-  const Checkpoint fused = must(Checkpoint::open(cut));
-  const std::string experts = "model.layers.1.mlp.experts.";
-  expect_unsupported(quantize(fused, must(QuantizationMap::parse("mxfp8")), folder.path() + "/to"),
-                     {"tensor '" + experts, "a tensor of its own for each expert",
+  const std::string to = folder.path() + "/to";
+  const Checkpoint fused = must(Checkpoint::open(MORACLE_GOLDEN_DIR "/architectures/gpt_oss"));
+  expect_unsupported(quantize(fused, must(QuantizationMap::parse("int8-per-channel")), to),
+                     {"tensor 'model.layers.0.mlp.experts.", "a tensor of its own for each expert",
                       "it holds all experts of a layer"});
   EXPECT_TRUE(fs::is_empty(folder.path()));
+  must(quantize(fused, must(QuantizationMap::parse("*.experts.*=none,int8-per-channel")), to));
+  const Checkpoint read = must(Checkpoint::open(to));
+  const DescribedWeights experts = must(read.moe_layer(0));
+  EXPECT_EQ(name(experts.spec.scheme), "bf16");
+  expect_equal(experts.w13, must(fused.moe_layer(0)).w13);
+  expect_equal(must(read.linear(kQkv)),
+               must(quantize(must(fused.linear(kQkv)), must(parse_online_scheme("int8-w8a8")))));
 }
 
 TEST(SafetensorsWriter, WantsEveryByteOfEveryTensor) {
