@@ -7,8 +7,7 @@ import sys
 
 ROOMS = ["base", "quant", "checkpoint", "layout", "oracle", "kernels", "moe", "parallel", "models", "cli", "server"]
 # Public headers belong to rooms too.
-PUBLIC = {"base.h": "base", "quant.h": "quant", "checkpoint.h": "checkpoint",
-          "quantize.h": "checkpoint", "oracle.h": "oracle",
+PUBLIC = {"base.h": "base", "quant.h": "quant", "checkpoint.h": "checkpoint", "oracle.h": "oracle",
           "device.h": "kernels", "moe.h": "moe", "model.h": "models", "moracle.h": "models"}
 INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.M)
 

@@ -2,10 +2,9 @@
 #pragma once
 
 #include "moracle/base.h"        // Result, Error, DType, views
-#include "moracle/checkpoint.h"  // Checkpoint, DescribedWeights: what a folder holds
+#include "moracle/checkpoint.h"  // Checkpoint, DescribedWeights; quantize: to another folder
 #include "moracle/device.h"      // Device: memory and an ordered queue
 #include "moracle/model.h"       // Tokenizer, ChatTemplate, Model: a whole model
 #include "moracle/moe.h"         // FusedMoe: prepare, experts, finalize
 #include "moracle/oracle.h"      // Machine, Request, Backend, select: who serves a layer, and why
 #include "moracle/quant.h"       // QuantKey, Scheme: what the numbers mean
-#include "moracle/quantize.h"    // quantize: a checkpoint quantized to another folder

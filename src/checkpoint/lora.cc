@@ -11,6 +11,9 @@ namespace moracle {
 namespace {
 
 constexpr const char* kPrefix = "base_model.model.";
+// Adapters have an alpha near their rank; much more would not even fit into the scale's f32.
+constexpr double kLargestAlpha = 1e6;
+constexpr const char* kAlphaRange = "a number from -1000000 to 1000000";
 
 // What adapter_config.json says about all modules together.
 struct Settings {
@@ -45,12 +48,14 @@ Result<Settings> read_settings(const Config& config) {
                               "it has " + join(others));
   Settings settings;
   MORACLE_TRY(settings.alpha, config.number_or(8, {"lora_alpha"}));
+  if (std::abs(settings.alpha) > kLargestAlpha)
+    return config.wrong({"lora_alpha"}, kAlphaRange, str("it is ", settings.alpha));
   MORACLE_TRY(settings.root_of_rank, config.boolean_or(false, {"use_rslora"}));
   MORACLE_TRY(const auto alphas, config.object({"alpha_pattern"}));
   if (!alphas) return settings;
   for (const auto& [key, value] : alphas->value().items()) {
-    if (!value.is_number())
-      return config.wrong({"alpha_pattern"}, "a number for each pattern",
+    if (!value.is_number() || std::abs(value.get<double>()) > kLargestAlpha)
+      return config.wrong({"alpha_pattern"}, str(kAlphaRange, " for each pattern"),
                           str(key, " has ", Config::shown(value)));
     // PEFT matches a key with the end of a module's name.
     MORACLE_TRY(Pattern pattern, Pattern::make("re:(.*\\.)?(" + key + ")$", config.path()));

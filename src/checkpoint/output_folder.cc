@@ -79,24 +79,12 @@ Result<OutputFolder> OutputFolder::create(const std::string& folder, const std::
     return misplaced(folder, "a new or empty folder", "it holds files, which are left as they are");
   if (!fs::is_directory(path.parent_path(), why))
     return misplaced(folder, "a folder around it", "there is no " + path.parent_path().string());
-  for (int attempt = 0;; ++attempt) {
-    const fs::path partial = path.parent_path() / str(".", path.filename().string(), ".partial-",
-                                                      ::getpid(), "-", attempt);
-    if (fs::create_directory(partial, why)) return OutputFolder(partial.string(), path.string());
-    if (why) return refused(partial, "a new folder", why);
-  }
-}
-
-OutputFolder::OutputFolder(OutputFolder&& other) noexcept
-    : partial_(std::exchange(other.partial_, "")), folder_(std::move(other.folder_)) {}
-
-OutputFolder::~OutputFolder() {
-  std::error_code ignored;
-  if (!partial_.empty()) fs::remove_all(partial_, ignored);
+  MORACLE_TRY(PartialFolder partial, PartialFolder::beside(path.string()));
+  return OutputFolder(std::move(partial), path.string());
 }
 
 Status OutputFolder::write(const std::string& name, const std::string& content) {
-  const std::string path = partial_ + "/" + name;
+  const std::string path = partial_.path() + "/" + name;
   const auto failed = [&] {
     return Error{ErrorKind::kIo, path, "", "room on the disk, and to be written",
                  std::strerror(errno)};
@@ -118,15 +106,11 @@ Status OutputFolder::write(const std::string& name, const std::string& content) 
 }
 
 Status OutputFolder::copy_rest(const std::string& source) {
-  return copy_folder(source, partial_);
+  return copy_folder(source, path());
 }
 
 Status OutputFolder::keep() {
-  std::error_code why;
-  fs::rename(partial_, folder_, why);  // over an empty folder, too
-  if (why) return refused(folder_, "to get its name", why);
-  partial_.clear();
-  return {};
+  return partial_.rename_to(folder_);
 }
 
 }  // namespace moracle

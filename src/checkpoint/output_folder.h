@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "checkpoint/partial_folder.h"
 #include "moracle/base.h"
 
 namespace moracle {
@@ -13,13 +14,9 @@ class OutputFolder {
   /// Errors: `folder` holds something, is no folder, or lies inside `source`; kIo where the system
   /// refuses.
   static Result<OutputFolder> create(const std::string& folder, const std::string& source);
-  OutputFolder(OutputFolder&& other) noexcept;
-  OutputFolder& operator=(OutputFolder&&) = delete;
-  /// Removes what was written, unless it was kept.
-  ~OutputFolder();
 
   /// Where to write.
-  const std::string& path() const { return partial_; }
+  const std::string& path() const { return partial_.path(); }
   /// A new file with this content. Errors: kIo.
   Status write(const std::string& name, const std::string& content);
   /// Copies what belongs to the model but its weights, config.json, READMEs, references and hidden
@@ -29,9 +26,10 @@ class OutputFolder {
   Status keep();
 
  private:
-  OutputFolder(std::string partial, std::string folder)
+  OutputFolder(PartialFolder partial, std::string folder)
       : partial_(std::move(partial)), folder_(std::move(folder)) {}
-  std::string partial_, folder_;
+  PartialFolder partial_;
+  std::string folder_;
 };
 
 }  // namespace moracle

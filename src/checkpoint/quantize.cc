@@ -1,7 +1,5 @@
 // A checkpoint, quantized to another folder: every tensor is planned first, then the shards are
 // written one after another, a module at a time.
-#include "moracle/quantize.h"
-
 #include <algorithm>
 #include <set>
 
@@ -12,6 +10,7 @@
 #include "checkpoint/output_folder.h"
 #include "checkpoint/state.h"
 #include "checkpoint/stored_form.h"
+#include "moracle/checkpoint.h"
 #include "quant/quantize_weight.h"
 
 namespace moracle {

@@ -1,6 +1,7 @@
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <string_view>
 #include <tuple>
@@ -12,6 +13,9 @@
 
 namespace moracle {
 namespace {
+
+// Tensors are used as they lie in the file.
+static_assert(std::endian::native == std::endian::little);
 
 constexpr uint64_t kLengthBytes = 8;
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "modelopt_synthetic.h"
 #include "reader_fixture.h"
 
 namespace moracle::testing {
@@ -169,6 +170,27 @@ inline SyntheticCheckpoint ct_checkpoint(const CtModule& format) {
       {"kv_cache_scheme", nullptr},
       {"sparsity_config", nlohmann::json::object()},
       {"config_groups", {{"group_0", ct_group(format, {"Linear"})}}}};
+  return checkpoint;
+}
+
+/// The same in the form "mxfp8-quantized": matrices [side, side], `side` a multiple of 32.
+inline SyntheticCheckpoint ct_mxfp8_checkpoint(int64_t side, bool quantized_activations = true) {
+  SyntheticCheckpoint checkpoint = modelopt("MXFP8", side);  // stores its tensors alike
+  const nlohmann::json args = {
+      {"num_bits", 8},     {"type", "float"},  {"strategy", "group"},         {"group_size", 32},
+      {"symmetric", true}, {"dynamic", false}, {"scale_dtype", "torch.uint8"}};
+  nlohmann::json activations;
+  if (quantized_activations) {
+    activations = args;
+    activations["dynamic"] = true;
+  }
+  checkpoint.quantization() = {
+      {"quant_method", "compressed-tensors"},
+      {"format", "mxfp8-quantized"},
+      {"ignore", {"lm_head", "re:.*mlp\\.gate$"}},
+      {"config_groups",
+       {{"group_0",
+         {{"targets", {"Linear"}}, {"weights", args}, {"input_activations", activations}}}}}};
   return checkpoint;
 }
 

@@ -109,6 +109,21 @@ TEST_F(LoraFiles, AreRefusedByWhatIsWrongWithThem) {
   expect_error(bad, ErrorKind::kBadFile, "it is empty");
 }
 
+TEST_F(LoraFiles, WhoseScaleIsNoSizeForOneAreRefusedByTheirKey) {
+  Adapter bad = good();
+  for (const double wild : {1e39, -1e39, 1000001.0}) {
+    bad.config["lora_alpha"] = wild;
+    expect_error(bad, ErrorKind::kBadFile, "lora_alpha: needs a number from -1000000 to 1000000");
+  }
+  bad = good();
+  for (const nlohmann::json& wild : {nlohmann::json(1e39), nlohmann::json("8")}) {
+    bad.config["alpha_pattern"] = {{"gate_proj", wild}};
+    expect_error(bad, ErrorKind::kBadFile,
+                 "alpha_pattern: needs a number from -1000000 to 1000000 for each pattern; "
+                 "gate_proj has ");
+  }
+}
+
 TEST_F(LoraFiles, OfAnotherKindAreRefusedByTheirKey) {
   const struct {
     const char* key;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "golden_cuts.h"
 #include "quant/quantize_weight.h"
 #include "read_stored.h"
 #include "reader_fixture.h"
@@ -119,6 +120,24 @@ TEST(Online, RefusesWhatIsQuantizedAlreadyAndSchemesItDoesNotKnow) {
     EXPECT_EQ(refused.error().fact, str("it is ", text));
     EXPECT_THAT(refused.error().need, ::testing::HasSubstr("fp8-w8a8-block128x128"));
   }
+}
+
+TEST(Online, RefusesTheFilesOfEveryProducerThatQuantizes) {
+  int refused = 0;
+  for (const Cut& cut : kCuts) {
+    const std::string folder = MORACLE_GOLDEN_DIR "/layers/" + std::string(cut.folder);
+    const Checkpoint checkpoint = must(Checkpoint::open(folder));
+    for (const OnlineScheme& online : online_schemes()) {
+      const auto layer = checkpoint.moe_layer(1, must(QuantizationMap::parse(online.name)));
+      if (cut.producer == "plain") {
+        EXPECT_TRUE(layer) << layer.error().to_string();
+        continue;
+      }
+      expect_unsupported(layer, {folder, "model.layers.1.mlp.experts", str("are ", cut.scheme)});
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 100);
 }
 
 // Experts that lie transposed and interleaved in one tensor, with biases.

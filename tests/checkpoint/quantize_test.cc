@@ -1,8 +1,10 @@
 // Checkpoints that are written quantized: read back they are what quantizing while loading gives,
 // and a folder is there whole or not at all.
-#include "moracle/quantize.h"
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -12,6 +14,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "checkpoint/write_safetensors.h"
+#include "moracle/checkpoint.h"
 #include "reader_fixture.h"
 
 namespace moracle::testing {
@@ -266,6 +269,52 @@ TEST(QuantizeCheckpoint, LeavesNothingWhereItIsStopped) {
   }
 }
 
+TEST(QuantizeCheckpoint, RemovesWhatAKilledProcessLeft) {
+  const Workshop workshop(plain());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int calls = 0;
+    QuantizeOptions options;
+    options.progress = [&](int64_t, int64_t) { return ++calls < 5 || ::raise(SIGKILL) == 0; };
+    (void)workshop.run("mxfp8", options);
+    ::_exit(1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  const std::string left = str(".quantized.partial-", child, "-0");
+  ASSERT_THAT(names_in(workshop.folder.path()), ElementsAre(left, "plain"));
+  ASSERT_TRUE(fs::exists(workshop.folder.path() + "/" + left + "/model.safetensors"));
+  // Names that are only like it are somebody else's, and so is a link of that name.
+  const std::string others[] = {".another.partial-1-0", ".quantized.partial-mine",
+                                ".quantized.partial-"};
+  for (const std::string& other : others)
+    fs::create_directory(workshop.folder.path() + "/" + other);
+  const std::string link = ".quantized.partial-1-1";
+  fs::create_directory_symlink("plain", workshop.folder.path() + "/" + link);
+  must(workshop.run("mxfp8"));
+  EXPECT_THAT(names_in(workshop.folder.path()),
+              UnorderedElementsAre(others[0], others[1], others[2], link, "plain", "quantized"));
+  EXPECT_TRUE(fs::exists(workshop.from + "/model.safetensors"));
+}
+
+TEST(QuantizeCheckpoint, LeavesOtherWorkOnTheSameFolderAlone) {
+  const Workshop workshop(plain());
+  int calls = 0;
+  QuantizeOptions options;
+  options.progress = [&](int64_t, int64_t) {
+    if (++calls == 5) must(workshop.run("fp8-per-channel"));
+    return true;
+  };
+  // The first that is whole has the name.
+  const auto late = workshop.run("mxfp8", options);
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().kind, ErrorKind::kIo);
+  EXPECT_THAT(late.error().to_string(), HasSubstr(workshop.to + ": needs to get its name"));
+  EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("plain", "quantized"));
+  expect_as_online(workshop.to, workshop.from, must(parse_online_scheme("fp8-per-channel")));
+}
+
 TEST(QuantizeCheckpoint, LeavesNothingWhereAWeightIsNoNumber) {
   auto source = plain();
   source.set<uint16_t>(kUp + ".weight", 3 * 160 + 9, 0x7fc0);
@@ -381,14 +430,20 @@ TEST(QuantizeCheckpoint, RefusesMxfp8WhereGroupsDoNotDivideTheColumns) {
 }
 
 TEST(QuantizeCheckpoint, RefusesFusedExpertsAndWritesTheRestWithoutThem) {
-  const std::string cut = MORACLE_GOLDEN_DIR "/layers/gptoss-bf16";
   const TemporaryFolder folder;
-  const Checkpoint fused = must(Checkpoint::open(cut));
-  const std::string experts = "model.layers.1.mlp.experts.";
-  expect_unsupported(quantize(fused, must(QuantizationMap::parse("mxfp8")), folder.path() + "/to"),
-                     {"tensor '" + experts, "a tensor of its own for each expert",
+  const std::string to = folder.path() + "/to";
+  const Checkpoint fused = must(Checkpoint::open(MORACLE_GOLDEN_DIR "/architectures/gpt_oss"));
+  expect_unsupported(quantize(fused, must(QuantizationMap::parse("int8-per-channel")), to),
+                     {"tensor 'model.layers.0.mlp.experts.", "a tensor of its own for each expert",
                       "it holds all experts of a layer"});
   EXPECT_TRUE(fs::is_empty(folder.path()));
+  must(quantize(fused, must(QuantizationMap::parse("*.experts.*=none,int8-per-channel")), to));
+  const Checkpoint read = must(Checkpoint::open(to));
+  const DescribedWeights experts = must(read.moe_layer(0));
+  EXPECT_EQ(name(experts.spec.scheme), "bf16");
+  expect_equal(experts.w13, must(fused.moe_layer(0)).w13);
+  expect_equal(must(read.linear(kQkv)),
+               must(quantize(must(fused.linear(kQkv)), must(parse_online_scheme("int8-w8a8")))));
 }
 
 TEST(SafetensorsWriter, WantsEveryByteOfEveryTensor) {

@@ -16,7 +16,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           {.format = "float-quantized", .bits = 8, .strategy = "tensor", .activations = "tensor"}),
       ct_checkpoint({.format = "float-quantized", .bits = 8, .strategy = "channel"}),
       ct_checkpoint(
-          {.format = "float-quantized", .bits = 8, .strategy = "block", .activations = "group"})};
+          {.format = "float-quantized", .bits = 8, .strategy = "block", .activations = "group"}),
+      ct_mxfp8_checkpoint(32),
+      ct_mxfp8_checkpoint(32, false)};
   fuzz_checkpoint(bases, data, size);
   return 0;
 }

@@ -16,7 +16,8 @@ constexpr const char* kWords =
     "num_bits strategy channel tensor group block token symmetric actorder block_structure static "
     "weight_block_size scale_fmt ue8m0 quant_algo MXFP8 FP8_PB_WO FP8 quantization Linear targets "
     "input_activations config_groups re:.*o_proj -:.*_proj GptOssForCausalLM model_type gpt_oss "
-    "deepseek_v3 mlp_only_layers num_experts";
+    "deepseek_v3 mlp_only_layers num_experts peft_type LORA lora_alpha use_rslora alpha_pattern "
+    "use_dora modules_to_save bias gate_proj (.*)_proj";
 
 std::string word(Bytes& bytes) {
   static const std::vector<std::string> words = [] {

@@ -12,7 +12,8 @@ constexpr const char* kSuffixes[] = {
     ".weight",        ".bias",         ".qweight",          ".qzeros",
     ".scales",        ".g_idx",        ".weight_scale",     ".weight_shape",
     ".weight_packed", ".weight_g_idx", ".input_scale",      "_blocks",
-    "_scales",        "_bias",         ".weight_scale_inv", ".weight_zero_point"};
+    "_scales",        "_bias",         ".weight_scale_inv", ".weight_zero_point",
+    ".lora_A.weight", ".lora_B.weight"};
 
 std::string without_digits(std::string name) {
   std::erase_if(name, [](unsigned char c) { return std::isdigit(c) != 0; });

@@ -69,6 +69,34 @@ TEST_P(BadTensors, EachOneThatNothingReadsIsNamed) {
   }
 }
 
+// D43: a bias for which there is no place is no small matter, and none is skipped in silence.
+TEST_P(BadTensors, ABiasMoreIsAddedOrRefused) {
+  const testing::GoldenReference want = testing::golden_reference(GetParam());
+  int added = 0, refused = 0;
+  for (const auto& [name, tensor] : whole_.tensors) {
+    if (tensor.shape.size() != 2 || !name.ends_with(".weight")) continue;
+    const std::string module = name.substr(0, name.rfind('.')), bias = module + ".bias";
+    if (whole_.tensors.contains(bias)) continue;
+    SCOPED_TRACE(bias);
+    SyntheticCheckpoint more = whole_;
+    more.add_floats(bias, {tensor.shape[0]});
+    const auto logits = testing::all_logits(more, want.ids);
+    if (logits) {
+      EXPECT_GT(testing::relative_difference(*logits, want.logits), 1e-5);
+      ++added;
+    } else {
+      // By its name, or by a neighbour's that has none and is stacked with it.
+      EXPECT_THAT(logits.error().to_string(),
+                  AnyOf(HasSubstr("'" + bias + "'"), HasSubstr("with bias")));
+      EXPECT_EQ(logits.error().kind, ErrorKind::kBadFile);
+      ++refused;
+    }
+  }
+  EXPECT_GE(added + refused, 2);
+  RecordProperty("added", added);
+  RecordProperty("refused", refused);
+}
+
 INSTANTIATE_TEST_SUITE_P(Golden, BadTensors, ::testing::ValuesIn(testing::golden_models()),
                          [](const auto& param) { return param.param; });
 

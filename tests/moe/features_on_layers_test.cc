@@ -301,7 +301,7 @@ TEST(Lora, OfIdsThatThereAreNotAddsNothingAndIsSaid) {
 
 // ---- new weights while serving ----
 
-// D-list: what a load leaves behind must not show after the next one.
+// D8, D9, D38: what a load leaves behind must not show after the next one.
 TEST(Reload, GivesTheBitsOfAColdLoadInEverySchemeOnEveryRow) {
   for (const Row& row : rows()) {
     SCOPED_TRACE(std::string(row.backend) + ", " + name(row.scheme));
@@ -357,7 +357,7 @@ TEST(Reload, StoppedHalfwayChangesNothing) {
   }
 }
 
-TEST(Reload, KeepsTheAddressesTheMapAndTheAdapters) {
+TEST(Reload, KeepsTheMapAndTheAdapters) {
   Request request = with_adapters(kW8A8);
   request.parallel = {.ep_size = 2, .ep_rank = 1};
   FusedMoe moe = make(request, 1), cold = make(request, 2);

@@ -13,6 +13,7 @@ namespace moracle {
 namespace {
 
 int made = 0, runs = 0;
+std::vector<const void*> places;  // of the weights that each run read
 
 /// The reference's kernel, counted.
 class Watched : public GroupedLinear {
@@ -20,6 +21,8 @@ class Watched : public GroupedLinear {
   explicit Watched(std::unique_ptr<GroupedLinear> inner) : inner_(std::move(inner)) { ++made; }
   Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
     ++runs;
+    places.push_back(weights().buffer.as<std::byte>());
+    places.push_back(weights().input_scales.as<float>());
     return inner_->run(rows, y, stream);
   }
   const KernelWeights& weights() const override { return inner_->weights(); }
@@ -103,6 +106,35 @@ TEST(PlannedKernels, AreTheOnlyOnesOfADenseLayerToo) {
   ASSERT_TRUE(linear->apply(Matrix::f32(x.data(), 2, 16), Matrix::f32(y.data(), 2, 8)));
   EXPECT_EQ(made, 1);
   EXPECT_EQ(runs, 1);
+}
+
+// A CUDA graph that was captured before still reads there.
+TEST(PlannedKernels, FindNewWeightsWhereTheOldOnesWere) {
+  const auto table = table_with("watched", kWatchedKernels);
+  for (const Scheme& scheme : conformance::schemes()) {
+    const LayerSpec spec = testing::odd_layer(scheme);
+    auto moe =
+        FusedMoe::make(conformance::random_weights(spec, 1),
+                       select({.layer = spec}, Machine::here(), table), *open_device("cpu", 2));
+    ASSERT_TRUE(moe) << moe.error().to_string();
+    testing::TokenBatch batch = testing::random_batch(spec, 4);
+    const auto run = [&] {
+      std::vector<float> output(batch.hidden.size());
+      places.clear();
+      EXPECT_TRUE(moe->apply(Matrix::f32(batch.hidden.data(), 4, spec.hidden_size),
+                             {batch.ids.data()}, {batch.weights.data()},
+                             Matrix::f32(output.data(), 4, spec.hidden_size)));
+      return output;
+    };
+    const std::vector<float> first = run();
+    const std::vector<const void*> before = places;
+    ASSERT_EQ(before.size(), 4u);
+    auto packed = moe->pack(conformance::random_weights(spec, 2));
+    ASSERT_TRUE(packed) << packed.error().to_string();
+    ASSERT_TRUE(moe->swap(*std::move(packed)));
+    EXPECT_NE(run(), first) << name(scheme);
+    EXPECT_EQ(places, before) << name(scheme);
+  }
 }
 
 // D3, D16: nobody steps in for a kernel that fails.

@@ -1,0 +1,184 @@
+// Whole models of every architecture, quantized while they are loaded: experts in one tensor,
+// latent attention, shared experts, layers without experts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+
+#include "base/text.h"
+#include "checkpoint/online.h"
+#include "checkpoint/state.h"
+#include "golden_model.h"
+#include "quant/codec.h"
+#include "quant/quantize_weight.h"
+
+namespace moracle {
+namespace {
+
+using testing::all_logits;
+using testing::golden_model;
+using testing::golden_reference;
+using testing::GoldenReference;
+using testing::relative_difference;
+using testing::SyntheticCheckpoint;
+
+class OnlineArchitectures : public ::testing::TestWithParam<std::string> {
+ protected:
+  const SyntheticCheckpoint floats_ = golden_model(GetParam());
+  const GoldenReference want_ = golden_reference(GetParam());
+
+  Result<std::vector<float>> logits(const SyntheticCheckpoint& written, const std::string& map,
+                                    const std::string& backend) {
+    MORACLE_TRY(const Checkpoint checkpoint, written.open());
+    ModelOptions options;
+    options.quantization = map;
+    options.backend = backend;
+    options.threads = 2;
+    MORACLE_TRY(Model model, Model::load(checkpoint, options));
+    return all_logits(model, want_.ids);
+  }
+};
+
+TEST_P(OnlineArchitectures, ArePlannedAsTheyAreLoadedWithEveryLinearLayerInTheScheme) {
+  const auto checkpoint = floats_.open();
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  const std::set<std::string> left = {"router", "output", "shared expert gate"};
+  for (const OnlineScheme& online : online_schemes()) {
+    ModelOptions options;
+    options.quantization = online.name;
+    options.threads = 2;
+    const auto planned = plan(*checkpoint, options);
+    ASSERT_TRUE(planned) << online.name << ": " << planned.error().to_string();
+    const auto model = Model::load(*checkpoint, options);
+    ASSERT_TRUE(model) << online.name << ": " << model.error().to_string();
+    EXPECT_EQ(planned->weight_bytes, model->weight_bytes()) << online.name;
+    ASSERT_EQ(planned->choices.size(), model->choices().size());
+    for (size_t i = 0; i < planned->choices.size(); ++i) {
+      const Choice &before = planned->choices[i], &after = model->choices()[i];
+      EXPECT_EQ(describe(*before.selection.plan), describe(*after.selection.plan));
+      const Scheme& scheme = after.selection.plan->layer.scheme;
+      EXPECT_EQ(scheme == online.scheme, !left.contains(after.part))
+          << after.part << " is " << name(scheme);
+    }
+  }
+}
+
+// The weights of these tiny models are drawn at random, so that every number matters: a router
+// often chooses otherwise after the rounding. Logits of another model would be √2 away.
+TEST_P(OnlineArchitectures, RunInEverySchemeNearTheUnquantized) {
+  for (const OnlineScheme& online : online_schemes()) {
+    const auto cpu = logits(floats_, std::string(online.name), "cpu"),
+               exact = logits(floats_, std::string(online.name), "reference");
+    ASSERT_TRUE(cpu) << online.name << ": " << cpu.error().to_string();
+    ASSERT_TRUE(exact) << online.name << ": " << exact.error().to_string();
+    const double apart = relative_difference(*cpu, *exact),
+                 cost = relative_difference(*exact, want_.logits);
+    std::printf("%s, %s: %.2g between backends, %.4f from the unquantized\n", GetParam().c_str(),
+                std::string(online.name).c_str(), apart, cost);
+    EXPECT_LT(apart, online.scheme.activation ? 0.05 : 5e-6) << online.name;
+    const bool int8 = online.scheme.weight.dtype == DType::kI8;
+    EXPECT_LT(cost, int8 ? 0.1 : 0.6) << online.name;
+    EXPECT_GT(cost, 1e-4) << online.name << ": nothing was quantized";
+  }
+}
+
+/// The checkpoint with the numbers that the map's schemes leave of its weights, as f32.
+SyntheticCheckpoint rounded(SyntheticCheckpoint floats, const std::string& map) {
+  const auto checkpoint = floats.open();
+  const auto choice = OnlineChoice::make(*checkpoint, *QuantizationMap::parse(map));
+  for (size_t i = 0; i < choice->modules().size(); ++i) {
+    const LinearModule& module = choice->modules()[i];
+    const std::optional<Scheme> scheme = choice->scheme(i);
+    if (!scheme || module.fused) continue;
+    const TensorView& view = *checkpoint->state().tensors.find(module.tensor);
+    CanonicalMatrix matrix;
+    matrix.n = view.shape[0];
+    matrix.k = view.shape[1];
+    matrix.key = QuantKey{view.dtype};
+    matrix.codes = {view.data, view.num_bytes()};
+    const auto quantized = quantize_weight(matrix, scheme->weight);
+    std::vector<double> row(matrix.k);
+    std::vector<float> values;
+    for (int64_t r = 0; r < matrix.n; ++r) {
+      dequantize_row(*quantized, r, row.data());
+      values.insert(values.end(), row.begin(), row.end());
+    }
+    floats.add(module.tensor, DType::kF32, view.shape, values);
+  }
+  return floats;
+}
+
+// Weights alone: the same logits as of an unquantized file with the rounded numbers. What lies in
+// one tensor with others is held by Online.QuantizesFusedExpertsAfterTheyAreGateRowsThenUpRows.
+TEST_P(OnlineArchitectures, ComputeWithTheNumbersThatQuantizingLeaves) {
+  for (const OnlineScheme& online : online_schemes()) {
+    if (online.scheme.activation) continue;
+    const bool fused = GetParam() == "gpt_oss";
+    const std::string map = str(fused ? "*.experts.*=none," : "", online.name);
+    const auto online_logits = logits(floats_, map, "reference"),
+               file = logits(rounded(floats_, map), "", "reference");
+    ASSERT_TRUE(online_logits) << online.name << ": " << online_logits.error().to_string();
+    ASSERT_TRUE(file) << online.name << ": " << file.error().to_string();
+    EXPECT_LT(relative_difference(*online_logits, *file), 2e-6) << online.name;
+    EXPECT_GT(relative_difference(*file, want_.logits), 1e-4) << online.name;
+  }
+}
+
+// A file that is written so is read as the same model, whatever its attention.
+TEST_P(OnlineArchitectures, AreTheSameWrittenAndReadAgain) {
+  const testing::TemporaryFolder folder;
+  const std::string from = folder.path() + "/floats", to = folder.path() + "/quantized";
+  std::filesystem::create_directory(from);
+  ASSERT_TRUE(floats_.write(from).ok());
+  for (const OnlineScheme& online : online_schemes()) {
+    if (online.scheme.weight.scale_dtype == DType::kF8E8M0) continue;  // K is no multiple of 32
+    const std::string map =
+        str(GetParam() == "gpt_oss" ? "*.experts.*=none," : "", std::string(online.name));
+    const auto report = quantize(*Checkpoint::open(from), *QuantizationMap::parse(map), to);
+    ASSERT_TRUE(report) << online.name << ": " << report.error().to_string();
+    const auto written = Checkpoint::open(to);
+    std::filesystem::remove_all(to);
+    ASSERT_TRUE(written) << online.name << ": " << written.error().to_string();
+    auto model = Model::load(*written, {.threads = 2});
+    ASSERT_TRUE(model) << online.name << ": " << model.error().to_string();
+    const auto read = all_logits(*model, want_.ids), online_logits = logits(floats_, map, "auto");
+    ASSERT_TRUE(read && online_logits);
+    EXPECT_EQ(*read, *online_logits) << online.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, OnlineArchitectures, ::testing::ValuesIn(testing::golden_models()),
+                         [](const auto& param) { return param.param; });
+
+// ---- sources that are quantized already ----
+
+TEST(OnlineRefused, ModelsThatAreQuantizedAlreadyBeforeAWeightIsRead) {
+  std::vector<std::string> folders = {MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128"};
+  for (const char* stored : {"gptoss-mxfp4", "dsv3-fp8-block128"}) {
+    const std::string folder = std::string(MORACLE_CHECKPOINTS_DIR) + "/" + stored;
+    if (std::filesystem::exists(folder)) folders.push_back(folder);
+  }
+  for (const std::string& folder : folders) {
+    const auto checkpoint = Checkpoint::open(folder);
+    ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+    const std::string scheme =
+        name(checkpoint->moe_layer(checkpoint->moe_layers()[0])->spec.scheme);
+    for (const OnlineScheme& online : online_schemes()) {
+      ModelOptions options;
+      options.quantization = online.name;
+      const auto planned = plan(*checkpoint, options);
+      ASSERT_FALSE(planned) << folder << ", " << online.name;
+      EXPECT_EQ(planned.error().kind, ErrorKind::kUnsupported);
+      EXPECT_THAT(planned.error().to_string(),
+                  ::testing::AllOf(::testing::HasSubstr(folder), ::testing::HasSubstr(".experts"),
+                                   ::testing::HasSubstr("the file's are " + scheme)));
+      const auto loaded = Model::load(*checkpoint, options);
+      ASSERT_FALSE(loaded);
+      EXPECT_EQ(loaded.error().to_string(), planned.error().to_string());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moracle
