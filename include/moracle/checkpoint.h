@@ -146,6 +146,8 @@ class DescribedMatrix {
 
   /// Expert e in canonical form. Errors: values that no scheme allows (a scale that is NaN), named.
   Result<CanonicalMatrix> expert(int64_t e) const;
+  /// The scheme is another one from now on: with activations of this key.
+  void set_activation(const QuantKey& key) { scheme_.activation = key; }
   /// Lets go of the memory behind expert e's source; it can still be read again.
   void release(int64_t e) const;
   /// Only these experts, in this order. `experts` are numbers below num_experts().
@@ -187,6 +189,13 @@ struct LoraWeights {
 /// weights that are NaN or infinite, with tensor and element.
 Result<DescribedMatrix> quantize(DescribedMatrix&& floats, const Scheme& scheme);
 Result<DescribedWeights> quantize(DescribedWeights&& floats, const Scheme& scheme);
+
+/// Turns the scheme of weights that are integers or fp4, and whose activations would stay floats,
+/// into the one with int8 activations per token; leaves all others as they are.
+void quantize_activations(DescribedMatrix& weights);
+void quantize_activations(DescribedWeights& weights);
+/// What `--activations` may say: "int8", or "" for none. Errors: anything else.
+Result<bool> parse_activations(std::string_view text);
 
 /// Online schemes by module, as a user types them: "scheme", or "pattern=scheme,pattern=none". The
 /// first pattern that matches a module's name (as in the file:

@@ -88,6 +88,10 @@ class ChatTemplate {
 struct ModelOptions {
   std::string backend = "auto";  ///< or a row's name, or a map of patterns (see BackendMap)
   std::string quantization;      ///< an online scheme, or a QuantizationMap; "": as in the file
+  /// "int8": activations of layers whose weights are quantized integers or fp4, and whose
+  /// activations would be floats, become int8 per token (W4A8, W8A8): another scheme than the
+  /// checkpoint's, faster and less exact. "": as the checkpoint says.
+  std::string activations;
   std::string device = "cpu";
   int threads = 0;               ///< CPU threads; below 1: all that the process may use
   int64_t max_num_tokens = 512;  ///< tokens per step: longer prompts are cut into steps

@@ -208,8 +208,8 @@ struct KernelUse {
 struct KernelPlan {
   DType input_dtype = DType::kF32;  ///< activations as the kernel reads them
   std::vector<KernelUse> kernels;   ///< every kernel that may run, by num_tokens; no other will
-  int64_t scratch_bytes = 0;   ///< of the device, shared by all kernels that run in turn
-  bool deterministic = false;  ///< a row's bits do not depend on the rows beside it
+  int64_t scratch_bytes = 0;        ///< of the device, shared by all kernels that run in turn
+  bool deterministic = false;       ///< a row's bits do not depend on the rows beside it
   /// What float activations are rounded to before they are multiplied.
   DType product_dtype = DType::kF32;
   bool activates = false;  ///< may apply the activation to what it computes, before storing it

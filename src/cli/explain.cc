@@ -17,7 +17,7 @@ struct Group {
 };
 
 struct Options {
-  std::string folder, machine = "here", backend = "auto", quantization, device;
+  std::string folder, machine = "here", backend = "auto", quantization, activations, device;
   int64_t num_tokens = 512, lora_rank = 0, ep_size = 1;
   bool deterministic = false, batched = false, json = false;
 };
@@ -40,12 +40,13 @@ Result<Request> request_of(const Options& options) {
 // Layers that are equal but for their names, and for which the same was asked, together.
 Result<std::vector<Group>> groups_of(const Checkpoint& checkpoint, const Machine& machine,
                                      const Request& wanted, const BackendMap& backend,
-                                     const QuantizationMap& quantization) {
+                                     const QuantizationMap& quantization, bool int8_activations) {
   std::vector<Group> groups;
   std::vector<std::string> names;
   for (int64_t layer : checkpoint.moe_layers()) {
     auto weights = checkpoint.moe_layer(layer, quantization);
     if (!weights) return weights.error();
+    if (int8_activations) quantize_activations(*weights);
     Request request = wanted;
     request.layer = weights->spec;
     request.backend = backend.for_layer(request.layer.name);
@@ -85,9 +86,10 @@ int run(const Options& options) {
   if (!options.quantization.empty()) {
     CLI_TRY(quantization, QuantizationMap::parse(options.quantization));
   }
+  CLI_TRY(const bool int8_activations, parse_activations(options.activations));
   CLI_TRY(const Request wanted, request_of(options));
   CLI_TRY(const std::vector<Group> groups,
-          groups_of(checkpoint, machine, wanted, backend, quantization));
+          groups_of(checkpoint, machine, wanted, backend, quantization, int8_activations));
   if (options.json) print(to_json(groups, machine));
   for (const Group& group : groups) {
     if (!options.json) {
@@ -116,6 +118,7 @@ void add_explain(CLI::App& app, Work& chosen) {
             ->capture_default_str();
         verb.add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
         verb.add_option("--quantization", options->quantization, kQuantizationHelp);
+        verb.add_option("--activations", options->activations, kActivationsHelp);
         verb.add_option("--device", options->device, "cpu, cuda[:n] or opencl[:n]; default: any");
         verb.add_option("--num-tokens", options->num_tokens, "Most tokens at once")
             ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))

@@ -12,10 +12,14 @@ inline constexpr const char* kQuantizationHelp =
     "Quantize a plain checkpoint while loading: int8-per-channel, fp8-per-block, mxfp8, …, or "
     "pattern=scheme,pattern=none for some modules";
 
+inline constexpr const char* kActivationsHelp =
+    "int8: quantize the activations of int4, int8 and fp4 layers whose activations are floats";
+
 struct ModelArguments {
   std::string folder;
   std::string backend = "auto";
   std::string quantization;
+  std::string activations;
   std::string device = "cpu";
   std::string lora;  // folder of an adapter
   int threads = 0;
@@ -25,6 +29,7 @@ struct ModelArguments {
   ModelOptions options() const {
     return {.backend = backend,
             .quantization = quantization,
+            .activations = activations,
             .device = device,
             .threads = threads,
             .deterministic = deterministic,
@@ -36,6 +41,7 @@ struct ModelArguments {
     app.add_option("MODEL", folder, "Folder of the checkpoint")->required();
     app.add_option("--backend", backend, kBackendHelp)->capture_default_str();
     app.add_option("--quantization", quantization, kQuantizationHelp);
+    app.add_option("--activations", activations, kActivationsHelp);
     app.add_option("--lora", lora, "Folder of a LoRA adapter for the experts, as PEFT writes it");
     app.add_option("--device", device, "cpu, cuda[:n] or opencl[:n]")->capture_default_str();
     app.add_option("--threads", threads, "CPU threads; 0: all that may be used")

@@ -122,8 +122,12 @@ struct Architecture {
 /// and what this checkpoint's experts are; a tensor that nothing claims.
 Result<Description> describe(const Checkpoint& checkpoint);
 
-/// The same with linear layers in the schemes that `quantization` (see QuantizationMap) asks for;
-/// "": as the file has them. Errors beside describe's: what cannot be quantized so.
-Result<Description> describe(const Checkpoint& checkpoint, std::string_view quantization);
+/// What a user wants otherwise than the checkpoint has it; see ModelOptions.
+struct SchemeChanges {
+  std::string quantization, activations;
+};
+/// The same with linear layers in the schemes that were asked for. Errors beside describe's: what
+/// cannot be quantized so.
+Result<Description> describe(const Checkpoint& checkpoint, const SchemeChanges& changes);
 
 }  // namespace moracle

@@ -67,7 +67,8 @@ Status check_same_model(const Model::State& m, const Description& description,
 
 Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& options) {
   MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, options.threads));
-  MORACLE_TRY(Description description, describe(checkpoint, options.quantization));
+  MORACLE_TRY(Description description,
+              describe(checkpoint, {options.quantization, options.activations}));
   MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
   MORACLE_TRY(std::vector<ModuleChoice> modules,
               choose(description, options, Machine::here(), adapters));
@@ -76,7 +77,7 @@ Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& opti
   m.workspace = std::make_shared<Workspace>(std::move(device));
   m.spec = description.spec;
   m.max_num_tokens = options.max_num_tokens;
-  m.quantization = options.quantization;
+  m.changes = {options.quantization, options.activations};
   m.owner = checkpoint.files();
   m.num_adapters = static_cast<int64_t>(adapters.size());
   Loader loader(m.workspace, std::move(modules), adapters, options.progress,
@@ -98,7 +99,7 @@ Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& opti
 
 Status Model::reload(const Checkpoint& checkpoint, const Progress& progress) {
   State& m = *state_;
-  MORACLE_TRY(Description description, describe(checkpoint, m.quantization));
+  MORACLE_TRY(Description description, describe(checkpoint, m.changes));
   MORACLE_CHECK(check_same_model(m, description, checkpoint.folder()));
   const TensorView embedding = description.embedding;
   Loader loader = Loader::reload(m.workspace, progress, checkpoint.total_bytes());

@@ -28,7 +28,7 @@ struct Model::State {
   int64_t max_num_tokens = 0;
   int64_t weight_bytes = 0;
   int64_t num_adapters = 0;
-  std::string quantization;  // as asked for
+  SchemeChanges changes;  // as asked for
   std::vector<Choice> choices;
   std::shared_ptr<Workspace> workspace;  // shared by all layers
   std::shared_ptr<const void> owner;     // the checkpoint's files, where the embedding lies in them

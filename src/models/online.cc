@@ -1,18 +1,33 @@
-// A description with its linear layers quantized online.
+// A description with its linear layers in other schemes than the checkpoint's.
 #include "checkpoint/online.h"
 #include "models/modules.h"
 
 namespace moracle {
-Result<Description> describe(const Checkpoint& checkpoint, std::string_view quantization) {
-  if (quantization.empty()) return describe(checkpoint);
+namespace {
+
+Status quantize_online(const Checkpoint& checkpoint, std::string_view quantization,
+                       Description& description) {
   MORACLE_TRY(const QuantizationMap map, QuantizationMap::parse(quantization));
   MORACLE_TRY(const OnlineChoice choice, OnlineChoice::make(checkpoint, map));
-  MORACLE_TRY(Description description, describe(checkpoint));
   const auto apply = [&](const ModulePlace&, auto& weights) -> Status {
     MORACLE_TRY(weights, choice.apply(std::move(weights)));
     return {};
   };
-  MORACLE_CHECK(visit_modules(description, apply));
+  return visit_modules(description, apply);
+}
+
+}  // namespace
+
+Result<Description> describe(const Checkpoint& checkpoint, const SchemeChanges& changes) {
+  MORACLE_TRY(const bool int8_activations, parse_activations(changes.activations));
+  MORACLE_TRY(Description description, describe(checkpoint));
+  if (!changes.quantization.empty())
+    MORACLE_CHECK(quantize_online(checkpoint, changes.quantization, description));
+  if (!int8_activations) return description;
+  MORACLE_CHECK(visit_modules(description, [](const ModulePlace&, auto& weights) -> Status {
+    quantize_activations(weights);
+    return {};
+  }));
   return description;
 }
 

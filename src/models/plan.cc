@@ -120,7 +120,8 @@ std::vector<Choice> grouped(std::vector<ModuleChoice> modules) {
 
 Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options,
                        const Machine& machine) {
-  MORACLE_TRY(const Description description, describe(checkpoint, options.quantization));
+  MORACLE_TRY(const Description description,
+              describe(checkpoint, {options.quantization, options.activations}));
   MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
   MORACLE_TRY(const DeviceName device, parse_device(options.device));

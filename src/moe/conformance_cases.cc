@@ -47,6 +47,10 @@ std::vector<Scheme> schemes() {
     key.symmetric = symmetric;
     return Scheme{key, {}};
   };
+  auto with_zero_points = [](Scheme scheme) {
+    scheme.weight.symmetric = false;
+    return scheme;
+  };
   return {{kBF16Weight, {}},
           {kF16Weight, {}},
           {kF32Weight, {}},
@@ -67,7 +71,12 @@ std::vector<Scheme> schemes() {
           weight_only(kFp8Static128BlockSym),
           {kMxfp8Static, kMxfp8Dynamic},
           weight_only(kMxfp8Static),
-          weight_only(kMxfp4Static)};
+          weight_only(kMxfp4Static),
+          // On request only: no checkpoint asks for int8 activations with these weights.
+          {int4_static_group(128), kInt8DynamicTokenSym},
+          {int4_static_group(32), kInt8DynamicTokenSym},
+          with_zero_points({int4_static_group(64), kInt8DynamicTokenSym}),
+          {kMxfp4Static, kInt8DynamicTokenSym}};
 }
 
 std::vector<Shape> shapes() {

@@ -84,6 +84,7 @@ void round_to_bf16(Vector& x) {
 }
 
 Vector multiply(const CanonicalMatrix& w, const Vector& x, bool integers) {
+  integers = integers && w.scale_cols() == 1;  // groups are added up in f32
   Vector y(w.n);
   std::vector<double> row(w.k);
   for (int64_t n = 0; n < w.n; ++n) {

@@ -32,11 +32,10 @@ std::string granularity(const QuantKey& key) {
 
 Error unknown(std::string_view text) {
   return {ErrorKind::kInvalidArgument, "", str("scheme '", text, "'"),
-          "bf16, f16, f32, int8-w8a8, mxfp8-w8a8, mxfp8-w8a16, mxfp4-w4a16, or int4-w4a16-, "
-          "int8-w8a16-, "
-          "fp8-w8a8- or fp8-w8a16- with channel, g<size>, tensor or block<rows>x<cols>, then -asym "
-          "for zero "
-          "points or -static for stored activation scales",
+          "bf16, f16, f32, int8-w8a8, mxfp8-w8a8, mxfp8-w8a16, mxfp4-w4a16, mxfp4-w4a8, or "
+          "int4-w4a16-, int4-w4a8-, int8-w8a16-, int8-w8a8-, fp8-w8a8- or fp8-w8a16- with channel, "
+          "g<size>, tensor or block<rows>x<cols>, then -asym for zero points or -static for stored "
+          "activation scales",
           "it is none of these"};
 }
 
@@ -53,6 +52,9 @@ constexpr Family kFamilies[] = {
     {"mxfp8-w8a8", kMxfp8Static, kMxfp8Dynamic, false},
     {"mxfp8-w8a16", kMxfp8Static, {}, false},
     {"mxfp4-w4a16", kMxfp4Static, {}, false},
+    {"mxfp4-w4a8", kMxfp4Static, kInt8DynamicTokenSym, false},
+    {"int4-w4a8", kInt4StaticGroupScale, kInt8DynamicTokenSym, true},
+    {"int8-w8a8", kInt8StaticGroupScale, kInt8DynamicTokenSym, true},
     {"int4-w4a16", kInt4StaticGroupScale, {}, true},
     {"int8-w8a16", kInt8StaticGroupScale, {}, true},
     {"fp8-w8a8", kFp8StaticChannelSym, kFp8DynamicTokenSym, true},
@@ -78,7 +80,7 @@ bool parse_granularity(std::string_view text, GroupShape& group) {
 
 bool has_granularity(const QuantKey& weight, const Scheme& scheme) {
   if (weight.scale_dtype == DType::kF8E8M0) return false;
-  return !(weight.dtype == DType::kI8 && weight.group == kPerRow && scheme.activation);
+  return !(weight == kInt8StaticChannelSym && scheme.activation);
 }
 
 }  // namespace
@@ -131,8 +133,9 @@ Result<Scheme> parse_scheme(std::string_view text) {
       rest.remove_suffix(5);
     }
     if (!parse_granularity(rest, scheme.weight.group)) continue;
-    // Blocks and groups of weights go with groups of activations of the same width.
-    const bool in_groups = scheme.weight.group.cols != GroupShape::kAll;
+    // Blocks and groups of fp8 go with groups of activations of the same width.
+    const bool in_groups =
+        scheme.weight.dtype == DType::kF8E4M3 && scheme.weight.group.cols != GroupShape::kAll;
     if (in_groups && scheme.activation && scheme.activation->dynamic) {
       scheme.activation = fp8_dynamic_group(scheme.weight.group.cols);
     }

@@ -17,15 +17,15 @@ const LineKernels& kernels_of(const Machine& machine) {
 
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
   const LineKernels& kernels = kernels_of(machine);
-  return plan_lines(request, arithmetic_for(request.shape, request.scheme, kernels.bf16 != nullptr),
-                    kernels);
+  return plan_lines(
+      request, arithmetic_for(request.shape, request.scheme, kernels.bf16 != nullptr, 4), kernels);
 }
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
                                             Device& device) {
   const LineKernels& kernels = kernels_of(Machine::here());
   const Arithmetic arithmetic =
-      arithmetic_for(weights.shape, weights.scheme, kernels.bf16 != nullptr);
+      arithmetic_for(weights.shape, weights.scheme, kernels.bf16 != nullptr, 4);
   return make_lines(std::move(weights), plan, arithmetic, kernels, device);
 }
 

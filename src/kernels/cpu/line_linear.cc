@@ -81,7 +81,8 @@ void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
   block.panels = count;
   block.x_stride = pass.x.stride;
   const bool stretch_x = pass.x.num_scales > 1;
-  for (int64_t column = 0; column < panels_.read_cols();) {
+  // A stretch that begins past the last column holds nothing but padding.
+  for (int64_t column = 0; column < weights_.shape.k;) {
     const LinePanels::Stretch s = panels_.stretch(column);
     block.num_lines = panels_.lines(s);
     const std::byte* prefetch[2] = {};
@@ -92,6 +93,7 @@ void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
       block.lines[p] = panels_.lines(job.expert, panel, s, room.lines[p],
                                      panels_.direct() ? nullptr : prefetch[p]);
       block.w_scale[p] = panels_.stretch_scales(job.expert, panel, s, room.scales[p]);
+      block.w_zero[p] = panels_.stretch_zeros(job.expert, panel, s);
     }
     for (int row = 0; row < pass.count; row += kernels_.row_block) {
       const int64_t at = pass.first + row;
@@ -104,9 +106,9 @@ void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
       }
       // The next panels come while the first rows of these are multiplied.
       block.prefetch_step = panels_.direct() && pass.prefetch && row == 0 ? 1 : 0;
-      if (pass.x.sums != nullptr) {
-        block.x_sum = pass.x.sums + at;
-        block.x_sum_stride = 1;
+      if (arithmetic_ == Arithmetic::kInt8) {
+        block.x_sum = pass.x.sums + at * pass.x.num_sums + s.index;
+        block.x_sum_stride = pass.x.num_sums;
       }
       if (stretch_x) {
         block.x_scale = pass.x.scales + at * pass.x.num_scales + s.x_group;
@@ -153,8 +155,8 @@ void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
   const int64_t experts = weights_.num_experts;
   if (offsets[experts] == 0) return;
   ThreadPool& pool = device_.pool();
-  const PackedRows x =
-      pack_rows(arithmetic_, rows, weights_.shape.k, offsets[experts], device_.scratch(), pool);
+  const PackedRows x = pack_rows(arithmetic_, rows, weights_.shape.k, panels_.stretch_cols(),
+                                 offsets[experts], device_.scratch(), pool);
   auto job_of = [&](int64_t expert, int64_t pair) {
     if (distance > 0) return Job{expert, pair, distance};
     return Job{expert, 2 * pair, 2 * pair + 1 < panels ? 1 : 0};
@@ -258,9 +260,12 @@ Status LineLinear::run_combined(const GroupedRows& rows, const Combination& comb
 
 }  // namespace
 
-Arithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16) {
+Arithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16,
+                          int64_t group_multiple) {
   const DType dtype = shape.key.dtype;
-  if (dtype == DType::kI8 && scheme.activation) return Arithmetic::kInt8;
+  const bool whole =
+      vnni16::num_groups(shape) <= 1 || vnni16::group_cols(shape) % group_multiple == 0;
+  if (scheme.activation == kInt8DynamicTokenSym && whole) return Arithmetic::kInt8;
   const bool exact = dtype != DType::kF16 && dtype != DType::kF32;
   return bf16 && exact ? Arithmetic::kBf16 : Arithmetic::kF32;
 }
@@ -281,8 +286,8 @@ KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
   plan.kernels = {
       {1, str(type, " lines, ", products[static_cast<int>(arithmetic)], ", ", kernels.isa)}};
   const int64_t num_scales = codes ? num_groups(*key, shape.k) : 0;
-  plan.scratch_bytes =
-      static_cast<int64_t>(packed_bytes(arithmetic, shape.k, request.max_rows, num_scales));
+  plan.scratch_bytes = static_cast<int64_t>(packed_bytes(
+      arithmetic, shape.k, stretch_cols(shape, arithmetic), request.max_rows, num_scales));
   if (request.activation != nullptr) {
     const bool gated = is_gated(request.activation->function);
     plan.activates = !gated || shape.n % (2 * kLineRows) == 0;

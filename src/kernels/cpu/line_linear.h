@@ -8,9 +8,10 @@
 
 namespace moracle::cpu {
 
-/// How a matrix is multiplied: int8 by int8 where the scheme says so; bf16 where `bf16` and the
-/// weights are exact in it; else f32.
-Arithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16);
+/// How a matrix is multiplied: int8 by int8 where the activations are int8 and groups are of whole
+/// `group_multiple` columns; bf16 where `bf16` and the weights are exact in it; else f32.
+Arithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16,
+                          int64_t group_multiple);
 
 /// The plan of a matrix for these kernels, which may run from one token on.
 KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,

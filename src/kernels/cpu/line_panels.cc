@@ -1,6 +1,8 @@
 #include "kernels/cpu/line_panels.h"
 
 #include <algorithm>
+#include <bit>
+#include <numeric>
 
 #include "kernels/cpu/packed_rows.h"
 
@@ -30,6 +32,15 @@ bool is_direct(DType dtype, Arithmetic arithmetic) {
 
 }  // namespace
 
+int64_t stretch_cols(const MatrixShape& shape, Arithmetic arithmetic) {
+  const int64_t cols = cpu::read_cols(arithmetic, shape.k);
+  const bool one = !shape.key.quantized() || vnni16::num_groups(shape) <= 1;
+  if (is_direct(shape.key.dtype, arithmetic) && one) return cols;
+  if (arithmetic != Arithmetic::kInt8 || one) return kStretchCols;
+  // Groups end where a stretch ends: it is as long as all of them can be made of.
+  return std::gcd(kStretchCols, vnni16::group_cols(shape));
+}
+
 LinePanels::LinePanels(const KernelWeights& weights, Arithmetic arithmetic, int64_t x_group_cols)
     : weights_(weights),
       arithmetic_(arithmetic),
@@ -42,12 +53,16 @@ LinePanels::LinePanels(const KernelWeights& weights, Arithmetic arithmetic, int6
                      : arithmetic == Arithmetic::kBf16 ? 2
                                                        : 1),
       read_cols_(cpu::read_cols(arithmetic, weights.shape.k)),
+      stretch_cols_(cpu::stretch_cols(weights.shape, arithmetic)),
       direct_(is_direct(weights.shape.key.dtype, arithmetic)),
-      folded_(arithmetic == Arithmetic::kF32 || vnni16::scale_is_exponent(weights.shape)) {}
+      folded_(arithmetic == Arithmetic::kF32 ||
+              (arithmetic == Arithmetic::kBf16 && vnni16::scale_is_exponent(weights.shape))) {}
 
 LinePanels::Stretch LinePanels::stretch(int64_t column) const {
-  if (direct_) return {0, read_cols_, 0, 0};
-  Stretch s{column, std::min(column + kStretchCols, read_cols_), 0, 0};
+  if (stretch_cols_ >= read_cols_ && num_groups_ == 1 && x_group_cols_ == 0)
+    return {0, read_cols_, 0, 0, 0};
+  Stretch s{column, std::min(column + std::min(stretch_cols_, kStretchCols), read_cols_), 0, 0,
+            column / stretch_cols_};
   // Past the last group lies padding, which belongs to it.
   auto cut = [&](int64_t cols, int64_t groups) {
     const int64_t group = std::min(column / cols, groups - 1);
@@ -97,6 +112,8 @@ void LinePanels::decode(int64_t expert, int64_t panel, int64_t first, int64_t la
                  index * c.exponent_lanes;
   }
   if (arithmetic_ == Arithmetic::kBf16) return to_bf16(dtype)(c);
+  if (arithmetic_ == Arithmetic::kInt8)
+    return dtype == DType::kI4 ? kAvx512Decoders.i4_to_int8(c) : kAvx512Decoders.e2m1_to_int8(c);
   if (dtype == DType::kF16) return kAvx512Decoders.f16_to_f32(c);
   if (dtype == DType::kBF16) return kAvx512Decoders.bf16_to_f32(c);
   alignas(64) std::byte exact[kStretchCols * kLineRows * 2];
@@ -114,6 +131,17 @@ void LinePanels::decode(int64_t expert, int64_t panel, int64_t first, int64_t la
 const float* LinePanels::scales_of(int64_t expert, int64_t panel, int64_t group,
                                    float* room) const {
   const int64_t lanes = vnni16::scale_lanes(weights_.shape);
+  if (vnni16::scale_is_exponent(weights_.shape)) {
+    const auto* e = reinterpret_cast<const uint8_t*>(weights_.expert(expert)) +
+                    weights_.sections.scales + (panel * num_groups_ + group) * lanes;
+    // Half of it: int8 lines hold fp4 twice as large. Below the normal numbers there is nothing
+    // left of a product.
+    for (int n = 0; n < kLineRows; ++n) {
+      const uint32_t exponent = e[lanes == 1 ? 0 : n];
+      room[n] = std::bit_cast<float>((exponent > 1 ? exponent - 1 : 0) << 23);
+    }
+    return room;
+  }
   const auto* scales =
       reinterpret_cast<const float*>(weights_.expert(expert) + weights_.sections.scales) +
       (panel * num_groups_ + group) * lanes;
@@ -126,6 +154,12 @@ const float* LinePanels::stretch_scales(int64_t expert, int64_t panel, const Str
                                         float* room) const {
   if (folded_ || num_groups_ == 1) return nullptr;
   return scales_of(expert, panel, s.group, room);
+}
+
+const int8_t* LinePanels::stretch_zeros(int64_t expert, int64_t panel, const Stretch& s) const {
+  if (weights_.shape.key.symmetric || arithmetic_ != Arithmetic::kInt8) return nullptr;
+  return reinterpret_cast<const int8_t*>(weights_.expert(expert)) + weights_.sections.zero_points +
+         (panel * num_groups_ + s.group) * kLineRows;
 }
 
 const float* LinePanels::row_scales(int64_t expert, int64_t panel, float* room) const {

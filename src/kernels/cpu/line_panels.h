@@ -12,6 +12,10 @@ namespace moracle::cpu {
 /// first cache.
 inline constexpr int64_t kStretchCols = 128;
 
+/// Columns between the beginnings of two stretches of int8 sums: a whole row where one scale serves
+/// it and codes need no decoding.
+int64_t stretch_cols(const MatrixShape& shape, Arithmetic arithmetic);
+
 class LinePanels {
  public:
   LinePanels(const KernelWeights& weights, Arithmetic arithmetic, int64_t x_group_cols);
@@ -30,10 +34,12 @@ class LinePanels {
     int64_t last = 0;   ///< past it
     int64_t group = 0;  ///< of the weights
     int64_t x_group = 0;
+    int64_t index = 0;  ///< among the stretches of a row, where their length is stretch_cols()
   };
   /// The stretch that begins at `column`, below read_cols.
   Stretch stretch(int64_t column) const;
   int64_t read_cols() const { return read_cols_; }
+  int64_t stretch_cols() const { return stretch_cols_; }
   int64_t lines(const Stretch& s) const { return (s.last - s.first) / cols_per_line_; }
 
   /// True where codes are multiplied as they lie.
@@ -47,6 +53,8 @@ class LinePanels {
   /// Scales of a stretch, [16], where products are scaled stretch by stretch: may be written to
   /// `room`. Null: none here.
   const float* stretch_scales(int64_t expert, int64_t panel, const Stretch& s, float* room) const;
+  /// Zero points of a stretch of int8 lines, [16]. Null: none, or part of the decoded values.
+  const int8_t* stretch_zeros(int64_t expert, int64_t panel, const Stretch& s) const;
   /// Scales of whole rows, [16], which enter at the end. Null: none.
   const float* row_scales(int64_t expert, int64_t panel, float* room) const;
   const float* bias(int64_t expert, int64_t panel) const;
@@ -61,6 +69,7 @@ class LinePanels {
   int64_t num_panels_, num_groups_, group_cols_, x_group_cols_;
   int64_t cols_per_line_;  // of what is multiplied
   int64_t read_cols_;
+  int64_t stretch_cols_;
   bool direct_;
   bool folded_;  // scales are part of the decoded values
 };

@@ -103,6 +103,7 @@ struct LineDecoders {
 struct RowConverters {
   void (*f32_to_bf16)(const float* from, int64_t count, std::byte* to);
   void (*e4m3_to_bf16)(const uint8_t* from, int64_t count, std::byte* to);
+  void (*int8_to_bf16)(const int8_t* from, int64_t count, std::byte* to);
   /// Copies and gives Σ of each run of `run` codes.
   void (*copy_int8)(const int8_t* from, int64_t count, int64_t run, std::byte* to, int32_t* sums);
 };

@@ -235,6 +235,16 @@ void e4m3_row_to_bf16(const uint8_t* from, int64_t count, std::byte* to) {
   }
 }
 
+void int8_row_to_bf16(const int8_t* from, int64_t count, std::byte* to) {
+  for (int64_t i = 0; i < count; i += 16) {
+    const int64_t left = count - i;
+    const auto some = static_cast<__mmask16>(left >= 16 ? 0xffff : (1u << left) - 1);
+    const __m512i codes = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(some, from + i));
+    const __m512i value = _mm512_castps_si512(_mm512_cvtepi32_ps(codes));
+    _mm256_mask_storeu_epi16(to + 2 * i, some, _mm512_cvtepi32_epi16(_mm512_srli_epi32(value, 16)));
+  }
+}
+
 void copy_int8(const int8_t* from, int64_t count, int64_t run, std::byte* to, int32_t* sums) {
   for (int64_t begin = 0; begin < count; begin += run) {
     const int64_t end = begin + run < count ? begin + run : count;
@@ -254,6 +264,6 @@ void copy_int8(const int8_t* from, int64_t count, int64_t run, std::byte* to, in
 
 const LineDecoders kAvx512Decoders = {i4_to_int8,   e2m1_to_int8, i4_to_bf16,  i8_to_bf16,
                                       e4m3_to_bf16, e2m1_to_bf16, bf16_to_f32, f16_to_f32};
-const RowConverters kAvx512Rows = {f32_row_to_bf16, e4m3_row_to_bf16, copy_int8};
+const RowConverters kAvx512Rows = {f32_row_to_bf16, e4m3_row_to_bf16, int8_row_to_bf16, copy_int8};
 
 }  // namespace moracle::cpu
