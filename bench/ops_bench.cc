@@ -129,15 +129,19 @@ void attend(benchmark::State& state, Heads heads) {
   const int64_t key_row = heads.kv * heads.dim, value_row = heads.kv * heads.value_dim;
   const int64_t bytes = capacity * (key_row + value_row) * 4;
   const int64_t layers = std::max<int64_t>(1, (int64_t{256} << 20) / bytes);
-  std::vector<std::vector<float>> keys(layers, numbers(capacity * key_row)),
-      values(layers, numbers(capacity * value_row));
+  // As the model's caches are: on huge pages where there are any.
+  const Buffer memory = *device(1).allocate(static_cast<size_t>(layers * bytes));
+  const std::vector<float> content = numbers(bytes / 4);
+  for (int64_t i = 0; i < layers; ++i)
+    std::copy(content.begin(), content.end(), memory.as<float>() + i * bytes / 4);
   std::vector<float> q = numbers(tokens * heads.q * heads.dim), k = numbers(tokens * key_row),
                      v = numbers(tokens * value_row), out(tokens * heads.q * heads.value_dim);
   const AttentionShape shape{heads.q, heads.kv, heads.dim, heads.value_dim,
                              1 / std::sqrt(static_cast<float>(heads.dim))};
   int64_t layer = 0;
   run(state, [&](Ops& ops) {
-    const Span spans[] = {{0, tokens, position, keys[layer].data(), values[layer].data()}};
+    float* const keys = memory.as<float>() + layer * bytes / 4;
+    const Span spans[] = {{0, tokens, position, keys, keys + capacity * key_row}};
     if (++layer == layers) layer = 0;
     return ops.attend(matrix(q, tokens), matrix(k, tokens), matrix(v, tokens), spans, shape,
                       matrix(out, tokens), {});

@@ -167,12 +167,12 @@ Status CpuOps::attend(const Matrix& q, const Matrix& k, const Matrix& v,
   const Blocks all{q, out, spans, shape};
   const int64_t blocks = all.total(), stretches = all.stretches();
   if (blocks == 0) return {};
-  const int64_t room = cpu::attend_room(shape.head_dim), dim = shape.value_dim;
+  const int64_t dim = shape.value_dim;
   std::atomic<int64_t> next{0};
   const auto whole = in_turn(next, blocks, [&](int thread, int64_t i) {
-    float* const own = attend_room(thread, room + kAttendRows * dim);
+    float* const own = attend_room(thread, cpu::kAttendRoom + kAttendRows * dim);
     AttendRow parts[kAttendRows];
-    for (int r = 0; r < kAttendRows; ++r) parts[r].out = own + room + r * dim;
+    for (int r = 0; r < kAttendRows; ++r) parts[r].out = own + cpu::kAttendRoom + r * dim;
     Block block;
     // The last tokens see most: they go first.
     find(all, blocks - 1 - i, block);
@@ -229,7 +229,7 @@ void CpuOps::attend_by_stretches(const Matrix& q, std::span<const Span> spans,
       const int64_t s = begin + i / blocks;
       if (s < block.first_stretch || s >= block.last_stretch) return;
       search(vector_, block, s, rows_of(i % blocks, 1 + s - begin),
-             attend_room(thread, cpu::attend_room(shape.head_dim)));
+             attend_room(thread, cpu::kAttendRoom));
     }));
     const int64_t work = (end - begin) * rows * shape.value_dim;
     split_rows(blocks, work, [&](int64_t first, int64_t last) {

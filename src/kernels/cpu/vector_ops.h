@@ -43,11 +43,9 @@ struct AttendArgs {
   int64_t head_dim, value_dim;
   int64_t from, to;
   float scale;  ///< multiplies scores
-  float* room;  ///< attend_room(head_dim) floats
+  float* room;  ///< kAttendRoom floats
 };
-constexpr int64_t attend_room(int64_t head_dim) {
-  return head_dim * 64 + kAttendRows * kAttendStretch;
-}
+inline constexpr int64_t kAttendRoom = kAttendRows * kAttendStretch;
 
 struct VectorOps {
   const char* isa;  ///< "portable", "avx2", "avx512"
