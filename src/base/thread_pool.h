@@ -59,9 +59,12 @@ class ThreadPool {
   void serve(int thread);
 
   std::mutex callers_;  // one job at a time
+  int spins_ = 0;
+  // What workers wait for and what the caller waits for: on cache lines of their own, so that a
+  // worker that ends does not take the line from under those that begin.
+  alignas(64) std::atomic<uint32_t> job_{0};  // counts jobs; workers wait for it to change
   Job current_;
-  std::atomic<uint32_t> job_{0};  // counts jobs; workers wait for it to change
-  std::atomic<int> unfinished_{0};
+  alignas(64) std::atomic<int> unfinished_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };

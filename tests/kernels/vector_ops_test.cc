@@ -327,6 +327,15 @@ TEST_P(VectorOpsTest, RowsAreAddedAndScaledElementByElement) {
     }
     EXPECT_NEAR(ops_.sum_of_squares(x.data(), count), squares, 1e-14 * squares);
   }
+  EXPECT_EQ(ops_.largest(nullptr, 0), -kInf);
+  for (int64_t count : {1, 7, 64, 257}) {
+    for (int64_t at : {int64_t{0}, count / 2, count - 1}) {
+      std::vector<float> x(count, -3);
+      x[at] = -2;
+      if (count > 1) x[(at + 1) % count] = NAN;
+      EXPECT_EQ(ops_.largest(x.data(), count), -2);
+    }
+  }
   const std::vector<float> huge(40, 1e30f);
   EXPECT_NEAR(ops_.sum_of_squares(huge.data(), 40), 4e61, 1e55);
 }

@@ -82,6 +82,8 @@ struct VectorOps {
   void (*scale)(const float* x, float factor, int64_t count, float* out);
   void (*scale_by)(const float* x, float factor, const float* weight, int64_t count, float* out);
   double (*sum_of_squares)(const float* x, int64_t count);
+  /// NaNs left out; of nothing -inf.
+  float (*largest)(const float* x, int64_t count);
 
   /// Cosines and sines of position · frequencies[i] (an f32 product of at most 2^20), times factor.
   void (*turns)(float position, const float* frequencies, int64_t count, float factor,
