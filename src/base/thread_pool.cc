@@ -37,6 +37,8 @@ void pause_briefly() {
 
 ThreadPool::ThreadPool(int threads) {
   if (threads < 1) threads = usable_threads();
+  // Who spins while the thread that it waits for has no CPU only keeps it waiting.
+  spins_ = threads <= usable_threads() ? kSpins : 0;
   for (int thread = 1; thread < threads; ++thread) {
     workers_.emplace_back([this, thread] { serve(thread); });
   }
@@ -57,7 +59,7 @@ void ThreadPool::run_job(Job job) {
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();
   job.call(job.work, 0);
-  for (int spin = 0; spin < kSpins && unfinished_.load(std::memory_order_acquire) > 0; ++spin) {
+  for (int spin = 0; spin < spins_ && unfinished_.load(std::memory_order_acquire) > 0; ++spin) {
     pause_briefly();
   }
   for (int left = unfinished_.load(std::memory_order_acquire); left > 0;
@@ -69,7 +71,7 @@ void ThreadPool::run_job(Job job) {
 void ThreadPool::serve(int thread) {
   uint32_t seen = 0;
   for (;;) {
-    for (int spin = 0; spin < kSpins && job_.load(std::memory_order_acquire) == seen; ++spin) {
+    for (int spin = 0; spin < spins_ && job_.load(std::memory_order_acquire) == seen; ++spin) {
       pause_briefly();
     }
     job_.wait(seen, std::memory_order_acquire);

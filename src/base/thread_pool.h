@@ -1,6 +1,7 @@
 // The threads of one CPU device: a fixed team that works on one thing at a time.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -32,15 +33,18 @@ class ThreadPool {
     run_job({[](const void* w, int thread) { (*static_cast<const Work*>(w))(thread); }, &work});
   }
 
-  /// Splits [0, count) into size() even pieces: piece(begin, end), empty pieces left out.
+  /// Splits [0, count) into even pieces, one per thread: piece(begin, end), empty pieces left out.
+  /// Fewer threads get one where it would be smaller than `least`; where that leaves one, it is the
+  /// caller and nobody is woken.
   template <class Piece>
-  void split(int64_t count, const Piece& piece) {
-    const int64_t threads = size();
-    if (threads == 1 || count <= 1) {
+  void split(int64_t count, const Piece& piece, int64_t least = 1) {
+    const int64_t threads = std::min<int64_t>(size(), count / std::max<int64_t>(least, 1));
+    if (threads <= 1) {
       if (count > 0) piece(int64_t{0}, count);
       return;
     }
     run([&](int thread) {
+      if (thread >= threads) return;
       const int64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
       if (begin < end) piece(begin, end);
     });
@@ -55,9 +59,12 @@ class ThreadPool {
   void serve(int thread);
 
   std::mutex callers_;  // one job at a time
+  int spins_ = 0;
+  // What workers wait for and what the caller waits for: on cache lines of their own, so that a
+  // worker that ends does not take the line from under those that begin.
+  alignas(64) std::atomic<uint32_t> job_{0};  // counts jobs; workers wait for it to change
   Job current_;
-  std::atomic<uint32_t> job_{0};  // counts jobs; workers wait for it to change
-  std::atomic<int> unfinished_{0};
+  alignas(64) std::atomic<int> unfinished_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };

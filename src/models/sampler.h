@@ -2,6 +2,7 @@
 
 #include <random>
 #include <span>
+#include <vector>
 
 #include "moracle/model.h"
 
@@ -15,8 +16,19 @@ class Sampler {
   int32_t draw(std::span<const float> logits);
 
  private:
+  int32_t find_best(std::span<const float> logits);
+  void keep_top_k(std::span<const float> logits);
+  double keep_likely(std::span<const float> logits, float best, double reach);
+  void sort(std::span<const float> logits, int64_t count);
+  double weight_of(float logit, float best) const;
+
   SamplingOptions options_;
   std::mt19937_64 engine_;
+  // Of one draw, kept for their room.
+  std::vector<float> largest_;       // of each block of the vocabulary
+  std::vector<int32_t> ids_;         // candidates
+  std::vector<double> weights_;      // of the candidates
+  std::vector<double> all_weights_;  // of every id, where no top_k limits them
 };
 
 }  // namespace moracle

@@ -50,6 +50,35 @@ TEST_P(ThreadPoolOfSize, SplitsIntoPiecesThatCoverEveryIndexOnce) {
   }
 }
 
+TEST_P(ThreadPoolOfSize, SplitsSmallWorkOverFewerThreads) {
+  ThreadPool pool(GetParam());
+  for (int64_t least : {1, 3, 10, 100}) {
+    for (int64_t count : {0, 1, 2, 9, 10, 29, 30, 100, 199, 200}) {
+      std::vector<int> seen(count);
+      std::atomic<int> pieces{0};
+      pool.split(
+          count,
+          [&](int64_t begin, int64_t end) {
+            ++pieces;
+            EXPECT_GE(end - begin, std::min(count, least));
+            for (int64_t i = begin; i < end; ++i) ++seen[i];
+          },
+          least);
+      EXPECT_EQ(seen, std::vector<int>(count, 1));
+      const int64_t most = std::max<int64_t>(1, count / least);
+      EXPECT_EQ(pieces, count == 0 ? 0 : std::min<int64_t>(most, pool.size()));
+    }
+  }
+}
+
+TEST(ThreadPool, LeavesWorkForOneToTheCaller) {
+  ThreadPool pool(4);
+  std::thread::id id;
+  pool.split(
+      100, [&](int64_t, int64_t) { id = std::this_thread::get_id(); }, 51);
+  EXPECT_EQ(id, std::this_thread::get_id());
+}
+
 TEST_P(ThreadPoolOfSize, SplitsEvenly) {
   ThreadPool pool(GetParam());
   std::vector<int64_t> sizes(1000);

@@ -277,6 +277,87 @@ TEST_P(VectorOpsTest, RoundingToHalfFloatsIsThatOfTheRule) {
   }
 }
 
+// ---- sums ----
+
+TEST_P(VectorOpsTest, WeightedSumsGoByTheOrderOfTheirRows) {
+  for (int64_t count : kCounts) {
+    for (int64_t rows : {0, 1, 2, 9}) {
+      std::vector<std::vector<float>> values;
+      std::vector<const float*> at;
+      for (int64_t j = 0; j < rows; ++j) at.push_back(values.emplace_back(normal(count)).data());
+      const std::vector<float> weights = normal(rows), before = normal(count);
+      for (bool onto : {false, true}) {
+        std::vector<float> out = before;
+        out.push_back(77);
+        ops_.weighted_sum(at.data(), weights.data(), rows, count, onto, out.data());
+        EXPECT_EQ(out.back(), 77);
+        for (int64_t i = 0; i < count; ++i) {
+          double want = onto ? before[i] : 0, size = std::fabs(want);
+          for (int64_t j = 0; j < rows; ++j) {
+            want += double{weights[j]} * values[j][i];
+            size += std::fabs(double{weights[j]} * values[j][i]);
+          }
+          ASSERT_NEAR(out[i], want, static_cast<double>(rows + 1) * 0x1p-24 * size);
+        }
+        if (count < 40) continue;
+        // One element alone has the bits that it has among others.
+        std::vector<const float*> one;
+        for (const float* row : at) one.push_back(row + 33);
+        float alone = before[33];
+        ops_.weighted_sum(one.data(), weights.data(), rows, 1, onto, &alone);
+        EXPECT_EQ(alone, out[33]);
+      }
+    }
+  }
+}
+
+TEST_P(VectorOpsTest, RowsAreAddedAndScaledElementByElement) {
+  for (int64_t count : kCounts) {
+    const std::vector<float> x = normal(count), y = normal(count);
+    std::vector<float> sum = y, scaled(count), both(count);
+    ops_.add(x.data(), count, sum.data());
+    ops_.scale(x.data(), 0.3f, count, scaled.data());
+    ops_.scale_by(x.data(), 0.3f, y.data(), count, both.data());
+    double squares = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      EXPECT_EQ(sum[i], y[i] + x[i]);
+      EXPECT_EQ(scaled[i], x[i] * 0.3f);
+      EXPECT_EQ(both[i], x[i] * 0.3f * y[i]);
+      squares += double{x[i]} * x[i];
+    }
+    EXPECT_NEAR(ops_.sum_of_squares(x.data(), count), squares, 1e-14 * squares);
+  }
+  EXPECT_EQ(ops_.largest(nullptr, 0), -kInf);
+  for (int64_t count : {1, 7, 64, 257}) {
+    for (int64_t at : {int64_t{0}, count / 2, count - 1}) {
+      std::vector<float> x(count, -3);
+      x[at] = -2;
+      if (count > 1) x[(at + 1) % count] = NAN;
+      EXPECT_EQ(ops_.largest(x.data(), count), -2);
+    }
+  }
+  const std::vector<float> huge(40, 1e30f);
+  EXPECT_NEAR(ops_.sum_of_squares(huge.data(), 40), 4e61, 1e55);
+}
+
+TEST_P(VectorOpsTest, TurnsAreSinesAndCosinesOfTheFloatProduct) {
+  std::vector<float> frequencies = {1, 0, 0.5f, 1e-6f};
+  for (float f : normal(60)) frequencies.push_back(std::fabs(f) * 0.25f);
+  for (float position : {0.0f, 1.0f, 2.0f, 77.0f, 4095.0f, 131071.0f, 1048575.0f}) {
+    for (int64_t count : {64, 63, 1, 7}) {
+      std::vector<float> cosines(65, 77), sines(65, 77);
+      ops_.turns(position, frequencies.data(), count, 1, cosines.data(), sines.data());
+      EXPECT_EQ(cosines[count], 77);
+      EXPECT_EQ(sines[count], 77);
+      for (int64_t i = 0; i < count; ++i) {
+        const float angle = position * frequencies[i];
+        EXPECT_LE(ulps(cosines[i], std::cos(double{angle})), 0.51) << angle;
+        EXPECT_LE(ulps(sines[i], std::sin(double{angle})), 0.51) << angle;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, VectorOpsTest,
                          ::testing::Range(0, static_cast<int>(std::size(kTables))),
                          [](const auto& table) {

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <mutex>
 #include <optional>
+#include <vector>
 
 #include "base/thread_pool.h"
+#include "kernels/cpu/vector_ops.h"
 #include "kernels/ops.h"
 
 namespace moracle {
@@ -10,7 +13,9 @@ namespace moracle {
 /// Ops on host memory, activations in f32. Rows are split over the pool's threads.
 class CpuOps : public Ops {
  public:
-  explicit CpuOps(ThreadPool& pool) : pool_(pool) {}
+  explicit CpuOps(ThreadPool& pool) : pool_(pool), vector_(cpu::vector_ops()) {
+    attending_.own.resize(pool.size());
+  }
 
   Status convert(const Matrix& from, const Matrix& to, Stream) override;
   Status quantize(const Matrix& from, const QuantKey& key, const Rows& to, Stream) override;
@@ -51,7 +56,31 @@ class CpuOps : public Ops {
  private:
   void trouble(const char* place, std::string need, std::string fact);
 
+  void append(const Matrix& k, const Matrix& v, std::span<const Span> spans,
+              const AttentionShape& shape);
+  void attend_by_stretches(const Matrix& q, std::span<const Span> spans,
+                           const AttentionShape& shape, const Matrix& out);
+  float* attend_room(int thread, int64_t floats);
+
+  /// Rows [0, rows) of `cols` elements each, split over the threads where that is worth waking
+  /// them.
+  template <class Piece>
+  void split_rows(int64_t rows, int64_t cols, const Piece& piece) {
+    // What one thread does in a few microseconds: about as long as the others take to start.
+    constexpr int64_t kWorth = 16384;
+    pool_.split(rows, piece, (kWorth + cols - 1) / std::max<int64_t>(cols, 1));
+  }
+
   ThreadPool& pool_;
+  const cpu::VectorOps& vector_;
+  // What attention needs beside the tensors, kept from call to call: it grows to the largest that
+  // was asked for.
+  struct Attending {
+    std::mutex mutex;
+    std::vector<std::vector<float>> own;  // one per thread
+    std::vector<cpu::AttendRow> rows;
+    std::vector<float> parts;
+  } attending_;
   std::optional<Error> trouble_;
 };
 

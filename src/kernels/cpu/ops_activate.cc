@@ -3,7 +3,6 @@
 
 #include "base/text.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/vector_ops.h"
 
 namespace moracle {
 Status CpuOps::activate(const ActivationSpec& activation, int64_t intermediate_size,
@@ -15,13 +14,12 @@ Status CpuOps::activate(const ActivationSpec& activation, int64_t intermediate_s
                  "a limit above 0", str("it is ", activation.limit)};
   }
   const cpu::ActivationArgs args = cpu::activation_args(activation);
-  const cpu::VectorOps& vector = cpu::vector_ops();
   const int64_t gates = is_gated(activation.function) ? intermediate_size : 0;
-  pool_.split(gate_up.rows, [&](int64_t first, int64_t last) {
+  split_rows(gate_up.rows, intermediate_size, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
       const float* const gate = f32_row(gate_up, r);
       float* const to = f32_row(out, r);
-      vector.activate(args, gate, gate + gates, intermediate_size, to);
+      vector_.activate(args, gate, gate + gates, intermediate_size, to);
       std::fill(to + intermediate_size, to + out.cols, 0.0f);
     }
   });

@@ -24,15 +24,13 @@ Status CpuOps::embed(const TensorView& table, std::span<const int32_t> ids, cons
 
 Status CpuOps::rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,
                         const Matrix& out, Stream) {
-  pool_.split(x.rows, [&](int64_t first, int64_t last) {
+  split_rows(x.rows, x.cols, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
       for (int64_t begin = 0; begin < x.cols; begin += weight_size) {
         const float* from = f32_row(x, r) + begin;
-        float* to = f32_row(out, r) + begin;
-        double squares = 0;
-        for (int64_t c = 0; c < weight_size; ++c) squares += static_cast<double>(from[c]) * from[c];
+        const double squares = vector_.sum_of_squares(from, weight_size);
         const float scale = 1.0f / std::sqrt(static_cast<float>(squares / weight_size) + epsilon);
-        for (int64_t c = 0; c < weight_size; ++c) to[c] = from[c] * scale * weight[c];
+        vector_.scale_by(from, scale, weight, weight_size, f32_row(out, r) + begin);
       }
     }
   });
@@ -40,12 +38,8 @@ Status CpuOps::rms_norm(const Matrix& x, const float* weight, int64_t weight_siz
 }
 
 Status CpuOps::add(const Matrix& x, const Matrix& y, Stream) {
-  pool_.split(x.rows, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) {
-      float* to = f32_row(x, r);
-      const float* from = f32_row(y, r);
-      for (int64_t c = 0; c < x.cols; ++c) to[c] += from[c];
-    }
+  split_rows(x.rows, x.cols, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) vector_.add(f32_row(y, r), x.cols, f32_row(x, r));
   });
   return {};
 }

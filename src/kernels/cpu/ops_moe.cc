@@ -1,45 +1,62 @@
 // What surrounds the experts' GEMMs, on host memory.
 #include <algorithm>
-#include <cmath>
 
-#include "base/scalar.h"
 #include "kernels/cpu/cpu_ops.h"
 
 namespace moracle {
 namespace {
 
-float load(const Matrix& m, int64_t i) {
+// Rows of 16-bit floats pass through f32, a stretch that stays in L1 at a time.
+constexpr int64_t kStretch = 1024;
+
+// `count` elements of m from element `at` on, as they lie or converted into `room`.
+const float* load(const cpu::VectorOps& vector, const Matrix& m, int64_t at, int64_t count,
+                  float* room) {
   switch (m.dtype) {
     case DType::kBF16:
-      return bf16_to_float(static_cast<const uint16_t*>(m.data)[i]);
+      vector.from_bf16(static_cast<const uint16_t*>(m.data) + at, count, room);
+      return room;
     case DType::kF16:
-      return f16_to_float(static_cast<const uint16_t*>(m.data)[i]);
+      vector.from_f16(static_cast<const uint16_t*>(m.data) + at, count, room);
+      return room;
     default:
-      return static_cast<const float*>(m.data)[i];
+      return static_cast<const float*>(m.data) + at;
   }
 }
 
-void store(const Matrix& m, int64_t i, float value) {
+void store(const cpu::VectorOps& vector, const float* values, int64_t count, const Matrix& m,
+           int64_t at) {
   switch (m.dtype) {
     case DType::kBF16:
-      static_cast<uint16_t*>(m.data)[i] = float_to_bf16(value);
-      break;
+      return vector.to_bf16(values, count, static_cast<uint16_t*>(m.data) + at);
     case DType::kF16:
-      static_cast<uint16_t*>(m.data)[i] = float_to_f16(value);
-      break;
-    default:
-      static_cast<float*>(m.data)[i] = value;
-      break;
+      return vector.to_f16(values, count, static_cast<uint16_t*>(m.data) + at);
+    default: {
+      float* const to = static_cast<float*>(m.data) + at;
+      if (values != to) std::copy_n(values, count, to);
+    }
   }
+}
+
+// Where sums of a stretch of m go before they are stored: m itself where it holds floats.
+float* sums_of(const Matrix& m, int64_t at, float* room) {
+  return m.dtype == DType::kF32 ? static_cast<float*>(m.data) + at : room;
 }
 
 }  // namespace
 
 Status CpuOps::convert(const Matrix& from, const Matrix& to, Stream) {
-  pool_.split(from.rows, [&](int64_t first, int64_t last) {
+  split_rows(from.rows, to.cols, [&](int64_t first, int64_t last) {
+    float room[kStretch];
     for (int64_t r = first; r < last; ++r) {
-      for (int64_t c = 0; c < to.cols; ++c) {
-        store(to, r * to.stride + c, c < from.cols ? load(from, r * from.stride + c) : 0.0f);
+      for (int64_t c = 0; c < to.cols; c += kStretch) {
+        const int64_t count = std::min(kStretch, to.cols - c);
+        const int64_t there = std::clamp<int64_t>(from.cols - c, 0, count);
+        const float* values = load(vector_, from, r * from.stride + c, there, room);
+        store(vector_, values, there, to, r * to.stride + c);
+        if (there == count) continue;
+        std::fill(room, room + count - there, 0.0f);
+        store(vector_, room, count - there, to, r * to.stride + c + there);
       }
     }
   });
@@ -47,10 +64,16 @@ Status CpuOps::convert(const Matrix& from, const Matrix& to, Stream) {
 }
 
 Status CpuOps::scale_rows(const Matrix& from, const float* weights, const Matrix& to, Stream) {
-  pool_.split(from.rows, [&](int64_t first, int64_t last) {
+  split_rows(from.rows, from.cols, [&](int64_t first, int64_t last) {
+    float room[kStretch];
     for (int64_t r = first; r < last; ++r) {
-      for (int64_t c = 0; c < from.cols; ++c)
-        store(to, r * to.stride + c, load(from, r * from.stride + c) * weights[r]);
+      for (int64_t c = 0; c < from.cols; c += kStretch) {
+        const int64_t count = std::min(kStretch, from.cols - c), at = r * to.stride + c;
+        float* const scaled = sums_of(to, at, room);
+        vector_.scale(load(vector_, from, r * from.stride + c, count, room), weights[r], count,
+                      scaled);
+        store(vector_, scaled, count, to, at);
+      }
     }
   });
   return {};
@@ -58,22 +81,30 @@ Status CpuOps::scale_rows(const Matrix& from, const float* weights, const Matrix
 
 Status CpuOps::combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights,
                        int64_t top_k, const Matrix& out, Stream) {
-  pool_.split(out.rows, [&](int64_t first, int64_t last) {
-    // A stretch of columns at a time, summed in f32 whatever the output's type.
-    constexpr int64_t kStretch = 256;
-    float sums[kStretch];
-    for (int64_t t = first; t < last; ++t) {
-      for (int64_t begin = 0; begin < out.cols; begin += kStretch) {
-        const int64_t count = std::min(kStretch, out.cols - begin);
-        std::fill(sums, sums + count, 0.0f);
-        for (int64_t j = t * top_k; j < (t + 1) * top_k; ++j) {
-          if (slot_row[j] < 0) continue;
-          const float* row = f32_row(y, slot_row[j]) + begin;
-          const float weight = topk_weights ? topk_weights[j] : 1.0f;
-          for (int64_t c = 0; c < count; ++c) sums[c] += weight * row[c];
+  // A stretch of columns at a time, summed in f32 whatever the output's type. One token of a wide
+  // model is more than one thread's work.
+  const int64_t stretches = (out.cols + kStretch - 1) / kStretch;
+  split_rows(out.rows * stretches, kStretch * top_k, [&](int64_t first, int64_t last) {
+    constexpr int64_t kRows = 32;
+    const float* rows[kRows];
+    float weights[kRows], room[kStretch];
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t t = i / stretches, begin = i % stretches * kStretch;
+      const int64_t count = std::min(kStretch, out.cols - begin), at = t * out.stride + begin;
+      float* const sums = sums_of(out, at, room);
+      int64_t held = 0;
+      bool onto = false;
+      for (int64_t j = t * top_k; j < (t + 1) * top_k; ++j) {
+        if (slot_row[j] < 0) continue;
+        if (held == kRows) {
+          vector_.weighted_sum(rows, weights, held, count, onto, sums);
+          held = 0, onto = true;
         }
-        for (int64_t c = 0; c < count; ++c) store(out, t * out.stride + begin + c, sums[c]);
+        rows[held] = f32_row(y, slot_row[j]) + begin;
+        weights[held++] = topk_weights ? topk_weights[j] : 1.0f;
       }
+      vector_.weighted_sum(rows, weights, held, count, onto, sums);
+      store(vector_, sums, count, out, at);
     }
   });
   return {};

@@ -13,11 +13,27 @@ Error unsupported(const QuantKey& key) {
           str("the scheme asks for ", name(key.dtype), " of another kind")};
 }
 
+void quantize_row(const cpu::VectorOps& vector, const QuantKey& key, const float* x, int64_t cols,
+                  uint8_t* codes, float* scales) {
+  if (key.dtype == DType::kI8)
+    *scales = vector.quantize_int8(x, cols, reinterpret_cast<int8_t*>(codes));
+  else
+    vector.quantize_e4m3(x, cols, group_cols(key, cols), key.scale_dtype == DType::kF8E8M0, codes,
+                         scales);
+}
+
 // Codes to the numbers they stand for.
-void decode_row(const QuantKey& key, const uint8_t* codes, const float* scales, int64_t begin,
-                int64_t count, int64_t group, float* out) {
-  for (int64_t i = 0; i < count; ++i)
-    out[begin + i] = decode(key, codes[i]) * scales[(begin + i) / group];
+void decode_row(const cpu::VectorOps& vector, const QuantKey& key, const uint8_t* codes,
+                const float* scales, int64_t cols, float* out) {
+  const int64_t group = group_cols(key, cols);
+  for (int64_t begin = 0; begin < cols; begin += group) {
+    const int64_t count = std::min(group, cols - begin);
+    const float scale = scales[begin / group];
+    if (key.dtype == DType::kI8)
+      vector.decode_int8(reinterpret_cast<const int8_t*>(codes) + begin, count, scale, out + begin);
+    else
+      vector.decode_e4m3(codes + begin, count, scale, out + begin);
+  }
 }
 
 }  // namespace
@@ -25,23 +41,22 @@ void decode_row(const QuantKey& key, const uint8_t* codes, const float* scales, 
 Status CpuOps::quantize(const Matrix& from, const QuantKey& key, const Rows& to, Stream) {
   if (!can_quantize(key)) return unsupported(key);
   const bool decoded = to.values.dtype == DType::kF32;
-  const int64_t group = group_cols(key, from.cols);
-  pool_.split(from.rows, [&](int64_t first, int64_t last) {
+  split_rows(from.rows, from.cols, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
       const float* x = f32_row(from, r);
       float* scales = to.scales + r * to.num_scales;
       if (!decoded) {
         auto* codes = static_cast<uint8_t*>(to.values.data) + r * to.values.stride;
-        quantize_row(key, x, from.cols, codes, scales);
+        quantize_row(vector_, key, x, from.cols, codes, scales);
         std::fill(codes + from.cols, codes + to.values.cols, uint8_t{0});
         continue;
       }
       // The codes of a row take a quarter of its floats' room: they lie at its end until decoded
-      // from the front, where no code is overwritten before it has been read.
+      // from the front in blocks of 16, of which none overwrites a code before it has been read.
       float* out = f32_row(to.values, r);
       auto* codes = reinterpret_cast<uint8_t*>(out) + 3 * from.cols;
-      quantize_row(key, x, from.cols, codes, scales);
-      decode_row(key, codes, scales, 0, from.cols, group, out);
+      quantize_row(vector_, key, x, from.cols, codes, scales);
+      decode_row(vector_, key, codes, scales, from.cols, out);
       std::fill(out + from.cols, out + to.values.cols, 0.0f);
     }
   });
@@ -57,19 +72,22 @@ Status CpuOps::quantize_static(const Matrix& from, const int32_t* row_index,
   const int32_t* offsets = expert_offsets ? expert_offsets : all;
   for (int64_t e = 0; e < num_experts; ++e) {
     const int64_t begin = offsets[e];
-    pool_.split(offsets[e + 1] - begin, [&](int64_t first, int64_t last) {
+    split_rows(offsets[e + 1] - begin, from.cols, [&](int64_t first, int64_t last) {
       for (int64_t r = begin + first; r < begin + last; ++r) {
         const float* x = f32_row(from, row_index ? row_index[r] : r);
         auto* codes = static_cast<uint8_t*>(to.values.data) + r * to.values.stride;
         to.scales[r] = scales[e];
-        for (int64_t c = 0; c < to.values.cols; ++c) {
-          const uint8_t code =
-              c < from.cols ? encode(key, x[c], scales[e]) : encode(key, 0.0f, 1.0f);
-          if (decoded)
-            f32_row(to.values, r)[c] = decode(key, code) * scales[e];
-          else
-            codes[c] = code;
+        if (!decoded) {
+          vector_.encode_e4m3(x, from.cols, scales[e], codes);
+          std::fill(codes + from.cols, codes + to.values.cols, uint8_t{0});
+          continue;
         }
+        // As above: codes wait at the end of their row.
+        float* out = f32_row(to.values, r);
+        codes = reinterpret_cast<uint8_t*>(out) + 3 * from.cols;
+        vector_.encode_e4m3(x, from.cols, scales[e], codes);
+        vector_.decode_e4m3(codes, from.cols, scales[e], out);
+        std::fill(out + from.cols, out + to.values.cols, 0.0f);
       }
     });
   }

@@ -23,6 +23,30 @@ struct ActivationArgs {
 };
 ActivationArgs activation_args(const ActivationSpec& spec);
 
+/// One query in attention: what it asks, what it sees, what came of it.
+struct AttendRow {
+  const float* query;  ///< [head_dim]
+  int64_t begin, end;  ///< positions that it sees
+  float* out;          ///< [value_dim]: Σ weight · value
+  float largest, sum;  ///< of its scores, and of its weights exp(score - largest)
+};
+/// Positions that one call of `attend` goes over at most: it starts at a multiple of this.
+inline constexpr int64_t kAttendStretch = 256;
+inline constexpr int kAttendRows = 64;
+/// Rows that share keys and values, over the positions [from, to) of one stretch.
+struct AttendArgs {
+  AttendRow* rows;
+  int num_rows;         ///< up to kAttendRows
+  const float* keys;    ///< of position 0; key_stride floats from one to the next
+  const float* values;  ///< likewise
+  int64_t key_stride, value_stride;
+  int64_t head_dim, value_dim;
+  int64_t from, to;
+  float scale;  ///< multiplies scores
+  float* room;  ///< kAttendRoom floats
+};
+inline constexpr int64_t kAttendRoom = kAttendRows * kAttendStretch;
+
 struct VectorOps {
   const char* isa;  ///< "portable", "avx2", "avx512"
 
@@ -48,6 +72,31 @@ struct VectorOps {
   void (*from_bf16)(const uint16_t* x, int64_t count, float* out);
   void (*to_f16)(const float* x, int64_t count, uint16_t* out);
   void (*from_f16)(const uint16_t* x, int64_t count, float* out);
+
+  /// out = Σ_j weights[j] · rows[j], j from 0 up; on top of what `out` holds where `onto`.
+  void (*weighted_sum)(const float* const* rows, const float* weights, int64_t num_rows,
+                       int64_t count, bool onto, float* out);
+  /// y += x
+  void (*add)(const float* x, int64_t count, float* y);
+  /// out = x · factor; out = x · factor · weight. `out` may be `x`.
+  void (*scale)(const float* x, float factor, int64_t count, float* out);
+  void (*scale_by)(const float* x, float factor, const float* weight, int64_t count, float* out);
+  double (*sum_of_squares)(const float* x, int64_t count);
+  /// NaNs left out; of nothing -inf.
+  float (*largest)(const float* x, int64_t count);
+
+  /// Cosines and sines of position · frequencies[i] (an f32 product of at most 2^20), times factor.
+  void (*turns)(float position, const float* frequencies, int64_t count, float factor,
+                float* cosines, float* sines);
+  /// Pairs (x, y) = (x·c - y·s, y·c + x·s): two runs of `count`, or `count` pairs of neighbours.
+  void (*rotate_halves)(float* first, float* second, const float* cosines, const float* sines,
+                        int64_t count);
+  void (*rotate_neighbours)(float* x, const float* cosines, const float* sines, int64_t count);
+
+  /// Fills largest, sum and out of each row; of one that sees nothing here with -inf, 0 and 0.
+  void (*attend)(const AttendArgs& args);
+  /// Adds what a row found in one stretch to what it found before, which starts as -inf, 0, 0.
+  void (*attend_merge)(const AttendRow& part, int64_t value_dim, AttendRow& whole);
 };
 
 extern const VectorOps kPortableVectorOps;

@@ -1,0 +1,118 @@
+// Draws against the definition: everything sorted, then cut, then walked.
+#include "models/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+namespace moracle {
+namespace {
+
+int32_t by_definition(const SamplingOptions& options, std::span<const float> logits,
+                      std::mt19937_64& engine) {
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::stable_sort(ids.begin(), ids.end(),
+                   [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  if (options.temperature == 0) return ids[0];
+  if (options.top_k > 0) ids.resize(std::min<size_t>(ids.size(), options.top_k));
+  std::vector<double> weights;
+  for (int32_t id : ids)
+    weights.push_back(
+        std::exp((static_cast<double>(logits[id]) - logits[ids[0]]) / options.temperature));
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  size_t kept = 0;
+  for (double reached = 0;
+       kept < ids.size() && (options.top_p == 1 || reached < options.top_p * sum);)
+    reached += weights[kept++];
+  while (kept > 1 && weights[kept - 1] < options.min_p * weights[0]) --kept;
+  double at = static_cast<double>(engine() >> 11) * 0x1p-53 *
+              std::accumulate(weights.begin(), weights.begin() + kept, 0.0);
+  for (size_t i = 0; i + 1 < kept; ++i) {
+    at -= weights[i];
+    if (at < 0) return ids[i];
+  }
+  return ids[kept - 1];
+}
+
+std::vector<float> logits(int64_t count, float size, int seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, size);
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+TEST(Sampler, DrawsWhatTheDefinitionDraws) {
+  for (int64_t vocabulary : {1, 2, 255, 256, 257, 5000}) {
+    for (float size : {0.1f, 3.0f, 30.0f}) {
+      for (SamplingOptions options : {SamplingOptions{.temperature = 0},
+                                      {.temperature = 1},
+                                      {.temperature = 0.2f},
+                                      {.temperature = 1, .top_k = 1},
+                                      {.temperature = 1, .top_k = 20},
+                                      {.temperature = 1.5f, .top_k = 700},
+                                      {.temperature = 0.8f, .top_k = 20, .top_p = 0.9f},
+                                      {.temperature = 1, .top_p = 0.5f},
+                                      {.temperature = 1, .top_p = 0.999f},
+                                      {.temperature = 1, .min_p = 0.05f},
+                                      {.temperature = 1, .top_p = 0.9f, .min_p = 0.01f},
+                                      {.temperature = 1, .top_k = 9000, .min_p = 0.3f}}) {
+        options.seed = 5;
+        Sampler sampler(options);
+        std::mt19937_64 engine(options.seed);
+        for (int draw = 0; draw < 12; ++draw) {
+          std::vector<float> values = logits(vocabulary, size, draw);
+          // Many equal ones, too: the lower id first.
+          if (draw % 3 == 0)
+            for (float& value : values) value = std::round(value);
+          ASSERT_EQ(sampler.draw(values), by_definition(options, values, engine))
+              << vocabulary << " ids, top_k " << options.top_k << ", top_p " << options.top_p
+              << ", min_p " << options.min_p << ", draw " << draw;
+        }
+      }
+    }
+  }
+}
+
+TEST(Sampler, TakesIdsThatMayNotBeDrawnForWhatTheyAre) {
+  std::vector<float> values(1000, -std::numeric_limits<float>::infinity());
+  values[777] = 1, values[3] = 0;
+  for (SamplingOptions options : {SamplingOptions{.temperature = 1},
+                                  {.temperature = 1, .top_k = 5},
+                                  {.temperature = 1, .top_p = 0.99f},
+                                  {.temperature = 0}}) {
+    Sampler sampler(options);
+    for (int draw = 0; draw < 50; ++draw) {
+      const int32_t id = sampler.draw(values);
+      ASSERT_TRUE(id == 777 || id == 3) << id;
+    }
+  }
+}
+
+TEST(Sampler, GreedyTakesTheFirstOfTheLargest) {
+  std::vector<float> values = logits(3000, 1, 1);
+  values[2900] = values[700] = values[701] = 50;
+  EXPECT_EQ(Sampler({}).draw(values), 700);
+  values[5] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(Sampler({}).draw(values), 700);
+}
+
+// The shares of many draws are those of the softmax.
+TEST(Sampler, DrawsInTheirShares) {
+  const std::vector<float> values = {0, 1, 2, -1};
+  Sampler sampler({.temperature = 1, .seed = 3});
+  std::vector<double> shares(4);
+  for (int draw = 0; draw < 20000; ++draw) shares[sampler.draw(values)] += 1.0 / 20000;
+  double sum = 0;
+  for (float value : values) sum += std::exp(value);
+  for (int i = 0; i < 4; ++i) EXPECT_NEAR(shares[i], std::exp(values[i]) / sum, 0.012);
+}
+
+}  // namespace
+}  // namespace moracle
