@@ -111,6 +111,7 @@ class KvCache {
 
  private:
   friend class Model;
+  friend struct ModelDoor;  // internal
   explicit KvCache(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
@@ -183,6 +184,7 @@ class Model {
   struct State;  ///< internal
 
  private:
+  friend struct ModelDoor;  // internal
   explicit Model(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

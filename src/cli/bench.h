@@ -37,13 +37,14 @@ struct BenchReport {
 
 /// {"threads", "buffer_bytes", "read_gb_per_s", "gop_per_s": {"f32 avx2": …}}
 Json to_json(const cpu::Limits& limits);
-/// {"limits", "rows", "refused"}
+/// {"limits", "rows": [{"shape", "scheme", "backend", …}], "refused"}
 Json to_json(const BenchReport& report);
 /// One line, with a newline at its end.
 std::string describe(const cpu::Limits& limits);
 /// The table, then the refusals.
 std::string describe(const BenchReport& report);
 
+Result<cpu::LimitsProbe> make_probe(const BenchOptions& options);
 /// The half of the machine's memory that a benchmark may fill, without what the probe has.
 int64_t bench_memory(const cpu::LimitsProbe& probe);
 
