@@ -132,13 +132,19 @@ Result<Measurement> LayerRing::measure(int64_t num_tokens, double seconds, cpu::
     const double read = probe.read_bytes_per_second();
     reads += read / 2;
     const double us_memory = static_cast<double>(m.bytes) / read * 1e6;
+    std::string_view probed;
+    double probed_ops = 0;
     for (const MatrixPlan& matrix : plan().matrices) {
       const cpu::Peak* peak = peak_for(matrix.kernel, num_tokens, peaks);
       if (peak == nullptr) continue;
       const double ops =
           static_cast<double>(matrix_ops(matrix.shape, num_tokens * layer.top_k)) * 1e6;
-      const bool matters = ops / peak->ops_per_second > us_memory / 8;
-      compute += ops / (matters ? probe.ops_per_second(peak->name) : peak->ops_per_second) / 2;
+      const bool matters = ops / peak->ops_per_second > us_memory / 4;
+      if (matters && probed != peak->name) {
+        probed = peak->name;
+        probed_ops = probe.ops_per_second(probed);
+      }
+      compute += ops / (matters ? probed_ops : peak->ops_per_second) / 2;
       m.peak = peak->name;
     }
   };
