@@ -85,7 +85,7 @@ Status FeedForward::apply(const Matrix& x, const Matrix& out, const FeedForwardR
   part_done(on_part, "experts");
   if (!shared) return {};
   const Matrix also = rooms.shared.slice(0, x.rows);
-  MORACLE_CHECK(shared->apply(x, also, rooms, ops, stream, {}));
+  MORACLE_CHECK(shared->apply(x, also, rooms, ops, stream));
   MORACLE_CHECK(ops.add(out, also, stream));
   part_done(on_part, "shared expert");
   return {};
