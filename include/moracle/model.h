@@ -94,7 +94,8 @@ struct ModelOptions {
   bool deterministic = false;    ///< a token's bits depend on nothing but its own sequence
   /// Folders of LoRA adapters (see LoraAdapter), all loaded; Step::adapter says which is used.
   std::vector<std::string> adapters;
-  Progress progress;  ///< while loading, in bytes of the checkpoint
+  std::vector<TunedLayer> tuned;  ///< measurements for the oracle, as Machine::tuned
+  Progress progress;              ///< while loading, in bytes of the checkpoint
 };
 
 /// Keys and values of one sequence, all layers.
