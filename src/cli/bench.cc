@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "model_options.h"
 #include "terminal.h"
 
 namespace moracle::cli {
@@ -16,8 +17,14 @@ int64_t bench_memory(const cpu::LimitsProbe& probe) {
 }
 
 Result<cpu::LimitsProbe> make_probe(const BenchOptions& options) {
-  return cpu::LimitsProbe::make(options.threads,
-                                static_cast<size_t>(options.probe_megabytes) * 1'000'000);
+  const int64_t bytes = options.probe_megabytes * 1'000'000,
+                most = Machine::here().cpu.memory_bytes / 4;
+  if (bytes > most) {
+    return Error{ErrorKind::kInvalidArgument, "", "--probe-megabytes",
+                 str("at most ", most / 1'000'000, ", a quarter of the machine's memory"),
+                 str("it is ", options.probe_megabytes)};
+  }
+  return cpu::LimitsProbe::make(options.threads, static_cast<size_t>(bytes));
 }
 
 namespace {
@@ -89,8 +96,10 @@ std::string reason_of(const Verdict& verdict) {
 
 class Bench {
  public:
-  Bench(const BenchOptions& options, Wanted wanted)
-      : options_(options), wanted_(std::move(wanted)) {}
+  Bench(const BenchOptions& options, Wanted wanted, std::vector<TunedLayer> tuned)
+      : options_(options), wanted_(std::move(wanted)) {
+    machine_.tuned = std::move(tuned);
+  }
 
   /// Who serves what: before any time is spent on it. Errors: nothing serves anything.
   Status choose() {
@@ -168,7 +177,7 @@ class Bench {
 
   const BenchOptions& options_;
   const Wanted wanted_;
-  const Machine machine_ = Machine::here();
+  Machine machine_ = Machine::here();
   std::vector<Job> jobs_;
   Status first_refusal_;
   BenchReport report_;
@@ -178,7 +187,8 @@ int run(const BenchOptions& options) {
   if (!options.model_shape.empty()) return run_model_bench(options);
   CLI_TRY(Wanted wanted, parse(options));
   CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, options.threads));
-  Bench bench(options, std::move(wanted));
+  CLI_TRY(std::vector<TunedLayer> tuned, read_tuning(options.cache, options.threads));
+  Bench bench(options, std::move(wanted), std::move(tuned));
   if (const Status served = bench.choose(); !served) return fail(served.error());
   CLI_TRY(cpu::LimitsProbe probe, make_probe(options));
   const Status done = bench.run(probe, device);
@@ -233,6 +243,7 @@ void add_bench(CLI::App& app, Work& chosen) {
                         "cache where that is more")
             ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
             ->capture_default_str();
+        verb.add_option("--cache", options->cache, kCacheHelp);
         verb.add_flag("--json", options->json, "One JSON document on stdout");
         return [options] { return run(*options); };
       },

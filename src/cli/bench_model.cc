@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "bench.h"
 #include "terminal.h"
+#include "tuning_cache.h"
 
 namespace moracle::cli {
 namespace {
@@ -79,6 +80,7 @@ int run_model_bench(const BenchOptions& options) {
   decoding.model.backend = options.backend;
   decoding.model.device = options.device;
   decoding.model.threads = options.threads;
+  CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads));
   decoding.model.progress = bar.callback();
   CLI_TRY(const bench::Decode decode, bench::decode(shape, decoding));
   const cpu::Limits limits = probe.measure();

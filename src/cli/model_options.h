@@ -29,7 +29,7 @@ struct ModelArguments {
 
   /// Errors: a broken cache.
   Result<ModelOptions> options() const {
-    auto tuned = read_tuning(cache.empty() ? default_tuning_cache() : cache, threads);
+    auto tuned = read_tuning(cache, threads);
     if (!tuned) return tuned.error();
     ModelOptions options;
     options.backend = backend;

@@ -92,7 +92,7 @@ int run(const Options& options) {
   }
   for (const Selection& selection : selections)
     std::cout << "experts · " << explain(selection, false) << "\n";
-  std::cout << "kept in " << path << ", for run, perplexity and explain on this machine\n";
+  std::cout << "kept in " << path << ", for every verb on this machine\n";
   return kDone;
 }
 

@@ -69,7 +69,8 @@ std::string default_tuning_cache() {
   return (xdg.empty() ? home + "/.cache" : xdg) + "/moracle/tuning.json";
 }
 
-Result<std::vector<TunedLayer>> read_tuning(const std::string& path, int threads) {
+Result<std::vector<TunedLayer>> read_tuning(const std::string& named, int threads) {
+  const std::string path = named.empty() ? default_tuning_cache() : named;
   MORACLE_TRY(const Json json, read_file(path));
   const Json here = machine_key(threads);
   std::vector<TunedLayer> layers;

@@ -12,8 +12,8 @@ namespace moracle::cli {
 std::string default_tuning_cache();
 
 /// What was measured on this machine (same CPU, features and threads) by this version; nothing
-/// where there is no such file. `threads` < 1: all that may be used. Errors: a file that is not
-/// what `tune` writes.
+/// where there is no such file. An empty path: the default's. `threads` < 1: all that may be used.
+/// Errors: a file that is not what `tune` writes.
 Result<std::vector<TunedLayer>> read_tuning(const std::string& path, int threads);
 /// Puts the layers in place of those of the same name; entries of other machines stay. The file is
 /// replaced as a whole. Errors: as read_tuning; the system refuses.

@@ -91,7 +91,8 @@ double peak_of(const Loop& loop, ThreadPool& pool, int num_runs) {
 size_t buffer_size() {
   constexpr size_t kLeast = size_t{1} << 30;
   const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return std::max(kLeast, cache > 0 ? 4 * static_cast<size_t>(cache) : 0);
+  const auto quarter = static_cast<size_t>(Machine::here().cpu.memory_bytes / 4);
+  return std::min(std::max(kLeast, cache > 0 ? 4 * static_cast<size_t>(cache) : 0), quarter);
 }
 
 }  // namespace

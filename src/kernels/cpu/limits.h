@@ -33,7 +33,8 @@ struct Limits {
 class LimitsProbe {
  public:
   /// `threads` < 1: all that may be used. `buffer_bytes` 0: 1 GiB, or four times the cache that the
-  /// system reports where that is more; each run reads the next quarter of it (a small one many
+  /// system reports where that is more, and no more
+  /// than a quarter of the memory; each run reads the next quarter of it (a small one many
   /// times, from a cache). Errors: memory.
   static Result<LimitsProbe> make(int threads, size_t buffer_bytes = 0);
 
