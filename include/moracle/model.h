@@ -98,7 +98,8 @@ struct ModelOptions {
   bool deterministic = false;    ///< a token's bits depend on nothing but its own sequence
   /// Folders of LoRA adapters (see LoraAdapter), all loaded; Step::adapter says which is used.
   std::vector<std::string> adapters;
-  Progress progress;  ///< while loading, in bytes of the checkpoint
+  std::vector<TunedLayer> tuned;  ///< measurements for the oracle, as Machine::tuned
+  Progress progress;              ///< while loading, in bytes of the checkpoint
 };
 
 /// Keys and values of one sequence, all layers.
@@ -115,6 +116,7 @@ class KvCache {
 
  private:
   friend class Model;
+  friend struct ModelDoor;  // internal
   explicit KvCache(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
@@ -187,6 +189,7 @@ class Model {
   struct State;  ///< internal
 
  private:
+  friend struct ModelDoor;  // internal
   explicit Model(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -95,11 +95,24 @@ struct GpuInfo {
   bool is_cpu = false;  ///< an OpenCL device that is the host's own cores
 };
 
-/// A machine as a value: what is there and what this build brought along.
+/// What a row took for one layer at so many tokens, in the median.
+struct TunedTime {
+  std::string backend;
+  int64_t num_tokens = 0;
+  double us = 0;
+};
+/// The rows that were measured for a layer (see `moracle tune`).
+struct TunedLayer {
+  std::string layer;  ///< describe(LayerSpec): equal layers share it
+  std::vector<TunedTime> times;
+};
+
+/// A machine as a value: what is there, what this build brought along, and what was measured.
 struct Machine {
   std::string name;  ///< "here", or the profile's
   CpuInfo cpu;
   std::vector<GpuInfo> gpus;
+  std::vector<TunedLayer> tuned;  ///< empty: the table's order decides
 
   /// What this process can use, detected.
   static Machine here();
@@ -288,6 +301,8 @@ struct Verdict {
   const Backend* backend = nullptr;
   std::vector<Reason> reasons;             ///< every rule that objects; none: accepted
   const Preference* moved_back = nullptr;  ///< the exception that put it behind others
+  std::vector<TunedTime> tuned;            ///< what was measured here, of an accepted row
+  bool fastest = false;                    ///< and by that it comes before the others
   bool accepted() const { return reasons.empty(); }
 };
 
@@ -328,7 +343,8 @@ struct Selection {
   Result<Plan> chosen() const;
 };
 
-/// Asks every rule about every row and chooses the first row without objection.
+/// Asks every rule about every row and chooses the first row without objection, or of those that
+/// machine.tuned has times for, the fastest.
 Selection select(const Request& request, const Machine& machine,
                  std::span<const Backend> table = backends());
 

@@ -7,12 +7,24 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "model_options.h"
 #include "terminal.h"
 
 namespace moracle::cli {
 
 int64_t bench_memory(const cpu::LimitsProbe& probe) {
   return Machine::here().cpu.memory_bytes / 2 - probe.buffer_bytes();
+}
+
+Result<cpu::LimitsProbe> make_probe(const BenchOptions& options) {
+  const int64_t bytes = options.probe_megabytes * 1'000'000,
+                most = Machine::here().cpu.memory_bytes / 4;
+  if (bytes > most) {
+    return Error{ErrorKind::kInvalidArgument, "", "--probe-megabytes",
+                 str("at most ", most / 1'000'000, ", a quarter of the machine's memory"),
+                 str("it is ", options.probe_megabytes)};
+  }
+  return cpu::LimitsProbe::make(options.threads, static_cast<size_t>(bytes));
 }
 
 namespace {
@@ -84,97 +96,109 @@ std::string reason_of(const Verdict& verdict) {
 
 class Bench {
  public:
-  Bench(const BenchOptions& options, Wanted wanted, cpu::LimitsProbe probe,
-        std::shared_ptr<Device> device)
-      : options_(options),
-        wanted_(std::move(wanted)),
-        probe_(std::move(probe)),
-        device_(std::move(device)) {
-    report_.limits = probe_.measure();
+  Bench(const BenchOptions& options, Wanted wanted, std::vector<TunedLayer> tuned)
+      : options_(options), wanted_(std::move(wanted)) {
+    machine_.tuned = std::move(tuned);
   }
 
-  Status run() {
+  /// Who serves what: before any time is spent on it. Errors: nothing serves anything.
+  Status choose() {
     for (const bench::LayerShape& shape : wanted_.shapes) {
-      for (const Scheme& scheme : wanted_.schemes) MORACLE_CHECK(run(shape, scheme));
+      for (const Scheme& scheme : wanted_.schemes) choose(shape, scheme);
     }
-    bar_.clear();
-    return {};
+    return jobs_.empty() ? first_refusal_ : Status();
+  }
+
+  /// What was measured until then stays in the report, whatever happens.
+  Status run(cpu::LimitsProbe& probe, const std::shared_ptr<Device>& device) {
+    report_.limits = probe.measure();
+    ProgressBar bar("measuring");
+    for (const Job& job : jobs_) MORACLE_CHECK(run(job, probe, device, bar.callback()));
+    return report_.rows.empty() ? first_refusal_ : Status();
   }
   const BenchReport& report() const { return report_; }
 
  private:
-  Status run(const bench::LayerShape& shape, const Scheme& scheme) {
+  struct Job {
+    Selection selection;
+    bool chosen = false;
+  };
+
+  void choose(const bench::LayerShape& shape, const Scheme& scheme) {
     Request request;
     request.layer = bench::layer_of(shape, scheme);
     request.max_num_tokens = *std::max_element(wanted_.tokens.begin(), wanted_.tokens.end());
     request.platform = wanted_.device.platform;
     const Selection oracle = select(request, machine_);
-    const std::string chosen(oracle.plan ? oracle.plan->backend->name : "");
-    if (!options_.all_backends && (options_.backend != "auto" || !chosen.empty()))
-      return run(request, options_.backend == "auto" ? chosen : options_.backend, chosen);
-    for (const Verdict& verdict : oracle.considered) {
+    const Backend* const chosen = oracle.plan ? oracle.plan->backend : nullptr;
+    request.backend = options_.backend;
+    const Selection asked = select(request, machine_);
+    if (!asked.plan && first_refusal_.ok()) first_refusal_ = asked.chosen().error();
+    for (const Verdict& verdict : asked.considered) {
+      if (options_.all_backends) {
+        request.backend = verdict.backend->name;
+      } else if (asked.plan
+                     ? verdict.backend != asked.plan->backend
+                     : options_.backend != "auto" && options_.backend != verdict.backend->name) {
+        continue;
+      }
       if (verdict.accepted())
-        MORACLE_CHECK(run(request, std::string(verdict.backend->name), chosen));
+        jobs_.push_back({select(request, machine_), verdict.backend == chosen});
       else
-        refuse(request, verdict);
+        refuse(request.layer, *verdict.backend, reason_of(verdict));
     }
-    return {};
   }
 
-  Status run(Request request, const std::string& backend, const std::string& chosen) {
-    request.backend = backend;
-    const Selection selection = select(request, machine_);
-    if (!selection.plan) {
-      for (const Verdict& verdict : selection.considered) {
-        if (verdict.backend->name == backend) refuse(request, verdict);
-      }
+  Status run(const Job& job, cpu::LimitsProbe& probe, const std::shared_ptr<Device>& device,
+             const Progress& progress) {
+    const Backend& backend = *job.selection.plan->backend;
+    const LayerSpec& layer = job.selection.request.layer;
+    auto ring = bench::LayerRing::make(job.selection, device, probe.buffer_bytes(),
+                                       bench_memory(probe), progress);
+    if (!ring && ring.error().kind == ErrorKind::kOutOfMemory) {
+      if (first_refusal_.ok()) first_refusal_ = ring.error();
+      refuse(layer, backend, ring.error().to_string());
       return {};
     }
-    auto ring = bench::LayerRing::make(selection, device_, probe_.buffer_bytes(),
-                                       bench_memory(probe_), bar_.callback());
     if (!ring) return ring.error();
     for (const int64_t tokens : wanted_.tokens) {
-      MORACLE_TRY(
-          bench::Measurement measured,
-          ring->measure(tokens, options_.seconds, probe_, report_.limits.peaks, bar_.callback()));
-      report_.rows.push_back({request.layer.name, name(request.layer.scheme), backend,
-                              backend == chosen, std::move(measured)});
+      MORACLE_TRY(bench::Measurement measured,
+                  ring->measure(tokens, options_.seconds, probe, report_.limits.peaks, progress));
+      report_.rows.push_back({layer.name, name(layer.scheme), std::string(backend.name), job.chosen,
+                              std::move(measured)});
     }
     return {};
   }
 
-  void refuse(const Request& request, const Verdict& verdict) {
-    report_.refused.push_back({request.layer.name, name(request.layer.scheme),
-                               std::string(verdict.backend->name), reason_of(verdict)});
+  void refuse(const LayerSpec& layer, const Backend& backend, std::string reason) {
+    report_.refused.push_back(
+        {layer.name, name(layer.scheme), std::string(backend.name), std::move(reason)});
   }
 
   const BenchOptions& options_;
   const Wanted wanted_;
-  const Machine machine_ = Machine::here();
-  cpu::LimitsProbe probe_;
-  std::shared_ptr<Device> device_;
+  Machine machine_ = Machine::here();
+  std::vector<Job> jobs_;
+  Status first_refusal_;
   BenchReport report_;
-  ProgressBar bar_{"measuring"};
 };
 
 int run(const BenchOptions& options) {
   if (!options.model_shape.empty()) return run_model_bench(options);
   CLI_TRY(Wanted wanted, parse(options));
-  CLI_TRY(std::shared_ptr<Device> device, open_device(options.device, options.threads));
-  CLI_TRY(cpu::LimitsProbe probe,
-          cpu::LimitsProbe::make(options.threads,
-                                 static_cast<size_t>(options.probe_megabytes) * 1'000'000));
-  Bench bench(options, std::move(wanted), std::move(probe), std::move(device));
-  if (const Status done = bench.run(); !done) return fail(done.error());
-  const BenchReport& report = bench.report();
-  if (options.json)
-    print(to_json(report));
-  else
-    std::cout << describe(report);
-  if (!report.rows.empty()) return kDone;
-  const BenchRefusal& first = report.refused.front();
-  return fail({ErrorKind::kUnsupported, "", str("backend ", first.backend),
-               str("to serve ", first.scheme), first.reason});
+  CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, options.threads));
+  CLI_TRY(std::vector<TunedLayer> tuned, read_tuning(options.cache, options.threads));
+  Bench bench(options, std::move(wanted), std::move(tuned));
+  if (const Status served = bench.choose(); !served) return fail(served.error());
+  CLI_TRY(cpu::LimitsProbe probe, make_probe(options));
+  const Status done = bench.run(probe, device);
+  if (!bench.report().rows.empty()) {
+    if (options.json)
+      print(to_json(bench.report()));
+    else
+      std::cout << describe(bench.report());
+  }
+  return done ? kDone : fail(done.error());
 }
 
 }  // namespace
@@ -219,6 +243,7 @@ void add_bench(CLI::App& app, Work& chosen) {
                         "cache where that is more")
             ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
             ->capture_default_str();
+        verb.add_option("--cache", options->cache, kCacheHelp);
         verb.add_flag("--json", options->json, "One JSON document on stdout");
         return [options] { return run(*options); };
       },

@@ -11,7 +11,7 @@ namespace moracle::cli {
 struct BenchOptions {
   std::string shapes = "qwen3-30b-a3b", schemes = "int8-w8a8", tokens = "1,16,256";
   std::string backend = "auto", device = "cpu";
-  std::string model_shape;
+  std::string model_shape, cache;
   int64_t layers = 2, context = 4096;
   int threads = 0;
   int64_t probe_megabytes = 0;
@@ -37,13 +37,14 @@ struct BenchReport {
 
 /// {"threads", "buffer_bytes", "read_gb_per_s", "gop_per_s": {"f32 avx2": …}}
 Json to_json(const cpu::Limits& limits);
-/// {"limits", "rows", "refused"}
+/// {"limits", "rows": [{"shape", "scheme", "backend", …}], "refused"}
 Json to_json(const BenchReport& report);
 /// One line, with a newline at its end.
 std::string describe(const cpu::Limits& limits);
 /// The table, then the refusals.
 std::string describe(const BenchReport& report);
 
+Result<cpu::LimitsProbe> make_probe(const BenchOptions& options);
 /// The half of the machine's memory that a benchmark may fill, without what the probe has.
 int64_t bench_memory(const cpu::LimitsProbe& probe);
 

@@ -86,11 +86,27 @@ std::string describe(const BenchReport& report) {
                rounded(m.share_of_limit() * 100, 0) + " %"});
   }
   if (!report.rows.empty()) text += table.text({4, 5, 6, 7, 8, 9, 10, 12});
+  if (report.refused.empty()) return text;
+  // Once for all rows and schemes that one reason keeps away.
+  struct Refused {
+    std::string reason;
+    std::vector<std::string> backends, schemes;
+  };
+  std::vector<Refused> reasons;
+  auto add = [](std::vector<std::string>& to, const std::string& what) {
+    if (std::find(to.begin(), to.end(), what) == to.end()) to.push_back(what);
+  };
+  for (const BenchRefusal& refusal : report.refused) {
+    auto known = std::find_if(reasons.begin(), reasons.end(),
+                              [&](const Refused& one) { return one.reason == refusal.reason; });
+    if (known == reasons.end()) known = reasons.insert(known, {refusal.reason, {}, {}});
+    add(known->backends, refusal.backend);
+    add(known->schemes, refusal.scheme);
+  }
   Table refusals;
-  for (const BenchRefusal& refusal : report.refused)
-    refusals.row({"no", refusal.shape, refusal.scheme, refusal.backend, refusal.reason});
-  if (!report.refused.empty() && !report.rows.empty()) text += "\n";
-  return text + refusals.text();
+  for (const Refused& one : reasons)
+    refusals.row({"no", join(one.backends), join(one.schemes), one.reason});
+  return text + "\n" + refusals.text();
 }
 
 }  // namespace moracle::cli

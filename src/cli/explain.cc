@@ -17,7 +17,7 @@ struct Group {
 };
 
 struct Options {
-  std::string folder, machine = "here", backend = "auto", quantization, activations, device;
+  std::string folder, machine = "here", backend = "auto", quantization, activations, device, cache;
   int64_t num_tokens = 512, lora_rank = 0, ep_size = 1;
   bool deterministic = false, batched = false, json = false;
 };
@@ -79,7 +79,10 @@ Json to_json(const std::vector<Group>& groups, const Machine& machine) {
 }
 
 int run(const Options& options) {
-  CLI_TRY(const Machine machine, Machine::find(options.machine));
+  CLI_TRY(Machine machine, Machine::find(options.machine));
+  if (options.machine == "here") {
+    CLI_TRY(machine.tuned, read_tuning(options.cache, 0));
+  }
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.folder));
   CLI_TRY(const BackendMap backend, BackendMap::parse(options.backend));
   QuantizationMap quantization;
@@ -120,6 +123,7 @@ void add_explain(CLI::App& app, Work& chosen) {
         verb.add_option("--quantization", options->quantization, kQuantizationHelp);
         verb.add_option("--activations", options->activations, kActivationsHelp);
         verb.add_option("--device", options->device, "cpu, cuda[:n] or opencl[:n]; default: any");
+        verb.add_option("--cache", options->cache, kCacheHelp);
         verb.add_option("--num-tokens", options->num_tokens, "Most tokens at once")
             ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
             ->capture_default_str();

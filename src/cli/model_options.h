@@ -2,6 +2,7 @@
 #pragma once
 
 #include "command.h"
+#include "tuning_cache.h"
 
 namespace moracle::cli {
 
@@ -14,6 +15,8 @@ inline constexpr const char* kQuantizationHelp =
 
 inline constexpr const char* kActivationsHelp =
     "int8: quantize the activations of int4, int8 and fp4 layers whose activations are floats";
+inline constexpr const char* kCacheHelp =
+    "File of what tune measured; default: moracle/tuning.json in the user's cache folder";
 
 struct ModelArguments {
   std::string folder;
@@ -22,18 +25,25 @@ struct ModelArguments {
   std::string activations;
   std::string device = "cpu";
   std::string lora;  // folder of an adapter
+  std::string cache;
   int threads = 0;
   bool deterministic = false;
   bool json = false;
 
-  ModelOptions options() const {
-    return {.backend = backend,
-            .quantization = quantization,
-            .activations = activations,
-            .device = device,
-            .threads = threads,
-            .deterministic = deterministic,
-            .adapters = lora.empty() ? std::vector<std::string>() : std::vector{lora}};
+  /// Errors: a broken cache.
+  Result<ModelOptions> options() const {
+    auto tuned = read_tuning(cache, threads);
+    if (!tuned) return tuned.error();
+    ModelOptions options;
+    options.backend = backend;
+    options.quantization = quantization;
+    options.activations = activations;
+    options.device = device;
+    options.threads = threads;
+    options.deterministic = deterministic;
+    if (!lora.empty()) options.adapters = {lora};
+    options.tuned = *std::move(tuned);
+    return options;
   }
   /// The adapter that everything is run with.
   int32_t adapter() const { return lora.empty() ? -1 : 0; }
@@ -47,6 +57,7 @@ struct ModelArguments {
     app.add_option("--threads", threads, "CPU threads; 0: all that may be used")
         ->check(CLI::Range(0, 4096))
         ->capture_default_str();
+    app.add_option("--cache", cache, kCacheHelp);
     app.add_flag("--deterministic", deterministic,
                  "The same bits for a token whatever else is in the batch");
     app.add_flag("--json", json, "One JSON document on stdout");

@@ -24,7 +24,7 @@ int run(const Options& options) {
   if (static_cast<int64_t>(ids.size()) > options.max_tokens) ids.resize(options.max_tokens);
 
   ProgressBar bar("loading");
-  ModelOptions model_options = options.model.options();
+  CLI_TRY(ModelOptions model_options, options.model.options());
   model_options.progress = bar.callback();
   CLI_TRY(Model model, Model::load(checkpoint, model_options));
   bar.clear();

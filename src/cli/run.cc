@@ -95,7 +95,9 @@ Json timing(const Generation& generation, int64_t prompt_tokens, double load_sec
 int dry_run(const Options& options) {
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Machine machine, Machine::find(options.machine));
-  CLI_TRY(const ModelPlan whole, plan(checkpoint, options.model.options(), machine));
+  CLI_TRY(ModelOptions model_options, options.model.options());
+  if (options.machine != "here") model_options.tuned.clear();  // it was measured on this one
+  CLI_TRY(const ModelPlan whole, plan(checkpoint, model_options, machine));
   if (options.model.json)
     print(to_json(whole));
   else
@@ -119,7 +121,7 @@ int run(const Options& options) {
   }
 
   ProgressBar loading("loading");
-  ModelOptions model_options = options.model.options();
+  CLI_TRY(ModelOptions model_options, options.model.options());
   model_options.progress = loading.callback();
   CLI_TRY(Model model, Model::load(checkpoint, model_options));
   loading.clear();

@@ -7,6 +7,7 @@
 
 #include "kernels/ops.h"
 #include "models/loader.h"
+#include "models/on_part.h"
 
 namespace moracle {
 
@@ -26,6 +27,7 @@ struct AttentionStep {
   std::span<const Span> spans;         ///< with the keys and values of this layer
   std::byte* room;                     ///< room_bytes
   Stream stream;
+  const OnPart& on_part;
 };
 
 class Attention {

@@ -51,7 +51,7 @@ Status MoeStage::load(std::optional<DescribedMatrix>&& router,
 }
 
 Status MoeStage::apply(const Matrix& x, const Matrix& out, const FeedForwardRooms& rooms, Ops& ops,
-                       Stream stream) {
+                       Stream stream, const OnPart& on_part) {
   if (!router_) return experts_->apply(x, {rooms.first_expert}, {rooms.weight_one}, out, stream);
   const LayerSpec& layer = experts_->plan().layer;
   const Matrix logits{rooms.logits.data, rooms.logits.dtype, x.rows, layer.num_experts,
@@ -60,6 +60,7 @@ Status MoeStage::apply(const Matrix& x, const Matrix& out, const FeedForwardRoom
   const float* bias = correction_bias_.bytes() > 0 ? correction_bias_.as<float>() : nullptr;
   MORACLE_CHECK(ops.route(logits, layer.routing, bias, layer.top_k, rooms.topk_ids,
                           rooms.topk_weights, stream));
+  part_done(on_part, "router");
   const LoraIds lora_ids{experts_->plan().lora_rank > 0 ? rooms.lora_ids : nullptr};
   return experts_->apply(x, {rooms.topk_ids}, {rooms.topk_weights}, out, stream, lora_ids);
 }
@@ -79,12 +80,15 @@ Status FeedForward::load(LayerDescription&& layer, Loader& loader) {
 }
 
 Status FeedForward::apply(const Matrix& x, const Matrix& out, const FeedForwardRooms& rooms,
-                          Ops& ops, Stream stream) {
-  MORACLE_CHECK(routed.apply(x, out, rooms, ops, stream));
+                          Ops& ops, Stream stream, const OnPart& on_part) {
+  MORACLE_CHECK(routed.apply(x, out, rooms, ops, stream, on_part));
+  part_done(on_part, "experts");
   if (!shared) return {};
   const Matrix also = rooms.shared.slice(0, x.rows);
   MORACLE_CHECK(shared->apply(x, also, rooms, ops, stream));
-  return ops.add(out, also, stream);
+  MORACLE_CHECK(ops.add(out, also, stream));
+  part_done(on_part, "shared expert");
+  return {};
 }
 
 }  // namespace moracle

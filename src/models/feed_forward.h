@@ -4,6 +4,7 @@
 
 #include "kernels/ops.h"
 #include "models/loader.h"
+#include "models/on_part.h"
 
 namespace moracle {
 
@@ -30,7 +31,7 @@ class MoeStage {
   bool loaded() const { return experts_.has_value(); }
   /// x, out [tokens, hidden_size]; they may not overlap.
   Status apply(const Matrix& x, const Matrix& out, const FeedForwardRooms& rooms, Ops& ops,
-               Stream stream);
+               Stream stream, const OnPart& on_part = {});
 
  private:
   std::optional<Linear> router_;
@@ -46,7 +47,7 @@ struct FeedForward {
   /// was one.
   Status load(LayerDescription&& layer, Loader& loader);
   Status apply(const Matrix& x, const Matrix& out, const FeedForwardRooms& rooms, Ops& ops,
-               Stream stream);
+               Stream stream, const OnPart& on_part = {});
 };
 
 }  // namespace moracle

@@ -45,6 +45,7 @@ class GroupedQueryAttention : public Attention {
     const Matrix q = columns(rooms.qkv, 0, q_size), k = columns(rooms.qkv, q_size, kv_size),
                  v = columns(rooms.qkv, q_size + kv_size, kv_size);
     MORACLE_CHECK(qkv_->apply(x, rooms.qkv, step.stream));
+    part_done(step.on_part, "attention linears");
     MORACLE_CHECK(prepare(q, q_norm_, step));
     MORACLE_CHECK(prepare(k, k_norm_, step));
     AttentionShape shape{spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.head_dim,
@@ -52,7 +53,10 @@ class GroupedQueryAttention : public Attention {
     shape.window = spec.window;
     if (sinks_.bytes() > 0) shape.sinks = sinks_.as<float>();
     MORACLE_CHECK(step.ops.attend(q, k, v, step.spans, shape, rooms.attended, step.stream));
-    return o_->apply(rooms.attended, out, step.stream);
+    part_done(step.on_part, "attention");
+    MORACLE_CHECK(o_->apply(rooms.attended, out, step.stream));
+    part_done(step.on_part, "attention linears");
+    return {};
   }
 
  private:

@@ -66,22 +66,28 @@ Status check_same_model(const Model::State& m, const Description& description,
 }  // namespace
 
 Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& options) {
-  MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, options.threads));
   MORACLE_TRY(Description description,
               describe(checkpoint, {options.quantization, options.activations}));
   MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
+  return ModelDoor::load(std::move(description), options, adapters, checkpoint.files(),
+                         checkpoint.total_bytes());
+}
+
+Result<Model> ModelDoor::load(Description&& description, const ModelOptions& options,
+                              std::span<const LoraAdapter> adapters,
+                              std::shared_ptr<const void> owner, int64_t total_bytes) {
+  MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, options.threads));
   MORACLE_TRY(std::vector<ModuleChoice> modules,
               choose(description, options, Machine::here(), adapters));
-  auto state = std::make_unique<State>();
-  State& m = *state;
+  auto state = std::make_unique<Model::State>();
+  Model::State& m = *state;
   m.workspace = std::make_shared<Workspace>(std::move(device));
   m.spec = description.spec;
   m.max_num_tokens = options.max_num_tokens;
   m.changes = {options.quantization, options.activations};
-  m.owner = checkpoint.files();
+  m.owner = std::move(owner);
   m.num_adapters = static_cast<int64_t>(adapters.size());
-  Loader loader(m.workspace, std::move(modules), adapters, options.progress,
-                checkpoint.total_bytes());
+  Loader loader(m.workspace, std::move(modules), adapters, options.progress, total_bytes);
   MORACLE_CHECK(load_embedding(m, description.embedding));
   MORACLE_CHECK(allocate_activations(m, description));
   const DType dtype = loader.device().activation_dtype();

@@ -130,6 +130,7 @@ Status Model::forward(std::span<const Step> steps) {
                         stream);
   };
   MORACLE_CHECK(ops.embed(m.embedding, ids, hidden, stream));
+  part_done(m.on_part, "embedding");
   for (size_t l = 0; l < m.layers.size(); ++l) {
     Layer& layer = m.layers[l];
     for (size_t s = 0; s < steps.size(); ++s) {
@@ -137,12 +138,17 @@ Status Model::forward(std::span<const Step> steps) {
       spans[s].values = steps[s].cache->state_->values[l].data();
     }
     MORACLE_CHECK(norm(layer.input_norm));
-    MORACLE_CHECK(layer.attention->apply(normed, added,
-                                         {ops, positions, spans, m.activations.attention, stream}));
+    part_done(m.on_part, "norms");
+    MORACLE_CHECK(layer.attention->apply(
+        normed, added, {ops, positions, spans, m.activations.attention, stream, m.on_part}));
+    part_done(m.on_part, "attention");
     MORACLE_CHECK(ops.add(hidden, added, stream));
     MORACLE_CHECK(norm(layer.post_norm));
-    MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream));
+    part_done(m.on_part, "norms");
+    MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream,
+                                           m.on_part));
     MORACLE_CHECK(ops.add(hidden, added, stream));
+    part_done(m.on_part, "norms");
   }
   for (const Step& step : steps)
     step.cache->state_->length += static_cast<int64_t>(step.tokens.size());

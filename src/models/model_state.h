@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/activations.h"
+#include "models/on_part.h"
 #include "moracle/model.h"
 #include "moracle/moe.h"
 
@@ -44,6 +45,18 @@ struct Model::State {
   int64_t num_rows = 0;           // of the last step
   std::vector<int32_t> lora_ids;  // likewise, while the device may still read them
   std::vector<float> host_logits;
+  OnPart on_part;
+};
+
+/// The way in for the library's own rooms.
+struct ModelDoor {
+  /// Model::load from here on. `owner` keeps alive what the description views; `total_bytes` is
+  /// what options.progress counts to.
+  static Result<Model> load(Description&& description, const ModelOptions& options,
+                            std::span<const LoraAdapter> adapters,
+                            std::shared_ptr<const void> owner, int64_t total_bytes);
+  static Model::State& state(Model& model) { return *model.state_; }
+  static KvCache::State& state(KvCache& cache) { return *cache.state_; }
 };
 
 }  // namespace moracle

@@ -95,7 +95,9 @@ Result<std::vector<ModuleChoice>> choose(const Description& description,
   }
   MORACLE_TRY(BackendMap map, BackendMap::parse(options.backend));
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
-  Chooser chooser(options, machine, std::move(map), device, adapters);
+  Machine tuned = machine;
+  tuned.tuned.insert(tuned.tuned.begin(), options.tuned.begin(), options.tuned.end());
+  Chooser chooser(options, tuned, std::move(map), device, adapters);
   MORACLE_CHECK(visit_modules(description, chooser));
   return std::move(chooser).finish();
 }

@@ -81,15 +81,23 @@ class LayerRing {
   const Plan& plan() const { return layers_.front().plan(); }
   int64_t size() const { return static_cast<int64_t>(layers_.size()); }
 
-  /// Runs for about `seconds`, at least three times unless one run alone takes longer. Errors: more
-  /// tokens than planned; output that is not finite; kCancelled.
+  /// Seconds of each run, for about `seconds`; at least three unless one alone takes longer.
+  /// Errors: more tokens than planned; output that is not finite; kCancelled.
+  Result<std::vector<double>> time(int64_t num_tokens, double seconds,
+                                   const Progress& progress = {}) {
+    return time(num_tokens, routings(num_tokens), seconds, progress);
+  }
+  /// The same, and the limits right before and after.
   Result<Measurement> measure(int64_t num_tokens, double seconds, cpu::LimitsProbe& probe,
                               std::span<const cpu::Peak> peaks, const Progress& progress = {});
 
  private:
   LayerRing(std::shared_ptr<Device> device, std::vector<FusedMoe> layers)
       : device_(std::move(device)), layers_(std::move(layers)) {}
-  Result<std::vector<double>> time(int64_t num_tokens, const std::vector<Routed>& routings,
+  std::vector<Routed> routings(int64_t num_tokens) const {
+    return random_routings(plan().layer, num_tokens, static_cast<uint64_t>(num_tokens));
+  }
+  Result<std::vector<double>> time(int64_t num_tokens, const std::vector<Routed>& routed,
                                    double seconds, const Progress& progress);
 
   std::shared_ptr<Device> device_;

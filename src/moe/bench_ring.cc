@@ -69,7 +69,7 @@ Result<LayerRing> LayerRing::make(const Selection& selection, const std::shared_
   return LayerRing(device, std::move(layers));
 }
 
-Result<std::vector<double>> LayerRing::time(int64_t num_tokens, const std::vector<Routed>& routings,
+Result<std::vector<double>> LayerRing::time(int64_t num_tokens, const std::vector<Routed>& routed,
                                             double seconds, const Progress& progress) {
   const int64_t hidden_size = plan().layer.hidden_size;
   std::vector<float> host(num_tokens * hidden_size);
@@ -78,15 +78,15 @@ Result<std::vector<double>> LayerRing::time(int64_t num_tokens, const std::vecto
   for (float& x : host) x = normal(engine);
   MORACLE_TRY(const Buffer hidden, upload(*device_, host));
   MORACLE_TRY(const Buffer output, device_->allocate(hidden.bytes()));
-  std::vector<OnDevice> routed;
-  for (const Routed& routing : routings) {
-    OnDevice& there = routed.emplace_back();
+  std::vector<OnDevice> tables;
+  for (const Routed& routing : routed) {
+    OnDevice& there = tables.emplace_back();
     MORACLE_TRY(there.ids, upload(*device_, routing.ids));
     MORACLE_TRY(there.weights, upload(*device_, routing.weights));
   }
   size_t at = 0;
   auto once = [&]() -> Result<double> {
-    const OnDevice& there = routed[at++ % routed.size()];
+    const OnDevice& there = tables[at++ % tables.size()];
     FusedMoe& layer = layers_[next_++ % layers_.size()];
     const auto start = std::chrono::steady_clock::now();
     MORACLE_CHECK(layer.apply(Matrix::f32(hidden.as<float>(), num_tokens, hidden_size),
@@ -115,13 +115,12 @@ Result<std::vector<double>> LayerRing::time(int64_t num_tokens, const std::vecto
 Result<Measurement> LayerRing::measure(int64_t num_tokens, double seconds, cpu::LimitsProbe& probe,
                                        std::span<const cpu::Peak> peaks, const Progress& progress) {
   const LayerSpec& layer = plan().layer;
-  const std::vector<Routed> routings =
-      random_routings(layer, num_tokens, static_cast<uint64_t>(num_tokens));
+  const std::vector<Routed> routed = this->routings(num_tokens);
   Measurement m;
   m.num_tokens = num_tokens;
   double distinct = 0;
-  for (const Routed& routing : routings)
-    distinct += static_cast<double>(routing.distinct) / static_cast<double>(routings.size());
+  for (const Routed& routing : routed)
+    distinct += static_cast<double>(routing.distinct) / static_cast<double>(routed.size());
   m.bytes = std::llround(distinct * static_cast<double>(expert_bytes(layer)));
   for (const MatrixPlan& matrix : plan().matrices)
     m.ops += matrix_ops(matrix.shape, num_tokens * layer.top_k);
@@ -132,18 +131,24 @@ Result<Measurement> LayerRing::measure(int64_t num_tokens, double seconds, cpu::
     const double read = probe.read_bytes_per_second();
     reads += read / 2;
     const double us_memory = static_cast<double>(m.bytes) / read * 1e6;
+    std::string_view probed;
+    double probed_ops = 0;
     for (const MatrixPlan& matrix : plan().matrices) {
       const cpu::Peak* peak = peak_for(matrix.kernel, num_tokens, peaks);
       if (peak == nullptr) continue;
       const double ops =
           static_cast<double>(matrix_ops(matrix.shape, num_tokens * layer.top_k)) * 1e6;
-      const bool matters = ops / peak->ops_per_second > us_memory / 8;
-      compute += ops / (matters ? probe.ops_per_second(peak->name) : peak->ops_per_second) / 2;
+      const bool matters = ops / peak->ops_per_second > us_memory / 4;
+      if (matters && probed != peak->name) {
+        probed = peak->name;
+        probed_ops = probe.ops_per_second(probed);
+      }
+      compute += ops / (matters ? probed_ops : peak->ops_per_second) / 2;
       m.peak = peak->name;
     }
   };
   probe_limits();
-  MORACLE_TRY(std::vector<double> times, time(num_tokens, routings, seconds, progress));
+  MORACLE_TRY(std::vector<double> times, time(num_tokens, routed, seconds, progress));
   probe_limits();
   std::sort(times.begin(), times.end());
   m.runs = static_cast<int64_t>(times.size());

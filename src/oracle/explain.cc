@@ -1,5 +1,6 @@
 // A selection as a person reads it.
 #include <algorithm>
+#include <iomanip>
 
 #include "base/text.h"
 #include "moracle/oracle.h"
@@ -20,6 +21,18 @@ std::string padded(std::string_view text, size_t width) {
   return cell;
 }
 
+// "tuned here: 1.1 ms at 1 token, 104 ms at 1024"
+std::string times(const std::vector<TunedTime>& tuned) {
+  std::vector<std::string> parts;
+  for (const TunedTime& time : tuned) {
+    std::ostringstream ms;
+    ms << std::setprecision(3) << time.us / 1e3;
+    const char* what = !parts.empty() ? "" : time.num_tokens == 1 ? " token" : " tokens";
+    parts.push_back(str(ms.str(), " ms at ", time.num_tokens, what));
+  }
+  return "tuned here: " + join(parts);
+}
+
 }  // namespace
 
 std::string explain(const Selection& selection, bool all_reasons) {
@@ -35,8 +48,9 @@ std::string explain(const Selection& selection, bool all_reasons) {
     const std::string start = (chosen ? "> " : "  ") + padded(verdict.backend->name, width) + "  ";
     const std::string indent(width + 9, ' ');
     if (verdict.accepted()) {
-      text += start + "yes  " + (chosen ? "first that serves: " : "") +
-              std::string(verdict.backend->summary) + "\n";
+      const char* why = verdict.fastest ? "fastest here: " : "first that serves: ";
+      text += start + "yes  " + (chosen ? why : "") + std::string(verdict.backend->summary) + "\n";
+      if (!verdict.tuned.empty()) text += indent + times(verdict.tuned) + "\n";
     }
     std::string lead = start + "no   ";
     for (const Reason& reason : verdict.reasons) {

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "oracle/plan.h"
 #include "oracle/rules.h"
+#include "oracle/tuned.h"
 
 namespace moracle {
 namespace {
@@ -39,6 +40,7 @@ Selection select(const Request& request, const Machine& machine, std::span<const
   for (const Preference& preference : preferences()) {
     if (preference.when(request, machine)) apply(preference, selection.considered);
   }
+  apply_tuning(request, machine, selection.considered);
   const auto first = std::find_if(selection.considered.begin(), selection.considered.end(),
                                   [](const Verdict& verdict) { return verdict.accepted(); });
   if (first != selection.considered.end())

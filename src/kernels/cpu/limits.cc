@@ -14,6 +14,8 @@ namespace moracle::cpu {
 namespace {
 
 constexpr size_t kPiece = 1 << 12;  // of the buffer, in which threads share it
+// At least so much in one run, or waking the threads would be most of it.
+constexpr size_t kLeastRead = 64 << 20;
 
 template <class Work>
 double seconds_of(const Work& work) {
@@ -74,7 +76,7 @@ Read widest_read() {
   return read_portable;
 }
 
-double peak_of(const Loop& loop, ThreadPool& pool) {
+double peak_of(const Loop& loop, ThreadPool& pool, int num_runs) {
   auto seconds = [&](int64_t rounds) {
     return seconds_of([&] { pool.run([&](int) { loop.run(rounds); }); });
   };
@@ -82,14 +84,15 @@ double peak_of(const Loop& loop, ThreadPool& pool) {
   while (seconds(rounds) < 4e-3) rounds *= 2;
   rounds *= 4;
   std::vector<double> runs;
-  for (int i = 0; i < 5; ++i) runs.push_back(seconds(rounds));
+  for (int i = 0; i < num_runs; ++i) runs.push_back(seconds(rounds));
   return loop.ops_per_round * static_cast<double>(rounds) * pool.size() / median(runs);
 }
 
 size_t buffer_size() {
   constexpr size_t kLeast = size_t{1} << 30;
   const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return std::max(kLeast, cache > 0 ? 4 * static_cast<size_t>(cache) : 0);
+  const auto quarter = static_cast<size_t>(Machine::here().cpu.memory_bytes / 4);
+  return std::min(std::max(kLeast, cache > 0 ? 4 * static_cast<size_t>(cache) : 0), quarter);
 }
 
 }  // namespace
@@ -108,29 +111,29 @@ Result<LimitsProbe> LimitsProbe::make(int threads, size_t buffer_bytes) {
   return probe;
 }
 
-double LimitsProbe::seconds_of_reading(size_t first, size_t bytes) {
+double LimitsProbe::seconds_of_reading(size_t first, size_t bytes, size_t times) {
   const Read read = widest_read();
   const std::byte* const from = buffer_.as<std::byte>() + first;
   return seconds_of([&] {
     pool_->split(static_cast<int64_t>(bytes / kPiece), [&](int64_t begin, int64_t end) {
-      read(from + begin * kPiece, (end - begin) * kPiece);
+      for (size_t i = 0; i < times; ++i) read(from + begin * kPiece, (end - begin) * kPiece);
     });
   });
 }
 
 double LimitsProbe::read_bytes_per_second() {
-  const size_t quarter = buffer_.bytes() / 4;
+  const size_t quarter = buffer_.bytes() / 4, times = (kLeastRead + quarter - 1) / quarter;
   std::vector<double> runs;
   for (int i = 0; i < 3; ++i) {
-    runs.push_back(seconds_of_reading(next_, quarter));
+    runs.push_back(seconds_of_reading(next_, quarter, times));
     next_ = (next_ + quarter) % buffer_.bytes();
   }
-  return static_cast<double>(quarter) / median(runs);
+  return static_cast<double>(quarter * times) / median(runs);
 }
 
 double LimitsProbe::ops_per_second(std::string_view peak) {
   for (const Loop& loop : kLoops) {
-    if (loop.name == peak) return peak_of(loop, *pool_);
+    if (loop.name == peak) return peak_of(loop, *pool_, 3);
   }
   return 0;
 }
@@ -146,7 +149,7 @@ Limits LimitsProbe::measure() {
   for (const Loop& loop : kLoops) {
     if (!usable(loop, isa)) continue;
     limits.peaks.push_back({loop.name, loop.name.substr(loop.name.find(' ') + 1), loop.arithmetic,
-                            peak_of(loop, *pool_)});
+                            peak_of(loop, *pool_, 5)});
   }
   return limits;
 }

@@ -33,7 +33,9 @@ struct Limits {
 class LimitsProbe {
  public:
   /// `threads` < 1: all that may be used. `buffer_bytes` 0: 1 GiB, or four times the cache that the
-  /// system reports where that is more; each probe reads the next quarter of it. Errors: memory.
+  /// system reports where that is more, and no more
+  /// than a quarter of the memory; each run reads the next quarter of it (a small one many
+  /// times, from a cache). Errors: memory.
   static Result<LimitsProbe> make(int threads, size_t buffer_bytes = 0);
 
   int threads() const { return pool_->size(); }
@@ -48,7 +50,7 @@ class LimitsProbe {
  private:
   LimitsProbe(std::unique_ptr<ThreadPool> pool, Buffer buffer)
       : pool_(std::move(pool)), buffer_(std::move(buffer)) {}
-  double seconds_of_reading(size_t first, size_t bytes);
+  double seconds_of_reading(size_t first, size_t bytes, size_t times);
 
   std::unique_ptr<ThreadPool> pool_;
   Buffer buffer_;

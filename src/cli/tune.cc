@@ -1,0 +1,121 @@
+// moracle tune: times the backends that serve a model's experts here, for the oracle to choose by.
+#include "moe/tune.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include "base/text.h"
+#include "command.h"
+#include "model_options.h"
+#include "terminal.h"
+
+namespace moracle::cli {
+namespace {
+
+struct Options {
+  std::string folder, quantization, cache;
+  double seconds = 50;
+  int threads = 0;
+  bool json = false;
+};
+
+// One of each kind of layer.
+Result<std::vector<LayerSpec>> kinds_of(const Checkpoint& checkpoint,
+                                        const QuantizationMap& quantization) {
+  std::vector<LayerSpec> kinds;
+  for (const int64_t layer : checkpoint.moe_layers()) {
+    auto weights = checkpoint.moe_layer(layer, quantization);
+    if (!weights) return weights.error();
+    const auto equal = std::find_if(kinds.begin(), kinds.end(), [&](const LayerSpec& kind) {
+      return kind.same_but_name(weights->spec);
+    });
+    if (equal == kinds.end()) kinds.push_back(weights->spec);
+  }
+  if (!kinds.empty()) return kinds;
+  return Error{ErrorKind::kUnsupported, checkpoint.folder(), "", "layers with experts",
+               "it has none"};
+}
+
+Json to_json(const std::string& path, const std::vector<Selection>& selections) {
+  Json layers = Json::array();
+  for (const Selection& selection : selections) {
+    Json rows = Json::array();
+    for (const Verdict& verdict : selection.considered) {
+      for (const TunedTime& time : verdict.tuned)
+        rows.push_back(
+            {{"backend", time.backend}, {"num_tokens", time.num_tokens}, {"us_median", time.us}});
+    }
+    layers.push_back({{"layer", describe(selection.request.layer)},
+                      {"chosen", selection.plan->backend->name},
+                      {"rows", rows}});
+  }
+  return {{"cache", path}, {"layers", layers}};
+}
+
+int run(const Options& options) {
+  const std::string path = options.cache.empty() ? default_tuning_cache() : options.cache;
+  if (path.empty()) {
+    return fail({ErrorKind::kInvalidArgument, "", "--cache", "a file to keep the result in",
+                 "none is named, and neither XDG_CACHE_HOME nor HOME is set"});
+  }
+  CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.folder));
+  QuantizationMap quantization;
+  if (!options.quantization.empty()) {
+    CLI_TRY(quantization, QuantizationMap::parse(options.quantization));
+  }
+  CLI_TRY(const std::vector<LayerSpec> kinds, kinds_of(checkpoint, quantization));
+  // A cache that cannot be used is said before a minute is spent on it.
+  CLI_TRY(const std::vector<TunedLayer> before, read_tuning(path, options.threads));
+  CLI_TRY(const std::shared_ptr<Device> device, open_device("cpu", options.threads));
+  Machine machine = Machine::here();
+  bench::TuneOptions tuning;
+  tuning.seconds = options.seconds / static_cast<double>(kinds.size());
+  tuning.most_bytes = machine.cpu.memory_bytes / 2;
+  ProgressBar bar("measuring");
+  for (const LayerSpec& kind : kinds) {
+    CLI_TRY(TunedLayer tuned, bench::tune(kind, machine, device, tuning, bar.callback()));
+    machine.tuned.push_back(std::move(tuned));
+  }
+  bar.clear();
+  if (Status written = write_tuning(path, options.threads, machine.tuned); !written)
+    return fail(written.error());
+  std::vector<Selection> selections;
+  for (const LayerSpec& kind : kinds) {
+    Request request;
+    request.layer = kind;
+    request.platform = Platform::kCpu;
+    selections.push_back(select(request, machine));
+  }
+  if (options.json) {
+    print(to_json(path, selections));
+    return kDone;
+  }
+  for (const Selection& selection : selections)
+    std::cout << "experts · " << explain(selection, false) << "\n";
+  std::cout << "kept in " << path << ", for every verb on this machine\n";
+  return kDone;
+}
+
+}  // namespace
+
+void add_tune(CLI::App& app, Work& chosen) {
+  add_verb(
+      app, "tune", "Measure which backend serves a model's experts fastest here",
+      [](CLI::App& verb) -> Work {
+        auto options = std::make_shared<Options>();
+        verb.add_option("MODEL", options->folder, "Folder of the checkpoint")->required();
+        verb.add_option("--quantization", options->quantization, kQuantizationHelp);
+        verb.add_option("--seconds", options->seconds, "Time for the whole model")
+            ->check(CLI::Range(0.1, 3600.0))
+            ->capture_default_str();
+        verb.add_option("--cache", options->cache, kCacheHelp);
+        verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
+            ->check(CLI::Range(0, 4096))
+            ->capture_default_str();
+        verb.add_flag("--json", options->json, "One JSON document on stdout");
+        return [options] { return run(*options); };
+      },
+      chosen);
+}
+
+}  // namespace moracle::cli

@@ -1,0 +1,119 @@
+#include "tuning_cache.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "base/try.h"
+#include "command.h"
+
+namespace moracle::cli {
+namespace {
+
+Json machine_key(int threads) {
+  const Machine here = Machine::here();
+  return {{"cpu", here.cpu.model},
+          {"isa", names(here.cpu.isa)},
+          {"threads", threads < 1 ? usable_threads() : threads}};
+}
+
+Error not_ours(const std::string& path) {
+  return {ErrorKind::kBadFile, path, "", "what `moracle tune` writes",
+          "it is something else; remove it, or name another with --cache"};
+}
+
+// The whole file, of this version; empty where there is none.
+Result<Json> read_file(const std::string& path) {
+  const Json empty = {{"version", MORACLE_VERSION}, {"layers", Json::array()}};
+  std::ifstream file(path, std::ios::binary);
+  if (path.empty() || !file) return empty;
+  Json json = Json::parse(file, nullptr, false);
+  if (!json.is_object() || !json.contains("version") || !json.contains("layers") ||
+      !json["layers"].is_array())
+    return not_ours(path);
+  // Another version's kernels are other kernels.
+  if (json["version"] != MORACLE_VERSION) return empty;
+  return json;
+}
+
+// An entry's times; false: it is not one.
+bool parse_entry(const Json& entry, TunedLayer& layer) {
+  if (!entry.is_object() || !entry.contains("machine") || !entry.contains("layer") ||
+      !entry.contains("times") || !entry["layer"].is_string() || !entry["times"].is_array())
+    return false;
+  layer.layer = entry["layer"];
+  for (const Json& time : entry["times"]) {
+    const bool good = time.is_object() && time.contains("backend") && time["backend"].is_string() &&
+                      time.contains("num_tokens") && time["num_tokens"].is_number_integer() &&
+                      time.contains("us") && time["us"].is_number();
+    if (!good) return false;
+    layer.times.push_back({time["backend"], time["num_tokens"], time["us"]});
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string default_tuning_cache() {
+  auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  const std::string xdg = variable("XDG_CACHE_HOME"), home = variable("HOME");
+  if (xdg.empty() && home.empty()) return "";
+  return (xdg.empty() ? home + "/.cache" : xdg) + "/moracle/tuning.json";
+}
+
+Result<std::vector<TunedLayer>> read_tuning(const std::string& named, int threads) {
+  const std::string path = named.empty() ? default_tuning_cache() : named;
+  MORACLE_TRY(const Json json, read_file(path));
+  const Json here = machine_key(threads);
+  std::vector<TunedLayer> layers;
+  for (const Json& entry : json["layers"]) {
+    TunedLayer layer;
+    if (!parse_entry(entry, layer)) return not_ours(path);
+    if (entry["machine"] == here) layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+Status write_tuning(const std::string& path, int threads, const std::vector<TunedLayer>& layers) {
+  MORACLE_TRY(Json json, read_file(path));
+  const Json here = machine_key(threads);
+  Json kept = Json::array();
+  for (const Json& entry : json["layers"]) {
+    TunedLayer old;
+    if (!parse_entry(entry, old)) return not_ours(path);
+    const bool replaced = std::any_of(layers.begin(), layers.end(), [&](const TunedLayer& layer) {
+      return layer.layer == old.layer && entry["machine"] == here;
+    });
+    if (!replaced) kept.push_back(entry);
+  }
+  for (const TunedLayer& layer : layers) {
+    Json times = Json::array();
+    for (const TunedTime& time : layer.times)
+      times.push_back(
+          {{"backend", time.backend}, {"num_tokens", time.num_tokens}, {"us", time.us}});
+    kept.push_back({{"machine", here}, {"layer", layer.layer}, {"times", times}});
+  }
+  json["layers"] = kept;
+  std::error_code failed;
+  const std::filesystem::path to(path);
+  if (to.has_parent_path()) std::filesystem::create_directories(to.parent_path(), failed);
+  const std::string aside = str(path, ".", ::getpid());
+  std::ofstream file(aside, std::ios::binary);
+  file << json.dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
+  file.close();
+  if (file) std::filesystem::rename(aside, to, failed);
+  if (file && !failed) return {};
+  std::error_code ignored;
+  std::filesystem::remove(aside, ignored);
+  return Error{ErrorKind::kIo, path, "", "to be written", failed ? failed.message() : "it cannot"};
+}
+
+}  // namespace moracle::cli

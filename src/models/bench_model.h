@@ -1,0 +1,65 @@
+// A step of decoding with a model of a published shape, a few layers deep, of random weights: how
+// long it takes, and each part of it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "moracle/model.h"
+
+namespace moracle::bench {
+
+/// The numbers of a decoder with grouped-query attention. Its experts are those of the layer shape
+/// of the same name.
+struct ModelShape {
+  std::string name;
+  int64_t num_layers = 0, vocab_size = 0, max_context = 0;
+  int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  double rope_theta = 10'000;
+  bool head_norms = false;        ///< on q and k
+  bool renormalize = false;       ///< the router's weights
+  SamplingOptions sampling = {};  ///< as its generation_config.json says
+};
+std::span<const ModelShape> known_models();
+/// Errors: a shape that is not known, naming those that are.
+Result<ModelShape> find_model(std::string_view name);
+
+struct DecodeOptions {
+  Scheme scheme;           ///< of the experts and of the attention's linear layers
+  int64_t num_layers = 2;  ///< that are built
+  int64_t context = 4096;  ///< tokens in the cache
+  double seconds = 1;      ///< of decoding
+  int64_t most_bytes = 0;  ///< of memory that the weights may fill
+  ModelOptions model;      ///< backend, device, threads; `progress` is also asked while decoding
+};
+
+/// One part of a step.
+struct DecodePart {
+  std::string name;        ///< "attention linears", "attention", "norms", "router", "experts",
+                           ///< "embedding", "output", "sampling"
+  double us = 0;           ///< median over the steps
+  bool per_layer = false;  ///< its time grows with the layers
+};
+
+struct Decode {
+  int64_t num_layers = 0, all_layers = 0, context = 0, steps = 0;
+  int64_t weight_bytes = 0;
+  double us_median = 0, us_min = 0;  ///< of a step
+  std::vector<DecodePart> parts;     ///< in the order of a step
+  std::vector<Choice> choices;
+  /// Of a step with all the layers that the model has, from the parts.
+  double us_all_layers() const;
+  double us_all_layers(const DecodePart& part) const {
+    return part.per_layer
+               ? part.us * static_cast<double>(all_layers) / static_cast<double>(num_layers)
+               : part.us;
+  }
+};
+
+/// Builds the model, fills its cache with random keys and values, and decodes one token at a time
+/// at that context. Embedding, router and output are bf16, as in published files. Errors: a context
+/// that the model does not have; more than `most_bytes`; whatever Model::load refuses.
+Result<Decode> decode(const ModelShape& shape, const DecodeOptions& options);
+
+}  // namespace moracle::bench

@@ -1,0 +1,118 @@
+// `moracle bench` on shapes so small that it is about what is said, not how fast.
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "run_command.h"
+
+namespace moracle {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::expect_refused;
+using ::testing::HasSubstr;
+using testing::Ran;
+using testing::run_command;
+
+Ran bench(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"bench", "--shape",   "8x64x32x2", "--seconds",
+                                        "0.01",  "--threads", "1",         "--probe-megabytes",
+                                        "4"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return run_command(arguments);
+}
+
+Json bench_json(std::vector<std::string> more) {
+  more.push_back("--json");
+  const Ran ran = bench(more);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.err, "");
+  Json json = Json::parse(ran.out, nullptr, false);
+  EXPECT_FALSE(json.is_discarded()) << ran.out;
+  return json;
+}
+
+TEST(Bench, JsonHasLimitsAndARowForEachCell) {
+  const Json json = bench_json({"--scheme", "int8-w8a8,int4-w4a16-g32", "--tokens", "1,4"});
+  EXPECT_EQ(json["limits"]["threads"], 1);
+  EXPECT_GT(json["limits"]["read_gb_per_s"].get<double>(), 0);
+  for (const auto& peak : json["limits"]["gop_per_s"]) EXPECT_GT(peak.get<double>(), 0);
+  ASSERT_EQ(json["rows"].size(), 4u);
+  std::set<std::string> cells;
+  for (const Json& row : json["rows"]) {
+    EXPECT_EQ(row["shape"], "8x64x32x2");
+    EXPECT_EQ(row["threads"], 1);
+    EXPECT_TRUE(row["chosen"].get<bool>());
+    const auto tokens = row["num_tokens"].get<int64_t>();
+    EXPECT_EQ(row["ops"], 2 * 3 * 64 * 32 * 2 * tokens);
+    const int64_t expert = row["scheme"] == "int8-w8a8" ? 3 * 64 * 32 + 4 * (64 + 64)
+                                                        : 3 * 64 * 32 / 2 + 4 * 3 * 64 * 32 / 32;
+    if (tokens == 1) {
+      EXPECT_EQ(row["bytes"], 2 * expert);
+    }
+    EXPECT_GT(row["us_min"].get<double>(), 0);
+    EXPECT_GE(row["us_median"].get<double>(), row["us_min"].get<double>());
+    EXPECT_GT(row["share_of_limit"].get<double>(), 0);
+    EXPECT_LE(row["share_of_limit"].get<double>(), 1.5);
+    cells.insert(row["scheme"].get<std::string>() + " " + std::to_string(tokens));
+  }
+  EXPECT_EQ(cells.size(), 4u);
+}
+
+TEST(Bench, AllBackendsMarksTheOraclesChoiceAndSaysWhyOthersDoNotServe) {
+  const Json json = bench_json({"--all-backends", "--tokens", "1"});
+  int chosen = 0;
+  std::set<std::string> backends;
+  for (const Json& row : json["rows"]) {
+    chosen += row["chosen"].get<bool>();
+    backends.insert(row["backend"].get<std::string>());
+  }
+  EXPECT_EQ(chosen, 1);
+  EXPECT_TRUE(backends.contains("cpu"));
+  EXPECT_TRUE(backends.contains("reference"));
+  ASSERT_FALSE(json["refused"].empty());
+  for (const Json& refusal : json["refused"]) {
+    EXPECT_FALSE(backends.contains(refusal["backend"].get<std::string>()));
+    EXPECT_THAT(refusal["reason"].get<std::string>(), HasSubstr("needs"));
+  }
+  const Ran text = bench({"--all-backends", "--tokens", "1"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("\n  >  8x64x32x2"));
+  EXPECT_THAT(text.out, HasSubstr("no  cuda-decode"));
+}
+
+TEST(Bench, MeasuresTheBackendThatIsNamed) {
+  const Json json = bench_json({"--backend", "reference", "--tokens", "2"});
+  ASSERT_EQ(json["rows"].size(), 1u);
+  EXPECT_EQ(json["rows"][0]["backend"], "reference");
+  EXPECT_FALSE(json["rows"][0]["chosen"].get<bool>());
+}
+
+TEST(Bench, RefusesWhatMakesNoSense) {
+  expect_refused({"bench", "--shape", "gpt-5"}, {"--shape", "qwen3-30b-a3b", "'gpt-5'"});
+  expect_refused({"bench", "--shape", "4x64x32x8"}, {"--shape", "'4x64x32x8'"});
+  expect_refused({"bench", "--scheme", "int3"}, {"scheme 'int3'", "int8-w8a8"});
+  expect_refused({"bench", "--tokens", "1,,2"}, {"--tokens", "''"});
+  expect_refused({"bench", "--tokens", "0"}, {"--tokens", "'0'"});
+  expect_refused({"bench", "--tokens", "1x"}, {"--tokens", "'1x'"});
+  expect_refused({"bench", "--seconds", "0"}, {"--seconds"});
+  expect_refused({"bench", "--threads", "-1"}, {"--threads"});
+  expect_refused({"bench", "--probe-megabytes", "1000000"}, {"--probe-megabytes", "1000000"});
+  expect_refused({"bench", "--device", "cuda"}, {"cuda", "this build"});
+  expect_refused({"bench", "--device", "tpu"}, {"--device", "'tpu'"});
+  expect_refused({"bench", "--backend", "fastest"}, {"--backend", "'fastest'"});
+  expect_refused({"bench", "--backend", "a=cpu"}, {"--backend", "'a=cpu'"});
+  expect_refused({"bench", "--backend", "cpu", "--all-backends"}, {"--all-backends"});
+  expect_refused({"bench", "--backend", "cuda-sm90"}, {"cuda-sm90", "platform"});
+  expect_refused({"bench", "--model-shape", "gpt-5"}, {"--model-shape", "mixtral-8x7b"});
+  expect_refused(
+      {"bench", "--model-shape", "qwen3-30b-a3b", "--layers", "49", "--probe-megabytes", "4"},
+      {"--layers", "1 to 48", "49"});
+  expect_refused(
+      {"bench", "--model-shape", "qwen3-30b-a3b", "--context", "50000", "--probe-megabytes", "4"},
+      {"--context", "50000"});
+}
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,95 @@
+// `moracle tune`: measures once, and the other verbs know.
+#include <nlohmann/json.hpp>
+
+#include "run_command.h"
+
+namespace moracle {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::content_of;
+using testing::expect_refused;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::Ran;
+using testing::run_command;
+using testing::TemporaryFolder;
+
+class TuneVerb : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (model_.empty()) GTEST_SKIP() << "the small model is not there";
+  }
+  void write(const std::string& text) { std::ofstream(cache_) << text; }
+
+  const std::string model_ = testing::small_model();
+  const TemporaryFolder folder_;
+  const std::string cache_ = folder_.path() + "/new/tuning.json";
+};
+
+TEST_F(TuneVerb, KeepsWhatExplainThenShows) {
+  const Ran tuned = run_command({"tune", model_, "--seconds", "1", "--cache", cache_, "--json"});
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  const Json json = Json::parse(tuned.out, nullptr, false);
+  ASSERT_FALSE(json.is_discarded()) << tuned.out;
+  EXPECT_EQ(json["cache"], cache_);
+  ASSERT_EQ(json["layers"].size(), 1u);
+  ASSERT_FALSE(json["layers"][0]["rows"].empty());
+  for (const Json& row : json["layers"][0]["rows"]) EXPECT_GT(row["us_median"].get<double>(), 0);
+
+  const Ran shown = run_command({"explain", model_, "--cache", cache_});
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("fastest here: "));
+  EXPECT_THAT(shown.out, HasSubstr("tuned here: "));
+  // Another machine's choice has nothing to do with this one's times.
+  const Ran other = run_command({"explain", model_, "--cache", cache_, "--machine", "xeon-avx512"});
+  EXPECT_THAT(other.out, Not(HasSubstr("tuned here")));
+  const Ran ran = run_command({"run", model_, "-p", "a", "-n", "1", "--cache", cache_});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+}
+
+TEST_F(TuneVerb, LeavesOtherMachinesEntriesAndReplacesItsOwn) {
+  ASSERT_EQ(run_command({"tune", model_, "--seconds", "0.5", "--cache", cache_}).code, 0);
+  Json file = Json::parse(content_of(cache_));
+  ASSERT_EQ(file["layers"].size(), 1u);
+  Json other = file["layers"][0];
+  other["machine"]["cpu"] = "another";
+  file["layers"].push_back(other);
+  write(file.dump());
+  ASSERT_EQ(run_command({"tune", model_, "--seconds", "0.5", "--cache", cache_}).code, 0);
+  file = Json::parse(content_of(cache_));
+  ASSERT_EQ(file["layers"].size(), 2u);
+  EXPECT_EQ(file["layers"][0], other);
+  // Times of another version are of other kernels.
+  file["version"] = "0.0.0";
+  write(file.dump());
+  EXPECT_THAT(run_command({"explain", model_, "--cache", cache_}).out,
+              Not(HasSubstr("tuned here")));
+}
+
+TEST_F(TuneVerb, SaysWhichCacheIsBroken) {
+  std::filesystem::create_directories(folder_.path() + "/new");
+  std::string version = run_command({"--version"}).out;  // "moracle 0.1.0"
+  version = version.substr(8, version.find_last_not_of('\n') - 7);
+  const std::string ours = "{\"version\": \"" + version + "\", \"layers\": ";
+  const std::string entry =
+      R"([{"machine": 1, "layer": "a", "times": [{"backend": "cpu", "num_tokens": "one"}]}])";
+  for (const std::string& text : {std::string(), std::string("[]"), std::string("{\"version\": 1}"),
+                                  ours + "[3]}", ours + "3}", ours + entry + "}", ours}) {
+    write(text);
+    for (const char* verb : {"tune", "explain"})
+      expect_refused({verb, model_, "--cache", cache_}, {cache_, "moracle tune"});
+    expect_refused({"run", model_, "-p", "a", "--cache", cache_}, {cache_, "moracle tune"});
+    EXPECT_EQ(content_of(cache_), text) << "a broken file is left as it is";
+  }
+}
+
+TEST_F(TuneVerb, RefusesWhatCannotBeWritten) {
+  expect_refused({"tune", model_, "--seconds", "0.5", "--cache", "/proc/none/tuning.json"},
+                 {"/proc/none/tuning.json"}, 1);
+  expect_refused({"tune", folder_.path()}, {"config.json"});
+  expect_refused({"tune", model_, "--seconds", "0"}, {"--seconds"});
+}
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,53 @@
+// The limits that benchmarks are held against: of what this CPU has, and nothing else.
+#include "kernels/cpu/limits.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace moracle::cpu {
+namespace {
+
+constexpr size_t kSmall = 4 << 20;
+
+TEST(Limits, AreMeasuredForWhatTheCpuHasAndNothingElse) {
+  auto probe = LimitsProbe::make(1, kSmall);
+  ASSERT_TRUE(probe) << probe.error().to_string();
+  const Limits limits = probe->measure();
+  EXPECT_EQ(limits.threads, 1);
+  EXPECT_EQ(limits.buffer_bytes, static_cast<int64_t>(kSmall));
+  EXPECT_GT(limits.read_bytes_per_second, 0);
+  const std::string isa = names(Machine::here().cpu.isa);
+  std::set<std::string> words;
+  for (const Peak& peak : limits.peaks) {
+    EXPECT_GT(peak.ops_per_second, 0) << peak.name;
+    EXPECT_TRUE(peak.name.ends_with(peak.instruction)) << peak.name;
+    EXPECT_THAT(isa, ::testing::HasSubstr(std::string(peak.instruction)));
+    EXPECT_TRUE(words.insert(std::string(peak.name)).second) << "twice: " << peak.name;
+  }
+  const bool avx2 = missing(Isa::kAvx2, Machine::here().cpu.isa) == Isa::kNone;
+  EXPECT_EQ(words.contains("f32 avx2"), avx2);
+}
+
+TEST(Limits, CanBeProbedAgainByName) {
+  auto probe = LimitsProbe::make(2, kSmall);
+  ASSERT_TRUE(probe) << probe.error().to_string();
+  EXPECT_EQ(probe->threads(), 2);
+  EXPECT_GT(probe->read_bytes_per_second(), 0);
+  EXPECT_EQ(probe->ops_per_second("no such peak"), 0);
+  if (missing(Isa::kAvx2, Machine::here().cpu.isa) != Isa::kNone) GTEST_SKIP() << "no AVX2";
+  EXPECT_GT(probe->ops_per_second("f32 avx2"), 0);
+}
+
+TEST(Limits, TakeABufferOfAnySize) {
+  for (const size_t bytes : {size_t{1}, size_t{100'000}}) {
+    auto probe = LimitsProbe::make(3, bytes);
+    ASSERT_TRUE(probe) << probe.error().to_string();
+    EXPECT_GE(probe->buffer_bytes(), 4 * 4096);
+    EXPECT_GT(probe->read_bytes_per_second(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace moracle::cpu

@@ -1,0 +1,95 @@
+// A random model's step of decoding: every part has a time, and they add up.
+#include "models/bench_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace moracle::bench {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelShape small_shape() {
+  ModelShape shape;
+  shape.name = "8x64x32x2";
+  shape.num_layers = 6;
+  shape.vocab_size = 96;
+  shape.max_context = 64;
+  shape.num_heads = 4;
+  shape.num_kv_heads = 2;
+  shape.head_dim = 16;
+  shape.head_norms = true;
+  return shape;
+}
+
+DecodeOptions small_options(std::string_view scheme) {
+  DecodeOptions options;
+  options.scheme = *parse_scheme(scheme);
+  options.context = 20;
+  options.seconds = 0.01;
+  options.most_bytes = 1 << 30;
+  options.model.threads = 2;
+  return options;
+}
+
+TEST(BenchModel, TimesEveryPartOfAStep) {
+  for (const char* scheme : {"int8-w8a8", "int4-w4a16-g32", "mxfp4-w4a16", "bf16"}) {
+    const Result<Decode> result = decode(small_shape(), small_options(scheme));
+    ASSERT_TRUE(result) << result.error().to_string();
+    EXPECT_EQ(result->num_layers, 2);
+    EXPECT_EQ(result->all_layers, 6);
+    EXPECT_GE(result->steps, 3);
+    EXPECT_GT(result->us_min, 0);
+    EXPECT_LE(result->us_min, result->us_median);
+    double per_layer = 0, once = 0;
+    std::vector<std::string> parts;
+    for (const DecodePart& part : result->parts) {
+      parts.push_back(part.name);
+      EXPECT_GT(part.us, 0) << part.name;
+      (part.per_layer ? per_layer : once) += part.us;
+    }
+    EXPECT_THAT(parts, ::testing::ElementsAre("norms", "attention linears", "attention", "router",
+                                              "experts", "embedding", "output", "sampling"));
+    EXPECT_NEAR(result->us_all_layers(), per_layer * 3 + once, 1e-6 * result->us_all_layers());
+    EXPECT_GT(result->weight_bytes, 0);
+  }
+}
+
+TEST(BenchModel, UsesTheBackendThatIsAskedFor) {
+  DecodeOptions options = small_options("int8-w8a8");
+  options.model.backend = "reference";
+  const Result<Decode> result = decode(small_shape(), options);
+  ASSERT_TRUE(result) << result.error().to_string();
+  for (const Choice& choice : result->choices)
+    EXPECT_EQ(choice.selection.plan->backend->name, "reference");
+}
+
+TEST(BenchModel, RefusesWhatTheModelDoesNotHave) {
+  DecodeOptions options = small_options("bf16");
+  auto refused = [&] {
+    const Result<Decode> result = decode(small_shape(), options);
+    return result ? std::string("done") : result.error().to_string();
+  };
+  options.context = 64;
+  EXPECT_THAT(refused(), HasSubstr("--context: needs 1 to 63 tokens; it is 64"));
+  options.context = 20;
+  options.num_layers = 7;
+  EXPECT_THAT(refused(), HasSubstr("--layers: needs 1 to 6; it is 7"));
+  options.num_layers = 1;
+  options.most_bytes = 100;
+  EXPECT_THAT(refused(), HasSubstr("bytes for 1 layers"));
+  EXPECT_THAT(find_model("qwen").error().to_string(), HasSubstr("qwen3-30b-a3b"));
+}
+
+TEST(BenchModel, StopsWhenAsked) {
+  DecodeOptions options = small_options("bf16");
+  options.seconds = 1e9;
+  int64_t asked = 0;
+  options.model.progress = [&](int64_t, int64_t total) { return total != 1000 || ++asked < 5; };
+  const Result<Decode> result = decode(small_shape(), options);
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().kind, ErrorKind::kCancelled);
+}
+
+}  // namespace
+}  // namespace moracle::bench

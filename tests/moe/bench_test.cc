@@ -1,0 +1,206 @@
+// What `moracle bench` measures: known shapes, random layers, where tokens go, bytes and operations
+// by the formulas, and a share of the limit that can be true.
+#include "moe/bench.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "moe/conformance.h"
+
+namespace moracle::bench {
+namespace {
+
+using ::testing::HasSubstr;
+
+Scheme scheme(std::string_view name) {
+  const Result<Scheme> parsed = parse_scheme(name);
+  EXPECT_TRUE(parsed) << name;
+  return *parsed;
+}
+
+Request request_of(const LayerShape& shape, std::string_view scheme_name, int64_t tokens = 16) {
+  Request request;
+  request.layer = layer_of(shape, scheme(scheme_name));
+  request.max_num_tokens = tokens;
+  request.platform = Platform::kCpu;
+  return request;
+}
+
+LayerShape shape_of(std::string_view text) {
+  Result<LayerShape> shape = find_shape(text);
+  EXPECT_TRUE(shape) << text;
+  return *std::move(shape);
+}
+
+std::shared_ptr<Device> cpu_device() {
+  return *open_device("cpu", 2);
+}
+
+TEST(BenchShapes, AreFoundByNameOrSize) {
+  for (const LayerShape& known : known_shapes())
+    EXPECT_EQ(shape_of(known.name).hidden_size, known.hidden_size);
+  const LayerShape qwen = shape_of("qwen3-30b-a3b");
+  EXPECT_EQ(qwen.num_experts * 3 * qwen.hidden_size * qwen.intermediate_size, 603'979'776);
+  const LayerShape small = shape_of("8x64x32x2");
+  EXPECT_EQ(small.name, "8x64x32x2");
+  EXPECT_EQ(small.top_k, 2);
+  const Result<LayerShape> none = find_shape("8x64x32");
+  ASSERT_FALSE(none);
+  EXPECT_THAT(none.error().to_string(), HasSubstr("mixtral-8x7b"));
+}
+
+TEST(BenchWeights, AreTheSameWhenReadAgainAndDifferFromExpertToExpert) {
+  const LayerSpec spec = layer_of(shape_of("4x64x32x2"), scheme("int4-w4a16-g32"));
+  const DescribedWeights layer = random_layer(spec, 3), other = random_layer(spec, 4);
+  auto codes = [](const DescribedWeights& weights, int64_t e) {
+    const Result<CanonicalMatrix> expert = weights.w13.expert(e);
+    EXPECT_TRUE(expert);
+    return std::vector<std::byte>(expert->codes.begin(), expert->codes.end());
+  };
+  EXPECT_EQ(codes(layer, 1), codes(layer, 1));
+  EXPECT_NE(codes(layer, 1), codes(layer, 2));
+  EXPECT_NE(codes(layer, 1), codes(other, 1));
+}
+
+// The forms of every scheme: scales, zero points, biases as many as the canonical form has.
+TEST(BenchWeights, HaveTheFormOfTheirScheme) {
+  LayerShape shape = shape_of("2x160x96x1");
+  shape.bias = true;
+  for (const Scheme& wanted : conformance::schemes()) {
+    const LayerSpec spec = layer_of(shape, wanted);
+    const DescribedWeights layer = random_layer(spec, 1);
+    const Result<CanonicalMatrix> expert = layer.w2.expert(1);
+    ASSERT_TRUE(expert) << name(wanted);
+    const size_t scales =
+        wanted.weight.quantized() ? expert->scale_rows() * expert->scale_cols() : 0;
+    EXPECT_EQ(expert->scales.size(), scales) << name(wanted);
+    EXPECT_EQ(expert->zero_points.size(), wanted.weight.symmetric ? 0 : scales) << name(wanted);
+    EXPECT_EQ(expert->bias.size(), 160u) << name(wanted);
+    EXPECT_EQ(layer.w13.input_scales().empty(), !wanted.activation || wanted.activation->dynamic);
+  }
+}
+
+TEST(BenchRoutings, GiveEachTokenDistinctExperts) {
+  const LayerSpec spec = layer_of(shape_of("16x64x32x4"), scheme("bf16"));
+  for (const Routed& routed : random_routings(spec, 40, 1)) {
+    ASSERT_EQ(routed.ids.size(), 160u);
+    ASSERT_EQ(routed.weights.size(), 160u);
+    for (size_t t = 0; t < 40; ++t) {
+      const std::set<int32_t> experts(routed.ids.begin() + t * 4, routed.ids.begin() + t * 4 + 4);
+      EXPECT_EQ(experts.size(), 4u);
+      EXPECT_GE(*experts.begin(), 0);
+      EXPECT_LT(*experts.rbegin(), 16);
+    }
+    const std::set<int32_t> all(routed.ids.begin(), routed.ids.end());
+    EXPECT_EQ(routed.distinct, static_cast<int64_t>(all.size()));
+  }
+}
+
+TEST(BenchRoutings, OfOneTokenUseEveryExpertBeforeAnyAgain) {
+  const LayerSpec spec = layer_of(shape_of("16x64x32x4"), scheme("bf16"));
+  std::set<int32_t> all;
+  const std::vector<Routed> routings = random_routings(spec, 1, 1);
+  EXPECT_EQ(routings.size(), 4u);
+  for (const Routed& routed : routings) all.insert(routed.ids.begin(), routed.ids.end());
+  EXPECT_EQ(all.size(), 16u);
+}
+
+TEST(BenchBytes, FollowTheFormula) {
+  const LayerShape qwen = shape_of("qwen3-30b-a3b");
+  auto bytes = [&](std::string_view name) { return expert_bytes(layer_of(qwen, scheme(name))); };
+  const int64_t weights = 3 * 2048 * 768, rows = 2 * 768 + 2048;
+  EXPECT_EQ(bytes("bf16"), 2 * weights);
+  EXPECT_EQ(bytes("int8-w8a8"), weights + 4 * rows);
+  EXPECT_EQ(bytes("int4-w4a16-g128"), weights / 2 + 4 * weights / 128);
+  EXPECT_EQ(bytes("int4-w4a16-g128-asym"), weights / 2 + 5 * weights / 128);
+  EXPECT_EQ(bytes("mxfp4-w4a16"), weights / 2 + weights / 32);
+  EXPECT_EQ(bytes("fp8-w8a8-block128x128"), weights + 4 * weights / (128 * 128));
+  const LayerShape oss = shape_of("gpt-oss-120b");
+  EXPECT_EQ(expert_bytes(layer_of(oss, scheme("mxfp4-w4a16"))),
+            3 * 2880 * 2880 / 2 + 3 * 2880 * 2880 / 32 + 4 * 3 * 2880);
+}
+
+TEST(BenchPeak, IsTheOneThatThePlanNamesElseTheBestForItsNumbers) {
+  const std::vector<cpu::Peak> peaks = {
+      {"f32 avx2", "avx2", cpu::Arithmetic::kF32, 1},
+      {"int8 avx2", "avx2", cpu::Arithmetic::kInt8, 2},
+      {"f32 avx512", "avx512", cpu::Arithmetic::kF32, 3},
+      {"int8 avx512_vnni", "avx512_vnni", cpu::Arithmetic::kInt8, 4},
+      {"bf16 avx512_bf16", "avx512_bf16", cpu::Arithmetic::kBf16, 5},
+  };
+  auto peak = [&](DType input, std::vector<KernelUse> kernels, int64_t tokens = 1) {
+    const cpu::Peak* found = peak_for({input, std::move(kernels), 0, false}, tokens, peaks);
+    return found == nullptr ? std::string_view("none") : found->name;
+  };
+  EXPECT_EQ(peak(DType::kI8, {{1, "exact i8 x i8 tiles, avx2"}}), "int8 avx2");
+  EXPECT_EQ(peak(DType::kF32, {{1, "f32 tiles, avx2"}}), "f32 avx2");
+  EXPECT_EQ(peak(DType::kF32, {{1, "f32 tiles, avx512"}}), "f32 avx512");
+  EXPECT_EQ(peak(DType::kF32, {{1, "dots of bf16, avx512_bf16"}}), "bf16 avx512_bf16");
+  EXPECT_EQ(peak(DType::kI8, {{1, "portable"}}), "int8 avx512_vnni");
+  EXPECT_EQ(peak(DType::kBF16, {{1, "portable"}}), "bf16 avx512_bf16");
+  const std::vector<KernelUse> two = {{1, "rows, avx2"}, {8, "tiles, avx512_vnni"}};
+  EXPECT_EQ(peak(DType::kI8, two, 7), "int8 avx2");
+  EXPECT_EQ(peak(DType::kI8, two, 8), "int8 avx512_vnni");
+  EXPECT_EQ(peak_for({DType::kI8, {{1, "portable"}}, 0, false}, 1, {}), nullptr);
+}
+
+TEST(BenchRing, MeasuresWhatCanBeTrue) {
+  auto probe = cpu::LimitsProbe::make(1, 4 << 20);
+  ASSERT_TRUE(probe) << probe.error().to_string();
+  const cpu::Limits limits = probe->measure();
+  for (const char* name :
+       {"int8-w8a8", "int4-w4a16-g128", "mxfp4-w4a16", "bf16", "fp8-w8a8-channel-static"}) {
+    if (!parse_scheme(name)) continue;
+    const Request request = request_of(shape_of("16x256x128x4"), name);
+    const Selection selection = select(request, Machine::here());
+    auto ring = LayerRing::make(selection, *open_device("cpu", 1), 8 << 20, 1 << 30);
+    ASSERT_TRUE(ring) << ring.error().to_string();
+    EXPECT_GT(ring->size(), 1);
+    for (const int64_t tokens : {1, 16}) {
+      Result<Measurement> measured = ring->measure(tokens, 0.01, *probe, limits.peaks);
+      // On a machine that is busy with other things a probe may be interrupted: then once more.
+      for (int i = 0; i < 5 && measured && measured->share_of_limit() > 1.5; ++i)
+        measured = ring->measure(tokens, 0.01, *probe, limits.peaks);
+      ASSERT_TRUE(measured) << measured.error().to_string();
+      const Measurement& m = *measured;
+      EXPECT_GE(m.runs, 1);
+      EXPECT_LE(m.us_min, m.us_p10);
+      EXPECT_LE(m.us_p10, m.us_median);
+      EXPECT_LE(m.us_median, m.us_p90);
+      EXPECT_GT(m.us_min, 0);
+      EXPECT_EQ(m.ops, 2 * 3 * 256 * 128 * 4 * tokens);
+      if (tokens == 1) {
+        EXPECT_EQ(m.bytes, 4 * expert_bytes(request.layer));
+      }
+      EXPECT_LE(m.bytes, 16 * expert_bytes(request.layer));
+      EXPECT_GT(m.share_of_limit(), 0) << name;
+      EXPECT_LE(m.share_of_limit(), 1.5) << name;
+      EXPECT_EQ(m.peak.empty(), limits.peaks.empty());
+    }
+  }
+}
+
+TEST(BenchRing, RefusesWhatDoesNotFit) {
+  const Selection selection = select(request_of(shape_of("8x64x32x2"), "bf16"), Machine::here());
+  const auto ring = LayerRing::make(selection, cpu_device(), 1 << 20, 1000);
+  ASSERT_FALSE(ring);
+  EXPECT_EQ(ring.error().kind, ErrorKind::kOutOfMemory);
+}
+
+TEST(BenchRing, StopsWhenAsked) {
+  auto probe = cpu::LimitsProbe::make(1, 4 << 20);
+  ASSERT_TRUE(probe);
+  const Selection selection = select(request_of(shape_of("8x64x32x2"), "bf16"), Machine::here());
+  auto ring = LayerRing::make(selection, cpu_device(), 0, 1 << 30);
+  ASSERT_TRUE(ring) << ring.error().to_string();
+  const auto measured = ring->measure(1, 1e9, *probe, {}, [](int64_t, int64_t) { return false; });
+  ASSERT_FALSE(measured);
+  EXPECT_EQ(measured.error().kind, ErrorKind::kCancelled);
+}
+
+}  // namespace
+}  // namespace moracle::bench

@@ -1,0 +1,73 @@
+// What `moracle tune` measures of a layer, and that the oracle can use it.
+#include "moe/tune.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+
+#include "moe/bench.h"
+
+namespace moracle::bench {
+namespace {
+
+TuneOptions options() {
+  TuneOptions options;
+  options.tokens = {1, 8};
+  options.seconds = 0.5;
+  options.most_bytes = int64_t{1} << 30;
+  return options;
+}
+
+LayerSpec small_layer(const char* scheme) {
+  return layer_of(*find_shape("8x64x32x2"), *parse_scheme(scheme));
+}
+
+TEST(Tune, MeasuresTheRowsThatServeAndTheOracleFollows) {
+  LayerSpec layer = small_layer("int4-w4a16-g32");
+  layer.group_index = true;
+  Machine machine = Machine::here();
+  const Result<TunedLayer> tuned = tune(layer, machine, *open_device("cpu", 1), options());
+  ASSERT_TRUE(tuned) << tuned.error().to_string();
+  EXPECT_EQ(tuned->layer, describe(layer));
+  std::map<std::string, std::map<int64_t, double>> times;
+  for (const TunedTime& time : tuned->times) {
+    EXPECT_GT(time.us, 0);
+    times[time.backend][time.num_tokens] = time.us;
+  }
+  ASSERT_TRUE(times.contains("cpu"));
+  EXPECT_EQ(times["cpu"].size(), 2u);
+  machine.tuned = {*tuned};
+  Request request;
+  request.layer = layer;
+  request.platform = Platform::kCpu;
+  const Selection selection = select(request, machine);
+  ASSERT_TRUE(selection.plan);
+  // Nothing that was measured throughout is faster than what is chosen.
+  const auto chosen = times.find(std::string(selection.plan->backend->name));
+  ASSERT_NE(chosen, times.end());
+  for (const auto& [backend, measured] : times) {
+    if (measured.size() != 2) continue;
+    EXPECT_GE(measured.at(1) * measured.at(8), chosen->second[1] * chosen->second[8]) << backend;
+  }
+}
+
+TEST(Tune, KeepsToItsTime) {
+  TuneOptions few = options();
+  few.seconds = 0.2;
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_TRUE(tune(small_layer("bf16"), Machine::here(), *open_device("cpu", 1), few));
+  const std::chrono::duration<double> gone = std::chrono::steady_clock::now() - start;
+  EXPECT_LT(gone.count(), 5);
+}
+
+TEST(Tune, SaysWhatDoesNotFit) {
+  TuneOptions little = options();
+  little.most_bytes = 100;
+  const auto tuned = tune(small_layer("bf16"), Machine::here(), *open_device("cpu", 1), little);
+  ASSERT_FALSE(tuned);
+  EXPECT_EQ(tuned.error().kind, ErrorKind::kOutOfMemory);
+}
+
+}  // namespace
+}  // namespace moracle::bench
