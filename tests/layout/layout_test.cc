@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -246,6 +247,31 @@ TEST(Panel16Layout, ReadsIntegerColumnsInPairs) {
     }
     for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       EXPECT_EQ(kPanel16Layout.read_cols({n, k, QuantKey{dtype}}), k);
+    }
+  }
+}
+
+TEST(Vnni16Layout, KeepsOneScaleWhereRowsShareItAndExponentsAsBytes) {
+  const MatrixShape block{40, 96, fp8_static_block(32, 32)};
+  CanonicalMatrix m = matrix_for(block);
+  std::vector<std::byte> bytes = packed({&kVnni16Layout, block}, m, std::byte{0xff});
+  Sections s = kVnni16Layout.sections(block);
+  EXPECT_EQ(s.zero_points - s.scales, 64u);  // 3 panels of 3 groups
+  for (int64_t panel = 0; panel < 3; ++panel) {
+    for (int64_t g = 0; g < 3; ++g) {
+      float scale;
+      std::memcpy(&scale, bytes.data() + s.scales + (panel * 3 + g) * 4, 4);
+      EXPECT_EQ(scale, m.scales[panel / 2 * 3 + g]);
+    }
+  }
+  const MatrixShape powers{17, 96, kMxfp4Static};
+  m = matrix_for(powers);
+  bytes = packed({&kVnni16Layout, powers}, m, std::byte{0xff});
+  s = kVnni16Layout.sections(powers);
+  for (int64_t r = 0; r < 17; ++r) {
+    for (int64_t g = 0; g < 3; ++g) {
+      const auto e = static_cast<int>(bytes[s.scales + (r / 16 * 3 + g) * 16 + r % 16]);
+      EXPECT_EQ(std::ldexp(1.0f, e - 127), m.scales[r * 3 + g]);
     }
   }
 }

@@ -76,7 +76,6 @@ class LineLinear : public GroupedLinear {
 
 void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
   const int count = job.panels();
-  for (int p = 0; p < count; ++p) std::fill_n(room.sums[p], pass.count * kLineRows, 0.0f);
   LineBlock block;
   block.panels = count;
   block.x_stride = pass.x.stride;
@@ -85,6 +84,7 @@ void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
   for (int64_t column = 0; column < weights_.shape.k;) {
     const LinePanels::Stretch s = panels_.stretch(column);
     block.num_lines = panels_.lines(s);
+    block.overwrite = column == 0;
     const std::byte* prefetch[2] = {};
     for (int p = 0; p < count; ++p) {
       const int64_t panel = job.panel + p * job.distance;

@@ -34,6 +34,7 @@ struct LineBlock {
   const std::byte* lines[2] = {};  ///< on 64-byte boundaries
   int64_t num_lines = 0;           ///< a multiple of 16
   float* sum[2] = {};              ///< [rows][16]
+  bool overwrite = false;          ///< sums begin here: what is there is not read
   const float* x_scale = nullptr;  ///< of row r at x_scale[r · x_scale_stride]
   int64_t x_scale_stride = 0;
   const float* w_scale[2] = {};  ///< [16]

@@ -1,0 +1,353 @@
+// The line kernels against the same sums in plain code: codes decoded exhaustively, blocks of every
+// number of rows, scales, zero points and what comes out of them.
+#include "kernels/cpu/lines.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "base/scalar.h"
+#include "moracle/oracle.h"
+
+#if defined(__x86_64__)
+
+namespace moracle::cpu {
+namespace {
+
+bool has(Isa isa) {
+  return missing(isa, Machine::here().cpu.isa) == Isa::kNone;
+}
+constexpr Isa kVnni = Isa::kAvx512 | Isa::kAvx512Vnni;
+
+/// Bytes on a 64-byte boundary.
+class Lines {
+ public:
+  explicit Lines(int64_t lines) : bytes_((lines + 1) * kLineBytes) {}
+  std::byte* data() {
+    const auto at = reinterpret_cast<uintptr_t>(bytes_.data());
+    return bytes_.data() + (kLineBytes - at % kLineBytes) % kLineBytes;
+  }
+  template <class T>
+  T at(int64_t i) {
+    T value;
+    std::memcpy(&value, data() + i * static_cast<int64_t>(sizeof value), sizeof value);
+    return value;
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+float bf16_at(Lines& lines, int64_t i) {
+  return bf16_to_float(lines.at<uint16_t>(i));
+}
+
+class LineDecoding : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has(kVnni)) GTEST_SKIP() << "needs AVX-512 with VNNI";
+  }
+};
+
+// One byte of codes for each row and column: every code stands at every place of a line.
+TEST_F(LineDecoding, OfEveryByteIsItsValue) {
+  for (int shift = 0; shift < 256; ++shift) {
+    Lines codes(1), wide(2);
+    for (int i = 0; i < 64; ++i) codes.data()[i] = static_cast<std::byte>(i + shift);
+    const LineCodes c{.codes = codes.data(), .lines = 1, .to = wide.data()};
+    // Row r's columns 0 to 3 are bytes 4r to 4r + 3; two columns of each row make a line of bf16.
+    auto place = [](int r, int column) { return column / 2 * 32 + 2 * r + column % 2; };
+    kAvx512Decoders.i8_to_bf16(c);
+    for (int i = 0; i < 64; ++i)
+      ASSERT_EQ(bf16_at(wide, place(i / 4, i % 4)), static_cast<int8_t>(i + shift));
+    kAvx512Decoders.e4m3_to_bf16(c);
+    for (int i = 0; i < 64; ++i) {
+      const float want = e4m3_to_float(static_cast<uint8_t>(i + shift));
+      const float got = bf16_at(wide, place(i / 4, i % 4));
+      ASSERT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << got << " " << want;
+      ASSERT_EQ(std::signbit(got), std::signbit(want));
+    }
+  }
+}
+
+TEST_F(LineDecoding, OfEveryPairOfNibblesIsItsValue) {
+  for (int shift = 0; shift < 256; shift += 64) {
+    Lines codes(1), wide(4), bytes(2);
+    for (int i = 0; i < 64; ++i) codes.data()[i] = static_cast<std::byte>(i + shift);
+    LineCodes c{.codes = codes.data(), .lines = 1, .to = wide.data()};
+    auto nibble = [&](int r, int column) {
+      return (4 * r + column % 4 + shift) >> (column / 4 * 4) & 15;
+    };
+    auto each = [&](auto check) {
+      for (int r = 0; r < 16; ++r) {
+        for (int column = 0; column < 8; ++column) check(r, column);
+      }
+    };
+    auto place = [](int r, int column) { return column / 2 * 32 + 2 * r + column % 2; };
+    auto integer = [&](int r, int column) { return (nibble(r, column) ^ 8) - 8; };
+    kAvx512Decoders.i4_to_bf16(c);
+    each(
+        [&](int r, int column) { ASSERT_EQ(bf16_at(wide, place(r, column)), integer(r, column)); });
+    int8_t zeros[16];
+    for (int r = 0; r < 16; ++r) zeros[r] = static_cast<int8_t>(r - 8);
+    c.zero = zeros;
+    kAvx512Decoders.i4_to_bf16(c);
+    each([&](int r, int column) {
+      ASSERT_EQ(bf16_at(wide, place(r, column)), integer(r, column) - zeros[r]);
+    });
+    c.zero = nullptr;
+    uint8_t exponents[16];
+    for (int r = 0; r < 16; ++r) exponents[r] = static_cast<uint8_t>(120 + r);
+    c.exponent = exponents;
+    kAvx512Decoders.e2m1_to_bf16(c);
+    each([&](int r, int column) {
+      const float value = e2m1_to_float(static_cast<uint8_t>(nibble(r, column)));
+      ASSERT_EQ(bf16_at(wide, place(r, column)), std::ldexp(value, r - 7));
+    });
+    c.exponent = nullptr;
+    c.to = bytes.data();
+    kAvx512Decoders.i4_to_int8(c);
+    auto byte_place = [](int r, int column) { return column / 4 * 64 + 4 * r + column % 4; };
+    each([&](int r, int column) {
+      ASSERT_EQ(bytes.at<int8_t>(byte_place(r, column)), integer(r, column));
+    });
+    kAvx512Decoders.e2m1_to_int8(c);
+    each([&](int r, int column) {
+      ASSERT_EQ(bytes.at<int8_t>(byte_place(r, column)),
+                2 * e2m1_to_float(static_cast<uint8_t>(nibble(r, column))));
+    });
+  }
+}
+
+TEST_F(LineDecoding, OfPowersOfTwoBeyondWhatBf16HoldsIsZero) {
+  Lines codes(1), wide(2);
+  std::memset(codes.data(), 1, 64);  // 2^-9
+  uint8_t exponents[16] = {};        // 2^-127
+  exponents[1] = 9 + 127 - 126;      // the smallest normal number
+  kAvx512Decoders.e4m3_to_bf16(
+      {.codes = codes.data(), .lines = 1, .to = wide.data(), .exponent = exponents});
+  EXPECT_EQ(bf16_at(wide, 0), 0.0f);
+  EXPECT_EQ(bf16_at(wide, 2), std::ldexp(1.0f, -126));
+}
+
+TEST_F(LineDecoding, OfHalfFloatsIsExactAndScalesMultiply) {
+  Lines codes(1), wide(2);
+  auto* halves = reinterpret_cast<uint16_t*>(codes.data());
+  for (int i = 0; i < 32; ++i) halves[i] = float_to_f16(0.25f * static_cast<float>(i) - 3);
+  LineCodes c{.codes = codes.data(), .lines = 1, .to = wide.data()};
+  kAvx512Decoders.f16_to_f32(c);
+  for (int i = 0; i < 32; ++i)
+    EXPECT_EQ(wide.at<float>(i % 2 * 16 + i / 2), 0.25f * static_cast<float>(i) - 3);
+  float scales[16];
+  for (int r = 0; r < 16; ++r) scales[r] = static_cast<float>(r + 1);
+  for (int i = 0; i < 32; ++i) halves[i] = float_to_bf16(static_cast<float>(i));
+  c.scale = scales;
+  kAvx512Decoders.bf16_to_f32(c);
+  for (int i = 0; i < 32; ++i)
+    EXPECT_EQ(wide.at<float>(i % 2 * 16 + i / 2), static_cast<float>(i * (i / 2 + 1)));
+}
+
+TEST_F(LineDecoding, OfRowsOfActivationsIsThatOfTheScalarRules) {
+  std::mt19937 random(1);
+  for (int64_t count : {0, 1, 15, 16, 17, 31, 32, 33, 100}) {
+    std::vector<float> x(count);
+    std::vector<uint8_t> codes(count);
+    for (float& v : x) v = std::bit_cast<float>(static_cast<uint32_t>(random()));
+    for (uint8_t& c : codes) c = static_cast<uint8_t>(random());
+    std::vector<uint16_t> to(count + 1, 0xabcd);
+    auto* bytes = reinterpret_cast<std::byte*>(to.data());
+    kAvx512Rows.f32_to_bf16(x.data(), count, bytes);
+    for (int64_t i = 0; i < count; ++i) {
+      const float got = bf16_to_float(to[i]), want = bf16_to_float(float_to_bf16(x[i]));
+      EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << x[i];
+    }
+    kAvx512Rows.e4m3_to_bf16(codes.data(), count, bytes);
+    for (int64_t i = 0; i < count; ++i) {
+      const float got = bf16_to_float(to[i]), want = e4m3_to_float(codes[i]);
+      EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want)));
+    }
+    const auto* integers = reinterpret_cast<const int8_t*>(codes.data());
+    kAvx512Rows.int8_to_bf16(integers, count, bytes);
+    for (int64_t i = 0; i < count; ++i) EXPECT_EQ(bf16_to_float(to[i]), integers[i]);
+    EXPECT_EQ(to[count], 0xabcd);
+    std::vector<std::byte> copy(count + 1, std::byte{7});
+    std::vector<int32_t> sums(count / 24 + 1), want(count / 24 + 1);
+    kAvx512Rows.copy_int8(integers, count, 24, copy.data(), sums.data());
+    for (int64_t i = 0; i < count; ++i) {
+      EXPECT_EQ(copy[i], static_cast<std::byte>(codes[i]));
+      want[i / 24] += integers[i];
+    }
+    EXPECT_EQ(sums, want);
+    EXPECT_EQ(copy[count], std::byte{7});
+  }
+}
+
+struct KernelCase {
+  const LineKernels* kernels;
+  Arithmetic arithmetic;
+  Isa needs;
+  const char* name;
+};
+const KernelCase kCases[] = {
+    {&kAvx512Lines, Arithmetic::kInt8, kVnni, "avx512_int8"},
+    {&kAvx512Lines, Arithmetic::kF32, kVnni, "avx512_f32"},
+    {&kAvx512Bf16Lines, Arithmetic::kBf16, kVnni | Isa::kAvx512Bf16, "avx512_bf16"},
+    {&kAmxLines, Arithmetic::kInt8, kVnni | Isa::kAmxInt8, "amx_int8"},
+    {&kAmxLines, Arithmetic::kBf16, kVnni | Isa::kAmxBf16, "amx_bf16"},
+};
+
+class LineBlocks : public ::testing::TestWithParam<KernelCase> {
+ protected:
+  void SetUp() override {
+    if (!has(GetParam().needs)) GTEST_SKIP() << "needs " << names(GetParam().needs);
+  }
+  // Small integers: exact in every arithmetic, in any order.
+  static constexpr int64_t kNumLines = 32;
+  int per_line() const {
+    return GetParam().arithmetic == Arithmetic::kInt8   ? 4
+           : GetParam().arithmetic == Arithmetic::kBf16 ? 2
+                                                        : 1;
+  }
+  void put(std::byte* at, int64_t i, int value) const {
+    switch (GetParam().arithmetic) {
+      case Arithmetic::kInt8:
+        at[i] = static_cast<std::byte>(value);
+        break;
+      case Arithmetic::kBf16:
+        reinterpret_cast<uint16_t*>(at)[i] = float_to_bf16(static_cast<float>(value));
+        break;
+      case Arithmetic::kF32:
+        reinterpret_cast<float*>(at)[i] = static_cast<float>(value);
+        break;
+    }
+  }
+  void multiply(const LineBlock& block) const {
+    const LineKernels& k = *GetParam().kernels;
+    if (k.begin != nullptr) k.begin();
+    switch (GetParam().arithmetic) {
+      case Arithmetic::kInt8:
+        k.int8(block);
+        break;
+      case Arithmetic::kBf16:
+        k.bf16(block);
+        break;
+      case Arithmetic::kF32:
+        k.f32(block);
+        break;
+    }
+    if (k.end != nullptr) k.end();
+  }
+};
+
+TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
+  std::mt19937 random(7);
+  auto small = [&](int most) { return static_cast<int>(random() % (2 * most + 1)) - most; };
+  const int64_t cols = kNumLines * per_line();
+  const bool integers = GetParam().arithmetic == Arithmetic::kInt8;
+  const int64_t stride = kNumLines * 4 + 64;
+  Lines w[2] = {Lines(kNumLines), Lines(kNumLines)}, x(kMaxBlockRows * stride / 64);
+  std::vector<int> weights[2], rows(kMaxBlockRows * cols);
+  for (int p = 0; p < 2; ++p) {
+    weights[p].resize(16 * cols);
+    for (int64_t c = 0; c < cols; ++c) {
+      for (int n = 0; n < 16; ++n) {
+        weights[p][n * cols + c] = integers && c == 3 ? -128 : small(9);
+        put(w[p].data() + c / per_line() * 64, n * per_line() + c % per_line(),
+            weights[p][n * cols + c]);
+      }
+    }
+  }
+  std::vector<int32_t> x_sums(kMaxBlockRows);
+  for (int r = 0; r < kMaxBlockRows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      rows[r * cols + c] = integers && c == 3 ? (r % 2 ? 127 : -128) : small(9);
+      put(x.data() + r * stride, c, rows[r * cols + c]);
+      x_sums[r] += rows[r * cols + c];
+    }
+  }
+  float x_scales[kMaxBlockRows], w_scales[2][16];
+  int8_t zeros[2][16];
+  for (int i = 0; i < kMaxBlockRows; ++i) x_scales[i] = static_cast<float>(1 << (i % 4));
+  for (int i = 0; i < 32; ++i) {
+    w_scales[i / 16][i % 16] = static_cast<float>(1 << (i % 3));
+    zeros[i / 16][i % 16] = static_cast<int8_t>(i - 16);
+  }
+  for (int count = 1; count <= kMaxBlockRows; ++count) {
+    for (int panels = 1; panels <= 2; ++panels) {
+      for (bool scaled : {false, true}) {
+        std::vector<float> sums[2];
+        LineBlock block{.x = x.data(), .x_stride = stride, .rows = count, .panels = panels};
+        block.num_lines = kNumLines;
+        block.x_sum = x_sums.data();
+        block.x_sum_stride = 1;
+        for (int p = 0; p < panels; ++p) {
+          sums[p].assign(count * 16 + 1, 5.0f);
+          block.lines[p] = w[p].data();
+          block.sum[p] = sums[p].data();
+          block.w_scale[p] = scaled ? w_scales[p] : nullptr;
+          block.w_zero[p] = scaled && integers ? zeros[p] : nullptr;
+        }
+        if (scaled) block.x_scale = x_scales, block.x_scale_stride = 1;
+        block.overwrite = count % 2 == 0;
+        const float before = block.overwrite ? 0 : 5;
+        multiply(block);
+        for (int p = 0; p < panels; ++p) {
+          for (int i = 0; i < count * 16; ++i) {
+            const int r = i / 16, n = i % 16, zero = scaled && integers ? zeros[p][n] : 0;
+            int64_t dot = 0;
+            for (int64_t c = 0; c < cols; ++c)
+              dot += rows[r * cols + c] * (weights[p][n * cols + c] - zero);
+            const float scale = scaled ? x_scales[r] * w_scales[p][n] : 1;
+            ASSERT_EQ(sums[p][i], before + scale * static_cast<float>(dot))
+                << count << " rows, row " << r << " column " << n;
+          }
+          ASSERT_EQ(sums[p][count * 16], 5.0f) << "nothing behind the last row";
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LineBlocks, FinishWithScalesBiasWeightsAndRowsOfOthers) {
+  const LineKernels& kernels = *GetParam().kernels;
+  std::vector<float> sum(3 * 16), to(4 * 20, 1.0f);
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] = static_cast<float>(i);
+  const float x_scale[] = {1, 2, 4}, weight[] = {1, 2, 3};
+  float w_scale[16], bias[16];
+  for (int n = 0; n < 16; ++n) w_scale[n] = static_cast<float>(n % 2 + 1), bias[n] = 0.5f;
+  const int32_t to_row[] = {3, 0, 3};
+  LineResult f{.sum = sum.data(), .rows = 3, .x_scale = x_scale, .x_scale_stride = 1};
+  f.w_scale = w_scale;
+  f.bias = bias;
+  f.to = to.data();
+  f.to_stride = 20;
+  f.columns = 13;
+  kernels.finish(f);
+  auto value = [&](int r, int n) { return sum[r * 16 + n] * x_scale[r] * w_scale[n] + 0.5f; };
+  for (int r = 0; r < 4; ++r) {
+    for (int n = 0; n < 20; ++n)
+      ASSERT_EQ(to[r * 20 + n], r < 3 && n < 13 ? value(r, n) : 1.0f) << r << " " << n;
+  }
+  std::fill(to.begin(), to.end(), 1.0f);
+  f.add = true;
+  f.weight = weight;
+  f.to_row = to_row;
+  kernels.finish(f);
+  for (int n = 0; n < 13; ++n) {
+    EXPECT_EQ(to[3 * 20 + n], 1 + value(0, n) + 3 * value(2, n));
+    EXPECT_EQ(to[n], 1 + 2 * value(1, n));
+    EXPECT_EQ(to[20 + n], 1.0f);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, LineBlocks, ::testing::ValuesIn(kCases),
+                         [](const auto& param) { return param.param.name; });
+
+}  // namespace
+}  // namespace moracle::cpu
+
+#endif
