@@ -318,13 +318,17 @@ TEST_P(VectorOpsTest, RowsAreAddedAndScaledElementByElement) {
     ops_.add(x.data(), count, sum.data());
     ops_.scale(x.data(), 0.3f, count, scaled.data());
     ops_.scale_by(x.data(), 0.3f, y.data(), count, both.data());
-    double squares = 0;
+    double squares = 0, dot = 0, size = 0;
     for (int64_t i = 0; i < count; ++i) {
       EXPECT_EQ(sum[i], y[i] + x[i]);
       EXPECT_EQ(scaled[i], x[i] * 0.3f);
       EXPECT_EQ(both[i], x[i] * 0.3f * y[i]);
       squares += double{x[i]} * x[i];
+      dot += double{x[i]} * y[i];
+      size += std::fabs(double{x[i]} * y[i]);
     }
+    EXPECT_NEAR(ops_.dot(x.data(), y.data(), count), dot,
+                static_cast<double>(count + 8) * 0x1p-24 * size);
     EXPECT_NEAR(ops_.sum_of_squares(x.data(), count), squares, 1e-14 * squares);
   }
   EXPECT_EQ(ops_.largest(nullptr, 0), -kInf);

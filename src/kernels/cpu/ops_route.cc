@@ -3,8 +3,7 @@
 //   softmax               exp(l - max) / Σ over all experts
 //   sigmoid               1 / (1 + exp(-l))
 //   softmax after top-k   exp(l - max) / Σ over the chosen: the largest logit is always chosen, so
-//   it
-//                         is the same maximum and the same order as over all
+//                         it is the same maximum and the same order as over all
 //
 // A correction bias takes part in choosing only. With groups, a group's rank is the sum of its two
 // best biased scores (DeepSeek-V3), or its best score where there is no bias (DeepSeek-V2).
@@ -39,6 +38,13 @@ int64_t best_of(const Scores& s, int64_t first, int64_t last) {
     if (s.in_race(e) && (best < 0 || s.rank(e) > s.rank(best))) best = e;
   }
   return best;
+}
+
+// The same over all where scores alone decide and none is a NaN unless all are.
+int64_t best_score(const cpu::VectorOps& vector, const Scores& s) {
+  const float largest = vector.largest(s.scores, s.num_experts);
+  const int64_t best = std::find(s.scores, s.scores + s.num_experts, largest) - s.scores;
+  return best < s.num_experts ? best : best_of(s, 0, s.num_experts);
 }
 
 float group_rank(const Scores& s, int64_t first, int64_t last) {
@@ -85,15 +91,16 @@ float score(Score kind, float* logits, int64_t count) {
   return kind == Score::kSoftmax ? sum : 1;
 }
 
-void route_token(const Routing& routing, const float* bias, float* logits, int64_t num_experts,
-                 int64_t top_k, int32_t* ids, float* weights) {
+void route_token(const cpu::VectorOps& vector, const Routing& routing, const float* bias,
+                 float* logits, int64_t num_experts, int64_t top_k, int32_t* ids, float* weights) {
   const float divisor = score(routing.score, logits, num_experts);
   const Scores scores{logits, num_experts, divisor, bias};
   if (routing.num_groups > routing.top_groups)
     drop_groups(scores, routing.num_groups, routing.top_groups);
+  const bool by_score = bias == nullptr && routing.score != Score::kSigmoid;
   float sum = 0;
   for (int64_t j = 0; j < top_k; ++j) {
-    const int64_t best = best_of(scores, 0, num_experts);
+    const int64_t best = by_score ? best_score(vector, scores) : best_of(scores, 0, num_experts);
     ids[j] = static_cast<int32_t>(best);
     weights[j] = logits[best] / divisor;
     sum += weights[j];
@@ -131,9 +138,10 @@ Status check(const Matrix& logits, const Routing& routing, const float* bias, in
 Status CpuOps::route(const Matrix& logits, const Routing& routing, const float* correction_bias,
                      int64_t top_k, int32_t* topk_ids, float* topk_weights, Stream) {
   if (Status good = check(logits, routing, correction_bias, top_k); !good) return good;
-  pool_.split(logits.rows, [&](int64_t first, int64_t last) {
+  // An expert's exponential and its part in the choices cost about as much as 16 products.
+  split_rows(logits.rows, logits.cols * 16, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
-      route_token(routing, correction_bias, f32_row(logits, t), logits.cols, top_k,
+      route_token(vector_, routing, correction_bias, f32_row(logits, t), logits.cols, top_k,
                   topk_ids + t * top_k, topk_weights + t * top_k);
     }
   });

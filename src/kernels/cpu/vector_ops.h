@@ -81,6 +81,8 @@ struct VectorOps {
   /// out = x · factor; out = x · factor · weight. `out` may be `x`.
   void (*scale)(const float* x, float factor, int64_t count, float* out);
   void (*scale_by)(const float* x, float factor, const float* weight, int64_t count, float* out);
+  /// Σ a · b
+  float (*dot)(const float* a, const float* b, int64_t count);
   double (*sum_of_squares)(const float* x, int64_t count);
   /// NaNs left out; of nothing -inf.
   float (*largest)(const float* x, int64_t count);
