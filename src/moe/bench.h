@@ -102,7 +102,6 @@ class LayerRing {
 
   std::shared_ptr<Device> device_;
   std::vector<FusedMoe> layers_;
-  size_t next_ = 0;
 };
 
 }  // namespace moracle::bench

@@ -84,10 +84,11 @@ Result<std::vector<double>> LayerRing::time(int64_t num_tokens, const std::vecto
     MORACLE_TRY(there.ids, upload(*device_, routing.ids));
     MORACLE_TRY(there.weights, upload(*device_, routing.weights));
   }
-  size_t at = 0;
+  // Every layer with every routing before any pair comes again.
+  size_t turn = 0;
   auto once = [&]() -> Result<double> {
-    const OnDevice& there = tables[at++ % tables.size()];
-    FusedMoe& layer = layers_[next_++ % layers_.size()];
+    const OnDevice& there = tables[turn / layers_.size() % tables.size()];
+    FusedMoe& layer = layers_[turn++ % layers_.size()];
     const auto start = std::chrono::steady_clock::now();
     MORACLE_CHECK(layer.apply(Matrix::f32(hidden.as<float>(), num_tokens, hidden_size),
                               {there.ids.as<int32_t>()}, {there.weights.as<float>()},
