@@ -281,7 +281,7 @@ TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
       for (bool scaled : {false, true}) {
         std::vector<float> sums[2];
         LineBlock block{.x = x.data(), .x_stride = stride, .rows = count, .panels = panels};
-        block.num_lines = kNumLines;
+        block.unit_lines = kNumLines;
         block.x_sum = x_sums.data();
         block.x_sum_stride = 1;
         for (int p = 0; p < panels; ++p) {

@@ -4,6 +4,7 @@
 #include "kernels/cpu/line_linear.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/text.h"
@@ -52,6 +53,8 @@ class LineLinear : public GroupedLinear {
   struct Room {
     alignas(64) float sums[2][kPassRows * kLineRows];
     alignas(64) std::byte lines[2][LinePanels::kRoomBytes];
+    alignas(64) float unit_scales[2][LinePanels::kMaxUnits * kLineRows];
+    alignas(64) int8_t unit_zeros[2][LinePanels::kMaxUnits * kLineRows];
     alignas(64) float scales[2][kLineRows];
   };
   struct Pass {
@@ -76,43 +79,48 @@ class LineLinear : public GroupedLinear {
 
 void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
   const int count = job.panels();
+  // Every block of rows asks for its share of what comes next.
+  const int blocks = (pass.count + kernels_.row_block - 1) / kernels_.row_block;
+  const int every = std::min(16, static_cast<int>(std::bit_floor(static_cast<unsigned>(blocks))));
   LineBlock block;
   block.panels = count;
   block.x_stride = pass.x.stride;
-  const bool stretch_x = pass.x.num_scales > 1;
-  // A stretch that begins past the last column holds nothing but padding.
   for (int64_t column = 0; column < weights_.shape.k;) {
     const LinePanels::Stretch s = panels_.stretch(column);
-    block.num_lines = panels_.lines(s);
+    block.units = s.units;
+    block.unit_lines = panels_.lines_of(s.unit_cols);
     block.overwrite = column == 0;
+    const int64_t num_lines = block.units * block.unit_lines;
     const std::byte* prefetch[2] = {};
     for (int p = 0; p < count; ++p) {
       const int64_t panel = job.panel + p * job.distance;
-      if (pass.prefetch)
+      if (pass.prefetch) {
         prefetch[p] = panels_.codes(pass.next.expert, pass.next.panel + p * pass.next.distance);
+      }
       block.lines[p] = panels_.lines(job.expert, panel, s, room.lines[p],
                                      panels_.direct() ? nullptr : prefetch[p]);
-      block.w_scale[p] = panels_.stretch_scales(job.expert, panel, s, room.scales[p]);
-      block.w_zero[p] = panels_.stretch_zeros(job.expert, panel, s);
+      block.w_scale[p] = panels_.unit_scales(job.expert, panel, s, room.unit_scales[p]);
+      block.w_zero[p] = panels_.unit_zeros(job.expert, panel, s, room.unit_zeros[p]);
     }
-    for (int row = 0; row < pass.count; row += kernels_.row_block) {
+    for (int row = 0, b = 0; row < pass.count; row += kernels_.row_block, ++b) {
       const int64_t at = pass.first + row;
       block.rows = std::min(kernels_.row_block, pass.count - row);
-      block.x =
-          pass.x.values + at * pass.x.stride + s.first * 4 * panels_.lines(s) / (s.last - s.first);
+      block.x = pass.x.values + at * pass.x.stride + panels_.lines_of(s.first) * 4;
+      block.prefetch_every = panels_.direct() && pass.prefetch && b < every ? every : 0;
+      const int64_t share = (panels_.lines_of(s.first) + b * (num_lines / every)) * kLineBytes;
       for (int p = 0; p < count; ++p) {
         block.sum[p] = room.sums[p] + row * kLineRows;
-        block.prefetch[p] = prefetch[p];
+        if (block.prefetch_every > 0) block.prefetch[p] = prefetch[p] + share;
       }
-      // The next panels come while the first rows of these are multiplied.
-      block.prefetch_step = panels_.direct() && pass.prefetch && row == 0 ? 1 : 0;
       if (arithmetic_ == Arithmetic::kInt8) {
-        block.x_sum = pass.x.sums + at * pass.x.num_sums + s.index;
+        block.x_sum = pass.x.sums + at * pass.x.num_sums + s.first / panels_.unit_cols();
         block.x_sum_stride = pass.x.num_sums;
       }
-      if (stretch_x) {
-        block.x_scale = pass.x.scales + at * pass.x.num_scales + s.x_group;
+      if (pass.x.num_scales > 1) {
+        const int64_t group = x_group_cols(weights_);
+        block.x_scale = pass.x.scales + at * pass.x.num_scales + s.first / group;
         block.x_scale_stride = pass.x.num_scales;
+        block.x_scale_unit = group == panels_.unit_cols() ? 1 : 0;
       }
       switch (arithmetic_) {
         case Arithmetic::kInt8:
@@ -126,7 +134,7 @@ void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
           break;
       }
     }
-    column = s.last;
+    column = s.last();
   }
 }
 
@@ -155,7 +163,7 @@ void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
   const int64_t experts = weights_.num_experts;
   if (offsets[experts] == 0) return;
   ThreadPool& pool = device_.pool();
-  const PackedRows x = pack_rows(arithmetic_, rows, weights_.shape.k, panels_.stretch_cols(),
+  const PackedRows x = pack_rows(arithmetic_, rows, weights_.shape.k, panels_.unit_cols(),
                                  offsets[experts], device_.scratch(), pool);
   auto job_of = [&](int64_t expert, int64_t pair) {
     if (distance > 0) return Job{expert, pair, distance};
@@ -283,11 +291,11 @@ KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
   const std::string_view type = name(shape.key.dtype);
   const char* const products[] = {"i8 x i8, exact sums", "bf16 products, f32 sums",
                                   "f32 products and sums"};
-  plan.kernels = {
-      {1, str(type, " lines, ", products[static_cast<int>(arithmetic)], ", ", kernels.isa)}};
+  plan.kernels = {{1, str(type, " lines, ", products[static_cast<int>(arithmetic)], ", ",
+                          kernels.instructions[static_cast<int>(arithmetic)])}};
   const int64_t num_scales = codes ? num_groups(*key, shape.k) : 0;
   plan.scratch_bytes = static_cast<int64_t>(packed_bytes(
-      arithmetic, shape.k, stretch_cols(shape, arithmetic), request.max_rows, num_scales));
+      arithmetic, shape.k, unit_cols(shape, arithmetic, 0), request.max_rows, num_scales));
   if (request.activation != nullptr) {
     const bool gated = is_gated(request.activation->function);
     plan.activates = !gated || shape.n % (2 * kLineRows) == 0;
@@ -301,8 +309,8 @@ Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const
                                                   Device& device) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
   if (cpu == nullptr) {
-    return Error{ErrorKind::kInvalidArgument, "", str("kernels for ", kernels.isa),
-                 "the cpu device", "it is " + device.name()};
+    return Error{ErrorKind::kInvalidArgument, "", "kernels of lines", "the cpu device",
+                 "it is " + device.name()};
   }
   MORACLE_CHECK(cpu->reserve_scratch(plan.scratch_bytes));
   return std::unique_ptr<GroupedLinear>(

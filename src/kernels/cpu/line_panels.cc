@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <numeric>
 
 #include "kernels/cpu/packed_rows.h"
@@ -30,15 +31,21 @@ bool is_direct(DType dtype, Arithmetic arithmetic) {
          (arithmetic == Arithmetic::kF32 && dtype == DType::kF32);
 }
 
+bool is_folded(const MatrixShape& shape, Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::kF32 ||
+         (arithmetic == Arithmetic::kBf16 && vnni16::scale_is_exponent(shape));
+}
+
 }  // namespace
 
-int64_t stretch_cols(const MatrixShape& shape, Arithmetic arithmetic) {
-  const int64_t cols = cpu::read_cols(arithmetic, shape.k);
+int64_t unit_cols(const MatrixShape& shape, Arithmetic arithmetic, int64_t x_group_cols) {
   const bool one = !shape.key.quantized() || vnni16::num_groups(shape) <= 1;
-  if (is_direct(shape.key.dtype, arithmetic) && one) return cols;
-  if (arithmetic != Arithmetic::kInt8 || one) return kStretchCols;
-  // Groups end where a stretch ends: it is as long as all of them can be made of.
-  return std::gcd(kStretchCols, vnni16::group_cols(shape));
+  const bool direct = is_direct(shape.key.dtype, arithmetic);
+  int64_t cols = direct ? cpu::read_cols(arithmetic, shape.k) : max_stretch(arithmetic);
+  // Units end where groups end: as long as all of them can be made of.
+  if (!one && !is_folded(shape, arithmetic))
+    cols = std::gcd(max_stretch(arithmetic), vnni16::group_cols(shape));
+  return x_group_cols > 0 ? std::gcd(std::min(cols, max_stretch(arithmetic)), x_group_cols) : cols;
 }
 
 LinePanels::LinePanels(const KernelWeights& weights, Arithmetic arithmetic, int64_t x_group_cols)
@@ -53,37 +60,31 @@ LinePanels::LinePanels(const KernelWeights& weights, Arithmetic arithmetic, int6
                      : arithmetic == Arithmetic::kBf16 ? 2
                                                        : 1),
       read_cols_(cpu::read_cols(arithmetic, weights.shape.k)),
-      stretch_cols_(cpu::stretch_cols(weights.shape, arithmetic)),
+      unit_cols_(cpu::unit_cols(weights.shape, arithmetic, x_group_cols)),
       direct_(is_direct(weights.shape.key.dtype, arithmetic)),
-      folded_(arithmetic == Arithmetic::kF32 ||
-              (arithmetic == Arithmetic::kBf16 && vnni16::scale_is_exponent(weights.shape))) {}
+      folded_(is_folded(weights.shape, arithmetic)),
+      by_group_(arithmetic != Arithmetic::kInt8 && (folded_ || !weights.shape.key.symmetric)) {}
 
 LinePanels::Stretch LinePanels::stretch(int64_t column) const {
-  if (stretch_cols_ >= read_cols_ && num_groups_ == 1 && x_group_cols_ == 0)
-    return {0, read_cols_, 0, 0, 0};
-  Stretch s{column, std::min(column + std::min(stretch_cols_, kStretchCols), read_cols_), 0, 0,
-            column / stretch_cols_};
-  // Past the last group lies padding, which belongs to it.
-  auto cut = [&](int64_t cols, int64_t groups) {
-    const int64_t group = std::min(column / cols, groups - 1);
-    if (group < groups - 1) s.last = std::min(s.last, (group + 1) * cols);
-    return group;
-  };
-  if (!folded_) s.group = cut(group_cols_, num_groups_);
-  if (x_group_cols_ > 0)
-    s.x_group = cut(x_group_cols_, (weights_.shape.k + x_group_cols_ - 1) / x_group_cols_);
-  return s;
+  const int64_t whole = (read_cols_ - column) / unit_cols_;
+  if (whole == 0) return {column, 1, read_cols_ - column};
+  // Units behind the last column hold nothing but padding.
+  int64_t units = std::min(whole, (weights_.shape.k - column + unit_cols_ - 1) / unit_cols_);
+  units = std::min(units, std::max<int64_t>(1, max_stretch(arithmetic_) / unit_cols_));
+  // One scale of the activations for several units holds to the end of its group.
+  if (x_group_cols_ > unit_cols_)
+    units = std::min(units, (x_group_cols_ - column % x_group_cols_) / unit_cols_);
+  return {column, static_cast<int>(units), unit_cols_};
 }
 
 const std::byte* LinePanels::lines(int64_t expert, int64_t panel, const Stretch& s, std::byte* room,
                                    const std::byte* prefetch) const {
   const std::byte* const from = codes(expert, panel);
   if (direct_) return from + s.first / cols_per_line_ * kLineBytes;
-  // Where scales are folded into the values, several groups lie in a stretch.
-  for (int64_t first = s.first; first < s.last;) {
-    const int64_t group = std::min(first / group_cols_, num_groups_ - 1);
-    const int64_t end = group == num_groups_ - 1 ? s.last : (group + 1) * group_cols_;
-    const int64_t last = std::min(s.last, end);
+  for (int64_t first = s.first; first < s.last();) {
+    const int64_t group = group_of(first);
+    int64_t last = s.last();
+    if (by_group_ && group < num_groups_ - 1) last = std::min(last, (group + 1) * group_cols_);
     decode(expert, panel, first, last, group,
            room + (first - s.first) / cols_per_line_ * kLineBytes, prefetch);
     first = last;
@@ -116,7 +117,7 @@ void LinePanels::decode(int64_t expert, int64_t panel, int64_t first, int64_t la
     return dtype == DType::kI4 ? kAvx512Decoders.i4_to_int8(c) : kAvx512Decoders.e2m1_to_int8(c);
   if (dtype == DType::kF16) return kAvx512Decoders.f16_to_f32(c);
   if (dtype == DType::kBF16) return kAvx512Decoders.bf16_to_f32(c);
-  alignas(64) std::byte exact[kStretchCols * kLineRows * 2];
+  alignas(64) std::byte exact[max_stretch(Arithmetic::kF32) * kLineRows * 2];
   alignas(64) float scales[kLineRows];
   c.to = exact;
   to_bf16(dtype)(c);
@@ -124,47 +125,57 @@ void LinePanels::decode(int64_t expert, int64_t panel, int64_t first, int64_t la
   wide.codes = exact;
   wide.lines = (last - first) / 2;
   wide.to = to;
-  wide.scale = c.exponent != nullptr ? nullptr : scales_of(expert, panel, group, scales);
+  if (c.exponent == nullptr) {
+    scales_of(expert, panel, group, scales);
+    wide.scale = scales;
+  }
   kAvx512Decoders.bf16_to_f32(wide);
 }
 
-const float* LinePanels::scales_of(int64_t expert, int64_t panel, int64_t group,
-                                   float* room) const {
+void LinePanels::scales_of(int64_t expert, int64_t panel, int64_t group, float* room) const {
   const int64_t lanes = vnni16::scale_lanes(weights_.shape);
+  const std::byte* const section = weights_.expert(expert) + weights_.sections.scales;
+  const int64_t at = (panel * num_groups_ + group) * lanes;
   if (vnni16::scale_is_exponent(weights_.shape)) {
-    const auto* e = reinterpret_cast<const uint8_t*>(weights_.expert(expert)) +
-                    weights_.sections.scales + (panel * num_groups_ + group) * lanes;
     // Half of it: int8 lines hold fp4 twice as large. Below the normal numbers there is nothing
     // left of a product.
     for (int n = 0; n < kLineRows; ++n) {
-      const uint32_t exponent = e[lanes == 1 ? 0 : n];
+      const auto exponent = static_cast<uint32_t>(section[at + (lanes == 1 ? 0 : n)]);
       room[n] = std::bit_cast<float>((exponent > 1 ? exponent - 1 : 0) << 23);
     }
-    return room;
+    return;
   }
-  const auto* scales =
-      reinterpret_cast<const float*>(weights_.expert(expert) + weights_.sections.scales) +
-      (panel * num_groups_ + group) * lanes;
-  if (lanes != 1) return scales;
-  std::fill_n(room, kLineRows, *scales);
+  const float* const scales = reinterpret_cast<const float*>(section) + at;
+  if (lanes == 1)
+    std::fill_n(room, kLineRows, *scales);
+  else
+    std::memcpy(room, scales, kLineRows * sizeof(float));
+}
+
+const float* LinePanels::unit_scales(int64_t expert, int64_t panel, const Stretch& s,
+                                     float* room) const {
+  if (folded_ || num_groups_ == 1) return nullptr;
+  for (int u = 0; u < s.units; ++u)
+    scales_of(expert, panel, group_of(s.first + u * s.unit_cols), room + u * kLineRows);
   return room;
 }
 
-const float* LinePanels::stretch_scales(int64_t expert, int64_t panel, const Stretch& s,
-                                        float* room) const {
-  if (folded_ || num_groups_ == 1) return nullptr;
-  return scales_of(expert, panel, s.group, room);
-}
-
-const int8_t* LinePanels::stretch_zeros(int64_t expert, int64_t panel, const Stretch& s) const {
+const int8_t* LinePanels::unit_zeros(int64_t expert, int64_t panel, const Stretch& s,
+                                     int8_t* room) const {
   if (weights_.shape.key.symmetric || arithmetic_ != Arithmetic::kInt8) return nullptr;
-  return reinterpret_cast<const int8_t*>(weights_.expert(expert)) + weights_.sections.zero_points +
-         (panel * num_groups_ + s.group) * kLineRows;
+  const std::byte* const zeros =
+      weights_.expert(expert) + weights_.sections.zero_points + panel * num_groups_ * kLineRows;
+  for (int u = 0; u < s.units; ++u) {
+    const int64_t group = group_of(s.first + u * s.unit_cols);
+    std::memcpy(room + u * kLineRows, zeros + group * kLineRows, kLineRows);
+  }
+  return room;
 }
 
 const float* LinePanels::row_scales(int64_t expert, int64_t panel, float* room) const {
   if (folded_ || num_groups_ > 1 || !weights_.shape.key.quantized()) return nullptr;
-  return scales_of(expert, panel, 0, room);
+  scales_of(expert, panel, 0, room);
+  return room;
 }
 
 const float* LinePanels::bias(int64_t expert, int64_t panel) const {

@@ -8,13 +8,16 @@
 
 namespace moracle::cpu {
 
-/// Columns in one stretch of decoded lines: two panels of it and the rows that meet it stay in the
-/// first cache.
-inline constexpr int64_t kStretchCols = 128;
+/// Most columns in one stretch of decoded lines: two panels of it and the rows that meet it stay in
+/// the first cache.
+inline constexpr int64_t max_stretch(Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::kInt8 ? 512 : arithmetic == Arithmetic::kBf16 ? 256 : 128;
+}
 
-/// Columns between the beginnings of two stretches of int8 sums: a whole row where one scale serves
-/// it and codes need no decoding.
-int64_t stretch_cols(const MatrixShape& shape, Arithmetic arithmetic);
+/// Columns whose products are summed before they are scaled: all of a row where no scale enters
+/// before its end, and codes need no decoding. `x_group_cols`: columns that share an activation's
+/// scale; 0: a whole row.
+int64_t unit_cols(const MatrixShape& shape, Arithmetic arithmetic, int64_t x_group_cols);
 
 class LinePanels {
  public:
@@ -28,19 +31,18 @@ class LinePanels {
            panel * vnni16::panel_bytes(weights_.shape);
   }
 
-  /// A stretch of columns whose products have one scale, or none.
+  /// Columns that one call multiplies: whole units, or what is left of one at a row's end.
   struct Stretch {
     int64_t first = 0;  ///< column
-    int64_t last = 0;   ///< past it
-    int64_t group = 0;  ///< of the weights
-    int64_t x_group = 0;
-    int64_t index = 0;  ///< among the stretches of a row, where their length is stretch_cols()
+    int units = 1;
+    int64_t unit_cols = 0;
+    int64_t last() const { return first + units * unit_cols; }
   };
-  /// The stretch that begins at `column`, below read_cols.
+  /// The stretch that begins at `column`, below k.
   Stretch stretch(int64_t column) const;
-  int64_t read_cols() const { return read_cols_; }
-  int64_t stretch_cols() const { return stretch_cols_; }
-  int64_t lines(const Stretch& s) const { return (s.last - s.first) / cols_per_line_; }
+  int64_t unit_cols() const { return unit_cols_; }
+  /// Lines in so many columns.
+  int64_t lines_of(int64_t cols) const { return cols / cols_per_line_; }
 
   /// True where codes are multiplied as they lie.
   bool direct() const { return direct_; }
@@ -48,19 +50,23 @@ class LinePanels {
   /// `prefetch` is what to ask for meanwhile, or null.
   const std::byte* lines(int64_t expert, int64_t panel, const Stretch& s, std::byte* room,
                          const std::byte* prefetch) const;
-  static constexpr int64_t kRoomBytes = kStretchCols * kLineRows * 4;
+  static constexpr int64_t kRoomBytes = 128 * kLineRows * 4;
+  static constexpr int kMaxUnits = 32;  ///< in a stretch
 
-  /// Scales of a stretch, [16], where products are scaled stretch by stretch: may be written to
-  /// `room`. Null: none here.
-  const float* stretch_scales(int64_t expert, int64_t panel, const Stretch& s, float* room) const;
-  /// Zero points of a stretch of int8 lines, [16]. Null: none, or part of the decoded values.
-  const int8_t* stretch_zeros(int64_t expert, int64_t panel, const Stretch& s) const;
+  /// Scales of a stretch, [units][16], where products are scaled unit by unit; written to `room`.
+  /// Null: none here.
+  const float* unit_scales(int64_t expert, int64_t panel, const Stretch& s, float* room) const;
+  /// Zero points of a stretch of int8 lines, likewise. Null: none, or part of the decoded values.
+  const int8_t* unit_zeros(int64_t expert, int64_t panel, const Stretch& s, int8_t* room) const;
   /// Scales of whole rows, [16], which enter at the end. Null: none.
   const float* row_scales(int64_t expert, int64_t panel, float* room) const;
   const float* bias(int64_t expert, int64_t panel) const;
 
  private:
-  const float* scales_of(int64_t expert, int64_t panel, int64_t group, float* room) const;
+  int64_t group_of(int64_t column) const {
+    return column / group_cols_ < num_groups_ ? column / group_cols_ : num_groups_ - 1;
+  }
+  void scales_of(int64_t expert, int64_t panel, int64_t group, float* room) const;
   void decode(int64_t expert, int64_t panel, int64_t first, int64_t last, int64_t group,
               std::byte* to, const std::byte* prefetch) const;
 
@@ -69,9 +75,10 @@ class LinePanels {
   int64_t num_panels_, num_groups_, group_cols_, x_group_cols_;
   int64_t cols_per_line_;  // of what is multiplied
   int64_t read_cols_;
-  int64_t stretch_cols_;
+  int64_t unit_cols_;
   bool direct_;
-  bool folded_;  // scales are part of the decoded values
+  bool folded_;    // scales are part of the decoded values
+  bool by_group_;  // codes of different groups are decoded differently
 };
 
 }  // namespace moracle::cpu

@@ -21,9 +21,11 @@ enum class Arithmetic : uint8_t {
   kF32,   ///< one f32
 };
 
-/// A block of activation rows times one or two panels, over a stretch of columns:
+/// A block of activation rows times one or two panels, over units of columns that have their scales
+/// in common:
 ///
-///   sum[p][16 r + n] += x_scale[r] · w_scale[p][n] · (Σ x[r][k] · w[p][n][k] - zero · Σ x[r][k])
+///   sum[p][16 r + n] += Σ_u x_scale[r][u] · w_scale[p][u][n] · (Σ_k x[r][k] · w[p][n][k]
+///                                                               - zero[p][u][n] · x_sum[r][u])
 ///
 /// where scales that are null count as 1. Integer sums are exact before they are scaled.
 struct LineBlock {
@@ -31,21 +33,23 @@ struct LineBlock {
   int64_t x_stride = 0;          ///< bytes; kMaxBlockRows rows are there to be read
   int rows = 0;                  ///< at most kMaxBlockRows
   int panels = 2;
-  const std::byte* lines[2] = {};  ///< on 64-byte boundaries
-  int64_t num_lines = 0;           ///< a multiple of 16
+  const std::byte* lines[2] = {};  ///< units · unit_lines, on 64-byte boundaries
+  int units = 1;
+  int64_t unit_lines = 0;          ///< tiles of AMX: a multiple of 16
   float* sum[2] = {};              ///< [rows][16]
   bool overwrite = false;          ///< sums begin here: what is there is not read
-  const float* x_scale = nullptr;  ///< of row r at x_scale[r · x_scale_stride]
+  const float* x_scale = nullptr;  ///< of row r at x_scale[r · x_scale_stride + u · x_scale_unit]
   int64_t x_scale_stride = 0;
-  const float* w_scale[2] = {};  ///< [16]
+  int64_t x_scale_unit = 0;
+  const float* w_scale[2] = {};  ///< [units][16]
   /// Arithmetic::kInt8 only.
-  const int8_t* w_zero[2] = {};    ///< [16]; null: none
-  const int32_t* x_sum = nullptr;  ///< Σ x over the stretch, of row r at x_sum[r · x_sum_stride]
+  const int8_t* w_zero[2] = {};    ///< [units][16]; null: none
+  const int32_t* x_sum = nullptr;  ///< Σ x over unit u, of row r at x_sum[r · x_sum_stride + u]
   int64_t x_sum_stride = 0;
-  /// What is read after this: asked for on the way, `prefetch_step` lines of each for each line of
-  /// a panel that is multiplied.
+  /// What is read after this, one panel beside the other: a line of each is asked for after every
+  /// `prefetch_every` lines (1, 2, 4, 8 or 16) that are multiplied; 0: nothing.
   const std::byte* prefetch[2] = {};
-  int prefetch_step = 0;
+  int prefetch_every = 0;
 };
 
 /// Codes to lines. `lines` source lines of 64 bytes.
@@ -78,7 +82,8 @@ struct LineResult {
 };
 
 struct LineKernels {
-  const char* isa;
+  /// By Arithmetic: what multiplies, as the measured limits call it. Null: not here.
+  const char* instructions[3] = {};
   void (*begin)() = nullptr;  ///< on each thread before, and after a run; null: nothing to do
   void (*end)() = nullptr;
   int row_block = 8;  ///< rows in a call that keep the units busy

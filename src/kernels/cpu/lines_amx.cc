@@ -41,78 +41,91 @@ void begin() {
 struct Int8Tiles {
   MORACLE_TILE_PRODUCTS(_tile_dpbssd)
   MORACLE_LINES_INLINE static __m512 finish(const std::byte* sum, const LineBlock& b, int row,
-                                            int panel) {
-    __m512i value = load_line(sum);
-    if (b.w_zero[panel] != nullptr) {
-      const __m512i zero =
-          _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b.w_zero[panel])));
-      value = _mm512_sub_epi32(
-          value, _mm512_mullo_epi32(zero, _mm512_set1_epi32(b.x_sum[row * b.x_sum_stride])));
-    }
-    return _mm512_cvtepi32_ps(value);
+                                            int panel, int unit) {
+    const int32_t x_sum = b.w_zero[panel] == nullptr ? 0 : b.x_sum[row * b.x_sum_stride + unit];
+    return _mm512_cvtepi32_ps(without_zero(load_line(sum), b, panel, unit, x_sum));
   }
 };
 
 struct Bf16Tiles {
   MORACLE_TILE_PRODUCTS(_tile_dpbf16ps)
-  MORACLE_LINES_INLINE static __m512 finish(const std::byte* sum, const LineBlock&, int, int) {
+  MORACLE_LINES_INLINE static __m512 finish(const std::byte* sum, const LineBlock&, int, int, int) {
     return _mm512_load_ps(sum);
   }
 };
 
 template <class Tiles>
-MORACLE_LINES_INLINE void add_sums(const std::byte* sums, const LineBlock& b, int first,
-                                   int panel) {
+MORACLE_LINES_INLINE void add_sums(const std::byte* sums, const LineBlock& b, int first, int panel,
+                                   int unit) {
   const int count = b.rows - first < 16 ? b.rows - first : 16;
-  for (int r = 0; r < count; ++r)
-    add_scaled(Tiles::finish(sums + r * kLineBytes, b, first + r, panel), b, first + r, panel);
+  for (int r = 0; r < count; ++r) {
+    add_scaled(Tiles::finish(sums + r * kLineBytes, b, first + r, panel, unit), b, first + r, panel,
+               unit);
+  }
+}
+
+// A quarter of what one step asks for: between two products, so that tiles come in meanwhile.
+template <bool kTwoPanels>
+MORACLE_LINES_INLINE void prefetch_quarter(const LineBlock& b, int64_t i, int quarter) {
+  if (b.prefetch_every == 0) return;
+  const int count = 16 / b.prefetch_every;
+  const int64_t at = i / b.prefetch_every;
+  for (int l = count * quarter / 4; l < count * (quarter + 1) / 4; ++l) {
+    prefetch_line(b.prefetch[0] + (at + l) * kLineBytes);
+    if constexpr (kTwoPanels) prefetch_line(b.prefetch[1] + (at + l) * kLineBytes);
+  }
 }
 
 // The 16 lines from line i on.
 template <class Tiles, bool kTwoHalves, bool kTwoPanels>
 MORACLE_LINES_INLINE void step(const LineBlock& b, int64_t i) {
-  if (b.prefetch_step > 0) {
-    for (int p = 0; p < (kTwoPanels ? 2 : 1); ++p) {
-      const std::byte* const next = b.prefetch[p] + i * b.prefetch_step * kLineBytes;
-      for (int s = 0; s < 16 * b.prefetch_step; ++s) prefetch_line(next + s * kLineBytes);
-    }
-  }
   _tile_loadd(6, b.lines[0] + i * kLineBytes, kLineBytes);
+  prefetch_quarter<kTwoPanels>(b, i, 0);
   _tile_loadd(4, b.x + i * 4, b.x_stride);
   Tiles::add0();
+  prefetch_quarter<kTwoPanels>(b, i, 1);
   if constexpr (kTwoPanels) {
     _tile_loadd(7, b.lines[1] + i * kLineBytes, kLineBytes);
     Tiles::add1();
   }
+  prefetch_quarter<kTwoPanels>(b, i, 2);
   if constexpr (kTwoHalves) {
     _tile_loadd(5, b.x + 16 * b.x_stride + i * 4, b.x_stride);
     Tiles::add2();
-    if constexpr (kTwoPanels) Tiles::add3();
+  }
+  prefetch_quarter<kTwoPanels>(b, i, 3);
+  if constexpr (kTwoHalves && kTwoPanels) Tiles::add3();
+}
+
+template <class Tiles, bool kTwoHalves, bool kTwoPanels>
+MORACLE_LINES_INLINE void unit_of_tiles(const LineBlock& b, int unit) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  const int64_t begin = unit * b.unit_lines;
+  for (int64_t i = begin; i < begin + b.unit_lines; i += 16)
+    step<Tiles, kTwoHalves, kTwoPanels>(b, i);
+  alignas(64) std::byte sums[16 * kLineBytes];
+  _tile_stored(0, sums, kLineBytes);
+  add_sums<Tiles>(sums, b, 0, 0, unit);
+  if constexpr (kTwoPanels) {
+    _tile_stored(1, sums, kLineBytes);
+    add_sums<Tiles>(sums, b, 0, 1, unit);
+  }
+  if constexpr (kTwoHalves) {
+    _tile_stored(2, sums, kLineBytes);
+    add_sums<Tiles>(sums, b, 16, 0, unit);
+  }
+  if constexpr (kTwoHalves && kTwoPanels) {
+    _tile_stored(3, sums, kLineBytes);
+    add_sums<Tiles>(sums, b, 16, 1, unit);
   }
 }
 
 template <class Tiles, bool kTwoHalves, bool kTwoPanels>
 void block_of_tiles(const LineBlock& b) {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  for (int64_t i = 0; i < b.num_lines; i += 16) step<Tiles, kTwoHalves, kTwoPanels>(b, i);
-  alignas(64) std::byte sums[16 * kLineBytes];
-  _tile_stored(0, sums, kLineBytes);
-  add_sums<Tiles>(sums, b, 0, 0);
-  if constexpr (kTwoPanels) {
-    _tile_stored(1, sums, kLineBytes);
-    add_sums<Tiles>(sums, b, 0, 1);
-  }
-  if constexpr (kTwoHalves) {
-    _tile_stored(2, sums, kLineBytes);
-    add_sums<Tiles>(sums, b, 16, 0);
-  }
-  if constexpr (kTwoHalves && kTwoPanels) {
-    _tile_stored(3, sums, kLineBytes);
-    add_sums<Tiles>(sums, b, 16, 1);
-  }
+  for (int unit = 0; unit < b.units; ++unit) unit_of_tiles<Tiles, kTwoHalves, kTwoPanels>(b, unit);
 }
 
 template <class Tiles>
@@ -124,17 +137,22 @@ void multiply_tiles(const LineBlock& b) {
     halves ? block_of_tiles<Tiles, true, false>(b) : block_of_tiles<Tiles, false, false>(b);
 }
 
+// Integer sums are exact either way, and a few rows do not fill a tile.
+void multiply_int8(const LineBlock& b) {
+  b.rows <= 4 ? multiply<Int8Dot>(b) : multiply_tiles<Int8Tiles>(b);
+}
+
 void end() {
   _tile_release();
 }
 
 }  // namespace
 
-const LineKernels kAmxLines = {.isa = "amx",
+const LineKernels kAmxLines = {.instructions = {"amx_int8", "amx_bf16", nullptr},
                                .begin = begin,
                                .end = end,
                                .row_block = 32,
-                               .int8 = multiply_tiles<Int8Tiles>,
+                               .int8 = multiply_int8,
                                .bf16 = multiply_tiles<Bf16Tiles>,
                                .finish = finish_rows};
 

@@ -3,7 +3,7 @@
 
 namespace moracle::cpu {
 
-const LineKernels kAvx512Lines = {.isa = "avx512 vnni",
+const LineKernels kAvx512Lines = {.instructions = {"avx512_vnni", nullptr, "avx512"},
                                   .row_block = 8,
                                   .int8 = multiply<Int8Dot>,
                                   .f32 = multiply<F32Dot>,

@@ -3,7 +3,7 @@
 
 namespace moracle::cpu {
 
-const LineKernels kAvx512Bf16Lines = {.isa = "avx512 vnni bf16",
+const LineKernels kAvx512Bf16Lines = {.instructions = {"avx512_vnni", "avx512_bf16", "avx512"},
                                       .row_block = 8,
                                       .int8 = multiply<Int8Dot>,
                                       .bf16 = multiply<Bf16Dot>,

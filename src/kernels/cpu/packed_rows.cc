@@ -18,13 +18,13 @@ int64_t stride_of(Arithmetic arithmetic, int64_t k) {
   return read_cols(arithmetic, k) * element_bytes(arithmetic) + kLineBytes;
 }
 
-PackedRows carve(Arithmetic arithmetic, int64_t k, int64_t stretch, int64_t rows,
-                 int64_t num_scales, std::byte* memory, size_t* bytes) {
+PackedRows carve(Arithmetic arithmetic, int64_t k, int64_t unit, int64_t rows, int64_t num_scales,
+                 std::byte* memory, size_t* bytes) {
   Carver carver(memory);
   PackedRows packed;
   packed.stride = stride_of(arithmetic, k);
   packed.values = carver.take<std::byte>((rows + kMaxBlockRows) * packed.stride);
-  packed.num_sums = arithmetic == Arithmetic::kInt8 ? (k + stretch - 1) / stretch : 0;
+  packed.num_sums = arithmetic == Arithmetic::kInt8 ? (k + unit - 1) / unit : 0;
   packed.sums = carver.take<int32_t>(rows * packed.num_sums);
   packed.scales = carver.take<float>(rows * num_scales);
   packed.num_scales = num_scales;
@@ -39,19 +39,19 @@ int64_t read_cols(Arithmetic arithmetic, int64_t k) {
   return (k + tile - 1) / tile * tile;
 }
 
-size_t packed_bytes(Arithmetic arithmetic, int64_t k, int64_t stretch, int64_t rows,
+size_t packed_bytes(Arithmetic arithmetic, int64_t k, int64_t unit, int64_t rows,
                     int64_t num_scales) {
   size_t bytes = 0;
-  carve(arithmetic, k, stretch, rows, num_scales, nullptr, &bytes);
+  carve(arithmetic, k, unit, rows, num_scales, nullptr, &bytes);
   return bytes;
 }
 
-PackedRows pack_rows(Arithmetic arithmetic, const GroupedRows& from, int64_t k, int64_t stretch,
+PackedRows pack_rows(Arithmetic arithmetic, const GroupedRows& from, int64_t k, int64_t unit,
                      int64_t num_rows, std::byte* memory, ThreadPool& pool) {
   const Rows& x = from.x;
   const int64_t num_scales =
       x.scales == nullptr || x.values.dtype == DType::kF32 ? 0 : x.num_scales;
-  const PackedRows packed = carve(arithmetic, k, stretch, num_rows, num_scales, memory, nullptr);
+  const PackedRows packed = carve(arithmetic, k, unit, num_rows, num_scales, memory, nullptr);
   const int64_t used = k * element_bytes(arithmetic);
   const int64_t source_bytes = x.values.stride * bits(x.values.dtype) / 8;
   auto pack = [&](int64_t first, int64_t last) {
@@ -62,7 +62,7 @@ PackedRows pack_rows(Arithmetic arithmetic, const GroupedRows& from, int64_t k, 
       switch (x.values.dtype) {
         case DType::kI8:
           if (arithmetic == Arithmetic::kInt8)
-            kAvx512Rows.copy_int8(reinterpret_cast<const int8_t*>(row), k, stretch, to,
+            kAvx512Rows.copy_int8(reinterpret_cast<const int8_t*>(row), k, unit, to,
                                   packed.sums + r * packed.num_sums);
           else
             kAvx512Rows.int8_to_bf16(reinterpret_cast<const int8_t*>(row), k, to);

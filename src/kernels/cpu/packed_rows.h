@@ -10,7 +10,7 @@ namespace moracle::cpu {
 struct PackedRows {
   std::byte* values = nullptr;  ///< row r at values + r · stride, columns from k on 0
   int64_t stride = 0;           ///< bytes
-  int32_t* sums = nullptr;      ///< [rows, num_sums] Σ codes of each stretch of int8 rows
+  int32_t* sums = nullptr;      ///< [rows, num_sums] Σ codes of each unit of int8 rows
   int64_t num_sums = 0;
   float* scales = nullptr;  ///< [rows, num_scales], where rows are codes
   int64_t num_scales = 0;
@@ -19,14 +19,14 @@ struct PackedRows {
 /// Columns that kernels read: the matrix's, up to whole tiles of this arithmetic.
 int64_t read_cols(Arithmetic arithmetic, int64_t k);
 
-/// Bytes that `rows` packed rows take; sums are taken of `stretch` columns; `num_scales` as in
+/// Bytes that `rows` packed rows take; sums are taken of `unit` columns; `num_scales` as in
 /// Rows.
-size_t packed_bytes(Arithmetic arithmetic, int64_t k, int64_t stretch, int64_t rows,
+size_t packed_bytes(Arithmetic arithmetic, int64_t k, int64_t unit, int64_t rows,
                     int64_t num_scales);
 
 /// Gathers and converts the rows of `from` into `memory` (of packed_bytes, on 64 bytes), on all
 /// threads where that is worth it. `num_rows` is the exact number.
-PackedRows pack_rows(Arithmetic arithmetic, const GroupedRows& from, int64_t k, int64_t stretch,
+PackedRows pack_rows(Arithmetic arithmetic, const GroupedRows& from, int64_t k, int64_t unit,
                      int64_t num_rows, std::byte* memory, ThreadPool& pool);
 
 }  // namespace moracle::cpu
