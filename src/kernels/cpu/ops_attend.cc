@@ -54,7 +54,6 @@ struct Block {
   AttendRow rows[kAttendRows];
   AttendArgs args;
   int64_t first_stretch, last_stretch;  // [first, last)
-  int64_t head;                         // of row 0
 };
 
 // Block i of all, with its results in the output, nothing found yet.

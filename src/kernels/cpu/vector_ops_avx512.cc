@@ -11,6 +11,7 @@
 // g++ 12 takes the deliberately undefined operands in its own avx512 headers for mistakes.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
 #define MORACLE_VECTOR_AVX512 1
