@@ -63,6 +63,8 @@ LinePanels::LinePanels(const KernelWeights& weights, Arithmetic arithmetic, int6
       unit_cols_(cpu::unit_cols(weights.shape, arithmetic, x_group_cols)),
       direct_(is_direct(weights.shape.key.dtype, arithmetic)),
       folded_(is_folded(weights.shape, arithmetic)),
+      whole_groups_(arithmetic == Arithmetic::kBf16 && group_cols_ % 32 == 0 &&
+                    unit_cols_ % group_cols_ == 0),
       by_group_(arithmetic != Arithmetic::kInt8 && (folded_ || !weights.shape.key.symmetric)) {}
 
 LinePanels::Stretch LinePanels::stretch(int64_t column) const {
@@ -81,10 +83,14 @@ const std::byte* LinePanels::lines(int64_t expert, int64_t panel, const Stretch&
                                    const std::byte* prefetch) const {
   const std::byte* const from = codes(expert, panel);
   if (direct_) return from + s.first / cols_per_line_ * kLineBytes;
+  if (!by_group_ || whole_groups_) {
+    decode(expert, panel, s.first, s.last(), group_of(s.first), room, prefetch);
+    return room;
+  }
   for (int64_t first = s.first; first < s.last();) {
     const int64_t group = group_of(first);
     int64_t last = s.last();
-    if (by_group_ && group < num_groups_ - 1) last = std::min(last, (group + 1) * group_cols_);
+    if (group < num_groups_ - 1) last = std::min(last, (group + 1) * group_cols_);
     decode(expert, panel, first, last, group,
            room + (first - s.first) / cols_per_line_ * kLineBytes, prefetch);
     first = last;
@@ -103,6 +109,7 @@ void LinePanels::decode(int64_t expert, int64_t panel, int64_t first, int64_t la
   c.codes = codes(expert, panel) + at;
   c.lines = (last - first + code_cols - 1) / code_cols;
   c.to = to;
+  if (whole_groups_) c.group_lines = group_cols_ / code_cols;
   if (prefetch != nullptr) c.prefetch = prefetch + at;
   if (!shape.key.symmetric)
     c.zero =

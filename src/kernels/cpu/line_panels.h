@@ -77,8 +77,9 @@ class LinePanels {
   int64_t read_cols_;
   int64_t unit_cols_;
   bool direct_;
-  bool folded_;    // scales are part of the decoded values
-  bool by_group_;  // codes of different groups are decoded differently
+  bool folded_;        // scales are part of the decoded values
+  bool whole_groups_;  // stretches are made of whole groups, which one call decodes
+  bool by_group_;      // codes of different groups are decoded differently
 };
 
 }  // namespace moracle::cpu

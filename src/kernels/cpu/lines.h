@@ -52,10 +52,12 @@ struct LineBlock {
   int prefetch_every = 0;
 };
 
-/// Codes to lines. `lines` source lines of 64 bytes.
+/// Codes to lines: `lines` source lines of 64 bytes. Zero points and exponents are those of the
+/// first `group_lines` lines; the next group's lie 16 (or exponent_lanes) further on.
 struct LineCodes {
   const std::byte* codes = nullptr;
   int64_t lines = 0;
+  int64_t group_lines = 0;  ///< 0: all are one group
   std::byte* to = nullptr;
   const int8_t* zero = nullptr;         ///< [16], subtracted; null: none
   const uint8_t* exponent = nullptr;    ///< [exponent_lanes], 2^(e - 127) multiplies; null: none

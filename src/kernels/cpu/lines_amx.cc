@@ -1,26 +1,34 @@
-// Tiles of AMX: 16 rows of activations times 16 lines. Rows past the end of a block are computed on
-// whatever lies there, and their results are not used.
+// Tiles of AMX: up to 16 rows of activations times 16 lines, a product at a time. A product into
+// the sums of the one before waits for it three times as long as one takes, so four sums are kept
+// going: two halves of the rows times two panels, or where there are no more than 16 rows, two
+// stretches of columns.
 #include "kernels/cpu/lines.inc"
 
 namespace moracle::cpu {
 namespace {
 
-// Tiles 0 to 3 are sums (row half · 2 + panel), 4 and 5 activations, 6 and 7 weights; every tile
-// has 16 rows of 64 bytes.
+// Tiles 0 to 3 are sums (half · 2 + panel), 4 and 5 activations of either half, 6 and 7 weights.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {};
   uint8_t rows[16] = {};
 };
 
-void begin() {
+thread_local int configured_first = 0, configured_second = 0;
+
+// Rows of the halves: a product takes as long as it has rows, and no row is read that is not there.
+void configure(int first, int second) {
+  if (first == configured_first && second == configured_second) return;
   TileConfig config;
   for (int t = 0; t < 8; ++t) {
     config.row_bytes[t] = 64;
-    config.rows[t] = 16;
+    const bool is_second = t == 2 || t == 3 || t == 5;
+    config.rows[t] = static_cast<uint8_t>(t >= 6 ? 16 : is_second ? second : first);
   }
   // The compiler's own intrinsic lets it forget the stores to all but the first bytes.
   asm volatile("ldtilecfg %0" ::"m"(config));
+  configured_first = first;
+  configured_second = second;
 }
 
 // The numbers of tiles are part of an instruction: they must stand in the text.
@@ -39,15 +47,23 @@ void begin() {
   }
 
 struct Int8Tiles {
+  static constexpr bool kExact = true;  // sums may be cut anywhere
   MORACLE_TILE_PRODUCTS(_tile_dpbssd)
   MORACLE_LINES_INLINE static __m512 finish(const std::byte* sum, const LineBlock& b, int row,
                                             int panel, int unit) {
     const int32_t x_sum = b.w_zero[panel] == nullptr ? 0 : b.x_sum[row * b.x_sum_stride + unit];
     return _mm512_cvtepi32_ps(without_zero(load_line(sum), b, panel, unit, x_sum));
   }
+  MORACLE_LINES_INLINE static void add_tile(std::byte* to, const std::byte* from, int rows) {
+    for (int r = 0; r < rows; ++r) {
+      const int64_t at = r * kLineBytes;
+      _mm512_store_si512(to + at, _mm512_add_epi32(load_line(to + at), load_line(from + at)));
+    }
+  }
 };
 
 struct Bf16Tiles {
+  static constexpr bool kExact = false;
   MORACLE_TILE_PRODUCTS(_tile_dpbf16ps)
   MORACLE_LINES_INLINE static __m512 finish(const std::byte* sum, const LineBlock&, int, int, int) {
     return _mm512_load_ps(sum);
@@ -76,72 +92,127 @@ MORACLE_LINES_INLINE void prefetch_quarter(const LineBlock& b, int64_t i, int qu
   }
 }
 
-// The 16 lines from line i on.
-template <class Tiles, bool kTwoHalves, bool kTwoPanels>
-MORACLE_LINES_INLINE void step(const LineBlock& b, int64_t i) {
-  _tile_loadd(6, b.lines[0] + i * kLineBytes, kLineBytes);
-  prefetch_quarter<kTwoPanels>(b, i, 0);
-  _tile_loadd(4, b.x + i * 4, b.x_stride);
-  Tiles::add0();
-  prefetch_quarter<kTwoPanels>(b, i, 1);
-  if constexpr (kTwoPanels) {
-    _tile_loadd(7, b.lines[1] + i * kLineBytes, kLineBytes);
-    Tiles::add1();
-  }
-  prefetch_quarter<kTwoPanels>(b, i, 2);
-  if constexpr (kTwoHalves) {
-    _tile_loadd(5, b.x + 16 * b.x_stride + i * 4, b.x_stride);
-    Tiles::add2();
-  }
-  prefetch_quarter<kTwoPanels>(b, i, 3);
-  if constexpr (kTwoHalves && kTwoPanels) Tiles::add3();
-}
+// ---- two halves ----
 
-template <class Tiles, bool kTwoHalves, bool kTwoPanels>
-MORACLE_LINES_INLINE void unit_of_tiles(const LineBlock& b, int unit) {
+template <class Tiles, bool kTwoPanels>
+MORACLE_LINES_INLINE void unit_of_halves(const LineBlock& b, int unit) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
   const int64_t begin = unit * b.unit_lines;
-  for (int64_t i = begin; i < begin + b.unit_lines; i += 16)
-    step<Tiles, kTwoHalves, kTwoPanels>(b, i);
+  for (int64_t i = begin; i < begin + b.unit_lines; i += 16) {
+    _tile_loadd(6, b.lines[0] + i * kLineBytes, kLineBytes);
+    prefetch_quarter<kTwoPanels>(b, i, 0);
+    _tile_loadd(4, b.x + i * 4, b.x_stride);
+    Tiles::add0();
+    prefetch_quarter<kTwoPanels>(b, i, 1);
+    if constexpr (kTwoPanels) {
+      _tile_loadd(7, b.lines[1] + i * kLineBytes, kLineBytes);
+      Tiles::add1();
+    }
+    prefetch_quarter<kTwoPanels>(b, i, 2);
+    _tile_loadd(5, b.x + 16 * b.x_stride + i * 4, b.x_stride);
+    Tiles::add2();
+    prefetch_quarter<kTwoPanels>(b, i, 3);
+    if constexpr (kTwoPanels) Tiles::add3();
+  }
   alignas(64) std::byte sums[16 * kLineBytes];
   _tile_stored(0, sums, kLineBytes);
   add_sums<Tiles>(sums, b, 0, 0, unit);
+  _tile_stored(2, sums, kLineBytes);
+  add_sums<Tiles>(sums, b, 16, 0, unit);
   if constexpr (kTwoPanels) {
     _tile_stored(1, sums, kLineBytes);
     add_sums<Tiles>(sums, b, 0, 1, unit);
-  }
-  if constexpr (kTwoHalves) {
-    _tile_stored(2, sums, kLineBytes);
-    add_sums<Tiles>(sums, b, 16, 0, unit);
-  }
-  if constexpr (kTwoHalves && kTwoPanels) {
     _tile_stored(3, sums, kLineBytes);
     add_sums<Tiles>(sums, b, 16, 1, unit);
   }
 }
 
-template <class Tiles, bool kTwoHalves, bool kTwoPanels>
+// ---- up to 16 rows ----
+
+// The 16 lines from line i on, into the first or the second pair of sums.
+template <class Tiles, bool kTwoPanels, bool kSecond>
+MORACLE_LINES_INLINE void step(const LineBlock& b, int64_t i) {
+  for (int quarter = 0; quarter < 4; ++quarter) prefetch_quarter<kTwoPanels>(b, i, quarter);
+  _tile_loadd(6, b.lines[0] + i * kLineBytes, kLineBytes);
+  if constexpr (kSecond) {
+    _tile_loadd(5, b.x + i * 4, b.x_stride);
+    Tiles::add2();
+  } else {
+    _tile_loadd(4, b.x + i * 4, b.x_stride);
+    Tiles::add0();
+  }
+  if constexpr (kTwoPanels) {
+    _tile_loadd(7, b.lines[1] + i * kLineBytes, kLineBytes);
+    if constexpr (kSecond)
+      Tiles::add3();
+    else
+      Tiles::add1();
+  }
+}
+
+// Lines [first, first_end) and as many or fewer from `second` to second_end, side by side.
+template <class Tiles, bool kTwoPanels>
+MORACLE_LINES_INLINE void two_stretches(const LineBlock& b, int64_t first, int64_t first_end,
+                                        int64_t second, int64_t second_end) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (; second < second_end; first += 16, second += 16) {
+    step<Tiles, kTwoPanels, false>(b, first);
+    step<Tiles, kTwoPanels, true>(b, second);
+  }
+  for (; first < first_end; first += 16) step<Tiles, kTwoPanels, false>(b, first);
+}
+
+template <class Tiles, bool kTwoPanels>
+MORACLE_LINES_INLINE void few_rows(const LineBlock& b) {
+  alignas(64) std::byte sums[2][16 * kLineBytes];
+  const int64_t lines = b.unit_lines;
+  for (int unit = 0; unit < b.units; unit += 2) {
+    const int64_t begin = unit * lines, end = begin + lines;
+    const bool two = unit + 1 < b.units;
+    // A last unit by itself: its own halves, where the order of summation does not matter.
+    const int64_t half = Tiles::kExact && !two ? begin + (lines / 16 + 1) / 2 * 16 : end;
+    two_stretches<Tiles, kTwoPanels>(b, begin, half, half, two ? end + lines : end);
+    for (int p = 0; p < (kTwoPanels ? 2 : 1); ++p) {
+      if (p == 0) {
+        _tile_stored(0, sums[0], kLineBytes);
+        _tile_stored(2, sums[1], kLineBytes);
+      } else {
+        _tile_stored(1, sums[0], kLineBytes);
+        _tile_stored(3, sums[1], kLineBytes);
+      }
+      if constexpr (Tiles::kExact) {
+        if (!two) Tiles::add_tile(sums[0], sums[1], b.rows);
+      }
+      add_sums<Tiles>(sums[0], b, 0, p, unit);
+      if (two) add_sums<Tiles>(sums[1], b, 0, p, unit + 1);
+    }
+  }
+}
+
+template <class Tiles, bool kTwoPanels>
 void block_of_tiles(const LineBlock& b) {
-  for (int unit = 0; unit < b.units; ++unit) unit_of_tiles<Tiles, kTwoHalves, kTwoPanels>(b, unit);
+  if (b.rows <= 16) {
+    configure(b.rows, b.rows);
+    return few_rows<Tiles, kTwoPanels>(b);
+  }
+  configure(16, b.rows - 16);
+  for (int unit = 0; unit < b.units; ++unit) unit_of_halves<Tiles, kTwoPanels>(b, unit);
 }
 
 template <class Tiles>
 void multiply_tiles(const LineBlock& b) {
-  const bool halves = b.rows > 16;
-  if (b.panels == 2)
-    halves ? block_of_tiles<Tiles, true, true>(b) : block_of_tiles<Tiles, false, true>(b);
-  else
-    halves ? block_of_tiles<Tiles, true, false>(b) : block_of_tiles<Tiles, false, false>(b);
+  b.panels == 2 ? block_of_tiles<Tiles, true>(b) : block_of_tiles<Tiles, false>(b);
 }
 
-// Integer sums are exact either way, and a few rows do not fill a tile.
-void multiply_int8(const LineBlock& b) {
-  b.rows <= 4 ? multiply<Int8Dot>(b) : multiply_tiles<Int8Tiles>(b);
+void begin() {
+  configured_first = configured_second = 0;
 }
-
 void end() {
   _tile_release();
 }
@@ -152,7 +223,7 @@ const LineKernels kAmxLines = {.instructions = {"amx_int8", "amx_bf16", nullptr}
                                .begin = begin,
                                .end = end,
                                .row_block = 32,
-                               .int8 = multiply_int8,
+                               .int8 = multiply_tiles<Int8Tiles>,
                                .bf16 = multiply_tiles<Bf16Tiles>,
                                .finish = finish_rows};
 

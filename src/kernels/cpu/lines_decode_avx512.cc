@@ -57,8 +57,21 @@ MORACLE_LINES_INLINE __m512i exponents(const LineCodes& c) {
   return _mm512_or_si512(_mm512_slli_epi32(d, 16), _mm512_and_si512(d, _mm512_set1_epi32(0xffff)));
 }
 
-MORACLE_LINES_INLINE void next(const LineCodes& c, int64_t i) {
-  if (c.prefetch != nullptr) prefetch_line(c.prefetch + i * kLineBytes);
+/// Group by group; each code line makes kLines lines. The copies stay in registers, which memory
+/// that is written to meanwhile might have changed.
+template <int kLines, class Body>
+MORACLE_LINES_INLINE void each_group(const LineCodes& c, const Body& body) {
+  const int64_t step = c.group_lines == 0 ? c.lines : c.group_lines;
+  LineCodes group = c;
+  for (int64_t first = 0; first < c.lines; first += step) {
+    group.lines = c.lines - first < step ? c.lines - first : step;
+    body(group);
+    group.codes += step * kLineBytes;
+    group.to += step * kLines * kLineBytes;
+    if (c.prefetch != nullptr) group.prefetch += step * kLineBytes;
+    if (c.zero != nullptr) group.zero += kLineRows;
+    if (c.exponent != nullptr) group.exponent += c.exponent_lanes;
+  }
 }
 
 // ---- 4 bits ----
@@ -66,28 +79,33 @@ MORACLE_LINES_INLINE void next(const LineCodes& c, int64_t i) {
 template <bool kScaled>
 MORACLE_LINES_INLINE void nibbles_to_bf16(const LineCodes& c, __m512i values) {
   const __m512i e = kScaled ? exponents(c) : _mm512_setzero_si512();
-  for (int64_t i = 0; i < c.lines; ++i) {
-    const __m512i codes = load_line(c.codes + i * kLineBytes);
-    next(c, i);
+  const std::byte* const from = c.codes;
+  std::byte* const to = c.to;
+  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
+  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
+    const __m512i codes = load_line(from + i * kLineBytes);
+    prefetch_line(ahead + i * kLineBytes);
     for (int half = 0; half < 2; ++half) {  // columns 0 to 3 in the low nibbles, 4 to 7 in the high
       for (int pair = 0; pair < 2; ++pair) {
         __m512i index = spread(codes, pair);
         if (half == 1) index = _mm512_srli_epi16(index, 4);
         __m512i value = _mm512_permutexvar_epi16(index, values);
         if constexpr (kScaled) value = times_power(value, e);
-        store_line(c.to, 4 * i + 2 * half + pair, value);
+        store_line(to, 4 * i + 2 * half + pair, value);
       }
     }
   }
 }
 
 // Zero points make integers of up to 5 bits.
-void i4_to_bf16(const LineCodes& c) {
-  if (c.zero == nullptr) return nibbles_to_bf16<false>(c, _mm512_load_si512(kI4));
+MORACLE_LINES_INLINE void integers_to_bf16(const LineCodes& c) {
   const __m512i zero = bytes16(c.zero);
-  for (int64_t i = 0; i < c.lines; ++i) {
-    const __m512i codes = load_line(c.codes + i * kLineBytes);
-    next(c, i);
+  const std::byte* const from = c.codes;
+  std::byte* const to = c.to;
+  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
+  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
+    const __m512i codes = load_line(from + i * kLineBytes);
+    prefetch_line(ahead + i * kLineBytes);
     for (int half = 0; half < 2; ++half) {
       for (int pair = 0; pair < 2; ++pair) {
         auto value = [&](int column) {
@@ -97,26 +115,35 @@ void i4_to_bf16(const LineCodes& c) {
               _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srai_epi32(top, 28), zero)));
         };
         const __m512i low = _mm512_srli_epi32(value(2 * pair), 16), high = value(2 * pair + 1);
-        store_line(c.to, 4 * i + 2 * half + pair, _mm512_mask_mov_epi16(high, 0x55555555u, low));
+        store_line(to, 4 * i + 2 * half + pair, _mm512_mask_mov_epi16(high, 0x55555555u, low));
       }
     }
   }
 }
 
+void i4_to_bf16(const LineCodes& c) {
+  if (c.zero == nullptr) return nibbles_to_bf16<false>(c, _mm512_load_si512(kI4));
+  each_group<4>(c, [](const LineCodes& group) { integers_to_bf16(group); });
+}
+
 void e2m1_to_bf16(const LineCodes& c) {
-  c.exponent == nullptr ? nibbles_to_bf16<false>(c, _mm512_load_si512(kE2M1))
-                        : nibbles_to_bf16<true>(c, _mm512_load_si512(kE2M1));
+  const __m512i values = _mm512_load_si512(kE2M1);
+  if (c.exponent == nullptr) return nibbles_to_bf16<false>(c, values);
+  each_group<4>(c, [&](const LineCodes& group) { nibbles_to_bf16<true>(group, values); });
 }
 
 MORACLE_LINES_INLINE void nibbles_to_int8(const LineCodes& c, const int8_t* table) {
   const __m512i values =
       _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
   const __m512i nibble = _mm512_set1_epi8(15);
-  for (int64_t i = 0; i < c.lines; ++i) {
-    const __m512i codes = load_line(c.codes + i * kLineBytes);
-    next(c, i);
-    store_line(c.to, 2 * i, _mm512_shuffle_epi8(values, _mm512_and_si512(codes, nibble)));
-    store_line(c.to, 2 * i + 1,
+  const std::byte* const from = c.codes;
+  std::byte* const to = c.to;
+  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
+  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
+    const __m512i codes = load_line(from + i * kLineBytes);
+    prefetch_line(ahead + i * kLineBytes);
+    store_line(to, 2 * i, _mm512_shuffle_epi8(values, _mm512_and_si512(codes, nibble)));
+    store_line(to, 2 * i + 1,
                _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble)));
   }
 }
@@ -129,11 +156,14 @@ void e2m1_to_int8(const LineCodes& c) {
 
 // ---- 8 bits ----
 
-void i8_to_bf16(const LineCodes& c) {
+MORACLE_LINES_INLINE void bytes_to_bf16(const LineCodes& c) {
   const __m512i zero = c.zero == nullptr ? _mm512_setzero_si512() : bytes16(c.zero);
-  for (int64_t i = 0; i < c.lines; ++i) {
-    const __m512i codes = load_line(c.codes + i * kLineBytes);
-    next(c, i);
+  const std::byte* const from = c.codes;
+  std::byte* const to = c.to;
+  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
+  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
+    const __m512i codes = load_line(from + i * kLineBytes);
+    prefetch_line(ahead + i * kLineBytes);
     for (int pair = 0; pair < 2; ++pair) {
       auto value = [&](int column) {
         const __m512i top = _mm512_slli_epi32(codes, static_cast<unsigned>(24 - 8 * column));
@@ -141,9 +171,13 @@ void i8_to_bf16(const LineCodes& c) {
             _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srai_epi32(top, 24), zero)));
       };
       const __m512i low = _mm512_srli_epi32(value(2 * pair), 16), high = value(2 * pair + 1);
-      store_line(c.to, 2 * i + pair, _mm512_mask_mov_epi16(high, 0x55555555u, low));
+      store_line(to, 2 * i + pair, _mm512_mask_mov_epi16(high, 0x55555555u, low));
     }
   }
+}
+
+void i8_to_bf16(const LineCodes& c) {
+  each_group<2>(c, [](const LineCodes& group) { bytes_to_bf16(group); });
 }
 
 /// Codes in the low bytes of words. The exponent's bias differs by 120; NaN stays NaN.
@@ -162,18 +196,22 @@ MORACLE_LINES_INLINE __m512i e4m3_as_bf16(__m512i code) {
 template <bool kScaled>
 MORACLE_LINES_INLINE void e4m3_lines(const LineCodes& c) {
   const __m512i e = kScaled ? exponents(c) : _mm512_setzero_si512();
-  for (int64_t i = 0; i < c.lines; ++i) {
-    const __m512i codes = load_line(c.codes + i * kLineBytes);
-    next(c, i);
+  const std::byte* const from = c.codes;
+  std::byte* const to = c.to;
+  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
+  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
+    const __m512i codes = load_line(from + i * kLineBytes);
+    prefetch_line(ahead + i * kLineBytes);
     for (int pair = 0; pair < 2; ++pair) {
       __m512i value = e4m3_as_bf16(spread(codes, pair));
       if constexpr (kScaled) value = times_power(value, e);
-      store_line(c.to, 2 * i + pair, value);
+      store_line(to, 2 * i + pair, value);
     }
   }
 }
 void e4m3_to_bf16(const LineCodes& c) {
-  c.exponent == nullptr ? e4m3_lines<false>(c) : e4m3_lines<true>(c);
+  if (c.exponent == nullptr) return e4m3_lines<false>(c);
+  each_group<2>(c, [](const LineCodes& group) { e4m3_lines<true>(group); });
 }
 
 // ---- to f32 ----
@@ -183,24 +221,30 @@ MORACLE_LINES_INLINE __m512 scaled(__m512 value, const LineCodes& c) {
 }
 
 void bf16_to_f32(const LineCodes& c) {
-  for (int64_t i = 0; i < c.lines; ++i) {
-    const __m512i pair = load_line(c.codes + i * kLineBytes);
-    next(c, i);
+  const std::byte* const from = c.codes;
+  std::byte* const to = c.to;
+  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
+  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
+    const __m512i pair = load_line(from + i * kLineBytes);
+    prefetch_line(ahead + i * kLineBytes);
     const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
     const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(-65536)));
-    store_line(c.to, 2 * i, _mm512_castps_si512(scaled(even, c)));
-    store_line(c.to, 2 * i + 1, _mm512_castps_si512(scaled(odd, c)));
+    store_line(to, 2 * i, _mm512_castps_si512(scaled(even, c)));
+    store_line(to, 2 * i + 1, _mm512_castps_si512(scaled(odd, c)));
   }
 }
 
 void f16_to_f32(const LineCodes& c) {
-  for (int64_t i = 0; i < c.lines; ++i) {
-    const __m512i pair = load_line(c.codes + i * kLineBytes);
-    next(c, i);
+  const std::byte* const from = c.codes;
+  std::byte* const to = c.to;
+  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
+  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
+    const __m512i pair = load_line(from + i * kLineBytes);
+    prefetch_line(ahead + i * kLineBytes);
     const __m512 even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pair));
     const __m512 odd = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(pair, 16)));
-    store_line(c.to, 2 * i, _mm512_castps_si512(even));
-    store_line(c.to, 2 * i + 1, _mm512_castps_si512(odd));
+    store_line(to, 2 * i, _mm512_castps_si512(even));
+    store_line(to, 2 * i + 1, _mm512_castps_si512(odd));
   }
 }
 
