@@ -133,6 +133,7 @@ Result<Scheme> parse_scheme(std::string_view text) {
       rest.remove_suffix(5);
     }
     if (!parse_granularity(rest, scheme.weight.group)) continue;
+    if (!has_granularity(scheme.weight, scheme)) continue;  // it has a name without
     // Blocks and groups of fp8 go with groups of activations of the same width.
     const bool in_groups =
         scheme.weight.dtype == DType::kF8E4M3 && scheme.weight.group.cols != GroupShape::kAll;

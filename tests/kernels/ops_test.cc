@@ -43,14 +43,15 @@ Matrix view(std::vector<float>& values, int64_t rows, int64_t cols) {
 // ---- plan_rows ----
 
 struct Planned {
-  std::vector<int32_t> offsets, row_token, slot_row;
+  std::vector<int32_t> offsets, row_token, slot_row, row_slot;
 };
 Planned plan(Ops& ops, const std::vector<int32_t>& ids, int64_t top_k, int64_t num_experts) {
   Planned p{std::vector<int32_t>(num_experts + 1, -9), std::vector<int32_t>(ids.size(), -9),
-            std::vector<int32_t>(ids.size(), -9)};
-  EXPECT_TRUE(ops.plan_rows(ids.data(), static_cast<int64_t>(ids.size()) / top_k, top_k,
-                            num_experts, nullptr, num_experts,
-                            {p.offsets.data(), p.row_token.data(), p.slot_row.data()}, {}));
+            std::vector<int32_t>(ids.size(), -9), std::vector<int32_t>(ids.size(), -9)};
+  EXPECT_TRUE(ops.plan_rows(
+      ids.data(), static_cast<int64_t>(ids.size()) / top_k, top_k, num_experts, nullptr,
+      num_experts, {p.offsets.data(), p.row_token.data(), p.slot_row.data(), p.row_slot.data()},
+      {}));
   return p;
 }
 
@@ -64,6 +65,7 @@ void expect_plan(const Planned& p, const std::vector<int32_t>& ids, int64_t top_
       if (ids[slot] != e) continue;
       ASSERT_EQ(p.slot_row[slot], row) << "slot " << slot;
       ASSERT_EQ(p.row_token[row], static_cast<int32_t>(slot) / top_k);
+      ASSERT_EQ(p.row_slot[row], static_cast<int32_t>(slot));
       ++row;
     }
   }

@@ -118,6 +118,7 @@ TEST(Plans, KeepTheArraysOfALongPrefillApart) {
       arrays.push_back({rooms.rows.expert_offsets, (64 + 1) * 4});
       arrays.push_back({rooms.rows.row_token, kRows * 4});
       arrays.push_back({rooms.rows.slot_row, kRows * 4});
+      arrays.push_back({rooms.rows.row_slot, kRows * 4});
       arrays.push_back(extent(rooms.gate_up));
       arrays.push_back(extent(rooms.activated));
       if (scheme.activation) {

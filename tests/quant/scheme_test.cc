@@ -52,6 +52,11 @@ TEST(Scheme, NamesAreTheFieldsOwn) {
   EXPECT_EQ(name(Scheme{int4_static_group(128), {}}), "int4-w4a16-g128");
   EXPECT_EQ(name(Scheme{int4_static_group(GroupShape::kAll), {}}), "int4-w4a16-channel");
   EXPECT_EQ(name(Scheme{without_symmetry(int8_static_group(64)), {}}), "int8-w8a16-g64-asym");
+  EXPECT_EQ(name(Scheme{int4_static_group(128), kInt8DynamicTokenSym}), "int4-w4a8-g128");
+  EXPECT_EQ(name(Scheme{kMxfp4Static, kInt8DynamicTokenSym}), "mxfp4-w4a8");
+  EXPECT_EQ(name(Scheme{int8_static_group(128), kInt8DynamicTokenSym}), "int8-w8a8-g128");
+  EXPECT_EQ(*parse_scheme("int8-w8a8-g128"),
+            (Scheme{int8_static_group(128), kInt8DynamicTokenSym}));
 }
 
 TEST(Scheme, DescriptionsAreForPeople) {
@@ -92,7 +97,7 @@ TEST(Scheme, AnythingElseIsAnErrorThatListsTheGrammar) {
                            "int4-w4a16-asym",
                            "int4-w4a16--asym",
                            "int4-w4a16-g32-asym-asym",
-                           "int4-w4a8-g32",
+                           "int4-w4a4-g32",
                            "int8-w4a16-g32",
                            "int8-w8a16",
                            "int8-w8a8-channel",
