@@ -223,8 +223,7 @@ struct KernelPlan {
   std::vector<KernelUse> kernels;   ///< every kernel that may run, by num_tokens; no other will
   int64_t scratch_bytes = 0;        ///< of the device, shared by all kernels that run in turn
   bool deterministic = false;       ///< a row's bits do not depend on the rows beside it
-  /// What float activations are rounded to before they are multiplied.
-  DType product_dtype = DType::kF32;
+  int product_bits = 24;            ///< significant bits that float activations keep in products
   bool activates = false;  ///< may apply the activation to what it computes, before storing it
   bool combines = false;   ///< may add its rows, weighed, to the tokens that they belong to
 };

@@ -98,8 +98,8 @@ class Ops {
   /// columns become 0. Errors: an activation that needs a limit and has none.
   virtual Status activate(const ActivationSpec& activation, int64_t intermediate_size,
                           const Matrix& gate_up, const Matrix& out, Stream) = 0;
-  /// out[t] = Σ_j weights[t, j] · y[slot_row[t, j]], j from 0 up, in f32; slots without a row add
-  /// 0. No weights: each is 1.
+  /// out[t] = Σ_j weights[t, j] · y[slot_row[t, j]], in the order of the rows, in f32; slots
+  /// without a row add 0. No weights: each is 1.
   virtual Status combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights,
                          int64_t top_k, const Matrix& out, Stream) = 0;
 

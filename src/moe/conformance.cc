@@ -162,17 +162,17 @@ Outcome run(const Case& c, std::shared_ptr<Device> device) {
           seed,
           std::move(device),
           std::vector<double>(in.hidden.size())};
-  DType product_dtype = DType::kF32;
+  int product_bits = 24;
   for (int64_t rank = 0; rank < request.parallel.ep_size; ++rank) {
     request.parallel.ep_rank = rank;
     const Selection selection = select(request, Machine::here());
     if (!selection.plan) return {Outcome::kRefused, selection.chosen().error().to_string(), 0};
-    product_dtype = selection.plan->matrices[0].kernel.product_dtype;
+    product_bits = selection.plan->matrices[0].kernel.product_bits;
     if (const Status added = all.add_rank(selection); !added)
       return {Outcome::kFailed, added.error().to_string() + "; " + reproducer(c), 0};
   }
   const Expected want = expected(request.layer, random_weights(request.layer, seed), in.hidden,
-                                 in.ids, in.weights, adapters, in.lora_ids, product_dtype);
+                                 in.ids, in.weights, adapters, in.lora_ids, product_bits);
   return compare(c, want, all.sum);
 }
 

@@ -82,7 +82,7 @@ Inputs random_inputs(const Request& request, int64_t num_tokens, Spread spread, 
 std::vector<LoraWeights> random_adapters(const Request& request, uint64_t seed);
 
 /// What a case must give, in double, and how far a right implementation in f32 may be from it,
-/// which multiplies float activations as `product_dtype`.
+/// which multiplies `product_bits` significant bits of float activations.
 struct Expected {
   std::vector<double> output;  ///< [num_tokens, hidden_size]
   std::vector<double> bound;
@@ -90,6 +90,6 @@ struct Expected {
 Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
                   std::span<const float> hidden, std::span<const int32_t> topk_ids,
                   std::span<const float> topk_weights, std::span<const LoraWeights> adapters = {},
-                  std::span<const int32_t> lora_ids = {}, DType product_dtype = DType::kF32);
+                  std::span<const int32_t> lora_ids = {}, int product_bits = 24);
 
 }  // namespace moracle::conformance

@@ -4,7 +4,7 @@
 //   weights and activations decoded in f32, products summed in f32, any order
 //                                         |error| <= (K + 8) u Σ|x w|,     u = 2^-24
 //   exact integer sums, scaled in f32     |error| <= 4 u |y|
-//   floats multiplied as bf16             half a step of each, besides
+//   floats multiplied with fewer bits     the rest of each, besides
 //   rounding to codes                     the codes at both ends of what the value, and the scale,
 //                                         may be
 //   an adapter's B (A x)                  as sums of products, the first one's error carried on
@@ -77,10 +77,10 @@ void quantize(const Scheme& scheme, Vector& x, float input_scale) {
   }
 }
 
-// Half a step of 8 significant bits.
-void round_to_bf16(Vector& x) {
+// The products see so many significant bits of each value.
+void cut(Vector& x, int bits) {
   for (size_t i = 0; i < x.value.size(); ++i)
-    x.error[i] += 0x1p-9 * (std::fabs(x.value[i]) + x.error[i]);
+    x.error[i] += std::ldexp(std::fabs(x.value[i]) + x.error[i], -bits);
 }
 
 Vector multiply(const CanonicalMatrix& w, const Vector& x, bool integers) {
@@ -195,7 +195,7 @@ void add_adapters(const std::vector<LoraPair>& pairs, int64_t expert, const Vect
 Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
                   std::span<const float> hidden, std::span<const int32_t> topk_ids,
                   std::span<const float> topk_weights, std::span<const LoraWeights> adapters,
-                  std::span<const int32_t> lora_ids, DType product_dtype) {
+                  std::span<const int32_t> lora_ids, int product_bits) {
   const auto num_tokens = static_cast<int64_t>(hidden.size()) / spec.hidden_size;
   Expected result{std::vector<double>(hidden.size()), std::vector<double>(hidden.size())};
   const bool quantizes = spec.scheme.activation.has_value();
@@ -205,7 +205,7 @@ Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
   };
   auto prepare = [&](Vector& x, float scale) {
     if (quantizes) return quantize(spec.scheme, x, scale);
-    if (product_dtype == DType::kBF16) round_to_bf16(x);
+    if (product_bits < 24) cut(x, product_bits);
   };
   for (int64_t e = 0; e < spec.num_experts; ++e) {
     const CanonicalMatrix w13 = *weights.w13.expert(e), w2 = *weights.w2.expert(e);

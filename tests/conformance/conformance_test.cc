@@ -333,7 +333,9 @@ Batch batch(const LayerSpec& spec) {
 }
 
 std::vector<float> output_of(const LayerSpec& spec, DescribedWeights weights, Batch b) {
-  const Selection selection = select({.layer = spec, .max_num_tokens = kTokens}, Machine::here());
+  // In f32, which the bounds are for.
+  const Selection selection =
+      select({.layer = spec, .max_num_tokens = kTokens, .backend = "cpu"}, Machine::here());
   auto moe = FusedMoe::make(std::move(weights), selection, device());
   EXPECT_TRUE(moe) << moe.error().to_string();
   std::vector<float> output(b.hidden.size(), NAN);

@@ -160,11 +160,16 @@ TEST_F(LineDecoding, OfRowsOfActivationsIsThatOfTheScalarRules) {
     for (uint8_t& c : codes) c = static_cast<uint8_t>(random());
     std::vector<uint16_t> to(count + 1, 0xabcd);
     auto* bytes = reinterpret_cast<std::byte*>(to.data());
-    kAvx512Rows.f32_to_bf16(x.data(), count, bytes);
+    std::vector<uint16_t> rest(count + 1, 0xabcd);
+    kAvx512Rows.f32_to_bf16(x.data(), count, bytes, reinterpret_cast<std::byte*>(rest.data()));
     for (int64_t i = 0; i < count; ++i) {
       const float got = bf16_to_float(to[i]), want = bf16_to_float(float_to_bf16(x[i]));
       EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << x[i];
+      if (std::isfinite(got) && std::fabs(x[i]) > 1e-30f) {
+        EXPECT_LE(std::fabs(x[i] - got - bf16_to_float(rest[i])), 0x1p-16f * std::fabs(x[i]));
+      }
     }
+    EXPECT_EQ(rest[count], 0xabcd);
     kAvx512Rows.e4m3_to_bf16(codes.data(), count, bytes);
     for (int64_t i = 0; i < count; ++i) {
       const float got = bf16_to_float(to[i]), want = e4m3_to_float(codes[i]);
@@ -225,6 +230,7 @@ class LineBlocks : public ::testing::TestWithParam<KernelCase> {
         break;
     }
   }
+  const bool in_parts_ = GetParam().kernels == &kAmxLines;
   void multiply(const LineBlock& block) const {
     const LineKernels& k = *GetParam().kernels;
     if (k.begin != nullptr) k.begin();
@@ -249,8 +255,8 @@ TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
   const int64_t cols = kNumLines * per_line();
   const bool integers = GetParam().arithmetic == Arithmetic::kInt8;
   const int64_t stride = kNumLines * 4 + 64;
-  Lines w[2] = {Lines(kNumLines), Lines(kNumLines)}, x(kMaxBlockRows * stride / 64);
-  std::vector<int> weights[2], rows(kMaxBlockRows * cols);
+  Lines w[2] = {Lines(kNumLines), Lines(kNumLines)}, x((kMaxBlockRows + 2) * stride / 64);
+  std::vector<int> weights[2], rows((kMaxBlockRows + 2) * cols);
   for (int p = 0; p < 2; ++p) {
     weights[p].resize(16 * cols);
     for (int64_t c = 0; c < cols; ++c) {
@@ -261,8 +267,8 @@ TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
       }
     }
   }
-  std::vector<int32_t> x_sums(kMaxBlockRows);
-  for (int r = 0; r < kMaxBlockRows; ++r) {
+  std::vector<int32_t> x_sums(kMaxBlockRows + 2);
+  for (int r = 0; r < kMaxBlockRows + 2; ++r) {
     for (int64_t c = 0; c < cols; ++c) {
       rows[r * cols + c] = integers && c == 3 ? (r % 2 ? 127 : -128) : small(9);
       put(x.data() + r * stride, c, rows[r * cols + c]);
@@ -292,6 +298,9 @@ TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
           block.w_zero[p] = scaled && integers ? zeros[p] : nullptr;
         }
         if (scaled) block.x_scale = x_scales, block.x_scale_stride = 1;
+        // The second part of each value: the row two further on, where there is one.
+        const bool parts = GetParam().arithmetic == Arithmetic::kBf16 && scaled && in_parts_;
+        if (parts) block.x_rest = 2 * stride;
         block.overwrite = count % 2 == 0;
         const float before = block.overwrite ? 0 : 5;
         multiply(block);
@@ -300,7 +309,8 @@ TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
             const int r = i / 16, n = i % 16, zero = scaled && integers ? zeros[p][n] : 0;
             int64_t dot = 0;
             for (int64_t c = 0; c < cols; ++c)
-              dot += rows[r * cols + c] * (weights[p][n * cols + c] - zero);
+              dot += (rows[r * cols + c] + (parts ? rows[(r + 2) * cols + c] : 0)) *
+                     (weights[p][n * cols + c] - zero);
             const float scale = scaled ? x_scales[r] * w_scales[p][n] : 1;
             ASSERT_EQ(sums[p][i], before + scale * static_cast<float>(dot))
                 << count << " rows, row " << r << " column " << n;

@@ -36,6 +36,9 @@ class Architectures : public ::testing::TestWithParam<std::string> {
 TEST_P(Architectures, ComputeWhatTransformersDoes) {
   for (const Backend& backend : backends()) {
     if (backend.kernels == nullptr || backend.platform != Platform::kCpu) continue;
+    ModelOptions named;
+    named.backend = backend.name;
+    if (!plan(*Checkpoint::open(folder_), named)) continue;
     auto model = load(std::string(backend.name), count_);
     ASSERT_TRUE(model) << model.error().to_string();
     const auto got = all_logits(*model, want_.ids);

@@ -71,7 +71,8 @@ std::vector<Row> rows() {
   std::vector<Row> all;
   for (const Backend& backend : backends()) {
     for (const Scheme& scheme : conformance::schemes()) {
-      if (backend.kernels != nullptr && backend.platform == Platform::kCpu)
+      if (backend.platform == Platform::kCpu &&
+          select(request_for(scheme, backend.name), Machine::here()).plan)
         all.push_back({backend.name, scheme});
     }
   }
@@ -94,7 +95,12 @@ TEST(ExpertParallel, TakesAMapFromOutside) {
   FusedMoe whole = make(request);
   request.parallel.expert_map = *ExpertMap::from({5, 4, 3, 2, 1, 0});
   FusedMoe reversed = make(request);
-  EXPECT_EQ(apply(reversed, inputs(request)), apply(whole, inputs(request)));
+  // A token's experts are added up in the order of their numbers here.
+  const auto got = apply(reversed, inputs(request)), want = apply(whole, inputs(request));
+  for (size_t i = 0; i < want.size(); ++i) {
+    const float value = std::bit_cast<float>(want[i]);
+    EXPECT_NEAR(std::bit_cast<float>(got[i]), value, 1e-5f * std::fabs(value) + 1e-6f);
+  }
 }
 
 TEST(ExpertParallel, OnARankWithoutExpertsGivesZero) {

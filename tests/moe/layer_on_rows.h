@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -15,11 +16,21 @@
 
 namespace moracle::testing {
 
-inline std::vector<std::string> cpu_rows() {
+/// What this machine's row of this name would do; no plan where it does not serve the layer.
+inline std::optional<Plan> plan_on(std::string_view row, const LayerSpec& spec) {
+  Request request;
+  request.layer = spec;
+  request.backend = row;
+  return select(request, Machine::here()).plan;
+}
+
+/// The CPU rows that serve it here; "cpu" and "reference" always do.
+inline std::vector<std::string> cpu_rows(const LayerSpec& spec) {
   std::vector<std::string> rows;
   for (const Backend& row : backends()) {
-    if (row.kernels != nullptr && row.platform == Platform::kCpu) rows.emplace_back(row.name);
+    if (row.platform == Platform::kCpu && plan_on(row.name, spec)) rows.emplace_back(row.name);
   }
+  EXPECT_GE(rows.size(), 2u);
   return rows;
 }
 
@@ -71,8 +82,11 @@ inline std::vector<float> output_on(const std::string& row, DescribedWeights wei
   return output;
 }
 
-inline conformance::Expected expected_of(const DescribedWeights& weights, const TokenBatch& batch) {
-  return conformance::expected(weights.spec, weights, batch.hidden, batch.ids, batch.weights);
+/// For this row, or for any that multiplies floats as they are.
+inline conformance::Expected expected_of(const DescribedWeights& weights, const TokenBatch& batch,
+                                         std::string_view row = "cpu") {
+  return conformance::expected(weights.spec, weights, batch.hidden, batch.ids, batch.weights, {},
+                               {}, plan_on(row, weights.spec)->matrices[0].kernel.product_bits);
 }
 
 /// The largest error as a share of its bound: at most 1 is right.

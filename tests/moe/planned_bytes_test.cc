@@ -12,7 +12,9 @@ namespace {
 void expect_planned_as_loaded(const SyntheticCheckpoint& made) {
   const auto checkpoint = made.open();
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
-  for (const std::string& row : cpu_rows()) {
+  const auto layer = checkpoint->moe_layer(0);
+  ASSERT_TRUE(layer) << layer.error().to_string();
+  for (const std::string& row : cpu_rows(layer->spec)) {
     auto weights = checkpoint->moe_layer(0);
     ASSERT_TRUE(weights) << weights.error().to_string();
     Request request;

@@ -250,8 +250,8 @@ TEST(Producers, OfOneLayerGiveTheOutputOfTheFormulaOnEveryRow) {
   for (const bool symmetric : {true, false}) {
     const LayerSpec spec = read("gptq", symmetric).spec;
     const testing::TokenBatch batch = testing::random_batch(spec, 7);
-    const auto want = testing::expected_of(by_formula(spec, symmetric), batch);
-    for (const std::string& row : testing::cpu_rows()) {
+    for (const std::string& row : testing::cpu_rows(spec)) {
+      const auto want = testing::expected_of(by_formula(spec, symmetric), batch, row);
       const auto first = testing::output_on(row, read("gptq", symmetric), batch);
       EXPECT_LE(testing::share_of_bound(want, first), 1) << row;
       for (const std::string producer : kProducers)

@@ -16,6 +16,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Whether this machine's row of this name serves the layer.
+bool serves(std::string_view row, const LayerSpec& spec) {
+  Request request;
+  request.layer = spec;
+  request.backend = row;
+  return select(request, Machine::here()).plan.has_value();
+}
+
 struct Stored {
   std::string folder;
   std::string backend;
@@ -37,8 +45,13 @@ std::vector<std::string> folders() {
 std::vector<Stored> all() {
   std::vector<Stored> cases;
   for (const std::string& folder : folders()) {
+    const auto checkpoint = Checkpoint::open(folder);
+    const auto layer = checkpoint ? checkpoint->moe_layer(1) : checkpoint.error();
     for (const Backend& backend : backends()) {
-      if (backend.kernels != nullptr) cases.push_back({folder, std::string(backend.name)});
+      if (backend.kernels == nullptr || backend.platform != Platform::kCpu) continue;
+      // What cannot be read is left to the test; what a row does not serve here, to the rules'.
+      if (!layer || serves(backend.name, layer->spec))
+        cases.push_back({folder, std::string(backend.name)});
     }
   }
   return cases;

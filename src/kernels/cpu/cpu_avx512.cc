@@ -1,6 +1,7 @@
-// Backend "cpu-avx512": lines of layout vnni16 in registers of 512 bits. bf16 products where the
-// CPU has them, but not beside AMX: there (Sapphire and Emerald Rapids) they run at half of the
-// rate of f32 products.
+// Backend "cpu-avx512": lines of layout vnni16 in registers of 512 bits. Codes that are exact in
+// bf16 are multiplied so where the CPU can, but not beside AMX: there (Sapphire and Emerald Rapids)
+// such products run at half of the rate of f32's. Floats are multiplied in f32: the two bf16 parts
+// that they would take are no faster.
 #include "kernels/cpu/line_linear.h"
 
 namespace moracle {
@@ -15,17 +16,20 @@ const LineKernels& kernels_of(const Machine& machine) {
   return bf16 ? kAvx512Bf16Lines : kAvx512Lines;
 }
 
+Arithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme,
+                         const LineKernels& kernels) {
+  return arithmetic_for(shape, scheme, kernels.bf16 != nullptr && scheme.activation, 4);
+}
+
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
   const LineKernels& kernels = kernels_of(machine);
-  return plan_lines(
-      request, arithmetic_for(request.shape, request.scheme, kernels.bf16 != nullptr, 4), kernels);
+  return plan_lines(request, arithmetic_of(request.shape, request.scheme, kernels), kernels);
 }
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
                                             Device& device) {
   const LineKernels& kernels = kernels_of(Machine::here());
-  const Arithmetic arithmetic =
-      arithmetic_for(weights.shape, weights.scheme, kernels.bf16 != nullptr, 4);
+  const Arithmetic arithmetic = arithmetic_of(weights.shape, weights.scheme, kernels);
   return make_lines(std::move(weights), plan, arithmetic, kernels, device);
 }
 

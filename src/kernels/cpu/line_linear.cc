@@ -85,6 +85,7 @@ void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
   LineBlock block;
   block.panels = count;
   block.x_stride = pass.x.stride;
+  block.x_rest = pass.x.rest;
   for (int64_t column = 0; column < weights_.shape.k;) {
     const LinePanels::Stretch s = panels_.stretch(column);
     block.units = s.units;
@@ -163,8 +164,9 @@ void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
   const int64_t experts = weights_.num_experts;
   if (offsets[experts] == 0) return;
   ThreadPool& pool = device_.pool();
-  const PackedRows x = pack_rows(arithmetic_, rows, weights_.shape.k, panels_.unit_cols(),
-                                 offsets[experts], device_.scratch(), pool);
+  const PackedRows x =
+      pack_rows(arithmetic_, in_two_parts(arithmetic_, weights_.scheme), rows, weights_.shape.k,
+                panels_.unit_cols(), offsets[experts], device_.scratch(), pool);
   auto job_of = [&](int64_t expert, int64_t pair) {
     if (distance > 0) return Job{expert, pair, distance};
     return Job{expert, 2 * pair, 2 * pair + 1 < panels ? 1 : 0};
@@ -287,15 +289,19 @@ KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
   const bool codes =
       key && arithmetic != Arithmetic::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
   plan.input_dtype = codes ? key->dtype : DType::kF32;
-  if (arithmetic == Arithmetic::kBf16 && !key) plan.product_dtype = DType::kBF16;
+  const bool two_parts = in_two_parts(arithmetic, request.scheme);
+  if (two_parts) plan.product_bits = 16;
   const std::string_view type = name(shape.key.dtype);
-  const char* const products[] = {"i8 x i8, exact sums", "bf16 products, f32 sums",
-                                  "f32 products and sums"};
+  const char* const products[] = {
+      "i8 x i8, exact sums",
+      two_parts ? "products of two bf16 parts, f32 sums" : "bf16 products, f32 sums",
+      "f32 products and sums"};
   plan.kernels = {{1, str(type, " lines, ", products[static_cast<int>(arithmetic)], ", ",
                           kernels.instructions[static_cast<int>(arithmetic)])}};
   const int64_t num_scales = codes ? num_groups(*key, shape.k) : 0;
-  plan.scratch_bytes = static_cast<int64_t>(packed_bytes(
-      arithmetic, shape.k, unit_cols(shape, arithmetic, 0), request.max_rows, num_scales));
+  plan.scratch_bytes = static_cast<int64_t>(packed_bytes(arithmetic, two_parts, shape.k,
+                                                         unit_cols(shape, arithmetic, 0),
+                                                         request.max_rows, num_scales));
   if (request.activation != nullptr) {
     const bool gated = is_gated(request.activation->function);
     plan.activates = !gated || shape.n % (2 * kLineRows) == 0;

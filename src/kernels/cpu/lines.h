@@ -31,7 +31,10 @@ enum class Arithmetic : uint8_t {
 struct LineBlock {
   const std::byte* x = nullptr;  ///< row r at x + r · x_stride: 4 bytes for each line
   int64_t x_stride = 0;          ///< bytes; kMaxBlockRows rows are there to be read
-  int rows = 0;                  ///< at most kMaxBlockRows
+  /// Arithmetic::kBf16: each value is the sum of two, the second one so many bytes further on; 0:
+  /// it is one.
+  int64_t x_rest = 0;
+  int rows = 0;  ///< at most kMaxBlockRows
   int panels = 2;
   const std::byte* lines[2] = {};  ///< units · unit_lines, on 64-byte boundaries
   int units = 1;
@@ -109,7 +112,9 @@ struct LineDecoders {
 
 /// Activations on their way into a kernel: rows of f32 or codes to rows of lines' elements.
 struct RowConverters {
-  void (*f32_to_bf16)(const float* from, int64_t count, std::byte* to);
+  /// The nearest bf16, and the nearest one to what that leaves: 16 significant bits together;
+  /// only the first where `rest` is null.
+  void (*f32_to_bf16)(const float* from, int64_t count, std::byte* to, std::byte* rest);
   void (*e4m3_to_bf16)(const uint8_t* from, int64_t count, std::byte* to);
   void (*int8_to_bf16)(const int8_t* from, int64_t count, std::byte* to);
   /// Copies and gives Σ of each run of `run` codes.

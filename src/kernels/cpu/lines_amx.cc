@@ -46,9 +46,22 @@ void configure(int first, int second) {
     product(3, 5, 7);                       \
   }
 
+/// Both panels (or one) of the first or the second half.
+#define MORACLE_TILE_ADD                          \
+  template <bool kTwoPanels, bool kSecond>        \
+  MORACLE_LINES_INLINE static void add() {        \
+    if constexpr (kSecond)                        \
+      add2();                                     \
+    else                                          \
+      add0();                                     \
+    if constexpr (kTwoPanels && kSecond) add3();  \
+    if constexpr (kTwoPanels && !kSecond) add1(); \
+  }
+
 struct Int8Tiles {
   static constexpr bool kExact = true;  // sums may be cut anywhere
   MORACLE_TILE_PRODUCTS(_tile_dpbssd)
+  MORACLE_TILE_ADD
   MORACLE_LINES_INLINE static __m512 finish(const std::byte* sum, const LineBlock& b, int row,
                                             int panel, int unit) {
     const int32_t x_sum = b.w_zero[panel] == nullptr ? 0 : b.x_sum[row * b.x_sum_stride + unit];
@@ -65,6 +78,7 @@ struct Int8Tiles {
 struct Bf16Tiles {
   static constexpr bool kExact = false;
   MORACLE_TILE_PRODUCTS(_tile_dpbf16ps)
+  MORACLE_TILE_ADD
   MORACLE_LINES_INLINE static __m512 finish(const std::byte* sum, const LineBlock&, int, int, int) {
     return _mm512_load_ps(sum);
   }
@@ -94,7 +108,26 @@ MORACLE_LINES_INLINE void prefetch_quarter(const LineBlock& b, int64_t i, int qu
 
 // ---- two halves ----
 
-template <class Tiles, bool kTwoPanels>
+// The products of one half of the rows: with one part of each value, or both in turn.
+template <class Tiles, bool kTwoPanels, bool kTwoParts, bool kSecond>
+MORACLE_LINES_INLINE void half_of(const LineBlock& b, const std::byte* x, int64_t i) {
+  if constexpr (kSecond)
+    _tile_loadd(5, x, b.x_stride);
+  else
+    _tile_loadd(4, x, b.x_stride);
+  for (int quarter = kSecond ? 2 : 0; quarter < (kSecond ? 4 : 2); ++quarter)
+    prefetch_quarter<kTwoPanels>(b, i, quarter);
+  Tiles::template add<kTwoPanels, kSecond>();
+  if constexpr (kTwoParts) {
+    if constexpr (kSecond)
+      _tile_loadd(5, x + b.x_rest, b.x_stride);
+    else
+      _tile_loadd(4, x + b.x_rest, b.x_stride);
+    Tiles::template add<kTwoPanels, kSecond>();
+  }
+}
+
+template <class Tiles, bool kTwoPanels, bool kTwoParts>
 MORACLE_LINES_INLINE void unit_of_halves(const LineBlock& b, int unit) {
   _tile_zero(0);
   _tile_zero(1);
@@ -103,19 +136,10 @@ MORACLE_LINES_INLINE void unit_of_halves(const LineBlock& b, int unit) {
   const int64_t begin = unit * b.unit_lines;
   for (int64_t i = begin; i < begin + b.unit_lines; i += 16) {
     _tile_loadd(6, b.lines[0] + i * kLineBytes, kLineBytes);
-    prefetch_quarter<kTwoPanels>(b, i, 0);
-    _tile_loadd(4, b.x + i * 4, b.x_stride);
-    Tiles::add0();
-    prefetch_quarter<kTwoPanels>(b, i, 1);
-    if constexpr (kTwoPanels) {
-      _tile_loadd(7, b.lines[1] + i * kLineBytes, kLineBytes);
-      Tiles::add1();
-    }
-    prefetch_quarter<kTwoPanels>(b, i, 2);
-    _tile_loadd(5, b.x + 16 * b.x_stride + i * 4, b.x_stride);
-    Tiles::add2();
-    prefetch_quarter<kTwoPanels>(b, i, 3);
-    if constexpr (kTwoPanels) Tiles::add3();
+    if constexpr (kTwoPanels) _tile_loadd(7, b.lines[1] + i * kLineBytes, kLineBytes);
+    const std::byte* const x = b.x + i * 4;
+    half_of<Tiles, kTwoPanels, kTwoParts, false>(b, x, i);
+    half_of<Tiles, kTwoPanels, kTwoParts, true>(b, x + 16 * b.x_stride, i);
   }
   alignas(64) std::byte sums[16 * kLineBytes];
   _tile_stored(0, sums, kLineBytes);
@@ -133,28 +157,18 @@ MORACLE_LINES_INLINE void unit_of_halves(const LineBlock& b, int unit) {
 // ---- up to 16 rows ----
 
 // The 16 lines from line i on, into the first or the second pair of sums.
-template <class Tiles, bool kTwoPanels, bool kSecond>
+template <class Tiles, bool kTwoPanels, bool kTwoParts, bool kSecond>
 MORACLE_LINES_INLINE void step(const LineBlock& b, int64_t i) {
-  for (int quarter = 0; quarter < 4; ++quarter) prefetch_quarter<kTwoPanels>(b, i, quarter);
   _tile_loadd(6, b.lines[0] + i * kLineBytes, kLineBytes);
-  if constexpr (kSecond) {
-    _tile_loadd(5, b.x + i * 4, b.x_stride);
-    Tiles::add2();
-  } else {
-    _tile_loadd(4, b.x + i * 4, b.x_stride);
-    Tiles::add0();
-  }
-  if constexpr (kTwoPanels) {
-    _tile_loadd(7, b.lines[1] + i * kLineBytes, kLineBytes);
-    if constexpr (kSecond)
-      Tiles::add3();
-    else
-      Tiles::add1();
-  }
+  if constexpr (kTwoPanels) _tile_loadd(7, b.lines[1] + i * kLineBytes, kLineBytes);
+  // half_of asks for the other two quarters.
+  for (int quarter = kSecond ? 0 : 2; quarter < (kSecond ? 2 : 4); ++quarter)
+    prefetch_quarter<kTwoPanels>(b, i, quarter);
+  half_of<Tiles, kTwoPanels, kTwoParts, kSecond>(b, b.x + i * 4, i);
 }
 
 // Lines [first, first_end) and as many or fewer from `second` to second_end, side by side.
-template <class Tiles, bool kTwoPanels>
+template <class Tiles, bool kTwoPanels, bool kTwoParts>
 MORACLE_LINES_INLINE void two_stretches(const LineBlock& b, int64_t first, int64_t first_end,
                                         int64_t second, int64_t second_end) {
   _tile_zero(0);
@@ -162,13 +176,13 @@ MORACLE_LINES_INLINE void two_stretches(const LineBlock& b, int64_t first, int64
   _tile_zero(2);
   _tile_zero(3);
   for (; second < second_end; first += 16, second += 16) {
-    step<Tiles, kTwoPanels, false>(b, first);
-    step<Tiles, kTwoPanels, true>(b, second);
+    step<Tiles, kTwoPanels, kTwoParts, false>(b, first);
+    step<Tiles, kTwoPanels, kTwoParts, true>(b, second);
   }
-  for (; first < first_end; first += 16) step<Tiles, kTwoPanels, false>(b, first);
+  for (; first < first_end; first += 16) step<Tiles, kTwoPanels, kTwoParts, false>(b, first);
 }
 
-template <class Tiles, bool kTwoPanels>
+template <class Tiles, bool kTwoPanels, bool kTwoParts>
 MORACLE_LINES_INLINE void few_rows(const LineBlock& b) {
   alignas(64) std::byte sums[2][16 * kLineBytes];
   const int64_t lines = b.unit_lines;
@@ -177,7 +191,7 @@ MORACLE_LINES_INLINE void few_rows(const LineBlock& b) {
     const bool two = unit + 1 < b.units;
     // A last unit by itself: its own halves, where the order of summation does not matter.
     const int64_t half = Tiles::kExact && !two ? begin + (lines / 16 + 1) / 2 * 16 : end;
-    two_stretches<Tiles, kTwoPanels>(b, begin, half, half, two ? end + lines : end);
+    two_stretches<Tiles, kTwoPanels, kTwoParts>(b, begin, half, half, two ? end + lines : end);
     for (int p = 0; p < (kTwoPanels ? 2 : 1); ++p) {
       if (p == 0) {
         _tile_stored(0, sums[0], kLineBytes);
@@ -195,19 +209,26 @@ MORACLE_LINES_INLINE void few_rows(const LineBlock& b) {
   }
 }
 
-template <class Tiles, bool kTwoPanels>
+template <class Tiles, bool kTwoPanels, bool kTwoParts>
 void block_of_tiles(const LineBlock& b) {
   if (b.rows <= 16) {
     configure(b.rows, b.rows);
-    return few_rows<Tiles, kTwoPanels>(b);
+    return few_rows<Tiles, kTwoPanels, kTwoParts>(b);
   }
   configure(16, b.rows - 16);
-  for (int unit = 0; unit < b.units; ++unit) unit_of_halves<Tiles, kTwoPanels>(b, unit);
+  for (int unit = 0; unit < b.units; ++unit) unit_of_halves<Tiles, kTwoPanels, kTwoParts>(b, unit);
 }
 
-template <class Tiles>
+template <class Tiles, bool kTwoParts>
 void multiply_tiles(const LineBlock& b) {
-  b.panels == 2 ? block_of_tiles<Tiles, true>(b) : block_of_tiles<Tiles, false>(b);
+  b.panels == 2 ? block_of_tiles<Tiles, true, kTwoParts>(b)
+                : block_of_tiles<Tiles, false, kTwoParts>(b);
+}
+void multiply_int8(const LineBlock& b) {
+  multiply_tiles<Int8Tiles, false>(b);
+}
+void multiply_bf16(const LineBlock& b) {
+  b.x_rest > 0 ? multiply_tiles<Bf16Tiles, true>(b) : multiply_tiles<Bf16Tiles, false>(b);
 }
 
 void begin() {
@@ -223,8 +244,8 @@ const LineKernels kAmxLines = {.instructions = {"amx_int8", "amx_bf16", nullptr}
                                .begin = begin,
                                .end = end,
                                .row_block = 32,
-                               .int8 = multiply_tiles<Int8Tiles>,
-                               .bf16 = multiply_tiles<Bf16Tiles>,
+                               .int8 = multiply_int8,
+                               .bf16 = multiply_bf16,
                                .finish = finish_rows};
 
 }  // namespace moracle::cpu

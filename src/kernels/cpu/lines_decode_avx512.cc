@@ -260,14 +260,17 @@ MORACLE_LINES_INLINE __m256i round_to_bf16(__m512 value) {
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
 }
 
-void f32_row_to_bf16(const float* from, int64_t count, std::byte* to) {
-  int64_t i = 0;
-  for (; i + 16 <= count; i += 16)
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 2 * i),
-                        round_to_bf16(_mm512_loadu_ps(from + i)));
-  if (i == count) return;
-  const auto rest = static_cast<__mmask16>((1u << (count - i)) - 1);
-  _mm256_mask_storeu_epi16(to + 2 * i, rest, round_to_bf16(_mm512_maskz_loadu_ps(rest, from + i)));
+void f32_row_to_bf16(const float* from, int64_t count, std::byte* to, std::byte* rest) {
+  for (int64_t i = 0; i < count; i += 16) {
+    const int64_t left = count - i;
+    const auto some = static_cast<__mmask16>(left >= 16 ? 0xffff : (1u << left) - 1);
+    const __m512 value = _mm512_maskz_loadu_ps(some, from + i);
+    const __m256i first = round_to_bf16(value);
+    _mm256_mask_storeu_epi16(to + 2 * i, some, first);
+    if (rest == nullptr) continue;
+    const __m512 rounded = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(first), 16));
+    _mm256_mask_storeu_epi16(rest + 2 * i, some, round_to_bf16(_mm512_sub_ps(value, rounded)));
+  }
 }
 
 void e4m3_row_to_bf16(const uint8_t* from, int64_t count, std::byte* to) {

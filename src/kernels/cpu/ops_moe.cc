@@ -43,6 +43,16 @@ float* sums_of(const Matrix& m, int64_t at, float* room) {
   return m.dtype == DType::kF32 ? static_cast<float*>(m.data) + at : room;
 }
 
+// The slot of token t whose row comes next after `row`; -1: none. Rows lie in the order of their
+// experts, in which kernels that add up a token's rows themselves come to them, too.
+int64_t next_slot(const int32_t* slot_row, int64_t t, int64_t top_k, int32_t row) {
+  int64_t next = -1;
+  for (int64_t j = t * top_k; j < (t + 1) * top_k; ++j) {
+    if (slot_row[j] > row && (next < 0 || slot_row[j] < slot_row[next])) next = j;
+  }
+  return next;
+}
+
 }  // namespace
 
 Status CpuOps::convert(const Matrix& from, const Matrix& to, Stream) {
@@ -94,8 +104,8 @@ Status CpuOps::combine(const Matrix& y, const int32_t* slot_row, const float* to
       float* const sums = sums_of(out, at, room);
       int64_t held = 0;
       bool onto = false;
-      for (int64_t j = t * top_k; j < (t + 1) * top_k; ++j) {
-        if (slot_row[j] < 0) continue;
+      for (int64_t j = next_slot(slot_row, t, top_k, -1); j >= 0;
+           j = next_slot(slot_row, t, top_k, slot_row[j])) {
         if (held == kRows) {
           vector_.weighted_sum(rows, weights, held, count, onto, sums);
           held = 0, onto = true;

@@ -14,15 +14,16 @@ int64_t element_bytes(Arithmetic arithmetic) {
 
 // One line more than the columns take: rows at a distance of a power of two would share the same
 // few sets of the first cache.
-int64_t stride_of(Arithmetic arithmetic, int64_t k) {
-  return read_cols(arithmetic, k) * element_bytes(arithmetic) + kLineBytes;
+int64_t stride_of(Arithmetic arithmetic, bool two_parts, int64_t k) {
+  return (two_parts ? 2 : 1) * read_cols(arithmetic, k) * element_bytes(arithmetic) + kLineBytes;
 }
 
-PackedRows carve(Arithmetic arithmetic, int64_t k, int64_t unit, int64_t rows, int64_t num_scales,
-                 std::byte* memory, size_t* bytes) {
+PackedRows carve(Arithmetic arithmetic, bool two_parts, int64_t k, int64_t unit, int64_t rows,
+                 int64_t num_scales, std::byte* memory, size_t* bytes) {
   Carver carver(memory);
   PackedRows packed;
-  packed.stride = stride_of(arithmetic, k);
+  packed.stride = stride_of(arithmetic, two_parts, k);
+  if (two_parts) packed.rest = read_cols(arithmetic, k) * element_bytes(arithmetic);
   packed.values = carver.take<std::byte>((rows + kMaxBlockRows) * packed.stride);
   packed.num_sums = arithmetic == Arithmetic::kInt8 ? (k + unit - 1) / unit : 0;
   packed.sums = carver.take<int32_t>(rows * packed.num_sums);
@@ -39,19 +40,24 @@ int64_t read_cols(Arithmetic arithmetic, int64_t k) {
   return (k + tile - 1) / tile * tile;
 }
 
-size_t packed_bytes(Arithmetic arithmetic, int64_t k, int64_t unit, int64_t rows,
+bool in_two_parts(Arithmetic arithmetic, const Scheme& scheme) {
+  return arithmetic == Arithmetic::kBf16 && !scheme.activation;
+}
+
+size_t packed_bytes(Arithmetic arithmetic, bool two_parts, int64_t k, int64_t unit, int64_t rows,
                     int64_t num_scales) {
   size_t bytes = 0;
-  carve(arithmetic, k, unit, rows, num_scales, nullptr, &bytes);
+  carve(arithmetic, two_parts, k, unit, rows, num_scales, nullptr, &bytes);
   return bytes;
 }
 
-PackedRows pack_rows(Arithmetic arithmetic, const GroupedRows& from, int64_t k, int64_t unit,
-                     int64_t num_rows, std::byte* memory, ThreadPool& pool) {
+PackedRows pack_rows(Arithmetic arithmetic, bool two_parts, const GroupedRows& from, int64_t k,
+                     int64_t unit, int64_t num_rows, std::byte* memory, ThreadPool& pool) {
   const Rows& x = from.x;
   const int64_t num_scales =
       x.scales == nullptr || x.values.dtype == DType::kF32 ? 0 : x.num_scales;
-  const PackedRows packed = carve(arithmetic, k, unit, num_rows, num_scales, memory, nullptr);
+  const PackedRows packed =
+      carve(arithmetic, two_parts, k, unit, num_rows, num_scales, memory, nullptr);
   const int64_t used = k * element_bytes(arithmetic);
   const int64_t source_bytes = x.values.stride * bits(x.values.dtype) / 8;
   auto pack = [&](int64_t first, int64_t last) {
@@ -73,12 +79,14 @@ PackedRows pack_rows(Arithmetic arithmetic, const GroupedRows& from, int64_t k, 
           break;
         default:
           if (arithmetic == Arithmetic::kBf16)
-            kAvx512Rows.f32_to_bf16(reinterpret_cast<const float*>(row), k, to);
+            kAvx512Rows.f32_to_bf16(reinterpret_cast<const float*>(row), k, to,
+                                    two_parts ? to + packed.rest : nullptr);
           else
             std::memcpy(to, row, used);
           break;
       }
-      std::memset(to + used, 0, packed.stride - used);
+      std::memset(to + used, 0, (two_parts ? packed.rest : packed.stride) - used);
+      if (two_parts) std::memset(to + packed.rest + used, 0, packed.stride - packed.rest - used);
       for (int64_t s = 0; s < num_scales; ++s)
         packed.scales[r * num_scales + s] = x.scales[source * num_scales + s];
     }
