@@ -59,10 +59,11 @@ inline Result<std::vector<float>> all_logits(Model& model, const std::vector<int
   MORACLE_TRY(const std::span<const float> logits, model.logits(0, count));
   return std::vector<float>(logits.begin(), logits.end());
 }
+/// On the backend "cpu", in f32.
 inline Result<std::vector<float>> all_logits(const SyntheticCheckpoint& written,
                                              const std::vector<int32_t>& ids) {
   MORACLE_TRY(const Checkpoint checkpoint, written.open());
-  MORACLE_TRY(Model model, Model::load(checkpoint, {.threads = 2}));
+  MORACLE_TRY(Model model, Model::load(checkpoint, {.backend = "cpu", .threads = 2}));
   return all_logits(model, ids);
 }
 
