@@ -4,6 +4,9 @@
 #include "kernels/cpu/line_linear.h"
 
 namespace moracle {
+
+#if defined(__x86_64__)
+
 namespace {
 
 using namespace cpu;
@@ -21,5 +24,12 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
 }  // namespace
 
 const Kernels kCpuAmxKernels = {plan, make};
+
+#else
+
+// No other processor has these instructions, and the rule about them comes before any plan.
+const Kernels kCpuAmxKernels = {nullptr, nullptr};
+
+#endif
 
 }  // namespace moracle

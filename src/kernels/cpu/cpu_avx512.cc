@@ -5,6 +5,9 @@
 #include "kernels/cpu/line_linear.h"
 
 namespace moracle {
+
+#if defined(__x86_64__)
+
 namespace {
 
 using namespace cpu;
@@ -36,5 +39,12 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
 }  // namespace
 
 const Kernels kCpuAvx512Kernels = {plan, make};
+
+#else
+
+// No other processor has these instructions, and the rule about them comes before any plan.
+const Kernels kCpuAvx512Kernels = {nullptr, nullptr};
+
+#endif
 
 }  // namespace moracle

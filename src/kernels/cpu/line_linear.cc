@@ -1,6 +1,9 @@
 // One walk for every way of multiplying. Each thread takes the same share of every expert's panels,
 // two at a time: even work whatever the routing, no barrier between experts, and columns of the
 // result that are its own, so that it may add up a token's rows itself.
+
+#if defined(__x86_64__)
+
 #include "kernels/cpu/line_linear.h"
 
 #include <algorithm>
@@ -324,3 +327,5 @@ Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const
 }
 
 }  // namespace moracle::cpu
+
+#endif

@@ -1,3 +1,5 @@
+#if defined(__x86_64__)
+
 #include "kernels/cpu/line_panels.h"
 
 #include <algorithm>
@@ -192,3 +194,5 @@ const float* LinePanels::bias(int64_t expert, int64_t panel) const {
 }
 
 }  // namespace moracle::cpu
+
+#endif

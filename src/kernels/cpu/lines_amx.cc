@@ -2,6 +2,9 @@
 // the sums of the one before waits for it three times as long as one takes, so four sums are kept
 // going: two halves of the rows times two panels, or where there are no more than 16 rows, two
 // stretches of columns.
+
+#if defined(__x86_64__)
+
 #include "kernels/cpu/lines.inc"
 
 namespace moracle::cpu {
@@ -249,3 +252,5 @@ const LineKernels kAmxLines = {.instructions = {"amx_int8", "amx_bf16", nullptr}
                                .finish = finish_rows};
 
 }  // namespace moracle::cpu
+
+#endif

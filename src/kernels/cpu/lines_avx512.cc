@@ -1,4 +1,7 @@
 // AVX-512 with VNNI: products of int8 and of f32.
+
+#if defined(__x86_64__)
+
 #include "kernels/cpu/lines.inc"
 
 namespace moracle::cpu {
@@ -10,3 +13,5 @@ const LineKernels kAvx512Lines = {.instructions = {"avx512_vnni", nullptr, "avx5
                                   .finish = finish_rows};
 
 }  // namespace moracle::cpu
+
+#endif

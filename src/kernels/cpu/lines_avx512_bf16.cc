@@ -1,4 +1,7 @@
 // AVX-512 with VNNI and BF16.
+
+#if defined(__x86_64__)
+
 #include "kernels/cpu/lines.inc"
 
 namespace moracle::cpu {
@@ -11,3 +14,5 @@ const LineKernels kAvx512Bf16Lines = {.instructions = {"avx512_vnni", "avx512_bf
                                       .finish = finish_rows};
 
 }  // namespace moracle::cpu
+
+#endif

@@ -2,6 +2,9 @@
 //
 // bf16 holds every code of 8 bits and less exactly (8 significant bits: integers up to 255 in
 // size), and e4m3 or e2m1 times a power of two as long as that is a normal number.
+
+#if defined(__x86_64__)
+
 #include "kernels/cpu/lines.inc"
 
 namespace moracle::cpu {
@@ -314,3 +317,5 @@ const LineDecoders kAvx512Decoders = {i4_to_int8,   e2m1_to_int8, i4_to_bf16,  i
 const RowConverters kAvx512Rows = {f32_row_to_bf16, e4m3_row_to_bf16, int8_row_to_bf16, copy_int8};
 
 }  // namespace moracle::cpu
+
+#endif

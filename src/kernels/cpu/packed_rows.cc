@@ -1,3 +1,5 @@
+#if defined(__x86_64__)
+
 #include "kernels/cpu/packed_rows.h"
 
 #include <algorithm>
@@ -101,3 +103,5 @@ PackedRows pack_rows(Arithmetic arithmetic, bool two_parts, const GroupedRows& f
 }
 
 }  // namespace moracle::cpu
+
+#endif
