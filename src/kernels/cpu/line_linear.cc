@@ -38,7 +38,8 @@ class LineLinear : public GroupedLinear {
         arithmetic_(arithmetic),
         kernels_(kernels),
         device_(device),
-        panels_(weights_, arithmetic, x_group_cols(weights_)) {}
+        panels_(weights_, arithmetic, x_group_cols(weights_)),
+        x_group_is_unit_(x_group_cols(weights_) == panels_.unit_cols()) {}
 
   const KernelWeights& weights() const override { return weights_; }
   Status run(const GroupedRows& rows, const Matrix& y, Stream) override;
@@ -78,6 +79,7 @@ class LineLinear : public GroupedLinear {
   const LineKernels& kernels_;
   CpuDevice& device_;
   LinePanels panels_;
+  bool x_group_is_unit_;
 };
 
 void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
@@ -89,11 +91,10 @@ void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
   block.panels = count;
   block.x_stride = pass.x.stride;
   block.x_rest = pass.x.rest;
-  for (int64_t column = 0; column < weights_.shape.k;) {
-    const LinePanels::Stretch s = panels_.stretch(column);
+  for (const LinePanels::Stretch& s : panels_.stretches()) {
     block.units = s.units;
-    block.unit_lines = panels_.lines_of(s.unit_cols);
-    block.overwrite = column == 0;
+    block.unit_lines = s.unit_lines;
+    block.overwrite = s.first_line == 0;
     const int64_t num_lines = block.units * block.unit_lines;
     const std::byte* prefetch[2] = {};
     for (int p = 0; p < count; ++p) {
@@ -109,22 +110,21 @@ void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
     for (int row = 0, b = 0; row < pass.count; row += kernels_.row_block, ++b) {
       const int64_t at = pass.first + row;
       block.rows = std::min(kernels_.row_block, pass.count - row);
-      block.x = pass.x.values + at * pass.x.stride + panels_.lines_of(s.first) * 4;
+      block.x = pass.x.values + at * pass.x.stride + s.first_line * 4;
       block.prefetch_every = panels_.direct() && pass.prefetch && b < every ? every : 0;
-      const int64_t share = (panels_.lines_of(s.first) + b * (num_lines / every)) * kLineBytes;
+      const int64_t share = (s.first_line + b * (num_lines / every)) * kLineBytes;
       for (int p = 0; p < count; ++p) {
         block.sum[p] = room.sums[p] + row * kLineRows;
         if (block.prefetch_every > 0) block.prefetch[p] = prefetch[p] + share;
       }
       if (arithmetic_ == Arithmetic::kInt8) {
-        block.x_sum = pass.x.sums + at * pass.x.num_sums + s.first / panels_.unit_cols();
+        block.x_sum = pass.x.sums + at * pass.x.num_sums + s.unit;
         block.x_sum_stride = pass.x.num_sums;
       }
       if (pass.x.num_scales > 1) {
-        const int64_t group = x_group_cols(weights_);
-        block.x_scale = pass.x.scales + at * pass.x.num_scales + s.first / group;
+        block.x_scale = pass.x.scales + at * pass.x.num_scales + s.x_group;
         block.x_scale_stride = pass.x.num_scales;
-        block.x_scale_unit = group == panels_.unit_cols() ? 1 : 0;
+        block.x_scale_unit = x_group_is_unit_ ? 1 : 0;
       }
       switch (arithmetic_) {
         case Arithmetic::kInt8:
@@ -138,7 +138,6 @@ void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
           break;
       }
     }
-    column = s.last();
   }
 }
 

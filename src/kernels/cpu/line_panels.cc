@@ -54,72 +54,100 @@ LinePanels::LinePanels(const KernelWeights& weights, Arithmetic arithmetic, int6
     : weights_(weights),
       arithmetic_(arithmetic),
       num_panels_(vnni16::num_panels(weights.shape)),
+      panel_bytes_(vnni16::panel_bytes(weights.shape)),
       num_groups_(weights.shape.key.quantized() ? vnni16::num_groups(weights.shape) : 1),
       group_cols_(weights.shape.key.quantized() ? vnni16::group_cols(weights.shape)
                                                 : weights.shape.k),
       x_group_cols_(x_group_cols),
+      scale_lanes_(vnni16::scale_lanes(weights.shape)),
       cols_per_line_(arithmetic == Arithmetic::kInt8   ? 4
                      : arithmetic == Arithmetic::kBf16 ? 2
                                                        : 1),
       read_cols_(cpu::read_cols(arithmetic, weights.shape.k)),
       unit_cols_(cpu::unit_cols(weights.shape, arithmetic, x_group_cols)),
       direct_(is_direct(weights.shape.key.dtype, arithmetic)),
+      exponents_(vnni16::scale_is_exponent(weights.shape)),
       folded_(is_folded(weights.shape, arithmetic)),
       whole_groups_(arithmetic == Arithmetic::kBf16 && group_cols_ % 32 == 0 &&
                     unit_cols_ % group_cols_ == 0),
-      by_group_(arithmetic != Arithmetic::kInt8 && (folded_ || !weights.shape.key.symmetric)) {}
+      by_group_(arithmetic != Arithmetic::kInt8 && (folded_ || !weights.shape.key.symmetric)) {
+  cut();
+}
 
-LinePanels::Stretch LinePanels::stretch(int64_t column) const {
-  const int64_t whole = (read_cols_ - column) / unit_cols_;
-  if (whole == 0) return {column, 1, read_cols_ - column};
+// Whole units of the stretch that begins at `column`; 0: less than one is left.
+int64_t LinePanels::units_from(int64_t column) const {
   // Units behind the last column hold nothing but padding.
-  int64_t units = std::min(whole, (weights_.shape.k - column + unit_cols_ - 1) / unit_cols_);
+  int64_t units = std::min((read_cols_ - column) / unit_cols_,
+                           (weights_.shape.k - column + unit_cols_ - 1) / unit_cols_);
   units = std::min(units, std::max<int64_t>(1, max_stretch(arithmetic_) / unit_cols_));
   // One scale of the activations for several units holds to the end of its group.
   if (x_group_cols_ > unit_cols_)
     units = std::min(units, (x_group_cols_ - column % x_group_cols_) / unit_cols_);
-  return {column, static_cast<int>(units), unit_cols_};
+  return units;
+}
+
+void LinePanels::cut() {
+  const int64_t code_cols = vnni16::line_cols(weights_.shape.key.dtype);
+  for (int64_t column = 0; column < weights_.shape.k; column += unit_cols_)
+    unit_groups_.push_back(group_of(column));
+  for (int64_t column = 0; column < weights_.shape.k;) {
+    const int64_t units = units_from(column);
+    const int64_t cols = units > 0 ? unit_cols_ : read_cols_ - column;
+    Stretch s;
+    s.first_line = column / cols_per_line_;
+    s.unit_lines = cols / cols_per_line_;
+    s.units = static_cast<int>(std::max<int64_t>(1, units));
+    s.unit = column / unit_cols_;
+    s.x_group = x_group_cols_ > 0 ? column / x_group_cols_ : 0;
+    s.first_piece = pieces_.size();
+    const int64_t last = column + s.units * cols;
+    for (int64_t first = column; !direct_ && first < last;) {
+      Piece piece;
+      piece.group = group_of(first);
+      int64_t end = last;
+      if (by_group_ && !whole_groups_ && piece.group < num_groups_ - 1)
+        end = std::min(last, (piece.group + 1) * group_cols_);
+      piece.code_at = first / code_cols * kLineBytes;
+      piece.code_lines = (end - first + code_cols - 1) / code_cols;
+      piece.group_lines = whole_groups_ ? group_cols_ / code_cols : 0;
+      piece.to = (first - column) / cols_per_line_ * kLineBytes;
+      piece.lines = (end - first) / cols_per_line_;
+      pieces_.push_back(piece);
+      first = end;
+    }
+    s.past_piece = pieces_.size();
+    stretches_.push_back(s);
+    column = last;
+  }
 }
 
 const std::byte* LinePanels::lines(int64_t expert, int64_t panel, const Stretch& s, std::byte* room,
                                    const std::byte* prefetch) const {
-  const std::byte* const from = codes(expert, panel);
-  if (direct_) return from + s.first / cols_per_line_ * kLineBytes;
-  if (!by_group_ || whole_groups_) {
-    decode(expert, panel, s.first, s.last(), group_of(s.first), room, prefetch);
-    return room;
-  }
-  for (int64_t first = s.first; first < s.last();) {
-    const int64_t group = group_of(first);
-    int64_t last = s.last();
-    if (group < num_groups_ - 1) last = std::min(last, (group + 1) * group_cols_);
-    decode(expert, panel, first, last, group,
-           room + (first - s.first) / cols_per_line_ * kLineBytes, prefetch);
-    first = last;
-  }
+  if (direct_) return codes(expert, panel) + s.first_line * kLineBytes;
+  for (size_t i = s.first_piece; i < s.past_piece; ++i)
+    decode(expert, panel, pieces_[i], room, prefetch);
   return room;
 }
 
-void LinePanels::decode(int64_t expert, int64_t panel, int64_t first, int64_t last, int64_t group,
-                        std::byte* to, const std::byte* prefetch) const {
+void LinePanels::decode(int64_t expert, int64_t panel, const Piece& piece, std::byte* room,
+                        const std::byte* prefetch) const {
   const MatrixShape& shape = weights_.shape;
   const DType dtype = shape.key.dtype;
-  const int64_t code_cols = vnni16::line_cols(dtype), at = first / code_cols * kLineBytes;
-  const int64_t index = panel * num_groups_ + group;
+  const int64_t index = panel * num_groups_ + piece.group;
   const std::byte* const base = weights_.expert(expert);
   LineCodes c;
-  c.codes = codes(expert, panel) + at;
-  c.lines = (last - first + code_cols - 1) / code_cols;
-  c.to = to;
-  if (whole_groups_) c.group_lines = group_cols_ / code_cols;
-  if (prefetch != nullptr) c.prefetch = prefetch + at;
+  c.codes = codes(expert, panel) + piece.code_at;
+  c.lines = piece.code_lines;
+  c.to = room + piece.to;
+  c.group_lines = piece.group_lines;
+  if (prefetch != nullptr) c.prefetch = prefetch + piece.code_at;
   if (!shape.key.symmetric)
     c.zero =
         reinterpret_cast<const int8_t*>(base + weights_.sections.zero_points) + index * kLineRows;
-  if (vnni16::scale_is_exponent(shape)) {
-    c.exponent_lanes = static_cast<int>(vnni16::scale_lanes(shape));
-    c.exponent = reinterpret_cast<const uint8_t*>(base + weights_.sections.scales) +
-                 index * c.exponent_lanes;
+  if (exponents_) {
+    c.exponent_lanes = static_cast<int>(scale_lanes_);
+    c.exponent =
+        reinterpret_cast<const uint8_t*>(base + weights_.sections.scales) + index * scale_lanes_;
   }
   if (arithmetic_ == Arithmetic::kBf16) return to_bf16(dtype)(c);
   if (arithmetic_ == Arithmetic::kInt8)
@@ -128,34 +156,33 @@ void LinePanels::decode(int64_t expert, int64_t panel, int64_t first, int64_t la
   if (dtype == DType::kBF16) return kAvx512Decoders.bf16_to_f32(c);
   alignas(64) std::byte exact[max_stretch(Arithmetic::kF32) * kLineRows * 2];
   alignas(64) float scales[kLineRows];
-  c.to = exact;
-  to_bf16(dtype)(c);
   LineCodes wide;
   wide.codes = exact;
-  wide.lines = (last - first) / 2;
-  wide.to = to;
-  if (c.exponent == nullptr) {
-    scales_of(expert, panel, group, scales);
+  wide.lines = piece.lines / 2;
+  wide.to = c.to;
+  c.to = exact;
+  to_bf16(dtype)(c);
+  if (!exponents_) {
+    scales_of(expert, panel, piece.group, scales);
     wide.scale = scales;
   }
   kAvx512Decoders.bf16_to_f32(wide);
 }
 
 void LinePanels::scales_of(int64_t expert, int64_t panel, int64_t group, float* room) const {
-  const int64_t lanes = vnni16::scale_lanes(weights_.shape);
   const std::byte* const section = weights_.expert(expert) + weights_.sections.scales;
-  const int64_t at = (panel * num_groups_ + group) * lanes;
-  if (vnni16::scale_is_exponent(weights_.shape)) {
+  const int64_t at = (panel * num_groups_ + group) * scale_lanes_;
+  if (exponents_) {
     // Half of it: int8 lines hold fp4 twice as large. Below the normal numbers there is nothing
     // left of a product.
     for (int n = 0; n < kLineRows; ++n) {
-      const auto exponent = static_cast<uint32_t>(section[at + (lanes == 1 ? 0 : n)]);
+      const auto exponent = static_cast<uint32_t>(section[at + (scale_lanes_ == 1 ? 0 : n)]);
       room[n] = std::bit_cast<float>((exponent > 1 ? exponent - 1 : 0) << 23);
     }
     return;
   }
   const float* const scales = reinterpret_cast<const float*>(section) + at;
-  if (lanes == 1)
+  if (scale_lanes_ == 1)
     std::fill_n(room, kLineRows, *scales);
   else
     std::memcpy(room, scales, kLineRows * sizeof(float));
@@ -164,20 +191,25 @@ void LinePanels::scales_of(int64_t expert, int64_t panel, int64_t group, float* 
 const float* LinePanels::unit_scales(int64_t expert, int64_t panel, const Stretch& s,
                                      float* room) const {
   if (folded_ || num_groups_ == 1) return nullptr;
-  for (int u = 0; u < s.units; ++u)
-    scales_of(expert, panel, group_of(s.first + u * s.unit_cols), room + u * kLineRows);
+  const int64_t* const groups = unit_groups_.data() + s.unit;
+  if (unit_cols_ == group_cols_ && scale_lanes_ == kLineRows && !exponents_) {
+    return reinterpret_cast<const float*>(weights_.expert(expert) + weights_.sections.scales) +
+           (panel * num_groups_ + groups[0]) * kLineRows;
+  }
+  for (int u = 0; u < s.units; ++u) scales_of(expert, panel, groups[u], room + u * kLineRows);
   return room;
 }
 
 const int8_t* LinePanels::unit_zeros(int64_t expert, int64_t panel, const Stretch& s,
                                      int8_t* room) const {
   if (weights_.shape.key.symmetric || arithmetic_ != Arithmetic::kInt8) return nullptr;
+  const int64_t* const groups = unit_groups_.data() + s.unit;
   const std::byte* const zeros =
       weights_.expert(expert) + weights_.sections.zero_points + panel * num_groups_ * kLineRows;
-  for (int u = 0; u < s.units; ++u) {
-    const int64_t group = group_of(s.first + u * s.unit_cols);
-    std::memcpy(room + u * kLineRows, zeros + group * kLineRows, kLineRows);
-  }
+  if (unit_cols_ == group_cols_)
+    return reinterpret_cast<const int8_t*>(zeros) + groups[0] * kLineRows;
+  for (int u = 0; u < s.units; ++u)
+    std::memcpy(room + u * kLineRows, zeros + groups[u] * kLineRows, kLineRows);
   return room;
 }
 

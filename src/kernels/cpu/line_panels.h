@@ -2,6 +2,9 @@
 // decoded stretch by stretch.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "kernels/cpu/lines.h"
 #include "kernels/kernel_weights.h"
 #include "layout/vnni16.h"
@@ -24,37 +27,36 @@ class LinePanels {
   LinePanels(const KernelWeights& weights, Arithmetic arithmetic, int64_t x_group_cols);
 
   int64_t num_panels() const { return num_panels_; }
-  /// Packed bytes of a panel's codes, and where they begin.
-  int64_t code_lines() const { return vnni16::num_lines(weights_.shape); }
+  /// Where a panel's codes begin.
   const std::byte* codes(int64_t expert, int64_t panel) const {
-    return weights_.expert(expert) + weights_.sections.codes +
-           panel * vnni16::panel_bytes(weights_.shape);
+    return weights_.expert(expert) + weights_.sections.codes + panel * panel_bytes_;
   }
 
-  /// Columns that one call multiplies: whole units, or what is left of one at a row's end.
+  /// Columns that one call multiplies: whole units, or what is left of one at a row's end. Lines
+  /// are of what is multiplied.
   struct Stretch {
-    int64_t first = 0;  ///< column
+    int64_t first_line = 0;
+    int64_t unit_lines = 0;
     int units = 1;
-    int64_t unit_cols = 0;
-    int64_t last() const { return first + units * unit_cols; }
+    int64_t unit = 0;     ///< the first one's number in its row
+    int64_t x_group = 0;  ///< of the activations' scales
+    size_t first_piece = 0, past_piece = 0;
   };
-  /// The stretch that begins at `column`, below k.
-  Stretch stretch(int64_t column) const;
+  /// Those of a row, from left to right: the same for every panel.
+  std::span<const Stretch> stretches() const { return stretches_; }
   int64_t unit_cols() const { return unit_cols_; }
-  /// Lines in so many columns.
-  int64_t lines_of(int64_t cols) const { return cols / cols_per_line_; }
 
   /// True where codes are multiplied as they lie.
   bool direct() const { return direct_; }
-  /// Lines of a stretch: of the codes themselves, or decoded into `room` (of room_bytes).
+  /// Lines of a stretch: of the codes themselves, or decoded into `room` (of kRoomBytes).
   /// `prefetch` is what to ask for meanwhile, or null.
   const std::byte* lines(int64_t expert, int64_t panel, const Stretch& s, std::byte* room,
                          const std::byte* prefetch) const;
   static constexpr int64_t kRoomBytes = 128 * kLineRows * 4;
   static constexpr int kMaxUnits = 32;  ///< in a stretch
 
-  /// Scales of a stretch, [units][16], where products are scaled unit by unit; written to `room`.
-  /// Null: none here.
+  /// Scales of a stretch, [units][16], where products are scaled unit by unit; `room` is for those
+  /// that do not lie so. Null: none here.
   const float* unit_scales(int64_t expert, int64_t panel, const Stretch& s, float* room) const;
   /// Zero points of a stretch of int8 lines, likewise. Null: none, or part of the decoded values.
   const int8_t* unit_zeros(int64_t expert, int64_t panel, const Stretch& s, int8_t* room) const;
@@ -63,23 +65,33 @@ class LinePanels {
   const float* bias(int64_t expert, int64_t panel) const;
 
  private:
+  // What one call decodes: codes of one group, or of whole groups one after another.
+  struct Piece {
+    int64_t code_at = 0, code_lines = 0, group_lines = 0, group = 0;
+    int64_t to = 0, lines = 0;
+  };
   int64_t group_of(int64_t column) const {
     return column / group_cols_ < num_groups_ ? column / group_cols_ : num_groups_ - 1;
   }
+  void cut();  // fills stretches_, pieces_ and unit_groups_: nothing is divided later on
+  int64_t units_from(int64_t column) const;
   void scales_of(int64_t expert, int64_t panel, int64_t group, float* room) const;
-  void decode(int64_t expert, int64_t panel, int64_t first, int64_t last, int64_t group,
-              std::byte* to, const std::byte* prefetch) const;
+  void decode(int64_t expert, int64_t panel, const Piece& piece, std::byte* room,
+              const std::byte* prefetch) const;
 
   const KernelWeights& weights_;
   Arithmetic arithmetic_;
-  int64_t num_panels_, num_groups_, group_cols_, x_group_cols_;
-  int64_t cols_per_line_;  // of what is multiplied
-  int64_t read_cols_;
-  int64_t unit_cols_;
+  int64_t num_panels_, panel_bytes_, num_groups_, group_cols_, x_group_cols_;
+  int64_t scale_lanes_;
+  int64_t cols_per_line_, read_cols_, unit_cols_;  // of what is multiplied
   bool direct_;
+  bool exponents_;     // scales are bytes, powers of two
   bool folded_;        // scales are part of the decoded values
   bool whole_groups_;  // stretches are made of whole groups, which one call decodes
   bool by_group_;      // codes of different groups are decoded differently
+  std::vector<Stretch> stretches_;
+  std::vector<Piece> pieces_;
+  std::vector<int64_t> unit_groups_;  // the group of each unit of a row
 };
 
 }  // namespace moracle::cpu
