@@ -322,6 +322,63 @@ TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
   }
 }
 
+// A few rows of codes: the bits that lines of int8 give.
+TEST_P(LineBlocks, OfCodesAreThoseOfTheirLines) {
+  if (GetParam().arithmetic != Arithmetic::kInt8) GTEST_SKIP() << "for int8 alone";
+  const LineKernels& kernels = *GetParam().kernels;
+  std::mt19937 random(3);
+  constexpr int64_t kUnits = 3, kLines = 16 * kUnits, kStride = kLines * 4 + 64;
+  Lines codes[2] = {Lines(kLines / 2), Lines(kLines / 2)},
+        lines[2] = {Lines(kLines), Lines(kLines)};
+  Lines x(kMaxBlockRows * kStride / 64);
+  std::vector<int32_t> x_sums(kMaxBlockRows * kUnits);
+  for (int r = 0; r < kMaxBlockRows; ++r) {
+    for (int64_t c = 0; c < kLines * 4; ++c) {
+      x.data()[r * kStride + c] = static_cast<std::byte>(random());
+      x_sums[r * kUnits + c / 64] += static_cast<int8_t>(x.data()[r * kStride + c]);
+    }
+  }
+  float scales[2][kUnits * 16];
+  int8_t zeros[2][kUnits * 16];
+  for (int i = 0; i < 2 * kUnits * 16; ++i) {
+    scales[i / (kUnits * 16)][i % (kUnits * 16)] = static_cast<float>(random() % 100) / 64;
+    zeros[i / (kUnits * 16)][i % (kUnits * 16)] = static_cast<int8_t>(random());
+  }
+  for (bool fp4 : {false, true}) {
+    for (int p = 0; p < 2; ++p) {
+      for (int64_t i = 0; i < kLines * 32; ++i)
+        codes[p].data()[i] = static_cast<std::byte>(random());
+      const LineCodes c{.codes = codes[p].data(), .lines = kLines / 2, .to = lines[p].data()};
+      fp4 ? kAvx512Decoders.e2m1_to_int8(c) : kAvx512Decoders.i4_to_int8(c);
+    }
+    for (int rows = 1; rows <= kFewRows; ++rows) {
+      for (int panels = 1; panels <= 2; ++panels) {
+        std::vector<float> sums[2][2];
+        for (bool from_codes : {false, true}) {
+          LineBlock b{.x = x.data(), .x_stride = kStride, .rows = rows, .panels = panels};
+          b.units = kUnits;
+          b.unit_lines = from_codes ? 8 : 16;
+          b.overwrite = true;
+          b.x_sum = x_sums.data();
+          b.x_sum_stride = kUnits;
+          for (int p = 0; p < panels; ++p) {
+            sums[from_codes][p].assign(rows * 16, 1.0f);
+            b.sum[p] = sums[from_codes][p].data();
+            b.lines[p] = from_codes ? codes[p].data() : lines[p].data();
+            b.w_scale[p] = scales[p];
+            b.w_zero[p] = rows % 2 == 0 ? zeros[p] : nullptr;
+          }
+          if (!from_codes)
+            multiply(b);
+          else
+            fp4 ? kernels.int8_by_e2m1(b) : kernels.int8_by_i4(b);
+        }
+        for (int p = 0; p < panels; ++p) EXPECT_EQ(sums[1][p], sums[0][p]) << rows << " rows";
+      }
+    }
+  }
+}
+
 TEST_P(LineBlocks, FinishWithScalesBiasWeightsAndRowsOfOthers) {
   const LineKernels& kernels = *GetParam().kernels;
   std::vector<float> sum(3 * 16), to(4 * 20, 1.0f);

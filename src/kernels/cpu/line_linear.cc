@@ -30,6 +30,27 @@ int64_t x_group_cols(const KernelWeights& weights) {
   return grouped ? key->group.cols : 0;
 }
 
+using Multiply = void (*)(const LineBlock&);
+
+Multiply multiply_by(const LineKernels& kernels, Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Arithmetic::kInt8:
+      return kernels.int8;
+    case Arithmetic::kBf16:
+      return kernels.bf16;
+    default:
+      return kernels.f32;
+  }
+}
+
+// Null: codes become lines first, however few the rows.
+Multiply multiply_codes_by(const LineKernels& kernels, Arithmetic arithmetic, DType codes) {
+  if (arithmetic != Arithmetic::kInt8) return nullptr;
+  return codes == DType::kI4       ? kernels.int8_by_i4
+         : codes == DType::kF4E2M1 ? kernels.int8_by_e2m1
+                                   : nullptr;
+}
+
 class LineLinear : public GroupedLinear {
  public:
   LineLinear(KernelWeights weights, Arithmetic arithmetic, const LineKernels& kernels,
@@ -39,6 +60,8 @@ class LineLinear : public GroupedLinear {
         kernels_(kernels),
         device_(device),
         panels_(weights_, arithmetic, x_group_cols(weights_)),
+        multiply_(multiply_by(kernels, arithmetic)),
+        by_codes_(multiply_codes_by(kernels, arithmetic, weights_.shape.key.dtype)),
         x_group_is_unit_(x_group_cols(weights_) == panels_.unit_cols()) {}
 
   const KernelWeights& weights() const override { return weights_; }
@@ -79,6 +102,7 @@ class LineLinear : public GroupedLinear {
   const LineKernels& kernels_;
   CpuDevice& device_;
   LinePanels panels_;
+  Multiply multiply_, by_codes_;
   bool x_group_is_unit_;
 };
 
@@ -87,14 +111,20 @@ void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
   // Every block of rows asks for its share of what comes next.
   const int blocks = (pass.count + kernels_.row_block - 1) / kernels_.row_block;
   const int every = std::min(16, static_cast<int>(std::bit_floor(static_cast<unsigned>(blocks))));
+  // A few rows take codes as they lie: lines of them would be written and read once.
+  const bool codes = by_codes_ != nullptr && pass.count <= kFewRows;
+  const bool direct = codes || panels_.direct();
+  const int per_line = codes ? 2 : 1;  // lines of int8 in one of codes
+  const Multiply kernel = codes ? by_codes_ : multiply_;
   LineBlock block;
   block.panels = count;
   block.x_stride = pass.x.stride;
   block.x_rest = pass.x.rest;
   for (const LinePanels::Stretch& s : panels_.stretches()) {
     block.units = s.units;
-    block.unit_lines = s.unit_lines;
+    block.unit_lines = s.unit_lines / per_line;
     block.overwrite = s.first_line == 0;
+    const int64_t first_line = s.first_line / per_line;
     const int64_t num_lines = block.units * block.unit_lines;
     const std::byte* prefetch[2] = {};
     for (int p = 0; p < count; ++p) {
@@ -102,8 +132,9 @@ void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
       if (pass.prefetch) {
         prefetch[p] = panels_.codes(pass.next.expert, pass.next.panel + p * pass.next.distance);
       }
-      block.lines[p] = panels_.lines(job.expert, panel, s, room.lines[p],
-                                     panels_.direct() ? nullptr : prefetch[p]);
+      block.lines[p] = codes ? panels_.codes(job.expert, panel) + first_line * kLineBytes
+                             : panels_.lines(job.expert, panel, s, room.lines[p],
+                                             direct ? nullptr : prefetch[p]);
       block.w_scale[p] = panels_.unit_scales(job.expert, panel, s, room.unit_scales[p]);
       block.w_zero[p] = panels_.unit_zeros(job.expert, panel, s, room.unit_zeros[p]);
     }
@@ -111,8 +142,8 @@ void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
       const int64_t at = pass.first + row;
       block.rows = std::min(kernels_.row_block, pass.count - row);
       block.x = pass.x.values + at * pass.x.stride + s.first_line * 4;
-      block.prefetch_every = panels_.direct() && pass.prefetch && b < every ? every : 0;
-      const int64_t share = (s.first_line + b * (num_lines / every)) * kLineBytes;
+      block.prefetch_every = direct && pass.prefetch && b < every ? every : 0;
+      const int64_t share = (first_line + b * (num_lines / every)) * kLineBytes;
       for (int p = 0; p < count; ++p) {
         block.sum[p] = room.sums[p] + row * kLineRows;
         if (block.prefetch_every > 0) block.prefetch[p] = prefetch[p] + share;
@@ -126,17 +157,7 @@ void LineLinear::multiply(const Job& job, const Pass& pass, Room& room) const {
         block.x_scale_stride = pass.x.num_scales;
         block.x_scale_unit = x_group_is_unit_ ? 1 : 0;
       }
-      switch (arithmetic_) {
-        case Arithmetic::kInt8:
-          kernels_.int8(block);
-          break;
-        case Arithmetic::kBf16:
-          kernels_.bf16(block);
-          break;
-        case Arithmetic::kF32:
-          kernels_.f32(block);
-          break;
-      }
+      kernel(block);
     }
   }
 }

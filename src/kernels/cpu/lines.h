@@ -11,8 +11,9 @@ namespace moracle::cpu {
 /// Rows of weights (outputs) in a line, and bytes of it.
 inline constexpr int kLineRows = 16;
 inline constexpr int kLineBytes = 64;
-/// Most activation rows in one call.
+/// Most activation rows in one call, and in one that decodes codes on their way.
 inline constexpr int kMaxBlockRows = 32;
+inline constexpr int kFewRows = 4;
 
 /// What lines hold and activations are: 4 bytes of both make one product sum.
 enum class Arithmetic : uint8_t {
@@ -93,6 +94,10 @@ struct LineKernels {
   void (*end)() = nullptr;
   int row_block = 8;  ///< rows in a call that keep the units busy
   void (*int8)(const LineBlock&) = nullptr;
+  /// As int8 for a few rows, and `lines` are those of 4-bit codes, each of which is two of int8:
+  /// unit_lines and prefetch count lines of codes. fp4 counts twice.
+  void (*int8_by_i4)(const LineBlock&) = nullptr;
+  void (*int8_by_e2m1)(const LineBlock&) = nullptr;
   void (*bf16)(const LineBlock&) = nullptr;
   void (*f32)(const LineBlock&) = nullptr;
   void (*finish)(const LineResult&) = nullptr;

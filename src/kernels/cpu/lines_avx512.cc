@@ -9,6 +9,8 @@ namespace moracle::cpu {
 const LineKernels kAvx512Lines = {.instructions = {"avx512_vnni", nullptr, "avx512"},
                                   .row_block = 8,
                                   .int8 = multiply<Int8Dot>,
+                                  .int8_by_i4 = multiply_codes<I4Codes>,
+                                  .int8_by_e2m1 = multiply_codes<E2M1Codes>,
                                   .f32 = multiply<F32Dot>,
                                   .finish = finish_rows};
 
