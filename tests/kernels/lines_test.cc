@@ -275,6 +275,10 @@ TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
       x_sums[r] += rows[r * cols + c];
     }
   }
+  std::vector<int32_t> unit_sums(kMaxBlockRows * 4);
+  for (int r = 0; r < kMaxBlockRows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) unit_sums[r * 4 + c / (cols / 4)] += rows[r * cols + c];
+  }
   float x_scales[kMaxBlockRows], w_scales[2][16];
   int8_t zeros[2][16];
   for (int i = 0; i < kMaxBlockRows; ++i) x_scales[i] = static_cast<float>(1 << (i % 4));
@@ -285,11 +289,14 @@ TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
   for (int count = 1; count <= kMaxBlockRows; ++count) {
     for (int panels = 1; panels <= 2; ++panels) {
       for (bool scaled : {false, true}) {
+        // The same line by line of two halves of a tile, where nothing differs between units.
+        const int units = !scaled && count % 3 == 0 ? 4 : 1;
         std::vector<float> sums[2];
         LineBlock block{.x = x.data(), .x_stride = stride, .rows = count, .panels = panels};
-        block.unit_lines = kNumLines;
-        block.x_sum = x_sums.data();
-        block.x_sum_stride = 1;
+        block.units = units;
+        block.unit_lines = kNumLines / units;
+        block.x_sum = units == 1 ? x_sums.data() : unit_sums.data();
+        block.x_sum_stride = units;
         for (int p = 0; p < panels; ++p) {
           sums[p].assign(count * 16 + 1, 5.0f);
           block.lines[p] = w[p].data();

@@ -12,12 +12,12 @@ namespace {
 using namespace cpu;
 
 KernelPlan plan(const KernelRequest& request, const Machine&) {
-  return plan_lines(request, arithmetic_for(request.shape, request.scheme, true, 64), kAmxLines);
+  return plan_lines(request, arithmetic_for(request.shape, request.scheme, true, 32), kAmxLines);
 }
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
                                             Device& device) {
-  const Arithmetic arithmetic = arithmetic_for(weights.shape, weights.scheme, true, 64);
+  const Arithmetic arithmetic = arithmetic_for(weights.shape, weights.scheme, true, 32);
   return make_lines(std::move(weights), plan, arithmetic, kAmxLines, device);
 }
 

@@ -39,7 +39,7 @@ struct LineBlock {
   int panels = 2;
   const std::byte* lines[2] = {};  ///< units · unit_lines, on 64-byte boundaries
   int units = 1;
-  int64_t unit_lines = 0;          ///< tiles of AMX: a multiple of 16
+  int64_t unit_lines = 0;          ///< tiles of AMX: a multiple of 8
   float* sum[2] = {};              ///< [rows][16]
   bool overwrite = false;          ///< sums begin here: what is there is not read
   const float* x_scale = nullptr;  ///< of row r at x_scale[r · x_scale_stride + u · x_scale_unit]

@@ -17,21 +17,23 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-thread_local int configured_first = 0, configured_second = 0;
+thread_local int configured_first = 0, configured_second = 0, configured_depth = 0;
 
 // Rows of the halves: a product takes as long as it has rows, and no row is read that is not there.
-void configure(int first, int second) {
-  if (first == configured_first && second == configured_second) return;
+// `depth`: lines that one product takes, 16 or 8.
+void configure(int first, int second, int depth) {
+  if (first == configured_first && second == configured_second && depth == configured_depth) return;
   TileConfig config;
   for (int t = 0; t < 8; ++t) {
-    config.row_bytes[t] = 64;
-    const bool is_second = t == 2 || t == 3 || t == 5;
-    config.rows[t] = static_cast<uint8_t>(t >= 6 ? 16 : is_second ? second : first);
+    const bool is_second = t == 2 || t == 3 || t == 5, is_x = t == 4 || t == 5;
+    config.row_bytes[t] = static_cast<uint16_t>(is_x ? 4 * depth : 64);
+    config.rows[t] = static_cast<uint8_t>(t >= 6 ? depth : is_second ? second : first);
   }
   // The compiler's own intrinsic lets it forget the stores to all but the first bytes.
   asm volatile("ldtilecfg %0" ::"m"(config));
   configured_first = first;
   configured_second = second;
+  configured_depth = depth;
 }
 
 // The numbers of tiles are part of an instruction: they must stand in the text.
@@ -99,9 +101,9 @@ MORACLE_LINES_INLINE void add_sums(const std::byte* sums, const LineBlock& b, in
 
 // A quarter of what one step asks for: between two products, so that tiles come in meanwhile.
 template <bool kTwoPanels>
-MORACLE_LINES_INLINE void prefetch_quarter(const LineBlock& b, int64_t i, int quarter) {
+MORACLE_LINES_INLINE void prefetch_quarter(const LineBlock& b, int64_t i, int quarter, int depth) {
   if (b.prefetch_every == 0) return;
-  const int count = 16 / b.prefetch_every;
+  const int count = depth / b.prefetch_every;
   const int64_t at = i / b.prefetch_every;
   for (int l = count * quarter / 4; l < count * (quarter + 1) / 4; ++l) {
     prefetch_line(b.prefetch[0] + (at + l) * kLineBytes);
@@ -113,13 +115,13 @@ MORACLE_LINES_INLINE void prefetch_quarter(const LineBlock& b, int64_t i, int qu
 
 // The products of one half of the rows: with one part of each value, or both in turn.
 template <class Tiles, bool kTwoPanels, bool kTwoParts, bool kSecond>
-MORACLE_LINES_INLINE void half_of(const LineBlock& b, const std::byte* x, int64_t i) {
+MORACLE_LINES_INLINE void half_of(const LineBlock& b, const std::byte* x, int64_t i, int depth) {
   if constexpr (kSecond)
     _tile_loadd(5, x, b.x_stride);
   else
     _tile_loadd(4, x, b.x_stride);
   for (int quarter = kSecond ? 2 : 0; quarter < (kSecond ? 4 : 2); ++quarter)
-    prefetch_quarter<kTwoPanels>(b, i, quarter);
+    prefetch_quarter<kTwoPanels>(b, i, quarter, depth);
   Tiles::template add<kTwoPanels, kSecond>();
   if constexpr (kTwoParts) {
     if constexpr (kSecond)
@@ -131,18 +133,18 @@ MORACLE_LINES_INLINE void half_of(const LineBlock& b, const std::byte* x, int64_
 }
 
 template <class Tiles, bool kTwoPanels, bool kTwoParts>
-MORACLE_LINES_INLINE void unit_of_halves(const LineBlock& b, int unit) {
+MORACLE_LINES_INLINE void unit_of_halves(const LineBlock& b, int unit, int depth) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
   const int64_t begin = unit * b.unit_lines;
-  for (int64_t i = begin; i < begin + b.unit_lines; i += 16) {
+  for (int64_t i = begin; i < begin + b.unit_lines; i += depth) {
     _tile_loadd(6, b.lines[0] + i * kLineBytes, kLineBytes);
     if constexpr (kTwoPanels) _tile_loadd(7, b.lines[1] + i * kLineBytes, kLineBytes);
     const std::byte* const x = b.x + i * 4;
-    half_of<Tiles, kTwoPanels, kTwoParts, false>(b, x, i);
-    half_of<Tiles, kTwoPanels, kTwoParts, true>(b, x + 16 * b.x_stride, i);
+    half_of<Tiles, kTwoPanels, kTwoParts, false>(b, x, i, depth);
+    half_of<Tiles, kTwoPanels, kTwoParts, true>(b, x + 16 * b.x_stride, i, depth);
   }
   alignas(64) std::byte sums[16 * kLineBytes];
   _tile_stored(0, sums, kLineBytes);
@@ -159,42 +161,44 @@ MORACLE_LINES_INLINE void unit_of_halves(const LineBlock& b, int unit) {
 
 // ---- up to 16 rows ----
 
-// The 16 lines from line i on, into the first or the second pair of sums.
+// The lines of one product from line i on, into the first or the second pair of sums.
 template <class Tiles, bool kTwoPanels, bool kTwoParts, bool kSecond>
-MORACLE_LINES_INLINE void step(const LineBlock& b, int64_t i) {
+MORACLE_LINES_INLINE void step(const LineBlock& b, int64_t i, int depth) {
   _tile_loadd(6, b.lines[0] + i * kLineBytes, kLineBytes);
   if constexpr (kTwoPanels) _tile_loadd(7, b.lines[1] + i * kLineBytes, kLineBytes);
   // half_of asks for the other two quarters.
   for (int quarter = kSecond ? 0 : 2; quarter < (kSecond ? 2 : 4); ++quarter)
-    prefetch_quarter<kTwoPanels>(b, i, quarter);
-  half_of<Tiles, kTwoPanels, kTwoParts, kSecond>(b, b.x + i * 4, i);
+    prefetch_quarter<kTwoPanels>(b, i, quarter, depth);
+  half_of<Tiles, kTwoPanels, kTwoParts, kSecond>(b, b.x + i * 4, i, depth);
 }
 
 // Lines [first, first_end) and as many or fewer from `second` to second_end, side by side.
 template <class Tiles, bool kTwoPanels, bool kTwoParts>
 MORACLE_LINES_INLINE void two_stretches(const LineBlock& b, int64_t first, int64_t first_end,
-                                        int64_t second, int64_t second_end) {
+                                        int64_t second, int64_t second_end, int depth) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  for (; second < second_end; first += 16, second += 16) {
-    step<Tiles, kTwoPanels, kTwoParts, false>(b, first);
-    step<Tiles, kTwoPanels, kTwoParts, true>(b, second);
+  for (; second < second_end; first += depth, second += depth) {
+    step<Tiles, kTwoPanels, kTwoParts, false>(b, first, depth);
+    step<Tiles, kTwoPanels, kTwoParts, true>(b, second, depth);
   }
-  for (; first < first_end; first += 16) step<Tiles, kTwoPanels, kTwoParts, false>(b, first);
+  for (; first < first_end; first += depth)
+    step<Tiles, kTwoPanels, kTwoParts, false>(b, first, depth);
 }
 
 template <class Tiles, bool kTwoPanels, bool kTwoParts>
-MORACLE_LINES_INLINE void few_rows(const LineBlock& b) {
+MORACLE_LINES_INLINE void few_rows(const LineBlock& b, int depth) {
   alignas(64) std::byte sums[2][16 * kLineBytes];
   const int64_t lines = b.unit_lines;
   for (int unit = 0; unit < b.units; unit += 2) {
     const int64_t begin = unit * lines, end = begin + lines;
     const bool two = unit + 1 < b.units;
     // A last unit by itself: its own halves, where the order of summation does not matter.
-    const int64_t half = Tiles::kExact && !two ? begin + (lines / 16 + 1) / 2 * 16 : end;
-    two_stretches<Tiles, kTwoPanels, kTwoParts>(b, begin, half, half, two ? end + lines : end);
+    const int64_t half = Tiles::kExact && !two ? begin + (lines / depth + 1) / 2 * depth : end;
+    two_stretches<Tiles, kTwoPanels, kTwoParts>(b, begin, half, half, two ? end + lines : end,
+                                                depth);
     for (int p = 0; p < (kTwoPanels ? 2 : 1); ++p) {
       if (p == 0) {
         _tile_stored(0, sums[0], kLineBytes);
@@ -214,12 +218,14 @@ MORACLE_LINES_INLINE void few_rows(const LineBlock& b) {
 
 template <class Tiles, bool kTwoPanels, bool kTwoParts>
 void block_of_tiles(const LineBlock& b) {
+  const int depth = b.unit_lines % 16 == 0 ? 16 : 8;
   if (b.rows <= 16) {
-    configure(b.rows, b.rows);
-    return few_rows<Tiles, kTwoPanels, kTwoParts>(b);
+    configure(b.rows, b.rows, depth);
+    return few_rows<Tiles, kTwoPanels, kTwoParts>(b, depth);
   }
-  configure(16, b.rows - 16);
-  for (int unit = 0; unit < b.units; ++unit) unit_of_halves<Tiles, kTwoPanels, kTwoParts>(b, unit);
+  configure(16, b.rows - 16, depth);
+  for (int unit = 0; unit < b.units; ++unit)
+    unit_of_halves<Tiles, kTwoPanels, kTwoParts>(b, unit, depth);
 }
 
 template <class Tiles, bool kTwoParts>
@@ -235,7 +241,7 @@ void multiply_bf16(const LineBlock& b) {
 }
 
 void begin() {
-  configured_first = configured_second = 0;
+  configured_first = configured_second = configured_depth = 0;
 }
 void end() {
   _tile_release();
