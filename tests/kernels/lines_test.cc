@@ -132,6 +132,25 @@ TEST_F(LineDecoding, OfPowersOfTwoBeyondWhatBf16HoldsIsZero) {
       {.codes = codes.data(), .lines = 1, .to = wide.data(), .exponent = exponents});
   EXPECT_EQ(bf16_at(wide, 0), 0.0f);
   EXPECT_EQ(bf16_at(wide, 2), std::ldexp(1.0f, -126));
+  // What is no number stays none.
+  std::memset(codes.data(), 0x7f, 64);
+  for (int r = 0; r < 16; ++r) exponents[r] = static_cast<uint8_t>(17 * r);
+  kAvx512Decoders.e4m3_to_bf16(
+      {.codes = codes.data(), .lines = 1, .to = wide.data(), .exponent = exponents});
+  for (int i = 0; i < 64; ++i) EXPECT_TRUE(std::isnan(bf16_at(wide, i)));
+  // One power for all rows, of fp4: far and near.
+  Lines more(4);
+  std::memset(codes.data(), 0x52, 64);  // 1 and 3
+  for (int e : {1, 2, 100, 252, 253}) {
+    const auto power = static_cast<uint8_t>(e);
+    kAvx512Decoders.e2m1_to_bf16({.codes = codes.data(),
+                                  .lines = 1,
+                                  .to = more.data(),
+                                  .exponent = &power,
+                                  .exponent_lanes = 1});
+    for (int i = 0; i < 128; ++i)
+      EXPECT_EQ(bf16_at(more, i), std::ldexp(i < 64 ? 1.0f : 3.0f, e - 127)) << e;
+  }
 }
 
 TEST_F(LineDecoding, OfHalfFloatsIsExactAndScalesMultiply) {
@@ -330,8 +349,9 @@ TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
 }
 
 // A few rows of codes: the bits that lines of int8 give.
-TEST_P(LineBlocks, OfCodesAreThoseOfTheirLines) {
-  if (GetParam().arithmetic != Arithmetic::kInt8) GTEST_SKIP() << "for int8 alone";
+class Int8Blocks : public LineBlocks {};
+
+TEST_P(Int8Blocks, OfCodesAreThoseOfTheirLines) {
   const LineKernels& kernels = *GetParam().kernels;
   std::mt19937 random(3);
   constexpr int64_t kUnits = 3, kLines = 16 * kUnits, kStride = kLines * 4 + 64;
@@ -418,6 +438,8 @@ TEST_P(LineBlocks, FinishWithScalesBiasWeightsAndRowsOfOthers) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Isa, Int8Blocks, ::testing::Values(kCases[0], kCases[3]),
+                         [](const auto& param) { return param.param.name; });
 INSTANTIATE_TEST_SUITE_P(Isa, LineBlocks, ::testing::ValuesIn(kCases),
                          [](const auto& param) { return param.param.name; });
 

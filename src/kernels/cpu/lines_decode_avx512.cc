@@ -41,13 +41,20 @@ MORACLE_LINES_INLINE __m512i spread(__m512i bytes, int first) {
   return _mm512_shuffle_epi8(bytes, _mm512_broadcast_i32x4(first == 0 ? low : high));
 }
 
-/// bf16 times 2^e: zeros stay, what leaves the normal numbers becomes 0.
+/// bf16 times 2^e: zeros and NaN stay, what leaves the normal numbers downwards becomes 0.
 MORACLE_LINES_INLINE __m512i times_power(__m512i bf16, __m512i e) {
-  const __m512i exponent =
-      _mm512_add_epi16(_mm512_and_si512(_mm512_srli_epi16(bf16, 7), _mm512_set1_epi16(255)), e);
-  const __mmask32 stays = _mm512_test_epi16_mask(bf16, _mm512_set1_epi16(0x7fff)) &
-                          _mm512_cmpgt_epi16_mask(exponent, _mm512_setzero_si512());
-  return _mm512_maskz_add_epi16(stays, bf16, _mm512_slli_epi16(e, 7));
+  const __m512i before = _mm512_and_si512(_mm512_srli_epi16(bf16, 7), _mm512_set1_epi16(255));
+  const __mmask32 nan = _mm512_cmpeq_epi16_mask(before, _mm512_set1_epi16(255));
+  const __mmask32 stays =
+      _mm512_test_epi16_mask(bf16, _mm512_set1_epi16(0x7fff)) &
+      _mm512_cmpgt_epi16_mask(_mm512_add_epi16(before, e), _mm512_setzero_si512());
+  const __m512i moved = _mm512_maskz_add_epi16(stays, bf16, _mm512_slli_epi16(e, 7));
+  return _mm512_mask_mov_epi16(moved, nan, bf16);
+}
+/// The same for finite values that stay normal numbers, or are 0.
+MORACLE_LINES_INLINE __m512i times_small_power(__m512i bf16, __m512i shifted_e) {
+  const __mmask32 not_zero = _mm512_test_epi16_mask(bf16, _mm512_set1_epi16(0x7fff));
+  return _mm512_mask_add_epi16(bf16, not_zero, bf16, shifted_e);
 }
 
 /// What all lines of a call are multiplied with: e - 127 in both words of a row's dword.
@@ -79,9 +86,12 @@ MORACLE_LINES_INLINE void each_group(const LineCodes& c, const Body& body) {
 
 // ---- 4 bits ----
 
-template <bool kScaled>
-MORACLE_LINES_INLINE void nibbles_to_bf16(const LineCodes& c, __m512i values) {
-  const __m512i e = kScaled ? exponents(c) : _mm512_setzero_si512();
+enum class Power : uint8_t { kNone, kSmall, kAny };
+
+template <Power kPower>
+MORACLE_LINES_INLINE void nibbles_to_bf16(const LineCodes& c, __m512i values,
+                                          __m512i e = _mm512_setzero_si512()) {
+  if constexpr (kPower == Power::kSmall) e = _mm512_slli_epi16(e, 7);
   const std::byte* const from = c.codes;
   std::byte* const to = c.to;
   const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
@@ -93,7 +103,8 @@ MORACLE_LINES_INLINE void nibbles_to_bf16(const LineCodes& c, __m512i values) {
         __m512i index = spread(codes, pair);
         if (half == 1) index = _mm512_srli_epi16(index, 4);
         __m512i value = _mm512_permutexvar_epi16(index, values);
-        if constexpr (kScaled) value = times_power(value, e);
+        if constexpr (kPower == Power::kSmall) value = times_small_power(value, e);
+        if constexpr (kPower == Power::kAny) value = times_power(value, e);
         store_line(to, 4 * i + 2 * half + pair, value);
       }
     }
@@ -125,14 +136,21 @@ MORACLE_LINES_INLINE void integers_to_bf16(const LineCodes& c) {
 }
 
 void i4_to_bf16(const LineCodes& c) {
-  if (c.zero == nullptr) return nibbles_to_bf16<false>(c, _mm512_load_si512(kI4));
+  if (c.zero == nullptr) return nibbles_to_bf16<Power::kNone>(c, _mm512_load_si512(kI4));
   each_group<4>(c, [](const LineCodes& group) { integers_to_bf16(group); });
 }
 
 void e2m1_to_bf16(const LineCodes& c) {
   const __m512i values = _mm512_load_si512(kE2M1);
-  if (c.exponent == nullptr) return nibbles_to_bf16<false>(c, values);
-  each_group<4>(c, [&](const LineCodes& group) { nibbles_to_bf16<true>(group, values); });
+  if (c.exponent == nullptr) return nibbles_to_bf16<Power::kNone>(c, values);
+  each_group<4>(c, [&](const LineCodes& group) {
+    const __m512i e = exponents(group);
+    // 0.5 to 6 times 2^-125 to 2^125.
+    if (_mm512_cmple_epi16_mask(_mm512_abs_epi16(e), _mm512_set1_epi16(125)) == ~__mmask32{0})
+      nibbles_to_bf16<Power::kSmall>(group, values, e);
+    else
+      nibbles_to_bf16<Power::kAny>(group, values, e);
+  });
 }
 
 MORACLE_LINES_INLINE void nibbles_to_int8(const LineCodes& c, const int8_t* table) {
