@@ -1,4 +1,4 @@
-// What is missing, left over, wrongly shaped or not implemented is refused by name, architecture by
+// What is missing, left over, wrongly shaped or unknown here is refused by name, architecture by
 // architecture, before any weight is read.
 #include "checkpoint/expect_error.h"
 #include "golden_model.h"

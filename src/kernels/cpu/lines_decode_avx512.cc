@@ -67,8 +67,21 @@ MORACLE_LINES_INLINE __m512i exponents(const LineCodes& c) {
   return _mm512_or_si512(_mm512_slli_epi32(d, 16), _mm512_and_si512(d, _mm512_set1_epi32(0xffff)));
 }
 
-/// Group by group; each code line makes kLines lines. The copies stay in registers, which memory
-/// that is written to meanwhile might have changed.
+/// Line by line: its number, what it holds and where results go; what comes next is asked for. The
+/// copies stay in registers, which memory that is written to meanwhile might have changed.
+template <class Body>
+MORACLE_LINES_INLINE void each_line(const LineCodes& c, const Body& body) {
+  const std::byte* const from = c.codes;
+  std::byte* const to = c.to;
+  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
+  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
+    const __m512i line = load_line(from + i * kLineBytes);
+    prefetch_line(ahead + i * kLineBytes);
+    body(i, line, to);
+  }
+}
+
+/// Group by group; each code line makes kLines lines.
 template <int kLines, class Body>
 MORACLE_LINES_INLINE void each_group(const LineCodes& c, const Body& body) {
   const int64_t step = c.group_lines == 0 ? c.lines : c.group_lines;
@@ -92,12 +105,7 @@ template <Power kPower>
 MORACLE_LINES_INLINE void nibbles_to_bf16(const LineCodes& c, __m512i values,
                                           __m512i e = _mm512_setzero_si512()) {
   if constexpr (kPower == Power::kSmall) e = _mm512_slli_epi16(e, 7);
-  const std::byte* const from = c.codes;
-  std::byte* const to = c.to;
-  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
-  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
-    const __m512i codes = load_line(from + i * kLineBytes);
-    prefetch_line(ahead + i * kLineBytes);
+  each_line(c, [&](int64_t i, __m512i codes, std::byte* to) {
     for (int half = 0; half < 2; ++half) {  // columns 0 to 3 in the low nibbles, 4 to 7 in the high
       for (int pair = 0; pair < 2; ++pair) {
         __m512i index = spread(codes, pair);
@@ -108,18 +116,13 @@ MORACLE_LINES_INLINE void nibbles_to_bf16(const LineCodes& c, __m512i values,
         store_line(to, 4 * i + 2 * half + pair, value);
       }
     }
-  }
+  });
 }
 
 // Zero points make integers of up to 5 bits.
 MORACLE_LINES_INLINE void integers_to_bf16(const LineCodes& c) {
   const __m512i zero = bytes16(c.zero);
-  const std::byte* const from = c.codes;
-  std::byte* const to = c.to;
-  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
-  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
-    const __m512i codes = load_line(from + i * kLineBytes);
-    prefetch_line(ahead + i * kLineBytes);
+  each_line(c, [&](int64_t i, __m512i codes, std::byte* to) {
     for (int half = 0; half < 2; ++half) {
       for (int pair = 0; pair < 2; ++pair) {
         auto value = [&](int column) {
@@ -132,7 +135,7 @@ MORACLE_LINES_INLINE void integers_to_bf16(const LineCodes& c) {
         store_line(to, 4 * i + 2 * half + pair, _mm512_mask_mov_epi16(high, 0x55555555u, low));
       }
     }
-  }
+  });
 }
 
 void i4_to_bf16(const LineCodes& c) {
@@ -157,16 +160,11 @@ MORACLE_LINES_INLINE void nibbles_to_int8(const LineCodes& c, const int8_t* tabl
   const __m512i values =
       _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
   const __m512i nibble = _mm512_set1_epi8(15);
-  const std::byte* const from = c.codes;
-  std::byte* const to = c.to;
-  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
-  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
-    const __m512i codes = load_line(from + i * kLineBytes);
-    prefetch_line(ahead + i * kLineBytes);
+  each_line(c, [&](int64_t i, __m512i codes, std::byte* to) {
     store_line(to, 2 * i, _mm512_shuffle_epi8(values, _mm512_and_si512(codes, nibble)));
     store_line(to, 2 * i + 1,
                _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble)));
-  }
+  });
 }
 void i4_to_int8(const LineCodes& c) {
   nibbles_to_int8(c, kI4Bytes);
@@ -179,12 +177,7 @@ void e2m1_to_int8(const LineCodes& c) {
 
 MORACLE_LINES_INLINE void bytes_to_bf16(const LineCodes& c) {
   const __m512i zero = c.zero == nullptr ? _mm512_setzero_si512() : bytes16(c.zero);
-  const std::byte* const from = c.codes;
-  std::byte* const to = c.to;
-  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
-  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
-    const __m512i codes = load_line(from + i * kLineBytes);
-    prefetch_line(ahead + i * kLineBytes);
+  each_line(c, [&](int64_t i, __m512i codes, std::byte* to) {
     for (int pair = 0; pair < 2; ++pair) {
       auto value = [&](int column) {
         const __m512i top = _mm512_slli_epi32(codes, static_cast<unsigned>(24 - 8 * column));
@@ -194,7 +187,7 @@ MORACLE_LINES_INLINE void bytes_to_bf16(const LineCodes& c) {
       const __m512i low = _mm512_srli_epi32(value(2 * pair), 16), high = value(2 * pair + 1);
       store_line(to, 2 * i + pair, _mm512_mask_mov_epi16(high, 0x55555555u, low));
     }
-  }
+  });
 }
 
 void i8_to_bf16(const LineCodes& c) {
@@ -217,18 +210,13 @@ MORACLE_LINES_INLINE __m512i e4m3_as_bf16(__m512i code) {
 template <bool kScaled>
 MORACLE_LINES_INLINE void e4m3_lines(const LineCodes& c) {
   const __m512i e = kScaled ? exponents(c) : _mm512_setzero_si512();
-  const std::byte* const from = c.codes;
-  std::byte* const to = c.to;
-  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
-  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
-    const __m512i codes = load_line(from + i * kLineBytes);
-    prefetch_line(ahead + i * kLineBytes);
+  each_line(c, [&](int64_t i, __m512i codes, std::byte* to) {
     for (int pair = 0; pair < 2; ++pair) {
       __m512i value = e4m3_as_bf16(spread(codes, pair));
       if constexpr (kScaled) value = times_power(value, e);
       store_line(to, 2 * i + pair, value);
     }
-  }
+  });
 }
 void e4m3_to_bf16(const LineCodes& c) {
   if (c.exponent == nullptr) return e4m3_lines<false>(c);
@@ -242,31 +230,21 @@ MORACLE_LINES_INLINE __m512 scaled(__m512 value, const LineCodes& c) {
 }
 
 void bf16_to_f32(const LineCodes& c) {
-  const std::byte* const from = c.codes;
-  std::byte* const to = c.to;
-  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
-  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
-    const __m512i pair = load_line(from + i * kLineBytes);
-    prefetch_line(ahead + i * kLineBytes);
+  each_line(c, [&](int64_t i, __m512i pair, std::byte* to) {
     const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
     const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(-65536)));
     store_line(to, 2 * i, _mm512_castps_si512(scaled(even, c)));
     store_line(to, 2 * i + 1, _mm512_castps_si512(scaled(odd, c)));
-  }
+  });
 }
 
 void f16_to_f32(const LineCodes& c) {
-  const std::byte* const from = c.codes;
-  std::byte* const to = c.to;
-  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
-  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
-    const __m512i pair = load_line(from + i * kLineBytes);
-    prefetch_line(ahead + i * kLineBytes);
+  each_line(c, [&](int64_t i, __m512i pair, std::byte* to) {
     const __m512 even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pair));
     const __m512 odd = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(pair, 16)));
     store_line(to, 2 * i, _mm512_castps_si512(even));
     store_line(to, 2 * i + 1, _mm512_castps_si512(odd));
-  }
+  });
 }
 
 // ---- rows ----
