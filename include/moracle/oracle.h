@@ -326,7 +326,7 @@ struct Plan {
   int64_t weight_bytes = 0;              ///< packed, all experts that are here, all matrices
   int64_t adapter_bytes = 0;             ///< of all adapters
   int64_t workspace_bytes = 0;           ///< of one apply; layers that run in turn share it
-  int64_t scratch_bytes = 0;             ///< that the kernels keep
+  int64_t scratch_bytes = 0;             ///< shared likewise
 
   /// Rows of the activations in one apply at most, and how many experts each goes to.
   int64_t max_slots() const;

@@ -79,6 +79,23 @@ std::vector<Row> rows() {
   return all;
 }
 
+// Applied by a stage of its own or by the GEMM before it.
+TEST(Activations, WithoutTheLimitThatTheyNeedAreRefusedOnEveryRow) {
+  for (const Row& row : rows()) {
+    Request request = request_for(row.scheme, row.backend);
+    request.layer.intermediate_size = 32;
+    request.layer.activation.function = Activation::kSwigluOai;
+    FusedMoe moe = make(request);
+    conformance::Inputs in = inputs(request);
+    std::vector<float> output(in.hidden.size());
+    const Status done =
+        moe.apply(Matrix::f32(in.hidden.data(), kTokens, kHidden), {in.ids.data()},
+                  {in.weights.data()}, Matrix::f32(output.data(), kTokens, kHidden));
+    ASSERT_FALSE(done.ok()) << row.backend << ", " << name(row.scheme);
+    EXPECT_NE(done.error().to_string().find("a limit above 0"), std::string::npos);
+  }
+}
+
 // ---- expert parallelism ----
 
 TEST(ExpertParallel, ReadsOnlyTheExpertsThatAreHere) {

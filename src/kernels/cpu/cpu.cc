@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "base/try.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/decode_panel.h"
 #include "kernels/cpu/tile.h"
@@ -80,15 +81,13 @@ KernelPlan plan(const KernelRequest& request, const Machine& machine) {
 
 class CpuLinear : public GroupedLinear {
  public:
-  CpuLinear(KernelWeights weights, const KernelPlan& plan, ThreadPool& pool)
+  CpuLinear(KernelWeights weights, const KernelPlan& plan, CpuDevice& device)
       : weights_(std::move(weights)),
-        pool_(pool),
+        device_(device),
+        pool_(device.pool()),
         tiles_(tile_kernels()),
         full_tiles_(plan.deterministic),
-        way_(way(weights_.shape, weights_.scheme)) {
-    if (way_ == Way::kDecoded)
-      panels_.assign(pool_.size(), std::vector<float>(panel_floats(weights_.shape)));
-  }
+        way_(way(weights_.shape, weights_.scheme)) {}
 
   Status run(const GroupedRows& rows, const Matrix& y, Stream) override;
   const KernelWeights& weights() const override { return weights_; }
@@ -100,11 +99,11 @@ class CpuLinear : public GroupedLinear {
                 const float* scales, float* out) const;
 
   KernelWeights weights_;
+  CpuDevice& device_;
   ThreadPool& pool_;
   const TileKernels& tiles_;
   const bool full_tiles_;  // one order of summation, whatever the number of rows
   const Way way_;
-  std::vector<std::vector<float>> panels_;  // one decoded panel per thread
 };
 
 Status CpuLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
@@ -130,8 +129,10 @@ void CpuLinear::run_panel(const GroupedRows& rows, int thread, int64_t expert, i
   const std::byte* base = weights_.expert(expert);
   const std::byte* codes = base + weights_.sections.codes + panel * panel16::panel_bytes(shape);
   if (way_ == Way::kDecoded) {
-    cpu::decode_panel(weights_, expert, panel, panels_[thread].data());
-    codes = reinterpret_cast<const std::byte*>(panels_[thread].data());
+    float* const decoded =
+        reinterpret_cast<float*>(device_.scratch()) + thread * panel_floats(shape);
+    cpu::decode_panel(weights_, expert, panel, decoded);
+    codes = reinterpret_cast<const std::byte*>(decoded);
   }
   const int64_t groups = shape.key.quantized() ? panel16::num_groups(shape) : 0;
   const auto* scales =
@@ -201,7 +202,11 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
     return Error{ErrorKind::kInvalidArgument, "", "backend cpu", "the cpu device",
                  "it is " + device.name()};
   }
-  return std::unique_ptr<GroupedLinear>(new CpuLinear(std::move(weights), plan, cpu->pool()));
+  if (way(weights.shape, weights.scheme) == Way::kDecoded) {
+    const int64_t floats = cpu->pool().size() * panel_floats(weights.shape);
+    MORACLE_CHECK(cpu->reserve_scratch(floats * static_cast<int64_t>(sizeof(float))));
+  }
+  return std::unique_ptr<GroupedLinear>(new CpuLinear(std::move(weights), plan, *cpu));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/line_panels.h"
 #include "kernels/cpu/packed_rows.h"
 #include "kernels/cpu/vector_ops.h"
@@ -238,6 +239,7 @@ Status LineLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
 
 Status LineLinear::run_activated(const GroupedRows& rows, const ActivationSpec& activation,
                                  const Matrix& out, Stream) {
+  MORACLE_CHECK(check_activation(activation));
   const bool gated = is_gated(activation.function);
   const int64_t half = panels_.num_panels() / 2;
   walk(rows, gated ? half : (panels_.num_panels() + 1) / 2, gated ? half : 0,

@@ -2,17 +2,21 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "base/try.h"
 #include "kernels/cpu/cpu_ops.h"
 
 namespace moracle {
-Status CpuOps::activate(const ActivationSpec& activation, int64_t intermediate_size,
-                        const Matrix& gate_up, const Matrix& out, Stream) {
+Status check_activation(const ActivationSpec& activation) {
   const bool needs_limit = activation.function == Activation::kSwigluOai ||
                            activation.function == Activation::kSwigluStep;
-  if (!(activation.limit >= 0) || (needs_limit && activation.limit == 0)) {
-    return Error{ErrorKind::kInvalidArgument, "", str("activation ", name(activation.function)),
-                 "a limit above 0", str("it is ", activation.limit)};
-  }
+  if (activation.limit >= 0 && !(needs_limit && activation.limit == 0)) return {};
+  return Error{ErrorKind::kInvalidArgument, "", str("activation ", name(activation.function)),
+               "a limit above 0", str("it is ", activation.limit)};
+}
+
+Status CpuOps::activate(const ActivationSpec& activation, int64_t intermediate_size,
+                        const Matrix& gate_up, const Matrix& out, Stream) {
+  MORACLE_CHECK(check_activation(activation));
   const cpu::ActivationArgs args = cpu::activation_args(activation);
   const int64_t gates = is_gated(activation.function) ? intermediate_size : 0;
   split_rows(gate_up.rows, intermediate_size, [&](int64_t first, int64_t last) {

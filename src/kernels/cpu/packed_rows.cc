@@ -74,7 +74,6 @@ PackedRows pack_rows(Arithmetic arithmetic, bool two_parts, const GroupedRows& f
                                   packed.sums + r * packed.num_sums);
           else
             kAvx512Rows.int8_to_bf16(reinterpret_cast<const int8_t*>(row), k, to);
-
           break;
         case DType::kF8E4M3:
           kAvx512Rows.e4m3_to_bf16(reinterpret_cast<const uint8_t*>(row), k, to);
