@@ -14,7 +14,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   endif()
   # The loops of lines.inc that a file does not take.
   list(APPEND avx512 -Wno-unused-function)
-  foreach(file lines_avx512 lines_decode_avx512)
+  foreach(file lines_avx512 lines_codes_avx512 lines_decode_avx512)
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cpu/${file}.cc
       PROPERTIES COMPILE_OPTIONS "${avx512}")
   endforeach()

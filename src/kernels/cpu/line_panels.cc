@@ -3,7 +3,7 @@
 #include "kernels/cpu/line_panels.h"
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cstring>
 #include <numeric>
 
@@ -14,45 +14,66 @@ namespace {
 
 using Decode = void (*)(const LineCodes&);
 
-Decode to_bf16(DType dtype) {
+Decode to_bf16(const LineDecoders& decoders, DType dtype) {
   switch (dtype) {
     case DType::kI4:
-      return kAvx512Decoders.i4_to_bf16;
+      return decoders.i4_to_bf16;
     case DType::kI8:
-      return kAvx512Decoders.i8_to_bf16;
+      return decoders.i8_to_bf16;
     case DType::kF8E4M3:
-      return kAvx512Decoders.e4m3_to_bf16;
+      return decoders.e4m3_to_bf16;
     default:
-      return kAvx512Decoders.e2m1_to_bf16;
+      return decoders.e2m1_to_bf16;
   }
 }
 
-bool is_direct(DType dtype, Arithmetic arithmetic) {
-  return (arithmetic == Arithmetic::kInt8 && dtype == DType::kI8) ||
-         (arithmetic == Arithmetic::kBf16 && dtype == DType::kBF16) ||
-         (arithmetic == Arithmetic::kF32 && dtype == DType::kF32);
+bool is_direct(DType dtype, LineForm form) {
+  return form.by_codes || (form.arithmetic == Arithmetic::kInt8 && dtype == DType::kI8) ||
+         (form.arithmetic == Arithmetic::kBf16 && dtype == DType::kBF16) ||
+         (form.arithmetic == Arithmetic::kF32 && dtype == DType::kF32);
 }
 
-bool is_folded(const MatrixShape& shape, Arithmetic arithmetic) {
-  return arithmetic == Arithmetic::kF32 ||
-         (arithmetic == Arithmetic::kBf16 && vnni16::scale_is_exponent(shape));
+bool is_folded(const MatrixShape& shape, LineForm form) {
+  if (form.by_codes) return false;
+  return form.arithmetic == Arithmetic::kF32 ||
+         (form.arithmetic == Arithmetic::kBf16 && vnni16::scale_is_exponent(shape));
+}
+
+// Columns in a line of what is multiplied.
+int64_t cols_per_line(DType dtype, LineForm form) {
+  if (form.by_codes) return vnni16::line_cols(dtype);
+  return form.arithmetic == Arithmetic::kInt8 ? 4 : form.arithmetic == Arithmetic::kBf16 ? 2 : 1;
+}
+
+int64_t columns_read(const MatrixShape& shape, LineForm form) {
+  if (!form.by_codes || form.arithmetic == Arithmetic::kInt8)
+    return read_cols(form.arithmetic, shape.k);
+  const int64_t line = vnni16::line_cols(shape.key.dtype);
+  return (shape.k + line - 1) / line * line;
 }
 
 }  // namespace
 
-int64_t unit_cols(const MatrixShape& shape, Arithmetic arithmetic, int64_t x_group_cols) {
+int64_t unit_cols(const MatrixShape& shape, LineForm form, int64_t x_group_cols) {
   const bool one = !shape.key.quantized() || vnni16::num_groups(shape) <= 1;
-  const bool direct = is_direct(shape.key.dtype, arithmetic);
-  int64_t cols = direct ? cpu::read_cols(arithmetic, shape.k) : max_stretch(arithmetic);
+  if (form.by_codes && form.arithmetic != Arithmetic::kInt8) {
+    const int64_t cols = one ? columns_read(shape, form) : vnni16::group_cols(shape);
+    return x_group_cols > 0 ? std::gcd(one ? x_group_cols : cols, x_group_cols) : cols;
+  }
+  // Integers: as without codes, whose sums of activations serve both.
+  if (form.by_codes) form.by_codes = false;
+  const int64_t longest = max_stretch(form.arithmetic);
+  int64_t cols = is_direct(shape.key.dtype, form) ? read_cols(form.arithmetic, shape.k) : longest;
   // Units end where groups end: as long as all of them can be made of.
-  if (!one && !is_folded(shape, arithmetic))
-    cols = std::gcd(max_stretch(arithmetic), vnni16::group_cols(shape));
-  return x_group_cols > 0 ? std::gcd(std::min(cols, max_stretch(arithmetic)), x_group_cols) : cols;
+  if (!one && !is_folded(shape, form)) cols = std::gcd(longest, vnni16::group_cols(shape));
+  return x_group_cols > 0 ? std::gcd(std::min(cols, longest), x_group_cols) : cols;
 }
 
-LinePanels::LinePanels(const KernelWeights& weights, Arithmetic arithmetic, int64_t x_group_cols)
+LinePanels::LinePanels(const KernelWeights& weights, LineForm form, int64_t x_group_cols,
+                       const LineDecoders& decoders)
     : weights_(weights),
-      arithmetic_(arithmetic),
+      decoders_(decoders),
+      form_(form),
       num_panels_(vnni16::num_panels(weights.shape)),
       panel_bytes_(vnni16::panel_bytes(weights.shape)),
       num_groups_(weights.shape.key.quantized() ? vnni16::num_groups(weights.shape) : 1),
@@ -60,17 +81,15 @@ LinePanels::LinePanels(const KernelWeights& weights, Arithmetic arithmetic, int6
                                                 : weights.shape.k),
       x_group_cols_(x_group_cols),
       scale_lanes_(vnni16::scale_lanes(weights.shape)),
-      cols_per_line_(arithmetic == Arithmetic::kInt8   ? 4
-                     : arithmetic == Arithmetic::kBf16 ? 2
-                                                       : 1),
-      read_cols_(cpu::read_cols(arithmetic, weights.shape.k)),
-      unit_cols_(cpu::unit_cols(weights.shape, arithmetic, x_group_cols)),
-      direct_(is_direct(weights.shape.key.dtype, arithmetic)),
+      cols_per_line_(cols_per_line(weights.shape.key.dtype, form)),
+      read_cols_(columns_read(weights.shape, form)),
+      unit_cols_(cpu::unit_cols(weights.shape, form, x_group_cols)),
+      direct_(is_direct(weights.shape.key.dtype, form)),
       exponents_(vnni16::scale_is_exponent(weights.shape)),
-      folded_(is_folded(weights.shape, arithmetic)),
-      whole_groups_(arithmetic == Arithmetic::kBf16 && group_cols_ % 32 == 0 &&
+      folded_(is_folded(weights.shape, form)),
+      whole_groups_(form.arithmetic == Arithmetic::kBf16 && group_cols_ % 32 == 0 &&
                     unit_cols_ % group_cols_ == 0),
-      by_group_(arithmetic != Arithmetic::kInt8 && (folded_ || !weights.shape.key.symmetric)) {
+      by_group_(form.arithmetic != Arithmetic::kInt8 && (folded_ || !weights.shape.key.symmetric)) {
   cut();
 }
 
@@ -79,7 +98,8 @@ int64_t LinePanels::units_from(int64_t column) const {
   // Units behind the last column hold nothing but padding.
   int64_t units = std::min((read_cols_ - column) / unit_cols_,
                            (weights_.shape.k - column + unit_cols_ - 1) / unit_cols_);
-  units = std::min(units, std::max<int64_t>(1, max_stretch(arithmetic_) / unit_cols_));
+  const int64_t most = form_.by_codes ? kMaxUnits : max_stretch(form_.arithmetic) / unit_cols_;
+  units = std::min(units, std::max<int64_t>(1, most));
   // One scale of the activations for several units holds to the end of its group.
   if (x_group_cols_ > unit_cols_)
     units = std::min(units, (x_group_cols_ - column % x_group_cols_) / unit_cols_);
@@ -94,6 +114,7 @@ void LinePanels::cut() {
     const int64_t units = units_from(column);
     const int64_t cols = units > 0 ? unit_cols_ : read_cols_ - column;
     Stretch s;
+    s.first_column = column;
     s.first_line = column / cols_per_line_;
     s.unit_lines = cols / cols_per_line_;
     s.units = static_cast<int>(std::max<int64_t>(1, units));
@@ -149,11 +170,11 @@ void LinePanels::decode(int64_t expert, int64_t panel, const Piece& piece, std::
     c.exponent =
         reinterpret_cast<const uint8_t*>(base + weights_.sections.scales) + index * scale_lanes_;
   }
-  if (arithmetic_ == Arithmetic::kBf16) return to_bf16(dtype)(c);
-  if (arithmetic_ == Arithmetic::kInt8)
-    return dtype == DType::kI4 ? kAvx512Decoders.i4_to_int8(c) : kAvx512Decoders.e2m1_to_int8(c);
-  if (dtype == DType::kF16) return kAvx512Decoders.f16_to_f32(c);
-  if (dtype == DType::kBF16) return kAvx512Decoders.bf16_to_f32(c);
+  if (form_.arithmetic == Arithmetic::kBf16) return to_bf16(decoders_, dtype)(c);
+  if (form_.arithmetic == Arithmetic::kInt8)
+    return dtype == DType::kI4 ? decoders_.i4_to_int8(c) : decoders_.e2m1_to_int8(c);
+  if (dtype == DType::kF16) return decoders_.f16_to_f32(c);
+  if (dtype == DType::kBF16) return decoders_.bf16_to_f32(c);
   alignas(64) std::byte exact[max_stretch(Arithmetic::kF32) * kLineRows * 2];
   alignas(64) float scales[kLineRows];
   LineCodes wide;
@@ -161,25 +182,25 @@ void LinePanels::decode(int64_t expert, int64_t panel, const Piece& piece, std::
   wide.lines = piece.lines / 2;
   wide.to = c.to;
   c.to = exact;
-  to_bf16(dtype)(c);
+  to_bf16(decoders_, dtype)(c);
   if (!exponents_) {
     scales_of(expert, panel, piece.group, scales);
     wide.scale = scales;
   }
-  kAvx512Decoders.bf16_to_f32(wide);
+  decoders_.bf16_to_f32(wide);
 }
 
 void LinePanels::scales_of(int64_t expert, int64_t panel, int64_t group, float* room) const {
   const std::byte* const section = weights_.expert(expert) + weights_.sections.scales;
   const int64_t at = (panel * num_groups_ + group) * scale_lanes_;
   if (exponents_) {
-    // Half of it: int8 lines hold fp4 twice as large. Below the normal numbers there is nothing
-    // left of a product.
-    for (int n = 0; n < kLineRows; ++n) {
-      const auto exponent = static_cast<uint32_t>(section[at + (scale_lanes_ == 1 ? 0 : n)]);
-      room[n] = std::bit_cast<float>((exponent > 1 ? exponent - 1 : 0) << 23);
+    std::array<uint8_t, kLineRows> lanes;
+    const auto* exponents = reinterpret_cast<const uint8_t*>(section) + at;
+    if (scale_lanes_ == 1) {
+      lanes.fill(*exponents);
+      exponents = lanes.data();
     }
-    return;
+    return decoders_.powers_of_two(exponents, kLineRows, fp4_counts_twice(), room);
   }
   const float* const scales = reinterpret_cast<const float*>(section) + at;
   if (scale_lanes_ == 1)
@@ -196,13 +217,21 @@ const float* LinePanels::unit_scales(int64_t expert, int64_t panel, const Stretc
     return reinterpret_cast<const float*>(weights_.expert(expert) + weights_.sections.scales) +
            (panel * num_groups_ + groups[0]) * kLineRows;
   }
+  if (unit_cols_ == group_cols_ && scale_lanes_ == kLineRows) {
+    const std::byte* const exponents = weights_.expert(expert) + weights_.sections.scales +
+                                       (panel * num_groups_ + groups[0]) * kLineRows;
+    decoders_.powers_of_two(reinterpret_cast<const uint8_t*>(exponents), s.units * kLineRows,
+                            fp4_counts_twice(), room);
+    return room;
+  }
   for (int u = 0; u < s.units; ++u) scales_of(expert, panel, groups[u], room + u * kLineRows);
   return room;
 }
 
 const int8_t* LinePanels::unit_zeros(int64_t expert, int64_t panel, const Stretch& s,
                                      int8_t* room) const {
-  if (weights_.shape.key.symmetric || arithmetic_ != Arithmetic::kInt8) return nullptr;
+  if (weights_.shape.key.symmetric) return nullptr;
+  if (form_.arithmetic != Arithmetic::kInt8 && !form_.by_codes) return nullptr;
   const int64_t* const groups = unit_groups_.data() + s.unit;
   const std::byte* const zeros =
       weights_.expert(expert) + weights_.sections.zero_points + panel * num_groups_ * kLineRows;

@@ -17,14 +17,22 @@ inline constexpr int64_t max_stretch(Arithmetic arithmetic) {
   return arithmetic == Arithmetic::kInt8 ? 512 : arithmetic == Arithmetic::kBf16 ? 256 : 128;
 }
 
+/// How a panel is multiplied: in which arithmetic, and whether by its codes as they lie, which
+/// CodeKernels take.
+struct LineForm {
+  Arithmetic arithmetic = Arithmetic::kF32;
+  bool by_codes = false;
+};
+
 /// Columns whose products are summed before they are scaled: all of a row where no scale enters
 /// before its end, and codes need no decoding. `x_group_cols`: columns that share an activation's
 /// scale; 0: a whole row.
-int64_t unit_cols(const MatrixShape& shape, Arithmetic arithmetic, int64_t x_group_cols);
+int64_t unit_cols(const MatrixShape& shape, LineForm form, int64_t x_group_cols);
 
 class LinePanels {
  public:
-  LinePanels(const KernelWeights& weights, Arithmetic arithmetic, int64_t x_group_cols);
+  LinePanels(const KernelWeights& weights, LineForm form, int64_t x_group_cols,
+             const LineDecoders& decoders);
 
   int64_t num_panels() const { return num_panels_; }
   /// Where a panel's codes begin.
@@ -35,6 +43,7 @@ class LinePanels {
   /// Columns that one call multiplies: whole units, or what is left of one at a row's end. Lines
   /// are of what is multiplied.
   struct Stretch {
+    int64_t first_column = 0;
     int64_t first_line = 0;
     int64_t unit_lines = 0;
     int units = 1;
@@ -73,6 +82,8 @@ class LinePanels {
   int64_t group_of(int64_t column) const {
     return column / group_cols_ < num_groups_ ? column / group_cols_ : num_groups_ - 1;
   }
+  // Lines of int8 hold fp4 so: scales are half of what they are.
+  bool fp4_counts_twice() const { return form_.arithmetic == Arithmetic::kInt8; }
   void cut();  // fills stretches_, pieces_ and unit_groups_: nothing is divided later on
   int64_t units_from(int64_t column) const;
   void scales_of(int64_t expert, int64_t panel, int64_t group, float* room) const;
@@ -80,7 +91,8 @@ class LinePanels {
               const std::byte* prefetch) const;
 
   const KernelWeights& weights_;
-  Arithmetic arithmetic_;
+  const LineDecoders& decoders_;
+  LineForm form_;
   int64_t num_panels_, panel_bytes_, num_groups_, group_cols_, x_group_cols_;
   int64_t scale_lanes_;
   int64_t cols_per_line_, read_cols_, unit_cols_;  // of what is multiplied

@@ -46,8 +46,8 @@ struct LineBlock {
   int64_t x_scale_stride = 0;
   int64_t x_scale_unit = 0;
   const float* w_scale[2] = {};  ///< [units][16]
+  const int8_t* w_zero[2] = {};  ///< [units][16], where lines are of integers; null: none
   /// Arithmetic::kInt8 only.
-  const int8_t* w_zero[2] = {};    ///< [units][16]; null: none
   const int32_t* x_sum = nullptr;  ///< Σ x over unit u, of row r at x_sum[r · x_sum_stride + u]
   int64_t x_sum_stride = 0;
   /// What is read after this, one panel beside the other: a line of each is asked for after every
@@ -87,17 +87,30 @@ struct LineResult {
   const float* weight = nullptr;  ///< [rows]; null: 1
 };
 
+struct LineDecoders;
+struct RowConverters;
+
+/// kFewRows rows at most times lines of codes as they lie: unit_lines and prefetch count these,
+/// zero points come off the codes. Sums of integers count fp4 twice.
+struct CodeKernels {
+  void (*int8_by_i4)(const LineBlock&);
+  void (*int8_by_e2m1)(const LineBlock&);
+  void (*f32_by_i4)(const LineBlock&);
+  void (*f32_by_i8)(const LineBlock&);
+  void (*f32_by_e4m3)(const LineBlock&);
+  void (*f32_by_e2m1)(const LineBlock&);
+};
+
 struct LineKernels {
   /// By Arithmetic: what multiplies, as the measured limits call it. Null: not here.
   const char* instructions[3] = {};
+  const LineDecoders* decoders = nullptr;
+  const RowConverters* rows = nullptr;
+  const CodeKernels* codes = nullptr;
   void (*begin)() = nullptr;  ///< on each thread before, and after a run; null: nothing to do
   void (*end)() = nullptr;
   int row_block = 8;  ///< rows in a call that keep the units busy
   void (*int8)(const LineBlock&) = nullptr;
-  /// As int8 for a few rows, and `lines` are those of 4-bit codes, each of which is two of int8:
-  /// unit_lines and prefetch count lines of codes. fp4 counts twice.
-  void (*int8_by_i4)(const LineBlock&) = nullptr;
-  void (*int8_by_e2m1)(const LineBlock&) = nullptr;
   void (*bf16)(const LineBlock&) = nullptr;
   void (*f32)(const LineBlock&) = nullptr;
   void (*finish)(const LineResult&) = nullptr;
@@ -113,6 +126,9 @@ struct LineDecoders {
   void (*e2m1_to_bf16)(const LineCodes&);
   void (*bf16_to_f32)(const LineCodes&);
   void (*f16_to_f32)(const LineCodes&);
+  /// 2^(e - 127), or half of it, for `count` exponents, whole sixteens of them; 0 below the normal
+  /// numbers, where nothing is left of a product, and NaN for 255.
+  void (*powers_of_two)(const uint8_t* exponents, int64_t count, bool half, float* to);
 };
 
 /// Activations on their way into a kernel: rows of f32 or codes to rows of lines' elements.
@@ -122,6 +138,8 @@ struct RowConverters {
   void (*f32_to_bf16)(const float* from, int64_t count, std::byte* to, std::byte* rest);
   void (*e4m3_to_bf16)(const uint8_t* from, int64_t count, std::byte* to);
   void (*int8_to_bf16)(const int8_t* from, int64_t count, std::byte* to);
+  void (*e4m3_to_f32)(const uint8_t* from, int64_t count, std::byte* to);
+  void (*int8_to_f32)(const int8_t* from, int64_t count, std::byte* to);
   /// Copies and gives Σ of each run of `run` codes.
   void (*copy_int8)(const int8_t* from, int64_t count, int64_t run, std::byte* to, int32_t* sums);
 };
@@ -129,6 +147,7 @@ struct RowConverters {
 #if defined(__x86_64__)
 extern const LineDecoders kAvx512Decoders;
 extern const RowConverters kAvx512Rows;
+extern const CodeKernels kAvx512Codes;
 extern const LineKernels kAvx512Lines;      ///< AVX-512 with VNNI: int8, f32
 extern const LineKernels kAvx512Bf16Lines;  ///< the same and bf16
 extern const LineKernels kAmxLines;         ///< int8, bf16

@@ -250,12 +250,13 @@ void end() {
 }  // namespace
 
 const LineKernels kAmxLines = {.instructions = {"amx_int8", "amx_bf16", nullptr},
+                               .decoders = &kAvx512Decoders,
+                               .rows = &kAvx512Rows,
+                               .codes = &kAvx512Codes,
                                .begin = begin,
                                .end = end,
                                .row_block = 32,
                                .int8 = multiply_int8,
-                               .int8_by_i4 = multiply_codes<I4Codes>,
-                               .int8_by_e2m1 = multiply_codes<E2M1Codes>,
                                .bf16 = multiply_bf16,
                                .finish = finish_rows};
 

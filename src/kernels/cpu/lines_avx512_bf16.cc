@@ -7,10 +7,11 @@
 namespace moracle::cpu {
 
 const LineKernels kAvx512Bf16Lines = {.instructions = {"avx512_vnni", "avx512_bf16", "avx512"},
+                                      .decoders = &kAvx512Decoders,
+                                      .rows = &kAvx512Rows,
+                                      .codes = &kAvx512Codes,
                                       .row_block = 8,
                                       .int8 = multiply<Int8Dot>,
-                                      .int8_by_i4 = multiply_codes<I4Codes>,
-                                      .int8_by_e2m1 = multiply_codes<E2M1Codes>,
                                       .bf16 = multiply<Bf16Dot>,
                                       .f32 = multiply<F32Dot>,
                                       .finish = finish_rows};

@@ -247,6 +247,18 @@ void f16_to_f32(const LineCodes& c) {
   });
 }
 
+void powers_of_two(const uint8_t* exponents, int64_t count, bool half, float* to) {
+  const __m512i less = _mm512_set1_epi32(half ? 1 : 0);
+  for (int64_t i = 0; i < count; i += 16) {
+    const __m512i e =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(exponents + i)));
+    const __m512i power =
+        _mm512_slli_epi32(_mm512_max_epi32(_mm512_sub_epi32(e, less), _mm512_setzero_si512()), 23);
+    const __mmask16 nan = _mm512_cmpeq_epi32_mask(e, _mm512_set1_epi32(255));
+    _mm512_storeu_si512(to + i, _mm512_mask_mov_epi32(power, nan, _mm512_set1_epi32(0x7fc00000)));
+  }
+}
+
 // ---- rows ----
 
 // To nearest, ties to even; NaN keeps its sign and becomes quiet.
@@ -291,6 +303,24 @@ void int8_row_to_bf16(const int8_t* from, int64_t count, std::byte* to) {
   }
 }
 
+void e4m3_row_to_f32(const uint8_t* from, int64_t count, std::byte* to) {
+  for (int64_t i = 0; i < count; i += 16) {
+    const int64_t left = count - i;
+    const auto some = static_cast<__mmask16>(left >= 16 ? 0xffff : (1u << left) - 1);
+    const __m512i codes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(some, from + i));
+    _mm512_mask_storeu_epi32(to + 4 * i, some, _mm512_slli_epi32(e4m3_as_bf16(codes), 16));
+  }
+}
+
+void int8_row_to_f32(const int8_t* from, int64_t count, std::byte* to) {
+  for (int64_t i = 0; i < count; i += 16) {
+    const int64_t left = count - i;
+    const auto some = static_cast<__mmask16>(left >= 16 ? 0xffff : (1u << left) - 1);
+    const __m512i codes = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(some, from + i));
+    _mm512_mask_storeu_ps(to + 4 * i, some, _mm512_cvtepi32_ps(codes));
+  }
+}
+
 void copy_int8(const int8_t* from, int64_t count, int64_t run, std::byte* to, int32_t* sums) {
   for (int64_t begin = 0; begin < count; begin += run) {
     const int64_t end = begin + run < count ? begin + run : count;
@@ -308,9 +338,11 @@ void copy_int8(const int8_t* from, int64_t count, int64_t run, std::byte* to, in
 
 }  // namespace
 
-const LineDecoders kAvx512Decoders = {i4_to_int8,   e2m1_to_int8, i4_to_bf16,  i8_to_bf16,
-                                      e4m3_to_bf16, e2m1_to_bf16, bf16_to_f32, f16_to_f32};
-const RowConverters kAvx512Rows = {f32_row_to_bf16, e4m3_row_to_bf16, int8_row_to_bf16, copy_int8};
+const LineDecoders kAvx512Decoders = {i4_to_int8,  e2m1_to_int8, i4_to_bf16,
+                                      i8_to_bf16,  e4m3_to_bf16, e2m1_to_bf16,
+                                      bf16_to_f32, f16_to_f32,   powers_of_two};
+const RowConverters kAvx512Rows = {f32_row_to_bf16, e4m3_row_to_bf16, int8_row_to_bf16,
+                                   e4m3_row_to_f32, int8_row_to_f32,  copy_int8};
 
 }  // namespace moracle::cpu
 

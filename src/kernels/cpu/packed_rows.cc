@@ -16,24 +16,77 @@ int64_t element_bytes(Arithmetic arithmetic) {
 
 // One line more than the columns take: rows at a distance of a power of two would share the same
 // few sets of the first cache.
-int64_t stride_of(Arithmetic arithmetic, bool two_parts, int64_t k) {
-  return (two_parts ? 2 : 1) * read_cols(arithmetic, k) * element_bytes(arithmetic) + kLineBytes;
+int64_t stride_of(const RowForm& form) {
+  const int64_t bytes = form.few_are_f32 ? 4 : element_bytes(form.arithmetic);
+  return read_cols(form.arithmetic, form.k) * std::max(bytes, form.two_parts ? 4 : bytes) +
+         kLineBytes;
 }
 
-PackedRows carve(Arithmetic arithmetic, bool two_parts, int64_t k, int64_t unit, int64_t rows,
-                 int64_t num_scales, std::byte* memory, size_t* bytes) {
+PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* bytes) {
   Carver carver(memory);
   PackedRows packed;
-  packed.stride = stride_of(arithmetic, two_parts, k);
-  if (two_parts) packed.rest = read_cols(arithmetic, k) * element_bytes(arithmetic);
+  packed.stride = stride_of(form);
+  if (form.two_parts)
+    packed.rest = read_cols(form.arithmetic, form.k) * element_bytes(form.arithmetic);
   packed.values = carver.take<std::byte>((rows + kMaxBlockRows) * packed.stride);
-  packed.num_sums = arithmetic == Arithmetic::kInt8 ? (k + unit - 1) / unit : 0;
+  packed.num_sums = form.arithmetic == Arithmetic::kInt8 ? (form.k + form.unit - 1) / form.unit : 0;
   packed.sums = carver.take<int32_t>(rows * packed.num_sums);
-  packed.scales = carver.take<float>(rows * num_scales);
-  packed.num_scales = num_scales;
+  packed.scales = carver.take<float>(rows * form.num_scales);
+  packed.num_scales = form.num_scales;
   if (bytes != nullptr) *bytes = carver.bytes();
   return packed;
 }
+
+/// One row at a time, into one place.
+class Packer {
+ public:
+  Packer(const RowForm& form, const GroupedRows& from, const PackedRows& packed,
+         const RowConverters& convert)
+      : form_(form), from_(from), packed_(packed), convert_(convert) {}
+
+  void pack(int64_t r, bool few) const {
+    const Rows& x = from_.x;
+    const int64_t source = from_.row_index ? from_.row_index[r] : r;
+    const auto* row = static_cast<const std::byte*>(x.values.data) +
+                      source * (x.values.stride * bits(x.values.dtype) / 8);
+    std::byte* const to = packed_.values + r * packed_.stride;
+    const Arithmetic arithmetic = few && form_.few_are_f32 ? Arithmetic::kF32 : form_.arithmetic;
+    const bool two_parts = form_.two_parts && arithmetic == Arithmetic::kBf16;
+    convert(row, arithmetic, two_parts, r, to);
+    const int64_t used = form_.k * element_bytes(arithmetic);
+    const int64_t whole = two_parts ? packed_.rest : packed_.stride;
+    std::memset(to + used, 0, whole - used);
+    if (two_parts) std::memset(to + packed_.rest + used, 0, packed_.stride - packed_.rest - used);
+    for (int64_t s = 0; s < form_.num_scales; ++s)
+      packed_.scales[r * form_.num_scales + s] = x.scales[source * form_.num_scales + s];
+  }
+
+ private:
+  void convert(const std::byte* row, Arithmetic to_what, bool two_parts, int64_t r,
+               std::byte* to) const {
+    const DType dtype = from_.x.values.dtype;
+    const auto* const i8 = reinterpret_cast<const int8_t*>(row);
+    const auto* const e4m3 = reinterpret_cast<const uint8_t*>(row);
+    const auto* const f32 = reinterpret_cast<const float*>(row);
+    switch (to_what) {
+      case Arithmetic::kInt8:
+        return convert_.copy_int8(i8, form_.k, form_.unit, to, packed_.sums + r * packed_.num_sums);
+      case Arithmetic::kBf16:
+        if (dtype == DType::kI8) return convert_.int8_to_bf16(i8, form_.k, to);
+        if (dtype == DType::kF8E4M3) return convert_.e4m3_to_bf16(e4m3, form_.k, to);
+        return convert_.f32_to_bf16(f32, form_.k, to, two_parts ? to + packed_.rest : nullptr);
+      case Arithmetic::kF32:
+        if (dtype == DType::kI8) return convert_.int8_to_f32(i8, form_.k, to);
+        if (dtype == DType::kF8E4M3) return convert_.e4m3_to_f32(e4m3, form_.k, to);
+        std::memcpy(to, f32, form_.k * sizeof(float));
+    }
+  }
+
+  const RowForm& form_;
+  const GroupedRows& from_;
+  const PackedRows& packed_;
+  const RowConverters& convert_;
+};
 
 }  // namespace
 
@@ -42,54 +95,27 @@ int64_t read_cols(Arithmetic arithmetic, int64_t k) {
   return (k + tile - 1) / tile * tile;
 }
 
-bool in_two_parts(Arithmetic arithmetic, const Scheme& scheme) {
-  return arithmetic == Arithmetic::kBf16 && !scheme.activation;
-}
-
-size_t packed_bytes(Arithmetic arithmetic, bool two_parts, int64_t k, int64_t unit, int64_t rows,
-                    int64_t num_scales) {
+size_t packed_bytes(const RowForm& form, int64_t rows) {
   size_t bytes = 0;
-  carve(arithmetic, two_parts, k, unit, rows, num_scales, nullptr, &bytes);
+  carve(form, rows, nullptr, &bytes);
   return bytes;
 }
 
-PackedRows pack_rows(Arithmetic arithmetic, bool two_parts, const GroupedRows& from, int64_t k,
-                     int64_t unit, int64_t num_rows, std::byte* memory, ThreadPool& pool) {
-  const Rows& x = from.x;
-  const int64_t num_scales =
-      x.scales == nullptr || x.values.dtype == DType::kF32 ? 0 : x.num_scales;
-  const PackedRows packed =
-      carve(arithmetic, two_parts, k, unit, num_rows, num_scales, memory, nullptr);
-  const int64_t used = k * element_bytes(arithmetic);
-  const int64_t source_bytes = x.values.stride * bits(x.values.dtype) / 8;
+PackedRows pack_rows(RowForm form, const GroupedRows& from, int64_t num_experts, int64_t num_rows,
+                     const RowConverters& convert, std::byte* memory, ThreadPool& pool) {
+  const bool scaled = from.x.scales != nullptr && from.x.values.dtype != DType::kF32;
+  form.num_scales = scaled ? from.x.num_scales : 0;
+  const PackedRows packed = carve(form, num_rows, memory, nullptr);
+  const Packer packer(form, from, packed, convert);
   auto pack = [&](int64_t first, int64_t last) {
+    const int32_t* const offsets = from.expert_offsets;
+    int64_t expert = 0;
+    if (offsets != nullptr)
+      expert = std::upper_bound(offsets, offsets + num_experts + 1, first) - offsets - 1;
     for (int64_t r = first; r < last; ++r) {
-      const int64_t source = from.row_index ? from.row_index[r] : r;
-      const auto* row = static_cast<const std::byte*>(x.values.data) + source * source_bytes;
-      std::byte* const to = packed.values + r * packed.stride;
-      switch (x.values.dtype) {
-        case DType::kI8:
-          if (arithmetic == Arithmetic::kInt8)
-            kAvx512Rows.copy_int8(reinterpret_cast<const int8_t*>(row), k, unit, to,
-                                  packed.sums + r * packed.num_sums);
-          else
-            kAvx512Rows.int8_to_bf16(reinterpret_cast<const int8_t*>(row), k, to);
-          break;
-        case DType::kF8E4M3:
-          kAvx512Rows.e4m3_to_bf16(reinterpret_cast<const uint8_t*>(row), k, to);
-          break;
-        default:
-          if (arithmetic == Arithmetic::kBf16)
-            kAvx512Rows.f32_to_bf16(reinterpret_cast<const float*>(row), k, to,
-                                    two_parts ? to + packed.rest : nullptr);
-          else
-            std::memcpy(to, row, used);
-          break;
-      }
-      std::memset(to + used, 0, (two_parts ? packed.rest : packed.stride) - used);
-      if (two_parts) std::memset(to + packed.rest + used, 0, packed.stride - packed.rest - used);
-      for (int64_t s = 0; s < num_scales; ++s)
-        packed.scales[r * num_scales + s] = x.scales[source * num_scales + s];
+      while (offsets != nullptr && offsets[expert + 1] <= r) ++expert;
+      const int64_t rows = offsets == nullptr ? num_rows : offsets[expert + 1] - offsets[expert];
+      packer.pack(r, rows <= kFewRows);
     }
   };
   // Below this the threads would take longer to wake up than the work takes.

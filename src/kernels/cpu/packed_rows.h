@@ -7,6 +7,18 @@
 
 namespace moracle::cpu {
 
+/// What rows become. Rows of an expert that has kFewRows at most may meet its codes as they lie.
+struct RowForm {
+  Arithmetic arithmetic = Arithmetic::kF32;
+  /// See LineBlock::x_rest: floats in bf16.
+  bool two_parts = false;
+  /// Arithmetic::kBf16: f32 where there are few.
+  bool few_are_f32 = false;
+  int64_t k = 0;
+  int64_t unit = 0;        ///< columns whose codes are summed
+  int64_t num_scales = 0;  ///< as in Rows
+};
+
 struct PackedRows {
   std::byte* values = nullptr;  ///< row r at values + r · stride, columns from k on 0
   int64_t stride = 0;           ///< bytes
@@ -20,17 +32,12 @@ struct PackedRows {
 /// Columns that kernels read: the matrix's, up to whole tiles of this arithmetic.
 int64_t read_cols(Arithmetic arithmetic, int64_t k);
 
-/// True where values are packed in two parts (see LineBlock::x_rest): floats in bf16.
-bool in_two_parts(Arithmetic arithmetic, const Scheme& scheme);
+/// Bytes that `rows` packed rows take.
+size_t packed_bytes(const RowForm& form, int64_t rows);
 
-/// Bytes that `rows` packed rows take; sums are taken of `unit` columns; `num_scales` as in
-/// Rows.
-size_t packed_bytes(Arithmetic arithmetic, bool two_parts, int64_t k, int64_t unit, int64_t rows,
-                    int64_t num_scales);
-
-/// Gathers and converts the rows of `from` into `memory` (of packed_bytes, on 64 bytes), on all
-/// threads where that is worth it. `num_rows` is the exact number.
-PackedRows pack_rows(Arithmetic arithmetic, bool two_parts, const GroupedRows& from, int64_t k,
-                     int64_t unit, int64_t num_rows, std::byte* memory, ThreadPool& pool);
+/// Gathers and converts the rows of `from`, of `num_experts`, into `memory` (of packed_bytes, on 64
+/// bytes), on all threads where that is worth it. `num_rows` is the exact number.
+PackedRows pack_rows(RowForm form, const GroupedRows& from, int64_t num_experts, int64_t num_rows,
+                     const RowConverters& convert, std::byte* memory, ThreadPool& pool);
 
 }  // namespace moracle::cpu

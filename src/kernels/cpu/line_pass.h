@@ -1,0 +1,64 @@
+// One pass: some rows of an expert times a pair of its panels, over all columns.
+#pragma once
+
+#include "kernels/cpu/line_panels.h"
+#include "kernels/cpu/packed_rows.h"
+
+namespace moracle::cpu {
+
+/// Rows that meet a decoded stretch before the next one is decoded.
+inline constexpr int kPassRows = 128;
+
+/// The second panel lies `distance` panels behind the first; 0: there is none.
+struct PanelPair {
+  int64_t expert = 0, panel = 0, distance = 0;
+  int panels() const { return distance > 0 ? 2 : 1; }
+};
+
+struct Pass {
+  const PackedRows& x;
+  int64_t first;
+  int count;       ///< at most kPassRows
+  PanelPair next;  ///< what to ask for meanwhile
+  bool prefetch;
+};
+
+/// What a thread needs for its passes.
+struct PassRoom {
+  alignas(64) float sums[2][kPassRows * kLineRows];
+  alignas(64) std::byte lines[2][LinePanels::kRoomBytes];
+  alignas(64) float unit_scales[2][LinePanels::kMaxUnits * kLineRows];
+  alignas(64) int8_t unit_zeros[2][LinePanels::kMaxUnits * kLineRows];
+  alignas(64) float scales[2][kLineRows];
+};
+
+/// One way of multiplying a matrix.
+class LinePass {
+ public:
+  /// `weights` and `kernels` outlive it. True in `serves`: there is a kernel for this form.
+  LinePass(const KernelWeights& weights, LineForm form, const LineKernels& kernels);
+  static bool serves(const MatrixShape& shape, const Scheme& scheme, LineForm form,
+                     const LineKernels& kernels);
+
+  const LinePanels& panels() const { return panels_; }
+  /// Fills room.sums.
+  void multiply(const PanelPair& pair, const Pass& pass, PassRoom& room) const;
+  /// What is left to do with the sums of panel p of the pair; where to is the caller's.
+  LineResult result(const PanelPair& pair, int p, const Pass& pass, PassRoom& room) const;
+
+ private:
+  using Kernel = void (*)(const LineBlock&);
+  static Kernel kernel_of(const LineKernels& kernels, LineForm form, DType codes);
+
+  const KernelWeights& weights_;
+  LineForm form_;
+  Kernel kernel_;
+  int row_block_;
+  LinePanels panels_;
+  bool x_group_is_unit_;
+};
+
+/// Columns that share a scale of the activations; 0: whole rows, or none are quantized.
+int64_t x_group_cols(const Scheme& scheme);
+
+}  // namespace moracle::cpu
