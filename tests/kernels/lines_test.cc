@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -46,6 +47,12 @@ float bf16_at(Lines& lines, int64_t i) {
   return bf16_to_float(lines.at<uint16_t>(i));
 }
 
+// The columns of each eight in the order that bf16 lines and rows have them, and where one is.
+constexpr int kDecoded[8] = {0, 2, 1, 3, 4, 6, 5, 7};
+int64_t decoded_place(int64_t column) {
+  return column / 8 * 8 + std::find(kDecoded, kDecoded + 8, column % 8) - kDecoded;
+}
+
 class LineDecoding : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -60,7 +67,9 @@ TEST_F(LineDecoding, OfEveryByteIsItsValue) {
     for (int i = 0; i < 64; ++i) codes.data()[i] = static_cast<std::byte>(i + shift);
     const LineCodes c{.codes = codes.data(), .lines = 1, .to = wide.data()};
     // Row r's columns 0 to 3 are bytes 4r to 4r + 3; two columns of each row make a line of bf16.
-    auto place = [](int r, int column) { return column / 2 * 32 + 2 * r + column % 2; };
+    auto place = [](int r, int column) {
+      return decoded_place(column) / 2 * 32 + 2 * r + decoded_place(column) % 2;
+    };
     kAvx512Decoders.i8_to_bf16(c);
     for (int i = 0; i < 64; ++i)
       ASSERT_EQ(bf16_at(wide, place(i / 4, i % 4)), static_cast<int8_t>(i + shift));
@@ -70,6 +79,28 @@ TEST_F(LineDecoding, OfEveryByteIsItsValue) {
       const float got = bf16_at(wide, place(i / 4, i % 4));
       ASSERT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << got << " " << want;
       ASSERT_EQ(std::signbit(got), std::signbit(want));
+    }
+  }
+}
+
+// Lines of normal numbers only go another way than those with zeros.
+TEST_F(LineDecoding, OfNormalNumbersIsTheirValueTimesThePower) {
+  for (int first = 8; first < 0x7f; ++first) {
+    Lines codes(1), wide(2);
+    for (int i = 0; i < 64; ++i)
+      codes.data()[i] = static_cast<std::byte>((8 + (first - 8 + i) % 0x77) | (i % 2 * 0x80));
+    for (int power : {0, 1, 17, 126, 127, 128, 237, 238}) {
+      const auto exponent = static_cast<uint8_t>(power);
+      LineCodes c{.codes = codes.data(), .lines = 1, .to = wide.data()};
+      c.exponent = &exponent;
+      c.exponent_lanes = 1;
+      kAvx512Decoders.e4m3_to_bf16(c);
+      for (int i = 0; i < 64; ++i) {
+        const int64_t at = decoded_place(i % 4) / 2 * 32 + 2 * (i / 4) + decoded_place(i % 4) % 2;
+        const float want =
+            std::ldexp(e4m3_to_float(static_cast<uint8_t>(codes.data()[i])), power - 127);
+        ASSERT_EQ(bf16_at(wide, at), std::fabs(want) < 0x1p-126f ? 0 : want) << power;
+      }
     }
   }
 }
@@ -87,7 +118,9 @@ TEST_F(LineDecoding, OfEveryPairOfNibblesIsItsValue) {
         for (int column = 0; column < 8; ++column) check(r, column);
       }
     };
-    auto place = [](int r, int column) { return column / 2 * 32 + 2 * r + column % 2; };
+    auto place = [](int r, int column) {
+      return decoded_place(column) / 2 * 32 + 2 * r + decoded_place(column) % 2;
+    };
     auto integer = [&](int r, int column) { return (nibble(r, column) ^ 8) - 8; };
     kAvx512Decoders.i4_to_bf16(c);
     each(
@@ -161,13 +194,38 @@ TEST_F(LineDecoding, OfHalfFloatsIsExactAndScalesMultiply) {
   kAvx512Decoders.f16_to_f32(c);
   for (int i = 0; i < 32; ++i)
     EXPECT_EQ(wide.at<float>(i % 2 * 16 + i / 2), 0.25f * static_cast<float>(i) - 3);
+  for (int i = 0; i < 32; ++i) halves[i] = float_to_bf16(static_cast<float>(i));
+  kAvx512Decoders.bf16_to_f32(c);
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(wide.at<float>(i % 2 * 16 + i / 2), static_cast<float>(i));
+  // Lines as decoders leave them, back in order.
+  Lines pairs(2), columns(4);
+  for (int i = 0; i < 64; ++i)
+    reinterpret_cast<uint16_t*>(pairs.data())[i] = float_to_bf16(static_cast<float>(i));
   float scales[16];
   for (int r = 0; r < 16; ++r) scales[r] = static_cast<float>(r + 1);
-  for (int i = 0; i < 32; ++i) halves[i] = float_to_bf16(static_cast<float>(i));
+  c = {.codes = pairs.data(), .lines = 2, .to = columns.data()};
   c.scale = scales;
-  kAvx512Decoders.bf16_to_f32(c);
-  for (int i = 0; i < 32; ++i)
-    EXPECT_EQ(wide.at<float>(i % 2 * 16 + i / 2), static_cast<float>(i * (i / 2 + 1)));
+  kAvx512Decoders.decoded_to_f32(c);
+  for (int column = 0; column < 4; ++column) {
+    for (int r = 0; r < 16; ++r) {
+      const int64_t at = decoded_place(column) / 2 * 32 + 2 * r + decoded_place(column) % 2;
+      EXPECT_EQ(columns.at<float>(column * 16 + r), static_cast<float>(at * (r + 1)));
+    }
+  }
+}
+
+TEST_F(LineDecoding, OfExponentsIsAPowerOfTwo) {
+  std::vector<uint8_t> exponents(256);
+  for (int e = 0; e < 256; ++e) exponents[e] = static_cast<uint8_t>(e);
+  std::vector<float> to(256);
+  for (bool half : {false, true}) {
+    kAvx512Decoders.powers_of_two(exponents.data(), 256, half, to.data());
+    for (int e = 0; e < 255; ++e) {
+      const float power = std::ldexp(1.0f, e - 127 - half);
+      EXPECT_EQ(to[e], power < 0x1p-126f ? 0 : power) << e;
+    }
+    EXPECT_TRUE(std::isnan(to[255]));
+  }
 }
 
 TEST_F(LineDecoding, OfRowsOfActivationsIsThatOfTheScalarRules) {
@@ -177,27 +235,44 @@ TEST_F(LineDecoding, OfRowsOfActivationsIsThatOfTheScalarRules) {
     std::vector<uint8_t> codes(count);
     for (float& v : x) v = std::bit_cast<float>(static_cast<uint32_t>(random()));
     for (uint8_t& c : codes) c = static_cast<uint8_t>(random());
-    std::vector<uint16_t> to(count + 1, 0xabcd);
-    auto* bytes = reinterpret_cast<std::byte*>(to.data());
-    std::vector<uint16_t> rest(count + 1, 0xabcd);
-    kAvx512Rows.f32_to_bf16(x.data(), count, bytes, reinterpret_cast<std::byte*>(rest.data()));
-    for (int64_t i = 0; i < count; ++i) {
-      const float got = bf16_to_float(to[i]), want = bf16_to_float(float_to_bf16(x[i]));
-      EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << x[i];
-      if (std::isfinite(got) && std::fabs(x[i]) > 1e-30f) {
-        EXPECT_LE(std::fabs(x[i] - got - bf16_to_float(rest[i])), 0x1p-16f * std::fabs(x[i]));
-      }
-    }
-    EXPECT_EQ(rest[count], 0xabcd);
-    kAvx512Rows.e4m3_to_bf16(codes.data(), count, bytes);
-    for (int64_t i = 0; i < count; ++i) {
-      const float got = bf16_to_float(to[i]), want = e4m3_to_float(codes[i]);
-      EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want)));
-    }
     const auto* integers = reinterpret_cast<const int8_t*>(codes.data());
-    kAvx512Rows.int8_to_bf16(integers, count, bytes);
-    for (int64_t i = 0; i < count; ++i) EXPECT_EQ(bf16_to_float(to[i]), integers[i]);
-    EXPECT_EQ(to[count], 0xabcd);
+    for (ColumnOrder order : {ColumnOrder::kPlain, ColumnOrder::kDecoded}) {
+      const bool plain = order == ColumnOrder::kPlain;
+      const int64_t stored = plain ? count : (count + 7) / 8 * 8;
+      std::vector<uint16_t> to(stored + 1, 0xabcd), rest(stored + 1, 0xabcd);
+      auto* bytes = reinterpret_cast<std::byte*>(to.data());
+      auto place = [&](int64_t i) { return plain ? i : decoded_place(i); };
+      kAvx512Rows.f32_to_bf16(x.data(), count, order, bytes,
+                              reinterpret_cast<std::byte*>(rest.data()));
+      for (int64_t i = 0; i < count; ++i) {
+        const float got = bf16_to_float(to[place(i)]), want = bf16_to_float(float_to_bf16(x[i]));
+        EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << x[i];
+        if (std::isfinite(got) && std::fabs(x[i]) > 1e-30f) {
+          EXPECT_LE(std::fabs(x[i] - got - bf16_to_float(rest[place(i)])),
+                    0x1p-16f * std::fabs(x[i]));
+        }
+      }
+      for (int64_t i = count; i < stored; ++i) EXPECT_EQ(to[place(i)] | rest[place(i)], 0);
+      EXPECT_EQ(rest[stored], 0xabcd);
+      kAvx512Rows.e4m3_to_bf16(codes.data(), count, order, bytes);
+      for (int64_t i = 0; i < count; ++i) {
+        const float got = bf16_to_float(to[place(i)]), want = e4m3_to_float(codes[i]);
+        EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want)));
+      }
+      kAvx512Rows.int8_to_bf16(integers, count, order, bytes);
+      for (int64_t i = 0; i < count; ++i) EXPECT_EQ(bf16_to_float(to[place(i)]), integers[i]);
+      EXPECT_EQ(to[stored], 0xabcd);
+    }
+    std::vector<float> wide(count + 1, 7);
+    auto* wide_bytes = reinterpret_cast<std::byte*>(wide.data());
+    kAvx512Rows.int8_to_f32(integers, count, wide_bytes);
+    for (int64_t i = 0; i < count; ++i) EXPECT_EQ(wide[i], integers[i]);
+    kAvx512Rows.e4m3_to_f32(codes.data(), count, wide_bytes);
+    for (int64_t i = 0; i < count; ++i) {
+      const float want = e4m3_to_float(codes[i]);
+      EXPECT_TRUE(wide[i] == want || (std::isnan(wide[i]) && std::isnan(want)));
+    }
+    EXPECT_EQ(wide[count], 7);
     std::vector<std::byte> copy(count + 1, std::byte{7});
     std::vector<int32_t> sums(count / 24 + 1), want(count / 24 + 1);
     kAvx512Rows.copy_int8(integers, count, 24, copy.data(), sums.data());

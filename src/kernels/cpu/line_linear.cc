@@ -34,6 +34,7 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arit
   form.arithmetic = arithmetic;
   form.two_parts = arithmetic == Arithmetic::kBf16 && !scheme.activation;
   form.few_are_f32 = arithmetic == Arithmetic::kBf16 && few_by_codes;
+  form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : ColumnOrder::kDecoded;
   form.k = shape.k;
   form.unit = unit_cols(shape, {arithmetic}, x_group_cols(scheme));
   return form;
@@ -50,6 +51,19 @@ bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, Arithmetic ari
   return (arithmetic == Arithmetic::kInt8 || !deterministic) &&
          LinePass::serves(shape, scheme, few_form(arithmetic), kernels);
 }
+
+/// kResultRows of a pass, or what is left of it, whose sums are ready.
+struct Finished {
+  const LinePass& way;
+  const PanelPair& pair;
+  const Pass& pass;
+  int first;
+  PassRoom& room;
+
+  LineResult result(int p) const { return way.result(pair, p, pass, first, room); }
+  int64_t row() const { return pass.first + first; }
+  int64_t column(int p) const { return (pair.panel + p * pair.distance) * kLineRows; }
+};
 
 class LineLinear : public GroupedLinear {
  public:
@@ -84,7 +98,7 @@ class LineLinear : public GroupedLinear {
   RowForm form_;
 };
 
-// finish(way, pair, pass, room) takes what was computed. `distance` 0: pairs are neighbours.
+// finish(some) takes what was computed. `distance` 0: pairs are neighbours.
 template <class Finish>
 void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
                       const Finish& finish) {
@@ -123,7 +137,10 @@ void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
           const int count = static_cast<int>(std::min(pass_rows, offsets[e + 1] - row));
           const Pass pass{x, row, count, next, more && row == offsets[e] && next.distance > 0};
           way.multiply(pair, pass, room);
-          finish(way, pair, pass, room);
+          for (int r = 0; r < count; r += kResultRows) {
+            finish(Finished{way, pair, pass, r, room});
+            if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
+          }
         }
       }
       e = next_expert;
@@ -133,16 +150,14 @@ void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
 }
 
 Status LineLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
-  walk(rows, (pass_.panels().num_panels() + 1) / 2, 0,
-       [&](const LinePass& way, const PanelPair& pair, const Pass& pass, PassRoom& room) {
-         for (int p = 0; p < pair.panels(); ++p) {
-           LineResult f = way.result(pair, p, pass, room);
-           f.to = static_cast<float*>(y.data) + pass.first * y.stride +
-                  (pair.panel + p * pair.distance) * kLineRows;
-           f.to_stride = y.stride;
-           kernels_.finish(f);
-         }
-       });
+  walk(rows, (pass_.panels().num_panels() + 1) / 2, 0, [&](const Finished& some) {
+    for (int p = 0; p < some.pair.panels(); ++p) {
+      LineResult f = some.result(p);
+      f.to = static_cast<float*>(y.data) + some.row() * y.stride + some.column(p);
+      f.to_stride = y.stride;
+      kernels_.finish(f);
+    }
+  });
   return {};
 }
 
@@ -151,26 +166,27 @@ Status LineLinear::run_activated(const GroupedRows& rows, const ActivationSpec& 
   MORACLE_CHECK(check_activation(activation));
   const bool gated = is_gated(activation.function);
   const int64_t half = pass_.panels().num_panels() / 2;
+  const auto args = activation_args(activation);
   walk(rows, gated ? half : (pass_.panels().num_panels() + 1) / 2, gated ? half : 0,
-       [&](const LinePass& way, const PanelPair& pair, const Pass& pass, PassRoom& room) {
-         for (int p = 0; p < pair.panels(); ++p) {
-           LineResult f = way.result(pair, p, pass, room);
-           f.to = room.sums[p];
+       [&](const Finished& some) {
+         alignas(64) float values[2][kResultRows * kLineRows];
+         LineResult f;
+         for (int p = 0; p < some.pair.panels(); ++p) {
+           f = some.result(p);
+           f.to = values[p];
            f.to_stride = kLineRows;
            f.columns = kLineRows;
            kernels_.finish(f);
          }
-         const int64_t values = int64_t{pass.count} * kLineRows;
-         for (int p = 0; p < (gated ? 1 : pair.panels()); ++p) {
-           const float* up = room.sums[gated ? 1 : p];
-           vector_ops().activate(activation_args(activation), room.sums[gated ? 0 : p], up, values,
-                                 room.sums[p]);
-           LineResult f;
-           f.sum = room.sums[p];
-           f.rows = pass.count;
-           const int64_t first = (pair.panel + p * pair.distance) * kLineRows;
-           f.columns = static_cast<int>(std::min<int64_t>(kLineRows, out.cols - first));
-           f.to = static_cast<float*>(out.data) + pass.first * out.stride + first;
+         const int count = f.rows;
+         for (int p = 0; p < (gated ? 1 : some.pair.panels()); ++p) {
+           vector_ops().activate(args, values[gated ? 0 : p], values[gated ? 1 : p],
+                                 int64_t{count} * kLineRows, values[p]);
+           f = {};
+           f.sum = values[p];
+           f.rows = count;
+           f.columns = static_cast<int>(std::min<int64_t>(kLineRows, out.cols - some.column(p)));
+           f.to = static_cast<float*>(out.data) + some.row() * out.stride + some.column(p);
            f.to_stride = out.stride;
            kernels_.finish(f);
          }
@@ -184,22 +200,21 @@ Status LineLinear::run_combined(const GroupedRows& rows, const Combination& comb
     for (int64_t t = first; t < last; ++t)
       std::memset(static_cast<float*>(out.data) + t * out.stride, 0, out.cols * sizeof(float));
   });
-  walk(rows, (pass_.panels().num_panels() + 1) / 2, 0,
-       [&](const LinePass& way, const PanelPair& pair, const Pass& pass, PassRoom& room) {
-         float weights[kPassRows];
-         const float* all = combination.weights;
-         for (int r = 0; all != nullptr && r < pass.count; ++r)
-           weights[r] = all[combination.row_slot[pass.first + r]];
-         for (int p = 0; p < pair.panels(); ++p) {
-           LineResult f = way.result(pair, p, pass, room);
-           f.to = static_cast<float*>(out.data) + (pair.panel + p * pair.distance) * kLineRows;
-           f.to_stride = out.stride;
-           f.to_row = combination.row_token + pass.first;
-           f.add = true;
-           f.weight = all == nullptr ? nullptr : weights;
-           kernels_.finish(f);
-         }
-       });
+  walk(rows, (pass_.panels().num_panels() + 1) / 2, 0, [&](const Finished& some) {
+    float weights[kResultRows];
+    const float* all = combination.weights;
+    for (int p = 0; p < some.pair.panels(); ++p) {
+      LineResult f = some.result(p);
+      for (int r = 0; all != nullptr && p == 0 && r < f.rows; ++r)
+        weights[r] = all[combination.row_slot[some.row() + r]];
+      f.to = static_cast<float*>(out.data) + some.column(p);
+      f.to_stride = out.stride;
+      f.to_row = combination.row_token + some.row();
+      f.add = true;
+      f.weight = all == nullptr ? nullptr : weights;
+      kernels_.finish(f);
+    }
+  });
   return {};
 }
 

@@ -70,9 +70,10 @@ int64_t unit_cols(const MatrixShape& shape, LineForm form, int64_t x_group_cols)
 }
 
 LinePanels::LinePanels(const KernelWeights& weights, LineForm form, int64_t x_group_cols,
-                       const LineDecoders& decoders)
+                       const LineDecoders& decoders, void (*keep_awake)())
     : weights_(weights),
       decoders_(decoders),
+      keep_awake_(keep_awake),
       form_(form),
       num_panels_(vnni16::num_panels(weights.shape)),
       panel_bytes_(vnni16::panel_bytes(weights.shape)),
@@ -128,6 +129,10 @@ void LinePanels::cut() {
       int64_t end = last;
       if (by_group_ && !whole_groups_ && piece.group < num_groups_ - 1)
         end = std::min(last, (piece.group + 1) * group_cols_);
+      // Short enough to keep the multiplier awake in between.
+      int64_t most = kPieceLines * code_cols;
+      if (by_group_ && whole_groups_) most = std::max(most / group_cols_, int64_t{1}) * group_cols_;
+      end = std::min(end, first + most);
       piece.code_at = first / code_cols * kLineBytes;
       piece.code_lines = (end - first + code_cols - 1) / code_cols;
       piece.group_lines = whole_groups_ ? group_cols_ / code_cols : 0;
@@ -146,7 +151,7 @@ const std::byte* LinePanels::lines(int64_t expert, int64_t panel, const Stretch&
                                    const std::byte* prefetch) const {
   if (direct_) return codes(expert, panel) + s.first_line * kLineBytes;
   for (size_t i = s.first_piece; i < s.past_piece; ++i)
-    decode(expert, panel, pieces_[i], room, prefetch);
+    decode(expert, panel, pieces_[i], room, prefetch), keep_awake_ != nullptr ? keep_awake_() : void();
   return room;
 }
 
@@ -187,7 +192,7 @@ void LinePanels::decode(int64_t expert, int64_t panel, const Piece& piece, std::
     scales_of(expert, panel, piece.group, scales);
     wide.scale = scales;
   }
-  decoders_.bf16_to_f32(wide);
+  decoders_.decoded_to_f32(wide);
 }
 
 void LinePanels::scales_of(int64_t expert, int64_t panel, int64_t group, float* room) const {

@@ -32,7 +32,7 @@ int64_t unit_cols(const MatrixShape& shape, LineForm form, int64_t x_group_cols)
 class LinePanels {
  public:
   LinePanels(const KernelWeights& weights, LineForm form, int64_t x_group_cols,
-             const LineDecoders& decoders);
+             const LineDecoders& decoders, void (*keep_awake)());
 
   int64_t num_panels() const { return num_panels_; }
   /// Where a panel's codes begin.
@@ -92,6 +92,8 @@ class LinePanels {
 
   const KernelWeights& weights_;
   const LineDecoders& decoders_;
+  void (*keep_awake_)();
+  static constexpr int64_t kPieceLines = 16;
   LineForm form_;
   int64_t num_panels_, panel_bytes_, num_groups_, group_cols_, x_group_cols_;
   int64_t scale_lanes_;

@@ -52,8 +52,9 @@ LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernel
     : weights_(weights),
       form_(form),
       kernel_(kernel_of(kernels, form, weights.shape.key.dtype)),
+      keep_awake_(kernels.keep_awake),
       row_block_(form.by_codes ? kFewRows : kernels.row_block),
-      panels_(weights, form, x_group_cols(weights.scheme), *kernels.decoders),
+      panels_(weights, form, x_group_cols(weights.scheme), *kernels.decoders, kernels.keep_awake),
       x_group_is_unit_(x_group_cols(weights.scheme) == panels_.unit_cols()) {}
 
 void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassRoom& room) const {
@@ -78,6 +79,7 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassRoom& room)
         prefetch[p] = panels_.codes(pass.next.expert, pass.next.panel + p * pass.next.distance);
       block.lines[p] =
           panels_.lines(pair.expert, panel, s, room.lines[p], direct ? nullptr : prefetch[p]);
+      if (!direct && keep_awake_ != nullptr) keep_awake_();
       block.w_scale[p] = panels_.unit_scales(pair.expert, panel, s, room.unit_scales[p]);
       block.w_zero[p] = panels_.unit_zeros(pair.expert, panel, s, room.unit_zeros[p]);
     }
@@ -106,14 +108,15 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassRoom& room)
   }
 }
 
-LineResult LinePass::result(const PanelPair& pair, int p, const Pass& pass, PassRoom& room) const {
+LineResult LinePass::result(const PanelPair& pair, int p, const Pass& pass, int first,
+                            PassRoom& room) const {
   const int64_t panel = pair.panel + p * pair.distance;
   LineResult f;
-  f.sum = room.sums[p];
-  f.rows = pass.count;
+  f.sum = room.sums[p] + first * kLineRows;
+  f.rows = std::min(kResultRows, pass.count - first);
   f.columns = static_cast<int>(std::min<int64_t>(kLineRows, weights_.shape.n - panel * kLineRows));
   if (pass.x.num_scales == 1) {
-    f.x_scale = pass.x.scales + pass.first;
+    f.x_scale = pass.x.scales + pass.first + first;
     f.x_scale_stride = 1;
   }
   f.w_scale = panels_.row_scales(pair.expert, panel, room.scales[p]);

@@ -109,6 +109,9 @@ struct LineKernels {
   const CodeKernels* codes = nullptr;
   void (*begin)() = nullptr;  ///< on each thread before, and after a run; null: nothing to do
   void (*end)() = nullptr;
+  /// Between other work, every 100 ns or so; null: needless. Tiles of AMX fall asleep after 150 ns
+  /// without a product and take 0.25 µs, later 3 µs, to wake up.
+  void (*keep_awake)() = nullptr;
   int row_block = 8;  ///< rows in a call that keep the units busy
   void (*int8)(const LineBlock&) = nullptr;
   void (*bf16)(const LineBlock&) = nullptr;
@@ -116,7 +119,9 @@ struct LineKernels {
   void (*finish)(const LineResult&) = nullptr;
 };
 
-/// Codes to lines of int8, of bf16 or of f32; nothing is rounded but products with `scale`.
+/// Codes to lines of int8, of bf16 or of f32; nothing is rounded but products with `scale`. Lines
+/// of bf16 hold pairs of columns as they come out of a register of codes: of each eight columns 0
+/// and 2, 1 and 3, 4 and 6, 5 and 7. Rows of activations follow them (ColumnOrder::kDecoded).
 struct LineDecoders {
   void (*i4_to_int8)(const LineCodes&);
   void (*e2m1_to_int8)(const LineCodes&);  ///< twice the value
@@ -124,6 +129,7 @@ struct LineDecoders {
   void (*i8_to_bf16)(const LineCodes&);
   void (*e4m3_to_bf16)(const LineCodes&);
   void (*e2m1_to_bf16)(const LineCodes&);
+  void (*decoded_to_f32)(const LineCodes&);  ///< from such lines of bf16, in order
   void (*bf16_to_f32)(const LineCodes&);
   void (*f16_to_f32)(const LineCodes&);
   /// 2^(e - 127), or half of it, for `count` exponents, whole sixteens of them; 0 below the normal
@@ -131,13 +137,18 @@ struct LineDecoders {
   void (*powers_of_two)(const uint8_t* exponents, int64_t count, bool half, float* to);
 };
 
-/// Activations on their way into a kernel: rows of f32 or codes to rows of lines' elements.
+/// Columns of a bf16 row: as they are, or as LineDecoders leave them.
+enum class ColumnOrder : uint8_t { kPlain, kDecoded };
+
+/// Activations on their way into a kernel: rows of f32 or codes to rows of lines' elements. Rows in
+/// decoded order are written up to a whole eight of columns, with 0.
 struct RowConverters {
   /// The nearest bf16, and the nearest one to what that leaves: 16 significant bits together;
   /// only the first where `rest` is null.
-  void (*f32_to_bf16)(const float* from, int64_t count, std::byte* to, std::byte* rest);
-  void (*e4m3_to_bf16)(const uint8_t* from, int64_t count, std::byte* to);
-  void (*int8_to_bf16)(const int8_t* from, int64_t count, std::byte* to);
+  void (*f32_to_bf16)(const float* from, int64_t count, ColumnOrder order, std::byte* to,
+                      std::byte* rest);
+  void (*e4m3_to_bf16)(const uint8_t* from, int64_t count, ColumnOrder order, std::byte* to);
+  void (*int8_to_bf16)(const int8_t* from, int64_t count, ColumnOrder order, std::byte* to);
   void (*e4m3_to_f32)(const uint8_t* from, int64_t count, std::byte* to);
   void (*int8_to_f32)(const int8_t* from, int64_t count, std::byte* to);
   /// Copies and gives Σ of each run of `run` codes.

@@ -34,13 +34,6 @@ alignas(16) constexpr int8_t kI4Bytes[16] = {0,  1,  2,  3,  4,  5,  6,  7,
 alignas(16) constexpr int8_t kE2M1Bytes[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                                0, -1, -2, -3, -4, -6, -8, -12};
 
-/// Bytes (0, 1) or (2, 3) of each dword as the low halves of its two words.
-MORACLE_LINES_INLINE __m512i spread(__m512i bytes, int first) {
-  const __m128i low = _mm_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1);
-  const __m128i high = _mm_setr_epi8(2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1);
-  return _mm512_shuffle_epi8(bytes, _mm512_broadcast_i32x4(first == 0 ? low : high));
-}
-
 /// bf16 times 2^e: zeros and NaN stay, what leaves the normal numbers downwards becomes 0.
 MORACLE_LINES_INLINE __m512i times_power(__m512i bf16, __m512i e) {
   const __m512i before = _mm512_and_si512(_mm512_srli_epi16(bf16, 7), _mm512_set1_epi16(255));
@@ -106,34 +99,37 @@ MORACLE_LINES_INLINE void nibbles_to_bf16(const LineCodes& c, __m512i values,
                                           __m512i e = _mm512_setzero_si512()) {
   if constexpr (kPower == Power::kSmall) e = _mm512_slli_epi16(e, 7);
   each_line(c, [&](int64_t i, __m512i codes, std::byte* to) {
-    for (int half = 0; half < 2; ++half) {  // columns 0 to 3 in the low nibbles, 4 to 7 in the high
-      for (int pair = 0; pair < 2; ++pair) {
-        __m512i index = spread(codes, pair);
-        if (half == 1) index = _mm512_srli_epi16(index, 4);
-        __m512i value = _mm512_permutexvar_epi16(index, values);
-        if constexpr (kPower == Power::kSmall) value = times_small_power(value, e);
-        if constexpr (kPower == Power::kAny) value = times_power(value, e);
-        store_line(to, 4 * i + 2 * half + pair, value);
-      }
+    // Words hold columns 0, 4, 1 and 5 of their eight, or 2, 6, 3 and 7, from the lowest bits up.
+    for (unsigned pair = 0; pair < 4; ++pair) {
+      const unsigned shift = pair % 2 * 8 + pair / 2 * 4;
+      const __m512i index = shift == 0 ? codes : _mm512_srli_epi16(codes, shift);
+      __m512i value = _mm512_permutexvar_epi16(index, values);
+      if constexpr (kPower == Power::kSmall) value = times_small_power(value, e);
+      if constexpr (kPower == Power::kAny) value = times_power(value, e);
+      store_line(to, 4 * i + pair, value);
     }
   });
+}
+
+/// Columns `first` and first + 2 of what `value` gives as f32, which bf16 holds exactly.
+template <class Value>
+MORACLE_LINES_INLINE __m512i bf16_pair(const Value& value, int first) {
+  const __m512i low = _mm512_srli_epi32(value(first), 16), high = value(first + 2);
+  return _mm512_mask_mov_epi16(high, 0x55555555u, low);
 }
 
 // Zero points make integers of up to 5 bits.
 MORACLE_LINES_INLINE void integers_to_bf16(const LineCodes& c) {
   const __m512i zero = bytes16(c.zero);
   each_line(c, [&](int64_t i, __m512i codes, std::byte* to) {
-    for (int half = 0; half < 2; ++half) {
-      for (int pair = 0; pair < 2; ++pair) {
-        auto value = [&](int column) {
-          const __m512i top =
-              _mm512_slli_epi32(codes, static_cast<unsigned>(28 - 8 * column - 4 * half));
-          return _mm512_castps_si512(
-              _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srai_epi32(top, 28), zero)));
-        };
-        const __m512i low = _mm512_srli_epi32(value(2 * pair), 16), high = value(2 * pair + 1);
-        store_line(to, 4 * i + 2 * half + pair, _mm512_mask_mov_epi16(high, 0x55555555u, low));
-      }
+    for (int pair = 0; pair < 4; ++pair) {
+      auto value = [&](int column) {
+        const __m512i top =
+            _mm512_slli_epi32(codes, static_cast<unsigned>(28 - 8 * column - 4 * (pair / 2)));
+        return _mm512_castps_si512(
+            _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srai_epi32(top, 28), zero)));
+      };
+      store_line(to, 4 * i + pair, bf16_pair(value, pair % 2));
     }
   });
 }
@@ -178,15 +174,13 @@ void e2m1_to_int8(const LineCodes& c) {
 MORACLE_LINES_INLINE void bytes_to_bf16(const LineCodes& c) {
   const __m512i zero = c.zero == nullptr ? _mm512_setzero_si512() : bytes16(c.zero);
   each_line(c, [&](int64_t i, __m512i codes, std::byte* to) {
-    for (int pair = 0; pair < 2; ++pair) {
-      auto value = [&](int column) {
-        const __m512i top = _mm512_slli_epi32(codes, static_cast<unsigned>(24 - 8 * column));
-        return _mm512_castps_si512(
-            _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srai_epi32(top, 24), zero)));
-      };
-      const __m512i low = _mm512_srli_epi32(value(2 * pair), 16), high = value(2 * pair + 1);
-      store_line(to, 2 * i + pair, _mm512_mask_mov_epi16(high, 0x55555555u, low));
-    }
+    auto value = [&](int column) {
+      const __m512i top = _mm512_slli_epi32(codes, static_cast<unsigned>(24 - 8 * column));
+      return _mm512_castps_si512(
+          _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srai_epi32(top, 24), zero)));
+    };
+    store_line(to, 2 * i, bf16_pair(value, 0));
+    store_line(to, 2 * i + 1, bf16_pair(value, 1));
   });
 }
 
@@ -207,15 +201,34 @@ MORACLE_LINES_INLINE __m512i e4m3_as_bf16(__m512i code) {
                                    0xf8);
 }
 
+// Sign, exponent and mantissa in the upper bytes of words, as bf16: only for normal numbers.
+MORACLE_LINES_INLINE __m512i normal_e4m3_as_bf16(__m512i top, __m512i bias) {
+  return _mm512_add_epi16(
+      _mm512_and_si512(_mm512_srai_epi16(top, 4), _mm512_set1_epi16(static_cast<short>(0x87f0))),
+      bias);
+}
+
 template <bool kScaled>
 MORACLE_LINES_INLINE void e4m3_lines(const LineCodes& c) {
   const __m512i e = kScaled ? exponents(c) : _mm512_setzero_si512();
+  const __m512i bias = _mm512_add_epi16(_mm512_slli_epi16(e, 7), _mm512_set1_epi16(120 << 7));
+  // 2^-6 to 448 times 2^-110 to 2^110.
+  const bool small =
+      _mm512_cmple_epi16_mask(_mm512_abs_epi16(e), _mm512_set1_epi16(110)) == ~__mmask32{0};
   each_line(c, [&](int64_t i, __m512i codes, std::byte* to) {
-    for (int pair = 0; pair < 2; ++pair) {
-      __m512i value = e4m3_as_bf16(spread(codes, pair));
-      if constexpr (kScaled) value = times_power(value, e);
-      store_line(to, 2 * i + pair, value);
+    const __m512i size = _mm512_and_si512(codes, _mm512_set1_epi8(0x7f));
+    const __mmask64 normal =
+        _mm512_cmplt_epu8_mask(_mm512_sub_epi8(size, _mm512_set1_epi8(8)), _mm512_set1_epi8(0x77));
+    if (small && normal == ~__mmask64{0}) [[likely]] {
+      store_line(to, 2 * i, normal_e4m3_as_bf16(_mm512_slli_epi16(codes, 8), bias));
+      store_line(to, 2 * i + 1, normal_e4m3_as_bf16(codes, bias));
+      return;
     }
+    // Zeros, numbers below the normal ones and NaN are rare.
+    const __m512i low = e4m3_as_bf16(_mm512_and_si512(codes, _mm512_set1_epi16(255)));
+    const __m512i high = e4m3_as_bf16(_mm512_srli_epi16(codes, 8));
+    store_line(to, 2 * i, kScaled ? times_power(low, e) : low);
+    store_line(to, 2 * i + 1, kScaled ? times_power(high, e) : high);
   });
 }
 void e4m3_to_bf16(const LineCodes& c) {
@@ -225,16 +238,30 @@ void e4m3_to_bf16(const LineCodes& c) {
 
 // ---- to f32 ----
 
-MORACLE_LINES_INLINE __m512 scaled(__m512 value, const LineCodes& c) {
-  return c.scale == nullptr ? value : _mm512_mul_ps(value, _mm512_loadu_ps(c.scale));
+MORACLE_LINES_INLINE __m512i scaled(__m512i value, const LineCodes& c) {
+  if (c.scale == nullptr) return value;
+  return _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(value), _mm512_loadu_ps(c.scale)));
+}
+
+MORACLE_LINES_INLINE __m512i even_as_f32(__m512i pair) {
+  return _mm512_slli_epi32(pair, 16);
+}
+MORACLE_LINES_INLINE __m512i odd_as_f32(__m512i pair) {
+  return _mm512_and_si512(pair, _mm512_set1_epi32(-65536));
+}
+
+void decoded_to_f32(const LineCodes& c) {
+  each_line(c, [&](int64_t i, __m512i pair, std::byte* to) {
+    const int64_t first = i / 2 * 4 + i % 2;  // columns 0 and 2, or 1 and 3
+    store_line(to, first, scaled(even_as_f32(pair), c));
+    store_line(to, first + 2, scaled(odd_as_f32(pair), c));
+  });
 }
 
 void bf16_to_f32(const LineCodes& c) {
   each_line(c, [&](int64_t i, __m512i pair, std::byte* to) {
-    const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
-    const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(-65536)));
-    store_line(to, 2 * i, _mm512_castps_si512(scaled(even, c)));
-    store_line(to, 2 * i + 1, _mm512_castps_si512(scaled(odd, c)));
+    store_line(to, 2 * i, even_as_f32(pair));
+    store_line(to, 2 * i + 1, odd_as_f32(pair));
   });
 }
 
@@ -271,54 +298,66 @@ MORACLE_LINES_INLINE __m256i round_to_bf16(__m512 value) {
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
 }
 
-void f32_row_to_bf16(const float* from, int64_t count, std::byte* to, std::byte* rest) {
+// Which of eight columns come first, in a register of 16 or of 32.
+alignas(64) constexpr int32_t kDecoded16[16] = {0, 2,  1, 3,  4,  6,  5,  7,
+                                                8, 10, 9, 11, 12, 14, 13, 15};
+
+MORACLE_LINES_INLINE __mmask16 first16(int64_t count) {
+  return static_cast<__mmask16>(count >= 16 ? 0xffff : (1u << count) - 1);
+}
+/// Columns of a row that are stored: to a whole eight in decoded order.
+MORACLE_LINES_INLINE int64_t stored_columns(int64_t count, ColumnOrder order) {
+  return order == ColumnOrder::kPlain ? count : (count + 7) / 8 * 8;
+}
+MORACLE_LINES_INLINE __m512i ordered(__m512i columns, ColumnOrder order) {
+  return order == ColumnOrder::kPlain
+             ? columns
+             : _mm512_permutexvar_epi32(_mm512_load_si512(kDecoded16), columns);
+}
+/// 16 values that bf16 holds exactly.
+MORACLE_LINES_INLINE void store_exact(__m512i f32, ColumnOrder order, int64_t left, std::byte* to) {
+  const __m256i bf16 = _mm512_cvtepi32_epi16(_mm512_srli_epi32(ordered(f32, order), 16));
+  _mm256_mask_storeu_epi16(to, first16(stored_columns(left, order)), bf16);
+}
+
+void f32_row_to_bf16(const float* from, int64_t count, ColumnOrder order, std::byte* to,
+                     std::byte* rest) {
   for (int64_t i = 0; i < count; i += 16) {
-    const int64_t left = count - i;
-    const auto some = static_cast<__mmask16>(left >= 16 ? 0xffff : (1u << left) - 1);
-    const __m512 value = _mm512_maskz_loadu_ps(some, from + i);
+    const __mmask16 stored = first16(stored_columns(count - i, order));
+    const __m512i row = _mm512_castps_si512(_mm512_maskz_loadu_ps(first16(count - i), from + i));
+    const __m512 value = _mm512_castsi512_ps(ordered(row, order));
     const __m256i first = round_to_bf16(value);
-    _mm256_mask_storeu_epi16(to + 2 * i, some, first);
+    _mm256_mask_storeu_epi16(to + 2 * i, stored, first);
     if (rest == nullptr) continue;
     const __m512 rounded = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(first), 16));
-    _mm256_mask_storeu_epi16(rest + 2 * i, some, round_to_bf16(_mm512_sub_ps(value, rounded)));
+    _mm256_mask_storeu_epi16(rest + 2 * i, stored, round_to_bf16(_mm512_sub_ps(value, rounded)));
   }
 }
 
-void e4m3_row_to_bf16(const uint8_t* from, int64_t count, std::byte* to) {
-  for (int64_t i = 0; i < count; i += 32) {
-    const int64_t left = count - i;
-    const __mmask32 some = left >= 32 ? ~__mmask32{0} : (__mmask32{1} << left) - 1;
-    const __m512i codes = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(some, from + i));
-    _mm512_mask_storeu_epi16(to + 2 * i, some, e4m3_as_bf16(codes));
-  }
+MORACLE_LINES_INLINE __m512i e4m3_values(const uint8_t* from, int64_t left) {
+  const __m512i codes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(first16(left), from));
+  return _mm512_slli_epi32(e4m3_as_bf16(codes), 16);
+}
+MORACLE_LINES_INLINE __m512i int8_values(const int8_t* from, int64_t left) {
+  const __m512i codes = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first16(left), from));
+  return _mm512_castps_si512(_mm512_cvtepi32_ps(codes));
 }
 
-void int8_row_to_bf16(const int8_t* from, int64_t count, std::byte* to) {
-  for (int64_t i = 0; i < count; i += 16) {
-    const int64_t left = count - i;
-    const auto some = static_cast<__mmask16>(left >= 16 ? 0xffff : (1u << left) - 1);
-    const __m512i codes = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(some, from + i));
-    const __m512i value = _mm512_castps_si512(_mm512_cvtepi32_ps(codes));
-    _mm256_mask_storeu_epi16(to + 2 * i, some, _mm512_cvtepi32_epi16(_mm512_srli_epi32(value, 16)));
-  }
+void e4m3_row_to_bf16(const uint8_t* from, int64_t count, ColumnOrder order, std::byte* to) {
+  for (int64_t i = 0; i < count; i += 16)
+    store_exact(e4m3_values(from + i, count - i), order, count - i, to + 2 * i);
 }
-
+void int8_row_to_bf16(const int8_t* from, int64_t count, ColumnOrder order, std::byte* to) {
+  for (int64_t i = 0; i < count; i += 16)
+    store_exact(int8_values(from + i, count - i), order, count - i, to + 2 * i);
+}
 void e4m3_row_to_f32(const uint8_t* from, int64_t count, std::byte* to) {
-  for (int64_t i = 0; i < count; i += 16) {
-    const int64_t left = count - i;
-    const auto some = static_cast<__mmask16>(left >= 16 ? 0xffff : (1u << left) - 1);
-    const __m512i codes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(some, from + i));
-    _mm512_mask_storeu_epi32(to + 4 * i, some, _mm512_slli_epi32(e4m3_as_bf16(codes), 16));
-  }
+  for (int64_t i = 0; i < count; i += 16)
+    _mm512_mask_storeu_epi32(to + 4 * i, first16(count - i), e4m3_values(from + i, count - i));
 }
-
 void int8_row_to_f32(const int8_t* from, int64_t count, std::byte* to) {
-  for (int64_t i = 0; i < count; i += 16) {
-    const int64_t left = count - i;
-    const auto some = static_cast<__mmask16>(left >= 16 ? 0xffff : (1u << left) - 1);
-    const __m512i codes = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(some, from + i));
-    _mm512_mask_storeu_ps(to + 4 * i, some, _mm512_cvtepi32_ps(codes));
-  }
+  for (int64_t i = 0; i < count; i += 16)
+    _mm512_mask_storeu_epi32(to + 4 * i, first16(count - i), int8_values(from + i, count - i));
 }
 
 void copy_int8(const int8_t* from, int64_t count, int64_t run, std::byte* to, int32_t* sums) {
@@ -338,9 +377,16 @@ void copy_int8(const int8_t* from, int64_t count, int64_t run, std::byte* to, in
 
 }  // namespace
 
-const LineDecoders kAvx512Decoders = {i4_to_int8,  e2m1_to_int8, i4_to_bf16,
-                                      i8_to_bf16,  e4m3_to_bf16, e2m1_to_bf16,
-                                      bf16_to_f32, f16_to_f32,   powers_of_two};
+const LineDecoders kAvx512Decoders = {.i4_to_int8 = i4_to_int8,
+                                      .e2m1_to_int8 = e2m1_to_int8,
+                                      .i4_to_bf16 = i4_to_bf16,
+                                      .i8_to_bf16 = i8_to_bf16,
+                                      .e4m3_to_bf16 = e4m3_to_bf16,
+                                      .e2m1_to_bf16 = e2m1_to_bf16,
+                                      .decoded_to_f32 = decoded_to_f32,
+                                      .bf16_to_f32 = bf16_to_f32,
+                                      .f16_to_f32 = f16_to_f32,
+                                      .powers_of_two = powers_of_two};
 const RowConverters kAvx512Rows = {f32_row_to_bf16, e4m3_row_to_bf16, int8_row_to_bf16,
                                    e4m3_row_to_f32, int8_row_to_f32,  copy_int8};
 

@@ -53,7 +53,10 @@ class Packer {
     const Arithmetic arithmetic = few && form_.few_are_f32 ? Arithmetic::kF32 : form_.arithmetic;
     const bool two_parts = form_.two_parts && arithmetic == Arithmetic::kBf16;
     convert(row, arithmetic, two_parts, r, to);
-    const int64_t used = form_.k * element_bytes(arithmetic);
+    const int64_t columns = form_.order == ColumnOrder::kPlain || arithmetic != Arithmetic::kBf16
+                                ? form_.k
+                                : (form_.k + 7) / 8 * 8;
+    const int64_t used = columns * element_bytes(arithmetic);
     const int64_t whole = two_parts ? packed_.rest : packed_.stride;
     std::memset(to + used, 0, whole - used);
     if (two_parts) std::memset(to + packed_.rest + used, 0, packed_.stride - packed_.rest - used);
@@ -72,9 +75,10 @@ class Packer {
       case Arithmetic::kInt8:
         return convert_.copy_int8(i8, form_.k, form_.unit, to, packed_.sums + r * packed_.num_sums);
       case Arithmetic::kBf16:
-        if (dtype == DType::kI8) return convert_.int8_to_bf16(i8, form_.k, to);
-        if (dtype == DType::kF8E4M3) return convert_.e4m3_to_bf16(e4m3, form_.k, to);
-        return convert_.f32_to_bf16(f32, form_.k, to, two_parts ? to + packed_.rest : nullptr);
+        if (dtype == DType::kI8) return convert_.int8_to_bf16(i8, form_.k, form_.order, to);
+        if (dtype == DType::kF8E4M3) return convert_.e4m3_to_bf16(e4m3, form_.k, form_.order, to);
+        return convert_.f32_to_bf16(f32, form_.k, form_.order, to,
+                                    two_parts ? to + packed_.rest : nullptr);
       case Arithmetic::kF32:
         if (dtype == DType::kI8) return convert_.int8_to_f32(i8, form_.k, to);
         if (dtype == DType::kF8E4M3) return convert_.e4m3_to_f32(e4m3, form_.k, to);

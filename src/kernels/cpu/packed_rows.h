@@ -14,6 +14,7 @@ struct RowForm {
   bool two_parts = false;
   /// Arithmetic::kBf16: f32 where there are few.
   bool few_are_f32 = false;
+  ColumnOrder order = ColumnOrder::kPlain;  ///< Arithmetic::kBf16
   int64_t k = 0;
   int64_t unit = 0;        ///< columns whose codes are summed
   int64_t num_scales = 0;  ///< as in Rows
