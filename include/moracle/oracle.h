@@ -226,6 +226,7 @@ struct KernelPlan {
   int product_bits = 24;            ///< significant bits that float activations keep in products
   bool activates = false;  ///< may apply the activation to what it computes, before storing it
   bool combines = false;   ///< may add its rows, weighed, to the tokens that they belong to
+  bool in_parts = false;   ///< may take some of the rows at a time
 };
 
 /// What a kernel's plan follows from.
@@ -327,6 +328,9 @@ struct Plan {
   int64_t adapter_bytes = 0;             ///< of all adapters
   int64_t workspace_bytes = 0;           ///< of one apply; layers that run in turn share it
   int64_t scratch_bytes = 0;             ///< shared likewise
+  /// Rows (a token's once for each of its experts) that go through both matrices before the next
+  /// ones do, so that what is between stays in the caches; at most all of them.
+  int64_t part_rows = 0;
 
   /// Rows of the activations in one apply at most, and how many experts each goes to.
   int64_t max_slots() const;

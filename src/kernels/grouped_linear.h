@@ -14,6 +14,9 @@ struct GroupedRows {
   const int32_t* row_index = nullptr;       ///< [num_rows]: which row of x; nothing: row r itself
   const int32_t* expert_offsets = nullptr;  ///< [E + 1], device memory; nothing: all rows, expert 0
   int64_t num_rows = 0;                     ///< upper bound where there are offsets
+  /// Where the plan said `in_parts`: only rows [first_row, first_row + num_rows). Those of x
+  /// without row_index, and those of what comes out, are counted from there.
+  int64_t first_row = 0;
 };
 
 /// Which token a row belongs to, and how much it counts.
@@ -21,6 +24,7 @@ struct Combination {
   const int32_t* row_token = nullptr;  ///< [num_rows], device memory
   const int32_t* row_slot = nullptr;   ///< likewise, into weights
   const float* weights = nullptr;      ///< [tokens * top_k]; nothing: each is 1
+  bool add = false;                    ///< to what other rows have left there
 };
 
 /// y[r, n] = Σ_k x[row_index[r], k] · w[e(r), n, k] + bias[e(r), n], e(r) by expert_offsets.
@@ -37,7 +41,7 @@ class GroupedLinear {
   virtual Status run_activated(const GroupedRows& rows, const ActivationSpec& activation,
                                const Matrix& out, Stream stream);
   /// out[t] = Σ weights · y over the rows of token t, in the order of their experts; tokens without
-  /// a row become 0. Only where the plan said `combines`.
+  /// a row become 0, or stay. Only where the plan said `combines`.
   virtual Status run_combined(const GroupedRows& rows, const Combination& combination,
                               const Matrix& out, Stream stream);
   virtual const KernelWeights& weights() const = 0;

@@ -1,4 +1,6 @@
 // prepare → experts → finalize.
+#include <algorithm>
+
 #include "base/text.h"
 #include "base/try.h"
 #include "moe/fused_moe_state.h"
@@ -62,54 +64,84 @@ Status FusedMoe::State::add_adapters(const Matrix& x, const int32_t* row_index, 
 Status FusedMoe::State::run_experts(const Matrix& x, const MoeRooms& rooms, LoraIds lora_ids,
                                     const float* topk_weights, const Matrix& output,
                                     Stream stream) const {
-  const LayerSpec& layer = plan.layer;
-  const std::optional<QuantKey>& key = layer.scheme.activation;
   Ops& ops = device().ops();
   const int64_t rows = x.rows * plan.top_k();
-  auto quantize_static = [&](const Matrix& from, const int32_t* row_index,
-                             const GroupedLinear& linear, const Rows& to) {
-    return ops.quantize_static(from, row_index, rooms.rows.expert_offsets, plan.experts.num_local(),
-                               linear.weights().input_scales.as<float>(), *key, to, stream);
-  };
   // Each token is quantized once, whatever the number of its experts; only stored scales, which
   // belong to experts, need every row by itself.
   GroupedRows input{{}, rooms.rows.row_token, rooms.rows.expert_offsets, rows};
-  if (is_static(layer.scheme)) {
+  if (is_static(plan.layer.scheme)) {
     input.x = rooms.input.first(rows);
     input.row_index = nullptr;
-    MORACLE_CHECK(quantize_static(x, rooms.rows.row_token, *w13, input.x));
+    MORACLE_CHECK(quantize_static(x, rooms.rows.row_token, rooms, *w13, input.x, stream));
   } else {
-    MORACLE_TRY(input.x, prepare(x, key, rooms.input, ops, stream));
+    MORACLE_TRY(input.x, prepare(x, plan.layer.scheme.activation, rooms.input, ops, stream));
   }
+  if (!plan.matrices[1].kernel.combines) {
+    const Matrix y = rooms.y.slice(0, rows);
+    MORACLE_TRY(const GroupedRows intermediate, run_w13(x, input, rooms, lora_ids, stream));
+    MORACLE_CHECK(w2->run(intermediate, y, stream));
+    MORACLE_CHECK(
+        add_adapters(rooms.activated.slice(0, rows), nullptr, false, rooms, lora_ids, y, stream));
+    return ops.combine(y, rooms.rows.slot_row, topk_weights, plan.top_k(), output, stream);
+  }
+  const bool in_place = output.dtype == rooms.y.dtype;
+  const Matrix sum = in_place ? output : rooms.y.slice(0, x.rows);
+  Combination combination{rooms.rows.row_token, rooms.rows.row_slot, topk_weights};
+  for (int64_t left = rows; left > 0 || !combination.add; left -= input.num_rows) {
+    input.num_rows = next_part(input.first_row, left, rooms.rows.expert_offsets);
+    MORACLE_TRY(const GroupedRows intermediate, run_w13(x, input, rooms, lora_ids, stream));
+    MORACLE_CHECK(w2->run_combined(intermediate, combination, sum, stream));
+    combination.add = true;
+    input.first_row += input.num_rows;
+  }
+  return in_place ? Status() : ops.convert(sum, output, stream);
+}
+
+int64_t FusedMoe::State::next_part(int64_t first, int64_t& left, const int32_t* offsets) const {
+  if (left <= plan.part_rows) return left;
+  // Only kernels of the host take parts: offsets may be read here.
+  const int32_t* const end = offsets + plan.experts.num_local() + 1;
+  left = std::min(left, end[-1] - first);
+  if (left <= plan.part_rows) return left;
+  const int64_t whole_experts = std::upper_bound(offsets, end, first + plan.part_rows)[-1] - first;
+  return whole_experts > 0 ? whole_experts : plan.part_rows;
+}
+
+Status FusedMoe::State::quantize_static(const Matrix& from, const int32_t* row_index,
+                                        const MoeRooms& rooms, const GroupedLinear& linear,
+                                        const Rows& to, Stream stream) const {
+  return device().ops().quantize_static(
+      from, row_index, rooms.rows.expert_offsets, plan.experts.num_local(),
+      linear.weights().input_scales.as<float>(), *plan.layer.scheme.activation, to, stream);
+}
+
+Result<GroupedRows> FusedMoe::State::run_w13(const Matrix& x, const GroupedRows& input,
+                                             const MoeRooms& rooms, LoraIds lora_ids,
+                                             Stream stream) const {
+  const LayerSpec& layer = plan.layer;
+  const std::optional<QuantKey>& key = layer.scheme.activation;
+  Ops& ops = device().ops();
+  const int64_t rows = input.num_rows;
   const Matrix activated = rooms.activated.slice(0, rows);
-  const Matrix gate_up{rooms.gate_up.data, rooms.gate_up.dtype, rows, rooms.gate_up.cols,
-                       rooms.gate_up.stride};
   if (plan.matrices[0].kernel.activates) {
     MORACLE_CHECK(w13->run_activated(input, layer.activation, activated, stream));
   } else {
+    const Matrix gate_up{rooms.gate_up.data, rooms.gate_up.dtype, rows, rooms.gate_up.cols,
+                         rooms.gate_up.stride};
     MORACLE_CHECK(w13->run(input, gate_up, stream));
     MORACLE_CHECK(add_adapters(x, rooms.rows.row_token, true, rooms, lora_ids, gate_up, stream));
     MORACLE_CHECK(
         ops.activate(layer.activation, layer.intermediate_size, gate_up, activated, stream));
   }
-  GroupedRows intermediate{{activated, nullptr, 0}, nullptr, rooms.rows.expert_offsets, rows};
+  GroupedRows intermediate{
+      {activated, nullptr, 0}, nullptr, rooms.rows.expert_offsets, input.num_rows, input.first_row};
   if (is_static(layer.scheme)) {
     intermediate.x = rooms.intermediate.first(rows);
-    MORACLE_CHECK(quantize_static(activated, nullptr, *w2, intermediate.x));
+    MORACLE_CHECK(quantize_static(activated, nullptr, rooms, *w2, intermediate.x, stream));
   } else if (key) {
     MORACLE_TRY(intermediate.x, prepare(activated, key, rooms.intermediate, ops, stream));
   }
-  if (plan.matrices[1].kernel.combines) {
-    const bool in_place = output.dtype == rooms.y.dtype;
-    const Matrix sum = in_place ? output : rooms.y.slice(0, x.rows);
-    MORACLE_CHECK(w2->run_combined(
-        intermediate, {rooms.rows.row_token, rooms.rows.row_slot, topk_weights}, sum, stream));
-    return in_place ? Status() : ops.convert(sum, output, stream);
-  }
-  const Matrix y = rooms.y.slice(0, rows);
-  MORACLE_CHECK(w2->run(intermediate, y, stream));
-  MORACLE_CHECK(add_adapters(activated, nullptr, false, rooms, lora_ids, y, stream));
-  return ops.combine(y, rooms.rows.slot_row, topk_weights, plan.top_k(), output, stream);
+  return intermediate;
 }
 
 Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,

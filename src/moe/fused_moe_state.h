@@ -26,6 +26,14 @@ struct FusedMoe::State {
  private:
   Status add_adapters(const Matrix& x, const int32_t* row_index, bool is_w13, const MoeRooms& rooms,
                       LoraIds lora_ids, const Matrix& y, Stream stream) const;
+  Status quantize_static(const Matrix& from, const int32_t* row_index, const MoeRooms& rooms,
+                         const GroupedLinear& linear, const Rows& to, Stream stream) const;
+  // GEMM 1, activation and quantization of some rows: what GEMM 2 takes.
+  Result<GroupedRows> run_w13(const Matrix& x, const GroupedRows& input, const MoeRooms& rooms,
+                              LoraIds lora_ids, Stream stream) const;
+  // Rows of the part that begins at `first`, whole experts where these fit; `left` becomes the
+  // exact number from there on where it takes several.
+  int64_t next_part(int64_t first, int64_t& left, const int32_t* offsets) const;
 };
 
 struct PackedWeights::State {

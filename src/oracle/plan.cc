@@ -32,6 +32,36 @@ std::string kernel_text(const KernelPlan& kernel) {
   return join(uses, ", ");
 }
 
+// What two matrices leave between them for so many rows is a few MB with every published shape.
+constexpr int64_t kPartRows = 2048;
+
+bool takes_parts(const Plan& plan) {
+  if (plan.layer.linear || is_static(plan.layer.scheme)) return false;
+  const KernelPlan &w13 = plan.matrices[0].kernel, &w2 = plan.matrices[1].kernel;
+  return w13.in_parts && w13.activates && w2.in_parts && w2.combines;
+}
+
+// Fills matrices, weight_bytes and scratch_bytes.
+void plan_matrices(Plan& plan, const Request& request, const Machine& machine) {
+  const LayerSpec& layer = request.layer;
+  const Backend& backend = *plan.backend;
+  plan.matrices.clear();
+  plan.weight_bytes = plan.scratch_bytes = 0;
+  for (const MatrixShape& shape : layer.matrices()) {
+    KernelRequest wanted{shape, layer.scheme, request.deterministic, plan.part_rows};
+    if (!layer.linear && plan.matrices.empty()) wanted.activation = &layer.activation;
+    MatrixPlan matrix{shape, 0, backend.kernels->plan(wanted, machine)};
+    // An adapter adds to what a matrix computes before anything else happens to it.
+    if (layer.linear || plan.lora_rank > 0)
+      matrix.kernel.activates = matrix.kernel.combines = false;
+    matrix.weight_bytes =
+        plan.experts.num_local() * static_cast<int64_t>(backend.layout->sections(shape).bytes);
+    plan.weight_bytes += matrix.weight_bytes;
+    plan.scratch_bytes = std::max(plan.scratch_bytes, matrix.kernel.scratch_bytes);
+    plan.matrices.push_back(std::move(matrix));
+  }
+}
+
 }  // namespace
 
 int64_t Plan::max_slots() const {
@@ -54,19 +84,12 @@ Plan make_plan(const Backend& backend, const Request& request, const Machine& ma
     plan.max_adapters = request.max_adapters;
     plan.adapter_bytes = static_cast<int64_t>(carve_adapters(plan, nullptr).bytes);
   }
-  for (const MatrixShape& shape : layer.matrices()) {
-    KernelRequest wanted{shape, layer.scheme, request.deterministic,
-                         plan.max_slots() * plan.top_k()};
-    if (!layer.linear && plan.matrices.empty()) wanted.activation = &layer.activation;
-    MatrixPlan matrix{shape, 0, backend.kernels->plan(wanted, machine)};
-    // An adapter adds to what a matrix computes before anything else happens to it.
-    if (layer.linear || plan.lora_rank > 0)
-      matrix.kernel.activates = matrix.kernel.combines = false;
-    matrix.weight_bytes =
-        plan.experts.num_local() * static_cast<int64_t>(backend.layout->sections(shape).bytes);
-    plan.weight_bytes += matrix.weight_bytes;
-    plan.scratch_bytes = std::max(plan.scratch_bytes, matrix.kernel.scratch_bytes);
-    plan.matrices.push_back(std::move(matrix));
+  const int64_t all_rows = plan.max_slots() * plan.top_k();
+  plan.part_rows = std::min(all_rows, kPartRows);
+  plan_matrices(plan, request, machine);
+  if (plan.part_rows < all_rows && !takes_parts(plan)) {
+    plan.part_rows = all_rows;
+    plan_matrices(plan, request, machine);
   }
   plan.workspace_bytes = static_cast<int64_t>(
       request.layer.linear ? carve_linear(plan, nullptr).bytes : carve_moe(plan, nullptr).bytes);

@@ -32,12 +32,14 @@ MoeRooms carve_moe(const Plan& plan, std::byte* base) {
   rooms.input = take_rows(carver, plan, w13, is_static(layer.scheme) ? rows : tokens);
   rooms.rows = {carver.take<int32_t>(plan.experts.num_local() + 1), carver.take<int32_t>(rows),
                 carver.take<int32_t>(rows), carver.take<int32_t>(rows)};
-  rooms.gate_up = carver.take_matrix(dtype, w13.kernel.activates ? 0 : rows, layer.w13_rows());
+  rooms.gate_up =
+      carver.take_matrix(dtype, w13.kernel.activates ? 0 : plan.part_rows, layer.w13_rows());
   // With float activations GEMM 2 reads the activation's output in place, padding included.
   const bool in_place = !layer.scheme.activation;
   rooms.activated = carver.take_matrix(
-      dtype, rows, in_place ? plan.backend->layout->read_cols(w2.shape) : layer.intermediate_size);
-  if (!in_place) rooms.intermediate = take_rows(carver, plan, w2, rows);
+      dtype, plan.part_rows,
+      in_place ? plan.backend->layout->read_cols(w2.shape) : layer.intermediate_size);
+  if (!in_place) rooms.intermediate = take_rows(carver, plan, w2, plan.part_rows);
   rooms.y = carver.take_matrix(dtype, w2.kernel.combines ? tokens : rows, layer.hidden_size);
   rooms.bytes = carver.bytes();
   return rooms;

@@ -106,17 +106,21 @@ void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
   const int32_t one_expert[] = {0, static_cast<int32_t>(rows.num_rows)};
   const int32_t* offsets = rows.expert_offsets ? rows.expert_offsets : one_expert;
   const int64_t experts = weights_.num_experts;
-  if (offsets[experts] == 0) return;
+  const int64_t begin = rows.first_row;
+  const int64_t end = std::min<int64_t>(offsets[experts], begin + rows.num_rows);
+  if (begin >= end) return;
+  auto first_of = [&](int64_t expert) { return std::max<int64_t>(offsets[expert], begin); };
+  auto past_of = [&](int64_t expert) { return std::min<int64_t>(offsets[expert + 1], end); };
   ThreadPool& pool = device_.pool();
   const PackedRows x =
-      pack_rows(form_, rows, experts, offsets[experts], *kernels_.rows, device_.scratch(), pool);
+      pack_rows(form_, rows, experts, end - begin, *kernels_.rows, device_.scratch(), pool);
   auto pair_of = [&](int64_t expert, int64_t pair) {
     if (distance > 0) return PanelPair{expert, pair, distance};
     return PanelPair{expert, 2 * pair, 2 * pair + 1 < panels ? 1 : 0};
   };
   auto after = [&](int64_t expert) {
     do ++expert;
-    while (expert < experts && offsets[expert] == offsets[expert + 1]);
+    while (expert < experts && first_of(expert) >= past_of(expert));
     return expert;
   };
   pool.run([&](int thread) {
@@ -126,16 +130,17 @@ void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
     PassRoom room;
     for (int64_t e = after(-1); e < experts;) {
       const int64_t next_expert = after(e);
-      const int64_t num_rows = offsets[e + 1] - offsets[e];
-      const LinePass& way = few_ && num_rows <= kFewRows ? *few_ : pass_;
-      const int64_t pass_rows = even_pass(num_rows);
+      const bool few = few_ && offsets[e + 1] - offsets[e] <= kFewRows;
+      const LinePass& way = few ? *few_ : pass_;
+      const int64_t pass_rows = even_pass(past_of(e) - first_of(e));
       for (int64_t i = first; i < last; ++i) {
         const PanelPair pair = pair_of(e, i);
         const bool more = i + 1 < last || next_expert < experts;
         const PanelPair next = i + 1 < last ? pair_of(e, i + 1) : pair_of(next_expert, first);
-        for (int64_t row = offsets[e]; row < offsets[e + 1]; row += pass_rows) {
-          const int count = static_cast<int>(std::min(pass_rows, offsets[e + 1] - row));
-          const Pass pass{x, row, count, next, more && row == offsets[e] && next.distance > 0};
+        for (int64_t row = first_of(e); row < past_of(e); row += pass_rows) {
+          const int count = static_cast<int>(std::min(pass_rows, past_of(e) - row));
+          const bool ask = more && row == first_of(e) && next.distance > 0;
+          const Pass pass{x, row - begin, count, next, ask};
           way.multiply(pair, pass, room);
           for (int r = 0; r < count; r += kResultRows) {
             finish(Finished{way, pair, pass, r, room});
@@ -196,20 +201,22 @@ Status LineLinear::run_activated(const GroupedRows& rows, const ActivationSpec& 
 
 Status LineLinear::run_combined(const GroupedRows& rows, const Combination& combination,
                                 const Matrix& out, Stream) {
-  device_.pool().split(out.rows, [&](int64_t first, int64_t last) {
-    for (int64_t t = first; t < last; ++t)
-      std::memset(static_cast<float*>(out.data) + t * out.stride, 0, out.cols * sizeof(float));
-  });
+  if (!combination.add) {
+    device_.pool().split(out.rows, [&](int64_t first, int64_t last) {
+      for (int64_t t = first; t < last; ++t)
+        std::memset(static_cast<float*>(out.data) + t * out.stride, 0, out.cols * sizeof(float));
+    });
+  }
   walk(rows, (pass_.panels().num_panels() + 1) / 2, 0, [&](const Finished& some) {
     float weights[kResultRows];
     const float* all = combination.weights;
     for (int p = 0; p < some.pair.panels(); ++p) {
       LineResult f = some.result(p);
       for (int r = 0; all != nullptr && p == 0 && r < f.rows; ++r)
-        weights[r] = all[combination.row_slot[some.row() + r]];
+        weights[r] = all[combination.row_slot[rows.first_row + some.row() + r]];
       f.to = static_cast<float*>(out.data) + some.column(p);
       f.to_stride = out.stride;
-      f.to_row = combination.row_token + some.row();
+      f.to_row = combination.row_token + rows.first_row + some.row();
       f.add = true;
       f.weight = all == nullptr ? nullptr : weights;
       kernels_.finish(f);
@@ -261,6 +268,7 @@ KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
     plan.activates = !gated || shape.n % (2 * kLineRows) == 0;
   }
   plan.combines = true;
+  plan.in_parts = true;
   return plan;
 }
 

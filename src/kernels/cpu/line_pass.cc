@@ -65,6 +65,7 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassRoom& room)
   const bool direct = panels_.direct();
   LineBlock block;
   block.panels = count;
+  block.most_rows = std::min(row_block_, pass.count);
   block.x_stride = pass.x.stride;
   block.x_rest = pass.x.rest;
   for (const LinePanels::Stretch& s : panels_.stretches()) {

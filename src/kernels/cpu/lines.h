@@ -35,7 +35,8 @@ struct LineBlock {
   /// Arithmetic::kBf16: each value is the sum of two, the second one so many bytes further on; 0:
   /// it is one.
   int64_t x_rest = 0;
-  int rows = 0;  ///< at most kMaxBlockRows
+  int rows = 0;       ///< at most kMaxBlockRows
+  int most_rows = 0;  ///< in any block that comes before or after with the same panels
   int panels = 2;
   const std::byte* lines[2] = {};  ///< units · unit_lines, on 64-byte boundaries
   int units = 1;

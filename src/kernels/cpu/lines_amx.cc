@@ -19,7 +19,7 @@ struct alignas(64) TileConfig {
 
 thread_local int configured_first = 0, configured_second = 0, configured_depth = 0;
 
-// Rows of the halves: a product takes as long as it has rows, and no row is read that is not there.
+// Rows of the halves: a product takes as long as it has rows.
 // `depth`: lines that one product takes, 16 or 8.
 void configure(int first, int second, int depth) {
   if (first == configured_first && second == configured_second && depth == configured_depth) return;
@@ -219,11 +219,10 @@ MORACLE_LINES_INLINE void few_rows(const LineBlock& b, int depth) {
 template <class Tiles, bool kTwoPanels, bool kTwoParts>
 void block_of_tiles(const LineBlock& b) {
   const int depth = b.unit_lines % 16 == 0 ? 16 : 8;
-  if (b.rows <= 16) {
-    configure(b.rows, b.rows, depth);
-    return few_rows<Tiles, kTwoPanels, kTwoParts>(b, depth);
-  }
-  configure(16, b.rows - 16, depth);
+  // Whole tiles where some block has them: changing takes longer than rows that nobody asked for.
+  const int rows = b.most_rows > 16 || b.rows > 16 ? 16 : b.rows;
+  configure(rows, rows, depth);
+  if (b.rows <= 16) return few_rows<Tiles, kTwoPanels, kTwoParts>(b, depth);
   for (int unit = 0; unit < b.units; ++unit)
     unit_of_halves<Tiles, kTwoPanels, kTwoParts>(b, unit, depth);
 }

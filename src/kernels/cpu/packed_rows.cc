@@ -46,7 +46,7 @@ class Packer {
 
   void pack(int64_t r, bool few) const {
     const Rows& x = from_.x;
-    const int64_t source = from_.row_index ? from_.row_index[r] : r;
+    const int64_t source = from_.row_index ? from_.row_index[from_.first_row + r] : r;
     const auto* row = static_cast<const std::byte*>(x.values.data) +
                       source * (x.values.stride * bits(x.values.dtype) / 8);
     std::byte* const to = packed_.values + r * packed_.stride;
@@ -115,9 +115,10 @@ PackedRows pack_rows(RowForm form, const GroupedRows& from, int64_t num_experts,
     const int32_t* const offsets = from.expert_offsets;
     int64_t expert = 0;
     if (offsets != nullptr)
-      expert = std::upper_bound(offsets, offsets + num_experts + 1, first) - offsets - 1;
+      expert = std::upper_bound(offsets, offsets + num_experts + 1, from.first_row + first) -
+               offsets - 1;
     for (int64_t r = first; r < last; ++r) {
-      while (offsets != nullptr && offsets[expert + 1] <= r) ++expert;
+      while (offsets != nullptr && offsets[expert + 1] <= from.first_row + r) ++expert;
       const int64_t rows = offsets == nullptr ? num_rows : offsets[expert + 1] - offsets[expert];
       packer.pack(r, rows <= kFewRows);
     }

@@ -36,8 +36,9 @@ int64_t read_cols(Arithmetic arithmetic, int64_t k);
 /// Bytes that `rows` packed rows take.
 size_t packed_bytes(const RowForm& form, int64_t rows);
 
-/// Gathers and converts the rows of `from`, of `num_experts`, into `memory` (of packed_bytes, on 64
-/// bytes), on all threads where that is worth it. `num_rows` is the exact number.
+/// Gathers and converts rows of `from`, of `num_experts`, into `memory` (of packed_bytes, on 64
+/// bytes), on all threads where that is worth it. `num_rows` is the exact number from its first_row
+/// on, which becomes row 0.
 PackedRows pack_rows(RowForm form, const GroupedRows& from, int64_t num_experts, int64_t num_rows,
                      const RowConverters& convert, std::byte* memory, ThreadPool& pool);
 
