@@ -1,0 +1,112 @@
+// Rows that go through both matrices in parts give the bits of tokens that come few at a time.
+#include <algorithm>
+#include <functional>
+
+#include "moe/layer_on_rows.h"
+
+namespace moracle {
+namespace {
+
+using testing::TokenBatch;
+
+constexpr int64_t kTokens = 1000, kFewTokens = 100, kTopK = 3;
+
+/// Tokens [first, first + count) of a batch.
+TokenBatch cut(const LayerSpec& spec, const TokenBatch& all, int64_t first, int64_t count) {
+  auto piece = [&](const auto& from, int64_t each) {
+    return std::decay_t<decltype(from)>(from.begin() + first * each,
+                                        from.begin() + (first + count) * each);
+  };
+  return {count, piece(all.hidden, spec.hidden_size), piece(all.ids, spec.top_k),
+          piece(all.weights, spec.top_k)};
+}
+
+struct Routing {
+  const char* name;
+  std::function<void(TokenBatch&)> change;
+};
+
+const Routing kRoutings[] = {
+    {"spread", [](TokenBatch&) {}},
+    {"with holes",
+     [](TokenBatch& b) {
+       for (size_t i = 0; i < b.ids.size(); i += 4) b.ids[i] = -1;
+     }},
+    {"one expert, longer than a part",
+     [](TokenBatch& b) { std::fill(b.ids.begin(), b.ids.end(), 4); }},
+    {"nothing at all", [](TokenBatch& b) { std::fill(b.ids.begin(), b.ids.end(), -1); }},
+};
+
+TEST(Parts, GiveTheBitsOfFewTokens) {
+  int compared = 0;
+  for (const char* text :
+       {"int8-w8a8", "int4-w4a8-g128", "int4-w4a16-g32-asym", "fp8-w8a8-block128x128", "bf16"}) {
+    const auto scheme = parse_scheme(text);
+    ASSERT_TRUE(scheme) << text;
+    LayerSpec spec = testing::odd_layer(*scheme, 9, kTopK);
+    spec.bias = true;
+    spec.intermediate_size = 48;  // whole panels: GEMM 1 applies the activation itself
+    for (const std::string& row : testing::cpu_rows(spec)) {
+      Request request;
+      request.layer = spec;
+      request.backend = row;
+      request.max_num_tokens = kTokens;
+      request.deterministic = true;
+      const Selection selection = select(request, Machine::here());
+      if (!selection.plan || selection.plan->part_rows == kTokens * kTopK) continue;
+      EXPECT_LT(selection.plan->part_rows, kTokens * kTopK) << row;
+      auto moe = FusedMoe::make(conformance::random_weights(spec, 3), selection, *open_device("cpu", 2));
+      ASSERT_TRUE(moe) << moe.error().to_string();
+      auto apply = [&](TokenBatch batch) {
+        std::vector<float> out(batch.hidden.size(), NAN);
+        const Status done = moe->apply(
+            Matrix::f32(batch.hidden.data(), batch.tokens, spec.hidden_size), {batch.ids.data()},
+            {batch.weights.data()}, Matrix::f32(out.data(), batch.tokens, spec.hidden_size));
+        EXPECT_TRUE(done) << done.error().to_string();
+        return out;
+      };
+      for (const Routing& routing : kRoutings) {
+        TokenBatch all = testing::random_batch(spec, kTokens);
+        routing.change(all);
+        std::vector<float> few;
+        for (int64_t t = 0; t < kTokens; t += kFewTokens) {
+          const std::vector<float> some = apply(cut(spec, all, t, kFewTokens));
+          few.insert(few.end(), some.begin(), some.end());
+        }
+        ++compared;
+        EXPECT_EQ(apply(all), few) << row << ", " << text << ", " << routing.name;
+      }
+    }
+  }
+  if (missing(Isa::kAvx512 | Isa::kAvx512Vnni, Machine::here().cpu.isa) == Isa::kNone) {
+    EXPECT_GE(compared, 5 * 4);
+  }
+}
+
+// What is between the matrices has room for one part.
+TEST(Parts, TakeLessMemoryThanAllRowsAtOnce) {
+  const auto scheme = parse_scheme("int8-w8a8");
+  LayerSpec spec = testing::odd_layer(*scheme, 9, kTopK);
+  spec.intermediate_size = 512;
+  for (const std::string& row : testing::cpu_rows(spec)) {
+    Request request;
+    request.layer = spec;
+    request.backend = row;
+    int64_t bytes[2];
+    for (int i = 0; i < 2; ++i) {
+      request.max_num_tokens = i == 0 ? 2048 : 4096;
+      const Selection selection = select(request, Machine::here());
+      ASSERT_TRUE(selection.plan);
+      bytes[i] = selection.plan->workspace_bytes;
+      if (selection.plan->part_rows == request.max_num_tokens * kTopK) bytes[i] = -1;
+    }
+    if (bytes[0] < 0) continue;
+    // Only what belongs to tokens grows, not [rows, intermediate_size].
+    EXPECT_LT(bytes[1] - bytes[0],
+              2048 * kTopK * spec.intermediate_size * int64_t{sizeof(float)} / 2)
+        << row;
+  }
+}
+
+}  // namespace
+}  // namespace moracle
