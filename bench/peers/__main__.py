@@ -1,0 +1,123 @@
+"""Times Moracle and its peers on the same layer, in turns: see docs/performance.md."""
+
+import argparse
+import json
+import math
+import os
+import sys
+
+from .engines import PEERS, find_peer
+from .peer import Absent
+from .problem import Problem, find_shape
+from .report import to_document, to_text
+from .rounds import Entry, time_cell
+from .worker import Worker
+
+WRONG = 0.5  # an nrmse that no format here explains
+PEAK_NAMES = {"int8": 8, "bf16": 16}  # peaks' names begin with what is multiplied
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(prog="./dev peers", description=__doc__)
+    names = ",".join(peer.name for peer in PEERS)
+    parser.add_argument("--shape", default="qwen3-30b-a3b", type=find_shape,
+                        help="a name, or experts x hidden x intermediate x top_k")
+    parser.add_argument("--tokens", default="1,4,16,64,256,1024")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--formats", default="", help="only those whose name contains one of these")
+    parser.add_argument("--bits", default="8,4,16", help="which families, in this order")
+    parser.add_argument("--peers", default=names, help=f"of {names}")
+    parser.add_argument("--seconds-per-cell", type=float, default=1.0, help="for each engine")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--ring-megabytes", type=int, default=600,
+                        help="weights that one engine goes through before any come again")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--packages", action="store_true",
+                        help="print what these peers need from PyPI, and end")
+    args = parser.parse_args(argv)
+    args.tokens = sorted({int(text) for text in args.tokens.split(",")})
+    args.peers = [find_peer(name) for name in args.peers.split(",")]
+    if not any(peer.name == "moracle" for peer in args.peers):
+        args.peers.insert(0, find_peer("moracle"))
+    return args
+
+
+def wanted(format_, text):
+    return not text or any(part in format_.name for part in text.split(","))
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def open_family(args, family, absent):
+    """Workers of everybody with a format of so many bits, each checked on every number of tokens."""
+    entries = []
+    for peer in args.peers:
+        for format_ in peer.formats():
+            if format_.family != family or not wanted(format_, args.formats):
+                continue
+            bytes_each = args.shape.num_experts * args.shape.weights_per_expert * format_.bits / 8
+            num_layers = max(1, min(16, math.ceil(args.ring_megabytes * 1e6 / bytes_each)))
+            say(f"making {peer.name} {format_.name}: {num_layers} x {bytes_each / 1e6:.0f} MB")
+            try:
+                worker = Worker(
+                    "engine", (peer.name, format_.name, args.shape, num_layers, args.tokens[-1],
+                               args.threads), peer.environment(args.threads))
+                entry = Entry(peer.name, format_, worker, worker.about)
+                entry.nrmse = {t: worker.call("check", t) for t in args.tokens}
+                bad = {t: e for t, e in entry.nrmse.items() if not e < WRONG}
+                if bad:
+                    worker.close()
+                    raise Absent(f"its output is wrong: nrmse by tokens {bad}")
+                entries.append(entry)
+            except Absent as reason:
+                absent.append({"engine": peer.name, "format": format_.name, "reason": str(reason)})
+                say(f"  absent: {reason}")
+    return entries
+
+
+def best_peak(peaks, family):
+    """Of int8, or of bf16 for 16 bits; else the best of all."""
+    kind = "bf16" if family == 16 else "int8"
+    named = {n: v for n, v in peaks.items() if n.startswith(kind)} or peaks
+    return max(named, key=named.get)
+
+
+def main(argv):
+    args = parse(argv)
+    if args.packages:
+        print("\n".join(sorted({package for peer in args.peers for package in peer.packages})))
+        return 0
+    limits = Worker("limits", (args.threads,), {})
+    absent, done, cells = [], [], {}
+    problem = Problem(args.shape)
+    for family in map(int, args.bits.split(",")):
+        entries = open_family(args, family, absent)
+        peak = best_peak(limits.about, family)
+        for tokens in args.tokens if entries else []:
+            say(f"{family} bits, {tokens} tokens: {len(entries)} engines")
+            read, ops = time_cell(
+                entries, limits, tokens, args.seconds_per_cell, args.rounds, peak)
+            cells[family, tokens] = {"read": read, "ops": ops, "peak": peak,
+                                     "distinct": problem.batch(tokens).distinct}
+        for entry in entries:
+            entry.worker.close()
+            if entry.gone:
+                absent.append({"engine": entry.peer, "format": entry.format.name,
+                               "reason": entry.gone})
+        done += entries
+    limits.close()
+    versions = {e.peer: e.about["version"] for e in done if e.about["version"]}
+    document = to_document(done, cells, {
+        "shape": args.shape, "threads": args.threads, "versions": versions, "absent": absent,
+        "served_by": {e.format.name: e.about["note"] for e in done if e.peer == "moracle"}})
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(document, file, indent=1)
+    print(to_text(document))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

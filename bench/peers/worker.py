@@ -1,0 +1,142 @@
+"""One engine with one format in a process of its own.
+
+A crash is then one engine's reason and no more; OpenMP runtimes do not meet; and because the driver
+halts every process whose turn it is not, threads that wait by spinning cost the others nothing.
+"""
+
+import atexit
+import ctypes
+import multiprocessing
+import os
+import signal
+import time
+
+from .engines import find_peer
+from .moracle import Limits
+from .peer import Absent
+from .problem import Problem, nrmse
+
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+WARM_BELOW_SECONDS = 0.02  # shorter runs than this are preceded by one that is not counted
+
+
+class _Engine:
+    def __init__(self, peer, format_name, shape, num_layers, max_num_tokens, threads):
+        self.peer, self.problem = find_peer(peer), Problem(shape)
+        self.num_layers = num_layers
+        self.layers = self.peer.make(
+            format_name, self.problem, num_layers, max_num_tokens, threads)
+        self.batches, self.turns = {}, {}
+
+    def about(self):
+        return {"version": self.peer.version(), "note": getattr(self.layers, "note", "")}
+
+    def _batch(self, num_tokens):
+        if num_tokens not in self.batches:
+            self.batches[num_tokens] = self.problem.batch(num_tokens)
+        return self.batches[num_tokens]
+
+    def check(self, num_tokens):
+        """nrmse of the first and the last token's outputs, the larger of both."""
+        batch = self._batch(num_tokens)
+        self.layers.load(0, batch.hidden, batch.ids[0], batch.weights[0])
+        self.layers.run()
+        got = self.layers.output()
+        return max(nrmse(got[token], self.problem.reference(0, batch, 0, token))
+                   for token in (0, num_tokens - 1))
+
+    def _once(self, batch):
+        # Every layer with every routing before any pair comes again.
+        turn = self.turns.get(batch.num_tokens, 0)
+        self.turns[batch.num_tokens] = turn + 1
+        routing = turn // self.num_layers % len(batch.ids)
+        self.layers.load(
+            turn % self.num_layers, batch.hidden, batch.ids[routing], batch.weights[routing])
+        start = time.perf_counter()
+        self.layers.run()
+        return time.perf_counter() - start
+
+    def turn(self, num_tokens, seconds):
+        """Seconds of each run, for about so long; at least one."""
+        batch = self._batch(num_tokens)
+        first = self._once(batch)
+        times = [first] if first > WARM_BELOW_SECONDS else []
+        while not times or sum(times) < seconds:
+            times.append(self._once(batch))
+        return times
+
+
+class _Limits:
+    def __init__(self, threads):
+        self.limits = Limits(threads)
+
+    def about(self):
+        return self.limits.peaks
+
+    def read(self):
+        return self.limits.read()
+
+    def ops(self, peak):
+        return self.limits.ops(peak)
+
+
+def _serve(connection, kind, args):
+    # A halted process would outlive a driver that is killed.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # engines greet; stdout is the table's
+    try:
+        served = {"engine": _Engine, "limits": _Limits}[kind](*args)
+        connection.send(("done", served.about()))
+        while True:
+            method, arguments = connection.recv()
+            connection.send(("done", getattr(served, method)(*arguments)))
+    except EOFError:
+        pass
+    except Absent as reason:
+        connection.send(("absent", str(reason)))
+    except (ImportError, OSError, RuntimeError, AttributeError, ValueError) as error:
+        connection.send(("absent", f"{type(error).__name__}: {error}".splitlines()[0]))
+
+
+class Worker:
+    """A process that is halted whenever nobody waits for its answer. Raises Absent with the reason
+    where it cannot be made, or ends."""
+
+    def __init__(self, kind, args, environment):
+        before = dict(os.environ)
+        os.environ.update(environment)
+        try:
+            context = multiprocessing.get_context("spawn")
+            self.connection, theirs = context.Pipe()
+            self.process = context.Process(target=_serve, args=(theirs, kind, args), daemon=True)
+            self.process.start()
+            theirs.close()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        atexit.register(self.close)
+        self.about = self._answer()
+
+    def _answer(self):
+        try:
+            kind, value = self.connection.recv()
+        except EOFError:
+            self.process.join()
+            code = self.process.exitcode
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            raise Absent(f"its process ended with {how}") from None
+        if kind == "absent":
+            self.close()
+            raise Absent(value)
+        os.kill(self.process.pid, signal.SIGSTOP)
+        return value
+
+    def call(self, method, *args):
+        os.kill(self.process.pid, signal.SIGCONT)
+        self.connection.send((method, args))
+        return self._answer()
+
+    def close(self):
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
