@@ -4,12 +4,14 @@ from .ggml import Ggml
 from .kt import KTransformers
 from .moracle import Moracle
 from .onednn import OneDnn
+from .vllm_cpu import Vllm
 
 PEERS = (
     Moracle(),
     Ggml(),
     OneDnn(),
     KTransformers(),
+    Vllm(),
 )
 
 

@@ -82,7 +82,7 @@ class GgmlLayers(Layers):
         self.pools = {w: self._quantized(problem.pool(w)) for w in WEIGHTS}
         self.layers = [self._make_layer(problem, i) for i in range(num_layers)]
         del self.pools
-        self.graphs, self.num_tokens = {}, 0
+        self.graphs = {}
 
     def _repack_type(self):
         api = self.api
@@ -152,37 +152,39 @@ class GgmlLayers(Layers):
         return {"x": x, "ids": ids, "weights": weights, "out": out, "graph": graph,
                 "context": context}
 
-    def _graph(self, layer, num_tokens):
+    def forget(self):
         # Graphs of one number of tokens share their memory; those of another give theirs back.
+        for graph in self.graphs.values():
+            self.api.free(graph["context"])
+        if self.graphs:
+            self.api.gallocr_free(self.allocator)
+        self.graphs = {}
+
+    def prepare(self, layer, hidden, ids, weights):
         api = self.api
-        if num_tokens != self.num_tokens:
-            for graph in self.graphs.values():
-                api.free(graph["context"])
-            if self.num_tokens:
-                api.gallocr_free(self.allocator)
+        if not self.graphs:
             self.allocator = _p(api.gallocr_new(_p(api.backend_cpu_buffer_type())))
-            self.graphs, self.num_tokens = {}, num_tokens
         if layer not in self.graphs:
-            graph = self._make_graph(self.layers[layer], num_tokens)
+            graph = self._make_graph(self.layers[layer], len(hidden))
             if not api.gallocr_alloc_graph(self.allocator, graph["graph"]):
                 raise RuntimeError("ggml got no memory for its graph")
             self.graphs[layer] = graph
-        return self.graphs[layer]
+        graph, arrays = self.graphs[layer], {"x": hidden, "ids": ids, "weights": weights}
+        return graph, arrays, [(graph[name], _p(array.ctypes.data), ctypes.c_size_t(0),
+                                ctypes.c_size_t(array.nbytes)) for name, array in arrays.items()]
 
-    def load(self, layer, hidden, ids, weights):
-        self.graph = self._graph(layer, len(hidden))
-        for name, array in (("x", hidden), ("ids", ids), ("weights", weights)):
-            array = np.ascontiguousarray(array)
-            self.api.backend_tensor_set(self.graph[name], _p(array.ctypes.data),
-                                        ctypes.c_size_t(0), ctypes.c_size_t(array.nbytes))
+    def load(self, job):
+        # Graphs of all layers lie in the same memory.
+        for arguments in job[2]:
+            self.api.backend_tensor_set(*arguments)
 
-    def run(self):
-        if self.api.backend_graph_compute(self.backend, self.graph["graph"]) != 0:
+    def run(self, job):
+        if self.api.backend_graph_compute(self.backend, job[0]["graph"]) != 0:
             raise RuntimeError("ggml_backend_graph_compute failed")
 
-    def output(self):
-        out = np.empty((self.num_tokens, self.shape.hidden_size), np.float32)
-        self.api.backend_tensor_get(self.graph["out"], _p(out.ctypes.data), ctypes.c_size_t(0),
+    def output(self, job):
+        out = np.empty_like(job[1]["x"])
+        self.api.backend_tensor_get(job[0]["out"], _p(out.ctypes.data), ctypes.c_size_t(0),
                                     ctypes.c_size_t(out.nbytes))
         return out
 

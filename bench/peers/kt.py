@@ -64,20 +64,24 @@ class KtLayers(Layers):
         self.infer.sync()
         return moe
 
-    def load(self, layer, hidden, ids, weights):
-        self.count = np.array([len(hidden)], np.int32)
-        self.inputs = (ids.astype(np.int64), np.ascontiguousarray(weights), to_bf16(hidden))
-        self.result = np.zeros(hidden.shape, np.uint16)
-        self.task = self.layers[layer].forward_task(
-            self.count.ctypes.data, self.shape.top_k,
-            *(array.ctypes.data for array in self.inputs), self.result.ctypes.data, False)
+    def prepare(self, layer, hidden, ids, weights):
+        count = np.array([len(hidden)], np.int32)
+        inputs = (ids.astype(np.int64), weights, to_bf16(hidden))
+        result = np.zeros(hidden.shape, np.uint16)
+        args = (count.ctypes.data, self.shape.top_k, *(array.ctypes.data for array in inputs),
+                result.ctypes.data, False)
+        return self.layers[layer], args, (count, inputs), result
 
-    def run(self):
+    def load(self, job):
+        # A task is used up by its run.
+        self.task = job[0].forward_task(*job[1])
+
+    def run(self, job):
         self.infer.submit(self.task)
         self.infer.sync()
 
-    def output(self):
-        return from_bf16(self.result)
+    def output(self, job):
+        return from_bf16(job[3])
 
 
 class KTransformers(Peer):

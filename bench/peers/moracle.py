@@ -42,6 +42,27 @@ def library():
     return lib
 
 
+def onednn_environment():
+    """oneDNN takes its tile configuration from a leaf of CPUID; where a guest has AMX but not that
+    leaf, it loads an empty one and dies with SIGILL. There it is held to AVX-512."""
+    if library().moracle_tile_palettes() > 0:
+        return {}
+    return {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
+
+
+def _threads():
+    return {int(name) for name in os.listdir("/proc/self/task")}
+
+
+def _pin(pool, threads):
+    """One thread per CPU, as OpenMP does for the others: after a halt Linux may put two on one."""
+    cpus = sorted(os.sched_getaffinity(0))
+    if threads > len(cpus) or len(pool) != threads - 1:
+        return
+    for thread, cpu in zip([0, *pool], cpus):
+        os.sched_setaffinity(thread, {cpu})
+
+
 class MoracleLayers(Layers):
     def __init__(self, scheme, problem, num_layers, max_num_tokens, threads):
         shape = problem.shape
@@ -54,24 +75,26 @@ class MoracleLayers(Layers):
         args = _Args(shape.num_experts, shape.hidden_size, shape.intermediate_size, shape.top_k,
                      num_layers, max_num_tokens, threads, POOL_BLOCKS * BLOCK, scheme.encode(),
                      *(array.ctypes.data for array in self.kept))
+        others = _threads()
         self.handle = self.lib.moracle_layers_make(ctypes.byref(args), self.text)
         if not self.handle:
             raise Absent(self.text.value.decode())
         self.note = self.text.value.decode()
+        _pin(sorted(_threads() - others), threads)
 
-    def load(self, layer, hidden, ids, weights):
-        self.inputs = [np.ascontiguousarray(a) for a in (hidden, ids, weights)]
-        self.result = np.zeros_like(self.inputs[0])
-        hidden, ids, weights = (array.ctypes.data for array in self.inputs)
-        self.args = (self.handle, layer, hidden, len(self.result), ids, weights,
-                     self.result.ctypes.data, self.text)
+    def prepare(self, layer, hidden, ids, weights):
+        inputs, result = (hidden, ids, weights), np.zeros_like(hidden)
+        hidden, ids, weights = (array.ctypes.data for array in inputs)
+        args = (self.handle, layer, hidden, len(result), ids, weights, result.ctypes.data,
+                self.text)
+        return args, inputs, result
 
-    def run(self):
-        if self.lib.moracle_layers_run(*self.args):
+    def run(self, job):
+        if self.lib.moracle_layers_run(*job[0]):
             raise RuntimeError(self.text.value.decode())
 
-    def output(self):
-        return self.result
+    def output(self, job):
+        return job[2]
 
 
 class Moracle(Peer):

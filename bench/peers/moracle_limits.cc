@@ -3,6 +3,10 @@
 #include "c_strings.h"
 #include "kernels/cpu/limits.h"
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 using moracle::cpu::LimitsProbe;
 
 namespace {
@@ -36,6 +40,16 @@ double moracle_limits_read_bytes_per_second(Probe* probe) {
 
 double moracle_limits_ops_per_second(Probe* probe, const char* peak) {
   return probe->limits.ops_per_second(peak);
+}
+
+/// The highest palette of tiles that CPUID reports; 0 where it reports none, as in guests whose
+/// hypervisor passes AMX on but not that leaf.
+int moracle_tile_palettes() {
+#ifdef __x86_64__
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid_count(0x1d, 0, &eax, &ebx, &ecx, &edx)) return static_cast<int>(eax);
+#endif
+  return 0;
 }
 
 void moracle_limits_free(Probe* probe) {

@@ -2,12 +2,14 @@
 token. The PyPI package for GNU OpenMP is the last one that does not need SYCL."""
 
 import ctypes
+import os
 import pathlib
 import subprocess
 import sys
 
 import numpy as np
 
+from .moracle import onednn_environment
 from .peer import Absent, Format, Layers, Peer, openmp
 
 SOURCE = pathlib.Path(__file__).with_name("onednn_layer.cc")
@@ -39,6 +41,7 @@ def _quantize(floats):
 class OneDnnLayers(Layers):
     def __init__(self, problem, num_layers):
         self.lib, shape = ctypes.CDLL(str(_build())), problem.shape
+        self.note = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
         n, p = ctypes.c_int64, ctypes.c_void_p
         self.lib.experts_make.argtypes, self.lib.experts_make.restype = [n] * 5, p
         self.lib.experts_set.argtypes = [p, n, n, p, p, p, p]
@@ -60,19 +63,18 @@ class OneDnnLayers(Layers):
                 self.lib.experts_set(self.experts, layer, e,
                                      *(array.ctypes.data for array in (w13, s13, w2, s2)))
 
-    def load(self, layer, hidden, ids, weights):
-        self.inputs = [np.ascontiguousarray(a) for a in (hidden, ids, weights)]
-        self.result = np.zeros_like(self.inputs[0])
-        hidden, ids, weights = (array.ctypes.data for array in self.inputs)
-        self.lib.experts_reserve(self.experts, len(self.result), ids)
-        self.args = (self.experts, layer, hidden, len(self.result), ids, weights,
-                     self.result.ctypes.data)
+    def prepare(self, layer, hidden, ids, weights):
+        inputs, result = (hidden, ids, weights), np.zeros_like(hidden)
+        hidden, ids, weights = (array.ctypes.data for array in inputs)
+        self.lib.experts_reserve(self.experts, len(result), ids)
+        args = (self.experts, layer, hidden, len(result), ids, weights, result.ctypes.data)
+        return args, inputs, result
 
-    def run(self):
-        self.lib.experts_run(*self.args)
+    def run(self, job):
+        self.lib.experts_run(*job[0])
 
-    def output(self):
-        return self.result
+    def output(self, job):
+        return job[2]
 
 
 class OneDnn(Peer):
@@ -83,7 +85,7 @@ class OneDnn(Peer):
         return [Format("int8", 8, 8, "int8-w8a8")]
 
     def environment(self, threads):
-        return openmp(threads)
+        return {**openmp(threads), **onednn_environment()}
 
     def make(self, format_name, problem, num_layers, max_num_tokens, threads):
         return OneDnnLayers(problem, num_layers)

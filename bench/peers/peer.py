@@ -20,17 +20,23 @@ class Layers(abc.ABC):
     """Some layers with weights of their own, all in one format."""
 
     @abc.abstractmethod
-    def load(self, layer, hidden, ids, weights):
-        """Not timed: puts hidden f32 [M, H], ids i32 [M, top_k] and weights f32 [M, top_k] where
-        `run` finds them, in the numbers that the engine takes activations in."""
+    def prepare(self, layer, hidden, ids, weights):
+        """Not timed, once for each layer and routing: hidden f32 [M, H], ids i32 [M, top_k] and
+        weights f32 [M, top_k] in the numbers that the engine takes. Returns what `run` needs."""
+
+    def load(self, job):
+        """Not timed, before each run, and to be short: threads wait by spinning only so long."""
 
     @abc.abstractmethod
-    def run(self):
+    def run(self, job):
         """Timed: from activations to activations, the router left out; done when it returns."""
 
     @abc.abstractmethod
-    def output(self):
-        """Not timed: f32 [M, H] of the last run."""
+    def output(self, job):
+        """Not timed: f32 [M, H] of the run before."""
+
+    def forget(self):
+        """Not timed: no job that was prepared will be run again."""
 
 
 class Peer(abc.ABC):

@@ -26,43 +26,46 @@ class _Engine:
         self.num_layers = num_layers
         self.layers = self.peer.make(
             format_name, self.problem, num_layers, max_num_tokens, threads)
-        self.batches, self.turns = {}, {}
+        self.num_tokens, self.turns = 0, 0
 
     def about(self):
         return {"version": self.peer.version(), "note": getattr(self.layers, "note", "")}
 
-    def _batch(self, num_tokens):
-        if num_tokens not in self.batches:
-            self.batches[num_tokens] = self.problem.batch(num_tokens)
-        return self.batches[num_tokens]
+    def _prepare(self, num_tokens):
+        if num_tokens == self.num_tokens:
+            return
+        self.layers.forget()
+        self.batch, self.num_tokens, self.turns = self.problem.batch(num_tokens), num_tokens, 0
+        # Every layer with every routing before any pair comes again.
+        self.jobs = [
+            self.layers.prepare(layer, self.batch.hidden, ids, weights)
+            for ids, weights in zip(self.batch.ids, self.batch.weights)
+            for layer in range(self.num_layers)]
 
     def check(self, num_tokens):
         """nrmse of the first and the last token's outputs, the larger of both."""
-        batch = self._batch(num_tokens)
-        self.layers.load(0, batch.hidden, batch.ids[0], batch.weights[0])
-        self.layers.run()
-        got = self.layers.output()
-        return max(nrmse(got[token], self.problem.reference(0, batch, 0, token))
+        self._prepare(num_tokens)
+        self.layers.load(self.jobs[0])
+        self.layers.run(self.jobs[0])
+        got = self.layers.output(self.jobs[0])
+        return max(nrmse(got[token], self.problem.reference(0, self.batch, 0, token))
                    for token in (0, num_tokens - 1))
 
-    def _once(self, batch):
-        # Every layer with every routing before any pair comes again.
-        turn = self.turns.get(batch.num_tokens, 0)
-        self.turns[batch.num_tokens] = turn + 1
-        routing = turn // self.num_layers % len(batch.ids)
-        self.layers.load(
-            turn % self.num_layers, batch.hidden, batch.ids[routing], batch.weights[routing])
+    def _once(self):
+        job = self.jobs[self.turns % len(self.jobs)]
+        self.turns += 1
+        self.layers.load(job)
         start = time.perf_counter()
-        self.layers.run()
+        self.layers.run(job)
         return time.perf_counter() - start
 
     def turn(self, num_tokens, seconds):
         """Seconds of each run, for about so long; at least one."""
-        batch = self._batch(num_tokens)
-        first = self._once(batch)
+        self._prepare(num_tokens)
+        first = self._once()
         times = [first] if first > WARM_BELOW_SECONDS else []
         while not times or sum(times) < seconds:
-            times.append(self._once(batch))
+            times.append(self._once())
         return times
 
 
@@ -104,7 +107,7 @@ class Worker:
 
     def __init__(self, kind, args, environment):
         before = dict(os.environ)
-        os.environ.update(environment)
+        os.environ.update({"OPENBLAS_NUM_THREADS": "1", **environment})  # numpy's, when it checks
         try:
             context = multiprocessing.get_context("spawn")
             self.connection, theirs = context.Pipe()
