@@ -7,6 +7,7 @@ import os
 import sys
 
 from .engines import PEERS, find_peer
+from .install import install
 from .peer import Absent
 from .problem import Problem, find_shape
 from .report import to_document, to_text
@@ -14,7 +15,6 @@ from .rounds import Entry, time_cell
 from .worker import Worker
 
 WRONG = 0.5  # an nrmse that no format here explains
-PEAK_NAMES = {"int8": 8, "bf16": 16}  # peaks' names begin with what is multiplied
 
 
 def parse(argv):
@@ -32,8 +32,8 @@ def parse(argv):
     parser.add_argument("--ring-megabytes", type=int, default=600,
                         help="weights that one engine goes through before any come again")
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--packages", action="store_true",
-                        help="print what these peers need from PyPI, and end")
+    parser.add_argument("--no-install", action="store_true",
+                        help="only what is installed; else the rest comes from PyPI")
     args = parser.parse_args(argv)
     args.tokens = sorted({int(text) for text in args.tokens.split(",")})
     args.peers = [find_peer(name) for name in args.peers.split(",")]
@@ -86,9 +86,8 @@ def best_peak(peaks, family):
 
 def main(argv):
     args = parse(argv)
-    if args.packages:
-        print("\n".join(sorted({package for peer in args.peers for package in peer.packages})))
-        return 0
+    if not args.no_install:
+        install(args.peers)
     limits = Worker("limits", (args.threads,), {})
     absent, done, cells = [], [], {}
     problem = Problem(args.shape)

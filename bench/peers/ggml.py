@@ -192,6 +192,7 @@ class GgmlLayers(Layers):
 class Ggml(Peer):
     name = "llama.cpp"
     packages = ("llama-cpp-python",)
+    install_environment = {"CMAKE_ARGS": "-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF"}
 
     def formats(self):
         return [

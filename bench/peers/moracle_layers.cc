@@ -19,10 +19,10 @@ struct LayersArgs {
   int64_t num_experts, hidden_size, intermediate_size, top_k;
   int64_t num_layers, max_num_tokens, threads, pool_rows;
   const char* scheme;
-  const float* pool13;       // [pool_rows, hidden_size]
-  const float* pool2;        // [pool_rows, intermediate_size]
-  const int32_t* blocks13;   // [num_layers, num_experts, 2 * intermediate_size / kBlockRows]
-  const int32_t* blocks2;    // [num_layers, num_experts, hidden_size / kBlockRows]
+  const float* pool13;      // [pool_rows, hidden_size]
+  const float* pool2;       // [pool_rows, intermediate_size]
+  const int32_t* blocks13;  // [num_layers, num_experts, 2 * intermediate_size / kBlockRows]
+  const int32_t* blocks2;   // [num_layers, num_experts, hidden_size / kBlockRows]
 };
 
 Result<std::shared_ptr<const CanonicalMatrix>> pool_of(const float* floats, int64_t rows,
@@ -61,9 +61,9 @@ Result<std::unique_ptr<Layers>> make(const LayersArgs& args) {
   for (int64_t i = 0; i < args.num_layers; ++i) {
     const std::span<const int32_t> w13(args.blocks13 + i * count(0), count(0));
     const std::span<const int32_t> w2(args.blocks2 + i * count(1), count(1));
-    DescribedWeights weights{
-        plan.layer, experts_of_blocks(pool13, matrices[0], scheme, args.num_experts, w13),
-        experts_of_blocks(pool2, matrices[1], scheme, args.num_experts, w2)};
+    DescribedWeights weights{plan.layer,
+                             experts_of_blocks(pool13, matrices[0], scheme, args.num_experts, w13),
+                             experts_of_blocks(pool2, matrices[1], scheme, args.num_experts, w2)};
     MORACLE_TRY(FusedMoe layer, FusedMoe::make(std::move(weights), selection, workspace));
     made->layers.push_back(std::move(layer));
   }
@@ -74,8 +74,8 @@ Status run(Layers& layers, int64_t which, const float* hidden, int64_t num_token
            const int32_t* ids, const float* weights, float* output) {
   FusedMoe& layer = layers.layers[which];
   const int64_t hidden_size = layer.plan().layer.hidden_size;
-  MORACLE_CHECK(layer.apply(Matrix::f32(const_cast<float*>(hidden), num_tokens, hidden_size),
-                            {ids}, {weights}, Matrix::f32(output, num_tokens, hidden_size)));
+  MORACLE_CHECK(layer.apply(Matrix::f32(const_cast<float*>(hidden), num_tokens, hidden_size), {ids},
+                            {weights}, Matrix::f32(output, num_tokens, hidden_size)));
   return layers.device->synchronize();
 }
 

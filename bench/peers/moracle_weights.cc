@@ -82,9 +82,8 @@ CanonicalMatrix draw(const CanonicalMatrix& pool, const MatrixShape& shape,
   const int64_t bytes = kBlockRows * m.row_bytes();
   m.storage.resize(m.n * m.row_bytes());
   // Scales of a block of rows: of each row, or one row of scales for all.
-  const int64_t scales = pool.scales.empty() ? 0
-                                             : static_cast<int64_t>(pool.scales.size()) *
-                                                   kBlockRows / pool.n;
+  const int64_t scales =
+      pool.scales.empty() ? 0 : static_cast<int64_t>(pool.scales.size()) * kBlockRows / pool.n;
   for (size_t b = 0; b < blocks.size(); ++b) {
     std::memcpy(m.storage.data() + b * bytes, pool.codes.data() + blocks[b] * bytes, bytes);
     const auto first = pool.scales.begin() + blocks[b] * scales;

@@ -75,7 +75,8 @@ float quantize(const float* x, int64_t count, int8_t* codes) {
   float largest = 1e-10f;
   for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(x[i]));
   const float inverse = 127 / largest;
-  for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
+  for (int64_t i = 0; i < count; ++i)
+    codes[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
   return largest / 127;
 }
 

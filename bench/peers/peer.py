@@ -41,7 +41,9 @@ class Layers(abc.ABC):
 
 class Peer(abc.ABC):
     name = ""
-    packages = ()  # of PyPI, that `./dev peers` installs for it
+    packages = ()  # of PyPI, installed without what they depend on,
+    needs = ()  # and those of it that are used here, with theirs
+    install_environment = {}  # for those that are built when they are installed
 
     @abc.abstractmethod
     def formats(self):

@@ -21,10 +21,10 @@ def to_document(entries, cells, machine):
                 row["beside"] = entry.format.beside
                 row.update(statistics_of.ratio(rounds, other.rounds[tokens]))
             cell = cells[entry.format.family, tokens]
-            floor, by = statistics_of.floor_us(
-                cell["distinct"], tokens, machine["shape"], entry.format.bits, cell["read"],
-                cell["ops"])
-            rows.append({**row, "us_floor": floor, "floor_by": by})
+            work = statistics_of.work(
+                cell["distinct"], tokens, machine["shape"], entry.format.bits)
+            rows.append({**row, **work,
+                         **statistics_of.floor(work, cell["read"], cell["ops"])})
     limits = [{"family": family, "num_tokens": tokens, "read_gb_per_s": cell["read"] / 1e9,
                "peak": cell["peak"], "gop_per_s": cell["ops"] / 1e9}
               for (family, tokens), cell in cells.items()]

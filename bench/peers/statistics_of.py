@@ -39,8 +39,14 @@ def geometric_mean(values):
     return math.exp(sum(math.log(value) for value in values) / len(values)) if values else None
 
 
-def floor_us(distinct, num_tokens, shape, bits, read, ops):
-    """The longer of two: the touched experts' bytes at the bandwidth, the products at the peak."""
-    memory = distinct * shape.weights_per_expert * bits / 8 / read
-    compute = 2 * num_tokens * shape.top_k * shape.weights_per_expert / ops
-    return max(memory, compute) * 1e6, "memory" if memory >= compute else "compute"
+def work(distinct, num_tokens, shape, bits):
+    """Bytes of the experts that have a token, and operations, a product and its addition being two."""
+    return {"bytes": round(distinct * shape.weights_per_expert * bits / 8),
+            "ops": 2 * num_tokens * shape.top_k * shape.weights_per_expert}
+
+
+def floor(work_, read, ops):
+    """The longer of two: those bytes at the bandwidth, those operations at the peak."""
+    memory, compute = work_["bytes"] / read, work_["ops"] / ops
+    return {"us_floor": max(memory, compute) * 1e6,
+            "floor_by": "memory" if memory >= compute else "compute"}

