@@ -1,6 +1,8 @@
 """Times Moracle and its peers on the same layer, in turns: see docs/performance.md."""
 
 import argparse
+import contextlib
+import fcntl
 import json
 import math
 import os
@@ -32,6 +34,8 @@ def parse(argv):
     parser.add_argument("--ring-megabytes", type=int, default=600,
                         help="weights that one engine goes through before any come again")
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--lock", metavar="FILE",
+                        help="locked while a cell is timed, for others who time things here")
     parser.add_argument("--no-install", action="store_true",
                         help="only what is installed; else the rest comes from PyPI")
     args = parser.parse_args(argv)
@@ -44,6 +48,17 @@ def parse(argv):
 
 def wanted(format_, text):
     return not text or any(part in format_.name for part in text.split(","))
+
+
+@contextlib.contextmanager
+def alone(path):
+    """Nobody else who locks that file, as flock(1) does."""
+    if not path:
+        yield
+        return
+    with open(path, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def say(text):
@@ -88,7 +103,8 @@ def main(argv):
     args = parse(argv)
     if not args.no_install:
         install(args.peers)
-    limits = Worker("limits", (args.threads,), {})
+    with alone(args.lock):
+        limits = Worker("limits", (args.threads,), {})
     absent, done, cells = [], [], {}
     problem = Problem(args.shape)
     for family in map(int, args.bits.split(",")):
@@ -96,8 +112,9 @@ def main(argv):
         peak = best_peak(limits.about, family)
         for tokens in args.tokens if entries else []:
             say(f"{family} bits, {tokens} tokens: {len(entries)} engines")
-            read, ops = time_cell(
-                entries, limits, tokens, args.seconds_per_cell, args.rounds, peak)
+            with alone(args.lock):
+                read, ops = time_cell(
+                    entries, limits, tokens, args.seconds_per_cell, args.rounds, peak)
             cells[family, tokens] = {"read": read, "ops": ops, "peak": peak,
                                      "distinct": problem.batch(tokens).distinct}
         for entry in entries:

@@ -12,7 +12,8 @@ import numpy as np
 from .moracle import onednn_environment
 from .peer import Absent, Format, Layers, Peer, openmp
 
-SOURCE = pathlib.Path(__file__).with_name("onednn_layer.cc")
+SOURCES = [pathlib.Path(__file__).with_name(name)
+           for name in ("onednn_layer.cc", "onednn_matmul.h")]
 
 
 def _build():
@@ -21,10 +22,11 @@ def _build():
     if not (prefix / "include/oneapi/dnnl/dnnl.hpp").exists():
         raise Absent("onednn-devel-cpu-gomp is not installed")
     library = prefix / "lib/moracle_onednn_layer.so"
-    if library.exists() and library.stat().st_mtime > SOURCE.stat().st_mtime:
+    newest = max(source.stat().st_mtime for source in SOURCES)
+    if library.exists() and library.stat().st_mtime > newest:
         return library
     command = ["g++", "-std=c++20", "-O3", "-march=native", "-ffast-math", "-fopenmp", "-shared",
-               "-fPIC", f"-I{prefix}/include", str(SOURCE), "-o", str(library),
+               "-fPIC", f"-I{prefix}/include", str(SOURCES[0]), "-o", str(library),
                f"-L{prefix}/lib", "-ldnnl", f"-Wl,-rpath,{prefix}/lib"]
     built = subprocess.run(command, capture_output=True, text=True)
     if built.returncode != 0:

@@ -1,6 +1,6 @@
 """From entries to one JSON document, and from that document to the table."""
 
-from . import statistics_of
+from . import ratios
 
 MANY = 64  # tokens from which on the products begin to count
 
@@ -16,15 +16,15 @@ def to_document(entries, cells, machine):
                 continue
             row = {"engine": entry.peer, "format": entry.format.name, "bits": entry.format.bits,
                    "family": entry.format.family, "num_tokens": tokens,
-                   "nrmse": entry.nrmse.get(tokens), **statistics_of.times(rounds)}
+                   "nrmse": entry.nrmse.get(tokens), **ratios.times(rounds)}
             if other and other.rounds.get(tokens):
                 row["beside"] = entry.format.beside
-                row.update(statistics_of.ratio(rounds, other.rounds[tokens]))
+                row.update(ratios.ratio(rounds, other.rounds[tokens]))
             cell = cells[entry.format.family, tokens]
-            work = statistics_of.work(
+            work = ratios.work(
                 cell["distinct"], tokens, machine["shape"], entry.format.bits)
             rows.append({**row, **work,
-                         **statistics_of.floor(work, cell["read"], cell["ops"])})
+                         **ratios.floor(work, cell["read"], cell["ops"])})
     limits = [{"family": family, "num_tokens": tokens, "read_gb_per_s": cell["read"] / 1e9,
                "peak": cell["peak"], "gop_per_s": cell["ops"] / 1e9}
               for (family, tokens), cell in cells.items()]
@@ -47,8 +47,8 @@ def _cell(row):
 
 def _means(values):
     """Over MANY tokens and more, and over all: texts."""
-    many = statistics_of.geometric_mean(v for tokens, v in values.items() if tokens >= MANY)
-    everywhere = statistics_of.geometric_mean(values.values())
+    many = ratios.geometric_mean(v for tokens, v in values.items() if tokens >= MANY)
+    everywhere = ratios.geometric_mean(values.values())
     return [f"{mean:.2f}" if mean else "–" for mean in (many, everywhere)]
 
 
@@ -61,16 +61,16 @@ def _family(document, family):
     best = {}
     for engine, name in names:
         mine = {t: at[engine, name, t] for t in tokens if (engine, name, t) in at}
-        ratios = {t: row["ratio"] for t, row in mine.items() if "ratio" in row}
+        compared = {t: row["ratio"] for t, row in mine.items() if "ratio" in row}
         errors = [row["nrmse"] for row in mine.values() if row["nrmse"] is not None]
         bits = next(iter(mine.values()))["bits"]
         lines.append([engine, name, f"{bits:g}", f"{max(errors):.3f}" if errors else "–",
-                      *(_cell(mine.get(t)) for t in tokens), *_means(ratios)])
+                      *(_cell(mine.get(t)) for t in tokens), *_means(compared)])
         if engine == "moracle":
             shares = (f"{row['us_floor'] / row['us_median'] * 100:.0f} %" if row else "–"
                       for row in map(mine.get, tokens))
             lines.append(["", "of the limit", "", "", *shares, "", ""])
-        for t, ratio in ratios.items():
+        for t, ratio in compared.items():
             best[t] = min(best.get(t, ratio), ratio)
     if best:
         lines.append(["best peer", "", "", "",

@@ -35,6 +35,9 @@ def time_cell(entries, limits, num_tokens, seconds, rounds, peak):
         for entry in here if turn % 2 == 0 else reversed(here):
             if entry.gone:
                 continue
+            for other in here:
+                if not other.gone:
+                    other.worker.halt()
             try:
                 entry.rounds[num_tokens].append(
                     entry.worker.call("turn", num_tokens, seconds / rounds))

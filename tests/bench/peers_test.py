@@ -13,7 +13,7 @@ BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
 import roofline  # noqa: E402
-from peers import report, statistics_of  # noqa: E402
+from peers import report, ratios  # noqa: E402
 
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 HAS_GGML = importlib.util.find_spec("llama_cpp") is not None
@@ -35,25 +35,25 @@ def document(entries):
 
 class Statistics(unittest.TestCase):
     def test_quartiles_lie_between_neighbours(self):
-        self.assertEqual(statistics_of.quartiles([4, 1, 3, 2]), (1.75, 2.5, 3.25))
-        self.assertEqual(statistics_of.quartiles([7]), (7, 7, 7))
+        self.assertEqual(ratios.quartiles([4, 1, 3, 2]), (1.75, 2.5, 3.25))
+        self.assertEqual(ratios.quartiles([7]), (7, 7, 7))
 
     def test_a_ratio_is_taken_within_each_round(self):
         # The machine was three times as slow in the second round: no ratio sees that.
         ours, theirs = [[1.0], [3.0], [1.0]], [[2.0, 2.0], [6.0], [2.0]]
-        self.assertEqual(statistics_of.ratio(theirs, ours)["ratio"], 2)
-        self.assertEqual(statistics_of.ratio(theirs, ours)["ratio_p75"], 2)
+        self.assertEqual(ratios.ratio(theirs, ours)["ratio"], 2)
+        self.assertEqual(ratios.ratio(theirs, ours)["ratio_p75"], 2)
 
     def test_the_geometric_mean_of_reciprocals_is_one(self):
-        self.assertAlmostEqual(statistics_of.geometric_mean([4, 0.25]), 1)
-        self.assertIsNone(statistics_of.geometric_mean([]))
+        self.assertAlmostEqual(ratios.geometric_mean([4, 0.25]), 1)
+        self.assertIsNone(ratios.geometric_mean([]))
 
     def test_the_floor_is_the_longer_of_memory_and_products(self):
         shape = types.SimpleNamespace(weights_per_expert=1000, top_k=2)
-        work = statistics_of.work(3, 4, shape, 4)
+        work = ratios.work(3, 4, shape, 4)
         self.assertEqual(work, {"bytes": 1500, "ops": 16000})
-        self.assertEqual(statistics_of.floor(work, 1e9, 1e12)["floor_by"], "memory")
-        self.assertAlmostEqual(statistics_of.floor(work, 1e12, 16e6)["us_floor"], 1000)
+        self.assertEqual(ratios.floor(work, 1e9, 1e12)["floor_by"], "memory")
+        self.assertAlmostEqual(ratios.floor(work, 1e12, 16e6)["us_floor"], 1000)
 
 
 class Report(unittest.TestCase):
