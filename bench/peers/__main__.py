@@ -124,10 +124,11 @@ def main(argv):
                                "reason": entry.gone})
         done += entries
     limits.close()
-    versions = {e.peer: e.about["version"] for e in done if e.about["version"]}
     document = to_document(done, cells, {
-        "shape": args.shape, "threads": args.threads, "versions": versions, "absent": absent,
-        "served_by": {e.format.name: e.about["note"] for e in done if e.peer == "moracle"}})
+        "shape": args.shape, "threads": args.threads, "absent": absent,
+        "versions": {e.peer: e.about["version"] for e in done if e.about["version"]},
+        "notes": [{"engine": e.peer, "format": e.format.name, "note": e.about["note"]}
+                  for e in done if e.about["note"]]})
     if args.json:
         with open(args.json, "w") as file:
             json.dump(document, file, indent=1)

@@ -50,6 +50,11 @@ def onednn_environment():
     return {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
 
 
+def onednn_note():
+    isa = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    return f"oneDNN held to {isa}, since CPUID names no tiles" if isa else ""
+
+
 def _threads():
     return {int(name) for name in os.listdir("/proc/self/task")}
 

@@ -2,14 +2,13 @@
 token. The PyPI package for GNU OpenMP is the last one that does not need SYCL."""
 
 import ctypes
-import os
 import pathlib
 import subprocess
 import sys
 
 import numpy as np
 
-from .moracle import onednn_environment
+from .moracle import onednn_environment, onednn_note
 from .peer import Absent, Format, Layers, Peer, openmp
 
 SOURCES = [pathlib.Path(__file__).with_name(name)
@@ -43,7 +42,7 @@ def _quantize(floats):
 class OneDnnLayers(Layers):
     def __init__(self, problem, num_layers):
         self.lib, shape = ctypes.CDLL(str(_build())), problem.shape
-        self.note = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
+        self.note = onednn_note()
         n, p = ctypes.c_int64, ctypes.c_void_p
         self.lib.experts_make.argtypes, self.lib.experts_make.restype = [n] * 5, p
         self.lib.experts_set.argtypes = [p, n, n, p, p, p, p]

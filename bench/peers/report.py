@@ -90,6 +90,8 @@ def to_text(document):
         peaks = " ".join(f"{one['gop_per_s'] / 1e3:.1f}" for one in limits)
         under = (f"Read bandwidth by column, GB/s: {reads}; {limits[0]['peak']}, TOP/s: {peaks}.")
         parts.append("\n".join([f"{family} bits", "", *head, *body, "", under]))
+    notes = [f"{one['engine']} {one['format']}: {one['note']}" for one in document["notes"]]
+    parts += ["; ".join(part) + "." for part in (notes, document["versions"].values()) if part]
     for one in document["absent"]:
         parts.append(f"no {one['engine']} {one['format']}: {one['reason']}")
     return "\n\n".join(parts) + "\n"

@@ -10,7 +10,7 @@ import pathlib
 import numpy as np
 
 from . import vllm_formats
-from .moracle import onednn_environment
+from .moracle import onednn_environment, onednn_note
 from .peer import Absent, Format, Layers, Peer, openmp
 from .problem import BLOCK, WEIGHTS, to_bf16
 
@@ -39,6 +39,8 @@ class VllmLayers(Layers):
     def __init__(self, format_name, problem, num_layers, threads):
         self.torch, self.ops = _operators()
         self.torch.set_num_threads(threads)
+        if format_name != "bf16-amx":
+            self.note = onednn_note()
         quantize = getattr(vllm_formats, format_name.partition("-")[0])
         self.pools = {w: quantize(problem.pool(w)) for w in WEIGHTS}
         pack = getattr(self, "_pack_" + format_name.partition("-")[0])

@@ -17,7 +17,7 @@ from .peer import Absent
 from .problem import Problem, nrmse
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
-WARM_BELOW_SECONDS = 0.02  # shorter runs than this are preceded by one that is not counted
+WARM_BELOW_SECONDS = 0.25  # shorter runs than this are preceded by one that is not counted
 
 
 class _Engine:

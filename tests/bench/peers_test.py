@@ -30,7 +30,7 @@ def entry(peer, name, seconds, beside=""):
 def document(entries):
     shape = types.SimpleNamespace(name="small", weights_per_expert=1000, top_k=2)
     cells = {(8, 1): {"read": 1e9, "ops": 1e12, "peak": "int8", "distinct": 2}}
-    return report.to_document(entries, cells, {"shape": shape, "absent": []})
+    return report.to_document(entries, cells, {"shape": shape, "absent": [], "notes": [], "versions": {}})
 
 
 class Statistics(unittest.TestCase):
