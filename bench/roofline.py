@@ -103,8 +103,11 @@ def roofs(axes, limits):
                f"H{WIDTH - RIGHT}'/>")
         yield (f"<text class='e' x='{WIDTH - RIGHT - 4}' y='{axes.y(peak) - 5:.1f}'>"
                f"{html.escape(name)}: {peak / 1e12:.1f} TOP/s</text>")
-    at = axes.x(first * 1.3), axes.y(first * 1.3 * limits["read"]) - 8
-    yield f"<text x='{at[0]:.1f}' y='{at[1]:.1f}'>memory: {limits['read'] / 1e9:.0f} GB/s</text>"
+    x, y = axes.x(first * 2), axes.y(first * 2 * limits["read"])
+    slope = math.degrees(math.atan2(axes.y(10 * first) - axes.y(first * 100),
+                                    axes.x(100 * first) - axes.x(10 * first)))
+    yield (f"<text transform='translate({x:.1f} {y - 6:.1f}) rotate({-slope:.1f})'>"
+           f"memory: {limits['read'] / 1e9:.0f} GB/s</text>")
 
 
 def lines(axes, points):

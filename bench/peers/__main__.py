@@ -13,7 +13,7 @@ from .install import install
 from .peer import Absent
 from .problem import Problem, find_shape
 from .report import to_document, to_text
-from .rounds import Entry, time_cell
+from .rounds import Clock, Entry
 from .worker import Worker
 
 WRONG = 0.5  # an nrmse that no format here explains
@@ -105,7 +105,7 @@ def main(argv):
         install(args.peers)
     with alone(args.lock):
         limits = Worker("limits", (args.threads,), {})
-    absent, done, cells = [], [], {}
+    absent, done, cells, clock = [], [], {}, Clock(limits)
     problem = Problem(args.shape)
     for family in map(int, args.bits.split(",")):
         entries = open_family(args, family, absent)
@@ -113,8 +113,8 @@ def main(argv):
         for tokens in args.tokens if entries else []:
             say(f"{family} bits, {tokens} tokens: {len(entries)} engines")
             with alone(args.lock):
-                read, ops = time_cell(
-                    entries, limits, tokens, args.seconds_per_cell, args.rounds, peak)
+                read, ops = clock.time_cell(
+                    entries, tokens, args.seconds_per_cell, args.rounds, peak)
             cells[family, tokens] = {"read": read, "ops": ops, "peak": peak,
                                      "distinct": problem.batch(tokens).distinct}
         for entry in entries:

@@ -13,7 +13,8 @@ BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
 import roofline  # noqa: E402
-from peers import report, ratios  # noqa: E402
+from peers import ratios, report, rounds  # noqa: E402
+from peers.peer import Absent  # noqa: E402
 
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 HAS_GGML = importlib.util.find_spec("llama_cpp") is not None
@@ -54,6 +55,50 @@ class Statistics(unittest.TestCase):
         self.assertEqual(work, {"bytes": 1500, "ops": 16000})
         self.assertEqual(ratios.floor(work, 1e9, 1e12)["floor_by"], "memory")
         self.assertAlmostEqual(ratios.floor(work, 1e12, 16e6)["us_floor"], 1000)
+
+
+class FakeWorker:
+    """Answers from lists, in order; an exception among them is raised."""
+
+    def __init__(self, **answers):
+        self.answers = {method: list(values) for method, values in answers.items()}
+
+    def call(self, method, *_):
+        answer = self.answers[method].pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def halt(self):
+        pass
+
+
+def engine(*turns):
+    return rounds.Entry("engine", None, FakeWorker(turn=turns), {})
+
+
+class Rounds(unittest.TestCase):
+    def test_a_round_that_finds_little_bandwidth_is_repeated(self):
+        limits = FakeWorker(ops=[5, 7], read=[100, 100, 40, 100, 100])
+        one, other = engine([1], [9], [9], [2]), engine([3], [9], [9], [4])
+        found = rounds.Clock(limits).time_cell([one, other], 16, 1, 2, "int8")
+        self.assertEqual(found, (100, 6))
+        self.assertEqual(sorted(one.rounds[16]), [[1], [2]])
+        # Each round's pair stays together, whichever of both went first.
+        self.assertEqual(sorted(zip(one.rounds[16], other.rounds[16])), [([1], [3]), ([2], [4])])
+
+    def test_patience_ends(self):
+        limits = FakeWorker(ops=[1, 1], read=[100, *[40] * 6])
+        one = engine(*([i] for i in range(6)))
+        self.assertEqual(rounds.Clock(limits).time_cell([one], 1, 1, 3, "int8"), (40, 1))
+        self.assertEqual(len(one.rounds[1]), 3)
+
+    def test_who_crashes_is_left_out_and_keeps_its_reason(self):
+        limits = FakeWorker(ops=[1, 1], read=[1] * 3)
+        one, other = engine([1], Absent("SIGILL")), engine([3], [4])
+        rounds.Clock(limits).time_cell([one, other], 1, 1, 2, "int8")
+        self.assertEqual((one.gone, one.rounds[1]), ("SIGILL", []))
+        self.assertEqual(other.rounds[1], [[3], [4]])
 
 
 class Report(unittest.TestCase):
