@@ -46,8 +46,13 @@ def parse(argv):
     return args
 
 
-def wanted(format_, text):
-    return not text or any(part in format_.name for part in text.split(","))
+def wanted(peers, text):
+    """[(peer, format)] of those that the text names, and whom they are compared with."""
+    every = [(peer, format_) for peer in peers for format_ in peer.formats()]
+    named = [one for one in every if any(part in one[1].name for part in text.split(","))]
+    beside = {format_.beside for _, format_ in named}
+    return [one for one in every
+            if one in named or one[0].name == "moracle" and one[1].name in beside]
 
 
 @contextlib.contextmanager
@@ -68,28 +73,30 @@ def say(text):
 def open_family(args, family, absent):
     """Workers of everybody with a format of so many bits, each checked on every number of tokens."""
     entries = []
-    for peer in args.peers:
-        for format_ in peer.formats():
-            if format_.family != family or not wanted(format_, args.formats):
-                continue
-            bytes_each = args.shape.num_experts * args.shape.weights_per_expert * format_.bits / 8
-            num_layers = max(1, min(16, math.ceil(args.ring_megabytes * 1e6 / bytes_each)))
-            say(f"making {peer.name} {format_.name}: {num_layers} x {bytes_each / 1e6:.0f} MB")
-            try:
-                worker = Worker(
-                    "engine", (peer.name, format_.name, args.shape, num_layers, args.tokens[-1],
-                               args.threads), peer.environment(args.threads))
-                entry = Entry(peer.name, format_, worker, worker.about)
-                entry.nrmse = {t: worker.call("check", t) for t in args.tokens}
-                bad = {t: e for t, e in entry.nrmse.items() if not e < WRONG}
-                if bad:
-                    worker.close()
-                    raise Absent(f"its output is wrong: nrmse by tokens {bad}")
-                entries.append(entry)
-            except Absent as reason:
-                absent.append({"engine": peer.name, "format": format_.name, "reason": str(reason)})
-                say(f"  absent: {reason}")
+    for peer, format_ in wanted(args.peers, args.formats):
+        if format_.family != family:
+            continue
+        try:
+            entries.append(open_one(args, peer, format_))
+        except Absent as reason:
+            absent.append({"engine": peer.name, "format": format_.name, "reason": str(reason)})
+            say(f"  absent: {reason}")
     return entries
+
+
+def open_one(args, peer, format_):
+    bytes_each = args.shape.num_experts * args.shape.weights_per_expert * format_.bits / 8
+    num_layers = max(1, min(16, math.ceil(args.ring_megabytes * 1e6 / bytes_each)))
+    say(f"making {peer.name} {format_.name}: {num_layers} x {bytes_each / 1e6:.0f} MB")
+    worker = Worker("engine", (peer.name, format_.name, args.shape, num_layers, args.tokens[-1],
+                               args.threads), peer.environment(args.threads))
+    entry = Entry(peer.name, format_, worker, worker.about)
+    entry.nrmse = {tokens: worker.call("check", tokens) for tokens in args.tokens}
+    bad = {tokens: error for tokens, error in entry.nrmse.items() if not error < WRONG}
+    if bad:
+        worker.close()
+        raise Absent(f"its output is wrong: nrmse by tokens {bad}")
+    return entry
 
 
 def best_peak(peaks, family):
@@ -137,4 +144,7 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Absent as reason:  # of the library itself
+        sys.exit(f"peers: {reason}")
