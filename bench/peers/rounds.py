@@ -3,10 +3,12 @@ of them; a ratio is taken within each round."""
 
 import dataclasses
 import statistics
+import time
 
 from .peer import Absent
 
 QUIET = 0.75  # of the best bandwidth so far: below, a round is repeated
+PATIENCE_SECONDS = 30  # in one cell, after which none is
 
 
 @dataclasses.dataclass
@@ -56,7 +58,9 @@ class Clock:
         here = [entry for entry in entries if not entry.gone]
         done, quiet, ops = [], 0, [self.limits.call("ops", peak)]
         before = self._read()
-        while quiet < rounds and len(done) < 2 * rounds:
+        start = time.monotonic()
+        while len(done) < rounds or (quiet < rounds and len(done) < 2 * rounds
+                                     and time.monotonic() - start < PATIENCE_SECONDS):
             times = [self._turn(entry, here, num_tokens, seconds / rounds)
                      for entry in (here if len(done) % 2 == 0 else here[::-1])]
             after = self._read()
