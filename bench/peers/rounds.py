@@ -1,0 +1,74 @@
+"""The clock: engines take turns in short rounds, so that whatever else the machine does meets all
+of them; a ratio is taken within each round."""
+
+import dataclasses
+import statistics
+import time
+
+from .peer import Absent
+
+QUIET = 0.75  # of the best bandwidth so far: below, a round is repeated
+PATIENCE_SECONDS = 30  # in one cell, after which none is
+
+
+@dataclasses.dataclass
+class Entry:
+    """An engine's format on its worker, and what became of it."""
+
+    peer: str
+    format: object
+    worker: object
+    about: dict
+    nrmse: dict = dataclasses.field(default_factory=dict)  # by number of tokens
+    rounds: dict = dataclasses.field(default_factory=dict)  # tokens -> [[seconds of each run]]
+    gone: str = ""  # why it was not timed any further
+
+    @property
+    def name(self):
+        return f"{self.peer} {self.format.name}"
+
+
+class Clock:
+    """`limits`: the worker that measures them."""
+
+    def __init__(self, limits):
+        self.limits, self.best = limits, 0
+
+    def _read(self):
+        read = self.limits.call("read")
+        self.best = max(self.best, read)
+        return read
+
+    def _turn(self, entry, everybody, num_tokens, seconds):
+        if entry.gone:
+            return None
+        for other in everybody:
+            if not other.gone:
+                other.worker.halt()
+        try:
+            return entry.worker.call("turn", num_tokens, seconds)
+        except Absent as reason:
+            entry.gone = str(reason)
+        return None
+
+    def time_cell(self, entries, num_tokens, seconds, rounds, peak):
+        """Fills entries' rounds for so many tokens. Rounds that find much less bandwidth than there
+        was before are repeated, up to as many again: somebody else is at work. Returns the limits
+        of those that count: bytes per second, and operations per second of `peak`."""
+        here = [entry for entry in entries if not entry.gone]
+        done, quiet, ops = [], 0, [self.limits.call("ops", peak)]
+        before = self._read()
+        start = time.monotonic()
+        while len(done) < rounds or (quiet < rounds and len(done) < 2 * rounds
+                                     and time.monotonic() - start < PATIENCE_SECONDS):
+            times = [self._turn(entry, here, num_tokens, seconds / rounds)
+                     for entry in (here if len(done) % 2 == 0 else here[::-1])]
+            after = self._read()
+            read, before = min(before, after), after
+            quiet += read > QUIET * self.best
+            done.append((read, times if len(done) % 2 == 0 else times[::-1]))
+        ops.append(self.limits.call("ops", peak))
+        done = sorted(done, key=lambda one: one[0])[-rounds:]
+        for i, entry in enumerate(here):
+            entry.rounds[num_tokens] = [] if entry.gone else [times[i] for _, times in done]
+        return statistics.median(read for read, _ in done), statistics.median(ops)
