@@ -67,10 +67,12 @@ struct Int8Tiles {
   static constexpr bool kExact = true;  // sums may be cut anywhere
   MORACLE_TILE_PRODUCTS(_tile_dpbssd)
   MORACLE_TILE_ADD
-  MORACLE_LINES_INLINE static __m512 finish(const std::byte* sum, const LineBlock& b, int row,
-                                            int panel, int unit) {
-    const int32_t x_sum = b.w_zero[panel] == nullptr ? 0 : b.x_sum[row * b.x_sum_stride + unit];
-    return _mm512_cvtepi32_ps(without_zero(load_line(sum), b, panel, unit, x_sum));
+  MORACLE_LINES_INLINE static __m512 value(const std::byte* sum) {
+    return _mm512_cvtepi32_ps(load_line(sum));
+  }
+  MORACLE_LINES_INLINE static __m512 without(const std::byte* sum, __m512i zero, int32_t x_sum) {
+    return _mm512_cvtepi32_ps(
+        _mm512_sub_epi32(load_line(sum), _mm512_mullo_epi32(zero, _mm512_set1_epi32(x_sum))));
   }
   MORACLE_LINES_INLINE static void add_tile(std::byte* to, const std::byte* from, int rows) {
     for (int r = 0; r < rows; ++r) {
@@ -84,18 +86,53 @@ struct Bf16Tiles {
   static constexpr bool kExact = false;
   MORACLE_TILE_PRODUCTS(_tile_dpbf16ps)
   MORACLE_TILE_ADD
-  MORACLE_LINES_INLINE static __m512 finish(const std::byte* sum, const LineBlock&, int, int, int) {
-    return _mm512_load_ps(sum);
-  }
+  MORACLE_LINES_INLINE static __m512 value(const std::byte* sum) { return _mm512_load_ps(sum); }
 };
 
+// Σ of one unit to where sums are kept, scaled as add_scaled does it. What does not change from row
+// to row is taken out of the loop by hand: a store might have changed it for all the compiler
+// knows.
 template <class Tiles>
 MORACLE_LINES_INLINE void add_sums(const std::byte* sums, const LineBlock& b, int first, int panel,
                                    int unit) {
   const int count = b.rows - first < 16 ? b.rows - first : 16;
+  float* const to = b.sum[panel] + first * kLineRows;
+  const __m512 scale = unit_scale(b, panel, unit);
+  const bool begins = b.overwrite && unit == 0;
+  if (b.x_scale == nullptr && b.w_zero[panel] == nullptr) {
+    for (int r = 0; r < count; ++r) {
+      const __m512 value = Tiles::value(sums + r * kLineBytes);
+      float* const at = to + r * kLineRows;
+      _mm512_storeu_ps(at, begins ? _mm512_mul_ps(value, scale)
+                                  : _mm512_fmadd_ps(value, scale, _mm512_loadu_ps(at)));
+    }
+    return;
+  }
+  const float one = 1;
+  const bool scaled = b.x_scale != nullptr;
+  const float* const x_scale =
+      scaled ? b.x_scale + first * b.x_scale_stride + unit * b.x_scale_unit : &one;
+  const int64_t stride = scaled ? b.x_scale_stride : 0;
+  const bool zeros = b.w_zero[panel] != nullptr;
+  const int32_t* const x_sum = zeros ? b.x_sum + first * b.x_sum_stride + unit : nullptr;
+  const int64_t sum_stride = b.x_sum_stride;
+  __m512i zero = _mm512_setzero_si512();
+  if (zeros) {
+    zero = _mm512_cvtepi8_epi32(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(b.w_zero[panel] + unit * kLineRows)));
+  }
   for (int r = 0; r < count; ++r) {
-    add_scaled(Tiles::finish(sums + r * kLineBytes, b, first + r, panel, unit), b, first + r, panel,
-               unit);
+    __m512 value;
+    if constexpr (Tiles::kExact) {
+      value = zeros ? Tiles::without(sums + r * kLineBytes, zero, x_sum[r * sum_stride])
+                    : Tiles::value(sums + r * kLineBytes);
+    } else {
+      value = Tiles::value(sums + r * kLineBytes);
+    }
+    value = _mm512_mul_ps(value, _mm512_set1_ps(x_scale[r * stride]));
+    float* const at = to + r * kLineRows;
+    const __m512 before = begins ? _mm512_setzero_ps() : _mm512_loadu_ps(at);
+    _mm512_storeu_ps(at, _mm512_fmadd_ps(value, scale, before));
   }
 }
 
