@@ -2,6 +2,7 @@
 // exactly, everything else in bf16. One row fills a tile as well as sixteen: reading weights bounds
 // both.
 #include "kernels/cpu/line_linear.h"
+#include "layout/vnni16.h"
 
 namespace moracle {
 
@@ -11,13 +12,20 @@ namespace {
 
 using namespace cpu;
 
+// Groups of 32 columns are half a tile of int8, whose sums must be scaled one by one; powers of two
+// are part of bf16 lines, which hold int8 exactly.
+Arithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme) {
+  const bool powers = shape.key.quantized() && vnni16::scale_is_exponent(shape);
+  return powers ? Arithmetic::kBf16 : arithmetic_for(shape, scheme, true, 32);
+}
+
 KernelPlan plan(const KernelRequest& request, const Machine&) {
-  return plan_lines(request, arithmetic_for(request.shape, request.scheme, true, 32), kAmxLines);
+  return plan_lines(request, arithmetic_of(request.shape, request.scheme), kAmxLines);
 }
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
                                             Device& device) {
-  const Arithmetic arithmetic = arithmetic_for(weights.shape, weights.scheme, true, 32);
+  const Arithmetic arithmetic = arithmetic_of(weights.shape, weights.scheme);
   return make_lines(std::move(weights), plan, arithmetic, kAmxLines, device);
 }
 

@@ -27,29 +27,31 @@ int64_t even_pass(int64_t rows) {
   return (even + kMaxBlockRows - 1) / kMaxBlockRows * kMaxBlockRows;
 }
 
-// Floats: in two parts of bf16, or f32 where codes serve a few rows.
+// How a few rows meet codes: integers as such, everything else in f32.
+LineForm few_form(const Scheme& scheme) {
+  const bool integers = scheme.activation == kInt8DynamicTokenSym;
+  return {integers ? Arithmetic::kInt8 : Arithmetic::kF32, true};
+}
+
+// Where a token's bits may depend on nothing but the token, there is one arithmetic.
+bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
+                  const LineKernels& kernels, bool deterministic) {
+  const LineForm few = few_form(scheme);
+  const bool same_bits = arithmetic == Arithmetic::kInt8;
+  return (same_bits || !deterministic) && LinePass::serves(shape, scheme, few, kernels);
+}
+
+// Floats in bf16: in two parts.
 RowForm row_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
                  bool few_by_codes) {
   RowForm form;
   form.arithmetic = arithmetic;
   form.two_parts = arithmetic == Arithmetic::kBf16 && !scheme.activation;
-  form.few_are_f32 = arithmetic == Arithmetic::kBf16 && few_by_codes;
+  form.few = few_by_codes ? few_form(scheme).arithmetic : arithmetic;
   form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : ColumnOrder::kDecoded;
   form.k = shape.k;
-  form.unit = unit_cols(shape, {arithmetic}, x_group_cols(scheme));
+  form.unit = unit_cols(shape, {form.few}, x_group_cols(scheme));
   return form;
-}
-
-// How a few rows meet codes: as integers are multiplied, else in f32.
-LineForm few_form(Arithmetic arithmetic) {
-  return {arithmetic == Arithmetic::kInt8 ? arithmetic : Arithmetic::kF32, true};
-}
-
-// Where a token's bits may depend on nothing but the token, floats are multiplied in one way only.
-bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
-                  const LineKernels& kernels, bool deterministic) {
-  return (arithmetic == Arithmetic::kInt8 || !deterministic) &&
-         LinePass::serves(shape, scheme, few_form(arithmetic), kernels);
 }
 
 /// kResultRows of a pass, or what is left of it, whose sums are ready.
@@ -75,7 +77,7 @@ class LineLinear : public GroupedLinear {
         pass_(weights_, {arithmetic}, kernels) {
     const bool codes =
         few_by_codes(weights_.shape, weights_.scheme, arithmetic, kernels, deterministic);
-    if (codes) few_.emplace(weights_, few_form(arithmetic), kernels);
+    if (codes) few_.emplace(weights_, few_form(weights_.scheme), kernels);
     form_ = row_form(weights_.shape, weights_.scheme, arithmetic, codes);
   }
 
@@ -251,7 +253,7 @@ KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
   RowForm form = row_form(shape, request.scheme, arithmetic, by_codes);
   if (form.two_parts) plan.product_bits = 16;
   const std::string_view type = name(shape.key.dtype);
-  const bool integers = arithmetic == Arithmetic::kInt8;
+  const bool integers = few_form(request.scheme).arithmetic == Arithmetic::kInt8;
   const char* const products[] = {
       "i8 x i8, exact sums",
       form.two_parts ? "products of two bf16 parts, f32 sums" : "bf16 products, f32 sums",

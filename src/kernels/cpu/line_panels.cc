@@ -151,7 +151,8 @@ const std::byte* LinePanels::lines(int64_t expert, int64_t panel, const Stretch&
                                    const std::byte* prefetch) const {
   if (direct_) return codes(expert, panel) + s.first_line * kLineBytes;
   for (size_t i = s.first_piece; i < s.past_piece; ++i)
-    decode(expert, panel, pieces_[i], room, prefetch), keep_awake_ != nullptr ? keep_awake_() : void();
+    decode(expert, panel, pieces_[i], room, prefetch),
+        keep_awake_ != nullptr ? keep_awake_() : void();
   return room;
 }
 

@@ -17,9 +17,8 @@ int64_t element_bytes(Arithmetic arithmetic) {
 // One line more than the columns take: rows at a distance of a power of two would share the same
 // few sets of the first cache.
 int64_t stride_of(const RowForm& form) {
-  const int64_t bytes = form.few_are_f32 ? 4 : element_bytes(form.arithmetic);
-  return read_cols(form.arithmetic, form.k) * std::max(bytes, form.two_parts ? 4 : bytes) +
-         kLineBytes;
+  const int64_t bytes = std::max(element_bytes(form.few), element_bytes(form.arithmetic));
+  return read_cols(form.arithmetic, form.k) * (form.two_parts ? 4 : bytes) + kLineBytes;
 }
 
 PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* bytes) {
@@ -29,7 +28,8 @@ PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* b
   if (form.two_parts)
     packed.rest = read_cols(form.arithmetic, form.k) * element_bytes(form.arithmetic);
   packed.values = carver.take<std::byte>((rows + kMaxBlockRows) * packed.stride);
-  packed.num_sums = form.arithmetic == Arithmetic::kInt8 ? (form.k + form.unit - 1) / form.unit : 0;
+  const bool integers = form.arithmetic == Arithmetic::kInt8 || form.few == Arithmetic::kInt8;
+  packed.num_sums = integers ? (form.k + form.unit - 1) / form.unit : 0;
   packed.sums = carver.take<int32_t>(rows * packed.num_sums);
   packed.scales = carver.take<float>(rows * form.num_scales);
   packed.num_scales = form.num_scales;
@@ -50,7 +50,7 @@ class Packer {
     const auto* row = static_cast<const std::byte*>(x.values.data) +
                       source * (x.values.stride * bits(x.values.dtype) / 8);
     std::byte* const to = packed_.values + r * packed_.stride;
-    const Arithmetic arithmetic = few && form_.few_are_f32 ? Arithmetic::kF32 : form_.arithmetic;
+    const Arithmetic arithmetic = few ? form_.few : form_.arithmetic;
     const bool two_parts = form_.two_parts && arithmetic == Arithmetic::kBf16;
     convert(row, arithmetic, two_parts, r, to);
     const int64_t columns = form_.order == ColumnOrder::kPlain || arithmetic != Arithmetic::kBf16

@@ -12,8 +12,8 @@ struct RowForm {
   Arithmetic arithmetic = Arithmetic::kF32;
   /// See LineBlock::x_rest: floats in bf16.
   bool two_parts = false;
-  /// Arithmetic::kBf16: f32 where there are few.
-  bool few_are_f32 = false;
+  /// Where there are few: no wider than f32.
+  Arithmetic few = Arithmetic::kF32;
   ColumnOrder order = ColumnOrder::kPlain;  ///< Arithmetic::kBf16
   int64_t k = 0;
   int64_t unit = 0;        ///< columns whose codes are summed
