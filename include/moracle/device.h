@@ -12,6 +12,7 @@ namespace moracle {
 
 class Device;
 class Ops;
+class ThreadPool;
 
 /// A queue of a device, in the device's own terms: a cudaStream_t, a cl_command_queue. Nothing: the
 /// device's default queue. Work enqueued on one stream runs in order; the CPU works at once.
@@ -66,6 +67,8 @@ class Device {
 
   /// Everything beside the GEMMs (internal to the library).
   virtual Ops& ops() = 0;
+  /// Threads of the host for work on host memory, packing weights in particular (internal).
+  virtual ThreadPool& host_threads() = 0;
 };
 
 /// What a device's name means.

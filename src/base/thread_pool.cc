@@ -37,6 +37,7 @@ void pause_briefly() {
 
 ThreadPool::ThreadPool(int threads) {
   if (threads < 1) threads = usable_threads();
+  if (threads == 1) return;  // nobody to wait for
   // Who spins while the thread that it waits for has no CPU only keeps it waiting.
   spins_ = threads <= usable_threads() ? kSpins : 0;
   for (int thread = 1; thread < threads; ++thread) {

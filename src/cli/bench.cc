@@ -184,6 +184,7 @@ class Bench {
 };
 
 int run(const BenchOptions& options) {
+  if (!options.load.empty()) return run_load_bench(options);
   if (!options.model_shape.empty()) return run_model_bench(options);
   CLI_TRY(Wanted wanted, parse(options));
   CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, options.threads));
@@ -231,6 +232,14 @@ void add_bench(CLI::App& app, Work& chosen) {
         verb.add_option("--context", options->context, "Tokens in its cache")
             ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
             ->capture_default_str();
+        CLI::Option* const load =
+            verb.add_option("--load", options->load,
+                            "Load the checkpoint of this folder instead, beside reading its files");
+        verb.add_flag("--cold", options->cold,
+                      "With --load: from the disk; the system forgets the files before")
+            ->needs(load);
+        verb.add_option("--quantization", options->quantization, kQuantizationHelp)->needs(load);
+        verb.add_option("--activations", options->activations, kActivationsHelp)->needs(load);
         verb.add_option("--seconds", options->seconds, "Time for each row")
             ->check(CLI::Range(0.001, 3600.0))
             ->capture_default_str();

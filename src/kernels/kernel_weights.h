@@ -21,9 +21,11 @@ struct KernelWeights {
   }
 };
 
-/// Reads, packs and lets go of one expert after another: memory never holds more than the packed
-/// weights and one expert. Consumes the description: converting twice does not compile. `progress`
-/// counts source bytes of this matrix. Errors: reading, memory, kCancelled.
+/// Reads, packs and lets go of experts, with the threads of the device: memory never holds more
+/// than the packed weights and one expert, or as many small ones at once as make up to 64 MiB. The
+/// bytes do not depend on the threads. Consumes the description: converting twice does not compile.
+/// `progress` is called by the caller's thread and counts source bytes of this matrix. Errors:
+/// reading (of several experts that cannot be read, the first), memory, kCancelled.
 Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& device,
                               const Progress& progress = {});
 

@@ -25,6 +25,7 @@ class CpuDevice : public Device {
   Status synchronize(Stream) override;
   Ops& ops() override;
 
+  ThreadPool& host_threads() override { return pool_; }
   ThreadPool& pool() { return pool_; }
 
   /// Memory for what lives no longer than one call of a kernel; kernels of one device run in turn.
