@@ -94,6 +94,7 @@ struct ModelOptions {
   std::string activations;
   std::string device = "cpu";
   int threads = 0;               ///< CPU threads; below 1: all that the process may use
+  bool pin = false;              ///< each stays on its CPU (see open_device)
   int64_t max_num_tokens = 512;  ///< tokens per step: longer prompts are cut into steps
   bool deterministic = false;    ///< a token's bits depend on nothing but its own sequence
   /// Folders of LoRA adapters (see LoraAdapter), all loaded; Step::adapter says which is used.

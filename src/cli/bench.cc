@@ -187,7 +187,8 @@ int run(const BenchOptions& options) {
   if (!options.load.empty()) return run_load_bench(options);
   if (!options.model_shape.empty()) return run_model_bench(options);
   CLI_TRY(Wanted wanted, parse(options));
-  CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, options.threads));
+  CLI_TRY(const std::shared_ptr<Device> device,
+          open_device(options.device, options.threads, options.pin));
   CLI_TRY(std::vector<TunedLayer> tuned, read_tuning(options.cache, options.threads));
   Bench bench(options, std::move(wanted), std::move(tuned));
   if (const Status served = bench.choose(); !served) return fail(served.error());
@@ -247,6 +248,7 @@ void add_bench(CLI::App& app, Work& chosen) {
         verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
             ->check(CLI::Range(0, 4096))
             ->capture_default_str();
+        verb.add_flag("--pin", options->pin, kPinHelp);
         verb.add_option("--probe-megabytes", options->probe_megabytes,
                         "Memory that the bandwidth is measured on; 0: 1 GiB, or four times the "
                         "cache where that is more")

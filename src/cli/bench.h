@@ -17,7 +17,7 @@ struct BenchOptions {
   int threads = 0;
   int64_t probe_megabytes = 0;
   double seconds = 1;
-  bool all_backends = false, cold = false, json = false;
+  bool pin = false, all_backends = false, cold = false, json = false;
 };
 
 /// One row of the table.

@@ -64,6 +64,7 @@ int run_load_bench(const BenchOptions& options) {
   loading.model.backend = options.backend;
   loading.model.device = options.device;
   loading.model.threads = options.threads;
+  loading.model.pin = options.pin;
   loading.model.quantization = options.quantization;
   loading.model.activations = options.activations;
   CLI_TRY(loading.model.tuned, read_tuning(options.cache, options.threads));

@@ -80,6 +80,7 @@ int run_model_bench(const BenchOptions& options) {
   decoding.model.backend = options.backend;
   decoding.model.device = options.device;
   decoding.model.threads = options.threads;
+  decoding.model.pin = options.pin;
   CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads));
   decoding.model.progress = bar.callback();
   CLI_TRY(const bench::Decode decode, bench::decode(shape, decoding));

@@ -15,6 +15,8 @@ inline constexpr const char* kQuantizationHelp =
 
 inline constexpr const char* kActivationsHelp =
     "int8: quantize the activations of int4, int8 and fp4 layers whose activations are floats";
+inline constexpr const char* kPinHelp =
+    "Keep each thread on a CPU of its own, and weights on the node that reads them";
 inline constexpr const char* kCacheHelp =
     "File of what tune measured; default: moracle/tuning.json in the user's cache folder";
 
@@ -27,6 +29,7 @@ struct ModelArguments {
   std::string lora;  // folder of an adapter
   std::string cache;
   int threads = 0;
+  bool pin = false;
   bool deterministic = false;
   bool json = false;
 
@@ -40,6 +43,7 @@ struct ModelArguments {
     options.activations = activations;
     options.device = device;
     options.threads = threads;
+    options.pin = pin;
     options.deterministic = deterministic;
     if (!lora.empty()) options.adapters = {lora};
     options.tuned = *std::move(tuned);
@@ -57,6 +61,7 @@ struct ModelArguments {
     app.add_option("--threads", threads, "CPU threads; 0: all that may be used")
         ->check(CLI::Range(0, 4096))
         ->capture_default_str();
+    app.add_flag("--pin", pin, kPinHelp);
     app.add_option("--cache", cache, kCacheHelp);
     app.add_flag("--deterministic", deterministic,
                  "The same bits for a token whatever else is in the batch");

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/kernel_weights.h"
+#include "kernels/shares.h"
 
 namespace moracle {
 namespace {
@@ -127,7 +128,7 @@ Status pack_all(const DescribedMatrix& source, KernelWeights& weights, Device& d
 }  // namespace
 
 Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& device,
-                              const Progress& progress) {
+                              const Progress& progress, int blocks) {
   const DescribedMatrix source = std::move(from);
   KernelWeights weights{
       &to, source.scheme(), source.shape(), source.num_experts(), to.sections(source.shape()), {},
@@ -141,6 +142,7 @@ Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& 
         str("there are ", source.input_scales().size())};
   }
   MORACLE_TRY(weights.buffer, device.allocate(weights.sections.bytes * weights.num_experts));
+  if (device.host_visible()) touch_near_threads(weights, blocks, device.host_threads());
   MORACLE_CHECK(pack_all(source, weights, device, progress));
   const std::vector<float>& scales = source.input_scales();
   if (!scales.empty()) {

@@ -83,7 +83,8 @@ Result<int64_t> read(const std::set<std::string>& files, const Progress& progres
 // Memory as a load takes it from the system, which clears it, and on a virtual machine may first
 // have to get it from the host.
 Result<double> touch(int64_t bytes, const ModelOptions& options) {
-  MORACLE_TRY(const std::shared_ptr<Device> device, open_device(options.device, options.threads));
+  MORACLE_TRY(const std::shared_ptr<Device> device,
+              open_device(options.device, options.threads, options.pin));
   const Clock::time_point start = Clock::now();
   MORACLE_TRY(const Buffer buffer, device->allocate(bytes));
   constexpr int64_t kPage = 4096;

@@ -76,7 +76,7 @@ Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& opti
 Result<Model> ModelDoor::load(Description&& description, const ModelOptions& options,
                               std::span<const LoraAdapter> adapters,
                               std::shared_ptr<const void> owner, int64_t total_bytes) {
-  MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, options.threads));
+  MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, options.threads, options.pin));
   MORACLE_TRY(std::vector<ModuleChoice> modules,
               choose(description, options, Machine::here(), adapters));
   auto state = std::make_unique<Model::State>();

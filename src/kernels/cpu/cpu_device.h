@@ -11,7 +11,7 @@ class CpuOps;
 
 class CpuDevice : public Device {
  public:
-  explicit CpuDevice(int threads);
+  explicit CpuDevice(int threads, bool pin = false);
   ~CpuDevice() override;
 
   std::string name() const override { return "cpu"; }
