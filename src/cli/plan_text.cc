@@ -46,10 +46,14 @@ Json considered_json(const Selection& selection) {
     Json reasons = Json::array();
     for (const Reason& reason : verdict.reasons)
       reasons.push_back({{"rule", reason.rule}, {"need", reason.need}, {"have", reason.have}});
+    Json tuned = Json::array();
+    for (const TunedTime& time : verdict.tuned)
+      tuned.push_back({{"num_tokens", time.num_tokens}, {"us_median", time.us}});
     considered.push_back(
         {{"backend", verdict.backend->name},
          {"accepted", verdict.accepted()},
          {"reasons", reasons},
+         {"tuned", tuned},
          {"moved_back", verdict.moved_back ? Json(verdict.moved_back->reason) : Json(nullptr)}});
   }
   return considered;

@@ -18,8 +18,9 @@ using Clock = std::chrono::steady_clock;
 
 // The parts of a step, in its order; those of the layers first.
 constexpr std::string_view kParts[] = {"norms",   "attention linears", "attention", "router",
-                                       "experts", "embedding",         "output",    "sampling"};
-constexpr size_t kNumParts = std::size(kParts), kPerLayer = 5;
+                                       "experts", "shared expert",     "embedding", "output",
+                                       "sampling"};
+constexpr size_t kNumParts = std::size(kParts), kPerLayer = 6;
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
@@ -94,8 +95,10 @@ class Decoder {
     decode.steps = static_cast<int64_t>(steps_.size());
     decode.us_median = median(steps_);
     decode.us_min = *std::min_element(steps_.begin(), steps_.end());
-    for (size_t p = 0; p < kNumParts; ++p)
-      decode.parts.push_back({std::string(kParts[p]), median(parts_[p]), p < kPerLayer});
+    for (size_t p = 0; p < kNumParts; ++p) {
+      const double us = median(parts_[p]);
+      if (us > 0) decode.parts.push_back({std::string(kParts[p]), us, p < kPerLayer});
+    }
   }
 
  private:
