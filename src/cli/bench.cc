@@ -227,6 +227,7 @@ void add_bench(CLI::App& app, Work& chosen) {
                       "Every backend that serves; the oracle's choice is marked");
         verb.add_option("--model-shape", options->model_shape,
                         "Decode with a whole model of this shape instead");
+        verb.add_option("--kv-cache", options->kv_cache, kKvCacheHelp)->capture_default_str();
         verb.add_option("--layers", options->layers, "Layers of that model")
             ->check(CLI::Range(int64_t{1}, int64_t{1} << 10))
             ->capture_default_str();

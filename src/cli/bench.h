@@ -12,7 +12,7 @@ struct BenchOptions {
   std::string shapes = "qwen3-30b-a3b", schemes = "int8-w8a8", tokens = "1,16,256";
   std::string backend = "auto", device = "cpu";
   std::string model_shape, cache;
-  std::string load, quantization, activations;
+  std::string load, quantization, activations, kv_cache = "f32";
   int64_t layers = 2, context = 4096;
   int threads = 0;
   int64_t probe_megabytes = 0;

@@ -84,7 +84,8 @@ void show(const ModelPlan& plan) {
   sums.row({"activations", megabytes(plan.activation_bytes), "between the layers"});
   sums.row({"together", megabytes(plan.total_bytes()),
             "of " + megabytes(plan.memory_bytes) + " on the device"});
-  sums.row({"cache", megabytes(plan.cache_bytes_per_token * 1000), "more per 1,000 tokens"});
+  sums.row({"cache", megabytes(plan.cache_bytes_per_token * 1000),
+            str("more per 1,000 tokens, in ", name(plan.cache_dtype))});
   std::cout << parts.text({5, 6}) << "\n" << kernels.text() << "\n" << sums.text({1});
 }
 
@@ -102,6 +103,7 @@ Json to_json(const ModelPlan& plan) {
           {"scratch_bytes", plan.scratch_bytes},
           {"activation_bytes", plan.activation_bytes},
           {"cache_bytes_per_token", plan.cache_bytes_per_token},
+          {"cache_dtype", name(plan.cache_dtype)},
           {"total_bytes", plan.total_bytes()},
           {"memory_bytes", plan.memory_bytes}};
 }

@@ -55,8 +55,9 @@ class LatentAttention : public Attention {
     const Rooms rooms = carve(spec, x.rows, x.dtype, step.room);
     MORACLE_CHECK(queries(x, rooms, step));
     MORACLE_CHECK(keys_and_values(x, rooms, step));
-    const AttentionShape shape{spec.num_heads, spec.num_heads, spec.head_dim(), spec.value_dim,
-                               spec.scale};
+    AttentionShape shape{spec.num_heads, spec.num_heads, spec.head_dim(), spec.value_dim,
+                         spec.scale};
+    shape.cache = step.cache;
     // Norms, rotation and the copies of heads among them.
     part_done(step.on_part, "attention linears");
     MORACLE_CHECK(
