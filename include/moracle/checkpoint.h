@@ -15,6 +15,8 @@
 
 namespace moracle {
 
+class ThreadPool;  // internal
+
 /// The nonlinearity between the two GEMMs of an expert, of the gate's output g and the up
 /// projection's u. The last four have no gate: w13 has I rows, and the result is a function of u.
 enum class Activation : uint8_t {
@@ -119,7 +121,9 @@ class DescribedMatrix {
     std::string file;                               ///< of the first tensor, for messages
     std::vector<std::string> tensors;               ///< the names that it claims
     std::vector<std::span<const std::byte>> bytes;  ///< where they lie, for releasing pages
-    std::function<Result<CanonicalMatrix>()> read;
+    /// May be called from several threads at once. Of long work the threads of the pool may each do
+    /// a share; what is read does not depend on how many there are.
+    std::function<Result<CanonicalMatrix>(ThreadPool& pool)> read;
   };
   /// `parts[e]` are stacked row-wise into expert e's matrix. `owner` keeps the parts' memory alive.
   DescribedMatrix(MatrixShape shape, Scheme scheme, std::vector<std::vector<Part>> parts,
@@ -146,6 +150,10 @@ class DescribedMatrix {
 
   /// Expert e in canonical form. Errors: values that no scheme allows (a scale that is NaN), named.
   Result<CanonicalMatrix> expert(int64_t e) const;
+  Result<CanonicalMatrix> expert(int64_t e, ThreadPool& pool) const;
+  /// The same in the pieces in which it is stored, in order, of which memory holds one at a time.
+  using UsePiece = std::function<void(const CanonicalMatrix& piece, int64_t first_row)>;
+  Status read_pieces(int64_t e, ThreadPool& pool, const UsePiece& use) const;
   /// The scheme is another one from now on: with activations of this key.
   void set_activation(const QuantKey& key) { scheme_.activation = key; }
   /// Lets go of the memory behind expert e's source; it can still be read again.

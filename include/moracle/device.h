@@ -12,6 +12,7 @@ namespace moracle {
 
 class Device;
 class Ops;
+class ThreadPool;
 
 /// A queue of a device, in the device's own terms: a cudaStream_t, a cl_command_queue. Nothing: the
 /// device's default queue. Work enqueued on one stream runs in order; the CPU works at once.
@@ -66,6 +67,8 @@ class Device {
 
   /// Everything beside the GEMMs (internal to the library).
   virtual Ops& ops() = 0;
+  /// Threads of the host for work on host memory, packing weights in particular (internal).
+  virtual ThreadPool& host_threads() = 0;
 };
 
 /// What a device's name means.
@@ -76,9 +79,14 @@ struct DeviceName {
 /// "cpu", "cuda", "cuda:1", "opencl:0". Errors: anything else.
 Result<DeviceName> parse_device(std::string_view name);
 
-/// Opens "cpu" (later "cuda[:n]", "opencl[:n]"). `threads` is for the CPU; below 1: all that the
-/// process may use. Errors: a device that this build or this machine lacks, naming those that
-/// exist.
-Result<std::shared_ptr<Device>> open_device(std::string_view name = "cpu", int threads = 0);
+/// Opens "cpu" (later "cuda[:n]", "opencl[:n]"). `threads` is for the CPU, the calling thread among
+/// them; below 1: all that the process may use, by its affinity mask and its control groups. This
+/// is the only number: the library starts no other threads and uses no other library's (OpenMP),
+/// and calls from several threads take turns with these. `pin` keeps all but the calling thread on
+/// CPUs of their own within the mask, node after node; then weights lie on the node whose threads
+/// read them. Threads that outnumber the CPUs are not pinned. Errors: a device that this build or
+/// this machine lacks, naming those that exist.
+Result<std::shared_ptr<Device>> open_device(std::string_view name = "cpu", int threads = 0,
+                                            bool pin = false);
 
 }  // namespace moracle

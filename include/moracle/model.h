@@ -92,8 +92,13 @@ struct ModelOptions {
   /// activations would be floats, become int8 per token (W4A8, W8A8): another scheme than the
   /// checkpoint's, faster and less exact. "": as the checkpoint says.
   std::string activations;
+  /// What caches keep keys and values as: "f32"; "bf16" and "f16" take half of the memory and of
+  /// the time to read it. Rounded once, when a token is appended; read exactly. A key or value that
+  /// f16 has no number for ends forward() with an error.
+  std::string kv_cache = "f32";
   std::string device = "cpu";
   int threads = 0;               ///< CPU threads; below 1: all that the process may use
+  bool pin = false;              ///< each stays on its CPU (see open_device)
   int64_t max_num_tokens = 512;  ///< tokens per step: longer prompts are cut into steps
   bool deterministic = false;    ///< a token's bits depend on nothing but its own sequence
   /// Folders of LoRA adapters (see LoraAdapter), all loaded; Step::adapter says which is used.
@@ -136,6 +141,7 @@ struct ModelPlan {
   int64_t scratch_bytes = 0;          ///< of the kernels
   int64_t activation_bytes = 0;       ///< between the layers, logits included
   int64_t cache_bytes_per_token = 0;  ///< keys and values of one position, all layers
+  DType cache_dtype = DType::kF32;    ///< of those
   int64_t memory_bytes = 0;           ///< that the device has
   int64_t total_bytes() const {
     return weight_bytes + workspace_bytes + scratch_bytes + activation_bytes;
@@ -180,7 +186,8 @@ class Model {
     int32_t adapter = -1;  ///< a number below that of ModelOptions::adapters; -1: none
   };
   /// Runs all layers over the tokens of all steps, at most max_num_tokens() together, and appends
-  /// to the caches. Errors: ids outside the vocabulary, a cache that is full.
+  /// to the caches. Errors: ids outside the vocabulary, a cache that is full or of another dtype
+  /// than this model's, what a cache of f16 cannot hold; the caches are then as long as before.
   Status forward(std::span<const Step> steps);
   /// Logits [count, vocab_size] of the last forward's tokens [first, first + count); at most
   /// kMaxLogitRows. Valid until the next call.

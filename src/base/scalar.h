@@ -59,18 +59,17 @@ inline float e4m3_to_float(uint8_t bits) {
 
 /// Round to nearest, ties to even; beyond 448 saturates; NaN stays NaN.
 inline uint8_t float_to_e4m3(float value) {
+  // Every case is computed and one is taken, of signed numbers: loops over it become vector code.
   const auto u = std::bit_cast<uint32_t>(value);
-  const auto sign = static_cast<uint8_t>((u >> 24) & 0x80u);
-  const uint32_t magnitude = u & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);
-  if (magnitude >= 0x43e00000u) return static_cast<uint8_t>(sign | 0x7eu);  // 448 and more
-  if (magnitude < 0x3c800000u) {
-    // Below 2^-6: adding 2^14 leaves multiples of 2^-9, rounded to even, at the bottom.
-    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
-    return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x46800000u));
-  }
-  const uint32_t rounded = magnitude + 0x7ffffu + ((magnitude >> 20) & 1u);
-  return static_cast<uint8_t>(sign | ((rounded - 0x3c000000u) >> 20));
+  const auto magnitude = static_cast<int32_t>(u & 0x7fffffffu);
+  // Below 2^-6: adding 2^14 leaves multiples of 2^-9, rounded to even, at the bottom.
+  const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
+  const int32_t small = std::bit_cast<int32_t>(shifted) - 0x46800000;
+  const int32_t large = (magnitude - 0x3c000000 + 0x7ffff + ((magnitude >> 20) & 1)) >> 20;
+  int32_t code = magnitude < 0x3c800000 ? small : large;
+  code = magnitude >= 0x43e00000 ? 0x7e : code;  // 448 and more
+  code = magnitude > 0x7f800000 ? 0x7f : code;
+  return static_cast<uint8_t>((u >> 24 & 0x80u) | static_cast<uint32_t>(code));
 }
 
 /// E8M0: 2^(bits - 127); 255 is NaN.

@@ -3,22 +3,15 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <fstream>
-#include <string>
+#include <utility>
 
 namespace moracle {
 
 int usable_threads() {
-  int threads = static_cast<int>(std::thread::hardware_concurrency());
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) threads = CPU_COUNT(&set);
-  // cgroup v2: "<quota> <period>" in microseconds, or "max <period>".
-  std::ifstream quota_file("/sys/fs/cgroup/cpu.max");
-  double quota = 0, period = 0;
-  if (quota_file >> quota >> period && quota > 0 && period > 0) {
-    threads = std::min(threads, static_cast<int>(quota / period + 0.5));
-  }
+  int threads = static_cast<int>(affinity_cpus().size());
+  if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
+  if (const double granted = cgroup_cpus(); granted > 0)
+    threads = std::min(threads, static_cast<int>(granted + 0.5));
   return std::max(threads, 1);
 }
 
@@ -35,8 +28,9 @@ void pause_briefly() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(places)) {
   if (threads < 1) threads = usable_threads();
+  if (threads == 1) return;  // nobody to wait for
   // Who spins while the thread that it waits for has no CPU only keeps it waiting.
   spins_ = threads <= usable_threads() ? kSpins : 0;
   for (int thread = 1; thread < threads; ++thread) {
@@ -69,6 +63,12 @@ void ThreadPool::run_job(Job job) {
 }
 
 void ThreadPool::serve(int thread) {
+  if (thread < static_cast<int>(places_.cpus.size())) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(places_.cpus[thread], &set);
+    ::sched_setaffinity(0, sizeof set, &set);
+  }
   uint32_t seen = 0;
   for (;;) {
     for (int spin = 0; spin < spins_ && job_.load(std::memory_order_acquire) == seen; ++spin) {

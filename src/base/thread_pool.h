@@ -8,20 +8,27 @@
 #include <thread>
 #include <vector>
 
+#include "base/usable_cpus.h"
+
 namespace moracle {
 
-/// CPUs that this process may use: affinity mask, cut to the cgroup's quota; at least 1.
+/// CPUs that this process may use: its affinity mask, cut to what its control groups grant (of
+/// either version); at least 1.
 int usable_threads();
 
 /// Runs a function on all its threads at once, the caller being thread 0. Between jobs the others
 /// spin for a moment, since the next layer usually comes at once, and then sleep.
 class ThreadPool {
  public:
-  /// `threads` < 1: usable_threads().
-  explicit ThreadPool(int threads = 0);
+  /// `threads` < 1: usable_threads(). With `places` each thread but the caller, who belongs to
+  /// somebody else, stays on its CPU; a CPU that the system refuses is let go.
+  explicit ThreadPool(int threads = 0, ThreadPlaces places = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
+
+  /// Empty, and one node, of threads that are not pinned.
+  const ThreadPlaces& places() const { return places_; }
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
@@ -58,6 +65,7 @@ class ThreadPool {
   void run_job(Job job);
   void serve(int thread);
 
+  ThreadPlaces places_;
   std::mutex callers_;  // one job at a time
   int spins_ = 0;
   // What workers wait for and what the caller waits for: on cache lines of their own, so that a

@@ -41,12 +41,12 @@ class AwqReader : public Reader {
 };
 
 Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
-                             const MatrixShape& shape) {
+                             const MatrixShape& shape, ThreadPool& pool) {
   CanonicalMatrix matrix;
   matrix.n = shape.n;
   matrix.k = shape.k;
   matrix.key = shape.key;
-  unpack_codes(PackOrder::kAwq, *tensors.find(module + ".qweight"), matrix);
+  unpack_codes(PackOrder::kAwq, *tensors.find(module + ".qweight"), matrix, pool);
   MORACLE_TRY(matrix.scales, read_transposed_scales(tensors, module + ".scales", shape.n));
   if (tensors.find(module + ".qzeros") != nullptr) {
     MORACLE_CHECK(read_zero_points(tensors, module + ".qzeros", PackOrder::kAwq, 0,
@@ -80,7 +80,9 @@ Result<DescribedLinear> AwqReader::describe(const Tensors& tensors,
   }
   MORACLE_TRY(shape.bias, add_bias(tensors, module, shape.n, names));
   linear.part = part_of(tensors, shape.n, std::move(names));
-  linear.part.read = [&tensors, module, shape] { return read(tensors, module, shape); };
+  linear.part.read = [&tensors, module, shape](ThreadPool& pool) {
+    return read(tensors, module, shape, pool);
+  };
   return linear;
 }
 

@@ -69,7 +69,7 @@ Result<DescribedLinear> describe(const Tensors& tensors, const std::string& modu
   }
   MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, n, names));
   linear.part = part_of(tensors, n, std::move(names));
-  linear.part.read = [&tensors, module, shape = linear.shape] {
+  linear.part.read = [&tensors, module, shape = linear.shape](ThreadPool&) {
     return read(tensors, module, shape);
   };
   return linear;

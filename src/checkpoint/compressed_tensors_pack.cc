@@ -73,13 +73,13 @@ Status read_shape(const Tensors& tensors, const std::string& module, int64_t per
 }
 
 Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
-                             const MatrixShape& shape) {
+                             const MatrixShape& shape, ThreadPool& pool) {
   constexpr PackOrder kOrder = PackOrder::kCompressedTensors;
   CanonicalMatrix matrix;
   matrix.n = shape.n;
   matrix.k = shape.k;
   matrix.key = shape.key;
-  unpack_codes(kOrder, *tensors.find(module + ".weight_packed"), matrix);
+  unpack_codes(kOrder, *tensors.find(module + ".weight_packed"), matrix, pool);
   MORACLE_TRY(matrix.scales, read_scales(tensors, module + ".weight_scale"));
   if (!shape.key.symmetric) {
     matrix.zero_points =
@@ -134,7 +134,9 @@ Result<DescribedLinear> describe(const Tensors& tensors, const std::string& modu
   }
   MORACLE_TRY(shape.bias, add_bias(tensors, module, shape.n, names));
   linear.part = part_of(tensors, shape.n, std::move(names));
-  linear.part.read = [&tensors, module, shape] { return read(tensors, module, shape); };
+  linear.part.read = [&tensors, module, shape](ThreadPool& pool) {
+    return read(tensors, module, shape, pool);
+  };
   return linear;
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/mapped_file.h"
 #include "base/text.h"
+#include "base/thread_pool.h"
 #include "base/try.h"
 #include "moracle/checkpoint.h"
 
@@ -85,22 +86,15 @@ CanonicalMatrix view_of(const CanonicalMatrix& matrix) {
   return view;
 }
 
-// Puts `part` below `whole`, whose storage has room for it. Both have the same k, key and groups.
-Status stack(CanonicalMatrix& whole, int64_t first_row, CanonicalMatrix&& part) {
-  if (!part.group_index.empty()) {
-    if (first_row > 0 && whole.group_index != part.group_index) {
-      return Error{ErrorKind::kUnsupported, "", "g_idx",
-                   "one order of columns for all matrices that read one input", "they differ"};
-    }
-    whole.group_index = std::move(part.group_index);
-  }
-  std::memcpy(whole.storage.data() + first_row * whole.row_bytes(), part.codes.data(),
-              part.codes.size());
-  whole.scales.insert(whole.scales.end(), part.scales.begin(), part.scales.end());
-  whole.zero_points.insert(whole.zero_points.end(), part.zero_points.begin(),
-                           part.zero_points.end());
-  whole.bias.insert(whole.bias.end(), part.bias.begin(), part.bias.end());
-  return {};
+// Puts `piece` below what `whole` holds; its storage has room for it. Both have the same k and key.
+void stack(CanonicalMatrix& whole, int64_t first_row, const CanonicalMatrix& piece) {
+  if (first_row == 0) whole.group_index = piece.group_index;
+  std::memcpy(whole.storage.data() + first_row * whole.row_bytes(), piece.codes.data(),
+              piece.codes.size());
+  whole.scales.insert(whole.scales.end(), piece.scales.begin(), piece.scales.end());
+  whole.zero_points.insert(whole.zero_points.end(), piece.zero_points.begin(),
+                           piece.zero_points.end());
+  whole.bias.insert(whole.bias.end(), piece.bias.begin(), piece.bias.end());
 }
 
 }  // namespace
@@ -116,7 +110,7 @@ DescribedMatrix DescribedMatrix::from(Scheme scheme, std::vector<CanonicalMatrix
   for (size_t e = 0; e < kept->size(); ++e) {
     Part part;
     part.n = shape.n;
-    part.read = [kept, e]() -> Result<CanonicalMatrix> { return view_of((*kept)[e]); };
+    part.read = [kept, e](ThreadPool&) -> Result<CanonicalMatrix> { return view_of((*kept)[e]); };
     parts.emplace_back().push_back(std::move(part));
   }
   return DescribedMatrix(shape, scheme, std::move(parts), kept);
@@ -147,26 +141,40 @@ int64_t DescribedMatrix::source_bytes() const {
   return total;
 }
 
-Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e) const {
-  const std::vector<Part>& parts = parts_[e];
-  if (parts.size() == 1) return parts[0].read();
+Status DescribedMatrix::read_pieces(int64_t e, ThreadPool& pool, const UsePiece& use) const {
+  std::vector<int32_t> group_index;
+  int64_t row = 0;
+  for (const Part& part : parts_[e]) {
+    MORACLE_TRY(const CanonicalMatrix piece, part.read(pool));
+    if (row > 0 && piece.group_index != group_index) {
+      return Error{ErrorKind::kUnsupported, "",
+                   part.tensors.empty() ? "g_idx" : part.tensors.front(),
+                   "one order of columns for all matrices that read one input", "they differ"};
+    }
+    use(piece, row);
+    if (row == 0) group_index = piece.group_index;
+    row += part.n;
+  }
+  return {};
+}
+
+Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e, ThreadPool& pool) const {
+  if (parts_[e].size() == 1) return parts_[e][0].read(pool);
   CanonicalMatrix whole;
   whole.n = shape_.n;
   whole.k = shape_.k;
   whole.key = shape_.key;
   whole.storage.resize(whole.n * whole.row_bytes());
   whole.codes = whole.storage;
-  int64_t row = 0;
-  for (const Part& part : parts) {
-    MORACLE_TRY(CanonicalMatrix piece, part.read());
-    if (Status stacked = stack(whole, row, std::move(piece)); !stacked) {
-      Error error = stacked.error();
-      error.place = part.tensors.empty() ? error.place : part.tensors.front();
-      return error;
-    }
-    row += part.n;
-  }
+  MORACLE_CHECK(read_pieces(e, pool, [&](const CanonicalMatrix& piece, int64_t first_row) {
+    stack(whole, first_row, piece);
+  }));
   return whole;
+}
+
+Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e) const {
+  ThreadPool caller(1);
+  return expert(e, caller);
 }
 
 void DescribedMatrix::release(int64_t e) const {

@@ -146,7 +146,7 @@ Result<DescribedLinear> describe_fp8(const Tensors& tensors, const std::string& 
   }
   MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, n, names));
   linear.part = part_of(tensors, n, std::move(names));
-  linear.part.read = [&tensors, module, format, shape = linear.shape] {
+  linear.part.read = [&tensors, module, format, shape = linear.shape](ThreadPool&) {
     return read(tensors, module, format, shape);
   };
   return linear;

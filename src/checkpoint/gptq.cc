@@ -50,12 +50,13 @@ Status read_order(const Tensors& tensors, const std::string& name, const MatrixS
 }
 
 Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
-                             const GptqOptions& options, const MatrixShape& shape) {
+                             const GptqOptions& options, const MatrixShape& shape,
+                             ThreadPool& pool) {
   CanonicalMatrix matrix;
   matrix.n = shape.n;
   matrix.k = shape.k;
   matrix.key = shape.key;
-  unpack_codes(PackOrder::kGptq, *tensors.find(module + ".qweight"), matrix);
+  unpack_codes(PackOrder::kGptq, *tensors.find(module + ".qweight"), matrix, pool);
   MORACLE_TRY(matrix.scales, read_transposed_scales(tensors, module + ".scales", shape.n));
   // v1 stores zero - 1 in b bits, so a true zero of 0 wraps around.
   MORACLE_CHECK(read_zero_points(tensors, module + ".qzeros", PackOrder::kGptq, options.v2 ? 0 : 1,
@@ -102,8 +103,8 @@ Result<DescribedLinear> GptqReader::describe(const Tensors& tensors,
   MORACLE_TRY(shape.bias, add_bias(tensors, module, shape.n, names));
   linear.scheme.weight = shape.key;
   linear.part = part_of(tensors, shape.n, std::move(names));
-  linear.part.read = [&tensors, module, options, shape] {
-    return read(tensors, module, options, shape);
+  linear.part.read = [&tensors, module, options, shape](ThreadPool& pool) {
+    return read(tensors, module, options, shape, pool);
   };
   return linear;
 }

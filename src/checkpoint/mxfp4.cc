@@ -75,7 +75,7 @@ Result<DescribedLinear> Mxfp4Reader::describe_expert(const Tensors& tensors,
   linear.part.tensors = std::move(names);
   linear.part.bytes = {codes, {scales.data + e * per_expert, static_cast<size_t>(per_expert)}};
   linear.part.read = [&tensors, module, e, codes, per_expert,
-                      shape = linear.shape]() -> Result<CanonicalMatrix> {
+                      shape = linear.shape](ThreadPool&) -> Result<CanonicalMatrix> {
     CanonicalMatrix matrix;
     matrix.n = shape.n;
     matrix.k = shape.k;

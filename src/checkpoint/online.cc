@@ -33,9 +33,9 @@ Status check_online(const Scheme& scheme) {
 void quantize_part(DescribedMatrix::Part& part, const QuantKey& key) {
   std::string tensor = part.tensors.empty() ? "weights" : "tensor '" + part.tensors[0] + "'";
   part.read = [read = std::move(part.read), key, file = part.file,
-               tensor = std::move(tensor)]() -> Result<CanonicalMatrix> {
-    MORACLE_TRY(const CanonicalMatrix floats, read());
-    Result<CanonicalMatrix> matrix = quantize_weight(floats, key);
+               tensor = std::move(tensor)](ThreadPool& pool) -> Result<CanonicalMatrix> {
+    MORACLE_TRY(const CanonicalMatrix floats, read(pool));
+    Result<CanonicalMatrix> matrix = quantize_weight(floats, key, pool);
     if (matrix) return matrix;
     Error error = matrix.error();
     error.file = file;

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "base/thread_pool.h"
+#include "base/transpose.h"
 #include "base/try.h"
 #include "checkpoint/producer.h"
 
@@ -16,6 +18,9 @@ uint32_t word_at(const TensorView& words, int64_t index) {
 }
 
 namespace {
+
+// A thread's share is at least this, or waking it takes as long.
+constexpr int64_t kLeastBytes = 1 << 18;
 
 // Column c of 8 lies in nibble kAwqNibble[c].
 constexpr int kAwqNibble[] = {0, 4, 1, 5, 2, 6, 3, 7};
@@ -35,61 +40,77 @@ void store_word(std::byte* row, int64_t row_bytes, int64_t offset, uint32_t word
   }
 }
 
-// Words [K·b/32, N].
-void unpack_gptq(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip) {
-  const int64_t row_bytes = matrix.row_bytes();
-  for (int64_t r = 0; r < words.shape[0]; ++r) {
-    for (int64_t c = 0; c < matrix.n; ++c) {
-      const uint32_t word = word_at(words, r * matrix.n + c) ^ flip;
-      store_word(matrix.storage.data() + c * row_bytes, row_bytes, 4 * r, word);
-    }
-  }
+// Words [K·b/32, N]: rows [begin, end) of the matrix.
+void unpack_gptq(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip, int64_t begin,
+                 int64_t end) {
+  transpose<uint32_t>(
+      words.data, words.shape[0], matrix.n, begin, end,
+      [flip](uint32_t word) { return word ^ flip; }, matrix.storage.data());
 }
 
-// Words [K, N/8]. Eight words below each other hold a square of codes, which is transposed.
-void unpack_awq(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip) {
+// Words [K, N/8]: rows [begin, end), multiples of 8. Eight words below each other hold a square of
+// codes, which is transposed.
+void unpack_awq(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip, int64_t begin,
+                int64_t end) {
+  // As many columns as make a line of the cache in each row, before the next word's eight rows.
+  constexpr int64_t kStretch = 128;
   const int64_t row_bytes = matrix.row_bytes(), width = words.shape[1];
-  for (int64_t k = 0; k < matrix.k; k += 8) {
-    const int64_t rows = std::min<int64_t>(8, matrix.k - k);
-    for (int64_t w = 0; w < width; ++w) {
-      uint32_t square[8] = {};
-      for (int64_t i = 0; i < rows; ++i) square[i] = word_at(words, (k + i) * width + w) ^ flip;
-      for (int64_t c = 0; c < 8; ++c) {
-        uint32_t word = 0;
-        for (int i = 0; i < 8; ++i) word |= (square[i] >> (4 * kAwqNibble[c]) & 15u) << (4 * i);
-        store_word(matrix.storage.data() + (8 * w + c) * row_bytes, row_bytes, k / 2, word);
+  for (int64_t first = 0; first < matrix.k; first += kStretch) {
+    const int64_t last = std::min(first + kStretch, matrix.k);
+    for (int64_t w = begin / 8; w < end / 8; ++w) {
+      for (int64_t k = first; k < last; k += 8) {
+        const int64_t rows = std::min<int64_t>(8, last - k);
+        uint32_t square[8] = {};
+        for (int64_t i = 0; i < rows; ++i) square[i] = word_at(words, (k + i) * width + w) ^ flip;
+        for (int64_t c = 0; c < 8; ++c) {
+          uint32_t word = 0;
+          for (int i = 0; i < 8; ++i) word |= (square[i] >> (4 * kAwqNibble[c]) & 15u) << (4 * i);
+          store_word(matrix.storage.data() + (8 * w + c) * row_bytes, row_bytes, k / 2, word);
+        }
       }
     }
   }
 }
 
-// Words [N, ceil(K·b/32)].
-void unpack_compressed_tensors(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip) {
-  const int64_t row_bytes = matrix.row_bytes(), width = words.shape[1];
+// Words [N, ceil(K·b/32)]: rows [begin, end).
+void unpack_compressed_tensors(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip,
+                               int64_t begin, int64_t end) {
+  const int64_t row_bytes = matrix.row_bytes(), width = words.shape[1], whole = row_bytes / 4;
   const bool half_byte = matrix.k * bits(matrix.key.dtype) % 8 != 0;
-  for (int64_t r = 0; r < matrix.n; ++r) {
+  for (int64_t r = begin; r < end; ++r) {
     std::byte* row = matrix.storage.data() + r * row_bytes;
-    for (int64_t w = 0; w < width; ++w) {
-      store_word(row, row_bytes, 4 * w, word_at(words, r * width + w) ^ flip);
+    for (int64_t w = 0; w < whole; ++w) {
+      const uint32_t word = word_at(words, r * width + w) ^ flip;
+      std::memcpy(row + 4 * w, &word, sizeof word);
     }
+    if (whole < width)
+      store_word(row, row_bytes, 4 * whole, word_at(words, r * width + whole) ^ flip);
     if (half_byte) row[row_bytes - 1] &= std::byte{15};
   }
 }
 
 }  // namespace
 
-void unpack_codes(PackOrder order, const TensorView& words, CanonicalMatrix& matrix) {
+void unpack_codes(PackOrder order, const TensorView& words, CanonicalMatrix& matrix,
+                  ThreadPool& pool) {
+  constexpr int64_t kStep = 8;  // rows that AWQ keeps in one word
   matrix.storage.resize(matrix.n * matrix.row_bytes());
   matrix.codes = matrix.storage;
   const uint32_t flip = flip_of(bits(matrix.key.dtype));
-  switch (order) {
-    case PackOrder::kGptq:
-      return unpack_gptq(words, matrix, flip);
-    case PackOrder::kAwq:
-      return unpack_awq(words, matrix, flip);
-    case PackOrder::kCompressedTensors:
-      return unpack_compressed_tensors(words, matrix, flip);
-  }
+  const int64_t least = kLeastBytes / std::max<int64_t>(matrix.row_bytes() * kStep, 1) + 1;
+  const auto unpack = [&](int64_t begin, int64_t end) {
+    begin *= kStep;
+    end = std::min(end * kStep, matrix.n);
+    switch (order) {
+      case PackOrder::kGptq:
+        return unpack_gptq(words, matrix, flip, begin, end);
+      case PackOrder::kAwq:
+        return unpack_awq(words, matrix, flip, begin, end);
+      case PackOrder::kCompressedTensors:
+        return unpack_compressed_tensors(words, matrix, flip, begin, end);
+    }
+  };
+  pool.split((matrix.n + kStep - 1) / kStep, unpack, least);
 }
 
 std::vector<int8_t> unpack_zero_points(PackOrder order, const TensorView& words,
@@ -99,15 +120,15 @@ std::vector<int8_t> unpack_zero_points(PackOrder order, const TensorView& words,
   const int middle = 1 << (width - 1);
   const int64_t groups = matrix.scale_cols();
   std::vector<int8_t> zeros(matrix.n * groups);
+  // A word's step from group to group, and how far the next word of a group is.
+  const bool along_k = order == PackOrder::kCompressedTensors;
+  const int64_t step = along_k ? 1 : matrix.n / per_word, next = along_k ? groups : 1;
   for (int64_t n = 0; n < matrix.n; ++n) {
-    const int64_t slot = n % per_word;
+    const int64_t slot = n % per_word, first = n / per_word * next;
     const int shift =
         static_cast<int>(order == PackOrder::kAwq ? 4 * kAwqNibble[slot] : width * slot);
     for (int64_t g = 0; g < groups; ++g) {
-      const int64_t word = order == PackOrder::kCompressedTensors
-                               ? n / per_word * groups + g
-                               : g * (matrix.n / per_word) + n / per_word;
-      const uint32_t stored = word_at(words, word) >> shift;
+      const uint32_t stored = word_at(words, first + g * step) >> shift;
       const auto zero = static_cast<int>((stored + static_cast<uint32_t>(less)) & mask);
       zeros[n * groups + g] = static_cast<int8_t>(zero - middle);
     }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "checkpoint/tensors.h"
 #include "moracle/quant.h"
 
@@ -23,7 +24,8 @@ enum class PackOrder : uint8_t {
 uint32_t word_at(const TensorView& words, int64_t index);
 
 /// Makes the canonical codes of a matrix whose n, k and key are set. Bits after column k are 0.
-void unpack_codes(PackOrder order, const TensorView& words, CanonicalMatrix& matrix);
+void unpack_codes(PackOrder order, const TensorView& words, CanonicalMatrix& matrix,
+                  ThreadPool& pool);
 
 /// Zero points as canonical form has them, [n, groups]. `less` is what the file stores them less by
 /// (GPTQ's first version: 1); they wrap around in b bits.

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "base/thread_pool.h"
+#include "base/transpose.h"
 #include "base/try.h"
 #include "quant/codec.h"
 
@@ -93,7 +95,8 @@ Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string
   std::vector<std::string> names = {name};
   MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, linear.shape.n, names));
   linear.part = part_of(tensors, linear.shape.n, std::move(names));
-  linear.part.read = [&tensors, view, shape = linear.shape, module]() -> Result<CanonicalMatrix> {
+  linear.part.read = [&tensors, view, shape = linear.shape,
+                      module](ThreadPool&) -> Result<CanonicalMatrix> {
     CanonicalMatrix matrix;
     matrix.n = shape.n;
     matrix.k = shape.k;
@@ -109,20 +112,29 @@ Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string
 
 namespace {
 
+// A thread's share of rows, or waking it takes as long.
+constexpr int64_t kLeastRows = 64;
+
 // Row-major [k, n] to [n, k].
-CanonicalMatrix transposed_matrix(const std::byte* data, const MatrixShape& shape) {
+CanonicalMatrix transposed_matrix(const std::byte* data, const MatrixShape& shape,
+                                  ThreadPool& pool) {
   CanonicalMatrix matrix;
   matrix.n = shape.n;
   matrix.k = shape.k;
   matrix.key = shape.key;
   const int64_t size = bits(shape.key.dtype) / 8;
   matrix.storage.resize(shape.n * shape.k * size);
-  for (int64_t c = 0; c < shape.k; ++c) {
-    for (int64_t r = 0; r < shape.n; ++r) {
-      std::memcpy(matrix.storage.data() + (r * shape.k + c) * size, data + (c * shape.n + r) * size,
-                  size);
-    }
-  }
+  const auto same = [](auto element) { return element; };
+  pool.split(
+      shape.n,
+      [&](int64_t begin, int64_t end) {
+        std::byte* const to = matrix.storage.data();
+        if (size == 2)
+          transpose<uint16_t>(data, shape.k, shape.n, begin, end, same, to);
+        else
+          transpose<uint32_t>(data, shape.k, shape.n, begin, end, same, to);
+      },
+      kLeastRows);
   matrix.codes = matrix.storage;
   return matrix;
 }
@@ -151,10 +163,10 @@ Result<DescribedLinear> describe_plain_expert(const Tensors& tensors, const std:
   linear.part.n = n;
   linear.part.bytes = {{data, bytes}};
   linear.part.read = [&tensors, data, bytes, module, e, shape = linear.shape,
-                      transposed]() -> Result<CanonicalMatrix> {
+                      transposed](ThreadPool& pool) -> Result<CanonicalMatrix> {
     CanonicalMatrix matrix;
     if (transposed) {
-      matrix = transposed_matrix(data, shape);
+      matrix = transposed_matrix(data, shape, pool);
     } else {
       matrix.n = shape.n;
       matrix.k = shape.k;

@@ -5,6 +5,7 @@
 
 #include "base/mapped_file.h"
 #include "base/text.h"
+#include "base/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/online.h"
 #include "checkpoint/output_folder.h"
@@ -49,6 +50,7 @@ class Quantizer {
   std::vector<Unit> units_;
   std::vector<StoredModule> modules_;
   QuantizeReport report_;
+  ThreadPool pool_;  // all that the process may use
   int64_t done_ = 0;
 };
 
@@ -137,7 +139,7 @@ Status Quantizer::quantize(const Unit& unit, SafetensorsWriter& writer) {
   floats.k = view.shape[1];
   floats.key = QuantKey{view.dtype};
   floats.codes = {view.data, view.num_bytes()};
-  Result<CanonicalMatrix> matrix = quantize_weight(floats, unit.scheme->weight);
+  Result<CanonicalMatrix> matrix = quantize_weight(floats, unit.scheme->weight, pool_);
   if (!matrix) {
     Error error = matrix.error();
     error.file = tensors_.file_of(unit.tensor);

@@ -82,8 +82,8 @@ void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts)
   if (aligned || !shape.key.quantized()) return;
   shape.key.group.rows = 1;
   for (DescribedMatrix::Part& part : parts) {
-    part.read = [read = std::move(part.read)]() -> Result<CanonicalMatrix> {
-      MORACLE_TRY(CanonicalMatrix matrix, read());
+    part.read = [read = std::move(part.read)](ThreadPool& pool) -> Result<CanonicalMatrix> {
+      MORACLE_TRY(CanonicalMatrix matrix, read(pool));
       expand_scale_rows(matrix);
       return matrix;
     };
@@ -110,8 +110,9 @@ Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& 
                   ? state.reader->describe_expert(state.tensors, module, e, num_experts)
                   : describe_plain_expert(state.tensors, module, e, num_experts, names.transposed));
   if (is_gate_up && names.interleaved) {
-    linear.part.read = [read = std::move(linear.part.read)]() -> Result<CanonicalMatrix> {
-      MORACLE_TRY(CanonicalMatrix matrix, read());
+    linear.part.read =
+        [read = std::move(linear.part.read)](ThreadPool& pool) -> Result<CanonicalMatrix> {
+      MORACLE_TRY(CanonicalMatrix matrix, read(pool));
       deinterleave_rows(matrix);
       return matrix;
     };

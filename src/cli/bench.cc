@@ -184,9 +184,11 @@ class Bench {
 };
 
 int run(const BenchOptions& options) {
+  if (!options.load.empty()) return run_load_bench(options);
   if (!options.model_shape.empty()) return run_model_bench(options);
   CLI_TRY(Wanted wanted, parse(options));
-  CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, options.threads));
+  CLI_TRY(const std::shared_ptr<Device> device,
+          open_device(options.device, options.threads, options.pin));
   CLI_TRY(std::vector<TunedLayer> tuned, read_tuning(options.cache, options.threads));
   Bench bench(options, std::move(wanted), std::move(tuned));
   if (const Status served = bench.choose(); !served) return fail(served.error());
@@ -225,12 +227,21 @@ void add_bench(CLI::App& app, Work& chosen) {
                       "Every backend that serves; the oracle's choice is marked");
         verb.add_option("--model-shape", options->model_shape,
                         "Decode with a whole model of this shape instead");
+        verb.add_option("--kv-cache", options->kv_cache, kKvCacheHelp)->capture_default_str();
         verb.add_option("--layers", options->layers, "Layers of that model")
             ->check(CLI::Range(int64_t{1}, int64_t{1} << 10))
             ->capture_default_str();
         verb.add_option("--context", options->context, "Tokens in its cache")
             ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
             ->capture_default_str();
+        CLI::Option* const load =
+            verb.add_option("--load", options->load,
+                            "Load the checkpoint of this folder instead, beside reading its files");
+        verb.add_flag("--cold", options->cold,
+                      "With --load: from the disk; the system forgets the files before")
+            ->needs(load);
+        verb.add_option("--quantization", options->quantization, kQuantizationHelp)->needs(load);
+        verb.add_option("--activations", options->activations, kActivationsHelp)->needs(load);
         verb.add_option("--seconds", options->seconds, "Time for each row")
             ->check(CLI::Range(0.001, 3600.0))
             ->capture_default_str();
@@ -238,6 +249,7 @@ void add_bench(CLI::App& app, Work& chosen) {
         verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
             ->check(CLI::Range(0, 4096))
             ->capture_default_str();
+        verb.add_flag("--pin", options->pin, kPinHelp);
         verb.add_option("--probe-megabytes", options->probe_megabytes,
                         "Memory that the bandwidth is measured on; 0: 1 GiB, or four times the "
                         "cache where that is more")

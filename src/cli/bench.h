@@ -1,4 +1,4 @@
-// `moracle bench`: what its two ways, one layer and a whole model, share.
+// `moracle bench`: what its three ways, one layer, a whole model and loading, share.
 #pragma once
 
 #include <optional>
@@ -12,11 +12,12 @@ struct BenchOptions {
   std::string shapes = "qwen3-30b-a3b", schemes = "int8-w8a8", tokens = "1,16,256";
   std::string backend = "auto", device = "cpu";
   std::string model_shape, cache;
+  std::string load, quantization, activations, kv_cache = "f32";
   int64_t layers = 2, context = 4096;
   int threads = 0;
   int64_t probe_megabytes = 0;
   double seconds = 1;
-  bool all_backends = false, json = false;
+  bool pin = false, all_backends = false, cold = false, json = false;
 };
 
 /// One row of the table.
@@ -50,5 +51,7 @@ int64_t bench_memory(const cpu::LimitsProbe& probe);
 
 /// A whole model instead of one layer.
 int run_model_bench(const BenchOptions& options);
+/// Loading a checkpoint instead.
+int run_load_bench(const BenchOptions& options);
 
 }  // namespace moracle::cli

@@ -36,6 +36,7 @@ Json document(const BenchOptions& options, const cpu::Limits& limits, const benc
           {"layers", decode.num_layers},
           {"all_layers", decode.all_layers},
           {"context", decode.context},
+          {"kv_cache", options.kv_cache},
           {"threads", limits.threads},
           {"backends", backends_of(decode)},
           {"weight_bytes", decode.weight_bytes},
@@ -59,10 +60,11 @@ std::string to_text(const BenchOptions& options, const cpu::Limits& limits,
   }
   return str(describe(limits), "  ", options.model_shape, ", ", options.schemes, ", ",
              decode.num_layers, " of ", decode.all_layers, " layers, ", decode.context,
-             " tokens in the cache, on ", join(backends_of(decode)), "\n\n", table.text({1, 2, 3}),
-             "\n  ", rounded(1e6 / decode.us_median), " tokens per second as built (",
-             rounded(decode.us_median / 1e3), " ms in the median of ", decode.steps, " steps); ",
-             rounded(1e6 / all), " with all ", decode.all_layers, " layers\n");
+             " tokens in the cache (", options.kv_cache, "), on ", join(backends_of(decode)),
+             "\n\n", table.text({1, 2, 3}), "\n  ", rounded(1e6 / decode.us_median),
+             " tokens per second as built (", rounded(decode.us_median / 1e3),
+             " ms in the median of ", decode.steps, " steps); ", rounded(1e6 / all), " with all ",
+             decode.all_layers, " layers\n");
 }
 
 }  // namespace
@@ -78,8 +80,10 @@ int run_model_bench(const BenchOptions& options) {
   decoding.seconds = options.seconds;
   decoding.most_bytes = bench_memory(probe);
   decoding.model.backend = options.backend;
+  decoding.model.kv_cache = options.kv_cache;
   decoding.model.device = options.device;
   decoding.model.threads = options.threads;
+  decoding.model.pin = options.pin;
   CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads));
   decoding.model.progress = bar.callback();
   CLI_TRY(const bench::Decode decode, bench::decode(shape, decoding));

@@ -15,6 +15,10 @@ inline constexpr const char* kQuantizationHelp =
 
 inline constexpr const char* kActivationsHelp =
     "int8: quantize the activations of int4, int8 and fp4 layers whose activations are floats";
+inline constexpr const char* kKvCacheHelp =
+    "Keys and values as f32, bf16 or f16: 16 bits take half of the memory";
+inline constexpr const char* kPinHelp =
+    "Keep each thread on a CPU of its own, and weights on the node that reads them";
 inline constexpr const char* kCacheHelp =
     "File of what tune measured; default: moracle/tuning.json in the user's cache folder";
 
@@ -23,10 +27,12 @@ struct ModelArguments {
   std::string backend = "auto";
   std::string quantization;
   std::string activations;
+  std::string kv_cache = "f32";
   std::string device = "cpu";
   std::string lora;  // folder of an adapter
   std::string cache;
   int threads = 0;
+  bool pin = false;
   bool deterministic = false;
   bool json = false;
 
@@ -38,8 +44,10 @@ struct ModelArguments {
     options.backend = backend;
     options.quantization = quantization;
     options.activations = activations;
+    options.kv_cache = kv_cache;
     options.device = device;
     options.threads = threads;
+    options.pin = pin;
     options.deterministic = deterministic;
     if (!lora.empty()) options.adapters = {lora};
     options.tuned = *std::move(tuned);
@@ -52,11 +60,13 @@ struct ModelArguments {
     app.add_option("--backend", backend, kBackendHelp)->capture_default_str();
     app.add_option("--quantization", quantization, kQuantizationHelp);
     app.add_option("--activations", activations, kActivationsHelp);
+    app.add_option("--kv-cache", kv_cache, kKvCacheHelp)->capture_default_str();
     app.add_option("--lora", lora, "Folder of a LoRA adapter for the experts, as PEFT writes it");
     app.add_option("--device", device, "cpu, cuda[:n] or opencl[:n]")->capture_default_str();
     app.add_option("--threads", threads, "CPU threads; 0: all that may be used")
         ->check(CLI::Range(0, 4096))
         ->capture_default_str();
+    app.add_flag("--pin", pin, kPinHelp);
     app.add_option("--cache", cache, kCacheHelp);
     app.add_flag("--deterministic", deterministic,
                  "The same bits for a token whatever else is in the batch");

@@ -46,10 +46,14 @@ Json considered_json(const Selection& selection) {
     Json reasons = Json::array();
     for (const Reason& reason : verdict.reasons)
       reasons.push_back({{"rule", reason.rule}, {"need", reason.need}, {"have", reason.have}});
+    Json tuned = Json::array();
+    for (const TunedTime& time : verdict.tuned)
+      tuned.push_back({{"num_tokens", time.num_tokens}, {"us_median", time.us}});
     considered.push_back(
         {{"backend", verdict.backend->name},
          {"accepted", verdict.accepted()},
          {"reasons", reasons},
+         {"tuned", tuned},
          {"moved_back", verdict.moved_back ? Json(verdict.moved_back->reason) : Json(nullptr)}});
   }
   return considered;
@@ -80,7 +84,8 @@ void show(const ModelPlan& plan) {
   sums.row({"activations", megabytes(plan.activation_bytes), "between the layers"});
   sums.row({"together", megabytes(plan.total_bytes()),
             "of " + megabytes(plan.memory_bytes) + " on the device"});
-  sums.row({"cache", megabytes(plan.cache_bytes_per_token * 1000), "more per 1,000 tokens"});
+  sums.row({"cache", megabytes(plan.cache_bytes_per_token * 1000),
+            str("more per 1,000 tokens, in ", name(plan.cache_dtype))});
   std::cout << parts.text({5, 6}) << "\n" << kernels.text() << "\n" << sums.text({1});
 }
 
@@ -98,6 +103,7 @@ Json to_json(const ModelPlan& plan) {
           {"scratch_bytes", plan.scratch_bytes},
           {"activation_bytes", plan.activation_bytes},
           {"cache_bytes_per_token", plan.cache_bytes_per_token},
+          {"cache_dtype", name(plan.cache_dtype)},
           {"total_bytes", plan.total_bytes()},
           {"memory_bytes", plan.memory_bytes}};
 }

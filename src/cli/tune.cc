@@ -13,7 +13,7 @@ namespace moracle::cli {
 namespace {
 
 struct Options {
-  std::string folder, quantization, cache;
+  std::string folder, quantization, activations, cache;
   double seconds = 50;
   int threads = 0;
   bool json = false;
@@ -21,11 +21,13 @@ struct Options {
 
 // One of each kind of layer.
 Result<std::vector<LayerSpec>> kinds_of(const Checkpoint& checkpoint,
-                                        const QuantizationMap& quantization) {
+                                        const QuantizationMap& quantization,
+                                        bool int8_activations) {
   std::vector<LayerSpec> kinds;
   for (const int64_t layer : checkpoint.moe_layers()) {
     auto weights = checkpoint.moe_layer(layer, quantization);
     if (!weights) return weights.error();
+    if (int8_activations) quantize_activations(*weights);
     const auto equal = std::find_if(kinds.begin(), kinds.end(), [&](const LayerSpec& kind) {
       return kind.same_but_name(weights->spec);
     });
@@ -63,7 +65,8 @@ int run(const Options& options) {
   if (!options.quantization.empty()) {
     CLI_TRY(quantization, QuantizationMap::parse(options.quantization));
   }
-  CLI_TRY(const std::vector<LayerSpec> kinds, kinds_of(checkpoint, quantization));
+  CLI_TRY(const bool int8_activations, parse_activations(options.activations));
+  CLI_TRY(const std::vector<LayerSpec> kinds, kinds_of(checkpoint, quantization, int8_activations));
   // A cache that cannot be used is said before a minute is spent on it.
   CLI_TRY(const std::vector<TunedLayer> before, read_tuning(path, options.threads));
   CLI_TRY(const std::shared_ptr<Device> device, open_device("cpu", options.threads));
@@ -105,6 +108,7 @@ void add_tune(CLI::App& app, Work& chosen) {
         auto options = std::make_shared<Options>();
         verb.add_option("MODEL", options->folder, "Folder of the checkpoint")->required();
         verb.add_option("--quantization", options->quantization, kQuantizationHelp);
+        verb.add_option("--activations", options->activations, kActivationsHelp);
         verb.add_option("--seconds", options->seconds, "Time for the whole model")
             ->check(CLI::Range(0.1, 3600.0))
             ->capture_default_str();

@@ -21,11 +21,15 @@ struct KernelWeights {
   }
 };
 
-/// Reads, packs and lets go of one expert after another: memory never holds more than the packed
-/// weights and one expert. Consumes the description: converting twice does not compile. `progress`
-/// counts source bytes of this matrix. Errors: reading, memory, kCancelled.
+/// Reads, packs and lets go of experts, with the threads of the device: memory never holds more
+/// than the packed weights and one expert, or as many small ones at once as make up to 64 MiB. The
+/// bytes do not depend on the threads. Consumes the description: converting twice does not compile.
+/// `progress` is called by the caller's thread and counts source bytes of this matrix. Errors:
+/// reading (of several experts that cannot be read, the first), memory, kCancelled. `blocks` 2 says
+/// that the kernel reads equal shares of two halves of the rows together, gate and up; it matters
+/// only for where memory lies (shares.h).
 Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& device,
-                              const Progress& progress = {});
+                              const Progress& progress = {}, int blocks = 1);
 
 /// Enqueues: what `live` holds becomes what `fresh` holds, at the addresses of `live`. Both are of
 /// one layout, scheme, shape and number of experts.

@@ -23,10 +23,10 @@ Result<DeviceName> parse_device(std::string_view text) {
                str("it is '", text, "'")};
 }
 
-Result<std::shared_ptr<Device>> open_device(std::string_view name, int threads) {
+Result<std::shared_ptr<Device>> open_device(std::string_view name, int threads, bool pin) {
   MORACLE_TRY(const DeviceName device, parse_device(name));
   if (device.platform == Platform::kCpu)
-    return std::shared_ptr<Device>(std::make_shared<CpuDevice>(threads));
+    return std::shared_ptr<Device>(std::make_shared<CpuDevice>(threads, pin));
   return Error{ErrorKind::kUnsupported, "", str("device '", name, "'"),
                "a device of this build: cpu", "this build has no such device"};
 }

@@ -41,6 +41,7 @@ struct AttentionShape {
   int64_t window = 0;            ///< a token sees itself and window - 1 before it; 0: all
   const float* sinks = nullptr;  ///< [num_heads]: a logit in each softmax's denominator that has
                                  ///< no value; nothing: none
+  DType cache = DType::kF32;     ///< of the spans' keys and values: f32, bf16 or f16
 };
 
 /// Which columns of each head turn with the position.

@@ -29,21 +29,28 @@ int64_t code_bit(const MatrixShape& shape, int64_t r, int64_t c) {
   return r * outline(shape).row_bytes() * 8 + c * bits(shape.key.dtype);
 }
 
-template <class Range>
-void put(std::byte* out, const Range& range, size_t end) {
-  const size_t bytes = range.size() * sizeof(*range.data());
-  if (bytes > 0) std::memcpy(out, range.data(), bytes);
-  std::memset(out + bytes, 0, end - bytes);
+void pack_codes(const MatrixShape& shape, const CanonicalMatrix& m, int64_t first_row,
+                int64_t begin, int64_t end, std::byte* out) {
+  const int64_t row_bytes = outline(shape).row_bytes();
+  if (begin < end)
+    std::memcpy(out + (first_row + begin) * row_bytes, m.codes.data() + begin * row_bytes,
+                (end - begin) * row_bytes);
 }
 
-void pack(const CanonicalMatrix& m, std::byte* out) {
-  const MatrixShape shape{m.n, m.k, m.key, !m.group_index.empty(), !m.bias.empty()};
+void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t first_row,
+                 std::byte* out) {
   const Sections s = sections(shape);
-  put(out + s.codes, m.codes, s.scales - s.codes);
-  put(out + s.scales, m.scales, s.zero_points - s.scales);
-  put(out + s.zero_points, m.zero_points, s.group_index - s.zero_points);
-  put(out + s.group_index, m.group_index, s.bias - s.group_index);
-  put(out + s.bias, m.bias, s.bytes - s.bias);
+  const CanonicalMatrix whole = outline(shape);
+  if (first_row == 0) {
+    const size_t codes = whole.n * whole.row_bytes();
+    std::memset(out + codes, 0, s.bytes - codes);
+    put(m.group_index, out + s.group_index);
+  }
+  const int64_t block = shape.key.group.rows == GroupShape::kAll ? shape.n : shape.key.group.rows;
+  const int64_t scale = block == 0 ? 0 : first_row / block * whole.scale_cols();
+  put(m.scales, out + s.scales + scale * sizeof(float));
+  put(m.zero_points, out + s.zero_points + scale);
+  put(m.bias, out + s.bias + first_row * sizeof(float));
 }
 
 }  // namespace
@@ -55,7 +62,8 @@ const Layout kCanonicalLayout = {
     .sections = sections,
     .read_cols = [](const MatrixShape& shape) { return shape.k; },
     .code_bit = code_bit,
-    .pack = pack,
+    .pack_codes = pack_codes,
+    .pack_beside = pack_beside,
 };
 
 }  // namespace moracle

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 
+#include "base/thread_pool.h"
 #include "moracle/checkpoint.h"
 #include "moracle/quant.h"
 
@@ -32,9 +33,25 @@ struct Layout {
   int64_t (*read_cols)(const MatrixShape& shape);
   /// Bit of code (r, c) within the codes section; a bijection onto the codes without their padding.
   int64_t (*code_bit)(const MatrixShape& shape, int64_t r, int64_t c);
-  /// Writes one expert, padding included, so that packing over old bytes gives the same result.
-  void (*pack)(const CanonicalMatrix& matrix, std::byte* out);
+  /// Writes the codes of rows [begin, end) of a piece, which is the rows from `first_row` on of the
+  /// expert at `out`: first_row and begin are multiples of kRowStep, end too or the piece's last.
+  /// Padding of these rows included, so that packing over old bytes gives the same result.
+  void (*pack_codes)(const MatrixShape& shape, const CanonicalMatrix& piece, int64_t first_row,
+                     int64_t begin, int64_t end, std::byte* out);
+  /// Writes everything else of the piece. The piece with the expert's row 0 comes before all others
+  /// and brings what belongs to no row: column groups, padding between sections.
+  void (*pack_beside)(const MatrixShape& shape, const CanonicalMatrix& piece, int64_t first_row,
+                      std::byte* out);
 };
+
+/// Rows that are packed together by any layout.
+inline constexpr int64_t kRowStep = 16;
+
+/// One piece, its rows split over the threads of `pool`; the bytes do not depend on how.
+void pack(const Layout& layout, const MatrixShape& shape, const CanonicalMatrix& piece,
+          int64_t first_row, ThreadPool& pool, std::byte* out);
+/// A whole expert on the caller's thread.
+void pack(const Layout& layout, const CanonicalMatrix& expert, std::byte* out);
 
 #define X(layout) extern const Layout layout;
 #include "layout/layouts.inc"

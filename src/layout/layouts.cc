@@ -1,5 +1,7 @@
 #include "layout/layout.h"
 
+#include <algorithm>
+
 namespace moracle {
 
 std::span<const Layout* const> layouts() {
@@ -9,6 +11,29 @@ std::span<const Layout* const> layouts() {
   };
 #undef X
   return kAll;
+}
+
+void pack(const Layout& layout, const MatrixShape& shape, const CanonicalMatrix& piece,
+          int64_t first_row, ThreadPool& pool, std::byte* out) {
+  // Fewer bytes than this are packed in the time that it takes to wake a thread.
+  constexpr int64_t kLeastBytes = 1 << 18;
+  const int64_t steps = (piece.n + kRowStep - 1) / kRowStep;
+  const int64_t least = kLeastBytes / std::max<int64_t>(piece.row_bytes() * kRowStep, 1) + 1;
+  pool.split(
+      steps,
+      [&](int64_t begin, int64_t end) {
+        layout.pack_codes(shape, piece, first_row, begin * kRowStep,
+                          std::min(end * kRowStep, piece.n), out);
+      },
+      least);
+  layout.pack_beside(shape, piece, first_row, out);
+}
+
+void pack(const Layout& layout, const CanonicalMatrix& expert, std::byte* out) {
+  const MatrixShape shape{expert.n, expert.k, expert.key, !expert.group_index.empty(),
+                          !expert.bias.empty()};
+  layout.pack_codes(shape, expert, 0, 0, expert.n, out);
+  layout.pack_beside(shape, expert, 0, out);
 }
 
 }  // namespace moracle

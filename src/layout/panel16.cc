@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "layout/by_group.h"
+#include "layout/panels.h"
 #include "layout/sections.h"
 
 namespace moracle {
@@ -28,56 +29,35 @@ int64_t code_bit(const MatrixShape& shape, int64_t r, int64_t c) {
   return (r / kRows) * panel_bytes(shape) * 8 + element * bits(shape.key.dtype);
 }
 
-// Two columns of one row, one byte: as canonical form already has them.
-void pack_nibbles(const CanonicalMatrix& m, const MatrixShape& shape, std::byte* out) {
-  const int64_t row_bytes = m.row_bytes();
-  for (int64_t r = 0; r < m.n; ++r) {
-    std::byte* panel = out + (r / kRows) * panel_bytes(shape) + r % kRows;
-    const std::byte* row = m.codes.data() + r * row_bytes;
-    for (int64_t pair = 0; pair < m.k / 2; ++pair) panel[pair * kRows] = row[pair];
-    if (m.k % 2 != 0) panel[m.k / 2 * kRows] = row[m.k / 2] & std::byte{15};
-  }
-}
-
-template <class Element>
-void pack_elements(const CanonicalMatrix& m, const MatrixShape& shape, std::byte* out) {
-  const int64_t i = interleave(m.key.dtype);
-  for (int64_t r = 0; r < m.n; ++r) {
-    std::byte* panel = out + (r / kRows) * panel_bytes(shape);
-    const std::byte* row = m.codes.data() + r * m.row_bytes();
-    for (int64_t c = 0; c < m.k; ++c) {
-      const int64_t element = (c / i) * kRows * i + (r % kRows) * i + c % i;
-      std::memcpy(panel + element * sizeof(Element), row + c * sizeof(Element), sizeof(Element));
-    }
-  }
-}
-
-void pack(const CanonicalMatrix& m, std::byte* out) {
-  const MatrixShape shape{m.n, m.k, m.key, !m.group_index.empty(), !m.bias.empty()};
-  const Sections s = sections(shape);
-  std::memset(out, 0, s.bytes);
-  switch (bits(m.key.dtype)) {
-    case 4:
-      pack_nibbles(m, shape, out + s.codes);
-      break;
+// Codes of one column each, or two where columns are interleaved: what one row gives at a time.
+void pack_codes(const MatrixShape& shape, const CanonicalMatrix& m, int64_t first_row,
+                int64_t begin, int64_t end, std::byte* out) {
+  out += (first_row + begin) / kRows * panel_bytes(shape);
+  const int64_t units = padded_cols(shape) / interleave(shape.key.dtype);
+  const auto same = [](auto unit) { return unit; };
+  switch (bits(shape.key.dtype) * interleave(shape.key.dtype)) {
     case 8:
-      pack_elements<uint8_t>(m, shape, out + s.codes);
-      break;
+      return pack_panels<uint8_t>(m, begin, end, units, same, out);
     case 16:
-      pack_elements<uint16_t>(m, shape, out + s.codes);
-      break;
+      return pack_panels<uint16_t>(m, begin, end, units, same, out);
     default:
-      pack_elements<uint32_t>(m, shape, out + s.codes);
-      break;
+      return pack_panels<uint32_t>(m, begin, end, units, same, out);
   }
-  auto same = [](auto value) { return value; };
-  pack_by_group(m.scales, m, num_groups(shape), kRows, kRows, same, out + s.scales);
-  pack_by_group(m.zero_points, m, num_groups(shape), kRows, kRows, same, out + s.zero_points);
-  auto put = [&](const auto& values, size_t at) {
-    if (!values.empty()) std::memcpy(out + at, values.data(), values.size() * sizeof(values[0]));
-  };
-  put(m.group_index, s.group_index);
-  put(m.bias, s.bias);
+}
+
+void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t first_row,
+                 std::byte* out) {
+  const Sections s = sections(shape);
+  if (first_row == 0) {
+    const size_t codes = num_panels(shape) * panel_bytes(shape);
+    std::memset(out + codes, 0, s.bytes - codes);
+    put(m.group_index, out + s.group_index);
+  }
+  const auto same = [](auto value) { return value; };
+  const int64_t groups = num_groups(shape);
+  pack_by_group(m.scales, m, first_row, groups, kRows, same, out + s.scales);
+  pack_by_group(m.zero_points, m, first_row, groups, kRows, same, out + s.zero_points);
+  put(m.bias, out + s.bias + first_row * sizeof(float));
 }
 
 }  // namespace
@@ -89,7 +69,8 @@ const Layout kPanel16Layout = {
     .sections = sections,
     .read_cols = padded_cols,
     .code_bit = code_bit,
-    .pack = pack,
+    .pack_codes = pack_codes,
+    .pack_beside = pack_beside,
 };
 
 }  // namespace moracle

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstring>
+#include <vector>
+
 #include "layout/layout.h"
 
 namespace moracle {
@@ -19,6 +22,12 @@ inline Sections lay_out(size_t codes, size_t scales, size_t zero_points, size_t 
   s.bias = s.group_index + up(group_index);
   s.bytes = s.bias + up(bias);
   return s;
+}
+
+/// Values as they are.
+template <class Value>
+void put(const std::vector<Value>& values, std::byte* out) {
+  if (!values.empty()) std::memcpy(out, values.data(), values.size() * sizeof(Value));
 }
 
 }  // namespace moracle

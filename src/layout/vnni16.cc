@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "layout/by_group.h"
+#include "layout/panels.h"
 #include "layout/sections.h"
 
 namespace moracle {
@@ -34,53 +35,46 @@ int64_t code_bit(const MatrixShape& shape, int64_t r, int64_t c) {
   return row + (width == 4 ? in % 4 * 8 + in / 4 * 4 : in * width);
 }
 
-// Bytes c%4 of a line take columns c and c + 4, which lie in neighbouring bytes of a row.
-void pack_nibbles(const CanonicalMatrix& m, const MatrixShape& shape, std::byte* out) {
-  for (int64_t r = 0; r < m.n; ++r) {
-    std::byte* panel = out + (r / kRows) * panel_bytes(shape) + r % kRows * 4;
-    const std::byte* row = m.codes.data() + r * m.row_bytes();
-    for (int64_t c = 0; c < m.k; ++c) {
-      const std::byte code = (row[c / 2] >> (c % 2 * 4)) & std::byte{15};
-      panel[c / 8 * kLineBytes + c % 4] |= code << (c / 4 % 2 * 4);
-    }
-  }
+// Eight columns of four bits, as canonical form has them, to the order of the first four in the low
+// halves of four bytes and the others in the high ones.
+uint32_t halves(uint32_t columns) {
+  const auto spread = [](uint32_t four) {
+    four = (four | four << 8) & 0x00ff00ffu;
+    return (four | four << 4) & 0x0f0f0f0fu;
+  };
+  return spread(columns & 0xffffu) | spread(columns >> 16) << 4;
 }
 
-// Four bytes of a row's columns at a time.
-void pack_bytes(const CanonicalMatrix& m, const MatrixShape& shape, std::byte* out) {
-  const int64_t row_bytes = m.row_bytes();
-  for (int64_t r = 0; r < m.n; ++r) {
-    std::byte* panel = out + (r / kRows) * panel_bytes(shape) + r % kRows * 4;
-    const std::byte* row = m.codes.data() + r * row_bytes;
-    int64_t b = 0;
-    for (; b + 4 <= row_bytes; b += 4) std::memcpy(panel + b / 4 * kLineBytes, row + b, 4);
-    if (b < row_bytes) std::memcpy(panel + b / 4 * kLineBytes, row + b, row_bytes - b);
-  }
-}
-
-void pack(const CanonicalMatrix& m, std::byte* out) {
-  const MatrixShape shape{m.n, m.k, m.key, !m.group_index.empty(), !m.bias.empty()};
-  const Sections s = sections(shape);
-  std::memset(out, 0, s.bytes);
-  if (bits(m.key.dtype) == 4)
-    pack_nibbles(m, shape, out + s.codes);
+void pack_codes(const MatrixShape& shape, const CanonicalMatrix& m, int64_t first_row,
+                int64_t begin, int64_t end, std::byte* out) {
+  out += (first_row + begin) / kRows * panel_bytes(shape);
+  const int64_t units = num_lines(shape);
+  if (bits(shape.key.dtype) == 4)
+    pack_panels<uint32_t>(m, begin, end, units, halves, out);
   else
-    pack_bytes(m, shape, out + s.codes);
-  const int64_t groups = num_groups(shape);
-  auto exponent = [](float scale) {
+    pack_panels<uint32_t>(
+        m, begin, end, units, [](uint32_t unit) { return unit; }, out);
+}
+
+void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t first_row,
+                 std::byte* out) {
+  const Sections s = sections(shape);
+  if (first_row == 0) {
+    const size_t codes = num_panels(shape) * panel_bytes(shape);
+    std::memset(out + codes, 0, s.bytes - codes);
+    put(m.group_index, out + s.group_index);
+  }
+  const int64_t groups = num_groups(shape), lanes = scale_lanes(shape);
+  const auto exponent = [](float scale) {
     return static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> 23);
   };
-  auto same = [](auto value) { return value; };
+  const auto same = [](auto value) { return value; };
   if (scale_is_exponent(shape))
-    pack_by_group(m.scales, m, groups, kRows, scale_lanes(shape), exponent, out + s.scales);
+    pack_by_group(m.scales, m, first_row, groups, lanes, exponent, out + s.scales);
   else
-    pack_by_group(m.scales, m, groups, kRows, scale_lanes(shape), same, out + s.scales);
-  pack_by_group(m.zero_points, m, groups, kRows, kRows, same, out + s.zero_points);
-  auto put = [&](const auto& values, size_t at) {
-    if (!values.empty()) std::memcpy(out + at, values.data(), values.size() * sizeof(values[0]));
-  };
-  put(m.group_index, s.group_index);
-  put(m.bias, s.bias);
+    pack_by_group(m.scales, m, first_row, groups, lanes, same, out + s.scales);
+  pack_by_group(m.zero_points, m, first_row, groups, kRows, same, out + s.zero_points);
+  put(m.bias, out + s.bias + first_row * sizeof(float));
 }
 
 }  // namespace
@@ -92,7 +86,8 @@ const Layout kVnni16Layout = {
     .sections = sections,
     .read_cols = cols,
     .code_bit = code_bit,
-    .pack = pack,
+    .pack_codes = pack_codes,
+    .pack_beside = pack_beside,
 };
 
 }  // namespace moracle

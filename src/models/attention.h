@@ -11,7 +11,7 @@
 
 namespace moracle {
 
-/// What one layer's attention takes, of the device's activation dtype.
+/// What one layer's attention takes; the room is of the device's activation dtype.
 struct AttentionSizes {
   int64_t key_size = 0;    ///< elements that the cache holds of each token
   int64_t value_size = 0;  ///< likewise
@@ -19,6 +19,9 @@ struct AttentionSizes {
 };
 AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t max_num_tokens,
                                DType dtype);
+
+/// What ModelOptions::kv_cache says. Errors: another word, listing those that are known.
+Result<DType> parse_kv_cache(std::string_view text);
 
 /// The tokens of one forward, and where this layer keeps things.
 struct AttentionStep {
@@ -28,6 +31,7 @@ struct AttentionStep {
   std::byte* room;                     ///< room_bytes
   Stream stream;
   const OnPart& on_part;
+  DType cache = DType::kF32;  ///< of the spans' keys and values
 };
 
 class Attention {

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstring>
 #include <random>
 
+#include "base/scalar.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "models/bench_description.h"
@@ -18,8 +20,9 @@ using Clock = std::chrono::steady_clock;
 
 // The parts of a step, in its order; those of the layers first.
 constexpr std::string_view kParts[] = {"norms",   "attention linears", "attention", "router",
-                                       "experts", "embedding",         "output",    "sampling"};
-constexpr size_t kNumParts = std::size(kParts), kPerLayer = 5;
+                                       "experts", "shared expert",     "embedding", "output",
+                                       "sampling"};
+constexpr size_t kNumParts = std::size(kParts), kPerLayer = 6;
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
@@ -51,11 +54,19 @@ class PartClock {
 Status fill(KvCache::State& cache, int64_t length, Device& device) {
   std::mt19937_64 engine(1);
   std::normal_distribution<float> normal;
-  std::vector<float> some(1 << 16);
-  for (float& x : some) x = normal(engine);
+  std::vector<float> floats(1 << 16);
+  for (float& x : floats) x = normal(engine);
+  const auto element = static_cast<size_t>(bits(cache.dtype) / 8);
+  std::vector<std::byte> some(floats.size() * element);
+  for (size_t i = 0; i < floats.size(); ++i) {
+    const uint16_t half =
+        cache.dtype == DType::kF16 ? float_to_f16(floats[i]) : float_to_bf16(floats[i]);
+    const void* const from = cache.dtype == DType::kF32 ? static_cast<void*>(&floats[i]) : &half;
+    std::memcpy(some.data() + i * element, from, element);
+  }
   for (std::vector<Buffer>* buffers : {&cache.keys, &cache.values}) {
     for (Buffer& buffer : *buffers) {
-      const size_t whole = some.size() * sizeof(float);
+      const size_t whole = some.size();
       for (size_t at = 0; at < buffer.bytes(); at += whole) {
         MORACLE_CHECK(device.upload(buffer.as<std::byte>() + at, some.data(),
                                     std::min(whole, buffer.bytes() - at)));
@@ -94,8 +105,10 @@ class Decoder {
     decode.steps = static_cast<int64_t>(steps_.size());
     decode.us_median = median(steps_);
     decode.us_min = *std::min_element(steps_.begin(), steps_.end());
-    for (size_t p = 0; p < kNumParts; ++p)
-      decode.parts.push_back({std::string(kParts[p]), median(parts_[p]), p < kPerLayer});
+    for (size_t p = 0; p < kNumParts; ++p) {
+      const double us = median(parts_[p]);
+      if (us > 0) decode.parts.push_back({std::string(kParts[p]), us, p < kPerLayer});
+    }
   }
 
  private:

@@ -10,8 +10,12 @@
 
 namespace moracle::bench {
 
-/// The numbers of a decoder with grouped-query attention. Its experts are those of the layer shape
-/// of the same name.
+/// Latent attention (see LatentSpec); no heads that turn in full.
+struct LatentShape {
+  int64_t q_rank = 0, kv_rank = 0, nope_dim = 0, rope_dim = 0, value_dim = 0;
+};
+
+/// The numbers of a decoder. Its experts are those of the layer shape of the same name.
 struct ModelShape {
   std::string name;
   int64_t num_layers = 0, vocab_size = 0, max_context = 0;
@@ -20,6 +24,12 @@ struct ModelShape {
   bool head_norms = false;        ///< on q and k
   bool renormalize = false;       ///< the router's weights
   SamplingOptions sampling = {};  ///< as its generation_config.json says
+  Score score = Score::kSoftmax;  ///< of the router
+  bool biases = false;            ///< of attention's linear layers and the router
+  int64_t window = 0;             ///< of every other layer, the first among them; 0: none has one
+  bool sinks = false;             ///< one per head
+  LatentShape latent = {};        ///< with a kv_rank: instead of grouped queries
+  int64_t shared_size = 0;        ///< rows of gate or up of a shared expert; 0: none
 };
 std::span<const ModelShape> known_models();
 /// Errors: a shape that is not known, naming those that are.
@@ -36,9 +46,9 @@ struct DecodeOptions {
 
 /// One part of a step.
 struct DecodePart {
-  std::string name;        ///< "attention linears", "attention", "norms", "router", "experts",
-                           ///< "embedding", "output", "sampling"
-  double us = 0;           ///< median over the steps
+  std::string name;  ///< "attention linears", "attention", "norms", "router", "experts",
+                     ///< "shared expert" where there is one, "embedding", "output", "sampling"
+  double us = 0;     ///< median over the steps
   bool per_layer = false;  ///< its time grows with the layers
 };
 

@@ -51,6 +51,7 @@ class GroupedQueryAttention : public Attention {
     AttentionShape shape{spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.head_dim,
                          1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
     shape.window = spec.window;
+    shape.cache = step.cache;
     if (sinks_.bytes() > 0) shape.sinks = sinks_.as<float>();
     MORACLE_CHECK(step.ops.attend(q, k, v, step.spans, shape, rooms.attended, step.stream));
     part_done(step.on_part, "attention");

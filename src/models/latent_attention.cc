@@ -55,11 +55,17 @@ class LatentAttention : public Attention {
     const Rooms rooms = carve(spec, x.rows, x.dtype, step.room);
     MORACLE_CHECK(queries(x, rooms, step));
     MORACLE_CHECK(keys_and_values(x, rooms, step));
-    const AttentionShape shape{spec.num_heads, spec.num_heads, spec.head_dim(), spec.value_dim,
-                               spec.scale};
+    AttentionShape shape{spec.num_heads, spec.num_heads, spec.head_dim(), spec.value_dim,
+                         spec.scale};
+    shape.cache = step.cache;
+    // Norms, rotation and the copies of heads among them.
+    part_done(step.on_part, "attention linears");
     MORACLE_CHECK(
         step.ops.attend(rooms.q, rooms.k, rooms.v, step.spans, shape, rooms.attended, step.stream));
-    return o_->apply(rooms.attended, out, step.stream);
+    part_done(step.on_part, "attention");
+    MORACLE_CHECK(o_->apply(rooms.attended, out, step.stream));
+    part_done(step.on_part, "attention linears");
+    return {};
   }
 
  private:

@@ -76,11 +76,13 @@ Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& opti
 Result<Model> ModelDoor::load(Description&& description, const ModelOptions& options,
                               std::span<const LoraAdapter> adapters,
                               std::shared_ptr<const void> owner, int64_t total_bytes) {
-  MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, options.threads));
+  MORACLE_TRY(std::shared_ptr<Device> device,
+              open_device(options.device, options.threads, options.pin));
   MORACLE_TRY(std::vector<ModuleChoice> modules,
               choose(description, options, Machine::here(), adapters));
   auto state = std::make_unique<Model::State>();
   Model::State& m = *state;
+  MORACLE_TRY(m.cache_dtype, parse_kv_cache(options.kv_cache));
   m.workspace = std::make_shared<Workspace>(std::move(device));
   m.spec = description.spec;
   m.max_num_tokens = options.max_num_tokens;

@@ -53,7 +53,8 @@ Result<KvCache> Model::make_cache(int64_t capacity) const {
   auto cache = std::make_unique<KvCache::State>();
   cache->capacity = capacity;
   Device& device = state_->workspace->device();
-  const int64_t element = bits(device.activation_dtype()) / 8;
+  cache->dtype = state_->cache_dtype;
+  const int64_t element = bits(cache->dtype) / 8;
   for (const Layer& layer : state_->layers) {
     MORACLE_TRY(Buffer keys, device.allocate(capacity * layer.sizes.key_size * element));
     MORACLE_TRY(Buffer values, device.allocate(capacity * layer.sizes.value_size * element));
@@ -66,7 +67,7 @@ Result<KvCache> Model::make_cache(int64_t capacity) const {
 namespace {
 
 Status check_steps(std::span<const Model::Step> steps, const DecoderSpec& spec,
-                   int64_t max_num_tokens, int64_t num_adapters) {
+                   int64_t max_num_tokens, int64_t num_adapters, DType cache_dtype) {
   int64_t total = 0;
   for (const Model::Step& step : steps) {
     const auto count = static_cast<int64_t>(step.tokens.size());
@@ -75,6 +76,11 @@ Status check_steps(std::span<const Model::Step> steps, const DecoderSpec& spec,
       return Error{ErrorKind::kInvalidArgument, "", "context",
                    str("room for ", count, " more tokens"),
                    str("the cache holds ", step.cache->length(), " of ", step.cache->capacity())};
+    }
+    if (ModelDoor::state(*step.cache).dtype != cache_dtype) {
+      return Error{ErrorKind::kInvalidArgument, "", "cache",
+                   str("one that this model made, of ", name(cache_dtype)),
+                   str("it is of ", name(ModelDoor::state(*step.cache).dtype))};
     }
     if (step.adapter < -1 || step.adapter >= num_adapters) {
       return Error{ErrorKind::kInvalidArgument, "", "adapter",
@@ -98,7 +104,7 @@ Status check_steps(std::span<const Model::Step> steps, const DecoderSpec& spec,
 Status Model::forward(std::span<const Step> steps) {
   State& m = *state_;
   const DecoderSpec& spec = m.spec;
-  MORACLE_CHECK(check_steps(steps, spec, m.max_num_tokens, m.num_adapters));
+  MORACLE_CHECK(check_steps(steps, spec, m.max_num_tokens, m.num_adapters, m.cache_dtype));
   std::vector<int32_t> ids;
   std::vector<int64_t> positions;
   std::vector<Span> spans;
@@ -140,7 +146,8 @@ Status Model::forward(std::span<const Step> steps) {
     MORACLE_CHECK(norm(layer.input_norm));
     part_done(m.on_part, "norms");
     MORACLE_CHECK(layer.attention->apply(
-        normed, added, {ops, positions, spans, m.activations.attention, stream, m.on_part}));
+        normed, added,
+        {ops, positions, spans, m.activations.attention, stream, m.on_part, m.cache_dtype}));
     part_done(m.on_part, "attention");
     MORACLE_CHECK(ops.add(hidden, added, stream));
     MORACLE_CHECK(norm(layer.post_norm));

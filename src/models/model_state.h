@@ -21,6 +21,7 @@ struct Layer {
 struct KvCache::State {
   int64_t length = 0;
   int64_t capacity = 0;
+  DType dtype = DType::kF32;
   std::vector<Buffer> keys, values;  // per layer [capacity, key_size], [capacity, value_size]
 };
 
@@ -30,6 +31,7 @@ struct Model::State {
   int64_t weight_bytes = 0;
   int64_t num_adapters = 0;
   SchemeChanges changes;  // as asked for
+  DType cache_dtype = DType::kF32;
   std::vector<Choice> choices;
   std::shared_ptr<Workspace> workspace;  // shared by all layers
   std::shared_ptr<const void> owner;     // the checkpoint's files, where the embedding lies in them

@@ -129,6 +129,7 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
   ModelPlan plan;
   plan.memory_bytes = memory_of(machine, device);
+  MORACLE_TRY(plan.cache_dtype, parse_kv_cache(options.kv_cache));
   plan.weight_bytes = static_cast<int64_t>(description.embedding.num_bytes());
   for (const ModuleChoice& module : modules) {
     const Plan& one = *module.selection.plan;
@@ -141,7 +142,7 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
       carve_activations(description, options.max_num_tokens, dtype, nullptr).bytes);
   for (const LayerDescription& layer : description.layers) {
     const AttentionSizes sizes = attention_sizes(layer.attention, options.max_num_tokens, dtype);
-    plan.cache_bytes_per_token += (sizes.key_size + sizes.value_size) * bits(dtype) / 8;
+    plan.cache_bytes_per_token += (sizes.key_size + sizes.value_size) * bits(plan.cache_dtype) / 8;
   }
   plan.choices = grouped(std::move(modules));
   if (plan.total_bytes() > plan.memory_bytes) {

@@ -87,8 +87,10 @@ DescribedMatrix random_experts(const MatrixShape& shape, const Scheme& scheme, i
   for (int64_t e = 0; e < num_experts; ++e) {
     DescribedMatrix::Part part;
     part.n = shape.n;
-    part.read = [pool, shape, seed = (seed << 32) + static_cast<uint64_t>(e * shape.n)]()
-        -> Result<CanonicalMatrix> { return draw_matrix(*pool, shape, seed); };
+    part.read = [pool, shape, seed = (seed << 32) + static_cast<uint64_t>(e * shape.n)](
+                    ThreadPool&) -> Result<CanonicalMatrix> {
+      return draw_matrix(*pool, shape, seed);
+    };
     parts[e].push_back(std::move(part));
   }
   DescribedMatrix matrix(shape, scheme, std::move(parts), pool);

@@ -20,8 +20,10 @@ Result<std::vector<KernelWeights>> pack_both(DescribedWeights&& weights, const P
   const Layout& layout = *plan.backend->layout;
   const int64_t first = weights.w13.source_bytes(), total = first + weights.w2.source_bytes();
   std::vector<KernelWeights> packed;
-  MORACLE_TRY(KernelWeights w13,
-              convert(std::move(weights.w13), layout, device, part(progress, 0, total)));
+  const bool together =
+      plan.matrices[0].kernel.activates && is_gated(plan.layer.activation.function);
+  MORACLE_TRY(KernelWeights w13, convert(std::move(weights.w13), layout, device,
+                                         part(progress, 0, total), together ? 2 : 1));
   packed.push_back(std::move(w13));
   MORACLE_TRY(KernelWeights w2,
               convert(std::move(weights.w2), layout, device, part(progress, first, total)));

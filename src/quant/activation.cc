@@ -11,17 +11,6 @@ namespace {
 
 constexpr float kSmallest = 1e-10f;
 
-// Adding 1.5 * 2^23 rounds |v| < 2^22 to an integer, ties to even; unlike a call to nearbyint it
-// becomes two vector additions on every CPU.
-float round_to_even(float v) {
-  constexpr float kRound = 12582912.0f;
-  return (v + kRound) - kRound;
-}
-
-int8_t encode_int8(float value, float scale) {
-  return static_cast<int8_t>(std::clamp(round_to_even(value / scale), -128.0f, 127.0f));
-}
-
 // Largest magnitude; NaN where a value is not finite.
 float largest_of(const float* x, int64_t count) {
   float largest = 0;
@@ -60,7 +49,7 @@ float scale_for(const QuantKey& key, float largest) {
 }
 
 uint8_t encode(const QuantKey& key, float value, float scale) {
-  if (key.dtype == DType::kI8) return static_cast<uint8_t>(encode_int8(value, scale));
+  if (key.dtype == DType::kI8) return quotient_to_int8(value / scale);
   return float_to_e4m3(value / scale);
 }
 
@@ -75,7 +64,7 @@ float quantize_int8_token(const float* x, int64_t cols, int8_t* codes) {
     std::fill(codes, codes + cols, int8_t{0});
     return scale;
   }
-  for (int64_t i = 0; i < cols; ++i) codes[i] = encode_int8(x[i], scale);
+  for (int64_t i = 0; i < cols; ++i) codes[i] = static_cast<int8_t>(quotient_to_int8(x[i] / scale));
   return scale;
 }
 

@@ -2,6 +2,8 @@
 // reference, so that a scheme's rounding cannot depend on the backend (docs/numerics.md).
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -22,6 +24,14 @@ bool can_quantize(const QuantKey& key);
 ///   fp8    max(largest, 1e-10) / 448
 ///   mxfp8  2^ceil(log2(largest / 448)), exponent from -127 to 127
 float scale_for(const QuantKey& key, float largest);
+
+/// value / scale as an int8 code: ties to even, clamped to [-128, 127].
+inline uint8_t quotient_to_int8(float quotient) {
+  // Adding 1.5 * 2^23 rounds |v| < 2^22 to an integer, ties to even, which then lies in the lowest
+  // bits; unlike a call to nearbyint it becomes vector instructions on every CPU.
+  const float clamped = std::min(std::max(quotient, -128.0f), 127.0f);
+  return static_cast<uint8_t>(std::bit_cast<uint32_t>(clamped + 12582912.0f));
+}
 
 /// One code: value / scale, ties to even; int8 clamped to [-128, 127], fp8 saturating at 448.
 uint8_t encode(const QuantKey& key, float value, float scale);

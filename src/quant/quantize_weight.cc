@@ -1,12 +1,18 @@
 #include "quant/quantize_weight.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <limits>
+#include <mutex>
+#include <optional>
 
+#include "base/scalar.h"
 #include "base/text.h"
+#include "base/thread_pool.h"
+#include "base/try.h"
 #include "quant/activation.h"
 #include "quant/codec.h"
+#include "quant/encode_rows.h"
 
 namespace moracle {
 namespace {
@@ -18,25 +24,12 @@ bool is_block(const QuantKey& key) {
 // Rows [first, first + count) of floats, widened to f32.
 void widen_rows(const CanonicalMatrix& floats, int64_t first, int64_t count, float* out) {
   visit_codec(floats.key.dtype, [&]<class Codec>() {
-    for (int64_t r = first; r < first + count; ++r) {
+    const int64_t k = floats.k;
+    for (int64_t r = first; r < first + count; ++r, out += k) {
       const std::byte* row = floats.codes.data() + r * floats.row_bytes();
-      for (int64_t c = 0; c < floats.k; ++c) *out++ = static_cast<float>(Codec::decode(row, c));
+      for (int64_t c = 0; c < k; ++c) out[c] = static_cast<float>(Codec::decode(row, c));
     }
   });
-}
-
-// Largest magnitude of [rows, cols] values that lie `stride` apart; NaN where one is not finite.
-float largest_of(const float* values, int64_t rows, int64_t cols, int64_t stride) {
-  float largest = 0;
-  bool finite = true;
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) {
-      const float magnitude = std::fabs(values[r * stride + c]);
-      largest = std::max(largest, magnitude);
-      finite &= magnitude <= std::numeric_limits<float>::max();
-    }
-  }
-  return finite ? largest : NAN;
 }
 
 Error not_finite(const float* values, int64_t rows, int64_t cols, int64_t first_row) {
@@ -47,17 +40,75 @@ Error not_finite(const float* values, int64_t rows, int64_t cols, int64_t first_
           str("element [", first_row + at / cols, ", ", at % cols, "] is ", *bad)};
 }
 
-// A scale of the whole tensor, from rows read in turn: a copy in f32 would be twice the source.
-Result<WeightScale> tensor_scale(const CanonicalMatrix& floats, const QuantKey& key) {
-  std::vector<float> row(floats.k);
-  float largest = 0;
-  for (int64_t r = 0; r < floats.n; ++r) {
-    widen_rows(floats, r, 1, row.data());
-    const float in_row = largest_of(row.data(), 1, floats.k, floats.k);
-    if (std::isnan(in_row)) return not_finite(row.data(), 1, floats.k, r);
-    largest = std::max(largest, in_row);
+// What went wrong, of all that did the piece with the lowest rows, which the shares of rows keep
+// here.
+class FirstError {
+ public:
+  void keep(int64_t row, Error error) {
+    const std::lock_guard lock(mutex_);
+    if (error_ && row_ < row) return;
+    row_ = row;
+    error_ = std::move(error);
   }
+  Status status() && { return error_ ? Status(*std::move(error_)) : Status(); }
+
+ private:
+  std::mutex mutex_;
+  int64_t row_ = 0;
+  std::optional<Error> error_;
+};
+
+// Rows that a thread takes at least: fewer are done in the time that it takes to wake it.
+int64_t least_rows(const CanonicalMatrix& floats) {
+  return (1 << 16) / std::max<int64_t>(floats.k, 1) + 1;
+}
+
+// A scale of the whole tensor, from rows read in turn: a copy in f32 would be twice the source.
+Result<WeightScale> tensor_scale(const CanonicalMatrix& floats, const QuantKey& key,
+                                 ThreadPool& pool) {
+  FirstError trouble;
+  std::mutex mutex;
+  float largest = 0;
+  const auto look = [&](int64_t begin, int64_t end) {
+    std::vector<float> row(floats.k);
+    float of_rows = 0;
+    for (int64_t r = begin; r < end; ++r) {
+      widen_rows(floats, r, 1, row.data());
+      const float in_row = largest_of(row.data(), 1, floats.k, floats.k);
+      if (std::isnan(in_row)) return trouble.keep(r, not_finite(row.data(), 1, floats.k, r));
+      of_rows = std::max(of_rows, in_row);
+    }
+    const std::lock_guard lock(mutex);
+    largest = std::max(largest, of_rows);
+  };
+  pool.split(floats.n, look, least_rows(floats));
+  MORACLE_CHECK(std::move(trouble).status());
   return weight_scale(key, largest);
+}
+
+// Blocks of rows [begin, end) of a result whose scales and codes have room.
+void quantize_blocks(const CanonicalMatrix& floats, const QuantKey& key,
+                     const std::optional<WeightScale>& of_tensor, int64_t begin, int64_t end,
+                     CanonicalMatrix& result, FirstError& trouble) {
+  const int64_t k = floats.k, block_rows = result.key.group.rows, block_cols = result.group_cols();
+  std::vector<float> values(std::min(block_rows, floats.n) * k);
+  auto* codes = reinterpret_cast<uint8_t*>(result.storage.data());
+  float* scales = result.scales.data() + begin * result.scale_cols();
+  for (int64_t first = begin * block_rows; first < std::min(end * block_rows, floats.n);
+       first += block_rows) {
+    const int64_t rows = std::min(block_rows, floats.n - first);
+    widen_rows(floats, first, rows, values.data());
+    for (int64_t at = 0; at < k; at += block_cols) {
+      const int64_t cols = std::min(block_cols, k - at);
+      const float largest = largest_of(values.data() + at, rows, cols, k);
+      if (std::isnan(largest))
+        return trouble.keep(first, not_finite(values.data(), rows, k, first));
+      const WeightScale scale = of_tensor ? *of_tensor : weight_scale(key, largest);
+      *scales++ = scale.scale;
+      for (int64_t r = 0; r < rows; ++r)
+        encode_all(key, scale, values.data() + r * k + at, cols, codes + (first + r) * k + at);
+    }
+  }
 }
 
 }  // namespace
@@ -81,7 +132,8 @@ WeightScale weight_scale(const QuantKey& key, float largest) {
   return {1.0f / inverse, inverse};
 }
 
-Result<CanonicalMatrix> quantize_weight(const CanonicalMatrix& floats, const QuantKey& key) {
+Result<CanonicalMatrix> quantize_weight(const CanonicalMatrix& floats, const QuantKey& key,
+                                        ThreadPool& pool) {
   const auto refuse = [](std::string need, std::string fact) {
     return Error{ErrorKind::kUnsupported, "", "weights", std::move(need), std::move(fact)};
   };
@@ -100,32 +152,19 @@ Result<CanonicalMatrix> quantize_weight(const CanonicalMatrix& floats, const Qua
   result.bias = floats.bias;
   result.storage.resize(result.n * result.row_bytes());
   result.scales.resize(result.scale_rows() * result.scale_cols());
-  WeightScale of_tensor;
+  std::optional<WeightScale> of_tensor;
   if (whole) {
-    const Result<WeightScale> scale = tensor_scale(floats, key);
-    if (!scale) return scale.error();
-    of_tensor = *scale;
+    MORACLE_TRY(of_tensor, tensor_scale(floats, key, pool));
   }
-  const int64_t k = floats.k, block_rows = result.key.group.rows, block_cols = result.group_cols();
-  std::vector<float> values(std::min(block_rows, floats.n) * k);
-  auto* codes = reinterpret_cast<uint8_t*>(result.storage.data());
-  float* scales = result.scales.data();
-  for (int64_t first = 0; first < floats.n; first += block_rows) {
-    const int64_t rows = std::min(block_rows, floats.n - first);
-    widen_rows(floats, first, rows, values.data());
-    for (int64_t begin = 0; begin < k; begin += block_cols) {
-      const int64_t cols = std::min(block_cols, k - begin);
-      const float largest = largest_of(values.data() + begin, rows, cols, k);
-      if (std::isnan(largest)) return not_finite(values.data(), rows, k, first);
-      const WeightScale scale = whole ? of_tensor : weight_scale(key, largest);
-      *scales++ = scale.scale;
-      for (int64_t r = 0; r < rows; ++r) {
-        const float* from = values.data() + r * k + begin;
-        uint8_t* to = codes + (first + r) * k + begin;
-        for (int64_t c = 0; c < cols; ++c) to[c] = scale.encode(key, from[c]);
-      }
-    }
-  }
+  FirstError trouble;
+  const int64_t block_rows = result.key.group.rows;
+  pool.split(
+      result.scale_rows(),
+      [&](int64_t begin, int64_t end) {
+        quantize_blocks(floats, key, of_tensor, begin, end, result, trouble);
+      },
+      least_rows(floats) / block_rows + 1);
+  MORACLE_CHECK(std::move(trouble).status());
   result.codes = result.storage;
   return result;
 }

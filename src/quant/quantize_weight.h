@@ -2,6 +2,7 @@
 // (docs/numerics.md, "Quantizing weights").
 #pragma once
 
+#include "base/thread_pool.h"
 #include "moracle/quant.h"
 
 namespace moracle {
@@ -25,9 +26,11 @@ WeightScale weight_scale(const QuantKey& key, float largest);
 /// Codes and scales of a matrix of f32, f16 or bf16, which are widened exactly; groups lie from
 /// left to right. The last rows and columns may fill their block or group only in part. Zeros alone
 /// give codes 0 and the scale of the smallest magnitude, never 0 or NaN. A scale of the whole
-/// tensor comes as one per row, as canonical form has it. A bias goes along. Errors: kUnsupported,
-/// a key that can_quantize_weight() does not know, or a matrix that is quantized already; kBadFile,
+/// tensor comes as one per row, as canonical form has it. A bias goes along. The rows are shared by
+/// the pool's threads, and the result is the same however many there are. Errors: kUnsupported, a
+/// key that can_quantize_weight() does not know, or a matrix that is quantized already; kBadFile,
 /// a weight that is NaN or infinite, with its row and column.
-Result<CanonicalMatrix> quantize_weight(const CanonicalMatrix& floats, const QuantKey& key);
+Result<CanonicalMatrix> quantize_weight(const CanonicalMatrix& floats, const QuantKey& key,
+                                        ThreadPool& pool);
 
 }  // namespace moracle

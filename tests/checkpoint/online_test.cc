@@ -14,6 +14,11 @@
 namespace moracle::testing {
 namespace {
 
+ThreadPool& pool() {
+  static ThreadPool threads(3);
+  return threads;
+}
+
 constexpr Scheme kBlock{kFp8Static128BlockSym, kFp8Dynamic128Sym};
 constexpr Scheme kTensor{kFp8StaticTensorSym, kFp8DynamicTokenSym};
 
@@ -28,7 +33,7 @@ void expect_equal(const CanonicalMatrix& a, const CanonicalMatrix& b) {
 
 CanonicalMatrix module_quantized(const Checkpoint& checkpoint, const std::string& module,
                                  const QuantKey& key) {
-  return must(quantize_weight(must(must(checkpoint.linear({module})).expert(0)), key));
+  return must(quantize_weight(must(must(checkpoint.linear({module})).expert(0)), key, pool()));
 }
 
 // q, k and v keep scales of their own: stacking changes no number.
@@ -149,8 +154,9 @@ TEST(Online, QuantizesFusedExpertsAfterTheyAreGateRowsThenUpRows) {
     for (const int64_t e : {int64_t{0}, floats.w13.num_experts() - 1}) {
       const QuantKey& key = online.scheme.weight;
       expect_equal(must(layer.w13.expert(e)),
-                   must(quantize_weight(must(floats.w13.expert(e)), key)));
-      expect_equal(must(layer.w2.expert(e)), must(quantize_weight(must(floats.w2.expert(e)), key)));
+                   must(quantize_weight(must(floats.w13.expert(e)), key, pool())));
+      expect_equal(must(layer.w2.expert(e)),
+                   must(quantize_weight(must(floats.w2.expert(e)), key, pool())));
       EXPECT_FALSE(must(layer.w2.expert(e)).bias.empty());
     }
   }

@@ -85,11 +85,12 @@ class OnePackedMatrix : public ::testing::Test {
     const auto view = [](const std::vector<uint32_t>& words, const std::vector<int64_t>& shape) {
       return TensorView{reinterpret_cast<const std::byte*>(words.data()), DType::kI32, shape};
     };
+    ThreadPool pool(2);
     CanonicalMatrix matrix;
     matrix.n = kN;
     matrix.k = kK;
     matrix.key = int4_static_group(kSize);
-    unpack_codes(order, view(packed.codes, packed.codes_shape), matrix);
+    unpack_codes(order, view(packed.codes, packed.codes_shape), matrix, pool);
     const auto zeros =
         unpack_zero_points(order, view(packed.zeros, packed.zeros_shape), matrix, less);
     std::vector<double> row(kK);
@@ -123,6 +124,31 @@ TEST_F(OnePackedMatrix, IsAnotherInAnotherOrder) {
   EXPECT_NE(gptq(0).zeros, awq().zeros);
   EXPECT_NE(gptq(0).zeros, gptq(1).zeros);
   EXPECT_NE(gptq(0).zeros, compressed_tensors().zeros);
+}
+
+TEST(PackedCodes, AreTheSameOnAnyNumberOfThreads) {
+  constexpr int64_t kRows = 1032, kCols = 4096;
+  std::vector<uint32_t> words(kRows * kCols / 8);
+  uint32_t state = 1;
+  for (uint32_t& word : words) word = state = state * 1664525u + 1013904223u;
+  const auto unpacked = [&](PackOrder order, int threads) {
+    const std::vector<int64_t> shape =
+        order == PackOrder::kGptq  ? std::vector<int64_t>{kCols / 8, kRows}
+        : order == PackOrder::kAwq ? std::vector<int64_t>{kCols, kRows / 8}
+                                   : std::vector<int64_t>{kRows, kCols / 8};
+    ThreadPool pool(threads);
+    CanonicalMatrix matrix;
+    matrix.n = kRows;
+    matrix.k = kCols;
+    matrix.key = int4_static_group(128);
+    unpack_codes(order, {reinterpret_cast<const std::byte*>(words.data()), DType::kI32, shape},
+                 matrix, pool);
+    return matrix.storage;
+  };
+  for (const PackOrder order : {PackOrder::kGptq, PackOrder::kAwq, PackOrder::kCompressedTensors}) {
+    const auto alone = unpacked(order, 1);
+    for (const int threads : {2, 3, 8}) EXPECT_TRUE(unpacked(order, threads) == alone) << threads;
+  }
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // `moracle bench` on shapes so small that it is about what is said, not how fast.
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -112,6 +113,28 @@ TEST(Bench, RefusesWhatMakesNoSense) {
   expect_refused(
       {"bench", "--model-shape", "qwen3-30b-a3b", "--context", "50000", "--probe-megabytes", "4"},
       {"--context", "50000"});
+}
+
+TEST(Bench, LoadsACheckpointBesideReadingItsFiles) {
+  const std::string model = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
+  const Ran ran =
+      run_command({"bench", "--load", model, "--seconds", "0.001", "--threads", "2", "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Json json = Json::parse(ran.out, nullptr, false);
+  ASSERT_FALSE(json.is_discarded()) << ran.out;
+  EXPECT_EQ(json["bytes"], std::filesystem::file_size(model + "/model.safetensors"));
+  EXPECT_EQ(json["threads"], 2);
+  EXPECT_GE(json["runs"].get<int>(), 1);
+  const auto seconds = json["seconds"].get<double>();
+  EXPECT_GT(seconds, json["open_seconds"].get<double>());
+  EXPECT_NEAR(json["gb_per_s"].get<double>(), json["bytes"].get<double>() / seconds / 1e9, 1e-3);
+  EXPECT_NEAR(json["share_of_reading"].get<double>(),
+              json["gb_per_s"].get<double>() / json["read_gb_per_s"].get<double>(), 1e-3);
+  const Ran text = run_command({"bench", "--load", model, "--seconds", "0.001", "--cold"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("from the disk"));
+  expect_refused({"bench", "--load", model, "--all-backends"}, {"--load"});
+  expect_refused({"bench", "--load", model + "-none"}, {"gptq-int4-g128-none"});
 }
 
 }  // namespace

@@ -214,7 +214,8 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
     EXPECT_EQ(group["scheme"], "int4-w4a16-g128");
     bool chosen_accepts = false;
     for (const Json& verdict : group["considered"]) {
-      EXPECT_THAT(keys(verdict), ElementsAre("backend", "accepted", "reasons", "moved_back"));
+      EXPECT_THAT(keys(verdict),
+                  ElementsAre("backend", "accepted", "reasons", "tuned", "moved_back"));
       EXPECT_EQ(verdict["accepted"], verdict["reasons"].empty());
       for (const Json& reason : verdict["reasons"]) {
         EXPECT_THAT(keys(reason), ElementsAre("rule", "need", "have"));
@@ -228,8 +229,12 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
 TEST_F(ModelJson, ADryRunGivesTheWholePlan) {
   const Json json = answer({"run", model_, "--dry-run", "--json"});
   EXPECT_THAT(keys(json), ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes",
-                                      "activation_bytes", "cache_bytes_per_token", "total_bytes",
-                                      "memory_bytes"));
+                                      "activation_bytes", "cache_bytes_per_token", "cache_dtype",
+                                      "total_bytes", "memory_bytes"));
+  EXPECT_EQ(json["cache_dtype"], "f32");
+  const Json half = answer({"run", model_, "--dry-run", "--kv-cache", "bf16", "--json"});
+  EXPECT_EQ(half["cache_dtype"], "bf16");
+  EXPECT_EQ(2 * half["cache_bytes_per_token"].get<int64_t>(), json["cache_bytes_per_token"]);
   std::set<std::string> parts;
   for (const Json& choice : json["choices"]) {
     EXPECT_THAT(keys(choice), ElementsAre("part", "layers", "scheme", "plan"));

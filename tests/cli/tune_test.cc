@@ -48,6 +48,35 @@ TEST_F(TuneVerb, KeepsWhatExplainThenShows) {
   EXPECT_EQ(ran.code, 0) << ran.err;
 }
 
+// Layers are timed in the scheme in which they will run.
+TEST_F(TuneVerb, TimesTheActivationsThatAreAskedFor) {
+  const std::vector<std::string> int8 = {"--activations", "int8", "--cache", cache_};
+  auto with_int8 = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), int8.begin(), int8.end());
+    return run_command(arguments);
+  };
+  const Ran tuned = with_int8({"tune", model_, "--seconds", "0.5", "--json"});
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  const Json json = Json::parse(tuned.out, nullptr, false);
+  EXPECT_THAT(json["layers"][0]["layer"].get<std::string>(), HasSubstr("int4-w4a8"));
+  const auto times = [](const Ran& explained) {
+    const Json answer = Json::parse(explained.out, nullptr, false);
+    size_t count = 0;
+    for (const Json& row : answer["groups"][0]["considered"]) {
+      for (const Json& time : row["tuned"]) {
+        EXPECT_TRUE(row["accepted"].get<bool>());
+        EXPECT_GE(time["num_tokens"].get<int>(), 1);
+        EXPECT_GT(time["us_median"].get<double>(), 0);
+        ++count;
+      }
+    }
+    return count;
+  };
+  EXPECT_EQ(times(with_int8({"explain", model_, "--json"})), json["layers"][0]["rows"].size());
+  EXPECT_EQ(times(run_command({"explain", model_, "--json", "--cache", cache_})), 0u);
+  expect_refused({"tune", model_, "--activations", "int5"}, {"--activations"});
+}
+
 TEST_F(TuneVerb, LeavesOtherMachinesEntriesAndReplacesItsOwn) {
   ASSERT_EQ(run_command({"tune", model_, "--seconds", "0.5", "--cache", cache_}).code, 0);
   Json file = Json::parse(content_of(cache_));

@@ -45,7 +45,7 @@ void read(const DescribedMatrix& matrix) {
       const auto& holds = layout->holds;
       if (std::find(holds.begin(), holds.end(), expert->key.dtype) == holds.end()) continue;
       std::vector<std::byte> packed(layout->sections(matrix.shape()).bytes);
-      layout->pack(*expert, packed.data());
+      pack(*layout, *expert, packed.data());
     }
     matrix.release(e);
   }

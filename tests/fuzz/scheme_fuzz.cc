@@ -26,7 +26,7 @@ void use(const Scheme& scheme) {
       std::vector<std::byte> packed(layout->sections(shape).bytes);
       const auto& holds = layout->holds;
       if (std::find(holds.begin(), holds.end(), shape.key.dtype) == holds.end()) continue;
-      layout->pack(matrix, packed.data());
+      pack(*layout, matrix, packed.data());
     }
   }
 }

@@ -2,10 +2,12 @@
 // is in the batch, in however many steps the sequence came and however many threads there are.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <vector>
 
+#include "base/scalar.h"
 #include "kernels/cpu/vector_ops.h"
 #include "kernels/ops.h"
 #include "moracle/device.h"
@@ -41,11 +43,14 @@ class AttendTest : public ::testing::Test {
                   k_row = shape.num_kv_heads * shape.head_dim,
                   v_row = shape.num_kv_heads * shape.value_dim,
                   out_row = shape.num_heads * shape.value_dim;
-    std::vector<std::vector<float>> keys, values, outs;
+    const int64_t size = bits(shape.cache) / 8;
+    std::vector<std::vector<std::byte>> keys, values;
+    std::vector<std::vector<float>> outs;
     int64_t longest = 0;
     for (const Sequence& s : sequences) {
-      keys.emplace_back(s.tokens * k_row, NAN);
-      values.emplace_back(s.tokens * v_row, NAN);
+      // Bytes of 0xff are NaN in every type.
+      keys.emplace_back(s.tokens * k_row * size, std::byte{0xff});
+      values.emplace_back(s.tokens * v_row * size, std::byte{0xff});
       outs.emplace_back(s.tokens * out_row);
       longest = std::max(longest, s.tokens);
     }
@@ -138,6 +143,140 @@ TEST_F(AttendTest, LaterTokensCannotSpoilEarlierOnes) {
   for (int64_t i = 20 * 32; i < 40 * 32; ++i) spoilt.k[i] = NAN, spoilt.v[i] = INFINITY;
   const auto want = run({s}, shape, 40, 1)[0], got = run({spoilt}, shape, 40, 1)[0];
   EXPECT_EQ(0, std::memcmp(got.data(), want.data(), 20 * 32 * sizeof(float)));
+}
+
+float rounded(float value, DType dtype) {
+  return dtype == DType::kBF16 ? bf16_to_float(float_to_bf16(value))
+                               : f16_to_float(float_to_f16(value));
+}
+
+// Keys and values are rounded once and read exactly: attention over a cache of 16 bits has the bits
+// of attention over floats that are rounded already.
+TEST_F(AttendTest, ACacheOfSixteenBitsIsReadExactly) {
+  std::vector<AttentionShape> shapes = {
+      {8, 2, 32, 32, 0.2f}, {3, 3, 20, 13, 0.25f}, {70, 1, 8, 8, 0.3f}, {4, 4, 192, 128, 0.1f}};
+  shapes[0].window = 100;
+  for (AttentionShape shape : shapes) {
+    const Sequence exact = sequence(300, shape);
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      Sequence once = exact;
+      for (float& value : once.k) value = rounded(value, dtype);
+      for (float& value : once.v) value = rounded(value, dtype);
+      shape.cache = DType::kF32;
+      const auto want = run({once}, shape, 300, 1)[0];
+      shape.cache = dtype;
+      for (const int threads : {1, 3}) {
+        for (const int64_t step : {300, 7}) {
+          const auto got = run({exact}, shape, step, threads)[0];
+          EXPECT_EQ(0, std::memcmp(got.data(), want.data(), got.size() * sizeof(float)))
+              << name(dtype) << ", " << shape.head_dim << ", " << threads << ", " << step;
+        }
+      }
+    }
+  }
+}
+
+// With u the unit of rounding (2^-9, 2^-12) a score is off by at most δ = scale · u · Σ|q·k|, so a
+// weight by a factor within e^(±2δ) and an output by at most (e^(2δ) - 1 + u · e^(2δ)) · max|v|.
+TEST_F(AttendTest, ACacheOfSixteenBitsIsWithinTheRoundingOfKeysAndValues) {
+  AttentionShape shape{4, 2, 64, 48, 0.125f};
+  const Sequence s = sequence(200, shape);
+  const auto want = run({s}, shape, 200, 1)[0];
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const double u = dtype == DType::kBF16 ? 0x1p-9 : 0x1p-12;
+    // Below 2^-14 f16 keeps multiples of 2^-24.
+    const double least = dtype == DType::kF16 ? 0x1p-25 : 0;
+    shape.cache = dtype;
+    const auto got = run({s}, shape, 200, 2)[0];
+    double largest_share = 0;
+    for (int64_t t = 0; t < 200; ++t) {
+      for (int64_t head = 0; head < 4; ++head) {
+        double delta = 0, largest = 0;
+        for (int64_t i = 0; i <= t; ++i) {
+          double sum = 0;
+          for (int64_t d = 0; d < 64; ++d) {
+            sum += std::abs(double{s.q[(t * 4 + head) * 64 + d]}) *
+                   (u * std::abs(double{s.k[(i * 2 + head / 2) * 64 + d]}) + least);
+          }
+          delta = std::max(delta, shape.scale * sum);
+          for (int64_t d = 0; d < 48; ++d)
+            largest = std::max(largest, std::abs(double{s.v[(i * 2 + head / 2) * 48 + d]}));
+        }
+        const double grown = std::exp(2 * delta);
+        const double bound = (grown - 1 + u * grown) * largest + least + 1e-5 * largest;
+        for (int64_t d = 0; d < 48; ++d) {
+          const int64_t at = (t * 4 + head) * 48 + d;
+          const double off = std::abs(double{got[at]} - want[at]);
+          ASSERT_LE(off, bound) << name(dtype) << " token " << t;
+          largest_share = std::max(largest_share, off / bound);
+        }
+      }
+    }
+    EXPECT_GT(largest_share, 0) << "nothing was rounded";
+  }
+}
+
+TEST_F(AttendTest, WhatF16CannotHoldIsAnErrorAndWhatIsInfiniteIsNot) {
+  auto device = *open_device("cpu", 2);
+  AttentionShape shape{1, 1, 8, 8, 0.25f};
+  const auto attend = [&](float value, DType dtype) {
+    shape.cache = dtype;
+    std::vector<float> q(8, 1), k(8, 1), v(8, value), out(8);
+    std::vector<uint32_t> keys(8), values(8);
+    const Span spans[] = {{0, 1, 0, keys.data(), values.data()}};
+    return device->ops().attend(Matrix::f32(q.data(), 1, 8), Matrix::f32(k.data(), 1, 8),
+                                Matrix::f32(v.data(), 1, 8), spans, shape,
+                                Matrix::f32(out.data(), 1, 8), {});
+  };
+  EXPECT_TRUE(attend(65504, DType::kF16));
+  EXPECT_TRUE(attend(65519, DType::kF16)) << "rounds to 65504";
+  const Status refused = attend(-65520, DType::kF16);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().place, "kv cache");
+  EXPECT_NE(refused.error().fact.find("-65520"), std::string::npos);
+  EXPECT_TRUE(attend(1e30f, DType::kBF16));
+  EXPECT_TRUE(attend(INFINITY, DType::kF16)) << "as in a cache of f32";
+  EXPECT_TRUE(attend(NAN, DType::kF16));
+}
+
+// The tables of vector_ops widen alike.
+TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitsExactly) {
+  const int64_t dim = 37, value_dim = 21, keys = 100;
+  const Sequence s = sequence(keys, {1, 1, dim, value_dim, 1});
+  std::vector<const cpu::VectorOps*> tables = {&cpu::kPortableVectorOps, &cpu::vector_ops()};
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c"))
+    tables.push_back(&cpu::kAvx2VectorOps);
+#endif
+  for (const cpu::VectorOps* ops : tables) {
+    for (const cpu::CacheType cache : {cpu::CacheType::kBF16, cpu::CacheType::kF16}) {
+      const DType dtype = cache == cpu::CacheType::kBF16 ? DType::kBF16 : DType::kF16;
+      std::vector<uint16_t> k16, v16;
+      std::vector<float> k32, v32;
+      const auto keep = [&](const std::vector<float>& from, auto& to16, auto& to32, float factor) {
+        for (const float value : from) {
+          const float scaled = value * factor;  // some become subnormal in f16
+          to16.push_back(dtype == DType::kBF16 ? float_to_bf16(scaled) : float_to_f16(scaled));
+          to32.push_back(rounded(scaled, dtype));
+        }
+      };
+      keep(s.k, k16, k32, 1);
+      keep(s.v, v16, v32, 0x1p-13f);
+      const auto run_once = [&](const void* k, const void* v, cpu::CacheType type) {
+        std::vector<float> out(5 * value_dim), room(cpu::kAttendRoom);
+        cpu::AttendRow rows[5];
+        for (int r = 0; r < 5; ++r)
+          rows[r] = {&s.q[r * dim], r, r * 20 + 13, &out[r * value_dim], 0, 0};
+        ops->attend(
+            {rows, 5, k, v, dim, value_dim, dim, value_dim, 0, keys, 0.3f, room.data(), type});
+        return out;
+      };
+      EXPECT_EQ(run_once(k16.data(), v16.data(), cache),
+                run_once(k32.data(), v32.data(), cpu::CacheType::kF32))
+          << ops->isa;
+    }
+  }
 }
 
 // Every table that this CPU runs, in double beside it.

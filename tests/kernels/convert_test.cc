@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <thread>
 #include <vector>
 
 #include "base/text.h"
@@ -42,6 +44,96 @@ TEST(Convert, TakesInputScalesWhereTheSchemeHasThemAndOnlyThere) {
         EXPECT_THAT(weights.error().fact, ::testing::HasSubstr(str("there are ", count)));
       }
     }
+  }
+}
+
+// Experts of two pieces each, as gate and up are, which name what they are read from.
+DescribedMatrix in_pieces(const MatrixShape& shape, std::vector<int64_t> rows, int64_t num_experts,
+                          std::vector<int64_t> broken = {}) {
+  std::vector<std::vector<DescribedMatrix::Part>> parts(num_experts);
+  for (int64_t e = 0; e < num_experts; ++e) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      MatrixShape piece = shape;
+      piece.n = rows[i];
+      DescribedMatrix::Part part;
+      part.n = piece.n;
+      const bool fails = std::find(broken.begin(), broken.end(), e) != broken.end();
+      part.read = [=](ThreadPool&) -> Result<CanonicalMatrix> {
+        if (fails) return Error{ErrorKind::kBadFile, "file", str("expert ", e), "numbers", "none"};
+        return conformance::random_matrix(piece, 10 * e + i);
+      };
+      parts[e].push_back(std::move(part));
+    }
+  }
+  return DescribedMatrix(shape, {shape.key, {}}, std::move(parts), nullptr);
+}
+
+std::vector<std::byte> packed(DescribedMatrix matrix, const Layout& layout, int threads) {
+  const auto device = *open_device("cpu", threads);
+  const auto weights = convert(std::move(matrix), layout, *device);
+  if (!weights) return {};
+  const auto* const bytes = weights->buffer.as<std::byte>();
+  return {bytes, bytes + weights->buffer.bytes()};
+}
+
+// Small experts go to threads, large ones are shared by rows; pieces that end inside a panel are
+// stacked first.
+TEST(Convert, GivesTheSameBytesOnAnyNumberOfThreads) {
+  struct Case {
+    MatrixShape shape;
+    std::vector<int64_t> rows;
+    int64_t num_experts;
+  };
+  const QuantKey int4 = int4_static_group(32);
+  const std::vector<Case> cases = {{{64, 96, int4, false, true}, {32, 32}, 7},
+                                   {{56, 96, int4}, {24, 32}, 5},
+                                   {{48, 40, kBF16Weight}, {16, 32}, 9},
+                                   {{8192, 1024, int4}, {4096, 4096}, 1},
+                                   {{4096, 512, kBF16Weight, false, true}, {4096}, 1},
+                                   {{272, 160, fp8_static_block(128, 128)}, {128, 144}, 3}};
+  for (const Layout* layout : layouts()) {
+    for (const Case& c : cases) {
+      const auto once = [&](int threads) {
+        return packed(in_pieces(c.shape, c.rows, c.num_experts), *layout, threads);
+      };
+      const std::vector<std::byte> alone = once(1);
+      ASSERT_FALSE(alone.empty());
+      for (const int threads : {2, 3, 8}) {
+        EXPECT_TRUE(once(threads) == alone)
+            << layout->name << " [" << c.shape.n << ", " << c.shape.k << "], " << threads;
+      }
+    }
+  }
+}
+
+TEST(Convert, NamesTheFirstOfSeveralExpertsThatCannotBeRead) {
+  for (const int threads : {1, 2, 4}) {
+    for (int again = 0; again < 20; ++again) {
+      const auto device = *open_device("cpu", threads);
+      const auto weights =
+          convert(in_pieces({32, 64, kBF16Weight}, {32}, 24, {5, 7, 20}), *layouts()[0], *device);
+      ASSERT_FALSE(weights.ok());
+      EXPECT_EQ(weights.error().place, "expert 5");
+    }
+  }
+}
+
+TEST(Convert, ReportsFromTheCallersThreadAndStopsWhenItSaysSo) {
+  for (const int threads : {1, 3}) {
+    const auto device = *open_device("cpu", threads);
+    const auto caller = std::this_thread::get_id();
+    int calls = 0;
+    const auto all = convert(in_pieces({32, 64, kBF16Weight}, {32}, 24), *layouts()[0], *device,
+                             [&](int64_t, int64_t) {
+                               EXPECT_EQ(std::this_thread::get_id(), caller);
+                               return ++calls > 0;
+                             });
+    EXPECT_TRUE(all.ok());
+    EXPECT_GT(calls, 0);
+    const auto stopped = convert(in_pieces({32, 64, kBF16Weight}, {32}, 24), *layouts()[0], *device,
+                                 [](int64_t, int64_t) { return false; });
+    ASSERT_FALSE(stopped.ok());
+    EXPECT_EQ(stopped.error().kind, ErrorKind::kCancelled);
   }
 }
 

@@ -83,7 +83,7 @@ CanonicalMatrix matrix_for(const MatrixShape& shape) {
 
 std::vector<std::byte> packed(const Case& c, const CanonicalMatrix& m, std::byte before) {
   std::vector<std::byte> bytes(c.layout->sections(c.shape).bytes, before);
-  c.layout->pack(m, bytes.data());
+  pack(*c.layout, m, bytes.data());
   return bytes;
 }
 
@@ -170,13 +170,50 @@ TEST(Layouts, PackOverOldBytesAsOverZeros) {
   });
 }
 
+// Pieces of an expert, and shares of a piece's rows, give the bytes of the whole, in any order of
+// the shares.
+TEST(Layouts, PackPiecesAndSharesOfRowsAsTheWhole) {
+  for_each_case([](const Case& c) {
+    const CanonicalMatrix m = matrix_for(c.shape);
+    const std::vector<std::byte> whole = packed(c, m, std::byte{0});
+    const auto rows_of = [&](int64_t first, int64_t count) {
+      CanonicalMatrix piece;
+      piece.n = count;
+      piece.k = m.k;
+      piece.key = m.key;
+      piece.codes = m.codes.subspan(first * m.row_bytes(), count * m.row_bytes());
+      const int64_t groups = m.scale_cols();
+      const auto cut = [&](const auto& from, auto& to, int64_t width) {
+        if (!from.empty())
+          to.assign(from.begin() + first * width, from.begin() + (first + count) * width);
+      };
+      cut(m.scales, piece.scales, groups);
+      cut(m.zero_points, piece.zero_points, groups);
+      cut(m.bias, piece.bias, 1);
+      piece.group_index = m.group_index;
+      return piece;
+    };
+    const int64_t cut = std::min(m.n, kRowStep);
+    std::vector<std::byte> bytes(whole.size(), std::byte{0x5a});
+    for (const auto& [first, count] : {std::pair{int64_t{0}, cut}, std::pair{cut, m.n - cut}}) {
+      if (count == 0) continue;
+      const CanonicalMatrix piece = rows_of(first, count);
+      const int64_t half = count / kRowStep / 2 * kRowStep;
+      c.layout->pack_codes(c.shape, piece, first, half, count, bytes.data());
+      c.layout->pack_codes(c.shape, piece, first, 0, half, bytes.data());
+      c.layout->pack_beside(c.shape, piece, first, bytes.data());
+    }
+    ASSERT_TRUE(bytes == whole);
+  });
+}
+
 // Two experts lie at the distance of Sections::bytes: packing one must not reach into the next.
 TEST(Layouts, WriteNothingPastTheirEnd) {
   for_each_case([](const Case& c) {
     const CanonicalMatrix m = matrix_for(c.shape);
     const size_t size = c.layout->sections(c.shape).bytes;
     std::vector<std::byte> bytes(size + 256, std::byte{0xa5});
-    c.layout->pack(m, bytes.data());
+    pack(*c.layout, m, bytes.data());
     for (size_t i = size; i < bytes.size(); ++i) ASSERT_EQ(bytes[i], std::byte{0xa5}) << i - size;
   });
 }

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "moe/bench.h"
+
 namespace moracle::bench {
 namespace {
 
@@ -52,6 +54,40 @@ TEST(BenchModel, TimesEveryPartOfAStep) {
                                               "experts", "embedding", "output", "sampling"));
     EXPECT_NEAR(result->us_all_layers(), per_layer * 3 + once, 1e-6 * result->us_all_layers());
     EXPECT_GT(result->weight_bytes, 0);
+  }
+}
+
+// What GPT-OSS and DeepSeek-V3 have beside that: biases, sinks, a window; latent attention, a
+// shared expert.
+TEST(BenchModel, TimesOtherKindsOfDecoders) {
+  ModelShape windowed = small_shape();
+  windowed.biases = windowed.sinks = true;
+  windowed.window = 8;
+  windowed.score = Score::kTopkThenSoftmax;
+  ModelShape latent = small_shape();
+  latent.score = Score::kSigmoid;
+  latent.latent = {24, 32, 16, 8, 16};
+  latent.shared_size = 48;
+  for (const ModelShape& shape : {windowed, latent}) {
+    const Result<Decode> result = decode(shape, small_options("fp8-w8a8-block128x128"));
+    ASSERT_TRUE(result) << result.error().to_string();
+    const auto us = [&](std::string_view name) {
+      for (const DecodePart& part : result->parts) {
+        if (part.name == name) return part.us;
+      }
+      return 0.0;
+    };
+    for (const char* part : {"attention linears", "attention", "router", "experts"})
+      EXPECT_GT(us(part), 0) << part;
+    EXPECT_EQ(us("shared expert") > 0, shape.shared_size > 0);
+  }
+}
+
+TEST(BenchModel, KnowsAModelForEveryShapeOfExperts) {
+  for (const LayerShape& layer : known_shapes()) {
+    const auto model = find_model(layer.name);
+    ASSERT_TRUE(model) << model.error().to_string();
+    EXPECT_GT(model->num_layers, 0);
   }
 }
 

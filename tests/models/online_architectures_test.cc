@@ -16,6 +16,11 @@
 namespace moracle {
 namespace {
 
+ThreadPool& pool() {
+  static ThreadPool threads(3);
+  return threads;
+}
+
 using testing::all_logits;
 using testing::golden_model;
 using testing::golden_reference;
@@ -97,7 +102,7 @@ SyntheticCheckpoint rounded(SyntheticCheckpoint floats, const std::string& map) 
     matrix.k = view.shape[1];
     matrix.key = QuantKey{view.dtype};
     matrix.codes = {view.data, view.num_bytes()};
-    const auto quantized = quantize_weight(matrix, scheme->weight);
+    const auto quantized = quantize_weight(matrix, scheme->weight, pool());
     std::vector<double> row(matrix.k);
     std::vector<float> values;
     for (int64_t r = 0; r < matrix.n; ++r) {

@@ -19,6 +19,11 @@
 namespace moracle {
 namespace {
 
+ThreadPool& pool() {
+  static ThreadPool threads(3);
+  return threads;
+}
+
 using ::testing::HasSubstr;
 
 CanonicalMatrix floats(int64_t n, int64_t k, const std::vector<float>& values,
@@ -42,7 +47,7 @@ CanonicalMatrix floats(int64_t n, int64_t k, const std::vector<float>& values,
 }
 
 CanonicalMatrix quantized(const CanonicalMatrix& matrix, const QuantKey& key) {
-  Result<CanonicalMatrix> result = quantize_weight(matrix, key);
+  Result<CanonicalMatrix> result = quantize_weight(matrix, key, pool());
   EXPECT_TRUE(result.ok()) << result.error().to_string();
   return *std::move(result);
 }
@@ -243,7 +248,7 @@ TEST(QuantizeWeight, RefusesWeightsThatAreNoNumbers) {
     for (const QuantKey& key : keys()) {
       std::vector<float> values(140 * 40, 0.5f);
       values[133 * 40 + 39] = wild;
-      const auto result = quantize_weight(floats(140, 40, values), key);
+      const auto result = quantize_weight(floats(140, 40, values), key, pool());
       ASSERT_FALSE(result);
       EXPECT_EQ(result.error().kind, ErrorKind::kBadFile);
       EXPECT_THAT(result.error().fact, HasSubstr("element [133, 39] is "));
@@ -256,11 +261,12 @@ TEST(QuantizeWeight, RefusesKeysItDoesNotKnowAndCodes) {
   for (const QuantKey& key : {int4_static_group(128), int8_static_group(128), kMxfp4Static,
                               kInt8DynamicTokenSym, kBF16Weight}) {
     EXPECT_FALSE(can_quantize_weight(key));
-    const auto result = quantize_weight(matrix, key);
+    const auto result = quantize_weight(matrix, key, pool());
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().kind, ErrorKind::kUnsupported);
   }
-  const auto twice = quantize_weight(quantized(matrix, kInt8StaticChannelSym), kMxfp8Static);
+  const auto twice =
+      quantize_weight(quantized(matrix, kInt8StaticChannelSym), kMxfp8Static, pool());
   ASSERT_FALSE(twice);
   EXPECT_THAT(twice.error().fact, HasSubstr("int8-w8a16-channel"));
 }
@@ -300,6 +306,34 @@ TEST(OnlineSchemes, GoByTheNameOfTheUserAndByOurs) {
     ASSERT_FALSE(scheme) << text;
     EXPECT_THAT(scheme.error().need, HasSubstr("fp8-per-block (fp8-w8a8-block128x128)"));
     EXPECT_THAT(scheme.error().need, HasSubstr("mxfp8-w8a16"));
+  }
+}
+
+// Rows are shared by the threads; so is the search for what cannot be quantized.
+TEST(QuantizeWeight, GivesTheSameOnAnyNumberOfThreads) {
+  constexpr int64_t kN = 1000, kK = 300;
+  std::vector<float> values(kN * kK);
+  std::mt19937_64 engine(5);
+  std::normal_distribution<float> normal;
+  for (float& value : values) value = normal(engine);
+  std::vector<float> broken = values;
+  broken[700 * kK + 3] = INFINITY;
+  broken[999 * kK + 1] = NAN;
+  ThreadPool alone(1);
+  for (const OnlineScheme& online : online_schemes()) {
+    const QuantKey& key = online.scheme.weight;
+    const auto want = quantize_weight(floats(kN, kK, values), key, alone);
+    ASSERT_TRUE(want);
+    for (const int threads : {2, 3, 8}) {
+      ThreadPool several(threads);
+      const auto got = quantize_weight(floats(kN, kK, values), key, several);
+      ASSERT_TRUE(got);
+      EXPECT_TRUE(got->storage == want->storage) << name(online.scheme) << ", " << threads;
+      EXPECT_TRUE(got->scales == want->scales) << name(online.scheme) << ", " << threads;
+      const auto refused = quantize_weight(floats(kN, kK, broken), key, several);
+      ASSERT_FALSE(refused);
+      EXPECT_THAT(refused.error().fact, ::testing::HasSubstr("element [700, 3] is inf"));
+    }
   }
 }
 

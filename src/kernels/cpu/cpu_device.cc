@@ -11,7 +11,15 @@
 
 namespace moracle {
 
-CpuDevice::CpuDevice(int threads) : pool_(threads), ops_(std::make_unique<CpuOps>(pool_)) {}
+namespace {
+ThreadPlaces places_of(int threads, bool pin) {
+  if (!pin) return {};
+  return place_threads(threads < 1 ? usable_threads() : threads, affinity_cpus(), numa_nodes());
+}
+}  // namespace
+
+CpuDevice::CpuDevice(int threads, bool pin)
+    : pool_(threads, places_of(threads, pin)), ops_(std::make_unique<CpuOps>(pool_)) {}
 CpuDevice::~CpuDevice() = default;
 
 Ops& CpuDevice::ops() {

@@ -11,7 +11,7 @@ class CpuOps;
 
 class CpuDevice : public Device {
  public:
-  explicit CpuDevice(int threads);
+  explicit CpuDevice(int threads, bool pin = false);
   ~CpuDevice() override;
 
   std::string name() const override { return "cpu"; }
@@ -25,6 +25,7 @@ class CpuDevice : public Device {
   Status synchronize(Stream) override;
   Ops& ops() override;
 
+  ThreadPool& host_threads() override { return pool_; }
   ThreadPool& pool() { return pool_; }
 
   /// Memory for what lives no longer than one call of a kernel; kernels of one device run in turn.

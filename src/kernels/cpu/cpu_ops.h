@@ -56,8 +56,8 @@ class CpuOps : public Ops {
  private:
   void trouble(const char* place, std::string need, std::string fact);
 
-  void append(const Matrix& k, const Matrix& v, std::span<const Span> spans,
-              const AttentionShape& shape);
+  Status append(const Matrix& k, const Matrix& v, std::span<const Span> spans,
+                const AttentionShape& shape);
   void attend_by_stretches(const Matrix& q, std::span<const Span> spans,
                            const AttentionShape& shape, const Matrix& out);
   float* attend_room(int thread, int64_t floats);

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/text.h"
+#include "base/try.h"
 #include "kernels/cpu/cpu_ops.h"
 
 namespace moracle {
@@ -80,8 +82,12 @@ void find(const Blocks& all, int64_t i, Block& block) {
   block.last_stretch = (most + kAttendStretch - 1) / kAttendStretch;
   block.args.rows = block.rows;
   block.args.num_rows = num_rows;
-  block.args.keys = static_cast<const float*>(span->keys) + kv * shape.head_dim;
-  block.args.values = static_cast<const float*>(span->values) + kv * shape.value_dim;
+  const int64_t size = bits(shape.cache) / 8;
+  block.args.keys = static_cast<const std::byte*>(span->keys) + kv * shape.head_dim * size;
+  block.args.values = static_cast<const std::byte*>(span->values) + kv * shape.value_dim * size;
+  block.args.cache = shape.cache == DType::kBF16  ? cpu::CacheType::kBF16
+                     : shape.cache == DType::kF16 ? cpu::CacheType::kF16
+                                                  : cpu::CacheType::kF32;
   block.args.key_stride = shape.num_kv_heads * shape.head_dim;
   block.args.value_stride = shape.num_kv_heads * shape.value_dim;
   block.args.head_dim = shape.head_dim;
@@ -141,28 +147,64 @@ float* CpuOps::attend_room(int thread, int64_t floats) {
   return own.data();
 }
 
-void CpuOps::append(const Matrix& k, const Matrix& v, std::span<const Span> spans,
-                    const AttentionShape& shape) {
+namespace {
+
+// What f16 has no number for: a finite value that rounded to infinity. 0 where there is none.
+float beyond_f16(const float* row, const uint16_t* kept, int64_t count) {
+  uint16_t most = 0;
+  for (int64_t i = 0; i < count; ++i)
+    most = std::max(most, static_cast<uint16_t>(kept[i] & 0x7fffu));
+  for (int64_t i = 0; most >= 0x7c00u && i < count; ++i) {
+    if ((kept[i] & 0x7fffu) == 0x7c00u && std::isfinite(row[i])) return row[i];
+  }
+  return 0;
+}
+
+// A row of keys or values as the cache keeps it; gives what beyond_f16 does.
+float keep(const cpu::VectorOps& vector, DType cache, const float* row, int64_t count, int64_t at,
+           void* to) {
+  if (cache == DType::kF32) {
+    std::memcpy(static_cast<float*>(to) + at * count, row, count * sizeof(float));
+    return 0;
+  }
+  uint16_t* const kept = static_cast<uint16_t*>(to) + at * count;
+  if (cache == DType::kBF16) return vector.to_bf16(row, count, kept), 0.0f;
+  vector.to_f16(row, count, kept);
+  return beyond_f16(row, kept, count);
+}
+
+}  // namespace
+
+Status CpuOps::append(const Matrix& k, const Matrix& v, std::span<const Span> spans,
+                      const AttentionShape& shape) {
   const int64_t key_row = shape.num_kv_heads * shape.head_dim;
   const int64_t value_row = shape.num_kv_heads * shape.value_dim;
   for (const Span& span : spans) {
+    std::atomic<float> beyond{0};
     split_rows(span.num_tokens, key_row + value_row, [&](int64_t first, int64_t last) {
       for (int64_t t = first; t < last; ++t) {
         const int64_t at = span.position + t, token = span.first_token + t;
-        std::memcpy(static_cast<float*>(span.keys) + at * key_row, f32_row(k, token),
-                    key_row * sizeof(float));
-        std::memcpy(static_cast<float*>(span.values) + at * value_row, f32_row(v, token),
-                    value_row * sizeof(float));
+        const float key = keep(vector_, shape.cache, f32_row(k, token), key_row, at, span.keys);
+        const float value =
+            keep(vector_, shape.cache, f32_row(v, token), value_row, at, span.values);
+        if (key != 0 || value != 0) beyond.store(key != 0 ? key : value);
       }
     });
+    if (const float value = beyond.load(); value != 0) {
+      return Error{ErrorKind::kUnsupported, "", "kv cache",
+                   "keys and values below 65520 in magnitude, as f16 has no larger number; bf16 "
+                   "and f32 have",
+                   str("there is ", value)};
+    }
   }
+  return {};
 }
 
 Status CpuOps::attend(const Matrix& q, const Matrix& k, const Matrix& v,
                       std::span<const Span> spans, const AttentionShape& shape, const Matrix& out,
                       Stream) {
   const std::lock_guard lock(attending_.mutex);
-  append(k, v, spans, shape);
+  MORACLE_CHECK(append(k, v, spans, shape));
   const Blocks all{q, out, spans, shape};
   const int64_t blocks = all.total(), stretches = all.stretches();
   if (blocks == 0) return {};

@@ -33,17 +33,20 @@ struct AttendRow {
 /// Positions that one call of `attend` goes over at most: it starts at a multiple of this.
 inline constexpr int64_t kAttendStretch = 256;
 inline constexpr int kAttendRows = 64;
+/// What keys and values are kept as; 16 bits are widened exactly as they are read.
+enum class CacheType { kF32, kBF16, kF16 };
 /// Rows that share keys and values, over the positions [from, to) of one stretch.
 struct AttendArgs {
   AttendRow* rows;
-  int num_rows;         ///< up to kAttendRows
-  const float* keys;    ///< of position 0; key_stride floats from one to the next
-  const float* values;  ///< likewise
+  int num_rows;        ///< up to kAttendRows
+  const void* keys;    ///< of position 0; key_stride elements from one to the next
+  const void* values;  ///< likewise
   int64_t key_stride, value_stride;
   int64_t head_dim, value_dim;
   int64_t from, to;
   float scale;  ///< multiplies scores
   float* room;  ///< kAttendRoom floats
+  CacheType cache = CacheType::kF32;
 };
 inline constexpr int64_t kAttendRoom = kAttendRows * kAttendStretch;
 
@@ -103,7 +106,7 @@ struct VectorOps {
 
 extern const VectorOps kPortableVectorOps;
 #if defined(__x86_64__)
-extern const VectorOps kAvx2VectorOps;    ///< needs AVX2 and FMA
+extern const VectorOps kAvx2VectorOps;    ///< needs AVX2, FMA and F16C
 extern const VectorOps kAvx512VectorOps;  ///< needs AVX-512 F, BW, VL and DQ
 #endif
 

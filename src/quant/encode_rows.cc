@@ -1,0 +1,121 @@
+#include "quant/encode_rows.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+// Compiled twice: for any CPU, and for AVX2, which has vectors of twice the size. Both do the same
+// IEEE operations one by one (no fused multiply-add), so that codes do not depend on the CPU.
+// Values are finite.
+#define MORACLE_INLINE inline __attribute__((always_inline))
+#if defined(__x86_64__)
+#define MORACLE_AVX2 __attribute__((target("avx2")))
+#endif
+
+namespace moracle {
+namespace {
+
+// Magnitudes are ordered as their bits are, infinity and NaN above all: unlike a maximum of floats,
+// one of integers becomes vector instructions.
+MORACLE_INLINE int32_t largest_bits(const float* values, int64_t rows, int64_t cols,
+                                    int64_t stride) {
+  int32_t largest = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c)
+      largest = std::max(largest, std::bit_cast<int32_t>(values[r * stride + c]) & 0x7fffffff);
+  }
+  return largest;
+}
+
+enum class Way { kInt8, kE4M3, kE4M3Inverse };
+
+// Eight at a time in the compilers' vector types, which any CPU has some form of: of plain loops
+// with the cases of e4m3 they make branches. The formulas are quotient_to_int8 and float_to_e4m3.
+constexpr int64_t kLanes = 8;
+using Floats = float __attribute__((vector_size(4 * kLanes)));
+using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
+using Codes = uint8_t __attribute__((vector_size(kLanes)));
+
+template <Way way>
+MORACLE_INLINE void encode_block(const float* from, float scale, uint8_t* to) {
+  Floats quotient;
+  std::memcpy(&quotient, from, sizeof quotient);
+  quotient = way == Way::kE4M3Inverse ? quotient * scale : quotient / scale;
+  Ints code;
+  if constexpr (way == Way::kInt8) {
+    quotient = quotient < -128.0f ? Floats{} - 128.0f : quotient;
+    quotient = quotient > 127.0f ? Floats{} + 127.0f : quotient;
+    code = reinterpret_cast<Ints>(quotient + 12582912.0f);
+  } else {
+    const Ints bits = reinterpret_cast<Ints>(quotient), magnitude = bits & 0x7fffffff;
+    const Ints small =
+        reinterpret_cast<Ints>(reinterpret_cast<Floats>(magnitude) + 0x1p14f) - 0x46800000;
+    const Ints large = (magnitude - 0x3c000000 + 0x7ffff + ((magnitude >> 20) & 1)) >> 20;
+    code = magnitude < 0x3c800000 ? small : large;
+    code = magnitude >= 0x43e00000 ? Ints{} + 0x7e : code;
+    code |= (bits >> 24) & 0x80;
+  }
+  const Codes codes = __builtin_convertvector(code, Codes);
+  std::memcpy(to, &codes, sizeof codes);
+}
+
+template <Way way>
+MORACLE_INLINE void encode_each(float scale, const float* from, int64_t count, uint8_t* to) {
+  int64_t c = 0;
+  for (; c + kLanes <= count; c += kLanes) encode_block<way>(from + c, scale, to + c);
+  if (c == count) return;
+  float rest[kLanes] = {};
+  uint8_t codes[kLanes];
+  std::copy(from + c, from + count, rest);
+  encode_block<way>(rest, scale, codes);
+  std::copy(codes, codes + (count - c), to + c);
+}
+
+MORACLE_INLINE void encode_by(Way way, float scale, const float* from, int64_t count, uint8_t* to) {
+  switch (way) {
+    case Way::kInt8:
+      return encode_each<Way::kInt8>(scale, from, count, to);
+    case Way::kE4M3:
+      return encode_each<Way::kE4M3>(scale, from, count, to);
+    case Way::kE4M3Inverse:
+      return encode_each<Way::kE4M3Inverse>(scale, from, count, to);
+  }
+}
+
+int32_t largest_anywhere(const float* values, int64_t rows, int64_t cols, int64_t stride) {
+  return largest_bits(values, rows, cols, stride);
+}
+void encode_anywhere(Way way, float scale, const float* from, int64_t count, uint8_t* to) {
+  encode_by(way, scale, from, count, to);
+}
+#if defined(MORACLE_AVX2)
+MORACLE_AVX2 int32_t largest_avx2(const float* values, int64_t rows, int64_t cols, int64_t stride) {
+  return largest_bits(values, rows, cols, stride);
+}
+MORACLE_AVX2 void encode_avx2(Way way, float scale, const float* from, int64_t count, uint8_t* to) {
+  encode_by(way, scale, from, count, to);
+}
+const bool kAvx2 = __builtin_cpu_supports("avx2") != 0;
+const auto kLargest = kAvx2 ? largest_avx2 : largest_anywhere;
+const auto kEncode = kAvx2 ? encode_avx2 : encode_anywhere;
+#else
+constexpr auto kLargest = largest_anywhere;
+constexpr auto kEncode = encode_anywhere;
+#endif
+
+}  // namespace
+
+float largest_of(const float* values, int64_t rows, int64_t cols, int64_t stride) {
+  const int32_t bits = kLargest(values, rows, cols, stride);
+  return bits >= 0x7f800000 ? NAN : std::bit_cast<float>(bits);
+}
+
+void encode_all(const QuantKey& key, const WeightScale& scale, const float* from, int64_t count,
+                uint8_t* to) {
+  if (key.dtype == DType::kI8) return kEncode(Way::kInt8, scale.scale, from, count, to);
+  if (scale.inverse > 0) return kEncode(Way::kE4M3Inverse, scale.inverse, from, count, to);
+  kEncode(Way::kE4M3, scale.scale, from, count, to);
+}
+
+}  // namespace moracle

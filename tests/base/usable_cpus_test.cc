@@ -1,0 +1,118 @@
+// Which CPUs there are to use, and where threads go that are pinned: machines of other kinds than
+// this one are folders here.
+#include "base/usable_cpus.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+namespace moracle {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class FakeRoot : public ::testing::Test {
+ protected:
+  FakeRoot()
+      : root_(::testing::TempDir() + "moracle_root_" + std::to_string(::getpid()) + "_" +
+              ::testing::UnitTest::GetInstance()->current_test_info()->name()) {}
+  ~FakeRoot() override { std::filesystem::remove_all(root_); }
+  void write(const std::string& path, const std::string& text) const {
+    const auto file = std::filesystem::path(root_) / path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text << "\n";
+  }
+  std::string root_;
+};
+using CgroupCpus = FakeRoot;
+using NumaNodes = FakeRoot;
+
+TEST_F(CgroupCpus, AreUnlimitedWhereNobodySaysOtherwise) {
+  EXPECT_EQ(cgroup_cpus(root_), 0);
+  write("proc/self/cgroup", "0::/user.slice\n");
+  EXPECT_EQ(cgroup_cpus(root_), 0);
+  write("sys/fs/cgroup/user.slice/cpu.max", "max 100000");
+  EXPECT_EQ(cgroup_cpus(root_), 0);
+}
+
+TEST_F(CgroupCpus, AreTheLeastQuotaOfTheGroupAndThoseAboveIt) {
+  write("proc/self/cgroup", "0::/kube/pod7/box");
+  write("sys/fs/cgroup/kube/cpu.max", "800000 100000");
+  write("sys/fs/cgroup/kube/pod7/cpu.max", "250000 100000");
+  write("sys/fs/cgroup/kube/pod7/box/cpu.max", "max 100000");
+  EXPECT_EQ(cgroup_cpus(root_), 2.5);
+}
+
+TEST_F(CgroupCpus, AreFoundAtTheMountWhereTheContainerSeesNoPath) {
+  write("proc/self/cgroup", "0::/docker/0123");
+  write("sys/fs/cgroup/cpu.max", "150000 100000");
+  EXPECT_EQ(cgroup_cpus(root_), 1.5);
+}
+
+TEST_F(CgroupCpus, AreReadFromVersionOneToo) {
+  write("proc/self/cgroup", "5:cpu,cpuacct:/docker/0123\n3:cpuset:/docker/0123\n0::/docker/0123");
+  write("sys/fs/cgroup/cpu,cpuacct/docker/0123/cpu.cfs_quota_us", "300000");
+  write("sys/fs/cgroup/cpu,cpuacct/docker/0123/cpu.cfs_period_us", "100000");
+  EXPECT_EQ(cgroup_cpus(root_), 3);
+  write("sys/fs/cgroup/cpu,cpuacct/docker/0123/cpu.cfs_quota_us", "-1");
+  EXPECT_EQ(cgroup_cpus(root_), 0);
+}
+
+TEST(CpuList, IsNumbersAndRanges) {
+  EXPECT_THAT(parse_cpu_list("0-3,8,10-11\n"), ElementsAre(0, 1, 2, 3, 8, 10, 11));
+  EXPECT_THAT(parse_cpu_list(""), IsEmpty());
+  EXPECT_THAT(parse_cpu_list("2,x"), ElementsAre(2));
+  EXPECT_THAT(parse_cpu_list("3-1"), IsEmpty());
+}
+
+TEST_F(NumaNodes, AreThoseWithCpus) {
+  EXPECT_THAT(numa_nodes(root_), IsEmpty());
+  write("sys/devices/system/node/online", "0-2");
+  write("sys/devices/system/node/node0/cpulist", "0-1,4-5");
+  write("sys/devices/system/node/node1/cpulist", "2-3,6-7");
+  write("sys/devices/system/node/node2/cpulist", "");  // memory alone
+  EXPECT_EQ(numa_nodes(root_), (std::vector<NumaNode>{{0, {0, 1, 4, 5}}, {1, {2, 3, 6, 7}}}));
+}
+
+TEST(NumaNodesHere, CoverTheCpusOfThisProcess) {
+  const std::vector<NumaNode> nodes = numa_nodes();
+  if (nodes.empty()) GTEST_SKIP() << "this system shows no nodes";
+  for (const int cpu : affinity_cpus()) {
+    int found = 0;
+    for (const NumaNode& node : nodes)
+      found += static_cast<int>(std::count(node.cpus.begin(), node.cpus.end(), cpu));
+    EXPECT_EQ(found, 1) << cpu;
+  }
+}
+
+TEST(ThreadPlaces, GoNodeAfterNodeAndSpreadEvenly) {
+  const std::vector<NumaNode> nodes = {{0, {0, 1, 4, 5}}, {1, {2, 3, 6, 7}}};
+  std::vector<int> all(8);
+  std::iota(all.begin(), all.end(), 0);
+  const ThreadPlaces full = place_threads(8, all, nodes);
+  EXPECT_THAT(full.cpus, ElementsAre(0, 1, 4, 5, 2, 3, 6, 7));
+  EXPECT_THAT(full.nodes, ElementsAre(0, 0, 0, 0, 1, 1, 1, 1));
+  EXPECT_EQ(full.num_nodes, 2);
+  for (int threads = 2; threads <= 8; ++threads) {
+    const ThreadPlaces some = place_threads(threads, all, nodes);
+    const auto on_first = std::count(some.nodes.begin(), some.nodes.end(), 0);
+    EXPECT_LE(std::abs(2 * on_first - threads), 1) << threads;
+  }
+  // The mask may leave one node out.
+  EXPECT_EQ(place_threads(2, {0, 4}, nodes).num_nodes, 1);
+  EXPECT_EQ(place_threads(2, {0, 1}, {}).num_nodes, 1);
+}
+
+TEST(ThreadPlaces, AreNoneForMoreThreadsThanCpus) {
+  EXPECT_THAT(place_threads(3, {0, 1}, {{0, {0, 1}}}).cpus, IsEmpty());
+}
+
+}  // namespace
+}  // namespace moracle

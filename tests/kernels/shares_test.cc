@@ -1,0 +1,87 @@
+// Which thread reads which bytes of the weights, and where their memory comes from.
+#include "kernels/shares.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "moe/conformance.h"
+
+namespace moracle {
+namespace {
+
+// Two nodes of two CPUs each, which this machine need not have.
+const std::vector<NumaNode> kTwoNodes = {{0, {0, 1}}, {1, {2, 3}}};
+
+TEST(Shares, CoverEveryExpertOnce) {
+  for (const Layout* layout : layouts()) {
+    for (const int64_t n : {16, 48, 96, 1536}) {
+      for (const int blocks : {1, 2}) {
+        if (blocks == 2 && n % 32 != 0) continue;
+        const MatrixShape shape{n, 256, int4_static_group(128)};
+        for (const int threads : {1, 2, 3, 16}) {
+          std::vector<ByteRange> all;
+          for (int t = 0; t < threads; ++t) {
+            for (const ByteRange& range : share_of_thread(*layout, shape, blocks, t, threads))
+              if (range.begin < range.end) all.push_back(range);
+          }
+          std::sort(all.begin(), all.end(),
+                    [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
+          ASSERT_FALSE(all.empty());
+          EXPECT_EQ(all.front().begin, 0);
+          EXPECT_EQ(all.back().end, static_cast<int64_t>(layout->sections(shape).scales));
+          for (size_t i = 1; i < all.size(); ++i) EXPECT_EQ(all[i].begin, all[i - 1].end);
+        }
+      }
+    }
+  }
+}
+
+// With gate and up together a thread has the same rows of both; by nodes the bytes are even.
+TEST(Shares, AreEvenBetweenTwoNodes) {
+  const MatrixShape shape{1536, 2048, int4_static_group(128)};
+  const Layout& layout = *layouts().back();
+  const ThreadPlaces places = place_threads(4, {0, 1, 2, 3}, kTwoNodes);
+  ASSERT_EQ(places.num_nodes, 2);
+  for (const int blocks : {1, 2}) {
+    std::vector<int64_t> bytes(2);
+    for (int t = 0; t < 4; ++t) {
+      const std::vector<ByteRange> ranges = share_of_thread(layout, shape, blocks, t, 4);
+      ASSERT_EQ(static_cast<int>(ranges.size()), blocks);
+      for (const ByteRange& range : ranges) bytes[places.nodes[t]] += range.end - range.begin;
+    }
+    EXPECT_EQ(bytes[0], bytes[1]) << blocks;
+  }
+}
+
+TEST(Shares, AreNotTouchedWhereThereIsOneNodeOrNobodyIsPinned) {
+  const auto device = *open_device("cpu", 2);
+  EXPECT_EQ(device->host_threads().places().num_nodes, 1);
+  const MatrixShape shape{64, 64, kBF16Weight};
+  std::vector<CanonicalMatrix> experts;
+  experts.push_back(conformance::random_matrix(shape, 1));
+  const auto weights =
+      convert(DescribedMatrix::from({kBF16Weight, {}}, std::move(experts)), *layouts()[0], *device);
+  ASSERT_TRUE(weights);
+  EXPECT_FALSE(touch_near_threads(*weights, 1, device->host_threads()));
+}
+
+// Pretending to be two nodes: what is touched is only fresh memory, so nothing changes in it.
+TEST(Shares, TouchedMemoryHoldsTheSameWeights) {
+  ThreadPool two_nodes(4, place_threads(4, {0, 1, 2, 3}, kTwoNodes));
+  const auto device = *open_device("cpu", 1);
+  const MatrixShape shape{96, 2048, kBF16Weight};
+  KernelWeights weights;
+  weights.layout = layouts()[0];
+  weights.shape = shape;
+  weights.num_experts = 3;
+  weights.sections = weights.layout->sections(shape);
+  weights.buffer = *device->allocate(weights.sections.bytes * 3);
+  EXPECT_TRUE(touch_near_threads(weights, 2, two_nodes));
+  const auto* bytes = weights.buffer.as<std::byte>();
+  EXPECT_TRUE(std::all_of(bytes, bytes + weights.buffer.bytes(),
+                          [](std::byte byte) { return byte == std::byte{0}; }));
+}
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,111 @@
+// Caches of 16 bits: half of the memory, the same model within their rounding.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "models/golden_model.h"
+
+namespace moracle {
+namespace {
+
+using testing::all_logits;
+using testing::golden_folder;
+using testing::golden_reference;
+using ::testing::HasSubstr;
+
+const std::string kSmallModel = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
+
+Model must_load(const Checkpoint& checkpoint, const std::string& kv_cache) {
+  ModelOptions options;
+  options.kv_cache = kv_cache;
+  options.threads = 2;
+  auto model = Model::load(checkpoint, options);
+  EXPECT_TRUE(model) << model.error().to_string();
+  return *std::move(model);
+}
+
+// Grouped queries, sinks and windows, latent attention.
+TEST(KvCacheOfSixteenBits, GivesTheLogitsOfEveryArchitectureWithinItsRounding) {
+  for (const std::string& architecture : testing::golden_models()) {
+    const auto reference = golden_reference(architecture);
+    const Checkpoint checkpoint = *Checkpoint::open(golden_folder(architecture));
+    const auto logits = [&](const char* kv_cache) {
+      Model model = must_load(checkpoint, kv_cache);
+      return *all_logits(model, reference.ids);
+    };
+    const std::vector<float> exact = logits("f32"), f16 = logits("f16"), bf16 = logits("bf16");
+    const double of_f16 = testing::relative_difference(f16, exact),
+                 of_bf16 = testing::relative_difference(bf16, exact);
+    std::printf("%s: f16 %.1e, bf16 %.1e of the logits\n", architecture.c_str(), of_f16, of_bf16);
+    EXPECT_GT(of_bf16, 0);
+    EXPECT_LT(of_f16, 4e-3) << architecture;
+    EXPECT_LT(of_bf16, 3e-2) << architecture;
+  }
+}
+
+TEST(KvCacheOfSixteenBits, LeavesThePerplexityWhereItWas) {
+  const auto checkpoint = Checkpoint::open(kSmallModel);
+  if (!checkpoint) GTEST_SKIP() << "the small model is not there";
+  const Tokenizer tokenizer = *Tokenizer::open(kSmallModel);
+  const std::vector<int32_t> ids = *tokenizer.encode(
+      "In the beginning God created the heaven and the earth. And the earth was without form, and "
+      "void; and darkness was upon the face of the deep. And the Spirit of God moved upon the face "
+      "of the waters. And God said, Let there be light: and there was light. And God saw the "
+      "light, that it was good: and God divided the light from the darkness. And God called the "
+      "light Day, and the darkness he called Night. And the evening and the morning were the "
+      "first day.");
+  const auto measured = [&](const char* kv_cache) {
+    Model model = must_load(*checkpoint, kv_cache);
+    return perplexity(model, ids, 512)->perplexity;
+  };
+  const double f32 = measured("f32"), bf16 = measured("bf16"), f16 = measured("f16");
+  std::printf("perplexity f32 %.4f, bf16 %.4f, f16 %.4f\n", f32, bf16, f16);
+  EXPECT_NEAR(bf16 / f32, 1, 5e-3);
+  EXPECT_NEAR(f16 / f32, 1, 1e-3);
+}
+
+TEST(KvCacheOfSixteenBits, IsHalfOfTheMemoryInThePlan) {
+  const Checkpoint checkpoint = *Checkpoint::open(golden_folder("deepseek_v3"));
+  const auto of = [&](const char* kv_cache) {
+    ModelOptions options;
+    options.kv_cache = kv_cache;
+    return *plan(checkpoint, options);
+  };
+  const ModelPlan f32 = of("f32"), bf16 = of("bf16");
+  EXPECT_EQ(f32.cache_bytes_per_token, 2 * bf16.cache_bytes_per_token);
+  EXPECT_EQ(bf16.cache_dtype, DType::kBF16);
+  EXPECT_EQ(bf16.total_bytes(), f32.total_bytes());
+  ModelOptions wrong;
+  wrong.kv_cache = "fp8";
+  for (const Error& error :
+       {plan(checkpoint, wrong).error(), Model::load(checkpoint, wrong).error()})
+    EXPECT_THAT(error.to_string(), HasSubstr("--kv-cache: needs f32, bf16 or f16; it is 'fp8'"));
+}
+
+TEST(KvCacheOfSixteenBits, GeneratesAndSurvivesAReload) {
+  const Checkpoint checkpoint = *Checkpoint::open(golden_folder("qwen3_moe"));
+  Model model = must_load(checkpoint, "bf16");
+  const std::vector<int32_t> prompt = {1, 2, 3, 4};
+  GenerateOptions options;
+  options.max_tokens = 8;
+  const auto first = generate(model, prompt, options);
+  ASSERT_TRUE(first) << first.error().to_string();
+  EXPECT_EQ(first->ids.size(), 8u);
+  ASSERT_TRUE(model.reload(checkpoint));
+  EXPECT_EQ(generate(model, prompt, options)->ids, first->ids);
+}
+
+TEST(KvCacheOfSixteenBits, IsNotTakenForAnotherModelsCache) {
+  const Checkpoint checkpoint = *Checkpoint::open(golden_folder("qwen3_moe"));
+  Model bf16 = must_load(checkpoint, "bf16"), f32 = must_load(checkpoint, "f32");
+  KvCache cache = *f32.make_cache(8);
+  const std::vector<int32_t> ids = {1, 2};
+  const Model::Step step{ids, &cache};
+  const Status refused = bf16.forward({&step, 1});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().place, "cache");
+}
+
+}  // namespace
+}  // namespace moracle
