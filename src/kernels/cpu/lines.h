@@ -1,6 +1,7 @@
 // The innermost loops over layout vnni16: activation rows times lines of weights, and codes decoded
-// to lines of what is multiplied. One file per instruction set; cpu_avx512.cc and cpu_amx.cc
-// choose. Nothing here but plain structs: files that are built for one instruction set include it.
+// to lines of what is multiplied. One file per instruction set; cpu_avx2.cc, cpu_avx512.cc and
+// cpu_amx.cc choose. Nothing here but plain structs: files that are built for one instruction set
+// include it.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +31,9 @@ enum class Arithmetic : uint8_t {
 ///
 /// where scales that are null count as 1. Integer sums are exact before they are scaled.
 struct LineBlock {
-  const std::byte* x = nullptr;  ///< row r at x + r · x_stride: 4 bytes for each line
-  int64_t x_stride = 0;          ///< bytes; kMaxBlockRows rows are there to be read
+  /// Row r at x + r · x_stride: 4 bytes for each line. int8 codes are -127 to 127.
+  const std::byte* x = nullptr;
+  int64_t x_stride = 0;  ///< bytes; kMaxBlockRows rows are there to be read
   /// Arithmetic::kBf16: each value is the sum of two, the second one so many bytes further on; 0:
   /// it is one.
   int64_t x_rest = 0;
@@ -145,6 +147,12 @@ struct RowConverters {
 };
 
 #if defined(__x86_64__)
+extern const LineDecoders kAvx2Decoders;
+extern const RowConverters kAvx2Rows;
+extern const CodeKernels kAvx2Codes;
+extern const CodeKernels kAvxVnniCodes;
+extern const LineKernels kAvx2Lines;     ///< AVX2 with FMA and F16C: int8, f32
+extern const LineKernels kAvxVnniLines;  ///< and AVX-VNNI: int8, f32
 extern const LineDecoders kAvx512Decoders;
 extern const RowConverters kAvx512Rows;
 extern const CodeKernels kAvx512Codes;
