@@ -39,6 +39,15 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arit
   return form;
 }
 
+// How rows meet a matrix: floats of 16 bits as they lie where that is a kernel's way.
+LineForm main_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
+                   const LineKernels& kernels) {
+  const LineForm by_codes{arithmetic, true};
+  const bool floats = arithmetic == Arithmetic::kF32 && !shape.key.quantized();
+  return floats && LinePass::serves(shape, scheme, by_codes, kernels) ? by_codes
+                                                                      : LineForm{arithmetic};
+}
+
 // How a few rows meet codes: as integers are multiplied, else in f32.
 LineForm few_form(Arithmetic arithmetic) {
   return {arithmetic == Arithmetic::kInt8 ? arithmetic : Arithmetic::kF32, true};
@@ -47,7 +56,7 @@ LineForm few_form(Arithmetic arithmetic) {
 // Where a token's bits may depend on nothing but the token, floats are multiplied in one way only.
 bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
                   const LineKernels& kernels, bool deterministic) {
-  return (arithmetic == Arithmetic::kInt8 || !deterministic) &&
+  return (arithmetic == Arithmetic::kInt8 || !deterministic) && shape.key.quantized() &&
          LinePass::serves(shape, scheme, few_form(arithmetic), kernels);
 }
 
@@ -58,7 +67,7 @@ class LineLinear : public GroupedLinear {
       : weights_(std::move(weights)),
         kernels_(kernels),
         device_(device),
-        pass_(weights_, {arithmetic}, kernels) {
+        pass_(weights_, main_form(weights_.shape, weights_.scheme, arithmetic, kernels), kernels) {
     const bool codes =
         few_by_codes(weights_.shape, weights_.scheme, arithmetic, kernels, deterministic);
     if (codes) few_.emplace(weights_, few_form(arithmetic), kernels);
@@ -113,7 +122,7 @@ void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
     for (int64_t e = after(-1); e < experts;) {
       const int64_t next_expert = after(e);
       const int64_t num_rows = offsets[e + 1] - offsets[e];
-      const LinePass& way = few_ && num_rows <= kFewRows ? *few_ : pass_;
+      const LinePass& way = few_ && num_rows <= kernels_.few_rows ? *few_ : pass_;
       const int64_t pass_rows = even_pass(num_rows);
       for (int64_t i = first; i < last; ++i) {
         const PanelPair pair = pair_of(e, i);
@@ -236,8 +245,8 @@ KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
       "f32 products and sums"};
   plan.kernels = {{1, str(type, " lines, ", products[static_cast<int>(arithmetic)], ", ",
                           kernels.instructions[static_cast<int>(arithmetic)],
-                          by_codes ? str("; experts with up to ", kFewRows, " rows by codes in ",
-                                         integers ? "int8" : "f32")
+                          by_codes ? str("; experts with up to ", kernels.few_rows,
+                                         " rows by codes in ", integers ? "int8" : "f32")
                                    : "")}};
   if (codes) form.num_scales = num_groups(*key, shape.k);
   plan.scratch_bytes = static_cast<int64_t>(packed_bytes(form, request.max_rows));

@@ -35,6 +35,10 @@ LinePass::Kernel LinePass::kernel_of(const LineKernels& kernels, LineForm form, 
       return int8 ? nullptr : kernels.codes->f32_by_i8;
     case DType::kF8E4M3:
       return int8 ? nullptr : kernels.codes->f32_by_e4m3;
+    case DType::kBF16:
+      return int8 ? nullptr : kernels.codes->f32_by_bf16;
+    case DType::kF16:
+      return int8 ? nullptr : kernels.codes->f32_by_f16;
     default:
       return nullptr;
   }
@@ -52,7 +56,7 @@ LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernel
     : weights_(weights),
       form_(form),
       kernel_(kernel_of(kernels, form, weights.shape.key.dtype)),
-      row_block_(form.by_codes ? kFewRows : kernels.row_block),
+      row_block_(form.by_codes && weights.shape.key.quantized() ? kFewRows : kernels.row_block),
       panels_(weights, form, x_group_cols(weights.scheme), *kernels.decoders),
       x_group_is_unit_(x_group_cols(weights.scheme) == panels_.unit_cols()) {}
 

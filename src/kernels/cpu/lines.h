@@ -93,7 +93,8 @@ struct LineDecoders;
 struct RowConverters;
 
 /// kFewRows rows at most times lines of codes as they lie: unit_lines and prefetch count these,
-/// zero points come off the codes. Sums of integers count fp4 twice.
+/// zero points come off the codes. Sums of integers count fp4 twice. 16 bits take any number of
+/// rows, in one order of summation; null: not here.
 struct CodeKernels {
   void (*int8_by_i4)(const LineBlock&);
   void (*int8_by_e2m1)(const LineBlock&);
@@ -101,6 +102,8 @@ struct CodeKernels {
   void (*f32_by_i8)(const LineBlock&);
   void (*f32_by_e4m3)(const LineBlock&);
   void (*f32_by_e2m1)(const LineBlock&);
+  void (*f32_by_bf16)(const LineBlock&) = nullptr;
+  void (*f32_by_f16)(const LineBlock&) = nullptr;
 };
 
 struct LineKernels {
@@ -112,6 +115,8 @@ struct LineKernels {
   void (*begin)() = nullptr;  ///< on each thread before, and after a run; null: nothing to do
   void (*end)() = nullptr;
   int row_block = 8;  ///< rows in a call that keep the units busy
+  /// Rows of an expert up to which its codes are multiplied as they lie, kFewRows at a time.
+  int few_rows = kFewRows;
   void (*int8)(const LineBlock&) = nullptr;
   void (*bf16)(const LineBlock&) = nullptr;
   void (*f32)(const LineBlock&) = nullptr;

@@ -11,6 +11,7 @@ const LineKernels kAvx2Lines = {.instructions = {"avx2", nullptr, "avx2"},
                                 .rows = &kAvx2Rows,
                                 .codes = &kAvx2Codes,
                                 .row_block = kMaxBlockRows,
+                                .few_rows = 8,
                                 .int8 = multiply<Int8Dot>,
                                 .f32 = multiply<F32Dot>,
                                 .finish = finish_rows};

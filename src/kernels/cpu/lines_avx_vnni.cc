@@ -11,6 +11,7 @@ const LineKernels kAvxVnniLines = {.instructions = {"avx_vnni", nullptr, "avx2"}
                                    .rows = &kAvx2Rows,
                                    .codes = &kAvxVnniCodes,
                                    .row_block = kMaxBlockRows,
+                                   .few_rows = 8,
                                    .int8 = multiply<Int8Dot>,
                                    .f32 = multiply<F32Dot>,
                                    .finish = finish_rows};

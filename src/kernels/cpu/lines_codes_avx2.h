@@ -9,5 +9,7 @@ void f32_by_i4_avx2(const LineBlock& b);
 void f32_by_i8_avx2(const LineBlock& b);
 void f32_by_e4m3_avx2(const LineBlock& b);
 void f32_by_e2m1_avx2(const LineBlock& b);
+void f32_by_bf16_avx2(const LineBlock& b);
+void f32_by_f16_avx2(const LineBlock& b);
 
 }  // namespace moracle::cpu

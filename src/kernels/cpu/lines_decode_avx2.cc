@@ -242,12 +242,33 @@ MORACLE_LINES_INLINE __m256i e4m3_as_bf16(__m256i code) {
   return _mm256_or_si256(value, sign);
 }
 
+/// The same for normal numbers, whose upper byte follows from the code's upper half.
+MORACLE_LINES_INLINE Pairs normal_e4m3(__m256i codes) {
+  const __m256i nibble = _mm256_set1_epi8(15);
+  const __m256i upper = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(60, 61, 62, 63, 64, 65, 66, 67, -68, -67, -66, -65, -64, -63, -62, -61));
+  const __m256i high = _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble);
+  return pairs_of(_mm256_andnot_si256(nibble, _mm256_slli_epi16(codes, 4)),
+                  _mm256_shuffle_epi8(upper, high));
+}
+MORACLE_LINES_INLINE bool all_normal(__m256i codes) {
+  // 8 to 126 without the sign: neither size - 8 nor size + 1 has the highest bit.
+  const __m256i size = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
+  const __m256i outside = _mm256_or_si256(_mm256_sub_epi8(size, _mm256_set1_epi8(8)),
+                                          _mm256_add_epi8(size, _mm256_set1_epi8(1)));
+  return _mm256_movemask_epi8(outside) == 0;
+}
+
 template <bool kScaled>
 MORACLE_LINES_INLINE void e4m3_lines(const LineCodes& c) {
   const Exponents e = kScaled ? exponents(c) : Exponents{};
   each_half(c, [&](int64_t i, int half, __m256i codes, std::byte* to) {
-    const Pairs pairs = pairs_of(codes, _mm256_setzero_si256());
-    __m256i first = e4m3_as_bf16(pairs.first), second = e4m3_as_bf16(pairs.second);
+    Pairs pairs = normal_e4m3(codes);
+    if (!all_normal(codes)) [[unlikely]] {
+      pairs = pairs_of(codes, _mm256_setzero_si256());
+      pairs = {e4m3_as_bf16(pairs.first), e4m3_as_bf16(pairs.second)};
+    }
+    __m256i first = pairs.first, second = pairs.second;
     if constexpr (kScaled) {
       first = times_power(first, e.half[half]);
       second = times_power(second, e.half[half]);
