@@ -468,7 +468,7 @@ TEST_P(Int8Blocks, OfCodesAreThoseOfTheirLines) {
       const LineCodes c{.codes = codes[p].data(), .lines = kLines / 2, .to = lines[p].data()};
       fp4 ? kernels.decoders->e2m1_to_int8(c) : kernels.decoders->i4_to_int8(c);
     }
-    for (int rows = 1; rows <= kFewRows; ++rows) {
+    for (int rows = 1; rows <= GetParam().kernels->code_block; ++rows) {
       for (int panels = 1; panels <= 2; ++panels) {
         std::vector<float> sums[2][2];
         for (bool from_codes : {false, true}) {
@@ -517,11 +517,12 @@ TEST_P(LineBlocks, OfFloatsMeetCodesAsTheyLie) {
   std::normal_distribution<float> normal;
   constexpr int64_t kUnits = 3, kUnitCols = 48, kCols = kUnits * kUnitCols,
                     kStride = kCols * 4 + 64;
-  Lines x(kFewRows * kStride / 64 + 1);
+  const int most_rows = GetParam().kernels->code_block;
+  Lines x(most_rows * kStride / 64 + 1);
   auto x_at = [&](int r, int64_t c) -> float& {
     return *reinterpret_cast<float*>(x.data() + r * kStride + c * 4);
   };
-  for (int r = 0; r < kFewRows; ++r) {
+  for (int r = 0; r < most_rows; ++r) {
     for (int64_t c = 0; c < kCols; ++c) x_at(r, c) = normal(random);
   }
   for (const auto& kind : kinds) {
@@ -546,10 +547,11 @@ TEST_P(LineBlocks, OfFloatsMeetCodesAsTheyLie) {
       const auto byte = static_cast<int>(codes[p].data()[at]);
       return kind.value(kind.bits == 8 ? byte : c % 8 < 4 ? byte & 15 : byte >> 4);
     };
-    for (int rows = 1; rows <= kFewRows; ++rows) {
+    for (int rows = 1; rows <= most_rows; ++rows) {
       for (int panels = 1; panels <= 2; ++panels) {
         const bool zeros = integer && rows % 2 == 0, x_scaled = rows > 2;
-        const float x_scales[] = {1, 2, 3, 0.5, 0.25, 4, 5, 6, 7, 1, 2, 3};
+        const float x_scales[] = {1, 2, 3, 0.5, 0.25, 4, 5, 6, 7, 1, 2, 3, 4, 0.5, 1, 8, 3, 2};
+        ASSERT_GE(std::size(x_scales), static_cast<size_t>(most_rows * kUnits));
         LineBlock b;
         b.x = x.data();
         b.x_stride = kStride;

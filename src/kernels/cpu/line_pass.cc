@@ -56,7 +56,8 @@ LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernel
     : weights_(weights),
       form_(form),
       kernel_(kernel_of(kernels, form, weights.shape.key.dtype)),
-      row_block_(form.by_codes && weights.shape.key.quantized() ? kFewRows : kernels.row_block),
+      row_block_(form.by_codes && weights.shape.key.quantized() ? kernels.code_block
+                                                                : kernels.row_block),
       panels_(weights, form, x_group_cols(weights.scheme), *kernels.decoders),
       x_group_is_unit_(x_group_cols(weights.scheme) == panels_.unit_cols()) {}
 
@@ -64,6 +65,8 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassRoom& room)
   const int count = pair.panels();
   // Every block of rows asks for its share of what comes next.
   const int blocks = (pass.count + row_block_ - 1) / row_block_;
+  // Codes are decoded once for each block: even ones, no short one at the end.
+  const int step = form_.by_codes ? (pass.count + blocks - 1) / blocks : row_block_;
   const int every = std::min(16, static_cast<int>(std::bit_floor(static_cast<unsigned>(blocks))));
   const bool direct = panels_.direct();
   LineBlock block;
@@ -85,9 +88,9 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassRoom& room)
       block.w_scale[p] = panels_.unit_scales(pair.expert, panel, s, room.unit_scales[p]);
       block.w_zero[p] = panels_.unit_zeros(pair.expert, panel, s, room.unit_zeros[p]);
     }
-    for (int row = 0, b = 0; row < pass.count; row += row_block_, ++b) {
+    for (int row = 0, b = 0; row < pass.count; row += step, ++b) {
       const int64_t at = pass.first + row;
-      block.rows = std::min(row_block_, pass.count - row);
+      block.rows = std::min(step, pass.count - row);
       block.x =
           pass.x.values + at * pass.x.stride + s.first_column * column_bytes(form_.arithmetic);
       block.prefetch_every = direct && pass.prefetch && b < every ? every : 0;

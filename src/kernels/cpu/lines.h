@@ -12,7 +12,7 @@ namespace moracle::cpu {
 /// Rows of weights (outputs) in a line, and bytes of it.
 inline constexpr int kLineRows = 16;
 inline constexpr int kLineBytes = 64;
-/// Most activation rows in one call, and in one that decodes codes on their way.
+/// Most activation rows in one call; few of them.
 inline constexpr int kMaxBlockRows = 32;
 inline constexpr int kFewRows = 4;
 
@@ -92,9 +92,9 @@ struct LineResult {
 struct LineDecoders;
 struct RowConverters;
 
-/// kFewRows rows at most times lines of codes as they lie: unit_lines and prefetch count these,
-/// zero points come off the codes. Sums of integers count fp4 twice. 16 bits take any number of
-/// rows, in one order of summation; null: not here.
+/// LineKernels::code_block rows at most times lines of codes as they lie: unit_lines and prefetch
+/// count these, zero points come off the codes. Sums of integers count fp4 twice. 16 bits take any
+/// number of rows, in one order of summation; null: not here.
 struct CodeKernels {
   void (*int8_by_i4)(const LineBlock&);
   void (*int8_by_e2m1)(const LineBlock&);
@@ -115,7 +115,8 @@ struct LineKernels {
   void (*begin)() = nullptr;  ///< on each thread before, and after a run; null: nothing to do
   void (*end)() = nullptr;
   int row_block = 8;  ///< rows in a call that keep the units busy
-  /// Rows of an expert up to which its codes are multiplied as they lie, kFewRows at a time.
+  /// Rows in a call of `codes`, and rows of an expert up to which its codes are multiplied so.
+  int code_block = kFewRows;
   int few_rows = kFewRows;
   void (*int8)(const LineBlock&) = nullptr;
   void (*bf16)(const LineBlock&) = nullptr;

@@ -11,7 +11,8 @@ const LineKernels kAvxVnniLines = {.instructions = {"avx_vnni", nullptr, "avx2"}
                                    .rows = &kAvx2Rows,
                                    .codes = &kAvxVnniCodes,
                                    .row_block = kMaxBlockRows,
-                                   .few_rows = 8,
+                                   .code_block = 6,
+                                   .few_rows = 12,
                                    .int8 = multiply<Int8Dot>,
                                    .f32 = multiply<F32Dot>,
                                    .finish = finish_rows};

@@ -172,7 +172,7 @@ void rows_of_floats(const LineBlock& b) {
 #pragma GCC unroll 2
         for (int half = 0; half < kHalves; ++half) {
           biases_of<kZeros>(b, p, unit, first + half, Codes::kBias, bias[half]);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
             for (int k = 0; k < kParts; ++k)
@@ -194,7 +194,7 @@ void rows_of_floats(const LineBlock& b) {
               __m256 w[2];
               Codes::floats(codes, normal, pair / 2, pair % 2, bias[half], w);
               const int64_t column = (i * Codes::kFours * 2 + pair) * 2;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
               for (int r = 0; r < kRows; ++r) {
                 const __m256 x = broadcast_pair(b.x + r * b.x_stride + column * 4);
                 __m256(&s)[2] = sum[r][half][pair % kParts];
@@ -256,8 +256,12 @@ void floats_by(const LineBlock& b) {
       return rows_of_floats<Codes, 2, kZeros>(b);
     case 3:
       return rows_of_floats<Codes, 3, kZeros>(b);
-    default:
+    case 4:
       return rows_of_floats<Codes, 4, kZeros>(b);
+    case 5:
+      return rows_of_floats<Codes, 5, kZeros>(b);
+    default:
+      return rows_of_floats<Codes, 6, kZeros>(b);
   }
 }
 template <class Codes>
