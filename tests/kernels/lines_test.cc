@@ -8,6 +8,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -47,33 +48,48 @@ float bf16_at(Lines& lines, int64_t i) {
   return bf16_to_float(lines.at<uint16_t>(i));
 }
 
-// The columns of each eight in the order that bf16 lines and rows have them, and where one is.
+// The columns of each eight in the order that decoded bf16 has them, and where one is.
 constexpr int kDecoded[8] = {0, 2, 1, 3, 4, 6, 5, 7};
-int64_t decoded_place(int64_t column) {
+int64_t place_of(int64_t column, ColumnOrder order) {
+  if (order == ColumnOrder::kPlain) return column;
   return column / 8 * 8 + std::find(kDecoded, kDecoded + 8, column % 8) - kDecoded;
 }
 
-class LineDecoding : public ::testing::Test {
+struct DecoderCase {
+  const LineDecoders* decoders;
+  const RowConverters* rows;
+  Isa needs;
+  const char* name;
+};
+const DecoderCase kDecoders[] = {
+    {&kAvx2Decoders, &kAvx2Rows, Isa::kAvx2, "avx2"},
+    {&kAvx512Decoders, &kAvx512Rows, kVnni, "avx512"},
+};
+
+class LineDecoding : public ::testing::TestWithParam<DecoderCase> {
  protected:
   void SetUp() override {
-    if (!has(kVnni)) GTEST_SKIP() << "needs AVX-512 with VNNI";
+    if (!has(GetParam().needs)) GTEST_SKIP() << "needs " << names(GetParam().needs);
   }
+  const LineDecoders& decoders_ = *GetParam().decoders;
+  const RowConverters& rows_ = *GetParam().rows;
 };
 
 // One byte of codes for each row and column: every code stands at every place of a line.
-TEST_F(LineDecoding, OfEveryByteIsItsValue) {
+TEST_P(LineDecoding, OfEveryByteIsItsValue) {
   for (int shift = 0; shift < 256; ++shift) {
     Lines codes(1), wide(2);
     for (int i = 0; i < 64; ++i) codes.data()[i] = static_cast<std::byte>(i + shift);
     const LineCodes c{.codes = codes.data(), .lines = 1, .to = wide.data()};
     // Row r's columns 0 to 3 are bytes 4r to 4r + 3; two columns of each row make a line of bf16.
-    auto place = [](int r, int column) {
-      return decoded_place(column) / 2 * 32 + 2 * r + decoded_place(column) % 2;
+    auto place = [&](int r, int column) {
+      return place_of(column, decoders_.order) / 2 * 32 + 2 * r +
+             place_of(column, decoders_.order) % 2;
     };
-    kAvx512Decoders.i8_to_bf16(c);
+    decoders_.i8_to_bf16(c);
     for (int i = 0; i < 64; ++i)
       ASSERT_EQ(bf16_at(wide, place(i / 4, i % 4)), static_cast<int8_t>(i + shift));
-    kAvx512Decoders.e4m3_to_bf16(c);
+    decoders_.e4m3_to_bf16(c);
     for (int i = 0; i < 64; ++i) {
       const float want = e4m3_to_float(static_cast<uint8_t>(i + shift));
       const float got = bf16_at(wide, place(i / 4, i % 4));
@@ -84,7 +100,7 @@ TEST_F(LineDecoding, OfEveryByteIsItsValue) {
 }
 
 // Lines of normal numbers only go another way than those with zeros.
-TEST_F(LineDecoding, OfNormalNumbersIsTheirValueTimesThePower) {
+TEST_P(LineDecoding, OfNormalNumbersIsTheirValueTimesThePower) {
   for (int first = 8; first < 0x7f; ++first) {
     Lines codes(1), wide(2);
     for (int i = 0; i < 64; ++i)
@@ -94,9 +110,10 @@ TEST_F(LineDecoding, OfNormalNumbersIsTheirValueTimesThePower) {
       LineCodes c{.codes = codes.data(), .lines = 1, .to = wide.data()};
       c.exponent = &exponent;
       c.exponent_lanes = 1;
-      kAvx512Decoders.e4m3_to_bf16(c);
+      decoders_.e4m3_to_bf16(c);
       for (int i = 0; i < 64; ++i) {
-        const int64_t at = decoded_place(i % 4) / 2 * 32 + 2 * (i / 4) + decoded_place(i % 4) % 2;
+        const int64_t at = place_of(i % 4, decoders_.order) / 2 * 32 + 2 * (i / 4) +
+                           place_of(i % 4, decoders_.order) % 2;
         const float want =
             std::ldexp(e4m3_to_float(static_cast<uint8_t>(codes.data()[i])), power - 127);
         ASSERT_EQ(bf16_at(wide, at), std::fabs(want) < 0x1p-126f ? 0 : want) << power;
@@ -105,7 +122,7 @@ TEST_F(LineDecoding, OfNormalNumbersIsTheirValueTimesThePower) {
   }
 }
 
-TEST_F(LineDecoding, OfEveryPairOfNibblesIsItsValue) {
+TEST_P(LineDecoding, OfEveryPairOfNibblesIsItsValue) {
   for (int shift = 0; shift < 256; shift += 64) {
     Lines codes(1), wide(4), bytes(2);
     for (int i = 0; i < 64; ++i) codes.data()[i] = static_cast<std::byte>(i + shift);
@@ -118,17 +135,18 @@ TEST_F(LineDecoding, OfEveryPairOfNibblesIsItsValue) {
         for (int column = 0; column < 8; ++column) check(r, column);
       }
     };
-    auto place = [](int r, int column) {
-      return decoded_place(column) / 2 * 32 + 2 * r + decoded_place(column) % 2;
+    auto place = [&](int r, int column) {
+      return place_of(column, decoders_.order) / 2 * 32 + 2 * r +
+             place_of(column, decoders_.order) % 2;
     };
     auto integer = [&](int r, int column) { return (nibble(r, column) ^ 8) - 8; };
-    kAvx512Decoders.i4_to_bf16(c);
+    decoders_.i4_to_bf16(c);
     each(
         [&](int r, int column) { ASSERT_EQ(bf16_at(wide, place(r, column)), integer(r, column)); });
     int8_t zeros[16];
     for (int r = 0; r < 16; ++r) zeros[r] = static_cast<int8_t>(r - 8);
     c.zero = zeros;
-    kAvx512Decoders.i4_to_bf16(c);
+    decoders_.i4_to_bf16(c);
     each([&](int r, int column) {
       ASSERT_EQ(bf16_at(wide, place(r, column)), integer(r, column) - zeros[r]);
     });
@@ -136,19 +154,19 @@ TEST_F(LineDecoding, OfEveryPairOfNibblesIsItsValue) {
     uint8_t exponents[16];
     for (int r = 0; r < 16; ++r) exponents[r] = static_cast<uint8_t>(120 + r);
     c.exponent = exponents;
-    kAvx512Decoders.e2m1_to_bf16(c);
+    decoders_.e2m1_to_bf16(c);
     each([&](int r, int column) {
       const float value = e2m1_to_float(static_cast<uint8_t>(nibble(r, column)));
       ASSERT_EQ(bf16_at(wide, place(r, column)), std::ldexp(value, r - 7));
     });
     c.exponent = nullptr;
     c.to = bytes.data();
-    kAvx512Decoders.i4_to_int8(c);
+    decoders_.i4_to_int8(c);
     auto byte_place = [](int r, int column) { return column / 4 * 64 + 4 * r + column % 4; };
     each([&](int r, int column) {
       ASSERT_EQ(bytes.at<int8_t>(byte_place(r, column)), integer(r, column));
     });
-    kAvx512Decoders.e2m1_to_int8(c);
+    decoders_.e2m1_to_int8(c);
     each([&](int r, int column) {
       ASSERT_EQ(bytes.at<int8_t>(byte_place(r, column)),
                 2 * e2m1_to_float(static_cast<uint8_t>(nibble(r, column))));
@@ -156,19 +174,19 @@ TEST_F(LineDecoding, OfEveryPairOfNibblesIsItsValue) {
   }
 }
 
-TEST_F(LineDecoding, OfPowersOfTwoBeyondWhatBf16HoldsIsZero) {
+TEST_P(LineDecoding, OfPowersOfTwoBeyondWhatBf16HoldsIsZero) {
   Lines codes(1), wide(2);
   std::memset(codes.data(), 1, 64);  // 2^-9
   uint8_t exponents[16] = {};        // 2^-127
   exponents[1] = 9 + 127 - 126;      // the smallest normal number
-  kAvx512Decoders.e4m3_to_bf16(
+  decoders_.e4m3_to_bf16(
       {.codes = codes.data(), .lines = 1, .to = wide.data(), .exponent = exponents});
   EXPECT_EQ(bf16_at(wide, 0), 0.0f);
   EXPECT_EQ(bf16_at(wide, 2), std::ldexp(1.0f, -126));
   // What is no number stays none.
   std::memset(codes.data(), 0x7f, 64);
   for (int r = 0; r < 16; ++r) exponents[r] = static_cast<uint8_t>(17 * r);
-  kAvx512Decoders.e4m3_to_bf16(
+  decoders_.e4m3_to_bf16(
       {.codes = codes.data(), .lines = 1, .to = wide.data(), .exponent = exponents});
   for (int i = 0; i < 64; ++i) EXPECT_TRUE(std::isnan(bf16_at(wide, i)));
   // One power for all rows, of fp4: far and near.
@@ -176,22 +194,22 @@ TEST_F(LineDecoding, OfPowersOfTwoBeyondWhatBf16HoldsIsZero) {
   std::memset(codes.data(), 0x52, 64);  // 1 and 3
   for (int e : {1, 2, 100, 252, 253}) {
     const auto power = static_cast<uint8_t>(e);
-    kAvx512Decoders.e2m1_to_bf16({.codes = codes.data(),
-                                  .lines = 1,
-                                  .to = more.data(),
-                                  .exponent = &power,
-                                  .exponent_lanes = 1});
+    decoders_.e2m1_to_bf16({.codes = codes.data(),
+                            .lines = 1,
+                            .to = more.data(),
+                            .exponent = &power,
+                            .exponent_lanes = 1});
     for (int i = 0; i < 128; ++i)
       EXPECT_EQ(bf16_at(more, i), std::ldexp(i < 64 ? 1.0f : 3.0f, e - 127)) << e;
   }
 }
 
-TEST_F(LineDecoding, OfHalfFloatsIsExactAndScalesMultiply) {
+TEST_P(LineDecoding, OfHalfFloatsIsExactAndScalesMultiply) {
   Lines codes(1), wide(2);
   auto* halves = reinterpret_cast<uint16_t*>(codes.data());
   for (int i = 0; i < 32; ++i) halves[i] = float_to_f16(0.25f * static_cast<float>(i) - 3);
   LineCodes c{.codes = codes.data(), .lines = 1, .to = wide.data()};
-  kAvx512Decoders.f16_to_f32(c);
+  decoders_.f16_to_f32(c);
   for (int i = 0; i < 32; ++i)
     EXPECT_EQ(wide.at<float>(i % 2 * 16 + i / 2), 0.25f * static_cast<float>(i) - 3);
   for (int i = 0; i < 32; ++i) halves[i] = float_to_bf16(static_cast<float>(i));
@@ -205,21 +223,22 @@ TEST_F(LineDecoding, OfHalfFloatsIsExactAndScalesMultiply) {
   for (int r = 0; r < 16; ++r) scales[r] = static_cast<float>(r + 1);
   c = {.codes = pairs.data(), .lines = 2, .to = columns.data()};
   c.scale = scales;
-  kAvx512Decoders.decoded_to_f32(c);
+  decoders_.decoded_to_f32(c);
   for (int column = 0; column < 4; ++column) {
     for (int r = 0; r < 16; ++r) {
-      const int64_t at = decoded_place(column) / 2 * 32 + 2 * r + decoded_place(column) % 2;
+      const int64_t at = place_of(column, decoders_.order) / 2 * 32 + 2 * r +
+                         place_of(column, decoders_.order) % 2;
       EXPECT_EQ(columns.at<float>(column * 16 + r), static_cast<float>(at * (r + 1)));
     }
   }
 }
 
-TEST_F(LineDecoding, OfExponentsIsAPowerOfTwo) {
+TEST_P(LineDecoding, OfExponentsIsAPowerOfTwo) {
   std::vector<uint8_t> exponents(256);
   for (int e = 0; e < 256; ++e) exponents[e] = static_cast<uint8_t>(e);
   std::vector<float> to(256);
   for (bool half : {false, true}) {
-    kAvx512Decoders.powers_of_two(exponents.data(), 256, half, to.data());
+    decoders_.powers_of_two(exponents.data(), 256, half, to.data());
     for (int e = 0; e < 255; ++e) {
       const float power = std::ldexp(1.0f, e - 127 - half);
       EXPECT_EQ(to[e], power < 0x1p-126f ? 0 : power) << e;
@@ -228,7 +247,7 @@ TEST_F(LineDecoding, OfExponentsIsAPowerOfTwo) {
   }
 }
 
-TEST_F(LineDecoding, OfRowsOfActivationsIsThatOfTheScalarRules) {
+TEST_P(LineDecoding, OfRowsOfActivationsIsThatOfTheScalarRules) {
   std::mt19937 random(1);
   for (int64_t count : {0, 1, 15, 16, 17, 31, 32, 33, 100}) {
     std::vector<float> x(count);
@@ -237,13 +256,13 @@ TEST_F(LineDecoding, OfRowsOfActivationsIsThatOfTheScalarRules) {
     for (uint8_t& c : codes) c = static_cast<uint8_t>(random());
     const auto* integers = reinterpret_cast<const int8_t*>(codes.data());
     for (ColumnOrder order : {ColumnOrder::kPlain, ColumnOrder::kDecoded}) {
+      if (rows_.f32_to_bf16 == nullptr) break;  // nothing multiplies bf16 there
       const bool plain = order == ColumnOrder::kPlain;
       const int64_t stored = plain ? count : (count + 7) / 8 * 8;
       std::vector<uint16_t> to(stored + 1, 0xabcd), rest(stored + 1, 0xabcd);
       auto* bytes = reinterpret_cast<std::byte*>(to.data());
-      auto place = [&](int64_t i) { return plain ? i : decoded_place(i); };
-      kAvx512Rows.f32_to_bf16(x.data(), count, order, bytes,
-                              reinterpret_cast<std::byte*>(rest.data()));
+      auto place = [&](int64_t i) { return place_of(i, order); };
+      rows_.f32_to_bf16(x.data(), count, order, bytes, reinterpret_cast<std::byte*>(rest.data()));
       for (int64_t i = 0; i < count; ++i) {
         const float got = bf16_to_float(to[place(i)]), want = bf16_to_float(float_to_bf16(x[i]));
         EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << x[i];
@@ -254,20 +273,20 @@ TEST_F(LineDecoding, OfRowsOfActivationsIsThatOfTheScalarRules) {
       }
       for (int64_t i = count; i < stored; ++i) EXPECT_EQ(to[place(i)] | rest[place(i)], 0);
       EXPECT_EQ(rest[stored], 0xabcd);
-      kAvx512Rows.e4m3_to_bf16(codes.data(), count, order, bytes);
+      rows_.e4m3_to_bf16(codes.data(), count, order, bytes);
       for (int64_t i = 0; i < count; ++i) {
         const float got = bf16_to_float(to[place(i)]), want = e4m3_to_float(codes[i]);
         EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want)));
       }
-      kAvx512Rows.int8_to_bf16(integers, count, order, bytes);
+      rows_.int8_to_bf16(integers, count, order, bytes);
       for (int64_t i = 0; i < count; ++i) EXPECT_EQ(bf16_to_float(to[place(i)]), integers[i]);
       EXPECT_EQ(to[stored], 0xabcd);
     }
     std::vector<float> wide(count + 1, 7);
     auto* wide_bytes = reinterpret_cast<std::byte*>(wide.data());
-    kAvx512Rows.int8_to_f32(integers, count, wide_bytes);
+    rows_.int8_to_f32(integers, count, wide_bytes);
     for (int64_t i = 0; i < count; ++i) EXPECT_EQ(wide[i], integers[i]);
-    kAvx512Rows.e4m3_to_f32(codes.data(), count, wide_bytes);
+    rows_.e4m3_to_f32(codes.data(), count, wide_bytes);
     for (int64_t i = 0; i < count; ++i) {
       const float want = e4m3_to_float(codes[i]);
       EXPECT_TRUE(wide[i] == want || (std::isnan(wide[i]) && std::isnan(want)));
@@ -275,7 +294,7 @@ TEST_F(LineDecoding, OfRowsOfActivationsIsThatOfTheScalarRules) {
     EXPECT_EQ(wide[count], 7);
     std::vector<std::byte> copy(count + 1, std::byte{7});
     std::vector<int32_t> sums(count / 24 + 1), want(count / 24 + 1);
-    kAvx512Rows.copy_int8(integers, count, 24, copy.data(), sums.data());
+    rows_.copy_int8(integers, count, 24, copy.data(), sums.data());
     for (int64_t i = 0; i < count; ++i) {
       EXPECT_EQ(copy[i], static_cast<std::byte>(codes[i]));
       want[i / 24] += integers[i];
@@ -285,13 +304,103 @@ TEST_F(LineDecoding, OfRowsOfActivationsIsThatOfTheScalarRules) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Isa, LineDecoding, ::testing::ValuesIn(kDecoders),
+                         [](const auto& param) { return param.param.name; });
+
+// Every decoder on codes, exponents and zero points of every kind: bit for bit.
+TEST(LineDecoders, OfBothInstructionSetsMakeTheSameLines) {
+  if (!has(kVnni | Isa::kAvx2)) GTEST_SKIP() << "needs both";
+  using Decode = void (*LineDecoders::*)(const LineCodes&);
+  std::mt19937 random(11);
+  constexpr int64_t kLines = 12, kGroup = 4, kGroups = kLines / kGroup;
+  Lines codes(kLines), made[2] = {Lines(4 * kLines), Lines(4 * kLines)};
+  int8_t zeros[kGroups * 16];
+  uint8_t exponents[kGroups * 16];
+  float scales[16];
+  for (int round = 0; round < 64; ++round) {
+    const int middle = round % 2 == 0 ? 127 : static_cast<int>(random() % 256);
+    for (int64_t i = 0; i < kLines * kLineBytes; ++i)
+      codes.data()[i] = static_cast<std::byte>(random());
+    for (int8_t& z : zeros) z = static_cast<int8_t>(random());
+    for (uint8_t& e : exponents)
+      e = static_cast<uint8_t>(round % 4 < 2 ? middle + static_cast<int>(random() % 16) - 8
+                                             : random());
+    for (float& s : scales)
+      s = std::bit_cast<float>(0x3f800000u + (static_cast<uint32_t>(random()) >> 9));
+    auto compare = [&](Decode decode, int64_t to_lines, const LineCodes& like) {
+      for (int i = 0; i < 2; ++i) {
+        std::memset(made[i].data(), 0x5a, 4 * kLines * kLineBytes);
+        LineCodes c = like;
+        c.codes = codes.data();
+        c.lines = kLines;
+        c.to = made[i].data();
+        (kDecoders[i].decoders->*decode)(c);
+      }
+      ASSERT_EQ(std::memcmp(made[0].data(), made[1].data(), 4 * kLines * kLineBytes), 0) << round;
+      if (to_lines < 4) {
+        ASSERT_EQ(made[0].at<uint8_t>(to_lines * kLines * kLineBytes), 0x5a);
+      }
+    };
+    // Columns of bf16 may be in other orders; as f32 they are not.
+    auto compare_bf16 = [&](Decode decode, int64_t to_lines, const LineCodes& like) {
+      Lines wide[2] = {Lines(8 * kLines), Lines(8 * kLines)};
+      for (int i = 0; i < 2; ++i) {
+        LineCodes c = like;
+        c.codes = codes.data();
+        c.lines = kLines;
+        c.to = made[i].data();
+        (kDecoders[i].decoders->*decode)(c);
+        LineCodes whole;
+        whole.codes = made[i].data();
+        whole.lines = to_lines * kLines;
+        whole.to = wide[i].data();
+        whole.scale = like.scale;
+        kDecoders[i].decoders->decoded_to_f32(whole);
+      }
+      ASSERT_EQ(std::memcmp(wide[0].data(), wide[1].data(), 2 * to_lines * kLines * kLineBytes), 0)
+          << round;
+    };
+    LineCodes plain, integers, powers, one_power, scaled;
+    integers.zero = zeros;
+    powers.exponent = one_power.exponent = exponents;
+    one_power.exponent_lanes = 1;
+    scaled.scale = scales;
+    integers.group_lines = powers.group_lines = one_power.group_lines = kGroup;
+    compare(&LineDecoders::i4_to_int8, 2, plain);
+    compare(&LineDecoders::e2m1_to_int8, 2, plain);
+    compare(&LineDecoders::f16_to_f32, 2, plain);
+    compare(&LineDecoders::bf16_to_f32, 2, plain);
+    compare_bf16(&LineDecoders::i4_to_bf16, 4, plain);
+    compare_bf16(&LineDecoders::i4_to_bf16, 4, integers);
+    compare_bf16(&LineDecoders::i8_to_bf16, 2, plain);
+    compare_bf16(&LineDecoders::i8_to_bf16, 2, integers);
+    for (const LineCodes& c : {plain, powers, one_power}) {
+      compare_bf16(&LineDecoders::e4m3_to_bf16, 2, c);
+      compare_bf16(&LineDecoders::e2m1_to_bf16, 4, c);
+    }
+    compare_bf16(&LineDecoders::i8_to_bf16, 2, scaled);
+    compare_bf16(&LineDecoders::i4_to_bf16, 4, scaled);
+    float powers_made[2][kGroups * 16];
+    for (bool half : {false, true}) {
+      for (int i = 0; i < 2; ++i)
+        kDecoders[i].decoders->powers_of_two(exponents, kGroups * 16, half, powers_made[i]);
+      ASSERT_EQ(std::memcmp(powers_made[0], powers_made[1], sizeof powers_made[0]), 0);
+    }
+  }
+}
+
 struct KernelCase {
   const LineKernels* kernels;
   Arithmetic arithmetic;
   Isa needs;
   const char* name;
 };
+constexpr Isa kAvxVnni = Isa::kAvx2 | Isa::kAvxVnni;
 const KernelCase kCases[] = {
+    {&kAvx2Lines, Arithmetic::kInt8, Isa::kAvx2, "avx2_int8"},
+    {&kAvx2Lines, Arithmetic::kF32, Isa::kAvx2, "avx2_f32"},
+    {&kAvxVnniLines, Arithmetic::kInt8, kAvxVnni, "avx_vnni_int8"},
+    {&kAvxVnniLines, Arithmetic::kF32, kAvxVnni, "avx_vnni_f32"},
     {&kAvx512Lines, Arithmetic::kInt8, kVnni, "avx512_int8"},
     {&kAvx512Lines, Arithmetic::kF32, kVnni, "avx512_f32"},
     {&kAvx512Bf16Lines, Arithmetic::kBf16, kVnni | Isa::kAvx512Bf16, "avx512_bf16"},
@@ -325,6 +434,8 @@ class LineBlocks : public ::testing::TestWithParam<KernelCase> {
     }
   }
   const bool in_parts_ = GetParam().kernels == &kAmxLines;
+  // Codes of activations, as LineBlock limits them.
+  const int least_x_ = GetParam().kernels == &kAvx2Lines ? -127 : -128;
   void multiply(const LineBlock& block) const {
     const LineKernels& k = *GetParam().kernels;
     if (k.begin != nullptr) k.begin();
@@ -364,7 +475,7 @@ TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
   std::vector<int32_t> x_sums(kMaxBlockRows + 2);
   for (int r = 0; r < kMaxBlockRows + 2; ++r) {
     for (int64_t c = 0; c < cols; ++c) {
-      rows[r * cols + c] = integers && c == 3 ? (r % 2 ? 127 : -128) : small(9);
+      rows[r * cols + c] = integers && c == 3 ? (r % 2 ? 127 : least_x_) : small(9);
       put(x.data() + r * stride, c, rows[r * cols + c]);
       x_sums[r] += rows[r * cols + c];
     }
@@ -436,7 +547,8 @@ TEST_P(Int8Blocks, OfCodesAreThoseOfTheirLines) {
   std::vector<int32_t> x_sums(kMaxBlockRows * kUnits);
   for (int r = 0; r < kMaxBlockRows; ++r) {
     for (int64_t c = 0; c < kLines * 4; ++c) {
-      x.data()[r * kStride + c] = static_cast<std::byte>(random());
+      const int value = std::max(least_x_, static_cast<int>(random() % 256) - 128);
+      x.data()[r * kStride + c] = static_cast<std::byte>(value);
       x_sums[r * kUnits + c / 64] += static_cast<int8_t>(x.data()[r * kStride + c]);
     }
   }
@@ -451,9 +563,9 @@ TEST_P(Int8Blocks, OfCodesAreThoseOfTheirLines) {
       for (int64_t i = 0; i < kLines * 32; ++i)
         codes[p].data()[i] = static_cast<std::byte>(random());
       const LineCodes c{.codes = codes[p].data(), .lines = kLines / 2, .to = lines[p].data()};
-      fp4 ? kAvx512Decoders.e2m1_to_int8(c) : kAvx512Decoders.i4_to_int8(c);
+      fp4 ? kernels.decoders->e2m1_to_int8(c) : kernels.decoders->i4_to_int8(c);
     }
-    for (int rows = 1; rows <= kFewRows; ++rows) {
+    for (int rows = 1; rows <= GetParam().kernels->code_block; ++rows) {
       for (int panels = 1; panels <= 2; ++panels) {
         std::vector<float> sums[2][2];
         for (bool from_codes : {false, true}) {
@@ -502,11 +614,12 @@ TEST_P(LineBlocks, OfFloatsMeetCodesAsTheyLie) {
   std::normal_distribution<float> normal;
   constexpr int64_t kUnits = 3, kUnitCols = 48, kCols = kUnits * kUnitCols,
                     kStride = kCols * 4 + 64;
-  Lines x(kFewRows * kStride / 64 + 1);
+  const int most_rows = GetParam().kernels->code_block;
+  Lines x(most_rows * kStride / 64 + 1);
   auto x_at = [&](int r, int64_t c) -> float& {
     return *reinterpret_cast<float*>(x.data() + r * kStride + c * 4);
   };
-  for (int r = 0; r < kFewRows; ++r) {
+  for (int r = 0; r < most_rows; ++r) {
     for (int64_t c = 0; c < kCols; ++c) x_at(r, c) = normal(random);
   }
   for (const auto& kind : kinds) {
@@ -531,10 +644,11 @@ TEST_P(LineBlocks, OfFloatsMeetCodesAsTheyLie) {
       const auto byte = static_cast<int>(codes[p].data()[at]);
       return kind.value(kind.bits == 8 ? byte : c % 8 < 4 ? byte & 15 : byte >> 4);
     };
-    for (int rows = 1; rows <= kFewRows; ++rows) {
+    for (int rows = 1; rows <= most_rows; ++rows) {
       for (int panels = 1; panels <= 2; ++panels) {
         const bool zeros = integer && rows % 2 == 0, x_scaled = rows > 2;
-        const float x_scales[] = {1, 2, 3, 0.5, 0.25, 4, 5, 6, 7, 1, 2, 3};
+        const float x_scales[] = {1, 2, 3, 0.5, 0.25, 4, 5, 6, 7, 1, 2, 3, 4, 0.5, 1, 8, 3, 2};
+        ASSERT_GE(std::size(x_scales), static_cast<size_t>(most_rows * kUnits));
         LineBlock b;
         b.x = x.data();
         b.x_stride = kStride;
@@ -628,7 +742,121 @@ TEST_P(LineBlocks, FinishWithScalesBiasWeightsAndRowsOfOthers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, Int8Blocks, ::testing::Values(kCases[0], kCases[3]),
+// Nothing saturates: every code times every code, four times in a sum.
+TEST_P(Int8Blocks, OfEveryPairOfCodesAreExact) {
+  Lines w(16), x(kMaxBlockRows);
+  std::vector<float> sums(kMaxBlockRows * 16);
+  std::vector<int32_t> x_sums(kMaxBlockRows);
+  for (int first_w = -128; first_w < 128; first_w += 16) {
+    for (int line = 0; line < 16; ++line) {
+      for (int i = 0; i < 64; ++i)
+        w.data()[line * 64 + i] = static_cast<std::byte>(first_w + i / 4);
+    }
+    for (int first_x = -128; first_x < 128; first_x += kMaxBlockRows) {
+      for (int r = 0; r < kMaxBlockRows; ++r) {
+        const int value = std::max(first_x + r, least_x_);
+        std::memset(x.data() + r * 64, value, 64);
+        x_sums[r] = 64 * value;
+      }
+      LineBlock b{.x = x.data(), .x_stride = 64, .rows = kMaxBlockRows, .panels = 1};
+      b.unit_lines = 16;
+      b.overwrite = true;
+      b.lines[0] = w.data();
+      b.sum[0] = sums.data();
+      b.x_sum = x_sums.data();
+      b.x_sum_stride = 1;
+      multiply(b);
+      for (int r = 0; r < kMaxBlockRows; ++r) {
+        const int value = std::max(first_x + r, least_x_);
+        for (int n = 0; n < 16; ++n)
+          ASSERT_EQ(sums[r * 16 + n], static_cast<float>(64 * value * (first_w + n)));
+      }
+    }
+  }
+}
+
+// One result whatever multiplies, and whatever the number of rows in a call.
+TEST(LineKernels, OfEveryInstructionSetGiveTheSameBitsOfIntegersAndOfF32) {
+  std::mt19937 random(17);
+  std::normal_distribution<float> normal;
+  constexpr int64_t kUnits = 3, kLines = 16 * kUnits, kStride = kLines * 4 + 64;
+  for (const Arithmetic arithmetic : {Arithmetic::kInt8, Arithmetic::kF32}) {
+    const bool integers = arithmetic == Arithmetic::kInt8;
+    Lines w[2] = {Lines(kLines), Lines(kLines)}, x(kMaxBlockRows * kStride / 64);
+    std::vector<int32_t> x_sums(kMaxBlockRows * kUnits);
+    for (int r = 0; r < kMaxBlockRows; ++r) {
+      for (int64_t i = 0; i < kLines; ++i) {
+        const float value = normal(random);
+        std::memcpy(x.data() + r * kStride + i * 4, &value, sizeof value);
+        for (int c = 0; integers && c < 4; ++c) {
+          const int code = static_cast<int>(random() % 255) - 127;
+          x.data()[r * kStride + i * 4 + c] = static_cast<std::byte>(code);
+          x_sums[r * kUnits + i / 16] += code;
+        }
+      }
+    }
+    float scales[2][kUnits * 16], x_scales[kMaxBlockRows * kUnits];
+    int8_t zeros[2][kUnits * 16];
+    for (float& scale : x_scales) scale = std::abs(normal(random));
+    for (int p = 0; p < 2; ++p) {
+      for (float& scale : scales[p]) scale = std::abs(normal(random));
+      for (int8_t& zero : zeros[p]) zero = static_cast<int8_t>(random());
+      for (int64_t i = 0; i < kLines * 16; ++i) {
+        const float value = normal(random);
+        const auto codes = static_cast<uint32_t>(random());
+        std::memcpy(w[p].data() + 4 * i, integers ? static_cast<const void*>(&codes) : &value, 4);
+      }
+    }
+    auto result = [&](const LineKernels& k, int rows, int panels, bool with_zeros) {
+      std::vector<float> sums(2 * kMaxBlockRows * 16, 0.5f);
+      if (k.begin != nullptr) k.begin();
+      for (int row = 0; row < kMaxBlockRows; row += rows) {
+        LineBlock b{.x = x.data() + row * kStride, .x_stride = kStride};
+        b.rows = std::min(rows, kMaxBlockRows - row);
+        b.panels = panels;
+        b.units = kUnits;
+        b.unit_lines = 16;
+        b.x_scale = x_scales + row * kUnits;
+        b.x_scale_stride = kUnits;
+        b.x_scale_unit = 1;
+        b.x_sum = x_sums.data() + row * kUnits;
+        b.x_sum_stride = kUnits;
+        for (int p = 0; p < panels; ++p) {
+          b.sum[p] = sums.data() + (p * kMaxBlockRows + row) * 16;
+          b.lines[p] = w[p].data();
+          b.w_scale[p] = scales[p];
+          b.w_zero[p] = with_zeros && integers ? zeros[p] : nullptr;
+        }
+        (integers ? k.int8 : k.f32)(b);
+      }
+      if (k.end != nullptr) k.end();
+      return sums;
+    };
+    for (const bool with_zeros : {false, true}) {
+      std::optional<std::vector<float>> first[2];
+      for (const KernelCase& c : kCases) {
+        if (c.arithmetic != arithmetic || !has(c.needs)) continue;
+        for (int panels = 1; panels <= 2; ++panels) {
+          for (const int rows : {1, 2, 3, 4, 5, 6, 7, 9, 17, 32}) {
+            const std::vector<float> got = result(*c.kernels, rows, panels, with_zeros);
+            std::optional<std::vector<float>>& want = first[panels - 1];
+            if (!want) want = got;
+            ASSERT_EQ(got, *want) << c.name << ", " << rows << " rows at once";
+          }
+        }
+      }
+    }
+  }
+}
+
+std::vector<KernelCase> int8_cases() {
+  std::vector<KernelCase> cases;
+  for (const KernelCase& c : kCases) {
+    if (c.arithmetic == Arithmetic::kInt8) cases.push_back(c);
+  }
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Isa, Int8Blocks, ::testing::ValuesIn(int8_cases()),
                          [](const auto& param) { return param.param.name; });
 INSTANTIATE_TEST_SUITE_P(Isa, LineBlocks, ::testing::ValuesIn(kCases),
                          [](const auto& param) { return param.param.name; });

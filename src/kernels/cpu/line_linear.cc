@@ -27,6 +27,15 @@ int64_t even_pass(int64_t rows) {
   return (even + kMaxBlockRows - 1) / kMaxBlockRows * kMaxBlockRows;
 }
 
+// How rows meet a matrix: floats of 16 bits as they lie where that is a kernel's way.
+LineForm main_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
+                   const LineKernels& kernels) {
+  const LineForm by_codes{arithmetic, true};
+  const bool floats = arithmetic == Arithmetic::kF32 && !shape.key.quantized();
+  return floats && LinePass::serves(shape, scheme, by_codes, kernels) ? by_codes
+                                                                      : LineForm{arithmetic};
+}
+
 // How a few rows meet codes: integers as such, everything else in f32.
 LineForm few_form(const Scheme& scheme) {
   const bool integers = scheme.activation == kInt8DynamicTokenSym;
@@ -38,17 +47,19 @@ bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, Arithmetic ari
                   const LineKernels& kernels, bool deterministic) {
   const LineForm few = few_form(scheme);
   const bool same_bits = arithmetic == Arithmetic::kInt8;
-  return (same_bits || !deterministic) && LinePass::serves(shape, scheme, few, kernels);
+  return (same_bits || !deterministic) && shape.key.quantized() &&
+         LinePass::serves(shape, scheme, few, kernels);
 }
 
 // Floats in bf16: in two parts.
 RowForm row_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
-                 bool few_by_codes) {
+                 const LineKernels& kernels, bool few_by_codes) {
   RowForm form;
   form.arithmetic = arithmetic;
   form.two_parts = arithmetic == Arithmetic::kBf16 && !scheme.activation;
+  form.few_rows = kernels.few_rows;
   form.few = few_by_codes ? few_form(scheme).arithmetic : arithmetic;
-  form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : ColumnOrder::kDecoded;
+  form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.decoders->order;
   form.k = shape.k;
   form.unit = unit_cols(shape, {form.few}, x_group_cols(scheme));
   return form;
@@ -74,11 +85,11 @@ class LineLinear : public GroupedLinear {
       : weights_(std::move(weights)),
         kernels_(kernels),
         device_(device),
-        pass_(weights_, {arithmetic}, kernels) {
+        pass_(weights_, main_form(weights_.shape, weights_.scheme, arithmetic, kernels), kernels) {
     const bool codes =
         few_by_codes(weights_.shape, weights_.scheme, arithmetic, kernels, deterministic);
     if (codes) few_.emplace(weights_, few_form(weights_.scheme), kernels);
-    form_ = row_form(weights_.shape, weights_.scheme, arithmetic, codes);
+    form_ = row_form(weights_.shape, weights_.scheme, arithmetic, kernels, codes);
   }
 
   const KernelWeights& weights() const override { return weights_; }
@@ -132,7 +143,7 @@ void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
     PassRoom room;
     for (int64_t e = after(-1); e < experts;) {
       const int64_t next_expert = after(e);
-      const bool few = few_ && offsets[e + 1] - offsets[e] <= kFewRows;
+      const bool few = few_ && offsets[e + 1] - offsets[e] <= kernels_.few_rows;
       const LinePass& way = few ? *few_ : pass_;
       const int64_t pass_rows = even_pass(past_of(e) - first_of(e));
       for (int64_t i = first; i < last; ++i) {
@@ -250,7 +261,7 @@ KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
   const bool codes =
       key && arithmetic != Arithmetic::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
   plan.input_dtype = codes ? key->dtype : DType::kF32;
-  RowForm form = row_form(shape, request.scheme, arithmetic, by_codes);
+  RowForm form = row_form(shape, request.scheme, arithmetic, kernels, by_codes);
   if (form.two_parts) plan.product_bits = 16;
   const std::string_view type = name(shape.key.dtype);
   const bool integers = few_form(request.scheme).arithmetic == Arithmetic::kInt8;
@@ -260,8 +271,8 @@ KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
       "f32 products and sums"};
   plan.kernels = {{1, str(type, " lines, ", products[static_cast<int>(arithmetic)], ", ",
                           kernels.instructions[static_cast<int>(arithmetic)],
-                          by_codes ? str("; experts with up to ", kFewRows, " rows by codes in ",
-                                         integers ? "int8" : "f32")
+                          by_codes ? str("; experts with up to ", kernels.few_rows,
+                                         " rows by codes in ", integers ? "int8" : "f32")
                                    : "")}};
   if (codes) form.num_scales = num_groups(*key, shape.k);
   plan.scratch_bytes = static_cast<int64_t>(packed_bytes(form, request.max_rows));

@@ -1,5 +1,5 @@
-// Grouped GEMMs on layout vnni16, whatever the instruction set: what the rows cpu-avx512 and
-// cpu-amx share. Their files say which kernels multiply and in which arithmetic.
+// Grouped GEMMs on layout vnni16, whatever the instruction set: what the rows cpu-avx2, cpu-avx512
+// and cpu-amx share. Their files say which kernels multiply and in which arithmetic.
 #pragma once
 
 #include "kernels/cpu/cpu_device.h"

@@ -56,6 +56,8 @@ int64_t columns_read(const MatrixShape& shape, LineForm form) {
 
 int64_t unit_cols(const MatrixShape& shape, LineForm form, int64_t x_group_cols) {
   const bool one = !shape.key.quantized() || vnni16::num_groups(shape) <= 1;
+  if (form.by_codes && !shape.key.quantized())
+    return std::min(columns_read(shape, form), max_stretch(form.arithmetic));
   if (form.by_codes && form.arithmetic != Arithmetic::kInt8) {
     const int64_t cols = one ? columns_read(shape, form) : vnni16::group_cols(shape);
     return x_group_cols > 0 ? std::gcd(one ? x_group_cols : cols, x_group_cols) : cols;

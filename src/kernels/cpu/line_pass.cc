@@ -35,6 +35,10 @@ LinePass::Kernel LinePass::kernel_of(const LineKernels& kernels, LineForm form, 
       return int8 ? nullptr : kernels.codes->f32_by_i8;
     case DType::kF8E4M3:
       return int8 ? nullptr : kernels.codes->f32_by_e4m3;
+    case DType::kBF16:
+      return int8 ? nullptr : kernels.codes->f32_by_bf16;
+    case DType::kF16:
+      return int8 ? nullptr : kernels.codes->f32_by_f16;
     default:
       return nullptr;
   }
@@ -53,7 +57,8 @@ LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernel
       form_(form),
       kernel_(kernel_of(kernels, form, weights.shape.key.dtype)),
       keep_awake_(kernels.keep_awake),
-      row_block_(form.by_codes ? kFewRows : kernels.row_block),
+      row_block_(form.by_codes && weights.shape.key.quantized() ? kernels.code_block
+                                                                : kernels.row_block),
       panels_(weights, form, x_group_cols(weights.scheme), *kernels.decoders, kernels.keep_awake),
       x_group_is_unit_(x_group_cols(weights.scheme) == panels_.unit_cols()) {}
 
@@ -61,6 +66,8 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassRoom& room)
   const int count = pair.panels();
   // Every block of rows asks for its share of what comes next.
   const int blocks = (pass.count + row_block_ - 1) / row_block_;
+  // Codes are decoded once for each block: even ones, no short one at the end.
+  const int step = form_.by_codes ? (pass.count + blocks - 1) / blocks : row_block_;
   const int every = std::min(16, static_cast<int>(std::bit_floor(static_cast<unsigned>(blocks))));
   const bool direct = panels_.direct();
   LineBlock block;
@@ -84,9 +91,9 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassRoom& room)
       block.w_scale[p] = panels_.unit_scales(pair.expert, panel, s, room.unit_scales[p]);
       block.w_zero[p] = panels_.unit_zeros(pair.expert, panel, s, room.unit_zeros[p]);
     }
-    for (int row = 0, b = 0; row < pass.count; row += row_block_, ++b) {
+    for (int row = 0, b = 0; row < pass.count; row += step, ++b) {
       const int64_t at = pass.first + row;
-      block.rows = std::min(row_block_, pass.count - row);
+      block.rows = std::min(step, pass.count - row);
       block.x =
           pass.x.values + at * pass.x.stride + s.first_column * column_bytes(form_.arithmetic);
       block.prefetch_every = direct && pass.prefetch && b < every ? every : 0;

@@ -1,6 +1,7 @@
 // The innermost loops over layout vnni16: activation rows times lines of weights, and codes decoded
-// to lines of what is multiplied. One file per instruction set; cpu_avx512.cc and cpu_amx.cc
-// choose. Nothing here but plain structs: files that are built for one instruction set include it.
+// to lines of what is multiplied. One file per instruction set; cpu_avx2.cc, cpu_avx512.cc and
+// cpu_amx.cc choose. Nothing here but plain structs: files that are built for one instruction set
+// include it.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@ namespace moracle::cpu {
 /// Rows of weights (outputs) in a line, and bytes of it.
 inline constexpr int kLineRows = 16;
 inline constexpr int kLineBytes = 64;
-/// Most activation rows in one call, and in one that decodes codes on their way.
+/// Most activation rows in one call; few of them.
 inline constexpr int kMaxBlockRows = 32;
 inline constexpr int kFewRows = 4;
 
@@ -30,8 +31,9 @@ enum class Arithmetic : uint8_t {
 ///
 /// where scales that are null count as 1. Integer sums are exact before they are scaled.
 struct LineBlock {
-  const std::byte* x = nullptr;  ///< row r at x + r · x_stride: 4 bytes for each line
-  int64_t x_stride = 0;          ///< bytes; kMaxBlockRows rows are there to be read
+  /// Row r at x + r · x_stride: 4 bytes for each line. int8 codes are -127 to 127.
+  const std::byte* x = nullptr;
+  int64_t x_stride = 0;  ///< bytes; kMaxBlockRows rows are there to be read
   /// Arithmetic::kBf16: each value is the sum of two, the second one so many bytes further on; 0:
   /// it is one.
   int64_t x_rest = 0;
@@ -91,8 +93,9 @@ struct LineResult {
 struct LineDecoders;
 struct RowConverters;
 
-/// kFewRows rows at most times lines of codes as they lie: unit_lines and prefetch count these,
-/// zero points come off the codes. Sums of integers count fp4 twice.
+/// LineKernels::code_block rows at most times lines of codes as they lie: unit_lines and prefetch
+/// count these, zero points come off the codes. Sums of integers count fp4 twice. 16 bits take any
+/// number of rows, in one order of summation; null: not here.
 struct CodeKernels {
   void (*int8_by_i4)(const LineBlock&);
   void (*int8_by_e2m1)(const LineBlock&);
@@ -100,6 +103,8 @@ struct CodeKernels {
   void (*f32_by_i8)(const LineBlock&);
   void (*f32_by_e4m3)(const LineBlock&);
   void (*f32_by_e2m1)(const LineBlock&);
+  void (*f32_by_bf16)(const LineBlock&) = nullptr;
+  void (*f32_by_f16)(const LineBlock&) = nullptr;
 };
 
 struct LineKernels {
@@ -114,16 +119,22 @@ struct LineKernels {
   /// without a product and take 0.25 µs, later 3 µs, to wake up.
   void (*keep_awake)() = nullptr;
   int row_block = 8;  ///< rows in a call that keep the units busy
+  /// Rows in a call of `codes`, and rows of an expert up to which its codes are multiplied so.
+  int code_block = kFewRows;
+  int few_rows = kFewRows;
   void (*int8)(const LineBlock&) = nullptr;
   void (*bf16)(const LineBlock&) = nullptr;
   void (*f32)(const LineBlock&) = nullptr;
   void (*finish)(const LineResult&) = nullptr;
 };
 
-/// Codes to lines of int8, of bf16 or of f32; nothing is rounded but products with `scale`. Lines
-/// of bf16 hold pairs of columns as they come out of a register of codes: of each eight columns 0
-/// and 2, 1 and 3, 4 and 6, 5 and 7. Rows of activations follow them (ColumnOrder::kDecoded).
+/// Columns of bf16 in lines and rows: as they are, or as they come out of a register of codes,
+/// which is of each eight columns 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+enum class ColumnOrder : uint8_t { kPlain, kDecoded };
+
+/// Codes to lines of int8, of bf16 or of f32; nothing is rounded but products with `scale`.
 struct LineDecoders {
+  ColumnOrder order;  ///< of bf16 that codes become; rows of activations follow it
   void (*i4_to_int8)(const LineCodes&);
   void (*e2m1_to_int8)(const LineCodes&);  ///< twice the value
   void (*i4_to_bf16)(const LineCodes&);
@@ -138,11 +149,8 @@ struct LineDecoders {
   void (*powers_of_two)(const uint8_t* exponents, int64_t count, bool half, float* to);
 };
 
-/// Columns of a bf16 row: as they are, or as LineDecoders leave them.
-enum class ColumnOrder : uint8_t { kPlain, kDecoded };
-
 /// Activations on their way into a kernel: rows of f32 or codes to rows of lines' elements. Rows in
-/// decoded order are written up to a whole eight of columns, with 0.
+/// decoded order are written up to a whole eight of columns, with 0. Null: not here.
 struct RowConverters {
   /// The nearest bf16, and the nearest one to what that leaves: 16 significant bits together;
   /// only the first where `rest` is null.
@@ -157,6 +165,12 @@ struct RowConverters {
 };
 
 #if defined(__x86_64__)
+extern const LineDecoders kAvx2Decoders;
+extern const RowConverters kAvx2Rows;
+extern const CodeKernels kAvx2Codes;
+extern const CodeKernels kAvxVnniCodes;
+extern const LineKernels kAvx2Lines;     ///< AVX2 with FMA and F16C: int8, f32
+extern const LineKernels kAvxVnniLines;  ///< and AVX-VNNI: int8, f32
 extern const LineDecoders kAvx512Decoders;
 extern const RowConverters kAvx512Rows;
 extern const CodeKernels kAvx512Codes;

@@ -377,7 +377,8 @@ void copy_int8(const int8_t* from, int64_t count, int64_t run, std::byte* to, in
 
 }  // namespace
 
-const LineDecoders kAvx512Decoders = {.i4_to_int8 = i4_to_int8,
+const LineDecoders kAvx512Decoders = {.order = ColumnOrder::kDecoded,
+                                      .i4_to_int8 = i4_to_int8,
                                       .e2m1_to_int8 = e2m1_to_int8,
                                       .i4_to_bf16 = i4_to_bf16,
                                       .i8_to_bf16 = i8_to_bf16,

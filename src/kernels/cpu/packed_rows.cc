@@ -120,7 +120,7 @@ PackedRows pack_rows(RowForm form, const GroupedRows& from, int64_t num_experts,
     for (int64_t r = first; r < last; ++r) {
       while (offsets != nullptr && offsets[expert + 1] <= from.first_row + r) ++expert;
       const int64_t rows = offsets == nullptr ? num_rows : offsets[expert + 1] - offsets[expert];
-      packer.pack(r, rows <= kFewRows);
+      packer.pack(r, rows <= form.few_rows);
     }
   };
   // Below this the threads would take longer to wake up than the work takes.

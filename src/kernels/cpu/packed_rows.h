@@ -7,13 +7,14 @@
 
 namespace moracle::cpu {
 
-/// What rows become. Rows of an expert that has kFewRows at most may meet its codes as they lie.
+/// What rows become. Rows of an expert that has `few_rows` at most may meet its codes as they lie.
 struct RowForm {
   Arithmetic arithmetic = Arithmetic::kF32;
   /// See LineBlock::x_rest: floats in bf16.
   bool two_parts = false;
   /// Where there are few: no wider than f32.
   Arithmetic few = Arithmetic::kF32;
+  int few_rows = kFewRows;
   ColumnOrder order = ColumnOrder::kPlain;  ///< Arithmetic::kBf16
   int64_t k = 0;
   int64_t unit = 0;        ///< columns whose codes are summed

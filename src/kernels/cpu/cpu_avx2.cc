@@ -1,0 +1,41 @@
+// Backend "cpu-avx2": lines of layout vnni16 in two registers of 256 bits each. int8 by int8 is
+// exact, with AVX-VNNI four products at a time; everything else is multiplied in f32. Few rows meet
+// codes as they lie and are bound by reading them; many rows by the products.
+#include "kernels/cpu/line_linear.h"
+
+namespace moracle {
+
+#if defined(__x86_64__)
+
+namespace {
+
+using namespace cpu;
+
+const LineKernels& kernels_of(const Machine& machine) {
+  const bool vnni = missing(Isa::kAvxVnni, machine.cpu.isa) == Isa::kNone;
+  return vnni ? kAvxVnniLines : kAvx2Lines;
+}
+
+KernelPlan plan(const KernelRequest& request, const Machine& machine) {
+  return plan_lines(request, arithmetic_for(request.shape, request.scheme, false, 4),
+                    kernels_of(machine));
+}
+
+Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
+                                            Device& device) {
+  const Arithmetic arithmetic = arithmetic_for(weights.shape, weights.scheme, false, 4);
+  return make_lines(std::move(weights), plan, arithmetic, kernels_of(Machine::here()), device);
+}
+
+}  // namespace
+
+const Kernels kCpuAvx2Kernels = {plan, make};
+
+#else
+
+// No other processor has these instructions, and the rule about them comes before any plan.
+const Kernels kCpuAvx2Kernels = {nullptr, nullptr};
+
+#endif
+
+}  // namespace moracle
