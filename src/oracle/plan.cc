@@ -32,8 +32,9 @@ std::string kernel_text(const KernelPlan& kernel) {
   return join(uses, ", ");
 }
 
-// What two matrices leave between them for so many rows is a few MB with every published shape.
-constexpr int64_t kPartRows = 2048;
+// What lies between the matrices for so many rows fits into the caches of a server; fewer make
+// threads wait for each other more often than they save.
+constexpr int64_t kPartRows = 8192;
 
 bool takes_parts(const Plan& plan) {
   if (plan.layer.linear || is_static(plan.layer.scheme)) return false;

@@ -9,7 +9,7 @@ namespace {
 
 using testing::TokenBatch;
 
-constexpr int64_t kTokens = 1000, kFewTokens = 100, kTopK = 3;
+constexpr int64_t kTokens = 3000, kFewTokens = 500, kTopK = 3;
 
 /// Tokens [first, first + count) of a batch.
 TokenBatch cut(const LayerSpec& spec, const TokenBatch& all, int64_t first, int64_t count) {
@@ -94,7 +94,7 @@ TEST(Parts, TakeLessMemoryThanAllRowsAtOnce) {
     request.backend = row;
     int64_t bytes[2];
     for (int i = 0; i < 2; ++i) {
-      request.max_num_tokens = i == 0 ? 2048 : 4096;
+      request.max_num_tokens = i == 0 ? 4096 : 8192;
       const Selection selection = select(request, Machine::here());
       ASSERT_TRUE(selection.plan);
       bytes[i] = selection.plan->workspace_bytes;
