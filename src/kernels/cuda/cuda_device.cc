@@ -17,8 +17,7 @@ Status check_gpu(int index) {
   int count = 0;
   if (Status counted = cuda::check(cudaGetDeviceCount(&count), "cudaGetDeviceCount"); !counted)
     return wrong("an NVIDIA GPU and its driver", counted.error().fact);
-  if (index >= count)
-    return wrong("an NVIDIA GPU of this index", str("this machine has ", count));
+  if (index >= count) return wrong("an NVIDIA GPU of this index", str("this machine has ", count));
   int major = 0, minor = 0;
   MORACLE_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
   MORACLE_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
@@ -70,9 +69,8 @@ Result<Buffer> CudaDevice::allocate(size_t bytes) {
     return Error{ErrorKind::kOutOfMemory, "", name(), str(bytes, " bytes of memory"),
                  str(free, " of ", total, " bytes are free")};
   }
-  Buffer buffer(data, bytes, std::shared_ptr<void>(data, [](void* p) {
-                  static_cast<void>(cudaFree(p));
-                }));
+  Buffer buffer(data, bytes,
+                std::shared_ptr<void>(data, [](void* p) { static_cast<void>(cudaFree(p)); }));
   // Zeros must be there for every stream, not for this one alone.
   MORACLE_CUDA(cudaMemsetAsync(data, 0, bytes, queue_.own));
   MORACLE_CUDA(cudaStreamSynchronize(queue_.own));

@@ -286,8 +286,7 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
     return Error{ErrorKind::kInvalidArgument, "", "backend cuda-reference", "a cuda device",
                  "it is " + device.name()};
   }
-  return std::unique_ptr<GroupedLinear>(
-      new CudaReferenceLinear(std::move(weights), gpu->queue()));
+  return std::unique_ptr<GroupedLinear>(new CudaReferenceLinear(std::move(weights), gpu->queue()));
 }
 
 }  // namespace

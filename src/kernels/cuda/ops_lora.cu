@@ -73,9 +73,15 @@ Status CudaOps::add_lora(const Matrix& x, const int32_t* row_index, const RowPla
                          const int32_t* lora_ids, int64_t adapters, const LoraTable& table,
                          const Matrix& y, Stream stream) {
   MORACLE_CHECK(cuda::check_floats({&x, &y, &table.a, &table.b}));
-  const cuda::LoraArgs args{x,        y,        row_index, rows.expert_offsets,
-                            rows.row_token,     lora_ids,  adapters,
-                            table,    troubles_.cell(cuda::TroubleKind::kLoraIds)};
+  const cuda::LoraArgs args{x,
+                            y,
+                            row_index,
+                            rows.expert_offsets,
+                            rows.row_token,
+                            lora_ids,
+                            adapters,
+                            table,
+                            troubles_.cell(cuda::TroubleKind::kLoraIds)};
   return cuda::launch(queue_, stream, "add_lora", cuda::add_lora, y.rows, cuda::kThreads, 0, args);
 }
 

@@ -59,7 +59,8 @@ __global__ void quantize(Matrix from, QuantKey key, int64_t group, int64_t group
       largest = max(largest, __float_as_uint(load(from, r, c)) & 0x7fffffffu);
     largest = block_reduce(largest, 0u, [](uint32_t a, uint32_t other) { return max(a, other); });
     const bool finite = largest < kInfinity;
-    const float scale = finite ? scale_of(key, __uint_as_float(largest)) : __uint_as_float(0x7fc00000u);
+    const float scale =
+        finite ? scale_of(key, __uint_as_float(largest)) : __uint_as_float(0x7fc00000u);
     for (int64_t c = begin + threadIdx.x; c < end; c += blockDim.x) {
       const uint8_t code = finite ? code_of(key, load(from, r, c), scale) : uint8_t{0};
       put(key, to.values, r, c, code, scale);

@@ -1,6 +1,6 @@
-// Which rows go to which expert. Each expert has a block that counts the slots of all experts before
-// it and then numbers its own: nothing is handed from block to block, so one kernel does, without
-// memory of its own, and rows come out in the order of tokens.
+// Which rows go to which expert. Each expert has a block that counts the slots of all experts
+// before it and then numbers its own: nothing is handed from block to block, so one kernel does,
+// without memory of its own, and rows come out in the order of tokens.
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.cuh"
@@ -98,9 +98,9 @@ __global__ void plan_batched_rows(const int32_t* counts, int64_t num_experts, in
 Status CudaOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k,
                           int64_t num_experts, const int32_t* expert_map, int64_t num_local,
                           const RowPlan& plan, Stream stream) {
-  const cuda::RowArgs args{topk_ids,   num_tokens * top_k, top_k, num_experts,
-                           expert_map, num_local,          plan,
-                           troubles_.cell(cuda::TroubleKind::kIds)};
+  const cuda::RowArgs args{
+      topk_ids,   num_tokens * top_k, top_k, num_experts,
+      expert_map, num_local,          plan,  troubles_.cell(cuda::TroubleKind::kIds)};
   return cuda::launch(queue_, stream, "plan_rows", cuda::plan_rows, num_local, cuda::kThreads, 0,
                       args);
 }
