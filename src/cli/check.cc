@@ -30,6 +30,10 @@ Status narrow(std::vector<Case>& cases, const Options& options) {
                    "'" + options.backend + "' is none of these"};
     }
     keep([&](const Case& c) { return c.backend == options.backend; });
+    if (cases.empty()) {
+      return Error{ErrorKind::kUnsupported, "", "--backend", "a backend of this build",
+                   "'" + options.backend + "' is not in it"};
+    }
   }
   if (!options.scheme.empty()) {
     Result<Scheme> scheme = parse_scheme(options.scheme);

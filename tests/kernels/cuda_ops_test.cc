@@ -152,6 +152,7 @@ TEST_F(CudaOpsTest, QuantizeGivesTheBitsOfTheRule) {
   std::vector<float> x = normal(rows * cols, 3);
   std::fill_n(&x[2 * cols], cols, 0.0f);
   x[3 * cols + 40] = kInf, x[4 * cols + 1299] = NAN, x[5 * cols] = -3e38f, x[6 * cols + 9] = 1e-38f;
+  x = rounded_to_bf16(x);
   const Buffer from = upload(to_bf16(x));
   for (const QuantKey& key : {kInt8DynamicTokenSym, kFp8DynamicTokenSym, kFp8Dynamic128Sym,
                               fp8_dynamic_group(48), fp8_dynamic_group(600), kMxfp8Dynamic}) {
