@@ -16,8 +16,9 @@ Status check_gpu(int index) {
   };
   int count = 0;
   if (Status counted = cuda::check(cudaGetDeviceCount(&count), "cudaGetDeviceCount"); !counted)
-    return wrong("an NVIDIA GPU and its driver", counted.error().fact);
-  if (index >= count) return wrong("an NVIDIA GPU of this index", str("this machine has ", count));
+    return wrong("an NVIDIA GPU and its driver, or device cpu", counted.error().fact);
+  if (index >= count)
+    return wrong("an NVIDIA GPU of this index, or device cpu", str("this machine has ", count));
   int major = 0, minor = 0;
   MORACLE_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
   MORACLE_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
