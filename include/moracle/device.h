@@ -76,9 +76,9 @@ struct DeviceName {
 /// "cpu", "cuda", "cuda:1", "opencl:0". Errors: anything else.
 Result<DeviceName> parse_device(std::string_view name);
 
-/// Opens "cpu", in builds with CUDA "cuda[:n]" (later "opencl[:n]"). `threads` is for the CPU; below
-/// 1: all that the process may use. Errors: a device that this build or this machine lacks, naming
-/// those that exist.
+/// Opens "cpu"; in builds with CUDA "cuda[:n]" too (later "opencl[:n]"). `threads` is for the CPU;
+/// below 1: all that the process may use. Errors: a device that this build or this machine lacks,
+/// naming those that exist.
 Result<std::shared_ptr<Device>> open_device(std::string_view name = "cpu", int threads = 0);
 
 }  // namespace moracle
