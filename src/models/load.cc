@@ -1,5 +1,4 @@
 // From a Description to a Model: choose for every module, then read, pack and let go.
-#include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/model_state.h"
@@ -78,11 +77,6 @@ Result<Model> ModelDoor::load(Description&& description, const ModelOptions& opt
                               std::span<const LoraAdapter> adapters,
                               std::shared_ptr<const void> owner, int64_t total_bytes) {
   MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, options.threads));
-  if (device->platform() == Platform::kCuda) {
-    return Error{ErrorKind::kUnsupported, "", str("device '", device->name(), "'"),
-                 "attention, rotary embedding and the embedding on this kind of device",
-                 "they are not yet on cuda: layers run there, whole models do not"};
-  }
   MORACLE_TRY(std::vector<ModuleChoice> modules,
               choose(description, options, Machine::here(), adapters));
   auto state = std::make_unique<Model::State>();

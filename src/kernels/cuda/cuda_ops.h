@@ -6,8 +6,8 @@
 
 namespace moracle {
 
-/// Ops on a GPU's memory: each is one kernel, nothing is allocated and nothing waited for, so all
-/// can be captured in a graph. Matrices of activations are f32, bf16 or f16.
+/// Ops on a GPU's memory: kernels alone, nothing is allocated and nothing waited for, so all that
+/// apply calls can be captured in a graph. Matrices of activations are f32, bf16 or f16.
 class CudaOps : public Ops {
  public:
   CudaOps(const cuda::Queue& queue, const cuda::Troubles& troubles)
@@ -39,7 +39,7 @@ class CudaOps : public Ops {
   Status add(const Matrix& x, const Matrix& y, Stream) override;
   Status copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,
                     int64_t num_heads, int64_t count, Stream) override;
-  /// Not yet on cuda: these three take ids, positions and spans from host memory.
+  // These take ids, positions and spans from host memory: a graph would keep them as they are.
   Status embed(const TensorView& table, std::span<const int32_t> ids, const Matrix& out,
                Stream) override;
   Status rotate(const Matrix& x, const RotaryShape& shape, const float* frequencies,

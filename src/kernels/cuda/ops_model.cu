@@ -1,5 +1,4 @@
-// What surrounds the layers of a model. Embedding, rotation and attention take ids, positions and
-// spans from host memory and are not here yet.
+// What surrounds the layers of a model, beside positions and attention.
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/elements.cuh"
@@ -44,11 +43,6 @@ struct CopyHeads {
   }
 };
 
-Error not_yet(const char* what) {
-  return {ErrorKind::kUnsupported, "", "device cuda", str(what, " on this kind of device"),
-          "it is not yet on cuda: layers run there, whole models do not"};
-}
-
 }  // namespace
 }  // namespace cuda
 
@@ -69,20 +63,6 @@ Status CudaOps::copy_heads(const Matrix& from, int64_t from_dim, const Matrix& t
   MORACLE_CHECK(cuda::check_floats({&from, &to}));
   return cuda::launch_elements(queue_, stream, "copy_heads", from.rows, num_heads * count,
                                cuda::CopyHeads{from, to, from_dim, to_dim, count});
-}
-
-Status CudaOps::embed(const TensorView&, std::span<const int32_t>, const Matrix&, Stream) {
-  return cuda::not_yet("the embedding");
-}
-
-Status CudaOps::rotate(const Matrix&, const RotaryShape&, const float*, std::span<const int64_t>,
-                       Stream) {
-  return cuda::not_yet("rotary embedding");
-}
-
-Status CudaOps::attend(const Matrix&, const Matrix&, const Matrix&, std::span<const Span>,
-                       const AttentionShape&, const Matrix&, Stream) {
-  return cuda::not_yet("attention");
 }
 
 }  // namespace moracle
