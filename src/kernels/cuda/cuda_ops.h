@@ -7,7 +7,8 @@
 namespace moracle {
 
 /// Ops on a GPU's memory: kernels alone, nothing is allocated and nothing waited for, so all that
-/// apply calls can be captured in a graph. Matrices of activations are f32, bf16 or f16.
+/// apply calls can be captured in a graph (after a first call, with which CUDA loads the kernels).
+/// Matrices of activations are f32, bf16 or f16.
 class CudaOps : public Ops {
  public:
   CudaOps(const cuda::Queue& queue, const cuda::Troubles& troubles)

@@ -286,6 +286,11 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
     return Error{ErrorKind::kInvalidArgument, "", "backend cuda-reference", "a cuda device",
                  "it is " + device.name()};
   }
+  // Loads the kernel now: here it may fail with a reason, and a graph could not load it.
+  MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(gpu->queue().index));
+  cudaFuncAttributes attributes{};
+  MORACLE_CUDA(cudaFuncGetAttributes(
+      &attributes, reinterpret_cast<const void*>(kernel_for(weights.shape, weights.scheme))));
   return std::unique_ptr<GroupedLinear>(new CudaReferenceLinear(std::move(weights), gpu->queue()));
 }
 
