@@ -102,7 +102,9 @@ struct Sums {
 
   __device__ void close(const Expert& w, int64_t first_col, int64_t g,
                         const float (&row_scale)[kOwnRows]) {
+#pragma unroll
     for (int i = 0; i < kOwnRows; ++i) {
+#pragma unroll
       for (int j = 0; j < kOwnCols; ++j) {
         if constexpr (kWhole) {
           const int64_t n = min(first_col + j * kColStep, w.a.shape.n - 1);
@@ -136,6 +138,7 @@ __device__ void multiply_tile(const Expert& w, int64_t first_row, int64_t end, i
   __syncthreads();
   float row_scale[kOwnRows] = {};
   if constexpr (kWhole) {
+#pragma unroll
     for (int i = 0; i < kOwnRows; ++i) {
       const int64_t source = sources[r + i * kRowStep];
       if (source >= 0) row_scale[i] = a.rows.x.scales[source * a.rows.x.num_scales];
@@ -162,7 +165,9 @@ __device__ void multiply_tile(const Expert& w, int64_t first_row, int64_t end, i
         group_end += a.group_cols;
         if (group_end > k_end) group_end = k_end;  // what is past the end is 0
       }
+#pragma unroll
       for (int i = 0; i < kOwnRows; ++i) {
+#pragma unroll
         for (int j = 0; j < kOwnCols; ++j)
           sums.sum[i][j] += x_tile[r + i * kRowStep][depth] * w_tile[c + j * kColStep][depth];
       }
@@ -171,7 +176,9 @@ __device__ void multiply_tile(const Expert& w, int64_t first_row, int64_t end, i
   }
   if (k_end > 0) sums.close(w, first_col + c, group, row_scale);
   const auto* const bias = w.section<float>(a.sections.bias);
+#pragma unroll
   for (int i = 0; i < kOwnRows; ++i) {
+#pragma unroll
     for (int j = 0; j < kOwnCols; ++j) {
       const int64_t row = first_row + r + i * kRowStep, n = first_col + c + j * kColStep;
       if (row < end && n < n_end)
