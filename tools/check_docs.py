@@ -15,7 +15,7 @@ TEST = re.compile(r"^(?:TEST|TEST_F|TEST_P)\(\s*(\w+)\s*,\s*(\w+)\s*\)", re.M)
 INSTANCE = re.compile(r"^INSTANTIATE_TEST_SUITE_P\(\s*(\w+)\s*,\s*(\w+)", re.M)
 ADD_TEST = re.compile(r"add_test\(\s*NAME\s+([\w.]+)")
 TEST_NAME = re.compile(r"(?:\w+/)?[A-Z]\w*\.\w+")
-SUFFIXES = {".cc", ".h", ".inc", ".md", ".py", ".txt", ".json", ".cmake"}
+SUFFIXES = {".cc", ".h", ".cu", ".cuh", ".inc", ".md", ".py", ".txt", ".json", ".cmake"}
 
 
 def known_tests():

@@ -1,4 +1,5 @@
 // Floats of 16 bits and fewer as bits, and their exact conversions. Storage types: no arithmetic.
+// constexpr, so that code for GPUs computes with these definitions too.
 #pragma once
 
 #include <bit>
@@ -7,19 +8,19 @@
 namespace moracle {
 
 /// Upper half of an f32.
-inline float bf16_to_float(uint16_t bits) {
+constexpr float bf16_to_float(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
 /// Round to nearest, ties to even; NaN stays NaN.
-inline uint16_t float_to_bf16(float value) {
+constexpr uint16_t float_to_bf16(float value) {
   const auto u = std::bit_cast<uint32_t>(value);
   if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((u >> 16) | 0x40u);
   return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
 /// IEEE binary16 to f32, exactly, subnormals and NaN payloads included.
-inline float f16_to_float(uint16_t bits) {
+constexpr float f16_to_float(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t exponent = (bits >> 10) & 31u;
   const uint32_t mantissa = bits & 0x3ffu;
@@ -31,7 +32,7 @@ inline float f16_to_float(uint16_t bits) {
 }
 
 /// Round to nearest, ties to even; overflow to infinity; NaN stays NaN.
-inline uint16_t float_to_f16(float value) {
+constexpr uint16_t float_to_f16(float value) {
   const auto u = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>((u >> 16) & 0x8000u);
   const uint32_t magnitude = u & 0x7fffffffu;
@@ -47,7 +48,7 @@ inline uint16_t float_to_f16(float value) {
 }
 
 /// E4M3 as OCP and NVIDIA define it ("FN"): bias 7, no infinities, S.1111.111 is NaN, largest 448.
-inline float e4m3_to_float(uint8_t bits) {
+constexpr float e4m3_to_float(uint8_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x80u) << 24;
   const uint32_t exponent = (bits >> 3) & 15u, mantissa = bits & 7u;
   if ((bits & 0x7fu) == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
@@ -58,7 +59,7 @@ inline float e4m3_to_float(uint8_t bits) {
 }
 
 /// Round to nearest, ties to even; beyond 448 saturates; NaN stays NaN.
-inline uint8_t float_to_e4m3(float value) {
+constexpr uint8_t float_to_e4m3(float value) {
   // Every case is computed and one is taken, of signed numbers: loops over it become vector code.
   const auto u = std::bit_cast<uint32_t>(value);
   const auto magnitude = static_cast<int32_t>(u & 0x7fffffffu);
@@ -73,13 +74,13 @@ inline uint8_t float_to_e4m3(float value) {
 }
 
 /// E8M0: 2^(bits - 127); 255 is NaN.
-inline float e8m0_to_float(uint8_t bits) {
+constexpr float e8m0_to_float(uint8_t bits) {
   if (bits == 255) return std::bit_cast<float>(0x7fc00000u);
   return bits == 0 ? 0x1p-127f : std::bit_cast<float>(static_cast<uint32_t>(bits) << 23);
 }
 
 /// E2M1, the low four bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
-inline float e2m1_to_float(uint8_t bits) {
+constexpr float e2m1_to_float(uint8_t bits) {
   constexpr float kMagnitude[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
   const float magnitude = kMagnitude[bits & 7u];
   return (bits & 8u) != 0 ? -magnitude : magnitude;

@@ -14,7 +14,7 @@ using conformance::Case;
 using conformance::Outcome;
 
 struct Options {
-  std::string backend, scheme, shape, spread, variant;
+  std::string backend, scheme, shape, spread, variant, device;
   std::optional<int64_t> tokens;
   bool json = false;
   int threads = 0;
@@ -30,6 +30,10 @@ Status narrow(std::vector<Case>& cases, const Options& options) {
                    "'" + options.backend + "' is none of these"};
     }
     keep([&](const Case& c) { return c.backend == options.backend; });
+    if (cases.empty()) {
+      return Error{ErrorKind::kUnsupported, "", "--backend", "a backend of this build",
+                   "'" + options.backend + "' is not in it"};
+    }
   }
   if (!options.scheme.empty()) {
     Result<Scheme> scheme = parse_scheme(options.scheme);
@@ -59,6 +63,22 @@ Status narrow(std::vector<Case>& cases, const Options& options) {
                "no case is as narrow as this"};
 }
 
+Platform platform_of(const Case& c) {
+  for (const Backend& backend : backends()) {
+    if (backend.name == c.backend) return backend.platform;
+  }
+  return Platform::kCpu;
+}
+
+// Where the cases run: as asked for, or where the backend that was asked for does.
+Result<std::shared_ptr<Device>> device_for(const Options& options) {
+  std::string device = options.device.empty() ? "cpu" : options.device;
+  for (const Backend& backend : backends()) {
+    if (options.device.empty() && backend.name == options.backend) device = name(backend.platform);
+  }
+  return open_device(device, options.threads);
+}
+
 struct Count {
   int passed = 0, refused = 0, failed = 0;
   double worst = 0;
@@ -68,7 +88,10 @@ struct Count {
 int run(const Options& options) {
   std::vector<Case> cases = conformance::cases();
   if (Status narrowed = narrow(cases, options); !narrowed) return fail(narrowed.error());
-  CLI_TRY(const std::shared_ptr<Device> device, open_device("cpu", options.threads));
+  CLI_TRY(const std::shared_ptr<Device> device, device_for(options));
+  if (options.backend.empty()) {
+    std::erase_if(cases, [&](const Case& c) { return platform_of(c) != device->platform(); });
+  }
   ProgressBar bar("checking");
   std::map<std::pair<std::string, std::string>, Count> counts;
   std::vector<std::string> failures;
@@ -128,6 +151,8 @@ void add_check(CLI::App& app, Work& chosen) {
             ->check(CLI::IsMember({"uniform", "one-expert", "holes"}));
         verb.add_option("--variant", options->variant,
                         "Only this variant: plain, bias, gelu, ep-2, batched, lora, reload, …");
+        verb.add_option("--device", options->device,
+                        "cpu or cuda[:n]; without it the CPU, or what the backend runs on");
         verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
             ->check(CLI::Range(0, 4096));
         verb.add_flag("--json", options->json, "One JSON document on stdout");

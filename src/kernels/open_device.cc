@@ -3,6 +3,9 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/cpu/cpu_device.h"
+#if defined(MORACLE_WITH_CUDA)
+#include "kernels/cuda/cuda_device.h"
+#endif
 
 namespace moracle {
 
@@ -27,8 +30,14 @@ Result<std::shared_ptr<Device>> open_device(std::string_view name, int threads, 
   MORACLE_TRY(const DeviceName device, parse_device(name));
   if (device.platform == Platform::kCpu)
     return std::shared_ptr<Device>(std::make_shared<CpuDevice>(threads, pin));
-  return Error{ErrorKind::kUnsupported, "", str("device '", name, "'"),
-               "a device of this build: cpu", "this build has no such device"};
+#if defined(MORACLE_WITH_CUDA)
+  if (device.platform == Platform::kCuda) return CudaDevice::open(device.index);
+  const char* const there = "a device of this build: cpu, cuda[:n]";
+#else
+  const char* const there = "a device of this build: cpu";
+#endif
+  return Error{ErrorKind::kUnsupported, "", str("device '", name, "'"), there,
+               "this build has no such device"};
 }
 
 }  // namespace moracle

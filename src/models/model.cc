@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/scalar.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "models/model_state.h"
@@ -178,8 +179,15 @@ Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {
     return std::span<const float>(static_cast<const float*>(out.data), values);
   }
   m.host_logits.resize(values);
-  MORACLE_CHECK(device.download(m.host_logits.data(), out.data, values * sizeof(float)));
-  MORACLE_CHECK(device.synchronize());
+  if (out.dtype == DType::kF32) {
+    MORACLE_CHECK(device.download(m.host_logits.data(), out.data, values * sizeof(float)));
+    MORACLE_CHECK(device.synchronize());
+  } else {
+    std::vector<uint16_t> halves(values);
+    MORACLE_CHECK(device.download(halves.data(), out.data, values * sizeof(uint16_t)));
+    MORACLE_CHECK(device.synchronize());
+    std::transform(halves.begin(), halves.end(), m.host_logits.begin(), bf16_to_float);
+  }
   return std::span<const float>(m.host_logits);
 }
 

@@ -148,31 +148,38 @@ Outcome compare(const Case& c, const Expected& want, std::span<const double> got
 
 }  // namespace
 
-Outcome run(const Case& c, std::shared_ptr<Device> device) {
+Outcome run(const Case& c, const std::shared_ptr<Device>& device) {
   Request request = request_of(c);
+  request.platform = device->platform();
+  if (const auto named = parse_device(device->name());
+      named && device->platform() != Platform::kCpu)
+    request.device_index = named->index;
   // The seed follows from the case, so that the reproducer sees the same numbers.
   const uint64_t seed = std::hash<std::string>{}(
       reproducer({"", c.scheme, c.shape, c.num_tokens, c.spread, c.variant}));
-  const Inputs in = random_inputs(request, c.num_tokens, c.spread, seed);
-  const std::vector<LoraWeights> adapters = random_adapters(request, seed);
+  Inputs in = random_inputs(request, c.num_tokens, c.spread, seed);
+  std::vector<LoraWeights> adapters = random_adapters(request, seed);
+  round_to(device->activation_dtype(), in, adapters);
   Run all{request,
           *find_variant(c.variant),
           in,
           adapters,
           seed,
-          std::move(device),
+          device,
           std::vector<double>(in.hidden.size())};
-  int product_bits = 24;
+  // Asked once: what a driver says of its GPUs takes longer than a small case.
+  static const Machine here = Machine::here();
+  Precision precision;
   for (int64_t rank = 0; rank < request.parallel.ep_size; ++rank) {
     request.parallel.ep_rank = rank;
-    const Selection selection = select(request, Machine::here());
+    const Selection selection = select(request, here);
     if (!selection.plan) return {Outcome::kRefused, selection.chosen().error().to_string(), 0};
-    product_bits = selection.plan->matrices[0].kernel.product_bits;
+    precision = precision_of(*selection.plan);
     if (const Status added = all.add_rank(selection); !added)
       return {Outcome::kFailed, added.error().to_string() + "; " + reproducer(c), 0};
   }
   const Expected want = expected(request.layer, random_weights(request.layer, seed), in.hidden,
-                                 in.ids, in.weights, adapters, in.lora_ids, product_bits);
+                                 in.ids, in.weights, adapters, in.lora_ids, precision);
   return compare(c, want, all.sum);
 }
 

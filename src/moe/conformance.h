@@ -63,7 +63,7 @@ struct Outcome {
   std::string message;  ///< kRefused: the oracle's reasons; kFailed: where, both values, the bound
   double worst = 0;     ///< largest error as a share of its bound
 };
-Outcome run(const Case& c, std::shared_ptr<Device> device);
+Outcome run(const Case& c, const std::shared_ptr<Device>& device);
 
 /// A matrix of this shape with every code possible and scales that keep values near 1 / sqrt(k).
 CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed);
@@ -81,8 +81,19 @@ Inputs random_inputs(const Request& request, int64_t num_tokens, Spread spread, 
 /// As many as the request has room for, of different ranks; later ones leave some matrices alone.
 std::vector<LoraWeights> random_adapters(const Request& request, uint64_t seed);
 
-/// What a case must give, in double, and how far a right implementation in f32 may be from it,
-/// which multiplies `product_bits` significant bits of float activations.
+/// As the activations of a device hold them: where these are bf16, inputs and adapters are rounded
+/// beforehand, so that they enter every device as they are.
+void round_to(DType activation_dtype, Inputs& in, std::vector<LoraWeights>& adapters);
+
+/// Significant bits that a right implementation keeps.
+struct Precision {
+  int products = 24;  ///< of float activations, in products
+  int stored = 24;    ///< of what lies between the stages: 8 where it is bf16
+};
+Precision precision_of(const Plan& plan);
+
+/// What a case must give, in double, and how far a right implementation that sums in f32 may be
+/// from it.
 struct Expected {
   std::vector<double> output;  ///< [num_tokens, hidden_size]
   std::vector<double> bound;
@@ -90,6 +101,6 @@ struct Expected {
 Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
                   std::span<const float> hidden, std::span<const int32_t> topk_ids,
                   std::span<const float> topk_weights, std::span<const LoraWeights> adapters = {},
-                  std::span<const int32_t> lora_ids = {}, int product_bits = 24);
+                  std::span<const int32_t> lora_ids = {}, Precision precision = {});
 
 }  // namespace moracle::conformance

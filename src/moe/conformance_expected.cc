@@ -5,6 +5,7 @@
 //                                         |error| <= (K + 8) u Σ|x w|,     u = 2^-24
 //   exact integer sums, scaled in f32     |error| <= 4 u |y|
 //   floats multiplied with fewer bits     the rest of each, besides
+//   stored in fewer bits between stages   likewise, of what was stored
 //   rounding to codes                     the codes at both ends of what the value, and the scale,
 //                                         may be
 //   an adapter's B (A x)                  as sums of products, the first one's error carried on
@@ -55,7 +56,30 @@ void quantize_group(const QuantKey& key, Vector& x, int64_t begin, int64_t end) 
   }
 }
 
-void quantize(const Scheme& scheme, Vector& x, float input_scale) {
+// The same where values come with an error of several of their bits: then a code may flip at any
+// scale between the ends. A code is within half a step of its value at the scale that it was given,
+// and so is the one that exact values give.
+void quantize_coarse_group(const QuantKey& key, Vector& x, int64_t begin, int64_t end) {
+  const Vector exact = x;
+  double largest = 0, largest_error = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    largest = std::max(largest, std::fabs(x.value[i]));
+    largest_error = std::max(largest_error, x.error[i]);
+  }
+  const float most = scale_for(key, static_cast<float>(largest + largest_error + 2 * kU * largest));
+  quantize_group(key, x, begin, end);
+  for (int64_t i = begin; i < end; ++i) {
+    const double doubt = exact.error[i] + 4 * kU * std::fabs(exact.value[i]);
+    // Three bits of mantissa, and 2^-9 the smallest number, of fp8.
+    const double half_step = key.dtype == DType::kI8
+                                 ? 0.5 * most
+                                 : std::max(std::ldexp(std::fabs(exact.value[i]) + doubt, -4),
+                                            std::ldexp(static_cast<double>(most), -10));
+    x.error[i] = doubt + half_step + std::fabs(x.value[i] - exact.value[i]);
+  }
+}
+
+void quantize(const Scheme& scheme, Vector& x, float input_scale, int stored_bits) {
   const QuantKey& key = *scheme.activation;
   const auto cols = static_cast<int64_t>(x.value.size());
   if (!key.dynamic) {
@@ -73,12 +97,18 @@ void quantize(const Scheme& scheme, Vector& x, float input_scale) {
     return;
   }
   for (int64_t begin = 0, group = group_cols(key, cols); begin < cols; begin += group) {
-    quantize_group(key, x, begin, std::min(cols, begin + group));
+    const int64_t end = std::min(cols, begin + group);
+    const bool exact = *std::max_element(&x.error[begin], &x.error[begin] + (end - begin)) == 0;
+    if (stored_bits < 24 && !exact)
+      quantize_coarse_group(key, x, begin, end);
+    else
+      quantize_group(key, x, begin, end);
   }
 }
 
-// The products see so many significant bits of each value.
+// So many significant bits of each value are left.
 void cut(Vector& x, int bits) {
+  if (bits >= 24) return;  // counted where the arithmetic is
   for (size_t i = 0; i < x.value.size(); ++i)
     x.error[i] += std::ldexp(std::fabs(x.value[i]) + x.error[i], -bits);
 }
@@ -192,10 +222,14 @@ void add_adapters(const std::vector<LoraPair>& pairs, int64_t expert, const Vect
 
 }  // namespace
 
+Precision precision_of(const Plan& plan) {
+  return {plan.matrices[0].kernel.product_bits, plan.activation_dtype == DType::kF32 ? 24 : 8};
+}
+
 Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
                   std::span<const float> hidden, std::span<const int32_t> topk_ids,
                   std::span<const float> topk_weights, std::span<const LoraWeights> adapters,
-                  std::span<const int32_t> lora_ids, int product_bits) {
+                  std::span<const int32_t> lora_ids, Precision precision) {
   const auto num_tokens = static_cast<int64_t>(hidden.size()) / spec.hidden_size;
   Expected result{std::vector<double>(hidden.size()), std::vector<double>(hidden.size())};
   const bool quantizes = spec.scheme.activation.has_value();
@@ -204,8 +238,8 @@ Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
     return matrix.input_scales().empty() ? 0.0f : matrix.input_scales()[e];
   };
   auto prepare = [&](Vector& x, float scale) {
-    if (quantizes) return quantize(spec.scheme, x, scale);
-    if (product_bits < 24) cut(x, product_bits);
+    if (quantizes) return quantize(spec.scheme, x, scale, precision.stored);
+    cut(x, precision.products);
   };
   for (int64_t e = 0; e < spec.num_experts; ++e) {
     const CanonicalMatrix w13 = *weights.w13.expert(e), w2 = *weights.w2.expert(e);
@@ -222,18 +256,26 @@ Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
         x.value[i] *= topk_weights[slot];
         x.error[i] = kU * std::fabs(x.value[i]);
       }
+      if (weigh_input) cut(x, precision.stored);
       Vector codes = x;
       prepare(codes, input_scale(weights.w13, e));
       Vector gate_up = multiply(w13, codes, integers);
+      cut(gate_up, precision.stored);
       if (adapter != nullptr) {
         add_adapters(adapter->gate, e, x, 0, gate_up);
         add_adapters(adapter->up, e, x, spec.w13_rows() - spec.intermediate_size, gate_up);
+        cut(gate_up, precision.stored);
       }
-      const Vector h = activate(spec.activation, spec.intermediate_size, gate_up);
+      Vector h = activate(spec.activation, spec.intermediate_size, gate_up);
+      cut(h, precision.stored);
       codes = h;
       prepare(codes, input_scale(weights.w2, e));
       Vector y = multiply(w2, codes, integers);
-      if (adapter != nullptr) add_adapters(adapter->down, e, h, 0, y);
+      cut(y, precision.stored);
+      if (adapter != nullptr) {
+        add_adapters(adapter->down, e, h, 0, y);
+        cut(y, precision.stored);
+      }
       for (int64_t i = 0; i < spec.hidden_size; ++i) {
         const double weight = weigh_input ? 1 : topk_weights[slot];
         const double value = weight * y.value[i];

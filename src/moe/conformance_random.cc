@@ -155,4 +155,20 @@ std::vector<LoraWeights> random_adapters(const Request& request, uint64_t seed) 
   return adapters;
 }
 
+void round_to(DType activation_dtype, Inputs& in, std::vector<LoraWeights>& adapters) {
+  if (activation_dtype != DType::kBF16) return;
+  auto round = [](std::vector<float>& values) {
+    for (float& value : values) value = bf16_to_float(float_to_bf16(value));
+  };
+  round(in.hidden);
+  for (LoraWeights& adapter : adapters) {
+    for (std::vector<LoraPair>* pairs : {&adapter.gate, &adapter.up, &adapter.down}) {
+      for (LoraPair& pair : *pairs) {
+        round(pair.a);
+        round(pair.b);  // times a power of two: random_adapters has no other scale
+      }
+    }
+  }
+}
+
 }  // namespace moracle::conformance

@@ -22,13 +22,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::shared_ptr<Device> device() {
-  static const std::shared_ptr<Device> shared = *open_device("cpu", 2);
-  return shared;
+/// Of a kind of device the first, or why there is none.
+const Result<std::shared_ptr<Device>>& device(Platform platform = Platform::kCpu) {
+  static const Result<std::shared_ptr<Device>> cpu = open_device("cpu", 2);
+  static const Result<std::shared_ptr<Device>> gpu = open_device("cuda");
+  return platform == Platform::kCpu ? cpu : gpu;
 }
 
 struct Row {
   std::string backend;
+  Platform platform;
   Scheme scheme;
 };
 
@@ -40,7 +43,8 @@ std::vector<Row> rows() {
   std::vector<Row> all;
   for (const Backend& backend : backends()) {
     for (const Scheme& scheme : schemes()) {
-      if (backend.kernels != nullptr) all.push_back({std::string(backend.name), scheme});
+      if (backend.kernels != nullptr)
+        all.push_back({std::string(backend.name), backend.platform, scheme});
     }
   }
   return all;
@@ -55,6 +59,8 @@ std::string row_name(const ::testing::TestParamInfo<Row>& info) {
 class Conformance : public ::testing::TestWithParam<Row> {};
 
 TEST_P(Conformance, Holds) {
+  const Result<std::shared_ptr<Device>>& there = device(GetParam().platform);
+  if (!there) GTEST_SKIP() << there.error().to_string();
   int passed = 0, refused = 0;
   double worst = 0;
   for (const Case& c : cases()) {
@@ -63,7 +69,7 @@ TEST_P(Conformance, Holds) {
     // The reference takes minutes; its arithmetic is the same in every variant.
     if (c.backend == "reference" && c.variant != "plain") continue;
 #endif
-    const Outcome outcome = run(c, device());
+    const Outcome outcome = run(c, *there);
     ASSERT_NE(outcome.kind, Outcome::kFailed) << outcome.message;
     passed += outcome.kind == Outcome::kPassed;
     refused += outcome.kind == Outcome::kRefused;
@@ -89,10 +95,11 @@ INSTANTIATE_TEST_SUITE_P(Tables, Conformance, ::testing::ValuesIn(rows()), row_n
 // long as the whole of w2's rows (D26), and sums of several thousand products.
 TEST(Conformance, HoldsWhereOneGroupIsAllOfTheIntermediateSize) {
   for (const Backend& backend : backends()) {
-    if (backend.kernels == nullptr) continue;
+    if (backend.kernels == nullptr || !device(backend.platform)) continue;
     for (const Scheme& scheme : {Scheme{int4_static_group(128), {}},
                                  Scheme{kInt8StaticChannelSym, kInt8DynamicTokenSym}}) {
-      const Outcome outcome = run({backend.name, scheme, {2, 4096, 128, 2}, 2}, device());
+      const Outcome outcome =
+          run({backend.name, scheme, {2, 4096, 128, 2}, 2}, *device(backend.platform));
       EXPECT_EQ(outcome.kind, Outcome::kPassed) << outcome.message;
     }
   }
@@ -155,11 +162,11 @@ TEST(Conformance, AnswersARefusedCaseWithTheRulesThatObject) {
   QuantKey static_int8 = kInt8DynamicTokenSym;
   static_int8.dynamic = false;
   const Scheme scheme{{DType::kF8E5M2, kPerRow}, static_int8};
-  const Outcome outcome = run({"cpu", scheme, {4, 64, 32, 2}, 3}, device());
+  const Outcome outcome = run({"cpu", scheme, {4, 64, 32, 2}, 3}, *device());
   ASSERT_EQ(outcome.kind, Outcome::kRefused);
   EXPECT_THAT(outcome.message, HasSubstr("weights: needs "));
   EXPECT_THAT(outcome.message, HasSubstr("activation-scales: needs "));
-  EXPECT_EQ(run({"nobody", scheme, {4, 64, 32, 2}, 3}, device()).kind, Outcome::kRefused);
+  EXPECT_EQ(run({"nobody", scheme, {4, 64, 32, 2}, 3}, *device()).kind, Outcome::kRefused);
 }
 
 TEST(Conformance, DrawsTheSameNumbersEveryTime) {
@@ -340,7 +347,7 @@ std::vector<float> output_of(const LayerSpec& spec, DescribedWeights weights, Ba
   // In f32, which the bounds are for.
   const Selection selection =
       select({.layer = spec, .max_num_tokens = kTokens, .backend = "cpu"}, Machine::here());
-  auto moe = FusedMoe::make(std::move(weights), selection, device());
+  auto moe = FusedMoe::make(std::move(weights), selection, *device());
   EXPECT_TRUE(moe) << moe.error().to_string();
   std::vector<float> output(b.hidden.size(), NAN);
   EXPECT_TRUE(moe->apply(Matrix::f32(b.hidden.data(), kTokens, spec.hidden_size), {b.ids.data()},

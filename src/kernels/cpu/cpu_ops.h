@@ -84,9 +84,6 @@ class CpuOps : public Ops {
   std::optional<Error> trouble_;
 };
 
-/// Errors: an activation that needs a limit and has none.
-Status check_activation(const ActivationSpec& activation);
-
 /// Row r of an f32 matrix.
 inline float* f32_row(const Matrix& m, int64_t r) {
   return static_cast<float*>(m.data) + r * m.stride;

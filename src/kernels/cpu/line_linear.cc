@@ -12,7 +12,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/check_ops.h"
 #include "kernels/cpu/line_pass.h"
 #include "kernels/cpu/vector_ops.h"
 #include "quant/activation.h"

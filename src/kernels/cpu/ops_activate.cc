@@ -1,18 +1,11 @@
 // The nonlinearities between the experts' GEMMs, in f32.
 #include <algorithm>
 
-#include "base/text.h"
 #include "base/try.h"
+#include "kernels/check_ops.h"
 #include "kernels/cpu/cpu_ops.h"
 
 namespace moracle {
-Status check_activation(const ActivationSpec& activation) {
-  const bool needs_limit = activation.function == Activation::kSwigluOai ||
-                           activation.function == Activation::kSwigluStep;
-  if (activation.limit >= 0 && !(needs_limit && activation.limit == 0)) return {};
-  return Error{ErrorKind::kInvalidArgument, "", str("activation ", name(activation.function)),
-               "a limit above 0", str("it is ", activation.limit)};
-}
 
 Status CpuOps::activate(const ActivationSpec& activation, int64_t intermediate_size,
                         const Matrix& gate_up, const Matrix& out, Stream) {

@@ -10,7 +10,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/text.h"
+#include "base/try.h"
+#include "kernels/check_ops.h"
 #include "kernels/cpu/cpu_ops.h"
 
 namespace moracle {
@@ -114,30 +115,11 @@ void route_token(const cpu::VectorOps& vector, const Routing& routing, const flo
   for (int64_t j = 0; j < top_k; ++j) weights[j] *= routing.scaling_factor;
 }
 
-Status check(const Matrix& logits, const Routing& routing, const float* bias, int64_t top_k) {
-  const int64_t experts = logits.cols, groups = routing.num_groups;
-  auto wrong = [](std::string need, std::string fact) {
-    return Error{ErrorKind::kInvalidArgument, "", "router", std::move(need), std::move(fact)};
-  };
-  if (routing.correction_bias != (bias != nullptr))
-    return wrong("a correction bias exactly where the routing has one",
-                 bias != nullptr ? "there is one" : "there is none");
-  if (bias != nullptr && routing.score == Score::kTopkThenSoftmax)
-    return wrong("scores before the choice for a correction bias", "it is " + name(routing));
-  if (groups < 1 || experts % groups != 0 || routing.top_groups < 1 || routing.top_groups > groups)
-    return wrong(str("groups of equal size of ", experts, " experts"),
-                 str(routing.top_groups, " of ", groups, " groups were asked for"));
-  if (top_k < 1 || top_k > experts / groups * routing.top_groups)
-    return wrong(str("1 to ", experts / groups * routing.top_groups, " experts per token"),
-                 str("it is ", top_k));
-  return {};
-}
-
 }  // namespace
 
 Status CpuOps::route(const Matrix& logits, const Routing& routing, const float* correction_bias,
                      int64_t top_k, int32_t* topk_ids, float* topk_weights, Stream) {
-  if (Status good = check(logits, routing, correction_bias, top_k); !good) return good;
+  MORACLE_CHECK(check_routing(routing, logits.cols, correction_bias != nullptr, top_k));
   // An expert's exponential and its part in the choices cost about as much as 16 products.
   split_rows(logits.rows, logits.cols * 16, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {

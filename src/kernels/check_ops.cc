@@ -1,0 +1,35 @@
+#include "kernels/check_ops.h"
+
+#include "base/text.h"
+
+namespace moracle {
+
+Status check_activation(const ActivationSpec& activation) {
+  const bool needs_limit = activation.function == Activation::kSwigluOai ||
+                           activation.function == Activation::kSwigluStep;
+  if (activation.limit >= 0 && !(needs_limit && activation.limit == 0)) return {};
+  return Error{ErrorKind::kInvalidArgument, "", str("activation ", name(activation.function)),
+               "a limit above 0", str("it is ", activation.limit)};
+}
+
+Status check_routing(const Routing& routing, int64_t num_experts, bool has_bias, int64_t top_k) {
+  const int64_t groups = routing.num_groups;
+  auto wrong = [](std::string need, std::string fact) {
+    return Error{ErrorKind::kInvalidArgument, "", "router", std::move(need), std::move(fact)};
+  };
+  if (routing.correction_bias != has_bias)
+    return wrong("a correction bias exactly where the routing has one",
+                 has_bias ? "there is one" : "there is none");
+  if (has_bias && routing.score == Score::kTopkThenSoftmax)
+    return wrong("scores before the choice for a correction bias", "it is " + name(routing));
+  if (groups < 1 || num_experts % groups != 0 || routing.top_groups < 1 ||
+      routing.top_groups > groups)
+    return wrong(str("groups of equal size of ", num_experts, " experts"),
+                 str(routing.top_groups, " of ", groups, " groups were asked for"));
+  const int64_t most = num_experts / groups * routing.top_groups;
+  if (top_k < 1 || top_k > most)
+    return wrong(str("1 to ", most, " experts per token"), str("it is ", top_k));
+  return {};
+}
+
+}  // namespace moracle

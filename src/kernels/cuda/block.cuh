@@ -1,0 +1,51 @@
+// What the threads of a block find out together. Every thread of the block calls; the block is
+// whole warps, at most 1024 threads.
+#pragma once
+
+#include <cstdint>
+
+namespace moracle::cuda {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+/// combine(a, b) over all threads' values, for every thread; in one order, whatever the timing.
+template <class T, class Combine>
+__device__ T block_reduce(T value, T nothing, Combine combine) {
+  __shared__ T of_warp[32];
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  for (int step = 16; step > 0; step /= 2)
+    value = combine(value, __shfl_xor_sync(kAllLanes, value, step));
+  __syncthreads();  // what an earlier call left has been read
+  if (lane == 0) of_warp[warp] = value;
+  __syncthreads();
+  value = lane < warps ? of_warp[lane] : nothing;
+  for (int step = 16; step > 0; step /= 2)
+    value = combine(value, __shfl_xor_sync(kAllLanes, value, step));
+  return value;
+}
+
+template <class T>
+__device__ T block_sum(T value) {
+  return block_reduce(value, T{}, [](T a, T b) { return a + b; });
+}
+
+/// How many threads before this one hold, and of all; every thread gets its own.
+struct Rank {
+  int32_t before, total;
+};
+__device__ inline Rank block_rank(bool holds) {
+  __shared__ int32_t of_warp[32];
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const unsigned held = __ballot_sync(kAllLanes, holds);
+  __syncthreads();
+  if (lane == 0) of_warp[warp] = __popc(held);
+  __syncthreads();
+  Rank rank{__popc(held & ((1u << lane) - 1)), 0};
+  for (unsigned w = 0; w < warps; ++w) {
+    if (w < warp) rank.before += of_warp[w];
+    rank.total += of_warp[w];
+  }
+  return rank;
+}
+
+}  // namespace moracle::cuda

@@ -1,0 +1,105 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include "base/text.h"
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/cuda_ops.h"
+
+namespace moracle {
+namespace {
+
+constexpr int kLeastCapability = 75;
+
+Status check_gpu(int index) {
+  auto wrong = [&](std::string need, std::string fact) {
+    return Error{ErrorKind::kUnsupported, "", str("device 'cuda:", index, "'"), std::move(need),
+                 std::move(fact)};
+  };
+  int count = 0;
+  if (Status counted = cuda::check(cudaGetDeviceCount(&count), "cudaGetDeviceCount"); !counted)
+    return wrong("an NVIDIA GPU and its driver, or device cpu", counted.error().fact);
+  if (index >= count)
+    return wrong("an NVIDIA GPU of this index, or device cpu", str("this machine has ", count));
+  int major = 0, minor = 0;
+  MORACLE_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+  MORACLE_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
+  if (10 * major + minor >= kLeastCapability) return {};
+  return wrong("compute capability 7.5 or later", str("it has ", major, ".", minor));
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(int index)
+    : queue_{index, nullptr}, ops_(std::make_unique<CudaOps>(queue_, troubles_)) {}
+
+Result<std::shared_ptr<Device>> CudaDevice::open(int index) {
+  MORACLE_CHECK(check_gpu(index));
+  std::shared_ptr<CudaDevice> device(new CudaDevice(index));
+  MORACLE_CHECK(device->start());
+  return std::shared_ptr<Device>(std::move(device));
+}
+
+Status CudaDevice::start() {
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  MORACLE_CUDA(cudaStreamCreateWithFlags(&queue_.own, cudaStreamNonBlocking));
+  return troubles_.open(queue_.own);
+}
+
+CudaDevice::~CudaDevice() {
+  if (queue_.own == nullptr) return;
+  static_cast<void>(cudaStreamSynchronize(queue_.own));
+  static_cast<void>(cudaStreamDestroy(queue_.own));
+}
+
+std::string CudaDevice::name() const {
+  return str("cuda:", queue_.index);
+}
+
+Ops& CudaDevice::ops() {
+  return *ops_;
+}
+
+Result<Buffer> CudaDevice::allocate(size_t bytes) {
+  if (bytes == 0) return Buffer();
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  void* data = nullptr;
+  if (Status taken = cuda::check(cudaMalloc(&data, bytes), "cudaMalloc"); !taken) {
+    Error error = std::move(taken).error();
+    if (error.kind != ErrorKind::kOutOfMemory) return error;
+    size_t free = 0, total = 0;
+    MORACLE_CUDA(cudaMemGetInfo(&free, &total));
+    return Error{ErrorKind::kOutOfMemory, "", name(), str(bytes, " bytes of memory"),
+                 str(free, " of ", total, " bytes are free")};
+  }
+  Buffer buffer(data, bytes,
+                std::shared_ptr<void>(data, [](void* p) { static_cast<void>(cudaFree(p)); }));
+  // Zeros must be there for every stream, not for this one alone.
+  MORACLE_CUDA(cudaMemsetAsync(data, 0, bytes, queue_.own));
+  MORACLE_CUDA(cudaStreamSynchronize(queue_.own));
+  return buffer;
+}
+
+Status CudaDevice::upload(void* to, const void* from, size_t bytes, Stream stream) {
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  return staging_.upload(to, from, bytes, queue_.of(stream));
+}
+
+Status CudaDevice::download(void* to, const void* from, size_t bytes, Stream stream) {
+  if (bytes == 0) return {};
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  MORACLE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, queue_.of(stream)));
+  return {};
+}
+
+Status CudaDevice::copy(void* to, const void* from, size_t bytes, Stream stream) {
+  if (bytes == 0) return {};
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  MORACLE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, queue_.of(stream)));
+  return {};
+}
+
+Status CudaDevice::synchronize(Stream stream) {
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  return troubles_.take(queue_.of(stream));
+}
+
+}  // namespace moracle

@@ -1,0 +1,47 @@
+// One NVIDIA GPU as a device. Streams are cudaStream_t; the default queue is a stream of the
+// device's own, not the legacy one, so that it can be captured in a graph.
+#pragma once
+
+#include "base/thread_pool.h"
+#include "kernels/cuda/cuda_queue.h"
+#include "kernels/cuda/pinned_staging.h"
+#include "kernels/cuda/trouble.h"
+#include "moracle/device.h"
+
+namespace moracle {
+
+class CudaOps;
+
+class CudaDevice : public Device {
+ public:
+  /// Errors: no such GPU, no driver, a compute capability below 7.5, memory.
+  static Result<std::shared_ptr<Device>> open(int index);
+  ~CudaDevice() override;
+
+  std::string name() const override;
+  Platform platform() const override { return Platform::kCuda; }
+  DType activation_dtype() const override { return DType::kBF16; }
+  Result<Buffer> allocate(size_t bytes) override;
+  bool host_visible() const override { return false; }
+  /// Returns when the bytes have arrived: the source may go.
+  Status upload(void* to, const void* from, size_t bytes, Stream stream) override;
+  Status download(void* to, const void* from, size_t bytes, Stream stream) override;
+  Status copy(void* to, const void* from, size_t bytes, Stream stream) override;
+  Status synchronize(Stream stream) override;
+  Ops& ops() override;
+  ThreadPool& host_threads() override { return host_threads_; }
+
+  const cuda::Queue& queue() const { return queue_; }
+
+ private:
+  explicit CudaDevice(int index);
+  Status start();
+
+  cuda::Queue queue_;
+  cuda::Troubles troubles_;
+  cuda::PinnedStaging staging_;
+  std::unique_ptr<CudaOps> ops_;
+  ThreadPool host_threads_;
+};
+
+}  // namespace moracle

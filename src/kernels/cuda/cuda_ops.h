@@ -1,0 +1,56 @@
+#pragma once
+
+#include "kernels/cuda/cuda_queue.h"
+#include "kernels/cuda/trouble.h"
+#include "kernels/ops.h"
+
+namespace moracle {
+
+/// Ops on a GPU's memory: kernels alone, nothing is allocated and nothing waited for, so all that
+/// apply calls can be captured in a graph (after a first call, with which CUDA loads the kernels).
+/// Matrices of activations are f32, bf16 or f16.
+class CudaOps : public Ops {
+ public:
+  CudaOps(const cuda::Queue& queue, const cuda::Troubles& troubles)
+      : queue_(queue), troubles_(troubles) {}
+
+  Status convert(const Matrix& from, const Matrix& to, Stream) override;
+  Status quantize(const Matrix& from, const QuantKey& key, const Rows& to, Stream) override;
+  Status quantize_static(const Matrix& from, const int32_t* row_index,
+                         const int32_t* expert_offsets, int64_t num_experts, const float* scales,
+                         const QuantKey& key, const Rows& to, Stream) override;
+  Status route(const Matrix& logits, const Routing& routing, const float* correction_bias,
+               int64_t top_k, int32_t* topk_ids, float* topk_weights, Stream) override;
+  Status plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k, int64_t num_experts,
+                   const int32_t* expert_map, int64_t num_local, const RowPlan& plan,
+                   Stream) override;
+  Status plan_batched_rows(const int32_t* counts, int64_t num_experts, int64_t max_tokens,
+                           const RowPlan& plan, Stream) override;
+  Status scale_rows(const Matrix& from, const float* weights, const Matrix& to, Stream) override;
+  Status add_lora(const Matrix& x, const int32_t* row_index, const RowPlan& rows,
+                  const int32_t* lora_ids, int64_t adapters, const LoraTable& table,
+                  const Matrix& y, Stream) override;
+  Status activate(const ActivationSpec& activation, int64_t intermediate_size,
+                  const Matrix& gate_up, const Matrix& out, Stream) override;
+  Status combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights, int64_t top_k,
+                 const Matrix& out, Stream) override;
+
+  Status rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,
+                  const Matrix& out, Stream) override;
+  Status add(const Matrix& x, const Matrix& y, Stream) override;
+  Status copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,
+                    int64_t num_heads, int64_t count, Stream) override;
+  // These take ids, positions and spans from host memory: a graph would keep them as they are.
+  Status embed(const TensorView& table, std::span<const int32_t> ids, const Matrix& out,
+               Stream) override;
+  Status rotate(const Matrix& x, const RotaryShape& shape, const float* frequencies,
+                std::span<const int64_t> positions, Stream) override;
+  Status attend(const Matrix& q, const Matrix& k, const Matrix& v, std::span<const Span> spans,
+                const AttentionShape& shape, const Matrix& out, Stream) override;
+
+ private:
+  const cuda::Queue& queue_;  // the device's, which outlives this
+  const cuda::Troubles& troubles_;
+};
+
+}  // namespace moracle

@@ -1,0 +1,19 @@
+// Where kernels are enqueued: a GPU and its own stream, used where the caller names none.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "moracle/device.h"
+
+namespace moracle::cuda {
+
+struct Queue {
+  int index = 0;
+  cudaStream_t own = nullptr;
+
+  cudaStream_t of(Stream stream) const {
+    return stream.handle != nullptr ? static_cast<cudaStream_t>(stream.handle) : own;
+  }
+};
+
+}  // namespace moracle::cuda

@@ -1,0 +1,81 @@
+// Elements of activations in device memory, and kernels that do the same to each.
+#pragma once
+
+#include "base/scalar.h"
+#include "base/text.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace moracle::cuda {
+
+/// Errors: a matrix that is not of f32, bf16 or f16.
+inline Status check_floats(std::initializer_list<const Matrix*> matrices) {
+  for (const Matrix* m : matrices) {
+    if (m->dtype == DType::kF32 || m->dtype == DType::kBF16 || m->dtype == DType::kF16) continue;
+    return Error{ErrorKind::kUnsupported, "", "cuda", "activations in f32, bf16 or f16",
+                 str("they are ", name(m->dtype))};
+  }
+  return {};
+}
+
+__device__ inline float load(const Matrix& m, int64_t r, int64_t c) {
+  const int64_t at = r * m.stride + c;
+  switch (m.dtype) {
+    case DType::kF32:
+      return static_cast<const float*>(m.data)[at];
+    case DType::kBF16:
+      return bf16_to_float(static_cast<const uint16_t*>(m.data)[at]);
+    default:
+      return f16_to_float(static_cast<const uint16_t*>(m.data)[at]);
+  }
+}
+
+__device__ inline void store(const Matrix& m, int64_t r, int64_t c, float value) {
+  const int64_t at = r * m.stride + c;
+  switch (m.dtype) {
+    case DType::kF32:
+      static_cast<float*>(m.data)[at] = value;
+      return;
+    case DType::kBF16:
+      static_cast<uint16_t*>(m.data)[at] = float_to_bf16(value);
+      return;
+    default:
+      static_cast<uint16_t*>(m.data)[at] = float_to_f16(value);
+  }
+}
+
+/// The expert of row r by offsets [num_experts + 1]; num_experts: none has it.
+__device__ inline int64_t expert_of(const int32_t* offsets, int64_t num_experts, int64_t r) {
+  int64_t low = 0, high = num_experts;  // the first e with r < offsets[e + 1]
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (r < offsets[middle + 1])
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+constexpr int kElementThreads = 256;
+constexpr int64_t kElementColumns = 1024;  // of one row: what a block takes
+
+template <class Each>
+__global__ void each_element(int64_t rows, int64_t cols, Each each) {
+  const int64_t tiles = (cols + kElementColumns - 1) / kElementColumns;
+  for (int64_t b = blockIdx.x; b < rows * tiles; b += gridDim.x) {
+    const int64_t r = b / tiles, first = b % tiles * kElementColumns;
+    const int64_t last = min(cols, first + kElementColumns);
+    for (int64_t c = first + threadIdx.x; c < last; c += kElementThreads) each(r, c);
+  }
+}
+
+/// each(r, c) for all of [rows, cols].
+template <class Each>
+Status launch_elements(const Queue& queue, Stream stream, const char* name, int64_t rows,
+                       int64_t cols, const Each& each) {
+  const int64_t tiles = (cols + kElementColumns - 1) / kElementColumns;
+  return launch(queue, stream, name, each_element<Each>, rows * tiles, kElementThreads, 0, rows,
+                cols, each);
+}
+
+}  // namespace moracle::cuda

@@ -1,0 +1,73 @@
+#include "kernels/cuda/trouble.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "kernels/cuda/cuda_check.h"
+
+namespace moracle::cuda {
+namespace {
+
+constexpr TroubleCell kNothing{TroubleCell::kNone, 0, 1};
+
+Error told(TroubleKind kind, const TroubleCell& cell) {
+  const auto place = static_cast<int64_t>(cell.first >> 32);
+  const auto value = static_cast<int32_t>(cell.first & 0xffffffffu);
+  auto wrong = [](const char* where, std::string need, std::string fact) {
+    return Error{ErrorKind::kInvalidArgument, "", where, std::move(need), std::move(fact)};
+  };
+  switch (kind) {
+    case TroubleKind::kIds:
+      return wrong("topk_ids", str("-1, or an expert from 0 to ", cell.limit - 1),
+                   str("choice ", place % cell.per_token, " of token ", place / cell.per_token,
+                       " is ", value));
+    case TroubleKind::kCounts:
+      return wrong("expert_num_tokens", str("0 to ", cell.limit, " tokens for each expert"),
+                   str("expert ", place, " has ", value));
+    case TroubleKind::kLoraIds:
+      break;
+  }
+  return wrong("lora_ids", str("-1, or an adapter from 0 to ", cell.limit - 1),
+               str("token ", place, " has ", value));
+}
+
+}  // namespace
+
+Troubles::~Troubles() {
+  static_cast<void>(cudaFree(device_));
+  static_cast<void>(cudaFreeHost(host_));
+}
+
+Status Troubles::open(cudaStream_t stream) {
+  constexpr size_t kBytes = kTroubleKinds * sizeof(TroubleCell);
+  MORACLE_CUDA(cudaMalloc(reinterpret_cast<void**>(&device_), kBytes));
+  MORACLE_CUDA(cudaMallocHost(reinterpret_cast<void**>(&host_), 2 * kBytes));
+  std::fill_n(host_ + kTroubleKinds, kTroubleKinds, kNothing);
+  return reset(stream);
+}
+
+Status Troubles::reset(cudaStream_t stream) {
+  MORACLE_CUDA(cudaMemcpyAsync(device_, host_ + kTroubleKinds, kTroubleKinds * sizeof(TroubleCell),
+                               cudaMemcpyHostToDevice, stream));
+  MORACLE_CUDA(cudaStreamSynchronize(stream));
+  return {};
+}
+
+Status Troubles::take(cudaStream_t stream) {
+  MORACLE_CUDA(cudaMemcpyAsync(host_, device_, kTroubleKinds * sizeof(TroubleCell),
+                               cudaMemcpyDeviceToHost, stream));
+  if (Status waited = check(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); !waited) {
+    Error error = std::move(waited).error();
+    error.fact += str("; the kernel launched last is '", last_launched(), "'");
+    return error;
+  }
+  for (int kind = 0; kind < kTroubleKinds; ++kind) {
+    if (host_[kind].first == TroubleCell::kNone) continue;
+    const Error error = told(static_cast<TroubleKind>(kind), host_[kind]);
+    MORACLE_CHECK(reset(stream));
+    return error;
+  }
+  return {};
+}
+
+}  // namespace moracle::cuda

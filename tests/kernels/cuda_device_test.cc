@@ -1,0 +1,82 @@
+// A GPU's memory: zeroed, filled through pinned memory in pieces, given back; and errors that leave
+// the device usable.
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "kernels/cuda_test.h"
+
+namespace moracle {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+using CudaDeviceTest = CudaTest;
+
+TEST_F(CudaDeviceTest, SaysWhatItIs) {
+  EXPECT_EQ(device_->name(), "cuda:0");
+  EXPECT_EQ(device_->platform(), Platform::kCuda);
+  EXPECT_EQ(device_->activation_dtype(), DType::kBF16);
+  EXPECT_FALSE(device_->host_visible());
+}
+
+TEST_F(CudaDeviceTest, GivesZeroedMemoryAgainAndAgain) {
+  for (int i = 0; i < 3; ++i) {
+    const Buffer buffer = allocate(100'003);
+    EXPECT_EQ(buffer.bytes(), 100'003u);
+    EXPECT_THAT(download<uint8_t>(buffer), Each(0));
+    const std::vector<uint8_t> filled(buffer.bytes(), 0xff);
+    expect_done(device_->upload(buffer.data(), filled.data(), filled.size()));
+  }
+  const Buffer nothing = allocate(0);
+  EXPECT_EQ(nothing.data(), nullptr);
+}
+
+TEST_F(CudaDeviceTest, UploadsMoreThanItsPinnedMemoryHoldsAndLetsTheSourceGo) {
+  std::vector<uint32_t> host((20 << 20) / sizeof(uint32_t) + 3);  // several pieces, the last ragged
+  std::iota(host.begin(), host.end(), 17u);
+  const Buffer buffer = allocate(host.size() * sizeof(uint32_t));
+  {
+    std::vector<uint32_t> source = host;
+    expect_done(device_->upload(buffer.data(), source.data(), buffer.bytes()));
+    std::fill(source.begin(), source.end(), 0u);
+  }
+  EXPECT_EQ(download<uint32_t>(buffer), host);
+}
+
+TEST_F(CudaDeviceTest, CopiesWithinItsMemoryInStreamOrder) {
+  std::vector<int32_t> host(1000);
+  std::iota(host.begin(), host.end(), -500);
+  const Buffer from = upload(host), to = allocate(from.bytes());
+  expect_done(device_->copy(to.data(), from.data(), from.bytes()));
+  EXPECT_EQ(download<int32_t>(to), host);
+  expect_done(device_->copy(nullptr, nullptr, 0));
+}
+
+TEST_F(CudaDeviceTest, RefusesMemoryThatIsNotThereAndStaysUsable) {
+  const Result<Buffer> refused = device_->allocate(size_t{1} << 46);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kOutOfMemory);
+  EXPECT_THAT(refused.error().need, HasSubstr("70368744177664 bytes"));
+  EXPECT_THAT(refused.error().fact, HasSubstr("bytes are free"));
+  EXPECT_EQ(download<int32_t>(upload(std::vector<int32_t>{1, 2, 3})),
+            (std::vector<int32_t>{1, 2, 3}));
+}
+
+TEST_F(CudaDeviceTest, NamesTheGpusThatAreThereWhenAskedForAnother) {
+  const auto refused = open_device("cuda:4096");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kUnsupported);
+  EXPECT_THAT(refused.error().fact, HasSubstr("this machine has "));
+}
+
+TEST(CudaDevice, WithoutAGpuSaysThatThereIsNone) {
+  const auto opened = open_device("cuda");
+  if (opened) GTEST_SKIP() << "there is a GPU";
+  EXPECT_EQ(opened.error().kind, ErrorKind::kUnsupported);
+  EXPECT_THAT(opened.error().need, HasSubstr("an NVIDIA GPU"));
+}
+
+}  // namespace
+}  // namespace moracle

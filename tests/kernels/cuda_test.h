@@ -1,0 +1,67 @@
+// What the tests on a GPU share: the device, or the reason to skip.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/scalar.h"
+#include "kernels/ops.h"
+#include "moracle/device.h"
+
+namespace moracle {
+
+class CudaTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Result<std::shared_ptr<Device>> opened = open_device("cuda");
+    if (!opened) GTEST_SKIP() << opened.error().to_string();
+    device_ = *std::move(opened);
+  }
+
+  Buffer allocate(size_t bytes) {
+    Result<Buffer> buffer = device_->allocate(bytes);
+    EXPECT_TRUE(buffer) << buffer.error().to_string();
+    return buffer ? *std::move(buffer) : Buffer();
+  }
+  template <class T>
+  Buffer upload(const std::vector<T>& host) {
+    Buffer buffer = allocate(host.size() * sizeof(T));
+    expect_done(device_->upload(buffer.data(), host.data(), buffer.bytes()));
+    return buffer;
+  }
+  template <class T>
+  std::vector<T> download(const Buffer& buffer) {
+    std::vector<T> host(buffer.bytes() / sizeof(T));
+    expect_done(device_->download(host.data(), buffer.data(), buffer.bytes()));
+    expect_done(device_->synchronize());
+    return host;
+  }
+  static void expect_done(const Status& status) {
+    EXPECT_TRUE(status) << status.error().to_string();
+  }
+
+  std::shared_ptr<Device> device_;
+};
+
+/// The numbers that bf16 has, so that they enter a GPU as they are.
+inline std::vector<float> rounded_to_bf16(std::vector<float> values) {
+  for (float& value : values) value = bf16_to_float(float_to_bf16(value));
+  return values;
+}
+inline std::vector<uint16_t> to_bf16(const std::vector<float>& values) {
+  std::vector<uint16_t> bits;
+  for (float value : values) bits.push_back(float_to_bf16(value));
+  return bits;
+}
+inline std::vector<float> from_bf16(const std::vector<uint16_t>& bits) {
+  std::vector<float> values;
+  for (uint16_t value : bits) values.push_back(bf16_to_float(value));
+  return values;
+}
+inline Matrix bf16_matrix(const Buffer& buffer, int64_t rows, int64_t cols) {
+  return {buffer.data(), DType::kBF16, rows, cols, cols};
+}
+
+}  // namespace moracle

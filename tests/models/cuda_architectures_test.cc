@@ -1,0 +1,44 @@
+// Every architecture as a tiny whole model on a GPU against what transformers computes in f32: as
+// far off as activations in bf16 make it.
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "golden_model.h"
+#include "moracle/device.h"
+
+namespace moracle {
+namespace {
+
+using testing::all_logits;
+using testing::golden_folder;
+using testing::golden_reference;
+using testing::GoldenReference;
+using testing::relative_difference;
+
+// Some twenty roundings to 8 bits in each of three layers; a router's choice that flips adds to it.
+constexpr double kClose = 5e-2;
+
+class CudaArchitectures : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(CudaArchitectures, ComputeWhatTransformersDoes) {
+  if (const auto device = open_device("cuda"); !device) GTEST_SKIP() << device.error().to_string();
+  const GoldenReference want = golden_reference(GetParam());
+  const auto checkpoint = Checkpoint::open(golden_folder(GetParam()));
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  ModelOptions options;
+  options.device = "cuda";
+  options.max_num_tokens = static_cast<int64_t>(want.ids.size());
+  auto model = Model::load(*checkpoint, options);
+  ASSERT_TRUE(model) << model.error().to_string();
+  const auto got = all_logits(*model, want.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  const double difference = relative_difference(*got, want.logits);
+  EXPECT_LT(difference, kClose);
+  RecordProperty("difference", str(difference));
+}
+
+INSTANTIATE_TEST_SUITE_P(OnGpu, CudaArchitectures, ::testing::ValuesIn(testing::golden_models()),
+                         [](const auto& tested) { return tested.param; });
+
+}  // namespace
+}  // namespace moracle
