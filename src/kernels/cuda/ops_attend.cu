@@ -100,10 +100,13 @@ Status CudaOps::attend(const Matrix& q, const Matrix& k, const Matrix& v,
     return Error{ErrorKind::kUnsupported, "", "attention",
                  str("heads of at most ", kMost, " columns on cuda"),
                  str("they have ", shape.head_dim, " and ", shape.value_dim)};
+  // What f16 has no number for would have to be told from the device.
+  if (shape.cache == DType::kF16)
+    return Error{ErrorKind::kUnsupported, "", "kv cache", "f32 or bf16 on cuda", "it is f16"};
   for (const Span& span : spans) {
     const int64_t length = span.position + span.num_tokens;
-    const Matrix keys{span.keys, k.dtype, length, k.cols, k.cols};
-    const Matrix values{span.values, v.dtype, length, v.cols, v.cols};
+    const Matrix keys{span.keys, shape.cache, length, k.cols, k.cols};
+    const Matrix values{span.values, shape.cache, length, v.cols, v.cols};
     auto rows = [&](const Matrix& m) { return m.slice(span.first_token, span.num_tokens); };
     MORACLE_CHECK(cuda::launch_elements(queue_, stream, "append keys", span.num_tokens, k.cols,
                                         cuda::Append{rows(k), keys, span.position}));
