@@ -83,10 +83,17 @@ TEST_P(ModelReload, StoppedAnywhereTheOldWeightsServeOn) {
   int steps = 0;
   ASSERT_TRUE(model->reload(*a, [&](int64_t, int64_t) { return ++steps > 0; }).ok());
   ASSERT_GT(steps, 10);
-  for (int stop = 1; stop <= steps; ++stop) {
+  // How often several threads report varies a little: what is never reached cannot be stopped.
+  for (int stop = 1, reached = 0; stop <= steps; ++stop) {
     int step = 0;
     const Status stopped = model->reload(*b, [&](int64_t, int64_t) { return ++step < stop; });
-    ASSERT_FALSE(stopped.ok());
+    if (stopped.ok()) {
+      ASSERT_LT(step, stop);
+      ASSERT_GT(reached, steps / 2);
+      ASSERT_TRUE(model->reload(*a).ok());
+      continue;
+    }
+    ++reached;
     EXPECT_EQ(stopped.error().kind, ErrorKind::kCancelled);
     ASSERT_EQ(*all_logits(*model, ids_), *before) << "stopped at " << stop << " of " << steps;
   }

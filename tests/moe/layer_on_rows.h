@@ -86,7 +86,7 @@ inline std::vector<float> output_on(const std::string& row, DescribedWeights wei
 inline conformance::Expected expected_of(const DescribedWeights& weights, const TokenBatch& batch,
                                          std::string_view row = "cpu") {
   return conformance::expected(weights.spec, weights, batch.hidden, batch.ids, batch.weights, {},
-                               {}, plan_on(row, weights.spec)->matrices[0].kernel.product_bits);
+                               {}, conformance::precision_of(*plan_on(row, weights.spec)));
 }
 
 /// The largest error as a share of its bound: at most 1 is right.
