@@ -476,11 +476,13 @@ TEST_F(CudaOpsTest, AttendSeesWhatEachTokenMaySee) {
       const Buffer dq = upload(to_bf16(q)), dk = upload(to_bf16(k)), dv = upload(to_bf16(v)),
                    out = allocate(want.size() * 2);
       shape.sinks = sunk ? dsinks.as<float>() : nullptr;
+      shape.cache = DType::kBF16;
       expect_done(gpu().attend(bf16_matrix(dq, tokens, heads * head_dim),
                                bf16_matrix(dk, tokens, kv_heads * head_dim),
                                bf16_matrix(dv, tokens, kv_heads * value_dim), dspans, shape,
                                bf16_matrix(out, tokens, heads * value_dim), {}));
       shape.sinks = sunk ? sinks.data() : nullptr;
+      shape.cache = DType::kF32;
       expect_done(cpu().attend(view(q, tokens, heads * head_dim),
                                view(k, tokens, kv_heads * head_dim),
                                view(v, tokens, kv_heads * value_dim), spans, shape,
