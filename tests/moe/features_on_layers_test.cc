@@ -374,8 +374,11 @@ TEST(Reload, StoppedHalfwayChangesNothing) {
     int steps = 0;
     auto packed = moe.pack(random_weights(request.layer, 2),
                            [&](int64_t, int64_t) { return steps++ < stop_at; });
-    ASSERT_FALSE(packed);
-    EXPECT_EQ(packed.error().kind, ErrorKind::kCancelled);
+    // Each matrix reports once at least; how often else is up to the threads.
+    ASSERT_TRUE(!packed || (stop_at > 1 && steps <= stop_at)) << stop_at;
+    if (!packed) {
+      EXPECT_EQ(packed.error().kind, ErrorKind::kCancelled);
+    }
     EXPECT_EQ(apply(moe, inputs(request)), before) << "stopped at step " << stop_at;
   }
 }

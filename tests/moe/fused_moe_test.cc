@@ -490,11 +490,12 @@ TEST(FusedMoeTest, StopsLoadingOnRequest) {
   auto moe = FusedMoe::make(random_weights(spec, 1), choose(spec), cpu(),
                             [&](int64_t done, int64_t total) {
                               EXPECT_LE(done, total);
-                              return ++calls < 8;
+                              return ++calls < 2;
                             });
+  // Threads that load side by side report at least once for each matrix.
   ASSERT_FALSE(moe);
   EXPECT_EQ(moe.error().kind, ErrorKind::kCancelled);
-  EXPECT_EQ(calls, 8) << "six experts of w13, then two of w2";
+  EXPECT_EQ(calls, 2);
 }
 
 TEST(FusedMoeTest, TakesTheMemoryThatItsPlanPromised) {
