@@ -32,6 +32,15 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
+  struct Piece {
+    int64_t begin = 0, end = 0;
+  };
+  /// Thread `thread`'s part of [0, count), cut as evenly as whole numbers allow.
+  static Piece piece(int64_t count, int thread, int64_t threads) {
+    return {count * thread / threads, count * (thread + 1) / threads};
+  }
+  Piece piece(int64_t count, int thread) const { return piece(count, thread, size()); }
+
   /// Calls work(thread) once on each thread, thread in [0, size()), and returns when all are done.
   /// Callers on several threads take turns; calling from inside work is not allowed. Allocates
   /// nothing: the work is called in place, never copied.
@@ -40,20 +49,20 @@ class ThreadPool {
     run_job({[](const void* w, int thread) { (*static_cast<const Work*>(w))(thread); }, &work});
   }
 
-  /// Splits [0, count) into even pieces, one per thread: piece(begin, end), empty pieces left out.
+  /// Splits [0, count) into even pieces, one per thread: work(begin, end), empty pieces left out.
   /// Fewer threads get one where it would be smaller than `least`; where that leaves one, it is the
   /// caller and nobody is woken.
-  template <class Piece>
-  void split(int64_t count, const Piece& piece, int64_t least = 1) {
+  template <class Work>
+  void split(int64_t count, const Work& work, int64_t least = 1) {
     const int64_t threads = std::min<int64_t>(size(), count / std::max<int64_t>(least, 1));
     if (threads <= 1) {
-      if (count > 0) piece(int64_t{0}, count);
+      if (count > 0) work(int64_t{0}, count);
       return;
     }
     run([&](int thread) {
       if (thread >= threads) return;
-      const int64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
-      if (begin < end) piece(begin, end);
+      const Piece own = piece(count, thread, threads);
+      if (own.begin < own.end) work(own.begin, own.end);
     });
   }
 

@@ -17,11 +17,11 @@ std::vector<ByteRange> share_of_thread(const Layout& layout, const MatrixShape& 
   };
   if (blocks == 2) {
     const int64_t half = panels / 2;
-    const int64_t first = half * thread / threads, last = half * (thread + 1) / threads;
+    const auto [first, last] = ThreadPool::piece(half, thread, threads);
     return {range(first, last), range(half + first, half + last)};
   }
-  const int64_t pairs = (panels + 1) / 2;
-  return {range(pairs * thread / threads * 2, pairs * (thread + 1) / threads * 2)};
+  const auto [first, last] = ThreadPool::piece((panels + 1) / 2, thread, threads);
+  return {range(2 * first, 2 * last)};
 }
 
 bool touch_near_threads(const KernelWeights& weights, int blocks, ThreadPool& pool) {

@@ -1,7 +1,5 @@
 // Random weights as fast as memory takes them.
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstring>
 #include <random>
 
@@ -58,20 +56,9 @@ CanonicalMatrix draw_matrix(const CanonicalMatrix& pool, const MatrixShape& shap
 
 // Codes as those of a checkpoint are spread: normal, the largest as far out as e4m3 goes.
 void make_normal(CanonicalMatrix& m, uint64_t seed) {
-  std::array<float, 256> value{};
-  for (size_t code = 0; code < value.size(); ++code)
-    value[code] = e4m3_to_float(static_cast<uint8_t>(code));
-  std::vector<uint8_t> order;  // of the codes that are not negative, by value
-  for (int code = 0; code < 0x7f; ++code) order.push_back(static_cast<uint8_t>(code));
   std::mt19937_64 engine(seed);
   std::normal_distribution<float> normal(0, 448 / 4.0f);
-  for (std::byte& code : m.storage) {
-    const float x = normal(engine);
-    const auto above = std::lower_bound(order.begin(), order.end(), std::abs(x),
-                                        [&](uint8_t c, float v) { return value[c] < v; });
-    const uint8_t size = above == order.end() ? 0x7e : *above;
-    code = static_cast<std::byte>(size | (x < 0 ? 0x80 : 0));
-  }
+  for (std::byte& code : m.storage) code = static_cast<std::byte>(float_to_e4m3(normal(engine)));
 }
 
 }  // namespace

@@ -36,16 +36,16 @@ LineForm main_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic ar
                                                                       : LineForm{arithmetic};
 }
 
-// How a few rows meet codes: integers as such, everything else in f32.
-LineForm few_form(const Scheme& scheme) {
-  const bool integers = scheme.activation == kInt8DynamicTokenSym;
+// How a few rows meet codes: integers as such, where the rows come as integers; else in f32.
+LineForm few_form(const Scheme& scheme, Arithmetic arithmetic) {
+  const bool integers = scheme.activation == kInt8DynamicTokenSym && arithmetic != Arithmetic::kF32;
   return {integers ? Arithmetic::kInt8 : Arithmetic::kF32, true};
 }
 
 // Where a token's bits may depend on nothing but the token, there is one arithmetic.
 bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
                   const LineKernels& kernels, bool deterministic) {
-  const LineForm few = few_form(scheme);
+  const LineForm few = few_form(scheme, arithmetic);
   const bool same_bits = arithmetic == Arithmetic::kInt8;
   return (same_bits || !deterministic) && shape.key.quantized() &&
          LinePass::serves(shape, scheme, few, kernels);
@@ -58,7 +58,7 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arit
   form.arithmetic = arithmetic;
   form.two_parts = arithmetic == Arithmetic::kBf16 && !scheme.activation;
   form.few_rows = kernels.few_rows;
-  form.few = few_by_codes ? few_form(scheme).arithmetic : arithmetic;
+  form.few = few_by_codes ? few_form(scheme, arithmetic).arithmetic : arithmetic;
   form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.decoders->order;
   form.k = shape.k;
   form.unit = unit_cols(shape, {form.few}, x_group_cols(scheme));
@@ -88,7 +88,7 @@ class LineLinear : public GroupedLinear {
         pass_(weights_, main_form(weights_.shape, weights_.scheme, arithmetic, kernels), kernels) {
     const bool codes =
         few_by_codes(weights_.shape, weights_.scheme, arithmetic, kernels, deterministic);
-    if (codes) few_.emplace(weights_, few_form(weights_.scheme), kernels);
+    if (codes) few_.emplace(weights_, few_form(weights_.scheme, arithmetic), kernels);
     form_ = row_form(weights_.shape, weights_.scheme, arithmetic, kernels, codes);
   }
 
@@ -137,7 +137,7 @@ void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
     return expert;
   };
   pool.run([&](int thread) {
-    const int64_t first = pairs * thread / pool.size(), last = pairs * (thread + 1) / pool.size();
+    const auto [first, last] = pool.piece(pairs, thread);
     if (first == last) return;
     if (kernels_.begin != nullptr) kernels_.begin();
     PassRoom room;
@@ -264,7 +264,7 @@ KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
   RowForm form = row_form(shape, request.scheme, arithmetic, kernels, by_codes);
   if (form.two_parts) plan.product_bits = 16;
   const std::string_view type = name(shape.key.dtype);
-  const bool integers = few_form(request.scheme).arithmetic == Arithmetic::kInt8;
+  const bool integers = few_form(request.scheme, arithmetic).arithmetic == Arithmetic::kInt8;
   const char* const products[] = {
       "i8 x i8, exact sums",
       form.two_parts ? "products of two bf16 parts, f32 sums" : "bf16 products, f32 sums",

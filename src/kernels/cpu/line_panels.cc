@@ -55,16 +55,16 @@ int64_t columns_read(const MatrixShape& shape, LineForm form) {
 }  // namespace
 
 int64_t unit_cols(const MatrixShape& shape, LineForm form, int64_t x_group_cols) {
-  const bool one = !shape.key.quantized() || vnni16::num_groups(shape) <= 1;
-  if (form.by_codes && !shape.key.quantized())
-    return std::min(columns_read(shape, form), max_stretch(form.arithmetic));
-  if (form.by_codes && form.arithmetic != Arithmetic::kInt8) {
-    const int64_t cols = one ? columns_read(shape, form) : vnni16::group_cols(shape);
-    return x_group_cols > 0 ? std::gcd(one ? x_group_cols : cols, x_group_cols) : cols;
-  }
-  // Integers: as without codes, whose sums of activations serve both.
-  if (form.by_codes) form.by_codes = false;
   const int64_t longest = max_stretch(form.arithmetic);
+  if (form.by_codes && !shape.key.quantized()) return std::min(columns_read(shape, form), longest);
+  const bool one = !shape.key.quantized() || vnni16::num_groups(shape) <= 1;
+  // Integers fall through: sums of activations are taken once, for both ways.
+  if (form.by_codes && form.arithmetic != Arithmetic::kInt8) {
+    if (one) return x_group_cols > 0 ? x_group_cols : columns_read(shape, form);
+    const int64_t cols = vnni16::group_cols(shape);
+    return x_group_cols > 0 ? std::gcd(cols, x_group_cols) : cols;
+  }
+  form.by_codes = false;
   int64_t cols = is_direct(shape.key.dtype, form) ? read_cols(form.arithmetic, shape.k) : longest;
   // Units end where groups end: as long as all of them can be made of.
   if (!one && !is_folded(shape, form)) cols = std::gcd(longest, vnni16::group_cols(shape));
@@ -152,9 +152,10 @@ void LinePanels::cut() {
 const std::byte* LinePanels::lines(int64_t expert, int64_t panel, const Stretch& s, std::byte* room,
                                    const std::byte* prefetch) const {
   if (direct_) return codes(expert, panel) + s.first_line * kLineBytes;
-  for (size_t i = s.first_piece; i < s.past_piece; ++i)
-    decode(expert, panel, pieces_[i], room, prefetch),
-        keep_awake_ != nullptr ? keep_awake_() : void();
+  for (size_t i = s.first_piece; i < s.past_piece; ++i) {
+    decode(expert, panel, pieces_[i], room, prefetch);
+    if (keep_awake_ != nullptr) keep_awake_();
+  }
   return room;
 }
 

@@ -56,7 +56,6 @@ LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernel
     : weights_(weights),
       form_(form),
       kernel_(kernel_of(kernels, form, weights.shape.key.dtype)),
-      keep_awake_(kernels.keep_awake),
       row_block_(form.by_codes && weights.shape.key.quantized() ? kernels.code_block
                                                                 : kernels.row_block),
       panels_(weights, form, x_group_cols(weights.scheme), *kernels.decoders, kernels.keep_awake),
@@ -87,7 +86,6 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassRoom& room)
         prefetch[p] = panels_.codes(pass.next.expert, pass.next.panel + p * pass.next.distance);
       block.lines[p] =
           panels_.lines(pair.expert, panel, s, room.lines[p], direct ? nullptr : prefetch[p]);
-      if (!direct && keep_awake_ != nullptr) keep_awake_();
       block.w_scale[p] = panels_.unit_scales(pair.expert, panel, s, room.unit_scales[p]);
       block.w_zero[p] = panels_.unit_zeros(pair.expert, panel, s, room.unit_zeros[p]);
     }

@@ -38,7 +38,7 @@ struct PassRoom {
 /// One way of multiplying a matrix.
 class LinePass {
  public:
-  /// `weights` and `kernels` outlive it. True in `serves`: there is a kernel for this form.
+  /// `weights` and `kernels` outlive it; they have a kernel for this form, as `serves` says.
   LinePass(const KernelWeights& weights, LineForm form, const LineKernels& kernels);
   static bool serves(const MatrixShape& shape, const Scheme& scheme, LineForm form,
                      const LineKernels& kernels);
@@ -58,7 +58,6 @@ class LinePass {
   const KernelWeights& weights_;
   LineForm form_;
   Kernel kernel_;
-  void (*keep_awake_)();
   int row_block_;
   LinePanels panels_;
   bool x_group_is_unit_;

@@ -6,16 +6,7 @@
 
 namespace moracle::cpu {
 
-const LineKernels kAvx2Lines = {.instructions = {"avx2", nullptr, "avx2"},
-                                .decoders = &kAvx2Decoders,
-                                .rows = &kAvx2Rows,
-                                .codes = &kAvx2Codes,
-                                .row_block = kMaxBlockRows,
-                                .code_block = 6,
-                                .few_rows = 12,
-                                .int8 = multiply<Int8Dot>,
-                                .f32 = multiply<F32Dot>,
-                                .finish = finish_rows};
+const LineKernels kAvx2Lines = line_kernels("avx2", kAvx2Codes);
 
 }  // namespace moracle::cpu
 

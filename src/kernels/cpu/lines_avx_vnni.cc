@@ -6,16 +6,7 @@
 
 namespace moracle::cpu {
 
-const LineKernels kAvxVnniLines = {.instructions = {"avx_vnni", nullptr, "avx2"},
-                                   .decoders = &kAvx2Decoders,
-                                   .rows = &kAvx2Rows,
-                                   .codes = &kAvxVnniCodes,
-                                   .row_block = kMaxBlockRows,
-                                   .code_block = 6,
-                                   .few_rows = 12,
-                                   .int8 = multiply<Int8Dot>,
-                                   .f32 = multiply<F32Dot>,
-                                   .finish = finish_rows};
+const LineKernels kAvxVnniLines = line_kernels("avx_vnni", kAvxVnniCodes);
 
 }  // namespace moracle::cpu
 

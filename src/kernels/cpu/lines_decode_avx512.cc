@@ -5,6 +5,7 @@
 
 #if defined(__x86_64__)
 
+#include "kernels/cpu/each_group.inc"
 #include "kernels/cpu/lines.inc"
 
 namespace moracle::cpu {
@@ -71,22 +72,6 @@ MORACLE_LINES_INLINE void each_line(const LineCodes& c, const Body& body) {
     const __m512i line = load_line(from + i * kLineBytes);
     prefetch_line(ahead + i * kLineBytes);
     body(i, line, to);
-  }
-}
-
-/// Group by group; each code line makes kLines lines.
-template <int kLines, class Body>
-MORACLE_LINES_INLINE void each_group(const LineCodes& c, const Body& body) {
-  const int64_t step = c.group_lines == 0 ? c.lines : c.group_lines;
-  LineCodes group = c;
-  for (int64_t first = 0; first < c.lines; first += step) {
-    group.lines = c.lines - first < step ? c.lines - first : step;
-    body(group);
-    group.codes += step * kLineBytes;
-    group.to += step * kLines * kLineBytes;
-    if (c.prefetch != nullptr) group.prefetch += step * kLineBytes;
-    if (c.zero != nullptr) group.zero += kLineRows;
-    if (c.exponent != nullptr) group.exponent += c.exponent_lanes;
   }
 }
 
