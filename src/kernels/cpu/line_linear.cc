@@ -6,6 +6,8 @@
 
 #include "kernels/cpu/line_linear.h"
 
+#include <xmmintrin.h>
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -65,15 +67,39 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arit
   return form;
 }
 
-/// kResultRows of a pass, or what is left of it, whose sums are ready.
+/// Where the rows of a run end up: row r at data + (row ? row[r] : r) · stride.
+struct Destination {
+  float* data;
+  int64_t stride;
+  const int32_t* row = nullptr;
+
+  float* at(int64_t r) const { return data + (row == nullptr ? r : row[r]) * stride; }
+  /// Rows [first, end) from `column` on, a line or two of each: they lie far apart, and a store
+  /// waits as long as a load.
+  void ask(int64_t first, int64_t end, int64_t column, bool two_lines) const {
+    for (int64_t r = first; r < end; ++r) {
+      const auto* const line = reinterpret_cast<const char*>(at(r) + column);
+      _mm_prefetch(line, _MM_HINT_T0);
+      if (two_lines) _mm_prefetch(line + kLineBytes, _MM_HINT_T0);
+    }
+  }
+};
+
+/// A pass whose sums are ready, and `count` rows of it from `first` on.
 struct Finished {
-  const LinePass& way;
   const PanelPair& pair;
   const Pass& pass;
-  int first;
-  PassRoom& room;
+  LineResult results[2];  // of all rows
+  int first = 0, count = 0;
 
-  LineResult result(int p) const { return way.result(pair, p, pass, first, room); }
+  /// Of these rows, without a place.
+  LineResult result(int p) const {
+    LineResult f = results[p];
+    f.sum += first * kLineRows;
+    if (f.x_scale != nullptr) f.x_scale += first * f.x_scale_stride;
+    f.rows = count;
+    return f;
+  }
   int64_t row() const { return pass.first + first; }
   int64_t column(int p) const { return (pair.panel + p * pair.distance) * kLineRows; }
 };
@@ -101,7 +127,8 @@ class LineLinear : public GroupedLinear {
 
  private:
   template <class Finish>
-  void walk(const GroupedRows& rows, int64_t pairs, int64_t distance, const Finish& finish);
+  void walk(const GroupedRows& rows, int64_t pairs, int64_t distance, const Destination& to,
+            const Finish& finish);
 
   KernelWeights weights_;
   const LineKernels& kernels_;
@@ -111,10 +138,10 @@ class LineLinear : public GroupedLinear {
   RowForm form_;
 };
 
-// finish(some) takes what was computed. `distance` 0: pairs are neighbours.
+// finish(some) takes what was computed `to` where it belongs. `distance` 0: pairs are neighbours.
 template <class Finish>
 void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
-                      const Finish& finish) {
+                      const Destination& to, const Finish& finish) {
   const int64_t panels = pass_.panels().num_panels();
   const int32_t one_expert[] = {0, static_cast<int32_t>(rows.num_rows)};
   const int32_t* offsets = rows.expert_offsets ? rows.expert_offsets : one_expert;
@@ -154,9 +181,20 @@ void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
           const int count = static_cast<int>(std::min(pass_rows, past_of(e) - row));
           const bool ask = more && row == first_of(e) && next.distance > 0;
           const Pass pass{x, row - begin, count, next, ask};
+          const bool two_lines = distance == 0 && pair.distance > 0;
+          auto ask_from = [&](int r) {
+            to.ask(pass.first + r, pass.first + std::min(r + kResultRows, count),
+                   pair.panel * kLineRows, two_lines);
+          };
+          ask_from(0);
           way.multiply(pair, pass, room);
+          Finished some{pair, pass, {}};
+          for (int p = 0; p < pair.panels(); ++p) some.results[p] = way.result(pair, p, pass, room);
           for (int r = 0; r < count; r += kResultRows) {
-            finish(Finished{way, pair, pass, r, room});
+            ask_from(r + kResultRows);
+            some.first = r;
+            some.count = std::min(kResultRows, count - r);
+            finish(some);
             if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
           }
         }
@@ -168,10 +206,11 @@ void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
 }
 
 Status LineLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
-  walk(rows, (pass_.panels().num_panels() + 1) / 2, 0, [&](const Finished& some) {
+  const Destination to{static_cast<float*>(y.data), y.stride};
+  walk(rows, (pass_.panels().num_panels() + 1) / 2, 0, to, [&](const Finished& some) {
     for (int p = 0; p < some.pair.panels(); ++p) {
       LineResult f = some.result(p);
-      f.to = static_cast<float*>(y.data) + some.row() * y.stride + some.column(p);
+      f.to = to.at(some.row()) + some.column(p);
       f.to_stride = y.stride;
       kernels_.finish(f);
     }
@@ -185,26 +224,25 @@ Status LineLinear::run_activated(const GroupedRows& rows, const ActivationSpec& 
   const bool gated = is_gated(activation.function);
   const int64_t half = pass_.panels().num_panels() / 2;
   const auto args = activation_args(activation);
-  walk(rows, gated ? half : (pass_.panels().num_panels() + 1) / 2, gated ? half : 0,
+  const Destination to{static_cast<float*>(out.data), out.stride};
+  walk(rows, gated ? half : (pass_.panels().num_panels() + 1) / 2, gated ? half : 0, to,
        [&](const Finished& some) {
          alignas(64) float values[2][kResultRows * kLineRows];
-         LineResult f;
          for (int p = 0; p < some.pair.panels(); ++p) {
-           f = some.result(p);
+           LineResult f = some.result(p);
            f.to = values[p];
            f.to_stride = kLineRows;
            f.columns = kLineRows;
            kernels_.finish(f);
          }
-         const int count = f.rows;
          for (int p = 0; p < (gated ? 1 : some.pair.panels()); ++p) {
            vector_ops().activate(args, values[gated ? 0 : p], values[gated ? 1 : p],
-                                 int64_t{count} * kLineRows, values[p]);
-           f = {};
+                                 int64_t{some.count} * kLineRows, values[p]);
+           LineResult f;
            f.sum = values[p];
-           f.rows = count;
+           f.rows = some.count;
            f.columns = static_cast<int>(std::min<int64_t>(kLineRows, out.cols - some.column(p)));
-           f.to = static_cast<float*>(out.data) + some.row() * out.stride + some.column(p);
+           f.to = to.at(some.row()) + some.column(p);
            f.to_stride = out.stride;
            kernels_.finish(f);
          }
@@ -220,16 +258,18 @@ Status LineLinear::run_combined(const GroupedRows& rows, const Combination& comb
         std::memset(static_cast<float*>(out.data) + t * out.stride, 0, out.cols * sizeof(float));
     });
   }
-  walk(rows, (pass_.panels().num_panels() + 1) / 2, 0, [&](const Finished& some) {
+  const float* const all = combination.weights;
+  const int32_t* const slot = combination.row_slot + rows.first_row;
+  const Destination to{static_cast<float*>(out.data), out.stride,
+                       combination.row_token + rows.first_row};
+  walk(rows, (pass_.panels().num_panels() + 1) / 2, 0, to, [&](const Finished& some) {
     float weights[kResultRows];
-    const float* all = combination.weights;
+    for (int r = 0; all != nullptr && r < some.count; ++r) weights[r] = all[slot[some.row() + r]];
     for (int p = 0; p < some.pair.panels(); ++p) {
       LineResult f = some.result(p);
-      for (int r = 0; all != nullptr && p == 0 && r < f.rows; ++r)
-        weights[r] = all[combination.row_slot[rows.first_row + some.row() + r]];
-      f.to = static_cast<float*>(out.data) + some.column(p);
-      f.to_stride = out.stride;
-      f.to_row = combination.row_token + rows.first_row + some.row();
+      f.to = to.data + some.column(p);
+      f.to_stride = to.stride;
+      f.to_row = to.row + some.row();
       f.add = true;
       f.weight = all == nullptr ? nullptr : weights;
       kernels_.finish(f);
