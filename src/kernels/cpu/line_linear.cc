@@ -1,12 +1,8 @@
-// One walk for every way of multiplying. Each thread takes the same share of every expert's panels,
-// two at a time: even work whatever the routing, no barrier between experts, and columns of the
-// result that are its own, so that it may add up a token's rows itself.
+// One grouped GEMM for every way of multiplying; line_walk.h says who does what.
 
 #if defined(__x86_64__)
 
 #include "kernels/cpu/line_linear.h"
-
-#include <xmmintrin.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,19 +11,13 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/check_ops.h"
-#include "kernels/cpu/line_pass.h"
+#include "kernels/cpu/line_walk.h"
+#include "kernels/cpu/quantize_row.h"
 #include "kernels/cpu/vector_ops.h"
 #include "quant/activation.h"
 
 namespace moracle::cpu {
 namespace {
-
-// Rows in each pass of so many: whole blocks, no short one at the end.
-int64_t even_pass(int64_t rows) {
-  const int64_t passes = (rows + kPassRows - 1) / kPassRows;
-  const int64_t even = (rows + passes - 1) / passes;
-  return (even + kMaxBlockRows - 1) / kMaxBlockRows * kMaxBlockRows;
-}
 
 // How rows meet a matrix: floats of 16 bits as they lie where that is a kernel's way.
 LineForm main_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
@@ -53,6 +43,12 @@ bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, Arithmetic ari
          LinePass::serves(shape, scheme, few, kernels);
 }
 
+// Whether rows come as codes with scales beside them.
+bool as_codes(const Scheme& scheme, Arithmetic arithmetic) {
+  const auto& key = scheme.activation;
+  return key && arithmetic != Arithmetic::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
+}
+
 // Floats in bf16: in two parts.
 RowForm row_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
                  const LineKernels& kernels, bool few_by_codes) {
@@ -64,45 +60,9 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arit
   form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.decoders->order;
   form.k = shape.k;
   form.unit = unit_cols(shape, {form.few}, x_group_cols(scheme));
+  if (as_codes(scheme, arithmetic)) form.num_scales = num_groups(*scheme.activation, shape.k);
   return form;
 }
-
-/// Where the rows of a run end up: row r at data + (row ? row[r] : r) · stride.
-struct Destination {
-  float* data;
-  int64_t stride;
-  const int32_t* row = nullptr;
-
-  float* at(int64_t r) const { return data + (row == nullptr ? r : row[r]) * stride; }
-  /// Rows [first, end) from `column` on, a line or two of each: they lie far apart, and a store
-  /// waits as long as a load.
-  void ask(int64_t first, int64_t end, int64_t column, bool two_lines) const {
-    for (int64_t r = first; r < end; ++r) {
-      const auto* const line = reinterpret_cast<const char*>(at(r) + column);
-      _mm_prefetch(line, _MM_HINT_T0);
-      if (two_lines) _mm_prefetch(line + kLineBytes, _MM_HINT_T0);
-    }
-  }
-};
-
-/// A pass whose sums are ready, and `count` rows of it from `first` on.
-struct Finished {
-  const PanelPair& pair;
-  const Pass& pass;
-  LineResult results[2];  // of all rows
-  int first = 0, count = 0;
-
-  /// Of these rows, without a place.
-  LineResult result(int p) const {
-    LineResult f = results[p];
-    f.sum += first * kLineRows;
-    if (f.x_scale != nullptr) f.x_scale += first * f.x_scale_stride;
-    f.rows = count;
-    return f;
-  }
-  int64_t row() const { return pass.first + first; }
-  int64_t column(int p) const { return (pair.panel + p * pair.distance) * kLineRows; }
-};
 
 class LineLinear : public GroupedLinear {
  public:
@@ -118,17 +78,35 @@ class LineLinear : public GroupedLinear {
     form_ = row_form(weights_.shape, weights_.scheme, arithmetic, kernels, codes);
   }
 
+  /// The plan's scratch, or more where the device has more threads than the machine was said to.
+  Status reserve(const KernelPlan& plan) {
+    int64_t bytes = plan.scratch_bytes;
+    if (plan.activates)
+      bytes = std::max(bytes, device_.pool().size() * LineWalk::item_bytes(form_));
+    return device_.reserve_scratch(bytes);
+  }
+
   const KernelWeights& weights() const override { return weights_; }
   Status run(const GroupedRows& rows, const Matrix& y, Stream) override;
   Status run_activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
                        Stream) override;
+  Status run_quantized(const GroupedRows& rows, const ActivationSpec& activation,
+                       const Matrix& room, const QuantKey& key, const Rows& out, Stream) override;
   Status run_combined(const GroupedRows& rows, const Combination& combination, const Matrix& out,
                       Stream) override;
 
  private:
-  template <class Finish>
-  void walk(const GroupedRows& rows, int64_t pairs, int64_t distance, const Destination& to,
-            const Finish& finish);
+  PanelPairs pairs(bool gated = false) const {
+    const int64_t panels = pass_.panels().num_panels();
+    return {panels, gated ? panels / 2 : 0};
+  }
+  /// `done` takes a RowItem; without it threads own columns.
+  template <class Finish, class Done = std::nullptr_t>
+  void walk(const GroupedRows& rows, const PanelPairs& pairs, const Destination& to,
+            const Finish& finish, const Done& done = nullptr);
+  template <class Done>
+  Status activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
+                   const Done& done);
 
   KernelWeights weights_;
   const LineKernels& kernels_;
@@ -138,76 +116,27 @@ class LineLinear : public GroupedLinear {
   RowForm form_;
 };
 
-// finish(some) takes what was computed `to` where it belongs. `distance` 0: pairs are neighbours.
-template <class Finish>
-void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
-                      const Destination& to, const Finish& finish) {
-  const int64_t panels = pass_.panels().num_panels();
-  const int32_t one_expert[] = {0, static_cast<int32_t>(rows.num_rows)};
-  const int32_t* offsets = rows.expert_offsets ? rows.expert_offsets : one_expert;
-  const int64_t experts = weights_.num_experts;
-  const int64_t begin = rows.first_row;
-  const int64_t end = std::min<int64_t>(offsets[experts], begin + rows.num_rows);
-  if (begin >= end) return;
-  auto first_of = [&](int64_t expert) { return std::max<int64_t>(offsets[expert], begin); };
-  auto past_of = [&](int64_t expert) { return std::min<int64_t>(offsets[expert + 1], end); };
+template <class Finish, class Done>
+void LineLinear::walk(const GroupedRows& given, const PanelPairs& pairs, const Destination& to,
+                      const Finish& finish, const Done& done) {
+  const ExpertRows rows(given, weights_.num_experts);
+  if (rows.count() == 0) return;
   ThreadPool& pool = device_.pool();
-  const PackedRows x =
-      pack_rows(form_, rows, experts, end - begin, *kernels_.rows, device_.scratch(), pool);
-  auto pair_of = [&](int64_t expert, int64_t pair) {
-    if (distance > 0) return PanelPair{expert, pair, distance};
-    return PanelPair{expert, 2 * pair, 2 * pair + 1 < panels ? 1 : 0};
-  };
-  auto after = [&](int64_t expert) {
-    do ++expert;
-    while (expert < experts && first_of(expert) >= past_of(expert));
-    return expert;
-  };
-  pool.run([&](int thread) {
-    const auto [first, last] = pool.piece(pairs, thread);
-    if (first == last) return;
-    if (kernels_.begin != nullptr) kernels_.begin();
-    PassRoom room;
-    for (int64_t e = after(-1); e < experts;) {
-      const int64_t next_expert = after(e);
-      const bool few = few_ && offsets[e + 1] - offsets[e] <= kernels_.few_rows;
-      const LinePass& way = few ? *few_ : pass_;
-      const int64_t pass_rows = even_pass(past_of(e) - first_of(e));
-      for (int64_t i = first; i < last; ++i) {
-        const PanelPair pair = pair_of(e, i);
-        const bool more = i + 1 < last || next_expert < experts;
-        const PanelPair next = i + 1 < last ? pair_of(e, i + 1) : pair_of(next_expert, first);
-        for (int64_t row = first_of(e); row < past_of(e); row += pass_rows) {
-          const int count = static_cast<int>(std::min(pass_rows, past_of(e) - row));
-          const bool ask = more && row == first_of(e) && next.distance > 0;
-          const Pass pass{x, row - begin, count, next, ask};
-          const bool two_lines = distance == 0 && pair.distance > 0;
-          auto ask_from = [&](int r) {
-            to.ask(pass.first + r, pass.first + std::min(r + kResultRows, count),
-                   pair.panel * kLineRows, two_lines);
-          };
-          ask_from(0);
-          way.multiply(pair, pass, room);
-          Finished some{pair, pass, {}};
-          for (int p = 0; p < pair.panels(); ++p) some.results[p] = way.result(pair, p, pass, room);
-          for (int r = 0; r < count; r += kResultRows) {
-            ask_from(r + kResultRows);
-            some.first = r;
-            some.count = std::min(kResultRows, count - r);
-            finish(some);
-            if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
-          }
-        }
-      }
-      e = next_expert;
-    }
-    if (kernels_.end != nullptr) kernels_.end();
-  });
+  const RowPacker packer(form_, given, *kernels_.rows);
+  LineWalk walk(pass_, few_, kernels_, form_, rows, pairs, to);
+  if constexpr (std::is_same_v<Done, std::nullptr_t>) {
+    walk.by_columns(packer, device_.scratch(), pool, finish);
+  } else {
+    if (walk.rows_are_better(static_cast<int64_t>(weights_.sections.bytes), pool))
+      return walk.by_rows(packer, device_.scratch(), pool, finish, done);
+    walk.by_columns(packer, device_.scratch(), pool, finish);
+    pool.split(rows.count(), [&](int64_t first, int64_t past) { done(RowItem{0, first, past}); });
+  }
 }
 
 Status LineLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
   const Destination to{static_cast<float*>(y.data), y.stride};
-  walk(rows, (pass_.panels().num_panels() + 1) / 2, 0, to, [&](const Finished& some) {
+  walk(rows, pairs(), to, [&](const Finished& some) {
     for (int p = 0; p < some.pair.panels(); ++p) {
       LineResult f = some.result(p);
       f.to = to.at(some.row()) + some.column(p);
@@ -218,36 +147,48 @@ Status LineLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
   return {};
 }
 
-Status LineLinear::run_activated(const GroupedRows& rows, const ActivationSpec& activation,
-                                 const Matrix& out, Stream) {
+template <class Done>
+Status LineLinear::activated(const GroupedRows& rows, const ActivationSpec& activation,
+                             const Matrix& out, const Done& done) {
   MORACLE_CHECK(check_activation(activation));
   const bool gated = is_gated(activation.function);
-  const int64_t half = pass_.panels().num_panels() / 2;
   const auto args = activation_args(activation);
   const Destination to{static_cast<float*>(out.data), out.stride};
-  walk(rows, gated ? half : (pass_.panels().num_panels() + 1) / 2, gated ? half : 0, to,
-       [&](const Finished& some) {
-         alignas(64) float values[2][kResultRows * kLineRows];
-         for (int p = 0; p < some.pair.panels(); ++p) {
-           LineResult f = some.result(p);
-           f.to = values[p];
-           f.to_stride = kLineRows;
-           f.columns = kLineRows;
-           kernels_.finish(f);
-         }
-         for (int p = 0; p < (gated ? 1 : some.pair.panels()); ++p) {
-           vector_ops().activate(args, values[gated ? 0 : p], values[gated ? 1 : p],
-                                 int64_t{some.count} * kLineRows, values[p]);
-           LineResult f;
-           f.sum = values[p];
-           f.rows = some.count;
-           f.columns = static_cast<int>(std::min<int64_t>(kLineRows, out.cols - some.column(p)));
-           f.to = to.at(some.row()) + some.column(p);
-           f.to_stride = out.stride;
-           kernels_.finish(f);
-         }
-       });
+  auto finish = [&](const Finished& some) {
+    alignas(64) float values[2][kResultRows * kLineRows];
+    for (int p = 0; p < some.pair.panels(); ++p) {
+      LineResult f = some.result(p);
+      f.to = values[p];
+      f.to_stride = kLineRows;
+      f.columns = kLineRows;
+      kernels_.finish(f);
+    }
+    for (int p = 0; p < (gated ? 1 : some.pair.panels()); ++p) {
+      vector_ops().activate(args, values[gated ? 0 : p], values[gated ? 1 : p],
+                            int64_t{some.count} * kLineRows, values[p]);
+      LineResult f;
+      f.sum = values[p];
+      f.rows = some.count;
+      f.columns = static_cast<int>(std::min<int64_t>(kLineRows, out.cols - some.column(p)));
+      f.to = to.at(some.row()) + some.column(p);
+      f.to_stride = out.stride;
+      kernels_.finish(f);
+    }
+  };
+  walk(rows, pairs(gated), to, finish, done);
   return {};
+}
+
+Status LineLinear::run_activated(const GroupedRows& rows, const ActivationSpec& activation,
+                                 const Matrix& out, Stream) {
+  return activated(rows, activation, out, [](const RowItem&) {});
+}
+
+Status LineLinear::run_quantized(const GroupedRows& rows, const ActivationSpec& activation,
+                                 const Matrix& room, const QuantKey& key, const Rows& out, Stream) {
+  return activated(rows, activation, room, [&](const RowItem& item) {
+    for (int64_t r = item.first; r < item.past; ++r) quantize_row(vector_ops(), key, room, r, out);
+  });
 }
 
 Status LineLinear::run_combined(const GroupedRows& rows, const Combination& combination,
@@ -262,7 +203,7 @@ Status LineLinear::run_combined(const GroupedRows& rows, const Combination& comb
   const int32_t* const slot = combination.row_slot + rows.first_row;
   const Destination to{static_cast<float*>(out.data), out.stride,
                        combination.row_token + rows.first_row};
-  walk(rows, (pass_.panels().num_panels() + 1) / 2, 0, to, [&](const Finished& some) {
+  walk(rows, pairs(), to, [&](const Finished& some) {
     float weights[kResultRows];
     for (int r = 0; all != nullptr && r < some.count; ++r) weights[r] = all[slot[some.row() + r]];
     for (int p = 0; p < some.pair.panels(); ++p) {
@@ -291,17 +232,16 @@ Arithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool b
 }
 
 KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
-                      const LineKernels& kernels) {
+                      const LineKernels& kernels, int threads) {
   const MatrixShape& shape = request.shape;
   const auto& key = request.scheme.activation;
   KernelPlan plan;
   const bool by_codes =
       few_by_codes(shape, request.scheme, arithmetic, kernels, request.deterministic);
   plan.deterministic = !by_codes || arithmetic == Arithmetic::kInt8;
-  const bool codes =
-      key && arithmetic != Arithmetic::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
+  const bool codes = as_codes(request.scheme, arithmetic);
   plan.input_dtype = codes ? key->dtype : DType::kF32;
-  RowForm form = row_form(shape, request.scheme, arithmetic, kernels, by_codes);
+  const RowForm form = row_form(shape, request.scheme, arithmetic, kernels, by_codes);
   if (form.two_parts) plan.product_bits = 16;
   const std::string_view type = name(shape.key.dtype);
   const bool integers = few_form(request.scheme, arithmetic).arithmetic == Arithmetic::kInt8;
@@ -314,11 +254,14 @@ KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
                           by_codes ? str("; experts with up to ", kernels.few_rows,
                                          " rows by codes in ", integers ? "int8" : "f32")
                                    : "")}};
-  if (codes) form.num_scales = num_groups(*key, shape.k);
-  plan.scratch_bytes = static_cast<int64_t>(packed_bytes(form, request.max_rows));
+  plan.scratch_bytes = static_cast<int64_t>(
+      packed_bytes(form, std::min(request.max_rows, LineWalk::batch_rows(form))));
   if (request.activation != nullptr) {
     const bool gated = is_gated(request.activation->function);
     plan.activates = !gated || shape.n % (2 * kLineRows) == 0;
+    plan.quantizes = plan.activates && key && plan.input_dtype == key->dtype;
+    if (plan.activates)
+      plan.scratch_bytes = std::max(plan.scratch_bytes, threads * LineWalk::item_bytes(form));
   }
   plan.combines = true;
   plan.in_parts = true;
@@ -333,9 +276,10 @@ Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const
     return Error{ErrorKind::kInvalidArgument, "", "kernels of lines", "the cpu device",
                  "it is " + device.name()};
   }
-  MORACLE_CHECK(cpu->reserve_scratch(plan.scratch_bytes));
-  return std::unique_ptr<GroupedLinear>(
-      new LineLinear(std::move(weights), arithmetic, kernels, plan.deterministic, *cpu));
+  auto linear = std::make_unique<LineLinear>(std::move(weights), arithmetic, kernels,
+                                             plan.deterministic, *cpu);
+  MORACLE_CHECK(linear->reserve(plan));
+  return std::unique_ptr<GroupedLinear>(std::move(linear));
 }
 
 }  // namespace moracle::cpu
