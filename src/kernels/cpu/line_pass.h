@@ -7,7 +7,7 @@
 namespace moracle::cpu {
 
 /// Rows that meet a decoded stretch before the next one is decoded.
-inline constexpr int kPassRows = 128;
+inline constexpr int kPassRows = 320;
 
 /// Rows that are finished at once, so that kernels may be kept awake in between.
 inline constexpr int kResultRows = 16;
