@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_queue.h"
 #include "kernels/cuda/pinned_staging.h"
 #include "kernels/cuda/trouble.h"
+#include "kernels/cuda/weight_staging.h"
 #include "moracle/device.h"
 
 namespace moracle {
@@ -32,6 +33,8 @@ class CudaDevice : public Device {
   ThreadPool& host_threads() override { return host_threads_; }
 
   const cuda::Queue& queue() const { return queue_; }
+  /// For conversion, whose threads share it.
+  cuda::WeightStaging& weight_staging() { return weight_staging_; }
 
  private:
   explicit CudaDevice(int index);
@@ -40,6 +43,7 @@ class CudaDevice : public Device {
   cuda::Queue queue_;
   cuda::Troubles troubles_;
   cuda::PinnedStaging staging_;
+  cuda::WeightStaging weight_staging_{queue_};
   std::unique_ptr<CudaOps> ops_;
   ThreadPool host_threads_;
 };
