@@ -175,11 +175,16 @@ class Bench {
     }
     if (!ring) return ring.error();
     for (const int64_t tokens : wanted_.tokens) {
-      MORACLE_TRY(bench::Measurement measured,
-                  ring->measure(tokens, options_.seconds, probe, report_.limits.peaks, progress));
+      auto measured =
+          ring->measure(tokens, options_.seconds, probe, report_.limits.peaks, progress);
+      if (!measured && measured.error().kind == ErrorKind::kOutOfMemory) {
+        refuse(layer, backend, str(tokens, " tokens: ", measured.error().to_string()));
+        continue;
+      }
+      if (!measured) return measured.error();
       BenchRow& row = report_.rows.emplace_back();
-      row = {layer.name, name(layer.scheme),  std::string(backend.name),
-             job.chosen, std::move(measured), {}};
+      row = {layer.name, name(layer.scheme),   std::string(backend.name),
+             job.chosen, *std::move(measured), {}};
       const AnchorCell* const cell =
           wanted_.anchors ? wanted_.anchors->find(row.shape, row.scheme, tokens) : nullptr;
       if (cell != nullptr) row.anchors = *cell;

@@ -42,6 +42,8 @@ class LimitsProbe {
   virtual Result<Limits> measure() = 0;
   /// Bytes per second, in order; tens of milliseconds.
   virtual Result<double> read_bytes_per_second() = 0;
+  /// Bytes per second from pinned memory of the host; 0 where the host writes there itself.
+  virtual Result<double> copy_bytes_per_second() { return 0.0; }
   /// One of measure()'s peaks again; 0 of a name that is none.
   virtual Result<double> ops_per_second(std::string_view peak) = 0;
 };

@@ -1,11 +1,13 @@
 // Weights on their way to a GPU: what it packs is what the host packs, for every layout and scheme;
 // errors leave the device usable; memory that is not there is refused with what there is.
+#include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 
 #include "kernels/convert_cases.h"
 #include "kernels/cuda_test.h"
 #include "kernels/kernel_weights.h"
 #include "kernels/uploads.h"
+#include "moe/bench.h"
 #include "moracle/moe.h"
 
 namespace moracle {
@@ -107,6 +109,44 @@ TEST_F(CudaConvertTest, RefusesExpertsThatDoNotFitAndServesALayerAfterwards) {
                       .num_tokens = 5};
   const conformance::Outcome outcome = conformance::run(c, device_);
   EXPECT_EQ(outcome.kind, conformance::Outcome::kPassed) << outcome.message;
+}
+
+// What is taken by others: the layer fits the GPU, but not beside them.
+TEST_F(CudaConvertTest, RefusesALayerWhileOthersHoldTheMemoryAndMakesItAfterwards) {
+  size_t free = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  Request request;
+  request.layer.name = "layer";
+  request.layer.num_experts = 8;
+  request.layer.hidden_size = 2048;
+  request.layer.intermediate_size = 4096;
+  request.layer.top_k = 2;
+  request.layer.scheme = *parse_scheme("bf16");
+  request.max_num_tokens = 4;
+  request.platform = Platform::kCuda;
+  const Selection selection = select(request, Machine::here());
+  ASSERT_TRUE(selection.plan);
+  const auto room = static_cast<size_t>(selection.plan->weight_bytes / 2);
+  if (free < 4 * room) GTEST_SKIP() << "too little memory is free";
+  const auto make = [&] {
+    return FusedMoe::make(bench::random_layer(request.layer, 1), selection, device_);
+  };
+  {
+    const Buffer others = allocate(free - room);
+    const auto refused = make();
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().kind, ErrorKind::kOutOfMemory) << refused.error().to_string();
+    EXPECT_THAT(refused.error().need, HasSubstr("bytes of memory"));
+    EXPECT_THAT(refused.error().fact, HasSubstr("bytes are free"));
+  }
+  auto layer = make();
+  ASSERT_TRUE(layer) << layer.error().to_string();
+  const Buffer hidden = allocate(4 * 2048 * 2), output = allocate(4 * 2048 * 4);
+  const Buffer ids = upload(std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7});
+  const Buffer weights = upload(std::vector<float>(8, 0.5f));
+  expect_done(layer->apply(bf16_matrix(hidden, 4, 2048), {ids.as<int32_t>()}, {weights.as<float>()},
+                           Matrix::f32(output.as<float>(), 4, 2048)));
+  EXPECT_THAT(download<float>(output), ::testing::Each(0));
 }
 
 // What the plan needs beyond what the machine has is said before anything is asked of the GPU.

@@ -60,6 +60,10 @@ TEST_F(CudaLimitsTest, CanBeProbedAgainByName) {
   EXPECT_GT(*read, 0);
   EXPECT_EQ(*none, 0);
   EXPECT_GT(*simt, 1e12);
+  const Result<double> copy = limits_probe->copy_bytes_per_second();
+  ASSERT_TRUE(copy) << copy.error().to_string();
+  EXPECT_GT(*copy, 1e9);
+  EXPECT_LT(*copy, *read);
 }
 
 TEST_F(CudaLimitsTest, RefuseMemoryThatIsNotThere) {

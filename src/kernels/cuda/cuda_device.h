@@ -16,7 +16,8 @@ class CudaOps;
 class CudaDevice : public Device {
  public:
   /// Errors: no such GPU, no driver, a compute capability below 7.5, memory.
-  static Result<std::shared_ptr<Device>> open(int index);
+  /// `threads` of the host read and pack weights; below 1: all that may be used.
+  static Result<std::shared_ptr<Device>> open(int index, int threads = 0);
   ~CudaDevice() override;
 
   std::string name() const override;
@@ -37,7 +38,7 @@ class CudaDevice : public Device {
   cuda::WeightStaging& weight_staging() { return weight_staging_; }
 
  private:
-  explicit CudaDevice(int index);
+  CudaDevice(int index, int threads);
   Status start();
 
   cuda::Queue queue_;

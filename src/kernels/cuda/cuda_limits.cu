@@ -78,6 +78,21 @@ class GpuLimits final : public LimitsProbe {
     return static_cast<double>(buffer_.bytes()) / seconds;
   }
 
+  Result<double> copy_bytes_per_second() override {
+    MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue_.index));
+    const size_t bytes = std::min(buffer_.bytes(), size_t{64} << 20);
+    void* pinned = nullptr;
+    MORACLE_CUDA(cudaMallocHost(&pinned, bytes));
+    const Result<double> seconds = median_of(5, [&] {
+      return check(
+          cudaMemcpyAsync(buffer_.data(), pinned, bytes, cudaMemcpyHostToDevice, queue_.own),
+          "cudaMemcpyAsync");
+    });
+    MORACLE_CUDA(cudaFreeHost(pinned));
+    if (!seconds) return seconds.error();
+    return static_cast<double>(bytes) / *seconds;
+  }
+
   Result<double> ops_per_second(std::string_view peak) override {
     for (const LimitLoop& loop : limit_loops()) {
       if (loop.name == peak && usable(loop)) return ops_of(loop);
