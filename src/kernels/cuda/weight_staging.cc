@@ -10,32 +10,33 @@ WeightStaging::~WeightStaging() {
     static_cast<void>(cudaStreamSynchronize(copies_));
     static_cast<void>(cudaStreamDestroy(copies_));
   }
-  for (const auto& buffer : all_) {
-    static_cast<void>(cudaFreeHost(buffer->host));
-    static_cast<void>(cudaFree(buffer->mirror));
-    for (cudaEvent_t event : {buffer->arrived, buffer->done}) {
-      if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
-    }
+  all_.clear();
+  for (void* memory : pinned_) static_cast<void>(cudaFreeHost(memory));
+}
+
+WeightStaging::Buffer::~Buffer() {
+  static_cast<void>(cudaFree(mirror));
+  for (cudaEvent_t event : {arrived, done}) {
+    if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
   }
 }
 
 // With the lock held.
-Result<WeightStaging::Buffer*> WeightStaging::make() {
+Status WeightStaging::make() {
   if (copies_ == nullptr) MORACLE_CUDA(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
-  // Known from here on: what it has is given back with the others, whatever fails.
-  Buffer& buffer = *all_.emplace_back(std::make_unique<Buffer>());
-  const Status made = [&]() -> Status {
-    MORACLE_CUDA(cudaMallocHost(reinterpret_cast<void**>(&buffer.host), kBytes));
+  void* memory = nullptr;
+  MORACLE_CUDA(cudaMallocHost(&memory, kMadeAtOnce * kBytes));
+  pinned_.push_back(memory);
+  for (size_t i = 0; i < kMadeAtOnce; ++i) {
+    auto buffer = std::make_unique<Buffer>();
+    buffer->host = static_cast<std::byte*>(memory) + i * kBytes;
     constexpr unsigned kFlags = cudaEventDisableTiming | cudaEventBlockingSync;
-    MORACLE_CUDA(cudaEventCreateWithFlags(&buffer.arrived, kFlags));
-    MORACLE_CUDA(cudaEventCreateWithFlags(&buffer.done, kFlags));
-    return {};
-  }();
-  if (made) return &buffer;
-  static_cast<void>(cudaFreeHost(buffer.host));
-  if (buffer.arrived != nullptr) static_cast<void>(cudaEventDestroy(buffer.arrived));
-  all_.pop_back();
-  return made.error();
+    MORACLE_CUDA(cudaEventCreateWithFlags(&buffer->arrived, kFlags));
+    MORACLE_CUDA(cudaEventCreateWithFlags(&buffer->done, kFlags));
+    idle_.push_back(buffer.get());
+    all_.push_back(std::move(buffer));
+  }
+  return {};
 }
 
 Result<WeightStaging::Buffer*> WeightStaging::take() {
@@ -52,7 +53,10 @@ Result<WeightStaging::Buffer*> WeightStaging::take() {
       idle_.pop_back();
       return buffer;
     }
-    if (all_.size() < kMostBuffers) return make();
+    if (all_.size() + kMadeAtOnce <= kMostBuffers) {
+      MORACLE_CHECK(make());
+      continue;
+    }
     if (!in_flight_.empty()) {
       Buffer* const buffer = in_flight_.front();
       in_flight_.pop_front();

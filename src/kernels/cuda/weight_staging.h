@@ -18,6 +18,8 @@ class WeightStaging {
   /// Of one buffer; there are at most kMostBuffers here, and where kernels pack as many there.
   static constexpr size_t kBytes = size_t{2} << 20;
   static constexpr size_t kMostBuffers = 16;
+  /// That are made together: pinning takes as long for one as for some.
+  static constexpr size_t kMadeAtOnce = 4;
 
   explicit WeightStaging(const Queue& queue) : queue_(queue) {}
   WeightStaging(const WeightStaging&) = delete;
@@ -45,13 +47,17 @@ class WeightStaging {
 
  private:
   struct Buffer {
-    std::byte* host = nullptr;
+    Buffer() = default;
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+    ~Buffer();
+    std::byte* host = nullptr;    // of one of pinned_
     std::byte* mirror = nullptr;  // the same size on the device; null until it is needed
     cudaEvent_t arrived = nullptr;
     cudaEvent_t done = nullptr;  // then it may be filled again
   };
   Result<Buffer*> take();
-  Result<Buffer*> make();
+  Status make();
   Status fill_mirror(Buffer& buffer, const std::byte* from, size_t bytes);
   void give_back(Buffer* buffer, bool in_flight);
 
@@ -59,6 +65,7 @@ class WeightStaging {
   cudaStream_t copies_ = nullptr;
   std::mutex mutex_;
   std::condition_variable given_back_;
+  std::vector<void*> pinned_;  // each the host memory of kMadeAtOnce buffers
   std::vector<std::unique_ptr<Buffer>> all_;
   std::vector<Buffer*> idle_;
   std::deque<Buffer*> in_flight_;  // the first is done first, or nearly
