@@ -3,9 +3,11 @@
 
     moracle bench --scheme int8-w8a8,bf16 --tokens 1,4,16,64,256,1024 --json > bench.json
     bench/roofline.py bench.json peers.json --title "…" > docs/pictures/roofline-….svg
+    bench/roofline.py bench.json --against best_public > docs/pictures/against-….svg
 
 Reads documents of `moracle bench --json` and of `./dev peers --json`. Bytes are those of the experts
-that had a token, operations two per product; a line joins one engine's numbers of tokens.
+that had a token, operations two per product; a line joins one engine's numbers of tokens. --against draws
+how many times as long others take instead, of cells that `moracle bench --anchors` found (against.py).
 """
 import argparse
 import html
@@ -136,7 +138,10 @@ def draw(documents, title):
     xs = [x for *_, x, _ in points]
     ys = [y for *_, y in points] + list(limits["peaks"].values())
     axes = Axes(xs, ys + [10.0 ** math.floor(math.log10(min(xs))) * limits["read"]])
-    body = [*grid(axes), *roofs(axes, limits), *lines(axes, points)]
+    return picture([*grid(axes), *roofs(axes, limits), *lines(axes, points)], title)
+
+
+def picture(body, title):
     return "\n".join([
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' "
         f"height='{HEIGHT}' role='img'>", f"<title>{html.escape(title)}</title>",
@@ -150,6 +155,8 @@ def main(argv):
     parser.add_argument("documents", nargs="+", type=pathlib.Path)
     parser.add_argument("--title", default="Roofline")
     parser.add_argument("--only", default="", help="series whose name contains one of these")
+    parser.add_argument("--against", choices=("best_public", "vllm"),
+                        help="how many times as long these take, instead of a roofline")
     args = parser.parse_args(argv)
     documents = [json.loads(path.read_text()) for path in args.documents]
     if args.only:
@@ -159,7 +166,11 @@ def main(argv):
                                 if any(one in f"{row.get('engine', 'moracle')} "
                                        f"{row.get('format', row.get('scheme'))}" for one in wanted)]
         documents = [document for document in documents if document["rows"]]
-    sys.stdout.write(draw(documents, args.title))
+    if args.against:
+        import against  # which needs this module
+        sys.stdout.write(against.draw(documents, args.against, args.title))
+    else:
+        sys.stdout.write(draw(documents, args.title))
     return 0
 
 

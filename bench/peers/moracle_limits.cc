@@ -13,7 +13,7 @@ namespace {
 
 struct Probe {
   LimitsProbe limits;
-  std::vector<moracle::cpu::Peak> peaks;
+  std::vector<moracle::Peak> peaks;
 };
 
 }  // namespace
@@ -26,20 +26,20 @@ Probe* moracle_limits_make(int threads, char* text) {
   auto made = LimitsProbe::make(threads);
   if (!made) return moracle::peers::give_text(made.error().to_string(), text), nullptr;
   auto probe = std::make_unique<Probe>(Probe{std::move(*made), {}});
-  probe->peaks = probe->limits.measure().peaks;
+  probe->peaks = probe->limits.measure()->peaks;
   std::string lines;
-  for (const moracle::cpu::Peak& peak : probe->peaks)
+  for (const moracle::Peak& peak : probe->peaks)
     lines += moracle::str(peak.name, "=", peak.ops_per_second, "\n");
   moracle::peers::give_text(lines, text);
   return probe.release();
 }
 
 double moracle_limits_read_bytes_per_second(Probe* probe) {
-  return probe->limits.read_bytes_per_second();
+  return *probe->limits.read_bytes_per_second();
 }
 
 double moracle_limits_ops_per_second(Probe* probe, const char* peak) {
-  return probe->limits.ops_per_second(peak);
+  return *probe->limits.ops_per_second(peak);
 }
 
 /// The highest palette of tiles that CPUID reports; 0 where it reports none, as in guests whose

@@ -79,13 +79,14 @@ struct DeviceName {
 /// "cpu", "cuda", "cuda:1", "opencl:0". Errors: anything else.
 Result<DeviceName> parse_device(std::string_view name);
 
-/// Opens "cpu"; in builds with CUDA "cuda[:n]", too (later "opencl[:n]"). `threads` is for the CPU,
-/// the calling thread among them; below 1: all that the process may use, by its affinity mask and
-/// its control groups. This is the only number: the library starts no other threads and uses no
-/// other library's (OpenMP), and calls from several threads take turns with these. `pin` keeps all
-/// but the calling thread on CPUs of their own within the mask, node after node; then weights lie
-/// on the node whose threads read them. Threads that outnumber the CPUs are not pinned. Errors: a
-/// device that this build or this machine lacks, naming those that exist.
+/// Opens "cpu"; in builds with CUDA "cuda[:n]", too (later "opencl[:n]"). `threads` are the host's,
+/// the calling thread among them (of a GPU, those that read and pack weights); below 1: all that
+/// the process may use, by its affinity mask and its control groups. This is the only number: the
+/// library starts no other threads and uses no other library's (OpenMP), and calls from several
+/// threads take turns with these. `pin` keeps all but the calling thread on CPUs of their own
+/// within the mask, node after node; then weights lie on the node whose threads read them. Threads
+/// that outnumber the CPUs are not pinned. Errors: a device that this build or this machine lacks,
+/// naming those that exist.
 Result<std::shared_ptr<Device>> open_device(std::string_view name = "cpu", int threads = 0,
                                             bool pin = false);
 

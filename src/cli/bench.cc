@@ -12,19 +12,27 @@
 
 namespace moracle::cli {
 
-int64_t bench_memory(const cpu::LimitsProbe& probe) {
-  return Machine::here().cpu.memory_bytes / 2 - probe.buffer_bytes();
+int64_t bench_memory(const LimitsProbe& probe) {
+  return probe.memory_bytes() / 2 - probe.buffer_bytes();
 }
 
-Result<cpu::LimitsProbe> make_probe(const BenchOptions& options) {
-  const int64_t bytes = options.probe_megabytes * 1'000'000,
-                most = Machine::here().cpu.memory_bytes / 4;
+Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
+                                                const std::shared_ptr<Device>& device) {
+  const Machine here = Machine::here();
+  int64_t memory = here.cpu.memory_bytes;
+  if (device->platform() != Platform::kCpu) {
+    MORACLE_TRY(const DeviceName wanted, parse_device(options.device));
+    for (const GpuInfo& gpu : here.gpus) {
+      if (gpu.platform == wanted.platform && gpu.index == wanted.index) memory = gpu.memory_bytes;
+    }
+  }
+  const int64_t bytes = options.probe_megabytes * 1'000'000, most = memory / 4;
   if (bytes > most) {
     return Error{ErrorKind::kInvalidArgument, "", "--probe-megabytes",
                  str("at most ", most / 1'000'000, ", a quarter of the machine's memory"),
                  str("it is ", options.probe_megabytes)};
   }
-  return cpu::LimitsProbe::make(options.threads, static_cast<size_t>(bytes));
+  return open_limits(device, options.threads, static_cast<size_t>(bytes));
 }
 
 namespace {
@@ -62,6 +70,7 @@ struct Wanted {
   std::vector<Scheme> schemes;
   std::vector<int64_t> tokens;
   DeviceName device;
+  std::optional<Anchors> anchors;
 };
 
 Result<Wanted> parse(const BenchOptions& options) {
@@ -76,6 +85,9 @@ Result<Wanted> parse(const BenchOptions& options) {
   }
   MORACLE_TRY(wanted.tokens, parse_tokens(options.tokens));
   MORACLE_TRY(wanted.device, parse_device(options.device));
+  if (!options.anchors.empty()) {
+    MORACLE_TRY(wanted.anchors, Anchors::read(options.anchors));
+  }
   if (options.backend.find('=') != options.backend.npos) {
     return Error{ErrorKind::kInvalidArgument, "", "--backend", "auto or a backend's name",
                  str("it is '", options.backend, "'")};
@@ -110,8 +122,8 @@ class Bench {
   }
 
   /// What was measured until then stays in the report, whatever happens.
-  Status run(cpu::LimitsProbe& probe, const std::shared_ptr<Device>& device) {
-    report_.limits = probe.measure();
+  Status run(LimitsProbe& probe, const std::shared_ptr<Device>& device) {
+    MORACLE_TRY(report_.limits, probe.measure());
     ProgressBar bar("measuring");
     for (const Job& job : jobs_) MORACLE_CHECK(run(job, probe, device, bar.callback()));
     return report_.rows.empty() ? first_refusal_ : Status();
@@ -129,6 +141,7 @@ class Bench {
     request.layer = bench::layer_of(shape, scheme);
     request.max_num_tokens = *std::max_element(wanted_.tokens.begin(), wanted_.tokens.end());
     request.platform = wanted_.device.platform;
+    if (wanted_.device.platform != Platform::kCpu) request.device_index = wanted_.device.index;
     const Selection oracle = select(request, machine_);
     const Backend* const chosen = oracle.plan ? oracle.plan->backend : nullptr;
     request.backend = options_.backend;
@@ -149,7 +162,7 @@ class Bench {
     }
   }
 
-  Status run(const Job& job, cpu::LimitsProbe& probe, const std::shared_ptr<Device>& device,
+  Status run(const Job& job, LimitsProbe& probe, const std::shared_ptr<Device>& device,
              const Progress& progress) {
     const Backend& backend = *job.selection.plan->backend;
     const LayerSpec& layer = job.selection.request.layer;
@@ -162,10 +175,19 @@ class Bench {
     }
     if (!ring) return ring.error();
     for (const int64_t tokens : wanted_.tokens) {
-      MORACLE_TRY(bench::Measurement measured,
-                  ring->measure(tokens, options_.seconds, probe, report_.limits.peaks, progress));
-      report_.rows.push_back({layer.name, name(layer.scheme), std::string(backend.name), job.chosen,
-                              std::move(measured)});
+      auto measured =
+          ring->measure(tokens, options_.seconds, probe, report_.limits.peaks, progress);
+      if (!measured && measured.error().kind == ErrorKind::kOutOfMemory) {
+        refuse(layer, backend, str(tokens, " tokens: ", measured.error().to_string()));
+        continue;
+      }
+      if (!measured) return measured.error();
+      BenchRow& row = report_.rows.emplace_back();
+      row = {layer.name, name(layer.scheme),   std::string(backend.name),
+             job.chosen, *std::move(measured), {}};
+      const AnchorCell* const cell =
+          wanted_.anchors ? wanted_.anchors->find(row.shape, row.scheme, tokens) : nullptr;
+      if (cell != nullptr) row.anchors = *cell;
     }
     return {};
   }
@@ -192,8 +214,8 @@ int run(const BenchOptions& options) {
   CLI_TRY(std::vector<TunedLayer> tuned, read_tuning(options.cache, options.threads));
   Bench bench(options, std::move(wanted), std::move(tuned));
   if (const Status served = bench.choose(); !served) return fail(served.error());
-  CLI_TRY(cpu::LimitsProbe probe, make_probe(options));
-  const Status done = bench.run(probe, device);
+  CLI_TRY(const std::unique_ptr<LimitsProbe> probe, make_probe(options, device));
+  const Status done = bench.run(*probe, device);
   if (!bench.report().rows.empty()) {
     if (options.json)
       print(to_json(bench.report()));
@@ -225,8 +247,12 @@ void add_bench(CLI::App& app, Work& chosen) {
             ->capture_default_str();
         verb.add_flag("--all-backends", options->all_backends,
                       "Every backend that serves; the oracle's choice is marked");
-        verb.add_option("--model-shape", options->model_shape,
-                        "Decode with a whole model of this shape instead");
+        CLI::Option* const model =
+            verb.add_option("--model-shape", options->model_shape,
+                            "Decode with a whole model of this shape instead");
+        verb.add_option("--anchors", options->anchors,
+                        "JSON of what public kernels take on this GPU, to put beside")
+            ->excludes(model);
         verb.add_option("--kv-cache", options->kv_cache, kKvCacheHelp)->capture_default_str();
         verb.add_option("--layers", options->layers, "Layers of that model")
             ->check(CLI::Range(int64_t{1}, int64_t{1} << 10))
@@ -245,7 +271,7 @@ void add_bench(CLI::App& app, Work& chosen) {
         verb.add_option("--seconds", options->seconds, "Time for each row")
             ->check(CLI::Range(0.001, 3600.0))
             ->capture_default_str();
-        verb.add_option("--device", options->device, "cpu")->capture_default_str();
+        verb.add_option("--device", options->device, "cpu, or cuda[:n]")->capture_default_str();
         verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
             ->check(CLI::Range(0, 4096))
             ->capture_default_str();

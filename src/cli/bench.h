@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "bench_anchors.h"
 #include "command.h"
 #include "moe/bench.h"
 
@@ -11,7 +12,7 @@ namespace moracle::cli {
 struct BenchOptions {
   std::string shapes = "qwen3-30b-a3b", schemes = "int8-w8a8", tokens = "1,16,256";
   std::string backend = "auto", device = "cpu";
-  std::string model_shape, cache;
+  std::string model_shape, cache, anchors;
   std::string load, quantization, activations, kv_cache = "f32";
   int64_t layers = 2, context = 4096;
   int threads = 0;
@@ -25,29 +26,35 @@ struct BenchRow {
   std::string shape, scheme, backend;
   bool chosen = false;  ///< the oracle's choice
   bench::Measurement measured;
+  std::optional<AnchorCell> anchors;
 };
 /// A backend that was asked for and does not serve.
 struct BenchRefusal {
   std::string shape, scheme, backend, reason;
 };
 struct BenchReport {
-  cpu::Limits limits;
+  Limits limits;
   std::vector<BenchRow> rows;
   std::vector<BenchRefusal> refused;
 };
 
-/// {"threads", "buffer_bytes", "read_gb_per_s", "gop_per_s": {"f32 avx2": …}}
-Json to_json(const cpu::Limits& limits);
-/// {"limits", "rows": [{"shape", "scheme", "backend", …}], "refused"}
+/// {"threads", "buffer_bytes", "read_gb_per_s", "gop_per_s": {"f32 avx2": …}}; of a GPU "device"
+/// and "model" instead of "threads"
+Json to_json(const Limits& limits);
+/// {"limits", "rows": [{"shape", "scheme", "backend", …}], "refused"}; rows of a GPU have
+/// "us_eager" and "us_host", too, and cells with anchors "best_public" and "vllm": {"impl", "us",
+/// "ratio"}
 Json to_json(const BenchReport& report);
 /// One line, with a newline at its end.
-std::string describe(const cpu::Limits& limits);
+std::string describe(const Limits& limits);
 /// The table, then the refusals.
 std::string describe(const BenchReport& report);
 
-Result<cpu::LimitsProbe> make_probe(const BenchOptions& options);
-/// The half of the machine's memory that a benchmark may fill, without what the probe has.
-int64_t bench_memory(const cpu::LimitsProbe& probe);
+/// Of the device that is to be measured.
+Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
+                                                const std::shared_ptr<Device>& device);
+/// The half of the device's memory that a benchmark may fill, without what the probe has.
+int64_t bench_memory(const LimitsProbe& probe);
 
 /// A whole model instead of one layer.
 int run_model_bench(const BenchOptions& options);

@@ -21,20 +21,45 @@ std::vector<std::string> backends_of(const std::vector<Choice>& choices) {
   return names;
 }
 
+double weight_bytes_per_second(const bench::LoadTime& time) {
+  return static_cast<double>(time.weight_bytes) / time.seconds;
+}
+
+std::string memory_text(const BenchOptions& options, const bench::LoadTime& time) {
+  const std::string weights = str(megabytes(time.weight_bytes), " of packed weights");
+  if (time.copy_bytes_per_second > 0) {
+    const double share = weight_bytes_per_second(time) / time.copy_bytes_per_second;
+    return str("  ", options.device, " takes from pinned memory ",
+               rounded(time.copy_bytes_per_second / 1e9, 2), " GB/s: ", weights, " came at ",
+               rounded(weight_bytes_per_second(time) / 1e9, 2), ", ", rounded(share * 100, 0),
+               " % of it\n");
+  }
+  return str("  the system gives memory for ", weights, " at ",
+             rounded(time.touch_bytes_per_second() / 1e9, 2), " GB/s\n");
+}
+
 Json document(const BenchOptions& options, const bench::LoadTime& time) {
-  return {{"model", options.load},
-          {"cold", options.cold},
-          {"threads", time.threads},
-          {"backends", backends_of(time.choices)},
-          {"bytes", time.source_bytes},
-          {"weight_bytes", time.weight_bytes},
-          {"runs", time.runs},
-          {"seconds", time.seconds},
-          {"open_seconds", time.open_seconds},
-          {"gb_per_s", time.bytes_per_second() / 1e9},
-          {"read_gb_per_s", time.read_bytes_per_second() / 1e9},
-          {"fresh_memory_gb_per_s", time.touch_bytes_per_second() / 1e9},
-          {"share_of_reading", time.share_of_reading()}};
+  Json json = {{"model", options.load},
+               {"cold", options.cold},
+               {"threads", time.threads},
+               {"backends", backends_of(time.choices)},
+               {"bytes", time.source_bytes},
+               {"weight_bytes", time.weight_bytes},
+               {"runs", time.runs},
+               {"seconds", time.seconds},
+               {"open_seconds", time.open_seconds},
+               {"gb_per_s", time.bytes_per_second() / 1e9},
+               {"read_gb_per_s", time.read_bytes_per_second() / 1e9},
+               {"share_of_reading", time.share_of_reading()}};
+  if (time.copy_bytes_per_second > 0) {
+    json["device"] = options.device;
+    json["copy_gb_per_s"] = time.copy_bytes_per_second / 1e9;
+    json["weight_gb_per_s"] = weight_bytes_per_second(time) / 1e9;
+    json["share_of_copying"] = weight_bytes_per_second(time) / time.copy_bytes_per_second;
+  } else {
+    json["fresh_memory_gb_per_s"] = time.touch_bytes_per_second() / 1e9;
+  }
+  return json;
 }
 
 std::string to_text(const BenchOptions& options, const bench::LoadTime& time) {
@@ -46,9 +71,7 @@ std::string to_text(const BenchOptions& options, const bench::LoadTime& time) {
              " GB/s\n  one thread reads the files ",
              options.cold ? "from the disk" : "from the page cache", " at ",
              rounded(time.read_bytes_per_second() / 1e9, 2), " GB/s: loading reaches ",
-             rounded(time.share_of_reading() * 100, 0), " % of it\n  the system gives memory for ",
-             megabytes(time.weight_bytes), " of packed weights at ",
-             rounded(time.touch_bytes_per_second() / 1e9, 2), " GB/s\n");
+             rounded(time.share_of_reading() * 100, 0), " % of it\n", memory_text(options, time));
 }
 
 }  // namespace

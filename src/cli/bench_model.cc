@@ -21,7 +21,7 @@ std::vector<std::string> backends_of(const bench::Decode& decode) {
   return names;
 }
 
-Json document(const BenchOptions& options, const cpu::Limits& limits, const bench::Decode& decode) {
+Json document(const BenchOptions& options, const Limits& limits, const bench::Decode& decode) {
   const double all = decode.us_all_layers();
   Json parts = Json::array();
   for (const bench::DecodePart& part : decode.parts) {
@@ -49,7 +49,7 @@ Json document(const BenchOptions& options, const cpu::Limits& limits, const benc
           {"parts", parts}};
 }
 
-std::string to_text(const BenchOptions& options, const cpu::Limits& limits,
+std::string to_text(const BenchOptions& options, const Limits& limits,
                     const bench::Decode& decode) {
   const double all = decode.us_all_layers();
   Table table;
@@ -73,12 +73,14 @@ int run_model_bench(const BenchOptions& options) {
   CLI_TRY(const bench::ModelShape shape, bench::find_model(options.model_shape));
   bench::DecodeOptions decoding;
   CLI_TRY(decoding.scheme, parse_scheme(options.schemes));
-  CLI_TRY(cpu::LimitsProbe probe, make_probe(options));
+  // For the probe alone: the model opens its own.
+  CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, 1));
+  CLI_TRY(const std::unique_ptr<LimitsProbe> probe, make_probe(options, device));
   ProgressBar bar("measuring");
   decoding.num_layers = options.layers;
   decoding.context = options.context;
   decoding.seconds = options.seconds;
-  decoding.most_bytes = bench_memory(probe);
+  decoding.most_bytes = bench_memory(*probe);
   decoding.model.backend = options.backend;
   decoding.model.kv_cache = options.kv_cache;
   decoding.model.device = options.device;
@@ -87,7 +89,7 @@ int run_model_bench(const BenchOptions& options) {
   CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads));
   decoding.model.progress = bar.callback();
   CLI_TRY(const bench::Decode decode, bench::decode(shape, decoding));
-  const cpu::Limits limits = probe.measure();
+  CLI_TRY(const Limits limits, probe->measure());
   bar.clear();
   if (options.json)
     print(document(options, limits, decode));

@@ -1,5 +1,6 @@
 // What `bench` prints.
 #include <algorithm>
+#include <cmath>
 
 #include "base/text.h"
 #include "bench.h"
@@ -13,43 +14,86 @@ std::string three_digits(double value) {
   return rounded(value, value < 0.1 ? 4 : value < 1 ? 3 : value < 10 ? 2 : value < 100 ? 1 : 0);
 }
 
+bool on_cpu(const Limits& limits) {
+  return limits.model.empty();
+}
+
+Json to_json(const Anchor& anchor, const bench::Measurement& m) {
+  return {{"impl", anchor.impl}, {"us", anchor.us}, {"ratio", anchor.us / m.us_median}};
+}
+
+std::string times_ours(const Anchor& anchor, const bench::Measurement& m) {
+  return str(rounded(anchor.us / m.us_median, 2), " (", anchor.impl, ")");
+}
+
+// How many times as long as this library the others take, over the cells of the oracle's choice.
+std::string means(const BenchReport& report) {
+  double best = 0, vllm = 0;
+  int cells = 0, of_vllm = 0;
+  for (const BenchRow& row : report.rows) {
+    if (!row.chosen || !row.anchors) continue;
+    best += std::log(row.anchors->best_public.us / row.measured.us_median);
+    ++cells;
+    if (!row.anchors->vllm) continue;
+    vllm += std::log(row.anchors->vllm->us / row.measured.us_median);
+    ++of_vllm;
+  }
+  if (cells == 0) return "";
+  std::string text = str("\n  as many times as long take, in the geometric mean of ", cells,
+                         " cells: the best public kernels ", rounded(std::exp(best / cells), 2));
+  if (of_vllm > 0)
+    text += str("; of ", of_vllm, ": what vLLM chooses ", rounded(std::exp(vllm / of_vllm), 2));
+  return text + "\n";
+}
+
 double per_second(int64_t what, double us) {
   return static_cast<double>(what) / us * 1e-3;  // in 1e9 per second
 }
 
 }  // namespace
 
-Json to_json(const cpu::Limits& limits) {
+Json to_json(const Limits& limits) {
   Json peaks = Json::object();
-  for (const cpu::Peak& peak : limits.peaks)
-    peaks[std::string(peak.name)] = peak.ops_per_second / 1e9;
-  return {{"threads", limits.threads},
-          {"buffer_bytes", limits.buffer_bytes},
-          {"read_gb_per_s", limits.read_bytes_per_second / 1e9},
-          {"gop_per_s", peaks}};
+  for (const Peak& peak : limits.peaks) peaks[std::string(peak.name)] = peak.ops_per_second / 1e9;
+  Json json = Json::object();
+  if (on_cpu(limits))
+    json["threads"] = limits.threads;
+  else
+    json.update({{"device", limits.device}, {"model", limits.model}});
+  json.update({{"buffer_bytes", limits.buffer_bytes},
+               {"read_gb_per_s", limits.read_bytes_per_second / 1e9},
+               {"gop_per_s", peaks}});
+  return json;
 }
 
 Json to_json(const BenchReport& report) {
   Json rows = Json::array(), refused = Json::array();
   for (const BenchRow& row : report.rows) {
     const bench::Measurement& m = row.measured;
-    rows.push_back({{"shape", row.shape},
-                    {"scheme", row.scheme},
-                    {"backend", row.backend},
-                    {"num_tokens", m.num_tokens},
-                    {"threads", report.limits.threads},
-                    {"us_median", m.us_median},
-                    {"us_min", m.us_min},
-                    {"bytes", m.bytes},
-                    {"ops", m.ops},
-                    {"share_of_limit", m.share_of_limit()},
-                    {"us_p10", m.us_p10},
-                    {"us_p90", m.us_p90},
-                    {"runs", m.runs},
-                    {"us_floor", m.us_floor()},
-                    {"read_gb_per_s", m.read_bytes_per_second / 1e9},
-                    {"peak", m.peak.empty() ? Json(nullptr) : Json(m.peak)},
-                    {"chosen", row.chosen}});
+    Json json = {{"shape", row.shape},
+                 {"scheme", row.scheme},
+                 {"backend", row.backend},
+                 {"num_tokens", m.num_tokens}};
+    if (on_cpu(report.limits))
+      json["threads"] = report.limits.threads;
+    else
+      json["device"] = report.limits.device;
+    json.update({{"us_median", m.us_median},
+                 {"us_min", m.us_min},
+                 {"bytes", m.bytes},
+                 {"ops", m.ops},
+                 {"share_of_limit", m.share_of_limit()},
+                 {"us_p10", m.us_p10},
+                 {"us_p90", m.us_p90},
+                 {"runs", m.runs},
+                 {"us_floor", m.us_floor()},
+                 {"read_gb_per_s", m.read_bytes_per_second / 1e9},
+                 {"peak", m.peak.empty() ? Json(nullptr) : Json(m.peak)},
+                 {"chosen", row.chosen}});
+    if (m.us_eager > 0) json.update({{"us_eager", m.us_eager}, {"us_host", m.us_host}});
+    if (row.anchors) json["best_public"] = to_json(row.anchors->best_public, m);
+    if (row.anchors && row.anchors->vllm) json["vllm"] = to_json(*row.anchors->vllm, m);
+    rows.push_back(std::move(json));
   }
   for (const BenchRefusal& refusal : report.refused) {
     refused.push_back({{"shape", refusal.shape},
@@ -60,32 +104,60 @@ Json to_json(const BenchReport& report) {
   return {{"limits", to_json(report.limits)}, {"rows", rows}, {"refused", refused}};
 }
 
-std::string describe(const cpu::Limits& limits) {
+std::string describe(const Limits& limits) {
+  const bool cpu = on_cpu(limits);
   std::vector<std::string> parts;
-  for (const cpu::Peak& peak : limits.peaks)
-    parts.push_back(str(peak.name, " ", three_digits(peak.ops_per_second / 1e9)));
-  return str("  limits here, ", limits.threads, limits.threads == 1 ? " thread" : " threads",
+  for (const Peak& peak : limits.peaks)
+    parts.push_back(str(peak.name, " ", three_digits(peak.ops_per_second / (cpu ? 1e9 : 1e12))));
+  return str("  limits here, ",
+             cpu ? str(limits.threads, limits.threads == 1 ? " thread" : " threads")
+                 : str(limits.device, " (", limits.model, ")"),
              ": reads ", three_digits(limits.read_bytes_per_second / 1e9), " GB/s of ",
              megabytes(limits.buffer_bytes),
-             "; GOP/s: ", parts.empty() ? "none known" : join(parts), "\n");
+             cpu ? "; GOP/s: " : "; TOP/s: ", parts.empty() ? "none known" : join(parts), "\n");
 }
 
 std::string describe(const BenchReport& report) {
   std::string text = describe(report.limits) + "\n";
+  const bool cpu = on_cpu(report.limits);
+  const bool anchored = std::any_of(report.rows.begin(), report.rows.end(),
+                                    [](const BenchRow& row) { return row.anchors.has_value(); });
+  std::vector<std::string> head = {"",       "shape", "scheme", "backend",
+                                   "tokens", "µs",    "least",  "10–90 %"};
+  if (!cpu) head.insert(head.end(), {"eager", "host"});
+  head.insert(head.end(), {"GB/s", cpu ? "GOP/s" : "TOP/s", "floor µs", "by", "of limit"});
+  if (anchored) head.insert(head.end(), {"best public", "vLLM"});
   Table table;
-  table.row({"", "shape", "scheme", "backend", "tokens", "µs", "least", "10–90 %", "GB/s", "GOP/s",
-             "floor µs", "by", "of limit"});
+  table.row(head);
   for (const BenchRow& row : report.rows) {
     const bench::Measurement& m = row.measured;
-    table.row({row.chosen ? ">" : "", row.shape, row.scheme, row.backend,
-               std::to_string(m.num_tokens), three_digits(m.us_median), three_digits(m.us_min),
-               three_digits(m.us_p10) + "–" + three_digits(m.us_p90),
-               three_digits(per_second(m.bytes, m.us_median)),
-               three_digits(per_second(m.ops, m.us_median)), three_digits(m.us_floor()),
-               m.us_memory >= m.us_compute ? "memory" : m.peak,
-               rounded(m.share_of_limit() * 100, 0) + " %"});
+    std::vector<std::string> cells = {row.chosen ? ">" : "",
+                                      row.shape,
+                                      row.scheme,
+                                      row.backend,
+                                      std::to_string(m.num_tokens),
+                                      three_digits(m.us_median),
+                                      three_digits(m.us_min),
+                                      three_digits(m.us_p10) + "–" + three_digits(m.us_p90)};
+    if (!cpu) cells.insert(cells.end(), {three_digits(m.us_eager), three_digits(m.us_host)});
+    cells.insert(cells.end(),
+                 {three_digits(per_second(m.bytes, m.us_median)),
+                  three_digits(per_second(m.ops, m.us_median) / (cpu ? 1 : 1000)),
+                  three_digits(m.us_floor()), m.us_memory >= m.us_compute ? "memory" : m.peak,
+                  rounded(m.share_of_limit() * 100, 0) + " %"});
+    if (anchored) {
+      const bool there = row.anchors.has_value();
+      cells.push_back(there ? times_ours(row.anchors->best_public, m) : "");
+      cells.push_back(there && row.anchors->vllm ? times_ours(*row.anchors->vllm, m) : "");
+    }
+    table.row(std::move(cells));
   }
-  if (!report.rows.empty()) text += table.text({4, 5, 6, 7, 8, 9, 10, 12});
+  std::vector<size_t> numbers;
+  for (size_t i = 4; i < head.size(); ++i) {
+    if (head[i] != "by") numbers.push_back(i);
+  }
+  if (!report.rows.empty()) text += table.text(numbers);
+  if (anchored) text += means(report);
   if (report.refused.empty()) return text;
   // Once for all rows and schemes that one reason keeps away.
   struct Refused {

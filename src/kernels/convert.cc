@@ -1,6 +1,7 @@
 // From a described matrix to packed weights, with all threads: small experts side by side, each on
 // one thread, so that what a thread has unpacked is still in its cache when it packs it; large
-// ones, of which memory should hold one alone, by their rows.
+// ones, of which memory should hold one alone, by their rows. Where the host cannot write to the
+// device's memory, what is read travels while the next is.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -8,6 +9,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/expert_sender.h"
 #include "kernels/kernel_weights.h"
 #include "kernels/shares.h"
 
@@ -17,59 +19,56 @@ namespace {
 // What experts may take up that are read at once.
 constexpr int64_t kMostAtOnce = int64_t{64} << 20;
 
+// The experts of one matrix, one after another or several at once; `work(e, pool)` is what becomes
+// of expert e, with the threads that it may use.
 class Conversion {
  public:
-  Conversion(const DescribedMatrix& source, const Layout& layout, const Progress& progress)
-      : source_(source), layout_(layout), progress_(progress), total_(source.source_bytes()) {
+  Conversion(const DescribedMatrix& source, const Progress& progress)
+      : source_(source), progress_(progress), total_(source.source_bytes()) {
     // Where a piece ends inside a panel, the panel's rows have to be stacked first.
     const std::vector<int64_t> rows = source.part_rows();
     for (size_t i = 0; i + 1 < rows.size(); ++i) in_pieces_ &= rows[i] % kRowStep == 0;
   }
 
-  bool fit_at_once(int64_t experts) const {
+  /// How many experts may be in memory at once.
+  int64_t most_at_once() const {
     const MatrixShape& shape = source_.shape();
     const int64_t bytes = shape.n * ((shape.k * bits(shape.key.dtype) + 7) / 8);
     const int64_t stored = total_ / std::max<int64_t>(source_.num_experts(), 1);
-    return std::max(bytes, stored) * experts <= kMostAtOnce;
+    return kMostAtOnce / std::max<int64_t>({bytes, stored, 1});
   }
 
-  /// Packs expert e to `out` and gives back the memory of its source.
-  Status pack_expert(int64_t e, ThreadPool& pool, std::byte* out) const {
-    const MatrixShape& shape = source_.shape();
+  /// Expert e in pieces, or whole where it has to be; gives back the memory of its source.
+  Status read(int64_t e, ThreadPool& pool, const DescribedMatrix::UsePiece& use) const {
     if (in_pieces_) {
-      MORACLE_CHECK(
-          source_.read_pieces(e, pool, [&](const CanonicalMatrix& piece, int64_t first_row) {
-            pack(layout_, shape, piece, first_row, pool, out);
-          }));
+      MORACLE_CHECK(source_.read_pieces(e, pool, use));
     } else {
       MORACLE_TRY(const CanonicalMatrix expert, source_.expert(e, pool));
-      pack(layout_, shape, expert, 0, pool, out);
+      use(expert, 0);
     }
     source_.release(e);
     return {};
   }
 
-  /// One after another; `place` says where to pack expert e, `then` what becomes of it there.
-  template <class Place, class Then>
-  Status in_turn(ThreadPool& pool, Place place, Then then) const {
+  template <class Work>
+  Status in_turn(ThreadPool& pool, const Work& work) const {
     for (int64_t e = 0; e < source_.num_experts(); ++e) {
-      MORACLE_CHECK(pack_expert(e, pool, place(e)));
-      MORACLE_CHECK(then(e));
+      MORACLE_CHECK(work(e, pool));
       MORACLE_CHECK(report(e + 1));
     }
     return {};
   }
 
-  /// Each thread takes the next that nobody has taken.
-  template <class Place>
-  Status at_once(ThreadPool& pool, Place place) {
+  /// Each of the first so many threads takes the next that nobody has taken.
+  template <class Work>
+  Status at_once(ThreadPool& pool, int64_t threads, const Work& work) {
     pool.run([&](int thread) {
+      if (thread >= threads) return;
       ThreadPool alone(1);
       while (!stop_.load(std::memory_order_relaxed)) {
         const int64_t e = next_.fetch_add(1);
         if (e >= source_.num_experts()) return;
-        if (Status packed = pack_expert(e, alone, place(e)); !packed)
-          return fail(e, packed.error());
+        if (Status done = work(e, alone); !done) return fail(e, done.error());
         const int64_t done = done_.fetch_add(1) + 1;
         if (thread != 0 || done == source_.num_experts()) continue;
         if (Status go_on = report(done); !go_on) fail(source_.num_experts(), go_on.error());
@@ -97,7 +96,6 @@ class Conversion {
   }
 
   const DescribedMatrix& source_;
-  const Layout& layout_;
   const Progress& progress_;
   const int64_t total_;
   bool in_pieces_ = true;
@@ -108,21 +106,48 @@ class Conversion {
   std::optional<Error> error_;
 };
 
-Status pack_all(const DescribedMatrix& source, KernelWeights& weights, Device& device,
-                const Progress& progress) {
+// To memory that the host may write to.
+Status pack_here(const DescribedMatrix& source, const KernelWeights& weights, Device& device,
+                 const Progress& progress) {
+  Conversion conversion(source, progress);
+  const auto work = [&](int64_t e, ThreadPool& pool) {
+    std::byte* const out =
+        weights.buffer.as<std::byte>() + e * static_cast<int64_t>(weights.sections.bytes);
+    return conversion.read(e, pool, [&](const CanonicalMatrix& piece, int64_t first_row) {
+      pack(*weights.layout, weights.shape, piece, first_row, pool, out);
+    });
+  };
   ThreadPool& pool = device.host_threads();
-  Conversion conversion(source, *weights.layout, progress);
-  const auto bytes = static_cast<int64_t>(weights.sections.bytes);
-  const auto place = [&](int64_t e) { return weights.buffer.as<std::byte>() + e * bytes; };
-  if (!device.host_visible()) {
-    std::vector<std::byte> staging(bytes);
-    return conversion.in_turn(
-        pool, [&](int64_t) { return staging.data(); },
-        [&](int64_t e) { return device.upload(place(e), staging.data(), bytes); });
-  }
-  if (source.num_experts() >= pool.size() && conversion.fit_at_once(pool.size()))
-    return conversion.at_once(pool, place);
-  return conversion.in_turn(pool, place, [](int64_t) { return Status(); });
+  const bool at_once =
+      source.num_experts() >= pool.size() && conversion.most_at_once() >= pool.size();
+  return at_once ? conversion.at_once(pool, pool.size(), work) : conversion.in_turn(pool, work);
+}
+
+// To memory that it may not.
+Status pack_there(const DescribedMatrix& source, const KernelWeights& weights, Device& device,
+                  const Progress& progress) {
+  Conversion conversion(source, progress);
+  const std::unique_ptr<Uploads> uploads = open_uploads(device);
+  const ExpertSender sender(weights, *uploads);
+  const auto work = [&](int64_t e, ThreadPool& pool) -> Status {
+    ExpertSender::Room room = sender.room();
+    Status sent;
+    MORACLE_CHECK(conversion.read(e, pool, [&](const CanonicalMatrix& piece, int64_t first_row) {
+      if (sent) sent = sender.send(e, piece, first_row, pool, room);
+    }));
+    MORACLE_CHECK(sent);
+    return sender.send_rest(e, pool, room);
+  };
+  // Where few fit at once, all threads are better at one.
+  ThreadPool& pool = device.host_threads();
+  const int64_t threads =
+      std::min<int64_t>({pool.size(), source.num_experts(), conversion.most_at_once()});
+  const bool at_once = threads > 1 && 4 * threads >= pool.size();
+  const Status packed =
+      at_once ? conversion.at_once(pool, threads, work) : conversion.in_turn(pool, work);
+  const Status arrived = uploads->finish();  // in any case: the memory may go next
+  MORACLE_CHECK(packed);
+  return arrived;
 }
 
 }  // namespace
@@ -142,8 +167,12 @@ Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& 
         str("there are ", source.input_scales().size())};
   }
   MORACLE_TRY(weights.buffer, device.allocate(weights.sections.bytes * weights.num_experts));
-  if (device.host_visible()) touch_near_threads(weights, blocks, device.host_threads());
-  MORACLE_CHECK(pack_all(source, weights, device, progress));
+  if (device.host_visible()) {
+    touch_near_threads(weights, blocks, device.host_threads());
+    MORACLE_CHECK(pack_here(source, weights, device, progress));
+  } else {
+    MORACLE_CHECK(pack_there(source, weights, device, progress));
+  }
   const std::vector<float>& scales = source.input_scales();
   if (!scales.empty()) {
     MORACLE_TRY(weights.input_scales, device.allocate(scales.size() * sizeof(float)));

@@ -31,7 +31,7 @@ Result<std::shared_ptr<Device>> open_device(std::string_view name, int threads, 
   if (device.platform == Platform::kCpu)
     return std::shared_ptr<Device>(std::make_shared<CpuDevice>(threads, pin));
 #if defined(MORACLE_WITH_CUDA)
-  if (device.platform == Platform::kCuda) return CudaDevice::open(device.index);
+  if (device.platform == Platform::kCuda) return CudaDevice::open(device.index, threads);
   const char* const there = "a device of this build: cpu, cuda[:n]";
 #else
   const char* const there = "a device of this build: cpu";

@@ -24,9 +24,8 @@ Sections sections(const MatrixShape& shape) {
 }
 
 int64_t code_bit(const MatrixShape& shape, int64_t r, int64_t c) {
-  const int64_t i = interleave(shape.key.dtype);
-  const int64_t element = (c / i) * kRows * i + (r % kRows) * i + c % i;
-  return (r / kRows) * panel_bytes(shape) * 8 + element * bits(shape.key.dtype);
+  const DType dtype = shape.key.dtype;
+  return panel16::code_bit(dtype, bits(dtype), shape.k, r, c);
 }
 
 // Codes of one column each, or two where columns are interleaved: what one row gives at a time.

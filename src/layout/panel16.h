@@ -16,8 +16,8 @@ namespace moracle::panel16 {
 
 inline constexpr int64_t kRows = 16;
 
-inline int64_t interleave(DType dtype) {
-  return bits(dtype) == 4 || dtype == DType::kI8 ? 2 : 1;
+constexpr int64_t interleave(DType dtype) {
+  return dtype == DType::kI4 || dtype == DType::kF4E2M1 || dtype == DType::kI8 ? 2 : 1;
 }
 inline int64_t padded_cols(const MatrixShape& shape) {
   const int64_t i = interleave(shape.key.dtype);
@@ -36,6 +36,13 @@ inline int64_t group_cols(const MatrixShape& shape) {
 inline int64_t num_groups(const MatrixShape& shape) {
   const int64_t cols = group_cols(shape);
   return cols == 0 ? 0 : (shape.k + cols - 1) / cols;
+}
+
+/// Bit of code (r, c) of a matrix of k columns within its codes, for hosts and devices.
+constexpr int64_t code_bit(DType dtype, int code_bits, int64_t k, int64_t r, int64_t c) {
+  const int64_t i = interleave(dtype), panel = (k + i - 1) / i * i * kRows;
+  const int64_t element = (c / i) * kRows * i + (r % kRows) * i + c % i;
+  return ((r / kRows) * panel + element) * code_bits;
 }
 
 }  // namespace moracle::panel16

@@ -12,6 +12,7 @@
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
+#include "kernels/limits.h"
 
 namespace moracle::bench {
 namespace {
@@ -82,20 +83,37 @@ Result<int64_t> read(const std::set<std::string>& files, const Progress& progres
 
 // Memory as a load takes it from the system, which clears it, and on a virtual machine may first
 // have to get it from the host.
-Result<double> touch(int64_t bytes, const ModelOptions& options) {
-  MORACLE_TRY(const std::shared_ptr<Device> device,
-              open_device(options.device, options.threads, options.pin));
+Result<double> touch(int64_t bytes, Device& device) {
   const Clock::time_point start = Clock::now();
-  MORACLE_TRY(const Buffer buffer, device->allocate(bytes));
+  MORACLE_TRY(const Buffer buffer, device.allocate(bytes));
   constexpr int64_t kPage = 4096;
   auto* const data = buffer.as<volatile char>();
-  if (device->host_visible()) {
-    device->host_threads().split((bytes + kPage - 1) / kPage, [&](int64_t begin, int64_t end) {
-      for (int64_t page = begin; page < end; ++page) data[page * kPage] = 0;
-    });
-  }
+  device.host_threads().split((bytes + kPage - 1) / kPage, [&](int64_t begin, int64_t end) {
+    for (int64_t page = begin; page < end; ++page) data[page * kPage] = 0;
+  });
   return seconds_since(start);
 }
+
+// What a device's memory is filled from: the system's fresh memory, or the way there.
+struct Memory {
+  std::vector<double> touches, copies;
+
+  Status measure(int64_t bytes, const ModelOptions& options) {
+    MORACLE_TRY(const std::shared_ptr<Device> device,
+                open_device(options.device, options.threads, options.pin));
+    if (device->host_visible()) {
+      MORACLE_TRY(const double seconds, touch(bytes, *device));
+      touches.push_back(seconds);
+      return {};
+    }
+    constexpr size_t kBytes = size_t{64} << 20;
+    MORACLE_TRY(const std::unique_ptr<LimitsProbe> probe,
+                open_limits(device, options.threads, kBytes));
+    MORACLE_TRY(const double copy, probe->copy_bytes_per_second());
+    copies.push_back(copy);
+    return {};
+  }
+};
 
 struct Run {
   double seconds = 0, open_seconds = 0;
@@ -109,10 +127,13 @@ Result<LoadTime> measure_load(const std::string& folder, const LoadOptions& opti
     MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(folder));
     files = files_of(checkpoint);
   }
+  // What a process takes once, a GPU's context say, is not a model's.
+  MORACLE_CHECK(open_device(options.model.device, 1));
   LoadTime result;
   result.threads = options.model.threads > 0 ? options.model.threads : usable_threads();
   const Progress& progress = options.model.progress;
-  std::vector<double> reads, touches;
+  std::vector<double> reads;
+  Memory memory;
   const auto read_again = [&]() -> Status {
     if (options.cold) MORACLE_CHECK(forget(files));
     const Clock::time_point start = Clock::now();
@@ -140,8 +161,7 @@ Result<LoadTime> measure_load(const std::string& folder, const LoadOptions& opti
       result.choices = model.choices();
     }
     MORACLE_CHECK(read_again());
-    MORACLE_TRY(const double touched, touch(result.weight_bytes, options.model));
-    touches.push_back(touched);
+    MORACLE_CHECK(memory.measure(result.weight_bytes, options.model));
   } while (seconds_since(begun) < options.seconds);
   std::sort(runs.begin(), runs.end(),
             [](const Run& a, const Run& b) { return a.seconds < b.seconds; });
@@ -149,7 +169,8 @@ Result<LoadTime> measure_load(const std::string& folder, const LoadOptions& opti
   result.seconds = runs[runs.size() / 2].seconds;
   result.open_seconds = runs[runs.size() / 2].open_seconds;
   result.read_seconds = median(std::move(reads));
-  result.touch_seconds = median(std::move(touches));
+  if (!memory.touches.empty()) result.touch_seconds = median(std::move(memory.touches));
+  if (!memory.copies.empty()) result.copy_bytes_per_second = median(std::move(memory.copies));
   return result;
 }
 

@@ -21,9 +21,10 @@ struct LoadTime {
   int64_t runs = 0;
   double read_seconds = 0;   ///< one thread reading them all: the median of before, between, after
   double touch_seconds = 0;  ///< the system gives as much memory as the packed weights take, all
-                             ///< threads touching it; likewise
-  double seconds = 0;        ///< the median from opening the folder until the model is ready
-  double open_seconds = 0;   ///< of that run: until the files' headers are read and checked
+                             ///< threads touching it; likewise. 0 where the host has no part in it
+  double copy_bytes_per_second = 0;  ///< there instead: from pinned memory to the device's
+  double seconds = 0;       ///< the median from opening the folder until the model is ready
+  double open_seconds = 0;  ///< of that run: until the files' headers are read and checked
   std::vector<Choice> choices;
 
   double read_bytes_per_second() const { return static_cast<double>(source_bytes) / read_seconds; }

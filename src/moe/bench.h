@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/limits.h"
+#include "kernels/limits.h"
 #include "moracle/moe.h"
 
 namespace moracle::bench {
@@ -49,14 +49,17 @@ int64_t matrix_ops(const MatrixShape& shape, int64_t rows);
 
 /// The peak that bounds a matrix's kernel: of the instruction that its plan names, else the best
 /// for the numbers that it reads. Null: none is known.
-const cpu::Peak* peak_for(const KernelPlan& kernel, int64_t num_tokens,
-                          std::span<const cpu::Peak> peaks);
+const Peak* peak_for(const KernelPlan& kernel, int64_t num_tokens, std::span<const Peak> peaks);
 
 /// One cell of the table: so many tokens at once, on the layers of a ring.
 struct Measurement {
   int64_t num_tokens = 0;
   int64_t runs = 0;
   double us_median = 0, us_min = 0, us_p10 = 0, us_p90 = 0;
+  /// Of calls from the host, on devices that the times above are recordings of: from the first of
+  /// several calls in a row until the last is done, and what the host takes to enqueue one. 0: on
+  /// this device both are the times above.
+  double us_eager = 0, us_host = 0;
   int64_t bytes = 0;  ///< of the experts that have a token, in the mean of the routings
   int64_t ops = 0;
   double read_bytes_per_second = 0;  ///< as probed right before and after
@@ -81,15 +84,14 @@ class LayerRing {
   const Plan& plan() const { return layers_.front().plan(); }
   int64_t size() const { return static_cast<int64_t>(layers_.size()); }
 
-  /// Seconds of each run, for about `seconds`; at least three unless one alone takes longer.
-  /// Errors: more tokens than planned; output that is not finite; kCancelled.
+  /// Seconds of each run, for about `seconds`; at least three unless one alone takes longer. Where
+  /// the device can record work, runs are those of recordings (kernels/recording.h). Errors: more
+  /// tokens than planned; output that is not finite; kCancelled.
   Result<std::vector<double>> time(int64_t num_tokens, double seconds,
-                                   const Progress& progress = {}) {
-    return time(num_tokens, routings(num_tokens), seconds, progress);
-  }
+                                   const Progress& progress = {});
   /// The same, and the limits right before and after.
-  Result<Measurement> measure(int64_t num_tokens, double seconds, cpu::LimitsProbe& probe,
-                              std::span<const cpu::Peak> peaks, const Progress& progress = {});
+  Result<Measurement> measure(int64_t num_tokens, double seconds, LimitsProbe& probe,
+                              std::span<const Peak> peaks, const Progress& progress = {});
 
  private:
   LayerRing(std::shared_ptr<Device> device, std::vector<FusedMoe> layers)
@@ -97,8 +99,17 @@ class LayerRing {
   std::vector<Routed> routings(int64_t num_tokens) const {
     return random_routings(plan().layer, num_tokens, static_cast<uint64_t>(num_tokens));
   }
-  Result<std::vector<double>> time(int64_t num_tokens, const std::vector<Routed>& routed,
-                                   double seconds, const Progress& progress);
+  struct Times {
+    std::vector<double> seconds;
+    int64_t calls = 0;  ///< that took turns: the first so many routings, again and again
+    double us_eager = 0, us_host = 0;
+  };
+  Result<Times> time(int64_t num_tokens, const std::vector<Routed>& routed, double seconds,
+                     const Progress& progress);
+  Result<Times> time_calls(int64_t num_tokens, const std::vector<Routed>& routed, double seconds,
+                           const Progress& progress);
+  Result<Times> time_replays(int64_t num_tokens, const std::vector<Routed>& routed, double seconds,
+                             const Progress& progress);
 
   std::shared_ptr<Device> device_;
   std::vector<FusedMoe> layers_;

@@ -2,50 +2,51 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <random>
 
+#include "base/scalar.h"
 #include "base/text.h"
-#include "base/try.h"
-#include "moe/bench.h"
+#include "kernels/recording.h"
+#include "moe/bench_calls.h"
 
 namespace moracle::bench {
 namespace {
 
 constexpr int64_t kMostLayers = 16;
 
-// One routing where the device reads it.
-struct OnDevice {
-  Buffer ids, weights;
-};
-
-template <class Value>
-Result<Buffer> upload(Device& device, const std::vector<Value>& host) {
-  MORACLE_TRY(Buffer buffer, device.allocate(host.size() * sizeof(Value)));
-  MORACLE_CHECK(device.upload(buffer.data(), host.data(), buffer.bytes()));
-  return buffer;
-}
-
-Error cancelled() {
-  return {ErrorKind::kCancelled, "", "bench", "", "stopped on request"};
-}
-
-Status check_finite(Device& device, const Buffer& output) {
-  std::vector<float> host(output.bytes() / sizeof(float));
-  MORACLE_CHECK(device.download(host.data(), output.data(), output.bytes()));
-  MORACLE_CHECK(device.synchronize());
-  const auto bad =
-      std::find_if(host.begin(), host.end(), [](float x) { return !std::isfinite(x); });
-  if (bad == host.end()) return {};
-  return Error{ErrorKind::kUnsupported, "", "bench", "finite output of finite weights",
-               str("element ", bad - host.begin(), " is ", *bad)};
-}
-
 // Sorted values' p-th part.
 double quantile(const std::vector<double>& sorted, double p) {
   return sorted[static_cast<size_t>(std::lround(p * static_cast<double>(sorted.size() - 1)))];
 }
 
+float to_float(const std::byte* at, DType dtype) {
+  uint16_t half = 0;
+  float whole = 0;
+  if (dtype == DType::kF32) return std::memcpy(&whole, at, sizeof whole), whole;
+  std::memcpy(&half, at, sizeof half);
+  return dtype == DType::kBF16 ? bf16_to_float(half) : f16_to_float(half);
+}
+
 }  // namespace
+
+Error cancelled() {
+  return {ErrorKind::kCancelled, "", "bench", "", "stopped on request"};
+}
+
+Status check_finite(Device& device, const Matrix& output) {
+  const int64_t size = bits(output.dtype) / 8, count = output.rows * output.cols;
+  std::vector<std::byte> host(count * size);
+  MORACLE_CHECK(device.download(host.data(), output.data, host.size()));
+  MORACLE_CHECK(device.synchronize());
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = to_float(host.data() + i * size, output.dtype);
+    if (std::isfinite(value)) continue;
+    return Error{ErrorKind::kUnsupported, "", "bench", "finite output of finite weights",
+                 str("element ", i, " is ", value)};
+  }
+  return {};
+}
 
 Result<LayerRing> LayerRing::make(const Selection& selection, const std::shared_ptr<Device>& device,
                                   int64_t enough_bytes, int64_t most_bytes,
@@ -69,8 +70,21 @@ Result<LayerRing> LayerRing::make(const Selection& selection, const std::shared_
   return LayerRing(device, std::move(layers));
 }
 
-Result<std::vector<double>> LayerRing::time(int64_t num_tokens, const std::vector<Routed>& routed,
-                                            double seconds, const Progress& progress) {
+Result<std::vector<double>> LayerRing::time(int64_t num_tokens, double seconds,
+                                            const Progress& progress) {
+  MORACLE_TRY(Times times, time(num_tokens, routings(num_tokens), seconds, progress));
+  return std::move(times.seconds);
+}
+
+Result<LayerRing::Times> LayerRing::time(int64_t num_tokens, const std::vector<Routed>& routed,
+                                         double seconds, const Progress& progress) {
+  return can_record(*device_) ? time_replays(num_tokens, routed, seconds, progress)
+                              : time_calls(num_tokens, routed, seconds, progress);
+}
+
+Result<LayerRing::Times> LayerRing::time_calls(int64_t num_tokens,
+                                               const std::vector<Routed>& routed, double seconds,
+                                               const Progress& progress) {
   const int64_t hidden_size = plan().layer.hidden_size;
   std::vector<float> host(num_tokens * hidden_size);
   std::mt19937_64 engine(static_cast<uint64_t>(num_tokens));
@@ -80,9 +94,8 @@ Result<std::vector<double>> LayerRing::time(int64_t num_tokens, const std::vecto
   MORACLE_TRY(const Buffer output, device_->allocate(hidden.bytes()));
   std::vector<OnDevice> tables;
   for (const Routed& routing : routed) {
-    OnDevice& there = tables.emplace_back();
-    MORACLE_TRY(there.ids, upload(*device_, routing.ids));
-    MORACLE_TRY(there.weights, upload(*device_, routing.weights));
+    MORACLE_TRY(OnDevice there, upload(*device_, routing));
+    tables.push_back(std::move(there));
   }
   // Every layer with every routing before any pair comes again.
   size_t turn = 0;
@@ -99,7 +112,7 @@ Result<std::vector<double>> LayerRing::time(int64_t num_tokens, const std::vecto
   // The first touches the workspace's pages; where it takes longer than the time there is, it is
   // all that there will be.
   MORACLE_TRY(const double first, once());
-  MORACLE_CHECK(check_finite(*device_, output));
+  MORACLE_CHECK(check_finite(*device_, Matrix::f32(output.as<float>(), num_tokens, hidden_size)));
   std::vector<double> times;
   double spent = first;
   if (first > seconds) times.push_back(first);
@@ -110,53 +123,62 @@ Result<std::vector<double>> LayerRing::time(int64_t num_tokens, const std::vecto
     const double share = std::min(spent / seconds, 1.0);
     if (progress && !progress(static_cast<int64_t>(share * 1000), 1000)) return cancelled();
   }
-  return times;
+  return Times{std::move(times), static_cast<int64_t>(tables.size())};
 }
 
-Result<Measurement> LayerRing::measure(int64_t num_tokens, double seconds, cpu::LimitsProbe& probe,
-                                       std::span<const cpu::Peak> peaks, const Progress& progress) {
+Result<Measurement> LayerRing::measure(int64_t num_tokens, double seconds, LimitsProbe& probe,
+                                       std::span<const Peak> peaks, const Progress& progress) {
   const LayerSpec& layer = plan().layer;
   const std::vector<Routed> routed = this->routings(num_tokens);
   Measurement m;
   m.num_tokens = num_tokens;
-  double distinct = 0;
-  for (const Routed& routing : routed)
-    distinct += static_cast<double>(routing.distinct) / static_cast<double>(routed.size());
-  m.bytes = std::llround(distinct * static_cast<double>(expert_bytes(layer)));
   for (const MatrixPlan& matrix : plan().matrices)
     m.ops += matrix_ops(matrix.shape, num_tokens * layer.top_k);
+  auto count_bytes = [&](int64_t calls) {
+    double distinct = 0;
+    for (int64_t i = 0; i < calls; ++i)
+      distinct += static_cast<double>(routed[i % routed.size()].distinct);
+    m.bytes = std::llround(distinct / static_cast<double>(calls) *
+                           static_cast<double>(expert_bytes(layer)));
+  };
+  count_bytes(static_cast<int64_t>(routed.size()));
 
   // Both limits right before and right after: other users of a shared machine come and go.
   double reads = 0, compute = 0;
-  auto probe_limits = [&] {
-    const double read = probe.read_bytes_per_second();
+  auto probe_limits = [&]() -> Status {
+    MORACLE_TRY(const double read, probe.read_bytes_per_second());
     reads += read / 2;
     const double us_memory = static_cast<double>(m.bytes) / read * 1e6;
     std::string_view probed;
     double probed_ops = 0;
     for (const MatrixPlan& matrix : plan().matrices) {
-      const cpu::Peak* peak = peak_for(matrix.kernel, num_tokens, peaks);
+      const Peak* peak = peak_for(matrix.kernel, num_tokens, peaks);
       if (peak == nullptr) continue;
       const double ops =
           static_cast<double>(matrix_ops(matrix.shape, num_tokens * layer.top_k)) * 1e6;
       const bool matters = ops / peak->ops_per_second > us_memory / 4;
       if (matters && probed != peak->name) {
         probed = peak->name;
-        probed_ops = probe.ops_per_second(probed);
+        MORACLE_TRY(probed_ops, probe.ops_per_second(probed));
       }
       compute += ops / (matters ? probed_ops : peak->ops_per_second) / 2;
       m.peak = peak->name;
     }
+    return {};
   };
-  probe_limits();
-  MORACLE_TRY(std::vector<double> times, time(num_tokens, routed, seconds, progress));
-  probe_limits();
+  MORACLE_CHECK(probe_limits());
+  MORACLE_TRY(Times timed, time(num_tokens, routed, seconds, progress));
+  MORACLE_CHECK(probe_limits());
+  count_bytes(timed.calls);
+  std::vector<double>& times = timed.seconds;
   std::sort(times.begin(), times.end());
   m.runs = static_cast<int64_t>(times.size());
   m.us_median = quantile(times, 0.5) * 1e6;
   m.us_min = times.front() * 1e6;
   m.us_p10 = quantile(times, 0.1) * 1e6;
   m.us_p90 = quantile(times, 0.9) * 1e6;
+  m.us_eager = timed.us_eager;
+  m.us_host = timed.us_host;
   m.read_bytes_per_second = reads;
   m.us_memory = static_cast<double>(m.bytes) / reads * 1e6;
   m.us_compute = compute;

@@ -65,15 +65,19 @@ int64_t matrix_ops(const MatrixShape& shape, int64_t rows) {
 
 namespace {
 
-cpu::Arithmetic arithmetic_of(DType input) {
+Arithmetic arithmetic_of(DType input) {
   switch (input) {
     case DType::kI8:
     case DType::kU8:
-      return cpu::Arithmetic::kInt8;
+      return Arithmetic::kInt8;
     case DType::kBF16:
-      return cpu::Arithmetic::kBf16;
+      return Arithmetic::kBf16;
+    case DType::kF16:
+      return Arithmetic::kF16;
+    case DType::kF8E4M3:
+      return Arithmetic::kFp8;
     default:
-      return cpu::Arithmetic::kF32;
+      return Arithmetic::kF32;
   }
 }
 
@@ -91,21 +95,25 @@ bool names_word(std::string_view text, std::string_view word) {
 
 }  // namespace
 
-const cpu::Peak* peak_for(const KernelPlan& kernel, int64_t num_tokens,
-                          std::span<const cpu::Peak> peaks) {
+const Peak* peak_for(const KernelPlan& kernel, int64_t num_tokens, std::span<const Peak> peaks) {
   std::string_view running;
   for (const KernelUse& use : kernel.kernels) {
     if (use.from_tokens <= std::max<int64_t>(num_tokens, 1)) running = use.name;
   }
-  const cpu::Arithmetic wanted = arithmetic_of(kernel.input_dtype);
+  Arithmetic wanted = arithmetic_of(kernel.input_dtype);
+  // Where nothing multiplies them as they are, they are widened.
+  const bool narrow_floats = wanted == Arithmetic::kF16 || wanted == Arithmetic::kFp8;
+  const bool there = std::any_of(peaks.begin(), peaks.end(),
+                                 [&](const Peak& peak) { return peak.arithmetic == wanted; });
+  if (narrow_floats && !there) wanted = Arithmetic::kF32;
   // Named with the right numbers, named at all, the right numbers: the first of these that there
   // is, and of several the fastest.
-  auto rank = [&](const cpu::Peak& peak) {
+  auto rank = [&](const Peak& peak) {
     const bool named = names_word(running, peak.instruction), right = peak.arithmetic == wanted;
     return named && right ? 3 : named ? 2 : right ? 1 : 0;
   };
-  const cpu::Peak* best = nullptr;
-  for (const cpu::Peak& peak : peaks) {
+  const Peak* best = nullptr;
+  for (const Peak& peak : peaks) {
     if (rank(peak) == 0) continue;
     const bool better = best == nullptr || rank(peak) > rank(*best) ||
                         (rank(peak) == rank(*best) && peak.ops_per_second > best->ops_per_second);

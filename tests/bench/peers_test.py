@@ -12,6 +12,7 @@ import xml.etree.ElementTree
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
+import against  # noqa: E402
 import roofline  # noqa: E402
 from peers import ratios, report, rounds  # noqa: E402
 from peers.peer import Absent  # noqa: E402
@@ -127,6 +128,27 @@ class Roofline(unittest.TestCase):
         points = picture.findall(".//{http://www.w3.org/2000/svg}circle")
         self.assertEqual(len(points), 2)
         self.assertIn("<q8>", picture.find(".//*[@cx]/../*[@cx][last()]/*").text)
+
+
+class Against(unittest.TestCase):
+    def row(self, tokens, ratio, **more):
+        return {"shape": "small", "scheme": "int8-w8a8", "num_tokens": tokens, "chosen": True,
+                "best_public": {"impl": "theirs", "us": 2.0, "ratio": ratio}, **more}
+
+    def test_the_picture_has_a_point_for_each_chosen_cell_with_an_anchor(self):
+        rows = [self.row(1, 4.0), self.row(8, 1.0), self.row(8, 9.0, chosen=False),
+                {"shape": "small", "scheme": "bf16", "num_tokens": 1, "chosen": True}]
+        text = against.draw([{"rows": rows}], "best_public", "a & b")
+        picture = xml.etree.ElementTree.fromstring(text)
+        points = picture.findall(".//{http://www.w3.org/2000/svg}circle")
+        self.assertEqual(len(points), 2)
+        self.assertIn("geometric mean 2.00", text)
+        heights = {float(point.get("cy")) for point in points}
+        self.assertEqual(len(heights), 2)
+
+    def test_without_anchors_it_says_so(self):
+        with self.assertRaisesRegex(SystemExit, "--anchors"):
+            against.draw([{"rows": []}], "vllm", "")
 
 
 @unittest.skipUnless(HAS_NUMPY, "needs numpy")

@@ -1,5 +1,6 @@
 // `moracle bench` on shapes so small that it is about what is said, not how fast.
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -81,6 +82,58 @@ TEST(Bench, AllBackendsMarksTheOraclesChoiceAndSaysWhyOthersDoNotServe) {
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, HasSubstr("\n  >  8x64x32x2"));
   EXPECT_THAT(text.out, HasSubstr("no  cuda-decode"));
+}
+
+TEST(Bench, PutsAnchorsBesideTheCellsThatTheyHave) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.path() + "/anchors.json";
+  auto row = [](const char* scheme, const char* impl, int tokens, Json us) {
+    return Json{{"shape", "8x64x32x2"},
+                {"scheme", scheme},
+                {"impl", impl},
+                {"M", tokens},
+                {"us_graph", us}};
+  };
+  std::ofstream(path) << Json{row("int8_w8a8_ch", "vllm-triton-0.24", 1, 40.0),
+                              row("int8_w8a8_ch", "vllm-triton-0.24+shorttune", 1, 20.0),
+                              row("int8_w8a8_ch", "humming-0.1.19", 1, 30.0),
+                              row("fp8_w8a8_ch", "vllm-triton-0.24", 1, 10.0),
+                              row("fp8_w8a8_ch", "vllm-cutlass-0.24", 1, 12.0),
+                              row("fp8_w8a8_block", "vllm-triton-0.24", 1, 14.0),
+                              row("fp8_w8a8_block", "vllm-deepgemm-0.24", 1, 13.0),
+                              row("int4_w4a16_g32", "humming-0.1.19", 1, 15.0),
+                              row("int4_w4a16_g32", "vllm-marlin-0.24", 1, nullptr)};
+  const Json json = bench_json({"--anchors", path, "--tokens", "1,2", "--scheme",
+                                "int8-w8a8,fp8-w8a8-channel,fp8-w8a8-block128x128,int4-w4a16-g32,"
+                                "bf16"});
+  ASSERT_EQ(json["rows"].size(), 10u);
+  for (const Json& cell : json["rows"]) {
+    const std::string scheme = cell["scheme"];
+    if (cell["num_tokens"] == 2 || scheme == "bf16") {
+      EXPECT_FALSE(cell.contains("best_public")) << scheme;
+      continue;
+    }
+    const Json& best = cell["best_public"];
+    const double ours = cell["us_median"];
+    EXPECT_NEAR(best["ratio"].get<double>(), best["us"].get<double>() / ours, 1e-9);
+    const bool int8 = scheme == "int8-w8a8", channel = scheme == "fp8-w8a8-channel";
+    EXPECT_EQ(best["us"], int8 ? 20 : channel ? 10 : scheme == "int4-w4a16-g32" ? 15 : 13);
+    if (scheme == "int4-w4a16-g32") {
+      EXPECT_FALSE(cell.contains("vllm"));
+      continue;
+    }
+    EXPECT_EQ(cell["vllm"]["impl"], channel ? "vllm-cutlass-0.24" : "vllm-triton-0.24") << scheme;
+    EXPECT_EQ(cell["vllm"]["us"], int8 ? 40 : channel ? 12 : 14);
+  }
+  const Ran text = bench({"--anchors", path, "--tokens", "1"});
+  EXPECT_THAT(text.out, HasSubstr("best public"));
+  EXPECT_THAT(text.out, HasSubstr("geometric mean of 1 cells"));
+
+  expect_refused({"bench", "--anchors", path + "-none"}, {"anchors.json-none", "--anchors"}, 1);
+  std::ofstream(path) << "{}";
+  expect_refused({"bench", "--anchors", path}, {"anchors.json", "a list of"});
+  std::ofstream(path) << "[{\"shape\": 1}]";
+  expect_refused({"bench", "--anchors", path}, {"anchors.json", "row 0"});
 }
 
 TEST(Bench, MeasuresTheBackendThatIsNamed) {

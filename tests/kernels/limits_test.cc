@@ -14,7 +14,7 @@ constexpr size_t kSmall = 4 << 20;
 TEST(Limits, AreMeasuredForWhatTheCpuHasAndNothingElse) {
   auto probe = LimitsProbe::make(1, kSmall);
   ASSERT_TRUE(probe) << probe.error().to_string();
-  const Limits limits = probe->measure();
+  const Limits limits = *probe->measure();
   EXPECT_EQ(limits.threads, 1);
   EXPECT_EQ(limits.buffer_bytes, static_cast<int64_t>(kSmall));
   EXPECT_GT(limits.read_bytes_per_second, 0);
@@ -34,10 +34,10 @@ TEST(Limits, CanBeProbedAgainByName) {
   auto probe = LimitsProbe::make(2, kSmall);
   ASSERT_TRUE(probe) << probe.error().to_string();
   EXPECT_EQ(probe->threads(), 2);
-  EXPECT_GT(probe->read_bytes_per_second(), 0);
-  EXPECT_EQ(probe->ops_per_second("no such peak"), 0);
+  EXPECT_GT(*probe->read_bytes_per_second(), 0);
+  EXPECT_EQ(*probe->ops_per_second("no such peak"), 0);
   if (missing(Isa::kAvx2, Machine::here().cpu.isa) != Isa::kNone) GTEST_SKIP() << "no AVX2";
-  EXPECT_GT(probe->ops_per_second("f32 avx2"), 0);
+  EXPECT_GT(*probe->ops_per_second("f32 avx2"), 0);
 }
 
 TEST(Limits, TakeABufferOfAnySize) {
@@ -45,7 +45,7 @@ TEST(Limits, TakeABufferOfAnySize) {
     auto probe = LimitsProbe::make(3, bytes);
     ASSERT_TRUE(probe) << probe.error().to_string();
     EXPECT_GE(probe->buffer_bytes(), 4 * 4096);
-    EXPECT_GT(probe->read_bytes_per_second(), 0);
+    EXPECT_GT(*probe->read_bytes_per_second(), 0);
   }
 }
 

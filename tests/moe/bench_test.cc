@@ -9,6 +9,7 @@
 #include <cstring>
 #include <set>
 
+#include "kernels/cpu/limits.h"
 #include "moe/conformance.h"
 
 namespace moracle::bench {
@@ -125,15 +126,15 @@ TEST(BenchBytes, FollowTheFormula) {
 }
 
 TEST(BenchPeak, IsTheOneThatThePlanNamesElseTheBestForItsNumbers) {
-  const std::vector<cpu::Peak> peaks = {
-      {"f32 avx2", "avx2", cpu::Arithmetic::kF32, 1},
-      {"int8 avx2", "avx2", cpu::Arithmetic::kInt8, 2},
-      {"f32 avx512", "avx512", cpu::Arithmetic::kF32, 3},
-      {"int8 avx512_vnni", "avx512_vnni", cpu::Arithmetic::kInt8, 4},
-      {"bf16 avx512_bf16", "avx512_bf16", cpu::Arithmetic::kBf16, 5},
+  const std::vector<Peak> peaks = {
+      {"f32 avx2", "avx2", Arithmetic::kF32, 1},
+      {"int8 avx2", "avx2", Arithmetic::kInt8, 2},
+      {"f32 avx512", "avx512", Arithmetic::kF32, 3},
+      {"int8 avx512_vnni", "avx512_vnni", Arithmetic::kInt8, 4},
+      {"bf16 avx512_bf16", "avx512_bf16", Arithmetic::kBf16, 5},
   };
   auto peak = [&](DType input, std::vector<KernelUse> kernels, int64_t tokens = 1) {
-    const cpu::Peak* found = peak_for({input, std::move(kernels), 0, false}, tokens, peaks);
+    const Peak* found = peak_for({input, std::move(kernels), 0, false}, tokens, peaks);
     return found == nullptr ? std::string_view("none") : found->name;
   };
   EXPECT_EQ(peak(DType::kI8, {{1, "exact i8 x i8 tiles, avx2"}}), "int8 avx2");
@@ -146,12 +147,30 @@ TEST(BenchPeak, IsTheOneThatThePlanNamesElseTheBestForItsNumbers) {
   EXPECT_EQ(peak(DType::kI8, two, 7), "int8 avx2");
   EXPECT_EQ(peak(DType::kI8, two, 8), "int8 avx512_vnni");
   EXPECT_EQ(peak_for({DType::kI8, {{1, "portable"}}, 0, false}, 1, {}), nullptr);
+  EXPECT_EQ(peak(DType::kF8E4M3, {{1, "portable"}}), "f32 avx512");
+  EXPECT_EQ(peak(DType::kF16, {{1, "portable"}}), "f32 avx512");
+}
+
+TEST(BenchPeak, OfAGpuIsThatOfTheInstructionForTheNumbers) {
+  const std::vector<Peak> peaks = {
+      {"f32 simt", "simt", Arithmetic::kF32, 1},   {"bf16 mma", "mma", Arithmetic::kBf16, 2},
+      {"fp8 mma", "mma", Arithmetic::kFp8, 3},     {"bf16 wgmma", "wgmma", Arithmetic::kBf16, 4},
+      {"fp8 wgmma", "wgmma", Arithmetic::kFp8, 5},
+  };
+  auto peak = [&](DType input, std::string kernel) {
+    return peak_for({input, {{1, std::move(kernel)}}, 0, false}, 1, peaks)->name;
+  };
+  EXPECT_EQ(peak(DType::kI8, "tiles, simt, exact i32 sums"), "f32 simt");
+  EXPECT_EQ(peak(DType::kBF16, "tiles by mma.sync"), "bf16 mma");
+  EXPECT_EQ(peak(DType::kF8E4M3, "tiles by mma.sync"), "fp8 mma");
+  EXPECT_EQ(peak(DType::kF8E4M3, "persistent, wgmma"), "fp8 wgmma");
+  EXPECT_EQ(peak(DType::kBF16, "tiles"), "bf16 wgmma");
 }
 
 TEST(BenchRing, MeasuresWhatCanBeTrue) {
   auto probe = cpu::LimitsProbe::make(1, 4 << 20);
   ASSERT_TRUE(probe) << probe.error().to_string();
-  const cpu::Limits limits = probe->measure();
+  const Limits limits = *probe->measure();
   for (const char* name :
        {"int8-w8a8", "int4-w4a16-g128", "mxfp4-w4a16", "bf16", "fp8-w8a8-channel-static"}) {
     if (!parse_scheme(name)) continue;

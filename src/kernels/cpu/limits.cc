@@ -121,7 +121,11 @@ double LimitsProbe::seconds_of_reading(size_t first, size_t bytes, size_t times)
   });
 }
 
-double LimitsProbe::read_bytes_per_second() {
+int64_t LimitsProbe::memory_bytes() const {
+  return Machine::here().cpu.memory_bytes;
+}
+
+double LimitsProbe::reading() {
   const size_t quarter = buffer_.bytes() / 4, times = (kLeastRead + quarter - 1) / quarter;
   std::vector<double> runs;
   for (int i = 0; i < 3; ++i) {
@@ -131,19 +135,19 @@ double LimitsProbe::read_bytes_per_second() {
   return static_cast<double>(quarter * times) / median(runs);
 }
 
-double LimitsProbe::ops_per_second(std::string_view peak) {
+Result<double> LimitsProbe::ops_per_second(std::string_view peak) {
   for (const Loop& loop : kLoops) {
     if (loop.name == peak) return peak_of(loop, *pool_, 3);
   }
-  return 0;
+  return 0.0;
 }
 
-Limits LimitsProbe::measure() {
+Result<Limits> LimitsProbe::measure() {
   Limits limits;
   limits.threads = threads();
   limits.buffer_bytes = static_cast<int64_t>(buffer_.bytes());
   std::vector<double> reads;
-  for (int i = 0; i < 5; ++i) reads.push_back(read_bytes_per_second());
+  for (int i = 0; i < 5; ++i) reads.push_back(reading());
   limits.read_bytes_per_second = median(reads);
   const Isa isa = Machine::here().cpu.isa;
   for (const Loop& loop : kLoops) {

@@ -1,36 +1,13 @@
-// What this CPU can do at most, measured: the two limits that every kernel here is held against.
+// What this CPU can do at most.
 #pragma once
 
-#include <memory>
-#include <string_view>
-#include <vector>
-
 #include "base/thread_pool.h"
-#include "moracle/device.h"
+#include "kernels/limits.h"
 
 namespace moracle::cpu {
 
-/// What is multiplied; sums are f32 or i32.
-enum class Arithmetic : uint8_t { kF32, kBf16, kInt8 };
-
-/// The most operations per second, a product and its addition being two.
-struct Peak {
-  std::string_view name;         ///< "int8 avx512_vnni"
-  std::string_view instruction;  ///< the last word of the name: "avx512_vnni"
-  Arithmetic arithmetic = Arithmetic::kF32;
-  double ops_per_second = 0;
-};
-
-struct Limits {
-  int threads = 1;
-  int64_t buffer_bytes = 0;  ///< that were read in turn
-  double read_bytes_per_second = 0;
-  std::vector<Peak> peaks;  ///< of the instructions that this CPU has; none on other architectures
-};
-
-/// Measures on threads of its own, with memory of its own. Every number is the median of a few
-/// runs.
-class LimitsProbe {
+/// Measures on threads of its own.
+class LimitsProbe final : public moracle::LimitsProbe {
  public:
   /// `threads` < 1: all that may be used. `buffer_bytes` 0: 1 GiB, or four times the cache that the
   /// system reports where that is more, and no more
@@ -39,17 +16,17 @@ class LimitsProbe {
   static Result<LimitsProbe> make(int threads, size_t buffer_bytes = 0);
 
   int threads() const { return pool_->size(); }
-  int64_t buffer_bytes() const { return static_cast<int64_t>(buffer_.bytes()); }
-  /// Everything; takes about a second and a half.
-  Limits measure();
-  /// Bytes per second, each thread reading a stream of its own; tens of milliseconds.
-  double read_bytes_per_second();
-  /// One of measure()'s peaks again.
-  double ops_per_second(std::string_view peak);
+  int64_t buffer_bytes() const override { return static_cast<int64_t>(buffer_.bytes()); }
+  int64_t memory_bytes() const override;
+  Result<Limits> measure() override;
+  /// Each thread reads a stream of its own.
+  Result<double> read_bytes_per_second() override { return reading(); }
+  Result<double> ops_per_second(std::string_view peak) override;
 
  private:
   LimitsProbe(std::unique_ptr<ThreadPool> pool, Buffer buffer)
       : pool_(std::move(pool)), buffer_(std::move(buffer)) {}
+  double reading();
   double seconds_of_reading(size_t first, size_t bytes, size_t times);
 
   std::unique_ptr<ThreadPool> pool_;

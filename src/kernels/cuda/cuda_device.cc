@@ -28,12 +28,14 @@ Status check_gpu(int index) {
 
 }  // namespace
 
-CudaDevice::CudaDevice(int index)
-    : queue_{index, nullptr}, ops_(std::make_unique<CudaOps>(queue_, troubles_)) {}
+CudaDevice::CudaDevice(int index, int threads)
+    : queue_{index, nullptr},
+      ops_(std::make_unique<CudaOps>(queue_, troubles_)),
+      host_threads_(threads) {}
 
-Result<std::shared_ptr<Device>> CudaDevice::open(int index) {
+Result<std::shared_ptr<Device>> CudaDevice::open(int index, int threads) {
   MORACLE_CHECK(check_gpu(index));
-  std::shared_ptr<CudaDevice> device(new CudaDevice(index));
+  std::shared_ptr<CudaDevice> device(new CudaDevice(index, threads));
   MORACLE_CHECK(device->start());
   return std::shared_ptr<Device>(std::move(device));
 }

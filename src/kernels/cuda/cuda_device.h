@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_queue.h"
 #include "kernels/cuda/pinned_staging.h"
 #include "kernels/cuda/trouble.h"
+#include "kernels/cuda/weight_staging.h"
 #include "moracle/device.h"
 
 namespace moracle {
@@ -15,7 +16,8 @@ class CudaOps;
 class CudaDevice : public Device {
  public:
   /// Errors: no such GPU, no driver, a compute capability below 7.5, memory.
-  static Result<std::shared_ptr<Device>> open(int index);
+  /// `threads` of the host read and pack weights; below 1: all that may be used.
+  static Result<std::shared_ptr<Device>> open(int index, int threads = 0);
   ~CudaDevice() override;
 
   std::string name() const override;
@@ -32,14 +34,17 @@ class CudaDevice : public Device {
   ThreadPool& host_threads() override { return host_threads_; }
 
   const cuda::Queue& queue() const { return queue_; }
+  /// For conversion, whose threads share it.
+  cuda::WeightStaging& weight_staging() { return weight_staging_; }
 
  private:
-  explicit CudaDevice(int index);
+  CudaDevice(int index, int threads);
   Status start();
 
   cuda::Queue queue_;
   cuda::Troubles troubles_;
   cuda::PinnedStaging staging_;
+  cuda::WeightStaging weight_staging_{queue_};
   std::unique_ptr<CudaOps> ops_;
   ThreadPool host_threads_;
 };

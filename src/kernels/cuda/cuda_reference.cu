@@ -280,8 +280,8 @@ KernelPlan plan(const KernelRequest& request, const Machine&) {
   KernelPlan plan;
   plan.input_dtype = activation ? activation->dtype : DType::kBF16;
   plan.kernels = {{1, sums_integers(request.shape, request.scheme)
-                          ? "tiles of 16 rows without tensor cores, exact i32 sums"
-                          : "tiles of 16 rows without tensor cores, f32 products and sums"}};
+                          ? "tiles of 16 rows, simt, exact i32 sums"
+                          : "tiles of 16 rows, simt, f32 products and sums"}};
   plan.deterministic = true;
   return plan;
 }

@@ -1,0 +1,25 @@
+#include "kernels/limits.h"
+
+#include "base/text.h"
+#include "base/try.h"
+#include "kernels/cpu/limits.h"
+#if defined(MORACLE_WITH_CUDA)
+#include "kernels/cuda/cuda_limits.h"
+#endif
+
+namespace moracle {
+
+Result<std::unique_ptr<LimitsProbe>> open_limits(const std::shared_ptr<Device>& device, int threads,
+                                                 size_t buffer_bytes) {
+  if (device->platform() == Platform::kCpu) {
+    MORACLE_TRY(cpu::LimitsProbe probe, cpu::LimitsProbe::make(threads, buffer_bytes));
+    return std::unique_ptr<LimitsProbe>(std::make_unique<cpu::LimitsProbe>(std::move(probe)));
+  }
+#if defined(MORACLE_WITH_CUDA)
+  if (device->platform() == Platform::kCuda) return cuda::open_limits(device, buffer_bytes);
+#endif
+  return Error{ErrorKind::kUnsupported, "", device->name(), "a device whose limits are known",
+               str("there are no loops for ", name(device->platform()))};
+}
+
+}  // namespace moracle

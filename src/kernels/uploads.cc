@@ -1,0 +1,43 @@
+#include "kernels/uploads.h"
+
+#include <mutex>
+
+#include "base/try.h"
+#if defined(MORACLE_WITH_CUDA)
+#include "kernels/cuda/cuda_uploads.h"
+#endif
+
+namespace moracle {
+namespace {
+
+class PlainUploads final : public Uploads {
+ public:
+  explicit PlainUploads(Device& device) : device_(device) {}
+  Status send(std::byte* to, const std::byte* from, size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    MORACLE_CHECK(device_.upload(to, from, bytes));
+    return device_.synchronize();  // upload() alone may still read from there
+  }
+  bool packs(const Layout&, const MatrixShape&) const override { return false; }
+  Status send_rows(const Layout& layout, const MatrixShape&, const CanonicalMatrix&, int64_t,
+                   int64_t, int64_t, std::byte*) override {
+    return Error{ErrorKind::kUnsupported, "", device_.name(), "a device that packs weights",
+                 "it does not pack " + std::string(layout.name)};
+  }
+  Status finish() override { return device_.synchronize(); }
+
+ private:
+  Device& device_;
+  std::mutex mutex_;
+};
+
+}  // namespace
+
+std::unique_ptr<Uploads> open_uploads(Device& device) {
+#if defined(MORACLE_WITH_CUDA)
+  if (auto uploads = cuda::open_uploads(device)) return uploads;
+#endif
+  return std::make_unique<PlainUploads>(device);
+}
+
+}  // namespace moracle
