@@ -1,0 +1,52 @@
+// What a grouped GEMM on tensor cores is told, and the kernels that there are of it.
+#pragma once
+
+#include <span>
+
+#include "moracle/base.h"
+
+namespace moracle::cuda {
+
+struct MmaArgs {
+  // Weights of expert e, in layout mma16, begin at base + e · expert_bytes.
+  const uint8_t* base;
+  int64_t expert_bytes, scales_at, zeros_at, bias_at;
+  int num_experts, n, panels, blocks;  // blocks: of 32 columns
+  int group_blocks, groups;            // of weights: blocks that share a scale, and how many do
+  int group_shift;                     // group_blocks as a power of two; -1: none
+  bool scale_is_exponent, has_zeros, has_bias;
+  int close_blocks;  // after so many blocks a sum is scaled
+  // Activations: bytes of a row that are read, and from one row to the next.
+  const uint8_t* x;
+  int64_t x_stride;
+  int x_bytes;
+  bool x_aligned;  // every row begins on 16 bytes
+  const float* x_scales;
+  int x_groups, x_group_blocks;
+  const int32_t *row_index, *offsets;
+  int num_rows;
+  Matrix y;
+  bool y_in_pairs;  // bf16, and rows begin on 4 bytes
+};
+
+struct MmaKernel {
+  void (*kernel)(MmaArgs);
+  int rows, outputs;  ///< of a tile
+  int threads;
+  int shared_bytes;
+};
+
+/// Kernels of one operand, from few rows of a tile to many.
+using MmaKernels = std::span<const MmaKernel>;
+MmaKernels mma_bf16();
+MmaKernels mma_f16();
+MmaKernels mma_int8(bool in_groups);
+MmaKernels mma_int4();
+MmaKernels mma_fp8(bool in_groups);
+MmaKernels mma_fp4();
+MmaKernels mma_fp8_fp8(bool in_groups);
+MmaKernels mma_int8_int8(bool in_groups);
+MmaKernels mma_int4_int8();
+MmaKernels mma_fp4_int8();
+
+}  // namespace moracle::cuda

@@ -1,0 +1,59 @@
+// The kernel of cuda-sm80: each block goes through tiles, blockIdx.x first, of which the device
+// alone knows how many there are.
+#pragma once
+
+#include "kernels/cuda/mma_sums.cuh"
+
+namespace moracle::cuda {
+
+template <class Operand, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear(const MmaArgs a) {
+  extern __shared__ __align__(16) uint8_t stages[];
+  using Loader = MmaLoader<Operand, Tile>;
+  __shared__ TilePlace places[Loader::kPlaces];
+  Loader loader(a, stages, places);
+  for (int s = 0; s < Tile::kStages - 1; ++s) loader.load();
+  int slot = 0;
+  for (int at = 0;; at = at + 1 == Loader::kPlaces ? 0 : at + 1) {
+    wait_for_batches<Tile::kStages - 2>();
+    __syncthreads();  // a stage is there, and the one before it has been read
+    const TilePlace place = places[at];
+    if (place.expert < 0) break;
+    MmaSums<Operand, Tile> sums(a);
+    const uint8_t* stage = nullptr;
+    for (int block = 0; block < a.blocks; block += Tile::kBlocks) {
+      if (block > 0) {
+        wait_for_batches<Tile::kStages - 2>();
+        __syncthreads();
+      }
+      loader.load();
+      stage = stages + slot * Tile::kStageBytes;
+      sums.add(stage, block);
+      slot = slot + 1 == Tile::kStages ? 0 : slot + 1;
+    }
+    sums.finish(stage, place);
+  }
+}
+
+/// From few rows to many. Where memory bounds, a stage is 8 KiB of codes whatever their size; where
+/// products do, each code that a warp unpacks serves 32 rows.
+template <class Operand>
+MmaKernels mma_kernels() {
+  constexpr int kLong = 32 / Operand::kCodeBits;  // blocks: 8 of 4 bits, 4 of 8, 2 of 16
+  constexpr int kMiddle = Operand::kCodeBits == 4 ? 4 : 2;
+  constexpr int kDeep = Operand::kXBytes * Operand::kCodeBits > 8 ? 3 : 4;
+  const auto kernel = []<class Tile>(Tile) {
+    return MmaKernel{mma_linear<Operand, Tile>, Tile::kRows, Tile::kOutputs, Tile::kThreads,
+                     Tile::kSharedBytes};
+  };
+  static const MmaKernel kKernels[] = {
+      kernel(MmaTile<Operand, 4, 1, 1, 1, kLong, 4, 4>{}),
+      kernel(MmaTile<Operand, 4, 1, 1, 2, kLong, 4, 3>{}),
+      kernel(MmaTile<Operand, 4, 1, 2, 4, kMiddle, 4, 2>{}),
+      kernel(MmaTile<Operand, 4, 2, 2, 4, 2, 4, 2>{}),
+      kernel(MmaTile<Operand, 2, 4, 4, 4, 2, kDeep, 1>{}),
+  };
+  return kKernels;
+}
+
+}  // namespace moracle::cuda
