@@ -1,4 +1,5 @@
-// What each tile of cuda-sm80 takes for the two GEMMs of a layer, on weights that no cache holds.
+// What tiles of cuda-sm80 take for the two GEMMs of a layer, on weights that no cache holds: those
+// of the backend, or with `all` before the lists more of them, for tuning.
 //
 //   nvcc -std=c++20 -O2 -arch=sm_90 -Iinclude -Isrc bench/lab/mma_tiles.cu build/cuda/libmoracle.a
 //   \
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "kernels/cuda/mma_choice.h"
+#include "kernels/cuda/mma_linear.cuh"
 
 using namespace moracle;
 using namespace moracle::cuda;
@@ -25,6 +27,36 @@ struct LayerShape {
 };
 constexpr LayerShape kShapes[] = {{"qwen3", 128, 2048, 768, 8}, {"mixtral", 8, 4096, 14336, 2}};
 constexpr int kRoutings = 16;  // one after another in a graph
+
+template <class Operand, class... Tiles>
+MmaKernels all_of() {
+  static const MmaKernel kKernels[] = {MmaKernel{mma_linear<Operand, Tiles>, Tiles::kRows,
+                                                 Tiles::kOutputs, Tiles::kThreads,
+                                                 Tiles::kSharedBytes}...};
+  return kKernels;
+}
+template <class Operand>
+MmaKernels candidates() {
+  constexpr int kLong = 32 / Operand::kCodeBits, kHalf = kLong / 2;
+  constexpr int kFour = Operand::kCodeBits == 4 ? 4 : 2;
+  constexpr int kDeep = Operand::kXBytes * Operand::kCodeBits > 8 ? 3 : 4;
+  using O = Operand;
+  return all_of<O, MmaTile<O, 4, 1, 1, 1, kLong, 4, 4>, MmaTile<O, 4, 1, 1, 1, kHalf, 6, 4>,
+                MmaTile<O, 4, 1, 2, 1, kHalf, 4, 3>, MmaTile<O, 2, 1, 1, 1, kHalf, 6, 6>,
+                MmaTile<O, 4, 1, 1, 2, kLong, 4, 3>, MmaTile<O, 4, 1, 2, 2, kHalf, 4, 3>,
+                MmaTile<O, 4, 1, 2, 4, kFour, 4, 2>, MmaTile<O, 4, 2, 2, 2, kFour, 4, 2>,
+                MmaTile<O, 4, 1, 2, 4, 2, 4, 3>, MmaTile<O, 4, 2, 2, 4, 2, 4, 2>,
+                MmaTile<O, 2, 2, 4, 4, 2, 4, 2>, MmaTile<O, 4, 2, 2, 8, 2, kDeep, 1>,
+                MmaTile<O, 2, 4, 4, 4, 2, kDeep, 1>,
+                MmaTile<O, 2, 2, 4, O::kGroups ? 4 : 8, 2, 3, 2>>();
+}
+MmaKernels candidates_for(const std::string& scheme) {
+  if (scheme == "bf16") return candidates<Bf16Operand>();
+  if (scheme == "int4-w4a16-g128") return candidates<Int4Operand>();
+  if (scheme == "int8-w8a8") return candidates<Int8Int8Operand<false>>();
+  if (scheme == "fp8-w8a8-block128x128") return candidates<Fp8Fp8Operand<true>>();
+  return {};
+}
 
 void must(cudaError_t code) {
   if (code == cudaSuccess) return;
@@ -89,7 +121,7 @@ double median_us(cudaGraphExec_t graph, cudaStream_t stream) {
   std::vector<float> times;
   float total = 0;
   must(cudaGraphLaunch(graph, stream));
-  while (times.size() < 3 || (total < 8 && times.size() < 25)) {
+  while (times.size() < 3 || (total < 5 && times.size() < 25)) {
     must(cudaEventRecord(begin, stream));
     must(cudaGraphLaunch(graph, stream));
     must(cudaEventRecord(end, stream));
@@ -104,7 +136,7 @@ double median_us(cudaGraphExec_t graph, cudaStream_t stream) {
 }
 
 void measure(const LayerShape& s, const Scheme& scheme, bool second,
-             const std::vector<int64_t>& all_tokens, cudaStream_t stream) {
+             const std::vector<int64_t>& all_tokens, bool all, cudaStream_t stream) {
   const int64_t n = second ? s.hidden : 2 * s.intermediate, k = second ? s.intermediate : s.hidden;
   KernelWeights w;
   w.layout = &kMma16Layout;
@@ -136,13 +168,15 @@ void measure(const LayerShape& s, const Scheme& scheme, bool second,
       must(cudaMemcpy(tokens[i]->data, r.tokens.data(), r.tokens.size() * 4,
                       cudaMemcpyHostToDevice));
     }
-    const MmaKernels kernels = mma_kernels_for(w.shape, scheme);
-    const int choice = mma_choice(kernels, rows, s.experts);
+    MmaKernels kernels = mma_kernels_for(w.shape, scheme);
+    const int choice = all ? -1 : mma_choice(kernels, rows, s.experts);
+    if (all) kernels = candidates_for(name(scheme));
     std::printf("%-8s %-22s M=%-5ld gemm%d ", s.name, name(scheme).c_str(), static_cast<long>(m),
                 second ? 2 : 1);
     for (size_t v = 0; v < kernels.size(); ++v) {
       const MmaKernel& kernel = kernels[v];
-      if (kernel.rows * 6 * s.experts < rows) {
+      const bool slow = kernel.rows < 128 && kernel.rows * 6 * s.experts < rows;
+      if (slow || (kernel.rows >= 64 && kernel.rows * s.experts > 40 * rows)) {
         std::printf("         -");
         continue;
       }
@@ -191,6 +225,8 @@ std::vector<std::string> list(const char* text) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const bool all = argc > 4 && std::strcmp(argv[1], "all") == 0;
+  if (all) ++argv;
   if (argc < 4) return 2;
   cudaStream_t stream;
   must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -200,7 +236,8 @@ int main(int argc, char** argv) {
     for (const LayerShape& s : kShapes) {
       if (shape != s.name) continue;
       for (const std::string& scheme : list(argv[2])) {
-        for (bool second : {false, true}) measure(s, *parse_scheme(scheme), second, tokens, stream);
+        for (bool second : {false, true})
+          measure(s, *parse_scheme(scheme), second, tokens, all, stream);
       }
     }
   }

@@ -85,6 +85,11 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
     return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm80", "a cuda device",
                  "it is " + device.name()};
   }
+  constexpr int64_t kMostColumns = int64_t{1} << 21;  // group_of counts blocks in 16 bits
+  if (weights.shape.k >= kMostColumns) {
+    return Error{ErrorKind::kUnsupported, "", "backend cuda-sm80",
+                 str("fewer than ", kMostColumns, " columns"), str("there are ", weights.shape.k)};
+  }
   const MmaKernels kernels = mma_kernels_for(weights.shape, weights.scheme);
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(gpu->queue().index));
   std::vector<int64_t> resident;

@@ -21,45 +21,43 @@ namespace moracle::cuda {
 
 __device__ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   MORACLE_FROM_SM80(
-      asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                   "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)));
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+          "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)));
 }
 
 __device__ inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   MORACLE_FROM_SM80(
-      asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-                   "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)));
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+          "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)));
 }
 
 __device__ inline void mma_i8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   MORACLE_FROM_SM80(
-      asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
-                   "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                   : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)));
+      asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+          "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+          : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)));
 }
 
 /// 16 bytes to shared memory, or as many zeros; both ends on 16 bytes.
 __device__ inline void copy16(void* to, const void* from, bool there) {
   MORACLE_FROM_SM80(asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                                      static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-                                 "l"(__cvta_generic_to_global(from)), "r"(there ? 16 : 0)
-                                 : "memory"));
+                                 "l"(__cvta_generic_to_global(from)), "r"(there ? 16 : 0)));
 }
 /// Likewise 4 bytes.
 __device__ inline void copy4(void* to, const void* from, bool there) {
   MORACLE_FROM_SM80(asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
                                      static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-                                 "l"(__cvta_generic_to_global(from)), "r"(there ? 4 : 0)
-                                 : "memory"));
+                                 "l"(__cvta_generic_to_global(from)), "r"(there ? 4 : 0)));
 }
 /// What this thread has copied since the last call becomes one batch.
 __device__ inline void end_batch() {
-  MORACLE_FROM_SM80(asm volatile("cp.async.commit_group;" ::: "memory"));
+  MORACLE_FROM_SM80(asm volatile("cp.async.commit_group;"));
 }
 /// Waits until at most kOpen batches of this thread are under way.
 template <int kOpen>

@@ -7,13 +7,19 @@
 
 namespace moracle::cuda {
 
+/// Blocks of 32 columns that share a scale.
+struct MmaGroups {
+  int blocks;
+  int count;         ///< scales of a row
+  unsigned inverse;  ///< 2^32 / blocks, rounded up; 0 for one block
+};
+
 struct MmaArgs {
   // Weights of expert e, in layout mma16, begin at base + e · expert_bytes.
   const uint8_t* base;
   int64_t expert_bytes, scales_at, zeros_at, bias_at;
   int num_experts, n, panels, blocks;  // blocks: of 32 columns
-  int group_blocks, groups;            // of weights: blocks that share a scale, and how many do
-  int group_shift;                     // group_blocks as a power of two; -1: none
+  MmaGroups weight_groups, x_groups;
   bool scale_is_exponent, has_zeros, has_bias;
   int close_blocks;  // after so many blocks a sum is scaled
   // Activations: bytes of a row that are read, and from one row to the next.
@@ -22,7 +28,6 @@ struct MmaArgs {
   int x_bytes;
   bool x_aligned;  // every row begins on 16 bytes
   const float* x_scales;
-  int x_groups, x_group_blocks;
   const int32_t *row_index, *offsets;
   int num_rows;
   Matrix y;

@@ -1,7 +1,6 @@
 #include "kernels/cuda/mma_choice.h"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 
 #include "layout/mma16.h"
@@ -10,15 +9,15 @@
 namespace moracle::cuda {
 namespace {
 
-// Blocks of 32 columns that share a scale: those of a whole row, or fewer.
-int blocks_of(int64_t group_cols, int blocks) {
-  if (group_cols == GroupShape::kAll) return std::max(blocks, 1);
-  return static_cast<int>(std::clamp<int64_t>(group_cols / mma16::kCols, 1, std::max(blocks, 1)));
-}
-
-int shift_of(int size) {
-  const auto value = static_cast<unsigned>(size);
-  return std::has_single_bit(value) ? std::countr_zero(value) : -1;
+// Of groups of so many columns, in so many blocks.
+MmaGroups groups_of(int64_t group_cols, int blocks, int64_t count) {
+  const int all = std::max(blocks, 1);
+  MmaGroups groups{all, static_cast<int>(count), 0};
+  if (group_cols != GroupShape::kAll)
+    groups.blocks = static_cast<int>(std::clamp<int64_t>(group_cols / mma16::kCols, 1, all));
+  const auto size = static_cast<uint64_t>(groups.blocks);
+  if (size > 1) groups.inverse = static_cast<unsigned>(((uint64_t{1} << 32) + size - 1) / size);
+  return groups;
 }
 
 }  // namespace
@@ -79,17 +78,16 @@ MmaArgs mma_args(const KernelWeights& weights, const GroupedRows& rows, const Ma
   a.n = static_cast<int>(shape.n);
   a.panels = static_cast<int>(mma16::num_panels(shape.n));
   a.blocks = static_cast<int>(mma16::num_blocks(shape.k));
-  a.group_blocks = blocks_of(shape.key.group.cols, a.blocks);
-  a.groups = static_cast<int>(mma16::num_groups(shape));
-  a.group_shift = shift_of(a.group_blocks);
+  a.weight_groups = groups_of(shape.key.group.cols, a.blocks, mma16::num_groups(shape));
+  a.x_groups = groups_of(key ? key->group.cols : GroupShape::kAll, a.blocks, rows.x.num_scales);
   a.scale_is_exponent = mma16::scale_is_exponent(shape);
   a.has_zeros = !shape.key.symmetric;
   a.has_bias = shape.bias;
-  a.x_groups = static_cast<int>(rows.x.num_scales);
-  a.x_group_blocks = key ? blocks_of(key->group.cols, a.blocks) : std::max(a.blocks, 1);
   // Where one divides the other, the smaller; a whole row ends anyway.
-  const bool x_whole = a.x_group_blocks >= a.blocks, whole = a.group_blocks >= a.blocks;
-  a.close_blocks = std::gcd(x_whole ? 0 : a.x_group_blocks, whole ? 0 : a.group_blocks);
+  const auto part = [&](const MmaGroups& groups) {
+    return groups.blocks >= a.blocks ? 0 : groups.blocks;
+  };
+  a.close_blocks = std::gcd(part(a.weight_groups), part(a.x_groups));
   if (a.close_blocks == 0) a.close_blocks = std::max(a.blocks, 1);
   a.x = static_cast<const uint8_t*>(x.data);
   a.x_stride = x.stride * size;

@@ -26,9 +26,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear
         wait_for_batches<Tile::kStages - 2>();
         __syncthreads();
       }
-      loader.load();
       stage = stages + slot * Tile::kStageBytes;
-      sums.add(stage, block);
+      sums.add(stage, block, [&] { loader.load(); });
       slot = slot + 1 == Tile::kStages ? 0 : slot + 1;
     }
     sums.finish(stage, place);

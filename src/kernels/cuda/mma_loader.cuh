@@ -1,14 +1,16 @@
 // Fills the stages of a block's tiles, one after the other without a break between tiles. Nobody
-// waits here: what is copied arrives in batches, a stage each.
+// waits here: what is copied arrives in batches, a stage each. A thread copies the same pieces of
+// every stage, so that within a tile it only moves its pointers on.
 #pragma once
 
 #include "kernels/cuda/mma_tile.cuh"
 
 namespace moracle::cuda {
 
-/// Which group a block of columns belongs to.
-__device__ inline int group_of(const MmaArgs& a, int block) {
-  return a.group_shift >= 0 ? block >> a.group_shift : block / a.group_blocks;
+/// Which group a block of columns belongs to; exact below 2^16 blocks.
+__device__ inline int group_of(const MmaGroups& groups, int block) {
+  if (groups.inverse == 0) return block;
+  return static_cast<int>(__umulhi(static_cast<unsigned>(block), groups.inverse));
 }
 
 template <class Operand, class Tile>
@@ -28,20 +30,22 @@ class MmaLoader {
       uint8_t* const stage = stages_ + slot_ * Tile::kStageBytes;
       const bool last = block_ + Tile::kBlocks >= a_.blocks;
       load_codes(stage);
-      load_x(stage + Tile::kX);
+      if (a_.x_aligned)
+        load_x(stage + Tile::kX);
+      else
+        load_unaligned_x(stage + Tile::kX);
       if constexpr (Operand::kScaled) {
         if (Operand::kGroups || last) load_scales(stage);
       }
-      if (last && a_.has_bias) load_bias(stage + Tile::kBias);
       if constexpr (Operand::kXScales != XScales::kNone) {
         if (Operand::kXScales == XScales::kGroup || last)
           load_x_scales(reinterpret_cast<float*>(stage + Tile::kXScales));
       }
+      if (last && a_.has_bias) load_bias(stage + Tile::kBias);
       slot_ = slot_ + 1 == Tile::kStages ? 0 : slot_ + 1;
       block_ += Tile::kBlocks;
       if (last) {
         number_ += gridDim.x;
-        block_ = 0;
         enter_tile();
       }
     }
@@ -50,109 +54,136 @@ class MmaLoader {
 
  private:
   static constexpr int kThreads = Tile::kThreads;
-  // Pieces of 16 bytes: of a block of a row of x, and of all rows of it.
+  __device__ static int thread() { return static_cast<int>(threadIdx.x); }
+
+  // Pieces of 16 bytes. Of codes: those of a panel, and panels that a thread copies from.
+  static constexpr int kPieces = Tile::kBlocks * Tile::kBlockBytes / 16;
+  static constexpr int kOwnPanels = Tile::kAllPanels * kPieces / kThreads;
+  static_assert(kThreads % kPieces == 0 && kOwnPanels > 0);
+  // Of x: those of a row in a block, and of all rows; rows that a thread copies from, and blocks.
   static constexpr int kRowPieces = Tile::kXBlockBytes / 16;
   static constexpr int kXPieces = Tile::kRows * kRowPieces;
   static constexpr int kOwnRows = kXPieces > kThreads ? kXPieces / kThreads : 1;
+  static constexpr int kBlockStep = kXPieces > kThreads ? 1 : kThreads / kXPieces;
   static_assert(kXPieces % kThreads == 0 || kThreads % kXPieces == 0);
+  // Of scales: 4 for each group of a panel.
+  static constexpr int kScaleRuns = Tile::kAllPanels * Tile::kGroups;
+  static_assert(kScaleRuns * 4 <= kThreads && Tile::kAllPanels * 4 <= kThreads);
+  static_assert(kThreads % Tile::kRows == 0);
 
   __device__ void enter_tile() {
     place_ = finder_.find(a_, number_, Tile::kRows, Tile::kAllPanels);
-    if (threadIdx.x == 0) places_[at_] = place_;
+    if (thread() == 0) places_[at_] = place_;
     at_ = at_ + 1 == kPlaces ? 0 : at_ + 1;
     if (place_.expert < 0) return;
+    block_ = 0;
     expert_ = a_.base + place_.expert * a_.expert_bytes;
+    const int panels = a_.panels - place_.first_panel;
+    const int first = thread() / kPieces;
+    own_panels_ = (panels - first + kThreads / kPieces - 1) / (kThreads / kPieces);
+    codes_ = expert_ + (place_.first_panel + first) * panel_bytes() + thread() % kPieces * 16;
+    x_at_ = thread() / kXPieces * Tile::kXBlockBytes + thread() % kRowPieces * 16;
 #pragma unroll
     for (int i = 0; i < kOwnRows; ++i) {
-      const int r = (static_cast<int>(threadIdx.x) + i * kThreads) % kXPieces / kRowPieces;
-      row_[i] = r < place_.rows ? a_.x + source_of(r) * a_.x_stride : nullptr;
+      const int r = (thread() + i * kThreads) % kXPieces / kRowPieces;
+      const bool there = r < place_.rows;
+      row_[i] = a_.x + (there ? source_of(r) * a_.x_stride : 0);
+      row_bytes_[i] = there ? a_.x_bytes : 0;
+    }
+    if constexpr (Operand::kScaled) {
+      // Past the last panel the last is read again; nobody keeps what comes of it.
+      const int panel = min(thread() / (4 * Tile::kGroups), panels - 1) + place_.first_panel;
+      scale_place_ = int64_t{panel} * a_.weight_groups.count;
     }
     if constexpr (Operand::kXScales != XScales::kNone) {
-      const int r = static_cast<int>(threadIdx.x) % Tile::kRows;
-      x_scales_ = r < place_.rows ? a_.x_scales + source_of(r) * a_.x_groups : nullptr;
+      const int r = thread() % Tile::kRows;
+      x_scales_ = r < place_.rows ? a_.x_scales + source_of(r) * a_.x_groups.count : nullptr;
     }
   }
   __device__ int64_t source_of(int r) const {
     const int row = place_.first_row + r;
     return a_.row_index != nullptr ? a_.row_index[row] : row;
   }
-  // Past the last panel the last is read again; nobody keeps what comes of it.
-  __device__ int64_t panel(int p) const {
-    return min(place_.first_panel + p, a_.panels - 1);
+  __device__ int64_t panel_bytes() const {
+    return int64_t{a_.blocks} * Tile::kBlockBytes;
   }
 
   __device__ void load_codes(uint8_t* to) {
-    constexpr int kPieces = Tile::kBlocks * Tile::kBlockBytes / 16;  // of a panel
-    constexpr int kAll = Tile::kAllPanels * kPieces;
-    static_assert(kAll % kThreads == 0);
-    const int64_t panel_bytes = int64_t{a_.blocks} * Tile::kBlockBytes;
-    const uint8_t* const from = expert_ + int64_t{block_} * Tile::kBlockBytes;
+    const bool there = block_ + thread() % kPieces * 16 / Tile::kBlockBytes < a_.blocks;
+    const int64_t step = kThreads / kPieces * panel_bytes();
+    const uint8_t* from = codes_;
 #pragma unroll
-    for (int j = 0; j < kAll / kThreads; ++j) {
-      const int i = static_cast<int>(threadIdx.x) + j * kThreads, piece = i % kPieces;
-      const bool there = block_ + piece * 16 / Tile::kBlockBytes < a_.blocks;
-      copy16(to + i * 16, there ? from + panel(i / kPieces) * panel_bytes + piece * 16 : expert_,
-             there);
-    }
+    for (int j = 0; j < kOwnPanels; ++j, from += step)
+      copy16(to + (thread() + j * kThreads) * 16, from, there && j < own_panels_);
+    codes_ += Tile::kBlocks * Tile::kBlockBytes;
   }
 
   __device__ void load_x(uint8_t* to) {
-    constexpr int kAll = Tile::kBlocks * kXPieces;
+    to += thread() * 16;
 #pragma unroll
-    for (int j = 0; j < (kAll + kThreads - 1) / kThreads; ++j) {
-      const int i = static_cast<int>(threadIdx.x) + j * kThreads;
-      if (kAll % kThreads != 0 && i >= kAll) return;
-      const uint8_t* const row = row_[kOwnRows == 1 ? 0 : j % kOwnRows];
-      const int at = (block_ + i / kXPieces) * Tile::kXBlockBytes + i % kRowPieces * 16;
-      const bool there = row != nullptr && at < a_.x_bytes;
-      if (a_.x_aligned)
-        copy16(to + i * 16, there ? row + at : a_.x, there);
-      else
-        copy_unaligned(to + i * 16, row + at, there);
+    for (int b = 0; b < Tile::kBlocks; b += kBlockStep) {
+      // More threads than pieces: the last of them have none.
+      if (kBlockStep > Tile::kBlocks && thread() / kXPieces >= Tile::kBlocks) break;
+#pragma unroll
+      for (int i = 0; i < kOwnRows; ++i) {
+        const int at = x_at_ + b * Tile::kXBlockBytes;
+        copy16(to + (b * kXPieces + i * kThreads) * 16, row_[i] + at, at < row_bytes_[i]);
+      }
     }
+    x_at_ += Tile::kBlocks * Tile::kXBlockBytes;
   }
-  __device__ static void copy_unaligned(uint8_t* to, const uint8_t* from, bool there) {
+  __device__ void load_unaligned_x(uint8_t* to) {
     using Element = std::conditional_t<Operand::kXBytes == 2, uint16_t, uint8_t>;
-    for (int i = 0; i < 16 / Operand::kXBytes; ++i) {
-      reinterpret_cast<Element*>(to)[i] =
-          there ? reinterpret_cast<const Element*>(from)[i] : Element{0};
+    constexpr int kElements = 16 / Operand::kXBytes;
+    for (int i = thread(); i < Tile::kBlocks * kXPieces; i += kThreads) {
+      const int r = i % kXPieces / kRowPieces;
+      const int at = (block_ + i / kXPieces) * Tile::kXBlockBytes + i % kRowPieces * 16;
+      const bool there = r < place_.rows && at < a_.x_bytes;
+      const auto* const from =
+          reinterpret_cast<const Element*>(a_.x + (there ? source_of(r) * a_.x_stride + at : 0));
+      for (int e = 0; e < kElements; ++e)
+        reinterpret_cast<Element*>(to)[i * kElements + e] = there ? from[e] : Element{0};
     }
   }
 
   // Of every group that the stage's blocks belong to, and their zero points.
   __device__ void load_scales(uint8_t* stage) {
-    const int first = Operand::kGroups ? group_of(a_, block_) : 0;
-    const int last =
-        Operand::kGroups ? group_of(a_, min(block_ + Tile::kBlocks, a_.blocks) - 1) : 0;
-    constexpr int kRuns = Tile::kAllPanels * Tile::kGroups;
-    for (int i = static_cast<int>(threadIdx.x); i < kRuns * 4; i += kThreads) {
-      const int run = i / 4, g = first + run % Tile::kGroups;
-      if (g > last) continue;
-      const int64_t at = (panel(run / Tile::kGroups) * a_.groups + g) * 16 + i % 4 * 4;
-      if (!a_.scale_is_exponent)
-        copy16(stage + Tile::kScales + i * 16, expert_ + a_.scales_at + at * 4, true);
-      else if (i % 4 == 0)
-        copy16(stage + Tile::kScales + i * 16, expert_ + a_.scales_at + at, true);
-      if (Operand::kZeros && a_.has_zeros && i % 4 == 0)
+    const int run = thread() / 4, part = thread() % 4;
+    if (run >= kScaleRuns) return;
+    int group = run % Tile::kGroups;
+    if constexpr (Operand::kGroups) {
+      group += group_of(a_.weight_groups, block_);
+      const int end = min(block_ + Tile::kBlocks, a_.blocks);
+      if (group > group_of(a_.weight_groups, end - 1)) return;
+    }
+    const int64_t at = (scale_place_ + group) * 16;
+    const uint8_t* const scales = expert_ + a_.scales_at;
+    if (!a_.scale_is_exponent)
+      copy16(stage + Tile::kScales + thread() * 16, scales + at * 4 + part * 16, true);
+    else if (part == 0)
+      copy16(stage + Tile::kScales + thread() * 16, scales + at, true);
+    if constexpr (Operand::kZeros) {
+      if (a_.has_zeros && part == 0)
         copy16(stage + Tile::kZeros + run * 16, expert_ + a_.zeros_at + at, true);
     }
   }
 
   __device__ void load_bias(uint8_t* to) {
-    for (int i = static_cast<int>(threadIdx.x); i < Tile::kAllPanels * 4; i += kThreads)
-      copy16(to + i * 16, expert_ + a_.bias_at + panel(i / 4) * 64 + i % 4 * 16, true);
+    const int p = thread() / 4;
+    if (p >= Tile::kAllPanels || place_.first_panel + p >= a_.panels) return;
+    const int64_t at = (place_.first_panel + p) * 64 + thread() % 4 * 16;
+    copy16(to + thread() * 16, expert_ + a_.bias_at + at, true);
   }
 
   __device__ void load_x_scales(float* to) {
     const bool one = Operand::kXScales == XScales::kToken;
-    const int first = one ? 0 : block_ / a_.x_group_blocks;
-    const int last = one ? 0 : (min(block_ + Tile::kBlocks, a_.blocks) - 1) / a_.x_group_blocks;
-    static_assert(kThreads % Tile::kRows == 0);
-    for (int i = static_cast<int>(threadIdx.x); i < Tile::kXGroups * Tile::kRows; i += kThreads) {
+    const int end = min(block_ + Tile::kBlocks, a_.blocks);
+    const int first = one ? 0 : group_of(a_.x_groups, block_);
+    const int last = one ? 0 : group_of(a_.x_groups, end - 1);
+    for (int i = thread(); i < Tile::kXGroups * Tile::kRows; i += kThreads) {
       const int g = first + i / Tile::kRows;
       if (g > last) break;
-      const bool there = x_scales_ != nullptr;
-      copy4(to + i, there ? x_scales_ + g : a_.x_scales, there);
+      copy4(to + i, x_scales_ != nullptr ? x_scales_ + g : a_.x_scales, x_scales_ != nullptr);
     }
   }
 
@@ -162,10 +193,17 @@ class MmaLoader {
   TileFinder finder_;
   TilePlace place_{};
   int64_t number_;
-  const uint8_t* expert_ = nullptr;
-  const uint8_t* row_[kOwnRows] = {};
-  const float* x_scales_ = nullptr;  // of the row that this thread copies scales of
   int block_ = 0, slot_ = 0, at_ = 0;
+  const uint8_t* expert_ = nullptr;
+  // What this thread copies: its first piece of codes, and how many of its panels there are; its
+  // rows of x, how much there is of each and how far it has come; scales of a panel and of a row.
+  const uint8_t* codes_ = nullptr;
+  int own_panels_ = 0;
+  const uint8_t* row_[kOwnRows] = {};
+  int row_bytes_[kOwnRows] = {};
+  int x_at_ = 0;
+  int64_t scale_place_ = 0;
+  const float* x_scales_ = nullptr;
 };
 
 }  // namespace moracle::cuda

@@ -11,22 +11,39 @@ namespace moracle::cuda {
 template <class Operand, class Tile>
 class MmaSums {
  public:
-  __device__ explicit MmaSums(const MmaArgs& args) : a_(args), left_(args.close_blocks) {}
-
-  /// The products of a stage whose first block is `first`.
-  __device__ void add(const uint8_t* stage, int first) {
+  __device__ explicit MmaSums(const MmaArgs& args)
+      : a_(args),
+        left_(args.close_blocks),
+        whole_runs_(args.close_blocks % kRun == 0 || args.close_blocks >= args.blocks) {
+    if constexpr (Operand::kZeros && !kInteger) {
 #pragma unroll
-    for (int b = 0; b < Tile::kBlocks; ++b) {
-      const int block = min(first + b, a_.blocks - 1);  // past the last there are zeros
-      if constexpr (Operand::kZeros && !kInteger) {
-        if (left_ == a_.close_blocks) open(stage, group_of(a_, block) - group_of(a_, first));
+      for (auto& of_panel : zeros_) {
+#pragma unroll
+        for (uint32_t& zero : of_panel) zero = both_bf16(Operand::kZeroBase);
       }
-      multiply(stage, b);
-      if constexpr (Operand::kGroups) {
-        if (--left_ == 0 || (first + b == a_.blocks - 1)) {
-          close(stage, first, block);
-          left_ = a_.close_blocks;
+    }
+  }
+
+  /// The products of a stage whose first block is `first`; `meanwhile` is done while the first of
+  /// them are computed.
+  template <class Meanwhile>
+  __device__ void add(const uint8_t* stage, int first, Meanwhile meanwhile) {
+    if constexpr (!Operand::kGroups) {
+#pragma unroll
+      for (int b = 0; b < Tile::kBlocks; ++b) {
+        multiply(stage, b);
+        if (b == 0) meanwhile();
+      }
+    } else {
+#pragma unroll
+      for (int run = 0; run < Tile::kBlocks; run += kRun) {
+        if (run == 0 || first + run < a_.blocks) {
+          if (whole_runs_)
+            add_run(stage, first, run);
+          else
+            add_blocks(stage, first, run);
         }
+        if (run == 0) meanwhile();
       }
     }
   }
@@ -79,6 +96,26 @@ class MmaSums {
     return static_cast<int>(threadIdx.x / 32) / Tile::kWarpsOut;
   }
 
+  // Blocks that a group has all of or none, most often.
+  static constexpr int kRun = Tile::kBlocks < 4 ? Tile::kBlocks : 4;
+  __device__ void add_run(const uint8_t* stage, int first, int run) {
+    open(stage, first, first + run);
+#pragma unroll
+    for (int b = 0; b < kRun; ++b) multiply(stage, run + b);
+    left_ -= kRun;
+    if (left_ == 0 || first + run + kRun >= a_.blocks)
+      close(stage, first, min(first + run + kRun, a_.blocks) - 1);
+  }
+  __device__ void add_blocks(const uint8_t* stage, int first, int run) {
+    const int end = min(run + kRun, a_.blocks - first);
+#pragma unroll 1
+    for (int b = run; b < end; ++b) {
+      open(stage, first, first + b);
+      multiply(stage, b);
+      if (--left_ == 0 || first + b == a_.blocks - 1) close(stage, first, first + b);
+    }
+  }
+
   __device__ void multiply(const uint8_t* stage, int b) {
     uint32_t x[Tile::kOctets][kXRegisters];
 #pragma unroll
@@ -118,14 +155,17 @@ class MmaSums {
     return reinterpret_cast<const int8_t*>(stage + Tile::kZeros) +
            (panel * Tile::kGroups + group) * 16 + 2 * lane_row();
   }
-  // A group begins: its zero points, as the operand takes them.
-  __device__ void open(const uint8_t* stage, int group) {
+  // Where a group begins: its zero points, as the operand takes them.
+  __device__ void open(const uint8_t* stage, int first, int block) {
+    if constexpr (Operand::kZeros && !kInteger) {
+      if (!a_.has_zeros || left_ != a_.close_blocks) return;
+      const int group = group_of(a_.weight_groups, block) - group_of(a_.weight_groups, first);
 #pragma unroll
-    for (int p = 0; p < Tile::kPanels; ++p) {
-      const int8_t* const two = zero_points(stage, warp_out() * Tile::kPanels + p, group);
+      for (int p = 0; p < Tile::kPanels; ++p) {
+        const int8_t* const two = zero_points(stage, warp_out() * Tile::kPanels + p, group);
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        zeros_[p][h] = both_bf16(Operand::kZeroBase + (a_.has_zeros ? two[h] : 0));
+        for (int h = 0; h < 2; ++h) zeros_[p][h] = both_bf16(Operand::kZeroBase + two[h]);
+      }
     }
   }
 
@@ -138,10 +178,10 @@ class MmaSums {
 
   // A group ends with `block`: its sums, scaled, are added to the result.
   __device__ void close(const uint8_t* stage, int first, int block) {
-    const int group = group_of(a_, block) - group_of(a_, first);
+    const int group = group_of(a_.weight_groups, block) - group_of(a_.weight_groups, first);
     float x_scales[Tile::kOctets][2];
     if constexpr (Operand::kXScales == XScales::kGroup) {
-      const int x_group = block / a_.x_group_blocks - first / a_.x_group_blocks;
+      const int x_group = group_of(a_.x_groups, block) - group_of(a_.x_groups, first);
 #pragma unroll
       for (int o = 0; o < Tile::kOctets; ++o) {
         const int r = warp_row() * Tile::kWarpRows + o * 8 + lane_col() * 2;
@@ -184,6 +224,7 @@ class MmaSums {
         for (int i = 0; i < 4; ++i) x_sum_[o][i] = 0;
       }
     }
+    left_ = a_.close_blocks;
   }
 
   // Σ x · (q - z), in arithmetic that wraps: only what comes out has to fit.
@@ -213,6 +254,7 @@ class MmaSums {
 
   const MmaArgs& a_;
   int left_;  // blocks until the group ends
+  const bool whole_runs_;
   Sum sum_[Tile::kPanels][Tile::kOctets][4] = {};
   float result_[Operand::kGroups ? Tile::kPanels : 1][Operand::kGroups ? Tile::kOctets : 1][4] = {};
   int32_t x_sum_[kXSums ? Tile::kOctets : 1][4] = {};
