@@ -35,20 +35,23 @@ MmaKernels all_of() {
                                                  Tiles::kSharedBytes}...};
   return kKernels;
 }
-template <class Operand>
+template <class O>
 MmaKernels candidates() {
-  constexpr int kLong = 32 / Operand::kCodeBits, kHalf = kLong / 2;
-  constexpr int kFour = Operand::kCodeBits == 4 ? 4 : 2;
-  constexpr int kDeep = Operand::kXBytes * Operand::kCodeBits > 8 ? 3 : 4;
-  using O = Operand;
-  return all_of<O, MmaTile<O, 4, 1, 1, 1, kLong, 4, 4>, MmaTile<O, 4, 1, 1, 1, kHalf, 6, 4>,
-                MmaTile<O, 4, 1, 2, 1, kHalf, 4, 3>, MmaTile<O, 2, 1, 1, 1, kHalf, 6, 6>,
-                MmaTile<O, 4, 1, 1, 2, kLong, 4, 3>, MmaTile<O, 4, 1, 2, 2, kHalf, 4, 3>,
-                MmaTile<O, 4, 1, 2, 4, kFour, 4, 2>, MmaTile<O, 4, 2, 2, 2, kFour, 4, 2>,
-                MmaTile<O, 4, 1, 2, 4, 2, 4, 3>, MmaTile<O, 4, 2, 2, 4, 2, 4, 2>,
-                MmaTile<O, 2, 2, 4, 4, 2, 4, 2>, MmaTile<O, 4, 2, 2, 8, 2, kDeep, 1>,
-                MmaTile<O, 2, 4, 4, 4, 2, kDeep, 1>,
-                MmaTile<O, 2, 2, 4, O::kGroups ? 4 : 8, 2, 3, 2>>();
+  constexpr int kLong = 16 / O::kCodeBits;
+  constexpr int kDeep = O::kXBytes * O::kCodeBits > 8 ? 3 : 4;
+  if constexpr (O::kGroups) {
+    return all_of<O, MmaTile<O, 4, 1, 2, 1, kLong, 4, 3>, MmaTile<O, 4, 1, 2, 2, kLong, 4, 3>,
+                  MmaTile<O, 4, 1, 2, 4, 2, 4, 3>, MmaTile<O, 4, 2, 2, 4, 2, 4, 2>,
+                  MmaTile<O, 2, 4, 4, 4, 2, 4, 1, true>, MmaTile<O, 2, 2, 4, 4, 2, 4, 2, true>,
+                  MmaTile<O, 2, 2, 4, 4, 2, 4, 2>, MmaTile<O, 4, 1, 2, 8, 2, 4, 2, true>,
+                  MmaTile<O, 4, 1, 2, 8, 2, 4, 2>, MmaTile<O, 4, 2, 2, 8, 2, 4, 1, true>,
+                  MmaTile<O, 8, 1, 2, 8, 2, 4, 1, true>, MmaTile<O, 4, 1, 4, 4, 2, 4, 2, true>>();
+  } else {
+    return all_of<O, MmaTile<O, 4, 1, 2, 1, kLong, 4, 3>, MmaTile<O, 4, 1, 2, 2, kLong, 4, 3>,
+                  MmaTile<O, 4, 1, 2, 4, 2, 4, 3>, MmaTile<O, 2, 2, 4, 8, 2, kDeep, 2>,
+                  MmaTile<O, 2, 2, 4, 8, 1, 2 * kDeep - 1, 2>, MmaTile<O, 2, 4, 4, 4, 1, 5, 1, true>,
+                  MmaTile<O, 2, 2, 4, 4, 2, 4, 2>, MmaTile<O, 2, 2, 4, 4, 2, 4, 2, true>>();
+  }
 }
 MmaKernels candidates_for(const std::string& scheme) {
   if (scheme == "bf16") return candidates<Bf16Operand>();

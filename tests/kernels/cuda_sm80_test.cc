@@ -3,6 +3,8 @@
 // bytes.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <random>
 
@@ -157,6 +159,42 @@ TEST_F(CudaSm80Test, EveryTileGivesTheSameBitsNearThoseOfTheReference) {
             ASSERT_NEAR(got[i], want[i], 3e-5f * largest) << i;
         }
         ASSERT_TRUE(same(got, first)) << blocks << " blocks";
+      }
+    }
+  }
+}
+
+TEST_F(CudaSm80Test, EveryTileActivatesWhatItWouldHaveStored) {
+  const ActivationSpec specs[] = {
+      {.function = Activation::kSilu},
+      {.function = Activation::kSilu, .limit = 0.7f},
+      {.function = Activation::kSwigluOai, .alpha = 1.3f, .beta = 0.5f, .limit = 0.9f}};
+  for (const char* name : {"bf16", "int4-w4a16-g32", "int8-w8a8", "fp8-w8a8-block128x128"}) {
+    SCOPED_TRACE(name);
+    // Seven panels of gates: no tile divides them.
+    const Problem p = problem(*parse_scheme(name), 224);
+    const KernelWeights w = weights(p, kMma16Layout);
+    const Run run = run_of(p, kMma16Layout.read_cols(p.shape));
+    const cuda::MmaKernels kernels = cuda::mma_kernels_for(p.shape, p.scheme);
+    const std::vector<float> plain = with_tile(w, run, kernels[0], 64);
+    for (const ActivationSpec& spec : specs) {
+      ASSERT_TRUE(cuda::mma_activates(p.shape, spec));
+      const bool oai = spec.function == Activation::kSwigluOai;
+      for (const cuda::MmaKernel& kernel : kernels) {
+        SCOPED_TRACE(kernel.rows);
+        const std::vector<float> got = with_tile(w, run, kernel, 9, &spec);
+        for (size_t i = 0; i < got.size(); ++i) {
+          const size_t r = i / 112, c = i % 112;
+          double g = plain[r * 224 + c], u = plain[r * 224 + 112 + c];
+          if (spec.limit > 0) g = std::min<double>(g, spec.limit);
+          if (spec.limit > 0) u = std::clamp<double>(u, -spec.limit, spec.limit);
+          const double want =
+              g / (1 + std::exp(-(oai ? spec.alpha : 1) * g)) * (u + (oai ? spec.beta : 0));
+          if (r < static_cast<size_t>(p.offsets.back()))
+            ASSERT_NEAR(got[i], want, 1e-6 + 1e-5 * std::fabs(want)) << r << " " << c;
+          else
+            ASSERT_EQ(got[i], kUntouched);
+        }
       }
     }
   }

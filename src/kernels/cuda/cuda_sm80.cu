@@ -7,8 +7,10 @@
 //   float activations (bf16)    Σ_g s · Σ x · (q - z), codes as bf16; f16 as the sum of two bf16
 //
 // Products are exact, sums of floats f32. A tile is 64 or 128 outputs of one expert for 8 to 128 of
-// its rows; blocks stay and go through tiles in turn. With few rows reading the weights bounds it,
-// with many the rate of mma.sync, which on Hopper is some 60 % of wgmma's.
+// its rows, gates beside what they multiply where it activates; blocks stay and go through tiles in
+// turn. With few rows reading the weights bounds it, with many the rate of mma.sync, which on
+// Hopper is some 60 % of wgmma's.
+#include "kernels/check_ops.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/mma_choice.h"
@@ -28,10 +30,27 @@ class MmaLinear : public GroupedLinear {
         queue_(queue) {}
 
   Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
+    return run(rows, nullptr, y, stream);
+  }
+  Status run_activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
+                       Stream stream) override {
+    MORACLE_CHECK(check_activation(activation));
+    if (mma_activates(weights_.shape, activation) && out.cols == weights_.shape.n / 2)
+      return run(rows, &activation, out, stream);
+    return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm80",
+                 str("silu or swigluoai of gates and as many others, into ", weights_.shape.n / 2,
+                     " columns"),
+                 str("it is ", name(activation.function), " into ", out.cols)};
+  }
+  const KernelWeights& weights() const override { return weights_; }
+
+ private:
+  Status run(const GroupedRows& rows, const ActivationSpec* activation, const Matrix& y,
+             Stream stream) {
     MORACLE_CHECK(check_floats({&y}));
     const DType x = rows.x.values.dtype;
-    const DType wanted =
-        weights_.scheme.activation ? weights_.scheme.activation->dtype : DType::kBF16;
+    const auto& key = weights_.scheme.activation;
+    const DType wanted = key ? key->dtype : DType::kBF16;
     if (x != wanted) {
       return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm80",
                    str("activations in ", name(wanted), ", as planned"), str("they are ", name(x))};
@@ -39,14 +58,12 @@ class MmaLinear : public GroupedLinear {
     if (rows.num_rows == 0) return {};
     const int choice = mma_choice(kernels_, rows.num_rows, weights_.num_experts);
     const MmaKernel& kernel = kernels_[choice];
-    const MmaArgs args = mma_args(weights_, rows, y);
+    const MmaArgs args = mma_args(weights_, rows, y, activation);
     return launch(queue_, stream, "cuda_sm80", kernel.kernel,
                   std::min(mma_tiles(kernel, args), resident_[choice]), kernel.threads,
                   static_cast<size_t>(kernel.shared_bytes), args);
   }
-  const KernelWeights& weights() const override { return weights_; }
 
- private:
   KernelWeights weights_;
   MmaKernels kernels_;
   std::vector<int64_t> resident_;  // blocks of each kernel that a GPU runs at once
@@ -75,6 +92,8 @@ KernelPlan plan(const KernelRequest& request, const Machine&) {
     products = activation->dtype == DType::kI8 ? "i8 x i8, exact sums" : "f16 products, f32 sums";
   plan.kernels = {{1, str("mma.sync, tiles of 8 to 128 rows, ", products)}};
   plan.deterministic = true;
+  plan.activates =
+      request.activation != nullptr && mma_activates(request.shape, *request.activation);
   return plan;
 }
 

@@ -18,7 +18,11 @@ struct MmaArgs {
   // Weights of expert e, in layout mma16, begin at base + e · expert_bytes.
   const uint8_t* base;
   int64_t expert_bytes, scales_at, zeros_at, bias_at;
-  int num_experts, n, panels, blocks;  // blocks: of 32 columns
+  int num_experts, panels, blocks;  // panels of 16 outputs, blocks of 32 columns
+  // The first half of the panels are gates of the others: what is stored is
+  // silu(min(gate, limit), sharpness) · (clamp(up, ±limit) + offset).
+  bool gated;
+  float sharpness, limit, offset;
   MmaGroups weight_groups, x_groups;
   bool scale_is_exponent, has_zeros, has_bias;
   int close_blocks;  // after so many blocks a sum is scaled
@@ -31,6 +35,7 @@ struct MmaArgs {
   const int32_t *row_index, *offsets;
   int num_rows;
   Matrix y;
+  int columns;      // of y
   bool y_in_pairs;  // bf16, and rows begin on 4 bytes
 };
 

@@ -1,6 +1,7 @@
 #include "kernels/cuda/mma_choice.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "layout/mma16.h"
@@ -63,7 +64,14 @@ int mma_choice(MmaKernels kernels, int64_t rows, int64_t experts) {
   return static_cast<int>(kernels.size()) - 1;
 }
 
-MmaArgs mma_args(const KernelWeights& weights, const GroupedRows& rows, const Matrix& y) {
+bool mma_activates(const MatrixShape& shape, const ActivationSpec& activation) {
+  const Activation function = activation.function;
+  return shape.n % (2 * mma16::kRows) == 0 &&
+         (function == Activation::kSilu || function == Activation::kSwigluOai);
+}
+
+MmaArgs mma_args(const KernelWeights& weights, const GroupedRows& rows, const Matrix& y,
+                 const ActivationSpec* activation) {
   const MatrixShape& shape = weights.shape;
   const auto& key = weights.scheme.activation;
   const Matrix& x = rows.x.values;
@@ -75,7 +83,6 @@ MmaArgs mma_args(const KernelWeights& weights, const GroupedRows& rows, const Ma
   a.zeros_at = static_cast<int64_t>(weights.sections.zero_points);
   a.bias_at = static_cast<int64_t>(weights.sections.bias);
   a.num_experts = static_cast<int>(weights.num_experts);
-  a.n = static_cast<int>(shape.n);
   a.panels = static_cast<int>(mma16::num_panels(shape.n));
   a.blocks = static_cast<int>(mma16::num_blocks(shape.k));
   a.weight_groups = groups_of(shape.key.group.cols, a.blocks, mma16::num_groups(shape));
@@ -98,6 +105,15 @@ MmaArgs mma_args(const KernelWeights& weights, const GroupedRows& rows, const Ma
   a.offsets = rows.expert_offsets;
   a.num_rows = static_cast<int>(rows.num_rows);
   a.y = y;
+  a.columns = static_cast<int>(shape.n);
+  if (activation != nullptr) {
+    const bool offset = activation->function == Activation::kSwigluOai;
+    a.gated = true;
+    a.columns /= 2;
+    a.sharpness = offset ? activation->alpha : 1;
+    a.offset = offset ? activation->beta : 0;
+    a.limit = activation->limit > 0 ? activation->limit : std::numeric_limits<float>::infinity();
+  }
   a.y_in_pairs =
       y.dtype == DType::kBF16 && y.stride % 2 == 0 && reinterpret_cast<uintptr_t>(y.data) % 4 == 0;
   return a;
@@ -106,7 +122,8 @@ MmaArgs mma_args(const KernelWeights& weights, const GroupedRows& rows, const Ma
 int64_t mma_tiles(const MmaKernel& kernel, const MmaArgs& args) {
   const int64_t of_rows =
       args.num_rows / kernel.rows + std::min<int64_t>(args.num_experts, args.num_rows);
-  return of_rows * ((args.n + kernel.outputs - 1) / kernel.outputs);
+  const int outputs = args.gated ? kernel.outputs / 2 : kernel.outputs;
+  return of_rows * ((args.columns + outputs - 1) / outputs);
 }
 
 }  // namespace moracle::cuda

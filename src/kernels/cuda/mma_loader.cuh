@@ -59,7 +59,8 @@ class MmaLoader {
   // Pieces of 16 bytes. Of codes: those of a panel, and panels that a thread copies from.
   static constexpr int kPieces = Tile::kBlocks * Tile::kBlockBytes / 16;
   static constexpr int kOwnPanels = Tile::kAllPanels * kPieces / kThreads;
-  static_assert(kThreads % kPieces == 0 && kOwnPanels > 0);
+  static constexpr int kPanelStep = kThreads / kPieces;  // from one of them to the next
+  static_assert(kThreads % kPieces == 0 && (kOwnPanels == 1 || kOwnPanels % 2 == 0));
   // Of x: those of a row in a block, and of all rows; rows that a thread copies from, and blocks.
   static constexpr int kRowPieces = Tile::kXBlockBytes / 16;
   static constexpr int kXPieces = Tile::kRows * kRowPieces;
@@ -78,10 +79,14 @@ class MmaLoader {
     if (place_.expert < 0) return;
     block_ = 0;
     expert_ = a_.base + place_.expert * a_.expert_bytes;
-    const int panels = a_.panels - place_.first_panel;
+    const TilePanels<Tile> panels(a_, place_);
     const int first = thread() / kPieces;
-    own_panels_ = (panels - first + kThreads / kPieces - 1) / (kThreads / kPieces);
-    codes_ = expert_ + (place_.first_panel + first) * panel_bytes() + thread() % kPieces * 16;
+    codes_ = expert_ + panels[first] * panel_bytes() + thread() % kPieces * 16;
+    skipped_ = kOwnPanels > 1 ? panels.skipped * panel_bytes() : 0;
+    own_panels_ = 0;
+#pragma unroll
+    for (int j = 0; j < kOwnPanels; ++j)
+      own_panels_ |= panels.there(first + j * kPanelStep) ? 1u << j : 0u;
     x_at_ = thread() / kXPieces * Tile::kXBlockBytes + thread() % kRowPieces * 16;
 #pragma unroll
     for (int i = 0; i < kOwnRows; ++i) {
@@ -92,8 +97,8 @@ class MmaLoader {
     }
     if constexpr (Operand::kScaled) {
       // Past the last panel the last is read again; nobody keeps what comes of it.
-      const int panel = min(thread() / (4 * Tile::kGroups), panels - 1) + place_.first_panel;
-      scale_place_ = int64_t{panel} * a_.weight_groups.count;
+      const int panel = panels[min(thread() / (4 * Tile::kGroups), Tile::kAllPanels - 1)];
+      scale_place_ = int64_t{min(panel, a_.panels - 1)} * a_.weight_groups.count;
     }
     if constexpr (Operand::kXScales != XScales::kNone) {
       const int r = thread() % Tile::kRows;
@@ -110,11 +115,13 @@ class MmaLoader {
 
   __device__ void load_codes(uint8_t* to) {
     const bool there = block_ + thread() % kPieces * 16 / Tile::kBlockBytes < a_.blocks;
-    const int64_t step = kThreads / kPieces * panel_bytes();
+    const int64_t step = kPanelStep * panel_bytes();
     const uint8_t* from = codes_;
 #pragma unroll
-    for (int j = 0; j < kOwnPanels; ++j, from += step)
-      copy16(to + (thread() + j * kThreads) * 16, from, there && j < own_panels_);
+    for (int j = 0; j < kOwnPanels; ++j, from += step) {
+      if (kOwnPanels > 1 && j == kOwnPanels / 2) from += skipped_;
+      copy16(to + (thread() + j * kThreads) * 16, from, there && (own_panels_ >> j & 1u) != 0);
+    }
     codes_ += Tile::kBlocks * Tile::kBlockBytes;
   }
 
@@ -169,9 +176,10 @@ class MmaLoader {
   }
 
   __device__ void load_bias(uint8_t* to) {
-    const int p = thread() / 4;
-    if (p >= Tile::kAllPanels || place_.first_panel + p >= a_.panels) return;
-    const int64_t at = (place_.first_panel + p) * 64 + thread() % 4 * 16;
+    const int q = thread() / 4;
+    const TilePanels<Tile> panels(a_, place_);
+    if (q >= Tile::kAllPanels || !panels.there(q)) return;
+    const int64_t at = panels[q] * 64 + thread() % 4 * 16;
     copy16(to + thread() * 16, expert_ + a_.bias_at + at, true);
   }
 
@@ -195,10 +203,12 @@ class MmaLoader {
   int64_t number_;
   int block_ = 0, slot_ = 0, at_ = 0;
   const uint8_t* expert_ = nullptr;
-  // What this thread copies: its first piece of codes, and how many of its panels there are; its
-  // rows of x, how much there is of each and how far it has come; scales of a panel and of a row.
+  // What this thread copies: its first piece of codes, which of its panels there are, and how far
+  // apart halves are; its rows of x, how much there is of each and how far it has come; scales of a
+  // panel and of a row.
   const uint8_t* codes_ = nullptr;
-  int own_panels_ = 0;
+  unsigned own_panels_ = 0;
+  int64_t skipped_ = 0;
   const uint8_t* row_[kOwnRows] = {};
   int row_bytes_[kOwnRows] = {};
   int x_at_ = 0;

@@ -8,13 +8,68 @@
 
 namespace moracle::cuda {
 
+__device__ inline int lane_row() {
+  return static_cast<int>(threadIdx.x % 32 / 4);
+}
+__device__ inline int lane_col() {
+  return static_cast<int>(threadIdx.x % 4);
+}
+
+/// What a lane needs of a block: codes of its two rows of each panel, and eight columns of a token
+/// of each octet.
+template <class Operand, class Tile>
+struct MmaShare {
+  uint32_t codes[Tile::kPanels][Operand::kCodeBits / 2];
+  uint32_t x[Tile::kOctets][2 * Operand::kXBytes];
+
+  /// Of block b of a stage.
+  __device__ void read(const uint8_t* stage, int b) {
+    read_x(stage, b);
+#pragma unroll
+    for (int p = 0; p < Tile::kPanels; ++p) read_codes(stage, b, p);
+  }
+  __device__ void read_x(const uint8_t* stage, int b) {
+    const int warp_row = static_cast<int>(threadIdx.x / 32) / Tile::kWarpsOut;
+#pragma unroll
+    for (int o = 0; o < Tile::kOctets; ++o) {
+      const int r = warp_row * Tile::kWarpRows + o * 8 + lane_row();
+      words(stage + Tile::kX + (b * Tile::kRows + r) * Tile::kXBlockBytes +
+                lane_col() * 8 * Operand::kXBytes,
+            x[o]);
+    }
+  }
+  __device__ void read_codes(const uint8_t* stage, int b, int p) {
+    const int warp_out = static_cast<int>(threadIdx.x / 32) % Tile::kWarpsOut;
+    const int q =
+        p / Tile::kWarpHalf * Tile::kHalf + warp_out * Tile::kWarpHalf + p % Tile::kWarpHalf;
+    const int at = (q * Tile::kBlocks + b) * Tile::kBlockBytes;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    words(stage + at + lane * (Operand::kCodeBits == 4 ? 8 : 16), codes[p]);
+  }
+
+ private:
+  __device__ static void words(const uint8_t* from, uint32_t (&to)[2]) {
+    const uint2 two = *reinterpret_cast<const uint2*>(from);
+    to[0] = two.x, to[1] = two.y;
+  }
+  __device__ static void words(const uint8_t* from, uint32_t (&to)[4]) {
+    const uint4 four = *reinterpret_cast<const uint4*>(from);
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+  }
+  // 16 columns of one instruction, and of the next.
+  __device__ static void words(const uint8_t* from, uint32_t (&to)[8]) {
+    const auto* const four = reinterpret_cast<const uint4*>(from);
+    const uint4 low = four[0], high = four[32];
+    to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+    to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+  }
+};
+
 template <class Operand, class Tile>
 class MmaSums {
  public:
-  __device__ explicit MmaSums(const MmaArgs& args)
-      : a_(args),
-        left_(args.close_blocks),
-        whole_runs_(args.close_blocks % kRun == 0 || args.close_blocks >= args.blocks) {
+  using Share = MmaShare<Operand, Tile>;
+  __device__ explicit MmaSums(const MmaArgs& args) : a_(args), left_(args.close_blocks) {
     if constexpr (Operand::kZeros && !kInteger) {
 #pragma unroll
       for (auto& of_panel : zeros_) {
@@ -27,50 +82,47 @@ class MmaSums {
   /// The products of a stage whose first block is `first`; `meanwhile` is done while the first of
   /// them are computed.
   template <class Meanwhile>
-  __device__ void add(const uint8_t* stage, int first, Meanwhile meanwhile) {
-    if constexpr (!Operand::kGroups) {
+  __device__ void add_stage(const uint8_t* stage, int first, Meanwhile meanwhile) {
 #pragma unroll
-      for (int b = 0; b < Tile::kBlocks; ++b) {
-        multiply(stage, b);
-        if (b == 0) meanwhile();
+    for (int run = 0; run < Tile::kBlocks; run += kRun) {
+      if (run == 0 || first + run < a_.blocks) {
+        if (!Operand::kGroups || a_.close_blocks % kRun == 0 || a_.close_blocks >= a_.blocks)
+          add_run(stage, first, run);
+        else
+          add_blocks(stage, first, run);
       }
-    } else {
-#pragma unroll
-      for (int run = 0; run < Tile::kBlocks; run += kRun) {
-        if (run == 0 || first + run < a_.blocks) {
-          if (whole_runs_)
-            add_run(stage, first, run);
-          else
-            add_blocks(stage, first, run);
-        }
-        if (run == 0) meanwhile();
-      }
+      if (run == 0) meanwhile();
     }
   }
 
-  /// Scales, adds the bias and stores; `stage` is the tile's last.
+  /// The products of block b alone, of which the lane has read its share.
+  __device__ void add_block(const uint8_t* stage, int first, int b, const Share& share) {
+    if (first + b >= a_.blocks) return;
+    if (begins_group()) open(stage, first, first + b);
+    multiply(share, [](int) {});
+    if (ends_group(first + b, 1)) close(stage, first, first + b);
+  }
+
+  /// Scales, adds the bias, activates and stores; `stage` is the tile's last.
   __device__ void finish(const uint8_t* stage, const TilePlace& place) {
-    const auto* const x_scales = reinterpret_cast<const float*>(stage + Tile::kXScales);
+    const TilePanels<Tile> panels(a_, place);
 #pragma unroll
     for (int p = 0; p < Tile::kPanels; ++p) {
-      const int panel = warp_out() * Tile::kPanels + p;
-      if (place.first_panel + panel >= a_.panels) continue;
-      float2 scale{1, 1}, bias{0, 0};
-      if (Operand::kScaled && !Operand::kGroups) scale = weight_scales(stage, panel, 0);
-      if (a_.has_bias)
-        bias = reinterpret_cast<const float2*>(stage + Tile::kBias)[panel * 8 + lane_row()];
+      if (!panels.there(panel(p)) || (a_.gated && p >= Tile::kWarpHalf)) continue;
+      const int column = panels[panel(p)] * 16 + 2 * lane_row();
 #pragma unroll
       for (int o = 0; o < Tile::kOctets; ++o) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int r = warp_row() * Tile::kWarpRows + o * 8 + lane_col() * 2 + i;
           if (r >= place.rows) continue;
-          float2 value{total(p, o, i), total(p, o, 2 + i)};
-          if constexpr (Operand::kXScales == XScales::kToken)
-            value.x *= x_scales[r], value.y *= x_scales[r];
-          if (Operand::kScaled && !Operand::kGroups) value.x *= scale.x, value.y *= scale.y;
-          put(place.first_row + r, (place.first_panel + panel) * 16 + 2 * lane_row(),
-              {value.x + bias.x, value.y + bias.y});
+          float2 value = total(stage, p, o, i, r);
+          if (a_.gated) {
+            const int other = p < Tile::kWarpHalf ? p + Tile::kWarpHalf : p;
+            const float2 up = total(stage, other, o, i, r);
+            value.x = activated(value.x, up.x), value.y = activated(value.y, up.y);
+          }
+          put(place.first_row + r, column, value);
         }
       }
     }
@@ -83,12 +135,6 @@ class MmaSums {
   static constexpr bool kXSums = kInteger && Operand::kZeros;
   static constexpr int kXRegisters = 2 * Operand::kSteps;
 
-  __device__ static int lane_row() {
-    return static_cast<int>(threadIdx.x % 32 / 4);
-  }
-  __device__ static int lane_col() {
-    return static_cast<int>(threadIdx.x % 4);
-  }
   __device__ static int warp_out() {
     return static_cast<int>(threadIdx.x / 32) % Tile::kWarpsOut;
   }
@@ -96,41 +142,54 @@ class MmaSums {
     return static_cast<int>(threadIdx.x / 32) / Tile::kWarpsOut;
   }
 
+  // Which panel of the tile the warp's panel p is.
+  __device__ static int panel(int p) {
+    return p / Tile::kWarpHalf * Tile::kHalf + warp_out() * Tile::kWarpHalf + p % Tile::kWarpHalf;
+  }
+
   // Blocks that a group has all of or none, most often.
   static constexpr int kRun = Tile::kBlocks < 4 ? Tile::kBlocks : 4;
   __device__ void add_run(const uint8_t* stage, int first, int run) {
-    open(stage, first, first + run);
+    if (begins_group()) open(stage, first, first + run);
 #pragma unroll
-    for (int b = 0; b < kRun; ++b) multiply(stage, run + b);
-    left_ -= kRun;
-    if (left_ == 0 || first + run + kRun >= a_.blocks)
+    for (int b = 0; b < kRun; ++b) {
+      Share share;
+      share.read_x(stage, run + b);
+      multiply(share, [&](int p) { share.read_codes(stage, run + b, p); });
+    }
+    if (ends_group(first + run + kRun - 1, kRun))
       close(stage, first, min(first + run + kRun, a_.blocks) - 1);
   }
   __device__ void add_blocks(const uint8_t* stage, int first, int run) {
     const int end = min(run + kRun, a_.blocks - first);
 #pragma unroll 1
     for (int b = run; b < end; ++b) {
-      open(stage, first, first + b);
-      multiply(stage, b);
-      if (--left_ == 0 || first + b == a_.blocks - 1) close(stage, first, first + b);
+      Share share;
+      share.read(stage, b);
+      add_block(stage, first, b, share);
     }
   }
+  __device__ bool begins_group() const {
+    return Operand::kZeros && !kInteger && a_.has_zeros && left_ == a_.close_blocks;
+  }
+  // After so many blocks, the last of which is `block`.
+  __device__ bool ends_group(int block, int count) {
+    if (!Operand::kGroups) return false;
+    left_ -= count;
+    return left_ == 0 || block >= a_.blocks - 1;
+  }
 
-  __device__ void multiply(const uint8_t* stage, int b) {
+  /// `read` comes before codes of a panel are wanted.
+  template <class Read>
+  __device__ void multiply(const Share& share, Read read) {
     uint32_t x[Tile::kOctets][kXRegisters];
 #pragma unroll
-    for (int o = 0; o < Tile::kOctets; ++o) {
-      const int r = warp_row() * Tile::kWarpRows + o * 8 + lane_row();
-      Operand::activations(stage + Tile::kX + (b * Tile::kRows + r) * Tile::kXBlockBytes +
-                               lane_col() * 8 * Operand::kXBytes,
-                           x[o]);
-    }
-    constexpr int kLaneBytes = Operand::kCodeBits == 4 ? 8 : 16;
+    for (int o = 0; o < Tile::kOctets; ++o) Operand::activations(share.x[o], x[o]);
 #pragma unroll
     for (int p = 0; p < Tile::kPanels; ++p) {
-      const int at = ((warp_out() * Tile::kPanels + p) * Tile::kBlocks + b) * Tile::kBlockBytes;
       uint32_t w[Operand::kParts][Operand::kSteps][4];
-      Operand::weights(stage + at + static_cast<int>(threadIdx.x % 32) * kLaneBytes, zeros_[p], w);
+      read(p);
+      Operand::weights(share.codes[p], zeros_[p], w);
 #pragma unroll
       for (int s = 0; s < Operand::kSteps; ++s) {
 #pragma unroll
@@ -155,14 +214,13 @@ class MmaSums {
     return reinterpret_cast<const int8_t*>(stage + Tile::kZeros) +
            (panel * Tile::kGroups + group) * 16 + 2 * lane_row();
   }
-  // Where a group begins: its zero points, as the operand takes them.
+  // A group begins with `block`: its zero points, as the operand takes them.
   __device__ void open(const uint8_t* stage, int first, int block) {
     if constexpr (Operand::kZeros && !kInteger) {
-      if (!a_.has_zeros || left_ != a_.close_blocks) return;
       const int group = group_of(a_.weight_groups, block) - group_of(a_.weight_groups, first);
 #pragma unroll
       for (int p = 0; p < Tile::kPanels; ++p) {
-        const int8_t* const two = zero_points(stage, warp_out() * Tile::kPanels + p, group);
+        const int8_t* const two = zero_points(stage, panel(p), group);
 #pragma unroll
         for (int h = 0; h < 2; ++h) zeros_[p][h] = both_bf16(Operand::kZeroBase + two[h]);
       }
@@ -192,12 +250,11 @@ class MmaSums {
     }
 #pragma unroll
     for (int p = 0; p < Tile::kPanels; ++p) {
-      const int panel = warp_out() * Tile::kPanels + p;
-      const float2 both = weight_scales(stage, panel, group);
+      const float2 both = weight_scales(stage, panel(p), group);
       const float scales[2] = {both.x, both.y};
       int32_t zeros[2] = {};
       if (kXSums && a_.has_zeros) {
-        const int8_t* const two = zero_points(stage, panel, group);
+        const int8_t* const two = zero_points(stage, panel(p), group);
         zeros[0] = two[0], zeros[1] = two[1];
       }
 #pragma unroll
@@ -234,27 +291,49 @@ class MmaSums {
     return static_cast<int32_t>(static_cast<uint32_t>(sum) - of_zero);
   }
 
-  __device__ float total(int p, int o, int i) const {
+  // Of a lane's two outputs of panel p and row r, the i-th of its two of octet o.
+  __device__ float2 total(const uint8_t* stage, int p, int o, int i, int r) const {
+    float2 value;
     if constexpr (Operand::kGroups)
-      return result_[p][o][i];
+      value = {result_[p][o][i], result_[p][o][2 + i]};
     else
-      return static_cast<float>(sum_[p][o][i]);
+      value = {static_cast<float>(sum_[p][o][i]), static_cast<float>(sum_[p][o][2 + i])};
+    if constexpr (Operand::kXScales == XScales::kToken) {
+      const float scale = reinterpret_cast<const float*>(stage + Tile::kXScales)[r];
+      value.x *= scale, value.y *= scale;
+    }
+    if constexpr (Operand::kScaled && !Operand::kGroups) {
+      const float2 scale = weight_scales(stage, panel(p), 0);
+      value.x *= scale.x, value.y *= scale.y;
+    }
+    if (a_.has_bias) {
+      const float2 bias =
+          reinterpret_cast<const float2*>(stage + Tile::kBias)[panel(p) * 8 + lane_row()];
+      value.x += bias.x, value.y += bias.y;
+    }
+    return value;
+  }
+
+  // Comparisons let a NaN through.
+  __device__ float activated(float gate, float up) const {
+    gate = gate > a_.limit ? a_.limit : gate;
+    up = up > a_.limit ? a_.limit : (up < -a_.limit ? -a_.limit : up);
+    return gate / (expf(-a_.sharpness * gate) + 1.0f) * (up + a_.offset);
   }
 
   // Two neighbours of a row of y.
   __device__ void put(int row, int column, float2 value) {
-    if (a_.y_in_pairs && column + 1 < a_.n) {
+    if (a_.y_in_pairs && column + 1 < a_.columns) {
       auto* const at = static_cast<Bf16x2*>(a_.y.data) + (row * a_.y.stride + column) / 2;
       *at = __float22bfloat162_rn(value);
       return;
     }
-    if (column < a_.n) store(a_.y, row, column, value.x);
-    if (column + 1 < a_.n) store(a_.y, row, column + 1, value.y);
+    if (column < a_.columns) store(a_.y, row, column, value.x);
+    if (column + 1 < a_.columns) store(a_.y, row, column + 1, value.y);
   }
 
   const MmaArgs& a_;
   int left_;  // blocks until the group ends
-  const bool whole_runs_;
   Sum sum_[Tile::kPanels][Tile::kOctets][4] = {};
   float result_[Operand::kGroups ? Tile::kPanels : 1][Operand::kGroups ? Tile::kOctets : 1][4] = {};
   int32_t x_sum_[kXSums ? Tile::kOctets : 1][4] = {};

@@ -9,16 +9,23 @@
 namespace moracle::cuda {
 
 /// kWarpsOut times kWarpsRow warps; each computes kPanels panels of 16 outputs for kOctets times 8
-/// rows of activations. A stage is kBlocks blocks of 32 columns; kStages of them are in shared
-/// memory, all but one on their way there.
+/// rows of activations. A stage is kBlocks blocks of 32 columns; kStages of them have room in
+/// shared memory.
 template <class Operand, int kWarpsOut_, int kWarpsRow, int kPanels_, int kOctets_, int kBlocks_,
-          int kStages_, int kBlocksPerSm_>
+          int kStages_, int kBlocksPerSm_, bool kReadsAhead_ = false>
 struct MmaTile {
   static constexpr int kWarpsOut = kWarpsOut_, kPanels = kPanels_, kOctets = kOctets_;
   static constexpr int kBlocks = kBlocks_, kStages = kStages_, kBlocksPerSm = kBlocksPerSm_;
   static constexpr int kThreads = 32 * kWarpsOut * kWarpsRow;
   static constexpr int kAllPanels = kWarpsOut * kPanels, kOutputs = 16 * kAllPanels;
+  // A warp's panels are as many of the first half as of the second: gates and what they multiply.
+  static constexpr int kHalf = kAllPanels / 2, kWarpHalf = kPanels / 2;
+  static_assert(kPanels % 2 == 0);
   static constexpr int kWarpRows = 8 * kOctets, kRows = kWarpsRow * kWarpRows;
+  // Stages on their way. Where a lane reads ahead into the next stage, scales of this one are still
+  // wanted.
+  static constexpr bool kReadsAhead = kReadsAhead_;
+  static constexpr int kLookahead = kStages - (kReadsAhead ? 2 : 1);
 
   // Of a block: codes of a panel, and columns of an activation's row.
   static constexpr int kBlockBytes = mma16::block_bytes(Operand::kCodeBits);
@@ -47,13 +54,29 @@ struct TilePlace {
   int expert, first_row, rows, first_panel;
 };
 
+/// Which panel of an expert's panel q of a tile is.
+template <class Tile>
+struct TilePanels {
+  int first, skipped;  // before the first half, and between the halves
+  int ends[2];         // of the expert's panels that either half may have
+
+  __device__ TilePanels(const MmaArgs& a, const TilePlace& place)
+      : first(place.first_panel),
+        skipped(a.gated ? a.panels / 2 - Tile::kHalf : 0),
+        ends{a.gated ? a.panels / 2 : a.panels, a.panels} {}
+  __device__ int operator[](int q) const { return first + q + (q >= Tile::kHalf ? skipped : 0); }
+  __device__ bool there(int q) const { return (*this)[q] < ends[q >= Tile::kHalf]; }
+};
+
 /// Finds tiles by their number: those of an expert lie together, and in it those of the same
 /// outputs, which read the same weights. Numbers must not decrease. Whole warps ask, every lane
 /// gets the answer.
 class TileFinder {
  public:
   __device__ TilePlace find(const MmaArgs& a, int64_t number, int tile_rows, int tile_panels) {
-    const int out_tiles = (a.panels + tile_panels - 1) / tile_panels;
+    const int panels = a.gated ? a.panels / 2 : a.panels;
+    if (a.gated) tile_panels /= 2;
+    const int out_tiles = (panels + tile_panels - 1) / tile_panels;
     const int lane = static_cast<int>(threadIdx.x % 32);
     const auto wanted = static_cast<int64_t>(number / out_tiles);  // counted in tiles of rows
     for (; first_ < a.num_experts; first_ += 32 * kEach) {
