@@ -37,21 +37,8 @@ MmaKernels all_of() {
 }
 template <class O>
 MmaKernels candidates() {
-  constexpr int kLong = 16 / O::kCodeBits;
-  constexpr int kDeep = O::kXBytes * O::kCodeBits > 8 ? 3 : 4;
-  if constexpr (O::kGroups) {
-    return all_of<O, MmaTile<O, 4, 1, 2, 1, kLong, 4, 3>, MmaTile<O, 4, 1, 2, 2, kLong, 4, 3>,
-                  MmaTile<O, 4, 1, 2, 4, 2, 4, 3>, MmaTile<O, 4, 2, 2, 4, 2, 4, 2>,
-                  MmaTile<O, 2, 4, 4, 4, 2, 4, 1, true>, MmaTile<O, 2, 2, 4, 4, 2, 4, 2, true>,
-                  MmaTile<O, 2, 2, 4, 4, 2, 4, 2>, MmaTile<O, 4, 1, 2, 8, 2, 4, 2, true>,
-                  MmaTile<O, 4, 1, 2, 8, 2, 4, 2>, MmaTile<O, 4, 2, 2, 8, 2, 4, 1, true>,
-                  MmaTile<O, 8, 1, 2, 8, 2, 4, 1, true>, MmaTile<O, 4, 1, 4, 4, 2, 4, 2, true>>();
-  } else {
-    return all_of<O, MmaTile<O, 4, 1, 2, 1, kLong, 4, 3>, MmaTile<O, 4, 1, 2, 2, kLong, 4, 3>,
-                  MmaTile<O, 4, 1, 2, 4, 2, 4, 3>, MmaTile<O, 2, 2, 4, 8, 2, kDeep, 2>,
-                  MmaTile<O, 2, 2, 4, 8, 1, 2 * kDeep - 1, 2>, MmaTile<O, 2, 4, 4, 4, 1, 5, 1, true>,
-                  MmaTile<O, 2, 2, 4, 4, 2, 4, 2>, MmaTile<O, 2, 2, 4, 4, 2, 4, 2, true>>();
-  }
+  return all_of<O, MmaTile<O, 4, 1, 2, 4, 2, 4, 3>, MmaTile<O, 4, 2, 2, 4, 2, 4, 2>,
+                MmaTile<O, 2, 2, 4, 4, 2, 4, 2>, MmaTile<O, 4, 1, 2, 8, 2, 4, 2>>();
 }
 MmaKernels candidates_for(const std::string& scheme) {
   if (scheme == "bf16") return candidates<Bf16Operand>();
@@ -178,7 +165,7 @@ void measure(const LayerShape& s, const Scheme& scheme, bool second,
                 second ? 2 : 1);
     for (size_t v = 0; v < kernels.size(); ++v) {
       const MmaKernel& kernel = kernels[v];
-      const bool slow = kernel.rows < 128 && kernel.rows * 6 * s.experts < rows;
+      const bool slow = kernel.rows < 32 && kernel.rows * 6 * s.experts < rows;
       if (slow || (kernel.rows >= 64 && kernel.rows * s.experts > 40 * rows)) {
         std::printf("         -");
         continue;

@@ -117,10 +117,12 @@ class CudaSm80Test : public CudaTest {
   }
 
   std::vector<float> with_tile(const KernelWeights& w, const Run& run,
-                               const cuda::MmaKernel& kernel, int64_t blocks) {
-    const Buffer y = untouched(run, w.shape.n);
-    const Matrix to = Matrix::f32(y.as<float>(), run.rows.num_rows, w.shape.n);
-    launch(kernel, cuda::mma_args(w, run.rows, to), blocks);
+                               const cuda::MmaKernel& kernel, int64_t blocks,
+                               const ActivationSpec* activation = nullptr) {
+    const int64_t columns = activation != nullptr ? w.shape.n / 2 : w.shape.n;
+    const Buffer y = untouched(run, columns);
+    const Matrix to = Matrix::f32(y.as<float>(), run.rows.num_rows, columns);
+    launch(kernel, cuda::mma_args(w, run.rows, to, activation), blocks);
     return download<float>(y);
   }
 };

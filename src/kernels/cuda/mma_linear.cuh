@@ -12,48 +12,33 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear
   using Loader = MmaLoader<Operand, Tile>;
   __shared__ TilePlace places[Loader::kPlaces];
   Loader loader(a, stages, places);
-  for (int s = 0; s < Tile::kLookahead; ++s) loader.load();
-  const auto wait_for_stage = [] {
-    wait_for_batches<Tile::kLookahead - 1>();
-    __syncthreads();
-  };
-  wait_for_stage();
+  for (int s = 0; s < Tile::kStages - 1; ++s) loader.load();
   int slot = 0;
-  MmaShare<Operand, Tile> share;
-  if (Tile::kReadsAhead) share.read(stages, 0);
   for (int at = 0;; at = at + 1 == Loader::kPlaces ? 0 : at + 1) {
+    wait_for_batches<Tile::kStages - 2>();
+    __syncthreads();  // a stage is there, and the one before it has been read
     const TilePlace place = places[at];
     if (place.expert < 0) break;
     MmaSums<Operand, Tile> sums(a);
     const uint8_t* stage = nullptr;
     for (int first = 0; first < a.blocks; first += Tile::kBlocks) {
-      if (!Tile::kReadsAhead && first > 0) wait_for_stage();
-      stage = stages + slot * Tile::kStageBytes;
-      slot = slot + 1 == Tile::kStages ? 0 : slot + 1;
-      if constexpr (Tile::kReadsAhead) {
-        loader.load();
-#pragma unroll
-        for (int b = 0; b < Tile::kBlocks; ++b) {
-          const MmaShare<Operand, Tile> now = share;
-          if (b + 1 < Tile::kBlocks) {
-            share.read(stage, b + 1);
-          } else {
-            wait_for_stage();
-            share.read(stages + slot * Tile::kStageBytes, 0);
-          }
-          sums.add_block(stage, first, b, now);
-        }
-      } else {
-        sums.add_stage(stage, first, [&] { loader.load(); });
+      if (first > 0) {
+        wait_for_batches<Tile::kStages - 2>();
+        __syncthreads();
       }
+      loader.load();
+      asm volatile("" ::: "memory");  // copies first: they take longest
+      stage = stages + slot * Tile::kStageBytes;
+      sums.add(stage, first);
+      slot = slot + 1 == Tile::kStages ? 0 : slot + 1;
     }
     sums.finish(stage, place);
-    if (!Tile::kReadsAhead) wait_for_stage();
   }
 }
 
-/// From few rows to many. Up to 32 memory bounds, and a stage is 8 KiB of codes; beyond it products
-/// do, and each code that a warp unpacks serves 32 rows or 64.
+/// From few rows to many. With few of them memory bounds, and a stage is 8 KiB of codes; with many
+/// products do, and each code that a warp unpacks serves 64 rows. Sums in groups take registers
+/// twice.
 template <class Operand>
 MmaKernels mma_kernels() {
   constexpr int kLong = 16 / Operand::kCodeBits;  // blocks: 4 of 4 bits, 2 of 8, 1 of 16
@@ -61,16 +46,13 @@ MmaKernels mma_kernels() {
     return MmaKernel{mma_linear<Operand, Tile>, Tile::kRows, Tile::kOutputs, Tile::kThreads,
                      Tile::kSharedBytes};
   };
-  constexpr bool kLarge = Operand::kXBytes * Operand::kCodeBits > 8;  // a stage for 128 rows
-  using Widest =
-      std::conditional_t<Operand::kGroups,
-                         MmaTile<Operand, 2, 4, 4, 4, kLarge ? 1 : 2, kLarge ? 6 : 4, 1, true>,
-                         MmaTile<Operand, 2, 2, 4, 8, 2, kLarge ? 3 : 4, 2>>;
+  constexpr int kDeep = Operand::kXBytes * Operand::kCodeBits > 8 ? 3 : 4;
+  using Widest = std::conditional_t<Operand::kGroups, MmaTile<Operand, 4, 1, 2, 8, 2, 4, 2>,
+                                    MmaTile<Operand, 2, 2, 4, 8, 2, kDeep, 2>>;
   static const MmaKernel kKernels[] = {
       kernel(MmaTile<Operand, 4, 1, 2, 1, kLong, 4, 3>{}),
       kernel(MmaTile<Operand, 4, 1, 2, 2, kLong, 4, 3>{}),
       kernel(MmaTile<Operand, 4, 1, 2, 4, 2, 4, 3>{}),
-      kernel(MmaTile<Operand, 4, 2, 2, 4, 2, 4, 2>{}),
       kernel(Widest{}),
   };
   return kKernels;

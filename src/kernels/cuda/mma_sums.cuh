@@ -15,60 +15,26 @@ __device__ inline int lane_col() {
   return static_cast<int>(threadIdx.x % 4);
 }
 
-/// What a lane needs of a block: codes of its two rows of each panel, and eight columns of a token
-/// of each octet.
-template <class Operand, class Tile>
-struct MmaShare {
-  uint32_t codes[Tile::kPanels][Operand::kCodeBits / 2];
-  uint32_t x[Tile::kOctets][2 * Operand::kXBytes];
-
-  /// Of block b of a stage.
-  __device__ void read(const uint8_t* stage, int b) {
-    read_x(stage, b);
-#pragma unroll
-    for (int p = 0; p < Tile::kPanels; ++p) read_codes(stage, b, p);
-  }
-  __device__ void read_x(const uint8_t* stage, int b) {
-    const int warp_row = static_cast<int>(threadIdx.x / 32) / Tile::kWarpsOut;
-#pragma unroll
-    for (int o = 0; o < Tile::kOctets; ++o) {
-      const int r = warp_row * Tile::kWarpRows + o * 8 + lane_row();
-      words(stage + Tile::kX + (b * Tile::kRows + r) * Tile::kXBlockBytes +
-                lane_col() * 8 * Operand::kXBytes,
-            x[o]);
-    }
-  }
-  __device__ void read_codes(const uint8_t* stage, int b, int p) {
-    const int warp_out = static_cast<int>(threadIdx.x / 32) % Tile::kWarpsOut;
-    const int q =
-        p / Tile::kWarpHalf * Tile::kHalf + warp_out * Tile::kWarpHalf + p % Tile::kWarpHalf;
-    const int at = (q * Tile::kBlocks + b) * Tile::kBlockBytes;
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    words(stage + at + lane * (Operand::kCodeBits == 4 ? 8 : 16), codes[p]);
-  }
-
- private:
-  __device__ static void words(const uint8_t* from, uint32_t (&to)[2]) {
-    const uint2 two = *reinterpret_cast<const uint2*>(from);
-    to[0] = two.x, to[1] = two.y;
-  }
-  __device__ static void words(const uint8_t* from, uint32_t (&to)[4]) {
-    const uint4 four = *reinterpret_cast<const uint4*>(from);
-    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-  }
-  // 16 columns of one instruction, and of the next.
-  __device__ static void words(const uint8_t* from, uint32_t (&to)[8]) {
-    const auto* const four = reinterpret_cast<const uint4*>(from);
-    const uint4 low = four[0], high = four[32];
-    to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
-    to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
-  }
-};
+// A lane's words of a block in shared memory.
+__device__ inline void read_words(const uint8_t* from, uint32_t (&to)[2]) {
+  const uint2 two = *reinterpret_cast<const uint2*>(from);
+  to[0] = two.x, to[1] = two.y;
+}
+__device__ inline void read_words(const uint8_t* from, uint32_t (&to)[4]) {
+  const uint4 four = *reinterpret_cast<const uint4*>(from);
+  to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+// 16 columns of one instruction, and of the next.
+__device__ inline void read_words(const uint8_t* from, uint32_t (&to)[8]) {
+  const auto* const four = reinterpret_cast<const uint4*>(from);
+  const uint4 low = four[0], high = four[32];
+  to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+  to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+}
 
 template <class Operand, class Tile>
 class MmaSums {
  public:
-  using Share = MmaShare<Operand, Tile>;
   __device__ explicit MmaSums(const MmaArgs& args) : a_(args), left_(args.close_blocks) {
     if constexpr (Operand::kZeros && !kInteger) {
 #pragma unroll
@@ -79,52 +45,40 @@ class MmaSums {
     }
   }
 
-  /// The products of a stage whose first block is `first`; `meanwhile` is done while the first of
-  /// them are computed.
-  template <class Meanwhile>
-  __device__ void add_stage(const uint8_t* stage, int first, Meanwhile meanwhile) {
+  /// The products of a stage whose first block is `first`.
+  __device__ void add(const uint8_t* stage, int first) {
 #pragma unroll
     for (int run = 0; run < Tile::kBlocks; run += kRun) {
-      if (run == 0 || first + run < a_.blocks) {
-        if (!Operand::kGroups || a_.close_blocks % kRun == 0 || a_.close_blocks >= a_.blocks)
-          add_run(stage, first, run);
-        else
-          add_blocks(stage, first, run);
-      }
-      if (run == 0) meanwhile();
+      if (run > 0 && first + run >= a_.blocks) break;
+      if (!Operand::kGroups || a_.close_blocks % kRun == 0 || a_.close_blocks >= a_.blocks)
+        add_run(stage, first, run);
+      else
+        add_blocks(stage, first, run);
     }
-  }
-
-  /// The products of block b alone, of which the lane has read its share.
-  __device__ void add_block(const uint8_t* stage, int first, int b, const Share& share) {
-    if (first + b >= a_.blocks) return;
-    if (begins_group()) open(stage, first, first + b);
-    multiply(share, [](int) {});
-    if (ends_group(first + b, 1)) close(stage, first, first + b);
   }
 
   /// Scales, adds the bias, activates and stores; `stage` is the tile's last.
   __device__ void finish(const uint8_t* stage, const TilePlace& place) {
     const TilePanels<Tile> panels(a_, place);
+    if (!a_.gated) {
 #pragma unroll
-    for (int p = 0; p < Tile::kPanels; ++p) {
-      if (!panels.there(panel(p)) || (a_.gated && p >= Tile::kWarpHalf)) continue;
-      const int column = panels[panel(p)] * 16 + 2 * lane_row();
-#pragma unroll
-      for (int o = 0; o < Tile::kOctets; ++o) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int r = warp_row() * Tile::kWarpRows + o * 8 + lane_col() * 2 + i;
-          if (r >= place.rows) continue;
-          float2 value = total(stage, p, o, i, r);
-          if (a_.gated) {
-            const int other = p < Tile::kWarpHalf ? p + Tile::kWarpHalf : p;
-            const float2 up = total(stage, other, o, i, r);
-            value.x = activated(value.x, up.x), value.y = activated(value.y, up.y);
-          }
-          put(place.first_row + r, column, value);
-        }
+      for (int p = 0; p < Tile::kPanels; ++p) {
+        if (!panels.there(panel(p))) continue;
+        const Factors factors(*this, stage, p);
+        store_panel(stage, place, panels[panel(p)],
+                    [&](int o, int i, float x_scale) { return total(factors, p, o, i, x_scale); });
       }
+      return;
+    }
+#pragma unroll
+    for (int p = 0; p < Tile::kWarpHalf; ++p) {
+      if (!panels.there(panel(p))) continue;
+      const Factors of_gate(*this, stage, p), of_up(*this, stage, p + Tile::kWarpHalf);
+      store_panel(stage, place, panels[panel(p)], [&](int o, int i, float x_scale) {
+        const float2 gate = total(of_gate, p, o, i, x_scale);
+        const float2 up = total(of_up, p + Tile::kWarpHalf, o, i, x_scale);
+        return float2{activated(gate.x, up.x), activated(gate.y, up.y)};
+      });
     }
   }
 
@@ -152,11 +106,7 @@ class MmaSums {
   __device__ void add_run(const uint8_t* stage, int first, int run) {
     if (begins_group()) open(stage, first, first + run);
 #pragma unroll
-    for (int b = 0; b < kRun; ++b) {
-      Share share;
-      share.read_x(stage, run + b);
-      multiply(share, [&](int p) { share.read_codes(stage, run + b, p); });
-    }
+    for (int b = 0; b < kRun; ++b) multiply(stage, run + b);
     if (ends_group(first + run + kRun - 1, kRun))
       close(stage, first, min(first + run + kRun, a_.blocks) - 1);
   }
@@ -164,9 +114,9 @@ class MmaSums {
     const int end = min(run + kRun, a_.blocks - first);
 #pragma unroll 1
     for (int b = run; b < end; ++b) {
-      Share share;
-      share.read(stage, b);
-      add_block(stage, first, b, share);
+      if (begins_group()) open(stage, first, first + b);
+      multiply(stage, b);
+      if (ends_group(first + b, 1)) close(stage, first, first + b);
     }
   }
   __device__ bool begins_group() const {
@@ -179,17 +129,25 @@ class MmaSums {
     return left_ == 0 || block >= a_.blocks - 1;
   }
 
-  /// `read` comes before codes of a panel are wanted.
-  template <class Read>
-  __device__ void multiply(const Share& share, Read read) {
+  __device__ void multiply(const uint8_t* stage, int b) {
     uint32_t x[Tile::kOctets][kXRegisters];
 #pragma unroll
-    for (int o = 0; o < Tile::kOctets; ++o) Operand::activations(share.x[o], x[o]);
+    for (int o = 0; o < Tile::kOctets; ++o) {
+      const int r = warp_row() * Tile::kWarpRows + o * 8 + lane_row();
+      uint32_t eight[2 * Operand::kXBytes];
+      read_words(stage + Tile::kX + (b * Tile::kRows + r) * Tile::kXBlockBytes +
+                     lane_col() * 8 * Operand::kXBytes,
+                 eight);
+      Operand::activations(eight, x[o]);
+    }
 #pragma unroll
     for (int p = 0; p < Tile::kPanels; ++p) {
       uint32_t w[Operand::kParts][Operand::kSteps][4];
-      read(p);
-      Operand::weights(share.codes[p], zeros_[p], w);
+      uint32_t codes[Operand::kCodeBits / 2];
+      read_words(stage + (panel(p) * Tile::kBlocks + b) * Tile::kBlockBytes +
+                     static_cast<int>(threadIdx.x % 32) * (Operand::kCodeBits == 4 ? 8 : 16),
+                 codes);
+      Operand::weights(codes, zeros_[p], w);
 #pragma unroll
       for (int s = 0; s < Operand::kSteps; ++s) {
 #pragma unroll
@@ -291,45 +249,69 @@ class MmaSums {
     return static_cast<int32_t>(static_cast<uint32_t>(sum) - of_zero);
   }
 
-  // Of a lane's two outputs of panel p and row r, the i-th of its two of octet o.
-  __device__ float2 total(const uint8_t* stage, int p, int o, int i, int r) const {
+  // What a lane's two outputs of a panel are multiplied with, and what is added to them.
+  struct Factors {
+    float2 scale{1, 1}, bias{0, 0};
+    __device__ Factors(const MmaSums& sums, const uint8_t* stage, int p) {
+      if constexpr (Operand::kScaled && !Operand::kGroups)
+        scale = sums.weight_scales(stage, panel(p), 0);
+      if (sums.a_.has_bias)
+        bias = reinterpret_cast<const float2*>(stage + Tile::kBias)[panel(p) * 8 + lane_row()];
+    }
+  };
+  // Those of panel p, and of the i-th of a lane's two rows of octet o.
+  __device__ float2 total(const Factors& factors, int p, int o, int i, float x_scale) const {
     float2 value;
     if constexpr (Operand::kGroups)
       value = {result_[p][o][i], result_[p][o][2 + i]};
     else
       value = {static_cast<float>(sum_[p][o][i]), static_cast<float>(sum_[p][o][2 + i])};
-    if constexpr (Operand::kXScales == XScales::kToken) {
-      const float scale = reinterpret_cast<const float*>(stage + Tile::kXScales)[r];
-      value.x *= scale, value.y *= scale;
-    }
-    if constexpr (Operand::kScaled && !Operand::kGroups) {
-      const float2 scale = weight_scales(stage, panel(p), 0);
-      value.x *= scale.x, value.y *= scale.y;
-    }
-    if (a_.has_bias) {
-      const float2 bias =
-          reinterpret_cast<const float2*>(stage + Tile::kBias)[panel(p) * 8 + lane_row()];
-      value.x += bias.x, value.y += bias.y;
-    }
-    return value;
+    if constexpr (Operand::kXScales == XScales::kToken) value.x *= x_scale, value.y *= x_scale;
+    if constexpr (Operand::kScaled && !Operand::kGroups)
+      value.x *= factors.scale.x, value.y *= factors.scale.y;
+    return {value.x + factors.bias.x, value.y + factors.bias.y};
   }
 
-  // Comparisons let a NaN through.
+  // Comparisons let a NaN through. What comes out becomes bf16: the last bits of the quotient and
+  // of the exponential are not worth their instructions.
   __device__ float activated(float gate, float up) const {
     gate = gate > a_.limit ? a_.limit : gate;
     up = up > a_.limit ? a_.limit : (up < -a_.limit ? -a_.limit : up);
-    return gate / (expf(-a_.sharpness * gate) + 1.0f) * (up + a_.offset);
+    return __fdividef(gate, __expf(-a_.sharpness * gate) + 1.0f) * (up + a_.offset);
   }
 
-  // Two neighbours of a row of y.
-  __device__ void put(int row, int column, float2 value) {
+  /// `value` of each of a lane's rows of a panel's outputs. What is stored otherwise than in pairs
+  /// of bf16 has code of its own, far away.
+  template <class ValueOf>
+  __device__ void store_panel(const uint8_t* stage, const TilePlace& place, int panel,
+                              ValueOf value) {
+    const int column = panel * 16 + 2 * lane_row();
     if (a_.y_in_pairs && column + 1 < a_.columns) {
-      auto* const at = static_cast<Bf16x2*>(a_.y.data) + (row * a_.y.stride + column) / 2;
-      *at = __float22bfloat162_rn(value);
-      return;
+      auto* const y = static_cast<Bf16x2*>(a_.y.data) + column / 2;
+      each_row(stage, place, value,
+               [&](int row, float2 two) { y[row * a_.y.stride / 2] = __float22bfloat162_rn(two); });
+    } else {
+      each_row(stage, place, value, [&](int row, float2 two) {
+        if (column < a_.columns) store(a_.y, row, column, two.x);
+        if (column + 1 < a_.columns) store(a_.y, row, column + 1, two.y);
+      });
     }
-    if (column < a_.columns) store(a_.y, row, column, value.x);
-    if (column + 1 < a_.columns) store(a_.y, row, column + 1, value.y);
+  }
+  template <class ValueOf, class Store>
+  __device__ static void each_row(const uint8_t* stage, const TilePlace& place, ValueOf value,
+                                  Store store_row) {
+#pragma unroll
+    for (int o = 0; o < Tile::kOctets; ++o) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int r = warp_row() * Tile::kWarpRows + o * 8 + lane_col() * 2 + i;
+        if (r >= place.rows) continue;
+        float x_scale = 1;
+        if constexpr (Operand::kXScales == XScales::kToken)
+          x_scale = reinterpret_cast<const float*>(stage + Tile::kXScales)[r];
+        store_row(place.first_row + r, value(o, i, x_scale));
+      }
+    }
   }
 
   const MmaArgs& a_;

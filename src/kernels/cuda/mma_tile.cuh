@@ -12,7 +12,7 @@ namespace moracle::cuda {
 /// rows of activations. A stage is kBlocks blocks of 32 columns; kStages of them have room in
 /// shared memory.
 template <class Operand, int kWarpsOut_, int kWarpsRow, int kPanels_, int kOctets_, int kBlocks_,
-          int kStages_, int kBlocksPerSm_, bool kReadsAhead_ = false>
+          int kStages_, int kBlocksPerSm_>
 struct MmaTile {
   static constexpr int kWarpsOut = kWarpsOut_, kPanels = kPanels_, kOctets = kOctets_;
   static constexpr int kBlocks = kBlocks_, kStages = kStages_, kBlocksPerSm = kBlocksPerSm_;
@@ -22,11 +22,6 @@ struct MmaTile {
   static constexpr int kHalf = kAllPanels / 2, kWarpHalf = kPanels / 2;
   static_assert(kPanels % 2 == 0);
   static constexpr int kWarpRows = 8 * kOctets, kRows = kWarpsRow * kWarpRows;
-  // Stages on their way. Where a lane reads ahead into the next stage, scales of this one are still
-  // wanted.
-  static constexpr bool kReadsAhead = kReadsAhead_;
-  static constexpr int kLookahead = kStages - (kReadsAhead ? 2 : 1);
-
   // Of a block: codes of a panel, and columns of an activation's row.
   static constexpr int kBlockBytes = mma16::block_bytes(Operand::kCodeBits);
   static constexpr int kXBlockBytes = mma16::kCols * Operand::kXBytes;
@@ -58,14 +53,15 @@ struct TilePlace {
 template <class Tile>
 struct TilePanels {
   int first, skipped;  // before the first half, and between the halves
-  int ends[2];         // of the expert's panels that either half may have
+  int first_end, end;  // of the expert's panels that the halves may have
 
   __device__ TilePanels(const MmaArgs& a, const TilePlace& place)
       : first(place.first_panel),
         skipped(a.gated ? a.panels / 2 - Tile::kHalf : 0),
-        ends{a.gated ? a.panels / 2 : a.panels, a.panels} {}
+        first_end(a.gated ? a.panels / 2 : a.panels),
+        end(a.panels) {}
   __device__ int operator[](int q) const { return first + q + (q >= Tile::kHalf ? skipped : 0); }
-  __device__ bool there(int q) const { return (*this)[q] < ends[q >= Tile::kHalf]; }
+  __device__ bool there(int q) const { return (*this)[q] < (q >= Tile::kHalf ? end : first_end); }
 };
 
 /// Finds tiles by their number: those of an expert lie together, and in it those of the same
