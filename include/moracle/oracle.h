@@ -248,6 +248,12 @@ struct Kernels {
                                                  Device& device);
 };
 
+/// Codes of activations times codes of weights.
+struct Product {
+  DType activation, weight;
+  int group_multiple = 1;  ///< groups of activations along K must divide by this
+};
+
 /// One row of the table. Order is preference; the reference is last and serves everything.
 struct Backend {
   std::string_view name;
@@ -266,6 +272,7 @@ struct Backend {
   // What it serves.
   std::span<const DType> weights;      ///< weight formats that it reads
   std::span<const DType> activations;  ///< activation formats that it computes in, beside float
+  std::span<const Product> products;      ///< of codes that it multiplies; empty: all of these
   Feature features = Feature::kNone;
   std::span<const Activation> fused_activations;  ///< empty: a stage of its own, so any
   std::span<const Score> fused_scores;            ///< likewise, for rows that route themselves

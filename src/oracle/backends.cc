@@ -10,9 +10,16 @@ constexpr DType kAllWeights[] = {DType::kBF16, DType::kF16,    DType::kF32,   DT
                                  DType::kI4,   DType::kF8E4M3, DType::kF4E2M1};
 constexpr DType kBf16Exact[] = {DType::kBF16, DType::kI8, DType::kI4, DType::kF8E4M3,
                                 DType::kF4E2M1};
+constexpr DType kTensorCoreWeights[] = {DType::kBF16, DType::kF16,    DType::kI8,
+                                        DType::kI4,   DType::kF8E4M3, DType::kF4E2M1};
 constexpr DType kAllActivations[] = {DType::kI8, DType::kF8E4M3};
 // What stages around a plain grouped GEMM do, so that it need not know of it.
 constexpr Feature kStages = Feature::kExpertParallel | Feature::kBatched | Feature::kLora;
+// Codes that one instruction multiplies: {activations, weights}.
+constexpr Product kLikeProducts[] = {{DType::kI8, DType::kI8},
+                                     {DType::kI8, DType::kI4},
+                                     {DType::kI8, DType::kF4E2M1},
+                                     {DType::kF8E4M3, DType::kF8E4M3, 32}};
 constexpr Activation kGatedActivations[] = {Activation::kSilu, Activation::kSwigluOai};
 
 Backend made(Backend row, const Kernels& kernels) {

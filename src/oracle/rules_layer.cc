@@ -40,6 +40,27 @@ Objection refuse_activations(const Backend& b, const Request& r, const Machine&)
                 str("the scheme quantizes them to ", name(key->dtype)));
 }
 
+Objection refuse_products(const Backend& b, const Request& r, const Machine&) {
+  const auto& key = r.layer.scheme.activation;
+  const DType weight = r.layer.scheme.weight.dtype;
+  if (!key || b.products.empty()) return {};
+  std::vector<std::string> products;
+  for (const Product& product : b.products) {
+    const int64_t group = key->group.cols;
+    if (product.activation == key->dtype && product.weight == weight &&
+        (group == GroupShape::kAll || group % product.group_multiple == 0)) {
+      return {};
+    }
+    products.push_back(str(name(product.activation), " x ", name(product.weight)));
+    if (product.group_multiple > 1)
+      products.back() += str(" in groups that are a multiple of ", product.group_multiple);
+  }
+  return object(
+      "products of " + join(products, ", "),
+      str("the scheme's are ", name(key->dtype), " x ", name(weight),
+          key->group.cols == GroupShape::kAll ? "" : str(" in groups of ", key->group.cols)));
+}
+
 // The dtype is not all: which values share a scale, and when it is known, belong to the format.
 Objection refuse_activation_scales(const Backend&, const Request& r, const Machine&) {
   const auto& key = r.layer.scheme.activation;
@@ -109,6 +130,7 @@ Objection refuse_routing(const Backend& b, const Request& r, const Machine&) {
 constexpr Rule kRules[] = {
     {"weights", refuse_weights},
     {"activations", refuse_activations},
+    {"products", refuse_products},
     {"activation-scales", refuse_activation_scales},
     {"zero-points", refuse_zero_points},
     {"act-order", refuse_act_order},

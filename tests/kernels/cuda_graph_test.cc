@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "kernels/cuda_test.h"
 #include "moe/conformance.h"
 #include "moracle/moe.h"
@@ -28,7 +29,7 @@ class CudaGraphTest : public CudaTest {
     stream_ = nullptr, graph_ = nullptr, graph_run_ = nullptr;
   }
 
-  static Request request_of(const Scheme& scheme) {
+  static Request request_of(const Scheme& scheme, const char* backend) {
     Request request;
     request.layer.name = "layer";
     request.layer.num_experts = 8;
@@ -37,7 +38,7 @@ class CudaGraphTest : public CudaTest {
     request.layer.top_k = kTopK;
     request.layer.scheme = scheme;
     request.max_num_tokens = kTokens;
-    request.backend = "cuda-reference";
+    request.backend = backend;
     request.platform = Platform::kCuda;
     return request;
   }
@@ -67,11 +68,21 @@ class CudaGraphTest : public CudaTest {
   cudaGraphExec_t graph_run_ = nullptr;
 };
 
+constexpr const char* kBackends[] = {"cuda-reference", "cuda-sm80"};
+
 TEST_F(CudaGraphTest, ReplaysGiveTheBitsOfCallsAlsoForOtherTokens) {
-  for (const char* scheme :
-       {"bf16", "int4-w4a16-g32", "int8-w8a8", "fp8-w8a8-block128x128", "fp8-w8a8-tensor-static"}) {
-    SCOPED_TRACE(scheme);
-    const Request request = request_of(*parse_scheme(scheme));
+  for (const auto& [backend, scheme] : {std::pair{0, "bf16"},
+                                        {0, "int4-w4a16-g32"},
+                                        {0, "int8-w8a8"},
+                                        {0, "fp8-w8a8-block128x128"},
+                                        {0, "fp8-w8a8-tensor-static"},
+                                        {1, "bf16"},
+                                        {1, "int4-w4a16-g32"},
+                                        {1, "int8-w8a8"},
+                                        {1, "fp8-w8a8-block128x128"},
+                                        {1, "fp8-w8a8-tensor-static"}}) {
+    SCOPED_TRACE(str(kBackends[backend], " ", scheme));
+    const Request request = request_of(*parse_scheme(scheme), kBackends[backend]);
     Result<FusedMoe> moe = make(request);
     ASSERT_TRUE(moe) << moe.error().to_string();
     const Batch first = batch(request, 1), second = batch(request, 2);
@@ -107,20 +118,23 @@ TEST_F(CudaGraphTest, ReplaysGiveTheBitsOfCallsAlsoForOtherTokens) {
 }
 
 TEST_F(CudaGraphTest, ATokensBitsFollowFromTheTokenAlone) {
-  for (const Scheme& scheme : conformance::schemes()) {
-    SCOPED_TRACE(name(scheme));
-    Request request = request_of(scheme);
-    request.deterministic = true;
-    Result<FusedMoe> moe = make(request);
-    ASSERT_TRUE(moe) << moe.error().to_string();
-    const Batch all = batch(request, 3);
-    apply(*moe, all);
-    const std::vector<float> together = download<float>(all.output);
-    for (int64_t t : {int64_t{0}, int64_t{4}, kTokens - 1}) {
-      const Batch one = batch(request, 3, t, 1);
-      apply(*moe, one);
-      const std::vector<float> alone = download<float>(one.output);
-      EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.begin() + t * kHidden));
+  for (const char* backend : kBackends) {
+    for (const Scheme& scheme : conformance::schemes()) {
+      SCOPED_TRACE(str(backend, " ", name(scheme)));
+      Request request = request_of(scheme, backend);
+      request.deterministic = true;
+      if (scheme == Scheme{kF32Weight, {}} && !select(request, Machine::here()).plan) continue;
+      Result<FusedMoe> moe = make(request);
+      ASSERT_TRUE(moe) << moe.error().to_string();
+      const Batch all = batch(request, 3);
+      apply(*moe, all);
+      const std::vector<float> together = download<float>(all.output);
+      for (int64_t t : {int64_t{0}, int64_t{4}, kTokens - 1}) {
+        const Batch one = batch(request, 3, t, 1);
+        apply(*moe, one);
+        const std::vector<float> alone = download<float>(one.output);
+        EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.begin() + t * kHidden));
+      }
     }
   }
 }

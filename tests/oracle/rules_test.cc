@@ -159,6 +159,20 @@ std::vector<Trigger> triggers() {
          s.request.layer.scheme = {kInt8StaticChannelSym, QuantKey{DType::kF8E4M3, kPerRow, true}};
        },
        "floating point or i8", "f8_e4m3"},
+      {"products", "int8 activations and fp8 weights where like is multiplied with like",
+       [](Situation& s) {
+         static constexpr Product kLike[] = {{DType::kI8, DType::kI8}, {DType::kI8, DType::kI4}};
+         s.backend.products = kLike;
+         s.request.layer.scheme = {kFp8StaticChannelSym, kInt8DynamicTokenSym};
+       },
+       "products of i8 x i8, i8 x i4", "i8 x f8_e4m3"},
+      {"products", "small groups of fp8 activations",
+       [](Situation& s) {
+         static constexpr Product kLike[] = {{DType::kF8E4M3, DType::kF8E4M3, 32}};
+         s.backend.products = kLike;
+         s.request.layer.scheme = {kFp8StaticChannelSym, fp8_dynamic_group(16)};
+       },
+       "in groups that are a multiple of 32", "in groups of 16"},
       {"activation-scales", "one scale for a whole batch",
        [](Situation& s) {
          QuantKey by_batch = kInt8DynamicTokenSym;

@@ -1,0 +1,128 @@
+// Backend "cuda-sm80": grouped GEMM with the tensor cores of every GPU from 8.0 on (mma.sync), from
+// weights of layout mma16. Σ over groups of columns, s the weights' scale of one and s_x the
+// activations', where they have any:
+//
+//   int8 activations            Σ_g s · Σ q_x · (q - z), the inner sum exact in i32; times s_x
+//   fp8 activations             Σ_g s · s_x · Σ q_x · q, codes as f16
+//   float activations (bf16)    Σ_g s · Σ x · (q - z), codes as bf16; f16 as the sum of two bf16
+//
+// Products are exact, sums of floats f32. A tile is 64 or 128 outputs of one expert for 8 to 128 of
+// its rows, gates beside what they multiply where it activates; blocks stay and go through tiles in
+// turn. With few rows reading the weights bounds it, with many the rate of mma.sync, which on
+// Hopper is some 60 % of wgmma's.
+#include "kernels/check_ops.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/mma_choice.h"
+#include "kernels/kernels.h"
+
+namespace moracle {
+namespace cuda {
+namespace {
+
+class MmaLinear : public GroupedLinear {
+ public:
+  MmaLinear(KernelWeights weights, MmaKernels kernels, std::vector<int64_t> resident,
+            const Queue& queue)
+      : weights_(std::move(weights)),
+        kernels_(kernels),
+        resident_(std::move(resident)),
+        queue_(queue) {}
+
+  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
+    return run(rows, nullptr, y, stream);
+  }
+  Status run_activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
+                       Stream stream) override {
+    MORACLE_CHECK(check_activation(activation));
+    if (mma_activates(weights_.shape, activation) && out.cols == weights_.shape.n / 2)
+      return run(rows, &activation, out, stream);
+    return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm80",
+                 str("silu or swigluoai of gates and as many others, into ", weights_.shape.n / 2,
+                     " columns"),
+                 str("it is ", name(activation.function), " into ", out.cols)};
+  }
+  const KernelWeights& weights() const override { return weights_; }
+
+ private:
+  Status run(const GroupedRows& rows, const ActivationSpec* activation, const Matrix& y,
+             Stream stream) {
+    MORACLE_CHECK(check_floats({&y}));
+    const DType x = rows.x.values.dtype;
+    const auto& key = weights_.scheme.activation;
+    const DType wanted = key ? key->dtype : DType::kBF16;
+    if (x != wanted) {
+      return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm80",
+                   str("activations in ", name(wanted), ", as planned"), str("they are ", name(x))};
+    }
+    if (rows.num_rows == 0) return {};
+    const int choice = mma_choice(kernels_, rows.num_rows, weights_.num_experts);
+    const MmaKernel& kernel = kernels_[choice];
+    const MmaArgs args = mma_args(weights_, rows, y, activation);
+    return launch(queue_, stream, "cuda_sm80", kernel.kernel,
+                  std::min(mma_tiles(kernel, args), resident_[choice]), kernel.threads,
+                  static_cast<size_t>(kernel.shared_bytes), args);
+  }
+
+  KernelWeights weights_;
+  MmaKernels kernels_;
+  std::vector<int64_t> resident_;  // blocks of each kernel that a GPU runs at once
+  const Queue& queue_;             // the device's, which outlives its layers
+};
+
+// Prepares what a graph could not: the kernel is loaded, and may use its shared memory. Says how
+// many of its blocks run at once.
+Result<int64_t> prepare_kernel(const MmaKernel& kernel, int device) {
+  const auto* const function = reinterpret_cast<const void*>(kernel.kernel);
+  MORACLE_CUDA(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    kernel.shared_bytes));
+  int per_sm = 0, sms = 0;
+  MORACLE_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, function, kernel.threads,
+                                                             kernel.shared_bytes));
+  MORACLE_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+  return int64_t{std::max(per_sm, 1)} * sms;
+}
+
+KernelPlan plan(const KernelRequest& request, const Machine&) {
+  const auto& activation = request.scheme.activation;
+  KernelPlan plan;
+  plan.input_dtype = activation ? activation->dtype : DType::kBF16;
+  const char* products = "bf16 products, f32 sums";
+  if (activation)
+    products = activation->dtype == DType::kI8 ? "i8 x i8, exact sums" : "f16 products, f32 sums";
+  plan.kernels = {{1, str("mma.sync, tiles of 8 to 128 rows, ", products)}};
+  plan.deterministic = true;
+  plan.activates =
+      request.activation != nullptr && mma_activates(request.shape, *request.activation);
+  return plan;
+}
+
+Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan&,
+                                            Device& device) {
+  auto* gpu = dynamic_cast<CudaDevice*>(&device);
+  if (gpu == nullptr) {
+    return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm80", "a cuda device",
+                 "it is " + device.name()};
+  }
+  constexpr int64_t kMostColumns = int64_t{1} << 21;  // group_of counts blocks in 16 bits
+  if (weights.shape.k >= kMostColumns) {
+    return Error{ErrorKind::kUnsupported, "", "backend cuda-sm80",
+                 str("fewer than ", kMostColumns, " columns"), str("there are ", weights.shape.k)};
+  }
+  const MmaKernels kernels = mma_kernels_for(weights.shape, weights.scheme);
+  MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(gpu->queue().index));
+  std::vector<int64_t> resident;
+  for (const MmaKernel& kernel : kernels) {
+    MORACLE_TRY(const int64_t blocks, prepare_kernel(kernel, gpu->queue().index));
+    resident.push_back(blocks);
+  }
+  return std::unique_ptr<GroupedLinear>(
+      new MmaLinear(std::move(weights), kernels, std::move(resident), gpu->queue()));
+}
+
+}  // namespace
+}  // namespace cuda
+
+const Kernels kCudaSm80Kernels = {cuda::plan, cuda::make};
+
+}  // namespace moracle

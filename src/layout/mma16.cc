@@ -1,0 +1,115 @@
+#include "layout/mma16.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "layout/by_group.h"
+#include "layout/sections.h"
+
+namespace moracle {
+namespace {
+
+using namespace mma16;
+
+constexpr DType kHolds[] = {DType::kF16, DType::kBF16,   DType::kI8,
+                            DType::kI4,  DType::kF8E4M3, DType::kF4E2M1};
+
+int code_bits(const MatrixShape& shape) {
+  return static_cast<int>(bits(shape.key.dtype));
+}
+int64_t panel_bytes(const MatrixShape& shape) {
+  return num_blocks(shape.k) * block_bytes(code_bits(shape));
+}
+
+Sections sections(const MatrixShape& shape) {
+  const int64_t panels = num_panels(shape.n);
+  const int64_t scales = shape.key.quantized() ? panels * num_groups(shape) * kRows : 0;
+  return lay_out(panels * panel_bytes(shape), scales * (scale_is_exponent(shape) ? 1 : 4),
+                 shape.key.symmetric ? 0 : scales,
+                 shape.group_index ? shape.k * sizeof(int32_t) : 0,
+                 shape.bias ? panels * kRows * sizeof(float) : 0);
+}
+
+// Eight columns of four bits in the order of nibble().
+uint32_t interleaved(uint32_t columns) {
+  uint32_t to = 0;
+  for (int j = 0; j < 8; ++j) to |= (columns >> (4 * j) & 15u) << (4 * nibble(j));
+  return to;
+}
+
+// Word w of a row's part of a block, to the word of the block that it becomes.
+int word_of(int width, int r, int w) {
+  if (width == 4) return block_bit(4, r, 8 * w) / 32;
+  if (width == 8) return block_bit(8, r, 4 * w) / 32;
+  return block_bit(16, r, 2 * w) / 32;
+}
+
+void pack_codes(const MatrixShape& shape, const CanonicalMatrix& m, int64_t first_row,
+                int64_t begin, int64_t end, std::byte* out) {
+  const int width = code_bits(shape), words = kCols * width / 32;
+  const int64_t row_bytes = m.row_bytes(), slice = kCols * width / 8;
+  const bool half_byte = shape.k * width % 8 != 0;
+  int place[kRows][kCols / 2];
+  for (int r = 0; r < kRows; ++r) {
+    for (int w = 0; w < words; ++w) place[r][w] = word_of(width, r, w);
+  }
+  out += (first_row + begin) / kRows * panel_bytes(shape);
+  for (int64_t first = begin; first < end; first += kRows) {
+    for (int64_t at = 0; at < num_blocks(shape.k) * slice; at += slice) {
+      const int64_t bytes = std::min(slice, row_bytes - at);
+      for (int r = 0; r < kRows; ++r) {
+        uint32_t line[kCols / 2] = {};
+        if (first + r < end) {
+          std::memcpy(line, m.codes.data() + (first + r) * row_bytes + at, bytes);
+          if (half_byte && at + bytes == row_bytes)
+            line[(bytes - 1) / 4] &= 0xffffffffu >> (8 * (3 - (bytes - 1) % 4) + 4);
+        }
+        for (int w = 0; w < words; ++w) {
+          const uint32_t word = width == 4 ? interleaved(line[w]) : line[w];
+          std::memcpy(out + place[r][w] * 4, &word, 4);
+        }
+      }
+      out += block_bytes(width);
+    }
+  }
+}
+
+void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t first_row,
+                 std::byte* out) {
+  const Sections s = sections(shape);
+  if (first_row == 0) {
+    const size_t codes = num_panels(shape.n) * panel_bytes(shape);
+    std::memset(out + codes, 0, s.bytes - codes);
+    put(m.group_index, out + s.group_index);
+  }
+  const int64_t groups = num_groups(shape);
+  const auto exponent = [](float scale) {
+    return static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> 23);
+  };
+  const auto same = [](auto value) { return value; };
+  if (scale_is_exponent(shape))
+    pack_by_group(m.scales, m, first_row, groups, kRows, exponent, out + s.scales);
+  else
+    pack_by_group(m.scales, m, first_row, groups, kRows, same, out + s.scales);
+  pack_by_group(m.zero_points, m, first_row, groups, kRows, same, out + s.zero_points);
+  put(m.bias, out + s.bias + first_row * sizeof(float));
+}
+
+}  // namespace
+
+const Layout kMma16Layout = {
+    .name = "mma16",
+    .summary =
+        "blocks of 16 rows and 32 columns, each lane's share of a tensor-core operand at once",
+    .holds = kHolds,
+    .sections = sections,
+    // Of 16 bytes and more at a time, whatever the activations' type.
+    .read_cols = [](const MatrixShape& shape) { return (shape.k + 15) / 16 * 16; },
+    .code_bit = [](const MatrixShape& shape, int64_t r,
+                   int64_t c) { return mma16::code_bit(code_bits(shape), shape.k, r, c); },
+    .pack_codes = pack_codes,
+    .pack_beside = pack_beside,
+};
+
+}  // namespace moracle

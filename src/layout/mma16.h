@@ -1,0 +1,67 @@
+// Panels of 16 rows for tensor cores that multiply 16 rows by the columns of a few tokens
+// (mma.sync m16n8): in a block of 16 rows and 32 columns lies, lane after lane of a warp, what that
+// lane holds of it as an instruction's first operand. Lane 4·g + t has rows 2·g and 2·g + 1 and
+// columns 8·t to 8·t + 7 of the block; an activation's row is read by the same columns. Element
+// (r, c) of a block, g = r/2, h = r%2, t = c/8, j = c%8, begins at byte (of 4 bits: nibble)
+//
+//   16 bits    (j/4)·512 + (4·g + t)·16 + (j%4/2)·8 + h·4 + (j%2)·2     an instruction's 16 columns
+//                                                                       after the other's
+//   8 bits     (4·g + t)·16 + (j/4)·8 + h·4 + j%4                       one of 32, or two of 16
+//   4 bits     2·((4·g + t)·8 + h·4) + j/2 + 4·(j%2)                    one mask finds the two
+//                                                                       columns of a register
+//   scales     (g·16 + r)·4 per panel    f32; a byte with the exponent where scales are powers of
+//   two zero points g·16 + r per panel       i8
+//
+// Blocks of a panel follow one another along the columns. Rows are padded to 16, columns to 32,
+// with codes 0 and scales 0. Rows 2·g and 2·g + 1 are rows g and g + 8 of the instruction, so that
+// a lane ends with results that are neighbours in memory.
+#pragma once
+
+#include "layout/layout.h"
+
+namespace moracle::mma16 {
+
+inline constexpr int kRows = 16;
+inline constexpr int kCols = 32;  ///< of a block
+
+/// Bytes of a block of codes of so many bits.
+constexpr int block_bytes(int code_bits) {
+  return kRows * kCols * code_bits / 8;
+}
+constexpr int64_t num_blocks(int64_t k) {
+  return (k + kCols - 1) / kCols;
+}
+constexpr int64_t num_panels(int64_t n) {
+  return (n + kRows - 1) / kRows;
+}
+/// Which nibble of a lane's 32 bits column j of its eight is.
+constexpr int nibble(int j) {
+  return j / 2 + 4 * (j % 2);
+}
+/// Bit of element (r, c) of a block, for hosts and devices.
+constexpr int block_bit(int code_bits, int r, int c) {
+  const int lane = 4 * (r / 2) + c / 8, h = r % 2, j = c % 8;
+  if (code_bits == 4) return lane * 64 + h * 32 + nibble(j) * 4;
+  if (code_bits == 8) return lane * 128 + j / 4 * 64 + h * 32 + j % 4 * 8;
+  return j / 4 * 4096 + lane * 128 + j % 4 / 2 * 64 + h * 32 + j % 2 * 16;
+}
+/// Bit of code (r, c) of a matrix of k columns within its codes.
+constexpr int64_t code_bit(int code_bits, int64_t k, int64_t r, int64_t c) {
+  const int64_t block = r / kRows * num_blocks(k) + c / kCols;
+  return block * block_bytes(code_bits) * 8 +
+         block_bit(code_bits, static_cast<int>(r % kRows), static_cast<int>(c % kCols));
+}
+
+/// Columns that share a scale, and how many such groups a row has.
+constexpr int64_t group_cols(const MatrixShape& shape) {
+  return shape.key.group.cols == GroupShape::kAll ? shape.k : shape.key.group.cols;
+}
+constexpr int64_t num_groups(const MatrixShape& shape) {
+  const int64_t cols = group_cols(shape);
+  return cols == 0 ? 0 : (shape.k + cols - 1) / cols;
+}
+constexpr bool scale_is_exponent(const MatrixShape& shape) {
+  return shape.key.scale_dtype == DType::kF8E8M0;
+}
+
+}  // namespace moracle::mma16
