@@ -1,6 +1,7 @@
 // A device: a place with memory and an ordered queue of work.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -42,6 +43,14 @@ class Buffer {
   std::shared_ptr<void> owner_;
 };
 
+/// Work that a device recorded, to be enqueued at once and again and again: the same kernels with
+/// the same arguments, on what lies in memory by then.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual Status replay(Stream stream = {}) = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -59,11 +68,22 @@ class Device {
   /// Host to device and back, in stream order; the host memory must live until it is done.
   virtual Status upload(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
   virtual Status download(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
+  /// An upload that nobody waits for: the source may go when it returns, the bytes arrive in stream
+  /// order.
+  virtual Status enqueue_upload(void* to, const void* from, size_t bytes, Stream stream = {}) {
+    return upload(to, from, bytes, stream);
+  }
   /// From one place of this device's memory to another, in stream order.
   virtual Status copy(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
   /// Waits until everything enqueued so far is done. Errors: what a kernel ran into, such as an id
   /// of an expert that does not exist; said once.
   virtual Status synchronize(Stream stream = {}) = 0;
+
+  /// Records what `enqueue` enqueues on `stream` instead of doing it; the same must have been done
+  /// once before, and wait for nothing. A device without graphs, such as the CPU, gives none and
+  /// does not call `enqueue`. Errors: its own; what cannot be recorded.
+  virtual Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue,
+                                                Stream stream = {});
 
   /// Everything beside the GEMMs (internal to the library).
   virtual Ops& ops() = 0;

@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/cuda_graph.h"
 #include "kernels/cuda/cuda_ops.h"
 
 namespace moracle {
@@ -29,7 +30,7 @@ Status check_gpu(int index) {
 }  // namespace
 
 CudaDevice::CudaDevice(int index)
-    : queue_{index, nullptr}, ops_(std::make_unique<CudaOps>(queue_, troubles_)) {}
+    : queue_{.index = index}, ops_(std::make_unique<CudaOps>(queue_, troubles_)) {}
 
 Result<std::shared_ptr<Device>> CudaDevice::open(int index) {
   MORACLE_CHECK(check_gpu(index));
@@ -41,6 +42,12 @@ Result<std::shared_ptr<Device>> CudaDevice::open(int index) {
 Status CudaDevice::start() {
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   MORACLE_CUDA(cudaStreamCreateWithFlags(&queue_.own, cudaStreamNonBlocking));
+  int major = 0, minor = 0;
+  MORACLE_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, queue_.index));
+  MORACLE_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, queue_.index));
+  queue_.capability = 10 * major + minor;
+  MORACLE_CUDA(cudaDeviceGetAttribute(&queue_.multiprocessors, cudaDevAttrMultiProcessorCount,
+                                      queue_.index));
   return troubles_.open(queue_.own);
 }
 
@@ -80,7 +87,14 @@ Result<Buffer> CudaDevice::allocate(size_t bytes) {
 
 Status CudaDevice::upload(void* to, const void* from, size_t bytes, Stream stream) {
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
-  return staging_.upload(to, from, bytes, queue_.of(stream));
+  MORACLE_CHECK(staging_.enqueue(to, from, bytes, queue_.of(stream)));
+  MORACLE_CUDA(cudaStreamSynchronize(queue_.of(stream)));
+  return {};
+}
+
+Status CudaDevice::enqueue_upload(void* to, const void* from, size_t bytes, Stream stream) {
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  return staging_.enqueue(to, from, bytes, queue_.of(stream));
 }
 
 Status CudaDevice::download(void* to, const void* from, size_t bytes, Stream stream) {
@@ -95,6 +109,11 @@ Status CudaDevice::copy(void* to, const void* from, size_t bytes, Stream stream)
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   MORACLE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, queue_.of(stream)));
   return {};
+}
+
+Result<std::unique_ptr<Graph>> CudaDevice::record(const std::function<Status()>& enqueue,
+                                                  Stream stream) {
+  return cuda::record(enqueue, queue_, stream);
 }
 
 Status CudaDevice::synchronize(Stream stream) {
