@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "moracle/base.h"
 #include "moracle/oracle.h"
@@ -51,6 +52,16 @@ class Graph {
   virtual Status replay(Stream stream = {}) = 0;
 };
 
+/// When the work of a stream got how far, by the device's clock.
+class Timeline {
+ public:
+  virtual ~Timeline() = default;
+  /// In stream order.
+  virtual Status mark() = 0;
+  /// Waits for the last mark. Microseconds from each mark to the next, since the last call.
+  virtual Result<std::vector<double>> take() = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -84,6 +95,12 @@ class Device {
   /// does not call `enqueue`. Errors: its own; what cannot be recorded.
   virtual Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue,
                                                 Stream stream = {});
+
+  /// Errors: memory.
+  virtual Result<std::unique_ptr<Timeline>> timeline(Stream stream = {});
+  /// Zeroed memory of the host that this device reads and writes at full speed. Errors:
+  /// kOutOfMemory.
+  virtual Result<Buffer> allocate_host(size_t bytes);
 
   /// Everything beside the GEMMs (internal to the library).
   virtual Ops& ops() = 0;

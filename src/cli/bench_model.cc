@@ -26,15 +26,31 @@ double per_second(double us, int64_t tokens) {
   return us > 0 ? 1e6 * static_cast<double>(tokens) / us : 0;
 }
 
+Json parts_json(const bench::Decode& decode, const std::vector<bench::DecodePart>& parts) {
+  const double all = decode.us_all_layers(parts);
+  Json json = Json::array();
+  for (const bench::DecodePart& part : parts) {
+    json.push_back({{"part", part.name},
+                    {"us", part.us},
+                    {"us_all_layers", decode.us_all_layers(part)},
+                    {"share_all_layers", decode.us_all_layers(part) / all}});
+  }
+  return json;
+}
+
+std::string parts_text(const bench::Decode& decode, const std::vector<bench::DecodePart>& parts) {
+  const double all = decode.us_all_layers(parts);
+  Table table;
+  table.row({"part", "µs", str("µs in ", decode.all_layers, " layers"), "share there"});
+  for (const bench::DecodePart& part : parts) {
+    const double us = decode.us_all_layers(part);
+    table.row({part.name, rounded(part.us), rounded(us, 0), rounded(us / all * 100) + " %"});
+  }
+  return table.text({1, 2, 3});
+}
+
 Json document(const bench::Decode& decode) {
   const double all = decode.us_all_layers();
-  Json parts = Json::array();
-  for (const bench::DecodePart& part : decode.parts) {
-    parts.push_back({{"part", part.name},
-                     {"us", part.us},
-                     {"us_all_layers", decode.us_all_layers(part)},
-                     {"share_all_layers", decode.us_all_layers(part) / all}});
-  }
   Json json = {{"batch", decode.batch},
                {"steps", decode.steps},
                {"us_median", decode.us_median},
@@ -42,7 +58,7 @@ Json document(const bench::Decode& decode) {
                {"tokens_per_second", per_second(decode.us_median, decode.batch)},
                {"us_all_layers", all},
                {"tokens_per_second_all_layers", per_second(all, decode.batch)},
-               {"parts", parts}};
+               {"parts", parts_json(decode, decode.parts)}};
   if (decode.us_replayed > 0) {
     const double replayed = decode.us_all_layers(decode.us_replayed);
     json["us_replayed"] = decode.us_replayed;
@@ -52,7 +68,10 @@ Json document(const bench::Decode& decode) {
   if (decode.prompt_tokens > 0) {
     json["prompt_tokens"] = decode.prompt_tokens;
     json["us_prompt"] = decode.us_prompt;
+    const double us_all = decode.us_all_layers(decode.prompt_parts);
     json["prompt_tokens_per_second"] = per_second(decode.us_prompt, decode.prompt_tokens);
+    json["prompt_tokens_per_second_all_layers"] = per_second(us_all, decode.prompt_tokens);
+    json["prompt_parts"] = parts_json(decode, decode.prompt_parts);
   }
   return json;
 }
@@ -74,17 +93,11 @@ Json document(const BenchOptions& options, const cpu::Limits& limits,
 
 std::string to_text(const bench::Decode& decode) {
   const double all = decode.us_all_layers();
-  Table table;
-  table.row({"part", "µs", str("µs in ", decode.all_layers, " layers"), "share there"});
-  for (const bench::DecodePart& part : decode.parts) {
-    const double us = decode.us_all_layers(part);
-    table.row({part.name, rounded(part.us), rounded(us, 0), rounded(us / all * 100) + " %"});
-  }
   std::string text =
-      str(table.text({1, 2, 3}), "\n  ", rounded(per_second(decode.us_median, decode.batch)),
-          " tokens per second as built (", rounded(decode.us_median / 1e3), " ms in the median of ",
-          decode.steps, " steps); ", rounded(per_second(all, decode.batch)), " with all ",
-          decode.all_layers, " layers\n");
+      str(parts_text(decode, decode.parts), "\n  ",
+          rounded(per_second(decode.us_median, decode.batch)), " tokens per second as built (",
+          rounded(decode.us_median / 1e3), " ms in the median of ", decode.steps, " steps); ",
+          rounded(per_second(all, decode.batch)), " with all ", decode.all_layers, " layers\n");
   if (decode.us_replayed > 0) {
     const double replayed = decode.us_all_layers(decode.us_replayed);
     text += str("  as graphs ", rounded(per_second(decode.us_replayed, decode.batch)), " (",
@@ -93,9 +106,12 @@ std::string to_text(const bench::Decode& decode) {
                 " layers\n");
   }
   if (decode.prompt_tokens > 0) {
-    text += str("  prompts: ", rounded(per_second(decode.us_prompt, decode.prompt_tokens)),
-                " tokens per second as built (", decode.prompt_tokens, " tokens in ",
-                rounded(decode.us_prompt / 1e3), " ms)\n");
+    const double us_all = decode.us_all_layers(decode.prompt_parts);
+    text += str("\n  prompts, ", decode.prompt_tokens, " tokens\n\n",
+                parts_text(decode, decode.prompt_parts), "\n  ",
+                rounded(per_second(decode.us_prompt, decode.prompt_tokens)),
+                " tokens per second as built; ", rounded(per_second(us_all, decode.prompt_tokens)),
+                " with all ", decode.all_layers, " layers\n");
   }
   return text;
 }

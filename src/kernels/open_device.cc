@@ -9,10 +9,6 @@
 
 namespace moracle {
 
-Result<std::unique_ptr<Graph>> Device::record(const std::function<Status()>&, Stream) {
-  return std::unique_ptr<Graph>();
-}
-
 Result<DeviceName> parse_device(std::string_view text) {
   for (Platform platform : {Platform::kCpu, Platform::kCuda, Platform::kOpenCl}) {
     if (!text.starts_with(name(platform))) continue;

@@ -30,24 +30,37 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Adds the time since the last call to the part that has just ended.
+// How long each part of a step took, by the device's clock: no work waits for it.
 class PartClock {
  public:
+  explicit PartClock(std::unique_ptr<Timeline> timeline) : timeline_(std::move(timeline)) {}
   void start() {
     us_ = {};
-    last_ = Clock::now();
+    ended_.clear();
+    mark();
   }
   void end(std::string_view part) {
-    const Clock::time_point now = Clock::now();
-    const size_t at = std::find(std::begin(kParts), std::end(kParts), part) - std::begin(kParts);
-    us_[at] += std::chrono::duration<double, std::micro>(now - last_).count();
-    last_ = now;
+    ended_.push_back(std::find(std::begin(kParts), std::end(kParts), part) - std::begin(kParts));
+    mark();
+  }
+  /// Of the whole step, and from here on us() of its parts.
+  Result<double> finish() {
+    MORACLE_CHECK(marked_);
+    MORACLE_TRY(const std::vector<double> spent, timeline_->take());
+    double all = 0;
+    for (size_t i = 0; i < spent.size(); ++i) us_[ended_[i]] += spent[i], all += spent[i];
+    return all;
   }
   const std::array<double, kNumParts + 1>& us() const { return us_; }
 
  private:
+  void mark() {
+    if (marked_.ok()) marked_ = timeline_->mark();
+  }
+  std::unique_ptr<Timeline> timeline_;
+  Status marked_;
+  std::vector<size_t> ended_;
   std::array<double, kNumParts + 1> us_{};  // the last: parts that have no name here
-  Clock::time_point last_;
 };
 
 // Random keys and values at every position: what attention reads, without computing it first.
@@ -80,35 +93,31 @@ Status fill(KvCache::State& cache, int64_t length, Device& device) {
 class Decoder {
  public:
   Decoder(Model& model, std::vector<KvCache> caches, const DecodeOptions& options,
-          const SamplingOptions& sampling)
+          const SamplingOptions& sampling, std::unique_ptr<Timeline> timeline)
       : model_(model),
         device_(ModelDoor::state(model).workspace->device()),
         caches_(std::move(caches)),
         options_(options),
         sampler_(sampling),
-        tokens_(caches_.size(), 1) {}
+        tokens_(caches_.size(), 1),
+        clock_(std::move(timeline)) {}
 
   Status run(Decode& decode) {
     Model::State& state = ModelDoor::state(model_);
     decode.batch = static_cast<int64_t>(caches_.size());
-    // What a GPU is asked for is done later: a part has ended when it has been waited for.
-    state.on_part = [this](std::string_view part) {
-      if (!device_.host_visible()) waited_ = waited_.ok() ? device_.synchronize() : waited_;
-      clock_.end(part);
-    };
+    state.on_part = [this](std::string_view part) { clock_.end(part); };
     std::vector<double> parts[kNumParts];
     const Status timed = steps([&](double) {
       for (size_t p = 0; p < kNumParts; ++p) parts[p].push_back(clock_.us()[p]);
     });
     state.on_part = {};
     MORACLE_CHECK(timed);
-    MORACLE_CHECK(waited_);
     for (size_t p = 0; p < kNumParts; ++p) {
       const double us = median(parts[p]);
       if (us > 0) decode.parts.push_back({std::string(kParts[p]), us, p < kPerLayer});
     }
     if (!device_.host_visible()) {
-      // Without the waiting: enqueued one by one, then all at once.
+      // Without marks between the parts: enqueued one by one, then all at once.
       total_.clear();
       state.recorded.on = false;
       MORACLE_CHECK(steps([](double) {}));
@@ -127,34 +136,51 @@ class Decoder {
 
   /// Takes in prompts, all side by side, as far as the time allows.
   Status prefill(Decode& decode) {
+    Model::State& state = ModelDoor::state(model_);
+    state.on_part = [this](std::string_view part) { clock_.end(part); };
+    std::array<double, kNumParts + 1> us{};
+    const Status done = prompt_steps([&](int64_t tokens, double all) {
+      decode.prompt_tokens += tokens;
+      decode.us_prompt += all;
+      for (size_t p = 0; p < kNumParts; ++p) us[p] += clock_.us()[p];
+    });
+    state.on_part = {};
+    for (size_t p = 0; p < kNumParts; ++p) {
+      if (us[p] > 0) decode.prompt_parts.push_back({std::string(kParts[p]), us[p], p < kPerLayer});
+    }
+    return done;
+  }
+
+ private:
+  /// Calls each(tokens, microseconds).
+  template <class Each>
+  Status prompt_steps(const Each& each) {
     const auto batch = static_cast<int64_t>(caches_.size());
-    const int64_t each = std::max<int64_t>(1, model_.max_num_tokens() / batch);
-    const std::vector<int32_t> ids(each, 1);
-    Clock::time_point start;
+    const int64_t most = std::max<int64_t>(1, model_.max_num_tokens() / batch);
+    const std::vector<int32_t> ids(most, 1);
     // Once to touch what was never touched.
     for (const bool counts : {false, true}) {
       for (KvCache& cache : caches_) cache.truncate(0);
-      start = Clock::now();
-      for (int64_t done = 0; done < options_.prompt; done += each) {
-        const auto count = static_cast<size_t>(std::min(each, options_.prompt - done));
+      double spent = 0;
+      for (int64_t done = 0; done < options_.prompt && spent < options_.seconds * 1e6;
+           done += most) {
+        const int64_t count = std::min(most, options_.prompt - done);
         std::vector<Model::Step> step;
-        for (KvCache& cache : caches_) step.push_back({{ids.data(), count}, &cache, -1});
+        for (KvCache& cache : caches_)
+          step.push_back({{ids.data(), static_cast<size_t>(count)}, &cache, -1});
+        clock_.start();
         MORACLE_CHECK(model_.forward(step));
-        MORACLE_CHECK(device_.synchronize());
+        clock_.end("norms");  // the last of them: nothing is left between it and here
+        MORACLE_TRY(const double us, clock_.finish());
+        spent += us;
         if (!counts) break;
-        decode.prompt_tokens += static_cast<int64_t>(count) * batch;
-        decode.us_prompt = microseconds_since(start);
-        if (decode.us_prompt > options_.seconds * 1e6) break;
-        MORACLE_CHECK(go_on(decode.us_prompt));
+        each(count * batch, us);
+        MORACLE_CHECK(go_on(spent));
       }
     }
     return {};
   }
 
- private:
-  static double microseconds_since(Clock::time_point start) {
-    return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-  }
   Status go_on(double us) const {
     const double share = std::min(us * 1e-6 / options_.seconds, 1.0);
     if (!options_.model.progress ||
@@ -167,10 +193,10 @@ class Decoder {
   Status steps(const Each& each) {
     double spent = 0;
     MORACLE_CHECK(step());  // touches what was never touched
+    MORACLE_CHECK(clock_.finish());
     for (int64_t n = 0; spent < options_.seconds * 1e6 || n < 3; ++n) {
       MORACLE_CHECK(step());
-      double us = 0;
-      for (size_t p = 0; p <= kNumParts; ++p) us += clock_.us()[p];
+      MORACLE_TRY(const double us, clock_.finish());
       each(us);
       total_.push_back(us);
       spent += us;
@@ -204,16 +230,18 @@ class Decoder {
   Sampler sampler_;
   std::vector<int32_t> tokens_;
   PartClock clock_;
-  Status waited_;
   std::vector<double> total_;
 };
 
 }  // namespace
 
-double Decode::us_all_layers() const {
+double Decode::us_all_layers(const std::vector<DecodePart>& of) const {
   double us = 0;
-  for (const DecodePart& part : parts) us += us_all_layers(part);
+  for (const DecodePart& part : of) us += us_all_layers(part);
   return us;
+}
+double Decode::us_all_layers() const {
+  return us_all_layers(parts);
 }
 
 double Decode::us_all_layers(double us) const {
@@ -267,7 +295,9 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
     result.weight_bytes = model.weight_bytes();
     result.choices = model.choices();
     result.cache_dtype = ModelDoor::state(model).cache_dtype;
-    Decoder decoder(model, std::move(caches), options, shape.sampling);
+    MORACLE_TRY(std::unique_ptr<Timeline> timeline,
+                ModelDoor::state(model).workspace->device().timeline());
+    Decoder decoder(model, std::move(caches), options, shape.sampling, std::move(timeline));
     MORACLE_CHECK(decoder.run(result));
     if (options.prompt > 0) MORACLE_CHECK(decoder.prefill(result));
     results.push_back(std::move(result));

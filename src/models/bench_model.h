@@ -63,10 +63,12 @@ struct Decode {
   double us_replayed = 0;            ///< median of a step that is a graph; 0: the device has none
   int64_t prompt_tokens = 0;         ///< that prefill took in, in steps of max_num_tokens
   double us_prompt = 0;              ///< for all of them
-  std::vector<DecodePart> parts;     ///< in the order of a step; a GPU waits for each
+  std::vector<DecodePart> parts;     ///< in the order of a step
+  std::vector<DecodePart> prompt_parts;  ///< likewise, of all steps that took the prompts in
   std::vector<Choice> choices;
   /// Of a step with all the layers that the model has, from the parts.
   double us_all_layers() const;
+  double us_all_layers(const std::vector<DecodePart>& of) const;
   /// The same from a time of a whole step, as the parts share it.
   double us_all_layers(double us) const;
   double us_all_layers(const DecodePart& part) const {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/scalar.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "models/model_state.h"
@@ -196,17 +195,13 @@ Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {
     MORACLE_CHECK(device.synchronize());
     return std::span<const float>(static_cast<const float*>(out.data), values);
   }
-  m.host_logits.resize(values);
-  if (out.dtype == DType::kF32) {
-    MORACLE_CHECK(device.download(m.host_logits.data(), out.data, values * sizeof(float)));
-    MORACLE_CHECK(device.synchronize());
-  } else {
-    std::vector<uint16_t> halves(values);
-    MORACLE_CHECK(device.download(halves.data(), out.data, values * sizeof(uint16_t)));
-    MORACLE_CHECK(device.synchronize());
-    std::transform(halves.begin(), halves.end(), m.host_logits.begin(), bf16_to_float);
+  if (m.host_logits.bytes() < values * sizeof(float)) {
+    m.host_logits = Buffer();
+    MORACLE_TRY(m.host_logits, device.allocate_host(values * sizeof(float)));
   }
-  return std::span<const float>(m.host_logits);
+  MORACLE_CHECK(device.download(m.host_logits.data(), out.data, values * sizeof(float)));
+  MORACLE_CHECK(device.synchronize());
+  return std::span<const float>(m.host_logits.as<float>(), values);
 }
 
 }  // namespace moracle

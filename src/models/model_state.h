@@ -53,7 +53,7 @@ struct Model::State {
   Activations activations;
   int64_t num_rows = 0;           // of the last step
   std::vector<int32_t> lora_ids;  // likewise, while the device may still read them
-  std::vector<float> host_logits;
+  Buffer host_logits;  // where the device's memory cannot be read; grows to what was asked for
   OnPart on_part;
   BatchTable batch;
   RecordedSteps recorded;

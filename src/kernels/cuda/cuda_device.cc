@@ -1,9 +1,12 @@
 #include "kernels/cuda/cuda_device.h"
 
+#include <cstring>
+
 #include "base/text.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/cuda_graph.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_timeline.h"
 
 namespace moracle {
 namespace {
@@ -114,6 +117,20 @@ Status CudaDevice::copy(void* to, const void* from, size_t bytes, Stream stream)
 Result<std::unique_ptr<Graph>> CudaDevice::record(const std::function<Status()>& enqueue,
                                                   Stream stream) {
   return cuda::record(enqueue, queue_, stream);
+}
+
+Result<std::unique_ptr<Timeline>> CudaDevice::timeline(Stream stream) {
+  return cuda::timeline(queue_, stream);
+}
+
+Result<Buffer> CudaDevice::allocate_host(size_t bytes) {
+  if (bytes == 0) return Buffer();
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  void* data = nullptr;
+  MORACLE_CUDA(cudaMallocHost(&data, bytes));
+  std::memset(data, 0, bytes);
+  return Buffer(data, bytes,
+                std::shared_ptr<void>(data, [](void* p) { static_cast<void>(cudaFreeHost(p)); }));
 }
 
 Status CudaDevice::synchronize(Stream stream) {

@@ -31,6 +31,9 @@ class CudaDevice : public Device {
   Status synchronize(Stream stream) override;
   Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue,
                                         Stream stream) override;
+  Result<std::unique_ptr<Timeline>> timeline(Stream stream) override;
+  /// Pinned.
+  Result<Buffer> allocate_host(size_t bytes) override;
   Ops& ops() override;
   ThreadPool& host_threads() override { return host_threads_; }
 
