@@ -189,7 +189,8 @@ int run(const BenchOptions& options) {
   CLI_TRY(Wanted wanted, parse(options));
   CLI_TRY(const std::shared_ptr<Device> device,
           open_device(options.device, options.threads, options.pin));
-  CLI_TRY(std::vector<TunedLayer> tuned, read_tuning(options.cache, options.threads));
+  CLI_TRY(std::vector<TunedLayer> tuned,
+          read_tuning(options.cache, options.threads, options.device));
   Bench bench(options, std::move(wanted), std::move(tuned));
   if (const Status served = bench.choose(); !served) return fail(served.error());
   CLI_TRY(cpu::LimitsProbe probe, make_probe(options));

@@ -147,7 +147,7 @@ int run_model_bench(const BenchOptions& options) {
   decoding.model.device = options.device;
   decoding.model.threads = options.threads;
   decoding.model.pin = options.pin;
-  CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads));
+  CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads, options.device));
   decoding.model.progress = bar.callback();
   decoding.batches = options.batches;
   decoding.prompt = options.prompt;

@@ -42,7 +42,7 @@ struct ModelArguments {
 
   /// Errors: a broken cache.
   Result<ModelOptions> options() const {
-    auto tuned = read_tuning(cache, threads);
+    auto tuned = read_tuning(cache, threads, device);
     if (!tuned) return tuned.error();
     ModelOptions options;
     options.backend = backend;

@@ -206,6 +206,33 @@ __global__ void __launch_bounds__(kThreads) attend_few(FewArgs f) {
   }
 }
 
+/// By the first warp: what each part weighs beside the largest score, and their sum.
+struct Weighed {
+  float largest, sum;
+};
+__device__ Weighed weigh_parts(const Found& found, int count, float* weights) {
+  constexpr int kEach = kAttendParts / 32;
+  const int lane = threadIdx.x;
+  float largest[kEach], sums[kEach], most = __int_as_float(0xff800000), sum = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int part = lane + 32 * i;
+    largest[i] = part < count ? found.largest_and_sum[2 * part] : __int_as_float(0xff800000);
+    sums[i] = part < count ? found.largest_and_sum[2 * part + 1] : 0.0f;
+    most = fmaxf(most, largest[i]);
+  }
+  for (int step = 16; step > 0; step /= 2)
+    most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const float weight = exp2f(largest[i] - most);
+    weights[lane + 32 * i] = weight;
+    sum += sums[i] * weight;
+  }
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  return {most, sum};
+}
+
 // A block for each head of each token, parts in their order.
 __global__ void __launch_bounds__(kThreads) merge_parts(FewArgs f) {
   __shared__ float weights[kAttendParts], factor;
@@ -219,19 +246,15 @@ __global__ void __launch_bounds__(kThreads) merge_parts(FewArgs f) {
     if (parts.count == 1) continue;
     const Found found = found_at(a, f.tokens, slot, head, 0);
     __syncthreads();  // the weights before have been used
-    if (threadIdx.x == 0) {
-      float most = found.largest_and_sum[0], sum = 0;
-      for (int p = 1; p < parts.count; ++p) most = fmaxf(most, found.largest_and_sum[2 * p]);
-      for (int p = 0; p < parts.count; ++p) {
-        weights[p] = exp2f(found.largest_and_sum[2 * p] - most);
-        sum += found.largest_and_sum[2 * p + 1] * weights[p];
-      }
-      const WithSink all = with_sink(shape, head, most, sum);
-      factor = all.shrink / all.sum;
+    if (threadIdx.x < 32) {
+      const Weighed own = weigh_parts(found, parts.count, weights);
+      const WithSink all = with_sink(shape, head, own.largest, own.sum);
+      if (threadIdx.x == 0) factor = all.shrink / all.sum;
     }
     __syncthreads();
     for (int64_t c = threadIdx.x; c < shape.value_dim; c += kThreads) {
       float value = 0;
+#pragma unroll 8
       for (int p = 0; p < parts.count; ++p)
         value += found.values[p * shape.value_dim + c] * weights[p];
       store_bf16(a.out, token, head * shape.value_dim + c, value * factor);
