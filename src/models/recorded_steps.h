@@ -16,6 +16,7 @@ class RecordedSteps {
   template <class Enqueue>
   Status run(const Batch& batch, Device& device, Stream stream, const Enqueue& enqueue) {
     if (!on || batch.most_tokens != 1) return enqueue();
+    if (graphs_.size() >= kMost) forget();
     // What launches depend on.
     const auto [at, is_new] = graphs_.try_emplace({batch.num_tokens, batch.longest});
     if (is_new) {
@@ -31,6 +32,7 @@ class RecordedSteps {
   int64_t replays() const { return replays_; }
 
  private:
+  static constexpr size_t kMost = 64;  // graphs take memory, too
   Status replay(std::unique_ptr<Graph>& graph, Device& device, Stream stream,
                 const std::function<Status()>& enqueue);
 
