@@ -124,8 +124,8 @@ __device__ float settled(const Routing& routing, float weight, float sum) {
   return (divides ? weight / whole : weight) * routing.scaling_factor;
 }
 
-constexpr int kEach = 16;  // scores that a lane holds, at most
-
+// kEach: scores that a lane holds, at most.
+template <int kEach>
 __global__ void __launch_bounds__(kThreads) route_by_warps(RouteArgs a) {
   const int lane = threadIdx.x % 32, warps = kThreads / 32;
   const auto num_experts = static_cast<int>(a.logits.cols);
@@ -228,10 +228,12 @@ Status CudaOps::route(const Matrix& logits, const Routing& routing, const float*
   MORACLE_CHECK(check_routing(routing, logits.cols, correction_bias != nullptr, top_k));
   MORACLE_CHECK(cuda::check_floats({&logits}));
   const cuda::RouteArgs args{logits, routing, correction_bias, top_k, topk_ids, topk_weights};
-  if (logits.cols <= 32 * cuda::kEach && top_k <= 32 && routing.num_groups <= routing.top_groups)
-    return cuda::launch(queue_, stream, "route", cuda::route_by_warps,
-                        (logits.rows + cuda::kThreads / 32 - 1) / (cuda::kThreads / 32),
-                        cuda::kThreads, 0, args);
+  constexpr int64_t kSmall = 4, kLarge = 16;
+  if (logits.cols <= 32 * kLarge && top_k <= 32 && routing.num_groups <= routing.top_groups)
+    return cuda::launch(
+        queue_, stream, "route",
+        logits.cols <= 32 * kSmall ? cuda::route_by_warps<kSmall> : cuda::route_by_warps<kLarge>,
+        (logits.rows + cuda::kThreads / 32 - 1) / (cuda::kThreads / 32), cuda::kThreads, 0, args);
   constexpr int64_t kMost = 10'000;  // scores and ranks fit into 48 KiB, which every GPU has
   const int64_t floats = logits.cols + routing.num_groups;
   if (floats > kMost)

@@ -57,10 +57,12 @@ __global__ void __launch_bounds__(kThreads) turn_and_append(TurnArgs a) {
     const int64_t t = b / heads, at = b % heads;
     const bool is_query = at < q_heads, is_key = !is_query && at < q_heads + kv_heads;
     const Matrix& from = is_query ? a.q : is_key ? a.k : a.v;
+    // Asked for first: what follows from one another takes its time.
+    const int32_t position = a.batch.positions[t];
+    std::byte* const page = page_of(a.batch, a.batch.sequences[t], position);
     const int64_t first = (is_query ? at : is_key ? at - q_heads : at - q_heads - kv_heads) * dim;
     for (int64_t c = threadIdx.x % 32; c < dim; c += 32) head[c] = load(from, t, first + c);
     __syncwarp();
-    const int32_t position = a.batch.positions[t];
     if (is_query || is_key) {
       const float* const weight = is_query ? a.turn.q_norm : a.turn.k_norm;
       if (weight != nullptr) norm(head, weight, dim, a.turn.epsilon);
@@ -69,7 +71,6 @@ __global__ void __launch_bounds__(kThreads) turn_and_append(TurnArgs a) {
     if (is_query) {
       for (int64_t c = threadIdx.x % 32; c < dim; c += 32) store(a.q, t, first + c, head[c]);
     } else {
-      std::byte* const page = page_of(a.batch, a.batch.sequences[t], position);
       std::byte* const to = page + (is_key ? a.cache.keys : a.cache.values);
       const int64_t row = position % static_cast<int32_t>(a.batch.page) * kv_heads * dim + first;
       // Of the numbers that activations have, whatever the cache could hold.
