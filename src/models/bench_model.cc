@@ -8,6 +8,7 @@
 
 #include "base/scalar.h"
 #include "base/text.h"
+#include "base/thread_pool.h"
 #include "base/try.h"
 #include "models/bench_description.h"
 #include "models/model_state.h"
@@ -98,7 +99,7 @@ class Decoder {
         device_(ModelDoor::state(model).workspace->device()),
         caches_(std::move(caches)),
         options_(options),
-        sampler_(sampling),
+        samplers_(caches_.size(), Sampler(sampling)),
         tokens_(caches_.size(), 1),
         clock_(std::move(timeline)) {}
 
@@ -217,8 +218,10 @@ class Decoder {
     MORACLE_TRY(const std::span<const float> logits, model_.logits(0, batch));
     clock_.end("output");
     const size_t vocab = logits.size() / caches_.size();
-    for (size_t s = 0; s < caches_.size(); ++s)
-      tokens_[s] = sampler_.draw(logits.subspan(s * vocab, vocab));
+    device_.host_threads().split(batch, [&](int64_t begin, int64_t end) {
+      for (int64_t s = begin; s < end; ++s)
+        tokens_[s] = samplers_[s].draw(logits.subspan(s * vocab, vocab));
+    });
     clock_.end("sampling");
     return {};
   }
@@ -227,7 +230,7 @@ class Decoder {
   Device& device_;
   std::vector<KvCache> caches_;
   const DecodeOptions& options_;
-  Sampler sampler_;
+  std::vector<Sampler> samplers_;  // of each sequence
   std::vector<int32_t> tokens_;
   PartClock clock_;
   std::vector<double> total_;

@@ -60,9 +60,8 @@ struct Finds {
         }
       }
     }
-    uint32_t weights[kTiles][2][2];
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) weigh(t, scores[t], weights[t], first, view, scale);
+    // Asked for before it is known what they weigh.
+    uint4 values[2][kValue / 64][4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int at = 16 * half + 2 * turn();
@@ -70,15 +69,24 @@ struct Finds {
       for (int b = 0; b < kValue / 64; ++b) {
         const std::byte* const value =
             lines.values + at * of.value_step + (64 * b + 8 * row()) * Of::kSize;
-        uint4 rows[4];
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
           const int down = r % 2 + r / 2 * 8;
-          rows[r] = uint4{};
+          values[half][b][r] = uint4{};
           // What was never written weighs nothing, but it may be no number.
           if (first + at + down < view.end)
-            rows[r] = load_eight<kCache>(value + down * of.value_step);
+            values[half][b][r] = load_eight<kCache>(value + down * of.value_step);
         }
+      }
+    }
+    uint32_t weights[kTiles][2][2];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) weigh(t, scores[t], weights[t], first, view, scale);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int b = 0; b < kValue / 64; ++b) {
+        const uint4(&rows)[4] = values[half][b];
         add(4 * b, weights, half, rows[0].x, rows[1].x, rows[2].x, rows[3].x);
         add(4 * b + 1, weights, half, rows[0].y, rows[1].y, rows[2].y, rows[3].y);
         add(4 * b + 2, weights, half, rows[0].z, rows[1].z, rows[2].z, rows[3].z);
@@ -178,11 +186,22 @@ struct Finds {
 struct Parts {
   int32_t first, end, size, count;  // the first tile and the last, those of a part, parts
 };
+// Of so many positions until there are 16 of them, then of twice as many until there are
+// kAttendParts: more parts keep a large GPU busy with one sequence, but cost each block's start.
+constexpr int64_t kLeastPart = kTile * kWarps;
 __device__ Parts parts_of(const View& view) {
   const int32_t first = view.begin / kTile, end = (view.end + kTile - 1) / kTile;
+  const int32_t tiles = end - first;
   constexpr int32_t kMost = static_cast<int32_t>(kAttendParts) * kWarps;
-  const int32_t tiles = end - first, size = (tiles + kMost - 1) / kMost * kWarps;
+  int32_t size = tiles <= 16 * kWarps ? kWarps : 2 * kWarps;
+  size = max(size, (tiles + kMost - 1) / kMost * kWarps);
   return {first, end, size, (tiles + size - 1) / size};
+}
+/// No view of up to `seen` positions has more.
+int64_t most_parts(int64_t seen) {
+  const int64_t least = (seen + kLeastPart - 1) / kLeastPart;
+  if (least <= 16) return std::max<int64_t>(least, 1);
+  return least <= 2 * kAttendParts ? std::max<int64_t>(16, (least + 1) / 2) : kAttendParts;
 }
 
 /// What parts find, in the room: [tokens, heads, kAttendParts, value_dim], then the largest score
@@ -205,30 +224,34 @@ struct FewArgs {
 };
 
 template <int kHead, int kValue, DType kCache, int kTiles>
-__global__ void __launch_bounds__(kThreads) attend_few(FewArgs f) {
+__global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 2) attend_few(FewArgs f) {
   constexpr int kRows = 8 * kTiles;
   // Of each warp, to be merged in their order.
-  __shared__ float values[kWarps][kRows][kValue];
+  __shared__ float values[kWarps][kRows][kValue + 1];  // heads begin at different banks
+  __shared__ float shrinks[kWarps][kRows], all_largest[kRows], all_sums[kRows];
   __shared__ float largest[kWarps][kRows], sums[kWarps][kRows];
   const AttendArgs& a = f.attend;
   const AttentionShape& shape = a.shape;
-  const int64_t heads = heads_per_kv(shape), row_tiles = (heads + kRows - 1) / kRows;
-  const int warp = threadIdx.x / 32;
-  for (int64_t b = blockIdx.x; b < f.parts * row_tiles * shape.num_kv_heads * f.tokens;
-       b += gridDim.x) {
-    const int64_t part = b % f.parts, first_head = b / f.parts % row_tiles * kRows;
-    const int64_t kv = b / (f.parts * row_tiles) % shape.num_kv_heads;
-    const int64_t slot = b / (f.parts * row_tiles * shape.num_kv_heads);
+  const auto heads = static_cast<uint32_t>(heads_per_kv(shape));
+  const uint32_t row_tiles = (heads + kRows - 1) / kRows;
+  const auto kv_heads = static_cast<uint32_t>(shape.num_kv_heads);
+  const auto parts_at_most = static_cast<uint32_t>(f.parts), of_part = kv_heads * row_tiles;
+  const uint32_t warp = threadIdx.x / 32, blocks = of_part * parts_at_most * f.tokens;
+  for (uint32_t b = blockIdx.x; b < blocks; b += gridDim.x) {
+    // Heads that lie side by side in memory follow each other.
+    const uint32_t kv = b % kv_heads, first_head = b / kv_heads % row_tiles * kRows;
+    const uint32_t part = b / of_part % parts_at_most, slot = b / of_part / parts_at_most;
     const int64_t token = f.first_token + slot;
     const int32_t sequence = a.batch.sequences[token];
     const View view = view_of(a.batch, shape.window, token);
     const Parts parts = parts_of(view);
-    if (part >= parts.count || (!shape.alone && !is_few(a.batch, sequence))) continue;
+    if (part >= static_cast<uint32_t>(parts.count) || (!shape.alone && !is_few(a.batch, sequence)))
+      continue;
     Finds<kHead, kValue, kCache, kTiles> finds(a, token, first_head, heads, kv);
     const Heads<kHead, kValue, kCache> of(a, sequence);
     const int32_t first = parts.first + static_cast<int32_t>(part) * parts.size;
     const int32_t end = min(first + parts.size, parts.end);
-    for (int32_t tile = first + warp; tile < end; tile += kWarps)
+    for (int32_t tile = first + static_cast<int32_t>(warp); tile < end; tile += kWarps)
       finds.take(of, of.at(kv, tile * kTile), tile * kTile, view, shape.scale * kLog2E);
     finds.finish();
     __syncthreads();  // the block before has been merged
@@ -242,28 +265,33 @@ __global__ void __launch_bounds__(kThreads) attend_few(FewArgs f) {
       }
     }
     __syncthreads();
-    const int rows = static_cast<int>(min(static_cast<int64_t>(kRows), heads - first_head));
-    for (int i = threadIdx.x; i < rows * kValue; i += kThreads) {
-      const int row = i / kValue, c = i % kValue;
-      const int64_t head = kv * heads + first_head + row;
-      float most = largest[0][row];
+    const uint32_t rows = min(static_cast<uint32_t>(kRows), heads - first_head);
+    if (threadIdx.x < rows) {
+      const uint32_t row = threadIdx.x;
+      float most = largest[0][row], sum = 0;
 #pragma unroll
       for (int w = 1; w < kWarps; ++w) most = fmaxf(most, largest[w][row]);
-      float value = 0, sum = 0;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) {
-        const float shrink = exp2f(largest[w][row] - most);
-        value += values[w][row][c] * shrink;
-        sum += sums[w][row] * shrink;
+        shrinks[w][row] = exp2f(largest[w][row] - most);
+        sum += sums[w][row] * shrinks[w][row];
       }
+      all_largest[row] = most, all_sums[row] = sum;
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < rows * kValue; i += kThreads) {
+      const uint32_t row = i / kValue, c = i % kValue, head = kv * heads + first_head + row;
+      float value = 0;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) value += values[w][row][c] * shrinks[w][row];
       if (parts.count == 1) {
-        const WithSink all = with_sink(shape, head, most, sum);
+        const WithSink all = with_sink(shape, head, all_largest[row], all_sums[row]);
         store_bf16(a.out, token, head * kValue + c, value * all.shrink / all.sum);
         continue;
       }
       const Found to = found_at(a, f.tokens, slot, head, part);
       to.values[c] = value;
-      if (c == 0) to.largest_and_sum[0] = most, to.largest_and_sum[1] = sum;
+      if (c == 0) to.largest_and_sum[0] = all_largest[row], to.largest_and_sum[1] = all_sums[row];
     }
   }
 }
@@ -343,8 +371,7 @@ Status attend_tiles(const AttendArgs& a, const Queue& queue, Stream stream) {
   const AttentionShape& shape = a.shape;
   const int64_t seen =
       shape.window > 0 ? std::min(a.batch.longest, shape.window + 2 * kTile) : a.batch.longest;
-  constexpr int64_t kLeast = kTile * kWarps;
-  const int64_t parts = std::clamp<int64_t>((seen + kLeast - 1) / kLeast, 1, kAttendParts);
+  const int64_t parts = most_parts(seen);
   const auto of_token = static_cast<int64_t>(attend_room_bytes(shape, 1, DType::kBF16));
   const auto room = static_cast<int64_t>(attend_room_bytes(shape, a.q.rows, DType::kBF16));
   const int64_t together = parts == 1 ? a.q.rows : room / of_token;
