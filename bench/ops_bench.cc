@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "base/try.h"
 #include "kernels/ops.h"
 #include "models/sampler.h"
 #include "moracle/device.h"
@@ -112,10 +113,10 @@ void rotate(benchmark::State& state) {
   std::vector<float> x = numbers(rows * heads * dim), frequencies(dim / 2);
   for (int64_t i = 0; i < dim / 2; ++i)
     frequencies[i] = static_cast<float>(std::pow(1e6, -2.0 * static_cast<double>(i) / dim));
-  std::vector<int64_t> positions(rows);
-  for (int64_t r = 0; r < rows; ++r) positions[r] = 4000 + r;
+  std::vector<int32_t> positions(rows);
+  for (int64_t r = 0; r < rows; ++r) positions[r] = static_cast<int32_t>(4000 + r);
   run(state, [&](Ops& ops) {
-    return ops.rotate(matrix(x, rows), {dim, dim / 2}, frequencies.data(), positions, {});
+    return ops.rotate(matrix(x, rows), {dim, dim / 2}, frequencies.data(), positions.data(), {});
   });
 }
 
@@ -136,15 +137,22 @@ void attend(benchmark::State& state, Heads heads) {
     std::copy(content.begin(), content.end(), memory.as<float>() + i * bytes / 4);
   std::vector<float> q = numbers(tokens * heads.q * heads.dim), k = numbers(tokens * key_row),
                      v = numbers(tokens * value_row), out(tokens * heads.q * heads.value_dim);
-  const AttentionShape shape{heads.q, heads.kv, heads.dim, heads.value_dim,
-                             1 / std::sqrt(static_cast<float>(heads.dim))};
+  AttentionShape shape{heads.q, heads.kv, heads.dim, heads.value_dim,
+                       1 / std::sqrt(static_cast<float>(heads.dim))};
+  shape.cache.values = capacity * key_row * 4;
+  // A page for all of a layer's positions.
+  const std::vector<int32_t> ids(tokens);
+  const int64_t page = (capacity + 255) / 256 * 256;
+  BatchTable table;
   int64_t layer = 0;
-  run(state, [&](Ops& ops) {
-    float* const keys = memory.as<float>() + layer * bytes / 4;
-    const Span spans[] = {{0, tokens, position, keys, keys + capacity * key_row}};
+  run(state, [&](Ops& ops) -> Status {
+    std::byte* const pages[] = {memory.as<std::byte>() + layer * bytes};
     if (++layer == layers) layer = 0;
-    return ops.attend(matrix(q, tokens), matrix(k, tokens), matrix(v, tokens), spans, shape,
-                      matrix(out, tokens), {});
+    const SequenceTokens sequence{ids, position, pages};
+    MORACLE_CHECK(table.fill({&sequence, 1}, page, device(1), {}));
+    const Matrix x = matrix(q, tokens);
+    MORACLE_CHECK(ops.append(matrix(k, tokens), matrix(v, tokens), table.batch(), shape.cache, {}));
+    return ops.attend(x, table.batch(), shape, matrix(out, tokens), nullptr, {});
   });
   const auto calls = static_cast<double>(state.iterations());
   using benchmark::Counter;

@@ -1,9 +1,11 @@
 // A device: a place with memory and an ordered queue of work.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "moracle/base.h"
 #include "moracle/oracle.h"
@@ -42,6 +44,24 @@ class Buffer {
   std::shared_ptr<void> owner_;
 };
 
+/// Work that a device recorded, to be enqueued at once and again and again: the same kernels with
+/// the same arguments, on what lies in memory by then.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual Status replay(Stream stream = {}) = 0;
+};
+
+/// When the work of a stream got how far, by the device's clock.
+class Timeline {
+ public:
+  virtual ~Timeline() = default;
+  /// In stream order.
+  virtual Status mark() = 0;
+  /// Waits for the last mark. Microseconds from each mark to the next, since the last call.
+  virtual Result<std::vector<double>> take() = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -59,11 +79,28 @@ class Device {
   /// Host to device and back, in stream order; the host memory must live until it is done.
   virtual Status upload(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
   virtual Status download(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
+  /// An upload that nobody waits for: the source may go when it returns, the bytes arrive in stream
+  /// order.
+  virtual Status enqueue_upload(void* to, const void* from, size_t bytes, Stream stream = {}) {
+    return upload(to, from, bytes, stream);
+  }
   /// From one place of this device's memory to another, in stream order.
   virtual Status copy(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
   /// Waits until everything enqueued so far is done. Errors: what a kernel ran into, such as an id
   /// of an expert that does not exist; said once.
   virtual Status synchronize(Stream stream = {}) = 0;
+
+  /// Records what `enqueue` enqueues on `stream` instead of doing it; the same must have been done
+  /// once before, and wait for nothing. A device without graphs, such as the CPU, gives none and
+  /// does not call `enqueue`. Errors: its own; what cannot be recorded.
+  virtual Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue,
+                                                Stream stream = {});
+
+  /// Errors: memory.
+  virtual Result<std::unique_ptr<Timeline>> timeline(Stream stream = {});
+  /// Zeroed memory of the host that this device reads and writes at full speed. Errors:
+  /// kOutOfMemory.
+  virtual Result<Buffer> allocate_host(size_t bytes);
 
   /// Everything beside the GEMMs (internal to the library).
   virtual Ops& ops() = 0;

@@ -94,8 +94,14 @@ struct ModelOptions {
   std::string activations;
   /// What caches keep keys and values as: "f32"; "bf16" and "f16" take half of the memory and of
   /// the time to read it. Rounded once, when a token is appended; read exactly. A key or value that
-  /// f16 has no number for ends forward() with an error.
-  std::string kv_cache = "f32";
+  /// f16 has no number for ends forward() with an error. "auto": as the device's activations are,
+  /// f32 on a CPU, bf16 on a GPU.
+  std::string kv_cache = "auto";
+  /// Memory that the keys and values of all sequences may take together; 0: all that the device
+  /// has. It is taken as sequences grow.
+  int64_t cache_bytes = 0;
+  /// On a GPU steps of one token of each sequence are recorded, and replayed for the next tokens.
+  bool graphs = true;
   std::string device = "cpu";
   int threads = 0;               ///< CPU threads; below 1: all that the process may use
   bool pin = false;              ///< each stays on its CPU (see open_device)
@@ -176,7 +182,7 @@ class Model {
   int64_t weight_bytes() const;  ///< packed weights and tables, all layers
   const std::vector<Choice>& choices() const;
 
-  /// Room for `capacity` tokens of one sequence.
+  /// For at most `capacity` tokens of one sequence; memory is taken as they come.
   Result<KvCache> make_cache(int64_t capacity) const;
 
   /// Tokens of one sequence that follow what its cache holds.
@@ -187,7 +193,8 @@ class Model {
   };
   /// Runs all layers over the tokens of all steps, at most max_num_tokens() together, and appends
   /// to the caches. Errors: ids outside the vocabulary, a cache that is full or of another dtype
-  /// than this model's, what a cache of f16 cannot hold; the caches are then as long as before.
+  /// than this model's, what a cache of f16 cannot hold, kOutOfMemory where caches have all that
+  /// they may take; the caches are then as long as before.
   Status forward(std::span<const Step> steps);
   /// Logits [count, vocab_size] of the last forward's tokens [first, first + count); at most
   /// kMaxLogitRows. Valid until the next call.

@@ -211,7 +211,8 @@ int run(const BenchOptions& options) {
   CLI_TRY(Wanted wanted, parse(options));
   CLI_TRY(const std::shared_ptr<Device> device,
           open_device(options.device, options.threads, options.pin));
-  CLI_TRY(std::vector<TunedLayer> tuned, read_tuning(options.cache, options.threads));
+  CLI_TRY(std::vector<TunedLayer> tuned,
+          read_tuning(options.cache, options.threads, options.device));
   Bench bench(options, std::move(wanted), std::move(tuned));
   if (const Status served = bench.choose(); !served) return fail(served.error());
   CLI_TRY(const std::unique_ptr<LimitsProbe> probe, make_probe(options, device));
@@ -260,6 +261,14 @@ void add_bench(CLI::App& app, Work& chosen) {
         verb.add_option("--context", options->context, "Tokens in its cache")
             ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
             ->capture_default_str();
+        verb.add_option("--batch", options->batches,
+                        "Sequences that it decodes side by side; several with commas")
+            ->delimiter(',')
+            ->capture_default_str();
+        verb.add_option("--prompt", options->prompt,
+                        "Tokens of each sequence that it takes in; 0: that is not timed")
+            ->capture_default_str();
+        verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp);
         CLI::Option* const load =
             verb.add_option("--load", options->load,
                             "Load the checkpoint of this folder instead, beside reading its files");

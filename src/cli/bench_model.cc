@@ -21,50 +21,113 @@ std::vector<std::string> backends_of(const bench::Decode& decode) {
   return names;
 }
 
-Json document(const BenchOptions& options, const Limits& limits, const bench::Decode& decode) {
-  const double all = decode.us_all_layers();
-  Json parts = Json::array();
-  for (const bench::DecodePart& part : decode.parts) {
-    parts.push_back({{"part", part.name},
-                     {"us", part.us},
-                     {"us_all_layers", decode.us_all_layers(part)},
-                     {"share_all_layers", decode.us_all_layers(part) / all}});
-  }
-  return {{"limits", to_json(limits)},
-          {"model_shape", options.model_shape},
-          {"scheme", options.schemes},
-          {"layers", decode.num_layers},
-          {"all_layers", decode.all_layers},
-          {"context", decode.context},
-          {"kv_cache", options.kv_cache},
-          {"threads", limits.threads},
-          {"backends", backends_of(decode)},
-          {"weight_bytes", decode.weight_bytes},
-          {"steps", decode.steps},
-          {"us_median", decode.us_median},
-          {"us_min", decode.us_min},
-          {"tokens_per_second", 1e6 / decode.us_median},
-          {"us_all_layers", all},
-          {"tokens_per_second_all_layers", 1e6 / all},
-          {"parts", parts}};
+// Of `batch` tokens.
+double per_second(double us, int64_t tokens) {
+  return us > 0 ? 1e6 * static_cast<double>(tokens) / us : 0;
 }
 
-std::string to_text(const BenchOptions& options, const Limits& limits,
-                    const bench::Decode& decode) {
-  const double all = decode.us_all_layers();
+Json parts_json(const bench::Decode& decode, const std::vector<bench::DecodePart>& parts) {
+  const double all = decode.us_all_layers(parts);
+  Json json = Json::array();
+  for (const bench::DecodePart& part : parts) {
+    json.push_back({{"part", part.name},
+                    {"us", part.us},
+                    {"us_all_layers", decode.us_all_layers(part)},
+                    {"share_all_layers", decode.us_all_layers(part) / all}});
+  }
+  return json;
+}
+
+std::string parts_text(const bench::Decode& decode, const std::vector<bench::DecodePart>& parts) {
+  const double all = decode.us_all_layers(parts);
   Table table;
   table.row({"part", "µs", str("µs in ", decode.all_layers, " layers"), "share there"});
-  for (const bench::DecodePart& part : decode.parts) {
+  for (const bench::DecodePart& part : parts) {
     const double us = decode.us_all_layers(part);
     table.row({part.name, rounded(part.us), rounded(us, 0), rounded(us / all * 100) + " %"});
   }
-  return str(describe(limits), "  ", options.model_shape, ", ", options.schemes, ", ",
-             decode.num_layers, " of ", decode.all_layers, " layers, ", decode.context,
-             " tokens in the cache (", options.kv_cache, "), on ", join(backends_of(decode)),
-             "\n\n", table.text({1, 2, 3}), "\n  ", rounded(1e6 / decode.us_median),
-             " tokens per second as built (", rounded(decode.us_median / 1e3),
-             " ms in the median of ", decode.steps, " steps); ", rounded(1e6 / all), " with all ",
-             decode.all_layers, " layers\n");
+  return table.text({1, 2, 3});
+}
+
+Json document(const bench::Decode& decode) {
+  const double all = decode.us_all_layers();
+  Json json = {{"batch", decode.batch},
+               {"steps", decode.steps},
+               {"us_median", decode.us_median},
+               {"us_min", decode.us_min},
+               {"tokens_per_second", per_second(decode.us_median, decode.batch)},
+               {"us_all_layers", all},
+               {"tokens_per_second_all_layers", per_second(all, decode.batch)},
+               {"parts", parts_json(decode, decode.parts)}};
+  if (decode.us_replayed > 0) {
+    const double replayed = decode.us_all_layers(decode.us_replayed);
+    json["us_replayed"] = decode.us_replayed;
+    json["us_replayed_all_layers"] = replayed;
+    json["tokens_per_second_replayed_all_layers"] = per_second(replayed, decode.batch);
+  }
+  if (decode.prompt_tokens > 0) {
+    json["prompt_tokens"] = decode.prompt_tokens;
+    json["us_prompt"] = decode.us_prompt;
+    const double us_all = decode.us_all_layers(decode.prompt_parts);
+    json["prompt_tokens_per_second"] = per_second(decode.us_prompt, decode.prompt_tokens);
+    json["prompt_tokens_per_second_all_layers"] = per_second(us_all, decode.prompt_tokens);
+    json["prompt_parts"] = parts_json(decode, decode.prompt_parts);
+  }
+  return json;
+}
+
+// What the batches share, and the first of them beside it.
+Json document(const BenchOptions& options, const Limits& limits,
+              const std::vector<bench::Decode>& decodes) {
+  const bench::Decode& first = decodes.front();
+  Json json = {{"limits", to_json(limits)},         {"model_shape", options.model_shape},
+               {"scheme", options.schemes},         {"device", options.device},
+               {"layers", first.num_layers},        {"all_layers", first.all_layers},
+               {"context", first.context},          {"kv_cache", name(first.cache_dtype)},
+               {"threads", limits.threads},         {"backends", backends_of(first)},
+               {"weight_bytes", first.weight_bytes}};
+  json.update(document(first));
+  for (const bench::Decode& decode : decodes) json["batches"].push_back(document(decode));
+  return json;
+}
+
+std::string to_text(const bench::Decode& decode) {
+  const double all = decode.us_all_layers();
+  std::string text =
+      str(parts_text(decode, decode.parts), "\n  ",
+          rounded(per_second(decode.us_median, decode.batch)), " tokens per second as built (",
+          rounded(decode.us_median / 1e3), " ms in the median of ", decode.steps, " steps); ",
+          rounded(per_second(all, decode.batch)), " with all ", decode.all_layers, " layers\n");
+  if (decode.us_replayed > 0) {
+    const double replayed = decode.us_all_layers(decode.us_replayed);
+    text += str("  as graphs ", rounded(per_second(decode.us_replayed, decode.batch)), " (",
+                rounded(decode.us_replayed / 1e3, 3), " ms); ",
+                rounded(per_second(replayed, decode.batch)), " with all ", decode.all_layers,
+                " layers\n");
+  }
+  if (decode.prompt_tokens > 0) {
+    const double us_all = decode.us_all_layers(decode.prompt_parts);
+    text += str("\n  prompts, ", decode.prompt_tokens, " tokens\n\n",
+                parts_text(decode, decode.prompt_parts), "\n  ",
+                rounded(per_second(decode.us_prompt, decode.prompt_tokens)),
+                " tokens per second as built; ", rounded(per_second(us_all, decode.prompt_tokens)),
+                " with all ", decode.all_layers, " layers\n");
+  }
+  return text;
+}
+
+std::string to_text(const BenchOptions& options, const Limits& limits,
+                    const std::vector<bench::Decode>& decodes) {
+  const bench::Decode& first = decodes.front();
+  std::string text = str(describe(limits), "  ", options.model_shape, ", ", options.schemes, ", ",
+                         first.num_layers, " of ", first.all_layers, " layers, ", first.context,
+                         " tokens in the cache (", name(first.cache_dtype), "), on ",
+                         join(backends_of(first)), "\n");
+  for (const bench::Decode& decode : decodes) {
+    text += decodes.size() > 1 ? str("\n  ", decode.batch, " at a time\n\n") : "\n";
+    text += to_text(decode);
+  }
+  return text;
 }
 
 }  // namespace
@@ -86,15 +149,18 @@ int run_model_bench(const BenchOptions& options) {
   decoding.model.device = options.device;
   decoding.model.threads = options.threads;
   decoding.model.pin = options.pin;
-  CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads));
+  CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads, options.device));
   decoding.model.progress = bar.callback();
-  CLI_TRY(const bench::Decode decode, bench::decode(shape, decoding));
+  decoding.batches = options.batches;
+  decoding.prompt = options.prompt;
+  decoding.model.graphs = !options.no_graphs;
+  CLI_TRY(const std::vector<bench::Decode> decodes, bench::decode(shape, decoding));
   CLI_TRY(const Limits limits, probe->measure());
   bar.clear();
   if (options.json)
-    print(document(options, limits, decode));
+    print(document(options, limits, decodes));
   else
-    std::cout << to_text(options, limits, decode);
+    std::cout << to_text(options, limits, decodes);
   return kDone;
 }
 

@@ -81,7 +81,8 @@ Json to_json(const std::vector<Group>& groups, const Machine& machine) {
 int run(const Options& options) {
   CLI_TRY(Machine machine, Machine::find(options.machine));
   if (options.machine == "here") {
-    CLI_TRY(machine.tuned, read_tuning(options.cache, 0));
+    CLI_TRY(machine.tuned,
+            read_tuning(options.cache, 0, options.device.empty() ? "cpu" : options.device));
   }
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.folder));
   CLI_TRY(const BackendMap backend, BackendMap::parse(options.backend));

@@ -16,7 +16,10 @@ inline constexpr const char* kQuantizationHelp =
 inline constexpr const char* kActivationsHelp =
     "int8: quantize the activations of int4, int8 and fp4 layers whose activations are floats";
 inline constexpr const char* kKvCacheHelp =
-    "Keys and values as f32, bf16 or f16: 16 bits take half of the memory";
+    "Keys and values as f32, bf16 or f16: 16 bits take half of the memory; auto: as activations "
+    "are on the device";
+inline constexpr const char* kNoGraphsHelp =
+    "On a GPU: enqueue every step kernel by kernel instead of replaying it as a graph";
 inline constexpr const char* kPinHelp =
     "Keep each thread on a CPU of its own, and weights on the node that reads them";
 inline constexpr const char* kCacheHelp =
@@ -27,18 +30,19 @@ struct ModelArguments {
   std::string backend = "auto";
   std::string quantization;
   std::string activations;
-  std::string kv_cache = "f32";
+  std::string kv_cache = "auto";
   std::string device = "cpu";
   std::string lora;  // folder of an adapter
   std::string cache;
   int threads = 0;
   bool pin = false;
   bool deterministic = false;
+  bool no_graphs = false;
   bool json = false;
 
   /// Errors: a broken cache.
   Result<ModelOptions> options() const {
-    auto tuned = read_tuning(cache, threads);
+    auto tuned = read_tuning(cache, threads, device);
     if (!tuned) return tuned.error();
     ModelOptions options;
     options.backend = backend;
@@ -49,6 +53,7 @@ struct ModelArguments {
     options.threads = threads;
     options.pin = pin;
     options.deterministic = deterministic;
+    options.graphs = !no_graphs;
     if (!lora.empty()) options.adapters = {lora};
     options.tuned = *std::move(tuned);
     return options;
@@ -70,6 +75,7 @@ struct ModelArguments {
     app.add_option("--cache", cache, kCacheHelp);
     app.add_flag("--deterministic", deterministic,
                  "The same bits for a token whatever else is in the batch");
+    app.add_flag("--no-graphs", no_graphs, kNoGraphsHelp);
     app.add_flag("--json", json, "One JSON document on stdout");
   }
 };

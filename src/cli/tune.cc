@@ -13,7 +13,7 @@ namespace moracle::cli {
 namespace {
 
 struct Options {
-  std::string folder, quantization, activations, cache;
+  std::string folder, quantization, activations, cache, device = "cpu";
   double seconds = 50;
   int threads = 0;
   bool json = false;
@@ -36,6 +36,13 @@ Result<std::vector<LayerSpec>> kinds_of(const Checkpoint& checkpoint,
   if (!kinds.empty()) return kinds;
   return Error{ErrorKind::kUnsupported, checkpoint.folder(), "", "layers with experts",
                "it has none"};
+}
+
+int64_t memory_of(const Machine& machine, const DeviceName& device) {
+  for (const GpuInfo& gpu : machine.gpus) {
+    if (gpu.platform == device.platform && gpu.index == device.index) return gpu.memory_bytes;
+  }
+  return machine.cpu.memory_bytes;
 }
 
 Json to_json(const std::string& path, const std::vector<Selection>& selections) {
@@ -68,25 +75,26 @@ int run(const Options& options) {
   CLI_TRY(const bool int8_activations, parse_activations(options.activations));
   CLI_TRY(const std::vector<LayerSpec> kinds, kinds_of(checkpoint, quantization, int8_activations));
   // A cache that cannot be used is said before a minute is spent on it.
-  CLI_TRY(const std::vector<TunedLayer> before, read_tuning(path, options.threads));
-  CLI_TRY(const std::shared_ptr<Device> device, open_device("cpu", options.threads));
+  CLI_TRY(const std::vector<TunedLayer> before, read_tuning(path, options.threads, options.device));
+  CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, options.threads));
   Machine machine = Machine::here();
   bench::TuneOptions tuning;
   tuning.seconds = options.seconds / static_cast<double>(kinds.size());
-  tuning.most_bytes = machine.cpu.memory_bytes / 2;
+  CLI_TRY(tuning.device, parse_device(options.device));
+  tuning.most_bytes = memory_of(machine, tuning.device) / 2;
   ProgressBar bar("measuring");
   for (const LayerSpec& kind : kinds) {
     CLI_TRY(TunedLayer tuned, bench::tune(kind, machine, device, tuning, bar.callback()));
     machine.tuned.push_back(std::move(tuned));
   }
   bar.clear();
-  if (Status written = write_tuning(path, options.threads, machine.tuned); !written)
+  if (Status written = write_tuning(path, options.threads, options.device, machine.tuned); !written)
     return fail(written.error());
   std::vector<Selection> selections;
   for (const LayerSpec& kind : kinds) {
     Request request;
     request.layer = kind;
-    request.platform = Platform::kCpu;
+    request.platform = tuning.device.platform;
     selections.push_back(select(request, machine));
   }
   if (options.json) {
@@ -111,6 +119,8 @@ void add_tune(CLI::App& app, Work& chosen) {
         verb.add_option("--activations", options->activations, kActivationsHelp);
         verb.add_option("--seconds", options->seconds, "Time for the whole model")
             ->check(CLI::Range(0.1, 3600.0))
+            ->capture_default_str();
+        verb.add_option("--device", options->device, "cpu, cuda[:n] or opencl[:n]")
             ->capture_default_str();
         verb.add_option("--cache", options->cache, kCacheHelp);
         verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")

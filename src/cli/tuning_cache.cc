@@ -11,15 +11,23 @@
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "command.h"
+#include "moracle/device.h"
 
 namespace moracle::cli {
 namespace {
 
-Json machine_key(int threads) {
+Result<Json> machine_key(int threads, const std::string& device) {
   const Machine here = Machine::here();
-  return {{"cpu", here.cpu.model},
-          {"isa", names(here.cpu.isa)},
-          {"threads", threads < 1 ? usable_threads() : threads}};
+  MORACLE_TRY(const DeviceName named, parse_device(device));
+  for (const GpuInfo& gpu : here.gpus) {
+    if (gpu.platform == named.platform && gpu.index == named.index)
+      return Json{{"platform", name(gpu.platform)}, {"gpu", gpu.model}};
+  }
+  // A GPU that is not there has measured nothing; to run on it is refused elsewhere.
+  if (named.platform != Platform::kCpu) return Json{{"platform", name(named.platform)}};
+  return Json{{"cpu", here.cpu.model},
+              {"isa", names(here.cpu.isa)},
+              {"threads", threads < 1 ? usable_threads() : threads}};
 }
 
 Error not_ours(const std::string& path) {
@@ -69,10 +77,11 @@ std::string default_tuning_cache() {
   return (xdg.empty() ? home + "/.cache" : xdg) + "/moracle/tuning.json";
 }
 
-Result<std::vector<TunedLayer>> read_tuning(const std::string& named, int threads) {
+Result<std::vector<TunedLayer>> read_tuning(const std::string& named, int threads,
+                                            const std::string& device) {
   const std::string path = named.empty() ? default_tuning_cache() : named;
   MORACLE_TRY(const Json json, read_file(path));
-  const Json here = machine_key(threads);
+  MORACLE_TRY(const Json here, machine_key(threads, device));
   std::vector<TunedLayer> layers;
   for (const Json& entry : json["layers"]) {
     TunedLayer layer;
@@ -82,9 +91,10 @@ Result<std::vector<TunedLayer>> read_tuning(const std::string& named, int thread
   return layers;
 }
 
-Status write_tuning(const std::string& path, int threads, const std::vector<TunedLayer>& layers) {
+Status write_tuning(const std::string& path, int threads, const std::string& device,
+                    const std::vector<TunedLayer>& layers) {
   MORACLE_TRY(Json json, read_file(path));
-  const Json here = machine_key(threads);
+  MORACLE_TRY(const Json here, machine_key(threads, device));
   Json kept = Json::array();
   for (const Json& entry : json["layers"]) {
     TunedLayer old;

@@ -3,8 +3,7 @@
 // Activations are of the device's activation_dtype(); "rows" are tokens or (token, expert) pairs.
 #pragma once
 
-#include <span>
-
+#include "kernels/batch.h"
 #include "moracle/base.h"
 #include "moracle/checkpoint.h"
 #include "moracle/device.h"
@@ -12,15 +11,6 @@
 #include "quant/rows.h"
 
 namespace moracle {
-
-/// Tokens of one sequence within a batch, for attention.
-struct Span {
-  int64_t first_token;  ///< in the batch
-  int64_t num_tokens;
-  int64_t position;  ///< of the first token in its sequence: so many keys are cached already
-  void* keys;        ///< [capacity, kv_heads, head_dim] of this layer and sequence
-  void* values;      ///< [capacity, kv_heads, value_dim]
-};
 
 /// One matrix of all adapters that a layer holds, in device memory, of the activation dtype.
 /// Adapter a adds  Δ[r, n] = Σ_j B[a, e, n, j] · Σ_k A[a, e, p(n) · rank + j, k] · x[r, k]  to row
@@ -41,8 +31,15 @@ struct AttentionShape {
   int64_t window = 0;            ///< a token sees itself and window - 1 before it; 0: all
   const float* sinks = nullptr;  ///< [num_heads]: a logit in each softmax's denominator that has
                                  ///< no value; nothing: none
-  DType cache = DType::kF32;     ///< of the spans' keys and values: f32, bf16 or f16
+  LayerCache cache = {};         ///< of this layer in the batch's pages
+  bool alone = false;            ///< a token's bits follow from its sequence alone, not from how
+                                 ///< many of its tokens a step takes either (a CPU's always do)
 };
+/// Parts that a context is shared out in, at most.
+inline constexpr int64_t kAttendParts = 64;
+/// What attention needs beside its tensors, of the device's memory, for as many tokens: a GPU
+/// shares contexts out and keeps what comes of each part here. `activations`: the device's.
+size_t attend_room_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations);
 
 /// Which columns of each head turn with the position.
 struct RotaryShape {
@@ -53,9 +50,21 @@ struct RotaryShape {
   float factor = 1;          ///< multiplies sine and cosine (YaRN's attention factor)
 };
 
+/// What becomes of the heads of queries and keys before attention.
+struct HeadTurn {
+  const float* q_norm = nullptr;  ///< [head_dim]; nothing: none
+  const float* k_norm = nullptr;  ///< likewise
+  float epsilon = 0;
+  RotaryShape rotary;
+  const float* frequencies = nullptr;  ///< [num_pairs]: radians per position
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
+
+  /// Positions of a page of keys and values, as suits this device's attention.
+  virtual int64_t cache_page() const = 0;
 
   // Around the experts.
 
@@ -106,27 +115,35 @@ class Ops {
 
   // Around the layers of a model.
 
-  /// out[t] = table[ids[t]]; the ids lie in host memory and have been checked.
-  virtual Status embed(const TensorView& table, std::span<const int32_t> ids, const Matrix& out,
-                       Stream) = 0;
+  /// out[t] = table[ids[t]]; the ids have been checked.
+  virtual Status embed(const TensorView& table, const int32_t* ids, const Matrix& out, Stream) = 0;
   /// out = x / sqrt(mean(x²) + epsilon) · weight, over each run of weight_size columns.
   virtual Status rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,
                           const Matrix& out, Stream) = 0;
   /// x += y
   virtual Status add(const Matrix& x, const Matrix& y, Stream) = 0;
-  /// Rotates each head by its row's position. `frequencies` [num_pairs] are radians per position.
-  /// Row r's position is positions[r] (host).
+  /// x += y, then out = rms_norm of the rows of x.
+  virtual Status add_rms_norm(const Matrix& x, const Matrix& y, const float* weight, float epsilon,
+                              const Matrix& out, Stream);
+  /// Rotates each head by its row's position, positions[r].
   virtual Status rotate(const Matrix& x, const RotaryShape& shape, const float* frequencies,
-                        std::span<const int64_t> positions, Stream) = 0;
+                        const int32_t* positions, Stream) = 0;
   /// For each of `num_heads` heads, `count` columns: those of `to` from head · to_dim on become
   /// those of `from` from head · from_dim on. A from_dim of 0 gives every head the same ones.
   virtual Status copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,
                             int64_t num_heads, int64_t count, Stream) = 0;
-  /// Appends k [tokens, kv_heads * head_dim] and v [tokens, kv_heads * value_dim] to the caches of
-  /// `spans`, then out = softmax(q kᵀ · scale, causal) v, heads side by side.
-  virtual Status attend(const Matrix& q, const Matrix& k, const Matrix& v,
-                        std::span<const Span> spans, const AttentionShape& shape, const Matrix& out,
-                        Stream) = 0;
+  /// Appends k [tokens, kv_heads * head_dim] and v [tokens, kv_heads * value_dim] to the caches.
+  /// Errors, on a GPU of the next synchronize(): a number that a cache of f16 has not.
+  virtual Status append(const Matrix& k, const Matrix& v, const Batch& batch,
+                        const LayerCache& cache, Stream) = 0;
+  /// Norms and rotates the heads of q and k in place, then appends k and v.
+  virtual Status turn_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
+                                 const HeadTurn& turn, const Batch& batch, const LayerCache& cache,
+                                 Stream);
+  /// out = softmax(q kᵀ · scale, causal) v over the caches, which hold the batch's own keys and
+  /// values by now; heads side by side. `room`: attend_room_bytes for these tokens, or more.
+  virtual Status attend(const Matrix& q, const Batch& batch, const AttentionShape& shape,
+                        const Matrix& out, std::byte* room, Stream) = 0;
 };
 
 }  // namespace moracle

@@ -16,11 +16,12 @@ std::unique_ptr<Attention> make_attention(const AttentionDescription& attention)
   return std::visit([](const auto& kind) { return make_attention(kind.spec); }, attention);
 }
 
-Result<DType> parse_kv_cache(std::string_view text) {
+Result<DType> parse_kv_cache(std::string_view text, DType activations) {
+  if (text == "auto") return activations;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     if (text == name(dtype)) return dtype;
   }
-  return Error{ErrorKind::kInvalidArgument, "", "--kv-cache", "f32, bf16 or f16",
+  return Error{ErrorKind::kInvalidArgument, "", "--kv-cache", "auto, f32, bf16 or f16",
                str("it is '", text, "'")};
 }
 

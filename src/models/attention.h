@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <span>
 
 #include "kernels/ops.h"
 #include "models/loader.h"
@@ -20,18 +19,19 @@ struct AttentionSizes {
 AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t max_num_tokens,
                                DType dtype);
 
-/// What ModelOptions::kv_cache says. Errors: another word, listing those that are known.
-Result<DType> parse_kv_cache(std::string_view text);
+/// What ModelOptions::kv_cache says on a device of such activations. Errors: another word, listing
+/// those that are known.
+Result<DType> parse_kv_cache(std::string_view text, DType activations);
 
 /// The tokens of one forward, and where this layer keeps things.
 struct AttentionStep {
   Ops& ops;
-  std::span<const int64_t> positions;  ///< of every token, in its sequence
-  std::span<const Span> spans;         ///< with the keys and values of this layer
-  std::byte* room;                     ///< room_bytes
+  const Batch& batch;
+  const LayerCache& cache;  ///< of this layer in the batch's pages
+  bool alone;               ///< see AttentionShape
+  std::byte* room;          ///< room_bytes
   Stream stream;
   const OnPart& on_part;
-  DType cache = DType::kF32;  ///< of the spans' keys and values
 };
 
 class Attention {

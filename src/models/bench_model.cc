@@ -8,6 +8,7 @@
 
 #include "base/scalar.h"
 #include "base/text.h"
+#include "base/thread_pool.h"
 #include "base/try.h"
 #include "models/bench_description.h"
 #include "models/model_state.h"
@@ -30,24 +31,37 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Adds the time since the last call to the part that has just ended.
+// How long each part of a step took, by the device's clock: no work waits for it.
 class PartClock {
  public:
+  explicit PartClock(std::unique_ptr<Timeline> timeline) : timeline_(std::move(timeline)) {}
   void start() {
     us_ = {};
-    last_ = Clock::now();
+    ended_.clear();
+    mark();
   }
   void end(std::string_view part) {
-    const Clock::time_point now = Clock::now();
-    const size_t at = std::find(std::begin(kParts), std::end(kParts), part) - std::begin(kParts);
-    us_[at] += std::chrono::duration<double, std::micro>(now - last_).count();
-    last_ = now;
+    ended_.push_back(std::find(std::begin(kParts), std::end(kParts), part) - std::begin(kParts));
+    mark();
+  }
+  /// Of the whole step, and from here on us() of its parts.
+  Result<double> finish() {
+    MORACLE_CHECK(marked_);
+    MORACLE_TRY(const std::vector<double> spent, timeline_->take());
+    double all = 0;
+    for (size_t i = 0; i < spent.size(); ++i) us_[ended_[i]] += spent[i], all += spent[i];
+    return all;
   }
   const std::array<double, kNumParts + 1>& us() const { return us_; }
 
  private:
+  void mark() {
+    if (marked_.ok()) marked_ = timeline_->mark();
+  }
+  std::unique_ptr<Timeline> timeline_;
+  Status marked_;
+  std::vector<size_t> ended_;
   std::array<double, kNumParts + 1> us_{};  // the last: parts that have no name here
-  Clock::time_point last_;
 };
 
 // Random keys and values at every position: what attention reads, without computing it first.
@@ -64,111 +78,234 @@ Status fill(KvCache::State& cache, int64_t length, Device& device) {
     const void* const from = cache.dtype == DType::kF32 ? static_cast<void*>(&floats[i]) : &half;
     std::memcpy(some.data() + i * element, from, element);
   }
-  for (std::vector<Buffer>* buffers : {&cache.keys, &cache.values}) {
-    for (Buffer& buffer : *buffers) {
-      const size_t whole = some.size();
-      for (size_t at = 0; at < buffer.bytes(); at += whole) {
-        MORACLE_CHECK(device.upload(buffer.as<std::byte>() + at, some.data(),
-                                    std::min(whole, buffer.bytes() - at)));
-      }
+  MORACLE_CHECK(cache.pool->grow(cache.pages, length));
+  const size_t whole = some.size();
+  for (std::byte* page : cache.pages) {
+    for (size_t at = 0; at < cache.pool->page_bytes(); at += whole) {
+      MORACLE_CHECK(
+          device.upload(page + at, some.data(), std::min(whole, cache.pool->page_bytes() - at)));
     }
   }
   cache.length = length;
   return device.synchronize();
 }
 
-// One token at a time, always the same number of tokens before it.
+// One token of each sequence at a time, always the same number of tokens before it.
 class Decoder {
  public:
-  Decoder(Model& model, KvCache cache, const SamplingOptions& sampling)
-      : model_(model), cache_(std::move(cache)), context_(cache_.length()), sampler_(sampling) {}
+  Decoder(Model& model, std::vector<KvCache> caches, const DecodeOptions& options,
+          const SamplingOptions& sampling, std::unique_ptr<Timeline> timeline)
+      : model_(model),
+        device_(ModelDoor::state(model).workspace->device()),
+        caches_(std::move(caches)),
+        options_(options),
+        samplers_(caches_.size(), Sampler(sampling)),
+        tokens_(caches_.size(), 1),
+        clock_(std::move(timeline)) {}
 
-  Status run(double seconds, const Progress& progress) {
-    ModelDoor::state(model_).on_part = [this](std::string_view part) { clock_.end(part); };
-    double spent = 0;
-    MORACLE_CHECK(step());  // touches what was never touched
-    while (spent < seconds || steps_.size() < 3) {
-      MORACLE_CHECK(step());
-      double us = 0;
-      for (size_t p = 0; p <= kNumParts; ++p) us += clock_.us()[p];
-      for (size_t p = 0; p < kNumParts; ++p) parts_[p].push_back(clock_.us()[p]);
-      steps_.push_back(us);
-      spent += us * 1e-6;
-      if (progress && !progress(static_cast<int64_t>(std::min(spent / seconds, 1.0) * 1000), 1000))
-        return Error{ErrorKind::kCancelled, "", "bench", "", "stopped on request"};
+  Status run(Decode& decode) {
+    Model::State& state = ModelDoor::state(model_);
+    decode.batch = static_cast<int64_t>(caches_.size());
+    state.on_part = [this](std::string_view part) { clock_.end(part); };
+    std::vector<double> parts[kNumParts];
+    const Status timed = steps([&](double) {
+      for (size_t p = 0; p < kNumParts; ++p) parts[p].push_back(clock_.us()[p]);
+    });
+    state.on_part = {};
+    MORACLE_CHECK(timed);
+    for (size_t p = 0; p < kNumParts; ++p) {
+      const double us = median(parts[p]);
+      if (us > 0) decode.parts.push_back({std::string(kParts[p]), us, p < kPerLayer});
     }
-    ModelDoor::state(model_).on_part = {};
+    if (!device_.host_visible()) {
+      // Without marks between the parts: enqueued one by one, then all at once.
+      total_.clear();
+      state.recorded.on = false;
+      MORACLE_CHECK(steps([](double) {}));
+      state.recorded.on = options_.model.graphs;
+    }
+    decode.steps = static_cast<int64_t>(total_.size());
+    decode.us_median = median(total_);
+    decode.us_min = *std::min_element(total_.begin(), total_.end());
+    if (device_.host_visible() || !options_.model.graphs) return {};
+    MORACLE_CHECK(steps([](double) {}));  // the first of them is recorded
+    total_.clear();
+    MORACLE_CHECK(steps([](double) {}));
+    decode.us_replayed = median(total_);
     return {};
   }
 
-  void report(Decode& decode) const {
-    decode.steps = static_cast<int64_t>(steps_.size());
-    decode.us_median = median(steps_);
-    decode.us_min = *std::min_element(steps_.begin(), steps_.end());
+  /// Takes in prompts, all side by side, as far as the time allows.
+  Status prefill(Decode& decode) {
+    Model::State& state = ModelDoor::state(model_);
+    state.on_part = [this](std::string_view part) { clock_.end(part); };
+    std::array<double, kNumParts + 1> us{};
+    const Status done = prompt_steps([&](int64_t tokens, double all) {
+      decode.prompt_tokens += tokens;
+      decode.us_prompt += all;
+      for (size_t p = 0; p < kNumParts; ++p) us[p] += clock_.us()[p];
+    });
+    state.on_part = {};
     for (size_t p = 0; p < kNumParts; ++p) {
-      const double us = median(parts_[p]);
-      if (us > 0) decode.parts.push_back({std::string(kParts[p]), us, p < kPerLayer});
+      if (us[p] > 0) decode.prompt_parts.push_back({std::string(kParts[p]), us[p], p < kPerLayer});
     }
+    return done;
   }
 
  private:
+  /// Calls each(tokens, microseconds).
+  template <class Each>
+  Status prompt_steps(const Each& each) {
+    const auto batch = static_cast<int64_t>(caches_.size());
+    const int64_t most = std::max<int64_t>(1, model_.max_num_tokens() / batch);
+    const std::vector<int32_t> ids(most, 1);
+    // Once to touch what was never touched.
+    for (const bool counts : {false, true}) {
+      for (KvCache& cache : caches_) cache.truncate(0);
+      double spent = 0;
+      for (int64_t done = 0; done < options_.prompt && spent < options_.seconds * 1e6;
+           done += most) {
+        const int64_t count = std::min(most, options_.prompt - done);
+        std::vector<Model::Step> step;
+        for (KvCache& cache : caches_)
+          step.push_back({{ids.data(), static_cast<size_t>(count)}, &cache, -1});
+        clock_.start();
+        MORACLE_CHECK(model_.forward(step));
+        clock_.end("norms");  // the last of them: nothing is left between it and here
+        MORACLE_TRY(const double us, clock_.finish());
+        spent += us;
+        if (!counts) break;
+        each(count * batch, us);
+        MORACLE_CHECK(go_on(spent));
+      }
+    }
+    return {};
+  }
+
+  Status go_on(double us) const {
+    const double share = std::min(us * 1e-6 / options_.seconds, 1.0);
+    if (!options_.model.progress ||
+        options_.model.progress(static_cast<int64_t>(share * 1000), 1000))
+      return {};
+    return Error{ErrorKind::kCancelled, "", "bench", "", "stopped on request"};
+  }
+
+  template <class Each>
+  Status steps(const Each& each) {
+    double spent = 0;
+    MORACLE_CHECK(step());  // touches what was never touched
+    MORACLE_CHECK(clock_.finish());
+    for (int64_t n = 0; spent < options_.seconds * 1e6 || n < 3; ++n) {
+      MORACLE_CHECK(step());
+      MORACLE_TRY(const double us, clock_.finish());
+      each(us);
+      total_.push_back(us);
+      spent += us;
+      MORACLE_CHECK(go_on(spent));
+    }
+    return {};
+  }
+
   Status step() {
-    cache_.truncate(context_);
+    std::vector<Model::Step> step;
+    for (size_t s = 0; s < caches_.size(); ++s) {
+      caches_[s].truncate(options_.context);
+      step.push_back({{&tokens_[s], 1}, &caches_[s], -1});
+    }
     clock_.start();
-    const Model::Step one{{&token_, 1}, &cache_, -1};
-    MORACLE_CHECK(model_.forward({&one, 1}));
-    MORACLE_TRY(const std::span<const float> logits, model_.logits(0, 1));
+    MORACLE_CHECK(model_.forward(step));
+    const auto batch = static_cast<int64_t>(caches_.size());
+    MORACLE_TRY(const std::span<const float> logits, model_.logits(0, batch));
     clock_.end("output");
-    token_ = sampler_.draw(logits);
+    const size_t vocab = logits.size() / caches_.size();
+    device_.host_threads().split(batch, [&](int64_t begin, int64_t end) {
+      for (int64_t s = begin; s < end; ++s)
+        tokens_[s] = samplers_[s].draw(logits.subspan(s * vocab, vocab));
+    });
     clock_.end("sampling");
     return {};
   }
 
   Model& model_;
-  KvCache cache_;
-  const int64_t context_;
-  Sampler sampler_;
-  int32_t token_ = 1;
+  Device& device_;
+  std::vector<KvCache> caches_;
+  const DecodeOptions& options_;
+  std::vector<Sampler> samplers_;  // of each sequence
+  std::vector<int32_t> tokens_;
   PartClock clock_;
-  std::vector<double> steps_, parts_[kNumParts];
+  std::vector<double> total_;
 };
 
 }  // namespace
 
-double Decode::us_all_layers() const {
+double Decode::us_all_layers(const std::vector<DecodePart>& of) const {
   double us = 0;
-  for (const DecodePart& part : parts) us += us_all_layers(part);
+  for (const DecodePart& part : of) us += us_all_layers(part);
   return us;
 }
+double Decode::us_all_layers() const {
+  return us_all_layers(parts);
+}
 
-Result<Decode> decode(const ModelShape& shape, const DecodeOptions& options) {
+double Decode::us_all_layers(double us) const {
+  double built = 0;
+  for (const DecodePart& part : parts) built += part.us;
+  return us * us_all_layers() / built;
+}
+
+Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions& options) {
+  const int64_t length = std::max(options.context + 1, options.prompt);
   if (options.context < 1 || options.context >= shape.max_context) {
     return Error{ErrorKind::kInvalidArgument, "", "--context",
                  str("1 to ", shape.max_context - 1, " tokens"), str("it is ", options.context)};
+  }
+  if (options.prompt < 0 || options.prompt > shape.max_context) {
+    return Error{ErrorKind::kInvalidArgument, "", "--prompt",
+                 str("0 to ", shape.max_context, " tokens"), str("it is ", options.prompt)};
   }
   if (options.num_layers < 1 || options.num_layers > shape.num_layers) {
     return Error{ErrorKind::kInvalidArgument, "", "--layers", str("1 to ", shape.num_layers),
                  str("it is ", options.num_layers)};
   }
+  for (const int64_t batch : options.batches) {
+    if (batch >= 1 && batch <= Model::kMaxLogitRows) continue;
+    return Error{ErrorKind::kInvalidArgument, "", "--batch",
+                 str("1 to ", Model::kMaxLogitRows, " sequences"), str("it is ", batch)};
+  }
   MORACLE_TRY(RandomModel random,
               random_model(shape, options.scheme, options.num_layers, options.most_bytes));
   ModelOptions model_options = options.model;
-  model_options.max_num_tokens = 1;
+  if (options.prompt == 0) {
+    model_options.max_num_tokens = 1;
+    for (const int64_t batch : options.batches)
+      model_options.max_num_tokens = std::max(model_options.max_num_tokens, batch);
+  }
   MORACLE_TRY(Model model, ModelDoor::load(std::move(random.description), model_options, {},
                                            random.owner, random.bytes));
-  MORACLE_TRY(KvCache cache, model.make_cache(options.context + 1));
-  MORACLE_CHECK(
-      fill(ModelDoor::state(cache), options.context, ModelDoor::state(model).workspace->device()));
-  Decoder decoder(model, std::move(cache), shape.sampling);
-  MORACLE_CHECK(decoder.run(options.seconds, options.model.progress));
-  Decode result;
-  result.num_layers = options.num_layers;
-  result.all_layers = shape.num_layers;
-  result.context = options.context;
-  result.weight_bytes = model.weight_bytes();
-  result.choices = model.choices();
-  decoder.report(result);
-  return result;
+  std::vector<Decode> results;
+  for (const int64_t batch : options.batches) {
+    std::vector<KvCache> caches;
+    for (int64_t s = 0; s < batch; ++s) {
+      MORACLE_TRY(KvCache cache, model.make_cache(length));
+      MORACLE_CHECK(fill(ModelDoor::state(cache), options.context,
+                         ModelDoor::state(model).workspace->device()));
+      caches.push_back(std::move(cache));
+    }
+    Decode result;
+    result.num_layers = options.num_layers;
+    result.all_layers = shape.num_layers;
+    result.context = options.context;
+    result.weight_bytes = model.weight_bytes();
+    result.choices = model.choices();
+    result.cache_dtype = ModelDoor::state(model).cache_dtype;
+    MORACLE_TRY(std::unique_ptr<Timeline> timeline,
+                ModelDoor::state(model).workspace->device().timeline());
+    Decoder decoder(model, std::move(caches), options, shape.sampling, std::move(timeline));
+    MORACLE_CHECK(decoder.run(result));
+    if (options.prompt > 0) MORACLE_CHECK(decoder.prefill(result));
+    results.push_back(std::move(result));
+  }
+  return results;
 }
 
 }  // namespace moracle::bench

@@ -36,12 +36,14 @@ std::span<const ModelShape> known_models();
 Result<ModelShape> find_model(std::string_view name);
 
 struct DecodeOptions {
-  Scheme scheme;           ///< of the experts and of the attention's linear layers
-  int64_t num_layers = 2;  ///< that are built
-  int64_t context = 4096;  ///< tokens in the cache
-  double seconds = 1;      ///< of decoding
-  int64_t most_bytes = 0;  ///< of memory that the weights may fill
-  ModelOptions model;      ///< backend, device, threads; `progress` is also asked while decoding
+  Scheme scheme;                       ///< of the experts and of the attention's linear layers
+  int64_t num_layers = 2;              ///< that are built
+  int64_t context = 4096;              ///< tokens in the cache
+  std::vector<int64_t> batches = {1};  ///< sequences that decode side by side, at most 64
+  int64_t prompt = 0;                  ///< tokens of each that prefill takes in; 0: none is timed
+  double seconds = 1;                  ///< of decoding
+  int64_t most_bytes = 0;              ///< of memory that the weights may fill
+  ModelOptions model;  ///< backend, device, threads; `progress` is also asked while decoding
 };
 
 /// One part of a step.
@@ -54,12 +56,21 @@ struct DecodePart {
 
 struct Decode {
   int64_t num_layers = 0, all_layers = 0, context = 0, steps = 0;
+  int64_t batch = 1;  ///< tokens of a step, one of each sequence
   int64_t weight_bytes = 0;
-  double us_median = 0, us_min = 0;  ///< of a step
+  DType cache_dtype = DType::kF32;
+  double us_median = 0, us_min = 0;  ///< of a step; of a GPU: its parts enqueued one by one
+  double us_replayed = 0;            ///< median of a step that is a graph; 0: the device has none
+  int64_t prompt_tokens = 0;         ///< that prefill took in, in steps of max_num_tokens
+  double us_prompt = 0;              ///< for all of them
   std::vector<DecodePart> parts;     ///< in the order of a step
+  std::vector<DecodePart> prompt_parts;  ///< likewise, of all steps that took the prompts in
   std::vector<Choice> choices;
   /// Of a step with all the layers that the model has, from the parts.
   double us_all_layers() const;
+  double us_all_layers(const std::vector<DecodePart>& of) const;
+  /// The same from a time of a whole step, as the parts share it.
+  double us_all_layers(double us) const;
   double us_all_layers(const DecodePart& part) const {
     return part.per_layer
                ? part.us * static_cast<double>(all_layers) / static_cast<double>(num_layers)
@@ -67,9 +78,10 @@ struct Decode {
   }
 };
 
-/// Builds the model, fills its cache with random keys and values, and decodes one token at a time
-/// at that context. Embedding, router and output are bf16, as in published files. Errors: a context
-/// that the model does not have; more than `most_bytes`; whatever Model::load refuses.
-Result<Decode> decode(const ModelShape& shape, const DecodeOptions& options);
+/// Builds the model and, for each batch, fills caches with random keys and values and decodes one
+/// token of each sequence at a time at that context. Embedding, router and output are bf16, as in
+/// published files. Errors: a context or a batch that the model does not have; more than
+/// `most_bytes`; whatever Model::load refuses.
+Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions& options);
 
 }  // namespace moracle::bench

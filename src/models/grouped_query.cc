@@ -9,8 +9,16 @@
 namespace moracle {
 namespace {
 
+AttentionShape shape_of(const GroupedQuerySpec& spec) {
+  AttentionShape shape{spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.head_dim,
+                       1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
+  shape.window = spec.window;
+  return shape;
+}
+
 struct Rooms {
   Matrix qkv, attended;
+  std::byte* attend = nullptr;
   size_t bytes = 0;
 };
 Rooms carve(const GroupedQuerySpec& spec, int64_t tokens, DType dtype, std::byte* base) {
@@ -19,6 +27,8 @@ Rooms carve(const GroupedQuerySpec& spec, int64_t tokens, DType dtype, std::byte
   rooms.qkv =
       carver.take_matrix(dtype, tokens, (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim);
   rooms.attended = carver.take_matrix(dtype, tokens, spec.num_heads * spec.head_dim);
+  rooms.attend = carver.take<std::byte>(
+      static_cast<int64_t>(attend_room_bytes(shape_of(spec), tokens, dtype)));
   rooms.bytes = carver.bytes();
   return rooms;
 }
@@ -46,14 +56,15 @@ class GroupedQueryAttention : public Attention {
                  v = columns(rooms.qkv, q_size + kv_size, kv_size);
     MORACLE_CHECK(qkv_->apply(x, rooms.qkv, step.stream));
     part_done(step.on_part, "attention linears");
-    MORACLE_CHECK(prepare(q, q_norm_, step));
-    MORACLE_CHECK(prepare(k, k_norm_, step));
-    AttentionShape shape{spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.head_dim,
-                         1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
-    shape.window = spec.window;
+    const auto norm = [](const Buffer& b) { return b.bytes() > 0 ? b.as<float>() : nullptr; };
+    const HeadTurn turn{norm(q_norm_), norm(k_norm_), spec.norm_epsilon,
+                        rotary_shape(spec.rotary, spec.head_dim), frequencies_.as<float>()};
+    MORACLE_CHECK(step.ops.turn_and_append(q, k, v, turn, step.batch, step.cache, step.stream));
+    AttentionShape shape = shape_of(spec);
+    shape.sinks = norm(sinks_);
     shape.cache = step.cache;
-    if (sinks_.bytes() > 0) shape.sinks = sinks_.as<float>();
-    MORACLE_CHECK(step.ops.attend(q, k, v, step.spans, shape, rooms.attended, step.stream));
+    shape.alone = step.alone;
+    MORACLE_CHECK(step.ops.attend(q, step.batch, shape, rooms.attended, rooms.attend, step.stream));
     part_done(step.on_part, "attention");
     MORACLE_CHECK(o_->apply(rooms.attended, out, step.stream));
     part_done(step.on_part, "attention linears");
@@ -61,16 +72,6 @@ class GroupedQueryAttention : public Attention {
   }
 
  private:
-  Status prepare(const Matrix& heads, const Buffer& norm, const AttentionStep& step) {
-    const GroupedQuerySpec& spec = spec_;
-    if (norm.bytes() > 0) {
-      MORACLE_CHECK(step.ops.rms_norm(heads, norm.as<float>(), spec.head_dim, spec.norm_epsilon,
-                                      heads, step.stream));
-    }
-    return step.ops.rotate(heads, rotary_shape(spec.rotary, spec.head_dim),
-                           frequencies_.as<float>(), step.positions, step.stream);
-  }
-
   GroupedQuerySpec spec_;
   Buffer frequencies_, q_norm_, k_norm_, sinks_;  // the last three empty where there are none
   std::optional<Linear> qkv_, o_;

@@ -14,8 +14,13 @@
 namespace moracle {
 namespace {
 
+AttentionShape shape_of(const LatentSpec& spec) {
+  return {spec.num_heads, spec.num_heads, spec.head_dim(), spec.value_dim, spec.scale};
+}
+
 struct Rooms {
   Matrix q_latent, q, kv_a, kv_latent, kv, k, v, attended;
+  std::byte* attend = nullptr;
   size_t bytes = 0;
 };
 Rooms carve(const LatentSpec& spec, int64_t tokens, DType dtype, std::byte* base) {
@@ -30,6 +35,8 @@ Rooms carve(const LatentSpec& spec, int64_t tokens, DType dtype, std::byte* base
   rooms.k = take(spec.num_heads * spec.head_dim());
   rooms.v = take(spec.num_heads * spec.value_dim);
   rooms.attended = take(spec.num_heads * spec.value_dim);
+  rooms.attend = carver.take<std::byte>(
+      static_cast<int64_t>(attend_room_bytes(shape_of(spec), tokens, dtype)));
   rooms.bytes = carver.bytes();
   return rooms;
 }
@@ -55,13 +62,14 @@ class LatentAttention : public Attention {
     const Rooms rooms = carve(spec, x.rows, x.dtype, step.room);
     MORACLE_CHECK(queries(x, rooms, step));
     MORACLE_CHECK(keys_and_values(x, rooms, step));
-    AttentionShape shape{spec.num_heads, spec.num_heads, spec.head_dim(), spec.value_dim,
-                         spec.scale};
+    AttentionShape shape = shape_of(spec);
     shape.cache = step.cache;
+    shape.alone = step.alone;
     // Norms, rotation and the copies of heads among them.
     part_done(step.on_part, "attention linears");
+    MORACLE_CHECK(step.ops.append(rooms.k, rooms.v, step.batch, step.cache, step.stream));
     MORACLE_CHECK(
-        step.ops.attend(rooms.q, rooms.k, rooms.v, step.spans, shape, rooms.attended, step.stream));
+        step.ops.attend(rooms.q, step.batch, shape, rooms.attended, rooms.attend, step.stream));
     part_done(step.on_part, "attention");
     MORACLE_CHECK(o_->apply(rooms.attended, out, step.stream));
     part_done(step.on_part, "attention linears");
@@ -78,7 +86,7 @@ class LatentAttention : public Attention {
     }
     MORACLE_CHECK(q_->apply(q_a_ ? rooms.q_latent : x, rooms.q, step.stream));
     return step.ops.rotate(rooms.q, rotary_shape(spec.rotary, spec.head_dim(), spec.nope_dim),
-                           frequencies_.as<float>(), step.positions, step.stream);
+                           frequencies_.as<float>(), step.batch.positions, step.stream);
   }
 
   Status keys_and_values(const Matrix& x, const Rooms& rooms, const AttentionStep& step) {
@@ -89,7 +97,7 @@ class LatentAttention : public Attention {
     MORACLE_CHECK(step.ops.rms_norm(latent, kv_norm_.as<float>(), spec.kv_rank, spec.norm_epsilon,
                                     rooms.kv_latent, step.stream));
     MORACLE_CHECK(step.ops.rotate(rope, rotary_shape(spec.rotary, spec.rope_dim),
-                                  frequencies_.as<float>(), step.positions, step.stream));
+                                  frequencies_.as<float>(), step.batch.positions, step.stream));
     MORACLE_CHECK(kv_b_->apply(rooms.kv_latent, rooms.kv, step.stream));
     const int64_t kv_dim = spec.nope_dim + spec.value_dim;
     auto copy = [&](const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,

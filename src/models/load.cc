@@ -38,6 +38,17 @@ Status allocate_activations(Model::State& m, const Description& description) {
   return device.synchronize();  // before the ones are gone
 }
 
+// The next layer's place in a page of so many bytes so far.
+LayerCache layer_cache(const AttentionSizes& sizes, DType dtype, int64_t page, size_t& page_bytes) {
+  const auto place = [&](int64_t size) {
+    const auto at = static_cast<int64_t>(page_bytes);
+    page_bytes += (static_cast<size_t>(page * size * bits(dtype) / 8) + 255) / 256 * 256;
+    return at;
+  };
+  const int64_t keys = place(sizes.key_size), values = place(sizes.value_size);
+  return {dtype, keys, values};
+}
+
 Status load_layer(Layer& to, LayerDescription&& from, Loader& loader) {
   MORACLE_CHECK(loader.load(to.input_norm, from.input_norm));
   MORACLE_CHECK(loader.load(to.post_norm, from.post_norm));
@@ -82,8 +93,10 @@ Result<Model> ModelDoor::load(Description&& description, const ModelOptions& opt
               choose(description, options, Machine::here(), adapters));
   auto state = std::make_unique<Model::State>();
   Model::State& m = *state;
-  MORACLE_TRY(m.cache_dtype, parse_kv_cache(options.kv_cache));
-  m.workspace = std::make_shared<Workspace>(std::move(device));
+  MORACLE_TRY(m.cache_dtype, parse_kv_cache(options.kv_cache, device->activation_dtype()));
+  m.workspace = std::make_shared<Workspace>(device);
+  m.alone = options.deterministic;
+  m.recorded.on = options.graphs;
   m.spec = description.spec;
   m.max_num_tokens = options.max_num_tokens;
   m.changes = {options.quantization, options.activations};
@@ -92,12 +105,16 @@ Result<Model> ModelDoor::load(Description&& description, const ModelOptions& opt
   Loader loader(m.workspace, std::move(modules), adapters, options.progress, total_bytes);
   MORACLE_CHECK(load_embedding(m, description.embedding));
   MORACLE_CHECK(allocate_activations(m, description));
-  const DType dtype = loader.device().activation_dtype();
+  const DType dtype = device->activation_dtype();
+  const int64_t page = device->ops().cache_page();
+  size_t page_bytes = 0;
   for (const LayerDescription& from : description.layers) {
     Layer& layer = m.layers.emplace_back();
-    layer.sizes = attention_sizes(from.attention, m.max_num_tokens, dtype);
+    layer.cache = layer_cache(attention_sizes(from.attention, m.max_num_tokens, dtype),
+                              m.cache_dtype, page, page_bytes);
     layer.attention = make_attention(from.attention);
   }
+  m.cache_pool = std::make_shared<KvPool>(std::move(device), page, page_bytes, options.cache_bytes);
   MORACLE_CHECK(load_weights(m, std::move(description), loader));
   m.weight_bytes += loader.weight_bytes();
   MORACLE_TRY(modules, std::move(loader).finish());
@@ -112,6 +129,7 @@ Status Model::reload(const Checkpoint& checkpoint, const Progress& progress) {
   const TensorView embedding = description.embedding;
   Loader loader = Loader::reload(m.workspace, progress, checkpoint.total_bytes());
   MORACLE_CHECK(load_weights(m, std::move(description), loader));
+  m.recorded.forget();
   MORACLE_CHECK(std::move(loader).commit());
   MORACLE_CHECK(upload_embedding(m, embedding));
   m.owner = checkpoint.files();

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/scalar.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "models/model_state.h"
@@ -27,6 +26,7 @@ int64_t KvCache::capacity() const {
 }
 void KvCache::truncate(int64_t length) {
   state_->length = std::clamp<int64_t>(length, 0, state_->length);
+  state_->pool->shrink(state_->pages, state_->length);
 }
 
 int64_t Model::vocab_size() const {
@@ -53,15 +53,8 @@ Result<KvCache> Model::make_cache(int64_t capacity) const {
   }
   auto cache = std::make_unique<KvCache::State>();
   cache->capacity = capacity;
-  Device& device = state_->workspace->device();
   cache->dtype = state_->cache_dtype;
-  const int64_t element = bits(cache->dtype) / 8;
-  for (const Layer& layer : state_->layers) {
-    MORACLE_TRY(Buffer keys, device.allocate(capacity * layer.sizes.key_size * element));
-    MORACLE_TRY(Buffer values, device.allocate(capacity * layer.sizes.value_size * element));
-    cache->keys.push_back(std::move(keys));
-    cache->values.push_back(std::move(values));
-  }
+  cache->pool = state_->cache_pool;
   return KvCache(std::move(cache));
 }
 
@@ -102,65 +95,89 @@ Status check_steps(std::span<const Model::Step> steps, const DecoderSpec& spec,
 
 }  // namespace
 
-Status Model::forward(std::span<const Step> steps) {
-  State& m = *state_;
-  const DecoderSpec& spec = m.spec;
-  MORACLE_CHECK(check_steps(steps, spec, m.max_num_tokens, m.num_adapters, m.cache_dtype));
-  std::vector<int32_t> ids;
-  std::vector<int64_t> positions;
-  std::vector<Span> spans;
+namespace {
+
+// The pages that a step needs, and its tables on the device.
+Status place(Model::State& m, std::span<const Model::Step> steps, Stream stream) {
+  std::vector<SequenceTokens> sequences;
   m.lora_ids.clear();
-  for (const Step& step : steps) {
-    const KvCache::State& cache = *step.cache->state_;
+  for (const Model::Step& step : steps) {
+    KvCache::State& cache = ModelDoor::state(*step.cache);
     const auto count = static_cast<int64_t>(step.tokens.size());
-    spans.push_back({static_cast<int64_t>(ids.size()), count, cache.length, nullptr, nullptr});
-    ids.insert(ids.end(), step.tokens.begin(), step.tokens.end());
-    for (int64_t i = 0; i < count; ++i) positions.push_back(cache.length + i);
+    MORACLE_CHECK(m.cache_pool->grow(cache.pages, cache.length + count));
+    sequences.push_back({step.tokens, cache.length, cache.pages});
     m.lora_ids.insert(m.lora_ids.end(), count, step.adapter);
   }
-  const auto tokens = static_cast<int64_t>(ids.size());
-  m.num_rows = tokens;
-  if (tokens == 0) return {};
-
   Device& device = m.workspace->device();
-  Ops& ops = device.ops();
-  const Stream stream;
-  if (m.num_adapters > 0) {
-    MORACLE_CHECK(device.upload(m.activations.feed_forward.lora_ids, m.lora_ids.data(),
-                                m.lora_ids.size() * sizeof(int32_t), stream));
-  }
-  const Matrix hidden = m.activations.hidden.slice(0, tokens),
-               normed = m.activations.normed.slice(0, tokens),
-               added = m.activations.added.slice(0, tokens);
-  auto norm = [&](const Buffer& weight) {
-    return ops.rms_norm(hidden, weight.as<float>(), spec.hidden_size, spec.norm_epsilon, normed,
-                        stream);
-  };
-  MORACLE_CHECK(ops.embed(m.embedding, ids, hidden, stream));
+  MORACLE_CHECK(m.batch.fill(sequences, m.cache_pool->page(), device, stream));
+  if (m.batch.moved()) m.recorded.forget();
+  if (m.num_adapters == 0) return {};
+  return device.enqueue_upload(m.activations.feed_forward.lora_ids, m.lora_ids.data(),
+                               m.lora_ids.size() * sizeof(int32_t), stream);
+}
+
+// All layers over the tokens of the batch, the last norm included.
+Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
+  const DecoderSpec& spec = m.spec;
+  Ops& ops = m.workspace->device().ops();
+  const Matrix hidden = m.activations.hidden.slice(0, batch.num_tokens),
+               normed = m.activations.normed.slice(0, batch.num_tokens),
+               added = m.activations.added.slice(0, batch.num_tokens);
+  MORACLE_CHECK(ops.embed(m.embedding, batch.ids, hidden, stream));
   part_done(m.on_part, "embedding");
+  MORACLE_CHECK(ops.rms_norm(hidden, m.layers.front().input_norm.as<float>(), spec.hidden_size,
+                             spec.norm_epsilon, normed, stream));
+  part_done(m.on_part, "norms");
+  const auto add_and_norm = [&](const Buffer& weight) {
+    return ops.add_rms_norm(hidden, added, weight.as<float>(), spec.norm_epsilon, normed, stream);
+  };
   for (size_t l = 0; l < m.layers.size(); ++l) {
     Layer& layer = m.layers[l];
-    for (size_t s = 0; s < steps.size(); ++s) {
-      spans[s].keys = steps[s].cache->state_->keys[l].data();
-      spans[s].values = steps[s].cache->state_->values[l].data();
-    }
-    MORACLE_CHECK(norm(layer.input_norm));
-    part_done(m.on_part, "norms");
     MORACLE_CHECK(layer.attention->apply(
         normed, added,
-        {ops, positions, spans, m.activations.attention, stream, m.on_part, m.cache_dtype}));
+        {ops, batch, layer.cache, m.alone, m.activations.attention, stream, m.on_part}));
     part_done(m.on_part, "attention");
-    MORACLE_CHECK(ops.add(hidden, added, stream));
-    MORACLE_CHECK(norm(layer.post_norm));
+    MORACLE_CHECK(add_and_norm(layer.post_norm));
     part_done(m.on_part, "norms");
     MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream,
                                            m.on_part));
-    MORACLE_CHECK(ops.add(hidden, added, stream));
+    const bool is_last = l + 1 == m.layers.size();
+    MORACLE_CHECK(add_and_norm(is_last ? m.final_norm : m.layers[l + 1].input_norm));
     part_done(m.on_part, "norms");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Model::forward(std::span<const Step> steps) {
+  State& m = *state_;
+  MORACLE_CHECK(check_steps(steps, m.spec, m.max_num_tokens, m.num_adapters, m.cache_dtype));
+  const Stream stream;
+  const auto run = [&]() -> Status {
+    MORACLE_CHECK(place(m, steps, stream));
+    const Batch& batch = m.batch.batch();
+    m.num_rows = batch.num_tokens;
+    if (batch.num_tokens == 0) return {};
+    const auto enqueue = [&] { return enqueue_layers(m, batch, stream); };
+    Device& device = m.workspace->device();
+    // Parts can be told apart only where they are enqueued one by one.
+    if (m.on_part) {
+      MORACLE_CHECK(enqueue());
+    } else {
+      MORACLE_CHECK(m.recorded.run(batch, device, stream, enqueue));
+    }
+    // What f16 cannot hold is found while keys are appended: later where work is enqueued.
+    if (m.cache_dtype == DType::kF16 && !device.host_visible()) return device.synchronize(stream);
+    return {};
+  };
+  if (const Status done = run(); !done) {
+    for (const Step& step : steps) step.cache->truncate(step.cache->length());
+    return done;
   }
   for (const Step& step : steps)
     step.cache->state_->length += static_cast<int64_t>(step.tokens.size());
-  return norm(m.final_norm);
+  return {};
 }
 
 Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {
@@ -178,17 +195,13 @@ Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {
     MORACLE_CHECK(device.synchronize());
     return std::span<const float>(static_cast<const float*>(out.data), values);
   }
-  m.host_logits.resize(values);
-  if (out.dtype == DType::kF32) {
-    MORACLE_CHECK(device.download(m.host_logits.data(), out.data, values * sizeof(float)));
-    MORACLE_CHECK(device.synchronize());
-  } else {
-    std::vector<uint16_t> halves(values);
-    MORACLE_CHECK(device.download(halves.data(), out.data, values * sizeof(uint16_t)));
-    MORACLE_CHECK(device.synchronize());
-    std::transform(halves.begin(), halves.end(), m.host_logits.begin(), bf16_to_float);
+  if (m.host_logits.bytes() < values * sizeof(float)) {
+    m.host_logits = Buffer();
+    MORACLE_TRY(m.host_logits, device.allocate_host(values * sizeof(float)));
   }
-  return std::span<const float>(m.host_logits);
+  MORACLE_CHECK(device.download(m.host_logits.data(), out.data, values * sizeof(float)));
+  MORACLE_CHECK(device.synchronize());
+  return std::span<const float>(m.host_logits.as<float>(), values);
 }
 
 }  // namespace moracle

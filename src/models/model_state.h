@@ -4,8 +4,11 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/batch.h"
 #include "models/activations.h"
+#include "models/kv_pool.h"
 #include "models/on_part.h"
+#include "models/recorded_steps.h"
 #include "moracle/model.h"
 #include "moracle/moe.h"
 
@@ -13,16 +16,18 @@ namespace moracle {
 
 struct Layer {
   Buffer input_norm, post_norm;
-  AttentionSizes sizes;
+  LayerCache cache;
   std::unique_ptr<Attention> attention;
   FeedForward feed_forward;
 };
 
 struct KvCache::State {
+  ~State() { pool->shrink(pages, 0); }
+  std::shared_ptr<KvPool> pool;  // the model's
   int64_t length = 0;
   int64_t capacity = 0;
   DType dtype = DType::kF32;
-  std::vector<Buffer> keys, values;  // per layer [capacity, key_size], [capacity, value_size]
+  std::vector<std::byte*> pages;
 };
 
 struct Model::State {
@@ -41,13 +46,17 @@ struct Model::State {
   Buffer final_norm;
   std::vector<Layer> layers;
   std::optional<Linear> output;
+  std::shared_ptr<KvPool> cache_pool;
+  bool alone = false;  // a token's bits follow from its sequence alone
 
   Buffer activations_buffer;
   Activations activations;
   int64_t num_rows = 0;           // of the last step
   std::vector<int32_t> lora_ids;  // likewise, while the device may still read them
-  std::vector<float> host_logits;
+  Buffer host_logits;  // where the device's memory cannot be read; grows to what was asked for
   OnPart on_part;
+  BatchTable batch;
+  RecordedSteps recorded;
 };
 
 /// The way in for the library's own rooms.

@@ -129,7 +129,6 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
   ModelPlan plan;
   plan.memory_bytes = memory_of(machine, device);
-  MORACLE_TRY(plan.cache_dtype, parse_kv_cache(options.kv_cache));
   plan.weight_bytes = static_cast<int64_t>(description.embedding.num_bytes());
   for (const ModuleChoice& module : modules) {
     const Plan& one = *module.selection.plan;
@@ -138,6 +137,7 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
     plan.workspace_bytes = std::max(plan.workspace_bytes, one.workspace_bytes);
   }
   const DType dtype = modules.front().selection.plan->activation_dtype;
+  MORACLE_TRY(plan.cache_dtype, parse_kv_cache(options.kv_cache, dtype));
   plan.activation_bytes = static_cast<int64_t>(
       carve_activations(description, options.max_num_tokens, dtype, nullptr).bytes);
   for (const LayerDescription& layer : description.layers) {

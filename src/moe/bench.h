@@ -56,7 +56,7 @@ struct Measurement {
   int64_t num_tokens = 0;
   int64_t runs = 0;
   double us_median = 0, us_min = 0, us_p10 = 0, us_p90 = 0;
-  /// Of calls from the host, on devices that the times above are recordings of: from the first of
+  /// Of calls from the host, on devices where the times above are of graphs: from the first of
   /// several calls in a row until the last is done, and what the host takes to enqueue one. 0: on
   /// this device both are the times above.
   double us_eager = 0, us_host = 0;
@@ -85,7 +85,7 @@ class LayerRing {
   int64_t size() const { return static_cast<int64_t>(layers_.size()); }
 
   /// Seconds of each run, for about `seconds`; at least three unless one alone takes longer. Where
-  /// the device can record work, runs are those of recordings (kernels/recording.h). Errors: more
+  /// the device can record work, runs are those of graphs. Errors: more
   /// tokens than planned; output that is not finite; kCancelled.
   Result<std::vector<double>> time(int64_t num_tokens, double seconds,
                                    const Progress& progress = {});

@@ -1,11 +1,10 @@
-// The clock of devices that can repeat work by themselves: many calls in one recording, each with
-// its own layer, routing, input and output; and the same calls from the host, one by one.
+// The clock of devices that can repeat work by themselves: many calls in one graph, each with its
+// own layer, routing, input and output; and the same calls from the host, one by one.
 #include <algorithm>
 #include <chrono>
 #include <random>
 
 #include "base/scalar.h"
-#include "kernels/recording.h"
 #include "moe/bench_calls.h"
 
 namespace moracle::bench {
@@ -13,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Enough that the gaps between recordings are nothing beside them.
+// Enough that the gaps between graphs are nothing beside them.
 int64_t calls_at_once(int64_t num_tokens) {
   return num_tokens <= 128 ? 16 : num_tokens <= 512 ? 8 : num_tokens <= 2048 ? 4 : 2;
 }
@@ -53,7 +52,7 @@ class Activations {
   std::vector<uint16_t> values_;
 };
 
-// One call of the recording.
+// One call of the graph.
 struct Call {
   FusedMoe* layer;
   const OnDevice* routing;
@@ -85,18 +84,17 @@ Result<LayerRing::Times> LayerRing::time_replays(int64_t num_tokens,
     MORACLE_TRY(call.output, device_->allocate(call.hidden.bytes()));
     return {};
   };
-  auto enqueue = [&](Stream stream) -> Status {
+  auto enqueue = [&]() -> Status {
     for (const Call& call : calls) {
       MORACLE_CHECK(call.layer->apply(matrix(call.hidden), {call.routing->ids.as<int32_t>()},
-                                      {call.routing->weights.as<float>()}, matrix(call.output),
-                                      stream));
+                                      {call.routing->weights.as<float>()}, matrix(call.output)));
     }
     return {};
   };
   std::vector<double> eager, host;
   auto run_eagerly = [&]() -> Status {
     const Clock::time_point start = Clock::now();
-    MORACLE_CHECK(enqueue({}));
+    MORACLE_CHECK(enqueue());
     const Clock::time_point enqueued = Clock::now();
     MORACLE_CHECK(device_->synchronize());
     const auto each = static_cast<double>(calls.size());
@@ -126,18 +124,29 @@ Result<LayerRing::Times> LayerRing::time_replays(int64_t num_tokens,
     MORACLE_CHECK(report(seconds_between(begun, Clock::now())));
   } while (seconds_between(begun, Clock::now()) < seconds / 4);
 
-  MORACLE_TRY(const std::unique_ptr<Recording> recording, record(*device_, enqueue));
-  MORACLE_TRY(std::vector<double> times, recording->repeat(1));
+  MORACLE_TRY(const std::unique_ptr<Graph> graph, device_->record(enqueue));
+  MORACLE_TRY(const std::unique_ptr<Timeline> timeline, device_->timeline());
+  // Each starts while the one before runs: what the host takes for it is not seen. The first one
+  // has none before it, and is not counted.
+  auto replay = [&](int64_t times) -> Result<std::vector<double>> {
+    for (int64_t i = 0; i <= times; ++i) {
+      MORACLE_CHECK(graph->replay());
+      MORACLE_CHECK(timeline->mark());
+    }
+    MORACLE_CHECK(device_->synchronize());
+    return timeline->take();
+  };
+  MORACLE_TRY(std::vector<double> times, replay(1));
   const int64_t at_once =
-      std::clamp<int64_t>(static_cast<int64_t>(seconds / 8 / times.front()), 1, 64);
+      std::clamp<int64_t>(static_cast<int64_t>(seconds * 1e6 / 8 / times.front()), 1, 64);
   times.clear();
   while (seconds_between(begun, Clock::now()) < seconds || times.size() < 3) {
-    MORACLE_TRY(const std::vector<double> more, recording->repeat(at_once));
+    MORACLE_TRY(const std::vector<double> more, replay(at_once));
     times.insert(times.end(), more.begin(), more.end());
     MORACLE_CHECK(report(seconds_between(begun, Clock::now())));
   }
   for (const Call& call : calls) MORACLE_CHECK(check_finite(*device_, matrix(call.output)));
-  for (double& time : times) time /= static_cast<double>(calls.size());
+  for (double& time : times) time /= 1e6 * static_cast<double>(calls.size());
   Times result;
   result.seconds = std::move(times);
   result.calls = static_cast<int64_t>(calls.size());

@@ -7,7 +7,6 @@
 
 #include "base/scalar.h"
 #include "base/text.h"
-#include "kernels/recording.h"
 #include "moe/bench_calls.h"
 
 namespace moracle::bench {
@@ -78,8 +77,10 @@ Result<std::vector<double>> LayerRing::time(int64_t num_tokens, double seconds,
 
 Result<LayerRing::Times> LayerRing::time(int64_t num_tokens, const std::vector<Routed>& routed,
                                          double seconds, const Progress& progress) {
-  return can_record(*device_) ? time_replays(num_tokens, routed, seconds, progress)
-                              : time_calls(num_tokens, routed, seconds, progress);
+  // A device without graphs works at once.
+  MORACLE_TRY(const std::unique_ptr<Graph> graph, device_->record([] { return Status(); }));
+  return graph != nullptr ? time_replays(num_tokens, routed, seconds, progress)
+                          : time_calls(num_tokens, routed, seconds, progress);
 }
 
 Result<LayerRing::Times> LayerRing::time_calls(int64_t num_tokens,

@@ -35,7 +35,8 @@ Result<TunedLayer> tune(const LayerSpec& layer, const Machine& machine,
   Request request;
   request.layer = layer;
   request.max_num_tokens = *std::max_element(options.tokens.begin(), options.tokens.end());
-  request.platform = Platform::kCpu;
+  request.platform = options.device.platform;
+  if (options.device.platform != Platform::kCpu) request.device_index = options.device.index;
   const Selection selection = select(request, untuned);
   MORACLE_CHECK(selection.chosen());
   const auto rows = std::count_if(selection.considered.begin(), selection.considered.end(),

@@ -10,6 +10,7 @@
 #include "base/scalar.h"
 #include "kernels/cpu/vector_ops.h"
 #include "kernels/ops.h"
+#include "kernels/paged.h"
 #include "moracle/device.h"
 
 namespace moracle {
@@ -36,43 +37,43 @@ class AttendTest : public ::testing::Test {
 
   /// All sequences side by side, each in steps of at most `step` tokens; what comes of each.
   static std::vector<std::vector<float>> run(const std::vector<Sequence>& sequences,
-                                             const AttentionShape& shape, int64_t step,
-                                             int threads) {
+                                             AttentionShape shape, int64_t step, int threads) {
     auto device = *open_device("cpu", threads);
     const int64_t q_row = shape.num_heads * shape.head_dim,
                   k_row = shape.num_kv_heads * shape.head_dim,
                   v_row = shape.num_kv_heads * shape.value_dim,
                   out_row = shape.num_heads * shape.value_dim;
-    const int64_t size = bits(shape.cache) / 8;
-    std::vector<std::vector<std::byte>> keys, values;
+    std::vector<int64_t> capacities;
     std::vector<std::vector<float>> outs;
     int64_t longest = 0;
     for (const Sequence& s : sequences) {
-      // Bytes of 0xff are NaN in every type.
-      keys.emplace_back(s.tokens * k_row * size, std::byte{0xff});
-      values.emplace_back(s.tokens * v_row * size, std::byte{0xff});
+      capacities.push_back(s.tokens);
       outs.emplace_back(s.tokens * out_row);
       longest = std::max(longest, s.tokens);
     }
+    testing::PagedCaches caches(capacities, k_row, v_row, shape.cache.dtype, 512);
+    shape.cache = caches.layer();
     for (int64_t at = 0; at < longest; at += step) {
       std::vector<float> q, k, v;
-      std::vector<Span> spans;
+      std::vector<testing::PagedCaches::Tokens> together;
       int64_t tokens = 0;
       for (size_t i = 0; i < sequences.size(); ++i) {
         const Sequence& s = sequences[i];
         const int64_t count = std::min(step, s.tokens - at);
         if (count <= 0) continue;
-        spans.push_back({tokens, count, at, keys[i].data(), values[i].data()});
+        together.push_back({i, at, count});
         q.insert(q.end(), &s.q[at * q_row], &s.q[at * q_row] + count * q_row);
         k.insert(k.end(), &s.k[at * k_row], &s.k[at * k_row] + count * k_row);
         v.insert(v.end(), &s.v[at * v_row], &s.v[at * v_row] + count * v_row);
         tokens += count;
       }
       std::vector<float> out(tokens * out_row);
-      EXPECT_TRUE(device->ops().attend(Matrix::f32(q.data(), tokens, q_row),
-                                       Matrix::f32(k.data(), tokens, k_row),
-                                       Matrix::f32(v.data(), tokens, v_row), spans, shape,
-                                       Matrix::f32(out.data(), tokens, out_row), {}));
+      const Batch& batch = caches.batch(together, *device);
+      EXPECT_TRUE(device->ops().append(Matrix::f32(k.data(), tokens, k_row),
+                                       Matrix::f32(v.data(), tokens, v_row), batch, shape.cache,
+                                       {}));
+      EXPECT_TRUE(device->ops().attend(Matrix::f32(q.data(), tokens, q_row), batch, shape,
+                                       Matrix::f32(out.data(), tokens, out_row), nullptr, {}));
       const float* from = out.data();
       for (size_t i = 0; i < sequences.size(); ++i) {
         const int64_t count = std::min(step, sequences[i].tokens - at);
@@ -122,14 +123,19 @@ TEST_F(AttendTest, ALongContextHasTheSameBitsOnAnyNumberOfThreads) {
   const std::vector<Sequence> one = {sequence(9001, shape)};
   auto last = [&](int threads) {
     auto device = *open_device("cpu", threads);
-    Sequence s = one[0];
+    const Sequence& s = one[0];
     const int64_t position = s.tokens - 1;
-    std::vector<float> keys = s.k, values = s.v, out(8 * 64);
-    const Span spans[] = {{0, 1, position, keys.data(), values.data()}};
-    EXPECT_TRUE(device->ops().attend(Matrix::f32(&s.q[position * 512], 1, 512),
-                                     Matrix::f32(&s.k[position * 64], 1, 64),
-                                     Matrix::f32(&s.v[position * 64], 1, 64), spans, shape,
-                                     Matrix::f32(out.data(), 1, 512), {}));
+    testing::PagedCaches caches({s.tokens}, 64, 64, DType::kF32, 1024);
+    for (int64_t i = 0; i < s.tokens; ++i) {
+      caches.set(caches.key(0, i), &s.k[i * 64], 64);
+      caches.set(caches.value(0, i), &s.v[i * 64], 64);
+    }
+    std::vector<float> q(&s.q[position * 512], &s.q[position * 512] + 512), out(8 * 64);
+    AttentionShape paged = shape;
+    paged.cache = caches.layer();
+    EXPECT_TRUE(device->ops().attend(Matrix::f32(q.data(), 1, 512),
+                                     caches.batch({{0, position, 1}}, *device), paged,
+                                     Matrix::f32(out.data(), 1, 512), nullptr, {}));
     return out;
   };
   const std::vector<float> want = last(1);
@@ -162,9 +168,9 @@ TEST_F(AttendTest, ACacheOfSixteenBitsIsReadExactly) {
       Sequence once = exact;
       for (float& value : once.k) value = rounded(value, dtype);
       for (float& value : once.v) value = rounded(value, dtype);
-      shape.cache = DType::kF32;
+      shape.cache.dtype = DType::kF32;
       const auto want = run({once}, shape, 300, 1)[0];
-      shape.cache = dtype;
+      shape.cache.dtype = dtype;
       for (const int threads : {1, 3}) {
         for (const int64_t step : {300, 7}) {
           const auto got = run({exact}, shape, step, threads)[0];
@@ -186,7 +192,7 @@ TEST_F(AttendTest, ACacheOfSixteenBitsIsWithinTheRoundingOfKeysAndValues) {
     const double u = dtype == DType::kBF16 ? 0x1p-9 : 0x1p-12;
     // Below 2^-14 f16 keeps multiples of 2^-24.
     const double least = dtype == DType::kF16 ? 0x1p-25 : 0;
-    shape.cache = dtype;
+    shape.cache.dtype = dtype;
     const auto got = run({s}, shape, 200, 2)[0];
     double largest_share = 0;
     for (int64_t t = 0; t < 200; ++t) {
@@ -218,25 +224,21 @@ TEST_F(AttendTest, ACacheOfSixteenBitsIsWithinTheRoundingOfKeysAndValues) {
 
 TEST_F(AttendTest, WhatF16CannotHoldIsAnErrorAndWhatIsInfiniteIsNot) {
   auto device = *open_device("cpu", 2);
-  AttentionShape shape{1, 1, 8, 8, 0.25f};
-  const auto attend = [&](float value, DType dtype) {
-    shape.cache = dtype;
-    std::vector<float> q(8, 1), k(8, 1), v(8, value), out(8);
-    std::vector<uint32_t> keys(8), values(8);
-    const Span spans[] = {{0, 1, 0, keys.data(), values.data()}};
-    return device->ops().attend(Matrix::f32(q.data(), 1, 8), Matrix::f32(k.data(), 1, 8),
-                                Matrix::f32(v.data(), 1, 8), spans, shape,
-                                Matrix::f32(out.data(), 1, 8), {});
+  const auto append = [&](float value, DType dtype) {
+    std::vector<float> k(8, 1), v(8, value);
+    testing::PagedCaches caches({1}, 8, 8, dtype, 256);
+    return device->ops().append(Matrix::f32(k.data(), 1, 8), Matrix::f32(v.data(), 1, 8),
+                                caches.batch({{0, 0, 1}}, *device), caches.layer(), {});
   };
-  EXPECT_TRUE(attend(65504, DType::kF16));
-  EXPECT_TRUE(attend(65519, DType::kF16)) << "rounds to 65504";
-  const Status refused = attend(-65520, DType::kF16);
+  EXPECT_TRUE(append(65504, DType::kF16));
+  EXPECT_TRUE(append(65519, DType::kF16)) << "rounds to 65504";
+  const Status refused = append(-65520, DType::kF16);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().place, "kv cache");
   EXPECT_NE(refused.error().fact.find("-65520"), std::string::npos);
-  EXPECT_TRUE(attend(1e30f, DType::kBF16));
-  EXPECT_TRUE(attend(INFINITY, DType::kF16)) << "as in a cache of f32";
-  EXPECT_TRUE(attend(NAN, DType::kF16));
+  EXPECT_TRUE(append(1e30f, DType::kBF16));
+  EXPECT_TRUE(append(INFINITY, DType::kF16)) << "as in a cache of f32";
+  EXPECT_TRUE(append(NAN, DType::kF16));
 }
 
 // The tables of vector_ops widen alike.

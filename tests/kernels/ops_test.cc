@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/scalar.h"
+#include "kernels/paged.h"
 #include "moracle/device.h"
 #include "quant/activation.h"
 
@@ -321,7 +322,7 @@ TEST_P(OpsTest, EmbedCopiesTheRowsOfItsIds) {
                            dtype,
                            {vocab, cols}};
     std::vector<float> out(4 * cols, NAN);
-    ASSERT_TRUE(ops_.embed(table, ids, view(out, 4, cols), {}));
+    ASSERT_TRUE(ops_.embed(table, ids.data(), view(out, 4, cols), {}));
     for (int64_t t = 0; t < 4; ++t) {
       for (int64_t c = 0; c < cols; ++c) {
         const int64_t i = ids[t] * cols + c;
@@ -336,10 +337,11 @@ TEST_P(OpsTest, EmbedCopiesTheRowsOfItsIds) {
 
 TEST_P(OpsTest, EmbedRefusesTablesThatAreNoFloats) {
   const std::vector<int64_t> table(4);
+  const int32_t id = 1;
   std::vector<float> out(2);
   const Status done =
-      ops_.embed({reinterpret_cast<const std::byte*>(table.data()), DType::kI64, {2, 2}},
-                 std::vector<int32_t>{1}, view(out, 1, 2), {});
+      ops_.embed({reinterpret_cast<const std::byte*>(table.data()), DType::kI64, {2, 2}}, &id,
+                 view(out, 1, 2), {});
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().kind, ErrorKind::kUnsupported);
 }
@@ -377,11 +379,11 @@ void check_rotation(Ops& ops, const RotaryShape& shape, int64_t heads, std::vect
     frequencies[i] =
         static_cast<float>(std::pow(1e6, -static_cast<double>(i) / double(shape.num_pairs)));
   }
-  const std::vector<int64_t> positions = {0, 1, 2, 77, 4095, 131071};
+  const std::vector<int32_t> positions = {0, 1, 2, 77, 4095, 131071};
   const auto rows = static_cast<int64_t>(positions.size());
   x.resize(rows * cols);
   std::vector<float> got = x;
-  ASSERT_TRUE(ops.rotate(view(got, rows, cols), shape, frequencies.data(), positions, {}));
+  ASSERT_TRUE(ops.rotate(view(got, rows, cols), shape, frequencies.data(), positions.data(), {}));
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < cols; ++c) {
       const int64_t at = c % shape.head_dim - shape.first, column = r * cols + c;
@@ -454,7 +456,7 @@ struct Sequence {
 };
 
 /// Runs a batch of sequences and compares each head with a softmax written out in double.
-void check_attention(Ops& ops, std::mt19937& random, const AttentionShape& shape,
+void check_attention(Device& device, std::mt19937& random, AttentionShape shape,
                      const std::vector<Sequence>& sequences, float size = 1) {
   std::normal_distribution<float> normal;
   auto fill = [&](std::vector<float>& values, float scale) {
@@ -468,36 +470,39 @@ void check_attention(Ops& ops, std::mt19937& random, const AttentionShape& shape
   std::vector<float> q(tokens * q_cols), k(tokens * key_row), v(tokens * value_row);
   std::vector<float> out(tokens * cols, NAN);
   fill(q, size), fill(k, 1), fill(v, 1);
-  std::vector<std::vector<float>> keys, values;
-  std::vector<Span> spans;
-  int64_t first = 0;
-  for (const Sequence& sequence : sequences) {
-    const int64_t capacity = sequence.position + sequence.num_tokens + 3;
-    fill(keys.emplace_back(capacity * key_row), 1);
-    fill(values.emplace_back(capacity * value_row), 1);
-    // What lies past the last token, or before every token's window, must not be read.
-    std::fill(keys.back().end() - 3 * key_row, keys.back().end(), NAN);
-    std::fill(values.back().end() - 3 * value_row, values.back().end(), NAN);
-    if (shape.window > 0 && sequence.position >= shape.window) {
-      const int64_t unseen = sequence.position + 1 - shape.window;
-      std::fill_n(keys.back().begin(), unseen * key_row, NAN);
-      std::fill_n(values.back().begin(), unseen * value_row, NAN);
+  std::vector<int64_t> capacities;
+  for (const Sequence& sequence : sequences)
+    capacities.push_back(sequence.position + sequence.num_tokens);
+  testing::PagedCaches caches(capacities, key_row, value_row, DType::kF32, 256);
+  std::vector<testing::PagedCaches::Tokens> step;
+  // What lies past the last token, or before every token's window, must not be read.
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const int64_t position = sequences[s].position;
+    const int64_t seen = shape.window > 0 ? std::max<int64_t>(0, position + 1 - shape.window) : 0;
+    for (int64_t i = seen; i < position; ++i) {
+      std::vector<float> row(std::max(key_row, value_row));
+      fill(row, 1);
+      caches.set(caches.key(s, i), row.data(), key_row);
+      fill(row, 1);
+      caches.set(caches.value(s, i), row.data(), value_row);
     }
-    spans.push_back(
-        {first, sequence.num_tokens, sequence.position, keys.back().data(), values.back().data()});
-    first += sequence.num_tokens;
+    step.push_back({s, position, sequences[s].num_tokens});
   }
-  ASSERT_TRUE(ops.attend(view(q, tokens, q_cols), view(k, tokens, key_row),
-                         view(v, tokens, value_row), spans, shape, view(out, tokens, cols), {}));
-  for (size_t s = 0; s < spans.size(); ++s) {
-    for (int64_t t = 0; t < spans[s].num_tokens; ++t) {
-      const int64_t token = spans[s].first_token + t, position = spans[s].position + t;
+  const Batch& batch = caches.batch(step, device);
+  shape.cache = caches.layer();
+  ASSERT_TRUE(device.ops().append(view(k, tokens, key_row), view(v, tokens, value_row), batch,
+                                  shape.cache, {}));
+  ASSERT_TRUE(device.ops().attend(view(q, tokens, q_cols), batch, shape, view(out, tokens, cols),
+                                  nullptr, {}));
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    for (int64_t t = 0; t < sequences[s].num_tokens; ++t) {
+      const int64_t token = batch.first_token[s] + t, position = sequences[s].position + t;
       for (int64_t c = 0; c < key_row; ++c) {
-        ASSERT_EQ(keys[s][position * key_row + c], k[token * key_row + c])
+        ASSERT_EQ(caches.get(caches.key(s, position), c), k[token * key_row + c])
             << "the cache takes the new keys";
       }
       for (int64_t c = 0; c < value_row; ++c)
-        ASSERT_EQ(values[s][position * value_row + c], v[token * value_row + c]);
+        ASSERT_EQ(caches.get(caches.value(s, position), c), v[token * value_row + c]);
       const int64_t begin =
           shape.window > 0 ? std::max<int64_t>(0, position + 1 - shape.window) : 0;
       for (int64_t head = 0; head < shape.num_heads; ++head) {
@@ -509,7 +514,7 @@ void check_attention(Ops& ops, std::mt19937& random, const AttentionShape& shape
           double magnitude = 0;
           for (int64_t d = 0; d < shape.head_dim; ++d) {
             const double product =
-                double{query[d]} * keys[s][i * key_row + kv * shape.head_dim + d];
+                double{query[d]} * caches.get(caches.key(s, i), kv * shape.head_dim + d);
             scores[i - begin] += product * shape.scale;
             magnitude += std::fabs(product * shape.scale);
           }
@@ -522,7 +527,7 @@ void check_attention(Ops& ops, std::mt19937& random, const AttentionShape& shape
           double want = 0, magnitude = 0;
           for (int64_t i = begin; i <= position; ++i) {
             const double term =
-                scores[i - begin] / sum * values[s][i * value_row + kv * shape.value_dim + d];
+                scores[i - begin] / sum * caches.get(caches.value(s, i), kv * shape.value_dim + d);
             want += term;
             magnitude += std::fabs(term);
           }
@@ -539,43 +544,43 @@ void check_attention(Ops& ops, std::mt19937& random, const AttentionShape& shape
 }
 
 TEST_P(OpsTest, AttendIsCausal) {
-  check_attention(ops_, random_, {2, 2, 8, 8, 0.35f}, {{0, 9}});
+  check_attention(*device_, random_, {2, 2, 8, 8, 0.35f}, {{0, 9}});
 }
 
 TEST_P(OpsTest, AttendSharesKeysBetweenGroupedHeads) {
-  check_attention(ops_, random_, {8, 2, 16, 16, 0.25f}, {{0, 5}});
-  check_attention(ops_, random_, {6, 1, 20, 20, 0.22f}, {{3, 2}});
+  check_attention(*device_, random_, {8, 2, 16, 16, 0.25f}, {{0, 5}});
+  check_attention(*device_, random_, {6, 1, 20, 20, 0.22f}, {{3, 2}});
 }
 
 TEST_P(OpsTest, AttendContinuesFromTheCache) {
-  check_attention(ops_, random_, {4, 2, 16, 16, 0.25f}, {{37, 1}});
-  check_attention(ops_, random_, {4, 2, 16, 16, 0.25f}, {{20, 6}});
+  check_attention(*device_, random_, {4, 2, 16, 16, 0.25f}, {{37, 1}});
+  check_attention(*device_, random_, {4, 2, 16, 16, 0.25f}, {{20, 6}});
 }
 
 TEST_P(OpsTest, AttendKeepsTheSequencesOfABatchApart) {
-  check_attention(ops_, random_, {4, 2, 16, 16, 0.25f}, {{0, 3}, {50, 1}, {0, 1}, {7, 4}});
+  check_attention(*device_, random_, {4, 2, 16, 16, 0.25f}, {{0, 3}, {50, 1}, {0, 1}, {7, 4}});
 }
 
 // Keys are taken in blocks of 64: just at, before and after the edges, and several of them.
 TEST_P(OpsTest, AttendOverALongContextIsTheSameSoftmax) {
   for (int64_t position : {62, 63, 64, 127, 128, 300}) {
-    check_attention(ops_, random_, {2, 1, 16, 16, 0.25f}, {{position, 2}});
+    check_attention(*device_, random_, {2, 1, 16, 16, 0.25f}, {{position, 2}});
   }
   // Large scores: the maximum moves from block to block.
-  check_attention(ops_, random_, {2, 1, 16, 16, 0.25f}, {{250, 3}}, 12);
-  check_attention(ops_, random_, {2, 2, 13, 13, 0.3f}, {{0, 130}});
+  check_attention(*device_, random_, {2, 1, 16, 16, 0.25f}, {{250, 3}}, 12);
+  check_attention(*device_, random_, {2, 2, 13, 13, 0.3f}, {{0, 130}});
 }
 
 TEST_P(OpsTest, AttendTakesValuesOfAnotherSizeThanKeys) {
-  check_attention(ops_, random_, {4, 2, 24, 16, 0.2f}, {{0, 7}, {70, 2}});
-  check_attention(ops_, random_, {3, 3, 6, 20, 0.4f}, {{5, 4}});
+  check_attention(*device_, random_, {4, 2, 24, 16, 0.2f}, {{0, 7}, {70, 2}});
+  check_attention(*device_, random_, {3, 3, 6, 20, 0.4f}, {{5, 4}});
 }
 
 TEST_P(OpsTest, AttendSeesOnlyItsWindow) {
   for (int64_t window : {1, 2, 5, 64, 65, 1000}) {
     AttentionShape shape{4, 2, 16, 16, 0.25f};
     shape.window = window;
-    check_attention(ops_, random_, shape, {{0, 9}, {200, 3}, {window - 1, 2}, {window, 1}});
+    check_attention(*device_, random_, shape, {{0, 9}, {200, 3}, {window - 1, 2}, {window, 1}});
   }
 }
 
@@ -584,16 +589,19 @@ TEST_P(OpsTest, AttendCountsSinksInTheDenominatorOnly) {
   const std::vector<float> sinks = {-40, 0.5f, 3, 30};
   AttentionShape shape{4, 2, 16, 12, 0.25f};
   shape.sinks = sinks.data();
-  check_attention(ops_, random_, shape, {{0, 5}, {130, 2}}, 3);
+  check_attention(*device_, random_, shape, {{0, 5}, {130, 2}}, 3);
   shape.window = 4;
-  check_attention(ops_, random_, shape, {{0, 9}, {130, 2}}, 3);
+  check_attention(*device_, random_, shape, {{0, 9}, {130, 2}}, 3);
 }
 
 TEST_P(OpsTest, AttendOfASingleTokenIsItsValue) {
-  std::vector<float> q = normal(8), k = normal(8), v = normal(8), out(8), keys(8), values(8);
-  const Span spans[] = {{0, 1, 0, keys.data(), values.data()}};
-  ASSERT_TRUE(ops_.attend(view(q, 1, 8), view(k, 1, 8), view(v, 1, 8), spans, {1, 1, 8, 8, 0.35f},
-                          view(out, 1, 8), {}));
+  std::vector<float> q = normal(8), k = normal(8), v = normal(8), out(8);
+  testing::PagedCaches caches({1}, 8, 8, DType::kF32, 256);
+  const Batch& batch = caches.batch({{0, 0, 1}}, *device_);
+  AttentionShape shape{1, 1, 8, 8, 0.35f};
+  shape.cache = caches.layer();
+  ASSERT_TRUE(ops_.append(view(k, 1, 8), view(v, 1, 8), batch, shape.cache, {}));
+  ASSERT_TRUE(ops_.attend(view(q, 1, 8), batch, shape, view(out, 1, 8), nullptr, {}));
   EXPECT_EQ(out, v);
 }
 
@@ -605,9 +613,12 @@ TEST_P(OpsTest, OfNoRowsDoNothing) {
   EXPECT_TRUE(ops_.combine(none, nullptr, nullptr, 2, none, {}));
   EXPECT_TRUE(ops_.add(none, none, {}));
   EXPECT_TRUE(ops_.rms_norm(none, nullptr, 8, 1e-6f, none, {}));
-  EXPECT_TRUE(ops_.rotate(none, {4, 2}, nullptr, {}, {}));
+  EXPECT_TRUE(ops_.rotate(none, {4, 2}, nullptr, nullptr, {}));
   EXPECT_TRUE(ops_.copy_heads(none, 2, none, 4, 2, 2, {}));
-  EXPECT_TRUE(ops_.attend(none, none, none, {}, {2, 1, 4, 4, 0.5f}, none, {}));
+  Batch nobody;
+  nobody.page = 256;
+  EXPECT_TRUE(ops_.append(none, none, nobody, {}, {}));
+  EXPECT_TRUE(ops_.attend(none, nobody, {2, 1, 4, 4, 0.5f}, none, nullptr, {}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, OpsTest, ::testing::Values(1, 3), [](const auto& param) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/try.h"
 #include "moe/bench.h"
 
 namespace moracle::bench {
@@ -34,9 +35,14 @@ DecodeOptions small_options(std::string_view scheme) {
   return options;
 }
 
+Result<Decode> decode_one(const ModelShape& shape, const DecodeOptions& options) {
+  MORACLE_TRY(const std::vector<Decode> all, decode(shape, options));
+  return all.front();
+}
+
 TEST(BenchModel, TimesEveryPartOfAStep) {
   for (const char* scheme : {"int8-w8a8", "int4-w4a16-g32", "mxfp4-w4a16", "bf16"}) {
-    const Result<Decode> result = decode(small_shape(), small_options(scheme));
+    const Result<Decode> result = decode_one(small_shape(), small_options(scheme));
     ASSERT_TRUE(result) << result.error().to_string();
     EXPECT_EQ(result->num_layers, 2);
     EXPECT_EQ(result->all_layers, 6);
@@ -69,7 +75,7 @@ TEST(BenchModel, TimesOtherKindsOfDecoders) {
   latent.latent = {24, 32, 16, 8, 16};
   latent.shared_size = 48;
   for (const ModelShape& shape : {windowed, latent}) {
-    const Result<Decode> result = decode(shape, small_options("fp8-w8a8-block128x128"));
+    const Result<Decode> result = decode_one(shape, small_options("fp8-w8a8-block128x128"));
     ASSERT_TRUE(result) << result.error().to_string();
     const auto us = [&](std::string_view name) {
       for (const DecodePart& part : result->parts) {
@@ -94,7 +100,7 @@ TEST(BenchModel, KnowsAModelForEveryShapeOfExperts) {
 TEST(BenchModel, UsesTheBackendThatIsAskedFor) {
   DecodeOptions options = small_options("int8-w8a8");
   options.model.backend = "reference";
-  const Result<Decode> result = decode(small_shape(), options);
+  const Result<Decode> result = decode_one(small_shape(), options);
   ASSERT_TRUE(result) << result.error().to_string();
   for (const Choice& choice : result->choices)
     EXPECT_EQ(choice.selection.plan->backend->name, "reference");
@@ -103,7 +109,7 @@ TEST(BenchModel, UsesTheBackendThatIsAskedFor) {
 TEST(BenchModel, RefusesWhatTheModelDoesNotHave) {
   DecodeOptions options = small_options("bf16");
   auto refused = [&] {
-    const Result<Decode> result = decode(small_shape(), options);
+    const Result<Decode> result = decode_one(small_shape(), options);
     return result ? std::string("done") : result.error().to_string();
   };
   options.context = 64;
@@ -117,12 +123,32 @@ TEST(BenchModel, RefusesWhatTheModelDoesNotHave) {
   EXPECT_THAT(find_model("qwen").error().to_string(), HasSubstr("qwen3-30b-a3b"));
 }
 
+TEST(BenchModel, DecodesSequencesSideBySideAndTakesInPrompts) {
+  DecodeOptions options = small_options("int4-w4a16-g32");
+  options.batches = {1, 3};
+  options.prompt = 40;
+  options.model.max_num_tokens = 12;
+  const auto results = decode(small_shape(), options);
+  ASSERT_TRUE(results) << results.error().to_string();
+  ASSERT_EQ(results->size(), 2u);
+  for (const Decode& one : *results) {
+    EXPECT_EQ(one.batch, &one == &results->front() ? 1 : 3);
+    EXPECT_GT(one.prompt_tokens, 0);
+    EXPECT_LE(one.prompt_tokens, 40 * one.batch);
+    EXPECT_GT(one.us_prompt, 0);
+    EXPECT_EQ(one.us_replayed, 0) << "a CPU has no graphs";
+  }
+  options.batches = {65};
+  EXPECT_THAT(decode(small_shape(), options).error().to_string(),
+              HasSubstr("--batch: needs 1 to 64 sequences; it is 65"));
+}
+
 TEST(BenchModel, StopsWhenAsked) {
   DecodeOptions options = small_options("bf16");
   options.seconds = 1e9;
   int64_t asked = 0;
   options.model.progress = [&](int64_t, int64_t total) { return total != 1000 || ++asked < 5; };
-  const Result<Decode> result = decode(small_shape(), options);
+  const Result<Decode> result = decode_one(small_shape(), options);
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().kind, ErrorKind::kCancelled);
 }

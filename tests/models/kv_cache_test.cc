@@ -4,7 +4,9 @@
 
 #include <cmath>
 
+#include "base/text.h"
 #include "models/golden_model.h"
+#include "models/model_state.h"
 
 namespace moracle {
 namespace {
@@ -80,7 +82,8 @@ TEST(KvCacheOfSixteenBits, IsHalfOfTheMemoryInThePlan) {
   wrong.kv_cache = "fp8";
   for (const Error& error :
        {plan(checkpoint, wrong).error(), Model::load(checkpoint, wrong).error()})
-    EXPECT_THAT(error.to_string(), HasSubstr("--kv-cache: needs f32, bf16 or f16; it is 'fp8'"));
+    EXPECT_THAT(error.to_string(),
+                HasSubstr("--kv-cache: needs auto, f32, bf16 or f16; it is 'fp8'"));
 }
 
 TEST(KvCacheOfSixteenBits, GeneratesAndSurvivesAReload) {
@@ -105,6 +108,40 @@ TEST(KvCacheOfSixteenBits, IsNotTakenForAnotherModelsCache) {
   const Status refused = bf16.forward({&step, 1});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().place, "cache");
+}
+
+// Pages of two sequences out of memory for one and a half.
+TEST(KvCachePages, ThatAreUsedUpAreAnErrorAndNothingIsLost) {
+  const Checkpoint checkpoint = *Checkpoint::open(golden_folder("qwen3_moe"));
+  ModelOptions options;
+  options.threads = 2;
+  Model whole = *Model::load(checkpoint, options);
+  const int64_t page = static_cast<int64_t>(ModelDoor::state(whole).cache_pool->page_bytes());
+  options.cache_bytes = page + page / 2;
+  Model model = *Model::load(checkpoint, options);
+  KvCache first = *model.make_cache(16), second = *model.make_cache(16);
+  const std::vector<int32_t> ids = {1, 2, 3};
+  const Model::Step one{ids, &first}, both[] = {{ids, &first}, {ids, &second}};
+  ASSERT_TRUE(model.forward({&one, 1}));
+  const Status refused = model.forward(both);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kOutOfMemory);
+  EXPECT_THAT(refused.error().to_string(),
+              HasSubstr(str("there are 0 left of the ", options.cache_bytes, " bytes")));
+  EXPECT_EQ(first.length(), 3);
+  EXPECT_EQ(second.length(), 0);
+  // The first goes on as if nothing had been, and gives its memory back.
+  ASSERT_TRUE(model.forward({&one, 1}));
+  const auto got = model.logits(2, 1);
+  ASSERT_TRUE(got);
+  KvCache other = *whole.make_cache(16);
+  const Model::Step same{ids, &other};
+  ASSERT_TRUE(whole.forward({&same, 1}));
+  ASSERT_TRUE(whole.forward({&same, 1}));
+  EXPECT_THAT(*got, ::testing::ElementsAreArray(*whole.logits(2, 1)));
+  first.truncate(0);
+  const Model::Step next{ids, &second};
+  EXPECT_TRUE(model.forward({&next, 1}));
 }
 
 }  // namespace

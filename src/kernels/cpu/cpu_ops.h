@@ -17,6 +17,9 @@ class CpuOps : public Ops {
     attending_.own.resize(pool.size());
   }
 
+  /// Several stretches: the prefetch of keys does not see from page to page.
+  int64_t cache_page() const override { return 4 * cpu::kAttendStretch; }
+
   Status convert(const Matrix& from, const Matrix& to, Stream) override;
   Status quantize(const Matrix& from, const QuantKey& key, const Rows& to, Stream) override;
   Status quantize_static(const Matrix& from, const int32_t* row_index,
@@ -38,17 +41,18 @@ class CpuOps : public Ops {
   Status combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights, int64_t top_k,
                  const Matrix& out, Stream) override;
 
-  Status embed(const TensorView& table, std::span<const int32_t> ids, const Matrix& out,
-               Stream) override;
+  Status embed(const TensorView& table, const int32_t* ids, const Matrix& out, Stream) override;
   Status rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,
                   const Matrix& out, Stream) override;
   Status add(const Matrix& x, const Matrix& y, Stream) override;
   Status rotate(const Matrix& x, const RotaryShape& shape, const float* frequencies,
-                std::span<const int64_t> positions, Stream) override;
+                const int32_t* positions, Stream) override;
   Status copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,
                     int64_t num_heads, int64_t count, Stream) override;
-  Status attend(const Matrix& q, const Matrix& k, const Matrix& v, std::span<const Span> spans,
-                const AttentionShape& shape, const Matrix& out, Stream) override;
+  Status append(const Matrix& k, const Matrix& v, const Batch& batch, const LayerCache& cache,
+                Stream) override;
+  Status attend(const Matrix& q, const Batch& batch, const AttentionShape& shape, const Matrix& out,
+                std::byte* room, Stream) override;
 
   /// What was wrong with the data since the last call: the first of it.
   Status take_trouble();
@@ -56,10 +60,8 @@ class CpuOps : public Ops {
  private:
   void trouble(const char* place, std::string need, std::string fact);
 
-  Status append(const Matrix& k, const Matrix& v, std::span<const Span> spans,
-                const AttentionShape& shape);
-  void attend_by_stretches(const Matrix& q, std::span<const Span> spans,
-                           const AttentionShape& shape, const Matrix& out);
+  void attend_by_stretches(const Matrix& q, const Batch& batch, const AttentionShape& shape,
+                           const Matrix& out);
   float* attend_room(int thread, int64_t floats);
 
   /// Rows [0, rows) of `cols` elements each, split over the threads where that is worth waking

@@ -25,51 +25,54 @@ using cpu::kAttendStretch;
 struct Blocks {
   const Matrix& q;
   const Matrix& out;
-  std::span<const Span> spans;
+  const Batch& batch;
   const AttentionShape& shape;
 
   int64_t heads_per_kv() const { return shape.num_heads / shape.num_kv_heads; }
-  int64_t rows(const Span& span) const { return span.num_tokens * heads_per_kv(); }
-  int64_t blocks(const Span& span) const {
-    return (rows(span) + kAttendRows - 1) / kAttendRows * shape.num_kv_heads;
+  int64_t tokens(int64_t s) const { return batch.first_token[s + 1] - batch.first_token[s]; }
+  int64_t rows(int64_t s) const { return tokens(s) * heads_per_kv(); }
+  int64_t blocks(int64_t s) const {
+    return (rows(s) + kAttendRows - 1) / kAttendRows * shape.num_kv_heads;
   }
   int64_t total() const {
     int64_t sum = 0;
-    for (const Span& span : spans) sum += blocks(span);
+    for (int64_t s = 0; s < batch.num_sequences; ++s) sum += blocks(s);
     return sum;
   }
   int64_t most_rows() const {  // of a block
-    int64_t most = 0;
-    for (const Span& span : spans) most = std::max(most, rows(span));
-    return std::min<int64_t>(most, kAttendRows);
+    return std::min<int64_t>(batch.most_tokens * heads_per_kv(), kAttendRows);
   }
   int64_t stretches() const { return (longest() + kAttendStretch - 1) / kAttendStretch; }
   int64_t longest() const {
     int64_t end = 0;
-    for (const Span& span : spans)
-      if (span.num_tokens > 0) end = std::max(end, span.position + span.num_tokens);
+    for (int64_t s = 0; s < batch.num_sequences; ++s)
+      if (tokens(s) > 0)
+        end = std::max<int64_t>(end, batch.positions[batch.first_token[s + 1] - 1] + 1);
     return end;
   }
 };
 
 struct Block {
   AttendRow rows[kAttendRows];
-  AttendArgs args;
+  AttendArgs args;                      // but for the keys and values: those of a stretch's page
   int64_t first_stretch, last_stretch;  // [first, last)
+  std::byte* const* pages;              // of the sequence
+  int64_t keys, values;                 // where they lie in a page
 };
 
 // Block i of all, with its results in the output, nothing found yet.
 void find(const Blocks& all, int64_t i, Block& block) {
   const AttentionShape& shape = all.shape;
-  const Span* span = all.spans.data();
-  for (; i >= all.blocks(*span); ++span) i -= all.blocks(*span);
+  int64_t s = 0;
+  for (; i >= all.blocks(s); ++s) i -= all.blocks(s);
   const int64_t kv = i % shape.num_kv_heads, first = i / shape.num_kv_heads * kAttendRows;
-  const int64_t heads = all.heads_per_kv();
-  const int num_rows = static_cast<int>(std::min<int64_t>(kAttendRows, all.rows(*span) - first));
+  const int64_t heads = all.heads_per_kv(), first_token = all.batch.first_token[s];
+  const int num_rows = static_cast<int>(std::min<int64_t>(kAttendRows, all.rows(s) - first));
   int64_t least = INT64_MAX, most = 0;
   for (int r = 0; r < num_rows; ++r) {
-    const int64_t t = (first + r) / heads, head = kv * heads + (first + r) % heads;
-    const int64_t end = span->position + t + 1, token = span->first_token + t;
+    const int64_t token = first_token + (first + r) / heads,
+                  head = kv * heads + (first + r) % heads;
+    const int64_t end = all.batch.positions[token] + 1;
     const int64_t begin = shape.window > 0 ? std::max<int64_t>(0, end - shape.window) : 0;
     AttendRow& row = block.rows[r];
     row = {f32_row(all.q, token) + head * shape.head_dim,    begin,     end,
@@ -82,12 +85,13 @@ void find(const Blocks& all, int64_t i, Block& block) {
   block.last_stretch = (most + kAttendStretch - 1) / kAttendStretch;
   block.args.rows = block.rows;
   block.args.num_rows = num_rows;
-  const int64_t size = bits(shape.cache) / 8;
-  block.args.keys = static_cast<const std::byte*>(span->keys) + kv * shape.head_dim * size;
-  block.args.values = static_cast<const std::byte*>(span->values) + kv * shape.value_dim * size;
-  block.args.cache = shape.cache == DType::kBF16  ? cpu::CacheType::kBF16
-                     : shape.cache == DType::kF16 ? cpu::CacheType::kF16
-                                                  : cpu::CacheType::kF32;
+  const int64_t size = bits(shape.cache.dtype) / 8;
+  block.pages = all.batch.pages + all.batch.first_page[s];
+  block.keys = shape.cache.keys + kv * shape.head_dim * size;
+  block.values = shape.cache.values + kv * shape.value_dim * size;
+  block.args.cache = shape.cache.dtype == DType::kBF16  ? cpu::CacheType::kBF16
+                     : shape.cache.dtype == DType::kF16 ? cpu::CacheType::kF16
+                                                        : cpu::CacheType::kF32;
   block.args.key_stride = shape.num_kv_heads * shape.head_dim;
   block.args.value_stride = shape.num_kv_heads * shape.value_dim;
   block.args.head_dim = shape.head_dim;
@@ -96,16 +100,21 @@ void find(const Blocks& all, int64_t i, Block& block) {
 }
 
 // What each row finds in one stretch, in `parts`, whose out is set.
-void search(const cpu::VectorOps& vector, const Block& block, int64_t stretch, AttendRow* parts,
-            float* room) {
+void search(const cpu::VectorOps& vector, const Block& block, int64_t stretch, int64_t page,
+            AttendRow* parts, float* room) {
   AttendArgs args = block.args;
+  // A stretch lies in one page: positions are counted from there.
+  const int64_t at = stretch * kAttendStretch / page, first = at * page;
   for (int r = 0; r < args.num_rows; ++r) {
     float* const out = parts[r].out;
     parts[r] = block.rows[r];
+    parts[r].begin -= first, parts[r].end -= first;
     parts[r].out = out;
   }
   args.rows = parts;
-  args.from = stretch * kAttendStretch;
+  args.keys = block.pages[at] + block.keys;
+  args.values = block.pages[at] + block.values;
+  args.from = stretch * kAttendStretch - first;
   args.to = args.from + kAttendStretch;
   args.room = room;
   vector.attend(args);
@@ -175,37 +184,36 @@ float keep(const cpu::VectorOps& vector, DType cache, const float* row, int64_t 
 
 }  // namespace
 
-Status CpuOps::append(const Matrix& k, const Matrix& v, std::span<const Span> spans,
-                      const AttentionShape& shape) {
-  const int64_t key_row = shape.num_kv_heads * shape.head_dim;
-  const int64_t value_row = shape.num_kv_heads * shape.value_dim;
-  for (const Span& span : spans) {
-    std::atomic<float> beyond{0};
-    split_rows(span.num_tokens, key_row + value_row, [&](int64_t first, int64_t last) {
-      for (int64_t t = first; t < last; ++t) {
-        const int64_t at = span.position + t, token = span.first_token + t;
-        const float key = keep(vector_, shape.cache, f32_row(k, token), key_row, at, span.keys);
-        const float value =
-            keep(vector_, shape.cache, f32_row(v, token), value_row, at, span.values);
-        if (key != 0 || value != 0) beyond.store(key != 0 ? key : value);
-      }
-    });
-    if (const float value = beyond.load(); value != 0) {
-      return Error{ErrorKind::kUnsupported, "", "kv cache",
-                   "keys and values below 65520 in magnitude, as f16 has no larger number; bf16 "
-                   "and f32 have",
-                   str("there is ", value)};
+Status CpuOps::append(const Matrix& k, const Matrix& v, const Batch& batch, const LayerCache& cache,
+                      Stream) {
+  std::atomic<float> beyond{0};
+  split_rows(batch.num_tokens, k.cols + v.cols, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t) {
+      const int64_t page = batch.positions[t] / batch.page, at = batch.positions[t] % batch.page;
+      std::byte* const to = batch.pages[batch.first_page[batch.sequences[t]] + page];
+      const float key = keep(vector_, cache.dtype, f32_row(k, t), k.cols, at, to + cache.keys);
+      const float value = keep(vector_, cache.dtype, f32_row(v, t), v.cols, at, to + cache.values);
+      if (key != 0 || value != 0) beyond.store(key != 0 ? key : value);
     }
+  });
+  if (const float value = beyond.load(); value != 0) {
+    return Error{ErrorKind::kUnsupported, "", "kv cache",
+                 "keys and values below 65520 in magnitude, as f16 has no larger number; bf16 "
+                 "and f32 have",
+                 str("there is ", value)};
   }
   return {};
 }
 
-Status CpuOps::attend(const Matrix& q, const Matrix& k, const Matrix& v,
-                      std::span<const Span> spans, const AttentionShape& shape, const Matrix& out,
-                      Stream) {
+Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape& shape,
+                      const Matrix& out, std::byte*, Stream) {
+  if (batch.page % kAttendStretch != 0) {
+    return Error{ErrorKind::kInvalidArgument, "", "kv cache",
+                 str("pages of a multiple of ", kAttendStretch, " positions on a cpu"),
+                 str("they have ", batch.page)};
+  }
   const std::lock_guard lock(attending_.mutex);
-  MORACLE_CHECK(append(k, v, spans, shape));
-  const Blocks all{q, out, spans, shape};
+  const Blocks all{q, out, batch, shape};
   const int64_t blocks = all.total(), stretches = all.stretches();
   if (blocks == 0) return {};
   const int64_t dim = shape.value_dim;
@@ -219,7 +227,7 @@ Status CpuOps::attend(const Matrix& q, const Matrix& k, const Matrix& v,
     find(all, blocks - 1 - i, block);
     start(block);
     for (int64_t s = block.first_stretch; s < block.last_stretch; ++s) {
-      search(vector_, block, s, parts, own);
+      search(vector_, block, s, batch.page, parts, own);
       merge(vector_, block, s, parts);
     }
     finish(vector_, block);
@@ -232,14 +240,14 @@ Status CpuOps::attend(const Matrix& q, const Matrix& k, const Matrix& v,
   else if (blocks >= 4 * threads || stretches == 1)
     pool_.run(whole);
   else
-    attend_by_stretches(q, spans, shape, out);
+    attend_by_stretches(q, batch, shape, out);
   return {};
 }
 
 // Few blocks with a long context: threads share it, so many stretches at a time.
-void CpuOps::attend_by_stretches(const Matrix& q, std::span<const Span> spans,
-                                 const AttentionShape& shape, const Matrix& out) {
-  const Blocks all{q, out, spans, shape};
+void CpuOps::attend_by_stretches(const Matrix& q, const Batch& batch, const AttentionShape& shape,
+                                 const Matrix& out) {
+  const Blocks all{q, out, batch, shape};
   const int64_t blocks = all.total(), stretches = all.stretches(), rows = all.most_rows();
   const int64_t round = std::min(stretches, 16 * pool_.size() / blocks + 1);
   // Of each block its rows, then what they find in each stretch of the round.
@@ -269,7 +277,7 @@ void CpuOps::attend_by_stretches(const Matrix& q, std::span<const Span> spans,
       find(all, i % blocks, block);
       const int64_t s = begin + i / blocks;
       if (s < block.first_stretch || s >= block.last_stretch) return;
-      search(vector_, block, s, rows_of(i % blocks, 1 + s - begin),
+      search(vector_, block, s, batch.page, rows_of(i % blocks, 1 + s - begin),
              attend_room(thread, cpu::kAttendRoom));
     }));
     const int64_t work = (end - begin) * rows * shape.value_dim;

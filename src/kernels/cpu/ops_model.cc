@@ -7,13 +7,12 @@
 
 namespace moracle {
 
-Status CpuOps::embed(const TensorView& table, std::span<const int32_t> ids, const Matrix& out,
-                     Stream) {
+Status CpuOps::embed(const TensorView& table, const int32_t* ids, const Matrix& out, Stream) {
   const int64_t row_bytes = table.shape[1] * bits(table.dtype) / 8;
   const bool known = visit_codec(table.dtype, [&]<class Codec>() {
-    for (size_t t = 0; t < ids.size(); ++t) {
+    for (int64_t t = 0; t < out.rows; ++t) {
       const std::byte* row = table.data + ids[t] * row_bytes;
-      float* to = f32_row(out, static_cast<int64_t>(t));
+      float* to = f32_row(out, t);
       for (int64_t c = 0; c < out.cols; ++c) to[c] = static_cast<float>(Codec::decode(row, c));
     }
   });

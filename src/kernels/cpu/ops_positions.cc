@@ -23,7 +23,7 @@ void turns(const cpu::VectorOps& vector, float position, const float* frequencie
 }  // namespace
 
 Status CpuOps::rotate(const Matrix& x, const RotaryShape& shape, const float* frequencies,
-                      std::span<const int64_t> positions, Stream) {
+                      const int32_t* positions, Stream) {
   split_rows(x.rows, x.cols, [&](int64_t begin, int64_t end) {
     // Taken once for all heads, so many pairs at a time.
     constexpr int64_t kPairs = 256;

@@ -1,8 +1,12 @@
 #include "kernels/cuda/cuda_device.h"
 
+#include <cstring>
+
 #include "base/text.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/cuda_graph.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_timeline.h"
 
 namespace moracle {
 namespace {
@@ -29,7 +33,7 @@ Status check_gpu(int index) {
 }  // namespace
 
 CudaDevice::CudaDevice(int index, int threads)
-    : queue_{index, nullptr},
+    : queue_{.index = index},
       ops_(std::make_unique<CudaOps>(queue_, troubles_)),
       host_threads_(threads) {}
 
@@ -43,6 +47,12 @@ Result<std::shared_ptr<Device>> CudaDevice::open(int index, int threads) {
 Status CudaDevice::start() {
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   MORACLE_CUDA(cudaStreamCreateWithFlags(&queue_.own, cudaStreamNonBlocking));
+  int major = 0, minor = 0;
+  MORACLE_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, queue_.index));
+  MORACLE_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, queue_.index));
+  queue_.capability = 10 * major + minor;
+  MORACLE_CUDA(cudaDeviceGetAttribute(&queue_.multiprocessors, cudaDevAttrMultiProcessorCount,
+                                      queue_.index));
   return troubles_.open(queue_.own);
 }
 
@@ -82,7 +92,14 @@ Result<Buffer> CudaDevice::allocate(size_t bytes) {
 
 Status CudaDevice::upload(void* to, const void* from, size_t bytes, Stream stream) {
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
-  return staging_.upload(to, from, bytes, queue_.of(stream));
+  MORACLE_CHECK(staging_.enqueue(to, from, bytes, queue_.of(stream)));
+  MORACLE_CUDA(cudaStreamSynchronize(queue_.of(stream)));
+  return {};
+}
+
+Status CudaDevice::enqueue_upload(void* to, const void* from, size_t bytes, Stream stream) {
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  return staging_.enqueue(to, from, bytes, queue_.of(stream));
 }
 
 Status CudaDevice::download(void* to, const void* from, size_t bytes, Stream stream) {
@@ -97,6 +114,25 @@ Status CudaDevice::copy(void* to, const void* from, size_t bytes, Stream stream)
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   MORACLE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, queue_.of(stream)));
   return {};
+}
+
+Result<std::unique_ptr<Graph>> CudaDevice::record(const std::function<Status()>& enqueue,
+                                                  Stream stream) {
+  return cuda::record(enqueue, queue_, stream);
+}
+
+Result<std::unique_ptr<Timeline>> CudaDevice::timeline(Stream stream) {
+  return cuda::timeline(queue_, stream);
+}
+
+Result<Buffer> CudaDevice::allocate_host(size_t bytes) {
+  if (bytes == 0) return Buffer();
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  void* data = nullptr;
+  MORACLE_CUDA(cudaMallocHost(&data, bytes));
+  std::memset(data, 0, bytes);
+  return Buffer(data, bytes,
+                std::shared_ptr<void>(data, [](void* p) { static_cast<void>(cudaFreeHost(p)); }));
 }
 
 Status CudaDevice::synchronize(Stream stream) {

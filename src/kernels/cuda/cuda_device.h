@@ -25,11 +25,17 @@ class CudaDevice : public Device {
   DType activation_dtype() const override { return DType::kBF16; }
   Result<Buffer> allocate(size_t bytes) override;
   bool host_visible() const override { return false; }
-  /// Returns when the bytes have arrived: the source may go.
+  /// Returns when the bytes have arrived, for every stream: the source may go.
   Status upload(void* to, const void* from, size_t bytes, Stream stream) override;
+  Status enqueue_upload(void* to, const void* from, size_t bytes, Stream stream) override;
   Status download(void* to, const void* from, size_t bytes, Stream stream) override;
   Status copy(void* to, const void* from, size_t bytes, Stream stream) override;
   Status synchronize(Stream stream) override;
+  Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue,
+                                        Stream stream) override;
+  Result<std::unique_ptr<Timeline>> timeline(Stream stream) override;
+  /// Pinned.
+  Result<Buffer> allocate_host(size_t bytes) override;
   Ops& ops() override;
   ThreadPool& host_threads() override { return host_threads_; }
 

@@ -6,13 +6,15 @@
 
 namespace moracle {
 
-/// Ops on a GPU's memory: kernels alone, nothing is allocated and nothing waited for, so all that
-/// apply calls can be captured in a graph (after a first call, with which CUDA loads the kernels).
+/// Ops on a GPU's memory: kernels alone, nothing is allocated and nothing waited for, so all of
+/// them can be captured in a graph (after a first call, with which CUDA loads the kernels).
 /// Matrices of activations are f32, bf16 or f16.
 class CudaOps : public Ops {
  public:
   CudaOps(const cuda::Queue& queue, const cuda::Troubles& troubles)
       : queue_(queue), troubles_(troubles) {}
+
+  int64_t cache_page() const override { return 64; }
 
   Status convert(const Matrix& from, const Matrix& to, Stream) override;
   Status quantize(const Matrix& from, const QuantKey& key, const Rows& to, Stream) override;
@@ -38,15 +40,19 @@ class CudaOps : public Ops {
   Status rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,
                   const Matrix& out, Stream) override;
   Status add(const Matrix& x, const Matrix& y, Stream) override;
+  Status add_rms_norm(const Matrix& x, const Matrix& y, const float* weight, float epsilon,
+                      const Matrix& out, Stream) override;
   Status copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,
                     int64_t num_heads, int64_t count, Stream) override;
-  // These take ids, positions and spans from host memory: a graph would keep them as they are.
-  Status embed(const TensorView& table, std::span<const int32_t> ids, const Matrix& out,
-               Stream) override;
+  Status embed(const TensorView& table, const int32_t* ids, const Matrix& out, Stream) override;
   Status rotate(const Matrix& x, const RotaryShape& shape, const float* frequencies,
-                std::span<const int64_t> positions, Stream) override;
-  Status attend(const Matrix& q, const Matrix& k, const Matrix& v, std::span<const Span> spans,
-                const AttentionShape& shape, const Matrix& out, Stream) override;
+                const int32_t* positions, Stream) override;
+  Status append(const Matrix& k, const Matrix& v, const Batch& batch, const LayerCache& cache,
+                Stream) override;
+  Status turn_and_append(const Matrix& q, const Matrix& k, const Matrix& v, const HeadTurn& turn,
+                         const Batch& batch, const LayerCache& cache, Stream) override;
+  Status attend(const Matrix& q, const Batch& batch, const AttentionShape& shape, const Matrix& out,
+                std::byte* room, Stream) override;
 
  private:
   const cuda::Queue& queue_;  // the device's, which outlives this

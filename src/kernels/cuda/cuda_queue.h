@@ -10,6 +10,8 @@ namespace moracle::cuda {
 struct Queue {
   int index = 0;
   cudaStream_t own = nullptr;
+  int capability = 0;  // 90 for 9.0
+  int multiprocessors = 0;
 
   cudaStream_t of(Stream stream) const {
     return stream.handle != nullptr ? static_cast<cudaStream_t>(stream.handle) : own;

@@ -1,5 +1,6 @@
-// From router logits to experts and their weights, a block for each token. The rules are those of
-// kernels/cpu/ops_route.cc; scores lie in shared memory, so the logits stay as they are.
+// From router logits to experts and their weights. The rules are those of kernels/cpu/ops_route.cc.
+// A warp for each token where its scores fit into registers and experts have no groups; else a
+// block, with the scores in shared memory. The logits stay as they are.
 #include "kernels/check_ops.h"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/cuda_ops.h"
@@ -115,6 +116,79 @@ __device__ float score(const RouteArgs& a, int64_t t, float* scores) {
   return a.routing.score == Score::kSoftmax ? sum : 1;
 }
 
+// A token's weights, from the scores that were picked, which sum to `sum`.
+__device__ float settled(const Routing& routing, float weight, float sum) {
+  // Sigmoids may all vanish; a token without weight then gets nothing, not 0 / 0.
+  const float whole = routing.score == Score::kSigmoid ? sum + 1e-20f : sum;
+  const bool divides = routing.renormalize || routing.score == Score::kTopkThenSoftmax;
+  return (divides ? weight / whole : weight) * routing.scaling_factor;
+}
+
+// kEach: scores that a lane holds, at most.
+template <int kEach>
+__global__ void __launch_bounds__(kThreads) route_by_warps(RouteArgs a) {
+  const int lane = threadIdx.x % 32, warps = kThreads / 32;
+  const auto num_experts = static_cast<int>(a.logits.cols);
+  const Routing& routing = a.routing;
+  for (int64_t t = blockIdx.x * warps + threadIdx.x / 32; t < a.logits.rows;
+       t += gridDim.x * warps) {
+    // Scores, and what they are ranked by; kOut where there is no expert, or one that was picked.
+    float scores[kEach], ranks[kEach], largest = __int_as_float(0xff800000), divisor = 1;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int e = lane + 32 * i;
+      scores[i] = e < num_experts ? load(a.logits, t, e) : __int_as_float(0xff800000);
+      largest = fmaxf(largest, scores[i]);
+    }
+    if (routing.score == Score::kSigmoid) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) scores[i] = 1.0f / (1.0f + expf(-scores[i]));
+    } else {
+      for (int step = 16; step > 0; step /= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        scores[i] = expf(scores[i] - largest);
+        sum += lane + 32 * i < num_experts ? scores[i] : 0.0f;
+      }
+      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+      if (routing.score == Score::kSoftmax) divisor = sum;
+    }
+    uint32_t left = 0;  // of this lane's experts, a bit each
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int e = lane + 32 * i;
+      if (e >= num_experts) continue;
+      left |= 1u << i;
+      ranks[i] = a.bias != nullptr ? scores[i] / divisor + a.bias[e] : scores[i];
+    }
+    float own = 0, sum = 0;  // lane j has the weight of choice j
+    for (int j = 0; j < a.top_k; ++j) {
+      Best best{0, -1};
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        if (left >> i & 1) best = better(best, {ranks[i], lane + 32 * i});
+      for (int step = 16; step > 0; step /= 2)
+        best = better(best, {__shfl_xor_sync(kAllLanes, best.rank, step),
+                             __shfl_xor_sync(kAllLanes, best.id, step)});
+      // With a NaN among the ranks lanes may not agree: the first decides.
+      const int id = __shfl_sync(kAllLanes, best.id, 0);
+      float score = 0;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) score = i == id / 32 ? scores[i] : score;
+      const float weight = __shfl_sync(kAllLanes, score, id % 32) / divisor;
+      sum += weight;
+      if (lane == id % 32) left &= ~(1u << id / 32);
+      if (lane == j) {
+        own = weight;
+        a.ids[t * a.top_k + j] = id;
+      }
+    }
+    if (lane < a.top_k) a.weights[t * a.top_k + lane] = settled(routing, own, sum);
+  }
+}
+
 __global__ void route(RouteArgs a) {
   extern __shared__ float room[];  // scores of all experts, then ranks of all groups
   const auto num_experts = static_cast<int32_t>(a.logits.cols);
@@ -139,13 +213,9 @@ __global__ void route(RouteArgs a) {
       __syncthreads();
     }
     if (threadIdx.x != 0) continue;
-    // Sigmoids may all vanish; a token without weight then gets nothing, not 0 / 0.
-    const float whole = routing.score == Score::kSigmoid ? sum + 1e-20f : sum;
-    const bool divides = routing.renormalize || routing.score == Score::kTopkThenSoftmax;
     for (int64_t j = 0; j < a.top_k; ++j) {
       float& weight = a.weights[t * a.top_k + j];
-      if (divides) weight /= whole;
-      weight *= routing.scaling_factor;
+      weight = settled(routing, weight, sum);
     }
   }
 }
@@ -157,12 +227,18 @@ Status CudaOps::route(const Matrix& logits, const Routing& routing, const float*
                       int64_t top_k, int32_t* topk_ids, float* topk_weights, Stream stream) {
   MORACLE_CHECK(check_routing(routing, logits.cols, correction_bias != nullptr, top_k));
   MORACLE_CHECK(cuda::check_floats({&logits}));
+  const cuda::RouteArgs args{logits, routing, correction_bias, top_k, topk_ids, topk_weights};
+  constexpr int64_t kSmall = 4, kLarge = 16;
+  if (logits.cols <= 32 * kLarge && top_k <= 32 && routing.num_groups <= routing.top_groups)
+    return cuda::launch(
+        queue_, stream, "route",
+        logits.cols <= 32 * kSmall ? cuda::route_by_warps<kSmall> : cuda::route_by_warps<kLarge>,
+        (logits.rows + cuda::kThreads / 32 - 1) / (cuda::kThreads / 32), cuda::kThreads, 0, args);
   constexpr int64_t kMost = 10'000;  // scores and ranks fit into 48 KiB, which every GPU has
   const int64_t floats = logits.cols + routing.num_groups;
   if (floats > kMost)
     return Error{ErrorKind::kUnsupported, "", "router",
                  str("at most ", kMost, " experts and groups on cuda"), str("there are ", floats)};
-  const cuda::RouteArgs args{logits, routing, correction_bias, top_k, topk_ids, topk_weights};
   return cuda::launch(queue_, stream, "route", cuda::route, logits.rows, cuda::kThreads,
                       static_cast<size_t>(floats) * sizeof(float), args);
 }

@@ -24,11 +24,12 @@ Status PinnedStaging::open() {
   return {};
 }
 
-Status PinnedStaging::upload(void* to, const void* from, size_t bytes, cudaStream_t stream) {
+Status PinnedStaging::enqueue(void* to, const void* from, size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return {};
   MORACLE_CHECK(open());
-  int half = 0;
-  for (size_t done = 0; done < bytes; done += kHalf, half ^= 1) {
+  for (size_t done = 0; done < bytes; done += kHalf) {
+    const int half = next_;
+    next_ ^= 1;
     const size_t count = std::min(kHalf, bytes - done);
     MORACLE_CUDA(cudaEventSynchronize(arrived_[half]));
     std::memcpy(halves_[half], static_cast<const std::byte*>(from) + done, count);
@@ -36,7 +37,6 @@ Status PinnedStaging::upload(void* to, const void* from, size_t bytes, cudaStrea
                                  cudaMemcpyHostToDevice, stream));
     MORACLE_CUDA(cudaEventRecord(arrived_[half], stream));
   }
-  MORACLE_CUDA(cudaStreamSynchronize(stream));
   return {};
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/cuda/trouble.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/text.h"
 #include "kernels/cuda/cuda_check.h"
@@ -24,6 +25,11 @@ Error told(TroubleKind kind, const TroubleCell& cell) {
     case TroubleKind::kCounts:
       return wrong("expert_num_tokens", str("0 to ", cell.limit, " tokens for each expert"),
                    str("expert ", place, " has ", value));
+    case TroubleKind::kKvCache:
+      return Error{ErrorKind::kUnsupported, "", "kv cache",
+                   "keys and values below 65520 in magnitude, as f16 has no larger number; bf16 "
+                   "and f32 have",
+                   str("there is ", std::bit_cast<float>(value))};
     case TroubleKind::kLoraIds:
       break;
   }

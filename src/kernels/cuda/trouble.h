@@ -9,8 +9,8 @@
 
 namespace moracle::cuda {
 
-enum class TroubleKind : int { kIds, kCounts, kLoraIds };
-inline constexpr int kTroubleKinds = 3;
+enum class TroubleKind : int { kIds, kCounts, kLoraIds, kKvCache };
+inline constexpr int kTroubleKinds = 4;
 
 /// One of a kind, as kernels write it: the first in the order of places.
 struct TroubleCell {

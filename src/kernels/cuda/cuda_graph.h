@@ -1,0 +1,13 @@
+// Kernels captured from a stream, to be launched together.
+#pragma once
+
+#include "kernels/cuda/cuda_queue.h"
+
+namespace moracle::cuda {
+
+/// Device::record. Errors: enqueue's; what CUDA does not capture, such as waiting or a kernel's
+/// first call.
+Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue, const Queue& queue,
+                                      Stream stream);
+
+}  // namespace moracle::cuda

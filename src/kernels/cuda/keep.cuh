@@ -1,0 +1,25 @@
+// A key or value as a cache keeps it.
+#pragma once
+
+#include "base/scalar.h"
+#include "kernels/cuda/report.cuh"
+#include "moracle/quant.h"
+
+namespace moracle::cuda {
+
+/// Tells of a finite number that f16 would turn into infinity.
+__device__ inline void keep(std::byte* to, DType dtype, int64_t at, float value, int64_t token,
+                            TroubleCell* trouble) {
+  if (dtype == DType::kF32) {
+    reinterpret_cast<float*>(to)[at] = value;
+  } else if (dtype == DType::kBF16) {
+    reinterpret_cast<uint16_t*>(to)[at] = float_to_bf16(value);
+  } else {
+    const uint16_t half = float_to_f16(value);
+    reinterpret_cast<uint16_t*>(to)[at] = half;
+    if ((half & 0x7fffu) == 0x7c00u && isfinite(value))
+      report(trouble, token, __float_as_int(value), 0, 1);
+  }
+}
+
+}  // namespace moracle::cuda

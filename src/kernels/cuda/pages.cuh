@@ -1,0 +1,28 @@
+// Keys and values in the pages of a batch.
+#pragma once
+
+#include "kernels/batch.h"
+
+namespace moracle::cuda {
+
+/// The page that holds a position of a sequence.
+__device__ inline std::byte* page_of(const Batch& batch, int32_t sequence, int32_t position) {
+  return batch.pages[batch.first_page[sequence] + position / static_cast<int32_t>(batch.page)];
+}
+
+/// The positions that a token sees: [begin, end).
+struct View {
+  int32_t begin, end;
+};
+__device__ inline View view_of(const Batch& batch, int64_t window, int64_t token) {
+  const int32_t end = batch.positions[token] + 1;
+  return {window > 0 ? max(0, end - static_cast<int32_t>(window)) : 0, end};
+}
+
+/// How many tokens of a sequence are each shared out by themselves: more are taken together.
+constexpr int64_t kFewTokens = 4;
+__device__ inline bool is_few(const Batch& batch, int32_t sequence) {
+  return batch.first_token[sequence + 1] - batch.first_token[sequence] <= kFewTokens;
+}
+
+}  // namespace moracle::cuda

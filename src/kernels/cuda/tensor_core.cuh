@@ -1,0 +1,101 @@
+// Products of tensor cores on bf16, and what feeds them.
+#pragma once
+
+#include "base/scalar.h"
+#include "kernels/cuda/block.cuh"
+#include "moracle/quant.h"
+
+namespace moracle::cuda {
+
+/// c += a · b: [16, 16] · [16, 8]. Lane 4 g + k of the warp has rows g and g + 8 of a and c and
+/// column g of b; of a and b in pairs the columns (rows) 2 k and 2 k + 8, of c the columns 2 k.
+__device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                    uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+__device__ inline uint32_t to_bf16_pair(float low, float high) {
+  uint32_t pair = 0;
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#endif
+  return pair;
+}
+
+/// Of [8, 8] numbers of 16 bits, lane 4 g + k with the pair 2 k of row g: that of column g.
+__device__ inline uint32_t transposed(uint32_t pair) {
+  uint32_t to = 0;
+#if __CUDA_ARCH__ >= 750
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(pair));
+#endif
+  return to;
+}
+
+/// Four [8, 8] of 16 bits from shared memory; lane l says where row l % 8 of the one l / 8 lies.
+template <bool kTransposed>
+__device__ void load_matrices(uint32_t (&to)[4], const void* row) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+#if __CUDA_ARCH__ >= 750
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(at)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(at)
+                 : "memory");
+  }
+#endif
+}
+
+/// 16 bytes to shared memory while the thread goes on; zeros where they are not `there`.
+__device__ inline void copy_ahead(void* to, const void* from, bool there) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from),
+               "r"(there ? 16 : 0)
+               : "memory");
+#endif
+}
+/// All copies asked for since the last call belong together.
+__device__ inline void close_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+/// Waits for all but the last `kLeft` groups of this thread's copies.
+template <int kLeft>
+__device__ void await_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+#endif
+}
+
+/// Eight numbers of a cache as bf16, whose numbers they are where activations are bf16.
+template <DType kCache>
+__device__ uint4 load_eight(const std::byte* from) {
+  if constexpr (kCache == DType::kBF16) {
+    return __ldg(reinterpret_cast<const uint4*>(from));
+  } else if constexpr (kCache == DType::kF32) {
+    const float4 a = __ldg(reinterpret_cast<const float4*>(from)),
+                 b = __ldg(reinterpret_cast<const float4*>(from) + 1);
+    return {to_bf16_pair(a.x, a.y), to_bf16_pair(a.z, a.w), to_bf16_pair(b.x, b.y),
+            to_bf16_pair(b.z, b.w)};
+  } else {
+    const uint4 halves = __ldg(reinterpret_cast<const uint4*>(from));
+    const auto pair = [](uint32_t two) {
+      return to_bf16_pair(f16_to_float(static_cast<uint16_t>(two)),
+                          f16_to_float(static_cast<uint16_t>(two >> 16)));
+    };
+    return {pair(halves.x), pair(halves.y), pair(halves.z), pair(halves.w)};
+  }
+}
+
+}  // namespace moracle::cuda

@@ -1,0 +1,38 @@
+// Operations made of others, for devices that do not do them at once.
+#include "kernels/ops.h"
+
+#include <algorithm>
+
+#include "base/try.h"
+
+namespace moracle {
+
+Status Ops::add_rms_norm(const Matrix& x, const Matrix& y, const float* weight, float epsilon,
+                         const Matrix& out, Stream stream) {
+  MORACLE_CHECK(add(x, y, stream));
+  return rms_norm(x, weight, x.cols, epsilon, out, stream);
+}
+
+Status Ops::turn_and_append(const Matrix& q, const Matrix& k, const Matrix& v, const HeadTurn& turn,
+                            const Batch& batch, const LayerCache& cache, Stream stream) {
+  const auto prepare = [&](const Matrix& heads, const float* norm) -> Status {
+    if (norm != nullptr) {
+      MORACLE_CHECK(rms_norm(heads, norm, turn.rotary.head_dim, turn.epsilon, heads, stream));
+    }
+    return rotate(heads, turn.rotary, turn.frequencies, batch.positions, stream);
+  };
+  MORACLE_CHECK(prepare(q, turn.q_norm));
+  MORACLE_CHECK(prepare(k, turn.k_norm));
+  return append(k, v, batch, cache, stream);
+}
+
+size_t attend_room_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations) {
+  if (activations == DType::kF32) return 0;
+  const auto of_token =
+      static_cast<size_t>(shape.num_heads * kAttendParts * (shape.value_dim + 2)) * sizeof(float);
+  // More tokens than fit take turns.
+  constexpr size_t kMost = size_t{64} << 20;
+  return std::max(of_token, std::min(kMost, of_token * static_cast<size_t>(num_tokens)));
+}
+
+}  // namespace moracle

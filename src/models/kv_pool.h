@@ -1,0 +1,42 @@
+// Memory for keys and values in pages of so many positions, all layers of a position in one page. A
+// sequence takes pages as it grows and gives them back when it is cut or ends.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "moracle/device.h"
+
+namespace moracle {
+
+class KvPool {
+ public:
+  /// `most_bytes`: of all pages together; 0: as many as the device has memory for.
+  KvPool(std::shared_ptr<Device> device, int64_t page, size_t page_bytes, int64_t most_bytes)
+      : device_(std::move(device)), page_(page), page_bytes_(page_bytes), most_bytes_(most_bytes) {}
+
+  int64_t page() const { return page_; }
+  size_t page_bytes() const { return page_bytes_; }
+  /// Pages that `length` positions take.
+  int64_t pages_of(int64_t length) const { return (length + page_ - 1) / page_; }
+
+  /// Adds to `pages` until they hold `length` positions. Errors: kOutOfMemory, what is needed and
+  /// what is there; `pages` then are as before.
+  Status grow(std::vector<std::byte*>& pages, int64_t length);
+  /// Takes back what `length` positions do not need.
+  void shrink(std::vector<std::byte*>& pages, int64_t length);
+
+ private:
+  Status take_slab(int64_t pages_wanted);
+
+  const std::shared_ptr<Device> device_;
+  const int64_t page_;
+  const size_t page_bytes_;
+  const int64_t most_bytes_;
+  std::mutex mutex_;
+  std::vector<Buffer> slabs_;
+  int64_t num_pages_ = 0;
+  std::vector<std::byte*> free_;
+};
+
+}  // namespace moracle

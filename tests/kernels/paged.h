@@ -1,0 +1,112 @@
+// Caches of several sequences in pages, on the host or on a device, and a step over them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/scalar.h"
+#include "kernels/ops.h"
+
+namespace moracle::testing {
+
+class PagedCaches {
+ public:
+  /// Of so many positions each. Numbers of `key_row` and `value_row` elements for each position;
+  /// what was never written is NaN in every type.
+  PagedCaches(const std::vector<int64_t>& capacities, int64_t key_row, int64_t value_row,
+              DType dtype, int64_t page)
+      : key_row_(key_row), value_row_(value_row), page_(page) {
+    const auto bytes = [&](int64_t row) {
+      return (page * row * bits(dtype) / 8 + 255) / 256 * 256;
+    };
+    // Something else lies before the keys, as another layer's do.
+    layer_ = {dtype, 256, 256 + bytes(key_row)};
+    page_bytes_ = layer_.values + bytes(value_row);
+    int64_t pages = 0;
+    for (const int64_t capacity : capacities) {
+      std::vector<int64_t>& own = numbers_.emplace_back();
+      for (int64_t i = 0; i < (capacity + page - 1) / page; ++i) own.push_back(pages++);
+    }
+    // Neighbours in a sequence are none in memory.
+    for (std::vector<int64_t>& own : numbers_) {
+      for (int64_t& number : own) number = pages - 1 - number;
+    }
+    memory_.assign(pages * page_bytes_, std::byte{0xff});
+  }
+
+  const LayerCache& layer() const { return layer_; }
+  std::byte* key(size_t s, int64_t position) { return row(s, position, layer_.keys, key_row_); }
+  std::byte* value(size_t s, int64_t position) {
+    return row(s, position, layer_.values, value_row_);
+  }
+  void set(std::byte* to, const float* row, int64_t count) const {
+    for (int64_t i = 0; i < count; ++i) {
+      if (layer_.dtype == DType::kF32) {
+        reinterpret_cast<float*>(to)[i] = row[i];
+      } else {
+        reinterpret_cast<uint16_t*>(to)[i] =
+            layer_.dtype == DType::kBF16 ? float_to_bf16(row[i]) : float_to_f16(row[i]);
+      }
+    }
+  }
+  float get(const std::byte* from, int64_t i) const {
+    if (layer_.dtype == DType::kF32) return reinterpret_cast<const float*>(from)[i];
+    const uint16_t half = reinterpret_cast<const uint16_t*>(from)[i];
+    return layer_.dtype == DType::kBF16 ? bf16_to_float(half) : f16_to_float(half);
+  }
+
+  struct Tokens {
+    size_t sequence;
+    int64_t position, count;
+  };
+  /// On the host; valid until the next.
+  const Batch& batch(const std::vector<Tokens>& step, Device& device) {
+    return batch(step, device, memory_.data());
+  }
+
+  /// To a device, and back; its batches are of what is there.
+  void upload(Device& device) {
+    if (there_.bytes() == 0) there_ = *device.allocate(memory_.size());
+    EXPECT_TRUE(device.upload(there_.data(), memory_.data(), memory_.size()));
+  }
+  void download(Device& device) {
+    EXPECT_TRUE(device.download(memory_.data(), there_.data(), memory_.size()));
+    EXPECT_TRUE(device.synchronize());
+  }
+  const Batch& batch_there(const std::vector<Tokens>& step, Device& device) {
+    return batch(step, device, there_.as<std::byte>());
+  }
+
+ private:
+  std::byte* row(size_t s, int64_t position, int64_t place, int64_t elements) {
+    return memory_.data() + numbers_[s][position / page_] * page_bytes_ + place +
+           position % page_ * elements * bits(layer_.dtype) / 8;
+  }
+  const Batch& batch(const std::vector<Tokens>& step, Device& device, std::byte* memory) {
+    std::vector<std::vector<std::byte*>> pages;
+    std::vector<std::vector<int32_t>> ids;
+    std::vector<SequenceTokens> sequences;
+    for (const Tokens& one : step) {
+      for (std::vector<std::byte*>& own = pages.emplace_back();
+           const int64_t number : numbers_[one.sequence])
+        own.push_back(memory + number * page_bytes_);
+      ids.emplace_back(one.count);
+    }
+    for (size_t s = 0; s < step.size(); ++s)
+      sequences.push_back({ids[s], step[s].position, pages[s]});
+    EXPECT_TRUE(table_.fill(sequences, page_, device, {}));
+    return table_.batch();
+  }
+
+  int64_t key_row_, value_row_, page_, page_bytes_ = 0;
+  LayerCache layer_;
+  std::vector<std::vector<int64_t>> numbers_;  // of the pages of each sequence
+  std::vector<std::byte> memory_;
+  Buffer there_;
+  BatchTable table_;
+};
+
+}  // namespace moracle::testing

@@ -1,0 +1,183 @@
+// Whole models on a GPU: against the CPU, as graphs, side by side, and with little memory for
+// caches.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+
+#include "base/text.h"
+#include "golden_model.h"
+#include "models/model_state.h"
+
+namespace moracle {
+namespace {
+
+using testing::golden_folder;
+using testing::relative_difference;
+
+const std::string kBox = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
+
+class CudaModel : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto device = open_device("cuda"); !device)
+      GTEST_SKIP() << device.error().to_string();
+  }
+  static Model load(const std::string& folder, const ModelOptions& options) {
+    const Checkpoint checkpoint = *Checkpoint::open(folder);
+    auto model = Model::load(checkpoint, options);
+    EXPECT_TRUE(model) << model.error().to_string();
+    return *std::move(model);
+  }
+  static ModelOptions on(const char* device, bool graphs = true, bool deterministic = false) {
+    ModelOptions options;
+    options.device = device;
+    options.threads = 2;
+    options.graphs = graphs;
+    options.deterministic = deterministic;
+    return options;
+  }
+  static std::vector<int32_t> ids_of(const std::string& text) {
+    return *Tokenizer::open(kBox)->encode(text);
+  }
+  /// The logits of each step of decoding `ids`, one token at a time.
+  static std::vector<std::vector<float>> decode(Model& model, const std::vector<int32_t>& ids,
+                                                size_t prompt) {
+    KvCache cache = *model.make_cache(static_cast<int64_t>(ids.size()));
+    std::vector<std::vector<float>> all;
+    for (size_t at = 0; at < ids.size();) {
+      const size_t count = at == 0 ? prompt : 1;
+      const Model::Step step{{&ids[at], count}, &cache};
+      const Status done = model.forward({&step, 1});
+      EXPECT_TRUE(done) << done.error().to_string();
+      const auto logits = model.logits(static_cast<int64_t>(count) - 1, 1);
+      EXPECT_TRUE(logits) << logits.error().to_string();
+      all.emplace_back(logits->begin(), logits->end());
+      at += count;
+    }
+    return all;
+  }
+};
+
+const char* const kText =
+    "And the LORD spake unto Moses, saying, Speak unto the children of Israel, and say unto them, "
+    "When ye be come into the land of your habitations, which I give unto you, and will make an "
+    "offering by fire unto the LORD, a burnt offering, or a sacrifice in performing a vow";
+
+TEST_F(CudaModel, ContinuesAsTheCpuDoesWhereItsChoiceIsClear) {
+  Model cpu = load(kBox, on("cpu")), gpu = load(kBox, on("cuda"));
+  for (const char* text : {"And the LORD spake unto Moses, saying,", "In the beginning God"}) {
+    const std::vector<int32_t> prompt = ids_of(text);
+    const auto want = generate(cpu, prompt, {.max_tokens = 48}),
+               got = generate(gpu, prompt, {.max_tokens = 48});
+    ASSERT_TRUE(want) << want.error().to_string();
+    ASSERT_TRUE(got) << got.error().to_string();
+    size_t same = 0;
+    while (same < want->ids.size() && got->ids[same] == want->ids[same]) ++same;
+    std::printf("%zu of %zu tokens are the same\n", same, want->ids.size());
+    if (same == want->ids.size()) continue;
+    // Where they part, the CPU's logits of both are as close as bf16 roundings move them.
+    std::vector<int32_t> until = prompt;
+    until.insert(until.end(), want->ids.begin(), want->ids.begin() + static_cast<int64_t>(same));
+    const std::vector<float> logits = decode(cpu, until, until.size()).back();
+    EXPECT_LT(logits[want->ids[same]] - logits[got->ids[same]], 0.3f) << "step " << same;
+  }
+}
+
+TEST_F(CudaModel, HasThePerplexityOfTheCpu) {
+  std::ifstream file(MORACLE_MODELS_DIR "/valid.txt", std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::vector<int32_t> ids = ids_of(text.substr(0, 12'000));
+  Model cpu = load(kBox, on("cpu")), gpu = load(kBox, on("cuda"));
+  const double want = perplexity(cpu, ids, 512)->perplexity,
+               got = perplexity(gpu, ids, 512)->perplexity;
+  std::printf("perplexity %.4f, on a CPU %.4f\n", got, want);
+  EXPECT_NEAR(got / want, 1, 5e-3);
+}
+
+TEST_F(CudaModel, ReplayedStepsHaveTheBitsOfEagerOnes) {
+  std::vector<std::string> folders = {kBox};
+  for (const std::string& name : testing::golden_models()) folders.push_back(golden_folder(name));
+  for (const std::string& folder : folders) {
+    SCOPED_TRACE(folder);
+    Model eager = load(folder, on("cuda", false)), replayed = load(folder, on("cuda", true));
+    std::vector<int32_t> ids;
+    for (int32_t i = 0; i < 40; ++i) ids.push_back((i * 7 + 3) % 40);
+    const auto want = decode(eager, ids, 5), got = decode(replayed, ids, 5);
+    EXPECT_EQ(got, want);
+    EXPECT_EQ(ModelDoor::state(eager).recorded.replays(), 0);
+    EXPECT_EQ(ModelDoor::state(replayed).recorded.replays(), 34);
+    // Again with what was recorded.
+    EXPECT_EQ(decode(replayed, ids, 5), want);
+    EXPECT_EQ(ModelDoor::state(replayed).recorded.replays(), 34 + 35);
+  }
+}
+
+// Past the ends of pages and of what a launch is recorded for.
+TEST_F(CudaModel, ReplayedStepsGrowWithTheContext) {
+  Model eager = load(kBox, on("cuda", false)), replayed = load(kBox, on("cuda", true));
+  std::vector<int32_t> ids = ids_of(kText);
+  while (ids.size() < 300) ids.push_back(ids[ids.size() - 60]);
+  EXPECT_EQ(decode(replayed, ids, 100), decode(eager, ids, 100));
+  EXPECT_GT(ModelDoor::state(replayed).recorded.replays(), 150);
+}
+
+TEST_F(CudaModel, SequencesSideBySideAreThoseAlone) {
+  for (const bool graphs : {false, true}) {
+    Model model = load(kBox, on("cuda", graphs, true));
+    const std::vector<int32_t> ids = ids_of(kText);
+    const std::vector<std::vector<int32_t>> sequences = {{ids.begin(), ids.begin() + 20},
+                                                         {ids.begin() + 3, ids.begin() + 50},
+                                                         {ids.begin() + 7, ids.begin() + 10}};
+    std::vector<std::vector<std::vector<float>>> alone;
+    for (const auto& sequence : sequences) alone.push_back(decode(model, sequence, 1));
+    std::vector<KvCache> caches;
+    for (size_t s = 0; s < sequences.size(); ++s) caches.push_back(*model.make_cache(64));
+    for (size_t at = 0; at < 47; ++at) {
+      std::vector<Model::Step> steps;
+      std::vector<size_t> whose;
+      for (size_t s = 0; s < sequences.size(); ++s) {
+        if (at >= sequences[s].size()) continue;
+        steps.push_back({{&sequences[s][at], 1}, &caches[s]});
+        whose.push_back(s);
+      }
+      ASSERT_TRUE(model.forward(steps));
+      const auto logits = model.logits(0, static_cast<int64_t>(steps.size()));
+      ASSERT_TRUE(logits) << logits.error().to_string();
+      const size_t vocab = logits->size() / steps.size();
+      for (size_t i = 0; i < steps.size(); ++i) {
+        const std::vector<float> row(logits->begin() + i * vocab,
+                                     logits->begin() + (i + 1) * vocab);
+        ASSERT_EQ(row, alone[whose[i]][at]) << "sequence " << whose[i] << ", token " << at;
+      }
+    }
+  }
+}
+
+TEST_F(CudaModel, InOneStepAndInManyItComputesTheSame) {
+  for (const std::string& name : testing::golden_models()) {
+    Model model = load(golden_folder(name), on("cuda"));
+    const std::vector<int32_t> ids = testing::golden_reference(name).ids;
+    const auto one = decode(model, ids, ids.size()), many = decode(model, ids, 1);
+    EXPECT_LT(relative_difference(many.back(), one.back()), 3e-2) << name;
+  }
+}
+
+TEST_F(CudaModel, WhatACacheOfF16CannotHoldLeavesItAsItWas) {
+  auto checkpoint = testing::golden_model("qwen3_moe");
+  ModelOptions options = on("cuda");
+  options.kv_cache = "f16";
+  const Checkpoint opened = *checkpoint.open();
+  auto model = Model::load(opened, options);
+  ASSERT_TRUE(model) << model.error().to_string();
+  ModelOptions exact = on("cuda");
+  auto same = Model::load(opened, exact);
+  ASSERT_TRUE(same) << same.error().to_string();
+  const std::vector<int32_t> ids = {1, 2, 3, 4, 5, 6, 7};
+  EXPECT_LT(relative_difference(decode(*model, ids, 3).back(), decode(*same, ids, 3).back()), 1e-2);
+}
+
+}  // namespace
+}  // namespace moracle
