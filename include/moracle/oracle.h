@@ -225,6 +225,7 @@ struct KernelPlan {
   bool deterministic = false;       ///< a row's bits do not depend on the rows beside it
   int product_bits = 24;            ///< significant bits that float activations keep in products
   bool activates = false;  ///< may apply the activation to what it computes, before storing it
+  bool quantizes = false;  ///< may then quantize that, where the scheme does
   bool combines = false;   ///< may add its rows, weighed, to the tokens that they belong to
   bool in_parts = false;   ///< may take some of the rows at a time
 };

@@ -17,8 +17,9 @@ int usable_threads() {
 
 namespace {
 
-// Long enough to bridge the gap between two operations of a layer, short enough not to matter.
-constexpr int kSpins = 4000;
+// About a millisecond: who has finished waits for who has not, and to be woken takes longer than
+// that wait, in virtual machines most of all.
+constexpr int kSpins = 20000;
 
 void pause_briefly() {
 #if defined(__x86_64__)

@@ -17,6 +17,11 @@ Status GroupedLinear::run_activated(const GroupedRows&, const ActivationSpec&, c
   return not_planned("applies the activation");
 }
 
+Status GroupedLinear::run_quantized(const GroupedRows&, const ActivationSpec&, const Matrix&,
+                                    const QuantKey&, const Rows&, Stream) {
+  return not_planned("quantizes what it gives");
+}
+
 Status GroupedLinear::run_combined(const GroupedRows&, const Combination&, const Matrix&, Stream) {
   return not_planned("adds up the rows of a token");
 }

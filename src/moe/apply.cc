@@ -123,7 +123,11 @@ Result<GroupedRows> FusedMoe::State::run_w13(const Matrix& x, const GroupedRows&
   Ops& ops = device().ops();
   const int64_t rows = input.num_rows;
   const Matrix activated = rooms.activated.slice(0, rows);
-  if (plan.matrices[0].kernel.activates) {
+  const bool quantized = plan.matrices[0].kernel.quantizes;
+  if (quantized) {
+    MORACLE_CHECK(w13->run_quantized(input, layer.activation, activated, *key,
+                                     rooms.intermediate.first(rows), stream));
+  } else if (plan.matrices[0].kernel.activates) {
     MORACLE_CHECK(w13->run_activated(input, layer.activation, activated, stream));
   } else {
     const Matrix gate_up{rooms.gate_up.data, rooms.gate_up.dtype, rows, rooms.gate_up.cols,
@@ -135,7 +139,9 @@ Result<GroupedRows> FusedMoe::State::run_w13(const Matrix& x, const GroupedRows&
   }
   GroupedRows intermediate{
       {activated, nullptr, 0}, nullptr, rooms.rows.expert_offsets, input.num_rows, input.first_row};
-  if (is_static(layer.scheme)) {
+  if (quantized) {
+    intermediate.x = rooms.intermediate.first(rows);
+  } else if (is_static(layer.scheme)) {
     intermediate.x = rooms.intermediate.first(rows);
     MORACLE_CHECK(quantize_static(activated, nullptr, rooms, *w2, intermediate.x, stream));
   } else if (key) {

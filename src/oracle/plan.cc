@@ -32,9 +32,9 @@ std::string kernel_text(const KernelPlan& kernel) {
   return join(uses, ", ");
 }
 
-// What lies between the matrices for so many rows fits into the caches of a server; fewer make
+// What lies between the matrices for so many rows fits into the last cache of a server; fewer make
 // threads wait for each other more often than they save.
-constexpr int64_t kPartRows = 8192;
+constexpr int64_t kPartRows = 32768;
 
 bool takes_parts(const Plan& plan) {
   if (plan.layer.linear || is_static(plan.layer.scheme)) return false;
@@ -54,13 +54,18 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine) {
     MatrixPlan matrix{shape, 0, backend.kernels->plan(wanted, machine)};
     // An adapter adds to what a matrix computes before anything else happens to it.
     if (layer.linear || plan.lora_rank > 0)
-      matrix.kernel.activates = matrix.kernel.combines = false;
+      matrix.kernel.activates = matrix.kernel.quantizes = matrix.kernel.combines = false;
     matrix.weight_bytes =
         plan.experts.num_local() * static_cast<int64_t>(backend.layout->sections(shape).bytes);
     plan.weight_bytes += matrix.weight_bytes;
     plan.scratch_bytes = std::max(plan.scratch_bytes, matrix.kernel.scratch_bytes);
     plan.matrices.push_back(std::move(matrix));
   }
+  // Stored scales belong to the next matrix; and it may read something else than codes.
+  const auto& key = layer.scheme.activation;
+  MatrixPlan& first = plan.matrices.front();
+  if (!key || is_static(layer.scheme) || plan.matrices.back().kernel.input_dtype != key->dtype)
+    first.kernel.quantizes = false;
 }
 
 }  // namespace

@@ -19,8 +19,9 @@ Arithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme) {
   return powers ? Arithmetic::kBf16 : arithmetic_for(shape, scheme, true, 32);
 }
 
-KernelPlan plan(const KernelRequest& request, const Machine&) {
-  return plan_lines(request, arithmetic_of(request.shape, request.scheme), kAmxLines);
+KernelPlan plan(const KernelRequest& request, const Machine& machine) {
+  return plan_lines(request, arithmetic_of(request.shape, request.scheme), kAmxLines,
+                    machine.cpu.threads);
 }
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,

@@ -18,7 +18,7 @@ const LineKernels& kernels_of(const Machine& machine) {
 
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
   return plan_lines(request, arithmetic_for(request.shape, request.scheme, false, 4),
-                    kernels_of(machine));
+                    kernels_of(machine), machine.cpu.threads);
 }
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,

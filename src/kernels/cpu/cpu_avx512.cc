@@ -26,7 +26,8 @@ Arithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme,
 
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
   const LineKernels& kernels = kernels_of(machine);
-  return plan_lines(request, arithmetic_of(request.shape, request.scheme, kernels), kernels);
+  return plan_lines(request, arithmetic_of(request.shape, request.scheme, kernels), kernels,
+                    machine.cpu.threads);
 }
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,

@@ -1,6 +1,4 @@
-// One walk for every way of multiplying. Each thread takes the same share of every expert's panels,
-// two at a time: even work whatever the routing, no barrier between experts, and columns of the
-// result that are its own, so that it may add up a token's rows itself.
+// One grouped GEMM for every way of multiplying; line_walk.h says who does what.
 
 #if defined(__x86_64__)
 
@@ -13,19 +11,13 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/check_ops.h"
-#include "kernels/cpu/line_pass.h"
+#include "kernels/cpu/line_walk.h"
+#include "kernels/cpu/quantize_row.h"
 #include "kernels/cpu/vector_ops.h"
 #include "quant/activation.h"
 
 namespace moracle::cpu {
 namespace {
-
-// Rows in each pass of so many: whole blocks, no short one at the end.
-int64_t even_pass(int64_t rows) {
-  const int64_t passes = (rows + kPassRows - 1) / kPassRows;
-  const int64_t even = (rows + passes - 1) / passes;
-  return (even + kMaxBlockRows - 1) / kMaxBlockRows * kMaxBlockRows;
-}
 
 // How rows meet a matrix: floats of 16 bits as they lie where that is a kernel's way.
 LineForm main_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
@@ -51,6 +43,12 @@ bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, Arithmetic ari
          LinePass::serves(shape, scheme, few, kernels);
 }
 
+// Whether rows come as codes with scales beside them.
+bool as_codes(const Scheme& scheme, Arithmetic arithmetic) {
+  const auto& key = scheme.activation;
+  return key && arithmetic != Arithmetic::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
+}
+
 // Floats in bf16: in two parts.
 RowForm row_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
                  const LineKernels& kernels, bool few_by_codes) {
@@ -62,21 +60,9 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arit
   form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.decoders->order;
   form.k = shape.k;
   form.unit = unit_cols(shape, {form.few}, x_group_cols(scheme));
+  if (as_codes(scheme, arithmetic)) form.num_scales = num_groups(*scheme.activation, shape.k);
   return form;
 }
-
-/// kResultRows of a pass, or what is left of it, whose sums are ready.
-struct Finished {
-  const LinePass& way;
-  const PanelPair& pair;
-  const Pass& pass;
-  int first;
-  PassRoom& room;
-
-  LineResult result(int p) const { return way.result(pair, p, pass, first, room); }
-  int64_t row() const { return pass.first + first; }
-  int64_t column(int p) const { return (pair.panel + p * pair.distance) * kLineRows; }
-};
 
 class LineLinear : public GroupedLinear {
  public:
@@ -92,16 +78,35 @@ class LineLinear : public GroupedLinear {
     form_ = row_form(weights_.shape, weights_.scheme, arithmetic, kernels, codes);
   }
 
+  /// The plan's scratch, or more where the device has more threads than the machine was said to.
+  Status reserve(const KernelPlan& plan) {
+    int64_t bytes = plan.scratch_bytes;
+    if (plan.activates)
+      bytes = std::max(bytes, device_.pool().size() * LineWalk::item_bytes(form_));
+    return device_.reserve_scratch(bytes);
+  }
+
   const KernelWeights& weights() const override { return weights_; }
   Status run(const GroupedRows& rows, const Matrix& y, Stream) override;
   Status run_activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
                        Stream) override;
+  Status run_quantized(const GroupedRows& rows, const ActivationSpec& activation,
+                       const Matrix& room, const QuantKey& key, const Rows& out, Stream) override;
   Status run_combined(const GroupedRows& rows, const Combination& combination, const Matrix& out,
                       Stream) override;
 
  private:
-  template <class Finish>
-  void walk(const GroupedRows& rows, int64_t pairs, int64_t distance, const Finish& finish);
+  PanelPairs pairs(bool gated = false) const {
+    const int64_t panels = pass_.panels().num_panels();
+    return {panels, gated ? panels / 2 : 0};
+  }
+  /// `done` takes a RowItem; without it threads own columns.
+  template <class Finish, class Done = std::nullptr_t>
+  void walk(const GroupedRows& rows, const PanelPairs& pairs, const Destination& to,
+            const Finish& finish, const Done& done = nullptr);
+  template <class Done>
+  Status activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
+                   const Done& done);
 
   KernelWeights weights_;
   const LineKernels& kernels_;
@@ -111,67 +116,30 @@ class LineLinear : public GroupedLinear {
   RowForm form_;
 };
 
-// finish(some) takes what was computed. `distance` 0: pairs are neighbours.
-template <class Finish>
-void LineLinear::walk(const GroupedRows& rows, int64_t pairs, int64_t distance,
-                      const Finish& finish) {
-  const int64_t panels = pass_.panels().num_panels();
-  const int32_t one_expert[] = {0, static_cast<int32_t>(rows.num_rows)};
-  const int32_t* offsets = rows.expert_offsets ? rows.expert_offsets : one_expert;
-  const int64_t experts = weights_.num_experts;
-  const int64_t begin = rows.first_row;
-  const int64_t end = std::min<int64_t>(offsets[experts], begin + rows.num_rows);
-  if (begin >= end) return;
-  auto first_of = [&](int64_t expert) { return std::max<int64_t>(offsets[expert], begin); };
-  auto past_of = [&](int64_t expert) { return std::min<int64_t>(offsets[expert + 1], end); };
+template <class Finish, class Done>
+void LineLinear::walk(const GroupedRows& given, const PanelPairs& pairs, const Destination& to,
+                      const Finish& finish, const Done& done) {
+  const ExpertRows rows(given, weights_.num_experts);
+  if (rows.count() == 0) return;
   ThreadPool& pool = device_.pool();
-  const PackedRows x =
-      pack_rows(form_, rows, experts, end - begin, *kernels_.rows, device_.scratch(), pool);
-  auto pair_of = [&](int64_t expert, int64_t pair) {
-    if (distance > 0) return PanelPair{expert, pair, distance};
-    return PanelPair{expert, 2 * pair, 2 * pair + 1 < panels ? 1 : 0};
-  };
-  auto after = [&](int64_t expert) {
-    do ++expert;
-    while (expert < experts && first_of(expert) >= past_of(expert));
-    return expert;
-  };
-  pool.run([&](int thread) {
-    const auto [first, last] = pool.piece(pairs, thread);
-    if (first == last) return;
-    if (kernels_.begin != nullptr) kernels_.begin();
-    PassRoom room;
-    for (int64_t e = after(-1); e < experts;) {
-      const int64_t next_expert = after(e);
-      const bool few = few_ && offsets[e + 1] - offsets[e] <= kernels_.few_rows;
-      const LinePass& way = few ? *few_ : pass_;
-      const int64_t pass_rows = even_pass(past_of(e) - first_of(e));
-      for (int64_t i = first; i < last; ++i) {
-        const PanelPair pair = pair_of(e, i);
-        const bool more = i + 1 < last || next_expert < experts;
-        const PanelPair next = i + 1 < last ? pair_of(e, i + 1) : pair_of(next_expert, first);
-        for (int64_t row = first_of(e); row < past_of(e); row += pass_rows) {
-          const int count = static_cast<int>(std::min(pass_rows, past_of(e) - row));
-          const bool ask = more && row == first_of(e) && next.distance > 0;
-          const Pass pass{x, row - begin, count, next, ask};
-          way.multiply(pair, pass, room);
-          for (int r = 0; r < count; r += kResultRows) {
-            finish(Finished{way, pair, pass, r, room});
-            if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
-          }
-        }
-      }
-      e = next_expert;
-    }
-    if (kernels_.end != nullptr) kernels_.end();
-  });
+  const RowPacker packer(form_, given, *kernels_.rows);
+  LineWalk walk(pass_, few_, kernels_, form_, rows, pairs, to);
+  if constexpr (std::is_same_v<Done, std::nullptr_t>) {
+    walk.by_columns(packer, device_.scratch(), pool, finish);
+  } else {
+    if (walk.rows_are_better(static_cast<int64_t>(weights_.sections.bytes), pool))
+      return walk.by_rows(packer, device_.scratch(), pool, finish, done);
+    walk.by_columns(packer, device_.scratch(), pool, finish);
+    pool.split(rows.count(), [&](int64_t first, int64_t past) { done(RowItem{0, first, past}); });
+  }
 }
 
 Status LineLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
-  walk(rows, (pass_.panels().num_panels() + 1) / 2, 0, [&](const Finished& some) {
+  const Destination to{static_cast<float*>(y.data), y.stride};
+  walk(rows, pairs(), to, [&](const Finished& some) {
     for (int p = 0; p < some.pair.panels(); ++p) {
       LineResult f = some.result(p);
-      f.to = static_cast<float*>(y.data) + some.row() * y.stride + some.column(p);
+      f.to = to.at(some.row()) + some.column(p);
       f.to_stride = y.stride;
       kernels_.finish(f);
     }
@@ -179,37 +147,48 @@ Status LineLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
   return {};
 }
 
-Status LineLinear::run_activated(const GroupedRows& rows, const ActivationSpec& activation,
-                                 const Matrix& out, Stream) {
+template <class Done>
+Status LineLinear::activated(const GroupedRows& rows, const ActivationSpec& activation,
+                             const Matrix& out, const Done& done) {
   MORACLE_CHECK(check_activation(activation));
   const bool gated = is_gated(activation.function);
-  const int64_t half = pass_.panels().num_panels() / 2;
   const auto args = activation_args(activation);
-  walk(rows, gated ? half : (pass_.panels().num_panels() + 1) / 2, gated ? half : 0,
-       [&](const Finished& some) {
-         alignas(64) float values[2][kResultRows * kLineRows];
-         LineResult f;
-         for (int p = 0; p < some.pair.panels(); ++p) {
-           f = some.result(p);
-           f.to = values[p];
-           f.to_stride = kLineRows;
-           f.columns = kLineRows;
-           kernels_.finish(f);
-         }
-         const int count = f.rows;
-         for (int p = 0; p < (gated ? 1 : some.pair.panels()); ++p) {
-           vector_ops().activate(args, values[gated ? 0 : p], values[gated ? 1 : p],
-                                 int64_t{count} * kLineRows, values[p]);
-           f = {};
-           f.sum = values[p];
-           f.rows = count;
-           f.columns = static_cast<int>(std::min<int64_t>(kLineRows, out.cols - some.column(p)));
-           f.to = static_cast<float*>(out.data) + some.row() * out.stride + some.column(p);
-           f.to_stride = out.stride;
-           kernels_.finish(f);
-         }
-       });
+  const Destination to{static_cast<float*>(out.data), out.stride};
+  auto finish = [&](const Finished& some) {
+    alignas(64) float values[2][kResultRows * kLineRows];
+    for (int p = 0; p < some.pair.panels(); ++p) {
+      LineResult f = some.result(p);
+      f.to = values[p];
+      f.to_stride = kLineRows;
+      f.columns = kLineRows;
+      kernels_.finish(f);
+    }
+    for (int p = 0; p < (gated ? 1 : some.pair.panels()); ++p) {
+      vector_ops().activate(args, values[gated ? 0 : p], values[gated ? 1 : p],
+                            int64_t{some.count} * kLineRows, values[p]);
+      LineResult f;
+      f.sum = values[p];
+      f.rows = some.count;
+      f.columns = static_cast<int>(std::min<int64_t>(kLineRows, out.cols - some.column(p)));
+      f.to = to.at(some.row()) + some.column(p);
+      f.to_stride = out.stride;
+      kernels_.finish(f);
+    }
+  };
+  walk(rows, pairs(gated), to, finish, done);
   return {};
+}
+
+Status LineLinear::run_activated(const GroupedRows& rows, const ActivationSpec& activation,
+                                 const Matrix& out, Stream) {
+  return activated(rows, activation, out, [](const RowItem&) {});
+}
+
+Status LineLinear::run_quantized(const GroupedRows& rows, const ActivationSpec& activation,
+                                 const Matrix& room, const QuantKey& key, const Rows& out, Stream) {
+  return activated(rows, activation, room, [&](const RowItem& item) {
+    for (int64_t r = item.first; r < item.past; ++r) quantize_row(vector_ops(), key, room, r, out);
+  });
 }
 
 Status LineLinear::run_combined(const GroupedRows& rows, const Combination& combination,
@@ -220,16 +199,18 @@ Status LineLinear::run_combined(const GroupedRows& rows, const Combination& comb
         std::memset(static_cast<float*>(out.data) + t * out.stride, 0, out.cols * sizeof(float));
     });
   }
-  walk(rows, (pass_.panels().num_panels() + 1) / 2, 0, [&](const Finished& some) {
+  const float* const all = combination.weights;
+  const int32_t* const slot = combination.row_slot + rows.first_row;
+  const Destination to{static_cast<float*>(out.data), out.stride,
+                       combination.row_token + rows.first_row};
+  walk(rows, pairs(), to, [&](const Finished& some) {
     float weights[kResultRows];
-    const float* all = combination.weights;
+    for (int r = 0; all != nullptr && r < some.count; ++r) weights[r] = all[slot[some.row() + r]];
     for (int p = 0; p < some.pair.panels(); ++p) {
       LineResult f = some.result(p);
-      for (int r = 0; all != nullptr && p == 0 && r < f.rows; ++r)
-        weights[r] = all[combination.row_slot[rows.first_row + some.row() + r]];
-      f.to = static_cast<float*>(out.data) + some.column(p);
-      f.to_stride = out.stride;
-      f.to_row = combination.row_token + rows.first_row + some.row();
+      f.to = to.data + some.column(p);
+      f.to_stride = to.stride;
+      f.to_row = to.row + some.row();
       f.add = true;
       f.weight = all == nullptr ? nullptr : weights;
       kernels_.finish(f);
@@ -251,17 +232,16 @@ Arithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool b
 }
 
 KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
-                      const LineKernels& kernels) {
+                      const LineKernels& kernels, int threads) {
   const MatrixShape& shape = request.shape;
   const auto& key = request.scheme.activation;
   KernelPlan plan;
   const bool by_codes =
       few_by_codes(shape, request.scheme, arithmetic, kernels, request.deterministic);
   plan.deterministic = !by_codes || arithmetic == Arithmetic::kInt8;
-  const bool codes =
-      key && arithmetic != Arithmetic::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
+  const bool codes = as_codes(request.scheme, arithmetic);
   plan.input_dtype = codes ? key->dtype : DType::kF32;
-  RowForm form = row_form(shape, request.scheme, arithmetic, kernels, by_codes);
+  const RowForm form = row_form(shape, request.scheme, arithmetic, kernels, by_codes);
   if (form.two_parts) plan.product_bits = 16;
   const std::string_view type = name(shape.key.dtype);
   const bool integers = few_form(request.scheme, arithmetic).arithmetic == Arithmetic::kInt8;
@@ -274,11 +254,14 @@ KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
                           by_codes ? str("; experts with up to ", kernels.few_rows,
                                          " rows by codes in ", integers ? "int8" : "f32")
                                    : "")}};
-  if (codes) form.num_scales = num_groups(*key, shape.k);
-  plan.scratch_bytes = static_cast<int64_t>(packed_bytes(form, request.max_rows));
+  plan.scratch_bytes = static_cast<int64_t>(
+      packed_bytes(form, std::min(request.max_rows, LineWalk::batch_rows(form))));
   if (request.activation != nullptr) {
     const bool gated = is_gated(request.activation->function);
     plan.activates = !gated || shape.n % (2 * kLineRows) == 0;
+    plan.quantizes = plan.activates && key && plan.input_dtype == key->dtype;
+    if (plan.activates)
+      plan.scratch_bytes = std::max(plan.scratch_bytes, threads * LineWalk::item_bytes(form));
   }
   plan.combines = true;
   plan.in_parts = true;
@@ -293,9 +276,10 @@ Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const
     return Error{ErrorKind::kInvalidArgument, "", "kernels of lines", "the cpu device",
                  "it is " + device.name()};
   }
-  MORACLE_CHECK(cpu->reserve_scratch(plan.scratch_bytes));
-  return std::unique_ptr<GroupedLinear>(
-      new LineLinear(std::move(weights), arithmetic, kernels, plan.deterministic, *cpu));
+  auto linear = std::make_unique<LineLinear>(std::move(weights), arithmetic, kernels,
+                                             plan.deterministic, *cpu);
+  MORACLE_CHECK(linear->reserve(plan));
+  return std::unique_ptr<GroupedLinear>(std::move(linear));
 }
 
 }  // namespace moracle::cpu

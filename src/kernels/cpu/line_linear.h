@@ -13,9 +13,9 @@ namespace moracle::cpu {
 Arithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16,
                           int64_t group_multiple);
 
-/// The plan of a matrix for these kernels, which may run from one token on.
+/// The plan of a matrix for these kernels on so many threads, which may run from one token on.
 KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
-                      const LineKernels& kernels);
+                      const LineKernels& kernels, int threads);
 
 Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const KernelPlan& plan,
                                                   Arithmetic arithmetic, const LineKernels& kernels,

@@ -114,15 +114,14 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassRoom& room)
   }
 }
 
-LineResult LinePass::result(const PanelPair& pair, int p, const Pass& pass, int first,
-                            PassRoom& room) const {
+LineResult LinePass::result(const PanelPair& pair, int p, const Pass& pass, PassRoom& room) const {
   const int64_t panel = pair.panel + p * pair.distance;
   LineResult f;
-  f.sum = room.sums[p] + first * kLineRows;
-  f.rows = std::min(kResultRows, pass.count - first);
+  f.sum = room.sums[p];
+  f.rows = pass.count;
   f.columns = static_cast<int>(std::min<int64_t>(kLineRows, weights_.shape.n - panel * kLineRows));
   if (pass.x.num_scales == 1) {
-    f.x_scale = pass.x.scales + pass.first + first;
+    f.x_scale = pass.x.scales + pass.first;
     f.x_scale_stride = 1;
   }
   f.w_scale = panels_.row_scales(pair.expert, panel, room.scales[p]);

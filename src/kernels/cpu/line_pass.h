@@ -7,10 +7,10 @@
 namespace moracle::cpu {
 
 /// Rows that meet a decoded stretch before the next one is decoded.
-inline constexpr int kPassRows = 128;
+inline constexpr int kPassRows = 320;
 
 /// Rows that are finished at once, so that kernels may be kept awake in between.
-inline constexpr int kResultRows = 8;
+inline constexpr int kResultRows = 16;
 
 /// The second panel lies `distance` panels behind the first; 0: there is none.
 struct PanelPair {
@@ -46,10 +46,8 @@ class LinePass {
   const LinePanels& panels() const { return panels_; }
   /// Fills room.sums.
   void multiply(const PanelPair& pair, const Pass& pass, PassRoom& room) const;
-  /// What is left to do with the sums of panel p of the pair, kResultRows of them from row `first`
-  /// of the pass on; where to is the caller's.
-  LineResult result(const PanelPair& pair, int p, const Pass& pass, int first,
-                    PassRoom& room) const;
+  /// What is left to do with the sums of panel p of the pair; where to is the caller's.
+  LineResult result(const PanelPair& pair, int p, const Pass& pass, PassRoom& room) const;
 
  private:
   using Kernel = void (*)(const LineBlock&);

@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/quantize_row.h"
 #include "quant/activation.h"
 
 namespace moracle {
@@ -11,15 +12,6 @@ namespace {
 Error unsupported(const QuantKey& key) {
   return {ErrorKind::kUnsupported, "", "activations", "int8 or fp8 per token, fp8 per group, mxfp8",
           str("the scheme asks for ", name(key.dtype), " of another kind")};
-}
-
-void quantize_row(const cpu::VectorOps& vector, const QuantKey& key, const float* x, int64_t cols,
-                  uint8_t* codes, float* scales) {
-  if (key.dtype == DType::kI8)
-    *scales = vector.quantize_int8(x, cols, reinterpret_cast<int8_t*>(codes));
-  else
-    vector.quantize_e4m3(x, cols, group_cols(key, cols), key.scale_dtype == DType::kF8E8M0, codes,
-                         scales);
 }
 
 // Codes to the numbers they stand for.
@@ -43,20 +35,19 @@ Status CpuOps::quantize(const Matrix& from, const QuantKey& key, const Rows& to,
   const bool decoded = to.values.dtype == DType::kF32;
   split_rows(from.rows, from.cols, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
-      const float* x = f32_row(from, r);
-      float* scales = to.scales + r * to.num_scales;
       if (!decoded) {
-        auto* codes = static_cast<uint8_t*>(to.values.data) + r * to.values.stride;
-        quantize_row(vector_, key, x, from.cols, codes, scales);
-        std::fill(codes + from.cols, codes + to.values.cols, uint8_t{0});
+        cpu::quantize_row(vector_, key, from, r, to);
         continue;
       }
       // The codes of a row take a quarter of its floats' room: they lie at its end until decoded
       // from the front in blocks of 16, of which none overwrites a code before it has been read.
       float* out = f32_row(to.values, r);
       auto* codes = reinterpret_cast<uint8_t*>(out) + 3 * from.cols;
-      quantize_row(vector_, key, x, from.cols, codes, scales);
-      decode_row(vector_, key, codes, scales, from.cols, out);
+      Rows at_end{{codes, key.dtype, 1, from.cols, from.cols},
+                  to.scales + r * to.num_scales,
+                  to.num_scales};
+      cpu::quantize_row(vector_, key, from.slice(r, 1), 0, at_end);
+      decode_row(vector_, key, codes, at_end.scales, from.cols, out);
       std::fill(out + from.cols, out + to.values.cols, 0.0f);
     }
   });

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/expert_rows.h"
 #include "oracle/carve.h"
 
 namespace moracle::cpu {
@@ -14,17 +15,10 @@ int64_t element_bytes(Arithmetic arithmetic) {
   return arithmetic == Arithmetic::kInt8 ? 1 : arithmetic == Arithmetic::kBf16 ? 2 : 4;
 }
 
-// One line more than the columns take: rows at a distance of a power of two would share the same
-// few sets of the first cache.
-int64_t stride_of(const RowForm& form) {
-  const int64_t bytes = std::max(element_bytes(form.few), element_bytes(form.arithmetic));
-  return read_cols(form.arithmetic, form.k) * (form.two_parts ? 4 : bytes) + kLineBytes;
-}
-
 PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* bytes) {
   Carver carver(memory);
   PackedRows packed;
-  packed.stride = stride_of(form);
+  packed.stride = packed_stride(form);
   if (form.two_parts)
     packed.rest = read_cols(form.arithmetic, form.k) * element_bytes(form.arithmetic);
   packed.values = carver.take<std::byte>((rows + kMaxBlockRows) * packed.stride);
@@ -37,66 +31,18 @@ PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* b
   return packed;
 }
 
-/// One row at a time, into one place.
-class Packer {
- public:
-  Packer(const RowForm& form, const GroupedRows& from, const PackedRows& packed,
-         const RowConverters& convert)
-      : form_(form), from_(from), packed_(packed), convert_(convert) {}
-
-  void pack(int64_t r, bool few) const {
-    const Rows& x = from_.x;
-    const int64_t source = from_.row_index ? from_.row_index[from_.first_row + r] : r;
-    const auto* row = static_cast<const std::byte*>(x.values.data) +
-                      source * (x.values.stride * bits(x.values.dtype) / 8);
-    std::byte* const to = packed_.values + r * packed_.stride;
-    const Arithmetic arithmetic = few ? form_.few : form_.arithmetic;
-    const bool two_parts = form_.two_parts && arithmetic == Arithmetic::kBf16;
-    convert(row, arithmetic, two_parts, r, to);
-    const int64_t columns = form_.order == ColumnOrder::kPlain || arithmetic != Arithmetic::kBf16
-                                ? form_.k
-                                : (form_.k + 7) / 8 * 8;
-    const int64_t used = columns * element_bytes(arithmetic);
-    const int64_t whole = two_parts ? packed_.rest : packed_.stride;
-    std::memset(to + used, 0, whole - used);
-    if (two_parts) std::memset(to + packed_.rest + used, 0, packed_.stride - packed_.rest - used);
-    for (int64_t s = 0; s < form_.num_scales; ++s)
-      packed_.scales[r * form_.num_scales + s] = x.scales[source * form_.num_scales + s];
-  }
-
- private:
-  void convert(const std::byte* row, Arithmetic to_what, bool two_parts, int64_t r,
-               std::byte* to) const {
-    const DType dtype = from_.x.values.dtype;
-    const auto* const i8 = reinterpret_cast<const int8_t*>(row);
-    const auto* const e4m3 = reinterpret_cast<const uint8_t*>(row);
-    const auto* const f32 = reinterpret_cast<const float*>(row);
-    switch (to_what) {
-      case Arithmetic::kInt8:
-        return convert_.copy_int8(i8, form_.k, form_.unit, to, packed_.sums + r * packed_.num_sums);
-      case Arithmetic::kBf16:
-        if (dtype == DType::kI8) return convert_.int8_to_bf16(i8, form_.k, form_.order, to);
-        if (dtype == DType::kF8E4M3) return convert_.e4m3_to_bf16(e4m3, form_.k, form_.order, to);
-        return convert_.f32_to_bf16(f32, form_.k, form_.order, to,
-                                    two_parts ? to + packed_.rest : nullptr);
-      case Arithmetic::kF32:
-        if (dtype == DType::kI8) return convert_.int8_to_f32(i8, form_.k, to);
-        if (dtype == DType::kF8E4M3) return convert_.e4m3_to_f32(e4m3, form_.k, to);
-        std::memcpy(to, f32, form_.k * sizeof(float));
-    }
-  }
-
-  const RowForm& form_;
-  const GroupedRows& from_;
-  const PackedRows& packed_;
-  const RowConverters& convert_;
-};
-
 }  // namespace
 
 int64_t read_cols(Arithmetic arithmetic, int64_t k) {
   const int64_t tile = 16 * 4 / element_bytes(arithmetic);
   return (k + tile - 1) / tile * tile;
+}
+
+// One line more than the columns take: rows at a distance of a power of two would share the same
+// few sets of the first cache.
+int64_t packed_stride(const RowForm& form) {
+  const int64_t bytes = std::max(element_bytes(form.few), element_bytes(form.arithmetic));
+  return read_cols(form.arithmetic, form.k) * (form.two_parts ? 4 : bytes) + kLineBytes;
 }
 
 size_t packed_bytes(const RowForm& form, int64_t rows) {
@@ -105,31 +51,79 @@ size_t packed_bytes(const RowForm& form, int64_t rows) {
   return bytes;
 }
 
-PackedRows pack_rows(RowForm form, const GroupedRows& from, int64_t num_experts, int64_t num_rows,
-                     const RowConverters& convert, std::byte* memory, ThreadPool& pool) {
+RowPacker::RowPacker(const RowForm& form, const GroupedRows& from, const RowConverters& convert)
+    : form_(form), from_(from), convert_(convert) {
   const bool scaled = from.x.scales != nullptr && from.x.values.dtype != DType::kF32;
-  form.num_scales = scaled ? from.x.num_scales : 0;
-  const PackedRows packed = carve(form, num_rows, memory, nullptr);
-  const Packer packer(form, from, packed, convert);
-  auto pack = [&](int64_t first, int64_t last) {
-    const int32_t* const offsets = from.expert_offsets;
-    int64_t expert = 0;
-    if (offsets != nullptr)
-      expert = std::upper_bound(offsets, offsets + num_experts + 1, from.first_row + first) -
-               offsets - 1;
-    for (int64_t r = first; r < last; ++r) {
-      while (offsets != nullptr && offsets[expert + 1] <= from.first_row + r) ++expert;
-      const int64_t rows = offsets == nullptr ? num_rows : offsets[expert + 1] - offsets[expert];
-      packer.pack(r, rows <= form.few_rows);
+  form_.num_scales = scaled ? from.x.num_scales : 0;
+}
+
+PackedRows RowPacker::room(int64_t rows, std::byte* memory) const {
+  return carve(form_, rows, memory, nullptr);
+}
+
+void RowPacker::pack(const PackedRows& to, int64_t at, int64_t first, int64_t past,
+                     bool few) const {
+  for (int64_t r = first; r < past; ++r) pack_row(to, at + r - first, r, few);
+}
+
+void RowPacker::split(const PackedRows& to, int64_t first, int64_t past, const ExpertRows& rows,
+                      int few_rows, ThreadPool& pool) const {
+  auto some = [&](int64_t begin, int64_t end) {
+    begin += first, end += first;
+    int64_t e = rows.with_rows(0);
+    for (int64_t r = begin; r < end; ++r) {
+      while (rows.past(e) <= r) ++e;
+      pack_row(to, r - first, r, rows.all_rows(e) <= few_rows);
     }
   };
   // Below this the threads would take longer to wake up than the work takes.
   constexpr int64_t kAlone = 256 << 10;
-  if (num_rows * packed.stride < kAlone)
-    pack(0, num_rows);
+  if ((past - first) * to.stride < kAlone)
+    some(0, past - first);
   else
-    pool.split(num_rows, pack);
-  return packed;
+    pool.split(past - first, some);
+}
+
+void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool few) const {
+  const Rows& x = from_.x;
+  const int64_t source = from_.row_index ? from_.row_index[from_.first_row + r] : r;
+  const auto* row = static_cast<const std::byte*>(x.values.data) +
+                    source * (x.values.stride * bits(x.values.dtype) / 8);
+  std::byte* const to = packed.values + at * packed.stride;
+  const Arithmetic arithmetic = few ? form_.few : form_.arithmetic;
+  const bool two_parts = form_.two_parts && arithmetic == Arithmetic::kBf16;
+  convert_row(packed, row, arithmetic, two_parts, at);
+  const int64_t columns = form_.order == ColumnOrder::kPlain || arithmetic != Arithmetic::kBf16
+                              ? form_.k
+                              : (form_.k + 7) / 8 * 8;
+  const int64_t used = columns * element_bytes(arithmetic);
+  const int64_t whole = two_parts ? packed.rest : packed.stride;
+  std::memset(to + used, 0, whole - used);
+  if (two_parts) std::memset(to + packed.rest + used, 0, packed.stride - packed.rest - used);
+  for (int64_t s = 0; s < form_.num_scales; ++s)
+    packed.scales[at * form_.num_scales + s] = x.scales[source * form_.num_scales + s];
+}
+
+void RowPacker::convert_row(const PackedRows& packed, const std::byte* row, Arithmetic arithmetic,
+                            bool two_parts, int64_t at) const {
+  std::byte* const to = packed.values + at * packed.stride;
+  const DType dtype = from_.x.values.dtype;
+  const auto* const i8 = reinterpret_cast<const int8_t*>(row);
+  const auto* const e4m3 = reinterpret_cast<const uint8_t*>(row);
+  const auto* const f32 = reinterpret_cast<const float*>(row);
+  switch (arithmetic) {
+    case Arithmetic::kInt8:
+      return convert_.copy_int8(i8, form_.k, form_.unit, to, packed.sums + at * packed.num_sums);
+    case Arithmetic::kBf16:
+      if (dtype == DType::kI8) return convert_.int8_to_bf16(i8, form_.k, form_.order, to);
+      if (dtype == DType::kF8E4M3) return convert_.e4m3_to_bf16(e4m3, form_.k, form_.order, to);
+      return convert_.f32_to_bf16(f32, form_.k, form_.order, to,
+                                  two_parts ? to + packed.rest : nullptr);
+    case Arithmetic::kF32:
+      if (dtype == DType::kI8) return convert_.int8_to_f32(i8, form_.k, to);
+      if (dtype == DType::kF8E4M3) return convert_.e4m3_to_f32(e4m3, form_.k, to);
+      std::memcpy(to, f32, form_.k * sizeof(float));
+  }
 }
 
 }  // namespace moracle::cpu

@@ -34,13 +34,33 @@ struct PackedRows {
 /// Columns that kernels read: the matrix's, up to whole tiles of this arithmetic.
 int64_t read_cols(Arithmetic arithmetic, int64_t k);
 
-/// Bytes that `rows` packed rows take.
+/// Bytes from one packed row to the next, and that `rows` of them take.
+int64_t packed_stride(const RowForm& form);
 size_t packed_bytes(const RowForm& form, int64_t rows);
 
-/// Gathers and converts rows of `from`, of `num_experts`, into `memory` (of packed_bytes, on 64
-/// bytes), on all threads where that is worth it. `num_rows` is the exact number from its first_row
-/// on, which becomes row 0.
-PackedRows pack_rows(RowForm form, const GroupedRows& from, int64_t num_experts, int64_t num_rows,
-                     const RowConverters& convert, std::byte* memory, ThreadPool& pool);
+class ExpertRows;
+
+/// Gathers and converts the rows of a run.
+class RowPacker {
+ public:
+  RowPacker(const RowForm& form, const GroupedRows& from, const RowConverters& convert);
+
+  /// Where `rows` packed rows lie in `memory` (of packed_bytes, on 64 bytes).
+  PackedRows room(int64_t rows, std::byte* memory) const;
+  /// Rows [first, past) of the run to rows from `at` on; `few`: of an expert that has few.
+  void pack(const PackedRows& to, int64_t at, int64_t first, int64_t past, bool few) const;
+  /// Rows [first, past) to rows from 0 on, on all threads where that is worth it.
+  void split(const PackedRows& to, int64_t first, int64_t past, const ExpertRows& rows,
+             int few_rows, ThreadPool& pool) const;
+
+ private:
+  void pack_row(const PackedRows& to, int64_t at, int64_t r, bool few) const;
+  void convert_row(const PackedRows& to, const std::byte* row, Arithmetic arithmetic,
+                   bool two_parts, int64_t at) const;
+
+  RowForm form_;
+  const GroupedRows& from_;
+  const RowConverters& convert_;
+};
 
 }  // namespace moracle::cpu

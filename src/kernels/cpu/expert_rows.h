@@ -1,0 +1,75 @@
+// Which rows of a run are whose.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "kernels/grouped_linear.h"
+
+namespace moracle::cpu {
+
+/// A run's rows by expert, counted from its first one.
+class ExpertRows {
+ public:
+  ExpertRows(const GroupedRows& rows, int64_t num_experts)
+      : one_{0, static_cast<int32_t>(rows.num_rows)},
+        offsets_(rows.expert_offsets),
+        begin_(rows.first_row),
+        num_experts_(num_experts) {
+    const int32_t* const offsets = this->offsets();
+    end_ =
+        std::max<int64_t>(std::min<int64_t>(offsets[num_experts], begin_ + rows.num_rows), begin_);
+  }
+
+  int64_t count() const { return end_ - begin_; }
+  int64_t num_experts() const { return num_experts_; }
+  int64_t first(int64_t e) const {
+    return std::clamp<int64_t>(offsets()[e], begin_, end_) - begin_;
+  }
+  int64_t past(int64_t e) const { return first(e + 1); }
+  int64_t rows(int64_t e) const { return past(e) - first(e); }
+  /// Those of other runs, too.
+  int64_t all_rows(int64_t e) const { return offsets()[e + 1] - offsets()[e]; }
+  /// The first expert from `e` on that has rows.
+  int64_t with_rows(int64_t e) const {
+    while (e < num_experts_ && rows(e) == 0) ++e;
+    return e;
+  }
+
+ private:
+  const int32_t* offsets() const { return offsets_ != nullptr ? offsets_ : one_; }
+
+  int32_t one_[2];
+  const int32_t* offsets_;
+  int64_t begin_, end_ = 0, num_experts_;
+};
+
+/// Some rows of an expert.
+struct RowItem {
+  int64_t expert = 0, first = 0, past = 0;
+};
+
+/// Every expert's rows in even items of at most `most_rows`, by number.
+class RowItems {
+ public:
+  RowItems(const ExpertRows& rows, int64_t most_rows) : rows_(rows), most_rows_(most_rows) {}
+
+  int64_t of(int64_t expert) const { return (rows_.rows(expert) + most_rows_ - 1) / most_rows_; }
+  /// Item `index`, not below that of the call before; nothing: there are fewer.
+  std::optional<RowItem> at(int64_t index) {
+    for (; expert_ < rows_.num_experts(); before_ += of(expert_++)) {
+      const int64_t items = of(expert_), i = index - before_;
+      if (i >= items) continue;
+      const int64_t first = rows_.first(expert_), count = rows_.rows(expert_);
+      return RowItem{expert_, first + count * i / items, first + count * (i + 1) / items};
+    }
+    return {};
+  }
+
+ private:
+  const ExpertRows& rows_;
+  int64_t most_rows_, expert_ = 0, before_ = 0;
+};
+
+}  // namespace moracle::cpu

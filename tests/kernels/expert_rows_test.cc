@@ -1,0 +1,80 @@
+#include "kernels/cpu/expert_rows.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace moracle::cpu {
+namespace {
+
+// Rows 0 to 9 of expert 0, none of 1, 10 to 12 of 2, 13 to 40 of 3.
+constexpr int32_t kOffsets[] = {0, 10, 10, 13, 41};
+
+std::vector<std::vector<int64_t>> items_of(const ExpertRows& rows, int64_t most_rows) {
+  std::vector<std::vector<int64_t>> found;
+  RowItems items(rows, most_rows);
+  for (int64_t i = 0;; ++i) {
+    const auto item = items.at(i);
+    if (!item) return found;
+    found.push_back({item->expert, item->first, item->past});
+  }
+}
+
+TEST(ExpertRows, CountFromTheRunsFirstRow) {
+  GroupedRows given;
+  given.expert_offsets = kOffsets;
+  given.first_row = 5;
+  given.num_rows = 20;
+  const ExpertRows rows(given, 4);
+  EXPECT_EQ(rows.count(), 20);
+  EXPECT_EQ(rows.first(0), 0);
+  EXPECT_EQ(rows.past(0), 5);
+  EXPECT_EQ(rows.rows(1), 0);
+  EXPECT_EQ(rows.first(2), 5);
+  EXPECT_EQ(rows.past(3), 20);
+  EXPECT_EQ(rows.all_rows(3), 28) << "those of other runs, too";
+  EXPECT_EQ(rows.with_rows(1), 2);
+  EXPECT_EQ(rows.with_rows(4), 4);
+}
+
+TEST(ExpertRows, EndAtTheLastOffset) {
+  GroupedRows given;
+  given.expert_offsets = kOffsets;
+  given.num_rows = 100;
+  EXPECT_EQ(ExpertRows(given, 4).count(), 41);
+  given.first_row = 60;
+  EXPECT_EQ(ExpertRows(given, 4).count(), 0);
+}
+
+TEST(ExpertRows, AreAllOfOneExpertWithoutOffsets) {
+  GroupedRows given;
+  given.num_rows = 7;
+  const ExpertRows rows(given, 1);
+  EXPECT_EQ(rows.count(), 7);
+  EXPECT_EQ(items_of(rows, 16), (std::vector<std::vector<int64_t>>{{0, 0, 7}}));
+}
+
+TEST(RowItems, AreEvenAndLeaveNothingOut) {
+  GroupedRows given;
+  given.expert_offsets = kOffsets;
+  given.num_rows = 41;
+  const ExpertRows rows(given, 4);
+  EXPECT_EQ(items_of(rows, 10),
+            (std::vector<std::vector<int64_t>>{
+                {0, 0, 10}, {2, 10, 13}, {3, 13, 22}, {3, 22, 31}, {3, 31, 41}}));
+}
+
+TEST(RowItems, MayBeSkippedButNotGoneBackTo) {
+  GroupedRows given;
+  given.expert_offsets = kOffsets;
+  given.num_rows = 41;
+  const ExpertRows rows(given, 4);
+  RowItems items(rows, 10);
+  EXPECT_EQ(items.at(3)->first, 22);
+  EXPECT_EQ(items.at(4)->first, 31);
+  EXPECT_FALSE(items.at(5));
+  EXPECT_FALSE(items.at(50));
+}
+
+}  // namespace
+}  // namespace moracle::cpu
