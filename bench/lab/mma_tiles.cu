@@ -32,7 +32,7 @@ template <class Operand, class... Tiles>
 MmaKernels all_of() {
   static const MmaKernel kKernels[] = {MmaKernel{mma_linear<Operand, Tiles>, Tiles::kRows,
                                                  Tiles::kOutputs, Tiles::kThreads,
-                                                 Tiles::kSharedBytes}...};
+                                                 Tiles::kSharedBytes, 0}...};
   return kKernels;
 }
 template <class O>

@@ -44,6 +44,7 @@ struct MmaKernel {
   int rows, outputs;  ///< of a tile
   int threads;
   int shared_bytes;
+  double most_rows;  ///< of an expert in the mean, up to which no wider tile is faster
 };
 
 /// Kernels of one operand, from few rows of a tile to many.

@@ -56,10 +56,10 @@ MmaKernels mma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
 }
 
 int mma_choice(MmaKernels kernels, int64_t rows, int64_t experts) {
-  // A quarter more than the mean: most experts then need one tile.
-  const int64_t wanted = (rows * 5 / 4 + experts - 1) / std::max<int64_t>(experts, 1);
+  const double mean =
+      static_cast<double>(rows) / static_cast<double>(std::max<int64_t>(experts, 1));
   for (size_t i = 0; i + 1 < kernels.size(); ++i) {
-    if (kernels[i].rows >= wanted) return static_cast<int>(i);
+    if (mean <= kernels[i].most_rows) return static_cast<int>(i);
   }
   return static_cast<int>(kernels.size()) - 1;
 }
