@@ -153,7 +153,7 @@ TEST(Bench, RefusesWhatMakesNoSense) {
   expect_refused({"bench", "--seconds", "0"}, {"--seconds"});
   expect_refused({"bench", "--threads", "-1"}, {"--threads"});
   expect_refused({"bench", "--probe-megabytes", "1000000"}, {"--probe-megabytes", "1000000"});
-  expect_refused({"bench", "--device", "cuda"}, {"cuda", "this build"});
+  expect_refused({"bench", "--device", "cuda:4096"}, {"device 'cuda:4096'"});
   expect_refused({"bench", "--device", "tpu"}, {"--device", "'tpu'"});
   expect_refused({"bench", "--backend", "fastest"}, {"--backend", "'fastest'"});
   expect_refused({"bench", "--backend", "a=cpu"}, {"--backend", "'a=cpu'"});
