@@ -272,7 +272,7 @@ struct Backend {
   // What it serves.
   std::span<const DType> weights;      ///< weight formats that it reads
   std::span<const DType> activations;  ///< activation formats that it computes in, beside float
-  std::span<const Product> products;      ///< of codes that it multiplies; empty: all of these
+  std::span<const Product> products;   ///< of codes that it multiplies; empty: all of these
   Feature features = Feature::kNone;
   std::span<const Activation> fused_activations;  ///< empty: a stage of its own, so any
   std::span<const Score> fused_scores;            ///< likewise, for rows that route themselves
