@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/launch.cuh"
+#include "layout/mma16.h"
 #include "layout/panel16.h"
 
 namespace moracle::cuda {
@@ -81,10 +82,18 @@ struct Panel16Index {
   }
 };
 
+struct Mma16Index {
+  __device__ int64_t operator()(const MatrixShape& shape, int code_bits, int64_t r,
+                                int64_t c) const {
+    return mma16::code_bit(code_bits, shape.k, r, c);
+  }
+};
+
 // One line for each layout that is packed here; others are packed by the host's threads.
 constexpr Packing kPackings[] = {
     {&kCanonicalLayout, nullptr},
     {&kPanel16Layout, pack<Panel16Index>},
+    {&kMma16Layout, pack<Mma16Index>},
 };
 
 const Packing* find(const Layout& layout) {
