@@ -1,6 +1,7 @@
 // Scales and zero points beside the panels that they belong to.
 #pragma once
 
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -28,6 +29,25 @@ void pack_by_group(const std::vector<Value>& values, const CanonicalMatrix& piec
       std::memcpy(to + g * lanes * kSize, &stored, sizeof stored);
     }
   }
+}
+
+/// Scales so, as the exponents of powers of two where they are no more than that.
+inline void pack_scales(const CanonicalMatrix& piece, int64_t first_row, int64_t groups,
+                        int64_t lanes, bool as_exponents, std::byte* out) {
+  const auto exponent = [](float scale) {
+    return static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> 23);
+  };
+  const auto same = [](float scale) { return scale; };
+  if (as_exponents)
+    pack_by_group(piece.scales, piece, first_row, groups, lanes, exponent, out);
+  else
+    pack_by_group(piece.scales, piece, first_row, groups, lanes, same, out);
+}
+/// Zero points, one for each row and group.
+inline void pack_zero_points(const CanonicalMatrix& piece, int64_t first_row, int64_t groups,
+                             std::byte* out) {
+  const auto same = [](int8_t zero) { return zero; };
+  pack_by_group(piece.zero_points, piece, first_row, groups, kRowStep, same, out);
 }
 
 }  // namespace moracle

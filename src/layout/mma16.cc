@@ -84,15 +84,8 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
     put(m.group_index, out + s.group_index);
   }
   const int64_t groups = num_groups(shape);
-  const auto exponent = [](float scale) {
-    return static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> 23);
-  };
-  const auto same = [](auto value) { return value; };
-  if (scale_is_exponent(shape))
-    pack_by_group(m.scales, m, first_row, groups, kRows, exponent, out + s.scales);
-  else
-    pack_by_group(m.scales, m, first_row, groups, kRows, same, out + s.scales);
-  pack_by_group(m.zero_points, m, first_row, groups, kRows, same, out + s.zero_points);
+  pack_scales(m, first_row, groups, kRows, scale_is_exponent(shape), out + s.scales);
+  pack_zero_points(m, first_row, groups, out + s.zero_points);
   put(m.bias, out + s.bias + first_row * sizeof(float));
 }
 

@@ -52,10 +52,9 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
     std::memset(out + codes, 0, s.bytes - codes);
     put(m.group_index, out + s.group_index);
   }
-  const auto same = [](auto value) { return value; };
   const int64_t groups = num_groups(shape);
-  pack_by_group(m.scales, m, first_row, groups, kRows, same, out + s.scales);
-  pack_by_group(m.zero_points, m, first_row, groups, kRows, same, out + s.zero_points);
+  pack_scales(m, first_row, groups, kRows, false, out + s.scales);
+  pack_zero_points(m, first_row, groups, out + s.zero_points);
   put(m.bias, out + s.bias + first_row * sizeof(float));
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/scalar.h"
+#include "kernels/cpu_ops_test.h"
 #include "kernels/paged.h"
 #include "moracle/device.h"
 #include "quant/activation.h"
@@ -23,23 +24,7 @@ namespace {
 
 constexpr double kU = 0x1p-24;
 
-class OpsTest : public ::testing::TestWithParam<int> {
- protected:
-  std::shared_ptr<Device> device_ = *open_device("cpu", GetParam());
-  Ops& ops_ = device_->ops();
-  std::mt19937 random_{42};
-
-  std::vector<float> normal(int64_t count, float size = 1) {
-    std::normal_distribution<float> distribution(0, size);
-    std::vector<float> values(count);
-    for (float& value : values) value = distribution(random_);
-    return values;
-  }
-};
-
-Matrix view(std::vector<float>& values, int64_t rows, int64_t cols) {
-  return Matrix::f32(values.data(), rows, cols);
-}
+class OpsTest : public CpuOpsTest {};
 
 // ---- plan_rows ----
 
