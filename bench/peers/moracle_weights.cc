@@ -100,7 +100,8 @@ Result<CanonicalMatrix> quantize_pool(std::span<const float> floats, int64_t k,
   if (key.dtype == DType::kBF16) return plain(floats, k, DType::kBF16);
   const bool nibbles = key.dtype == DType::kI4 || key.dtype == DType::kF4E2M1;
   if (nibbles && key.symmetric && key.group.rows == 1) return quantize_nibbles(floats, k, key);
-  return quantize_weight(plain(floats, k, DType::kF32), key);
+  ThreadPool threads;
+  return quantize_weight(plain(floats, k, DType::kF32), key, threads);
 }
 
 DescribedMatrix experts_of_blocks(std::shared_ptr<const CanonicalMatrix> pool,
@@ -111,9 +112,8 @@ DescribedMatrix experts_of_blocks(std::shared_ptr<const CanonicalMatrix> pool,
   for (int64_t e = 0; e < num_experts; ++e) {
     DescribedMatrix::Part part;
     part.n = shape.n;
-    part.read = [pool, shape, mine = blocks.subspan(e * each, each)]() -> Result<CanonicalMatrix> {
-      return draw(*pool, shape, mine);
-    };
+    part.read = [pool, shape, mine = blocks.subspan(e * each, each)](
+                    ThreadPool&) -> Result<CanonicalMatrix> { return draw(*pool, shape, mine); };
     parts[e].push_back(std::move(part));
   }
   return DescribedMatrix(shape, scheme, std::move(parts), pool);
