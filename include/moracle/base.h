@@ -137,7 +137,7 @@ struct Matrix {
 
 /// Called between steps of long work with what is done and the total, both in the work's own units
 /// (bytes, tokens). Returning false stops the work with ErrorKind::kCancelled and nothing lost.
-/// How often depends on the threads that share the work; the last call says done == total.
+/// How often depends on the threads that share the work.
 using Progress = std::function<bool(int64_t done, int64_t total)>;
 
 }  // namespace moracle

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "command.h"
+#include "kernels/device_memory.h"
 #include "model_options.h"
 #include "terminal.h"
 
@@ -36,13 +37,6 @@ Result<std::vector<LayerSpec>> kinds_of(const Checkpoint& checkpoint,
   if (!kinds.empty()) return kinds;
   return Error{ErrorKind::kUnsupported, checkpoint.folder(), "", "layers with experts",
                "it has none"};
-}
-
-int64_t memory_of(const Machine& machine, const DeviceName& device) {
-  for (const GpuInfo& gpu : machine.gpus) {
-    if (gpu.platform == device.platform && gpu.index == device.index) return gpu.memory_bytes;
-  }
-  return machine.cpu.memory_bytes;
 }
 
 Json to_json(const std::string& path, const std::vector<Selection>& selections) {

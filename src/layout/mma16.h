@@ -9,14 +9,15 @@
 //   8 bits     (4·g + t)·16 + (j/4)·8 + h·4 + j%4                       one of 32, or two of 16
 //   4 bits     2·((4·g + t)·8 + h·4) + j/2 + 4·(j%2)                    one mask finds the two
 //                                                                       columns of a register
-//   scales     (g·16 + r)·4 per panel    f32; a byte with the exponent where scales are powers of
-//   two zero points g·16 + r per panel       i8
+//   scales     (g·16 + r)·4 per panel    f32; a byte with the exponent for powers of two
+//   zero points g·16 + r per panel       i8
 //
 // Blocks of a panel follow one another along the columns. Rows are padded to 16, columns to 32,
 // with codes 0 and scales 0. Rows 2·g and 2·g + 1 are rows g and g + 8 of the instruction, so that
 // a lane ends with results that are neighbours in memory.
 #pragma once
 
+#include "layout/groups.h"
 #include "layout/layout.h"
 
 namespace moracle::mma16 {
@@ -52,16 +53,8 @@ constexpr int64_t code_bit(int code_bits, int64_t k, int64_t r, int64_t c) {
          block_bit(code_bits, static_cast<int>(r % kRows), static_cast<int>(c % kCols));
 }
 
-/// Columns that share a scale, and how many such groups a row has.
-constexpr int64_t group_cols(const MatrixShape& shape) {
-  return shape.key.group.cols == GroupShape::kAll ? shape.k : shape.key.group.cols;
-}
-constexpr int64_t num_groups(const MatrixShape& shape) {
-  const int64_t cols = group_cols(shape);
-  return cols == 0 ? 0 : (shape.k + cols - 1) / cols;
-}
-constexpr bool scale_is_exponent(const MatrixShape& shape) {
-  return shape.key.scale_dtype == DType::kF8E8M0;
-}
+using moracle::group_cols;
+using moracle::num_groups;
+using moracle::scale_is_exponent;
 
 }  // namespace moracle::mma16

@@ -10,6 +10,7 @@
 // Rows are padded to 16 and integer columns to 2, with codes 0 and scales 0: they add nothing.
 #pragma once
 
+#include "layout/groups.h"
 #include "layout/layout.h"
 
 namespace moracle::panel16 {
@@ -29,14 +30,8 @@ inline int64_t num_panels(const MatrixShape& shape) {
 inline int64_t panel_bytes(const MatrixShape& shape) {
   return padded_cols(shape) * kRows * bits(shape.key.dtype) / 8;
 }
-/// Columns that share a scale, and how many such groups a row has.
-inline int64_t group_cols(const MatrixShape& shape) {
-  return shape.key.group.cols == GroupShape::kAll ? shape.k : shape.key.group.cols;
-}
-inline int64_t num_groups(const MatrixShape& shape) {
-  const int64_t cols = group_cols(shape);
-  return cols == 0 ? 0 : (shape.k + cols - 1) / cols;
-}
+using moracle::group_cols;
+using moracle::num_groups;
 
 /// Bit of code (r, c) of a matrix of k columns within its codes, for hosts and devices.
 constexpr int64_t code_bit(DType dtype, int code_bits, int64_t k, int64_t r, int64_t c) {

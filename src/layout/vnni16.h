@@ -15,6 +15,7 @@
 // 0 and scales 0.
 #pragma once
 
+#include "layout/groups.h"
 #include "layout/layout.h"
 
 namespace moracle::vnni16 {
@@ -39,20 +40,12 @@ inline int64_t num_panels(const MatrixShape& shape) {
 inline int64_t panel_bytes(const MatrixShape& shape) {
   return num_lines(shape) * kLineBytes;
 }
-/// Columns that share a scale, and how many such groups a row has.
-inline int64_t group_cols(const MatrixShape& shape) {
-  return shape.key.group.cols == GroupShape::kAll ? shape.k : shape.key.group.cols;
-}
-inline int64_t num_groups(const MatrixShape& shape) {
-  const int64_t cols = group_cols(shape);
-  return cols == 0 ? 0 : (shape.k + cols - 1) / cols;
-}
+using moracle::group_cols;
+using moracle::num_groups;
+using moracle::scale_is_exponent;
 /// Scales of one group in a panel: one for each row, or one for all.
 inline int64_t scale_lanes(const MatrixShape& shape) {
   return shape.key.group.rows > 0 && shape.key.group.rows % kRows == 0 ? 1 : kRows;
-}
-inline bool scale_is_exponent(const MatrixShape& shape) {
-  return shape.key.scale_dtype == DType::kF8E8M0;
 }
 inline int64_t scale_bytes(const MatrixShape& shape) {
   return scale_is_exponent(shape) ? 1 : 4;

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/device_memory.h"
 #include "models/activations.h"
 #include "models/modules.h"
 #include "moracle/moe.h"
@@ -66,13 +67,6 @@ class Chooser {
   std::vector<std::string> names_;
   std::vector<ModuleChoice> modules_;
 };
-
-int64_t memory_of(const Machine& machine, const DeviceName& device) {
-  for (const GpuInfo& gpu : machine.gpus) {
-    if (gpu.platform == device.platform && gpu.index == device.index) return gpu.memory_bytes;
-  }
-  return machine.cpu.memory_bytes;
-}
 
 }  // namespace
 

@@ -12,10 +12,11 @@ class RecordedSteps {
   bool on = true;
   /// Enqueues the step: as it is the first time that its shape is seen and on devices without
   /// graphs, from then on by replaying what was recorded. Steps with more than one token of a
-  /// sequence are as they are. Errors: of `enqueue`, of recording.
+  /// sequence, or with none, are as they are. Errors: of `enqueue`, of recording.
   template <class Enqueue>
   Status run(const Batch& batch, Device& device, Stream stream, const Enqueue& enqueue) {
-    if (!on || batch.most_tokens != 1) return enqueue();
+    // One token of each: then there are as many sequences as tokens, and their tables lie alike.
+    if (!on || batch.most_tokens != 1 || batch.fewest_tokens != 1) return enqueue();
     if (graphs_.size() >= kMost) forget();
     // What launches depend on.
     const auto [at, is_new] = graphs_.try_emplace({batch.num_tokens, batch.longest});

@@ -127,10 +127,11 @@ class LineWalk {
     constexpr int64_t kBytes = int64_t{32} << 20;
     return std::max<int64_t>(kBytes / packed_stride(form), 1024);
   }
-  /// Rows of an item: what stays in a thread's second cache beside weights and results.
+  /// Rows of an item, which one pass takes: what stays in a thread's second cache beside weights
+  /// and results.
   static int64_t item_rows(const RowForm& form) {
     constexpr int64_t kBytes = 5 << 18;
-    return std::clamp<int64_t>(kBytes / packed_stride(form) / 16 * 16, 32, 320);
+    return std::clamp<int64_t>(kBytes / packed_stride(form) / 16 * 16, 32, kPassRows);
   }
   static int64_t item_bytes(const RowForm& form) {
     const auto bytes = static_cast<int64_t>(packed_bytes(form, item_rows(form)));

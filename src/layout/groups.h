@@ -1,0 +1,20 @@
+// Groups along K as layouts count them, for hosts and devices.
+#pragma once
+
+#include "moracle/checkpoint.h"
+
+namespace moracle {
+
+/// Columns that share a scale, and how many such groups a row has.
+constexpr int64_t group_cols(const MatrixShape& shape) {
+  return shape.key.group.cols == GroupShape::kAll ? shape.k : shape.key.group.cols;
+}
+constexpr int64_t num_groups(const MatrixShape& shape) {
+  const int64_t cols = group_cols(shape);
+  return cols == 0 ? 0 : (shape.k + cols - 1) / cols;
+}
+constexpr bool scale_is_exponent(const MatrixShape& shape) {
+  return shape.key.scale_dtype == DType::kF8E8M0;
+}
+
+}  // namespace moracle
