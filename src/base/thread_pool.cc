@@ -17,8 +17,8 @@ int usable_threads() {
 
 namespace {
 
-// About a millisecond where a pause takes 140 cycles, as on Intel's servers, and less elsewhere: who
-// has finished waits for who has not, and to be woken often takes longer than that wait.
+// About a millisecond where a pause takes 140 cycles, as on Intel's servers, and less elsewhere:
+// who has finished waits for who has not, and to be woken often takes longer than that wait.
 constexpr int kSpins = 20000;
 
 void pause_briefly() {
