@@ -202,8 +202,14 @@ Result<DescribedWeights> quantize(DescribedWeights&& floats, const Scheme& schem
 /// into the one with int8 activations per token; leaves all others as they are.
 void quantize_activations(DescribedMatrix& weights);
 void quantize_activations(DescribedWeights& weights);
-/// What `--activations` may say: "int8", or "" for none. Errors: anything else.
-Result<bool> parse_activations(std::string_view text);
+/// What becomes of activations that would stay floats.
+enum class FloatActivations : uint8_t {
+  kKept,
+  kBf16,  ///< kernels may round them to bf16: Request::bf16_activations
+  kInt8,  ///< see quantize_activations
+};
+/// What `--activations` may say: "bf16" or "int8", or "" for kKept. Errors: anything else.
+Result<FloatActivations> parse_activations(std::string_view text);
 
 /// Online schemes by module, as a user types them: "scheme", or "pattern=scheme,pattern=none". The
 /// first pattern that matches a module's name (as in the file:

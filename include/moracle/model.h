@@ -90,7 +90,8 @@ struct ModelOptions {
   std::string quantization;      ///< an online scheme, or a QuantizationMap; "": as in the file
   /// "int8": activations of layers whose weights are quantized integers or fp4, and whose
   /// activations would be floats, become int8 per token (W4A8, W8A8): another scheme than the
-  /// checkpoint's, faster and less exact. "": as the checkpoint says.
+  /// checkpoint's, faster and less exact. "bf16": kernels may round activations that stay floats to
+  /// bf16 (Request::bf16_activations). "": as the checkpoint says.
   std::string activations;
   /// What caches keep keys and values as: "f32"; "bf16" and "f16" take half of the memory and of
   /// the time to read it. Rounded once, when a token is appended; read exactly. A key or value that

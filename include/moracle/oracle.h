@@ -103,7 +103,7 @@ struct TunedTime {
 };
 /// The rows that were measured for a layer (see `moracle tune`).
 struct TunedLayer {
-  std::string layer;  ///< describe(LayerSpec): equal layers share it
+  std::string layer;  ///< describe(LayerSpec), and what else was asked for: equal ones share it
   std::vector<TunedTime> times;
 };
 
@@ -184,9 +184,12 @@ struct Request {
   Parallelism parallel;
   /// Most tokens in one apply (of one expert, where they come batched): workspaces are sized by it.
   int64_t max_num_tokens = 512;
-  int64_t lora_rank = 0;             ///< largest rank of any adapter; 0: none
-  int64_t max_adapters = 1;          ///< at once, where there are any
-  bool deterministic = false;        ///< a token's bits depend on nothing but the token
+  int64_t lora_rank = 0;       ///< largest rank of any adapter; 0: none
+  int64_t max_adapters = 1;    ///< at once, where there are any
+  bool deterministic = false;  ///< a token's bits depend on nothing but the token
+  /// Kernels may round activations that stay floats to bf16 before they multiply: some are twice as
+  /// fast then (KernelPlan::product_bits says which do).
+  bool bf16_activations = false;
   std::string backend = "auto";      ///< or a row's name; see BackendMap for several layers
   std::optional<Platform> platform;  ///< only backends for this kind of device
   std::optional<int> device_index;   ///< only this one of several GPUs
@@ -235,7 +238,8 @@ struct KernelRequest {
   const MatrixShape& shape;
   const Scheme& scheme;
   bool deterministic = false;
-  int64_t max_rows = 0;  ///< of activations in one run
+  bool bf16_activations = false;  ///< see Request
+  int64_t max_rows = 0;           ///< of activations in one run
   /// What follows the matrix; null: nothing.
   const ActivationSpec* activation = nullptr;
 };

@@ -1,4 +1,4 @@
-// Int8 activations where the checkpoint has none.
+// Other activations than the checkpoint's floats.
 #include "base/text.h"
 #include "moracle/checkpoint.h"
 
@@ -23,9 +23,11 @@ void quantize_activations(DescribedWeights& weights) {
   weights.spec.scheme = weights.w13.scheme();
 }
 
-Result<bool> parse_activations(std::string_view text) {
-  if (text.empty() || text == "int8") return text == "int8";
-  return Error{ErrorKind::kInvalidArgument, "", "--activations", "int8",
+Result<FloatActivations> parse_activations(std::string_view text) {
+  if (text.empty()) return FloatActivations::kKept;
+  if (text == "bf16") return FloatActivations::kBf16;
+  if (text == "int8") return FloatActivations::kInt8;
+  return Error{ErrorKind::kInvalidArgument, "", "--activations", "bf16 or int8",
                str("'", text, "' is not known")};
 }
 

@@ -16,6 +16,14 @@ int64_t bench_memory(const LimitsProbe& probe) {
   return probe.memory_bytes() / 2 - probe.buffer_bytes();
 }
 
+Result<bool> rounds_to_bf16(const BenchOptions& options) {
+  MORACLE_TRY(const FloatActivations activations, parse_activations(options.activations));
+  if (activations != FloatActivations::kInt8) return activations == FloatActivations::kBf16;
+  return Error{ErrorKind::kInvalidArgument, "", "--activations",
+               "bf16, or a --scheme with int8 activations, such as int4-w4a8-g128",
+               str("it is '", options.activations, "'")};
+}
+
 Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
                                                 const std::shared_ptr<Device>& device) {
   const Machine here = Machine::here();
@@ -70,6 +78,7 @@ struct Wanted {
   std::vector<Scheme> schemes;
   std::vector<int64_t> tokens;
   DeviceName device;
+  bool bf16_activations = false;
   std::optional<Anchors> anchors;
 };
 
@@ -85,6 +94,7 @@ Result<Wanted> parse(const BenchOptions& options) {
   }
   MORACLE_TRY(wanted.tokens, parse_tokens(options.tokens));
   MORACLE_TRY(wanted.device, parse_device(options.device));
+  MORACLE_TRY(wanted.bf16_activations, rounds_to_bf16(options));
   if (!options.anchors.empty()) {
     MORACLE_TRY(wanted.anchors, Anchors::read(options.anchors));
   }
@@ -111,6 +121,7 @@ class Bench {
   Bench(const BenchOptions& options, Wanted wanted, std::vector<TunedLayer> tuned)
       : options_(options), wanted_(std::move(wanted)) {
     machine_.tuned = std::move(tuned);
+    report_.activations = options.activations;
   }
 
   /// Who serves what: before any time is spent on it. Errors: nothing serves anything.
@@ -140,6 +151,7 @@ class Bench {
     Request request;
     request.layer = bench::layer_of(shape, scheme);
     request.max_num_tokens = *std::max_element(wanted_.tokens.begin(), wanted_.tokens.end());
+    request.bf16_activations = wanted_.bf16_activations;
     request.platform = wanted_.device.platform;
     if (wanted_.device.platform != Platform::kCpu) request.device_index = wanted_.device.index;
     const Selection oracle = select(request, machine_);
@@ -276,7 +288,7 @@ void add_bench(CLI::App& app, Work& chosen) {
                       "With --load: from the disk; the system forgets the files before")
             ->needs(load);
         verb.add_option("--quantization", options->quantization, kQuantizationHelp)->needs(load);
-        verb.add_option("--activations", options->activations, kActivationsHelp)->needs(load);
+        verb.add_option("--activations", options->activations, kActivationsHelp);
         verb.add_option("--seconds", options->seconds, "Time for each row")
             ->check(CLI::Range(0.001, 3600.0))
             ->capture_default_str();

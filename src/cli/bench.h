@@ -36,6 +36,7 @@ struct BenchRefusal {
 };
 struct BenchReport {
   Limits limits;
+  std::string activations;  ///< as asked for
   std::vector<BenchRow> rows;
   std::vector<BenchRefusal> refused;
 };
@@ -43,9 +44,9 @@ struct BenchReport {
 /// {"threads", "buffer_bytes", "read_gb_per_s", "gop_per_s": {"f32 avx2": …}}; of a GPU "device"
 /// and "model" instead of "threads"
 Json to_json(const Limits& limits);
-/// {"limits", "rows": [{"shape", "scheme", "backend", …}], "refused"}; rows of a GPU have
-/// "us_eager" and "us_host", too, and cells with anchors "best_public" and "vllm": {"impl", "us",
-/// "ratio"}
+/// {"limits", "rows": [{"shape", "scheme", "backend", …}], "refused"}, and "activations" where
+/// asked for; rows of a GPU have "us_eager" and "us_host", too, and cells with anchors
+/// "best_public" and "vllm": {"impl", "us", "ratio"}
 Json to_json(const BenchReport& report);
 /// One line, with a newline at its end.
 std::string describe(const Limits& limits);
@@ -55,6 +56,8 @@ std::string describe(const BenchReport& report);
 /// Of the device that is to be measured.
 Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
                                                 const std::shared_ptr<Device>& device);
+/// Whether kernels may round float activations to bf16. Errors: other words; schemes say int8.
+Result<bool> rounds_to_bf16(const BenchOptions& options);
 /// The half of the device's memory that a benchmark may fill, without what the probe has.
 int64_t bench_memory(const LimitsProbe& probe);
 

@@ -146,6 +146,8 @@ int run_model_bench(const BenchOptions& options) {
   decoding.most_bytes = bench_memory(*probe);
   decoding.model.backend = options.backend;
   decoding.model.kv_cache = options.kv_cache;
+  CLI_TRY(const bool checked, rounds_to_bf16(options));
+  if (checked) decoding.model.activations = options.activations;
   decoding.model.device = options.device;
   decoding.model.threads = options.threads;
   decoding.model.pin = options.pin;

@@ -101,7 +101,9 @@ Json to_json(const BenchReport& report) {
                        {"backend", refusal.backend},
                        {"reason", refusal.reason}});
   }
-  return {{"limits", to_json(report.limits)}, {"rows", rows}, {"refused", refused}};
+  Json json = {{"limits", to_json(report.limits)}, {"rows", rows}, {"refused", refused}};
+  if (!report.activations.empty()) json["activations"] = report.activations;
+  return json;
 }
 
 std::string describe(const Limits& limits) {
@@ -118,7 +120,9 @@ std::string describe(const Limits& limits) {
 }
 
 std::string describe(const BenchReport& report) {
-  std::string text = describe(report.limits) + "\n";
+  std::string text = describe(report.limits);
+  if (!report.activations.empty()) text += str("  activations ", report.activations, "\n");
+  text += "\n";
   const bool cpu = on_cpu(report.limits);
   const bool anchored = std::any_of(report.rows.begin(), report.rows.end(),
                                     [](const BenchRow& row) { return row.anchors.has_value(); });

@@ -28,6 +28,9 @@ Result<Request> request_of(const Options& options) {
   request.lora_rank = options.lora_rank;
   request.parallel.ep_size = options.ep_size;
   request.deterministic = options.deterministic;
+  const auto activations = parse_activations(options.activations);
+  if (!activations) return activations.error();
+  request.bf16_activations = *activations == FloatActivations::kBf16;
   if (options.batched) request.parallel.format = ActivationFormat::kBatched;
   if (options.device.empty()) return request;
   const Result<DeviceName> device = parse_device(options.device);
@@ -40,13 +43,14 @@ Result<Request> request_of(const Options& options) {
 // Layers that are equal but for their names, and for which the same was asked, together.
 Result<std::vector<Group>> groups_of(const Checkpoint& checkpoint, const Machine& machine,
                                      const Request& wanted, const BackendMap& backend,
-                                     const QuantizationMap& quantization, bool int8_activations) {
+                                     const QuantizationMap& quantization,
+                                     FloatActivations activations) {
   std::vector<Group> groups;
   std::vector<std::string> names;
   for (int64_t layer : checkpoint.moe_layers()) {
     auto weights = checkpoint.moe_layer(layer, quantization);
     if (!weights) return weights.error();
-    if (int8_activations) quantize_activations(*weights);
+    if (activations == FloatActivations::kInt8) quantize_activations(*weights);
     Request request = wanted;
     request.layer = weights->spec;
     request.backend = backend.for_layer(request.layer.name);
@@ -90,10 +94,10 @@ int run(const Options& options) {
   if (!options.quantization.empty()) {
     CLI_TRY(quantization, QuantizationMap::parse(options.quantization));
   }
-  CLI_TRY(const bool int8_activations, parse_activations(options.activations));
+  CLI_TRY(const FloatActivations activations, parse_activations(options.activations));
   CLI_TRY(const Request wanted, request_of(options));
   CLI_TRY(const std::vector<Group> groups,
-          groups_of(checkpoint, machine, wanted, backend, quantization, int8_activations));
+          groups_of(checkpoint, machine, wanted, backend, quantization, activations));
   if (options.json) print(to_json(groups, machine));
   for (const Group& group : groups) {
     if (!options.json) {

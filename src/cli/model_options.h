@@ -14,7 +14,8 @@ inline constexpr const char* kQuantizationHelp =
     "pattern=scheme,pattern=none for some modules";
 
 inline constexpr const char* kActivationsHelp =
-    "int8: quantize the activations of int4, int8 and fp4 layers whose activations are floats";
+    "Of layers whose activations are floats: int8: quantize them, where weights are int4, int8 or "
+    "fp4; bf16: kernels may round them to bf16";
 inline constexpr const char* kKvCacheHelp =
     "Keys and values as f32, bf16 or f16: 16 bits take half of the memory; auto: as activations "
     "are on the device";

@@ -89,8 +89,9 @@ Result<Model> ModelDoor::load(Description&& description, const ModelOptions& opt
                               std::shared_ptr<const void> owner, int64_t total_bytes) {
   MORACLE_TRY(std::shared_ptr<Device> device,
               open_device(options.device, options.threads, options.pin));
-  MORACLE_TRY(std::vector<ModuleChoice> modules,
-              choose(description, options, Machine::here(), adapters));
+  const Machine machine = Machine::here();
+  MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
+  MORACLE_CHECK(size_up(description, modules, options, machine));
   auto state = std::make_unique<Model::State>();
   Model::State& m = *state;
   MORACLE_TRY(m.cache_dtype, parse_kv_cache(options.kv_cache, device->activation_dtype()));

@@ -19,11 +19,11 @@ Status quantize_online(const Checkpoint& checkpoint, std::string_view quantizati
 }  // namespace
 
 Result<Description> describe(const Checkpoint& checkpoint, const SchemeChanges& changes) {
-  MORACLE_TRY(const bool int8_activations, parse_activations(changes.activations));
+  MORACLE_TRY(const FloatActivations activations, parse_activations(changes.activations));
   MORACLE_TRY(Description description, describe(checkpoint));
   if (!changes.quantization.empty())
     MORACLE_CHECK(quantize_online(checkpoint, changes.quantization, description));
-  if (!int8_activations) return description;
+  if (activations != FloatActivations::kInt8) return description;
   MORACLE_CHECK(visit_modules(description, [](const ModulePlace&, auto& weights) -> Status {
     quantize_activations(weights);
     return {};

@@ -15,11 +15,12 @@ namespace {
 class Chooser {
  public:
   Chooser(const ModelOptions& options, const Machine& machine, BackendMap map, DeviceName device,
-          std::span<const LoraAdapter> adapters)
+          bool bf16_activations, std::span<const LoraAdapter> adapters)
       : options_(options),
         machine_(machine),
         map_(std::move(map)),
         device_(device),
+        bf16_activations_(bf16_activations),
         adapters_(adapters) {}
 
   Status operator()(const ModulePlace& place, const DescribedMatrix& weights) {
@@ -39,6 +40,7 @@ class Chooser {
     request.layer = std::move(spec);
     request.max_num_tokens = options_.max_num_tokens;
     request.deterministic = options_.deterministic;
+    request.bf16_activations = bf16_activations_;
     request.backend = map_.for_layer(request.layer.name);
     request.platform = device_.platform;
     if (device_.platform != Platform::kCpu) request.device_index = device_.index;
@@ -63,6 +65,7 @@ class Chooser {
   const Machine& machine_;
   BackendMap map_;
   DeviceName device_;
+  bool bf16_activations_;
   std::span<const LoraAdapter> adapters_;
   std::vector<std::string> names_;
   std::vector<ModuleChoice> modules_;
@@ -89,9 +92,11 @@ Result<std::vector<ModuleChoice>> choose(const Description& description,
   }
   MORACLE_TRY(BackendMap map, BackendMap::parse(options.backend));
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
+  MORACLE_TRY(const FloatActivations activations, parse_activations(options.activations));
   Machine tuned = machine;
   tuned.tuned.insert(tuned.tuned.begin(), options.tuned.begin(), options.tuned.end());
-  Chooser chooser(options, tuned, std::move(map), device, adapters);
+  Chooser chooser(options, tuned, std::move(map), device, activations == FloatActivations::kBf16,
+                  adapters);
   MORACLE_CHECK(visit_modules(description, chooser));
   return std::move(chooser).finish();
 }
@@ -114,12 +119,8 @@ std::vector<Choice> grouped(std::vector<ModuleChoice> modules) {
   return choices;
 }
 
-Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options,
-                       const Machine& machine) {
-  MORACLE_TRY(const Description description,
-              describe(checkpoint, {options.quantization, options.activations}));
-  MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
-  MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
+Result<ModelPlan> size_up(const Description& description, std::span<const ModuleChoice> modules,
+                          const ModelOptions& options, const Machine& machine) {
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
   ModelPlan plan;
   plan.memory_bytes = memory_of(machine, device);
@@ -138,12 +139,25 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
     const AttentionSizes sizes = attention_sizes(layer.attention, options.max_num_tokens, dtype);
     plan.cache_bytes_per_token += (sizes.key_size + sizes.value_size) * bits(plan.cache_dtype) / 8;
   }
-  plan.choices = grouped(std::move(modules));
-  if (plan.total_bytes() > plan.memory_bytes) {
-    return Error{ErrorKind::kOutOfMemory, checkpoint.folder(), "plan",
-                 str(plan.total_bytes(), " bytes of memory on ", options.device),
-                 str("there are ", plan.memory_bytes)};
+  if (plan.total_bytes() <= plan.memory_bytes) return plan;
+  return Error{ErrorKind::kOutOfMemory, "", "plan",
+               str(plan.total_bytes(), " bytes of memory on ", options.device),
+               str("there are ", plan.memory_bytes)};
+}
+
+Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options,
+                       const Machine& machine) {
+  MORACLE_TRY(const Description description,
+              describe(checkpoint, {options.quantization, options.activations}));
+  MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
+  MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
+  Result<ModelPlan> plan = size_up(description, modules, options, machine);
+  if (!plan) {
+    Error error = plan.error();
+    if (error.kind == ErrorKind::kOutOfMemory) error.file = checkpoint.folder();
+    return error;
   }
+  plan->choices = grouped(std::move(modules));
   return plan;
 }
 

@@ -26,6 +26,9 @@ Result<std::vector<LoraAdapter>> open_adapters(const Checkpoint& checkpoint,
 Result<std::vector<ModuleChoice>> choose(const Description& description,
                                          const ModelOptions& options, const Machine& machine,
                                          std::span<const LoraAdapter> adapters = {});
+/// What all of it takes, without the choices. Errors: more memory than the device has; options.
+Result<ModelPlan> size_up(const Description& description, std::span<const ModuleChoice> modules,
+                          const ModelOptions& options, const Machine& machine);
 /// Choices of equal layers together.
 std::vector<Choice> grouped(std::vector<ModuleChoice> modules);
 

@@ -63,6 +63,8 @@ constexpr Variant kVariants[] = {
        spread<3, Placement::kRoundRobin>(r);
      }},
     {"deterministic", "the same bits in every batch", [](Request& r) { r.deterministic = true; }},
+    {"bf16-activations", "floats may be rounded to bf16 before products",
+     [](Request& r) { r.bf16_activations = true; }},
     {"reload", "other weights before", [](Request&) {}, true},
 };
 

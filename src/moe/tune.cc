@@ -6,6 +6,7 @@
 
 #include "base/try.h"
 #include "moe/bench.h"
+#include "oracle/tuned.h"
 
 namespace moracle::bench {
 namespace {
@@ -35,6 +36,7 @@ Result<TunedLayer> tune(const LayerSpec& layer, const Machine& machine,
   Request request;
   request.layer = layer;
   request.max_num_tokens = *std::max_element(options.tokens.begin(), options.tokens.end());
+  request.bf16_activations = options.bf16_activations;
   request.platform = options.device.platform;
   if (options.device.platform != Platform::kCpu) request.device_index = options.device.index;
   const Selection selection = select(request, untuned);
@@ -44,7 +46,7 @@ Result<TunedLayer> tune(const LayerSpec& layer, const Machine& machine,
   const double each =
       options.seconds / 2 / static_cast<double>(rows) / static_cast<double>(options.tokens.size());
 
-  TunedLayer tuned{describe(layer), {}};
+  TunedLayer tuned{tuned_name(request), {}};
   std::map<int64_t, double> best;
   for (const Verdict& verdict : selection.considered) {
     if (!verdict.accepted()) continue;

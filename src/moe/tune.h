@@ -9,9 +9,10 @@ namespace moracle::bench {
 
 struct TuneOptions {
   std::vector<int64_t> tokens = {1, 16, 256};
-  double seconds = 20;     ///< for the layer, making weights included
-  int64_t most_bytes = 0;  ///< of memory for a row's weights
-  DeviceName device;       ///< whose rows are timed
+  double seconds = 20;            ///< for the layer, making weights included
+  int64_t most_bytes = 0;         ///< of memory for a row's weights
+  DeviceName device;              ///< whose rows are timed
+  bool bf16_activations = false;  ///< see Request
 };
 
 /// Times every row that serves the layer on `device`, which options.device names, in the table's

@@ -49,7 +49,8 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine) {
   plan.matrices.clear();
   plan.weight_bytes = plan.scratch_bytes = 0;
   for (const MatrixShape& shape : layer.matrices()) {
-    KernelRequest wanted{shape, layer.scheme, request.deterministic, plan.part_rows};
+    KernelRequest wanted{shape, layer.scheme, request.deterministic, request.bf16_activations,
+                         plan.part_rows};
     if (!layer.linear && plan.matrices.empty()) wanted.activation = &layer.activation;
     MatrixPlan matrix{shape, 0, backend.kernels->plan(wanted, machine)};
     // An adapter adds to what a matrix computes before anything else happens to it.

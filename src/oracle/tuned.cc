@@ -36,9 +36,13 @@ std::optional<double> slower(const Verdict& row, const Verdict& other, int64_t m
 
 }  // namespace
 
+std::string tuned_name(const Request& request) {
+  return describe(request.layer) + (request.bf16_activations ? ", activations in bf16" : "");
+}
+
 void apply_tuning(const Request& request, const Machine& machine, std::vector<Verdict>& rows) {
   if (!as_measured(request)) return;
-  const std::string layer = describe(request.layer);
+  const std::string layer = tuned_name(request);
   const auto tuned = std::find_if(machine.tuned.begin(), machine.tuned.end(),
                                   [&](const TunedLayer& one) { return one.layer == layer; });
   if (tuned == machine.tuned.end()) return;

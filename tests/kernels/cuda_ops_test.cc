@@ -114,6 +114,19 @@ TEST_F(CudaRowsTest, PlanRowsSortsAsTheCpuDoes) {
   }
 }
 
+// A rank may have no expert at all.
+TEST_F(CudaRowsTest, PlanRowsGivesNoRowWhereEveryExpertIsElsewhere) {
+  const std::vector<int32_t> ids = {0, 2, -1, 1, 2, 0}, elsewhere(3, -1);
+  const Buffer device_ids = upload(ids), device_map = upload(elsewhere);
+  const Planned got = planned_by_gpu(0, 6, [&](const RowPlan& plan) {
+    return gpu().plan_rows(device_ids.as<int32_t>(), 3, 2, 3, device_map.as<int32_t>(), 0, plan,
+                           {});
+  });
+  expect_done(status_);
+  EXPECT_EQ(got.offsets, std::vector<int32_t>{0});
+  EXPECT_EQ(got.slot_row, std::vector<int32_t>(6, -1));
+}
+
 TEST_F(CudaRowsTest, IdsThatAreNoExpertGetNoRowAndAreToldOnce) {
   const std::vector<int32_t> ids = {-1, 0, 3, 2, -1, -1, 4, 1, 2147483647, -2147483647 - 1, 3, 0};
   const Buffer device_ids = upload(ids);

@@ -72,6 +72,17 @@ TEST_P(OpsTest, PlanRowsSortsByExpertAndKeepsTheOrderOfTokens) {
   }
 }
 
+// A rank may have no expert at all.
+TEST_P(OpsTest, PlanRowsGivesNoRowWhereEveryExpertIsElsewhere) {
+  const std::vector<int32_t> ids = {0, 2, -1, 1, 2, 0}, elsewhere(3, -1);
+  std::vector<int32_t> offsets(1, -9), row_token(6, -9), slot_row(6, -9), row_slot(6, -9);
+  EXPECT_TRUE(ops_.plan_rows(ids.data(), 3, 2, 3, elsewhere.data(), 0,
+                             {offsets.data(), row_token.data(), slot_row.data(), row_slot.data()},
+                             {}));
+  EXPECT_EQ(offsets, std::vector<int32_t>{0});
+  EXPECT_EQ(slot_row, std::vector<int32_t>(6, -1));
+}
+
 // D33: neither counted from the end nor mapped to somebody else.
 TEST_P(OpsTest, PlanRowsGivesNoRowToIdsThatAreNoExpert) {
   std::vector<int32_t> ids = {-1, 0, 3, 2, -1, -1, 4, 1, 2147483647, -2147483647 - 1, 3, 100};

@@ -1,6 +1,8 @@
-// Int8 activations where the weights' scheme has none: only when asked for, and then everywhere.
+// Other activations than floats: only when asked for, and then everywhere.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "base/try.h"
 #include "golden_model.h"
@@ -13,7 +15,7 @@ using testing::golden_folder;
 using testing::golden_reference;
 using ::testing::HasSubstr;
 
-class Int8Activations : public ::testing::TestWithParam<std::string> {
+class ActivationsOption : public ::testing::TestWithParam<std::string> {
  protected:
   Result<Model> load(const ModelOptions& options) {
     MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(golden_folder(GetParam())));
@@ -23,7 +25,7 @@ class Int8Activations : public ::testing::TestWithParam<std::string> {
 };
 
 // The same scheme by two ways.
-TEST_P(Int8Activations, OnInt8WeightsAreInt8W8A8) {
+TEST_P(ActivationsOption, Int8OnInt8WeightsIsInt8W8A8) {
   for (const char* backend : {"auto", "cpu", "reference"}) {
     ModelOptions options;
     options.backend = backend;
@@ -46,7 +48,7 @@ TEST_P(Int8Activations, OnInt8WeightsAreInt8W8A8) {
   }
 }
 
-TEST_P(Int8Activations, LeaveFloatWeightsAlone) {
+TEST_P(ActivationsOption, Int8LeavesFloatWeightsAlone) {
   ModelOptions options;
   options.threads = 2;
   auto plain = load(options);
@@ -56,7 +58,33 @@ TEST_P(Int8Activations, LeaveFloatWeightsAlone) {
   EXPECT_EQ(*all_logits(*asked, ids_), *all_logits(*plain, ids_));
 }
 
-TEST_P(Int8Activations, AreNamedOrRefused) {
+// Near the others, and with a plan that says so where a row makes use of it.
+TEST_P(ActivationsOption, Bf16IsNearFloats) {
+  ModelOptions options;
+  options.threads = 2;
+  auto plain = load(options);
+  options.activations = "bf16";
+  auto asked = load(options);
+  ASSERT_TRUE(plain && asked);
+  const auto want = all_logits(*plain, ids_), got = all_logits(*asked, ids_);
+  ASSERT_TRUE(want && got);
+  ASSERT_EQ(got->size(), want->size());
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < got->size(); ++i) {
+    difference += std::fabs((*got)[i] - (*want)[i]);
+    size += std::fabs((*want)[i]);
+  }
+  EXPECT_LT(difference, 0.05 * size);
+  for (const Choice& choice : asked->choices()) {
+    const Plan& plan = *choice.selection.plan;
+    EXPECT_TRUE(choice.selection.request.bf16_activations);
+    if (plan.backend->name == "cpu-amx") {
+      EXPECT_EQ(plan.matrices[0].kernel.product_bits, 8);
+    }
+  }
+}
+
+TEST_P(ActivationsOption, IsKnownOrRefused) {
   ModelOptions options;
   options.activations = "int4";
   const auto refused = load(options);
@@ -65,7 +93,7 @@ TEST_P(Int8Activations, AreNamedOrRefused) {
   EXPECT_THAT(refused.error().to_string(), HasSubstr("'int4'"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, Int8Activations, ::testing::Values("qwen3_moe", "gpt_oss"),
+INSTANTIATE_TEST_SUITE_P(Golden, ActivationsOption, ::testing::Values("qwen3_moe", "gpt_oss"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -19,6 +19,8 @@
 namespace moracle::cpu {
 namespace {
 
+constexpr int kBf16Bits = 8;  // significant ones
+
 // How rows meet a matrix: floats of 16 bits as they lie where that is a kernel's way.
 LineForm main_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
                    const LineKernels& kernels) {
@@ -49,12 +51,12 @@ bool as_codes(const Scheme& scheme, Arithmetic arithmetic) {
   return key && arithmetic != Arithmetic::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
 }
 
-// Floats in bf16: in two parts.
+// Floats in bf16: in two parts, unless one is enough.
 RowForm row_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
-                 const LineKernels& kernels, bool few_by_codes) {
+                 const LineKernels& kernels, bool few_by_codes, bool one_part) {
   RowForm form;
   form.arithmetic = arithmetic;
-  form.two_parts = arithmetic == Arithmetic::kBf16 && !scheme.activation;
+  form.two_parts = arithmetic == Arithmetic::kBf16 && !scheme.activation && !one_part;
   form.few_rows = kernels.few_rows;
   form.few = few_by_codes ? few_form(scheme, arithmetic).arithmetic : arithmetic;
   form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.decoders->order;
@@ -67,15 +69,16 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arit
 class LineLinear : public GroupedLinear {
  public:
   LineLinear(KernelWeights weights, Arithmetic arithmetic, const LineKernels& kernels,
-             bool deterministic, CpuDevice& device)
+             const KernelPlan& plan, CpuDevice& device)
       : weights_(std::move(weights)),
         kernels_(kernels),
         device_(device),
         pass_(weights_, main_form(weights_.shape, weights_.scheme, arithmetic, kernels), kernels) {
     const bool codes =
-        few_by_codes(weights_.shape, weights_.scheme, arithmetic, kernels, deterministic);
+        few_by_codes(weights_.shape, weights_.scheme, arithmetic, kernels, plan.deterministic);
     if (codes) few_.emplace(weights_, few_form(weights_.scheme, arithmetic), kernels);
-    form_ = row_form(weights_.shape, weights_.scheme, arithmetic, kernels, codes);
+    form_ = row_form(weights_.shape, weights_.scheme, arithmetic, kernels, codes,
+                     plan.product_bits == kBf16Bits);
   }
 
   /// The plan's scratch, or more where the device has more threads than the machine was said to.
@@ -241,8 +244,10 @@ KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
   plan.deterministic = !by_codes || arithmetic == Arithmetic::kInt8;
   const bool codes = as_codes(request.scheme, arithmetic);
   plan.input_dtype = codes ? key->dtype : DType::kF32;
-  const RowForm form = row_form(shape, request.scheme, arithmetic, kernels, by_codes);
-  if (form.two_parts) plan.product_bits = 16;
+  const RowForm form =
+      row_form(shape, request.scheme, arithmetic, kernels, by_codes, request.bf16_activations);
+  if (arithmetic == Arithmetic::kBf16 && !request.scheme.activation)
+    plan.product_bits = form.two_parts ? 2 * kBf16Bits : kBf16Bits;
   const std::string_view type = name(shape.key.dtype);
   const bool integers = few_form(request.scheme, arithmetic).arithmetic == Arithmetic::kInt8;
   const char* const products[] = {
@@ -276,8 +281,7 @@ Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const
     return Error{ErrorKind::kInvalidArgument, "", "kernels of lines", "the cpu device",
                  "it is " + device.name()};
   }
-  auto linear = std::make_unique<LineLinear>(std::move(weights), arithmetic, kernels,
-                                             plan.deterministic, *cpu);
+  auto linear = std::make_unique<LineLinear>(std::move(weights), arithmetic, kernels, plan, *cpu);
   MORACLE_CHECK(linear->reserve(plan));
   return std::unique_ptr<GroupedLinear>(std::move(linear));
 }

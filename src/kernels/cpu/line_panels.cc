@@ -149,18 +149,18 @@ void LinePanels::cut() {
   }
 }
 
-const std::byte* LinePanels::lines(int64_t expert, int64_t panel, const Stretch& s, std::byte* room,
-                                   const std::byte* prefetch) const {
+const std::byte* LinePanels::lines(int64_t expert, int64_t panel, const Stretch& s,
+                                   std::byte* room) const {
   if (direct_) return codes(expert, panel) + s.first_line * kLineBytes;
   for (size_t i = s.first_piece; i < s.past_piece; ++i) {
-    decode(expert, panel, pieces_[i], room, prefetch);
+    decode(expert, panel, pieces_[i], room);
     if (keep_awake_ != nullptr) keep_awake_();
   }
   return room;
 }
 
-void LinePanels::decode(int64_t expert, int64_t panel, const Piece& piece, std::byte* room,
-                        const std::byte* prefetch) const {
+void LinePanels::decode(int64_t expert, int64_t panel, const Piece& piece,
+                        std::byte* room) const {
   const MatrixShape& shape = weights_.shape;
   const DType dtype = shape.key.dtype;
   const int64_t index = panel * num_groups_ + piece.group;
@@ -170,7 +170,6 @@ void LinePanels::decode(int64_t expert, int64_t panel, const Piece& piece, std::
   c.lines = piece.code_lines;
   c.to = room + piece.to;
   c.group_lines = piece.group_lines;
-  if (prefetch != nullptr) c.prefetch = prefetch + piece.code_at;
   if (!shape.key.symmetric)
     c.zero =
         reinterpret_cast<const int8_t*>(base + weights_.sections.zero_points) + index * kLineRows;

@@ -14,7 +14,7 @@ namespace moracle::cpu {
 /// Most columns in one stretch of decoded lines: two panels of it and the rows that meet it stay in
 /// the first cache.
 inline constexpr int64_t max_stretch(Arithmetic arithmetic) {
-  return arithmetic == Arithmetic::kInt8 ? 512 : arithmetic == Arithmetic::kBf16 ? 256 : 128;
+  return arithmetic == Arithmetic::kF32 ? 128 : 256;
 }
 
 /// How a panel is multiplied: in which arithmetic, and whether by its codes as they lie, which
@@ -58,9 +58,11 @@ class LinePanels {
   /// True where codes are multiplied as they lie.
   bool direct() const { return direct_; }
   /// Lines of a stretch: of the codes themselves, or decoded into `room` (of kRoomBytes).
-  /// `prefetch` is what to ask for meanwhile, or null.
-  const std::byte* lines(int64_t expert, int64_t panel, const Stretch& s, std::byte* room,
-                         const std::byte* prefetch) const;
+  const std::byte* lines(int64_t expert, int64_t panel, const Stretch& s, std::byte* room) const;
+  /// Lines that are made of one line of codes.
+  int64_t lines_per_code_line() const {
+    return direct_ ? 1 : vnni16::line_cols(weights_.shape.key.dtype) / cols_per_line_;
+  }
   static constexpr int64_t kRoomBytes = 128 * kLineRows * 4;
   static constexpr int kMaxUnits = 32;  ///< in a stretch
 
@@ -87,8 +89,7 @@ class LinePanels {
   void cut();  // fills stretches_, pieces_ and unit_groups_: nothing is divided later on
   int64_t units_from(int64_t column) const;
   void scales_of(int64_t expert, int64_t panel, int64_t group, float* room) const;
-  void decode(int64_t expert, int64_t panel, const Piece& piece, std::byte* room,
-              const std::byte* prefetch) const;
+  void decode(int64_t expert, int64_t panel, const Piece& piece, std::byte* room) const;
 
   const KernelWeights& weights_;
   const LineDecoders& decoders_;

@@ -63,12 +63,14 @@ LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernel
 
 void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassRoom& room) const {
   const int count = pair.panels();
-  // Every block of rows asks for its share of what comes next.
   const int blocks = (pass.count + row_block_ - 1) / row_block_;
   // Codes are decoded once for each block: even ones, no short one at the end.
   const int step = form_.by_codes ? (pass.count + blocks - 1) / blocks : row_block_;
-  const int every = std::min(16, static_cast<int>(std::bit_floor(static_cast<unsigned>(blocks))));
-  const bool direct = panels_.direct();
+  // Every block of rows asks for its share of the codes that come next: while products keep the
+  // thread busy, not while codes are read.
+  const auto ratio = static_cast<int>(panels_.lines_per_code_line());
+  const int sharing = static_cast<int>(std::bit_floor(static_cast<unsigned>(blocks)));
+  const int every = std::min(16, sharing * ratio), share_blocks = every / ratio;
   LineBlock block;
   block.panels = count;
   block.most_rows = std::min(row_block_, pass.count);
@@ -84,8 +86,7 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassRoom& room)
       const int64_t panel = pair.panel + p * pair.distance;
       if (pass.prefetch)
         prefetch[p] = panels_.codes(pass.next.expert, pass.next.panel + p * pass.next.distance);
-      block.lines[p] =
-          panels_.lines(pair.expert, panel, s, room.lines[p], direct ? nullptr : prefetch[p]);
+      block.lines[p] = panels_.lines(pair.expert, panel, s, room.lines[p]);
       block.w_scale[p] = panels_.unit_scales(pair.expert, panel, s, room.unit_scales[p]);
       block.w_zero[p] = panels_.unit_zeros(pair.expert, panel, s, room.unit_zeros[p]);
     }
@@ -94,8 +95,8 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassRoom& room)
       block.rows = std::min(step, pass.count - row);
       block.x =
           pass.x.values + at * pass.x.stride + s.first_column * column_bytes(form_.arithmetic);
-      block.prefetch_every = direct && pass.prefetch && b < every ? every : 0;
-      const int64_t share = (s.first_line + b * (num_lines / every)) * kLineBytes;
+      block.prefetch_every = pass.prefetch && b < share_blocks ? every : 0;
+      const int64_t share = (s.first_line / ratio + b * (num_lines / every)) * kLineBytes;
       for (int p = 0; p < count; ++p) {
         block.sum[p] = room.sums[p] + row * kLineRows;
         if (block.prefetch_every > 0) block.prefetch[p] = prefetch[p] + share;

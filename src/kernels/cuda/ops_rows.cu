@@ -1,6 +1,8 @@
 // Which rows go to which expert. Each expert has a block that counts the slots of all experts
 // before it and then numbers its own: nothing is handed from block to block, so one kernel does,
 // without memory of its own, and rows come out in the order of tokens.
+#include <algorithm>
+
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.cuh"
@@ -38,6 +40,11 @@ __device__ void settle_missing(const RowArgs& a, int64_t slot) {
 }
 
 __global__ void plan_rows(RowArgs a) {
+  if (a.num_local == 0) {  // every expert is elsewhere
+    for (int64_t slot = threadIdx.x; slot < a.slots; slot += kThreads) settle_missing(a, slot);
+    if (threadIdx.x == 0) a.plan.expert_offsets[0] = 0;
+    return;
+  }
   for (int64_t e = blockIdx.x; e < a.num_local; e += gridDim.x) {
     int32_t before = 0, own = 0;
     for (int64_t slot = threadIdx.x; slot < a.slots; slot += kThreads) {
@@ -101,8 +108,8 @@ Status CudaOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t t
   const cuda::RowArgs args{
       topk_ids,   num_tokens * top_k, top_k, num_experts,
       expert_map, num_local,          plan,  troubles_.cell(cuda::TroubleKind::kIds)};
-  return cuda::launch(queue_, stream, "plan_rows", cuda::plan_rows, num_local, cuda::kThreads, 0,
-                      args);
+  return cuda::launch(queue_, stream, "plan_rows", cuda::plan_rows, std::max<int64_t>(num_local, 1),
+                      cuda::kThreads, 0, args);
 }
 
 Status CudaOps::plan_batched_rows(const int32_t* counts, int64_t num_experts, int64_t max_tokens,

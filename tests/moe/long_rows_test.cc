@@ -1,0 +1,59 @@
+// Rows of several stretches and experts of several blocks of rows: what a stretch leaves for the
+// next one, and a pair of panels for the pair that follows, is right in every arithmetic.
+#include <gtest/gtest.h>
+
+#include "layout/layout.h"
+#include "moe/layer_on_rows.h"
+
+namespace moracle {
+namespace {
+
+TEST(LongRows, HoldWhereStretchesAreDecoded) {
+  const conformance::Shape shape{2, 1100, 48, 1};
+  const auto device = open_device("cpu", 2);
+  ASSERT_TRUE(device);
+  for (const char* text :
+       {"int4-w4a8-g128", "int4-w4a16-g128", "int4-w4a8-g64-asym", "int8-w8a16-channel",
+        "mxfp4-w4a8", "mxfp4-w4a16", "fp8-w8a8-block128x128", "int8-w8a8", "bf16"}) {
+    const auto scheme = parse_scheme(text);
+    ASSERT_TRUE(scheme) << text;
+    for (const char* variant : {"plain", "bf16-activations"}) {
+      if (variant[0] == 'b' && scheme->activation) continue;  // the same once more
+      for (const Backend& row : backends()) {
+        // Half of them and fewer: one block of rows, and several.
+        for (const int64_t tokens : {20, 70}) {
+          if (row.kernels == nullptr || row.layout->name != "vnni16") continue;
+          const conformance::Case c{row.name, *scheme, shape, tokens, conformance::Spread::kUniform,
+                                    variant};
+          const conformance::Outcome outcome = conformance::run(c, *device);
+          EXPECT_NE(outcome.kind, conformance::Outcome::kFailed) << outcome.message;
+        }
+      }
+    }
+  }
+}
+
+// Who asks for it gets it; who does not keeps 16 bits.
+TEST(Bf16Activations, AreRoundedOnlyOnRequest) {
+  const auto machine = Machine::find("xeon-amx");
+  ASSERT_TRUE(machine);
+  for (const char* text : {"bf16", "int4-w4a16-g128", "mxfp4-w4a16", "int8-w8a8"}) {
+    Request request;
+    request.layer = testing::odd_layer(*parse_scheme(text));
+    request.backend = "cpu-amx";
+    auto product_bits = [&] {
+      const Selection selection = select(request, *machine);
+      EXPECT_TRUE(selection.plan) << text;
+      return selection.plan ? selection.plan->matrices[0].kernel.product_bits : 0;
+    };
+    const bool floats = !request.layer.scheme.activation;
+    EXPECT_EQ(product_bits(), floats ? 16 : 24) << text;
+    request.bf16_activations = true;
+    EXPECT_EQ(product_bits(), floats ? 8 : 24) << text;
+    request.backend = "cpu";
+    EXPECT_EQ(product_bits(), 24) << text;
+  }
+}
+
+}  // namespace
+}  // namespace moracle
