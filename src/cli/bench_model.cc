@@ -86,6 +86,7 @@ Json document(const BenchOptions& options, const Limits& limits,
                {"context", first.context},          {"kv_cache", name(first.cache_dtype)},
                {"threads", limits.threads},         {"backends", backends_of(first)},
                {"weight_bytes", first.weight_bytes}};
+  if (!options.activations.empty()) json["activations"] = options.activations;
   json.update(document(first));
   for (const bench::Decode& decode : decodes) json["batches"].push_back(document(decode));
   return json;
@@ -136,6 +137,7 @@ int run_model_bench(const BenchOptions& options) {
   CLI_TRY(const bench::ModelShape shape, bench::find_model(options.model_shape));
   bench::DecodeOptions decoding;
   CLI_TRY(decoding.scheme, parse_scheme(options.schemes));
+  if (const auto known = rounds_to_bf16(options); !known) return fail(known.error());
   // For the probe alone: the model opens its own.
   CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, 1));
   CLI_TRY(const std::unique_ptr<LimitsProbe> probe, make_probe(options, device));
@@ -146,8 +148,7 @@ int run_model_bench(const BenchOptions& options) {
   decoding.most_bytes = bench_memory(*probe);
   decoding.model.backend = options.backend;
   decoding.model.kv_cache = options.kv_cache;
-  CLI_TRY(const bool checked, rounds_to_bf16(options));
-  if (checked) decoding.model.activations = options.activations;
+  decoding.model.activations = options.activations;
   decoding.model.device = options.device;
   decoding.model.threads = options.threads;
   decoding.model.pin = options.pin;

@@ -143,6 +143,17 @@ TEST(Bench, MeasuresTheBackendThatIsNamed) {
   EXPECT_FALSE(json["rows"][0]["chosen"].get<bool>());
 }
 
+TEST(Bench, RoundsActivationsOnRequest) {
+  EXPECT_FALSE(bench_json({"--tokens", "2"}).contains("activations"));
+  const Json json = bench_json({"--tokens", "2", "--scheme", "bf16", "--activations", "bf16"});
+  EXPECT_EQ(json["activations"], "bf16");
+  ASSERT_EQ(json["rows"].size(), 1u);
+  expect_refused({"bench", "--activations", "int8"}, {"--activations", "int4-w4a8-g128"});
+  expect_refused({"bench", "--activations", "fp4"}, {"--activations", "'fp4'"});
+  expect_refused({"bench", "--model-shape", "qwen3-30b-a3b", "--activations", "int8"},
+                 {"--activations", "int4-w4a8-g128"});
+}
+
 TEST(Bench, RefusesWhatMakesNoSense) {
   expect_refused({"bench", "--shape", "gpt-5"}, {"--shape", "qwen3-30b-a3b", "'gpt-5'"});
   expect_refused({"bench", "--shape", "4x64x32x8"}, {"--shape", "'4x64x32x8'"});

@@ -159,8 +159,7 @@ const std::byte* LinePanels::lines(int64_t expert, int64_t panel, const Stretch&
   return room;
 }
 
-void LinePanels::decode(int64_t expert, int64_t panel, const Piece& piece,
-                        std::byte* room) const {
+void LinePanels::decode(int64_t expert, int64_t panel, const Piece& piece, std::byte* room) const {
   const MatrixShape& shape = weights_.shape;
   const DType dtype = shape.key.dtype;
   const int64_t index = panel * num_groups_ + piece.group;

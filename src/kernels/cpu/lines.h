@@ -66,11 +66,10 @@ struct LineCodes {
   int64_t lines = 0;
   int64_t group_lines = 0;  ///< 0: all are one group
   std::byte* to = nullptr;
-  const int8_t* zero = nullptr;         ///< [16], subtracted; null: none
-  const uint8_t* exponent = nullptr;    ///< [exponent_lanes], 2^(e - 127) multiplies; null: none
-  int exponent_lanes = 16;              ///< or 1
-  const float* scale = nullptr;         ///< [16], multiplies (Arithmetic::kF32); null: none
-  const std::byte* prefetch = nullptr;  ///< as many lines, asked for on the way; null: none
+  const int8_t* zero = nullptr;       ///< [16], subtracted; null: none
+  const uint8_t* exponent = nullptr;  ///< [exponent_lanes], 2^(e - 127) multiplies; null: none
+  int exponent_lanes = 16;            ///< or 1
+  const float* scale = nullptr;       ///< [16], multiplies (Arithmetic::kF32); null: none
 };
 
 /// Sums of one panel on their way out:  v = (sum · x_scale[r]) · w_scale[n] + bias[n],  stored, or

@@ -19,15 +19,12 @@ MORACLE_LINES_INLINE __m256i select(__m256i where, __m256i a, __m256i b) {
   return _mm256_blendv_epi8(b, a, where);
 }
 
-/// Half line by half line: which one, what it holds and where results go; what comes next is asked
-/// for.
+/// Half line by half line: which one, what it holds and where results go.
 template <class Body>
 MORACLE_LINES_INLINE void each_half(const LineCodes& c, const Body& body) {
   const std::byte* const from = c.codes;
   std::byte* const to = c.to;
-  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
   for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
-    prefetch_line(ahead + i * kLineBytes);
     const __m256i first = load_half(from + i * kLineBytes),
                   second = load_half(from + i * kLineBytes + kHalfBytes);
     body(i, 0, first, to);

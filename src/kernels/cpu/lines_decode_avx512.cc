@@ -61,16 +61,14 @@ MORACLE_LINES_INLINE __m512i exponents(const LineCodes& c) {
   return _mm512_or_si512(_mm512_slli_epi32(d, 16), _mm512_and_si512(d, _mm512_set1_epi32(0xffff)));
 }
 
-/// Line by line: its number, what it holds and where results go; what comes next is asked for. The
-/// copies stay in registers, which memory that is written to meanwhile might have changed.
+/// Line by line: its number, what it holds and where results go. The copies stay in registers,
+/// which memory that is written to meanwhile might have changed.
 template <class Body>
 MORACLE_LINES_INLINE void each_line(const LineCodes& c, const Body& body) {
   const std::byte* const from = c.codes;
   std::byte* const to = c.to;
-  const std::byte* const ahead = c.prefetch == nullptr ? from : c.prefetch;
   for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
     const __m512i line = load_line(from + i * kLineBytes);
-    prefetch_line(ahead + i * kLineBytes);
     body(i, line, to);
   }
 }
