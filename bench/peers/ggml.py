@@ -131,7 +131,7 @@ class Ggml(Peer):
             Format("q4_K:repack", 4.5, 4, "int4-w4a8-g128"),
             Format("q4_K", 4.5, 4, "int4-w4a8-g128"),
             Format("mxfp4:repack", 4.25, 4, "mxfp4-w4a8"),
-            Format("bf16", 16, 16, "bf16"),
+            Format("bf16", 16, 16, "bf16:x-bf16"),
         ]
 
     def environment(self, threads):

@@ -92,7 +92,7 @@ class KTransformers(Peer):
         return [
             Format("int8", 8, 8, "int8-w8a8"),
             Format("int4", 4, 4, "int4-w4a8-g128"),
-            Format("bf16", 16, 16, "bf16"),
+            Format("bf16", 16, 16, "bf16:x-bf16"),
         ]
 
     def make(self, format_name, problem, num_layers, max_num_tokens, threads):

@@ -15,7 +15,7 @@ class _Args(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in (
             "num_experts", "hidden_size", "intermediate_size", "top_k",
-            "num_layers", "max_num_tokens", "threads", "pool_rows")),
+            "num_layers", "max_num_tokens", "threads", "pool_rows", "bf16_activations")),
         ("scheme", ctypes.c_char_p),
         *((name, ctypes.c_void_p) for name in ("pool13", "pool2", "blocks13", "blocks2")),
     ]
@@ -69,8 +69,9 @@ def _pin(pool, threads):
 
 
 class MoracleLayers(Layers):
-    def __init__(self, scheme, problem, num_layers, max_num_tokens, threads):
+    def __init__(self, format_name, problem, num_layers, max_num_tokens, threads):
         shape = problem.shape
+        scheme, _, activations = format_name.partition(":")
         self.lib, self.text = library(), ctypes.create_string_buffer(TEXT_BYTES)
         both = [np.concatenate([problem.blocks(i, "gate"), problem.blocks(i, "up")], axis=1)
                 for i in range(num_layers)]
@@ -78,7 +79,8 @@ class MoracleLayers(Layers):
         self.kept = [np.ascontiguousarray(array) for array in (
             problem.pool("gate"), problem.pool("down"), np.stack(both), np.stack(down))]
         args = _Args(shape.num_experts, shape.hidden_size, shape.intermediate_size, shape.top_k,
-                     num_layers, max_num_tokens, threads, POOL_BLOCKS * BLOCK, scheme.encode(),
+                     num_layers, max_num_tokens, threads, POOL_BLOCKS * BLOCK,
+                     activations == "x-bf16", scheme.encode(),
                      *(array.ctypes.data for array in self.kept))
         others = _threads()
         self.handle = self.lib.moracle_layers_make(ctypes.byref(args), self.text)
@@ -111,9 +113,13 @@ class Moracle(Peer):
             Format("fp8-w8a8-block128x128", 8, 8),
             Format("int4-w4a8-g128", 4.25, 4),
             Format("mxfp4-w4a8", 4.25, 4),
+            # Floats with as many bits as they have, and rounded to bf16, as others do unasked.
             Format("int4-w4a16-g128", 4.25, 4),
+            Format("int4-w4a16-g128:x-bf16", 4.25, 4),
             Format("mxfp4-w4a16", 4.25, 4),
+            Format("mxfp4-w4a16:x-bf16", 4.25, 4),
             Format("bf16", 16, 16),
+            Format("bf16:x-bf16", 16, 16),
         ]
 
     def make(self, format_name, problem, num_layers, max_num_tokens, threads):

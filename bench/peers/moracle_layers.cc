@@ -17,7 +17,7 @@ struct Layers {
 // As bench/peers/moracle.py declares it.
 struct LayersArgs {
   int64_t num_experts, hidden_size, intermediate_size, top_k;
-  int64_t num_layers, max_num_tokens, threads, pool_rows;
+  int64_t num_layers, max_num_tokens, threads, pool_rows, bf16_activations;
   const char* scheme;
   const float* pool13;      // [pool_rows, hidden_size]
   const float* pool2;       // [pool_rows, intermediate_size]
@@ -43,6 +43,7 @@ Result<std::unique_ptr<Layers>> make(const LayersArgs& args) {
   Request request;
   request.layer = bench::layer_of(shape, scheme);
   request.max_num_tokens = args.max_num_tokens;
+  request.bf16_activations = args.bf16_activations != 0;
   const Selection selection = select(request, Machine::here());
   MORACLE_TRY(const Plan plan, selection.chosen());
 

@@ -125,8 +125,8 @@ class Vllm(Peer):
             Format("int8", 8, 8, "int8-w8a8"),
             Format("fp8-block128", 8, 8, "fp8-w8a8-block128x128"),
             Format("int4-g128", 4.1875, 4, "int4-w4a8-g128"),
-            Format("mxfp4", 4.25, 4, "mxfp4-w4a16"),
-            Format("bf16-amx", 16, 16, "bf16"),
+            Format("mxfp4", 4.25, 4, "mxfp4-w4a16:x-bf16"),
+            Format("bf16-amx", 16, 16, "bf16:x-bf16"),
         ]
 
     def environment(self, threads):

@@ -183,7 +183,8 @@ class Layers(unittest.TestCase):
     def test_this_library_computes_the_layer(self):
         from peers.moracle import Moracle
         for name, most in (("bf16", 0.01), ("int8-w8a8", 0.05), ("int4-w4a16-g128", 0.3),
-                           ("mxfp4-w4a16", 0.3), ("fp8-w8a8-block128x128", 0.1)):
+                           ("mxfp4-w4a16", 0.3), ("fp8-w8a8-block128x128", 0.1),
+                           ("bf16:x-bf16", 0.01)):
             self.check(Moracle(), name, most)
 
     @unittest.skipUnless(HAS_GGML, "needs llama-cpp-python")
