@@ -122,8 +122,9 @@ std::string to_text(const BenchOptions& options, const Limits& limits,
   const bench::Decode& first = decodes.front();
   std::string text = str(describe(limits), "  ", options.model_shape, ", ", options.schemes, ", ",
                          first.num_layers, " of ", first.all_layers, " layers, ", first.context,
-                         " tokens in the cache (", name(first.cache_dtype), "), on ",
-                         join(backends_of(first)), "\n");
+                         " tokens in the cache (", name(first.cache_dtype), "), ",
+                         options.activations.empty() ? "" : options.activations + " activations, ",
+                         "on ", join(backends_of(first)), "\n");
   for (const bench::Decode& decode : decodes) {
     text += decodes.size() > 1 ? str("\n  ", decode.batch, " at a time\n\n") : "\n";
     text += to_text(decode);

@@ -28,9 +28,6 @@ Result<Request> request_of(const Options& options) {
   request.lora_rank = options.lora_rank;
   request.parallel.ep_size = options.ep_size;
   request.deterministic = options.deterministic;
-  const auto activations = parse_activations(options.activations);
-  if (!activations) return activations.error();
-  request.bf16_activations = *activations == FloatActivations::kBf16;
   if (options.batched) request.parallel.format = ActivationFormat::kBatched;
   if (options.device.empty()) return request;
   const Result<DeviceName> device = parse_device(options.device);
@@ -95,7 +92,8 @@ int run(const Options& options) {
     CLI_TRY(quantization, QuantizationMap::parse(options.quantization));
   }
   CLI_TRY(const FloatActivations activations, parse_activations(options.activations));
-  CLI_TRY(const Request wanted, request_of(options));
+  CLI_TRY(Request wanted, request_of(options));
+  wanted.bf16_activations = activations == FloatActivations::kBf16;
   CLI_TRY(const std::vector<Group> groups,
           groups_of(checkpoint, machine, wanted, backend, quantization, activations));
   if (options.json) print(to_json(groups, machine));

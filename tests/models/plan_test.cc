@@ -27,5 +27,25 @@ TEST(ModelPlans, RefuseMoreMemoryThanTheDeviceHas) {
   EXPECT_THAT(refused.error().fact, HasSubstr(std::to_string(machine.cpu.memory_bytes)));
 }
 
+// Loading asks the same before it takes anything.
+TEST(ModelPlans, AreAskedBeforeAModelIsLoaded) {
+  const auto checkpoint = Checkpoint::open(testing::golden_folder("qwen3_moe"));
+  ASSERT_TRUE(checkpoint);
+  ModelOptions options;
+  options.max_num_tokens = 1 << 20;
+  const auto some = plan(*checkpoint, options);
+  ASSERT_TRUE(some) << some.error().to_string();
+  // A little more than all of the memory: every layer would fit alone.
+  const double times = static_cast<double>(some->memory_bytes) / some->total_bytes();
+  options.max_num_tokens = static_cast<int64_t>(1.05 * times * (1 << 20));
+  const auto planned = plan(*checkpoint, options);
+  ASSERT_FALSE(planned);
+  const auto refused = Model::load(*checkpoint, options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kOutOfMemory);
+  EXPECT_EQ(refused.error().need, planned.error().need);
+  EXPECT_EQ(refused.error().fact, planned.error().fact);
+}
+
 }  // namespace
 }  // namespace moracle

@@ -12,6 +12,7 @@ TEST(LongRows, HoldWhereStretchesAreDecoded) {
   const conformance::Shape shape{2, 1100, 48, 1};
   const auto device = open_device("cpu", 2);
   ASSERT_TRUE(device);
+  int passed = 0;
   for (const char* text :
        {"int4-w4a8-g128", "int4-w4a16-g128", "int4-w4a8-g64-asym", "int8-w8a16-channel",
         "mxfp4-w4a8", "mxfp4-w4a16", "fp8-w8a8-block128x128", "int8-w8a8", "bf16"}) {
@@ -27,10 +28,12 @@ TEST(LongRows, HoldWhereStretchesAreDecoded) {
                                     variant};
           const conformance::Outcome outcome = conformance::run(c, *device);
           EXPECT_NE(outcome.kind, conformance::Outcome::kFailed) << outcome.message;
+          passed += outcome.kind == conformance::Outcome::kPassed;
         }
       }
     }
   }
+  if (passed == 0) GTEST_SKIP() << "no backend with layout vnni16 serves on this CPU";
 }
 
 // Who asks for it gets it; who does not keeps 16 bits.

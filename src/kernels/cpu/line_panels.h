@@ -55,8 +55,6 @@ class LinePanels {
   std::span<const Stretch> stretches() const { return stretches_; }
   int64_t unit_cols() const { return unit_cols_; }
 
-  /// True where codes are multiplied as they lie.
-  bool direct() const { return direct_; }
   /// Lines of a stretch: of the codes themselves, or decoded into `room` (of kRoomBytes).
   const std::byte* lines(int64_t expert, int64_t panel, const Stretch& s, std::byte* room) const;
   /// Lines that are made of one line of codes.
@@ -99,9 +97,9 @@ class LinePanels {
   int64_t num_panels_, panel_bytes_, num_groups_, group_cols_, x_group_cols_;
   int64_t scale_lanes_;
   int64_t cols_per_line_, read_cols_, unit_cols_;  // of what is multiplied
-  bool direct_;
-  bool exponents_;     // scales are bytes, powers of two
-  bool folded_;        // scales are part of the decoded values
+  bool direct_;                                    // codes are multiplied as they lie
+  bool exponents_;                                 // scales are bytes, powers of two
+  bool folded_;                                    // scales are part of the decoded values
   bool whole_groups_;  // stretches are made of whole groups, which one call decodes
   bool by_group_;      // codes of different groups are decoded differently
   std::vector<Stretch> stretches_;

@@ -40,12 +40,8 @@ __device__ void settle_missing(const RowArgs& a, int64_t slot) {
 }
 
 __global__ void plan_rows(RowArgs a) {
-  if (a.num_local == 0) {  // every expert is elsewhere
-    for (int64_t slot = threadIdx.x; slot < a.slots; slot += kThreads) settle_missing(a, slot);
-    if (threadIdx.x == 0) a.plan.expert_offsets[0] = 0;
-    return;
-  }
-  for (int64_t e = blockIdx.x; e < a.num_local; e += gridDim.x) {
+  // A rank without experts has one turn too: its slots are nobody's, which expert 0 sees to.
+  for (int64_t e = blockIdx.x; e < max(a.num_local, int64_t{1}); e += gridDim.x) {
     int32_t before = 0, own = 0;
     for (int64_t slot = threadIdx.x; slot < a.slots; slot += kThreads) {
       const int32_t local = local_of(a, slot);
@@ -56,7 +52,7 @@ __global__ void plan_rows(RowArgs a) {
     own = block_sum(own);
     if (threadIdx.x == 0) {
       a.plan.expert_offsets[e] = row;
-      if (e == a.num_local - 1) a.plan.expert_offsets[a.num_local] = row + own;
+      if (e >= a.num_local - 1) a.plan.expert_offsets[a.num_local] = row + own;
     }
     for (int64_t first = 0; first < a.slots; first += kThreads) {
       const int64_t slot = first + threadIdx.x;
