@@ -201,6 +201,16 @@ class Model {
   /// kMaxLogitRows. Valid until the next call.
   Result<std::span<const float>> logits(int64_t first, int64_t count);
   static constexpr int64_t kMaxLogitRows = 64;
+  /// The largest of those of each token, larger first and the lower id first among equals; NaN
+  /// after everything.
+  struct LargestLogits {
+    std::span<const int32_t> ids;   ///< [count, k]
+    std::span<const float> logits;  ///< likewise
+  };
+  /// They are found where they lie: from a GPU k of them come instead of a vocabulary. Errors: a k
+  /// below 1, or above vocab_size() or kMaxLargest. Otherwise as logits().
+  Result<LargestLogits> largest_logits(int64_t first, int64_t count, int64_t k);
+  static constexpr int64_t kMaxLargest = 256;
   struct State;  ///< internal
 
  private:

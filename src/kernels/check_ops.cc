@@ -1,6 +1,9 @@
 #include "kernels/check_ops.h"
 
+#include <algorithm>
+
 #include "base/text.h"
+#include "kernels/ops.h"
 
 namespace moracle {
 
@@ -30,6 +33,13 @@ Status check_routing(const Routing& routing, int64_t num_experts, bool has_bias,
   if (top_k < 1 || top_k > most)
     return wrong(str("1 to ", most, " experts per token"), str("it is ", top_k));
   return {};
+}
+
+Status check_largest(const Matrix& numbers, int64_t k) {
+  const int64_t most = std::min(numbers.cols, kMostLargest);
+  if (k >= 1 && k <= most) return {};
+  return Error{ErrorKind::kInvalidArgument, "", "largest", str("1 to ", most, " of a row"),
+               str("it is ", k)};
 }
 
 }  // namespace moracle

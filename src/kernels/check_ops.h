@@ -3,6 +3,7 @@
 
 #include "moracle/base.h"
 #include "moracle/checkpoint.h"
+#include "moracle/quant.h"
 
 namespace moracle {
 
@@ -12,5 +13,8 @@ Status check_activation(const ActivationSpec& activation);
 /// For logits of so many experts. Errors: groups that do not divide, fewer experts than top_k to
 /// choose from, a correction bias where the routing has none or the other way round.
 Status check_routing(const Routing& routing, int64_t num_experts, bool has_bias, int64_t top_k);
+
+/// Errors: as Ops::find_largest.
+Status check_largest(const Matrix& numbers, int64_t k);
 
 }  // namespace moracle

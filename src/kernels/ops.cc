@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/try.h"
+#include "kernels/largest_key.h"
 
 namespace moracle {
 
@@ -24,6 +25,13 @@ Status Ops::turn_and_append(const Matrix& q, const Matrix& k, const Matrix& v, c
   MORACLE_CHECK(prepare(q, turn.q_norm));
   MORACLE_CHECK(prepare(k, turn.k_norm));
   return append(k, v, batch, cache, stream);
+}
+
+size_t largest_room_bytes(int64_t rows, int64_t cols, int64_t k, DType activations) {
+  if (activations == DType::kF32) return 0;
+  // What two rounds leave of each piece of a row (a GPU's blocks sort pieces of that many numbers).
+  const int64_t pieces = (cols + kLargestPiece - 1) / kLargestPiece;
+  return static_cast<size_t>(2 * rows * pieces * k) * sizeof(uint64_t);
 }
 
 size_t attend_room_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations) {

@@ -41,6 +41,11 @@ inline constexpr int64_t kAttendParts = 64;
 /// shares contexts out and keeps what comes of each part here. `activations`: the device's.
 size_t attend_room_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations);
 
+/// Most numbers that find_largest finds of a row.
+inline constexpr int64_t kMostLargest = 256;
+/// What it needs beside its tensors, of the device's memory.
+size_t largest_room_bytes(int64_t rows, int64_t cols, int64_t k, DType activations);
+
 /// Which columns of each head turn with the position.
 struct RotaryShape {
   int64_t head_dim;          ///< columns of a head
@@ -144,6 +149,11 @@ class Ops {
   /// values by now; heads side by side. `room`: attend_room_bytes for these tokens, or more.
   virtual Status attend(const Matrix& q, const Batch& batch, const AttentionShape& shape,
                         const Matrix& out, std::byte* room, Stream) = 0;
+  /// The k largest of each row of f32 `numbers`, with their columns: ids, values [rows, k]; larger
+  /// first, the lower column first among equals, NaN after everything. `room`: largest_room_bytes.
+  /// Errors: a k below 1, or above the columns or kMostLargest.
+  virtual Status find_largest(const Matrix& numbers, int64_t k, int32_t* ids, float* values,
+                              std::byte* room, Stream) = 0;
 };
 
 }  // namespace moracle

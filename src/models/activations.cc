@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/ops.h"
 #include "oracle/carve.h"
 
 namespace moracle {
@@ -24,6 +25,11 @@ Activations carve_activations(const Description& description, int64_t max_num_to
   std::byte* rooms = carver.take<std::byte>(static_cast<int64_t>(feed_forward));
   a.feed_forward = carve_feed_forward(description, max_num_tokens, dtype, rooms);
   a.logits = carver.take_matrix(DType::kF32, Model::kMaxLogitRows, spec.vocab_size);
+  const int64_t k = std::min(Model::kMaxLargest, spec.vocab_size);
+  a.largest_ids = carver.take<int32_t>(Model::kMaxLogitRows * k);
+  a.largest = carver.take<float>(Model::kMaxLogitRows * k);
+  a.largest_room = carver.take<std::byte>(
+      static_cast<int64_t>(largest_room_bytes(Model::kMaxLogitRows, spec.vocab_size, k, dtype)));
   a.bytes = carver.bytes();
   return a;
 }

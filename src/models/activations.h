@@ -12,6 +12,9 @@ struct Activations {
   FeedForwardRooms feed_forward;
   std::byte* attention = nullptr;  ///< the largest room of any layer's attention
   Matrix logits;                   ///< [kMaxLogitRows, vocab_size] f32
+  int32_t* largest_ids = nullptr;  ///< [kMaxLogitRows, kMaxLargest], as are the
+  float* largest = nullptr;        ///< logits themselves
+  std::byte* largest_room = nullptr;
   size_t bytes = 0;
 };
 /// Without `base` only the bytes mean something.

@@ -214,14 +214,7 @@ class Decoder {
     }
     clock_.start();
     MORACLE_CHECK(model_.forward(step));
-    const auto batch = static_cast<int64_t>(caches_.size());
-    MORACLE_TRY(const std::span<const float> logits, model_.logits(0, batch));
-    clock_.end("output");
-    const size_t vocab = logits.size() / caches_.size();
-    device_.host_threads().split(batch, [&](int64_t begin, int64_t end) {
-      for (int64_t s = begin; s < end; ++s)
-        tokens_[s] = samplers_[s].draw(logits.subspan(s * vocab, vocab));
-    });
+    MORACLE_CHECK(draw(model_, 0, samplers_, tokens_));
     clock_.end("sampling");
     return {};
   }

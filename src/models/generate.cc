@@ -81,8 +81,8 @@ Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
       return generation;
     }
   }
-  MORACLE_TRY(std::span<const float> logits, model.logits(last_step - 1, 1));
-  int32_t id = sampler.draw(logits);
+  int32_t id = 0;
+  MORACLE_CHECK(draw(model, last_step - 1, {&sampler, 1}, {&id, 1}));
   generation.prompt_seconds = seconds_since(start);
 
   start = std::chrono::steady_clock::now();
@@ -101,8 +101,7 @@ Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
     if (cache.length() == cache.capacity()) break;  // the end of the context
     const Model::Step step{{&generation.ids.back(), 1}, &cache, options.adapter};
     MORACLE_CHECK(model.forward({&step, 1}));
-    MORACLE_TRY(logits, model.logits(0, 1));
-    id = sampler.draw(logits);
+    MORACLE_CHECK(draw(model, 0, {&sampler, 1}, {&id, 1}));
   }
   generation.generation_seconds = seconds_since(start);
   return generation;

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <limits>
 #include <numeric>
 
 #include "base/text.h"
-#include "kernels/cpu/vector_ops.h"
+#include "base/thread_pool.h"
+#include "base/try.h"
+#include "models/model_state.h"
 
 namespace moracle {
 
@@ -26,43 +26,9 @@ Status check(const SamplingOptions& options) {
   return {};
 }
 
-namespace {
-
-// Logits whose largest is kept: a vocabulary has some hundred blocks of them.
-constexpr int64_t kBlock = 256;
-
-}  // namespace
-
-int32_t Sampler::find_best(std::span<const float> logits) {
-  const auto count = static_cast<int64_t>(logits.size());
-  const cpu::VectorOps& vector = cpu::vector_ops();
-  largest_.clear();
-  for (int64_t at = 0; at < count; at += kBlock)
-    largest_.push_back(vector.largest(&logits[at], std::min(kBlock, count - at)));
-  const auto block = std::max_element(largest_.begin(), largest_.end());
-  const auto from = logits.begin() + (block - largest_.begin()) * kBlock;
-  const auto to = logits.end() - from < kBlock ? logits.end() : from + kBlock;
-  const auto best = std::find(from, to, *block);
-  return best == to ? 0 : static_cast<int32_t>(best - logits.begin());  // where all are NaN
-}
-
-// The top_k largest are among those not below the top_k'th largest block.
-void Sampler::keep_top_k(std::span<const float> logits) {
-  ids_.clear();
-  std::vector<float> order = largest_;
-  float least = -std::numeric_limits<float>::infinity();
-  if (options_.top_k < static_cast<int64_t>(order.size())) {
-    const auto last = order.begin() + options_.top_k - 1;
-    std::nth_element(order.begin(), last, order.end(), std::greater<>());
-    least = *last;
-  }
-  for (size_t block = 0; block < largest_.size(); ++block) {
-    if (largest_[block] < least) continue;
-    const size_t end = std::min((block + 1) * kBlock, logits.size());
-    for (size_t id = block * kBlock; id < end; ++id)
-      if (!(logits[id] < least)) ids_.push_back(static_cast<int32_t>(id));
-  }
-  sort(logits, options_.top_k);
+int64_t Sampler::candidates(int64_t vocab_size) const {
+  if (options_.temperature == 0) return 1;
+  return options_.top_k > 0 && options_.top_k < vocab_size ? options_.top_k : 0;
 }
 
 // Where nothing cuts the candidates off, only those are put in order that can be drawn: from the
@@ -89,7 +55,9 @@ double Sampler::keep_likely(std::span<const float> logits, float best, double re
     if (power(all_weights_[id]) <= last && !(all_weights_[id] < least))
       ids_.push_back(static_cast<int32_t>(id));
   }
-  sort(logits, static_cast<int64_t>(ids_.size()));
+  std::sort(ids_.begin(), ids_.end(), [&](int32_t a, int32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  });
   return sum;
 }
 
@@ -97,50 +65,80 @@ double Sampler::weight_of(float logit, float best) const {
   return std::exp((static_cast<double>(logit) - best) / options_.temperature);
 }
 
-// Candidates by falling logit, lower id first among equals; the first `count`.
-void Sampler::sort(std::span<const float> logits, int64_t count) {
-  auto before = [&](int32_t a, int32_t b) {
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-  };
-  if (count < static_cast<int64_t>(ids_.size())) {
-    std::nth_element(ids_.begin(), ids_.begin() + count, ids_.end(), before);
-    ids_.resize(count);
-  }
-  std::sort(ids_.begin(), ids_.end(), before);
+double Sampler::uniform() {
+  return static_cast<double>(engine_() >> 11) * 0x1p-53;
 }
 
-int32_t Sampler::draw(std::span<const float> logits) {
-  const int32_t best = find_best(logits);
-  if (options_.temperature == 0) return best;
-  const double uniform = static_cast<double>(engine_() >> 11) * 0x1p-53;
-  const bool top_k = options_.top_k > 0 && options_.top_k < static_cast<int64_t>(logits.size());
-  const bool all = !top_k && options_.top_p == 1 && options_.min_p == 0;
-  double sum = 0;
-  if (top_k)
-    keep_top_k(logits);
-  else
-    sum = keep_likely(logits, logits[best], all ? uniform : options_.top_p);
-
-  weights_.resize(ids_.size());
-  for (size_t i = 0; i < ids_.size(); ++i) weights_[i] = weight_of(logits[ids_[i]], logits[best]);
-  if (top_k) sum = std::accumulate(weights_.begin(), weights_.end(), 0.0);
+// One of the candidates by their weights, which are `sum` together, those left out included.
+int32_t Sampler::pick(std::span<const int32_t> ids, double sum, double uniform) {
   // top_p keeps the shortest run of candidates that reaches it; min_p what is not far below the
   // best.
-  size_t kept = ids_.size();
+  size_t kept = ids.size();
   if (options_.top_p < 1) {
     double reached = 0;
-    for (kept = 0; kept < ids_.size() && reached < options_.top_p * sum; ++kept)
+    for (kept = 0; kept < ids.size() && reached < options_.top_p * sum; ++kept)
       reached += weights_[kept];
   }
   while (kept > 1 && weights_[kept - 1] < options_.min_p * weights_[0]) --kept;
-
-  if (!all) sum = std::accumulate(weights_.begin(), weights_.begin() + kept, 0.0);
+  const bool cut = kept < ids.size() || options_.top_p < 1 || options_.min_p > 0;
+  if (cut) sum = std::accumulate(weights_.begin(), weights_.begin() + kept, 0.0);
   double at = uniform * sum;
   for (size_t i = 0; i + 1 < kept; ++i) {
     at -= weights_[i];
-    if (at < 0) return ids_[i];
+    if (at < 0) return ids[i];
   }
-  return ids_[kept - 1];
+  return ids[kept - 1];
+}
+
+int32_t Sampler::draw(std::span<const int32_t> ids, std::span<const float> logits) {
+  if (options_.temperature == 0) return ids[0];
+  weights_.clear();
+  for (const float logit : logits) weights_.push_back(weight_of(logit, logits[0]));
+  return pick(ids, std::accumulate(weights_.begin(), weights_.end(), 0.0), uniform());
+}
+
+int32_t Sampler::draw(std::span<const float> logits) {
+  const int64_t few = candidates(static_cast<int64_t>(logits.size()));
+  ids_.resize(std::max<int64_t>(few, 1));
+  largest_.find(logits, ids_);
+  if (few > 0) {
+    logits_.clear();
+    for (const int32_t id : ids_) logits_.push_back(logits[id]);
+    return draw(ids_, logits_);
+  }
+  const float best = logits[ids_[0]];
+  const double at = uniform();
+  const bool all = options_.top_p == 1 && options_.min_p == 0;
+  const double sum = keep_likely(logits, best, all ? at : options_.top_p);
+  weights_.clear();
+  for (const int32_t id : ids_) weights_.push_back(weight_of(logits[id], best));
+  return pick(ids_, sum, at);
+}
+
+Status draw(Model& model, int64_t first, std::span<Sampler> samplers, std::span<int32_t> ids) {
+  const auto count = static_cast<int64_t>(samplers.size());
+  int64_t k = 1;
+  for (const Sampler& sampler : samplers) {
+    const int64_t needs = sampler.candidates(model.vocab_size());
+    k = needs == 0 ? Model::kMaxLargest + 1 : std::max(k, needs);
+  }
+  ThreadPool& threads = ModelDoor::state(model).workspace->device().host_threads();
+  if (k > Model::kMaxLargest) {
+    MORACLE_TRY(const std::span<const float> logits, model.logits(first, count));
+    const size_t vocab = logits.size() / samplers.size();
+    threads.split(count, [&](int64_t begin, int64_t end) {
+      for (int64_t s = begin; s < end; ++s)
+        ids[s] = samplers[s].draw(logits.subspan(s * vocab, vocab));
+    });
+    return {};
+  }
+  MORACLE_TRY(const Model::LargestLogits largest, model.largest_logits(first, count, k));
+  for (int64_t s = 0; s < count; ++s) {
+    const auto needs = static_cast<size_t>(samplers[s].candidates(model.vocab_size()));
+    ids[s] =
+        samplers[s].draw(largest.ids.subspan(s * k, needs), largest.logits.subspan(s * k, needs));
+  }
+  return {};
 }
 
 }  // namespace moracle

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cpu/largest.h"
 #include "moracle/model.h"
 
 namespace moracle {
@@ -13,22 +14,32 @@ namespace moracle {
 class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options) : options_(options), engine_(options.seed) {}
+
+  /// Logits of a vocabulary that a draw depends on: so many of the largest; 0: on all of them.
+  int64_t candidates(int64_t vocab_size) const;
+  /// From these, in the order of Model::LargestLogits.
+  int32_t draw(std::span<const int32_t> ids, std::span<const float> logits);
+  /// From all logits, by id.
   int32_t draw(std::span<const float> logits);
 
  private:
-  int32_t find_best(std::span<const float> logits);
-  void keep_top_k(std::span<const float> logits);
-  double keep_likely(std::span<const float> logits, float best, double reach);
-  void sort(std::span<const float> logits, int64_t count);
+  double uniform();
   double weight_of(float logit, float best) const;
+  double keep_likely(std::span<const float> logits, float best, double reach);
+  int32_t pick(std::span<const int32_t> ids, double sum, double uniform);
 
   SamplingOptions options_;
   std::mt19937_64 engine_;
   // Of one draw, kept for their room.
-  std::vector<float> largest_;       // of each block of the vocabulary
+  cpu::Largest largest_;
   std::vector<int32_t> ids_;         // candidates
-  std::vector<double> weights_;      // of the candidates
+  std::vector<float> logits_;        // theirs
+  std::vector<double> weights_;      // theirs
   std::vector<double> all_weights_;  // of every id, where no top_k limits them
 };
+
+/// The next token of each of the last step's tokens from `first` on, one sampler for each. Errors:
+/// as Model::logits.
+Status draw(Model& model, int64_t first, std::span<Sampler> samplers, std::span<int32_t> ids);
 
 }  // namespace moracle

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "golden_model.h"
 #include "models/model_state.h"
+#include "models/sampler.h"
 
 namespace moracle {
 namespace {
@@ -97,6 +98,36 @@ TEST_F(CudaModel, HasThePerplexityOfTheCpu) {
   EXPECT_NEAR(got / want, 1, 5e-3);
 }
 
+// What the GPU finds among its logits is what a host finds among all of them.
+TEST_F(CudaModel, DrawsAreThoseOfAllLogits) {
+  Model gpu = load(kBox, on("cuda"));
+  const std::vector<int32_t> prompt = ids_of(kText);
+  auto cache = gpu.make_cache(static_cast<int64_t>(prompt.size()));
+  ASSERT_TRUE(cache);
+  const Model::Step step{prompt, &*cache};
+  ASSERT_TRUE(gpu.forward({&step, 1}));
+  const SamplingOptions ways[] = {{.temperature = 0},
+                                  {.temperature = 1, .top_k = 20, .top_p = 0.95f},
+                                  {.temperature = 2, .top_k = 256, .seed = 3},
+                                  {.temperature = 2, .top_k = 400, .seed = 4},
+                                  {.temperature = 1, .top_p = 0.9f, .seed = 5}};
+  for (const SamplingOptions& way : ways) {
+    std::vector<Sampler> samplers(40, Sampler(way));
+    std::vector<Sampler> alone = samplers;
+    std::vector<int32_t> ids(samplers.size(), -1);
+    ASSERT_TRUE(draw(gpu, 1, samplers, ids));
+    const auto logits = gpu.logits(1, 40);
+    ASSERT_TRUE(logits);
+    for (size_t s = 0; s < ids.size(); ++s) {
+      const size_t vocab = gpu.vocab_size();
+      EXPECT_EQ(ids[s], alone[s].draw(logits->subspan(s * vocab, vocab))) << s;
+    }
+  }
+  const auto refused = gpu.largest_logits(0, 1, 257);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
+}
+
 TEST_F(CudaModel, ReplayedStepsHaveTheBitsOfEagerOnes) {
   std::vector<std::string> folders = {kBox};
   for (const std::string& name : testing::golden_models()) folders.push_back(golden_folder(name));
@@ -122,6 +153,32 @@ TEST_F(CudaModel, ReplayedStepsGrowWithTheContext) {
   while (ids.size() < 300) ids.push_back(ids[ids.size() - 60]);
   EXPECT_EQ(decode(replayed, ids, 100), decode(eager, ids, 100));
   EXPECT_GT(ModelDoor::state(replayed).recorded.replays(), 150);
+}
+
+// Models on several GPUs in one process, in turn: none enters another's.
+TEST_F(CudaModel, EveryGpuComputesTheSame) {
+  const std::vector<int32_t> ids = ids_of(kText);
+  std::vector<Model> models;
+  for (int index = 0;; ++index) {
+    const std::string name = str("cuda:", index);
+    if (!open_device(name)) break;
+    models.push_back(load(kBox, on(name.c_str())));
+    EXPECT_EQ(models.back().choices().front().selection.request.device_index, index);
+  }
+  if (models.size() < 2) GTEST_SKIP() << "needs two GPUs; there is one";
+  std::vector<KvCache> caches;
+  for (Model& model : models) caches.push_back(*model.make_cache(static_cast<int64_t>(ids.size())));
+  for (size_t at = 0; at < ids.size(); ++at) {
+    std::vector<std::vector<float>> all;
+    for (size_t m = 0; m < models.size(); ++m) {
+      const Model::Step step{{&ids[at], 1}, &caches[m]};
+      ASSERT_TRUE(models[m].forward({&step, 1}));
+      const auto logits = models[m].logits(0, 1);
+      ASSERT_TRUE(logits) << logits.error().to_string();
+      all.emplace_back(logits->begin(), logits->end());
+    }
+    for (size_t m = 1; m < models.size(); ++m) ASSERT_EQ(all[m], all[0]) << "token " << at;
+  }
 }
 
 TEST_F(CudaModel, SequencesSideBySideAreThoseAlone) {

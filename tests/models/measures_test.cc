@@ -101,11 +101,12 @@ class Measures : public ::testing::TestWithParam<Subject> {
     // checkpoints' own account of what right engines differ by); int8 codes are finer.
     const bool fp8 = quantizes_ && expected_["scheme"].dump().find("int8") == std::string::npos;
     if (quantizes_) bounds_ = {fp8 ? 0.14 : 0.05, 3e-2, 3e-3};
-    // Roundings of activations to 8 bits between all operations.
+    // Roundings of activations to 8 bits between all operations, which move a logit by up to 0.1,
+    // and by up to 0.6 where e4m3 is rounded to next.
     if (device != "cpu") {
-      bounds_ = fp8          ? Bounds{0.3, 0.2, 5e-3}
-                : quantizes_ ? Bounds{0.1, 3e-2, 3e-3}
-                             : Bounds{0.05, 1e-2, 2e-3};
+      bounds_ = fp8          ? Bounds{0.6, 0.2, 5e-3}
+                : quantizes_ ? Bounds{0.2, 3e-2, 3e-3}
+                             : Bounds{0.1, 1e-2, 2e-3};
     }
   }
   /// Steps of greedy decoding whose margin is smaller may differ; of logits, relative to their

@@ -103,6 +103,27 @@ TEST(Sampler, GreedyTakesTheFirstOfTheLargest) {
   EXPECT_EQ(Sampler({}).draw(values), 700);
 }
 
+// Where few logits decide, they are enough.
+TEST(Sampler, DrawsTheSameFromTheLargestAlone) {
+  cpu::Largest largest;
+  for (SamplingOptions options : {SamplingOptions{.temperature = 0},
+                                  {.temperature = 1, .top_k = 1},
+                                  {.temperature = 0.7f, .top_k = 20, .top_p = 0.8f},
+                                  {.temperature = 1, .top_k = 64, .min_p = 0.1f}}) {
+    Sampler all(options), few(options);
+    for (int draw = 0; draw < 40; ++draw) {
+      const std::vector<float> values = logits(3000, 2, draw);
+      std::vector<int32_t> ids(few.candidates(3000));
+      largest.find(values, ids);
+      std::vector<float> found;
+      for (int32_t id : ids) found.push_back(values[id]);
+      ASSERT_EQ(few.draw(ids, found), all.draw(values));
+    }
+  }
+  EXPECT_EQ(Sampler({.temperature = 1}).candidates(3000), 0);
+  EXPECT_EQ(Sampler({.temperature = 1, .top_k = 3000}).candidates(3000), 0);
+}
+
 // The shares of many draws are those of the softmax.
 TEST(Sampler, DrawsInTheirShares) {
   const std::vector<float> values = {0, 1, 2, -1};

@@ -116,9 +116,10 @@ TEST_P(StoredLayers, GiveTheirStoredOutput) {
     difference += std::pow(output[i] - want.as<float>()[i], 2);
     size += std::pow(want.as<float>()[i], 2);
   }
-  // On a GPU the intermediate rows are rounded to bf16, and quantized from that.
+  // A GPU rounds its activations to bf16 and quantizes from that, which puts one code in fifty on
+  // the other side of a tie: 0.4 % of an int8, 6 to 12 % of an e4m3.
   const bool rounds = device_->activation_dtype() != DType::kF32;
-  EXPECT_LT(std::sqrt(difference / size), !rounds ? 2e-3 : quantizes ? 2e-2 : 5e-3);
+  EXPECT_LT(std::sqrt(difference / size), !rounds ? 2e-3 : quantizes ? 5e-2 : 5e-3);
   RecordProperty("relative_distance", std::to_string(std::sqrt(difference / size)));
 }
 

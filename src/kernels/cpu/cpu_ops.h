@@ -53,6 +53,8 @@ class CpuOps : public Ops {
                 Stream) override;
   Status attend(const Matrix& q, const Batch& batch, const AttentionShape& shape, const Matrix& out,
                 std::byte* room, Stream) override;
+  Status find_largest(const Matrix& numbers, int64_t k, int32_t* ids, float* values,
+                      std::byte* room, Stream) override;
 
   /// What was wrong with the data since the last call: the first of it.
   Status take_trouble();

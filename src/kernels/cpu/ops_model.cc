@@ -1,8 +1,12 @@
 // What surrounds the layers of a model, on host memory.
+#include <algorithm>
 #include <cmath>
 
 #include "base/text.h"
+#include "base/try.h"
+#include "kernels/check_ops.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/largest.h"
 #include "quant/codec.h"
 
 namespace moracle {
@@ -39,6 +43,21 @@ Status CpuOps::rms_norm(const Matrix& x, const float* weight, int64_t weight_siz
 Status CpuOps::add(const Matrix& x, const Matrix& y, Stream) {
   split_rows(x.rows, x.cols, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) vector_.add(f32_row(y, r), x.cols, f32_row(x, r));
+  });
+  return {};
+}
+
+Status CpuOps::find_largest(const Matrix& numbers, int64_t k, int32_t* ids, float* values,
+                            std::byte*, Stream) {
+  MORACLE_CHECK(check_largest(numbers, k));
+  split_rows(numbers.rows, numbers.cols, [&](int64_t first, int64_t last) {
+    cpu::Largest largest;
+    for (int64_t r = first; r < last; ++r) {
+      const float* const row = f32_row(numbers, r);
+      int32_t* const found = ids + r * k;
+      largest.find({row, static_cast<size_t>(numbers.cols)}, {found, static_cast<size_t>(k)});
+      std::transform(found, found + k, values + r * k, [row](int32_t id) { return row[id]; });
+    }
   });
   return {};
 }

@@ -53,6 +53,8 @@ class CudaOps : public Ops {
                          const Batch& batch, const LayerCache& cache, Stream) override;
   Status attend(const Matrix& q, const Batch& batch, const AttentionShape& shape, const Matrix& out,
                 std::byte* room, Stream) override;
+  Status find_largest(const Matrix& numbers, int64_t k, int32_t* ids, float* values,
+                      std::byte* room, Stream) override;
 
  private:
   const cuda::Queue& queue_;  // the device's, which outlives this

@@ -1,0 +1,42 @@
+// The largest of long rows on a GPU: in all bits what a CPU finds.
+#include "kernels/cuda_test.h"
+#include "kernels/largest_cases.h"
+
+namespace moracle {
+namespace {
+
+class CudaLargest : public CudaTest {};
+
+TEST_F(CudaLargest, FindsTheLargestThatACpuFinds) {
+  for (const testing::LargestCase& c : testing::kLargestCases) {
+    const std::vector<float> numbers = testing::numbers_for(c);
+    const Buffer rows = upload(numbers), ids = upload(std::vector<int32_t>(c.rows * c.k, -1)),
+                 values = upload(std::vector<float>(c.rows * c.k)),
+                 room = allocate(largest_room_bytes(c.rows, c.cols, c.k, DType::kBF16));
+    expect_done(device_->ops().find_largest(Matrix::f32(rows.as<float>(), c.rows, c.cols), c.k,
+                                            ids.as<int32_t>(), values.as<float>(),
+                                            room.as<std::byte>(), {}));
+    const auto got = download<int32_t>(ids);
+    const auto found = download<float>(values);
+    for (int64_t r = 0; r < c.rows; ++r) {
+      const float* const row = &numbers[r * c.cols];
+      const std::vector<int32_t> want = testing::largest_by_definition(row, c.cols, c.k);
+      for (int64_t i = 0; i < c.k; ++i) {
+        ASSERT_EQ(got[r * c.k + i], want[i]) << c.cols << " columns, row " << r << ", " << i;
+        const float value = found[r * c.k + i], own = row[want[i]];
+        ASSERT_TRUE(value == own || (std::isnan(value) && std::isnan(own)));
+      }
+    }
+  }
+}
+
+TEST_F(CudaLargest, RefusesMoreOfARowThanThereAre) {
+  const Buffer room = allocate(64);
+  const Status refused = device_->ops().find_largest(
+      Matrix::f32(room.as<float>(), 1, 10), 11, room.as<int32_t>(), room.as<float>(), nullptr, {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,60 @@
+// The largest of long rows, on the CPU, against the definition.
+#include "kernels/largest_cases.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cpu_ops_test.h"
+#include "kernels/largest_key.h"
+
+namespace moracle {
+namespace {
+
+using ::testing::HasSubstr;
+
+class LargestTest : public CpuOpsTest {};
+
+TEST_P(LargestTest, AreThoseOfTheDefinition) {
+  for (const testing::LargestCase& c : testing::kLargestCases) {
+    std::vector<float> numbers = testing::numbers_for(c);
+    std::vector<int32_t> ids(c.rows * c.k, -1);
+    std::vector<float> values(ids.size());
+    ASSERT_TRUE(ops_.find_largest(Matrix::f32(numbers.data(), c.rows, c.cols), c.k, ids.data(),
+                                  values.data(), nullptr, {}));
+    for (int64_t r = 0; r < c.rows; ++r) {
+      const float* const row = &numbers[r * c.cols];
+      const std::vector<int32_t> want = testing::largest_by_definition(row, c.cols, c.k);
+      for (int64_t i = 0; i < c.k; ++i) {
+        ASSERT_EQ(ids[r * c.k + i], want[i]) << c.cols << " columns, row " << r << ", " << i;
+        const float value = values[r * c.k + i], own = row[want[i]];
+        ASSERT_TRUE(value == own || (std::isnan(value) && std::isnan(own)));
+      }
+    }
+  }
+}
+
+TEST_P(LargestTest, RefuseMoreThanThereAre) {
+  std::vector<float> numbers(1000), values(1000);
+  std::vector<int32_t> ids(1000);
+  for (auto [cols, k] : {std::pair{10, 11}, {10, 0}, {1000, 257}}) {
+    const Status refused = ops_.find_largest(Matrix::f32(numbers.data(), 1, cols), k, ids.data(),
+                                             values.data(), nullptr, {});
+    ASSERT_FALSE(refused);
+    EXPECT_THAT(refused.error().to_string(), HasSubstr(std::to_string(k)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, LargestTest, ::testing::Values(1, 3));
+
+TEST(LargestKey, HasTheValueAndThePlace) {
+  for (const float value : {0.0f, 1.0f, -1.0f, 3e38f, -3e38f, 1e-45f, -1e-45f}) {
+    EXPECT_EQ(value_of_key(largest_key(value, 151'935)), value);
+    EXPECT_EQ(place_of_key(largest_key(value, 151'935)), 151'935);
+    EXPECT_GT(largest_key(value, 7), largest_key(value, 8));
+    EXPECT_GT(largest_key(value, 0), kNoKey);
+  }
+  EXPECT_TRUE(std::isnan(value_of_key(largest_key(std::nanf(""), 3))));
+}
+
+}  // namespace
+}  // namespace moracle
