@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "command.h"
 #include "moe/conformance.h"
+#include "oracle/masked_isa.h"
 #include "terminal.h"
 
 namespace moracle::cli {
@@ -14,7 +15,7 @@ using conformance::Case;
 using conformance::Outcome;
 
 struct Options {
-  std::string backend, scheme, shape, spread, variant, device;
+  std::string backend, scheme, shape, spread, variant, device, without;
   std::optional<int64_t> tokens;
   bool json = false;
   int threads = 0;
@@ -86,6 +87,10 @@ struct Count {
 };
 
 int run(const Options& options) {
+  if (!options.without.empty()) {
+    CLI_TRY(const Isa without, parse_isa(options.without));
+    mask_isa(without);
+  }
   std::vector<Case> cases = conformance::cases();
   if (Status narrowed = narrow(cases, options); !narrowed) return fail(narrowed.error());
   CLI_TRY(const std::shared_ptr<Device> device, device_for(options));
@@ -153,6 +158,8 @@ void add_check(CLI::App& app, Work& chosen) {
                         "Only this variant: plain, bias, gelu, ep-2, batched, lora, reload, …");
         verb.add_option("--device", options->device,
                         "cpu or cuda[:n]; without it the CPU, or what the backend runs on");
+        verb.add_option("--without", options->without,
+                        "As on a CPU without these: amx_int8,amx_bf16,avx512_bf16, …");
         verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
             ->check(CLI::Range(0, 4096));
         verb.add_flag("--json", options->json, "One JSON document on stdout");

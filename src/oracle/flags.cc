@@ -1,6 +1,9 @@
 // Sets of flags as text, in the order of their bits.
+#include <algorithm>
+#include <iterator>
+
 #include "base/text.h"
-#include "moracle/oracle.h"
+#include "oracle/masked_isa.h"
 
 namespace moracle {
 namespace {
@@ -13,6 +16,10 @@ std::string listed(uint32_t set, std::span<const std::string_view> all, const ch
   return there.empty() ? "none" : join(there, separator);
 }
 
+// As Linux spells them.
+constexpr std::string_view kIsaNames[] = {"avx2",        "avx_vnni",    "avx512",   "avx512_vnni",
+                                          "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16"};
+
 }  // namespace
 
 std::string_view name(Platform platform) {
@@ -20,11 +27,26 @@ std::string_view name(Platform platform) {
   return kNames[static_cast<int>(platform)];
 }
 
-// As Linux spells them.
 std::string names(Isa set) {
-  constexpr std::string_view kNames[] = {"avx2",        "avx_vnni",    "avx512",   "avx512_vnni",
-                                         "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16"};
-  return listed(static_cast<uint32_t>(set), kNames, " ");
+  return listed(static_cast<uint32_t>(set), kIsaNames, " ");
+}
+
+Result<Isa> parse_isa(std::string_view text) {
+  Isa set = Isa::kNone;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string_view one = text.substr(at, end - at);
+    const auto* const found = std::find(std::begin(kIsaNames), std::end(kIsaNames), one);
+    if (found == std::end(kIsaNames)) {
+      return Error{ErrorKind::kInvalidArgument, "", "instruction set",
+                   "some of " + join(std::vector<std::string_view>(std::begin(kIsaNames),
+                                                                   std::end(kIsaNames))),
+                   str("'", one, "' is none of these")};
+    }
+    set = set | static_cast<Isa>(1u << (found - std::begin(kIsaNames)));
+    at = end + 1;
+  }
+  return set;
 }
 
 std::string names(GpuFeature set) {

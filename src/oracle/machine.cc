@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 
 #if defined(__x86_64__)
@@ -12,12 +13,14 @@
 
 #include "base/text.h"
 #include "base/thread_pool.h"
-#include "moracle/oracle.h"
 #include "oracle/detect.h"
+#include "oracle/masked_isa.h"
 
 namespace moracle {
 
 namespace {
+
+std::atomic<Isa> masked{Isa::kNone};
 
 #if defined(__x86_64__)
 // Linux gives each process the large state of AMX only when it asks (ARCH_REQ_XCOMP_PERM,
@@ -79,10 +82,15 @@ int64_t memory_bytes() {
 
 }  // namespace
 
+void mask_isa(Isa without) {
+  masked = without;
+}
+
 Machine Machine::here() {
   Machine machine;
   machine.name = "here";
-  machine.cpu = {cpu_model(), detect_isa(), usable_threads(), memory_bytes()};
+  machine.cpu = {cpu_model(), missing(detect_isa(), masked.load()), usable_threads(),
+                 memory_bytes()};
 #if defined(MORACLE_WITH_CUDA)
   for (GpuInfo& gpu : detect_cuda()) machine.gpus.push_back(std::move(gpu));
 #endif

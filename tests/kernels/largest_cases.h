@@ -1,6 +1,8 @@
 // Rows in which the largest are to be found, and the definition of what is found.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -45,6 +47,19 @@ inline std::vector<int32_t> largest_by_definition(const float* row, int64_t cols
   });
   ids.resize(k);
   return ids;
+}
+
+inline void expect_largest(const LargestCase& c, const std::vector<float>& numbers,
+                           const std::vector<int32_t>& ids, const std::vector<float>& values) {
+  for (int64_t r = 0; r < c.rows; ++r) {
+    const float* const row = &numbers[r * c.cols];
+    const std::vector<int32_t> want = largest_by_definition(row, c.cols, c.k);
+    for (int64_t i = 0; i < c.k; ++i) {
+      ASSERT_EQ(ids[r * c.k + i], want[i]) << c.cols << " columns, row " << r << ", " << i;
+      const float value = values[r * c.k + i], own = row[want[i]];
+      ASSERT_TRUE(value == own || (std::isnan(value) && std::isnan(own)));
+    }
+  }
 }
 
 }  // namespace moracle::testing

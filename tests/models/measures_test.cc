@@ -31,16 +31,26 @@ void PrintTo(const Subject& s, std::ostream* out) {
   *out << s.folder << " on " << s.backend;
 }
 
-#if defined(MORACLE_SANITIZED)
-bool is_chosen(const Result<Checkpoint>& checkpoint, const Backend& backend) {
-  if (!checkpoint) return true;
-  const auto chosen = plan(*checkpoint, ModelOptions());
-  if (!chosen) return true;
-  return std::any_of(chosen->choices.begin(), chosen->choices.end(), [&](const Choice& choice) {
-    return choice.part == "experts" && choice.selection.plan->backend == &backend;
-  });
+// Of the rows that serve the experts of a checkpoint, in their order. Every test's process asks for
+// all checkpoints: one layer says enough.
+std::vector<const Backend*> serving(const std::string& folder, Platform platform) {
+  std::vector<const Backend*> rows;
+  const auto checkpoint = Checkpoint::open(folder);
+  const auto layer =
+      checkpoint ? checkpoint->moe_layer(checkpoint->moe_layers().front()) : checkpoint.error();
+  for (const Backend& backend : backends()) {
+    if (backend.kernels == nullptr || backend.platform != platform) continue;
+    Request request;
+    // What cannot be opened is left to the test; what a row does not serve, to the rules'.
+    if (layer) {
+      request.layer = layer->spec;
+      request.backend = backend.name;
+      if (!select(request, Machine::here()).plan) continue;
+    }
+    rows.push_back(&backend);
+  }
+  return rows;
 }
-#endif
 
 std::vector<Subject> subjects() {
   std::vector<Subject> all;
@@ -52,22 +62,14 @@ std::vector<Subject> subjects() {
     std::error_code none;
     for (const auto& entry : fs::directory_iterator(root, none)) {
       if (!fs::exists(entry.path() / "reference.json")) continue;
-      const auto checkpoint = Checkpoint::open(entry.path().string());
-      for (const Backend& backend : backends()) {
-        if (backend.kernels == nullptr || backend.platform != parsed->platform) continue;
+      std::vector<const Backend*> rows = serving(entry.path().string(), parsed->platform);
 #if defined(MORACLE_SANITIZED)
-        // Minutes under a sanitizer: full checkpoints on the row that serves them by default, the
-        // model in the box on all.
-        if (root != std::string_view(MORACLE_MODELS_DIR) && !is_chosen(checkpoint, backend))
-          continue;
+      // Minutes under a sanitizer: full checkpoints on the row that serves them by default, the
+      // model in the box on all.
+      if (root != std::string_view(MORACLE_MODELS_DIR) && !rows.empty()) rows.resize(1);
 #endif
-        ModelOptions options;
-        options.backend = backend.name;
-        options.device = device;
-        // What cannot be opened is left to the test; what a row does not serve, to the rules'.
-        if (!checkpoint || plan(*checkpoint, options))
-          all.push_back({entry.path().string(), std::string(backend.name), device});
-      }
+      for (const Backend* row : rows)
+        all.push_back({entry.path().string(), std::string(row->name), device});
     }
   }
   std::sort(all.begin(), all.end(), [](const Subject& a, const Subject& b) {

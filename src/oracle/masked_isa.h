@@ -1,0 +1,16 @@
+// This CPU as if it were another: its kernels in the way that they run there.
+#pragma once
+
+#include <string_view>
+
+#include "moracle/oracle.h"
+
+namespace moracle {
+
+/// Machine::here() has none of these from now on. To be called before anything asks for it.
+void mask_isa(Isa without);
+
+/// "amx_int8,avx512_bf16", as names(Isa) spells them. Errors: any other name.
+Result<Isa> parse_isa(std::string_view text);
+
+}  // namespace moracle
