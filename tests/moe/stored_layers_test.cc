@@ -18,14 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether this machine's row of this name serves the layer.
-bool serves(std::string_view row, const LayerSpec& spec) {
-  Request request;
-  request.layer = spec;
-  request.backend = row;
-  return select(request, Machine::here()).plan.has_value();
-}
-
 std::string device_name() {
   const char* const asked = std::getenv("MORACLE_MEASURES_DEVICE");
   return asked != nullptr ? asked : "cpu";
@@ -53,13 +45,12 @@ std::vector<Stored> all() {
   std::vector<Stored> cases;
   const auto device = parse_device(device_name());
   if (!device) return cases;
+  // Every test's process lists them: no checkpoint is opened for it.
+  const Isa here = Machine::here().cpu.isa;
   for (const std::string& folder : folders()) {
-    const auto checkpoint = Checkpoint::open(folder);
-    const auto layer = checkpoint ? checkpoint->moe_layer(1) : checkpoint.error();
     for (const Backend& backend : backends()) {
       if (backend.kernels == nullptr || backend.platform != device->platform) continue;
-      // What cannot be read is left to the test; what a row does not serve here, to the rules'.
-      if (!layer || serves(backend.name, layer->spec))
+      if (missing(backend.isa, here) == Isa::kNone)
         cases.push_back({folder, std::string(backend.name)});
     }
   }
@@ -85,7 +76,11 @@ TEST_P(StoredLayers, GiveTheirStoredOutput) {
   ASSERT_TRUE(layer) << layer.error().to_string();
   const Selection selection =
       select({.layer = layer->spec, .max_num_tokens = 16, .backend = backend}, Machine::here());
-  ASSERT_TRUE(selection.plan) << explain(selection);
+  if (!selection.plan) {
+    // These two serve everything.
+    EXPECT_TRUE(backend != "cpu" && backend != "reference") << explain(selection);
+    GTEST_SKIP() << selection.chosen().error().to_string();
+  }
   auto device = open_device(device_name(), 2);
   ASSERT_TRUE(device) << device.error().to_string();
   device_ = *device;
