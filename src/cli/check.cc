@@ -97,6 +97,8 @@ int run(const Options& options) {
   if (options.backend.empty()) {
     std::erase_if(cases, [&](const Case& c) { return platform_of(c) != device->platform(); });
   }
+  // Messages end with the command that repeats the case.
+  const std::string without = options.without.empty() ? "" : " --without " + options.without;
   ProgressBar bar("checking");
   std::map<std::pair<std::string, std::string>, Count> counts;
   std::vector<std::string> failures;
@@ -109,7 +111,8 @@ int run(const Options& options) {
     if (outcome.kind == Outcome::kPassed) ++count.passed, ++passed;
     if (outcome.kind == Outcome::kRefused)
       ++count.refused, ++refused, count.reason = outcome.message;
-    if (outcome.kind == Outcome::kFailed) ++count.failed, failures.push_back(outcome.message);
+    if (outcome.kind == Outcome::kFailed)
+      ++count.failed, failures.push_back(outcome.message + without);
   }
   bar.clear();
   if (options.json) {

@@ -118,12 +118,14 @@ int32_t Sampler::draw(std::span<const float> logits) {
 Status draw(Model& model, int64_t first, std::span<Sampler> samplers, std::span<int32_t> ids) {
   const auto count = static_cast<int64_t>(samplers.size());
   int64_t k = 1;
+  bool all = false;  // logits are needed
   for (const Sampler& sampler : samplers) {
     const int64_t needs = sampler.candidates(model.vocab_size());
-    k = needs == 0 ? Model::kMaxLargest + 1 : std::max(k, needs);
+    all = all || needs == 0 || needs > Model::kMaxLargest;
+    k = std::max(k, needs);
   }
-  ThreadPool& threads = ModelDoor::state(model).workspace->device().host_threads();
-  if (k > Model::kMaxLargest) {
+  if (all) {
+    ThreadPool& threads = ModelDoor::state(model).workspace->device().host_threads();
     MORACLE_TRY(const std::span<const float> logits, model.logits(first, count));
     const size_t vocab = logits.size() / samplers.size();
     threads.split(count, [&](int64_t begin, int64_t end) {

@@ -38,7 +38,7 @@ Result<Isa> parse_isa(std::string_view text) {
     const std::string_view one = text.substr(at, end - at);
     const auto* const found = std::find(std::begin(kIsaNames), std::end(kIsaNames), one);
     if (found == std::end(kIsaNames)) {
-      return Error{ErrorKind::kInvalidArgument, "", "instruction set",
+      return Error{ErrorKind::kInvalidArgument, "", "--without",
                    "some of " + join(std::vector<std::string_view>(std::begin(kIsaNames),
                                                                    std::end(kIsaNames))),
                    str("'", one, "' is none of these")};

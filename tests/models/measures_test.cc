@@ -105,8 +105,8 @@ class Measures : public ::testing::TestWithParam<Subject> {
     // checkpoints' own account of what right engines differ by); int8 codes are finer.
     const bool fp8 = quantizes_ && expected_["scheme"].dump().find("int8") == std::string::npos;
     if (quantizes_) bounds_ = {fp8 ? 0.14 : 0.05, 3e-2, 3e-3};
-    // Roundings of activations to 8 bits between all operations, which move a logit by up to 0.1,
-    // and by up to 0.6 where e4m3 is rounded to next.
+    // Roundings of activations to 8 bits between all operations: what they were seen to move a
+    // logit by (docs/numerics.md).
     if (device != "cpu") {
       bounds_ = fp8          ? Bounds{0.6, 0.2, 5e-3}
                 : quantizes_ ? Bounds{0.2, 3e-2, 3e-3}

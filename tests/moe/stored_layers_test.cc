@@ -77,8 +77,12 @@ TEST_P(StoredLayers, GiveTheirStoredOutput) {
   const Selection selection =
       select({.layer = layer->spec, .max_num_tokens = 16, .backend = backend}, Machine::here());
   if (!selection.plan) {
-    // These two serve everything.
-    EXPECT_TRUE(backend != "cpu" && backend != "reference") << explain(selection);
+    // Nothing else that is stored is refused by any row.
+    for (const Verdict& verdict : selection.considered) {
+      if (verdict.backend->name != backend) continue;
+      for (const Reason& reason : verdict.reasons)
+        EXPECT_EQ(reason.rule, "act-order") << explain(selection);
+    }
     GTEST_SKIP() << selection.chosen().error().to_string();
   }
   auto device = open_device(device_name(), 2);
@@ -111,8 +115,8 @@ TEST_P(StoredLayers, GiveTheirStoredOutput) {
     difference += std::pow(output[i] - want.as<float>()[i], 2);
     size += std::pow(want.as<float>()[i], 2);
   }
-  // A GPU rounds its activations to bf16 and quantizes from that, which puts one code in fifty on
-  // the other side of a tie: 0.4 % of an int8, 6 to 12 % of an e4m3.
+  // A GPU rounds its activations to bf16 and quantizes from that, which puts some codes on the
+  // other side of a tie: a step of an e4m3 is 6 to 12 % of it.
   const bool rounds = device_->activation_dtype() != DType::kF32;
   EXPECT_LT(std::sqrt(difference / size), !rounds ? 2e-3 : quantizes ? 5e-2 : 5e-3);
   RecordProperty("relative_distance", std::to_string(std::sqrt(difference / size)));
