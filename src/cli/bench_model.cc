@@ -53,6 +53,8 @@ Json document(const bench::Decode& decode) {
   const double all = decode.us_all_layers();
   Json json = {{"batch", decode.batch},
                {"steps", decode.steps},
+               {"num_experts", decode.num_experts},
+               {"experts_touched", decode.experts_touched},
                {"us_median", decode.us_median},
                {"us_min", decode.us_min},
                {"tokens_per_second", per_second(decode.us_median, decode.batch)},
@@ -94,11 +96,12 @@ Json document(const BenchOptions& options, const Limits& limits,
 
 std::string to_text(const bench::Decode& decode) {
   const double all = decode.us_all_layers();
-  std::string text =
-      str(parts_text(decode, decode.parts), "\n  ",
-          rounded(per_second(decode.us_median, decode.batch)), " tokens per second as built (",
-          rounded(decode.us_median / 1e3), " ms in the median of ", decode.steps, " steps); ",
-          rounded(per_second(all, decode.batch)), " with all ", decode.all_layers, " layers\n");
+  std::string text = str(
+      parts_text(decode, decode.parts), "\n  ", rounded(per_second(decode.us_median, decode.batch)),
+      " tokens per second as built (", rounded(decode.us_median / 1e3), " ms in the median of ",
+      decode.steps, " steps); ", rounded(per_second(all, decode.batch)), " with all ",
+      decode.all_layers, " layers\n  a step's tokens went to ", decode.experts_touched, " of ",
+      decode.num_experts, " experts\n");
   if (decode.us_replayed > 0) {
     const double replayed = decode.us_all_layers(decode.us_replayed);
     text += str("  as graphs ", rounded(per_second(decode.us_replayed, decode.batch)), " (",

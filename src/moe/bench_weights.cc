@@ -48,9 +48,7 @@ CanonicalMatrix draw_matrix(const CanonicalMatrix& pool, const MatrixShape& shap
     draw_rows(pool.zero_points, m.zero_points, m.scale_rows(), m.scale_cols(), seed);
   }
   draw_rows(pool.bias, m.bias, m.n, 1, seed);
-  // Act-order in the order there is: kernels look it up all the same.
-  for (int64_t c = 0; shape.group_index && c < m.k; ++c)
-    m.group_index.push_back(static_cast<int32_t>(c / m.group_cols()));
+  if (shape.group_index) conformance::shuffle_groups(m, seed);
   return m;
 }
 
