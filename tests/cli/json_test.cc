@@ -256,7 +256,8 @@ TEST_F(ModelJson, ABackendMapHoldsForTheLayersThatItNames) {
 
 TEST_F(ModelJson, DeterministicRunsOnlyWhatPromisesIt) {
   const Json json = run({"-p", "In the beginning", "-n", "2", "--deterministic"});
-  for (const Json& used : json["backends"]) {
+  for (const Json& listed : json["backends"]) {
+    const auto used = listed.get<std::string>();
     const auto row = std::find_if(moracle::backends().begin(), moracle::backends().end(),
                                   [&](const Backend& b) { return b.name == used; });
     ASSERT_NE(row, moracle::backends().end()) << used;

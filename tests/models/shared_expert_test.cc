@@ -100,6 +100,7 @@ class SharedExpert : public ::testing::Test {
       Request request;
       request.layer = std::move(spec);
       request.max_num_tokens = kTokens;
+      request.platform = Platform::kCpu;
       choices.push_back({place.name(), place.layer, select(request, Machine::here())});
       return {};
     };
