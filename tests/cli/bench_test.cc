@@ -56,7 +56,6 @@ TEST(Bench, JsonHasLimitsAndARowForEachCell) {
     EXPECT_GT(row["us_min"].get<double>(), 0);
     EXPECT_GE(row["us_median"].get<double>(), row["us_min"].get<double>());
     EXPECT_GT(row["share_of_limit"].get<double>(), 0);
-    EXPECT_LE(row["share_of_limit"].get<double>(), 1.5);
     cells.insert(row["scheme"].get<std::string>() + " " + std::to_string(tokens));
   }
   EXPECT_EQ(cells.size(), 4u);
