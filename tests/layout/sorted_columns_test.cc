@@ -45,8 +45,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(MatrixShape{3, 128, int4_static_group(32), true, true},
                       MatrixShape{3, 77, {DType::kI4, per_group(32), false, false}, true},
                       MatrixShape{5, 65, {DType::kI8, per_group(16), false, false}, true, true}),
-    [](const auto& info) {
-      return std::string(name(info.param.key.dtype)) + "x" + std::to_string(info.param.k);
+    [](const auto& tested) {
+      return std::string(name(tested.param.key.dtype)) + "x" + std::to_string(tested.param.k);
     });
 
 // No order of columns makes groups of other sizes lie where a kernel looks for them.
