@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <set>
 
+#include "base/json_text.h"
 #include "base/mapped_file.h"
+#include "base/small_file.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "base/try.h"
@@ -177,14 +179,14 @@ Status Quantizer::write_index(OutputFolder& out, const std::vector<std::vector<s
 }
 
 Status Quantizer::write_configs(OutputFolder& out) {
-  MORACLE_TRY(const MappedFile file, MappedFile::open(from_.folder() + "/config.json"));
-  const auto bytes = file.bytes();
-  // It has been read before: only the order of its keys is new here.
-  auto config = nlohmann::ordered_json::parse(
-      std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()), nullptr, false);
+  const std::string path = from_.folder() + "/config.json";
+  MORACLE_TRY(const std::string text, read_small_file(path));
+  MORACLE_CHECK(check_json_text(text, path));
+  // Read a second time for the order of its keys.
+  auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) {
-    return Error{ErrorKind::kBadFile, from_.folder() + "/config.json", "", "a JSON object",
-                 "it is none any more"};
+    return Error{ErrorKind::kBadFile, path, "", "a JSON object",
+                 "it is none any more: the file changed meanwhile"};
   }
   config["quantization_config"] = quantization_config(format_, modules_);
   constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;

@@ -144,8 +144,8 @@ int run_model_bench(const BenchOptions& options) {
   if (const auto known = rounds_to_bf16(options); !known) return fail(known.error());
   // For the probe alone: the model opens its own.
   CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, 1));
-  CLI_TRY(const std::unique_ptr<LimitsProbe> probe, make_probe(options, device));
   ProgressBar bar("measuring");
+  CLI_TRY(const std::unique_ptr<LimitsProbe> probe, make_probe(options, device, bar.callback()));
   decoding.num_layers = options.layers;
   decoding.context = options.context;
   decoding.seconds = options.seconds;
@@ -162,7 +162,7 @@ int run_model_bench(const BenchOptions& options) {
   decoding.prompt = options.prompt;
   decoding.model.graphs = !options.no_graphs;
   CLI_TRY(const std::vector<bench::Decode> decodes, bench::decode(shape, decoding));
-  CLI_TRY(const Limits limits, probe->measure());
+  CLI_TRY(const Limits limits, probe->measure(bar.callback()));
   bar.clear();
   if (options.json)
     print(document(options, limits, decodes));

@@ -66,9 +66,14 @@ class PartClock {
   std::array<double, kNumParts + 1> us_{};  // the last: parts that have no name here
 };
 
+Error cancelled() {
+  return {ErrorKind::kCancelled, "", "bench", "", "stopped on request"};
+}
+
 // Random keys and values at every position: what attention reads, without computing it first.
 // Sequences with the same content would be routed alike, so `seed` differs between them.
-Status fill(KvCache::State& cache, int64_t length, uint64_t seed, Device& device) {
+Status fill(KvCache::State& cache, int64_t length, uint64_t seed, Device& device,
+            const Progress& progress) {
   std::mt19937_64 engine(seed);
   std::normal_distribution<float> normal;
   std::vector<float> floats(1 << 16);
@@ -84,6 +89,7 @@ Status fill(KvCache::State& cache, int64_t length, uint64_t seed, Device& device
   MORACLE_CHECK(cache.pool->grow(cache.pages, length));
   const size_t whole = some.size();
   for (std::byte* page : cache.pages) {
+    if (progress && !progress(0, 0)) return cancelled();
     for (size_t at = 0; at < cache.pool->page_bytes(); at += whole) {
       MORACLE_CHECK(
           device.upload(page + at, some.data(), std::min(whole, cache.pool->page_bytes() - at)));
@@ -203,6 +209,7 @@ class Decoder {
           step.push_back({std::span(ids).subspan(step.size() * count, static_cast<size_t>(count)),
                           &cache, -1});
         }
+        MORACLE_CHECK(go_on(spent));
         clock_.start();
         MORACLE_CHECK(model_.forward(step));
         clock_.end("norms");  // the last of them: nothing is left between it and here
@@ -210,7 +217,6 @@ class Decoder {
         spent += us;
         if (!counts) break;
         each(count * batch, us);
-        MORACLE_CHECK(go_on(spent));
       }
     }
     return {};
@@ -221,12 +227,13 @@ class Decoder {
     if (!options_.model.progress ||
         options_.model.progress(static_cast<int64_t>(share * 1000), 1000))
       return {};
-    return Error{ErrorKind::kCancelled, "", "bench", "", "stopped on request"};
+    return cancelled();
   }
 
   template <class Each>
   Status steps(const Each& each) {
     double spent = 0;
+    MORACLE_CHECK(go_on(spent));
     MORACLE_CHECK(step());  // touches what was never touched
     MORACLE_CHECK(clock_.finish());
     for (int64_t n = 0; spent < options_.seconds * 1e6 || n < 3; ++n) {
@@ -320,7 +327,7 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
     for (int64_t s = 0; s < batch; ++s) {
       MORACLE_TRY(KvCache cache, model.make_cache(length));
       MORACLE_CHECK(fill(ModelDoor::state(cache), options.context, static_cast<uint64_t>(s + 1),
-                         ModelDoor::state(model).workspace->device()));
+                         ModelDoor::state(model).workspace->device(), options.model.progress));
       caches.push_back(std::move(cache));
     }
     Decode result;
