@@ -5,7 +5,7 @@
 function(moracle_masked_tests mask without row)
   set(kernels "*")
   set(conformance "Tables/Conformance.Holds/${row}_in_*:Conformance.Holds*:WeightOnlySweep.OverSizesOfOne")
-  set(moe "FusedMoe*:Parts.*:LongRows.*:StoredLayers*:EffectiveScheme*")
+  set(moe "*FusedMoe*:Parts.*:LongRows.*:*StoredLayers*:EffectiveScheme.*")
   set(models "*Architectures.*:*ActivationsOption.*")
   foreach(program kernels conformance moe models)
     set(name Masked.${mask}.${program})
