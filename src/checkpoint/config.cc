@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "base/mapped_file.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "base/try.h"
 
@@ -15,19 +15,27 @@ bool is_absent(const std::string& path) {
   return std::filesystem::status(path, ignored).type() == std::filesystem::file_type::not_found;
 }
 
+namespace {
+
+Status check_bytes(uint64_t bytes, const std::string& path) {
+  // Published configs are below 100 KB; hf_quant_config.json lists layers and may reach some MB.
+  constexpr uint64_t kMaxBytes = 64 << 20;
+  if (bytes <= kMaxBytes) return {};
+  return Error{ErrorKind::kBadFile, path, "", str("at most ", kMaxBytes, " bytes of JSON"),
+               str("it has ", bytes)};
+}
+
+}  // namespace
+
 Result<Config> Config::open(const std::string& path) {
-  MORACLE_TRY(const MappedFile file, MappedFile::open(path));
-  const auto bytes = file.bytes();
-  return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+  MORACLE_TRY(const File file, File::open(path));
+  MORACLE_CHECK(check_bytes(file.size(), path));
+  MORACLE_TRY(const std::string text, read_file(path));
+  return parse(text, path);
 }
 
 Result<Config> Config::parse(std::string_view text, std::string path) {
-  // Published configs are below 100 KB; hf_quant_config.json lists layers and may reach some MB.
-  constexpr size_t kMaxBytes = 64 << 20;
-  if (text.size() > kMaxBytes) {
-    return Error{ErrorKind::kBadFile, path, "", str("at most ", kMaxBytes, " bytes of JSON"),
-                 str("it has ", text.size())};
-  }
+  MORACLE_CHECK(check_bytes(text.size(), path));
   // Copying and printing a value recurse: what is nested without end must not use up the stack.
   constexpr int kMaxDepth = 64;
   bool too_deep = false;

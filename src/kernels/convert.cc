@@ -38,15 +38,14 @@ class Conversion {
     return kMostAtOnce / std::max<int64_t>({bytes, stored, 1});
   }
 
-  /// Expert e in pieces, or whole where it has to be; gives back the memory of its source.
+  /// Expert e in pieces, or whole where it has to be.
   Status read(int64_t e, ThreadPool& pool, const DescribedMatrix::UsePiece& use) const {
+    static_assert(DescribedMatrix::kPieceRows % kRowStep == 0);
     if (in_pieces_) {
-      MORACLE_CHECK(source_.read_pieces(e, pool, use));
-    } else {
-      MORACLE_TRY(const CanonicalMatrix expert, source_.expert(e, pool));
-      use(expert, 0);
+      return source_.read_pieces(e, pool, use);
     }
-    source_.release(e);
+    MORACLE_TRY(const CanonicalMatrix expert, source_.expert(e, pool));
+    use(expert, 0);
     return {};
   }
 

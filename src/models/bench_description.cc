@@ -156,17 +156,9 @@ Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, 
                  str(bytes + table, " bytes for ", num_layers, " layers"),
                  str("the benchmark keeps below half of the machine's memory, ", most_bytes)};
   }
-  const DescribedMatrix embedding = random_linear(shape.vocab_size, hidden, bf16, 1);
-  MORACLE_TRY(CanonicalMatrix rows, embedding.expert(0));
-  auto owner = std::make_shared<const CanonicalMatrix>(std::move(rows));
-  // Step by step: g++ 12 warns falsely about nested lists.
-  TensorView table_view;
-  table_view.data = owner->codes.data();
-  table_view.dtype = DType::kBF16;
-  table_view.shape = {shape.vocab_size, hidden};
   Description description{
       {hidden, shape.vocab_size, shape.max_context, 1e-6f, experts.activation.function},
-      std::move(table_view),
+      random_linear(shape.vocab_size, hidden, bf16, 1),
       {},
       ones(hidden),
       random_linear(shape.vocab_size, hidden, bf16, 2)};
@@ -188,7 +180,7 @@ Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, 
     }
     description.layers.push_back(std::move(described));
   }
-  return RandomModel{std::move(description), std::move(owner), bytes};
+  return RandomModel{std::move(description), bytes};
 }
 
 }  // namespace moracle::bench

@@ -2,7 +2,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/mapped_file.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "models/jinja/interpreter.h"
@@ -24,12 +24,6 @@ using Json = nlohmann::json;
 
 bool exists(const std::string& path) {
   return std::ifstream(path).good();
-}
-
-Result<std::string> read_file(const std::string& path) {
-  MORACLE_TRY(const MappedFile file, MappedFile::open(path));
-  const auto bytes = file.bytes();
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
 Result<Json> read_config(const std::string& path) {

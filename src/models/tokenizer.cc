@@ -1,6 +1,6 @@
 #include <utility>
 
-#include "base/mapped_file.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/config.h"
@@ -93,9 +93,7 @@ Result<Tokenizer> Tokenizer::open(const std::string& folder) {
   if (is_absent(path)) {
     return Error{ErrorKind::kBadFile, path, "", "a tokenizer", "there is no such file"};
   }
-  MORACLE_TRY(const MappedFile file, MappedFile::open(path));
-  const auto bytes = file.bytes();
-  const std::string json(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  MORACLE_TRY(const std::string json, read_file(path));
   return parse_tokenizer(json, path);
 }
 
