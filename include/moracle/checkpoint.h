@@ -118,12 +118,15 @@ class DescribedMatrix {
   /// One expert's piece of rows, from one or more tensors (gate, or up; q, or k, or v).
   struct Part {
     int64_t n = 0;
-    std::string file;                               ///< of the first tensor, for messages
-    std::vector<std::string> tensors;               ///< the names that it claims
-    std::vector<std::span<const std::byte>> bytes;  ///< where they lie, for releasing pages
+    std::string file;                  ///< of the first tensor, for messages
+    std::vector<std::string> tensors;  ///< the names that it claims
+    int64_t source_bytes = 0;          ///< that it takes in the file(s)
     /// May be called from several threads at once. Of long work the threads of the pool may each do
     /// a share; what is read does not depend on how many there are.
     std::function<Result<CanonicalMatrix>(ThreadPool& pool)> read;
+    /// The same for rows [first, first + count) alone. Empty: the part is read whole.
+    std::function<Result<CanonicalMatrix>(ThreadPool& pool, int64_t first, int64_t count)>
+        read_rows;
   };
   /// `parts[e]` are stacked row-wise into expert e's matrix. `owner` keeps the parts' memory alive.
   DescribedMatrix(MatrixShape shape, Scheme scheme, std::vector<std::vector<Part>> parts,
@@ -148,16 +151,17 @@ class DescribedMatrix {
   /// Bytes in the file(s).
   int64_t source_bytes() const;
 
-  /// Expert e in canonical form. Errors: values that no scheme allows (a scale that is NaN), named.
+  /// Expert e in canonical form. Errors: a weight, scale or bias that is NaN or infinite, with
+  /// tensor and element; a file that was cut short after it was opened; the system's.
   Result<CanonicalMatrix> expert(int64_t e) const;
   Result<CanonicalMatrix> expert(int64_t e, ThreadPool& pool) const;
-  /// The same in the pieces in which it is stored, in order, of which memory holds one at a time.
+  /// The same in pieces, in order, of which memory holds one at a time: the parts in which it is
+  /// stored, large ones in pieces of kPieceRows rows or a multiple of that.
+  static constexpr int64_t kPieceRows = 256;
   using UsePiece = std::function<void(const CanonicalMatrix& piece, int64_t first_row)>;
   Status read_pieces(int64_t e, ThreadPool& pool, const UsePiece& use) const;
   /// The scheme is another one from now on: with activations of this key.
   void set_activation(const QuantKey& key) { scheme_.activation = key; }
-  /// Lets go of the memory behind expert e's source; it can still be read again.
-  void release(int64_t e) const;
   /// Only these experts, in this order. `experts` are numbers below num_experts().
   void keep(std::span<const int32_t> experts);
 
@@ -236,7 +240,10 @@ class QuantizationMap {
   std::vector<Entry> entries_;
 };
 
-/// A folder with config.json and safetensors, opened and checked; no weight is read yet.
+/// A folder with config.json and safetensors, opened and checked; no weight is read yet. Its files
+/// stay open, one descriptor each, and are read, never mapped: one that is cut short meanwhile is
+/// an error of the call that reads it. Bytes that are changed in place are not noticed: replace a
+/// checkpoint by renaming. Several threads may call const methods of one Checkpoint at once.
 class Checkpoint {
  public:
   /// Errors: no such folder, no or broken config.json, a missing or broken shard, a quant_method
@@ -267,25 +274,30 @@ class Checkpoint {
   Result<DescribedMatrix> router(const std::string& module) const;
   /// A vector of `size` floats (a norm's weights), widened to f32. Errors: shape, NaN, infinity.
   Result<std::vector<float>> vector(const std::string& name, int64_t size) const;
-  /// A tensor as it lies in the file.
+  /// A tensor's dtype and shape; its `data` is null.
   Result<TensorView> tensor(const std::string& name) const;
+  /// A tensor's bytes as the file has them. Errors: missing; a number that is NaN or infinite;
+  /// those of reading.
+  Result<std::vector<std::byte>> read(const std::string& name) const;
   bool has_tensor(const std::string& name) const;
-  /// Tensors of the files that nothing has asked for yet, buffers that no model reads left out.
+  /// Tensors of the files that no call of this object has asked for yet, buffers that no model
+  /// reads left out. plan(), outline() and Model::load() keep an account of their own.
   std::vector<std::string> unclaimed() const;
+  /// The same open files with nothing asked for.
+  Checkpoint unclaimed_copy() const;
 
   /// Bytes of all tensors.
   int64_t total_bytes() const;
-
-  /// Keeps the files' memory alive, for views that outlive the Checkpoint.
-  std::shared_ptr<const void> files() const { return state_; }
 
   /// For the library's own rooms: the parsed config and the tensors.
   struct State;
   const State& state() const { return *state_; }
 
  private:
-  explicit Checkpoint(std::shared_ptr<State> state);
-  std::shared_ptr<State> state_;
+  struct Claims;
+  explicit Checkpoint(std::shared_ptr<const State> state);
+  std::shared_ptr<const State> state_;
+  std::unique_ptr<Claims> claims_;  // grow as modules are described
 };
 
 /// A LoRA adapter for a checkpoint's experts.

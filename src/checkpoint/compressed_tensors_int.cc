@@ -30,13 +30,10 @@ Result<CtScheme> read_scheme(const Config& group) {
 }
 
 Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
-                             const MatrixShape& shape) {
-  const TensorView& codes = *tensors.find(module + ".weight");
-  CanonicalMatrix matrix;
-  matrix.n = shape.n;
-  matrix.k = shape.k;
-  matrix.key = shape.key;
-  matrix.codes = {codes.data, codes.num_bytes()};
+                             const MatrixShape& shape, ThreadPool& pool) {
+  CanonicalMatrix matrix = matrix_of(shape);
+  MORACLE_TRY(TensorData codes, tensors.read(module + ".weight", pool));
+  set_codes(matrix, std::move(codes));
   MORACLE_TRY(matrix.scales, read_scales(tensors, module + ".weight_scale"));
   if (matrix.scales.size() == 1) matrix.scales.resize(shape.n, matrix.scales[0]);
   if (shape.bias) {
@@ -69,8 +66,8 @@ Result<DescribedLinear> describe(const Tensors& tensors, const std::string& modu
   }
   MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, n, names));
   linear.part = part_of(tensors, n, std::move(names));
-  linear.part.read = [&tensors, module, shape = linear.shape](ThreadPool&) {
-    return read(tensors, module, shape);
+  linear.part.read = [&tensors, module, shape = linear.shape](ThreadPool& pool) {
+    return read(tensors, module, shape, pool);
   };
   return linear;
 }

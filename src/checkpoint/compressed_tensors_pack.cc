@@ -51,12 +51,13 @@ Status read_shape(const Tensors& tensors, const std::string& module, int64_t per
       view.shape != std::vector<int64_t>{2}) {
     return tensors.wrong(name, "i64 [2]", "it is " + to_string(view));
   }
+  MORACLE_TRY(const TensorData stored, tensors.read(name));
   int64_t sizes[2];
   for (int i = 0; i < 2; ++i) {
     if (view.dtype == DType::kI64) {
-      std::memcpy(&sizes[i], view.data + 8 * i, sizeof sizes[i]);
+      std::memcpy(&sizes[i], stored.view.data + 8 * i, sizeof sizes[i]);
     } else {
-      sizes[i] = static_cast<int32_t>(word_at(view, i));
+      sizes[i] = static_cast<int32_t>(word_at(stored.view, i));
     }
   }
   const int64_t width = words.shape[1];
@@ -75,15 +76,13 @@ Status read_shape(const Tensors& tensors, const std::string& module, int64_t per
 Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
                              const MatrixShape& shape, ThreadPool& pool) {
   constexpr PackOrder kOrder = PackOrder::kCompressedTensors;
-  CanonicalMatrix matrix;
-  matrix.n = shape.n;
-  matrix.k = shape.k;
-  matrix.key = shape.key;
-  unpack_codes(kOrder, *tensors.find(module + ".weight_packed"), matrix, pool);
+  CanonicalMatrix matrix = matrix_of(shape);
+  MORACLE_TRY(const TensorData words, tensors.read(module + ".weight_packed", pool));
+  unpack_codes(kOrder, words.view, matrix, pool);
   MORACLE_TRY(matrix.scales, read_scales(tensors, module + ".weight_scale"));
   if (!shape.key.symmetric) {
-    matrix.zero_points =
-        unpack_zero_points(kOrder, *tensors.find(module + ".weight_zero_point"), matrix, 0);
+    MORACLE_TRY(const TensorData zeros, tensors.read(module + ".weight_zero_point"));
+    matrix.zero_points = unpack_zero_points(kOrder, zeros.view, matrix, 0);
   }
   if (shape.group_index) {
     MORACLE_TRY(matrix.group_index,
@@ -127,8 +126,8 @@ Result<DescribedLinear> describe(const Tensors& tensors, const std::string& modu
   }
   if (scheme.group_index) {
     names.push_back(order);
-    MORACLE_TRY(const TensorView index, tensors.get(order, DType::kI32, {shape.k}));
-    linear.column_groups = {index.data, index.num_bytes()};
+    MORACLE_CHECK(tensors.get(order, DType::kI32, {shape.k}));
+    MORACLE_TRY(linear.column_groups, tensors.read(order));
   } else {
     MORACLE_CHECK(check_absent(tensors, order, "actorder is not group"));
   }

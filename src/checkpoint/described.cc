@@ -1,6 +1,6 @@
+#include <algorithm>
 #include <cstring>
 
-#include "base/mapped_file.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "base/try.h"
@@ -134,17 +134,38 @@ std::vector<int64_t> DescribedMatrix::part_rows() const {
 int64_t DescribedMatrix::source_bytes() const {
   int64_t total = 0;
   for (const auto& expert : parts_) {
-    for (const Part& part : expert) {
-      for (const auto& bytes : part.bytes) total += static_cast<int64_t>(bytes.size());
-    }
+    for (const Part& part : expert) total += part.source_bytes;
   }
   return total;
 }
+
+namespace {
+
+// A part of a matrix of this shape that lies at `row` of it, some MiB at a time.
+Status read_in_rows(const DescribedMatrix::Part& part, const MatrixShape& shape, ThreadPool& pool,
+                    int64_t row, const DescribedMatrix::UsePiece& use) {
+  constexpr int64_t kBytes = int64_t{16} << 20, kRows = DescribedMatrix::kPieceRows;
+  const int64_t row_bytes = std::max<int64_t>((shape.k * bits(shape.key.dtype) + 7) / 8, 1);
+  const int64_t step = std::max<int64_t>(kBytes / row_bytes / kRows, 1) * kRows;
+  for (int64_t first = 0; first < part.n; first += step) {
+    const int64_t count = std::min(step, part.n - first);
+    MORACLE_TRY(const CanonicalMatrix piece, part.read_rows(pool, first, count));
+    use(piece, row + first);
+  }
+  return {};
+}
+
+}  // namespace
 
 Status DescribedMatrix::read_pieces(int64_t e, ThreadPool& pool, const UsePiece& use) const {
   std::vector<int32_t> group_index;
   int64_t row = 0;
   for (const Part& part : parts_[e]) {
+    if (part.read_rows) {
+      MORACLE_CHECK(read_in_rows(part, shape_, pool, row, use));
+      row += part.n;
+      continue;
+    }
     MORACLE_TRY(const CanonicalMatrix piece, part.read(pool));
     if (row > 0 && piece.group_index != group_index) {
       return Error{ErrorKind::kUnsupported, "",
@@ -175,12 +196,6 @@ Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e, ThreadPool& pool) con
 Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e) const {
   ThreadPool caller(1);
   return expert(e, caller);
-}
-
-void DescribedMatrix::release(int64_t e) const {
-  for (const Part& part : parts_[e]) {
-    for (const auto& bytes : part.bytes) MappedFile::release(bytes);
-  }
 }
 
 void DescribedMatrix::keep(std::span<const int32_t> experts) {

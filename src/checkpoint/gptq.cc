@@ -52,11 +52,9 @@ Status read_order(const Tensors& tensors, const std::string& name, const MatrixS
 Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
                              const GptqOptions& options, const MatrixShape& shape,
                              ThreadPool& pool) {
-  CanonicalMatrix matrix;
-  matrix.n = shape.n;
-  matrix.k = shape.k;
-  matrix.key = shape.key;
-  unpack_codes(PackOrder::kGptq, *tensors.find(module + ".qweight"), matrix, pool);
+  CanonicalMatrix matrix = matrix_of(shape);
+  MORACLE_TRY(const TensorData words, tensors.read(module + ".qweight", pool));
+  unpack_codes(PackOrder::kGptq, words.view, matrix, pool);
   MORACLE_TRY(matrix.scales, read_transposed_scales(tensors, module + ".scales", shape.n));
   // v1 stores zero - 1 in b bits, so a true zero of 0 wraps around.
   MORACLE_CHECK(read_zero_points(tensors, module + ".qzeros", PackOrder::kGptq, options.v2 ? 0 : 1,
@@ -96,8 +94,10 @@ Result<DescribedLinear> GptqReader::describe(const Tensors& tensors,
   MORACLE_CHECK(check_transposed_scales(tensors, names[2], groups, shape.n, group));
   const std::string order = module + ".g_idx";
   if (options.desc_act || tensors.find(order) != nullptr) {
-    MORACLE_TRY(const TensorView g_idx, tensors.get(order, DType::kI32, {shape.k}));
-    if (shape.group_index) linear.column_groups = {g_idx.data, g_idx.num_bytes()};
+    MORACLE_CHECK(tensors.get(order, DType::kI32, {shape.k}));
+    if (shape.group_index) {
+      MORACLE_TRY(linear.column_groups, tensors.read(order));
+    }
     names.push_back(order);
   }
   MORACLE_TRY(shape.bias, add_bias(tensors, module, shape.n, names));

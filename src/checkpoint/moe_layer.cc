@@ -1,5 +1,6 @@
 // The experts of one layer, described: what config.json says about them, and every tensor checked.
 #include <cmath>
+#include <set>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -103,11 +104,15 @@ struct Experts {
                                  "the scheme of expert 0, " + show(first->shape, first->scheme),
                                  "it is " + show(stack.shape, stack.scheme));
     }
-    claim(state, stack);
     parts.push_back(stack.parts);
     if (stack.input_scale > 0) input_scales.push_back(stack.input_scale);
     if (!first) first = std::move(stack);
     return {};
+  }
+  void add_tensors(std::set<std::string>& names) const {
+    for (const auto& expert : parts) {
+      for (const auto& part : expert) names.insert(part.tensors.begin(), part.tensors.end());
+    }
   }
   DescribedMatrix matrix(std::shared_ptr<const void> owner) && {
     DescribedMatrix all(first->shape, first->scheme, std::move(parts), std::move(owner));
@@ -139,12 +144,13 @@ Status describe_expert(const Checkpoint::State& state, const ExpertNames& names,
   return w2.push(state, std::move(down));
 }
 
-// A tensor of this layer's experts that nobody reads would be an expert or a bias forgotten.
-Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec) {
+// A tensor of this layer's experts that is not read would be an expert or a bias forgotten.
+Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec,
+                      const std::set<std::string>& claimed) {
   const std::string prefix = spec.name + ".";
   const auto& all = state.tensors.all();
   for (auto it = all.lower_bound(prefix); it != all.end() && it->first.starts_with(prefix); ++it) {
-    if (state.claimed.contains(it->first)) continue;
+    if (claimed.contains(it->first)) continue;
     return state.tensors.wrong(
         it->first, str("to belong to one of ", spec.num_experts, " experts of this scheme"),
         "nothing reads it");
@@ -166,7 +172,11 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
   for (int64_t e = 0; e < spec.num_experts; ++e) {
     MORACLE_CHECK(describe_expert(state, *names, spec, e, w13, w2));
   }
-  MORACLE_CHECK(check_coverage(state, spec));
+  std::set<std::string> claimed;
+  w13.add_tensors(claimed);
+  w2.add_tensors(claimed);
+  claims_->add(claimed);
+  MORACLE_CHECK(check_coverage(state, spec, claimed));
   if (w13.first->scheme != w2.first->scheme) {
     return Error{ErrorKind::kUnsupported, state.tensors.file_of(w2.first->parts[0].tensors[0]),
                  spec.name, "one scheme for w13 and w2",

@@ -32,6 +32,7 @@ Status check_online(const Scheme& scheme) {
 // What the part reads, quantized; its weights lie in its first tensor.
 void quantize_part(DescribedMatrix::Part& part, const QuantKey& key) {
   std::string tensor = part.tensors.empty() ? "weights" : "tensor '" + part.tensors[0] + "'";
+  part.read_rows = {};
   part.read = [read = std::move(part.read), key, file = part.file,
                tensor = std::move(tensor)](ThreadPool& pool) -> Result<CanonicalMatrix> {
     MORACLE_TRY(const CanonicalMatrix floats, read(pool));

@@ -42,8 +42,9 @@ class Conversion {
     return kMostAtOnce / std::max<int64_t>({bytes, stored, 1});
   }
 
-  /// Expert e in pieces, or whole where it has to be; gives back the memory of its source.
+  /// Expert e in pieces, or whole where it has to be.
   Status read(int64_t e, ThreadPool& pool, const DescribedMatrix::UsePiece& use) const {
+    static_assert(DescribedMatrix::kPieceRows % kRowStep == 0);
     Status sorted;
     const auto sort_and_use = [&](const CanonicalMatrix& piece, int64_t first_row) {
       if (!sorted) return;
@@ -61,7 +62,6 @@ class Conversion {
       MORACLE_TRY(const CanonicalMatrix expert, source_.expert(e, pool));
       wanted(expert, 0);
     }
-    source_.release(e);
     if (sorted) return {};
     Error error = sorted.error();
     error.place = str("expert ", e, ": ", error.place);

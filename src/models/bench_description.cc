@@ -64,18 +64,27 @@ DescribedMatrix random_router(const LayerSpec& experts, bool bias, uint64_t seed
 
 // A vector of its own for every token: random_experts repeats a few hundred rows, and tokens with
 // equal vectors would go to the same experts. Flipped signs tell the repeated rows apart.
-Result<CanonicalMatrix> random_embedding(int64_t vocab_size, int64_t hidden_size) {
-  MORACLE_TRY(CanonicalMatrix table,
-              random_linear(vocab_size, hidden_size, {kBF16Weight, {}}, 1).expert(0));
-  auto* const values = reinterpret_cast<uint16_t*>(table.storage.data());
-  std::mt19937_64 engine(1);
-  for (int64_t i = 0; i < vocab_size * hidden_size; i += 64) {
-    const uint64_t signs = engine();
-    const int64_t count = std::min<int64_t>(64, vocab_size * hidden_size - i);
-    for (int64_t j = 0; j < count; ++j)
-      values[i + j] ^= static_cast<uint16_t>((signs >> j & 1) << 15);
-  }
-  return table;
+DescribedMatrix random_embedding(int64_t vocab_size, int64_t hidden_size) {
+  const Scheme bf16{kBF16Weight, {}};
+  const auto rows =
+      std::make_shared<const DescribedMatrix>(random_linear(vocab_size, hidden_size, bf16, 1));
+  DescribedMatrix::Part part;
+  part.n = vocab_size;
+  part.read = [rows](ThreadPool& pool) -> Result<CanonicalMatrix> {
+    MORACLE_TRY(CanonicalMatrix table, rows->expert(0, pool));
+    auto* const values = reinterpret_cast<uint16_t*>(table.storage.data());
+    const int64_t count = table.n * table.k;
+    std::mt19937_64 engine(1);
+    for (int64_t i = 0; i < count; i += 64) {
+      const uint64_t signs = engine();
+      for (int64_t j = 0; j < std::min<int64_t>(64, count - i); ++j)
+        values[i + j] ^= static_cast<uint16_t>((signs >> j & 1) << 15);
+    }
+    return table;
+  };
+  std::vector<std::vector<DescribedMatrix::Part>> parts(1);
+  parts[0].push_back(std::move(part));
+  return DescribedMatrix(rows->shape(), bf16, std::move(parts), rows);
 }
 
 std::vector<float> ones(int64_t count) {
@@ -184,16 +193,9 @@ Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, 
                  str(bytes + table, " bytes for ", num_layers, " layers"),
                  str("the benchmark keeps below half of the machine's memory, ", most_bytes)};
   }
-  MORACLE_TRY(CanonicalMatrix rows, random_embedding(shape.vocab_size, hidden));
-  auto owner = std::make_shared<const CanonicalMatrix>(std::move(rows));
-  // Step by step: g++ 12 warns falsely about nested lists.
-  TensorView table_view;
-  table_view.data = owner->codes.data();
-  table_view.dtype = DType::kBF16;
-  table_view.shape = {shape.vocab_size, hidden};
   Description description{
       {hidden, shape.vocab_size, shape.max_context, 1e-6f, experts.activation.function},
-      std::move(table_view),
+      random_embedding(shape.vocab_size, hidden),
       {},
       ones(hidden),
       random_linear(shape.vocab_size, hidden, bf16, 2)};
@@ -214,7 +216,7 @@ Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, 
     }
     description.layers.push_back(std::move(described));
   }
-  return RandomModel{std::move(description), std::move(owner), bytes};
+  return RandomModel{std::move(description), bytes};
 }
 
 }  // namespace moracle::bench

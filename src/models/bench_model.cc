@@ -319,8 +319,8 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
     for (const int64_t batch : options.batches)
       model_options.max_num_tokens = std::max(model_options.max_num_tokens, batch);
   }
-  MORACLE_TRY(Model model, ModelDoor::load(std::move(random.description), model_options, {},
-                                           random.owner, random.bytes));
+  MORACLE_TRY(Model model,
+              ModelDoor::load(std::move(random.description), model_options, {}, random.bytes));
   std::vector<Decode> results;
   for (const int64_t batch : options.batches) {
     std::vector<KvCache> caches;

@@ -124,7 +124,7 @@ Result<ModelPlan> size_up(const Description& description, std::span<const Module
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
   ModelPlan plan;
   plan.memory_bytes = memory_of(machine, device);
-  plan.weight_bytes = static_cast<int64_t>(description.embedding.num_bytes());
+  plan.weight_bytes = description.embedding_bytes();
   for (const ModuleChoice& module : modules) {
     const Plan& one = *module.selection.plan;
     plan.weight_bytes += one.weight_bytes + one.adapter_bytes;

@@ -47,6 +47,7 @@ void deinterleave_rows(CanonicalMatrix& m) {
     std::memcpy(codes.data() + r * bytes, m.codes.data() + old_row(r) * bytes, bytes);
   m.storage = std::move(codes);
   m.codes = m.storage;
+  m.memory.reset();
   pick_rows(m.scales, m.n, width, old_row);
   pick_rows(m.zero_points, m.n, width, old_row);
   pick_rows(m.bias, m.n, 1, old_row);

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <optional>
 
+#include "base/finite.h"
+#include "base/first_error.h"
 #include "base/scalar.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
@@ -33,30 +35,11 @@ void widen_rows(const CanonicalMatrix& floats, int64_t first, int64_t count, flo
 }
 
 Error not_finite(const float* values, int64_t rows, int64_t cols, int64_t first_row) {
-  const float* bad = std::find_if_not(values, values + rows * cols,
-                                      [](float value) { return std::isfinite(value); });
-  const int64_t at = bad - values;
+  const int64_t at =
+      first_not_finite(DType::kF32, reinterpret_cast<const std::byte*>(values), rows * cols);
   return {ErrorKind::kBadFile, "", "weights", "finite numbers",
-          str("element [", first_row + at / cols, ", ", at % cols, "] is ", *bad)};
+          str("element [", first_row + at / cols, ", ", at % cols, "] is ", values[at])};
 }
-
-// What went wrong, of all that did the piece with the lowest rows, which the shares of rows keep
-// here.
-class FirstError {
- public:
-  void keep(int64_t row, Error error) {
-    const std::lock_guard lock(mutex_);
-    if (error_ && row_ < row) return;
-    row_ = row;
-    error_ = std::move(error);
-  }
-  Status status() && { return error_ ? Status(*std::move(error_)) : Status(); }
-
- private:
-  std::mutex mutex_;
-  int64_t row_ = 0;
-  std::optional<Error> error_;
-};
 
 // Rows that a thread takes at least: fewer are done in the time that it takes to wake it.
 int64_t least_rows(const CanonicalMatrix& floats) {

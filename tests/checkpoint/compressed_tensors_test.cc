@@ -61,7 +61,7 @@ TEST(CompressedTensors, AScaleThatIsNoNumberIsNamed) {
     const DescribedWeights weights = must(checkpoint.experts());
     EXPECT_TRUE(weights.w13.expert(0).ok());
     expect_bad(weights.w13.expert(1), {"model.safetensors", "tensor '" + kUp + ".weight_scale'",
-                                       str("needs finite numbers; element 5 is ", shown)});
+                                       str("needs finite numbers; element [5, 0] is ", shown)});
   }
 }
 

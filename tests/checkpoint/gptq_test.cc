@@ -104,7 +104,7 @@ TEST(Gptq, AScaleThatIsNoNumberIsNamed) {
     checkpoint.set<uint16_t>(kUp + ".scales", 21, static_cast<uint16_t>(bits));
     expect_bad(must(checkpoint.experts()).w13.expert(1),
                {"model.safetensors", "tensor '" + kUp + ".scales'", "needs finite numbers",
-                str("element 21 is ", shown)});
+                str("element [1, 5] is ", shown)});
   }
 }
 

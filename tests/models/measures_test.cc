@@ -12,7 +12,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_image.h"
 #include "moracle/moracle.h"
 #include "nlohmann/json.hpp"
 
@@ -159,7 +159,7 @@ TEST_P(Measures, GreedyContinuationsAreThoseOfTheReferenceWhereItsMarginIsClear)
 }
 
 TEST_P(Measures, LastPositionLogitsAreThoseOfTheReference) {
-  auto file = SafetensorsFile::open(GetParam().folder + "/reference.safetensors");
+  auto file = testing::SafetensorsImage::open(GetParam().folder + "/reference.safetensors");
   ASSERT_TRUE(file) << file.error().to_string();
   const TensorView& want = file->tensors().at(quantizes_ ? "act.logits" : "logits");
   for (size_t i = 0; i < reference_["prompts"].size(); ++i) {

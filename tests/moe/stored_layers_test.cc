@@ -11,6 +11,7 @@
 
 #include "checkpoint/golden_cuts.h"
 #include "checkpoint/safetensors.h"  // only to read the reference file
+#include "checkpoint/safetensors_image.h"
 #include "moracle/moracle.h"
 
 namespace moracle {
@@ -85,7 +86,7 @@ TEST_P(StoredLayers, GiveTheirStoredOutput) {
   auto moe = FusedMoe::make(*std::move(layer), selection, device_);
   ASSERT_TRUE(moe) << moe.error().to_string();
 
-  auto reference = SafetensorsFile::open(folder + "/reference.safetensors");
+  auto reference = testing::SafetensorsImage::open(folder + "/reference.safetensors");
   ASSERT_TRUE(reference) << reference.error().to_string();
   const auto& tensors = reference->tensors();
   const TensorView& input = tensors.at("moe.input");
