@@ -65,11 +65,4 @@ Status File::read(uint64_t first, std::span<std::byte> to) const {
   return {};
 }
 
-Result<std::string> read_file(const std::string& path) {
-  MORACLE_TRY(const File file, File::open(path));
-  std::string text(file.size(), '\0');
-  MORACLE_CHECK(file.read(0, std::as_writable_bytes(std::span(text))));
-  return text;
-}
-
 }  // namespace moracle

@@ -36,7 +36,4 @@ class File {
   uint64_t size_ = 0;
 };
 
-/// All of a file. Errors: as File's.
-Result<std::string> read_file(const std::string& path);
-
 }  // namespace moracle

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "base/file.h"
+#include "base/small_file.h"
 #include "base/try.h"
 #include "checkpoint/safetensors.h"
 
@@ -15,7 +15,7 @@ class SafetensorsImage {
  public:
   static Result<SafetensorsImage> open(const std::string& path) {
     SafetensorsImage image;
-    MORACLE_TRY(*image.text_, read_file(path));
+    MORACLE_TRY(*image.text_, read_small_file(path));
     MORACLE_TRY(image.tensors_, SafetensorsFile::parse(image.bytes(), path));
     return image;
   }
