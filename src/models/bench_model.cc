@@ -65,17 +65,16 @@ class PartClock {
 };
 
 // Random keys and values at every position: what attention reads, without computing it first.
-Status fill(KvCache::State& cache, int64_t length, Device& device) {
+Status fill(KvCache::State& cache, DType dtype, int64_t length, Device& device) {
   std::mt19937_64 engine(1);
   std::normal_distribution<float> normal;
   std::vector<float> floats(1 << 16);
   for (float& x : floats) x = normal(engine);
-  const auto element = static_cast<size_t>(bits(cache.dtype) / 8);
+  const auto element = static_cast<size_t>(bits(dtype) / 8);
   std::vector<std::byte> some(floats.size() * element);
   for (size_t i = 0; i < floats.size(); ++i) {
-    const uint16_t half =
-        cache.dtype == DType::kF16 ? float_to_f16(floats[i]) : float_to_bf16(floats[i]);
-    const void* const from = cache.dtype == DType::kF32 ? static_cast<void*>(&floats[i]) : &half;
+    const uint16_t half = dtype == DType::kF16 ? float_to_f16(floats[i]) : float_to_bf16(floats[i]);
+    const void* const from = dtype == DType::kF32 ? static_cast<void*>(&floats[i]) : &half;
     std::memcpy(some.data() + i * element, from, element);
   }
   MORACLE_CHECK(cache.pool->grow(cache.pages, length));
@@ -216,7 +215,9 @@ class Decoder {
     MORACLE_CHECK(model_.forward(step));
     MORACLE_CHECK(draw(model_, 0, samplers_, tokens_));
     clock_.end("sampling");
-    return {};
+    if (std::find(tokens_.begin(), tokens_.end(), kNothingDrawn) == tokens_.end()) return {};
+    return Error{ErrorKind::kUnsupported, "", "bench", "finite logits",
+                 "random weights gave others"};
   }
 
   Model& model_;
@@ -280,8 +281,9 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
     std::vector<KvCache> caches;
     for (int64_t s = 0; s < batch; ++s) {
       MORACLE_TRY(KvCache cache, model.make_cache(length));
-      MORACLE_CHECK(fill(ModelDoor::state(cache), options.context,
-                         ModelDoor::state(model).workspace->device()));
+      const Model::State& state = ModelDoor::state(model);
+      MORACLE_CHECK(fill(ModelDoor::state(cache), state.cache_dtype, options.context,
+                         state.workspace->device()));
       caches.push_back(std::move(cache));
     }
     Decode result;
