@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,9 +63,35 @@ class Timeline {
   virtual Result<std::vector<double>> take() = 0;
 };
 
+/// One thread's hold on a device; see Device::turn.
+using Turn = std::unique_lock<std::recursive_mutex>;
+
+/// Orders the work on several streams that share memory (internal to the library).
+class StreamOrder {
+ public:
+  virtual ~StreamOrder() = default;
+  /// Work that `stream` gets from here on waits for the work between earlier calls of begin and
+  /// end. Errors: the device's.
+  virtual Status begin(Stream stream) = 0;
+  virtual void end(Stream stream) = 0;
+};
+
+/// Several threads may use one device. Each call of a Device, Graph, Workspace, FusedMoe, Linear or
+/// Model waits until calls of other threads on the same device have returned, where the two share
+/// anything. Its results are those of the calls one after another. The caller must still:
+/// - hold turn() over calls that belong together, such as an apply and the download of its output
+///   into shared memory, or an enqueue and the synchronize() that is to report its errors;
+/// - not move, assign or destroy an object while another thread calls it;
+/// - not let two calls write to the same memory, or one read what the other writes, unless their
+///   order does not matter.
 class Device {
  public:
   virtual ~Device() = default;
+
+  /// Holds the device for the calling thread: calls of other threads wait until the Turn ends. A
+  /// thread may hold several at once. A call must not wait for another thread's call, in a progress
+  /// callback for example, while it holds the device.
+  [[nodiscard]] Turn turn() { return Turn(turn_); }
 
   /// "cpu", "cuda:0"
   virtual std::string name() const = 0;
@@ -87,7 +114,7 @@ class Device {
   /// From one place of this device's memory to another, in stream order.
   virtual Status copy(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
   /// Waits until everything enqueued so far is done. Errors: what a kernel ran into, such as an id
-  /// of an expert that does not exist; said once.
+  /// of an expert that does not exist, whichever thread enqueued it; reported once.
   virtual Status synchronize(Stream stream = {}) = 0;
 
   /// Records what `enqueue` enqueues on `stream` instead of doing it; the same must have been done
@@ -106,6 +133,11 @@ class Device {
   virtual Ops& ops() = 0;
   /// Threads of the host for work on host memory, packing weights in particular (internal).
   virtual ThreadPool& host_threads() = 0;
+  /// Nothing where streams run one after another, as a CPU's do (internal).
+  virtual std::shared_ptr<StreamOrder> stream_order() { return nullptr; }
+
+ private:
+  std::recursive_mutex turn_;
 };
 
 /// What a device's name means.
@@ -123,7 +155,8 @@ Result<DeviceName> parse_device(std::string_view name);
 /// threads take turns with these. `pin` keeps all but the calling thread on CPUs of their own
 /// within the mask, node after node; then weights lie on the node whose threads read them. Threads
 /// that outnumber the CPUs are not pinned. Errors: a device that this build or this machine lacks,
-/// naming those that exist.
+/// naming those that exist; kOutOfMemory where the system starts fewer threads, with their number
+/// and the system's reason.
 Result<std::shared_ptr<Device>> open_device(std::string_view name = "cpu", int threads = 0,
                                             bool pin = false);
 

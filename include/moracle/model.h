@@ -114,7 +114,8 @@ struct ModelOptions {
   Progress progress;              ///< while loading, in bytes of the checkpoint
 };
 
-/// Keys and values of one sequence, all layers.
+/// Keys and values of one sequence, all layers. One thread at a time may use it; a Step that names
+/// it uses it until forward returns.
 class KvCache {
  public:
   KvCache(KvCache&&) noexcept;
@@ -160,7 +161,10 @@ struct ModelPlan {
 Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options = {},
                        const Machine& machine = Machine::here());
 
-/// A checkpoint loaded for one device.
+/// A checkpoint loaded for one device, which the model opens for itself. Its calls take turns (see
+/// Device), so several threads may call one model. forward and logits are two calls: another
+/// thread's forward between them replaces what logits reads, so threads that use both need a lock
+/// of their own over the two. generate() and perplexity() need none.
 class Model {
  public:
   /// Describes everything first (missing, extra and wrongly typed tensors are errors by name), lets
@@ -171,7 +175,7 @@ class Model {
   /// takes its place: until then memory holds the packed weights twice. Sequences must begin anew
   /// (KvCache::truncate), as what caches hold was made by the old weights. Errors, after which the
   /// old weights serve on, bit for bit: another architecture, other sizes, schemes or dtypes;
-  /// whatever load refuses; memory; kCancelled. Must not run beside forward.
+  /// whatever load refuses; memory; kCancelled. Other calls on this model wait for it.
   Status reload(const Checkpoint& checkpoint, const Progress& progress = {});
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
@@ -193,16 +197,17 @@ class Model {
     int32_t adapter = -1;  ///< a number below that of ModelOptions::adapters; -1: none
   };
   /// Runs all layers over the tokens of all steps, at most max_num_tokens() together, and appends
-  /// to the caches. Errors: ids outside the vocabulary, a cache that is full or of another dtype
-  /// than this model's, what a cache of f16 cannot hold, kOutOfMemory where caches have all that
-  /// they may take; the caches are then as long as before.
+  /// to the caches. No steps, and a step of no tokens, are allowed. Errors, naming the step: ids
+  /// outside the vocabulary; no cache, one that is full, one that another model made, one that two
+  /// of the steps have; what a cache of f16 cannot hold; kOutOfMemory where caches have all that
+  /// they may take. The caches are then as long as before.
   Status forward(std::span<const Step> steps);
   /// Logits [count, vocab_size] of the last forward's tokens [first, first + count); at most
-  /// kMaxLogitRows. Valid until the next call.
+  /// kMaxLogitRows. Valid until the next call on this model, of whichever thread.
   Result<std::span<const float>> logits(int64_t first, int64_t count);
   static constexpr int64_t kMaxLogitRows = 64;
-  /// The largest of those of each token, larger first and the lower id first among equals; NaN
-  /// after everything.
+  /// The largest of those of each token, larger first and the lower id first among equals. NaN
+  /// comes first, as in PyTorch: where the first is finite, none is NaN or positive infinity.
   struct LargestLogits {
     std::span<const int32_t> ids;   ///< [count, k]
     std::span<const float> logits;  ///< likewise
@@ -255,7 +260,9 @@ struct Generation {
   double generation_seconds = 0;  ///< of all tokens but the first, which the prompt gives
 };
 
-/// Continues `prompt`. Errors: an empty prompt; one that leaves no room in the context.
+/// Continues `prompt`. Errors: an empty prompt; one that leaves no room in the context; logits that
+/// no token can be drawn from (NaN or positive infinity among them, or nothing but negative
+/// infinity), with the position and the part of the model that the first such number came from.
 Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
                             const GenerateOptions& options);
 
@@ -265,7 +272,8 @@ struct Perplexity {
   int64_t scored_tokens = 0;
 };
 
-/// Over non-overlapping windows, each alone from position 0, its first token not scored.
+/// Over non-overlapping windows, each alone from position 0, its first token not scored. Errors: as
+/// of generate() where logits are not finite.
 Result<Perplexity> perplexity(Model& model, std::span<const int32_t> ids, int64_t window,
                               const Progress& progress = {}, int32_t adapter = -1);
 

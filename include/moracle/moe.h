@@ -34,34 +34,41 @@ struct LoraIds {
   const int32_t* data = nullptr;
 };
 
-/// New weights of a layer, packed in the device's memory and not yet in use.
+/// New weights of a layer, packed in the device's memory and not yet in use. A swap uses them up.
 class PackedWeights {
  public:
   PackedWeights(PackedWeights&&) noexcept;
   PackedWeights& operator=(PackedWeights&&) noexcept;
   ~PackedWeights();
+  struct State;  ///< internal
 
  private:
   friend class FusedMoe;
   friend class Linear;
-  struct State;
   explicit PackedWeights(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 
-/// Scratch memory of a device that layers share: they run one after another on one stream. Grows
-/// only while layers are made, never in apply.
+/// Scratch memory of a device that layers share: their work runs one after another. On a GPU a call
+/// on another stream than the last call's waits there, on the device, for the last call's work. A
+/// stream that the caller captures is the exception: replays of the caller's own graph must not run
+/// beside other calls with this workspace. Graphs of Device::record are ordered as calls are.
+/// Grows only while layers are made, never in apply; graphs from before then have to be recorded
+/// again.
 class Workspace {
  public:
-  explicit Workspace(std::shared_ptr<Device> device) : device_(std::move(device)) {}
-  /// Makes sure of `bytes`. Errors: kOutOfMemory.
+  explicit Workspace(std::shared_ptr<Device> device);
+  /// Makes sure of `bytes`. Errors: kOutOfMemory; the bytes are then as many as before, or none
+  /// where the device refuses those, too.
   Status reserve(size_t bytes);
   std::byte* data() const { return buffer_.as<std::byte>(); }
   size_t bytes() const { return buffer_.bytes(); }
   Device& device() const { return *device_; }
 
  private:
+  friend class LayerTurn;
   std::shared_ptr<Device> device_;
+  std::shared_ptr<StreamOrder> order_;  // of the device's streams; null where it needs none
   Buffer buffer_;
 };
 
@@ -82,10 +89,13 @@ class FusedMoe {
 
   /// output[t] = Σ_j topk_weights[t, j] · expert(topk_ids[t, j])(hidden[t]), over the experts that
   /// are here: with experts on several ranks, the ranks' outputs add up to the layer's.
-  /// hidden and output are [num_tokens, hidden_size] in f32, bf16 or f16, and may not overlap.
+  /// hidden and output are [num_tokens, hidden_size] in f32, bf16 or f16, and may not overlap. Each
+  /// pointer is a multiple of the size of what it points to: 4 bytes for f32, ids and weights, 2
+  /// for bf16 and f16; kernels do without more, and are fastest with 16 where rows are, too.
   /// Enqueues and returns; allocates nothing; decides nothing from device data: ids that no expert
   /// has contribute zero, and the device's synchronize() says so. Errors: shapes, more tokens than
-  /// planned, adapters where none were planned, a plan for batched activations.
+  /// planned, adapters where none were planned, a plan for batched activations, a null pointer or
+  /// one that is not aligned.
   Status apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
                const Matrix& output, Stream stream = {}, LoraIds lora_ids = {});
 
@@ -100,8 +110,10 @@ class FusedMoe {
   /// touched. Errors: another layer than the one that was loaded (sizes, scheme, biases), reading,
   /// memory, kCancelled.
   Result<PackedWeights> pack(DescribedWeights&& weights, const Progress& progress = {}) const;
-  /// Enqueues: the packed weights take the place of the old ones, at the same addresses. Errors:
-  /// weights that were packed for another layer.
+  /// The packed weights take the place of the old ones, at the same addresses, and are used up; it
+  /// waits for that. Errors: weights that were packed for another layer, for other experts, for
+  /// another backend or on another device; weights that are used up; the device's. `weights` can
+  /// then be swapped in elsewhere, or again.
   Status swap(PackedWeights&& weights, Stream stream = {});
 
   /// Adapter `id` of this layer, below the planned max_adapters; replaces what was there. Experts
@@ -129,7 +141,9 @@ class Linear {
   Linear& operator=(Linear&&) noexcept;
   ~Linear();
 
-  /// y [num_tokens, N] = x [num_tokens, K] · wᵀ + bias, both of the device's activation dtype.
+  /// y [num_tokens, N] = x [num_tokens, K] · wᵀ + bias, both of the device's activation dtype; y
+  /// may be f32 on any device. Pointers as of FusedMoe::apply. Errors: shapes, types, more tokens
+  /// than planned, a null pointer or one that is not aligned.
   Status apply(const Matrix& x, const Matrix& y, Stream stream = {});
 
   /// As FusedMoe's.

@@ -3,7 +3,12 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <new>
+#include <string>
+#include <system_error>
 #include <utility>
+
+#include "base/text.h"
 
 namespace moracle {
 
@@ -34,8 +39,19 @@ ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(pla
   if (threads == 1) return;  // nobody to wait for
   // Who spins while the thread that it waits for has no CPU only keeps it waiting.
   spins_ = threads <= usable_threads() ? kSpins : 0;
-  for (int thread = 1; thread < threads; ++thread) {
-    workers_.emplace_back([this, thread] { serve(thread); });
+  const auto fewer = [&](const std::string& reason) {
+    return Error{ErrorKind::kOutOfMemory, "", "--threads",
+                 str("at most ", size(), ", as the system starts no more"),
+                 str("it is ", threads, ", and the system said: ", reason)};
+  };
+  try {
+    workers_.reserve(static_cast<size_t>(threads) - 1);
+    for (int thread = 1; thread < threads; ++thread)
+      workers_.emplace_back([this, thread] { serve(thread); });
+  } catch (const std::system_error& error) {
+    started_ = fewer(error.code().message());
+  } catch (const std::bad_alloc&) {
+    started_ = fewer("there is no memory");
   }
 }
 
@@ -53,13 +69,24 @@ void ThreadPool::run_job(Job job) {
   unfinished_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();
-  job.call(job.work, 0);
+  call(job, 0);
   for (int spin = 0; spin < spins_ && unfinished_.load(std::memory_order_acquire) > 0; ++spin) {
     pause_briefly();
   }
   for (int left = unfinished_.load(std::memory_order_acquire); left > 0;
        left = unfinished_.load(std::memory_order_acquire)) {
     unfinished_.wait(left, std::memory_order_acquire);
+  }
+  if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+}
+
+// The caller's own part, too: the work must not go while other threads still read it.
+void ThreadPool::call(const Job& job, int thread) {
+  try {
+    job.call(job.work, thread);
+  } catch (...) {
+    const std::lock_guard lock(thrown_mutex_);
+    if (!thrown_) thrown_ = std::current_exception();
   }
 }
 
@@ -79,7 +106,7 @@ void ThreadPool::serve(int thread) {
     // Jobs cannot be missed: the next one starts only when every worker has finished this one.
     seen = job_.load(std::memory_order_acquire);
     if (stop_.load()) return;
-    current_.call(current_.work, thread);
+    call(current_, thread);
     if (unfinished_.fetch_sub(1, std::memory_order_release) == 1) unfinished_.notify_all();
   }
 }

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/usable_cpus.h"
+#include "moracle/base.h"
 
 namespace moracle {
 
@@ -21,7 +23,8 @@ int usable_threads();
 class ThreadPool {
  public:
   /// `threads` < 1: usable_threads(). With `places` each thread but the caller, who belongs to
-  /// somebody else, stays on its CPU; a CPU that the system refuses is let go.
+  /// somebody else, stays on its CPU; a CPU that the system refuses is let go. Where the system
+  /// starts fewer threads, the pool has those; started() says so.
   explicit ThreadPool(int threads = 0, ThreadPlaces places = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -31,6 +34,10 @@ class ThreadPool {
   const ThreadPlaces& places() const { return places_; }
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
+
+  /// Errors: kOutOfMemory where the system started fewer threads than the constructor was given,
+  /// with their number and the system's reason.
+  const Status& started() const { return started_; }
 
   struct Piece {
     int64_t begin = 0, end = 0;
@@ -43,7 +50,8 @@ class ThreadPool {
 
   /// Calls work(thread) once on each thread, thread in [0, size()), and returns when all are done.
   /// Callers on several threads take turns; calling from inside work is not allowed. Allocates
-  /// nothing: the work is called in place, never copied.
+  /// nothing: the work is called in place, never copied. What work throws (the standard library
+  /// does where memory is refused) is thrown to the caller when all threads are done.
   template <class Work>
   void run(const Work& work) {
     run_job({[](const void* w, int thread) { (*static_cast<const Work*>(w))(thread); }, &work});
@@ -72,9 +80,11 @@ class ThreadPool {
     const void* work = nullptr;
   };
   void run_job(Job job);
+  void call(const Job& job, int thread);
   void serve(int thread);
 
   ThreadPlaces places_;
+  Status started_;
   std::mutex callers_;  // one job at a time
   int spins_ = 0;
   // What workers wait for and what the caller waits for: on cache lines of their own, so that a
@@ -83,6 +93,8 @@ class ThreadPool {
   Job current_;
   alignas(64) std::atomic<int> unfinished_{0};
   std::atomic<bool> stop_{false};
+  std::mutex thrown_mutex_;
+  std::exception_ptr thrown_;  // by the first thread whose work threw
   std::vector<std::thread> workers_;
 };
 

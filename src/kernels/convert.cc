@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/expert_sender.h"
@@ -145,6 +146,8 @@ Status pack_here(const DescribedMatrix& source, const KernelWeights& weights, De
 // To memory that it may not.
 Status pack_there(const DescribedMatrix& source, const KernelWeights& weights, Device& device,
                   const Progress& progress) {
+  // Packing uses the device's own stream: keep other threads from recording it meanwhile.
+  const Turn turn = device.turn();
   Conversion conversion(source, *weights.layout, progress);
   const std::unique_ptr<Uploads> uploads = open_uploads(device);
   const ExpertSender sender(weights, *uploads);
@@ -162,8 +165,9 @@ Status pack_there(const DescribedMatrix& source, const KernelWeights& weights, D
   const int64_t threads =
       std::min<int64_t>({pool.size(), source.num_experts(), conversion.most_at_once()});
   const bool at_once = threads > 1 && 4 * threads >= pool.size();
-  const Status packed =
-      at_once ? conversion.at_once(pool, threads, work) : conversion.in_turn(pool, work);
+  const Status packed = or_out_of_memory("packing", [&] {
+    return at_once ? conversion.at_once(pool, threads, work) : conversion.in_turn(pool, work);
+  });
   const Status arrived = uploads->finish();  // in any case: the memory may go next
   MORACLE_CHECK(packed);
   return arrived;

@@ -1,5 +1,6 @@
 // The order in which the largest of many floats are found, on every device: larger first, the lower
-// place first among equals, NaN after everything.
+// place first among equals. NaN comes first, as in PyTorch: so the first one tells whether there is
+// any.
 #pragma once
 
 #include <bit>
@@ -12,7 +13,7 @@ constexpr uint64_t largest_key(float value, int32_t place) {
   uint32_t bits = std::bit_cast<uint32_t>(value + 0.0f);  // -0 is as large as 0
   // Positive numbers above negative ones, and those turned around.
   bits = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-  if (!(value == value)) bits = 0;
+  if (!(value == value)) bits = 0xffffffffu;
   return uint64_t{bits} << 32 | static_cast<uint32_t>(~place);
 }
 /// Numbers that a GPU's block puts in order at once.

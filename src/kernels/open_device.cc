@@ -1,5 +1,6 @@
 #include <charconv>
 
+#include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/cpu/cpu_device.h"
@@ -26,10 +27,11 @@ Result<DeviceName> parse_device(std::string_view text) {
                str("it is '", text, "'")};
 }
 
-Result<std::shared_ptr<Device>> open_device(std::string_view name, int threads, bool pin) {
-  MORACLE_TRY(const DeviceName device, parse_device(name));
-  if (device.platform == Platform::kCpu)
-    return std::shared_ptr<Device>(std::make_shared<CpuDevice>(threads, pin));
+namespace {
+
+Result<std::shared_ptr<Device>> open(std::string_view name, const DeviceName& device, int threads,
+                                     bool pin) {
+  if (device.platform == Platform::kCpu) return CpuDevice::open(threads, pin);
 #if defined(MORACLE_WITH_CUDA)
   if (device.platform == Platform::kCuda) return CudaDevice::open(device.index, threads);
   const char* const there = "a device of this build: cpu, cuda[:n]";
@@ -38,6 +40,14 @@ Result<std::shared_ptr<Device>> open_device(std::string_view name, int threads, 
 #endif
   return Error{ErrorKind::kUnsupported, "", str("device '", name, "'"), there,
                "this build has no such device"};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Device>> open_device(std::string_view name, int threads, bool pin) {
+  MORACLE_TRY(const DeviceName device, parse_device(name));
+  return or_out_of_memory(str("device '", name, "'"),
+                          [&] { return open(name, device, threads, pin); });
 }
 
 }  // namespace moracle

@@ -178,7 +178,8 @@ class Ops {
   virtual Status attend(const Matrix& q, const Batch& batch, const AttentionShape& shape,
                         const Matrix& out, std::byte* room, Stream) = 0;
   /// The k largest of each row of f32 `numbers`, with their columns: ids, values [rows, k]; larger
-  /// first, the lower column first among equals, NaN after everything. `room`: largest_room_bytes.
+  /// first, the lower column first among equals, NaN before everything. `room`:
+  /// largest_room_bytes.
   /// Errors: a k below 1, or above the columns or kMostLargest.
   virtual Status find_largest(const Matrix& numbers, int64_t k, int32_t* ids, float* values,
                               std::byte* room, Stream) = 0;

@@ -72,18 +72,17 @@ Error cancelled() {
 
 // Random keys and values at every position: what attention reads, without computing it first.
 // Sequences with the same content would be routed alike, so `seed` differs between them.
-Status fill(KvCache::State& cache, int64_t length, uint64_t seed, Device& device,
+Status fill(KvCache::State& cache, DType dtype, int64_t length, uint64_t seed, Device& device,
             const Progress& progress) {
   std::mt19937_64 engine(seed);
   std::normal_distribution<float> normal;
   std::vector<float> floats(1 << 16);
   for (float& x : floats) x = normal(engine);
-  const auto element = static_cast<size_t>(bits(cache.dtype) / 8);
+  const auto element = static_cast<size_t>(bits(dtype) / 8);
   std::vector<std::byte> some(floats.size() * element);
   for (size_t i = 0; i < floats.size(); ++i) {
-    const uint16_t half =
-        cache.dtype == DType::kF16 ? float_to_f16(floats[i]) : float_to_bf16(floats[i]);
-    const void* const from = cache.dtype == DType::kF32 ? static_cast<void*>(&floats[i]) : &half;
+    const uint16_t half = dtype == DType::kF16 ? float_to_f16(floats[i]) : float_to_bf16(floats[i]);
+    const void* const from = dtype == DType::kF32 ? static_cast<void*>(&floats[i]) : &half;
     std::memcpy(some.data() + i * element, from, element);
   }
   MORACLE_CHECK(cache.pool->grow(cache.pages, length));
@@ -259,7 +258,9 @@ class Decoder {
     MORACLE_CHECK(model_.forward(step));
     MORACLE_CHECK(draw(model_, 0, samplers_, drawn_));
     clock_.end("sampling");
-    return {};
+    if (std::find(drawn_.begin(), drawn_.end(), kNothingDrawn) == drawn_.end()) return {};
+    return Error{ErrorKind::kUnsupported, "", "bench", "finite logits",
+                 "random weights gave others"};
   }
 
   Model& model_;
@@ -326,8 +327,10 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
     std::vector<KvCache> caches;
     for (int64_t s = 0; s < batch; ++s) {
       MORACLE_TRY(KvCache cache, model.make_cache(length));
-      MORACLE_CHECK(fill(ModelDoor::state(cache), options.context, static_cast<uint64_t>(s + 1),
-                         ModelDoor::state(model).workspace->device(), options.model.progress));
+      const Model::State& state = ModelDoor::state(model);
+      MORACLE_CHECK(fill(ModelDoor::state(cache), state.cache_dtype, options.context,
+                         static_cast<uint64_t>(s + 1), state.workspace->device(),
+                         options.model.progress));
       caches.push_back(std::move(cache));
     }
     Decode result;

@@ -29,6 +29,7 @@ class MoeStage {
   Status load(std::optional<DescribedMatrix>&& router, const std::vector<float>& correction_bias,
               DescribedWeights&& experts, Loader& loader);
   bool loaded() const { return experts_.has_value(); }
+  bool has_router() const { return router_.has_value(); }
   /// x, out [tokens, hidden_size]; they may not overlap.
   Status apply(const Matrix& x, const Matrix& out, const FeedForwardRooms& rooms, Ops& ops,
                Stream stream, const OnPart& on_part = {});

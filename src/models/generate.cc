@@ -1,11 +1,12 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
+#include "models/model_state.h"
 #include "models/sampler.h"
-#include "moracle/model.h"
 
 namespace moracle {
 namespace {
@@ -49,8 +50,10 @@ Result<GenerationConfig> GenerationConfig::open(const Checkpoint& checkpoint) {
   return generation;
 }
 
-Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
-                            const GenerateOptions& options) {
+namespace {
+
+Status check_generation(const Model& model, std::span<const int32_t> prompt,
+                        const GenerateOptions& options) {
   MORACLE_CHECK(check(options.sampling));
   const auto prompt_size = static_cast<int64_t>(prompt.size());
   if (prompt.empty()) {
@@ -65,24 +68,72 @@ Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
     return Error{ErrorKind::kInvalidArgument, "", "--max-tokens", "at least 1",
                  str("it is ", options.max_tokens)};
   }
-  const int64_t capacity = std::min(model.max_context(), prompt_size + options.max_tokens);
+  return {};
+}
+
+// One sequence and what continues it.
+class Continuation {
+ public:
+  Continuation(Model& model, KvCache cache, const GenerateOptions& options)
+      : model_(model),
+        cache_(std::move(cache)),
+        sampler_(options.sampling),
+        adapter_(options.adapter) {}
+
+  bool is_full() const { return cache_.length() == cache_.capacity(); }
+
+  /// The next part of a prompt.
+  Status run(std::span<const int32_t> tokens) {
+    const Model::Step step{tokens, &cache_, adapter_};
+    MORACLE_CHECK(model_.forward({&step, 1}));
+    run_.insert(run_.end(), tokens.begin(), tokens.end());
+    return {};
+  }
+  /// The token that follows `tokens`. No other thread's step comes between.
+  Result<int32_t> next(std::span<const int32_t> tokens) {
+    const Turn turn = ModelDoor::state(model_).workspace->device().turn();
+    MORACLE_CHECK(run(tokens));
+    int32_t id = 0;
+    const auto last = static_cast<int64_t>(tokens.size()) - 1;
+    MORACLE_CHECK(draw(model_, last, {&sampler_, 1}, {&id, 1}));
+    if (id != kNothingDrawn) return id;
+    return explain_non_finite(model_, run_, cache_, adapter_);
+  }
+
+ private:
+  Model& model_;
+  KvCache cache_;
+  Sampler sampler_;
+  const int32_t adapter_;
+  std::vector<int32_t> run_;  // all tokens so far
+};
+
+Result<Generation> run(Model& model, std::span<const int32_t> prompt,
+                       const GenerateOptions& options) {
+  MORACLE_CHECK(check_generation(model, prompt, options));
+  const auto prompt_size = static_cast<int64_t>(prompt.size());
+  const int64_t capacity =
+      prompt_size + std::min(model.max_context() - prompt_size, options.max_tokens);
   MORACLE_TRY(KvCache cache, model.make_cache(capacity));
-  Sampler sampler(options.sampling);
+  Continuation sequence(model, std::move(cache), options);
   Generation generation;
 
   auto start = std::chrono::steady_clock::now();
-  int64_t last_step = 0;
-  for (int64_t done = 0; done < prompt_size; done += last_step) {
-    last_step = std::min(model.max_num_tokens(), prompt_size - done);
-    const Model::Step step{prompt.subspan(done, last_step), &cache, options.adapter};
-    MORACLE_CHECK(model.forward({&step, 1}));
-    if (options.on_prompt && !options.on_prompt(done + last_step, prompt_size)) {
+  int32_t id = 0;
+  for (int64_t done = 0; done < prompt_size;) {
+    const int64_t count = std::min(model.max_num_tokens(), prompt_size - done);
+    const std::span<const int32_t> part = prompt.subspan(done, count);
+    done += count;
+    if (done < prompt_size) {
+      MORACLE_CHECK(sequence.run(part));
+    } else {
+      MORACLE_TRY(id, sequence.next(part));
+    }
+    if (options.on_prompt && !options.on_prompt(done, prompt_size)) {
       generation.stop_reason = "cancelled";
       return generation;
     }
   }
-  int32_t id = 0;
-  MORACLE_CHECK(draw(model, last_step - 1, {&sampler, 1}, {&id, 1}));
   generation.prompt_seconds = seconds_since(start);
 
   start = std::chrono::steady_clock::now();
@@ -98,13 +149,18 @@ Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
     }
     const auto count = static_cast<int64_t>(generation.ids.size());
     if (is_stop || count >= options.max_tokens) break;
-    if (cache.length() == cache.capacity()) break;  // the end of the context
-    const Model::Step step{{&generation.ids.back(), 1}, &cache, options.adapter};
-    MORACLE_CHECK(model.forward({&step, 1}));
-    MORACLE_CHECK(draw(model, 0, {&sampler, 1}, {&id, 1}));
+    if (sequence.is_full()) break;  // the end of the context
+    MORACLE_TRY(id, sequence.next({&generation.ids.back(), 1}));
   }
   generation.generation_seconds = seconds_since(start);
   return generation;
+}
+
+}  // namespace
+
+Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
+                            const GenerateOptions& options) {
+  return or_out_of_memory("generation", [&] { return run(model, prompt, options); });
 }
 
 }  // namespace moracle

@@ -46,11 +46,14 @@ Status KvPool::take_slab(int64_t pages_wanted) {
     }
   }
   MORACLE_TRY(Buffer slab, device_->allocate(static_cast<size_t>(count) * page_bytes_));
-  free_.reserve(free_.size() + static_cast<size_t>(count));
+  // Enough for all pages, so that giving them back never allocates.
+  const auto all = static_cast<size_t>(num_pages_ + count);
+  if (all > free_.capacity()) free_.reserve(std::max(all, 2 * free_.capacity()));
+  std::byte* const first = slab.as<std::byte>();
+  slabs_.push_back(std::move(slab));
   // The first of a slab is taken first.
   for (int64_t i = count - 1; i >= 0; --i)
-    free_.push_back(slab.as<std::byte>() + static_cast<size_t>(i) * page_bytes_);
-  slabs_.push_back(std::move(slab));
+    free_.push_back(first + static_cast<size_t>(i) * page_bytes_);
   num_pages_ += count;
   return {};
 }

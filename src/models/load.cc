@@ -1,6 +1,7 @@
 // From a Description to a Model: choose for every module, then read, pack and let go.
 #include <cstring>
 
+#include "base/out_of_memory.h"
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -96,6 +97,10 @@ Status check_same_model(const Model::State& m, const Description& description,
 }  // namespace
 
 Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& options) {
+  return or_out_of_memory(checkpoint.folder(), [&] { return State::load(checkpoint, options); });
+}
+
+Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOptions& options) {
   MORACLE_TRY(Description description,
               describe(checkpoint, {options.quantization, options.activations}));
   MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
@@ -140,7 +145,13 @@ Result<Model> ModelDoor::load(Description&& description, const ModelOptions& opt
 }
 
 Status Model::reload(const Checkpoint& checkpoint, const Progress& progress) {
-  State& m = *state_;
+  return or_out_of_memory(checkpoint.folder(),
+                          [&] { return state_->reload(checkpoint, progress); });
+}
+
+Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progress) {
+  State& m = *this;
+  const Turn turn = m.workspace->device().turn();
   MORACLE_TRY(Description description, describe(checkpoint, m.changes));
   MORACLE_CHECK(check_same_model(m, description, checkpoint.folder()));
   const MatrixShape table = description.embedding.shape();

@@ -7,6 +7,7 @@
 #include "kernels/batch.h"
 #include "models/activations.h"
 #include "models/kv_pool.h"
+#include "models/non_finite.h"
 #include "models/on_part.h"
 #include "models/recorded_steps.h"
 #include "moracle/model.h"
@@ -26,11 +27,15 @@ struct KvCache::State {
   std::shared_ptr<KvPool> pool;  // the model's
   int64_t length = 0;
   int64_t capacity = 0;
-  DType dtype = DType::kF32;
   std::vector<std::byte*> pages;
+  uint64_t last_call = 0;  // of forward, by the model's count: no cache comes twice in one
 };
 
 struct Model::State {
+  /// Model's, but for what the standard library throws.
+  static Result<Model> load(const Checkpoint& checkpoint, const ModelOptions& options);
+  Status reload(const Checkpoint& checkpoint, const Progress& progress);
+
   DecoderSpec spec;
   int64_t max_num_tokens = 0;
   int64_t weight_bytes = 0;
@@ -54,6 +59,8 @@ struct Model::State {
   std::vector<int32_t> lora_ids;  // likewise, while the device may still read them
   Buffer host_logits;  // where the device's memory cannot be read; grows to what was asked for
   OnPart on_part;
+  OnOutput on_output;
+  uint64_t num_calls = 0;  // of forward
   BatchTable batch;
   RecordedSteps recorded;
 };
@@ -65,6 +72,8 @@ struct ModelDoor {
                             std::span<const LoraAdapter> adapters, int64_t total_bytes);
   static Model::State& state(Model& model) { return *model.state_; }
   static KvCache::State& state(KvCache& cache) { return *cache.state_; }
+  /// False once the cache was moved away.
+  static bool has_state(const KvCache& cache) { return cache.state_ != nullptr; }
 };
 
 }  // namespace moracle

@@ -1,14 +1,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
-#include "moracle/model.h"
+#include "models/model_state.h"
 
 namespace moracle {
 namespace {
 
-// -log softmax(logits)[id], in double.
+// -log softmax(logits)[id], in double. NaN where the logits make no probabilities: one is NaN or
+// positive infinity, or all are negative infinity.
 double negative_log_likelihood(std::span<const float> logits, int32_t id) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -16,9 +18,10 @@ double negative_log_likelihood(std::span<const float> logits, int32_t id) {
   return largest + std::log(sum) - logits[id];
 }
 
-// Scores the tokens of one window but its first.
+// Scores the tokens of one window but its first. No other thread's step comes between.
 Result<double> score(Model& model, std::span<const int32_t> window, KvCache& cache,
                      int32_t adapter) {
+  const Turn turn = ModelDoor::state(model).workspace->device().turn();
   cache.truncate(0);
   double total = 0;
   const auto size = static_cast<int64_t>(window.size());
@@ -32,18 +35,20 @@ Result<double> score(Model& model, std::span<const int32_t> window, KvCache& cac
       rows = std::min(Model::kMaxLogitRows, scored - first);
       MORACLE_TRY(const std::span<const float> logits, model.logits(first, rows));
       for (int64_t r = 0; r < rows; ++r) {
-        total += negative_log_likelihood(logits.subspan(r * model.vocab_size(), model.vocab_size()),
-                                         window[done + first + r + 1]);
+        const int64_t position = done + first + r;
+        const double nll = negative_log_likelihood(
+            logits.subspan(r * model.vocab_size(), model.vocab_size()), window[position + 1]);
+        if (std::isnan(nll))
+          return explain_non_finite(model, window.first(position + 1), cache, adapter);
+        total += nll;
       }
     }
   }
   return total;
 }
 
-}  // namespace
-
-Result<Perplexity> perplexity(Model& model, std::span<const int32_t> ids, int64_t window,
-                              const Progress& progress, int32_t adapter) {
+Result<Perplexity> run(Model& model, std::span<const int32_t> ids, int64_t window,
+                       const Progress& progress, int32_t adapter) {
   if (window < 2 || window > model.max_context()) {
     return Error{ErrorKind::kInvalidArgument, "", "--window",
                  str("2 to ", model.max_context(), " tokens, the model's context"),
@@ -70,6 +75,13 @@ Result<Perplexity> perplexity(Model& model, std::span<const int32_t> ids, int64_
   result.nll = total / static_cast<double>(result.scored_tokens);
   result.perplexity = std::exp(result.nll);
   return result;
+}
+
+}  // namespace
+
+Result<Perplexity> perplexity(Model& model, std::span<const int32_t> ids, int64_t window,
+                              const Progress& progress, int32_t adapter) {
+  return or_out_of_memory("perplexity", [&] { return run(model, ids, window, progress, adapter); });
 }
 
 }  // namespace moracle

@@ -37,7 +37,7 @@ double Sampler::keep_likely(std::span<const float> logits, float best, double re
   constexpr int kPowers = 64;
   double sums[kPowers] = {}, sum = 0;
   all_weights_.resize(logits.size());
-  auto power = [](double weight) {  // of 2^-power ≥ weight; what is smaller or a NaN is last
+  auto power = [](double weight) {  // of 2^-power ≥ weight; what is smaller is last
     return weight > 0x1p-62 ? -std::ilogb(weight) : kPowers - 1;
   };
   for (size_t id = 0; id < logits.size(); ++id) {
@@ -90,14 +90,15 @@ int32_t Sampler::pick(std::span<const int32_t> ids, double sum, double uniform) 
   return ids[kept - 1];
 }
 
-int32_t Sampler::draw(std::span<const int32_t> ids, std::span<const float> logits) {
+std::optional<int32_t> Sampler::draw(std::span<const int32_t> ids, std::span<const float> logits) {
+  if (!std::isfinite(logits[0])) return {};  // NaN and infinity would come first
   if (options_.temperature == 0) return ids[0];
   weights_.clear();
   for (const float logit : logits) weights_.push_back(weight_of(logit, logits[0]));
   return pick(ids, std::accumulate(weights_.begin(), weights_.end(), 0.0), uniform());
 }
 
-int32_t Sampler::draw(std::span<const float> logits) {
+std::optional<int32_t> Sampler::draw(std::span<const float> logits) {
   const int64_t few = candidates(static_cast<int64_t>(logits.size()));
   ids_.resize(std::max<int64_t>(few, 1));
   largest_.find(logits, ids_);
@@ -107,6 +108,7 @@ int32_t Sampler::draw(std::span<const float> logits) {
     return draw(ids_, logits_);
   }
   const float best = logits[ids_[0]];
+  if (!std::isfinite(best)) return {};
   const double at = uniform();
   const bool all = options_.top_p == 1 && options_.min_p == 0;
   const double sum = keep_likely(logits, best, all ? at : options_.top_p);
@@ -124,21 +126,24 @@ Status draw(Model& model, int64_t first, std::span<Sampler> samplers, std::span<
     all = all || needs == 0 || needs > Model::kMaxLargest;
     k = std::max(k, needs);
   }
+  Device& device = ModelDoor::state(model).workspace->device();
+  const Turn turn = device.turn();  // until the logits have been read
   if (all) {
-    ThreadPool& threads = ModelDoor::state(model).workspace->device().host_threads();
+    ThreadPool& threads = device.host_threads();
     MORACLE_TRY(const std::span<const float> logits, model.logits(first, count));
     const size_t vocab = logits.size() / samplers.size();
     threads.split(count, [&](int64_t begin, int64_t end) {
       for (int64_t s = begin; s < end; ++s)
-        ids[s] = samplers[s].draw(logits.subspan(s * vocab, vocab));
+        ids[s] = samplers[s].draw(logits.subspan(s * vocab, vocab)).value_or(kNothingDrawn);
     });
     return {};
   }
   MORACLE_TRY(const Model::LargestLogits largest, model.largest_logits(first, count, k));
   for (int64_t s = 0; s < count; ++s) {
     const auto needs = static_cast<size_t>(samplers[s].candidates(model.vocab_size()));
-    ids[s] =
-        samplers[s].draw(largest.ids.subspan(s * k, needs), largest.logits.subspan(s * k, needs));
+    ids[s] = samplers[s]
+                 .draw(largest.ids.subspan(s * k, needs), largest.logits.subspan(s * k, needs))
+                 .value_or(kNothingDrawn);
   }
   return {};
 }

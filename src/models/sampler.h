@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <random>
 #include <span>
 #include <vector>
@@ -17,10 +18,11 @@ class Sampler {
 
   /// Logits of a vocabulary that a draw depends on: so many of the largest; 0: on all of them.
   int64_t candidates(int64_t vocab_size) const;
-  /// From these, in the order of Model::LargestLogits.
-  int32_t draw(std::span<const int32_t> ids, std::span<const float> logits);
-  /// From all logits, by id.
-  int32_t draw(std::span<const float> logits);
+  /// From these, in the order of Model::LargestLogits. Nothing where they make no probabilities:
+  /// NaN or positive infinity among them, or nothing but negative infinity.
+  std::optional<int32_t> draw(std::span<const int32_t> ids, std::span<const float> logits);
+  /// From all logits, by id; otherwise as above.
+  std::optional<int32_t> draw(std::span<const float> logits);
 
  private:
   double uniform();
@@ -38,8 +40,13 @@ class Sampler {
   std::vector<double> all_weights_;  // of every id, where no top_k limits them
 };
 
-/// The next token of each of the last step's tokens from `first` on, one sampler for each. Errors:
-/// as Model::logits.
+/// What `draw` gives for a token whose logits make no probabilities.
+inline constexpr int32_t kNothingDrawn = -1;
+
+/// The next token of each of the last step's tokens from `first` on, one sampler for each; or
+/// kNothingDrawn. On every device the logits that a sampler's candidates() names are checked:
+/// since NaN comes first, a NaN or positive infinity anywhere in a row is among them. Errors: as
+/// Model::logits.
 Status draw(Model& model, int64_t first, std::span<Sampler> samplers, std::span<int32_t> ids);
 
 }  // namespace moracle

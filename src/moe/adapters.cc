@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "moe/fused_moe_state.h"
+#include "moe/layer_turn.h"
 
 namespace moracle {
 namespace {
@@ -91,6 +92,8 @@ Status FusedMoe::set_adapter(int32_t id, const LoraWeights& adapter) {
   const std::vector<Target> all = targets(plan.layer, adapter);
   for (const Target& target : all) MORACLE_CHECK(check_target(target, plan));
 
+  // Uploads go through the device's own stream.
+  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, {}));
   Device& device = state_->device();
   const AdapterRooms& rooms = state_->adapters;
   const int64_t rank = plan.lora_rank, here = plan.experts.num_local();

@@ -3,7 +3,9 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "moe/fused_moe_state.h"
+#include "moe/checks.h"
+#include "moe/layer_turn.h"
+#include "moe/stage.h"
 
 namespace moracle {
 namespace {
@@ -42,6 +44,15 @@ Status check_call(const Plan& plan, const Matrix& hidden, const Matrix& output, 
   if (lora_ids.data != nullptr && plan.lora_rank == 0)
     return wrong("a plan with adapters", "it was made for none");
   return {};
+}
+
+Status check_memory(const Plan& plan, const Matrix& hidden, const Matrix& output, LoraIds lora_ids,
+                    const Workspace& workspace) {
+  MORACLE_CHECK(check_pointer(hidden, plan, "hidden"));
+  MORACLE_CHECK(check_pointer(output, plan, "output"));
+  if (lora_ids.data != nullptr)
+    MORACLE_CHECK(check_pointer(lora_ids.data, alignof(int32_t), plan, "lora_ids"));
+  return check_workspace(workspace, plan);
 }
 
 }  // namespace
@@ -158,6 +169,10 @@ Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_
   const LayerSpec& layer = plan.layer;
   MORACLE_CHECK(check_call(plan, hidden, output, lora_ids, ActivationFormat::kStandard));
   if (hidden.rows == 0) return {};
+  MORACLE_CHECK(check_pointer(topk_ids.data, alignof(int32_t), plan, "topk_ids"));
+  MORACLE_CHECK(check_pointer(topk_weights.data, alignof(float), plan, "topk_weights"));
+  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
+  MORACLE_CHECK(check_memory(plan, hidden, output, lora_ids, *state_->workspace));
   Ops& ops = state_->device().ops();
   const MoeRooms rooms = carve_moe(plan, state_->workspace->data());
   Matrix x = hidden;
@@ -180,6 +195,9 @@ Status FusedMoe::apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens,
   const Plan& plan = state_->plan;
   MORACLE_CHECK(check_call(plan, hidden, output, lora_ids, ActivationFormat::kBatched));
   if (hidden.rows == 0) return {};
+  MORACLE_CHECK(check_pointer(num_tokens.data, alignof(int32_t), plan, "num_tokens"));
+  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
+  MORACLE_CHECK(check_memory(plan, hidden, output, lora_ids, *state_->workspace));
   Ops& ops = state_->device().ops();
   const MoeRooms rooms = carve_moe(plan, state_->workspace->data());
   Matrix x = hidden;

@@ -1,6 +1,8 @@
 // Making one layer's experts: what the plan says, from weights that are read once.
+#include "base/out_of_memory.h"
 #include "base/try.h"
-#include "moe/fused_moe_state.h"
+#include "moe/checks.h"
+#include "moe/layer_turn.h"
 
 namespace moracle {
 namespace {
@@ -31,6 +33,13 @@ Result<std::vector<KernelWeights>> pack_both(DescribedWeights&& weights, const P
   return packed;
 }
 
+Status upload_expert_map(const ExpertMap& experts, Buffer& to, Device& device) {
+  const std::vector<int32_t>& map = experts.local();
+  MORACLE_TRY(to, device.allocate(map.size() * sizeof(int32_t)));
+  MORACLE_CHECK(device.upload(to.data(), map.data(), to.bytes()));
+  return device.synchronize();
+}
+
 }  // namespace
 
 FusedMoe::FusedMoe(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -54,6 +63,14 @@ Result<FusedMoe> FusedMoe::make(DescribedWeights&& weights, const Selection& sel
 
 Result<FusedMoe> FusedMoe::make(DescribedWeights&& weights, const Selection& selection,
                                 std::shared_ptr<Workspace> workspace, const Progress& progress) {
+  return or_out_of_memory(weights.spec.name, [&] {
+    return State::make(std::move(weights), selection, std::move(workspace), progress);
+  });
+}
+
+Result<FusedMoe> FusedMoe::State::make(DescribedWeights&& weights, const Selection& selection,
+                                       std::shared_ptr<Workspace> workspace,
+                                       const Progress& progress) {
   auto state = std::make_unique<State>();
   MORACLE_TRY(state->plan, selection.chosen());
   const Plan& plan = state->plan;
@@ -70,12 +87,8 @@ Result<FusedMoe> FusedMoe::make(DescribedWeights&& weights, const Selection& sel
   const Kernels& kernels = *plan.backend->kernels;
   MORACLE_TRY(state->w13, kernels.make(std::move(packed[0]), plan.matrices[0].kernel, device));
   MORACLE_TRY(state->w2, kernels.make(std::move(packed[1]), plan.matrices[1].kernel, device));
-  if (!plan.experts.is_identity()) {
-    const std::vector<int32_t>& map = plan.experts.local();
-    MORACLE_TRY(state->expert_map, device.allocate(map.size() * sizeof(int32_t)));
-    MORACLE_CHECK(device.upload(state->expert_map.data(), map.data(), state->expert_map.bytes()));
-    MORACLE_CHECK(device.synchronize());
-  }
+  if (!plan.experts.is_identity())
+    MORACLE_CHECK(upload_expert_map(plan.experts, state->expert_map, device));
   if (plan.adapter_bytes > 0) {
     MORACLE_TRY(state->adapters_buffer, device.allocate(plan.adapter_bytes));
     state->adapters = carve_adapters(plan, state->adapters_buffer.as<std::byte>());
@@ -85,7 +98,12 @@ Result<FusedMoe> FusedMoe::make(DescribedWeights&& weights, const Selection& sel
 }
 
 Result<PackedWeights> FusedMoe::pack(DescribedWeights&& weights, const Progress& progress) const {
-  const Plan& plan = state_->plan;
+  return or_out_of_memory(weights.spec.name,
+                          [&] { return state_->pack(std::move(weights), progress); });
+}
+
+Result<PackedWeights> FusedMoe::State::pack(DescribedWeights&& weights,
+                                            const Progress& progress) const {
   if (!plan.layer.same_but_name(weights.spec)) {
     return Error{ErrorKind::kInvalidArgument, "", weights.spec.name,
                  "the layer that is loaded, " + describe(plan.layer),
@@ -93,18 +111,23 @@ Result<PackedWeights> FusedMoe::pack(DescribedWeights&& weights, const Progress&
   }
   auto packed = std::make_unique<PackedWeights::State>();
   packed->layer = weights.spec;
-  MORACLE_TRY(packed->matrices, pack_both(std::move(weights), plan, state_->device(), progress));
+  packed->experts = plan.experts;
+  packed->backend = plan.backend;
+  packed->device = device().name();
+  MORACLE_TRY(packed->matrices, pack_both(std::move(weights), plan, device(), progress));
   return PackedWeights(std::move(packed));
 }
 
 Status FusedMoe::swap(PackedWeights&& weights, Stream stream) {
-  const PackedWeights packed = std::move(weights);
-  MORACLE_CHECK(check_swap(packed.state_->layer, state_->plan.layer));
   Device& device = state_->device();
-  const std::vector<KernelWeights>& fresh = packed.state_->matrices;
+  MORACLE_CHECK(check_swap(weights.state_.get(), state_->plan, device));
+  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
+  const std::vector<KernelWeights>& fresh = weights.state_->matrices;
   MORACLE_CHECK(replace(state_->w13->weights(), fresh[0], device, stream));
   MORACLE_CHECK(replace(state_->w2->weights(), fresh[1], device, stream));
-  return device.synchronize(stream);  // before the packed ones go
+  MORACLE_CHECK(device.synchronize(stream));
+  const PackedWeights used_up = std::move(weights);
+  return {};
 }
 
 }  // namespace moracle

@@ -18,6 +18,10 @@ struct FusedMoe::State {
   AdapterRooms adapters{};  // in that buffer
 
   Device& device() const { return workspace->device(); }
+  /// FusedMoe's, but for what the standard library throws.
+  static Result<FusedMoe> make(DescribedWeights&& weights, const Selection& selection,
+                               std::shared_ptr<Workspace> workspace, const Progress& progress);
+  Result<PackedWeights> pack(DescribedWeights&& weights, const Progress& progress) const;
   /// output = the sum, weighed (null: each is 1), of GEMM 2 of the activation of GEMM 1 of the rows
   /// of `x` that rooms.rows names.
   Status run_experts(const Matrix& x, const MoeRooms& rooms, LoraIds lora_ids,
@@ -38,6 +42,9 @@ struct FusedMoe::State {
 
 struct PackedWeights::State {
   LayerSpec layer;
+  ExpertMap experts;
+  const Backend* backend = nullptr;
+  std::string device;                   // its name
   std::vector<KernelWeights> matrices;  // w13 and w2, or a linear layer's only one
 };
 

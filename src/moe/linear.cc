@@ -1,6 +1,9 @@
+#include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
-#include "moe/fused_moe_state.h"
+#include "moe/checks.h"
+#include "moe/layer_turn.h"
+#include "moe/stage.h"
 
 namespace moracle {
 
@@ -8,6 +11,12 @@ struct Linear::State {
   Plan plan;
   std::shared_ptr<Workspace> workspace;
   std::unique_ptr<GroupedLinear> weights;
+
+  /// Linear's, but for what the standard library throws.
+  static Result<Linear> make(DescribedMatrix&& weights, const Selection& selection,
+                             std::shared_ptr<Workspace> workspace, const Progress& progress);
+  Result<PackedWeights> pack(DescribedMatrix&& weights, const Progress& progress) const;
+  Status check_call(const Matrix& x, const Matrix& y) const;
 };
 
 Linear::Linear(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -36,6 +45,13 @@ LayerSpec linear_spec(std::string name, const DescribedMatrix& weights) {
 
 Result<Linear> Linear::make(DescribedMatrix&& weights, const Selection& selection,
                             std::shared_ptr<Workspace> workspace, const Progress& progress) {
+  return or_out_of_memory(selection.request.layer.name, [&] {
+    return State::make(std::move(weights), selection, std::move(workspace), progress);
+  });
+}
+
+Result<Linear> Linear::State::make(DescribedMatrix&& weights, const Selection& selection,
+                                   std::shared_ptr<Workspace> workspace, const Progress& progress) {
   auto state = std::make_unique<State>();
   MORACLE_TRY(state->plan, selection.chosen());
   if (!state->plan.layer.same_but_name(linear_spec("", weights))) {
@@ -54,7 +70,12 @@ Result<Linear> Linear::make(DescribedMatrix&& weights, const Selection& selectio
 }
 
 Result<PackedWeights> Linear::pack(DescribedMatrix&& weights, const Progress& progress) const {
-  const Plan& plan = state_->plan;
+  return or_out_of_memory(state_->plan.layer.name,
+                          [&] { return state_->pack(std::move(weights), progress); });
+}
+
+Result<PackedWeights> Linear::State::pack(DescribedMatrix&& weights,
+                                          const Progress& progress) const {
   auto packed = std::make_unique<PackedWeights::State>();
   packed->layer = linear_spec(plan.layer.name, weights);
   if (!plan.layer.same_but_name(packed->layer)) {
@@ -62,31 +83,56 @@ Result<PackedWeights> Linear::pack(DescribedMatrix&& weights, const Progress& pr
                  "the layer that is loaded, " + describe(plan.layer),
                  "it is " + describe(packed->layer)};
   }
-  MORACLE_TRY(KernelWeights matrix, convert(std::move(weights), *plan.backend->layout,
-                                            state_->workspace->device(), progress));
+  Device& device = workspace->device();
+  packed->experts = plan.experts;
+  packed->backend = plan.backend;
+  packed->device = device.name();
+  MORACLE_TRY(KernelWeights matrix,
+              convert(std::move(weights), *plan.backend->layout, device, progress));
   packed->matrices.push_back(std::move(matrix));
   return PackedWeights(std::move(packed));
 }
 
 Status Linear::swap(PackedWeights&& weights, Stream stream) {
-  const PackedWeights packed = std::move(weights);
-  MORACLE_CHECK(check_swap(packed.state_->layer, state_->plan.layer));
   Device& device = state_->workspace->device();
-  MORACLE_CHECK(replace(state_->weights->weights(), packed.state_->matrices[0], device, stream));
-  return device.synchronize(stream);
+  MORACLE_CHECK(check_swap(weights.state_.get(), state_->plan, device));
+  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
+  MORACLE_CHECK(replace(state_->weights->weights(), weights.state_->matrices[0], device, stream));
+  MORACLE_CHECK(device.synchronize(stream));
+  const PackedWeights used_up = std::move(weights);
+  return {};
+}
+
+Status Linear::State::check_call(const Matrix& x, const Matrix& y) const {
+  const auto wrong = [&](std::string need, std::string fact) {
+    return Error{ErrorKind::kInvalidArgument, "", plan.layer.name, std::move(need),
+                 std::move(fact)};
+  };
+  const MatrixShape& shape = weights->weights().shape;
+  if (x.cols != shape.k || y.cols != shape.n || x.rows != y.rows || x.rows < 0 ||
+      x.rows > plan.max_num_tokens || x.stride < x.cols || y.stride < y.cols) {
+    return wrong(str("x [tokens, ", shape.k, "] and y [tokens, ", shape.n, "] of at most ",
+                     plan.max_num_tokens, " tokens"),
+                 str("they are [", x.rows, ", ", x.cols, "] and [", y.rows, ", ", y.cols,
+                     "] with strides ", x.stride, " and ", y.stride));
+  }
+  if (x.dtype != plan.activation_dtype ||
+      (y.dtype != plan.activation_dtype && y.dtype != DType::kF32)) {
+    return wrong(str("x and y in ", name(plan.activation_dtype), ", or y in f32"),
+                 str("they are ", name(x.dtype), " and ", name(y.dtype)));
+  }
+  if (x.rows == 0) return {};
+  MORACLE_CHECK(check_pointer(x, plan, "x"));
+  return check_pointer(y, plan, "y");
 }
 
 Status Linear::apply(const Matrix& x, const Matrix& y, Stream stream) {
   const Plan& plan = state_->plan;
   const KernelWeights& weights = state_->weights->weights();
-  if (x.cols != weights.shape.k || y.cols != weights.shape.n || x.rows != y.rows ||
-      x.rows > plan.max_num_tokens) {
-    return Error{ErrorKind::kInvalidArgument, "", plan.layer.name,
-                 str("x [tokens, ", weights.shape.k, "] and y [tokens, ", weights.shape.n,
-                     "] of at most ", plan.max_num_tokens, " tokens"),
-                 str("they are [", x.rows, ", ", x.cols, "] and [", y.rows, ", ", y.cols, "]")};
-  }
+  MORACLE_CHECK(state_->check_call(x, y));
   if (x.rows == 0) return {};
+  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
+  MORACLE_CHECK(check_workspace(*state_->workspace, plan));
   Ops& ops = state_->workspace->device().ops();
   const std::optional<QuantKey>& key = plan.layer.scheme.activation;
   const LinearRooms rooms = carve_linear(plan, state_->workspace->data());

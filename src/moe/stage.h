@@ -33,24 +33,4 @@ inline Result<GroupedRows> gather(const GroupedRows& rows, const KernelWeights& 
   return GroupedRows{to, nullptr, rows.expert_offsets, rows.num_rows, rows.first_row};
 }
 
-/// A plan is made for one kind of device.
-inline Status check_device(const Plan& plan, const Device& device) {
-  if (plan.backend->platform == device.platform() &&
-      plan.activation_dtype == device.activation_dtype()) {
-    return {};
-  }
-  return Error{ErrorKind::kInvalidArgument, "", plan.layer.name,
-               str("a ", name(plan.backend->platform), " device with activations in ",
-                   name(plan.activation_dtype), ", as planned"),
-               str("it is ", device.name(), " with ", name(device.activation_dtype()))};
-}
-
-/// Packed weights go only where they were packed for.
-inline Status check_swap(const LayerSpec& packed, const LayerSpec& loaded) {
-  if (packed.same_but_name(loaded)) return {};
-  return Error{ErrorKind::kInvalidArgument, "", loaded.name,
-               "weights packed for this layer, " + describe(loaded),
-               "they were packed for " + packed.name + ", " + describe(packed)};
-}
-
 }  // namespace moracle

@@ -1,14 +1,18 @@
 // The team of threads: every piece of work once, whoever asks and however often.
 #include "base/thread_pool.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <thread>
 #include <vector>
+
+#include "base/refused_threads.h"
 
 namespace moracle {
 namespace {
@@ -163,6 +167,22 @@ TEST_P(ThreadPoolOfSize, WakesAfterItHasSlept) {
   }
 }
 
+TEST_P(ThreadPoolOfSize, ThrowsToTheCallerWhatAThreadThrows) {
+  ThreadPool pool(GetParam());
+  for (int thrower = 0; thrower < pool.size(); ++thrower) {
+    std::atomic<int> ended{0};
+    EXPECT_THROW(pool.run([&](int thread) {
+      if (thread == thrower) throw std::bad_alloc();
+      ++ended;
+    }),
+                 std::bad_alloc);
+    EXPECT_EQ(ended, pool.size() - 1);  // run() returned after all of them
+    std::atomic<int> calls{0};
+    pool.run([&](int) { ++calls; });
+    EXPECT_EQ(calls, pool.size());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolOfSize, ::testing::Range(1, 9));
 
 TEST(ThreadPool, UsesAllCpusThatTheProcessMayUseUnlessTold) {
@@ -170,6 +190,22 @@ TEST(ThreadPool, UsesAllCpusThatTheProcessMayUseUnlessTold) {
   EXPECT_EQ(ThreadPool().size(), usable_threads());
   EXPECT_EQ(ThreadPool(0).size(), usable_threads());
   EXPECT_EQ(ThreadPool(-3).size(), usable_threads());
+}
+
+TEST(ThreadPool, ReportsThreadsThatTheSystemRefuses) {
+  EXPECT_TRUE(ThreadPool(3).started());
+  const testing::RefusedThreads none;
+  ASSERT_TRUE(none.refuses());
+  ThreadPool pool(3);
+  ASSERT_FALSE(pool.started());
+  EXPECT_EQ(pool.started().error().kind, ErrorKind::kOutOfMemory);
+  EXPECT_THAT(pool.started().error().to_string(),
+              ::testing::HasSubstr("--threads: needs at most 1, as the system starts no more; it "
+                                   "is 3, and the system said: "));
+  EXPECT_EQ(pool.size(), 1);
+  int calls = 0;
+  pool.run([&](int) { ++calls; });
+  EXPECT_EQ(calls, 1);
 }
 
 // D40: counts beyond 2^31 stay exact; the pieces are not walked.

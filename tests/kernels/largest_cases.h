@@ -37,12 +37,12 @@ inline std::vector<float> numbers_for(const LargestCase& c) {
   return numbers;
 }
 
-/// Everything sorted: larger first, the lower column first among equals, NaN after everything.
+/// Everything sorted: larger first, the lower column first among equals, NaN before everything.
 inline std::vector<int32_t> largest_by_definition(const float* row, int64_t cols, int64_t k) {
   std::vector<int32_t> ids(cols);
   std::iota(ids.begin(), ids.end(), 0);
   std::stable_sort(ids.begin(), ids.end(), [row](int32_t a, int32_t b) {
-    if (std::isnan(row[a]) || std::isnan(row[b])) return !std::isnan(row[a]) && std::isnan(row[b]);
+    if (std::isnan(row[a]) || std::isnan(row[b])) return std::isnan(row[a]) && !std::isnan(row[b]);
     return row[a] > row[b];
   });
   ids.resize(k);

@@ -45,7 +45,10 @@ TEST(LargestKey, HasTheValueAndThePlace) {
     EXPECT_GT(largest_key(value, 7), largest_key(value, 8));
     EXPECT_GT(largest_key(value, 0), kNoKey);
   }
-  EXPECT_TRUE(std::isnan(value_of_key(largest_key(std::nanf(""), 3))));
+  const uint64_t nan = largest_key(std::nanf(""), 3);
+  EXPECT_TRUE(std::isnan(value_of_key(nan)));
+  EXPECT_EQ(place_of_key(nan), 3);
+  EXPECT_GT(nan, largest_key(std::numeric_limits<float>::infinity(), 0));
 }
 
 }  // namespace

@@ -13,7 +13,9 @@
 #include <random>
 #include <vector>
 
+#include "base/refused_threads.h"
 #include "base/scalar.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu_ops_test.h"
 #include "kernels/paged.h"
 #include "moracle/device.h"
@@ -649,6 +651,26 @@ TEST(CpuDevice, OfNoBytesIsNothing) {
   ASSERT_TRUE(buffer);
   EXPECT_EQ(buffer->bytes(), 0u);
   EXPECT_TRUE(device->upload(nullptr, nullptr, 0));
+}
+
+TEST(CpuDevice, RefusesMoreThreadsThanTheSystemStarts) {
+  const testing::RefusedThreads none;
+  ASSERT_TRUE(none.refuses());
+  const auto device = open_device("cpu", 4096);
+  ASSERT_FALSE(device);
+  EXPECT_EQ(device.error().kind, ErrorKind::kOutOfMemory);
+  EXPECT_EQ(device.error().place, "--threads");
+  EXPECT_TRUE(open_device("cpu", 1)) << "the caller's own thread is enough";
+}
+
+TEST(CpuDevice, KeepsItsScratchWhenMoreIsRefused) {
+  CpuDevice device(1);
+  ASSERT_TRUE(device.reserve_scratch(1000));
+  std::byte* const scratch = device.scratch();
+  const Status refused = device.reserve_scratch(size_t{1} << 60);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kOutOfMemory);
+  EXPECT_EQ(device.scratch(), scratch);
 }
 
 TEST(CpuDevice, RefusesMemoryThatCannotBeThere) {

@@ -337,8 +337,12 @@ TEST_P(VectorOpsTest, RowsAreAddedAndScaledElementByElement) {
     for (int64_t at : {int64_t{0}, count / 2, count - 1}) {
       std::vector<float> x(count, -3);
       x[at] = -2;
-      if (count > 1) x[(at + 1) % count] = NAN;
       EXPECT_EQ(ops_.largest(x.data(), count), -2);
+      for (const int64_t nan : {int64_t{0}, count / 2, count - 1, at}) {
+        std::vector<float> with = x;
+        with[nan] = NAN;
+        EXPECT_TRUE(std::isnan(ops_.largest(with.data(), count))) << nan << " of " << count;
+      }
     }
   }
   const std::vector<float> huge(40, 1e30f);

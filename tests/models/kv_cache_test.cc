@@ -99,15 +99,80 @@ TEST(KvCacheOfSixteenBits, GeneratesAndSurvivesAReload) {
   EXPECT_EQ(generate(model, prompt, options)->ids, first->ids);
 }
 
-TEST(KvCacheOfSixteenBits, IsNotTakenForAnotherModelsCache) {
-  const Checkpoint checkpoint = *Checkpoint::open(golden_folder("qwen3_moe"));
-  Model bf16 = must_load(checkpoint, "bf16"), f32 = must_load(checkpoint, "f32");
-  KvCache cache = *f32.make_cache(8);
-  const std::vector<int32_t> ids = {1, 2};
-  const Model::Step step{ids, &cache};
-  const Status refused = bf16.forward({&step, 1});
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().place, "cache");
+// Refused by the number of the step, and nothing is changed.
+class StepsOfAModel : public ::testing::Test {
+ protected:
+  void expect_refused(std::span<const Model::Step> steps, const char* message) {
+    const Status refused = model_.forward(steps);
+    ASSERT_FALSE(refused) << message;
+    EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_EQ(refused.error().to_string(), message);
+    EXPECT_EQ(cache_.length(), 0);
+    const Model::Step good{ids_, &cache_};
+    ASSERT_TRUE(model_.forward({&good, 1}));
+    EXPECT_THAT(*model_.logits(1, 1), ::testing::ElementsAreArray(alone()));
+    cache_.truncate(0);
+  }
+  std::vector<float> alone() {
+    const std::vector<float> all = *all_logits(other_, ids_);
+    return {all.end() - model_.vocab_size(), all.end()};
+  }
+
+  const Checkpoint checkpoint_ = *Checkpoint::open(golden_folder("qwen3_moe"));
+  Model model_ = must_load(checkpoint_, "f32"), other_ = must_load(checkpoint_, "f32");
+  KvCache cache_ = *model_.make_cache(8);
+  const std::vector<int32_t> ids_ = {1, 2};
+};
+
+TEST_F(StepsOfAModel, RefuseTheCacheOfAnotherModel) {
+  KvCache foreign = *other_.make_cache(8), own = *model_.make_cache(8);
+  const Model::Step steps[] = {{ids_, &own}, {ids_, &foreign}};
+  expect_refused(steps, "step 1, cache: needs one that this model made; another model made it");
+  Model bf16 = must_load(checkpoint_, "bf16");
+  KvCache rounded = *bf16.make_cache(8);
+  const Model::Step step{ids_, &rounded};
+  expect_refused({&step, 1},
+                 "step 0, cache: needs one that this model made; another model made it");
+}
+
+TEST_F(StepsOfAModel, RefuseOneCacheTwice) {
+  KvCache own = *model_.make_cache(8);
+  const Model::Step steps[] = {{ids_, &cache_}, {ids_, &own}, {ids_, &cache_}};
+  expect_refused(steps,
+                 "step 2, cache: needs a sequence of its own; an earlier step of this call has it, "
+                 "too");
+}
+
+TEST_F(StepsOfAModel, RefuseNoCache) {
+  const Model::Step none{ids_, nullptr};
+  expect_refused({&none, 1}, "step 0, cache: needs one from make_cache; there is none");
+  KvCache own = *model_.make_cache(8);
+  const KvCache moved = std::move(own);
+  const Model::Step gone{ids_, &own};
+  expect_refused({&gone, 1}, "step 0, cache: needs one from make_cache; there is none");
+}
+
+TEST_F(StepsOfAModel, NameTheStepOfATokenThatIsNone) {
+  KvCache own = *model_.make_cache(8);
+  const std::vector<int32_t> wrong = {1, -7};
+  const Model::Step steps[] = {{ids_, &own}, {wrong, &cache_}};
+  expect_refused(
+      steps, str("step 1, token id: needs 0 to ", model_.vocab_size() - 1, "; it is -7").c_str());
+}
+
+TEST_F(StepsOfAModel, MayHaveNoTokens) {
+  EXPECT_TRUE(model_.forward({}));
+  EXPECT_FALSE(model_.logits(0, 1)) << "no token has logits";
+  KvCache first = *model_.make_cache(8), last = *model_.make_cache(8);
+  const Model::Step steps[] = {{{}, &first}, {ids_, &cache_}, {{}, &last}};
+  ASSERT_TRUE(model_.forward(steps));
+  EXPECT_EQ(first.length(), 0);
+  EXPECT_EQ(cache_.length(), 2);
+  EXPECT_EQ(last.length(), 0);
+  EXPECT_THAT(*model_.logits(1, 1), ::testing::ElementsAreArray(alone()));
+  const Model::Step nothing{{}, &cache_};
+  EXPECT_TRUE(model_.forward({&nothing, 1}));
+  EXPECT_EQ(cache_.length(), 2);
 }
 
 // Pages of two sequences out of memory for one and a half.

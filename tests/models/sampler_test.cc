@@ -71,7 +71,7 @@ TEST(Sampler, DrawsWhatTheDefinitionDraws) {
           // Many equal ones, too: the lower id first.
           if (draw % 3 == 0)
             for (float& value : values) value = std::round(value);
-          ASSERT_EQ(sampler.draw(values), by_definition(options, values, engine))
+          ASSERT_EQ(*sampler.draw(values), by_definition(options, values, engine))
               << vocabulary << " ids, top_k " << options.top_k << ", top_p " << options.top_p
               << ", min_p " << options.min_p << ", draw " << draw;
         }
@@ -89,7 +89,7 @@ TEST(Sampler, TakesIdsThatMayNotBeDrawnForWhatTheyAre) {
                                   {.temperature = 0}}) {
     Sampler sampler(options);
     for (int draw = 0; draw < 50; ++draw) {
-      const int32_t id = sampler.draw(values);
+      const int32_t id = *sampler.draw(values);
       ASSERT_TRUE(id == 777 || id == 3) << id;
     }
   }
@@ -99,8 +99,32 @@ TEST(Sampler, GreedyTakesTheFirstOfTheLargest) {
   std::vector<float> values = logits(3000, 1, 1);
   values[2900] = values[700] = values[701] = 50;
   EXPECT_EQ(Sampler({}).draw(values), 700);
-  values[5] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(Sampler({}).draw(values), 700);
+}
+
+TEST(Sampler, DrawsNothingWhereLogitsMakeNoProbabilities) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (SamplingOptions options : {SamplingOptions{.temperature = 0},
+                                  {.temperature = 1},
+                                  {.temperature = 1, .top_k = 5},
+                                  {.temperature = 1, .top_k = 5, .top_p = 0.5f},
+                                  {.temperature = 1, .top_p = 0.5f},
+                                  {.temperature = 1, .top_p = 1e-6f},
+                                  {.temperature = 1, .min_p = 0.1f},
+                                  {.temperature = 1, .top_k = 5000, .min_p = 1}}) {
+    Sampler sampler(options);
+    for (const int64_t count : {1, 40, 1000}) {
+      for (const float all : {kNan, -kInf, kInf})
+        EXPECT_FALSE(sampler.draw(std::vector<float>(count, all))) << count << " of " << all;
+      for (const int64_t at : {int64_t{0}, count / 2, count - 1}) {
+        for (const float one : {kNan, -kNan, kInf}) {
+          std::vector<float> values = logits(count, 2, 1);
+          values[at] = one;
+          EXPECT_FALSE(sampler.draw(values)) << one << " at " << at << " of " << count;
+        }
+      }
+    }
+  }
 }
 
 // Where few logits decide, they are enough.
@@ -117,7 +141,7 @@ TEST(Sampler, DrawsTheSameFromTheLargestAlone) {
       largest.find(values, ids);
       std::vector<float> found;
       for (int32_t id : ids) found.push_back(values[id]);
-      ASSERT_EQ(few.draw(ids, found), all.draw(values));
+      ASSERT_EQ(*few.draw(ids, found), *all.draw(values));
     }
   }
   EXPECT_EQ(Sampler({.temperature = 1}).candidates(3000), 0);
@@ -129,7 +153,7 @@ TEST(Sampler, DrawsInTheirShares) {
   const std::vector<float> values = {0, 1, 2, -1};
   Sampler sampler({.temperature = 1, .seed = 3});
   std::vector<double> shares(4);
-  for (int draw = 0; draw < 20000; ++draw) shares[sampler.draw(values)] += 1.0 / 20000;
+  for (int draw = 0; draw < 20000; ++draw) shares[*sampler.draw(values)] += 1.0 / 20000;
   double sum = 0;
   for (float value : values) sum += std::exp(value);
   for (int i = 0; i < 4; ++i) EXPECT_NEAR(shares[i], std::exp(values[i]) / sum, 0.012);

@@ -22,6 +22,12 @@ CpuDevice::CpuDevice(int threads, bool pin)
     : pool_(threads, places_of(threads, pin)), ops_(std::make_unique<CpuOps>(pool_)) {}
 CpuDevice::~CpuDevice() = default;
 
+Result<std::shared_ptr<Device>> CpuDevice::open(int threads, bool pin) {
+  auto device = std::make_shared<CpuDevice>(threads, pin);
+  MORACLE_CHECK(device->pool_.started());
+  return std::shared_ptr<Device>(std::move(device));
+}
+
 Ops& CpuDevice::ops() {
   return *ops_;
 }
@@ -45,8 +51,9 @@ Result<Buffer> CpuDevice::allocate(size_t bytes) {
 }
 
 Status CpuDevice::reserve_scratch(size_t bytes) {
+  const Turn turn = this->turn();
   if (bytes <= scratch_.bytes()) return {};
-  scratch_ = Buffer();  // first give back, then take: they need not both fit
+  // The old scratch goes last: kernels that are made already need it where the system refuses more.
   MORACLE_TRY(scratch_, allocate(bytes));
   return {};
 }

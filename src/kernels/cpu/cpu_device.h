@@ -12,6 +12,8 @@ class CpuOps;
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(int threads, bool pin = false);
+  /// Errors: fewer threads than that (see ThreadPool::started).
+  static Result<std::shared_ptr<Device>> open(int threads, bool pin);
   ~CpuDevice() override;
 
   std::string name() const override { return "cpu"; }
@@ -28,8 +30,9 @@ class CpuDevice : public Device {
   ThreadPool& host_threads() override { return pool_; }
   ThreadPool& pool() { return pool_; }
 
-  /// Memory for what lives no longer than one call of a kernel; kernels of one device run in turn.
-  /// Grows only while kernels are made. Errors: kOutOfMemory.
+  /// Memory for what lives no longer than one call of a kernel. Callers hold turn(), so that
+  /// kernels of one device run in turn. Grows only while kernels are made. Errors: kOutOfMemory;
+  /// the memory stays as it was.
   Status reserve_scratch(size_t bytes);
   std::byte* scratch() const { return scratch_.as<std::byte>(); }
 

@@ -87,6 +87,7 @@ class CpuOps : public Ops {
     std::vector<cpu::AttendRow> rows;
     std::vector<float> parts;
   } attending_;
+  std::mutex trouble_mutex_;  // synchronize() does not wait for other threads' calls
   std::optional<Error> trouble_;
 };
 

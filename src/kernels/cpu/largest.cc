@@ -15,13 +15,15 @@ constexpr size_t kBlock = 256;
 
 }  // namespace
 
-// The k largest are among those not below the k'th largest block.
+// The k largest are among those not below the k'th largest block. A block with a NaN counts as
+// infinite here: its NaN comes first, and nothing is below it.
 void Largest::find(std::span<const float> numbers, std::span<int32_t> ids) {
   const VectorOps& vector = vector_ops();
   of_blocks_.clear();
   for (size_t at = 0; at < numbers.size(); at += kBlock) {
     const auto count = static_cast<int64_t>(std::min(kBlock, numbers.size() - at));
-    of_blocks_.push_back(vector.largest(&numbers[at], count));
+    const float largest = vector.largest(&numbers[at], count);
+    of_blocks_.push_back(largest == largest ? largest : std::numeric_limits<float>::infinity());
   }
   float least = -std::numeric_limits<float>::infinity();
   if (ids.size() <= of_blocks_.size()) {

@@ -103,7 +103,9 @@ Result<LimitsProbe> LimitsProbe::make(int threads, size_t buffer_bytes, const Pr
   // As the layers' weights are allocated: on huge pages where it can be.
   MORACLE_TRY(const std::shared_ptr<Device> device, open_device("cpu", 1));
   MORACLE_TRY(Buffer buffer, device->allocate(bytes));
-  LimitsProbe probe(std::make_unique<ThreadPool>(threads), std::move(buffer));
+  auto pool = std::make_unique<ThreadPool>(threads);
+  MORACLE_CHECK(pool->started());
+  LimitsProbe probe(std::move(pool), std::move(buffer));
   // Written, or every page would be the one page of zeros.
   constexpr size_t kAtOnce = size_t{256} << 20;
   for (size_t at = 0; at < bytes; at += kAtOnce) {

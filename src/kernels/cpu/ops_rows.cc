@@ -7,11 +7,13 @@
 namespace moracle {
 
 void CpuOps::trouble(const char* place, std::string need, std::string fact) {
+  const std::lock_guard lock(trouble_mutex_);
   if (trouble_) return;  // the first is the most telling
   trouble_ = Error{ErrorKind::kInvalidArgument, "", place, std::move(need), std::move(fact)};
 }
 
 Status CpuOps::take_trouble() {
+  const std::lock_guard lock(trouble_mutex_);
   if (!trouble_) return {};
   Error error = *std::move(trouble_);
   trouble_.reset();

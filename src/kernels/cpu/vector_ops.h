@@ -87,7 +87,7 @@ struct VectorOps {
   /// Σ a · b
   float (*dot)(const float* a, const float* b, int64_t count);
   double (*sum_of_squares)(const float* x, int64_t count);
-  /// NaNs left out; of nothing -inf.
+  /// NaN where any is; of nothing -inf.
   float (*largest)(const float* x, int64_t count);
 
   /// Cosines and sines of position · frequencies[i] (an f32 product of at most 2^20), times factor.

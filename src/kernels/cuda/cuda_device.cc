@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/cuda_graph.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_stream_order.h"
 #include "kernels/cuda/cuda_timeline.h"
 
 namespace moracle {
@@ -40,6 +41,7 @@ CudaDevice::CudaDevice(int index, int threads)
 Result<std::shared_ptr<Device>> CudaDevice::open(int index, int threads) {
   MORACLE_CHECK(check_gpu(index));
   std::shared_ptr<CudaDevice> device(new CudaDevice(index, threads));
+  MORACLE_CHECK(device->host_threads_.started());
   MORACLE_CHECK(device->start());
   return std::shared_ptr<Device>(std::move(device));
 }
@@ -72,6 +74,7 @@ Ops& CudaDevice::ops() {
 
 Result<Buffer> CudaDevice::allocate(size_t bytes) {
   if (bytes == 0) return Buffer();
+  const Turn turn = this->turn();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   void* data = nullptr;
   if (Status taken = cuda::check(cudaMalloc(&data, bytes), "cudaMalloc"); !taken) {
@@ -91,6 +94,7 @@ Result<Buffer> CudaDevice::allocate(size_t bytes) {
 }
 
 Status CudaDevice::upload(void* to, const void* from, size_t bytes, Stream stream) {
+  const Turn turn = this->turn();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   MORACLE_CHECK(staging_.enqueue(to, from, bytes, queue_.of(stream)));
   MORACLE_CUDA(cudaStreamSynchronize(queue_.of(stream)));
@@ -98,12 +102,14 @@ Status CudaDevice::upload(void* to, const void* from, size_t bytes, Stream strea
 }
 
 Status CudaDevice::enqueue_upload(void* to, const void* from, size_t bytes, Stream stream) {
+  const Turn turn = this->turn();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   return staging_.enqueue(to, from, bytes, queue_.of(stream));
 }
 
 Status CudaDevice::download(void* to, const void* from, size_t bytes, Stream stream) {
   if (bytes == 0) return {};
+  const Turn turn = this->turn();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   MORACLE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, queue_.of(stream)));
   return {};
@@ -111,6 +117,7 @@ Status CudaDevice::download(void* to, const void* from, size_t bytes, Stream str
 
 Status CudaDevice::copy(void* to, const void* from, size_t bytes, Stream stream) {
   if (bytes == 0) return {};
+  const Turn turn = this->turn();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   MORACLE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, queue_.of(stream)));
   return {};
@@ -118,7 +125,12 @@ Status CudaDevice::copy(void* to, const void* from, size_t bytes, Stream stream)
 
 Result<std::unique_ptr<Graph>> CudaDevice::record(const std::function<Status()>& enqueue,
                                                   Stream stream) {
-  return cuda::record(enqueue, queue_, stream);
+  const Turn turn = this->turn();
+  return cuda::record(enqueue, *this, queue_, stream);
+}
+
+std::shared_ptr<StreamOrder> CudaDevice::stream_order() {
+  return std::make_shared<cuda::CudaStreamOrder>(queue_);
 }
 
 Result<std::unique_ptr<Timeline>> CudaDevice::timeline(Stream stream) {
@@ -136,6 +148,7 @@ Result<Buffer> CudaDevice::allocate_host(size_t bytes) {
 }
 
 Status CudaDevice::synchronize(Stream stream) {
+  const Turn turn = this->turn();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   return troubles_.take(queue_.of(stream));
 }

@@ -13,6 +13,8 @@ namespace moracle {
 
 class CudaOps;
 
+/// Every call that uses the device's own stream or its pinned memory holds turn(): that stream may
+/// be captured, and whatever another thread put there meanwhile would become part of the graph.
 class CudaDevice : public Device {
  public:
   /// Errors: no such GPU, no driver, a compute capability below 7.5, memory.
@@ -38,6 +40,7 @@ class CudaDevice : public Device {
   Result<Buffer> allocate_host(size_t bytes) override;
   Ops& ops() override;
   ThreadPool& host_threads() override { return host_threads_; }
+  std::shared_ptr<StreamOrder> stream_order() override;
 
   const cuda::Queue& queue() const { return queue_; }
   /// For conversion, whose threads share it.

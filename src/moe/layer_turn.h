@@ -1,0 +1,38 @@
+// One call of a layer: it holds the device, and its stream comes after the streams of earlier calls
+// that used the same workspace.
+#pragma once
+
+#include <utility>
+
+#include "moracle/moe.h"
+
+namespace moracle {
+
+class LayerTurn {
+ public:
+  /// Errors: the device's, where streams have to wait for each other.
+  static Result<LayerTurn> take(Workspace& workspace, Stream stream) {
+    LayerTurn turn(workspace.device().turn(), stream);
+    if (StreamOrder* const order = workspace.order_.get()) {
+      if (Status begun = order->begin(stream); !begun) return std::move(begun).error();
+      turn.order_ = order;
+    }
+    return turn;
+  }
+  LayerTurn(LayerTurn&& other) noexcept
+      : turn_(std::move(other.turn_)),
+        stream_(other.stream_),
+        order_(std::exchange(other.order_, nullptr)) {}
+  LayerTurn& operator=(LayerTurn&&) = delete;
+  ~LayerTurn() {
+    if (order_ != nullptr) order_->end(stream_);
+  }
+
+ private:
+  LayerTurn(Turn turn, Stream stream) : turn_(std::move(turn)), stream_(stream) {}
+  Turn turn_;
+  Stream stream_;
+  StreamOrder* order_ = nullptr;  // the workspace's, where it has one
+};
+
+}  // namespace moracle

@@ -1,0 +1,40 @@
+// Exceptions of the standard library as errors.
+#include "base/out_of_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace moracle {
+namespace {
+
+TEST(OutOfMemory, IsAnErrorThatNamesThePlace) {
+  const Status refused =
+      or_out_of_memory("model folder", []() -> Status { throw std::bad_alloc(); });
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kOutOfMemory);
+  EXPECT_EQ(refused.error().to_string(),
+            "model folder: needs memory of the host; the system refused it");
+}
+
+TEST(OutOfMemory, CoversSizesBeyondAnyMemory) {
+  const Result<int> refused = or_out_of_memory("table", []() -> Result<int> {
+    std::vector<int> values;
+    values.reserve(values.max_size() + 1);
+    return 1;
+  });
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().fact, "its size is beyond any memory");
+}
+
+TEST(OutOfMemory, LeavesResultsAndErrorsAsTheyAre) {
+  EXPECT_EQ(*or_out_of_memory("", []() -> Result<int> { return 7; }), 7);
+  const Status failed = or_out_of_memory("", []() -> Status {
+    return Error{ErrorKind::kIo, "", "disk", "", ""};
+  });
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().place, "disk");
+}
+
+}  // namespace
+}  // namespace moracle
