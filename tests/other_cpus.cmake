@@ -3,7 +3,7 @@
 # Masks: programs that depend on the instruction set run again without some of this CPU's. A mask that takes
 # nothing from this CPU is skipped. `row` serves most under the mask: its conformance cases run, not all rows'.
 function(moracle_masked_tests mask without row)
-  set(kernels "*")
+  set(kernels "-Cuda*:*/Cuda*")
   set(conformance "Tables/Conformance.Holds/${row}_in_*:Conformance.Holds*:WeightOnlySweep.OverSizesOfOne")
   set(moe "*FusedMoe*:Parts.*:LongRows.*:*StoredLayers*:EffectiveScheme.*")
   set(models "*Architectures.*:*ActivationsOption.*")

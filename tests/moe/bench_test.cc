@@ -176,7 +176,7 @@ class FixedLimits : public LimitsProbe {
 
   int64_t buffer_bytes() const override { return 1; }
   int64_t memory_bytes() const override { return 1; }
-  Result<Limits> measure() override { return Limits{.peaks = peaks}; }
+  Result<Limits> measure(const Progress&) override { return Limits{.peaks = peaks}; }
   Result<double> read_bytes_per_second() override { return kBytesPerSecond; }
   Result<double> ops_per_second(std::string_view) override { return kOpsPerSecond; }
 };
