@@ -98,11 +98,13 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
                              spec.norm_epsilon, normed, stream));
   part_done(m.on_part, "norms");
   MORACLE_CHECK(look_at(m, "norm before attention", 0, normed));
-  const auto add_and_norm = [&](const Buffer& weight, const char* name, int64_t layer) -> Status {
+  // What layer `index` added last, and the norm that follows, of `layer`.
+  const auto add_and_norm = [&](const Buffer& weight, int64_t index, const char* name,
+                                int64_t layer) -> Status {
     MORACLE_CHECK(
         ops.add_rms_norm(hidden, added, weight.as<float>(), spec.norm_epsilon, normed, stream));
     part_done(m.on_part, "norms");
-    MORACLE_CHECK(look_at(m, "sum of parts", layer, hidden));
+    MORACLE_CHECK(look_at(m, "residual sum", index, hidden));
     return look_at(m, name, layer, normed);
   };
   for (size_t l = 0; l < m.layers.size(); ++l) {
@@ -113,13 +115,14 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
         {ops, batch, layer.cache, m.alone, m.activations.attention, stream, m.on_part}));
     part_done(m.on_part, "attention");
     MORACLE_CHECK(look_at(m, "attention", index, added));
-    MORACLE_CHECK(add_and_norm(layer.post_norm, "norm after attention", index));
+    MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
     MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream,
                                            m.on_part));
     MORACLE_CHECK(
         look_at(m, layer.feed_forward.routed.has_router() ? "experts" : "mlp", index, added));
-    if (l + 1 == m.layers.size()) return add_and_norm(m.final_norm, "final norm", -1);
-    MORACLE_CHECK(add_and_norm(m.layers[l + 1].input_norm, "norm before attention", index + 1));
+    if (l + 1 == m.layers.size()) return add_and_norm(m.final_norm, index, "final norm", -1);
+    MORACLE_CHECK(
+        add_and_norm(m.layers[l + 1].input_norm, index, "norm before attention", index + 1));
   }
   return {};
 }

@@ -16,9 +16,8 @@ Status check_pointer(const Matrix& matrix, const Plan& plan, const char* argumen
 /// Errors: less scratch than planned, which a reserve() that failed may leave.
 Status check_workspace(const Workspace& workspace, const Plan& plan);
 
-/// Whether `packed` may take the place of `live`, matrix by matrix. Errors: nothing, since an
-/// earlier swap used it up; packed for another layer, other experts, another backend or another
-/// device.
+/// Errors: `packed` is null, since an earlier swap used the weights up; or they were packed for
+/// another layer than the plan's, for other experts, for another backend or on another device.
 Status check_swap(const PackedWeights::State* packed, const Plan& plan, const Device& device);
 
 }  // namespace moracle

@@ -100,7 +100,7 @@ TEST(KvCacheOfSixteenBits, GeneratesAndSurvivesAReload) {
 }
 
 // Refused by the number of the step, and nothing is changed.
-class StepsOfAModel : public ::testing::Test {
+class ForwardSteps : public ::testing::Test {
  protected:
   void expect_refused(std::span<const Model::Step> steps, const char* message) {
     const Status refused = model_.forward(steps);
@@ -124,7 +124,7 @@ class StepsOfAModel : public ::testing::Test {
   const std::vector<int32_t> ids_ = {1, 2};
 };
 
-TEST_F(StepsOfAModel, RefuseTheCacheOfAnotherModel) {
+TEST_F(ForwardSteps, RejectCacheOfAnotherModel) {
   KvCache foreign = *other_.make_cache(8), own = *model_.make_cache(8);
   const Model::Step steps[] = {{ids_, &own}, {ids_, &foreign}};
   expect_refused(steps, "step 1, cache: needs one that this model made; another model made it");
@@ -135,7 +135,7 @@ TEST_F(StepsOfAModel, RefuseTheCacheOfAnotherModel) {
                  "step 0, cache: needs one that this model made; another model made it");
 }
 
-TEST_F(StepsOfAModel, RefuseOneCacheTwice) {
+TEST_F(ForwardSteps, RejectOneCacheTwice) {
   KvCache own = *model_.make_cache(8);
   const Model::Step steps[] = {{ids_, &cache_}, {ids_, &own}, {ids_, &cache_}};
   expect_refused(steps,
@@ -143,7 +143,7 @@ TEST_F(StepsOfAModel, RefuseOneCacheTwice) {
                  "too");
 }
 
-TEST_F(StepsOfAModel, RefuseNoCache) {
+TEST_F(ForwardSteps, RejectMissingCache) {
   const Model::Step none{ids_, nullptr};
   expect_refused({&none, 1}, "step 0, cache: needs one from make_cache; there is none");
   KvCache own = *model_.make_cache(8);
@@ -152,7 +152,7 @@ TEST_F(StepsOfAModel, RefuseNoCache) {
   expect_refused({&gone, 1}, "step 0, cache: needs one from make_cache; there is none");
 }
 
-TEST_F(StepsOfAModel, NameTheStepOfATokenThatIsNone) {
+TEST_F(ForwardSteps, NameTheStepOfAnUnknownToken) {
   KvCache own = *model_.make_cache(8);
   const std::vector<int32_t> wrong = {1, -7};
   const Model::Step steps[] = {{ids_, &own}, {wrong, &cache_}};
@@ -160,7 +160,7 @@ TEST_F(StepsOfAModel, NameTheStepOfATokenThatIsNone) {
       steps, str("step 1, token id: needs 0 to ", model_.vocab_size() - 1, "; it is -7").c_str());
 }
 
-TEST_F(StepsOfAModel, MayHaveNoTokens) {
+TEST_F(ForwardSteps, MayHaveNoTokens) {
   EXPECT_TRUE(model_.forward({}));
   EXPECT_FALSE(model_.logits(0, 1)) << "no token has logits";
   KvCache first = *model_.make_cache(8), last = *model_.make_cache(8);

@@ -83,9 +83,9 @@ struct Case {
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.name;
 }
-class NonFinite : public ::testing::TestWithParam<Case> {};
+class NonFiniteLogits : public ::testing::TestWithParam<Case> {};
 
-TEST_P(NonFinite, NumbersEndARunWithTheirPart) {
+TEST_P(NonFiniteLogits, FailTheRunAndNameThePart) {
   const Case& c = GetParam();
   const std::vector<int32_t> ids = golden_reference(c.model).ids;
   for (const int64_t max_num_tokens : {512, 3}) {
@@ -101,7 +101,7 @@ TEST_P(NonFinite, NumbersEndARunWithTheirPart) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Parts, NonFinite,
+    Parts, NonFiniteLogits,
     ::testing::Values(
         Case{"Norm",
              "qwen3_moe",
@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& param) { return std::string(param.param.name); });
 
 // Only one token has a number in the column whose norm overflows.
-TEST(NonFinite, NumbersAreTracedToTheirToken) {
+TEST(NonFiniteLogitsOfOneToken, FailTheRunAndNameTheToken) {
   SyntheticCheckpoint written = golden_model("mixtral");
   auto& table = written.tensors.at("model.embed_tokens.weight");
   auto& norm = written.tensors.at("model.layers.0.input_layernorm.weight");

@@ -62,20 +62,20 @@ void expect_refused(FusedMoe& refusing, FusedMoe& right, const char* fact) {
   EXPECT_EQ(output_of(right), output_of(cold));
 }
 
-TEST(FailedSwap, OfAnotherLayersWeightsLeavesThemUsable) {
+TEST(Swap, LeavesWeightsOfAnotherLayerUsable) {
   LayerSpec other = odd_layer(kW8A8);
   other.intermediate_size += 2;
   FusedMoe right = make(request_for(odd_layer(kW8A8))), refusing = make(request_for(other));
   expect_refused(refusing, right, "packed for layers.3.experts");
 }
 
-TEST(FailedSwap, OfAnotherBackendsWeightsLeavesThemUsable) {
+TEST(Swap, LeavesWeightsOfAnotherBackendUsable) {
   const LayerSpec spec = odd_layer(kW8A8);
   FusedMoe right = make(request_for(spec)), refusing = make(request_for(spec, "reference"));
   expect_refused(refusing, right, "packed for cpu");
 }
 
-TEST(FailedSwap, OfAnotherRanksWeightsIsRefused) {
+TEST(Swap, RejectsWeightsOfAnotherRank) {
   Request request = request_for(odd_layer(kW8A8, 6));
   request.parallel = {.ep_size = 2, .ep_rank = 0};
   FusedMoe first = make(request);
@@ -88,7 +88,7 @@ TEST(FailedSwap, OfAnotherRanksWeightsIsRefused) {
   EXPECT_EQ(output_of(second), before);
 }
 
-TEST(FailedSwap, OfUsedUpWeightsIsRefused) {
+TEST(Swap, RejectsUsedUpWeights) {
   FusedMoe moe = make(request_for(odd_layer(kW8A8)));
   PackedWeights packed = pack(moe, 2);
   ASSERT_TRUE(moe.swap(std::move(packed)));
@@ -117,7 +117,7 @@ Linear make_linear(int64_t n = kN, const char* row = "cpu") {
   return *std::move(linear);
 }
 
-TEST(FailedLinearSwap, LeavesTheWeightsUsableUntilTheyAreUsedUp) {
+TEST(LinearSwap, LeavesWeightsUsableUntilASwapUsesThemUp) {
   Linear right = make_linear(), larger = make_linear(kN + 1),
          elsewhere = make_linear(kN, "reference");
   auto packed = right.pack(matrix(2));
@@ -129,7 +129,7 @@ TEST(FailedLinearSwap, LeavesTheWeightsUsableUntilTheyAreUsedUp) {
   EXPECT_THAT(refused.error().fact, HasSubstr("used them up"));
 }
 
-TEST(FailedLinearSwap, RefusesWeightsOfExperts) {
+TEST(LinearSwap, RejectsWeightsOfExperts) {
   Linear linear = make_linear();
   FusedMoe moe = make(request_for(odd_layer(kW8A8)));
   EXPECT_FALSE(linear.swap(pack(moe, 2)));
@@ -156,7 +156,7 @@ void expect_named(const Status& refused, const char* argument, const char* fact)
   EXPECT_THAT(refused.error().fact, HasSubstr(fact));
 }
 
-TEST(FusedMoePointers, AreRefusedByNameWhereNullOrNotAligned) {
+TEST(FusedMoeApply, RejectsNullAndMisalignedPointersByName) {
   Request request = request_for(odd_layer(kW8A8));
   request.lora_rank = 2, request.max_adapters = 1;
   FusedMoe moe = make(request);
@@ -196,7 +196,7 @@ TEST(FusedMoePointers, AreRefusedByNameWhereNullOrNotAligned) {
   expect_named(moe.apply(good, some_ids, some_weights, none), "output", "it is null");
 }
 
-TEST(FusedMoePointers, OfTheBatchedFormatAreRefusedByName) {
+TEST(FusedMoeApplyBatched, RejectsNullAndMisalignedPointersByName) {
   Request request = request_for(odd_layer(kW8A8));
   request.parallel.format = ActivationFormat::kBatched;
   FusedMoe moe = make(request);
@@ -210,7 +210,7 @@ TEST(FusedMoePointers, OfTheBatchedFormatAreRefusedByName) {
   expect_named(moe.apply_batched(in, {}, out), "num_tokens", "it is null");
 }
 
-TEST(LinearArguments, AreRefusedByName) {
+TEST(LinearApply, RejectsBadArgumentsByName) {
   Linear linear = make_linear();
   Memory x(4 * kK * 4), y(4 * kN * 4);
   const auto apply = [&](size_t of_x, size_t of_y, DType in = DType::kF32, DType out = DType::kF32,
@@ -229,7 +229,7 @@ TEST(LinearArguments, AreRefusedByName) {
 
 // ---- memory ----
 
-TEST(Workspace, KeepsItsBytesWhereMoreAreRefused) {
+TEST(Workspace, KeepsItsBytesWhenMoreAreRefused) {
   auto workspace = std::make_shared<Workspace>(cpu());
   const LayerSpec spec = odd_layer(kW8A8);
   auto moe = FusedMoe::make(random_weights(spec, 1), select(request_for(spec), Machine::here()),

@@ -90,9 +90,9 @@ int differing(Subject& one, int rounds) {
   return differ;
 }
 
-class DeviceTurns : public ::testing::TestWithParam<bool> {};
+class ConcurrentApply : public ::testing::TestWithParam<bool> {};
 
-TEST_P(DeviceTurns, LayersOnOneDeviceGiveTheirBitsFromTwoThreads) {
+TEST_P(ConcurrentApply, OfTwoLayersOnOneDeviceGivesTheBitsOfEachAlone) {
   std::vector<Subject> all = subjects(cpu(), GetParam());
   ASSERT_GE(all.size(), 6u);
   // Each beside its neighbour and beside one of another scheme.
@@ -109,12 +109,12 @@ TEST_P(DeviceTurns, LayersOnOneDeviceGiveTheirBitsFromTwoThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Workspaces, DeviceTurns, ::testing::Bool(), [](const auto& param) {
+INSTANTIATE_TEST_SUITE_P(Workspaces, ConcurrentApply, ::testing::Bool(), [](const auto& param) {
   return std::string(param.param ? "Shared" : "Own");
 });
 
 // New layers make scratch and workspace grow, which moves them.
-TEST(DeviceTurnsWhile, LayersAreMadeOthersGiveTheirBits) {
+TEST(ConcurrentMake, LeavesTheResultsOfOtherLayersAlone) {
   const std::shared_ptr<Device> device = cpu();
   auto workspace = std::make_shared<Workspace>(device);
   auto serving = subject(*parse_scheme("int8-w8a8"), "auto", 1, workspace);
@@ -138,7 +138,7 @@ TEST(DeviceTurnsWhile, LayersAreMadeOthersGiveTheirBits) {
   EXPECT_EQ(differ, 0);
 }
 
-TEST(DeviceTurnsWhile, WeightsAreSwappedCallsSeeTheOldOrTheNewOnes) {
+TEST(ConcurrentSwap, ShowsOldOrNewWeightsAndNeverAMix) {
   const Scheme scheme = *parse_scheme("int8-w8a8");
   auto serving = subject(scheme, "auto", 1, std::make_shared<Workspace>(cpu()));
   ASSERT_TRUE(serving);
@@ -165,7 +165,7 @@ TEST(DeviceTurnsWhile, WeightsAreSwappedCallsSeeTheOldOrTheNewOnes) {
   EXPECT_EQ(mixed, 0);
 }
 
-TEST(Turn, KeepsCallsOfOtherThreadsOutUntilItEnds) {
+TEST(Turn, BlocksOtherThreadsUntilItEnds) {
   const std::shared_ptr<Device> device = cpu();
   auto one = subject(*parse_scheme("bf16"), "cpu", 1, std::make_shared<Workspace>(device));
   ASSERT_TRUE(one);
@@ -187,7 +187,7 @@ TEST(Turn, KeepsCallsOfOtherThreadsOutUntilItEnds) {
 }
 
 // What the kernels of one thread ran into waits for a synchronize(), of whichever thread.
-TEST(Turn, HeldOverApplyAndSynchronizeKeepsErrorsApart) {
+TEST(Turn, KeepsErrorsApartWhenHeldOverApplyAndSynchronize) {
   const std::shared_ptr<Device> device = cpu();
   std::vector<Subject> two;
   for (uint64_t seed : {1, 2}) {
