@@ -55,7 +55,9 @@ void expect_each_named(const SyntheticCheckpoint& good, const std::string& quant
     EXPECT_EQ(error.need, "finite numbers");
     EXPECT_EQ(error.fact, index_of(tensor.shape, static_cast<int64_t>(element)) + " is nan");
     const bool fused = name.find(".experts.") != name.npos && tensor.shape.size() == 3;
-    if (fused) EXPECT_THAT(error.place, ::testing::EndsWith(str(", expert ", tensor.shape[0] - 1)));
+    if (fused) {
+      EXPECT_THAT(error.place, ::testing::EndsWith(str(", expert ", tensor.shape[0] - 1)));
+    }
     ++spoiled;
   }
   EXPECT_GT(spoiled, 10);
