@@ -47,6 +47,8 @@ Result<LockedFile> LockedFile::open(const std::string& path, bool (*stop)()) {
   const fs::path followed = fs::weakly_canonical(fs::absolute(path, why), why);
   const std::string target = why ? path : followed.string(), name = new_name(target);
   if (fs::is_directory(target, why)) return refused(path, "a file to write", "it is a folder");
+  if (fs::is_symlink(fs::symlink_status(target, why)))
+    return refused(path, "a file to write", "it is a link that leads nowhere");
   fs::create_directories(fs::path(target).parent_path(), why);
   const auto deadline = std::chrono::steady_clock::now() + 10s;
   while (!stop()) {

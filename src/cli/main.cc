@@ -42,6 +42,18 @@ void print(const Json& json) {
 
 namespace {
 
+// An option given an empty text, by a variable of the shell that is not set, would be taken for one
+// that is not given.
+void refuse_empty_texts(CLI::App& verb) {
+  const auto check = [](std::string& text) -> std::string {
+    return text.empty() ? "needs a text; it is empty" : "";
+  };
+  for (CLI::Option* option : verb.get_options()) {
+    if (!option->nonpositional() || option->get_items_expected_max() == 0) continue;
+    option->transform(CLI::Validator(check, ""));
+  }
+}
+
 int parse_and_run(int argc, char** argv) {
   CLI::App app(
       "Quantized Mixture-of-Experts: runs a checkpoint, and says which kernel serves it and why.",
@@ -61,6 +73,8 @@ int parse_and_run(int argc, char** argv) {
   for (const CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) {
     verbs.push_back(verb->get_name());
   }
+  for (CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; }))
+    refuse_empty_texts(*verb);
   if (argc > 1 && argv[1][0] != '-' &&
       std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end()) {
     return fail({ErrorKind::kInvalidArgument, "", "verb " + quote(argv[1]), "one of " + join(verbs),

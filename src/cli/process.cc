@@ -63,6 +63,8 @@ void say_exception() {
 [[noreturn]] void end_uncaught() {
   if (std::current_exception() != nullptr)
     say_exception();
+  else if (std::uncaught_exceptions() > 0)  // one that a destructor met, with threads half started
+    say("needs more memory or threads; ", "the system gives none", " (see ulimit, and --threads)");
   else
     say("unexpected end", "", "; please report it with the command line");
   ::_exit(kFailed);
