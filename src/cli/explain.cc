@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "command.h"
 #include "model_options.h"
+#include "numbers.h"
 #include "plan_text.h"
 #include "terminal.h"
 
@@ -100,8 +101,8 @@ int run(const Options& options) {
   for (const Group& group : groups) {
     if (!options.json) {
       std::cout << bold((group.layers.size() == 1 ? "layer " : "layers ") + ranges(group.layers))
-                << " · " << explain(group.selection);
-      if (group.selection.plan) std::cout << describe(*group.selection.plan);
+                << " · " << printable_lines(explain(group.selection));
+      if (group.selection.plan) std::cout << printable_lines(describe(*group.selection.plan));
     }
     if (Result<Plan> plan = group.selection.chosen(); !plan) {
       Error error = plan.error();
@@ -128,13 +129,13 @@ void add_explain(CLI::App& app, Work& chosen) {
         verb.add_option("--device", options->device, "cpu, cuda[:n] or opencl[:n]; default: any");
         verb.add_option("--cache", options->cache, kCacheHelp);
         verb.add_option("--num-tokens", options->num_tokens, "Most tokens at once")
-            ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+            ->transform(whole(int64_t{1}, int64_t{1} << 30))
             ->capture_default_str();
         verb.add_option("--lora-rank", options->lora_rank, "Largest rank of an adapter; 0: none")
-            ->check(CLI::Range(int64_t{0}, int64_t{1} << 16))
+            ->transform(whole(int64_t{0}, int64_t{1} << 16))
             ->capture_default_str();
         verb.add_option("--ep-size", options->ep_size, "Ranks that share the experts")
-            ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+            ->transform(whole(int64_t{1}, int64_t{1} << 20))
             ->capture_default_str();
         verb.add_flag("--batched", options->batched, "Activations come batched by expert");
         verb.add_flag("--deterministic", options->deterministic,

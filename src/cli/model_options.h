@@ -2,6 +2,7 @@
 #pragma once
 
 #include "command.h"
+#include "numbers.h"
 #include "tuning_cache.h"
 
 namespace moracle::cli {
@@ -70,7 +71,7 @@ struct ModelArguments {
     app.add_option("--lora", lora, "Folder of a LoRA adapter for the experts, as PEFT writes it");
     app.add_option("--device", device, "cpu, cuda[:n] or opencl[:n]")->capture_default_str();
     app.add_option("--threads", threads, "CPU threads; 0: all that may be used")
-        ->check(CLI::Range(0, 4096))
+        ->transform(whole(0, 4096))
         ->capture_default_str();
     app.add_flag("--pin", pin, kPinHelp);
     app.add_option("--cache", cache, kCacheHelp);

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <iostream>
 
+#include "base/printable.h"
 #include "base/text.h"
 #include "command.h"
 #include "kernels/device_memory.h"
 #include "model_options.h"
+#include "numbers.h"
 #include "terminal.h"
 
 namespace moracle::cli {
@@ -70,6 +72,7 @@ int run(const Options& options) {
   CLI_TRY(const std::vector<LayerSpec> kinds, kinds_of(checkpoint, quantization, activations));
   // A cache that cannot be used is said before a minute is spent on it.
   CLI_TRY(const std::vector<TunedLayer> before, read_tuning(path, options.threads, options.device));
+  if (Status writable = check_tuning_writable(path); !writable) return fail(writable.error());
   CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, options.threads));
   Machine machine = Machine::here();
   bench::TuneOptions tuning;
@@ -98,8 +101,8 @@ int run(const Options& options) {
     return kDone;
   }
   for (const Selection& selection : selections)
-    std::cout << "experts · " << explain(selection, false) << "\n";
-  std::cout << "kept in " << path << ", for every verb on this machine\n";
+    std::cout << "experts · " << printable_lines(explain(selection, false)) << "\n";
+  std::cout << "kept in " << printable(path) << ", for every verb on this machine\n";
   return kDone;
 }
 
@@ -114,13 +117,13 @@ void add_tune(CLI::App& app, Work& chosen) {
         verb.add_option("--quantization", options->quantization, kQuantizationHelp);
         verb.add_option("--activations", options->activations, kActivationsHelp);
         verb.add_option("--seconds", options->seconds, "Time for the whole model")
-            ->check(CLI::Range(0.1, 3600.0))
+            ->check(number(0.1, 3600))
             ->capture_default_str();
         verb.add_option("--device", options->device, "cpu, cuda[:n] or opencl[:n]")
             ->capture_default_str();
         verb.add_option("--cache", options->cache, kCacheHelp);
         verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
-            ->check(CLI::Range(0, 4096))
+            ->transform(whole(0, 4096))
             ->capture_default_str();
         verb.add_flag("--json", options->json, "One JSON document on stdout");
         return [options] { return run(*options); };

@@ -290,11 +290,18 @@ TEST(QuantizeCheckpoint, RemovesWhatAKilledProcessLeft) {
                                 ".quantized.partial-"};
   for (const std::string& other : others)
     fs::create_directory(workshop.folder.path() + "/" + other);
+  // So is a folder of the very name that does not hold the mark.
+  const std::string backup = ".quantized.partial-2024-01";
+  fs::create_directory(workshop.folder.path() + "/" + backup);
+  std::ofstream(workshop.folder.path() + "/" + backup + "/mine") << "precious";
   const std::string link = ".quantized.partial-1-1";
   fs::create_directory_symlink("plain", workshop.folder.path() + "/" + link);
   must(workshop.run("mxfp8"));
-  EXPECT_THAT(names_in(workshop.folder.path()),
-              UnorderedElementsAre(others[0], others[1], others[2], link, "plain", "quantized"));
+  EXPECT_THAT(
+      names_in(workshop.folder.path()),
+      UnorderedElementsAre(others[0], others[1], others[2], backup, link, "plain", "quantized"));
+  EXPECT_EQ(content_of(workshop.folder.path() + "/" + backup + "/mine"), "precious");
+  EXPECT_FALSE(fs::exists(workshop.to + "/.moracle-unfinished"));
   EXPECT_TRUE(fs::exists(workshop.from + "/model.safetensors"));
 }
 
@@ -389,6 +396,26 @@ TEST(QuantizeCheckpoint, RefusesPlacesWhereNoFolderCanBe) {
     EXPECT_THAT(refused.error().to_string(), HasSubstr(part)) << to;
   }
   EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("file", "plain"));
+}
+
+TEST(QuantizeCheckpoint, RefusesALinkThatLeadsNowhereBeforeTheWork) {
+  Workshop workshop(plain());
+  fs::create_directory_symlink("nowhere", workshop.to);
+  QuantizeOptions options;
+  options.progress = [](int64_t, int64_t) {
+    ADD_FAILURE() << "the work began";
+    return true;
+  };
+  const auto refused = workshop.run("mxfp8", options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
+  EXPECT_THAT(refused.error().to_string(),
+              HasSubstr("needs a new or empty folder; it is a link that leads nowhere"));
+  // A link to an empty folder is followed.
+  fs::create_directory(workshop.folder.path() + "/nowhere");
+  must(workshop.run("mxfp8"));
+  EXPECT_TRUE(fs::exists(workshop.folder.path() + "/nowhere/model.safetensors"));
+  EXPECT_TRUE(fs::is_symlink(workshop.to));
 }
 
 TEST(QuantizeCheckpoint, RefusesASourceThatIsQuantizedAlready) {

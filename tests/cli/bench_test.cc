@@ -128,11 +128,15 @@ TEST(Bench, PutsAnchorsBesideTheCellsThatTheyHave) {
   EXPECT_THAT(text.out, HasSubstr("best public"));
   EXPECT_THAT(text.out, HasSubstr("geometric mean of 1 cells"));
 
-  expect_refused({"bench", "--anchors", path + "-none"}, {"anchors.json-none", "--anchors"}, 1);
+  expect_refused({"bench", "--anchors", path + "-none"}, {"anchors.json-none", "--anchors"});
   std::ofstream(path) << "{}";
   expect_refused({"bench", "--anchors", path}, {"anchors.json", "a list of"});
   std::ofstream(path) << "[{\"shape\": 1}]";
   expect_refused({"bench", "--anchors", path}, {"anchors.json", "row 0"});
+  for (const auto& [tokens, us] : {std::pair{0, 1.0}, {-1, 1.0}, {1, 0.0}, {1, -2.0}}) {
+    std::ofstream(path) << Json{row("int8_w8a8_ch", "humming-0.1.19", tokens, us)};
+    expect_refused({"bench", "--anchors", path}, {"anchors.json", "row 0", "above 0"});
+  }
 }
 
 TEST(Bench, MeasuresTheBackendThatIsNamed) {
@@ -176,6 +180,13 @@ TEST(Bench, RefusesWhatMakesNoSense) {
   expect_refused(
       {"bench", "--model-shape", "qwen3-30b-a3b", "--context", "50000", "--probe-megabytes", "4"},
       {"--context", "50000"});
+}
+
+TEST(Bench, StopsOnRequestWithALine) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const Ran layers = testing::run_interrupted({"bench", "--seconds", "3600"}, signal);
+    testing::expect_one_line(layers, {"stopped on request"}, 1);
+  }
 }
 
 TEST(Bench, LoadsACheckpointBesideReadingItsFiles) {

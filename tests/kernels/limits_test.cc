@@ -50,5 +50,29 @@ TEST(Limits, TakeABufferOfAnySize) {
   }
 }
 
+// Every step asks before it begins, so none of several seconds begins after a no.
+TEST(Limits, StopBetweenAnyTwoSteps) {
+  int asked = 0;
+  const Progress count = [&](int64_t, int64_t) { return ++asked > 0; };
+  auto probe = LimitsProbe::make(1, size_t{600} << 20, count);
+  ASSERT_TRUE(probe) << probe.error().to_string();
+  EXPECT_GE(asked, 3) << "once for every 256 MiB";
+  auto small = LimitsProbe::make(1, kSmall);
+  ASSERT_TRUE(small) << small.error().to_string();
+  asked = 0;
+  const auto limits = small->measure(count);
+  ASSERT_TRUE(limits) << limits.error().to_string();
+  EXPECT_EQ(asked, 5 + static_cast<int>(limits->peaks.size()));
+  for (const int last : {1, 3, asked}) {
+    int left = last;
+    const auto stopped = small->measure([&](int64_t, int64_t) { return --left > 0; });
+    ASSERT_FALSE(stopped) << last;
+    EXPECT_EQ(stopped.error().kind, ErrorKind::kCancelled);
+  }
+  const auto unmade = LimitsProbe::make(1, kSmall, [](int64_t, int64_t) { return false; });
+  ASSERT_FALSE(unmade);
+  EXPECT_EQ(unmade.error().kind, ErrorKind::kCancelled);
+}
+
 }  // namespace
 }  // namespace moracle::cpu
