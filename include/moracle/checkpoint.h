@@ -119,6 +119,7 @@ class DescribedMatrix {
   struct Part {
     int64_t n = 0;
     std::string file;                  ///< of the first tensor, for messages
+    std::string module;                ///< "model.layers.0.self_attn.q_proj"
     std::vector<std::string> tensors;  ///< the names that it claims
     int64_t source_bytes = 0;          ///< that it takes in the file(s)
     /// May be called from several threads at once. Of long work the threads of the pool may each do
@@ -146,6 +147,8 @@ class DescribedMatrix {
   void set_input_scales(std::vector<float> scales) { input_scales_ = std::move(scales); }
   int64_t num_experts() const { return static_cast<int64_t>(parts_.size()); }
   std::vector<std::string> tensors() const;
+  /// The linear layers that it is made of, each once, in order; none of matrices in memory.
+  std::vector<std::string> modules() const;
   /// Rows of each part that is stacked into one expert's matrix.
   std::vector<int64_t> part_rows() const;
   /// Bytes in the file(s).

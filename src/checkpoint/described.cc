@@ -125,6 +125,18 @@ std::vector<std::string> DescribedMatrix::tensors() const {
   return names;
 }
 
+std::vector<std::string> DescribedMatrix::modules() const {
+  std::vector<std::string> names;
+  for (const std::vector<Part>& expert : parts_) {
+    for (const Part& part : expert) {
+      // Experts that are pieces of one tensor name it once each.
+      const bool again = !names.empty() && names.back() == part.module;
+      if (!part.module.empty() && !again) names.push_back(part.module);
+    }
+  }
+  return names;
+}
+
 std::vector<int64_t> DescribedMatrix::part_rows() const {
   std::vector<int64_t> rows;
   for (const Part& part : parts_.empty() ? std::vector<Part>() : parts_[0]) rows.push_back(part.n);

@@ -71,6 +71,7 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
   stack.scheme = linear.scheme;
   stack.column_groups = std::move(linear.column_groups);
   stack.input_scale = std::max(stack.input_scale, linear.input_scale);
+  linear.part.module = module;
   stack.parts.push_back(std::move(linear.part));
   return {};
 }

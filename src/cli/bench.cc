@@ -198,8 +198,13 @@ class Bench {
       }
       if (!measured) return measured.error();
       BenchRow& row = report_.rows.emplace_back();
-      row = {layer.name, name(layer.scheme),   std::string(backend.name),
-             job.chosen, *std::move(measured), {}};
+      row = {layer.name,
+             name(layer.scheme),
+             std::string(backend.name),
+             job.chosen,
+             *std::move(measured),
+             {},
+             job.selection.plan->matrices};
       const AnchorCell* const cell =
           wanted_.anchors ? wanted_.anchors->find(row.shape, row.scheme, tokens) : nullptr;
       if (cell != nullptr) row.anchors = *cell;

@@ -29,6 +29,7 @@ struct BenchRow {
   bool chosen = false;  ///< the oracle's choice
   bench::Measurement measured;
   std::optional<AnchorCell> anchors;
+  std::vector<MatrixPlan> matrices;
 };
 /// A backend that was asked for and does not serve.
 struct BenchRefusal {
@@ -46,7 +47,7 @@ struct BenchReport {
 Json to_json(const Limits& limits);
 /// {"limits", "rows": [{"shape", "scheme", "backend", …}], "refused"}, and "activations" where
 /// asked for; rows of a GPU have "us_eager" and "us_host", too, and cells with anchors
-/// "best_public" and "vllm": {"impl", "us", "ratio"}
+/// "best_public" and "vllm": {"impl", "us", "ratio"}; "matrices" are those of plan_json
 Json to_json(const BenchReport& report);
 /// One line, with a newline at its end.
 std::string describe(const Limits& limits);

@@ -96,8 +96,7 @@ Json timing(const Generation& generation, int64_t prompt_tokens, double load_sec
 int dry_run(const Options& options) {
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Machine machine, Machine::find(options.machine));
-  CLI_TRY(ModelOptions model_options, options.model.options());
-  if (options.machine != "here") model_options.tuned.clear();  // it was measured on this one
+  CLI_TRY(const ModelOptions model_options, options.model.options(machine));
   CLI_TRY(const ModelPlan whole, plan(checkpoint, model_options, machine));
   if (options.model.json)
     print(to_json(whole));

@@ -101,7 +101,7 @@ std::vector<Shape> shapes_for(const Variant& variant) {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const Backend& backend : backends()) {
-    if (backend.kernels == nullptr) continue;
+    if (!backend.built()) continue;
     for (const Scheme& scheme : schemes()) {
       for (const Shape& shape : shapes()) {
         for (int64_t tokens : {0, 1, 3, 4, 5, 17})

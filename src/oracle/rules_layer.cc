@@ -128,13 +128,6 @@ Objection refuse_activation_function(const Backend& b, const Request& r, const M
                 str("the layer's is ", name(r.layer.activation.function)));
 }
 
-Objection refuse_routing(const Backend& b, const Request& r, const Machine&) {
-  if (r.layer.linear || b.fused_scores.empty() || contains(b.fused_scores, r.layer.routing.score))
-    return {};
-  return object("routing by " + alternatives(b.fused_scores),
-                "the layer's router is " + name(r.layer.routing));
-}
-
 constexpr Rule kRules[] = {
     {"weights", refuse_weights},
     {"activations", refuse_activations},
@@ -147,7 +140,6 @@ constexpr Rule kRules[] = {
     {"shape", refuse_shape},
     {"sum-length", refuse_long_sums},
     {"activation-function", refuse_activation_function},
-    {"routing", refuse_routing},
 };
 
 }  // namespace

@@ -46,6 +46,8 @@ TEST(Bench, JsonHasLimitsAndARowForEachCell) {
     EXPECT_EQ(row["shape"], "8x64x32x2");
     EXPECT_EQ(row["threads"], 1);
     EXPECT_TRUE(row["chosen"].get<bool>());
+    ASSERT_EQ(row["matrices"].size(), 2u);
+    EXPECT_EQ(row["matrices"][0]["kernels"][0]["from_tokens"], 1);
     const auto tokens = row["num_tokens"].get<int64_t>();
     EXPECT_EQ(row["ops"], 2 * 3 * 64 * 32 * 2 * tokens);
     const int64_t expert = row["scheme"] == "int8-w8a8" ? 3 * 64 * 32 + 4 * (64 + 64)

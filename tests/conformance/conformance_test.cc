@@ -44,8 +44,7 @@ std::vector<Row> rows() {
   std::vector<Row> all;
   for (const Backend& backend : backends()) {
     for (const Scheme& scheme : schemes()) {
-      if (backend.kernels != nullptr)
-        all.push_back({std::string(backend.name), backend.platform, scheme});
+      if (backend.built()) all.push_back({std::string(backend.name), backend.platform, scheme});
     }
   }
   return all;
@@ -96,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Tables, Conformance, ::testing::ValuesIn(rows()), row_n
 // long as the whole of w2's rows (D26), and sums of several thousand products.
 TEST(Conformance, HoldsWhereOneGroupIsAllOfTheIntermediateSize) {
   for (const Backend& backend : backends()) {
-    if (backend.kernels == nullptr || !device(backend.platform)) continue;
+    if (!backend.built() || !device(backend.platform)) continue;
     for (const Scheme& scheme : {Scheme{int4_static_group(128), {}},
                                  Scheme{kInt8StaticChannelSym, kInt8DynamicTokenSym}}) {
       const Case c{backend.name, scheme, {2, 4096, 128, 2}, 2};

@@ -28,7 +28,7 @@ std::vector<Scheme> packed_integers() {
 void expect_right(const Shape& shape) {
   static const std::shared_ptr<Device> device = *open_device("cpu", 2);
   for (const Backend& row : backends()) {
-    if (row.kernels == nullptr || row.platform != Platform::kCpu) continue;
+    if (!row.built() || row.platform != Platform::kCpu) continue;
     for (const Scheme& scheme : packed_integers()) {
       for (const int64_t tokens : {1, 7}) {
         for (const char* variant : {"plain", "bias"}) {

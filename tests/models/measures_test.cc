@@ -39,7 +39,7 @@ std::vector<const Backend*> serving(const std::string& folder, Platform platform
   const auto layer =
       checkpoint ? checkpoint->moe_layer(checkpoint->moe_layers().front()) : checkpoint.error();
   for (const Backend& backend : backends()) {
-    if (backend.kernels == nullptr || backend.platform != platform) continue;
+    if (!backend.built() || backend.platform != platform) continue;
     Request request;
     // What cannot be opened is left to the test; what a row does not serve, to the rules'.
     if (layer) {

@@ -50,7 +50,7 @@ std::vector<Stored> all() {
   const Isa here = Machine::here().cpu.isa;
   for (const std::string& folder : folders()) {
     for (const Backend& backend : backends()) {
-      if (backend.kernels == nullptr || backend.platform != device->platform) continue;
+      if (!backend.built() || backend.platform != device->platform) continue;
       if (missing(backend.isa, here) == Isa::kNone)
         cases.push_back({folder, std::string(backend.name)});
     }

@@ -32,6 +32,7 @@ Names serving(const Machine& machine, Platform platform, const Scheme& scheme) {
 Machine with_gpu(int capability) {
   Machine machine{"fake", {"a CPU", Isa::kNone, 1, int64_t{1} << 36}, {}};
   machine.gpus.push_back({Platform::kCuda, 0, "a GPU", capability, int64_t{1} << 36, 227 * 1024});
+  machine.every_platform = true;
   return machine;
 }
 
