@@ -41,13 +41,13 @@ Result<Request> request_of(const Options& options) {
 Result<std::vector<Group>> groups_of(const Checkpoint& checkpoint, const Machine& machine,
                                      const Request& wanted, const BackendMap& backend,
                                      const QuantizationMap& quantization,
-                                     FloatActivations activations) {
+                                     ActivationPrecision activations) {
   std::vector<Group> groups;
   std::vector<std::string> names;
   for (int64_t layer : checkpoint.moe_layers()) {
     auto weights = checkpoint.moe_layer(layer, quantization);
     if (!weights) return weights.error();
-    if (activations == FloatActivations::kInt8) quantize_activations(*weights);
+    set_activations(*weights, activations);
     Request request = wanted;
     request.layer = weights->spec;
     request.backend = backend.for_layer(request.layer.name);
@@ -91,9 +91,9 @@ int run(const Options& options) {
   if (!options.quantization.empty()) {
     CLI_TRY(quantization, QuantizationMap::parse(options.quantization));
   }
-  CLI_TRY(const FloatActivations activations, parse_activations(options.activations));
+  CLI_TRY(const ActivationPrecision activations, parse_activations(options.activations));
   CLI_TRY(Request wanted, request_of(options));
-  wanted.bf16_activations = activations == FloatActivations::kBf16;
+  wanted.bf16_activations = activations == ActivationPrecision::kBf16;
   CLI_TRY(const std::vector<Group> groups,
           groups_of(checkpoint, machine, wanted, backend, quantization, activations));
   if (options.json) print(to_json(groups, machine));

@@ -92,10 +92,10 @@ Result<std::vector<ModuleChoice>> choose(const Description& description,
   }
   MORACLE_TRY(BackendMap map, BackendMap::parse(options.backend));
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
-  MORACLE_TRY(const FloatActivations activations, parse_activations(options.activations));
+  MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
   Machine tuned = machine;
   tuned.tuned.insert(tuned.tuned.begin(), options.tuned.begin(), options.tuned.end());
-  Chooser chooser(options, tuned, std::move(map), device, activations == FloatActivations::kBf16,
+  Chooser chooser(options, tuned, std::move(map), device, activations == ActivationPrecision::kBf16,
                   adapters);
   MORACLE_CHECK(visit_modules(description, chooser));
   return std::move(chooser).finish();

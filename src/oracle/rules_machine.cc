@@ -76,7 +76,7 @@ Objection refuse_architecture(const Backend& b, const Request& r, const Machine&
   const bool one = b.max_capability == least;
   std::string need = str("compute capability ", version(least));
   if (!one) need += b.max_capability > 0 ? " to " + version(b.max_capability) : " or later";
-  if (fp8) need += " for fp8 activations";
+  if (fp8) need += " for fp8 activations, or --activations 16bit";
   return none_fits(
       b, r, m,
       [&](const GpuInfo& gpu) {
