@@ -163,13 +163,19 @@ class DescribedMatrix {
   static constexpr int64_t kPieceRows = 256;
   using UsePiece = std::function<void(const CanonicalMatrix& piece, int64_t first_row)>;
   Status read_pieces(int64_t e, ThreadPool& pool, const UsePiece& use) const;
-  /// The scheme is another one from now on: with activations of this key.
-  void set_activation(const QuantKey& key) { scheme_.activation = key; }
+  /// Changes the scheme: activations of this key, computed at run time, or floats. Stored
+  /// activation scales are dropped.
+  void set_activation(const std::optional<QuantKey>& key) {
+    scheme_.activation = key;
+    input_scales_.clear();
+  }
   /// Only these experts, in this order. `experts` are numbers below num_experts().
   void keep(std::span<const int32_t> experts);
 
  private:
-  friend Result<DescribedMatrix> quantize(DescribedMatrix&& floats, const Scheme& scheme);
+  friend class OnlineQuantizer;  // internal
+  Result<CanonicalMatrix> read(const Part& part, ThreadPool& pool) const;
+
   MatrixShape shape_;
   Scheme scheme_;
   std::vector<std::vector<Part>> parts_;
@@ -198,25 +204,28 @@ struct LoraWeights {
 };
 
 /// The same matrix in one of online_schemes(): each part is quantized by itself when conversion
-/// reads it, so memory never holds a second model. Gate and up, or q, k and v, which are parts of
-/// one matrix, get scales of their own, of the tensor or of blocks, as in files. Errors
+/// reads it, so memory never holds a second model. Gate and up, or q, k and v, get scales of their
+/// own, of the tensor or of blocks, as in files, also where gate and up lie in one tensor. Errors
 /// (kUnsupported): weights that are quantized already, or another scheme. Reading then fails for
 /// weights that are NaN or infinite, with tensor and element.
 Result<DescribedMatrix> quantize(DescribedMatrix&& floats, const Scheme& scheme);
 Result<DescribedWeights> quantize(DescribedWeights&& floats, const Scheme& scheme);
 
-/// Turns the scheme of weights that are integers or fp4, and whose activations would stay floats,
-/// into the one with int8 activations per token; leaves all others as they are.
-void quantize_activations(DescribedMatrix& weights);
-void quantize_activations(DescribedWeights& weights);
-/// What becomes of activations that would stay floats.
-enum class FloatActivations : uint8_t {
-  kKept,
-  kBf16,  ///< kernels may round them to bf16: Request::bf16_activations
-  kInt8,  ///< see quantize_activations
+/// In which form activations enter a layer's products, where that is not left to the checkpoint.
+enum class ActivationPrecision : uint8_t {
+  kStored,  ///< as the checkpoint's scheme says
+  kBf16,    ///< kernels may round activations that are floats to bf16: Request::bf16_activations
+  kInt8,    ///< int8 per token, where weights are integers or fp4 and activations would be floats
+  k16Bit,   ///< floats of the device, where the scheme would quantize them: weight-only (W8A16)
 };
-/// What `--activations` may say: "bf16" or "int8", or "" for kKept. Errors: anything else.
-Result<FloatActivations> parse_activations(std::string_view text);
+/// What `--activations` may say: "bf16", "int8" or "16bit", or "" for kStored. Errors: another
+/// word.
+Result<ActivationPrecision> parse_activations(std::string_view text);
+/// Turns the scheme into the one that kInt8 or k16Bit asks for; weights keep their numbers. Changes
+/// nothing for the other two, or where the scheme is none of those named there. With k16Bit the
+/// activation scales that a file stores are not used.
+void set_activations(DescribedMatrix& weights, ActivationPrecision precision);
+void set_activations(DescribedWeights& weights, ActivationPrecision precision);
 
 /// Online schemes by module, as a user types them: "scheme", or "pattern=scheme,pattern=none". The
 /// first pattern that matches a module's name (as in the file:
@@ -311,8 +320,9 @@ struct LoraAdapter {
   /// Reads `folder` as PEFT writes it: adapter_config.json, and adapter_model.safetensors with
   /// base_model.model.<module>.lora_A.weight [rank, K] and .lora_B.weight [N, rank] for modules of
   /// single experts (….experts.3.gate_proj). The scale is lora_alpha / rank, with use_rslora
-  /// lora_alpha / √rank; alpha_pattern changes alpha by module. Errors: another kind of adapter; an
-  /// A without B; shapes that the layer's matrices do not have; tensors for anything but experts.
+  /// lora_alpha / √rank; alpha_pattern changes alpha by module. Errors: another kind of adapter, or
+  /// one made for a changed base (PiSSA), by the key that says so; an A without B; shapes that the
+  /// layer's matrices do not have; tensors for anything but experts.
   static Result<LoraAdapter> open(const std::string& folder, const Checkpoint& checkpoint);
 };
 

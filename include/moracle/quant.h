@@ -83,8 +83,8 @@ struct Scheme {
 };
 
 /// "bf16", "int8-w8a8", "int4-w4a16-g128", "int8-w8a16-channel", "fp8-w8a8-block128x128",
-/// "mxfp8-w8a8", "mxfp4-w4a16"; "-asym" for zero points, "-static" for activation scales stored in
-/// the file.
+/// "mxfp8-w8a8", "mxfp4-w4a16"; "int4-w4afp8-g128" for fp8 activations beside integer weights;
+/// "-asym" for zero points, "-static" for activation scales stored in the file.
 std::string name(const Scheme& scheme);
 /// For people: "int8 weights per channel, int8 activations per token, dynamic".
 std::string describe(const Scheme& scheme);

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <cstring>
 
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "moracle/checkpoint.h"
+#include "quant/canonical.h"
 
 namespace moracle {
 
@@ -86,17 +86,6 @@ CanonicalMatrix view_of(const CanonicalMatrix& matrix) {
   return view;
 }
 
-// Puts `piece` below what `whole` holds; its storage has room for it. Both have the same k and key.
-void stack(CanonicalMatrix& whole, int64_t first_row, const CanonicalMatrix& piece) {
-  if (first_row == 0) whole.group_index = piece.group_index;
-  std::memcpy(whole.storage.data() + first_row * whole.row_bytes(), piece.codes.data(),
-              piece.codes.size());
-  whole.scales.insert(whole.scales.end(), piece.scales.begin(), piece.scales.end());
-  whole.zero_points.insert(whole.zero_points.end(), piece.zero_points.begin(),
-                           piece.zero_points.end());
-  whole.bias.insert(whole.bias.end(), piece.bias.begin(), piece.bias.end());
-}
-
 }  // namespace
 
 DescribedMatrix DescribedMatrix::from(Scheme scheme, std::vector<CanonicalMatrix> experts) {
@@ -104,7 +93,8 @@ DescribedMatrix DescribedMatrix::from(Scheme scheme, std::vector<CanonicalMatrix
   MatrixShape shape;
   if (!kept->empty()) {
     const CanonicalMatrix& first = kept->front();
-    shape = {first.n, first.k, first.key, !first.group_index.empty(), !first.bias.empty()};
+    shape = {.n = first.n, .k = first.k, .key = first.key, .bias = !first.bias.empty()};
+    for (const CanonicalMatrix& matrix : *kept) shape.group_index |= !matrix.group_index.empty();
   }
   std::vector<std::vector<Part>> parts;
   for (size_t e = 0; e < kept->size(); ++e) {
@@ -169,6 +159,16 @@ Status read_in_rows(const DescribedMatrix::Part& part, const MatrixShape& shape,
 
 }  // namespace
 
+// Experts whose columns lie in order get an index too where those of another do not.
+Result<CanonicalMatrix> DescribedMatrix::read(const Part& part, ThreadPool& pool) const {
+  MORACLE_TRY(CanonicalMatrix matrix, part.read(pool));
+  if (!shape_.group_index || !matrix.group_index.empty()) return matrix;
+  matrix.group_index.resize(matrix.k);
+  for (int64_t c = 0; c < matrix.k; ++c)
+    matrix.group_index[c] = static_cast<int32_t>(c / matrix.group_cols());
+  return matrix;
+}
+
 Status DescribedMatrix::read_pieces(int64_t e, ThreadPool& pool, const UsePiece& use) const {
   std::vector<int32_t> group_index;
   int64_t row = 0;
@@ -178,7 +178,7 @@ Status DescribedMatrix::read_pieces(int64_t e, ThreadPool& pool, const UsePiece&
       row += part.n;
       continue;
     }
-    MORACLE_TRY(const CanonicalMatrix piece, part.read(pool));
+    MORACLE_TRY(const CanonicalMatrix piece, read(part, pool));
     if (row > 0 && piece.group_index != group_index) {
       return Error{ErrorKind::kUnsupported, "",
                    part.tensors.empty() ? "g_idx" : part.tensors.front(),
@@ -192,7 +192,7 @@ Status DescribedMatrix::read_pieces(int64_t e, ThreadPool& pool, const UsePiece&
 }
 
 Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e, ThreadPool& pool) const {
-  if (parts_[e].size() == 1) return parts_[e][0].read(pool);
+  if (parts_[e].size() == 1) return read(parts_[e][0], pool);
   CanonicalMatrix whole;
   whole.n = shape_.n;
   whole.k = shape_.k;
@@ -200,7 +200,7 @@ Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e, ThreadPool& pool) con
   whole.storage.resize(whole.n * whole.row_bytes());
   whole.codes = whole.storage;
   MORACLE_CHECK(read_pieces(e, pool, [&](const CanonicalMatrix& piece, int64_t first_row) {
-    stack(whole, first_row, piece);
+    stack_rows(whole, first_row, piece);
   }));
   return whole;
 }

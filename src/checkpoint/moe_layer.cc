@@ -97,16 +97,21 @@ struct Experts {
   std::optional<Stack> first;
   std::vector<std::vector<DescribedMatrix::Part>> parts;
   std::vector<float> input_scales;
+  bool group_index = false;  // of any expert
 
   Status push(const Checkpoint::State& state, Stack stack) {
-    if (first && (first->shape != stack.shape || first->scheme != stack.scheme)) {
+    MatrixShape same = stack.shape;
+    if (first) same.group_index = first->shape.group_index;  // an expert's own
+    if (first && (first->shape != same || first->scheme != stack.scheme)) {
       return state.tensors.wrong(stack.parts[0].tensors[0],
                                  "the scheme of expert 0, " + show(first->shape, first->scheme),
                                  "it is " + show(stack.shape, stack.scheme));
     }
     parts.push_back(stack.parts);
     if (stack.input_scale > 0) input_scales.push_back(stack.input_scale);
+    group_index |= stack.shape.group_index;
     if (!first) first = std::move(stack);
+    first->shape.group_index = group_index;
     return {};
   }
   void add_tensors(std::set<std::string>& names) const {

@@ -177,6 +177,18 @@ Status check_transposed_scales(const Tensors& tensors, const std::string& name, 
                        "it is " + to_string(scales));
 }
 
+bool in_order(const TensorView& index, int64_t size) {
+  const int64_t count = index.num_elements();
+  uint32_t group = 0;
+  for (int64_t first = 0; first < count; first += size, ++group) {
+    uint32_t differences = 0;  // of a whole group at once, which compilers vectorize
+    for (int64_t i = first; i < std::min(first + size, count); ++i)
+      differences |= word_at(index, i) ^ group;
+    if (differences != 0) return false;
+  }
+  return true;
+}
+
 Result<std::vector<int32_t>> read_group_index(const Tensors& tensors, const std::string& name,
                                               int64_t groups) {
   MORACLE_TRY(const TensorData data, tensors.read(name));

@@ -50,6 +50,7 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
   const bool first = stack.parts.empty();
   MatrixShape same = linear.shape;
   same.n = stack.shape.n;
+  same.group_index = stack.shape.group_index;  // compared below, column by column
   if (!first && (same != stack.shape || linear.scheme != stack.scheme)) {
     return Error{ErrorKind::kBadFile, state.tensors.file_of(linear.part.tensors[0]),
                  "module '" + module + "'",

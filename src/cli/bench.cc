@@ -19,10 +19,13 @@ int64_t bench_memory(const LimitsProbe& probe) {
 }
 
 Result<bool> rounds_to_bf16(const BenchOptions& options) {
-  MORACLE_TRY(const FloatActivations activations, parse_activations(options.activations));
-  if (activations != FloatActivations::kInt8) return activations == FloatActivations::kBf16;
+  MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
+  const bool int8 = activations == ActivationPrecision::kInt8;
+  if (!int8 && activations != ActivationPrecision::k16Bit)
+    return activations == ActivationPrecision::kBf16;
   return Error{ErrorKind::kInvalidArgument, "", "--activations",
-               "bf16, or a --scheme with int8 activations, such as int4-w4a8-g128",
+               int8 ? "bf16, or a --scheme with int8 activations, such as int4-w4a8-g128"
+                    : "bf16, or a --scheme with float activations, such as fp8-w8a16-channel",
                "it is " + quote(options.activations)};
 }
 

@@ -17,8 +17,10 @@ inline constexpr const char* kQuantizationHelp =
     "pattern=scheme,pattern=none for some modules";
 
 inline constexpr const char* kActivationsHelp =
-    "Of layers whose activations are floats: int8: quantize them, where weights are int4, int8 or "
-    "fp4; bf16: kernels may round them to bf16";
+    "16bit: leave activations floats where the scheme would quantize them (W8A16; stored "
+    "activation "
+    "scales are not used); int8: quantize float activations, where weights are int4, int8 or fp4; "
+    "bf16: kernels may round float activations to bf16";
 inline constexpr const char* kKvCacheHelp =
     "Keys and values as f32, bf16 or f16: 16 bits take half of the memory; auto: as activations "
     "are on the device";

@@ -25,12 +25,12 @@ struct Options {
 // One of each kind of layer.
 Result<std::vector<LayerSpec>> kinds_of(const Checkpoint& checkpoint,
                                         const QuantizationMap& quantization,
-                                        FloatActivations activations) {
+                                        ActivationPrecision activations) {
   std::vector<LayerSpec> kinds;
   for (const int64_t layer : checkpoint.moe_layers()) {
     auto weights = checkpoint.moe_layer(layer, quantization);
     if (!weights) return weights.error();
-    if (activations == FloatActivations::kInt8) quantize_activations(*weights);
+    set_activations(*weights, activations);
     const auto equal = std::find_if(kinds.begin(), kinds.end(), [&](const LayerSpec& kind) {
       return kind.same_but_name(weights->spec);
     });
@@ -68,7 +68,7 @@ int run(const Options& options) {
   if (!options.quantization.empty()) {
     CLI_TRY(quantization, QuantizationMap::parse(options.quantization));
   }
-  CLI_TRY(const FloatActivations activations, parse_activations(options.activations));
+  CLI_TRY(const ActivationPrecision activations, parse_activations(options.activations));
   CLI_TRY(const std::vector<LayerSpec> kinds, kinds_of(checkpoint, quantization, activations));
   // A cache that cannot be used is said before a minute is spent on it.
   CLI_TRY(const std::vector<TunedLayer> before, read_tuning(path, options.threads, options.device));
@@ -78,7 +78,7 @@ int run(const Options& options) {
   bench::TuneOptions tuning;
   tuning.seconds = options.seconds / static_cast<double>(kinds.size());
   CLI_TRY(tuning.device, parse_device(options.device));
-  tuning.bf16_activations = activations == FloatActivations::kBf16;
+  tuning.bf16_activations = activations == ActivationPrecision::kBf16;
   tuning.most_bytes = memory_of(machine, tuning.device) / 2;
   ProgressBar bar("measuring");
   for (const LayerSpec& kind : kinds) {

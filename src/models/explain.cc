@@ -10,7 +10,7 @@ namespace {
 // Experts are named alike across architectures: they can be asked about where the rest cannot.
 Result<std::vector<LayerExperts>> describe_experts(const Checkpoint& checkpoint,
                                                    const ModelOptions& options) {
-  MORACLE_TRY(const FloatActivations activations, parse_activations(options.activations));
+  MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
   QuantizationMap quantization;
   if (!options.quantization.empty()) {
     MORACLE_TRY(quantization, QuantizationMap::parse(options.quantization));
@@ -18,7 +18,7 @@ Result<std::vector<LayerExperts>> describe_experts(const Checkpoint& checkpoint,
   std::vector<LayerExperts> experts;
   for (const int64_t layer : checkpoint.moe_layers()) {
     MORACLE_TRY(DescribedWeights weights, checkpoint.moe_layer(layer, quantization));
-    if (activations == FloatActivations::kInt8) quantize_activations(weights);
+    set_activations(weights, activations);
     experts.emplace_back(layer, std::move(weights));
   }
   return experts;

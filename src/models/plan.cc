@@ -23,8 +23,8 @@ class Chooser {
     Chooser chooser(options, machine, adapters, wishes);
     MORACLE_TRY(chooser.map_, BackendMap::parse(options.backend));
     MORACLE_TRY(chooser.device_, parse_device(options.device));
-    MORACLE_TRY(const FloatActivations activations, parse_activations(options.activations));
-    chooser.bf16_activations_ = activations == FloatActivations::kBf16;
+    MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
+    chooser.bf16_activations_ = activations == ActivationPrecision::kBf16;
     std::vector<TunedLayer>& tuned = chooser.machine_.tuned;
     tuned.insert(tuned.begin(), options.tuned.begin(), options.tuned.end());
     return chooser;
@@ -98,6 +98,10 @@ Result<std::vector<ModuleChoice>> consider(const Description& description,
                                            const ModelOptions& options, const Machine& machine,
                                            std::span<const LoraAdapter> adapters,
                                            const ExpertWishes& wishes) {
+  if (options.max_num_tokens < 1) {
+    return Error{ErrorKind::kInvalidArgument, "", "max_num_tokens", "at least 1",
+                 str("it is ", options.max_num_tokens)};
+  }
   MORACLE_TRY(Chooser chooser, Chooser::make(options, machine, adapters, wishes));
   MORACLE_CHECK(visit_modules(description, chooser));
   return std::move(chooser).finish();

@@ -71,7 +71,7 @@ DeviceNeed need_architecture(const Backend& b, const Request& r, const Machine&)
   const int least = fp8 ? b.fp8_capability : b.min_capability, most = b.max_capability;
   std::string text = str("compute capability ", version(least));
   if (most != least) text += most > 0 ? " to " + version(most) : " or later";
-  if (fp8) text += " for fp8 activations";
+  if (fp8) text += " for fp8 activations, or --activations 16bit";
   const bool any = b.platform != Platform::kCuda;
   return {std::move(text),
           [=](const GpuInfo& gpu) {

@@ -53,4 +53,25 @@ void deinterleave_rows(CanonicalMatrix& m) {
   pick_rows(m.bias, m.n, 1, old_row);
 }
 
+CanonicalMatrix float_rows(const CanonicalMatrix& floats, int64_t first, int64_t count) {
+  CanonicalMatrix rows;
+  rows.n = count;
+  rows.k = floats.k;
+  rows.key = floats.key;
+  rows.codes = floats.codes.subspan(first * floats.row_bytes(), count * floats.row_bytes());
+  if (!floats.bias.empty())
+    rows.bias.assign(floats.bias.begin() + first, floats.bias.begin() + first + count);
+  return rows;
+}
+
+void stack_rows(CanonicalMatrix& whole, int64_t first_row, const CanonicalMatrix& piece) {
+  if (first_row == 0) whole.group_index = piece.group_index;
+  std::memcpy(whole.storage.data() + first_row * whole.row_bytes(), piece.codes.data(),
+              piece.codes.size());
+  whole.scales.insert(whole.scales.end(), piece.scales.begin(), piece.scales.end());
+  whole.zero_points.insert(whole.zero_points.end(), piece.zero_points.begin(),
+                           piece.zero_points.end());
+  whole.bias.insert(whole.bias.end(), piece.bias.begin(), piece.bias.end());
+}
+
 }  // namespace moracle

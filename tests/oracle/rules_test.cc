@@ -121,7 +121,7 @@ std::vector<Trigger> triggers() {
          s.backend.activations = fake::kAllActivations;
          s.request.layer.scheme = {kFp8StaticChannelSym, kFp8DynamicTokenSym};
        },
-       "8.9 or later for fp8 activations", "has 8.0"},
+       "8.9 or later for fp8 activations, or --activations 16bit", "has 8.0"},
       {"device-features", "no subgroups",
        [](Situation& s) {
          put_on(s, Platform::kOpenCl, "pocl");
