@@ -156,9 +156,9 @@ TEST_F(TuneVerb, WaitsForTheProcessThatHoldsTheCache) {
         siginfo_t ended{};
         EXPECT_EQ(::waitid(P_PID, pid, &ended, WEXITED | WNOHANG | WNOWAIT), 0);
         EXPECT_EQ(ended.si_pid, 0) << "it went on without the lock";
-        std::filesystem::rename(name, cache_);  // as a process ends that replaced the cache
         const std::string empty = "{\"version\": \"none\", \"layers\": []}";
         EXPECT_EQ(::write(held, empty.data(), empty.size()), static_cast<ssize_t>(empty.size()));
+        std::filesystem::rename(name, cache_);  // as a process ends that replaced the cache
         ::close(held);
       });
   EXPECT_EQ(ran.code, 0) << ran.err;
