@@ -11,7 +11,7 @@ function(moracle_masked_tests mask without row)
     set(name Masked.${mask}.${program})
     add_test(NAME ${name} COMMAND ${program}_test --only-if-masked --gtest_brief=1 "--gtest_filter=${${program}}")
     set_tests_properties(${name} PROPERTIES
-      ENVIRONMENT MORACLE_TEST_WITHOUT=${without} SKIP_RETURN_CODE 77 TIMEOUT 600 LABELS other_cpus)
+      ENVIRONMENT MORACLE_TEST_WITHOUT=${without} SKIP_RETURN_CODE 77 TIMEOUT 1800 LABELS other_cpus)
   endforeach()
 endfunction()
 moracle_masked_tests(Portable avx2 cpu)
@@ -25,5 +25,5 @@ foreach(cpu Nehalem Haswell)
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/emulated_cpu.py ${cpu} $<TARGET_FILE:moracle-command>
       ${PROJECT_SOURCE_DIR}/models/qwen3moe-gptq-int4-g128)
   set_tests_properties(Emulated.${cpu} PROPERTIES
-    ENVIRONMENT XDG_CACHE_HOME=${no_tuning} SKIP_RETURN_CODE 77 TIMEOUT 600 LABELS other_cpus)
+    ENVIRONMENT XDG_CACHE_HOME=${no_tuning} SKIP_RETURN_CODE 77 TIMEOUT 1800 LABELS other_cpus)
 endforeach()
