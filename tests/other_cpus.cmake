@@ -3,11 +3,12 @@
 # Masks: programs that depend on the instruction set run again without some of this CPU's. A mask that takes
 # nothing from this CPU is skipped. `row` serves most under the mask: its conformance cases run, not all rows'.
 function(moracle_masked_tests mask without row)
+  set(oracle "Machine.Here*")
   set(kernels "-Cuda*:*/Cuda*")
   set(conformance "Tables/Conformance.Holds/${row}_in_*:Conformance.Holds*:WeightOnlySweep.OverSizesOfOne")
   set(moe "*FusedMoe*:Parts.*:LongRows.*:*StoredLayers*:EffectiveScheme.*")
   set(models "*Architectures.*:*ActivationsOption.*")
-  foreach(program kernels conformance moe models)
+  foreach(program oracle kernels conformance moe models)
     set(name Masked.${mask}.${program})
     add_test(NAME ${name} COMMAND ${program}_test --only-if-masked --gtest_brief=1 "--gtest_filter=${${program}}")
     set_tests_properties(${name} PROPERTIES
