@@ -170,7 +170,7 @@ void add_check(CLI::App& app, Work& chosen) {
         verb.add_option("--device", options->device,
                         "cpu or cuda[:n]; without it the CPU, or what the backend runs on");
         verb.add_option("--without", options->without,
-                        "As on a CPU without these: amx_int8,amx_bf16,avx512_bf16, …");
+                        "As on a CPU without these and all that build on them: avx512_bf16, …");
         verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
             ->transform(whole(0, 4096));
         verb.add_flag("--json", options->json, "One JSON document on stdout");
