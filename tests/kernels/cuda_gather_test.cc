@@ -16,9 +16,11 @@ TEST_F(CudaGatherColumns, PutsEachRowsColumnsInTheOrderOfItsExpert) {
                  from_scales = upload(data.from_scales), to_scales = upload(data.to_scales),
                  row_index = upload(data.row_index), offsets = upload(data.offsets);
     const Rows source{{from.data(), c.dtype, c.source_rows, c.cols, c.cols},
-                      from_scales.as<float>(), c.num_scales};
+                      from_scales.as<float>(),
+                      c.num_scales};
     const Rows room{{to.data(), c.dtype, c.rows, c.padded_cols, c.padded_cols},
-                    to_scales.as<float>(), c.num_scales};
+                    to_scales.as<float>(),
+                    c.num_scales};
     const GroupedRows rows{source, c.indexed ? row_index.as<int32_t>() : nullptr,
                            c.num_experts > 1 ? offsets.as<int32_t>() : nullptr, c.rows,
                            c.first_row};

@@ -76,8 +76,8 @@ class SharedExpert : public ::testing::Test {
     const std::vector<float> router = normal(kExperts * kHidden), gate = normal(kHidden);
     const std::vector<float> x = normal(kTokens * kHidden);
 
-    Description description{{}, matrix({normal(kHidden)}, kHidden), {}, {},
-                            matrix({normal(kHidden)}, kHidden)};
+    Description description{
+        {}, matrix({normal(kHidden)}, kHidden), {}, {}, matrix({normal(kHidden)}, kHidden)};
     description.spec.hidden_size = kHidden;
     GroupedQueryDescription attention{
         {}, {}, {}, {}, matrix({normal(kHidden)}, kHidden), matrix({normal(kHidden)}, kHidden)};
