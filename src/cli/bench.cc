@@ -279,23 +279,29 @@ void add_bench(CLI::App& app, Work& chosen) {
         verb.add_option("--anchors", options->anchors,
                         "JSON of what public kernels take on this GPU, to put beside")
             ->excludes(model);
-        verb.add_option("--kv-cache", options->kv_cache, kKvCacheHelp)->capture_default_str();
+        verb.add_option("--kv-cache", options->kv_cache, kKvCacheHelp)
+            ->needs(model)
+            ->capture_default_str();
         verb.add_option("--layers", options->layers, "Layers of that model")
+            ->needs(model)
             ->transform(whole(int64_t{1}, int64_t{1} << 10))
             ->capture_default_str();
         verb.add_option("--context", options->context, "Tokens in its cache")
+            ->needs(model)
             ->transform(whole(int64_t{1}, int64_t{1} << 20))
             ->capture_default_str();
         verb.add_option("--batch", options->batches,
                         "Sequences that it decodes side by side; several with commas")
+            ->needs(model)
             ->delimiter(',')
             ->transform(whole())
             ->capture_default_str();
         verb.add_option("--prompt", options->prompt,
                         "Tokens of each sequence that it takes in; 0: that is not timed")
+            ->needs(model)
             ->transform(whole())
             ->capture_default_str();
-        verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp);
+        verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp)->needs(model);
         CLI::Option* const load =
             verb.add_option("--load", options->load,
                             "Load the checkpoint of this folder instead, beside reading its files");

@@ -175,6 +175,8 @@ TEST(Bench, RefusesWhatMakesNoSense) {
   expect_refused({"bench", "--backend", "a=cpu"}, {"--backend", "'a=cpu'"});
   expect_refused({"bench", "--backend", "cpu", "--all-backends"}, {"--all-backends"});
   expect_refused({"bench", "--backend", "cuda-sm90"}, {"cuda-sm90", "platform"});
+  for (const char* option : {"--kv-cache", "--layers", "--context", "--batch", "--prompt"})
+    expect_refused({"bench", option, "1"}, {std::string(option) + " requires --model-shape"});
   expect_refused({"bench", "--model-shape", "gpt-5"}, {"--model-shape", "mixtral-8x7b"});
   expect_refused(
       {"bench", "--model-shape", "qwen3-30b-a3b", "--layers", "49", "--probe-megabytes", "4"},
