@@ -118,12 +118,16 @@ class DescribedMatrix {
   /// One expert's piece of rows, from one or more tensors (gate, or up; q, or k, or v).
   struct Part {
     int64_t n = 0;
-    std::string file;                               ///< of the first tensor, for messages
-    std::vector<std::string> tensors;               ///< the names that it claims
-    std::vector<std::span<const std::byte>> bytes;  ///< where they lie, for releasing pages
+    std::string file;                  ///< of the first tensor, for messages
+    std::string module;                ///< "model.layers.0.self_attn.q_proj"
+    std::vector<std::string> tensors;  ///< the names that it claims
+    int64_t source_bytes = 0;          ///< that it takes in the file(s)
     /// May be called from several threads at once. Of long work the threads of the pool may each do
     /// a share; what is read does not depend on how many there are.
     std::function<Result<CanonicalMatrix>(ThreadPool& pool)> read;
+    /// The same for rows [first, first + count) alone. Empty: the part is read whole.
+    std::function<Result<CanonicalMatrix>(ThreadPool& pool, int64_t first, int64_t count)>
+        read_rows;
   };
   /// `parts[e]` are stacked row-wise into expert e's matrix. `owner` keeps the parts' memory alive.
   DescribedMatrix(MatrixShape shape, Scheme scheme, std::vector<std::vector<Part>> parts,
@@ -143,26 +147,35 @@ class DescribedMatrix {
   void set_input_scales(std::vector<float> scales) { input_scales_ = std::move(scales); }
   int64_t num_experts() const { return static_cast<int64_t>(parts_.size()); }
   std::vector<std::string> tensors() const;
+  /// The linear layers that it is made of, each once, in order; none of matrices in memory.
+  std::vector<std::string> modules() const;
   /// Rows of each part that is stacked into one expert's matrix.
   std::vector<int64_t> part_rows() const;
   /// Bytes in the file(s).
   int64_t source_bytes() const;
 
-  /// Expert e in canonical form. Errors: values that no scheme allows (a scale that is NaN), named.
+  /// Expert e in canonical form. Errors: a weight, scale or bias that is NaN or infinite, with
+  /// tensor and element; a file that was cut short after it was opened; the system's.
   Result<CanonicalMatrix> expert(int64_t e) const;
   Result<CanonicalMatrix> expert(int64_t e, ThreadPool& pool) const;
-  /// The same in the pieces in which it is stored, in order, of which memory holds one at a time.
+  /// The same in pieces, in order, of which memory holds one at a time: the parts in which it is
+  /// stored, large ones in pieces of kPieceRows rows or a multiple of that.
+  static constexpr int64_t kPieceRows = 256;
   using UsePiece = std::function<void(const CanonicalMatrix& piece, int64_t first_row)>;
   Status read_pieces(int64_t e, ThreadPool& pool, const UsePiece& use) const;
-  /// The scheme is another one from now on: with activations of this key.
-  void set_activation(const QuantKey& key) { scheme_.activation = key; }
-  /// Lets go of the memory behind expert e's source; it can still be read again.
-  void release(int64_t e) const;
+  /// Changes the scheme: activations of this key, computed at run time, or floats. Stored
+  /// activation scales are dropped.
+  void set_activation(const std::optional<QuantKey>& key) {
+    scheme_.activation = key;
+    input_scales_.clear();
+  }
   /// Only these experts, in this order. `experts` are numbers below num_experts().
   void keep(std::span<const int32_t> experts);
 
  private:
-  friend Result<DescribedMatrix> quantize(DescribedMatrix&& floats, const Scheme& scheme);
+  friend class OnlineQuantizer;  // internal
+  Result<CanonicalMatrix> read(const Part& part, ThreadPool& pool) const;
+
   MatrixShape shape_;
   Scheme scheme_;
   std::vector<std::vector<Part>> parts_;
@@ -191,25 +204,28 @@ struct LoraWeights {
 };
 
 /// The same matrix in one of online_schemes(): each part is quantized by itself when conversion
-/// reads it, so memory never holds a second model. Gate and up, or q, k and v, which are parts of
-/// one matrix, get scales of their own, of the tensor or of blocks, as in files. Errors
+/// reads it, so memory never holds a second model. Gate and up, or q, k and v, get scales of their
+/// own, of the tensor or of blocks, as in files, also where gate and up lie in one tensor. Errors
 /// (kUnsupported): weights that are quantized already, or another scheme. Reading then fails for
 /// weights that are NaN or infinite, with tensor and element.
 Result<DescribedMatrix> quantize(DescribedMatrix&& floats, const Scheme& scheme);
 Result<DescribedWeights> quantize(DescribedWeights&& floats, const Scheme& scheme);
 
-/// Turns the scheme of weights that are integers or fp4, and whose activations would stay floats,
-/// into the one with int8 activations per token; leaves all others as they are.
-void quantize_activations(DescribedMatrix& weights);
-void quantize_activations(DescribedWeights& weights);
-/// What becomes of activations that would stay floats.
-enum class FloatActivations : uint8_t {
-  kKept,
-  kBf16,  ///< kernels may round them to bf16: Request::bf16_activations
-  kInt8,  ///< see quantize_activations
+/// In which form activations enter a layer's products, where that is not left to the checkpoint.
+enum class ActivationPrecision : uint8_t {
+  kStored,  ///< as the checkpoint's scheme says
+  kBf16,    ///< kernels may round activations that are floats to bf16: Request::bf16_activations
+  kInt8,    ///< int8 per token, where weights are integers or fp4 and activations would be floats
+  k16Bit,   ///< floats of the device, where the scheme would quantize them: weight-only (W8A16)
 };
-/// What `--activations` may say: "bf16" or "int8", or "" for kKept. Errors: anything else.
-Result<FloatActivations> parse_activations(std::string_view text);
+/// What `--activations` may say: "bf16", "int8" or "16bit", or "" for kStored. Errors: another
+/// word.
+Result<ActivationPrecision> parse_activations(std::string_view text);
+/// Turns the scheme into the one that kInt8 or k16Bit asks for; weights keep their numbers. Changes
+/// nothing for the other two, or where the scheme is none of those named there. With k16Bit the
+/// activation scales that a file stores are not used.
+void set_activations(DescribedMatrix& weights, ActivationPrecision precision);
+void set_activations(DescribedWeights& weights, ActivationPrecision precision);
 
 /// Online schemes by module, as a user types them: "scheme", or "pattern=scheme,pattern=none". The
 /// first pattern that matches a module's name (as in the file:
@@ -236,7 +252,10 @@ class QuantizationMap {
   std::vector<Entry> entries_;
 };
 
-/// A folder with config.json and safetensors, opened and checked; no weight is read yet.
+/// A folder with config.json and safetensors, opened and checked; no weight is read yet. Its files
+/// stay open, one descriptor each, and are read, never mapped: one that is cut short meanwhile is
+/// an error of the call that reads it. Bytes that are changed in place are not noticed: replace a
+/// checkpoint by renaming. Several threads may call const methods of one Checkpoint at once.
 class Checkpoint {
  public:
   /// Errors: no such folder, no or broken config.json, a missing or broken shard, a quant_method
@@ -267,25 +286,30 @@ class Checkpoint {
   Result<DescribedMatrix> router(const std::string& module) const;
   /// A vector of `size` floats (a norm's weights), widened to f32. Errors: shape, NaN, infinity.
   Result<std::vector<float>> vector(const std::string& name, int64_t size) const;
-  /// A tensor as it lies in the file.
+  /// A tensor's dtype and shape; its `data` is null.
   Result<TensorView> tensor(const std::string& name) const;
+  /// A tensor's bytes as the file has them. Errors: missing; a number that is NaN or infinite;
+  /// those of reading.
+  Result<std::vector<std::byte>> read(const std::string& name) const;
   bool has_tensor(const std::string& name) const;
-  /// Tensors of the files that nothing has asked for yet, buffers that no model reads left out.
+  /// Tensors of the files that no call of this object has asked for yet, buffers that no model
+  /// reads left out. plan(), outline() and Model::load() keep an account of their own.
   std::vector<std::string> unclaimed() const;
+  /// The same open files with nothing asked for.
+  Checkpoint unclaimed_copy() const;
 
   /// Bytes of all tensors.
   int64_t total_bytes() const;
-
-  /// Keeps the files' memory alive, for views that outlive the Checkpoint.
-  std::shared_ptr<const void> files() const { return state_; }
 
   /// For the library's own rooms: the parsed config and the tensors.
   struct State;
   const State& state() const { return *state_; }
 
  private:
-  explicit Checkpoint(std::shared_ptr<State> state);
-  std::shared_ptr<State> state_;
+  struct Claims;
+  explicit Checkpoint(std::shared_ptr<const State> state);
+  std::shared_ptr<const State> state_;
+  std::unique_ptr<Claims> claims_;  // grow as modules are described
 };
 
 /// A LoRA adapter for a checkpoint's experts.
@@ -296,8 +320,9 @@ struct LoraAdapter {
   /// Reads `folder` as PEFT writes it: adapter_config.json, and adapter_model.safetensors with
   /// base_model.model.<module>.lora_A.weight [rank, K] and .lora_B.weight [N, rank] for modules of
   /// single experts (….experts.3.gate_proj). The scale is lora_alpha / rank, with use_rslora
-  /// lora_alpha / √rank; alpha_pattern changes alpha by module. Errors: another kind of adapter; an
-  /// A without B; shapes that the layer's matrices do not have; tensors for anything but experts.
+  /// lora_alpha / √rank; alpha_pattern changes alpha by module. Errors: another kind of adapter, or
+  /// one made for a changed base (PiSSA), by the key that says so; an A without B; shapes that the
+  /// layer's matrices do not have; tensors for anything but experts.
   static Result<LoraAdapter> open(const std::string& folder, const Checkpoint& checkpoint);
 };
 

@@ -88,10 +88,10 @@ class ChatTemplate {
 struct ModelOptions {
   std::string backend = "auto";  ///< or a row's name, or a map of patterns (see BackendMap)
   std::string quantization;      ///< an online scheme, or a QuantizationMap; "": as in the file
-  /// "int8": activations of layers whose weights are quantized integers or fp4, and whose
-  /// activations would be floats, become int8 per token (W4A8, W8A8): another scheme than the
-  /// checkpoint's, faster and less exact. "bf16": kernels may round activations that stay floats to
-  /// bf16 (Request::bf16_activations). "": as the checkpoint says.
+  /// "int8": float activations beside weights in integers or fp4 become int8 per token (W4A8,
+  /// W8A8), faster and less exact. "16bit": activations that the scheme would quantize stay floats
+  /// (W8A16), for GPUs without products of fp8. "bf16": kernels may round activations that are
+  /// floats to bf16 (Request::bf16_activations). "": as the checkpoint says.
   std::string activations;
   /// What caches keep keys and values as: "f32"; "bf16" and "f16" take half of the memory and of
   /// the time to read it. Rounded once, when a token is appended; read exactly. A key or value that

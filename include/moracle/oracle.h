@@ -113,10 +113,12 @@ struct Machine {
   CpuInfo cpu;
   std::vector<GpuInfo> gpus;
   std::vector<TunedLayer> tuned;  ///< empty: the table's order decides
+  /// The build that is asked about has the kernels of every platform; false: it is this one.
+  bool every_platform = false;
 
   /// What this process can use, detected.
   static Machine here();
-  /// Known machines, by name, for `explain --machine`.
+  /// Known machines, by name, for `explain --machine`: with builds for every platform.
   static std::span<const Machine> known();
   /// "here" or one of known(). Errors: names them.
   static Result<Machine> find(std::string_view name);
@@ -195,35 +197,57 @@ struct Request {
   std::optional<int> device_index;   ///< only this one of several GPUs
 };
 
-/// Backends by layer, as a user types them: "auto", a row's name, or "pattern=name,pattern=name".
-/// The first pattern that matches a layer's name decides, and none means auto. In a pattern `*`
-/// stands for any text.
+/// What `--backend` patterns may name: one linear layer, or several that are multiplied together.
+struct ModuleNames {
+  std::string name;                  ///< "lm_head", "model.layers.0.mlp.experts"
+  std::vector<std::string> members;  ///< "….experts.3.up_proj"; none: the name stands for all
+};
+
+/// Backends by module, as a user types them: "auto", a row's name, or "pattern=name,pattern=name".
+/// Patterns are those of QuantizationMap: the first that matches a module's full name
+/// ("model.layers.0.self_attn.q_proj") decides, none means auto, and `*` stands for any text.
 class BackendMap {
  public:
   BackendMap() = default;
-  /// Errors: a name that no row of `table` has, listing those that exist; an empty pattern.
+  /// Errors: a name that no row of the table has, listing those that exist; an empty pattern.
   static Result<BackendMap> parse(std::string_view text);
-  /// "auto" or a row's name.
-  std::string_view for_layer(std::string_view layer) const;
-  /// Error naming the first pattern that matches none of `layers`: it is most likely misspelt.
-  Status check_used(std::span<const std::string> layers) const;
+  /// "auto" or a row's name, of a module with this name.
+  std::string_view for_name(std::string_view name) const;
+  /// The same for modules that are multiplied together; the name of all stands for each of them.
+  /// Errors: they would get different rows; names the modules that have to agree.
+  Result<std::string> for_module(const ModuleNames& module) const;
+  /// Error naming the first pattern that matches none of `modules`: it is most likely misspelt.
+  Status check_used(std::span<const ModuleNames> modules) const;
 
  private:
   struct Entry {
     std::string pattern;
     std::string backend;
   };
+  std::string_view for_member(std::string_view whole, std::string_view member) const;
   std::vector<Entry> entries_;
 };
 
-/// How one matrix of a layer is multiplied; part of the plan.
+/// How one matrix of a layer is multiplied; part of the plan. Numbers are first and last ones.
 struct KernelUse {
-  int64_t from_tokens = 1;  ///< the smallest num_tokens of an apply at which it may run
+  int64_t from_tokens = 1;  ///< num_tokens of an apply in which it may run
   std::string name;
+  int64_t to_tokens = 0;  ///< 0: any number
+  int64_t from_rows = 1;  ///< of an expert that it multiplies, in one apply
+  int64_t to_rows = 0;    ///< 0: any number
+
+  /// Whether it may multiply an expert with so many rows in an apply of so many tokens.
+  bool may_run(int64_t num_tokens, int64_t rows) const {
+    return num_tokens >= from_tokens && (to_tokens == 0 || num_tokens <= to_tokens) &&
+           rows >= from_rows && (to_rows == 0 || rows <= to_rows);
+  }
 };
+/// "i4 codes, f32 products and sums, avx2; experts with up to 4 rows"
+std::string describe(const KernelUse& use);
+
 struct KernelPlan {
   DType input_dtype = DType::kF32;  ///< activations as the kernel reads them
-  std::vector<KernelUse> kernels;   ///< every kernel that may run, by num_tokens; no other will
+  std::vector<KernelUse> kernels;   ///< every kernel that may run; no other will
   int64_t scratch_bytes = 0;        ///< of the device, shared by all kernels that run in turn
   bool deterministic = false;       ///< a row's bits do not depend on the rows beside it
   int product_bits = 24;            ///< significant bits that float activations keep in products
@@ -242,12 +266,18 @@ struct KernelRequest {
   int64_t max_rows = 0;           ///< of activations in one run
   /// What follows the matrix; null: nothing.
   const ActivationSpec* activation = nullptr;
+  int64_t max_num_tokens = 1;  ///< in one apply
+  int64_t min_num_tokens = 1;  ///< likewise; batched activations always come as many as planned
+  int64_t rows_per_token = 1;  ///< of an apply, at most: top_k; batched, the experts that are here
+  int64_t expert_rows = 1;     ///< of these, rows that one expert may get
+  int64_t num_experts = 1;     ///< that are here
 };
 
 /// The code behind a row, which its kernel file defines.
 struct Kernels {
+  /// In every build; null only where another processor is compiled for.
   KernelPlan (*plan)(const KernelRequest& request, const Machine& machine);
-  /// Makes what `plan` says, nothing else.
+  /// Makes what `plan` says, nothing else. Null: this build does not have it.
   Result<std::unique_ptr<GroupedLinear>> (*make)(KernelWeights&& weights, const KernelPlan& plan,
                                                  Device& device);
 };
@@ -279,14 +309,16 @@ struct Backend {
   std::span<const Product> products;   ///< of codes that it multiplies; empty: all of these
   Feature features = Feature::kNone;
   std::span<const Activation> fused_activations;  ///< empty: a stage of its own, so any
-  std::span<const Score> fused_scores;            ///< likewise, for rows that route themselves
   int group_multiple = 1;                         ///< groups along K must divide by this
   int size_multiple = 1;       ///< hidden and intermediate sizes must divide by this
   int64_t max_num_tokens = 0;  ///< 0: any
   int64_t max_integer_k = 0;   ///< longest exact integer sum; 0: any
 
   const Layout* layout = nullptr;
-  const Kernels* kernels = nullptr;  ///< nothing where this build does not have it
+  const Kernels* kernels = nullptr;  ///< nothing where the row is planned
+
+  /// Whether this build can make its kernels.
+  bool built() const { return kernels != nullptr && kernels->make != nullptr; }
 };
 
 /// THE table.

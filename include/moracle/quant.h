@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -82,8 +83,8 @@ struct Scheme {
 };
 
 /// "bf16", "int8-w8a8", "int4-w4a16-g128", "int8-w8a16-channel", "fp8-w8a8-block128x128",
-/// "mxfp8-w8a8", "mxfp4-w4a16"; "-asym" for zero points, "-static" for activation scales stored in
-/// the file.
+/// "mxfp8-w8a8", "mxfp4-w4a16"; "int4-w4afp8-g128" for fp8 activations beside integer weights;
+/// "-asym" for zero points, "-static" for activation scales stored in the file.
 std::string name(const Scheme& scheme);
 /// For people: "int8 weights per channel, int8 activations per token, dynamic".
 std::string describe(const Scheme& scheme);
@@ -117,12 +118,13 @@ struct CanonicalMatrix {
   int64_t n = 0;
   int64_t k = 0;
   QuantKey key;
-  std::span<const std::byte> codes;  ///< n * row_bytes(); a file's own bytes where they already fit
-  std::vector<std::byte> storage;    ///< the codes, where they had to be made
-  std::vector<float> scales;         ///< empty for float dtypes
-  std::vector<int8_t> zero_points;   ///< as scales; empty: symmetric
-  std::vector<int32_t> group_index;  ///< [k]; empty: groups lie one after another
-  std::vector<float> bias;           ///< [n]; empty: none
+  std::span<const std::byte> codes;    ///< n * row_bytes(); in `storage`, or in `memory`
+  std::vector<std::byte> storage;      ///< the codes, where they had to be made
+  std::shared_ptr<const void> memory;  ///< keeps codes alive that a file holds in this form
+  std::vector<float> scales;           ///< empty for float dtypes
+  std::vector<int8_t> zero_points;     ///< as scales; empty: symmetric
+  std::vector<int32_t> group_index;    ///< [k]; empty: groups lie one after another
+  std::vector<float> bias;             ///< [n]; empty: none
 
   int64_t row_bytes() const { return (k * bits(key.dtype) + 7) / 8; }
   int64_t scale_rows() const;

@@ -2,23 +2,23 @@
 
 #include <iterator>
 
+#include "base/printable.h"
 #include "base/text.h"
 
 namespace moracle {
 
 std::string Error::to_string() const {
+  // Above every list of names that a message holds; below what floods a terminal.
+  constexpr size_t kLongestPart = 4000;
   std::string line;
   auto add = [&line](const std::string& part, const char* before, const char* lead = "") {
-    if (!part.empty()) line += (line.empty() ? "" : before) + (lead + part);
+    if (part.empty()) return;
+    line += (line.empty() ? "" : before) + (lead + printable(part, kLongestPart));
   };
   add(file, "");
   add(place, ": ");
   add(need, ": ", "needs ");
   add(fact, need.empty() ? ": " : "; ");
-  // Names in a hostile file may hold anything; a terminal must not obey it.
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  }
   return line;
 }
 

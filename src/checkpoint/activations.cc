@@ -1,4 +1,4 @@
-// Other activations than the checkpoint's floats.
+// Activations in another precision than the checkpoint's scheme says.
 #include "base/text.h"
 #include "moracle/checkpoint.h"
 
@@ -13,21 +13,26 @@ bool takes_int8(const Scheme& scheme) {
 
 }  // namespace
 
-void quantize_activations(DescribedMatrix& weights) {
-  if (takes_int8(weights.scheme())) weights.set_activation(kInt8DynamicTokenSym);
+void set_activations(DescribedMatrix& weights, ActivationPrecision precision) {
+  const Scheme& scheme = weights.scheme();
+  if (precision == ActivationPrecision::kInt8 && takes_int8(scheme))
+    weights.set_activation(kInt8DynamicTokenSym);
+  if (precision == ActivationPrecision::k16Bit && scheme.activation)
+    weights.set_activation(std::nullopt);
 }
 
-void quantize_activations(DescribedWeights& weights) {
-  quantize_activations(weights.w13);
-  quantize_activations(weights.w2);
+void set_activations(DescribedWeights& weights, ActivationPrecision precision) {
+  set_activations(weights.w13, precision);
+  set_activations(weights.w2, precision);
   weights.spec.scheme = weights.w13.scheme();
 }
 
-Result<FloatActivations> parse_activations(std::string_view text) {
-  if (text.empty()) return FloatActivations::kKept;
-  if (text == "bf16") return FloatActivations::kBf16;
-  if (text == "int8") return FloatActivations::kInt8;
-  return Error{ErrorKind::kInvalidArgument, "", "--activations", "bf16 or int8",
+Result<ActivationPrecision> parse_activations(std::string_view text) {
+  if (text.empty()) return ActivationPrecision::kStored;
+  if (text == "bf16") return ActivationPrecision::kBf16;
+  if (text == "int8") return ActivationPrecision::kInt8;
+  if (text == "16bit") return ActivationPrecision::k16Bit;
+  return Error{ErrorKind::kInvalidArgument, "", "--activations", "bf16, int8 or 16bit",
                str("'", text, "' is not known")};
 }
 

@@ -42,11 +42,9 @@ class AwqReader : public Reader {
 
 Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
                              const MatrixShape& shape, ThreadPool& pool) {
-  CanonicalMatrix matrix;
-  matrix.n = shape.n;
-  matrix.k = shape.k;
-  matrix.key = shape.key;
-  unpack_codes(PackOrder::kAwq, *tensors.find(module + ".qweight"), matrix, pool);
+  CanonicalMatrix matrix = matrix_of(shape);
+  MORACLE_TRY(const TensorData words, tensors.read(module + ".qweight", pool));
+  unpack_codes(PackOrder::kAwq, words.view, matrix, pool);
   MORACLE_TRY(matrix.scales, read_transposed_scales(tensors, module + ".scales", shape.n));
   if (tensors.find(module + ".qzeros") != nullptr) {
     MORACLE_CHECK(read_zero_points(tensors, module + ".qzeros", PackOrder::kAwq, 0,

@@ -64,10 +64,15 @@ Status open_reader(Checkpoint::State& state) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(std::shared_ptr<State> state) : state_(std::move(state)) {}
+Checkpoint::Checkpoint(std::shared_ptr<const State> state)
+    : state_(std::move(state)), claims_(std::make_unique<Claims>()) {}
 Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
+
+Checkpoint Checkpoint::unclaimed_copy() const {
+  return Checkpoint(state_);
+}
 
 Result<Checkpoint> Checkpoint::open(const std::string& folder) {
   std::error_code ignored;
@@ -119,10 +124,11 @@ std::vector<int64_t> Checkpoint::moe_layers() const {
 
 Result<DescribedMatrix> Checkpoint::linear(const std::vector<std::string>& modules) const {
   MORACLE_TRY(Stack stack, describe_stack(*state_, modules));
-  claim(*state_, stack);
   std::vector<std::vector<DescribedMatrix::Part>> parts;
   parts.push_back(std::move(stack.parts));
   DescribedMatrix matrix(stack.shape, stack.scheme, std::move(parts), state_);
+  const std::vector<std::string> names = matrix.tensors();
+  claims_->add({names.begin(), names.end()});
   if (stack.input_scale > 0) matrix.set_input_scales({stack.input_scale});
   return matrix;
 }
@@ -140,7 +146,7 @@ Result<DescribedMatrix> Checkpoint::router(const std::string& module) const {
 
 Result<TensorView> Checkpoint::tensor(const std::string& name) const {
   MORACLE_TRY(TensorView view, state_->tensors.get(name));
-  state_->claimed.insert(name);
+  claims_->add({name});
   return view;
 }
 
@@ -152,16 +158,23 @@ Result<std::vector<float>> Checkpoint::vector(const std::string& name, int64_t s
   return read_scales(state_->tensors, name);
 }
 
+Result<std::vector<std::byte>> Checkpoint::read(const std::string& name) const {
+  MORACLE_CHECK(tensor(name));
+  MORACLE_TRY(const TensorData data, state_->tensors.read(name));
+  return std::vector<std::byte>(data.view.data, data.view.data + data.view.num_bytes());
+}
+
 bool Checkpoint::has_tensor(const std::string& name) const {
   return state_->tensors.find(name) != nullptr;
 }
 
 std::vector<std::string> Checkpoint::unclaimed() const {
   std::vector<std::string> names;
+  const std::lock_guard lock(claims_->mutex);
   for (const auto& [name, entry] : state_->tensors.all()) {
     // Old files carry the rotary frequencies, which follow from config.json.
     const bool ignored = name.ends_with("rotary_emb.inv_freq");
-    if (!ignored && !state_->claimed.contains(name)) names.push_back(name);
+    if (!ignored && !claims_->claimed.contains(name)) names.push_back(name);
   }
   return names;
 }

@@ -54,6 +54,8 @@ Status check_absent(const Tensors& tensors, const std::string& name, const char*
 
 namespace {
 
+constexpr std::string_view kNaive = "naive-quantized";
+
 struct Group {
   std::string name;
   const CtFormat* format;
@@ -117,7 +119,8 @@ class CompressedTensorsReader : public Reader {
   std::vector<Pattern> ignore_;
 };
 
-// The format of a group: its own, else that of the whole checkpoint.
+// The format of a group: its own, else that of the whole checkpoint. "naive-quantized" stores a
+// number in its own type, as the two formats of 8 bits do.
 Result<const CtFormat*> find_format(const Config& config, const Config& group) {
   const Config& from = group.has({"format"}) ? group : config;
   MORACLE_TRY(const std::string format, from.text({"format"}));
@@ -126,6 +129,12 @@ Result<const CtFormat*> find_format(const Config& config, const Config& group) {
     if (candidate->name == format) return candidate;
     known.push_back(candidate->name);
   }
+  if (format == kNaive) {
+    MORACLE_TRY(const auto weights, group.object({"weights"}));
+    const auto* type = weights ? weights->find({"type"}) : nullptr;
+    return type != nullptr && *type == "float" ? &kCtFloat : &kCtInt;
+  }
+  known.push_back(kNaive);
   return from.unsupported({"format"}, "one of " + join(known), "it is " + format);
 }
 

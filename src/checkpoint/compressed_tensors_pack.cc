@@ -1,4 +1,4 @@
-// compressed-tensors, format "pack-quantized", b = 4 or 8 bits, weights only:
+// compressed-tensors, format "pack-quantized", b = 4 or 8 bits:
 //   weight_packed      i32 [N, ceil(K·b/32)]   packed along K; the last word is filled up
 //   weight_scale       [N, K/g], or [N, 1] where strategy is channel
 //   weight_shape       i64 [2]                 N, K
@@ -9,33 +9,14 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "checkpoint/compressed_tensors.h"
+#include "checkpoint/compressed_tensors_integers.h"
 #include "checkpoint/packed.h"
 
 namespace moracle {
 namespace {
 
 Result<CtScheme> read_scheme(const Config& group) {
-  MORACLE_TRY(const Config weights, weights_of(group, "int"));
-  MORACLE_TRY(const auto width, one_of(weights, "num_bits", {4, 8}));
-  MORACLE_TRY(const auto strategy, one_of(weights, "strategy", {"channel", "group"}));
-  MORACLE_TRY(const auto symmetric, one_of(weights, "symmetric", {true, false}, true));
-  // "weight" and its alias "static" order the columns only while the weights are being quantized.
-  MORACLE_TRY(
-      const auto order,
-      one_of(weights, "actorder", {"weight", "static", "group", "dynamic", true, false}, false));
-  MORACLE_CHECK(check_unused(group, {"input_activations"}, "nothing beside packed weights"));
-  CtScheme scheme;
-  scheme.group_index = order == "group" || order == "dynamic" || order == true;
-  int64_t size = GroupShape::kAll;
-  if (strategy == "group") {
-    MORACLE_TRY(size, weights.integer({"group_size"}, 1));
-  } else if (scheme.group_index) {
-    return weights.wrong({"actorder"}, "the strategy group", "the strategy is channel");
-  }
-  scheme.scheme.weight = width == 4 ? int4_static_group(size) : int8_static_group(size);
-  scheme.scheme.weight.symmetric = symmetric.get<bool>();
-  return scheme;
+  return read_int_scheme(group, {"channel", "group"});
 }
 
 // N and K. Errors: they do not fit the packed words.
@@ -51,12 +32,13 @@ Status read_shape(const Tensors& tensors, const std::string& module, int64_t per
       view.shape != std::vector<int64_t>{2}) {
     return tensors.wrong(name, "i64 [2]", "it is " + to_string(view));
   }
+  MORACLE_TRY(const TensorData stored, tensors.read(name));
   int64_t sizes[2];
   for (int i = 0; i < 2; ++i) {
     if (view.dtype == DType::kI64) {
-      std::memcpy(&sizes[i], view.data + 8 * i, sizeof sizes[i]);
+      std::memcpy(&sizes[i], stored.view.data + 8 * i, sizeof sizes[i]);
     } else {
-      sizes[i] = static_cast<int32_t>(word_at(view, i));
+      sizes[i] = static_cast<int32_t>(word_at(stored.view, i));
     }
   }
   const int64_t width = words.shape[1];
@@ -75,15 +57,13 @@ Status read_shape(const Tensors& tensors, const std::string& module, int64_t per
 Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
                              const MatrixShape& shape, ThreadPool& pool) {
   constexpr PackOrder kOrder = PackOrder::kCompressedTensors;
-  CanonicalMatrix matrix;
-  matrix.n = shape.n;
-  matrix.k = shape.k;
-  matrix.key = shape.key;
-  unpack_codes(kOrder, *tensors.find(module + ".weight_packed"), matrix, pool);
+  CanonicalMatrix matrix = matrix_of(shape);
+  MORACLE_TRY(const TensorData words, tensors.read(module + ".weight_packed", pool));
+  unpack_codes(kOrder, words.view, matrix, pool);
   MORACLE_TRY(matrix.scales, read_scales(tensors, module + ".weight_scale"));
   if (!shape.key.symmetric) {
-    matrix.zero_points =
-        unpack_zero_points(kOrder, *tensors.find(module + ".weight_zero_point"), matrix, 0);
+    MORACLE_TRY(const TensorData zeros, tensors.read(module + ".weight_zero_point"));
+    matrix.zero_points = unpack_zero_points(kOrder, zeros.view, matrix, 0);
   }
   if (shape.group_index) {
     MORACLE_TRY(matrix.group_index,
@@ -97,41 +77,16 @@ Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
 
 Result<DescribedLinear> describe(const Tensors& tensors, const std::string& module,
                                  const CtScheme& scheme) {
-  const QuantKey& key = scheme.scheme.weight;
-  const int64_t per_word = 32 / bits(key.dtype);
+  const int64_t per_word = 32 / bits(scheme.scheme.weight.dtype);
   DescribedLinear linear;
   linear.scheme = scheme.scheme;
   MatrixShape& shape = linear.shape;
-  shape.key = key;
-  shape.group_index = scheme.group_index;
+  shape.key = scheme.scheme.weight;
   MORACLE_CHECK(read_shape(tensors, module, per_word, shape));
-
-  std::vector<std::string> names = {module + ".weight_packed", module + ".weight_scale",
-                                    module + ".weight_shape"};
-  const bool channel = key.group.cols == GroupShape::kAll;
-  const int64_t groups = channel ? 1 : (shape.k + key.group.cols - 1) / key.group.cols;
-  MORACLE_TRY(const TensorView scale, get_floats(tensors, names[1]));
-  const bool flat = channel && scale.shape == std::vector<int64_t>{shape.n};
-  if (!flat && scale.shape != std::vector<int64_t>{shape.n, groups}) {
-    return tensors.wrong(names[1],
-                         str("shape [", shape.n, ", ", groups, "], ",
-                             channel ? "one scale per channel" : str("groups of ", key.group.cols)),
-                         "it is " + to_string(scale));
-  }
-  const std::string zeros = module + ".weight_zero_point", order = module + ".weight_g_idx";
-  if (key.symmetric) {
-    MORACLE_CHECK(check_absent(tensors, zeros, "symmetric is true"));
-  } else {
-    names.push_back(zeros);
-    MORACLE_CHECK(tensors.get(zeros, DType::kI32, {(shape.n + per_word - 1) / per_word, groups}));
-  }
-  if (scheme.group_index) {
-    names.push_back(order);
-    MORACLE_TRY(const TensorView index, tensors.get(order, DType::kI32, {shape.k}));
-    linear.column_groups = {index.data, index.num_bytes()};
-  } else {
-    MORACLE_CHECK(check_absent(tensors, order, "actorder is not group"));
-  }
+  std::vector<std::string> names = {module + ".weight_packed", module + ".weight_shape"};
+  const int64_t zero_rows = (shape.n + per_word - 1) / per_word;
+  MORACLE_CHECK(
+      describe_int_groups(tensors, module, scheme, zero_rows, DType::kI32, linear, names));
   MORACLE_TRY(shape.bias, add_bias(tensors, module, shape.n, names));
   linear.part = part_of(tensors, shape.n, std::move(names));
   linear.part.read = [&tensors, module, shape](ThreadPool& pool) {

@@ -2,7 +2,8 @@
 
 #include <filesystem>
 
-#include "base/mapped_file.h"
+#include "base/json_text.h"
+#include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
 
@@ -16,34 +17,14 @@ bool is_absent(const std::string& path) {
 }
 
 Result<Config> Config::open(const std::string& path) {
-  MORACLE_TRY(const MappedFile file, MappedFile::open(path));
-  const auto bytes = file.bytes();
-  return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+  MORACLE_TRY(const std::string text, read_small_file(path));
+  return parse(text, path);
 }
 
 Result<Config> Config::parse(std::string_view text, std::string path) {
-  // Published configs are below 100 KB; hf_quant_config.json lists layers and may reach some MB.
-  constexpr size_t kMaxBytes = 64 << 20;
-  if (text.size() > kMaxBytes) {
-    return Error{ErrorKind::kBadFile, path, "", str("at most ", kMaxBytes, " bytes of JSON"),
-                 str("it has ", text.size())};
-  }
-  // Copying and printing a value recurse: what is nested without end must not use up the stack.
-  constexpr int kMaxDepth = 64;
-  bool too_deep = false;
-  const auto bound = [&](int depth, json::parse_event_t, json&) {
-    too_deep = too_deep || depth > kMaxDepth;
-    return !too_deep;
-  };
-  json parsed = json::parse(text, bound, /*allow_exceptions=*/false, /*ignore_comments=*/false);
-  if (too_deep) {
-    return Error{ErrorKind::kBadFile, path, "", str("JSON of at most ", kMaxDepth, " levels"),
-                 "it is nested deeper"};
-  }
-  // The parser takes a NUL for the end of its input; a file that holds one is not JSON.
-  const bool has_nul = text.find('\0') != std::string_view::npos;
-  if (has_nul || parsed.is_discarded())
-    return Error{ErrorKind::kBadFile, path, "", "valid JSON", "it is not"};
+  MORACLE_CHECK(check_json_text(text, path));
+  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_discarded()) return Error{ErrorKind::kBadFile, path, "", "valid JSON", "it is not"};
   if (!parsed.is_object()) {
     return Error{ErrorKind::kBadFile, path, "", "a JSON object", str("it is ", shown(parsed))};
   }

@@ -1,10 +1,10 @@
-#include <cstring>
+#include <algorithm>
 
-#include "base/mapped_file.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "moracle/checkpoint.h"
+#include "quant/canonical.h"
 
 namespace moracle {
 
@@ -86,17 +86,6 @@ CanonicalMatrix view_of(const CanonicalMatrix& matrix) {
   return view;
 }
 
-// Puts `piece` below what `whole` holds; its storage has room for it. Both have the same k and key.
-void stack(CanonicalMatrix& whole, int64_t first_row, const CanonicalMatrix& piece) {
-  if (first_row == 0) whole.group_index = piece.group_index;
-  std::memcpy(whole.storage.data() + first_row * whole.row_bytes(), piece.codes.data(),
-              piece.codes.size());
-  whole.scales.insert(whole.scales.end(), piece.scales.begin(), piece.scales.end());
-  whole.zero_points.insert(whole.zero_points.end(), piece.zero_points.begin(),
-                           piece.zero_points.end());
-  whole.bias.insert(whole.bias.end(), piece.bias.begin(), piece.bias.end());
-}
-
 }  // namespace
 
 DescribedMatrix DescribedMatrix::from(Scheme scheme, std::vector<CanonicalMatrix> experts) {
@@ -104,7 +93,8 @@ DescribedMatrix DescribedMatrix::from(Scheme scheme, std::vector<CanonicalMatrix
   MatrixShape shape;
   if (!kept->empty()) {
     const CanonicalMatrix& first = kept->front();
-    shape = {first.n, first.k, first.key, !first.group_index.empty(), !first.bias.empty()};
+    shape = {.n = first.n, .k = first.k, .key = first.key, .bias = !first.bias.empty()};
+    for (const CanonicalMatrix& matrix : *kept) shape.group_index |= !matrix.group_index.empty();
   }
   std::vector<std::vector<Part>> parts;
   for (size_t e = 0; e < kept->size(); ++e) {
@@ -125,6 +115,18 @@ std::vector<std::string> DescribedMatrix::tensors() const {
   return names;
 }
 
+std::vector<std::string> DescribedMatrix::modules() const {
+  std::vector<std::string> names;
+  for (const std::vector<Part>& expert : parts_) {
+    for (const Part& part : expert) {
+      // Experts that are pieces of one tensor name it once each.
+      const bool again = !names.empty() && names.back() == part.module;
+      if (!part.module.empty() && !again) names.push_back(part.module);
+    }
+  }
+  return names;
+}
+
 std::vector<int64_t> DescribedMatrix::part_rows() const {
   std::vector<int64_t> rows;
   for (const Part& part : parts_.empty() ? std::vector<Part>() : parts_[0]) rows.push_back(part.n);
@@ -134,18 +136,49 @@ std::vector<int64_t> DescribedMatrix::part_rows() const {
 int64_t DescribedMatrix::source_bytes() const {
   int64_t total = 0;
   for (const auto& expert : parts_) {
-    for (const Part& part : expert) {
-      for (const auto& bytes : part.bytes) total += static_cast<int64_t>(bytes.size());
-    }
+    for (const Part& part : expert) total += part.source_bytes;
   }
   return total;
+}
+
+namespace {
+
+// A part of a matrix of this shape that lies at `row` of it, some MiB at a time.
+Status read_in_rows(const DescribedMatrix::Part& part, const MatrixShape& shape, ThreadPool& pool,
+                    int64_t row, const DescribedMatrix::UsePiece& use) {
+  constexpr int64_t kBytes = int64_t{16} << 20, kRows = DescribedMatrix::kPieceRows;
+  const int64_t row_bytes = std::max<int64_t>((shape.k * bits(shape.key.dtype) + 7) / 8, 1);
+  const int64_t step = std::max<int64_t>(kBytes / row_bytes / kRows, 1) * kRows;
+  for (int64_t first = 0; first < part.n; first += step) {
+    const int64_t count = std::min(step, part.n - first);
+    MORACLE_TRY(const CanonicalMatrix piece, part.read_rows(pool, first, count));
+    use(piece, row + first);
+  }
+  return {};
+}
+
+}  // namespace
+
+// Experts whose columns lie in order get an index too where those of another do not.
+Result<CanonicalMatrix> DescribedMatrix::read(const Part& part, ThreadPool& pool) const {
+  MORACLE_TRY(CanonicalMatrix matrix, part.read(pool));
+  if (!shape_.group_index || !matrix.group_index.empty()) return matrix;
+  matrix.group_index.resize(matrix.k);
+  for (int64_t c = 0; c < matrix.k; ++c)
+    matrix.group_index[c] = static_cast<int32_t>(c / matrix.group_cols());
+  return matrix;
 }
 
 Status DescribedMatrix::read_pieces(int64_t e, ThreadPool& pool, const UsePiece& use) const {
   std::vector<int32_t> group_index;
   int64_t row = 0;
   for (const Part& part : parts_[e]) {
-    MORACLE_TRY(const CanonicalMatrix piece, part.read(pool));
+    if (part.read_rows) {
+      MORACLE_CHECK(read_in_rows(part, shape_, pool, row, use));
+      row += part.n;
+      continue;
+    }
+    MORACLE_TRY(const CanonicalMatrix piece, read(part, pool));
     if (row > 0 && piece.group_index != group_index) {
       return Error{ErrorKind::kUnsupported, "",
                    part.tensors.empty() ? "g_idx" : part.tensors.front(),
@@ -159,7 +192,7 @@ Status DescribedMatrix::read_pieces(int64_t e, ThreadPool& pool, const UsePiece&
 }
 
 Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e, ThreadPool& pool) const {
-  if (parts_[e].size() == 1) return parts_[e][0].read(pool);
+  if (parts_[e].size() == 1) return read(parts_[e][0], pool);
   CanonicalMatrix whole;
   whole.n = shape_.n;
   whole.k = shape_.k;
@@ -167,7 +200,7 @@ Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e, ThreadPool& pool) con
   whole.storage.resize(whole.n * whole.row_bytes());
   whole.codes = whole.storage;
   MORACLE_CHECK(read_pieces(e, pool, [&](const CanonicalMatrix& piece, int64_t first_row) {
-    stack(whole, first_row, piece);
+    stack_rows(whole, first_row, piece);
   }));
   return whole;
 }
@@ -175,12 +208,6 @@ Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e, ThreadPool& pool) con
 Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e) const {
   ThreadPool caller(1);
   return expert(e, caller);
-}
-
-void DescribedMatrix::release(int64_t e) const {
-  for (const Part& part : parts_[e]) {
-    for (const auto& bytes : part.bytes) MappedFile::release(bytes);
-  }
 }
 
 void DescribedMatrix::keep(std::span<const int32_t> experts) {

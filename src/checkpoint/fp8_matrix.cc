@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/finite.h"
 #include "base/scalar.h"
 #include "base/text.h"
 #include "base/try.h"
@@ -11,15 +12,13 @@ namespace moracle {
 
 Result<std::vector<float>> read_exponents(const Tensors& tensors, const std::string& name,
                                           int64_t first, int64_t count) {
-  MORACLE_TRY(const TensorView view, tensors.get(name));
-  const uint8_t* bytes = view.as<uint8_t>() + first;
+  MORACLE_TRY(const TensorData data, tensors.read(name, first, count));
+  // Their own type was checked on the way; most files say u8.
+  const int64_t bad = first_not_finite(DType::kF8E8M0, data.view.data, count);
+  if (bad >= 0) return tensors.not_finite(name, first + bad, DType::kF8E8M0, data.view.data + bad);
   std::vector<float> scales(count);
-  for (int64_t i = 0; i < count; ++i) {
-    if (bytes[i] == 255) {
-      return tensors.wrong(name, "exponents from 0 to 254", str("element ", first + i, " is 255"));
-    }
-    scales[i] = e8m0_to_float(bytes[i]);
-  }
+  std::transform(data.view.as<uint8_t>(), data.view.as<uint8_t>() + count, scales.begin(),
+                 e8m0_to_float);
   return scales;
 }
 
@@ -92,15 +91,12 @@ Result<GroupShape> find_group(const Tensors& tensors, const std::string& name,
 }
 
 Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
-                             const Fp8Format& format, const MatrixShape& shape) {
-  const TensorView& codes = *tensors.find(module + ".weight");
+                             const Fp8Format& format, const MatrixShape& shape, ThreadPool& pool) {
   const std::string name = module + "." + format.scale;
   const TensorView& view = *tensors.find(name);
-  CanonicalMatrix matrix;
-  matrix.n = shape.n;
-  matrix.k = shape.k;
-  matrix.key = shape.key;
-  matrix.codes = {codes.data, codes.num_bytes()};
+  CanonicalMatrix matrix = matrix_of(shape);
+  MORACLE_TRY(TensorData codes, tensors.read(module + ".weight", pool));
+  set_codes(matrix, std::move(codes));
   if (is_exponents(view)) {
     MORACLE_TRY(matrix.scales, read_exponents(tensors, name, 0, view.num_elements()));
   } else {
@@ -146,8 +142,8 @@ Result<DescribedLinear> describe_fp8(const Tensors& tensors, const std::string& 
   }
   MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, n, names));
   linear.part = part_of(tensors, n, std::move(names));
-  linear.part.read = [&tensors, module, format, shape = linear.shape](ThreadPool&) {
-    return read(tensors, module, format, shape);
+  linear.part.read = [&tensors, module, format, shape = linear.shape](ThreadPool& pool) {
+    return read(tensors, module, format, shape, pool);
   };
   return linear;
 }

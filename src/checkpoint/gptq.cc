@@ -2,8 +2,9 @@
 //   qweight i32 [K·b/32, N]   word r of a column holds codes r·32/b …, low bits first
 //   qzeros  i32 [G, N·b/32]   "gptq" (v1) stores zero - 1, "gptq_v2" stores zero
 //   scales  f16 [G, N]
-//   g_idx   i32 [K]           the group of each column; k / group_size unless desc_act. Old files
-//                             without desc_act leave it out.
+//   g_idx   i32 [K]           the group of each column; old files without desc_act leave it out.
+//                             It decides whether columns are in another order than left to right:
+//                             with desc_act they often are not, as with static groups.
 // value = (code - zero) · scale; code and zero are unsigned here and signed, less 2^(b-1), in
 // canonical form.
 #include "base/text.h"
@@ -33,36 +34,19 @@ class GptqReader : public Reader {
   GptqConfig config_;
 };
 
-// The columns' groups, checked; they stay out of the matrix where they run from left to right.
-Status read_order(const Tensors& tensors, const std::string& name, const MatrixShape& shape,
-                  CanonicalMatrix& matrix) {
-  MORACLE_TRY(auto groups, read_group_index(tensors, name, matrix.scale_cols()));
-  if (shape.group_index) {
-    matrix.group_index = std::move(groups);
-    return {};
-  }
-  for (int64_t i = 0; i < matrix.k; ++i) {
-    if (groups[i] == i / matrix.group_cols()) continue;
-    return tensors.wrong(name, "groups from left to right, since desc_act is false",
-                         str("element ", i, " is ", groups[i]));
-  }
-  return {};
-}
-
 Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
                              const GptqOptions& options, const MatrixShape& shape,
                              ThreadPool& pool) {
-  CanonicalMatrix matrix;
-  matrix.n = shape.n;
-  matrix.k = shape.k;
-  matrix.key = shape.key;
-  unpack_codes(PackOrder::kGptq, *tensors.find(module + ".qweight"), matrix, pool);
+  CanonicalMatrix matrix = matrix_of(shape);
+  MORACLE_TRY(const TensorData words, tensors.read(module + ".qweight", pool));
+  unpack_codes(PackOrder::kGptq, words.view, matrix, pool);
   MORACLE_TRY(matrix.scales, read_transposed_scales(tensors, module + ".scales", shape.n));
   // v1 stores zero - 1 in b bits, so a true zero of 0 wraps around.
   MORACLE_CHECK(read_zero_points(tensors, module + ".qzeros", PackOrder::kGptq, options.v2 ? 0 : 1,
                                  "sym", matrix));
-  if (tensors.find(module + ".g_idx") != nullptr) {
-    MORACLE_CHECK(read_order(tensors, module + ".g_idx", shape, matrix));
+  if (shape.group_index) {
+    MORACLE_TRY(matrix.group_index,
+                read_group_index(tensors, module + ".g_idx", matrix.scale_cols()));
   }
   if (shape.bias) {
     MORACLE_TRY(matrix.bias, read_scales(tensors, module + ".bias"));
@@ -87,7 +71,6 @@ Result<DescribedLinear> GptqReader::describe(const Tensors& tensors,
   shape.key = options.bits == 4 ? int4_static_group(options.group_size)
                                 : int8_static_group(options.group_size);
   shape.key.symmetric = options.symmetric;
-  shape.group_index = options.desc_act && options.group_size != GroupShape::kAll;
   const int64_t group = options.group_size == GroupShape::kAll ? shape.k : options.group_size;
   const int64_t groups = group == 0 ? 0 : (shape.k + group - 1) / group;
 
@@ -96,8 +79,10 @@ Result<DescribedLinear> GptqReader::describe(const Tensors& tensors,
   MORACLE_CHECK(check_transposed_scales(tensors, names[2], groups, shape.n, group));
   const std::string order = module + ".g_idx";
   if (options.desc_act || tensors.find(order) != nullptr) {
-    MORACLE_TRY(const TensorView g_idx, tensors.get(order, DType::kI32, {shape.k}));
-    if (shape.group_index) linear.column_groups = {g_idx.data, g_idx.num_bytes()};
+    MORACLE_CHECK(tensors.get(order, DType::kI32, {shape.k}));
+    MORACLE_TRY(TensorData g_idx, tensors.read(order));
+    shape.group_index = !in_order(g_idx.view, group);
+    if (shape.group_index) linear.column_groups = std::move(g_idx);
     names.push_back(order);
   }
   MORACLE_TRY(shape.bias, add_bias(tensors, module, shape.n, names));

@@ -1,6 +1,7 @@
 #include "checkpoint/gptq_options.h"
 
-#include "base/mapped_file.h"
+#include "base/json_text.h"
+#include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
 
@@ -27,11 +28,9 @@ Status read_options(const Config& config, GptqOptions& options) {
 // sorted. Empty where the file cannot be read again.
 std::vector<std::string> keys_in_file(const std::string& path) {
   std::vector<std::string> keys;
-  const auto file = MappedFile::open(path);
-  if (!file) return keys;
-  const auto* text = reinterpret_cast<const char*>(file->bytes().data());
-  auto json = nlohmann::ordered_json::parse(text, text + file->bytes().size(), nullptr,
-                                            /*allow_exceptions=*/false);
+  const Result<std::string> text = read_small_file(path);
+  if (!text || !check_json_text(*text, path)) return keys;
+  auto json = nlohmann::ordered_json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (json.is_object() && json.contains("quantization_config")) json = json["quantization_config"];
   if (!json.is_object() || !json.contains("dynamic")) return keys;
   for (const auto& item : json["dynamic"].items()) keys.push_back(item.key());

@@ -1,72 +1,19 @@
 // LoRA adapters as PEFT writes them (peft.LoraConfig.save_pretrained).
-#include <cmath>
 #include <set>
 
 #include "base/text.h"
 #include "base/try.h"
-#include "checkpoint/pattern.h"
+#include "checkpoint/lora_settings.h"
 #include "checkpoint/state.h"
 
 namespace moracle {
 namespace {
 
 constexpr const char* kPrefix = "base_model.model.";
-// Adapters have an alpha near their rank; much more would not even fit into the scale's f32.
-constexpr double kLargestAlpha = 1e6;
-constexpr const char* kAlphaRange = "a number from -1000000 to 1000000";
-
-// What adapter_config.json says about all modules together.
-struct Settings {
-  double alpha = 8;
-  bool root_of_rank = false;
-  std::vector<std::pair<Pattern, double>> alphas;  // the first that matches a module counts
-
-  float scale(const std::string& module, int64_t rank) const {
-    double chosen = alpha;
-    for (const auto& [pattern, value] : alphas) {
-      if (!pattern.matches(module)) continue;
-      chosen = value;
-      break;
-    }
-    const auto r = static_cast<double>(rank);
-    return static_cast<float>(chosen / (root_of_rank ? std::sqrt(r) : r));
-  }
-};
-
-Result<Settings> read_settings(const Config& config) {
-  MORACLE_TRY(const std::string type, config.text({"peft_type"}));
-  if (type != "LORA") return config.unsupported({"peft_type"}, "LORA", "it is " + type);
-  for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias"}) {
-    MORACLE_TRY(const bool on, config.boolean_or(false, {key}));
-    if (on) return config.unsupported({key}, "false", "it is true");
-  }
-  MORACLE_TRY(const std::string bias, config.text_or("none", {"bias"}));
-  if (bias != "none") return config.unsupported({"bias"}, "none", "it is " + bias);
-  MORACLE_TRY(const std::vector<std::string> others, config.texts({"modules_to_save"}));
-  if (!others.empty())
-    return config.unsupported({"modules_to_save"}, "nothing beside the adapter",
-                              "it has " + join(others));
-  Settings settings;
-  MORACLE_TRY(settings.alpha, config.number_or(8, {"lora_alpha"}));
-  if (std::abs(settings.alpha) > kLargestAlpha)
-    return config.wrong({"lora_alpha"}, kAlphaRange, str("it is ", settings.alpha));
-  MORACLE_TRY(settings.root_of_rank, config.boolean_or(false, {"use_rslora"}));
-  MORACLE_TRY(const auto alphas, config.object({"alpha_pattern"}));
-  if (!alphas) return settings;
-  for (const auto& [key, value] : alphas->value().items()) {
-    if (!value.is_number() || std::abs(value.get<double>()) > kLargestAlpha)
-      return config.wrong({"alpha_pattern"}, str(kAlphaRange, " for each pattern"),
-                          str(key, " has ", Config::shown(value)));
-    // PEFT matches a key with the end of a module's name.
-    MORACLE_TRY(Pattern pattern, Pattern::make("re:(.*\\.)?(" + key + ")$", config.path()));
-    settings.alphas.emplace_back(std::move(pattern), value.get<double>());
-  }
-  return settings;
-}
 
 class AdapterReader {
  public:
-  AdapterReader(const Tensors& tensors, const Settings& settings)
+  AdapterReader(const Tensors& tensors, const LoraSettings& settings)
       : tensors_(tensors), settings_(settings) {}
 
   int64_t rank() const { return rank_; }
@@ -119,7 +66,7 @@ class AdapterReader {
 
  private:
   const Tensors& tensors_;
-  const Settings& settings_;
+  const LoraSettings& settings_;
   std::set<std::string> claimed_;
   int64_t rank_ = 0;
 };
@@ -131,7 +78,7 @@ Result<LoraAdapter> LoraAdapter::open(const std::string& folder, const Checkpoin
     return Error{ErrorKind::kBadFile, folder, "", "adapter_config.json, as PEFT writes it",
                  "there is none"};
   MORACLE_TRY(const Config config, Config::open(folder + "/adapter_config.json"));
-  MORACLE_TRY(const Settings settings, read_settings(config));
+  MORACLE_TRY(const LoraSettings settings, LoraSettings::read(config));
   MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(folder + "/adapter_model.safetensors"));
   std::vector<SafetensorsFile> files;
   files.push_back(std::move(file));

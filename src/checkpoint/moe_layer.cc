@@ -1,5 +1,6 @@
 // The experts of one layer, described: what config.json says about them, and every tensor checked.
 #include <cmath>
+#include <set>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -96,18 +97,27 @@ struct Experts {
   std::optional<Stack> first;
   std::vector<std::vector<DescribedMatrix::Part>> parts;
   std::vector<float> input_scales;
+  bool group_index = false;  // of any expert
 
   Status push(const Checkpoint::State& state, Stack stack) {
-    if (first && (first->shape != stack.shape || first->scheme != stack.scheme)) {
+    MatrixShape same = stack.shape;
+    if (first) same.group_index = first->shape.group_index;  // an expert's own
+    if (first && (first->shape != same || first->scheme != stack.scheme)) {
       return state.tensors.wrong(stack.parts[0].tensors[0],
                                  "the scheme of expert 0, " + show(first->shape, first->scheme),
                                  "it is " + show(stack.shape, stack.scheme));
     }
-    claim(state, stack);
     parts.push_back(stack.parts);
     if (stack.input_scale > 0) input_scales.push_back(stack.input_scale);
+    group_index |= stack.shape.group_index;
     if (!first) first = std::move(stack);
+    first->shape.group_index = group_index;
     return {};
+  }
+  void add_tensors(std::set<std::string>& names) const {
+    for (const auto& expert : parts) {
+      for (const auto& part : expert) names.insert(part.tensors.begin(), part.tensors.end());
+    }
   }
   DescribedMatrix matrix(std::shared_ptr<const void> owner) && {
     DescribedMatrix all(first->shape, first->scheme, std::move(parts), std::move(owner));
@@ -139,12 +149,13 @@ Status describe_expert(const Checkpoint::State& state, const ExpertNames& names,
   return w2.push(state, std::move(down));
 }
 
-// A tensor of this layer's experts that nobody reads would be an expert or a bias forgotten.
-Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec) {
+// A tensor of this layer's experts that is not read would be an expert or a bias forgotten.
+Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec,
+                      const std::set<std::string>& claimed) {
   const std::string prefix = spec.name + ".";
   const auto& all = state.tensors.all();
   for (auto it = all.lower_bound(prefix); it != all.end() && it->first.starts_with(prefix); ++it) {
-    if (state.claimed.contains(it->first)) continue;
+    if (claimed.contains(it->first)) continue;
     return state.tensors.wrong(
         it->first, str("to belong to one of ", spec.num_experts, " experts of this scheme"),
         "nothing reads it");
@@ -166,7 +177,11 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
   for (int64_t e = 0; e < spec.num_experts; ++e) {
     MORACLE_CHECK(describe_expert(state, *names, spec, e, w13, w2));
   }
-  MORACLE_CHECK(check_coverage(state, spec));
+  std::set<std::string> claimed;
+  w13.add_tensors(claimed);
+  w2.add_tensors(claimed);
+  claims_->add(claimed);
+  MORACLE_CHECK(check_coverage(state, spec, claimed));
   if (w13.first->scheme != w2.first->scheme) {
     return Error{ErrorKind::kUnsupported, state.tensors.file_of(w2.first->parts[0].tensors[0]),
                  spec.name, "one scheme for w13 and w2",

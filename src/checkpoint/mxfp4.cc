@@ -61,26 +61,23 @@ Result<DescribedLinear> Mxfp4Reader::describe_expert(const Tensors& tensors,
                          "it is " + to_string(blocks));
   }
   const int64_t n = blocks.shape[1], groups = blocks.shape[2];
-  MORACLE_TRY(const TensorView scales, tensors.get(names[1], DType::kU8, {num_experts, n, groups}));
+  MORACLE_CHECK(tensors.get(names[1], DType::kU8, {num_experts, n, groups}));
 
   DescribedLinear linear;
   linear.scheme.weight = kMxfp4Static;
   linear.shape = {.n = n, .k = groups * kGroup, .key = kMxfp4Static};
   MORACLE_TRY(linear.shape.bias, add_expert_bias(tensors, module, num_experts, n, names));
   const int64_t per_expert = n * groups;
-  const std::span<const std::byte> codes(blocks.data + e * per_expert * kBytes,
-                                         per_expert * kBytes);
   linear.part.n = n;
   linear.part.file = tensors.file_of(names.front());
   linear.part.tensors = std::move(names);
-  linear.part.bytes = {codes, {scales.data + e * per_expert, static_cast<size_t>(per_expert)}};
-  linear.part.read = [&tensors, module, e, codes, per_expert,
-                      shape = linear.shape](ThreadPool&) -> Result<CanonicalMatrix> {
-    CanonicalMatrix matrix;
-    matrix.n = shape.n;
-    matrix.k = shape.k;
-    matrix.key = shape.key;
-    matrix.codes = codes;
+  linear.part.source_bytes = per_expert * (kBytes + 1);
+  linear.part.read = [&tensors, module, e, per_expert,
+                      shape = linear.shape](ThreadPool& pool) -> Result<CanonicalMatrix> {
+    CanonicalMatrix matrix = matrix_of(shape);
+    const int64_t codes = per_expert * kBytes;
+    MORACLE_TRY(TensorData stored, tensors.read(module + "_blocks", e * codes, codes, pool));
+    set_codes(matrix, std::move(stored));
     MORACLE_TRY(matrix.scales,
                 read_exponents(tensors, module + "_scales", e * per_expert, per_expert));
     if (shape.bias) {

@@ -1,6 +1,7 @@
 #include "checkpoint/output_folder.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,20 +64,48 @@ Status copy_folder(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
+namespace {
+
+// A folder that another file system is mounted on cannot be renamed over.
+bool is_mounted_on(const fs::path& folder) {
+  struct stat own {
+  }, above{};
+  return ::stat(folder.c_str(), &own) == 0 && ::stat(folder.parent_path().c_str(), &above) == 0 &&
+         own.st_dev != above.st_dev;
+}
+
+Status check_replaceable(const fs::path& path, const std::string& folder) {
+  std::error_code why;
+  // All links that lead somewhere have been followed.
+  if (fs::is_symlink(fs::symlink_status(path, why)))
+    return misplaced(folder, "a new or empty folder", "it is a link that leads nowhere");
+  if (!fs::exists(path, why)) return {};
+  if (!fs::is_directory(path, why))
+    return misplaced(folder, "a new or empty folder", "it is a file");
+  const bool empty = fs::is_empty(path, why);
+  if (why) return refused(path, "a readable folder", why);
+  if (!empty)
+    return misplaced(folder, "a new or empty folder", "it holds files, which are left as they are");
+  if (is_mounted_on(path)) {
+    return misplaced(folder, "a folder that can be replaced, such as a new one inside",
+                     "another file system is mounted on it");
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<OutputFolder> OutputFolder::create(const std::string& folder, const std::string& source) {
   std::error_code why;
   // An existing folder may be named with a slash at its end, or by a link.
-  fs::path path = fs::weakly_canonical(folder, why);
+  fs::path path = fs::weakly_canonical(fs::absolute(folder, why), why);
   if (folder.empty() || why) return misplaced(folder, "a folder to write", "it cannot be named");
   if (!path.has_filename()) path = path.parent_path();
   const fs::path inside = fs::weakly_canonical(source, why);
   const auto [left, rest] = std::mismatch(inside.begin(), inside.end(), path.begin(), path.end());
   if (left == inside.end())
     return misplaced(folder, "a folder outside of the checkpoint's own", "it lies inside");
-  if (fs::exists(path, why) && !fs::is_directory(path, why))
-    return misplaced(folder, "a new or empty folder", "it is a file");
-  if (fs::exists(path, why) && !fs::is_empty(path, why))
-    return misplaced(folder, "a new or empty folder", "it holds files, which are left as they are");
+  MORACLE_CHECK(check_replaceable(path, folder));
   if (!fs::is_directory(path.parent_path(), why))
     return misplaced(folder, "a folder around it", "there is no " + path.parent_path().string());
   MORACLE_TRY(PartialFolder partial, PartialFolder::beside(path.string()));

@@ -138,8 +138,8 @@ std::vector<int8_t> unpack_zero_points(PackOrder order, const TensorView& words,
 
 Status read_zero_points(const Tensors& tensors, const std::string& name, PackOrder order, int less,
                         const char* says, CanonicalMatrix& matrix) {
-  MORACLE_TRY(const TensorView words, tensors.get(name));
-  std::vector<int8_t> zeros = unpack_zero_points(order, words, matrix, less);
+  MORACLE_TRY(const TensorData words, tensors.read(name));
+  std::vector<int8_t> zeros = unpack_zero_points(order, words.view, matrix, less);
   if (!matrix.key.symmetric) {
     matrix.zero_points = std::move(zeros);
     return {};
@@ -177,12 +177,24 @@ Status check_transposed_scales(const Tensors& tensors, const std::string& name, 
                        "it is " + to_string(scales));
 }
 
+bool in_order(const TensorView& index, int64_t size) {
+  const int64_t count = index.num_elements();
+  uint32_t group = 0;
+  for (int64_t first = 0; first < count; first += size, ++group) {
+    uint32_t differences = 0;  // of a whole group at once, which compilers vectorize
+    for (int64_t i = first; i < std::min(first + size, count); ++i)
+      differences |= word_at(index, i) ^ group;
+    if (differences != 0) return false;
+  }
+  return true;
+}
+
 Result<std::vector<int32_t>> read_group_index(const Tensors& tensors, const std::string& name,
                                               int64_t groups) {
-  MORACLE_TRY(const TensorView view, tensors.get(name));
-  std::vector<int32_t> index(view.num_elements());
+  MORACLE_TRY(const TensorData data, tensors.read(name));
+  std::vector<int32_t> index(data.view.num_elements());
   for (size_t i = 0; i < index.size(); ++i) {
-    index[i] = static_cast<int32_t>(word_at(view, static_cast<int64_t>(i)));
+    index[i] = static_cast<int32_t>(word_at(data.view, static_cast<int64_t>(i)));
     if (index[i] >= 0 && index[i] < groups) continue;
     return tensors.wrong(name, str("groups from 0 to ", groups - 1),
                          str("element ", i, " is ", index[i]));

@@ -45,6 +45,10 @@ Result<std::vector<float>> read_transposed_scales(const Tensors& tensors, const 
 Status check_transposed_scales(const Tensors& tensors, const std::string& name, int64_t groups,
                                int64_t n, int64_t size);
 
+/// True where columns belong to groups of `size` from left to right: element i of an i32 tensor is
+/// i / size. Reads up to the first group with another element.
+bool in_order(const TensorView& index, int64_t size);
+
 /// The group of each column, from a tensor i32 [k]. Errors: an element outside [0, groups).
 Result<std::vector<int32_t>> read_group_index(const Tensors& tensors, const std::string& name,
                                               int64_t groups);

@@ -1,5 +1,5 @@
-// Whoever writes holds a lock on the folder, and the system lets go of it with the process. Unlike
-// a process id, it means the same in every container and is never given to somebody else.
+// A process that writes holds a lock on the folder; the system releases it with the process. Unlike
+// a process id, a lock means the same in every container and is never given to another process.
 #include "checkpoint/partial_folder.h"
 
 #include <fcntl.h>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "base/try.h"
 
 namespace moracle {
 
@@ -19,8 +20,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kNoLock = -1;    // nobody can lock folders of this file system
-constexpr int kHeldLock = -2;  // somebody works in it
+constexpr int kNoLock = -1;    // the file system has no locks
+constexpr int kHeldLock = -2;  // another process works in it
+
+// A file in every partial folder. Folders without it are the user's, whatever their name.
+constexpr const char* kMark = ".moracle-unfinished";
 
 int lock_folder(const fs::path& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -36,9 +40,38 @@ bool is_partial(const std::string& name, const std::string& prefix) {
          name.find_first_not_of("0123456789-", prefix.size()) == name.npos;
 }
 
-// What cannot be removed stays: it is in nobody's way.
-void remove_left_over(const fs::path& parent, const std::string& prefix) {
+bool is_marked(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::symlink_status(folder / kMark, ignored).type() == fs::file_type::regular;
+}
+
+Status mark(const fs::path& folder) {
+  const std::string path = (folder / kMark).string();
+  const std::string text =
+      str("moracle quantize, process ", ::getpid(), ": removed when it ends or runs again\n");
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const bool written =
+      fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const std::error_code why(errno, std::generic_category());
+  if (fd >= 0) ::close(fd);
+  if (written) return {};
+  return Error{ErrorKind::kIo, path, "", "to be written", why.message()};
+}
+
+// The mark goes last: what a killed removal leaves is removed the next time.
+void remove_folder(const fs::path& folder) {
   std::error_code why, ignored;
+  std::vector<fs::path> found;
+  for (fs::directory_iterator it(folder, why), end; !why && it != end; it.increment(why)) {
+    if (it->path().filename() != kMark) found.push_back(it->path());
+  }
+  for (const fs::path& path : found) fs::remove_all(path, ignored);
+  fs::remove_all(folder, ignored);
+}
+
+// A folder that cannot be removed stays: it does no harm.
+void remove_left_over(const fs::path& parent, const std::string& prefix) {
+  std::error_code why;
   std::vector<fs::path> found;
   for (fs::directory_iterator it(parent, why), end; !why && it != end; it.increment(why)) {
     if (is_partial(it->path().filename().string(), prefix)) found.push_back(it->path());
@@ -46,7 +79,7 @@ void remove_left_over(const fs::path& parent, const std::string& prefix) {
   for (const fs::path& path : found) {
     const int lock = lock_folder(path);
     if (lock < 0) continue;
-    fs::remove_all(path, ignored);
+    if (is_marked(path)) remove_folder(path);
     ::close(lock);
   }
 }
@@ -69,8 +102,11 @@ Result<PartialFolder> PartialFolder::beside(const std::string& folder) {
     if (!is_new) continue;
     const int lock = lock_folder(partial);
     // Before it was locked, another call for the same folder may have taken it for a leftover.
-    if (lock != kHeldLock && fs::is_directory(partial, why))
-      return PartialFolder(partial.string(), lock);
+    if (lock != kHeldLock && fs::is_directory(partial, why)) {
+      PartialFolder made(partial.string(), lock);
+      MORACLE_CHECK(mark(partial));
+      return made;
+    }
     if (lock >= 0) ::close(lock);
   }
 }
@@ -79,8 +115,7 @@ PartialFolder::PartialFolder(PartialFolder&& other) noexcept
     : path_(std::exchange(other.path_, "")), lock_(std::exchange(other.lock_, kNoLock)) {}
 
 PartialFolder::~PartialFolder() {
-  std::error_code ignored;
-  if (!path_.empty()) fs::remove_all(path_, ignored);
+  if (!path_.empty()) remove_folder(path_);
   if (lock_ >= 0) ::close(lock_);
 }
 
@@ -89,6 +124,7 @@ Status PartialFolder::rename_to(const std::string& folder) {
   fs::rename(path_, folder, why);
   if (why) return refused(folder, "to get its name", why);
   path_.clear();
+  fs::remove(fs::path(folder) / kMark, why);  // where it stays, it does no harm
   return {};
 }
 

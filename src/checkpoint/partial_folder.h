@@ -9,8 +9,9 @@ namespace moracle {
 
 class PartialFolder {
  public:
-  /// A new folder .NAME.partial-… beside `folder`, whose name is NAME; those that killed processes
-  /// left there are removed. Errors: kIo where the system refuses.
+  /// A new folder .NAME.partial-… beside `folder`, whose name is NAME, with a file in it that marks
+  /// it as this class's. Those that killed processes left there are removed, by name and mark.
+  /// Errors: kIo where the system refuses.
   static Result<PartialFolder> beside(const std::string& folder);
   PartialFolder(PartialFolder&& other) noexcept;
   PartialFolder& operator=(PartialFolder&&) = delete;

@@ -1,8 +1,5 @@
 #include "checkpoint/producer.h"
 
-#include <cmath>
-#include <cstring>
-
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "base/transpose.h"
@@ -31,28 +28,35 @@ Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string
 
 Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name,
                                        int64_t first, int64_t count) {
-  MORACLE_TRY(const TensorView view, get_floats(tensors, name));
+  MORACLE_CHECK(get_floats(tensors, name));
+  MORACLE_TRY(const TensorData data, tensors.read(name, first, count));
   std::vector<float> scales(count);
-  visit_codec(view.dtype, [&]<class Codec>() {
+  visit_codec(data.view.dtype, [&]<class Codec>() {
     for (int64_t i = 0; i < count; ++i)
-      scales[i] = static_cast<float>(Codec::decode(view.data, first + i));
+      scales[i] = static_cast<float>(Codec::decode(data.view.data, i));
   });
-  for (int64_t i = 0; i < count; ++i) {
-    if (!std::isfinite(scales[i])) {
-      return tensors.wrong(name, "finite numbers", str("element ", first + i, " is ", scales[i]));
-    }
-  }
   return scales;
+}
+
+CanonicalMatrix matrix_of(const MatrixShape& shape) {
+  CanonicalMatrix matrix;
+  matrix.n = shape.n;
+  matrix.k = shape.k;
+  matrix.key = shape.key;
+  return matrix;
+}
+
+void set_codes(CanonicalMatrix& matrix, TensorData&& data) {
+  matrix.codes = {data.view.data, data.view.num_bytes()};
+  matrix.memory = std::move(data.memory);
 }
 
 DescribedMatrix::Part part_of(const Tensors& tensors, int64_t n, std::vector<std::string> names) {
   DescribedMatrix::Part part;
   part.n = n;
   part.file = tensors.file_of(names.front());
-  for (const std::string& name : names) {
-    const TensorView* view = tensors.find(name);
-    part.bytes.emplace_back(view->data, view->num_bytes());
-  }
+  for (const std::string& name : names)
+    part.source_bytes += static_cast<int64_t>(tensors.find(name)->num_bytes());
   part.tensors = std::move(names);
   return part;
 }
@@ -83,6 +87,37 @@ Result<bool> add_bias(const Tensors& tensors, const std::string& module, int64_t
   return true;
 }
 
+namespace {
+
+// A matrix of floats that lies row after row in a tensor, the e-th of those that lie there.
+struct FloatRows {
+  const Tensors& tensors;
+  std::string name, bias;
+  int64_t e = 0;
+  MatrixShape shape;
+
+  Result<CanonicalMatrix> read(ThreadPool& pool, int64_t first, int64_t count) const {
+    CanonicalMatrix matrix = matrix_of(shape);
+    matrix.n = count;
+    const int64_t row = e * shape.n + first;
+    MORACLE_TRY(TensorData data, tensors.read(name, row * shape.k, count * shape.k, pool));
+    set_codes(matrix, std::move(data));
+    if (shape.bias) {
+      MORACLE_TRY(matrix.bias, read_scales(tensors, bias, row, count));
+    }
+    return matrix;
+  }
+};
+
+void read_rows_of(const FloatRows& rows, DescribedMatrix::Part& part) {
+  part.read = [rows](ThreadPool& pool) { return rows.read(pool, 0, rows.shape.n); };
+  part.read_rows = [rows](ThreadPool& pool, int64_t first, int64_t count) {
+    return rows.read(pool, first, count);
+  };
+}
+
+}  // namespace
+
 Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string& module) {
   const std::string name = module + ".weight";
   MORACLE_TRY(const TensorView view, tensors.get(name));
@@ -95,18 +130,7 @@ Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string
   std::vector<std::string> names = {name};
   MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, linear.shape.n, names));
   linear.part = part_of(tensors, linear.shape.n, std::move(names));
-  linear.part.read = [&tensors, view, shape = linear.shape,
-                      module](ThreadPool&) -> Result<CanonicalMatrix> {
-    CanonicalMatrix matrix;
-    matrix.n = shape.n;
-    matrix.k = shape.k;
-    matrix.key = shape.key;
-    matrix.codes = {view.data, view.num_bytes()};
-    if (shape.bias) {
-      MORACLE_TRY(matrix.bias, read_scales(tensors, module + ".bias"));
-    }
-    return matrix;
-  };
+  read_rows_of({tensors, name, module + ".bias", 0, linear.shape}, linear.part);
   return linear;
 }
 
@@ -118,10 +142,7 @@ constexpr int64_t kLeastRows = 64;
 // Row-major [k, n] to [n, k].
 CanonicalMatrix transposed_matrix(const std::byte* data, const MatrixShape& shape,
                                   ThreadPool& pool) {
-  CanonicalMatrix matrix;
-  matrix.n = shape.n;
-  matrix.k = shape.k;
-  matrix.key = shape.key;
+  CanonicalMatrix matrix = matrix_of(shape);
   const int64_t size = bits(shape.key.dtype) / 8;
   matrix.storage.resize(shape.n * shape.k * size);
   const auto same = [](auto element) { return element; };
@@ -153,26 +174,22 @@ Result<DescribedLinear> describe_plain_expert(const Tensors& tensors, const std:
   linear.shape = {.n = all.shape[transposed ? 2 : 1],
                   .k = all.shape[transposed ? 1 : 2],
                   .key = linear.scheme.weight};
-  const size_t bytes = all.num_bytes() / num_experts;
-  const std::byte* data = all.data + e * bytes;
   const int64_t n = linear.shape.n;
   linear.part.file = tensors.file_of(module);
   linear.part.tensors = {module};
   MORACLE_TRY(linear.shape.bias,
               add_expert_bias(tensors, module, num_experts, n, linear.part.tensors));
   linear.part.n = n;
-  linear.part.bytes = {{data, bytes}};
-  linear.part.read = [&tensors, data, bytes, module, e, shape = linear.shape,
-                      transposed](ThreadPool& pool) -> Result<CanonicalMatrix> {
-    CanonicalMatrix matrix;
-    if (transposed) {
-      matrix = transposed_matrix(data, shape, pool);
-    } else {
-      matrix.n = shape.n;
-      matrix.k = shape.k;
-      matrix.key = shape.key;
-      matrix.codes = {data, bytes};
-    }
+  linear.part.source_bytes = static_cast<int64_t>(all.num_bytes()) / num_experts;
+  if (!transposed) {
+    read_rows_of({tensors, module, module + "_bias", e, linear.shape}, linear.part);
+    return linear;
+  }
+  linear.part.read = [&tensors, module, e,
+                      shape = linear.shape](ThreadPool& pool) -> Result<CanonicalMatrix> {
+    const int64_t size = shape.n * shape.k;
+    MORACLE_TRY(const TensorData data, tensors.read(module, e * size, size, pool));
+    CanonicalMatrix matrix = transposed_matrix(data.view.data, shape, pool);
     if (shape.bias) {
       MORACLE_TRY(matrix.bias, read_expert_bias(tensors, module, e, shape.n));
     }

@@ -24,9 +24,9 @@ struct DescribedLinear {
   MatrixShape shape;
   Scheme scheme;
   DescribedMatrix::Part part;
-  /// The bytes of the tensor that says which group each column belongs to; empty: left to right.
-  /// Matrices can be stacked only where these are equal.
-  std::span<const std::byte> column_groups;
+  /// The tensor that says which group each column belongs to; no data: left to right. Matrices can
+  /// be stacked only where these are equal.
+  TensorData column_groups;
   float input_scale = 0;  ///< stored scale of the activations (static schemes); 0: none
 };
 
@@ -65,7 +65,7 @@ Result<DescribedLinear> describe_plain_expert(const Tensors& tensors, const std:
 
 /// The tensor, which must hold f32, f16 or bf16.
 Result<TensorView> get_floats(const Tensors& tensors, const std::string& name);
-/// Scales as f32, whatever 16- or 32-bit float the file holds. Errors: NaN or infinity, with place.
+/// Scales as f32, whatever 16- or 32-bit float the file holds. Errors: those of Tensors::read.
 Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name);
 /// The same for `count` elements from `first` on, which the tensor has.
 Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name,
@@ -81,7 +81,11 @@ Result<bool> add_expert_bias(const Tensors& tensors, const std::string& module, 
                              int64_t n, std::vector<std::string>& names);
 Result<std::vector<float>> read_expert_bias(const Tensors& tensors, const std::string& module,
                                             int64_t e, int64_t n);
-/// The part that claims these tensors.
+/// A matrix without numbers yet.
+CanonicalMatrix matrix_of(const MatrixShape& shape);
+/// Codes that the file holds as canonical form has them.
+void set_codes(CanonicalMatrix& matrix, TensorData&& data);
+/// The part that claims these tensors, all of each.
 DescribedMatrix::Part part_of(const Tensors& tensors, int64_t n, std::vector<std::string> names);
 
 }  // namespace moracle

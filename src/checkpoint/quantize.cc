@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <set>
 
-#include "base/mapped_file.h"
+#include "base/json_text.h"
+#include "base/small_file.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "base/try.h"
@@ -120,25 +121,26 @@ Status Quantizer::advance(int64_t bytes) {
 }
 
 Status Quantizer::copy(const Unit& unit, SafetensorsWriter& writer) {
-  constexpr size_t kPiece = size_t{16} << 20;
   const TensorView& view = *tensors_.find(unit.tensor);
-  const std::span<const std::byte> all{view.data, view.num_bytes()};
-  for (size_t first = 0; first < all.size(); first += kPiece) {
-    const auto piece = all.subspan(first, std::min(kPiece, all.size() - first));
-    MORACLE_CHECK(writer.write(unit.tensor, piece, static_cast<int64_t>(first)));
-    MappedFile::release(piece);
-    MORACLE_CHECK(advance(static_cast<int64_t>(piece.size())));
+  const int64_t size = bits(view.dtype) / 8, all = view.num_elements();
+  const int64_t step = (int64_t{16} << 20) / size;
+  for (int64_t first = 0; first < all; first += step) {
+    MORACLE_TRY(const TensorData piece,
+                tensors_.read(unit.tensor, first, std::min(step, all - first), pool_));
+    const std::span<const std::byte> bytes{piece.view.data, piece.view.num_bytes()};
+    MORACLE_CHECK(writer.write(unit.tensor, bytes, first * size));
+    MORACLE_CHECK(advance(static_cast<int64_t>(bytes.size())));
   }
   return {};
 }
 
 Status Quantizer::quantize(const Unit& unit, SafetensorsWriter& writer) {
-  const TensorView& view = *tensors_.find(unit.tensor);
-  CanonicalMatrix floats;
-  floats.n = view.shape[0];
-  floats.k = view.shape[1];
-  floats.key = QuantKey{view.dtype};
-  floats.codes = {view.data, view.num_bytes()};
+  MORACLE_TRY(TensorData stored, tensors_.read(unit.tensor, pool_));
+  const std::vector<int64_t>& shape = stored.view.shape;
+  const auto source_bytes = static_cast<int64_t>(stored.view.num_bytes());
+  CanonicalMatrix floats =
+      matrix_of({.n = shape[0], .k = shape[1], .key = QuantKey{stored.view.dtype}});
+  set_codes(floats, std::move(stored));
   Result<CanonicalMatrix> matrix = quantize_weight(floats, unit.scheme->weight, pool_);
   if (!matrix) {
     Error error = matrix.error();
@@ -146,11 +148,11 @@ Status Quantizer::quantize(const Unit& unit, SafetensorsWriter& writer) {
     error.place = "tensor '" + unit.tensor + "'";
     return error;
   }
-  MappedFile::release(floats.codes);
+  floats = {};
   const auto bytes = stored_bytes(*unit.scheme, *std::move(matrix));
   for (size_t i = 0; i < bytes.size(); ++i)
     MORACLE_CHECK(writer.write(unit.entries[i].name, bytes[i]));
-  return advance(static_cast<int64_t>(floats.codes.size()));
+  return advance(source_bytes);
 }
 
 Status Quantizer::write_shard(const std::vector<size_t>& units, const std::string& path) {
@@ -177,14 +179,14 @@ Status Quantizer::write_index(OutputFolder& out, const std::vector<std::vector<s
 }
 
 Status Quantizer::write_configs(OutputFolder& out) {
-  MORACLE_TRY(const MappedFile file, MappedFile::open(from_.folder() + "/config.json"));
-  const auto bytes = file.bytes();
-  // It has been read before: only the order of its keys is new here.
-  auto config = nlohmann::ordered_json::parse(
-      std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()), nullptr, false);
+  const std::string path = from_.folder() + "/config.json";
+  MORACLE_TRY(const std::string text, read_small_file(path));
+  MORACLE_CHECK(check_json_text(text, path));
+  // Read a second time for the order of its keys.
+  auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) {
-    return Error{ErrorKind::kBadFile, from_.folder() + "/config.json", "", "a JSON object",
-                 "it is none any more"};
+    return Error{ErrorKind::kBadFile, path, "", "a JSON object",
+                 "it is none any more: the file changed meanwhile"};
   }
   config["quantization_config"] = quantization_config(format_, modules_);
   constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;

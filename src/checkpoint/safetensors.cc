@@ -1,6 +1,7 @@
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
 #include <string_view>
@@ -19,28 +20,28 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr uint64_t kLengthBytes = 8;
 
-// The header's text, once its length is known to lie inside the image.
-Result<std::string_view> find_header(std::span<const std::byte> image, const std::string& path) {
-  if (image.size() < kLengthBytes) {
+// The header's length, checked against the size of the file, of which `start` is the beginning.
+Result<uint64_t> header_length(std::span<const std::byte> start, uint64_t file_bytes,
+                               const std::string& path) {
+  if (file_bytes < kLengthBytes) {
     return Error{ErrorKind::kBadFile, path, "byte 0", "8 bytes that hold the header's length",
-                 str("the file has ", image.size(), " bytes")};
+                 str("the file has ", file_bytes, " bytes")};
   }
   uint64_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) {
-    length |= std::to_integer<uint64_t>(image[i]) << (8 * i);
+    length |= std::to_integer<uint64_t>(start[i]) << (8 * i);
   }
   if (length > SafetensorsFile::kMaxHeaderBytes) {
     return Error{ErrorKind::kBadFile, path, "header length at byte 0",
                  str("at most ", SafetensorsFile::kMaxHeaderBytes),
                  str("it is ", length, "; this may be no safetensors file")};
   }
-  if (length > image.size() - kLengthBytes) {
+  if (length > file_bytes - kLengthBytes) {
     return Error{ErrorKind::kBadFile, path, "header length at byte 0",
-                 str("at most ", image.size() - kLengthBytes, ", the bytes that follow it"),
+                 str("at most ", file_bytes - kLengthBytes, ", the bytes that follow it"),
                  str("it is ", length, "; the file may be cut short")};
   }
-  return std::string_view(reinterpret_cast<const char*>(image.data()) + kLengthBytes,
-                          static_cast<size_t>(length));
+  return length;
 }
 
 // Bytes of shape × type, or -1 where their bits do not fit an int64_t. A zero does not excuse the
@@ -103,31 +104,58 @@ Status check_cover(const std::vector<SafetensorsExtent>& extents, uint64_t data_
   return {};
 }
 
+// The tensors of a file of `file_bytes` bytes, of which `text` is the header.
+Result<std::map<std::string, StoredTensor>> find_tensors(std::string_view text, uint64_t file_bytes,
+                                                         const std::string& path) {
+  MORACLE_TRY(SafetensorsHeader header, parse_safetensors_header(text, path));
+  const uint64_t data_start = kLengthBytes + text.size(), data_bytes = file_bytes - data_start;
+  for (const SafetensorsExtent& extent : header.extents)
+    MORACLE_CHECK(check_size(extent, data_bytes, path));
+  std::sort(header.extents.begin(), header.extents.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  });
+  MORACLE_CHECK(check_cover(header.extents, data_start, data_bytes, path));
+  std::map<std::string, StoredTensor> tensors;
+  for (const SafetensorsExtent& extent : header.extents)
+    tensors[*extent.name] = {std::move(*extent.view), data_start + extent.begin};
+  return tensors;
+}
+
 }  // namespace
 
 // Data need not be aligned: a header of any length, or an odd number of bytes in an earlier tensor,
 // shifts all that follows. Whoever reads a view as wider elements checks its address or copies.
 Result<std::map<std::string, TensorView>> SafetensorsFile::parse(std::span<const std::byte> image,
                                                                  const std::string& path) {
-  MORACLE_TRY(const std::string_view text, find_header(image, path));
-  MORACLE_TRY(SafetensorsHeader header, parse_safetensors_header(text, path));
-  const uint64_t data_start = kLengthBytes + text.size();
-  const auto data = image.subspan(data_start);
-  for (const SafetensorsExtent& extent : header.extents) {
-    MORACLE_CHECK(check_size(extent, data.size(), path));
-    extent.view->data = data.data() + extent.begin;
+  MORACLE_TRY(const uint64_t length, header_length(image, image.size(), path));
+  const auto* text = reinterpret_cast<const char*>(image.data()) + kLengthBytes;
+  MORACLE_TRY(auto stored, find_tensors({text, length}, image.size(), path));
+  std::map<std::string, TensorView> tensors;
+  for (auto& [name, tensor] : stored) {
+    tensor.view.data = image.data() + tensor.first;
+    tensors[name] = std::move(tensor.view);
   }
-  std::sort(header.extents.begin(), header.extents.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
-  });
-  MORACLE_CHECK(check_cover(header.extents, data_start, data.size(), path));
-  return std::move(header.tensors);
+  return tensors;
 }
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
-  MORACLE_TRY(MappedFile file, MappedFile::open(path));
-  MORACLE_TRY(auto tensors, parse(file.bytes(), path));
+  MORACLE_TRY(File file, File::open(path));
+  std::array<std::byte, kLengthBytes> start{};
+  if (file.size() >= kLengthBytes) MORACLE_CHECK(file.read(0, start));
+  MORACLE_TRY(const uint64_t length, header_length(start, file.size(), path));
+  std::string text(length, '\0');
+  MORACLE_CHECK(file.read(kLengthBytes, std::as_writable_bytes(std::span(text))));
+  MORACLE_TRY(auto tensors, find_tensors(text, file.size(), path));
   return SafetensorsFile(std::move(file), std::move(tensors));
+}
+
+Status SafetensorsFile::read(const std::string& tensor, uint64_t first,
+                             std::span<std::byte> to) const {
+  Status done = file_.read(tensors_.at(tensor).first + first, to);
+  if (done) return done;
+  Error error = std::move(done).error();
+  error.place = tensor_place(tensor) + (error.place.empty() ? "" : ", " + error.place);
+  return error;
 }
 
 }  // namespace moracle

@@ -34,6 +34,11 @@ Result<DescribedLinear> describe(const Checkpoint::State& state, const std::stri
                module + ".weight" + expected, "the file has neither"};
 }
 
+bool same_bytes(const TensorView& a, const TensorView& b) {
+  if (a.data == nullptr || b.data == nullptr) return a.data == b.data;
+  return std::equal(a.data, a.data + a.num_bytes(), b.data, b.data + b.num_bytes());
+}
+
 // Adds one more, which must be like those before it.
 Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear,
             const std::string& module) {
@@ -45,6 +50,7 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
   const bool first = stack.parts.empty();
   MatrixShape same = linear.shape;
   same.n = stack.shape.n;
+  same.group_index = stack.shape.group_index;  // compared below, column by column
   if (!first && (same != stack.shape || linear.scheme != stack.scheme)) {
     return Error{ErrorKind::kBadFile, state.tensors.file_of(linear.part.tensors[0]),
                  "module '" + module + "'",
@@ -52,7 +58,7 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
                      show(stack.shape, stack.scheme)),
                  "it is " + show(linear.shape, linear.scheme)};
   }
-  if (!first && !std::ranges::equal(linear.column_groups, stack.column_groups)) {
+  if (!first && !same_bytes(linear.column_groups.view, stack.column_groups.view)) {
     return Error{
         ErrorKind::kUnsupported, state.tensors.file_of(linear.part.tensors[0]),
         "module '" + module + "'",
@@ -64,8 +70,9 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
   stack.shape = linear.shape;
   stack.shape.n += rows_before;
   stack.scheme = linear.scheme;
-  stack.column_groups = linear.column_groups;
+  stack.column_groups = std::move(linear.column_groups);
   stack.input_scale = std::max(stack.input_scale, linear.input_scale);
+  linear.part.module = module;
   stack.parts.push_back(std::move(linear.part));
   return {};
 }
@@ -82,6 +89,7 @@ void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts)
   if (aligned || !shape.key.quantized()) return;
   shape.key.group.rows = 1;
   for (DescribedMatrix::Part& part : parts) {
+    part.read_rows = {};
     part.read = [read = std::move(part.read)](ThreadPool& pool) -> Result<CanonicalMatrix> {
       MORACLE_TRY(CanonicalMatrix matrix, read(pool));
       expand_scale_rows(matrix);
@@ -101,6 +109,29 @@ Result<Stack> describe_stack(const Checkpoint::State& state,
   return stack;
 }
 
+namespace {
+
+Result<CanonicalMatrix> of_expert(Result<CanonicalMatrix> matrix, int64_t e) {
+  if (matrix) return matrix;
+  Error error = std::move(matrix).error();
+  error.place += str(", expert ", e);
+  return error;
+}
+
+// Errors of reading a tensor of all experts say which one it was.
+void name_expert(DescribedMatrix::Part& part, int64_t e) {
+  part.read = [read = std::move(part.read), e](ThreadPool& pool) {
+    return of_expert(read(pool), e);
+  };
+  if (!part.read_rows) return;
+  part.read_rows = [read = std::move(part.read_rows), e](ThreadPool& pool, int64_t first,
+                                                         int64_t count) {
+    return of_expert(read(pool, first, count), e);
+  };
+}
+
+}  // namespace
+
 Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& names,
                              const std::string& module, bool is_gate_up, int64_t e,
                              int64_t num_experts) {
@@ -109,7 +140,9 @@ Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& 
               quantized
                   ? state.reader->describe_expert(state.tensors, module, e, num_experts)
                   : describe_plain_expert(state.tensors, module, e, num_experts, names.transposed));
+  name_expert(linear.part, e);
   if (is_gate_up && names.interleaved) {
+    linear.part.read_rows = {};
     linear.part.read =
         [read = std::move(linear.part.read)](ThreadPool& pool) -> Result<CanonicalMatrix> {
       MORACLE_TRY(CanonicalMatrix matrix, read(pool));
@@ -120,11 +153,6 @@ Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& 
   Stack stack;
   MORACLE_CHECK(push(state, stack, std::move(linear), module));
   return stack;
-}
-
-void claim(const Checkpoint::State& state, const Stack& stack) {
-  for (const auto& part : stack.parts)
-    state.claimed.insert(part.tensors.begin(), part.tensors.end());
 }
 
 }  // namespace moracle

@@ -13,7 +13,7 @@ struct Stack {
   std::string first_module;
   MatrixShape shape;
   Scheme scheme;
-  std::span<const std::byte> column_groups;
+  TensorData column_groups;
   float input_scale = 0;
   std::vector<DescribedMatrix::Part> parts;
 };
@@ -31,9 +31,6 @@ void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts)
 Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& names,
                              const std::string& module, bool is_gate_up, int64_t e,
                              int64_t num_experts);
-
-/// Marks the stack's tensors as read by somebody.
-void claim(const Checkpoint::State& state, const Stack& stack);
 
 /// "int4-w4a16-g128 [256, 128] in act-order"
 std::string show(const MatrixShape& shape, const Scheme& scheme);

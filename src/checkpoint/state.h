@@ -1,7 +1,8 @@
-// What an open Checkpoint holds, for the rooms above.
+// What an open Checkpoint holds, for the rooms above: it does not change after opening.
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 
@@ -20,7 +21,16 @@ struct Checkpoint::State {
   std::unique_ptr<Reader> reader;  // nothing where the checkpoint is plain
   std::string architecture;
   int64_t num_layers = 0;
-  mutable std::set<std::string> claimed;  // grows as modules are described
+};
+
+/// Tensors that the calls of one Checkpoint have asked for, from any thread.
+struct Checkpoint::Claims {
+  void add(const std::set<std::string>& names) {
+    const std::lock_guard lock(mutex);
+    claimed.insert(names.begin(), names.end());
+  }
+  std::mutex mutex;
+  std::set<std::string> claimed;
 };
 
 /// How one family of checkpoints names its experts: {L} and {E} stand for layer and expert.

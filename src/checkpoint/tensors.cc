@@ -35,7 +35,7 @@ Result<Tensors> open_sharded(const std::string& folder, const std::string& index
                    "there is no such file"};
     }
     MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(path));
-    for (const auto& [tensor, view] : file.tensors()) {
+    for (const auto& [tensor, stored] : file.tensors()) {
       const auto listed = weight_map->value().find(tensor);
       if (listed == weight_map->value().end() || listed->get<std::string>() != name) {
         return Error{ErrorKind::kBadFile, path, "tensor '" + tensor + "'",
@@ -79,8 +79,8 @@ Result<Tensors> Tensors::from(std::vector<SafetensorsFile> files) {
   Tensors tensors;
   tensors.files_ = std::move(files);
   for (size_t i = 0; i < tensors.files_.size(); ++i) {
-    for (const auto& [name, view] : tensors.files_[i].tensors()) {
-      const auto [it, is_new] = tensors.entries_.try_emplace(name, Entry{view, i});
+    for (const auto& [name, stored] : tensors.files_[i].tensors()) {
+      const auto [it, is_new] = tensors.entries_.try_emplace(name, Entry{stored.view, i});
       if (!is_new) {
         return Error{ErrorKind::kBadFile, tensors.files_[i].path(), "tensor '" + name + "'",
                      "to be in one shard only",

@@ -5,9 +5,11 @@
 #include <charconv>
 #include <iostream>
 
+#include "base/printable.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "model_options.h"
+#include "numbers.h"
 #include "terminal.h"
 
 namespace moracle::cli {
@@ -17,15 +19,19 @@ int64_t bench_memory(const LimitsProbe& probe) {
 }
 
 Result<bool> rounds_to_bf16(const BenchOptions& options) {
-  MORACLE_TRY(const FloatActivations activations, parse_activations(options.activations));
-  if (activations != FloatActivations::kInt8) return activations == FloatActivations::kBf16;
+  MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
+  const bool int8 = activations == ActivationPrecision::kInt8;
+  if (!int8 && activations != ActivationPrecision::k16Bit)
+    return activations == ActivationPrecision::kBf16;
   return Error{ErrorKind::kInvalidArgument, "", "--activations",
-               "bf16, or a --scheme with int8 activations, such as int4-w4a8-g128",
-               str("it is '", options.activations, "'")};
+               int8 ? "bf16, or a --scheme with int8 activations, such as int4-w4a8-g128"
+                    : "bf16, or a --scheme with float activations, such as fp8-w8a16-channel",
+               "it is " + quote(options.activations)};
 }
 
 Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
-                                                const std::shared_ptr<Device>& device) {
+                                                const std::shared_ptr<Device>& device,
+                                                const Progress& progress) {
   const Machine here = Machine::here();
   int64_t memory = here.cpu.memory_bytes;
   if (device->platform() != Platform::kCpu) {
@@ -40,7 +46,7 @@ Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
                  str("at most ", most / 1'000'000, ", a quarter of the machine's memory"),
                  str("it is ", options.probe_megabytes)};
   }
-  return open_limits(device, options.threads, static_cast<size_t>(bytes));
+  return open_limits(device, options.threads, static_cast<size_t>(bytes), progress);
 }
 
 namespace {
@@ -65,7 +71,7 @@ Result<std::vector<int64_t>> parse_tokens(const std::string& list) {
     if (error != std::errc() || end != part.data() + part.size() || count < 1 || count > kMost) {
       return Error{ErrorKind::kInvalidArgument, "", "--tokens",
                    str("numbers from 1 to ", kMost, ", such as 1,16,256"),
-                   str("it holds '", part, "'")};
+                   "it holds " + quote(part)};
     }
     tokens.push_back(count);
   }
@@ -100,7 +106,7 @@ Result<Wanted> parse(const BenchOptions& options) {
   }
   if (options.backend.find('=') != options.backend.npos) {
     return Error{ErrorKind::kInvalidArgument, "", "--backend", "auto or a backend's name",
-                 str("it is '", options.backend, "'")};
+                 "it is " + quote(options.backend)};
   }
   MORACLE_CHECK(BackendMap::parse(options.backend));
   if (options.all_backends && options.backend != "auto") {
@@ -134,8 +140,8 @@ class Bench {
 
   /// What was measured until then stays in the report, whatever happens.
   Status run(LimitsProbe& probe, const std::shared_ptr<Device>& device) {
-    MORACLE_TRY(report_.limits, probe.measure());
     ProgressBar bar("measuring");
+    MORACLE_TRY(report_.limits, probe.measure(bar.callback()));
     for (const Job& job : jobs_) MORACLE_CHECK(run(job, probe, device, bar.callback()));
     return report_.rows.empty() ? first_refusal_ : Status();
   }
@@ -195,8 +201,13 @@ class Bench {
       }
       if (!measured) return measured.error();
       BenchRow& row = report_.rows.emplace_back();
-      row = {layer.name, name(layer.scheme),   std::string(backend.name),
-             job.chosen, *std::move(measured), {}};
+      row = {layer.name,
+             name(layer.scheme),
+             std::string(backend.name),
+             job.chosen,
+             *std::move(measured),
+             {},
+             job.selection.plan->matrices};
       const AnchorCell* const cell =
           wanted_.anchors ? wanted_.anchors->find(row.shape, row.scheme, tokens) : nullptr;
       if (cell != nullptr) row.anchors = *cell;
@@ -227,7 +238,9 @@ int run(const BenchOptions& options) {
           read_tuning(options.cache, options.threads, options.device));
   Bench bench(options, std::move(wanted), std::move(tuned));
   if (const Status served = bench.choose(); !served) return fail(served.error());
-  CLI_TRY(const std::unique_ptr<LimitsProbe> probe, make_probe(options, device));
+  ProgressBar preparing("preparing");
+  CLI_TRY(const std::unique_ptr<LimitsProbe> probe,
+          make_probe(options, device, preparing.callback()));
   const Status done = bench.run(*probe, device);
   if (!bench.report().rows.empty()) {
     if (options.json)
@@ -268,17 +281,19 @@ void add_bench(CLI::App& app, Work& chosen) {
             ->excludes(model);
         verb.add_option("--kv-cache", options->kv_cache, kKvCacheHelp)->capture_default_str();
         verb.add_option("--layers", options->layers, "Layers of that model")
-            ->check(CLI::Range(int64_t{1}, int64_t{1} << 10))
+            ->transform(whole(int64_t{1}, int64_t{1} << 10))
             ->capture_default_str();
         verb.add_option("--context", options->context, "Tokens in its cache")
-            ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+            ->transform(whole(int64_t{1}, int64_t{1} << 20))
             ->capture_default_str();
         verb.add_option("--batch", options->batches,
                         "Sequences that it decodes side by side; several with commas")
             ->delimiter(',')
+            ->transform(whole())
             ->capture_default_str();
         verb.add_option("--prompt", options->prompt,
                         "Tokens of each sequence that it takes in; 0: that is not timed")
+            ->transform(whole())
             ->capture_default_str();
         verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp);
         CLI::Option* const load =
@@ -290,17 +305,17 @@ void add_bench(CLI::App& app, Work& chosen) {
         verb.add_option("--quantization", options->quantization, kQuantizationHelp)->needs(load);
         verb.add_option("--activations", options->activations, kActivationsHelp);
         verb.add_option("--seconds", options->seconds, "Time for each row")
-            ->check(CLI::Range(0.001, 3600.0))
+            ->check(number(0.001, 3600))
             ->capture_default_str();
         verb.add_option("--device", options->device, "cpu, or cuda[:n]")->capture_default_str();
         verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
-            ->check(CLI::Range(0, 4096))
+            ->transform(whole(0, 4096))
             ->capture_default_str();
         verb.add_flag("--pin", options->pin, kPinHelp);
         verb.add_option("--probe-megabytes", options->probe_megabytes,
                         "Memory that the bandwidth is measured on; 0: 1 GiB, or four times the "
                         "cache where that is more")
-            ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+            ->transform(whole(int64_t{0}, int64_t{1} << 20))
             ->capture_default_str();
         verb.add_option("--cache", options->cache, kCacheHelp);
         verb.add_flag("--json", options->json, "One JSON document on stdout");

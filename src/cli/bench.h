@@ -29,6 +29,7 @@ struct BenchRow {
   bool chosen = false;  ///< the oracle's choice
   bench::Measurement measured;
   std::optional<AnchorCell> anchors;
+  std::vector<MatrixPlan> matrices;
 };
 /// A backend that was asked for and does not serve.
 struct BenchRefusal {
@@ -46,7 +47,7 @@ struct BenchReport {
 Json to_json(const Limits& limits);
 /// {"limits", "rows": [{"shape", "scheme", "backend", …}], "refused"}, and "activations" where
 /// asked for; rows of a GPU have "us_eager" and "us_host", too, and cells with anchors
-/// "best_public" and "vllm": {"impl", "us", "ratio"}
+/// "best_public" and "vllm": {"impl", "us", "ratio"}; "matrices" are those of plan_json
 Json to_json(const BenchReport& report);
 /// One line, with a newline at its end.
 std::string describe(const Limits& limits);
@@ -55,8 +56,10 @@ std::string describe(const BenchReport& report);
 
 /// Of the device that is to be measured.
 Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
-                                                const std::shared_ptr<Device>& device);
-/// Whether kernels may round float activations to bf16. Errors: other words; schemes say int8.
+                                                const std::shared_ptr<Device>& device,
+                                                const Progress& progress);
+/// Whether kernels may round float activations to bf16. Errors: other words; int8 and
+/// 16bit are said by schemes here.
 Result<bool> rounds_to_bf16(const BenchOptions& options);
 /// The half of the device's memory that a benchmark may fill, without what the probe has.
 int64_t bench_memory(const LimitsProbe& probe);

@@ -1,11 +1,12 @@
 #include "bench_anchors.h"
 
 #include <algorithm>
-#include <fstream>
 
+#include "base/json_text.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "command.h"
+#include "text_file.h"
 
 namespace moracle::cli {
 namespace {
@@ -54,9 +55,9 @@ Error broken(const std::string& path, std::string place, std::string fact) {
 }  // namespace
 
 Result<Anchors> Anchors::read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error{ErrorKind::kIo, path, "--anchors", "a readable file", "it is not there"};
-  const Json list = Json::parse(file, nullptr, false);
+  MORACLE_TRY(const std::string content, read_text(path, "--anchors"));
+  MORACLE_CHECK(check_json_text(content, path));
+  const Json list = Json::parse(content, nullptr, /*allow_exceptions=*/false);
   if (!list.is_array()) return broken(path, "", "it is none");
   Anchors anchors;
   std::map<std::tuple<std::string, std::string, int64_t>, int> ranks;
@@ -70,8 +71,10 @@ Result<Anchors> Anchors::read(const std::string& path) {
     if (!right || !row.contains("us_graph")) return broken(path, str("row ", i), "it is another");
     const Json& us = row["us_graph"];
     if (us.is_null()) continue;  // it did not run
-    if (!us.is_number() || us.get<double>() <= 0)
-      return broken(path, str("row ", i), "us_graph is no time");
+    if (!us.is_number() || !(us.get<double>() > 0))
+      return broken(path, str("row ", i), "us_graph is not a time above 0");
+    if (row["M"].get<double>() < 1)
+      return broken(path, str("row ", i), "M is not a number of tokens above 0");
     const std::string shape = our_name(kShapes, row["shape"].get<std::string>());
     const std::string scheme = our_name(kSchemes, row["scheme"].get<std::string>());
     const std::tuple key{shape, scheme, row["M"].get<int64_t>()};

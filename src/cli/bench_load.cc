@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "base/printable.h"
 #include "base/text.h"
 #include "bench.h"
 #include "model_options.h"
@@ -63,7 +64,7 @@ Json document(const BenchOptions& options, const bench::LoadTime& time) {
 }
 
 std::string to_text(const BenchOptions& options, const bench::LoadTime& time) {
-  return str("  ", options.load, ", ", megabytes(time.source_bytes), ", for ",
+  return str("  ", printable(options.load), ", ", megabytes(time.source_bytes), ", for ",
              join(backends_of(time.choices)), ", ", time.threads,
              time.threads == 1 ? " thread" : " threads", "\n  ready after ",
              rounded(time.seconds, 2), " s (median of ", time.runs, "; opened after ",

@@ -53,6 +53,8 @@ Json document(const bench::Decode& decode) {
   const double all = decode.us_all_layers();
   Json json = {{"batch", decode.batch},
                {"steps", decode.steps},
+               {"num_experts", decode.num_experts},
+               {"experts_touched", decode.experts_touched},
                {"us_median", decode.us_median},
                {"us_min", decode.us_min},
                {"tokens_per_second", per_second(decode.us_median, decode.batch)},
@@ -94,11 +96,12 @@ Json document(const BenchOptions& options, const Limits& limits,
 
 std::string to_text(const bench::Decode& decode) {
   const double all = decode.us_all_layers();
-  std::string text =
-      str(parts_text(decode, decode.parts), "\n  ",
-          rounded(per_second(decode.us_median, decode.batch)), " tokens per second as built (",
-          rounded(decode.us_median / 1e3), " ms in the median of ", decode.steps, " steps); ",
-          rounded(per_second(all, decode.batch)), " with all ", decode.all_layers, " layers\n");
+  std::string text = str(
+      parts_text(decode, decode.parts), "\n  ", rounded(per_second(decode.us_median, decode.batch)),
+      " tokens per second as built (", rounded(decode.us_median / 1e3), " ms in the median of ",
+      decode.steps, " steps); ", rounded(per_second(all, decode.batch)), " with all ",
+      decode.all_layers, " layers\n  a step's tokens went to ", decode.experts_touched, " of ",
+      decode.num_experts, " experts\n");
   if (decode.us_replayed > 0) {
     const double replayed = decode.us_all_layers(decode.us_replayed);
     text += str("  as graphs ", rounded(per_second(decode.us_replayed, decode.batch)), " (",
@@ -141,8 +144,8 @@ int run_model_bench(const BenchOptions& options) {
   if (const auto known = rounds_to_bf16(options); !known) return fail(known.error());
   // For the probe alone: the model opens its own.
   CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, 1));
-  CLI_TRY(const std::unique_ptr<LimitsProbe> probe, make_probe(options, device));
   ProgressBar bar("measuring");
+  CLI_TRY(const std::unique_ptr<LimitsProbe> probe, make_probe(options, device, bar.callback()));
   decoding.num_layers = options.layers;
   decoding.context = options.context;
   decoding.seconds = options.seconds;
@@ -159,7 +162,7 @@ int run_model_bench(const BenchOptions& options) {
   decoding.prompt = options.prompt;
   decoding.model.graphs = !options.no_graphs;
   CLI_TRY(const std::vector<bench::Decode> decodes, bench::decode(shape, decoding));
-  CLI_TRY(const Limits limits, probe->measure());
+  CLI_TRY(const Limits limits, probe->measure(bar.callback()));
   bar.clear();
   if (options.json)
     print(document(options, limits, decodes));

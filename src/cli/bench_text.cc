@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "bench.h"
+#include "plan_text.h"
 #include "terminal.h"
 
 namespace moracle::cli {
@@ -89,7 +90,8 @@ Json to_json(const BenchReport& report) {
                  {"us_floor", m.us_floor()},
                  {"read_gb_per_s", m.read_bytes_per_second / 1e9},
                  {"peak", m.peak.empty() ? Json(nullptr) : Json(m.peak)},
-                 {"chosen", row.chosen}});
+                 {"chosen", row.chosen},
+                 {"matrices", matrices_json(row.matrices)}});
     if (m.us_eager > 0) json.update({{"us_eager", m.us_eager}, {"us_host", m.us_host}});
     if (row.anchors) json["best_public"] = to_json(row.anchors->best_public, m);
     if (row.anchors && row.anchors->vllm) json["vllm"] = to_json(*row.anchors->vllm, m);

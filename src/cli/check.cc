@@ -2,9 +2,11 @@
 #include <iostream>
 #include <map>
 
+#include "base/printable.h"
 #include "base/text.h"
 #include "command.h"
 #include "moe/conformance.h"
+#include "numbers.h"
 #include "oracle/masked_isa.h"
 #include "terminal.h"
 
@@ -28,12 +30,12 @@ Status narrow(std::vector<Case>& cases, const Options& options) {
     for (const Backend& backend : backends()) names.push_back(backend.name);
     if (std::find(names.begin(), names.end(), options.backend) == names.end()) {
       return Error{ErrorKind::kInvalidArgument, "", "--backend", "one of " + join(names),
-                   "'" + options.backend + "' is none of these"};
+                   quote(options.backend) + " is none of these"};
     }
     keep([&](const Case& c) { return c.backend == options.backend; });
     if (cases.empty()) {
       return Error{ErrorKind::kUnsupported, "", "--backend", "a backend of this build",
-                   "'" + options.backend + "' is not in it"};
+                   quote(options.backend) + " is not in it"};
     }
   }
   if (!options.scheme.empty()) {
@@ -55,7 +57,7 @@ Status narrow(std::vector<Case>& cases, const Options& options) {
       for (const conformance::Variant& variant : conformance::variants())
         names.push_back(variant.name);
       return Error{ErrorKind::kInvalidArgument, "", "--variant", "one of " + join(names),
-                   "'" + options.variant + "' is none of these"};
+                   quote(options.variant) + " is none of these"};
     }
     keep([&](const Case& c) { return c.variant == options.variant; });
   }
@@ -104,7 +106,12 @@ int run(const Options& options) {
   std::vector<std::string> failures;
   int passed = 0, refused = 0;
   for (size_t i = 0; i < cases.size(); ++i) {
-    if (!bar.check(static_cast<int64_t>(i), static_cast<int64_t>(cases.size()))) return kFailed;
+    if (!bar.check(static_cast<int64_t>(i), static_cast<int64_t>(cases.size()))) {
+      bar.clear();
+      return fail({ErrorKind::kCancelled, "", "check", "",
+                   str("stopped after ", i, " of ", cases.size(), " cases, ", failures.size(),
+                       failures.size() == 1 ? " failure" : " failures", " so far")});
+    }
     const Outcome outcome = conformance::run(cases[i], device);
     Count& count = counts[{std::string(cases[i].backend), name(cases[i].scheme)}];
     count.worst = std::max(count.worst, outcome.worst);
@@ -154,7 +161,8 @@ void add_check(CLI::App& app, Work& chosen) {
         verb.add_option("--scheme", options->scheme, "Only this scheme, such as int4-w4a16-g128");
         verb.add_option("--shape", options->shape,
                         "Only this shape: experts x hidden x intermediate x top_k");
-        verb.add_option("--tokens", options->tokens, "Only this number of tokens");
+        verb.add_option("--tokens", options->tokens, "Only this number of tokens")
+            ->transform(whole());
         verb.add_option("--spread", options->spread, "Only this routing")
             ->check(CLI::IsMember({"uniform", "one-expert", "holes"}));
         verb.add_option("--variant", options->variant,
@@ -162,9 +170,9 @@ void add_check(CLI::App& app, Work& chosen) {
         verb.add_option("--device", options->device,
                         "cpu or cuda[:n]; without it the CPU, or what the backend runs on");
         verb.add_option("--without", options->without,
-                        "As on a CPU without these: amx_int8,amx_bf16,avx512_bf16, …");
+                        "As on a CPU without these and all that build on them: avx512_bf16, …");
         verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
-            ->check(CLI::Range(0, 4096));
+            ->transform(whole(0, 4096));
         verb.add_flag("--json", options->json, "One JSON document on stdout");
         return [options] { return run(*options); };
       },

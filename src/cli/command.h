@@ -29,13 +29,15 @@ void add_verb(CLI::App& app, const char* name, const char* summary,
 /// One line on stderr, and the exit code that belongs to the error.
 int fail(const Error& error);
 
+/// The same where stdout took less than all of the answer.
+int fail_output();
+
 /// Prints JSON on stdout, one document, invalid UTF-8 replaced.
 void print(const Json& json);
 
 /// True once Ctrl-C was pressed (or SIGTERM came). Work asks between steps and leaves in order; a
 /// second press ends the process at once.
 bool interrupted();
-void catch_interrupts();
 
 #define X(verb) void add_##verb(CLI::App& app, Work& chosen);
 #include "verbs.inc"

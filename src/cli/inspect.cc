@@ -1,6 +1,7 @@
 // moracle inspect: what a checkpoint holds.
 #include <iostream>
 
+#include "base/printable.h"
 #include "base/text.h"
 #include "command.h"
 #include "terminal.h"
@@ -35,7 +36,7 @@ void show(const Outline& outline, const std::string& folder) {
     if (!part.quantized) plain.push_back(part.what);
   }
   if (outline.not_runnable.empty()) {
-    std::cout << "\n  not quantized: " << join(plain) << "\n";
+    std::cout << "\n  not quantized: " << printable(join(plain)) << "\n";
   } else {
     std::cout << "\n  only the experts can be used here: " << outline.not_runnable << "\n";
   }

@@ -1,31 +1,11 @@
-#include <csignal>
 #include <iostream>
 
+#include "base/printable.h"
 #include "base/text.h"
 #include "command.h"
+#include "process.h"
 
 namespace moracle::cli {
-namespace {
-volatile std::sig_atomic_t interrupt_count = 0;
-extern "C" void on_interrupt(int signal) {
-  interrupt_count = interrupt_count + 1;
-  if (interrupt_count > 1) {
-    std::signal(signal, SIG_DFL);
-    std::raise(signal);
-  }
-}
-}  // namespace
-
-bool interrupted() {
-  return interrupt_count > 0;
-}
-
-void catch_interrupts() {
-  std::signal(SIGINT, on_interrupt);
-  std::signal(SIGTERM, on_interrupt);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file at the limit of its size is an error of the write
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the stream, not the end
-}
 
 void add_verb(CLI::App& app, const char* name, const char* summary,
               const std::function<Work(CLI::App&)>& build, Work& chosen) {
@@ -34,7 +14,12 @@ void add_verb(CLI::App& app, const char* name, const char* summary,
   verb->callback([work, &chosen] { chosen = work; });
 }
 
+namespace {
+bool has_failed = false;  // a line on stderr says so
+}
+
 int fail(const Error& error) {
+  has_failed = true;
   std::cerr << "moracle: " << error.to_string() << "\n";
   switch (error.kind) {
     case ErrorKind::kIo:
@@ -46,11 +31,28 @@ int fail(const Error& error) {
   }
 }
 
+int fail_output() {
+  return fail(
+      {ErrorKind::kIo, "", "standard output", "to take the whole answer", "it is full or closed"});
+}
+
 void print(const Json& json) {
   std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
 }
 
 namespace {
+
+// An option given an empty text, by a variable of the shell that is not set, would be taken for one
+// that is not given.
+void refuse_empty_texts(CLI::App& verb) {
+  const auto check = [](std::string& text) -> std::string {
+    return text.empty() ? "needs a text; it is empty" : "";
+  };
+  for (CLI::Option* option : verb.get_options()) {
+    if (!option->nonpositional() || option->get_items_expected_max() == 0) continue;
+    option->transform(CLI::Validator(check, ""));
+  }
+}
 
 int parse_and_run(int argc, char** argv) {
   CLI::App app(
@@ -59,7 +61,8 @@ int parse_and_run(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", "moracle " MORACLE_VERSION);
   app.failure_message([](const CLI::App*, const CLI::Error& e) {
-    return "moracle: " + std::string(e.what()) + " (moracle --help shows the usage)\n";
+    constexpr size_t kLongest = 400;  // it repeats arguments
+    return "moracle: " + printable(e.what(), kLongest) + " (moracle --help shows the usage)\n";
   });
   Work chosen;
 #define X(verb) add_##verb(app, chosen);
@@ -70,10 +73,12 @@ int parse_and_run(int argc, char** argv) {
   for (const CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) {
     verbs.push_back(verb->get_name());
   }
+  for (CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; }))
+    refuse_empty_texts(*verb);
   if (argc > 1 && argv[1][0] != '-' &&
       std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end()) {
-    return fail({ErrorKind::kInvalidArgument, "", str("verb '", argv[1], "'"),
-                 "one of " + join(verbs), "it is none of these (moracle --help shows the usage)"});
+    return fail({ErrorKind::kInvalidArgument, "", "verb " + quote(argv[1]), "one of " + join(verbs),
+                 "it is none of these (moracle --help shows the usage)"});
   }
   try {
     app.parse(argc, argv);
@@ -85,12 +90,18 @@ int parse_and_run(int argc, char** argv) {
   return chosen();
 }
 
+int run_and_flush(int argc, char** argv) {
+  const int code = parse_and_run(argc, argv);
+  std::cout.flush();
+  return !std::cout && !has_failed ? fail_output() : code;
+}
+
 }  // namespace
 }  // namespace moracle::cli
 
 int main(int argc, char** argv) {
-  moracle::cli::catch_interrupts();
-  const int code = moracle::cli::parse_and_run(argc, argv);
-  std::cout.flush();
-  return code == moracle::cli::kDone && !std::cout ? moracle::cli::kFailed : code;
+  using namespace moracle::cli;
+  fill_closed_streams();
+  catch_signals();
+  return run_guarded(run_and_flush, argc, argv);
 }

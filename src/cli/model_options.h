@@ -1,21 +1,26 @@
 // Options that every verb with a model shares.
 #pragma once
 
+#include "base/text.h"
+#include "base/try.h"
 #include "command.h"
+#include "numbers.h"
 #include "tuning_cache.h"
 
 namespace moracle::cli {
 
 inline constexpr const char* kBackendHelp =
-    "auto, a backend's name (see explain), or pattern=name,pattern=name for some layers";
+    "auto, a backend's name (see explain), or pattern=name,pattern=name for some modules";
 
 inline constexpr const char* kQuantizationHelp =
     "Quantize a plain checkpoint while loading: int8-per-channel, fp8-per-block, mxfp8, …, or "
     "pattern=scheme,pattern=none for some modules";
 
 inline constexpr const char* kActivationsHelp =
-    "Of layers whose activations are floats: int8: quantize them, where weights are int4, int8 or "
-    "fp4; bf16: kernels may round them to bf16";
+    "16bit: leave activations floats where the scheme would quantize them (W8A16; stored "
+    "activation "
+    "scales are not used); int8: quantize float activations, where weights are int4, int8 or fp4; "
+    "bf16: kernels may round float activations to bf16";
 inline constexpr const char* kKvCacheHelp =
     "Keys and values as f32, bf16 or f16: 16 bits take half of the memory; auto: as activations "
     "are on the device";
@@ -26,14 +31,30 @@ inline constexpr const char* kPinHelp =
 inline constexpr const char* kCacheHelp =
     "File of what tune measured; default: moracle/tuning.json in the user's cache folder";
 
+inline constexpr const char* kDeviceHelp =
+    "cpu, cuda[:n] or opencl[:n]; default: cpu, of a known machine its first GPU with kernels";
+
+/// Where a model is put unless the user says so: on the CPU; of a known machine on its first GPU
+/// for whose platform kernels are written.
+inline std::string default_device(const Machine& machine) {
+  for (const GpuInfo& gpu : machine.gpus) {
+    if (machine.name == "here" || gpu.is_cpu) continue;
+    for (const Backend& backend : backends()) {
+      if (backend.platform == gpu.platform && !backend.planned)
+        return str(name(gpu.platform), ":", gpu.index);
+    }
+  }
+  return "cpu";
+}
+
 struct ModelArguments {
   std::string folder;
   std::string backend = "auto";
   std::string quantization;
   std::string activations;
   std::string kv_cache = "auto";
-  std::string device = "cpu";
-  std::string lora;  // folder of an adapter
+  std::string device;  // empty: default_device()
+  std::string lora;    // folder of an adapter
   std::string cache;
   int threads = 0;
   bool pin = false;
@@ -41,24 +62,28 @@ struct ModelArguments {
   bool no_graphs = false;
   bool json = false;
 
-  /// Errors: a broken cache.
-  Result<ModelOptions> options() const {
-    auto tuned = read_tuning(cache, threads, device);
-    if (!tuned) return tuned.error();
+  /// For `machine`. Errors: a broken cache.
+  Result<ModelOptions> options(const Machine& machine) const {
+    const std::string on = device.empty() ? default_device(machine) : device;
+    std::vector<TunedLayer> tuned;  // what was measured here holds for no other machine
+    if (machine.name == "here") {
+      MORACLE_TRY(tuned, read_tuning(cache, threads, on));
+    }
     ModelOptions options;
     options.backend = backend;
     options.quantization = quantization;
     options.activations = activations;
     options.kv_cache = kv_cache;
-    options.device = device;
+    options.device = on;
     options.threads = threads;
     options.pin = pin;
     options.deterministic = deterministic;
     options.graphs = !no_graphs;
     if (!lora.empty()) options.adapters = {lora};
-    options.tuned = *std::move(tuned);
+    options.tuned = std::move(tuned);
     return options;
   }
+  Result<ModelOptions> options() const { return options(Machine::here()); }
   /// The adapter that everything is run with.
   int32_t adapter() const { return lora.empty() ? -1 : 0; }
   void add_to(CLI::App& app) {
@@ -68,9 +93,9 @@ struct ModelArguments {
     app.add_option("--activations", activations, kActivationsHelp);
     app.add_option("--kv-cache", kv_cache, kKvCacheHelp)->capture_default_str();
     app.add_option("--lora", lora, "Folder of a LoRA adapter for the experts, as PEFT writes it");
-    app.add_option("--device", device, "cpu, cuda[:n] or opencl[:n]")->capture_default_str();
+    app.add_option("--device", device, kDeviceHelp);
     app.add_option("--threads", threads, "CPU threads; 0: all that may be used")
-        ->check(CLI::Range(0, 4096))
+        ->transform(whole(0, 4096))
         ->capture_default_str();
     app.add_flag("--pin", pin, kPinHelp);
     app.add_option("--cache", cache, kCacheHelp);

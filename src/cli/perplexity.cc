@@ -3,6 +3,7 @@
 
 #include "command.h"
 #include "model_options.h"
+#include "numbers.h"
 #include "terminal.h"
 #include "text_file.h"
 
@@ -53,11 +54,13 @@ void add_perplexity(CLI::App& app, Work& chosen) {
       [](CLI::App& verb) -> Work {
         auto options = std::make_shared<Options>();
         options->model.add_to(verb);
-        verb.add_option("--text", options->text_file, "The text, UTF-8")->required();
+        verb.add_option("--text", options->text_file, "The text, UTF-8; -: standard input")
+            ->required();
         verb.add_option("--window", options->window, "Tokens per window, each alone")
+            ->transform(whole())
             ->capture_default_str();
         verb.add_option("--max-tokens", options->max_tokens, "Tokens of the text to use")
-            ->check(CLI::Range(int64_t{2}, int64_t{1} << 40))
+            ->transform(whole(int64_t{2}, int64_t{1} << 40))
             ->capture_default_str();
         return [options] { return run(*options); };
       },

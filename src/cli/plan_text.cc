@@ -1,6 +1,7 @@
 #include "plan_text.h"
 
 #include <iostream>
+#include <utility>
 
 #include "base/text.h"
 #include "terminal.h"
@@ -8,36 +9,47 @@
 namespace moracle::cli {
 namespace {
 
-std::string kernel_names(const KernelPlan& kernel) {
-  std::vector<std::string> names;
-  for (const KernelUse& use : kernel.kernels) {
-    names.push_back(use.from_tokens == 1 ? use.name
-                                         : str("from ", use.from_tokens, " tokens ", use.name));
+Json limit(int64_t most) {
+  return most == 0 ? Json(nullptr) : Json(most);
+}
+
+Json kernels_json(const KernelPlan& plan) {
+  Json kernels = Json::array();
+  for (const KernelUse& use : plan.kernels) {
+    kernels.push_back({{"name", use.name},
+                       {"from_tokens", use.from_tokens},
+                       {"to_tokens", limit(use.to_tokens)},
+                       {"from_rows", use.from_rows},
+                       {"to_rows", limit(use.to_rows)}});
   }
-  return join(names);
+  return kernels;
 }
 
 }  // namespace
 
+Json matrices_json(const std::vector<MatrixPlan>& matrices) {
+  Json json = Json::array();
+  for (const MatrixPlan& matrix : matrices) {
+    json.push_back({{"n", matrix.shape.n},
+                    {"k", matrix.shape.k},
+                    {"input_dtype", name(matrix.kernel.input_dtype)},
+                    {"kernels", kernels_json(matrix.kernel)}});
+  }
+  return json;
+}
+
+std::string backend_text(const Backend& backend) {
+  std::string text(backend.name);
+  if (!backend.built()) text += str(" (in a build with ", name(backend.platform), ")");
+  return text;
+}
+
 Json plan_json(const std::optional<Plan>& plan) {
   if (!plan) return nullptr;
-  Json matrices = Json::array();
-  for (const MatrixPlan& matrix : plan->matrices) {
-    Json kernels = Json::array();
-    for (const KernelUse& use : matrix.kernel.kernels)
-      kernels.push_back({{"from_tokens", use.from_tokens}, {"name", use.name}});
-    matrices.push_back({{"n", matrix.shape.n},
-                        {"k", matrix.shape.k},
-                        {"input_dtype", name(matrix.kernel.input_dtype)},
-                        {"kernels", kernels}});
-  }
-  return {{"backend", plan->backend->name},
-          {"layout", plan->layout},
-          {"weight_bytes", plan->weight_bytes},
-          {"workspace_bytes", plan->workspace_bytes},
-          {"scratch_bytes", plan->scratch_bytes},
-          {"max_num_tokens", plan->max_num_tokens},
-          {"matrices", matrices}};
+  return {{"backend", plan->backend->name},          {"layout", plan->layout},
+          {"weight_bytes", plan->weight_bytes},      {"workspace_bytes", plan->workspace_bytes},
+          {"scratch_bytes", plan->scratch_bytes},    {"max_num_tokens", plan->max_num_tokens},
+          {"in_this_build", plan->backend->built()}, {"matrices", matrices_json(plan->matrices)}};
 }
 
 Json considered_json(const Selection& selection) {
@@ -52,6 +64,7 @@ Json considered_json(const Selection& selection) {
     considered.push_back(
         {{"backend", verdict.backend->name},
          {"accepted", verdict.accepted()},
+         {"in_this_build", verdict.backend->built()},
          {"reasons", reasons},
          {"tuned", tuned},
          {"moved_back", verdict.moved_back ? Json(verdict.moved_back->reason) : Json(nullptr)}});
@@ -66,15 +79,17 @@ void show(const ModelPlan& plan) {
     const Plan& one = *choice.selection.plan;
     const auto count = static_cast<int64_t>(std::max<size_t>(choice.layers.size(), 1));
     parts.row({choice.part, ranges(choice.layers), name(one.layer.scheme),
-               std::string(one.backend->name), std::string(one.layout),
+               backend_text(*one.backend), std::string(one.layout),
                megabytes(one.weight_bytes * count), megabytes(one.workspace_bytes)});
   }
   Table kernels;
   for (const Choice& choice : plan.choices) {
     const Plan& one = *choice.selection.plan;
     for (const MatrixPlan& matrix : one.matrices) {
-      kernels.row({choice.part, str("[", matrix.shape.n, ", ", matrix.shape.k, "]"),
-                   kernel_names(matrix.kernel)});
+      std::string part = choice.part;
+      std::string shape = str("[", matrix.shape.n, ", ", matrix.shape.k, "]");
+      for (const KernelUse& use : matrix.kernel.kernels)
+        kernels.row({std::exchange(part, ""), std::exchange(shape, ""), describe(use)});
     }
   }
   Table sums;

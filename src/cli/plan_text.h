@@ -5,12 +5,18 @@
 
 namespace moracle::cli {
 
+/// [{"n", "k", "input_dtype", "kernels": [{"name", "from_tokens", "to_tokens", "from_rows",
+///   "to_rows"}]}], as in KernelUse; null where any number may come.
+Json matrices_json(const std::vector<MatrixPlan>& matrices);
 /// {"backend", "layout", "weight_bytes", "workspace_bytes", "scratch_bytes", "max_num_tokens",
-///  "matrices": [{"n", "k", "input_dtype", "kernels": [{"from_tokens", "name"}]}]}; null: no plan.
+///  "in_this_build", "matrices"}; null: no plan.
 Json plan_json(const std::optional<Plan>& plan);
-/// [{"backend", "accepted", "reasons": [{"rule", "need", "have"}], "moved_back"}], in the order in
-/// which the rows were asked.
+/// [{"backend", "accepted", "in_this_build", "reasons": [{"rule", "need", "have"}], "tuned",
+///   "moved_back"}], in the order in which the rows were asked.
 Json considered_json(const Selection& selection);
+
+/// The row's name, and which build it needs where this one lacks it.
+std::string backend_text(const Backend& backend);
 
 /// The whole plan of a model: one line per group of equal layers, then the sums.
 void show(const ModelPlan& plan);

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "command.h"
 #include "model_options.h"
+#include "numbers.h"
 #include "terminal.h"
 
 namespace moracle::cli {
@@ -65,6 +66,17 @@ int run(Options options) {
   return kDone;
 }
 
+// Before CLI::AsSizeValue, which believes a sign and what it cut off.
+CLI::Validator size_in_bytes() {
+  const auto check = [](std::string& text) -> std::string {
+    constexpr size_t kMostDigits = 18;
+    const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+    if (digits > 0 && digits <= kMostDigits) return {};
+    return "needs a whole number of bytes, such as 5GB; it is " + quote(text);
+  };
+  return CLI::Validator(check, "");
+}
+
 }  // namespace
 
 void add_quantize(CLI::App& app, Work& chosen) {
@@ -85,6 +97,8 @@ void add_quantize(CLI::App& app, Work& chosen) {
         verb.add_option("--max-shard-size", options->writing.max_shard_bytes,
                         "Most bytes of tensors in one file, such as 5GB")
             ->transform(CLI::AsSizeValue(true))
+            ->transform(size_in_bytes())
+            ->check(whole<int64_t>(1))
             ->capture_default_str();
         verb.add_flag("--json", options->json, "One JSON document on stdout");
         return [options] { return run(*options); };

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "command.h"
 #include "model_options.h"
+#include "numbers.h"
 #include "plan_text.h"
 #include "terminal.h"
 #include "text_file.h"
@@ -95,8 +96,7 @@ Json timing(const Generation& generation, int64_t prompt_tokens, double load_sec
 int dry_run(const Options& options) {
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Machine machine, Machine::find(options.machine));
-  CLI_TRY(ModelOptions model_options, options.model.options());
-  if (options.machine != "here") model_options.tuned.clear();  // it was measured on this one
+  CLI_TRY(const ModelOptions model_options, options.model.options(machine));
   CLI_TRY(const ModelPlan whole, plan(checkpoint, model_options, machine));
   if (options.model.json)
     print(to_json(whole));
@@ -152,6 +152,8 @@ int run(const Options& options) {
   };
   CLI_TRY(const Generation generation, generate(model, prompt, generate_options));
   if (!decoded) return fail(decoded.error());
+  if (!std::cout) return fail_output();
+  const bool stopped = generation.stop_reason == "cancelled";
   emit(stream.finish());
 
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
@@ -163,7 +165,7 @@ int run(const Options& options) {
               << rate(prompt_tokens, generation.prompt_seconds) << " tokens/s\n"
               << "  generation  " << generated << " tokens, "
               << rate(generated - 1, generation.generation_seconds) << " tokens/s, stopped by "
-              << generation.stop_reason << "\n"
+              << (stopped ? "request" : generation.stop_reason) << "\n"
               << "  memory      " << megabytes(peak_memory_bytes()) << " at most, "
               << megabytes(model.weight_bytes()) << " of weights\n"
               << "  load        " << rounded(load_seconds, 2) << " s\n";
@@ -175,7 +177,7 @@ int run(const Options& options) {
            {"backends", backend_names(model)},
            {"timing", timing(generation, prompt_tokens, load_seconds)}});
   }
-  return generation.stop_reason == "cancelled" ? kFailed : kDone;
+  return stopped ? kFailed : kDone;
 }
 
 }  // namespace
@@ -188,7 +190,8 @@ void add_run(CLI::App& app, Work& chosen) {
         options->model.add_to(verb);
         auto* source = verb.add_option_group("what")->require_option(1);
         source->add_option("-p,--prompt", options->prompt, "The prompt");
-        source->add_option("--prompt-file", options->prompt_file, "A file with the prompt");
+        source->add_option("--prompt-file", options->prompt_file,
+                           "A file with the prompt; -: standard input");
         auto* dry = source->add_flag("--dry-run", options->dry_run,
                                      "Show the whole plan instead, without reading a weight");
         verb.add_option("--machine", options->machine,
@@ -197,17 +200,18 @@ void add_run(CLI::App& app, Work& chosen) {
             ->capture_default_str();
         verb.add_flag("--chat", options->chat, "Put the prompt through the model's chat template");
         verb.add_option("-n,--max-tokens", options->max_tokens, "Most tokens to generate")
-            ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+            ->transform(whole(int64_t{1}, int64_t{1} << 30))
             ->capture_default_str();
         verb.add_option("--temperature", options->temperature,
                         "0: greedy; default: generation_config.json");
-        verb.add_option("--top-k", options->top_k, "Draw from the k best only; 0: off");
+        verb.add_option("--top-k", options->top_k, "Draw from the k best only; 0: off")
+            ->transform(whole());
         verb.add_option("--top-p", options->top_p,
                         "Draw from the best that reach this probability; 1: off");
         verb.add_option("--min-p", options->min_p,
                         "Drop what is below this share of the best; 0: off");
         verb.add_option("--seed", options->seed, "Seed of the draw")
-            ->check(CLI::NonNegativeNumber)
+            ->transform(whole<uint64_t>())
             ->capture_default_str();
         verb.add_flag("--ignore-eos", options->ignore_eos, "Go on after an end-of-text token");
         return [options] { return run(*options); };

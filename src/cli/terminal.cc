@@ -9,6 +9,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "base/printable.h"
 #include "command.h"
 
 namespace moracle::cli {
@@ -24,6 +25,11 @@ bool coloured(int descriptor) {
 }
 
 }  // namespace
+
+void Table::row(std::vector<std::string> cells) {
+  for (std::string& cell : cells) cell = printable(cell);
+  rows_.push_back(std::move(cells));
+}
 
 std::string Table::text(const std::vector<size_t>& right) const {
   std::vector<size_t> widths;
@@ -41,6 +47,17 @@ std::string Table::text(const std::vector<size_t>& right) const {
     text += "\n";
   }
   return text;
+}
+
+std::string printable_lines(const std::string& text) {
+  std::string shown;
+  for (size_t first = 0; first < text.size();) {
+    const size_t end = text.find('\n', first);
+    if (end == text.npos) return shown + printable(std::string_view(text).substr(first));
+    shown += printable(std::string_view(text).substr(first, end - first)) + "\n";
+    first = end + 1;
+  }
+  return shown;
 }
 
 std::string rounded(double value, int digits) {
@@ -69,8 +86,9 @@ std::string ranges(const std::vector<int64_t>& numbers) {
 }
 
 std::string bold(const std::string& text, bool on_stderr) {
-  if (!coloured(on_stderr ? STDERR_FILENO : STDOUT_FILENO)) return text;
-  return "\033[1m" + text + "\033[0m";
+  const std::string shown = printable(text);
+  if (!coloured(on_stderr ? STDERR_FILENO : STDOUT_FILENO)) return shown;
+  return "\033[1m" + shown + "\033[0m";
 }
 
 ProgressBar::ProgressBar(std::string label)

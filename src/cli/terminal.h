@@ -9,10 +9,11 @@
 
 namespace moracle::cli {
 
-/// Rows of cells with columns aligned; UTF-8 counts by characters.
+/// Rows of cells with columns aligned; UTF-8 counts by characters. Cells may hold what a file says:
+/// they are made printable.
 class Table {
  public:
-  void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  void row(std::vector<std::string> cells);
   /// Two spaces before each row and between columns; columns named in `right` (by index) align
   /// right.
   std::string text(const std::vector<size_t>& right = {}) const;
@@ -21,13 +22,15 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
+/// Text of several lines, each made printable.
+std::string printable_lines(const std::string& text);
 /// "4.9 MB": powers of ten, as disks and files are sold.
 std::string megabytes(int64_t bytes);
 /// "12.3", with as many digits as matter.
 std::string rounded(double value, int digits = 1);
 /// {0, 1, 2, 5} → "0–2, 5"
 std::string ranges(const std::vector<int64_t>& numbers);
-/// Text in bold, if stdout (or stderr) is a terminal and NO_COLOR is not set.
+/// Printable text, in bold if stdout (or stderr) is a terminal and NO_COLOR is not set.
 std::string bold(const std::string& text, bool on_stderr = false);
 
 /// A line on stderr that shows how far long work is: only on a terminal, only once the work has

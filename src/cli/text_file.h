@@ -1,24 +1,39 @@
 #pragma once
 
+#include <charconv>
+#include <optional>
 #include <string>
 
-#include "base/mapped_file.h"
-#include "moracle/base.h"
+#include "base/small_file.h"
+#include "command.h"
 
 namespace moracle::cli {
 
-/// The whole file that an option names. A file that cannot be read is a wrong option, not failed
-/// work.
+/// The open file that a path stands for: "-", and what the shell writes for <(command).
+inline std::optional<int> descriptor_of(std::string_view path) {
+  if (path == "-" || path == "/dev/stdin") return 0;
+  constexpr std::string_view kFolder = "/dev/fd/";
+  int number = -1;
+  if (!path.starts_with(kFolder)) return std::nullopt;
+  const auto [end, error] = std::from_chars(path.data() + kFolder.size(), path.end(), number);
+  if (error != std::errc() || end != path.end() || number < 0) return std::nullopt;
+  return number;
+}
+
+/// The whole text that an option names: a file, or "-" for standard input. One that cannot be read
+/// is a wrong option, not failed work. Errors: kInvalidArgument; kCancelled while a pipe is waited
+/// for.
 inline Result<std::string> read_text(const std::string& path, const char* option) {
-  auto file = MappedFile::open(path);
-  if (!file) {
-    Error error = file.error();
-    error.kind = ErrorKind::kInvalidArgument;
-    error.place = option;
-    return error;
-  }
-  const auto bytes = file->bytes();
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  constexpr size_t kMaxBytes = size_t{1} << 30;
+  const auto go_on = [](int64_t, int64_t) { return !interrupted(); };
+  const std::optional<int> descriptor = descriptor_of(path);
+  auto text = descriptor ? read_to_end(*descriptor, path, kMaxBytes, go_on)
+                         : read_small_file(path, kMaxBytes);
+  if (text || text.error().kind == ErrorKind::kCancelled) return text;
+  Error error = text.error();
+  error.kind = ErrorKind::kInvalidArgument;
+  error.place = option;
+  return error;
 }
 
 }  // namespace moracle::cli

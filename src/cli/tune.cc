@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <iostream>
 
+#include "base/printable.h"
 #include "base/text.h"
 #include "command.h"
 #include "kernels/device_memory.h"
 #include "model_options.h"
+#include "numbers.h"
 #include "terminal.h"
 
 namespace moracle::cli {
@@ -23,12 +25,12 @@ struct Options {
 // One of each kind of layer.
 Result<std::vector<LayerSpec>> kinds_of(const Checkpoint& checkpoint,
                                         const QuantizationMap& quantization,
-                                        FloatActivations activations) {
+                                        ActivationPrecision activations) {
   std::vector<LayerSpec> kinds;
   for (const int64_t layer : checkpoint.moe_layers()) {
     auto weights = checkpoint.moe_layer(layer, quantization);
     if (!weights) return weights.error();
-    if (activations == FloatActivations::kInt8) quantize_activations(*weights);
+    set_activations(*weights, activations);
     const auto equal = std::find_if(kinds.begin(), kinds.end(), [&](const LayerSpec& kind) {
       return kind.same_but_name(weights->spec);
     });
@@ -66,16 +68,17 @@ int run(const Options& options) {
   if (!options.quantization.empty()) {
     CLI_TRY(quantization, QuantizationMap::parse(options.quantization));
   }
-  CLI_TRY(const FloatActivations activations, parse_activations(options.activations));
+  CLI_TRY(const ActivationPrecision activations, parse_activations(options.activations));
   CLI_TRY(const std::vector<LayerSpec> kinds, kinds_of(checkpoint, quantization, activations));
   // A cache that cannot be used is said before a minute is spent on it.
   CLI_TRY(const std::vector<TunedLayer> before, read_tuning(path, options.threads, options.device));
+  if (Status writable = check_tuning_writable(path); !writable) return fail(writable.error());
   CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, options.threads));
   Machine machine = Machine::here();
   bench::TuneOptions tuning;
   tuning.seconds = options.seconds / static_cast<double>(kinds.size());
   CLI_TRY(tuning.device, parse_device(options.device));
-  tuning.bf16_activations = activations == FloatActivations::kBf16;
+  tuning.bf16_activations = activations == ActivationPrecision::kBf16;
   tuning.most_bytes = memory_of(machine, tuning.device) / 2;
   ProgressBar bar("measuring");
   for (const LayerSpec& kind : kinds) {
@@ -98,8 +101,8 @@ int run(const Options& options) {
     return kDone;
   }
   for (const Selection& selection : selections)
-    std::cout << "experts · " << explain(selection, false) << "\n";
-  std::cout << "kept in " << path << ", for every verb on this machine\n";
+    std::cout << "experts · " << printable_lines(explain(selection, false)) << "\n";
+  std::cout << "kept in " << printable(path) << ", for every verb on this machine\n";
   return kDone;
 }
 
@@ -114,13 +117,13 @@ void add_tune(CLI::App& app, Work& chosen) {
         verb.add_option("--quantization", options->quantization, kQuantizationHelp);
         verb.add_option("--activations", options->activations, kActivationsHelp);
         verb.add_option("--seconds", options->seconds, "Time for the whole model")
-            ->check(CLI::Range(0.1, 3600.0))
+            ->check(number(0.1, 3600))
             ->capture_default_str();
         verb.add_option("--device", options->device, "cpu, cuda[:n] or opencl[:n]")
             ->capture_default_str();
         verb.add_option("--cache", options->cache, kCacheHelp);
         verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
-            ->check(CLI::Range(0, 4096))
+            ->transform(whole(0, 4096))
             ->capture_default_str();
         verb.add_flag("--json", options->json, "One JSON document on stdout");
         return [options] { return run(*options); };

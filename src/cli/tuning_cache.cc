@@ -1,16 +1,17 @@
 #include "tuning_cache.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
+#include "base/json_text.h"
+#include "base/small_file.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "command.h"
+#include "locked_file.h"
 #include "moracle/device.h"
 
 namespace moracle::cli {
@@ -38,9 +39,11 @@ Error not_ours(const std::string& path) {
 // The whole file, of this version; empty where there is none.
 Result<Json> read_file(const std::string& path) {
   const Json empty = {{"version", MORACLE_VERSION}, {"layers", Json::array()}};
-  std::ifstream file(path, std::ios::binary);
-  if (path.empty() || !file) return empty;
-  Json json = Json::parse(file, nullptr, false);
+  std::error_code ignored;
+  if (path.empty() || !std::filesystem::exists(path, ignored)) return empty;
+  MORACLE_TRY(const std::string text, read_small_file(path));
+  if (!check_json_text(text, path)) return not_ours(path);
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("version") || !json.contains("layers") ||
       !json["layers"].is_array())
     return not_ours(path);
@@ -61,6 +64,8 @@ bool parse_entry(const Json& entry, TunedLayer& layer) {
                       time.contains("us") && time["us"].is_number();
     if (!good) return false;
     layer.times.push_back({time["backend"], time["num_tokens"], time["us"]});
+    const TunedTime& read = layer.times.back();
+    if (read.num_tokens < 1 || !(read.us > 0) || !std::isfinite(read.us)) return false;
   }
   return true;
 }
@@ -91,8 +96,15 @@ Result<std::vector<TunedLayer>> read_tuning(const std::string& named, int thread
   return layers;
 }
 
+Status check_tuning_writable(const std::string& path) {
+  const Result<LockedFile> file = LockedFile::open(path, interrupted);
+  return file ? Status() : file.error();
+}
+
 Status write_tuning(const std::string& path, int threads, const std::string& device,
                     const std::vector<TunedLayer>& layers) {
+  // Locked before it is read: what another process adds meanwhile would be lost.
+  MORACLE_TRY(LockedFile file, LockedFile::open(path, interrupted));
   MORACLE_TRY(Json json, read_file(path));
   MORACLE_TRY(const Json here, machine_key(threads, device));
   Json kept = Json::array();
@@ -112,18 +124,7 @@ Status write_tuning(const std::string& path, int threads, const std::string& dev
     kept.push_back({{"machine", here}, {"layer", layer.layer}, {"times", times}});
   }
   json["layers"] = kept;
-  std::error_code failed;
-  const std::filesystem::path to(path);
-  if (to.has_parent_path()) std::filesystem::create_directories(to.parent_path(), failed);
-  const std::string aside = str(path, ".", ::getpid());
-  std::ofstream file(aside, std::ios::binary);
-  file << json.dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
-  file.close();
-  if (file) std::filesystem::rename(aside, to, failed);
-  if (file && !failed) return {};
-  std::error_code ignored;
-  std::filesystem::remove(aside, ignored);
-  return Error{ErrorKind::kIo, path, "", "to be written", failed ? failed.message() : "it cannot"};
+  return file.replace(json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace moracle::cli

@@ -17,8 +17,10 @@ std::string default_tuning_cache();
 /// writes; a device's name that is none.
 Result<std::vector<TunedLayer>> read_tuning(const std::string& path, int threads,
                                             const std::string& device = "cpu");
+/// Whether write_tuning could write there, so that no time is spent on what is lost then.
+Status check_tuning_writable(const std::string& path);
 /// Puts the layers in place of those of the same name; entries of other machines stay. The file is
-/// replaced as a whole. Errors: as read_tuning; the system refuses.
+/// replaced as a whole, under a lock. Errors: as read_tuning; the system refuses.
 Status write_tuning(const std::string& path, int threads, const std::string& device,
                     const std::vector<TunedLayer>& layers);
 

@@ -13,6 +13,7 @@
 #include "kernels/expert_sender.h"
 #include "kernels/kernel_weights.h"
 #include "kernels/shares.h"
+#include "layout/sorted_columns.h"
 
 namespace moracle {
 namespace {
@@ -24,8 +25,11 @@ constexpr int64_t kMostAtOnce = int64_t{64} << 20;
 // of expert e, with the threads that it may use.
 class Conversion {
  public:
-  Conversion(const DescribedMatrix& source, const Progress& progress)
-      : source_(source), progress_(progress), total_(source.source_bytes()) {
+  Conversion(const DescribedMatrix& source, const Layout& to, const Progress& progress)
+      : source_(source),
+        progress_(progress),
+        total_(source.source_bytes()),
+        sorts_(to.sorts_columns && source.shape().group_index) {
     // Where a piece ends inside a panel, the panel's rows have to be stacked first.
     const std::vector<int64_t> rows = source.part_rows();
     for (size_t i = 0; i + 1 < rows.size(); ++i) in_pieces_ &= rows[i] % kRowStep == 0;
@@ -39,16 +43,30 @@ class Conversion {
     return kMostAtOnce / std::max<int64_t>({bytes, stored, 1});
   }
 
-  /// Expert e in pieces, or whole where it has to be; gives back the memory of its source.
+  /// Expert e in pieces, or whole where it has to be.
   Status read(int64_t e, ThreadPool& pool, const DescribedMatrix::UsePiece& use) const {
+    static_assert(DescribedMatrix::kPieceRows % kRowStep == 0);
+    Status sorted;
+    const auto sort_and_use = [&](const CanonicalMatrix& piece, int64_t first_row) {
+      if (!sorted) return;
+      const Result<CanonicalMatrix> in_order = sort_columns(piece);
+      if (in_order)
+        use(*in_order, first_row);
+      else
+        sorted = in_order.error();
+    };
+    const DescribedMatrix::UsePiece& wanted =
+        sorts_ ? DescribedMatrix::UsePiece(sort_and_use) : use;
     if (in_pieces_) {
-      MORACLE_CHECK(source_.read_pieces(e, pool, use));
+      MORACLE_CHECK(source_.read_pieces(e, pool, wanted));
     } else {
       MORACLE_TRY(const CanonicalMatrix expert, source_.expert(e, pool));
-      use(expert, 0);
+      wanted(expert, 0);
     }
-    source_.release(e);
-    return {};
+    if (sorted) return {};
+    Error error = sorted.error();
+    error.place = str("expert ", e, ": ", error.place);
+    return error;
   }
 
   template <class Work>
@@ -99,6 +117,7 @@ class Conversion {
   const DescribedMatrix& source_;
   const Progress& progress_;
   const int64_t total_;
+  const bool sorts_;
   bool in_pieces_ = true;
   std::atomic<int64_t> next_{0}, done_{0};
   std::atomic<bool> stop_{false};
@@ -110,7 +129,7 @@ class Conversion {
 // To memory that the host may write to.
 Status pack_here(const DescribedMatrix& source, const KernelWeights& weights, Device& device,
                  const Progress& progress) {
-  Conversion conversion(source, progress);
+  Conversion conversion(source, *weights.layout, progress);
   const auto work = [&](int64_t e, ThreadPool& pool) {
     std::byte* const out =
         weights.buffer.as<std::byte>() + e * static_cast<int64_t>(weights.sections.bytes);
@@ -129,7 +148,7 @@ Status pack_there(const DescribedMatrix& source, const KernelWeights& weights, D
                   const Progress& progress) {
   // Packing uses the device's own stream: keep other threads from recording it meanwhile.
   const Turn turn = device.turn();
-  Conversion conversion(source, progress);
+  Conversion conversion(source, *weights.layout, progress);
   const std::unique_ptr<Uploads> uploads = open_uploads(device);
   const ExpertSender sender(weights, *uploads);
   const auto work = [&](int64_t e, ThreadPool& pool) -> Status {

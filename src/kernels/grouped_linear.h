@@ -9,16 +9,6 @@
 
 namespace moracle {
 
-struct GroupedRows {
-  Rows x;                                   ///< [any, K]
-  const int32_t* row_index = nullptr;       ///< [num_rows]: which row of x; nothing: row r itself
-  const int32_t* expert_offsets = nullptr;  ///< [E + 1], device memory; nothing: all rows, expert 0
-  int64_t num_rows = 0;                     ///< upper bound where there are offsets
-  /// Where the plan said `in_parts`: only rows [first_row, first_row + num_rows). Those of x
-  /// without row_index, and those of what comes out, are counted from there.
-  int64_t first_row = 0;
-};
-
 /// Which token a row belongs to, and how much it counts.
 struct Combination {
   const int32_t* row_token = nullptr;  ///< [num_rows], device memory

@@ -1,6 +1,7 @@
 // Weights in a kernel's layout, on the kernel's device.
 #pragma once
 
+#include "kernels/ops.h"
 #include "layout/layout.h"
 #include "moracle/checkpoint.h"
 #include "moracle/device.h"
@@ -18,6 +19,11 @@ struct KernelWeights {
 
   const std::byte* expert(int64_t e) const {
     return buffer.as<std::byte>() + e * static_cast<int64_t>(sections.bytes);
+  }
+  /// Of a matrix in act-order in a layout that sorts columns.
+  ColumnOrders column_orders() const {
+    return {buffer.as<std::byte>() + sections.group_index, static_cast<int64_t>(sections.bytes),
+            shape.k, num_experts};
   }
 };
 

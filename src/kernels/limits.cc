@@ -10,9 +10,9 @@
 namespace moracle {
 
 Result<std::unique_ptr<LimitsProbe>> open_limits(const std::shared_ptr<Device>& device, int threads,
-                                                 size_t buffer_bytes) {
+                                                 size_t buffer_bytes, const Progress& progress) {
   if (device->platform() == Platform::kCpu) {
-    MORACLE_TRY(cpu::LimitsProbe probe, cpu::LimitsProbe::make(threads, buffer_bytes));
+    MORACLE_TRY(cpu::LimitsProbe probe, cpu::LimitsProbe::make(threads, buffer_bytes, progress));
     return std::unique_ptr<LimitsProbe>(std::make_unique<cpu::LimitsProbe>(std::move(probe)));
   }
 #if defined(MORACLE_WITH_CUDA)
@@ -20,6 +20,11 @@ Result<std::unique_ptr<LimitsProbe>> open_limits(const std::shared_ptr<Device>& 
 #endif
   return Error{ErrorKind::kUnsupported, "", device->name(), "a device whose limits are known",
                str("there are no loops for ", name(device->platform()))};
+}
+
+Status go_on_measuring(const Progress& progress) {
+  if (!progress || progress(0, 0)) return {};
+  return Error{ErrorKind::kCancelled, "", "measuring the limits", "", "stopped on request"};
 }
 
 }  // namespace moracle

@@ -38,8 +38,8 @@ class LimitsProbe {
   virtual int64_t buffer_bytes() const = 0;
   /// What the device has, the probe's included: of a CPU installed, of a GPU free.
   virtual int64_t memory_bytes() const = 0;
-  /// Everything; takes about a second and a half on a CPU, less on a GPU.
-  virtual Result<Limits> measure() = 0;
+  /// Everything; takes about a second and a half on a CPU, less on a GPU. Errors: kCancelled.
+  virtual Result<Limits> measure(const Progress& progress = {}) = 0;
   /// Bytes per second, in order; tens of milliseconds.
   virtual Result<double> read_bytes_per_second() = 0;
   /// Bytes per second from pinned memory of the host; 0 where the host writes there itself.
@@ -49,8 +49,12 @@ class LimitsProbe {
 };
 
 /// `threads` are a CPU's. `buffer_bytes` 0: large enough that no cache holds a share of it that
-/// matters. Errors: memory; a device whose limits nobody can measure.
+/// matters. Errors: memory; a device whose limits cannot be measured; kCancelled.
 Result<std::unique_ptr<LimitsProbe>> open_limits(const std::shared_ptr<Device>& device, int threads,
-                                                 size_t buffer_bytes = 0);
+                                                 size_t buffer_bytes = 0,
+                                                 const Progress& progress = {});
+
+/// Asks `progress`, if there is one. Errors: kCancelled.
+Status go_on_measuring(const Progress& progress);
 
 }  // namespace moracle

@@ -12,6 +12,29 @@
 
 namespace moracle {
 
+/// Activations of a grouped GEMM.
+struct GroupedRows {
+  Rows x;                                   ///< [any, K]
+  const int32_t* row_index = nullptr;       ///< [num_rows]: which row of x; nothing: row r itself
+  const int32_t* expert_offsets = nullptr;  ///< [E + 1], device memory; nothing: all rows, expert 0
+  int64_t num_rows = 0;                     ///< upper bound where there are offsets
+  /// Where the plan said `in_parts`: only rows [first_row, first_row + num_rows). Those of x
+  /// without row_index, and those of what comes out, are counted from there.
+  int64_t first_row = 0;
+};
+
+/// The order of each expert's columns, in device memory.
+struct ColumnOrders {
+  const std::byte* first = nullptr;  ///< i32 [num_cols] of expert 0
+  int64_t stride = 0;                ///< bytes from one expert's order to the next
+  int64_t num_cols = 0;
+  int64_t num_experts = 0;
+
+  const int32_t* of(int64_t e) const {
+    return reinterpret_cast<const int32_t*>(first + e * stride);
+  }
+};
+
 /// One matrix of all adapters that a layer holds, in device memory, of the activation dtype.
 /// Adapter a adds  Δ[r, n] = Σ_j B[a, e, n, j] · Σ_k A[a, e, p(n) · rank + j, k] · x[r, k]  to row
 /// r of expert e, where p(n) = n / (N / parts): gate and up are stacked, but have each their own A
@@ -84,6 +107,11 @@ class Ops {
                                  const int32_t* expert_offsets, int64_t num_experts,
                                  const float* scales, const QuantKey& key, const Rows& to,
                                  Stream) = 0;
+  /// Each row with its columns in the order of its expert: column j of row r of `to`, counted from
+  /// rows.first_row, is column order[j] of the row that r reads; columns of `to` past num_cols
+  /// become 0; scales go along. Values are of one type, of 8, 16 or 32 bits.
+  virtual Status gather_columns(const GroupedRows& rows, const ColumnOrders& orders, const Rows& to,
+                                Stream) = 0;
   /// Scores, picks and weighs: logits [tokens, num_experts] → ids, weights [tokens, top_k], largest
   /// first; equal scores: lower id first. `correction_bias` [num_experts] where the routing has
   /// one. Overwrites the logits. Errors: groups that do not divide, fewer experts than top_k to

@@ -17,7 +17,7 @@ struct Sections {
   size_t codes = 0;
   size_t scales = 0;
   size_t zero_points = 0;
-  size_t group_index = 0;
+  size_t group_index = 0;  ///< of each column; where the layout sorts, the column of x it reads
   size_t bias = 0;
   size_t bytes = 0;  ///< all of it: the distance to the next expert
 };
@@ -27,6 +27,9 @@ struct Layout {
   std::string_view summary;
   /// The weight formats that it can hold.
   std::span<const DType> holds;
+  /// Columns lie group after group. A matrix in act-order is packed with its columns sorted
+  /// (sorted_columns.h), and activations are gathered in that order before they are multiplied.
+  bool sorts_columns = false;
   Sections (*sections)(const MatrixShape& shape);
   /// Columns of the activations that kernels read: k, or more where columns are padded; then the
   /// caller provides zeros.

@@ -96,6 +96,7 @@ const Layout kMma16Layout = {
     .summary =
         "blocks of 16 rows and 32 columns, each lane's share of a tensor-core operand at once",
     .holds = kHolds,
+    .sorts_columns = true,
     .sections = sections,
     // Of 16 bytes and more at a time, whatever the activations' type.
     .read_cols = [](const MatrixShape& shape) { return (shape.k + 15) / 16 * 16; },

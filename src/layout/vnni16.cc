@@ -76,6 +76,7 @@ const Layout kVnni16Layout = {
     .name = "vnni16",
     .summary = "lines of 4 bytes of columns for 16 rows, which are tiles of AMX sixteen at a time",
     .holds = kHolds,
+    .sorts_columns = true,
     .sections = sections,
     .read_cols = cols,
     .code_bit = code_bit,

@@ -1,10 +1,13 @@
 #include "models/bench_description.h"
 
+#include <algorithm>
 #include <cmath>
+#include <random>
 
 #include "base/text.h"
 #include "base/try.h"
 #include "moe/bench.h"
+#include "moe/conformance.h"
 
 namespace moracle::bench {
 namespace {
@@ -48,6 +51,40 @@ DescribedMatrix random_linear(int64_t n, int64_t k, const Scheme& scheme, uint64
   // One scale for the whole tensor is one per row in canonical form.
   if (shape.key.quantized() && shape.key.group == GroupShape{}) shape.key.group = kPerRow;
   return random_experts(shape, scheme, 1, seed);
+}
+
+// Every expert's row is drawn by itself: experts with equal rows would be chosen together.
+DescribedMatrix random_router(const LayerSpec& experts, bool bias, uint64_t seed) {
+  const MatrixShape shape{
+      .n = experts.num_experts, .k = experts.hidden_size, .key = kBF16Weight, .bias = bias};
+  std::vector<CanonicalMatrix> rows;
+  rows.push_back(conformance::random_matrix(shape, seed));
+  return DescribedMatrix::from({kBF16Weight, {}}, std::move(rows));
+}
+
+// A vector of its own for every token: random_experts repeats a few hundred rows, and tokens with
+// equal vectors would go to the same experts. Flipped signs tell the repeated rows apart.
+DescribedMatrix random_embedding(int64_t vocab_size, int64_t hidden_size) {
+  const Scheme bf16{kBF16Weight, {}};
+  const auto rows =
+      std::make_shared<const DescribedMatrix>(random_linear(vocab_size, hidden_size, bf16, 1));
+  DescribedMatrix::Part part;
+  part.n = vocab_size;
+  part.read = [rows](ThreadPool& pool) -> Result<CanonicalMatrix> {
+    MORACLE_TRY(CanonicalMatrix table, rows->expert(0, pool));
+    auto* const values = reinterpret_cast<uint16_t*>(table.storage.data());
+    const int64_t count = table.n * table.k;
+    std::mt19937_64 engine(1);
+    for (int64_t i = 0; i < count; i += 64) {
+      const uint64_t signs = engine();
+      for (int64_t j = 0; j < std::min<int64_t>(64, count - i); ++j)
+        values[i + j] ^= static_cast<uint16_t>((signs >> j & 1) << 15);
+    }
+    return table;
+  };
+  std::vector<std::vector<DescribedMatrix::Part>> parts(1);
+  parts[0].push_back(std::move(part));
+  return DescribedMatrix(rows->shape(), bf16, std::move(parts), rows);
 }
 
 std::vector<float> ones(int64_t count) {
@@ -156,17 +193,9 @@ Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, 
                  str(bytes + table, " bytes for ", num_layers, " layers"),
                  str("the benchmark keeps below half of the machine's memory, ", most_bytes)};
   }
-  const DescribedMatrix embedding = random_linear(shape.vocab_size, hidden, bf16, 1);
-  MORACLE_TRY(CanonicalMatrix rows, embedding.expert(0));
-  auto owner = std::make_shared<const CanonicalMatrix>(std::move(rows));
-  // Step by step: g++ 12 warns falsely about nested lists.
-  TensorView table_view;
-  table_view.data = owner->codes.data();
-  table_view.dtype = DType::kBF16;
-  table_view.shape = {shape.vocab_size, hidden};
   Description description{
       {hidden, shape.vocab_size, shape.max_context, 1e-6f, experts.activation.function},
-      std::move(table_view),
+      random_embedding(shape.vocab_size, hidden),
       {},
       ones(hidden),
       random_linear(shape.vocab_size, hidden, bf16, 2)};
@@ -174,8 +203,7 @@ Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, 
     const auto seed = static_cast<uint64_t>(16 * (l + 1));
     const std::string layer = str("model.layers.", l, ".mlp.");
     experts.name = layer + "experts";
-    DescribedMatrix router =
-        random_linear(experts.num_experts, hidden, bf16, seed + 5, shape.biases);
+    DescribedMatrix router = random_router(experts, shape.biases, seed + 5);
     LayerDescription described{
         ones(hidden), ones(hidden),
         shape.latent.kv_rank > 0 ? latent(shape, hidden, linears, seed)
@@ -188,7 +216,7 @@ Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, 
     }
     description.layers.push_back(std::move(described));
   }
-  return RandomModel{std::move(description), std::move(owner), bytes};
+  return RandomModel{std::move(description), bytes};
 }
 
 }  // namespace moracle::bench

@@ -1,8 +1,6 @@
 // A Description whose tensors are random and lie nowhere: each is made when it is read.
 #pragma once
 
-#include <memory>
-
 #include "models/bench_model.h"
 #include "models/description.h"
 
@@ -10,8 +8,7 @@ namespace moracle::bench {
 
 struct RandomModel {
   Description description;
-  std::shared_ptr<const void> owner;  ///< of the embedding
-  int64_t bytes = 0;                  ///< of all its tensors
+  int64_t bytes = 0;  ///< of all its tensors
 };
 /// Errors: more than `most_bytes` of weights.
 Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, int64_t num_layers,

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <random>
+#include <set>
 
 #include "base/scalar.h"
 #include "base/text.h"
@@ -13,6 +14,7 @@
 #include "models/bench_description.h"
 #include "models/model_state.h"
 #include "models/sampler.h"
+#include "moe/bench.h"
 
 namespace moracle::bench {
 namespace {
@@ -64,9 +66,15 @@ class PartClock {
   std::array<double, kNumParts + 1> us_{};  // the last: parts that have no name here
 };
 
+Error cancelled() {
+  return {ErrorKind::kCancelled, "", "bench", "", "stopped on request"};
+}
+
 // Random keys and values at every position: what attention reads, without computing it first.
-Status fill(KvCache::State& cache, DType dtype, int64_t length, Device& device) {
-  std::mt19937_64 engine(1);
+// Sequences with the same content would be routed alike, so `seed` differs between them.
+Status fill(KvCache::State& cache, DType dtype, int64_t length, uint64_t seed, Device& device,
+            const Progress& progress) {
+  std::mt19937_64 engine(seed);
   std::normal_distribution<float> normal;
   std::vector<float> floats(1 << 16);
   for (float& x : floats) x = normal(engine);
@@ -80,6 +88,7 @@ Status fill(KvCache::State& cache, DType dtype, int64_t length, Device& device) 
   MORACLE_CHECK(cache.pool->grow(cache.pages, length));
   const size_t whole = some.size();
   for (std::byte* page : cache.pages) {
+    if (progress && !progress(0, 0)) return cancelled();
     for (size_t at = 0; at < cache.pool->page_bytes(); at += whole) {
       MORACLE_CHECK(
           device.upload(page + at, some.data(), std::min(whole, cache.pool->page_bytes() - at)));
@@ -89,17 +98,45 @@ Status fill(KvCache::State& cache, DType dtype, int64_t length, Device& device) 
   return device.synchronize();
 }
 
+// Tokens of the vocabulary, all equally likely. Equal tokens would be routed alike, and decoding
+// many sequences would touch the experts of one.
+class RandomTokens {
+ public:
+  explicit RandomTokens(int64_t vocab_size) : ids_(0, static_cast<int32_t>(vocab_size) - 1) {}
+  std::vector<int32_t> take(int64_t count) {
+    std::vector<int32_t> tokens(count);
+    for (int32_t& token : tokens) token = ids_(engine_);
+    return tokens;
+  }
+
+ private:
+  std::mt19937_64 engine_{1};
+  std::uniform_int_distribution<int32_t> ids_;
+};
+
+// How many experts the last layer's router chose for the last `tokens` tokens.
+Result<int64_t> experts_touched(const Model::State& model, int64_t tokens, int64_t top_k) {
+  Device& device = model.workspace->device();
+  std::vector<int32_t> ids(tokens * top_k);
+  MORACLE_CHECK(device.download(ids.data(), model.activations.feed_forward.topk_ids,
+                                ids.size() * sizeof(int32_t)));
+  MORACLE_CHECK(device.synchronize());
+  return static_cast<int64_t>(std::set<int32_t>(ids.begin(), ids.end()).size());
+}
+
 // One token of each sequence at a time, always the same number of tokens before it.
 class Decoder {
  public:
   Decoder(Model& model, std::vector<KvCache> caches, const DecodeOptions& options,
-          const SamplingOptions& sampling, std::unique_ptr<Timeline> timeline)
+          const SamplingOptions& sampling, int64_t top_k, std::unique_ptr<Timeline> timeline)
       : model_(model),
         device_(ModelDoor::state(model).workspace->device()),
         caches_(std::move(caches)),
         options_(options),
+        top_k_(top_k),
         samplers_(caches_.size(), Sampler(sampling)),
-        tokens_(caches_.size(), 1),
+        drawn_(caches_.size()),
+        random_(model.vocab_size()),
         clock_(std::move(timeline)) {}
 
   Status run(Decode& decode) {
@@ -112,6 +149,7 @@ class Decoder {
     });
     state.on_part = {};
     MORACLE_CHECK(timed);
+    MORACLE_TRY(decode.experts_touched, experts_touched(state, decode.batch, top_k_));
     for (size_t p = 0; p < kNumParts; ++p) {
       const double us = median(parts[p]);
       if (us > 0) decode.parts.push_back({std::string(kParts[p]), us, p < kPerLayer});
@@ -157,7 +195,6 @@ class Decoder {
   Status prompt_steps(const Each& each) {
     const auto batch = static_cast<int64_t>(caches_.size());
     const int64_t most = std::max<int64_t>(1, model_.max_num_tokens() / batch);
-    const std::vector<int32_t> ids(most, 1);
     // Once to touch what was never touched.
     for (const bool counts : {false, true}) {
       for (KvCache& cache : caches_) cache.truncate(0);
@@ -165,9 +202,13 @@ class Decoder {
       for (int64_t done = 0; done < options_.prompt && spent < options_.seconds * 1e6;
            done += most) {
         const int64_t count = std::min(most, options_.prompt - done);
+        const std::vector<int32_t> ids = random_.take(count * batch);
         std::vector<Model::Step> step;
-        for (KvCache& cache : caches_)
-          step.push_back({{ids.data(), static_cast<size_t>(count)}, &cache, -1});
+        for (KvCache& cache : caches_) {
+          step.push_back({std::span(ids).subspan(step.size() * count, static_cast<size_t>(count)),
+                          &cache, -1});
+        }
+        MORACLE_CHECK(go_on(spent));
         clock_.start();
         MORACLE_CHECK(model_.forward(step));
         clock_.end("norms");  // the last of them: nothing is left between it and here
@@ -175,7 +216,6 @@ class Decoder {
         spent += us;
         if (!counts) break;
         each(count * batch, us);
-        MORACLE_CHECK(go_on(spent));
       }
     }
     return {};
@@ -186,12 +226,13 @@ class Decoder {
     if (!options_.model.progress ||
         options_.model.progress(static_cast<int64_t>(share * 1000), 1000))
       return {};
-    return Error{ErrorKind::kCancelled, "", "bench", "", "stopped on request"};
+    return cancelled();
   }
 
   template <class Each>
   Status steps(const Each& each) {
     double spent = 0;
+    MORACLE_CHECK(go_on(spent));
     MORACLE_CHECK(step());  // touches what was never touched
     MORACLE_CHECK(clock_.finish());
     for (int64_t n = 0; spent < options_.seconds * 1e6 || n < 3; ++n) {
@@ -205,17 +246,19 @@ class Decoder {
     return {};
   }
 
+  // The tokens that are drawn are not the next step's: those stay distinct and random.
   Status step() {
+    const std::vector<int32_t> tokens = random_.take(static_cast<int64_t>(caches_.size()));
     std::vector<Model::Step> step;
     for (size_t s = 0; s < caches_.size(); ++s) {
       caches_[s].truncate(options_.context);
-      step.push_back({{&tokens_[s], 1}, &caches_[s], -1});
+      step.push_back({{&tokens[s], 1}, &caches_[s], -1});
     }
     clock_.start();
     MORACLE_CHECK(model_.forward(step));
-    MORACLE_CHECK(draw(model_, 0, samplers_, tokens_));
+    MORACLE_CHECK(draw(model_, 0, samplers_, drawn_));
     clock_.end("sampling");
-    if (std::find(tokens_.begin(), tokens_.end(), kNothingDrawn) == tokens_.end()) return {};
+    if (std::find(drawn_.begin(), drawn_.end(), kNothingDrawn) == drawn_.end()) return {};
     return Error{ErrorKind::kUnsupported, "", "bench", "finite logits",
                  "random weights gave others"};
   }
@@ -224,8 +267,10 @@ class Decoder {
   Device& device_;
   std::vector<KvCache> caches_;
   const DecodeOptions& options_;
+  const int64_t top_k_;
   std::vector<Sampler> samplers_;  // of each sequence
-  std::vector<int32_t> tokens_;
+  std::vector<int32_t> drawn_;
+  RandomTokens random_;
   PartClock clock_;
   std::vector<double> total_;
 };
@@ -266,6 +311,7 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
     return Error{ErrorKind::kInvalidArgument, "", "--batch",
                  str("1 to ", Model::kMaxLogitRows, " sequences"), str("it is ", batch)};
   }
+  MORACLE_TRY(const LayerShape experts, find_shape(shape.name));
   MORACLE_TRY(RandomModel random,
               random_model(shape, options.scheme, options.num_layers, options.most_bytes));
   ModelOptions model_options = options.model;
@@ -274,8 +320,8 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
     for (const int64_t batch : options.batches)
       model_options.max_num_tokens = std::max(model_options.max_num_tokens, batch);
   }
-  MORACLE_TRY(Model model, ModelDoor::load(std::move(random.description), model_options, {},
-                                           random.owner, random.bytes));
+  MORACLE_TRY(Model model,
+              ModelDoor::load(std::move(random.description), model_options, {}, random.bytes));
   std::vector<Decode> results;
   for (const int64_t batch : options.batches) {
     std::vector<KvCache> caches;
@@ -283,10 +329,12 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
       MORACLE_TRY(KvCache cache, model.make_cache(length));
       const Model::State& state = ModelDoor::state(model);
       MORACLE_CHECK(fill(ModelDoor::state(cache), state.cache_dtype, options.context,
-                         state.workspace->device()));
+                         static_cast<uint64_t>(s + 1), state.workspace->device(),
+                         options.model.progress));
       caches.push_back(std::move(cache));
     }
     Decode result;
+    result.num_experts = experts.num_experts;
     result.num_layers = options.num_layers;
     result.all_layers = shape.num_layers;
     result.context = options.context;
@@ -295,7 +343,8 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
     result.cache_dtype = ModelDoor::state(model).cache_dtype;
     MORACLE_TRY(std::unique_ptr<Timeline> timeline,
                 ModelDoor::state(model).workspace->device().timeline());
-    Decoder decoder(model, std::move(caches), options, shape.sampling, std::move(timeline));
+    Decoder decoder(model, std::move(caches), options, shape.sampling, experts.top_k,
+                    std::move(timeline));
     MORACLE_CHECK(decoder.run(result));
     if (options.prompt > 0) MORACLE_CHECK(decoder.prefill(result));
     results.push_back(std::move(result));

@@ -56,7 +56,8 @@ struct DecodePart {
 
 struct Decode {
   int64_t num_layers = 0, all_layers = 0, context = 0, steps = 0;
-  int64_t batch = 1;  ///< tokens of a step, one of each sequence
+  int64_t batch = 1;                             ///< tokens of a step, one of each sequence
+  int64_t num_experts = 0, experts_touched = 0;  ///< of a layer; by the last timed step's tokens
   int64_t weight_bytes = 0;
   DType cache_dtype = DType::kF32;
   double us_median = 0, us_min = 0;  ///< of a step; of a GPU: its parts enqueued one by one
@@ -78,8 +79,9 @@ struct Decode {
   }
 };
 
-/// Builds the model and, for each batch, fills caches with random keys and values and decodes one
-/// token of each sequence at a time at that context. Embedding, router and output are bf16, as in
+/// Builds the model and, for each batch, fills caches with random keys and values, different for
+/// each sequence, and decodes one random token of each sequence at a time at that context. Prompts
+/// are random tokens, too. Embedding, router and output are bf16, as in
 /// published files. Errors: a context or a batch that the model does not have; more than
 /// `most_bytes`; whatever Model::load refuses.
 Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions& options);

@@ -1,10 +1,11 @@
 // ChatTemplate: files and conversations around the renderer in jinja/.
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/mapped_file.h"
+#include "base/json_text.h"
+#include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/config.h"
 #include "models/jinja/interpreter.h"
 #include "models/jinja/parser.h"
 #include "models/jinja/unicode.h"
@@ -22,18 +23,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-bool exists(const std::string& path) {
-  return std::ifstream(path).good();
-}
-
-Result<std::string> read_file(const std::string& path) {
-  MORACLE_TRY(const MappedFile file, MappedFile::open(path));
-  const auto bytes = file.bytes();
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
 Result<Json> read_config(const std::string& path) {
-  MORACLE_TRY(const std::string text, read_file(path));
+  MORACLE_TRY(const std::string text, read_small_file(path));
+  MORACLE_CHECK(check_json_text(text, path));
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_object()) return json;
   return Error{ErrorKind::kBadFile, path, "", "a JSON object",
@@ -123,13 +115,13 @@ ChatTemplate::~ChatTemplate() = default;
 Result<ChatTemplate> ChatTemplate::open(const std::string& folder) {
   const std::string file = folder + "/chat_template.jinja";
   const std::string config_path = folder + "/tokenizer_config.json";
-  const bool has_file = exists(file);
+  const bool has_file = !is_absent(file);
   Json config = Json::object();
-  if (!has_file || exists(config_path)) {
+  if (!has_file || !is_absent(config_path)) {
     MORACLE_TRY(config, read_config(config_path));
   }
   if (has_file) {
-    MORACLE_TRY(std::string text, read_file(file));
+    MORACLE_TRY(std::string text, read_small_file(file));
     return parse(std::move(text), file, special_tokens_of(config));
   }
   MORACLE_TRY(std::string text, template_of(config, config_path));

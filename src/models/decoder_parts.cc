@@ -115,7 +115,7 @@ Result<Description> describe_decoder(const Checkpoint& checkpoint, const Decoder
                                      const DescribeLayer& describe_layer) {
   MORACLE_TRY(const bool tied,
               checkpoint.state().config.boolean_or(false, {"tie_word_embeddings"}));
-  MORACLE_TRY(const TensorView embedding,
+  MORACLE_TRY(DescribedMatrix embedding,
               describe_embedding(checkpoint, "model.embed_tokens.weight", spec));
   std::vector<LayerDescription> layers;
   for (int64_t layer = 0; layer < checkpoint.num_layers(); ++layer) {
@@ -130,18 +130,25 @@ Result<Description> describe_decoder(const Checkpoint& checkpoint, const Decoder
               describe_linear(checkpoint, {own_output ? "lm_head" : "model.embed_tokens"},
                               {spec.vocab_size}, spec.hidden_size));
   return Description{
-      spec, embedding, std::move(layers), std::move(final_norm), std::move(output), !own_output};
+      spec,       std::move(embedding), std::move(layers), std::move(final_norm), std::move(output),
+      !own_output};
 }
 
-Result<TensorView> describe_embedding(const Checkpoint& checkpoint, const std::string& name,
-                                      const DecoderSpec& spec) {
+Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,
+                                           const DecoderSpec& spec) {
   MORACLE_TRY(const TensorView embedding, checkpoint.tensor(name));
   const std::vector<int64_t> shape = {spec.vocab_size, spec.hidden_size};
   const bool is_float = embedding.dtype == DType::kBF16 || embedding.dtype == DType::kF16 ||
                         embedding.dtype == DType::kF32;
-  if (is_float && embedding.shape == shape) return embedding;
-  return checkpoint.state().tensors.wrong(name, str("bf16, f16 or f32 [", join(shape), "]"),
-                                          "it is " + to_string(embedding));
+  if (!is_float || embedding.shape != shape) {
+    return checkpoint.state().tensors.wrong(name, str("bf16, f16 or f32 [", join(shape), "]"),
+                                            "it is " + to_string(embedding));
+  }
+  const std::string module = name.substr(0, name.rfind('.'));
+  MORACLE_TRY(DescribedMatrix table, checkpoint.linear({module}));
+  if (table.tensors() == std::vector<std::string>{name}) return table;
+  return checkpoint.state().tensors.wrong(name, "nothing beside it in its module",
+                                          "there are " + join(table.tensors()));
 }
 
 }  // namespace moracle

@@ -71,7 +71,7 @@ Result<Description> describe_decoder(const Checkpoint& checkpoint, const Decoder
                                      const DescribeLayer& describe_layer);
 
 /// The table of the tokens' embeddings: floats [vocab_size, hidden_size].
-Result<TensorView> describe_embedding(const Checkpoint& checkpoint, const std::string& name,
-                                      const DecoderSpec& spec);
+Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,
+                                           const DecoderSpec& spec);
 
 }  // namespace moracle

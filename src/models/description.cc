@@ -41,8 +41,10 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   for (const Architecture& architecture : kArchitectures) {
     known.push_back(architecture.name);
     if (architecture.name != checkpoint.architecture()) continue;
-    MORACLE_TRY(Description description, architecture.describe(checkpoint));
-    const std::vector<std::string> left = checkpoint.unclaimed();
+    // What other calls have asked for says nothing about this description.
+    const Checkpoint own = checkpoint.unclaimed_copy();
+    MORACLE_TRY(Description description, architecture.describe(own));
+    const std::vector<std::string> left = own.unclaimed();
     if (left.empty()) return description;
     return Error{
         ErrorKind::kBadFile, checkpoint.state().tensors.file_of(left[0]),

@@ -104,12 +104,16 @@ struct IgnoredPart {
 
 struct Description {
   DecoderSpec spec;
-  TensorView embedding;  ///< [vocab_size, hidden_size]
+  DescribedMatrix embedding;  ///< [vocab_size, hidden_size], of floats
   std::vector<LayerDescription> layers;
   std::vector<float> final_norm;
   DescribedMatrix output;  ///< [vocab_size, hidden_size]; the embedding's own tensor where tied
   bool tied = false;
   std::optional<IgnoredPart> ignored = {};
+
+  int64_t embedding_bytes() const {
+    return spec.vocab_size * spec.hidden_size * bits(embedding.shape().key.dtype) / 8;
+  }
 };
 
 /// One row per architecture; its file says how the names and the config map to a Description.

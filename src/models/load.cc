@@ -1,5 +1,8 @@
 // From a Description to a Model: choose for every module, then read, pack and let go.
+#include <cstring>
+
 #include "base/out_of_memory.h"
+#include "base/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/model_state.h"
@@ -7,22 +10,39 @@
 namespace moracle {
 namespace {
 
-Status upload_embedding(Model::State& m, const TensorView& embedding) {
-  Device& device = m.workspace->device();
-  m.embedding = embedding;
-  if (device.host_visible()) return {};  // rows are looked up in the file's own memory
-  m.embedding.data = m.embedding_buffer.as<std::byte>();
-  MORACLE_CHECK(device.upload(m.embedding_buffer.data(), embedding.data, embedding.num_bytes()));
-  return device.synchronize();
+// A table's rows, as they are stored, in memory of the device.
+Result<Buffer> read_table(const DescribedMatrix& table, Device& device) {
+  const auto row_bytes = static_cast<size_t>(table.shape().k * bits(table.shape().key.dtype) / 8);
+  MORACLE_TRY(Buffer memory, device.allocate(table.shape().n * row_bytes));
+  Status sent;
+  const auto send = [&](const CanonicalMatrix& piece, int64_t first_row) {
+    if (!sent) return;
+    std::byte* const to = memory.as<std::byte>() + first_row * row_bytes;
+    if (!device.host_visible()) {
+      sent = device.upload(to, piece.codes.data(), piece.codes.size());
+      if (sent) sent = device.synchronize();  // the piece goes next
+      return;
+    }
+    device.host_threads().split(piece.n, [&](int64_t begin, int64_t end) {
+      std::memcpy(to + begin * row_bytes, piece.codes.data() + begin * row_bytes,
+                  (end - begin) * row_bytes);
+    });
+  };
+  MORACLE_CHECK(table.read_pieces(0, device.host_threads(), send));
+  MORACLE_CHECK(sent);
+  return memory;
 }
 
-Status load_embedding(Model::State& m, const TensorView& embedding) {
-  Device& device = m.workspace->device();
-  m.weight_bytes += static_cast<int64_t>(embedding.num_bytes());
-  if (!device.host_visible()) {
-    MORACLE_TRY(m.embedding_buffer, device.allocate(embedding.num_bytes()));
-  }
-  return upload_embedding(m, embedding);
+void set_embedding(Model::State& m, Buffer&& table, const MatrixShape& shape) {
+  m.embedding_buffer = std::move(table);
+  m.embedding = {m.embedding_buffer.as<std::byte>(), shape.key.dtype, {shape.n, shape.k}};
+}
+
+Status load_embedding(Model::State& m, const Description& description) {
+  MORACLE_TRY(Buffer table, read_table(description.embedding, m.workspace->device()));
+  set_embedding(m, std::move(table), description.embedding.shape());
+  m.weight_bytes += description.embedding_bytes();
+  return {};
 }
 
 Status allocate_activations(Model::State& m, const Description& description) {
@@ -68,8 +88,7 @@ Status load_weights(Model::State& m, Description&& from, Loader& loader) {
 Status check_same_model(const Model::State& m, const Description& description,
                         const std::string& folder) {
   const bool same = description.spec == m.spec && description.layers.size() == m.layers.size() &&
-                    description.embedding.dtype == m.embedding.dtype &&
-                    description.embedding.shape == m.embedding.shape;
+                    description.embedding.shape().key.dtype == m.embedding.dtype;
   if (same) return {};
   return Error{ErrorKind::kInvalidArgument, folder, "reload",
                "the architecture and the sizes that are loaded", "they differ"};
@@ -85,13 +104,11 @@ Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOption
   MORACLE_TRY(Description description,
               describe(checkpoint, {options.quantization, options.activations}));
   MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
-  return ModelDoor::load(std::move(description), options, adapters, checkpoint.files(),
-                         checkpoint.total_bytes());
+  return ModelDoor::load(std::move(description), options, adapters, checkpoint.total_bytes());
 }
 
 Result<Model> ModelDoor::load(Description&& description, const ModelOptions& options,
-                              std::span<const LoraAdapter> adapters,
-                              std::shared_ptr<const void> owner, int64_t total_bytes) {
+                              std::span<const LoraAdapter> adapters, int64_t total_bytes) {
   MORACLE_TRY(std::shared_ptr<Device> device,
               open_device(options.device, options.threads, options.pin));
   const Machine machine = Machine::here();
@@ -106,10 +123,9 @@ Result<Model> ModelDoor::load(Description&& description, const ModelOptions& opt
   m.spec = description.spec;
   m.max_num_tokens = options.max_num_tokens;
   m.changes = {options.quantization, options.activations};
-  m.owner = std::move(owner);
   m.num_adapters = static_cast<int64_t>(adapters.size());
   Loader loader(m.workspace, std::move(modules), adapters, options.progress, total_bytes);
-  MORACLE_CHECK(load_embedding(m, description.embedding));
+  MORACLE_CHECK(load_embedding(m, description));
   MORACLE_CHECK(allocate_activations(m, description));
   const DType dtype = device->activation_dtype();
   const int64_t page = device->ops().cache_page();
@@ -138,13 +154,13 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   const Turn turn = m.workspace->device().turn();
   MORACLE_TRY(Description description, describe(checkpoint, m.changes));
   MORACLE_CHECK(check_same_model(m, description, checkpoint.folder()));
-  const TensorView embedding = description.embedding;
+  const MatrixShape table = description.embedding.shape();
+  MORACLE_TRY(Buffer embedding, read_table(description.embedding, m.workspace->device()));
   Loader loader = Loader::reload(m.workspace, progress, checkpoint.total_bytes());
   MORACLE_CHECK(load_weights(m, std::move(description), loader));
   m.recorded.forget();
   MORACLE_CHECK(std::move(loader).commit());
-  MORACLE_CHECK(upload_embedding(m, embedding));
-  m.owner = checkpoint.files();
+  set_embedding(m, std::move(embedding), table);
   m.num_rows = 0;
   return {};
 }

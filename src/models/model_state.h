@@ -44,10 +44,9 @@ struct Model::State {
   DType cache_dtype = DType::kF32;
   std::vector<Choice> choices;
   std::shared_ptr<Workspace> workspace;  // shared by all layers
-  std::shared_ptr<const void> owner;     // the checkpoint's files, where the embedding lies in them
 
-  TensorView embedding;
-  Buffer embedding_buffer;  // where the device cannot read the file's memory
+  TensorView embedding;     // in embedding_buffer
+  Buffer embedding_buffer;  // nothing of a loaded model lies in the checkpoint's files
   Buffer final_norm;
   std::vector<Layer> layers;
   std::optional<Linear> output;
@@ -68,11 +67,9 @@ struct Model::State {
 
 /// The way in for the library's own rooms.
 struct ModelDoor {
-  /// Model::load from here on. `owner` keeps alive what the description views; `total_bytes` is
-  /// what options.progress counts to.
+  /// Model::load from here on. `total_bytes` is what options.progress counts to.
   static Result<Model> load(Description&& description, const ModelOptions& options,
-                            std::span<const LoraAdapter> adapters,
-                            std::shared_ptr<const void> owner, int64_t total_bytes);
+                            std::span<const LoraAdapter> adapters, int64_t total_bytes);
   static Model::State& state(Model& model) { return *model.state_; }
   static KvCache::State& state(KvCache& cache) { return *cache.state_; }
   /// False once the cache was moved away.

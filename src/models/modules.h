@@ -7,6 +7,7 @@
 
 #include "base/try.h"
 #include "models/description.h"
+#include "moracle/oracle.h"
 
 namespace moracle {
 
@@ -18,14 +19,24 @@ struct ModulePlace {
   std::string name() const { return detail.empty() ? part : part + " " + detail; }
 };
 
-/// What a module is called in `--backend` and in messages: the experts' prefix, or the name of the
-/// first tensor (of a matrix that lies in memory: nothing).
+/// What a module is called in messages: the experts' prefix, or the first linear layer that it is
+/// made of (of a matrix that lies in memory: nothing).
 inline std::string module_name(const DescribedMatrix& matrix) {
-  const std::vector<std::string> tensors = matrix.tensors();
-  return tensors.empty() ? "" : tensors.front();
+  const std::vector<std::string> modules = matrix.modules();
+  return modules.empty() ? "" : modules.front();
 }
 inline std::string module_name(const DescribedWeights& weights) {
   return weights.spec.name;
+}
+
+/// What patterns of `--backend` may call it. The output is "lm_head", tied or not.
+inline ModuleNames module_names(const ModulePlace& place, const DescribedMatrix& matrix) {
+  return {place.part == "output" ? "lm_head" : module_name(matrix), matrix.modules()};
+}
+inline ModuleNames module_names(const ModulePlace&, const DescribedWeights& weights) {
+  ModuleNames names{weights.spec.name, weights.w13.modules()};
+  for (std::string& module : weights.w2.modules()) names.members.push_back(std::move(module));
+  return names;
 }
 
 template <class T, class Visit>

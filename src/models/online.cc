@@ -19,13 +19,12 @@ Status quantize_online(const Checkpoint& checkpoint, std::string_view quantizati
 }  // namespace
 
 Result<Description> describe(const Checkpoint& checkpoint, const SchemeChanges& changes) {
-  MORACLE_TRY(const FloatActivations activations, parse_activations(changes.activations));
+  MORACLE_TRY(const ActivationPrecision activations, parse_activations(changes.activations));
   MORACLE_TRY(Description description, describe(checkpoint));
   if (!changes.quantization.empty())
     MORACLE_CHECK(quantize_online(checkpoint, changes.quantization, description));
-  if (activations != FloatActivations::kInt8) return description;
-  MORACLE_CHECK(visit_modules(description, [](const ModulePlace&, auto& weights) -> Status {
-    quantize_activations(weights);
+  MORACLE_CHECK(visit_modules(description, [&](const ModulePlace&, auto& weights) -> Status {
+    set_activations(weights, activations);
     return {};
   }));
   return description;

@@ -124,11 +124,10 @@ Result<Outline> outline(const Checkpoint& checkpoint) {
   outline.max_context = description.spec.max_context;
 
   Collector parts(outline.parts);
-  const std::string_view table = name(description.embedding.dtype);
+  const std::string_view table = name(description.embedding.shape().key.dtype);
   parts.add(description.tied ? "embedding, tied to the output" : "embedding", {},
-            std::string(table), false, 1, static_cast<int64_t>(description.embedding.num_bytes()));
-  Visitor visitor{parts, outline, description.tied,
-                  static_cast<int64_t>(description.embedding.num_bytes())};
+            std::string(table), false, 1, description.embedding_bytes());
+  Visitor visitor{parts, outline, description.tied, description.embedding_bytes()};
   MORACLE_CHECK(visit_modules(description, visitor));
   if (description.ignored) {
     const IgnoredPart& ignored = *description.ignored;

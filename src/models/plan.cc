@@ -14,20 +14,27 @@ namespace {
 
 class Chooser {
  public:
-  Chooser(const ModelOptions& options, const Machine& machine, BackendMap map, DeviceName device,
-          bool bf16_activations, std::span<const LoraAdapter> adapters)
-      : options_(options),
-        machine_(machine),
-        map_(std::move(map)),
-        device_(device),
-        bf16_activations_(bf16_activations),
-        adapters_(adapters) {}
+  static Result<Chooser> make(const ModelOptions& options, const Machine& machine,
+                              std::span<const LoraAdapter> adapters, const ExpertWishes& wishes) {
+    if (options.max_num_tokens < 1) {
+      return Error{ErrorKind::kInvalidArgument, "", "max_num_tokens", "at least 1",
+                   str("it is ", options.max_num_tokens)};
+    }
+    Chooser chooser(options, machine, adapters, wishes);
+    MORACLE_TRY(chooser.map_, BackendMap::parse(options.backend));
+    MORACLE_TRY(chooser.device_, parse_device(options.device));
+    MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
+    chooser.bf16_activations_ = activations == ActivationPrecision::kBf16;
+    std::vector<TunedLayer>& tuned = chooser.machine_.tuned;
+    tuned.insert(tuned.begin(), options.tuned.begin(), options.tuned.end());
+    return chooser;
+  }
 
   Status operator()(const ModulePlace& place, const DescribedMatrix& weights) {
-    return add(place, linear_spec(module_name(weights), weights));
+    return add(place, module_names(place, weights), linear_spec(module_name(weights), weights));
   }
   Status operator()(const ModulePlace& place, const DescribedWeights& weights) {
-    return add(place, weights.spec);
+    return add(place, module_names(place, weights), weights.spec);
   }
   Result<std::vector<ModuleChoice>> finish() && {
     MORACLE_CHECK(map_.check_used(names_));
@@ -35,25 +42,28 @@ class Chooser {
   }
 
  private:
-  Status add(const ModulePlace& place, LayerSpec spec) {
+  Chooser(const ModelOptions& options, const Machine& machine,
+          std::span<const LoraAdapter> adapters, const ExpertWishes& wishes)
+      : options_(options), machine_(machine), adapters_(adapters), wishes_(wishes) {}
+
+  Status add(const ModulePlace& place, ModuleNames names, LayerSpec spec) {
     Request request;
     request.layer = std::move(spec);
     request.max_num_tokens = options_.max_num_tokens;
     request.deterministic = options_.deterministic;
     request.bf16_activations = bf16_activations_;
-    request.backend = map_.for_layer(request.layer.name);
+    MORACLE_TRY(request.backend, map_.for_module(names));
     request.platform = device_.platform;
     if (device_.platform != Platform::kCpu) request.device_index = device_.index;
-    add_adapters(place, request);
-    names_.push_back(request.layer.name);
-    Selection selection = select(request, machine_);
-    MORACLE_CHECK(selection.chosen());
-    modules_.push_back({place.name(), place.layer, std::move(selection)});
+    if (place.part == "experts") add_wishes(place, request);
+    names_.push_back(std::move(names));
+    modules_.push_back({place.name(), place.layer, select(request, machine_)});
     return {};
   }
 
-  void add_adapters(const ModulePlace& place, Request& request) const {
-    if (place.part != "experts") return;
+  void add_wishes(const ModulePlace& place, Request& request) const {
+    request.parallel = wishes_.parallel;
+    request.lora_rank = wishes_.lora_rank;
     for (const LoraAdapter& adapter : adapters_) {
       if (!adapter.layers.contains(*place.layer)) continue;
       request.lora_rank = std::max(request.lora_rank, adapter.rank);
@@ -62,12 +72,13 @@ class Chooser {
   }
 
   const ModelOptions& options_;
-  const Machine& machine_;
+  Machine machine_;
+  std::span<const LoraAdapter> adapters_;
+  const ExpertWishes& wishes_;
   BackendMap map_;
   DeviceName device_;
-  bool bf16_activations_;
-  std::span<const LoraAdapter> adapters_;
-  std::vector<std::string> names_;
+  bool bf16_activations_ = false;
+  std::vector<ModuleNames> names_;
   std::vector<ModuleChoice> modules_;
 };
 
@@ -83,31 +94,53 @@ Result<std::vector<LoraAdapter>> open_adapters(const Checkpoint& checkpoint,
   return adapters;
 }
 
-Result<std::vector<ModuleChoice>> choose(const Description& description,
-                                         const ModelOptions& options, const Machine& machine,
-                                         std::span<const LoraAdapter> adapters) {
+Result<std::vector<ModuleChoice>> consider(const Description& description,
+                                           const ModelOptions& options, const Machine& machine,
+                                           std::span<const LoraAdapter> adapters,
+                                           const ExpertWishes& wishes) {
   if (options.max_num_tokens < 1) {
     return Error{ErrorKind::kInvalidArgument, "", "max_num_tokens", "at least 1",
                  str("it is ", options.max_num_tokens)};
   }
-  MORACLE_TRY(BackendMap map, BackendMap::parse(options.backend));
-  MORACLE_TRY(const DeviceName device, parse_device(options.device));
-  MORACLE_TRY(const FloatActivations activations, parse_activations(options.activations));
-  Machine tuned = machine;
-  tuned.tuned.insert(tuned.tuned.begin(), options.tuned.begin(), options.tuned.end());
-  Chooser chooser(options, tuned, std::move(map), device, activations == FloatActivations::kBf16,
-                  adapters);
+  MORACLE_TRY(Chooser chooser, Chooser::make(options, machine, adapters, wishes));
   MORACLE_CHECK(visit_modules(description, chooser));
   return std::move(chooser).finish();
 }
+
+Result<std::vector<ModuleChoice>> consider(std::span<const LayerExperts> experts,
+                                           const ModelOptions& options, const Machine& machine,
+                                           std::span<const LoraAdapter> adapters,
+                                           const ExpertWishes& wishes) {
+  MORACLE_TRY(Chooser chooser, Chooser::make(options, machine, adapters, wishes));
+  for (const auto& [layer, weights] : experts)
+    MORACLE_CHECK(chooser(ModulePlace{"experts", "", layer}, weights));
+  return std::move(chooser).finish();
+}
+
+Result<std::vector<ModuleChoice>> choose(const Description& description,
+                                         const ModelOptions& options, const Machine& machine,
+                                         std::span<const LoraAdapter> adapters) {
+  MORACLE_TRY(std::vector<ModuleChoice> modules, consider(description, options, machine, adapters));
+  for (const ModuleChoice& module : modules) MORACLE_CHECK(module.selection.chosen());
+  return modules;
+}
+
+namespace {
+
+bool same_choice(const Selection& a, const Selection& b) {
+  const Request &left = a.request, &right = b.request;
+  const bool same_row = a.plan && b.plan ? a.plan->backend == b.plan->backend : !a.plan && !b.plan;
+  return same_row && left.backend == right.backend && left.lora_rank == right.lora_rank &&
+         left.layer.same_but_name(right.layer);
+}
+
+}  // namespace
 
 std::vector<Choice> grouped(std::vector<ModuleChoice> modules) {
   std::vector<Choice> choices;
   for (ModuleChoice& module : modules) {
     const auto equal = std::find_if(choices.begin(), choices.end(), [&](const Choice& choice) {
-      return choice.part == module.part &&
-             choice.selection.plan->backend == module.selection.plan->backend &&
-             choice.selection.request.layer.same_but_name(module.selection.request.layer);
+      return choice.part == module.part && same_choice(choice.selection, module.selection);
     });
     if (equal == choices.end()) {
       choices.push_back({std::move(module.part), {}, std::move(module.selection)});
@@ -124,7 +157,7 @@ Result<ModelPlan> size_up(const Description& description, std::span<const Module
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
   ModelPlan plan;
   plan.memory_bytes = memory_of(machine, device);
-  plan.weight_bytes = static_cast<int64_t>(description.embedding.num_bytes());
+  plan.weight_bytes = description.embedding_bytes();
   for (const ModuleChoice& module : modules) {
     const Plan& one = *module.selection.plan;
     plan.weight_bytes += one.weight_bytes + one.adapter_bytes;

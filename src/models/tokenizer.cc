@@ -1,6 +1,7 @@
 #include <utility>
 
-#include "base/mapped_file.h"
+#include "base/json_text.h"
+#include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/config.h"
@@ -64,6 +65,7 @@ Status check_types(const JsonField& field, const char* list,
 }  // namespace
 
 Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file) {
+  MORACLE_CHECK(check_json_text(json, file));
   const auto document = nlohmann::json::parse(json.begin(), json.end(), nullptr, false);
   const JsonField root(document, file);
   if (!root.is_object()) return Error{ErrorKind::kBadFile, file, "", "a JSON object", "none"};
@@ -93,9 +95,7 @@ Result<Tokenizer> Tokenizer::open(const std::string& folder) {
   if (is_absent(path)) {
     return Error{ErrorKind::kBadFile, path, "", "a tokenizer", "there is no such file"};
   }
-  MORACLE_TRY(const MappedFile file, MappedFile::open(path));
-  const auto bytes = file.bytes();
-  const std::string json(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  MORACLE_TRY(const std::string json, read_small_file(path));
   return parse_tokenizer(json, path);
 }
 

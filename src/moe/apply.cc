@@ -133,17 +133,19 @@ Result<GroupedRows> FusedMoe::State::run_w13(const Matrix& x, const GroupedRows&
   const std::optional<QuantKey>& key = layer.scheme.activation;
   Ops& ops = device().ops();
   const int64_t rows = input.num_rows;
+  MORACLE_TRY(const GroupedRows sorted,
+              gather(input, w13->weights(), rooms.sorted_input, ops, stream));
   const Matrix activated = rooms.activated.slice(0, rows);
   const bool quantized = plan.matrices[0].kernel.quantizes;
   if (quantized) {
-    MORACLE_CHECK(w13->run_quantized(input, layer.activation, activated, *key,
+    MORACLE_CHECK(w13->run_quantized(sorted, layer.activation, activated, *key,
                                      rooms.intermediate.first(rows), stream));
   } else if (plan.matrices[0].kernel.activates) {
-    MORACLE_CHECK(w13->run_activated(input, layer.activation, activated, stream));
+    MORACLE_CHECK(w13->run_activated(sorted, layer.activation, activated, stream));
   } else {
     const Matrix gate_up{rooms.gate_up.data, rooms.gate_up.dtype, rows, rooms.gate_up.cols,
                          rooms.gate_up.stride};
-    MORACLE_CHECK(w13->run(input, gate_up, stream));
+    MORACLE_CHECK(w13->run(sorted, gate_up, stream));
     MORACLE_CHECK(add_adapters(x, rooms.rows.row_token, true, rooms, lora_ids, gate_up, stream));
     MORACLE_CHECK(
         ops.activate(layer.activation, layer.intermediate_size, gate_up, activated, stream));
@@ -158,7 +160,7 @@ Result<GroupedRows> FusedMoe::State::run_w13(const Matrix& x, const GroupedRows&
   } else if (key) {
     MORACLE_TRY(intermediate.x, prepare(activated, key, rooms.intermediate, ops, stream));
   }
-  return intermediate;
+  return gather(intermediate, w2->weights(), rooms.sorted_intermediate, ops, stream);
 }
 
 Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,

@@ -27,6 +27,18 @@ float to_float(const std::byte* at, DType dtype) {
   return dtype == DType::kBF16 ? bf16_to_float(half) : f16_to_float(half);
 }
 
+// Random values, again and again from another place: drawing each anew would take ten seconds for
+// the largest batches.
+std::vector<float> random_activations(int64_t num_tokens, int64_t hidden_size) {
+  constexpr size_t kDrawn = (1 << 20) - 3;  // no hidden size divides it
+  std::vector<float> values(num_tokens * hidden_size);
+  std::mt19937_64 engine(static_cast<uint64_t>(num_tokens));
+  std::normal_distribution<float> normal;
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = i < kDrawn ? normal(engine) : values[i - kDrawn];
+  return values;
+}
+
 }  // namespace
 
 Error cancelled() {
@@ -87,10 +99,7 @@ Result<LayerRing::Times> LayerRing::time_calls(int64_t num_tokens,
                                                const std::vector<Routed>& routed, double seconds,
                                                const Progress& progress) {
   const int64_t hidden_size = plan().layer.hidden_size;
-  std::vector<float> host(num_tokens * hidden_size);
-  std::mt19937_64 engine(static_cast<uint64_t>(num_tokens));
-  std::normal_distribution<float> normal;
-  for (float& x : host) x = normal(engine);
+  const std::vector<float> host = random_activations(num_tokens, hidden_size);
   MORACLE_TRY(const Buffer hidden, upload(*device_, host));
   MORACLE_TRY(const Buffer output, device_->allocate(hidden.bytes()));
   std::vector<OnDevice> tables;
@@ -101,6 +110,7 @@ Result<LayerRing::Times> LayerRing::time_calls(int64_t num_tokens,
   // Every layer with every routing before any pair comes again.
   size_t turn = 0;
   auto once = [&]() -> Result<double> {
+    if (progress && !progress(0, 0)) return cancelled();
     const OnDevice& there = tables[turn / layers_.size() % tables.size()];
     FusedMoe& layer = layers_[turn++ % layers_.size()];
     const auto start = std::chrono::steady_clock::now();

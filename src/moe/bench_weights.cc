@@ -48,10 +48,18 @@ CanonicalMatrix draw_matrix(const CanonicalMatrix& pool, const MatrixShape& shap
     draw_rows(pool.zero_points, m.zero_points, m.scale_rows(), m.scale_cols(), seed);
   }
   draw_rows(pool.bias, m.bias, m.n, 1, seed);
-  // Act-order in the order there is: kernels look it up all the same.
-  for (int64_t c = 0; shape.group_index && c < m.k; ++c)
-    m.group_index.push_back(static_cast<int32_t>(c / m.group_cols()));
+  if (shape.group_index) conformance::shuffle_groups(m, seed);
   return m;
+}
+
+// The mean of -8 to 7 is not 0. Rows of such codes have a part in common that outweighs the rest:
+// whatever they multiply looks alike, and routers send all tokens to the same experts.
+void balance_nibbles(CanonicalMatrix& m) {
+  for (std::byte& two : m.storage) {
+    if ((two & std::byte{0x0f}) == std::byte{0x08}) two &= std::byte{0xf0};
+    if ((two & std::byte{0xf0}) == std::byte{0x80}) two &= std::byte{0x0f};
+  }
+  std::fill(m.zero_points.begin(), m.zero_points.end(), int8_t{0});
 }
 
 // Codes as those of a checkpoint are spread: normal, the largest as far out as e4m3 goes.
@@ -69,6 +77,7 @@ DescribedMatrix random_experts(const MatrixShape& shape, const Scheme& scheme, i
   few.n = std::min(shape.n, kRows);
   CanonicalMatrix rows = conformance::random_matrix(few, seed);
   if (shape.key.dtype == DType::kF8E4M3) make_normal(rows, seed);
+  if (shape.key.dtype == DType::kI4) balance_nibbles(rows);
   const auto pool = std::make_shared<const CanonicalMatrix>(std::move(rows));
   std::vector<std::vector<DescribedMatrix::Part>> parts(num_experts);
   for (int64_t e = 0; e < num_experts; ++e) {

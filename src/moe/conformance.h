@@ -67,6 +67,8 @@ Outcome run(const Case& c, const std::shared_ptr<Device>& device);
 
 /// A matrix of this shape with every code possible and scales that keep values near 1 / sqrt(k).
 CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed);
+/// Gives the matrix groups of the right size whose columns lie in random order (act-order).
+void shuffle_groups(CanonicalMatrix& matrix, uint64_t seed);
 /// Random weights for a layer.
 DescribedWeights random_weights(const LayerSpec& spec, uint64_t seed);
 

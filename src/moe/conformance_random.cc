@@ -80,12 +80,21 @@ CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
   return m;
 }
 
+void shuffle_groups(CanonicalMatrix& matrix, uint64_t seed) {
+  matrix.group_index.resize(matrix.k);
+  for (int64_t c = 0; c < matrix.k; ++c)
+    matrix.group_index[c] = static_cast<int32_t>(c / matrix.group_cols());
+  std::shuffle(matrix.group_index.begin(), matrix.group_index.end(), std::mt19937_64(seed));
+}
+
 DescribedWeights random_weights(const LayerSpec& spec, uint64_t seed) {
   const std::vector<MatrixShape> matrices = spec.matrices();
   std::vector<CanonicalMatrix> w13, w2;
   for (int64_t e = 0; e < spec.num_experts; ++e) {
     w13.push_back(random_matrix(matrices[0], seed + 2 * e));
     w2.push_back(random_matrix(matrices[1], seed + 2 * e + 1));
+    if (matrices[0].group_index) shuffle_groups(w13.back(), seed + 2 * e);
+    if (matrices[1].group_index) shuffle_groups(w2.back(), seed + 2 * e + 1);
   }
   DescribedWeights weights{spec, DescribedMatrix::from(spec.scheme, std::move(w13)),
                            DescribedMatrix::from(spec.scheme, std::move(w2))};

@@ -18,6 +18,12 @@ void spread(Request& request) {
   request.parallel.placement = kPlacement;
 }
 
+// Without groups along K there is nothing to put in another order.
+void act_order(Request& request) {
+  const GroupShape& group = request.layer.scheme.weight.group;
+  request.layer.group_index = request.layer.scheme.weight.quantized() && group.cols > 0;
+}
+
 void adapters(Request& request) {
   request.lora_rank = 7;
   request.max_adapters = 2;
@@ -25,6 +31,7 @@ void adapters(Request& request) {
 
 constexpr Variant kVariants[] = {
     {"plain", "nothing else", [](Request&) {}},
+    {"act-order", "groups of columns that are not neighbours (GPTQ's desc_act)", act_order},
     {"bias", "biases on w13 and w2", [](Request& r) { r.layer.bias = true; }},
     {"silu-limit", "clamped SwiGLU", [](Request& r) { r.layer.activation.limit = 0.9f; }},
     {"gelu", "gelu", activation<Activation::kGelu>},
@@ -55,8 +62,9 @@ constexpr Variant kVariants[] = {
        adapters(r);
        r.parallel.format = ActivationFormat::kBatched;
      }},
-    {"ep-all", "biases, swigluoai, adapters, on 3 ranks",
+    {"ep-all", "biases, swigluoai, adapters, act-order, on 3 ranks",
      [](Request& r) {
+       act_order(r);
        r.layer.bias = true;
        activation<Activation::kSwigluOai>(r);
        adapters(r);

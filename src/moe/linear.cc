@@ -134,15 +134,17 @@ Status Linear::apply(const Matrix& x, const Matrix& y, Stream stream) {
   MORACLE_CHECK(check_workspace(*state_->workspace, plan));
   Ops& ops = state_->workspace->device().ops();
   const std::optional<QuantKey>& key = plan.layer.scheme.activation;
-  const Rows room = carve_linear(plan, state_->workspace->data()).input;
+  const LinearRooms rooms = carve_linear(plan, state_->workspace->data());
+  GroupedRows input{{}, nullptr, nullptr, x.rows};
   if (is_static(plan.layer.scheme)) {
-    const Rows to = room.first(x.rows);
+    input.x = rooms.input.first(x.rows);
     MORACLE_CHECK(ops.quantize_static(x, nullptr, nullptr, 1, weights.input_scales.as<float>(),
-                                      *key, to, stream));
-    return state_->weights->run({to, nullptr, nullptr, x.rows}, y, stream);
+                                      *key, input.x, stream));
+  } else {
+    MORACLE_TRY(input.x, prepare(x, key, rooms.input, ops, stream));
   }
-  MORACLE_TRY(const Rows input, prepare(x, key, room, ops, stream));
-  return state_->weights->run({input, nullptr, nullptr, x.rows}, y, stream);
+  MORACLE_TRY(const GroupedRows sorted, gather(input, weights, rooms.sorted_input, ops, stream));
+  return state_->weights->run(sorted, y, stream);
 }
 
 }  // namespace moracle

@@ -23,4 +23,14 @@ inline Result<Rows> prepare(const Matrix& x, const std::optional<QuantKey>& key,
   return to;
 }
 
+/// `rows` with their columns in the order of the packed weights, in `room`, or as they are where
+/// the plan gathers nothing and `room` has no rows.
+inline Result<GroupedRows> gather(const GroupedRows& rows, const KernelWeights& weights,
+                                  const Rows& room, Ops& ops, Stream stream) {
+  if (room.values.rows == 0) return rows;
+  const Rows to = room.first(rows.num_rows);
+  MORACLE_CHECK(ops.gather_columns(rows, weights.column_orders(), to, stream));
+  return GroupedRows{to, nullptr, rows.expert_offsets, rows.num_rows, rows.first_row};
+}
+
 }  // namespace moracle

@@ -50,17 +50,19 @@ Result<TunedLayer> tune(const LayerSpec& layer, const Machine& machine,
   std::map<int64_t, double> best;
   for (const Verdict& verdict : selection.considered) {
     if (!verdict.accepted()) continue;
-    if (left() < each) break;
+    // The first row is timed on a busy machine too: without it the oracle has nothing to compare.
+    const bool is_first = tuned.times.empty();
+    if (!is_first && left() < each) break;
     request.backend = verdict.backend->name;
     MORACLE_TRY(LayerRing ring, LayerRing::make(select(request, untuned), device, kEnoughBytes,
                                                 options.most_bytes, progress));
     for (const int64_t tokens : options.tokens) {
-      if (left() <= 0) break;
+      if (!is_first && left() <= 0) break;
       MORACLE_TRY(const std::vector<double> times,
-                  ring.time(tokens, std::min(each, left()), progress));
+                  ring.time(tokens, std::clamp(left(), 0.0, each), progress));
       const double us = median(times) * 1e6;
       tuned.times.push_back({std::string(verdict.backend->name), tokens, us});
-      const auto [known, is_first] = best.try_emplace(tokens, us);
+      const auto [known, added] = best.try_emplace(tokens, us);
       if (us > known->second * kHopeless) break;
       known->second = std::min(known->second, us);
     }

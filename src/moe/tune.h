@@ -17,9 +17,9 @@ struct TuneOptions {
 
 /// Times every row that serves the layer on `device`, which options.device names, in the table's
 /// order, at each number of tokens. A row that takes over eight times as long as the best at one of
-/// them is not asked for the rest, and rows for which no time is left are not asked at all: the
-/// oracle compares only what was measured throughout. Errors: nothing serves the layer; memory;
-/// kCancelled.
+/// them is not asked for the rest, and rows for which no time is left are not asked at all, but the
+/// first always is: the oracle compares only what was measured throughout. Errors: nothing serves
+/// the layer; memory; kCancelled.
 Result<TunedLayer> tune(const LayerSpec& layer, const Machine& machine,
                         const std::shared_ptr<Device>& device, const TuneOptions& options,
                         const Progress& progress = {});

@@ -21,6 +21,15 @@ Status check_name(std::string_view name) {
                str("'", name, "' is none of these")};
 }
 
+// The modules that have to agree: by their names, or of many of them the name of all.
+std::string all_of(const ModuleNames& module) {
+  constexpr size_t kFew = 4;
+  if (module.members.size() > kFew) return str("all of '", module.name, "'");
+  std::vector<std::string> names;
+  for (const std::string& member : module.members) names.push_back(str("'", member, "'"));
+  return join(names);
+}
+
 }  // namespace
 
 Result<BackendMap> BackendMap::parse(std::string_view text) {
@@ -38,22 +47,49 @@ Result<BackendMap> BackendMap::parse(std::string_view text) {
   return map;
 }
 
-std::string_view BackendMap::for_layer(std::string_view layer) const {
+std::string_view BackendMap::for_member(std::string_view whole, std::string_view member) const {
   for (const Entry& entry : entries_) {
-    if (matches_pattern(entry.pattern, layer)) return entry.backend;
+    if (matches_pattern(entry.pattern, whole) || matches_pattern(entry.pattern, member))
+      return entry.backend;
   }
   return "auto";
 }
 
-Status BackendMap::check_used(std::span<const std::string> layers) const {
+std::string_view BackendMap::for_name(std::string_view name) const {
+  return for_member(name, name);
+}
+
+Result<std::string> BackendMap::for_module(const ModuleNames& module) const {
+  if (module.members.empty()) return std::string(for_name(module.name));
+  // A member's name stands for that member alone.
+  const auto& members = module.members;
+  const bool shared = std::find(members.begin(), members.end(), module.name) == members.end();
+  const std::string_view whole = shared ? std::string_view(module.name) : "";
+  const std::string& first = members.front();
+  const std::string backend(for_member(whole, first));
+  for (const std::string& member : members) {
+    const std::string_view other = for_member(whole, member);
+    if (other == backend) continue;
+    return Error{ErrorKind::kInvalidArgument, "", "--backend",
+                 str("one backend for ", all_of(module), ", which are multiplied together"),
+                 str("'", first, "' would be ", backend, " and '", member, "' ", other)};
+  }
+  return backend;
+}
+
+Status BackendMap::check_used(std::span<const ModuleNames> modules) const {
   for (const Entry& entry : entries_) {
-    const bool used = std::any_of(layers.begin(), layers.end(), [&](const std::string& layer) {
-      return matches_pattern(entry.pattern, layer);
+    const auto matches = [&](const std::string& name) {
+      return matches_pattern(entry.pattern, name);
+    };
+    const bool used = std::any_of(modules.begin(), modules.end(), [&](const ModuleNames& module) {
+      return matches(module.name) ||
+             std::any_of(module.members.begin(), module.members.end(), matches);
     });
     if (used) continue;
     return Error{ErrorKind::kInvalidArgument, "", "--backend",
-                 str("patterns that match a layer, such as '",
-                     layers.empty() ? "model.layers.0.mlp.experts" : layers.front(), "'"),
+                 str("patterns that match a module, such as '",
+                     modules.empty() ? "model.layers.0.mlp.experts" : modules.front().name, "'"),
                  str("'", entry.pattern, "' matches none")};
   }
   return {};

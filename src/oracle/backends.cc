@@ -35,12 +35,8 @@ Backend planned(Backend row) {
 
 std::span<const Backend> backends() {
 #define MADE(kernel_set, ...) made({__VA_ARGS__}, kernel_set),
-#define PLANNED(...) planned({__VA_ARGS__}),
-#if defined(MORACLE_WITH_CUDA)
 #define MADE_FOR_CUDA(kernel_set, ...) made({__VA_ARGS__}, kernel_set),
-#else
-#define MADE_FOR_CUDA(kernel_set, ...) Backend{__VA_ARGS__},
-#endif
+#define PLANNED(...) planned({__VA_ARGS__}),
   static const Backend kBackends[] = {
 #include "oracle/backends.inc"
   };

@@ -48,8 +48,12 @@ std::string explain(const Selection& selection, bool all_reasons) {
     const std::string start = (chosen ? "> " : "  ") + padded(verdict.backend->name, width) + "  ";
     const std::string indent(width + 9, ' ');
     if (verdict.accepted()) {
-      const char* why = verdict.fastest ? "fastest here: " : "first that serves: ";
-      text += start + "yes  " + (chosen ? why : "") + std::string(verdict.backend->summary) + "\n";
+      std::vector<std::string> notes;
+      if (chosen) notes.emplace_back(verdict.fastest ? "fastest here" : "first that serves");
+      if (!verdict.backend->built())
+        notes.push_back(str("in a build with ", name(verdict.backend->platform)));
+      text += str(start, "yes  ", join(notes), notes.empty() ? "" : ": ", verdict.backend->summary,
+                  "\n");
       if (!verdict.tuned.empty()) text += indent + times(verdict.tuned) + "\n";
     }
     std::string lead = start + "no   ";

@@ -31,6 +31,15 @@ std::string names(Isa set) {
   return listed(static_cast<uint32_t>(set), kIsaNames, " ");
 }
 
+Isa with_dependents(Isa features) {
+  constexpr Isa kOnAvx512 =
+      Isa::kAvx512Vnni | Isa::kAvx512Bf16 | Isa::kAvx512Fp16 | Isa::kAmxInt8 | Isa::kAmxBf16;
+  auto has = [&](Isa feature) { return missing(feature, features) == Isa::kNone; };
+  if (has(Isa::kAvx2)) features = features | Isa::kAvxVnni | Isa::kAvx512;
+  if (has(Isa::kAvx512)) features = features | kOnAvx512;
+  return features;
+}
+
 Result<Isa> parse_isa(std::string_view text) {
   Isa set = Isa::kNone;
   for (size_t at = 0; at <= text.size();) {

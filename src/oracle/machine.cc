@@ -83,7 +83,7 @@ int64_t memory_bytes() {
 }  // namespace
 
 void mask_isa(Isa without) {
-  masked = without;
+  masked = with_dependents(without);
 }
 
 Machine Machine::here() {

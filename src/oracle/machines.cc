@@ -21,13 +21,18 @@ GpuInfo cuda(const char* model, int capability, int64_t gib, int64_t shared_kib)
 GpuInfo opencl(const char* model, int64_t gib, int64_t local_kib, GpuFeature features) {
   return {Platform::kOpenCl, 0, model, 0, gib * kGiB, local_kib * 1024, features};
 }
+// What is known of a machine does not depend on the build that is asked.
+std::vector<Machine> for_every_platform(std::vector<Machine> machines) {
+  for (Machine& machine : machines) machine.every_platform = true;
+  return machines;
+}
 constexpr GpuFeature kXe =
     GpuFeature::kSubgroups | GpuFeature::kIntegerDot | GpuFeature::kFp16 | GpuFeature::kMatrix;
 
 }  // namespace
 
 std::span<const Machine> Machine::known() {
-  static const Machine kKnown[] = {
+  static const std::vector<Machine> kKnown = for_every_platform({
       {"x86-64", {"any x86-64 CPU without AVX2", Isa::kNone, 4, 8 * kGiB}, {}},
       {"desktop-avx2", {"Intel Core i7-8700 (Coffee Lake)", Isa::kAvx2, 12, 32 * kGiB}, {}},
       {"xeon-avx512",
@@ -56,7 +61,7 @@ std::span<const Machine> Machine::known() {
          .is_cpu = true}}},
       {"arc-b580", server(), {opencl("Intel Arc B580", 12, 128, kXe)}},
       {"max-1550", server(), {opencl("Intel Data Center GPU Max 1550", 128, 128, kXe)}},
-  };
+  });
   return kKnown;
 }
 

@@ -21,15 +21,12 @@ std::string size_text(int64_t bytes) {
   return str(tenths / 10, ".", tenths % 10, " MB");
 }
 
-std::string kernel_text(const KernelPlan& kernel) {
-  std::vector<std::string> uses;
-  for (size_t i = 0; i < kernel.kernels.size(); ++i) {
-    const KernelUse& use = kernel.kernels[i];
-    uses.push_back(kernel.kernels.size() == 1 ? use.name
-                                              : str(use.name, " from ", use.from_tokens, " token",
-                                                    use.from_tokens == 1 ? "" : "s"));
-  }
-  return join(uses, ", ");
+// "1 to 4 rows", "up to 4 rows", "5 rows or more"; nothing: any number.
+std::string range_text(int64_t from, int64_t to, const char* unit) {
+  if (from <= 1 && to == 0) return "";
+  if (to == 0) return str(from, " ", unit, "s or more");
+  if (from == to) return str(from, " ", unit, from == 1 ? "" : "s");
+  return from <= 1 ? str("up to ", to, " ", unit, "s") : str(from, " to ", to, " ", unit, "s");
 }
 
 // What lies between the matrices for so many rows fits into the last cache of a server; fewer make
@@ -48,9 +45,15 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine) {
   const Backend& backend = *plan.backend;
   plan.matrices.clear();
   plan.weight_bytes = plan.scratch_bytes = 0;
+  const bool batched = plan.format == ActivationFormat::kBatched;
   for (const MatrixShape& shape : layer.matrices()) {
     KernelRequest wanted{shape, layer.scheme, request.deterministic, request.bf16_activations,
                          plan.part_rows};
+    wanted.max_num_tokens = plan.max_num_tokens;
+    if (batched) wanted.min_num_tokens = plan.max_num_tokens;
+    wanted.num_experts = plan.experts.num_local();
+    wanted.rows_per_token = batched ? wanted.num_experts : plan.top_k();
+    wanted.expert_rows = std::max<int64_t>(plan.top_k(), 1);
     if (!layer.linear && plan.matrices.empty()) wanted.activation = &layer.activation;
     MatrixPlan matrix{shape, 0, backend.kernels->plan(wanted, machine)};
     // An adapter adds to what a matrix computes before anything else happens to it.
@@ -103,6 +106,13 @@ Plan make_plan(const Backend& backend, const Request& request, const Machine& ma
   return plan;
 }
 
+std::string describe(const KernelUse& use) {
+  const std::string rows = range_text(use.from_rows, use.to_rows, "row");
+  const std::string tokens = range_text(use.from_tokens, use.to_tokens, "token");
+  return str(use.name, rows.empty() ? "" : "; experts with " + rows,
+             tokens.empty() ? "" : "; " + tokens);
+}
+
 std::string describe(const Plan& plan) {
   std::string text = str("plan  layout ", plan.layout, ", ", size_text(plan.weight_bytes),
                          " of weights, ", size_text(plan.workspace_bytes),
@@ -119,8 +129,11 @@ std::string describe(const Plan& plan) {
   for (size_t i = 0; i < plan.matrices.size(); ++i) {
     const MatrixPlan& matrix = plan.matrices[i];
     const char* const label = plan.layer.linear ? "" : (i == 0 ? "w13 " : "w2  ");
-    text += str("      ", label, "[", matrix.shape.n, ", ", matrix.shape.k, "]  ",
-                kernel_text(matrix.kernel), "\n");
+    std::string start = str("      ", label, "[", matrix.shape.n, ", ", matrix.shape.k, "]  ");
+    for (const KernelUse& use : matrix.kernel.kernels) {
+      text += start + describe(use) + "\n";
+      start.assign(start.size(), ' ');
+    }
   }
   return text;
 }

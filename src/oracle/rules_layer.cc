@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "layout/layout.h"
 #include "oracle/rules.h"
 #include "quant/activation.h"
 
@@ -75,8 +76,15 @@ Objection refuse_zero_points(const Backend& b, const Request& r, const Machine&)
 }
 
 Objection refuse_act_order(const Backend& b, const Request& r, const Machine&) {
-  if (!lacks(b, Feature::kActOrder) || !r.layer.group_index) return {};
-  return object("groups of neighbouring columns", "the layer is in act-order (desc_act)");
+  if (!r.layer.group_index) return {};
+  if (lacks(b, Feature::kActOrder))
+    return object("groups of neighbouring columns", "the layer is in act-order (desc_act)");
+  // Sorting the columns would tear the groups of activations apart.
+  const auto& key = r.layer.scheme.activation;
+  if (b.layout == nullptr || !b.layout->sorts_columns || !key || key->group.cols <= 0) return {};
+  return object(
+      "activations with one scale per token where columns are sorted by group",
+      str("the layer is in act-order, its activations are in groups of ", key->group.cols));
 }
 
 Objection refuse_bias(const Backend& b, const Request& r, const Machine&) {
@@ -120,13 +128,6 @@ Objection refuse_activation_function(const Backend& b, const Request& r, const M
                 str("the layer's is ", name(r.layer.activation.function)));
 }
 
-Objection refuse_routing(const Backend& b, const Request& r, const Machine&) {
-  if (r.layer.linear || b.fused_scores.empty() || contains(b.fused_scores, r.layer.routing.score))
-    return {};
-  return object("routing by " + alternatives(b.fused_scores),
-                "the layer's router is " + name(r.layer.routing));
-}
-
 constexpr Rule kRules[] = {
     {"weights", refuse_weights},
     {"activations", refuse_activations},
@@ -139,7 +140,6 @@ constexpr Rule kRules[] = {
     {"shape", refuse_shape},
     {"sum-length", refuse_long_sums},
     {"activation-function", refuse_activation_function},
-    {"routing", refuse_routing},
 };
 
 }  // namespace

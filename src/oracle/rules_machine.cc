@@ -22,17 +22,6 @@ std::vector<GpuInfo> devices(const Backend& b, const Request& r, const Machine& 
   return found;
 }
 
-// Objects if there are devices and none of them fits; `device` speaks where there are none.
-Objection none_fits(const Backend& b, const Request& r, const Machine& m,
-                    const std::function<bool(const GpuInfo&)>& fits, std::string need,
-                    const std::function<std::string(const GpuInfo&)>& fact) {
-  const std::vector<GpuInfo> there = devices(b, r, m);
-  if (there.empty() || std::any_of(there.begin(), there.end(), fits)) return {};
-  std::vector<std::string> facts;
-  for (const GpuInfo& gpu : there) facts.push_back(str(gpu.model, " has ", fact(gpu)));
-  return object(std::move(need), join(facts, ", "));
-}
-
 std::string version(int capability) {
   return str(capability / 10, ".", capability % 10);
 }
@@ -48,8 +37,9 @@ Objection refuse_platform(const Backend& b, const Request& r, const Machine&) {
                 str("it runs on ", name(b.platform)));
 }
 
-Objection refuse_build(const Backend& b, const Request&, const Machine&) {
-  if (b.kernels != nullptr) return {};
+Objection refuse_build(const Backend& b, const Request&, const Machine& m) {
+  const bool plans = b.kernels != nullptr && b.kernels->plan != nullptr;
+  if (plans && (b.built() || m.every_platform)) return {};
   if (b.planned) return object("a kernel that is written", "it is planned, not yet made");
   return object("a build with this backend", "this build was made without it");
 }
@@ -68,55 +58,108 @@ Objection refuse_isa(const Backend& b, const Request&, const Machine& m) {
   return object(names(lacking), "this CPU has " + names(m.cpu.isa));
 }
 
-Objection refuse_architecture(const Backend& b, const Request& r, const Machine& m) {
-  if (b.platform != Platform::kCuda) return {};
+// What a row needs of the one GPU that it runs on.
+struct DeviceNeed {
+  std::string text;
+  std::function<bool(const GpuInfo&)> met;
+  std::function<std::string(const GpuInfo&)> fact;
+};
+
+DeviceNeed need_architecture(const Backend& b, const Request& r, const Machine&) {
   const auto& key = r.layer.scheme.activation;
   const bool fp8 = key && key->dtype == DType::kF8E4M3 && b.fp8_capability > b.min_capability;
-  const int least = fp8 ? b.fp8_capability : b.min_capability;
-  const bool one = b.max_capability == least;
-  std::string need = str("compute capability ", version(least));
-  if (!one) need += b.max_capability > 0 ? " to " + version(b.max_capability) : " or later";
-  if (fp8) need += " for fp8 activations";
-  return none_fits(
-      b, r, m,
-      [&](const GpuInfo& gpu) {
-        return gpu.capability >= least &&
-               (b.max_capability == 0 || gpu.capability <= b.max_capability);
-      },
-      need, [](const GpuInfo& gpu) { return version(gpu.capability); });
+  const int least = fp8 ? b.fp8_capability : b.min_capability, most = b.max_capability;
+  std::string text = str("compute capability ", version(least));
+  if (most != least) text += most > 0 ? " to " + version(most) : " or later";
+  if (fp8) text += " for fp8 activations, or --activations 16bit";
+  const bool any = b.platform != Platform::kCuda;
+  return {std::move(text),
+          [=](const GpuInfo& gpu) {
+            return any || (gpu.capability >= least && (most == 0 || gpu.capability <= most));
+          },
+          [](const GpuInfo& gpu) { return version(gpu.capability); }};
+}
+
+DeviceNeed need_features(const Backend& b, const Request&, const Machine&) {
+  return {names(b.gpu_features),
+          [&](const GpuInfo& gpu) {
+            return missing(b.gpu_features, gpu.features) == GpuFeature::kNone;
+          },
+          [](const GpuInfo& gpu) { return names(gpu.features); }};
+}
+
+DeviceNeed need_shared_memory(const Backend& b, const Request&, const Machine&) {
+  return {str(b.shared_memory_bytes / 1024, " KiB of shared memory for one block"),
+          [&](const GpuInfo& gpu) { return gpu.shared_memory_bytes >= b.shared_memory_bytes; },
+          [](const GpuInfo& gpu) { return str(gpu.shared_memory_bytes / 1024, " KiB"); }};
+}
+
+std::string megabytes(int64_t bytes) {
+  return str(bytes / 1'000'000, " MB");
+}
+
+// Of one layer alone; whether the whole model fits is the model's question. 0: there is no plan.
+int64_t layer_bytes(const Backend& b, const Request& r, const Machine& m) {
+  if (b.layout == nullptr || b.kernels == nullptr || b.kernels->plan == nullptr) return 0;
+  if (r.max_num_tokens > countable_tokens(r)) return 0;  // `tokens` says so
+  Request whole = r;
+  whole.max_num_tokens = std::max<int64_t>(r.max_num_tokens, 1);  // likewise
+  if (!r.parallel.map(r.layer.num_experts)) whole.parallel = {};  // `expert-parallel` says why
+  const Plan plan = make_plan(b, whole, m);
+  return plan.weight_bytes + plan.adapter_bytes + plan.workspace_bytes;
+}
+
+DeviceNeed need_memory(const Backend& b, const Request& r, const Machine& m) {
+  const int64_t bytes = layer_bytes(b, r, m);
+  return {megabytes(bytes) + " of memory for this layer",
+          [=](const GpuInfo& gpu) { return gpu.memory_bytes >= bytes; },
+          [](const GpuInfo& gpu) { return megabytes(gpu.memory_bytes); }};
+}
+
+using MakeNeed = DeviceNeed (*)(const Backend&, const Request&, const Machine&);
+constexpr MakeNeed kNeeds[] = {need_architecture, need_features, need_shared_memory, need_memory};
+
+bool meets_all_needs(const GpuInfo& gpu, const Backend& b, const Request& r, const Machine& m) {
+  return std::all_of(std::begin(kNeeds), std::end(kNeeds),
+                     [&](MakeNeed make) { return make(b, r, m).met(gpu); });
+}
+
+// Objects where no single device meets all needs of the row; names those that lack this one.
+// `device` speaks where there are none.
+Objection refuse_devices(MakeNeed make, const Backend& b, const Request& r, const Machine& m) {
+  const std::vector<GpuInfo> there = devices(b, r, m);
+  if (there.empty()) return {};
+  const DeviceNeed need = make(b, r, m);
+  std::vector<std::string> facts;
+  for (const GpuInfo& gpu : there) {
+    if (need.met(gpu)) continue;
+    const std::string which =
+        there.size() == 1 ? "" : str(" (", name(gpu.platform), ":", gpu.index, ")");
+    facts.push_back(str(gpu.model, which, " has ", need.fact(gpu)));
+  }
+  if (facts.empty()) return {};
+  const bool one_serves = std::any_of(there.begin(), there.end(), [&](const GpuInfo& gpu) {
+    return meets_all_needs(gpu, b, r, m);
+  });
+  if (one_serves) return {};
+  return object(need.text, join(facts, ", "));
+}
+
+Objection refuse_architecture(const Backend& b, const Request& r, const Machine& m) {
+  return refuse_devices(need_architecture, b, r, m);
 }
 
 Objection refuse_device_features(const Backend& b, const Request& r, const Machine& m) {
-  return none_fits(
-      b, r, m,
-      [&](const GpuInfo& gpu) {
-        return missing(b.gpu_features, gpu.features) == GpuFeature::kNone;
-      },
-      names(b.gpu_features), [](const GpuInfo& gpu) { return names(gpu.features); });
+  return refuse_devices(need_features, b, r, m);
 }
 
 Objection refuse_shared_memory(const Backend& b, const Request& r, const Machine& m) {
-  return none_fits(
-      b, r, m, [&](const GpuInfo& gpu) { return gpu.shared_memory_bytes >= b.shared_memory_bytes; },
-      str(b.shared_memory_bytes / 1024, " KiB of shared memory for one block"),
-      [](const GpuInfo& gpu) { return str(gpu.shared_memory_bytes / 1024, " KiB"); });
+  return refuse_devices(need_shared_memory, b, r, m);
 }
 
-// One layer alone; whether the whole model fits is the model's question.
 Objection refuse_memory(const Backend& b, const Request& r, const Machine& m) {
-  if (b.layout == nullptr || b.kernels == nullptr) return {};
-  if (r.max_num_tokens > countable_tokens(r)) return {};  // `tokens` says so
-  Request whole = r;
-  if (!r.parallel.map(r.layer.num_experts)) whole.parallel = {};  // `expert-parallel` says why
-  const Plan plan = make_plan(b, whole, m);
-  const int64_t need = plan.weight_bytes + plan.adapter_bytes + plan.workspace_bytes;
-  auto megabytes = [](int64_t bytes) { return str(bytes / 1'000'000, " MB"); };
-  if (b.platform != Platform::kCpu) {
-    return none_fits(
-        b, r, m, [&](const GpuInfo& gpu) { return gpu.memory_bytes >= need; },
-        megabytes(need) + " of memory for this layer",
-        [&](const GpuInfo& gpu) { return megabytes(gpu.memory_bytes); });
-  }
+  if (b.platform != Platform::kCpu) return refuse_devices(need_memory, b, r, m);
+  const int64_t need = layer_bytes(b, r, m);
   if (m.cpu.memory_bytes >= need) return {};
   return object(megabytes(need) + " of memory for this layer",
                 "this machine has " + megabytes(m.cpu.memory_bytes));

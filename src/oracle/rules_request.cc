@@ -18,6 +18,8 @@ bool lacks(const Backend& b, Feature feature) {
 Objection refuse_tokens(const Backend& b, const Request& r, const Machine&) {
   int64_t most = countable_tokens(r);
   if (b.max_num_tokens > 0) most = std::min(most, b.max_num_tokens);
+  if (r.max_num_tokens < 1)
+    return object("at least 1 token at once", str("up to ", r.max_num_tokens, " may come"));
   if (r.max_num_tokens <= most) return {};
   return object(str("at most ", most, " tokens at once"),
                 str("up to ", r.max_num_tokens, " may come"));

@@ -19,7 +19,15 @@ Rows take_rows(Carver& carver, const Plan& plan, const MatrixPlan& matrix, int64
   return room;
 }
 
+Rows take_sorted(Carver& carver, const Plan& plan, const MatrixPlan& matrix, int64_t rows) {
+  return take_rows(carver, plan, matrix, gathers(plan, matrix) ? rows : 0);
+}
+
 }  // namespace
+
+bool gathers(const Plan& plan, const MatrixPlan& matrix) {
+  return plan.backend->layout->sorts_columns && matrix.shape.group_index;
+}
 
 MoeRooms carve_moe(const Plan& plan, std::byte* base) {
   const LayerSpec& layer = plan.layer;
@@ -40,6 +48,8 @@ MoeRooms carve_moe(const Plan& plan, std::byte* base) {
       dtype, plan.part_rows,
       in_place ? plan.backend->layout->read_cols(w2.shape) : layer.intermediate_size);
   if (!in_place) rooms.intermediate = take_rows(carver, plan, w2, plan.part_rows);
+  rooms.sorted_input = take_sorted(carver, plan, w13, plan.part_rows);
+  rooms.sorted_intermediate = take_sorted(carver, plan, w2, plan.part_rows);
   rooms.y = carver.take_matrix(dtype, w2.kernel.combines ? tokens : rows, layer.hidden_size);
   rooms.bytes = carver.bytes();
   return rooms;
@@ -66,6 +76,7 @@ LinearRooms carve_linear(const Plan& plan, std::byte* base) {
   Carver carver(base);
   LinearRooms rooms;
   rooms.input = take_rows(carver, plan, plan.matrices[0], plan.max_num_tokens);
+  rooms.sorted_input = take_sorted(carver, plan, plan.matrices[0], plan.max_num_tokens);
   rooms.bytes = carver.bytes();
   return rooms;
 }

@@ -14,6 +14,7 @@ struct MoeRooms {
   Matrix gate_up;  ///< no rows where GEMM 1 applies the activation
   Matrix activated;
   Rows intermediate;
+  Rows sorted_input, sorted_intermediate;  ///< no rows where gathers() says no
   Matrix y;  ///< of every row; of every token where GEMM 2 adds them up
   size_t bytes = 0;
 };
@@ -30,9 +31,14 @@ AdapterRooms carve_adapters(const Plan& plan, std::byte* base);
 
 struct LinearRooms {
   Rows input;
+  Rows sorted_input;
   size_t bytes = 0;
 };
 LinearRooms carve_linear(const Plan& plan, std::byte* base);
+
+/// Whether a matrix in act-order is packed with sorted columns, so that its activations have to be
+/// gathered in that order.
+bool gathers(const Plan& plan, const MatrixPlan& matrix);
 
 /// Stored activation scales belong to experts, so rows are quantized after they have been grouped.
 inline bool is_static(const Scheme& scheme) {

@@ -47,9 +47,31 @@ void deinterleave_rows(CanonicalMatrix& m) {
     std::memcpy(codes.data() + r * bytes, m.codes.data() + old_row(r) * bytes, bytes);
   m.storage = std::move(codes);
   m.codes = m.storage;
+  m.memory.reset();
   pick_rows(m.scales, m.n, width, old_row);
   pick_rows(m.zero_points, m.n, width, old_row);
   pick_rows(m.bias, m.n, 1, old_row);
+}
+
+CanonicalMatrix float_rows(const CanonicalMatrix& floats, int64_t first, int64_t count) {
+  CanonicalMatrix rows;
+  rows.n = count;
+  rows.k = floats.k;
+  rows.key = floats.key;
+  rows.codes = floats.codes.subspan(first * floats.row_bytes(), count * floats.row_bytes());
+  if (!floats.bias.empty())
+    rows.bias.assign(floats.bias.begin() + first, floats.bias.begin() + first + count);
+  return rows;
+}
+
+void stack_rows(CanonicalMatrix& whole, int64_t first_row, const CanonicalMatrix& piece) {
+  if (first_row == 0) whole.group_index = piece.group_index;
+  std::memcpy(whole.storage.data() + first_row * whole.row_bytes(), piece.codes.data(),
+              piece.codes.size());
+  whole.scales.insert(whole.scales.end(), piece.scales.begin(), piece.scales.end());
+  whole.zero_points.insert(whole.zero_points.end(), piece.zero_points.begin(),
+                           piece.zero_points.end());
+  whole.bias.insert(whole.bias.end(), piece.bias.begin(), piece.bias.end());
 }
 
 }  // namespace moracle

@@ -12,4 +12,11 @@ void expand_scale_rows(CanonicalMatrix& matrix);
 /// per row. Biases go along.
 void deinterleave_rows(CanonicalMatrix& matrix);
 
+/// A view of rows [first, first + count) of floats, biases included.
+CanonicalMatrix float_rows(const CanonicalMatrix& floats, int64_t first, int64_t count);
+
+/// Puts `piece` below the first_row rows that `whole` has; codes go into its storage, which has
+/// room for them. Both have the same k and key; scales, where blocks have rows, end with a block.
+void stack_rows(CanonicalMatrix& whole, int64_t first_row, const CanonicalMatrix& piece);
+
 }  // namespace moracle

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <optional>
 
+#include "base/finite.h"
+#include "base/first_error.h"
 #include "base/scalar.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
@@ -33,30 +35,11 @@ void widen_rows(const CanonicalMatrix& floats, int64_t first, int64_t count, flo
 }
 
 Error not_finite(const float* values, int64_t rows, int64_t cols, int64_t first_row) {
-  const float* bad = std::find_if_not(values, values + rows * cols,
-                                      [](float value) { return std::isfinite(value); });
-  const int64_t at = bad - values;
+  const int64_t at =
+      first_not_finite(DType::kF32, reinterpret_cast<const std::byte*>(values), rows * cols);
   return {ErrorKind::kBadFile, "", "weights", "finite numbers",
-          str("element [", first_row + at / cols, ", ", at % cols, "] is ", *bad)};
+          str("element [", first_row + at / cols, ", ", at % cols, "] is ", values[at])};
 }
-
-// What went wrong, of all that did the piece with the lowest rows, which the shares of rows keep
-// here.
-class FirstError {
- public:
-  void keep(int64_t row, Error error) {
-    const std::lock_guard lock(mutex_);
-    if (error_ && row_ < row) return;
-    row_ = row;
-    error_ = std::move(error);
-  }
-  Status status() && { return error_ ? Status(*std::move(error_)) : Status(); }
-
- private:
-  std::mutex mutex_;
-  int64_t row_ = 0;
-  std::optional<Error> error_;
-};
 
 // Rows that a thread takes at least: fewer are done in the time that it takes to wake it.
 int64_t least_rows(const CanonicalMatrix& floats) {
@@ -65,7 +48,7 @@ int64_t least_rows(const CanonicalMatrix& floats) {
 
 // A scale of the whole tensor, from rows read in turn: a copy in f32 would be twice the source.
 Result<WeightScale> tensor_scale(const CanonicalMatrix& floats, const QuantKey& key,
-                                 ThreadPool& pool) {
+                                 ThreadPool& pool, int64_t first_row) {
   FirstError trouble;
   std::mutex mutex;
   float largest = 0;
@@ -75,7 +58,8 @@ Result<WeightScale> tensor_scale(const CanonicalMatrix& floats, const QuantKey& 
     for (int64_t r = begin; r < end; ++r) {
       widen_rows(floats, r, 1, row.data());
       const float in_row = largest_of(row.data(), 1, floats.k, floats.k);
-      if (std::isnan(in_row)) return trouble.keep(r, not_finite(row.data(), 1, floats.k, r));
+      if (std::isnan(in_row))
+        return trouble.keep(r, not_finite(row.data(), 1, floats.k, first_row + r));
       of_rows = std::max(of_rows, in_row);
     }
     const std::lock_guard lock(mutex);
@@ -89,7 +73,7 @@ Result<WeightScale> tensor_scale(const CanonicalMatrix& floats, const QuantKey& 
 // Blocks of rows [begin, end) of a result whose scales and codes have room.
 void quantize_blocks(const CanonicalMatrix& floats, const QuantKey& key,
                      const std::optional<WeightScale>& of_tensor, int64_t begin, int64_t end,
-                     CanonicalMatrix& result, FirstError& trouble) {
+                     int64_t first_row, CanonicalMatrix& result, FirstError& trouble) {
   const int64_t k = floats.k, block_rows = result.key.group.rows, block_cols = result.group_cols();
   std::vector<float> values(std::min(block_rows, floats.n) * k);
   auto* codes = reinterpret_cast<uint8_t*>(result.storage.data());
@@ -102,7 +86,7 @@ void quantize_blocks(const CanonicalMatrix& floats, const QuantKey& key,
       const int64_t cols = std::min(block_cols, k - at);
       const float largest = largest_of(values.data() + at, rows, cols, k);
       if (std::isnan(largest))
-        return trouble.keep(first, not_finite(values.data(), rows, k, first));
+        return trouble.keep(first, not_finite(values.data(), rows, k, first_row + first));
       const WeightScale scale = of_tensor ? *of_tensor : weight_scale(key, largest);
       *scales++ = scale.scale;
       for (int64_t r = 0; r < rows; ++r)
@@ -133,7 +117,7 @@ WeightScale weight_scale(const QuantKey& key, float largest) {
 }
 
 Result<CanonicalMatrix> quantize_weight(const CanonicalMatrix& floats, const QuantKey& key,
-                                        ThreadPool& pool) {
+                                        ThreadPool& pool, int64_t first_row) {
   const auto refuse = [](std::string need, std::string fact) {
     return Error{ErrorKind::kUnsupported, "", "weights", std::move(need), std::move(fact)};
   };
@@ -154,14 +138,14 @@ Result<CanonicalMatrix> quantize_weight(const CanonicalMatrix& floats, const Qua
   result.scales.resize(result.scale_rows() * result.scale_cols());
   std::optional<WeightScale> of_tensor;
   if (whole) {
-    MORACLE_TRY(of_tensor, tensor_scale(floats, key, pool));
+    MORACLE_TRY(of_tensor, tensor_scale(floats, key, pool, first_row));
   }
   FirstError trouble;
   const int64_t block_rows = result.key.group.rows;
   pool.split(
       result.scale_rows(),
       [&](int64_t begin, int64_t end) {
-        quantize_blocks(floats, key, of_tensor, begin, end, result, trouble);
+        quantize_blocks(floats, key, of_tensor, begin, end, first_row, result, trouble);
       },
       least_rows(floats) / block_rows + 1);
   MORACLE_CHECK(std::move(trouble).status());

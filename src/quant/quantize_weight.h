@@ -29,8 +29,8 @@ WeightScale weight_scale(const QuantKey& key, float largest);
 /// tensor comes as one per row, as canonical form has it. A bias goes along. The rows are shared by
 /// the pool's threads, and the result is the same however many there are. Errors: kUnsupported, a
 /// key that can_quantize_weight() does not know, or a matrix that is quantized already; kBadFile,
-/// a weight that is NaN or infinite, with its row and column.
+/// a weight that is NaN or infinite, with its row, counted from `first_row`, and column.
 Result<CanonicalMatrix> quantize_weight(const CanonicalMatrix& floats, const QuantKey& key,
-                                        ThreadPool& pool);
+                                        ThreadPool& pool, int64_t first_row = 0);
 
 }  // namespace moracle

@@ -33,10 +33,18 @@ std::string granularity(const QuantKey& key) {
 Error unknown(std::string_view text) {
   return {ErrorKind::kInvalidArgument, "", str("scheme '", text, "'"),
           "bf16, f16, f32, int8-w8a8, mxfp8-w8a8, mxfp8-w8a16, mxfp4-w4a16, mxfp4-w4a8, or "
-          "int4-w4a16-, int4-w4a8-, int8-w8a16-, int8-w8a8-, fp8-w8a8- or fp8-w8a16- with channel, "
-          "g<size>, tensor or block<rows>x<cols>, then -asym for zero points or -static for stored "
-          "activation scales",
+          "int4-w4a16-, int4-w4a8-, int4-w4afp8-, int8-w8a16-, int8-w8a8-, int8-w8afp8-, fp8-w8a8- "
+          "or fp8-w8a16- with channel, g<size>, tensor or block<rows>x<cols>, then -asym for zero "
+          "points or -static for stored activation scales",
           "it is none of these"};
+}
+
+// The width says what activations are, but for fp8 beside integer weights, where int8 is usual.
+std::string activation_name(const Scheme& scheme) {
+  if (!scheme.activation) return "16";
+  const bool unlike = scheme.activation->dtype == DType::kF8E4M3 &&
+                      (scheme.weight.dtype == DType::kI4 || scheme.weight.dtype == DType::kI8);
+  return unlike ? "fp8" : std::to_string(bits(scheme.activation->dtype));
 }
 
 // What a format and its widths say before any granularity.
@@ -54,6 +62,8 @@ constexpr Family kFamilies[] = {
     {"mxfp4-w4a16", kMxfp4Static, {}, false},
     {"mxfp4-w4a8", kMxfp4Static, kInt8DynamicTokenSym, false},
     {"int4-w4a8", kInt4StaticGroupScale, kInt8DynamicTokenSym, true},
+    {"int4-w4afp8", kInt4StaticGroupScale, kFp8DynamicTokenSym, true},
+    {"int8-w8afp8", kInt8StaticGroupScale, kFp8DynamicTokenSym, true},
     {"int8-w8a8", kInt8StaticGroupScale, kInt8DynamicTokenSym, true},
     {"int4-w4a16", kInt4StaticGroupScale, {}, true},
     {"int8-w8a16", kInt8StaticGroupScale, {}, true},
@@ -80,7 +90,7 @@ bool parse_granularity(std::string_view text, GroupShape& group) {
 
 bool has_granularity(const QuantKey& weight, const Scheme& scheme) {
   if (weight.scale_dtype == DType::kF8E8M0) return false;
-  return !(weight == kInt8StaticChannelSym && scheme.activation);
+  return !(weight == kInt8StaticChannelSym && scheme.activation == kInt8DynamicTokenSym);
 }
 
 }  // namespace
@@ -88,8 +98,8 @@ bool has_granularity(const QuantKey& weight, const Scheme& scheme) {
 std::string name(const Scheme& scheme) {
   const QuantKey& weight = scheme.weight;
   if (!weight.quantized()) return std::string(name(weight.dtype));
-  const int activation_bits = scheme.activation ? bits(scheme.activation->dtype) : 16;
-  std::string text = str(format_name(weight), "-w", bits(weight.dtype), "a", activation_bits);
+  std::string text =
+      str(format_name(weight), "-w", bits(weight.dtype), "a", activation_name(scheme));
   if (has_granularity(weight, scheme)) text += "-" + granularity(weight);
   if (!weight.symmetric) text += "-asym";
   if (scheme.activation && !scheme.activation->dynamic) text += "-static";
@@ -124,7 +134,8 @@ Result<Scheme> parse_scheme(std::string_view text) {
     if (!family.has_granularity && rest.empty()) return scheme;
     if (!family.has_granularity || !rest.starts_with('-')) continue;
     rest.remove_prefix(1);
-    if (rest.ends_with("-static") && scheme.activation) {
+    const bool fp8 = scheme.activation && scheme.activation->dtype == DType::kF8E4M3;
+    if (rest.ends_with("-static") && fp8) {
       scheme.activation = kFp8StaticTensorSym;
       rest.remove_suffix(7);
     }

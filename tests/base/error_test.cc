@@ -35,7 +35,14 @@ TEST(Error, StaysOneLineWhateverTheFileSays) {
   const Error error{ErrorKind::kBadFile, "a\nb", "c\r\nd", "e\nf", "g\rh\n"};
   const std::string line = error.to_string();
   EXPECT_EQ(line.find_first_of("\r\n"), std::string::npos) << line;
-  EXPECT_EQ(line, "a b: c  d: needs e f; g h ");
+  EXPECT_EQ(line, "a\\nb: c\\r\\nd: needs e\\nf; g\\rh\\n");
+}
+
+TEST(Error, StaysShortWhateverTheFileSays) {
+  const std::string flood(100'000, 'x');
+  const std::string line = Error{ErrorKind::kBadFile, flood, flood, flood, flood}.to_string();
+  EXPECT_LT(line.size(), 20'000u);
+  EXPECT_NE(line.find("… (100000 bytes)"), std::string::npos);
 }
 
 TEST(Result, HoldsAValueOrAnError) {

@@ -27,6 +27,39 @@ std::vector<CtModule> all_formats() {
       }
     }
   }
+  // Activations beside integer weights, packed or a byte each: as llm-compressor writes W4A8.
+  for (const char* format : {"pack-quantized", "int-quantized"}) {
+    for (const char* type : {"int", "float"}) {
+      for (const int bits : {4, 8}) {
+        CtModule m{.format = format, .bits = bits, .activations = "token", .activation_type = type};
+        const std::string widths =
+            str("int", bits, "-w", bits, type == std::string("int") ? "a8" : "afp8");
+        m.scheme = widths + "-g8";
+        all.push_back(m);
+        m.symmetric = false;
+        m.scheme = widths + "-g8-asym";
+        all.push_back(m);
+        m.strategy = "channel";
+        m.scheme = widths + "-channel-asym";
+        all.push_back(m);
+      }
+    }
+  }
+  all.push_back({.format = "pack-quantized",
+                 .bits = 8,
+                 .strategy = "channel",
+                 .activations = "token",
+                 .scheme = "int8-w8a8"});
+  for (const int bits : {4, 8}) {
+    const std::string widths = str("int", bits, "-w", bits, "a16-g5");
+    all.push_back({.format = "int-quantized", .bits = bits, .group_size = 5, .scheme = widths});
+    all.push_back({.format = "int-quantized",
+                   .bits = bits,
+                   .group_size = 5,
+                   .symmetric = false,
+                   .actorder = "group",
+                   .scheme = widths + "-asym"});
+  }
   auto add = [&](const char* format, const char* strategy, const char* activations,
                  const char* scheme) {
     all.push_back({.format = format,
@@ -61,12 +94,12 @@ TEST_P(CtFormats, GiveThePublishedValues) {
   const Checkpoint opened = must(checkpoint.open());
   const DescribedWeights weights = must(opened.moe_layer(0));
   EXPECT_EQ(name(weights.spec.scheme), format.scheme);
-  EXPECT_EQ(weights.spec.group_index, format.actorder == "group");
+  EXPECT_EQ(weights.spec.group_index, format.act_order(32));
   const Value value = published(checkpoint, format);
   expect_values(weights, 1, value);
   const CanonicalMatrix w2 = must(weights.w2.expert(1));
   EXPECT_EQ(w2.zero_points.empty(), format.symmetric);
-  EXPECT_EQ(w2.group_index.empty(), format.actorder != "group");
+  EXPECT_EQ(w2.group_index.empty(), !format.act_order(w2.k));
   expect_values(must(opened.linear(kQkv)), 0, kQkv, value);
   EXPECT_TRUE(opened.linear({kAttention + "o_proj"}).ok());
   for (const std::string& left : opened.unclaimed()) {
@@ -76,6 +109,57 @@ TEST_P(CtFormats, GiveThePublishedValues) {
 
 INSTANTIATE_TEST_SUITE_P(All, CtFormats, ::testing::ValuesIn(all_formats()),
                          [](const auto& instance) { return str(instance.param); });
+
+// -1 everywhere is how compressed-tensors leaves an index that it does not use.
+TEST(CtFormat, ColumnsInOrderAreNotActOrder) {
+  for (const bool unused : {false, true}) {
+    for (const char* format : {"pack-quantized", "int-quantized"}) {
+      const CtModule module{.format = format, .actorder = "group"};
+      auto checkpoint = ct_checkpoint(module);
+      for (auto& [name, tensor] : checkpoint.tensors) {
+        if (!name.ends_with(".weight_g_idx")) continue;
+        for (size_t i = 0; i < tensor.bytes.size() / 4; ++i)
+          checkpoint.set(name, i, unused ? -1 : static_cast<int32_t>(i / 8));
+      }
+      const DescribedWeights weights = must(checkpoint.experts());
+      EXPECT_FALSE(weights.spec.group_index) << format;
+      EXPECT_TRUE(must(weights.w13.expert(1)).group_index.empty()) << format;
+      const CtModule plain{.format = format};
+      expect_values(weights, 1, published(checkpoint, plain));
+      checkpoint.set<int32_t>(kDown + ".weight_g_idx", 3, -1);
+      if (unused) continue;
+      expect_bad(must(checkpoint.experts()).w2.expert(1),
+                 {kDown + ".weight_g_idx", "needs groups from 0 to 1; element 3 is -1"});
+    }
+  }
+}
+
+// Weights alone in fp8: compressed-tensors has no other name for them.
+TEST(CtFormat, NaiveIsTheFormatOfTheWeightsType) {
+  for (const CtModule& module : {ct_fp8("channel", ""), ct_int8("channel", "")}) {
+    auto checkpoint = ct_checkpoint(module);
+    checkpoint.quantization()["format"] = "naive-quantized";
+    const DescribedWeights weights = must(checkpoint.experts());
+    EXPECT_EQ(weights.spec.scheme.weight.dtype, module.is_float() ? DType::kF8E4M3 : DType::kI8);
+    expect_values(weights, 1, published(checkpoint, module));
+  }
+}
+
+TEST(CtFormat, ACodeOrZeroPointOutsideItsBitsIsNamed) {
+  const CtModule module{.format = "int-quantized", .symmetric = false, .activations = "token"};
+  for (const int code : {8, -9}) {
+    auto checkpoint = ct_checkpoint(module);
+    checkpoint.set<int8_t>(kGate + ".weight", 2 * 32 + 5, static_cast<int8_t>(code));
+    expect_bad(must(checkpoint.experts()).w13.expert(1),
+               {"model.safetensors", "tensor '" + kGate + ".weight'",
+                str("needs codes from -8 to 7, since num_bits is 4; element [2, 5] is ", code)});
+    checkpoint = ct_checkpoint(module);
+    checkpoint.set<int8_t>(kGate + ".weight_zero_point", 6, static_cast<int8_t>(code));
+    expect_bad(must(checkpoint.experts()).w13.expert(1),
+               {"tensor '" + kGate + ".weight_zero_point'",
+                str("needs zero points from -8 to 7; element 6 is ", code)});
+  }
+}
 
 TEST(CtFormat, ATensorsScaleIsRepeatedForEveryRow) {
   const DescribedWeights weights = must(ct_checkpoint(ct_fp8("tensor", "token")).experts());
@@ -302,7 +386,7 @@ TEST(CtFormat, AScaleThatIsNoNumberIsNamed) {
     const DescribedWeights weights = must(checkpoint.experts());
     EXPECT_TRUE(weights.w13.expert(0).ok());
     expect_bad(weights.w13.expert(1), {"model.safetensors", "tensor '" + kUp + ".weight_scale'",
-                                       "needs finite numbers; element 0 is nan"});
+                                       "needs finite numbers; element ", "0", " is nan"});
   }
 }
 

@@ -8,12 +8,11 @@ namespace {
 using nlohmann::json;
 
 TEST(CtRefused, AFormatThatIsNotRead) {
-  for (const char* format :
-       {"naive-quantized", "dense", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "marlin-24",
-        "sparse-24-bitmask", "mixed-precision"}) {
+  for (const char* format : {"dense", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "marlin-24",
+                             "sparse-24-bitmask", "mixed-precision"}) {
     const std::string line =
         str("format: needs one of int-quantized, pack-quantized, "
-            "float-quantized, mxfp8-quantized; it is ",
+            "float-quantized, mxfp8-quantized, naive-quantized; it is ",
             format);
     expect_unsupported_config(ct_checkpoint(ct_packed()), {{{"format", format}}, line});
     auto checkpoint = ct_checkpoint(ct_packed());
@@ -41,6 +40,17 @@ struct Refused {
   const char* line;
 };
 
+// int8 activations with one key changed, where the group has none.
+json w4a8(const json& change) {
+  json activations = {{"num_bits", 8},
+                      {"type", "int"},
+                      {"strategy", "token"},
+                      {"symmetric", true},
+                      {"dynamic", true}};
+  activations.update(change);
+  return activations;
+}
+
 TEST(CtRefused, ASchemeByItsKey) {
   const CtModule packed = ct_packed(), int8 = ct_int8("channel", "token");
   const CtModule block = ct_fp8("block", "group"), token = ct_fp8("channel", "token");
@@ -60,14 +70,17 @@ TEST(CtRefused, ASchemeByItsKey) {
       {packed, "weights", {{"dynamic", true}}, "dynamic: needs false; it is true"},
       {packed, "weights", {{"dynamic", "local"}}, "dynamic: needs false; it is \"local\""},
       {packed, "weights", {{"actorder", "other"}}, "actorder: needs \"weight\" or \"static\""},
-      {int8, "weights", {{"num_bits", 4}}, "num_bits: needs 8; it is 4"},
-      {int8, "weights", {{"symmetric", false}}, "symmetric: needs true; it is false"},
+      {packed, inputs, w4a8({{"num_bits", 4}}), "num_bits: needs 8; it is 4"},
+      {packed, inputs, w4a8({{"strategy", "tensor"}}),
+       "strategy: needs \"token\"; it is \"tensor\""},
+      {packed, inputs, w4a8({{"dynamic", false}}), "dynamic: needs true; it is false"},
+      {int8, "weights", {{"num_bits", 2}}, "num_bits: needs 4 or 8; it is 2"},
       {int8,
        "weights",
-       {{"strategy", "group"}},
-       "strategy: needs \"channel\" or \"tensor\"; it is \"group\""},
+       {{"strategy", "block"}},
+       "strategy: needs \"channel\" or \"group\" or \"tensor\"; it is \"block\""},
       {int8, inputs, {{"num_bits", 4}}, "num_bits: needs 8; it is 4"},
-      {int8, inputs, {{"type", "float"}}, "type: needs \"int\"; it is \"float\""},
+      {int8, inputs, {{"type", "other"}}, "type: needs \"int\" or \"float\"; it is \"other\""},
       {int8, inputs, {{"strategy", "tensor"}}, "strategy: needs \"token\"; it is \"tensor\""},
       {int8, inputs, {{"symmetric", false}}, "symmetric: needs true; it is false"},
       {int8, inputs, {{"dynamic", false}}, "dynamic: needs true; it is false"},
@@ -89,7 +102,9 @@ TEST(CtRefused, ASchemeByItsKey) {
   };
   for (const Refused& c : cases) {
     auto checkpoint = ct_checkpoint(c.format);
-    checkpoint.quantization()["config_groups"]["group_0"][c.operand].update(c.change);
+    json& operand = checkpoint.quantization()["config_groups"]["group_0"][c.operand];
+    if (operand.is_null()) operand = json::object();
+    operand.update(c.change);
     expect_unsupported(checkpoint.open(),
                        {kConfig + "config_groups.group_0." + c.operand + ".", c.line});
   }
@@ -138,11 +153,10 @@ TEST(CtRefused, WhatWouldChangeTheNumbersUnread) {
   checkpoint.quantization()["config_groups"]["group_0"]["output_activations"] = some;
   expect_unsupported(checkpoint.open(),
                      {kConfig + "config_groups.group_0.output_activations: needs nothing"});
-  // Activations beside packed weights: W4A8.
-  checkpoint = ct_checkpoint(ct_packed());
-  checkpoint.quantization()["config_groups"]["group_0"]["input_activations"] = some;
-  expect_unsupported(checkpoint.open(), {kConfig + "config_groups.group_0.input_activations: needs "
-                                                   "nothing beside packed weights; it is "});
+  checkpoint = ct_checkpoint({.format = "int-quantized", .bits = 8, .strategy = "tensor"});
+  checkpoint.quantization()["config_groups"]["group_0"]["weights"]["symmetric"] = false;
+  expect_unsupported(checkpoint.open(), {"config_groups.group_0.weights: needs symmetric true "
+                                         "beside the strategy tensor"});
   checkpoint = ct_checkpoint(ct_packed());
   checkpoint.quantization()["config_groups"]["group_0"]["weights"] = nullptr;
   expect_unsupported(checkpoint.open(), {"config_groups.group_0.weights: needs a quantization of "

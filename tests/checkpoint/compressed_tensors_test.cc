@@ -61,7 +61,7 @@ TEST(CompressedTensors, AScaleThatIsNoNumberIsNamed) {
     const DescribedWeights weights = must(checkpoint.experts());
     EXPECT_TRUE(weights.w13.expert(0).ok());
     expect_bad(weights.w13.expert(1), {"model.safetensors", "tensor '" + kUp + ".weight_scale'",
-                                       str("needs finite numbers; element 5 is ", shown)});
+                                       str("needs finite numbers; element [5, 0] is ", shown)});
   }
 }
 
@@ -103,11 +103,11 @@ TEST(CompressedTensors, ATensorOfAnotherTypeOrShapeIsNamed) {
 }
 
 TEST(CompressedTensors, AnotherFormatIsRefusedByName) {
-  for (const char* format : {"naive-quantized", "dense", "marlin-24", "mixed-precision"}) {
+  for (const char* format : {"dense", "marlin-24", "mixed-precision"}) {
     expect_unsupported_config(SyntheticCheckpoint::int8(),
                               {{{"format", format}},
                                str("format: needs one of int-quantized, pack-quantized, "
-                                   "float-quantized, mxfp8-quantized; it is ",
+                                   "float-quantized, mxfp8-quantized, naive-quantized; it is ",
                                    format)});
   }
 }
@@ -120,14 +120,15 @@ TEST(CompressedTensors, AnotherSchemeIsRefusedByItsKey) {
     const char* line;
   };
   const Change changes[] = {
-      {"weights", "num_bits", 4, "needs 8; it is 4"},
-      {"weights", "num_bits", nullptr, "needs 8; it is not there"},
+      {"weights", "num_bits", 2, "needs 4 or 8; it is 2"},
+      {"weights", "num_bits", nullptr, "needs 4 or 8; it is not there"},
       {"weights", "type", "float", "needs \"int\"; it is \"float\""},
-      {"weights", "strategy", "group", "needs \"channel\" or \"tensor\"; it is \"group\""},
-      {"weights", "symmetric", false, "needs true; it is false"},
+      {"weights", "strategy", "block",
+       "needs \"channel\" or \"group\" or \"tensor\"; it is \"block\""},
+      {"weights", "symmetric", 1, "needs true or false; it is 1"},
       {"weights", "dynamic", true, "needs false; it is true"},
       {"input_activations", "num_bits", 4, "needs 8; it is 4"},
-      {"input_activations", "type", "float", "needs \"int\"; it is \"float\""},
+      {"input_activations", "type", "other", "needs \"int\" or \"float\"; it is \"other\""},
       {"input_activations", "strategy", "tensor", "needs \"token\"; it is \"tensor\""},
       {"input_activations", "symmetric", false, "needs true; it is false"},
       {"input_activations", "dynamic", false, "needs true; it is false"},

@@ -21,14 +21,20 @@ struct CtModule {
   int64_t block_rows = 8, block_cols = 16;
   bool symmetric = true;
   nlohmann::json actorder = nullptr;
-  std::string activations;  ///< "", "token", "group" or "tensor" (static)
-  std::string scheme;       ///< the name that the layer gets
+  std::string activations;      ///< "", "token", "group" or "tensor" (static)
+  std::string activation_type;  ///< "int" or "float"; empty: as the weights
+  std::string scheme;           ///< the name that the layer gets
 
   bool is_float() const { return format == "float-quantized"; }
   bool packed() const { return format == "pack-quantized"; }
   int64_t per_word() const { return 32 / bits; }
   int64_t group_of(int64_t k) const { return strategy == "group" ? k / group_size : 0; }
   int64_t groups(int64_t k) const { return group_of(k - 1) + 1; }
+  bool act_order(int64_t k) const { return actorder == "group" && groups(k) > 1; }
+  std::string activations_are() const {
+    if (!activation_type.empty()) return activation_type;
+    return is_float() ? "float" : "int";
+  }
 };
 
 inline std::ostream& operator<<(std::ostream& out, const CtModule& module) {
@@ -37,7 +43,8 @@ inline std::ostream& operator<<(std::ostream& out, const CtModule& module) {
   if (module.strategy == "block") out << module.block_rows << "x" << module.block_cols;
   if (!module.symmetric) out << "_asym";
   if (module.actorder.is_string()) out << "_" << module.actorder.get<std::string>();
-  if (!module.activations.empty()) out << "_" << module.activations;
+  if (!module.activations.empty())
+    out << "_" << module.activations_are() << "_" << module.activations;
   return out;
 }
 
@@ -70,9 +77,9 @@ inline nlohmann::json ct_group(const CtModule& module, const std::vector<std::st
   }
   nlohmann::json activations;
   if (!module.activations.empty()) {
-    activations = {
-        {"num_bits", 8},     {"type", type},          {"strategy", module.activations},
-        {"symmetric", true}, {"group_size", nullptr}, {"dynamic", module.activations != "tensor"}};
+    activations = {{"num_bits", 8},         {"type", module.activations_are()},
+                   {"symmetric", true},     {"strategy", module.activations},
+                   {"group_size", nullptr}, {"dynamic", module.activations != "tensor"}};
     if (module.activations == "group") activations["group_size"] = module.block_cols;
   }
   return {{"targets", targets},
@@ -96,9 +103,14 @@ class CtWriter {
       for (uint8_t& code : codes) code = static_cast<uint8_t>(random_());
       // 0x7f and 0xff are no numbers in e4m3.
       for (uint8_t& code : codes) code ^= format.is_float() && (code & 127) == 127 ? 1 : 0;
+      if (format.bits == 4) {
+        for (uint8_t& code : codes) code = static_cast<uint8_t>(code % 16 - 8);
+      }
       const DType dtype = format.is_float() ? DType::kF8E4M3 : DType::kI8;
       checkpoint_.add(module + ".weight", dtype, {n, k}, codes);
+      if (!format.symmetric) add_zeros(module, n, format.groups(k), format.bits);
     }
+    if (format.actorder == "group") add_order(module, k, format);
     add_scales(module, n, k, format);
     if (format.activations == "tensor") {
       checkpoint_.add(module + ".input_scale", DType::kF32, {1}, std::vector<float>{uniform()});
@@ -116,14 +128,19 @@ class CtWriter {
       checkpoint_.add(module + ".weight_zero_point", DType::kI32, {height, groups},
                       words(height * groups));
     }
-    if (format.actorder == "group") {
-      std::vector<int32_t> order(k);
-      // Modules that read one input have one order.
-      for (int64_t i = 0; i < k; ++i) {
-        order[i] = static_cast<int32_t>(format.group_of((i * 5 + 3) % k));
-      }
-      checkpoint_.add(module + ".weight_g_idx", DType::kI32, {k}, order);
-    }
+  }
+  void add_zeros(const std::string& module, int64_t n, int64_t groups, int bits) {
+    std::vector<int8_t> zeros(n * groups);
+    for (int8_t& zero : zeros)
+      zero = static_cast<int8_t>(static_cast<int>(random_() % (1 << bits)) - (1 << (bits - 1)));
+    checkpoint_.add(module + ".weight_zero_point", DType::kI8, {n, groups}, zeros);
+  }
+  void add_order(const std::string& module, int64_t k, const CtModule& format) {
+    std::vector<int32_t> order(k);
+    // Modules that read one input have one order.
+    for (int64_t i = 0; i < k; ++i)
+      order[i] = static_cast<int32_t>(format.group_of((i * 5 + 3) % k));
+    checkpoint_.add(module + ".weight_g_idx", DType::kI32, {k}, order);
   }
   void add_scales(const std::string& module, int64_t n, int64_t k, const CtModule& format) {
     std::vector<int64_t> shape = {n, format.groups(k)};
@@ -209,7 +226,11 @@ inline double ct_value(const SyntheticCheckpoint& checkpoint, const std::string&
   if (!format.packed()) {
     const int64_t width = checkpoint.tensors.at(module + ".weight").shape[1];
     const auto byte = checkpoint.get<uint8_t>(module + ".weight", n * width + k);
-    return scale * (format.is_float() ? e4m3_to_float(byte) : static_cast<int8_t>(byte));
+    if (format.is_float()) return scale * e4m3_to_float(byte);
+    const int zero = format.symmetric ? 0
+                                      : checkpoint.get<int8_t>(module + ".weight_zero_point",
+                                                               n * format.groups(width) + group);
+    return scale * (static_cast<int8_t>(byte) - zero);
   }
   const int64_t width = checkpoint.tensors.at(module + ".weight_packed").shape[1];
   const int64_t per_word = format.per_word();

@@ -21,7 +21,8 @@ inline std::vector<int64_t> grid(GroupShape group, int64_t n, int64_t k) {
   return {ceil_div(n, group.rows), ceil_div(k, group.cols)};
 }
 
-/// Every linear layer of a plain checkpoint as e4m3, all 256 codes in turn, with scales of `group`.
+/// Every linear layer of a plain checkpoint as e4m3, all finite codes in turn, with scales of
+/// `group`.
 inline SyntheticCheckpoint fp8(GroupShape group) {
   auto checkpoint = SyntheticCheckpoint::plain({.layers = 1});
   const bool blocks = group != GroupShape{} && group != kPerRow;
@@ -32,7 +33,10 @@ inline SyntheticCheckpoint fp8(GroupShape group) {
     if (!name.ends_with("_proj.weight")) continue;
     const std::vector<int64_t> shape = tensor.shape, scale_shape = grid(group, shape[0], shape[1]);
     std::vector<uint8_t> codes(shape[0] * shape[1]);
-    for (uint8_t& code : codes) code = static_cast<uint8_t>(seed++);
+    for (uint8_t& code : codes) {
+      code = static_cast<uint8_t>(seed++);
+      if ((code & 127) == 127) --code;
+    }
     std::vector<float> scales(TensorView{nullptr, DType::kF32, scale_shape}.num_elements());
     for (float& scale : scales) scale = 0.001f * static_cast<float>(1 + seed++ % 97);
     checkpoint.add(name, DType::kF8E4M3, shape, codes);

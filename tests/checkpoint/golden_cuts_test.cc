@@ -6,7 +6,7 @@
 #include <set>
 
 #include "checkpoint/golden_cuts.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_image.h"
 #include "moracle/checkpoint.h"
 #include "quant/codec.h"
 
@@ -87,7 +87,7 @@ TEST_P(GoldenCut, DequantizesToItsProducersValues) {
   ASSERT_NE(cut, std::end(kCuts)) << "golden_cuts.h does not list it";
   EXPECT_EQ(checkpoint->producer(), cut->producer);
   EXPECT_EQ(name(layer->spec.scheme), cut->scheme);
-  const auto reference = SafetensorsFile::open(GetParam() + "/reference.safetensors");
+  const auto reference = testing::SafetensorsImage::open(GetParam() + "/reference.safetensors");
   ASSERT_TRUE(reference.ok()) << reference.error().to_string();
   expect_rows(layer->w13, reference->tensors().at("crc32.w13"));
   expect_rows(layer->w2, reference->tensors().at("crc32.w2"));

@@ -36,6 +36,11 @@ std::vector<SyntheticGptq> all_formats() {
   return formats;
 }
 
+// Whether groups of columns can lie in another order: one group cannot.
+bool has_order(const SyntheticGptq& format, int64_t k) {
+  return format.desc_act && format.group_size != -1 && format.group_size < k;
+}
+
 class GptqFormats : public ::testing::TestWithParam<SyntheticGptq> {};
 
 TEST_P(GptqFormats, GiveThePublishedValues) {
@@ -46,7 +51,7 @@ TEST_P(GptqFormats, GiveThePublishedValues) {
     expect_values(weights, e, published(checkpoint, format));
     const CanonicalMatrix w13 = must(weights.w13.expert(e));
     EXPECT_EQ(w13.zero_points.empty(), format.symmetric);
-    EXPECT_EQ(w13.group_index.empty(), !format.desc_act || format.group_size == -1);
+    EXPECT_EQ(w13.group_index.empty(), !has_order(format, w13.k));
   }
 }
 
@@ -56,7 +61,7 @@ TEST_P(GptqFormats, AreNamedByTheirScheme) {
   const std::string group = format.group_size == -1 ? "channel" : str("g", format.group_size);
   EXPECT_EQ(name(spec.scheme), str("int", format.bits, "-w", format.bits, "a16-", group,
                                    format.symmetric ? "" : "-asym"));
-  EXPECT_EQ(spec.group_index, format.desc_act && format.group_size != -1);
+  EXPECT_EQ(spec.group_index, has_order(format, 32));
   EXPECT_FALSE(spec.bias);
 }
 
@@ -104,7 +109,7 @@ TEST(Gptq, AScaleThatIsNoNumberIsNamed) {
     checkpoint.set<uint16_t>(kUp + ".scales", 21, static_cast<uint16_t>(bits));
     expect_bad(must(checkpoint.experts()).w13.expert(1),
                {"model.safetensors", "tensor '" + kUp + ".scales'", "needs finite numbers",
-                str("element 21 is ", shown)});
+                str("element [1, 5] is ", shown)});
   }
 }
 
@@ -135,12 +140,60 @@ TEST(Gptq, AGroupIndexOutsideTheGroupsIsNamed) {
   }
 }
 
-TEST(Gptq, AnOrderOfColumnsNeedsDescAct) {
-  auto checkpoint = SyntheticCheckpoint::gptq({.desc_act = true});
-  checkpoint.quantization()["desc_act"] = false;
-  expect_bad(must(checkpoint.experts()).w13.expert(1),
-             {"tensor '" + kGate + ".g_idx'",
-              "needs groups from left to right, since desc_act is false", "element "});
+// Static groups and files that were reordered once say desc_act, and their columns lie in order.
+TEST(Gptq, ActOrderIsWhatTheIndexHoldsWhateverDescActSays) {
+  for (const bool shuffled : {false, true}) {
+    for (const bool desc_act : {false, true}) {
+      const SyntheticGptq format{.desc_act = shuffled};
+      auto checkpoint = SyntheticCheckpoint::gptq(format);
+      checkpoint.quantization()["desc_act"] = desc_act;
+      const DescribedWeights weights = must(checkpoint.experts());
+      EXPECT_EQ(weights.spec.group_index, shuffled);
+      EXPECT_EQ(weights.w13.shape().group_index, shuffled);
+      EXPECT_EQ(must(weights.w13.expert(1)).group_index.empty(), !shuffled);
+      expect_values(weights, 1, published(checkpoint, format));
+      EXPECT_EQ(must(must(checkpoint.open()).linear(kQkv)).shape().group_index, shuffled);
+    }
+  }
+}
+
+// The index of `module` from left to right, in groups of 8.
+void put_in_order(SyntheticCheckpoint& checkpoint, const std::string& module) {
+  const std::string name = module + ".g_idx";
+  for (size_t i = 0; i < checkpoint.at(name).bytes.size() / 4; ++i)
+    checkpoint.set(name, i, static_cast<int32_t>(i / 8));
+}
+
+TEST(Gptq, ExpertsInOrderShareALayerWithExpertsThatAreNot) {
+  const SyntheticGptq format{.desc_act = true};
+  auto checkpoint = SyntheticCheckpoint::gptq(format);
+  // The first expert describes all; so does one that comes later.
+  for (const int64_t ordered : {0, 2}) {
+    for (const char* part : {"gate_proj", "up_proj", "down_proj"})
+      put_in_order(checkpoint, SyntheticCheckpoint::expert(0, ordered, part));
+    const DescribedWeights weights = must(checkpoint.experts());
+    EXPECT_TRUE(weights.spec.group_index);
+    for (int64_t e = 0; e < 4; ++e) {
+      EXPECT_FALSE(must(weights.w13.expert(e)).group_index.empty());
+      EXPECT_FALSE(must(weights.w2.expert(e)).group_index.empty());
+      expect_values(weights, e, published(checkpoint, format));
+    }
+  }
+}
+
+TEST(Gptq, OneMatrixOfALayerMayBeInOrder) {
+  const SyntheticGptq format{.desc_act = true};
+  auto checkpoint = SyntheticCheckpoint::gptq(format);
+  for (int64_t e = 0; e < 4; ++e)
+    put_in_order(checkpoint, SyntheticCheckpoint::expert(0, e, "down_proj"));
+  const DescribedWeights weights = must(checkpoint.experts());
+  EXPECT_TRUE(weights.spec.group_index);
+  EXPECT_TRUE(weights.spec.matrices()[0].group_index);
+  EXPECT_FALSE(weights.spec.matrices()[1].group_index);
+  for (int64_t e = 0; e < 4; ++e) expect_values(weights, e, published(checkpoint, format));
+  put_in_order(checkpoint, kUp);
+  expect_unsupported(checkpoint.experts(),
+                     {"module '" + kUp + "'", "needs columns in the same groups as '" + kGate});
 }
 
 TEST(Gptq, GateAndUpNeedOneOrderOfColumns) {

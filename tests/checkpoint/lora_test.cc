@@ -130,10 +130,7 @@ TEST_F(LoraFiles, OfAnotherKindAreRefusedByTheirKey) {
     nlohmann::json value;
     const char* text;
   } wrong[] = {{"peft_type", "IA3", "peft_type: needs LORA; it is IA3"},
-               {"use_dora", true, "use_dora: needs false"},
-               {"fan_in_fan_out", true, "fan_in_fan_out: needs false"},
-               {"bias", "all", "bias: needs none; it is all"},
-               {"modules_to_save", {"lm_head"}, "it has lm_head"}};
+               {"bias", "all", "bias: needs none; it is all"}};
   for (const auto& [key, value, text] : wrong) {
     Adapter adapter = good();
     adapter.config[key] = value;
@@ -142,6 +139,88 @@ TEST_F(LoraFiles, OfAnotherKindAreRefusedByTheirKey) {
   const auto nothing = LoraAdapter::open("/nowhere", *checkpoint_.open());
   ASSERT_FALSE(nothing);
   EXPECT_THAT(nothing.error().to_string(), HasSubstr("adapter_config.json"));
+}
+
+// Each with a value that PEFT saves: what the formula or the base would have to follow.
+TEST_F(LoraFiles, WithAKeyThatChangesTheArithmeticAreRefusedByIt) {
+  const std::pair<const char*, nlohmann::json> wrong[] = {
+      {"use_dora", true},
+      {"fan_in_fan_out", true},
+      {"lora_bias", true},
+      {"modules_to_save", {"lm_head"}},
+      {"layer_replication", {{0, 4}, {2, 5}}},
+      {"alora_invocation_tokens", {1, 2}},
+      {"trainable_token_indices", {{"embed_tokens", {1}}}},
+      {"target_parameters", {"mlp.experts.gate_up_proj"}},
+      {"use_qalora", true},
+      {"use_bdlora", {{"nblocks", 2}}},
+      {"arrow_config", {{"top_k", 3}}},
+      {"kasa_config", {{"beta", 0.1}}},
+      {"monteclora_config", {{"num_samples", 4}}},
+      {"a_key_that_comes_later", 1}};
+  for (const auto& [key, value] : wrong) {
+    Adapter adapter = good();
+    adapter.config[key] = value;
+    const std::string line =
+        str(key, ": needs to be absent, null or false: nothing here applies it; it is ");
+    expect_error(adapter, ErrorKind::kUnsupported, line.c_str());
+    for (const nlohmann::json& unset :
+         {nlohmann::json(), nlohmann::json(false), nlohmann::json::array()}) {
+      adapter.config[key] = unset;
+      EXPECT_TRUE(open(adapter)) << key << " " << unset;
+    }
+  }
+}
+
+// PiSSA and its kin move a part of the base into the adapter.
+TEST_F(LoraFiles, ForAChangedBaseAreRefusedByTheirInitialization) {
+  for (const char* changed : {"pissa", "pissa_niter_16", "olora", "OLoRA", "corda", "loftq",
+                              "lora_ga", "one_that_comes_later"}) {
+    Adapter adapter = good();
+    adapter.config["init_lora_weights"] = changed;
+    const std::string fact = str("it is \"", changed, "\"");
+    expect_error(adapter, ErrorKind::kUnsupported, fact.c_str());
+    expect_error(adapter, ErrorKind::kUnsupported,
+                 "init_lora_weights: needs true, false, gaussian, eva, orthogonal or mica");
+    expect_error(adapter, ErrorKind::kUnsupported, "path_initial_model_for_weight_conversion");
+  }
+  for (const nlohmann::json& same :
+       {nlohmann::json(true), nlohmann::json(false), nlohmann::json("gaussian"),
+        nlohmann::json("Gaussian"), nlohmann::json("eva"), nlohmann::json("orthogonal"),
+        nlohmann::json("mica")}) {
+    Adapter adapter = good();
+    adapter.config["init_lora_weights"] = same;
+    EXPECT_TRUE(open(adapter)) << same;
+  }
+}
+
+// As PEFT 0.20 saves a plain adapter, and keys that only say how one was trained.
+TEST_F(LoraFiles, IgnoreWhatOnlySaysHowTheyWereTrained) {
+  Adapter adapter = good();
+  adapter.config.update({{"task_type", "CAUSAL_LM"},
+                         {"peft_version", "0.20.0"},
+                         {"base_model_name_or_path", "a/model"},
+                         {"revision", nullptr},
+                         {"inference_mode", true},
+                         {"auto_mapping", nullptr},
+                         {"lora_dropout", 0.1},
+                         {"rank_pattern", {{"down_proj", 2}}},
+                         {"exclude_modules", {"lm_head"}},
+                         {"layers_to_transform", {1}},
+                         {"layers_pattern", "layers"},
+                         {"megatron_core", "megatron.core"},
+                         {"loftq_config", {{"loftq_bits", 4}}},
+                         {"eva_config", {{"rho", 2.0}}},
+                         {"corda_config", {{"corda_method", "kpm"}}},
+                         {"lora_ga_config", {{"direction", "ArB2r"}}},
+                         {"velora_config", {{"num_groups", 8}}},
+                         {"qalora_group_size", 16},
+                         {"ensure_weight_tying", true},
+                         {"use_rslora", false},
+                         {"target_parameters", nullptr}});
+  const LoraAdapter plain = must(open(good())), same = must(open(adapter));
+  EXPECT_EQ(same.layers.at(1).gate[2].scale, plain.layers.at(1).gate[2].scale);
+  EXPECT_EQ(same.layers.at(1).gate[2].a, plain.layers.at(1).gate[2].a);
 }
 
 }  // namespace

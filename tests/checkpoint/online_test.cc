@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "golden_cuts.h"
+#include "quant/canonical.h"
 #include "quant/quantize_weight.h"
 #include "read_stored.h"
 #include "reader_fixture.h"
@@ -84,7 +85,6 @@ TEST(Online, DescribesALayerAsItWillBe) {
       expect_equal(must(layer.w2.expert(e)),
                    module_quantized(checkpoint, SyntheticCheckpoint::expert(0, e, "down_proj"),
                                     online.scheme.weight));
-      layer.w2.release(e);
     }
   }
 }
@@ -150,15 +150,124 @@ TEST(Online, QuantizesFusedExpertsAfterTheyAreGateRowsThenUpRows) {
   const Checkpoint checkpoint = must(Checkpoint::open(MORACLE_GOLDEN_DIR "/layers/gptoss-bf16"));
   const DescribedWeights floats = must(checkpoint.moe_layer(1));
   for (const OnlineScheme& online : online_schemes()) {
+    SCOPED_TRACE(online.name);
     const DescribedWeights layer = must(quantize(must(checkpoint.moe_layer(1)), online.scheme));
     for (const int64_t e : {int64_t{0}, floats.w13.num_experts() - 1}) {
       const QuantKey& key = online.scheme.weight;
-      expect_equal(must(layer.w13.expert(e)),
-                   must(quantize_weight(must(floats.w13.expert(e)), key, pool())));
+      const CanonicalMatrix w13 = must(floats.w13.expert(e)), got = must(layer.w13.expert(e));
+      EXPECT_EQ(got.bias, w13.bias);
+      std::vector<double> got_row(w13.k), want_row(w13.k);
+      for (const int64_t first : {int64_t{0}, w13.n / 2}) {
+        const CanonicalMatrix want =
+            must(quantize_weight(float_rows(w13, first, w13.n / 2), key, pool()));
+        for (int64_t r = 0; r < want.n; ++r) {
+          dequantize_row(got, first + r, got_row.data());
+          dequantize_row(want, r, want_row.data());
+          ASSERT_EQ(got_row, want_row) << "row " << first + r;
+        }
+      }
       expect_equal(must(layer.w2.expert(e)),
                    must(quantize_weight(must(floats.w2.expert(e)), key, pool())));
       EXPECT_FALSE(must(layer.w2.expert(e)).bias.empty());
     }
+  }
+}
+
+// The same experts in tensors of their own, and gate_up_proj and down_proj of all: rows one below
+// the other, or as GPT-OSS stores them, transposed with gate and up in turn.
+struct Files {
+  SyntheticCheckpoint split, fused, gpt_oss;
+};
+Files files_of_one_model(int64_t hidden, int64_t intermediate) {
+  const SyntheticSize size{
+      .layers = 1, .experts = 2, .hidden = hidden, .intermediate = intermediate};
+  Files files{SyntheticCheckpoint::plain(size), SyntheticCheckpoint::plain(size),
+              SyntheticCheckpoint::plain(size)};
+  const std::string experts = "model.layers.0.mlp.experts";
+  for (SyntheticCheckpoint* to : {&files.fused, &files.gpt_oss}) {
+    std::erase_if(to->tensors, [&](const auto& t) { return t.first.starts_with(experts); });
+  }
+  files.gpt_oss.config["architectures"] = {"GptOssForCausalLM"};
+  files.gpt_oss.config["model_type"] = "gpt_oss";
+  std::vector<uint16_t> gate_up, down, gate_up_t, down_t;
+  for (int64_t e = 0; e < size.experts; ++e) {
+    const auto at = [&](const char* part, int64_t index) {
+      return files.split.get<uint16_t>(SyntheticCheckpoint::expert(0, e, part) + ".weight", index);
+    };
+    for (const char* part : {"gate_proj", "up_proj"})
+      for (int64_t i = 0; i < intermediate * hidden; ++i) gate_up.push_back(at(part, i));
+    for (int64_t i = 0; i < hidden * intermediate; ++i) down.push_back(at("down_proj", i));
+    for (int64_t c = 0; c < hidden; ++c)
+      for (int64_t r = 0; r < intermediate; ++r)
+        for (const char* part : {"gate_proj", "up_proj"})
+          gate_up_t.push_back(at(part, r * hidden + c));
+    for (int64_t c = 0; c < intermediate; ++c)
+      for (int64_t r = 0; r < hidden; ++r) down_t.push_back(at("down_proj", r * intermediate + c));
+  }
+  const int64_t count = size.experts, rows = 2 * intermediate;
+  files.fused.add(experts + ".gate_up_proj", DType::kBF16, {count, rows, hidden}, gate_up);
+  files.fused.add(experts + ".down_proj", DType::kBF16, {count, hidden, intermediate}, down);
+  files.gpt_oss.add(experts + ".gate_up_proj", DType::kBF16, {count, hidden, rows}, gate_up_t);
+  files.gpt_oss.add(experts + ".down_proj", DType::kBF16, {count, intermediate, hidden}, down_t);
+  return files;
+}
+
+// Gate and up have scales of their own, of the tensor and of blocks, whichever file they come from.
+TEST(Online, FusedAndSplitFilesOfOneModelGiveTheSameNumbers) {
+  // In blocks of 128 rows gate ends inside one, or with one.
+  for (const int64_t intermediate : {160, 128}) {
+    const Files files = files_of_one_model(136, intermediate);
+    const Checkpoint split = must(files.split.open());
+    for (const SyntheticCheckpoint* other : {&files.fused, &files.gpt_oss}) {
+      const Checkpoint fused = must(other->open());
+      for (const OnlineScheme& online : online_schemes()) {
+        SCOPED_TRACE(str(online.name, ", ", intermediate));
+        const DescribedWeights want = must(quantize(must(split.moe_layer(0)), online.scheme)),
+                               got = must(quantize(must(fused.moe_layer(0)), online.scheme));
+        EXPECT_EQ(got.spec.matrices(), want.spec.matrices());
+        EXPECT_EQ(got.w13.shape(), want.w13.shape());
+        for (int64_t e = 0; e < 2; ++e) {
+          const CanonicalMatrix w13 = must(got.w13.expert(e));
+          EXPECT_EQ(w13.key, got.w13.shape().key);
+          expect_equal(w13, must(want.w13.expert(e)));
+          expect_equal(must(got.w2.expert(e)), must(want.w2.expert(e)));
+        }
+      }
+    }
+  }
+}
+
+// And a folder that is written, read back: there every expert has tensors of its own.
+TEST(Online, FusedFilesGiveTheNumbersOfAWrittenFolder) {
+  const Files files = files_of_one_model(64, 160);
+  const TemporaryFolder folder;
+  const std::string plain = folder.path() + "/plain";
+  std::filesystem::create_directory(plain);
+  must(files.split.write(plain));
+  const Checkpoint split = must(Checkpoint::open(plain)), fused = must(files.fused.open());
+  for (const OnlineScheme& online : online_schemes()) {
+    SCOPED_TRACE(online.name);
+    const std::string to = folder.path() + "/" + std::string(online.name);
+    must(quantize(split, must(QuantizationMap::parse(online.name)), to));
+    const DescribedWeights want = must(must(Checkpoint::open(to)).moe_layer(0)),
+                           got = must(quantize(must(fused.moe_layer(0)), online.scheme));
+    EXPECT_TRUE(got.spec.same_but_name(want.spec));
+    for (int64_t e = 0; e < 2; ++e) {
+      expect_equal(must(got.w13.expert(e)), must(want.w13.expert(e)));
+      expect_equal(must(got.w2.expert(e)), must(want.w2.expert(e)));
+    }
+  }
+}
+
+TEST(Online, NamesTheElementOfAFusedTensorThatIsNoNumber) {
+  SyntheticCheckpoint fused = files_of_one_model(32, 16).fused;
+  const std::string tensor = "model.layers.0.mlp.experts.gate_up_proj";
+  fused.set<uint16_t>(tensor, (16 + 5) * 32 + 7, 0x7f80);  // expert 0, row 5 of up
+  const Checkpoint checkpoint = must(fused.open());
+  for (const OnlineScheme& online : online_schemes()) {
+    const DescribedWeights layer = must(quantize(must(checkpoint.moe_layer(0)), online.scheme));
+    expect_bad(layer.w13.expert(0), {"tensor '" + tensor + "'", "element [21, 7] is inf"});
+    EXPECT_TRUE(layer.w13.expert(1).ok());
   }
 }
 

@@ -1,6 +1,6 @@
 #include "checkpoint/pattern.h"
 
-#include <chrono>
+#include <ctime>
 #include <string>
 
 #include "expect_error.h"
@@ -63,9 +63,10 @@ TEST(Pattern, ASlowExpressionEnds) {
 TEST(Pattern, ASlowExpressionEndsSoonEnoughForManyModules) {
   const auto pattern = Pattern::make("re:(a+)+$", "config.json");
   ASSERT_TRUE(pattern.ok());
-  const auto start = std::chrono::steady_clock::now();
+  // Of the CPU, however busy it is; PCRE2's own limit takes 100 times as long.
+  const std::clock_t start = std::clock();
   for (int i = 0; i < 200; ++i) EXPECT_FALSE(pattern->matches(std::string(200, 'a') + "b"));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_LT(std::clock() - start, std::clock_t{10} * CLOCKS_PER_SEC);
 }
 
 TEST(Pattern, CopiesShareTheExpression) {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_image.h"
 #include "checkpoint/write_safetensors.h"
 #include "moracle/checkpoint.h"
 #include "reader_fixture.h"
@@ -141,7 +141,7 @@ TEST(QuantizeCheckpoint, CopiesWhatItLeavesBitForBit) {
   const auto source = plain();
   const Workshop workshop(source);
   must(workshop.run("*.experts.*=none,fp8-per-channel"));
-  const auto file = must(SafetensorsFile::open(workshop.to + "/model.safetensors"));
+  const auto file = must(testing::SafetensorsImage::open(workshop.to + "/model.safetensors"));
   int64_t same = 0;
   for (const auto& [name, tensor] : source.tensors) {
     if (!file.tensors().contains(name) || file.tensors().at(name).dtype != tensor.dtype) continue;
@@ -201,7 +201,7 @@ TEST(QuantizeCheckpoint, CutsShardsThatAnIndexNames) {
   EXPECT_EQ(index["metadata"]["total_size"], report.bytes_after);
   size_t tensors = 0;
   for (const std::string& name : report.files) {
-    const auto file = must(SafetensorsFile::open(workshop.to + "/" + name));
+    const auto file = must(testing::SafetensorsImage::open(workshop.to + "/" + name));
     tensors += file.tensors().size();
     for (const auto& [tensor, view] : file.tensors()) {
       EXPECT_EQ(index["weight_map"][tensor], name);
@@ -231,8 +231,8 @@ TEST(QuantizeCheckpoint, PutsEveryTensorOnAMultipleOfItsWidth) {
   for (const char* scheme : {"int8-per-channel-weight-only", "mxfp8"}) {
     const Workshop workshop(plain());
     must(workshop.run(scheme));
-    const auto file = must(SafetensorsFile::open(workshop.to + "/model.safetensors"));
-    const auto* start = file.file().bytes().data();
+    const auto file = must(testing::SafetensorsImage::open(workshop.to + "/model.safetensors"));
+    const auto* start = file.bytes().data();
     for (const auto& [tensor, view] : file.tensors())
       EXPECT_EQ((view.data - start) % (bits(view.dtype) / 8), 0) << tensor;
     const std::string text = content_of(workshop.to + "/model.safetensors");
@@ -290,11 +290,18 @@ TEST(QuantizeCheckpoint, RemovesWhatAKilledProcessLeft) {
                                 ".quantized.partial-"};
   for (const std::string& other : others)
     fs::create_directory(workshop.folder.path() + "/" + other);
+  // So is a folder of the very name that does not hold the mark.
+  const std::string backup = ".quantized.partial-2024-01";
+  fs::create_directory(workshop.folder.path() + "/" + backup);
+  std::ofstream(workshop.folder.path() + "/" + backup + "/mine") << "precious";
   const std::string link = ".quantized.partial-1-1";
   fs::create_directory_symlink("plain", workshop.folder.path() + "/" + link);
   must(workshop.run("mxfp8"));
-  EXPECT_THAT(names_in(workshop.folder.path()),
-              UnorderedElementsAre(others[0], others[1], others[2], link, "plain", "quantized"));
+  EXPECT_THAT(
+      names_in(workshop.folder.path()),
+      UnorderedElementsAre(others[0], others[1], others[2], backup, link, "plain", "quantized"));
+  EXPECT_EQ(content_of(workshop.folder.path() + "/" + backup + "/mine"), "precious");
+  EXPECT_FALSE(fs::exists(workshop.to + "/.moracle-unfinished"));
   EXPECT_TRUE(fs::exists(workshop.from + "/model.safetensors"));
 }
 
@@ -323,6 +330,37 @@ TEST(QuantizeCheckpoint, LeavesNothingWhereAWeightIsNoNumber) {
       workshop.run("fp8-per-tensor"),
       {workshop.from + "/model.safetensors: tensor '" + kUp + ".weight'", "element [3, 9] is nan"});
   expect_nothing_left(workshop);
+}
+
+TEST(QuantizeCheckpoint, LeavesNothingWhereACopiedTensorHoldsANan) {
+  for (const char* tensor : {"model.embed_tokens.weight", "model.norm.weight"}) {
+    auto source = plain();
+    source.set<uint16_t>(tensor, 5, 0x7fc0);
+    const Workshop workshop(source);
+    expect_bad(workshop.run("fp8-per-tensor"),
+               {workshop.from + "/model.safetensors: tensor '" + tensor + "'", "5", "is nan"});
+    expect_nothing_left(workshop);
+  }
+}
+
+TEST(QuantizeCheckpoint, LeavesNothingWhereTheSourceIsCutShort) {
+  for (const int when : {0, 1, 3, 8}) {
+    SCOPED_TRACE(when);
+    const Workshop workshop(plain());
+    const std::string file = workshop.from + "/model.safetensors";
+    const Checkpoint source = must(Checkpoint::open(workshop.from));
+    if (when == 0) fs::resize_file(file, 0);
+    int calls = 0;
+    QuantizeOptions options;
+    options.progress = [&](int64_t, int64_t) {
+      if (++calls == when) fs::resize_file(file, 100);
+      return true;
+    };
+    expect_bad(
+        quantize(source, must(QuantizationMap::parse("fp8-per-tensor")), workshop.to, options),
+        {file + ": tensor '", "it was cut short"});
+    expect_nothing_left(workshop);
+  }
 }
 
 TEST(QuantizeCheckpoint, LeavesAFolderThatHoldsSomethingAlone) {
@@ -358,6 +396,26 @@ TEST(QuantizeCheckpoint, RefusesPlacesWhereNoFolderCanBe) {
     EXPECT_THAT(refused.error().to_string(), HasSubstr(part)) << to;
   }
   EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("file", "plain"));
+}
+
+TEST(QuantizeCheckpoint, RefusesALinkThatLeadsNowhereBeforeTheWork) {
+  Workshop workshop(plain());
+  fs::create_directory_symlink("nowhere", workshop.to);
+  QuantizeOptions options;
+  options.progress = [](int64_t, int64_t) {
+    ADD_FAILURE() << "the work began";
+    return true;
+  };
+  const auto refused = workshop.run("mxfp8", options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
+  EXPECT_THAT(refused.error().to_string(),
+              HasSubstr("needs a new or empty folder; it is a link that leads nowhere"));
+  // A link to an empty folder is followed.
+  fs::create_directory(workshop.folder.path() + "/nowhere");
+  must(workshop.run("mxfp8"));
+  EXPECT_TRUE(fs::exists(workshop.folder.path() + "/nowhere/model.safetensors"));
+  EXPECT_TRUE(fs::is_symlink(workshop.to));
 }
 
 TEST(QuantizeCheckpoint, RefusesASourceThatIsQuantizedAlready) {
@@ -463,7 +521,7 @@ TEST(SafetensorsWriter, WantsEveryByteOfEveryTensor) {
     EXPECT_TRUE(writer.finish());
     EXPECT_EQ(static_cast<int64_t>(fs::file_size(path)), writer.file_bytes());
   }
-  const auto file = must(SafetensorsFile::open(path));
+  const auto file = must(testing::SafetensorsImage::open(path));
   EXPECT_EQ(file.tensors().at("b").shape, std::vector<int64_t>{3});
   EXPECT_EQ(file.tensors().at("b").data[2], std::byte{1});
   expect_error(SafetensorsWriter::create(path, {}), ErrorKind::kIo, {path, "a new file"});

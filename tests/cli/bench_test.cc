@@ -46,6 +46,8 @@ TEST(Bench, JsonHasLimitsAndARowForEachCell) {
     EXPECT_EQ(row["shape"], "8x64x32x2");
     EXPECT_EQ(row["threads"], 1);
     EXPECT_TRUE(row["chosen"].get<bool>());
+    ASSERT_EQ(row["matrices"].size(), 2u);
+    EXPECT_EQ(row["matrices"][0]["kernels"][0]["from_tokens"], 1);
     const auto tokens = row["num_tokens"].get<int64_t>();
     EXPECT_EQ(row["ops"], 2 * 3 * 64 * 32 * 2 * tokens);
     const int64_t expert = row["scheme"] == "int8-w8a8" ? 3 * 64 * 32 + 4 * (64 + 64)
@@ -56,7 +58,6 @@ TEST(Bench, JsonHasLimitsAndARowForEachCell) {
     EXPECT_GT(row["us_min"].get<double>(), 0);
     EXPECT_GE(row["us_median"].get<double>(), row["us_min"].get<double>());
     EXPECT_GT(row["share_of_limit"].get<double>(), 0);
-    EXPECT_LE(row["share_of_limit"].get<double>(), 1.5);
     cells.insert(row["scheme"].get<std::string>() + " " + std::to_string(tokens));
   }
   EXPECT_EQ(cells.size(), 4u);
@@ -129,11 +130,15 @@ TEST(Bench, PutsAnchorsBesideTheCellsThatTheyHave) {
   EXPECT_THAT(text.out, HasSubstr("best public"));
   EXPECT_THAT(text.out, HasSubstr("geometric mean of 1 cells"));
 
-  expect_refused({"bench", "--anchors", path + "-none"}, {"anchors.json-none", "--anchors"}, 1);
+  expect_refused({"bench", "--anchors", path + "-none"}, {"anchors.json-none", "--anchors"});
   std::ofstream(path) << "{}";
   expect_refused({"bench", "--anchors", path}, {"anchors.json", "a list of"});
   std::ofstream(path) << "[{\"shape\": 1}]";
   expect_refused({"bench", "--anchors", path}, {"anchors.json", "row 0"});
+  for (const auto& [tokens, us] : {std::pair{0, 1.0}, {-1, 1.0}, {1, 0.0}, {1, -2.0}}) {
+    std::ofstream(path) << Json{row("int8_w8a8_ch", "humming-0.1.19", tokens, us)};
+    expect_refused({"bench", "--anchors", path}, {"anchors.json", "row 0", "above 0"});
+  }
 }
 
 TEST(Bench, MeasuresTheBackendThatIsNamed) {
@@ -177,6 +182,13 @@ TEST(Bench, RefusesWhatMakesNoSense) {
   expect_refused(
       {"bench", "--model-shape", "qwen3-30b-a3b", "--context", "50000", "--probe-megabytes", "4"},
       {"--context", "50000"});
+}
+
+TEST(Bench, StopsOnRequestWithALine) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const Ran layers = testing::run_interrupted({"bench", "--seconds", "3600"}, signal);
+    testing::expect_one_line(layers, {"stopped on request"}, 1);
+  }
 }
 
 TEST(Bench, LoadsACheckpointBesideReadingItsFiles) {

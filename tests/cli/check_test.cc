@@ -41,6 +41,11 @@ TEST(CheckWithout, RunsWhatOtherCpusRun) {
   EXPECT_GE(run, 1);
 }
 
+TEST(Check, SaysHowFarItCameWhenItIsStopped) {
+  testing::expect_one_line(testing::run_interrupted({"check", "--threads", "1"}),
+                           {"check: stopped after ", " cases, 0 failures so far"}, 1);
+}
+
 TEST(CheckWithout, RefusesTheRowsThatNeedIt) {
   const Ran ran = run_command({"check", "--backend", "cpu-avx2", "--scheme", "int8-w8a8",
                                "--variant", "plain", "--without", "avx2", "--json"});

@@ -199,23 +199,32 @@ TEST_F(ModelJson, InspectAccountsForEveryByte) {
 TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
   for (const char* machine : {"here", "x86-64", "h200"}) {
     const Json json = answer({"explain", model_, "--json", "--machine", machine});
-    EXPECT_THAT(keys(json), ElementsAre("machine", "groups"));
+    EXPECT_THAT(keys(json), ElementsAre("machine", "device", "groups", "others", "not_runnable"));
+    EXPECT_TRUE(json["not_runnable"].is_null());
+    EXPECT_EQ(json["others"].size(), 4u);
     EXPECT_EQ(json["machine"], machine);
     ASSERT_EQ(json["groups"].size(), 1u);
     const Json& group = json["groups"][0];
-    EXPECT_THAT(keys(group),
-                ElementsAre("layers", "scheme", "chosen", "weight_bytes", "considered", "plan"));
+    EXPECT_THAT(keys(group), ElementsAre("part", "layers", "scheme", "chosen", "weight_bytes",
+                                         "considered", "plan"));
     EXPECT_THAT(keys(group["plan"]),
                 ElementsAre("backend", "layout", "weight_bytes", "workspace_bytes", "scratch_bytes",
-                            "max_num_tokens", "matrices"));
+                            "max_num_tokens", "in_this_build", "matrices"));
     EXPECT_EQ(group["plan"]["backend"], group["chosen"]);
-    EXPECT_EQ(group["plan"]["matrices"].size(), 2u);
+    ASSERT_EQ(group["plan"]["matrices"].size(), 2u);
+    for (const Json& matrix : group["plan"]["matrices"]) {
+      EXPECT_THAT(keys(matrix), ElementsAre("n", "k", "input_dtype", "kernels"));
+      ASSERT_FALSE(matrix["kernels"].empty());
+      EXPECT_THAT(keys(matrix["kernels"][0]),
+                  ElementsAre("name", "from_tokens", "to_tokens", "from_rows", "to_rows"));
+      EXPECT_TRUE(matrix["kernels"].back()["to_rows"].is_null());
+    }
     EXPECT_EQ(group["layers"], Json({0, 1, 2}));
     EXPECT_EQ(group["scheme"], "int4-w4a16-g128");
     bool chosen_accepts = false;
     for (const Json& verdict : group["considered"]) {
-      EXPECT_THAT(keys(verdict),
-                  ElementsAre("backend", "accepted", "reasons", "tuned", "moved_back"));
+      EXPECT_THAT(keys(verdict), ElementsAre("backend", "accepted", "in_this_build", "reasons",
+                                             "tuned", "moved_back"));
       EXPECT_EQ(verdict["accepted"], verdict["reasons"].empty());
       for (const Json& reason : verdict["reasons"]) {
         EXPECT_THAT(keys(reason), ElementsAre("rule", "need", "have"));
@@ -256,7 +265,8 @@ TEST_F(ModelJson, ABackendMapHoldsForTheLayersThatItNames) {
 
 TEST_F(ModelJson, DeterministicRunsOnlyWhatPromisesIt) {
   const Json json = run({"-p", "In the beginning", "-n", "2", "--deterministic"});
-  for (const Json& used : json["backends"]) {
+  for (const Json& listed : json["backends"]) {
+    const auto used = listed.get<std::string>();
     const auto row = std::find_if(moracle::backends().begin(), moracle::backends().end(),
                                   [&](const Backend& b) { return b.name == used; });
     ASSERT_NE(row, moracle::backends().end()) << used;

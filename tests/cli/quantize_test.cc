@@ -84,7 +84,18 @@ TEST_F(QuantizeCommand, RefusesWhatItCannotDo) {
                  {"needs a new or empty folder"});
   expect_refused({"quantize", from_, "--scheme", "mxfp8", "-o", to_, "--max-shard-size", "much"},
                  {"--max-shard-size"});
+  for (const char* odd : {"-1", "-5GB", "0", "", "99999999999999999999", "20EB"}) {
+    expect_refused({"quantize", from_, "--scheme", "mxfp8", "-o", to_, "--max-shard-size", odd},
+                   {"--max-shard-size: "});
+  }
   EXPECT_THAT(left(), ::testing::ElementsAre("plain"));
+}
+
+TEST_F(QuantizeCommand, WritesToABareNewName) {
+  const Ran ran = testing::run_shell("cd \"$1\" && \"$0\" quantize plain --scheme mxfp8 -o bare",
+                                     {folder_.path()});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(left(), ::testing::UnorderedElementsAre("plain", "bare"));
 }
 
 TEST_F(QuantizeCommand, SaysWhatAQuantizedFileHolds) {

@@ -9,11 +9,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <initializer_list>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "checkpoint/synthetic_checkpoint.h"
@@ -30,10 +33,11 @@ inline std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-inline Ran run_command(std::vector<std::string> arguments) {
+/// A program and its arguments; `meanwhile` gets its process id once it runs.
+inline Ran run_program(std::vector<std::string> arguments,
+                       const std::function<void(pid_t)>& meanwhile = {}) {
   const TemporaryFolder folder;
   const std::string out = folder.path() + "/out", err = folder.path() + "/err";
-  arguments.insert(arguments.begin(), MORACLE_COMMAND);
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
@@ -48,8 +52,42 @@ inline Ran run_command(std::vector<std::string> arguments) {
   const int failed = ::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   EXPECT_EQ(failed, 0) << argv[0];
+  if (failed == 0 && meanwhile) meanwhile(pid);
   if (failed != 0 || ::waitpid(pid, &status, 0) != pid) return {};
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of(out), content_of(err)};
+}
+
+inline Ran run_command(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), MORACLE_COMMAND);
+  return run_program(std::move(arguments));
+}
+
+/// By the shell: "$0" in the script is the command, "$@" are the arguments.
+inline Ran run_shell(const std::string& script, const std::vector<std::string>& arguments = {}) {
+  std::vector<std::string> all = {"/bin/sh", "-c", script, MORACLE_COMMAND};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return run_program(std::move(all));
+}
+
+/// Waits until the process catches the signal, and sends it.
+inline void send_when_caught(pid_t pid, int signal) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/status";
+  for (;;) {
+    std::ifstream status(path);
+    std::string word;
+    while (status >> word && word != "SigCgt:") continue;
+    uint64_t caught = 0;
+    if (!(status >> std::hex >> caught)) return;  // it has ended
+    if (caught >> (signal - 1) & 1) break;
+    std::this_thread::yield();
+  }
+  ::kill(pid, signal);
+}
+
+/// The command, which gets the signal as soon as it catches it.
+inline Ran run_interrupted(std::vector<std::string> arguments, int signal = SIGINT) {
+  arguments.insert(arguments.begin(), MORACLE_COMMAND);
+  return run_program(std::move(arguments), [&](pid_t pid) { send_when_caught(pid, signal); });
 }
 
 /// The small model in the box, else the same beside the clone; empty where there is neither.
@@ -61,19 +99,25 @@ inline std::string small_model() {
   return "";
 }
 
-/// Exit code 2 (or another), nothing on stdout, on stderr one line that holds all `parts`.
-inline void expect_refused(const std::vector<std::string>& arguments,
-                           std::initializer_list<std::string> parts, int code = 2) {
-  const Ran ran = run_command(arguments);
-  std::string line = "moracle";
-  for (const std::string& argument : arguments) line += " '" + argument + "'";
-  SCOPED_TRACE(line);
+/// Exit code, nothing on stdout, on stderr one printable line that holds all `parts`.
+inline void expect_one_line(const Ran& ran, std::initializer_list<std::string> parts, int code) {
   EXPECT_EQ(ran.code, code);
   EXPECT_EQ(ran.out, "");
   EXPECT_THAT(ran.err, ::testing::StartsWith("moracle: "));
   EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
   EXPECT_THAT(ran.err, ::testing::EndsWith("\n"));
+  EXPECT_LT(ran.err.size(), 20'000u);
+  EXPECT_EQ(ran.err.find('\x1b'), ran.err.npos);
   for (const std::string& part : parts) EXPECT_THAT(ran.err, ::testing::HasSubstr(part));
+}
+
+/// The command refuses with exit code 2 (or another) and such a line.
+inline void expect_refused(const std::vector<std::string>& arguments,
+                           std::initializer_list<std::string> parts, int code = 2) {
+  std::string line = "moracle";
+  for (const std::string& argument : arguments) line += " '" + argument.substr(0, 200) + "'";
+  SCOPED_TRACE(line);
+  expect_one_line(run_command(arguments), parts, code);
 }
 
 }  // namespace moracle::testing

@@ -1,5 +1,9 @@
 // `moracle tune`: measures once, and the other verbs know.
+#include <sys/file.h>
+
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "run_command.h"
 
@@ -113,7 +117,70 @@ TEST_F(TuneVerb, SaysWhichCacheIsBroken) {
   }
 }
 
+TEST_F(TuneVerb, DoesNotBelieveTimesAndCountsThatNoMeasurementGives) {
+  ASSERT_EQ(run_command({"tune", model_, "--seconds", "0.1", "--cache", cache_}).code, 0);
+  const Json good = Json::parse(content_of(cache_));
+  const std::pair<const char*, Json> rows[] = {
+      {"us", 0},         {"us", -1},         {"us", -0.5},
+      {"num_tokens", 0}, {"num_tokens", -1}, {"num_tokens", 18446744073709551615u}};
+  for (const auto& [key, odd] : rows) {
+    Json file = good;
+    file["layers"][0]["times"] = {{{"backend", "cpu"}, {"num_tokens", 1}, {"us", 1.0}}};
+    file["layers"][0]["times"][0][key] = odd;
+    write(file.dump());
+    expect_refused({"explain", model_, "--cache", cache_}, {cache_, "moracle tune"});
+  }
+}
+
+TEST_F(TuneVerb, KeepsTheEntriesOfTwoAtOnce) {
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    std::filesystem::remove(cache_);
+    const Ran both = testing::run_shell(
+        "\"$0\" tune \"$1\" --seconds 0.1 --cache \"$2\" & "
+        "\"$0\" tune \"$1\" --seconds 0.1 --cache \"$2\" --activations int8; code=$?; wait $! && "
+        "exit $code",
+        {model_, cache_});
+    ASSERT_EQ(both.code, 0) << both.err;
+    EXPECT_EQ(Json::parse(content_of(cache_))["layers"].size(), 2u);
+  }
+}
+
+TEST_F(TuneVerb, WaitsForTheProcessThatHoldsTheCache) {
+  std::filesystem::create_directories(folder_.path() + "/new");
+  const std::string name = cache_ + ".moracle-new";
+  const int held = ::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(::flock(held, LOCK_EX), 0);
+  const Ran ran = testing::run_program(
+      {MORACLE_COMMAND, "tune", model_, "--seconds", "0.1", "--cache", cache_}, [&](pid_t pid) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        siginfo_t ended{};
+        EXPECT_EQ(::waitid(P_PID, pid, &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+        EXPECT_EQ(ended.si_pid, 0) << "it went on without the lock";
+        const std::string empty = "{\"version\": \"none\", \"layers\": []}";
+        EXPECT_EQ(::write(held, empty.data(), empty.size()), static_cast<ssize_t>(empty.size()));
+        std::filesystem::rename(name, cache_);  // as a process ends that replaced the cache
+        ::close(held);
+      });
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(Json::parse(content_of(cache_))["layers"].size(), 1u);
+}
+
+TEST_F(TuneVerb, TakesOverWhatAKilledProcessLeft) {
+  std::filesystem::create_directories(folder_.path() + "/new");
+  std::ofstream(cache_ + ".moracle-new") << std::string(100'000, 'x');
+  ASSERT_EQ(run_command({"tune", model_, "--seconds", "0.1", "--cache", cache_}).code, 0);
+  EXPECT_EQ(Json::parse(content_of(cache_))["layers"].size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(cache_ + ".moracle-new"));
+  const std::string link = folder_.path() + "/link";
+  std::filesystem::create_symlink(folder_.path() + "/nowhere", link);
+  expect_refused({"tune", model_, "--cache", link}, {link, "leads nowhere"}, 1);
+  // What is in its place but cannot be its own stays.
+  std::filesystem::create_directory(cache_ + ".moracle-new");
+  expect_refused({"tune", model_, "--seconds", "0.1", "--cache", cache_}, {"tuning.json"}, 1);
+}
+
 TEST_F(TuneVerb, RefusesWhatCannotBeWritten) {
+  expect_refused({"tune", model_, "--cache", "/proc/none/tuning.json"}, {"/proc/none"}, 1);
   expect_refused({"tune", model_, "--seconds", "0.5", "--cache", "/proc/none/tuning.json"},
                  {"/proc/none/tuning.json"}, 1);
   expect_refused({"tune", folder_.path()}, {"config.json"});

@@ -10,7 +10,8 @@ int main(int argc, char** argv) {
   auto layer = checkpoint->moe_layer(0);
   if (!layer) return std::fprintf(stderr, "%s\n", layer.error().to_string().c_str()), 1;
   const int64_t hidden_size = layer->spec.hidden_size;
-  const auto selection = moracle::select({.layer = layer->spec}, moracle::Machine::here());
+  const auto selection = moracle::select(
+      {.layer = layer->spec, .platform = moracle::Platform::kCpu}, moracle::Machine::here());
   auto moe = moracle::FusedMoe::make(*std::move(layer), selection, *moracle::open_device("cpu"));
   if (!moe) return std::fprintf(stderr, "%s\n", moe.error().to_string().c_str()), 1;
 

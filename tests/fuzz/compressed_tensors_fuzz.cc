@@ -18,7 +18,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       ct_checkpoint(
           {.format = "float-quantized", .bits = 8, .strategy = "block", .activations = "group"}),
       ct_mxfp8_checkpoint(32),
-      ct_mxfp8_checkpoint(32, false)};
+      ct_mxfp8_checkpoint(32, false),
+      ct_checkpoint({.activations = "token", .activation_type = "float"}),
+      ct_checkpoint({.format = "int-quantized",
+                     .symmetric = false,
+                     .actorder = "group",
+                     .activations = "token"})};
   fuzz_checkpoint(bases, data, size);
   return 0;
 }

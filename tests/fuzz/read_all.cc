@@ -19,7 +19,7 @@ void require_canonical(const CanonicalMatrix& m, const MatrixShape& shape) {
   require(m.n == shape.n && m.k == shape.k && m.key == shape.key);
   require(m.n > 0 && m.k > 0);
   require(m.codes.size() == static_cast<size_t>(m.n * m.row_bytes()));
-  require(m.storage.empty() || m.codes.data() == m.storage.data());
+  require(m.storage.empty() ? m.memory != nullptr : m.codes.data() == m.storage.data());
   const int64_t scales = m.key.quantized() ? m.scale_rows() * m.scale_cols() : 0;
   require(m.scales.size() == static_cast<size_t>(scales));
   require(m.zero_points.size() == (m.key.symmetric ? 0 : m.scales.size()));
@@ -47,7 +47,6 @@ void read(const DescribedMatrix& matrix) {
       std::vector<std::byte> packed(layout->sections(matrix.shape()).bytes);
       pack(*layout, *expert, packed.data());
     }
-    matrix.release(e);
   }
 }
 
@@ -100,7 +99,7 @@ void read_linear(Result<DescribedMatrix> matrix) {
 void read_all(const std::string& folder) {
   const auto checkpoint = Checkpoint::open(folder);
   if (!passes(checkpoint)) return;
-  passes(outline(*checkpoint));  // first, while nothing is claimed
+  passes(outline(*checkpoint));
   passes(GenerationConfig::open(*checkpoint));
   generate(*checkpoint);
   for (const int64_t layer : checkpoint->moe_layers()) {

@@ -9,6 +9,7 @@
 
 #include "base/scalar.h"
 #include "kernels/cpu/vector_ops.h"
+#include "kernels/isa_here.h"
 #include "kernels/ops.h"
 #include "kernels/paged.h"
 #include "moracle/device.h"
@@ -247,9 +248,7 @@ TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitsExactly) {
   const Sequence s = sequence(keys, {1, 1, dim, value_dim, 1});
   std::vector<const cpu::VectorOps*> tables = {&cpu::kPortableVectorOps, &cpu::vector_ops()};
 #if defined(__x86_64__)
-  // clang 14 cannot ask for f16c; every CPU with AVX2 has it.
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    tables.push_back(&cpu::kAvx2VectorOps);
+  if (cpu::has(Isa::kAvx2)) tables.push_back(&cpu::kAvx2VectorOps);
 #endif
   for (const cpu::VectorOps* ops : tables) {
     for (const cpu::CacheType cache : {cpu::CacheType::kBF16, cpu::CacheType::kF16}) {
@@ -287,11 +286,8 @@ TEST_F(AttendTest, EveryInstructionSetFindsTheSameSoftmax) {
   const Sequence s = sequence(keys, {1, 1, dim, value_dim, 1});
   std::vector<const cpu::VectorOps*> tables = {&cpu::kPortableVectorOps};
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    tables.push_back(&cpu::kAvx2VectorOps);
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq"))
-    tables.push_back(&cpu::kAvx512VectorOps);
+  if (cpu::has(Isa::kAvx2)) tables.push_back(&cpu::kAvx2VectorOps);
+  if (cpu::has(Isa::kAvx512 | Isa::kAvx2)) tables.push_back(&cpu::kAvx512VectorOps);
 #endif
   for (const cpu::VectorOps* ops : tables) {
     std::vector<float> out(7 * value_dim, NAN), room(cpu::kAttendRoom);

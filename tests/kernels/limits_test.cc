@@ -36,8 +36,9 @@ TEST(Limits, CanBeProbedAgainByName) {
   EXPECT_EQ(probe->threads(), 2);
   EXPECT_GT(*probe->read_bytes_per_second(), 0);
   EXPECT_EQ(*probe->ops_per_second("no such peak"), 0);
-  if (missing(Isa::kAvx2, Machine::here().cpu.isa) != Isa::kNone) GTEST_SKIP() << "no AVX2";
-  EXPECT_GT(*probe->ops_per_second("f32 avx2"), 0);
+  const auto limits = probe->measure();
+  ASSERT_TRUE(limits) << limits.error().to_string();
+  for (const Peak& peak : limits->peaks) EXPECT_GT(*probe->ops_per_second(peak.name), 0);
 }
 
 TEST(Limits, TakeABufferOfAnySize) {
@@ -47,6 +48,30 @@ TEST(Limits, TakeABufferOfAnySize) {
     EXPECT_GE(probe->buffer_bytes(), 4 * 4096);
     EXPECT_GT(*probe->read_bytes_per_second(), 0);
   }
+}
+
+// Every step asks before it begins, so none of several seconds begins after a no.
+TEST(Limits, StopBetweenAnyTwoSteps) {
+  int asked = 0;
+  const Progress count = [&](int64_t, int64_t) { return ++asked > 0; };
+  auto probe = LimitsProbe::make(1, size_t{600} << 20, count);
+  ASSERT_TRUE(probe) << probe.error().to_string();
+  EXPECT_GE(asked, 3) << "once for every 256 MiB";
+  auto small = LimitsProbe::make(1, kSmall);
+  ASSERT_TRUE(small) << small.error().to_string();
+  asked = 0;
+  const auto limits = small->measure(count);
+  ASSERT_TRUE(limits) << limits.error().to_string();
+  EXPECT_EQ(asked, 5 + static_cast<int>(limits->peaks.size()));
+  for (const int last : {1, 3, asked}) {
+    int left = last;
+    const auto stopped = small->measure([&](int64_t, int64_t) { return --left > 0; });
+    ASSERT_FALSE(stopped) << last;
+    EXPECT_EQ(stopped.error().kind, ErrorKind::kCancelled);
+  }
+  const auto unmade = LimitsProbe::make(1, kSmall, [](int64_t, int64_t) { return false; });
+  ASSERT_FALSE(unmade);
+  EXPECT_EQ(unmade.error().kind, ErrorKind::kCancelled);
 }
 
 }  // namespace

@@ -10,15 +10,12 @@
 
 #include "base/scalar.h"
 #include "kernels/cpu/lines.h"
-#include "moracle/oracle.h"
+#include "kernels/isa_here.h"
 
 #if defined(__x86_64__)
 
 namespace moracle::cpu {
 
-inline bool has(Isa isa) {
-  return missing(isa, Machine::here().cpu.isa) == Isa::kNone;
-}
 inline constexpr Isa kVnni = Isa::kAvx512 | Isa::kAvx512Vnni;
 
 /// Bytes on a 64-byte boundary.

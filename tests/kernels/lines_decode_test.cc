@@ -180,7 +180,7 @@ TEST_P(LineDecoding, OfHalfFloatsIsExactAndScalesMultiply) {
   for (int i = 0; i < 32; ++i)
     EXPECT_EQ(wide.at<float>(i % 2 * 16 + i / 2), 0.25f * static_cast<float>(i) - 3);
   for (int i = 0; i < 32; ++i) halves[i] = float_to_bf16(static_cast<float>(i));
-  kAvx512Decoders.bf16_to_f32(c);
+  decoders_.bf16_to_f32(c);
   for (int i = 0; i < 32; ++i) EXPECT_EQ(wide.at<float>(i % 2 * 16 + i / 2), static_cast<float>(i));
   // Lines as decoders leave them, back in order.
   Lines pairs(2), columns(4);

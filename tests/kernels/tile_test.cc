@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/isa_here.h"
+
 namespace moracle::cpu {
 namespace {
 
@@ -19,14 +21,13 @@ constexpr float kUnwritten = 12345.0f;
 
 struct Table {
   const TileKernels* kernels;
-  bool runs;
+  Isa needs;
 };
 
 const Table kTables[] = {
-    {&kPortableTiles, true},
+    {&kPortableTiles, Isa::kNone},
 #if defined(__x86_64__)
-    // clang 14 cannot ask for f16c; every CPU with AVX2 has it.
-    {&kAvx2Tiles, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
+    {&kAvx2Tiles, Isa::kAvx2},
 #endif
 };
 
@@ -73,7 +74,7 @@ struct Rows {
 class Tile : public testing::TestWithParam<Table> {
  protected:
   void SetUp() override {
-    if (!GetParam().runs) GTEST_SKIP() << "this CPU does not report AVX2 and FMA";
+    if (!has(GetParam().needs)) GTEST_SKIP() << "needs " << names(GetParam().needs);
   }
   const TileKernels& tiles() const { return *GetParam().kernels; }
 

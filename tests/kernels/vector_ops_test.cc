@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/scalar.h"
+#include "kernels/isa_here.h"
 #include "moracle/checkpoint.h"
 #include "quant/activation.h"
 
@@ -29,22 +30,21 @@ const float kSpecial[] = {0,     -0.0f, 1e-45f, -1e-45f, 1e-38f, -1e-39f, 1,
 
 struct Table {
   const VectorOps* ops;
-  bool runs;
+  Isa needs;
 };
 const Table kTables[] = {
-    {&kPortableVectorOps, true},
+    {&kPortableVectorOps, Isa::kNone},
 #if defined(__x86_64__)
-    {&kAvx2VectorOps, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
-    {&kAvx512VectorOps, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                            __builtin_cpu_supports("avx512vl") &&
-                            __builtin_cpu_supports("avx512dq")},
+    {&kAvx2VectorOps, Isa::kAvx2},
+    {&kAvx512VectorOps, Isa::kAvx512 | Isa::kAvx2},
 #endif
 };
 
 class VectorOpsTest : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    if (!kTables[GetParam()].runs) GTEST_SKIP() << "this CPU cannot run it";
+    const Isa needs = kTables[GetParam()].needs;
+    if (!has(needs)) GTEST_SKIP() << "needs " << names(needs);
   }
   std::vector<float> normal(int64_t count, float size = 1) {
     std::normal_distribution<float> draw(0, size);

@@ -35,7 +35,7 @@ class Architectures : public ::testing::TestWithParam<std::string> {
 
 TEST_P(Architectures, ComputeWhatTransformersDoes) {
   for (const Backend& backend : backends()) {
-    if (backend.kernels == nullptr || backend.platform != Platform::kCpu) continue;
+    if (!backend.built() || backend.platform != Platform::kCpu) continue;
     ModelOptions named;
     named.backend = backend.name;
     if (!plan(*Checkpoint::open(folder_), named)) continue;

@@ -143,6 +143,21 @@ TEST(BenchModel, DecodesSequencesSideBySideAndTakesInPrompts) {
               HasSubstr("--batch: needs 1 to 64 sequences; it is 65"));
 }
 
+// Sequences that are equal would be routed alike: 16 of them touched 2 of 8 experts.
+TEST(BenchModel, SpreadsTheTokensOfAStepOverTheExperts) {
+  for (const char* scheme : {"bf16", "int8-w8a8", "int4-w4a16-g32", "int4-w4a16-g32-asym",
+                             "fp8-w8a8-block128x128", "mxfp4-w4a16"}) {
+    SCOPED_TRACE(scheme);
+    DecodeOptions options = small_options(scheme);
+    options.batches = {1, 48};
+    const auto results = decode(small_shape(), options);
+    ASSERT_TRUE(results) << results.error().to_string();
+    EXPECT_EQ((*results)[0].num_experts, 8);
+    EXPECT_EQ((*results)[0].experts_touched, 2) << "as many as one token goes to";
+    EXPECT_GE((*results)[1].experts_touched, 7);
+  }
+}
+
 TEST(BenchModel, StopsWhenAsked) {
   DecodeOptions options = small_options("bf16");
   options.seconds = 1e9;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_image.h"
 #include "checkpoint/synthetic_checkpoint.h"
 #include "moracle/moracle.h"
 
@@ -31,7 +31,7 @@ inline SyntheticCheckpoint golden_model(const std::string& name) {
   SyntheticCheckpoint checkpoint = SyntheticCheckpoint::plain();
   checkpoint.config = nlohmann::json::parse(std::ifstream(golden_folder(name) + "/config.json"));
   checkpoint.tensors.clear();
-  const auto file = SafetensorsFile::open(golden_folder(name) + "/model.safetensors");
+  const auto file = SafetensorsImage::open(golden_folder(name) + "/model.safetensors");
   for (const auto& [tensor, view] : file->tensors()) {
     checkpoint.tensors[tensor] = {
         tensor, view.dtype, view.shape, {view.data, view.data + view.num_bytes()}};
@@ -44,7 +44,7 @@ struct GoldenReference {
   std::vector<float> logits;  ///< [ids, vocabulary]
 };
 inline GoldenReference golden_reference(const std::string& name) {
-  const auto file = SafetensorsFile::open(golden_folder(name) + "/reference.safetensors");
+  const auto file = SafetensorsImage::open(golden_folder(name) + "/reference.safetensors");
   const TensorView &ids = file->tensors().at("ids"), &logits = file->tensors().at("logits");
   return {{ids.as<int32_t>(), ids.as<int32_t>() + ids.num_elements()},
           {logits.as<float>(), logits.as<float>() + logits.num_elements()}};

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_image.h"
 #include "moracle/moracle.h"
 #include "nlohmann/json.hpp"
 
@@ -39,7 +39,7 @@ std::vector<const Backend*> serving(const std::string& folder, Platform platform
   const auto layer =
       checkpoint ? checkpoint->moe_layer(checkpoint->moe_layers().front()) : checkpoint.error();
   for (const Backend& backend : backends()) {
-    if (backend.kernels == nullptr || backend.platform != platform) continue;
+    if (!backend.built() || backend.platform != platform) continue;
     Request request;
     // What cannot be opened is left to the test; what a row does not serve, to the rules'.
     if (layer) {
@@ -159,7 +159,7 @@ TEST_P(Measures, GreedyContinuationsAreThoseOfTheReferenceWhereItsMarginIsClear)
 }
 
 TEST_P(Measures, LastPositionLogitsAreThoseOfTheReference) {
-  auto file = SafetensorsFile::open(GetParam().folder + "/reference.safetensors");
+  auto file = testing::SafetensorsImage::open(GetParam().folder + "/reference.safetensors");
   ASSERT_TRUE(file) << file.error().to_string();
   const TensorView& want = file->tensors().at(quantizes_ ? "act.logits" : "logits");
   for (size_t i = 0; i < reference_["prompts"].size(); ++i) {

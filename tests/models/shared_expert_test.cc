@@ -76,7 +76,8 @@ class SharedExpert : public ::testing::Test {
     const std::vector<float> router = normal(kExperts * kHidden), gate = normal(kHidden);
     const std::vector<float> x = normal(kTokens * kHidden);
 
-    Description description{{}, {}, {}, {}, matrix({normal(kHidden)}, kHidden)};
+    Description description{
+        {}, matrix({normal(kHidden)}, kHidden), {}, {}, matrix({normal(kHidden)}, kHidden)};
     description.spec.hidden_size = kHidden;
     GroupedQueryDescription attention{
         {}, {}, {}, {}, matrix({normal(kHidden)}, kHidden), matrix({normal(kHidden)}, kHidden)};
@@ -100,6 +101,7 @@ class SharedExpert : public ::testing::Test {
       Request request;
       request.layer = std::move(spec);
       request.max_num_tokens = kTokens;
+      request.platform = Platform::kCpu;
       choices.push_back({place.name(), place.layer, select(request, Machine::here())});
       return {};
     };

@@ -1,6 +1,7 @@
 // Tokenizer and TokenStream against what Hugging Face's `tokenizers` makes of the same texts
 // (tools/make_tokenizer_golden.py), and against files and texts that are wrong.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -108,7 +109,8 @@ INSTANTIATE_TEST_SUITE_P(Tokenizers, Golden,
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(Tokenizer, OpensAFolder) {
-  const std::filesystem::path folder = testing::TempDir() + "moracle_tokenizer_test";
+  const std::filesystem::path folder =
+      testing::TempDir() + "moracle_tokenizer_" + std::to_string(::getpid());
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "tokenizer.json") << plain_file().dump();
   const auto tokenizer = Tokenizer::open(folder.string());

@@ -62,7 +62,7 @@ TEST(Deterministic, RowsThatPromiseItGiveATokenTheSameBitsInEveryBatch) {
   const Batch all = batch_of(kTokens);
   int promising = 0;
   for (const Backend& row : backends()) {
-    if (row.kernels == nullptr || row.platform != Platform::kCpu ||
+    if (!row.built() || row.platform != Platform::kCpu ||
         missing(Feature::kDeterministic, row.features) != Feature::kNone)
       continue;
     for (const Scheme& scheme : conformance::schemes()) {

@@ -403,6 +403,7 @@ TEST(Reload, OfADenseLayerIsTheSame) {
   };
   Request request;
   request.layer = linear_spec("q_proj", described(1));
+  request.platform = Platform::kCpu;
   const Selection selection = select(request, Machine::here());
   auto workspace = std::make_shared<Workspace>(device());
   auto linear = Linear::make(described(1), selection, workspace);

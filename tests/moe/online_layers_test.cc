@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checkpoint/safetensors.h"  // only to read the reference files
+#include "checkpoint/safetensors_image.h"
 #include "moracle/moracle.h"
 
 namespace moracle {
@@ -30,7 +31,7 @@ std::vector<T> values(const TensorView& view) {
 }
 
 Reference reference(const std::string& folder, const std::string& output) {
-  const auto file = SafetensorsFile::open(folder + "/reference.safetensors");
+  const auto file = testing::SafetensorsImage::open(folder + "/reference.safetensors");
   EXPECT_TRUE(file) << file.error().to_string();
   const auto& tensors = file->tensors();
   return {values<float>(tensors.at("moe.input")), values<float>(tensors.at(output)),

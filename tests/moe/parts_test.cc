@@ -79,9 +79,8 @@ TEST(Parts, GiveTheBitsOfFewTokens) {
       }
     }
   }
-  if (missing(Isa::kAvx512 | Isa::kAvx512Vnni, Machine::here().cpu.isa) == Isa::kNone) {
-    EXPECT_GE(compared, 5 * 4);
-  }
+  if (compared == 0) GTEST_SKIP() << "no row that runs here takes its rows in parts";
+  EXPECT_GE(compared, 5 * static_cast<int>(std::size(kRoutings)));
 }
 
 // What is between the matrices has room for one part.

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "checkpoint/safetensors.h"  // only to read the reference file
+#include "checkpoint/safetensors_image.h"
 #include "kernels/ops.h"
 #include "moracle/moracle.h"
 
@@ -32,7 +33,7 @@ TEST_P(StoredRouters, ChooseAndWeighAsStored) {
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   const auto layer = checkpoint->moe_layer(1);
   ASSERT_TRUE(layer) << layer.error().to_string();
-  const auto reference = SafetensorsFile::open(GetParam() + "/reference.safetensors");
+  const auto reference = testing::SafetensorsImage::open(GetParam() + "/reference.safetensors");
   ASSERT_TRUE(reference) << reference.error().to_string();
   const TensorView& logits = reference->tensors().at("moe.router_logits");
   const TensorView& ids = reference->tensors().at("moe.topk_ids");

@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "kernels/grouped_linear.h"
 #include "layout/layout.h"
 #include "moracle/oracle.h"
 
@@ -17,13 +18,17 @@ inline constexpr DType kAllActivations[] = {DType::kI8, DType::kF8E4M3};
 inline constexpr DType kInt8[] = {DType::kI8};
 inline constexpr DType kBF16[] = {DType::kBF16};
 
-/// Kernels that plan but are never made: the oracle only asks whether there are some.
-inline const Kernels kKernels = {[](const KernelRequest& request, const Machine&) {
-                                   const auto& key = request.scheme.activation;
-                                   const DType input = key ? key->dtype : DType::kF32;
-                                   return KernelPlan{input, {{1, "few"}, {17, "many"}}, 1000};
-                                 },
-                                 nullptr};
+/// Kernels that plan; the oracle makes none.
+inline KernelPlan plan(const KernelRequest& request, const Machine&) {
+  const auto& key = request.scheme.activation;
+  return KernelPlan{key ? key->dtype : DType::kF32, {{1, "few", 16}, {17, "many"}}, 1000};
+}
+inline Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&&, const KernelPlan&, Device&) {
+  return Error{ErrorKind::kUnsupported, "", "fake row", "to be made", "it never is"};
+}
+inline const Kernels kKernels = {plan, make};
+/// Kernels of another build.
+inline const Kernels kElsewhere = {plan, nullptr};
 
 /// From the pickiest to one that takes everything.
 inline std::array<Backend, 4> table() {

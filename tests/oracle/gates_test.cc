@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "moe/conformance.h"
 #include "oracle/fake_rows.h"
 
 namespace moracle {
@@ -32,6 +33,7 @@ Names serving(const Machine& machine, Platform platform, const Scheme& scheme) {
 Machine with_gpu(int capability) {
   Machine machine{"fake", {"a CPU", Isa::kNone, 1, int64_t{1} << 36}, {}};
   machine.gpus.push_back({Platform::kCuda, 0, "a GPU", capability, int64_t{1} << 36, 227 * 1024});
+  machine.every_platform = true;
   return machine;
 }
 
@@ -61,6 +63,51 @@ TEST(Gates, OfCudaFollowTheComputeCapability) {
     EXPECT_EQ(serving(machine, Platform::kCuda, kFp8), want.fp8);
     EXPECT_EQ(serving(machine, Platform::kCuda, kInt4), want.int4);
   }
+}
+
+// A GPU without fp8 products keeps the scheme, on a slow row, until 16-bit activations are asked
+// for; the refusal says how.
+TEST(Gates, Fp8ActivationsOnAmpereAreServedFastAs16BitOnRequestOnly) {
+  const std::vector<Backend> table = fake::completed_table();
+  const Scheme stored[] = {kFp8,
+                           {kFp8StaticTensorSym, kFp8StaticTensorSym},
+                           {kFp8Static128BlockSym, kFp8Dynamic128Sym},
+                           {kMxfp8Static, kMxfp8Dynamic}};
+  for (const Scheme& scheme : stored) {
+    SCOPED_TRACE(name(scheme));
+    DescribedWeights weights = conformance::random_weights(fake::layer(scheme), 1);
+    Request request{.layer = weights.spec, .max_num_tokens = 512, .platform = Platform::kCuda};
+    const Selection kept = select(request, with_gpu(80), table);
+    ASSERT_TRUE(kept.plan);
+    EXPECT_EQ(kept.plan->backend->name, "cuda-reference");
+    EXPECT_EQ(kept.plan->layer.scheme, scheme);
+    const Verdict* const refused = fake::verdict(kept, "cuda-sm80");
+    ASSERT_TRUE(refused != nullptr && refused->reasons.size() == 1);
+    EXPECT_EQ(refused->reasons[0].rule, "architecture");
+    EXPECT_THAT(refused->reasons[0].need, ::testing::HasSubstr("or --activations 16bit"));
+
+    set_activations(weights, ActivationPrecision::k16Bit);
+    request.layer = weights.spec;
+    const Selection asked = select(request, with_gpu(80), table);
+    ASSERT_TRUE(asked.plan);
+    EXPECT_EQ(asked.plan->backend->name, "cuda-sm80");
+    EXPECT_EQ(asked.plan->layer.scheme, (Scheme{scheme.weight, {}}));
+  }
+}
+
+// Tensor cores have no products of fp8 and int4: a rule of the table says so.
+TEST(Gates, Fp8ActivationsBesideIntegerWeightsAreLeftToRowsThatMultiplyFloats) {
+  const Scheme scheme{int4_static_group(128), kFp8DynamicTokenSym};
+  const std::vector<Backend> table = fake::completed_table();
+  const Request request{.layer = fake::layer(scheme), .platform = Platform::kCuda};
+  const Selection selection = select(request, with_gpu(90), table);
+  const Verdict* const refused = fake::verdict(selection, "cuda-sm80");
+  ASSERT_TRUE(refused != nullptr && refused->reasons.size() == 1);
+  EXPECT_EQ(refused->reasons[0].rule, "products");
+  EXPECT_THAT(refused->reasons[0].have, ::testing::HasSubstr("f8_e4m3 x i4"));
+  const Verdict* const reference = fake::verdict(selection, "cuda-reference");
+  ASSERT_TRUE(reference != nullptr);
+  EXPECT_TRUE(reference->accepted());
 }
 
 // D5: every instruction set that a row names has to be there, not most of them.

@@ -7,6 +7,8 @@
 
 #include "base/thread_pool.h"
 #include "moracle/oracle.h"
+#include "oracle/masked_isa.h"
+#include "test_mask.h"
 
 namespace moracle {
 namespace {
@@ -28,11 +30,15 @@ TEST(Machine, HereHasNoFeatureThatTheCompilerDenies) {
   __builtin_cpu_init();
   const Isa isa = Machine::here().cpu.isa;
   const auto has = [&](Isa bit) { return missing(bit, isa) == Isa::kNone; };
-  EXPECT_EQ(has(Isa::kAvx2), __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
-  EXPECT_EQ(has(Isa::kAvx512),
-            __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"));
-  EXPECT_EQ(has(Isa::kAvx512Vnni), has(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni"));
+  const auto masked = [](Isa bit) { return missing(bit, testing::test_mask()) == Isa::kNone; };
+  EXPECT_EQ(has(Isa::kAvx2),
+            !masked(Isa::kAvx2) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
+  EXPECT_EQ(has(Isa::kAvx512), !masked(Isa::kAvx512) && __builtin_cpu_supports("avx512f") &&
+                                   __builtin_cpu_supports("avx512bw") &&
+                                   __builtin_cpu_supports("avx512vl") &&
+                                   __builtin_cpu_supports("avx512dq"));
+  EXPECT_EQ(has(Isa::kAvx512Vnni),
+            !masked(Isa::kAvx512Vnni) && has(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni"));
 }
 #endif
 
@@ -98,6 +104,30 @@ TEST(Isa, IsNamedAsLinuxSpellsIt) {
   EXPECT_EQ(names(Isa::kAvx512Vnni | Isa::kAvx2), "avx2 avx512_vnni");
   EXPECT_EQ(names(static_cast<Isa>(0xff)),
             "avx2 avx_vnni avx512 avx512_vnni avx512_bf16 avx512_fp16 amx_int8 amx_bf16");
+}
+
+TEST(Isa, IsParsedAsItIsNamed) {
+  for (uint32_t bit = 1; bit <= 0x80; bit <<= 1) {
+    const auto isa = static_cast<Isa>(bit);
+    const auto parsed = parse_isa(names(isa));
+    ASSERT_TRUE(parsed) << names(isa);
+    EXPECT_EQ(*parsed, isa);
+  }
+  const auto both = parse_isa("amx_int8,avx2");
+  ASSERT_TRUE(both);
+  EXPECT_EQ(*both, Isa::kAmxInt8 | Isa::kAvx2);
+  for (const char* text : {"", "avx9", "avx2,", ",avx2", "avx2,,avx512", "avx2 avx512", "AVX2"})
+    EXPECT_FALSE(parse_isa(text)) << text;
+}
+
+TEST(Isa, MaskTakesAlongWhatBuildsOnIt) {
+  EXPECT_EQ(with_dependents(Isa::kNone), Isa::kNone);
+  EXPECT_EQ(with_dependents(Isa::kAvx2), static_cast<Isa>(0xff));
+  EXPECT_EQ(missing(static_cast<Isa>(0xff), with_dependents(Isa::kAvx512)),
+            Isa::kAvx2 | Isa::kAvxVnni);
+  for (Isa leaf : {Isa::kAvxVnni, Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kAvx512Fp16,
+                   Isa::kAmxInt8, Isa::kAmxBf16})
+    EXPECT_EQ(with_dependents(leaf), leaf) << names(leaf);
 }
 
 TEST(Isa, MissingIsWhatIsWantedAndNotThere) {

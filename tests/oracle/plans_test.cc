@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/text.h"
@@ -24,7 +26,7 @@ void for_each_plan(Check check) {
   for (const Machine& machine : Machine::known()) {
     for (const Scheme& scheme : conformance::schemes()) {
       for (const Backend& row : backends()) {
-        if (row.kernels == nullptr) continue;
+        if (row.planned) continue;
         SCOPED_TRACE(str(row.name, ", ", name(scheme), ", ", machine.name));
         const Selection selection =
             select({.layer = fake::layer(scheme), .backend = std::string(row.name)}, machine);
@@ -34,9 +36,8 @@ void for_each_plan(Check check) {
   }
 }
 
-// D3: something runs from the first token on, each later kernel from a later token, and no two go
-// by one name.
-TEST(Plans, ListTheirKernelsByTheTokensFromWhichTheyRun) {
+// D3: each later kernel runs from a later token or for more rows, and no two go by one name.
+TEST(Plans, ListTheirKernelsByTokensAndRows) {
   int plans = 0;
   for_each_plan([&](const Backend&, const Plan& plan) {
     ++plans;
@@ -44,16 +45,74 @@ TEST(Plans, ListTheirKernelsByTheTokensFromWhichTheyRun) {
       const std::vector<KernelUse>& kernels = matrix.kernel.kernels;
       ASSERT_FALSE(kernels.empty());
       EXPECT_EQ(kernels[0].from_tokens, 1);
+      EXPECT_EQ(kernels[0].from_rows, 1);
       for (size_t i = 0; i < kernels.size(); ++i) {
         EXPECT_FALSE(kernels[i].name.empty());
-        EXPECT_THAT(describe(plan), HasSubstr(kernels[i].name)) << "a person sees it too";
+        EXPECT_THAT(describe(plan), HasSubstr(describe(kernels[i]))) << "a person sees it too";
         if (i == 0) continue;
-        EXPECT_GT(kernels[i].from_tokens, kernels[i - 1].from_tokens);
-        EXPECT_NE(kernels[i].name, kernels[i - 1].name);
+        const KernelUse &a = kernels[i - 1], &b = kernels[i];
+        EXPECT_LT(std::tie(a.from_tokens, a.from_rows), std::tie(b.from_tokens, b.from_rows));
+        EXPECT_NE(a.name, b.name);
       }
     }
   });
   EXPECT_GT(plans, 0);
+}
+
+// D3: data, not words: for each number of tokens and of an expert's rows one kernel, no second one.
+TEST(Plans, NameOneKernelForEachNumberOfTokensAndRows) {
+  int several = 0;
+  for_each_plan([&](const Backend&, const Plan& plan) {
+    for (const MatrixPlan& matrix : plan.matrices) {
+      several += matrix.kernel.kernels.size() > 1;
+      for (int64_t tokens = 1; tokens <= plan.max_num_tokens; ++tokens) {
+        for (int64_t rows = 1; rows <= tokens; rows = rows < 40 ? rows + 1 : 2 * rows) {
+          const auto& kernels = matrix.kernel.kernels;
+          const auto count = std::count_if(kernels.begin(), kernels.end(), [&](const auto& use) {
+            return use.may_run(tokens, rows);
+          });
+          ASSERT_EQ(count, 1) << tokens << " tokens, " << rows << " rows";
+        }
+      }
+    }
+  });
+  EXPECT_GT(several, 0);
+}
+
+// D3: no kernel that needs more tokens than may come.
+TEST(Plans, LeaveOutKernelsThatFewTokensNeverReach) {
+  const auto kernels = [](int64_t tokens, const char* backend, const char* machine) {
+    const Request request{
+        .layer = fake::layer(int4_static_group(128)), .max_num_tokens = tokens, .backend = backend};
+    return select(request, *Machine::find(machine)).chosen()->matrices[0].kernel.kernels;
+  };
+  EXPECT_EQ(kernels(1, "cuda-sm80", "h200").size(), 1u);
+  EXPECT_EQ(kernels(4096, "cuda-sm80", "h200").size(), 4u);
+#if defined(__x86_64__)
+  EXPECT_EQ(kernels(1, "cpu-avx2", "desktop-avx2").size(), 1u);
+  EXPECT_EQ(kernels(4096, "cpu-avx2", "desktop-avx2").size(), 2u);
+#endif
+}
+
+// The mean of an expert's rows decides: 16 experts, of which a token goes to 4.
+TEST(Plans, OfTensorCoresGrowTheirTilesWithTheTokens) {
+  const Request request{.layer = fake::layer(int4_static_group(128)), .backend = "cuda-sm80"};
+  const Plan plan = *select(request, *Machine::find("h200")).chosen();
+  std::vector<std::tuple<int64_t, int64_t>> tokens;
+  for (const KernelUse& use : plan.matrices[0].kernel.kernels)
+    tokens.emplace_back(use.from_tokens, use.to_tokens);
+  EXPECT_THAT(tokens, ::testing::ElementsAre(std::tuple(1, 24), std::tuple(25, 48),
+                                             std::tuple(49, 360), std::tuple(361, 0)));
+}
+
+TEST(KernelUses, SayTheirNumbersInWords) {
+  EXPECT_EQ(describe(KernelUse{1, "all"}), "all");
+  EXPECT_EQ(describe(KernelUse{1, "few", 0, 1, 4}), "few; experts with up to 4 rows");
+  EXPECT_EQ(describe(KernelUse{2, "many", 0, 5}),
+            "many; experts with 5 rows or more; 2 tokens or more");
+  EXPECT_EQ(describe(KernelUse{1, "a", 24}), "a; up to 24 tokens");
+  EXPECT_EQ(describe(KernelUse{1, "a", 1}), "a; 1 token");
+  EXPECT_EQ(describe(KernelUse{25, "a", 48}), "a; 25 to 48 tokens");
 }
 
 // D19: weights are stored as the chosen row wants them, whatever the machine they are stored on.

@@ -44,7 +44,6 @@ std::set<std::string> objections(const Situation& s) {
 }
 
 constexpr Activation kSiluOnly[] = {Activation::kSilu};
-constexpr Score kSoftmaxOnly[] = {Score::kSoftmax};
 
 /// One change to a situation that everything accepts, the rule that must object, and what it says.
 struct Trigger {
@@ -67,6 +66,12 @@ std::vector<Trigger> triggers() {
        "opencl", "it runs on cpu"},
       {"build", "no maker", [](Situation& s) { s.backend.kernels = nullptr; }, "a build with",
        "without it"},
+      {"build", "kernels of another build",
+       [](Situation& s) {
+         s.backend.kernels = &fake::kElsewhere;
+         s.machine.every_platform = false;
+       },
+       "a build with", "without it"},
       {"build", "a planned row",
        [](Situation& s) {
          s.backend.kernels = nullptr;
@@ -116,7 +121,7 @@ std::vector<Trigger> triggers() {
          s.backend.activations = fake::kAllActivations;
          s.request.layer.scheme = {kFp8StaticChannelSym, kFp8DynamicTokenSym};
        },
-       "8.9 or later for fp8 activations", "has 8.0"},
+       "8.9 or later for fp8 activations, or --activations 16bit", "has 8.0"},
       {"device-features", "no subgroups",
        [](Situation& s) {
          put_on(s, Platform::kOpenCl, "pocl");
@@ -219,18 +224,16 @@ std::vector<Trigger> triggers() {
          s.request.layer.activation.function = Activation::kSwigluOai;
        },
        "the activation silu", "the layer's is swigluoai"},
-      {"routing", "a router that it does not compute itself",
-       [](Situation& s) {
-         s.backend.fused_scores = kSoftmaxOnly;
-         s.request.layer.routing.score = Score::kSigmoid;
-       },
-       "routing by softmax", "router is sigmoid"},
       {"tokens", "more than it is made for",
        [](Situation& s) {
          s.backend.max_num_tokens = 64;
          s.request.max_num_tokens = 65;
        },
        "at most 64 tokens", "up to 65"},
+      {"tokens", "none", [](Situation& s) { s.request.max_num_tokens = 0; }, "at least 1 token",
+       "up to 0"},
+      {"tokens", "fewer than none", [](Situation& s) { s.request.max_num_tokens = -1; },
+       "at least 1 token", "up to -1"},
       {"activation-format", "batched activations",
        [](Situation& s) {
          deny(s, Feature::kBatched);
@@ -365,7 +368,7 @@ TEST(Rules, CountTheColumnsOfEveryMatrixForExactSums) {
   EXPECT_TRUE(objections(situation).empty());
 }
 
-// One GPU that fits is enough, and an index that names another one is not that GPU.
+// One GPU that fits in everything is enough, and an index that names another one is not that GPU.
 TEST(Rules, LookAtEveryGpuUnlessOneIsAskedFor) {
   Situation situation;
   put_on(situation, Platform::kCuda, "a100");
@@ -380,21 +383,35 @@ TEST(Rules, LookAtEveryGpuUnlessOneIsAskedFor) {
   EXPECT_EQ(objections(situation), std::set<std::string>{"architecture"});
 }
 
-// Stages of their own serve anything; only rows that fuse them are picky.
-TEST(Rules, LeaveActivationAndRouterToTheStagesUnlessFused) {
+// A stage of its own serves any activation; only rows that fuse it are picky.
+TEST(Rules, LeaveTheActivationToItsStageUnlessFused) {
   Situation situation;
   for (Activation activation :
        {Activation::kSilu, Activation::kSwigluOai, Activation::kRelu2NoMul}) {
-    for (Score score : {Score::kSoftmax, Score::kSigmoid, Score::kTopkThenSoftmax}) {
-      situation.request.layer.activation.function = activation;
-      situation.request.layer.routing.score = score;
-      EXPECT_TRUE(objections(situation).empty());
-    }
+    situation.request.layer.activation.function = activation;
+    EXPECT_TRUE(objections(situation).empty());
   }
   situation.backend.fused_activations = kSiluOnly;
-  situation.backend.fused_scores = kSoftmaxOnly;
+  EXPECT_EQ(objections(situation), std::set<std::string>{"activation-function"});
   situation.request.layer.linear = true;
-  EXPECT_TRUE(objections(situation).empty()) << "a dense layer has neither";
+  EXPECT_TRUE(objections(situation).empty()) << "a dense layer has none";
+}
+
+// Every row takes the ids and weights that the routing stage gives, whatever the router.
+TEST(Rules, LeaveTheRouterToItsStage) {
+  for (const Backend& row : backends()) {
+    for (Score score : {Score::kSoftmax, Score::kSigmoid, Score::kTopkThenSoftmax}) {
+      Request request{.layer = fake::layer(kBF16Weight)};
+      const Machine machine = *Machine::find("h200");
+      const auto reasons = [&] {
+        const Selection selection = select(request, machine, {&row, 1});
+        return explain(selection);
+      };
+      const std::string plain = reasons();
+      request.layer.routing.score = score;
+      EXPECT_EQ(reasons(), plain) << row.name;
+    }
+  }
 }
 
 }  // namespace

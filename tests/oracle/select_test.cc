@@ -215,6 +215,32 @@ TEST(Select, PlansCodesOnlyWhereTheSchemeHasThem) {
   EXPECT_EQ(input({kInt8StaticChannelSym, {}}), DType::kF32);
 }
 
+// Nothing can be planned for no tokens, and every row says so.
+TEST(Select, RefusesToPlanForFewerThanOneToken) {
+  for (int64_t tokens : {int64_t{0}, int64_t{-1}, INT64_MIN}) {
+    for (ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
+      Request request{.layer = fake::layer(kBF16Weight), .max_num_tokens = tokens};
+      request.parallel.format = format;
+      const Selection selection = select(request, *Machine::find("h200"));
+      ASSERT_FALSE(selection.plan);
+      EXPECT_THAT(selection.chosen().error().fact, HasSubstr("tokens: needs at least 1 token"));
+    }
+  }
+}
+
+// A machine here gets nothing that this build cannot make; a known one what its own build would.
+TEST(Select, AsksForTheKernelsOfTheBuildThatTheMachineHas) {
+  std::array<Backend, 4> table = fake::table();
+  for (Backend& row : table) row.kernels = &fake::kElsewhere;
+  Machine machine = old_pc();
+  ASSERT_TRUE(machine.every_platform);
+  EXPECT_EQ(select({.layer = fake::layer(kBF16Weight)}, machine, table).plan->backend->name,
+            "fake-all");
+  machine.every_platform = false;
+  EXPECT_FALSE(select({.layer = fake::layer(kBF16Weight)}, machine, table).plan);
+  EXPECT_FALSE(Machine::here().every_platform);
+}
+
 TEST(Select, GrowsTheWorkspaceWithTheTokensAndNothingElse) {
   const LayerSpec layer = fake::layer(int4_static_group(128));
   auto plan = [&](int64_t tokens) {
@@ -285,6 +311,7 @@ TEST(Backends, HaveNamesThatAreUniqueAndKernelFilesOfThatStem) {
     EXPECT_NE(backend.name, "auto");
     EXPECT_FALSE(backend.summary.empty()) << backend.name;
     EXPECT_EQ(stems.contains(std::string(backend.name)), !backend.planned) << backend.name;
+    EXPECT_EQ(backend.kernels == nullptr, backend.planned) << backend.name;
   }
 }
 

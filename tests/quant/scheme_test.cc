@@ -55,6 +55,10 @@ TEST(Scheme, NamesAreTheFieldsOwn) {
   EXPECT_EQ(name(Scheme{int4_static_group(128), kInt8DynamicTokenSym}), "int4-w4a8-g128");
   EXPECT_EQ(name(Scheme{kMxfp4Static, kInt8DynamicTokenSym}), "mxfp4-w4a8");
   EXPECT_EQ(name(Scheme{int8_static_group(128), kInt8DynamicTokenSym}), "int8-w8a8-g128");
+  EXPECT_EQ(name(Scheme{int4_static_group(128), kFp8DynamicTokenSym}), "int4-w4afp8-g128");
+  EXPECT_EQ(name(Scheme{kInt8StaticChannelSym, kFp8DynamicTokenSym}), "int8-w8afp8-channel");
+  EXPECT_EQ(*parse_scheme("int8-w8afp8-channel"),
+            (Scheme{kInt8StaticChannelSym, kFp8DynamicTokenSym}));
   EXPECT_EQ(*parse_scheme("int8-w8a8-g128"),
             (Scheme{int8_static_group(128), kInt8DynamicTokenSym}));
 }
@@ -101,6 +105,9 @@ TEST(Scheme, AnythingElseIsAnErrorThatListsTheGrammar) {
                            "int8-w4a16-g32",
                            "int8-w8a16",
                            "int8-w8a8-channel",
+                           "int4-w4a8-g128-static",
+                           "int4-w4afp8",
+                           "fp8-w8afp8-channel",
                            "int8-w8a8-asym",
                            "bf16 ",
                            " bf16",

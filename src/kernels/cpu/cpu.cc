@@ -16,6 +16,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/decode_panel.h"
 #include "kernels/cpu/tile.h"
+#include "kernels/kernel_watch.h"
 #include "kernels/kernels.h"
 #include "layout/panel16.h"
 
@@ -56,26 +57,31 @@ int64_t panel_floats(const MatrixShape& shape) {
   return panel16::padded_cols(shape) * kPanel;
 }
 
-KernelPlan plan(const KernelRequest& request, const Machine& machine) {
-  const char* const isa = has_avx2(machine.cpu.isa) ? "avx2" : "portable";
-  const std::string_view type = name(request.shape.key.dtype);
+std::string kernel_name(const MatrixShape& shape, Way way, bool avx2, bool full_tiles) {
+  const std::string_view type = name(shape.key.dtype);
   // Sums of one to three rows are split otherwise than those of four, to keep the units busy.
-  const std::string tiles = str("tiles of 16 x ", kMaxRows, request.deterministic ? " always" : "");
-  KernelPlan plan{DType::kF32, {}, 0, request.deterministic};
-  switch (way(request.shape, request.scheme)) {
+  const std::string tiles = str("tiles of 16 x ", kMaxRows, full_tiles ? " always" : "");
+  const char* const isa = avx2 ? "avx2" : "portable";
+  switch (way) {
     case Way::kIntegers:
-      plan.input_dtype = DType::kI8;
-      plan.kernels = {{1, str("exact i8 x i8 tiles of 16 x ", kMaxRows, ", ", isa)}};
-      break;
+      return str("exact i8 x i8 tiles of 16 x ", kMaxRows, ", ", isa);
     case Way::kTiles:
-      plan.kernels = {{1, str(type, " ", tiles, ", f32 sums, ", isa)}};
-      break;
+      return str(type, " ", tiles, ", f32 sums, ", isa);
     default:
-      plan.kernels = {{1, str(type, " panels decoded to f32, ", tiles, ", ", isa)}};
-      plan.scratch_bytes =
-          machine.cpu.threads * panel_floats(request.shape) * static_cast<int64_t>(sizeof(float));
-      break;
+      return str(type, " panels decoded to f32, ", tiles, ", ", isa);
   }
+}
+
+KernelPlan plan(const KernelRequest& request, const Machine& machine) {
+  KernelPlan plan{DType::kF32, {}, 0, request.deterministic};
+  const Way chosen = way(request.shape, request.scheme);
+  if (chosen == Way::kIntegers) plan.input_dtype = DType::kI8;
+  if (chosen == Way::kDecoded) {
+    plan.scratch_bytes =
+        machine.cpu.threads * panel_floats(request.shape) * static_cast<int64_t>(sizeof(float));
+  }
+  plan.kernels = {
+      {1, kernel_name(request.shape, chosen, has_avx2(machine.cpu.isa), request.deterministic)}};
   return plan;
 }
 
@@ -95,6 +101,7 @@ class CpuLinear : public GroupedLinear {
  private:
   void run_panel(const GroupedRows& rows, int thread, int64_t expert, int64_t panel, int64_t begin,
                  int64_t end, const Matrix& y);
+  void report_run(const int32_t* offsets) const;
   void run_tile(const GroupedRows& rows, const int64_t* sources, int count, const std::byte* panel,
                 const float* scales, float* out) const;
 
@@ -110,6 +117,7 @@ Status CpuLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
   const int64_t panels = panel16::num_panels(weights_.shape), threads = pool_.size();
   const int32_t one_expert[] = {0, static_cast<int32_t>(rows.num_rows)};
   const int32_t* offsets = rows.expert_offsets ? rows.expert_offsets : one_expert;
+  if (kernels_are_watched()) report_run(offsets);
   // Every thread walks all experts and takes the same share of each one's panels: even work
   // whatever the routing, and no barrier between experts.
   pool_.run([&](int thread) {
@@ -121,6 +129,15 @@ Status CpuLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
     }
   });
   return {};
+}
+
+void CpuLinear::report_run(const int32_t* offsets) const {
+  const bool avx2 = &tiles_ != &cpu::kPortableTiles;
+  const std::string name = kernel_name(weights_.shape, way_, avx2, full_tiles_);
+  for (int64_t e = 0; e < weights_.num_experts; ++e) {
+    const int64_t count = offsets[e + 1] - offsets[e];
+    if (count > 0) report({name, weights_.shape, count});
+  }
 }
 
 void CpuLinear::run_panel(const GroupedRows& rows, int thread, int64_t expert, int64_t panel,

@@ -97,7 +97,7 @@ size_t buffer_size() {
 
 }  // namespace
 
-Result<LimitsProbe> LimitsProbe::make(int threads, size_t buffer_bytes) {
+Result<LimitsProbe> LimitsProbe::make(int threads, size_t buffer_bytes, const Progress& progress) {
   const size_t wanted = buffer_bytes > 0 ? buffer_bytes : buffer_size();
   const size_t bytes = std::max(wanted / (4 * kPiece), size_t{1}) * 4 * kPiece;
   // As the layers' weights are allocated: on huge pages where it can be.
@@ -107,9 +107,15 @@ Result<LimitsProbe> LimitsProbe::make(int threads, size_t buffer_bytes) {
   MORACLE_CHECK(pool->started());
   LimitsProbe probe(std::move(pool), std::move(buffer));
   // Written, or every page would be the one page of zeros.
-  probe.pool_->split(static_cast<int64_t>(bytes / kPiece), [&](int64_t first, int64_t end) {
-    std::memset(probe.buffer_.as<std::byte>() + first * kPiece, 1, (end - first) * kPiece);
-  });
+  constexpr size_t kAtOnce = size_t{256} << 20;
+  for (size_t at = 0; at < bytes; at += kAtOnce) {
+    MORACLE_CHECK(go_on_measuring(progress));
+    std::byte* const part = probe.buffer_.as<std::byte>() + at;
+    const auto pieces = static_cast<int64_t>(std::min(kAtOnce, bytes - at) / kPiece);
+    probe.pool_->split(pieces, [&](int64_t first, int64_t end) {
+      std::memset(part + first * kPiece, 1, (end - first) * kPiece);
+    });
+  }
   return probe;
 }
 
@@ -144,16 +150,20 @@ Result<double> LimitsProbe::ops_per_second(std::string_view peak) {
   return 0.0;
 }
 
-Result<Limits> LimitsProbe::measure() {
+Result<Limits> LimitsProbe::measure(const Progress& progress) {
   Limits limits;
   limits.threads = threads();
   limits.buffer_bytes = static_cast<int64_t>(buffer_.bytes());
   std::vector<double> reads;
-  for (int i = 0; i < 5; ++i) reads.push_back(reading());
+  for (int i = 0; i < 5; ++i) {
+    MORACLE_CHECK(go_on_measuring(progress));
+    reads.push_back(reading());
+  }
   limits.read_bytes_per_second = median(reads);
   const Isa isa = Machine::here().cpu.isa;
   for (const Loop& loop : kLoops) {
     if (!usable(loop, isa)) continue;
+    MORACLE_CHECK(go_on_measuring(progress));
     limits.peaks.push_back({loop.name, loop.name.substr(loop.name.find(' ') + 1), loop.arithmetic,
                             peak_of(loop, *pool_, 5)});
   }

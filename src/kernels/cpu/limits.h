@@ -12,13 +12,14 @@ class LimitsProbe final : public moracle::LimitsProbe {
   /// `threads` < 1: all that may be used. `buffer_bytes` 0: 1 GiB, or four times the cache that the
   /// system reports where that is more, and no more
   /// than a quarter of the memory; each run reads the next quarter of it (a small one many
-  /// times, from a cache). Errors: memory.
-  static Result<LimitsProbe> make(int threads, size_t buffer_bytes = 0);
+  /// times, from a cache). Errors: memory; kCancelled.
+  static Result<LimitsProbe> make(int threads, size_t buffer_bytes = 0,
+                                  const Progress& progress = {});
 
   int threads() const { return pool_->size(); }
   int64_t buffer_bytes() const override { return static_cast<int64_t>(buffer_.bytes()); }
   int64_t memory_bytes() const override;
-  Result<Limits> measure() override;
+  Result<Limits> measure(const Progress& progress = {}) override;
   /// Each thread reads a stream of its own.
   Result<double> read_bytes_per_second() override { return reading(); }
   Result<double> ops_per_second(std::string_view peak) override;

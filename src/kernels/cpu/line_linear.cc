@@ -222,6 +222,23 @@ Status LineLinear::run_combined(const GroupedRows& rows, const Combination& comb
   return {};
 }
 
+// The kernels of a plan: for few rows of an expert codes as they lie, where that is a way; for more
+// the main form.
+void add_kernels(KernelPlan& plan, const KernelRequest& request, LineForm main, bool by_codes,
+                 LineForm few, bool two_parts, const LineKernels& kernels) {
+  const DType codes = request.shape.key.dtype;
+  int64_t from_rows = 1;
+  if (by_codes) {
+    plan.kernels.push_back({1, line_kernel_name(codes, few, false, kernels)});
+    plan.kernels.back().to_rows = kernels.few_rows;
+    from_rows = kernels.few_rows + 1;
+  }
+  const int64_t from_tokens = (from_rows + request.expert_rows - 1) / request.expert_rows;
+  if (from_tokens > request.max_num_tokens) return;
+  plan.kernels.push_back({from_tokens, line_kernel_name(codes, main, two_parts, kernels)});
+  plan.kernels.back().from_rows = from_rows;
+}
+
 }  // namespace
 
 Arithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16,
@@ -248,17 +265,8 @@ KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
       row_form(shape, request.scheme, arithmetic, kernels, by_codes, request.bf16_activations);
   if (arithmetic == Arithmetic::kBf16 && !request.scheme.activation)
     plan.product_bits = form.two_parts ? 2 * kBf16Bits : kBf16Bits;
-  const std::string_view type = name(shape.key.dtype);
-  const bool integers = few_form(request.scheme, arithmetic).arithmetic == Arithmetic::kInt8;
-  const char* const products[] = {
-      "i8 x i8, exact sums",
-      form.two_parts ? "products of two bf16 parts, f32 sums" : "bf16 products, f32 sums",
-      "f32 products and sums"};
-  plan.kernels = {{1, str(type, " lines, ", products[static_cast<int>(arithmetic)], ", ",
-                          kernels.instructions[static_cast<int>(arithmetic)],
-                          by_codes ? str("; experts with up to ", kernels.few_rows,
-                                         " rows by codes in ", integers ? "int8" : "f32")
-                                   : "")}};
+  add_kernels(plan, request, main_form(shape, request.scheme, arithmetic, kernels), by_codes,
+              few_form(request.scheme, arithmetic), form.two_parts, kernels);
   plan.scratch_bytes = static_cast<int64_t>(
       packed_bytes(form, std::min(request.max_rows, LineWalk::batch_rows(form))));
   if (request.activation != nullptr) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/text.h"
+
 namespace moracle::cpu {
 namespace {
 
@@ -19,6 +21,20 @@ int64_t x_group_cols(const Scheme& scheme) {
   const bool grouped =
       key && !vnni16::scale_is_exponent({0, 0, *key}) && key->group.cols != GroupShape::kAll;
   return grouped ? key->group.cols : 0;
+}
+
+std::string line_kernel_name(DType codes, LineForm form, bool two_parts,
+                             const LineKernels& kernels) {
+  const auto at = static_cast<size_t>(form.arithmetic);
+  const char* instruction = kernels.instructions[at];
+  if (form.by_codes && kernels.code_instructions[at] != nullptr)
+    instruction = kernels.code_instructions[at];
+  const char* const products[] = {
+      "i8 x i8, exact sums",
+      two_parts ? "products of two bf16 parts, f32 sums" : "bf16 products, f32 sums",
+      "f32 products and sums"};
+  return str(moracle::name(codes), form.by_codes ? " codes, " : " lines, ", products[at], ", ",
+             instruction == nullptr ? "none" : instruction);
 }
 
 LinePass::Kernel LinePass::kernel_of(const LineKernels& kernels, LineForm form, DType codes) {
@@ -55,6 +71,7 @@ bool LinePass::serves(const MatrixShape& shape, const Scheme& scheme, LineForm f
 LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernels& kernels)
     : weights_(weights),
       form_(form),
+      kernels_(kernels),
       kernel_(kernel_of(kernels, form, weights.shape.key.dtype)),
       row_block_(form.by_codes && weights.shape.key.quantized() ? kernels.code_block
                                                                 : kernels.row_block),

@@ -35,6 +35,10 @@ struct PassRoom {
   alignas(64) float scales[2][kLineRows];
 };
 
+/// What a kernel of this form is called in plans. `two_parts`: see LineBlock::x_rest.
+std::string line_kernel_name(DType codes, LineForm form, bool two_parts,
+                             const LineKernels& kernels);
+
 /// One way of multiplying a matrix.
 class LinePass {
  public:
@@ -44,6 +48,10 @@ class LinePass {
                      const LineKernels& kernels);
 
   const LinePanels& panels() const { return panels_; }
+  const MatrixShape& shape() const { return weights_.shape; }
+  std::string name(bool two_parts) const {
+    return line_kernel_name(weights_.shape.key.dtype, form_, two_parts, kernels_);
+  }
   /// Fills room.sums.
   void multiply(const PanelPair& pair, const Pass& pass, PassRoom& room) const;
   /// What is left to do with the sums of panel p of the pair; where to is the caller's.
@@ -55,6 +63,7 @@ class LinePass {
 
   const KernelWeights& weights_;
   LineForm form_;
+  const LineKernels& kernels_;
   Kernel kernel_;
   int row_block_;
   LinePanels panels_;

@@ -109,6 +109,8 @@ struct CodeKernels {
 struct LineKernels {
   /// By Arithmetic: what multiplies, as the measured limits call it. Null: not here.
   const char* instructions[3] = {};
+  /// Of `codes`, likewise; all null: the same.
+  const char* code_instructions[3] = {};
   const LineDecoders* decoders = nullptr;
   const RowConverters* rows = nullptr;
   const CodeKernels* codes = nullptr;

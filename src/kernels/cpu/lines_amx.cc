@@ -290,6 +290,7 @@ void keep_awake() {
 }  // namespace
 
 const LineKernels kAmxLines = {.instructions = {"amx_int8", "amx_bf16", nullptr},
+                               .code_instructions = {"avx512_vnni", nullptr, "avx512"},
                                .decoders = &kAvx512Decoders,
                                .rows = &kAvx512Rows,
                                .codes = &kAvx512Codes,

@@ -50,7 +50,7 @@ class GpuLimits final : public LimitsProbe {
   int64_t buffer_bytes() const override { return static_cast<int64_t>(buffer_.bytes()); }
   int64_t memory_bytes() const override { return memory_bytes_; }
 
-  Result<Limits> measure() override {
+  Result<Limits> measure(const Progress& progress) override {
     Limits limits;
     limits.device = device_->name();
     limits.model = model_;
@@ -58,6 +58,7 @@ class GpuLimits final : public LimitsProbe {
     MORACLE_TRY(limits.read_bytes_per_second, read_bytes_per_second());
     for (const LimitLoop& loop : limit_loops()) {
       if (!usable(loop)) continue;
+      MORACLE_CHECK(go_on_measuring(progress));
       MORACLE_TRY(const double ops, ops_of(loop));
       limits.peaks.push_back(
           {loop.name, loop.name.substr(loop.name.find(' ') + 1), loop.arithmetic, ops});

@@ -21,6 +21,8 @@ class CudaOps : public Ops {
   Status quantize_static(const Matrix& from, const int32_t* row_index,
                          const int32_t* expert_offsets, int64_t num_experts, const float* scales,
                          const QuantKey& key, const Rows& to, Stream) override;
+  Status gather_columns(const GroupedRows& rows, const ColumnOrders& orders, const Rows& to,
+                        Stream) override;
   Status route(const Matrix& logits, const Routing& routing, const float* correction_bias,
                int64_t top_k, int32_t* topk_ids, float* topk_weights, Stream) override;
   Status plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k, int64_t num_experts,

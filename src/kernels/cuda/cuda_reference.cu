@@ -7,9 +7,11 @@
 //
 // A sum goes through the columns in their order, whatever the rows beside it: always deterministic.
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_makers.h"
+#include "kernels/cuda/cuda_reference_plan.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/weight_codes.cuh"
-#include "kernels/kernels.h"
+#include "kernels/kernel_watch.h"
 #include "quant/activation.h"
 
 namespace moracle {
@@ -203,12 +205,6 @@ __global__ void __launch_bounds__(kThreads) grouped_linear(LinearArgs a) {
   }
 }
 
-bool sums_integers(const MatrixShape& shape, const Scheme& scheme) {
-  const DType weight = shape.key.dtype;
-  return scheme.activation && scheme.activation->dtype == DType::kI8 && !shape.group_index &&
-         (weight == DType::kI8 || weight == DType::kI4 || weight == DType::kF4E2M1);
-}
-
 using Kernel = void (*)(LinearArgs);
 Kernel kernel_for(const MatrixShape& shape, const Scheme& scheme) {
   const bool whole = sums_integers(shape, scheme);
@@ -265,6 +261,7 @@ class CudaReferenceLinear : public GroupedLinear {
                           y,
                           strips};
     if (rows.num_rows == 0) return {};
+    if (kernels_are_watched()) report({reference_kernel_name(shape, weights_.scheme), shape});
     return launch(queue_, stream, "cuda_reference", kernel_for(shape, weights_.scheme),
                   blocks * strips, kThreads, 0, args);
   }
@@ -275,19 +272,10 @@ class CudaReferenceLinear : public GroupedLinear {
   const Queue& queue_;  // the device's, which outlives its layers
 };
 
-KernelPlan plan(const KernelRequest& request, const Machine&) {
-  const auto& activation = request.scheme.activation;
-  KernelPlan plan;
-  plan.input_dtype = activation ? activation->dtype : DType::kBF16;
-  plan.kernels = {{1, sums_integers(request.shape, request.scheme)
-                          ? "tiles of 16 rows, simt, exact i32 sums"
-                          : "tiles of 16 rows, simt, f32 products and sums"}};
-  plan.deterministic = true;
-  return plan;
-}
+}  // namespace
 
-Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan&,
-                                            Device& device) {
+Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights, const KernelPlan&,
+                                                      Device& device) {
   auto* gpu = dynamic_cast<CudaDevice*>(&device);
   if (gpu == nullptr) {
     return Error{ErrorKind::kInvalidArgument, "", "backend cuda-reference", "a cuda device",
@@ -301,9 +289,5 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
   return std::unique_ptr<GroupedLinear>(new CudaReferenceLinear(std::move(weights), gpu->queue()));
 }
 
-}  // namespace
 }  // namespace cuda
-
-const Kernels kCudaReferenceKernels = {cuda::plan, cuda::make};
-
 }  // namespace moracle

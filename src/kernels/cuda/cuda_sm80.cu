@@ -12,9 +12,10 @@
 // Hopper is some 60 % of wgmma's.
 #include "kernels/check_ops.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/mma_choice.h"
-#include "kernels/kernels.h"
+#include "kernels/kernel_watch.h"
 
 namespace moracle {
 namespace cuda {
@@ -56,8 +57,12 @@ class MmaLinear : public GroupedLinear {
                    str("activations in ", name(wanted), ", as planned"), str("they are ", name(x))};
     }
     if (rows.num_rows == 0) return {};
-    const int choice = mma_choice(kernels_, rows.num_rows, weights_.num_experts);
+    const bool in_groups = mma_in_groups(weights_.shape, weights_.scheme);
+    const int choice =
+        mma_choice(in_groups ? kTilesInGroups : kTilesOfRows, rows.num_rows, weights_.num_experts);
     const MmaKernel& kernel = kernels_[choice];
+    if (kernels_are_watched())
+      report({mma_kernel_name(weights_.scheme, kernel.rows), weights_.shape});
     const MmaArgs args = mma_args(weights_, rows, y, activation);
     return launch(queue_, stream, "cuda_sm80", kernel.kernel,
                   std::min(mma_tiles(kernel, args), resident_[choice]), kernel.threads,
@@ -83,22 +88,10 @@ Result<int64_t> prepare_kernel(const MmaKernel& kernel, int device) {
   return int64_t{std::max(per_sm, 1)} * sms;
 }
 
-KernelPlan plan(const KernelRequest& request, const Machine&) {
-  const auto& activation = request.scheme.activation;
-  KernelPlan plan;
-  plan.input_dtype = activation ? activation->dtype : DType::kBF16;
-  const char* products = "bf16 products, f32 sums";
-  if (activation)
-    products = activation->dtype == DType::kI8 ? "i8 x i8, exact sums" : "f16 products, f32 sums";
-  plan.kernels = {{1, str("mma.sync, tiles of 8 to 128 rows, ", products)}};
-  plan.deterministic = true;
-  plan.activates =
-      request.activation != nullptr && mma_activates(request.shape, *request.activation);
-  return plan;
-}
+}  // namespace
 
-Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan&,
-                                            Device& device) {
+Result<std::unique_ptr<GroupedLinear>> make_sm80(KernelWeights&& weights, const KernelPlan&,
+                                                 Device& device) {
   auto* gpu = dynamic_cast<CudaDevice*>(&device);
   if (gpu == nullptr) {
     return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm80", "a cuda device",
@@ -120,9 +113,5 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
       new MmaLinear(std::move(weights), kernels, std::move(resident), gpu->queue()));
 }
 
-}  // namespace
 }  // namespace cuda
-
-const Kernels kCudaSm80Kernels = {cuda::plan, cuda::make};
-
 }  // namespace moracle

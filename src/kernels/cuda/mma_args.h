@@ -44,10 +44,9 @@ struct MmaKernel {
   int rows, outputs;  ///< of a tile
   int threads;
   int shared_bytes;
-  double most_rows;  ///< of an expert in the mean, up to which no wider tile is faster
 };
 
-/// Kernels of one operand, from few rows of a tile to many.
+/// Kernels of one operand, one for each of its tiles (mma_plan.h).
 using MmaKernels = std::span<const MmaKernel>;
 MmaKernels mma_bf16();
 MmaKernels mma_f16();

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "layout/mma16.h"
-#include "quant/activation.h"
 
 namespace moracle::cuda {
 namespace {
@@ -24,10 +23,9 @@ MmaGroups groups_of(int64_t group_cols, int blocks, int64_t count) {
 }  // namespace
 
 MmaKernels mma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
-  const bool weights_in_groups = mma16::num_groups(shape) > 1;
+  const bool in_groups = mma_in_groups(shape, scheme);
   const auto& key = scheme.activation;
   if (key && key->dtype == DType::kI8) {
-    const bool in_groups = weights_in_groups || !shape.key.symmetric;
     if (shape.key.dtype == DType::kI8) return mma_int8_int8(in_groups);
     if (shape.key.dtype == DType::kI4) return mma_int4_int8();
     if (shape.key.dtype == DType::kF4E2M1) return mma_fp4_int8();
@@ -35,7 +33,7 @@ MmaKernels mma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
   }
   if (key) {
     if (key->dtype != DType::kF8E4M3 || shape.key.dtype != DType::kF8E4M3) return {};
-    return mma_fp8_fp8(weights_in_groups || num_groups(*key, shape.k) > 1);
+    return mma_fp8_fp8(in_groups);
   }
   switch (shape.key.dtype) {
     case DType::kBF16:
@@ -43,31 +41,16 @@ MmaKernels mma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
     case DType::kF16:
       return mma_f16();
     case DType::kI8:
-      return mma_int8(weights_in_groups || !shape.key.symmetric);
+      return mma_int8(in_groups);
     case DType::kI4:
       return mma_int4();
     case DType::kF8E4M3:
-      return mma_fp8(weights_in_groups);
+      return mma_fp8(in_groups);
     case DType::kF4E2M1:
       return mma_fp4();
     default:
       return {};
   }
-}
-
-int mma_choice(MmaKernels kernels, int64_t rows, int64_t experts) {
-  const double mean =
-      static_cast<double>(rows) / static_cast<double>(std::max<int64_t>(experts, 1));
-  for (size_t i = 0; i + 1 < kernels.size(); ++i) {
-    if (mean <= kernels[i].most_rows) return static_cast<int>(i);
-  }
-  return static_cast<int>(kernels.size()) - 1;
-}
-
-bool mma_activates(const MatrixShape& shape, const ActivationSpec& activation) {
-  const Activation function = activation.function;
-  return shape.n % (2 * mma16::kRows) == 0 &&
-         (function == Activation::kSilu || function == Activation::kSwigluOai);
 }
 
 MmaArgs mma_args(const KernelWeights& weights, const GroupedRows& rows, const Matrix& y,

@@ -2,6 +2,7 @@
 // alone knows how many there are.
 #pragma once
 
+#include "kernels/cuda/mma_plan.h"
 #include "kernels/cuda/mma_sums.cuh"
 
 namespace moracle::cuda {
@@ -42,19 +43,20 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear
 template <class Operand>
 MmaKernels mma_kernels() {
   constexpr int kLong = 16 / Operand::kCodeBits;  // blocks: 4 of 4 bits, 2 of 8, 1 of 16
-  const auto kernel = []<class Tile>(Tile, double most_rows) {
+  const auto kernel = []<class Tile, size_t kIndex>(Tile, std::integral_constant<size_t, kIndex>) {
+    constexpr const MmaTiles& tiles = Operand::kGroups ? kTilesInGroups : kTilesOfRows;
+    static_assert(Tile::kRows == tiles[kIndex].rows);
     return MmaKernel{mma_linear<Operand, Tile>, Tile::kRows, Tile::kOutputs, Tile::kThreads,
-                     Tile::kSharedBytes,        most_rows};
+                     Tile::kSharedBytes};
   };
   constexpr int kDeep = Operand::kXBytes * Operand::kCodeBits > 8 ? 3 : 4;
   using Widest = std::conditional_t<Operand::kGroups, MmaTile<Operand, 4, 1, 2, 8, 2, 4, 2>,
                                     MmaTile<Operand, 2, 2, 4, 8, 2, kDeep, 2>>;
-  // Measured on an H200 (bench/lab).
   static const MmaKernel kKernels[] = {
-      kernel(MmaTile<Operand, 4, 1, 2, 1, kLong, 4, 3>{}, 6),
-      kernel(MmaTile<Operand, 4, 1, 2, 2, kLong, 4, 3>{}, 12),
-      kernel(MmaTile<Operand, 4, 1, 2, 4, 2, 4, 3>{}, Operand::kGroups ? 90 : 26),
-      kernel(Widest{}, 0),
+      kernel(MmaTile<Operand, 4, 1, 2, 1, kLong, 4, 3>{}, std::integral_constant<size_t, 0>{}),
+      kernel(MmaTile<Operand, 4, 1, 2, 2, kLong, 4, 3>{}, std::integral_constant<size_t, 1>{}),
+      kernel(MmaTile<Operand, 4, 1, 2, 4, 2, 4, 3>{}, std::integral_constant<size_t, 2>{}),
+      kernel(Widest{}, std::integral_constant<size_t, 3>{}),
   };
   return kKernels;
 }

@@ -9,12 +9,15 @@
 
 #include "base/text.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/kernel_watch.h"
 #include "kernels/kernels.h"
 #include "quant/activation.h"
 #include "quant/codec.h"
 
 namespace moracle {
 namespace {
+
+constexpr const char* kName = "rows decoded and summed in double";
 
 // Expert e as the canonical matrix that the layout stored.
 CanonicalMatrix unpacked(const KernelWeights& weights, int64_t e) {
@@ -48,7 +51,10 @@ class ReferenceLinear : public GroupedLinear {
     const int32_t one_expert[] = {0, static_cast<int32_t>(rows.num_rows)};
     const int32_t* offsets = rows.expert_offsets ? rows.expert_offsets : one_expert;
     for (int64_t e = 0; e < weights_.num_experts; ++e) {
-      if (offsets[e] < offsets[e + 1]) run_expert(rows, e, offsets[e], offsets[e + 1], y);
+      const int64_t count = offsets[e + 1] - offsets[e];
+      if (count == 0) continue;
+      if (kernels_are_watched()) report({kName, weights_.shape, count});
+      run_expert(rows, e, offsets[e], offsets[e + 1], y);
     }
     return {};
   }
@@ -102,10 +108,7 @@ class ReferenceLinear : public GroupedLinear {
 
 KernelPlan plan(const KernelRequest& request, const Machine&) {
   const auto& activation = request.scheme.activation;
-  return {activation ? activation->dtype : DType::kF32,
-          {{1, "rows decoded and summed in double"}},
-          0,
-          request.deterministic};
+  return {activation ? activation->dtype : DType::kF32, {{1, kName}}, 0, request.deterministic};
 }
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan&,

@@ -1,0 +1,66 @@
+#include "base/small_file.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/text.h"
+
+namespace moracle {
+namespace {
+
+Error refused(const std::string& path) {
+  return {ErrorKind::kIo, path, "", "a readable file", std::strerror(errno)};
+}
+
+}  // namespace
+
+Result<std::string> read_to_end(int descriptor, const std::string& path, size_t max_bytes,
+                                const Progress& progress) {
+  constexpr int kWaitMilliseconds = 100;
+  constexpr size_t kPiece = size_t{1} << 16;
+  std::string text;
+  for (;;) {
+    if (progress && !progress(0, 0))
+      return Error{ErrorKind::kCancelled, path, "", "", "stopped on request"};
+    pollfd ready{descriptor, POLLIN, 0};
+    const int events = ::poll(&ready, 1, kWaitMilliseconds);
+    if (events == 0 || (events < 0 && errno == EINTR)) continue;
+    const size_t before = text.size();
+    text.resize(before + kPiece);
+    const ssize_t count = ::read(descriptor, text.data() + before, kPiece);
+    const int reason = errno;
+    text.resize(before + (count > 0 ? static_cast<size_t>(count) : 0));
+    if (count == 0) return text;
+    if (count < 0 && reason != EINTR && reason != EAGAIN) {
+      errno = reason;
+      return refused(path);
+    }
+    if (text.size() > max_bytes) {
+      return Error{ErrorKind::kBadFile, path, "", str("at most ", max_bytes, " bytes"),
+                   "it is larger"};
+    }
+  }
+}
+
+Result<std::string> read_small_file(const std::string& path, size_t max_bytes) {
+  // Not blocking: a named pipe without a writer is refused below instead of waited for.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return refused(path);
+  struct stat info {};
+  Result<std::string> text = refused(path);
+  if (::fstat(fd, &info) != 0)
+    text = refused(path);
+  else if (!S_ISREG(info.st_mode))
+    text = Error{ErrorKind::kBadFile, path, "", "a regular file", "it is not one"};
+  else
+    text = read_to_end(fd, path, max_bytes);
+  ::close(fd);
+  return text;
+}
+
+}  // namespace moracle

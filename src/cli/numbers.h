@@ -1,0 +1,47 @@
+// Checks of the numbers that options take. The ranges of CLI11 let nan pass, and believe what the
+// conversion of a number that is too large gives.
+#pragma once
+
+#include <charconv>
+#include <limits>
+#include <string>
+#include <system_error>
+
+#include "base/printable.h"
+#include "base/text.h"
+#include "command.h"
+
+namespace moracle::cli {
+
+/// Decimal digits, with a minus sign at most. For Option::transform: the option gets the number in
+/// the form that CLI11 reads as decimal, too ("010" is octal there).
+template <class Number = int64_t>
+CLI::Validator whole(Number min = std::numeric_limits<Number>::min(),
+                     Number max = std::numeric_limits<Number>::max()) {
+  const auto check = [min, max](std::string& text) -> std::string {
+    Number value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error != std::errc() || stop != end || value < min || value > max)
+      return str("needs a whole number from ", min, " to ", max, "; it is ", quote(text));
+    text = std::to_string(value);
+    return {};
+  };
+  const bool bounded = max < std::numeric_limits<Number>::max();
+  return CLI::Validator(check, bounded ? str("in [", min, " - ", max, "]") : "");
+}
+
+/// A finite number in [min, max].
+inline CLI::Validator number(double min, double max) {
+  const auto check = [min, max](std::string& text) -> std::string {
+    double value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    // No comparison holds for nan.
+    if (error == std::errc() && stop == end && value >= min && value <= max) return {};
+    return str("needs a number from ", min, " to ", max, "; it is ", quote(text));
+  };
+  return CLI::Validator(check, str("in [", min, " - ", max, "]"));
+}
+
+}  // namespace moracle::cli

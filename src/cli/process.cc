@@ -1,0 +1,104 @@
+#include "process.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string_view>
+#include <system_error>
+
+#include "command.h"
+
+namespace moracle::cli {
+namespace {
+
+volatile std::sig_atomic_t interrupt_count = 0;
+extern "C" void on_interrupt(int signal) {
+  interrupt_count = interrupt_count + 1;
+  if (interrupt_count > 1) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+  }
+}
+
+// One line on stderr. There may be no memory left to build it in.
+void say(std::string_view what, std::string_view reason, std::string_view advice) {
+  char line[512];
+  const int size =
+      std::snprintf(line, sizeof line, "moracle: %.*s%.*s%.*s\n", static_cast<int>(what.size()),
+                    what.data(), static_cast<int>(reason.size()), reason.data(),
+                    static_cast<int>(advice.size()), advice.data());
+  const auto length = std::min(static_cast<size_t>(std::max(size, 0)), sizeof line - 1);
+  // A file's name in the reason may hold anything.
+  std::replace_if(
+      line, line + length, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  if (length > 0) line[length - 1] = '\n';
+  if (::write(STDERR_FILENO, line, length) < 0) return;
+}
+
+// The exception that is being handled.
+void say_exception() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    say("needs more memory; ", "the system gives none",
+        " (see the process's limit, ulimit -v, and --threads)");
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::resource_unavailable_try_again)
+      say("needs more threads; ", "the system gives none", " (see ulimit -u, and --threads)");
+    else
+      say("unexpected error: ", error.what(), "; please report it with the command line");
+  } catch (const std::exception& error) {
+    say("unexpected error: ", error.what(), "; please report it with the command line");
+  } catch (...) {
+    say("unexpected error", "", "; please report it with the command line");
+  }
+}
+
+[[noreturn]] void end_uncaught() {
+  if (std::current_exception() != nullptr)
+    say_exception();
+  else if (std::uncaught_exceptions() > 0)  // one that a destructor met, with threads half started
+    say("needs more memory or threads; ", "the system gives none", " (see ulimit, and --threads)");
+  else
+    say("unexpected end", "", "; please report it with the command line");
+  ::_exit(kFailed);
+}
+
+}  // namespace
+
+bool interrupted() {
+  return interrupt_count > 0;
+}
+
+void catch_signals() {
+  std::signal(SIGINT, on_interrupt);
+  std::signal(SIGTERM, on_interrupt);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file at the limit of its size is an error of the write
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the stream, not the end
+}
+
+void fill_closed_streams() {
+  for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
+    if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest number that is free is this one.
+    ::open("/dev/null", stream == STDOUT_FILENO ? O_RDONLY : O_WRONLY);
+  }
+}
+
+int run_guarded(int (*work)(int argc, char** argv), int argc, char** argv) {
+  std::set_terminate(end_uncaught);  // also of threads, and of functions that must not throw
+  try {
+    return work(argc, argv);
+  } catch (...) {
+    say_exception();
+    return kFailed;
+  }
+}
+
+}  // namespace moracle::cli

@@ -1,0 +1,21 @@
+// What makes the kernels of CUDA's rows: nothing in builds without CUDA, which only plan them.
+#pragma once
+
+#include "kernels/grouped_linear.h"
+#include "moracle/oracle.h"
+
+namespace moracle::cuda {
+
+using MakeKernels = decltype(Kernels::make);
+
+#if defined(MORACLE_WITH_CUDA)
+Result<std::unique_ptr<GroupedLinear>> make_sm80(KernelWeights&& weights, const KernelPlan& plan,
+                                                 Device& device);
+Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights,
+                                                      const KernelPlan& plan, Device& device);
+inline constexpr MakeKernels kMakeSm80 = make_sm80, kMakeReference = make_reference;
+#else
+inline constexpr MakeKernels kMakeSm80 = nullptr, kMakeReference = nullptr;
+#endif
+
+}  // namespace moracle::cuda

@@ -1,0 +1,55 @@
+#include "models/explain.h"
+
+#include <algorithm>
+
+#include "base/try.h"
+
+namespace moracle {
+namespace {
+
+// Experts are named alike across architectures: they can be asked about where the rest cannot.
+Result<std::vector<LayerExperts>> describe_experts(const Checkpoint& checkpoint,
+                                                   const ModelOptions& options) {
+  MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
+  QuantizationMap quantization;
+  if (!options.quantization.empty()) {
+    MORACLE_TRY(quantization, QuantizationMap::parse(options.quantization));
+  }
+  std::vector<LayerExperts> experts;
+  for (const int64_t layer : checkpoint.moe_layers()) {
+    MORACLE_TRY(DescribedWeights weights, checkpoint.moe_layer(layer, quantization));
+    set_activations(weights, activations);
+    experts.emplace_back(layer, std::move(weights));
+  }
+  return experts;
+}
+
+}  // namespace
+
+Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOptions& options,
+                                 const Machine& machine, const ExpertWishes& wishes) {
+  MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
+  ModelExplanation explanation;
+  if (const auto known = describe(checkpoint); !known) {
+    if (known.error().kind != ErrorKind::kUnsupported || checkpoint.moe_layers().empty())
+      return known.error();
+    MORACLE_TRY(const std::vector<LayerExperts> experts, describe_experts(checkpoint, options));
+    MORACLE_TRY(auto modules, consider(experts, options, machine, adapters, wishes));
+    return ModelExplanation{grouped(std::move(modules)), known.error().to_string()};
+  }
+  MORACLE_TRY(const Description description,
+              describe(checkpoint, {options.quantization, options.activations}));
+  MORACLE_TRY(auto modules, consider(description, options, machine, adapters, wishes));
+  const auto unserved = std::find_if(modules.begin(), modules.end(),
+                                     [](const ModuleChoice& one) { return !one.selection.plan; });
+  if (unserved != modules.end()) {
+    explanation.not_runnable = unserved->selection.chosen().error().to_string();
+  } else if (const auto sizes = size_up(description, modules, options, machine); !sizes) {
+    if (sizes.error().kind != ErrorKind::kOutOfMemory) return sizes.error();
+    explanation.not_runnable = sizes.error().to_string();
+  }
+  explanation.choices = grouped(std::move(modules));
+  return explanation;
+}
+
+}  // namespace moracle

@@ -1,0 +1,149 @@
+// `explain` and `run` answer alike: the same options, the same device, the same plan.
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "run_command.h"
+
+namespace moracle {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::expect_refused;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::Ran;
+using testing::run_command;
+using testing::SyntheticCheckpoint;
+using testing::TemporaryFolder;
+using Words = std::vector<std::string>;
+
+Json answer(Words arguments, const Words& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  arguments.push_back("--json");
+  const Ran ran = run_command(arguments);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  return Json::parse(ran.out, nullptr, false);
+}
+
+/// {part, layers, scheme, plan} of every choice, in an order of its own.
+std::set<std::string> choices_of(const Json& list) {
+  std::set<std::string> choices;
+  for (const Json& choice : list) {
+    choices.insert(Json{{"part", choice["part"]},
+                        {"layers", choice["layers"]},
+                        {"scheme", choice["scheme"]},
+                        {"plan", choice["plan"]}}
+                       .dump());
+  }
+  return choices;
+}
+
+void expect_same_answers(const std::string& model, const Words& options) {
+  std::string line = model;
+  for (const std::string& option : options) line += " " + option;
+  SCOPED_TRACE(line);
+  const Json explained = answer({"explain", model}, options);
+  const Json dry = answer({"run", model, "--dry-run"}, options);
+  ASSERT_TRUE(explained.is_object() && dry.is_object());
+  Json all = explained["groups"];
+  for (const Json& other : explained["others"]) all.push_back(other);
+  EXPECT_EQ(choices_of(all), choices_of(dry["choices"]));
+  EXPECT_TRUE(explained["not_runnable"].is_null());
+}
+
+TEST(ExplainCommand, AnswersAsADryRunDoesWithEveryOption) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
+  const std::string cache = folder.path() + "/tuning.json";
+  const Words cases[] = {
+      {},
+      {"--device", "cpu"},
+      {"--threads", "1", "--cache", cache},
+      {"--deterministic"},
+      {"--activations", "bf16"},
+      {"--quantization", "int8-per-channel"},
+      {"--quantization", "int8-per-channel", "--activations", "int8"},
+      {"--kv-cache", "bf16", "--no-graphs", "--pin"},
+      {"--backend", "reference"},
+      {"--backend", "lm_head=reference,*.o_proj=cpu,*.mlp.experts=cpu"},
+      {"--backend", "*.q_proj=reference,*.k_proj=reference,*.v_proj=reference"},
+      {"--backend", "model.layers.0.*=reference"},
+  };
+  for (const Words& options : cases) expect_same_answers(folder.path(), options);
+  for (const char* machine : {"x86-64", "xeon-amx", "h200", "mi300x", "pocl"}) {
+    expect_same_answers(folder.path(), {"--machine", machine});
+    expect_same_answers(folder.path(), {"--machine", machine, "--device", "cpu"});
+  }
+}
+
+TEST(ExplainCommand, AnswersAsADryRunDoesForEveryCheckpoint) {
+  if (!std::filesystem::exists(MORACLE_CHECKPOINTS_DIR))
+    GTEST_SKIP() << "there are no checkpoints beside the clone";
+  for (const auto& entry : std::filesystem::directory_iterator(MORACLE_CHECKPOINTS_DIR)) {
+    if (!std::filesystem::exists(entry.path() / "config.json")) continue;
+    expect_same_answers(entry.path().string(), {});
+    expect_same_answers(entry.path().string(), {"--machine", "h200"});
+  }
+}
+
+// What a build with CUDA would choose, in every build.
+TEST(ExplainCommand, ChoosesForTheGpuOfAKnownMachine) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
+  const Json json = answer({"explain", folder.path()}, {"--machine", "h200"});
+  EXPECT_EQ(json["device"], "cuda:0");
+  ASSERT_EQ(json["groups"].size(), 1u);
+  EXPECT_EQ(json["groups"][0]["chosen"], "cuda-sm80");
+  const Ran ran = run_command({"explain", folder.path(), "--machine", "h200"});
+  EXPECT_THAT(ran.out, HasSubstr("machine h200, device cuda:0"));
+  const bool built = json["groups"][0]["plan"]["in_this_build"];
+  EXPECT_THAT(ran.out, HasSubstr(built ? "> cuda-sm80         yes  first that serves: "
+                                       : "> cuda-sm80         yes  first that serves, in a build "
+                                         "with cuda: "));
+  // Nothing is written yet for OpenCL: there the CPU serves.
+  EXPECT_EQ(answer({"explain", folder.path()}, {"--machine", "mi300x"})["device"], "cpu");
+  EXPECT_EQ(answer({"explain", folder.path()}, {})["device"], "cpu");
+}
+
+// Of modules that are multiplied together all go to one backend, or the error names them.
+TEST(ExplainCommand, RefusesAPatternForAPartOfWhatIsMultipliedTogether) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
+  for (const Words& verb :
+       {Words{"explain", folder.path()}, Words{"run", folder.path(), "--dry-run"}}) {
+    const auto refuse = [&](const std::string& map, std::initializer_list<std::string> parts) {
+      Words arguments = verb;
+      arguments.insert(arguments.end(), {"--backend", map});
+      expect_refused(arguments, parts);
+    };
+    refuse("*.q_proj=reference",
+           {"--backend: needs one backend for 'model.layers.0.self_attn.q_proj'",
+            "'model.layers.0.self_attn.k_proj'", "'model.layers.0.self_attn.v_proj'"});
+    refuse("*.up_proj=reference", {"one backend for all of 'model.layers.0.mlp.experts'"});
+    refuse("*.q_proj.weight=reference", {"'*.q_proj.weight' matches none"});
+  }
+}
+
+TEST(ExplainCommand, SaysWhyAModelCannotRun) {
+  const TemporaryFolder folder;
+  SyntheticCheckpoint unknown = SyntheticCheckpoint::plain();
+  unknown.config["architectures"] = {"NoSuchModel"};
+  ASSERT_TRUE(unknown.write(folder.path()).ok());
+  const Json inspected = answer({"inspect", folder.path()}, {});
+  const Json explained = answer({"explain", folder.path()}, {});
+  EXPECT_FALSE(explained["not_runnable"].is_null());
+  EXPECT_EQ(explained["not_runnable"], inspected["not_runnable"]);
+  EXPECT_EQ(explained["groups"].size(), 1u);
+  EXPECT_EQ(explained["others"].size(), 0u);
+  const Ran ran = run_command({"explain", folder.path()});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("only the experts can be used here: "));
+  EXPECT_THAT(ran.out, HasSubstr("'NoSuchModel'"));
+  ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
+  EXPECT_THAT(run_command({"explain", folder.path()}).out, Not(HasSubstr("can be used here")));
+}
+
+}  // namespace
+}  // namespace moracle

@@ -1,0 +1,32 @@
+// Which rows cannot run on this machine, by the oracle's own rules.
+#pragma once
+
+#include <algorithm>
+
+#include "moe/conformance.h"
+#include "oracle/rules.h"
+
+namespace moracle::conformance {
+
+/// Whether a rule about the machine keeps the case's row from running here: no such instruction
+/// set, no such device. Where none does, a refusal is the layer's.
+inline bool machine_refuses(const Case& c) {
+  static const Machine here = Machine::here();
+  auto of_machine = [](const Reason& reason) {
+    return std::any_of(machine_rules().begin(), machine_rules().end(),
+                       [&](const Rule& rule) { return rule.name == reason.rule; });
+  };
+  const Selection selection = select(request_of(c), here);
+  return std::any_of(
+      selection.considered.begin(), selection.considered.end(), [&](const Verdict& verdict) {
+        return verdict.backend->name == c.backend &&
+               std::any_of(verdict.reasons.begin(), verdict.reasons.end(), of_machine);
+      });
+}
+
+/// What the case must come to where its row serves such layers.
+inline Outcome::Kind served_or_refused(const Case& c) {
+  return machine_refuses(c) ? Outcome::kRefused : Outcome::kPassed;
+}
+
+}  // namespace moracle::conformance

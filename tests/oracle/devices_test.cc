@@ -1,0 +1,95 @@
+// A row runs on one GPU: whatever else a machine has, that one must have all that the row needs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "moe/conformance.h"
+#include "oracle/fake_rows.h"
+
+namespace moracle {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kMemory = int64_t{1} << 36;
+constexpr GpuFeature kHalf = GpuFeature::kSubgroups | GpuFeature::kFp16;
+
+/// GPUs of which each lacks something else.
+std::vector<GpuInfo> gpus() {
+  return {{Platform::kCuda, 0, "old", 75, kMemory, 227 * 1024},
+          {Platform::kCuda, 0, "small", 90, 1 << 10, 227 * 1024},
+          {Platform::kCuda, 0, "narrow", 90, kMemory, 48 * 1024},
+          {Platform::kCuda, 0, "new", 120, kMemory, 227 * 1024},
+          {Platform::kCuda, 0, "right", 90, kMemory, 227 * 1024},
+          {Platform::kOpenCl, 0, "plain", 0, kMemory, 64 * 1024},
+          {Platform::kOpenCl, 0, "little", 0, 1 << 10, 64 * 1024, kHalf},
+          {Platform::kOpenCl, 0, "half", 0, kMemory, 64 * 1024, kHalf}};
+}
+
+Machine with(std::vector<GpuInfo> devices) {
+  Machine machine{"fake", {"a CPU", Isa::kNone, 1, kMemory}, {}};
+  for (size_t i = 0; i < devices.size(); ++i) devices[i].index = static_cast<int>(i);
+  machine.gpus = std::move(devices);
+  machine.every_platform = true;
+  return machine;
+}
+
+TEST(Devices, ServeTogetherOnlyWhatOneOfThemServesAlone) {
+  const std::vector<Backend> table = fake::completed_table();
+  int together = 0, neither = 0;
+  for (const Scheme& scheme : conformance::schemes()) {
+    const Request request{.layer = fake::layer(scheme), .max_num_tokens = 16};
+    for (const GpuInfo& one : gpus()) {
+      for (const GpuInfo& other : gpus()) {
+        const Selection first = select(request, with({one}), table),
+                        second = select(request, with({other}), table),
+                        both = select(request, with({one, other}), table);
+        for (const Backend& row : table) {
+          SCOPED_TRACE(str(row.name, ", ", name(scheme), ", ", one.model, ", ", other.model));
+          const bool alone = fake::verdict(first, row.name)->accepted() ||
+                             fake::verdict(second, row.name)->accepted();
+          ASSERT_EQ(fake::verdict(both, row.name)->accepted(), alone);
+          ++(alone ? together : neither);
+        }
+      }
+    }
+  }
+  EXPECT_GT(together, 0);
+  EXPECT_GT(neither, 0);
+}
+
+TEST(Devices, AreNamedWithWhatEachOfThemLacks) {
+  const std::vector<Backend> table = fake::completed_table();
+  const Request request{.layer = fake::layer(kBF16Weight), .backend = "cuda-sm90"};
+  const std::vector<GpuInfo> all = gpus();
+  const Selection selection = select(request, with({all[0], all[1], all[2]}), table);
+  const Verdict* row = fake::verdict(selection, "cuda-sm90");
+  std::string text;
+  for (const Reason& reason : row->reasons) text += str(reason.rule, ": ", reason.have, "\n");
+  EXPECT_EQ(text,
+            "architecture: old (cuda:0) has 7.5\n"
+            "shared-memory: narrow (cuda:2) has 48 KiB\n"
+            "memory: small (cuda:1) has 0 MB\n");
+}
+
+TEST(Devices, ThatAreAloneAreNamedWithoutANumber) {
+  const std::vector<Backend> table = fake::completed_table();
+  Request request{.layer = fake::layer(kBF16Weight), .backend = "cuda-sm90"};
+  EXPECT_THAT(select(request, with({gpus()[0]}), table).chosen().error().fact,
+              HasSubstr("old has 7.5"));
+  // Asked for by its index, the other one does not count.
+  const Machine machine = with({gpus()[4], gpus()[0]});
+  EXPECT_TRUE(select(request, machine, table).plan);
+  request.device_index = 1;
+  const auto refused = select(request, machine, table).chosen();
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().fact, HasSubstr("old has 7.5"));
+  EXPECT_THAT(refused.error().fact, Not(HasSubstr("right")));
+}
+
+}  // namespace
+}  // namespace moracle
