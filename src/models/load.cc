@@ -155,12 +155,12 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   MORACLE_TRY(Description description, describe(checkpoint, m.changes));
   MORACLE_CHECK(check_same_model(m, description, checkpoint.folder()));
   const MatrixShape table = description.embedding.shape();
-  MORACLE_TRY(Buffer embedding, read_table(description.embedding, m.workspace->device()));
+  MORACLE_TRY(Buffer fresh, read_table(description.embedding, m.workspace->device()));
   Loader loader = Loader::reload(m.workspace, progress, checkpoint.total_bytes());
   MORACLE_CHECK(load_weights(m, std::move(description), loader));
   m.recorded.forget();
   MORACLE_CHECK(std::move(loader).commit());
-  set_embedding(m, std::move(embedding), table);
+  set_embedding(m, std::move(fresh), table);
   m.num_rows = 0;
   return {};
 }

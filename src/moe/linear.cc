@@ -15,7 +15,7 @@ struct Linear::State {
   /// Linear's, but for what the standard library throws.
   static Result<Linear> make(DescribedMatrix&& weights, const Selection& selection,
                              std::shared_ptr<Workspace> workspace, const Progress& progress);
-  Result<PackedWeights> pack(DescribedMatrix&& weights, const Progress& progress) const;
+  Result<PackedWeights> pack(DescribedMatrix&& from, const Progress& progress) const;
   Status check_call(const Matrix& x, const Matrix& y) const;
 };
 
@@ -74,10 +74,9 @@ Result<PackedWeights> Linear::pack(DescribedMatrix&& weights, const Progress& pr
                           [&] { return state_->pack(std::move(weights), progress); });
 }
 
-Result<PackedWeights> Linear::State::pack(DescribedMatrix&& weights,
-                                          const Progress& progress) const {
+Result<PackedWeights> Linear::State::pack(DescribedMatrix&& from, const Progress& progress) const {
   auto packed = std::make_unique<PackedWeights::State>();
-  packed->layer = linear_spec(plan.layer.name, weights);
+  packed->layer = linear_spec(plan.layer.name, from);
   if (!plan.layer.same_but_name(packed->layer)) {
     return Error{ErrorKind::kInvalidArgument, "", plan.layer.name,
                  "the layer that is loaded, " + describe(plan.layer),
@@ -88,7 +87,7 @@ Result<PackedWeights> Linear::State::pack(DescribedMatrix&& weights,
   packed->backend = plan.backend;
   packed->device = device.name();
   MORACLE_TRY(KernelWeights matrix,
-              convert(std::move(weights), *plan.backend->layout, device, progress));
+              convert(std::move(from), *plan.backend->layout, device, progress));
   packed->matrices.push_back(std::move(matrix));
   return PackedWeights(std::move(packed));
 }
