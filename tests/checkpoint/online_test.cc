@@ -266,7 +266,8 @@ TEST(Online, NamesTheElementOfAFusedTensorThatIsNoNumber) {
   const Checkpoint checkpoint = must(fused.open());
   for (const OnlineScheme& online : online_schemes()) {
     const DescribedWeights layer = must(quantize(must(checkpoint.moe_layer(0)), online.scheme));
-    expect_bad(layer.w13.expert(0), {"tensor '" + tensor + "'", "element [21, 7] is inf"});
+    expect_bad(layer.w13.expert(0),
+               {"tensor '" + tensor + "', expert 0", "element [0, 21, 7] is inf"});
     EXPECT_TRUE(layer.w13.expert(1).ok());
   }
 }

@@ -54,7 +54,9 @@ TEST_F(TensorsTest, EveryTensorIsFoundInItsShard) {
     const TensorView* view = tensors->find(name);
     ASSERT_NE(view, nullptr) << name;
     EXPECT_EQ(view->shape, tensor.shape);
-    EXPECT_EQ(std::memcmp(view->data, tensor.bytes.data(), tensor.bytes.size()), 0) << name;
+    const Result<TensorData> read = tensors->read(name);
+    ASSERT_TRUE(read) << read.error().to_string();
+    EXPECT_EQ(std::memcmp(read->view.data, tensor.bytes.data(), tensor.bytes.size()), 0) << name;
   }
 }
 

@@ -179,7 +179,7 @@ TEST_F(ModelErrors, AMachineGoesWithADryRunOnly) {
 
 // The table says all; the error adds no second copy of it.
 TEST_F(ModelErrors, ARequestThatNothingServesSaysWhyForEveryRow) {
-  const Ran ran = run_command({"explain", model_, "--device", "cuda"});
+  const Ran ran = run_command({"explain", model_, "--device", "opencl"});
   EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(ran.out, HasSubstr("reference         no   platform"));
   EXPECT_THAT(ran.err, HasSubstr("every row refuses, for the reasons above"));

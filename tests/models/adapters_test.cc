@@ -142,7 +142,8 @@ TEST_F(ModelAdapters, ThatAreNotLoadedAreRefused) {
     ASSERT_FALSE(done);
     EXPECT_EQ(done.error().need, "-1, or one from 0 to 0");
   }
-  const Model::Step step{text, &cache, 0};
+  KvCache of_plain = must(plain.make_cache(4));
+  const Model::Step step{text, &of_plain, 0};
   EXPECT_THAT(plain.forward({&step, 1}).error().to_string(), HasSubstr("has no adapters"));
 }
 

@@ -96,7 +96,10 @@ SyntheticCheckpoint rounded(SyntheticCheckpoint floats, const std::string& map) 
     const LinearModule& module = choice->modules()[i];
     const std::optional<Scheme> scheme = choice->scheme(i);
     if (!scheme || module.fused) continue;
-    const TensorView& view = *checkpoint->state().tensors.find(module.tensor);
+    const Result<TensorData> tensor = checkpoint->state().tensors.read(module.tensor);
+    if (!tensor) ADD_FAILURE() << tensor.error().to_string();
+    if (!tensor) return floats;
+    const TensorView& view = tensor->view;
     CanonicalMatrix matrix;
     matrix.n = view.shape[0];
     matrix.k = view.shape[1];

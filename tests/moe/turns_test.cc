@@ -51,7 +51,9 @@ struct Subject {
 };
 
 Selection choose(const LayerSpec& spec, const std::string& row) {
-  return select({.layer = spec, .max_num_tokens = kTokens, .backend = row}, Machine::here());
+  return select(
+      {.layer = spec, .max_num_tokens = kTokens, .backend = row, .platform = Platform::kCpu},
+      Machine::here());
 }
 
 std::optional<Subject> subject(const Scheme& scheme, const std::string& row, uint64_t seed,
