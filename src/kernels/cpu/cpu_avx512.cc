@@ -32,7 +32,8 @@ KernelPlan plan(const KernelRequest& request, const Machine& machine) {
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
                                             Device& device) {
-  const LineKernels& kernels = kernels_of(Machine::here());
+  const Machine here = Machine::here();
+  const LineKernels& kernels = kernels_of(here);
   const Arithmetic arithmetic = arithmetic_of(weights.shape, weights.scheme, kernels);
   return make_lines(std::move(weights), plan, arithmetic, kernels, device);
 }
