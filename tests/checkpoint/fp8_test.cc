@@ -115,7 +115,7 @@ TEST(Fp8, TensorsOfAnotherTypeAreNamed) {
   auto checkpoint = fp8(kPerRow);
   checkpoint.set(kDown + ".weight_scale", 7, std::numeric_limits<float>::quiet_NaN());
   expect_bad(must(checkpoint.experts()).w2.expert(1),
-             {"tensor '" + kDown + ".weight_scale'", "element 7 is nan"});
+             {"tensor '" + kDown + ".weight_scale'", "element [7, 0] is nan"});
 }
 
 TEST(Fp8, StoredInputScalesAreTheLargestOfWhatIsStacked) {
@@ -158,7 +158,7 @@ TEST(Fp8, ScalesOfUe8m0ArePowersOfTwo) {
   EXPECT_EQ(must(must(checkpoint.experts()).w2.expert(1)).scales, scales);
   checkpoint.set<uint8_t>(kDown + ".weight_scale_inv", 2, 255);
   expect_bad(must(checkpoint.experts()).w2.expert(1),
-             {"needs exponents from 0 to 254", "element 2 is"});
+             {"needs exponents from 0 to 254", "element [2, 0] is 255"});
   checkpoint.quantization().erase("scale_fmt");
   expect_bad(checkpoint.experts(), {"needs f32, f16 or bf16", "it is f8_e8m0 [4, 1]"});
 }
