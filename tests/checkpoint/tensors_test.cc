@@ -54,9 +54,10 @@ TEST_F(TensorsTest, EveryTensorIsFoundInItsShard) {
     const TensorView* view = tensors->find(name);
     ASSERT_NE(view, nullptr) << name;
     EXPECT_EQ(view->shape, tensor.shape);
-    const Result<TensorData> read = tensors->read(name);
-    ASSERT_TRUE(read) << read.error().to_string();
-    EXPECT_EQ(std::memcmp(read->view.data, tensor.bytes.data(), tensor.bytes.size()), 0) << name;
+    const auto data = tensors->read(name);
+    ASSERT_TRUE(data.ok()) << data.error().to_string();
+    EXPECT_EQ(data->view.shape, tensor.shape);
+    EXPECT_EQ(std::memcmp(data->view.data, tensor.bytes.data(), tensor.bytes.size()), 0) << name;
   }
 }
 
