@@ -143,12 +143,14 @@ int64_t DescribedMatrix::source_bytes() const {
 
 namespace {
 
-// A part of a matrix of this shape that lies at `row` of it, some MiB at a time.
+// A part of a matrix of this shape that lies at `row` of it, about a MiB for each thread at a time:
+// a piece is still in the cache when it is packed, and its memory serves the next piece.
 Status read_in_rows(const DescribedMatrix::Part& part, const MatrixShape& shape, ThreadPool& pool,
                     int64_t row, const DescribedMatrix::UsePiece& use) {
-  constexpr int64_t kBytes = int64_t{16} << 20, kRows = DescribedMatrix::kPieceRows;
+  constexpr int64_t kBytesPerThread = int64_t{1} << 20, kRows = DescribedMatrix::kPieceRows;
   const int64_t row_bytes = std::max<int64_t>((shape.k * bits(shape.key.dtype) + 7) / 8, 1);
-  const int64_t step = std::max<int64_t>(kBytes / row_bytes / kRows, 1) * kRows;
+  const int64_t bytes = kBytesPerThread * pool.size();
+  const int64_t step = std::max<int64_t>(bytes / row_bytes / kRows, 1) * kRows;
   for (int64_t first = 0; first < part.n; first += step) {
     const int64_t count = std::min(step, part.n - first);
     MORACLE_TRY(const CanonicalMatrix piece, part.read_rows(pool, first, count));

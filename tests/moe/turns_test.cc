@@ -133,7 +133,9 @@ TEST(ConcurrentMake, LeavesTheResultsOfOtherLayersAlone) {
     spec.intermediate_size *= size;
     EXPECT_TRUE(FusedMoe::make(
         conformance::random_weights(spec, 3),
-        select({.layer = spec, .max_num_tokens = kTokens * size}, Machine::here()), workspace));
+        select({.layer = spec, .max_num_tokens = kTokens * size, .platform = Platform::kCpu},
+               Machine::here()),
+        workspace));
   }
   stop = true;
   thread.join();
