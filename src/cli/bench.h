@@ -58,8 +58,8 @@ std::string describe(const BenchReport& report);
 Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
                                                 const std::shared_ptr<Device>& device,
                                                 const Progress& progress);
-/// Whether kernels may round float activations to bf16. Errors: other words; int8 and
-/// 16bit are said by schemes here.
+/// Whether kernels may round float activations to bf16. Errors: other words; for int8 and 16bit,
+/// choose a --scheme with such activations.
 Result<bool> rounds_to_bf16(const BenchOptions& options);
 /// The half of the device's memory that a benchmark may fill, without what the probe has.
 int64_t bench_memory(const LimitsProbe& probe);

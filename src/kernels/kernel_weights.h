@@ -20,7 +20,7 @@ struct KernelWeights {
   const std::byte* expert(int64_t e) const {
     return buffer.as<std::byte>() + e * static_cast<int64_t>(sections.bytes);
   }
-  /// Of a matrix in act-order in a layout that sorts columns.
+  /// Which column of x each packed column reads. Only for act-order in a layout that sorts columns.
   ColumnOrders column_orders() const {
     return {buffer.as<std::byte>() + sections.group_index, static_cast<int64_t>(sections.bytes),
             shape.k, num_experts};

@@ -98,7 +98,7 @@ std::string megabytes(int64_t bytes) {
   return str(bytes / 1'000'000, " MB");
 }
 
-// Of one layer alone; whether the whole model fits is the model's question. 0: there is no plan.
+// Memory for this layer alone; the model checks whether all layers fit. 0: there is no plan.
 int64_t layer_bytes(const Backend& b, const Request& r, const Machine& m) {
   if (b.layout == nullptr || b.kernels == nullptr || b.kernels->plan == nullptr) return 0;
   if (r.max_num_tokens > countable_tokens(r)) return 0;  // `tokens` says so

@@ -107,7 +107,7 @@ TEST(ExplainCommand, ChoosesForTheGpuOfAKnownMachine) {
   EXPECT_EQ(answer({"explain", folder.path()}, {})["device"], "cpu");
 }
 
-// Of modules that are multiplied together all go to one backend, or the error names them.
+// Modules that are multiplied together go to one backend, or the error names them.
 TEST(ExplainCommand, RefusesAPatternForAPartOfWhatIsMultipliedTogether) {
   const TemporaryFolder folder;
   ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
