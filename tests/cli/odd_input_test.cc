@@ -211,7 +211,7 @@ TEST(StandardOutput, ClosedItIsNotAFileThatTheWorkOpens) {
   EXPECT_EQ(inspected.code, 0) << inspected.err;
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need address space
+#if !defined(MORACLE_SANITIZED)  // sanitizers need address space
 TEST(Memory, WhereItRunsOutTheWorkFailsWithALine) {
   for (const char* kilobytes : {"100000", "150000", "300000"}) {
     const Ran ran = run_shell(std::string("ulimit -v ") + kilobytes +
