@@ -3,76 +3,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "base/text.h"
-#include "kernels/kernel_watch.h"
 #include "moe/layer_on_rows.h"
+#include "moe/watched_kernels.h"
 
 namespace moracle {
 namespace {
 
+using testing::expect_planned;
+using testing::Names;
+using testing::planned;
 using testing::TokenBatch;
+using testing::Watching;
 
 constexpr int64_t kTokens = 14;
-
-/// Everything that runs from here to the end.
-class Watching {
- public:
-  Watching() {
-    watch_kernels([this](const KernelRun& run) {
-      const std::lock_guard lock(mutex_);
-      runs_.push_back(run);
-    });
-  }
-  Watching(const Watching&) = delete;
-  Watching& operator=(const Watching&) = delete;
-  ~Watching() { watch_kernels(nullptr); }
-  std::vector<KernelRun> take() {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(runs_, {});
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<KernelRun> runs_;
-};
-
-std::string matrix_of(const MatrixShape& shape) {
-  return str("[", shape.n, ", ", shape.k, "] ");
-}
-
-/// Kernels of each matrix by name, planned or seen.
-using Names = std::set<std::string>;
-
-Names planned(const Plan& plan) {
-  Names names;
-  for (const MatrixPlan& matrix : plan.matrices) {
-    for (const KernelUse& use : matrix.kernel.kernels)
-      names.insert(matrix_of(matrix.shape) + use.name);
-  }
-  return names;
-}
-
-void expect_planned(const std::vector<KernelRun>& runs, const Plan& plan, int64_t tokens,
-                    Names& seen) {
-  for (const KernelRun& run : runs) {
-    const auto matrix = std::find_if(plan.matrices.begin(), plan.matrices.end(),
-                                     [&](const MatrixPlan& one) { return one.shape == run.shape; });
-    ASSERT_NE(matrix, plan.matrices.end()) << matrix_of(run.shape);
-    const auto& kernels = matrix->kernel.kernels;
-    const bool listed = std::any_of(kernels.begin(), kernels.end(), [&](const KernelUse& use) {
-      return use.name == run.name && use.may_run(tokens, run.rows);
-    });
-    EXPECT_TRUE(listed) << run.name << " for " << run.rows << " rows of " << tokens << " tokens\n"
-                        << describe(plan);
-    seen.insert(matrix_of(run.shape) + run.name);
-  }
-}
 
 /// The first of each token's experts is expert 0, the others follow in turn.
 TokenBatch crowded(const LayerSpec& spec, int64_t tokens) {

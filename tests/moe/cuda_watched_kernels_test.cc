@@ -1,0 +1,74 @@
+// The kernels that the rows of a GPU run are the kernels of the plan, at the first and the last
+// number of tokens that the plan gives for each.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda_test.h"
+#include "moe/layer_on_rows.h"
+#include "moe/watched_kernels.h"
+
+namespace moracle {
+namespace {
+
+constexpr int64_t kMaxTokens = 600;
+
+class CudaWatchedKernels : public CudaTest {
+ protected:
+  void apply(FusedMoe& moe, const LayerSpec& spec, int64_t tokens) {
+    const testing::TokenBatch batch = testing::random_batch(spec, tokens);
+    const Buffer hidden = upload(to_bf16(batch.hidden)), ids = upload(batch.ids);
+    const Buffer weights = upload(batch.weights), output = allocate(batch.hidden.size() * 2);
+    expect_done(moe.apply(bf16_matrix(hidden, tokens, spec.hidden_size), {ids.as<int32_t>()},
+                          {weights.as<float>()}, bf16_matrix(output, tokens, spec.hidden_size)));
+    expect_done(device_->synchronize());
+  }
+
+  void expect_planned_kernels(const Backend& row, const Scheme& scheme) {
+    const LayerSpec spec = testing::odd_layer(scheme);
+    const Selection selection = select({.layer = spec,
+                                        .max_num_tokens = kMaxTokens,
+                                        .backend = std::string(row.name),
+                                        .platform = Platform::kCuda},
+                                       Machine::here());
+    if (!selection.plan) return;
+    ++served_;
+    const Plan& plan = *selection.plan;
+    auto moe = FusedMoe::make(conformance::random_weights(spec, 1), selection, device_);
+    ASSERT_TRUE(moe) << moe.error().to_string();
+    std::set<int64_t> tokens;
+    for (const MatrixPlan& matrix : plan.matrices) {
+      for (const KernelUse& use : matrix.kernel.kernels) {
+        tokens.insert(use.from_tokens);
+        tokens.insert(use.to_tokens > 0 ? use.to_tokens : kMaxTokens);
+      }
+    }
+    testing::Watching watching;
+    testing::Names seen;
+    for (const int64_t count : tokens) {
+      apply(*moe, spec, count);
+      const std::vector<KernelRun> runs = watching.take();
+      EXPECT_EQ(runs.size(), 2u) << count << " tokens";
+      testing::expect_planned(runs, plan, count, seen);
+    }
+    EXPECT_EQ(seen, testing::planned(plan));
+  }
+
+  int served_ = 0;
+};
+
+TEST_F(CudaWatchedKernels, AreThoseOfThePlanForEveryScheme) {
+  for (const Backend& row : backends()) {
+    if (row.platform != Platform::kCuda) continue;
+    for (const Scheme& scheme : conformance::schemes()) {
+      SCOPED_TRACE(str(row.name, ", ", name(scheme)));
+      expect_planned_kernels(row, scheme);
+    }
+  }
+  EXPECT_GT(served_, 20);
+}
+
+}  // namespace
+}  // namespace moracle
