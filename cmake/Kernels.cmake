@@ -31,3 +31,6 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cpu/lines_amx.cc
     PROPERTIES COMPILE_OPTIONS "${avx512};-mamx-tile;-mamx-int8;-mamx-bf16")
 endif()
+# These include the code of every instruction set, and so define the same names.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cpu/tile_portable.cc
+  ${PROJECT_SOURCE_DIR}/src/kernels/cpu/vector_ops_portable.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

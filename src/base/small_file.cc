@@ -13,7 +13,7 @@
 namespace moracle {
 namespace {
 
-Error refused(const std::string& path) {
+Error unreadable(const std::string& path) {
   return {ErrorKind::kIo, path, "", "a readable file", std::strerror(errno)};
 }
 
@@ -38,7 +38,7 @@ Result<std::string> read_to_end(int descriptor, const std::string& path, size_t 
     if (count == 0) return text;
     if (count < 0 && reason != EINTR && reason != EAGAIN) {
       errno = reason;
-      return refused(path);
+      return unreadable(path);
     }
     if (text.size() > max_bytes) {
       return Error{ErrorKind::kBadFile, path, "", str("at most ", max_bytes, " bytes"),
@@ -50,11 +50,11 @@ Result<std::string> read_to_end(int descriptor, const std::string& path, size_t 
 Result<std::string> read_small_file(const std::string& path, size_t max_bytes) {
   // Not blocking: a named pipe without a writer is refused below instead of waited for.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return refused(path);
+  if (fd < 0) return unreadable(path);
   struct stat info {};
-  Result<std::string> text = refused(path);
+  Result<std::string> text = unreadable(path);
   if (::fstat(fd, &info) != 0)
-    text = refused(path);
+    text = unreadable(path);
   else if (!S_ISREG(info.st_mode))
     text = Error{ErrorKind::kBadFile, path, "", "a regular file", "it is not one"};
   else

@@ -12,6 +12,7 @@
 #include "checkpoint/fp8_matrix.h"
 
 namespace moracle {
+namespace ct_float {
 namespace {
 
 Result<QuantKey> read_weight(const Config& weights) {
@@ -63,7 +64,9 @@ Result<DescribedLinear> describe(const Tensors& tensors, const std::string& modu
 }
 
 }  // namespace
+}  // namespace ct_float
 
-const CtFormat kCtFloat = {"float-quantized", "{weight,weight_scale}", read_scheme, describe};
+const CtFormat kCtFloat = {"float-quantized", "{weight,weight_scale}", ct_float::read_scheme,
+                           ct_float::describe};
 
 }  // namespace moracle

@@ -12,6 +12,7 @@
 #include "checkpoint/packed.h"
 
 namespace moracle {
+namespace ct_int {
 namespace {
 
 Result<CtScheme> read_scheme(const Config& group) {
@@ -102,7 +103,9 @@ Result<DescribedLinear> describe(const Tensors& tensors, const std::string& modu
 }
 
 }  // namespace
+}  // namespace ct_int
 
-const CtFormat kCtInt = {"int-quantized", "{weight,weight_scale}", read_scheme, describe};
+const CtFormat kCtInt = {"int-quantized", "{weight,weight_scale}", ct_int::read_scheme,
+                         ct_int::describe};
 
 }  // namespace moracle

@@ -7,6 +7,7 @@
 #include "checkpoint/fp8_matrix.h"
 
 namespace moracle {
+namespace ct_mxfp8 {
 namespace {
 
 Status check_args(const Config& args) {
@@ -38,7 +39,9 @@ Result<DescribedLinear> describe(const Tensors& tensors, const std::string& modu
 }
 
 }  // namespace
+}  // namespace ct_mxfp8
 
-const CtFormat kCtMxfp8 = {"mxfp8-quantized", "{weight,weight_scale}", read_scheme, describe};
+const CtFormat kCtMxfp8 = {"mxfp8-quantized", "{weight,weight_scale}", ct_mxfp8::read_scheme,
+                           ct_mxfp8::describe};
 
 }  // namespace moracle

@@ -13,6 +13,7 @@
 #include "checkpoint/packed.h"
 
 namespace moracle {
+namespace ct_pack {
 namespace {
 
 Result<CtScheme> read_scheme(const Config& group) {
@@ -96,8 +97,9 @@ Result<DescribedLinear> describe(const Tensors& tensors, const std::string& modu
 }
 
 }  // namespace
+}  // namespace ct_pack
 
 const CtFormat kCtPack = {"pack-quantized", "{weight_packed,weight_scale,weight_shape}",
-                          read_scheme, describe};
+                          ct_pack::read_scheme, ct_pack::describe};
 
 }  // namespace moracle

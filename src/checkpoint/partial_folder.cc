@@ -84,7 +84,7 @@ void remove_left_over(const fs::path& parent, const std::string& prefix) {
   }
 }
 
-Error refused(const fs::path& path, const char* need, const std::error_code& why) {
+Error folder_error(const fs::path& path, const char* need, const std::error_code& why) {
   return {ErrorKind::kIo, path.string(), "", need, why.message()};
 }
 
@@ -98,7 +98,7 @@ Result<PartialFolder> PartialFolder::beside(const std::string& folder) {
     const fs::path partial = parent / str(prefix, ::getpid(), "-", attempt);
     std::error_code why;
     const bool is_new = fs::create_directory(partial, why);
-    if (why) return refused(partial, "a new folder", why);
+    if (why) return folder_error(partial, "a new folder", why);
     if (!is_new) continue;
     const int lock = lock_folder(partial);
     // Before it was locked, another call for the same folder may have taken it for a leftover.
@@ -122,7 +122,7 @@ PartialFolder::~PartialFolder() {
 Status PartialFolder::rename_to(const std::string& folder) {
   std::error_code why;
   fs::rename(path_, folder, why);
-  if (why) return refused(folder, "to get its name", why);
+  if (why) return folder_error(folder, "to get its name", why);
   path_.clear();
   fs::remove(fs::path(folder) / kMark, why);  // where it stays, it does no harm
   return {};

@@ -10,7 +10,7 @@
 namespace moracle {
 namespace {
 
-using Json = nlohmann::json;
+using HeaderJson = nlohmann::json;
 
 struct NamedDType {
   std::string_view name;
@@ -44,7 +44,7 @@ std::string in_quotes(std::string_view text) {
 
 // Follows the parser's events. The SAX interface is used because the DOM silently keeps the last of
 // two equal keys. Only the nesting that the format has is accepted, so the depth is bounded too.
-class HeaderReader final : public Json::json_sax_t {
+class HeaderReader final : public HeaderJson::json_sax_t {
  public:
   explicit HeaderReader(std::string file) : file_(std::move(file)) {}
 
@@ -58,7 +58,7 @@ class HeaderReader final : public Json::json_sax_t {
     return misplaced(value == 0 ? "-0" : std::to_string(value));
   }
   bool number_float(double, const std::string& text) override { return misplaced(in_quotes(text)); }
-  bool binary(Json::binary_t&) override { return misplaced("binary data"); }
+  bool binary(HeaderJson::binary_t&) override { return misplaced("binary data"); }
 
   bool number_unsigned(uint64_t value) override {
     if (level_ == Level::kOffsets) {
@@ -141,7 +141,8 @@ class HeaderReader final : public Json::json_sax_t {
     return bad("2 numbers in data_offsets", str("there are ", offsets_seen_));
   }
 
-  bool parse_error(size_t position, const std::string&, const Json::exception& trouble) override {
+  bool parse_error(size_t position, const std::string&,
+                   const HeaderJson::exception& trouble) override {
     std::string_view what = trouble.what();
     what.remove_prefix(what.find("] ") + 2);  // "[json.exception.parse_error.101] "
     error = {ErrorKind::kBadFile, file_,
@@ -215,7 +216,7 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, const 
                  "a NUL byte is there"};
   }
   HeaderReader reader(file);
-  if (!Json::sax_parse(json.begin(), json.end(), &reader)) return std::move(reader.error);
+  if (!HeaderJson::sax_parse(json.begin(), json.end(), &reader)) return std::move(reader.error);
   return std::move(reader.header);
 }
 

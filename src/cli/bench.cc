@@ -49,6 +49,7 @@ Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
   return open_limits(device, options.threads, static_cast<size_t>(bytes), progress);
 }
 
+namespace bench_verb {
 namespace {
 
 std::vector<std::string> split(const std::string& list) {
@@ -252,6 +253,7 @@ int run(const BenchOptions& options) {
 }
 
 }  // namespace
+}  // namespace bench_verb
 
 void add_bench(CLI::App& app, Work& chosen) {
   add_verb(
@@ -325,7 +327,7 @@ void add_bench(CLI::App& app, Work& chosen) {
             ->capture_default_str();
         verb.add_option("--cache", options->cache, kCacheHelp);
         verb.add_flag("--json", options->json, "One JSON document on stdout");
-        return [options] { return run(*options); };
+        return [options] { return bench_verb::run(*options); };
       },
       chosen);
 }

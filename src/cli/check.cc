@@ -11,6 +11,7 @@
 #include "terminal.h"
 
 namespace moracle::cli {
+namespace check_verb {
 namespace {
 
 using conformance::Case;
@@ -151,12 +152,13 @@ int run(const Options& options) {
 }
 
 }  // namespace
+}  // namespace check_verb
 
 void add_check(CLI::App& app, Work& chosen) {
   add_verb(
       app, "check", "Run the conformance cases on this machine",
       [](CLI::App& verb) -> Work {
-        auto options = std::make_shared<Options>();
+        auto options = std::make_shared<check_verb::Options>();
         verb.add_option("--backend", options->backend, "Only this backend");
         verb.add_option("--scheme", options->scheme, "Only this scheme, such as int4-w4a16-g128");
         verb.add_option("--shape", options->shape,
@@ -174,7 +176,7 @@ void add_check(CLI::App& app, Work& chosen) {
         verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
             ->transform(whole(0, 4096));
         verb.add_flag("--json", options->json, "One JSON document on stdout");
-        return [options] { return run(*options); };
+        return [options] { return check_verb::run(*options); };
       },
       chosen);
 }

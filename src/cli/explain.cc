@@ -12,6 +12,7 @@
 #include "terminal.h"
 
 namespace moracle::cli {
+namespace explain_verb {
 namespace {
 
 struct Options {
@@ -104,12 +105,13 @@ int run(const Options& options) {
 }
 
 }  // namespace
+}  // namespace explain_verb
 
 void add_explain(CLI::App& app, Work& chosen) {
   add_verb(
       app, "explain", "Show which backend serves the experts, and why no other",
       [](CLI::App& verb) -> Work {
-        auto options = std::make_shared<Options>();
+        auto options = std::make_shared<explain_verb::Options>();
         options->model.add_to(verb);
         verb.add_option("--machine", options->machine, "here, or a known machine (see machines)")
             ->capture_default_str();
@@ -124,7 +126,7 @@ void add_explain(CLI::App& app, Work& chosen) {
             ->transform(whole(int64_t{1}, int64_t{1} << 20))
             ->capture_default_str();
         verb.add_flag("--batched", options->batched, "Activations come batched by expert");
-        return [options] { return run(*options); };
+        return [options] { return explain_verb::run(*options); };
       },
       chosen);
 }

@@ -7,6 +7,7 @@
 #include "terminal.h"
 
 namespace moracle::cli {
+namespace inspect_verb {
 namespace {
 
 void show(const Outline& outline, const std::string& folder) {
@@ -68,6 +69,7 @@ Json to_json(const Outline& outline) {
 }
 
 }  // namespace
+}  // namespace inspect_verb
 
 void add_inspect(CLI::App& app, Work& chosen) {
   add_verb(
@@ -81,9 +83,9 @@ void add_inspect(CLI::App& app, Work& chosen) {
           CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(*folder));
           CLI_TRY(const Outline result, outline(checkpoint));
           if (*json)
-            print(to_json(result));
+            print(inspect_verb::to_json(result));
           else
-            show(result, *folder);
+            inspect_verb::show(result, *folder);
           return kDone;
         };
       },

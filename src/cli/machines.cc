@@ -6,6 +6,7 @@
 #include "terminal.h"
 
 namespace moracle::cli {
+namespace machines_verb {
 namespace {
 
 Json to_json(const Machine& machine) {
@@ -41,6 +42,7 @@ void add_row(Table& table, const Machine& machine) {
 }
 
 }  // namespace
+}  // namespace machines_verb
 
 void add_machines(CLI::App& app, Work& chosen) {
   add_verb(
@@ -52,13 +54,14 @@ void add_machines(CLI::App& app, Work& chosen) {
           const Machine here = Machine::here();
           if (*json) {
             Json known = Json::array();
-            for (const Machine& machine : Machine::known()) known.push_back(to_json(machine));
-            print({{"here", to_json(here)}, {"known", known}});
+            for (const Machine& machine : Machine::known())
+              known.push_back(machines_verb::to_json(machine));
+            print({{"here", machines_verb::to_json(here)}, {"known", known}});
             return kDone;
           }
           Table table;
-          add_row(table, here);
-          for (const Machine& machine : Machine::known()) add_row(table, machine);
+          machines_verb::add_row(table, here);
+          for (const Machine& machine : Machine::known()) machines_verb::add_row(table, machine);
           std::cout << table.text({2, 3});
           return kDone;
         };

@@ -8,6 +8,7 @@
 #include "text_file.h"
 
 namespace moracle::cli {
+namespace perplexity_verb {
 namespace {
 
 struct Options {
@@ -47,12 +48,13 @@ int run(const Options& options) {
 }
 
 }  // namespace
+}  // namespace perplexity_verb
 
 void add_perplexity(CLI::App& app, Work& chosen) {
   add_verb(
       app, "perplexity", "Measure how well a model predicts a text",
       [](CLI::App& verb) -> Work {
-        auto options = std::make_shared<Options>();
+        auto options = std::make_shared<perplexity_verb::Options>();
         options->model.add_to(verb);
         verb.add_option("--text", options->text_file, "The text, UTF-8; -: standard input")
             ->required();
@@ -62,7 +64,7 @@ void add_perplexity(CLI::App& app, Work& chosen) {
         verb.add_option("--max-tokens", options->max_tokens, "Tokens of the text to use")
             ->transform(whole(int64_t{2}, int64_t{1} << 40))
             ->capture_default_str();
-        return [options] { return run(*options); };
+        return [options] { return perplexity_verb::run(*options); };
       },
       chosen);
 }

@@ -8,6 +8,7 @@
 #include "terminal.h"
 
 namespace moracle::cli {
+namespace quantize_verb {
 namespace {
 
 struct Options {
@@ -78,12 +79,13 @@ CLI::Validator size_in_bytes() {
 }
 
 }  // namespace
+}  // namespace quantize_verb
 
 void add_quantize(CLI::App& app, Work& chosen) {
   add_verb(
       app, "quantize", "Write a plain checkpoint quantized, to a new folder",
       [](CLI::App& verb) -> Work {
-        auto options = std::make_shared<Options>();
+        auto options = std::make_shared<quantize_verb::Options>();
         verb.add_option("MODEL", options->folder, "Folder of the checkpoint")->required();
         verb.add_option("--scheme", options->scheme,
                         "int8-per-channel, int8-per-channel-weight-only, fp8-per-tensor, "
@@ -97,11 +99,11 @@ void add_quantize(CLI::App& app, Work& chosen) {
         verb.add_option("--max-shard-size", options->writing.max_shard_bytes,
                         "Most bytes of tensors in one file, such as 5GB")
             ->transform(CLI::AsSizeValue(true))
-            ->transform(size_in_bytes())
+            ->transform(quantize_verb::size_in_bytes())
             ->check(whole<int64_t>(1))
             ->capture_default_str();
         verb.add_flag("--json", options->json, "One JSON document on stdout");
-        return [options] { return run(*options); };
+        return [options] { return quantize_verb::run(*options); };
       },
       chosen);
 }

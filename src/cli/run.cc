@@ -11,6 +11,7 @@
 #include "text_file.h"
 
 namespace moracle::cli {
+namespace run_verb {
 namespace {
 
 struct Options {
@@ -181,12 +182,13 @@ int run(const Options& options) {
 }
 
 }  // namespace
+}  // namespace run_verb
 
 void add_run(CLI::App& app, Work& chosen) {
   add_verb(
       app, "run", "Continue a prompt",
       [](CLI::App& verb) -> Work {
-        auto options = std::make_shared<Options>();
+        auto options = std::make_shared<run_verb::Options>();
         options->model.add_to(verb);
         auto* source = verb.add_option_group("what")->require_option(1);
         source->add_option("-p,--prompt", options->prompt, "The prompt");
@@ -214,7 +216,7 @@ void add_run(CLI::App& app, Work& chosen) {
             ->transform(whole<uint64_t>())
             ->capture_default_str();
         verb.add_flag("--ignore-eos", options->ignore_eos, "Go on after an end-of-text token");
-        return [options] { return run(*options); };
+        return [options] { return run_verb::run(*options); };
       },
       chosen);
 }

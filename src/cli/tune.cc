@@ -13,6 +13,7 @@
 #include "terminal.h"
 
 namespace moracle::cli {
+namespace tune_verb {
 namespace {
 
 struct Options {
@@ -107,12 +108,13 @@ int run(const Options& options) {
 }
 
 }  // namespace
+}  // namespace tune_verb
 
 void add_tune(CLI::App& app, Work& chosen) {
   add_verb(
       app, "tune", "Measure which backend serves a model's experts fastest here",
       [](CLI::App& verb) -> Work {
-        auto options = std::make_shared<Options>();
+        auto options = std::make_shared<tune_verb::Options>();
         verb.add_option("MODEL", options->folder, "Folder of the checkpoint")->required();
         verb.add_option("--quantization", options->quantization, kQuantizationHelp);
         verb.add_option("--activations", options->activations, kActivationsHelp);
@@ -126,7 +128,7 @@ void add_tune(CLI::App& app, Work& chosen) {
             ->transform(whole(0, 4096))
             ->capture_default_str();
         verb.add_flag("--json", options->json, "One JSON document on stdout");
-        return [options] { return run(*options); };
+        return [options] { return tune_verb::run(*options); };
       },
       chosen);
 }

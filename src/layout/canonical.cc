@@ -6,6 +6,7 @@
 #include "quant/codec.h"
 
 namespace moracle {
+namespace canonical_layout {
 namespace {
 
 // Only the sizes of a matrix of this shape.
@@ -54,16 +55,17 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
 }
 
 }  // namespace
+}  // namespace canonical_layout
 
 const Layout kCanonicalLayout = {
     .name = "canonical",
     .summary = "rows of codes, then scales, zero points, group index, bias",
     .holds = kCodecTypes,
-    .sections = sections,
+    .sections = canonical_layout::sections,
     .read_cols = [](const MatrixShape& shape) { return shape.k; },
-    .code_bit = code_bit,
-    .pack_codes = pack_codes,
-    .pack_beside = pack_beside,
+    .code_bit = canonical_layout::code_bit,
+    .pack_codes = canonical_layout::pack_codes,
+    .pack_beside = canonical_layout::pack_beside,
 };
 
 }  // namespace moracle

@@ -8,6 +8,7 @@
 #include "layout/sections.h"
 
 namespace moracle {
+namespace mma16_layout {
 namespace {
 
 using namespace mma16;
@@ -90,20 +91,23 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
 }
 
 }  // namespace
+}  // namespace mma16_layout
 
 const Layout kMma16Layout = {
     .name = "mma16",
     .summary =
         "blocks of 16 rows and 32 columns, each lane's share of a tensor-core operand at once",
-    .holds = kHolds,
+    .holds = mma16_layout::kHolds,
     .sorts_columns = true,
-    .sections = sections,
+    .sections = mma16_layout::sections,
     // Of 16 bytes and more at a time, whatever the activations' type.
     .read_cols = [](const MatrixShape& shape) { return (shape.k + 15) / 16 * 16; },
-    .code_bit = [](const MatrixShape& shape, int64_t r,
-                   int64_t c) { return mma16::code_bit(code_bits(shape), shape.k, r, c); },
-    .pack_codes = pack_codes,
-    .pack_beside = pack_beside,
+    .code_bit =
+        [](const MatrixShape& shape, int64_t r, int64_t c) {
+          return mma16::code_bit(mma16_layout::code_bits(shape), shape.k, r, c);
+        },
+    .pack_codes = mma16_layout::pack_codes,
+    .pack_beside = mma16_layout::pack_beside,
 };
 
 }  // namespace moracle

@@ -7,6 +7,7 @@
 #include "layout/sections.h"
 
 namespace moracle {
+namespace panel16_layout {
 namespace {
 
 using namespace panel16;
@@ -32,7 +33,7 @@ int64_t code_bit(const MatrixShape& shape, int64_t r, int64_t c) {
 void pack_codes(const MatrixShape& shape, const CanonicalMatrix& m, int64_t first_row,
                 int64_t begin, int64_t end, std::byte* out) {
   out += (first_row + begin) / kRows * panel_bytes(shape);
-  const int64_t units = padded_cols(shape) / interleave(shape.key.dtype);
+  const int64_t units = panel16::padded_cols(shape) / interleave(shape.key.dtype);
   const auto same = [](auto unit) { return unit; };
   switch (bits(shape.key.dtype) * interleave(shape.key.dtype)) {
     case 8:
@@ -59,16 +60,17 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
 }
 
 }  // namespace
+}  // namespace panel16_layout
 
 const Layout kPanel16Layout = {
     .name = "panel16",
     .summary = "panels of 16 rows, columns interleaved, scales beside them",
-    .holds = kHolds,
-    .sections = sections,
-    .read_cols = padded_cols,
-    .code_bit = code_bit,
-    .pack_codes = pack_codes,
-    .pack_beside = pack_beside,
+    .holds = panel16_layout::kHolds,
+    .sections = panel16_layout::sections,
+    .read_cols = panel16::padded_cols,
+    .code_bit = panel16_layout::code_bit,
+    .pack_codes = panel16_layout::pack_codes,
+    .pack_beside = panel16_layout::pack_beside,
 };
 
 }  // namespace moracle

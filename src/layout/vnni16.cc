@@ -8,6 +8,7 @@
 #include "layout/sections.h"
 
 namespace moracle {
+namespace vnni16_layout {
 namespace {
 
 using namespace vnni16;
@@ -71,17 +72,18 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
 }
 
 }  // namespace
+}  // namespace vnni16_layout
 
 const Layout kVnni16Layout = {
     .name = "vnni16",
     .summary = "lines of 4 bytes of columns for 16 rows, which are tiles of AMX sixteen at a time",
-    .holds = kHolds,
+    .holds = vnni16_layout::kHolds,
     .sorts_columns = true,
-    .sections = sections,
-    .read_cols = cols,
-    .code_bit = code_bit,
-    .pack_codes = pack_codes,
-    .pack_beside = pack_beside,
+    .sections = vnni16_layout::sections,
+    .read_cols = vnni16_layout::cols,
+    .code_bit = vnni16_layout::code_bit,
+    .pack_codes = vnni16_layout::pack_codes,
+    .pack_beside = vnni16_layout::pack_beside,
 };
 
 }  // namespace moracle

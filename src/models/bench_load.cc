@@ -9,6 +9,7 @@
 #include <cstring>
 #include <set>
 
+#include "base/median.h"
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -21,12 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 std::set<std::string> files_of(const Checkpoint& checkpoint) {

@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "base/median.h"
 #include "base/scalar.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
@@ -26,12 +27,6 @@ constexpr std::string_view kParts[] = {"norms",   "attention linears", "attentio
                                        "experts", "shared expert",     "embedding", "output",
                                        "sampling"};
 constexpr size_t kNumParts = std::size(kParts), kPerLayer = 6;
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // How long each part of a step took, by the device's clock: no work waits for it.
 class PartClock {

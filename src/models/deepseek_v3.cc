@@ -10,6 +10,7 @@
 #include "models/rotary.h"
 
 namespace moracle {
+namespace deepseek_v3 {
 namespace {
 
 struct Sizes {
@@ -139,6 +140,7 @@ Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoi
 }
 
 }  // namespace
+}  // namespace deepseek_v3
 
 Result<Description> describe_deepseek_v3(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
@@ -146,11 +148,11 @@ Result<Description> describe_deepseek_v3(const Checkpoint& checkpoint) {
   MORACLE_TRY(const std::string type, config.text({"model_type"}));
   if (type != "deepseek_v3") return config.wrong({"model_type"}, "deepseek_v3", "it is " + type);
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
-  MORACLE_TRY(const Sizes sizes, read_sizes(config));
+  MORACLE_TRY(const deepseek_v3::Sizes sizes, deepseek_v3::read_sizes(config));
   MORACLE_TRY(Description description, describe_decoder(checkpoint, spec, [&](int64_t layer) {
-                return describe_layer(checkpoint, spec, sizes, layer);
+                return deepseek_v3::describe_layer(checkpoint, spec, sizes, layer);
               }));
-  MORACLE_TRY(description.ignored, ignore_next_tokens(checkpoint));
+  MORACLE_TRY(description.ignored, deepseek_v3::ignore_next_tokens(checkpoint));
   return description;
 }
 

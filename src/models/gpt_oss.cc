@@ -6,6 +6,7 @@
 #include "models/decoder_parts.h"
 
 namespace moracle {
+namespace gpt_oss {
 namespace {
 
 // One window per layer, 0 where it sees everything.
@@ -51,6 +52,7 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 }
 
 }  // namespace
+}  // namespace gpt_oss
 
 Result<Description> describe_gpt_oss(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
@@ -63,12 +65,13 @@ Result<Description> describe_gpt_oss(const Checkpoint& checkpoint) {
   constexpr DecoderDefaults kDefaults{1e-5, 150'000};
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
   MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec, false, kDefaults));
-  MORACLE_TRY(const std::vector<int64_t> windows, read_windows(config, checkpoint.num_layers()));
+  MORACLE_TRY(const std::vector<int64_t> windows,
+              gpt_oss::read_windows(config, checkpoint.num_layers()));
   MORACLE_TRY(const bool biased, config.boolean_or(true, {"attention_bias"}));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
     GroupedQuerySpec own = heads;
     own.window = windows[layer];
-    return describe_layer(checkpoint, spec, own, layer, biased);
+    return gpt_oss::describe_layer(checkpoint, spec, own, layer, biased);
   });
 }
 

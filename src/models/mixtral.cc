@@ -6,6 +6,7 @@
 #include "models/decoder_parts.h"
 
 namespace moracle {
+namespace mixtral {
 namespace {
 
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
@@ -27,6 +28,7 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 }
 
 }  // namespace
+}  // namespace mixtral
 
 Result<Description> describe_mixtral(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
@@ -38,7 +40,7 @@ Result<Description> describe_mixtral(const Checkpoint& checkpoint) {
   MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, false, kDefaults));
   MORACLE_TRY(heads.window, config.integer_or(0, {"sliding_window"}, 1));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
-    return describe_layer(checkpoint, spec, heads, layer);
+    return mixtral::describe_layer(checkpoint, spec, heads, layer);
   });
 }
 

@@ -6,6 +6,7 @@
 #include "models/decoder_parts.h"
 
 namespace moracle {
+namespace qwen2_moe {
 namespace {
 
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
@@ -38,13 +39,14 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 }
 
 }  // namespace
+}  // namespace qwen2_moe
 
 Result<Description> describe_qwen2_moe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
   MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
-    return describe_layer(checkpoint, spec, heads, layer);
+    return qwen2_moe::describe_layer(checkpoint, spec, heads, layer);
   });
 }
 

@@ -6,6 +6,7 @@
 #include "models/decoder_parts.h"
 
 namespace moracle {
+namespace qwen3_moe {
 namespace {
 
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
@@ -36,13 +37,14 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 }
 
 }  // namespace
+}  // namespace qwen3_moe
 
 Result<Description> describe_qwen3_moe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
   MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
-    return describe_layer(checkpoint, spec, heads, layer);
+    return qwen3_moe::describe_layer(checkpoint, spec, heads, layer);
   });
 }
 

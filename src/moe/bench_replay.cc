@@ -4,6 +4,7 @@
 #include <chrono>
 #include <random>
 
+#include "base/median.h"
 #include "base/scalar.h"
 #include "moe/bench_calls.h"
 
@@ -19,12 +20,6 @@ int64_t calls_at_once(int64_t num_tokens) {
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // Random activations as fast as memory takes them: later calls' begin elsewhere in the same ones.

@@ -7,6 +7,7 @@
 #include "quant/activation.h"
 
 namespace moracle {
+namespace rules_layer {
 namespace {
 
 using Objection = std::optional<Reason>;
@@ -143,9 +144,10 @@ constexpr Rule kRules[] = {
 };
 
 }  // namespace
+}  // namespace rules_layer
 
 std::span<const Rule> layer_rules() {
-  return kRules;
+  return rules_layer::kRules;
 }
 
 }  // namespace moracle

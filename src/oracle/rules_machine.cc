@@ -8,6 +8,7 @@
 #include "oracle/rules.h"
 
 namespace moracle {
+namespace rules_machine {
 namespace {
 
 using Objection = std::optional<Reason>;
@@ -178,9 +179,10 @@ constexpr Rule kRules[] = {
 };
 
 }  // namespace
+}  // namespace rules_machine
 
 std::span<const Rule> machine_rules() {
-  return kRules;
+  return rules_machine::kRules;
 }
 
 }  // namespace moracle

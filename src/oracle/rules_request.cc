@@ -7,6 +7,7 @@
 #include "oracle/rules.h"
 
 namespace moracle {
+namespace rules_request {
 namespace {
 
 using Objection = std::optional<Reason>;
@@ -74,9 +75,10 @@ constexpr Rule kRules[] = {
 };
 
 }  // namespace
+}  // namespace rules_request
 
 std::span<const Rule> request_rules() {
-  return kRules;
+  return rules_request::kRules;
 }
 
 int64_t countable_tokens(const Request& request) {

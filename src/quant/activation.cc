@@ -12,7 +12,7 @@ namespace {
 constexpr float kSmallest = 1e-10f;
 
 // Largest magnitude; NaN where a value is not finite.
-float largest_of(const float* x, int64_t count) {
+float largest_magnitude(const float* x, int64_t count) {
   float largest = 0;
   bool finite = true;
   for (int64_t i = 0; i < count; ++i) {
@@ -59,7 +59,7 @@ float decode(const QuantKey& key, uint8_t code) {
 }
 
 float quantize_int8_token(const float* x, int64_t cols, int8_t* codes) {
-  const float scale = scale_for(kInt8DynamicTokenSym, largest_of(x, cols));
+  const float scale = scale_for(kInt8DynamicTokenSym, largest_magnitude(x, cols));
   if (std::isnan(scale)) {
     std::fill(codes, codes + cols, int8_t{0});
     return scale;
@@ -77,7 +77,7 @@ void quantize_row(const QuantKey& key, const float* x, int64_t cols, uint8_t* co
   const int64_t group = group_cols(key, cols);
   for (int64_t begin = 0; begin < cols; begin += group) {
     const int64_t count = std::min(group, cols - begin);
-    const float scale = scale_for(key, largest_of(x + begin, count));
+    const float scale = scale_for(key, largest_magnitude(x + begin, count));
     *scales++ = scale;
     for (int64_t i = begin; i < begin + count; ++i)
       codes[i] = std::isnan(scale) ? 0 : encode(key, x[i], scale);

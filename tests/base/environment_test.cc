@@ -8,7 +8,7 @@
 #include <regex>
 #include <string>
 
-namespace moracle {
+namespace moracle::environment_test {
 namespace {
 
 TEST(Library, ReadsNoEnvironment) {
@@ -28,4 +28,4 @@ TEST(Library, ReadsNoEnvironment) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::environment_test

@@ -10,7 +10,7 @@
 #include "base/try.h"
 #include "moracle/base.h"
 
-namespace moracle {
+namespace moracle::error_test {
 namespace {
 
 TEST(Error, IsOneLineOfFilePlaceNeedAndFact) {
@@ -150,4 +150,4 @@ TEST(Matrices, SliceBeyondThirtyTwoBits) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::error_test

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <string>
 
-namespace moracle {
+namespace moracle::file_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -113,4 +113,4 @@ TEST_F(FileTest, CutShortWhileOpenIsAnErrorThatSaysWhere) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::file_test

@@ -8,7 +8,7 @@
 
 #include "base/scalar.h"
 
-namespace moracle {
+namespace moracle::finite_test {
 namespace {
 
 // Every bit pattern of a type by itself: found exactly where the number that it means is not
@@ -67,4 +67,4 @@ TEST(Finite, FindsTheFirstAnywhere) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::finite_test

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace moracle {
+namespace moracle::out_of_memory_test {
 namespace {
 
 TEST(OutOfMemory, IsAnErrorThatNamesThePlace) {
@@ -37,4 +37,4 @@ TEST(OutOfMemory, LeavesResultsAndErrorsAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::out_of_memory_test

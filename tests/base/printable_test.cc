@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace moracle {
+namespace moracle::printable_test {
 namespace {
 
 TEST(Printable, KeepsTextThatATerminalOnlyShows) {
@@ -45,4 +45,4 @@ TEST(Printable, CutsBetweenCharactersAndCountsBytes) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::printable_test

@@ -9,7 +9,7 @@
 #include <ostream>
 #include <string>
 
-namespace moracle {
+namespace moracle::scalar_test {
 namespace {
 
 struct Format {
@@ -112,4 +112,4 @@ INSTANTIATE_TEST_SUITE_P(Formats, Scalar,
                          [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::scalar_test

@@ -13,7 +13,7 @@
 
 #include "base/json_text.h"
 
-namespace moracle {
+namespace moracle::small_file_test {
 namespace {
 
 class SmallFile : public ::testing::Test {
@@ -113,4 +113,4 @@ TEST(JsonText, ANulIsNotJson) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::small_file_test

@@ -5,7 +5,7 @@
 
 #include "base/scalar.h"
 
-namespace moracle {
+namespace moracle::small_float_test {
 namespace {
 
 // E4M3 from its fields: bias 7, no infinities, all ones is NaN.
@@ -68,4 +68,4 @@ TEST(E2M1, HasSixteenValues) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::small_float_test

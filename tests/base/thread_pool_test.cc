@@ -14,7 +14,7 @@
 
 #include "base/refused_threads.h"
 
-namespace moracle {
+namespace moracle::thread_pool_test {
 namespace {
 
 class ThreadPoolOfSize : public ::testing::TestWithParam<int> {};
@@ -222,4 +222,4 @@ TEST(ThreadPool, SplitsCountsBeyondThirtyTwoBits) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::thread_pool_test

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <numeric>
 
-namespace moracle {
+namespace moracle::usable_cpus_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -115,4 +115,4 @@ TEST(ThreadPlaces, AreNoneForMoreThreadsThanCpus) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::usable_cpus_test

@@ -2,7 +2,7 @@
 #include "ct_synthetic.h"
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::activations_test {
 namespace {
 
 Scheme scheme_after(SyntheticCheckpoint checkpoint, ActivationPrecision precision) {
@@ -72,4 +72,4 @@ TEST(Activations, AreParsedOrRefusedWithTheirNames) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::activations_test

@@ -5,7 +5,7 @@
 #include "read_stored.h"
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::awq_test {
 namespace {
 
 using nlohmann::json;
@@ -166,4 +166,4 @@ TEST(Awq, FilesOfGptqModelAreRead) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::awq_test

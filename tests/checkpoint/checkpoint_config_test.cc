@@ -8,7 +8,7 @@
 #include "moracle/model.h"
 #include "synthetic_checkpoint.h"
 
-namespace moracle {
+namespace moracle::checkpoint_config_test {
 namespace {
 
 using nlohmann::json;
@@ -290,4 +290,4 @@ TEST(Checkpoint, EveryTensorIsClaimedOnlyOnceAskedFor) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::checkpoint_config_test

@@ -10,7 +10,7 @@
 #include "quant/codec.h"
 #include "synthetic_checkpoint.h"
 
-namespace moracle {
+namespace moracle::checkpoint_test {
 namespace {
 
 using testing::expect_bad;
@@ -277,4 +277,4 @@ TEST_P(EveryProducer, OutlivesItsCheckpoint) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::checkpoint_test

@@ -5,7 +5,7 @@
 #include "read_stored.h"
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::compressed_tensors_formats_test {
 namespace {
 
 using nlohmann::json;
@@ -490,4 +490,4 @@ TEST(CtStored, Fp8Block) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::compressed_tensors_formats_test

@@ -2,7 +2,7 @@
 #include "ct_synthetic.h"
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::compressed_tensors_refused_test {
 namespace {
 
 using nlohmann::json;
@@ -173,4 +173,4 @@ TEST(CtRefused, SparseWeights) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::compressed_tensors_refused_test

@@ -1,7 +1,7 @@
 // compressed-tensors' reader: int8 weights per channel, int8 activations per token.
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::compressed_tensors_test {
 namespace {
 
 using nlohmann::json;
@@ -232,4 +232,4 @@ TEST(CompressedTensors, APatternThatDoesNotCompileIsNamed) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::compressed_tensors_test

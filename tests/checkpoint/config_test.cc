@@ -7,7 +7,7 @@
 #include "expect_error.h"
 #include "synthetic_checkpoint.h"
 
-namespace moracle {
+namespace moracle::config_test {
 namespace {
 
 using testing::expect_bad;
@@ -165,4 +165,4 @@ TEST(Config, AFileThatCannotBeReadIsAnError) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::config_test

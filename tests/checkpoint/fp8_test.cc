@@ -6,7 +6,7 @@
 #include "read_stored.h"
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::fp8_test {
 namespace {
 
 using nlohmann::json;
@@ -224,4 +224,4 @@ TEST(Fp8, RealFilesAreRead) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::fp8_test

@@ -10,7 +10,7 @@
 #include "moracle/checkpoint.h"
 #include "quant/codec.h"
 
-namespace moracle {
+namespace moracle::golden_cuts_test {
 namespace {
 
 using testing::Cut;
@@ -97,4 +97,4 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenCut, ::testing::ValuesIn(golden_cuts()),
                          [](const auto& i) { return testing::test_name(last_name(i.param)); });
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::golden_cuts_test

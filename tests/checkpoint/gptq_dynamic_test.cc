@@ -2,7 +2,7 @@
 #include "read_stored.h"
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::gptq_dynamic_test {
 namespace {
 
 using nlohmann::json;
@@ -200,4 +200,4 @@ TEST(GptqStored, WithZeroPoints) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::gptq_dynamic_test

@@ -3,7 +3,7 @@
 
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::gptq_test {
 namespace {
 
 using nlohmann::json;
@@ -332,4 +332,4 @@ TEST(Gptq, AModuleThatIsNotListedIsNotQuantized) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::gptq_test

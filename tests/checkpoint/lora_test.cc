@@ -6,7 +6,7 @@
 
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::lora_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -224,4 +224,4 @@ TEST_F(LoraFiles, IgnoreWhatOnlySaysHowTheyWereTrained) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::lora_test

@@ -3,7 +3,7 @@
 #include "read_stored.h"
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::modelopt_test {
 namespace {
 
 using nlohmann::json;
@@ -198,4 +198,4 @@ TEST(ModelOpt, ARealFileIsRead) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::modelopt_test

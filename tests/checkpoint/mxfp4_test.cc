@@ -3,7 +3,7 @@
 #include "read_stored.h"
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::mxfp4_test {
 namespace {
 
 constexpr int64_t kExperts = kFusedSize.experts, kHidden = kFusedSize.hidden,
@@ -167,4 +167,4 @@ TEST(Mxfp4, RealFilesAreRead) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::mxfp4_test

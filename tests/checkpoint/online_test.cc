@@ -12,7 +12,7 @@
 #include "read_stored.h"
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::online_test {
 namespace {
 
 ThreadPool& pool() {
@@ -394,4 +394,4 @@ TEST(OnlineAgainstProducers, Fp8BlocksDifferByTheScalesOfCompressedTensors) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::online_test

@@ -9,7 +9,7 @@
 
 #include "quant/codec.h"
 
-namespace moracle {
+namespace moracle::packed_test {
 namespace {
 
 constexpr int64_t kN = 24, kK = 40, kSize = 16, kGroups = 3;
@@ -152,4 +152,4 @@ TEST(PackedCodes, AreTheSameOnAnyNumberOfThreads) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::packed_test

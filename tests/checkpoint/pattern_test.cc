@@ -5,7 +5,7 @@
 
 #include "expect_error.h"
 
-namespace moracle {
+namespace moracle::pattern_test {
 namespace {
 
 using testing::expect_bad;
@@ -80,4 +80,4 @@ TEST(Pattern, CopiesShareTheExpression) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::pattern_test

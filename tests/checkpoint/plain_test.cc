@@ -3,7 +3,7 @@
 
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::plain_test {
 namespace {
 
 void retype_experts(SyntheticCheckpoint& checkpoint, DType dtype) {
@@ -133,4 +133,4 @@ TEST(Plain, AVectorIsWidenedAndChecked) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::plain_test

@@ -6,7 +6,7 @@
 #include "ct_synthetic.h"
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::quantization_map_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -122,4 +122,4 @@ TEST(OnlineChoice, RefusesAFileThatIsQuantizedAlready) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::quantization_map_test

@@ -17,7 +17,7 @@
 #include "moracle/checkpoint.h"
 #include "reader_fixture.h"
 
-namespace moracle::testing {
+namespace moracle::testing::quantize_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -540,4 +540,4 @@ TEST(Shards, HoldAsManyUnitsAsFitAndAtLeastOne) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::quantize_test

@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "safetensors_writer.h"
 
-namespace moracle {
+namespace moracle::safetensors_test {
 namespace {
 
 using testing::bytes_of;
@@ -368,4 +368,4 @@ TEST(SafetensorsWriter, RefusesWhatItCannotWrite) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::safetensors_test

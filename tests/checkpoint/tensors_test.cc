@@ -6,7 +6,7 @@
 #include "expect_error.h"
 #include "synthetic_checkpoint.h"
 
-namespace moracle {
+namespace moracle::tensors_test {
 namespace {
 
 using nlohmann::json;
@@ -175,4 +175,4 @@ TEST_F(TensorsTest, AnEmptyWeightMapHoldsNothing) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::tensors_test

@@ -8,7 +8,7 @@
 
 #include "run_command.h"
 
-namespace moracle {
+namespace moracle::bench_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -217,4 +217,4 @@ TEST(Bench, LoadsACheckpointBesideReadingItsFiles) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::bench_test

@@ -4,7 +4,7 @@
 #include "moracle/oracle.h"
 #include "run_command.h"
 
-namespace moracle {
+namespace moracle::check_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -58,4 +58,4 @@ TEST(CheckWithout, RefusesTheRowsThatNeedIt) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::check_test

@@ -6,7 +6,7 @@
 
 #include "run_command.h"
 
-namespace moracle {
+namespace moracle::choices_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -52,4 +52,4 @@ TEST(Choices, NameWhoElseCouldServe) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::choices_test

@@ -4,7 +4,7 @@
 #include "moracle/device.h"
 #include "run_command.h"
 
-namespace moracle {
+namespace moracle::cuda_bench_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -67,4 +67,4 @@ TEST_F(CudaBench, LoadsAModelBesideWhatTheGpuTakes) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_bench_test

@@ -5,7 +5,7 @@
 
 #include "run_command.h"
 
-namespace moracle {
+namespace moracle::errors_test {
 namespace {
 
 using testing::expect_refused;
@@ -243,4 +243,4 @@ TEST_F(ModelErrors, AFolderInPlaceOfATextIsNamed) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::errors_test

@@ -6,7 +6,7 @@
 
 #include "run_command.h"
 
-namespace moracle {
+namespace moracle::explain_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -146,4 +146,4 @@ TEST(ExplainCommand, SaysWhyAModelCannotRun) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::explain_test

@@ -9,7 +9,7 @@
 #include "moracle/oracle.h"
 #include "run_command.h"
 
-namespace moracle {
+namespace moracle::json_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -275,4 +275,4 @@ TEST_F(ModelJson, DeterministicRunsOnlyWhatPromisesIt) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::json_test

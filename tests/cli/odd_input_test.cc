@@ -6,7 +6,7 @@
 
 #include "run_command.h"
 
-namespace moracle {
+namespace moracle::odd_input_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -228,4 +228,4 @@ TEST(Memory, ThreadsThatCannotStartFailTheWorkWithALine) {
 #endif
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::odd_input_test

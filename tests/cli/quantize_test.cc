@@ -9,7 +9,7 @@
 
 #include "run_command.h"
 
-namespace moracle {
+namespace moracle::quantize_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -166,4 +166,4 @@ TEST_F(QuantizeCommand, ExplainAndTheDryRunShowTheSchemeAsExecuted) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::quantize_test

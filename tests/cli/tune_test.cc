@@ -7,7 +7,7 @@
 
 #include "run_command.h"
 
-namespace moracle {
+namespace moracle::tune_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -188,4 +188,4 @@ TEST_F(TuneVerb, RefusesWhatCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::tune_test

@@ -18,7 +18,7 @@
 #include "moe/conformance.h"
 #include "oracle/rules.h"
 
-namespace moracle::conformance {
+namespace moracle::conformance::conformance_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -449,4 +449,4 @@ TEST(ConformanceBound, IsAFewRoundingsWide) {
 }
 
 }  // namespace
-}  // namespace moracle::conformance
+}  // namespace moracle::conformance::conformance_test

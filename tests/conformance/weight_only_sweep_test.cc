@@ -7,7 +7,7 @@
 
 #include "conformance/machine_refuses.h"
 
-namespace moracle::conformance {
+namespace moracle::conformance::weight_only_sweep_test {
 namespace {
 
 std::vector<Scheme> packed_integers() {
@@ -62,4 +62,4 @@ TEST(WeightOnlySweep, OverNumbersOfExperts) {
 }
 
 }  // namespace
-}  // namespace moracle::conformance
+}  // namespace moracle::conformance::weight_only_sweep_test

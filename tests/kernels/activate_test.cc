@@ -9,7 +9,7 @@
 #include "kernels/ops.h"
 #include "moracle/device.h"
 
-namespace moracle {
+namespace moracle::activate_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -140,4 +140,4 @@ INSTANTIATE_TEST_SUITE_P(Every, ActivateTest,
                          test_name);
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::activate_test

@@ -14,7 +14,7 @@
 #include "kernels/paged.h"
 #include "moracle/device.h"
 
-namespace moracle {
+namespace moracle::attend_test {
 namespace {
 
 struct Sequence {
@@ -323,4 +323,4 @@ TEST_F(AttendTest, EveryInstructionSetFindsTheSameSoftmax) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::attend_test

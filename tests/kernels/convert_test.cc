@@ -10,7 +10,7 @@
 #include "kernels/convert_cases.h"
 #include "kernels/kernel_weights.h"
 
-namespace moracle {
+namespace moracle::convert_test {
 namespace {
 
 DescribedMatrix described(const Scheme& scheme, std::vector<float> input_scales) {
@@ -105,4 +105,4 @@ TEST(Convert, ReportsFromTheCallersThreadAndStopsWhenItSaysSo) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::convert_test

@@ -8,7 +8,7 @@
 #include "kernels/cuda_test.h"
 #include "kernels/paged.h"
 
-namespace moracle {
+namespace moracle::cuda_attend_test {
 namespace {
 
 using testing::PagedCaches;
@@ -298,4 +298,4 @@ TEST_F(CudaAttendTest, AddRmsNormDoesWhatItsPartsDo) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_attend_test

@@ -10,7 +10,7 @@
 #include "moe/bench.h"
 #include "moracle/moe.h"
 
-namespace moracle {
+namespace moracle::cuda_convert_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -172,4 +172,4 @@ TEST_F(CudaConvertTest, PlansNoLayerThatTheGpuCannotHold) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_convert_test

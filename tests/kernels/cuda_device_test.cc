@@ -6,7 +6,7 @@
 
 #include "kernels/cuda_test.h"
 
-namespace moracle {
+namespace moracle::cuda_device_test {
 namespace {
 
 using ::testing::Each;
@@ -79,4 +79,4 @@ TEST(CudaDevice, WithoutAGpuSaysThatThereIsNone) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_device_test

@@ -2,7 +2,7 @@
 #include "kernels/cuda_test.h"
 #include "kernels/gather_cases.h"
 
-namespace moracle {
+namespace moracle::cuda_gather_test {
 namespace {
 
 class CudaGatherColumns : public CudaTest {};
@@ -32,4 +32,4 @@ TEST_F(CudaGatherColumns, PutsEachRowsColumnsInTheOrderOfItsExpert) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_gather_test

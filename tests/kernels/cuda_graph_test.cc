@@ -9,7 +9,7 @@
 #include "moe/conformance.h"
 #include "moracle/moe.h"
 
-namespace moracle {
+namespace moracle::cuda_graph_test {
 namespace {
 
 constexpr int64_t kTokens = 9, kHidden = 130, kTopK = 3;
@@ -144,4 +144,4 @@ TEST_F(CudaGraphTest, ATokensBitsFollowFromTheTokenAlone) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_graph_test

@@ -2,7 +2,7 @@
 #include "kernels/cuda_test.h"
 #include "kernels/largest_cases.h"
 
-namespace moracle {
+namespace moracle::cuda_largest_test {
 namespace {
 
 class CudaLargest : public CudaTest {};
@@ -29,4 +29,4 @@ TEST_F(CudaLargest, RefusesMoreOfARowThanThereAre) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_largest_test

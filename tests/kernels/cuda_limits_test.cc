@@ -6,7 +6,7 @@
 #include "kernels/cuda_test.h"
 #include "kernels/limits.h"
 
-namespace moracle {
+namespace moracle::cuda_limits_test {
 namespace {
 
 class CudaLimitsTest : public CudaTest {
@@ -73,4 +73,4 @@ TEST_F(CudaLimitsTest, RefuseMemoryThatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_limits_test

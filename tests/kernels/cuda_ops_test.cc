@@ -13,7 +13,7 @@
 #include "kernels/cuda_test.h"
 #include "quant/activation.h"
 
-namespace moracle {
+namespace moracle::cuda_ops_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -463,4 +463,4 @@ TEST_F(CudaOpsTest, RotateTurnsPairsByTheirPositions) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_ops_test

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda_test.h"
 
-namespace moracle {
+namespace moracle::cuda_record_test {
 namespace {
 
 using ::testing::Each;
@@ -57,4 +57,4 @@ TEST_F(CudaRecordTest, RefusesToWaitAndLeavesTheDeviceUsable) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_record_test

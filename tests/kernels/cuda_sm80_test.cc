@@ -14,7 +14,7 @@
 #include "moe/conformance.h"
 #include "quant/activation.h"
 
-namespace moracle {
+namespace moracle::cuda_sm80_test {
 namespace {
 
 constexpr float kUntouched = -12345;
@@ -299,4 +299,4 @@ TEST_F(CudaSm80Test, NoRowsAtAllAreNothingToDo) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_sm80_test

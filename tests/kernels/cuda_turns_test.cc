@@ -9,7 +9,7 @@
 #include "moe/conformance.h"
 #include "moracle/moe.h"
 
-namespace moracle {
+namespace moracle::cuda_turns_test {
 namespace {
 
 constexpr int64_t kTokens = 64, kHidden = 1024, kTopK = 4;
@@ -161,4 +161,4 @@ TEST_F(CudaTurns, RecordingKeepsOtherThreadsOut) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_turns_test

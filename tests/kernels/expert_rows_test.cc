@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace moracle::cpu {
+namespace moracle::cpu::expert_rows_test {
 namespace {
 
 // Rows 0 to 9 of expert 0, none of 1, 10 to 12 of 2, 13 to 40 of 3.
@@ -77,4 +77,4 @@ TEST(RowItems, MayBeSkippedButNotGoneBackTo) {
 }
 
 }  // namespace
-}  // namespace moracle::cpu
+}  // namespace moracle::cpu::expert_rows_test

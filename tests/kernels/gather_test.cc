@@ -3,7 +3,7 @@
 
 #include "kernels/cpu_ops_test.h"
 
-namespace moracle {
+namespace moracle::gather_test {
 namespace {
 
 class GatherColumns : public CpuOpsTest {};
@@ -38,4 +38,4 @@ TEST_P(GatherColumns, RefusesValuesOfFourBits) {
 INSTANTIATE_TEST_SUITE_P(Threads, GatherColumns, ::testing::Values(1, 3));
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::gather_test

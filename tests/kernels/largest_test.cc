@@ -7,7 +7,7 @@
 #include "kernels/cpu_ops_test.h"
 #include "kernels/largest_key.h"
 
-namespace moracle {
+namespace moracle::largest_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -52,4 +52,4 @@ TEST(LargestKey, HasTheValueAndThePlace) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::largest_test

@@ -6,7 +6,7 @@
 
 #include <set>
 
-namespace moracle::cpu {
+namespace moracle::cpu::limits_test {
 namespace {
 
 constexpr size_t kSmall = 4 << 20;
@@ -75,4 +75,4 @@ TEST(Limits, StopBetweenAnyTwoSteps) {
 }
 
 }  // namespace
-}  // namespace moracle::cpu
+}  // namespace moracle::cpu::limits_test

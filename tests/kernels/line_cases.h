@@ -39,27 +39,27 @@ class Lines {
 
 struct KernelCase {
   const LineKernels* kernels;
-  Arithmetic arithmetic;
+  LineArithmetic arithmetic;
   Isa needs;
   const char* name;
 };
 inline constexpr Isa kAvxVnni = Isa::kAvx2 | Isa::kAvxVnni;
 inline const KernelCase kCases[] = {
-    {&kAvx2Lines, Arithmetic::kInt8, Isa::kAvx2, "avx2_int8"},
-    {&kAvx2Lines, Arithmetic::kF32, Isa::kAvx2, "avx2_f32"},
-    {&kAvxVnniLines, Arithmetic::kInt8, kAvxVnni, "avx_vnni_int8"},
-    {&kAvxVnniLines, Arithmetic::kF32, kAvxVnni, "avx_vnni_f32"},
-    {&kAvx512Lines, Arithmetic::kInt8, kVnni, "avx512_int8"},
-    {&kAvx512Lines, Arithmetic::kF32, kVnni, "avx512_f32"},
-    {&kAvx512Bf16Lines, Arithmetic::kBf16, kVnni | Isa::kAvx512Bf16, "avx512_bf16"},
-    {&kAmxLines, Arithmetic::kInt8, kVnni | Isa::kAmxInt8, "amx_int8"},
-    {&kAmxLines, Arithmetic::kBf16, kVnni | Isa::kAmxBf16, "amx_bf16"},
+    {&kAvx2Lines, LineArithmetic::kInt8, Isa::kAvx2, "avx2_int8"},
+    {&kAvx2Lines, LineArithmetic::kF32, Isa::kAvx2, "avx2_f32"},
+    {&kAvxVnniLines, LineArithmetic::kInt8, kAvxVnni, "avx_vnni_int8"},
+    {&kAvxVnniLines, LineArithmetic::kF32, kAvxVnni, "avx_vnni_f32"},
+    {&kAvx512Lines, LineArithmetic::kInt8, kVnni, "avx512_int8"},
+    {&kAvx512Lines, LineArithmetic::kF32, kVnni, "avx512_f32"},
+    {&kAvx512Bf16Lines, LineArithmetic::kBf16, kVnni | Isa::kAvx512Bf16, "avx512_bf16"},
+    {&kAmxLines, LineArithmetic::kInt8, kVnni | Isa::kAmxInt8, "amx_int8"},
+    {&kAmxLines, LineArithmetic::kBf16, kVnni | Isa::kAmxBf16, "amx_bf16"},
 };
 
 inline std::vector<KernelCase> int8_cases() {
   std::vector<KernelCase> cases;
   for (const KernelCase& c : kCases) {
-    if (c.arithmetic == Arithmetic::kInt8) cases.push_back(c);
+    if (c.arithmetic == LineArithmetic::kInt8) cases.push_back(c);
   }
   return cases;
 }
@@ -72,19 +72,19 @@ class LineBlocks : public ::testing::TestWithParam<KernelCase> {
   // Small integers: exact in every arithmetic, in any order.
   static constexpr int64_t kNumLines = 32;
   int per_line() const {
-    return GetParam().arithmetic == Arithmetic::kInt8   ? 4
-           : GetParam().arithmetic == Arithmetic::kBf16 ? 2
-                                                        : 1;
+    return GetParam().arithmetic == LineArithmetic::kInt8   ? 4
+           : GetParam().arithmetic == LineArithmetic::kBf16 ? 2
+                                                            : 1;
   }
   void put(std::byte* at, int64_t i, int value) const {
     switch (GetParam().arithmetic) {
-      case Arithmetic::kInt8:
+      case LineArithmetic::kInt8:
         at[i] = static_cast<std::byte>(value);
         break;
-      case Arithmetic::kBf16:
+      case LineArithmetic::kBf16:
         reinterpret_cast<uint16_t*>(at)[i] = float_to_bf16(static_cast<float>(value));
         break;
-      case Arithmetic::kF32:
+      case LineArithmetic::kF32:
         reinterpret_cast<float*>(at)[i] = static_cast<float>(value);
         break;
     }
@@ -96,13 +96,13 @@ class LineBlocks : public ::testing::TestWithParam<KernelCase> {
     const LineKernels& k = *GetParam().kernels;
     if (k.begin != nullptr) k.begin();
     switch (GetParam().arithmetic) {
-      case Arithmetic::kInt8:
+      case LineArithmetic::kInt8:
         k.int8(block);
         break;
-      case Arithmetic::kBf16:
+      case LineArithmetic::kBf16:
         k.bf16(block);
         break;
-      case Arithmetic::kF32:
+      case LineArithmetic::kF32:
         k.f32(block);
         break;
     }

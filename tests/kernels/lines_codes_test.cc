@@ -6,7 +6,7 @@
 
 #if defined(__x86_64__)
 
-namespace moracle::cpu {
+namespace moracle::cpu::lines_codes_test {
 namespace {
 
 // A few rows of codes: the bits that lines of int8 give.
@@ -191,6 +191,6 @@ INSTANTIATE_TEST_SUITE_P(Isa, FewInt8Rows, ::testing::ValuesIn(int8_cases()), ca
 INSTANTIATE_TEST_SUITE_P(Isa, FewRows, ::testing::ValuesIn(kCases), case_name);
 
 }  // namespace
-}  // namespace moracle::cpu
+}  // namespace moracle::cpu::lines_codes_test
 
 #endif

@@ -8,7 +8,7 @@
 
 #if defined(__x86_64__)
 
-namespace moracle::cpu {
+namespace moracle::cpu::lines_decode_test {
 namespace {
 
 float bf16_at(Lines& lines, int64_t i) {
@@ -357,6 +357,6 @@ TEST(LineDecoders, OfBothInstructionSetsMakeTheSameLines) {
 }
 
 }  // namespace
-}  // namespace moracle::cpu
+}  // namespace moracle::cpu::lines_decode_test
 
 #endif

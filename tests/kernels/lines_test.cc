@@ -9,14 +9,14 @@
 
 #if defined(__x86_64__)
 
-namespace moracle::cpu {
+namespace moracle::cpu::lines_test {
 namespace {
 
 TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
   std::mt19937 random(7);
   auto small = [&](int most) { return static_cast<int>(random() % (2 * most + 1)) - most; };
   const int64_t cols = kNumLines * per_line();
-  const bool integers = GetParam().arithmetic == Arithmetic::kInt8;
+  const bool integers = GetParam().arithmetic == LineArithmetic::kInt8;
   const int64_t stride = kNumLines * 4 + 64;
   Lines w[2] = {Lines(kNumLines), Lines(kNumLines)}, x((kMaxBlockRows + 2) * stride / 64);
   std::vector<int> weights[2], rows((kMaxBlockRows + 2) * cols);
@@ -69,7 +69,7 @@ TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
         }
         if (scaled) block.x_scale = x_scales, block.x_scale_stride = 1;
         // The second part of each value: the row two further on, where there is one.
-        const bool parts = GetParam().arithmetic == Arithmetic::kBf16 && scaled && in_parts_;
+        const bool parts = GetParam().arithmetic == LineArithmetic::kBf16 && scaled && in_parts_;
         if (parts) block.x_rest = 2 * stride;
         // Now and then as the end of a pass whose other blocks are whole.
         block.most_rows = count % 3 == 0 ? kMaxBlockRows : count;
@@ -166,8 +166,8 @@ TEST(LineKernels, OfEveryInstructionSetGiveTheSameBitsOfIntegersAndOfF32) {
   std::mt19937 random(17);
   std::normal_distribution<float> normal;
   constexpr int64_t kUnits = 3, kLines = 16 * kUnits, kStride = kLines * 4 + 64;
-  for (const Arithmetic arithmetic : {Arithmetic::kInt8, Arithmetic::kF32}) {
-    const bool integers = arithmetic == Arithmetic::kInt8;
+  for (const LineArithmetic arithmetic : {LineArithmetic::kInt8, LineArithmetic::kF32}) {
+    const bool integers = arithmetic == LineArithmetic::kInt8;
     Lines w[2] = {Lines(kLines), Lines(kLines)}, x(kMaxBlockRows * kStride / 64);
     std::vector<int32_t> x_sums(kMaxBlockRows * kUnits);
     for (int r = 0; r < kMaxBlockRows; ++r) {
@@ -239,6 +239,6 @@ INSTANTIATE_TEST_SUITE_P(Isa, Int8Blocks, ::testing::ValuesIn(int8_cases()), cas
 INSTANTIATE_TEST_SUITE_P(Isa, LineBlocks, ::testing::ValuesIn(kCases), case_name);
 
 }  // namespace
-}  // namespace moracle::cpu
+}  // namespace moracle::cpu::lines_test
 
 #endif

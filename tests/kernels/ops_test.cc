@@ -21,7 +21,7 @@
 #include "moracle/device.h"
 #include "quant/activation.h"
 
-namespace moracle {
+namespace moracle::ops_test {
 namespace {
 
 constexpr double kU = 0x1p-24;
@@ -696,4 +696,4 @@ TEST(OpenDevice, OfAnUnknownNameIsAnErrorThatNamesTheKnownOnes) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::ops_test

@@ -11,7 +11,7 @@
 #include "kernels/cpu_ops_test.h"
 #include "moracle/device.h"
 
-namespace moracle {
+namespace moracle::route_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -249,4 +249,4 @@ TEST_P(RouteTest, OfNoTokensDoesNothing) {
 INSTANTIATE_TEST_SUITE_P(Threads, RouteTest, ::testing::Values(1, 3));
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::route_test

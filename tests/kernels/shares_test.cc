@@ -7,7 +7,7 @@
 
 #include "moe/conformance.h"
 
-namespace moracle {
+namespace moracle::shares_test {
 namespace {
 
 // Two nodes of two CPUs each, which this machine need not have.
@@ -84,4 +84,4 @@ TEST(Shares, TouchedMemoryHoldsTheSameWeights) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::shares_test

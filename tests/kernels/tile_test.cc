@@ -14,7 +14,7 @@
 
 #include "kernels/isa_here.h"
 
-namespace moracle::cpu {
+namespace moracle::cpu::tile_test {
 namespace {
 
 constexpr float kUnwritten = 12345.0f;
@@ -345,4 +345,4 @@ INSTANTIATE_TEST_SUITE_P(Tables, Tile, testing::ValuesIn(kTables),
                          [](const auto& param) { return std::string(param.param.kernels->isa); });
 
 }  // namespace
-}  // namespace moracle::cpu
+}  // namespace moracle::cpu::tile_test

@@ -11,7 +11,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/kernel_weights.h"
 
-namespace moracle {
+namespace moracle::uploads_test {
 namespace {
 
 // Host memory that only upload() writes to.
@@ -88,4 +88,4 @@ TEST(Uploads, OfADeviceThatPacksNothingSaySo) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::uploads_test

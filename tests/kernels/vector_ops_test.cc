@@ -18,7 +18,7 @@
 #include "moracle/checkpoint.h"
 #include "quant/activation.h"
 
-namespace moracle::cpu {
+namespace moracle::cpu::vector_ops_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -374,4 +374,4 @@ INSTANTIATE_TEST_SUITE_P(Every, VectorOpsTest,
                          });
 
 }  // namespace
-}  // namespace moracle::cpu
+}  // namespace moracle::cpu::vector_ops_test

@@ -14,7 +14,7 @@
 #include "moe/conformance.h"
 #include "quant/codec.h"
 
-namespace moracle {
+namespace moracle::layout_test {
 namespace {
 
 struct Case {
@@ -335,4 +335,4 @@ TEST(Layouts, IndexBeyondThirtyTwoBits) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::layout_test

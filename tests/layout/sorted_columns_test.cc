@@ -9,7 +9,7 @@
 #include "moe/conformance.h"
 #include "quant/codec.h"
 
-namespace moracle {
+namespace moracle::sorted_columns_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -62,4 +62,4 @@ TEST(SortedColumns, RefuseGroupsOfUnevenSizes) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::sorted_columns_test

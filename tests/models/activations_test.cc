@@ -5,7 +5,7 @@
 #include "base/try.h"
 #include "golden_model.h"
 
-namespace moracle {
+namespace moracle::activations_test {
 namespace {
 
 using testing::all_logits;
@@ -129,4 +129,4 @@ INSTANTIATE_TEST_SUITE_P(Golden, ActivationsOption, ::testing::Values("qwen3_moe
                          [](const auto& param) { return param.param; });
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::activations_test

@@ -8,7 +8,7 @@
 #include "checkpoint/reader_fixture.h"
 #include "moracle/moracle.h"
 
-namespace moracle::testing {
+namespace moracle::testing::adapters_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -161,4 +161,4 @@ TEST_F(ModelAdapters, ArePlannedForBeforeAWeightIsRead) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::adapters_test

@@ -3,7 +3,7 @@
 #include "checkpoint/expect_error.h"
 #include "golden_model.h"
 
-namespace moracle {
+namespace moracle::architectures_refused_test {
 namespace {
 
 using nlohmann::json;
@@ -181,4 +181,4 @@ TEST(ArchitectureConfig, ThatPromisesABiasNeedsIt) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::architectures_refused_test

@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "golden_model.h"
 
-namespace moracle {
+namespace moracle::architectures_test {
 namespace {
 
 using testing::all_logits;
@@ -213,4 +213,4 @@ TEST(DeepseekV3, KeepsDecompressedKeysAndValues) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::architectures_test

@@ -7,7 +7,7 @@
 #include "base/try.h"
 #include "moe/bench.h"
 
-namespace moracle::bench {
+namespace moracle::bench::bench_model_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -169,4 +169,4 @@ TEST(BenchModel, StopsWhenAsked) {
 }
 
 }  // namespace
-}  // namespace moracle::bench
+}  // namespace moracle::bench::bench_model_test

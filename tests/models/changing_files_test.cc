@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "golden_model.h"
 
-namespace moracle {
+namespace moracle::changing_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -141,4 +141,4 @@ TEST_P(ChangingFile, ReplacedByRenamingIsReadAsItWas) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::changing_files_test

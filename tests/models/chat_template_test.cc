@@ -14,7 +14,7 @@
 
 #include "moracle/model.h"
 
-namespace moracle {
+namespace moracle::chat_template_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -294,4 +294,4 @@ TEST(ChatTemplate, RendersInSeveralThreadsAtOnce) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::chat_template_test

@@ -6,7 +6,7 @@
 
 #include "golden_model.h"
 
-namespace moracle {
+namespace moracle::const_checkpoint_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -65,4 +65,4 @@ TEST(ConstCheckpoint, WhatOthersAskedForDoesNotHideATensorThatNothingReads) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::const_checkpoint_test

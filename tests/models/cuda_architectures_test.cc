@@ -6,7 +6,7 @@
 #include "golden_model.h"
 #include "moracle/device.h"
 
-namespace moracle {
+namespace moracle::cuda_architectures_test {
 namespace {
 
 using testing::all_logits;
@@ -41,4 +41,4 @@ INSTANTIATE_TEST_SUITE_P(OnGpu, CudaArchitectures, ::testing::ValuesIn(testing::
                          [](const auto& tested) { return tested.param; });
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_architectures_test

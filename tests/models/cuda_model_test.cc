@@ -12,7 +12,7 @@
 #include "models/model_state.h"
 #include "models/sampler.h"
 
-namespace moracle {
+namespace moracle::cuda_model_test {
 namespace {
 
 using testing::golden_folder;
@@ -237,4 +237,4 @@ TEST_F(CudaModel, WhatACacheOfF16CannotHoldLeavesItAsItWas) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_model_test

@@ -8,7 +8,7 @@
 
 #include "moracle/moracle.h"
 
-namespace moracle {
+namespace moracle::every_checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -133,4 +133,4 @@ std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
 INSTANTIATE_TEST_SUITE_P(Stored, EveryCheckpoint, ::testing::ValuesIn(folders()), test_name);
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::every_checkpoint_test

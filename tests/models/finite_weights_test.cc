@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "golden_model.h"
 
-namespace moracle {
+namespace moracle::finite_weights_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -94,4 +94,4 @@ TEST(FiniteWeights, InfinityIsShownWithItsSign) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::finite_weights_test

@@ -8,7 +8,7 @@
 #include "models/golden_model.h"
 #include "models/model_state.h"
 
-namespace moracle {
+namespace moracle::kv_cache_test {
 namespace {
 
 using testing::all_logits;
@@ -210,4 +210,4 @@ TEST(KvCachePages, ThatAreUsedUpAreAnErrorAndNothingIsLost) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::kv_cache_test

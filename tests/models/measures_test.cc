@@ -16,7 +16,7 @@
 #include "moracle/moracle.h"
 #include "nlohmann/json.hpp"
 
-namespace moracle {
+namespace moracle::measures_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -215,4 +215,4 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Measures);
 INSTANTIATE_TEST_SUITE_P(Models, Measures, ::testing::ValuesIn(subjects()), test_name);
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::measures_test

@@ -12,7 +12,7 @@
 #include "checkpoint/safetensors_writer.h"
 #include "moracle/moracle.h"
 
-namespace moracle {
+namespace moracle::memory_test {
 namespace {
 
 constexpr int64_t kHidden = 1024, kIntermediate = 512, kExperts = 32, kLayers = 3,
@@ -157,4 +157,4 @@ INSTANTIATE_TEST_SUITE_P(Producers, LoadingMemory,
                          [](const auto& source) { return std::string(source.param.name); });
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::memory_test

@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "models/golden_model.h"
 
-namespace moracle {
+namespace moracle::non_finite_test {
 namespace {
 
 using testing::golden_model;
@@ -139,4 +139,4 @@ TEST(NonFiniteLogitsOfOneToken, FailTheRunAndNameTheToken) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::non_finite_test

@@ -13,7 +13,7 @@
 #include "quant/codec.h"
 #include "quant/quantize_weight.h"
 
-namespace moracle {
+namespace moracle::online_architectures_test {
 namespace {
 
 ThreadPool& pool() {
@@ -189,4 +189,4 @@ TEST(OnlineRefused, ModelsThatAreQuantizedAlreadyBeforeAWeightIsRead) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::online_architectures_test

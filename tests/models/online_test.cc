@@ -12,7 +12,7 @@
 #include "checkpoint/synthetic_checkpoint.h"
 #include "moracle/moracle.h"
 
-namespace moracle {
+namespace moracle::online_test {
 namespace {
 
 using testing::SyntheticCheckpoint;
@@ -170,4 +170,4 @@ INSTANTIATE_TEST_SUITE_P(Schemes, OnlineGptOss,
                          });
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::online_test

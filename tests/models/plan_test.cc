@@ -4,7 +4,7 @@
 
 #include "golden_model.h"
 
-namespace moracle {
+namespace moracle::plan_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -50,4 +50,4 @@ TEST(ModelPlans, AreAskedBeforeAModelIsLoaded) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::plan_test

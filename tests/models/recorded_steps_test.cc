@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace moracle {
+namespace moracle::recorded_steps_test {
 namespace {
 
 /// A CPU that has graphs: each is what was enqueued while it was recorded.
@@ -90,4 +90,4 @@ TEST(RecordedSteps, CanBeSwitchedOff) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::recorded_steps_test

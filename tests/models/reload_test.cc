@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "golden_model.h"
 
-namespace moracle {
+namespace moracle::reload_test {
 namespace {
 
 using testing::all_logits;
@@ -152,4 +152,4 @@ TEST(ModelReloadRefuses, AnotherModel) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::reload_test

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-namespace moracle {
+namespace moracle::sampler_test {
 namespace {
 
 int32_t by_definition(const SamplingOptions& options, std::span<const float> logits,
@@ -160,4 +160,4 @@ TEST(Sampler, DrawsInTheirShares) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::sampler_test

@@ -8,7 +8,7 @@
 #include "models/modules.h"
 #include "moracle/device.h"
 
-namespace moracle {
+namespace moracle::shared_expert_test {
 namespace {
 
 constexpr int64_t kHidden = 12, kExperts = 3, kTopK = 2, kTokens = 5;
@@ -174,4 +174,4 @@ TEST_F(SharedExpert, WithAGateIsWeighedByItsSigmoid) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::shared_expert_test

@@ -15,7 +15,7 @@
 #include "models/tokenizer/parse.h"
 #include "models/tokenizer/regex_dialect.h"
 
-namespace moracle {
+namespace moracle::tokenizer_test {
 namespace {
 
 using nlohmann::json;
@@ -67,7 +67,7 @@ void expect_refusal(const json& file, ErrorKind kind, const std::string& place) 
   EXPECT_FALSE(error.need.empty());
 }
 
-class Golden : public testing::TestWithParam<const char*> {};
+class Golden : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Golden, GivesTheIdsOfTheReference) {
   const json fixture = golden(GetParam());
@@ -103,14 +103,14 @@ TEST_P(Golden, StreamsWhatItDecodes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tokenizers, Golden,
-                         testing::Values("gpt2", "qwen", "o200k", "deepseek", "digits",
+                         ::testing::Values("gpt2", "qwen", "o200k", "deepseek", "digits",
                                          "digit_runs", "added", "removed", "previous", "next",
                                          "contiguous", "inverted", "dialect", "whole"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(Tokenizer, OpensAFolder) {
   const std::filesystem::path folder =
-      testing::TempDir() + "moracle_tokenizer_" + std::to_string(::getpid());
+      ::testing::TempDir() + "moracle_tokenizer_" + std::to_string(::getpid());
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "tokenizer.json") << plain_file().dump();
   const auto tokenizer = Tokenizer::open(folder.string());
@@ -341,4 +341,4 @@ TEST(RegexDialect, SaysWhatOnigurumaMeans) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::tokenizer_test

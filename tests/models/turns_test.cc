@@ -6,7 +6,7 @@
 
 #include "models/golden_model.h"
 
-namespace moracle {
+namespace moracle::turns_test {
 namespace {
 
 using testing::golden_folder;
@@ -70,4 +70,4 @@ TEST(ConcurrentModelCalls, GiveTheLogitsOfEachUnderTheCallersLock) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::turns_test

@@ -12,7 +12,7 @@
 #include "kernels/cpu/limits.h"
 #include "moe/conformance.h"
 
-namespace moracle::bench {
+namespace moracle::bench::bench_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -235,4 +235,4 @@ TEST(BenchRing, StopsWhenAsked) {
 }
 
 }  // namespace
-}  // namespace moracle::bench
+}  // namespace moracle::bench::bench_test

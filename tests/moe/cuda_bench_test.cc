@@ -5,7 +5,7 @@
 
 #include "moe/bench.h"
 
-namespace moracle::bench {
+namespace moracle::bench::cuda_bench_test {
 namespace {
 
 class CudaBenchTest : public ::testing::Test {
@@ -73,4 +73,4 @@ TEST_F(CudaBenchTest, RefusesWhatDoesNotFitAndStopsWhenAsked) {
 }
 
 }  // namespace
-}  // namespace moracle::bench
+}  // namespace moracle::bench::cuda_bench_test

@@ -10,7 +10,7 @@
 #include "moe/layer_on_rows.h"
 #include "moe/watched_kernels.h"
 
-namespace moracle {
+namespace moracle::cuda_watched_kernels_test {
 namespace {
 
 constexpr int64_t kMaxTokens = 600;
@@ -71,4 +71,4 @@ TEST_F(CudaWatchedKernels, AreThoseOfThePlanForEveryScheme) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::cuda_watched_kernels_test

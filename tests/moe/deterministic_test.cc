@@ -8,7 +8,7 @@
 #include "moe/conformance.h"
 #include "moracle/moracle.h"
 
-namespace moracle {
+namespace moracle::deterministic_test {
 namespace {
 
 constexpr int64_t kHidden = 130, kTopK = 3, kExperts = 8, kTokens = 17;
@@ -103,4 +103,4 @@ TEST(Deterministic, AutoTakesOnlyARowThatPromisesIt) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::deterministic_test

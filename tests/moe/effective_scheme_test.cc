@@ -10,7 +10,7 @@
 #include "moe/layer_on_rows.h"
 #include "quant/activation.h"
 
-namespace moracle {
+namespace moracle::effective_scheme_test {
 namespace {
 
 using conformance::random_weights;
@@ -153,4 +153,4 @@ TEST(EffectiveScheme, KeepsTheInputScaleOfEachExpert) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::effective_scheme_test

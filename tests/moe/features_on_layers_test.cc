@@ -11,7 +11,7 @@
 #include "moe/conformance.h"
 #include "moracle/moracle.h"
 
-namespace moracle {
+namespace moracle::features_on_layers_test {
 namespace {
 
 using conformance::random_weights;
@@ -423,4 +423,4 @@ TEST(Reload, OfADenseLayerIsTheSame) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::features_on_layers_test

@@ -42,7 +42,7 @@ std::atomic<int64_t> allocations{0};
   std::free(memory);
 }
 
-namespace moracle {
+namespace moracle::fused_moe_test {
 
 // For gtest's messages.
 static void PrintTo(const Scheme& scheme, std::ostream* out) {
@@ -621,4 +621,4 @@ TEST(KernelWeightsTest, FindExpertsInSixtyFourBits) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::fused_moe_test

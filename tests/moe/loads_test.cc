@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "moe/layer_on_rows.h"
 
-namespace moracle {
+namespace moracle::loads_test {
 namespace {
 
 using testing::TokenBatch;
@@ -53,4 +53,4 @@ TEST_F(Loads, OfOtherWeightsInBetweenLeaveNoTrace) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::loads_test

@@ -5,7 +5,7 @@
 #include "layout/layout.h"
 #include "moe/layer_on_rows.h"
 
-namespace moracle {
+namespace moracle::long_rows_test {
 namespace {
 
 TEST(LongRows, HoldWhereStretchesAreDecoded) {
@@ -59,4 +59,4 @@ TEST(Bf16Activations, AreRoundedOnlyOnRequest) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::long_rows_test

@@ -11,7 +11,7 @@
 #include "checkpoint/safetensors_image.h"
 #include "moracle/moracle.h"
 
-namespace moracle {
+namespace moracle::online_layers_test {
 namespace {
 
 std::string cut(const std::string& name) {
@@ -114,4 +114,4 @@ TEST(OnlineLayersOfProducers, GiveTheOutputStoredForTheFileOfTheSameNumbers) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::online_layers_test

@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "moe/layer_on_rows.h"
 
-namespace moracle {
+namespace moracle::padding_rows_test {
 namespace {
 
 using conformance::random_weights;
@@ -100,4 +100,4 @@ TEST(PaddingRows, LeaveTheOtherSlotsOfTheirTokenAlone) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::padding_rows_test

@@ -4,7 +4,7 @@
 
 #include "moe/layer_on_rows.h"
 
-namespace moracle {
+namespace moracle::parts_test {
 namespace {
 
 using testing::TokenBatch;
@@ -109,4 +109,4 @@ TEST(Parts, TakeLessMemoryThanAllRowsAtOnce) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::parts_test

@@ -6,7 +6,7 @@
 #include "checkpoint/mxfp4_synthetic.h"
 #include "moe/layer_on_rows.h"
 
-namespace moracle::testing {
+namespace moracle::testing::planned_bytes_test {
 namespace {
 
 void expect_planned_as_loaded(const SyntheticCheckpoint& made) {
@@ -48,4 +48,4 @@ TEST(PlannedBytes, LeaveOrdinaryLayersToTheirScheme) {
 }
 
 }  // namespace
-}  // namespace moracle::testing
+}  // namespace moracle::testing::planned_bytes_test

@@ -9,7 +9,7 @@
 #include "kernels/kernels.h"
 #include "moe/layer_on_rows.h"
 
-namespace moracle {
+namespace moracle::planned_kernels_test {
 namespace {
 
 int made = 0, runs = 0;
@@ -156,4 +156,4 @@ TEST(PlannedKernels, ThatFailAreAnError) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::planned_kernels_test

@@ -14,7 +14,7 @@
 #include "kernels/kernel_weights.h"
 #include "moe/layer_on_rows.h"
 
-namespace moracle {
+namespace moracle::producers_test {
 namespace {
 
 using testing::SyntheticCheckpoint;
@@ -261,4 +261,4 @@ TEST(Producers, OfOneLayerGiveTheOutputOfTheFormulaOnEveryRow) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::producers_test

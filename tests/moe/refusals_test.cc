@@ -7,7 +7,7 @@
 #include "layer_on_rows.h"
 #include "moe/conformance.h"
 
-namespace moracle {
+namespace moracle::refusals_test {
 namespace {
 
 using conformance::random_weights;
@@ -245,4 +245,4 @@ TEST(Workspace, KeepsItsBytesWhenMoreAreRefused) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::refusals_test

@@ -14,7 +14,7 @@
 #include "checkpoint/safetensors_image.h"
 #include "moracle/moracle.h"
 
-namespace moracle {
+namespace moracle::stored_layers_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -137,4 +137,4 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StoredLayers);
 INSTANTIATE_TEST_SUITE_P(Layers, StoredLayers, ::testing::ValuesIn(all()), test_name);
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::stored_layers_test

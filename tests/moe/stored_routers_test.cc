@@ -8,7 +8,7 @@
 #include "kernels/ops.h"
 #include "moracle/moracle.h"
 
-namespace moracle {
+namespace moracle::stored_routers_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -79,4 +79,4 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StoredRouters);
 INSTANTIATE_TEST_SUITE_P(Stored, StoredRouters, ::testing::ValuesIn(folders()), test_name);
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::stored_routers_test

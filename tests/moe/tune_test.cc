@@ -7,7 +7,7 @@
 
 #include "moe/bench.h"
 
-namespace moracle::bench {
+namespace moracle::bench::tune_test {
 namespace {
 
 TuneOptions options() {
@@ -78,4 +78,4 @@ TEST(Tune, SaysWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace moracle::bench
+}  // namespace moracle::bench::tune_test

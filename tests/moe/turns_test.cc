@@ -8,7 +8,7 @@
 #include "layer_on_rows.h"
 #include "moe/conformance.h"
 
-namespace moracle {
+namespace moracle::turns_test {
 namespace {
 
 using testing::odd_layer;
@@ -216,4 +216,4 @@ TEST(Turn, KeepsErrorsApartWhenHeldOverApplyAndSynchronize) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::turns_test

@@ -10,7 +10,7 @@
 #include "moe/layer_on_rows.h"
 #include "moe/watched_kernels.h"
 
-namespace moracle {
+namespace moracle::watched_kernels_test {
 namespace {
 
 using testing::expect_planned;
@@ -107,4 +107,4 @@ TEST(WatchedKernels, AreThoseOfThePlanForADenseLayer) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::watched_kernels_test

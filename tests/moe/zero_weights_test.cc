@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "moe/layer_on_rows.h"
 
-namespace moracle {
+namespace moracle::zero_weights_test {
 namespace {
 
 using testing::cpu_rows;
@@ -83,4 +83,4 @@ TEST(ZeroWeights, LeaveTheBiasTimesTheRoutersWeight) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::zero_weights_test

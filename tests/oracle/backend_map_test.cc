@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "moracle/oracle.h"
 
-namespace moracle {
+namespace moracle::backend_map_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -124,4 +124,4 @@ TEST(BackendMap, NamesAPatternThatMatchesNoModule) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::backend_map_test

@@ -9,7 +9,7 @@
 #include "moe/conformance.h"
 #include "oracle/fake_rows.h"
 
-namespace moracle {
+namespace moracle::devices_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -92,4 +92,4 @@ TEST(Devices, ThatAreAloneAreNamedWithoutANumber) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::devices_test

@@ -8,7 +8,7 @@
 
 #include "oracle/rules.h"
 
-namespace moracle {
+namespace moracle::docs_test {
 namespace {
 
 /// First cells of the table that begins with this line, without their backquotes.
@@ -34,4 +34,4 @@ TEST(Rules, HaveEachALineInTheDocsInTheSameOrder) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::docs_test

@@ -5,7 +5,7 @@
 
 #include "moracle/oracle.h"
 
-namespace moracle {
+namespace moracle::expert_map_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -78,4 +78,4 @@ TEST(ExpertMap, PlacementsHaveNames) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::expert_map_test

@@ -16,7 +16,7 @@
 #include "moracle/oracle.h"
 #include "oracle/fake_rows.h"
 
-namespace moracle {
+namespace moracle::explain_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -232,4 +232,4 @@ TEST(Explain, WithoutAChoiceMarksNothing) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::explain_test

@@ -10,7 +10,7 @@
 #include "moe/conformance.h"
 #include "oracle/fake_rows.h"
 
-namespace moracle {
+namespace moracle::features_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -100,4 +100,4 @@ TEST(RequestFeatures, AddTheirReasonToEveryRowThatLacksThemAndTakeNoneAway) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::features_test

@@ -10,7 +10,7 @@
 #include "moe/conformance.h"
 #include "oracle/fake_rows.h"
 
-namespace moracle {
+namespace moracle::gates_test {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -155,4 +155,4 @@ TEST(Gates, OfOpenClWantWhatTheDeviceReports) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::gates_test

@@ -10,7 +10,7 @@
 #include "oracle/masked_isa.h"
 #include "test_mask.h"
 
-namespace moracle {
+namespace moracle::machine_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -137,4 +137,4 @@ TEST(Isa, MissingIsWhatIsWantedAndNotThere) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::machine_test

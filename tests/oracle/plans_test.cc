@@ -15,7 +15,7 @@
 #include "oracle/fake_rows.h"
 #include "oracle/workspace.h"
 
-namespace moracle {
+namespace moracle::plans_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -220,4 +220,4 @@ TEST(Plans, RefuseMoreRowsThanTheirIndicesCount) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::plans_test

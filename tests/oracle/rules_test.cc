@@ -11,7 +11,7 @@
 
 #include "oracle/fake_rows.h"
 
-namespace moracle {
+namespace moracle::rules_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -415,4 +415,4 @@ TEST(Rules, LeaveTheRouterToItsStage) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::rules_test

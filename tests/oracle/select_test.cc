@@ -14,7 +14,7 @@
 #include "oracle/rules.h"
 #include "quant/codec.h"
 
-namespace moracle {
+namespace moracle::select_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -351,4 +351,4 @@ TEST(Backends, EndWithAReferenceThatServesEverythingEverywhere) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::select_test

@@ -5,7 +5,7 @@
 #include "moracle/oracle.h"
 #include "oracle/fake_rows.h"
 
-namespace moracle {
+namespace moracle::tuned_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -105,4 +105,4 @@ TEST_F(Tuned, RequestsForMoreThanWasMeasuredKeepTheOrder) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::tuned_test

@@ -7,7 +7,7 @@
 #include "base/scalar.h"
 #include "quant/activation.h"
 
-namespace moracle {
+namespace moracle::activation_formats_test {
 namespace {
 
 TEST(Fp8Activations, MapTheLargestMagnitudeTo448) {
@@ -84,4 +84,4 @@ TEST(Activations, KeysThatNothingQuantizesAreKnown) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::activation_formats_test

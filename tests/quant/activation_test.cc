@@ -11,7 +11,7 @@
 #include "kernels/ops.h"
 #include "moracle/device.h"
 
-namespace moracle {
+namespace moracle::activation_test {
 namespace {
 
 struct Quantized {
@@ -150,4 +150,4 @@ TEST(Int8Token, IsSymmetric) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::activation_test

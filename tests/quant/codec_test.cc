@@ -12,7 +12,7 @@
 
 #include "base/scalar.h"
 
-namespace moracle {
+namespace moracle::codec_test {
 namespace {
 
 TEST(Int4Codec, ReadsEveryNibbleOfEveryByteAsTwosComplement) {
@@ -209,4 +209,4 @@ TEST(CanonicalMatrix, WithoutElementsHasNoScales) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::codec_test

@@ -16,7 +16,7 @@
 #include "quant/activation.h"
 #include "quant/codec.h"
 
-namespace moracle {
+namespace moracle::quantize_weight_test {
 namespace {
 
 ThreadPool& pool() {
@@ -338,4 +338,4 @@ TEST(QuantizeWeight, GivesTheSameOnAnyNumberOfThreads) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::quantize_weight_test

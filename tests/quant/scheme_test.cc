@@ -8,7 +8,7 @@
 #include "moe/conformance.h"
 #include "moracle/quant.h"
 
-namespace moracle {
+namespace moracle::scheme_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -164,4 +164,4 @@ TEST(QuantKey, DiffersInEachOfItsParts) {
 }
 
 }  // namespace
-}  // namespace moracle
+}  // namespace moracle::scheme_test

@@ -21,6 +21,7 @@
 #include "layout/panel16.h"
 
 namespace moracle {
+namespace cpu_row {
 namespace {
 
 using cpu::kMaxRows;
@@ -227,7 +228,8 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
 }
 
 }  // namespace
+}  // namespace cpu_row
 
-const Kernels kCpuKernels = {plan, make};
+const Kernels kCpuKernels = {cpu_row::plan, cpu_row::make};
 
 }  // namespace moracle

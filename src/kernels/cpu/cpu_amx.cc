@@ -8,15 +8,16 @@ namespace moracle {
 
 #if defined(__x86_64__)
 
+namespace cpu_amx {
 namespace {
 
 using namespace cpu;
 
 // Groups of 32 columns are half a tile of int8, whose sums must be scaled one by one; powers of two
 // are part of bf16 lines, which hold int8 exactly.
-Arithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme) {
+LineArithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme) {
   const bool powers = shape.key.quantized() && vnni16::scale_is_exponent(shape);
-  return powers ? Arithmetic::kBf16 : arithmetic_for(shape, scheme, true, 32);
+  return powers ? LineArithmetic::kBf16 : arithmetic_for(shape, scheme, true, 32);
 }
 
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
@@ -26,13 +27,14 @@ KernelPlan plan(const KernelRequest& request, const Machine& machine) {
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
                                             Device& device) {
-  const Arithmetic arithmetic = arithmetic_of(weights.shape, weights.scheme);
+  const LineArithmetic arithmetic = arithmetic_of(weights.shape, weights.scheme);
   return make_lines(std::move(weights), plan, arithmetic, kAmxLines, device);
 }
 
 }  // namespace
+}  // namespace cpu_amx
 
-const Kernels kCpuAmxKernels = {plan, make};
+const Kernels kCpuAmxKernels = {cpu_amx::plan, cpu_amx::make};
 
 #else
 

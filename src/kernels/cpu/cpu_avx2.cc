@@ -7,6 +7,7 @@ namespace moracle {
 
 #if defined(__x86_64__)
 
+namespace cpu_avx2 {
 namespace {
 
 using namespace cpu;
@@ -23,13 +24,14 @@ KernelPlan plan(const KernelRequest& request, const Machine& machine) {
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
                                             Device& device) {
-  const Arithmetic arithmetic = arithmetic_for(weights.shape, weights.scheme, false, 4);
+  const LineArithmetic arithmetic = arithmetic_for(weights.shape, weights.scheme, false, 4);
   return make_lines(std::move(weights), plan, arithmetic, kernels_of(Machine::here()), device);
 }
 
 }  // namespace
+}  // namespace cpu_avx2
 
-const Kernels kCpuAvx2Kernels = {plan, make};
+const Kernels kCpuAvx2Kernels = {cpu_avx2::plan, cpu_avx2::make};
 
 #else
 

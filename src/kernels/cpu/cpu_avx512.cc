@@ -8,6 +8,7 @@ namespace moracle {
 
 #if defined(__x86_64__)
 
+namespace cpu_avx512 {
 namespace {
 
 using namespace cpu;
@@ -19,8 +20,8 @@ const LineKernels& kernels_of(const Machine& machine) {
   return bf16 ? kAvx512Bf16Lines : kAvx512Lines;
 }
 
-Arithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme,
-                         const LineKernels& kernels) {
+LineArithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme,
+                             const LineKernels& kernels) {
   return arithmetic_for(shape, scheme, kernels.bf16 != nullptr && scheme.activation, 4);
 }
 
@@ -34,13 +35,14 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
                                             Device& device) {
   const Machine here = Machine::here();
   const LineKernels& kernels = kernels_of(here);
-  const Arithmetic arithmetic = arithmetic_of(weights.shape, weights.scheme, kernels);
+  const LineArithmetic arithmetic = arithmetic_of(weights.shape, weights.scheme, kernels);
   return make_lines(std::move(weights), plan, arithmetic, kernels, device);
 }
 
 }  // namespace
+}  // namespace cpu_avx512
 
-const Kernels kCpuAvx512Kernels = {plan, make};
+const Kernels kCpuAvx512Kernels = {cpu_avx512::plan, cpu_avx512::make};
 
 #else
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/median.h"
 #include "base/try.h"
 #include "kernels/cpu/limit_loops.h"
 
@@ -22,12 +23,6 @@ double seconds_of(const Work& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 struct Loop {

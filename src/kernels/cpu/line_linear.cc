@@ -22,41 +22,42 @@ namespace {
 constexpr int kBf16Bits = 8;  // significant ones
 
 // How rows meet a matrix: floats of 16 bits as they lie where that is a kernel's way.
-LineForm main_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
+LineForm main_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
                    const LineKernels& kernels) {
   const LineForm by_codes{arithmetic, true};
-  const bool floats = arithmetic == Arithmetic::kF32 && !shape.key.quantized();
+  const bool floats = arithmetic == LineArithmetic::kF32 && !shape.key.quantized();
   return floats && LinePass::serves(shape, scheme, by_codes, kernels) ? by_codes
                                                                       : LineForm{arithmetic};
 }
 
 // How a few rows meet codes: integers as such, where the rows come as integers; else in f32.
-LineForm few_form(const Scheme& scheme, Arithmetic arithmetic) {
-  const bool integers = scheme.activation == kInt8DynamicTokenSym && arithmetic != Arithmetic::kF32;
-  return {integers ? Arithmetic::kInt8 : Arithmetic::kF32, true};
+LineForm few_form(const Scheme& scheme, LineArithmetic arithmetic) {
+  const bool integers =
+      scheme.activation == kInt8DynamicTokenSym && arithmetic != LineArithmetic::kF32;
+  return {integers ? LineArithmetic::kInt8 : LineArithmetic::kF32, true};
 }
 
 // Where a token's bits may depend on nothing but the token, there is one arithmetic.
-bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
+bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
                   const LineKernels& kernels, bool deterministic) {
   const LineForm few = few_form(scheme, arithmetic);
-  const bool same_bits = arithmetic == Arithmetic::kInt8;
+  const bool same_bits = arithmetic == LineArithmetic::kInt8;
   return (same_bits || !deterministic) && shape.key.quantized() &&
          LinePass::serves(shape, scheme, few, kernels);
 }
 
 // Whether rows come as codes with scales beside them.
-bool as_codes(const Scheme& scheme, Arithmetic arithmetic) {
+bool as_codes(const Scheme& scheme, LineArithmetic arithmetic) {
   const auto& key = scheme.activation;
-  return key && arithmetic != Arithmetic::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
+  return key && arithmetic != LineArithmetic::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
 }
 
 // Floats in bf16: in two parts, unless one is enough.
-RowForm row_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arithmetic,
+RowForm row_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
                  const LineKernels& kernels, bool few_by_codes, bool one_part) {
   RowForm form;
   form.arithmetic = arithmetic;
-  form.two_parts = arithmetic == Arithmetic::kBf16 && !scheme.activation && !one_part;
+  form.two_parts = arithmetic == LineArithmetic::kBf16 && !scheme.activation && !one_part;
   form.few_rows = kernels.few_rows;
   form.few = few_by_codes ? few_form(scheme, arithmetic).arithmetic : arithmetic;
   form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.decoders->order;
@@ -68,7 +69,7 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme, Arithmetic arit
 
 class LineLinear : public GroupedLinear {
  public:
-  LineLinear(KernelWeights weights, Arithmetic arithmetic, const LineKernels& kernels,
+  LineLinear(KernelWeights weights, LineArithmetic arithmetic, const LineKernels& kernels,
              const KernelPlan& plan, CpuDevice& device)
       : weights_(std::move(weights)),
         kernels_(kernels),
@@ -241,29 +242,29 @@ void add_kernels(KernelPlan& plan, const KernelRequest& request, LineForm main, 
 
 }  // namespace
 
-Arithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16,
-                          int64_t group_multiple) {
+LineArithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16,
+                              int64_t group_multiple) {
   const DType dtype = shape.key.dtype;
   const bool whole =
       vnni16::num_groups(shape) <= 1 || vnni16::group_cols(shape) % group_multiple == 0;
-  if (scheme.activation == kInt8DynamicTokenSym && whole) return Arithmetic::kInt8;
+  if (scheme.activation == kInt8DynamicTokenSym && whole) return LineArithmetic::kInt8;
   const bool exact = dtype != DType::kF16 && dtype != DType::kF32;
-  return bf16 && exact ? Arithmetic::kBf16 : Arithmetic::kF32;
+  return bf16 && exact ? LineArithmetic::kBf16 : LineArithmetic::kF32;
 }
 
-KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
+KernelPlan plan_lines(const KernelRequest& request, LineArithmetic arithmetic,
                       const LineKernels& kernels, int threads) {
   const MatrixShape& shape = request.shape;
   const auto& key = request.scheme.activation;
   KernelPlan plan;
   const bool by_codes =
       few_by_codes(shape, request.scheme, arithmetic, kernels, request.deterministic);
-  plan.deterministic = !by_codes || arithmetic == Arithmetic::kInt8;
+  plan.deterministic = !by_codes || arithmetic == LineArithmetic::kInt8;
   const bool codes = as_codes(request.scheme, arithmetic);
   plan.input_dtype = codes ? key->dtype : DType::kF32;
   const RowForm form =
       row_form(shape, request.scheme, arithmetic, kernels, by_codes, request.bf16_activations);
-  if (arithmetic == Arithmetic::kBf16 && !request.scheme.activation)
+  if (arithmetic == LineArithmetic::kBf16 && !request.scheme.activation)
     plan.product_bits = form.two_parts ? 2 * kBf16Bits : kBf16Bits;
   add_kernels(plan, request, main_form(shape, request.scheme, arithmetic, kernels), by_codes,
               few_form(request.scheme, arithmetic), form.two_parts, kernels);
@@ -282,8 +283,8 @@ KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
 }
 
 Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const KernelPlan& plan,
-                                                  Arithmetic arithmetic, const LineKernels& kernels,
-                                                  Device& device) {
+                                                  LineArithmetic arithmetic,
+                                                  const LineKernels& kernels, Device& device) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
   if (cpu == nullptr) {
     return Error{ErrorKind::kInvalidArgument, "", "kernels of lines", "the cpu device",

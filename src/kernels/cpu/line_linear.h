@@ -10,15 +10,15 @@ namespace moracle::cpu {
 
 /// How a matrix is multiplied: int8 by int8 where the activations are int8 and groups are of whole
 /// `group_multiple` columns; bf16 where `bf16` and the weights are exact in it; else f32.
-Arithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16,
-                          int64_t group_multiple);
+LineArithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16,
+                              int64_t group_multiple);
 
 /// The plan of a matrix for these kernels on so many threads, which may run from one token on.
-KernelPlan plan_lines(const KernelRequest& request, Arithmetic arithmetic,
+KernelPlan plan_lines(const KernelRequest& request, LineArithmetic arithmetic,
                       const LineKernels& kernels, int threads);
 
 Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const KernelPlan& plan,
-                                                  Arithmetic arithmetic, const LineKernels& kernels,
-                                                  Device& device);
+                                                  LineArithmetic arithmetic,
+                                                  const LineKernels& kernels, Device& device);
 
 }  // namespace moracle::cpu

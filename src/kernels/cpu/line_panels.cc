@@ -28,25 +28,27 @@ Decode to_bf16(const LineDecoders& decoders, DType dtype) {
 }
 
 bool is_direct(DType dtype, LineForm form) {
-  return form.by_codes || (form.arithmetic == Arithmetic::kInt8 && dtype == DType::kI8) ||
-         (form.arithmetic == Arithmetic::kBf16 && dtype == DType::kBF16) ||
-         (form.arithmetic == Arithmetic::kF32 && dtype == DType::kF32);
+  return form.by_codes || (form.arithmetic == LineArithmetic::kInt8 && dtype == DType::kI8) ||
+         (form.arithmetic == LineArithmetic::kBf16 && dtype == DType::kBF16) ||
+         (form.arithmetic == LineArithmetic::kF32 && dtype == DType::kF32);
 }
 
 bool is_folded(const MatrixShape& shape, LineForm form) {
   if (form.by_codes) return false;
-  return form.arithmetic == Arithmetic::kF32 ||
-         (form.arithmetic == Arithmetic::kBf16 && vnni16::scale_is_exponent(shape));
+  return form.arithmetic == LineArithmetic::kF32 ||
+         (form.arithmetic == LineArithmetic::kBf16 && vnni16::scale_is_exponent(shape));
 }
 
 // Columns in a line of what is multiplied.
 int64_t cols_per_line(DType dtype, LineForm form) {
   if (form.by_codes) return vnni16::line_cols(dtype);
-  return form.arithmetic == Arithmetic::kInt8 ? 4 : form.arithmetic == Arithmetic::kBf16 ? 2 : 1;
+  return form.arithmetic == LineArithmetic::kInt8   ? 4
+         : form.arithmetic == LineArithmetic::kBf16 ? 2
+                                                    : 1;
 }
 
 int64_t columns_read(const MatrixShape& shape, LineForm form) {
-  if (!form.by_codes || form.arithmetic == Arithmetic::kInt8)
+  if (!form.by_codes || form.arithmetic == LineArithmetic::kInt8)
     return read_cols(form.arithmetic, shape.k);
   const int64_t line = vnni16::line_cols(shape.key.dtype);
   return (shape.k + line - 1) / line * line;
@@ -59,7 +61,7 @@ int64_t unit_cols(const MatrixShape& shape, LineForm form, int64_t x_group_cols)
   if (form.by_codes && !shape.key.quantized()) return std::min(columns_read(shape, form), longest);
   const bool one = !shape.key.quantized() || vnni16::num_groups(shape) <= 1;
   // Integers fall through: sums of activations are taken once, for both ways.
-  if (form.by_codes && form.arithmetic != Arithmetic::kInt8) {
+  if (form.by_codes && form.arithmetic != LineArithmetic::kInt8) {
     if (one) return x_group_cols > 0 ? x_group_cols : columns_read(shape, form);
     const int64_t cols = vnni16::group_cols(shape);
     return x_group_cols > 0 ? std::gcd(cols, x_group_cols) : cols;
@@ -90,9 +92,10 @@ LinePanels::LinePanels(const KernelWeights& weights, LineForm form, int64_t x_gr
       direct_(is_direct(weights.shape.key.dtype, form)),
       exponents_(vnni16::scale_is_exponent(weights.shape)),
       folded_(is_folded(weights.shape, form)),
-      whole_groups_(form.arithmetic == Arithmetic::kBf16 && group_cols_ % 32 == 0 &&
+      whole_groups_(form.arithmetic == LineArithmetic::kBf16 && group_cols_ % 32 == 0 &&
                     unit_cols_ % group_cols_ == 0),
-      by_group_(form.arithmetic != Arithmetic::kInt8 && (folded_ || !weights.shape.key.symmetric)) {
+      by_group_(form.arithmetic != LineArithmetic::kInt8 &&
+                (folded_ || !weights.shape.key.symmetric)) {
   cut();
 }
 
@@ -177,12 +180,12 @@ void LinePanels::decode(int64_t expert, int64_t panel, const Piece& piece, std::
     c.exponent =
         reinterpret_cast<const uint8_t*>(base + weights_.sections.scales) + index * scale_lanes_;
   }
-  if (form_.arithmetic == Arithmetic::kBf16) return to_bf16(decoders_, dtype)(c);
-  if (form_.arithmetic == Arithmetic::kInt8)
+  if (form_.arithmetic == LineArithmetic::kBf16) return to_bf16(decoders_, dtype)(c);
+  if (form_.arithmetic == LineArithmetic::kInt8)
     return dtype == DType::kI4 ? decoders_.i4_to_int8(c) : decoders_.e2m1_to_int8(c);
   if (dtype == DType::kF16) return decoders_.f16_to_f32(c);
   if (dtype == DType::kBF16) return decoders_.bf16_to_f32(c);
-  alignas(64) std::byte exact[max_stretch(Arithmetic::kF32) * kLineRows * 2];
+  alignas(64) std::byte exact[max_stretch(LineArithmetic::kF32) * kLineRows * 2];
   alignas(64) float scales[kLineRows];
   LineCodes wide;
   wide.codes = exact;
@@ -238,7 +241,7 @@ const float* LinePanels::unit_scales(int64_t expert, int64_t panel, const Stretc
 const int8_t* LinePanels::unit_zeros(int64_t expert, int64_t panel, const Stretch& s,
                                      int8_t* room) const {
   if (weights_.shape.key.symmetric) return nullptr;
-  if (form_.arithmetic != Arithmetic::kInt8 && !form_.by_codes) return nullptr;
+  if (form_.arithmetic != LineArithmetic::kInt8 && !form_.by_codes) return nullptr;
   const int64_t* const groups = unit_groups_.data() + s.unit;
   const std::byte* const zeros =
       weights_.expert(expert) + weights_.sections.zero_points + panel * num_groups_ * kLineRows;

@@ -13,14 +13,14 @@ namespace moracle::cpu {
 
 /// Most columns in one stretch of decoded lines: two panels of it and the rows that meet it stay in
 /// the first cache.
-inline constexpr int64_t max_stretch(Arithmetic arithmetic) {
-  return arithmetic == Arithmetic::kF32 ? 128 : 256;
+inline constexpr int64_t max_stretch(LineArithmetic arithmetic) {
+  return arithmetic == LineArithmetic::kF32 ? 128 : 256;
 }
 
 /// How a panel is multiplied: in which arithmetic, and whether by its codes as they lie, which
 /// CodeKernels take.
 struct LineForm {
-  Arithmetic arithmetic = Arithmetic::kF32;
+  LineArithmetic arithmetic = LineArithmetic::kF32;
   bool by_codes = false;
 };
 
@@ -83,7 +83,7 @@ class LinePanels {
     return column / group_cols_ < num_groups_ ? column / group_cols_ : num_groups_ - 1;
   }
   // Lines of int8 hold fp4 so: scales are half of what they are.
-  bool fp4_counts_twice() const { return form_.arithmetic == Arithmetic::kInt8; }
+  bool fp4_counts_twice() const { return form_.arithmetic == LineArithmetic::kInt8; }
   void cut();  // fills stretches_, pieces_ and unit_groups_: nothing is divided later on
   int64_t units_from(int64_t column) const;
   void scales_of(int64_t expert, int64_t panel, int64_t group, float* room) const;

@@ -10,8 +10,8 @@
 namespace moracle::cpu {
 namespace {
 
-int64_t column_bytes(Arithmetic arithmetic) {
-  return arithmetic == Arithmetic::kInt8 ? 1 : arithmetic == Arithmetic::kBf16 ? 2 : 4;
+int64_t column_bytes(LineArithmetic arithmetic) {
+  return arithmetic == LineArithmetic::kInt8 ? 1 : arithmetic == LineArithmetic::kBf16 ? 2 : 4;
 }
 
 }  // namespace
@@ -38,9 +38,11 @@ std::string line_kernel_name(DType codes, LineForm form, bool two_parts,
 }
 
 LinePass::Kernel LinePass::kernel_of(const LineKernels& kernels, LineForm form, DType codes) {
-  const bool int8 = form.arithmetic == Arithmetic::kInt8;
+  const bool int8 = form.arithmetic == LineArithmetic::kInt8;
   if (!form.by_codes)
-    return int8 ? kernels.int8 : form.arithmetic == Arithmetic::kBf16 ? kernels.bf16 : kernels.f32;
+    return int8                                       ? kernels.int8
+           : form.arithmetic == LineArithmetic::kBf16 ? kernels.bf16
+                                                      : kernels.f32;
   if (kernels.codes == nullptr) return nullptr;
   switch (codes) {
     case DType::kI4:
@@ -118,7 +120,7 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassRoom& room)
         block.sum[p] = room.sums[p] + row * kLineRows;
         if (block.prefetch_every > 0) block.prefetch[p] = prefetch[p] + share;
       }
-      if (form_.arithmetic == Arithmetic::kInt8) {
+      if (form_.arithmetic == LineArithmetic::kInt8) {
         block.x_sum = pass.x.sums + at * pass.x.num_sums + s.unit;
         block.x_sum_stride = pass.x.num_sums;
       }

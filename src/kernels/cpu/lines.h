@@ -17,7 +17,7 @@ inline constexpr int kMaxBlockRows = 32;
 inline constexpr int kFewRows = 4;
 
 /// What lines hold and activations are: 4 bytes of both make one product sum.
-enum class Arithmetic : uint8_t {
+enum class LineArithmetic : uint8_t {
   kInt8,  ///< four int8, sums in i32
   kBf16,  ///< two bf16, sums in f32
   kF32,   ///< one f32
@@ -34,8 +34,8 @@ struct LineBlock {
   /// Row r at x + r · x_stride: 4 bytes for each line. int8 codes are -127 to 127.
   const std::byte* x = nullptr;
   int64_t x_stride = 0;  ///< bytes; kMaxBlockRows rows are there to be read
-  /// Arithmetic::kBf16: each value is the sum of two, the second one so many bytes further on; 0:
-  /// it is one.
+  /// LineArithmetic::kBf16: each value is the sum of two, the second one so many bytes further on;
+  /// 0: it is one.
   int64_t x_rest = 0;
   int rows = 0;       ///< at most kMaxBlockRows
   int most_rows = 0;  ///< in any block that comes before or after with the same panels
@@ -50,7 +50,7 @@ struct LineBlock {
   int64_t x_scale_unit = 0;
   const float* w_scale[2] = {};  ///< [units][16]
   const int8_t* w_zero[2] = {};  ///< [units][16], where lines are of integers; null: none
-  /// Arithmetic::kInt8 only.
+  /// LineArithmetic::kInt8 only.
   const int32_t* x_sum = nullptr;  ///< Σ x over unit u, of row r at x_sum[r · x_sum_stride + u]
   int64_t x_sum_stride = 0;
   /// What is read after this, one panel beside the other: a line of each is asked for after every
@@ -69,7 +69,7 @@ struct LineCodes {
   const int8_t* zero = nullptr;       ///< [16], subtracted; null: none
   const uint8_t* exponent = nullptr;  ///< [exponent_lanes], 2^(e - 127) multiplies; null: none
   int exponent_lanes = 16;            ///< or 1
-  const float* scale = nullptr;       ///< [16], multiplies (Arithmetic::kF32); null: none
+  const float* scale = nullptr;       ///< [16], multiplies (LineArithmetic::kF32); null: none
 };
 
 /// Sums of one panel on their way out:  v = (sum · x_scale[r]) · w_scale[n] + bias[n],  stored, or
@@ -107,7 +107,7 @@ struct CodeKernels {
 };
 
 struct LineKernels {
-  /// By Arithmetic: what multiplies, as the measured limits call it. Null: not here.
+  /// By LineArithmetic: what multiplies, as the measured limits call it. Null: not here.
   const char* instructions[3] = {};
   /// Of `codes`, likewise; all null: the same.
   const char* code_instructions[3] = {};

@@ -11,8 +11,8 @@
 namespace moracle::cpu {
 namespace {
 
-int64_t element_bytes(Arithmetic arithmetic) {
-  return arithmetic == Arithmetic::kInt8 ? 1 : arithmetic == Arithmetic::kBf16 ? 2 : 4;
+int64_t element_bytes(LineArithmetic arithmetic) {
+  return arithmetic == LineArithmetic::kInt8 ? 1 : arithmetic == LineArithmetic::kBf16 ? 2 : 4;
 }
 
 PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* bytes) {
@@ -22,7 +22,8 @@ PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* b
   if (form.two_parts)
     packed.rest = read_cols(form.arithmetic, form.k) * element_bytes(form.arithmetic);
   packed.values = carver.take<std::byte>((rows + kMaxBlockRows) * packed.stride);
-  const bool integers = form.arithmetic == Arithmetic::kInt8 || form.few == Arithmetic::kInt8;
+  const bool integers =
+      form.arithmetic == LineArithmetic::kInt8 || form.few == LineArithmetic::kInt8;
   packed.num_sums = integers ? (form.k + form.unit - 1) / form.unit : 0;
   packed.sums = carver.take<int32_t>(rows * packed.num_sums);
   packed.scales = carver.take<float>(rows * form.num_scales);
@@ -33,7 +34,7 @@ PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* b
 
 }  // namespace
 
-int64_t read_cols(Arithmetic arithmetic, int64_t k) {
+int64_t read_cols(LineArithmetic arithmetic, int64_t k) {
   const int64_t tile = 16 * 4 / element_bytes(arithmetic);
   return (k + tile - 1) / tile * tile;
 }
@@ -90,10 +91,10 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool f
   const auto* row = static_cast<const std::byte*>(x.values.data) +
                     source * (x.values.stride * bits(x.values.dtype) / 8);
   std::byte* const to = packed.values + at * packed.stride;
-  const Arithmetic arithmetic = few ? form_.few : form_.arithmetic;
-  const bool two_parts = form_.two_parts && arithmetic == Arithmetic::kBf16;
+  const LineArithmetic arithmetic = few ? form_.few : form_.arithmetic;
+  const bool two_parts = form_.two_parts && arithmetic == LineArithmetic::kBf16;
   convert_row(packed, row, arithmetic, two_parts, at);
-  const int64_t columns = form_.order == ColumnOrder::kPlain || arithmetic != Arithmetic::kBf16
+  const int64_t columns = form_.order == ColumnOrder::kPlain || arithmetic != LineArithmetic::kBf16
                               ? form_.k
                               : (form_.k + 7) / 8 * 8;
   const int64_t used = columns * element_bytes(arithmetic);
@@ -104,22 +105,22 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool f
     packed.scales[at * form_.num_scales + s] = x.scales[source * form_.num_scales + s];
 }
 
-void RowPacker::convert_row(const PackedRows& packed, const std::byte* row, Arithmetic arithmetic,
-                            bool two_parts, int64_t at) const {
+void RowPacker::convert_row(const PackedRows& packed, const std::byte* row,
+                            LineArithmetic arithmetic, bool two_parts, int64_t at) const {
   std::byte* const to = packed.values + at * packed.stride;
   const DType dtype = from_.x.values.dtype;
   const auto* const i8 = reinterpret_cast<const int8_t*>(row);
   const auto* const e4m3 = reinterpret_cast<const uint8_t*>(row);
   const auto* const f32 = reinterpret_cast<const float*>(row);
   switch (arithmetic) {
-    case Arithmetic::kInt8:
+    case LineArithmetic::kInt8:
       return convert_.copy_int8(i8, form_.k, form_.unit, to, packed.sums + at * packed.num_sums);
-    case Arithmetic::kBf16:
+    case LineArithmetic::kBf16:
       if (dtype == DType::kI8) return convert_.int8_to_bf16(i8, form_.k, form_.order, to);
       if (dtype == DType::kF8E4M3) return convert_.e4m3_to_bf16(e4m3, form_.k, form_.order, to);
       return convert_.f32_to_bf16(f32, form_.k, form_.order, to,
                                   two_parts ? to + packed.rest : nullptr);
-    case Arithmetic::kF32:
+    case LineArithmetic::kF32:
       if (dtype == DType::kI8) return convert_.int8_to_f32(i8, form_.k, to);
       if (dtype == DType::kF8E4M3) return convert_.e4m3_to_f32(e4m3, form_.k, to);
       std::memcpy(to, f32, form_.k * sizeof(float));

@@ -9,13 +9,13 @@ namespace moracle::cpu {
 
 /// What rows become. Rows of an expert that has `few_rows` at most may meet its codes as they lie.
 struct RowForm {
-  Arithmetic arithmetic = Arithmetic::kF32;
+  LineArithmetic arithmetic = LineArithmetic::kF32;
   /// See LineBlock::x_rest: floats in bf16.
   bool two_parts = false;
   /// Where there are few: no wider than f32.
-  Arithmetic few = Arithmetic::kF32;
+  LineArithmetic few = LineArithmetic::kF32;
   int few_rows = kFewRows;
-  ColumnOrder order = ColumnOrder::kPlain;  ///< Arithmetic::kBf16
+  ColumnOrder order = ColumnOrder::kPlain;  ///< LineArithmetic::kBf16
   int64_t k = 0;
   int64_t unit = 0;        ///< columns whose codes are summed
   int64_t num_scales = 0;  ///< as in Rows
@@ -32,7 +32,7 @@ struct PackedRows {
 };
 
 /// Columns that kernels read: the matrix's, up to whole tiles of this arithmetic.
-int64_t read_cols(Arithmetic arithmetic, int64_t k);
+int64_t read_cols(LineArithmetic arithmetic, int64_t k);
 
 /// Bytes from one packed row to the next, and that `rows` of them take.
 int64_t packed_stride(const RowForm& form);
@@ -55,7 +55,7 @@ class RowPacker {
 
  private:
   void pack_row(const PackedRows& to, int64_t at, int64_t r, bool few) const;
-  void convert_row(const PackedRows& to, const std::byte* row, Arithmetic arithmetic,
+  void convert_row(const PackedRows& to, const std::byte* row, LineArithmetic arithmetic,
                    bool two_parts, int64_t at) const;
 
   RowForm form_;

@@ -19,7 +19,7 @@ const char* reference_kernel_name(const MatrixShape& shape, const Scheme& scheme
 
 namespace {
 
-KernelPlan plan(const KernelRequest& request, const Machine&) {
+KernelPlan plan_reference(const KernelRequest& request, const Machine&) {
   const auto& activation = request.scheme.activation;
   KernelPlan plan;
   plan.input_dtype = activation ? activation->dtype : DType::kBF16;
@@ -31,6 +31,6 @@ KernelPlan plan(const KernelRequest& request, const Machine&) {
 }  // namespace
 }  // namespace cuda
 
-const Kernels kCudaReferenceKernels = {cuda::plan, cuda::kMakeReference};
+const Kernels kCudaReferenceKernels = {cuda::plan_reference, cuda::kMakeReference};
 
 }  // namespace moracle

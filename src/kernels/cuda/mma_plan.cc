@@ -65,7 +65,7 @@ int64_t last_tokens(const MmaTiles& tiles, int tile, const KernelRequest& reques
   return below;
 }
 
-KernelPlan plan(const KernelRequest& request, const Machine&) {
+KernelPlan plan_mma(const KernelRequest& request, const Machine&) {
   const auto& activation = request.scheme.activation;
   KernelPlan plan;
   plan.input_dtype = activation ? activation->dtype : DType::kBF16;
@@ -88,6 +88,6 @@ KernelPlan plan(const KernelRequest& request, const Machine&) {
 }  // namespace
 }  // namespace cuda
 
-const Kernels kCudaSm80Kernels = {cuda::plan, cuda::kMakeSm80};
+const Kernels kCudaSm80Kernels = {cuda::plan_mma, cuda::kMakeSm80};
 
 }  // namespace moracle

@@ -15,6 +15,7 @@
 #include "quant/codec.h"
 
 namespace moracle {
+namespace reference_row {
 namespace {
 
 constexpr const char* kName = "rows decoded and summed in double";
@@ -122,7 +123,8 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
 }
 
 }  // namespace
+}  // namespace reference_row
 
-const Kernels kReferenceKernels = {plan, make};
+const Kernels kReferenceKernels = {reference_row::plan, reference_row::make};
 
 }  // namespace moracle

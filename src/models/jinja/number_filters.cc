@@ -88,7 +88,7 @@ Result<Value> sum_filter(Heap& heap, const Value& self, const Bound& arguments) 
   return total;
 }
 
-constexpr Function kFilters[] = {
+constexpr Function kNumberFilters[] = {
     {"int", 0, "default base", &int_filter},
     {"float", 0, "default", &float_filter},
     {"abs", 0, "", &abs_filter},
@@ -98,7 +98,7 @@ constexpr Function kFilters[] = {
 }  // namespace
 
 std::span<const Function> number_filters() {
-  return kFilters;
+  return kNumberFilters;
 }
 
 }  // namespace moracle::jinja

@@ -89,7 +89,7 @@ Result<Value> select_filter(Heap& heap, const Value& self, const Bound& bound) {
   return heap.sequence(SequenceKind::kGenerator, std::move(kept));
 }
 
-constexpr Function kFilters[] = {
+constexpr Function kSelectingFilters[] = {
     {"map", 0, "*", &map_filter},
     {"select", 0, "*", &select_filter<false, true>},
     {"reject", 0, "*", &select_filter<false, false>},
@@ -100,7 +100,7 @@ constexpr Function kFilters[] = {
 }  // namespace
 
 std::span<const Function> selecting_filters() {
-  return kFilters;
+  return kSelectingFilters;
 }
 
 }  // namespace moracle::jinja

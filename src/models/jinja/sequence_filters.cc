@@ -133,7 +133,7 @@ Result<Value> extreme_filter(Heap& heap, const Value& self, const Bound& argumen
   return items[best];
 }
 
-constexpr Function kFilters[] = {
+constexpr Function kSequenceFilters[] = {
     {"default", 0, "default_value boolean", &default_filter},
     {"d", 0, "default_value boolean", &default_filter},
     {"length", 0, "", &length_filter},
@@ -153,7 +153,7 @@ constexpr Function kFilters[] = {
 }  // namespace
 
 std::span<const Function> sequence_filters() {
-  return kFilters;
+  return kSequenceFilters;
 }
 
 }  // namespace moracle::jinja

@@ -161,7 +161,7 @@ Result<Value> tojson_filter(Heap& heap, const Value& self, const Bound& argument
   return heap.text(std::move(text));
 }
 
-constexpr Function kFilters[] = {
+constexpr Function kTextFilters[] = {
     {"upper", 0, "", &case_filter<Case::kUpper>},
     {"lower", 0, "", &case_filter<Case::kLower>},
     {"capitalize", 0, "", &capitalize_filter},
@@ -178,7 +178,7 @@ constexpr Function kFilters[] = {
 }  // namespace
 
 std::span<const Function> text_filters() {
-  return kFilters;
+  return kTextFilters;
 }
 
 }  // namespace moracle::jinja

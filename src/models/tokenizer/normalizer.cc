@@ -11,7 +11,7 @@
 namespace moracle {
 namespace {
 
-constexpr int kDeepest = 8;
+constexpr int kMaxNormalizers = 8;
 
 std::vector<utf8proc_int32_t> decompose(std::string_view text, utf8proc_option_t options) {
   std::vector<utf8proc_int32_t> codes;
@@ -64,7 +64,7 @@ Status Normalizer::add(const JsonField& field, int depth) {
   if (field.is_null()) return {};
   MORACLE_TRY(const std::string type, field["type"].text());
   if (type == "Sequence") {
-    if (depth == kDeepest) return field["type"].unsupported("sequences nested less deeply");
+    if (depth == kMaxNormalizers) return field["type"].unsupported("sequences nested less deeply");
     MORACLE_TRY(const auto items, field["normalizers"].items());
     for (const JsonField& item : items) MORACLE_CHECK(add(item, depth + 1));
     return {};

@@ -9,7 +9,7 @@
 namespace moracle {
 namespace {
 
-constexpr int kDeepest = 8;
+constexpr int kMaxPretokenizers = 8;
 
 /// The expression of GPT-2, which ByteLevel uses unless "use_regex" is false.
 constexpr const char* kGpt2Words =
@@ -48,7 +48,7 @@ Status Pretokenizer::add(const JsonField& field, int depth) {
   if (type != "Sequence") {
     return field["type"].unsupported("ByteLevel, Split, Digits or Sequence");
   }
-  if (depth == kDeepest) return field["type"].unsupported("sequences nested less deeply");
+  if (depth == kMaxPretokenizers) return field["type"].unsupported("sequences nested less deeply");
   MORACLE_TRY(const auto items, field["pretokenizers"].items());
   for (const JsonField& item : items) MORACLE_CHECK(add(item, depth + 1));
   return {};
