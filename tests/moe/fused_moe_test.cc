@@ -42,12 +42,16 @@ std::atomic<int64_t> allocations{0};
   std::free(memory);
 }
 
-namespace moracle::fused_moe_test {
+namespace moracle {
 
-// For gtest's messages.
+// For gtest's messages, which look for it here.
 static void PrintTo(const Scheme& scheme, std::ostream* out) {
   *out << name(scheme);
 }
+
+}  // namespace moracle
+
+namespace moracle::fused_moe_test {
 
 namespace {
 
