@@ -14,7 +14,7 @@
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "kernels/ops.h"
-#include "models/sampler.h"
+#include "models/generation/sampler.h"
 #include "moracle/device.h"
 
 namespace moracle {

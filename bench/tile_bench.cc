@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/tile.h"
+#include "kernels/cpu/gemm/tile.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

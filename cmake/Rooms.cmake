@@ -10,7 +10,7 @@ function(moracle_room name)
   else()
     # What would be planned for a GPU can be asked of every build.
     list(FILTER sources EXCLUDE REGEX "/src/kernels/cuda/")
-    file(GLOB plans CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/cuda/*_plan.cc)
+    file(GLOB_RECURSE plans CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/cuda/*_plan.cc)
     list(APPEND sources ${plans})
   endif()
   set(door ${PROJECT_BINARY_DIR}/rooms/${name})

@@ -5,10 +5,11 @@ import pathlib
 import re
 import sys
 
-ROOMS = ["base", "quant", "checkpoint", "layout", "oracle", "kernels", "moe", "parallel", "models", "cli", "server"]
+ROOMS = ["base", "quant", "checkpoint", "text", "layout", "oracle", "kernels", "moe", "timing", "parallel", "models",
+         "conformance", "bench", "cli", "server"]
 # Public headers belong to rooms too.
 PUBLIC = {"base.h": "base", "quant.h": "quant", "checkpoint.h": "checkpoint", "oracle.h": "oracle",
-          "device.h": "kernels", "moe.h": "moe", "model.h": "models", "moracle.h": "models"}
+          "text.h": "text", "device.h": "kernels", "moe.h": "moe", "model.h": "models", "moracle.h": "models"}
 INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.M)
 
 root = pathlib.Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "moe/bench.h"
+#include "bench/bench.h"
 #include "moracle/device.h"
 
 namespace {

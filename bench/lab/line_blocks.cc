@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "kernels/cpu/lines.h"
+#include "kernels/cpu/gemm/lines.h"
 #include "moracle/oracle.h"
 
 using namespace moracle;

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/mma_choice.h"
-#include "kernels/cuda/mma_linear.cuh"
+#include "kernels/cuda/gemm_sm80/mma_choice.h"
+#include "kernels/cuda/gemm_sm80/mma_linear.cuh"
 
 using namespace moracle;
 using namespace moracle::cuda;

@@ -2,7 +2,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "c_strings.h"
-#include "moe/bench.h"
+#include "bench/bench.h"
 #include "moracle/moe.h"
 #include "moracle_weights.h"
 

@@ -1,7 +1,7 @@
 // What the machine can do at most, as `moracle bench` measures it, behind C functions.
 #include "base/text.h"
 #include "c_strings.h"
-#include "kernels/cpu/limits.h"
+#include "kernels/cpu/limits/limits.h"
 
 #ifdef __x86_64__
 #include <cpuid.h>

@@ -1,4 +1,4 @@
-// A whole model: text to tokens, tokens to logits, logits to tokens.
+// A whole model: tokens to logits, logits to tokens.
 #pragma once
 
 #include <functional>
@@ -14,76 +14,9 @@
 #include "moracle/checkpoint.h"
 #include "moracle/device.h"
 #include "moracle/oracle.h"
+#include "moracle/text.h"
 
 namespace moracle {
-
-/// Text ↔ token ids, from a `tokenizer.json` (byte-level BPE). Immutable; safe to share.
-class Tokenizer {
- public:
-  /// Reads `folder`/tokenizer.json. Errors name the first construct that is not supported.
-  static Result<Tokenizer> open(const std::string& folder);
-  Tokenizer(Tokenizer&&) noexcept;
-  Tokenizer& operator=(Tokenizer&&) noexcept;
-  ~Tokenizer();
-
-  /// Ids of UTF-8 text; added tokens inside the text become their ids. Adds no special tokens.
-  /// Errors: invalid UTF-8, naming the byte.
-  Result<std::vector<int32_t>> encode(std::string_view text) const;
-  /// Bytes of the tokens, joined; special tokens are left out when `skip_special`.
-  /// May end inside a UTF-8 character: see TokenStream.
-  Result<std::string> decode(std::span<const int32_t> ids, bool skip_special = false) const;
-  /// Number of ids, added tokens included: the largest id plus one.
-  int64_t vocab_size() const;
-  std::optional<int32_t> id(std::string_view token) const;
-  bool is_special(int32_t id) const;
-
- private:
-  friend Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file);
-  struct State;
-  explicit Tokenizer(std::unique_ptr<const State> state);
-  std::unique_ptr<const State> state_;
-};
-
-/// Decodes ids one by one and lets out only whole UTF-8 characters.
-class TokenStream {
- public:
-  explicit TokenStream(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
-  /// The text that this id completes; empty while a character is still open.
-  Result<std::string> push(int32_t id, bool skip_special = true);
-  /// What is left at the end: an unfinished character, as U+FFFD.
-  std::string finish();
-
- private:
-  const Tokenizer* tokenizer_;
-  std::string pending_;
-};
-
-struct ChatMessage {
-  std::string role;
-  std::string content;
-};
-
-/// A chat template in the part of Jinja that published tokenizers use.
-class ChatTemplate {
- public:
-  /// From `folder`/chat_template.jinja, else tokenizer_config.json's "chat_template".
-  /// Errors: no template, or the construct (with its line) that cannot be rendered here.
-  static Result<ChatTemplate> open(const std::string& folder);
-  /// From the template's text. `special_tokens` are variables such as bos_token.
-  static Result<ChatTemplate> parse(std::string text, std::string origin,
-                                    std::map<std::string, std::string> special_tokens = {});
-  ChatTemplate(ChatTemplate&&) noexcept;
-  ChatTemplate& operator=(ChatTemplate&&) noexcept;
-  ~ChatTemplate();
-
-  Result<std::string> render(std::span<const ChatMessage> messages,
-                             bool add_generation_prompt = true) const;
-
- private:
-  struct State;
-  explicit ChatTemplate(std::unique_ptr<const State> state);
-  std::unique_ptr<const State> state_;
-};
 
 struct ModelOptions {
   std::string backend = "auto";  ///< or a row's name, or a map of patterns (see BackendMap)
@@ -129,7 +62,7 @@ class KvCache {
 
  private:
   friend class Model;
-  friend struct ModelDoor;  // internal
+  friend struct ModelAccess;  // internal
   explicit KvCache(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
@@ -208,18 +141,18 @@ class Model {
   static constexpr int64_t kMaxLogitRows = 64;
   /// The largest of those of each token, larger first and the lower id first among equals. NaN
   /// comes first, as in PyTorch: where the first is finite, none is NaN or positive infinity.
-  struct LargestLogits {
+  struct TopKLogits {
     std::span<const int32_t> ids;   ///< [count, k]
     std::span<const float> logits;  ///< likewise
   };
   /// They are found where they lie: from a GPU k of them come instead of a vocabulary. Errors: a k
-  /// below 1, or above vocab_size() or kMaxLargest. Otherwise as logits().
-  Result<LargestLogits> largest_logits(int64_t first, int64_t count, int64_t k);
-  static constexpr int64_t kMaxLargest = 256;
+  /// below 1, or above vocab_size() or kMaxTopK. Otherwise as logits().
+  Result<TopKLogits> top_k_logits(int64_t first, int64_t count, int64_t k);
+  static constexpr int64_t kMaxTopK = 256;
   struct State;  ///< internal
 
  private:
-  friend struct ModelDoor;  // internal
+  friend struct ModelAccess;  // internal
   explicit Model(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -5,20 +5,20 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "checkpoint/stack.h"
+#include "checkpoint/experts/stack.h"
 #include "checkpoint/state.h"
 
 namespace moracle {
 
 #define X(name, open) Result<std::unique_ptr<Reader>> open(const Config&);
-#include "checkpoint/readers.inc"
+#include "checkpoint/producers/readers.inc"
 #undef X
 
 namespace {
 
 constexpr Producer kProducers[] = {
 #define X(name, open) {name, open},
-#include "checkpoint/readers.inc"
+#include "checkpoint/producers/readers.inc"
 #undef X
 };
 

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "base/text.h"
-#include "checkpoint/stored_form.h"
+#include "checkpoint/write/stored_form.h"
 
 namespace moracle {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "checkpoint/config.h"
-#include "checkpoint/producer.h"
-#include "checkpoint/tensors.h"
+#include "checkpoint/producers/producer.h"
+#include "checkpoint/safetensors/tensors.h"
 #include "moracle/checkpoint.h"
 
 namespace moracle {

@@ -195,7 +195,7 @@ class Bench {
     if (!ring) return ring.error();
     for (const int64_t tokens : wanted_.tokens) {
       auto measured =
-          ring->measure(tokens, options_.seconds, probe, report_.limits.peaks, progress);
+          bench::measure(*ring, tokens, options_.seconds, probe, report_.limits.peaks, progress);
       if (!measured && measured.error().kind == ErrorKind::kOutOfMemory) {
         refuse(layer, backend, str(tokens, " tokens: ", measured.error().to_string()));
         continue;

@@ -5,7 +5,7 @@
 
 #include "bench_anchors.h"
 #include "command.h"
-#include "moe/bench.h"
+#include "bench/bench.h"
 
 namespace moracle::cli {
 

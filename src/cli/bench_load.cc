@@ -1,5 +1,5 @@
 // moracle bench --load: from files to a model that is ready, beside reading the same files.
-#include "models/bench_load.h"
+#include "bench/load.h"
 
 #include <algorithm>
 #include <iostream>

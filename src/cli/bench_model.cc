@@ -1,5 +1,5 @@
 // moracle bench --model-shape: a step of decoding, and what each part of it takes.
-#include "models/bench_model.h"
+#include "bench/model.h"
 
 #include <algorithm>
 #include <iostream>

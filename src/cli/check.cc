@@ -5,7 +5,7 @@
 #include "base/printable.h"
 #include "base/text.h"
 #include "command.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "numbers.h"
 #include "oracle/masked_isa.h"
 #include "terminal.h"

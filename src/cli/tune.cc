@@ -1,5 +1,4 @@
 // moracle tune: times the backends that serve a model's experts here, for the oracle to choose by.
-#include "moe/tune.h"
 
 #include <algorithm>
 #include <iostream>
@@ -76,14 +75,14 @@ int run(const Options& options) {
   if (Status writable = check_tuning_writable(path); !writable) return fail(writable.error());
   CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, options.threads));
   Machine machine = Machine::here();
-  bench::TuneOptions tuning;
+  TuneOptions tuning;
   tuning.seconds = options.seconds / static_cast<double>(kinds.size());
   CLI_TRY(tuning.device, parse_device(options.device));
   tuning.bf16_activations = activations == ActivationPrecision::kBf16;
   tuning.most_bytes = memory_of(machine, tuning.device) / 2;
   ProgressBar bar("measuring");
   for (const LayerSpec& kind : kinds) {
-    CLI_TRY(TunedLayer tuned, bench::tune(kind, machine, device, tuning, bar.callback()));
+    CLI_TRY(TunedLayer tuned, moracle::tune(kind, machine, device, tuning, bar.callback()));
     machine.tuned.push_back(std::move(tuned));
   }
   bar.clear();

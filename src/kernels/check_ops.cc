@@ -35,8 +35,8 @@ Status check_routing(const Routing& routing, int64_t num_experts, bool has_bias,
   return {};
 }
 
-Status check_largest(const Matrix& numbers, int64_t k) {
-  const int64_t most = std::min(numbers.cols, kMostLargest);
+Status check_top_k(const Matrix& numbers, int64_t k) {
+  const int64_t most = std::min(numbers.cols, kMostTopK);
   if (k >= 1 && k <= most) return {};
   return Error{ErrorKind::kInvalidArgument, "", "largest", str("1 to ", most, " of a row"),
                str("it is ", k)};

@@ -14,7 +14,7 @@ Status check_activation(const ActivationSpec& activation);
 /// choose from, a correction bias where the routing has none or the other way round.
 Status check_routing(const Routing& routing, int64_t num_experts, bool has_bias, int64_t top_k);
 
-/// Errors: as Ops::find_largest.
-Status check_largest(const Matrix& numbers, int64_t k);
+/// Errors: as Ops::find_top_k.
+Status check_top_k(const Matrix& numbers, int64_t k);
 
 }  // namespace moracle

@@ -152,13 +152,13 @@ Status pack_there(const DescribedMatrix& source, const KernelWeights& weights, D
   const std::unique_ptr<Uploads> uploads = open_uploads(device);
   const ExpertSender sender(weights, *uploads);
   const auto work = [&](int64_t e, ThreadPool& pool) -> Status {
-    ExpertSender::Room room = sender.room();
+    ExpertSender::Scratch scratch = sender.scratch();
     Status sent;
     MORACLE_CHECK(conversion.read(e, pool, [&](const CanonicalMatrix& piece, int64_t first_row) {
-      if (sent) sent = sender.send(e, piece, first_row, pool, room);
+      if (sent) sent = sender.send(e, piece, first_row, pool, scratch);
     }));
     MORACLE_CHECK(sent);
-    return sender.send_rest(e, pool, room);
+    return sender.send_rest(e, pool, scratch);
   };
   // Where few fit at once, all threads are better at one.
   ThreadPool& pool = device.host_threads();

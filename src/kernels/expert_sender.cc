@@ -32,11 +32,11 @@ Status split(ThreadPool& pool, int64_t count, int64_t least, const Work& work) {
 }  // namespace
 
 Status ExpertSender::send(int64_t e, const CanonicalMatrix& piece, int64_t first_row,
-                          ThreadPool& pool, const Room& room) const {
+                          ThreadPool& pool, const Scratch& scratch) const {
   const Layout& layout = *weights_.layout;
   const MatrixShape& shape = weights_.shape;
   if (!packs_) {
-    pack(layout, shape, piece, first_row, pool, room.get());
+    pack(layout, shape, piece, first_row, pool, scratch.get());
     return {};
   }
   std::byte* const codes = place(e) + weights_.sections.codes;
@@ -44,16 +44,16 @@ Status ExpertSender::send(int64_t e, const CanonicalMatrix& piece, int64_t first
   MORACLE_CHECK(split(pool, piece.n, least, [&](int64_t begin, int64_t end) {
     return uploads_.send_rows(layout, shape, piece, first_row, begin, end, codes);
   }));
-  layout.pack_beside(shape, piece, first_row, room.get());
+  layout.pack_beside(shape, piece, first_row, scratch.get());
   return {};
 }
 
-Status ExpertSender::send_rest(int64_t e, ThreadPool& pool, const Room& room) const {
+Status ExpertSender::send_rest(int64_t e, ThreadPool& pool, const Scratch& scratch) const {
   const size_t first = packs_ ? weights_.sections.scales : 0;
   const auto bytes = static_cast<int64_t>(weights_.sections.bytes - first);
   return split(pool, bytes, kLeastBytes, [&](int64_t begin, int64_t end) {
     const size_t at = first + static_cast<size_t>(begin);
-    return uploads_.send(place(e) + at, room.get() + at, end - begin);
+    return uploads_.send(place(e) + at, scratch.get() + at, end - begin);
   });
 }
 

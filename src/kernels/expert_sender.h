@@ -18,14 +18,14 @@ class ExpertSender {
 
   /// What is packed here of one expert. As large as all of it, but only what is written to takes
   /// memory: without the codes that the device packs, little.
-  using Room = std::unique_ptr<std::byte[]>;
-  Room room() const { return Room(new std::byte[weights_.sections.bytes]); }
+  using Scratch = std::unique_ptr<std::byte[]>;
+  Scratch scratch() const { return Scratch(new std::byte[weights_.sections.bytes]); }
 
   /// A piece of expert e, which is its rows from `first_row` on; the first comes first.
   Status send(int64_t e, const CanonicalMatrix& piece, int64_t first_row, ThreadPool& pool,
-              const Room& room) const;
+              const Scratch& scratch) const;
   /// After the last piece.
-  Status send_rest(int64_t e, ThreadPool& pool, const Room& room) const;
+  Status send_rest(int64_t e, ThreadPool& pool, const Scratch& scratch) const;
 
  private:
   std::byte* place(int64_t e) const {

@@ -30,10 +30,10 @@ class GroupedLinear {
   /// the plan said `activates`.
   virtual Status run_activated(const GroupedRows& rows, const ActivationSpec& activation,
                                const Matrix& out, Stream stream);
-  /// The same to `room`, [num_rows, I], and that quantized by `key` as Ops::quantize does it to
+  /// The same to `scratch`, [num_rows, I], and that quantized by `key` as Ops::quantize does it to
   /// `out`. Only where the plan said `quantizes`.
   virtual Status run_quantized(const GroupedRows& rows, const ActivationSpec& activation,
-                               const Matrix& room, const QuantKey& key, const Rows& out,
+                               const Matrix& scratch, const QuantKey& key, const Rows& out,
                                Stream stream);
   /// out[t] = Σ weights · y over the rows of token t, in the order of their experts; tokens without
   /// a row become 0, or stay. Only where the plan said `combines`.

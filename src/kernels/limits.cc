@@ -2,9 +2,9 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "kernels/cpu/limits.h"
+#include "kernels/cpu/limits/limits.h"
 #if defined(MORACLE_WITH_CUDA)
-#include "kernels/cuda/cuda_limits.h"
+#include "kernels/cuda/limits/cuda_limits.h"
 #endif
 
 namespace moracle {

@@ -3,9 +3,9 @@
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
-#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/device/cpu_device.h"
 #if defined(MORACLE_WITH_CUDA)
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 #endif
 
 namespace moracle {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/try.h"
-#include "kernels/largest_key.h"
+#include "kernels/top_k_key.h"
 
 namespace moracle {
 
@@ -14,8 +14,9 @@ Status Ops::add_rms_norm(const Matrix& x, const Matrix& y, const float* weight, 
   return rms_norm(x, weight, x.cols, epsilon, out, stream);
 }
 
-Status Ops::turn_and_append(const Matrix& q, const Matrix& k, const Matrix& v, const HeadTurn& turn,
-                            const Batch& batch, const LayerCache& cache, Stream stream) {
+Status Ops::rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
+                            const QkNormRope& turn, const Batch& batch, const LayerCache& cache,
+                            Stream stream) {
   const auto prepare = [&](const Matrix& heads, const float* norm) -> Status {
     if (norm != nullptr) {
       MORACLE_CHECK(rms_norm(heads, norm, turn.rotary.head_dim, turn.epsilon, heads, stream));
@@ -27,14 +28,14 @@ Status Ops::turn_and_append(const Matrix& q, const Matrix& k, const Matrix& v, c
   return append(k, v, batch, cache, stream);
 }
 
-size_t largest_room_bytes(int64_t rows, int64_t cols, int64_t k, DType activations) {
+size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int64_t k, DType activations) {
   if (activations == DType::kF32) return 0;
   // What two rounds leave of each piece of a row (a GPU's blocks sort pieces of that many numbers).
-  const int64_t pieces = (cols + kLargestPiece - 1) / kLargestPiece;
+  const int64_t pieces = (cols + kTopKPiece - 1) / kTopKPiece;
   return static_cast<size_t>(2 * rows * pieces * k) * sizeof(uint64_t);
 }
 
-size_t attend_room_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations) {
+size_t attend_scratch_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations) {
   if (activations == DType::kF32) return 0;
   const auto of_token =
       static_cast<size_t>(shape.num_heads * kAttendParts * (shape.value_dim + 2)) * sizeof(float);

@@ -55,19 +55,19 @@ struct AttentionShape {
   const float* sinks = nullptr;  ///< [num_heads]: a logit in each softmax's denominator that has
                                  ///< no value; nothing: none
   LayerCache cache = {};         ///< of this layer in the batch's pages
-  bool alone = false;            ///< a token's bits follow from its sequence alone, not from how
+  bool batch_invariant = false;  ///< a token's bits follow from its sequence alone, not from how
                                  ///< many of its tokens a step takes either (a CPU's always do)
 };
 /// Parts that a context is shared out in, at most.
 inline constexpr int64_t kAttendParts = 64;
 /// What attention needs beside its tensors, of the device's memory, for as many tokens: a GPU
 /// shares contexts out and keeps what comes of each part here. `activations`: the device's.
-size_t attend_room_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations);
+size_t attend_scratch_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations);
 
-/// Most numbers that find_largest finds of a row.
-inline constexpr int64_t kMostLargest = 256;
+/// Most numbers that find_top_k finds of a row.
+inline constexpr int64_t kMostTopK = 256;
 /// What it needs beside its tensors, of the device's memory.
-size_t largest_room_bytes(int64_t rows, int64_t cols, int64_t k, DType activations);
+size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int64_t k, DType activations);
 
 /// Which columns of each head turn with the position.
 struct RotaryShape {
@@ -79,7 +79,7 @@ struct RotaryShape {
 };
 
 /// What becomes of the heads of queries and keys before attention.
-struct HeadTurn {
+struct QkNormRope {
   const float* q_norm = nullptr;  ///< [head_dim]; nothing: none
   const float* k_norm = nullptr;  ///< likewise
   float epsilon = 0;
@@ -170,19 +170,19 @@ class Ops {
   virtual Status append(const Matrix& k, const Matrix& v, const Batch& batch,
                         const LayerCache& cache, Stream) = 0;
   /// Norms and rotates the heads of q and k in place, then appends k and v.
-  virtual Status turn_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
-                                 const HeadTurn& turn, const Batch& batch, const LayerCache& cache,
-                                 Stream);
+  virtual Status rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
+                                 const QkNormRope& turn, const Batch& batch,
+                                 const LayerCache& cache, Stream);
   /// out = softmax(q kᵀ · scale, causal) v over the caches, which hold the batch's own keys and
-  /// values by now; heads side by side. `room`: attend_room_bytes for these tokens, or more.
+  /// values by now; heads side by side. `scratch`: attend_scratch_bytes for these tokens, or more.
   virtual Status attend(const Matrix& q, const Batch& batch, const AttentionShape& shape,
-                        const Matrix& out, std::byte* room, Stream) = 0;
+                        const Matrix& out, std::byte* scratch, Stream) = 0;
   /// The k largest of each row of f32 `numbers`, with their columns: ids, values [rows, k]; larger
-  /// first, the lower column first among equals, NaN before everything. `room`:
-  /// largest_room_bytes.
-  /// Errors: a k below 1, or above the columns or kMostLargest.
-  virtual Status find_largest(const Matrix& numbers, int64_t k, int32_t* ids, float* values,
-                              std::byte* room, Stream) = 0;
+  /// first, the lower column first among equals, NaN before everything. `scratch`:
+  /// top_k_scratch_bytes.
+  /// Errors: a k below 1, or above the columns or kMostTopK.
+  virtual Status find_top_k(const Matrix& numbers, int64_t k, int32_t* ids, float* values,
+                            std::byte* scratch, Stream) = 0;
 };
 
 }  // namespace moracle

@@ -4,7 +4,7 @@
 
 #include "base/try.h"
 #if defined(MORACLE_WITH_CUDA)
-#include "kernels/cuda/cuda_uploads.h"
+#include "kernels/cuda/device/cuda_uploads.h"
 #endif
 
 namespace moracle {

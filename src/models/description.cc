@@ -7,13 +7,13 @@
 namespace moracle {
 
 #define X(name, describe) Result<Description> describe(const Checkpoint&);
-#include "models/architectures.inc"
+#include "models/families/families.inc"
 #undef X
 
 namespace {
 constexpr Architecture kArchitectures[] = {
 #define X(name, describe) {name, describe},
-#include "models/architectures.inc"
+#include "models/families/families.inc"
 #undef X
 };
 

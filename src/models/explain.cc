@@ -44,7 +44,7 @@ Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOption
                                      [](const ModuleChoice& one) { return !one.selection.plan; });
   if (unserved != modules.end()) {
     explanation.not_runnable = unserved->selection.chosen().error().to_string();
-  } else if (const auto sizes = size_up(description, modules, options, machine); !sizes) {
+  } else if (const auto sizes = plan_memory(description, modules, options, machine); !sizes) {
     if (sizes.error().kind != ErrorKind::kOutOfMemory) return sizes.error();
     explanation.not_runnable = sizes.error().to_string();
   }

@@ -5,7 +5,7 @@
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
-#include "models/model_state.h"
+#include "models/decoder/model_state.h"
 
 namespace moracle {
 namespace {
@@ -104,21 +104,21 @@ Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOption
   MORACLE_TRY(Description description,
               describe(checkpoint, {options.quantization, options.activations}));
   MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
-  return ModelDoor::load(std::move(description), options, adapters, checkpoint.total_bytes());
+  return ModelAccess::load(std::move(description), options, adapters, checkpoint.total_bytes());
 }
 
-Result<Model> ModelDoor::load(Description&& description, const ModelOptions& options,
-                              std::span<const LoraAdapter> adapters, int64_t total_bytes) {
+Result<Model> ModelAccess::load(Description&& description, const ModelOptions& options,
+                                std::span<const LoraAdapter> adapters, int64_t total_bytes) {
   MORACLE_TRY(std::shared_ptr<Device> device,
               open_device(options.device, options.threads, options.pin));
   const Machine machine = Machine::here();
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
-  MORACLE_CHECK(size_up(description, modules, options, machine));
+  MORACLE_CHECK(plan_memory(description, modules, options, machine));
   auto state = std::make_unique<Model::State>();
   Model::State& m = *state;
   MORACLE_TRY(m.cache_dtype, parse_kv_cache(options.kv_cache, device->activation_dtype()));
   m.workspace = std::make_shared<Workspace>(device);
-  m.alone = options.deterministic;
+  m.batch_invariant = options.deterministic;
   m.recorded.on = options.graphs;
   m.spec = description.spec;
   m.max_num_tokens = options.max_num_tokens;

@@ -1,5 +1,5 @@
 // A description with its linear layers in other schemes than the checkpoint's.
-#include "checkpoint/online.h"
+#include "checkpoint/online/online.h"
 #include "models/modules.h"
 
 namespace moracle {

@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/device_memory.h"
-#include "models/activations.h"
+#include "models/decoder/activations.h"
 #include "models/modules.h"
 #include "moracle/moe.h"
 
@@ -152,8 +152,8 @@ std::vector<Choice> grouped(std::vector<ModuleChoice> modules) {
   return choices;
 }
 
-Result<ModelPlan> size_up(const Description& description, std::span<const ModuleChoice> modules,
-                          const ModelOptions& options, const Machine& machine) {
+Result<ModelPlan> plan_memory(const Description& description, std::span<const ModuleChoice> modules,
+                              const ModelOptions& options, const Machine& machine) {
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
   ModelPlan plan;
   plan.memory_bytes = memory_of(machine, device);
@@ -184,7 +184,7 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
               describe(checkpoint, {options.quantization, options.activations}));
   MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
-  Result<ModelPlan> plan = size_up(description, modules, options, machine);
+  Result<ModelPlan> plan = plan_memory(description, modules, options, machine);
   if (!plan) {
     Error error = plan.error();
     if (error.kind == ErrorKind::kOutOfMemory) error.file = checkpoint.folder();

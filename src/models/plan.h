@@ -27,7 +27,7 @@ Result<std::vector<LoraAdapter>> open_adapters(const Checkpoint& checkpoint,
                                                const ModelOptions& options);
 
 /// Asks the oracle about every module, in the order of visit_modules, which is that of loading.
-/// Experts that any of `adapters` changes get room for all of them. A module that nothing serves
+/// Experts that any of `adapters` changes get scratch for all of them. A module that nothing serves
 /// has a selection without a plan. Errors: options; a pattern of `backend` that matches nothing, or
 /// only some of the modules that are multiplied together.
 Result<std::vector<ModuleChoice>> consider(const Description& description,
@@ -45,8 +45,8 @@ Result<std::vector<ModuleChoice>> choose(const Description& description,
                                          const ModelOptions& options, const Machine& machine,
                                          std::span<const LoraAdapter> adapters = {});
 /// What all of it takes, without the choices. Errors: more memory than the device has; options.
-Result<ModelPlan> size_up(const Description& description, std::span<const ModuleChoice> modules,
-                          const ModelOptions& options, const Machine& machine);
+Result<ModelPlan> plan_memory(const Description& description, std::span<const ModuleChoice> modules,
+                              const ModelOptions& options, const Machine& machine);
 /// Choices of equal layers, for which the same was asked, together.
 std::vector<Choice> grouped(std::vector<ModuleChoice> modules);
 

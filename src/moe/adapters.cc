@@ -95,14 +95,15 @@ Status FusedMoe::set_adapter(int32_t id, const LoraWeights& adapter) {
   // Uploads go through the device's own stream.
   MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, {}));
   Device& device = state_->device();
-  const AdapterRooms& rooms = state_->adapters;
+  const AdapterScratch& scratch = state_->adapters;
   const int64_t rank = plan.lora_rank, here = plan.experts.num_local();
   const int64_t parts = plan.layer.w13_rows() / plan.layer.intermediate_size;
   for (int64_t local = 0; local < here; ++local) {
     const int64_t pair = id * here + local;
     const int32_t e = plan.experts.global()[local];
     for (const bool is_w13 : {true, false}) {
-      const Matrix &a = is_w13 ? rooms.w13_a : rooms.w2_a, &b = is_w13 ? rooms.w13_b : rooms.w2_b;
+      const Matrix &a = is_w13 ? scratch.w13_a : scratch.w2_a,
+                   &b = is_w13 ? scratch.w13_b : scratch.w2_b;
       const int64_t a_rows = (is_w13 ? parts : 1) * rank;
       const int64_t b_rows = is_w13 ? plan.layer.w13_rows() : plan.layer.hidden_size;
       Staging to_a(a_rows, a.cols, a.dtype), to_b(b_rows, b.cols, b.dtype);

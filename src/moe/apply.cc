@@ -58,7 +58,7 @@ Status check_memory(const Plan& plan, const Matrix& hidden, const Matrix& output
 }  // namespace
 
 Status FusedMoe::State::add_adapters(const Matrix& x, const int32_t* row_index, bool is_w13,
-                                     const MoeRooms& rooms, LoraIds lora_ids, const Matrix& y,
+                                     const MoeScratch& scratch, LoraIds lora_ids, const Matrix& y,
                                      Stream stream) const {
   if (lora_ids.data == nullptr) return {};
   LoraTable table{is_w13 ? adapters.w13_a : adapters.w2_a,
@@ -68,39 +68,39 @@ Status FusedMoe::State::add_adapters(const Matrix& x, const int32_t* row_index, 
                   plan.lora_rank,
                   y.cols};
   if (is_w13) table.parts = plan.layer.w13_rows() / plan.layer.intermediate_size;
-  return device().ops().add_lora(x, row_index, rooms.rows, lora_ids.data, plan.max_adapters, table,
-                                 y, stream);
+  return device().ops().add_lora(x, row_index, scratch.rows, lora_ids.data, plan.max_adapters,
+                                 table, y, stream);
 }
 
-Status FusedMoe::State::run_experts(const Matrix& x, const MoeRooms& rooms, LoraIds lora_ids,
+Status FusedMoe::State::run_experts(const Matrix& x, const MoeScratch& scratch, LoraIds lora_ids,
                                     const float* topk_weights, const Matrix& output,
                                     Stream stream) const {
   Ops& ops = device().ops();
   const int64_t rows = x.rows * plan.top_k();
   // Each token is quantized once, whatever the number of its experts; only stored scales, which
   // belong to experts, need every row by itself.
-  GroupedRows input{{}, rooms.rows.row_token, rooms.rows.expert_offsets, rows};
+  GroupedRows input{{}, scratch.rows.row_token, scratch.rows.expert_offsets, rows};
   if (is_static(plan.layer.scheme)) {
-    input.x = rooms.input.first(rows);
+    input.x = scratch.input.first(rows);
     input.row_index = nullptr;
-    MORACLE_CHECK(quantize_static(x, rooms.rows.row_token, rooms, *w13, input.x, stream));
+    MORACLE_CHECK(quantize_static(x, scratch.rows.row_token, scratch, *w13, input.x, stream));
   } else {
-    MORACLE_TRY(input.x, prepare(x, plan.layer.scheme.activation, rooms.input, ops, stream));
+    MORACLE_TRY(input.x, prepare(x, plan.layer.scheme.activation, scratch.input, ops, stream));
   }
   if (!plan.matrices[1].kernel.combines) {
-    const Matrix y = rooms.y.slice(0, rows);
-    MORACLE_TRY(const GroupedRows intermediate, run_w13(x, input, rooms, lora_ids, stream));
+    const Matrix y = scratch.y.slice(0, rows);
+    MORACLE_TRY(const GroupedRows intermediate, run_w13(x, input, scratch, lora_ids, stream));
     MORACLE_CHECK(w2->run(intermediate, y, stream));
-    MORACLE_CHECK(
-        add_adapters(rooms.activated.slice(0, rows), nullptr, false, rooms, lora_ids, y, stream));
-    return ops.combine(y, rooms.rows.slot_row, topk_weights, plan.top_k(), output, stream);
+    MORACLE_CHECK(add_adapters(scratch.activated.slice(0, rows), nullptr, false, scratch, lora_ids,
+                               y, stream));
+    return ops.combine(y, scratch.rows.slot_row, topk_weights, plan.top_k(), output, stream);
   }
-  const bool in_place = output.dtype == rooms.y.dtype;
-  const Matrix sum = in_place ? output : rooms.y.slice(0, x.rows);
-  Combination combination{rooms.rows.row_token, rooms.rows.row_slot, topk_weights};
+  const bool in_place = output.dtype == scratch.y.dtype;
+  const Matrix sum = in_place ? output : scratch.y.slice(0, x.rows);
+  Combination combination{scratch.rows.row_token, scratch.rows.row_slot, topk_weights};
   for (int64_t left = rows; left > 0 || !combination.add; left -= input.num_rows) {
-    input.num_rows = next_part(input.first_row, left, rooms.rows.expert_offsets);
-    MORACLE_TRY(const GroupedRows intermediate, run_w13(x, input, rooms, lora_ids, stream));
+    input.num_rows = next_part(input.first_row, left, scratch.rows.expert_offsets);
+    MORACLE_TRY(const GroupedRows intermediate, run_w13(x, input, scratch, lora_ids, stream));
     MORACLE_CHECK(w2->run_combined(intermediate, combination, sum, stream));
     combination.add = true;
     input.first_row += input.num_rows;
@@ -119,48 +119,52 @@ int64_t FusedMoe::State::next_part(int64_t first, int64_t& left, const int32_t* 
 }
 
 Status FusedMoe::State::quantize_static(const Matrix& from, const int32_t* row_index,
-                                        const MoeRooms& rooms, const GroupedLinear& linear,
+                                        const MoeScratch& scratch, const GroupedLinear& linear,
                                         const Rows& to, Stream stream) const {
   return device().ops().quantize_static(
-      from, row_index, rooms.rows.expert_offsets, plan.experts.num_local(),
+      from, row_index, scratch.rows.expert_offsets, plan.experts.num_local(),
       linear.weights().input_scales.as<float>(), *plan.layer.scheme.activation, to, stream);
 }
 
 Result<GroupedRows> FusedMoe::State::run_w13(const Matrix& x, const GroupedRows& input,
-                                             const MoeRooms& rooms, LoraIds lora_ids,
+                                             const MoeScratch& scratch, LoraIds lora_ids,
                                              Stream stream) const {
   const LayerSpec& layer = plan.layer;
   const std::optional<QuantKey>& key = layer.scheme.activation;
   Ops& ops = device().ops();
   const int64_t rows = input.num_rows;
   MORACLE_TRY(const GroupedRows sorted,
-              gather(input, w13->weights(), rooms.sorted_input, ops, stream));
-  const Matrix activated = rooms.activated.slice(0, rows);
+              gather(input, w13->weights(), scratch.sorted_input, ops, stream));
+  const Matrix activated = scratch.activated.slice(0, rows);
   const bool quantized = plan.matrices[0].kernel.quantizes;
   if (quantized) {
     MORACLE_CHECK(w13->run_quantized(sorted, layer.activation, activated, *key,
-                                     rooms.intermediate.first(rows), stream));
+                                     scratch.intermediate.first(rows), stream));
   } else if (plan.matrices[0].kernel.activates) {
     MORACLE_CHECK(w13->run_activated(sorted, layer.activation, activated, stream));
   } else {
-    const Matrix gate_up{rooms.gate_up.data, rooms.gate_up.dtype, rows, rooms.gate_up.cols,
-                         rooms.gate_up.stride};
+    const Matrix gate_up{scratch.gate_up.data, scratch.gate_up.dtype, rows, scratch.gate_up.cols,
+                         scratch.gate_up.stride};
     MORACLE_CHECK(w13->run(sorted, gate_up, stream));
-    MORACLE_CHECK(add_adapters(x, rooms.rows.row_token, true, rooms, lora_ids, gate_up, stream));
+    MORACLE_CHECK(
+        add_adapters(x, scratch.rows.row_token, true, scratch, lora_ids, gate_up, stream));
     MORACLE_CHECK(
         ops.activate(layer.activation, layer.intermediate_size, gate_up, activated, stream));
   }
-  GroupedRows intermediate{
-      {activated, nullptr, 0}, nullptr, rooms.rows.expert_offsets, input.num_rows, input.first_row};
+  GroupedRows intermediate{{activated, nullptr, 0},
+                           nullptr,
+                           scratch.rows.expert_offsets,
+                           input.num_rows,
+                           input.first_row};
   if (quantized) {
-    intermediate.x = rooms.intermediate.first(rows);
+    intermediate.x = scratch.intermediate.first(rows);
   } else if (is_static(layer.scheme)) {
-    intermediate.x = rooms.intermediate.first(rows);
-    MORACLE_CHECK(quantize_static(activated, nullptr, rooms, *w2, intermediate.x, stream));
+    intermediate.x = scratch.intermediate.first(rows);
+    MORACLE_CHECK(quantize_static(activated, nullptr, scratch, *w2, intermediate.x, stream));
   } else if (key) {
-    MORACLE_TRY(intermediate.x, prepare(activated, key, rooms.intermediate, ops, stream));
+    MORACLE_TRY(intermediate.x, prepare(activated, key, scratch.intermediate, ops, stream));
   }
-  return gather(intermediate, w2->weights(), rooms.sorted_intermediate, ops, stream);
+  return gather(intermediate, w2->weights(), scratch.sorted_intermediate, ops, stream);
 }
 
 Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
@@ -174,20 +178,20 @@ Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_
   MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
   MORACLE_CHECK(check_memory(plan, hidden, output, lora_ids, *state_->workspace));
   Ops& ops = state_->device().ops();
-  const MoeRooms rooms = carve_moe(plan, state_->workspace->data());
+  const MoeScratch scratch = carve_moe(plan, state_->workspace->data());
   Matrix x = hidden;
   if (layer.routing.weight_on_input) {
-    x = rooms.hidden.slice(0, hidden.rows);
+    x = scratch.hidden.slice(0, hidden.rows);
     MORACLE_CHECK(ops.scale_rows(hidden, topk_weights.data, x, stream));
     topk_weights.data = nullptr;
   } else if (hidden.dtype != plan.activation_dtype && (layer.scheme.activation || lora_ids.data)) {
-    x = rooms.hidden.slice(0, hidden.rows);
+    x = scratch.hidden.slice(0, hidden.rows);
     MORACLE_CHECK(ops.convert(hidden, x, stream));
   }
   MORACLE_CHECK(ops.plan_rows(topk_ids.data, hidden.rows, layer.top_k, layer.num_experts,
                               state_->expert_map.as<int32_t>(), plan.experts.num_local(),
-                              rooms.rows, stream));
-  return state_->run_experts(x, rooms, lora_ids, topk_weights.data, output, stream);
+                              scratch.rows, stream));
+  return state_->run_experts(x, scratch, lora_ids, topk_weights.data, output, stream);
 }
 
 Status FusedMoe::apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens,
@@ -199,16 +203,16 @@ Status FusedMoe::apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens,
   MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
   MORACLE_CHECK(check_memory(plan, hidden, output, lora_ids, *state_->workspace));
   Ops& ops = state_->device().ops();
-  const MoeRooms rooms = carve_moe(plan, state_->workspace->data());
+  const MoeScratch scratch = carve_moe(plan, state_->workspace->data());
   Matrix x = hidden;
   if (hidden.dtype != plan.activation_dtype && (plan.layer.scheme.activation || lora_ids.data)) {
-    x = rooms.hidden.slice(0, hidden.rows);
+    x = scratch.hidden.slice(0, hidden.rows);
     MORACLE_CHECK(ops.convert(hidden, x, stream));
   }
   MORACLE_CHECK(ops.plan_batched_rows(num_tokens.data, plan.experts.num_local(),
-                                      plan.max_num_tokens, rooms.rows, stream));
+                                      plan.max_num_tokens, scratch.rows, stream));
   // Each slot has one expert: its row comes back to it unweighed, or it becomes 0.
-  return state_->run_experts(x, rooms, lora_ids, nullptr, output, stream);
+  return state_->run_experts(x, scratch, lora_ids, nullptr, output, stream);
 }
 
 }  // namespace moracle

@@ -134,16 +134,16 @@ Status Linear::apply(const Matrix& x, const Matrix& y, Stream stream) {
   MORACLE_CHECK(check_workspace(*state_->workspace, plan));
   Ops& ops = state_->workspace->device().ops();
   const std::optional<QuantKey>& key = plan.layer.scheme.activation;
-  const LinearRooms rooms = carve_linear(plan, state_->workspace->data());
+  const LinearScratch scratch = carve_linear(plan, state_->workspace->data());
   GroupedRows input{{}, nullptr, nullptr, x.rows};
   if (is_static(plan.layer.scheme)) {
-    input.x = rooms.input.first(x.rows);
+    input.x = scratch.input.first(x.rows);
     MORACLE_CHECK(ops.quantize_static(x, nullptr, nullptr, 1, weights.input_scales.as<float>(),
                                       *key, input.x, stream));
   } else {
-    MORACLE_TRY(input.x, prepare(x, key, rooms.input, ops, stream));
+    MORACLE_TRY(input.x, prepare(x, key, scratch.input, ops, stream));
   }
-  MORACLE_TRY(const GroupedRows sorted, gather(input, weights, rooms.sorted_input, ops, stream));
+  MORACLE_TRY(const GroupedRows sorted, gather(input, weights, scratch.sorted_input, ops, stream));
   return state_->weights->run(sorted, y, stream);
 }
 

@@ -29,13 +29,13 @@ bool gathers(const Plan& plan, const MatrixPlan& matrix) {
   return plan.backend->layout->sorts_columns && matrix.shape.group_index;
 }
 
-MoeRooms carve_moe(const Plan& plan, std::byte* base) {
+MoeScratch carve_moe(const Plan& plan, std::byte* base) {
   const LayerSpec& layer = plan.layer;
   const MatrixPlan &w13 = plan.matrices[0], &w2 = plan.matrices[1];
   const DType dtype = plan.activation_dtype;
   const int64_t tokens = plan.max_slots(), rows = tokens * plan.top_k();
   Carver carver(base);
-  MoeRooms rooms;
+  MoeScratch rooms;
   rooms.hidden = carver.take_matrix(dtype, tokens, layer.hidden_size);
   rooms.input = take_rows(carver, plan, w13, is_static(layer.scheme) ? rows : tokens);
   rooms.rows = {carver.take<int32_t>(plan.experts.num_local() + 1), carver.take<int32_t>(rows),
@@ -55,7 +55,7 @@ MoeRooms carve_moe(const Plan& plan, std::byte* base) {
   return rooms;
 }
 
-AdapterRooms carve_adapters(const Plan& plan, std::byte* base) {
+AdapterScratch carve_adapters(const Plan& plan, std::byte* base) {
   const int64_t pairs = plan.max_adapters * plan.experts.num_local(), rank = plan.lora_rank;
   const int64_t hidden = plan.layer.hidden_size, intermediate = plan.layer.intermediate_size;
   const int64_t w13_rows = plan.layer.w13_rows(), w13_parts = w13_rows / intermediate;
@@ -63,7 +63,7 @@ AdapterRooms carve_adapters(const Plan& plan, std::byte* base) {
   auto take = [&](int64_t rows, int64_t cols) {
     return carver.take_matrix(plan.activation_dtype, pairs * rows, cols);
   };
-  AdapterRooms rooms;
+  AdapterScratch rooms;
   rooms.w13_a = take(w13_parts * rank, hidden);
   rooms.w13_b = take(w13_rows, rank);
   rooms.w2_a = take(rank, intermediate);
@@ -72,9 +72,9 @@ AdapterRooms carve_adapters(const Plan& plan, std::byte* base) {
   return rooms;
 }
 
-LinearRooms carve_linear(const Plan& plan, std::byte* base) {
+LinearScratch carve_linear(const Plan& plan, std::byte* base) {
   Carver carver(base);
-  LinearRooms rooms;
+  LinearScratch rooms;
   rooms.input = take_rows(carver, plan, plan.matrices[0], plan.max_num_tokens);
   rooms.sorted_input = take_sorted(carver, plan, plan.matrices[0], plan.max_num_tokens);
   rooms.bytes = carver.bytes();

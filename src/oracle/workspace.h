@@ -7,7 +7,7 @@
 
 namespace moracle {
 
-struct MoeRooms {
+struct MoeScratch {
   Matrix hidden;  ///< activations of the plan's dtype, where the caller's are of another
   Rows input;
   RowPlan rows;
@@ -19,22 +19,22 @@ struct MoeRooms {
   size_t bytes = 0;
 };
 /// `base` may be null: then only `bytes` means something.
-MoeRooms carve_moe(const Plan& plan, std::byte* base);
+MoeScratch carve_moe(const Plan& plan, std::byte* base);
 
 /// Where the adapters of a layer lie: per matrix, all adapters' A, then all their B (see
 /// LoraTable).
-struct AdapterRooms {
+struct AdapterScratch {
   Matrix w13_a, w13_b, w2_a, w2_b;
   size_t bytes = 0;
 };
-AdapterRooms carve_adapters(const Plan& plan, std::byte* base);
+AdapterScratch carve_adapters(const Plan& plan, std::byte* base);
 
-struct LinearRooms {
+struct LinearScratch {
   Rows input;
   Rows sorted_input;
   size_t bytes = 0;
 };
-LinearRooms carve_linear(const Plan& plan, std::byte* base);
+LinearScratch carve_linear(const Plan& plan, std::byte* base);
 
 /// Whether a matrix in act-order is packed with sorted columns, so that its activations have to be
 /// gathered in that order.

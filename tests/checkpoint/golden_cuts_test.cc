@@ -39,7 +39,7 @@ TEST(GoldenCuts, HoldEveryProducer) {
   for (const Cut& cut : kCuts) held.insert(cut.producer);
   EXPECT_TRUE(held.contains("plain"));
 #define X(name, open) EXPECT_TRUE(held.contains(name)) << "no cut of " << name;
-#include "checkpoint/readers.inc"
+#include "checkpoint/producers/readers.inc"
 #undef X
 }
 

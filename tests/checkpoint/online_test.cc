@@ -1,5 +1,5 @@
 // Described matrices, quantized when they are read: part by part, and as the producers' files.
-#include "checkpoint/online.h"
+#include "checkpoint/online/online.h"
 
 #include <algorithm>
 #include <cmath>

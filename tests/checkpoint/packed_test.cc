@@ -1,5 +1,5 @@
 // One matrix of codes and zero points, packed by each producer's rule written out.
-#include "checkpoint/packed.h"
+#include "checkpoint/producers/packed.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "checkpoint/pattern.h"
+#include "checkpoint/producers/pattern.h"
 
 #include <ctime>
 #include <string>

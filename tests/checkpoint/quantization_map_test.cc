@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/online.h"
+#include "checkpoint/online/online.h"
 #include "ct_synthetic.h"
 #include "reader_fixture.h"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "checkpoint/safetensors_image.h"
-#include "checkpoint/write_safetensors.h"
+#include "checkpoint/write/write_safetensors.h"
 #include "moracle/checkpoint.h"
 #include "reader_fixture.h"
 

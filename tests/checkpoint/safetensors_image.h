@@ -7,7 +7,7 @@
 
 #include "base/small_file.h"
 #include "base/try.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors/safetensors.h"
 
 namespace moracle::testing {
 

@@ -1,4 +1,4 @@
-#include "checkpoint/tensors.h"
+#include "checkpoint/safetensors/tensors.h"
 
 #include <filesystem>
 #include <string>

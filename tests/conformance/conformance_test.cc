@@ -15,7 +15,7 @@
 
 #include "base/scalar.h"
 #include "conformance/machine_refuses.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "oracle/rules.h"
 
 namespace moracle::conformance::conformance_test {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "oracle/rules.h"
 
 namespace moracle::conformance {

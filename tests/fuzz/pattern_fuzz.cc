@@ -1,6 +1,6 @@
 // libFuzzer: a line that is a pattern of modules, then the module's name. A pattern may be refused;
 // it may not take long.
-#include "checkpoint/pattern.h"
+#include "checkpoint/producers/pattern.h"
 #include "fuzz/read_all.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

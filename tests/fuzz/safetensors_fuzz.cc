@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors/safetensors.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include "fuzz/bytes.h"
 #include "fuzz/read_all.h"
 #include "layout/layout.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "moracle/oracle.h"
 
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "models/tokenizer/byte_level.h"
-#include "models/tokenizer/parse.h"
+#include "text/tokenizer/byte_level.h"
+#include "text/tokenizer/parse.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/scalar.h"
-#include "kernels/cpu/vector_ops.h"
+#include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/isa_here.h"
 #include "kernels/ops.h"
 #include "kernels/paged.h"
@@ -265,7 +265,7 @@ TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitsExactly) {
       keep(s.k, k16, k32, 1);
       keep(s.v, v16, v32, 0x1p-13f);
       const auto run_once = [&](const void* k, const void* v, cpu::CacheType type) {
-        std::vector<float> out(5 * value_dim), room(cpu::kAttendRoom);
+        std::vector<float> out(5 * value_dim), room(cpu::kAttendScratch);
         cpu::AttendRow rows[5];
         for (int r = 0; r < 5; ++r)
           rows[r] = {&s.q[r * dim], r, r * 20 + 13, &out[r * value_dim], 0, 0};
@@ -290,7 +290,7 @@ TEST_F(AttendTest, EveryInstructionSetFindsTheSameSoftmax) {
   if (cpu::has(Isa::kAvx512 | Isa::kAvx2)) tables.push_back(&cpu::kAvx512VectorOps);
 #endif
   for (const cpu::VectorOps* ops : tables) {
-    std::vector<float> out(7 * value_dim, NAN), room(cpu::kAttendRoom);
+    std::vector<float> out(7 * value_dim, NAN), room(cpu::kAttendScratch);
     cpu::AttendRow rows[7];
     for (int r = 0; r < 7; ++r) {
       rows[r] = {&s.q[r * dim], r * 9, r * 40 + 1, &out[r * value_dim], 0, 0};

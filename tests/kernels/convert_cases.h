@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 
 namespace moracle {
 

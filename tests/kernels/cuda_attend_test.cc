@@ -84,7 +84,7 @@ class CudaAttendTest : public CudaTest {
                  v = upload(to_bf16(step.v)),
                  out = allocate(step.count * shape.num_heads * shape.value_dim * 2),
                  sinks = upload(sinks_),
-                 room = allocate(attend_room_bytes(shape, step.count, DType::kBF16));
+                 room = allocate(attend_scratch_bytes(shape, step.count, DType::kBF16));
     const auto view = [&](const Buffer& of) {
       return bf16_matrix(of, step.count, static_cast<int64_t>(of.bytes()) / 2 / step.count);
     };
@@ -126,12 +126,12 @@ TEST_F(CudaAttendTest, SeesWhatEachTokenMaySee) {
   for (const AttentionShape& plain : shapes) {
     for (const int64_t window : {0, 150}) {
       for (const bool sunk : {false, true}) {
-        for (const bool alone : {false, true}) {
+        for (const bool batch_invariant : {false, true}) {
           SCOPED_TRACE(str(plain.num_heads, " heads of ", plain.head_dim, ", window ", window,
                            sunk ? ", sinks" : "", alone ? ", alone" : ""));
           AttentionShape shape = plain;
           shape.window = window;
-          shape.alone = alone;
+          shape.batch_invariant = batch_invariant;
           if (sunk) shape.sinks = sinks_.data();
           // Ends of tiles and pages; one token, few and many, of new sequences and long ones.
           const Step step = draw(
@@ -165,9 +165,9 @@ TEST_F(CudaAttendTest, ALongContextIsSharedOutInEqualParts) {
 
 // Other sequences in the batch, longer ones and ones with many tokens; more tokens of its own.
 TEST_F(CudaAttendTest, ATokensBitsFollowFromItsSequenceAlone) {
-  for (const bool alone : {false, true}) {
+  for (const bool batch_invariant : {false, true}) {
     AttentionShape shape = shape_of(16, 2, 128, 128);
-    shape.alone = alone;
+    shape.batch_invariant = batch_invariant;
     const int64_t row = 16 * 128;
     Step many = draw(shape, {{700, 1}, {5000, 1}, {100, 60}, {0, 1}});
     Step one = many;
@@ -176,13 +176,14 @@ TEST_F(CudaAttendTest, ATokensBitsFollowFromItsSequenceAlone) {
     one.count = 1;
     const auto together = on_gpu(shape, many, DType::kBF16),
                by_itself = on_gpu(shape, one, DType::kBF16);
-    EXPECT_TRUE(std::equal(by_itself.begin(), by_itself.end(), together.begin())) << alone;
+    EXPECT_TRUE(std::equal(by_itself.begin(), by_itself.end(), together.begin()))
+        << batch_invariant;
   }
 }
 
 TEST_F(CudaAttendTest, AloneATokensBitsDoNotDependOnTheStep) {
   AttentionShape shape = shape_of(8, 2, 64, 64);
-  shape.alone = true;
+  shape.batch_invariant = true;
   const Step whole = draw(shape, {{100, 30}});
   const auto together = on_gpu(shape, whole, DType::kBF16);
   Step last = whole;  // its last token, the others cached already
@@ -230,11 +231,11 @@ TEST_F(CudaAttendTest, TurnAndAppendDoesWhatItsPartsDo) {
           frequencies[i] = std::pow(0.7f, static_cast<float>(i));
         const Buffer x = upload(to_bf16(qkv)), dq = upload(q_norm), dk = upload(k_norm),
                      df = upload(frequencies);
-        HeadTurn turn{normed ? q_norm.data() : nullptr,
-                      normed ? k_norm.data() : nullptr,
-                      1e-6f,
-                      {dim, dim / 2, 0, interleaved, 1.5f},
-                      frequencies.data()};
+        QkNormRope turn{normed ? q_norm.data() : nullptr,
+                        normed ? k_norm.data() : nullptr,
+                        1e-6f,
+                        {dim, dim / 2, 0, interleaved, 1.5f},
+                        frequencies.data()};
         const auto part = [&](Matrix m, int64_t first, int64_t count) {
           m.data = static_cast<std::byte*>(m.data) + first * dim * bits(m.dtype) / 8;
           m.cols = count * dim;
@@ -245,12 +246,12 @@ TEST_F(CudaAttendTest, TurnAndAppendDoesWhatItsPartsDo) {
         there.upload(*device_);
         const std::vector<PagedCaches::Tokens> step = {{0, 295, 4}, {1, 62, 3}};
         const Matrix h = Matrix::f32(qkv.data(), tokens, cols), d = bf16_matrix(x, tokens, cols);
-        expect_done(cpu_->ops().turn_and_append(part(h, 0, heads), part(h, heads, kv_heads),
+        expect_done(cpu_->ops().rope_and_append(part(h, 0, heads), part(h, heads, kv_heads),
                                                 part(h, heads + kv_heads, kv_heads), turn,
                                                 host.batch(step, *cpu_), host.layer(), {}));
         if (normed) turn.q_norm = dq.as<float>(), turn.k_norm = dk.as<float>();
         turn.frequencies = df.as<float>();
-        expect_done(device_->ops().turn_and_append(
+        expect_done(device_->ops().rope_and_append(
             part(d, 0, heads), part(d, heads, kv_heads), part(d, heads + kv_heads, kv_heads), turn,
             there.batch_there(step, *device_), there.layer(), {}));
         there.download(*device_);

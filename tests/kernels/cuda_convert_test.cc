@@ -7,7 +7,7 @@
 #include "kernels/cuda_test.h"
 #include "kernels/kernel_weights.h"
 #include "kernels/uploads.h"
-#include "moe/bench.h"
+#include "bench/bench.h"
 #include "moracle/moe.h"
 
 namespace moracle::cuda_convert_test {

@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "kernels/cuda_test.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "moracle/moe.h"
 
 namespace moracle::cuda_graph_test {

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "kernels/cuda_test.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "moracle/moe.h"
 
 namespace moracle::cuda_turns_test {

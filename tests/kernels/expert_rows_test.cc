@@ -1,4 +1,4 @@
-#include "kernels/cpu/expert_rows.h"
+#include "kernels/cpu/gemm/expert_rows.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The limits that benchmarks are held against: of what this CPU has, and nothing else.
-#include "kernels/cpu/limits.h"
+#include "kernels/cpu/limits/limits.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

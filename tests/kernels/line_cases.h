@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/scalar.h"
-#include "kernels/cpu/lines.h"
+#include "kernels/cpu/gemm/lines.h"
 #include "kernels/isa_here.h"
 
 #if defined(__x86_64__)

@@ -15,7 +15,7 @@
 
 #include "base/refused_threads.h"
 #include "base/scalar.h"
-#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/device/cpu_device.h"
 #include "kernels/cpu_ops_test.h"
 #include "kernels/paged.h"
 #include "moracle/device.h"

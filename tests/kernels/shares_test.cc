@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 
 namespace moracle::shares_test {
 namespace {

@@ -1,5 +1,5 @@
 // Every tile loop in every table against a scalar sum in double.
-#include "kernels/cpu/tile.h"
+#include "kernels/cpu/gemm/tile.h"
 
 #include <gtest/gtest.h>
 

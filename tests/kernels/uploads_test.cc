@@ -8,7 +8,7 @@
 #include <atomic>
 
 #include "kernels/convert_cases.h"
-#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/device/cpu_device.h"
 #include "kernels/kernel_weights.h"
 
 namespace moracle::uploads_test {

@@ -1,6 +1,6 @@
 // Every function of every table against the scalar rule: the same bits where the table promises
 // them, units in the last place where it does not.
-#include "kernels/cpu/vector_ops.h"
+#include "kernels/cpu/simd/vector_ops.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 
 #include "layout/panel16.h"
 #include "layout/sections.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "quant/codec.h"
 
 namespace moracle::layout_test {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "quant/codec.h"
 
 namespace moracle::sorted_columns_test {

@@ -1,11 +1,11 @@
 // A random model's step of decoding: every part has a time, and they add up.
-#include "models/bench_model.h"
+#include "bench/model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/try.h"
-#include "moe/bench.h"
+#include "bench/bench.h"
 
 namespace moracle::bench::bench_model_test {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "base/text.h"
 #include "golden_model.h"
-#include "models/model_state.h"
-#include "models/sampler.h"
+#include "models/decoder/model_state.h"
+#include "models/generation/sampler.h"
 
 namespace moracle::cuda_model_test {
 namespace {
@@ -123,7 +123,7 @@ TEST_F(CudaModel, DrawsAreThoseOfAllLogits) {
       EXPECT_EQ(ids[s], alone[s].draw(logits->subspan(s * vocab, vocab))) << s;
     }
   }
-  const auto refused = gpu.largest_logits(0, 1, 257);
+  const auto refused = gpu.top_k_logits(0, 1, 257);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
 }
@@ -138,11 +138,11 @@ TEST_F(CudaModel, ReplayedStepsHaveTheBitsOfEagerOnes) {
     for (int32_t i = 0; i < 40; ++i) ids.push_back((i * 7 + 3) % 40);
     const auto want = decode(eager, ids, 5), got = decode(replayed, ids, 5);
     EXPECT_EQ(got, want);
-    EXPECT_EQ(ModelDoor::state(eager).recorded.replays(), 0);
-    EXPECT_EQ(ModelDoor::state(replayed).recorded.replays(), 34);
+    EXPECT_EQ(ModelAccess::state(eager).recorded.replays(), 0);
+    EXPECT_EQ(ModelAccess::state(replayed).recorded.replays(), 34);
     // Again with what was recorded.
     EXPECT_EQ(decode(replayed, ids, 5), want);
-    EXPECT_EQ(ModelDoor::state(replayed).recorded.replays(), 34 + 35);
+    EXPECT_EQ(ModelAccess::state(replayed).recorded.replays(), 34 + 35);
   }
 }
 
@@ -152,7 +152,7 @@ TEST_F(CudaModel, ReplayedStepsGrowWithTheContext) {
   std::vector<int32_t> ids = ids_of(kText);
   while (ids.size() < 300) ids.push_back(ids[ids.size() - 60]);
   EXPECT_EQ(decode(replayed, ids, 100), decode(eager, ids, 100));
-  EXPECT_GT(ModelDoor::state(replayed).recorded.replays(), 150);
+  EXPECT_GT(ModelAccess::state(replayed).recorded.replays(), 150);
 }
 
 // Models on several GPUs in one process, in turn: none enters another's.

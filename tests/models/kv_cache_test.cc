@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "base/text.h"
+#include "models/decoder/model_state.h"
 #include "models/golden_model.h"
-#include "models/model_state.h"
 
 namespace moracle::kv_cache_test {
 namespace {
@@ -181,7 +181,7 @@ TEST(KvCachePages, ThatAreUsedUpAreAnErrorAndNothingIsLost) {
   ModelOptions options;
   options.threads = 2;
   Model whole = *Model::load(checkpoint, options);
-  const int64_t page = static_cast<int64_t>(ModelDoor::state(whole).cache_pool->page_bytes());
+  const int64_t page = static_cast<int64_t>(ModelAccess::state(whole).cache_pool->page_bytes());
   options.cache_bytes = page + page / 2;
   Model model = *Model::load(checkpoint, options);
   KvCache first = *model.make_cache(16), second = *model.make_cache(16);

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/text.h"
-#include "checkpoint/online.h"
+#include "checkpoint/online/online.h"
 #include "checkpoint/state.h"
 #include "golden_model.h"
 #include "quant/codec.h"

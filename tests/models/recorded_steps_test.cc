@@ -1,5 +1,5 @@
 // Which steps are replayed, on a device that counts what it records.
-#include "models/recorded_steps.h"
+#include "models/decoder/recorded_steps.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Draws against the definition: everything sorted, then cut, then walked.
-#include "models/sampler.h"
+#include "models/generation/sampler.h"
 
 #include <gtest/gtest.h>
 
@@ -129,7 +129,7 @@ TEST(Sampler, DrawsNothingWhereLogitsMakeNoProbabilities) {
 
 // Where few logits decide, they are enough.
 TEST(Sampler, DrawsTheSameFromTheLargestAlone) {
-  cpu::Largest largest;
+  cpu::TopK largest;
   for (SamplingOptions options : {SamplingOptions{.temperature = 0},
                                   {.temperature = 1, .top_k = 1},
                                   {.temperature = 0.7f, .top_k = 20, .top_p = 0.8f},

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "models/feed_forward.h"
+#include "models/decoder/feed_forward.h"
 #include "models/modules.h"
 #include "moracle/device.h"
 
@@ -120,7 +120,7 @@ class SharedExpert : public ::testing::Test {
     const size_t bytes = carve_feed_forward(description, kTokens, DType::kF32, nullptr).bytes;
     auto memory = device.allocate(bytes);
     ASSERT_TRUE(memory);
-    const FeedForwardRooms rooms =
+    const FeedForwardScratch rooms =
         carve_feed_forward(description, kTokens, DType::kF32, memory->as<std::byte>());
     EXPECT_EQ(rooms.bytes, bytes);
     std::fill_n(rooms.weight_one, kTokens, 1.0f);

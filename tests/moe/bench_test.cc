@@ -1,6 +1,6 @@
 // What `moracle bench` measures: known shapes, random layers, where tokens go, bytes and operations
 // by the formulas, and a share of the limit that can be true.
-#include "moe/bench.h"
+#include "bench/bench.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <cstring>
 #include <set>
 
-#include "kernels/cpu/limits.h"
-#include "moe/conformance.h"
+#include "kernels/cpu/limits/limits.h"
+#include "conformance/conformance.h"
 
 namespace moracle::bench::bench_test {
 namespace {
@@ -192,7 +192,7 @@ TEST(BenchRing, HoldsTimesAgainstTheLimitsAroundThem) {
     ASSERT_TRUE(ring) << ring.error().to_string();
     EXPECT_GT(ring->size(), 1);
     for (const int64_t tokens : {1, 16}) {
-      const Result<Measurement> measured = ring->measure(tokens, 0.01, probe, probe.peaks);
+      const Result<Measurement> measured = measure(*ring, tokens, 0.01, probe, probe.peaks);
       ASSERT_TRUE(measured) << measured.error().to_string();
       const Measurement& m = *measured;
       EXPECT_GE(m.runs, 1);
@@ -229,7 +229,7 @@ TEST(BenchRing, StopsWhenAsked) {
   const Selection selection = select(request_of(shape_of("8x64x32x2"), "bf16"), Machine::here());
   auto ring = LayerRing::make(selection, cpu_device(), 0, 1 << 30);
   ASSERT_TRUE(ring) << ring.error().to_string();
-  const auto measured = ring->measure(1, 1e9, *probe, {}, [](int64_t, int64_t) { return false; });
+  const auto measured = measure(*ring, 1, 1e9, *probe, {}, [](int64_t, int64_t) { return false; });
   ASSERT_FALSE(measured);
   EXPECT_EQ(measured.error().kind, ErrorKind::kCancelled);
 }

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "moe/bench.h"
+#include "bench/bench.h"
 
 namespace moracle::bench::cuda_bench_test {
 namespace {
@@ -41,7 +41,7 @@ TEST_F(CudaBenchTest, MeasuresReplaysAndCallsOfEveryRowThatServes) {
                                   int64_t{1} << 30);
       ASSERT_TRUE(ring) << ring.error().to_string();
       for (const int64_t tokens : {1, 16, 300}) {
-        const Result<Measurement> m = ring->measure(tokens, 0.05, **probe, limits->peaks);
+        const Result<Measurement> m = measure(*ring, tokens, 0.05, **probe, limits->peaks);
         ASSERT_TRUE(m) << m.error().to_string();
         EXPECT_GE(m->runs, 3);
         EXPECT_GT(m->us_min, 0);

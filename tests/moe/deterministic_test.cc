@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "moracle/moracle.h"
 
 namespace moracle::deterministic_test {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "moracle/moracle.h"
 
 namespace moracle::features_on_layers_test {

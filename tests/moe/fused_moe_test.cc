@@ -15,7 +15,7 @@
 
 #include "base/scalar.h"
 #include "kernels/kernel_weights.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "moracle/moe.h"
 #include "oracle/carve.h"
 #include "quant/codec.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "moracle/moe.h"
 
 namespace moracle::testing {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/safetensors.h"  // only to read the reference files
+#include "checkpoint/safetensors/safetensors.h"  // only to read the reference files
 #include "checkpoint/safetensors_image.h"
 #include "moracle/moracle.h"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "layer_on_rows.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 
 namespace moracle::refusals_test {
 namespace {

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "checkpoint/golden_cuts.h"
-#include "checkpoint/safetensors.h"  // only to read the reference file
+#include "checkpoint/safetensors/safetensors.h"  // only to read the reference file
 #include "checkpoint/safetensors_image.h"
 #include "moracle/moracle.h"
 

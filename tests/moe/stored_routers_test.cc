@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "checkpoint/safetensors.h"  // only to read the reference file
+#include "checkpoint/safetensors/safetensors.h"  // only to read the reference file
 #include "checkpoint/safetensors_image.h"
 #include "kernels/ops.h"
 #include "moracle/moracle.h"

@@ -1,11 +1,11 @@
 // What `moracle tune` measures of a layer, and that the oracle can use it.
-#include "moe/tune.h"
+#include "moracle/moe.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "moe/bench.h"
+#include "bench/bench.h"
 
 namespace moracle::bench::tune_test {
 namespace {

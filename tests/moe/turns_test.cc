@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "layer_on_rows.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 
 namespace moracle::turns_test {
 namespace {

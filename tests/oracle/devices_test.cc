@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "oracle/fake_rows.h"
 
 namespace moracle::devices_test {

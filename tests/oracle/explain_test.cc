@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "moracle/oracle.h"
 #include "oracle/fake_rows.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "oracle/fake_rows.h"
 
 namespace moracle::gates_test {

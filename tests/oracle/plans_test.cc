@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/text.h"
+#include "conformance/conformance.h"
 #include "layout/layout.h"
-#include "moe/conformance.h"
 #include "oracle/fake_rows.h"
 #include "oracle/workspace.h"
 
@@ -164,7 +164,7 @@ TEST(Plans, KeepTheArraysOfALongPrefillApart) {
                  large())
               .chosen();
       ASSERT_TRUE(plan) << plan.error().to_string();
-      const MoeRooms rooms = carve_moe(*plan, base);
+      const MoeScratch rooms = carve_moe(*plan, base);
       EXPECT_EQ(static_cast<int64_t>(rooms.bytes), plan->workspace_bytes);
       EXPECT_EQ(extent(rooms.y).bytes, kRows * 2048 * 4);
       EXPECT_EQ(extent(rooms.gate_up).bytes, kRows * 2 * 768 * 4);

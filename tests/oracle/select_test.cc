@@ -8,7 +8,7 @@
 #include <string>
 
 #include "layout/layout.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "moracle/oracle.h"
 #include "oracle/fake_rows.h"
 #include "oracle/rules.h"

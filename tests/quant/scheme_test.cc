@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "moracle/quant.h"
 
 namespace moracle::scheme_test {

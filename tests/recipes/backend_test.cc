@@ -7,7 +7,7 @@
 
 #include "checkpoint/synthetic_checkpoint.h"
 #include "cli/run_command.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "moracle/moracle.h"
 
 namespace moracle::testing {

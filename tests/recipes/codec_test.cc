@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "layout/layout.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "quant/codec.h"
 
 namespace moracle {

@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "docs/generated.h"
 #include "layout/layout.h"
-#include "moe/conformance.h"
+#include "conformance/conformance.h"
 #include "moracle/oracle.h"
 
 namespace moracle::docs {

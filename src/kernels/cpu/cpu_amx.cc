@@ -1,7 +1,7 @@
 // Backend "cpu-amx": lines of layout vnni16, sixteen at a time as tiles of AMX; int8 by int8
 // exactly, everything else in bf16. One row fills a tile as well as sixteen: reading weights bounds
 // both.
-#include "kernels/cpu/line_linear.h"
+#include "kernels/cpu/gemm/line_linear.h"
 #include "layout/vnni16.h"
 
 namespace moracle {

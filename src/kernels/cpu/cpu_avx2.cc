@@ -1,7 +1,7 @@
 // Backend "cpu-avx2": lines of layout vnni16 in two registers of 256 bits each. int8 by int8 is
 // exact, with AVX-VNNI four products at a time; everything else is multiplied in f32. Few rows meet
 // codes as they lie and are bound by reading them; many rows by the products.
-#include "kernels/cpu/line_linear.h"
+#include "kernels/cpu/gemm/line_linear.h"
 
 namespace moracle {
 

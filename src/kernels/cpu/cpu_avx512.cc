@@ -2,7 +2,7 @@
 // bf16 are multiplied so where the CPU can, but not beside AMX: there (Sapphire and Emerald Rapids)
 // such products run at half of the rate of f32's. Floats are multiplied in f32: the two bf16 parts
 // that they would take are no faster.
-#include "kernels/cpu/line_linear.h"
+#include "kernels/cpu/gemm/line_linear.h"
 
 namespace moracle {
 

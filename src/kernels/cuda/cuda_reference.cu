@@ -6,7 +6,7 @@
 //   everything else                            Σ x · ((code - zero) · scale) in f32
 //
 // A sum goes through the columns in their order, whatever the rows beside it: always deterministic.
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/cuda_reference_plan.h"
 #include "kernels/cuda/elements.cuh"

@@ -11,10 +11,10 @@
 // turn. With few rows reading the weights bounds it, with many the rate of mma.sync, which on
 // Hopper is some 60 % of wgmma's.
 #include "kernels/check_ops.h"
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/mma_choice.h"
+#include "kernels/cuda/gemm_sm80/mma_choice.h"
 #include "kernels/kernel_watch.h"
 
 namespace moracle {

@@ -3,7 +3,7 @@
 
 #include "base/scalar.h"
 #include "base/text.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/device/launch.cuh"
 
 namespace moracle::cuda {
 

@@ -2,14 +2,14 @@
 #pragma once
 
 #include "base/scalar.h"
-#include "kernels/cuda/report.cuh"
+#include "kernels/cuda/device/report.cuh"
 #include "moracle/quant.h"
 
 namespace moracle::cuda {
 
 /// Tells of a finite number that f16 would turn into infinity.
 __device__ inline void keep(std::byte* to, DType dtype, int64_t at, float value, int64_t token,
-                            TroubleCell* trouble) {
+                            DeviceErrorCell* device_error) {
   if (dtype == DType::kF32) {
     reinterpret_cast<float*>(to)[at] = value;
   } else if (dtype == DType::kBF16) {
@@ -18,7 +18,7 @@ __device__ inline void keep(std::byte* to, DType dtype, int64_t at, float value,
     const uint16_t half = float_to_f16(value);
     reinterpret_cast<uint16_t*>(to)[at] = half;
     if ((half & 0x7fffu) == 0x7c00u && isfinite(value))
-      report(trouble, token, __float_as_int(value), 0, 1);
+      report(device_error, token, __float_as_int(value), 0, 1);
   }
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/device/cpu_device.h"
 #include "kernels/kernel_watch.h"
 #include "kernels/kernels.h"
 #include "quant/activation.h"

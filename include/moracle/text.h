@@ -1,0 +1,84 @@
+// Text to token ids and back, and chat templates.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moracle/base.h"
+
+namespace moracle {
+
+/// Text ↔ token ids, from a `tokenizer.json` (byte-level BPE). Immutable; safe to share.
+class Tokenizer {
+ public:
+  /// Reads `folder`/tokenizer.json. Errors name the first construct that is not supported.
+  static Result<Tokenizer> open(const std::string& folder);
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  /// Ids of UTF-8 text; added tokens inside the text become their ids. Adds no special tokens.
+  /// Errors: invalid UTF-8, naming the byte.
+  Result<std::vector<int32_t>> encode(std::string_view text) const;
+  /// Bytes of the tokens, joined; special tokens are left out when `skip_special`.
+  /// May end inside a UTF-8 character: see TokenStream.
+  Result<std::string> decode(std::span<const int32_t> ids, bool skip_special = false) const;
+  /// Number of ids, added tokens included: the largest id plus one.
+  int64_t vocab_size() const;
+  std::optional<int32_t> id(std::string_view token) const;
+  bool is_special(int32_t id) const;
+
+ private:
+  friend Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file);
+  struct State;
+  explicit Tokenizer(std::unique_ptr<const State> state);
+  std::unique_ptr<const State> state_;
+};
+
+/// Decodes ids one by one and lets out only whole UTF-8 characters.
+class TokenStream {
+ public:
+  explicit TokenStream(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+  /// The text that this id completes; empty while a character is still open.
+  Result<std::string> push(int32_t id, bool skip_special = true);
+  /// What is left at the end: an unfinished character, as U+FFFD.
+  std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::string pending_;
+};
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+
+/// A chat template in the part of Jinja that published tokenizers use.
+class ChatTemplate {
+ public:
+  /// From `folder`/chat_template.jinja, else tokenizer_config.json's "chat_template".
+  /// Errors: no template, or the construct (with its line) that cannot be rendered here.
+  static Result<ChatTemplate> open(const std::string& folder);
+  /// From the template's text. `special_tokens` are variables such as bos_token.
+  static Result<ChatTemplate> parse(std::string text, std::string origin,
+                                    std::map<std::string, std::string> special_tokens = {});
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+  ~ChatTemplate();
+
+  Result<std::string> render(std::span<const ChatMessage> messages,
+                             bool add_generation_prompt = true) const;
+
+ private:
+  struct State;
+  explicit ChatTemplate(std::unique_ptr<const State> state);
+  std::unique_ptr<const State> state_;
+};
+
+}  // namespace moracle

@@ -1,0 +1,350 @@
+#include "bench/model.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <set>
+
+#include "base/median.h"
+#include "base/scalar.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "base/try.h"
+#include "bench/bench.h"
+#include "bench/random_model.h"
+#include "models/decoder/model_state.h"
+#include "models/generation/sampler.h"
+
+namespace moracle::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The parts of a step, in its order; those of the layers first.
+constexpr std::string_view kParts[] = {"norms",   "attention linears", "attention", "router",
+                                       "experts", "shared expert",     "embedding", "output",
+                                       "sampling"};
+constexpr size_t kNumParts = std::size(kParts), kPerLayer = 6;
+
+// How long each part of a step took, by the device's clock: no work waits for it.
+class PartClock {
+ public:
+  explicit PartClock(std::unique_ptr<Timeline> timeline) : timeline_(std::move(timeline)) {}
+  void start() {
+    us_ = {};
+    ended_.clear();
+    mark();
+  }
+  void end(std::string_view part) {
+    ended_.push_back(std::find(std::begin(kParts), std::end(kParts), part) - std::begin(kParts));
+    mark();
+  }
+  /// Of the whole step, and from here on us() of its parts.
+  Result<double> finish() {
+    MORACLE_CHECK(marked_);
+    MORACLE_TRY(const std::vector<double> spent, timeline_->take());
+    double all = 0;
+    for (size_t i = 0; i < spent.size(); ++i) us_[ended_[i]] += spent[i], all += spent[i];
+    return all;
+  }
+  const std::array<double, kNumParts + 1>& us() const { return us_; }
+
+ private:
+  void mark() {
+    if (marked_.ok()) marked_ = timeline_->mark();
+  }
+  std::unique_ptr<Timeline> timeline_;
+  Status marked_;
+  std::vector<size_t> ended_;
+  std::array<double, kNumParts + 1> us_{};  // the last: parts that have no name here
+};
+
+Error cancelled() {
+  return {ErrorKind::kCancelled, "", "bench", "", "stopped on request"};
+}
+
+// Random keys and values at every position: what attention reads, without computing it first.
+// Sequences with the same content would be routed alike, so `seed` differs between them.
+Status fill(KvCache::State& cache, DType dtype, int64_t length, uint64_t seed, Device& device,
+            const Progress& progress) {
+  std::mt19937_64 engine(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> floats(1 << 16);
+  for (float& x : floats) x = normal(engine);
+  const auto element = static_cast<size_t>(bits(dtype) / 8);
+  std::vector<std::byte> some(floats.size() * element);
+  for (size_t i = 0; i < floats.size(); ++i) {
+    const uint16_t half = dtype == DType::kF16 ? float_to_f16(floats[i]) : float_to_bf16(floats[i]);
+    const void* const from = dtype == DType::kF32 ? static_cast<void*>(&floats[i]) : &half;
+    std::memcpy(some.data() + i * element, from, element);
+  }
+  MORACLE_CHECK(cache.pool->grow(cache.pages, length));
+  const size_t whole = some.size();
+  for (std::byte* page : cache.pages) {
+    if (progress && !progress(0, 0)) return cancelled();
+    for (size_t at = 0; at < cache.pool->page_bytes(); at += whole) {
+      MORACLE_CHECK(
+          device.upload(page + at, some.data(), std::min(whole, cache.pool->page_bytes() - at)));
+    }
+  }
+  cache.length = length;
+  return device.synchronize();
+}
+
+// Tokens of the vocabulary, all equally likely. Equal tokens would be routed alike, and decoding
+// many sequences would touch the experts of one.
+class RandomTokens {
+ public:
+  explicit RandomTokens(int64_t vocab_size) : ids_(0, static_cast<int32_t>(vocab_size) - 1) {}
+  std::vector<int32_t> take(int64_t count) {
+    std::vector<int32_t> tokens(count);
+    for (int32_t& token : tokens) token = ids_(engine_);
+    return tokens;
+  }
+
+ private:
+  std::mt19937_64 engine_{1};
+  std::uniform_int_distribution<int32_t> ids_;
+};
+
+// How many experts the last layer's router chose for the last `tokens` tokens.
+Result<int64_t> experts_touched(const Model::State& model, int64_t tokens, int64_t top_k) {
+  Device& device = model.workspace->device();
+  std::vector<int32_t> ids(tokens * top_k);
+  MORACLE_CHECK(device.download(ids.data(), model.activations.feed_forward.topk_ids,
+                                ids.size() * sizeof(int32_t)));
+  MORACLE_CHECK(device.synchronize());
+  return static_cast<int64_t>(std::set<int32_t>(ids.begin(), ids.end()).size());
+}
+
+// One token of each sequence at a time, always the same number of tokens before it.
+class Decoder {
+ public:
+  Decoder(Model& model, std::vector<KvCache> caches, const DecodeOptions& options,
+          const SamplingOptions& sampling, int64_t top_k, std::unique_ptr<Timeline> timeline)
+      : model_(model),
+        device_(ModelAccess::state(model).workspace->device()),
+        caches_(std::move(caches)),
+        options_(options),
+        top_k_(top_k),
+        samplers_(caches_.size(), Sampler(sampling)),
+        drawn_(caches_.size()),
+        random_(model.vocab_size()),
+        clock_(std::move(timeline)) {}
+
+  Status run(Decode& decode) {
+    Model::State& state = ModelAccess::state(model_);
+    decode.batch = static_cast<int64_t>(caches_.size());
+    state.on_part = [this](std::string_view part) { clock_.end(part); };
+    std::vector<double> parts[kNumParts];
+    const Status timed = steps([&](double) {
+      for (size_t p = 0; p < kNumParts; ++p) parts[p].push_back(clock_.us()[p]);
+    });
+    state.on_part = {};
+    MORACLE_CHECK(timed);
+    MORACLE_TRY(decode.experts_touched, experts_touched(state, decode.batch, top_k_));
+    for (size_t p = 0; p < kNumParts; ++p) {
+      const double us = median(parts[p]);
+      if (us > 0) decode.parts.push_back({std::string(kParts[p]), us, p < kPerLayer});
+    }
+    if (!device_.host_visible()) {
+      // Without marks between the parts: enqueued one by one, then all at once.
+      total_.clear();
+      state.recorded.on = false;
+      MORACLE_CHECK(steps([](double) {}));
+      state.recorded.on = options_.model.graphs;
+    }
+    decode.steps = static_cast<int64_t>(total_.size());
+    decode.us_median = median(total_);
+    decode.us_min = *std::min_element(total_.begin(), total_.end());
+    if (device_.host_visible() || !options_.model.graphs) return {};
+    MORACLE_CHECK(steps([](double) {}));  // the first of them is recorded
+    total_.clear();
+    MORACLE_CHECK(steps([](double) {}));
+    decode.us_replayed = median(total_);
+    return {};
+  }
+
+  /// Takes in prompts, all side by side, as far as the time allows.
+  Status prefill(Decode& decode) {
+    Model::State& state = ModelAccess::state(model_);
+    state.on_part = [this](std::string_view part) { clock_.end(part); };
+    std::array<double, kNumParts + 1> us{};
+    const Status done = prompt_steps([&](int64_t tokens, double all) {
+      decode.prompt_tokens += tokens;
+      decode.us_prompt += all;
+      for (size_t p = 0; p < kNumParts; ++p) us[p] += clock_.us()[p];
+    });
+    state.on_part = {};
+    for (size_t p = 0; p < kNumParts; ++p) {
+      if (us[p] > 0) decode.prompt_parts.push_back({std::string(kParts[p]), us[p], p < kPerLayer});
+    }
+    return done;
+  }
+
+ private:
+  /// Calls each(tokens, microseconds).
+  template <class Each>
+  Status prompt_steps(const Each& each) {
+    const auto batch = static_cast<int64_t>(caches_.size());
+    const int64_t most = std::max<int64_t>(1, model_.max_num_tokens() / batch);
+    // Once to touch what was never touched.
+    for (const bool counts : {false, true}) {
+      for (KvCache& cache : caches_) cache.truncate(0);
+      double spent = 0;
+      for (int64_t done = 0; done < options_.prompt && spent < options_.seconds * 1e6;
+           done += most) {
+        const int64_t count = std::min(most, options_.prompt - done);
+        const std::vector<int32_t> ids = random_.take(count * batch);
+        std::vector<Model::Step> step;
+        for (KvCache& cache : caches_) {
+          step.push_back({std::span(ids).subspan(step.size() * count, static_cast<size_t>(count)),
+                          &cache, -1});
+        }
+        MORACLE_CHECK(go_on(spent));
+        clock_.start();
+        MORACLE_CHECK(model_.forward(step));
+        clock_.end("norms");  // the last of them: nothing is left between it and here
+        MORACLE_TRY(const double us, clock_.finish());
+        spent += us;
+        if (!counts) break;
+        each(count * batch, us);
+      }
+    }
+    return {};
+  }
+
+  Status go_on(double us) const {
+    const double share = std::min(us * 1e-6 / options_.seconds, 1.0);
+    if (!options_.model.progress ||
+        options_.model.progress(static_cast<int64_t>(share * 1000), 1000))
+      return {};
+    return cancelled();
+  }
+
+  template <class Each>
+  Status steps(const Each& each) {
+    double spent = 0;
+    MORACLE_CHECK(go_on(spent));
+    MORACLE_CHECK(step());  // touches what was never touched
+    MORACLE_CHECK(clock_.finish());
+    for (int64_t n = 0; spent < options_.seconds * 1e6 || n < 3; ++n) {
+      MORACLE_CHECK(step());
+      MORACLE_TRY(const double us, clock_.finish());
+      each(us);
+      total_.push_back(us);
+      spent += us;
+      MORACLE_CHECK(go_on(spent));
+    }
+    return {};
+  }
+
+  // The tokens that are drawn are not the next step's: those stay distinct and random.
+  Status step() {
+    const std::vector<int32_t> tokens = random_.take(static_cast<int64_t>(caches_.size()));
+    std::vector<Model::Step> step;
+    for (size_t s = 0; s < caches_.size(); ++s) {
+      caches_[s].truncate(options_.context);
+      step.push_back({{&tokens[s], 1}, &caches_[s], -1});
+    }
+    clock_.start();
+    MORACLE_CHECK(model_.forward(step));
+    MORACLE_CHECK(draw(model_, 0, samplers_, drawn_));
+    clock_.end("sampling");
+    if (std::find(drawn_.begin(), drawn_.end(), kNothingDrawn) == drawn_.end()) return {};
+    return Error{ErrorKind::kUnsupported, "", "bench", "finite logits",
+                 "random weights gave others"};
+  }
+
+  Model& model_;
+  Device& device_;
+  std::vector<KvCache> caches_;
+  const DecodeOptions& options_;
+  const int64_t top_k_;
+  std::vector<Sampler> samplers_;  // of each sequence
+  std::vector<int32_t> drawn_;
+  RandomTokens random_;
+  PartClock clock_;
+  std::vector<double> total_;
+};
+
+}  // namespace
+
+double Decode::us_all_layers(const std::vector<DecodePart>& of) const {
+  double us = 0;
+  for (const DecodePart& part : of) us += us_all_layers(part);
+  return us;
+}
+double Decode::us_all_layers() const {
+  return us_all_layers(parts);
+}
+
+double Decode::us_all_layers(double us) const {
+  double built = 0;
+  for (const DecodePart& part : parts) built += part.us;
+  return us * us_all_layers() / built;
+}
+
+Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions& options) {
+  const int64_t length = std::max(options.context + 1, options.prompt);
+  if (options.context < 1 || options.context >= shape.max_context) {
+    return Error{ErrorKind::kInvalidArgument, "", "--context",
+                 str("1 to ", shape.max_context - 1, " tokens"), str("it is ", options.context)};
+  }
+  if (options.prompt < 0 || options.prompt > shape.max_context) {
+    return Error{ErrorKind::kInvalidArgument, "", "--prompt",
+                 str("0 to ", shape.max_context, " tokens"), str("it is ", options.prompt)};
+  }
+  if (options.num_layers < 1 || options.num_layers > shape.num_layers) {
+    return Error{ErrorKind::kInvalidArgument, "", "--layers", str("1 to ", shape.num_layers),
+                 str("it is ", options.num_layers)};
+  }
+  for (const int64_t batch : options.batches) {
+    if (batch >= 1 && batch <= Model::kMaxLogitRows) continue;
+    return Error{ErrorKind::kInvalidArgument, "", "--batch",
+                 str("1 to ", Model::kMaxLogitRows, " sequences"), str("it is ", batch)};
+  }
+  MORACLE_TRY(const LayerShape experts, find_shape(shape.name));
+  MORACLE_TRY(RandomModel random,
+              random_model(shape, options.scheme, options.num_layers, options.most_bytes));
+  ModelOptions model_options = options.model;
+  if (options.prompt == 0) {
+    model_options.max_num_tokens = 1;
+    for (const int64_t batch : options.batches)
+      model_options.max_num_tokens = std::max(model_options.max_num_tokens, batch);
+  }
+  MORACLE_TRY(Model model,
+              ModelAccess::load(std::move(random.description), model_options, {}, random.bytes));
+  std::vector<Decode> results;
+  for (const int64_t batch : options.batches) {
+    std::vector<KvCache> caches;
+    for (int64_t s = 0; s < batch; ++s) {
+      MORACLE_TRY(KvCache cache, model.make_cache(length));
+      const Model::State& state = ModelAccess::state(model);
+      MORACLE_CHECK(fill(ModelAccess::state(cache), state.cache_dtype, options.context,
+                         static_cast<uint64_t>(s + 1), state.workspace->device(),
+                         options.model.progress));
+      caches.push_back(std::move(cache));
+    }
+    Decode result;
+    result.num_experts = experts.num_experts;
+    result.num_layers = options.num_layers;
+    result.all_layers = shape.num_layers;
+    result.context = options.context;
+    result.weight_bytes = model.weight_bytes();
+    result.choices = model.choices();
+    result.cache_dtype = ModelAccess::state(model).cache_dtype;
+    MORACLE_TRY(std::unique_ptr<Timeline> timeline,
+                ModelAccess::state(model).workspace->device().timeline());
+    Decoder decoder(model, std::move(caches), options, shape.sampling, experts.top_k,
+                    std::move(timeline));
+    MORACLE_CHECK(decoder.run(result));
+    if (options.prompt > 0) MORACLE_CHECK(decoder.prefill(result));
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace moracle::bench

@@ -1,0 +1,222 @@
+#include "bench/random_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "bench/bench.h"
+#include "conformance/conformance.h"
+
+namespace moracle::bench {
+namespace {
+
+ModelShape gpt_oss_120b() {
+  ModelShape shape{"gpt-oss-120b", 36, 201088, 131072, 64, 8, 64, 150'000};
+  shape.score = Score::kTopkThenSoftmax;
+  shape.biases = shape.sinks = true;
+  shape.window = 128;
+  shape.sampling.temperature = 1;
+  return shape;
+}
+
+// What one of eight ranks computes where experts are parallel and all else is copied: attention and
+// the shared expert whole, its 32 experts with a router of their own. The three dense layers at the
+// beginning count as layers with experts.
+ModelShape deepseek_v3_ep8() {
+  ModelShape shape{"deepseek-v3-ep8", 61, 129280, 163840, 128};
+  shape.score = Score::kSigmoid;
+  shape.renormalize = true;
+  shape.latent = {1536, 512, 128, 64, 128};
+  shape.shared_size = 2048;
+  shape.sampling = {0.6f, 0, 0.95f, 0, 0};
+  return shape;
+}
+
+const ModelShape kModels[] = {
+    {"qwen3-30b-a3b", 48, 151936, 40960, 32, 4, 128, 1e6, true, true, {0.6f, 20, 0.95f, 0, 0}},
+    {"mixtral-8x7b", 32, 32000, 32768, 32, 8, 128, 1e6, false, true, {}},
+    gpt_oss_120b(),
+    deepseek_v3_ep8(),
+};
+
+DescribedMatrix random_linear(int64_t n, int64_t k, const Scheme& scheme, uint64_t seed,
+                              bool bias = false) {
+  MatrixShape shape;
+  shape.n = n;
+  shape.k = k;
+  shape.key = scheme.weight;
+  shape.bias = bias;
+  // One scale for the whole tensor is one per row in canonical form.
+  if (shape.key.quantized() && shape.key.group == GroupShape{}) shape.key.group = kPerRow;
+  return random_experts(shape, scheme, 1, seed);
+}
+
+// Every expert's row is drawn by itself: experts with equal rows would be chosen together.
+DescribedMatrix random_router(const LayerSpec& experts, bool bias, uint64_t seed) {
+  const MatrixShape shape{
+      .n = experts.num_experts, .k = experts.hidden_size, .key = kBF16Weight, .bias = bias};
+  std::vector<CanonicalMatrix> rows;
+  rows.push_back(conformance::random_matrix(shape, seed));
+  return DescribedMatrix::from({kBF16Weight, {}}, std::move(rows));
+}
+
+// A vector of its own for every token: random_experts repeats a few hundred rows, and tokens with
+// equal vectors would go to the same experts. Flipped signs tell the repeated rows apart.
+DescribedMatrix random_embedding(int64_t vocab_size, int64_t hidden_size) {
+  const Scheme bf16{kBF16Weight, {}};
+  const auto rows =
+      std::make_shared<const DescribedMatrix>(random_linear(vocab_size, hidden_size, bf16, 1));
+  DescribedMatrix::Part part;
+  part.n = vocab_size;
+  part.read = [rows](ThreadPool& pool) -> Result<CanonicalMatrix> {
+    MORACLE_TRY(CanonicalMatrix table, rows->expert(0, pool));
+    auto* const values = reinterpret_cast<uint16_t*>(table.storage.data());
+    const int64_t count = table.n * table.k;
+    std::mt19937_64 engine(1);
+    for (int64_t i = 0; i < count; i += 64) {
+      const uint64_t signs = engine();
+      for (int64_t j = 0; j < std::min<int64_t>(64, count - i); ++j)
+        values[i + j] ^= static_cast<uint16_t>((signs >> j & 1) << 15);
+    }
+    return table;
+  };
+  std::vector<std::vector<DescribedMatrix::Part>> parts(1);
+  parts[0].push_back(std::move(part));
+  return DescribedMatrix(rows->shape(), bf16, std::move(parts), rows);
+}
+
+std::vector<float> ones(int64_t count) {
+  return std::vector<float>(count, 1.0f);
+}
+
+Rotary rotary(int64_t dim, double theta) {
+  Rotary rotary;
+  for (int64_t i = 0; i < dim / 2; ++i) {
+    const double turn = -2.0 * static_cast<double>(i) / static_cast<double>(dim);
+    rotary.frequencies.push_back(static_cast<float>(std::pow(theta, turn)));
+  }
+  return rotary;
+}
+
+AttentionDescription grouped_query(const ModelShape& shape, int64_t hidden_size, int64_t layer,
+                                   const Scheme& scheme, uint64_t seed) {
+  GroupedQuerySpec spec;
+  spec.num_heads = shape.num_heads;
+  spec.num_kv_heads = shape.num_kv_heads;
+  spec.head_dim = shape.head_dim;
+  spec.window = layer % 2 == 0 ? shape.window : 0;
+  spec.rotary = rotary(shape.head_dim, shape.rope_theta);
+  const int64_t norms = shape.head_norms ? shape.head_dim : 0,
+                heads = shape.num_heads + 2 * shape.num_kv_heads;
+  return GroupedQueryDescription{
+      std::move(spec),
+      ones(norms),
+      ones(norms),
+      ones(shape.sinks ? shape.num_heads : 0),
+      random_linear(heads * shape.head_dim, hidden_size, scheme, seed, shape.biases),
+      random_linear(hidden_size, shape.num_heads * shape.head_dim, scheme, seed + 1, shape.biases)};
+}
+
+AttentionDescription latent(const ModelShape& shape, int64_t hidden_size, const Scheme& scheme,
+                            uint64_t seed) {
+  const LatentShape& sizes = shape.latent;
+  LatentSpec spec;
+  spec.num_heads = shape.num_heads;
+  spec.q_rank = sizes.q_rank;
+  spec.kv_rank = sizes.kv_rank;
+  spec.nope_dim = sizes.nope_dim;
+  spec.rope_dim = sizes.rope_dim;
+  spec.value_dim = sizes.value_dim;
+  spec.scale = 1.0f / std::sqrt(static_cast<float>(spec.head_dim()));
+  spec.rotary = rotary(sizes.rope_dim, shape.rope_theta);
+  spec.rotary.interleaved = true;
+  const int64_t q_rows = shape.num_heads * spec.head_dim(),
+                kv_rows = shape.num_heads * (sizes.nope_dim + sizes.value_dim);
+  return LatentDescription{
+      std::move(spec),
+      ones(sizes.q_rank),
+      ones(sizes.kv_rank),
+      random_linear(sizes.q_rank, hidden_size, scheme, seed),
+      random_linear(q_rows, sizes.q_rank, scheme, seed + 1),
+      random_linear(sizes.kv_rank + sizes.rope_dim, hidden_size, scheme, seed + 2),
+      random_linear(kv_rows, sizes.kv_rank, scheme, seed + 3),
+      random_linear(hidden_size, shape.num_heads * sizes.value_dim, scheme, seed + 4)};
+}
+
+LayerSpec shared_expert(const LayerSpec& experts, int64_t size) {
+  LayerSpec shared = experts;
+  shared.num_experts = shared.top_k = 1;
+  shared.intermediate_size = size;
+  shared.routing = {};
+  return shared;
+}
+
+// Where the file's attention stays in 16 bits beside experts of four (GPT-OSS), so does this.
+Scheme attention_scheme(const Scheme& scheme) {
+  return scheme.weight.dtype == DType::kF4E2M1 ? Scheme{kBF16Weight, {}} : scheme;
+}
+
+}  // namespace
+
+std::span<const ModelShape> known_models() {
+  return kModels;
+}
+
+Result<ModelShape> find_model(std::string_view name) {
+  std::vector<std::string> names;
+  for (const ModelShape& shape : kModels) {
+    if (shape.name == name) return shape;
+    names.push_back(shape.name);
+  }
+  return Error{ErrorKind::kInvalidArgument, "", "--model-shape", "one of " + join(names),
+               str("it is '", name, "'")};
+}
+
+Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, int64_t num_layers,
+                                 int64_t most_bytes) {
+  MORACLE_TRY(const LayerShape layer_shape, find_shape(shape.name));
+  const Scheme bf16{kBF16Weight, {}};
+  const Scheme linears = attention_scheme(scheme);
+  LayerSpec experts = layer_of(layer_shape, scheme);
+  experts.routing.renormalize = shape.renormalize;
+  experts.routing.score = shape.score;
+  const LayerSpec shared = shared_expert(experts, shape.shared_size);
+  const int64_t hidden = experts.hidden_size, table = shape.vocab_size * hidden * 2;
+  const int64_t layer_bytes = experts.num_experts * expert_bytes(experts) +
+                              (shape.shared_size > 0 ? expert_bytes(shared) : 0);
+  // The embedding, the output, and the output once more while it is packed.
+  const int64_t bytes = num_layers * layer_bytes + 2 * table;
+  if (bytes + table > most_bytes) {
+    return Error{ErrorKind::kOutOfMemory, "", "--layers",
+                 str(bytes + table, " bytes for ", num_layers, " layers"),
+                 str("the benchmark keeps below half of the machine's memory, ", most_bytes)};
+  }
+  Description description{
+      {hidden, shape.vocab_size, shape.max_context, 1e-6f, experts.activation.function},
+      random_embedding(shape.vocab_size, hidden),
+      {},
+      ones(hidden),
+      random_linear(shape.vocab_size, hidden, bf16, 2)};
+  for (int64_t l = 0; l < num_layers; ++l) {
+    const auto seed = static_cast<uint64_t>(16 * (l + 1));
+    const std::string layer = str("model.layers.", l, ".mlp.");
+    experts.name = layer + "experts";
+    DescribedMatrix router = random_router(experts, shape.biases, seed + 5);
+    LayerDescription described{
+        ones(hidden), ones(hidden),
+        shape.latent.kv_rank > 0 ? latent(shape, hidden, linears, seed)
+                                 : grouped_query(shape, hidden, l, linears, seed),
+        RouterDescription{std::move(router), {}}, random_layer(experts, seed + 6)};
+    if (shape.shared_size > 0) {
+      LayerSpec own = shared;
+      own.name = layer + "shared_experts";
+      described.shared = SharedExpertDescription{random_layer(own, seed + 8), {}};
+    }
+    description.layers.push_back(std::move(described));
+  }
+  return RandomModel{std::move(description), bytes};
+}
+
+}  // namespace moracle::bench

@@ -1,0 +1,17 @@
+// A Description whose tensors are random and lie nowhere: each is made when it is read.
+#pragma once
+
+#include "bench/model.h"
+#include "models/description.h"
+
+namespace moracle::bench {
+
+struct RandomModel {
+  Description description;
+  int64_t bytes = 0;  ///< of all its tensors
+};
+/// Errors: more than `most_bytes` of weights.
+Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, int64_t num_layers,
+                                 int64_t most_bytes);
+
+}  // namespace moracle::bench

@@ -1,0 +1,59 @@
+// The experts of published models: one row each.
+#include "base/text.h"
+#include "bench/bench.h"
+#include "conformance/conformance.h"
+
+namespace moracle::bench {
+namespace {
+
+const ActivationSpec kSwigluOai = {.function = Activation::kSwigluOai, .limit = 7};
+
+const LayerShape kShapes[] = {
+    {"qwen3-30b-a3b", 128, 2048, 768, 8, {}, false},
+    {"mixtral-8x7b", 8, 4096, 14336, 2, {}, false},
+    // What one of eight ranks holds of 256 experts; each token that comes goes to eight of these.
+    {"deepseek-v3-ep8", 32, 7168, 2048, 8, {}, false},
+    {"gpt-oss-120b", 128, 2880, 2880, 4, kSwigluOai, true},
+};
+
+}  // namespace
+
+std::span<const LayerShape> known_shapes() {
+  return kShapes;
+}
+
+Result<LayerShape> find_shape(std::string_view text) {
+  std::vector<std::string> names;
+  for (const LayerShape& shape : kShapes) {
+    if (shape.name == text) return shape;
+    names.push_back(shape.name);
+  }
+  if (const auto sizes = conformance::parse_shape(text)) {
+    return LayerShape{name(*sizes),
+                      sizes->num_experts,
+                      sizes->hidden_size,
+                      sizes->intermediate_size,
+                      sizes->top_k,
+                      {},
+                      false};
+  }
+  return Error{
+      ErrorKind::kInvalidArgument, "", "--shape",
+      join(names) + ", or experts x hidden size x intermediate size x top_k, such as 8x64x32x2",
+      str("it is '", text, "'")};
+}
+
+LayerSpec layer_of(const LayerShape& shape, const Scheme& scheme) {
+  LayerSpec spec;
+  spec.name = shape.name;
+  spec.num_experts = shape.num_experts;
+  spec.hidden_size = shape.hidden_size;
+  spec.intermediate_size = shape.intermediate_size;
+  spec.top_k = shape.top_k;
+  spec.activation = shape.activation;
+  spec.bias = shape.bias;
+  spec.scheme = scheme;
+  return spec;
+}
+
+}  // namespace moracle::bench

@@ -1,0 +1,198 @@
+// The experts of one layer, described: what config.json says about them, and every tensor checked.
+#include <cmath>
+#include <set>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/experts/stack.h"
+#include "checkpoint/state.h"
+
+namespace moracle {
+namespace {
+
+// The families that differ from "softmax, top-k, perhaps renormalised" say so by their model_type;
+// older files of DeepSeek also by scoring_func.
+Result<Routing> read_routing(const Checkpoint::State& state, const std::string& model_type,
+                             int64_t layer) {
+  const Config& config = state.config;
+  Routing routing;
+  MORACLE_TRY(
+      const std::string score,
+      config.text_or(model_type == "deepseek_v3" ? "sigmoid" : "softmax", {"scoring_func"}));
+  if (score != "softmax" && score != "sigmoid") {
+    return config.unsupported({"scoring_func"}, "softmax or sigmoid", "it is " + score);
+  }
+  routing.score = score == "sigmoid" ? Score::kSigmoid : Score::kSoftmax;
+  if (model_type == "gpt_oss") routing.score = Score::kTopkThenSoftmax;
+  MORACLE_TRY(routing.renormalize,
+              config.boolean_or(model_type == "mixtral" || model_type == "deepseek_v3",
+                                {"norm_topk_prob"}));
+  MORACLE_TRY(routing.num_groups, config.integer_or(1, {"n_group"}, 1));
+  MORACLE_TRY(routing.top_groups, config.integer_or(1, {"topk_group"}, 1, routing.num_groups));
+  MORACLE_TRY(const double factor, config.number_or(1, {"routed_scaling_factor"}));
+  routing.scaling_factor = static_cast<float>(factor);
+  routing.correction_bias = state.tensors.find(str("model.layers.", layer,
+                                                   ".mlp.gate.e_score_correction_bias")) != nullptr;
+  return routing;
+}
+
+// The experts that files hold today all have a gate: "silu" there means silu(gate) · up.
+Result<ActivationSpec> read_activation(const Config& config, const std::string& model_type) {
+  MORACLE_TRY(const std::string text, config.text_or("silu", {"hidden_act"}));
+  const Result<Activation> function = parse_activation(text);
+  if (!function || !is_gated(*function))
+    return config.unsupported({"hidden_act"}, "an activation with a gate", "it is " + text);
+  ActivationSpec activation{*function};
+  // gpt-oss says silu and means its clamped variant; the limit is written beside it.
+  if (model_type == "gpt_oss") activation.function = Activation::kSwigluOai;
+  const bool clamped = activation.function == Activation::kSwigluOai ||
+                       activation.function == Activation::kSwigluStep;
+  MORACLE_TRY(const double limit, config.number_or(clamped ? 7 : 0, {"swiglu_limit"}));
+  if (!(limit > 0 || (limit == 0 && !clamped)) || limit > 1e30)
+    return config.wrong({"swiglu_limit"}, "a number above 0", str("it is ", limit));
+  activation.limit = static_cast<float>(limit);
+  MORACLE_TRY(const double alpha, config.number_or(activation.alpha, {"swiglu_alpha"}));
+  if (!(std::abs(alpha) <= 1e30))
+    return config.wrong({"swiglu_alpha"}, "a finite number", str("it is ", alpha));
+  activation.alpha = static_cast<float>(alpha);
+  return activation;
+}
+
+Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& names,
+                            int64_t layer) {
+  const Config& config = state.config;
+  LayerSpec spec;
+  spec.name = experts_prefix(names, layer);
+  MORACLE_TRY(const std::string model_type, config.text_or("", {"model_type"}));
+  MORACLE_TRY(spec.num_experts,
+              config.integer({"num_experts", "num_local_experts", "n_routed_experts"}, 1, 1 << 20));
+  MORACLE_TRY(spec.top_k,
+              config.integer({"num_experts_per_tok", "experts_per_token"}, 1, spec.num_experts));
+  MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 24));
+  // Families without dense layers have one size; elsewhere intermediate_size is that of the dense
+  // ones.
+  const bool one_size = model_type == "gpt_oss" || model_type == "mixtral";
+  MORACLE_TRY(spec.intermediate_size,
+              one_size ? config.integer({"moe_intermediate_size", "intermediate_size"}, 1, 1 << 24)
+                       : config.integer({"moe_intermediate_size"}, 1, 1 << 24));
+  MORACLE_TRY(spec.routing, read_routing(state, model_type, layer));
+  MORACLE_TRY(spec.activation, read_activation(config, model_type));
+  return spec;
+}
+
+// Each part by itself: gate and up may not make up for each other's rows.
+Status check_sizes(const Tensors& tensors, const Stack& stack, int64_t n, int64_t k) {
+  for (const auto& part : stack.parts) {
+    if (part.n == n && stack.shape.k == k) continue;
+    MatrixShape shape = stack.shape;
+    shape.n = part.n;
+    return tensors.wrong(part.tensors[0], str("[", n, ", ", k, "] (from config.json)"),
+                         "it is " + show(shape, stack.scheme));
+  }
+  return {};
+}
+
+// All experts' versions of one matrix, which must be alike.
+struct Experts {
+  std::optional<Stack> first;
+  std::vector<std::vector<DescribedMatrix::Part>> parts;
+  std::vector<float> input_scales;
+  bool group_index = false;  // of any expert
+
+  Status push(const Checkpoint::State& state, Stack stack) {
+    MatrixShape same = stack.shape;
+    if (first) same.group_index = first->shape.group_index;  // an expert's own
+    if (first && (first->shape != same || first->scheme != stack.scheme)) {
+      return state.tensors.wrong(stack.parts[0].tensors[0],
+                                 "the scheme of expert 0, " + show(first->shape, first->scheme),
+                                 "it is " + show(stack.shape, stack.scheme));
+    }
+    parts.push_back(stack.parts);
+    if (stack.input_scale > 0) input_scales.push_back(stack.input_scale);
+    group_index |= stack.shape.group_index;
+    if (!first) first = std::move(stack);
+    first->shape.group_index = group_index;
+    return {};
+  }
+  void add_tensors(std::set<std::string>& names) const {
+    for (const auto& expert : parts) {
+      for (const auto& part : expert) names.insert(part.tensors.begin(), part.tensors.end());
+    }
+  }
+  DescribedMatrix matrix(std::shared_ptr<const void> owner) && {
+    DescribedMatrix all(first->shape, first->scheme, std::move(parts), std::move(owner));
+    all.set_input_scales(std::move(input_scales));
+    return all;
+  }
+};
+
+Status describe_expert(const Checkpoint::State& state, const ExpertNames& names,
+                       const LayerSpec& spec, int64_t e, Experts& w13, Experts& w2) {
+  const int64_t intermediate = spec.intermediate_size, hidden = spec.hidden_size;
+  if (names.fused) {
+    MORACLE_TRY(Stack gate_up, describe_fused(state, names, spec.name + ".gate_up_proj", true, e,
+                                              spec.num_experts));
+    MORACLE_TRY(Stack down,
+                describe_fused(state, names, spec.name + ".down_proj", false, e, spec.num_experts));
+    MORACLE_CHECK(check_sizes(state.tensors, gate_up, 2 * intermediate, hidden));
+    MORACLE_CHECK(check_sizes(state.tensors, down, hidden, intermediate));
+    MORACLE_CHECK(w13.push(state, std::move(gate_up)));
+    return w2.push(state, std::move(down));
+  }
+  const std::string expert = str(spec.name, ".", e, ".");
+  MORACLE_TRY(Stack gate_up,
+              describe_stack(state, {str(expert, names.gate), str(expert, names.up)}));
+  MORACLE_TRY(Stack down, describe_stack(state, {str(expert, names.down)}));
+  MORACLE_CHECK(check_sizes(state.tensors, gate_up, intermediate, hidden));
+  MORACLE_CHECK(check_sizes(state.tensors, down, hidden, intermediate));
+  MORACLE_CHECK(w13.push(state, std::move(gate_up)));
+  return w2.push(state, std::move(down));
+}
+
+// A tensor of this layer's experts that is not read would be an expert or a bias forgotten.
+Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec,
+                      const std::set<std::string>& claimed) {
+  const std::string prefix = spec.name + ".";
+  const auto& all = state.tensors.all();
+  for (auto it = all.lower_bound(prefix); it != all.end() && it->first.starts_with(prefix); ++it) {
+    if (claimed.contains(it->first)) continue;
+    return state.tensors.wrong(
+        it->first, str("to belong to one of ", spec.num_experts, " experts of this scheme"),
+        "nothing reads it");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
+  const State& state = *state_;
+  const ExpertNames* names = expert_names(state, layer);
+  if (names == nullptr) {
+    return Error{ErrorKind::kInvalidArgument, state.folder, str("layer ", layer),
+                 "a layer with experts, one of " + join(moe_layers()), "it has none"};
+  }
+  MORACLE_TRY(LayerSpec spec, read_spec(state, *names, layer));
+  Experts w13, w2;
+  for (int64_t e = 0; e < spec.num_experts; ++e) {
+    MORACLE_CHECK(describe_expert(state, *names, spec, e, w13, w2));
+  }
+  std::set<std::string> claimed;
+  w13.add_tensors(claimed);
+  w2.add_tensors(claimed);
+  claims_->add(claimed);
+  MORACLE_CHECK(check_coverage(state, spec, claimed));
+  if (w13.first->scheme != w2.first->scheme) {
+    return Error{ErrorKind::kUnsupported, state.tensors.file_of(w2.first->parts[0].tensors[0]),
+                 spec.name, "one scheme for w13 and w2",
+                 str(name(w13.first->scheme), " and ", name(w2.first->scheme))};
+  }
+  spec.scheme = w13.first->scheme;
+  spec.group_index = w13.first->shape.group_index || w2.first->shape.group_index;
+  spec.bias = w13.first->shape.bias || w2.first->shape.bias;
+  spec.set_matrices({w13.first->shape, w2.first->shape});
+  return DescribedWeights{std::move(spec), std::move(w13).matrix(state_),
+                          std::move(w2).matrix(state_)};
+}
+
+}  // namespace moracle

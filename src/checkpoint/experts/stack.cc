@@ -1,0 +1,158 @@
+#include "checkpoint/experts/stack.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "quant/canonical.h"
+
+namespace moracle {
+
+std::string show(const MatrixShape& shape, const Scheme& scheme) {
+  return str(name(scheme), " [", shape.n, ", ", shape.k, "]",
+             shape.group_index ? " in act-order" : "", shape.bias ? " with bias" : "");
+}
+
+namespace {
+
+// The module as the file holds it; the config only narrows.
+Result<DescribedLinear> describe(const Checkpoint::State& state, const std::string& module) {
+  const Tensors& tensors = state.tensors;
+  const bool quantized = state.reader && state.reader->stores(tensors, module);
+  if (quantized) {
+    if (state.reader->says(module) == Says::kPlain) {
+      return Error{ErrorKind::kBadFile, tensors.file_of(module + ".weight"),
+                   "module '" + module + "'",
+                   "to be stored unquantized, since the quantization config leaves it out",
+                   "the file holds it quantized"};
+    }
+    return state.reader->describe(tensors, module);
+  }
+  if (tensors.find(module + ".weight") != nullptr) return describe_plain(tensors, module);
+  const std::string expected = state.reader ? " or " + state.reader->expected(module) : "";
+  return Error{ErrorKind::kBadFile, tensors.file_of(module + ".weight"), "module '" + module + "'",
+               module + ".weight" + expected, "the file has neither"};
+}
+
+bool same_bytes(const TensorView& a, const TensorView& b) {
+  if (a.data == nullptr || b.data == nullptr) return a.data == b.data;
+  return std::equal(a.data, a.data + a.num_bytes(), b.data, b.data + b.num_bytes());
+}
+
+// Adds one more, which must be like those before it.
+Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear,
+            const std::string& module) {
+  // safetensors has tensors without elements; beside a 0 the other size may be anything.
+  if (linear.shape.n == 0 || linear.shape.k == 0) {
+    return state.tensors.wrong(linear.part.tensors[0], "at least one row and one column",
+                               "the matrix is " + show(linear.shape, linear.scheme));
+  }
+  const bool first = stack.parts.empty();
+  MatrixShape same = linear.shape;
+  same.n = stack.shape.n;
+  same.group_index = stack.shape.group_index;  // compared below, column by column
+  if (!first && (same != stack.shape || linear.scheme != stack.scheme)) {
+    return Error{ErrorKind::kBadFile, state.tensors.file_of(linear.part.tensors[0]),
+                 "module '" + module + "'",
+                 str("the same scheme and input size as '", stack.first_module, "', ",
+                     show(stack.shape, stack.scheme)),
+                 "it is " + show(linear.shape, linear.scheme)};
+  }
+  if (!first && !same_bytes(linear.column_groups.view, stack.column_groups.view)) {
+    return Error{
+        ErrorKind::kUnsupported, state.tensors.file_of(linear.part.tensors[0]),
+        "module '" + module + "'",
+        "columns in the same groups as '" + stack.first_module + "', since both read one input",
+        "they are in others"};
+  }
+  if (first) stack.first_module = module;
+  const int64_t rows_before = stack.shape.n;
+  stack.shape = linear.shape;
+  stack.shape.n += rows_before;
+  stack.scheme = linear.scheme;
+  stack.column_groups = std::move(linear.column_groups);
+  stack.input_scale = std::max(stack.input_scale, linear.input_scale);
+  linear.part.module = module;
+  stack.parts.push_back(std::move(linear.part));
+  return {};
+}
+
+}  // namespace
+
+void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts) {
+  const int64_t rows = shape.key.group.rows;
+  bool aligned = rows == 1 || parts.size() == 1;
+  if (!aligned && rows > 1) {
+    aligned = std::all_of(parts.begin(), parts.end() - 1,
+                          [&](const DescribedMatrix::Part& part) { return part.n % rows == 0; });
+  }
+  if (aligned || !shape.key.quantized()) return;
+  shape.key.group.rows = 1;
+  for (DescribedMatrix::Part& part : parts) {
+    part.read_rows = {};
+    part.read = [read = std::move(part.read)](ThreadPool& pool) -> Result<CanonicalMatrix> {
+      MORACLE_TRY(CanonicalMatrix matrix, read(pool));
+      expand_scale_rows(matrix);
+      return matrix;
+    };
+  }
+}
+
+Result<Stack> describe_stack(const Checkpoint::State& state,
+                             const std::vector<std::string>& modules) {
+  Stack stack;
+  for (const std::string& module : modules) {
+    MORACLE_TRY(DescribedLinear linear, describe(state, module));
+    MORACLE_CHECK(push(state, stack, std::move(linear), module));
+  }
+  align_blocks(stack.shape, stack.parts);
+  return stack;
+}
+
+namespace {
+
+Result<CanonicalMatrix> of_expert(Result<CanonicalMatrix> matrix, int64_t e) {
+  if (matrix) return matrix;
+  Error error = std::move(matrix).error();
+  error.place += str(", expert ", e);
+  return error;
+}
+
+// Errors of reading a tensor of all experts say which one it was.
+void name_expert(DescribedMatrix::Part& part, int64_t e) {
+  part.read = [read = std::move(part.read), e](ThreadPool& pool) {
+    return of_expert(read(pool), e);
+  };
+  if (!part.read_rows) return;
+  part.read_rows = [read = std::move(part.read_rows), e](ThreadPool& pool, int64_t first,
+                                                         int64_t count) {
+    return of_expert(read(pool, first, count), e);
+  };
+}
+
+}  // namespace
+
+Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& names,
+                             const std::string& module, bool is_gate_up, int64_t e,
+                             int64_t num_experts) {
+  const bool quantized = state.reader && state.reader->stores(state.tensors, module);
+  MORACLE_TRY(DescribedLinear linear,
+              quantized
+                  ? state.reader->describe_expert(state.tensors, module, e, num_experts)
+                  : describe_plain_expert(state.tensors, module, e, num_experts, names.transposed));
+  name_expert(linear.part, e);
+  if (is_gate_up && names.interleaved) {
+    linear.part.read_rows = {};
+    linear.part.read =
+        [read = std::move(linear.part.read)](ThreadPool& pool) -> Result<CanonicalMatrix> {
+      MORACLE_TRY(CanonicalMatrix matrix, read(pool));
+      deinterleave_rows(matrix);
+      return matrix;
+    };
+  }
+  Stack stack;
+  MORACLE_CHECK(push(state, stack, std::move(linear), module));
+  return stack;
+}
+
+}  // namespace moracle

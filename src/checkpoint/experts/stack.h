@@ -1,0 +1,38 @@
+// Linears that read one input, as one matrix of stacked rows: gate and up; q, k and v.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "checkpoint/producers/producer.h"
+#include "checkpoint/state.h"
+
+namespace moracle {
+
+struct Stack {
+  std::string first_module;
+  MatrixShape shape;
+  Scheme scheme;
+  TensorData column_groups;
+  float input_scale = 0;
+  std::vector<DescribedMatrix::Part> parts;
+};
+
+/// The modules as the file holds them, checked to fit together. Errors: missing; stored otherwise
+/// than the config says; of different schemes, input sizes or column groups.
+Result<Stack> describe_stack(const Checkpoint::State& state,
+                             const std::vector<std::string>& modules);
+
+/// Blocks of rows cannot be stacked where one ends in the middle of a block: then every row gets
+/// its own scales, which are the same numbers. `shape` is that of the stacked parts.
+void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts);
+
+/// Expert e out of `module`, a tensor that holds all experts.
+Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& names,
+                             const std::string& module, bool is_gate_up, int64_t e,
+                             int64_t num_experts);
+
+/// "int4-w4a16-g128 [256, 128] in act-order"
+std::string show(const MatrixShape& shape, const Scheme& scheme);
+
+}  // namespace moracle

@@ -1,0 +1,124 @@
+#include "checkpoint/lora/lora_settings.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+
+#include "base/text.h"
+#include "base/try.h"
+
+namespace moracle {
+namespace {
+
+// Adapters have an alpha near their rank; much more would not even fit into the scale's f32.
+constexpr double kLargestAlpha = 1e6;
+constexpr const char* kAlphaRange = "a number from -1000000 to 1000000";
+
+// Keys that are read below, and keys that tell how an adapter was trained or where it belongs: what
+// it computes follows from its tensors, whatever their values.
+constexpr std::string_view kKnownKeys[] = {"alpha_pattern",
+                                           "auto_mapping",
+                                           "base_model_name_or_path",
+                                           "bias",
+                                           "corda_config",
+                                           "ensure_weight_tying",
+                                           "eva_config",
+                                           "exclude_modules",
+                                           "inference_mode",
+                                           "init_lora_weights",
+                                           "layers_pattern",
+                                           "layers_to_transform",
+                                           "loftq_config",
+                                           "lora_alpha",
+                                           "lora_dropout",
+                                           "lora_ga_config",
+                                           "megatron_config",
+                                           "megatron_core",
+                                           "peft_type",
+                                           "peft_version",
+                                           "qalora_group_size",
+                                           "r",
+                                           "rank_pattern",
+                                           "revision",
+                                           "runtime_config",
+                                           "target_modules",
+                                           "task_type",
+                                           "use_rslora",
+                                           "velora_config"};
+
+bool is_unset(const nlohmann::json& value) {
+  return value.is_null() || value == false || value == "" ||
+         ((value.is_array() || value.is_object()) && value.empty());
+}
+
+// Every other key that has a value could change the formula (use_dora, lora_bias,
+// layer_replication, alora_invocation_tokens, target_parameters) or the base (modules_to_save).
+Status check_keys(const Config& config) {
+  for (const auto& [key, value] : config.value().items()) {
+    const auto* known = std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key);
+    if (known != std::end(kKnownKeys) || is_unset(value)) continue;
+    return config.unsupported({key.c_str()}, "to be absent, null or false: nothing here applies it",
+                              "it is " + Config::shown(value));
+  }
+  return {};
+}
+
+// Some ways to initialize an adapter take away from the base what the adapter starts with. PEFT
+// saves such an adapter for that other base, unless it is told to convert it; then it says true.
+Status check_initialization(const Config& config) {
+  const auto* value = config.find({"init_lora_weights"});
+  if (value == nullptr || value->is_boolean()) return {};
+  if (value->is_string()) {
+    auto text = value->get<std::string>();
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
+    for (const char* same_base : {"gaussian", "eva", "orthogonal", "mica"}) {
+      if (text == same_base) return {};
+    }
+  }
+  return config.unsupported({"init_lora_weights"},
+                            "true, false, gaussian, eva, orthogonal or mica, which leave the base "
+                            "as it is: convert the adapter (save_pretrained with "
+                            "path_initial_model_for_weight_conversion)",
+                            "it is " + Config::shown(*value));
+}
+
+}  // namespace
+
+Result<LoraSettings> LoraSettings::read(const Config& config) {
+  MORACLE_TRY(const std::string type, config.text({"peft_type"}));
+  if (type != "LORA") return config.unsupported({"peft_type"}, "LORA", "it is " + type);
+  MORACLE_CHECK(check_keys(config));
+  MORACLE_CHECK(check_initialization(config));
+  MORACLE_TRY(const std::string bias, config.text_or("none", {"bias"}));
+  if (bias != "none") return config.unsupported({"bias"}, "none", "it is " + bias);
+  LoraSettings settings;
+  MORACLE_TRY(settings.alpha, config.number_or(8, {"lora_alpha"}));
+  if (std::abs(settings.alpha) > kLargestAlpha)
+    return config.wrong({"lora_alpha"}, kAlphaRange, str("it is ", settings.alpha));
+  MORACLE_TRY(settings.root_of_rank, config.boolean_or(false, {"use_rslora"}));
+  MORACLE_TRY(const auto alphas, config.object({"alpha_pattern"}));
+  if (!alphas) return settings;
+  for (const auto& [key, value] : alphas->value().items()) {
+    if (!value.is_number() || std::abs(value.get<double>()) > kLargestAlpha)
+      return config.wrong({"alpha_pattern"}, str(kAlphaRange, " for each pattern"),
+                          str(key, " has ", Config::shown(value)));
+    // PEFT matches a key with the end of a module's name.
+    MORACLE_TRY(Pattern pattern, Pattern::make("re:(.*\\.)?(" + key + ")$", config.path()));
+    settings.alphas.emplace_back(std::move(pattern), value.get<double>());
+  }
+  return settings;
+}
+
+float LoraSettings::scale(const std::string& module, int64_t rank) const {
+  double chosen = alpha;
+  for (const auto& [pattern, value] : alphas) {
+    if (!pattern.matches(module)) continue;
+    chosen = value;
+    break;
+  }
+  const auto r = static_cast<double>(rank);
+  return static_cast<float>(chosen / (root_of_rank ? std::sqrt(r) : r));
+}
+
+}  // namespace moracle

@@ -1,0 +1,128 @@
+// Quantizing while loading: the parts of a described matrix are wrapped, nothing is read.
+#include "checkpoint/online/online.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/experts/stack.h"
+#include "quant/canonical.h"
+#include "quant/quantize_weight.h"
+
+namespace moracle {
+
+Error already_quantized(std::string file, std::string place, const Scheme& scheme) {
+  return {ErrorKind::kUnsupported, std::move(file), std::move(place),
+          "unquantized weights for an online scheme", "the file's are " + name(scheme)};
+}
+
+namespace {
+
+Status check_online(const Scheme& scheme) {
+  const auto known = online_schemes();
+  const bool found = std::any_of(known.begin(), known.end(), [&](const OnlineScheme& online) {
+    return online.scheme == scheme;
+  });
+  if (found) return {};
+  std::vector<std::string> names;
+  for (const OnlineScheme& online : known) names.push_back(name(online.scheme));
+  return Error{ErrorKind::kUnsupported, "", "online scheme", "one of " + join(names),
+               "it is " + name(scheme)};
+}
+
+bool ends_inside_block(const QuantKey& key, int64_t rows) {
+  return key.group.rows > 1 && rows % key.group.rows != 0;
+}
+
+// So many matrices of equal rows, which lie one below the other, each by itself. Where a block
+// would hold rows of two, every row has its scales.
+Result<CanonicalMatrix> quantize_each(const CanonicalMatrix& floats, int64_t matrices,
+                                      const QuantKey& key, ThreadPool& pool) {
+  if (matrices == 1) return quantize_weight(floats, key, pool);
+  const int64_t rows = floats.n / matrices;
+  CanonicalMatrix whole;
+  for (int64_t first = 0; first < floats.n; first += rows) {
+    MORACLE_TRY(CanonicalMatrix one,
+                quantize_weight(float_rows(floats, first, rows), key, pool, first));
+    if (ends_inside_block(key, rows)) expand_scale_rows(one);
+    if (first == 0) {
+      whole.n = floats.n;
+      whole.k = floats.k;
+      whole.key = one.key;
+      whole.storage.resize(whole.n * whole.row_bytes());
+      whole.codes = whole.storage;
+    }
+    stack_rows(whole, first, one);
+  }
+  return whole;
+}
+
+// What the part reads, quantized; its weights lie in its first tensor.
+void quantize_part(DescribedMatrix::Part& part, int64_t matrices, const QuantKey& key) {
+  std::string tensor = part.tensors.empty() ? "weights" : "tensor '" + part.tensors[0] + "'";
+  part.read_rows = {};
+  part.read = [read = std::move(part.read), matrices, key, file = part.file,
+               tensor = std::move(tensor)](ThreadPool& pool) -> Result<CanonicalMatrix> {
+    MORACLE_TRY(const CanonicalMatrix floats, read(pool));
+    Result<CanonicalMatrix> matrix = quantize_each(floats, matrices, key, pool);
+    if (matrix) return matrix;
+    Error error = matrix.error();
+    error.file = file;
+    error.place = tensor;
+    return error;
+  };
+}
+
+}  // namespace
+
+// Each expert's rows are `matrices` of equal height: gate and up, in two parts or in one.
+class OnlineQuantizer {
+ public:
+  static Result<DescribedMatrix> apply(DescribedMatrix&& floats, int64_t matrices,
+                                       const Scheme& scheme) {
+    MORACLE_CHECK(check_online(scheme));
+    DescribedMatrix matrix = std::move(floats);
+    if (matrix.scheme_.weight.quantized()) return refuse(matrix);
+    matrix.scheme_ = scheme;
+    MatrixShape shape = matrix.shape_;
+    shape.key = scheme.weight;
+    if (shape.key.group == GroupShape{}) shape.key.group = kPerRow;  // as canonical form has it
+    matrix.shape_ = shape;
+    for (std::vector<DescribedMatrix::Part>& expert : matrix.parts_) {
+      const bool in_one = matrices > 1 && expert.size() == 1;
+      for (DescribedMatrix::Part& part : expert)
+        quantize_part(part, in_one ? matrices : 1, scheme.weight);
+      matrix.shape_ = shape;
+      if (in_one && ends_inside_block(shape.key, shape.n / matrices))
+        matrix.shape_.key.group.rows = 1;
+      align_blocks(matrix.shape_, expert);
+    }
+    return matrix;
+  }
+
+ private:
+  static Error refuse(const DescribedMatrix& matrix) {
+    const bool named =
+        !matrix.parts_.empty() && !matrix.parts_[0].empty() && !matrix.parts_[0][0].tensors.empty();
+    const auto* first = named ? &matrix.parts_[0][0] : nullptr;
+    return already_quantized(first ? first->file : "",
+                             first ? "tensor '" + first->tensors[0] + "'" : "weights",
+                             matrix.scheme_);
+  }
+};
+
+Result<DescribedMatrix> quantize(DescribedMatrix&& floats, const Scheme& scheme) {
+  return OnlineQuantizer::apply(std::move(floats), 1, scheme);
+}
+
+Result<DescribedWeights> quantize(DescribedWeights&& floats, const Scheme& scheme) {
+  DescribedWeights weights = std::move(floats);
+  const int64_t matrices = is_gated(weights.spec.activation.function) ? 2 : 1;
+  MORACLE_TRY(weights.w13, OnlineQuantizer::apply(std::move(weights.w13), matrices, scheme));
+  MORACLE_TRY(weights.w2, OnlineQuantizer::apply(std::move(weights.w2), 1, scheme));
+  weights.spec.scheme = scheme;
+  weights.spec.set_matrices({weights.w13.shape(), weights.w2.shape()});
+  return weights;
+}
+
+}  // namespace moracle

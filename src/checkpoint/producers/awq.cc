@@ -1,0 +1,119 @@
+// AWQ as AutoAWQ and GPTQModel write it, version "gemm": codes and zero points packed along N, the
+// columns of each eight in the order 0 2 4 6 1 3 5 7.
+//   qweight i32 [K, N/8]
+//   qzeros  i32 [K/g, N/8]   where zero_point is false, absent or 8 everywhere
+//   scales  f16/bf16 [K/g, N]
+// value = (code - zero) · scale.
+#include <algorithm>
+#include <cctype>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/producers/packed.h"
+#include "checkpoint/producers/producer.h"
+
+namespace moracle {
+namespace {
+
+class AwqReader : public Reader {
+ public:
+  AwqReader(QuantKey key, std::vector<std::string> plain) : key_(key), plain_(std::move(plain)) {}
+
+  // Any part of a name excludes a module.
+  Says says(const std::string& module) const override {
+    for (const std::string& part : plain_) {
+      if (module.find(part) != module.npos) return Says::kPlain;
+    }
+    return Says::kNothing;
+  }
+  bool stores(const Tensors& tensors, const std::string& module) const override {
+    return tensors.find(module + ".qweight") != nullptr;
+  }
+  std::string expected(const std::string& module) const override {
+    return module + ".{qweight,qzeros,scales}";
+  }
+  Result<DescribedLinear> describe(const Tensors& tensors,
+                                   const std::string& module) const override;
+
+ private:
+  QuantKey key_;
+  std::vector<std::string> plain_;
+};
+
+Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
+                             const MatrixShape& shape, ThreadPool& pool) {
+  CanonicalMatrix matrix = matrix_of(shape);
+  MORACLE_TRY(const TensorData words, tensors.read(module + ".qweight", pool));
+  unpack_codes(PackOrder::kAwq, words.view, matrix, pool);
+  MORACLE_TRY(matrix.scales, read_transposed_scales(tensors, module + ".scales", shape.n));
+  if (tensors.find(module + ".qzeros") != nullptr) {
+    MORACLE_CHECK(read_zero_points(tensors, module + ".qzeros", PackOrder::kAwq, 0,
+                                   "zero_point false", matrix));
+  }
+  if (shape.bias) {
+    MORACLE_TRY(matrix.bias, read_scales(tensors, module + ".bias"));
+  }
+  return matrix;
+}
+
+Result<DescribedLinear> AwqReader::describe(const Tensors& tensors,
+                                            const std::string& module) const {
+  std::vector<std::string> names = {module + ".qweight", module + ".scales"};
+  MORACLE_TRY(const TensorView codes, tensors.get(names[0]));
+  if (codes.dtype != DType::kI32 || codes.shape.size() != 2) {
+    return tensors.wrong(names[0], "i32 [K, N/8]", "it is " + to_string(codes));
+  }
+  DescribedLinear linear;
+  MatrixShape& shape = linear.shape;
+  shape.k = codes.shape[0];
+  shape.n = codes.shape[1] * 8;
+  shape.key = linear.scheme.weight = key_;
+  const int64_t size = key_.group.cols == GroupShape::kAll ? shape.k : key_.group.cols;
+  const int64_t groups = size == 0 ? 0 : (shape.k + size - 1) / size;
+  MORACLE_CHECK(check_transposed_scales(tensors, names[1], groups, shape.n, size));
+  const std::string zeros = module + ".qzeros";
+  if (!key_.symmetric || tensors.find(zeros) != nullptr) {
+    MORACLE_CHECK(tensors.get(zeros, DType::kI32, {groups, codes.shape[1]}));
+    names.push_back(zeros);
+  }
+  MORACLE_TRY(shape.bias, add_bias(tensors, module, shape.n, names));
+  linear.part = part_of(tensors, shape.n, std::move(names));
+  linear.part.read = [&tensors, module, shape](ThreadPool& pool) {
+    return read(tensors, module, shape, pool);
+  };
+  return linear;
+}
+
+// The three keys mean the same; files differ in which they have, and in upper and lower case.
+Status check_version(const Config& config) {
+  for (const char* key : {"version", "checkpoint_format", "format"}) {
+    MORACLE_TRY(const std::string version, config.text_or("gemm", {key}));
+    std::string lower = version;
+    std::transform(lower.begin(), lower.end(), lower.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    if (lower != "gemm") return config.unsupported({key}, "gemm", "it is " + version);
+  }
+  // The kernels of llm-awq's own authors read another layout.
+  MORACLE_TRY(const std::string backend, config.text_or("autoawq", {"backend"}));
+  if (backend == "llm-awq") return config.unsupported({"backend"}, "autoawq", "it is llm-awq");
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Reader>> open_awq(const Config& config) {
+  MORACLE_CHECK(check_version(config));
+  MORACLE_TRY(const int64_t width, config.integer({"bits", "w_bit"}, 2, 8));
+  if (width != 4) return config.unsupported({"bits", "w_bit"}, "4", str("it is ", width));
+  MORACLE_TRY(const int64_t size, config.integer_or(128, {"group_size", "q_group_size"}, -1));
+  if (size == 0) {
+    return config.wrong({"group_size", "q_group_size"}, "-1 or a positive size", "it is 0");
+  }
+  QuantKey key = int4_static_group(size);
+  MORACLE_TRY(const bool zero_point, config.boolean_or(true, {"zero_point"}));
+  key.symmetric = !zero_point;
+  MORACLE_TRY(auto plain, config.texts({"modules_to_not_convert"}));
+  return std::unique_ptr<Reader>(new AwqReader(key, std::move(plain)));
+}
+
+}  // namespace moracle

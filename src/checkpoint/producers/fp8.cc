@@ -1,0 +1,96 @@
+// quant_method "fp8", as DeepSeek, Qwen and transformers write it:
+//   weight            e4m3 [N, K]
+//   weight_scale_inv  f32 [ceil(N/bn), ceil(K/bk)]   with weight_block_size [bn, bk]
+//   weight_scale      f32 [], [1], [N] or [N, 1]     without
+//   input_scale       f32 [] or [1]                  with activation_scheme static
+// value = code · scale: "inv" is only a name.
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/producers/fp8_matrix.h"
+
+namespace moracle {
+namespace {
+
+class Fp8Reader : public Reader {
+ public:
+  Fp8Reader(Fp8Format format, std::vector<std::string> ignored)
+      : format_(std::move(format)), ignored_(std::move(ignored)) {}
+
+  // Names are whole; of a layer's experts, one name that lies below them speaks for all.
+  Says says(const std::string& module) const override {
+    const size_t experts = module.find(".experts.");
+    const std::string prefix = module.substr(0, experts == module.npos ? 0 : experts + 8);
+    const bool ignored =
+        std::any_of(ignored_.begin(), ignored_.end(), [&](const std::string& name) {
+          return name == module || (!prefix.empty() && name.find(prefix) != name.npos);
+        });
+    return ignored ? Says::kPlain : Says::kNothing;
+  }
+  bool stores(const Tensors& tensors, const std::string& module) const override {
+    return stores_fp8(tensors, module, format_.scale);
+  }
+  std::string expected(const std::string& module) const override {
+    return module + ".{weight," + format_.scale + "}";
+  }
+  Result<DescribedLinear> describe(const Tensors& tensors,
+                                   const std::string& module) const override {
+    return describe_fp8(tensors, module, format_);
+  }
+
+ private:
+  Fp8Format format_;
+  std::vector<std::string> ignored_;
+};
+
+Result<Fp8Format> read_blocks(const Config& config, const std::string& activation_scheme) {
+  MORACLE_TRY(const auto block, config.integers({"weight_block_size"}));
+  const auto fits = [](int64_t size) { return size >= 1 && size <= INT32_MAX; };
+  if (block.size() != 2 || !fits(block[0]) || !fits(block[1])) {
+    return config.wrong({"weight_block_size"}, "two positive sizes, of rows and columns",
+                        "it is " + Config::shown(*config.find({"weight_block_size"})));
+  }
+  if (activation_scheme != "dynamic") {
+    return config.unsupported({"activation_scheme"}, "dynamic, since weights have blocks",
+                              "it is " + activation_scheme);
+  }
+  Fp8Format format;
+  format.scheme = {fp8_static_block(block[0], block[1]), fp8_dynamic_group(block[1])};
+  format.scale = "weight_scale_inv";
+  return format;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Reader>> open_fp8(const Config& config) {
+  MORACLE_TRY(const std::string fmt, config.text_or("e4m3", {"fmt"}));
+  if (fmt != "e4m3") return config.unsupported({"fmt"}, "e4m3", "it is " + fmt);
+  if (config.has({"store_dtype"})) {
+    return config.unsupported({"store_dtype"}, "weights stored as e4m3, which is its absence",
+                              "it is " + Config::shown(*config.find({"store_dtype"})));
+  }
+  MORACLE_TRY(const std::string activations, config.text_or("dynamic", {"activation_scheme"}));
+  if (activations != "dynamic" && activations != "static") {
+    return config.unsupported({"activation_scheme"}, "dynamic or static", "it is " + activations);
+  }
+  Fp8Format format;
+  format.scheme = {kFp8StaticTensorSym,
+                   activations == "static" ? kFp8StaticTensorSym : kFp8DynamicTokenSym};
+  format.tensor_or_channel = true;
+  if (config.has({"weight_block_size"})) {
+    MORACLE_TRY(format, read_blocks(config, activations));
+  }
+  MORACLE_TRY(const std::string scale_fmt, config.text_or("float", {"scale_fmt"}));
+  if (scale_fmt != "float" && scale_fmt != "ue8m0") {
+    return config.unsupported({"scale_fmt"}, "ue8m0, float or nothing", "it is " + scale_fmt);
+  }
+  format.powers_of_two = scale_fmt == "ue8m0";
+
+  MORACLE_TRY(std::vector<std::string> ignored, config.texts({"ignored_layers"}));
+  MORACLE_TRY(const auto not_converted, config.texts({"modules_to_not_convert"}));
+  ignored.insert(ignored.end(), not_converted.begin(), not_converted.end());
+  return std::unique_ptr<Reader>(new Fp8Reader(std::move(format), std::move(ignored)));
+}
+
+}  // namespace moracle

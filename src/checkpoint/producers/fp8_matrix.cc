@@ -1,0 +1,151 @@
+#include "checkpoint/producers/fp8_matrix.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/finite.h"
+#include "base/scalar.h"
+#include "base/text.h"
+#include "base/try.h"
+
+namespace moracle {
+
+Result<std::vector<float>> read_exponents(const Tensors& tensors, const std::string& name,
+                                          int64_t first, int64_t count) {
+  MORACLE_TRY(const TensorData data, tensors.read(name, first, count));
+  // Their own type was checked on the way; most files say u8.
+  const int64_t bad = first_not_finite(DType::kF8E8M0, data.view.data, count);
+  if (bad >= 0) return tensors.not_finite(name, first + bad, DType::kF8E8M0, data.view.data + bad);
+  std::vector<float> scales(count);
+  std::transform(data.view.as<uint8_t>(), data.view.as<uint8_t>() + count, scales.begin(),
+                 e8m0_to_float);
+  return scales;
+}
+
+bool stores_fp8(const Tensors& tensors, const std::string& module, const std::string& scale) {
+  const TensorView* weight = tensors.find(module + ".weight");
+  return tensors.find(module + "." + scale) != nullptr ||
+         (weight != nullptr && weight->dtype == DType::kF8E4M3);
+}
+
+namespace {
+
+using Shape = std::vector<int64_t>;
+
+// The shapes in which tools write the scales of one granularity, the usual one first.
+std::vector<Shape> scale_shapes(GroupShape group, int64_t n, int64_t k) {
+  if (group == GroupShape{}) return {{}, {1}};
+  if (group == kPerRow) return {{n, 1}, {n}};
+  const int64_t rows = (n + group.rows - 1) / group.rows;
+  const int64_t cols = (k + group.cols - 1) / group.cols;
+  if (group.rows == 1) return {{rows, cols}};
+  // ModelOpt keeps the axes of length 1 along which it has reduced each block.
+  std::vector<Shape> shapes = {{rows, cols}, {rows, 1, cols, 1}};
+  // transformers writes one row or one column of blocks flat; then there is only one way to read
+  // it.
+  if (rows == 1 || cols == 1) shapes.push_back({rows * cols});
+  return shapes;
+}
+
+bool is_among(const Shape& shape, const std::vector<Shape>& shapes) {
+  return std::find(shapes.begin(), shapes.end(), shape) != shapes.end();
+}
+
+std::string granularity(GroupShape group, int64_t n, int64_t k) {
+  if (group == GroupShape{}) return "one scale for the tensor";
+  if (group == kPerRow) return str("one scale for each of ", n, " rows");
+  return str("blocks of ", group.rows, " x ", group.cols, " of [", n, ", ", k, "]");
+}
+
+bool is_exponents(const TensorView& view) {
+  return view.dtype == DType::kU8 || view.dtype == DType::kF8E8M0;
+}
+
+// Checks the scales' dtype; floats are the rule.
+Status check_dtype(const Tensors& tensors, const std::string& name, const Fp8Format& format) {
+  MORACLE_TRY(const TensorView view, tensors.get(name));
+  if (format.scheme.weight.scale_dtype == DType::kF8E8M0) {
+    if (is_exponents(view)) return {};
+    return tensors.wrong(name, "u8 exponents", "it is " + to_string(view));
+  }
+  if (format.powers_of_two && view.dtype == DType::kF8E8M0) return {};
+  MORACLE_CHECK(get_floats(tensors, name));
+  return {};
+}
+
+// The granularity that the scales have. Errors: not the one that the config declares.
+Result<GroupShape> find_group(const Tensors& tensors, const std::string& name,
+                              const Fp8Format& format, int64_t n, int64_t k) {
+  const Shape& shape = tensors.find(name)->shape;
+  const GroupShape declared = format.scheme.weight.group;
+  std::vector<GroupShape> groups = {declared};
+  if (format.tensor_or_channel) groups = {GroupShape{}, kPerRow};
+  std::string need;
+  for (const GroupShape group : groups) {
+    const std::vector<Shape> shapes = scale_shapes(group, n, k);
+    if (is_among(shape, shapes)) return group;
+    need += str(need.empty() ? "" : ", or ", "shape [", join(shapes.front()), "] (",
+                granularity(group, n, k), ")");
+  }
+  return tensors.wrong(name, need, "it is " + to_string(*tensors.find(name)));
+}
+
+Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
+                             const Fp8Format& format, const MatrixShape& shape, ThreadPool& pool) {
+  const std::string name = module + "." + format.scale;
+  const TensorView& view = *tensors.find(name);
+  CanonicalMatrix matrix = matrix_of(shape);
+  MORACLE_TRY(TensorData codes, tensors.read(module + ".weight", pool));
+  set_codes(matrix, std::move(codes));
+  if (is_exponents(view)) {
+    MORACLE_TRY(matrix.scales, read_exponents(tensors, name, 0, view.num_elements()));
+  } else {
+    MORACLE_TRY(matrix.scales, read_scales(tensors, name));
+  }
+  for (size_t i = 0; format.powers_of_two && i < matrix.scales.size(); ++i) {
+    int exponent;
+    if (std::frexp(matrix.scales[i], &exponent) == 0.5f) continue;
+    return tensors.wrong(name, "powers of two, since the config says scale_fmt ue8m0",
+                         str("element ", i, " is ", matrix.scales[i]));
+  }
+  if (format.scheme.weight.group == GroupShape{}) matrix.scales.resize(shape.n, matrix.scales[0]);
+  if (shape.bias) {
+    MORACLE_TRY(matrix.bias, read_scales(tensors, module + ".bias"));
+  }
+  return matrix;
+}
+
+}  // namespace
+
+Result<DescribedLinear> describe_fp8(const Tensors& tensors, const std::string& module,
+                                     const Fp8Format& declared) {
+  Fp8Format format = declared;
+  std::vector<std::string> names = {module + ".weight", module + "." + format.scale};
+  MORACLE_TRY(const TensorView codes, tensors.get(names[0]));
+  const bool in_groups = format.scheme.weight.scale_dtype == DType::kF8E8M0;
+  const int64_t multiple = in_groups ? format.scheme.weight.group.cols : 1;
+  if (codes.dtype != DType::kF8E4M3 || codes.shape.size() != 2 || codes.shape[1] % multiple != 0) {
+    const std::string of = in_groups ? str(" with K a multiple of ", multiple) : "";
+    return tensors.wrong(names[0], "f8_e4m3 [N, K]" + of, "it is " + to_string(codes));
+  }
+  const int64_t n = codes.shape[0], k = codes.shape[1];
+  MORACLE_CHECK(check_dtype(tensors, names[1], format));
+  MORACLE_TRY(format.scheme.weight.group, find_group(tensors, names[1], format, n, k));
+
+  DescribedLinear linear;
+  linear.scheme = format.scheme;
+  linear.shape = {.n = n, .k = k, .key = format.scheme.weight};
+  if (linear.shape.key.group == GroupShape{}) linear.shape.key.group = kPerRow;
+  if (format.scheme.activation && !format.scheme.activation->dynamic) {
+    names.push_back(module + ".input_scale");
+    MORACLE_TRY(linear.input_scale, read_input_scale(tensors, names.back()));
+  }
+  MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, n, names));
+  linear.part = part_of(tensors, n, std::move(names));
+  linear.part.read = [&tensors, module, format, shape = linear.shape](ThreadPool& pool) {
+    return read(tensors, module, format, shape, pool);
+  };
+  return linear;
+}
+
+}  // namespace moracle

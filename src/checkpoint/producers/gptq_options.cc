@@ -1,0 +1,129 @@
+#include "checkpoint/producers/gptq_options.h"
+
+#include "base/json_text.h"
+#include "base/small_file.h"
+#include "base/text.h"
+#include "base/try.h"
+
+namespace moracle {
+namespace {
+
+// The keys that may differ between modules; `options` holds what counts where they are absent.
+Status read_options(const Config& config, GptqOptions& options) {
+  MORACLE_TRY(const int64_t bits, config.integer_or(options.bits, {"bits"}, 2, 8));
+  if (bits != 4 && bits != 8) {
+    return config.unsupported({"bits"}, "4 or 8", str("it is ", bits));
+  }
+  options.bits = static_cast<int>(bits);
+  MORACLE_TRY(options.group_size, config.integer_or(options.group_size, {"group_size"}, -1));
+  if (options.group_size == 0) {
+    return config.wrong({"group_size"}, "-1 or a positive size", "it is 0");
+  }
+  MORACLE_TRY(options.symmetric, config.boolean_or(options.symmetric, {"sym"}));
+  MORACLE_TRY(options.desc_act, config.boolean_or(options.desc_act, {"desc_act"}));
+  return {};
+}
+
+// The keys of "dynamic" in the order of the file, which decides between rules; a Config's own are
+// sorted. Empty where the file cannot be read again.
+std::vector<std::string> keys_in_file(const std::string& path) {
+  std::vector<std::string> keys;
+  const Result<std::string> text = read_small_file(path);
+  if (!text || !check_json_text(*text, path)) return keys;
+  auto json = nlohmann::ordered_json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object() && json.contains("quantization_config")) json = json["quantization_config"];
+  if (!json.is_object() || !json.contains("dynamic")) return keys;
+  for (const auto& item : json["dynamic"].items()) keys.push_back(item.key());
+  return keys;
+}
+
+}  // namespace
+
+Result<GptqConfig> GptqConfig::read(const Config& config) {
+  GptqConfig read;
+  GptqOptions& options = read.options_;
+  MORACLE_CHECK(config.integer({"bits"}, 2, 8));
+  MORACLE_CHECK(read_options(config, options));
+  MORACLE_TRY(const std::string format, config.text_or("gptq", {"checkpoint_format", "format"}));
+  if (format != "gptq" && format != "gptq_v2") {
+    return config.unsupported({"checkpoint_format", "format"}, "gptq or gptq_v2",
+                              "it is " + format);
+  }
+  options.v2 = format == "gptq_v2";
+  MORACLE_CHECK(read.read_rules(config));
+  MORACLE_CHECK(read.read_listed(config));
+  return read;
+}
+
+// "+:expression" or "expression": options for the modules whose name it matches from the start;
+// "-:expression": these are not quantized.
+Status GptqConfig::read_rules(const Config& config) {
+  MORACLE_TRY(const auto dynamic, config.object({"dynamic"}));
+  if (!dynamic || dynamic->value().empty()) return {};
+  std::vector<std::string> keys = keys_in_file(config.path());
+  if (keys.size() != dynamic->value().size()) {
+    keys.clear();
+    for (const auto& item : dynamic->value().items()) keys.push_back(item.key());
+  }
+  for (const std::string& key : keys) {
+    const bool leaves_out = key.starts_with("-:");
+    const std::string expression = leaves_out || key.starts_with("+:") ? key.substr(2) : key;
+    MORACLE_TRY(Pattern pattern, Pattern::make("re:" + expression, config.path()));
+    Rule rule{std::move(pattern), std::nullopt};
+    if (!leaves_out) {
+      MORACLE_TRY(const auto overrides, dynamic->object({key.c_str()}));
+      if (!overrides) return dynamic->wrong({key.c_str()}, "an object", "it is null");
+      for (const char* other :
+           {"checkpoint_format", "format", "quant_method", "method", "adapter"}) {
+        if (!overrides->has({other})) continue;
+        return overrides->unsupported({other}, "nothing, the same for all modules",
+                                      "it is " + Config::shown(*overrides->find({other})));
+      }
+      rule.options = options_;
+      MORACLE_CHECK(read_options(*overrides, *rule.options));
+    }
+    rules_.push_back(std::move(rule));
+  }
+  return {};
+}
+
+// A list of lists of module names, as AutoGPTQ groups them for its calibration order.
+Status GptqConfig::read_listed(const Config& config) {
+  const auto* listed = config.find({"modules_in_block_to_quantize"});
+  if (listed == nullptr) return {};
+  for (const auto& group : *listed) {
+    for (const auto& module : group.is_array() ? group : nlohmann::json::array({group})) {
+      if (!module.is_string()) {
+        return config.wrong({"modules_in_block_to_quantize"}, "lists of module names",
+                            "it holds " + Config::shown(module));
+      }
+      listed_.push_back(module.get<std::string>());
+    }
+  }
+  return {};
+}
+
+const GptqConfig::Rule* GptqConfig::rule_of(const std::string& module) const {
+  for (const Rule& rule : rules_) {
+    if (rule.pattern.matches(module)) return &rule;
+  }
+  return nullptr;
+}
+
+Says GptqConfig::says(const std::string& module) const {
+  if (const Rule* rule = rule_of(module)) {
+    return rule->options ? Says::kQuantized : Says::kPlain;
+  }
+  if (listed_.empty()) return Says::kNothing;
+  for (const std::string& name : listed_) {
+    if (module.ends_with("." + name)) return Says::kQuantized;
+  }
+  return Says::kPlain;
+}
+
+const GptqOptions& GptqConfig::options(const std::string& module) const {
+  const Rule* rule = rule_of(module);
+  return rule && rule->options ? *rule->options : options_;
+}
+
+}  // namespace moracle

@@ -1,0 +1,99 @@
+// From a file into memory, checked on the way: a chunk is looked at while it is in the cache.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/finite.h"
+#include "base/first_error.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "base/try.h"
+#include "checkpoint/safetensors/tensors.h"
+#include "quant/codec.h"
+
+namespace moracle {
+namespace {
+
+constexpr int64_t kChunkBytes = 1 << 18;
+// A thread's share is at least so many chunks: waking it takes as long as reading some.
+constexpr int64_t kLeastChunks = 4;
+
+// "element 7", or "element [3, 0, 7]" of more than one dimension.
+std::string place_of(const TensorView& view, int64_t element) {
+  if (view.shape.size() < 2) return str("element ", element);
+  std::vector<int64_t> index(view.shape.size());
+  for (size_t d = view.shape.size(); d-- > 0;) {
+    index[d] = element % view.shape[d];
+    element /= view.shape[d];
+  }
+  return "element [" + join(index) + "]";
+}
+
+std::string shown(DType type, const std::byte* value) {
+  double number = NAN;
+  if (type == DType::kF64) {
+    std::memcpy(&number, value, sizeof number);
+  } else {
+    visit_codec(type,
+                [&]<class Codec>() { number = static_cast<double>(Codec::decode(value, 0)); });
+  }
+  if (std::isnan(number)) return "nan";
+  return number < 0 ? "-inf" : "inf";
+}
+
+}  // namespace
+
+Error Tensors::not_finite(const std::string& name, int64_t element, DType type,
+                          const std::byte* value) const {
+  const std::string place = place_of(*find(name), element);
+  if (type == DType::kF8E8M0) return wrong(name, "exponents from 0 to 254", place + " is 255");
+  return wrong(name, "finite numbers", place + " is " + shown(type, value));
+}
+
+Result<TensorData> Tensors::read(const std::string& name, int64_t first, int64_t count,
+                                 ThreadPool& pool) const {
+  const auto entry = entries_.find(name);
+  if (entry == entries_.end()) return wrong(name, "to be in the file", "it is missing");
+  const DType type = entry->second.view.dtype;
+  const SafetensorsFile& file = files_[entry->second.file];
+  const int64_t size = bits(type) / 8;  // types of files have whole bytes
+  const std::shared_ptr<std::byte[]> memory(new std::byte[count * size]);  // not cleared first
+  const int64_t step = kChunkBytes / size, chunks = (count + step - 1) / step;
+  FirstError trouble;
+  pool.split(
+      chunks,
+      [&](int64_t begin, int64_t end) {
+        for (int64_t chunk = begin; chunk < end; ++chunk) {
+          const int64_t at = chunk * step, here = std::min(step, count - at);
+          std::byte* const data = memory.get() + at * size;
+          const Status done =
+              file.read(name, (first + at) * size, {data, static_cast<size_t>(here * size)});
+          if (!done) return trouble.keep(chunk, done.error());
+          const int64_t bad = first_not_finite(type, data, here);
+          if (bad < 0) continue;
+          return trouble.keep(chunk, not_finite(name, first + at + bad, type, data + bad * size));
+        }
+      },
+      kLeastChunks);
+  MORACLE_CHECK(std::move(trouble).status());
+  return TensorData{{memory.get(), type, {count}}, memory};
+}
+
+Result<TensorData> Tensors::read(const std::string& name, int64_t first, int64_t count) const {
+  ThreadPool caller(1);
+  return read(name, first, count, caller);
+}
+
+Result<TensorData> Tensors::read(const std::string& name, ThreadPool& pool) const {
+  MORACLE_TRY(const TensorView view, get(name));
+  MORACLE_TRY(TensorData data, read(name, 0, view.num_elements(), pool));
+  data.view.shape = view.shape;
+  return data;
+}
+
+Result<TensorData> Tensors::read(const std::string& name) const {
+  ThreadPool caller(1);
+  return read(name, caller);
+}
+
+}  // namespace moracle

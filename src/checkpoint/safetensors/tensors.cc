@@ -1,0 +1,126 @@
+#include "checkpoint/safetensors/tensors.h"
+
+#include <set>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/config.h"
+
+namespace moracle {
+namespace {
+
+// A shard's name must be a plain file name: an index must not reach outside its folder.
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+Result<Tensors> open_sharded(const std::string& folder, const std::string& index_path) {
+  MORACLE_TRY(const Config index, Config::open(index_path));
+  MORACLE_TRY(const auto weight_map, index.object({"weight_map"}));
+  if (!weight_map) return index.wrong({"weight_map"}, "an object", "it is not there");
+  std::set<std::string> names;
+  for (const auto& [tensor, shard] : weight_map->value().items()) {
+    if (!shard.is_string() || !is_plain_name(shard.get<std::string>())) {
+      return Error{ErrorKind::kBadFile, index_path, "weight_map." + tensor,
+                   "the name of a file in the same folder", "it is " + Config::shown(shard)};
+    }
+    names.insert(shard.get<std::string>());
+  }
+  std::vector<SafetensorsFile> files;
+  for (const std::string& name : names) {
+    const std::string path = folder + "/" + name;
+    if (is_absent(path)) {
+      return Error{ErrorKind::kBadFile, path, "", "a shard that the index names",
+                   "there is no such file"};
+    }
+    MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(path));
+    for (const auto& [tensor, stored] : file.tensors()) {
+      const auto listed = weight_map->value().find(tensor);
+      if (listed == weight_map->value().end() || listed->get<std::string>() != name) {
+        return Error{ErrorKind::kBadFile, path, "tensor '" + tensor + "'",
+                     "to be listed for this shard in model.safetensors.index.json", "it is not"};
+      }
+    }
+    files.push_back(std::move(file));
+  }
+  MORACLE_TRY(Tensors tensors, Tensors::from(std::move(files)));
+  for (const auto& [tensor, shard] : weight_map->value().items()) {
+    if (tensors.find(tensor) == nullptr) {
+      return Error{ErrorKind::kBadFile, folder + "/" + shard.get<std::string>(),
+                   "tensor '" + tensor + "'", "to be in the shard that the index names",
+                   "it is not"};
+    }
+  }
+  return tensors;
+}
+
+}  // namespace
+
+Result<Tensors> Tensors::open(const std::string& folder) {
+  const std::string index = folder + "/model.safetensors.index.json";
+  const std::string single = folder + "/model.safetensors";
+  Result<Tensors> tensors =
+      Error{ErrorKind::kBadFile, folder, "", "model.safetensors or model.safetensors.index.json",
+            "there is neither"};
+  if (!is_absent(index)) {
+    tensors = open_sharded(folder, index);
+  } else if (!is_absent(single)) {
+    MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(single));
+    std::vector<SafetensorsFile> files;
+    files.push_back(std::move(file));
+    tensors = from(std::move(files));
+  }
+  if (tensors) tensors->folder_ = folder;
+  return tensors;
+}
+
+Result<Tensors> Tensors::from(std::vector<SafetensorsFile> files) {
+  Tensors tensors;
+  tensors.files_ = std::move(files);
+  for (size_t i = 0; i < tensors.files_.size(); ++i) {
+    for (const auto& [name, stored] : tensors.files_[i].tensors()) {
+      const auto [it, is_new] = tensors.entries_.try_emplace(name, Entry{stored.view, i});
+      if (!is_new) {
+        return Error{ErrorKind::kBadFile, tensors.files_[i].path(), "tensor '" + name + "'",
+                     "to be in one shard only",
+                     "also in " + tensors.files_[it->second.file].path()};
+      }
+    }
+  }
+  return tensors;
+}
+
+const TensorView* Tensors::find(const std::string& name) const {
+  const auto it = entries_.find(name);
+  return it == entries_.end() ? nullptr : &it->second.view;
+}
+
+const std::string& Tensors::file_of(const std::string& name) const {
+  const auto it = entries_.find(name);
+  if (it != entries_.end()) return files_[it->second.file].path();
+  return files_.size() == 1 ? files_[0].path() : folder_;
+}
+
+Error Tensors::wrong(const std::string& name, std::string need, std::string fact) const {
+  return {ErrorKind::kBadFile, file_of(name), "tensor '" + name + "'", std::move(need),
+          std::move(fact)};
+}
+
+Result<TensorView> Tensors::get(const std::string& name) const {
+  const TensorView* view = find(name);
+  if (view == nullptr) return wrong(name, "to be in the file", "it is missing");
+  return *view;
+}
+
+Result<TensorView> Tensors::get(const std::string& name, DType dtype,
+                                std::vector<int64_t> shape) const {
+  MORACLE_TRY(TensorView view, get(name));
+  const TensorView wanted{nullptr, dtype, std::move(shape)};
+  if (view.dtype != dtype || view.shape != wanted.shape) {
+    return wrong(name, to_string(wanted), "it is " + to_string(view));
+  }
+  return view;
+}
+
+}  // namespace moracle

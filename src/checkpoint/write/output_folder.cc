@@ -1,0 +1,145 @@
+#include "checkpoint/write/output_folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "base/text.h"
+#include "base/try.h"
+
+namespace moracle {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+Error refused(const fs::path& path, const char* need, const std::error_code& why) {
+  return {ErrorKind::kIo, path.string(), "", need, why.message()};
+}
+Error misplaced(const std::string& folder, const char* need, std::string fact) {
+  return {ErrorKind::kInvalidArgument, folder, "", need, std::move(fact)};
+}
+
+// Weights in any form, and what describes the source rather than the model.
+bool stays_behind(const fs::path& path) {
+  const std::string name = path.filename().string();
+  constexpr std::string_view kEndings[] = {".safetensors", ".safetensors.index.json",
+                                           ".bin",         ".bin.index.json",
+                                           ".pt",          ".pth",
+                                           ".ckpt",        ".gguf",
+                                           ".h5",          ".msgpack",
+                                           ".onnx",        ".onnx_data",
+                                           ".npz"};
+  const bool weights = std::any_of(std::begin(kEndings), std::end(kEndings),
+                                   [&](std::string_view ending) { return name.ends_with(ending); });
+  return weights || name.starts_with('.') || name.starts_with("README") ||
+         name == "reference.json" || name == "config.json";
+}
+
+// Links are followed to files, as in a cache of downloads, but not to folders: they may go round.
+Status copy_folder(const fs::path& from, const fs::path& to) {
+  std::error_code why;
+  for (fs::directory_iterator it(from, why), end; !why && it != end; it.increment(why)) {
+    const fs::path path = it->path();
+    if (stays_behind(path)) continue;
+    std::error_code gone;
+    if (fs::is_regular_file(path, gone)) {
+      if (!fs::copy_file(path, to / path.filename(), gone))
+        return refused(path, "to be copied", gone);
+    } else if (fs::is_directory(path, gone) && !fs::is_symlink(path, gone)) {
+      if (!fs::create_directory(to / path.filename(), gone))
+        return refused(to / path.filename(), "a new folder", gone);
+      MORACLE_CHECK(copy_folder(path, to / path.filename()));
+    }
+  }
+  if (why) return refused(from, "a readable folder", why);
+  return {};
+}
+
+}  // namespace
+
+namespace {
+
+// A folder that another file system is mounted on cannot be renamed over.
+bool is_mounted_on(const fs::path& folder) {
+  struct stat own {
+  }, above{};
+  return ::stat(folder.c_str(), &own) == 0 && ::stat(folder.parent_path().c_str(), &above) == 0 &&
+         own.st_dev != above.st_dev;
+}
+
+Status check_replaceable(const fs::path& path, const std::string& folder) {
+  std::error_code why;
+  // All links that lead somewhere have been followed.
+  if (fs::is_symlink(fs::symlink_status(path, why)))
+    return misplaced(folder, "a new or empty folder", "it is a link that leads nowhere");
+  if (!fs::exists(path, why)) return {};
+  if (!fs::is_directory(path, why))
+    return misplaced(folder, "a new or empty folder", "it is a file");
+  const bool empty = fs::is_empty(path, why);
+  if (why) return refused(path, "a readable folder", why);
+  if (!empty)
+    return misplaced(folder, "a new or empty folder", "it holds files, which are left as they are");
+  if (is_mounted_on(path)) {
+    return misplaced(folder, "a folder that can be replaced, such as a new one inside",
+                     "another file system is mounted on it");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<OutputFolder> OutputFolder::create(const std::string& folder, const std::string& source) {
+  std::error_code why;
+  // An existing folder may be named with a slash at its end, or by a link.
+  fs::path path = fs::weakly_canonical(fs::absolute(folder, why), why);
+  if (folder.empty() || why) return misplaced(folder, "a folder to write", "it cannot be named");
+  if (!path.has_filename()) path = path.parent_path();
+  const fs::path inside = fs::weakly_canonical(source, why);
+  const auto [left, rest] = std::mismatch(inside.begin(), inside.end(), path.begin(), path.end());
+  if (left == inside.end())
+    return misplaced(folder, "a folder outside of the checkpoint's own", "it lies inside");
+  MORACLE_CHECK(check_replaceable(path, folder));
+  if (!fs::is_directory(path.parent_path(), why))
+    return misplaced(folder, "a folder around it", "there is no " + path.parent_path().string());
+  MORACLE_TRY(PartialFolder partial, PartialFolder::beside(path.string()));
+  return OutputFolder(std::move(partial), path.string());
+}
+
+Status OutputFolder::write(const std::string& name, const std::string& content) {
+  const std::string path = partial_.path() + "/" + name;
+  const auto failed = [&] {
+    return Error{ErrorKind::kIo, path, "", "room on the disk, and to be written",
+                 std::strerror(errno)};
+  };
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) return failed();
+  for (size_t done = 0; done < content.size();) {
+    const ssize_t count = ::write(fd, content.data() + done, content.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      Error error = failed();
+      ::close(fd);
+      return error;
+    }
+    done += count;
+  }
+  if (::close(fd) != 0) return failed();
+  return {};
+}
+
+Status OutputFolder::copy_rest(const std::string& source) {
+  return copy_folder(source, path());
+}
+
+Status OutputFolder::keep() {
+  return partial_.rename_to(folder_);
+}
+
+}  // namespace moracle

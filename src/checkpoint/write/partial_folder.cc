@@ -1,0 +1,131 @@
+// A process that writes holds a lock on the folder; the system releases it with the process. Unlike
+// a process id, a lock means the same in every container and is never given to another process.
+#include "checkpoint/write/partial_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "base/try.h"
+
+namespace moracle {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kNoLock = -1;    // the file system has no locks
+constexpr int kHeldLock = -2;  // another process works in it
+
+// A file in every partial folder. Folders without it are the user's, whatever their name.
+constexpr const char* kMark = ".moracle-unfinished";
+
+int lock_folder(const fs::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return kNoLock;
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  const bool held = errno == EWOULDBLOCK;
+  ::close(fd);
+  return held ? kHeldLock : kNoLock;
+}
+
+bool is_partial(const std::string& name, const std::string& prefix) {
+  return name.starts_with(prefix) && name.size() > prefix.size() &&
+         name.find_first_not_of("0123456789-", prefix.size()) == name.npos;
+}
+
+bool is_marked(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::symlink_status(folder / kMark, ignored).type() == fs::file_type::regular;
+}
+
+Status mark(const fs::path& folder) {
+  const std::string path = (folder / kMark).string();
+  const std::string text =
+      str("moracle quantize, process ", ::getpid(), ": removed when it ends or runs again\n");
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const bool written =
+      fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const std::error_code why(errno, std::generic_category());
+  if (fd >= 0) ::close(fd);
+  if (written) return {};
+  return Error{ErrorKind::kIo, path, "", "to be written", why.message()};
+}
+
+// The mark goes last: what a killed removal leaves is removed the next time.
+void remove_folder(const fs::path& folder) {
+  std::error_code why, ignored;
+  std::vector<fs::path> found;
+  for (fs::directory_iterator it(folder, why), end; !why && it != end; it.increment(why)) {
+    if (it->path().filename() != kMark) found.push_back(it->path());
+  }
+  for (const fs::path& path : found) fs::remove_all(path, ignored);
+  fs::remove_all(folder, ignored);
+}
+
+// A folder that cannot be removed stays: it does no harm.
+void remove_left_over(const fs::path& parent, const std::string& prefix) {
+  std::error_code why;
+  std::vector<fs::path> found;
+  for (fs::directory_iterator it(parent, why), end; !why && it != end; it.increment(why)) {
+    if (is_partial(it->path().filename().string(), prefix)) found.push_back(it->path());
+  }
+  for (const fs::path& path : found) {
+    const int lock = lock_folder(path);
+    if (lock < 0) continue;
+    if (is_marked(path)) remove_folder(path);
+    ::close(lock);
+  }
+}
+
+Error folder_error(const fs::path& path, const char* need, const std::error_code& why) {
+  return {ErrorKind::kIo, path.string(), "", need, why.message()};
+}
+
+}  // namespace
+
+Result<PartialFolder> PartialFolder::beside(const std::string& folder) {
+  const fs::path path(folder), parent = path.parent_path();
+  const std::string prefix = str(".", path.filename().string(), ".partial-");
+  remove_left_over(parent, prefix);
+  for (int attempt = 0;; ++attempt) {
+    const fs::path partial = parent / str(prefix, ::getpid(), "-", attempt);
+    std::error_code why;
+    const bool is_new = fs::create_directory(partial, why);
+    if (why) return folder_error(partial, "a new folder", why);
+    if (!is_new) continue;
+    const int lock = lock_folder(partial);
+    // Before it was locked, another call for the same folder may have taken it for a leftover.
+    if (lock != kHeldLock && fs::is_directory(partial, why)) {
+      PartialFolder made(partial.string(), lock);
+      MORACLE_CHECK(mark(partial));
+      return made;
+    }
+    if (lock >= 0) ::close(lock);
+  }
+}
+
+PartialFolder::PartialFolder(PartialFolder&& other) noexcept
+    : path_(std::exchange(other.path_, "")), lock_(std::exchange(other.lock_, kNoLock)) {}
+
+PartialFolder::~PartialFolder() {
+  if (!path_.empty()) remove_folder(path_);
+  if (lock_ >= 0) ::close(lock_);
+}
+
+Status PartialFolder::rename_to(const std::string& folder) {
+  std::error_code why;
+  fs::rename(path_, folder, why);
+  if (why) return folder_error(folder, "to get its name", why);
+  path_.clear();
+  fs::remove(fs::path(folder) / kMark, why);  // where it stays, it does no harm
+  return {};
+}
+
+}  // namespace moracle

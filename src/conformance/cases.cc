@@ -1,0 +1,124 @@
+// The list of cases: shapes, schemes, spreads and variants by name.
+#include <algorithm>
+#include <charconv>
+
+#include "base/text.h"
+#include "conformance/conformance.h"
+
+namespace moracle::conformance {
+
+std::string name(const Shape& s) {
+  return str(s.num_experts, "x", s.hidden_size, "x", s.intermediate_size, "x", s.top_k);
+}
+
+Result<Shape> parse_shape(std::string_view text) {
+  Shape shape{};
+  int64_t* const fields[] = {&shape.num_experts, &shape.hidden_size, &shape.intermediate_size,
+                             &shape.top_k};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  bool good = true;
+  for (int64_t* field : fields) {
+    if (field != fields[0]) good = good && at != end && *at++ == 'x';
+    const auto [next, error] = good ? std::from_chars(at, end, *field)
+                                    : std::from_chars_result{at, std::errc::invalid_argument};
+    good = good && error == std::errc() && *field >= 1 && *field <= 1 << 20;
+    at = next;
+  }
+  if (good && at == end && shape.top_k <= shape.num_experts) return shape;
+  return Error{ErrorKind::kInvalidArgument, "", "--shape",
+               "experts x hidden size x intermediate size x top_k, such as 8x64x32x2",
+               str("it is '", text, "'")};
+}
+
+std::string_view name(Spread spread) {
+  constexpr std::string_view kNames[] = {"uniform", "one-expert", "holes"};
+  return kNames[static_cast<int>(spread)];
+}
+
+std::string reproducer(const Case& c) {
+  return str("moracle check --backend ", c.backend, " --scheme ", name(c.scheme), " --shape ",
+             name(c.shape), " --tokens ", c.num_tokens, " --spread ", name(c.spread),
+             c.variant == "plain" ? "" : str(" --variant ", c.variant));
+}
+
+std::vector<Scheme> schemes() {
+  auto weight_only = [](QuantKey key, bool symmetric = true) {
+    key.symmetric = symmetric;
+    return Scheme{key, {}};
+  };
+  auto with_zero_points = [](Scheme scheme) {
+    scheme.weight.symmetric = false;
+    return scheme;
+  };
+  return {{kBF16Weight, {}},
+          {kF16Weight, {}},
+          {kF32Weight, {}},
+          {kInt8StaticChannelSym, kInt8DynamicTokenSym},
+          weight_only(int4_static_group(128)),
+          weight_only(int4_static_group(32)),
+          weight_only(int4_static_group(GroupShape::kAll)),
+          weight_only(int4_static_group(64), false),
+          weight_only(int8_static_group(128)),
+          weight_only(int8_static_group(GroupShape::kAll)),
+          weight_only(int8_static_group(64), false),
+          {kFp8StaticTensorSym, kFp8DynamicTokenSym},
+          {kFp8StaticTensorSym, kFp8StaticTensorSym},
+          {kFp8StaticChannelSym, kFp8DynamicTokenSym},
+          {kFp8Static128BlockSym, kFp8Dynamic128Sym},
+          {fp8_static_block(16, 32), fp8_dynamic_group(32)},
+          weight_only(kFp8StaticChannelSym),
+          weight_only(kFp8Static128BlockSym),
+          {kMxfp8Static, kMxfp8Dynamic},
+          weight_only(kMxfp8Static),
+          weight_only(kMxfp4Static),
+          // As compressed-tensors stores W4A8, and on request.
+          {int4_static_group(128), kFp8DynamicTokenSym},
+          with_zero_points({int8_static_group(64), kFp8DynamicTokenSym}),
+          {int4_static_group(128), kInt8DynamicTokenSym},
+          {int4_static_group(32), kInt8DynamicTokenSym},
+          with_zero_points({int4_static_group(64), kInt8DynamicTokenSym}),
+          {kMxfp4Static, kInt8DynamicTokenSym}};
+}
+
+std::vector<Shape> shapes() {
+  // One panel; less than one; around tiles of 16 and 4; odd everywhere; groups that do not divide;
+  // top_k = 1 and = num_experts; the shape of the model in the box.
+  return {{1, 16, 16, 1},  {2, 15, 8, 1},    {4, 64, 32, 2},  {3, 33, 17, 2},
+          {8, 130, 34, 8}, {2, 200, 136, 1}, {5, 129, 47, 3}, {16, 256, 128, 4}};
+}
+
+namespace {
+
+// Where a variant is tried: shapes with a remainder in every direction, and what it needs.
+std::vector<Shape> shapes_for(const Variant& variant) {
+  if (variant.name == "bias") return shapes();
+  if (variant.name == "input-weight") return {{2, 15, 8, 1}, {5, 200, 136, 1}};
+  if (variant.name.starts_with("ep-")) return {{5, 129, 47, 3}, {8, 64, 32, 4}};
+  return {{3, 33, 17, 2}, {5, 129, 47, 3}};
+}
+
+}  // namespace
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const Backend& backend : backends()) {
+    if (!backend.built()) continue;
+    for (const Scheme& scheme : schemes()) {
+      for (const Shape& shape : shapes()) {
+        for (int64_t tokens : {0, 1, 3, 4, 5, 17})
+          all.push_back({backend.name, scheme, shape, tokens});
+        for (Spread spread : {Spread::kOneExpert, Spread::kHoles}) {
+          all.push_back({backend.name, scheme, shape, 9, spread});
+        }
+      }
+      for (const Variant& variant : variants().subspan(1)) {
+        for (const Shape& shape : shapes_for(variant))
+          all.push_back({backend.name, scheme, shape, 4, Spread::kUniform, variant.name});
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace moracle::conformance

@@ -1,0 +1,107 @@
+// One list of cases, many uses: the tests, `moracle check`, the benchmarks, the support matrix.
+// A case runs a whole FusedMoe on a backend and compares each output with a computation in double
+// from the canonical weights, within an error bound derived from the arithmetic of that very case.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "moracle/moe.h"
+#include "timing/random_matrix.h"
+
+namespace moracle::conformance {
+
+struct Shape {
+  int64_t num_experts, hidden_size, intermediate_size, top_k;
+  bool operator==(const Shape&) const = default;
+};
+/// "8x130x34x2": experts, hidden size, intermediate size, top_k.
+std::string name(const Shape& shape);
+Result<Shape> parse_shape(std::string_view text);
+
+/// How tokens choose experts.
+enum class Spread : uint8_t {
+  kUniform,    ///< at random
+  kOneExpert,  ///< first choices all the same
+  kHoles,      ///< at random, a third of the slots -1
+};
+std::string_view name(Spread spread);
+
+/// What a layer may have or do beside its scheme.
+struct Variant {
+  std::string_view
+      name;  ///< "plain", "bias", "swigluoai", "ep-3-round-robin", "batched", "lora", …
+  std::string_view what;  ///< for people
+  /// Turns a request for a plain layer into one for this.
+  void (*change)(Request& request);
+  bool reload = false;  ///< the layer is made with other weights first
+};
+std::span<const Variant> variants();
+const Variant* find_variant(std::string_view name);
+
+struct Case {
+  std::string_view backend;
+  Scheme scheme;
+  Shape shape;
+  int64_t num_tokens;
+  Spread spread = Spread::kUniform;
+  std::string_view variant = "plain";
+};
+/// What the case asks of the oracle. `c.variant` is one of variants().
+Request request_of(const Case& c);
+/// The command that runs this case alone.
+std::string reproducer(const Case& c);
+
+std::vector<Scheme> schemes();
+std::vector<Shape> shapes();
+/// Every backend of this build x schemes x shapes x token counts x spreads, and every variant.
+std::vector<Case> cases();
+
+struct Outcome {
+  enum Kind : uint8_t { kPassed, kRefused, kFailed } kind = kPassed;
+  std::string message;  ///< kRefused: the oracle's reasons; kFailed: where, both values, the bound
+  double worst = 0;     ///< largest error as a share of its bound
+};
+Outcome run(const Case& c, const std::shared_ptr<Device>& device);
+
+using timing::random_matrix;
+using timing::shuffle_groups;
+/// Random weights for a layer.
+DescribedWeights random_weights(const LayerSpec& spec, uint64_t seed);
+
+/// What goes into one apply.
+struct Inputs {
+  std::vector<float> hidden;      ///< [num_tokens, hidden_size]
+  std::vector<int32_t> ids;       ///< [num_tokens, top_k]
+  std::vector<float> weights;     ///< likewise
+  std::vector<int32_t> lora_ids;  ///< [num_tokens]; empty: no adapters
+};
+Inputs random_inputs(const Request& request, int64_t num_tokens, Spread spread, uint64_t seed);
+/// As many as the request has room for, of different ranks; later ones leave some matrices alone.
+std::vector<LoraWeights> random_adapters(const Request& request, uint64_t seed);
+
+/// As the activations of a device hold them: where these are bf16, inputs and adapters are rounded
+/// beforehand, so that they enter every device as they are.
+void round_to(DType activation_dtype, Inputs& in, std::vector<LoraWeights>& adapters);
+
+/// Significant bits that a right implementation keeps.
+struct Precision {
+  int products = 24;  ///< of float activations, in products
+  int stored = 24;    ///< of what lies between the stages: 8 where it is bf16
+};
+Precision precision_of(const Plan& plan);
+
+/// What a case must give, in double, and how far a right implementation that sums in f32 may be
+/// from it.
+struct Expected {
+  std::vector<double> output;  ///< [num_tokens, hidden_size]
+  std::vector<double> bound;
+};
+Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
+                  std::span<const float> hidden, std::span<const int32_t> topk_ids,
+                  std::span<const float> topk_weights, std::span<const LoraWeights> adapters = {},
+                  std::span<const int32_t> lora_ids = {}, Precision precision = {});
+
+}  // namespace moracle::conformance

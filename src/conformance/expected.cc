@@ -1,0 +1,292 @@
+// The expected output with a running error bound: every quantity is a value in double and the most
+// that an f32 implementation of the same scheme may differ from it.
+//
+//   weights and activations decoded in f32, products summed in f32, any order
+//                                         |error| <= (K + 8) u Σ|x w|,     u = 2^-24
+//   exact integer sums, scaled in f32     |error| <= 4 u |y|
+//   floats multiplied with fewer bits     the rest of each, besides
+//   stored in fewer bits between stages   likewise, of what was stored
+//   rounding to codes                     the codes at both ends of what the value, and the scale,
+//                                         may be
+//   an adapter's B (A x)                  as sums of products, the first one's error carried on
+#include <algorithm>
+#include <cmath>
+
+#include "conformance/conformance.h"
+#include "quant/activation.h"
+#include "quant/codec.h"
+
+namespace moracle::conformance {
+namespace {
+
+constexpr double kU = 0x1p-24;
+
+struct Vector {
+  std::vector<double> value, error;
+  explicit Vector(size_t size) : value(size), error(size) {}
+};
+
+// One group under the activation key: each value becomes code times scale. A value within its error
+// of a tie, or a largest magnitude within its error of where the scale jumps, may give another
+// code: the error is the farthest that any of those lies from what exact values give.
+void quantize_group(const QuantKey& key, Vector& x, int64_t begin, int64_t end) {
+  double largest = 0, largest_error = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    largest = std::max(largest, std::fabs(x.value[i]));
+    largest_error = std::max(largest_error, x.error[i]);
+  }
+  largest_error += 2 * kU * largest;
+  const float scale = scale_for(key, static_cast<float>(largest));
+  const float scales[] = {
+      scale, scale_for(key, static_cast<float>(std::max(0.0, largest - largest_error))),
+      scale_for(key, static_cast<float>(largest + largest_error))};
+  for (int64_t i = begin; i < end; ++i) {
+    const double exact = x.value[i], doubt = x.error[i] + 4 * kU * std::fabs(exact);
+    auto rounded = [&](double value, float s) {
+      return static_cast<double>(decode(key, encode(key, static_cast<float>(value), s))) * s;
+    };
+    x.value[i] = rounded(exact, scale);
+    double farthest = 0;
+    for (float s : scales) {
+      for (double value : {exact - doubt, exact, exact + doubt}) {
+        farthest = std::max(farthest, std::fabs(rounded(value, s) - x.value[i]));
+      }
+    }
+    x.error[i] = farthest;
+  }
+}
+
+// The same where values come with an error of several of their bits: then a code may flip at any
+// scale between the ends. A code is within half a step of its value at the scale that it was given,
+// and so is the one that exact values give.
+void quantize_coarse_group(const QuantKey& key, Vector& x, int64_t begin, int64_t end) {
+  const Vector exact = x;
+  double largest = 0, largest_error = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    largest = std::max(largest, std::fabs(x.value[i]));
+    largest_error = std::max(largest_error, x.error[i]);
+  }
+  const float most = scale_for(key, static_cast<float>(largest + largest_error + 2 * kU * largest));
+  quantize_group(key, x, begin, end);
+  for (int64_t i = begin; i < end; ++i) {
+    const double doubt = exact.error[i] + 4 * kU * std::fabs(exact.value[i]);
+    // Three bits of mantissa, and 2^-9 the smallest number, of fp8.
+    const double half_step = key.dtype == DType::kI8
+                                 ? 0.5 * most
+                                 : std::max(std::ldexp(std::fabs(exact.value[i]) + doubt, -4),
+                                            std::ldexp(static_cast<double>(most), -10));
+    x.error[i] = doubt + half_step + std::fabs(x.value[i] - exact.value[i]);
+  }
+}
+
+void quantize(const Scheme& scheme, Vector& x, float input_scale, int stored_bits) {
+  const QuantKey& key = *scheme.activation;
+  const auto cols = static_cast<int64_t>(x.value.size());
+  if (!key.dynamic) {
+    for (int64_t i = 0; i < cols; ++i) {
+      auto rounded = [&](double value) {
+        return static_cast<double>(
+                   decode(key, encode(key, static_cast<float>(value), input_scale))) *
+               input_scale;
+      };
+      const double exact = x.value[i], doubt = x.error[i] + 4 * kU * std::fabs(exact);
+      x.value[i] = rounded(exact);
+      x.error[i] = std::max(std::fabs(rounded(exact - doubt) - x.value[i]),
+                            std::fabs(rounded(exact + doubt) - x.value[i]));
+    }
+    return;
+  }
+  for (int64_t begin = 0, group = group_cols(key, cols); begin < cols; begin += group) {
+    const int64_t end = std::min(cols, begin + group);
+    const bool exact = *std::max_element(&x.error[begin], &x.error[begin] + (end - begin)) == 0;
+    if (stored_bits < 24 && !exact)
+      quantize_coarse_group(key, x, begin, end);
+    else
+      quantize_group(key, x, begin, end);
+  }
+}
+
+// So many significant bits of each value are left.
+void cut(Vector& x, int bits) {
+  if (bits >= 24) return;  // counted where the arithmetic is
+  for (size_t i = 0; i < x.value.size(); ++i)
+    x.error[i] += std::ldexp(std::fabs(x.value[i]) + x.error[i], -bits);
+}
+
+Vector multiply(const CanonicalMatrix& w, const Vector& x, bool integers) {
+  integers = integers && w.scale_cols() == 1;  // groups are added up in f32
+  Vector y(w.n);
+  std::vector<double> row(w.k);
+  for (int64_t n = 0; n < w.n; ++n) {
+    dequantize_row(w, n, row.data());
+    double sum = 0, magnitude = 0, carried = 0;
+    for (int64_t k = 0; k < w.k; ++k) {
+      sum += x.value[k] * row[k];
+      magnitude += std::fabs(x.value[k] * row[k]);
+      carried += x.error[k] * std::fabs(row[k]);
+    }
+    if (!w.bias.empty()) sum += w.bias[n];
+    y.value[n] = sum;
+    const double own =
+        integers ? 4 * kU * std::fabs(sum) : (static_cast<double>(w.k) + 8) * kU * magnitude;
+    y.error[n] =
+        carried + own + 2 * kU * (w.bias.empty() ? 0 : std::fabs(w.bias[n]) + std::fabs(sum));
+  }
+  return y;
+}
+
+// The gate's function, how steep it is at most, and the size of the argument of the exponential
+// that computes it, whose relative error that size multiplies.
+struct Gate {
+  double value, slope, argument;
+};
+Gate gate_of(const ActivationSpec& spec, double g, double g_error) {
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  switch (spec.function) {
+    case Activation::kGelu:
+    case Activation::kGeluNoMul:
+      return {g * 0.5 * std::erfc(-g / std::sqrt(2.0)), 1.13, g * g};
+    case Activation::kGeluTanh:
+    case Activation::kGeluTanhNoMul: {
+      const double z = std::sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g);
+      return {g * sigmoid(2 * z), 1.13, 4 * std::fabs(z)};  // (1 + tanh z) / 2 = σ(2z)
+    }
+    case Activation::kRelu2:
+    case Activation::kRelu2NoMul:
+      return {g > 0 ? g * g : 0, 2 * (std::fabs(g) + g_error), 0};
+    case Activation::kSwigluOai:
+      return {g * sigmoid(spec.alpha * g), 1.1, std::fabs(spec.alpha * g)};
+    default:
+      return {g * sigmoid(g), 1.1, std::fabs(g)};
+  }
+}
+
+Vector activate(const ActivationSpec& spec, int64_t intermediate_size, const Vector& gate_up) {
+  const auto size = static_cast<size_t>(intermediate_size);
+  const bool gated = is_gated(spec.function), clamps = spec.limit > 0;
+  const double limit = spec.limit;
+  Vector h(size);
+  for (size_t i = 0; i < size; ++i) {
+    double g = gate_up.value[i], u = gated ? gate_up.value[size + i] : 1;
+    double u_error = gated ? gate_up.error[size + i] : 0;
+    const bool step = spec.function == Activation::kSwigluStep;
+    // Clamping never enlarges an error.
+    if (clamps && !step) g = std::min(g, limit);
+    if (clamps && gated) u = std::clamp(u, -limit, limit);
+    if (spec.function == Activation::kSwigluOai) u += spec.beta;
+    Gate gate = gate_of(spec, g, gate_up.error[i]);
+    if (step) gate.value = std::min(gate.value, limit);
+    h.value[i] = gate.value * u;
+    u_error += 2 * kU * std::fabs(u);
+    h.error[i] = gate.slope * gate_up.error[i] * (std::fabs(u) + u_error) +
+                 std::fabs(gate.value) * u_error +
+                 (8 + 2 * gate.argument) * kU * std::fabs(h.value[i]);
+  }
+  return h;
+}
+
+// y += scale · B (A x), for the rows of y from `first` on.
+void add_adapter(const LoraPair& pair, const Vector& x, int64_t first, Vector& y) {
+  const int64_t rank = pair.rank, cols = static_cast<int64_t>(x.value.size());
+  if (rank == 0) return;
+  Vector t(rank);
+  for (int64_t j = 0; j < rank; ++j) {
+    double magnitude = 0;
+    for (int64_t k = 0; k < cols; ++k) {
+      const double a = pair.a[j * cols + k];
+      t.value[j] += a * x.value[k];
+      t.error[j] += std::fabs(a) * x.error[k];
+      magnitude += std::fabs(a * x.value[k]);
+    }
+    t.error[j] += (static_cast<double>(cols) + 8) * kU * magnitude;
+  }
+  for (int64_t n = 0; n < static_cast<int64_t>(pair.b.size()) / rank; ++n) {
+    double delta = 0, magnitude = 0, carried = 0;
+    for (int64_t j = 0; j < rank; ++j) {
+      const double b = static_cast<double>(pair.scale) * pair.b[n * rank + j];
+      delta += b * t.value[j];
+      magnitude += std::fabs(b * t.value[j]);
+      carried += std::fabs(b) * t.error[j];
+    }
+    const int64_t row = first + n;
+    y.value[row] += delta;
+    y.error[row] += carried + (static_cast<double>(rank) + 16) * kU * magnitude +
+                    2 * kU * std::fabs(y.value[row]);
+  }
+}
+
+void add_adapters(const std::vector<LoraPair>& pairs, int64_t expert, const Vector& x,
+                  int64_t first, Vector& y) {
+  if (!pairs.empty()) add_adapter(pairs[expert], x, first, y);
+}
+
+}  // namespace
+
+Precision precision_of(const Plan& plan) {
+  return {plan.matrices[0].kernel.product_bits, plan.activation_dtype == DType::kF32 ? 24 : 8};
+}
+
+Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
+                  std::span<const float> hidden, std::span<const int32_t> topk_ids,
+                  std::span<const float> topk_weights, std::span<const LoraWeights> adapters,
+                  std::span<const int32_t> lora_ids, Precision precision) {
+  const auto num_tokens = static_cast<int64_t>(hidden.size()) / spec.hidden_size;
+  Expected result{std::vector<double>(hidden.size()), std::vector<double>(hidden.size())};
+  const bool quantizes = spec.scheme.activation.has_value();
+  const bool integers = quantizes && spec.scheme.activation->dtype == DType::kI8;
+  auto input_scale = [](const DescribedMatrix& matrix, int64_t e) {
+    return matrix.input_scales().empty() ? 0.0f : matrix.input_scales()[e];
+  };
+  auto prepare = [&](Vector& x, float scale) {
+    if (quantizes) return quantize(spec.scheme, x, scale, precision.stored);
+    cut(x, precision.products);
+  };
+  for (int64_t e = 0; e < spec.num_experts; ++e) {
+    const CanonicalMatrix w13 = *weights.w13.expert(e), w2 = *weights.w2.expert(e);
+    for (int64_t slot = 0; slot < num_tokens * spec.top_k; ++slot) {
+      if (topk_ids[slot] != e) continue;
+      const int64_t token = slot / spec.top_k;
+      const bool weigh_input = spec.routing.weight_on_input;
+      const int32_t lora = lora_ids.empty() ? -1 : lora_ids[token];
+      const LoraWeights* adapter = lora < 0 ? nullptr : &adapters[lora];
+      Vector x(spec.hidden_size);
+      for (int64_t i = 0; i < spec.hidden_size; ++i) {
+        x.value[i] = hidden[token * spec.hidden_size + i];
+        if (!weigh_input) continue;
+        x.value[i] *= topk_weights[slot];
+        x.error[i] = kU * std::fabs(x.value[i]);
+      }
+      if (weigh_input) cut(x, precision.stored);
+      Vector codes = x;
+      prepare(codes, input_scale(weights.w13, e));
+      Vector gate_up = multiply(w13, codes, integers);
+      cut(gate_up, precision.stored);
+      if (adapter != nullptr) {
+        add_adapters(adapter->gate, e, x, 0, gate_up);
+        add_adapters(adapter->up, e, x, spec.w13_rows() - spec.intermediate_size, gate_up);
+        cut(gate_up, precision.stored);
+      }
+      Vector h = activate(spec.activation, spec.intermediate_size, gate_up);
+      cut(h, precision.stored);
+      codes = h;
+      prepare(codes, input_scale(weights.w2, e));
+      Vector y = multiply(w2, codes, integers);
+      cut(y, precision.stored);
+      if (adapter != nullptr) {
+        add_adapters(adapter->down, e, h, 0, y);
+        cut(y, precision.stored);
+      }
+      for (int64_t i = 0; i < spec.hidden_size; ++i) {
+        const double weight = weigh_input ? 1 : topk_weights[slot];
+        const double value = weight * y.value[i];
+        result.output[token * spec.hidden_size + i] += value;
+        result.bound[token * spec.hidden_size + i] +=
+            std::fabs(weight) * y.error[i] +
+            (static_cast<double>(spec.top_k) + 2) * kU * std::fabs(value);
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace moracle::conformance

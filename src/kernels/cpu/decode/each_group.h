@@ -1,0 +1,26 @@
+// The walk over groups of code lines that every instruction set's decoders share. In an anonymous
+// namespace, for the reason that tile_loops.h gives.
+#pragma once
+
+#include "kernels/cpu/gemm/lines.h"
+
+namespace moracle::cpu {
+namespace {
+
+/// Group by group; each code line makes kLines lines.
+template <int kLines, class Body>
+[[gnu::always_inline]] inline void each_group(const LineCodes& c, const Body& body) {
+  const int64_t step = c.group_lines == 0 ? c.lines : c.group_lines;
+  LineCodes group = c;
+  for (int64_t first = 0; first < c.lines; first += step) {
+    group.lines = c.lines - first < step ? c.lines - first : step;
+    body(group);
+    group.codes += step * kLineBytes;
+    group.to += step * kLines * kLineBytes;
+    if (c.zero != nullptr) group.zero += kLineRows;
+    if (c.exponent != nullptr) group.exponent += c.exponent_lanes;
+  }
+}
+
+}  // namespace
+}  // namespace moracle::cpu

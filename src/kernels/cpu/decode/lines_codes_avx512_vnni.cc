@@ -1,0 +1,269 @@
+// Few rows times codes without lines of int8 or f32 between: what would be written and read once.
+
+#if defined(__x86_64__)
+
+#include "kernels/cpu/gemm/lines_avx512.h"
+
+namespace moracle::cpu {
+namespace {
+
+MORACLE_LINES_INLINE void prefetch_next(const LineBlock& b, int panel, int64_t line) {
+  if (b.prefetch_every > 0) prefetch_line(b.prefetch[panel] + line * kLineBytes);
+}
+
+// Sums stay in registers over all units.
+template <int kRows, int kPanels>
+MORACLE_LINES_INLINE void load_totals(const LineBlock& b, __m512 (&total)[kRows][kPanels]) {
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p)
+      total[r][p] = b.overwrite ? _mm512_setzero_ps() : _mm512_loadu_ps(b.sum[p] + r * kLineRows);
+  }
+}
+template <int kRows, int kPanels>
+MORACLE_LINES_INLINE void store_totals(const LineBlock& b, const __m512 (&total)[kRows][kPanels]) {
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) _mm512_storeu_ps(b.sum[p] + r * kLineRows, total[r][p]);
+  }
+}
+
+// ---- int8 times 4 bits ----
+
+// The instruction's unsigned side: codes and what makes them so.
+struct I4Codes {
+  static constexpr int kOffset = 8;
+  MORACLE_LINES_INLINE static __m512i low(__m512i codes) {
+    // (codes ^ 8) & 15
+    return _mm512_ternarylogic_epi32(codes, _mm512_set1_epi8(8), _mm512_set1_epi8(15), 0x28);
+  }
+};
+struct E2M1Codes {
+  static constexpr int kOffset = 12;
+  MORACLE_LINES_INLINE static __m512i low(__m512i codes) {
+    const __m128i values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values),
+                               _mm512_and_si512(codes, _mm512_set1_epi8(15)));
+  }
+};
+
+template <class Codes, int kRows, int kPanels>
+void rows_of_codes(const LineBlock& b) {
+  __m512 total[kRows][kPanels];
+  load_totals<kRows, kPanels>(b, total);
+  for (int unit = 0; unit < b.units; ++unit) {
+    __m512i sum[kRows][kPanels];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p) sum[r][p] = _mm512_setzero_si512();
+    }
+    for (int64_t i = unit * b.unit_lines, end = i + b.unit_lines; i < end; ++i) {
+      __m512i low[kPanels], high[kPanels];
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p) {
+        const __m512i codes = load_line(b.lines[p] + i * kLineBytes);
+        low[p] = Codes::low(codes);
+        high[p] = Codes::low(_mm512_srli_epi16(codes, 4));
+        prefetch_next(b, p, i);
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const std::byte* const x = b.x + r * b.x_stride + i * 8;
+        const __m512i first = Int8Dot::activations(x), second = Int8Dot::activations(x + 4);
+#pragma GCC unroll 2
+        for (int p = 0; p < kPanels; ++p) {
+          sum[r][p] = _mm512_dpbusd_epi32(sum[r][p], low[p], first);
+          sum[r][p] = _mm512_dpbusd_epi32(sum[r][p], high[p], second);
+        }
+      }
+    }
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) {
+      const __m512 scale = unit_scale(b, p, unit);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const int32_t x_sum = b.x_sum[r * b.x_sum_stride + unit];
+        const __m512i exact =
+            _mm512_sub_epi32(sum[r][p], _mm512_set1_epi32(Codes::kOffset * x_sum));
+        const __m512 dot = _mm512_cvtepi32_ps(without_zero(exact, b, p, unit, x_sum));
+        total[r][p] = _mm512_fmadd_ps(x_scaled(dot, b, r, unit), scale, total[r][p]);
+      }
+    }
+  }
+  store_totals<kRows, kPanels>(b, total);
+}
+
+template <class Codes, int kRows>
+void panels_of_codes(const LineBlock& b) {
+  b.panels == 2 ? rows_of_codes<Codes, kRows, 2>(b) : rows_of_codes<Codes, kRows, 1>(b);
+}
+
+template <class Codes>
+void multiply_codes(const LineBlock& b) {
+  switch (b.rows) {
+    case 1:
+      return panels_of_codes<Codes, 1>(b);
+    case 2:
+      return panels_of_codes<Codes, 2>(b);
+    case 3:
+      return panels_of_codes<Codes, 3>(b);
+    default:
+      return panels_of_codes<Codes, 4>(b);
+  }
+}
+
+// ---- f32 times codes ----
+
+alignas(64) constexpr float kI4Values[16] = {0,  1,  2,  3,  4,  5,  6,  7,
+                                             -8, -7, -6, -5, -4, -3, -2, -1};
+alignas(64) constexpr float kE2M1Values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,
+                                               4.0f,  6.0f,  -0.0f, -0.5f, -1.0f, -1.5f,
+                                               -2.0f, -3.0f, -4.0f, -6.0f};
+
+template <const float* kTable>
+struct Nibbles {
+  static constexpr int kCols = 8;
+  static constexpr float kScale = 1;
+  MORACLE_LINES_INLINE static void values(__m512i codes, __m512* to) {
+    const __m512 table = _mm512_load_ps(kTable);
+#pragma GCC unroll 8
+    for (int c = 0; c < 8; ++c) {
+      const auto shift = static_cast<unsigned>(c < 4 ? 8 * c : 8 * (c - 4) + 4);
+      to[c] = _mm512_permutexvar_ps(_mm512_srli_epi32(codes, shift), table);
+    }
+  }
+};
+
+struct Bytes {
+  static constexpr int kCols = 4;
+  static constexpr float kScale = 1;
+  MORACLE_LINES_INLINE static void values(__m512i codes, __m512* to) {
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      const __m512i top = _mm512_slli_epi32(codes, static_cast<unsigned>(24 - 8 * c));
+      to[c] = _mm512_cvtepi32_ps(_mm512_srai_epi32(top, 24));
+    }
+  }
+};
+
+// The code's exponent and mantissa are moved to where f32 has them, with 2^4 - 1 - 7 missing in
+// the exponent's bias: all values are 2^-8 of what they are. Zeros, numbers below the normal ones
+// and NaN are rare and go another way.
+struct E4M3 {
+  static constexpr int kCols = 4;
+  static constexpr float kScale = 256;
+  MORACLE_LINES_INLINE static void values(__m512i codes, __m512* to) {
+    const __m512i size = _mm512_and_si512(codes, _mm512_set1_epi8(0x7f));
+    const __mmask64 normal =
+        _mm512_cmplt_epu8_mask(_mm512_sub_epi8(size, _mm512_set1_epi8(8)), _mm512_set1_epi8(0x77));
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      const __m512i top = _mm512_slli_epi32(codes, static_cast<unsigned>(24 - 8 * c));
+      // (top >> 4 & sign, exponent and mantissa) | 112 in the exponent
+      to[c] = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(
+          _mm512_srai_epi32(top, 4), _mm512_set1_epi32(static_cast<int>(0x87f00000)),
+          _mm512_set1_epi32(0x38000000), 0xea));
+    }
+    if (normal != ~__mmask64{0}) [[unlikely]]
+      rare(size, to);
+  }
+
+ private:
+  MORACLE_LINES_INLINE static void rare(__m512i sizes, __m512* to) {
+    for (int c = 0; c < 4; ++c) {
+      const __m512i size = _mm512_and_si512(_mm512_srl_epi32(sizes, _mm_cvtsi32_si128(8 * c)),
+                                            _mm512_set1_epi32(0x7f));
+      const __mmask16 small = _mm512_cmplt_epi32_mask(size, _mm512_set1_epi32(8));
+      const __mmask16 nan = _mm512_cmpeq_epi32_mask(size, _mm512_set1_epi32(0x7f));
+      const __m512 sign = _mm512_and_ps(to[c], _mm512_set1_ps(-0.0f));
+      const __m512 value = _mm512_mul_ps(_mm512_cvtepi32_ps(size), _mm512_set1_ps(0x1p-17f));
+      to[c] = _mm512_mask_or_ps(to[c], small, value, sign);
+      to[c] = _mm512_mask_mov_ps(to[c], nan, _mm512_set1_ps(__builtin_nanf("")));
+    }
+  }
+};
+
+/// Each unit's sums in two halves: one would wait for itself.
+template <class Codes, int kRows, int kPanels, bool kZeros>
+void rows_of_floats(const LineBlock& b) {
+  __m512 total[kRows][kPanels];
+  load_totals<kRows, kPanels>(b, total);
+  for (int unit = 0; unit < b.units; ++unit) {
+    __m512 sum[kRows][kPanels][2], zero[kPanels];
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) {
+      if constexpr (kZeros) {
+        zero[p] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(b.w_zero[p] + unit * kLineRows))));
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) sum[r][p][0] = sum[r][p][1] = _mm512_setzero_ps();
+    }
+    for (int64_t i = unit * b.unit_lines, end = i + b.unit_lines; i < end; ++i) {
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p) {
+        __m512 w[Codes::kCols];
+        Codes::values(load_line(b.lines[p] + i * kLineBytes), w);
+        prefetch_next(b, p, i);
+#pragma GCC unroll 8
+        for (int c = 0; c < Codes::kCols; ++c) {
+          if constexpr (kZeros) w[c] = _mm512_sub_ps(w[c], zero[p]);
+#pragma GCC unroll 4
+          for (int r = 0; r < kRows; ++r) {
+            const __m512 x = F32Dot::activations(b.x + r * b.x_stride + (i * Codes::kCols + c) * 4);
+            sum[r][p][c & 1] = _mm512_fmadd_ps(w[c], x, sum[r][p][c & 1]);
+          }
+        }
+      }
+    }
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) {
+      const __m512 scale = unit_scale(b, p, unit);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        __m512 dot = _mm512_add_ps(sum[r][p][0], sum[r][p][1]);
+        if constexpr (Codes::kScale != 1) dot = _mm512_mul_ps(dot, _mm512_set1_ps(Codes::kScale));
+        total[r][p] = _mm512_fmadd_ps(x_scaled(dot, b, r, unit), scale, total[r][p]);
+      }
+    }
+  }
+  store_totals<kRows, kPanels>(b, total);
+}
+
+template <class Codes, int kRows, bool kZeros>
+void panels_of_floats(const LineBlock& b) {
+  b.panels == 2 ? rows_of_floats<Codes, kRows, 2, kZeros>(b)
+                : rows_of_floats<Codes, kRows, 1, kZeros>(b);
+}
+
+template <class Codes, bool kZeros>
+void floats_by(const LineBlock& b) {
+  switch (b.rows) {
+    case 1:
+      return panels_of_floats<Codes, 1, kZeros>(b);
+    case 2:
+      return panels_of_floats<Codes, 2, kZeros>(b);
+    case 3:
+      return panels_of_floats<Codes, 3, kZeros>(b);
+    default:
+      return panels_of_floats<Codes, 4, kZeros>(b);
+  }
+}
+
+template <class Codes>
+void integers_by(const LineBlock& b) {
+  b.w_zero[0] == nullptr ? floats_by<Codes, false>(b) : floats_by<Codes, true>(b);
+}
+
+}  // namespace
+
+const CodeKernels kAvx512Codes = {
+    multiply_codes<I4Codes>, multiply_codes<E2M1Codes>, integers_by<Nibbles<kI4Values>>,
+    integers_by<Bytes>,      floats_by<E4M3, false>,    floats_by<Nibbles<kE2M1Values>, false>};
+
+}  // namespace moracle::cpu
+
+#endif

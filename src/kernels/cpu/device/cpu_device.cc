@@ -1,0 +1,76 @@
+#include "kernels/cpu/device/cpu_device.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "kernels/cpu/ops/cpu_ops.h"
+
+namespace moracle {
+
+namespace {
+ThreadPlaces places_of(int threads, bool pin) {
+  if (!pin) return {};
+  return place_threads(threads < 1 ? usable_threads() : threads, affinity_cpus(), numa_nodes());
+}
+}  // namespace
+
+CpuDevice::CpuDevice(int threads, bool pin)
+    : pool_(threads, places_of(threads, pin)), ops_(std::make_unique<CpuOps>(pool_)) {}
+CpuDevice::~CpuDevice() = default;
+
+Result<std::shared_ptr<Device>> CpuDevice::open(int threads, bool pin) {
+  auto device = std::make_shared<CpuDevice>(threads, pin);
+  MORACLE_CHECK(device->pool_.started());
+  return std::shared_ptr<Device>(std::move(device));
+}
+
+Ops& CpuDevice::ops() {
+  return *ops_;
+}
+
+// All work has been done when it was asked for; what it ran into has been kept for here.
+Status CpuDevice::synchronize(Stream) {
+  return ops_->take_device_error();
+}
+
+Result<Buffer> CpuDevice::allocate(size_t bytes) {
+  if (bytes == 0) return Buffer();
+  // Straight from the system: zeroed, page-aligned, given back whole; on huge pages where it can
+  // be.
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) {
+    return Error{ErrorKind::kOutOfMemory, "", "cpu", str(bytes, " bytes of memory"),
+                 std::strerror(errno)};
+  }
+  ::madvise(data, bytes, MADV_HUGEPAGE);
+  return Buffer(data, bytes, std::shared_ptr<void>(data, [bytes](void* p) { ::munmap(p, bytes); }));
+}
+
+Status CpuDevice::reserve_scratch(size_t bytes) {
+  const Turn turn = this->turn();
+  if (bytes <= scratch_.bytes()) return {};
+  // The old scratch goes last: kernels that are made already need it where the system refuses more.
+  MORACLE_TRY(scratch_, allocate(bytes));
+  return {};
+}
+
+Status CpuDevice::upload(void* to, const void* from, size_t bytes, Stream) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return {};
+}
+
+Status CpuDevice::copy(void* to, const void* from, size_t bytes, Stream) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return {};
+}
+
+Status CpuDevice::download(void* to, const void* from, size_t bytes, Stream) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return {};
+}
+
+}  // namespace moracle

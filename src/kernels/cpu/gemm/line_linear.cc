@@ -1,0 +1,303 @@
+// One grouped GEMM for every way of multiplying; line_walk.h says who does what.
+
+#if defined(__x86_64__)
+
+#include "kernels/cpu/gemm/line_linear.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "kernels/check_ops.h"
+#include "kernels/cpu/gemm/line_walk.h"
+#include "kernels/cpu/ops/quantize_row.h"
+#include "kernels/cpu/simd/vector_ops.h"
+#include "quant/activation.h"
+
+namespace moracle::cpu {
+namespace {
+
+constexpr int kBf16Bits = 8;  // significant ones
+
+// How rows meet a matrix: floats of 16 bits as they lie where that is a kernel's way.
+LineForm main_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
+                   const LineKernels& kernels) {
+  const LineForm by_codes{arithmetic, true};
+  const bool floats = arithmetic == LineArithmetic::kF32 && !shape.key.quantized();
+  return floats && LinePass::serves(shape, scheme, by_codes, kernels) ? by_codes
+                                                                      : LineForm{arithmetic};
+}
+
+// How a few rows meet codes: integers as such, where the rows come as integers; else in f32.
+LineForm few_form(const Scheme& scheme, LineArithmetic arithmetic) {
+  const bool integers =
+      scheme.activation == kInt8DynamicTokenSym && arithmetic != LineArithmetic::kF32;
+  return {integers ? LineArithmetic::kInt8 : LineArithmetic::kF32, true};
+}
+
+// Where a token's bits may depend on nothing but the token, there is one arithmetic.
+bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
+                  const LineKernels& kernels, bool deterministic) {
+  const LineForm few = few_form(scheme, arithmetic);
+  const bool same_bits = arithmetic == LineArithmetic::kInt8;
+  return (same_bits || !deterministic) && shape.key.quantized() &&
+         LinePass::serves(shape, scheme, few, kernels);
+}
+
+// Whether rows come as codes with scales beside them.
+bool as_codes(const Scheme& scheme, LineArithmetic arithmetic) {
+  const auto& key = scheme.activation;
+  return key && arithmetic != LineArithmetic::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
+}
+
+// Floats in bf16: in two parts, unless one is enough.
+RowForm row_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
+                 const LineKernels& kernels, bool few_by_codes, bool one_part) {
+  RowForm form;
+  form.arithmetic = arithmetic;
+  form.two_parts = arithmetic == LineArithmetic::kBf16 && !scheme.activation && !one_part;
+  form.few_rows = kernels.few_rows;
+  form.few = few_by_codes ? few_form(scheme, arithmetic).arithmetic : arithmetic;
+  form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.decoders->order;
+  form.k = shape.k;
+  form.unit = unit_cols(shape, {form.few}, x_group_cols(scheme));
+  if (as_codes(scheme, arithmetic)) form.num_scales = num_groups(*scheme.activation, shape.k);
+  return form;
+}
+
+class LineLinear : public GroupedLinear {
+ public:
+  LineLinear(KernelWeights weights, LineArithmetic arithmetic, const LineKernels& kernels,
+             const KernelPlan& plan, CpuDevice& device)
+      : weights_(std::move(weights)),
+        kernels_(kernels),
+        device_(device),
+        pass_(weights_, main_form(weights_.shape, weights_.scheme, arithmetic, kernels), kernels) {
+    const bool codes =
+        few_by_codes(weights_.shape, weights_.scheme, arithmetic, kernels, plan.deterministic);
+    if (codes) few_.emplace(weights_, few_form(weights_.scheme, arithmetic), kernels);
+    form_ = row_form(weights_.shape, weights_.scheme, arithmetic, kernels, codes,
+                     plan.product_bits == kBf16Bits);
+  }
+
+  /// The plan's scratch, or more where the device has more threads than the machine was said to.
+  Status reserve(const KernelPlan& plan) {
+    int64_t bytes = plan.scratch_bytes;
+    if (plan.activates)
+      bytes = std::max(bytes, device_.pool().size() * LineWalk::item_bytes(form_));
+    return device_.reserve_scratch(bytes);
+  }
+
+  const KernelWeights& weights() const override { return weights_; }
+  Status run(const GroupedRows& rows, const Matrix& y, Stream) override;
+  Status run_activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
+                       Stream) override;
+  Status run_quantized(const GroupedRows& rows, const ActivationSpec& activation,
+                       const Matrix& scratch, const QuantKey& key, const Rows& out,
+                       Stream) override;
+  Status run_combined(const GroupedRows& rows, const Combination& combination, const Matrix& out,
+                      Stream) override;
+
+ private:
+  PanelPairs pairs(bool gated = false) const {
+    const int64_t panels = pass_.panels().num_panels();
+    return {panels, gated ? panels / 2 : 0};
+  }
+  /// `done` takes a RowItem; without it threads own columns.
+  template <class Finish, class Done = std::nullptr_t>
+  void walk(const GroupedRows& rows, const PanelPairs& pairs, const Destination& to,
+            const Finish& finish, const Done& done = nullptr);
+  template <class Done>
+  Status activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
+                   const Done& done);
+
+  KernelWeights weights_;
+  const LineKernels& kernels_;
+  CpuDevice& device_;
+  LinePass pass_;
+  std::optional<LinePass> few_;  // for experts with few rows
+  RowForm form_;
+};
+
+template <class Finish, class Done>
+void LineLinear::walk(const GroupedRows& given, const PanelPairs& pairs, const Destination& to,
+                      const Finish& finish, const Done& done) {
+  const ExpertRows rows(given, weights_.num_experts);
+  if (rows.count() == 0) return;
+  ThreadPool& pool = device_.pool();
+  const RowPacker packer(form_, given, *kernels_.rows);
+  LineWalk walk(pass_, few_, kernels_, form_, rows, pairs, to);
+  if constexpr (std::is_same_v<Done, std::nullptr_t>) {
+    walk.by_columns(packer, device_.scratch(), pool, finish);
+  } else {
+    if (walk.rows_are_better(static_cast<int64_t>(weights_.sections.bytes), pool))
+      return walk.by_rows(packer, device_.scratch(), pool, finish, done);
+    walk.by_columns(packer, device_.scratch(), pool, finish);
+    pool.split(rows.count(), [&](int64_t first, int64_t past) { done(RowItem{0, first, past}); });
+  }
+}
+
+Status LineLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
+  const Destination to{static_cast<float*>(y.data), y.stride};
+  walk(rows, pairs(), to, [&](const Finished& some) {
+    for (int p = 0; p < some.pair.panels(); ++p) {
+      LineResult f = some.result(p);
+      f.to = to.at(some.row()) + some.column(p);
+      f.to_stride = y.stride;
+      kernels_.finish(f);
+    }
+  });
+  return {};
+}
+
+template <class Done>
+Status LineLinear::activated(const GroupedRows& rows, const ActivationSpec& activation,
+                             const Matrix& out, const Done& done) {
+  MORACLE_CHECK(check_activation(activation));
+  const bool gated = is_gated(activation.function);
+  const auto args = activation_args(activation);
+  const Destination to{static_cast<float*>(out.data), out.stride};
+  auto finish = [&](const Finished& some) {
+    alignas(64) float values[2][kResultRows * kLineRows];
+    for (int p = 0; p < some.pair.panels(); ++p) {
+      LineResult f = some.result(p);
+      f.to = values[p];
+      f.to_stride = kLineRows;
+      f.columns = kLineRows;
+      kernels_.finish(f);
+    }
+    for (int p = 0; p < (gated ? 1 : some.pair.panels()); ++p) {
+      vector_ops().activate(args, values[gated ? 0 : p], values[gated ? 1 : p],
+                            int64_t{some.count} * kLineRows, values[p]);
+      LineResult f;
+      f.sum = values[p];
+      f.rows = some.count;
+      f.columns = static_cast<int>(std::min<int64_t>(kLineRows, out.cols - some.column(p)));
+      f.to = to.at(some.row()) + some.column(p);
+      f.to_stride = out.stride;
+      kernels_.finish(f);
+    }
+  };
+  walk(rows, pairs(gated), to, finish, done);
+  return {};
+}
+
+Status LineLinear::run_activated(const GroupedRows& rows, const ActivationSpec& activation,
+                                 const Matrix& out, Stream) {
+  return activated(rows, activation, out, [](const RowItem&) {});
+}
+
+Status LineLinear::run_quantized(const GroupedRows& rows, const ActivationSpec& activation,
+                                 const Matrix& scratch, const QuantKey& key, const Rows& out,
+                                 Stream) {
+  return activated(rows, activation, scratch, [&](const RowItem& item) {
+    for (int64_t r = item.first; r < item.past; ++r)
+      quantize_row(vector_ops(), key, scratch, r, out);
+  });
+}
+
+Status LineLinear::run_combined(const GroupedRows& rows, const Combination& combination,
+                                const Matrix& out, Stream) {
+  if (!combination.add) {
+    device_.pool().split(out.rows, [&](int64_t first, int64_t last) {
+      for (int64_t t = first; t < last; ++t)
+        std::memset(static_cast<float*>(out.data) + t * out.stride, 0, out.cols * sizeof(float));
+    });
+  }
+  const float* const all = combination.weights;
+  const int32_t* const slot = combination.row_slot + rows.first_row;
+  const Destination to{static_cast<float*>(out.data), out.stride,
+                       combination.row_token + rows.first_row};
+  walk(rows, pairs(), to, [&](const Finished& some) {
+    float weights[kResultRows];
+    for (int r = 0; all != nullptr && r < some.count; ++r) weights[r] = all[slot[some.row() + r]];
+    for (int p = 0; p < some.pair.panels(); ++p) {
+      LineResult f = some.result(p);
+      f.to = to.data + some.column(p);
+      f.to_stride = to.stride;
+      f.to_row = to.row + some.row();
+      f.add = true;
+      f.weight = all == nullptr ? nullptr : weights;
+      kernels_.finish(f);
+    }
+  });
+  return {};
+}
+
+// The kernels of a plan: for few rows of an expert codes as they lie, where that is a way; for more
+// the main form.
+void add_kernels(KernelPlan& plan, const KernelRequest& request, LineForm main, bool by_codes,
+                 LineForm few, bool two_parts, const LineKernels& kernels) {
+  const DType codes = request.shape.key.dtype;
+  int64_t from_rows = 1;
+  if (by_codes) {
+    plan.kernels.push_back({1, line_kernel_name(codes, few, false, kernels)});
+    plan.kernels.back().to_rows = kernels.few_rows;
+    from_rows = kernels.few_rows + 1;
+  }
+  const int64_t from_tokens = (from_rows + request.expert_rows - 1) / request.expert_rows;
+  if (from_tokens > request.max_num_tokens) return;
+  plan.kernels.push_back({from_tokens, line_kernel_name(codes, main, two_parts, kernels)});
+  plan.kernels.back().from_rows = from_rows;
+}
+
+}  // namespace
+
+LineArithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16,
+                              int64_t group_multiple) {
+  const DType dtype = shape.key.dtype;
+  const bool whole =
+      vnni16::num_groups(shape) <= 1 || vnni16::group_cols(shape) % group_multiple == 0;
+  if (scheme.activation == kInt8DynamicTokenSym && whole) return LineArithmetic::kInt8;
+  const bool exact = dtype != DType::kF16 && dtype != DType::kF32;
+  return bf16 && exact ? LineArithmetic::kBf16 : LineArithmetic::kF32;
+}
+
+KernelPlan plan_lines(const KernelRequest& request, LineArithmetic arithmetic,
+                      const LineKernels& kernels, int threads) {
+  const MatrixShape& shape = request.shape;
+  const auto& key = request.scheme.activation;
+  KernelPlan plan;
+  const bool by_codes =
+      few_by_codes(shape, request.scheme, arithmetic, kernels, request.deterministic);
+  plan.deterministic = !by_codes || arithmetic == LineArithmetic::kInt8;
+  const bool codes = as_codes(request.scheme, arithmetic);
+  plan.input_dtype = codes ? key->dtype : DType::kF32;
+  const RowForm form =
+      row_form(shape, request.scheme, arithmetic, kernels, by_codes, request.bf16_activations);
+  if (arithmetic == LineArithmetic::kBf16 && !request.scheme.activation)
+    plan.product_bits = form.two_parts ? 2 * kBf16Bits : kBf16Bits;
+  add_kernels(plan, request, main_form(shape, request.scheme, arithmetic, kernels), by_codes,
+              few_form(request.scheme, arithmetic), form.two_parts, kernels);
+  plan.scratch_bytes = static_cast<int64_t>(
+      packed_bytes(form, std::min(request.max_rows, LineWalk::batch_rows(form))));
+  if (request.activation != nullptr) {
+    const bool gated = is_gated(request.activation->function);
+    plan.activates = !gated || shape.n % (2 * kLineRows) == 0;
+    plan.quantizes = plan.activates && key && plan.input_dtype == key->dtype;
+    if (plan.activates)
+      plan.scratch_bytes = std::max(plan.scratch_bytes, threads * LineWalk::item_bytes(form));
+  }
+  plan.combines = true;
+  plan.in_parts = true;
+  return plan;
+}
+
+Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const KernelPlan& plan,
+                                                  LineArithmetic arithmetic,
+                                                  const LineKernels& kernels, Device& device) {
+  auto* cpu = dynamic_cast<CpuDevice*>(&device);
+  if (cpu == nullptr) {
+    return Error{ErrorKind::kInvalidArgument, "", "kernels of lines", "the cpu device",
+                 "it is " + device.name()};
+  }
+  auto linear = std::make_unique<LineLinear>(std::move(weights), arithmetic, kernels, plan, *cpu);
+  MORACLE_CHECK(linear->reserve(plan));
+  return std::unique_ptr<GroupedLinear>(std::move(linear));
+}
+
+}  // namespace moracle::cpu
+
+#endif

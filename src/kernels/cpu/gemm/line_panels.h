@@ -1,0 +1,110 @@
+// The panels of one matrix in layout vnni16 as the line kernels take them: straight from memory, or
+// decoded stretch by stretch.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/cpu/gemm/lines.h"
+#include "kernels/kernel_weights.h"
+#include "layout/vnni16.h"
+
+namespace moracle::cpu {
+
+/// Most columns in one stretch of decoded lines: two panels of it and the rows that meet it stay in
+/// the first cache.
+inline constexpr int64_t max_stretch(LineArithmetic arithmetic) {
+  return arithmetic == LineArithmetic::kF32 ? 128 : 256;
+}
+
+/// How a panel is multiplied: in which arithmetic, and whether by its codes as they lie, which
+/// CodeKernels take.
+struct LineForm {
+  LineArithmetic arithmetic = LineArithmetic::kF32;
+  bool by_codes = false;
+};
+
+/// Columns whose products are summed before they are scaled: all of a row where no scale enters
+/// before its end, and codes need no decoding. `x_group_cols`: columns that share an activation's
+/// scale; 0: a whole row.
+int64_t unit_cols(const MatrixShape& shape, LineForm form, int64_t x_group_cols);
+
+class LinePanels {
+ public:
+  LinePanels(const KernelWeights& weights, LineForm form, int64_t x_group_cols,
+             const LineDecoders& decoders, void (*keep_awake)());
+
+  int64_t num_panels() const { return num_panels_; }
+  /// Where a panel's codes begin.
+  const std::byte* codes(int64_t expert, int64_t panel) const {
+    return weights_.expert(expert) + weights_.sections.codes + panel * panel_bytes_;
+  }
+
+  /// Columns that one call multiplies: whole units, or what is left of one at a row's end. Lines
+  /// are of what is multiplied.
+  struct Stretch {
+    int64_t first_column = 0;
+    int64_t first_line = 0;
+    int64_t unit_lines = 0;
+    int units = 1;
+    int64_t unit = 0;     ///< the first one's number in its row
+    int64_t x_group = 0;  ///< of the activations' scales
+    size_t first_piece = 0, past_piece = 0;
+  };
+  /// Those of a row, from left to right: the same for every panel.
+  std::span<const Stretch> stretches() const { return stretches_; }
+  int64_t unit_cols() const { return unit_cols_; }
+
+  /// Lines of a stretch: of the codes themselves, or decoded into `scratch` (of kScratchBytes).
+  const std::byte* lines(int64_t expert, int64_t panel, const Stretch& s, std::byte* scratch) const;
+  /// Lines that are made of one line of codes.
+  int64_t lines_per_code_line() const {
+    return direct_ ? 1 : vnni16::line_cols(weights_.shape.key.dtype) / cols_per_line_;
+  }
+  static constexpr int64_t kScratchBytes = 128 * kLineRows * 4;
+  static constexpr int kMaxUnits = 32;  ///< in a stretch
+
+  /// Scales of a stretch, [units][16], where products are scaled unit by unit; `scratch` is for
+  /// those that do not lie so. Null: none here.
+  const float* unit_scales(int64_t expert, int64_t panel, const Stretch& s, float* scratch) const;
+  /// Zero points of a stretch of int8 lines, likewise. Null: none, or part of the decoded values.
+  const int8_t* unit_zeros(int64_t expert, int64_t panel, const Stretch& s, int8_t* scratch) const;
+  /// Scales of whole rows, [16], which enter at the end. Null: none.
+  const float* row_scales(int64_t expert, int64_t panel, float* scratch) const;
+  const float* bias(int64_t expert, int64_t panel) const;
+
+ private:
+  // What one call decodes: codes of one group, or of whole groups one after another.
+  struct Piece {
+    int64_t code_at = 0, code_lines = 0, group_lines = 0, group = 0;
+    int64_t to = 0, lines = 0;
+  };
+  int64_t group_of(int64_t column) const {
+    return column / group_cols_ < num_groups_ ? column / group_cols_ : num_groups_ - 1;
+  }
+  // Lines of int8 hold fp4 so: scales are half of what they are.
+  bool fp4_counts_twice() const { return form_.arithmetic == LineArithmetic::kInt8; }
+  void cut();  // fills stretches_, pieces_ and unit_groups_: nothing is divided later on
+  int64_t units_from(int64_t column) const;
+  void scales_of(int64_t expert, int64_t panel, int64_t group, float* scratch) const;
+  void decode(int64_t expert, int64_t panel, const Piece& piece, std::byte* scratch) const;
+
+  const KernelWeights& weights_;
+  const LineDecoders& decoders_;
+  void (*keep_awake_)();
+  static constexpr int64_t kPieceLines = 16;
+  LineForm form_;
+  int64_t num_panels_, panel_bytes_, num_groups_, group_cols_, x_group_cols_;
+  int64_t scale_lanes_;
+  int64_t cols_per_line_, read_cols_, unit_cols_;  // of what is multiplied
+  bool direct_;                                    // codes are multiplied as they lie
+  bool exponents_;                                 // scales are bytes, powers of two
+  bool folded_;                                    // scales are part of the decoded values
+  bool whole_groups_;  // stretches are made of whole groups, which one call decodes
+  bool by_group_;      // codes of different groups are decoded differently
+  std::vector<Stretch> stretches_;
+  std::vector<Piece> pieces_;
+  std::vector<int64_t> unit_groups_;  // the group of each unit of a row
+};
+
+}  // namespace moracle::cpu

@@ -1,0 +1,155 @@
+#if defined(__x86_64__)
+
+#include "kernels/cpu/gemm/line_pass.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/text.h"
+
+namespace moracle::cpu {
+namespace {
+
+int64_t column_bytes(LineArithmetic arithmetic) {
+  return arithmetic == LineArithmetic::kInt8 ? 1 : arithmetic == LineArithmetic::kBf16 ? 2 : 4;
+}
+
+}  // namespace
+
+int64_t x_group_cols(const Scheme& scheme) {
+  const auto& key = scheme.activation;
+  const bool grouped =
+      key && !vnni16::scale_is_exponent({0, 0, *key}) && key->group.cols != GroupShape::kAll;
+  return grouped ? key->group.cols : 0;
+}
+
+std::string line_kernel_name(DType codes, LineForm form, bool two_parts,
+                             const LineKernels& kernels) {
+  const auto at = static_cast<size_t>(form.arithmetic);
+  const char* instruction = kernels.instructions[at];
+  if (form.by_codes && kernels.code_instructions[at] != nullptr)
+    instruction = kernels.code_instructions[at];
+  const char* const products[] = {
+      "i8 x i8, exact sums",
+      two_parts ? "products of two bf16 parts, f32 sums" : "bf16 products, f32 sums",
+      "f32 products and sums"};
+  return str(moracle::name(codes), form.by_codes ? " codes, " : " lines, ", products[at], ", ",
+             instruction == nullptr ? "none" : instruction);
+}
+
+LinePass::Kernel LinePass::kernel_of(const LineKernels& kernels, LineForm form, DType codes) {
+  const bool int8 = form.arithmetic == LineArithmetic::kInt8;
+  if (!form.by_codes)
+    return int8                                       ? kernels.int8
+           : form.arithmetic == LineArithmetic::kBf16 ? kernels.bf16
+                                                      : kernels.f32;
+  if (kernels.codes == nullptr) return nullptr;
+  switch (codes) {
+    case DType::kI4:
+      return int8 ? kernels.codes->int8_by_i4 : kernels.codes->f32_by_i4;
+    case DType::kF4E2M1:
+      return int8 ? kernels.codes->int8_by_e2m1 : kernels.codes->f32_by_e2m1;
+    case DType::kI8:
+      return int8 ? nullptr : kernels.codes->f32_by_i8;
+    case DType::kF8E4M3:
+      return int8 ? nullptr : kernels.codes->f32_by_e4m3;
+    case DType::kBF16:
+      return int8 ? nullptr : kernels.codes->f32_by_bf16;
+    case DType::kF16:
+      return int8 ? nullptr : kernels.codes->f32_by_f16;
+    default:
+      return nullptr;
+  }
+}
+
+bool LinePass::serves(const MatrixShape& shape, const Scheme& scheme, LineForm form,
+                      const LineKernels& kernels) {
+  if (kernel_of(kernels, form, shape.key.dtype) == nullptr) return false;
+  // Units are of whole lines.
+  return !form.by_codes ||
+         unit_cols(shape, form, x_group_cols(scheme)) % vnni16::line_cols(shape.key.dtype) == 0;
+}
+
+LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernels& kernels)
+    : weights_(weights),
+      form_(form),
+      kernels_(kernels),
+      kernel_(kernel_of(kernels, form, weights.shape.key.dtype)),
+      row_block_(form.by_codes && weights.shape.key.quantized() ? kernels.code_block
+                                                                : kernels.row_block),
+      panels_(weights, form, x_group_cols(weights.scheme), *kernels.decoders, kernels.keep_awake),
+      x_group_is_unit_(x_group_cols(weights.scheme) == panels_.unit_cols()) {}
+
+void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassScratch& scratch) const {
+  const int count = pair.panels();
+  const int blocks = (pass.count + row_block_ - 1) / row_block_;
+  // Codes are decoded once for each block: even ones, no short one at the end.
+  const int step = form_.by_codes ? (pass.count + blocks - 1) / blocks : row_block_;
+  // Every block of rows asks for its share of the codes that come next: while products keep the
+  // thread busy, not while codes are read.
+  const auto ratio = static_cast<int>(panels_.lines_per_code_line());
+  const int sharing = static_cast<int>(std::bit_floor(static_cast<unsigned>(blocks)));
+  const int every = std::min(16, sharing * ratio), share_blocks = every / ratio;
+  LineBlock block;
+  block.panels = count;
+  block.most_rows = std::min(row_block_, pass.count);
+  block.x_stride = pass.x.stride;
+  block.x_rest = pass.x.rest;
+  for (const LinePanels::Stretch& s : panels_.stretches()) {
+    block.units = s.units;
+    block.unit_lines = s.unit_lines;
+    block.overwrite = s.first_column == 0;
+    const int64_t num_lines = block.units * block.unit_lines;
+    const std::byte* prefetch[2] = {};
+    for (int p = 0; p < count; ++p) {
+      const int64_t panel = pair.panel + p * pair.distance;
+      if (pass.prefetch)
+        prefetch[p] = panels_.codes(pass.next.expert, pass.next.panel + p * pass.next.distance);
+      block.lines[p] = panels_.lines(pair.expert, panel, s, scratch.lines[p]);
+      block.w_scale[p] = panels_.unit_scales(pair.expert, panel, s, scratch.unit_scales[p]);
+      block.w_zero[p] = panels_.unit_zeros(pair.expert, panel, s, scratch.unit_zeros[p]);
+    }
+    for (int row = 0, b = 0; row < pass.count; row += step, ++b) {
+      const int64_t at = pass.first + row;
+      block.rows = std::min(step, pass.count - row);
+      block.x =
+          pass.x.values + at * pass.x.stride + s.first_column * column_bytes(form_.arithmetic);
+      block.prefetch_every = pass.prefetch && b < share_blocks ? every : 0;
+      const int64_t share = (s.first_line / ratio + b * (num_lines / every)) * kLineBytes;
+      for (int p = 0; p < count; ++p) {
+        block.sum[p] = scratch.sums[p] + row * kLineRows;
+        if (block.prefetch_every > 0) block.prefetch[p] = prefetch[p] + share;
+      }
+      if (form_.arithmetic == LineArithmetic::kInt8) {
+        block.x_sum = pass.x.sums + at * pass.x.num_sums + s.unit;
+        block.x_sum_stride = pass.x.num_sums;
+      }
+      if (pass.x.num_scales > 1) {
+        block.x_scale = pass.x.scales + at * pass.x.num_scales + s.x_group;
+        block.x_scale_stride = pass.x.num_scales;
+        block.x_scale_unit = x_group_is_unit_ ? 1 : 0;
+      }
+      kernel_(block);
+    }
+  }
+}
+
+LineResult LinePass::result(const PanelPair& pair, int p, const Pass& pass,
+                            PassScratch& scratch) const {
+  const int64_t panel = pair.panel + p * pair.distance;
+  LineResult f;
+  f.sum = scratch.sums[p];
+  f.rows = pass.count;
+  f.columns = static_cast<int>(std::min<int64_t>(kLineRows, weights_.shape.n - panel * kLineRows));
+  if (pass.x.num_scales == 1) {
+    f.x_scale = pass.x.scales + pass.first;
+    f.x_scale_stride = 1;
+  }
+  f.w_scale = panels_.row_scales(pair.expert, panel, scratch.scales[p]);
+  f.bias = panels_.bias(pair.expert, panel);
+  return f;
+}
+
+}  // namespace moracle::cpu
+
+#endif

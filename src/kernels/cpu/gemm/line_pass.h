@@ -1,0 +1,76 @@
+// One pass: some rows of an expert times a pair of its panels, over all columns.
+#pragma once
+
+#include "kernels/cpu/gemm/line_panels.h"
+#include "kernels/cpu/gemm/packed_rows.h"
+
+namespace moracle::cpu {
+
+/// Rows that meet a decoded stretch before the next one is decoded.
+inline constexpr int kPassRows = 320;
+
+/// Rows that are finished at once, so that kernels may be kept awake in between.
+inline constexpr int kResultRows = 16;
+
+/// The second panel lies `distance` panels behind the first; 0: there is none.
+struct PanelPair {
+  int64_t expert = 0, panel = 0, distance = 0;
+  int panels() const { return distance > 0 ? 2 : 1; }
+};
+
+struct Pass {
+  const PackedRows& x;
+  int64_t first;
+  int count;       ///< at most kPassRows
+  PanelPair next;  ///< what to ask for meanwhile
+  bool prefetch;
+};
+
+/// What a thread needs for its passes.
+struct PassScratch {
+  alignas(64) float sums[2][kPassRows * kLineRows];
+  alignas(64) std::byte lines[2][LinePanels::kScratchBytes];
+  alignas(64) float unit_scales[2][LinePanels::kMaxUnits * kLineRows];
+  alignas(64) int8_t unit_zeros[2][LinePanels::kMaxUnits * kLineRows];
+  alignas(64) float scales[2][kLineRows];
+};
+
+/// What a kernel of this form is called in plans. `two_parts`: see LineBlock::x_rest.
+std::string line_kernel_name(DType codes, LineForm form, bool two_parts,
+                             const LineKernels& kernels);
+
+/// One way of multiplying a matrix.
+class LinePass {
+ public:
+  /// `weights` and `kernels` outlive it; they have a kernel for this form, as `serves` says.
+  LinePass(const KernelWeights& weights, LineForm form, const LineKernels& kernels);
+  static bool serves(const MatrixShape& shape, const Scheme& scheme, LineForm form,
+                     const LineKernels& kernels);
+
+  const LinePanels& panels() const { return panels_; }
+  const MatrixShape& shape() const { return weights_.shape; }
+  std::string name(bool two_parts) const {
+    return line_kernel_name(weights_.shape.key.dtype, form_, two_parts, kernels_);
+  }
+  /// Fills scratch.sums.
+  void multiply(const PanelPair& pair, const Pass& pass, PassScratch& scratch) const;
+  /// What is left to do with the sums of panel p of the pair; where to is the caller's.
+  LineResult result(const PanelPair& pair, int p, const Pass& pass, PassScratch& scratch) const;
+
+ private:
+  using Kernel = void (*)(const LineBlock&);
+  static Kernel kernel_of(const LineKernels& kernels, LineForm form, DType codes);
+
+  const KernelWeights& weights_;
+  LineForm form_;
+  const LineKernels& kernels_;
+  Kernel kernel_;
+  int row_block_;
+  LinePanels panels_;
+  bool x_group_is_unit_;
+};
+
+/// Columns that share a scale of the activations; 0: whole rows, or none are quantized.
+int64_t x_group_cols(const Scheme& scheme);
+
+}  // namespace moracle::cpu

@@ -1,0 +1,252 @@
+// Ways through a grouped matrix: which thread multiplies which rows with which panels.
+//
+//   by columns  each thread takes the same share of every expert's panels. Even work whatever the
+//               routing, each weight read once, and columns of the result that are a thread's own,
+//               so that it may add up a token's rows itself.
+//   by rows     each thread takes an expert, or a stretch of its rows that stays in its cache, and
+//               all panels. Rows are read by one thread only and whole rows come out of it; who is
+//               slow takes fewer.
+//
+// A row gets the same bits either way.
+#pragma once
+
+#include <xmmintrin.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "kernels/cpu/gemm/expert_rows.h"
+#include "kernels/cpu/gemm/line_pass.h"
+#include "kernels/kernel_watch.h"
+
+namespace moracle::cpu {
+
+/// The pairs of panels that are multiplied together.
+struct PanelPairs {
+  int64_t panels = 0;
+  int64_t distance = 0;  ///< from a gate's panel to its up's; 0: neighbours are pairs
+
+  int64_t count() const { return distance > 0 ? distance : (panels + 1) / 2; }
+  PanelPair at(int64_t expert, int64_t i) const {
+    if (distance > 0) return {expert, i, distance};
+    return {expert, 2 * i, 2 * i + 1 < panels ? 1 : 0};
+  }
+};
+
+/// Where the rows of a run end up: row r at data + (row ? row[r] : r) · stride.
+struct Destination {
+  float* data;
+  int64_t stride;
+  const int32_t* row = nullptr;
+
+  float* at(int64_t r) const { return data + (row == nullptr ? r : row[r]) * stride; }
+  /// Rows [first, end) from `column` on, a line or two of each: they lie far apart, and a store
+  /// waits as long as a load.
+  void ask(int64_t first, int64_t end, int64_t column, bool two_lines) const {
+    for (int64_t r = first; r < end; ++r) {
+      const auto* const line = reinterpret_cast<const char*>(at(r) + column);
+      _mm_prefetch(line, _MM_HINT_T0);
+      if (two_lines) _mm_prefetch(line + kLineBytes, _MM_HINT_T0);
+    }
+  }
+};
+
+/// A pass whose sums are ready, and `count` rows of it from `first` on.
+struct Finished {
+  const PanelPair& pair;
+  int64_t pass_row;       // of the run, that the pass begins with
+  LineResult results[2];  // of the whole pass
+  int first = 0, count = 0;
+
+  /// Of these rows, without a place.
+  LineResult result(int p) const {
+    LineResult f = results[p];
+    f.sum += first * kLineRows;
+    if (f.x_scale != nullptr) f.x_scale += first * f.x_scale_stride;
+    f.rows = count;
+    return f;
+  }
+  int64_t row() const { return pass_row + first; }
+  int64_t column(int p) const { return (pair.panel + p * pair.distance) * kLineRows; }
+};
+
+/// What one thread does next: rows that lie at x from row `at` on times pairs [pair, past_pair).
+struct WalkStep {
+  RowItem rows;
+  const PackedRows& x;
+  int64_t at;
+  int64_t pair, past_pair;
+  std::optional<PanelPair> next;  ///< what follows
+};
+
+/// Rows in each pass of so many: whole blocks, no short one at the end.
+inline int64_t even_pass(int64_t rows) {
+  const int64_t passes = (rows + kPassRows - 1) / kPassRows;
+  const int64_t even = (rows + passes - 1) / passes;
+  return (even + kMaxBlockRows - 1) / kMaxBlockRows * kMaxBlockRows;
+}
+
+class LineWalk {
+ public:
+  /// What is given lives as long.
+  LineWalk(const LinePass& pass, const std::optional<LinePass>& few, const LineKernels& kernels,
+           const RowForm& form, const ExpertRows& rows, const PanelPairs& pairs,
+           const Destination& to)
+      : pass_(pass),
+        few_(few),
+        kernels_(kernels),
+        form_(form),
+        rows_(rows),
+        pairs_(pairs),
+        to_(to) {}
+
+  /// finish(some) takes what was computed to where it belongs. Needs scratch for batch_rows packed
+  /// rows.
+  template <class Finish>
+  void by_columns(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
+                  const Finish& finish);
+  /// And done(item) when an item's rows are complete. Needs item_bytes for each thread.
+  template <class Finish, class Done>
+  void by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& pool, const Finish& finish,
+               const Done& done);
+  /// Where reading an expert's weights for each of its items costs less than having every thread
+  /// read every row, and there are enough items to go round.
+  bool rows_are_better(int64_t expert_bytes, const ThreadPool& pool) const {
+    if (pool.places().num_nodes > 1) return false;  // weights lie where their columns' threads are
+    const RowItems items(rows_, item_rows(form_));
+    int64_t experts = 0, all = 0;
+    for (int64_t e = rows_.with_rows(0); e < rows_.num_experts(); e = rows_.with_rows(e + 1)) {
+      ++experts;
+      all += items.of(e);
+    }
+    return all >= 3 * pool.size() && (all - experts) * expert_bytes <=
+                                         rows_.count() * packed_stride(form_) * (pool.size() - 1);
+  }
+
+  /// Rows that are packed at a time where all threads read them: they stay in the last cache.
+  static int64_t batch_rows(const RowForm& form) {
+    constexpr int64_t kBytes = int64_t{32} << 20;
+    return std::max<int64_t>(kBytes / packed_stride(form), 1024);
+  }
+  /// Rows of an item, which one pass takes: what stays in a thread's second cache beside weights
+  /// and results.
+  static int64_t item_rows(const RowForm& form) {
+    constexpr int64_t kBytes = 5 << 18;
+    return std::clamp<int64_t>(kBytes / packed_stride(form) / 16 * 16, 32, kPassRows);
+  }
+  static int64_t item_bytes(const RowForm& form) {
+    const auto bytes = static_cast<int64_t>(packed_bytes(form, item_rows(form)));
+    return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+  }
+
+ private:
+  template <class Finish>
+  void step(const WalkStep& step, PassScratch& scratch, const Finish& finish);
+  bool few(int64_t expert) const { return few_ && rows_.all_rows(expert) <= kernels_.few_rows; }
+
+  const LinePass& pass_;
+  const std::optional<LinePass>& few_;
+  const LineKernels& kernels_;
+  const RowForm& form_;
+  const ExpertRows& rows_;
+  const PanelPairs& pairs_;
+  const Destination& to_;
+};
+
+template <class Finish>
+void LineWalk::step(const WalkStep& step, PassScratch& scratch, const Finish& finish) {
+  const int64_t e = step.rows.expert, rows = step.rows.past - step.rows.first;
+  const LinePass& way = few(e) ? *few_ : pass_;
+  if (kernels_are_watched()) report({way.name(step.x.rest > 0), way.shape(), rows_.all_rows(e)});
+  const int64_t pass_rows = even_pass(rows);
+  for (int64_t i = step.pair; i < step.past_pair; ++i) {
+    const PanelPair pair = pairs_.at(e, i);
+    const std::optional<PanelPair> next = i + 1 < step.past_pair ? pairs_.at(e, i + 1) : step.next;
+    const bool two_lines = pairs_.distance == 0 && pair.distance > 0;
+    for (int64_t row = 0; row < rows; row += pass_rows) {
+      const int count = static_cast<int>(std::min(pass_rows, rows - row));
+      Pass pass{step.x, step.at + row, count, {}, row == 0 && next && next->distance > 0};
+      if (pass.prefetch) pass.next = *next;
+      Finished some{pair, step.rows.first + row, {}};
+      auto ask_from = [&](int r) {
+        to_.ask(some.pass_row + r, some.pass_row + std::min(r + kResultRows, count),
+                pair.panel * kLineRows, two_lines);
+      };
+      ask_from(0);
+      way.multiply(pair, pass, scratch);
+      for (int p = 0; p < pair.panels(); ++p) some.results[p] = way.result(pair, p, pass, scratch);
+      for (int r = 0; r < count; r += kResultRows) {
+        ask_from(r + kResultRows);
+        some.first = r;
+        some.count = std::min(kResultRows, count - r);
+        finish(some);
+        if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
+      }
+    }
+  }
+}
+
+template <class Finish>
+void LineWalk::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
+                          const Finish& finish) {
+  const int64_t most = batch_rows(form_);
+  for (int64_t begin = 0; begin < rows_.count();) {
+    // Whole experts, where one is not too large by itself.
+    int64_t first_expert = rows_.with_rows(0);
+    while (rows_.past(first_expert) <= begin) ++first_expert;
+    int64_t expert = first_expert, end = begin;
+    for (; expert < rows_.num_experts() && rows_.past(expert) <= begin + most; ++expert)
+      end = rows_.past(expert);
+    if (end == begin) end = std::min(begin + most, rows_.count());
+    const PackedRows x = packer.scratch(end - begin, scratch);
+    packer.split(x, begin, end, rows_, kernels_.few_rows, pool);
+    auto item = [&](int64_t e) {
+      return RowItem{e, std::max(rows_.first(e), begin), std::min(rows_.past(e), end)};
+    };
+    pool.run([&](int thread) {
+      const auto [first, last] = pool.piece(pairs_.count(), thread);
+      if (first == last) return;
+      if (kernels_.begin != nullptr) kernels_.begin();
+      PassScratch own;
+      for (int64_t e = first_expert; e < rows_.num_experts() && rows_.first(e) < end;) {
+        const int64_t after = rows_.with_rows(e + 1);
+        const RowItem rows = item(e);
+        std::optional<PanelPair> next;
+        if (after < rows_.num_experts()) next = pairs_.at(after, first);
+        step({rows, x, rows.first - begin, first, last, next}, own, finish);
+        e = after;
+      }
+      if (kernels_.end != nullptr) kernels_.end();
+    });
+    begin = end;
+  }
+}
+
+template <class Finish, class Done>
+void LineWalk::by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
+                       const Finish& finish, const Done& done) {
+  const int64_t most = item_rows(form_);
+  std::atomic<int64_t> taken{0};
+  pool.run([&](int thread) {
+    RowItems items(rows_, most);
+    std::optional<RowItem> item = items.at(taken.fetch_add(1));
+    if (!item) return;
+    if (kernels_.begin != nullptr) kernels_.begin();
+    PassScratch own;
+    const PackedRows x = packer.scratch(most, scratch + thread * item_bytes(form_));
+    while (item) {
+      packer.pack(x, 0, item->first, item->past, few(item->expert));
+      // Probably: others may take it before.
+      std::optional<PanelPair> next;
+      RowItems ahead = items;
+      if (const auto likely = ahead.at(taken.load())) next = pairs_.at(likely->expert, 0);
+      step({*item, x, 0, 0, pairs_.count(), next}, own, finish);
+      done(*item);
+      item = items.at(taken.fetch_add(1));
+    }
+    if (kernels_.end != nullptr) kernels_.end();
+  });
+}
+
+}  // namespace moracle::cpu

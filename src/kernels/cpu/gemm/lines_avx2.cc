@@ -1,0 +1,13 @@
+// AVX2 with FMA: products of int8 in 16 bits, and of f32.
+
+#if defined(__x86_64__)
+
+#include "kernels/cpu/gemm/lines_avx2.h"
+
+namespace moracle::cpu {
+
+const LineKernels kAvx2Lines = line_kernels("avx2", kAvx2Codes);
+
+}  // namespace moracle::cpu
+
+#endif

@@ -1,0 +1,20 @@
+// AVX-512 with VNNI: products of int8 and of f32.
+
+#if defined(__x86_64__)
+
+#include "kernels/cpu/gemm/lines_avx512.h"
+
+namespace moracle::cpu {
+
+const LineKernels kAvx512Lines = {.instructions = {"avx512_vnni", nullptr, "avx512"},
+                                  .decoders = &kAvx512Decoders,
+                                  .rows = &kAvx512Rows,
+                                  .codes = &kAvx512Codes,
+                                  .row_block = 8,
+                                  .int8 = multiply<Int8Dot>,
+                                  .f32 = multiply<F32Dot>,
+                                  .finish = finish_rows};
+
+}  // namespace moracle::cpu
+
+#endif

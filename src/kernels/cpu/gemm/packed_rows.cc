@@ -1,0 +1,132 @@
+#if defined(__x86_64__)
+
+#include "kernels/cpu/gemm/packed_rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/gemm/expert_rows.h"
+#include "oracle/carve.h"
+
+namespace moracle::cpu {
+namespace {
+
+int64_t element_bytes(LineArithmetic arithmetic) {
+  return arithmetic == LineArithmetic::kInt8 ? 1 : arithmetic == LineArithmetic::kBf16 ? 2 : 4;
+}
+
+PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* bytes) {
+  Carver carver(memory);
+  PackedRows packed;
+  packed.stride = packed_stride(form);
+  if (form.two_parts)
+    packed.rest = read_cols(form.arithmetic, form.k) * element_bytes(form.arithmetic);
+  packed.values = carver.take<std::byte>((rows + kMaxBlockRows) * packed.stride);
+  const bool integers =
+      form.arithmetic == LineArithmetic::kInt8 || form.few == LineArithmetic::kInt8;
+  packed.num_sums = integers ? (form.k + form.unit - 1) / form.unit : 0;
+  packed.sums = carver.take<int32_t>(rows * packed.num_sums);
+  packed.scales = carver.take<float>(rows * form.num_scales);
+  packed.num_scales = form.num_scales;
+  if (bytes != nullptr) *bytes = carver.bytes();
+  return packed;
+}
+
+}  // namespace
+
+int64_t read_cols(LineArithmetic arithmetic, int64_t k) {
+  const int64_t tile = 16 * 4 / element_bytes(arithmetic);
+  return (k + tile - 1) / tile * tile;
+}
+
+// One line more than the columns take: rows at a distance of a power of two would share the same
+// few sets of the first cache.
+int64_t packed_stride(const RowForm& form) {
+  const int64_t bytes = std::max(element_bytes(form.few), element_bytes(form.arithmetic));
+  return read_cols(form.arithmetic, form.k) * (form.two_parts ? 4 : bytes) + kLineBytes;
+}
+
+size_t packed_bytes(const RowForm& form, int64_t rows) {
+  size_t bytes = 0;
+  carve(form, rows, nullptr, &bytes);
+  return bytes;
+}
+
+RowPacker::RowPacker(const RowForm& form, const GroupedRows& from, const RowConverters& convert)
+    : form_(form), from_(from), convert_(convert) {
+  const bool scaled = from.x.scales != nullptr && from.x.values.dtype != DType::kF32;
+  form_.num_scales = scaled ? from.x.num_scales : 0;
+}
+
+PackedRows RowPacker::scratch(int64_t rows, std::byte* memory) const {
+  return carve(form_, rows, memory, nullptr);
+}
+
+void RowPacker::pack(const PackedRows& to, int64_t at, int64_t first, int64_t past,
+                     bool few) const {
+  for (int64_t r = first; r < past; ++r) pack_row(to, at + r - first, r, few);
+}
+
+void RowPacker::split(const PackedRows& to, int64_t first, int64_t past, const ExpertRows& rows,
+                      int few_rows, ThreadPool& pool) const {
+  auto some = [&](int64_t begin, int64_t end) {
+    begin += first, end += first;
+    int64_t e = rows.with_rows(0);
+    for (int64_t r = begin; r < end; ++r) {
+      while (rows.past(e) <= r) ++e;
+      pack_row(to, r - first, r, rows.all_rows(e) <= few_rows);
+    }
+  };
+  // Below this the threads would take longer to wake up than the work takes.
+  constexpr int64_t kAlone = 256 << 10;
+  if ((past - first) * to.stride < kAlone)
+    some(0, past - first);
+  else
+    pool.split(past - first, some);
+}
+
+void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool few) const {
+  const Rows& x = from_.x;
+  const int64_t source = from_.row_index ? from_.row_index[from_.first_row + r] : r;
+  const auto* row = static_cast<const std::byte*>(x.values.data) +
+                    source * (x.values.stride * bits(x.values.dtype) / 8);
+  std::byte* const to = packed.values + at * packed.stride;
+  const LineArithmetic arithmetic = few ? form_.few : form_.arithmetic;
+  const bool two_parts = form_.two_parts && arithmetic == LineArithmetic::kBf16;
+  convert_row(packed, row, arithmetic, two_parts, at);
+  const int64_t columns = form_.order == ColumnOrder::kPlain || arithmetic != LineArithmetic::kBf16
+                              ? form_.k
+                              : (form_.k + 7) / 8 * 8;
+  const int64_t used = columns * element_bytes(arithmetic);
+  const int64_t whole = two_parts ? packed.rest : packed.stride;
+  std::memset(to + used, 0, whole - used);
+  if (two_parts) std::memset(to + packed.rest + used, 0, packed.stride - packed.rest - used);
+  for (int64_t s = 0; s < form_.num_scales; ++s)
+    packed.scales[at * form_.num_scales + s] = x.scales[source * form_.num_scales + s];
+}
+
+void RowPacker::convert_row(const PackedRows& packed, const std::byte* row,
+                            LineArithmetic arithmetic, bool two_parts, int64_t at) const {
+  std::byte* const to = packed.values + at * packed.stride;
+  const DType dtype = from_.x.values.dtype;
+  const auto* const i8 = reinterpret_cast<const int8_t*>(row);
+  const auto* const e4m3 = reinterpret_cast<const uint8_t*>(row);
+  const auto* const f32 = reinterpret_cast<const float*>(row);
+  switch (arithmetic) {
+    case LineArithmetic::kInt8:
+      return convert_.copy_int8(i8, form_.k, form_.unit, to, packed.sums + at * packed.num_sums);
+    case LineArithmetic::kBf16:
+      if (dtype == DType::kI8) return convert_.int8_to_bf16(i8, form_.k, form_.order, to);
+      if (dtype == DType::kF8E4M3) return convert_.e4m3_to_bf16(e4m3, form_.k, form_.order, to);
+      return convert_.f32_to_bf16(f32, form_.k, form_.order, to,
+                                  two_parts ? to + packed.rest : nullptr);
+    case LineArithmetic::kF32:
+      if (dtype == DType::kI8) return convert_.int8_to_f32(i8, form_.k, to);
+      if (dtype == DType::kF8E4M3) return convert_.e4m3_to_f32(e4m3, form_.k, to);
+      std::memcpy(to, f32, form_.k * sizeof(float));
+  }
+}
+
+}  // namespace moracle::cpu
+
+#endif

@@ -1,0 +1,66 @@
+// Activation rows in the order of their experts, as the line kernels read them.
+#pragma once
+
+#include "base/thread_pool.h"
+#include "kernels/cpu/gemm/lines.h"
+#include "kernels/grouped_linear.h"
+
+namespace moracle::cpu {
+
+/// What rows become. Rows of an expert that has `few_rows` at most may meet its codes as they lie.
+struct RowForm {
+  LineArithmetic arithmetic = LineArithmetic::kF32;
+  /// See LineBlock::x_rest: floats in bf16.
+  bool two_parts = false;
+  /// Where there are few: no wider than f32.
+  LineArithmetic few = LineArithmetic::kF32;
+  int few_rows = kFewRows;
+  ColumnOrder order = ColumnOrder::kPlain;  ///< LineArithmetic::kBf16
+  int64_t k = 0;
+  int64_t unit = 0;        ///< columns whose codes are summed
+  int64_t num_scales = 0;  ///< as in Rows
+};
+
+struct PackedRows {
+  std::byte* values = nullptr;  ///< row r at values + r · stride, columns from k on 0
+  int64_t stride = 0;           ///< bytes
+  int64_t rest = 0;             ///< bytes to the second part of each value; 0: there is one
+  int32_t* sums = nullptr;      ///< [rows, num_sums] Σ codes of each unit of int8 rows
+  int64_t num_sums = 0;
+  float* scales = nullptr;  ///< [rows, num_scales], where rows are codes
+  int64_t num_scales = 0;
+};
+
+/// Columns that kernels read: the matrix's, up to whole tiles of this arithmetic.
+int64_t read_cols(LineArithmetic arithmetic, int64_t k);
+
+/// Bytes from one packed row to the next, and that `rows` of them take.
+int64_t packed_stride(const RowForm& form);
+size_t packed_bytes(const RowForm& form, int64_t rows);
+
+class ExpertRows;
+
+/// Gathers and converts the rows of a run.
+class RowPacker {
+ public:
+  RowPacker(const RowForm& form, const GroupedRows& from, const RowConverters& convert);
+
+  /// Where `rows` packed rows lie in `memory` (of packed_bytes, on 64 bytes).
+  PackedRows scratch(int64_t rows, std::byte* memory) const;
+  /// Rows [first, past) of the run to rows from `at` on; `few`: of an expert that has few.
+  void pack(const PackedRows& to, int64_t at, int64_t first, int64_t past, bool few) const;
+  /// Rows [first, past) to rows from 0 on, on all threads where that is worth it.
+  void split(const PackedRows& to, int64_t first, int64_t past, const ExpertRows& rows,
+             int few_rows, ThreadPool& pool) const;
+
+ private:
+  void pack_row(const PackedRows& to, int64_t at, int64_t r, bool few) const;
+  void convert_row(const PackedRows& to, const std::byte* row, LineArithmetic arithmetic,
+                   bool two_parts, int64_t at) const;
+
+  RowForm form_;
+  const GroupedRows& from_;
+  const RowConverters& convert_;
+};
+
+}  // namespace moracle::cpu

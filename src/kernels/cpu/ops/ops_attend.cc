@@ -1,0 +1,299 @@
+// Attention on host memory. The context is gone through in stretches that begin at multiples of
+// kAttendStretch: what a stretch adds to a query is computed from the query and the stretch alone
+// and merged in the order of positions (Milakov and Gimelshein, "Online normalizer calculation for
+// softmax", 2018; Dao et al., "Flash-Decoding", 2023). Who computes a stretch, and what else is in
+// the batch, changes no bit.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "kernels/cpu/ops/cpu_ops.h"
+
+namespace moracle {
+namespace {
+
+using cpu::AttendArgs;
+using cpu::AttendRow;
+using cpu::kAttendRows;
+using cpu::kAttendStretch;
+
+// Rows are the queries of one sequence that read the same keys: heads_per_kv heads of every token,
+// token by token. A block is up to kAttendRows of them, of one head of keys.
+struct Blocks {
+  const Matrix& q;
+  const Matrix& out;
+  const Batch& batch;
+  const AttentionShape& shape;
+
+  int64_t heads_per_kv() const { return shape.num_heads / shape.num_kv_heads; }
+  int64_t tokens(int64_t s) const { return batch.first_token[s + 1] - batch.first_token[s]; }
+  int64_t rows(int64_t s) const { return tokens(s) * heads_per_kv(); }
+  int64_t blocks(int64_t s) const {
+    return (rows(s) + kAttendRows - 1) / kAttendRows * shape.num_kv_heads;
+  }
+  int64_t total() const {
+    int64_t sum = 0;
+    for (int64_t s = 0; s < batch.num_sequences; ++s) sum += blocks(s);
+    return sum;
+  }
+  int64_t most_rows() const {  // of a block
+    return std::min<int64_t>(batch.most_tokens * heads_per_kv(), kAttendRows);
+  }
+  int64_t stretches() const { return (longest() + kAttendStretch - 1) / kAttendStretch; }
+  int64_t longest() const {
+    int64_t end = 0;
+    for (int64_t s = 0; s < batch.num_sequences; ++s)
+      if (tokens(s) > 0)
+        end = std::max<int64_t>(end, batch.positions[batch.first_token[s + 1] - 1] + 1);
+    return end;
+  }
+};
+
+struct Block {
+  AttendRow rows[kAttendRows];
+  AttendArgs args;                      // but for the keys and values: those of a stretch's page
+  int64_t first_stretch, last_stretch;  // [first, last)
+  std::byte* const* pages;              // of the sequence
+  int64_t keys, values;                 // where they lie in a page
+};
+
+// Block i of all, with its results in the output, nothing found yet.
+void find(const Blocks& all, int64_t i, Block& block) {
+  const AttentionShape& shape = all.shape;
+  int64_t s = 0;
+  for (; i >= all.blocks(s); ++s) i -= all.blocks(s);
+  const int64_t kv = i % shape.num_kv_heads, first = i / shape.num_kv_heads * kAttendRows;
+  const int64_t heads = all.heads_per_kv(), first_token = all.batch.first_token[s];
+  const int num_rows = static_cast<int>(std::min<int64_t>(kAttendRows, all.rows(s) - first));
+  int64_t least = INT64_MAX, most = 0;
+  for (int r = 0; r < num_rows; ++r) {
+    const int64_t token = first_token + (first + r) / heads,
+                  head = kv * heads + (first + r) % heads;
+    const int64_t end = all.batch.positions[token] + 1;
+    const int64_t begin = shape.window > 0 ? std::max<int64_t>(0, end - shape.window) : 0;
+    AttendRow& row = block.rows[r];
+    row = {f32_row(all.q, token) + head * shape.head_dim,    begin,     end,
+           f32_row(all.out, token) + head * shape.value_dim, -INFINITY, 0};
+    // A sink is a score that has no value.
+    if (shape.sinks != nullptr) row.largest = shape.sinks[head], row.sum = 1;
+    least = std::min(least, begin), most = std::max(most, end);
+  }
+  block.first_stretch = least / kAttendStretch;
+  block.last_stretch = (most + kAttendStretch - 1) / kAttendStretch;
+  block.args.rows = block.rows;
+  block.args.num_rows = num_rows;
+  const int64_t size = bits(shape.cache.dtype) / 8;
+  block.pages = all.batch.pages + all.batch.first_page[s];
+  block.keys = shape.cache.keys + kv * shape.head_dim * size;
+  block.values = shape.cache.values + kv * shape.value_dim * size;
+  block.args.cache = shape.cache.dtype == DType::kBF16  ? cpu::CacheType::kBF16
+                     : shape.cache.dtype == DType::kF16 ? cpu::CacheType::kF16
+                                                        : cpu::CacheType::kF32;
+  block.args.key_stride = shape.num_kv_heads * shape.head_dim;
+  block.args.value_stride = shape.num_kv_heads * shape.value_dim;
+  block.args.head_dim = shape.head_dim;
+  block.args.value_dim = shape.value_dim;
+  block.args.scale = shape.scale;
+}
+
+// What each row finds in one stretch, in `parts`, whose out is set.
+void search(const cpu::VectorOps& vector, const Block& block, int64_t stretch, int64_t page,
+            AttendRow* parts, float* scratch) {
+  AttendArgs args = block.args;
+  // A stretch lies in one page: positions are counted from there.
+  const int64_t at = stretch * kAttendStretch / page, first = at * page;
+  for (int r = 0; r < args.num_rows; ++r) {
+    float* const out = parts[r].out;
+    parts[r] = block.rows[r];
+    parts[r].begin -= first, parts[r].end -= first;
+    parts[r].out = out;
+  }
+  args.rows = parts;
+  args.keys = block.pages[at] + block.keys;
+  args.values = block.pages[at] + block.values;
+  args.from = stretch * kAttendStretch - first;
+  args.to = args.from + kAttendStretch;
+  args.scratch = scratch;
+  vector.attend(args);
+}
+
+void merge(const cpu::VectorOps& vector, Block& block, int64_t stretch, const AttendRow* parts) {
+  const int64_t from = stretch * kAttendStretch, to = from + kAttendStretch;
+  for (int r = 0; r < block.args.num_rows; ++r) {
+    AttendRow& row = block.rows[r];
+    if (std::max(row.begin, from) >= std::min(row.end, to)) continue;
+    vector.attend_merge(parts[r], block.args.value_dim, row);
+  }
+}
+
+void start(Block& block) {
+  for (int r = 0; r < block.args.num_rows; ++r)
+    std::fill_n(block.rows[r].out, block.args.value_dim, 0.0f);
+}
+void finish(const cpu::VectorOps& vector, Block& block) {
+  for (int r = 0; r < block.args.num_rows; ++r) {
+    float* const out = block.rows[r].out;
+    vector.scale(out, 1.0f / block.rows[r].sum, block.args.value_dim, out);
+  }
+}
+
+// Takes items until there are none: they differ in how much they see.
+template <class Work>
+auto in_turn(std::atomic<int64_t>& next, int64_t count, Work work) {
+  return [&next, count, work](int thread) {
+    for (int64_t i = next++; i < count; i = next++) work(thread, i);
+  };
+}
+
+}  // namespace
+
+float* CpuOps::attend_scratch(int thread, int64_t floats) {
+  std::vector<float>& own = attending_.own[thread];
+  if (static_cast<int64_t>(own.size()) < floats) own.resize(floats);
+  return own.data();
+}
+
+namespace {
+
+// What f16 has no number for: a finite value that rounded to infinity. 0 where there is none.
+float beyond_f16(const float* row, const uint16_t* kept, int64_t count) {
+  uint16_t most = 0;
+  for (int64_t i = 0; i < count; ++i)
+    most = std::max(most, static_cast<uint16_t>(kept[i] & 0x7fffu));
+  for (int64_t i = 0; most >= 0x7c00u && i < count; ++i) {
+    if ((kept[i] & 0x7fffu) == 0x7c00u && std::isfinite(row[i])) return row[i];
+  }
+  return 0;
+}
+
+// A row of keys or values as the cache keeps it; gives what beyond_f16 does.
+float keep(const cpu::VectorOps& vector, DType cache, const float* row, int64_t count, int64_t at,
+           void* to) {
+  if (cache == DType::kF32) {
+    std::memcpy(static_cast<float*>(to) + at * count, row, count * sizeof(float));
+    return 0;
+  }
+  uint16_t* const kept = static_cast<uint16_t*>(to) + at * count;
+  if (cache == DType::kBF16) return vector.to_bf16(row, count, kept), 0.0f;
+  vector.to_f16(row, count, kept);
+  return beyond_f16(row, kept, count);
+}
+
+}  // namespace
+
+Status CpuOps::append(const Matrix& k, const Matrix& v, const Batch& batch, const LayerCache& cache,
+                      Stream) {
+  std::atomic<float> beyond{0};
+  split_rows(batch.num_tokens, k.cols + v.cols, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t) {
+      const int64_t page = batch.positions[t] / batch.page, at = batch.positions[t] % batch.page;
+      std::byte* const to = batch.pages[batch.first_page[batch.sequences[t]] + page];
+      const float key = keep(vector_, cache.dtype, f32_row(k, t), k.cols, at, to + cache.keys);
+      const float value = keep(vector_, cache.dtype, f32_row(v, t), v.cols, at, to + cache.values);
+      if (key != 0 || value != 0) beyond.store(key != 0 ? key : value);
+    }
+  });
+  if (const float value = beyond.load(); value != 0) {
+    return Error{ErrorKind::kUnsupported, "", "kv cache",
+                 "keys and values below 65520 in magnitude, as f16 has no larger number; bf16 "
+                 "and f32 have",
+                 str("there is ", value)};
+  }
+  return {};
+}
+
+Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape& shape,
+                      const Matrix& out, std::byte*, Stream) {
+  if (batch.page % kAttendStretch != 0) {
+    return Error{ErrorKind::kInvalidArgument, "", "kv cache",
+                 str("pages of a multiple of ", kAttendStretch, " positions on a cpu"),
+                 str("they have ", batch.page)};
+  }
+  const std::lock_guard lock(attending_.mutex);
+  const Blocks all{q, out, batch, shape};
+  const int64_t blocks = all.total(), stretches = all.stretches();
+  if (blocks == 0) return {};
+  const int64_t dim = shape.value_dim;
+  std::atomic<int64_t> next{0};
+  const auto whole = in_turn(next, blocks, [&](int thread, int64_t i) {
+    float* const own = attend_scratch(thread, cpu::kAttendScratch + kAttendRows * dim);
+    AttendRow parts[kAttendRows];
+    for (int r = 0; r < kAttendRows; ++r) parts[r].out = own + cpu::kAttendScratch + r * dim;
+    Block block;
+    // The last tokens see most: they go first.
+    find(all, blocks - 1 - i, block);
+    start(block);
+    for (int64_t s = block.first_stretch; s < block.last_stretch; ++s) {
+      search(vector_, block, s, batch.page, parts, own);
+      merge(vector_, block, s, parts);
+    }
+    finish(vector_, block);
+  });
+  // Some ten microseconds are too little to wake anybody for.
+  constexpr int64_t kWorth = 200'000;
+  const int64_t threads = pool_.size();
+  if (threads == 1 || blocks * all.most_rows() * all.longest() * (shape.head_dim + dim) < kWorth)
+    whole(0);
+  else if (blocks >= 4 * threads || stretches == 1)
+    pool_.run(whole);
+  else
+    attend_by_stretches(q, batch, shape, out);
+  return {};
+}
+
+// Few blocks with a long context: threads share it, so many stretches at a time.
+void CpuOps::attend_by_stretches(const Matrix& q, const Batch& batch, const AttentionShape& shape,
+                                 const Matrix& out) {
+  const Blocks all{q, out, batch, shape};
+  const int64_t blocks = all.total(), stretches = all.stretches(), rows = all.most_rows();
+  const int64_t round = std::min(stretches, 16 * pool_.size() / blocks + 1);
+  // Of each block its rows, then what they find in each stretch of the round.
+  std::vector<AttendRow>& table = attending_.rows;
+  std::vector<float>& parts = attending_.parts;
+  table.resize(std::max<size_t>(table.size(), blocks * (1 + round) * rows));
+  parts.resize(std::max<size_t>(parts.size(), blocks * round * rows * shape.value_dim));
+  auto rows_of = [&](int64_t b, int64_t part) { return &table[(b * (1 + round) + part) * rows]; };
+  int64_t begin = stretches;
+  for (int64_t b = 0; b < blocks; ++b) {
+    Block block;
+    find(all, b, block);
+    start(block);
+    std::copy_n(block.rows, block.args.num_rows, rows_of(b, 0));
+    begin = std::min(begin, block.first_stretch);
+    for (int64_t i = 0; i < round; ++i) {
+      for (int64_t r = 0; r < rows; ++r)
+        rows_of(b, 1 + i)[r].out = &parts[((b * round + i) * rows + r) * shape.value_dim];
+    }
+  }
+  for (; begin < stretches; begin += round) {
+    const int64_t end = std::min(begin + round, stretches);
+    std::atomic<int64_t> next{0};
+    // Heads that lie side by side in memory follow each other.
+    pool_.run(in_turn(next, blocks * (end - begin), [&](int thread, int64_t i) {
+      Block block;
+      find(all, i % blocks, block);
+      const int64_t s = begin + i / blocks;
+      if (s < block.first_stretch || s >= block.last_stretch) return;
+      search(vector_, block, s, batch.page, rows_of(i % blocks, 1 + s - begin),
+             attend_scratch(thread, cpu::kAttendScratch));
+    }));
+    const int64_t work = (end - begin) * rows * shape.value_dim;
+    split_rows(blocks, work, [&](int64_t first, int64_t last) {
+      for (int64_t b = first; b < last; ++b) {
+        Block block;
+        find(all, b, block);
+        std::copy_n(rows_of(b, 0), block.args.num_rows, block.rows);
+        const int64_t from = std::max(begin, block.first_stretch);
+        for (int64_t s = from; s < std::min(end, block.last_stretch); ++s)
+          merge(vector_, block, s, rows_of(b, 1 + s - begin));
+        if (end == stretches) finish(vector_, block);
+        std::copy_n(block.rows, block.args.num_rows, rows_of(b, 0));
+      }
+    });
+  }
+}
+
+}  // namespace moracle

@@ -1,0 +1,88 @@
+// Quantizing activations, on host memory.
+#include <algorithm>
+
+#include "base/text.h"
+#include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/cpu/ops/quantize_row.h"
+#include "quant/activation.h"
+
+namespace moracle {
+namespace {
+
+Error unsupported(const QuantKey& key) {
+  return {ErrorKind::kUnsupported, "", "activations", "int8 or fp8 per token, fp8 per group, mxfp8",
+          str("the scheme asks for ", name(key.dtype), " of another kind")};
+}
+
+// Codes to the numbers they stand for.
+void decode_row(const cpu::VectorOps& vector, const QuantKey& key, const uint8_t* codes,
+                const float* scales, int64_t cols, float* out) {
+  const int64_t group = group_cols(key, cols);
+  for (int64_t begin = 0; begin < cols; begin += group) {
+    const int64_t count = std::min(group, cols - begin);
+    const float scale = scales[begin / group];
+    if (key.dtype == DType::kI8)
+      vector.decode_int8(reinterpret_cast<const int8_t*>(codes) + begin, count, scale, out + begin);
+    else
+      vector.decode_e4m3(codes + begin, count, scale, out + begin);
+  }
+}
+
+}  // namespace
+
+Status CpuOps::quantize(const Matrix& from, const QuantKey& key, const Rows& to, Stream) {
+  if (!can_quantize(key)) return unsupported(key);
+  const bool decoded = to.values.dtype == DType::kF32;
+  split_rows(from.rows, from.cols, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      if (!decoded) {
+        cpu::quantize_row(vector_, key, from, r, to);
+        continue;
+      }
+      // The codes of a row take a quarter of its floats' scratch: they lie at its end until decoded
+      // from the front in blocks of 16, of which none overwrites a code before it has been read.
+      float* out = f32_row(to.values, r);
+      auto* codes = reinterpret_cast<uint8_t*>(out) + 3 * from.cols;
+      Rows at_end{{codes, key.dtype, 1, from.cols, from.cols},
+                  to.scales + r * to.num_scales,
+                  to.num_scales};
+      cpu::quantize_row(vector_, key, from.slice(r, 1), 0, at_end);
+      decode_row(vector_, key, codes, at_end.scales, from.cols, out);
+      std::fill(out + from.cols, out + to.values.cols, 0.0f);
+    }
+  });
+  return {};
+}
+
+Status CpuOps::quantize_static(const Matrix& from, const int32_t* row_index,
+                               const int32_t* expert_offsets, int64_t num_experts,
+                               const float* scales, const QuantKey& key, const Rows& to, Stream) {
+  if (key != kFp8StaticTensorSym) return unsupported(key);
+  const bool decoded = to.values.dtype == DType::kF32;
+  const int32_t all[] = {0, static_cast<int32_t>(to.values.rows)};
+  const int32_t* offsets = expert_offsets ? expert_offsets : all;
+  for (int64_t e = 0; e < num_experts; ++e) {
+    const int64_t begin = offsets[e];
+    split_rows(offsets[e + 1] - begin, from.cols, [&](int64_t first, int64_t last) {
+      for (int64_t r = begin + first; r < begin + last; ++r) {
+        const float* x = f32_row(from, row_index ? row_index[r] : r);
+        auto* codes = static_cast<uint8_t*>(to.values.data) + r * to.values.stride;
+        to.scales[r] = scales[e];
+        if (!decoded) {
+          vector_.encode_e4m3(x, from.cols, scales[e], codes);
+          std::fill(codes + from.cols, codes + to.values.cols, uint8_t{0});
+          continue;
+        }
+        // As above: codes wait at the end of their row.
+        float* out = f32_row(to.values, r);
+        codes = reinterpret_cast<uint8_t*>(out) + 3 * from.cols;
+        vector_.encode_e4m3(x, from.cols, scales[e], codes);
+        vector_.decode_e4m3(codes, from.cols, scales[e], out);
+        std::fill(out + from.cols, out + to.values.cols, 0.0f);
+      }
+    });
+  }
+  return {};
+}
+
+}  // namespace moracle

@@ -1,0 +1,163 @@
+// Vectors of one instruction set. Most arithmetic is that of the compilers' own vector types; what
+// differs between instruction sets is here.
+//
+// A file that the build compiles for that instruction set
+// (vector_ops_<isa>.cc) includes it, and only through vector_ops_table.h.
+//
+// Everything is in an anonymous namespace, and no header is included but <cstdint>, <cstddef>, the
+// compiler's intrinsics and vector_ops.h. The linker keeps one copy of an inline function of any
+// other header. If that copy were compiled here with AVX, it would trap on a CPU without AVX.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__AVX512F__)
+#define MORACLE_VECTOR_AVX512 1
+#include <immintrin.h>
+#elif defined(__AVX2__)
+#define MORACLE_VECTOR_AVX2 1
+#include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#if defined(__clang__)
+#define MORACLE_VECTOR_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define MORACLE_VECTOR_UNROLL _Pragma("GCC unroll 16")
+#endif
+#define MORACLE_VECTOR_INLINE [[gnu::always_inline]] inline
+
+namespace moracle::cpu {
+namespace {
+
+#if defined(MORACLE_VECTOR_AVX512)
+constexpr int kLanes = 16;
+#elif defined(MORACLE_VECTOR_AVX2)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+using Vec = float __attribute__((vector_size(4 * kLanes)));
+using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
+using Bits = uint32_t __attribute__((vector_size(4 * kLanes)));
+
+template <class To, class From>
+MORACLE_VECTOR_INLINE To as(From v) {
+  return reinterpret_cast<To>(v);
+}
+
+template <class T>
+MORACLE_VECTOR_INLINE T load_as(const void* p) {
+  T v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+MORACLE_VECTOR_INLINE Vec load(const float* p) {
+  return load_as<Vec>(p);
+}
+template <class T>
+MORACLE_VECTOR_INLINE void store(void* p, T v) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+MORACLE_VECTOR_INLINE Vec splat(float x) {
+  return x - Vec{};  // minus, since 0 + -0 is 0
+}
+MORACLE_VECTOR_INLINE Bits splat_bits(uint32_t x) {
+  return x + Bits{};
+}
+
+#if defined(MORACLE_VECTOR_AVX2)
+MORACLE_VECTOR_INLINE __m256i first_lanes(int64_t count) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)),
+                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+#endif
+/// The first `count` < kLanes elements; the others are 0 and are not touched in memory.
+MORACLE_VECTOR_INLINE Vec load_first(const float* p, int64_t count) {
+#if defined(MORACLE_VECTOR_AVX512)
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), p);
+#elif defined(MORACLE_VECTOR_AVX2)
+  return _mm256_maskload_ps(p, first_lanes(count));
+#else
+  Vec v{};
+  __builtin_memcpy(&v, p, static_cast<size_t>(count) * sizeof(float));
+  return v;
+#endif
+}
+MORACLE_VECTOR_INLINE void store_first(float* p, Vec v, int64_t count) {
+#if defined(MORACLE_VECTOR_AVX512)
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << count) - 1), v);
+#elif defined(MORACLE_VECTOR_AVX2)
+  _mm256_maskstore_ps(p, first_lanes(count), v);
+#else
+  __builtin_memcpy(p, &v, static_cast<size_t>(count) * sizeof(float));
+#endif
+}
+
+MORACLE_VECTOR_INLINE Vec select(Ints where, Vec a, Vec b) {
+  return where ? a : b;
+}
+MORACLE_VECTOR_INLINE Bits select(Ints where, Bits a, Bits b) {
+  return where ? a : b;
+}
+/// A NaN in x stays.
+MORACLE_VECTOR_INLINE Vec at_most(Vec x, Vec limit) {
+  return select(x > limit, limit, x);
+}
+MORACLE_VECTOR_INLINE Vec at_least(Vec x, Vec limit) {
+  return select(x < limit, limit, x);
+}
+MORACLE_VECTOR_INLINE Ints larger(Ints a, Ints b) {
+#if defined(MORACLE_VECTOR_AVX512)
+  return as<Ints>(_mm512_max_epi32(as<__m512i>(a), as<__m512i>(b)));
+#elif defined(MORACLE_VECTOR_AVX2)
+  return as<Ints>(_mm256_max_epi32(as<__m256i>(a), as<__m256i>(b)));
+#else
+  return a > b ? a : b;
+#endif
+}
+
+using Half = float __attribute__((vector_size(2 * kLanes)));
+using Doubles = double __attribute__((vector_size(4 * kLanes)));
+constexpr int kHalf = kLanes / 2;
+MORACLE_VECTOR_INLINE Doubles widen(Half v) {
+#if defined(MORACLE_VECTOR_AVX512)
+  return _mm512_cvtps_pd(v);
+#elif defined(MORACLE_VECTOR_AVX2)
+  return _mm256_cvtps_pd(v);
+#else
+  return __builtin_convertvector(v, Doubles);
+#endif
+}
+MORACLE_VECTOR_INLINE Half narrow(Doubles v) {
+#if defined(MORACLE_VECTOR_AVX512)
+  return _mm512_cvtpd_ps(v);
+#elif defined(MORACLE_VECTOR_AVX2)
+  return _mm256_cvtpd_ps(v);
+#else
+  return __builtin_convertvector(v, Half);
+#endif
+}
+
+MORACLE_VECTOR_INLINE Vec multiply_add(Vec a, Vec b, Vec c) {
+#if defined(MORACLE_VECTOR_AVX512)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(MORACLE_VECTOR_AVX2)
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+/// Σ c[i] x^i
+template <int kTerms>
+MORACLE_VECTOR_INLINE Vec polynomial(const float (&c)[kTerms], Vec x) {
+  Vec sum = splat(c[kTerms - 1]);
+  MORACLE_VECTOR_UNROLL
+  for (int i = kTerms - 2; i >= 0; --i) sum = multiply_add(sum, x, splat(c[i]));
+  return sum;
+}
+
+}  // namespace
+}  // namespace moracle::cpu

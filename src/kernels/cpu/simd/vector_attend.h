@@ -1,0 +1,244 @@
+// Attention of rows of queries over one stretch of the context that they share:
+//
+//   scores = q Kᵀ · scale      weights = exp(scores - their largest)      out = weights V
+//
+// Keys are multiplied as they lie, a vector of one query by the vectors of four keys; values by
+// weights that are broadcast. Every score is one sum in one order, every output one chain along the
+// positions: which rows and keys go together changes no bit.
+#pragma once
+
+#include "kernels/cpu/simd/vector_activate.h"
+#include "kernels/cpu/simd/vector_ops.h"
+#include "kernels/cpu/simd/vector_scores.h"
+
+namespace moracle::cpu {
+namespace {
+
+/// c[r][0, kWide·kLanes) (+)= Σ_k a[r][k] · b[k][...].
+template <int kRows, int kWide, class Element>
+MORACLE_VECTOR_INLINE void attend_tile(const float* const* a, int64_t depth, const Element* b,
+                                       int64_t b_stride, float* const* c, int64_t at, bool onto) {
+  Vec sum[kRows][kWide];
+  MORACLE_VECTOR_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    MORACLE_VECTOR_UNROLL
+    for (int v = 0; v < kWide; ++v) sum[r][v] = onto ? load(c[r] + at + v * kLanes) : Vec{};
+  }
+  const float* x[kRows];
+  MORACLE_VECTOR_UNROLL
+  for (int r = 0; r < kRows; ++r) x[r] = a[r];
+  for (int64_t k = 0; k < depth; ++k, b += b_stride) {
+    Vec row[kWide];
+    MORACLE_VECTOR_UNROLL
+    for (int v = 0; v < kWide; ++v) row[v] = load(b + v * kLanes);
+    MORACLE_VECTOR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const Vec factor = splat(x[r][k]);
+      MORACLE_VECTOR_UNROLL
+      for (int v = 0; v < kWide; ++v) sum[r][v] = multiply_add(factor, row[v], sum[r][v]);
+    }
+  }
+  MORACLE_VECTOR_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    MORACLE_VECTOR_UNROLL
+    for (int v = 0; v < kWide; ++v) store(c[r] + at + v * kLanes, sum[r][v]);
+  }
+}
+
+/// As many vectors side by side as keep the units busy and stay in registers.
+constexpr int wide(int rows) {
+  return rows == 1 ? 8 : (rows == 2 || kLanes == 16) ? 4 : 2;
+}
+
+template <int kRows, class Element>
+void attend_rows(const float* const* a, int64_t depth, const Element* b, int64_t b_stride,
+                 int64_t cols, float* const* c, bool onto) {
+  constexpr int kWide = wide(kRows);
+  int64_t at = 0;
+  for (; at + kWide * kLanes <= cols; at += kWide * kLanes)
+    attend_tile<kRows, kWide>(a, depth, b + at, b_stride, c, at, onto);
+  if constexpr (kWide > 2) {
+    for (; at + kWide / 2 * kLanes <= cols; at += kWide / 2 * kLanes)
+      attend_tile<kRows, kWide / 2>(a, depth, b + at, b_stride, c, at, onto);
+  }
+  for (; at + kLanes <= cols; at += kLanes)
+    attend_tile<kRows, 1>(a, depth, b + at, b_stride, c, at, onto);
+  const int64_t left = cols - at;
+  if (left == 0) return;
+  for (int r = 0; r < kRows; ++r) {
+    Vec sum = onto ? load_first(c[r] + at, left) : Vec{};
+    for (int64_t k = 0; k < depth; ++k)
+      sum = multiply_add(splat(a[r][k]), load_first(b + k * b_stride + at, left), sum);
+    store_first(c[r] + at, sum, left);
+  }
+}
+template <class Element>
+void attend_rows(int rows, const float* const* a, int64_t depth, const Element* b, int64_t b_stride,
+                 int64_t cols, float* const* c, bool onto) {
+  switch (rows) {
+    case 1:
+      return attend_rows<1>(a, depth, b, b_stride, cols, c, onto);
+    case 2:
+      return attend_rows<2>(a, depth, b, b_stride, cols, c, onto);
+    case 3:
+      return attend_rows<3>(a, depth, b, b_stride, cols, c, onto);
+    case 4:
+      return attend_rows<4>(a, depth, b, b_stride, cols, c, onto);
+  }
+}
+constexpr int kTileRows = 4;
+struct Largest {
+  float largest, sum;
+};
+/// scores[from, to) to weights. Vectors start at multiples of kLanes of the stretch, so that the
+/// order of the sum follows from positions; what they hold beside the range weighs 0.
+MORACLE_VECTOR_INLINE Largest softmax(float* scores, int64_t from, int64_t to, float factor) {
+  const int64_t begin = from / kLanes * kLanes, end = (to + kLanes - 1) / kLanes * kLanes;
+  Vec most = splat(-__builtin_inff());
+  for (int64_t i = begin; i < end; i += kLanes) store(scores + i, load(scores + i) * factor);
+  for (int64_t i = begin; i < from; ++i) scores[i] = -__builtin_inff();
+  for (int64_t i = to; i < end; ++i) scores[i] = -__builtin_inff();
+  for (int64_t i = begin; i < end; i += kLanes) most = at_least(most, load(scores + i));
+  float largest = most[0];
+  for (int lane = 1; lane < kLanes; ++lane) largest = most[lane] > largest ? most[lane] : largest;
+  Vec sum{};
+  for (int64_t i = begin; i < end; i += kLanes) {
+    const Vec weight = exp(load(scores + i) - largest);
+    store(scores + i, weight);
+    sum += weight;
+  }
+  float total = 0;
+  for (int lane = 0; lane < kLanes; ++lane) total += sum[lane];
+  return {largest, total};
+}
+
+MORACLE_VECTOR_INLINE int64_t least(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+MORACLE_VECTOR_INLINE int64_t most(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+/// The positions of the stretch that row r sees, counted from `from`.
+struct Range {
+  int64_t begin, end;
+};
+MORACLE_VECTOR_INLINE Range seen(const AttendArgs& args, int r) {
+  return {most(args.rows[r].begin, args.from) - args.from,
+          least(args.rows[r].end, args.to) - args.from};
+}
+
+template <class Element>
+void attend_scores(const AttendArgs& args, int64_t first, int64_t last, float* scores) {
+  constexpr int64_t kSize = sizeof(Element), kLine = 64 / kSize;
+  const int64_t dim = args.head_dim, stride = args.key_stride;
+  const Element* const all_keys = static_cast<const Element*>(args.keys);
+  Ahead values{
+      static_cast<const char*>(args.values) + (args.from + first) * args.value_stride * kSize,
+      args.value_stride * kSize, args.value_dim * kSize, last - first};
+  for (int64_t at = first / 4 * 4; at < last; at += 4) {
+    const Element* keys[4];
+    for (int64_t j = 0; j < 4; ++j) {
+      // Past the end the last key again: that score is not looked at.
+      keys[j] = all_keys + (args.from + least(at + j, last - 1)) * stride;
+      const Element* const ahead = keys[j] + kKeysAhead * stride;
+      for (int64_t d = 0; d < dim; d += kLine) __builtin_prefetch(ahead + d, 0, 2);
+      for (int64_t d = 0; d < args.value_dim; d += kLine) values.ask();
+    }
+    const float* q[kQueries];
+    float* to[kQueries];
+    for (int r = 0; r < args.num_rows; r += kQueries) {
+      const int rows = static_cast<int>(least(kQueries, args.num_rows - r));
+      for (int i = 0; i < rows; ++i) {
+        q[i] = args.rows[r + i].query;
+        to[i] = scores + (r + i) * kAttendStretch + at;
+      }
+      if (rows == kQueries) {
+        dots<kQueries>(q, keys, dim, to);
+      } else {
+        for (int i = 0; i < rows; ++i) dots<1>(q + i, keys, dim, to + i);
+      }
+    }
+  }
+}
+
+// ---- values ----
+
+template <class Element>
+void attend_values(const AttendArgs& args, const float* scores) {
+  const Element* const values = static_cast<const Element*>(args.values);
+  for (int r = 0; r < args.num_rows; r += kTileRows) {
+    const int rows = static_cast<int>(least(kTileRows, args.num_rows - r));
+    // Rows of one tile may begin and end at different positions: what they share goes together.
+    Range shared = seen(args, r);
+    for (int i = 1; i < rows; ++i) {
+      const Range one = seen(args, r + i);
+      shared = {most(shared.begin, one.begin), least(shared.end, one.end)};
+    }
+    const float* weights[kTileRows];
+    float* out[kTileRows];
+    auto alone = [&](int i, int64_t begin, int64_t end) {
+      if (begin >= end) return;
+      const float* w[] = {scores + (r + i) * kAttendStretch + begin};
+      attend_rows<1>(w, end - begin, values + (args.from + begin) * args.value_stride,
+                     args.value_stride, args.value_dim, out + i, true);
+    };
+    const bool any = shared.begin < shared.end;
+    for (int i = 0; i < rows; ++i) {
+      out[i] = args.rows[r + i].out;
+      for (int64_t c = 0; c < args.value_dim; ++c) out[i][c] = 0;
+      const Range one = seen(args, r + i);
+      alone(i, one.begin, any ? shared.begin : one.end);
+      weights[i] = scores + (r + i) * kAttendStretch + shared.begin;
+    }
+    if (!any) continue;
+    attend_rows(rows, weights, shared.end - shared.begin,
+                values + (args.from + shared.begin) * args.value_stride, args.value_stride,
+                args.value_dim, out, true);
+    for (int i = 0; i < rows; ++i) alone(i, shared.end, seen(args, r + i).end);
+  }
+}
+
+template <class Element>
+void attend_as(const AttendArgs& args) {
+  float* const scores = args.scratch;
+  int64_t first = kAttendStretch, last = 0;
+  for (int r = 0; r < args.num_rows; ++r) {
+    const Range range = seen(args, r);
+    if (range.begin >= range.end) continue;
+    first = least(first, range.begin), last = most(last, range.end);
+  }
+  if (first < last) attend_scores<Element>(args, first, last, scores);
+  for (int r = 0; r < args.num_rows; ++r) {
+    const Range range = seen(args, r);
+    AttendRow& row = args.rows[r];
+    row.largest = -__builtin_inff(), row.sum = 0;
+    if (range.begin >= range.end) continue;
+    const Largest found = softmax(scores + r * kAttendStretch, range.begin, range.end, args.scale);
+    row.largest = found.largest, row.sum = found.sum;
+  }
+  attend_values<Element>(args, scores);
+}
+void attend(const AttendArgs& args) {
+  switch (args.cache) {
+    case CacheType::kF32:
+      return attend_as<float>(args);
+    case CacheType::kBF16:
+      return attend_as<BF16>(args);
+    case CacheType::kF16:
+      return attend_as<F16>(args);
+  }
+}
+
+void attend_merge(const AttendRow& part, int64_t value_dim, AttendRow& whole) {
+  const float largest = part.largest > whole.largest ? part.largest : whole.largest;
+  const float shrink = exp(splat(whole.largest - largest))[0];
+  const float weight = exp(splat(part.largest - largest))[0];
+  whole.largest = largest;
+  whole.sum = whole.sum * shrink + part.sum * weight;
+  each(whole.out, part.out, value_dim, whole.out,
+       [&](Vec a, Vec b) { return multiply_add(b, splat(weight), a * shrink); });
+}
+
+}  // namespace
+}  // namespace moracle::cpu

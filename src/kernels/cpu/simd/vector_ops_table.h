@@ -1,0 +1,25 @@
+// The functions of VectorOps for the instruction set that the including file is compiled for.
+#pragma once
+
+#include "kernels/cpu/simd/vector_activate.h"
+#include "kernels/cpu/simd/vector_attend.h"
+#include "kernels/cpu/simd/vector_cache.h"
+#include "kernels/cpu/simd/vector_convert.h"
+#include "kernels/cpu/simd/vector_ops.h"
+#include "kernels/cpu/simd/vector_quantize.h"
+#include "kernels/cpu/simd/vector_rotate.h"
+#include "kernels/cpu/simd/vector_sums.h"
+
+namespace moracle::cpu {
+namespace {
+
+constexpr VectorOps table(const char* isa) {
+  return {
+      isa,         activate,      quantize_int8,     quantize_e4m3, encode_e4m3,    decode_e4m3,
+      decode_int8, to_bf16,       from_bf16,         to_f16,        from_f16,       weighted_sum,
+      add,         scale,         scale_by,          dot,           sum_of_squares, largest,
+      turns,       rotate_halves, rotate_neighbours, attend,        attend_merge};
+}
+
+}  // namespace
+}  // namespace moracle::cpu

@@ -1,0 +1,96 @@
+// Scores of attention: dots of queries and keys, both as they lie, a vector of one query by the
+// vectors of four keys. The order of a sum follows from the length alone.
+#pragma once
+
+#include "kernels/cpu/simd/vector_cache.h"
+
+namespace moracle::cpu {
+namespace {
+
+/// Rows of memory that will be read next, asked for a line at a time while the units are busy with
+/// what is here: the hardware's own prefetch does not see across the gaps between rows.
+struct Ahead {
+  const char* row = nullptr;
+  int64_t stride = 0, bytes = 0, rows = 0;  ///< from row to row, of a row, how many are left
+  int64_t at = 0;
+
+  MORACLE_VECTOR_INLINE void ask() {
+    if (rows == 0) return;
+    __builtin_prefetch(row + at, 0, 2);
+    at += 64;
+    if (at < bytes) return;
+    at = 0, row += stride, --rows;
+  }
+};
+
+/// Queries that go over four keys together: 16 sums, or 8 where there are 16 registers.
+constexpr int kQueries = kLanes == 16 ? 4 : 2;
+/// Rows of keys that are asked for before their turn.
+constexpr int kKeysAhead = 16;
+using Four = float __attribute__((vector_size(16)));
+
+/// Each 128-bit part: a[0]+a[2], b[0]+b[2], a[1]+a[3], b[1]+b[3].
+MORACLE_VECTOR_INLINE Vec add_far(Vec a, Vec b) {
+#if defined(MORACLE_VECTOR_AVX512)
+  return _mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b);
+#elif defined(MORACLE_VECTOR_AVX2)
+  return _mm256_unpacklo_ps(a, b) + _mm256_unpackhi_ps(a, b);
+#else
+  return __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#endif
+}
+/// Each 128-bit part: a[0]+a[2], a[1]+a[3], b[0]+b[2], b[1]+b[3].
+MORACLE_VECTOR_INLINE Vec add_near(Vec a, Vec b) {
+#if defined(MORACLE_VECTOR_AVX512)
+  return _mm512_shuffle_ps(a, b, 0x44) + _mm512_shuffle_ps(a, b, 0xee);
+#elif defined(MORACLE_VECTOR_AVX2)
+  return _mm256_shuffle_ps(a, b, 0x44) + _mm256_shuffle_ps(a, b, 0xee);
+#else
+  return __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+#endif
+}
+/// The sums of the lanes of each of four.
+MORACLE_VECTOR_INLINE Four lane_sums(const Vec (&v)[4]) {
+  const Vec sums = add_near(add_far(v[0], v[1]), add_far(v[2], v[3]));
+#if defined(MORACLE_VECTOR_AVX512)
+  const __m256 half = _mm512_castps512_ps256(sums) + _mm512_extractf32x8_ps(sums, 1);
+  return _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1);
+#elif defined(MORACLE_VECTOR_AVX2)
+  return _mm256_castps256_ps128(sums) + _mm256_extractf128_ps(sums, 1);
+#else
+  return sums;
+#endif
+}
+
+/// to[r][0, 4) = q[r] · keys[0, 4)
+template <int kRows, class Element>
+MORACLE_VECTOR_INLINE void dots(const float* const* q, const Element* const (&keys)[4], int64_t dim,
+                                float* const* to) {
+  Vec sum[kRows][4] = {};
+  int64_t d = 0;
+  for (; d + kLanes <= dim; d += kLanes) {
+    Vec key[4];
+    MORACLE_VECTOR_UNROLL
+    for (int j = 0; j < 4; ++j) key[j] = load(keys[j] + d);
+    MORACLE_VECTOR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const Vec x = load(q[r] + d);
+      MORACLE_VECTOR_UNROLL
+      for (int j = 0; j < 4; ++j) sum[r][j] = multiply_add(x, key[j], sum[r][j]);
+    }
+  }
+  if (d < dim) {
+    MORACLE_VECTOR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const Vec x = load_first(q[r] + d, dim - d);
+      MORACLE_VECTOR_UNROLL
+      for (int j = 0; j < 4; ++j)
+        sum[r][j] = multiply_add(x, load_first(keys[j] + d, dim - d), sum[r][j]);
+    }
+  }
+  MORACLE_VECTOR_UNROLL
+  for (int r = 0; r < kRows; ++r) store(to[r], lane_sums(sum[r]));
+}
+
+}  // namespace
+}  // namespace moracle::cpu

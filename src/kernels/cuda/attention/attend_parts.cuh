@@ -1,0 +1,119 @@
+// How a token's context is shared out, and how what is found in the parts becomes one.
+#pragma once
+
+#include "kernels/cuda/attention/attend_heads.cuh"
+
+namespace moracle::cuda {
+
+/// The parts of what a token sees, in tiles.
+struct Parts {
+  int32_t first, end, size, count;  // the first tile and the last, those of a part, parts
+};
+// Of so many positions until there are 16 of them, then of twice as many until there are
+// kAttendParts: more parts keep a large GPU busy with one sequence, but cost each block's start.
+constexpr int64_t kLeastPart = kTile * kWarps;
+__device__ inline Parts parts_of(const View& view) {
+  const int32_t first = view.begin / kTile, end = (view.end + kTile - 1) / kTile;
+  const int32_t tiles = end - first;
+  constexpr int32_t kMost = static_cast<int32_t>(kAttendParts) * kWarps;
+  int32_t size = tiles <= 16 * kWarps ? kWarps : 2 * kWarps;
+  size = max(size, (tiles + kMost - 1) / kMost * kWarps);
+  return {first, end, size, (tiles + size - 1) / size};
+}
+/// No view of up to `seen` positions has more.
+inline int64_t most_parts(int64_t seen) {
+  const int64_t least = (seen + kLeastPart - 1) / kLeastPart;
+  if (least <= 16) return std::max<int64_t>(least, 1);
+  return least <= 2 * kAttendParts ? std::max<int64_t>(16, (least + 1) / 2) : kAttendParts;
+}
+
+/// What parts find, in the scratch: [tokens, heads, kAttendParts, value_dim], then the largest
+/// score and the sum of each.
+struct Found {
+  float *values, *largest_and_sum;
+};
+__device__ inline Found found_at(const AttendArgs& a, int64_t tokens, int64_t token, int64_t head,
+                                 int64_t part) {
+  auto* const all = reinterpret_cast<float*>(a.scratch);
+  const int64_t at = (token * a.shape.num_heads + head) * kAttendParts + part;
+  return {all + at * a.shape.value_dim,
+          all + tokens * a.shape.num_heads * kAttendParts * a.shape.value_dim + at * 2};
+}
+
+/// Tokens [first_token, first_token + tokens) of the batch; so many parts at most.
+struct FewArgs {
+  AttendArgs attend;
+  int64_t first_token, tokens, parts;
+};
+
+/// By the first warp: what each part weighs beside the largest score, and their sum.
+struct Weighed {
+  float largest, sum;
+};
+__device__ inline Weighed weigh_parts(const Found& found, int count, float* weights) {
+  constexpr int kEach = kAttendParts / 32;
+  const int lane = threadIdx.x;
+  float largest[kEach], sums[kEach], most = nothing(), sum = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int part = lane + 32 * i;
+    largest[i] = part < count ? found.largest_and_sum[2 * part] : nothing();
+    sums[i] = part < count ? found.largest_and_sum[2 * part + 1] : 0.0f;
+    most = fmaxf(most, largest[i]);
+  }
+  for (int step = 16; step > 0; step /= 2)
+    most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const float weight = exp2f(largest[i] - most);
+    weights[lane + 32 * i] = weight;
+    sum += sums[i] * weight;
+  }
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  return {most, sum};
+}
+
+// A block for each head of each token. Warps take every fourth part, and are merged in their order.
+template <int kValue>
+__global__ void __launch_bounds__(kThreads) merge_parts(FewArgs f) {
+  __shared__ float weights[kAttendParts], factor;
+  __shared__ float4 values[kWarps][kValue / 4];
+  const AttendArgs& a = f.attend;
+  const AttentionShape& shape = a.shape;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int64_t b = blockIdx.x; b < f.tokens * shape.num_heads; b += gridDim.x) {
+    const int64_t slot = b / shape.num_heads, head = b % shape.num_heads;
+    const int64_t token = f.first_token + slot;
+    const int32_t sequence = a.batch.sequences[token];
+    const Parts parts = parts_of(view_of(a.batch, shape.window, token));
+    if (parts.count == 1 || (!shape.batch_invariant && !is_few(a.batch, sequence))) continue;
+    const Found found = found_at(a, f.tokens, slot, head, 0);
+    __syncthreads();  // what was here before has been used
+    if (warp == 0) {
+      const Weighed own = weigh_parts(found, parts.count, weights);
+      const WithSink all = with_sink(shape, head, own.largest, own.sum);
+      if (lane == 0) factor = all.shrink / all.sum;
+    }
+    __syncthreads();
+    if (lane < kValue / 4) {
+      float4 sum{};
+#pragma unroll 8
+      for (int p = warp; p < parts.count; p += kWarps) {
+        const float4 four = reinterpret_cast<const float4*>(found.values + p * kValue)[lane];
+        const float weight = weights[p];
+        sum.x += four.x * weight, sum.y += four.y * weight;
+        sum.z += four.z * weight, sum.w += four.w * weight;
+      }
+      values[warp][lane] = sum;
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < kValue; c += kThreads) {
+      float value = 0;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) value += reinterpret_cast<const float*>(values[w])[c];
+      store_bf16(a.out, token, head * kValue + c, value * factor);
+    }
+  }
+}
+
+}  // namespace moracle::cuda

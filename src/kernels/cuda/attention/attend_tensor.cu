@@ -1,0 +1,27 @@
+// Which attention tensor cores take, and in which way: by the token where a sequence has few of
+// them in a step, by tiles of tokens where it has many.
+#include "kernels/cuda/attention/attend_tensor.cuh"
+
+namespace moracle::cuda {
+
+bool attends_on_tensor_cores(const AttendArgs& args, const Queue& queue) {
+  const AttentionShape& shape = args.shape;
+  const auto are = [&](int64_t head_dim, int64_t value_dim) {
+    return shape.head_dim == head_dim && shape.value_dim == value_dim;
+  };
+  const bool aligned = reinterpret_cast<uintptr_t>(args.q.data) % 16 == 0 &&
+                       args.q.stride % 8 == 0 && shape.cache.keys % 16 == 0 &&
+                       shape.cache.values % 16 == 0 && args.batch.page == kPagePositions;
+  return queue.capability >= 80 && (are(64, 64) || are(128, 128) || are(192, 128)) && aligned &&
+         args.q.dtype == DType::kBF16 && args.out.dtype == DType::kBF16;
+}
+
+Status attend_on_tensor_cores(const AttendArgs& args, const Queue& queue, Stream stream) {
+  const Batch& batch = args.batch;
+  if (args.shape.batch_invariant || batch.fewest_tokens <= kFewTokens)
+    MORACLE_CHECK(attend_few_tokens(args, queue, stream));
+  if (args.shape.batch_invariant || batch.most_tokens <= kFewTokens) return {};
+  return attend_many_tokens(args, queue, stream);
+}
+
+}  // namespace moracle::cuda

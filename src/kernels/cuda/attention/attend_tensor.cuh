@@ -1,0 +1,87 @@
+// What both ways of attention on tensor cores share.
+#pragma once
+
+#include "kernels/cuda/attention/attend.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/attention/pages.cuh"
+#include "kernels/cuda/tensor_core.cuh"
+
+namespace moracle::cuda {
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int32_t kPagePositions = 64;  // the tensor cores' kernels know no other
+constexpr float kLog2E = 1.44269504f;
+__device__ inline float nothing() {
+  return __int_as_float(0xff800000);  // -inf
+}
+
+__device__ inline int64_t heads_per_kv(const AttentionShape& shape) {
+  return shape.num_heads / shape.num_kv_heads;
+}
+__device__ inline const uint16_t* query_of(const AttendArgs& a, int64_t token, int64_t head) {
+  return static_cast<const uint16_t*>(a.q.data) + token * a.q.stride + head * a.shape.head_dim;
+}
+
+/// Keys and values of one head from a position on.
+struct Lines {
+  const std::byte *keys, *values;
+};
+template <int kHead, int kValue, DType kCache>
+struct Heads {
+  static constexpr int kSize = kCache == DType::kF32 ? 4 : 2;
+  const AttentionShape& shape;
+  std::byte* const* pages;       // of the sequence
+  int64_t key_step, value_step;  // bytes from one position to the next
+
+  __device__ Heads(const AttendArgs& a, int32_t sequence)
+      : shape(a.shape),
+        pages(a.batch.pages + a.batch.first_page[sequence]),
+        key_step(a.shape.num_kv_heads * kHead * kSize),
+        value_step(a.shape.num_kv_heads * kValue * kSize) {}
+  __device__ Lines at(int64_t kv, int32_t position) const {
+    const std::byte* const page = pages[position / kPagePositions];
+    const int64_t in_page = position % kPagePositions;
+    return {page + shape.cache.keys + in_page * key_step + kv * (kHead * kSize),
+            page + shape.cache.values + in_page * value_step + kv * (kValue * kSize)};
+  }
+};
+
+__device__ inline void store_bf16(const Matrix& out, int64_t token, int64_t column, float value) {
+  static_cast<uint16_t*>(out.data)[token * out.stride + column] = float_to_bf16(value);
+}
+
+/// What a sum of weights is beside a sink: the largest score of both, and what shrinks to it.
+struct WithSink {
+  float shrink, sum;
+};
+__device__ inline WithSink with_sink(const AttentionShape& shape, int64_t head, float largest,
+                                     float sum) {
+  if (shape.sinks == nullptr) return {1, sum};
+  const float sink = shape.sinks[head] * kLog2E, most = fmaxf(largest, sink);
+  const float shrink = exp2f(largest - most);
+  return {shrink, sum * shrink + exp2f(sink - most)};
+}
+
+/// Both give an error for sizes that attends_on_tensor_cores does not name.
+Status attend_few_tokens(const AttendArgs& args, const Queue& queue, Stream stream);
+Status attend_many_tokens(const AttendArgs& args, const Queue& queue, Stream stream);
+
+/// run.template operator()<kHead, kValue, kCache>() of the sizes that there are kernels for.
+template <class Run>
+Status visit_heads(const AttentionShape& shape, const Run& run) {
+  const auto typed = [&]<int kHead, int kValue>() -> Status {
+    switch (shape.cache.dtype) {
+      case DType::kF32:
+        return run.template operator()<kHead, kValue, DType::kF32>();
+      case DType::kBF16:
+        return run.template operator()<kHead, kValue, DType::kBF16>();
+      default:
+        return run.template operator()<kHead, kValue, DType::kF16>();
+    }
+  };
+  if (shape.head_dim == 64) return typed.template operator()<64, 64>();
+  if (shape.head_dim == 128) return typed.template operator()<128, 128>();
+  return typed.template operator()<192, 128>();
+}
+
+}  // namespace moracle::cuda

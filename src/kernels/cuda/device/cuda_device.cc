@@ -1,0 +1,156 @@
+#include "kernels/cuda/device/cuda_device.h"
+
+#include <cstring>
+
+#include "base/text.h"
+#include "kernels/cuda/device/cuda_check.h"
+#include "kernels/cuda/device/cuda_graph.h"
+#include "kernels/cuda/device/cuda_stream_order.h"
+#include "kernels/cuda/device/cuda_timeline.h"
+#include "kernels/cuda/ops/cuda_ops.h"
+
+namespace moracle {
+namespace {
+
+constexpr int kLeastCapability = 75;
+
+Status check_gpu(int index) {
+  auto wrong = [&](std::string need, std::string fact) {
+    return Error{ErrorKind::kUnsupported, "", str("device 'cuda:", index, "'"), std::move(need),
+                 std::move(fact)};
+  };
+  int count = 0;
+  if (Status counted = cuda::check(cudaGetDeviceCount(&count), "cudaGetDeviceCount"); !counted)
+    return wrong("an NVIDIA GPU and its driver, or device cpu", counted.error().fact);
+  if (index >= count)
+    return wrong("an NVIDIA GPU of this index, or device cpu", str("this machine has ", count));
+  int major = 0, minor = 0;
+  MORACLE_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+  MORACLE_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
+  if (10 * major + minor >= kLeastCapability) return {};
+  return wrong("compute capability 7.5 or later", str("it has ", major, ".", minor));
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(int index, int threads)
+    : queue_{.index = index},
+      ops_(std::make_unique<CudaOps>(queue_, device_errors_)),
+      host_threads_(threads) {}
+
+Result<std::shared_ptr<Device>> CudaDevice::open(int index, int threads) {
+  MORACLE_CHECK(check_gpu(index));
+  std::shared_ptr<CudaDevice> device(new CudaDevice(index, threads));
+  MORACLE_CHECK(device->host_threads_.started());
+  MORACLE_CHECK(device->start());
+  return std::shared_ptr<Device>(std::move(device));
+}
+
+Status CudaDevice::start() {
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  MORACLE_CUDA(cudaStreamCreateWithFlags(&queue_.own, cudaStreamNonBlocking));
+  int major = 0, minor = 0;
+  MORACLE_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, queue_.index));
+  MORACLE_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, queue_.index));
+  queue_.capability = 10 * major + minor;
+  MORACLE_CUDA(cudaDeviceGetAttribute(&queue_.multiprocessors, cudaDevAttrMultiProcessorCount,
+                                      queue_.index));
+  return device_errors_.open(queue_.own);
+}
+
+CudaDevice::~CudaDevice() {
+  if (queue_.own == nullptr) return;
+  static_cast<void>(cudaStreamSynchronize(queue_.own));
+  static_cast<void>(cudaStreamDestroy(queue_.own));
+}
+
+std::string CudaDevice::name() const {
+  return str("cuda:", queue_.index);
+}
+
+Ops& CudaDevice::ops() {
+  return *ops_;
+}
+
+Result<Buffer> CudaDevice::allocate(size_t bytes) {
+  if (bytes == 0) return Buffer();
+  const Turn turn = this->turn();
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  void* data = nullptr;
+  if (Status taken = cuda::check(cudaMalloc(&data, bytes), "cudaMalloc"); !taken) {
+    Error error = std::move(taken).error();
+    if (error.kind != ErrorKind::kOutOfMemory) return error;
+    size_t free = 0, total = 0;
+    MORACLE_CUDA(cudaMemGetInfo(&free, &total));
+    return Error{ErrorKind::kOutOfMemory, "", name(), str(bytes, " bytes of memory"),
+                 str(free, " of ", total, " bytes are free")};
+  }
+  Buffer buffer(data, bytes,
+                std::shared_ptr<void>(data, [](void* p) { static_cast<void>(cudaFree(p)); }));
+  // Zeros must be there for every stream, not for this one alone.
+  MORACLE_CUDA(cudaMemsetAsync(data, 0, bytes, queue_.own));
+  MORACLE_CUDA(cudaStreamSynchronize(queue_.own));
+  return buffer;
+}
+
+Status CudaDevice::upload(void* to, const void* from, size_t bytes, Stream stream) {
+  const Turn turn = this->turn();
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  MORACLE_CHECK(staging_.enqueue(to, from, bytes, queue_.of(stream)));
+  MORACLE_CUDA(cudaStreamSynchronize(queue_.of(stream)));
+  return {};
+}
+
+Status CudaDevice::enqueue_upload(void* to, const void* from, size_t bytes, Stream stream) {
+  const Turn turn = this->turn();
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  return staging_.enqueue(to, from, bytes, queue_.of(stream));
+}
+
+Status CudaDevice::download(void* to, const void* from, size_t bytes, Stream stream) {
+  if (bytes == 0) return {};
+  const Turn turn = this->turn();
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  MORACLE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, queue_.of(stream)));
+  return {};
+}
+
+Status CudaDevice::copy(void* to, const void* from, size_t bytes, Stream stream) {
+  if (bytes == 0) return {};
+  const Turn turn = this->turn();
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  MORACLE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, queue_.of(stream)));
+  return {};
+}
+
+Result<std::unique_ptr<Graph>> CudaDevice::record(const std::function<Status()>& enqueue,
+                                                  Stream stream) {
+  const Turn turn = this->turn();
+  return cuda::record(enqueue, *this, queue_, stream);
+}
+
+std::shared_ptr<StreamOrder> CudaDevice::stream_order() {
+  return std::make_shared<cuda::CudaStreamOrder>(queue_);
+}
+
+Result<std::unique_ptr<Timeline>> CudaDevice::timeline(Stream stream) {
+  return cuda::timeline(queue_, stream);
+}
+
+Result<Buffer> CudaDevice::allocate_host(size_t bytes) {
+  if (bytes == 0) return Buffer();
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  void* data = nullptr;
+  MORACLE_CUDA(cudaMallocHost(&data, bytes));
+  std::memset(data, 0, bytes);
+  return Buffer(data, bytes,
+                std::shared_ptr<void>(data, [](void* p) { static_cast<void>(cudaFreeHost(p)); }));
+}
+
+Status CudaDevice::synchronize(Stream stream) {
+  const Turn turn = this->turn();
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  return device_errors_.take(queue_.of(stream));
+}
+
+}  // namespace moracle

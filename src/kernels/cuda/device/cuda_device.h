@@ -1,0 +1,61 @@
+// One NVIDIA GPU as a device. Streams are cudaStream_t; the default queue is a stream of the
+// device's own, not the legacy one, so that it can be captured in a graph.
+#pragma once
+
+#include "base/thread_pool.h"
+#include "kernels/cuda/device/cuda_queue.h"
+#include "kernels/cuda/device/device_error.h"
+#include "kernels/cuda/device/pinned_staging.h"
+#include "kernels/cuda/device/weight_staging.h"
+#include "moracle/device.h"
+
+namespace moracle {
+
+class CudaOps;
+
+/// Every call that uses the device's own stream or its pinned memory holds turn(): that stream may
+/// be captured, and whatever another thread put there meanwhile would become part of the graph.
+class CudaDevice : public Device {
+ public:
+  /// Errors: no such GPU, no driver, a compute capability below 7.5, memory.
+  /// `threads` of the host read and pack weights; below 1: all that may be used.
+  static Result<std::shared_ptr<Device>> open(int index, int threads = 0);
+  ~CudaDevice() override;
+
+  std::string name() const override;
+  Platform platform() const override { return Platform::kCuda; }
+  DType activation_dtype() const override { return DType::kBF16; }
+  Result<Buffer> allocate(size_t bytes) override;
+  bool host_visible() const override { return false; }
+  /// Returns when the bytes have arrived, for every stream: the source may go.
+  Status upload(void* to, const void* from, size_t bytes, Stream stream) override;
+  Status enqueue_upload(void* to, const void* from, size_t bytes, Stream stream) override;
+  Status download(void* to, const void* from, size_t bytes, Stream stream) override;
+  Status copy(void* to, const void* from, size_t bytes, Stream stream) override;
+  Status synchronize(Stream stream) override;
+  Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue,
+                                        Stream stream) override;
+  Result<std::unique_ptr<Timeline>> timeline(Stream stream) override;
+  /// Pinned.
+  Result<Buffer> allocate_host(size_t bytes) override;
+  Ops& ops() override;
+  ThreadPool& host_threads() override { return host_threads_; }
+  std::shared_ptr<StreamOrder> stream_order() override;
+
+  const cuda::Queue& queue() const { return queue_; }
+  /// For conversion, whose threads share it.
+  cuda::WeightStaging& weight_staging() { return weight_staging_; }
+
+ private:
+  CudaDevice(int index, int threads);
+  Status start();
+
+  cuda::Queue queue_;
+  cuda::DeviceErrors device_errors_;
+  cuda::PinnedStaging staging_;
+  cuda::WeightStaging weight_staging_{queue_};
+  std::unique_ptr<CudaOps> ops_;
+  ThreadPool host_threads_;
+};
+
+}  // namespace moracle

@@ -1,0 +1,11 @@
+// Times of a stream by events.
+#pragma once
+
+#include "kernels/cuda/device/cuda_queue.h"
+
+namespace moracle::cuda {
+
+/// Device::timeline.
+std::unique_ptr<Timeline> timeline(const Queue& queue, Stream stream);
+
+}  // namespace moracle::cuda

@@ -1,0 +1,24 @@
+// Starting kernels: on the device's GPU, with the error that names the kernel.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/device/cuda_check.h"
+#include "kernels/cuda/device/cuda_queue.h"
+
+namespace moracle::cuda {
+
+/// Enqueues `kernel` with as many blocks as it wants, or as a grid may have: kernels go through
+/// their blocks in steps of gridDim.x. No blocks: nothing to do.
+template <class... Params, class... Args>
+Status launch(const Queue& queue, Stream stream, const char* name, void (*kernel)(Params...),
+              int64_t blocks, int threads, size_t shared_bytes, Args... args) {
+  if (blocks <= 0) return {};
+  constexpr int64_t kMostBlocks = int64_t{1} << 30;
+  MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
+  const auto grid = static_cast<unsigned>(std::min(blocks, kMostBlocks));
+  kernel<<<grid, static_cast<unsigned>(threads), shared_bytes, queue.of(stream)>>>(args...);
+  return launched(name);
+}
+
+}  // namespace moracle::cuda

@@ -1,0 +1,64 @@
+// The kernel of cuda-sm80: each block goes through tiles, blockIdx.x first, of which the device
+// alone knows how many there are.
+#pragma once
+
+#include "kernels/cuda/gemm_sm80/mma_plan.h"
+#include "kernels/cuda/gemm_sm80/mma_sums.cuh"
+
+namespace moracle::cuda {
+
+template <class Operand, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear(const MmaArgs a) {
+  extern __shared__ __align__(16) uint8_t stages[];
+  using Loader = MmaLoader<Operand, Tile>;
+  __shared__ TilePlace places[Loader::kPlaces];
+  Loader loader(a, stages, places);
+  for (int s = 0; s < Tile::kStages - 1; ++s) loader.load();
+  int slot = 0;
+  for (int at = 0;; at = at + 1 == Loader::kPlaces ? 0 : at + 1) {
+    wait_for_batches<Tile::kStages - 2>();
+    __syncthreads();  // a stage is there, and the one before it has been read
+    const TilePlace place = places[at];
+    if (place.expert < 0) break;
+    MmaSums<Operand, Tile> sums(a);
+    const uint8_t* stage = nullptr;
+    for (int first = 0; first < a.blocks; first += Tile::kBlocks) {
+      if (first > 0) {
+        wait_for_batches<Tile::kStages - 2>();
+        __syncthreads();
+      }
+      loader.load();
+      asm volatile("" ::: "memory");  // copies first: they take longest
+      stage = stages + slot * Tile::kStageBytes;
+      sums.add(stage, first);
+      slot = slot + 1 == Tile::kStages ? 0 : slot + 1;
+    }
+    sums.finish(stage, place);
+  }
+}
+
+/// From few rows to many. With few of them memory bounds, and a stage is 8 KiB of codes; with many
+/// products do, and each code that a warp unpacks serves 64 rows. Sums in groups take registers
+/// twice.
+template <class Operand>
+MmaKernels mma_kernels() {
+  constexpr int kLong = 16 / Operand::kCodeBits;  // blocks: 4 of 4 bits, 2 of 8, 1 of 16
+  const auto kernel = []<class Tile, size_t kIndex>(Tile, std::integral_constant<size_t, kIndex>) {
+    constexpr const MmaTiles& tiles = Operand::kGroups ? kTilesInGroups : kTilesOfRows;
+    static_assert(Tile::kRows == tiles[kIndex].rows);
+    return MmaKernel{mma_linear<Operand, Tile>, Tile::kRows, Tile::kOutputs, Tile::kThreads,
+                     Tile::kSharedBytes};
+  };
+  constexpr int kDeep = Operand::kXBytes * Operand::kCodeBits > 8 ? 3 : 4;
+  using Widest = std::conditional_t<Operand::kGroups, MmaTile<Operand, 4, 1, 2, 8, 2, 4, 2>,
+                                    MmaTile<Operand, 2, 2, 4, 8, 2, kDeep, 2>>;
+  static const MmaKernel kKernels[] = {
+      kernel(MmaTile<Operand, 4, 1, 2, 1, kLong, 4, 3>{}, std::integral_constant<size_t, 0>{}),
+      kernel(MmaTile<Operand, 4, 1, 2, 2, kLong, 4, 3>{}, std::integral_constant<size_t, 1>{}),
+      kernel(MmaTile<Operand, 4, 1, 2, 4, 2, 4, 3>{}, std::integral_constant<size_t, 2>{}),
+      kernel(Widest{}, std::integral_constant<size_t, 3>{}),
+  };
+  return kKernels;
+}
+
+}  // namespace moracle::cuda

@@ -1,0 +1,219 @@
+// Fills the stages of a block's tiles, one after the other without a break between tiles. Nobody
+// waits here: what is copied arrives in batches, a stage each. A thread copies the same pieces of
+// every stage, so that within a tile it only moves its pointers on.
+#pragma once
+
+#include "kernels/cuda/gemm_sm80/mma_tile.cuh"
+
+namespace moracle::cuda {
+
+/// Which group a block of columns belongs to; exact below 2^16 blocks.
+__device__ inline int group_of(const MmaGroups& groups, int block) {
+  if (groups.inverse == 0) return block;
+  return static_cast<int>(__umulhi(static_cast<unsigned>(block), groups.inverse));
+}
+
+template <class Operand, class Tile>
+class MmaLoader {
+ public:
+  // Places of tiles between the one that is loaded and the one that is computed.
+  static constexpr int kPlaces = Tile::kStages + 1;
+
+  __device__ MmaLoader(const MmaArgs& args, uint8_t* stages, TilePlace* places)
+      : a_(args), stages_(stages), places_(places), number_(blockIdx.x) {
+    enter_tile();
+  }
+
+  /// The next stage, or an empty batch where none is left.
+  __device__ void load() {
+    if (place_.expert >= 0) {
+      uint8_t* const stage = stages_ + slot_ * Tile::kStageBytes;
+      const bool last = block_ + Tile::kBlocks >= a_.blocks;
+      load_codes(stage);
+      if (a_.x_aligned)
+        load_x(stage + Tile::kX);
+      else
+        load_unaligned_x(stage + Tile::kX);
+      if constexpr (Operand::kScaled) {
+        if (Operand::kGroups || last) load_scales(stage);
+      }
+      if constexpr (Operand::kXScales != XScales::kNone) {
+        if (Operand::kXScales == XScales::kGroup || last)
+          load_x_scales(reinterpret_cast<float*>(stage + Tile::kXScales));
+      }
+      if (last && a_.has_bias) load_bias(stage + Tile::kBias);
+      slot_ = slot_ + 1 == Tile::kStages ? 0 : slot_ + 1;
+      block_ += Tile::kBlocks;
+      if (last) {
+        number_ += gridDim.x;
+        enter_tile();
+      }
+    }
+    end_batch();
+  }
+
+ private:
+  static constexpr int kThreads = Tile::kThreads;
+  __device__ static int thread() { return static_cast<int>(threadIdx.x); }
+
+  // Pieces of 16 bytes. Of codes: those of a panel, and panels that a thread copies from.
+  static constexpr int kPieces = Tile::kBlocks * Tile::kBlockBytes / 16;
+  static constexpr int kOwnPanels = Tile::kAllPanels * kPieces / kThreads;
+  static constexpr int kPanelStep = kThreads / kPieces;  // from one of them to the next
+  static_assert(kThreads % kPieces == 0 && (kOwnPanels == 1 || kOwnPanels % 2 == 0));
+  // Of x: those of a row in a block, and of all rows; rows that a thread copies from, and blocks.
+  static constexpr int kRowPieces = Tile::kXBlockBytes / 16;
+  static constexpr int kXPieces = Tile::kRows * kRowPieces;
+  static constexpr int kOwnRows = kXPieces > kThreads ? kXPieces / kThreads : 1;
+  static constexpr int kBlockStep = kXPieces > kThreads ? 1 : kThreads / kXPieces;
+  static_assert(kXPieces % kThreads == 0 || kThreads % kXPieces == 0);
+  // Of scales: 4 for each group of a panel.
+  static constexpr int kScaleRuns = Tile::kAllPanels * Tile::kGroups;
+  static_assert(kScaleRuns * 4 <= kThreads && Tile::kAllPanels * 4 <= kThreads);
+  static_assert(kThreads % Tile::kRows == 0);
+
+  __device__ void enter_tile() {
+    place_ = finder_.find(a_, number_, Tile::kRows, Tile::kAllPanels);
+    if (thread() == 0) places_[at_] = place_;
+    at_ = at_ + 1 == kPlaces ? 0 : at_ + 1;
+    if (place_.expert < 0) return;
+    block_ = 0;
+    expert_ = a_.base + place_.expert * a_.expert_bytes;
+    const TilePanels<Tile> panels(a_, place_);
+    const int first = thread() / kPieces;
+    codes_ = expert_ + panels[first] * panel_bytes() + thread() % kPieces * 16;
+    skipped_ = kOwnPanels > 1 ? panels.skipped * panel_bytes() : 0;
+    own_panels_ = 0;
+#pragma unroll
+    for (int j = 0; j < kOwnPanels; ++j)
+      own_panels_ |= panels.there(first + j * kPanelStep) ? 1u << j : 0u;
+    x_at_ = thread() / kXPieces * Tile::kXBlockBytes + thread() % kRowPieces * 16;
+#pragma unroll
+    for (int i = 0; i < kOwnRows; ++i) {
+      const int r = (thread() + i * kThreads) % kXPieces / kRowPieces;
+      const bool there = r < place_.rows;
+      row_[i] = a_.x + (there ? source_of(r) * a_.x_stride : 0);
+      row_bytes_[i] = there ? a_.x_bytes : 0;
+    }
+    if constexpr (Operand::kScaled) {
+      // Past the last panel the last is read again; nobody keeps what comes of it.
+      const int panel = panels[min(thread() / (4 * Tile::kGroups), Tile::kAllPanels - 1)];
+      scale_place_ = int64_t{min(panel, a_.panels - 1)} * a_.weight_groups.count;
+    }
+    if constexpr (Operand::kXScales != XScales::kNone) {
+      const int r = thread() % Tile::kRows;
+      x_scales_ = r < place_.rows ? a_.x_scales + source_of(r) * a_.x_groups.count : nullptr;
+    }
+  }
+  __device__ int64_t source_of(int r) const {
+    const int row = place_.first_row + r;
+    return a_.row_index != nullptr ? a_.row_index[row] : row;
+  }
+  __device__ int64_t panel_bytes() const {
+    return int64_t{a_.blocks} * Tile::kBlockBytes;
+  }
+
+  __device__ void load_codes(uint8_t* to) {
+    const bool there = block_ + thread() % kPieces * 16 / Tile::kBlockBytes < a_.blocks;
+    const int64_t step = kPanelStep * panel_bytes();
+    const uint8_t* from = codes_;
+#pragma unroll
+    for (int j = 0; j < kOwnPanels; ++j, from += step) {
+      if (kOwnPanels > 1 && j == kOwnPanels / 2) from += skipped_;
+      copy16(to + (thread() + j * kThreads) * 16, from, there && (own_panels_ >> j & 1u) != 0);
+    }
+    codes_ += Tile::kBlocks * Tile::kBlockBytes;
+  }
+
+  __device__ void load_x(uint8_t* to) {
+    to += thread() * 16;
+#pragma unroll
+    for (int b = 0; b < Tile::kBlocks; b += kBlockStep) {
+      // More threads than pieces: the last of them have none.
+      if (kBlockStep > Tile::kBlocks && thread() / kXPieces >= Tile::kBlocks) break;
+#pragma unroll
+      for (int i = 0; i < kOwnRows; ++i) {
+        const int at = x_at_ + b * Tile::kXBlockBytes;
+        copy16(to + (b * kXPieces + i * kThreads) * 16, row_[i] + at, at < row_bytes_[i]);
+      }
+    }
+    x_at_ += Tile::kBlocks * Tile::kXBlockBytes;
+  }
+  __device__ void load_unaligned_x(uint8_t* to) {
+    using Element = std::conditional_t<Operand::kXBytes == 2, uint16_t, uint8_t>;
+    constexpr int kElements = 16 / Operand::kXBytes;
+    for (int i = thread(); i < Tile::kBlocks * kXPieces; i += kThreads) {
+      const int r = i % kXPieces / kRowPieces;
+      const int at = (block_ + i / kXPieces) * Tile::kXBlockBytes + i % kRowPieces * 16;
+      const bool there = r < place_.rows && at < a_.x_bytes;
+      const auto* const from =
+          reinterpret_cast<const Element*>(a_.x + (there ? source_of(r) * a_.x_stride + at : 0));
+      for (int e = 0; e < kElements; ++e)
+        reinterpret_cast<Element*>(to)[i * kElements + e] = there ? from[e] : Element{0};
+    }
+  }
+
+  // Of every group that the stage's blocks belong to, and their zero points.
+  __device__ void load_scales(uint8_t* stage) {
+    const int run = thread() / 4, part = thread() % 4;
+    if (run >= kScaleRuns) return;
+    int group = run % Tile::kGroups;
+    if constexpr (Operand::kGroups) {
+      group += group_of(a_.weight_groups, block_);
+      const int end = min(block_ + Tile::kBlocks, a_.blocks);
+      if (group > group_of(a_.weight_groups, end - 1)) return;
+    }
+    const int64_t at = (scale_place_ + group) * 16;
+    const uint8_t* const scales = expert_ + a_.scales_at;
+    if (!a_.scale_is_exponent)
+      copy16(stage + Tile::kScales + thread() * 16, scales + at * 4 + part * 16, true);
+    else if (part == 0)
+      copy16(stage + Tile::kScales + thread() * 16, scales + at, true);
+    if constexpr (Operand::kZeros) {
+      if (a_.has_zeros && part == 0)
+        copy16(stage + Tile::kZeros + run * 16, expert_ + a_.zeros_at + at, true);
+    }
+  }
+
+  __device__ void load_bias(uint8_t* to) {
+    const int q = thread() / 4;
+    const TilePanels<Tile> panels(a_, place_);
+    if (q >= Tile::kAllPanels || !panels.there(q)) return;
+    const int64_t at = panels[q] * 64 + thread() % 4 * 16;
+    copy16(to + thread() * 16, expert_ + a_.bias_at + at, true);
+  }
+
+  __device__ void load_x_scales(float* to) {
+    const bool one = Operand::kXScales == XScales::kToken;
+    const int end = min(block_ + Tile::kBlocks, a_.blocks);
+    const int first = one ? 0 : group_of(a_.x_groups, block_);
+    const int last = one ? 0 : group_of(a_.x_groups, end - 1);
+    for (int i = thread(); i < Tile::kXGroups * Tile::kRows; i += kThreads) {
+      const int g = first + i / Tile::kRows;
+      if (g > last) break;
+      copy4(to + i, x_scales_ != nullptr ? x_scales_ + g : a_.x_scales, x_scales_ != nullptr);
+    }
+  }
+
+  const MmaArgs& a_;
+  uint8_t* const stages_;
+  TilePlace* const places_;
+  TileFinder finder_;
+  TilePlace place_{};
+  int64_t number_;
+  int block_ = 0, slot_ = 0, at_ = 0;
+  const uint8_t* expert_ = nullptr;
+  // What this thread copies: its first piece of codes, which of its panels there are, and how far
+  // apart halves are; its rows of x, how much there is of each and how far it has come; scales of a
+  // panel and of a row.
+  const uint8_t* codes_ = nullptr;
+  unsigned own_panels_ = 0;
+  int64_t skipped_ = 0;
+  const uint8_t* row_[kOwnRows] = {};
+  int row_bytes_[kOwnRows] = {};
+  int x_at_ = 0;
+  int64_t scale_place_ = 0;
+  const float* x_scales_ = nullptr;
+};
+
+}  // namespace moracle::cuda

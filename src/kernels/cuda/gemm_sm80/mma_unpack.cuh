@@ -1,0 +1,126 @@
+// Codes of layout mma16 in registers to what tensor cores multiply. Exact, all of it: codes of 8
+// bits and fewer are numbers that bf16 and f16 have.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "kernels/cuda/gemm_sm80/mma.cuh"
+
+namespace moracle::cuda {
+
+using Bf16x2 = __nv_bfloat162;
+
+__device__ inline Bf16x2 as_bf16x2(uint32_t bits) {
+  return *reinterpret_cast<Bf16x2*>(&bits);
+}
+__device__ inline uint32_t as_bits(Bf16x2 pair) {
+  return *reinterpret_cast<uint32_t*>(&pair);
+}
+__device__ inline uint32_t as_bits(__half2 pair) {
+  return *reinterpret_cast<uint32_t*>(&pair);
+}
+/// bf16 of two whole numbers up to 256 in size.
+__device__ inline uint32_t both_bf16(int value) {
+  return as_bits(__float2bfloat162_rn(static_cast<float>(value)));
+}
+
+/// Eight nibbles of two's complement, as four pairs of neighbouring columns. `zero` is 136 and the
+/// zero point, in bf16: a nibble with its highest bit turned over, below the bits of 128.0, is
+/// 128 + 8 + code.
+__device__ inline void unpack_i4(uint32_t nibbles, uint32_t zero, uint32_t (&pairs)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t biased = and_xor<0x000f000f, 0x43084308>(nibbles >> (4 * i));
+    pairs[i] = as_bits(__hsub2(as_bf16x2(biased), as_bf16x2(zero)));
+  }
+}
+
+/// Four bytes of two's complement as two pairs. Seven bits below the bits of 128.0 are 128 more
+/// than themselves; the eighth, where it lies, makes 256 of the 128.0 that is then taken away.
+__device__ inline void unpack_i8(uint32_t bytes, uint32_t (&pairs)[2]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t spread = __byte_perm(bytes, 0, i == 0 ? 0x4140 : 0x4342);
+    const uint32_t low = and_xor<0x007f007f, 0x43004300>(spread);
+    const uint32_t high = and_xor<0x00800080, 0x43004300>(spread);
+    pairs[i] = as_bits(__hsub2(as_bf16x2(low), as_bf16x2(high)));
+  }
+}
+__device__ inline void subtract(uint32_t zero, uint32_t (&pairs)[2]) {
+#pragma unroll
+  for (uint32_t& pair : pairs) pair = as_bits(__hsub2(as_bf16x2(pair), as_bf16x2(zero)));
+}
+
+/// Two e4m3 in the low half of a register, as f16.
+__device__ inline __half2 e4m3x2_to_half2(uint32_t two) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  return __half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(two), __NV_E4M3));
+#else
+  // Exponent and mantissa lie in f16 as they do in e4m3, eight binades lower.
+  const uint32_t codes = __byte_perm(two, 0, 0x4140);
+  const uint32_t bits = (codes & 0x00800080u) << 8 | (codes & 0x007f007fu) << 7;
+  uint32_t value =
+      as_bits(__hmul2(*reinterpret_cast<const __half2*>(&bits), __float2half2_rn(256)));
+  if ((codes & 0x7fu) == 0x7fu) value |= 0x00007fffu;
+  if ((codes & 0x7f0000u) == 0x7f0000u) value |= 0x7fff0000u;
+  return *reinterpret_cast<const __half2*>(&value);
+#endif
+}
+__device__ inline void unpack_e4m3(uint32_t bytes, uint32_t (&pairs)[2]) {
+  pairs[0] = as_bits(e4m3x2_to_half2(bytes & 0xffffu));
+  pairs[1] = as_bits(e4m3x2_to_half2(bytes >> 16));
+}
+__device__ inline void unpack_e4m3_bf16(uint32_t bytes, uint32_t (&pairs)[2]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float2 two = __half22float2(e4m3x2_to_half2(i == 0 ? bytes & 0xffffu : bytes >> 16));
+    pairs[i] = as_bits(__float22bfloat162_rn(two));
+  }
+}
+
+/// Eight e2m1 as four pairs in bf16: exponent and mantissa lie there as they do here, 126 binades
+/// lower.
+__device__ inline void unpack_e2m1(uint32_t nibbles, uint32_t (&pairs)[4]) {
+  const Bf16x2 up = as_bf16x2(0x7e807e80u);  // 2^126
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t low = nibbles >> (4 * i);
+    const uint32_t bits = (low << 12 & 0x80008000u) | (low << 6 & 0x01c001c0u);
+    pairs[i] = as_bits(__hmul2(as_bf16x2(bits), up));
+  }
+}
+
+/// Two f16 as sums of two bf16, high and low: 8 of their 11 bits and the rest.
+__device__ inline void split_f16(uint32_t halves, uint32_t& high, uint32_t& low) {
+  const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&halves));
+  const Bf16x2 nearest = __float22bfloat162_rn(two);
+  const float2 part = __bfloat1622float2(nearest);
+  high = as_bits(nearest);
+  // Infinity less infinity would be NaN.
+  low = as_bits(__float22bfloat162_rn(
+      {part.x == two.x ? 0.0f : two.x - part.x, part.y == two.y ? 0.0f : two.y - part.y}));
+}
+
+/// Eight nibbles of two's complement as 16 times themselves, columns 0 to 3 and 4 to 7 in bytes.
+__device__ inline void spread_i4(uint32_t nibbles, uint32_t (&fours)[2]) {
+  const uint32_t even = nibbles << 4 & 0xf0f0f0f0u, odd = nibbles & 0xf0f0f0f0u;
+  fours[0] = __byte_perm(even, odd, 0x6420);
+  fours[1] = __byte_perm(even, odd, 0x7531);
+}
+
+/// Eight e2m1 as twice themselves in two's complement, likewise.
+__device__ inline void spread_e2m1(uint32_t nibbles, uint32_t (&fours)[2]) {
+  uint32_t bytes[2];  // of nibbles 0 to 3, and 4 to 7
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t four = nibbles >> (16 * i), magnitude = four & 0x7777u;
+    const uint32_t plus = __byte_perm(0x03020100u, 0x0c080604u, magnitude);
+    const uint32_t minus = __byte_perm(0xfdfeff00u, 0xf4f8fafcu, magnitude);
+    const uint32_t negative = __byte_perm(0x0000ff00u, 0, four >> 3 & 0x1111u);
+    bytes[i] = (plus & ~negative) | (minus & negative);
+  }
+  fours[0] = __byte_perm(bytes[0], bytes[1], 0x5140);
+  fours[1] = __byte_perm(bytes[0], bytes[1], 0x7362);
+}
+
+}  // namespace moracle::cuda

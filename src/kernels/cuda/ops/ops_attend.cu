@@ -1,0 +1,50 @@
+// Attention over pages: keys and values are appended, then queries look at them, on tensor cores
+// where these take the heads.
+#include "kernels/cuda/attention/attend.cuh"
+#include "kernels/cuda/attention/pages.cuh"
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/keep.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+
+namespace moracle {
+namespace cuda {
+namespace {
+
+struct Append {
+  Matrix from;
+  Batch batch;
+  DType dtype;
+  int64_t place;
+  DeviceErrorCell* device_error;
+  __device__ void operator()(int64_t t, int64_t c) const {
+    const int32_t position = batch.positions[t];
+    std::byte* const page = page_of(batch, batch.sequences[t], position);
+    const int64_t at = position % static_cast<int32_t>(batch.page) * from.cols + c;
+    keep(page + place, dtype, at, load(from, t, c), t, device_error);
+  }
+};
+
+}  // namespace
+}  // namespace cuda
+
+Status CudaOps::append(const Matrix& k, const Matrix& v, const Batch& batch,
+                       const LayerCache& cache, Stream stream) {
+  MORACLE_CHECK(cuda::check_floats({&k, &v}));
+  cuda::DeviceErrorCell* const device_error = device_errors_.cell(cuda::DeviceErrorKind::kKvCache);
+  MORACLE_CHECK(
+      cuda::launch_elements(queue_, stream, "append keys", batch.num_tokens, k.cols,
+                            cuda::Append{k, batch, cache.dtype, cache.keys, device_error}));
+  return cuda::launch_elements(queue_, stream, "append values", batch.num_tokens, v.cols,
+                               cuda::Append{v, batch, cache.dtype, cache.values, device_error});
+}
+
+Status CudaOps::attend(const Matrix& q, const Batch& batch, const AttentionShape& shape,
+                       const Matrix& out, std::byte* scratch, Stream stream) {
+  MORACLE_CHECK(cuda::check_floats({&q, &out}));
+  const cuda::AttendArgs args{q, out, batch, shape, scratch};
+  if (cuda::attends_on_tensor_cores(args, queue_))
+    return cuda::attend_on_tensor_cores(args, queue_, stream);
+  return cuda::attend_simply(args, queue_, stream);
+}
+
+}  // namespace moracle

@@ -1,0 +1,150 @@
+// What surrounds the layers of a model, beside positions and attention.
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/elements.cuh"
+
+namespace moracle {
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// A block for each run of `size` columns.
+__global__ void rms_norm(Matrix x, const float* weight, int64_t size, float epsilon, Matrix out) {
+  const int64_t runs = x.cols / size;
+  for (int64_t b = blockIdx.x; b < x.rows * runs; b += gridDim.x) {
+    const int64_t r = b / runs, first = b % runs * size;
+    double squares = 0;
+    for (int64_t c = threadIdx.x; c < size; c += kThreads) {
+      const double value = load(x, r, first + c);
+      squares += value * value;
+    }
+    squares = block_sum(squares);
+    const float mean = static_cast<float>(squares / static_cast<double>(size));
+    const float scale = 1.0f / sqrtf(mean + epsilon);
+    for (int64_t c = threadIdx.x; c < size; c += kThreads)
+      store(out, r, first + c, load(x, r, first + c) * scale * weight[c]);
+  }
+}
+
+// Eight bf16 at once.
+struct Eight {
+  uint4 bits;
+  __device__ float operator[](int i) const {
+    const uint32_t pair = (&bits.x)[i / 2];
+    return bf16_to_float(static_cast<uint16_t>(i % 2 == 0 ? pair : pair >> 16));
+  }
+};
+__device__ Eight eight_of(const float (&values)[8]) {
+  Eight to;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    (&to.bits.x)[i] = float_to_bf16(values[2 * i]) |
+                      static_cast<uint32_t>(float_to_bf16(values[2 * i + 1])) << 16;
+  return to;
+}
+__device__ Eight* eights(const Matrix& m, int64_t r) {
+  return reinterpret_cast<Eight*>(static_cast<uint16_t*>(m.data) + r * m.stride);
+}
+
+constexpr int kMostEights = 4;  // of a row that a thread keeps
+
+// Rows of bf16, a block for each; `y` is added to x first where there is one.
+template <bool kAdds>
+__global__ void __launch_bounds__(kThreads)
+    rms_norm_rows(Matrix x, Matrix y, const float* weight, float epsilon, Matrix out) {
+  const auto count = static_cast<int>(x.cols / 8);
+  for (int64_t r = blockIdx.x; r < x.rows; r += gridDim.x) {
+    Eight kept[kMostEights];
+    float squares = 0;
+#pragma unroll
+    for (int n = 0; n < kMostEights; ++n) {
+      const int at = threadIdx.x + n * kThreads;
+      if (at >= count) break;
+      kept[n] = eights(x, r)[at];
+      if constexpr (kAdds) {
+        const Eight other = eights(y, r)[at];
+        float sums[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sums[i] = kept[n][i] + other[i];
+        eights(x, r)[at] = kept[n] = eight_of(sums);
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) squares += kept[n][i] * kept[n][i];
+    }
+    squares = block_sum(squares);
+    const float scale = 1.0f / sqrtf(squares / static_cast<float>(x.cols) + epsilon);
+#pragma unroll
+    for (int n = 0; n < kMostEights; ++n) {
+      const int at = threadIdx.x + n * kThreads;
+      if (at >= count) break;
+      const float4 low = reinterpret_cast<const float4*>(weight)[2 * at],
+                   high = reinterpret_cast<const float4*>(weight)[2 * at + 1];
+      const float weights[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      float values[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) values[i] = kept[n][i] * scale * weights[i];
+      eights(out, r)[at] = eight_of(values);
+    }
+  }
+}
+
+bool are_eights(std::initializer_list<const Matrix*> matrices, const float* weight) {
+  return reinterpret_cast<uintptr_t>(weight) % 16 == 0 &&
+         std::all_of(matrices.begin(), matrices.end(), [](const Matrix* m) {
+           return m->dtype == DType::kBF16 && m->cols % 8 == 0 && m->stride % 8 == 0 &&
+                  m->cols <= int64_t{8} * kThreads * kMostEights &&
+                  reinterpret_cast<uintptr_t>(m->data) % 16 == 0;
+         });
+}
+
+struct Add {
+  Matrix x, y;
+  __device__ void operator()(int64_t r, int64_t c) const {
+    store(x, r, c, load(x, r, c) + load(y, r, c));
+  }
+};
+
+struct CopyHeads {
+  Matrix from, to;
+  int64_t from_dim, to_dim, count;
+  __device__ void operator()(int64_t r, int64_t i) const {
+    const int64_t head = i / count, c = i % count;
+    store(to, r, head * to_dim + c, load(from, r, head * from_dim + c));
+  }
+};
+
+}  // namespace
+}  // namespace cuda
+
+Status CudaOps::rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,
+                         const Matrix& out, Stream stream) {
+  MORACLE_CHECK(cuda::check_floats({&x, &out}));
+  if (weight_size == x.cols && cuda::are_eights({&x, &out}, weight))
+    return cuda::launch(queue_, stream, "rms_norm", cuda::rms_norm_rows<false>, x.rows,
+                        cuda::kThreads, 0, x, x, weight, epsilon, out);
+  return cuda::launch(queue_, stream, "rms_norm", cuda::rms_norm, x.rows * (x.cols / weight_size),
+                      cuda::kThreads, 0, x, weight, weight_size, epsilon, out);
+}
+
+Status CudaOps::add(const Matrix& x, const Matrix& y, Stream stream) {
+  MORACLE_CHECK(cuda::check_floats({&x, &y}));
+  return cuda::launch_elements(queue_, stream, "add", x.rows, x.cols, cuda::Add{x, y});
+}
+
+Status CudaOps::add_rms_norm(const Matrix& x, const Matrix& y, const float* weight, float epsilon,
+                             const Matrix& out, Stream stream) {
+  if (!cuda::are_eights({&x, &y, &out}, weight))
+    return Ops::add_rms_norm(x, y, weight, epsilon, out, stream);
+  return cuda::launch(queue_, stream, "add_rms_norm", cuda::rms_norm_rows<true>, x.rows,
+                      cuda::kThreads, 0, x, y, weight, epsilon, out);
+}
+
+Status CudaOps::copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,
+                           int64_t num_heads, int64_t count, Stream stream) {
+  MORACLE_CHECK(cuda::check_floats({&from, &to}));
+  return cuda::launch_elements(queue_, stream, "copy_heads", from.rows, num_heads * count,
+                               cuda::CopyHeads{from, to, from_dim, to_dim, count});
+}
+
+}  // namespace moracle

@@ -1,0 +1,56 @@
+// Embedding and rotation: what a token's id and position do.
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/elements.cuh"
+
+namespace moracle {
+namespace cuda {
+namespace {
+
+struct Embed {
+  Matrix table, out;
+  const int32_t* ids;
+  __device__ void operator()(int64_t r, int64_t c) const {
+    store(out, r, c, load(table, ids[r], c));
+  }
+};
+
+struct Rotate {
+  Matrix x;
+  RotaryShape shape;
+  const float* frequencies;
+  const int32_t* positions;
+  // Pair c of all heads of a row.
+  __device__ void operator()(int64_t r, int64_t c) const {
+    const int64_t head = c / shape.num_pairs, i = c % shape.num_pairs;
+    const int64_t begin = head * shape.head_dim + shape.first;
+    const int64_t first = begin + (shape.interleaved ? 2 * i : i);
+    const int64_t second = first + (shape.interleaved ? 1 : shape.num_pairs);
+    const float angle = static_cast<float>(positions[r]) * frequencies[i];
+    const float cosine = cosf(angle) * shape.factor, sine = sinf(angle) * shape.factor;
+    const float a = load(x, r, first), b = load(x, r, second);
+    store(x, r, first, a * cosine - b * sine);
+    store(x, r, second, b * cosine + a * sine);
+  }
+};
+
+}  // namespace
+}  // namespace cuda
+
+Status CudaOps::embed(const TensorView& table, const int32_t* ids, const Matrix& out,
+                      Stream stream) {
+  const Matrix from{const_cast<std::byte*>(table.data), table.dtype, table.shape[0], table.shape[1],
+                    table.shape[1]};
+  MORACLE_CHECK(cuda::check_floats({&from, &out}));
+  return cuda::launch_elements(queue_, stream, "embed", out.rows, out.cols,
+                               cuda::Embed{from, out, ids});
+}
+
+Status CudaOps::rotate(const Matrix& x, const RotaryShape& shape, const float* frequencies,
+                       const int32_t* positions, Stream stream) {
+  MORACLE_CHECK(cuda::check_floats({&x}));
+  const int64_t pairs = x.cols / shape.head_dim * shape.num_pairs;
+  return cuda::launch_elements(queue_, stream, "rotate", x.rows, pairs,
+                               cuda::Rotate{x, shape, frequencies, positions});
+}
+
+}  // namespace moracle

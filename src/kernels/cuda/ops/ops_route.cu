@@ -1,0 +1,246 @@
+// From router logits to experts and their weights. The rules are those of kernels/cpu/ops_route.cc.
+// A warp for each token where its scores fit into registers and experts have no groups; else a
+// block, with the scores in shared memory. The logits stay as they are.
+#include "kernels/check_ops.h"
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+
+namespace moracle {
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 128;
+// Scores are never negative: this marks an expert that is out of the race.
+constexpr float kOut = -1.0f;
+
+struct RouteArgs {
+  Matrix logits;
+  Routing routing;
+  const float* bias;
+  int64_t top_k;
+  int32_t* ids;
+  float* weights;
+};
+
+struct Scores {
+  float* scores;
+  int32_t num_experts;
+  float divisor;  // what makes a score a share
+  const float* bias;
+
+  __device__ float rank(int32_t e) const {
+    return bias == nullptr ? scores[e] : scores[e] / divisor + bias[e];
+  }
+};
+
+struct Best {
+  float rank;
+  int32_t id;  // -1: none
+};
+// The better of two, the lower id of equals. A NaN is never better, but still an expert.
+__device__ Best better(Best a, Best b) {
+  if (b.id < 0) return a;
+  if (a.id < 0 || b.rank > a.rank || (b.rank == a.rank && b.id < a.id)) return b;
+  return a;
+}
+
+// Of [first, last) still in the race, by one thread.
+__device__ Best best_of(const Scores& s, int32_t first, int32_t last, int32_t without) {
+  Best best{0, -1};
+  for (int32_t e = first; e < last; ++e)
+    if (e != without && s.scores[e] != kOut) best = better(best, {s.rank(e), e});
+  return best;
+}
+
+__device__ Best block_best(const Scores& s) {
+  Best best{0, -1};
+  for (int32_t e = threadIdx.x; e < s.num_experts; e += kThreads)
+    if (s.scores[e] != kOut) best = better(best, {s.rank(e), e});
+  __shared__ Best of_warp[kThreads / 32];
+  for (int step = 16; step > 0; step /= 2)
+    best = better(best, {__shfl_xor_sync(kAllLanes, best.rank, step),
+                         __shfl_xor_sync(kAllLanes, best.id, step)});
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = best;
+  __syncthreads();
+  best = of_warp[0];
+  for (int w = 1; w < kThreads / 32; ++w) best = better(best, of_warp[w]);
+  return best;
+}
+
+// Takes the worst groups out of the race, the higher id of equals first, until `keep` are left. A
+// group's rank is its best score, or the sum of its two best where there is a bias.
+__device__ void drop_groups(const Scores& s, int32_t num_groups, int32_t keep, float* ranks) {
+  const int32_t size = s.num_experts / num_groups;
+  for (int32_t g = threadIdx.x; g < num_groups; g += kThreads) {
+    const int32_t first = g * size, last = first + size;
+    const Best best = best_of(s, first, last, -1);
+    ranks[g] = best.rank;
+    if (s.bias != nullptr && size > 1) ranks[g] += best_of(s, first, last, best.id).rank;
+  }
+  for (int32_t left = num_groups; left > keep; --left) {
+    __syncthreads();
+    int32_t worst = -1;
+    for (int32_t g = num_groups - 1; g >= 0; --g) {
+      if (s.scores[g * size] == kOut) continue;
+      if (worst < 0 || ranks[g] < ranks[worst]) worst = g;
+    }
+    __syncthreads();  // all have read who is left
+    for (int32_t e = threadIdx.x; e < size; e += kThreads) s.scores[worst * size + e] = kOut;
+  }
+  __syncthreads();
+}
+
+// Turns a token's logits into scores; returns what a weight is divided by.
+__device__ float score(const RouteArgs& a, int64_t t, float* scores) {
+  const int64_t count = a.logits.cols;
+  if (a.routing.score == Score::kSigmoid) {
+    for (int64_t e = threadIdx.x; e < count; e += kThreads)
+      scores[e] = 1.0f / (1.0f + expf(-load(a.logits, t, e)));
+    __syncthreads();
+    return 1;
+  }
+  float largest = __int_as_float(0xff800000);
+  for (int64_t e = threadIdx.x; e < count; e += kThreads)
+    largest = fmaxf(largest, load(a.logits, t, e));
+  largest = block_reduce(largest, __int_as_float(0xff800000),
+                         [](float x, float y) { return fmaxf(x, y); });
+  float sum = 0;
+  for (int64_t e = threadIdx.x; e < count; e += kThreads) {
+    scores[e] = expf(load(a.logits, t, e) - largest);
+    sum += scores[e];
+  }
+  sum = block_sum(sum);
+  __syncthreads();
+  return a.routing.score == Score::kSoftmax ? sum : 1;
+}
+
+// A token's weights, from the scores that were picked, which sum to `sum`.
+__device__ float settled(const Routing& routing, float weight, float sum) {
+  // Sigmoids may all vanish; a token without weight then gets nothing, not 0 / 0.
+  const float whole = routing.score == Score::kSigmoid ? sum + 1e-20f : sum;
+  const bool divides = routing.renormalize || routing.score == Score::kTopkThenSoftmax;
+  return (divides ? weight / whole : weight) * routing.scaling_factor;
+}
+
+// kEach: scores that a lane holds, at most.
+template <int kEach>
+__global__ void __launch_bounds__(kThreads) route_by_warps(RouteArgs a) {
+  const int lane = threadIdx.x % 32, warps = kThreads / 32;
+  const auto num_experts = static_cast<int>(a.logits.cols);
+  const Routing& routing = a.routing;
+  for (int64_t t = blockIdx.x * warps + threadIdx.x / 32; t < a.logits.rows;
+       t += gridDim.x * warps) {
+    // Scores, and what they are ranked by; kOut where there is no expert, or one that was picked.
+    float scores[kEach], ranks[kEach], largest = __int_as_float(0xff800000), divisor = 1;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int e = lane + 32 * i;
+      scores[i] = e < num_experts ? load(a.logits, t, e) : __int_as_float(0xff800000);
+      largest = fmaxf(largest, scores[i]);
+    }
+    if (routing.score == Score::kSigmoid) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) scores[i] = 1.0f / (1.0f + expf(-scores[i]));
+    } else {
+      for (int step = 16; step > 0; step /= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        scores[i] = expf(scores[i] - largest);
+        sum += lane + 32 * i < num_experts ? scores[i] : 0.0f;
+      }
+      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+      if (routing.score == Score::kSoftmax) divisor = sum;
+    }
+    uint32_t left = 0;  // of this lane's experts, a bit each
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int e = lane + 32 * i;
+      if (e >= num_experts) continue;
+      left |= 1u << i;
+      ranks[i] = a.bias != nullptr ? scores[i] / divisor + a.bias[e] : scores[i];
+    }
+    float own = 0, sum = 0;  // lane j has the weight of choice j
+    for (int j = 0; j < a.top_k; ++j) {
+      Best best{0, -1};
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        if (left >> i & 1) best = better(best, {ranks[i], lane + 32 * i});
+      for (int step = 16; step > 0; step /= 2)
+        best = better(best, {__shfl_xor_sync(kAllLanes, best.rank, step),
+                             __shfl_xor_sync(kAllLanes, best.id, step)});
+      // With a NaN among the ranks lanes may not agree: the first decides.
+      const int id = __shfl_sync(kAllLanes, best.id, 0);
+      float score = 0;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) score = i == id / 32 ? scores[i] : score;
+      const float weight = __shfl_sync(kAllLanes, score, id % 32) / divisor;
+      sum += weight;
+      if (lane == id % 32) left &= ~(1u << id / 32);
+      if (lane == j) {
+        own = weight;
+        a.ids[t * a.top_k + j] = id;
+      }
+    }
+    if (lane < a.top_k) a.weights[t * a.top_k + lane] = settled(routing, own, sum);
+  }
+}
+
+__global__ void route(RouteArgs a) {
+  extern __shared__ float scratch[];  // scores of all experts, then ranks of all groups
+  const auto num_experts = static_cast<int32_t>(a.logits.cols);
+  const Routing& routing = a.routing;
+  for (int64_t t = blockIdx.x; t < a.logits.rows; t += gridDim.x) {
+    __syncthreads();
+    const Scores scores{scratch, num_experts, score(a, t, scratch), a.bias};
+    if (routing.num_groups > routing.top_groups)
+      drop_groups(scores, static_cast<int32_t>(routing.num_groups),
+                  static_cast<int32_t>(routing.top_groups), scratch + num_experts);
+    float sum = 0;  // the same in every thread
+    for (int64_t j = 0; j < a.top_k; ++j) {
+      const Best best = block_best(scores);
+      const float weight = scratch[best.id] / scores.divisor;
+      sum += weight;
+      __syncthreads();  // all have read the score
+      if (threadIdx.x == 0) {
+        a.ids[t * a.top_k + j] = best.id;
+        a.weights[t * a.top_k + j] = weight;
+        scratch[best.id] = kOut;
+      }
+      __syncthreads();
+    }
+    if (threadIdx.x != 0) continue;
+    for (int64_t j = 0; j < a.top_k; ++j) {
+      float& weight = a.weights[t * a.top_k + j];
+      weight = settled(routing, weight, sum);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+Status CudaOps::route(const Matrix& logits, const Routing& routing, const float* correction_bias,
+                      int64_t top_k, int32_t* topk_ids, float* topk_weights, Stream stream) {
+  MORACLE_CHECK(check_routing(routing, logits.cols, correction_bias != nullptr, top_k));
+  MORACLE_CHECK(cuda::check_floats({&logits}));
+  const cuda::RouteArgs args{logits, routing, correction_bias, top_k, topk_ids, topk_weights};
+  constexpr int64_t kSmall = 4, kLarge = 16;
+  if (logits.cols <= 32 * kLarge && top_k <= 32 && routing.num_groups <= routing.top_groups)
+    return cuda::launch(
+        queue_, stream, "route",
+        logits.cols <= 32 * kSmall ? cuda::route_by_warps<kSmall> : cuda::route_by_warps<kLarge>,
+        (logits.rows + cuda::kThreads / 32 - 1) / (cuda::kThreads / 32), cuda::kThreads, 0, args);
+  constexpr int64_t kMost = 10'000;  // scores and ranks fit into 48 KiB, which every GPU has
+  const int64_t floats = logits.cols + routing.num_groups;
+  if (floats > kMost)
+    return Error{ErrorKind::kUnsupported, "", "router",
+                 str("at most ", kMost, " experts and groups on cuda"), str("there are ", floats)};
+  return cuda::launch(queue_, stream, "route", cuda::route, logits.rows, cuda::kThreads,
+                      static_cast<size_t>(floats) * sizeof(float), args);
+}
+
+}  // namespace moracle

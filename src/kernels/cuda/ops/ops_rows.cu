@@ -1,0 +1,118 @@
+// Which rows go to which expert. Each expert has a block that counts the slots of all experts
+// before it and then numbers its own: nothing is handed from block to block, so one kernel does,
+// without memory of its own, and rows come out in the order of tokens.
+#include <algorithm>
+
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/report.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
+
+namespace moracle {
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 512;
+
+struct RowArgs {
+  const int32_t* ids;
+  int64_t slots, top_k, num_experts;
+  const int32_t* expert_map;
+  int64_t num_local;
+  RowPlan plan;
+  DeviceErrorCell* device_error;
+};
+
+// The local number of a slot's expert; -1: nobody's here. The id is looked up only where it is one.
+__device__ int32_t local_of(const RowArgs& a, int64_t slot) {
+  if (slot >= a.slots) return -1;
+  const int32_t id = a.ids[slot];
+  if (id < 0 || id >= a.num_experts) return -1;
+  const int32_t local = a.expert_map != nullptr ? a.expert_map[id] : id;
+  return local < a.num_local ? local : -1;
+}
+
+// Slots without a row, and what is wrong with them.
+__device__ void settle_missing(const RowArgs& a, int64_t slot) {
+  a.plan.slot_row[slot] = -1;
+  const int32_t id = a.ids[slot];
+  if (id < -1 || id >= a.num_experts) report(a.device_error, slot, id, a.num_experts, a.top_k);
+}
+
+__global__ void plan_rows(RowArgs a) {
+  // A rank without experts has one turn too: its slots are nobody's, which expert 0 sees to.
+  for (int64_t e = blockIdx.x; e < max(a.num_local, int64_t{1}); e += gridDim.x) {
+    int32_t before = 0, own = 0;
+    for (int64_t slot = threadIdx.x; slot < a.slots; slot += kThreads) {
+      const int32_t local = local_of(a, slot);
+      before += local >= 0 && local < e;
+      own += local == e;
+    }
+    int32_t row = block_sum(before);
+    own = block_sum(own);
+    if (threadIdx.x == 0) {
+      a.plan.expert_offsets[e] = row;
+      if (e >= a.num_local - 1) a.plan.expert_offsets[a.num_local] = row + own;
+    }
+    for (int64_t first = 0; first < a.slots; first += kThreads) {
+      const int64_t slot = first + threadIdx.x;
+      const int32_t local = local_of(a, slot);
+      const Rank rank = block_rank(local == e);
+      if (local == e) {
+        const int32_t at = row + rank.before;
+        a.plan.row_token[at] = static_cast<int32_t>(slot / a.top_k);
+        a.plan.row_slot[at] = static_cast<int32_t>(slot);
+        a.plan.slot_row[slot] = at;
+      }
+      if (e == 0 && local < 0 && slot < a.slots) settle_missing(a, slot);
+      row += rank.total;
+    }
+  }
+}
+
+__global__ void plan_batched_rows(const int32_t* counts, int64_t num_experts, int64_t max_tokens,
+                                  RowPlan plan, DeviceErrorCell* device_error) {
+  auto count_of = [&](int64_t e) {
+    return static_cast<int32_t>(min(max(static_cast<int64_t>(counts[e]), int64_t{0}), max_tokens));
+  };
+  for (int64_t e = blockIdx.x; e < num_experts; e += gridDim.x) {
+    int32_t before = 0;
+    for (int64_t other = threadIdx.x; other < e; other += kThreads) before += count_of(other);
+    const int32_t row = block_sum(before), count = count_of(e);
+    if (threadIdx.x == 0) {
+      plan.expert_offsets[e] = row;
+      if (e == num_experts - 1) plan.expert_offsets[num_experts] = row + count;
+      if (count != counts[e]) report(device_error, e, counts[e], max_tokens, 1);
+    }
+    for (int64_t i = threadIdx.x; i < max_tokens; i += kThreads) {
+      const auto slot = static_cast<int32_t>(e * max_tokens + i);
+      const auto at = static_cast<int32_t>(row + i);
+      plan.slot_row[slot] = i < count ? at : -1;
+      if (i >= count) continue;
+      plan.row_slot[at] = slot;
+      plan.row_token[at] = slot;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+Status CudaOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k,
+                          int64_t num_experts, const int32_t* expert_map, int64_t num_local,
+                          const RowPlan& plan, Stream stream) {
+  const cuda::RowArgs args{
+      topk_ids,   num_tokens * top_k, top_k, num_experts,
+      expert_map, num_local,          plan,  device_errors_.cell(cuda::DeviceErrorKind::kIds)};
+  return cuda::launch(queue_, stream, "plan_rows", cuda::plan_rows, std::max<int64_t>(num_local, 1),
+                      cuda::kThreads, 0, args);
+}
+
+Status CudaOps::plan_batched_rows(const int32_t* counts, int64_t num_experts, int64_t max_tokens,
+                                  const RowPlan& plan, Stream stream) {
+  return cuda::launch(queue_, stream, "plan_batched_rows", cuda::plan_batched_rows, num_experts,
+                      cuda::kThreads, 0, counts, num_experts, max_tokens, plan,
+                      device_errors_.cell(cuda::DeviceErrorKind::kCounts));
+}
+
+}  // namespace moracle

@@ -1,0 +1,76 @@
+// Attention as a part of its own: what it needs is known from its description, and one step over
+// the tokens of a batch allocates nothing.
+#pragma once
+
+#include <memory>
+
+#include "kernels/ops.h"
+#include "models/decoder/on_part.h"
+#include "models/loader.h"
+
+namespace moracle {
+
+/// What one layer's attention takes; the scratch is of the device's activation dtype.
+struct AttentionSizes {
+  int64_t key_size = 0;      ///< elements that the cache holds of each token
+  int64_t value_size = 0;    ///< likewise
+  size_t scratch_bytes = 0;  ///< between its modules, for max_num_tokens; layers run in turn
+};
+AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t max_num_tokens,
+                               DType dtype);
+
+/// What ModelOptions::kv_cache says on a device of such activations. Errors: another word, listing
+/// those that are known.
+Result<DType> parse_kv_cache(std::string_view text, DType activations);
+
+/// The tokens of one forward, and where this layer keeps things.
+struct AttentionStep {
+  Ops& ops;
+  const Batch& batch;
+  const LayerCache& cache;  ///< of this layer in the batch's pages
+  bool batch_invariant;     ///< see AttentionShape
+  std::byte* scratch;       ///< scratch_bytes
+  Stream stream;
+  const OnPart& on_part;
+};
+
+class Attention {
+ public:
+  virtual ~Attention() = default;
+  /// Its weights, the first time and whenever they change. Errors: another kind or other sizes than
+  /// it was made with.
+  virtual Status load(AttentionDescription&& from, Loader& loader) = 0;
+  /// x, out [tokens, hidden_size]; appends to the caches.
+  virtual Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) = 0;
+};
+
+std::unique_ptr<Attention> make_attention(const AttentionDescription& attention);
+
+// One function of each name per kind; the ones above find the kind.
+AttentionSizes attention_sizes(const GroupedQuerySpec& spec, int64_t max_num_tokens, DType dtype);
+AttentionSizes attention_sizes(const LatentSpec& spec, int64_t max_num_tokens, DType dtype);
+std::unique_ptr<Attention> make_attention(const GroupedQuerySpec& spec);
+std::unique_ptr<Attention> make_attention(const LatentSpec& spec);
+
+/// The description of the kind that is there. Errors: another kind, another spec.
+template <class Kind>
+Result<Kind*> same_attention(AttentionDescription& from, const decltype(Kind::spec)& spec) {
+  auto* kind = std::get_if<Kind>(&from);
+  if (kind != nullptr && kind->spec == spec) return kind;
+  return Error{ErrorKind::kInvalidArgument, "", "attention", "the one that is loaded",
+               kind == nullptr ? "it is of another kind" : "its numbers differ"};
+}
+
+/// The rotation of heads of `head_dim` columns from column `first` of each on.
+inline RotaryShape rotary_shape(const Rotary& rotary, int64_t head_dim, int64_t first = 0) {
+  return {head_dim, static_cast<int64_t>(rotary.frequencies.size()), first, rotary.interleaved,
+          rotary.factor};
+}
+/// Columns [first, first + count).
+inline Matrix columns(Matrix matrix, int64_t first, int64_t count) {
+  matrix.data = static_cast<std::byte*>(matrix.data) + first * bits(matrix.dtype) / 8;
+  matrix.cols = count;
+  return matrix;
+}
+
+}  // namespace moracle

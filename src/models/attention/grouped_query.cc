@@ -1,0 +1,93 @@
+// Grouped-query attention: q, k, v of one GEMM; q and k normalised per head where the model has
+// norms for them, and turned; sinks and a window where it has those.
+#include <cmath>
+
+#include "base/try.h"
+#include "models/attention/attention.h"
+#include "oracle/carve.h"
+
+namespace moracle {
+namespace {
+
+AttentionShape shape_of(const GroupedQuerySpec& spec) {
+  AttentionShape shape{spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.head_dim,
+                       1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
+  shape.window = spec.window;
+  return shape;
+}
+
+struct GroupedQueryScratch {
+  Matrix qkv, attended;
+  std::byte* attend = nullptr;
+  size_t bytes = 0;
+};
+GroupedQueryScratch carve(const GroupedQuerySpec& spec, int64_t tokens, DType dtype,
+                          std::byte* base) {
+  Carver carver(base);
+  GroupedQueryScratch scratch;
+  scratch.qkv =
+      carver.take_matrix(dtype, tokens, (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim);
+  scratch.attended = carver.take_matrix(dtype, tokens, spec.num_heads * spec.head_dim);
+  scratch.attend = carver.take<std::byte>(
+      static_cast<int64_t>(attend_scratch_bytes(shape_of(spec), tokens, dtype)));
+  scratch.bytes = carver.bytes();
+  return scratch;
+}
+
+class GroupedQueryAttention : public Attention {
+ public:
+  explicit GroupedQueryAttention(const GroupedQuerySpec& spec) : spec_(spec) {}
+
+  Status load(AttentionDescription&& description, Loader& loader) override {
+    MORACLE_TRY(auto* from, same_attention<GroupedQueryDescription>(description, spec_));
+    MORACLE_CHECK(loader.load(frequencies_, spec_.rotary.frequencies));
+    MORACLE_CHECK(loader.load(q_norm_, from->q_norm));
+    MORACLE_CHECK(loader.load(k_norm_, from->k_norm));
+    MORACLE_CHECK(loader.load(sinks_, from->sinks));
+    MORACLE_CHECK(loader.load(qkv_, std::move(from->qkv)));
+    return loader.load(o_, std::move(from->o));
+  }
+
+  Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) override {
+    const GroupedQuerySpec& spec = spec_;
+    const GroupedQueryScratch scratch = carve(spec, x.rows, x.dtype, step.scratch);
+    const int64_t q_size = spec.num_heads * spec.head_dim,
+                  kv_size = spec.num_kv_heads * spec.head_dim;
+    const Matrix q = columns(scratch.qkv, 0, q_size), k = columns(scratch.qkv, q_size, kv_size),
+                 v = columns(scratch.qkv, q_size + kv_size, kv_size);
+    MORACLE_CHECK(qkv_->apply(x, scratch.qkv, step.stream));
+    part_done(step.on_part, "attention linears");
+    const auto norm = [](const Buffer& b) { return b.bytes() > 0 ? b.as<float>() : nullptr; };
+    const QkNormRope turn{norm(q_norm_), norm(k_norm_), spec.norm_epsilon,
+                          rotary_shape(spec.rotary, spec.head_dim), frequencies_.as<float>()};
+    MORACLE_CHECK(step.ops.rope_and_append(q, k, v, turn, step.batch, step.cache, step.stream));
+    AttentionShape shape = shape_of(spec);
+    shape.sinks = norm(sinks_);
+    shape.cache = step.cache;
+    shape.batch_invariant = step.batch_invariant;
+    MORACLE_CHECK(
+        step.ops.attend(q, step.batch, shape, scratch.attended, scratch.attend, step.stream));
+    part_done(step.on_part, "attention");
+    MORACLE_CHECK(o_->apply(scratch.attended, out, step.stream));
+    part_done(step.on_part, "attention linears");
+    return {};
+  }
+
+ private:
+  GroupedQuerySpec spec_;
+  Buffer frequencies_, q_norm_, k_norm_, sinks_;  // the last three empty where there are none
+  std::optional<Linear> qkv_, o_;
+};
+
+}  // namespace
+
+AttentionSizes attention_sizes(const GroupedQuerySpec& spec, int64_t max_num_tokens, DType dtype) {
+  const int64_t kv_size = spec.num_kv_heads * spec.head_dim;
+  return {kv_size, kv_size, carve(spec, max_num_tokens, dtype, nullptr).bytes};
+}
+
+std::unique_ptr<Attention> make_attention(const GroupedQuerySpec& spec) {
+  return std::make_unique<GroupedQueryAttention>(spec);
+}
+
+}  // namespace moracle

@@ -1,0 +1,131 @@
+// Multi-head latent attention (DeepSeek-V2, 2024), keys and values decompressed into the cache:
+//
+//   q = W_q x, or W_qb norm(W_qa x)          per head: nope ‖ rope
+//   c ‖ k_rope = W_kva x                     k_rope once for all heads
+//   k_nope ‖ v = W_kvb norm(c)               per head
+//   k = k_nope ‖ turned k_rope
+//
+// W_kvb is not absorbed into q and the output: its input is quantized like every other layer's, and
+// absorbed there would be none.
+#include "base/try.h"
+#include "models/attention/attention.h"
+#include "oracle/carve.h"
+
+namespace moracle {
+namespace {
+
+AttentionShape shape_of(const LatentSpec& spec) {
+  return {spec.num_heads, spec.num_heads, spec.head_dim(), spec.value_dim, spec.scale};
+}
+
+struct LatentScratch {
+  Matrix q_latent, q, kv_a, kv_latent, kv, k, v, attended;
+  std::byte* attend = nullptr;
+  size_t bytes = 0;
+};
+LatentScratch carve(const LatentSpec& spec, int64_t tokens, DType dtype, std::byte* base) {
+  Carver carver(base);
+  auto take = [&](int64_t cols) { return carver.take_matrix(dtype, tokens, cols); };
+  LatentScratch scratch;
+  scratch.q_latent = take(spec.q_rank);
+  scratch.q = take(spec.num_heads * spec.head_dim());
+  scratch.kv_a = take(spec.kv_rank + spec.rope_dim);
+  scratch.kv_latent = take(spec.kv_rank);
+  scratch.kv = take(spec.num_heads * (spec.nope_dim + spec.value_dim));
+  scratch.k = take(spec.num_heads * spec.head_dim());
+  scratch.v = take(spec.num_heads * spec.value_dim);
+  scratch.attended = take(spec.num_heads * spec.value_dim);
+  scratch.attend = carver.take<std::byte>(
+      static_cast<int64_t>(attend_scratch_bytes(shape_of(spec), tokens, dtype)));
+  scratch.bytes = carver.bytes();
+  return scratch;
+}
+
+class LatentAttention : public Attention {
+ public:
+  explicit LatentAttention(const LatentSpec& spec) : spec_(spec) {}
+
+  Status load(AttentionDescription&& description, Loader& loader) override {
+    MORACLE_TRY(auto* from, same_attention<LatentDescription>(description, spec_));
+    MORACLE_CHECK(loader.load(frequencies_, spec_.rotary.frequencies));
+    MORACLE_CHECK(loader.load(q_norm_, from->q_norm));
+    MORACLE_CHECK(loader.load(kv_norm_, from->kv_norm));
+    if (from->q_a) MORACLE_CHECK(loader.load(q_a_, std::move(*from->q_a)));
+    MORACLE_CHECK(loader.load(q_, std::move(from->q)));
+    MORACLE_CHECK(loader.load(kv_a_, std::move(from->kv_a)));
+    MORACLE_CHECK(loader.load(kv_b_, std::move(from->kv_b)));
+    return loader.load(o_, std::move(from->o));
+  }
+
+  Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) override {
+    const LatentSpec& spec = spec_;
+    const LatentScratch scratch = carve(spec, x.rows, x.dtype, step.scratch);
+    MORACLE_CHECK(queries(x, scratch, step));
+    MORACLE_CHECK(keys_and_values(x, scratch, step));
+    AttentionShape shape = shape_of(spec);
+    shape.cache = step.cache;
+    shape.batch_invariant = step.batch_invariant;
+    // Norms, rotation and the copies of heads among them.
+    part_done(step.on_part, "attention linears");
+    MORACLE_CHECK(step.ops.append(scratch.k, scratch.v, step.batch, step.cache, step.stream));
+    MORACLE_CHECK(step.ops.attend(scratch.q, step.batch, shape, scratch.attended, scratch.attend,
+                                  step.stream));
+    part_done(step.on_part, "attention");
+    MORACLE_CHECK(o_->apply(scratch.attended, out, step.stream));
+    part_done(step.on_part, "attention linears");
+    return {};
+  }
+
+ private:
+  Status queries(const Matrix& x, const LatentScratch& scratch, const AttentionStep& step) {
+    const LatentSpec& spec = spec_;
+    if (q_a_) {
+      MORACLE_CHECK(q_a_->apply(x, scratch.q_latent, step.stream));
+      MORACLE_CHECK(step.ops.rms_norm(scratch.q_latent, q_norm_.as<float>(), spec.q_rank,
+                                      spec.norm_epsilon, scratch.q_latent, step.stream));
+    }
+    MORACLE_CHECK(q_->apply(q_a_ ? scratch.q_latent : x, scratch.q, step.stream));
+    return step.ops.rotate(scratch.q, rotary_shape(spec.rotary, spec.head_dim(), spec.nope_dim),
+                           frequencies_.as<float>(), step.batch.positions, step.stream);
+  }
+
+  Status keys_and_values(const Matrix& x, const LatentScratch& scratch, const AttentionStep& step) {
+    const LatentSpec& spec = spec_;
+    const Matrix latent = columns(scratch.kv_a, 0, spec.kv_rank),
+                 rope = columns(scratch.kv_a, spec.kv_rank, spec.rope_dim);
+    MORACLE_CHECK(kv_a_->apply(x, scratch.kv_a, step.stream));
+    MORACLE_CHECK(step.ops.rms_norm(latent, kv_norm_.as<float>(), spec.kv_rank, spec.norm_epsilon,
+                                    scratch.kv_latent, step.stream));
+    MORACLE_CHECK(step.ops.rotate(rope, rotary_shape(spec.rotary, spec.rope_dim),
+                                  frequencies_.as<float>(), step.batch.positions, step.stream));
+    MORACLE_CHECK(kv_b_->apply(scratch.kv_latent, scratch.kv, step.stream));
+    const int64_t kv_dim = spec.nope_dim + spec.value_dim;
+    auto copy = [&](const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,
+                    int64_t count) {
+      return step.ops.copy_heads(from, from_dim, to, to_dim, spec.num_heads, count, step.stream);
+    };
+    MORACLE_CHECK(copy(scratch.kv, kv_dim, scratch.k, spec.head_dim(), spec.nope_dim));
+    MORACLE_CHECK(copy(rope, 0, columns(scratch.k, spec.nope_dim, scratch.k.cols - spec.nope_dim),
+                       spec.head_dim(), spec.rope_dim));
+    return copy(columns(scratch.kv, spec.nope_dim, scratch.kv.cols - spec.nope_dim), kv_dim,
+                scratch.v, spec.value_dim, spec.value_dim);
+  }
+
+  LatentSpec spec_;
+  Buffer frequencies_, q_norm_, kv_norm_;
+  std::optional<Linear> q_a_;  // where queries come from a vector of low rank
+  std::optional<Linear> q_, kv_a_, kv_b_, o_;
+};
+
+}  // namespace
+
+AttentionSizes attention_sizes(const LatentSpec& spec, int64_t max_num_tokens, DType dtype) {
+  return {spec.num_heads * spec.head_dim(), spec.num_heads * spec.value_dim,
+          carve(spec, max_num_tokens, dtype, nullptr).bytes};
+}
+
+std::unique_ptr<Attention> make_attention(const LatentSpec& spec) {
+  return std::make_unique<LatentAttention>(spec);
+}
+
+}  // namespace moracle

@@ -1,0 +1,121 @@
+#include "models/attention/rotary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "base/text.h"
+#include "base/try.h"
+
+namespace moracle {
+namespace {
+
+struct Yarn {
+  double factor = 1;
+  double original_context = 0;
+  double beta_fast = 32, beta_slow = 1;  // turns within the original context
+  bool truncate = true;
+};
+
+double magnitude(double factor, double weight) {
+  return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
+}
+
+// The index of the pair that turns so many times within the original context.
+double pair_of(double turns, const Yarn& yarn, int64_t dim, double theta) {
+  return static_cast<double>(dim) *
+         std::log(yarn.original_context / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
+}
+
+// Pairs that turn fast keep their frequency, slow ones are stretched, with a ramp between.
+std::vector<float> blend(const Yarn& yarn, int64_t dim, double theta) {
+  double low = pair_of(yarn.beta_fast, yarn, dim, theta);
+  double high = pair_of(yarn.beta_slow, yarn, dim, theta);
+  if (yarn.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(dim - 1));
+  if (low == high) high += 0.001;
+  std::vector<float> frequencies(dim / 2);
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    const double at = static_cast<double>(i);
+    const double kept = 1 - std::clamp((at - low) / (high - low), 0.0, 1.0);
+    const double frequency = std::pow(theta, -2 * at / static_cast<double>(dim));
+    frequencies[i] = static_cast<float>(frequency / yarn.factor * (1 - kept) + frequency * kept);
+  }
+  return frequencies;
+}
+
+Result<double> positive(const Config& config, Config::Keys keys, double fallback) {
+  MORACLE_TRY(const double value, config.number_or(fallback, keys));
+  if (value > 0 && value <= 1e9) return value;
+  return config.wrong(keys, "a number above 0",
+                      config.has(keys) ? str("it is ", value) : "it is not there");
+}
+
+Result<RotaryAndScale> read_yarn(const Config& config, const Config& rope, int64_t dim,
+                                 double theta) {
+  Yarn yarn;
+  MORACLE_TRY(yarn.factor, positive(rope, {"factor"}, 0));
+  // Older files keep it beside the rotary settings, newer ones among them.
+  MORACLE_TRY(const double context, positive(config, {"max_position_embeddings"}, 0));
+  MORACLE_TRY(const double among, positive(rope, {"original_max_position_embeddings"}, context));
+  MORACLE_TRY(yarn.original_context, positive(config, {"original_max_position_embeddings"}, among));
+  MORACLE_TRY(yarn.beta_fast, positive(rope, {"beta_fast"}, yarn.beta_fast));
+  MORACLE_TRY(yarn.beta_slow, positive(rope, {"beta_slow"}, yarn.beta_slow));
+  MORACLE_TRY(yarn.truncate, rope.boolean_or(true, {"truncate"}));
+  MORACLE_TRY(const double mscale, rope.number_or(0, {"mscale"}));
+  MORACLE_TRY(const double mscale_all_dim, rope.number_or(0, {"mscale_all_dim"}));
+  for (const auto& [key, value] :
+       {std::pair{"mscale", mscale}, {"mscale_all_dim", mscale_all_dim}}) {
+    if (!(value >= 0 && value <= 1e6))
+      return rope.wrong({key}, "a number from 0 to 1000000", str("it is ", value));
+  }
+  const bool both = mscale != 0 && mscale_all_dim != 0;
+  MORACLE_TRY(const double factor, positive(rope, {"attention_factor"},
+                                            both ? magnitude(yarn.factor, mscale) /
+                                                       magnitude(yarn.factor, mscale_all_dim)
+                                                 : magnitude(yarn.factor, 1)));
+  RotaryAndScale read;
+  read.rotary = {blend(yarn, dim, theta), static_cast<float>(factor)};
+  if (mscale_all_dim != 0) read.score_scale = std::pow(magnitude(yarn.factor, mscale_all_dim), 2);
+  return read;
+}
+
+}  // namespace
+
+Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double default_theta) {
+  MORACLE_TRY(double theta, config.number_or(default_theta, {"rope_theta"}));
+  // transformers 5 nests all rotary settings in rope_parameters.
+  MORACLE_TRY(const auto rope, config.object({"rope_parameters", "rope_scaling"}));
+  if (rope) {
+    MORACLE_TRY(theta, rope->number_or(theta, {"rope_theta"}));
+  }
+  if (!(theta > 1 && theta <= 1e30))
+    return config.wrong({"rope_theta"}, "a number above 1", str("it is ", theta));
+  MORACLE_TRY(double part, config.number_or(1, {"partial_rotary_factor"}));
+  std::string type = "default";
+  if (rope) {
+    MORACLE_TRY(part, rope->number_or(part, {"partial_rotary_factor"}));
+    MORACLE_TRY(type, rope->text_or(type, {"rope_type", "type"}));
+    for (const auto& [key, value] : rope->value().items()) {
+      if (value.is_object())
+        return rope->unsupported({key.c_str()}, "one setting for all layers", "it is an object");
+    }
+  }
+  if (part != 1) return config.unsupported({"partial_rotary_factor"}, "1", str("it is ", part));
+  if (type == "yarn") return read_yarn(config, *rope, dim, theta);
+  if (type != "default")
+    return rope->unsupported({"rope_type"}, "default or yarn", "it is " + type);
+  RotaryAndScale read;
+  for (int64_t i = 0; i < dim / 2; ++i) {
+    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(dim);
+    read.rotary.frequencies.push_back(static_cast<float>(1.0 / std::pow(theta, exponent)));
+  }
+  return read;
+}
+
+}  // namespace moracle

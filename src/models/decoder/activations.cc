@@ -1,0 +1,37 @@
+#include "models/decoder/activations.h"
+
+#include <algorithm>
+
+#include "kernels/ops.h"
+#include "oracle/carve.h"
+
+namespace moracle {
+
+Activations carve_activations(const Description& description, int64_t max_num_tokens, DType dtype,
+                              std::byte* base) {
+  const DecoderSpec& spec = description.spec;
+  size_t attention = 0;
+  for (const LayerDescription& layer : description.layers) {
+    attention =
+        std::max(attention, attention_sizes(layer.attention, max_num_tokens, dtype).scratch_bytes);
+  }
+  const size_t feed_forward = carve_feed_forward(description, max_num_tokens, dtype, nullptr).bytes;
+  Carver carver(base);
+  Activations a;
+  a.hidden = carver.take_matrix(dtype, max_num_tokens, spec.hidden_size);
+  a.normed = carver.take_matrix(dtype, max_num_tokens, spec.hidden_size);
+  a.added = carver.take_matrix(dtype, max_num_tokens, spec.hidden_size);
+  a.attention = carver.take<std::byte>(static_cast<int64_t>(attention));
+  std::byte* scratch = carver.take<std::byte>(static_cast<int64_t>(feed_forward));
+  a.feed_forward = carve_feed_forward(description, max_num_tokens, dtype, scratch);
+  a.logits = carver.take_matrix(DType::kF32, Model::kMaxLogitRows, spec.vocab_size);
+  const int64_t k = std::min(Model::kMaxTopK, spec.vocab_size);
+  a.largest_ids = carver.take<int32_t>(Model::kMaxLogitRows * k);
+  a.largest = carver.take<float>(Model::kMaxLogitRows * k);
+  a.top_k_scratch = carver.take<std::byte>(
+      static_cast<int64_t>(top_k_scratch_bytes(Model::kMaxLogitRows, spec.vocab_size, k, dtype)));
+  a.bytes = carver.bytes();
+  return a;
+}
+
+}  // namespace moracle

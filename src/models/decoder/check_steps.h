@@ -1,0 +1,10 @@
+#pragma once
+
+#include "models/decoder/model_state.h"
+
+namespace moracle {
+
+/// What Model::forward refuses before it changes anything.
+Status check_steps(std::span<const Model::Step> steps, Model::State& m);
+
+}  // namespace moracle

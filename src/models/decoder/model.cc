@@ -1,0 +1,164 @@
+// A decoder from its Description: the same walk for every architecture.
+#include "moracle/model.h"
+
+#include <algorithm>
+
+#include "base/out_of_memory.h"
+#include "base/text.h"
+#include "base/try.h"
+#include "models/decoder/check_steps.h"
+#include "models/decoder/model_state.h"
+
+namespace moracle {
+
+Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+Model::~Model() = default;
+KvCache::KvCache(std::unique_ptr<State> state) : state_(std::move(state)) {}
+KvCache::KvCache(KvCache&&) noexcept = default;
+KvCache& KvCache::operator=(KvCache&&) noexcept = default;
+KvCache::~KvCache() = default;
+
+int64_t KvCache::length() const {
+  return state_->length;
+}
+int64_t KvCache::capacity() const {
+  return state_->capacity;
+}
+void KvCache::truncate(int64_t length) {
+  state_->length = std::clamp<int64_t>(length, 0, state_->length);
+  state_->pool->shrink(state_->pages, state_->length);
+}
+
+int64_t Model::vocab_size() const {
+  return state_->spec.vocab_size;
+}
+int64_t Model::max_context() const {
+  return state_->spec.max_context;
+}
+int64_t Model::max_num_tokens() const {
+  return state_->max_num_tokens;
+}
+int64_t Model::weight_bytes() const {
+  return state_->weight_bytes;
+}
+const std::vector<Choice>& Model::choices() const {
+  return state_->choices;
+}
+
+Result<KvCache> Model::make_cache(int64_t capacity) const {
+  const DecoderSpec& spec = state_->spec;
+  if (capacity < 1 || capacity > spec.max_context) {
+    return Error{ErrorKind::kInvalidArgument, "", "context",
+                 str("1 to ", spec.max_context, " tokens"), str(capacity, " were asked for")};
+  }
+  auto cache = std::make_unique<KvCache::State>();
+  cache->capacity = capacity;
+  cache->pool = state_->cache_pool;
+  return KvCache(std::move(cache));
+}
+
+namespace {
+
+// The pages that a step needs, and its tables on the device.
+Status place(Model::State& m, std::span<const Model::Step> steps, Stream stream) {
+  std::vector<SequenceTokens> sequences;
+  m.lora_ids.clear();
+  for (const Model::Step& step : steps) {
+    KvCache::State& cache = ModelAccess::state(*step.cache);
+    const auto count = static_cast<int64_t>(step.tokens.size());
+    MORACLE_CHECK(m.cache_pool->grow(cache.pages, cache.length + count));
+    sequences.push_back({step.tokens, cache.length, cache.pages});
+    m.lora_ids.insert(m.lora_ids.end(), count, step.adapter);
+  }
+  Device& device = m.workspace->device();
+  MORACLE_CHECK(m.batch.fill(sequences, m.cache_pool->page(), device, stream));
+  if (m.batch.moved()) m.recorded.forget();
+  if (m.num_adapters == 0) return {};
+  return device.enqueue_upload(m.activations.feed_forward.lora_ids, m.lora_ids.data(),
+                               m.lora_ids.size() * sizeof(int32_t), stream);
+}
+
+Status look_at(const Model::State& m, std::string_view part, int64_t layer, const Matrix& output) {
+  return m.on_output ? m.on_output(part, layer, output) : Status();
+}
+
+// All layers over the tokens of the batch, the last norm included.
+Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
+  const DecoderSpec& spec = m.spec;
+  Ops& ops = m.workspace->device().ops();
+  const Matrix hidden = m.activations.hidden.slice(0, batch.num_tokens),
+               normed = m.activations.normed.slice(0, batch.num_tokens),
+               added = m.activations.added.slice(0, batch.num_tokens);
+  MORACLE_CHECK(ops.embed(m.embedding, batch.ids, hidden, stream));
+  part_done(m.on_part, "embedding");
+  MORACLE_CHECK(look_at(m, "embedding", -1, hidden));
+  MORACLE_CHECK(ops.rms_norm(hidden, m.layers.front().input_norm.as<float>(), spec.hidden_size,
+                             spec.norm_epsilon, normed, stream));
+  part_done(m.on_part, "norms");
+  MORACLE_CHECK(look_at(m, "norm before attention", 0, normed));
+  // What layer `index` added last, and the norm that follows, of `layer`.
+  const auto add_and_norm = [&](const Buffer& weight, int64_t index, const char* name,
+                                int64_t layer) -> Status {
+    MORACLE_CHECK(
+        ops.add_rms_norm(hidden, added, weight.as<float>(), spec.norm_epsilon, normed, stream));
+    part_done(m.on_part, "norms");
+    MORACLE_CHECK(look_at(m, "residual sum", index, hidden));
+    return look_at(m, name, layer, normed);
+  };
+  for (size_t l = 0; l < m.layers.size(); ++l) {
+    Layer& layer = m.layers[l];
+    const auto index = static_cast<int64_t>(l);
+    MORACLE_CHECK(layer.attention->apply(
+        normed, added,
+        {ops, batch, layer.cache, m.batch_invariant, m.activations.attention, stream, m.on_part}));
+    part_done(m.on_part, "attention");
+    MORACLE_CHECK(look_at(m, "attention", index, added));
+    MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
+    MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream,
+                                           m.on_part));
+    MORACLE_CHECK(
+        look_at(m, layer.feed_forward.routed.has_router() ? "experts" : "mlp", index, added));
+    if (l + 1 == m.layers.size()) return add_and_norm(m.final_norm, index, "final norm", -1);
+    MORACLE_CHECK(
+        add_and_norm(m.layers[l + 1].input_norm, index, "norm before attention", index + 1));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Model::forward(std::span<const Step> steps) {
+  State& m = *state_;
+  const Turn turn = m.workspace->device().turn();
+  MORACLE_CHECK(check_steps(steps, m));
+  const Stream stream;
+  const auto run = [&]() -> Status {
+    MORACLE_CHECK(place(m, steps, stream));
+    const Batch& batch = m.batch.batch();
+    m.num_rows = batch.num_tokens;
+    if (batch.num_tokens == 0) return {};
+    const auto enqueue = [&] { return enqueue_layers(m, batch, stream); };
+    Device& device = m.workspace->device();
+    // Parts can be told apart only where they are enqueued one by one.
+    if (m.on_part || m.on_output) {
+      MORACLE_CHECK(enqueue());
+    } else {
+      MORACLE_CHECK(m.recorded.run(batch, device, stream, enqueue));
+    }
+    // What f16 cannot hold is found while keys are appended: later where work is enqueued.
+    if (m.cache_dtype == DType::kF16 && !device.host_visible()) return device.synchronize(stream);
+    return {};
+  };
+  if (const Status done = or_out_of_memory("forward", run); !done) {
+    m.num_rows = 0;
+    for (const Step& step : steps) step.cache->truncate(step.cache->length());
+    return done;
+  }
+  for (const Step& step : steps)
+    step.cache->state_->length += static_cast<int64_t>(step.tokens.size());
+  return {};
+}
+
+}  // namespace moracle

@@ -1,0 +1,17 @@
+#include "models/decoder/recorded_steps.h"
+
+#include "base/try.h"
+
+namespace moracle {
+
+Status RecordedSteps::replay(std::unique_ptr<Graph>& graph, Device& device, Stream stream,
+                             const std::function<Status()>& enqueue) {
+  if (!graph) {
+    MORACLE_TRY(graph, device.record(enqueue, stream));
+    if (!graph) return enqueue();
+  }
+  ++replays_;
+  return graph->replay(stream);
+}
+
+}  // namespace moracle

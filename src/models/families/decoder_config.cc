@@ -1,0 +1,66 @@
+// The numbers of a decoder, from config.json (declared in decoder_parts.h).
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "models/families/decoder_parts.h"
+#include "models/attention/rotary.h"
+
+namespace moracle {
+
+Result<DecoderSpec> read_decoder_spec(const Config& config, const DecoderDefaults& defaults) {
+  DecoderSpec spec;
+  MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 20));
+  MORACLE_TRY(spec.vocab_size, config.integer({"vocab_size"}, 1));
+  MORACLE_TRY(spec.max_context, config.integer_or(32'768, {"max_position_embeddings"}, 1));
+  MORACLE_TRY(const double epsilon, config.number_or(defaults.norm_epsilon, {"rms_norm_eps"}));
+  if (!(epsilon >= 0 && epsilon < 1)) {
+    return config.wrong({"rms_norm_eps"}, "a number from 0 to 1", str("it is ", epsilon));
+  }
+  spec.norm_epsilon = static_cast<float>(epsilon);
+  MORACLE_TRY(const std::string text, config.text_or("silu", {"hidden_act"}));
+  const Result<Activation> activation = parse_activation(text);
+  if (!activation || !is_gated(*activation) || *activation == Activation::kSwigluOai ||
+      *activation == Activation::kSwigluStep) {
+    return config.unsupported({"hidden_act"}, "an activation with a gate", "it is " + text);
+  }
+  spec.activation = *activation;
+  return spec;
+}
+
+Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderSpec& decoder,
+                                            bool only_full, const DecoderDefaults& defaults) {
+  GroupedQuerySpec spec;
+  spec.norm_epsilon = decoder.norm_epsilon;
+  MORACLE_TRY(spec.num_heads, config.integer({"num_attention_heads"}, 1, 1 << 16));
+  MORACLE_TRY(spec.num_kv_heads,
+              config.integer_or(spec.num_heads, {"num_key_value_heads"}, 1, spec.num_heads));
+  if (spec.num_heads % spec.num_kv_heads != 0) {
+    return config.wrong({"num_key_value_heads"}, str("a divisor of ", spec.num_heads, " heads"),
+                        str("it is ", spec.num_kv_heads));
+  }
+  MORACLE_TRY(spec.head_dim,
+              config.integer_or(decoder.hidden_size / spec.num_heads, {"head_dim"}, 2, 1 << 16));
+  if (spec.head_dim % 2 != 0 || spec.head_dim == 0) {
+    return config.wrong({"head_dim"}, "an even number", str("it is ", spec.head_dim));
+  }
+  MORACLE_TRY(RotaryAndScale read, read_rotary(config, spec.head_dim, defaults.rope_theta));
+  spec.rotary = std::move(read.rotary);
+  if (!only_full) return spec;
+  MORACLE_TRY(const bool sliding, config.boolean_or(false, {"use_sliding_window"}));
+  if (sliding) return config.unsupported({"use_sliding_window"}, "false", "it is true");
+  MORACLE_TRY(const std::vector<std::string> types, config.texts({"layer_types"}));
+  for (const std::string& type : types) {
+    if (type != "full_attention")
+      return config.unsupported({"layer_types"}, "full_attention", "it holds " + type);
+  }
+  return spec;
+}
+
+Result<bool> is_dense_layer(const Config& config, int64_t layer) {
+  MORACLE_TRY(const std::vector<int64_t> dense, config.integers({"mlp_only_layers"}));
+  MORACLE_TRY(const int64_t step, config.integer_or(1, {"decoder_sparse_step"}, 1));
+  return std::find(dense.begin(), dense.end(), layer) != dense.end() || (layer + 1) % step != 0;
+}
+
+}  // namespace moracle

@@ -1,0 +1,154 @@
+#include "models/families/decoder_parts.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+
+namespace moracle {
+namespace {
+
+Status check_size(const Checkpoint& checkpoint, const DescribedMatrix& matrix,
+                  const std::vector<int64_t>& rows, int64_t k) {
+  if (matrix.part_rows() == rows && matrix.shape().k == k) return {};
+  const std::string first = matrix.tensors()[0];
+  return Error{ErrorKind::kBadFile, checkpoint.state().tensors.file_of(first),
+               "tensor '" + first + "'",
+               str(join(rows, " + "), " rows of ", k, " columns (from config.json)"),
+               str("there are ", join(matrix.part_rows(), " + "), " of ", matrix.shape().k)};
+}
+
+}  // namespace
+
+Result<DescribedMatrix> describe_linear(const Checkpoint& checkpoint,
+                                        const std::vector<std::string>& modules,
+                                        const std::vector<int64_t>& rows, int64_t k) {
+  MORACLE_TRY(DescribedMatrix matrix, checkpoint.linear(modules));
+  MORACLE_CHECK(check_size(checkpoint, matrix, rows, k));
+  return matrix;
+}
+
+Status require_bias(const Checkpoint& checkpoint, const std::vector<std::string>& modules) {
+  for (const std::string& module : modules) {
+    if (checkpoint.has_tensor(module + ".bias")) continue;
+    return Error{ErrorKind::kBadFile, checkpoint.state().tensors.file_of(module + ".weight"),
+                 "tensor '" + module + ".bias'", "to be there, as architecture and config.json say",
+                 "it is missing"};
+  }
+  return {};
+}
+
+Result<DescribedMatrix> describe_biased_linear(const Checkpoint& checkpoint,
+                                               const std::vector<std::string>& modules,
+                                               const std::vector<int64_t>& rows, int64_t k) {
+  MORACLE_CHECK(require_bias(checkpoint, modules));
+  return describe_linear(checkpoint, modules, rows, k);
+}
+
+Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpoint,
+                                                       const std::string& prefix,
+                                                       const DecoderSpec& decoder,
+                                                       const GroupedQuerySpec& spec,
+                                                       GroupedQueryBiases biases) {
+  const int64_t q_size = spec.num_heads * spec.head_dim,
+                kv_size = spec.num_kv_heads * spec.head_dim;
+  auto linear = [&](bool biased) { return biased ? describe_biased_linear : describe_linear; };
+  MORACLE_TRY(
+      DescribedMatrix qkv,
+      linear(biases.qkv)(checkpoint, {prefix + "q_proj", prefix + "k_proj", prefix + "v_proj"},
+                         {q_size, kv_size, kv_size}, decoder.hidden_size));
+  MORACLE_TRY(DescribedMatrix o,
+              linear(biases.o)(checkpoint, {prefix + "o_proj"}, {decoder.hidden_size}, q_size));
+  return GroupedQueryDescription{spec, {}, {}, {}, std::move(qkv), std::move(o)};
+}
+
+Result<RouterDescription> describe_router(const Checkpoint& checkpoint, const std::string& module,
+                                          const LayerSpec& experts) {
+  MORACLE_TRY(DescribedMatrix weights, checkpoint.router(module));
+  MORACLE_CHECK(check_size(checkpoint, weights, {experts.num_experts}, experts.hidden_size));
+  RouterDescription router{std::move(weights), {}};
+  if (experts.routing.correction_bias) {
+    MORACLE_TRY(router.correction_bias,
+                checkpoint.vector(module + ".e_score_correction_bias", experts.num_experts));
+  }
+  return router;
+}
+
+Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const std::string& mlp,
+                                            const DecoderSpec& spec, int64_t intermediate) {
+  MORACLE_TRY(DescribedMatrix w13,
+              describe_linear(checkpoint, {mlp + ".gate_proj", mlp + ".up_proj"},
+                              {intermediate, intermediate}, spec.hidden_size));
+  MORACLE_TRY(DescribedMatrix w2,
+              describe_linear(checkpoint, {mlp + ".down_proj"}, {spec.hidden_size}, intermediate));
+  if (w13.scheme() != w2.scheme()) {
+    return Error{ErrorKind::kUnsupported, checkpoint.state().tensors.file_of(w2.tensors()[0]), mlp,
+                 "one scheme for gate_proj, up_proj and down_proj",
+                 str(name(w13.scheme()), " and ", name(w2.scheme()))};
+  }
+  LayerSpec layer{.name = mlp, .hidden_size = spec.hidden_size, .intermediate_size = intermediate};
+  layer.activation.function = spec.activation;
+  layer.scheme = w13.scheme();
+  layer.group_index = w13.shape().group_index || w2.shape().group_index;
+  layer.bias = w13.shape().bias || w2.shape().bias;
+  layer.set_matrices({w13.shape(), w2.shape()});
+  return DescribedWeights{std::move(layer), std::move(w13), std::move(w2)};
+}
+
+Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpoint,
+                                                       const std::string& mlp,
+                                                       const std::string& gate,
+                                                       const DecoderSpec& spec,
+                                                       int64_t intermediate) {
+  MORACLE_TRY(DescribedWeights weights, describe_dense_mlp(checkpoint, mlp, spec, intermediate));
+  SharedExpertDescription shared{std::move(weights), {}};
+  if (gate.empty()) return shared;
+  // The sigmoid of one logit, not renormalised, is the weight of the one expert.
+  shared.mlp.spec.routing.score = Score::kSigmoid;
+  MORACLE_TRY(RouterDescription router, describe_router(checkpoint, gate, shared.mlp.spec));
+  shared.gate.emplace(std::move(router.weights));
+  return shared;
+}
+
+Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                     const DescribeLayer& describe_layer) {
+  MORACLE_TRY(const bool tied,
+              checkpoint.state().config.boolean_or(false, {"tie_word_embeddings"}));
+  MORACLE_TRY(DescribedMatrix embedding,
+              describe_embedding(checkpoint, "model.embed_tokens.weight", spec));
+  std::vector<LayerDescription> layers;
+  for (int64_t layer = 0; layer < checkpoint.num_layers(); ++layer) {
+    MORACLE_TRY(LayerDescription described, describe_layer(layer));
+    layers.push_back(std::move(described));
+  }
+  MORACLE_TRY(auto final_norm, checkpoint.vector("model.norm.weight", spec.hidden_size));
+  // Tied files hold no lm_head; one that is there all the same counts, as in transformers it would
+  // not differ from the embedding.
+  const bool own_output = !tied || checkpoint.has_tensor("lm_head.weight");
+  MORACLE_TRY(DescribedMatrix output,
+              describe_linear(checkpoint, {own_output ? "lm_head" : "model.embed_tokens"},
+                              {spec.vocab_size}, spec.hidden_size));
+  return Description{
+      spec,       std::move(embedding), std::move(layers), std::move(final_norm), std::move(output),
+      !own_output};
+}
+
+Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,
+                                           const DecoderSpec& spec) {
+  MORACLE_TRY(const TensorView embedding, checkpoint.tensor(name));
+  const std::vector<int64_t> shape = {spec.vocab_size, spec.hidden_size};
+  const bool is_float = embedding.dtype == DType::kBF16 || embedding.dtype == DType::kF16 ||
+                        embedding.dtype == DType::kF32;
+  if (!is_float || embedding.shape != shape) {
+    return checkpoint.state().tensors.wrong(name, str("bf16, f16 or f32 [", join(shape), "]"),
+                                            "it is " + to_string(embedding));
+  }
+  const std::string module = name.substr(0, name.rfind('.'));
+  MORACLE_TRY(DescribedMatrix table, checkpoint.linear({module}));
+  if (table.tensors() == std::vector<std::string>{name}) return table;
+  return checkpoint.state().tensors.wrong(name, "nothing beside it in its module",
+                                          "there are " + join(table.tensors()));
+}
+
+}  // namespace moracle

@@ -1,0 +1,78 @@
+// GPT-OSS: grouped-query attention with biases and one sink per head, every other layer in a
+// window; YaRN; a router with a bias, softmax over the top_k alone; experts with biases.
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/families/decoder_parts.h"
+
+namespace moracle {
+namespace gpt_oss {
+namespace {
+
+// One window per layer, 0 where it sees everything.
+Result<std::vector<int64_t>> read_windows(const Config& config, int64_t num_layers) {
+  MORACLE_TRY(const int64_t window, config.integer({"sliding_window"}, 1));
+  MORACLE_TRY(const std::vector<std::string> types, config.texts({"layer_types"}));
+  std::vector<int64_t> windows;
+  for (int64_t layer = 0; types.empty() && layer < num_layers; ++layer)
+    windows.push_back(layer % 2 == 0 ? window : 0);
+  for (const std::string& type : types) {
+    if (type != "sliding_attention" && type != "full_attention") {
+      return config.unsupported({"layer_types"}, "sliding_attention and full_attention",
+                                "it holds " + type);
+    }
+    windows.push_back(type == "sliding_attention" ? window : 0);
+  }
+  if (static_cast<int64_t>(windows.size()) == num_layers) return windows;
+  return config.wrong({"layer_types"}, str("one for each of ", num_layers, " layers"),
+                      str("there are ", windows.size()));
+}
+
+Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                        const GroupedQuerySpec& heads, int64_t layer, bool biased) {
+  const std::string prefix = str("model.layers.", layer, ".");
+  const std::string self_attn = prefix + "self_attn.", router_module = prefix + "mlp.router";
+  MORACLE_TRY(auto input_norm,
+              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(auto post_norm,
+              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(GroupedQueryDescription attention,
+              describe_grouped_query(checkpoint, self_attn, spec, heads, {biased, biased}));
+  MORACLE_TRY(attention.sinks, checkpoint.vector(self_attn + "sinks", heads.num_heads));
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  MORACLE_CHECK(require_bias(checkpoint, {router_module}));
+  for (const char* bias : {".gate_up_proj_bias", ".down_proj_bias"}) {
+    if (checkpoint.has_tensor(experts.spec.name + bias)) continue;
+    return checkpoint.state().tensors.wrong(experts.spec.name + bias, "to be there",
+                                            "it is missing");
+  }
+  MORACLE_TRY(RouterDescription router, describe_router(checkpoint, router_module, experts.spec));
+  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
+                          std::move(router), std::move(experts)};
+}
+
+}  // namespace
+}  // namespace gpt_oss
+
+Result<Description> describe_gpt_oss(const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.state().config;
+  // Routing and activation follow from it.
+  MORACLE_TRY(const std::string type, config.text({"model_type"}));
+  if (type != "gpt_oss") return config.wrong({"model_type"}, "gpt_oss", "it is " + type);
+  // Without rotary settings transformers would assume YaRN's of one published model.
+  if (!config.has({"rope_parameters", "rope_scaling"}))
+    return config.wrong({"rope_parameters", "rope_scaling"}, "an object", "it is not there");
+  constexpr DecoderDefaults kDefaults{1e-5, 150'000};
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
+  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec, false, kDefaults));
+  MORACLE_TRY(const std::vector<int64_t> windows,
+              gpt_oss::read_windows(config, checkpoint.num_layers()));
+  MORACLE_TRY(const bool biased, config.boolean_or(true, {"attention_bias"}));
+  return describe_decoder(checkpoint, spec, [&](int64_t layer) {
+    GroupedQuerySpec own = heads;
+    own.window = windows[layer];
+    return gpt_oss::describe_layer(checkpoint, spec, own, layer, biased);
+  });
+}
+
+}  // namespace moracle

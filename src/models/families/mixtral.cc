@@ -1,0 +1,47 @@
+// Mixtral: grouped-query attention without norms on q and k, in a window where config.json gives
+// one; softmax over all experts, the top_k of it renormalised.
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/families/decoder_parts.h"
+
+namespace moracle {
+namespace mixtral {
+namespace {
+
+Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                        const GroupedQuerySpec& heads, int64_t layer) {
+  const std::string prefix = str("model.layers.", layer, ".");
+  MORACLE_TRY(auto input_norm,
+              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(auto post_norm,
+              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(GroupedQueryDescription attention,
+              describe_grouped_query(checkpoint, prefix + "self_attn.", spec, heads));
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  // The block that holds experts and router is block_sparse_moe, or mlp where gptqmodel wrote it.
+  const std::string& name = experts.spec.name;
+  const std::string block = name.substr(0, name.rfind('.'));
+  MORACLE_TRY(RouterDescription router, describe_router(checkpoint, block + ".gate", experts.spec));
+  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
+                          std::move(router), std::move(experts)};
+}
+
+}  // namespace
+}  // namespace mixtral
+
+Result<Description> describe_mixtral(const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.state().config;
+  // The routing follows from it.
+  MORACLE_TRY(const std::string type, config.text({"model_type"}));
+  if (type != "mixtral") return config.wrong({"model_type"}, "mixtral", "it is " + type);
+  constexpr DecoderDefaults kDefaults{1e-5, 1e6};
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
+  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, false, kDefaults));
+  MORACLE_TRY(heads.window, config.integer_or(0, {"sliding_window"}, 1));
+  return describe_decoder(checkpoint, spec, [&](int64_t layer) {
+    return mixtral::describe_layer(checkpoint, spec, heads, layer);
+  });
+}
+
+}  // namespace moracle

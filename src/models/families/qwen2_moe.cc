@@ -1,0 +1,53 @@
+// Qwen2-MoE (and Qwen1.5-MoE): as Qwen3-MoE, but with biases on q, k and v instead of norms on q
+// and k, and with a shared expert that every token weighs by a sigmoid of its own.
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/families/decoder_parts.h"
+
+namespace moracle {
+namespace qwen2_moe {
+namespace {
+
+Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                        const GroupedQuerySpec& heads, int64_t layer) {
+  const Config& config = checkpoint.state().config;
+  const std::string prefix = str("model.layers.", layer, "."), mlp = prefix + "mlp";
+  MORACLE_TRY(auto input_norm,
+              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(auto post_norm,
+              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(const bool biased, config.boolean_or(true, {"qkv_bias"}));
+  MORACLE_TRY(GroupedQueryDescription attention,
+              describe_grouped_query(checkpoint, prefix + "self_attn.", spec, heads, {biased}));
+  MORACLE_TRY(const bool dense, is_dense_layer(config, layer));
+  if (dense) {
+    MORACLE_TRY(const int64_t intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
+    MORACLE_TRY(DescribedWeights weights, describe_dense_mlp(checkpoint, mlp, spec, intermediate));
+    return LayerDescription{
+        std::move(input_norm), std::move(post_norm), std::move(attention), {}, std::move(weights)};
+  }
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  MORACLE_TRY(RouterDescription router, describe_router(checkpoint, mlp + ".gate", experts.spec));
+  MORACLE_TRY(const int64_t intermediate,
+              config.integer({"shared_expert_intermediate_size"}, 1, 1 << 24));
+  MORACLE_TRY(SharedExpertDescription shared,
+              describe_shared_expert(checkpoint, mlp + ".shared_expert",
+                                     mlp + ".shared_expert_gate", spec, intermediate));
+  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
+                          std::move(router),     std::move(experts),   std::move(shared)};
+}
+
+}  // namespace
+}  // namespace qwen2_moe
+
+Result<Description> describe_qwen2_moe(const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.state().config;
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
+  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec));
+  return describe_decoder(checkpoint, spec, [&](int64_t layer) {
+    return qwen2_moe::describe_layer(checkpoint, spec, heads, layer);
+  });
+}
+
+}  // namespace moracle

@@ -1,0 +1,51 @@
+// Qwen3-MoE: RMSNorm on q and k per head, rotary embedding, grouped-query attention, experts with
+// softmax routing; layers in mlp_only_layers, or off decoder_sparse_step, are dense.
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/families/decoder_parts.h"
+
+namespace moracle {
+namespace qwen3_moe {
+namespace {
+
+Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                        const GroupedQuerySpec& heads, int64_t layer) {
+  const Config& config = checkpoint.state().config;
+  const std::string prefix = str("model.layers.", layer, ".");
+  const std::string self_attn = prefix + "self_attn.", mlp = prefix + "mlp";
+  MORACLE_TRY(auto input_norm,
+              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(auto post_norm,
+              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(const bool biased, config.boolean_or(false, {"attention_bias"}));
+  MORACLE_TRY(GroupedQueryDescription attention,
+              describe_grouped_query(checkpoint, self_attn, spec, heads, {biased, biased}));
+  MORACLE_TRY(attention.q_norm, checkpoint.vector(self_attn + "q_norm.weight", heads.head_dim));
+  MORACLE_TRY(attention.k_norm, checkpoint.vector(self_attn + "k_norm.weight", heads.head_dim));
+  MORACLE_TRY(const bool dense, is_dense_layer(config, layer));
+  if (dense) {
+    MORACLE_TRY(const int64_t intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
+    MORACLE_TRY(DescribedWeights weights, describe_dense_mlp(checkpoint, mlp, spec, intermediate));
+    return LayerDescription{
+        std::move(input_norm), std::move(post_norm), std::move(attention), {}, std::move(weights)};
+  }
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  MORACLE_TRY(RouterDescription router, describe_router(checkpoint, mlp + ".gate", experts.spec));
+  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
+                          std::move(router), std::move(experts)};
+}
+
+}  // namespace
+}  // namespace qwen3_moe
+
+Result<Description> describe_qwen3_moe(const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.state().config;
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
+  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec));
+  return describe_decoder(checkpoint, spec, [&](int64_t layer) {
+    return qwen3_moe::describe_layer(checkpoint, spec, heads, layer);
+  });
+}
+
+}  // namespace moracle

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <chrono>
+
+#include "base/out_of_memory.h"
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/decoder/model_state.h"
+#include "models/generation/sampler.h"
+
+namespace moracle {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Status read_sampling(const Config& config, SamplingOptions& sampling) {
+  MORACLE_TRY(const bool draws, config.boolean_or(false, {"do_sample"}));
+  if (!draws) return {};
+  MORACLE_TRY(const double temperature, config.number_or(1, {"temperature"}));
+  MORACLE_TRY(const double top_p, config.number_or(1, {"top_p"}));
+  MORACLE_TRY(const double min_p, config.number_or(0, {"min_p"}));
+  MORACLE_TRY(sampling.top_k, config.integer_or(50, {"top_k"}));
+  sampling.temperature = static_cast<float>(temperature);
+  sampling.top_p = static_cast<float>(top_p);
+  sampling.min_p = static_cast<float>(min_p);
+  return {};
+}
+
+}  // namespace
+
+Result<GenerationConfig> GenerationConfig::open(const Checkpoint& checkpoint) {
+  const std::string path = checkpoint.folder() + "/generation_config.json";
+  GenerationConfig generation;
+  MORACLE_TRY(std::vector<int64_t> eos, checkpoint.state().config.integers({"eos_token_id"}));
+  if (!is_absent(path)) {
+    MORACLE_TRY(const Config config, Config::open(path));
+    MORACLE_TRY(std::vector<int64_t> own_eos, config.integers({"eos_token_id"}));
+    if (!own_eos.empty()) eos = std::move(own_eos);
+    MORACLE_CHECK(read_sampling(config, generation.sampling));
+  }
+  for (int64_t id : eos) {
+    if (id < 0 || id > INT32_MAX) {
+      return checkpoint.state().config.wrong({"eos_token_id"}, "ids of tokens",
+                                             str("it holds ", id));
+    }
+    generation.eos_ids.push_back(static_cast<int32_t>(id));
+  }
+  return generation;
+}
+
+namespace {
+
+Status check_generation(const Model& model, std::span<const int32_t> prompt,
+                        const GenerateOptions& options) {
+  MORACLE_CHECK(check(options.sampling));
+  const auto prompt_size = static_cast<int64_t>(prompt.size());
+  if (prompt.empty()) {
+    return Error{ErrorKind::kInvalidArgument, "", "prompt", "at least one token", "it is empty"};
+  }
+  if (prompt_size >= model.max_context()) {
+    return Error{ErrorKind::kInvalidArgument, "", "prompt",
+                 str("fewer tokens than the model's context of ", model.max_context()),
+                 str("it has ", prompt_size)};
+  }
+  if (options.max_tokens < 1) {
+    return Error{ErrorKind::kInvalidArgument, "", "--max-tokens", "at least 1",
+                 str("it is ", options.max_tokens)};
+  }
+  return {};
+}
+
+// One sequence and what continues it.
+class Continuation {
+ public:
+  Continuation(Model& model, KvCache cache, const GenerateOptions& options)
+      : model_(model),
+        cache_(std::move(cache)),
+        sampler_(options.sampling),
+        adapter_(options.adapter) {}
+
+  bool is_full() const { return cache_.length() == cache_.capacity(); }
+
+  /// The next part of a prompt.
+  Status run(std::span<const int32_t> tokens) {
+    const Model::Step step{tokens, &cache_, adapter_};
+    MORACLE_CHECK(model_.forward({&step, 1}));
+    run_.insert(run_.end(), tokens.begin(), tokens.end());
+    return {};
+  }
+  /// The token that follows `tokens`. No other thread's step comes between.
+  Result<int32_t> next(std::span<const int32_t> tokens) {
+    const Turn turn = ModelAccess::state(model_).workspace->device().turn();
+    MORACLE_CHECK(run(tokens));
+    int32_t id = 0;
+    const auto last = static_cast<int64_t>(tokens.size()) - 1;
+    MORACLE_CHECK(draw(model_, last, {&sampler_, 1}, {&id, 1}));
+    if (id != kNothingDrawn) return id;
+    return explain_non_finite(model_, run_, cache_, adapter_);
+  }
+
+ private:
+  Model& model_;
+  KvCache cache_;
+  Sampler sampler_;
+  const int32_t adapter_;
+  std::vector<int32_t> run_;  // all tokens so far
+};
+
+Result<Generation> run(Model& model, std::span<const int32_t> prompt,
+                       const GenerateOptions& options) {
+  MORACLE_CHECK(check_generation(model, prompt, options));
+  const auto prompt_size = static_cast<int64_t>(prompt.size());
+  const int64_t capacity =
+      prompt_size + std::min(model.max_context() - prompt_size, options.max_tokens);
+  MORACLE_TRY(KvCache cache, model.make_cache(capacity));
+  Continuation sequence(model, std::move(cache), options);
+  Generation generation;
+
+  auto start = std::chrono::steady_clock::now();
+  int32_t id = 0;
+  for (int64_t done = 0; done < prompt_size;) {
+    const int64_t count = std::min(model.max_num_tokens(), prompt_size - done);
+    const std::span<const int32_t> part = prompt.subspan(done, count);
+    done += count;
+    if (done < prompt_size) {
+      MORACLE_CHECK(sequence.run(part));
+    } else {
+      MORACLE_TRY(id, sequence.next(part));
+    }
+    if (options.on_prompt && !options.on_prompt(done, prompt_size)) {
+      generation.stop_reason = "cancelled";
+      return generation;
+    }
+  }
+  generation.prompt_seconds = seconds_since(start);
+
+  start = std::chrono::steady_clock::now();
+  generation.stop_reason = "length";
+  for (;;) {
+    generation.ids.push_back(id);
+    const bool is_stop =
+        std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end();
+    if (is_stop) generation.stop_reason = "eos";
+    if (options.on_token && !options.on_token(id)) {
+      if (!is_stop) generation.stop_reason = "cancelled";
+      break;
+    }
+    const auto count = static_cast<int64_t>(generation.ids.size());
+    if (is_stop || count >= options.max_tokens) break;
+    if (sequence.is_full()) break;  // the end of the context
+    MORACLE_TRY(id, sequence.next({&generation.ids.back(), 1}));
+  }
+  generation.generation_seconds = seconds_since(start);
+  return generation;
+}
+
+}  // namespace
+
+Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
+                            const GenerateOptions& options) {
+  return or_out_of_memory("generation", [&] { return run(model, prompt, options); });
+}
+
+}  // namespace moracle

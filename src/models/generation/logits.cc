@@ -1,0 +1,74 @@
+// Logits of the last step's tokens: all of them, or the largest where they lie.
+#include "base/out_of_memory.h"
+#include "base/text.h"
+#include "base/try.h"
+#include "models/decoder/model_state.h"
+
+namespace moracle {
+namespace {
+
+static_assert(Model::kMaxTopK == kMostTopK);
+
+// Logits of the last step's tokens [first, first + count), where they are computed.
+Result<Matrix> enqueue_logits(Model::State& m, int64_t first, int64_t count) {
+  if (first < 0 || count < 1 || count > Model::kMaxLogitRows || first + count > m.num_rows) {
+    return Error{ErrorKind::kInvalidArgument, "", "logits",
+                 str("1 to ", Model::kMaxLogitRows, " rows of the last step's ", m.num_rows),
+                 str(count, " from ", first, " were asked for")};
+  }
+  const Matrix out = m.activations.logits.slice(0, count);
+  MORACLE_CHECK(m.output->apply(m.activations.normed.slice(first, count), out));
+  part_done(m.on_part, "output");
+  return out;
+}
+
+// What the host reads: the device's own memory where it can, or else a copy, `at` bytes into the
+// scratch for these.
+Result<const std::byte*> on_host(Model::State& m, const void* data, size_t bytes, size_t at) {
+  Device& device = m.workspace->device();
+  if (device.host_visible()) return static_cast<const std::byte*>(data);
+  auto* const to = m.host_logits.as<std::byte>() + at;
+  MORACLE_CHECK(device.download(to, data, bytes));
+  return to;
+}
+Status make_host_scratch(Model::State& m, size_t bytes) {
+  Device& device = m.workspace->device();
+  if (device.host_visible() || m.host_logits.bytes() >= bytes) return {};
+  m.host_logits = Buffer();
+  MORACLE_TRY(m.host_logits, device.allocate_host(bytes));
+  return {};
+}
+
+}  // namespace
+
+Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {
+  State& m = *state_;
+  const Turn turn = m.workspace->device().turn();
+  MORACLE_TRY(const Matrix out, enqueue_logits(m, first, count));
+  const auto values = static_cast<size_t>(count * m.spec.vocab_size);
+  MORACLE_CHECK(make_host_scratch(m, values * sizeof(float)));
+  MORACLE_TRY(const std::byte* const host, on_host(m, out.data, values * sizeof(float), 0));
+  MORACLE_CHECK(m.workspace->device().synchronize());
+  return std::span(reinterpret_cast<const float*>(host), values);
+}
+
+Result<Model::TopKLogits> Model::top_k_logits(int64_t first, int64_t count, int64_t k) {
+  State& m = *state_;
+  Device& device = m.workspace->device();
+  const Turn turn = device.turn();
+  MORACLE_TRY(const Matrix out, enqueue_logits(m, first, count));
+  const Activations& a = m.activations;
+  MORACLE_CHECK(or_out_of_memory("largest logits", [&] {
+    return device.ops().find_top_k(out, k, a.largest_ids, a.largest, a.top_k_scratch, Stream());
+  }));
+  const auto values = static_cast<size_t>(count * k);
+  const size_t bytes = values * sizeof(float);
+  MORACLE_CHECK(make_host_scratch(m, 2 * bytes));
+  MORACLE_TRY(const std::byte* const ids, on_host(m, a.largest_ids, bytes, 0));
+  MORACLE_TRY(const std::byte* const logits, on_host(m, a.largest, bytes, bytes));
+  MORACLE_CHECK(device.synchronize());
+  return TopKLogits{{reinterpret_cast<const int32_t*>(ids), values},
+                    {reinterpret_cast<const float*>(logits), values}};
+}
+
+}  // namespace moracle

@@ -1,0 +1,87 @@
+#include <algorithm>
+#include <cmath>
+
+#include "base/out_of_memory.h"
+#include "base/text.h"
+#include "base/try.h"
+#include "models/decoder/model_state.h"
+
+namespace moracle {
+namespace {
+
+// -log softmax(logits)[id], in double. NaN where the logits make no probabilities: one is NaN or
+// positive infinity, or all are negative infinity.
+double negative_log_likelihood(std::span<const float> logits, int32_t id) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (float logit : logits) sum += std::exp(logit - largest);
+  return largest + std::log(sum) - logits[id];
+}
+
+// Scores the tokens of one window but its first. No other thread's step comes between.
+Result<double> score(Model& model, std::span<const int32_t> window, KvCache& cache,
+                     int32_t adapter) {
+  const Turn turn = ModelAccess::state(model).workspace->device().turn();
+  cache.truncate(0);
+  double total = 0;
+  const auto size = static_cast<int64_t>(window.size());
+  for (int64_t done = 0, count = 0; done < size; done += count) {
+    count = std::min(model.max_num_tokens(), size - done);
+    const Model::Step step{window.subspan(done, count), &cache, adapter};
+    MORACLE_CHECK(model.forward({&step, 1}));
+    // The logits of position p score the token at p + 1; those of the last position score nothing.
+    const int64_t scored = std::min(count, size - 1 - done);
+    for (int64_t first = 0, rows = 0; first < scored; first += rows) {
+      rows = std::min(Model::kMaxLogitRows, scored - first);
+      MORACLE_TRY(const std::span<const float> logits, model.logits(first, rows));
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t position = done + first + r;
+        const double nll = negative_log_likelihood(
+            logits.subspan(r * model.vocab_size(), model.vocab_size()), window[position + 1]);
+        if (std::isnan(nll))
+          return explain_non_finite(model, window.first(position + 1), cache, adapter);
+        total += nll;
+      }
+    }
+  }
+  return total;
+}
+
+Result<Perplexity> run(Model& model, std::span<const int32_t> ids, int64_t window,
+                       const Progress& progress, int32_t adapter) {
+  if (window < 2 || window > model.max_context()) {
+    return Error{ErrorKind::kInvalidArgument, "", "--window",
+                 str("2 to ", model.max_context(), " tokens, the model's context"),
+                 str("it is ", window)};
+  }
+  const auto size = static_cast<int64_t>(ids.size());
+  if (size < 2) {
+    return Error{ErrorKind::kInvalidArgument, "", "text", "at least 2 tokens",
+                 str("it has ", size)};
+  }
+  MORACLE_TRY(KvCache cache, model.make_cache(std::min(window, size)));
+  Perplexity result;
+  double total = 0;
+  for (int64_t first = 0; first < size; first += window) {
+    const int64_t count = std::min(window, size - first);
+    if (count < 2) break;
+    MORACLE_TRY(const double nll, score(model, ids.subspan(first, count), cache, adapter));
+    total += nll;
+    result.scored_tokens += count - 1;
+    if (progress && !progress(first + count, size)) {
+      return Error{ErrorKind::kCancelled, "", "perplexity", "", "stopped on request"};
+    }
+  }
+  result.nll = total / static_cast<double>(result.scored_tokens);
+  result.perplexity = std::exp(result.nll);
+  return result;
+}
+
+}  // namespace
+
+Result<Perplexity> perplexity(Model& model, std::span<const int32_t> ids, int64_t window,
+                              const Progress& progress, int32_t adapter) {
+  return or_out_of_memory("perplexity", [&] { return run(model, ids, window, progress, adapter); });
+}
+
+}  // namespace moracle

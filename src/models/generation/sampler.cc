@@ -1,0 +1,151 @@
+#include "models/generation/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "base/try.h"
+#include "models/decoder/model_state.h"
+
+namespace moracle {
+
+Status check(const SamplingOptions& options) {
+  auto wrong = [](const char* option, const char* need, double fact) {
+    return Error{ErrorKind::kInvalidArgument, "", option, need, str("it is ", fact)};
+  };
+  if (!(options.temperature >= 0) || !std::isfinite(options.temperature)) {
+    return wrong("--temperature", "a number of at least 0", options.temperature);
+  }
+  if (options.top_k < 0) return wrong("--top-k", "at least 0", static_cast<double>(options.top_k));
+  if (!(options.top_p > 0 && options.top_p <= 1))
+    return wrong("--top-p", "a number above 0, up to 1", options.top_p);
+  if (!(options.min_p >= 0 && options.min_p <= 1))
+    return wrong("--min-p", "a number from 0 to 1", options.min_p);
+  return {};
+}
+
+int64_t Sampler::candidates(int64_t vocab_size) const {
+  if (options_.temperature == 0) return 1;
+  return options_.top_k > 0 && options_.top_k < vocab_size ? options_.top_k : 0;
+}
+
+// Where nothing cuts the candidates off, only those are put in order that can be drawn: from the
+// likeliest on until `reach` of all is reached, power of two by power of two.
+double Sampler::keep_likely(std::span<const float> logits, float best, double reach) {
+  constexpr int kPowers = 64;
+  double sums[kPowers] = {}, sum = 0;
+  all_weights_.resize(logits.size());
+  auto power = [](double weight) {  // of 2^-power ≥ weight; what is smaller is last
+    return weight > 0x1p-62 ? -std::ilogb(weight) : kPowers - 1;
+  };
+  for (size_t id = 0; id < logits.size(); ++id) {
+    const double weight = all_weights_[id] = weight_of(logits[id], best);
+    sums[power(weight)] += weight;
+  }
+  for (double part : sums) sum += part;
+  int last = 0;
+  // A little more than asked for: the sum in order rounds otherwise.
+  for (double reached = sums[0]; last + 1 < kPowers && reached <= reach * sum * (1 + 1e-9);)
+    reached += sums[++last];
+  const double least = options_.min_p > 0 && reach >= 1 ? options_.min_p : 0;
+  ids_.clear();
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (power(all_weights_[id]) <= last && !(all_weights_[id] < least))
+      ids_.push_back(static_cast<int32_t>(id));
+  }
+  std::sort(ids_.begin(), ids_.end(), [&](int32_t a, int32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  });
+  return sum;
+}
+
+double Sampler::weight_of(float logit, float best) const {
+  return std::exp((static_cast<double>(logit) - best) / options_.temperature);
+}
+
+double Sampler::uniform() {
+  return static_cast<double>(engine_() >> 11) * 0x1p-53;
+}
+
+// One of the candidates by their weights, which are `sum` together, those left out included.
+int32_t Sampler::pick(std::span<const int32_t> ids, double sum, double uniform) {
+  // top_p keeps the shortest run of candidates that reaches it; min_p what is not far below the
+  // best.
+  size_t kept = ids.size();
+  if (options_.top_p < 1) {
+    double reached = 0;
+    for (kept = 0; kept < ids.size() && reached < options_.top_p * sum; ++kept)
+      reached += weights_[kept];
+  }
+  while (kept > 1 && weights_[kept - 1] < options_.min_p * weights_[0]) --kept;
+  const bool cut = kept < ids.size() || options_.top_p < 1 || options_.min_p > 0;
+  if (cut) sum = std::accumulate(weights_.begin(), weights_.begin() + kept, 0.0);
+  double at = uniform * sum;
+  for (size_t i = 0; i + 1 < kept; ++i) {
+    at -= weights_[i];
+    if (at < 0) return ids[i];
+  }
+  return ids[kept - 1];
+}
+
+std::optional<int32_t> Sampler::draw(std::span<const int32_t> ids, std::span<const float> logits) {
+  if (!std::isfinite(logits[0])) return {};  // NaN and infinity would come first
+  if (options_.temperature == 0) return ids[0];
+  weights_.clear();
+  for (const float logit : logits) weights_.push_back(weight_of(logit, logits[0]));
+  return pick(ids, std::accumulate(weights_.begin(), weights_.end(), 0.0), uniform());
+}
+
+std::optional<int32_t> Sampler::draw(std::span<const float> logits) {
+  const int64_t few = candidates(static_cast<int64_t>(logits.size()));
+  ids_.resize(std::max<int64_t>(few, 1));
+  largest_.find(logits, ids_);
+  if (few > 0) {
+    logits_.clear();
+    for (const int32_t id : ids_) logits_.push_back(logits[id]);
+    return draw(ids_, logits_);
+  }
+  const float best = logits[ids_[0]];
+  if (!std::isfinite(best)) return {};
+  const double at = uniform();
+  const bool all = options_.top_p == 1 && options_.min_p == 0;
+  const double sum = keep_likely(logits, best, all ? at : options_.top_p);
+  weights_.clear();
+  for (const int32_t id : ids_) weights_.push_back(weight_of(logits[id], best));
+  return pick(ids_, sum, at);
+}
+
+Status draw(Model& model, int64_t first, std::span<Sampler> samplers, std::span<int32_t> ids) {
+  const auto count = static_cast<int64_t>(samplers.size());
+  int64_t k = 1;
+  bool all = false;  // logits are needed
+  for (const Sampler& sampler : samplers) {
+    const int64_t needs = sampler.candidates(model.vocab_size());
+    all = all || needs == 0 || needs > Model::kMaxTopK;
+    k = std::max(k, needs);
+  }
+  Device& device = ModelAccess::state(model).workspace->device();
+  const Turn turn = device.turn();  // until the logits have been read
+  if (all) {
+    ThreadPool& threads = device.host_threads();
+    MORACLE_TRY(const std::span<const float> logits, model.logits(first, count));
+    const size_t vocab = logits.size() / samplers.size();
+    threads.split(count, [&](int64_t begin, int64_t end) {
+      for (int64_t s = begin; s < end; ++s)
+        ids[s] = samplers[s].draw(logits.subspan(s * vocab, vocab)).value_or(kNothingDrawn);
+    });
+    return {};
+  }
+  MORACLE_TRY(const Model::TopKLogits largest, model.top_k_logits(first, count, k));
+  for (int64_t s = 0; s < count; ++s) {
+    const auto needs = static_cast<size_t>(samplers[s].candidates(model.vocab_size()));
+    ids[s] = samplers[s]
+                 .draw(largest.ids.subspan(s * k, needs), largest.logits.subspan(s * k, needs))
+                 .value_or(kNothingDrawn);
+  }
+  return {};
+}
+
+}  // namespace moracle

@@ -1,0 +1,62 @@
+// What is built in and can be called: filters, tests, methods and global functions are all rows of
+// tables of Function.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/jinja/heap.h"
+
+namespace moracle::jinja {
+
+/// Arguments as a call gives them.
+struct Arguments {
+  Values positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+/// Arguments as a Function sees them: by the position of the parameter.
+class Bound {
+ public:
+  bool has(size_t i) const { return i < values_.size() && values_[i].has_value(); }
+  const Value& operator[](size_t i) const { return *values_[i]; }
+  /// The flag at `i`, false when left out.
+  bool flag(size_t i) const { return has(i) && truth(*values_[i]); }
+  /// Whether the argument is given and not none.
+  bool some(size_t i) const { return has(i) && !values_[i]->is_none(); }
+  /// The argument as a str or an int. Errors: it is something else.
+  Result<std::string_view> text(size_t i) const;
+  Result<int64_t> integer(size_t i) const;
+  /// Everything as it was given, for a Function whose parameters are "*".
+  const Arguments& raw() const { return raw_; }
+
+ private:
+  friend Result<Bound> bind(const Function& function, Arguments arguments);
+  std::vector<std::optional<Value>> values_;
+  Arguments raw_;
+};
+
+struct Function {
+  std::string_view name;
+  size_t required;              ///< how many parameters have no default
+  std::string_view parameters;  ///< names with spaces between them, or "*" for any
+  /// `self` is what stands before '|', 'is' or '.'; undefined for global functions.
+  Result<Value> (*run)(Heap& heap, const Value& self, const Bound& arguments);
+};
+
+/// The row of that name, or null.
+const Function* find_function(std::span<const Function> table, std::string_view name);
+/// Errors: unknown, missing or too many arguments.
+Result<Bound> bind(const Function& function, Arguments arguments);
+/// Binds and runs; charges for reading through `self` and the arguments.
+Result<Value> invoke(Heap& heap, const Function& function, const Value& self, Arguments arguments);
+
+/// list(value): the elements that Python would iterate over; a generator is spent by it.
+/// Errors: a value that cannot be iterated.
+Result<Values> elements(Heap& heap, const Value& value);
+
+}  // namespace moracle::jinja

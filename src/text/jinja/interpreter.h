@@ -1,0 +1,109 @@
+// Runs a parsed template.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/jinja/ast.h"
+#include "text/jinja/function.h"
+#include "text/jinja/loop.h"
+
+namespace moracle::jinja {
+
+/// Variables of one block; what it lacks is looked up in its parent. Names are those of the tree.
+struct Scope {
+  Scope* parent = nullptr;
+  std::map<std::string_view, Value> variables;
+  bool captured = false;  ///< a macro was made here and may read it after the block has ended
+};
+
+/// {% macro %}, or the body of {% call %}, with the scope that it was made in.
+struct Macro {
+  const Stmt* stmt = nullptr;
+  Scope* scope = nullptr;
+};
+
+/// One render; used once.
+class Interpreter {
+ public:
+  Heap& heap() { return heap_; }
+  /// A variable of the template; `name` has to outlive the render.
+  void set(std::string_view name, Value value);
+  /// Errors: what the template raises, what Python would refuse, and the limits; with the line.
+  Result<std::string> render(const Body& body);
+
+ private:
+  enum class Flow { kOn, kBreak, kContinue };
+
+  // Every node counts while it runs, so that no template can use up the stack.
+  Status enter(int nodes);
+  void leave(int nodes) { running_ -= nodes; }
+
+  // Statements (run_statements.cc).
+  Result<Flow> run(const Body& body, Scope& scope, Writer& out);
+  Result<Flow> run(const Stmt& stmt, Scope& scope, Writer& out);
+  Status print(const Value& value, Writer& out);
+  Result<Flow> run_if(const Stmt& stmt, Scope& scope, Writer& out);
+  Result<Flow> run_for(const Stmt& stmt, Scope& scope, Writer& out);
+  Result<Flow> run_loop(const Stmt& stmt, Loop& loop, Scope& scope, Writer& out);
+  Result<Flow> run_set_block(const Stmt& stmt, Scope& scope);
+  Result<Flow> run_with(const Stmt& stmt, Scope& scope, Writer& out);
+  Result<Flow> run_call(const Stmt& stmt, Scope& scope, Writer& out);
+  Result<Flow> run_filter(const Stmt& stmt, Scope& scope, Writer& out);
+  Result<Flow> run_scope(const Stmt& stmt, Scope& scope, Writer& out);
+  Status assign(const Expr& target, Value value, Scope& scope);
+
+  // Expressions (evaluate.cc); `evaluate` adds the line to Errors.
+  Result<Value> evaluate(const Expr& expr, Scope& scope);
+  Result<Value> dispatch(const Expr& expr, Scope& scope);
+  Result<Value> look_up(const Expr& expr, const Scope& scope);
+  Result<Value> evaluate_list(const Expr& expr, Scope& scope);
+  Result<Value> evaluate_dict(const Expr& expr, Scope& scope);
+  Result<Value> evaluate_slice(const Expr& expr, Scope& scope);
+  Result<Value> evaluate_function(const Expr& expr, Scope& scope);
+  Result<Value> evaluate_compare(const Expr& expr, Scope& scope);
+  Result<Value> evaluate_concat(const Expr& expr, Scope& scope);
+  Result<Value> evaluate_condition(const Expr& expr, Scope& scope);
+  Result<Value> evaluate_filters(const Expr& chain, Value input, Scope& scope);
+
+  // Calls (call.cc).
+  Result<Arguments> arguments_of(const Expr& expr, Scope& scope);
+  Result<Value> evaluate_call(const Expr& expr, Scope& scope, const Macro* caller = nullptr);
+  Result<Value> call_macro(const Macro& macro, Arguments arguments);
+  Status bind_parameters(const Macro& macro, Arguments arguments, Scope& scope);
+  Result<Value> make_macro(const Stmt& stmt, Scope& scope);
+
+  // A Scope that lives as long as its block, or longer where a macro has captured it.
+  class Block;
+
+  Heap heap_;
+  Scope root_;
+  std::vector<std::unique_ptr<Scope>> captured_;
+  std::vector<std::unique_ptr<Macro>> macros_;
+  std::vector<std::unique_ptr<Loop>> loops_;
+  Value block_input_;  // what the innermost filter of a filter block is applied to
+  int running_ = 0;
+};
+
+class Interpreter::Block {
+ public:
+  Block(Interpreter& owner, Scope& parent) : owner_(owner), scope_(std::make_unique<Scope>()) {
+    scope_->parent = &parent;
+  }
+  ~Block() {
+    if (scope_->captured) owner_.captured_.push_back(std::move(scope_));
+  }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  Scope& operator*() { return *scope_; }
+  Scope* operator->() { return scope_.get(); }
+
+ private:
+  Interpreter& owner_;
+  std::unique_ptr<Scope> scope_;
+};
+
+}  // namespace moracle::jinja

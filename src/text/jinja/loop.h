@@ -1,0 +1,45 @@
+// The variable "loop" inside {% for %}.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "text/jinja/function.h"
+
+namespace moracle::jinja {
+
+/// The state of one running loop, which also hands out its elements. With a condition
+/// ({% for x in y if z %}) elements are looked at only when they are needed, as in Jinja: the
+/// condition may depend on what the body has changed.
+class Loop {
+ public:
+  using Condition = std::function<Result<bool>(const Value&)>;
+  Loop(Values items, Condition condition)
+      : items_(std::move(items)), condition_(std::move(condition)) {}
+
+  /// Goes on to the next element; null at the end.
+  Result<const Value*> advance();
+  /// loop.name; empty if there is no such attribute.
+  Result<std::optional<Value>> attribute(Heap& heap, std::string_view name);
+  /// loop.cycle(...) and loop.changed(...).
+  Result<Value> call(Heap& heap, std::string_view name, const Arguments& arguments);
+  /// Lets go of the elements when the loop is over; a template may have kept the loop itself.
+  void finish();
+
+ private:
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+  Status peek();  // finds the element after the current one, if not found yet
+  Result<int64_t> length();
+
+  Values items_;
+  Condition condition_;
+  int64_t index0_ = -1;
+  bool peeking_ = false;
+  size_t next_ = 0;  // the first element not looked at
+  size_t before_ = kNone, current_ = kNone, after_ = kNone;
+  std::optional<Values> last_changed_;
+};
+
+}  // namespace moracle::jinja

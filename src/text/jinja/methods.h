@@ -1,0 +1,20 @@
+// Methods of str, list, tuple and dict.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "text/jinja/function.h"
+
+namespace moracle::jinja {
+
+/// Whether value.name is a method that can be called here.
+bool has_method(const Value& value, std::string_view name);
+/// Whether Python has a method of that name on str or dict that is left out here.
+bool lacks_method(std::string_view name);
+Result<Value> call_method(Heap& heap, const Method& method, Arguments arguments);
+
+/// The table for str (string_methods.cc).
+std::span<const Function> string_methods();
+
+}  // namespace moracle::jinja

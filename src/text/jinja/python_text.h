@@ -1,0 +1,17 @@
+// str() and repr(): what {{ value }} prints.
+#pragma once
+
+#include <string>
+
+#include "text/jinja/heap.h"
+
+namespace moracle::jinja {
+
+/// str(value). Errors: a value without a stable text (a namespace, a generator, a function).
+Result<std::string> to_text(const Value& value);
+/// repr(value), appended.
+Status write_repr(Writer& out, const Value& value);
+/// repr() of a float: the shortest digits that give it back.
+std::string float_repr(double value);
+
+}  // namespace moracle::jinja

@@ -1,0 +1,11 @@
+// str.format with plain fields: "{}", "{0}", "{name}".
+#pragma once
+
+#include "text/jinja/function.h"
+
+namespace moracle::jinja {
+
+/// Errors: fields with attributes, conversions or a format, and arguments that are not there.
+Result<Value> format_method(Heap& heap, const Value& self, const Bound& arguments);
+
+}  // namespace moracle::jinja

@@ -1,0 +1,120 @@
+#include "text/tokenizer/added_tokens.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "text/tokenizer/utf8.h"
+
+namespace moracle {
+namespace {
+
+/// Where the last character of `text`, which is not empty, begins.
+size_t last_char(std::string_view text) {
+  size_t at = text.size() - 1;
+  while (at > 0 && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) --at;
+  return at;
+}
+
+size_t without_space_at_end(std::string_view text, size_t end) {
+  while (end > 0) {
+    const size_t last = last_char(text.substr(0, end));
+    if (!is_white_space(first_char(text.substr(last)).code)) break;
+    end = last;
+  }
+  return end;
+}
+
+size_t behind_space_at_start(std::string_view text, size_t begin) {
+  while (begin < text.size()) {
+    const Utf8Char next = first_char(text.substr(begin));
+    if (!is_white_space(next.code)) break;
+    begin += next.length;
+  }
+  return begin;
+}
+
+}  // namespace
+
+Result<AddedTokens> AddedTokens::parse(const JsonField& field, const Vocabulary& vocabulary,
+                                       const Normalizer& normalizer) {
+  // The library asks another expression engine here than for the pre-tokenizer: its \w is this.
+  MORACLE_TRY(Regex word, Regex::compile(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}])"));
+  AddedTokens added(std::move(word));
+  if (field.is_null()) return added;
+  MORACLE_TRY(const auto items, field.items());
+  for (const JsonField& item : items) MORACLE_CHECK(added.add(item, vocabulary, normalizer));
+  return added;
+}
+
+Status AddedTokens::add(const JsonField& field, const Vocabulary& vocabulary,
+                        const Normalizer& normalizer) {
+  AddedToken token;
+  MORACLE_TRY(token.content, field["content"].text());
+  MORACLE_TRY(token.id, field["id"].id());
+  MORACLE_TRY(token.single_word, field["single_word"].flag());
+  MORACLE_TRY(token.lstrip, field["lstrip"].flag());
+  MORACLE_TRY(token.rstrip, field["rstrip"].flag());
+  MORACLE_TRY(token.normalized, field["normalized"].flag());
+  MORACLE_TRY(token.special, field["special"].flag());
+  if (token.content.empty()) return field["content"].bad("some text");
+  if (token.content.size() > kLongestContent) {
+    return field["content"].unsupported(str("at most ", kLongestContent, " bytes"));
+  }
+  const auto [known, is_new] = by_content_.try_emplace(token.content, tokens_.size());
+  if (!is_new) {
+    if (tokens_[known->second] == token) return {};
+    return field["content"].bad("a content that no other added token has");
+  }
+  const int64_t next = std::max(static_cast<int64_t>(vocabulary.size()), largest_id_ + 1);
+  const int64_t expected = vocabulary.id(token.content).value_or(static_cast<int32_t>(next));
+  if (token.id != expected) {
+    return field["id"].bad(str(expected, ", the vocabulary's or else the next free id"));
+  }
+  largest_id_ = std::max<int64_t>(largest_id_, token.id);
+  TokenTrie& trie = token.normalized ? normalized_ : raw_;
+  trie.add(token.normalized ? normalizer.apply(token.content) : token.content, tokens_.size());
+  tokens_.push_back(std::move(token));
+  return {};
+}
+
+std::optional<int32_t> AddedTokens::id(std::string_view content) const {
+  const auto found = by_content_.find(std::string(content));
+  if (found == by_content_.end()) return std::nullopt;
+  return tokens_[found->second].id;
+}
+
+std::vector<AddedTokens::Part> AddedTokens::cut(const TokenTrie& trie,
+                                                std::string_view text) const {
+  std::vector<Part> parts;
+  size_t done = 0;
+  for (size_t from = 0;;) {
+    const auto match = trie.find(text, from);
+    if (!match) break;
+    from = match->end;
+    const AddedToken& token = tokens_[match->number];
+    if (token.single_word && touches_word(text, match->begin, match->end)) continue;
+    size_t begin = match->begin;
+    if (token.lstrip) begin = std::max(done, without_space_at_end(text, begin));
+    if (begin > done) parts.push_back({{done, begin}, std::nullopt});
+    // White space that was taken along is still searched for tokens that begin with it.
+    done = token.rstrip ? behind_space_at_start(text, match->end) : match->end;
+    parts.push_back({{begin, done}, token.id});
+  }
+  if (done < text.size()) parts.push_back({{done, text.size()}, std::nullopt});
+  return parts;
+}
+
+/// Whether a word character stands right before `begin` or right at `end`.
+bool AddedTokens::touches_word(std::string_view text, size_t begin, size_t end) const {
+  RegexScratch scratch(word_);
+  std::vector<RegexPart> parts;
+  const auto is_word = [&](size_t at) {
+    const std::string_view one = text.substr(at, first_char(text.substr(at)).length);
+    return scratch.cut(one, parts) && parts[0].matched;
+  };
+  return (begin > 0 && is_word(last_char(text.substr(0, begin)))) ||
+         (end < text.size() && is_word(end));
+}
+
+}  // namespace moracle

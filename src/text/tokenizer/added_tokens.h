@@ -1,0 +1,71 @@
+// Tokens that are cut out of a text before anything else looks at it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "text/tokenizer/json_field.h"
+#include "text/tokenizer/normalizer.h"
+#include "text/regex/regex.h"
+#include "text/tokenizer/token_trie.h"
+#include "text/tokenizer/vocabulary.h"
+
+namespace moracle {
+
+/// An entry of a file's "added_tokens".
+struct AddedToken {
+  std::string content;
+  int32_t id = 0;
+  bool single_word = false;  ///< not beside a letter, a digit or another word character
+  bool lstrip = false;       ///< takes the white space before it along
+  bool rstrip = false;       ///< and behind it
+  bool normalized = false;   ///< sought in the normalized text, as its own normalized content
+  bool special = false;
+
+  bool operator==(const AddedToken&) const = default;
+};
+
+class AddedTokens {
+ public:
+  /// From "added_tokens". Errors (kBadFile): missing or wrong members, one content twice, an id
+  /// that is not the vocabulary's for this content or else the next free one. The library that
+  /// writes these files numbers them itself and passes over what the file says: where the two
+  /// disagree, nobody can tell which one the model was trained with.
+  static Result<AddedTokens> parse(const JsonField& field, const Vocabulary& vocabulary,
+                                   const Normalizer& normalizer);
+
+  /// A part of a text: an added token, or text between them where `id` is none.
+  struct Part {
+    TextRange range;
+    std::optional<int32_t> id;
+  };
+  /// Cuts `text` at the tokens that are sought before it is normalized. No part of text is empty.
+  std::vector<Part> cut_raw(std::string_view text) const { return cut(raw_, text); }
+  /// Cuts normalized text at the others.
+  std::vector<Part> cut_normalized(std::string_view text) const { return cut(normalized_, text); }
+
+  const std::vector<AddedToken>& all() const { return tokens_; }
+  std::optional<int32_t> id(std::string_view content) const;
+
+  /// Longer contents are refused, so that a search takes bounded time for each byte of a text.
+  static constexpr size_t kLongestContent = 4096;
+
+ private:
+  explicit AddedTokens(Regex word) : word_(std::move(word)) {}
+  Status add(const JsonField& field, const Vocabulary& vocabulary, const Normalizer& normalizer);
+  std::vector<Part> cut(const TokenTrie& trie, std::string_view text) const;
+  bool touches_word(std::string_view text, size_t begin, size_t end) const;
+
+  std::vector<AddedToken> tokens_;
+  std::unordered_map<std::string, size_t> by_content_;
+  int64_t largest_id_ = -1;
+  TokenTrie raw_;
+  TokenTrie normalized_;
+  Regex word_;  ///< one word character
+};
+
+}  // namespace moracle

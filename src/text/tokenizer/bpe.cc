@@ -1,0 +1,176 @@
+#include "text/tokenizer/bpe.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "text/tokenizer/utf8.h"
+
+namespace moracle {
+namespace {
+
+/// The two parts of one entry of "merges": "a b" or ["a", "b"].
+Result<std::pair<std::string, std::string>> read_pair(const JsonField& field) {
+  if (field.value().is_array() && field.value().size() == 2) {
+    MORACLE_TRY(const auto parts, field.items());
+    MORACLE_TRY(std::string left, parts[0].text());
+    MORACLE_TRY(std::string right, parts[1].text());
+    return std::pair{std::move(left), std::move(right)};
+  }
+  if (!field.value().is_string()) return field.bad("a pair of tokens");
+  MORACLE_TRY(const std::string text, field.text());
+  const size_t space = text.find(' ');
+  if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
+    return field.bad("two tokens with one space between them");
+  }
+  return std::pair{text.substr(0, space), text.substr(space + 1)};
+}
+
+bool is_empty_text(const JsonField& field) {
+  return field.value().is_string() && field.value().get_ref<const std::string&>().empty();
+}
+
+Status refuse_variants(const JsonField& field) {
+  const JsonField type = field["type"];
+  // Files from before there were other models have no type; their merges tell.
+  const bool old = type.is_null() && !field["merges"].is_null();
+  if (!old && type.value() != "BPE") return type.unsupported("BPE");
+
+  const JsonField dropout = field["dropout"];
+  if (!dropout.is_null() && dropout.value() != 0) return dropout.unsupported("null");
+  if (!field["unk_token"].is_null()) return field["unk_token"].unsupported("null");
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (!field[key].is_null() && !is_empty_text(field[key])) return field[key].unsupported("null");
+  }
+  MORACLE_TRY(const bool byte_fallback, field["byte_fallback"].flag_or(false));
+  if (byte_fallback) return field["byte_fallback"].unsupported("false");
+  return {};
+}
+
+}  // namespace
+
+Result<Bpe> Bpe::parse(const JsonField& field) {
+  if (!field.is_object()) return field.bad("an object");
+  MORACLE_CHECK(refuse_variants(field));
+  Bpe bpe;
+  MORACLE_TRY(bpe.ignore_merges_, field["ignore_merges"].flag_or(false));
+  MORACLE_TRY(bpe.vocabulary_, Vocabulary::parse(field["vocab"]));
+  MORACLE_CHECK(bpe.read_merges(field["merges"]));
+  for (uint32_t code = 0; code < kFastCodes; ++code) {
+    std::string text;
+    append_utf8(code, text);
+    bpe.fast_ids_[code] = bpe.vocabulary_.id(text).value_or(-1);
+  }
+  return bpe;
+}
+
+Status Bpe::read_merges(const JsonField& field) {
+  if (!field.value().is_array()) return field.bad("an array of pairs of tokens");
+  merges_.reserve(field.value().size());
+  uint32_t rank = 0;
+  for (size_t i = 0; i < field.value().size(); ++i) {
+    const auto entry = [&] {
+      return JsonField(field.value()[i], field.file(), str(field.place(), '[', i, ']'));
+    };
+    const nlohmann::json& value = field.value()[i];
+    if (value.is_string() && value.get_ref<const std::string&>().rfind("#version", 0) == 0)
+      continue;
+    auto parts = read_pair(JsonField(value, field.file()));
+    if (!parts) return entry().bad(parts.error().need);
+    const auto left = vocabulary_.id(parts->first);
+    const auto right = vocabulary_.id(parts->second);
+    const auto merged = vocabulary_.id(parts->first + parts->second);
+    if (!left || !right || !merged) return entry().bad("parts and a result from the vocabulary");
+    merges_[pair(*left, *right)] = {rank++, *merged};  // the last of two equal ones counts
+  }
+  return {};
+}
+
+/// The id of one character; -1 for none.
+int32_t Bpe::character(uint32_t code, std::string_view text) const {
+  return code < kFastCodes ? fast_ids_[code] : vocabulary_.id(text).value_or(-1);
+}
+
+Status Bpe::encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
+  if (word.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
+    return Error{ErrorKind::kInvalidArgument, "", "text", "words below 2 GiB", str(word.size())};
+  }
+  if (ignore_merges_) {
+    if (const auto whole = vocabulary_.id(word)) {
+      ids.push_back(*whole);
+      return {};
+    }
+  }
+  auto& symbols = scratch.symbols;
+  symbols.clear();
+  while (!word.empty()) {
+    const Utf8Char next = first_char(word);
+    const int32_t id = character(next.code, word.substr(0, next.length));
+    word.remove_prefix(next.length);
+    const auto index = static_cast<int32_t>(symbols.size());
+    if (id >= 0) symbols.push_back({id, index - 1, index + 1});
+  }
+  if (symbols.empty()) return {};
+  symbols.back().next = -1;
+  merge_all(scratch);
+  for (int32_t at = 0; at >= 0; at = symbols[static_cast<size_t>(at)].next) {
+    ids.push_back(symbols[static_cast<size_t>(at)].id);
+  }
+  return {};
+}
+
+namespace {
+
+/// Orders a heap so that the earliest learned pair comes first, of equal ones the leftmost.
+constexpr auto kLater = [](const Bpe::Scratch::Candidate& a, const Bpe::Scratch::Candidate& b) {
+  return a.rank != b.rank ? a.rank > b.rank : a.at > b.at;
+};
+
+}  // namespace
+
+/// Makes a candidate of the symbol at `at` and the next one, if the two can be merged.
+void Bpe::push(Scratch& scratch, int32_t at) const {
+  const auto& left = scratch.symbols[static_cast<size_t>(at)];
+  if (left.next < 0) return;
+  const int32_t right = scratch.symbols[static_cast<size_t>(left.next)].id;
+  const auto merge = merges_.find(pair(left.id, right));
+  if (merge == merges_.end()) return;
+  scratch.heap.push_back({merge->second.rank, at, left.id, right, merge->second.id});
+}
+
+void Bpe::merge_all(Scratch& scratch) const {
+  auto& symbols = scratch.symbols;
+  auto& heap = scratch.heap;
+  const auto symbol = [&](int32_t at) -> Scratch::Symbol& {
+    return symbols[static_cast<size_t>(at)];
+  };
+  heap.clear();
+  for (int32_t at = 0; at >= 0; at = symbol(at).next) push(scratch, at);
+  std::make_heap(heap.begin(), heap.end(), kLater);
+
+  const auto push_again = [&](int32_t at) {
+    const size_t before = heap.size();
+    push(scratch, at);
+    if (heap.size() > before) std::push_heap(heap.begin(), heap.end(), kLater);
+  };
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), kLater);
+    const Scratch::Candidate best = heap.back();
+    heap.pop_back();
+    Scratch::Symbol& left = symbol(best.at);
+    if (left.id != best.left || left.next < 0 || symbol(left.next).id != best.right) continue;
+    Scratch::Symbol& right = symbol(left.next);
+    left.id = best.merged;
+    left.next = right.next;
+    right.id = -1;
+    if (left.next >= 0) {
+      symbol(left.next).previous = best.at;
+      push_again(best.at);
+    }
+    if (left.previous >= 0) push_again(left.previous);
+  }
+}
+
+}  // namespace moracle

@@ -1,0 +1,105 @@
+#include "text/tokenizer/normalizer.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/try.h"
+#include "text/tokenizer/utf8.h"
+
+namespace moracle {
+namespace {
+
+constexpr int kMaxNormalizers = 8;
+
+std::vector<utf8proc_int32_t> decompose(std::string_view text, utf8proc_option_t options) {
+  std::vector<utf8proc_int32_t> codes;
+  codes.reserve(text.size());
+  std::array<utf8proc_int32_t, 64> parts;  // the longest decomposition, that of U+FDFA, has 18
+  int boundary = 0;
+  while (!text.empty()) {
+    const Utf8Char next = first_char(text);
+    text.remove_prefix(next.length);
+    const auto code = static_cast<utf8proc_int32_t>(next.code);
+    const auto count =
+        utf8proc_decompose_char(code, parts.data(), parts.size(), options, &boundary);
+    if (count < 0 || static_cast<size_t>(count) > parts.size()) {
+      codes.push_back(code);
+    } else {
+      codes.insert(codes.end(), parts.begin(), parts.begin() + count);
+    }
+  }
+  return codes;
+}
+
+/// Sorts each run of combining marks by class. utf8proc does this by exchanging neighbours, which
+/// takes quadratic time for a long run, so that a hostile text could stop a server.
+void put_in_canonical_order(std::vector<utf8proc_int32_t>& codes) {
+  const auto rank = [](utf8proc_int32_t code) {
+    return utf8proc_get_property(code)->combining_class;
+  };
+  for (auto begin = codes.begin(); begin != codes.end();) {
+    const auto end =
+        std::find_if(begin, codes.end(), [&](utf8proc_int32_t code) { return rank(code) == 0; });
+    std::stable_sort(begin, end, [&](auto left, auto right) { return rank(left) < rank(right); });
+    begin = end == codes.end() ? end : end + 1;
+  }
+}
+
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<uint8_t>(c) < 0x80; });
+}
+
+}  // namespace
+
+Result<Normalizer> Normalizer::parse(const JsonField& field) {
+  Normalizer normalizer;
+  MORACLE_CHECK(normalizer.add(field, 0));
+  return normalizer;
+}
+
+Status Normalizer::add(const JsonField& field, int depth) {
+  if (field.is_null()) return {};
+  MORACLE_TRY(const std::string type, field["type"].text());
+  if (type == "Sequence") {
+    if (depth == kMaxNormalizers) return field["type"].unsupported("sequences nested less deeply");
+    MORACLE_TRY(const auto items, field["normalizers"].items());
+    for (const JsonField& item : items) MORACLE_CHECK(add(item, depth + 1));
+    return {};
+  }
+  const bool compat = type == "NFKC" || type == "NFKD";
+  const bool compose = type == "NFC" || type == "NFKC";
+  if (!compat && !compose && type != "NFD") {
+    return field["type"].unsupported("NFC, NFD, NFKC, NFKD or Sequence");
+  }
+  forms_.push_back({compose, compat});
+  return {};
+}
+
+std::string Normalizer::apply(std::string_view text) const {
+  std::string normalized(text);
+  if (is_ascii(text)) return normalized;  // every form leaves ASCII as it is
+  for (const Form& form : forms_) normalized = apply(form, normalized);
+  return normalized;
+}
+
+std::string Normalizer::apply(Form form, std::string_view text) {
+  const int compat = form.compat ? UTF8PROC_COMPAT : 0;
+  const int decompose_options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | compat;
+  auto codes = decompose(text, static_cast<utf8proc_option_t>(decompose_options));
+  put_in_canonical_order(codes);
+  if (form.compose) {
+    const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    const auto length = utf8proc_normalize_utf32(
+        codes.data(), static_cast<utf8proc_ssize_t>(codes.size()), options);
+    if (length >= 0) codes.resize(static_cast<size_t>(length));
+  }
+  std::string out;
+  out.reserve(text.size());
+  for (const utf8proc_int32_t code : codes) append_utf8(static_cast<uint32_t>(code), out);
+  return out;
+}
+
+}  // namespace moracle

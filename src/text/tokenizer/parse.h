@@ -1,0 +1,14 @@
+// A tokenizer from the text of a tokenizer.json, for tests and for what holds the text already.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "moracle/text.h"
+
+namespace moracle {
+
+/// Like Tokenizer::open; `file` only names the text in errors.
+Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file);
+
+}  // namespace moracle

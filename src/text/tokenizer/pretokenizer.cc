@@ -1,0 +1,100 @@
+#include "text/tokenizer/pretokenizer.h"
+
+#include <array>
+#include <utility>
+
+#include "base/text.h"
+#include "base/try.h"
+
+namespace moracle {
+namespace {
+
+constexpr int kMaxPretokenizers = 8;
+
+/// The expression of GPT-2, which ByteLevel uses unless "use_regex" is false.
+constexpr const char* kGpt2Words =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+/// The Regex, or its error with the file and the place.
+Result<Regex> placed(Result<Regex> regex, const JsonField& field) {
+  if (regex) return regex;
+  Error error = std::move(regex).error();
+  error.file = field.file();
+  error.place = field.place();
+  return error;
+}
+
+}  // namespace
+
+Result<Pretokenizer> Pretokenizer::parse(const JsonField& field) {
+  Pretokenizer pretokenizer;
+  MORACLE_CHECK(pretokenizer.add(field, 0));
+  return pretokenizer;
+}
+
+Status Pretokenizer::apply(Words& words) const {
+  for (const auto& step : steps_) {
+    MORACLE_CHECK(std::visit([&](const auto& one) { return one.apply(words); }, step));
+  }
+  return {};
+}
+
+Status Pretokenizer::add(const JsonField& field, int depth) {
+  if (field.is_null()) return {};
+  MORACLE_TRY(const std::string type, field["type"].text());
+  if (type == "ByteLevel") return add_byte_level(field);
+  if (type == "Split") return add_split(field);
+  if (type == "Digits") return add_digits(field);
+  if (type != "Sequence") {
+    return field["type"].unsupported("ByteLevel, Split, Digits or Sequence");
+  }
+  if (depth == kMaxPretokenizers) return field["type"].unsupported("sequences nested less deeply");
+  MORACLE_TRY(const auto items, field["pretokenizers"].items());
+  for (const JsonField& item : items) MORACLE_CHECK(add(item, depth + 1));
+  return {};
+}
+
+Status Pretokenizer::add_byte_level(const JsonField& field) {
+  MORACLE_TRY(const bool add_prefix_space, field["add_prefix_space"].flag());
+  MORACLE_TRY(const bool use_regex, field["use_regex"].flag_or(true));
+  if (add_prefix_space) steps_.emplace_back(PrefixSpace{});
+  if (use_regex) {
+    MORACLE_TRY(Regex regex, placed(Regex::compile(kGpt2Words), field));
+    steps_.emplace_back(Split{std::move(regex), Behavior::kIsolated, false});
+  }
+  steps_.emplace_back(ByteLevel{});
+  return {};
+}
+
+Status Pretokenizer::add_split(const JsonField& field) {
+  static constexpr std::pair<const char*, Behavior> kBehaviors[] = {
+      {"Isolated", Behavior::kIsolated},
+      {"Removed", Behavior::kRemoved},
+      {"MergedWithPrevious", Behavior::kMergedWithPrevious},
+      {"MergedWithNext", Behavior::kMergedWithNext},
+      {"Contiguous", Behavior::kContiguous}};
+  MORACLE_TRY(const bool invert, field["invert"].flag());
+  MORACLE_TRY(const std::string behavior, field["behavior"].text());
+  const JsonField pattern = field["pattern"];
+  const bool is_regex = pattern.contains("Regex");
+  const JsonField source = pattern[is_regex ? "Regex" : "String"];
+  MORACLE_TRY(const std::string text, source.text());
+  MORACLE_TRY(Regex regex, placed(is_regex ? Regex::compile(text) : Regex::literal(text), source));
+  for (const auto& [name, value] : kBehaviors) {
+    if (behavior != name) continue;
+    steps_.emplace_back(Split{std::move(regex), value, invert});
+    return {};
+  }
+  return field["behavior"].unsupported(
+      "Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous");
+}
+
+Status Pretokenizer::add_digits(const JsonField& field) {
+  MORACLE_TRY(const bool individual, field["individual_digits"].flag());
+  MORACLE_TRY(Regex regex, placed(Regex::compile("\\p{N}"), field));
+  const Behavior behavior = individual ? Behavior::kIsolated : Behavior::kContiguous;
+  steps_.emplace_back(Split{std::move(regex), behavior, false});
+  return {};
+}
+
+}  // namespace moracle

@@ -1,0 +1,57 @@
+// Cutting normalized text into the words that BPE works on.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "text/tokenizer/json_field.h"
+#include "text/regex/regex.h"
+
+namespace moracle {
+
+/// A text and the words in it, from left to right; what lies between them has been removed.
+struct Words {
+  std::string text;
+  std::vector<TextRange> ranges;
+};
+
+/// The steps of a file's "pre_tokenizer".
+class Pretokenizer {
+ public:
+  /// From null, ByteLevel, Split, Digits or a Sequence of them. ByteLevel's "trim_offsets" concerns
+  /// positions in the text, which are not computed here.
+  /// Errors: kUnsupported for every other type, for other behaviors of Split and for regular
+  /// expressions that PCRE2 cannot serve; kBadFile.
+  static Result<Pretokenizer> parse(const JsonField& field);
+
+  /// Runs every step. Errors: kUnsupported, see RegexScratch::cut.
+  Status apply(Words& words) const;
+
+ private:
+  /// What happens with the parts that match.
+  enum class Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
+  struct Split {
+    Regex regex;
+    Behavior behavior;
+    bool invert;
+    Status apply(Words& words) const;
+    void keep(std::vector<RegexPart>& parts, size_t offset, std::vector<TextRange>& out) const;
+  };
+  /// Puts a space before each word that begins with none.
+  struct PrefixSpace {
+    Status apply(Words& words) const;
+  };
+  /// Writes each byte as its character of the byte-level alphabet.
+  struct ByteLevel {
+    Status apply(Words& words) const;
+  };
+  Status add(const JsonField& field, int depth);
+  Status add_byte_level(const JsonField& field);
+  Status add_split(const JsonField& field);
+  Status add_digits(const JsonField& field);
+
+  std::vector<std::variant<Split, PrefixSpace, ByteLevel>> steps_;
+};
+
+}  // namespace moracle

@@ -1,0 +1,90 @@
+// What each step of a pre-tokenizer does to the words.
+#include <algorithm>
+
+#include "base/try.h"
+#include "text/tokenizer/byte_level.h"
+#include "text/tokenizer/pretokenizer.h"
+
+namespace moracle {
+
+Status Pretokenizer::Split::apply(Words& words) const {
+  RegexScratch scratch(regex);
+  std::vector<TextRange> ranges;
+  std::vector<RegexPart> parts;
+  ranges.reserve(words.ranges.size() + words.text.size() / 4);
+  for (const TextRange& word : words.ranges) {
+    const std::string_view text = words.text;
+    MORACLE_CHECK(scratch.cut(text.substr(word.begin, word.end - word.begin), parts));
+    keep(parts, word.begin, ranges);
+  }
+  words.ranges = std::move(ranges);
+  return {};
+}
+
+/// Appends the words that `parts` of one word make, which begins at `offset` in the text. Changes
+/// `parts`.
+void Pretokenizer::Split::keep(std::vector<RegexPart>& parts, size_t offset,
+                               std::vector<TextRange>& out) const {
+  if (invert) {
+    for (RegexPart& part : parts) part.matched = !part.matched;
+  }
+  // "Next" is "previous" read from right to left.
+  const bool backwards = behavior == Behavior::kMergedWithNext;
+  if (backwards) std::reverse(parts.begin(), parts.end());
+  const size_t first = out.size();
+  bool before = false;  // whether the part before this one matched
+  for (const auto& [range, matched] : parts) {
+    bool merge = false;
+    switch (behavior) {
+      case Behavior::kIsolated:
+      case Behavior::kRemoved:
+        break;
+      case Behavior::kContiguous:
+        merge = matched == before;
+        break;
+      case Behavior::kMergedWithPrevious:
+      case Behavior::kMergedWithNext:
+        merge = matched && !before;
+        break;
+    }
+    before = matched;
+    const TextRange placed{range.begin + offset, range.end + offset};
+    if (merge && out.size() > first) {
+      if (backwards) out.back().begin = placed.begin;
+      if (!backwards) out.back().end = placed.end;
+    } else if (behavior != Behavior::kRemoved || !matched) {
+      out.push_back(placed);
+    }
+  }
+  const auto begin = out.begin() + static_cast<std::ptrdiff_t>(first);
+  if (backwards) std::reverse(begin, out.end());
+  out.erase(std::remove_if(begin, out.end(), [](const TextRange& r) { return r.empty(); }),
+            out.end());
+}
+
+Status Pretokenizer::PrefixSpace::apply(Words& words) const {
+  Words spaced;
+  spaced.text.reserve(words.text.size() + words.ranges.size());
+  for (const TextRange& word : words.ranges) {
+    const size_t begin = spaced.text.size();
+    if (words.text[word.begin] != ' ') spaced.text += ' ';
+    spaced.text.append(words.text, word.begin, word.end - word.begin);
+    spaced.ranges.push_back({begin, spaced.text.size()});
+  }
+  words = std::move(spaced);
+  return {};
+}
+
+Status Pretokenizer::ByteLevel::apply(Words& words) const {
+  std::string text;
+  text.reserve(words.text.size() + words.text.size() / 2);
+  for (TextRange& word : words.ranges) {
+    const size_t begin = text.size();
+    append_byte_level(std::string_view(words.text).substr(word.begin, word.end - word.begin), text);
+    word = {begin, text.size()};
+  }
+  words.text = std::move(text);
+  return {};
+}
+
+}  // namespace moracle

@@ -1,0 +1,33 @@
+#include "text/tokenizer/vocabulary.h"
+
+#include <vector>
+
+#include "base/text.h"
+#include "base/try.h"
+
+namespace moracle {
+
+Result<Vocabulary> Vocabulary::parse(const JsonField& field) {
+  if (!field.is_object()) return field.bad("an object of token ids");
+  Vocabulary vocabulary;
+  vocabulary.ids_.reserve(field.value().size());
+  std::vector<bool> taken;
+  for (const auto& [token, value] : field.value().items()) {
+    const auto id = JsonField(value, field.file()).id();
+    if (!id) return field[token].bad(id.error().need);
+    const auto index = static_cast<size_t>(*id);
+    if (index >= taken.size()) taken.resize(index + index / 2 + 1);
+    if (taken[index]) return field[token].bad("an id that no other token has");
+    taken[index] = true;
+    vocabulary.ids_.emplace(token, *id);
+  }
+  return vocabulary;
+}
+
+std::optional<int32_t> Vocabulary::id(std::string_view token) const {
+  const auto found = ids_.find(token);
+  if (found == ids_.end()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace moracle

@@ -1,0 +1,33 @@
+// The vocabulary of a BPE model: texts of tokens and their ids.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "text/tokenizer/json_field.h"
+
+namespace moracle {
+
+class Vocabulary {
+ public:
+  /// From the model's "vocab". Errors (kBadFile): not an object of ids, two tokens with one id.
+  static Result<Vocabulary> parse(const JsonField& field);
+
+  std::optional<int32_t> id(std::string_view token) const;
+  /// Number of tokens, which is not the largest id plus one where ids are left out.
+  size_t size() const { return ids_.size(); }
+  auto begin() const { return ids_.begin(); }
+  auto end() const { return ids_.end(); }
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+  std::unordered_map<std::string, int32_t, Hash, std::equal_to<>> ids_;
+};
+
+}  // namespace moracle

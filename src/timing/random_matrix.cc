@@ -1,0 +1,91 @@
+// Random matrices: the same for the same seed, on every machine.
+#include "timing/random_matrix.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <random>
+
+#include "base/scalar.h"
+#include "quant/codec.h"
+
+namespace moracle::timing {
+namespace {
+
+// What the 256 bytes of a quantized type mean, each one code of eight bits or two of four.
+struct Bytes {
+  std::array<bool, 256> finite;  // every code a number: no NaN, no infinity
+  double largest = 0;            // magnitude of any such code
+};
+
+Bytes bytes_of(DType type) {
+  Bytes bytes;
+  bytes.finite.fill(true);
+  visit_codec(type, [&]<class Codec>() {
+    for (size_t byte = 0; byte < bytes.finite.size(); ++byte) {
+      // As long as the longest element: every codec is compiled here, also those of floats.
+      const std::array<std::byte, 4> codes = {static_cast<std::byte>(byte)};
+      for (int i = 0; i < 8 / bits(type); ++i) {
+        const double value = Codec::decode(codes.data(), i);
+        bytes.finite[byte] &= std::isfinite(value);
+        if (std::isfinite(value)) bytes.largest = std::max(bytes.largest, std::fabs(value));
+      }
+    }
+  });
+  return bytes;
+}
+
+}  // namespace
+
+CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  CanonicalMatrix m;
+  m.n = shape.n;
+  m.k = shape.k;
+  m.key = shape.key;
+  m.storage.resize(m.n * m.row_bytes());
+  const float size = 1.0f / std::sqrt(static_cast<float>(std::max<int64_t>(shape.k, 1)));
+  for (int64_t i = 0; i < (shape.key.quantized() ? 0 : m.n * m.k); ++i) {
+    const float value = uniform(engine) * 2 * size;
+    auto* at = m.storage.data() + i * bits(m.key.dtype) / 8;
+    if (m.key.dtype == DType::kF32)
+      *reinterpret_cast<float*>(at) = value;
+    else
+      *reinterpret_cast<uint16_t*>(at) =
+          m.key.dtype == DType::kF16 ? float_to_f16(value) : float_to_bf16(value);
+  }
+  if (shape.key.quantized()) {
+    const Bytes bytes = bytes_of(m.key.dtype);
+    for (std::byte& code : m.storage) {
+      uint8_t byte = static_cast<uint8_t>(engine() >> 56);
+      while (!bytes.finite[byte]) --byte;  // NaN and infinity are no weights
+      code = static_cast<std::byte>(byte);
+    }
+    const auto range = static_cast<float>(bytes.largest);
+    m.scales.resize(m.scale_rows() * m.scale_cols());
+    for (float& scale : m.scales) {
+      scale = size / range * (1.5f + uniform(engine));
+      if (m.key.scale_dtype == DType::kF8E8M0) scale = std::exp2(std::round(std::log2(scale)));
+    }
+    if (!shape.key.symmetric) {
+      m.zero_points.resize(m.scales.size());
+      for (int8_t& zero : m.zero_points) zero = static_cast<int8_t>(uniform(engine) * range / 2);
+    }
+  }
+  if (shape.bias) {
+    m.bias.resize(m.n);
+    for (float& b : m.bias) b = uniform(engine);
+  }
+  m.codes = m.storage;
+  return m;
+}
+
+void shuffle_groups(CanonicalMatrix& matrix, uint64_t seed) {
+  matrix.group_index.resize(matrix.k);
+  for (int64_t c = 0; c < matrix.k; ++c)
+    matrix.group_index[c] = static_cast<int32_t>(c / matrix.group_cols());
+  std::shuffle(matrix.group_index.begin(), matrix.group_index.end(), std::mt19937_64(seed));
+}
+
+}  // namespace moracle::timing

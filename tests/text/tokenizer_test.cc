@@ -1,0 +1,344 @@
+// Tokenizer and TokenStream against what Hugging Face's `tokenizers` makes of the same texts
+// (tools/make_tokenizer_golden.py), and against files and texts that are wrong.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "text/tokenizer/byte_level.h"
+#include "text/tokenizer/parse.h"
+#include "text/regex/regex_dialect.h"
+
+namespace moracle::tokenizer_test {
+namespace {
+
+using nlohmann::json;
+
+json golden(const std::string& name) {
+  std::ifstream in(std::string(MORACLE_GOLDEN_DIR) + "/tokenizer/" + name + ".json");
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  return json::parse(text, nullptr, false);
+}
+
+/// A byte-level tokenizer without merges, the ids of which are the bytes in alphabet order.
+json plain_file() {
+  json vocab = json::object();
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string token;
+    append_byte_level(std::string(1, static_cast<char>(byte)), token);
+    vocab[token] = byte;
+  }
+  return {{"normalizer", nullptr},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+          {"decoder", {{"type", "ByteLevel"}}},
+          {"post_processor", nullptr},
+          {"added_tokens", json::array()},
+          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}};
+}
+
+json added_token(int id, const std::string& content) {
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", true}};
+}
+
+Result<Tokenizer> parse(const json& file) {
+  return parse_tokenizer(file.dump(), "tokenizer.json");
+}
+
+/// The Error of a file that must be refused.
+Error refusal(const json& file) {
+  auto tokenizer = parse(file);
+  if (!tokenizer) return std::move(tokenizer).error();
+  ADD_FAILURE() << "accepted";
+  return {};
+}
+
+void expect_refusal(const json& file, ErrorKind kind, const std::string& place) {
+  const Error error = refusal(file);
+  EXPECT_EQ(error.kind, kind) << error.to_string();
+  EXPECT_EQ(error.place, place) << error.to_string();
+  EXPECT_EQ(error.file, "tokenizer.json");
+  EXPECT_FALSE(error.need.empty());
+}
+
+class Golden : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Golden, GivesTheIdsOfTheReference) {
+  const json fixture = golden(GetParam());
+  ASSERT_TRUE(fixture.is_object());
+  const auto tokenizer = parse(fixture["tokenizer"]);
+  ASSERT_TRUE(tokenizer) << tokenizer.error().to_string();
+  ASSERT_GT(fixture["cases"].size(), 10u);
+  for (const json& one : fixture["cases"]) {
+    const auto ids = tokenizer->encode(one["text"].get<std::string>());
+    ASSERT_TRUE(ids) << ids.error().to_string();
+    EXPECT_EQ(*ids, one["ids"].get<std::vector<int32_t>>()) << one["text"];
+  }
+}
+
+TEST_P(Golden, StreamsWhatItDecodes) {
+  const json fixture = golden(GetParam());
+  const auto tokenizer = parse(fixture["tokenizer"]);
+  ASSERT_TRUE(tokenizer);
+  for (const json& one : fixture["cases"]) {
+    const auto ids = one["ids"].get<std::vector<int32_t>>();
+    const auto whole = tokenizer->decode(ids);
+    ASSERT_TRUE(whole);
+    TokenStream stream(*tokenizer);
+    std::string joined;
+    for (const int32_t id : ids) {
+      const auto piece = stream.push(id, false);
+      ASSERT_TRUE(piece);
+      joined += *piece;
+    }
+    joined += stream.finish();
+    EXPECT_EQ(joined, *whole);  // the texts are valid, so that nothing is replaced
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tokenizers, Golden,
+                         ::testing::Values("gpt2", "qwen", "o200k", "deepseek", "digits",
+                                         "digit_runs", "added", "removed", "previous", "next",
+                                         "contiguous", "inverted", "dialect", "whole"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST(Tokenizer, OpensAFolder) {
+  const std::filesystem::path folder =
+      ::testing::TempDir() + "moracle_tokenizer_" + std::to_string(::getpid());
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "tokenizer.json") << plain_file().dump();
+  const auto tokenizer = Tokenizer::open(folder.string());
+  ASSERT_TRUE(tokenizer) << tokenizer.error().to_string();
+  EXPECT_EQ(tokenizer->vocab_size(), 256);
+  std::filesystem::remove_all(folder);
+
+  const auto missing = Tokenizer::open(folder.string());
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().kind, ErrorKind::kBadFile);
+}
+
+TEST(Tokenizer, DecodesBytesExactlyAndAddedTokensAsTheyAre) {
+  json file = plain_file();
+  file["added_tokens"].push_back(added_token(256, "<\u00e9>"));
+  const auto tokenizer = parse(file);
+  ASSERT_TRUE(tokenizer);
+  const std::vector<int32_t> ids{0xE6, 0xBC, 256, 0xFF, 0x00};
+  EXPECT_EQ(*tokenizer->decode(ids), std::string("\xE6\xBC<\u00e9>\xFF\0", 8));
+  EXPECT_EQ(*tokenizer->decode(ids, true), std::string("\xE6\xBC\xFF\0", 4));
+  EXPECT_EQ(tokenizer->id("<\u00e9>"), 256);
+  EXPECT_EQ(tokenizer->id("\u0120"), 0x20);
+  EXPECT_EQ(tokenizer->id("nothing"), std::nullopt);
+  EXPECT_TRUE(tokenizer->is_special(256));
+  EXPECT_FALSE(tokenizer->is_special(255));
+  EXPECT_FALSE(tokenizer->is_special(-1));
+  EXPECT_EQ(tokenizer->vocab_size(), 257);
+}
+
+TEST(Tokenizer, RefusesIdsWithoutAToken) {
+  const auto tokenizer = parse(plain_file());
+  ASSERT_TRUE(tokenizer);
+  for (const int32_t id : {-1, 256, 1 << 30}) {
+    const auto text = tokenizer->decode(std::vector<int32_t>{id});
+    ASSERT_FALSE(text);
+    EXPECT_EQ(text.error().kind, ErrorKind::kInvalidArgument);
+  }
+}
+
+TEST(Tokenizer, NamesTheByteThatIsNotUtf8) {
+  const auto tokenizer = parse(plain_file());
+  ASSERT_TRUE(tokenizer);
+  const std::string wrong[] = {"ab\xFF", "ab\xC3", "ab\xED\xA0\x80", "ab\xC0\x80",
+                               "ab\xF4\x90\x80\x80"};
+  for (const std::string& text : wrong) {
+    const auto ids = tokenizer->encode(text);
+    ASSERT_FALSE(ids);
+    EXPECT_EQ(ids.error().kind, ErrorKind::kInvalidArgument);
+    EXPECT_EQ(ids.error().place, "text, byte 2");
+  }
+}
+
+TEST(Tokenizer, TakesLongRunsInItsStride) {
+  const json fixture = golden("qwen");
+  const auto tokenizer = parse(fixture["tokenizer"]);
+  ASSERT_TRUE(tokenizer);
+  constexpr size_t kMany = 1 << 20;
+  std::string marks;  // each pair in the wrong order, without a base character before it
+  for (size_t i = 0; i < kMany / 4; ++i) marks += i % 2 ? "\u0323" : "\u0301";
+  const std::string texts[] = {std::string(kMany, 'a'),  std::string(kMany, ' '),
+                               std::string(kMany, '\n'), std::string(kMany, ' ') + "x",
+                               std::string(kMany, '<'),  std::move(marks)};
+  for (const std::string& text : texts) {
+    const auto ids = tokenizer->encode(text);
+    ASSERT_TRUE(ids) << ids.error().to_string();
+    EXPECT_EQ(tokenizer->decode(*ids)->size(), text.size());
+  }
+}
+
+TEST(Tokenizer, FallsBackToTheHeapWhereCompiledMatchingRunsOutOfStack) {
+  json file = plain_file();
+  file["pre_tokenizer"] = {{"type", "Split"},
+                           {"pattern", {{"Regex", "(?:a|b|(?:cd))+"}}},
+                           {"behavior", "Isolated"},
+                           {"invert", false}};
+  const auto tokenizer = parse(file);
+  ASSERT_TRUE(tokenizer);
+  const auto ids = tokenizer->encode(std::string(100'000, 'a'));
+  ASSERT_TRUE(ids) << ids.error().to_string();
+  EXPECT_EQ(ids->size(), 100'000u);
+}
+
+TEST(Tokenizer, GivesUpOnExpressionsThatTakeForever) {
+  json file = plain_file();
+  file["pre_tokenizer"] = {{"type", "Split"},
+                           {"pattern", {{"Regex", "(?:a|aa)+[xy]"}}},
+                           {"behavior", "Isolated"},
+                           {"invert", false}};
+  const auto tokenizer = parse(file);
+  ASSERT_TRUE(tokenizer);
+  const auto ids = tokenizer->encode(std::string(60, 'a'));
+  ASSERT_FALSE(ids);
+  EXPECT_EQ(ids.error().kind, ErrorKind::kUnsupported);
+}
+
+TEST(Tokenizer, IsSharedByThreads) {
+  const json fixture = golden("deepseek");
+  const auto tokenizer = parse(fixture["tokenizer"]);
+  ASSERT_TRUE(tokenizer);
+  const auto& cases = fixture["cases"];
+  std::vector<std::thread> threads;
+  std::vector<int> wrong(4);
+  for (int& count : wrong) {
+    threads.emplace_back([&] {
+      for (const json& one : cases) {
+        const auto ids = tokenizer->encode(one["text"].get_ref<const std::string&>());
+        count += !ids || *ids != one["ids"].get<std::vector<int32_t>>();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, std::vector<int>(4));
+}
+
+TEST(TokenStream, LetsOutWholeCharactersOnly) {
+  const auto tokenizer = parse(plain_file());
+  ASSERT_TRUE(tokenizer);
+  TokenStream stream(*tokenizer);
+  EXPECT_EQ(*stream.push(0xF0), "");
+  EXPECT_EQ(*stream.push(0x9F), "");
+  EXPECT_EQ(*stream.push(0x98), "");
+  EXPECT_EQ(*stream.push(0x80), "\U0001F600");
+  EXPECT_EQ(*stream.push(0xE2), "");
+  EXPECT_EQ(*stream.push('x'), "\uFFFDx");  // as soon as it can no longer become valid
+  EXPECT_EQ(*stream.push(0xFF), "\uFFFD");  // no character begins like this
+  EXPECT_EQ(*stream.push(0xED), "");
+  EXPECT_EQ(*stream.push(0xA0), "\uFFFD\uFFFD");  // a surrogate: neither byte can be valid
+  EXPECT_EQ(*stream.push(0xC3), "");
+  EXPECT_EQ(stream.finish(), "\uFFFD");
+  EXPECT_EQ(stream.finish(), "");
+  EXPECT_FALSE(stream.push(256));
+}
+
+TEST(TokenStream, LeavesSpecialTokensOutOnRequest) {
+  json file = plain_file();
+  file["added_tokens"].push_back(added_token(256, "<s>"));
+  const auto tokenizer = parse(file);
+  ASSERT_TRUE(tokenizer);
+  TokenStream stream(*tokenizer);
+  EXPECT_EQ(*stream.push(0xC3), "");
+  EXPECT_EQ(*stream.push(256), "");
+  EXPECT_EQ(*stream.push(0xA9), "\u00e9");
+  EXPECT_EQ(*stream.push(256, false), "<s>");
+}
+
+TEST(TokenizerFile, RefusesByNameWhatItDoesNotDo) {
+  const auto with = [](const char* pointer, json value) {
+    json file = plain_file();
+    file[json::json_pointer(pointer)] = std::move(value);
+    return file;
+  };
+  const auto kind = ErrorKind::kUnsupported;
+  const json metaspace = {{"type", "Metaspace"}};
+  expect_refusal(with("/pre_tokenizer", metaspace), kind, "pre_tokenizer.type");
+  expect_refusal(with("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {metaspace}}}),
+                 kind, "pre_tokenizer.pretokenizers[0].type");
+  expect_refusal(with("/normalizer", {{"type", "Lowercase"}}), kind, "normalizer.type");
+  expect_refusal(with("/decoder", nullptr), kind, "decoder");
+  expect_refusal(with("/decoder", metaspace), kind, "decoder.type");
+  expect_refusal(with("/post_processor", metaspace), kind, "post_processor.type");
+  expect_refusal(with("/model/type", "Unigram"), kind, "model.type");
+  expect_refusal(with("/model/unk_token", "<unk>"), kind, "model.unk_token");
+  expect_refusal(with("/model/dropout", 0.1), kind, "model.dropout");
+  expect_refusal(with("/model/byte_fallback", true), kind, "model.byte_fallback");
+  expect_refusal(with("/model/end_of_word_suffix", "</w>"), kind, "model.end_of_word_suffix");
+  expect_refusal(with("/model/continuing_subword_prefix", "##"), kind,
+                 "model.continuing_subword_prefix");
+  const json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", "\\h+"}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  expect_refusal(with("/pre_tokenizer", split), kind, "pre_tokenizer.pattern.Regex");
+}
+
+TEST(TokenizerFile, RefusesWrongTypesAndIds) {
+  const auto with = [](const char* pointer, json value) {
+    json file = plain_file();
+    file[json::json_pointer(pointer)] = std::move(value);
+    return file;
+  };
+  const auto kind = ErrorKind::kBadFile;
+  expect_refusal(json::array(), kind, "");
+  expect_refusal(with("/model", 1), kind, "model");
+  expect_refusal(with("/model/vocab", json::array()), kind, "model.vocab");
+  for (const json& id : {json(-1), json(1 << 24), json(0.5), json("1"), json(~0ull)}) {
+    expect_refusal(with("/model/vocab/!", id), kind, "model.vocab.!");
+  }
+  EXPECT_EQ(refusal(with("/model/vocab/!", 7)).kind, kind);  // another token's id
+  expect_refusal(with("/model/merges", "a b"), kind, "model.merges");
+  for (const json& merge : {json("ab"), json("a b c"), json({"a"}), json({"a", 1}), json("a b")}) {
+    expect_refusal(with("/model/merges", json::array({merge})), kind, "model.merges[0]");
+  }
+  expect_refusal(with("/normalizer", 1), kind, "normalizer.type");
+  expect_refusal(with("/pre_tokenizer/use_regex", "yes"), kind, "pre_tokenizer.use_regex");
+  expect_refusal(with("/added_tokens", json::array({1})), kind, "added_tokens[0].content");
+  expect_refusal(with("/added_tokens", json::array({added_token(256, "")})), kind,
+                 "added_tokens[0].content");
+  expect_refusal(with("/added_tokens", json::array({added_token(300, "<s>")})), kind,
+                 "added_tokens[0].id");
+  expect_refusal(with("/added_tokens", json::array({added_token(256, "a")})), kind,
+                 "added_tokens[0].id");
+  EXPECT_FALSE(parse_tokenizer("{", "tokenizer.json"));
+  EXPECT_FALSE(parse_tokenizer("", "tokenizer.json"));
+  EXPECT_FALSE(parse_tokenizer(std::string(1 << 20, '['), "tokenizer.json"));
+}
+
+TEST(RegexDialect, RefusesWhatPcre2WouldReadDifferently) {
+  const char* patterns[] = {"\\h",         "(?m:.)",  "(?x: a)",      "a(?i)b",   "(?<n>a)\\k<n>",
+                            "(a)\\1",      "[]a]",    "[[:alpha:]]",  "\\pL",     "(?i:ss)",
+                            "(?i:\u00e9)", "(?i:fl)", "(?i:\\p{Lu})", "a**",      "+a",
+                            "\\x80",       "\\R",     "\\",           "[a",       "(a",
+                            "a)",          "[\\w-x]", "\\p{L",        "(*ACCEPT)"};
+  for (const char* pattern : patterns) {
+    const auto translated = to_pcre2(pattern);
+    ASSERT_FALSE(translated) << pattern << " became " << *translated;
+    EXPECT_EQ(translated.error().kind, ErrorKind::kUnsupported);
+  }
+}
+
+TEST(RegexDialect, SaysWhatOnigurumaMeans) {
+  EXPECT_EQ(*to_pcre2("\\p{N}{1,3}+"), "(?:[\\p{N}]{1,3})+");
+  EXPECT_EQ(*to_pcre2("a{2}?"), "(?:a{2})?");
+  EXPECT_EQ(*to_pcre2("a{2,3}?"), "a{2,3}?");
+  EXPECT_EQ(*to_pcre2("a{,3}"), "a{0,3}");
+  EXPECT_EQ(*to_pcre2("a{x"), "a\\x{7b}x");
+  EXPECT_EQ(*to_pcre2("\\p{Han}"), "[\\p{sc:Han}]");
+  EXPECT_EQ(*to_pcre2("[a-z&&[^b]]"), "(?:(?=[a-z])(?:[^b]))");
+}
+
+}  // namespace
+}  // namespace moracle::tokenizer_test
