@@ -7,7 +7,7 @@ namespace moracle {
 namespace {
 
 // In the order of the enumerators.
-constexpr std::array<std::string_view, 10> kNames = {
+constexpr std::array<std::string_view, 10> kActivationNames = {
     "silu",        "gelu",        "gelu_tanh",        "relu2",       "swigluoai", "swiglustep",
     "silu_no_mul", "gelu_no_mul", "gelu_tanh_no_mul", "relu2_no_mul"};
 
@@ -19,17 +19,17 @@ constexpr std::pair<std::string_view, Activation> kOtherNames[] = {
 }  // namespace
 
 std::string_view name(Activation activation) {
-  return kNames[static_cast<size_t>(activation)];
+  return kActivationNames[static_cast<size_t>(activation)];
 }
 
 Result<Activation> parse_activation(std::string_view text) {
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (text == kNames[i]) return static_cast<Activation>(i);
+  for (size_t i = 0; i < kActivationNames.size(); ++i) {
+    if (text == kActivationNames[i]) return static_cast<Activation>(i);
   }
   for (const auto& [other, activation] : kOtherNames) {
     if (text == other) return activation;
   }
-  return Error{ErrorKind::kUnsupported, "", "activation", "one of " + join(kNames),
+  return Error{ErrorKind::kUnsupported, "", "activation", "one of " + join(kActivationNames),
                str("it is '", text, "'")};
 }
 

@@ -96,6 +96,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
                                              .config = std::move(config),
                                              .tensors = std::move(tensors),
                                              .architecture = architectures[0],
+                                             .convention = find_convention(architectures[0]),
                                              .num_layers = num_layers});
   MORACLE_CHECK(open_reader(*state));
   return Checkpoint(std::move(state));

@@ -1,10 +1,10 @@
 // A JSON object from a checkpoint's folder, read with types checked and places named.
 #pragma once
 
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "moracle/base.h"
 
@@ -19,7 +19,7 @@ bool is_absent(const std::string& path);
 /// counts as absent.
 class Config {
  public:
-  using Keys = std::initializer_list<const char*>;
+  using Keys = std::vector<const char*>;
 
   static Result<Config> open(const std::string& path);
   static Result<Config> parse(std::string_view text, std::string path);

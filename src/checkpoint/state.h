@@ -7,6 +7,7 @@
 #include <string>
 
 #include "checkpoint/config.h"
+#include "checkpoint/experts/convention.h"
 #include "checkpoint/producers/producer.h"
 #include "checkpoint/safetensors/tensors.h"
 #include "moracle/checkpoint.h"
@@ -20,6 +21,7 @@ struct Checkpoint::State {
   std::string producer = "plain";
   std::unique_ptr<Reader> reader;  // nothing where the checkpoint is plain
   std::string architecture;
+  const ExpertConvention* convention = nullptr;  // nothing where the family is unknown
   int64_t num_layers = 0;
 };
 
@@ -33,20 +35,11 @@ struct Checkpoint::Claims {
   std::set<std::string> claimed;
 };
 
-/// How one family of checkpoints names its experts: {L} and {E} stand for layer and expert.
-struct ExpertNames {
-  std::string_view experts;         ///< prefix of one layer's experts
-  std::string_view gate, up, down;  ///< modules of one expert, below `experts`.{E}.
-  /// All experts in one tensor each: `experts`.gate_up_proj and .down_proj; gate, up, down are
-  /// empty.
-  bool fused = false;
-  bool transposed = false;             ///< plain fused tensors are [E, K, N]
-  bool interleaved = false;            ///< rows of gate_up alternate: gate, up, gate, up
-  std::string_view architecture = {};  ///< only this one; empty: any
-};
-
-/// The row whose tensors exist for this layer; nullptr where the layer holds no experts.
+/// The names whose tensors exist for this layer: the family's, then those that several families
+/// share. nullptr where the layer holds no experts.
 const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer);
+/// The family's convention, or the generic one.
+const ExpertConvention& convention_of(const Checkpoint::State& state);
 /// "model.layers.3.mlp.experts"
 std::string experts_prefix(const ExpertNames& names, int64_t layer);
 

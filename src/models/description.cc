@@ -2,17 +2,18 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/experts/stack.h"
 #include "checkpoint/state.h"
 
 namespace moracle {
 
-#define X(name, describe) Result<Description> describe(const Checkpoint&);
+#define X(name, describe, experts) Result<Description> describe(const Checkpoint&);
 #include "models/families/families.inc"
 #undef X
 
 namespace {
 constexpr Architecture kArchitectures[] = {
-#define X(name, describe) {name, describe},
+#define X(name, describe, experts) {name, describe},
 #include "models/families/families.inc"
 #undef X
 };
@@ -31,7 +32,8 @@ std::string unknown(const Checkpoint& checkpoint) {
   return str(is, "; its experts can be used: ", layers.size(), " layers of ", spec.num_experts,
              " experts, top-", spec.top_k, ", hidden size ", spec.hidden_size,
              ", intermediate size ", spec.intermediate_size, ", ", name(spec.scheme), ", ",
-             name(spec.routing), "; the rest takes a file in src/models (CONTRIBUTING.md)");
+             name(spec.routing), "; ", assumptions(checkpoint.state()),
+             "; the rest takes a file in src/models/families (CONTRIBUTING.md)");
 }
 
 }  // namespace

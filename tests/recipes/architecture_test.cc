@@ -25,10 +25,11 @@ SyntheticCheckpoint acme(bool qk_norm) {
       {"k_proj", "wk"},
       {"v_proj", "wv"},
       {"o_proj", "wo"},
-      {"mlp", "block_sparse_moe"},
-      {"gate_proj", "w1"},
-      {"up_proj", "w3"},
-      {"down_proj", "w2"},
+      {"mlp.experts", "moe.units"},
+      {"mlp", "moe"},
+      {"gate_proj", "wg"},
+      {"up_proj", "wu"},
+      {"down_proj", "wd"},
       {"model.norm.", "model.last_norm."},
       {"lm_head", "head"}};
   SyntheticCheckpoint checkpoint = SyntheticCheckpoint::plain();
@@ -43,6 +44,24 @@ SyntheticCheckpoint acme(bool qk_norm) {
   }
   checkpoint.config["architectures"] = {"AcmeMoeForCausalLM"};
   checkpoint.config["use_qk_norm"] = qk_norm;
+  constexpr std::pair<const char*, const char*> kSizes[] = {
+      {"num_experts", "units"},
+      {"num_experts_per_tok", "units_per_token"},
+      {"moe_intermediate_size", "unit_width"}};
+  for (const auto& [key, renamed] : kSizes) {
+    checkpoint.config[renamed] = checkpoint.config[key];
+    checkpoint.config.erase(key);
+  }
+  checkpoint.config.erase(
+      "norm_topk_prob");  // the family renormalizes sigmoids unless told otherwise
+  return checkpoint;
+}
+
+/// The same numbers as a Qwen3-MoE whose config.json spells Acme's routing out.
+SyntheticCheckpoint same_as_qwen() {
+  SyntheticCheckpoint checkpoint = SyntheticCheckpoint::plain();
+  checkpoint.config["scoring_func"] = "sigmoid";
+  checkpoint.config["norm_topk_prob"] = true;
   return checkpoint;
 }
 
@@ -76,8 +95,8 @@ void scale(SyntheticCheckpoint& checkpoint, const std::string& part, float facto
   }
 }
 
-TEST(Architecture, ComputesWhatTheSameNumbersDoUnderOtherNames) {
-  const auto want = run(SyntheticCheckpoint::plain());
+TEST(Architecture, ComputesTheSameUnderItsOwnNamesSizesAndRouting) {
+  const auto want = run(same_as_qwen());
   const auto got = run(acme(true));
   ASSERT_TRUE(want) << want.error().to_string();
   ASSERT_TRUE(got) << got.error().to_string();

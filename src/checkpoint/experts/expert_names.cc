@@ -1,23 +1,25 @@
+#include <algorithm>
+
 #include "base/text.h"
 #include "checkpoint/state.h"
 
 namespace moracle {
 namespace {
 
-constexpr ExpertNames kExpertNames[] = {
-    {.experts = "model.layers.{L}.mlp.experts",
-     .fused = true,
-     .transposed = true,
-     .interleaved = true,
-     .architecture = "GptOssForCausalLM"},
+// Names that several families have.
+constexpr ExpertNames kSharedNames[] = {
     // As transformers 5 keeps experts in memory, and saves them where nothing converts them back.
     {.experts = "model.layers.{L}.mlp.experts", .fused = true},
-    // Qwen, DeepSeek
     {"model.layers.{L}.mlp.experts", "gate_proj", "up_proj", "down_proj"},
-    // Mixtral as published; as llm-compressor writes it; gptqmodel uses the names above
+};
+// Names that files of unknown families may have.
+constexpr ExpertNames kUnknownFamilyNames[] = {
     {"model.layers.{L}.block_sparse_moe.experts", "w1", "w3", "w2"},
     {"model.layers.{L}.block_sparse_moe.experts", "gate_proj", "up_proj", "down_proj"},
 };
+// Assumed for unknown families, and reported by assumptions().
+constexpr ExpertConvention kGeneric = {.names = kUnknownFamilyNames,
+                                       .intermediate_size = kOnlySizeKeys};
 
 // True if a tensor's name starts with `prefix` and goes on to `part`, whatever lies between: a
 // missing tensor must not hide the experts that are there.
@@ -37,15 +39,21 @@ std::string experts_prefix(const ExpertNames& names, int64_t layer) {
 }
 
 const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer) {
-  for (const ExpertNames& names : kExpertNames) {
-    if (!names.architecture.empty() && names.architecture != state.architecture) continue;
+  auto exist = [&](const ExpertNames& names) {
     const std::string experts = experts_prefix(names, layer);
-    if (names.fused ? has(state.tensors, experts + ".gate_up_proj", "")
-                    : has(state.tensors, experts + ".", str(".", names.gate, "."))) {
-      return &names;
-    }
+    return names.fused ? has(state.tensors, experts + ".gate_up_proj", "")
+                       : has(state.tensors, experts + ".", str(".", names.gate, "."));
+  };
+  for (const std::span<const ExpertNames> names :
+       {convention_of(state).names, std::span<const ExpertNames>(kSharedNames)}) {
+    const auto found = std::find_if(names.begin(), names.end(), exist);
+    if (found != names.end()) return &*found;
   }
   return nullptr;
+}
+
+const ExpertConvention& convention_of(const Checkpoint::State& state) {
+  return state.convention != nullptr ? *state.convention : kGeneric;
 }
 
 }  // namespace moracle

@@ -10,23 +10,23 @@
 namespace moracle {
 namespace {
 
-// The families that differ from "softmax, top-k, perhaps renormalised" say so by their model_type;
-// older files of DeepSeek also by scoring_func.
-Result<Routing> read_routing(const Checkpoint::State& state, const std::string& model_type,
-                             int64_t layer) {
+Config::Keys keys(ConfigKeys keys) {
+  return {keys.begin(), keys.end()};
+}
+
+Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
   const Config& config = state.config;
+  const ExpertConvention& family = convention_of(state);
   Routing routing;
   MORACLE_TRY(
       const std::string score,
-      config.text_or(model_type == "deepseek_v3" ? "sigmoid" : "softmax", {"scoring_func"}));
+      config.text_or(family.score == Score::kSigmoid ? "sigmoid" : "softmax", {"scoring_func"}));
   if (score != "softmax" && score != "sigmoid") {
     return config.unsupported({"scoring_func"}, "softmax or sigmoid", "it is " + score);
   }
   routing.score = score == "sigmoid" ? Score::kSigmoid : Score::kSoftmax;
-  if (model_type == "gpt_oss") routing.score = Score::kTopkThenSoftmax;
-  MORACLE_TRY(routing.renormalize,
-              config.boolean_or(model_type == "mixtral" || model_type == "deepseek_v3",
-                                {"norm_topk_prob"}));
+  if (family.fixed_score) routing.score = family.score;
+  MORACLE_TRY(routing.renormalize, config.boolean_or(family.renormalize, {"norm_topk_prob"}));
   MORACLE_TRY(routing.num_groups, config.integer_or(1, {"n_group"}, 1));
   MORACLE_TRY(routing.top_groups, config.integer_or(1, {"topk_group"}, 1, routing.num_groups));
   MORACLE_TRY(const double factor, config.number_or(1, {"routed_scaling_factor"}));
@@ -37,14 +37,13 @@ Result<Routing> read_routing(const Checkpoint::State& state, const std::string& 
 }
 
 // The experts that files hold today all have a gate: "silu" there means silu(gate) · up.
-Result<ActivationSpec> read_activation(const Config& config, const std::string& model_type) {
+Result<ActivationSpec> read_activation(const Checkpoint::State& state) {
+  const Config& config = state.config;
   MORACLE_TRY(const std::string text, config.text_or("silu", {"hidden_act"}));
   const Result<Activation> function = parse_activation(text);
   if (!function || !is_gated(*function))
     return config.unsupported({"hidden_act"}, "an activation with a gate", "it is " + text);
-  ActivationSpec activation{*function};
-  // gpt-oss says silu and means its clamped variant; the limit is written beside it.
-  if (model_type == "gpt_oss") activation.function = Activation::kSwigluOai;
+  ActivationSpec activation{convention_of(state).activation.value_or(*function)};
   const bool clamped = activation.function == Activation::kSwigluOai ||
                        activation.function == Activation::kSwigluStep;
   MORACLE_TRY(const double limit, config.number_or(clamped ? 7 : 0, {"swiglu_limit"}));
@@ -61,22 +60,15 @@ Result<ActivationSpec> read_activation(const Config& config, const std::string& 
 Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& names,
                             int64_t layer) {
   const Config& config = state.config;
+  const ExpertConvention& family = convention_of(state);
   LayerSpec spec;
   spec.name = experts_prefix(names, layer);
-  MORACLE_TRY(const std::string model_type, config.text_or("", {"model_type"}));
-  MORACLE_TRY(spec.num_experts,
-              config.integer({"num_experts", "num_local_experts", "n_routed_experts"}, 1, 1 << 20));
-  MORACLE_TRY(spec.top_k,
-              config.integer({"num_experts_per_tok", "experts_per_token"}, 1, spec.num_experts));
+  MORACLE_TRY(spec.num_experts, config.integer(keys(family.num_experts), 1, 1 << 20));
+  MORACLE_TRY(spec.top_k, config.integer(keys(family.top_k), 1, spec.num_experts));
   MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 24));
-  // Families without dense layers have one size; elsewhere intermediate_size is that of the dense
-  // ones.
-  const bool one_size = model_type == "gpt_oss" || model_type == "mixtral";
-  MORACLE_TRY(spec.intermediate_size,
-              one_size ? config.integer({"moe_intermediate_size", "intermediate_size"}, 1, 1 << 24)
-                       : config.integer({"moe_intermediate_size"}, 1, 1 << 24));
-  MORACLE_TRY(spec.routing, read_routing(state, model_type, layer));
-  MORACLE_TRY(spec.activation, read_activation(config, model_type));
+  MORACLE_TRY(spec.intermediate_size, config.integer(keys(family.intermediate_size), 1, 1 << 24));
+  MORACLE_TRY(spec.routing, read_routing(state, layer));
+  MORACLE_TRY(spec.activation, read_activation(state));
   return spec;
 }
 
@@ -164,6 +156,16 @@ Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec,
 }
 
 }  // namespace
+
+std::string assumptions(const Checkpoint::State& state) {
+  const Config& config = state.config;
+  std::string text = "assumed, because the family is unknown: usual tensor names";
+  if (!config.has({"moe_intermediate_size"})) text += ", intermediate_size is that of the experts";
+  if (!config.has({"scoring_func"})) text += ", softmax scores";
+  if (!config.has({"norm_topk_prob"})) text += ", weights not renormalised";
+  if (!config.has({"hidden_act"})) text += ", silu";
+  return text;
+}
 
 Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
   const State& state = *state_;

@@ -10,7 +10,7 @@
 namespace moracle {
 namespace {
 
-constexpr std::string_view kNames[] = {"compressed-tensors", "fp8", "modelopt"};
+constexpr std::string_view kFormatNames[] = {"compressed-tensors", "fp8", "modelopt"};
 
 bool is_exponents(const Scheme& scheme) {
   return scheme.weight.scale_dtype == DType::kF8E8M0;
@@ -47,13 +47,13 @@ std::vector<std::byte> packed_codes(const CanonicalMatrix& matrix) {
 }  // namespace
 
 std::string_view name(WriteFormat format) {
-  return kNames[static_cast<int>(format)];
+  return kFormatNames[static_cast<int>(format)];
 }
 
 Result<WriteFormat> parse_write_format(std::string_view text) {
-  const auto* found = std::find(std::begin(kNames), std::end(kNames), text);
-  if (found != std::end(kNames)) return static_cast<WriteFormat>(found - kNames);
-  return Error{ErrorKind::kInvalidArgument, "", "--format", "one of " + join(kNames),
+  const auto* found = std::find(std::begin(kFormatNames), std::end(kFormatNames), text);
+  if (found != std::end(kFormatNames)) return static_cast<WriteFormat>(found - kFormatNames);
+  return Error{ErrorKind::kInvalidArgument, "", "--format", "one of " + join(kFormatNames),
                str("it is '", text, "'")};
 }
 

@@ -3,8 +3,8 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "models/families/decoder_parts.h"
 #include "models/attention/rotary.h"
+#include "models/families/decoder_parts.h"
 
 namespace moracle {
 

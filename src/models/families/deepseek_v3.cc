@@ -5,9 +5,10 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/experts/convention.h"
 #include "checkpoint/state.h"
-#include "models/families/decoder_parts.h"
 #include "models/attention/rotary.h"
+#include "models/families/decoder_parts.h"
 
 namespace moracle {
 namespace deepseek_v3 {
@@ -141,6 +142,9 @@ Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoi
 
 }  // namespace
 }  // namespace deepseek_v3
+
+extern const ExpertConvention kDeepseekV3Experts;
+const ExpertConvention kDeepseekV3Experts = {.score = Score::kSigmoid, .renormalize = true};
 
 Result<Description> describe_deepseek_v3(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;

@@ -2,6 +2,7 @@
 // window; YaRN; a router with a bias, softmax over the top_k alone; experts with biases.
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/experts/convention.h"
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 
@@ -53,6 +54,20 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 
 }  // namespace
 }  // namespace gpt_oss
+
+namespace gpt_oss {
+constexpr ExpertNames kNames[] = {{.experts = "model.layers.{L}.mlp.experts",
+                                   .fused = true,
+                                   .transposed = true,
+                                   .interleaved = true}};
+}  // namespace gpt_oss
+// config.json says silu and means the clamped variant with a limit.
+extern const ExpertConvention kGptOssExperts;
+const ExpertConvention kGptOssExperts = {.names = gpt_oss::kNames,
+                                         .intermediate_size = kOnlySizeKeys,
+                                         .score = Score::kTopkThenSoftmax,
+                                         .fixed_score = true,
+                                         .activation = Activation::kSwigluOai};
 
 Result<Description> describe_gpt_oss(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;

@@ -2,6 +2,7 @@
 // one; softmax over all experts, the top_k of it renormalised.
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/experts/convention.h"
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 
@@ -29,6 +30,17 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 
 }  // namespace
 }  // namespace mixtral
+
+namespace mixtral {
+// As published, then as llm-compressor writes it. gptqmodel uses the shared names.
+constexpr ExpertNames kNames[] = {
+    {"model.layers.{L}.block_sparse_moe.experts", "w1", "w3", "w2"},
+    {"model.layers.{L}.block_sparse_moe.experts", "gate_proj", "up_proj", "down_proj"},
+};
+}  // namespace mixtral
+extern const ExpertConvention kMixtralExperts;
+const ExpertConvention kMixtralExperts = {
+    .names = mixtral::kNames, .intermediate_size = kOnlySizeKeys, .renormalize = true};
 
 Result<Description> describe_mixtral(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;

@@ -2,6 +2,7 @@
 // and k, and with a shared expert that every token weighs by a sigmoid of its own.
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/experts/convention.h"
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 
@@ -40,6 +41,9 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 
 }  // namespace
 }  // namespace qwen2_moe
+
+extern const ExpertConvention kQwen2MoeExperts;
+const ExpertConvention kQwen2MoeExperts = {};
 
 Result<Description> describe_qwen2_moe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;

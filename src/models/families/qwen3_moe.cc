@@ -2,6 +2,7 @@
 // softmax routing; layers in mlp_only_layers, or off decoder_sparse_step, are dense.
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/experts/convention.h"
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 
@@ -38,6 +39,9 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 
 }  // namespace
 }  // namespace qwen3_moe
+
+extern const ExpertConvention kQwen3MoeExperts;
+const ExpertConvention kQwen3MoeExperts = {};
 
 Result<Description> describe_qwen3_moe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;

@@ -44,7 +44,7 @@ Status CpuOps::add_lora(const Matrix& x, const int32_t* row_index, const RowPlan
     for (int64_t r = offsets[e]; r < offsets[e + 1]; ++r) {
       const int32_t id = lora_ids[rows.row_token[r]];
       if (id >= -1 && id < adapters) continue;
-      trouble("lora_ids", str("-1, or an adapter from 0 to ", adapters - 1),
+      keep_error("lora_ids", str("-1, or an adapter from 0 to ", adapters - 1),
               str("token ", rows.row_token[r], " has ", id));
     }
     const int64_t work = table.rank * (table.a.cols * table.parts + table.n);

@@ -6,17 +6,17 @@
 
 namespace moracle {
 
-void CpuOps::trouble(const char* place, std::string need, std::string fact) {
+void CpuOps::keep_error(const char* place, std::string need, std::string fact) {
   const std::lock_guard lock(error_mutex_);
-  if (trouble_) return;  // the first is the most telling
-  trouble_ = Error{ErrorKind::kInvalidArgument, "", place, std::move(need), std::move(fact)};
+  if (error_) return;  // the first is the most telling
+  error_ = Error{ErrorKind::kInvalidArgument, "", place, std::move(need), std::move(fact)};
 }
 
 Status CpuOps::take_device_error() {
   const std::lock_guard lock(error_mutex_);
-  if (!trouble_) return {};
-  Error error = *std::move(trouble_);
-  trouble_.reset();
+  if (!error_) return {};
+  Error error = *std::move(error_);
+  error_.reset();
   return error;
 }
 
@@ -33,7 +33,7 @@ Status CpuOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t to
     const int32_t id = topk_ids[i], expert = local(id);
     if (expert >= 0) ++plan.expert_offsets[expert + 1];
     if (id < -1 || id >= num_experts) {
-      trouble("topk_ids", str("-1, or an expert from 0 to ", num_experts - 1),
+      keep_error("topk_ids", str("-1, or an expert from 0 to ", num_experts - 1),
               str("choice ", i % top_k, " of token ", i / top_k, " is ", id));
     }
   }
@@ -60,7 +60,7 @@ Status CpuOps::plan_batched_rows(const int32_t* counts, int64_t num_experts, int
     plan.expert_offsets[e] = row;
     const int64_t count = std::clamp<int64_t>(counts[e], 0, max_tokens);
     if (count != counts[e]) {
-      trouble("expert_num_tokens", str("0 to ", max_tokens, " tokens for each expert"),
+      keep_error("expert_num_tokens", str("0 to ", max_tokens, " tokens for each expert"),
               str("expert ", e, " has ", counts[e]));
     }
     for (int64_t i = 0; i < max_tokens; ++i) {

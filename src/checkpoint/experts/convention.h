@@ -1,0 +1,52 @@
+// How a model family writes its experts: names of tensors, keys of config.json, and the meaning of
+// keys that are missing. Each family defines its own in src/models/families; this room only applies
+// them.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moracle/checkpoint.h"
+
+namespace moracle {
+
+/// Names of one layer's expert tensors: {L} and {E} stand for layer and expert.
+struct ExpertNames {
+  std::string_view experts;         ///< prefix of one layer's experts
+  std::string_view gate, up, down;  ///< modules of one expert, below `experts`.{E}.
+  /// All experts in one tensor each: `experts`.gate_up_proj and .down_proj; gate, up and down are
+  /// empty.
+  bool fused = false;
+  bool transposed = false;   ///< plain fused tensors are [E, K, N]
+  bool interleaved = false;  ///< rows of gate_up alternate: gate, up, gate, up
+};
+
+/// Keys of config.json; the first that is there counts.
+using ConfigKeys = std::span<const char* const>;
+
+inline constexpr const char* kNumExpertsKeys[] = {"num_experts", "num_local_experts",
+                                                  "n_routed_experts"};
+inline constexpr const char* kTopKKeys[] = {"num_experts_per_tok", "experts_per_token"};
+inline constexpr const char* kExpertSizeKeys[] = {"moe_intermediate_size"};
+/// For families without dense layers, whose files may have one size alone.
+inline constexpr const char* kOnlySizeKeys[] = {"moe_intermediate_size", "intermediate_size"};
+
+struct ExpertConvention {
+  /// Tried in this order, before the names that several families share (see expert_names).
+  std::span<const ExpertNames> names = {};
+  ConfigKeys num_experts = kNumExpertsKeys;
+  ConfigKeys top_k = kTopKKeys;
+  ConfigKeys intermediate_size = kExpertSizeKeys;
+  Score score = Score::kSoftmax;         ///< without scoring_func
+  bool fixed_score = false;              ///< `score`, whatever scoring_func says
+  bool renormalize = false;              ///< without norm_topk_prob
+  std::optional<Activation> activation;  ///< whatever hidden_act says
+};
+
+/// The convention of config.json's architectures[0]; nullptr where the family is unknown.
+const ExpertConvention* find_convention(std::string_view architecture);
+
+}  // namespace moracle
