@@ -6,7 +6,7 @@
 namespace moracle {
 namespace {
 
-// In the order of the enumerators.
+// In enumerator order.
 constexpr std::array<std::string_view, 10> kNames = {
     "silu",        "gelu",        "gelu_tanh",        "relu2",       "swigluoai", "swiglustep",
     "silu_no_mul", "gelu_no_mul", "gelu_tanh_no_mul", "relu2_no_mul"};

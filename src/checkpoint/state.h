@@ -1,4 +1,4 @@
-// What an open Checkpoint holds, for the rooms above: it does not change after opening.
+// The content of an open Checkpoint, for internal use. It does not change after opening.
 #pragma once
 
 #include <memory>
@@ -18,12 +18,12 @@ struct Checkpoint::State {
   Config config;
   Tensors tensors;
   std::string producer = "plain";
-  std::unique_ptr<Reader> reader;  // nothing where the checkpoint is plain
+  std::unique_ptr<Reader> reader;  // null if the checkpoint is plain
   std::string architecture;
   int64_t num_layers = 0;
 };
 
-/// Tensors that the calls of one Checkpoint have asked for, from any thread.
+/// The tensors that calls of one Checkpoint have requested, from any thread.
 struct Checkpoint::Claims {
   void add(const std::set<std::string>& names) {
     const std::lock_guard lock(mutex);
@@ -33,21 +33,21 @@ struct Checkpoint::Claims {
   std::set<std::string> claimed;
 };
 
-/// How one family of checkpoints names its experts: {L} and {E} stand for layer and expert.
+/// The tensor names of experts in one checkpoint family: {L} is the layer, {E} the expert.
 struct ExpertNames {
-  std::string_view experts;         ///< prefix of one layer's experts
+  std::string_view experts;         ///< prefix of a layer's experts
   std::string_view gate, up, down;  ///< modules of one expert, below `experts`.{E}.
-  /// All experts in one tensor each: `experts`.gate_up_proj and .down_proj; gate, up, down are
-  /// empty.
+  /// One tensor per matrix holds all experts: `experts`.gate_up_proj and .down_proj. gate, up and
+  /// down are empty.
   bool fused = false;
   bool transposed = false;             ///< plain fused tensors are [E, K, N]
   bool interleaved = false;            ///< rows of gate_up alternate: gate, up, gate, up
-  std::string_view architecture = {};  ///< only this one; empty: any
+  std::string_view architecture = {};  ///< only for this architecture; empty: any
 };
 
-/// The row whose tensors exist for this layer; nullptr where the layer holds no experts.
+/// The table row whose tensors exist for this layer; nullptr if the layer has no experts.
 const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer);
-/// "model.layers.3.mlp.experts"
+/// For example "model.layers.3.mlp.experts".
 std::string experts_prefix(const ExpertNames& names, int64_t layer);
 
 }  // namespace moracle

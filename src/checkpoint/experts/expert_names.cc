@@ -10,17 +10,17 @@ constexpr ExpertNames kExpertNames[] = {
      .transposed = true,
      .interleaved = true,
      .architecture = "GptOssForCausalLM"},
-    // As transformers 5 keeps experts in memory, and saves them where nothing converts them back.
+    // The form in memory of transformers 5, and in files that were saved without conversion.
     {.experts = "model.layers.{L}.mlp.experts", .fused = true},
     // Qwen, DeepSeek
     {"model.layers.{L}.mlp.experts", "gate_proj", "up_proj", "down_proj"},
-    // Mixtral as published; as llm-compressor writes it; gptqmodel uses the names above
+    // Mixtral: the published names, then those of llm-compressor; gptqmodel uses the names above
     {"model.layers.{L}.block_sparse_moe.experts", "w1", "w3", "w2"},
     {"model.layers.{L}.block_sparse_moe.experts", "gate_proj", "up_proj", "down_proj"},
 };
 
-// True if a tensor's name starts with `prefix` and goes on to `part`, whatever lies between: a
-// missing tensor must not hide the experts that are there.
+// True if a tensor's name starts with `prefix` and later contains `part`. The text between may be
+// anything, so that a missing tensor does not hide the existing experts.
 bool has(const Tensors& tensors, const std::string& prefix, const std::string& part) {
   for (auto it = tensors.all().lower_bound(prefix); it != tensors.all().end(); ++it) {
     if (!it->first.starts_with(prefix)) return false;

@@ -1,4 +1,4 @@
-// The experts of one layer, described: what config.json says about them, and every tensor checked.
+// Describes the experts of one layer: reads config.json and checks every tensor.
 #include <cmath>
 #include <set>
 
@@ -10,8 +10,8 @@
 namespace moracle {
 namespace {
 
-// The families that differ from "softmax, top-k, perhaps renormalised" say so by their model_type;
-// older files of DeepSeek also by scoring_func.
+// model_type identifies the families that differ from "softmax, top-k, optional renormalisation".
+// Older DeepSeek files also use scoring_func.
 Result<Routing> read_routing(const Checkpoint::State& state, const std::string& model_type,
                              int64_t layer) {
   const Config& config = state.config;
@@ -36,14 +36,14 @@ Result<Routing> read_routing(const Checkpoint::State& state, const std::string& 
   return routing;
 }
 
-// The experts that files hold today all have a gate: "silu" there means silu(gate) · up.
+// All experts in current files have a gate, so "silu" means silu(gate) · up.
 Result<ActivationSpec> read_activation(const Config& config, const std::string& model_type) {
   MORACLE_TRY(const std::string text, config.text_or("silu", {"hidden_act"}));
   const Result<Activation> function = parse_activation(text);
   if (!function || !is_gated(*function))
     return config.unsupported({"hidden_act"}, "an activation with a gate", "it is " + text);
   ActivationSpec activation{*function};
-  // gpt-oss says silu and means its clamped variant; the limit is written beside it.
+  // gpt-oss files say silu but use the clamped variant; the limit has its own key.
   if (model_type == "gpt_oss") activation.function = Activation::kSwigluOai;
   const bool clamped = activation.function == Activation::kSwigluOai ||
                        activation.function == Activation::kSwigluStep;
@@ -69,8 +69,8 @@ Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& n
   MORACLE_TRY(spec.top_k,
               config.integer({"num_experts_per_tok", "experts_per_token"}, 1, spec.num_experts));
   MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 24));
-  // Families without dense layers have one size; elsewhere intermediate_size is that of the dense
-  // ones.
+  // Families without dense layers have one size. In other families intermediate_size belongs to the
+  // dense layers.
   const bool one_size = model_type == "gpt_oss" || model_type == "mixtral";
   MORACLE_TRY(spec.intermediate_size,
               one_size ? config.integer({"moe_intermediate_size", "intermediate_size"}, 1, 1 << 24)
@@ -80,7 +80,7 @@ Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& n
   return spec;
 }
 
-// Each part by itself: gate and up may not make up for each other's rows.
+// Checks each part separately: extra rows of gate must not hide missing rows of up.
 Status check_sizes(const Tensors& tensors, const Stack& stack, int64_t n, int64_t k) {
   for (const auto& part : stack.parts) {
     if (part.n == n && stack.shape.k == k) continue;
@@ -92,16 +92,16 @@ Status check_sizes(const Tensors& tensors, const Stack& stack, int64_t n, int64_
   return {};
 }
 
-// All experts' versions of one matrix, which must be alike.
+// One matrix of all experts. The experts must have the same form.
 struct Experts {
   std::optional<Stack> first;
   std::vector<std::vector<DescribedMatrix::Part>> parts;
   std::vector<float> input_scales;
-  bool group_index = false;  // of any expert
+  bool group_index = false;  // true if any expert has one
 
   Status push(const Checkpoint::State& state, Stack stack) {
     MatrixShape same = stack.shape;
-    if (first) same.group_index = first->shape.group_index;  // an expert's own
+    if (first) same.group_index = first->shape.group_index;  // may differ between experts
     if (first && (first->shape != same || first->scheme != stack.scheme)) {
       return state.tensors.wrong(stack.parts[0].tensors[0],
                                  "the scheme of expert 0, " + show(first->shape, first->scheme),
@@ -149,7 +149,7 @@ Status describe_expert(const Checkpoint::State& state, const ExpertNames& names,
   return w2.push(state, std::move(down));
 }
 
-// A tensor of this layer's experts that is not read would be an expert or a bias forgotten.
+// An unread tensor of this layer's experts would be a forgotten expert or bias.
 Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec,
                       const std::set<std::string>& claimed) {
   const std::string prefix = spec.name + ".";
