@@ -1,4 +1,4 @@
-// What every other header builds on: results and errors, element types, views of memory.
+// Base types of every other header: results and errors, element types, views of memory.
 #pragma once
 
 #include <cassert>
@@ -13,29 +13,29 @@
 
 namespace moracle {
 
-/// What kind of trouble an Error reports; the command maps it to an exit code.
+/// The category of an Error. The command line maps each category to an exit code.
 enum class ErrorKind {
-  kInvalidArgument,  ///< the caller asked for something that makes no sense
-  kBadFile,          ///< a file's content is not what its format or its config promises
-  kUnsupported,      ///< meaningful, but nothing here can serve it
+  kInvalidArgument,  ///< the caller's arguments make no sense
+  kBadFile,          ///< the file's content contradicts its format or its config
+  kUnsupported,      ///< a valid request that no code here can serve
   kIo,               ///< the system refused a file or a device
-  kOutOfMemory,      ///< memory needed and memory there are in `need` and `fact`
-  kCancelled,        ///< the caller's progress callback said stop
+  kOutOfMemory,      ///< `need` and `fact` hold the required and the available memory
+  kCancelled,        ///< the caller's progress callback returned false
 };
 
 /// A failure as a value. The library never throws, prints or aborts on bad input.
 struct Error {
   ErrorKind kind = ErrorKind::kInvalidArgument;
-  std::string file;   ///< file or folder; empty where none is involved
+  std::string file;   ///< file or folder; empty if no file is involved
   std::string place;  ///< tensor, key, byte, layer or argument
-  std::string need;   ///< what has to be there
-  std::string fact;   ///< what is there
+  std::string need;   ///< the required value or state
+  std::string fact;   ///< the value or state that was found
 
-  /// One line: "file: place: needs <need>; <fact>", empty parts left out.
+  /// One line: "file: place: needs <need>; <fact>". Empty parts are left out.
   std::string to_string() const;
 };
 
-/// A T or the Error that explains why there is none.
+/// Either a T, or the Error that explains why there is no T.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -78,7 +78,7 @@ class [[nodiscard]] Result<void> {
 };
 using Status = Result<void>;
 
-/// Element types that occur in checkpoints and in kernels.
+/// Element types of checkpoints and kernels. kI4 is a signed 4-bit integer.
 enum class DType : uint8_t {
   kF32,
   kF16,
@@ -98,12 +98,12 @@ enum class DType : uint8_t {
 };
 inline constexpr size_t kNumDTypes = static_cast<size_t>(DType::kF4E2M1) + 1;
 
-/// The name that safetensors uses, lower case: "bf16", "i8"; "i4" for two signed codes in a byte.
+/// The lower-case safetensors name: "bf16", "i8". "i4" names two signed 4-bit codes in one byte.
 std::string_view name(DType type);
-/// Bits of one element.
+/// Size of one element in bits.
 int bits(DType type);
 
-/// A typed view of host memory, row-major. Does not own.
+/// A typed, row-major view of host memory. The view does not own the memory.
 struct TensorView {
   const std::byte* data = nullptr;
   DType dtype = DType::kF32;
@@ -116,11 +116,11 @@ struct TensorView {
     return reinterpret_cast<const T*>(data);
   }
 };
-/// "bf16 [128, 256]"
+/// Dtype and shape, for example "bf16 [128, 256]".
 std::string to_string(const TensorView& view);
 
-/// A two-dimensional, row-major piece of a device's memory. Does not own.
-/// `stride` is the distance between rows in elements.
+/// A two-dimensional, row-major view of device memory. The view does not own the memory. `stride`
+/// is the distance between two rows, in elements.
 struct Matrix {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -131,13 +131,14 @@ struct Matrix {
   static Matrix f32(float* data, int64_t rows, int64_t cols) {
     return {data, DType::kF32, rows, cols, cols};
   }
-  /// Rows [first, first + count).
+  /// A view of rows [first, first + count).
   Matrix slice(int64_t first, int64_t count) const;
 };
 
-/// Called between steps of long work with what is done and the total, both in the work's own units
-/// (bytes, tokens). Returning false stops the work with ErrorKind::kCancelled and nothing lost.
-/// How often depends on the threads that share the work.
+/// Progress callback, called between the steps of long work. `done` and `total` are in the unit of
+/// the work (bytes or tokens). If the callback returns false, the work stops with
+/// ErrorKind::kCancelled and nothing is lost. The call frequency depends on the number of threads
+/// that share the work.
 using Progress = std::function<bool(int64_t done, int64_t total)>;
 
 }  // namespace moracle

@@ -1,5 +1,4 @@
-// What a checkpoint folder holds: its config, its producer, and its weights described, not yet
-// read.
+// A checkpoint folder: its config, its producer, and descriptions of weights that are not yet read.
 #pragma once
 
 #include <functional>
@@ -17,8 +16,9 @@ namespace moracle {
 
 class ThreadPool;  // internal
 
-/// The nonlinearity between the two GEMMs of an expert, of the gate's output g and the up
-/// projection's u. The last four have no gate: w13 has I rows, and the result is a function of u.
+/// The activation function between the two GEMMs of an expert. g is the output of the gate, u the
+/// output of the up projection. The last four functions have no gate: w13 has I rows, and the
+/// result is a function of u only.
 enum class Activation : uint8_t {
   kSilu,        ///< g·σ(g)·u; with a limit L > 0: g ← min(g, L), u ← clamp(u, ±L) first
   kGelu,        ///< g·Φ(g)·u
@@ -33,56 +33,57 @@ enum class Activation : uint8_t {
 };
 /// "silu", "gelu", "gelu_tanh", "relu2", "swigluoai", "swiglustep", "silu_no_mul", …
 std::string_view name(Activation activation);
-/// The inverse; "swish", "gelu_new" and "gelu_pytorch_tanh" of config files are understood too.
-/// Errors list the names.
+/// The inverse of name(). Also accepts the config file names "swish", "gelu_new" and
+/// "gelu_pytorch_tanh". Errors list the names.
 Result<Activation> parse_activation(std::string_view text);
 constexpr bool is_gated(Activation activation) {
   return activation < Activation::kSiluNoMul;
 }
 
-/// An activation with its numbers.
+/// An activation function with its parameters.
 struct ActivationSpec {
   Activation function = Activation::kSilu;
-  float alpha = 1.702f;  ///< swigluoai
-  float beta = 1;        ///< swigluoai
-  float limit = 0;       ///< silu: 0 for none; swigluoai and swiglustep need one
+  float alpha = 1.702f;  ///< used by swigluoai
+  float beta = 1;        ///< used by swigluoai
+  float limit = 0;       ///< silu: 0 means no limit; swigluoai and swiglustep require a limit
   bool operator==(const ActivationSpec&) const = default;
 };
 
-/// From router logits to weights: which scores, which experts, which normalisation.
+/// Converts router logits to expert weights: score function, expert choice, normalisation.
 enum class Score : uint8_t {
-  kSoftmax,          ///< over all experts, then top_k
-  kSigmoid,          ///< of each expert
-  kTopkThenSoftmax,  ///< top_k of the logits, then softmax over those
+  kSoftmax,          ///< softmax over all experts, then top_k
+  kSigmoid,          ///< sigmoid of each expert's logit
+  kTopkThenSoftmax,  ///< top_k of the logits, then softmax over these
 };
 std::string_view name(Score score);
 struct Routing {
   Score score = Score::kSoftmax;
   bool renormalize = false;      ///< divide the top_k weights by their sum
-  int64_t num_groups = 1;        ///< experts in groups of equal size,
-  int64_t top_groups = 1;        ///< of which only the best may be chosen from
-  float scaling_factor = 1;      ///< multiplies the weights, after renormalisation
-  bool correction_bias = false;  ///< a bias per expert for choosing, not for weighing
-  bool weight_on_input = false;  ///< a weight multiplies its expert's input, not the output
+  int64_t num_groups = 1;        ///< number of equal expert groups
+  int64_t top_groups = 1;        ///< top_k chooses only from this many best groups
+  float scaling_factor = 1;      ///< multiplies the weights after renormalisation
+  bool correction_bias = false;  ///< a per-expert bias that affects the choice, not the weights
+  bool weight_on_input = false;  ///< the weight multiplies the expert's input, not its output
   bool operator==(const Routing&) const = default;
 };
 std::string name(const Routing& routing);
 
-/// Size and meaning of one matrix, known before it is read.
+/// Shape and number format of one matrix, known before the matrix is read.
 struct MatrixShape {
   int64_t n = 0;
   int64_t k = 0;
   QuantKey key;
-  bool group_index = false;  ///< columns belong to groups in another order than left to right
+  /// Act-order: columns belong to groups in another order than left to right.
+  bool group_index = false;
   bool bias = false;
   bool operator==(const MatrixShape&) const = default;
 };
 
-/// Everything about a layer that matters for choosing and running its kernels.
+/// The properties of a layer that the oracle and the kernels need.
 struct LayerSpec {
   std::string name;  ///< "model.layers.0.mlp.experts"
-  /// A dense linear layer is a grouped linear with one expert: then `hidden_size` is its input,
-  /// `intermediate_size` its output, and only w13 exists.
+  /// A dense linear layer: a grouped linear with one expert and only w13. `hidden_size` is the
+  /// input size, `intermediate_size` the output size.
   bool linear = false;
   int64_t num_experts = 1;
   int64_t hidden_size = 0;
@@ -95,44 +96,48 @@ struct LayerSpec {
   bool bias = false;
   std::vector<MatrixShape> stored;  ///< see set_matrices
 
-  /// Rows of w13 for one expert: gate and up, or up alone.
+  /// Rows of w13 for one expert: gate and up, or up only.
   int64_t w13_rows() const {
     return is_gated(activation.function) ? 2 * intermediate_size : intermediate_size;
   }
-  /// The matrices of one expert: w13 [2I, H] ([I, H] without a gate) and w2 [H, I], or a linear
-  /// layer's only one.
+  /// The matrices of one expert: w13 [2I, H] ([I, H] without a gate) and w2 [H, I]. A linear layer
+  /// has only w13.
   std::vector<MatrixShape> matrices() const;
-  /// The matrices as a file stores them. Kept only where they differ from what the fields above
-  /// say: a bias in one alone, blocks of scales that end inside a stack.
+  /// Sets the matrices as the file stores them. Keeps them only if they differ from the fields
+  /// above, for example a bias in one matrix only, or scale blocks that end inside a stack.
   void set_matrices(std::vector<MatrixShape> shapes);
-  /// True where two layers differ in nothing but their names.
+  /// True if two layers differ only in their names.
   bool same_but_name(const LayerSpec& other) const;
 };
-/// "int4-w4a16-g128 · 128 experts, top-8, 2048 → 768", and what else is special about the layer.
+/// "int4-w4a16-g128 · 128 experts, top-8, 2048 → 768", then the layer's special features.
 std::string describe(const LayerSpec& layer);
 
-/// Experts x [n, k], described: every tensor is known to exist with the right shape and type.
-/// Reading happens expert by expert. Move-only: conversion consumes it.
+/// Experts x [n, k], described but not read: every tensor exists and has the right shape and dtype.
+/// Weights are read one expert at a time. Move-only: conversion consumes the object.
 class DescribedMatrix {
  public:
-  /// One expert's piece of rows, from one or more tensors (gate, or up; q, or k, or v).
+  /// A block of rows of one expert, from one or more tensors (gate or up; q, k or v).
   struct Part {
     int64_t n = 0;
-    std::string file;                  ///< of the first tensor, for messages
-    std::string module;                ///< "model.layers.0.self_attn.q_proj"
-    std::vector<std::string> tensors;  ///< the names that it claims
-    int64_t source_bytes = 0;          ///< that it takes in the file(s)
-    /// May be called from several threads at once. Of long work the threads of the pool may each do
-    /// a share; what is read does not depend on how many there are.
+    /// The file of the first tensor, for messages.
+    std::string file;
+    std::string module;  ///< "model.layers.0.self_attn.q_proj"
+    /// Names of the tensors that this part claims.
+    std::vector<std::string> tensors;
+    /// Size of the part in the file(s), in bytes.
+    int64_t source_bytes = 0;
+    /// Reads the part. Several threads may call it at once. The threads of the pool may share long
+    /// work. The result does not depend on the number of threads.
     std::function<Result<CanonicalMatrix>(ThreadPool& pool)> read;
-    /// The same for rows [first, first + count) alone. Empty: the part is read whole.
+    /// Reads only rows [first, first + count). Empty: the part can only be read whole.
     std::function<Result<CanonicalMatrix>(ThreadPool& pool, int64_t first, int64_t count)>
         read_rows;
   };
-  /// `parts[e]` are stacked row-wise into expert e's matrix. `owner` keeps the parts' memory alive.
+  /// `parts[e]` are stacked row-wise into the matrix of expert e. `owner` keeps the memory of the
+  /// parts alive.
   DescribedMatrix(MatrixShape shape, Scheme scheme, std::vector<std::vector<Part>> parts,
                   std::shared_ptr<const void> owner);
-  /// From matrices in memory, one per expert, all of one shape: tests and benchmarks.
+  /// From matrices in memory, one per expert, all of the same shape. Tests and benchmarks use it.
   static DescribedMatrix from(Scheme scheme, std::vector<CanonicalMatrix> experts);
 
   DescribedMatrix(DescribedMatrix&&) noexcept = default;
@@ -140,36 +145,36 @@ class DescribedMatrix {
 
   const MatrixShape& shape() const { return shape_; }
   const Scheme& scheme() const { return scheme_; }
-  /// Stored activation scales of a static scheme, one per expert; empty otherwise. Where the
-  /// matrices stacked into one expert's (gate and up, or q, k and v) carry different ones, the
-  /// largest: their common input is quantized once, and must not saturate.
+  /// Stored activation scales of a static scheme, one per expert; empty for other schemes. If
+  /// stacked matrices (gate and up, or q, k and v) have different scales, this is the largest.
+  /// Their common input is quantized once and must not saturate.
   const std::vector<float>& input_scales() const { return input_scales_; }
   void set_input_scales(std::vector<float> scales) { input_scales_ = std::move(scales); }
   int64_t num_experts() const { return static_cast<int64_t>(parts_.size()); }
   std::vector<std::string> tensors() const;
-  /// The linear layers that it is made of, each once, in order; none of matrices in memory.
+  /// Names of the linear layers of this matrix, each once, in order. Empty for matrices in memory.
   std::vector<std::string> modules() const;
-  /// Rows of each part that is stacked into one expert's matrix.
+  /// Rows of each part that is stacked into the matrix of one expert.
   std::vector<int64_t> part_rows() const;
-  /// Bytes in the file(s).
+  /// Size in the file(s), in bytes.
   int64_t source_bytes() const;
 
   /// Expert e in canonical form. Errors: a weight, scale or bias that is NaN or infinite, with
-  /// tensor and element; a file that was cut short after it was opened; the system's.
+  /// tensor and element; a file that was cut short after it was opened; system errors.
   Result<CanonicalMatrix> expert(int64_t e) const;
   Result<CanonicalMatrix> expert(int64_t e, ThreadPool& pool) const;
-  /// The same in pieces, in order, of which memory holds one at a time: the parts in which it is
-  /// stored, large ones in pieces of kPieceRows rows or a multiple of that.
+  /// Reads expert e in pieces, in order; memory holds one piece at a time. A piece is one stored
+  /// part. Large parts are split into pieces of kPieceRows rows or a multiple of kPieceRows.
   static constexpr int64_t kPieceRows = 256;
   using UsePiece = std::function<void(const CanonicalMatrix& piece, int64_t first_row)>;
   Status read_pieces(int64_t e, ThreadPool& pool, const UsePiece& use) const;
-  /// Changes the scheme: activations of this key, computed at run time, or floats. Stored
-  /// activation scales are dropped.
+  /// Changes the activation key: activations quantized with `key` at run time, or float
+  /// activations. Drops stored activation scales.
   void set_activation(const std::optional<QuantKey>& key) {
     scheme_.activation = key;
     input_scales_.clear();
   }
-  /// Only these experts, in this order. `experts` are numbers below num_experts().
+  /// Keeps only these experts, in this order. `experts` are indices below num_experts().
   void keep(std::span<const int32_t> experts);
 
  private:
@@ -183,125 +188,131 @@ class DescribedMatrix {
   std::shared_ptr<const void> owner_;
 };
 
-/// One layer's experts: w13 = gate rows, then up rows; w2 = down.
+/// The experts of one layer: w13 = gate rows, then up rows; w2 = down.
 struct DescribedWeights {
   LayerSpec spec;
   DescribedMatrix w13;
   DescribedMatrix w2;
 };
 
-/// A low-rank change to one matrix: Δ = scale · B A, added to what the matrix gives for the
-/// unquantized input (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021).
+/// A low-rank change of one matrix: Δ = scale · B A. Its product with the unquantized input is
+/// added to the matrix's output (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models",
+/// 2021).
 struct LoraPair {
-  int64_t rank = 0;      ///< 0: the matrix is left alone
-  float scale = 1;       ///< alpha / rank, or what the adapter's config says
+  int64_t rank = 0;      ///< 0: no adapter for this matrix
+  float scale = 1;       ///< alpha / rank, or the value from the adapter's config
   std::vector<float> a;  ///< [rank, K]
   std::vector<float> b;  ///< [N, rank]
 };
-/// An adapter for one layer's experts: an entry for every expert of the layer, or none at all.
+/// An adapter for the experts of one layer: one entry per expert, or no entries.
 struct LoraWeights {
   std::vector<LoraPair> gate, up, down;
 };
 
-/// The same matrix in one of online_schemes(): each part is quantized by itself when conversion
-/// reads it, so memory never holds a second model. Gate and up, or q, k and v, get scales of their
-/// own, of the tensor or of blocks, as in files, also where gate and up lie in one tensor. Errors
-/// (kUnsupported): weights that are quantized already, or another scheme. Reading then fails for
-/// weights that are NaN or infinite, with tensor and element.
+/// Quantizes the matrix to one of online_schemes(). Each part is quantized separately when
+/// conversion reads it, so memory never holds a second model. Gate and up, or q, k and v, get
+/// separate scales per tensor or per block, as in quantized files. This also holds if one tensor
+/// stores gate and up. Errors (kUnsupported): weights that are already quantized; a scheme that is
+/// not in online_schemes(). Reading then fails for NaN or infinite weights, with tensor and
+/// element.
 Result<DescribedMatrix> quantize(DescribedMatrix&& floats, const Scheme& scheme);
 Result<DescribedWeights> quantize(DescribedWeights&& floats, const Scheme& scheme);
 
-/// In which form activations enter a layer's products, where that is not left to the checkpoint.
+/// Overrides the format of the activations that enter a layer's GEMMs.
 enum class ActivationPrecision : uint8_t {
-  kStored,  ///< as the checkpoint's scheme says
-  kBf16,    ///< kernels may round activations that are floats to bf16: Request::bf16_activations
-  kInt8,    ///< int8 per token, where weights are integers or fp4 and activations would be floats
-  k16Bit,   ///< floats of the device, where the scheme would quantize them: weight-only (W8A16)
+  kStored,  ///< as in the checkpoint's scheme
+  /// Kernels may round float activations to bf16: see Request::bf16_activations.
+  kBf16,
+  /// int8 per token, for integer or fp4 weights with float activations.
+  kInt8,
+  /// Weight-only (W8A16): floats of the device instead of quantized activations.
+  k16Bit,
 };
-/// What `--activations` may say: "bf16", "int8" or "16bit", or "" for kStored. Errors: another
-/// word.
+/// Parses `--activations`: "bf16", "int8" or "16bit", or "" for kStored. Errors: any other word.
 Result<ActivationPrecision> parse_activations(std::string_view text);
-/// Turns the scheme into the one that kInt8 or k16Bit asks for; weights keep their numbers. Changes
-/// nothing for the other two, or where the scheme is none of those named there. With k16Bit the
-/// activation scales that a file stores are not used.
+/// Applies kInt8 or k16Bit to the scheme; the weights do not change. Has no effect for kStored and
+/// kBf16, and for schemes to which the precision does not apply. k16Bit ignores stored activation
+/// scales.
 void set_activations(DescribedMatrix& weights, ActivationPrecision precision);
 void set_activations(DescribedWeights& weights, ActivationPrecision precision);
 
-/// Online schemes by module, as a user types them: "scheme", or "pattern=scheme,pattern=none". The
-/// first pattern that matches a module's name (as in the file:
-/// "model.layers.0.mlp.experts.3.up_proj") decides; an entry without pattern is for the rest, and
-/// where there is none the rest is left as it is. In a pattern `*` stands for any text.
+/// Online schemes by module, in command-line syntax: "scheme", or "pattern=scheme,pattern=none".
+/// The first pattern that matches the module's name decides. The name is as in the file:
+/// "model.layers.0.mlp.experts.3.up_proj". An entry without a pattern is the default. Without a
+/// default, modules that match no pattern are not quantized. In a pattern `*` matches any text.
 class QuantizationMap {
  public:
-  /// Errors: a name that no online scheme has, listing them; an empty pattern; two defaults.
+  /// Errors: an unknown online scheme, with the list of known ones; an empty pattern; two defaults.
   static Result<QuantizationMap> parse(std::string_view text);
-  /// Of a module's entry, its scheme; nothing: left as it is.
+  /// The scheme of the module's entry; nullopt: the module is not quantized.
   std::optional<Scheme> for_module(std::string_view module) const;
-  /// Nothing of a map that asks for nothing.
+  /// True if the map has no entries.
   bool empty() const { return entries_.empty(); }
 
   struct Entry {
-    std::string pattern;  ///< empty: the default, which comes last
+    std::string pattern;  ///< empty: the default, which is the last entry
     std::optional<Scheme> scheme;
   };
   const std::vector<Entry>& entries() const { return entries_; }
-  /// The pattern that decides about a module; nothing where it is none.
+  /// The entry whose pattern decides for the module; nullptr if there is none.
   const Entry* entry_for(std::string_view module) const;
 
  private:
   std::vector<Entry> entries_;
 };
 
-/// A folder with config.json and safetensors, opened and checked; no weight is read yet. Its files
-/// stay open, one descriptor each, and are read, never mapped: one that is cut short meanwhile is
-/// an error of the call that reads it. Bytes that are changed in place are not noticed: replace a
-/// checkpoint by renaming. Several threads may call const methods of one Checkpoint at once.
+/// An opened and checked folder with config.json and safetensors files; no weight is read yet. Each
+/// file stays open with one descriptor and is read, never memory-mapped. If a file is cut short
+/// later, the call that reads it returns an error. Bytes changed in place are not detected: replace
+/// a checkpoint by renaming. Several threads may call const methods of one Checkpoint at once.
 class Checkpoint {
  public:
-  /// Errors: no such folder, no or broken config.json, a missing or broken shard, a quant_method
-  /// that no reader claims (naming those that are known).
+  /// Errors: no such folder; a missing or broken config.json; a missing or broken shard; a
+  /// quant_method without a reader, with the list of known ones.
   static Result<Checkpoint> open(const std::string& folder);
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();
 
   const std::string& folder() const;
-  /// "Qwen3MoeForCausalLM"
+  /// The model class from config.json: "Qwen3MoeForCausalLM".
   const std::string& architecture() const;
-  /// The tool that wrote the quantized tensors: "gptq", "compressed-tensors", "plain".
+  /// The tool that wrote the quantized tensors: "gptq", "compressed-tensors"; "plain" if none.
   std::string_view producer() const;
   int64_t num_layers() const;
-  /// Layers that hold experts, in order.
+  /// Indices of the layers that hold experts, in order.
   std::vector<int64_t> moe_layers() const;
 
-  /// The experts of one layer. Errors: not a layer with experts; a missing, extra or wrongly typed
-  /// tensor, by name; experts that differ in scheme.
+  /// The experts of one layer. Errors: a layer without experts; a missing, extra or wrongly typed
+  /// tensor, by name; experts with different schemes.
   Result<DescribedWeights> moe_layer(int64_t layer) const;
-  /// The same, quantized while it is read as `map` says; an empty map leaves it as it is. Errors
-  /// beside those: a file that is quantized already, a map that does not fit it.
+  /// The experts of one layer, quantized by `map` while they are read. An empty map quantizes
+  /// nothing. Additional errors: a file that is already quantized; a map that does not fit the
+  /// file.
   Result<DescribedWeights> moe_layer(int64_t layer, const QuantizationMap& map) const;
-  /// The linear layers named by `modules`, stacked row-wise into one, which all read one input.
+  /// The linear layers `modules`, stacked row-wise into one matrix. All of them read the same
+  /// input.
   Result<DescribedMatrix> linear(const std::vector<std::string>& modules) const;
-  /// A router: never quantized unless the config lists it and the file stores it so.
+  /// A router. It is quantized only if the config lists it and the file stores it quantized.
   Result<DescribedMatrix> router(const std::string& module) const;
-  /// A vector of `size` floats (a norm's weights), widened to f32. Errors: shape, NaN, infinity.
+  /// A vector of `size` floats (the weights of a norm), widened to f32. Errors: wrong shape, NaN,
+  /// infinity.
   Result<std::vector<float>> vector(const std::string& name, int64_t size) const;
   /// A tensor's dtype and shape; its `data` is null.
   Result<TensorView> tensor(const std::string& name) const;
-  /// A tensor's bytes as the file has them. Errors: missing; a number that is NaN or infinite;
-  /// those of reading.
+  /// The raw bytes of a tensor. Errors: a missing tensor; a NaN or infinite number; read errors.
   Result<std::vector<std::byte>> read(const std::string& name) const;
   bool has_tensor(const std::string& name) const;
-  /// Tensors of the files that no call of this object has asked for yet, buffers that no model
-  /// reads left out. plan(), outline() and Model::load() keep an account of their own.
+  /// Tensors that no call of this object has requested yet, except buffers that no model reads.
+  /// plan(), outline() and Model::load() each keep a separate record.
   std::vector<std::string> unclaimed() const;
-  /// The same open files with nothing asked for.
+  /// A Checkpoint of the same open files, with no tensors claimed.
   Checkpoint unclaimed_copy() const;
 
-  /// Bytes of all tensors.
+  /// Size of all tensors, in bytes.
   int64_t total_bytes() const;
 
-  /// For the library's own rooms: the parsed config and the tensors.
+  /// Internal to the library: the parsed config and the tensors.
   struct State;
   const State& state() const { return *state_; }
 
@@ -309,50 +320,53 @@ class Checkpoint {
   struct Claims;
   explicit Checkpoint(std::shared_ptr<const State> state);
   std::shared_ptr<const State> state_;
-  std::unique_ptr<Claims> claims_;  // grow as modules are described
+  std::unique_ptr<Claims> claims_;  // the set grows as modules are described
 };
 
-/// A LoRA adapter for a checkpoint's experts.
+/// A LoRA adapter for the experts of a checkpoint.
 struct LoraAdapter {
-  int64_t rank = 0;                       ///< the largest of any matrix
-  std::map<int64_t, LoraWeights> layers;  ///< by layer; those that it leaves alone are not there
+  int64_t rank = 0;                       ///< the largest rank of any matrix
+  std::map<int64_t, LoraWeights> layers;  ///< by layer index; layers without an adapter are absent
 
-  /// Reads `folder` as PEFT writes it: adapter_config.json, and adapter_model.safetensors with
-  /// base_model.model.<module>.lora_A.weight [rank, K] and .lora_B.weight [N, rank] for modules of
-  /// single experts (….experts.3.gate_proj). The scale is lora_alpha / rank, with use_rslora
-  /// lora_alpha / √rank; alpha_pattern changes alpha by module. Errors: another kind of adapter, or
-  /// one made for a changed base (PiSSA), by the key that says so; an A without B; shapes that the
-  /// layer's matrices do not have; tensors for anything but experts.
+  /// Reads a PEFT `folder`: adapter_config.json and adapter_model.safetensors. The tensors are
+  /// base_model.model.<module>.lora_A.weight [rank, K] and .lora_B.weight [N, rank]. A module is a
+  /// single expert's projection (….experts.3.gate_proj). The scale is lora_alpha / rank, or
+  /// lora_alpha / √rank with use_rslora. alpha_pattern changes alpha per module. Errors: another
+  /// kind of adapter, or an adapter for a changed base (PiSSA), by the key that says so; an A
+  /// without a B; shapes that do not fit the layer's matrices; tensors for modules other than
+  /// experts.
   static Result<LoraAdapter> open(const std::string& folder, const Checkpoint& checkpoint);
 };
 
-/// Writing a quantized checkpoint: the same numbers as quantizing while loading, kept in a folder.
+/// Options to write a quantized checkpoint. The numbers equal those of quantization at load time.
 struct QuantizeOptions {
-  /// "compressed-tensors"; "fp8": blocks of e4m3 as DeepSeek and Qwen store them; "modelopt": mxfp8
-  /// as NVIDIA's tool stores it.
+  /// "compressed-tensors"; "fp8": e4m3 blocks as DeepSeek and Qwen store them; "modelopt": mxfp8 as
+  /// NVIDIA ModelOpt stores it.
   std::string format = "compressed-tensors";
-  int64_t max_shard_bytes = 5'000'000'000;  ///< of tensors in one file; a module is never split
-  Progress progress;                        ///< in bytes of the tensors read
+  /// Maximum size of the tensors in one file, in bytes. A module is never split.
+  int64_t max_shard_bytes = 5'000'000'000;
+  Progress progress;  ///< in bytes of the tensors read
 };
 
 struct QuantizeReport {
-  std::vector<Scheme> schemes;  ///< each once
-  int64_t num_quantized = 0;    ///< tensors of the source that were quantized
-  int64_t num_left = 0;         ///< and that were copied bit for bit
-  int64_t bytes_before = 0;     ///< of all tensors
+  std::vector<Scheme> schemes;  ///< each scheme once
+  int64_t num_quantized = 0;    ///< source tensors that were quantized
+  int64_t num_left = 0;         ///< source tensors that were copied bit for bit
+  int64_t bytes_before = 0;     ///< size of all source tensors
   int64_t bytes_after = 0;
-  std::vector<std::string> files;  ///< that hold them
+  /// The files that hold the tensors.
+  std::vector<std::string> files;
 };
 
-/// Writes `from` to the new folder `folder` with modules quantized as `map` says; config.json says
-/// so too, and everything else of the folder but other forms of the weights, its README and hidden
-/// files is copied. Memory holds one module at a time. The folder appears when it is whole: work
-/// that fails or is stopped leaves nothing behind, and what a killed process left beside it, in
-/// hidden folders .NAME.partial-…, goes with the next call for the same folder.
-/// Errors: `folder` is not empty, or lies in the source; a source that is quantized already; a map
-/// that does not fit it or quantizes nothing; a scheme that the format cannot store, and experts
-/// that lie in one tensor, which no reader would find quantized (kUnsupported); weights that are
-/// NaN or infinite; kIo with the file that the system refused; kCancelled.
+/// Writes `from` to the new folder `folder`, with modules quantized as `map` says. config.json
+/// describes the quantization. All other files are copied, except other forms of the weights, the
+/// README and hidden files. Memory holds one module at a time. The folder appears only when it is
+/// complete: failed or cancelled work leaves nothing behind. A killed process leaves hidden folders
+/// .NAME.partial-… beside `folder`; the next call for the same folder removes them.
+/// Errors: `folder` is not empty, or lies inside the source; a source that is already quantized; a
+/// map that does not fit the source or quantizes nothing; a scheme that the format cannot store
+/// (kUnsupported); experts stored in one tensor, because no reader supports them in quantized form
+/// (kUnsupported); NaN or infinite weights; kIo with the file that the system refused; kCancelled.
 Result<QuantizeReport> quantize(const Checkpoint& from, const QuantizationMap& map,
                                 const std::string& folder, const QuantizeOptions& options = {});
 

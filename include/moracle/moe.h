@@ -1,5 +1,5 @@
-// FusedMoe: prepare (dispatch, quantize) → experts (GEMM 1, activation, GEMM 2) → finalize (weigh,
-// sum).
+// FusedMoe: prepare (dispatch, quantize) → experts (GEMM 1, activation, GEMM 2) → finalize
+// (weighted sum).
 #pragma once
 
 #include <memory>
@@ -11,30 +11,30 @@
 
 namespace moracle {
 
-/// Which experts each token goes to: i32 [num_tokens, top_k] in device memory. An id of -1 (or any
-/// outside [0, num_experts)) contributes exactly zero. A type of its own, so that ids and weights
-/// cannot be swapped.
+/// Expert ids of each token: i32 [num_tokens, top_k] in device memory. An id of -1, or any id
+/// outside [0, num_experts), contributes exactly zero. A separate type prevents swapping ids and
+/// weights.
 struct TopkIds {
   const int32_t* data = nullptr;
 };
 
-/// How much each counts: f32 [num_tokens, top_k] in device memory.
+/// Weight of each selected expert: f32 [num_tokens, top_k] in device memory.
 struct TopkWeights {
   const float* data = nullptr;
 };
 
-/// How many tokens each expert that is here has: i32 [num_local] in device memory.
+/// Number of tokens of each local expert: i32 [num_local] in device memory.
 struct ExpertNumTokens {
   const int32_t* data = nullptr;
 };
 
-/// Which adapter each token uses: i32 [num_tokens] in device memory, -1 for none. Nothing: no token
-/// uses one.
+/// Adapter id of each token: i32 [num_tokens] in device memory, -1 for none. Null: no token uses an
+/// adapter.
 struct LoraIds {
   const int32_t* data = nullptr;
 };
 
-/// New weights of a layer, packed in the device's memory and not yet in use. A swap uses them up.
+/// New weights of a layer, packed in device memory but not yet in use. A swap consumes them.
 class PackedWeights {
  public:
   PackedWeights(PackedWeights&&) noexcept;
@@ -49,17 +49,16 @@ class PackedWeights {
   std::unique_ptr<State> state_;
 };
 
-/// Scratch memory of a device that layers share: their work runs one after another. On a GPU a call
-/// on another stream than the last call's waits there, on the device, for the last call's work. A
-/// stream that the caller captures is the exception: replays of the caller's own graph must not run
-/// beside other calls with this workspace. Graphs of Device::record are ordered as calls are.
-/// Grows only while layers are made, never in apply; graphs from before then have to be recorded
-/// again.
+/// Scratch memory of a device, shared by layers that run one after another. On a GPU, a call on
+/// another stream waits on the device for the work of the previous call. Streams that the caller
+/// captures are an exception: replays of the caller's own graph must not overlap with other calls
+/// on this workspace. Graphs of Device::record are ordered like calls. The workspace grows only
+/// while layers are made, never in apply. Graphs recorded before it grows must be recorded again.
 class Workspace {
  public:
   explicit Workspace(std::shared_ptr<Device> device);
-  /// Makes sure of `bytes`. Errors: kOutOfMemory; the bytes are then as many as before, or none
-  /// where the device refuses those, too.
+  /// Grows the workspace to at least `bytes`. Errors: kOutOfMemory. The workspace then has its
+  /// previous size, or no memory if the device refuses the previous size too.
   Status reserve(size_t bytes);
   std::byte* data() const { return buffer_.as<std::byte>(); }
   size_t bytes() const { return buffer_.bytes(); }
@@ -68,59 +67,60 @@ class Workspace {
  private:
   friend class LayerTurn;
   std::shared_ptr<Device> device_;
-  std::shared_ptr<StreamOrder> order_;  // of the device's streams; null where it needs none
+  std::shared_ptr<StreamOrder> order_;  // orders the device's streams; null if not needed
   Buffer buffer_;
 };
 
-/// One layer's experts, converted for the backend that the oracle chose.
+/// The experts of one layer, converted for the selected backend.
 class FusedMoe {
  public:
-  /// Reads and packs the weights of the experts that are here, one by one; `weights` holds all of
-  /// the layer's and is consumed. Errors: the selection chose nothing (with its trail), reading,
-  /// memory, kCancelled.
+  /// Reads and packs the weights of the local experts, one expert at a time. `weights` holds all
+  /// experts of the layer and is consumed. Errors: the selection has no plan (with all reasons);
+  /// read errors; memory; kCancelled.
   static Result<FusedMoe> make(DescribedWeights&& weights, const Selection& selection,
                                std::shared_ptr<Device> device, const Progress& progress = {});
-  /// The same with scratch memory shared between layers.
+  /// Makes the layer with scratch memory that other layers share.
   static Result<FusedMoe> make(DescribedWeights&& weights, const Selection& selection,
                                std::shared_ptr<Workspace> workspace, const Progress& progress = {});
   FusedMoe(FusedMoe&&) noexcept;
   FusedMoe& operator=(FusedMoe&&) noexcept;
   ~FusedMoe();
 
-  /// output[t] = Σ_j topk_weights[t, j] · expert(topk_ids[t, j])(hidden[t]), over the experts that
-  /// are here: with experts on several ranks, the ranks' outputs add up to the layer's.
-  /// hidden and output are [num_tokens, hidden_size] in f32, bf16 or f16, and may not overlap. Each
-  /// pointer is a multiple of the size of what it points to: 4 bytes for f32, ids and weights, 2
-  /// for bf16 and f16; kernels do without more, and are fastest with 16 where rows are, too.
-  /// Enqueues and returns; allocates nothing; decides nothing from device data: ids that no expert
-  /// has contribute zero, and the device's synchronize() says so. Errors: shapes, more tokens than
-  /// planned, adapters where none were planned, a plan for batched activations, a null pointer or
-  /// one that is not aligned.
+  /// output[t] = Σ_j topk_weights[t, j] · expert(topk_ids[t, j])(hidden[t]), over the local
+  /// experts. With expert parallelism, the sum of all ranks' outputs is the layer's output.
+  /// hidden and output are [num_tokens, hidden_size] in f32, bf16 or f16, and must not overlap.
+  /// Each pointer must be aligned to its element size: 4 bytes for f32, ids and weights; 2 bytes
+  /// for bf16 and f16. Kernels are fastest if pointers and rows are aligned to 16 bytes.
+  /// The call enqueues work and returns. It allocates nothing and makes no decision from device
+  /// data. Ids without an expert contribute zero, and the device's synchronize() reports them.
+  /// Errors: wrong shapes; more tokens than planned; adapters that were not planned; a plan for
+  /// batched activations; a null or unaligned pointer.
   Status apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
                const Matrix& output, Stream stream = {}, LoraIds lora_ids = {});
 
-  /// The batched format: hidden and output are [num_local, max_tokens, hidden_size] as matrices of
-  /// num_local · max_tokens rows, max_tokens being what was planned; the first num_tokens[e] rows
-  /// of local expert e are its tokens, and become its outputs, not weighed. Other rows are not read
-  /// into any result and become 0. `lora_ids` has one entry per row. Otherwise as apply.
+  /// Applies the layer to batched activations. hidden and output are [num_local, max_tokens,
+  /// hidden_size], as matrices of num_local · max_tokens rows. max_tokens is the planned maximum.
+  /// The first num_tokens[e] rows of local expert e are its tokens; their outputs are not weighted.
+  /// Other input rows do not affect any result, and other output rows become 0. `lora_ids` has one
+  /// entry per row. All other rules of apply hold.
   Status apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens, const Matrix& output,
                        Stream stream = {}, LoraIds lora_ids = {});
 
-  /// Reads and packs new weights for this layer into memory of their own; what serves is not
-  /// touched. Errors: another layer than the one that was loaded (sizes, scheme, biases), reading,
-  /// memory, kCancelled.
+  /// Reads and packs new weights for this layer into separate memory. The weights in use do not
+  /// change. Errors: weights of a different layer (sizes, scheme, biases); read errors; memory;
+  /// kCancelled.
   Result<PackedWeights> pack(DescribedWeights&& weights, const Progress& progress = {}) const;
-  /// The packed weights take the place of the old ones, at the same addresses, and are used up; it
-  /// waits for that. Errors: weights that were packed for another layer, for other experts, for
-  /// another backend or on another device; weights that are used up; the device's. `weights` can
-  /// then be swapped in elsewhere, or again.
+  /// Replaces the weights with the packed weights, at the same addresses, and waits until this is
+  /// done. The packed weights are consumed. Errors: weights packed for another layer, other
+  /// experts, another backend or another device; weights that were already consumed; device errors.
+  /// After an error `weights` is not consumed and can be swapped elsewhere or again.
   Status swap(PackedWeights&& weights, Stream stream = {});
 
-  /// Adapter `id` of this layer, below the planned max_adapters; replaces what was there. Experts
-  /// that are elsewhere are left out. Errors, before anything is changed: an id, a rank or a shape
-  /// that does not fit.
+  /// Sets adapter `id` of this layer and replaces the previous one. `id` must be below the planned
+  /// max_adapters. Experts of other ranks are skipped. Errors, before any change: an id, rank or
+  /// shape that does not fit.
   Status set_adapter(int32_t id, const LoraWeights& adapter);
-  /// Adapter `id` adds nothing from now on.
+  /// Clears adapter `id`: from now on it adds nothing.
   Status clear_adapter(int32_t id);
 
   const Plan& plan() const;
@@ -132,7 +132,7 @@ class FusedMoe {
   std::unique_ptr<State> state_;
 };
 
-/// A dense linear layer through the same kernels: a grouped linear with one expert.
+/// A dense linear layer on the same kernels: a grouped linear with one expert.
 class Linear {
  public:
   static Result<Linear> make(DescribedMatrix&& weights, const Selection& selection,
@@ -141,12 +141,12 @@ class Linear {
   Linear& operator=(Linear&&) noexcept;
   ~Linear();
 
-  /// y [num_tokens, N] = x [num_tokens, K] · wᵀ + bias, both of the device's activation dtype; y
-  /// may be f32 on any device. Pointers as of FusedMoe::apply. Errors: shapes, types, more tokens
-  /// than planned, a null pointer or one that is not aligned.
+  /// y [num_tokens, N] = x [num_tokens, K] · wᵀ + bias. x and y have the device's activation dtype;
+  /// y may also be f32 on any device. Pointer alignment as in FusedMoe::apply. Errors: wrong shapes
+  /// or types; more tokens than planned; a null or unaligned pointer.
   Status apply(const Matrix& x, const Matrix& y, Stream stream = {});
 
-  /// As FusedMoe's.
+  /// pack and swap work as in FusedMoe.
   Result<PackedWeights> pack(DescribedMatrix&& weights, const Progress& progress = {}) const;
   Status swap(PackedWeights&& weights, Stream stream = {});
 
@@ -159,23 +159,23 @@ class Linear {
   std::unique_ptr<State> state_;
 };
 
-/// The spec of a dense linear layer, for select().
+/// The LayerSpec of a dense linear layer, for select().
 LayerSpec linear_spec(std::string name, const DescribedMatrix& weights);
 
-/// How rows are timed.
+/// Options for timing backends.
 struct TuneOptions {
   std::vector<int64_t> tokens = {1, 16, 256};
-  double seconds = 20;            ///< for the layer, making weights included
-  int64_t most_bytes = 0;         ///< of memory for a row's weights
-  DeviceName device;              ///< whose rows are timed
+  double seconds = 20;     ///< time limit for the layer in seconds, including packing weights
+  int64_t most_bytes = 0;  ///< memory limit for the weights of one backend, in bytes
+  DeviceName device;       ///< the device whose backends are timed
   bool bf16_activations = false;  ///< see Request
 };
 
-/// Times every row that serves the layer on `device`, which options.device names, in the table's
-/// order, at each number of tokens. A row that takes over eight times as long as the best at one of
-/// them is not asked for the rest, and rows for which no time is left are not asked at all, but the
-/// first always is: the oracle compares only what was measured throughout. Errors: nothing serves
-/// the layer; memory; kCancelled.
+/// Times every backend that serves the layer on `device`, in the table's order, at each number of
+/// tokens. options.device must name `device`. If a backend takes more than eight times as long as
+/// the best one at some number of tokens, the remaining numbers are skipped for it. Backends are
+/// skipped when the time limit is reached, except the first one. The oracle compares only backends
+/// that were measured at all numbers. Errors: no backend serves the layer; memory; kCancelled.
 Result<TunedLayer> tune(const LayerSpec& layer, const Machine& machine,
                         const std::shared_ptr<Device>& device, const TuneOptions& options,
                         const Progress& progress = {});

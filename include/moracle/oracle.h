@@ -1,4 +1,5 @@
-// Who serves a layer, and why nobody else: a pure function of the layer, the machine and one table.
+// The oracle selects a backend for a layer and explains why it rejects the others. The selection is
+// a pure function of the layer, the machine and one table.
 #pragma once
 
 #include <concepts>
@@ -18,11 +19,11 @@ struct KernelWeights;
 class Device;
 class GroupedLinear;
 
-/// A kind of device that kernels are written for.
+/// A kind of device that has its own kernels.
 enum class Platform : uint8_t { kCpu, kCuda, kOpenCl };
 std::string_view name(Platform platform);
 
-/// Instruction sets that kernels choose by. Each bit is one CPU feature, usable by this process.
+/// CPU instruction sets that select kernels. Each bit is one CPU feature that this process can use.
 enum class Isa : uint32_t {
   kNone = 0,
   kAvx2 = 1 << 0,  ///< with FMA and F16C, which every CPU with AVX2 has
@@ -35,7 +36,7 @@ enum class Isa : uint32_t {
   kAmxBf16 = 1 << 7,
 };
 
-/// What an OpenCL device can do; a kernel asks for this, never for a vendor.
+/// Capabilities of an OpenCL device. Kernels depend on these bits, never on the vendor.
 enum class GpuFeature : uint32_t {
   kNone = 0,
   kSubgroups = 1 << 0,
@@ -44,15 +45,15 @@ enum class GpuFeature : uint32_t {
   kMatrix = 1 << 3,  ///< subgroup matrix products (Intel's DPAS)
 };
 
-/// What a request may ask of a backend beyond plain matrices.
+/// Backend features that a request may need beyond plain matrices.
 enum class Feature : uint32_t {
   kNone = 0,
   kZeroPoints = 1 << 0,
-  kActOrder = 1 << 1,  ///< groups that follow another order than left to right
+  kActOrder = 1 << 1,  ///< act-order: columns belong to groups in another order than left to right
   kBias = 1 << 2,
-  kDeterministic = 1 << 3,   ///< a token's bits depend on nothing but the token
-  kExpertParallel = 1 << 4,  ///< only some of the layer's experts are here
-  kBatched = 1 << 5,         ///< activations as [E, max_tokens, H] with counts
+  kDeterministic = 1 << 3,   ///< the bits of a token's result depend only on that token
+  kExpertParallel = 1 << 4,  ///< this process holds only some of the layer's experts
+  kBatched = 1 << 5,         ///< activations are [E, max_tokens, H] with a token count per expert
   kLora = 1 << 6,
 };
 
@@ -67,12 +68,12 @@ template <FlagSet Set>
 constexpr Set operator&(Set a, Set b) {
   return static_cast<Set>(static_cast<uint32_t>(a) & static_cast<uint32_t>(b));
 }
-/// The bits of `wanted` that `there` lacks.
+/// The bits of `wanted` that are not in `there`.
 template <FlagSet Set>
 constexpr Set missing(Set wanted, Set there) {
   return static_cast<Set>(static_cast<uint32_t>(wanted) & ~static_cast<uint32_t>(there));
 }
-/// "avx2 avx512_vnni"; "subgroups fp16"; "zero points, biases". Nothing: "none".
+/// "avx2 avx512_vnni"; "subgroups fp16"; "zero points, biases". "none" for an empty set.
 std::string names(Isa set);
 std::string names(GpuFeature set);
 std::string names(Feature set);
@@ -80,81 +81,85 @@ std::string names(Feature set);
 struct CpuInfo {
   std::string model;
   Isa isa = Isa::kNone;
-  int threads = 1;           ///< that this process may use: affinity and cgroup quota
-  int64_t memory_bytes = 0;  ///< installed, or the cgroup's limit
+  /// CPU threads that this process may use, limited by CPU affinity and cgroup quota.
+  int threads = 1;
+  int64_t memory_bytes = 0;  ///< installed memory, or the cgroup's limit
 };
 
 struct GpuInfo {
   Platform platform = Platform::kCuda;
   int index = 0;
   std::string model;
-  int capability = 0;  ///< CUDA compute capability x 10: 90 for 9.0; 0 elsewhere
+  /// CUDA compute capability x 10: 90 means 9.0. 0 on other platforms.
+  int capability = 0;
   int64_t memory_bytes = 0;
-  int64_t shared_memory_bytes = 0;  ///< that one block (work-group) may use
+  int64_t shared_memory_bytes = 0;  ///< available to one block (work-group)
   GpuFeature features = GpuFeature::kNone;
-  bool is_cpu = false;  ///< an OpenCL device that is the host's own cores
+  bool is_cpu = false;  ///< an OpenCL device that runs on the host's CPU cores
 };
 
-/// What a row took for one layer at so many tokens, in the median.
+/// The median time of one backend for one layer at `num_tokens` tokens, in microseconds.
 struct TunedTime {
   std::string backend;
   int64_t num_tokens = 0;
   double us = 0;
 };
-/// The rows that were measured for a layer (see `moracle tune`).
+/// Measured backends for a layer (see `moracle tune`).
 struct TunedLayer {
-  std::string layer;  ///< describe(LayerSpec), and what else was asked for: equal ones share it
+  /// describe(LayerSpec) plus the request's other properties that change the times. Layers with
+  /// equal text share the times.
+  std::string layer;
   std::vector<TunedTime> times;
 };
 
-/// A machine as a value: what is there, what this build brought along, and what was measured.
+/// A machine as a value: its hardware, the platforms of the build, and measured times.
 struct Machine {
-  std::string name;  ///< "here", or the profile's
+  std::string name;  ///< "here", or the name of the profile
   CpuInfo cpu;
   std::vector<GpuInfo> gpus;
   std::vector<TunedLayer> tuned;  ///< empty: the table's order decides
-  /// The build that is asked about has the kernels of every platform; false: it is this one.
+  /// True: assume a build with the kernels of every platform. False: use this build's kernels.
   bool every_platform = false;
 
-  /// What this process can use, detected.
+  /// The hardware that this process can use, detected at run time.
   static Machine here();
-  /// Known machines, by name, for `explain --machine`: with builds for every platform.
+  /// Known machines by name, for `explain --machine`. They assume builds for every platform.
   static std::span<const Machine> known();
-  /// "here" or one of known(). Errors: names them.
+  /// "here" or one of known(). Errors: an unknown name, with the list of known ones.
   static Result<Machine> find(std::string_view name);
 };
 
-/// How activations reach the experts.
+/// The memory format of the activations that enter the experts.
 enum class ActivationFormat : uint8_t {
-  kStandard,  ///< [num_tokens, H] with ids and weights per token
-  kBatched,   ///< [E, max_tokens, H] with a count per expert
+  kStandard,  ///< [num_tokens, H] with expert ids and weights per token
+  kBatched,   ///< [E, max_tokens, H] with a token count per expert
 };
 
-/// Which rank holds which experts, where a layer is spread over several.
+/// Distribution of a layer's experts over several ranks.
 enum class Placement : uint8_t {
-  kLinear,      ///< neighbours together
+  kLinear,      ///< each rank holds consecutive experts
   kRoundRobin,  ///< expert e on rank e mod ep_size
 };
 std::string_view name(Placement placement);
-/// "linear" or "round-robin". Errors: anything else.
+/// Parses "linear" or "round-robin". Errors: any other text.
 Result<Placement> parse_placement(std::string_view text);
 
-/// Which of a layer's experts are here, and under which local number.
+/// Maps a layer's experts to local indices on this rank.
 class ExpertMap {
  public:
-  /// All of them, under their own numbers.
+  /// All experts, each under its own index.
   static ExpertMap all(int64_t num_experts);
-  /// The experts of rank `ep_rank`; where `ep_size` does not divide, the first ranks hold one more.
-  /// Errors: fewer than one expert or rank, a rank outside [0, ep_size).
+  /// The experts of rank `ep_rank`. If `ep_size` does not divide `num_experts`, the first ranks
+  /// hold one more. Errors: fewer than one expert or rank; a rank outside [0, ep_size).
   static Result<ExpertMap> place(int64_t num_experts, int64_t ep_size, int64_t ep_rank,
                                  Placement placement = Placement::kLinear);
-  /// Any map: `local[e]` is expert e's local number, or -1 where it is elsewhere. Errors: local
-  /// numbers that leave one out or come twice.
+  /// A custom map: `local[e]` is the local index of expert e, or -1 if another rank holds it.
+  /// Errors: a local index that is missing or occurs twice.
   static Result<ExpertMap> from(std::vector<int32_t> local);
 
   int64_t num_experts() const { return static_cast<int64_t>(local_.size()); }
   int64_t num_local() const { return static_cast<int64_t>(global_.size()); }
-  /// True where every expert is here under its own number.
+  /// True if this rank holds every expert under its own index.
   bool is_identity() const;
   const std::vector<int32_t>& local() const { return local_; }    ///< [num_experts]
   const std::vector<int32_t>& global() const { return global_; }  ///< [num_local]
@@ -163,60 +168,65 @@ class ExpertMap {
  private:
   std::vector<int32_t> local_, global_;
 };
-/// That the maps of all ranks together hold each expert exactly once. Errors: the first that is
-/// missing or held twice, and by whom.
+/// Checks that the maps of all ranks together hold each expert exactly once. Errors: the first
+/// missing or duplicate expert, with the ranks that hold it.
 Status check_cover(std::span<const ExpertMap> ranks);
 
-/// How one layer is spread over processes.
+/// Expert parallelism: how one layer is distributed over processes.
 struct Parallelism {
   int64_t ep_size = 1;  ///< ranks that share the experts
   int64_t ep_rank = 0;
   Placement placement = Placement::kLinear;
-  std::optional<ExpertMap> expert_map;  ///< of this rank, instead of `placement`
+  std::optional<ExpertMap> expert_map;  ///< this rank's map; replaces `placement`
   ActivationFormat format = ActivationFormat::kStandard;
 
-  /// This rank's map for a layer of so many experts. Errors: as ExpertMap::place; a map of another
-  /// number of experts.
+  /// This rank's map for a layer with `num_experts` experts. Errors: as ExpertMap::place; a map for
+  /// another number of experts.
   Result<ExpertMap> map(int64_t num_experts) const;
 };
 
-/// What has to be served, and what the user asked for.
+/// The layer to serve and the user's options.
 struct Request {
   LayerSpec layer;
   Parallelism parallel;
-  /// Most tokens in one apply (of one expert, where they come batched): workspaces are sized by it.
+  /// Maximum tokens in one apply; with the batched format, maximum tokens per expert. Workspace
+  /// sizes depend on it.
   int64_t max_num_tokens = 512;
   int64_t lora_rank = 0;       ///< largest rank of any adapter; 0: none
-  int64_t max_adapters = 1;    ///< at once, where there are any
-  bool deterministic = false;  ///< a token's bits depend on nothing but the token
-  /// Kernels may round activations that stay floats to bf16 before they multiply: some are twice as
-  /// fast then (KernelPlan::product_bits says which do).
+  int64_t max_adapters = 1;    ///< maximum number of adapters at once; used if lora_rank > 0
+  bool deterministic = false;  ///< the bits of a token's result depend only on that token
+  /// Kernels may round float activations to bf16 before the product. This makes some kernels twice
+  /// as fast (see KernelPlan::product_bits).
   bool bf16_activations = false;
-  std::string backend = "auto";      ///< or a row's name; see BackendMap for several layers
-  std::optional<Platform> platform;  ///< only backends for this kind of device
-  std::optional<int> device_index;   ///< only this one of several GPUs
+  std::string backend = "auto";      ///< or a backend's name; see BackendMap for several layers
+  std::optional<Platform> platform;  ///< use only backends for this platform
+  std::optional<int> device_index;   ///< use only the GPU with this index
 };
 
-/// What `--backend` patterns may name: one linear layer, or several that are multiplied together.
+/// Names that a `--backend` pattern can match: one linear layer, or several layers that are
+/// multiplied together.
 struct ModuleNames {
-  std::string name;                  ///< "lm_head", "model.layers.0.mlp.experts"
-  std::vector<std::string> members;  ///< "….experts.3.up_proj"; none: the name stands for all
+  std::string name;  ///< "lm_head", "model.layers.0.mlp.experts"
+  /// "….experts.3.up_proj". Empty: `name` is the only name.
+  std::vector<std::string> members;
 };
 
-/// Backends by module, as a user types them: "auto", a row's name, or "pattern=name,pattern=name".
-/// Patterns are those of QuantizationMap: the first that matches a module's full name
-/// ("model.layers.0.self_attn.q_proj") decides, none means auto, and `*` stands for any text.
+/// Backends by module, in command-line syntax: "auto", a backend's name, or
+/// "pattern=name,pattern=name". Patterns work as in QuantizationMap: the first pattern that matches
+/// the module's full name ("model.layers.0.self_attn.q_proj") decides. `*` matches any text. A
+/// module without a match gets "auto".
 class BackendMap {
  public:
   BackendMap() = default;
-  /// Errors: a name that no row of the table has, listing those that exist; an empty pattern.
+  /// Errors: an unknown backend, with the list of known ones; an empty pattern.
   static Result<BackendMap> parse(std::string_view text);
-  /// "auto" or a row's name, of a module with this name.
+  /// "auto" or a backend's name, for the module `name`.
   std::string_view for_name(std::string_view name) const;
-  /// The same for modules that are multiplied together; the name of all stands for each of them.
-  /// Errors: they would get different rows; names the modules that have to agree.
+  /// The backend for modules that are multiplied together. A pattern that matches the common name
+  /// applies to each member. Errors: the members would get different backends; the error names
+  /// these modules.
   Result<std::string> for_module(const ModuleNames& module) const;
-  /// Error naming the first pattern that matches none of `modules`: it is most likely misspelt.
+  /// Error: the first pattern that matches none of `modules`; it is most likely misspelt.
   Status check_used(std::span<const ModuleNames> modules) const;
 
  private:
@@ -228,113 +238,126 @@ class BackendMap {
   std::vector<Entry> entries_;
 };
 
-/// How one matrix of a layer is multiplied; part of the plan. Numbers are first and last ones.
+/// One kernel that may run for a matrix, and its ranges of tokens and rows. Both ends are
+/// inclusive.
 struct KernelUse {
-  int64_t from_tokens = 1;  ///< num_tokens of an apply in which it may run
+  int64_t from_tokens = 1;  ///< minimum num_tokens of the apply
   std::string name;
-  int64_t to_tokens = 0;  ///< 0: any number
-  int64_t from_rows = 1;  ///< of an expert that it multiplies, in one apply
-  int64_t to_rows = 0;    ///< 0: any number
+  int64_t to_tokens = 0;  ///< maximum num_tokens; 0: no limit
+  int64_t from_rows = 1;  ///< minimum rows of one expert in one apply
+  int64_t to_rows = 0;    ///< maximum rows; 0: no limit
 
-  /// Whether it may multiply an expert with so many rows in an apply of so many tokens.
+  /// True if this kernel may run for an expert with `rows` rows in an apply of `num_tokens` tokens.
   bool may_run(int64_t num_tokens, int64_t rows) const {
     return num_tokens >= from_tokens && (to_tokens == 0 || num_tokens <= to_tokens) &&
            rows >= from_rows && (to_rows == 0 || rows <= to_rows);
   }
 };
-/// "i4 codes, f32 products and sums, avx2; experts with up to 4 rows"
+/// A description: "i4 codes, f32 products and sums, avx2; experts with up to 4 rows".
 std::string describe(const KernelUse& use);
 
 struct KernelPlan {
-  DType input_dtype = DType::kF32;  ///< activations as the kernel reads them
-  std::vector<KernelUse> kernels;   ///< every kernel that may run; no other will
-  int64_t scratch_bytes = 0;        ///< of the device, shared by all kernels that run in turn
-  bool deterministic = false;       ///< a row's bits do not depend on the rows beside it
-  int product_bits = 24;            ///< significant bits that float activations keep in products
-  bool activates = false;  ///< may apply the activation to what it computes, before storing it
-  bool quantizes = false;  ///< may then quantize that, where the scheme does
-  bool combines = false;   ///< may add its rows, weighed, to the tokens that they belong to
-  bool in_parts = false;   ///< may take some of the rows at a time
+  DType input_dtype = DType::kF32;  ///< dtype of the activations that the kernel reads
+  std::vector<KernelUse> kernels;   ///< every kernel that may run; no other kernel runs
+  /// Scratch of the device in bytes. Kernels that run one after another share it.
+  int64_t scratch_bytes = 0;
+  bool deterministic = false;  ///< the bits of a row do not depend on the other rows
+  int product_bits = 24;       ///< significant bits of float activations in products
+  /// May apply the activation function in the epilogue, before it stores the result.
+  bool activates = false;
+  /// May then quantize the activated result, if the scheme has quantized activations.
+  bool quantizes = false;
+  /// May add its weighted rows to the output rows of their tokens.
+  bool combines = false;
+  bool in_parts = false;  ///< may run on a subset of the rows at a time
 };
 
-/// What a kernel's plan follows from.
+/// The inputs of a kernel's plan function.
 struct KernelRequest {
   const MatrixShape& shape;
   const Scheme& scheme;
   bool deterministic = false;
   bool bf16_activations = false;  ///< see Request
-  int64_t max_rows = 0;           ///< of activations in one run
-  /// What follows the matrix; null: nothing.
+  int64_t max_rows = 0;           ///< maximum activation rows in one run
+  /// The activation function after the matrix; null: none.
   const ActivationSpec* activation = nullptr;
-  int64_t max_num_tokens = 1;  ///< in one apply
-  int64_t min_num_tokens = 1;  ///< likewise; batched activations always come as many as planned
-  int64_t rows_per_token = 1;  ///< of an apply, at most: top_k; batched, the experts that are here
-  int64_t expert_rows = 1;     ///< of these, rows that one expert may get
-  int64_t num_experts = 1;     ///< that are here
+  int64_t max_num_tokens = 1;  ///< maximum in one apply
+  /// Minimum in one apply. Batched activations always have the planned number of tokens.
+  int64_t min_num_tokens = 1;
+  /// Maximum activation rows per token: top_k; with the batched format, the number of local
+  /// experts.
+  int64_t rows_per_token = 1;
+  int64_t expert_rows = 1;  ///< maximum of these rows for one expert
+  int64_t num_experts = 1;  ///< local experts
 };
 
-/// The code behind a row, which its kernel file defines.
+/// Entry points of a backend, defined in its kernel file.
 struct Kernels {
-  /// In every build; null only where another processor is compiled for.
+  /// Present in every build; null only if the build targets another CPU architecture.
   KernelPlan (*plan)(const KernelRequest& request, const Machine& machine);
-  /// Makes what `plan` says, nothing else. Null: this build does not have it.
+  /// Makes exactly the kernels that `plan` returned. Null: this build does not contain them.
   Result<std::unique_ptr<GroupedLinear>> (*make)(KernelWeights&& weights, const KernelPlan& plan,
                                                  Device& device);
 };
 
-/// Codes of activations times codes of weights.
+/// A dtype pair of one product: activation codes times weight codes.
 struct Product {
   DType activation, weight;
-  int group_multiple = 1;  ///< groups of activations along K must divide by this
+  /// The activation group size along K must be a multiple of this.
+  int group_multiple = 1;
 };
 
-/// One row of the table. Order is preference; the reference is last and serves everything.
+/// One row of the backend table. Rows are in order of preference. The last row is the reference and
+/// serves every request.
 struct Backend {
   std::string_view name;
   Platform platform = Platform::kCpu;
   std::string_view summary;
-  bool planned = false;  ///< listed, its kernel not yet written
+  bool planned = false;  ///< listed; the kernel is not written yet
 
-  // What it needs of the machine.
-  Isa isa = Isa::kNone;    ///< CPU features that it cannot do without
-  int min_capability = 0;  ///< CUDA compute capability x 10, from ...
-  int max_capability = 0;  ///< ... to, or 0: any later one
-  int fp8_capability = 0;  ///< from which it multiplies fp8 activations
+  // Requirements on the machine.
+  Isa isa = Isa::kNone;    ///< required CPU features
+  int min_capability = 0;  ///< minimum CUDA compute capability x 10
+  int max_capability = 0;  ///< maximum compute capability x 10; 0: no limit
+  int fp8_capability = 0;  ///< minimum compute capability x 10 for fp8 activations
   int64_t shared_memory_bytes = 0;
   GpuFeature gpu_features = GpuFeature::kNone;
 
-  // What it serves.
-  std::span<const DType> weights;      ///< weight formats that it reads
-  std::span<const DType> activations;  ///< activation formats that it computes in, beside float
-  std::span<const Product> products;   ///< of codes that it multiplies; empty: all of these
+  // Supported layers.
+  std::span<const DType> weights;      ///< supported weight dtypes
+  std::span<const DType> activations;  ///< supported activation dtypes in addition to floats
+  std::span<const Product> products;   ///< supported dtype pairs of codes; empty: all pairs
   Feature features = Feature::kNone;
-  std::span<const Activation> fused_activations;  ///< empty: a stage of its own, so any
-  int group_multiple = 1;                         ///< groups along K must divide by this
-  int size_multiple = 1;       ///< hidden and intermediate sizes must divide by this
-  int64_t max_num_tokens = 0;  ///< 0: any
-  int64_t max_integer_k = 0;   ///< longest exact integer sum; 0: any
+  /// Activation functions in the GEMM's epilogue. Empty: a separate stage applies any function.
+  std::span<const Activation> fused_activations;
+  /// The group size along K must be a multiple of this.
+  int group_multiple = 1;
+  /// Hidden and intermediate sizes must be multiples of this.
+  int size_multiple = 1;
+  int64_t max_num_tokens = 0;  ///< 0: no limit
+  int64_t max_integer_k = 0;   ///< largest K with an exact integer sum; 0: no limit
 
   const Layout* layout = nullptr;
-  const Kernels* kernels = nullptr;  ///< nothing where the row is planned
+  const Kernels* kernels = nullptr;  ///< null if the row is only planned
 
-  /// Whether this build can make its kernels.
+  /// True if this build contains the kernels.
   bool built() const { return kernels != nullptr && kernels->make != nullptr; }
 };
 
-/// THE table.
+/// The backend table.
 std::span<const Backend> backends();
 
 /// An exception to the table's order.
 struct Preference {
   std::string_view name;
-  std::string_view first;  ///< rows whose names begin so are asked before ...
-  std::string_view over;   ///< ... rows whose names begin so
+  std::string_view first;  ///< rows whose names start with this text come before ...
+  std::string_view over;   ///< ... rows whose names start with this text
   bool (*when)(const Request& request, const Machine& machine);
   std::string_view reason;
 };
 std::span<const Preference> preferences();
 
-/// Why a backend cannot serve: which rule, what it needs, what is there.
+/// Why a backend cannot serve a request: the rule, its requirement, and the actual value.
 struct Reason {
   std::string_view rule;
   std::string need;
@@ -343,61 +366,63 @@ struct Reason {
 
 struct Verdict {
   const Backend* backend = nullptr;
-  std::vector<Reason> reasons;             ///< every rule that objects; none: accepted
-  const Preference* moved_back = nullptr;  ///< the exception that put it behind others
-  std::vector<TunedTime> tuned;            ///< what was measured here, of an accepted row
-  bool fastest = false;                    ///< and by that it comes before the others
+  std::vector<Reason> reasons;             ///< all objections of the rules; empty: accepted
+  const Preference* moved_back = nullptr;  ///< the preference that moved this row behind others
+  std::vector<TunedTime> tuned;            ///< times measured on this machine, for an accepted row
+  bool fastest = false;                    ///< its times move it before the other accepted rows
   bool accepted() const { return reasons.empty(); }
 };
 
 struct MatrixPlan {
   MatrixShape shape;
-  int64_t weight_bytes = 0;  ///< packed, all experts that are here
+  int64_t weight_bytes = 0;  ///< packed weights of all local experts
   KernelPlan kernel;
 };
 
-/// Everything decided before a weight is read.
+/// All decisions that are made before a weight is read.
 struct Plan {
   const Backend* backend = nullptr;
-  LayerSpec layer;          ///< with the scheme as it will be executed
-  std::string_view layout;  ///< how the weights are stored
-  ExpertMap experts;        ///< which of the layer's are here
+  LayerSpec layer;          ///< with the scheme that is executed
+  std::string_view layout;  ///< name of the packed weight layout
+  ExpertMap experts;        ///< the layer's experts on this rank
   ActivationFormat format = ActivationFormat::kStandard;
   int64_t max_num_tokens = 0;
-  int64_t lora_rank = 0;                 ///< 0: no adapters
-  int64_t max_adapters = 0;              ///< that fit at once
-  DType activation_dtype = DType::kF32;  ///< between the stages
-  std::vector<MatrixPlan> matrices;      ///< w13 and w2, or a linear layer's only one
-  int64_t weight_bytes = 0;              ///< packed, all experts that are here, all matrices
-  int64_t adapter_bytes = 0;             ///< of all adapters
-  int64_t workspace_bytes = 0;           ///< of one apply; layers that run in turn share it
-  int64_t scratch_bytes = 0;             ///< shared likewise
-  /// Rows (a token's once for each of its experts) that go through both matrices before the next
-  /// ones do, so that what is between stays in the caches; at most all of them.
+  int64_t lora_rank = 0;                 ///< maximum rank; 0: no adapters
+  int64_t max_adapters = 0;              ///< maximum number of adapters at once
+  DType activation_dtype = DType::kF32;  ///< dtype of activations between stages
+  std::vector<MatrixPlan> matrices;      ///< w13 and w2, or only w13 for a linear layer
+  int64_t weight_bytes = 0;              ///< packed weights of all local experts and all matrices
+  int64_t adapter_bytes = 0;             ///< all adapters
+  /// Workspace of one apply. Layers that run one after another share it.
+  int64_t workspace_bytes = 0;
+  /// Kernel scratch, shared like the workspace.
+  int64_t scratch_bytes = 0;
+  /// Number of rows that pass through both matrices before the next rows start, at most all rows. A
+  /// token has one row per selected expert. This keeps the intermediate activations in the cache.
   int64_t part_rows = 0;
 
-  /// Rows of the activations in one apply at most, and how many experts each goes to.
+  /// max_slots(): maximum activation rows in one apply. top_k(): experts per row.
   int64_t max_slots() const;
   int64_t top_k() const { return format == ActivationFormat::kBatched ? 1 : layer.top_k; }
 };
 
 struct Selection {
   Request request;
-  std::vector<Verdict> considered;  ///< every row, in the order in which they were asked
-  std::optional<Plan> plan;         ///< nothing where no row serves
+  std::vector<Verdict> considered;  ///< every row, in order of evaluation
+  std::optional<Plan> plan;         ///< nullopt if no row serves the request
 
-  /// The plan, or an error that carries the whole trail. Never another backend than asked for.
+  /// The plan, or an error with all reasons. Never falls back from a backend that the user named.
   Result<Plan> chosen() const;
 };
 
-/// Asks every rule about every row and chooses the first row without objection, or of those that
-/// machine.tuned has times for, the fastest.
+/// Checks every row against every rule and chooses the first row without objections. If
+/// machine.tuned has times for the accepted rows, the fastest of these comes first.
 Selection select(const Request& request, const Machine& machine,
                  std::span<const Backend> table = backends());
 
-/// The selection for a person: one line per row with its first reason, or all of them.
+/// The selection as text for users: one line per row, with all reasons or only the first.
 std::string explain(const Selection& selection, bool all_reasons = true);
-/// The plan for a person: layout, sizes, and the kernels of each matrix.
+/// The plan as text for users: layout, sizes, and the kernels of each matrix.
 std::string describe(const Plan& plan);
 
 }  // namespace moracle

@@ -1,4 +1,4 @@
-// What quantized numbers mean, apart from who wrote them and how a kernel stores them.
+// The meaning of quantized numbers, independent of the producer and of the kernel's layout.
 #pragma once
 
 #include <compare>
@@ -14,9 +14,9 @@
 
 namespace moracle {
 
-/// How many elements share one scale: `rows` x `cols` of a [rows, K] matrix; kAll is the whole
-/// extent. Weights are [N, K] (one row per output), activations [tokens, K]: a channel of a weight
-/// and a token of an activation are both one row.
+/// The block of elements that share one scale: `rows` x `cols` of a [rows, K] matrix. kAll means
+/// the whole extent. Weights are [N, K] with one row per output channel. Activations are [tokens,
+/// K] with one row per token.
 struct GroupShape {
   static constexpr int64_t kAll = -1;
   int64_t rows = kAll;
@@ -24,13 +24,13 @@ struct GroupShape {
   constexpr auto operator<=>(const GroupShape&) const = default;
 };
 
-/// The meaning of one operand's numbers. A float dtype means: not quantized.
+/// The number format of one operand. A float dtype means: not quantized.
 struct QuantKey {
   DType dtype = DType::kBF16;
   GroupShape group{};
-  bool dynamic = false;             ///< scales computed at run time from the data
+  bool dynamic = false;             ///< scales are computed at run time from the data
   bool symmetric = true;            ///< no zero points
-  DType scale_dtype = DType::kF32;  ///< kF8E8M0: powers of two; kF32: any value
+  DType scale_dtype = DType::kF32;  ///< kF8E8M0: the scales are powers of two; kF32: any value
 
   constexpr bool operator==(const QuantKey&) const = default;
   constexpr bool quantized() const {
@@ -43,7 +43,7 @@ constexpr GroupShape per_group(int64_t size) {
   return {1, size};
 }
 
-// Values as codes times a scale, in the field's names. Integer codes are two's complement.
+// Common keys under the field's names. A value is code * scale. Integer codes are two's complement.
 inline constexpr QuantKey kF32Weight{DType::kF32};
 inline constexpr QuantKey kF16Weight{DType::kF16};
 inline constexpr QuantKey kBF16Weight{DType::kBF16};
@@ -60,11 +60,11 @@ constexpr QuantKey fp8_dynamic_group(int64_t group) {
   return {DType::kF8E4M3, per_group(group), true};
 }
 inline constexpr QuantKey kFp8Dynamic128Sym = fp8_dynamic_group(128);
-/// OCP microscaling: 32 values share a power of two.
+/// OCP microscaling (MX): 32 values share one power-of-two scale.
 inline constexpr QuantKey kMxfp8Static{DType::kF8E4M3, per_group(32), false, true, DType::kF8E8M0};
 inline constexpr QuantKey kMxfp8Dynamic{DType::kF8E4M3, per_group(32), true, true, DType::kF8E8M0};
 inline constexpr QuantKey kMxfp4Static{DType::kF4E2M1, per_group(32), false, true, DType::kF8E8M0};
-/// Group scales along K; `group` = GroupShape::kAll: one scale per channel.
+/// Group scales along K. With `group` = GroupShape::kAll each channel has one scale.
 constexpr QuantKey int4_static_group(int64_t group) {
   return {DType::kI4, per_group(group)};
 }
@@ -74,42 +74,45 @@ constexpr QuantKey int8_static_group(int64_t group) {
 inline constexpr QuantKey kInt4StaticGroupScale = int4_static_group(128);
 inline constexpr QuantKey kInt8StaticGroupScale = int8_static_group(128);
 
-/// Weight key x activation key: what a layer computes, whoever wrote it. No activation key: the
-/// activations stay floating point ("weight-only").
+/// Weight key and activation key: the arithmetic of a layer, independent of the producer. Without
+/// an activation key the activations stay floating point ("weight-only").
 struct Scheme {
   QuantKey weight;
   std::optional<QuantKey> activation;
   constexpr bool operator==(const Scheme&) const = default;
 };
 
-/// "bf16", "int8-w8a8", "int4-w4a16-g128", "int8-w8a16-channel", "fp8-w8a8-block128x128",
-/// "mxfp8-w8a8", "mxfp4-w4a16"; "int4-w4afp8-g128" for fp8 activations beside integer weights;
-/// "-asym" for zero points, "-static" for activation scales stored in the file.
+/// The name of a scheme: "bf16", "int8-w8a8", "int4-w4a16-g128", "int8-w8a16-channel",
+/// "fp8-w8a8-block128x128", "mxfp8-w8a8", "mxfp4-w4a16". "int4-w4afp8-g128" has fp8 activations and
+/// integer weights. The suffix "-asym" means zero points. The suffix "-static" means activation
+/// scales stored in the file.
 std::string name(const Scheme& scheme);
-/// For people: "int8 weights per channel, int8 activations per token, dynamic".
+/// A description for users: "int8 weights per channel, int8 activations per token, dynamic".
 std::string describe(const Scheme& scheme);
-/// The inverse of name(); "w8a8-int8" and the like are understood too. Errors list the grammar.
+/// The inverse of name(). Also accepts variants such as "w8a8-int8". Errors list the grammar.
 Result<Scheme> parse_scheme(std::string_view text);
 
-/// A scheme to which floats can be quantized, by the name that users know from elsewhere.
+/// A scheme to which float weights can be quantized at load time, under its common name.
 struct OnlineScheme {
-  std::string_view name;  ///< "fp8-per-block"; where there is none, the scheme's own
+  /// "fp8-per-block"; the scheme's own name if it has no common name.
+  std::string_view name;
   Scheme scheme;
 };
 std::span<const OnlineScheme> online_schemes();
-/// By either name: "fp8-per-block" and "fp8-w8a8-block128x128" are the same. Errors list them all.
+/// Accepts either name: "fp8-per-block" and "fp8-w8a8-block128x128" are the same scheme. Errors
+/// list all names.
 Result<Scheme> parse_online_scheme(std::string_view text);
 
-/// One matrix [n, k] in the canonical form that every producer's reader makes and every layout
-/// reads: row-major codes, packed from the low bits along k, each row starting on a byte; scales in
-/// f32.
+/// One matrix [n, k] in canonical form: every producer's reader makes it, every layout reads it.
+/// Codes are row-major and packed from the low bits along k. Each row starts on a byte boundary.
+/// Scales are f32.
 ///
 ///   value(r, c) = (code(r, c) - zero_point(r, g)) * scale(r, g)
 ///   g = group_index[c], or c / group.cols
 ///
-/// where scales and zero points are [scale_rows, scale_cols] and row r uses row r / group.rows. A
-/// scale of a whole tensor appears as one per row (`key.group` = kPerRow): tensors with different
-/// scales can then be stacked, and it is the same number.
+/// Scales and zero points are [scale_rows, scale_cols]; matrix row r uses scale row r / group.rows.
+/// A per-tensor scale is stored as one equal scale per row (`key.group` = kPerRow). This form lets
+/// tensors with different scales be stacked.
 struct CanonicalMatrix {
   CanonicalMatrix() = default;
   CanonicalMatrix(CanonicalMatrix&&) = default;
@@ -118,18 +121,18 @@ struct CanonicalMatrix {
   int64_t n = 0;
   int64_t k = 0;
   QuantKey key;
-  std::span<const std::byte> codes;    ///< n * row_bytes(); in `storage`, or in `memory`
-  std::vector<std::byte> storage;      ///< the codes, where they had to be made
-  std::shared_ptr<const void> memory;  ///< keeps codes alive that a file holds in this form
+  std::span<const std::byte> codes;    ///< n * row_bytes() bytes, in `storage` or in `memory`
+  std::vector<std::byte> storage;      ///< owns the codes if the reader had to convert them
+  std::shared_ptr<const void> memory;  ///< owns the codes if the file holds them in canonical form
   std::vector<float> scales;           ///< empty for float dtypes
-  std::vector<int8_t> zero_points;     ///< as scales; empty: symmetric
-  std::vector<int32_t> group_index;    ///< [k]; empty: groups lie one after another
+  std::vector<int8_t> zero_points;     ///< shaped like `scales`; empty: symmetric
+  std::vector<int32_t> group_index;    ///< [k]; empty: groups are contiguous, in order
   std::vector<float> bias;             ///< [n]; empty: none
 
   int64_t row_bytes() const { return (k * bits(key.dtype) + 7) / 8; }
   int64_t scale_rows() const;
   int64_t scale_cols() const;
-  /// Columns per scale; k where one scale serves the whole row.
+  /// Columns per scale; k if one scale covers the whole row.
   int64_t group_cols() const { return key.group.cols == GroupShape::kAll ? k : key.group.cols; }
 };
 

@@ -1,4 +1,4 @@
-// Text to token ids and back, and chat templates.
+// Tokenizer (text to token ids and back) and chat templates.
 #pragma once
 
 #include <map>
@@ -13,22 +13,23 @@
 
 namespace moracle {
 
-/// Text ↔ token ids, from a `tokenizer.json` (byte-level BPE). Immutable; safe to share.
+/// Converts text to token ids and back, from a `tokenizer.json` (byte-level BPE). Immutable; safe
+/// to share between threads.
 class Tokenizer {
  public:
-  /// Reads `folder`/tokenizer.json. Errors name the first construct that is not supported.
+  /// Reads `folder`/tokenizer.json. Errors name the first unsupported construct.
   static Result<Tokenizer> open(const std::string& folder);
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  /// Ids of UTF-8 text; added tokens inside the text become their ids. Adds no special tokens.
-  /// Errors: invalid UTF-8, naming the byte.
+  /// Token ids of UTF-8 text. Added tokens inside the text become their ids. Adds no special
+  /// tokens. Errors: invalid UTF-8, with the byte.
   Result<std::vector<int32_t>> encode(std::string_view text) const;
-  /// Bytes of the tokens, joined; special tokens are left out when `skip_special`.
-  /// May end inside a UTF-8 character: see TokenStream.
+  /// The joined bytes of the tokens. `skip_special` leaves special tokens out. The result may end
+  /// inside a UTF-8 character: see TokenStream.
   Result<std::string> decode(std::span<const int32_t> ids, bool skip_special = false) const;
-  /// Number of ids, added tokens included: the largest id plus one.
+  /// Number of ids, including added tokens: the largest id plus one.
   int64_t vocab_size() const;
   std::optional<int32_t> id(std::string_view token) const;
   bool is_special(int32_t id) const;
@@ -40,13 +41,13 @@ class Tokenizer {
   std::unique_ptr<const State> state_;
 };
 
-/// Decodes ids one by one and lets out only whole UTF-8 characters.
+/// Decodes ids one by one and returns only whole UTF-8 characters.
 class TokenStream {
  public:
   explicit TokenStream(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
-  /// The text that this id completes; empty while a character is still open.
+  /// The text that this id completes; empty while a character is incomplete.
   Result<std::string> push(int32_t id, bool skip_special = true);
-  /// What is left at the end: an unfinished character, as U+FFFD.
+  /// Call at the end: returns U+FFFD if a character is incomplete.
   std::string finish();
 
  private:
@@ -59,13 +60,13 @@ struct ChatMessage {
   std::string content;
 };
 
-/// A chat template in the part of Jinja that published tokenizers use.
+/// A chat template, in the subset of Jinja that published tokenizers use.
 class ChatTemplate {
  public:
-  /// From `folder`/chat_template.jinja, else tokenizer_config.json's "chat_template".
-  /// Errors: no template, or the construct (with its line) that cannot be rendered here.
+  /// Reads `folder`/chat_template.jinja, else "chat_template" of tokenizer_config.json. Errors: no
+  /// template, or an unsupported construct, with its line.
   static Result<ChatTemplate> open(const std::string& folder);
-  /// From the template's text. `special_tokens` are variables such as bos_token.
+  /// Parses the template's text. `special_tokens` are template variables such as bos_token.
   static Result<ChatTemplate> parse(std::string text, std::string origin,
                                     std::map<std::string, std::string> special_tokens = {});
   ChatTemplate(ChatTemplate&&) noexcept;

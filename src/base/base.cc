@@ -8,7 +8,7 @@
 namespace moracle {
 
 std::string Error::to_string() const {
-  // Above every list of names that a message holds; below what floods a terminal.
+  // Longer than every list of names in a message; shorter than a text that floods a terminal.
   constexpr size_t kLongestPart = 4000;
   std::string line;
   auto add = [&line](const std::string& part, const char* before, const char* lead = "") {
@@ -27,7 +27,7 @@ struct DTypeRow {
   std::string_view name;
   int bits;
 };
-// In the order of the enum.
+// In enum order.
 constexpr DTypeRow kDTypes[] = {{"f32", 32},    {"f16", 16},    {"bf16", 16},  {"f64", 64},
                                 {"i64", 64},    {"i32", 32},    {"i16", 16},   {"i8", 8},
                                 {"u8", 8},      {"i4", 4},      {"bool", 8},   {"f8_e4m3", 8},

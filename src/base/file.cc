@@ -21,7 +21,7 @@ Error refused(const std::string& path) {
 }  // namespace
 
 Result<File> File::open(const std::string& path) {
-  // Not blocking: a named pipe without a writer is refused below instead of waited for.
+  // Non-blocking: a named pipe without a writer is rejected below and does not block.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return refused(path);
   struct stat info {};

@@ -1,5 +1,5 @@
-// Files that are read, never mapped: a file that is cut short while it is open is an error, not a
-// SIGBUS that ends the process.
+// Files are read, never memory-mapped. A file that is cut short while it is open causes an error,
+// not a SIGBUS that ends the process.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace moracle {
 
-/// A regular file, open for reading. It outlives its name: a file that is deleted or replaced by
-/// renaming stays readable. Bytes that are changed in place are read as they are then.
+/// A regular file, open for reading. A file that is deleted or replaced by renaming stays readable.
+/// A read returns the current bytes, including changes made in place.
 class File {
  public:
   /// Errors: kIo with the system's reason; kBadFile for a folder or a special file.
@@ -22,11 +22,11 @@ class File {
   ~File();
 
   const std::string& path() const { return path_; }
-  /// Bytes when it was opened.
+  /// File size in bytes at the time of opening.
   uint64_t size() const { return size_; }
 
-  /// Fills `to` with the bytes from `first` on. Several threads may read at once. Errors: kBadFile
-  /// where the file ends before; kIo with the system's reason.
+  /// Fills `to` with the bytes from offset `first` on. Several threads may read at once. Errors:
+  /// kBadFile if the file ends too early; kIo with the system's reason.
   Status read(uint64_t first, std::span<std::byte> to) const;
 
  private:

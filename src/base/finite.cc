@@ -6,20 +6,20 @@
 namespace moracle {
 namespace {
 
-// In each of these types a number is not finite where all bits of a mask are set.
+// In these types a number is not finite if all bits of a mask are set.
 template <class Word>
 bool is_bad(Word word, Word mask) {
   return (word & mask) == mask;
 }
 
-// The compilers' vector types, of a size that SSE2 and NEON have.
+// The compilers' vector types, with a size that SSE2 and NEON support.
 constexpr int64_t kBytes = 16;
 
 template <class Word>
 int64_t find(const std::byte* data, int64_t count, Word mask) {
   using Vector __attribute__((vector_size(kBytes))) = Word;
   constexpr int64_t kSize = sizeof(Word), kLanes = kBytes / kSize;
-  // One test for many vectors: as a rule none holds a bad number.
+  // One test for many vectors, because a bad number is rare.
   constexpr int64_t kStep = 32 * kLanes;
   const Vector masks = Vector{} + mask;
   int64_t i = 0;

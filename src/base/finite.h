@@ -1,4 +1,4 @@
-// Which numbers of a tensor are NaN or infinite, found in the bytes of the file.
+// Finds NaN and infinite numbers in the bytes of a tensor.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace moracle {
 
-/// The first of `count` elements that is NaN or infinite; -1 where none is, and for types that
-/// hold finite numbers only. `data` needs no alignment.
+/// Index of the first NaN or infinite element of `count` elements; -1 if there is none, or if the
+/// type has only finite numbers. `data` needs no alignment.
 int64_t first_not_finite(DType type, const std::byte* data, int64_t count);
 
 }  // namespace moracle

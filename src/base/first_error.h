@@ -10,8 +10,8 @@
 
 namespace moracle {
 
-/// Keeps the error of the lowest place (a row, a chunk), so that the same one is reported however
-/// many threads there are.
+/// Keeps the error with the lowest position (a row, a chunk). The reported error does not depend on
+/// the number of threads.
 class FirstError {
  public:
   void keep(int64_t place, Error error) {

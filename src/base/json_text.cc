@@ -6,7 +6,7 @@
 namespace moracle {
 namespace {
 
-// The deepest nesting of arrays and objects, and no less in text that is not JSON.
+// The maximum nesting depth of arrays and objects. For invalid JSON the result is not too low.
 int depth_of(std::string_view text) {
   int depth = 0, deepest = 0;
   bool in_string = false;

@@ -1,4 +1,4 @@
-// What is checked of JSON before a parser sees it.
+// Checks on JSON text before parsing.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace moracle {
 
-/// Copying, comparing and printing a parsed value recurse: nesting without end would use up the
-/// stack. Errors: kBadFile for more than 64 levels, for more than kMaxConfigBytes, and for a NUL,
-/// which the parser takes for the end of the text.
+/// Checks the nesting depth: copying, comparing and printing a parsed value recurse, and unlimited
+/// nesting would overflow the stack. Errors: kBadFile for more than 64 levels, for more than
+/// kMaxConfigBytes, and for a NUL, which the parser treats as the end of the text.
 Status check_json_text(std::string_view text, const std::string& file);
 
 }  // namespace moracle

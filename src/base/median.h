@@ -6,7 +6,7 @@
 
 namespace moracle {
 
-/// The median of `values`, of an even number the upper one. There must be at least one.
+/// The median of `values`; the upper one if their number is even. `values` must not be empty.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -6,8 +6,8 @@
 
 namespace moracle {
 
-// Greedy with one point to go back to, which is enough: a later star can only be reached with more
-// text consumed.
+// Greedy matching with one resume point. One is enough, because a later star is only reached with
+// more text consumed.
 bool matches_pattern(std::string_view pattern, std::string_view text) {
   size_t p = 0, t = 0, star = pattern.npos, resume = 0;
   while (t < text.size()) {

@@ -1,4 +1,4 @@
-// Memory that the system refuses, as a value: the standard library throws, this library returns.
+// Converts allocation failures to errors: the standard library throws, this library returns.
 #pragma once
 
 #include <new>
@@ -10,9 +10,9 @@
 
 namespace moracle {
 
-/// What `work` returns, a Result or a Status. Errors: kOutOfMemory where the standard library threw
-/// because memory was refused, or because a size is beyond what memory can hold. `place` says whose
-/// memory it was. What `work` changed before stays changed.
+/// Runs `work` and returns its Result or Status. Errors: kOutOfMemory if the standard library threw
+/// because the system refused memory, or because a size exceeds the possible maximum. `place` names
+/// the user of the memory. Changes that `work` made before the failure stay.
 template <class Work>
 std::invoke_result_t<Work> or_out_of_memory(std::string_view place, Work&& work) {
   const char* fact = "the system refused it";

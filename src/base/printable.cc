@@ -8,7 +8,7 @@ namespace moracle {
 namespace {
 
 struct Character {
-  size_t bytes = 0;  // 0: no UTF-8 starts here
+  size_t bytes = 0;  // 0: no valid UTF-8 starts here
   uint32_t code = 0;
 };
 
@@ -29,7 +29,7 @@ Character character_at(std::string_view text) {
   return {bytes, code};
 }
 
-// What a terminal obeys instead of showing it.
+// True for characters that a terminal executes instead of showing.
 bool is_command(uint32_t code) {
   const auto within = [code](uint32_t first, uint32_t last) {
     return code >= first && code <= last;

@@ -1,5 +1,5 @@
-// Floats of 16 bits and fewer as bits, and their exact conversions. Storage types: no arithmetic.
-// constexpr, so that code for GPUs computes with these definitions too.
+// Exact conversions of floats with 16 bits and fewer, stored as bits. Storage types without
+// arithmetic. The functions are constexpr so that GPU code shares these definitions.
 #pragma once
 
 #include <bit>
@@ -39,7 +39,7 @@ constexpr uint16_t float_to_f16(float value) {
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to 65536
   if (magnitude < 0x38800000u) {
-    // Below 2^-14: adding 0.5 leaves the subnormal's ten bits, rounded to even, at the bottom.
+    // Below 2^-14: adding 0.5 leaves the subnormal's ten bits, rounded to even, in the lowest bits.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }
@@ -60,15 +60,15 @@ constexpr float e4m3_to_float(uint8_t bits) {
 
 /// Round to nearest, ties to even; beyond 448 saturates; NaN stays NaN.
 constexpr uint8_t float_to_e4m3(float value) {
-  // Every case is computed and one is taken, of signed numbers: loops over it become vector code.
+  // Computes every case on signed integers and selects one, so that loops over it vectorize.
   const auto u = std::bit_cast<uint32_t>(value);
   const auto magnitude = static_cast<int32_t>(u & 0x7fffffffu);
-  // Below 2^-6: adding 2^14 leaves multiples of 2^-9, rounded to even, at the bottom.
+  // Below 2^-6: adding 2^14 leaves multiples of 2^-9, rounded to even, in the lowest bits.
   const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
   const int32_t small = std::bit_cast<int32_t>(shifted) - 0x46800000;
   const int32_t large = (magnitude - 0x3c000000 + 0x7ffff + ((magnitude >> 20) & 1)) >> 20;
   int32_t code = magnitude < 0x3c800000 ? small : large;
-  code = magnitude >= 0x43e00000 ? 0x7e : code;  // 448 and more
+  code = magnitude >= 0x43e00000 ? 0x7e : code;  // 448 and above
   code = magnitude > 0x7f800000 ? 0x7f : code;
   return static_cast<uint8_t>((u >> 24 & 0x80u) | static_cast<uint32_t>(code));
 }

@@ -48,7 +48,7 @@ Result<std::string> read_to_end(int descriptor, const std::string& path, size_t 
 }
 
 Result<std::string> read_small_file(const std::string& path, size_t max_bytes) {
-  // Not blocking: a named pipe without a writer is refused below instead of waited for.
+  // Non-blocking: a named pipe without a writer is rejected below and does not block.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return unreadable(path);
   struct stat info {};

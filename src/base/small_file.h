@@ -1,4 +1,4 @@
-// Files that are read whole: configs, templates, caches, prompts.
+// Reads whole files: configs, templates, caches, prompts.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +8,16 @@
 
 namespace moracle {
 
-/// Published configs are below 100 KB; tokenizers and lists of layers reach some MB.
+/// Published configs are below 100 KB; tokenizers and lists of layers have some MB.
 inline constexpr size_t kMaxConfigBytes = size_t{64} << 20;
 
-/// The content of a regular file. It is read, not mapped: a file that shrinks meanwhile does no
-/// harm. Errors: kIo with the system's reason; kBadFile for a folder, a pipe or a device, and for
+/// The content of a regular file. The file is read, not memory-mapped, so a file that shrinks does
+/// no harm. Errors: kIo with the system's reason; kBadFile for a folder, a pipe or a device, or for
 /// more than `max_bytes`.
 Result<std::string> read_small_file(const std::string& path, size_t max_bytes = kMaxConfigBytes);
 
-/// What is left to read of an open file, a pipe included; `path` names it in errors. Waits in
-/// steps of 100 ms, and asks `progress` before each. Errors: as above; kCancelled.
+/// Reads the rest of an open file or pipe; `path` names it in errors. Waits in steps of 100 ms and
+/// calls `progress` before each step. Errors: as above; kCancelled.
 Result<std::string> read_to_end(int descriptor, const std::string& path, size_t max_bytes,
                                 const Progress& progress = {});
 

@@ -1,4 +1,4 @@
-// Building short texts without <format>, which g++ 12 lacks.
+// Builds short texts without <format>, which g++ 12 lacks.
 #pragma once
 
 #include <sstream>
@@ -6,7 +6,7 @@
 
 namespace moracle {
 
-/// Every argument through operator<<, one after another.
+/// Joins all arguments, each formatted with operator<<.
 template <class... Args>
 std::string str(const Args&... args) {
   std::ostringstream out;

@@ -22,8 +22,8 @@ int usable_threads() {
 
 namespace {
 
-// About a millisecond where a pause takes 140 cycles, as on Intel's servers, and less elsewhere:
-// who has finished waits for who has not, and to be woken often takes longer than that wait.
+// About one millisecond if a pause takes 140 cycles, as on Intel servers; less elsewhere. Finished
+// threads wait for the others, and waking a thread often takes longer than this wait.
 constexpr int kSpins = 20000;
 
 void pause_briefly() {
@@ -36,8 +36,8 @@ void pause_briefly() {
 
 ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(places)) {
   if (threads < 1) threads = usable_threads();
-  if (threads == 1) return;  // nobody to wait for
-  // Who spins while the thread that it waits for has no CPU only keeps it waiting.
+  if (threads == 1) return;  // there are no other threads to wait for
+  // If threads outnumber CPUs, a spinning thread takes CPU time from the thread that it waits for.
   spins_ = threads <= usable_threads() ? kSpins : 0;
   const auto fewer = [&](const std::string& reason) {
     return Error{ErrorKind::kOutOfMemory, "", "--threads",
@@ -80,7 +80,7 @@ void ThreadPool::run_job(Job job) {
   if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
 }
 
-// The caller's own part, too: the work must not go while other threads still read it.
+// Also runs the caller's own part. `work` must live until all other threads are done with it.
 void ThreadPool::call(const Job& job, int thread) {
   try {
     job.call(job.work, thread);
@@ -103,7 +103,7 @@ void ThreadPool::serve(int thread) {
       pause_briefly();
     }
     job_.wait(seen, std::memory_order_acquire);
-    // Jobs cannot be missed: the next one starts only when every worker has finished this one.
+    // A worker cannot miss a job: the next job starts only after every worker finishes this one.
     seen = job_.load(std::memory_order_acquire);
     if (stop_.load()) return;
     call(current_, thread);

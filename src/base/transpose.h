@@ -1,4 +1,4 @@
-// Row-major to column-major, a line of the cache at a time.
+// Transposes row-major matrices, one cache line at a time.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace moracle {
 
-/// Columns [begin, end) of `from` [rows, cols] become these rows of `to` [cols, rows], each element
-/// changed on the way. Both are row-major and need no alignment.
+/// Transposes columns [begin, end) of `from` [rows, cols] into rows [begin, end) of `to` [cols,
+/// rows]. Applies `change` to each element. Both are row-major and need no alignment.
 template <class Element, class Change>
 void transpose(const std::byte* from, int64_t rows, int64_t cols, int64_t begin, int64_t end,
                Change change, std::byte* to) {

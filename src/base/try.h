@@ -1,4 +1,4 @@
-// Passing errors upward: `MORACLE_TRY(auto x, f());` and `MORACLE_CHECK(status());`.
+// Error propagation: `MORACLE_TRY(auto x, f());` and `MORACLE_CHECK(status());`.
 #pragma once
 
 #include "moracle/base.h"

@@ -18,7 +18,7 @@ std::string first_line(const std::filesystem::path& path) {
   return line;
 }
 
-// Quota over period; 0 where one is missing, "max" or -1.
+// Quota divided by period; 0 if one is missing, "max" or -1.
 double share(const std::string& quota, const std::string& period) {
   const auto number = [](const std::string& text) {
     double value = 0;
@@ -39,8 +39,8 @@ double quota_v1(const std::filesystem::path& folder) {
   return share(first_line(folder / "cpu.cfs_quota_us"), first_line(folder / "cpu.cfs_period_us"));
 }
 
-// The least quota of the group and of those above it, up to where the hierarchy is mounted. A path
-// that is not there, since the container sees only its own part, counts as the mount itself.
+// The smallest quota of the group and its parents, up to the mount point. A container sees only its
+// part of the hierarchy: a missing path counts as the mount point itself.
 template <class Quota>
 double least_above(const std::filesystem::path& mount, const std::string& group, Quota quota) {
   double least = 0;
@@ -72,7 +72,7 @@ double cgroup_cpus(const std::string& root) {
   const auto take = [&](double quota) {
     if (quota > 0 && (least == 0 || quota < least)) least = quota;
   };
-  // "id:controllers:path"; no controllers: version 2.
+  // "id:controllers:path"; an empty controller list means version 2.
   for (std::string line; std::getline(groups, line);) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == line.npos || second == line.npos) continue;

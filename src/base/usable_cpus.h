@@ -1,5 +1,5 @@
-// Which CPUs this process may use, and on which nodes of memory they are. Everything is read below
-// a folder, "/" but for tests, so that machines which are not here can be simulated.
+// Detects the CPUs that this process may use, and their NUMA nodes. All files are read below a root
+// folder, "/" except in tests, which simulate other machines.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace moracle {
 
-/// The affinity mask's CPUs, ascending; empty where the system does not say.
+/// The CPUs of the affinity mask, ascending; empty if the system does not report them.
 std::vector<int> affinity_cpus();
 
-/// CPUs' worth of time that the control groups of this process grant, the least of its own and of
-/// those above it: cpu.max (v2), cpu.cfs_quota_us over cpu.cfs_period_us (v1). 0: no limit.
+/// The CPU time limit of this process's control groups, in CPUs: the minimum over its own group and
+/// all parents. Reads cpu.max (v2), cpu.cfs_quota_us over cpu.cfs_period_us (v1). 0: no limit.
 double cgroup_cpus(const std::string& root = "/");
 
-/// "0-3,8" → {0, 1, 2, 3, 8}; what cannot be read ends the list.
+/// Parses "0-3,8" to {0, 1, 2, 3, 8}; unreadable text ends the list.
 std::vector<int> parse_cpu_list(const std::string& text);
 
 struct NumaNode {
@@ -22,18 +22,18 @@ struct NumaNode {
   std::vector<int> cpus;
   bool operator==(const NumaNode&) const = default;
 };
-/// Nodes that have CPUs, by number, from sys/devices/system/node. Empty where there is none.
+/// Nodes with CPUs, by number, from sys/devices/system/node. Empty if there is none.
 std::vector<NumaNode> numa_nodes(const std::string& root = "/");
 
-/// Where threads stay that are pinned.
+/// The CPUs and nodes of pinned threads.
 struct ThreadPlaces {
-  std::vector<int> cpus;   ///< of each thread
-  std::vector<int> nodes;  ///< index of each thread's node
-  int num_nodes = 1;       ///< that have a thread
+  std::vector<int> cpus;   ///< CPU of each thread
+  std::vector<int> nodes;  ///< node index of each thread
+  int num_nodes = 1;       ///< number of nodes with a thread
 };
-/// Threads on `cpus`, node after node, spread evenly: neighbours share a node, and half as many
-/// threads as CPUs leave every other CPU free on each. Empty where there are more threads than
-/// CPUs: then pinning would make some wait for others.
+/// Places threads on `cpus`, node after node, spread evenly. Neighbouring threads share a node.
+/// Half as many threads as CPUs leave every other CPU of each node free. Empty if there are more
+/// threads than CPUs: pinning would then make threads wait for others.
 ThreadPlaces place_threads(int threads, const std::vector<int>& cpus,
                            const std::vector<NumaNode>& nodes);
 

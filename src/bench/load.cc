@@ -45,7 +45,8 @@ Status refused(const std::string& path) {
   return Error{ErrorKind::kIo, path, "", "a readable file", std::strerror(errno)};
 }
 
-// Pages that nobody maps and that are written already: what a checkpoint's files are.
+// Drops the files from the page cache. This works for pages that are clean and not mapped, as those
+// of a checkpoint's files are.
 Status forget(const std::set<std::string>& files) {
   for (const std::string& path : files) {
     const File file(path);
@@ -55,7 +56,8 @@ Status forget(const std::set<std::string>& files) {
   return {};
 }
 
-// As `cat` would, into a buffer that stays in the cache; gives the bytes.
+// Reads the files as `cat` would, into a buffer that stays in the cache. Returns the number of
+// bytes.
 Result<int64_t> read(const std::set<std::string>& files, const Progress& progress) {
   std::vector<char> buffer(size_t{1} << 18);
   int64_t bytes = 0;
@@ -76,8 +78,8 @@ Result<int64_t> read(const std::set<std::string>& files, const Progress& progres
   return bytes;
 }
 
-// Memory as a load takes it from the system, which clears it, and on a virtual machine may first
-// have to get it from the host.
+// Takes memory from the system as a load does. The system clears it, and a virtual machine may
+// first have to get it from the host.
 Result<double> touch(int64_t bytes, Device& device) {
   const Clock::time_point start = Clock::now();
   MORACLE_TRY(const Buffer buffer, device.allocate(bytes));
@@ -89,7 +91,7 @@ Result<double> touch(int64_t bytes, Device& device) {
   return seconds_since(start);
 }
 
-// What a device's memory is filled from: the system's fresh memory, or the way there.
+// Probes of memory: touching fresh system memory, or copying to the device.
 struct Memory {
   std::vector<double> touches, copies;
 
@@ -122,7 +124,8 @@ Result<LoadTime> measure_load(const std::string& folder, const LoadOptions& opti
     MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(folder));
     files = files_of(checkpoint);
   }
-  // What a process takes once, a GPU's context say, is not a model's.
+  // Open the device first: one-time costs of the process, such as a GPU's context, are not costs of
+  // a model.
   MORACLE_CHECK(open_device(options.model.device, 1));
   LoadTime result;
   result.threads = options.model.threads > 0 ? options.model.threads : usable_threads();
@@ -138,7 +141,7 @@ Result<LoadTime> measure_load(const std::string& folder, const LoadOptions& opti
   };
   MORACLE_CHECK(read_again());
   if (!options.cold) {
-    reads.clear();  // it may have come from the disk
+    reads.clear();  // the first read may have come from the disk
     MORACLE_CHECK(read_again());
   }
   std::vector<Run> runs;

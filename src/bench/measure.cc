@@ -1,4 +1,4 @@
-// The time of a layer, with probes of the limits around it.
+// Times a layer, with probes of the limits before and after.
 #include <algorithm>
 #include <cmath>
 
@@ -8,7 +8,7 @@
 namespace moracle::bench {
 namespace {
 
-// Sorted values' p-th part.
+// The p-quantile of sorted values.
 double quantile(const std::vector<double>& sorted, double p) {
   return sorted[static_cast<size_t>(std::lround(p * static_cast<double>(sorted.size() - 1)))];
 }
@@ -33,7 +33,7 @@ Result<Measurement> measure(LayerRing& ring, int64_t num_tokens, double seconds,
   };
   count_bytes(static_cast<int64_t>(routed.size()));
 
-  // Both limits right before and right after: other users of a shared machine come and go.
+  // Probe both limits right before and right after: the load of a shared machine changes.
   double reads = 0, compute = 0;
   auto probe_limits = [&]() -> Status {
     MORACLE_TRY(const double read, probe.read_bytes_per_second());

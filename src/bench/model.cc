@@ -22,13 +22,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The parts of a step, in its order; those of the layers first.
+// The parts of a step in order, with the parts of layers first.
 constexpr std::string_view kParts[] = {"norms",   "attention linears", "attention", "router",
                                        "experts", "shared expert",     "embedding", "output",
                                        "sampling"};
 constexpr size_t kNumParts = std::size(kParts), kPerLayer = 6;
 
-// How long each part of a step took, by the device's clock: no work waits for it.
+// Times each part of a step with the device's clock. No work waits for the timing.
 class PartClock {
  public:
   explicit PartClock(std::unique_ptr<Timeline> timeline) : timeline_(std::move(timeline)) {}
@@ -41,7 +41,7 @@ class PartClock {
     ended_.push_back(std::find(std::begin(kParts), std::end(kParts), part) - std::begin(kParts));
     mark();
   }
-  /// Of the whole step, and from here on us() of its parts.
+  /// Returns the time of the whole step. Afterwards us() gives the times of its parts.
   Result<double> finish() {
     MORACLE_CHECK(marked_);
     MORACLE_TRY(const std::vector<double> spent, timeline_->take());
@@ -58,15 +58,16 @@ class PartClock {
   std::unique_ptr<Timeline> timeline_;
   Status marked_;
   std::vector<size_t> ended_;
-  std::array<double, kNumParts + 1> us_{};  // the last: parts that have no name here
+  std::array<double, kNumParts + 1> us_{};  // last entry: parts without a name in kParts
 };
 
 Error cancelled() {
   return {ErrorKind::kCancelled, "", "bench", "", "stopped on request"};
 }
 
-// Random keys and values at every position: what attention reads, without computing it first.
-// Sequences with the same content would be routed alike, so `seed` differs between them.
+// Fills the cache with random keys and values at every position: attention reads them without
+// computing them first. Sequences with the same content would be routed alike, so `seed` differs
+// between them.
 Status fill(KvCache::State& cache, DType dtype, int64_t length, uint64_t seed, Device& device,
             const Progress& progress) {
   std::mt19937_64 engine(seed);
@@ -93,8 +94,8 @@ Status fill(KvCache::State& cache, DType dtype, int64_t length, uint64_t seed, D
   return device.synchronize();
 }
 
-// Tokens of the vocabulary, all equally likely. Equal tokens would be routed alike, and decoding
-// many sequences would touch the experts of one.
+// Draws tokens of the vocabulary, all equally likely. Equal tokens would be routed alike, and
+// decoding many sequences would touch the experts of one.
 class RandomTokens {
  public:
   explicit RandomTokens(int64_t vocab_size) : ids_(0, static_cast<int32_t>(vocab_size) - 1) {}
@@ -109,7 +110,7 @@ class RandomTokens {
   std::uniform_int_distribution<int32_t> ids_;
 };
 
-// How many experts the last layer's router chose for the last `tokens` tokens.
+// Returns the number of experts that the last layer's router chose for the last `tokens` tokens.
 Result<int64_t> experts_touched(const Model::State& model, int64_t tokens, int64_t top_k) {
   Device& device = model.workspace->device();
   std::vector<int32_t> ids(tokens * top_k);
@@ -119,7 +120,7 @@ Result<int64_t> experts_touched(const Model::State& model, int64_t tokens, int64
   return static_cast<int64_t>(std::set<int32_t>(ids.begin(), ids.end()).size());
 }
 
-// One token of each sequence at a time, always the same number of tokens before it.
+// Decodes one token of each sequence at a time, always with the same number of tokens before it.
 class Decoder {
  public:
   Decoder(Model& model, std::vector<KvCache> caches, const DecodeOptions& options,
@@ -150,7 +151,7 @@ class Decoder {
       if (us > 0) decode.parts.push_back({std::string(kParts[p]), us, p < kPerLayer});
     }
     if (!device_.host_visible()) {
-      // Without marks between the parts: enqueued one by one, then all at once.
+      // Times steps without marks between the parts: first enqueued one by one, then all at once.
       total_.clear();
       state.recorded.on = false;
       MORACLE_CHECK(steps([](double) {}));
@@ -160,14 +161,14 @@ class Decoder {
     decode.us_median = median(total_);
     decode.us_min = *std::min_element(total_.begin(), total_.end());
     if (device_.host_visible() || !options_.model.graphs) return {};
-    MORACLE_CHECK(steps([](double) {}));  // the first of them is recorded
+    MORACLE_CHECK(steps([](double) {}));  // the first step is recorded
     total_.clear();
     MORACLE_CHECK(steps([](double) {}));
     decode.us_replayed = median(total_);
     return {};
   }
 
-  /// Takes in prompts, all side by side, as far as the time allows.
+  /// Prefills prompts, all side by side, as far as the time allows.
   Status prefill(Decode& decode) {
     Model::State& state = ModelAccess::state(model_);
     state.on_part = [this](std::string_view part) { clock_.end(part); };
@@ -190,7 +191,7 @@ class Decoder {
   Status prompt_steps(const Each& each) {
     const auto batch = static_cast<int64_t>(caches_.size());
     const int64_t most = std::max<int64_t>(1, model_.max_num_tokens() / batch);
-    // Once to touch what was never touched.
+    // The first pass touches memory for the first time and does not count.
     for (const bool counts : {false, true}) {
       for (KvCache& cache : caches_) cache.truncate(0);
       double spent = 0;
@@ -206,7 +207,7 @@ class Decoder {
         MORACLE_CHECK(go_on(spent));
         clock_.start();
         MORACLE_CHECK(model_.forward(step));
-        clock_.end("norms");  // the last of them: nothing is left between it and here
+        clock_.end("norms");  // the last norms: no other part follows
         MORACLE_TRY(const double us, clock_.finish());
         spent += us;
         if (!counts) break;
@@ -228,7 +229,7 @@ class Decoder {
   Status steps(const Each& each) {
     double spent = 0;
     MORACLE_CHECK(go_on(spent));
-    MORACLE_CHECK(step());  // touches what was never touched
+    MORACLE_CHECK(step());  // touches memory for the first time
     MORACLE_CHECK(clock_.finish());
     for (int64_t n = 0; spent < options_.seconds * 1e6 || n < 3; ++n) {
       MORACLE_CHECK(step());
@@ -241,7 +242,7 @@ class Decoder {
     return {};
   }
 
-  // The tokens that are drawn are not the next step's: those stay distinct and random.
+  // Drawn tokens are not the tokens of the next step: those stay distinct and random.
   Status step() {
     const std::vector<int32_t> tokens = random_.take(static_cast<int64_t>(caches_.size()));
     std::vector<Model::Step> step;
@@ -263,7 +264,7 @@ class Decoder {
   std::vector<KvCache> caches_;
   const DecodeOptions& options_;
   const int64_t top_k_;
-  std::vector<Sampler> samplers_;  // of each sequence
+  std::vector<Sampler> samplers_;  // one for each sequence
   std::vector<int32_t> drawn_;
   RandomTokens random_;
   PartClock clock_;

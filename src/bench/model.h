@@ -1,5 +1,5 @@
-// A step of decoding with a model of a published shape, a few layers deep, of random weights: how
-// long it takes, and each part of it.
+// Times a decode step, and each part of it. The model has a published shape, a few layers and
+// random weights.
 #pragma once
 
 #include <span>
@@ -10,12 +10,12 @@
 
 namespace moracle::bench {
 
-/// Latent attention (see LatentSpec); no heads that turn in full.
+/// MLA sizes (see LatentSpec); no head gets RoPE on all its columns.
 struct LatentShape {
   int64_t q_rank = 0, kv_rank = 0, nope_dim = 0, rope_dim = 0, value_dim = 0;
 };
 
-/// The numbers of a decoder. Its experts are those of the layer shape of the same name.
+/// Sizes of a decoder. Its experts are those of the layer shape with the same name.
 struct ModelShape {
   std::string name;
   int64_t num_layers = 0, vocab_size = 0, max_context = 0;
@@ -26,24 +26,24 @@ struct ModelShape {
   SamplingOptions sampling = {};  ///< as its generation_config.json says
   Score score = Score::kSoftmax;  ///< of the router
   bool biases = false;            ///< of attention's linear layers and the router
-  int64_t window = 0;             ///< of every other layer, the first among them; 0: none has one
+  int64_t window = 0;             ///< window of every other layer, starting with the first; 0: none
   bool sinks = false;             ///< one per head
-  LatentShape latent = {};        ///< with a kv_rank: instead of grouped queries
+  LatentShape latent = {};        ///< if kv_rank is set: MLA instead of GQA
   int64_t shared_size = 0;        ///< rows of gate or up of a shared expert; 0: none
 };
 std::span<const ModelShape> known_models();
-/// Errors: a shape that is not known, naming those that are.
+/// Errors: an unknown shape, listing the known ones.
 Result<ModelShape> find_model(std::string_view name);
 
 struct DecodeOptions {
   Scheme scheme;                       ///< of the experts and of the attention's linear layers
-  int64_t num_layers = 2;              ///< that are built
+  int64_t num_layers = 2;              ///< number of layers to build
   int64_t context = 4096;              ///< tokens in the cache
   std::vector<int64_t> batches = {1};  ///< sequences that decode side by side, at most 64
-  int64_t prompt = 0;                  ///< tokens of each that prefill takes in; 0: none is timed
-  double seconds = 1;                  ///< of decoding
-  int64_t most_bytes = 0;              ///< of memory that the weights may fill
-  ModelOptions model;  ///< backend, device, threads; `progress` is also asked while decoding
+  int64_t prompt = 0;      ///< prompt tokens of each sequence for prefill; 0: no prefill is timed
+  double seconds = 1;      ///< time to decode
+  int64_t most_bytes = 0;  ///< memory that the weights may fill
+  ModelOptions model;      ///< backend, device, threads; `progress` is also called while decoding
 };
 
 /// One part of a step.
@@ -51,7 +51,7 @@ struct DecodePart {
   std::string name;  ///< "attention linears", "attention", "norms", "router", "experts",
                      ///< "shared expert" where there is one, "embedding", "output", "sampling"
   double us = 0;     ///< median over the steps
-  bool per_layer = false;  ///< its time grows with the layers
+  bool per_layer = false;  ///< its time grows with the number of layers
 };
 
 struct Decode {
@@ -60,17 +60,17 @@ struct Decode {
   int64_t num_experts = 0, experts_touched = 0;  ///< of a layer; by the last timed step's tokens
   int64_t weight_bytes = 0;
   DType cache_dtype = DType::kF32;
-  double us_median = 0, us_min = 0;  ///< of a step; of a GPU: its parts enqueued one by one
+  double us_median = 0, us_min = 0;  ///< of a step; on a GPU, with its parts enqueued one by one
   double us_replayed = 0;            ///< median of a step that is a graph; 0: the device has none
-  int64_t prompt_tokens = 0;         ///< that prefill took in, in steps of max_num_tokens
+  int64_t prompt_tokens = 0;         ///< prefilled tokens, in steps of max_num_tokens
   double us_prompt = 0;              ///< for all of them
   std::vector<DecodePart> parts;     ///< in the order of a step
-  std::vector<DecodePart> prompt_parts;  ///< likewise, of all steps that took the prompts in
+  std::vector<DecodePart> prompt_parts;  ///< likewise, of all prefill steps
   std::vector<Choice> choices;
-  /// Of a step with all the layers that the model has, from the parts.
+  /// Time of a step with all layers of the model, from the parts.
   double us_all_layers() const;
   double us_all_layers(const std::vector<DecodePart>& of) const;
-  /// The same from a time of a whole step, as the parts share it.
+  /// Same from the time of a whole step, shared out as among the parts.
   double us_all_layers(double us) const;
   double us_all_layers(const DecodePart& part) const {
     return part.per_layer
@@ -79,11 +79,10 @@ struct Decode {
   }
 };
 
-/// Builds the model and, for each batch, fills caches with random keys and values, different for
-/// each sequence, and decodes one random token of each sequence at a time at that context. Prompts
-/// are random tokens, too. Embedding, router and output are bf16, as in
-/// published files. Errors: a context or a batch that the model does not have; more than
-/// `most_bytes`; whatever Model::load refuses.
+/// Builds the model. For each batch, fills caches with random keys and values, different for each
+/// sequence. Then decodes one random token of each sequence at a time at that context. Prompts are
+/// random tokens, too. Embedding, router and output are bf16, as in published files. Errors: a
+/// context or a batch that the model does not have; more than `most_bytes`; those of Model::load.
 Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions& options);
 
 }  // namespace moracle::bench

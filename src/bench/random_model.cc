@@ -21,9 +21,9 @@ ModelShape gpt_oss_120b() {
   return shape;
 }
 
-// What one of eight ranks computes where experts are parallel and all else is copied: attention and
-// the shared expert whole, its 32 experts with a router of their own. The three dense layers at the
-// beginning count as layers with experts.
+// Work of one of eight ranks, with parallel experts and copies of all else: the whole attention and
+// shared expert, and 32 experts with their own router. The three dense layers at the beginning
+// count as layers with experts.
 ModelShape deepseek_v3_ep8() {
   ModelShape shape{"deepseek-v3-ep8", 61, 129280, 163840, 128};
   shape.score = Score::kSigmoid;
@@ -48,12 +48,12 @@ DescribedMatrix random_linear(int64_t n, int64_t k, const Scheme& scheme, uint64
   shape.k = k;
   shape.key = scheme.weight;
   shape.bias = bias;
-  // One scale for the whole tensor is one per row in canonical form.
+  // In canonical form, one scale for the whole tensor becomes one scale per row.
   if (shape.key.quantized() && shape.key.group == GroupShape{}) shape.key.group = kPerRow;
   return random_experts(shape, scheme, 1, seed);
 }
 
-// Every expert's row is drawn by itself: experts with equal rows would be chosen together.
+// Draw every expert's row by itself: experts with equal rows would be chosen together.
 DescribedMatrix random_router(const LayerSpec& experts, bool bias, uint64_t seed) {
   const MatrixShape shape{
       .n = experts.num_experts, .k = experts.hidden_size, .key = kBF16Weight, .bias = bias};
@@ -62,7 +62,7 @@ DescribedMatrix random_router(const LayerSpec& experts, bool bias, uint64_t seed
   return DescribedMatrix::from({kBF16Weight, {}}, std::move(rows));
 }
 
-// A vector of its own for every token: random_experts repeats a few hundred rows, and tokens with
+// Gives every token its own vector. random_experts repeats a few hundred rows, and tokens with
 // equal vectors would go to the same experts. Flipped signs tell the repeated rows apart.
 DescribedMatrix random_embedding(int64_t vocab_size, int64_t hidden_size) {
   const Scheme bf16{kBF16Weight, {}};
@@ -153,7 +153,7 @@ LayerSpec shared_expert(const LayerSpec& experts, int64_t size) {
   return shared;
 }
 
-// Where the file's attention stays in 16 bits beside experts of four (GPT-OSS), so does this.
+// Keeps attention in 16 bits where the published file does so beside 4-bit experts (GPT-OSS).
 Scheme attention_scheme(const Scheme& scheme) {
   return scheme.weight.dtype == DType::kF4E2M1 ? Scheme{kBF16Weight, {}} : scheme;
 }
@@ -186,7 +186,7 @@ Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, 
   const int64_t hidden = experts.hidden_size, table = shape.vocab_size * hidden * 2;
   const int64_t layer_bytes = experts.num_experts * expert_bytes(experts) +
                               (shape.shared_size > 0 ? expert_bytes(shared) : 0);
-  // The embedding, the output, and the output once more while it is packed.
+  // Counts the embedding and the output, and the output once more while it is packed.
   const int64_t bytes = num_layers * layer_bytes + 2 * table;
   if (bytes + table > most_bytes) {
     return Error{ErrorKind::kOutOfMemory, "", "--layers",

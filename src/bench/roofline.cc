@@ -1,4 +1,4 @@
-// The bytes and operations of a cell, and the peak that bounds them.
+// Computes the bytes and operations of a cell, and the peak that bounds them.
 #include <algorithm>
 
 #include "bench/bench.h"
@@ -44,7 +44,7 @@ Arithmetic arithmetic_of(DType input) {
   }
 }
 
-// As a whole word: "avx512" is not in "avx512_vnni".
+// Matches whole words only: "avx512" is not in "avx512_vnni".
 bool names_word(std::string_view text, std::string_view word) {
   auto part_of_word = [&](size_t at) {
     return at < text.size() &&
@@ -64,13 +64,13 @@ const Peak* peak_for(const KernelPlan& kernel, int64_t num_tokens, std::span<con
     if (use.from_tokens <= std::max<int64_t>(num_tokens, 1)) running = use.name;
   }
   Arithmetic wanted = arithmetic_of(kernel.input_dtype);
-  // Where nothing multiplies them as they are, they are widened.
+  // If no peak exists for the narrow floats, they are widened to f32.
   const bool narrow_floats = wanted == Arithmetic::kF16 || wanted == Arithmetic::kFp8;
   const bool there = std::any_of(peaks.begin(), peaks.end(),
                                  [&](const Peak& peak) { return peak.arithmetic == wanted; });
   if (narrow_floats && !there) wanted = Arithmetic::kF32;
-  // Named with the right numbers, named at all, the right numbers: the first of these that there
-  // is, and of several the fastest.
+  // Prefer an instruction named with the right numbers, then one named at all, then the right
+  // numbers. Among equals, prefer the fastest.
   auto rank = [&](const Peak& peak) {
     const bool named = names_word(running, peak.instruction), right = peak.arithmetic == wanted;
     return named && right ? 3 : named ? 2 : right ? 1 : 0;

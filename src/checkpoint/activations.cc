@@ -1,4 +1,4 @@
-// Activations in another precision than the checkpoint's scheme says.
+// Overrides the activation precision of the checkpoint's scheme.
 #include "base/text.h"
 #include "moracle/checkpoint.h"
 

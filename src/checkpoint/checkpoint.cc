@@ -22,7 +22,7 @@ constexpr Producer kProducers[] = {
 #undef X
 };
 
-// The quantization config lies in config.json, or beside it in the file of the tool that wrote it.
+// The quantization config is in config.json, or in a separate file of the tool that wrote it.
 Result<std::optional<Config>> quantization_config(const std::string& folder, const Config& config) {
   MORACLE_TRY(auto inside, config.object({"quantization_config"}));
   if (inside) return inside;
@@ -36,10 +36,10 @@ Result<std::optional<Config>> quantization_config(const std::string& folder, con
 }
 
 Result<std::string> quant_method(const Config& quantization) {
-  // quantize_config.json of older AutoGPTQ names no method: the file itself is the mark.
+  // quantize_config.json of older AutoGPTQ names no method: the file itself identifies GPTQ.
   const bool gptq_file = quantization.path().ends_with("quantize_config.json");
   if (gptq_file && !quantization.has({"quant_method"})) return std::string("gptq");
-  // So is AutoAWQ's quant_config.json.
+  // AutoAWQ's quant_config.json identifies AWQ in the same way.
   const bool awq_file = quantization.path().ends_with("/quant_config.json");
   if (awq_file && !quantization.has({"quant_method"})) return std::string("awq");
   if (quantization.path().ends_with("hf_quant_config.json")) return std::string("modelopt");
@@ -173,7 +173,7 @@ std::vector<std::string> Checkpoint::unclaimed() const {
   std::vector<std::string> names;
   const std::lock_guard lock(claims_->mutex);
   for (const auto& [name, entry] : state_->tensors.all()) {
-    // Old files carry the rotary frequencies, which follow from config.json.
+    // Old files store the rotary frequencies, which config.json determines.
     const bool ignored = name.ends_with("rotary_emb.inv_freq");
     if (!ignored && !claims_->claimed.contains(name)) names.push_back(name);
   }

@@ -1,4 +1,4 @@
-// A JSON object from a checkpoint's folder, read with types checked and places named.
+// A JSON object from a checkpoint folder. Reads check types and name the place of an error.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,13 +10,13 @@
 
 namespace moracle {
 
-/// True if nothing is at `path`. What the system refuses to look at (a loop of links, a name that
-/// is too long) counts as there: opening it gives the reason.
+/// True if nothing exists at `path`. A path that the system refuses to check (a loop of links, a
+/// name that is too long) counts as present: opening it reports the reason.
 bool is_absent(const std::string& path);
 
-/// Keys may be given as a list: producers spell the same thing in several dialects (transformers 4
-/// "num_experts", transformers 5 "num_local_experts"); the first that is there counts. A null value
-/// counts as absent.
+/// Keys may be given as a list, because producers use different names for the same value
+/// (transformers 4 "num_experts", transformers 5 "num_local_experts"). The first present key
+/// counts. A null value counts as absent.
 class Config {
  public:
   using Keys = std::vector<const char*>;
@@ -29,8 +29,8 @@ class Config {
   const nlohmann::json* find(Keys keys) const;
   const nlohmann::json& value() const { return json_; }
 
-  /// Whole numbers in [min, max]. Errors: kBadFile, naming the key, what is needed and what is
-  /// there.
+  /// An integer in [min, max]. Errors: kBadFile, with the key, the requirement and the actual
+  /// value.
   Result<int64_t> integer(Keys keys, int64_t min = 0, int64_t max = INT32_MAX) const;
   Result<int64_t> integer_or(int64_t fallback, Keys keys, int64_t min = 0,
                              int64_t max = INT32_MAX) const;
@@ -38,18 +38,18 @@ class Config {
   Result<bool> boolean_or(bool fallback, Keys keys) const;
   Result<std::string> text(Keys keys) const;
   Result<std::string> text_or(std::string fallback, Keys keys) const;
-  /// An array of whole numbers, or one whole number as an array of one; empty if absent.
+  /// An array of integers. A single integer gives an array of one; absent gives an empty array.
   Result<std::vector<int64_t>> integers(Keys keys) const;
-  /// An array of texts; empty if absent.
+  /// An array of strings; empty if absent.
   Result<std::vector<std::string>> texts(Keys keys) const;
-  /// A nested object; nothing if absent.
+  /// A nested object; nullopt if absent.
   Result<std::optional<Config>> object(Keys keys) const;
 
   /// "config.json: quantization_config.bits: needs …; it is …"
   Error wrong(Keys keys, std::string need, std::string fact) const;
-  /// The same for what means something, but not to this program: kUnsupported.
+  /// The same for a meaningful value that this library does not support: kUnsupported.
   Error unsupported(Keys keys, std::string need, std::string fact) const;
-  /// How a value looks, shortened, for messages.
+  /// A value as shortened text, for messages.
   static std::string shown(const nlohmann::json& value);
 
  private:

@@ -1,4 +1,4 @@
-// What the written config.json says, in the words of each format's readers.
+// Builds the quantization section of the written config.json, in the keys of each format's readers.
 #include <algorithm>
 #include <set>
 
@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// compressed-tensors' QuantizationArgs of one operand.
+// compressed-tensors' QuantizationArgs for one operand.
 Json arguments(const QuantKey& key, bool weight) {
   const bool mx = key.scale_dtype == DType::kF8E8M0;
   const GroupShape group = key.group;
@@ -47,14 +47,14 @@ std::string ct_format(const Scheme& scheme) {
   return scheme.activation ? "int-quantized" : "pack-quantized";
 }
 
-// Fused experts go by the name of their tensor and by that of the module around it.
+// Fused experts are listed under the name of their tensor and the name of the module around it.
 void add_name(const StoredModule& module, std::set<std::string>& names) {
   names.insert(module.name);
   if (module.fused) names.insert(module.name.substr(0, module.name.rfind('.')));
 }
 
 std::set<std::string> left_out(const std::vector<StoredModule>& modules, bool embeddings) {
-  std::set<std::string> names = {"lm_head"};  // also where it is tied and has no tensor
+  std::set<std::string> names = {"lm_head"};  // also if it is tied and has no tensor
   for (const StoredModule& module : modules) {
     const bool embedding = module.name.ends_with("embed_tokens");
     if (!module.scheme && (embeddings || !embedding)) add_name(module, names);

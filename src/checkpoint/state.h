@@ -1,4 +1,4 @@
-// What an open Checkpoint holds, for the rooms above: it does not change after opening.
+// The content of an open Checkpoint, for internal use. It does not change after opening.
 #pragma once
 
 #include <memory>
@@ -19,13 +19,13 @@ struct Checkpoint::State {
   Config config;
   Tensors tensors;
   std::string producer = "plain";
-  std::unique_ptr<Reader> reader;  // nothing where the checkpoint is plain
+  std::unique_ptr<Reader> reader;  // null if the checkpoint is plain
   std::string architecture;
   const ExpertConvention* convention = nullptr;  // nothing where the family is unknown
   int64_t num_layers = 0;
 };
 
-/// Tensors that the calls of one Checkpoint have asked for, from any thread.
+/// The tensors that calls of one Checkpoint have requested, from any thread.
 struct Checkpoint::Claims {
   void add(const std::set<std::string>& names) {
     const std::lock_guard lock(mutex);

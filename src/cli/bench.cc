@@ -1,4 +1,4 @@
-// moracle bench: what layers of published shapes take here, beside the machine's limits.
+// moracle bench: times layers of published shapes on this machine, beside its limits.
 #include "bench.h"
 
 #include <algorithm>
@@ -79,7 +79,7 @@ Result<std::vector<int64_t>> parse_tokens(const std::string& list) {
   return tokens;
 }
 
-// What is to be measured, parsed before anything is.
+// The requested measurements, all parsed before the first one starts.
 struct Wanted {
   std::vector<bench::LayerShape> shapes;
   std::vector<Scheme> schemes;
@@ -117,7 +117,7 @@ Result<Wanted> parse(const BenchOptions& options) {
   return wanted;
 }
 
-// The first reason of a row that does not serve.
+// First reason why a backend does not serve.
 std::string reason_of(const Verdict& verdict) {
   const Reason& reason = verdict.reasons.front();
   return str(reason.rule, ": needs ", reason.need, "; ", reason.have);
@@ -131,7 +131,7 @@ class Bench {
     report_.activations = options.activations;
   }
 
-  /// Who serves what: before any time is spent on it. Errors: nothing serves anything.
+  /// Chooses backends before any time is spent on measuring. Errors: nothing serves any request.
   Status choose() {
     for (const bench::LayerShape& shape : wanted_.shapes) {
       for (const Scheme& scheme : wanted_.schemes) choose(shape, scheme);
@@ -139,7 +139,7 @@ class Bench {
     return jobs_.empty() ? first_refusal_ : Status();
   }
 
-  /// What was measured until then stays in the report, whatever happens.
+  /// Measures all cells. If an error ends the run, finished cells stay in the report.
   Status run(LimitsProbe& probe, const std::shared_ptr<Device>& device) {
     ProgressBar bar("measuring");
     MORACLE_TRY(report_.limits, probe.measure(bar.callback()));

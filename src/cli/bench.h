@@ -1,4 +1,4 @@
-// `moracle bench`: what its three ways, one layer, a whole model and loading, share.
+// Shared code of the three modes of `moracle bench`: one layer, a whole model, loading.
 #pragma once
 
 #include <optional>
@@ -31,42 +31,42 @@ struct BenchRow {
   std::optional<AnchorCell> anchors;
   std::vector<MatrixPlan> matrices;
 };
-/// A backend that was asked for and does not serve.
+/// A requested backend that does not serve.
 struct BenchRefusal {
   std::string shape, scheme, backend, reason;
 };
 struct BenchReport {
   Limits limits;
-  std::string activations;  ///< as asked for
+  std::string activations;  ///< as requested
   std::vector<BenchRow> rows;
   std::vector<BenchRefusal> refused;
 };
 
-/// {"threads", "buffer_bytes", "read_gb_per_s", "gop_per_s": {"f32 avx2": …}}; of a GPU "device"
-/// and "model" instead of "threads"
+/// {"threads", "buffer_bytes", "read_gb_per_s", "gop_per_s": {"f32 avx2": …}}. For a GPU: "device"
+/// and "model" instead of "threads".
 Json to_json(const Limits& limits);
-/// {"limits", "rows": [{"shape", "scheme", "backend", …}], "refused"}, and "activations" where
-/// asked for; rows of a GPU have "us_eager" and "us_host", too, and cells with anchors
-/// "best_public" and "vllm": {"impl", "us", "ratio"}; "matrices" are those of plan_json
+/// {"limits", "rows": [{"shape", "scheme", "backend", …}], "refused"}, and "activations" if
+/// requested. Rows of a GPU also have "us_eager" and "us_host". Cells with anchors also have
+/// "best_public" and "vllm": {"impl", "us", "ratio"}. "matrices" are those of plan_json.
 Json to_json(const BenchReport& report);
 /// One line, with a newline at its end.
 std::string describe(const Limits& limits);
 /// The table, then the refusals.
 std::string describe(const BenchReport& report);
 
-/// Of the device that is to be measured.
+/// Makes the probe for the measured device.
 Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
                                                 const std::shared_ptr<Device>& device,
                                                 const Progress& progress);
-/// Whether kernels may round float activations to bf16. Errors: other words; for int8 and 16bit,
-/// choose a --scheme with such activations.
+/// Whether kernels may round float activations to bf16. Errors: unknown words; for int8 and 16bit,
+/// the advice to choose a --scheme with such activations.
 Result<bool> rounds_to_bf16(const BenchOptions& options);
-/// The half of the device's memory that a benchmark may fill, without what the probe has.
+/// Memory that a benchmark may fill: half of the device's memory, minus the memory of the probe.
 int64_t bench_memory(const LimitsProbe& probe);
 
-/// A whole model instead of one layer.
+/// Benchmarks a whole model instead of one layer.
 int run_model_bench(const BenchOptions& options);
-/// Loading a checkpoint instead.
+/// Benchmarks loading a checkpoint instead.
 int run_load_bench(const BenchOptions& options);
 
 }  // namespace moracle::cli

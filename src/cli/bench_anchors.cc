@@ -32,9 +32,9 @@ std::string our_name(const Name (&names)[count], std::string theirs) {
   return theirs;
 }
 
-// Where vLLM has several on Hopper: DeepGEMM, its CUTLASS, Triton, Marlin, in this order, but
-// Triton first for blocks of fp8 while no experts are elsewhere. What is tuned here is nobody's
-// choice.
+// Ranks by the order in which vLLM chooses on Hopper: DeepGEMM, its CUTLASS, Triton, Marlin. Triton
+// comes first for blocks of fp8 if all experts are local. Kernels that were tuned here are not
+// choices of vLLM.
 int vllm_rank(const std::string& shape, const std::string& scheme, const std::string& impl) {
   if (!impl.starts_with("vllm-") || impl.find('+') != impl.npos) return -1;
   const bool triton = impl.starts_with("vllm-triton-0.24");
@@ -70,7 +70,7 @@ Result<Anchors> Anchors::read(const std::string& path) {
                        has("M", [](const Json& m) { return m.is_number_integer(); });
     if (!right || !row.contains("us_graph")) return broken(path, str("row ", i), "it is another");
     const Json& us = row["us_graph"];
-    if (us.is_null()) continue;  // it did not run
+    if (us.is_null()) continue;  // null: the kernel did not run
     if (!us.is_number() || !(us.get<double>() > 0))
       return broken(path, str("row ", i), "us_graph is not a time above 0");
     if (row["M"].get<double>() < 1)

@@ -1,5 +1,5 @@
-// What other people's kernels take for the same cells: measured elsewhere, by the same method, and
-// put beside.
+// Anchors: times of public kernels for the same cells. They were measured elsewhere by the same
+// method.
 #pragma once
 
 #include <map>
@@ -17,15 +17,15 @@ struct Anchor {
 };
 struct AnchorCell {
   Anchor best_public;
-  std::optional<Anchor> vllm;  ///< what vLLM chooses by its own order
+  std::optional<Anchor> vllm;  ///< the kernel that vLLM chooses by its own order
 };
 
 class Anchors {
  public:
-  /// A JSON list of {"shape", "scheme", "impl", "M", "us_graph"}: M tokens, names as their authors
-  /// spell them ("int8_w8a8_ch"). Errors: no such file, another form.
+  /// Reads a JSON list of {"shape", "scheme", "impl", "M", "us_graph"}. M is the number of tokens;
+  /// names are in their authors' spelling ("int8_w8a8_ch"). Errors: no such file, another form.
   static Result<Anchors> read(const std::string& path);
-  /// By this library's names: "deepseek-v3-ep8", "int8-w8a8". Null: nobody measured it.
+  /// Finds a cell by this library's names: "deepseek-v3-ep8", "int8-w8a8". Null: no measurement.
   const AnchorCell* find(const std::string& shape, const std::string& scheme,
                          int64_t num_tokens) const;
 

@@ -1,4 +1,4 @@
-// moracle bench --load: from files to a model that is ready, beside reading the same files.
+// moracle bench --load: time from files to a ready model, beside reading the same files.
 #include "bench/load.h"
 
 #include <algorithm>

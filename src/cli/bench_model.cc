@@ -1,4 +1,4 @@
-// moracle bench --model-shape: a step of decoding, and what each part of it takes.
+// moracle bench --model-shape: times a decode step and each part of it.
 #include "bench/model.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::vector<std::string> backends_of(const bench::Decode& decode) {
   return names;
 }
 
-// Of `batch` tokens.
+// Tokens per second, for `tokens` tokens in `us` microseconds.
 double per_second(double us, int64_t tokens) {
   return us > 0 ? 1e6 * static_cast<double>(tokens) / us : 0;
 }
@@ -78,7 +78,7 @@ Json document(const bench::Decode& decode) {
   return json;
 }
 
-// What the batches share, and the first of them beside it.
+// JSON of the values that all batches share, and those of the first batch.
 Json document(const BenchOptions& options, const Limits& limits,
               const std::vector<bench::Decode>& decodes) {
   const bench::Decode& first = decodes.front();
@@ -142,7 +142,7 @@ int run_model_bench(const BenchOptions& options) {
   bench::DecodeOptions decoding;
   CLI_TRY(decoding.scheme, parse_scheme(options.schemes));
   if (const auto known = rounds_to_bf16(options); !known) return fail(known.error());
-  // For the probe alone: the model opens its own.
+  // Only for the probe: the model opens its own device.
   CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, 1));
   ProgressBar bar("measuring");
   CLI_TRY(const std::unique_ptr<LimitsProbe> probe, make_probe(options, device, bar.callback()));

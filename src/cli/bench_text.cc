@@ -1,4 +1,4 @@
-// What `bench` prints.
+// Output of `bench`.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@
 namespace moracle::cli {
 namespace {
 
-// Three digits, whatever the size: 0.0123, 1.23, 123, 12345.
+// Three digits at any size: 0.0123, 1.23, 123, 12345.
 std::string three_digits(double value) {
   return rounded(value, value < 0.1 ? 4 : value < 1 ? 3 : value < 10 ? 2 : value < 100 ? 1 : 0);
 }
@@ -27,7 +27,8 @@ std::string times_ours(const Anchor& anchor, const bench::Measurement& m) {
   return str(rounded(anchor.us / m.us_median, 2), " (", anchor.impl, ")");
 }
 
-// How many times as long as this library the others take, over the cells of the oracle's choice.
+// Time of the other kernels relative to this library, as a mean over the cells of the oracle's
+// choice.
 std::string means(const BenchReport& report) {
   double best = 0, vllm = 0;
   int cells = 0, of_vllm = 0;
@@ -165,7 +166,7 @@ std::string describe(const BenchReport& report) {
   if (!report.rows.empty()) text += table.text(numbers);
   if (anchored) text += means(report);
   if (report.refused.empty()) return text;
-  // Once for all rows and schemes that one reason keeps away.
+  // One line per reason, for all backends and schemes that it excludes.
   struct Refused {
     std::string reason;
     std::vector<std::string> backends, schemes;

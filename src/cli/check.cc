@@ -1,4 +1,4 @@
-// moracle check: the conformance cases, on this machine.
+// moracle check: runs the conformance cases on this machine.
 #include <iostream>
 #include <map>
 
@@ -74,7 +74,7 @@ Platform platform_of(const Case& c) {
   return Platform::kCpu;
 }
 
-// Where the cases run: as asked for, or where the backend that was asked for does.
+// Device of the cases: the requested device, or the device of the requested backend.
 Result<std::shared_ptr<Device>> device_for(const Options& options) {
   std::string device = options.device.empty() ? "cpu" : options.device;
   for (const Backend& backend : backends()) {
@@ -100,7 +100,7 @@ int run(const Options& options) {
   if (options.backend.empty()) {
     std::erase_if(cases, [&](const Case& c) { return platform_of(c) != device->platform(); });
   }
-  // Messages end with the command that repeats the case.
+  // Every message ends with the command that repeats the case.
   const std::string without = options.without.empty() ? "" : " --without " + options.without;
   ProgressBar bar("checking");
   std::map<std::pair<std::string, std::string>, Count> counts;

@@ -1,4 +1,4 @@
-// What the verbs share: how they end, how they speak.
+// Shared code of the verbs: exit codes, errors, output.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -26,17 +26,17 @@ using Work = std::function<int()>;
 void add_verb(CLI::App& app, const char* name, const char* summary,
               const std::function<Work(CLI::App&)>& build, Work& chosen);
 
-/// One line on stderr, and the exit code that belongs to the error.
+/// Prints one line on stderr and returns the exit code of the error.
 int fail(const Error& error);
 
-/// The same where stdout took less than all of the answer.
+/// Same, if stdout took less than the whole answer.
 int fail_output();
 
-/// Prints JSON on stdout, one document, invalid UTF-8 replaced.
+/// Prints JSON on stdout, as one document with invalid UTF-8 replaced.
 void print(const Json& json);
 
-/// True once Ctrl-C was pressed (or SIGTERM came). Work asks between steps and leaves in order; a
-/// second press ends the process at once.
+/// True after Ctrl-C or SIGTERM. Work checks this between steps and ends in order. A second Ctrl-C
+/// ends the process at once.
 bool interrupted();
 
 #define X(verb) void add_##verb(CLI::App& app, Work& chosen);

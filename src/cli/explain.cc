@@ -1,4 +1,4 @@
-// moracle explain: which backend serves a checkpoint's experts, and why every other one does not.
+// moracle explain: shows which backend serves a checkpoint's experts, and why the others do not.
 #include "models/explain.h"
 
 #include <algorithm>
@@ -56,7 +56,7 @@ Json to_json(const ModelExplanation& model, const Machine& machine, const std::s
           {"not_runnable", model.not_runnable.empty() ? Json(nullptr) : Json(model.not_runnable)}};
 }
 
-// The experts in full, every other part in a line.
+// Shows the experts in full and every other part in one line.
 void show(const ModelExplanation& model, const Machine& machine, const std::string& device) {
   std::cout << "machine " << machine.name << ", device " << device << "\n";
   Table others;

@@ -1,4 +1,4 @@
-// moracle inspect: what a checkpoint holds.
+// moracle inspect: shows the content of a checkpoint.
 #include <iostream>
 
 #include "base/printable.h"

@@ -30,7 +30,7 @@ bool is_regular(int descriptor) {
   return ::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-// Whether the name still stands for what is open: the process before may have renamed it.
+// Whether `name` still refers to the open file: the previous process may have renamed the file.
 bool is_named(int descriptor, const std::string& name) {
   struct stat open {
   }, named{};
@@ -43,7 +43,7 @@ bool is_named(int descriptor, const std::string& name) {
 Result<LockedFile> LockedFile::open(const std::string& path, bool (*stop)()) {
   using namespace std::chrono_literals;
   std::error_code why;
-  // A link to the file stays one.
+  // Follow links, so that a link to the file stays a link.
   const fs::path followed = fs::weakly_canonical(fs::absolute(path, why), why);
   const std::string target = why ? path : followed.string(), name = new_name(target);
   if (fs::is_directory(target, why)) return refused(path, "a file to write", "it is a folder");

@@ -1,4 +1,4 @@
-// A file that several processes change: one at a time, and readers see it whole.
+// A file that several processes change, one at a time. Readers always see a whole file.
 #pragma once
 
 #include <string>
@@ -9,18 +9,18 @@ namespace moracle::cli {
 
 class LockedFile {
  public:
-  /// Locks `path` among the processes that use this class; folders above it are made. What is to
-  /// replace it is written to `path`.moracle-new, which carries the lock: the next process takes
-  /// over what a killed one left of it. Where the file system has no locks, goes on without.
-  /// Errors: kIo where the system refuses, or another process holds the lock for ten seconds;
+  /// Locks `path` among the processes that use this class, and makes the folders above it. The
+  /// replacement is written to `path`.moracle-new, which carries the lock. If a process is killed,
+  /// the next process takes over its leftover file. If the file system has no locks, continues
+  /// without. Errors: kIo if the system refuses, or another process holds the lock for ten seconds;
   /// kCancelled.
   static Result<LockedFile> open(const std::string& path, bool (*stop)());
   LockedFile(LockedFile&& other) noexcept;
   LockedFile& operator=(LockedFile&&) = delete;
-  /// Leaves the file as it is unless it was replaced, and removes the new one.
+  /// Removes the new file. `path` stays as it is unless it was replaced.
   ~LockedFile();
 
-  /// Gives the file this content, and gives up the lock. Errors: kIo.
+  /// Replaces the content of the file and releases the lock. Errors: kIo.
   Status replace(const std::string& content);
 
  private:

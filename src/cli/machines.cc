@@ -1,4 +1,4 @@
-// moracle machines: what is here, and which machines are known by name.
+// moracle machines: shows this machine and the machines that are known by name.
 #include <iostream>
 
 #include "base/text.h"

@@ -15,7 +15,7 @@ void add_verb(CLI::App& app, const char* name, const char* summary,
 }
 
 namespace {
-bool has_failed = false;  // a line on stderr says so
+bool has_failed = false;  // a line on stderr reports the failure
 }
 
 int fail(const Error& error) {
@@ -42,8 +42,8 @@ void print(const Json& json) {
 
 namespace {
 
-// An option given an empty text, by a variable of the shell that is not set, would be taken for one
-// that is not given.
+// Refuses empty option values, for example from an unset shell variable. Otherwise such an option
+// would count as not given.
 void refuse_empty_texts(CLI::App& verb) {
   const auto check = [](std::string& text) -> std::string {
     return text.empty() ? "needs a text; it is empty" : "";
@@ -61,14 +61,14 @@ int parse_and_run(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", "moracle " MORACLE_VERSION);
   app.failure_message([](const CLI::App*, const CLI::Error& e) {
-    constexpr size_t kLongest = 400;  // it repeats arguments
+    constexpr size_t kLongest = 400;  // the message repeats arguments
     return "moracle: " + printable(e.what(), kLongest) + " (moracle --help shows the usage)\n";
   });
   Work chosen;
 #define X(verb) add_##verb(app, chosen);
 #include "verbs.inc"
 #undef X
-  // CLI11 would only say that a verb is missing.
+  // List the verbs: CLI11 would only say that a verb is missing.
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) {
     verbs.push_back(verb->get_name());

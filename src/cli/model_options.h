@@ -1,4 +1,4 @@
-// Options that every verb with a model shares.
+// Options of every verb with a model.
 #pragma once
 
 #include "base/text.h"
@@ -34,8 +34,8 @@ inline constexpr const char* kCacheHelp =
 inline constexpr const char* kDeviceHelp =
     "cpu, cuda[:n] or opencl[:n]; default: cpu, of a known machine its first GPU with kernels";
 
-/// Where a model is put unless the user says so: on the CPU; of a known machine on its first GPU
-/// for whose platform kernels are written.
+/// Default device of a model: the CPU. On a known machine: its first GPU with kernels for its
+/// platform.
 inline std::string default_device(const Machine& machine) {
   for (const GpuInfo& gpu : machine.gpus) {
     if (machine.name == "here" || gpu.is_cpu) continue;
@@ -62,10 +62,10 @@ struct ModelArguments {
   bool no_graphs = false;
   bool json = false;
 
-  /// For `machine`. Errors: a broken cache.
+  /// Model options for `machine`. Errors: a broken cache.
   Result<ModelOptions> options(const Machine& machine) const {
     const std::string on = device.empty() ? default_device(machine) : device;
-    std::vector<TunedLayer> tuned;  // what was measured here holds for no other machine
+    std::vector<TunedLayer> tuned;  // measurements of this machine are valid for no other
     if (machine.name == "here") {
       MORACLE_TRY(tuned, read_tuning(cache, threads, on));
     }
@@ -84,7 +84,7 @@ struct ModelArguments {
     return options;
   }
   Result<ModelOptions> options() const { return options(Machine::here()); }
-  /// The adapter that everything is run with.
+  /// The adapter for all runs; -1: none.
   int32_t adapter() const { return lora.empty() ? -1 : 0; }
   void add_to(CLI::App& app) {
     app.add_option("MODEL", folder, "Folder of the checkpoint")->required();

@@ -1,5 +1,5 @@
-// Checks of the numbers that options take. The ranges of CLI11 let nan pass, and believe what the
-// conversion of a number that is too large gives.
+// Checks of numbers in options. The ranges of CLI11 accept nan, and accept the converted value of a
+// number that is too large.
 #pragma once
 
 #include <charconv>
@@ -13,8 +13,8 @@
 
 namespace moracle::cli {
 
-/// Decimal digits, with a minus sign at most. For Option::transform: the option gets the number in
-/// the form that CLI11 reads as decimal, too ("010" is octal there).
+/// Accepts decimal digits, with at most a minus sign. For Option::transform: rewrites the number so
+/// that CLI11 reads it as decimal, too ("010" is octal there).
 template <class Number = int64_t>
 CLI::Validator whole(Number min = std::numeric_limits<Number>::min(),
                      Number max = std::numeric_limits<Number>::max()) {
@@ -31,13 +31,13 @@ CLI::Validator whole(Number min = std::numeric_limits<Number>::min(),
   return CLI::Validator(check, bounded ? str("in [", min, " - ", max, "]") : "");
 }
 
-/// A finite number in [min, max].
+/// Accepts a finite number in [min, max].
 inline CLI::Validator number(double min, double max) {
   const auto check = [min, max](std::string& text) -> std::string {
     double value = 0;
     const char* const end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, value);
-    // No comparison holds for nan.
+    // Comparisons with nan are false.
     if (error == std::errc() && stop == end && value >= min && value <= max) return {};
     return str("needs a number from ", min, " to ", max, "; it is ", quote(text));
   };

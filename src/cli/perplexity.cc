@@ -1,4 +1,4 @@
-// moracle perplexity: how well a model predicts a text.
+// moracle perplexity: measures how well a model predicts a text.
 #include <iostream>
 
 #include "command.h"

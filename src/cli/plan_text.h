@@ -1,4 +1,4 @@
-// Plans as JSON and as text, for every verb that shows them.
+// Plans as JSON and as text, for all verbs that show them.
 #pragma once
 
 #include "command.h"
@@ -15,10 +15,10 @@ Json plan_json(const std::optional<Plan>& plan);
 ///   "moved_back"}], in the order in which the rows were asked.
 Json considered_json(const Selection& selection);
 
-/// The row's name, and which build it needs where this one lacks it.
+/// Name of the backend; if this build lacks it, also the build that has it.
 std::string backend_text(const Backend& backend);
 
-/// The whole plan of a model: one line per group of equal layers, then the sums.
+/// Shows the whole plan of a model: one line per group of equal layers, then the sums.
 void show(const ModelPlan& plan);
 Json to_json(const ModelPlan& plan);
 

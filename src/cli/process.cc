@@ -26,7 +26,7 @@ extern "C" void on_interrupt(int signal) {
   }
 }
 
-// One line on stderr. There may be no memory left to build it in.
+// Prints one line on stderr without allocating: memory may be exhausted.
 void say(std::string_view what, std::string_view reason, std::string_view advice) {
   char line[512];
   const int size =
@@ -34,14 +34,14 @@ void say(std::string_view what, std::string_view reason, std::string_view advice
                     what.data(), static_cast<int>(reason.size()), reason.data(),
                     static_cast<int>(advice.size()), advice.data());
   const auto length = std::min(static_cast<size_t>(std::max(size, 0)), sizeof line - 1);
-  // A file's name in the reason may hold anything.
+  // A file name in the reason may contain control characters.
   std::replace_if(
       line, line + length, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
   if (length > 0) line[length - 1] = '\n';
   if (::write(STDERR_FILENO, line, length) < 0) return;
 }
 
-// The exception that is being handled.
+// Reports the exception that is being handled.
 void say_exception() {
   try {
     throw;
@@ -63,7 +63,7 @@ void say_exception() {
 [[noreturn]] void end_uncaught() {
   if (std::current_exception() != nullptr)
     say_exception();
-  else if (std::uncaught_exceptions() > 0)  // one that a destructor met, with threads half started
+  else if (std::uncaught_exceptions() > 0)  // from a destructor, with only some threads started
     say("needs more memory or threads; ", "the system gives none", " (see ulimit, and --threads)");
   else
     say("unexpected end", "", "; please report it with the command line");
@@ -79,20 +79,20 @@ bool interrupted() {
 void catch_signals() {
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGTERM, on_interrupt);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file at the limit of its size is an error of the write
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the stream, not the end
+  std::signal(SIGXFSZ, SIG_IGN);  // the write reports a file at its size limit as an error
+  std::signal(SIGPIPE, SIG_IGN);  // the stream reports a closed pipe as an error
 }
 
 void fill_closed_streams() {
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
     if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
-    // The lowest number that is free is this one.
+    // open() returns the lowest free descriptor: this one.
     ::open("/dev/null", stream == STDOUT_FILENO ? O_RDONLY : O_WRONLY);
   }
 }
 
 int run_guarded(int (*work)(int argc, char** argv), int argc, char** argv) {
-  std::set_terminate(end_uncaught);  // also of threads, and of functions that must not throw
+  std::set_terminate(end_uncaught);  // also for threads, and for noexcept functions
   try {
     return work(argc, argv);
   } catch (...) {

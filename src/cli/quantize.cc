@@ -1,4 +1,4 @@
-// moracle quantize: a plain checkpoint, quantized to another folder.
+// moracle quantize: quantizes a plain checkpoint to another folder.
 #include <iostream>
 
 #include "base/text.h"
@@ -17,7 +17,7 @@ struct Options {
   bool json = false;
 };
 
-// The library knows the map by the option that loads with it.
+// The library names the map after the option for loading; `quantize` has another option for it.
 Error renamed(Error error) {
   if (error.place == "--quantization") error.place = "--scheme";
   return error;
@@ -67,7 +67,7 @@ int run(Options options) {
   return kDone;
 }
 
-// Before CLI::AsSizeValue, which believes a sign and what it cut off.
+// Runs before CLI::AsSizeValue, which accepts a sign and cut-off digits.
 CLI::Validator size_in_bytes() {
   const auto check = [](std::string& text) -> std::string {
     constexpr size_t kMostDigits = 18;

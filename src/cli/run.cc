@@ -1,4 +1,4 @@
-// moracle run: a prompt in, text out.
+// moracle run: generates text from a prompt.
 #include <chrono>
 #include <iostream>
 
@@ -21,7 +21,7 @@ struct Options {
   int64_t max_tokens = 128;
   bool ignore_eos = false, dry_run = false;
   std::string machine = "here";
-  // Unset: what generation_config.json says.
+  // Unset: the values of generation_config.json.
   std::optional<float> temperature, top_p, min_p;
   std::optional<int64_t> top_k;
   uint64_t seed = 0;
@@ -59,7 +59,7 @@ std::string rate(int64_t tokens, double seconds) {
   return seconds > 0 ? rounded(static_cast<double>(tokens) / seconds) : "–";
 }
 
-// Which backend serves what, one line per group of equal layers.
+// Shows the backends, one line per group of equal layers.
 void show_choices(const Model& model) {
   Table table;
   for (const Choice& choice : model.choices()) {
@@ -93,7 +93,7 @@ Json timing(const Generation& generation, int64_t prompt_tokens, double load_sec
       {"peak_memory_bytes", peak_memory_bytes()}};
 }
 
-// Everything that is decided before a weight is read, and nothing more.
+// Makes all decisions that precede reading weights, and stops there.
 int dry_run(const Options& options) {
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Machine machine, Machine::find(options.machine));
@@ -114,7 +114,7 @@ int run(const Options& options) {
   CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint));
   CLI_TRY(const std::string text, prompt_text(options));
   CLI_TRY(const std::vector<int32_t> prompt, tokenizer.encode(text));
-  // What is wrong with the request is said before anything is loaded.
+  // Report errors in the request before loading anything.
   const SamplingOptions drawing = sampling(options, config);
   if (Status good = check(drawing); !good) return fail(good.error());
   if (prompt.empty()) {

@@ -9,7 +9,8 @@
 
 namespace moracle::cli {
 
-/// The open file that a path stands for: "-", and what the shell writes for <(command).
+/// The open descriptor that a path stands for: "-", or the path that the shell writes for
+/// <(command).
 inline std::optional<int> descriptor_of(std::string_view path) {
   if (path == "-" || path == "/dev/stdin") return 0;
   constexpr std::string_view kFolder = "/dev/fd/";
@@ -20,9 +21,9 @@ inline std::optional<int> descriptor_of(std::string_view path) {
   return number;
 }
 
-/// The whole text that an option names: a file, or "-" for standard input. One that cannot be read
-/// is a wrong option, not failed work. Errors: kInvalidArgument; kCancelled while a pipe is waited
-/// for.
+/// Reads the whole text that an option names: a file, or "-" for standard input. An unreadable file
+/// is a wrong option, not failed work. Errors: kInvalidArgument; kCancelled while waiting for a
+/// pipe.
 inline Result<std::string> read_text(const std::string& path, const char* option) {
   constexpr size_t kMaxBytes = size_t{1} << 30;
   const auto go_on = [](int64_t, int64_t) { return !interrupted(); };

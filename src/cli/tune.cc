@@ -1,4 +1,4 @@
-// moracle tune: times the backends that serve a model's experts here, for the oracle to choose by.
+// moracle tune: times the backends that serve a model's experts on this machine, for the oracle.
 
 #include <algorithm>
 #include <iostream>
@@ -22,7 +22,7 @@ struct Options {
   bool json = false;
 };
 
-// One of each kind of layer.
+// Returns one layer of each kind.
 Result<std::vector<LayerSpec>> kinds_of(const Checkpoint& checkpoint,
                                         const QuantizationMap& quantization,
                                         ActivationPrecision activations) {
@@ -70,7 +70,7 @@ int run(const Options& options) {
   }
   CLI_TRY(const ActivationPrecision activations, parse_activations(options.activations));
   CLI_TRY(const std::vector<LayerSpec> kinds, kinds_of(checkpoint, quantization, activations));
-  // A cache that cannot be used is said before a minute is spent on it.
+  // Report an unusable cache before spending a minute on measurements.
   CLI_TRY(const std::vector<TunedLayer> before, read_tuning(path, options.threads, options.device));
   if (Status writable = check_tuning_writable(path); !writable) return fail(writable.error());
   CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, options.threads));

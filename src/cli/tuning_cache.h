@@ -1,4 +1,4 @@
-// Where `tune` keeps what it measured, and where every other verb finds it.
+// The file in which `tune` stores its measurements, and from which all other verbs read them.
 #pragma once
 
 #include <string>
@@ -8,19 +8,19 @@
 
 namespace moracle::cli {
 
-/// $XDG_CACHE_HOME/moracle/tuning.json, else ~/.cache/…; empty where neither variable is set.
+/// $XDG_CACHE_HOME/moracle/tuning.json, else ~/.cache/…; empty if neither variable is set.
 std::string default_tuning_cache();
 
-/// What was measured on this machine (same CPU, features and threads; for another device than the
-/// CPU the same model of it) by this version; nothing where there is no such file. An empty path:
-/// the default's. `threads` < 1: all that may be used. Errors: a file that is not what `tune`
-/// writes; a device's name that is none.
+/// Returns the measurements of this version on this machine: same CPU, features and threads; for a
+/// device other than the CPU, the same model. Nothing if there is no such file. An empty path means
+/// the default path. `threads` < 1: all usable threads. Errors: a file that is not in the format of
+/// `tune`; an unknown device name.
 Result<std::vector<TunedLayer>> read_tuning(const std::string& path, int threads,
                                             const std::string& device = "cpu");
-/// Whether write_tuning could write there, so that no time is spent on what is lost then.
+/// Checks that write_tuning could write there, so that no measuring time is lost.
 Status check_tuning_writable(const std::string& path);
-/// Puts the layers in place of those of the same name; entries of other machines stay. The file is
-/// replaced as a whole, under a lock. Errors: as read_tuning; the system refuses.
+/// Replaces the layers of the same name; entries of other machines stay. The file is replaced as a
+/// whole, under a lock. Errors: as read_tuning; the system refuses.
 Status write_tuning(const std::string& path, int threads, const std::string& device,
                     const std::vector<TunedLayer>& layers);
 

@@ -90,7 +90,7 @@ std::vector<Shape> shapes() {
 
 namespace {
 
-// Where a variant is tried: shapes with a remainder in every direction, and what it needs.
+// Shapes for a variant: remainders in every direction, and the shapes that it needs.
 std::vector<Shape> shapes_for(const Variant& variant) {
   if (variant.name == "bias") return shapes();
   if (variant.name == "input-weight") return {{2, 15, 8, 1}, {5, 200, 136, 1}};

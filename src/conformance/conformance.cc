@@ -1,4 +1,4 @@
-// One case: ask the oracle, make the layer as a user would, run it, compare.
+// Runs one case: queries the oracle, makes the layer as a user would, runs it, compares.
 #include "conformance/conformance.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ Request request_of(const Case& c) {
 
 namespace {
 
-// Everything that a rank needs, and where its part of the output is added up.
+// Everything that a rank needs, and the output to which it adds its part.
 struct Run {
   const Request& request;
   const Variant& variant;
@@ -86,8 +86,8 @@ Status Run::apply(FusedMoe& moe) {
   return {};
 }
 
-// Sorts the tokens by expert as a dispatch would, and weighs and sums as a combine would. What lies
-// beyond an expert's count is NaN: it must come out as 0.
+// Sorts the tokens by expert as a dispatch would, then weights and sums as a combine would. Rows
+// beyond an expert's count are NaN and must come out as 0.
 Status Run::apply_batched(FusedMoe& moe) {
   const Plan& plan = moe.plan();
   const int64_t slots = plan.max_slots(), most = plan.max_num_tokens, cols = hidden_size();
@@ -154,7 +154,7 @@ Outcome run(const Case& c, const std::shared_ptr<Device>& device) {
   if (const auto named = parse_device(device->name());
       named && device->platform() != Platform::kCpu)
     request.device_index = named->index;
-  // The seed follows from the case, so that the reproducer sees the same numbers.
+  // Derive the seed from the case, so that the reproducer uses the same numbers.
   const uint64_t seed = std::hash<std::string>{}(
       reproducer({"", c.scheme, c.shape, c.num_tokens, c.spread, c.variant}));
   Inputs in = random_inputs(request, c.num_tokens, c.spread, seed);
@@ -167,7 +167,7 @@ Outcome run(const Case& c, const std::shared_ptr<Device>& device) {
           seed,
           device,
           std::vector<double>(in.hidden.size())};
-  // Asked once: what a driver says of its GPUs takes longer than a small case.
+  // Query the machine once: a driver's answer about its GPUs takes longer than a small case.
   static const Machine here = Machine::here();
   Precision precision;
   for (int64_t rank = 0; rank < request.parallel.ep_size; ++rank) {

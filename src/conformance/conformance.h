@@ -1,6 +1,6 @@
-// One list of cases, many uses: the tests, `moracle check`, the benchmarks, the support matrix.
+// One list of cases for many uses: the tests, `moracle check`, the benchmarks, the support matrix.
 // A case runs a whole FusedMoe on a backend and compares each output with a computation in double
-// from the canonical weights, within an error bound derived from the arithmetic of that very case.
+// from the canonical weights. The error bound is derived from the arithmetic of that case.
 #pragma once
 
 #include <optional>
@@ -24,17 +24,17 @@ Result<Shape> parse_shape(std::string_view text);
 /// How tokens choose experts.
 enum class Spread : uint8_t {
   kUniform,    ///< at random
-  kOneExpert,  ///< first choices all the same
-  kHoles,      ///< at random, a third of the slots -1
+  kOneExpert,  ///< all tokens have the same first choice
+  kHoles,      ///< at random; a third of the slots are -1
 };
 std::string_view name(Spread spread);
 
-/// What a layer may have or do beside its scheme.
+/// Features of a layer beside its scheme.
 struct Variant {
   std::string_view
       name;  ///< "plain", "bias", "swigluoai", "ep-3-round-robin", "batched", "lora", …
-  std::string_view what;  ///< for people
-  /// Turns a request for a plain layer into one for this.
+  std::string_view what;  ///< description for users
+  /// Turns a request for a plain layer into one for this variant.
   void (*change)(Request& request);
   bool reload = false;  ///< the layer is made with other weights first
 };
@@ -49,9 +49,9 @@ struct Case {
   Spread spread = Spread::kUniform;
   std::string_view variant = "plain";
 };
-/// What the case asks of the oracle. `c.variant` is one of variants().
+/// The request of the case to the oracle. `c.variant` is one of variants().
 Request request_of(const Case& c);
-/// The command that runs this case alone.
+/// The command that runs only this case.
 std::string reproducer(const Case& c);
 
 std::vector<Scheme> schemes();
@@ -71,7 +71,7 @@ using timing::shuffle_groups;
 /// Random weights for a layer.
 DescribedWeights random_weights(const LayerSpec& spec, uint64_t seed);
 
-/// What goes into one apply.
+/// Inputs of one apply.
 struct Inputs {
   std::vector<float> hidden;      ///< [num_tokens, hidden_size]
   std::vector<int32_t> ids;       ///< [num_tokens, top_k]
@@ -79,22 +79,23 @@ struct Inputs {
   std::vector<int32_t> lora_ids;  ///< [num_tokens]; empty: no adapters
 };
 Inputs random_inputs(const Request& request, int64_t num_tokens, Spread spread, uint64_t seed);
-/// As many as the request has room for, of different ranks; later ones leave some matrices alone.
+/// Makes as many adapters as the request allows, of different ranks. Later adapters leave some
+/// matrices unchanged.
 std::vector<LoraWeights> random_adapters(const Request& request, uint64_t seed);
 
-/// As the activations of a device hold them: where these are bf16, inputs and adapters are rounded
-/// beforehand, so that they enter every device as they are.
+/// Rounds inputs and adapters to the activation dtype of a device, if that is bf16. Rounded values
+/// enter every device unchanged.
 void round_to(DType activation_dtype, Inputs& in, std::vector<LoraWeights>& adapters);
 
-/// Significant bits that a right implementation keeps.
+/// Significant bits that a correct implementation keeps.
 struct Precision {
   int products = 24;  ///< of float activations, in products
-  int stored = 24;    ///< of what lies between the stages: 8 where it is bf16
+  int stored = 24;    ///< of values between the stages: 8 if bf16
 };
 Precision precision_of(const Plan& plan);
 
-/// What a case must give, in double, and how far a right implementation that sums in f32 may be
-/// from it.
+/// The output that a case must give, in double. `bound` is how far a correct implementation that
+/// sums in f32 may be from it.
 struct Expected {
   std::vector<double> output;  ///< [num_tokens, hidden_size]
   std::vector<double> bound;

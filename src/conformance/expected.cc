@@ -1,5 +1,5 @@
-// The expected output with a running error bound: every quantity is a value in double and the most
-// that an f32 implementation of the same scheme may differ from it.
+// The expected output with a running error bound. Every quantity is a value in double, with the
+// largest difference that an f32 implementation of the same scheme may have from it.
 //
 //   weights and activations decoded in f32, products summed in f32, any order
 //                                         |error| <= (K + 8) u Σ|x w|,     u = 2^-24
@@ -26,9 +26,10 @@ struct Vector {
   explicit Vector(size_t size) : value(size), error(size) {}
 };
 
-// One group under the activation key: each value becomes code times scale. A value within its error
-// of a tie, or a largest magnitude within its error of where the scale jumps, may give another
-// code: the error is the farthest that any of those lies from what exact values give.
+// Quantizes one group under the activation key: each value becomes code times scale. A value within
+// its error of a tie may give another code. So may a largest magnitude within its error of a jump
+// of the scale. The error is the farthest distance of any such code from the result of exact
+// values.
 void quantize_group(const QuantKey& key, Vector& x, int64_t begin, int64_t end) {
   double largest = 0, largest_error = 0;
   for (int64_t i = begin; i < end; ++i) {
@@ -56,9 +57,9 @@ void quantize_group(const QuantKey& key, Vector& x, int64_t begin, int64_t end) 
   }
 }
 
-// The same where values come with an error of several of their bits: then a code may flip at any
-// scale between the ends. A code is within half a step of its value at the scale that it was given,
-// and so is the one that exact values give.
+// Same for values with an error of several of their bits: then a code may flip at any scale between
+// the ends. A code is within half a step of its value at its given scale, and so is the code that
+// exact values give.
 void quantize_coarse_group(const QuantKey& key, Vector& x, int64_t begin, int64_t end) {
   const Vector exact = x;
   double largest = 0, largest_error = 0;
@@ -70,7 +71,7 @@ void quantize_coarse_group(const QuantKey& key, Vector& x, int64_t begin, int64_
   quantize_group(key, x, begin, end);
   for (int64_t i = begin; i < end; ++i) {
     const double doubt = exact.error[i] + 4 * kU * std::fabs(exact.value[i]);
-    // Three bits of mantissa, and 2^-9 the smallest number, of fp8.
+    // fp8 has three bits of mantissa, and 2^-9 is its smallest number.
     const double half_step = key.dtype == DType::kI8
                                  ? 0.5 * most
                                  : std::max(std::ldexp(std::fabs(exact.value[i]) + doubt, -4),
@@ -106,9 +107,9 @@ void quantize(const Scheme& scheme, Vector& x, float input_scale, int stored_bit
   }
 }
 
-// So many significant bits of each value are left.
+// Adds the error of keeping only `bits` significant bits of each value.
 void cut(Vector& x, int bits) {
-  if (bits >= 24) return;  // counted where the arithmetic is
+  if (bits >= 24) return;  // already counted with the arithmetic
   for (size_t i = 0; i < x.value.size(); ++i)
     x.error[i] += std::ldexp(std::fabs(x.value[i]) + x.error[i], -bits);
 }
@@ -135,8 +136,8 @@ Vector multiply(const CanonicalMatrix& w, const Vector& x, bool integers) {
   return y;
 }
 
-// The gate's function, how steep it is at most, and the size of the argument of the exponential
-// that computes it, whose relative error that size multiplies.
+// Value of the gate function, its largest slope, and the size of the argument of the exponential.
+// The relative error of the exponential grows with that size.
 struct Gate {
   double value, slope, argument;
 };

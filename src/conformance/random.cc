@@ -1,4 +1,4 @@
-// Random weights, adapters and inputs: the same for the same seed, on every machine.
+// Random weights, adapters and inputs: the same seed gives the same values on every machine.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -20,7 +20,7 @@ DescribedWeights random_weights(const LayerSpec& spec, uint64_t seed) {
   DescribedWeights weights{spec, DescribedMatrix::from(spec.scheme, std::move(w13)),
                            DescribedMatrix::from(spec.scheme, std::move(w2))};
   if (spec.scheme.activation && !spec.scheme.activation->dynamic) {
-    // Different from expert to expert; small enough that some inputs saturate.
+    // Scales differ from expert to expert, and are small enough that some inputs saturate.
     std::vector<float> scales13, scales2;
     for (int64_t e = 0; e < spec.num_experts; ++e) {
       scales13.push_back(0.004f + 0.001f * static_cast<float>(e % 5));

@@ -1,4 +1,4 @@
-// What a layer may have or do beside its scheme: one row each.
+// Features of a layer beside its scheme: one row each.
 #include "conformance/conformance.h"
 
 namespace moracle::conformance {
@@ -18,7 +18,7 @@ void spread(Request& request) {
   request.parallel.placement = kPlacement;
 }
 
-// Without groups along K there is nothing to put in another order.
+// Act-order needs groups along K: without them there is no order to change.
 void act_order(Request& request) {
   const GroupShape& group = request.layer.scheme.weight.group;
   request.layer.group_index = request.layer.scheme.weight.quantized() && group.cols > 0;

@@ -14,7 +14,7 @@ struct Tables {
   std::byte** pages;
   size_t bytes;
 };
-// The pages come last: where the others lie follows from how many tokens and sequences there are.
+// The pages come last: the other offsets depend only on the numbers of tokens and sequences.
 Tables carve(int64_t tokens, int64_t sequences, int64_t pages, std::byte* base) {
   Carver carver(base);
   Tables t{};
@@ -76,7 +76,7 @@ Status BatchTable::fill(std::span<const SequenceTokens> sequences, int64_t page,
   if (!device.host_visible()) {
     if (bytes > device_.bytes()) {
       device_ = Buffer();
-      // A little more each time would move it again and again.
+      // Round the size up: small increments would move the buffer again and again.
       MORACLE_TRY(device_, device.allocate(std::bit_ceil(std::max<size_t>(bytes, 1 << 16))));
       moved_ = true;
     }

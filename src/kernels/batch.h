@@ -1,5 +1,5 @@
-// The tokens of one step. What changes from step to step lies in device memory: kernels that were
-// recorded once read the next step's there, and the numbers that launches depend on are few.
+// The tokens of one step. Data that changes from step to step lies in device memory, so kernels
+// that were recorded once read the next step's data there. Launches depend on few numbers.
 #pragma once
 
 #include <span>
@@ -9,44 +9,44 @@
 
 namespace moracle {
 
-/// What kernels take. The numbers are the host's, the pointers the device's.
+/// Arguments of kernels. Numbers are host values; pointers are device pointers.
 struct Batch {
   int64_t num_tokens = 0, num_sequences = 0;
-  int64_t most_tokens = 0, fewest_tokens = 0;  ///< of any sequence
-  int64_t longest = 0;                 ///< no sequence is longer, its tokens of this step included
-  int64_t page = 0;                    ///< positions of a page
-  const int32_t* ids = nullptr;        ///< [num_tokens]
-  const int32_t* positions = nullptr;  ///< [num_tokens]: each in its sequence
-  const int32_t* sequences = nullptr;  ///< [num_tokens]: whose it is
-  const int32_t* first_token = nullptr;  ///< [num_sequences + 1]: where each begins
-  const int32_t* first_page = nullptr;   ///< [num_sequences]: where its pages begin
-  std::byte* const* pages = nullptr;     ///< of all sequences, each in the order of positions
+  int64_t most_tokens = 0, fewest_tokens = 0;  ///< per sequence
+  int64_t longest = 0;           ///< length of the longest sequence, this step's tokens included
+  int64_t page = 0;              ///< positions per page
+  const int32_t* ids = nullptr;  ///< [num_tokens]
+  const int32_t* positions = nullptr;    ///< [num_tokens]: each in its sequence
+  const int32_t* sequences = nullptr;    ///< [num_tokens]: the token's sequence
+  const int32_t* first_token = nullptr;  ///< [num_sequences + 1]: first token of each
+  const int32_t* first_page = nullptr;   ///< [num_sequences]: index of its first page
+  std::byte* const* pages = nullptr;     ///< of all sequences, each in position order
 };
 
-/// Where a layer's keys and values lie in every page: [page, kv_heads, head_dim] and [page,
+/// Location of a layer's keys and values in every page: [page, kv_heads, head_dim] and [page,
 /// kv_heads, value_dim].
 struct LayerCache {
   DType dtype = DType::kF32;     ///< f32, bf16 or f16
-  int64_t keys = 0, values = 0;  ///< bytes from the page's beginning
+  int64_t keys = 0, values = 0;  ///< byte offsets in the page
 };
 
 /// One sequence's part of a step.
 struct SequenceTokens {
   std::span<const int32_t> ids;
-  int64_t position = 0;               ///< of the first: so many are cached already
-  std::span<std::byte* const> pages;  ///< enough for all
+  int64_t position = 0;               ///< of the first token: the number of cached tokens
+  std::span<std::byte* const> pages;  ///< enough for all positions
 };
 
-/// Brings the tables of a step to the device, in one piece.
+/// Uploads the tables of a step to the device, in one piece.
 class BatchTable {
  public:
-  /// In stream order. A step whose kernels are to be recorded has its `longest` rounded up, so
-  /// that the next ones' launches are the same: to 128 · 2^i. Errors: memory.
+  /// Fills in stream order. For a step whose kernels are to be recorded, `longest` is rounded up to
+  /// 128 · 2^i, so that the next steps have the same launches. Errors: memory.
   Status fill(std::span<const SequenceTokens> sequences, int64_t page, Device& device,
               Stream stream);
-  /// Of the last fill.
+  /// The batch of the last fill.
   const Batch& batch() const { return batch_; }
-  /// Tables lie elsewhere than before: what was recorded reads the old place.
+  /// True if the tables moved: recorded kernels still read the old address.
   bool moved() const { return moved_; }
 
  private:

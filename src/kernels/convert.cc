@@ -1,7 +1,7 @@
-// From a described matrix to packed weights, with all threads: small experts side by side, each on
-// one thread, so that what a thread has unpacked is still in its cache when it packs it; large
-// ones, of which memory should hold one alone, by their rows. Where the host cannot write to the
-// device's memory, what is read travels while the next is.
+// Converts a described matrix to packed weights, on all threads. Small experts are converted side
+// by side, each on one thread, so that a thread packs unpacked data from its own cache. Large
+// experts are split by rows, since memory should hold only one of them. If the host cannot write
+// to the device's memory, uploads overlap with reading.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -18,11 +18,11 @@
 namespace moracle {
 namespace {
 
-// What experts may take up that are read at once.
+// Maximum bytes of experts that are read at once.
 constexpr int64_t kMostAtOnce = int64_t{64} << 20;
 
-// The experts of one matrix, one after another or several at once; `work(e, pool)` is what becomes
-// of expert e, with the threads that it may use.
+// Converts the experts of one matrix, one after another or several at once. `work(e, pool)`
+// converts expert e on the threads of `pool`.
 class Conversion {
  public:
   Conversion(const DescribedMatrix& source, const Layout& to, const Progress& progress)
@@ -30,12 +30,12 @@ class Conversion {
         progress_(progress),
         total_(source.source_bytes()),
         sorts_(to.sorts_columns && source.shape().group_index) {
-    // Where a piece ends inside a panel, the panel's rows have to be stacked first.
+    // A piece must not end inside a panel: such rows must be stacked first.
     const std::vector<int64_t> rows = source.part_rows();
     for (size_t i = 0; i + 1 < rows.size(); ++i) in_pieces_ &= rows[i] % kRowStep == 0;
   }
 
-  /// How many experts may be in memory at once.
+  /// Maximum number of experts in memory at once.
   int64_t most_at_once() const {
     const MatrixShape& shape = source_.shape();
     const int64_t bytes = shape.n * ((shape.k * bits(shape.key.dtype) + 7) / 8);
@@ -43,7 +43,7 @@ class Conversion {
     return kMostAtOnce / std::max<int64_t>({bytes, stored, 1});
   }
 
-  /// Expert e in pieces, or whole where it has to be.
+  /// Reads expert e in pieces, or whole if pieces are not possible.
   Status read(int64_t e, ThreadPool& pool, const DescribedMatrix::UsePiece& use) const {
     static_assert(DescribedMatrix::kPieceRows % kRowStep == 0);
     Status sorted;
@@ -78,7 +78,7 @@ class Conversion {
     return {};
   }
 
-  /// Each of the first so many threads takes the next that nobody has taken.
+  /// Each of the first `threads` threads takes the next expert that is not taken.
   template <class Work>
   Status at_once(ThreadPool& pool, int64_t threads, const Work& work) {
     pool.run([&](int thread) {
@@ -98,7 +98,7 @@ class Conversion {
   }
 
  private:
-  // Experts are taken in order, so all before the first that fails are taken, too, and tried.
+  // Experts are taken in order, so every expert before the first failure is also tried.
   void fail(int64_t e, Error error) {
     const std::lock_guard lock(mutex_);
     stop_.store(true);
@@ -126,7 +126,7 @@ class Conversion {
   std::optional<Error> error_;
 };
 
-// To memory that the host may write to.
+// Packs into memory that the host may write to.
 Status pack_here(const DescribedMatrix& source, const KernelWeights& weights, Device& device,
                  const Progress& progress) {
   Conversion conversion(source, *weights.layout, progress);
@@ -143,7 +143,7 @@ Status pack_here(const DescribedMatrix& source, const KernelWeights& weights, De
   return at_once ? conversion.at_once(pool, pool.size(), work) : conversion.in_turn(pool, work);
 }
 
-// To memory that it may not.
+// Packs into memory that the host may not write to.
 Status pack_there(const DescribedMatrix& source, const KernelWeights& weights, Device& device,
                   const Progress& progress) {
   // Packing uses the device's own stream: keep other threads from recording it meanwhile.
@@ -160,7 +160,7 @@ Status pack_there(const DescribedMatrix& source, const KernelWeights& weights, D
     MORACLE_CHECK(sent);
     return sender.send_rest(e, pool, scratch);
   };
-  // Where few fit at once, all threads are better at one.
+  // If few experts fit at once, let all threads work on one expert.
   ThreadPool& pool = device.host_threads();
   const int64_t threads =
       std::min<int64_t>({pool.size(), source.num_experts(), conversion.most_at_once()});
@@ -168,7 +168,7 @@ Status pack_there(const DescribedMatrix& source, const KernelWeights& weights, D
   const Status packed = or_out_of_memory("packing", [&] {
     return at_once ? conversion.at_once(pool, threads, work) : conversion.in_turn(pool, work);
   });
-  const Status arrived = uploads->finish();  // in any case: the memory may go next
+  const Status arrived = uploads->finish();  // always wait: the caller may free the memory next
   MORACLE_CHECK(packed);
   return arrived;
 }

@@ -1,4 +1,4 @@
-// What a device does that works at once, as a CPU does.
+// Device's defaults, for devices that execute work at once, as a CPU does.
 #include "moracle/device.h"
 
 #include <chrono>

@@ -1,11 +1,11 @@
-// How much memory a device of a machine has, before it is opened.
+// The memory size of a machine's device, before the device is opened.
 #pragma once
 
 #include "moracle/device.h"
 
 namespace moracle {
 
-/// Bytes; of a GPU that the machine does not have, the CPU's.
+/// Bytes; for a GPU that the machine lacks, the CPU's memory.
 inline int64_t memory_of(const Machine& machine, const DeviceName& device) {
   for (const GpuInfo& gpu : machine.gpus) {
     if (gpu.platform == device.platform && gpu.index == device.index) return gpu.memory_bytes;

@@ -8,10 +8,10 @@
 namespace moracle {
 namespace {
 
-// At least so much for each thread that takes part.
+// Minimum bytes per thread.
 constexpr int64_t kLeastBytes = 1 << 20;
 
-// work(begin, end) for all of [0, count) on the threads of the pool. Errors: one of theirs.
+// Runs work(begin, end) over [0, count) on the threads of the pool. Errors: one of theirs.
 template <class Work>
 Status split(ThreadPool& pool, int64_t count, int64_t least, const Work& work) {
   std::mutex mutex;

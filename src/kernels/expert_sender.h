@@ -1,5 +1,5 @@
-// One expert's pieces on their way to a device: codes packed there where it can, else here;
-// everything beside them here.
+// Sends one expert's pieces to a device. The device packs the codes if it can; otherwise the host
+// does. The host packs everything else.
 #pragma once
 
 #include <memory>
@@ -16,15 +16,15 @@ class ExpertSender {
         uploads_(uploads),
         packs_(uploads.packs(*weights.layout, weights.shape)) {}
 
-  /// What is packed here of one expert. As large as all of it, but only what is written to takes
-  /// memory: without the codes that the device packs, little.
+  /// Scratch for the host-packed part of one expert. It has the size of the whole expert, but only
+  /// written pages take memory: little if the device packs the codes.
   using Scratch = std::unique_ptr<std::byte[]>;
   Scratch scratch() const { return Scratch(new std::byte[weights_.sections.bytes]); }
 
-  /// A piece of expert e, which is its rows from `first_row` on; the first comes first.
+  /// Sends a piece of expert e: its rows from `first_row` on. Send the first piece first.
   Status send(int64_t e, const CanonicalMatrix& piece, int64_t first_row, ThreadPool& pool,
               const Scratch& scratch) const;
-  /// After the last piece.
+  /// Sends the rest of expert e, after its last piece.
   Status send_rest(int64_t e, ThreadPool& pool, const Scratch& scratch) const;
 
  private:

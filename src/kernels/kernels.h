@@ -1,4 +1,4 @@
-// What a kernel file needs to define its Kernels, which its row in oracle/backends.inc names.
+// Everything a kernel file needs to define its Kernels, which its row in oracle/backends.inc names.
 #pragma once
 
 #include "kernels/grouped_linear.h"

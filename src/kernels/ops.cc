@@ -1,4 +1,4 @@
-// Operations made of others, for devices that do not do them at once.
+// Operations composed of other operations, for devices without a fused version.
 #include "kernels/ops.h"
 
 #include <algorithm>
@@ -30,7 +30,8 @@ Status Ops::rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
 
 size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int64_t k, DType activations) {
   if (activations == DType::kF32) return 0;
-  // What two rounds leave of each piece of a row (a GPU's blocks sort pieces of that many numbers).
+  // Two rounds keep k numbers of each piece of a row (a GPU's blocks sort pieces of kTopKPiece
+  // numbers).
   const int64_t pieces = (cols + kTopKPiece - 1) / kTopKPiece;
   return static_cast<size_t>(2 * rows * pieces * k) * sizeof(uint64_t);
 }
@@ -39,7 +40,7 @@ size_t attend_scratch_bytes(const AttentionShape& shape, int64_t num_tokens, DTy
   if (activations == DType::kF32) return 0;
   const auto of_token =
       static_cast<size_t>(shape.num_heads * kAttendParts * (shape.value_dim + 2)) * sizeof(float);
-  // More tokens than fit take turns.
+  // Tokens that do not fit are processed in turn.
   constexpr size_t kMost = size_t{64} << 20;
   return std::max(of_token, std::min(kMost, of_token * static_cast<size_t>(num_tokens)));
 }

@@ -1,6 +1,7 @@
-// The operations around the GEMMs, one implementation per device. All are enqueued on a stream and
-// take pointers into their device's memory; none decides anything on the host from device data.
-// Activations are of the device's activation_dtype(); "rows" are tokens or (token, expert) pairs.
+// The operations around the GEMMs, one implementation per device. All operations are enqueued on a
+// stream and take pointers into their device's memory. No operation makes a host decision from
+// device data. Activations have the device's activation_dtype(). "Rows" are tokens or (token,
+// expert) pairs.
 #pragma once
 
 #include "kernels/batch.h"
@@ -15,11 +16,11 @@ namespace moracle {
 /// Activations of a grouped GEMM.
 struct GroupedRows {
   Rows x;                                   ///< [any, K]
-  const int32_t* row_index = nullptr;       ///< [num_rows]: which row of x; nothing: row r itself
-  const int32_t* expert_offsets = nullptr;  ///< [E + 1], device memory; nothing: all rows, expert 0
-  int64_t num_rows = 0;                     ///< upper bound where there are offsets
-  /// Where the plan said `in_parts`: only rows [first_row, first_row + num_rows). Those of x
-  /// without row_index, and those of what comes out, are counted from there.
+  const int32_t* row_index = nullptr;       ///< [num_rows]: row of x to read; null: row r itself
+  const int32_t* expert_offsets = nullptr;  ///< [E + 1], device memory; null: all rows, expert 0
+  int64_t num_rows = 0;                     ///< an upper bound if there are offsets
+  /// Where the plan set `in_parts`: run only rows [first_row, first_row + num_rows). Rows of x
+  /// without row_index, and rows of the output, are counted from first_row.
   int64_t first_row = 0;
 };
 
@@ -35,9 +36,9 @@ struct ColumnOrders {
   }
 };
 
-/// One matrix of all adapters that a layer holds, in device memory, of the activation dtype.
+/// One matrix of all adapters of a layer, in device memory, in the activation dtype.
 /// Adapter a adds  Δ[r, n] = Σ_j B[a, e, n, j] · Σ_k A[a, e, p(n) · rank + j, k] · x[r, k]  to row
-/// r of expert e, where p(n) = n / (N / parts): gate and up are stacked, but have each their own A
+/// r of expert e, where p(n) = n / (N / parts). Gate and up are stacked, but each has its own A
 /// (Hu et al., "LoRA", 2021; the factor alpha / r is part of B).
 struct LoraTable {
   Matrix a;  ///< [adapters * experts * parts * rank, K]
@@ -48,39 +49,39 @@ struct LoraTable {
 struct AttentionShape {
   int64_t num_heads;
   int64_t num_kv_heads;
-  int64_t head_dim;              ///< of a query and a key
-  int64_t value_dim;             ///< of a value and of what comes out
-  float scale;                   ///< most often 1 / sqrt(head_dim)
-  int64_t window = 0;            ///< a token sees itself and window - 1 before it; 0: all
-  const float* sinks = nullptr;  ///< [num_heads]: a logit in each softmax's denominator that has
-                                 ///< no value; nothing: none
+  int64_t head_dim;    ///< of a query and a key
+  int64_t value_dim;   ///< of a value and of an output head
+  float scale;         ///< most often 1 / sqrt(head_dim)
+  int64_t window = 0;  ///< a token sees itself and the window - 1 tokens before it; 0: all
+  const float* sinks = nullptr;  ///< [num_heads]: a logit without a value that enters each
+                                 ///< softmax's denominator; null: none
   LayerCache cache = {};         ///< of this layer in the batch's pages
-  bool batch_invariant = false;  ///< a token's bits follow from its sequence alone, not from how
-                                 ///< many of its tokens a step takes either (a CPU's always do)
+  bool batch_invariant = false;  ///< a token's bits depend on its sequence alone, not on how
+                                 ///< many of its tokens one step takes (a CPU's always do)
 };
-/// Parts that a context is shared out in, at most.
+/// Maximum number of parts that a context is split into.
 inline constexpr int64_t kAttendParts = 64;
-/// What attention needs beside its tensors, of the device's memory, for as many tokens: a GPU
-/// shares contexts out and keeps what comes of each part here. `activations`: the device's.
+/// Bytes of device scratch that attention needs for `num_tokens` tokens. A GPU splits contexts into
+/// parts and keeps each part's result there. `activations`: the device's activation dtype.
 size_t attend_scratch_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations);
 
-/// Most numbers that find_top_k finds of a row.
+/// Maximum k of find_top_k.
 inline constexpr int64_t kMostTopK = 256;
-/// What it needs beside its tensors, of the device's memory.
+/// Bytes of device scratch that find_top_k needs.
 size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int64_t k, DType activations);
 
-/// Which columns of each head turn with the position.
+/// The columns of each head that RoPE rotates.
 struct RotaryShape {
   int64_t head_dim;          ///< columns of a head
-  int64_t num_pairs;         ///< 2 * num_pairs columns turn,
-  int64_t first = 0;         ///< from this one of the head on
-  bool interleaved = false;  ///< pairs (2i, 2i + 1) of them instead of (i, i + num_pairs)
+  int64_t num_pairs;         ///< 2 * num_pairs columns rotate,
+  int64_t first = 0;         ///< from this column of the head on
+  bool interleaved = false;  ///< pairs (2i, 2i + 1) instead of (i, i + num_pairs)
   float factor = 1;          ///< multiplies sine and cosine (YaRN's attention factor)
 };
 
-/// What becomes of the heads of queries and keys before attention.
+/// Optional RMSNorm per head of queries and keys, then RoPE.
 struct QkNormRope {
-  const float* q_norm = nullptr;  ///< [head_dim]; nothing: none
+  const float* q_norm = nullptr;  ///< [head_dim]; null: none
   const float* k_norm = nullptr;  ///< likewise
   float epsilon = 0;
   RotaryShape rotary;
@@ -91,64 +92,65 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  /// Positions of a page of keys and values, as suits this device's attention.
+  /// Positions per page of keys and values, as suits this device's attention.
   virtual int64_t cache_page() const = 0;
 
   // Around the experts.
 
   /// Any float type to any other; columns of `to` past from.cols become 0.
   virtual Status convert(const Matrix& from, const Matrix& to, Stream) = 0;
-  /// Quantizes each row by `key` (see docs/numerics.md); columns of `to` past from.cols become 0.
-  /// Where `to` is of floats, they are the values that the codes stand for, scale included.
+  /// Quantizes each row by `key` (see docs/numerics.md). Columns of `to` past from.cols become 0.
+  /// If `to` holds floats, they are the values of the codes, scale included.
   virtual Status quantize(const Matrix& from, const QuantKey& key, const Rows& to, Stream) = 0;
-  /// Row r of `to` is row row_index[r] of `from` (or r itself) quantized with the stored scale of
-  /// its expert, scales[e], in device memory. Otherwise as quantize.
+  /// Row r of `to` is row row_index[r] of `from` (or r itself), quantized with its expert's stored
+  /// scale, scales[e], in device memory. Otherwise as quantize.
   virtual Status quantize_static(const Matrix& from, const int32_t* row_index,
                                  const int32_t* expert_offsets, int64_t num_experts,
                                  const float* scales, const QuantKey& key, const Rows& to,
                                  Stream) = 0;
-  /// Each row with its columns in the order of its expert: column j of row r of `to`, counted from
-  /// rows.first_row, is column order[j] of the row that r reads; columns of `to` past num_cols
-  /// become 0; scales go along. Values are of one type, of 8, 16 or 32 bits.
+  /// Reorders each row's columns by its expert. Column j of row r of `to`, counted from
+  /// rows.first_row, is column order[j] of the row that r reads. Columns of `to` past num_cols
+  /// become 0. Scales are copied. Both sides have one type, of 8, 16 or 32 bits.
   virtual Status gather_columns(const GroupedRows& rows, const ColumnOrders& orders, const Rows& to,
                                 Stream) = 0;
-  /// Scores, picks and weighs: logits [tokens, num_experts] → ids, weights [tokens, top_k], largest
-  /// first; equal scores: lower id first. `correction_bias` [num_experts] where the routing has
-  /// one. Overwrites the logits. Errors: groups that do not divide, fewer experts than top_k to
-  /// choose from.
+  /// Scores, chooses and weighs: logits [tokens, num_experts] → ids, weights [tokens, top_k],
+  /// largest first; equal scores: lower id first. `correction_bias` [num_experts] if the routing
+  /// has one. Overwrites the logits. Errors: groups that do not divide, fewer experts to choose
+  /// from than top_k.
   virtual Status route(const Matrix& logits, const Routing& routing, const float* correction_bias,
                        int64_t top_k, int32_t* topk_ids, float* topk_weights, Stream) = 0;
-  /// Sorts (token, expert) pairs by expert, stably. `expert_map` [num_experts] turns ids into local
-  /// numbers below num_local; nothing: they are the same. Ids of -1 and experts that are elsewhere
-  /// get no row; ids below -1, or not below num_experts, neither, and the next synchronize() says
-  /// so.
+  /// Sorts (token, expert) pairs by expert, stably. `expert_map` [num_experts] maps ids to local
+  /// numbers below num_local; null: they are the same. Ids of -1 and experts that are not local get
+  /// no row. Ids below -1, or not below num_experts, get no row either, and the next synchronize()
+  /// reports them.
   virtual Status plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k,
                            int64_t num_experts, const int32_t* expert_map, int64_t num_local,
                            const RowPlan& plan, Stream) = 0;
-  /// The same for activations that come sorted: expert e's are rows e * max_tokens + i, i below
-  /// counts[e]. Counts outside [0, max_tokens] are cut to it, and the next synchronize() says so.
+  /// The same for activations that arrive sorted: expert e's rows are e * max_tokens + i, for
+  /// i < counts[e]. Counts are clamped to [0, max_tokens], and the next synchronize() reports it.
   virtual Status plan_batched_rows(const int32_t* counts, int64_t num_experts, int64_t max_tokens,
                                    const RowPlan& plan, Stream) = 0;
   /// to[t] = weights[t] · from[t], both of the activation dtype.
   virtual Status scale_rows(const Matrix& from, const float* weights, const Matrix& to, Stream) = 0;
-  /// Adds each row's adapter to y (see LoraTable): row r of y, which is token t = row_token[r]'s,
-  /// has adapter lora_ids[t] and reads row row_index[r] (or r itself) of x. Ids of -1 add nothing;
-  /// ids not below `adapters` neither, and the next synchronize() says so. A Δ of 0 changes no bit.
+  /// Adds each row's adapter to y (see LoraTable). Row r of y belongs to token t = row_token[r],
+  /// has adapter lora_ids[t] and reads row row_index[r] (or r itself) of x. Ids of -1 add nothing.
+  /// Ids not below `adapters` add nothing either, and the next synchronize() reports them. A Δ of 0
+  /// changes no bit.
   virtual Status add_lora(const Matrix& x, const int32_t* row_index, const RowPlan& rows,
                           const int32_t* lora_ids, int64_t adapters, const LoraTable& table,
                           const Matrix& y, Stream) = 0;
-  /// gate_up [rows, 2I] (gate, then up; [rows, I] without a gate) → out [rows, I or more]; further
+  /// gate_up [rows, 2I] (gate, then up; [rows, I] without a gate) → out [rows, I or more]. Further
   /// columns become 0. Errors: an activation that needs a limit and has none.
   virtual Status activate(const ActivationSpec& activation, int64_t intermediate_size,
                           const Matrix& gate_up, const Matrix& out, Stream) = 0;
-  /// out[t] = Σ_j weights[t, j] · y[slot_row[t, j]], in the order of the rows, in f32; slots
-  /// without a row add 0. No weights: each is 1.
+  /// out[t] = Σ_j weights[t, j] · y[slot_row[t, j]], in the order of the rows, in f32. Slots
+  /// without a row add 0. Null weights: each is 1.
   virtual Status combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights,
                          int64_t top_k, const Matrix& out, Stream) = 0;
 
   // Around the layers of a model.
 
-  /// out[t] = table[ids[t]]; the ids have been checked.
+  /// out[t] = table[ids[t]]. The caller has checked the ids.
   virtual Status embed(const TensorView& table, const int32_t* ids, const Matrix& out, Stream) = 0;
   /// out = x / sqrt(mean(x²) + epsilon) · weight, over each run of weight_size columns.
   virtual Status rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,
@@ -161,26 +163,27 @@ class Ops {
   /// Rotates each head by its row's position, positions[r].
   virtual Status rotate(const Matrix& x, const RotaryShape& shape, const float* frequencies,
                         const int32_t* positions, Stream) = 0;
-  /// For each of `num_heads` heads, `count` columns: those of `to` from head · to_dim on become
-  /// those of `from` from head · from_dim on. A from_dim of 0 gives every head the same ones.
+  /// For each of `num_heads` heads, copies `count` columns: from head · from_dim of `from` to
+  /// head · to_dim of `to`. A from_dim of 0 copies the same columns to every head.
   virtual Status copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,
                             int64_t num_heads, int64_t count, Stream) = 0;
   /// Appends k [tokens, kv_heads * head_dim] and v [tokens, kv_heads * value_dim] to the caches.
-  /// Errors, on a GPU of the next synchronize(): a number that a cache of f16 has not.
+  /// Errors: a number that f16 cannot hold, in a cache of f16 (on a GPU: at the next
+  /// synchronize()).
   virtual Status append(const Matrix& k, const Matrix& v, const Batch& batch,
                         const LayerCache& cache, Stream) = 0;
-  /// Norms and rotates the heads of q and k in place, then appends k and v.
+  /// Applies QkNormRope to the heads of q and k in place, then appends k and v.
   virtual Status rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
                                  const QkNormRope& turn, const Batch& batch,
                                  const LayerCache& cache, Stream);
-  /// out = softmax(q kᵀ · scale, causal) v over the caches, which hold the batch's own keys and
-  /// values by now; heads side by side. `scratch`: attend_scratch_bytes for these tokens, or more.
+  /// out = softmax(q kᵀ · scale, causal) v over the caches, heads side by side. The caches must
+  /// already hold the batch's own keys and values. `scratch`: at least attend_scratch_bytes for
+  /// these tokens.
   virtual Status attend(const Matrix& q, const Batch& batch, const AttentionShape& shape,
                         const Matrix& out, std::byte* scratch, Stream) = 0;
-  /// The k largest of each row of f32 `numbers`, with their columns: ids, values [rows, k]; larger
-  /// first, the lower column first among equals, NaN before everything. `scratch`:
-  /// top_k_scratch_bytes.
-  /// Errors: a k below 1, or above the columns or kMostTopK.
+  /// The k largest of each row of f32 `numbers`, with their columns: ids, values [rows, k]. Order:
+  /// larger first, the lower column first among equals, NaN before all numbers. `scratch`:
+  /// top_k_scratch_bytes. Errors: k < 1, k > columns or k > kMostTopK.
   virtual Status find_top_k(const Matrix& numbers, int64_t k, int32_t* ids, float* values,
                             std::byte* scratch, Stream) = 0;
 };

@@ -29,18 +29,18 @@ bool touch_near_threads(const KernelWeights& weights, int blocks, ThreadPool& po
   if (places.num_nodes < 2 || weights.num_experts == 0) return false;
   const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
   auto* const base = weights.buffer.as<volatile char>();
-  // A page of two megabytes would hold several threads' shares of small experts.
+  // Avoid 2 MiB pages for small experts: one page would hold several threads' shares.
   constexpr int64_t kHugeShare = int64_t{8} << 20;
   const auto bytes = static_cast<int64_t>(weights.sections.bytes);
   if (bytes / places.num_nodes < kHugeShare)
     ::madvise(weights.buffer.data(), weights.buffer.bytes(), MADV_NOHUGEPAGE);
-  // The caller's thread is not pinned: a neighbour on its node touches its share, too.
+  // The caller's thread is not pinned, so a thread on its node touches its share, too.
   const int stand_in = places.nodes.size() > 1 && places.nodes[1] == places.nodes[0] ? 1 : 0;
   const auto touch = [&](int of_thread) {
     for (const ByteRange& share :
          share_of_thread(*weights.layout, weights.shape, blocks, of_thread, pool.size())) {
       for (int64_t e = 0; e < weights.num_experts; ++e) {
-        // Pages that begin in the share; the buffer begins with a page.
+        // Pages that begin in the share; the buffer is page-aligned.
         const int64_t first = (e * bytes + share.begin + page - 1) / page * page;
         for (int64_t at = first; at < e * bytes + share.end; at += page) base[at] = 0;
       }

@@ -1,6 +1,5 @@
-// The order in which the largest of many floats are found, on every device: larger first, the lower
-// place first among equals. NaN comes first, as in PyTorch: so the first one tells whether there is
-// any.
+// The order of top-k on every device: larger numbers first, the lower place first among equals. NaN
+// comes first, as in PyTorch, so the first result tells whether the numbers contain a NaN.
 #pragma once
 
 #include <bit>
@@ -8,24 +7,24 @@
 
 namespace moracle {
 
-/// A number and its place in one word, whose unsigned order is that order.
+/// A number and its place in one word, whose unsigned order is the top-k order.
 constexpr uint64_t top_k_key(float value, int32_t place) {
   uint32_t bits = std::bit_cast<uint32_t>(value + 0.0f);  // -0 is as large as 0
-  // Positive numbers above negative ones, and those turned around.
+  // Map positive numbers above negative ones, and reverse the negative ones.
   bits = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
   if (!(value == value)) bits = 0xffffffffu;
   return uint64_t{bits} << 32 | static_cast<uint32_t>(~place);
 }
-/// Numbers that a GPU's block puts in order at once.
+/// Numbers that one GPU block sorts at a time.
 constexpr int64_t kTopKPiece = 2048;
 
-/// No number at all: below every key.
+/// The key of no number: below every other key.
 constexpr uint64_t kNoKey = 0;
 
 constexpr int32_t place_of_key(uint64_t key) {
   return static_cast<int32_t>(~static_cast<uint32_t>(key));
 }
-/// Any NaN comes out as one.
+/// Every NaN comes back as a NaN, without its payload.
 constexpr float value_of_key(uint64_t key) {
   const auto bits = static_cast<uint32_t>(key >> 32);
   return std::bit_cast<float>(bits >> 31 != 0 ? bits & 0x7fffffffu : ~bits);

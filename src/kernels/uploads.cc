@@ -16,7 +16,7 @@ class PlainUploads final : public Uploads {
   Status send(std::byte* to, const std::byte* from, size_t bytes) override {
     const std::lock_guard lock(mutex_);
     MORACLE_CHECK(device_.upload(to, from, bytes));
-    return device_.synchronize();  // upload() alone may still read from there
+    return device_.synchronize();  // upload() alone may still be reading the source
   }
   bool packs(const Layout&, const MatrixShape&) const override { return false; }
   Status send_rows(const Layout& layout, const MatrixShape&, const CanonicalMatrix&, int64_t,

@@ -1,4 +1,4 @@
-// Scales and zero points beside the panels that they belong to.
+// Packs scales and zero points by panel.
 #pragma once
 
 #include <bit>
@@ -9,9 +9,9 @@
 
 namespace moracle {
 
-/// Values [n or blocks of n, groups] of a piece whose rows are those from `first_row` on, to
-/// [panel, group, lanes]: kRowStep rows make a panel, and there is one value for each of them, or
-/// where lanes is 1 one for all. `convert` gives what is stored.
+/// Packs values [n or blocks of n, groups] of a piece, which starts at row `first_row`, to [panel,
+/// group, lanes]. A panel has kRowStep rows. Each row has its own value, or with lanes = 1 one
+/// value covers the panel. `convert` returns the stored value.
 template <class Value, class Convert>
 void pack_by_group(const std::vector<Value>& values, const CanonicalMatrix& piece,
                    int64_t first_row, int64_t groups, int64_t lanes, Convert convert,
@@ -31,7 +31,7 @@ void pack_by_group(const std::vector<Value>& values, const CanonicalMatrix& piec
   }
 }
 
-/// Scales so, as the exponents of powers of two where they are no more than that.
+/// Packs scales; power-of-two scales may be stored as exponents.
 inline void pack_scales(const CanonicalMatrix& piece, int64_t first_row, int64_t groups,
                         int64_t lanes, bool as_exponents, std::byte* out) {
   const auto exponent = [](float scale) {
@@ -43,7 +43,7 @@ inline void pack_scales(const CanonicalMatrix& piece, int64_t first_row, int64_t
   else
     pack_by_group(piece.scales, piece, first_row, groups, lanes, same, out);
 }
-/// Zero points, one for each row and group.
+/// Packs zero points, one per row and group.
 inline void pack_zero_points(const CanonicalMatrix& piece, int64_t first_row, int64_t groups,
                              std::byte* out) {
   const auto same = [](int8_t zero) { return zero; };

@@ -1,5 +1,5 @@
-// Codes as canonical form has them, then scales, zero points, group index, bias as they are: what
-// the reference computes from.
+// The layout of the reference: canonical codes, then scales, zero points, group index and bias, all
+// unchanged.
 #include <cstring>
 
 #include "layout/sections.h"
@@ -9,7 +9,7 @@ namespace moracle {
 namespace canonical_layout {
 namespace {
 
-// Only the sizes of a matrix of this shape.
+// A matrix with the sizes of this shape, but without data.
 CanonicalMatrix outline(const MatrixShape& shape) {
   CanonicalMatrix matrix;
   matrix.n = shape.n;

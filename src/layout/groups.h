@@ -1,11 +1,11 @@
-// Groups along K as layouts count them, for hosts and devices.
+// Groups along K in layouts, for host and device code.
 #pragma once
 
 #include "moracle/checkpoint.h"
 
 namespace moracle {
 
-/// Columns that share a scale, and how many such groups a row has.
+/// Columns per scale, and groups per row.
 constexpr int64_t group_cols(const MatrixShape& shape) {
   return shape.key.group.cols == GroupShape::kAll ? shape.k : shape.key.group.cols;
 }

@@ -1,5 +1,6 @@
-// A layout is how one kernel wants the bytes of a matrix: an index function and a converter, both
-// pure. Canonical form in, packed bytes out; one expert after another at a fixed distance.
+// A layout defines the packed bytes of a matrix for one kernel: an index function and a converter,
+// both pure. The converter takes canonical form and writes packed bytes. Experts follow one another
+// at a fixed distance.
 #pragma once
 
 #include <cstddef>
@@ -11,56 +12,58 @@
 
 namespace moracle {
 
-/// Where the pieces of one packed expert begin, in bytes; each on a 64-byte boundary. A piece that
-/// a shape does not need has no length: it ends where the next one begins.
+/// Start offsets of the sections of one packed expert, in bytes, aligned to 64 bytes. A section
+/// that the shape does not need is empty: it ends where the next one begins.
 struct Sections {
   size_t codes = 0;
   size_t scales = 0;
   size_t zero_points = 0;
-  size_t group_index = 0;  ///< of each column; where the layout sorts, the column of x it reads
+  /// Group of each column. In a layout that sorts columns: the column of x that each column reads.
+  size_t group_index = 0;
   size_t bias = 0;
-  size_t bytes = 0;  ///< all of it: the distance to the next expert
+  size_t bytes = 0;  ///< total size: the distance to the next expert
 };
 
 struct Layout {
   std::string_view name;
   std::string_view summary;
-  /// The weight formats that it can hold.
+  /// The weight dtypes that this layout supports.
   std::span<const DType> holds;
-  /// Columns lie group after group. A matrix in act-order is packed with its columns sorted
-  /// (sorted_columns.h), and activations are gathered in that order before they are multiplied.
+  /// Columns are ordered by group. An act-order matrix is packed with sorted columns
+  /// (sorted_columns.h). Its activations are gathered in that order before the GEMM.
   bool sorts_columns = false;
   Sections (*sections)(const MatrixShape& shape);
-  /// Columns of the activations that kernels read: k, or more where columns are padded; then the
-  /// caller provides zeros.
+  /// Number of activation columns that kernels read: k, or more if columns are padded. The caller
+  /// must provide zeros in the padding.
   int64_t (*read_cols)(const MatrixShape& shape);
-  /// Bit of code (r, c) within the codes section; a bijection onto the codes without their padding.
+  /// Bit offset of code (r, c) in the codes section; a bijection onto the codes without padding.
   int64_t (*code_bit)(const MatrixShape& shape, int64_t r, int64_t c);
-  /// Writes the codes of rows [begin, end) of a piece, which is the rows from `first_row` on of the
-  /// expert at `out`: first_row and begin are multiples of kRowStep, end too or the piece's last.
-  /// Padding of these rows included, so that packing over old bytes gives the same result.
+  /// Packs the codes of rows [begin, end) of a piece. The piece starts at row `first_row` of the
+  /// expert at `out`. first_row and begin are multiples of kRowStep; end is a multiple or the
+  /// piece's last row. Also writes the padding of these rows, so that packing over old bytes gives
+  /// the same result.
   void (*pack_codes)(const MatrixShape& shape, const CanonicalMatrix& piece, int64_t first_row,
                      int64_t begin, int64_t end, std::byte* out);
-  /// Writes everything else of the piece. The piece with the expert's row 0 comes before all others
-  /// and brings what belongs to no row: column groups, padding between sections.
+  /// Packs everything else of the piece. The piece with the expert's row 0 must come first: it also
+  /// writes the data that belongs to no row (column groups, padding between sections).
   void (*pack_beside)(const MatrixShape& shape, const CanonicalMatrix& piece, int64_t first_row,
                       std::byte* out);
 };
 
-/// Rows that are packed together by any layout.
+/// Row granularity of packing in every layout.
 inline constexpr int64_t kRowStep = 16;
 
-/// One piece, its rows split over the threads of `pool`; the bytes do not depend on how.
+/// Packs one piece. The threads of `pool` share its rows; the bytes do not depend on the split.
 void pack(const Layout& layout, const MatrixShape& shape, const CanonicalMatrix& piece,
           int64_t first_row, ThreadPool& pool, std::byte* out);
-/// A whole expert on the caller's thread.
+/// Packs a whole expert on the caller's thread.
 void pack(const Layout& layout, const CanonicalMatrix& expert, std::byte* out);
 
 #define X(layout) extern const Layout layout;
 #include "layout/layouts.inc"
 #undef X
 
-/// Every layout, for the tests that hold for all.
+/// Every layout, for tests that cover all layouts.
 std::span<const Layout* const> layouts();
 
 }  // namespace moracle

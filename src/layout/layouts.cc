@@ -15,7 +15,7 @@ std::span<const Layout* const> layouts() {
 
 void pack(const Layout& layout, const MatrixShape& shape, const CanonicalMatrix& piece,
           int64_t first_row, ThreadPool& pool, std::byte* out) {
-  // Fewer bytes than this are packed in the time that it takes to wake a thread.
+  // Waking a thread takes as long as packing fewer bytes than this.
   constexpr int64_t kLeastBytes = 1 << 18;
   const int64_t steps = (piece.n + kRowStep - 1) / kRowStep;
   const int64_t least = kLeastBytes / std::max<int64_t>(piece.row_bytes() * kRowStep, 1) + 1;

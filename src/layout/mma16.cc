@@ -32,14 +32,14 @@ Sections sections(const MatrixShape& shape) {
                  shape.bias ? panels * kRows * sizeof(float) : 0);
 }
 
-// Eight columns of four bits in the order of nibble().
+// Reorders eight 4-bit columns to the order of nibble().
 uint32_t interleaved(uint32_t columns) {
   uint32_t to = 0;
   for (int j = 0; j < 8; ++j) to |= (columns >> (4 * j) & 15u) << (4 * nibble(j));
   return to;
 }
 
-// Word w of a row's part of a block, to the word of the block that it becomes.
+// Maps word w of a row's part of a block to its word in the packed block.
 int word_of(int width, int r, int w) {
   if (width == 4) return block_bit(4, r, 8 * w) / 32;
   if (width == 8) return block_bit(8, r, 4 * w) / 32;
@@ -100,7 +100,7 @@ const Layout kMma16Layout = {
     .holds = mma16_layout::kHolds,
     .sorts_columns = true,
     .sections = mma16_layout::sections,
-    // Of 16 bytes and more at a time, whatever the activations' type.
+    // 16 bytes or more at a time, for every activation dtype.
     .read_cols = [](const MatrixShape& shape) { return (shape.k + 15) / 16 * 16; },
     .code_bit =
         [](const MatrixShape& shape, int64_t r, int64_t c) {

@@ -1,20 +1,21 @@
-// Panels of 16 rows for tensor cores that multiply 16 rows by the columns of a few tokens
-// (mma.sync m16n8): in a block of 16 rows and 32 columns lies, lane after lane of a warp, what that
-// lane holds of it as an instruction's first operand. Lane 4·g + t has rows 2·g and 2·g + 1 and
-// columns 8·t to 8·t + 7 of the block; an activation's row is read by the same columns. Element
-// (r, c) of a block, g = r/2, h = r%2, t = c/8, j = c%8, begins at byte (of 4 bits: nibble)
+// Panels of 16 rows for tensor cores that multiply 16 rows by the columns of a few tokens (mma.sync
+// m16n8). A block has 16 rows and 32 columns. It stores, for each lane of a warp in turn, the
+// lane's part of the first operand. Lane 4·g + t has rows 2·g and 2·g + 1 and columns 8·t to 8·t +
+// 7 of the block. A lane reads the same columns of an activation row. Element (r, c) of a block,
+// with g = r/2, h = r%2, t = c/8, j = c%8, begins at byte (for 4 bits: nibble)
 //
-//   16 bits    (j/4)·512 + (4·g + t)·16 + (j%4/2)·8 + h·4 + (j%2)·2     an instruction's 16 columns
-//                                                                       after the other's
-//   8 bits     (4·g + t)·16 + (j/4)·8 + h·4 + j%4                       one of 32, or two of 16
-//   4 bits     2·((4·g + t)·8 + h·4) + j/2 + 4·(j%2)                    one mask finds the two
+//   16 bits    (j/4)·512 + (4·g + t)·16 + (j%4/2)·8 + h·4 + (j%2)·2     16 columns of one
+//                                                                       instruction, then 16 more
+//   8 bits     (4·g + t)·16 + (j/4)·8 + h·4 + j%4                       32 columns of one
+//                                                                       instruction, or 16 of two
+//   4 bits     2·((4·g + t)·8 + h·4) + j/2 + 4·(j%2)                    one mask extracts the two
 //                                                                       columns of a register
-//   scales     (g·16 + r)·4 per panel    f32; a byte with the exponent for powers of two
+//   scales     (g·16 + r)·4 per panel    f32, or one exponent byte for power-of-two scales
 //   zero points g·16 + r per panel       i8
 //
-// Blocks of a panel follow one another along the columns. Rows are padded to 16, columns to 32,
-// with codes 0 and scales 0. Rows 2·g and 2·g + 1 are rows g and g + 8 of the instruction, so that
-// a lane ends with results that are neighbours in memory.
+// Blocks of a panel follow one another along the columns. Rows are padded to 16 and columns to 32,
+// with codes 0 and scales 0. Rows 2·g and 2·g + 1 are rows g and g + 8 of the instruction, so the
+// results of a lane are adjacent in memory.
 #pragma once
 
 #include "layout/groups.h"
@@ -23,9 +24,9 @@
 namespace moracle::mma16 {
 
 inline constexpr int kRows = 16;
-inline constexpr int kCols = 32;  ///< of a block
+inline constexpr int kCols = 32;  ///< columns of a block
 
-/// Bytes of a block of codes of so many bits.
+/// Size of a block in bytes, for codes of `code_bits` bits.
 constexpr int block_bytes(int code_bits) {
   return kRows * kCols * code_bits / 8;
 }
@@ -35,18 +36,18 @@ constexpr int64_t num_blocks(int64_t k) {
 constexpr int64_t num_panels(int64_t n) {
   return (n + kRows - 1) / kRows;
 }
-/// Which nibble of a lane's 32 bits column j of its eight is.
+/// The nibble, in a lane's 32 bits, of column j of its eight columns.
 constexpr int nibble(int j) {
   return j / 2 + 4 * (j % 2);
 }
-/// Bit of element (r, c) of a block, for hosts and devices.
+/// Bit offset of element (r, c) in a block, for host and device code.
 constexpr int block_bit(int code_bits, int r, int c) {
   const int lane = 4 * (r / 2) + c / 8, h = r % 2, j = c % 8;
   if (code_bits == 4) return lane * 64 + h * 32 + nibble(j) * 4;
   if (code_bits == 8) return lane * 128 + j / 4 * 64 + h * 32 + j % 4 * 8;
   return j / 4 * 4096 + lane * 128 + j % 4 / 2 * 64 + h * 32 + j % 2 * 16;
 }
-/// Bit of code (r, c) of a matrix of k columns within its codes.
+/// Bit offset of code (r, c) in the codes of a matrix with k columns.
 constexpr int64_t code_bit(int code_bits, int64_t k, int64_t r, int64_t c) {
   const int64_t block = r / kRows * num_blocks(k) + c / kCols;
   return block * block_bytes(code_bits) * 8 +

@@ -29,7 +29,7 @@ int64_t code_bit(const MatrixShape& shape, int64_t r, int64_t c) {
   return panel16::code_bit(dtype, bits(dtype), shape.k, r, c);
 }
 
-// Codes of one column each, or two where columns are interleaved: what one row gives at a time.
+// The codes that one row contributes at a time: one column, or two if columns are interleaved.
 void pack_codes(const MatrixShape& shape, const CanonicalMatrix& m, int64_t first_row,
                 int64_t begin, int64_t end, std::byte* out) {
   out += (first_row + begin) / kRows * panel_bytes(shape);

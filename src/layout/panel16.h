@@ -1,13 +1,13 @@
-// Panels of 16 rows of the weight matrix. Element (r, c) of a panel lies where a kernel that walks
-// along c finds the 16 rows side by side, so that one vector load serves 16 outputs:
+// Panels of 16 rows of the weight matrix. The 16 rows of a column lie side by side, so one vector
+// load serves 16 outputs. Element (r, c) of a panel is at:
 //
 //   float types   c·16 + r                    16 rows of column c, then of column c + 1
 //   int8, 4 bits  (c/2)·32 + 2·r + c%2        pairs of columns, for multiply-add of pairs;
 //                                             4-bit pairs share a byte, even column low
-//   scales        g·16 + r per panel          f32; one per row, also where rows share them
+//   scales        g·16 + r per panel          f32; one per row, even if rows share a scale
 //   zero points   g·16 + r per panel          i8
 //
-// Rows are padded to 16 and integer columns to 2, with codes 0 and scales 0: they add nothing.
+// Rows are padded to 16 and integer columns to 2. Codes 0 and scales 0 in the padding add nothing.
 #pragma once
 
 #include "layout/groups.h"
@@ -33,7 +33,7 @@ inline int64_t panel_bytes(const MatrixShape& shape) {
 using moracle::group_cols;
 using moracle::num_groups;
 
-/// Bit of code (r, c) of a matrix of k columns within its codes, for hosts and devices.
+/// Bit offset of code (r, c) in the codes of a matrix with k columns, for host and device code.
 constexpr int64_t code_bit(DType dtype, int code_bits, int64_t k, int64_t r, int64_t c) {
   const int64_t i = interleave(dtype), panel = (k + i - 1) / i * i * kRows;
   const int64_t element = (c / i) * kRows * i + (r % kRows) * i + c % i;

@@ -1,5 +1,5 @@
-// Rows of codes to panels of 16 rows in which the same few bytes of each row lie side by side: what
-// panel16 and vnni16 have in common.
+// Packs rows of codes into panels of 16 rows, with the same few bytes of each row side by side.
+// panel16 and vnni16 share this code.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 
 namespace moracle {
 
-/// A piece's rows [begin, end), both from a panel's edge (or the last row) on, unit after unit:
-/// unit u of the panel's row r goes to place u · 16 + r, as `change` of it. `units` is what a row
-/// has with its padding. Rows and bytes that the piece does not have are 0 before they are changed.
-/// Goes through 64 bytes of each row at a time: a line of the cache is read and written once.
+/// Packs rows [begin, end) of a piece, unit by unit. Both limits are panel boundaries, or end is
+/// the last row. Unit u of panel row r goes to place u · 16 + r, converted by `change`. `units` is
+/// the row length including padding. Missing rows and bytes are 0 before `change`. Processes 64
+/// bytes of each row at a time, so each cache line is read and written once.
 template <class Unit, class Change>
 void pack_panels(const CanonicalMatrix& piece, int64_t begin, int64_t end, int64_t units,
                  Change change, std::byte* out) {

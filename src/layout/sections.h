@@ -9,7 +9,7 @@ namespace moracle {
 
 inline constexpr size_t kSectionAlignment = 64;
 
-/// Sections of the given lengths, one after another.
+/// Sections of the given sizes in bytes, one after another.
 inline Sections lay_out(size_t codes, size_t scales, size_t zero_points, size_t group_index,
                         size_t bias) {
   auto up = [](size_t bytes) {
@@ -24,7 +24,7 @@ inline Sections lay_out(size_t codes, size_t scales, size_t zero_points, size_t 
   return s;
 }
 
-/// Values as they are.
+/// Copies values unchanged.
 template <class Value>
 void put(const std::vector<Value>& values, std::byte* out) {
   if (!values.empty()) std::memcpy(out, values.data(), values.size() * sizeof(Value));

@@ -8,7 +8,7 @@
 namespace moracle {
 namespace {
 
-// Where each column of the result comes from: a counting sort, so the order within a group stays.
+// The source column of each result column. A counting sort keeps the order within a group.
 Result<std::vector<int32_t>> sorted_order(const CanonicalMatrix& piece) {
   const int64_t groups = piece.scale_cols(), cols = piece.group_cols();
   std::vector<int32_t> next(groups + 1, 0), order(piece.k);
@@ -34,7 +34,7 @@ void gather(const std::byte* from, const std::vector<int32_t>& order, std::byte*
   for (size_t j = 0; j < order.size(); ++j) out[j] = codes[order[j]];
 }
 
-// One byte per code on the way: a nibble's place differs from column to column.
+// Expands to one byte per code first, because a nibble's position differs between columns.
 void gather_nibbles(const std::byte* from, const std::vector<int32_t>& order,
                     std::vector<uint8_t>& codes, std::byte* to) {
   const size_t k = order.size();

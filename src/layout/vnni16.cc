@@ -36,8 +36,8 @@ int64_t code_bit(const MatrixShape& shape, int64_t r, int64_t c) {
   return row + (width == 4 ? in % 4 * 8 + in / 4 * 4 : in * width);
 }
 
-// Eight columns of four bits, as canonical form has them, to the order of the first four in the low
-// halves of four bytes and the others in the high ones.
+// Reorders eight 4-bit columns from canonical form: the first four go to the low halves of four
+// bytes, the others to the high halves.
 uint32_t halves(uint32_t columns) {
   const auto spread = [](uint32_t four) {
     four = (four | four << 8) & 0x00ff00ffu;

@@ -1,18 +1,18 @@
-// Lines of 64 bytes for instructions that multiply four bytes at a time: one line holds 4 bytes of
-// columns for each of 16 rows of the weight matrix, so that one line times one broadcast of 4 bytes
-// of activations serves 16 outputs. Sixteen lines are one tile of AMX as they lie. In a panel of 16
-// rows, element (r, c) begins at
+// 64-byte lines for instructions that multiply four bytes at a time. One line holds 4 bytes of
+// columns for each of 16 weight rows. One line times one broadcast of 4 activation bytes serves 16
+// outputs. Sixteen consecutive lines are one AMX tile. In a panel of 16 rows, element (r, c) begins
+// at
 //
 //   8 bits     (c/4)·64 + 4·r + c%4          four columns of each row in a line
 //   16 bits    (c/2)·64 + 4·r + 2·(c%2)      two columns
 //   f32         c·64 + 4·r                   one column
 //   4 bits     (c/8)·64 + 4·r + c%4          eight columns: c%8 < 4 in the low half of the byte
-//   scales     (g·16 + r)·4 per panel        f32; a byte with the exponent where scales are powers
-//                                            of two; one for all rows where 16 of them share it
+//   scales     (g·16 + r)·4 per panel        f32, or one exponent byte for power-of-two scales;
+//                                            one per panel if its 16 rows share the scale
 //   zero points g·16 + r per panel           i8
 //
-// Rows are padded to 16, columns to 16 lines of the format that they are multiplied in, with codes
-// 0 and scales 0.
+// Rows are padded to 16. Columns are padded to 16 lines of the dtype of the products. Padding has
+// codes 0 and scales 0.
 #pragma once
 
 #include "layout/groups.h"
@@ -23,7 +23,7 @@ namespace moracle::vnni16 {
 inline constexpr int64_t kRows = 16;
 inline constexpr int64_t kLineBytes = 64;
 
-/// Columns in one line.
+/// Columns per line.
 inline int64_t line_cols(DType dtype) {
   return 32 / bits(dtype);
 }
@@ -43,7 +43,7 @@ inline int64_t panel_bytes(const MatrixShape& shape) {
 using moracle::group_cols;
 using moracle::num_groups;
 using moracle::scale_is_exponent;
-/// Scales of one group in a panel: one for each row, or one for all.
+/// Scales of one group in a panel: one per row, or one for all rows.
 inline int64_t scale_lanes(const MatrixShape& shape) {
   return shape.key.group.rows > 0 && shape.key.group.rows % kRows == 0 ? 1 : kRows;
 }

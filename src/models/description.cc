@@ -18,7 +18,7 @@ constexpr Architecture kArchitectures[] = {
 #undef X
 };
 
-// What can be used of a checkpoint whose architecture is unknown, and what has to be added.
+// Tells what is usable in a checkpoint of unknown architecture, and what must be added.
 std::string unknown(const Checkpoint& checkpoint) {
   const std::string is = "it is '" + checkpoint.architecture() + "'";
   const std::vector<int64_t> layers = checkpoint.moe_layers();
@@ -43,7 +43,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   for (const Architecture& architecture : kArchitectures) {
     known.push_back(architecture.name);
     if (architecture.name != checkpoint.architecture()) continue;
-    // What other calls have asked for says nothing about this description.
+    // Describe a copy without claims: earlier calls must not affect this description.
     const Checkpoint own = checkpoint.unclaimed_copy();
     MORACLE_TRY(Description description, architecture.describe(own));
     const std::vector<std::string> left = own.unclaimed();

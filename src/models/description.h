@@ -1,4 +1,4 @@
-// A model described from its checkpoint: every tensor named, checked and claimed, none read.
+// A model described from its checkpoint: every tensor is named, checked and claimed, none is read.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace moracle {
 
-/// The numbers of a decoder: norm → attention → norm → experts or MLP, layer after layer.
+/// Sizes of a decoder: norm → attention → norm → experts or MLP, layer after layer.
 struct DecoderSpec {
   int64_t hidden_size = 0;
   int64_t vocab_size = 0;
@@ -20,7 +20,7 @@ struct DecoderSpec {
   bool operator==(const DecoderSpec&) const = default;
 };
 
-/// How queries and keys turn with the position.
+/// RoPE: the rotation of queries and keys by position.
 struct Rotary {
   std::vector<float> frequencies;  ///< radians per position, one for each pair of columns
   float factor = 1;                ///< multiplies sine and cosine
@@ -28,7 +28,7 @@ struct Rotary {
   bool operator==(const Rotary&) const = default;
 };
 
-/// Attention whose keys and values several heads share.
+/// GQA: several query heads share one head of keys and values.
 struct GroupedQuerySpec {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
@@ -47,16 +47,16 @@ struct GroupedQueryDescription {
   DescribedMatrix o;
 };
 
-/// Multi-head latent attention: queries, and keys and values, come from vectors of low rank; part
-/// of each key turns with the position and is the same for all heads.
+/// Multi-head latent attention (MLA): queries, keys and values come from vectors of low rank. RoPE
+/// applies to a part of each key, which is the same for all heads.
 struct LatentSpec {
   int64_t num_heads = 0;
   int64_t q_rank = 0;  ///< 0: queries come from the hidden state itself
   int64_t kv_rank = 0;
-  int64_t nope_dim = 0;  ///< columns of a query or key that do not turn; they come first
-  int64_t rope_dim = 0;  ///< columns that do
+  int64_t nope_dim = 0;  ///< columns of a query or key without RoPE; they come first
+  int64_t rope_dim = 0;  ///< columns with RoPE
   int64_t value_dim = 0;
-  float scale = 1;             ///< of the scores
+  float scale = 1;             ///< multiplies the scores
   float norm_epsilon = 1e-6f;  ///< of the latent vectors
   Rotary rotary;
   int64_t head_dim() const { return nope_dim + rope_dim; }
@@ -64,7 +64,7 @@ struct LatentSpec {
 };
 struct LatentDescription {
   LatentSpec spec;
-  std::vector<float> q_norm;           ///< [q_rank]; empty where there is no q_a
+  std::vector<float> q_norm;           ///< [q_rank]; empty if there is no q_a
   std::vector<float> kv_norm;          ///< [kv_rank]
   std::optional<DescribedMatrix> q_a;  ///< [q_rank, hidden_size]
   DescribedMatrix q;                   ///< [num_heads * head_dim, q_rank or hidden_size]
@@ -80,22 +80,22 @@ struct RouterDescription {
   std::vector<float> correction_bias;  ///< [num_experts], as the routing says; empty: none
 };
 
-/// An expert that every token goes to, beside those that it is routed to.
+/// An expert that every token uses, beside its routed experts.
 struct SharedExpertDescription {
   DescribedWeights mlp;
-  std::optional<DescribedMatrix> gate;  ///< [1, hidden_size]: its sigmoid weighs; nothing: 1
+  std::optional<DescribedMatrix> gate;  ///< [1, hidden_size]: its sigmoid weights; empty: 1
 };
 
 struct LayerDescription {
   std::vector<float> input_norm;  ///< [hidden_size]
   std::vector<float> post_norm;   ///< [hidden_size], before the experts
   AttentionDescription attention;
-  std::optional<RouterDescription> router;  ///< nothing in a dense layer
-  DescribedWeights mlp;  ///< the experts; a dense MLP is one expert that every token goes to
+  std::optional<RouterDescription> router;  ///< empty in a dense layer
+  DescribedWeights mlp;  ///< the experts; a dense MLP is one expert that every token uses
   std::optional<SharedExpertDescription> shared = {};
 };
 
-/// Tensors that an architecture knows and this program has no use for.
+/// Tensors that an architecture defines and this program does not use.
 struct IgnoredPart {
   std::string what;
   int64_t num_tensors = 0;
@@ -107,7 +107,7 @@ struct Description {
   DescribedMatrix embedding;  ///< [vocab_size, hidden_size], of floats
   std::vector<LayerDescription> layers;
   std::vector<float> final_norm;
-  DescribedMatrix output;  ///< [vocab_size, hidden_size]; the embedding's own tensor where tied
+  DescribedMatrix output;  ///< [vocab_size, hidden_size]; the embedding's own tensor if tied
   bool tied = false;
   std::optional<IgnoredPart> ignored = {};
 
@@ -116,22 +116,22 @@ struct Description {
   }
 };
 
-/// One row per architecture; its file says how the names and the config map to a Description.
+/// One row per architecture; its file maps the names and the config to a Description.
 struct Architecture {
   std::string_view name;  ///< config.json's architectures[0]
   Result<Description> (*describe)(const Checkpoint& checkpoint);
 };
 
-/// Finds the architecture and describes. Errors: one that is unknown, naming those that are known
-/// and what this checkpoint's experts are; a tensor that nothing claims.
+/// Finds the architecture and describes the model. Errors: an unknown architecture, with the known
+/// ones and this checkpoint's experts; a tensor that nothing claims.
 Result<Description> describe(const Checkpoint& checkpoint);
 
-/// What a user wants otherwise than the checkpoint has it; see ModelOptions.
+/// Schemes that the user requests in place of those of the checkpoint; see ModelOptions.
 struct SchemeChanges {
   std::string quantization, activations;
 };
-/// The same with linear layers in the schemes that were asked for. Errors beside describe's: what
-/// cannot be quantized so.
+/// Same, with linear layers in the requested schemes. Errors beside those of describe above: a
+/// matrix that cannot be quantized as requested.
 Result<Description> describe(const Checkpoint& checkpoint, const SchemeChanges& changes);
 
 }  // namespace moracle

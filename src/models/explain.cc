@@ -7,7 +7,7 @@
 namespace moracle {
 namespace {
 
-// Experts are named alike across architectures: they can be asked about where the rest cannot.
+// Expert names are alike across architectures, so experts can be explained even if the rest cannot.
 Result<std::vector<LayerExperts>> describe_experts(const Checkpoint& checkpoint,
                                                    const ModelOptions& options) {
   MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));

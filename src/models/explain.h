@@ -1,4 +1,5 @@
-// What would serve a whole model, and why nothing else: for a person, where `plan` is for loading.
+// Explains what serves a whole model and why nothing else does. This is for a person; `plan` is for
+// loading.
 #pragma once
 
 #include "models/plan.h"
@@ -6,14 +7,15 @@
 namespace moracle {
 
 struct ModelExplanation {
-  std::vector<Choice> choices;  ///< whose selections may lack a plan
-  /// Why the model as a whole cannot run; empty: it can. An architecture that is unknown has
-  /// choices for its experts alone.
+  std::vector<Choice> choices;  ///< their selections may lack a plan
+  /// Why the model as a whole cannot run; empty if it can. An unknown architecture has choices for
+  /// its experts alone.
   std::string not_runnable;
 };
 
-/// Asks as Model::load and plan do. Errors: as there, but for modules that nothing serves, memory
-/// that does not suffice, and, where there are experts, an architecture that cannot be described.
+/// Queries the oracle as Model::load and plan do. Errors: the same, except for modules that nothing
+/// serves and memory that does not suffice. With experts, an architecture that cannot be described
+/// is no error either.
 Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOptions& options,
                                  const Machine& machine, const ExpertWishes& wishes = {});
 

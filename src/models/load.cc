@@ -1,4 +1,4 @@
-// From a Description to a Model: choose for every module, then read, pack and let go.
+// Builds a Model from a Description: chooses for every module, then reads, packs and releases.
 #include <cstring>
 
 #include "base/out_of_memory.h"
@@ -10,7 +10,7 @@
 namespace moracle {
 namespace {
 
-// A table's rows, as they are stored, in memory of the device.
+// Copies a table's rows, as stored, to device memory.
 Result<Buffer> read_table(const DescribedMatrix& table, Device& device) {
   const auto row_bytes = static_cast<size_t>(table.shape().k * bits(table.shape().key.dtype) / 8);
   MORACLE_TRY(Buffer memory, device.allocate(table.shape().n * row_bytes));
@@ -20,7 +20,7 @@ Result<Buffer> read_table(const DescribedMatrix& table, Device& device) {
     std::byte* const to = memory.as<std::byte>() + first_row * row_bytes;
     if (!device.host_visible()) {
       sent = device.upload(to, piece.codes.data(), piece.codes.size());
-      if (sent) sent = device.synchronize();  // the piece goes next
+      if (sent) sent = device.synchronize();  // before the piece is freed
       return;
     }
     device.host_threads().split(piece.n, [&](int64_t begin, int64_t end) {
@@ -52,14 +52,14 @@ Status allocate_activations(Model::State& m, const Description& description) {
   MORACLE_TRY(m.activations_buffer, device.allocate(bytes));
   m.activations =
       carve_activations(description, m.max_num_tokens, dtype, m.activations_buffer.as<std::byte>());
-  // Memory comes zeroed, which is what first_expert has to be.
+  // Allocated memory is zeroed, as first_expert must be.
   const std::vector<float> ones(m.max_num_tokens, 1.0f);
   MORACLE_CHECK(device.upload(m.activations.feed_forward.weight_one, ones.data(),
                               ones.size() * sizeof(float)));
-  return device.synchronize();  // before the ones are gone
+  return device.synchronize();  // before `ones` is destroyed
 }
 
-// The next layer's place in a page of so many bytes so far.
+// Places the next layer's cache in a page and adds its bytes to `page_bytes`.
 LayerCache layer_cache(const AttentionSizes& sizes, DType dtype, int64_t page, size_t& page_bytes) {
   const auto place = [&](int64_t size) {
     const auto at = static_cast<int64_t>(page_bytes);
@@ -77,7 +77,7 @@ Status load_layer(Layer& to, LayerDescription&& from, Loader& loader) {
   return to.feed_forward.load(std::move(from), loader);
 }
 
-// Everything but the embedding, in the order of visit_modules.
+// Loads everything except the embedding, in the order of visit_modules.
 Status load_weights(Model::State& m, Description&& from, Loader& loader) {
   MORACLE_CHECK(loader.load(m.final_norm, from.final_norm));
   for (size_t l = 0; l < m.layers.size(); ++l)

@@ -28,7 +28,7 @@ Progress Loader::step() {
 template <class Module, class Described>
 Status Loader::set_aside(Module& to, Described&& from) {
   MORACLE_TRY(PackedWeights packed, to.pack(std::forward<Described>(from), step()));
-  // A function that is copied needs what it holds to be, too.
+  // std::function must be copyable, so the packed weights are held by a shared_ptr.
   auto held = std::make_shared<PackedWeights>(std::move(packed));
   aside_.push_back([&to, held] { return to.swap(std::move(*held)); });
   return {};
@@ -69,7 +69,7 @@ Status Loader::load(Buffer& to, const std::vector<float>& from) {
   }
   aside_.push_back([this, &to, from]() -> Status {
     MORACLE_CHECK(device().upload(to.data(), from.data(), to.bytes()));
-    return device().synchronize();  // before the values are gone
+    return device().synchronize();  // before the values are destroyed
   });
   return {};
 }

@@ -1,5 +1,5 @@
-// Makes what a model computes with from what a Description names, on one device; later, puts other
-// weights in its place, all at once or not at all.
+// Builds a model's modules from a Description, on one device. A later reload replaces the weights,
+// all at once or not at all.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ namespace moracle {
 
 class Loader {
  public:
-  /// `modules` are the choices in the order of visit_modules, in which the modules must come.
+  /// `modules` are the choices in the order of visit_modules; load() calls must use the same order.
   /// `progress` counts bytes of the checkpoint, up to `total_bytes`.
   Loader(std::shared_ptr<Workspace> workspace, std::vector<ModuleChoice> modules,
          std::span<const LoraAdapter> adapters, const Progress& progress, int64_t total_bytes)
@@ -20,7 +20,7 @@ class Loader {
         adapters_(adapters),
         progress_(progress),
         total_(total_bytes) {}
-  /// For modules that are loaded already.
+  /// Makes a loader for modules that are already loaded.
   static Loader reload(std::shared_ptr<Workspace> workspace, const Progress& progress,
                        int64_t total_bytes) {
     Loader loader(std::move(workspace), {}, {}, progress, total_bytes);
@@ -30,19 +30,19 @@ class Loader {
 
   Device& device() const { return workspace_->device(); }
 
-  /// Makes it there. In a reload: packs and keeps aside until commit(), while what is there goes on
-  /// serving. Errors: reading, memory, kCancelled; in a reload, weights of another layer or another
-  /// number of values than there are.
+  /// Builds the module in `to`. In a reload: packs the new weights and keeps them aside until
+  /// commit(), while the old weights keep serving. Errors: reading, memory, kCancelled; in a
+  /// reload, weights of another layer or another number of values than loaded.
   Status load(std::optional<Linear>& to, DescribedMatrix&& from);
   Status load(std::optional<FusedMoe>& to, DescribedWeights&& from);
-  Status load(Buffer& to, const std::vector<float>& from);  ///< f32; empty of nothing
-  /// Ends a reload: what was kept aside takes its places. Errors: kCancelled by `progress`, before
-  /// anything changes; of the device.
+  Status load(Buffer& to, const std::vector<float>& from);  ///< f32; empty if `from` is empty
+  /// Ends a reload: puts the weights that were kept aside in place. Errors: kCancelled by
+  /// `progress`, before anything changes; of the device.
   Status commit() &&;
 
-  /// Packed weights and adapters made so far.
+  /// Bytes of packed weights and adapters made so far.
   int64_t weight_bytes() const { return weight_bytes_; }
-  /// The choices, all of which must have been used. Errors: kCancelled by `progress`.
+  /// Returns the choices, all of which must have been used. Errors: kCancelled by `progress`.
   Result<std::vector<ModuleChoice>> finish() &&;
 
  private:
@@ -58,11 +58,11 @@ class Loader {
   const Progress& progress_;
   size_t at_ = 0;
   bool reload_ = false;
-  std::vector<std::function<Status()>> aside_;  // each puts one thing in its place
+  std::vector<std::function<Status()>> aside_;  // each function puts one module or buffer in place
   int64_t weight_bytes_ = 0;
   int64_t done_ = 0;
   int64_t total_ = 0;
-  // Bytes of the running conversion that are already in done_.
+  // Bytes of the running conversion that done_ already includes.
   int64_t counted_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// The modules of a description in the order in which they are chosen for, loaded and shown: whoever
-// goes through a model goes through it here.
+// The modules of a Description in the order of choosing, loading and showing. All code that walks a
+// model uses this order.
 #pragma once
 
 #include <string>
@@ -13,14 +13,14 @@ namespace moracle {
 
 struct ModulePlace {
   std::string part;              ///< "attention", "router", "experts", "mlp", "output", …
-  std::string detail;            ///< "qkv"; empty where the part is one module
-  std::optional<int64_t> layer;  ///< nothing outside the layers
+  std::string detail;            ///< "qkv"; empty if the part is one module
+  std::optional<int64_t> layer;  ///< empty outside the layers
   /// "attention qkv"
   std::string name() const { return detail.empty() ? part : part + " " + detail; }
 };
 
-/// What a module is called in messages: the experts' prefix, or the first linear layer that it is
-/// made of (of a matrix that lies in memory: nothing).
+/// Name of a module in messages: the experts' prefix, or the first linear layer of the matrix.
+/// Empty for a matrix in memory.
 inline std::string module_name(const DescribedMatrix& matrix) {
   const std::vector<std::string> modules = matrix.modules();
   return modules.empty() ? "" : modules.front();
@@ -29,7 +29,7 @@ inline std::string module_name(const DescribedWeights& weights) {
   return weights.spec.name;
 }
 
-/// What patterns of `--backend` may call it. The output is "lm_head", tied or not.
+/// Names that patterns of `--backend` match. The output is "lm_head", tied or not.
 inline ModuleNames module_names(const ModulePlace& place, const DescribedMatrix& matrix) {
   return {place.part == "output" ? "lm_head" : module_name(matrix), matrix.modules()};
 }
@@ -56,7 +56,7 @@ visit_attention(T& attention, int64_t layer, Visit& visit) {
 }
 
 /// Calls `visit(place, module)` for every DescribedMatrix and DescribedWeights of a Description,
-/// const or not; its first error ends the walk.
+/// const or not. The first error ends the walk.
 template <class D, class Visit>
 requires std::is_same_v<std::remove_const_t<D>, Description> Status visit_modules(D& description,
                                                                                   Visit&& visit) {

@@ -1,4 +1,4 @@
-// A description with its linear layers in other schemes than the checkpoint's.
+// Describes a checkpoint with linear layers in other schemes than its own.
 #include "checkpoint/online/online.h"
 #include "models/modules.h"
 

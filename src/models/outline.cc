@@ -1,4 +1,4 @@
-// What a checkpoint holds, part by part, for `inspect`.
+// Outlines the content of a checkpoint, part by part, for `inspect`.
 #include <set>
 
 #include "base/text.h"
@@ -15,7 +15,7 @@ class Collector {
   explicit Collector(std::vector<Outline::Part>& parts) : parts_(parts) {}
 
   void add(const std::string& what, std::optional<int64_t> layer, const DescribedMatrix& matrix) {
-    // Experts that are pieces of one tensor name it once each.
+    // Experts stored in one tensor name it once each; count it once.
     const std::vector<std::string> names = matrix.tensors();
     const std::set<std::string> distinct(names.begin(), names.end());
     add(what, layer, name(matrix.scheme()), matrix.scheme().weight.quantized(),
@@ -50,7 +50,7 @@ Outline begin(const Checkpoint& checkpoint) {
   return outline;
 }
 
-// Adds every module that it is shown, and their bytes.
+// Adds each visited module and its bytes.
 struct Visitor {
   Collector& parts;
   Outline& outline;
@@ -75,7 +75,7 @@ struct Visitor {
   }
 };
 
-// What is neither described nor accounted for yet, as one part.
+// Adds all tensors that no part has yet, as one part.
 void add_rest(Outline& outline, Collector& parts, const Checkpoint& checkpoint,
               const std::string& what, const char* scheme, int64_t accounted) {
   int64_t others = static_cast<int64_t>(checkpoint.state().tensors.all().size());
@@ -93,7 +93,7 @@ std::string vectors(const Description& description) {
   return also.empty() ? "norms" : "norms, " + join(also);
 }
 
-// Experts are named alike across architectures: they can be described where the rest cannot.
+// Expert names are alike across architectures, so experts can be described even if the rest cannot.
 Result<Outline> outline_experts(const Checkpoint& checkpoint, const Error& why) {
   Outline outline = begin(checkpoint);
   outline.not_runnable = why.to_string();
@@ -134,7 +134,7 @@ Result<Outline> outline(const Checkpoint& checkpoint) {
     parts.add(ignored.what, {}, "not read", false, ignored.num_tensors, ignored.bytes);
     visitor.accounted += ignored.bytes;
   }
-  // Every tensor is claimed, so what is left are the norms, sinks and correction biases.
+  // Every tensor is claimed, so the rest are the norms, sinks and correction biases.
   add_rest(outline, parts, checkpoint, vectors(description), "float", visitor.accounted);
   return outline;
 }

@@ -1,4 +1,5 @@
-// Adapters of one layer: checked on the host, then written where add_lora reads them.
+// Checks the LoRA adapters of one layer on the host, then uploads them to the memory that add_lora
+// reads.
 #include <algorithm>
 
 #include "base/scalar.h"
@@ -15,7 +16,7 @@ struct Target {
   const char* name;
   const std::vector<LoraPair>& pairs;
   bool is_w13;
-  int64_t part;  // of w13: gate before up
+  int64_t part;  // within w13: gate comes before up
   int64_t rows, cols;
 };
 
@@ -92,7 +93,7 @@ Status FusedMoe::set_adapter(int32_t id, const LoraWeights& adapter) {
   const std::vector<Target> all = targets(plan.layer, adapter);
   for (const Target& target : all) MORACLE_CHECK(check_target(target, plan));
 
-  // Uploads go through the device's own stream.
+  // Uploads use the device's own stream.
   MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, {}));
   Device& device = state_->device();
   const AdapterScratch& scratch = state_->adapters;

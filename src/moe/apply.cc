@@ -77,8 +77,8 @@ Status FusedMoe::State::run_experts(const Matrix& x, const MoeScratch& scratch, 
                                     Stream stream) const {
   Ops& ops = device().ops();
   const int64_t rows = x.rows * plan.top_k();
-  // Each token is quantized once, whatever the number of its experts; only stored scales, which
-  // belong to experts, need every row by itself.
+  // Quantize each token once, for all of its experts. Only static scales belong to experts: they
+  // need each row quantized by itself.
   GroupedRows input{{}, scratch.rows.row_token, scratch.rows.expert_offsets, rows};
   if (is_static(plan.layer.scheme)) {
     input.x = scratch.input.first(rows);
@@ -110,7 +110,7 @@ Status FusedMoe::State::run_experts(const Matrix& x, const MoeScratch& scratch, 
 
 int64_t FusedMoe::State::next_part(int64_t first, int64_t& left, const int32_t* offsets) const {
   if (left <= plan.part_rows) return left;
-  // Only kernels of the host take parts: offsets may be read here.
+  // Only host kernels split rows into parts, so the host may read the offsets here.
   const int32_t* const end = offsets + plan.experts.num_local() + 1;
   left = std::min(left, end[-1] - first);
   if (left <= plan.part_rows) return left;
@@ -211,7 +211,8 @@ Status FusedMoe::apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens,
   }
   MORACLE_CHECK(ops.plan_batched_rows(num_tokens.data, plan.experts.num_local(),
                                       plan.max_num_tokens, scratch.rows, stream));
-  // Each slot has one expert: its row comes back to it unweighed, or it becomes 0.
+  // Each slot has one expert. Finalize copies the slot's row back unweighted; a slot without a row
+  // becomes 0.
   return state_->run_experts(x, scratch, lora_ids, nullptr, output, stream);
 }
 

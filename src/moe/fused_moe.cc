@@ -1,4 +1,4 @@
-// Making one layer's experts: what the plan says, from weights that are read once.
+// Builds one layer's experts as planned. Weights are read once.
 #include "base/out_of_memory.h"
 #include "base/try.h"
 #include "moe/checks.h"
@@ -7,14 +7,14 @@
 namespace moracle {
 namespace {
 
-// Progress of a part of the work that begins at `before` of `total`.
+// Reports the progress of one part of the work, which begins at `before` of `total`.
 Progress part(const Progress& progress, int64_t before, int64_t total) {
   if (!progress) return {};
   return
       [&progress, before, total](int64_t done, int64_t) { return progress(before + done, total); };
 }
 
-// w13 and w2 of the experts that are here.
+// Packs w13 and w2 of the local experts.
 Result<std::vector<KernelWeights>> pack_both(DescribedWeights&& weights, const Plan& plan,
                                              Device& device, const Progress& progress) {
   weights.w13.keep(plan.experts.global());

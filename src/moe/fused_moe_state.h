@@ -1,5 +1,4 @@
-// What one layer's experts hold once they are made, and the part of apply that every activation
-// format shares.
+// State of one layer's experts after make, and the part of apply that all activation formats share.
 #pragma once
 
 #include "kernels/grouped_linear.h"
@@ -13,17 +12,17 @@ struct FusedMoe::State {
   std::shared_ptr<Workspace> workspace;
   std::unique_ptr<GroupedLinear> w13;
   std::unique_ptr<GroupedLinear> w2;
-  Buffer expert_map;          // i32 [num_experts], where not every expert is here
-  Buffer adapters_buffer;     // zeroed: an adapter that was never set adds nothing
-  AdapterScratch adapters{};  // in that buffer
+  Buffer expert_map;          // i32 [num_experts]; empty if the map is the identity
+  Buffer adapters_buffer;     // zeroed: an unset adapter adds nothing
+  AdapterScratch adapters{};  // in adapters_buffer
 
   Device& device() const { return workspace->device(); }
-  /// FusedMoe's, but for what the standard library throws.
+  /// FusedMoe::make and FusedMoe::pack, without the handling of standard-library exceptions.
   static Result<FusedMoe> make(DescribedWeights&& weights, const Selection& selection,
                                std::shared_ptr<Workspace> workspace, const Progress& progress);
   Result<PackedWeights> pack(DescribedWeights&& weights, const Progress& progress) const;
-  /// output = the sum, weighed (null: each is 1), of GEMM 2 of the activation of GEMM 1 of the rows
-  /// of `x` that scratch.rows names.
+  /// Runs GEMM 1, the activation and GEMM 2 on the rows of `x` that scratch.rows lists. Writes the
+  /// weighted sum of each token's results to `output`. Null topk_weights: each weight is 1.
   Status run_experts(const Matrix& x, const MoeScratch& scratch, LoraIds lora_ids,
                      const float* topk_weights, const Matrix& output, Stream stream) const;
 
@@ -33,11 +32,11 @@ struct FusedMoe::State {
                       Stream stream) const;
   Status quantize_static(const Matrix& from, const int32_t* row_index, const MoeScratch& scratch,
                          const GroupedLinear& linear, const Rows& to, Stream stream) const;
-  // GEMM 1, activation and quantization of some rows: what GEMM 2 takes.
+  // Runs GEMM 1, activation and quantization of some rows. Returns the input of GEMM 2.
   Result<GroupedRows> run_w13(const Matrix& x, const GroupedRows& input, const MoeScratch& scratch,
                               LoraIds lora_ids, Stream stream) const;
-  // Rows of the part that begins at `first`, whole experts where these fit; `left` becomes the
-  // exact number from there on where it takes several.
+  // Returns the number of rows in the part that begins at `first`: whole experts where these fit.
+  // If several parts are needed, `left` becomes the exact number of rows from `first` on.
   int64_t next_part(int64_t first, int64_t& left, const int32_t* offsets) const;
 };
 
@@ -45,7 +44,7 @@ struct PackedWeights::State {
   LayerSpec layer;
   ExpertMap experts;
   const Backend* backend = nullptr;
-  std::string device;                   // its name
+  std::string device;                   // device name
   std::vector<KernelWeights> matrices;  // w13 and w2, or a linear layer's only one
 };
 

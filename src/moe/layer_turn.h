@@ -1,5 +1,5 @@
-// One call of a layer: it holds the device, and its stream comes after the streams of earlier calls
-// that used the same workspace.
+// Guard of one layer call: holds the device, and orders the call's stream after the streams of
+// earlier calls on the same workspace.
 #pragma once
 
 #include <utility>
@@ -10,7 +10,7 @@ namespace moracle {
 
 class LayerTurn {
  public:
-  /// Errors: the device's, where streams have to wait for each other.
+  /// Errors: those of the device if one stream has to wait for another.
   static Result<LayerTurn> take(Workspace& workspace, Stream stream) {
     LayerTurn turn(workspace.device().turn(), stream);
     if (StreamOrder* const order = workspace.order_.get()) {
@@ -32,7 +32,7 @@ class LayerTurn {
   LayerTurn(Turn turn, Stream stream) : turn_(std::move(turn)), stream_(stream) {}
   Turn turn_;
   Stream stream_;
-  StreamOrder* order_ = nullptr;  // the workspace's, where it has one
+  StreamOrder* order_ = nullptr;  // owned by the workspace; null if it has none
 };
 
 }  // namespace moracle

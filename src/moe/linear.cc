@@ -12,7 +12,7 @@ struct Linear::State {
   std::shared_ptr<Workspace> workspace;
   std::unique_ptr<GroupedLinear> weights;
 
-  /// Linear's, but for what the standard library throws.
+  /// Linear::make and Linear::pack, without the handling of standard-library exceptions.
   static Result<Linear> make(DescribedMatrix&& weights, const Selection& selection,
                              std::shared_ptr<Workspace> workspace, const Progress& progress);
   Result<PackedWeights> pack(DescribedMatrix&& from, const Progress& progress) const;

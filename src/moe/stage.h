@@ -1,4 +1,4 @@
-// The prepare stage: activations as a grouped linear reads them, whatever they come as.
+// The prepare stage: converts activations to the form that a grouped linear reads.
 #pragma once
 
 #include "base/text.h"
@@ -9,8 +9,8 @@
 
 namespace moracle {
 
-/// `x` (of the device's activation dtype) quantized dynamically as the scheme says, or with its
-/// columns padded, or as it is where it already fits.
+/// Quantizes `x` (of the device's activation dtype) dynamically if the scheme says so. Otherwise
+/// pads its columns, or returns `x` unchanged if it already fits.
 inline Result<Rows> prepare(const Matrix& x, const std::optional<QuantKey>& key,
                             const Rows& scratch, Ops& ops, Stream stream) {
   const Rows to = scratch.first(x.rows);
@@ -23,8 +23,8 @@ inline Result<Rows> prepare(const Matrix& x, const std::optional<QuantKey>& key,
   return to;
 }
 
-/// `rows` with their columns in the order of the packed weights, in `scratch`, or as they are where
-/// the plan gathers nothing and `scratch` has no rows.
+/// Reorders the columns of `rows` to match the packed weights, into `scratch`. Returns `rows`
+/// unchanged if the plan gathers nothing and `scratch` has no rows.
 inline Result<GroupedRows> gather(const GroupedRows& rows, const KernelWeights& weights,
                                   const Rows& scratch, Ops& ops, Stream stream) {
   if (scratch.values.rows == 0) return rows;

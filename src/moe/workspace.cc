@@ -10,10 +10,10 @@ Status Workspace::reserve(size_t bytes) {
   const Turn turn = device_->turn();
   if (bytes <= buffer_.bytes()) return {};
   const size_t before = buffer_.bytes();
-  buffer_ = Buffer();  // first give back, then take: they need not both fit
+  buffer_ = Buffer();  // free before allocating: both buffers need not fit at once
   Result<Buffer> more = device_->allocate(bytes);
   if (!more) {
-    // Layers that are made already still need what they had.
+    // Existing layers still need the previous size.
     if (Result<Buffer> again = device_->allocate(before)) buffer_ = *std::move(again);
     return std::move(more).error();
   }

@@ -1,4 +1,4 @@
-// "auto", a backend's name, or "pattern=name,pattern=name".
+// Parses "auto", a backend's name, or "pattern=name,pattern=name".
 #include <algorithm>
 
 #include "base/named_patterns.h"
@@ -21,7 +21,7 @@ Status check_name(std::string_view name) {
                str("'", name, "' is none of these")};
 }
 
-// The modules that have to agree: by their names, or of many of them the name of all.
+// The names of the modules that must agree. For many modules, the common name.
 std::string all_of(const ModuleNames& module) {
   constexpr size_t kFew = 4;
   if (module.members.size() > kFew) return str("all of '", module.name, "'");
@@ -61,7 +61,7 @@ std::string_view BackendMap::for_name(std::string_view name) const {
 
 Result<std::string> BackendMap::for_module(const ModuleNames& module) const {
   if (module.members.empty()) return std::string(for_name(module.name));
-  // A member's name stands for that member alone.
+  // A pattern for a member's name applies only to that member.
   const auto& members = module.members;
   const bool shared = std::find(members.begin(), members.end(), module.name) == members.end();
   const std::string_view whole = shared ? std::string_view(module.name) : "";

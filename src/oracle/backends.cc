@@ -1,4 +1,4 @@
-// The rows of backends.inc as values. CONTRIBUTING.md walks through adding one.
+// The rows of backends.inc as values. CONTRIBUTING.md explains how to add one.
 #include "layout/layout.h"
 #include "oracle/made.h"
 
@@ -13,9 +13,9 @@ constexpr DType kBf16Exact[] = {DType::kBF16, DType::kI8, DType::kI4, DType::kF8
 constexpr DType kTensorCoreWeights[] = {DType::kBF16, DType::kF16,    DType::kI8,
                                         DType::kI4,   DType::kF8E4M3, DType::kF4E2M1};
 constexpr DType kAllActivations[] = {DType::kI8, DType::kF8E4M3};
-// What stages around a plain grouped GEMM do, so that it need not know of it.
+// Features that stages around a plain grouped GEMM provide, independent of the GEMM.
 constexpr Feature kStages = Feature::kExpertParallel | Feature::kBatched | Feature::kLora;
-// Codes that one instruction multiplies: {activations, weights}.
+// Code pairs with a native multiply instruction: {activations, weights}.
 constexpr Product kLikeProducts[] = {{DType::kI8, DType::kI8},
                                      {DType::kI8, DType::kI4},
                                      {DType::kI8, DType::kF4E2M1},

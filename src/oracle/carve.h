@@ -1,4 +1,4 @@
-// Cutting scratch memory into arrays: once without memory to learn the size, then with it.
+// Splits scratch memory into arrays: first without memory, to compute the size, then with memory.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace moracle {
 
 class Carver {
  public:
-  /// `base` may be null: then only the size is counted.
+  /// `base` may be null: then only the size is computed.
   explicit Carver(std::byte* base) : base_(base) {}
 
   template <class T>

@@ -1,4 +1,4 @@
-// GPUs of this machine, asked of the drivers that this build was made with.
+// Detects the GPUs of this machine through the drivers of this build.
 #pragma once
 
 #include <vector>
@@ -8,11 +8,11 @@
 namespace moracle {
 
 #if defined(MORACLE_WITH_CUDA)
-/// NVIDIA GPUs that the CUDA driver shows to this process; none where there is no driver.
+/// NVIDIA GPUs that the CUDA driver exposes to this process; empty without a driver.
 std::vector<GpuInfo> detect_cuda();
 #endif
 #if defined(MORACLE_WITH_OPENCL)
-/// OpenCL devices of all platforms, CPUs included, in the order of the loader.
+/// OpenCL devices of all platforms, including CPUs, in the loader's order.
 std::vector<GpuInfo> detect_opencl();
 #endif
 

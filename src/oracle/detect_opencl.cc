@@ -23,7 +23,7 @@ Value value_of(cl_device_id device, cl_device_info what) {
   return value;
 }
 
-// Asked of the device's list of extensions: what counts is what the compiler takes.
+// Reads the device's extension list, because the compiler's support is what counts.
 GpuFeature features_of(cl_device_id device) {
   const std::string extensions = " " + text_of(device, CL_DEVICE_EXTENSIONS) + " ";
   constexpr std::pair<const char*, GpuFeature> kKnown[] = {

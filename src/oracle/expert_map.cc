@@ -1,4 +1,4 @@
-// Which experts are where.
+// Placement of experts on ranks.
 #include <numeric>
 
 #include "base/text.h"

@@ -1,4 +1,4 @@
-// A selection as a person reads it.
+// Formats a selection as text for users.
 #include <algorithm>
 #include <iomanip>
 

@@ -1,4 +1,4 @@
-// Sets of flags as text, in the order of their bits.
+// Flag sets as text, in bit order.
 #include <algorithm>
 #include <iterator>
 
@@ -16,7 +16,7 @@ std::string listed(uint32_t set, std::span<const std::string_view> all, const ch
   return there.empty() ? "none" : join(there, separator);
 }
 
-// As Linux spells them.
+// The names that Linux uses.
 constexpr std::string_view kIsaNames[] = {"avx2",        "avx_vnni",    "avx512",   "avx512_vnni",
                                           "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16"};
 

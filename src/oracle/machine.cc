@@ -1,4 +1,4 @@
-// What this process can use, asked of the CPU and the kernel.
+// Detects the hardware that this process can use, through the CPU and the kernel.
 #include <sched.h>
 #include <unistd.h>
 
@@ -23,8 +23,8 @@ namespace {
 std::atomic<Isa> masked{Isa::kNone};
 
 #if defined(__x86_64__)
-// Linux gives each process the large state of AMX only when it asks (ARCH_REQ_XCOMP_PERM,
-// XTILEDATA), and all its threads from then on.
+// Linux grants the large AMX tile state only on request (ARCH_REQ_XCOMP_PERM, XTILEDATA). The grant
+// covers all threads of the process.
 bool may_use_tiles() {
   return ::syscall(SYS_arch_prctl, 0x1023, 18) == 0;
 }
@@ -75,7 +75,7 @@ int64_t memory_bytes() {
   const int64_t installed =
       static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
   int64_t limit = 0;
-  std::ifstream cgroup("/sys/fs/cgroup/memory.max");  // "max" where there is none: not a number
+  std::ifstream cgroup("/sys/fs/cgroup/memory.max");  // no number, but "max", means no limit
   if (cgroup >> limit && limit > 0) return std::min(limit, installed);
   return installed;
 }

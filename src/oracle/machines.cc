@@ -1,5 +1,5 @@
-// Known machines as data: typical configurations of public hardware, so that a choice can be
-// explained and tested where the machine is not.
+// Known machines as data: typical configurations of public hardware. They allow a selection to be
+// explained and tested without the machine.
 #include "moracle/oracle.h"
 
 namespace moracle {
@@ -13,7 +13,7 @@ constexpr Isa kAmxServer =
 CpuInfo server() {
   return {"AMD EPYC 9004 (Zen 4)", kAvx512Server, 32, 256 * kGiB};
 }
-// Shared memory is what one block may opt in to (CUDA C++ programming guide, technical
+// Shared memory is the opt-in maximum per block (CUDA C++ programming guide, technical
 // specifications per compute capability).
 GpuInfo cuda(const char* model, int capability, int64_t gib, int64_t shared_kib) {
   return {Platform::kCuda, 0, model, capability, gib * kGiB, shared_kib * 1024};
@@ -21,7 +21,7 @@ GpuInfo cuda(const char* model, int capability, int64_t gib, int64_t shared_kib)
 GpuInfo opencl(const char* model, int64_t gib, int64_t local_kib, GpuFeature features) {
   return {Platform::kOpenCl, 0, model, 0, gib * kGiB, local_kib * 1024, features};
 }
-// What is known of a machine does not depend on the build that is asked.
+// A known machine does not depend on the build that evaluates it.
 std::vector<Machine> for_every_platform(std::vector<Machine> machines) {
   for (Machine& machine : machines) machine.every_platform = true;
   return machines;

@@ -1,5 +1,5 @@
-// The kernels that the rows of backends.inc name, which the kernels room defines: declared here, so
-// that a row and its file cannot disagree.
+// Declares the kernels that the rows of backends.inc name. src/kernels defines them. One
+// declaration keeps a row and its kernel file consistent.
 #pragma once
 
 #include "moracle/oracle.h"

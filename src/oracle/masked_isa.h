@@ -1,4 +1,4 @@
-// This CPU as if it were another: its kernels in the way that they run there.
+// Masks features of this CPU, so that its kernels run as on another CPU.
 #pragma once
 
 #include <string_view>
@@ -7,14 +7,14 @@
 
 namespace moracle {
 
-/// These features and all that build on them: no CPU has AVX-512 without AVX2.
+/// These features and all features that depend on them: no CPU has AVX-512 without AVX2.
 Isa with_dependents(Isa features);
 
-/// Machine::here() has none of these from now on, nor what builds on them. Call it before anything
-/// asks for the machine.
+/// From now on Machine::here() reports none of these features and no dependent features. Call it
+/// before the first use of the machine.
 void mask_isa(Isa without);
 
-/// "amx_int8,avx512_bf16", as names(Isa) spells them. Errors: any other name.
+/// Parses "amx_int8,avx512_bf16", in the spelling of names(Isa). Errors: any other name.
 Result<Isa> parse_isa(std::string_view text);
 
 }  // namespace moracle

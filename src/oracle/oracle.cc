@@ -19,7 +19,7 @@ Verdict consider(const Backend& backend, const Request& request, const Machine& 
   return verdict;
 }
 
-// Puts the rows that `preference` holds back behind the last of those that it favours; all others
+// Moves the rows that `preference` holds back behind the last row that it favours. All other rows
 // keep their order.
 void apply(const Preference& preference, std::vector<Verdict>& rows) {
   auto is = [](std::string_view beginning) {
@@ -56,7 +56,7 @@ Result<Plan> Selection::chosen() const {
   for (const Verdict& verdict : considered) {
     known.push_back(verdict.backend->name);
     named |= verdict.backend->name == request.backend;
-    // With a name given, only that row's reasons answer the question.
+    // If the user names a backend, only that row's reasons are relevant.
     if (request.backend != "auto" && verdict.backend->name != request.backend) continue;
     std::vector<std::string> reasons;
     for (const Reason& reason : verdict.reasons) {

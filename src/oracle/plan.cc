@@ -9,8 +9,8 @@
 namespace moracle {
 namespace {
 
-// What activations are between the stages: f32 is exact enough to be a CPU's only choice, and as
-// fast there; on a GPU it would double the traffic.
+// The dtype of activations between stages. A CPU always uses f32, which is exact enough and equally
+// fast. On a GPU f32 would double the memory traffic.
 DType activation_dtype(Platform platform) {
   return platform == Platform::kCpu ? DType::kF32 : DType::kBF16;
 }
@@ -21,7 +21,7 @@ std::string size_text(int64_t bytes) {
   return str(tenths / 10, ".", tenths % 10, " MB");
 }
 
-// "1 to 4 rows", "up to 4 rows", "5 rows or more"; nothing: any number.
+// "1 to 4 rows", "up to 4 rows", "5 rows or more"; "" means any number.
 std::string range_text(int64_t from, int64_t to, const char* unit) {
   if (from <= 1 && to == 0) return "";
   if (to == 0) return str(from, " ", unit, "s or more");
@@ -29,8 +29,8 @@ std::string range_text(int64_t from, int64_t to, const char* unit) {
   return from <= 1 ? str("up to ", to, " ", unit, "s") : str(from, " to ", to, " ", unit, "s");
 }
 
-// What lies between the matrices for so many rows fits into the last cache of a server; fewer make
-// threads wait for each other more often than they save.
+// The intermediate activations of this many rows fit into the last-level cache of a server. Fewer
+// rows cost more in thread synchronization than they save.
 constexpr int64_t kPartRows = 32768;
 
 bool takes_parts(const Plan& plan) {
@@ -56,7 +56,7 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine) {
     wanted.expert_rows = std::max<int64_t>(plan.top_k(), 1);
     if (!layer.linear && plan.matrices.empty()) wanted.activation = &layer.activation;
     MatrixPlan matrix{shape, 0, backend.kernels->plan(wanted, machine)};
-    // An adapter adds to what a matrix computes before anything else happens to it.
+    // An adapter's output is added before any later step, so the epilogue must not run these steps.
     if (layer.linear || plan.lora_rank > 0)
       matrix.kernel.activates = matrix.kernel.quantizes = matrix.kernel.combines = false;
     matrix.weight_bytes =
@@ -65,7 +65,7 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine) {
     plan.scratch_bytes = std::max(plan.scratch_bytes, matrix.kernel.scratch_bytes);
     plan.matrices.push_back(std::move(matrix));
   }
-  // Stored scales belong to the next matrix; and it may read something else than codes.
+  // Stored scales belong to the next matrix. Also, the next matrix may not read codes.
   const auto& key = layer.scheme.activation;
   MatrixPlan& first = plan.matrices.front();
   if (!key || is_static(layer.scheme) || plan.matrices.back().kernel.input_dtype != key->dtype)

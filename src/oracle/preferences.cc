@@ -1,4 +1,4 @@
-// Exceptions to the table's order, each a row with its reason.
+// Exceptions to the table's order, each with its reason.
 #include <algorithm>
 
 #include "moracle/oracle.h"

@@ -1,5 +1,5 @@
-// The rules: each compares one column of a row with the request and the machine. docs/oracle.md
-// says for each what a user can do about it.
+// The rules. Each rule compares one column of a row with the request and the machine.
+// docs/oracle.md explains how a user can satisfy each rule.
 #include "oracle/rules.h"
 
 #include <vector>

@@ -1,4 +1,4 @@
-// What the layer is: its formats, groups, sizes, and what it computes between its matrices.
+// Rules about the layer: its formats, groups, sizes, and the steps between its matrices.
 #include <algorithm>
 
 #include "base/text.h"
@@ -63,7 +63,7 @@ Objection refuse_products(const Backend& b, const Request& r, const Machine&) {
           key->group.cols == GroupShape::kAll ? "" : str(" in groups of ", key->group.cols)));
 }
 
-// The dtype is not all: which values share a scale, and when it is known, belong to the format.
+// The format also includes which values share a scale and when the scale is computed.
 Objection refuse_activation_scales(const Backend&, const Request& r, const Machine&) {
   const auto& key = r.layer.scheme.activation;
   if (!key || can_quantize(*key) || *key == kFp8StaticTensorSym) return {};
@@ -80,7 +80,7 @@ Objection refuse_act_order(const Backend& b, const Request& r, const Machine&) {
   if (!r.layer.group_index) return {};
   if (lacks(b, Feature::kActOrder))
     return object("groups of neighbouring columns", "the layer is in act-order (desc_act)");
-  // Sorting the columns would tear the groups of activations apart.
+  // Sorting the columns would split the activation groups.
   const auto& key = r.layer.scheme.activation;
   if (b.layout == nullptr || !b.layout->sorts_columns || !key || key->group.cols <= 0) return {};
   return object(

@@ -1,4 +1,4 @@
-// What was asked for by name, and what the machine and this build have.
+// Rules about the backend's name, the machine and the build.
 #include <algorithm>
 #include <functional>
 
@@ -13,7 +13,7 @@ namespace {
 
 using Objection = std::optional<Reason>;
 
-// The GPUs that this row could run on, as far as kind and index go.
+// The GPUs that match this row's platform and the requested index.
 std::vector<GpuInfo> devices(const Backend& b, const Request& r, const Machine& m) {
   std::vector<GpuInfo> found;
   for (const GpuInfo& gpu : m.gpus) {
@@ -59,7 +59,7 @@ Objection refuse_isa(const Backend& b, const Request&, const Machine& m) {
   return object(names(lacking), "this CPU has " + names(m.cpu.isa));
 }
 
-// What a row needs of the one GPU that it runs on.
+// A requirement of a row on the single GPU that it runs on.
 struct DeviceNeed {
   std::string text;
   std::function<bool(const GpuInfo&)> met;
@@ -99,13 +99,14 @@ std::string megabytes(int64_t bytes) {
   return str(bytes / 1'000'000, " MB");
 }
 
-// Memory for this layer alone; the model checks whether all layers fit. 0: there is no plan.
+// Memory in bytes for this layer only. The model checks whether all layers fit. 0: there is no
+// plan.
 int64_t layer_bytes(const Backend& b, const Request& r, const Machine& m) {
   if (b.layout == nullptr || b.kernels == nullptr || b.kernels->plan == nullptr) return 0;
-  if (r.max_num_tokens > countable_tokens(r)) return 0;  // `tokens` says so
+  if (r.max_num_tokens > countable_tokens(r)) return 0;  // `tokens` reports it
   Request whole = r;
-  whole.max_num_tokens = std::max<int64_t>(r.max_num_tokens, 1);  // likewise
-  if (!r.parallel.map(r.layer.num_experts)) whole.parallel = {};  // `expert-parallel` says why
+  whole.max_num_tokens = std::max<int64_t>(r.max_num_tokens, 1);  // `tokens` reports it
+  if (!r.parallel.map(r.layer.num_experts)) whole.parallel = {};  // `expert-parallel` reports it
   const Plan plan = make_plan(b, whole, m);
   return plan.weight_bytes + plan.adapter_bytes + plan.workspace_bytes;
 }
@@ -125,8 +126,8 @@ bool meets_all_needs(const GpuInfo& gpu, const Backend& b, const Request& r, con
                      [&](MakeNeed make) { return make(b, r, m).met(gpu); });
 }
 
-// Objects where no single device meets all needs of the row; names those that lack this one.
-// `device` speaks where there are none.
+// Objects if no single device meets all needs of the row, and names the devices that lack this
+// need. If there are no devices, the rule `device` objects instead.
 Objection refuse_devices(MakeNeed make, const Backend& b, const Request& r, const Machine& m) {
   const std::vector<GpuInfo> there = devices(b, r, m);
   if (there.empty()) return {};

@@ -1,5 +1,4 @@
-// How the layer is to be run: how many tokens, in which form, spread over whom, with which
-// promises.
+// Rules about how the layer is run: token count, activation format, parallelism, guarantees.
 #include <algorithm>
 #include <limits>
 
@@ -48,7 +47,7 @@ Objection refuse_lora(const Backend& b, const Request& r, const Machine&) {
                 str("adapters of rank up to ", r.lora_rank, " are asked for"));
 }
 
-// Weighing the input is the same as weighing the output only while one expert sees the token.
+// Weighting the input equals weighting the output only if one expert processes the token.
 Objection refuse_input_weight(const Backend&, const Request& r, const Machine&) {
   if (r.layer.linear || !r.layer.routing.weight_on_input) return {};
   if (r.layer.top_k != 1)

@@ -11,7 +11,7 @@ bool as_measured(const Request& request) {
          !request.deterministic;
 }
 
-// The time at so many tokens; 0 where there is none.
+// The time at `num_tokens` tokens; 0 if it was not measured.
 double time_at(const Verdict& row, int64_t num_tokens) {
   for (const TunedTime& time : row.tuned) {
     if (time.num_tokens == num_tokens) return time.us;
@@ -19,8 +19,8 @@ double time_at(const Verdict& row, int64_t num_tokens) {
   return 0;
 }
 
-// How much slower than `other` over the numbers of tokens that `other` was measured at and the
-// request allows, in the geometric mean's logarithm. Nothing where one of them is missing here.
+// Sum of log(time of `row` / time of `other`); below 0 `row` is faster. Covers the token counts at
+// which `other` was measured, up to `max_num_tokens`. nullopt if `row` lacks one of these times.
 std::optional<double> slower(const Verdict& row, const Verdict& other, int64_t max_num_tokens) {
   double sum = 0;
   bool any = false;

@@ -1,4 +1,4 @@
-// Measurements before order: where this machine's own times are known, they choose.
+// Times measured on this machine override the table's order.
 #pragma once
 
 #include <string>
@@ -8,12 +8,13 @@
 
 namespace moracle {
 
-/// TunedLayer::layer of a request: what changes its times.
+/// The TunedLayer::layer of a request: the text of all properties that change its times.
 std::string tuned_name(const Request& request);
 
-/// Gives each row of `rows` its times for the request's layer, and moves the fastest accepted row
-/// before the first accepted one. Nothing moves where that first one was not measured, or where the
-/// request asks for more than was measured: several ranks, batched activations, determinism.
+/// Stores the measured times of the request's layer in each row of `rows`. Moves the fastest
+/// accepted row before the first accepted row. Nothing moves if that first row was not measured, or
+/// if the request has features that were not measured: several ranks, batched activations,
+/// determinism.
 void apply_tuning(const Request& request, const Machine& machine, std::vector<Verdict>& rows);
 
 }  // namespace moracle

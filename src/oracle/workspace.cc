@@ -7,7 +7,7 @@
 namespace moracle {
 namespace {
 
-// Room for the input of one matrix, with the columns that its layout reads.
+// Carves scratch for the input of one matrix, with the number of columns that its layout reads.
 Rows take_rows(Carver& carver, const Plan& plan, const MatrixPlan& matrix, int64_t rows) {
   Rows room;
   room.values = carver.take_matrix(matrix.kernel.input_dtype, rows,
@@ -42,7 +42,7 @@ MoeScratch carve_moe(const Plan& plan, std::byte* base) {
                 carver.take<int32_t>(rows), carver.take<int32_t>(rows)};
   rooms.gate_up =
       carver.take_matrix(dtype, w13.kernel.activates ? 0 : plan.part_rows, layer.w13_rows());
-  // With float activations GEMM 2 reads the activation's output in place, padding included.
+  // With float activations GEMM 2 reads the activation's output in place, including padding.
   const bool in_place = !layer.scheme.activation;
   rooms.activated = carver.take_matrix(
       dtype, plan.part_rows,

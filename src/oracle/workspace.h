@@ -1,5 +1,5 @@
-// Where everything between a layer's input and output lies. The same walk with and without memory,
-// so that the size in the plan and the addresses in apply cannot disagree.
+// Places all intermediate buffers between a layer's input and output. The same function runs
+// without memory for the plan's size and with memory for apply's addresses, so both agree.
 #pragma once
 
 #include "moracle/oracle.h"
@@ -8,20 +8,20 @@
 namespace moracle {
 
 struct MoeScratch {
-  Matrix hidden;  ///< activations of the plan's dtype, where the caller's are of another
+  Matrix hidden;  ///< activations in the plan's dtype, if the caller's dtype differs
   Rows input;
   RowPlan rows;
-  Matrix gate_up;  ///< no rows where GEMM 1 applies the activation
+  Matrix gate_up;  ///< no rows if GEMM 1 applies the activation
   Matrix activated;
   Rows intermediate;
-  Rows sorted_input, sorted_intermediate;  ///< no rows where gathers() says no
-  Matrix y;  ///< of every row; of every token where GEMM 2 adds them up
+  Rows sorted_input, sorted_intermediate;  ///< no rows if gathers() returns false
+  Matrix y;                                ///< every row; or every token, if GEMM 2 adds the rows
   size_t bytes = 0;
 };
-/// `base` may be null: then only `bytes` means something.
+/// `base` may be null: then only `bytes` is valid.
 MoeScratch carve_moe(const Plan& plan, std::byte* base);
 
-/// Where the adapters of a layer lie: per matrix, all adapters' A, then all their B (see
+/// The memory of a layer's adapters: for each matrix, all A of all adapters, then all B (see
 /// LoraTable).
 struct AdapterScratch {
   Matrix w13_a, w13_b, w2_a, w2_b;
@@ -36,11 +36,11 @@ struct LinearScratch {
 };
 LinearScratch carve_linear(const Plan& plan, std::byte* base);
 
-/// Whether a matrix in act-order is packed with sorted columns, so that its activations have to be
-/// gathered in that order.
+/// True if an act-order matrix is packed with sorted columns. Then its activations must be gathered
+/// in that order.
 bool gathers(const Plan& plan, const MatrixPlan& matrix);
 
-/// Stored activation scales belong to experts, so rows are quantized after they have been grouped.
+/// Stored activation scales belong to experts, so rows are quantized after they are grouped.
 inline bool is_static(const Scheme& scheme) {
   return scheme.activation && !scheme.activation->dynamic;
 }

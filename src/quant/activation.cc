@@ -11,7 +11,7 @@ namespace {
 
 constexpr float kSmallest = 1e-10f;
 
-// Largest magnitude; NaN where a value is not finite.
+// Largest magnitude; NaN if a value is not finite.
 float largest_magnitude(const float* x, int64_t count) {
   float largest = 0;
   bool finite = true;
@@ -42,7 +42,7 @@ float scale_for(const QuantKey& key, float largest) {
   if (std::isnan(largest)) return NAN;
   if (key.dtype == DType::kI8) return std::max(largest, kSmallest) / 127.0f;
   if (key.scale_dtype != DType::kF8E8M0) return std::max(largest, kSmallest) / 448.0f;
-  // The exponent of the next power of two, read from the bits: exact, unlike a logarithm.
+  // Reads the exponent of the next power of two from the bits. This is exact, unlike a logarithm.
   const auto bits = std::bit_cast<uint32_t>(largest / 448.0f);
   const uint32_t exponent = (bits >> 23) + ((bits & 0x7fffffu) != 0 ? 1 : 0);
   return e8m0_to_float(static_cast<uint8_t>(std::min(exponent, 254u)));

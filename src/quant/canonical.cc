@@ -16,7 +16,7 @@ int64_t CanonicalMatrix::scale_cols() const {
 
 namespace {
 
-// New row r takes old row from(r); `width` elements per row.
+// New row r is old row from(r); `width` elements per row.
 template <class Range, class From>
 void pick_rows(Range& values, int64_t rows, int64_t width, From from) {
   if (values.empty()) return;

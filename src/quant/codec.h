@@ -1,4 +1,4 @@
-// From a dtype to the code that decodes it: the only switch over number formats.
+// Selects the codec of a dtype: the only switch over number formats.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ constexpr bool visit_codec_of(DType dtype, F&& f) {
   return false;
 }
 
-/// Calls `f.template operator()<Codec>()` for the codec of `dtype`; false where there is none.
+/// Calls `f.template operator()<Codec>()` for the codec of `dtype`; returns false if there is none.
 template <class F>
 constexpr bool visit_codec(DType dtype, F&& f) {
   return [&]<size_t... type>(std::index_sequence<type...>) {
@@ -31,7 +31,7 @@ constexpr bool has_codec(DType type) {
   return visit_codec(type, []<class Codec>() {});
 }
 
-/// Every type that has a codec, in the order of the enum.
+/// Every type with a codec, in enum order.
 inline constexpr auto kCodecTypes = [] {
   constexpr auto list = [](DType* out) {
     size_t count = 0;
@@ -48,10 +48,10 @@ inline constexpr auto kCodecTypes = [] {
   return types;
 }();
 
-/// Row `r` of `matrix` as doubles, exactly as its scheme defines the values; `out` has k elements.
+/// Row `r` of `matrix` as doubles, exactly as its scheme defines the values. `out` has k elements.
 void dequantize_row(const CanonicalMatrix& matrix, int64_t r, double* out);
 
-/// The codes of row `r` as floating-point or integer values without scale or zero point.
+/// The codes of row `r` as numbers, without scale or zero point.
 void decode_row(const CanonicalMatrix& matrix, int64_t r, double* out);
 
 }  // namespace moracle

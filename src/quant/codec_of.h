@@ -1,12 +1,12 @@
-// What a number format's file defines.
+// The interface of a number format's file.
 #pragma once
 
 #include "moracle/base.h"
 
 namespace moracle {
 
-/// `decode(row, i)`: element i of a row of this type as a number, whatever the row's address. A
-/// type that canonical weights may hold has a specialization, in a file of its own in codecs/.
+/// `decode(row, i)` returns element i of a row of this type as a number. The row needs no
+/// alignment. Each type of canonical weights has a specialization, in its own file in codecs/.
 template <DType type>
 struct CodecOf;
 

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstring>
 
-// Compiled twice: for any CPU, and for AVX2, which has vectors of twice the size. Both do the same
-// IEEE operations one by one (no fused multiply-add), so that codes do not depend on the CPU.
-// Values are finite.
+// Compiled twice: for any CPU, and for AVX2 with vectors of twice the size. Both versions run the
+// same single IEEE operations (no fused multiply-add), so codes do not depend on the CPU. Values
+// are finite.
 #define MORACLE_INLINE inline __attribute__((always_inline))
 #if defined(__x86_64__)
 #define MORACLE_AVX2 __attribute__((target("avx2")))
@@ -16,8 +16,8 @@
 namespace moracle {
 namespace {
 
-// Magnitudes are ordered as their bits are, infinity and NaN above all: unlike a maximum of floats,
-// one of integers becomes vector instructions.
+// Magnitudes have the same order as their bits, with infinity and NaN on top. Unlike a float
+// maximum, an integer maximum vectorizes.
 MORACLE_INLINE int32_t largest_bits(const float* values, int64_t rows, int64_t cols,
                                     int64_t stride) {
   int32_t largest = 0;
@@ -30,8 +30,9 @@ MORACLE_INLINE int32_t largest_bits(const float* values, int64_t rows, int64_t c
 
 enum class Way { kInt8, kE4M3, kE4M3Inverse };
 
-// Eight at a time in the compilers' vector types, which any CPU has some form of: of plain loops
-// with the cases of e4m3 they make branches. The formulas are quotient_to_int8 and float_to_e4m3.
+// Eight values at a time in the compilers' vector types, which every CPU supports in some form. In
+// plain loops, compilers turn the cases of e4m3 into branches. The formulas are those of
+// quotient_to_int8 and float_to_e4m3.
 constexpr int64_t kLanes = 8;
 using Floats = float __attribute__((vector_size(4 * kLanes)));
 using Ints = int32_t __attribute__((vector_size(4 * kLanes)));

@@ -23,7 +23,7 @@ bool is_block(const QuantKey& key) {
   return key.dtype == DType::kF8E4M3 && key.group.rows != 1 && key.group != GroupShape{};
 }
 
-// Rows [first, first + count) of floats, widened to f32.
+// Widens rows [first, first + count) of a float matrix to f32.
 void widen_rows(const CanonicalMatrix& floats, int64_t first, int64_t count, float* out) {
   visit_codec(floats.key.dtype, [&]<class Codec>() {
     const int64_t k = floats.k;
@@ -41,12 +41,13 @@ Error not_finite(const float* values, int64_t rows, int64_t cols, int64_t first_
           str("element [", first_row + at / cols, ", ", at % cols, "] is ", values[at])};
 }
 
-// Rows that a thread takes at least: fewer are done in the time that it takes to wake it.
+// Minimum rows per thread: waking a thread takes as long as processing fewer rows.
 int64_t least_rows(const CanonicalMatrix& floats) {
   return (1 << 16) / std::max<int64_t>(floats.k, 1) + 1;
 }
 
-// A scale of the whole tensor, from rows read in turn: a copy in f32 would be twice the source.
+// The scale of the whole tensor. Reads row after row: an f32 copy would take twice the source's
+// size.
 Result<WeightScale> tensor_scale(const CanonicalMatrix& floats, const QuantKey& key,
                                  ThreadPool& pool, int64_t first_row) {
   FirstError trouble;
@@ -70,7 +71,7 @@ Result<WeightScale> tensor_scale(const CanonicalMatrix& floats, const QuantKey& 
   return weight_scale(key, largest);
 }
 
-// Blocks of rows [begin, end) of a result whose scales and codes have room.
+// Quantizes blocks of rows [begin, end). The result must have allocated scales and codes.
 void quantize_blocks(const CanonicalMatrix& floats, const QuantKey& key,
                      const std::optional<WeightScale>& of_tensor, int64_t begin, int64_t end,
                      int64_t first_row, CanonicalMatrix& result, FirstError& trouble) {
@@ -110,7 +111,7 @@ uint8_t WeightScale::encode(const QuantKey& key, float weight) const {
 }
 
 WeightScale weight_scale(const QuantKey& key, float largest) {
-  // At the floor of scale_for the two ways give the same numbers but for roundings.
+  // At the minimum of scale_for, both formulas agree except for rounding.
   if (!is_block(key) || !(largest > 1e-10f)) return {scale_for(key, largest)};
   const float inverse = 448.0f * (1.0f / largest);
   return {1.0f / inverse, inverse};

@@ -1,5 +1,5 @@
-// Quantizing weights: the formulas in one place, for loading and for writing checkpoints
-// (docs/numerics.md, "Quantizing weights").
+// Quantizes weights. Loading and writing checkpoints use the same formulas (docs/numerics.md,
+// "Quantizing weights").
 #pragma once
 
 #include "base/thread_pool.h"
@@ -10,26 +10,26 @@ namespace moracle {
 /// True for int8 per channel, e4m3 per tensor, channel or block, and mxfp8; all symmetric.
 bool can_quantize_weight(const QuantKey& key);
 
-/// How weights become codes: by the scale that is stored, and by what they are multiplied with.
+/// The factors of weight encoding: the stored scale, and the multiplier of the weights.
 struct WeightScale {
   float scale = 1;
   float inverse = 0;  ///< 0: divide by the scale instead
 
-  /// encode() of the quotient: ties to even, int8 within ±127, e4m3 saturating.
+  /// encode() of the quotient: ties to even, int8 within ±127, e4m3 saturates.
   uint8_t encode(const QuantKey& key, float weight) const;
 };
-/// Of weights whose largest magnitude is `largest`: scale_for() of the same format, but for blocks
-/// of e4m3 the roundings by which transformers arrives at largest / 448: inverse = 448 · (1 /
-/// largest), scale = 1 / inverse. Files that it wrote come out bit for bit.
+/// The scale of weights with largest magnitude `largest`: scale_for() of the same format. Blocks of
+/// e4m3 follow the roundings of transformers instead: inverse = 448 · (1 / largest), scale = 1 /
+/// inverse. This reproduces its files bit for bit.
 WeightScale weight_scale(const QuantKey& key, float largest);
 
-/// Codes and scales of a matrix of f32, f16 or bf16, which are widened exactly; groups lie from
-/// left to right. The last rows and columns may fill their block or group only in part. Zeros alone
-/// give codes 0 and the scale of the smallest magnitude, never 0 or NaN. A scale of the whole
-/// tensor comes as one per row, as canonical form has it. A bias goes along. The rows are shared by
-/// the pool's threads, and the result is the same however many there are. Errors: kUnsupported, a
-/// key that can_quantize_weight() does not know, or a matrix that is quantized already; kBadFile,
-/// a weight that is NaN or infinite, with its row, counted from `first_row`, and column.
+/// Codes and scales of an f32, f16 or bf16 matrix; 16-bit floats are widened exactly. Groups go
+/// from left to right. The last blocks or groups of rows and columns may be partial. A group of
+/// zeros gets codes 0 and the scale of the smallest magnitude, never 0 or NaN. A per-tensor scale
+/// is stored once per row, as in canonical form. The result includes the bias. The pool's threads
+/// share the rows; the result does not depend on their number. Errors: kUnsupported for a key that
+/// can_quantize_weight() rejects, or a matrix that is already quantized; kBadFile for a NaN or
+/// infinite weight, with its row, counted from `first_row`, and column.
 Result<CanonicalMatrix> quantize_weight(const CanonicalMatrix& floats, const QuantKey& key,
                                         ThreadPool& pool, int64_t first_row = 0);
 

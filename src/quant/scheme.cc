@@ -6,7 +6,7 @@
 namespace moracle {
 namespace {
 
-// A scheme's name has parts: <format>[-<widths>[-<granularity>[-asym]]].
+// The parts of a scheme's name: <format>[-<widths>[-<granularity>[-asym]]].
 std::string_view format_name(const QuantKey& key) {
   const bool mx = key.scale_dtype == DType::kF8E8M0;
   switch (key.dtype) {
@@ -39,7 +39,8 @@ Error unknown(std::string_view text) {
           "it is none of these"};
 }
 
-// The width says what activations are, but for fp8 beside integer weights, where int8 is usual.
+// The width names the activation format, except for fp8 activations with integer weights: there
+// int8 is the default.
 std::string activation_name(const Scheme& scheme) {
   if (!scheme.activation) return "16";
   const bool unlike = scheme.activation->dtype == DType::kF8E4M3 &&
@@ -47,7 +48,7 @@ std::string activation_name(const Scheme& scheme) {
   return unlike ? "fp8" : std::to_string(bits(scheme.activation->dtype));
 }
 
-// What a format and its widths say before any granularity.
+// The properties that a format and its widths determine, without the granularity.
 struct Family {
   std::string_view prefix;
   QuantKey weight;
@@ -71,8 +72,8 @@ constexpr Family kFamilies[] = {
     {"fp8-w8a16", kFp8StaticChannelSym, {}, true},
 };
 
-// "128" → 128; nothing but digits, at least 1. No more than checkpoints may say: sums with the size
-// of a matrix stay far from the edge of 64 bits.
+// "128" → 128: only digits, at least 1. The upper limit is that of checkpoints, so sums with a
+// matrix size cannot overflow 64 bits.
 bool parse_size(std::string_view text, int64_t& size) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
   return error == std::errc() && end == text.data() + text.size() && size >= 1 && size <= INT32_MAX;
@@ -144,8 +145,8 @@ Result<Scheme> parse_scheme(std::string_view text) {
       rest.remove_suffix(5);
     }
     if (!parse_granularity(rest, scheme.weight.group)) continue;
-    if (!has_granularity(scheme.weight, scheme)) continue;  // it has a name without
-    // Blocks and groups of fp8 go with groups of activations of the same width.
+    if (!has_granularity(scheme.weight, scheme)) continue;  // it has a name without granularity
+    // Blocks and groups of fp8 weights use activation groups of the same width.
     const bool in_groups =
         scheme.weight.dtype == DType::kF8E4M3 && scheme.weight.group.cols != GroupShape::kAll;
     if (in_groups && scheme.activation && scheme.activation->dynamic) {

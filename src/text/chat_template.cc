@@ -1,4 +1,4 @@
-// ChatTemplate: files and conversations around the renderer in jinja/.
+// ChatTemplate: reads files and passes conversations to the renderer in jinja/.
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
@@ -32,7 +32,8 @@ Result<Json> read_config(const std::string& path) {
                json.is_discarded() ? "it is no JSON" : str("it is of type ", json.type_name())};
 }
 
-// A token is a string, or an object whose "content" is one; anything else is no token.
+// Returns the text of a token: a string, or the "content" string of an object. Anything else is no
+// token.
 std::optional<std::string> token_text(const Json& token) {
   if (token.is_string()) return token.get<std::string>();
   if (!token.is_object()) return std::nullopt;
@@ -41,8 +42,8 @@ std::optional<std::string> token_text(const Json& token) {
   return content->get<std::string>();
 }
 
-// The named tokens that transformers gives to templates: the standard ones, and those that a
-// model names itself.
+// Returns the named tokens that transformers gives to templates: the standard ones, and additional
+// ones that the model names.
 std::map<std::string, std::string> special_tokens_of(const Json& config) {
   std::map<std::string, std::string> tokens;
   for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
@@ -162,7 +163,7 @@ Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages,
     MORACLE_TRY(jinja::Value conversation, to_value(heap, messages));
     interpreter.set("messages", std::move(conversation));
     interpreter.set("add_generation_prompt", add_generation_prompt);
-    // transformers passes these as None when there are none.
+    // transformers passes None for these if there are none.
     interpreter.set("tools", jinja::None{});
     interpreter.set("documents", jinja::None{});
     return interpreter.render(state_->body);

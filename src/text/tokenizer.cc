@@ -23,7 +23,7 @@ struct Tokenizer::State {
   AddedTokens added;
   TokenBytes bytes;
 
-  /// Appends the ids of text that has no raw added tokens in it.
+  /// Appends the ids of text without raw added tokens.
   Status encode(std::string_view text, Bpe::Scratch& scratch, std::vector<int32_t>& ids) const {
     const std::string normalized = normalizer.apply(text);
     for (const auto& [range, id] : added.cut_normalized(normalized)) {
@@ -47,7 +47,7 @@ namespace {
 
 constexpr int kDeepest = 8;
 
-/// Sequences hold their members in `list`; everything else must be one of `allowed`.
+/// Checks types: a Sequence holds its members in `list`; every other type must be one of `allowed`.
 Status check_types(const JsonField& field, const char* list,
                    std::initializer_list<std::string_view> allowed, int depth = 0) {
   MORACLE_TRY(const std::string type, field["type"].text());
@@ -69,8 +69,8 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
   const auto document = nlohmann::json::parse(json.begin(), json.end(), nullptr, false);
   const JsonField root(document, file);
   if (!root.is_object()) return Error{ErrorKind::kBadFile, file, "", "a JSON object", "none"};
-  // "truncation" and "padding" are the wishes of whoever saved the file about batches, and the
-  // post-processor adds special tokens and corrects positions: encode does neither.
+  // "truncation" and "padding" are batch settings of the program that saved the file. The
+  // post-processor adds special tokens and corrects positions. encode does none of this.
   if (!root["post_processor"].is_null()) {
     MORACLE_CHECK(
         check_types(root["post_processor"], "processors", {"ByteLevel", "TemplateProcessing"}));

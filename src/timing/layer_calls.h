@@ -1,4 +1,4 @@
-// What a call of a layer that is timed reads and writes, in the device's memory.
+// Device memory that a timed layer call reads and writes.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ Result<Buffer> upload(Device& device, const std::vector<Value>& host) {
   return buffer;
 }
 
-/// One routing where the device reads it.
+/// One routing in device memory.
 struct OnDevice {
   Buffer ids, weights;
 };
@@ -26,7 +26,7 @@ inline Result<OnDevice> upload(Device& device, const Routed& routed) {
   return there;
 }
 
-/// Errors: an element that is infinite or NaN, which finite weights never give.
+/// Errors: an element is infinite or NaN. Finite weights never give one.
 Status check_finite(Device& device, const Matrix& output);
 
 Error cancelled();

@@ -1,5 +1,5 @@
-// The clock of devices that can repeat work by themselves: many calls in one graph, each with its
-// own layer, routing, input and output; and the same calls from the host, one by one.
+// Timing on devices that can replay recorded work: many calls in one graph, each with its own
+// layer, routing, input and output. Also times the same calls enqueued from the host one by one.
 #include <algorithm>
 #include <chrono>
 #include <random>
@@ -13,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Enough that the gaps between graphs are nothing beside them.
+// Enough calls to make the gaps between graphs negligible.
 int64_t calls_at_once(int64_t num_tokens) {
   return num_tokens <= 128 ? 16 : num_tokens <= 512 ? 8 : num_tokens <= 2048 ? 4 : 2;
 }
@@ -22,7 +22,8 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Random activations as fast as memory takes them: later calls' begin elsewhere in the same ones.
+// Random activations at memory speed: all calls share one pool of values. Later calls begin at
+// another offset.
 class Activations {
  public:
   explicit Activations(uint64_t seed) : values_((1 << 20) - 3) {
@@ -103,7 +104,8 @@ Result<LayerRing::Times> LayerRing::time_replays(int64_t num_tokens,
     return {};
   };
 
-  // One alone says how many there is time for; the first loads what is loaded at first use.
+  // The first call loads everything that is loaded at first use. The second call tells how many
+  // calls the time allows.
   MORACLE_CHECK(add_call());
   MORACLE_CHECK(run_eagerly());
   MORACLE_CHECK(check_finite(*device_, matrix(calls.front().output)));
@@ -121,8 +123,8 @@ Result<LayerRing::Times> LayerRing::time_replays(int64_t num_tokens,
 
   MORACLE_TRY(const std::unique_ptr<Graph> graph, device_->record(enqueue));
   MORACLE_TRY(const std::unique_ptr<Timeline> timeline, device_->timeline());
-  // Each starts while the one before runs: what the host takes for it is not seen. The first one
-  // has none before it, and is not counted.
+  // Each replay is enqueued while the one before runs, which hides the host time. The first replay
+  // has none before it and is not counted.
   auto replay = [&](int64_t times) -> Result<std::vector<double>> {
     for (int64_t i = 0; i <= times; ++i) {
       MORACLE_CHECK(graph->replay());

@@ -1,4 +1,4 @@
-// The clock: layers in turn, routings in turn, probes of the limits around.
+// Times layers in turn, over routings in turn. bench::measure probes the limits before and after.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -23,8 +23,8 @@ float to_float(const std::byte* at, DType dtype) {
   return dtype == DType::kBF16 ? bf16_to_float(half) : f16_to_float(half);
 }
 
-// Random values, again and again from another place: drawing each anew would take ten seconds for
-// the largest batches.
+// Repeats a fixed number of random values at shifting columns. Drawing each value anew would take
+// ten seconds for the largest batches.
 std::vector<float> random_activations(int64_t num_tokens, int64_t hidden_size) {
   constexpr size_t kDrawn = (1 << 20) - 3;  // no hidden size divides it
   std::vector<float> values(num_tokens * hidden_size);
@@ -85,7 +85,7 @@ Result<std::vector<double>> LayerRing::time(int64_t num_tokens, double seconds,
 
 Result<LayerRing::Times> LayerRing::time(int64_t num_tokens, const std::vector<Routed>& routed,
                                          double seconds, const Progress& progress) {
-  // A device without graphs works at once.
+  // A device without graphs runs each call immediately.
   MORACLE_TRY(const std::unique_ptr<Graph> graph, device_->record([] { return Status(); }));
   return graph != nullptr ? time_replays(num_tokens, routed, seconds, progress)
                           : time_calls(num_tokens, routed, seconds, progress);
@@ -103,7 +103,7 @@ Result<LayerRing::Times> LayerRing::time_calls(int64_t num_tokens,
     MORACLE_TRY(OnDevice there, upload(*device_, routing));
     tables.push_back(std::move(there));
   }
-  // Every layer with every routing before any pair comes again.
+  // Use every pair of layer and routing once before repeating any.
   size_t turn = 0;
   auto once = [&]() -> Result<double> {
     if (progress && !progress(0, 0)) return cancelled();
@@ -116,8 +116,8 @@ Result<LayerRing::Times> LayerRing::time_calls(int64_t num_tokens,
     MORACLE_CHECK(device_->synchronize());
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  // The first touches the workspace's pages; where it takes longer than the time there is, it is
-  // all that there will be.
+  // The first run touches the workspace's pages. If it takes longer than `seconds`, it is the only
+  // run.
   MORACLE_TRY(const double first, once());
   MORACLE_CHECK(check_finite(*device_, Matrix::f32(output.as<float>(), num_tokens, hidden_size)));
   std::vector<double> times;

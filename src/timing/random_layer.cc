@@ -1,4 +1,4 @@
-// Random weights as fast as memory takes them.
+// Random weights at memory speed.
 #include "timing/random_layer.h"
 
 #include <algorithm>
@@ -11,10 +11,10 @@
 namespace moracle::timing {
 namespace {
 
-// Rows to draw from: enough that neighbours differ, few enough to be made at once.
+// Rows in the pool: enough that neighbours differ, few enough to make quickly.
 constexpr int64_t kRows = 256;
 
-// One of `count`, spread evenly and the same on every machine (the finalizer of splitmix64).
+// Picks one of `count`, evenly spread and the same on every machine (the finalizer of splitmix64).
 int64_t draw(uint64_t seed, int64_t count) {
   seed += 0x9e3779b97f4a7c15;
   seed = (seed ^ (seed >> 30)) * 0xbf58476d1ce4e5b9;
@@ -53,8 +53,8 @@ CanonicalMatrix draw_matrix(const CanonicalMatrix& pool, const MatrixShape& shap
   return m;
 }
 
-// The mean of -8 to 7 is not 0. Rows of such codes have a part in common that outweighs the rest:
-// whatever they multiply looks alike, and routers send all tokens to the same experts.
+// The mean of -8 to 7 is not 0, so rows of such codes share a component that outweighs the rest.
+// All their products then look alike, and routers send all tokens to the same experts.
 void balance_nibbles(CanonicalMatrix& m) {
   for (std::byte& two : m.storage) {
     if ((two & std::byte{0x0f}) == std::byte{0x08}) two &= std::byte{0xf0};
@@ -63,7 +63,8 @@ void balance_nibbles(CanonicalMatrix& m) {
   std::fill(m.zero_points.begin(), m.zero_points.end(), int8_t{0});
 }
 
-// Codes as those of a checkpoint are spread: normal, the largest as far out as e4m3 goes.
+// Makes the codes normally distributed, as in a checkpoint. The largest codes reach the end of the
+// e4m3 range.
 void make_normal(CanonicalMatrix& m, uint64_t seed) {
   std::mt19937_64 engine(seed);
   std::normal_distribution<float> normal(0, 448 / 4.0f);

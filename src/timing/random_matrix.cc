@@ -1,4 +1,4 @@
-// Random matrices: the same for the same seed, on every machine.
+// Random matrices: the same seed gives the same matrix on every machine.
 #include "timing/random_matrix.h"
 
 #include <algorithm>
@@ -12,10 +12,11 @@
 namespace moracle::timing {
 namespace {
 
-// What the 256 bytes of a quantized type mean, each one code of eight bits or two of four.
+// Properties of the 256 byte values of a quantized type. A byte holds one 8-bit code or two 4-bit
+// codes.
 struct Bytes {
-  std::array<bool, 256> finite;  // every code a number: no NaN, no infinity
-  double largest = 0;            // magnitude of any such code
+  std::array<bool, 256> finite;  // every code in the byte is finite: no NaN, no infinity
+  double largest = 0;            // largest magnitude of a finite code
 };
 
 Bytes bytes_of(DType type) {
@@ -23,7 +24,8 @@ Bytes bytes_of(DType type) {
   bytes.finite.fill(true);
   visit_codec(type, [&]<class Codec>() {
     for (size_t byte = 0; byte < bytes.finite.size(); ++byte) {
-      // As long as the longest element: every codec is compiled here, also those of floats.
+      // Sized for the longest element: this code is compiled for every codec, float codecs
+      // included.
       const std::array<std::byte, 4> codes = {static_cast<std::byte>(byte)};
       for (int i = 0; i < 8 / bits(type); ++i) {
         const double value = Codec::decode(codes.data(), i);
@@ -59,7 +61,7 @@ CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
     const Bytes bytes = bytes_of(m.key.dtype);
     for (std::byte& code : m.storage) {
       uint8_t byte = static_cast<uint8_t>(engine() >> 56);
-      while (!bytes.finite[byte]) --byte;  // NaN and infinity are no weights
+      while (!bytes.finite[byte]) --byte;  // skip NaN and infinity
       code = static_cast<std::byte>(byte);
     }
     const auto range = static_cast<float>(bytes.largest);

@@ -5,7 +5,7 @@
 
 namespace moracle::timing {
 
-/// A matrix of this shape with every code possible and scales that keep values near 1 / sqrt(k).
+/// Makes a matrix of this shape. Every code can occur, and the scales keep values near 1 / sqrt(k).
 CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed);
 /// Gives the matrix groups of the right size whose columns lie in random order (act-order).
 void shuffle_groups(CanonicalMatrix& matrix, uint64_t seed);

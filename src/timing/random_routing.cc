@@ -22,7 +22,8 @@ std::vector<Routed> random_routings(const LayerSpec& spec, int64_t num_tokens, u
     Routed& routed = routings[i];
     std::vector<bool> hit(spec.num_experts);
     for (int64_t t = 0; t < num_tokens; ++t) {
-      // The first top_k of a random order are distinct; one token's experts follow the last's.
+      // The first top_k of a random order are distinct. Single tokens take consecutive experts of
+      // one order.
       for (int64_t j = 0; !in_turn && j < spec.top_k; ++j) {
         std::uniform_int_distribution<int64_t> rest(j, spec.num_experts - 1);
         std::swap(order[j], order[rest(engine)]);

@@ -1,4 +1,4 @@
-// Which experts the tokens of a timed call go to.
+// Random expert choices for the tokens of timed calls.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace moracle::timing {
 
-/// Where the tokens of one apply go: distinct experts for each, at random.
+/// Routing of one apply: random distinct experts for each token.
 struct Routed {
   std::vector<int32_t> ids;    ///< [num_tokens, top_k]
   std::vector<float> weights;  ///< likewise
-  int64_t distinct = 0;        ///< experts that have a token
+  int64_t distinct = 0;        ///< number of experts with a token
 };
-/// Several, to be gone through in turn. Of single tokens, as many as use every expert once before
-/// any comes again.
+/// Makes several routings to use in turn. For single tokens, the routings use every expert once
+/// before any repeats.
 std::vector<Routed> random_routings(const LayerSpec& spec, int64_t num_tokens, uint64_t seed);
 
 }  // namespace moracle::timing

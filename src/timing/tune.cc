@@ -1,4 +1,4 @@
-// Measures the rows that serve a layer, so that the oracle can choose by time.
+// Times the backends that serve a layer, so that the oracle can choose by time.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -12,7 +12,7 @@ namespace moracle {
 namespace {
 
 constexpr double kHopeless = 8;
-// A share of caches that no single token's experts fit; more would cost the time to make it.
+// Large enough that a cache holds no single token's experts. More bytes would take longer to make.
 constexpr int64_t kEnoughBytes = 256 << 20;
 
 }  // namespace
@@ -44,7 +44,7 @@ Result<TunedLayer> tune(const LayerSpec& layer, const Machine& machine,
   std::map<int64_t, double> best;
   for (const Verdict& verdict : selection.considered) {
     if (!verdict.accepted()) continue;
-    // The first row is timed on a busy machine too: without it the oracle has nothing to compare.
+    // Time the first backend even on a busy machine: without it the oracle has nothing to compare.
     const bool is_first = tuned.times.empty();
     if (!is_first && left() < each) break;
     request.backend = verdict.backend->name;

@@ -32,7 +32,7 @@ std::vector<MatrixShape> LayerSpec::matrices() const {
                   .group_index = group_index,
                   .bias = bias};
   if (w13.key.quantized() && w13.key.group == GroupShape{})
-    w13.key.group = kPerRow;  // as canonical form has it
+    w13.key.group = kPerRow;  // as in canonical form
   if (linear) return {w13};
   MatrixShape w2 = w13;
   w2.n = hidden_size;
@@ -72,7 +72,7 @@ DescribedMatrix::DescribedMatrix(MatrixShape shape, Scheme scheme,
 
 namespace {
 
-// A copy that views the same codes: a DescribedMatrix can be read more than once.
+// A copy that views the same codes, so that a DescribedMatrix can be read more than once.
 CanonicalMatrix view_of(const CanonicalMatrix& matrix) {
   CanonicalMatrix view;
   view.n = matrix.n;
@@ -119,7 +119,7 @@ std::vector<std::string> DescribedMatrix::modules() const {
   std::vector<std::string> names;
   for (const std::vector<Part>& expert : parts_) {
     for (const Part& part : expert) {
-      // Experts that are pieces of one tensor name it once each.
+      // Several experts in one tensor would repeat its name.
       const bool again = !names.empty() && names.back() == part.module;
       if (!part.module.empty() && !again) names.push_back(part.module);
     }
@@ -143,8 +143,9 @@ int64_t DescribedMatrix::source_bytes() const {
 
 namespace {
 
-// A part of a matrix of this shape that lies at `row` of it, about a MiB for each thread at a time:
-// a piece is still in the cache when it is packed, and its memory serves the next piece.
+// Reads the part, which starts at row `row` of a matrix of this shape, in pieces of about one MiB
+// per thread. A piece is still in the cache when it is packed, and the next piece reuses its
+// memory.
 Status read_in_rows(const DescribedMatrix::Part& part, const MatrixShape& shape, ThreadPool& pool,
                     int64_t row, const DescribedMatrix::UsePiece& use) {
   constexpr int64_t kBytesPerThread = int64_t{1} << 20, kRows = DescribedMatrix::kPieceRows;
@@ -161,7 +162,7 @@ Status read_in_rows(const DescribedMatrix::Part& part, const MatrixShape& shape,
 
 }  // namespace
 
-// Experts whose columns lie in order get an index too where those of another do not.
+// If one expert's columns are out of order, experts with ordered columns get an index too.
 Result<CanonicalMatrix> DescribedMatrix::read(const Part& part, ThreadPool& pool) const {
   MORACLE_TRY(CanonicalMatrix matrix, part.read(pool));
   if (!shape_.group_index || !matrix.group_index.empty()) return matrix;

@@ -21,8 +21,8 @@ constexpr ExpertNames kUnknownFamilyNames[] = {
 constexpr ExpertConvention kGeneric = {.names = kUnknownFamilyNames,
                                        .intermediate_size = kOnlySizeKeys};
 
-// True if a tensor's name starts with `prefix` and goes on to `part`, whatever lies between: a
-// missing tensor must not hide the experts that are there.
+// True if a tensor's name starts with `prefix` and later contains `part`. The text between may be
+// anything, so that a missing tensor does not hide the existing experts.
 bool has(const Tensors& tensors, const std::string& prefix, const std::string& part) {
   for (auto it = tensors.all().lower_bound(prefix); it != tensors.all().end(); ++it) {
     if (!it->first.starts_with(prefix)) return false;

@@ -1,4 +1,4 @@
-// The experts of one layer, described: what config.json says about them, and every tensor checked.
+// Describes the experts of one layer: reads config.json and checks every tensor.
 #include <cmath>
 #include <set>
 
@@ -72,7 +72,7 @@ Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& n
   return spec;
 }
 
-// Each part by itself: gate and up may not make up for each other's rows.
+// Checks each part separately: extra rows of gate must not hide missing rows of up.
 Status check_sizes(const Tensors& tensors, const Stack& stack, int64_t n, int64_t k) {
   for (const auto& part : stack.parts) {
     if (part.n == n && stack.shape.k == k) continue;
@@ -84,16 +84,16 @@ Status check_sizes(const Tensors& tensors, const Stack& stack, int64_t n, int64_
   return {};
 }
 
-// All experts' versions of one matrix, which must be alike.
+// One matrix of all experts. The experts must have the same form.
 struct Experts {
   std::optional<Stack> first;
   std::vector<std::vector<DescribedMatrix::Part>> parts;
   std::vector<float> input_scales;
-  bool group_index = false;  // of any expert
+  bool group_index = false;  // true if any expert has one
 
   Status push(const Checkpoint::State& state, Stack stack) {
     MatrixShape same = stack.shape;
-    if (first) same.group_index = first->shape.group_index;  // an expert's own
+    if (first) same.group_index = first->shape.group_index;  // may differ between experts
     if (first && (first->shape != same || first->scheme != stack.scheme)) {
       return state.tensors.wrong(stack.parts[0].tensors[0],
                                  "the scheme of expert 0, " + show(first->shape, first->scheme),
@@ -141,7 +141,7 @@ Status describe_expert(const Checkpoint::State& state, const ExpertNames& names,
   return w2.push(state, std::move(down));
 }
 
-// A tensor of this layer's experts that is not read would be an expert or a bias forgotten.
+// An unread tensor of this layer's experts would be a forgotten expert or bias.
 Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec,
                       const std::set<std::string>& claimed) {
   const std::string prefix = spec.name + ".";

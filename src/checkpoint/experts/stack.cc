@@ -15,7 +15,7 @@ std::string show(const MatrixShape& shape, const Scheme& scheme) {
 
 namespace {
 
-// The module as the file holds it; the config only narrows.
+// Describes the module as the file stores it; the config only narrows the choice.
 Result<DescribedLinear> describe(const Checkpoint::State& state, const std::string& module) {
   const Tensors& tensors = state.tensors;
   const bool quantized = state.reader && state.reader->stores(tensors, module);
@@ -39,10 +39,10 @@ bool same_bytes(const TensorView& a, const TensorView& b) {
   return std::equal(a.data, a.data + a.num_bytes(), b.data, b.data + b.num_bytes());
 }
 
-// Adds one more, which must be like those before it.
+// Adds one linear, which must match the previous ones.
 Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear,
             const std::string& module) {
-  // safetensors has tensors without elements; beside a 0 the other size may be anything.
+  // safetensors allows tensors without elements. If one size is 0, the other may have any value.
   if (linear.shape.n == 0 || linear.shape.k == 0) {
     return state.tensors.wrong(linear.part.tensors[0], "at least one row and one column",
                                "the matrix is " + show(linear.shape, linear.scheme));
@@ -50,7 +50,7 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
   const bool first = stack.parts.empty();
   MatrixShape same = linear.shape;
   same.n = stack.shape.n;
-  same.group_index = stack.shape.group_index;  // compared below, column by column
+  same.group_index = stack.shape.group_index;  // column by column, below
   if (!first && (same != stack.shape || linear.scheme != stack.scheme)) {
     return Error{ErrorKind::kBadFile, state.tensors.file_of(linear.part.tensors[0]),
                  "module '" + module + "'",
@@ -118,7 +118,7 @@ Result<CanonicalMatrix> of_expert(Result<CanonicalMatrix> matrix, int64_t e) {
   return error;
 }
 
-// Errors of reading a tensor of all experts say which one it was.
+// Adds the expert's index to read errors of a tensor that holds all experts.
 void name_expert(DescribedMatrix::Part& part, int64_t e) {
   part.read = [read = std::move(part.read), e](ThreadPool& pool) {
     return of_expert(read(pool), e);

@@ -1,4 +1,4 @@
-// Linears that read one input, as one matrix of stacked rows: gate and up; q, k and v.
+// Linears with a common input, as one matrix of stacked rows: gate and up; q, k and v.
 #pragma once
 
 #include <string>
@@ -18,16 +18,16 @@ struct Stack {
   std::vector<DescribedMatrix::Part> parts;
 };
 
-/// The modules as the file holds them, checked to fit together. Errors: missing; stored otherwise
-/// than the config says; of different schemes, input sizes or column groups.
+/// The modules as the file stores them, checked for consistency. Errors: a missing module; a module
+/// that is stored otherwise than the config says; different schemes, input sizes or column groups.
 Result<Stack> describe_stack(const Checkpoint::State& state,
                              const std::vector<std::string>& modules);
 
-/// Blocks of rows cannot be stacked where one ends in the middle of a block: then every row gets
-/// its own scales, which are the same numbers. `shape` is that of the stacked parts.
+/// Blocks of rows cannot be stacked if one part ends inside a block. In this case every row gets
+/// its own scales with the same values. `shape` is the shape of the stacked parts.
 void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts);
 
-/// Expert e out of `module`, a tensor that holds all experts.
+/// Expert e of `module`, a tensor that holds all experts.
 Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& names,
                              const std::string& module, bool is_gate_up, int64_t e,
                              int64_t num_experts);

@@ -1,4 +1,4 @@
-// LoRA adapters as PEFT writes them (peft.LoraConfig.save_pretrained).
+// Reads LoRA adapters that PEFT wrote (peft.LoraConfig.save_pretrained).
 #include <set>
 
 #include "base/text.h"
@@ -18,7 +18,7 @@ class AdapterReader {
 
   int64_t rank() const { return rank_; }
 
-  /// The adapter of one matrix [n, k]; rank 0 where it has none.
+  /// The adapter of one matrix [n, k]; rank 0 if the matrix has no adapter.
   Result<LoraPair> pair(const std::string& module, int64_t n, int64_t k) {
     const std::string a_name = kPrefix + module + ".lora_A.weight";
     const std::string b_name = kPrefix + module + ".lora_B.weight";
@@ -41,7 +41,7 @@ class AdapterReader {
     return pair;
   }
 
-  /// All experts of one matrix; nothing where none has an adapter.
+  /// The adapters of one matrix for all experts; empty if no expert has one.
   Result<std::vector<LoraPair>> experts(const std::string& prefix, std::string_view part,
                                         int64_t num_experts, int64_t n, int64_t k) {
     std::vector<LoraPair> pairs;
@@ -91,7 +91,7 @@ Result<LoraAdapter> LoraAdapter::open(const std::string& folder, const Checkpoin
     const LayerSpec& spec = weights.spec;
     const ExpertNames& names = *expert_names(checkpoint.state(), layer);
     auto read = [&](std::string_view own, std::string_view usual, int64_t n, int64_t k) {
-      // Experts in one tensor have no names of their own; adapters call them as most files do.
+      // Experts in one tensor have no module names. Adapters use the most common names for them.
       return reader.experts(spec.name, names.fused ? usual : own, spec.num_experts, n, k);
     };
     const int64_t hidden = spec.hidden_size, intermediate = spec.intermediate_size;

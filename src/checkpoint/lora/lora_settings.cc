@@ -10,12 +10,12 @@
 namespace moracle {
 namespace {
 
-// Adapters have an alpha near their rank; much more would not even fit into the scale's f32.
+// Adapters have an alpha near their rank. A much larger alpha would not fit into the f32 scale.
 constexpr double kLargestAlpha = 1e6;
 constexpr const char* kAlphaRange = "a number from -1000000 to 1000000";
 
-// Keys that are read below, and keys that tell how an adapter was trained or where it belongs: what
-// it computes follows from its tensors, whatever their values.
+// Keys that are read below, and keys about the training or the origin of an adapter. The latter
+// have no effect on the result, which depends only on the tensors.
 constexpr std::string_view kKnownKeys[] = {"alpha_pattern",
                                            "auto_mapping",
                                            "base_model_name_or_path",
@@ -51,8 +51,8 @@ bool is_unset(const nlohmann::json& value) {
          ((value.is_array() || value.is_object()) && value.empty());
 }
 
-// Every other key that has a value could change the formula (use_dora, lora_bias,
-// layer_replication, alora_invocation_tokens, target_parameters) or the base (modules_to_save).
+// Any other key with a value could change the formula (use_dora, lora_bias, layer_replication,
+// alora_invocation_tokens, target_parameters) or the base (modules_to_save).
 Status check_keys(const Config& config) {
   for (const auto& [key, value] : config.value().items()) {
     const auto* known = std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key);
@@ -63,8 +63,8 @@ Status check_keys(const Config& config) {
   return {};
 }
 
-// Some ways to initialize an adapter take away from the base what the adapter starts with. PEFT
-// saves such an adapter for that other base, unless it is told to convert it; then it says true.
+// Some initializations subtract the adapter's start values from the base. PEFT saves such an
+// adapter for the changed base, unless it converts the adapter; a converted adapter says true.
 Status check_initialization(const Config& config) {
   const auto* value = config.find({"init_lora_weights"});
   if (value == nullptr || value->is_boolean()) return {};
@@ -103,7 +103,7 @@ Result<LoraSettings> LoraSettings::read(const Config& config) {
     if (!value.is_number() || std::abs(value.get<double>()) > kLargestAlpha)
       return config.wrong({"alpha_pattern"}, str(kAlphaRange, " for each pattern"),
                           str(key, " has ", Config::shown(value)));
-    // PEFT matches a key with the end of a module's name.
+    // PEFT matches a key against the end of a module's name.
     MORACLE_TRY(Pattern pattern, Pattern::make("re:(.*\\.)?(" + key + ")$", config.path()));
     settings.alphas.emplace_back(std::move(pattern), value.get<double>());
   }

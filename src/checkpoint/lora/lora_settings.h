@@ -1,4 +1,4 @@
-// adapter_config.json of an adapter that PEFT wrote.
+// The adapter_config.json of an adapter that PEFT wrote.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@
 
 namespace moracle {
 
-/// What the file says about all modules together.
+/// The settings of the file for all modules.
 struct LoraSettings {
   double alpha = 8;
   bool root_of_rank = false;
-  std::vector<std::pair<Pattern, double>> alphas;  ///< the first that matches a module counts
+  std::vector<std::pair<Pattern, double>> alphas;  ///< the first match applies
 
-  /// Errors (kUnsupported), by the key: another kind of adapter, one for a changed base, and every
-  /// key with a value that is not known to leave the arithmetic alone.
+  /// Errors (kUnsupported), with the key: another kind of adapter; an adapter for a changed base;
+  /// any key whose value may change the arithmetic.
   static Result<LoraSettings> read(const Config& config);
-  /// What multiplies B A of a module.
+  /// The factor of B A for a module.
   float scale(const std::string& module, int64_t rank) const;
 };
 

@@ -1,4 +1,4 @@
-// Quantizing while loading: the parts of a described matrix are wrapped, nothing is read.
+// Quantization at load time: wraps the parts of a described matrix; reads nothing.
 #include "checkpoint/online/online.h"
 
 #include <algorithm>
@@ -34,8 +34,8 @@ bool ends_inside_block(const QuantKey& key, int64_t rows) {
   return key.group.rows > 1 && rows % key.group.rows != 0;
 }
 
-// So many matrices of equal rows, which lie one below the other, each by itself. Where a block
-// would hold rows of two, every row has its scales.
+// Quantizes `matrices` matrices of equal height, stacked in `floats`, each separately. If a block
+// would span two of them, every row gets its own scales.
 Result<CanonicalMatrix> quantize_each(const CanonicalMatrix& floats, int64_t matrices,
                                       const QuantKey& key, ThreadPool& pool) {
   if (matrices == 1) return quantize_weight(floats, key, pool);
@@ -57,7 +57,8 @@ Result<CanonicalMatrix> quantize_each(const CanonicalMatrix& floats, int64_t mat
   return whole;
 }
 
-// What the part reads, quantized; its weights lie in its first tensor.
+// Wraps the part's read function to quantize its result. The part's weights are in its first
+// tensor.
 void quantize_part(DescribedMatrix::Part& part, int64_t matrices, const QuantKey& key) {
   std::string tensor = part.tensors.empty() ? "weights" : "tensor '" + part.tensors[0] + "'";
   part.read_rows = {};
@@ -75,7 +76,8 @@ void quantize_part(DescribedMatrix::Part& part, int64_t matrices, const QuantKey
 
 }  // namespace
 
-// Each expert's rows are `matrices` of equal height: gate and up, in two parts or in one.
+// The rows of each expert are `matrices` matrices of equal height: gate and up, in two parts or in
+// one.
 class OnlineQuantizer {
  public:
   static Result<DescribedMatrix> apply(DescribedMatrix&& floats, int64_t matrices,
@@ -86,7 +88,7 @@ class OnlineQuantizer {
     matrix.scheme_ = scheme;
     MatrixShape shape = matrix.shape_;
     shape.key = scheme.weight;
-    if (shape.key.group == GroupShape{}) shape.key.group = kPerRow;  // as canonical form has it
+    if (shape.key.group == GroupShape{}) shape.key.group = kPerRow;  // as in canonical form
     matrix.shape_ = shape;
     for (std::vector<DescribedMatrix::Part>& expert : matrix.parts_) {
       const bool in_one = matrices > 1 && expert.size() == 1;

@@ -1,4 +1,4 @@
-// Which modules of a checkpoint are quantized online, and to what.
+// Selects the modules of a checkpoint that are quantized online, and their schemes.
 #pragma once
 
 #include <map>
@@ -10,31 +10,33 @@
 
 namespace moracle {
 
-/// The error about weights that an online scheme cannot take.
+/// The error for weights that an online scheme cannot quantize.
 Error already_quantized(std::string file, std::string place, const Scheme& scheme);
 
-/// A module of a plain checkpoint that holds a matrix, by its tensor's name and shape.
+/// A module of a plain checkpoint that holds a matrix, with its tensor's name.
 struct LinearModule {
-  std::string name;        ///< "model.layers.0.mlp.experts.3.up_proj"
-  std::string tensor;      ///< its weights: `name`.weight, or of fused experts `name` itself
-  bool fused = false;      ///< all experts in one tensor of three dimensions
-  bool untouched = false;  ///< a router, the gate of shared experts, embedding, output: never
-                           ///< quantized, as the producers leave them
+  std::string name;    ///< "model.layers.0.mlp.experts.3.up_proj"
+  std::string tensor;  ///< its weights: `name`.weight, or `name` itself for fused experts
+  bool fused = false;  ///< one three-dimensional tensor holds all experts
+  /// A router, the gate of shared experts, embedding or output. It is never quantized, as in the
+  /// files of the producers.
+  bool untouched = false;
 };
 std::vector<LinearModule> linear_modules(const Checkpoint& checkpoint);
 
-/// A QuantizationMap's answers for the modules of one checkpoint.
+/// The schemes of one checkpoint's modules under a QuantizationMap.
 class OnlineChoice {
  public:
-  /// Errors: the file is quantized already, with what; a pattern that matches no module, or decides
-  /// about one that is never quantized; modules that are multiplied together (the experts of a
-  /// layer; q, k and v; gate, up and down of a dense layer) but would get different schemes.
+  /// Errors: the file is already quantized, with its scheme; a pattern that matches no module, or
+  /// that decides for a module that is never quantized; different schemes for modules that are
+  /// multiplied together (the experts of a layer; q, k and v; gate, up and down of a dense layer).
   static Result<OnlineChoice> make(const Checkpoint& checkpoint, const QuantizationMap& map);
 
   const std::vector<LinearModule>& modules() const { return modules_; }
-  /// What becomes of modules()[i]; nothing: it is left as it is.
+  /// The scheme of modules()[i]; nullopt: not quantized.
   std::optional<Scheme> scheme(size_t i) const { return schemes_.at(modules_[i].tensor); }
-  /// The matrix, quantized where the choice says so. Errors: its modules would differ.
+  /// The matrix, quantized if its modules have a scheme. Errors: its modules have different
+  /// schemes.
   Result<DescribedMatrix> apply(DescribedMatrix&& matrix) const;
   Result<DescribedWeights> apply(DescribedWeights&& weights) const;
 
@@ -42,7 +44,7 @@ class OnlineChoice {
   Result<std::optional<Scheme>> scheme_of(const DescribedMatrix& matrix) const;
 
   std::vector<LinearModule> modules_;
-  std::map<std::string, std::optional<Scheme>> schemes_;  // by tensor
+  std::map<std::string, std::optional<Scheme>> schemes_;  // by tensor name
 };
 
 }  // namespace moracle

@@ -1,4 +1,4 @@
-// From a map of patterns to a scheme, or none, for each module of a checkpoint.
+// Resolves a map of patterns to a scheme, or none, for each module of a checkpoint.
 #include <algorithm>
 
 #include "base/named_patterns.h"
@@ -18,8 +18,8 @@ std::string_view last_name(std::string_view module) {
   return module.substr(module.rfind('.') + 1);
 }
 
-// What lies outside the layers (embeddings, outputs) is no linear layer that producers quantize;
-// inside they leave the routers, and what DeepSeek's extra layer repeats of the outside.
+// Modules that producers do not quantize: those outside the layers (embeddings, outputs), the
+// routers, and the outside modules that DeepSeek's extra layer repeats.
 bool is_untouched(std::string_view module) {
   const std::string_view last = last_name(module);
   constexpr std::string_view kNames[] = {"gate", "router", "shared_expert_gate", "embed_tokens",
@@ -28,7 +28,7 @@ bool is_untouched(std::string_view module) {
          std::find(std::begin(kNames), std::end(kNames), last) != std::end(kNames);
 }
 
-// Modules with the same answer are multiplied together and have to agree.
+// A group key: modules with the same key must have the same scheme.
 std::string together(const std::string& module) {
   const size_t experts = module.find(".experts.");
   if (experts != module.npos) return module.substr(0, experts + 8);

@@ -1,4 +1,4 @@
-// "scheme", or "pattern=scheme,pattern=none".
+// Parses "scheme", or "pattern=scheme,pattern=none".
 #include <algorithm>
 
 #include "base/named_patterns.h"

@@ -1,7 +1,7 @@
-// AWQ as AutoAWQ and GPTQModel write it, version "gemm": codes and zero points packed along N, the
-// columns of each eight in the order 0 2 4 6 1 3 5 7.
+// AWQ as AutoAWQ and GPTQModel write it, version "gemm". Codes and zero points are packed along N.
+// The columns of each eight are in the order 0 2 4 6 1 3 5 7.
 //   qweight i32 [K, N/8]
-//   qzeros  i32 [K/g, N/8]   where zero_point is false, absent or 8 everywhere
+//   qzeros  i32 [K/g, N/8]   if zero_point is false: absent, or 8 everywhere
 //   scales  f16/bf16 [K/g, N]
 // value = (code - zero) · scale.
 #include <algorithm>
@@ -19,7 +19,7 @@ class AwqReader : public Reader {
  public:
   AwqReader(QuantKey key, std::vector<std::string> plain) : key_(key), plain_(std::move(plain)) {}
 
-  // Any part of a name excludes a module.
+  // Any matching part of a module's name excludes the module.
   Says says(const std::string& module) const override {
     for (const std::string& part : plain_) {
       if (module.find(part) != module.npos) return Says::kPlain;
@@ -84,7 +84,7 @@ Result<DescribedLinear> AwqReader::describe(const Tensors& tensors,
   return linear;
 }
 
-// The three keys mean the same; files differ in which they have, and in upper and lower case.
+// The three keys are equivalent. Files differ in the key that they use, and in case.
 Status check_version(const Config& config) {
   for (const char* key : {"version", "checkpoint_format", "format"}) {
     MORACLE_TRY(const std::string version, config.text_or("gemm", {key}));
@@ -93,7 +93,7 @@ Status check_version(const Config& config) {
                    [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     if (lower != "gemm") return config.unsupported({key}, "gemm", "it is " + version);
   }
-  // The kernels of llm-awq's own authors read another layout.
+  // The kernels of llm-awq use another layout.
   MORACLE_TRY(const std::string backend, config.text_or("autoawq", {"backend"}));
   if (backend == "llm-awq") return config.unsupported({"backend"}, "autoawq", "it is llm-awq");
   return {};

@@ -1,6 +1,5 @@
-// compressed-tensors, as llm-compressor writes it: config groups say which modules are stored in
-// which format and scheme. The formats themselves are in
-// compressed_tensors_{int,pack,float,mxfp8}.cc.
+// compressed-tensors, as llm-compressor writes it. Config groups assign a format and a scheme to
+// modules. The formats are in compressed_tensors_{int,pack,float,mxfp8}.cc.
 #include "checkpoint/producers/compressed_tensors.h"
 
 #include <algorithm>
@@ -62,8 +61,8 @@ struct Group {
   CtScheme scheme;
 };
 
-// A module belongs to the group of the first target that matches it, targets in compressed-tensors'
-// own order: exact names, expressions, classes; alphabetic among each other.
+// A module belongs to the group of the first target that matches it. Targets are in the order of
+// compressed-tensors: exact names, expressions, classes; alphabetical within each kind.
 struct Target {
   std::string text;
   Pattern pattern;
@@ -103,7 +102,7 @@ class CompressedTensorsReader : public Reader {
   }
 
  private:
-  // nullptr: the module is not quantized.
+  // nullptr if the module is not quantized.
   const Group* group_of(const std::string& module) const {
     for (const Pattern& pattern : ignore_) {
       if (pattern.matches(module)) return nullptr;
@@ -119,8 +118,8 @@ class CompressedTensorsReader : public Reader {
   std::vector<Pattern> ignore_;
 };
 
-// The format of a group: its own, else that of the whole checkpoint. "naive-quantized" stores a
-// number in its own type, as the two formats of 8 bits do.
+// The format of a group, or else of the whole checkpoint. "naive-quantized" stores each code in its
+// own type, like the two 8-bit formats.
 Result<const CtFormat*> find_format(const Config& config, const Config& group) {
   const Config& from = group.has({"format"}) ? group : config;
   MORACLE_TRY(const std::string format, from.text({"format"}));
@@ -147,7 +146,7 @@ Result<Group> read_group(const Config& config, const Config& groups, const std::
   return Group{name, format, std::move(scheme)};
 }
 
-// Adds the targets of groups[g], in order. Errors: one that another group has too.
+// Adds the targets of groups[g], in order. Errors: a target that another group has too.
 Status add_targets(const Config& groups, const std::vector<Group>& read, size_t g,
                    std::vector<Target>& targets) {
   MORACLE_TRY(const auto group, groups.object({read[g].name.c_str()}));
@@ -168,7 +167,7 @@ Status add_targets(const Config& groups, const std::vector<Group>& read, size_t 
   return {};
 }
 
-// A sparse checkpoint leaves out zeros; "dense" says that it does not.
+// A sparse checkpoint omits zeros; "dense" means that it does not.
 Status check_dense(const Config& config) {
   MORACLE_TRY(const auto sparsity, config.object({"sparsity_config"}));
   if (!sparsity || sparsity->value().empty()) return {};

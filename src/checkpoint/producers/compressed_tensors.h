@@ -1,5 +1,5 @@
-// The formats of compressed-tensors, one file each: what a config group may say, and how a module's
-// tensors become canonical.
+// The formats of compressed-tensors, one file each: the allowed config groups, and the conversion
+// of a module's tensors to canonical form.
 #pragma once
 
 #include <initializer_list>
@@ -11,17 +11,17 @@
 
 namespace moracle {
 
-/// What one config group says of its modules.
+/// The scheme of one config group.
 struct CtScheme {
   Scheme scheme;
   bool per_tensor = false;   ///< int-quantized: the file has one scale, the scheme one per channel
-  bool group_index = false;  ///< columns belong to groups in another order than left to right
+  bool group_index = false;  ///< act-order: groups do not follow the columns from left to right
 };
 
 struct CtFormat {
-  std::string_view name;     ///< as in the key "format"
-  std::string_view tensors;  ///< the names after a module's, for messages
-  /// Errors (kUnsupported): a combination that this format's reader does not serve, by its key.
+  std::string_view name;     ///< the value of the key "format"
+  std::string_view tensors;  ///< the name endings of a module's tensors, for messages
+  /// Errors (kUnsupported): a combination that this format's reader does not support, with its key.
   Result<CtScheme> (*read_scheme)(const Config& group);
   Result<DescribedLinear> (*describe)(const Tensors& tensors, const std::string& module,
                                       const CtScheme& scheme);
@@ -31,19 +31,19 @@ extern const CtFormat kCtPack;
 extern const CtFormat kCtFloat;
 extern const CtFormat kCtMxfp8;
 
-// Shared by the formats.
+// Functions that several formats use.
 
-/// The value of `key`, one of `allowed`; where it is absent, `fallback` unless that is null.
-/// Errors (kUnsupported): another value, or none.
+/// The value of `key`, one of `allowed`. If the key is absent, `fallback` unless that is null.
+/// Errors (kUnsupported): another value, or no value.
 Result<nlohmann::json> one_of(const Config& config, const char* key,
                               std::initializer_list<nlohmann::json> allowed,
                               nlohmann::json fallback = nullptr);
-/// The group's quantization of weights. Errors: none, or one that the data decides at run time.
+/// The group's weight quantization. Errors: there is none, or it is dynamic (computed at run time).
 Result<Config> weights_of(const Config& group, std::string_view type);
-/// Errors (kUnsupported): one of the keys has a value, though nothing here reads it.
+/// Errors (kUnsupported): one of the keys has a value, but no reader uses it.
 Status check_unused(const Config& config, std::initializer_list<const char*> keys,
                     const char* need = "nothing");
-/// Errors: the file holds this tensor, though the config says that there is none.
+/// Errors: the file holds this tensor, but the config says that it is absent.
 Status check_absent(const Tensors& tensors, const std::string& name, const char* reason);
 
 }  // namespace moracle

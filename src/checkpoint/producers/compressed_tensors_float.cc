@@ -3,9 +3,9 @@
 //   weight_scale  [1] or []                 strategy tensor
 //                 [N, 1] or [N]             strategy channel
 //                 [ceil(N/bn), ceil(K/bk)]  strategy block with block_structure [bn, bk]
-//   input_scale   [1] or []                 where activations are static
-// value = code · scale. Activations: e4m3 per token or, beside blocks, per group of bk columns,
-// dynamic; per tensor, static; or none.
+//   input_scale   [1] or []                 if activations are static
+// value = code · scale. Activations: e4m3 per token, dynamic (with block weights: per group of bk
+// columns); e4m3 per tensor, static; or none.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/producers/compressed_tensors.h"

@@ -1,11 +1,11 @@
-// compressed-tensors, format "int-quantized", b = 4 or 8 bits, a byte for each code:
+// compressed-tensors, format "int-quantized", b = 4 or 8 bits, one byte per code:
 //   weight             i8 [N, K]     two's complement codes
 //   weight_scale       [N, K/g]      strategy group
 //                      [N, 1] or [N] strategy channel
 //                      [1] or []     strategy tensor: the same number for every channel
-//   weight_zero_point  i8 [N, K/g]   two's complement; where symmetric is false
-//   weight_g_idx       i32 [K]       the group of each column; where actorder is group
-// value = (code - zero) · scale. llm-compressor writes it where activations are quantized too.
+//   weight_zero_point  i8 [N, K/g]   two's complement; if symmetric is false
+//   weight_g_idx       i32 [K]       the group of each column; if actorder is group
+// value = (code - zero) · scale. llm-compressor uses it if activations are quantized too.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/producers/compressed_tensors_integers.h"
@@ -24,7 +24,7 @@ Result<CtScheme> read_scheme(const Config& group) {
   return scheme;
 }
 
-// Two codes in a byte, the first in its low bits. Errors: a code that is no number of 4 bits.
+// Packs two codes per byte, the first in the low bits. Errors: a code outside 4 bits.
 Status pack_nibbles(const Tensors& tensors, const std::string& name, const TensorView& view,
                     CanonicalMatrix& matrix) {
   const auto* codes = view.as<int8_t>();

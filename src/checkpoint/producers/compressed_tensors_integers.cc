@@ -20,7 +20,7 @@ Result<std::optional<QuantKey>> read_activations(const Config& group) {
   return std::optional<QuantKey>(type == "int" ? kInt8DynamicTokenSym : kFp8DynamicTokenSym);
 }
 
-// compressed-tensors itself fills an index that is not used with -1.
+// compressed-tensors fills an unused index with -1.
 bool is_unused(const TensorView& index) {
   const auto* const bytes = reinterpret_cast<const unsigned char*>(index.data);
   return std::all_of(bytes, bytes + index.num_bytes(), [](unsigned char b) { return b == 255; });
@@ -34,7 +34,7 @@ Result<CtScheme> read_int_scheme(const Config& group,
   MORACLE_TRY(const auto width, one_of(weights, "num_bits", {4, 8}));
   MORACLE_TRY(const auto strategy, one_of(weights, "strategy", strategies));
   MORACLE_TRY(const auto symmetric, one_of(weights, "symmetric", {true, false}, true));
-  // "weight" and its alias "static" order the columns only while the weights are being quantized.
+  // "weight" and its alias "static" order the columns only during quantization, not in the file.
   MORACLE_TRY(
       const auto order,
       one_of(weights, "actorder", {"weight", "static", "group", "dynamic", true, false}, false));

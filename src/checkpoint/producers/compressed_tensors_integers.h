@@ -1,5 +1,5 @@
-// Integer weights in the formats of compressed-tensors: what their config groups may say, and the
-// tensors beside the codes.
+// Integer weights in compressed-tensors formats: the allowed config groups, and the tensors beside
+// the codes.
 #pragma once
 
 #include <initializer_list>
@@ -10,15 +10,14 @@
 
 namespace moracle {
 
-/// What a group says of weights of 4 or 8 bits with scales of one of `strategies`, and of the
-/// activations beside them: int8 or e4m3 per token, dynamic, or none. Errors: anything else, by its
-/// key.
+/// Reads a group with 4- or 8-bit weights whose scales use one of `strategies`. Its activations are
+/// int8 or e4m3 per token, dynamic, or not quantized. Errors: anything else, with its key.
 Result<CtScheme> read_int_scheme(const Config& group,
                                  std::initializer_list<nlohmann::json> strategies);
 
-/// Checks weight_scale, weight_zero_point (of dtype `zeros`, `zero_rows` rows) and weight_g_idx of
-/// a linear whose shape is known, and adds their names. Columns in order from left to right are not
-/// act-order, whatever the config says: this reads the index up to the first that is not.
+/// Checks weight_scale, weight_zero_point (dtype `zeros`, `zero_rows` rows) and weight_g_idx of a
+/// linear with known shape, and adds their names. Columns in left-to-right order are not act-order,
+/// whatever the config says. The check reads the index up to the first column that is out of order.
 Status describe_int_groups(const Tensors& tensors, const std::string& module,
                            const CtScheme& scheme, int64_t zero_rows, DType zeros,
                            DescribedLinear& linear, std::vector<std::string>& names);

@@ -1,7 +1,7 @@
 // compressed-tensors, format "mxfp8-quantized":
 //   weight        e4m3 [N, K]
 //   weight_scale  u8 [N, K/32]   exponents: the scale is 2^(byte - 127)
-// value = code · scale. Activations: e4m3 per 32 with scales that are powers of two, or none.
+// value = code · scale. Activations: e4m3 in groups of 32 with power-of-two scales, or none.
 #include "base/try.h"
 #include "checkpoint/producers/compressed_tensors.h"
 #include "checkpoint/producers/fp8_matrix.h"

@@ -1,10 +1,10 @@
 // compressed-tensors, format "pack-quantized", b = 4 or 8 bits:
-//   weight_packed      i32 [N, ceil(K·b/32)]   packed along K; the last word is filled up
-//   weight_scale       [N, K/g], or [N, 1] where strategy is channel
+//   weight_packed      i32 [N, ceil(K·b/32)]   packed along K; the last word is padded
+//   weight_scale       [N, K/g], or [N, 1] if strategy is channel
 //   weight_shape       i64 [2]                 N, K
-//   weight_zero_point  i32 [ceil(N·b/32), K/g] packed along N; where symmetric is false
-//   weight_g_idx       i32 [K]                 the group of each column; where actorder is group
-// value = (code - zero) · scale, where both codes are unsigned.
+//   weight_zero_point  i32 [ceil(N·b/32), K/g] packed along N; if symmetric is false
+//   weight_g_idx       i32 [K]                 the group of each column; if actorder is group
+// value = (code - zero) · scale; code and zero point are unsigned.
 #include <cstring>
 
 #include "base/text.h"
@@ -20,7 +20,7 @@ Result<CtScheme> read_scheme(const Config& group) {
   return read_int_scheme(group, {"channel", "group"});
 }
 
-// N and K. Errors: they do not fit the packed words.
+// Reads N and K. Errors: they do not fit the packed words.
 Status read_shape(const Tensors& tensors, const std::string& module, int64_t per_word,
                   MatrixShape& shape) {
   const std::string packed = module + ".weight_packed", name = module + ".weight_shape";

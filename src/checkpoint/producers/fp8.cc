@@ -3,7 +3,7 @@
 //   weight_scale_inv  f32 [ceil(N/bn), ceil(K/bk)]   with weight_block_size [bn, bk]
 //   weight_scale      f32 [], [1], [N] or [N, 1]     without
 //   input_scale       f32 [] or [1]                  with activation_scheme static
-// value = code · scale: "inv" is only a name.
+// value = code · scale, in spite of the name "inv".
 #include <algorithm>
 
 #include "base/text.h"
@@ -18,7 +18,7 @@ class Fp8Reader : public Reader {
   Fp8Reader(Fp8Format format, std::vector<std::string> ignored)
       : format_(std::move(format)), ignored_(std::move(ignored)) {}
 
-  // Names are whole; of a layer's experts, one name that lies below them speaks for all.
+  // Names match as a whole. For experts, one name below the layer's experts applies to all of them.
   Says says(const std::string& module) const override {
     const size_t experts = module.find(".experts.");
     const std::string prefix = module.substr(0, experts == module.npos ? 0 : experts + 8);

@@ -13,7 +13,7 @@ namespace moracle {
 Result<std::vector<float>> read_exponents(const Tensors& tensors, const std::string& name,
                                           int64_t first, int64_t count) {
   MORACLE_TRY(const TensorData data, tensors.read(name, first, count));
-  // Their own type was checked on the way; most files say u8.
+  // The read already checked the file's own type, but most files say u8.
   const int64_t bad = first_not_finite(DType::kF8E8M0, data.view.data, count);
   if (bad >= 0) return tensors.not_finite(name, first + bad, DType::kF8E8M0, data.view.data + bad);
   std::vector<float> scales(count);
@@ -32,17 +32,17 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-// The shapes in which tools write the scales of one granularity, the usual one first.
+// The possible shapes of the scales for one granularity, the most common one first.
 std::vector<Shape> scale_shapes(GroupShape group, int64_t n, int64_t k) {
   if (group == GroupShape{}) return {{}, {1}};
   if (group == kPerRow) return {{n, 1}, {n}};
   const int64_t rows = (n + group.rows - 1) / group.rows;
   const int64_t cols = (k + group.cols - 1) / group.cols;
   if (group.rows == 1) return {{rows, cols}};
-  // ModelOpt keeps the axes of length 1 along which it has reduced each block.
+  // ModelOpt keeps the reduced axes of each block with length 1.
   std::vector<Shape> shapes = {{rows, cols}, {rows, 1, cols, 1}};
-  // transformers writes one row or one column of blocks flat; then there is only one way to read
-  // it.
+  // transformers flattens a single row or column of blocks. Then only one interpretation is
+  // possible.
   if (rows == 1 || cols == 1) shapes.push_back({rows * cols});
   return shapes;
 }
@@ -61,7 +61,7 @@ bool is_exponents(const TensorView& view) {
   return view.dtype == DType::kU8 || view.dtype == DType::kF8E8M0;
 }
 
-// Checks the scales' dtype; floats are the rule.
+// Checks the dtype of the scales, which is usually a float type.
 Status check_dtype(const Tensors& tensors, const std::string& name, const Fp8Format& format) {
   MORACLE_TRY(const TensorView view, tensors.get(name));
   if (format.scheme.weight.scale_dtype == DType::kF8E8M0) {
@@ -73,7 +73,7 @@ Status check_dtype(const Tensors& tensors, const std::string& name, const Fp8For
   return {};
 }
 
-// The granularity that the scales have. Errors: not the one that the config declares.
+// The granularity of the stored scales. Errors: it differs from the config.
 Result<GroupShape> find_group(const Tensors& tensors, const std::string& name,
                               const Fp8Format& format, int64_t n, int64_t k) {
   const Shape& shape = tensors.find(name)->shape;

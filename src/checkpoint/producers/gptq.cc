@@ -1,12 +1,13 @@
-// GPTQ as AutoGPTQ and GPTQModel write it: codes packed along K into words, zero points along N.
+// GPTQ as AutoGPTQ and GPTQModel write it: codes are packed along K into words, zero points along
+// N.
 //   qweight i32 [K·b/32, N]   word r of a column holds codes r·32/b …, low bits first
 //   qzeros  i32 [G, N·b/32]   "gptq" (v1) stores zero - 1, "gptq_v2" stores zero
 //   scales  f16 [G, N]
-//   g_idx   i32 [K]           the group of each column; old files without desc_act leave it out.
-//                             It decides whether columns are in another order than left to right:
-//                             with desc_act they often are not, as with static groups.
-// value = (code - zero) · scale; code and zero are unsigned here and signed, less 2^(b-1), in
-// canonical form.
+//   g_idx   i32 [K]           the group of each column; old files without desc_act omit it.
+//                             It decides whether columns are out of left-to-right order. With
+//                             desc_act they often are in order, for example with static groups.
+// value = (code - zero) · scale. Code and zero are unsigned here. In canonical form they are
+// signed, 2^(b-1) less.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/producers/gptq_options.h"
@@ -41,7 +42,7 @@ Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
   MORACLE_TRY(const TensorData words, tensors.read(module + ".qweight", pool));
   unpack_codes(PackOrder::kGptq, words.view, matrix, pool);
   MORACLE_TRY(matrix.scales, read_transposed_scales(tensors, module + ".scales", shape.n));
-  // v1 stores zero - 1 in b bits, so a true zero of 0 wraps around.
+  // v1 stores zero - 1 in b bits, so a zero of 0 wraps around.
   MORACLE_CHECK(read_zero_points(tensors, module + ".qzeros", PackOrder::kGptq, options.v2 ? 0 : 1,
                                  "sym", matrix));
   if (shape.group_index) {

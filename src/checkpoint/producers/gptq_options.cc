@@ -8,7 +8,7 @@
 namespace moracle {
 namespace {
 
-// The keys that may differ between modules; `options` holds what counts where they are absent.
+// Reads the keys that may differ between modules. Absent keys keep their value in `options`.
 Status read_options(const Config& config, GptqOptions& options) {
   MORACLE_TRY(const int64_t bits, config.integer_or(options.bits, {"bits"}, 2, 8));
   if (bits != 4 && bits != 8) {
@@ -24,8 +24,8 @@ Status read_options(const Config& config, GptqOptions& options) {
   return {};
 }
 
-// The keys of "dynamic" in the order of the file, which decides between rules; a Config's own are
-// sorted. Empty where the file cannot be read again.
+// The keys of "dynamic" in file order, which sets the order of the rules. A Config sorts its keys.
+// Empty if the file cannot be read again.
 std::vector<std::string> keys_in_file(const std::string& path) {
   std::vector<std::string> keys;
   const Result<std::string> text = read_small_file(path);
@@ -55,8 +55,8 @@ Result<GptqConfig> GptqConfig::read(const Config& config) {
   return read;
 }
 
-// "+:expression" or "expression": options for the modules whose name it matches from the start;
-// "-:expression": these are not quantized.
+// "+:expression" or "expression": options for modules whose name matches from the start.
+// "-:expression": these modules are not quantized.
 Status GptqConfig::read_rules(const Config& config) {
   MORACLE_TRY(const auto dynamic, config.object({"dynamic"}));
   if (!dynamic || dynamic->value().empty()) return {};
@@ -87,7 +87,7 @@ Status GptqConfig::read_rules(const Config& config) {
   return {};
 }
 
-// A list of lists of module names, as AutoGPTQ groups them for its calibration order.
+// A list of lists of module names, which AutoGPTQ groups by calibration order.
 Status GptqConfig::read_listed(const Config& config) {
   const auto* listed = config.find({"modules_in_block_to_quantize"});
   if (listed == nullptr) return {};

@@ -1,4 +1,4 @@
-// What GPTQ's quantization config says: of all modules, and of those that "dynamic" singles out.
+// GPTQ's quantization config: the options of all modules, and the exceptions in "dynamic".
 #pragma once
 
 #include <optional>
@@ -21,26 +21,26 @@ struct GptqOptions {
 
 class GptqConfig {
  public:
-  /// Errors: a value that makes no sense, or a variant that is not read, by its key.
+  /// Errors: an invalid value, or an unsupported variant, with its key.
   static Result<GptqConfig> read(const Config& config);
 
   Says says(const std::string& module) const;
-  /// The options of a module that is not left out.
+  /// The options of a quantized module.
   const GptqOptions& options(const std::string& module) const;
 
  private:
   /// One entry of "dynamic".
   struct Rule {
     Pattern pattern;
-    std::optional<GptqOptions> options;  ///< nothing: the module is not quantized
+    std::optional<GptqOptions> options;  ///< nullopt: the module is not quantized
   };
   Status read_rules(const Config& config);
   Status read_listed(const Config& config);
   const Rule* rule_of(const std::string& module) const;
 
   GptqOptions options_;
-  std::vector<Rule> rules_;          // the first that matches counts
-  std::vector<std::string> listed_;  // modules_in_block_to_quantize, where given
+  std::vector<Rule> rules_;          // the first match applies
+  std::vector<std::string> listed_;  // modules_in_block_to_quantize, if present
 };
 
 }  // namespace moracle

@@ -1,5 +1,6 @@
-// NVIDIA ModelOpt. config.json says it flat (quant_algo, ignore), hf_quant_config.json nested under
-// "quantization" (quant_algo, exclude_modules). Every algorithm read here has weight e4m3 [N, K]:
+// NVIDIA ModelOpt. config.json has flat keys (quant_algo, ignore). hf_quant_config.json has keys
+// below "quantization" (quant_algo, exclude_modules). Every supported algorithm has weight e4m3 [N,
+// K]:
 //   MXFP8                      weight_scale u8 [N, K/32], exponents
 //   FP8                        weight_scale f32 [], input_scale f32 []
 //   FP8_PER_CHANNEL_PER_TOKEN  weight_scale f32 [N]
@@ -29,7 +30,8 @@ constexpr Algorithm kAlgorithms[] = {
     {"MXFP8", {kMxfp8Static, kMxfp8Dynamic}},
 };
 
-// True if `text` is a run of whole names between dots: "mlp.gate" is not in "mlp.gate_proj".
+// True if `text` is a sequence of whole dot-separated names: "mlp.gate" does not match
+// "mlp.gate_proj".
 bool holds(const std::string& module, const std::string& text) {
   return !text.empty() && str(".", module, ".").find(str(".", text, ".")) != std::string::npos;
 }
@@ -58,7 +60,7 @@ class ModelOptReader : public Reader {
   }
 
  private:
-  // Blocks go by the name that DeepSeek gave them, too.
+  // Block scales may also have DeepSeek's name.
   std::string scale_name(const Tensors& tensors, const std::string& module) const {
     const bool has_inv = tensors.find(module + ".weight_scale_inv") != nullptr;
     return has_inv && scheme_.weight.group.rows > 1 ? "weight_scale_inv" : "weight_scale";

@@ -1,8 +1,9 @@
-// quant_method "mxfp4", as GPT-OSS is published: all experts of a layer in one tensor, e outermost.
-//   gate_up_proj_blocks  u8 [E, 2I, H/32, 16]   two e2m1 codes a byte, the low nibble first
+// quant_method "mxfp4", as in GPT-OSS: one tensor holds all experts of a layer, with e as first
+// index.
+//   gate_up_proj_blocks  u8 [E, 2I, H/32, 16]   two e2m1 codes per byte, the low nibble first
 //   gate_up_proj_scales  u8 [E, 2I, H/32]       value = code · 2^(byte - 127)
 //   gate_up_proj_bias    bf16 [E, 2I]
-// and down_proj alike. Rows of gate and up alternate; who reads this puts them in order.
+// down_proj has the same form. Rows of gate and up alternate; the caller reorders them.
 #include <algorithm>
 
 #include "base/text.h"

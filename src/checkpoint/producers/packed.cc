@@ -19,28 +19,29 @@ uint32_t word_at(const TensorView& words, int64_t index) {
 
 namespace {
 
-// A thread's share is at least this, or waking it takes as long.
+// Minimum bytes per thread: waking a thread takes as long as processing this many bytes.
 constexpr int64_t kLeastBytes = 1 << 18;
 
-// Column c of 8 lies in nibble kAwqNibble[c].
+// Column c of each group of 8 is in nibble kAwqNibble[c].
 constexpr int kAwqNibble[] = {0, 4, 1, 5, 2, 6, 3, 7};
 
-// From offset binary to two's complement: the highest bit of every code changes.
+// Converts offset binary to two's complement: flips the highest bit of every code.
 uint32_t flip_of(int bits) {
   return bits == 4 ? 0x88888888u : 0x80808080u;
 }
 
-// Stores a word of codes at byte `offset` of a row; at the row's end only the bytes that it has.
+// Stores a word of codes at byte `offset` of a row. At the end of the row, stores only the bytes
+// inside the row.
 void store_word(std::byte* row, int64_t row_bytes, int64_t offset, uint32_t word) {
   const int64_t left = row_bytes - offset;
   if (left >= 4) {
-    std::memcpy(row + offset, &word, 4);  // of a known size: one instruction
+    std::memcpy(row + offset, &word, 4);  // constant size: one instruction
   } else {
     std::memcpy(row + offset, &word, left);
   }
 }
 
-// Words [K·b/32, N]: rows [begin, end) of the matrix.
+// Unpacks words [K·b/32, N] to rows [begin, end) of the matrix.
 void unpack_gptq(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip, int64_t begin,
                  int64_t end) {
   transpose<uint32_t>(
@@ -48,11 +49,11 @@ void unpack_gptq(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip
       [flip](uint32_t word) { return word ^ flip; }, matrix.storage.data());
 }
 
-// Words [K, N/8]: rows [begin, end), multiples of 8. Eight words below each other hold a square of
-// codes, which is transposed.
+// Unpacks words [K, N/8] to rows [begin, end), both multiples of 8. Eight words of a column hold a
+// square of codes, which is transposed.
 void unpack_awq(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip, int64_t begin,
                 int64_t end) {
-  // As many columns as make a line of the cache in each row, before the next word's eight rows.
+  // Process enough columns to fill a cache line in each row, before the next word's eight rows.
   constexpr int64_t kStretch = 128;
   const int64_t row_bytes = matrix.row_bytes(), width = words.shape[1];
   for (int64_t first = 0; first < matrix.k; first += kStretch) {
@@ -72,7 +73,7 @@ void unpack_awq(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip,
   }
 }
 
-// Words [N, ceil(K·b/32)]: rows [begin, end).
+// Unpacks words [N, ceil(K·b/32)] to rows [begin, end).
 void unpack_compressed_tensors(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip,
                                int64_t begin, int64_t end) {
   const int64_t row_bytes = matrix.row_bytes(), width = words.shape[1], whole = row_bytes / 4;
@@ -93,7 +94,7 @@ void unpack_compressed_tensors(const TensorView& words, CanonicalMatrix& matrix,
 
 void unpack_codes(PackOrder order, const TensorView& words, CanonicalMatrix& matrix,
                   ThreadPool& pool) {
-  constexpr int64_t kStep = 8;  // rows that AWQ keeps in one word
+  constexpr int64_t kStep = 8;  // AWQ keeps this many rows in one word
   matrix.storage.resize(matrix.n * matrix.row_bytes());
   matrix.codes = matrix.storage;
   const uint32_t flip = flip_of(bits(matrix.key.dtype));
@@ -120,7 +121,7 @@ std::vector<int8_t> unpack_zero_points(PackOrder order, const TensorView& words,
   const int middle = 1 << (width - 1);
   const int64_t groups = matrix.scale_cols();
   std::vector<int8_t> zeros(matrix.n * groups);
-  // A word's step from group to group, and how far the next word of a group is.
+  // The distance in words between two groups, and between two words of a group.
   const bool along_k = order == PackOrder::kCompressedTensors;
   const int64_t step = along_k ? 1 : matrix.n / per_word, next = along_k ? groups : 1;
   for (int64_t n = 0; n < matrix.n; ++n) {
@@ -181,7 +182,7 @@ bool in_order(const TensorView& index, int64_t size) {
   const int64_t count = index.num_elements();
   uint32_t group = 0;
   for (int64_t first = 0; first < count; first += size, ++group) {
-    uint32_t differences = 0;  // of a whole group at once, which compilers vectorize
+    uint32_t differences = 0;  // of a whole group, so that compilers vectorize the loop
     for (int64_t i = first; i < std::min(first + size, count); ++i)
       differences |= word_at(index, i) ^ group;
     if (differences != 0) return false;

@@ -11,7 +11,7 @@
 namespace moracle {
 
 namespace {
-// PCRE2's own limit is 100 times as high: half a second for each of thousands of modules.
+// PCRE2's default limit is 100 times as high: half a second for each of thousands of modules.
 constexpr std::string_view kLimit = "(*LIMIT_MATCH=100000)";
 }  // namespace
 

@@ -1,5 +1,5 @@
-// How compressed-tensors names modules: exactly, by "re:" and a regular expression matched from the
-// start, or by a class ("Linear", which covers every linear layer, experts included).
+// Module patterns of compressed-tensors: an exact name; "re:" and a regular expression that matches
+// from the start; or a class ("Linear", which covers every linear layer, including experts).
 #pragma once
 
 #include <memory>
@@ -11,16 +11,16 @@ namespace moracle {
 
 class Pattern {
  public:
-  /// Errors (kBadFile about `file`): an expression that does not compile.
+  /// Errors (kBadFile about `file`): an invalid regular expression.
   static Result<Pattern> make(const std::string& text, const std::string& file);
-  /// False also where an expression takes too many steps to tell.
+  /// Also false if the expression exceeds the match limit.
   bool matches(const std::string& module) const;
 
  private:
   Pattern() = default;
   bool any_linear_ = false;
   std::string exact_;
-  std::shared_ptr<void> code_;  // pcre2_code, where the text was "re:…"
+  std::shared_ptr<void> code_;  // pcre2_code, if the text starts with "re:"
 };
 
 }  // namespace moracle

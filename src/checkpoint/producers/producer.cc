@@ -89,7 +89,7 @@ Result<bool> add_bias(const Tensors& tensors, const std::string& module, int64_t
 
 namespace {
 
-// A matrix of floats that lies row after row in a tensor, the e-th of those that lie there.
+// Float matrix number e of a tensor that stores several row-major matrices.
 struct FloatRows {
   const Tensors& tensors;
   std::string name, bias;
@@ -136,10 +136,10 @@ Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string
 
 namespace {
 
-// A thread's share of rows, or waking it takes as long.
+// Minimum rows per thread: waking a thread takes as long as processing this many rows.
 constexpr int64_t kLeastRows = 64;
 
-// Row-major [k, n] to [n, k].
+// Transposes a row-major matrix [k, n] to [n, k].
 CanonicalMatrix transposed_matrix(const std::byte* data, const MatrixShape& shape,
                                   ThreadPool& pool) {
   CanonicalMatrix matrix = matrix_of(shape);

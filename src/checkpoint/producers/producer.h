@@ -1,5 +1,5 @@
-// A producer is a tool that writes quantized checkpoints. Its reader knows two things: what the
-// quantization config says about a module, and how that module's tensors become canonical.
+// A producer is a tool that writes quantized checkpoints. Its reader interprets the quantization
+// config for a module, and converts the module's tensors to canonical form.
 #pragma once
 
 #include <memory>
@@ -12,22 +12,22 @@
 
 namespace moracle {
 
-/// What the config says about one module, by name.
+/// The config's statement about one module, by name.
 enum class Says {
   kQuantized,  ///< listed
   kPlain,      ///< excluded
-  kNothing,    ///< the tool's habit decides: linears yes, the router no
+  kNothing,    ///< the tool's default applies: linears are quantized, the router is not
 };
 
-/// One linear layer's matrix, described from the tensors that are there.
+/// The matrix of one linear layer, described from the tensors in the file.
 struct DescribedLinear {
   MatrixShape shape;
   Scheme scheme;
   DescribedMatrix::Part part;
-  /// The tensor that says which group each column belongs to; no data: left to right. Matrices can
-  /// be stacked only where these are equal.
+  /// The tensor with the group of each column; no data: left to right. Matrices can be stacked only
+  /// if these tensors are equal.
   TensorData column_groups;
-  float input_scale = 0;  ///< stored scale of the activations (static schemes); 0: none
+  float input_scale = 0;  ///< stored activation scale (static schemes); 0: none
 };
 
 class Reader {
@@ -36,56 +36,58 @@ class Reader {
   virtual Says says(const std::string& module) const = 0;
   /// True if the file holds this module in the producer's quantized form.
   virtual bool stores(const Tensors& tensors, const std::string& module) const = 0;
-  /// The names that the quantized form would have, for the message about a missing module.
+  /// The tensor names of the quantized form, for the message about a missing module.
   virtual std::string expected(const std::string& module) const = 0;
-  /// Checks every tensor of the module. Errors: missing, of another shape or dtype than needed.
+  /// Checks every tensor of the module. Errors: a missing tensor, or another shape or dtype than
+  /// required.
   virtual Result<DescribedLinear> describe(const Tensors& tensors,
                                            const std::string& module) const = 0;
-  /// Expert e of a module whose tensors hold all experts, experts outermost. Errors: as describe;
-  /// kUnsupported by producers that never write such tensors.
+  /// Describes expert e of a module whose tensors hold all experts in their first dimension.
+  /// Errors: as describe; kUnsupported from producers that never write such tensors.
   virtual Result<DescribedLinear> describe_expert(const Tensors& tensors, const std::string& module,
                                                   int64_t e, int64_t num_experts) const;
 };
 
 struct Producer {
-  std::string_view name;  ///< as in quantization_config.quant_method
-  /// Errors: a variant of the method that cannot be read, by name.
+  std::string_view name;  ///< the value of quantization_config.quant_method
+  /// Errors: an unsupported variant of the method, by name.
   Result<std::unique_ptr<Reader>> (*open)(const Config& quantization);
 };
 
-/// Modules without quantization: `module`.weight as float.
+/// Describes a module without quantization: `module`.weight as floats.
 Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string& module);
 
-/// Expert e of `module` [E, …], plain: [E, N, K], or [E, K, N] where `transposed`; biases
-/// `module`_bias.
+/// Describes expert e of the unquantized tensor `module`: [E, N, K], or [E, K, N] if `transposed`.
+/// Biases are in `module`_bias.
 Result<DescribedLinear> describe_plain_expert(const Tensors& tensors, const std::string& module,
                                               int64_t e, int64_t num_experts, bool transposed);
 
-// Shared by the readers.
+// Functions that several readers use.
 
-/// The tensor, which must hold f32, f16 or bf16.
+/// The tensor; errors if it is not f32, f16 or bf16.
 Result<TensorView> get_floats(const Tensors& tensors, const std::string& name);
-/// Scales as f32, whatever 16- or 32-bit float the file holds. Errors: those of Tensors::read.
+/// Scales as f32, from any 16- or 32-bit float type in the file. Errors: those of Tensors::read.
 Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name);
-/// The same for `count` elements from `first` on, which the tensor has.
+/// The same for `count` elements from `first` on. The range must be inside the tensor.
 Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name,
                                        int64_t first, int64_t count);
-/// A stored activation scale: one f32 (or 16-bit float), in a tensor of one element; positive,
-/// finite.
+/// A stored activation scale: one f32 or 16-bit float in a tensor of one element. It must be
+/// positive and finite.
 Result<float> read_input_scale(const Tensors& tensors, const std::string& name);
-/// Adds `module`.bias to `names` if the file has one; true if so. Errors: it is not floats [n].
+/// Adds `module`.bias to `names` and returns true if the file has one. Errors: it is not floats
+/// [n].
 Result<bool> add_bias(const Tensors& tensors, const std::string& module, int64_t n,
                       std::vector<std::string>& names);
-/// The same for `module`_bias [num_experts, n], and expert e's row of it.
+/// The same for `module`_bias [num_experts, n]; the expert uses its row e.
 Result<bool> add_expert_bias(const Tensors& tensors, const std::string& module, int64_t num_experts,
                              int64_t n, std::vector<std::string>& names);
 Result<std::vector<float>> read_expert_bias(const Tensors& tensors, const std::string& module,
                                             int64_t e, int64_t n);
-/// A matrix without numbers yet.
+/// A matrix of this shape without data.
 CanonicalMatrix matrix_of(const MatrixShape& shape);
-/// Codes that the file holds as canonical form has them.
+/// Sets codes that the file already stores in canonical form.
 void set_codes(CanonicalMatrix& matrix, TensorData&& data);
-/// The part that claims these tensors, all of each.
+/// The part that claims these tensors as a whole.
 DescribedMatrix::Part part_of(const Tensors& tensors, int64_t n, std::vector<std::string> names);
 
 }  // namespace moracle

@@ -1,4 +1,4 @@
-// From a file into memory, checked on the way: a chunk is looked at while it is in the cache.
+// Reads a tensor from a file and checks it: each chunk is checked while it is in the cache.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,10 +15,10 @@ namespace moracle {
 namespace {
 
 constexpr int64_t kChunkBytes = 1 << 18;
-// A thread's share is at least so many chunks: waking it takes as long as reading some.
+// Minimum chunks per thread: waking a thread takes as long as reading a few chunks.
 constexpr int64_t kLeastChunks = 4;
 
-// "element 7", or "element [3, 0, 7]" of more than one dimension.
+// "element 7", or "element [3, 0, 7]" for two or more dimensions.
 std::string place_of(const TensorView& view, int64_t element) {
   if (view.shape.size() < 2) return str("element ", element);
   std::vector<int64_t> index(view.shape.size());
@@ -56,8 +56,8 @@ Result<TensorData> Tensors::read(const std::string& name, int64_t first, int64_t
   if (entry == entries_.end()) return wrong(name, "to be in the file", "it is missing");
   const DType type = entry->second.view.dtype;
   const SafetensorsFile& file = files_[entry->second.file];
-  const int64_t size = bits(type) / 8;  // types of files have whole bytes
-  const std::shared_ptr<std::byte[]> memory(new std::byte[count * size]);  // not cleared first
+  const int64_t size = bits(type) / 8;  // file types have whole bytes
+  const std::shared_ptr<std::byte[]> memory(new std::byte[count * size]);  // not zeroed first
   const int64_t step = kChunkBytes / size, chunks = (count + step - 1) / step;
   FirstError trouble;
   pool.split(

@@ -15,12 +15,12 @@
 namespace moracle {
 namespace {
 
-// Tensors are used as they lie in the file.
+// Tensors are used with the byte order of the file.
 static_assert(std::endian::native == std::endian::little);
 
 constexpr uint64_t kLengthBytes = 8;
 
-// The header's length, checked against the size of the file, of which `start` is the beginning.
+// The header's length, checked against the file size. `start` is the beginning of the file.
 Result<uint64_t> header_length(std::span<const std::byte> start, uint64_t file_bytes,
                                const std::string& path) {
   if (file_bytes < kLengthBytes) {
@@ -44,8 +44,8 @@ Result<uint64_t> header_length(std::span<const std::byte> start, uint64_t file_b
   return length;
 }
 
-// Bytes of shape × type, or -1 where their bits do not fit an int64_t. A zero does not excuse the
-// other dimensions: after this check any of them may be multiplied, also in [2^62, 4, 0].
+// Bytes of shape × type, or -1 if the bits do not fit an int64_t. A zero dimension does not excuse
+// the others: after this check any dimensions may be multiplied, also in [2^62, 4, 0].
 int64_t count_bytes(const TensorView& view) {
   int64_t room = (std::numeric_limits<int64_t>::max() - 7) / bits(view.dtype);
   for (const int64_t size : view.shape) {
@@ -75,9 +75,9 @@ Status check_size(const SafetensorsExtent& extent, uint64_t data_bytes, const st
   return {};
 }
 
-// The extents, sorted by place, have to cover the data with no overlap, no hole and no rest: the
-// format forbids holes so that nothing can hide in a file. A tensor without bytes may lie between
-// two others but not inside one, as in the reference implementation.
+// Checks that the extents, sorted by offset, cover the data without overlap, gap or remainder. The
+// format forbids gaps so that a file cannot hide data. A tensor without bytes may lie between two
+// others but not inside one, as in the reference implementation.
 Status check_cover(const std::vector<SafetensorsExtent>& extents, uint64_t data_start,
                    uint64_t data_bytes, const std::string& path) {
   uint64_t covered = 0;
@@ -104,7 +104,7 @@ Status check_cover(const std::vector<SafetensorsExtent>& extents, uint64_t data_
   return {};
 }
 
-// The tensors of a file of `file_bytes` bytes, of which `text` is the header.
+// The tensors of a file of `file_bytes` bytes with the header `text`.
 Result<std::map<std::string, StoredTensor>> find_tensors(std::string_view text, uint64_t file_bytes,
                                                          const std::string& path) {
   MORACLE_TRY(SafetensorsHeader header, parse_safetensors_header(text, path));
@@ -123,8 +123,8 @@ Result<std::map<std::string, StoredTensor>> find_tensors(std::string_view text, 
 
 }  // namespace
 
-// Data need not be aligned: a header of any length, or an odd number of bytes in an earlier tensor,
-// shifts all that follows. Whoever reads a view as wider elements checks its address or copies.
+// Data need not be aligned: any header length, or an odd byte count in an earlier tensor, shifts
+// all later tensors. Code that reads a view as wider elements must check its address or copy.
 Result<std::map<std::string, TensorView>> SafetensorsFile::parse(std::span<const std::byte> image,
                                                                  const std::string& path) {
   MORACLE_TRY(const uint64_t length, header_length(image, image.size(), path));

@@ -12,31 +12,31 @@
 
 namespace moracle {
 
-/// Where a tensor lies in its file.
+/// The position of a tensor in its file.
 struct StoredTensor {
   TensorView view;     ///< dtype and shape; no data
-  uint64_t first = 0;  ///< byte of the file
+  uint64_t first = 0;  ///< byte offset in the file
 };
 
-/// An open file whose every tensor has been checked to lie inside the data, to be as long as its
-/// shape and dtype say, and to overlap no other. The data is not read.
+/// An open file. Every tensor was checked to lie inside the data, to have the length of its shape
+/// and dtype, and to overlap no other tensor. The data is not read.
 class SafetensorsFile {
  public:
-  /// Errors (kBadFile, with file and place): truncated file, header longer than the file or than
-  /// kMaxHeaderBytes, not JSON, not an object, duplicate names, negative or
-  /// overflowing shape, data_offsets outside the data, of the wrong length, overlapping or leaving
-  /// gaps; kUnsupported for an unknown dtype; kIo where the system refuses
-  /// the file.
+  /// Errors (kBadFile, with file and place): a truncated file; a header longer than the file or
+  /// than kMaxHeaderBytes; a header that is not JSON or not an object; duplicate names; a negative
+  /// or overflowing shape; data_offsets that are outside the data, have the wrong length, overlap
+  /// or leave gaps. kUnsupported: an unknown dtype. kIo: the system refuses the file.
   static Result<SafetensorsFile> open(const std::string& path);
 
-  /// The same checks on a file image in memory, which the views show; `path` only names it.
+  /// The same checks for a file image in memory. The views point into `image`; `path` is only used
+  /// in messages.
   static Result<std::map<std::string, TensorView>> parse(std::span<const std::byte> image,
                                                          const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
-  /// Bytes of a tensor, `first` from its start. Several threads may read at once. Errors: the
-  /// system's; kBadFile, naming the tensor, where the file was cut short after it was opened.
+  /// Reads bytes of a tensor, from byte `first` of the tensor on. Several threads may read at once.
+  /// Errors: system errors; kBadFile with the tensor if the file was cut short after it was opened.
   Status read(const std::string& tensor, uint64_t first, std::span<std::byte> to) const;
 
   /// Published headers are below 20 MB (DeepSeek-V3 shards: 1 MB); safetensors itself allows 100

@@ -24,7 +24,7 @@ constexpr NamedDType kDTypes[] = {
     {"F8_E8M0", DType::kF8E8M0},
 };
 
-// Text from the file in quotes, as an error message may carry it.
+// Quotes text from the file for an error message.
 std::string in_quotes(std::string_view text) {
   constexpr size_t kLongest = 200;
   constexpr char kHex[] = "0123456789abcdef";
@@ -42,8 +42,8 @@ std::string in_quotes(std::string_view text) {
   return out;
 }
 
-// Follows the parser's events. The SAX interface is used because the DOM silently keeps the last of
-// two equal keys. Only the nesting that the format has is accepted, so the depth is bounded too.
+// Handles the parser's events. The SAX interface is used because the DOM silently keeps the last of
+// two equal keys. Only the nesting of the format is accepted, which also bounds the depth.
 class HeaderReader final : public HeaderJson::json_sax_t {
  public:
   explicit HeaderReader(std::string file) : file_(std::move(file)) {}
@@ -53,7 +53,7 @@ class HeaderReader final : public HeaderJson::json_sax_t {
 
   bool null() override { return misplaced("null"); }
   bool boolean(bool value) override { return misplaced(value ? "true" : "false"); }
-  // Only numbers with a minus sign come here: "-0" is no size either.
+  // The parser calls this only for numbers with a minus sign. "-0" is not a valid size either.
   bool number_integer(int64_t value) override {
     return misplaced(value == 0 ? "-0" : std::to_string(value));
   }
@@ -164,7 +164,7 @@ class HeaderReader final : public HeaderJson::json_sax_t {
     return false;
   }
 
-  // A value of a type that does not belong where it is.
+  // Reports a value whose type is not allowed at this position.
   bool misplaced(const std::string& what) {
     const char* need = in_metadata() ? "an object" : "an object with dtype, shape and data_offsets";
     if (level_ == Level::kMetadata) need = "strings only";
@@ -190,7 +190,7 @@ class HeaderReader final : public HeaderJson::json_sax_t {
 
   std::string file_;
   Level level_ = Level::kOutside;
-  std::string key_;  // the latest one of the header's own object
+  std::string key_;  // the latest key of the header's top-level object
   SafetensorsExtent extent_;
   Field field_ = kDType;
   unsigned fields_seen_ = 0;
@@ -206,7 +206,7 @@ std::string tensor_place(std::string_view name) {
 }
 
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, const std::string& file) {
-  // Left to itself the parser would skip a byte order mark, and take a NUL for the end of the text.
+  // The parser alone would skip a byte order mark and treat a NUL as the end of the text.
   if (json.empty() || json.front() != '{') {
     return Error{ErrorKind::kBadFile, file, "header, byte 8", "'{', which starts a JSON object",
                  json.empty() ? "the header is empty" : in_quotes(json.substr(0, 1)) + " is there"};

@@ -9,7 +9,8 @@
 namespace moracle {
 namespace {
 
-// A shard's name must be a plain file name: an index must not reach outside its folder.
+// A shard's name must be a plain file name, so that an index cannot refer to files outside its
+// folder.
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;

@@ -1,5 +1,5 @@
-// All tensors of a checkpoint folder under one roof, whatever file each lies in. Every byte of a
-// weight that the library uses comes through Tensors::read.
+// All tensors of a checkpoint folder, from all files. The library reads every weight byte through
+// Tensors::read.
 #pragma once
 
 #include <map>
@@ -14,17 +14,18 @@ namespace moracle {
 
 class ThreadPool;
 
-/// A tensor's bytes in memory of their own.
+/// The bytes of a tensor, in separate memory.
 struct TensorData {
-  TensorView view;  ///< of elements that are not the whole tensor: shape [count]
+  /// If only some elements were read, the shape is [count].
+  TensorView view;
   std::shared_ptr<const std::byte[]> memory;
 };
 
 class Tensors {
  public:
-  /// model.safetensors, or the shards that model.safetensors.index.json names. Errors: neither is
-  /// there; a missing shard; a tensor in two shards, or listed but absent, or present but not
-  /// listed.
+  /// Opens model.safetensors, or the shards in model.safetensors.index.json. Errors: neither file
+  /// exists; a missing shard; a tensor in two shards; a tensor that is listed but absent, or
+  /// present but not listed.
   static Result<Tensors> open(const std::string& folder);
   static Result<Tensors> from(std::vector<SafetensorsFile> files);
 
@@ -32,26 +33,26 @@ class Tensors {
   const TensorView* find(const std::string& name) const;
   /// Errors: absent (kBadFile).
   Result<TensorView> get(const std::string& name) const;
-  /// The tensor, which must have this dtype and shape.
+  /// The tensor; errors if it has another dtype or shape.
   Result<TensorView> get(const std::string& name, DType dtype, std::vector<int64_t> shape) const;
 
-  /// Reads the tensor, or `count` of its elements from `first` on; both lie in it. The threads of
-  /// the pool each do a share. Several threads may read at once. Errors: absent; a number that is
-  /// NaN or infinite, with its element; a file that was cut short after it was opened; the
-  /// system's.
+  /// Reads the tensor, or `count` elements from `first` on; both must be inside the tensor. The
+  /// threads of the pool share the work. Several threads may read at once. Errors: absent; a NaN or
+  /// infinite number, with its element; a file that was cut short after it was opened; system
+  /// errors.
   Result<TensorData> read(const std::string& name, ThreadPool& pool) const;
   Result<TensorData> read(const std::string& name) const;
   Result<TensorData> read(const std::string& name, int64_t first, int64_t count,
                           ThreadPool& pool) const;
   Result<TensorData> read(const std::string& name, int64_t first, int64_t count) const;
 
-  /// The error about an element that is no finite number of this type. `name` is there.
+  /// The error for an element that is not a finite number of this type. `name` must exist.
   Error not_finite(const std::string& name, int64_t element, DType type,
                    const std::byte* value) const;
 
-  /// The file of a tensor, for messages; the folder for one that is absent.
+  /// The file of a tensor, for messages; the folder if the tensor is absent.
   const std::string& file_of(const std::string& name) const;
-  /// A kBadFile about this tensor.
+  /// Makes a kBadFile error about this tensor.
   Error wrong(const std::string& name, std::string need, std::string fact) const;
 
   struct Entry {

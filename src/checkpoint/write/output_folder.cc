@@ -26,7 +26,7 @@ Error misplaced(const std::string& folder, const char* need, std::string fact) {
   return {ErrorKind::kInvalidArgument, folder, "", need, std::move(fact)};
 }
 
-// Weights in any form, and what describes the source rather than the model.
+// True for weights in any form and for files that describe the source, not the model.
 bool stays_behind(const fs::path& path) {
   const std::string name = path.filename().string();
   constexpr std::string_view kEndings[] = {".safetensors", ".safetensors.index.json",
@@ -42,7 +42,7 @@ bool stays_behind(const fs::path& path) {
          name == "reference.json" || name == "config.json";
 }
 
-// Links are followed to files, as in a cache of downloads, but not to folders: they may go round.
+// Follows links to files, as in a download cache, but not to folders, because they may form a loop.
 Status copy_folder(const fs::path& from, const fs::path& to) {
   std::error_code why;
   for (fs::directory_iterator it(from, why), end; !why && it != end; it.increment(why)) {
@@ -66,7 +66,7 @@ Status copy_folder(const fs::path& from, const fs::path& to) {
 
 namespace {
 
-// A folder that another file system is mounted on cannot be renamed over.
+// True if another file system is mounted on the folder. A rename cannot replace such a folder.
 bool is_mounted_on(const fs::path& folder) {
   struct stat own {
   }, above{};
@@ -76,7 +76,7 @@ bool is_mounted_on(const fs::path& folder) {
 
 Status check_replaceable(const fs::path& path, const std::string& folder) {
   std::error_code why;
-  // All links that lead somewhere have been followed.
+  // The caller resolved all valid links, so a remaining link is broken.
   if (fs::is_symlink(fs::symlink_status(path, why)))
     return misplaced(folder, "a new or empty folder", "it is a link that leads nowhere");
   if (!fs::exists(path, why)) return {};
@@ -97,7 +97,7 @@ Status check_replaceable(const fs::path& path, const std::string& folder) {
 
 Result<OutputFolder> OutputFolder::create(const std::string& folder, const std::string& source) {
   std::error_code why;
-  // An existing folder may be named with a slash at its end, or by a link.
+  // The path of an existing folder may end with a slash or be a link.
   fs::path path = fs::weakly_canonical(fs::absolute(folder, why), why);
   if (folder.empty() || why) return misplaced(folder, "a folder to write", "it cannot be named");
   if (!path.has_filename()) path = path.parent_path();

@@ -1,5 +1,5 @@
-// A folder that appears when it is whole: written beside its place under another name, then
-// renamed.
+// A folder that appears only when it is complete. It is written under another name beside its final
+// place, then renamed.
 #pragma once
 
 #include <string>
@@ -11,18 +11,18 @@ namespace moracle {
 
 class OutputFolder {
  public:
-  /// Errors: `folder` holds something, is no folder, or lies inside `source`; kIo where the system
+  /// Errors: `folder` is not empty, is not a folder, or lies inside `source`; kIo if the system
   /// refuses.
   static Result<OutputFolder> create(const std::string& folder, const std::string& source);
 
-  /// Where to write.
+  /// The path to write to.
   const std::string& path() const { return partial_.path(); }
-  /// A new file with this content. Errors: kIo.
+  /// Creates a file with this content. Errors: kIo.
   Status write(const std::string& name, const std::string& content);
-  /// Copies what belongs to the model but its weights, config.json, READMEs, references and hidden
-  /// files; folders inside with what they hold. Errors: kIo.
+  /// Copies the other files and folders of the model. Skips weights, config.json, READMEs,
+  /// reference.json and hidden files. Errors: kIo.
   Status copy_rest(const std::string& source);
-  /// Gives the folder its name.
+  /// Renames the folder to its final name.
   Status keep();
 
  private:

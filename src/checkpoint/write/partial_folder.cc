@@ -1,5 +1,5 @@
-// A process that writes holds a lock on the folder; the system releases it with the process. Unlike
-// a process id, a lock means the same in every container and is never given to another process.
+// The writing process holds a lock on the folder; the system releases the lock when the process
+// ends. Unlike a process id, a lock works across containers and is never reused by another process.
 #include "checkpoint/write/partial_folder.h"
 
 #include <fcntl.h>
@@ -20,10 +20,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kNoLock = -1;    // the file system has no locks
-constexpr int kHeldLock = -2;  // another process works in it
+constexpr int kNoLock = -1;    // the file system does not support locks
+constexpr int kHeldLock = -2;  // another process uses the folder
 
-// A file in every partial folder. Folders without it are the user's, whatever their name.
+// A marker file in every partial folder. Folders without it belong to the user, whatever their
+// name.
 constexpr const char* kMark = ".moracle-unfinished";
 
 int lock_folder(const fs::path& folder) {
@@ -58,7 +59,7 @@ Status mark(const fs::path& folder) {
   return Error{ErrorKind::kIo, path, "", "to be written", why.message()};
 }
 
-// The mark goes last: what a killed removal leaves is removed the next time.
+// Removes the marker last, so that a later call can finish a removal that was killed.
 void remove_folder(const fs::path& folder) {
   std::error_code why, ignored;
   std::vector<fs::path> found;
@@ -69,7 +70,7 @@ void remove_folder(const fs::path& folder) {
   fs::remove_all(folder, ignored);
 }
 
-// A folder that cannot be removed stays: it does no harm.
+// A folder that cannot be removed stays and does no harm.
 void remove_left_over(const fs::path& parent, const std::string& prefix) {
   std::error_code why;
   std::vector<fs::path> found;
@@ -101,7 +102,7 @@ Result<PartialFolder> PartialFolder::beside(const std::string& folder) {
     if (why) return folder_error(partial, "a new folder", why);
     if (!is_new) continue;
     const int lock = lock_folder(partial);
-    // Before it was locked, another call for the same folder may have taken it for a leftover.
+    // Before the lock, another call for the same folder may have removed this one as a leftover.
     if (lock != kHeldLock && fs::is_directory(partial, why)) {
       PartialFolder made(partial.string(), lock);
       MORACLE_CHECK(mark(partial));
@@ -124,7 +125,7 @@ Status PartialFolder::rename_to(const std::string& folder) {
   fs::rename(path_, folder, why);
   if (why) return folder_error(folder, "to get its name", why);
   path_.clear();
-  fs::remove(fs::path(folder) / kMark, why);  // where it stays, it does no harm
+  fs::remove(fs::path(folder) / kMark, why);  // a remaining marker does no harm
   return {};
 }
 

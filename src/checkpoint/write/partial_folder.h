@@ -1,4 +1,4 @@
-// A hidden folder to write into, which goes with its owner, however that ends.
+// A hidden folder to write into. It is removed with its owner, also if the process is killed.
 #pragma once
 
 #include <string>
@@ -9,23 +9,23 @@ namespace moracle {
 
 class PartialFolder {
  public:
-  /// A new folder .NAME.partial-… beside `folder`, whose name is NAME, with a file in it that marks
-  /// it as this class's. Those that killed processes left there are removed, by name and mark.
-  /// Errors: kIo where the system refuses.
+  /// Creates a folder .NAME.partial-… beside `folder`, whose name is NAME, and a marker file in it.
+  /// Removes folders that killed processes left there, identified by name and marker. Errors: kIo
+  /// if the system refuses.
   static Result<PartialFolder> beside(const std::string& folder);
   PartialFolder(PartialFolder&& other) noexcept;
   PartialFolder& operator=(PartialFolder&&) = delete;
-  /// Removes it with all that was written, unless it was renamed.
+  /// Removes the folder with its content, unless it was renamed.
   ~PartialFolder();
 
   const std::string& path() const { return path_; }
-  /// Over an empty folder, too. Errors: kIo.
+  /// Also replaces an empty folder. Errors: kIo.
   Status rename_to(const std::string& folder);
 
  private:
   PartialFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
   std::string path_;
-  int lock_;  // a file descriptor, negative where there is none
+  int lock_;  // file descriptor; negative if there is none
 };
 
 }  // namespace moracle

@@ -1,5 +1,5 @@
-// A checkpoint, quantized to another folder: every tensor is planned first, then the shards are
-// written one after another, a module at a time.
+// Quantizes a checkpoint into another folder. First plans every tensor, then writes the shards one
+// after another, one module at a time.
 #include <algorithm>
 #include <set>
 
@@ -18,11 +18,11 @@
 namespace moracle {
 namespace {
 
-// What goes into the new file for one tensor of the old: itself, or a module's codes and scales.
+// The content of the new file for one old tensor: a copy, or a module's codes and scales.
 struct Unit {
   std::string tensor;
   std::string module;
-  std::optional<Scheme> scheme;  // nothing: copied
+  std::optional<Scheme> scheme;  // nullopt: copied
   std::vector<SafetensorsEntry> entries;
 };
 
@@ -51,7 +51,7 @@ class Quantizer {
   std::vector<Unit> units_;
   std::vector<StoredModule> modules_;
   QuantizeReport report_;
-  ThreadPool pool_;  // all that the process may use
+  ThreadPool pool_;  // uses all CPUs that the process may use
   int64_t done_ = 0;
 };
 
@@ -182,7 +182,7 @@ Status Quantizer::write_configs(OutputFolder& out) {
   const std::string path = from_.folder() + "/config.json";
   MORACLE_TRY(const std::string text, read_small_file(path));
   MORACLE_CHECK(check_json_text(text, path));
-  // Read a second time for the order of its keys.
+  // Parse again to keep the order of the keys.
   auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) {
     return Error{ErrorKind::kBadFile, path, "", "a JSON object",

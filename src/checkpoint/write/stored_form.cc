@@ -25,7 +25,7 @@ std::vector<std::byte> bytes_of(const std::vector<T>& values) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Powers of two from 2^-127, the only one that is subnormal in f32, to 2^127.
+// E8M0 exponents of powers of two from 2^-127 to 2^127. Only 2^-127 is subnormal in f32.
 std::vector<std::byte> exponents_of(const std::vector<float>& scales) {
   std::vector<std::byte> exponents(scales.size());
   for (size_t i = 0; i < scales.size(); ++i)
@@ -33,7 +33,7 @@ std::vector<std::byte> exponents_of(const std::vector<float>& scales) {
   return exponents;
 }
 
-// Offset binary, four codes in a word from its low bits; the last word of a row is filled with 0.
+// Offset binary, four codes per word from the low bits. The last word of a row is padded with 0.
 std::vector<std::byte> packed_codes(const CanonicalMatrix& matrix) {
   const int64_t width = (matrix.k + 3) / 4 * 4;
   std::vector<std::byte> packed(matrix.n * width);
@@ -98,7 +98,7 @@ Result<std::vector<SafetensorsEntry>> stored_entries(WriteFormat format, const S
 }
 
 std::vector<std::vector<std::byte>> stored_bytes(const Scheme& scheme, CanonicalMatrix&& matrix) {
-  // Of a whole tensor canonical form has the same scale in every row.
+  // For a per-tensor scale, canonical form repeats the same scale in every row.
   if (scheme.weight.group == GroupShape{}) matrix.scales.resize(1);
   std::vector<std::vector<std::byte>> bytes;
   if (is_packed(scheme)) {

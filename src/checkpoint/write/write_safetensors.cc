@@ -49,7 +49,7 @@ SafetensorsWriter::~SafetensorsWriter() = default;
 
 namespace {
 
-// The length and the header, padded with spaces so that data starts on a multiple of 8.
+// The length and the header. Space padding aligns the data to 8 bytes.
 Result<std::string> header_of(const std::vector<SafetensorsEntry>& entries) {
   nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}}}};
   int64_t begin = 0;

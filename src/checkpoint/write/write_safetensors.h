@@ -1,4 +1,4 @@
-// Writes safetensors files tensor by tensor, in any order, with memory for none of them.
+// Writes safetensors files tensor by tensor, in any order, without buffering a tensor.
 #pragma once
 
 #include <map>
@@ -21,23 +21,25 @@ struct SafetensorsEntry {
   }
 };
 
-/// One file. The header is written first, from what the tensors will be: wide types before narrow
-/// ones, then by name, so that every tensor lies on a multiple of its own width (PyTorch cannot
-/// view others). The same entries and bytes give the same file.
+/// One file. The header is written first, from the tensors' dtypes and shapes. Wide types come
+/// before narrow ones, then tensors are sorted by name. This aligns every tensor to its element
+/// width, because PyTorch cannot view unaligned tensors. The same entries and bytes give the same
+/// file.
 class SafetensorsWriter {
  public:
-  /// Errors: kIo where the system refuses the file; kUnsupported for a dtype that safetensors does
-  /// not have.
+  /// Errors: kIo if the system refuses the file; kUnsupported for a dtype that safetensors does not
+  /// have.
   static Result<SafetensorsWriter> create(const std::string& path,
                                           std::vector<SafetensorsEntry> entries);
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept;
   ~SafetensorsWriter();
 
-  /// A piece of one tensor, `first` bytes from its start. Errors: kIo (disk full), with the path.
+  /// Writes bytes of one tensor, from byte `first` of the tensor on. Errors: kIo (disk full), with
+  /// the path.
   Status write(const std::string& tensor, std::span<const std::byte> bytes, int64_t first = 0);
-  /// Waits until the disk has it: errors that the system reports late are errors. Every byte of
-  /// every tensor must have been written.
+  /// Waits until the data is on disk, so that late system errors are reported. Every byte of every
+  /// tensor must have been written before.
   Status finish();
   int64_t file_bytes() const;
 
@@ -47,12 +49,12 @@ class SafetensorsWriter {
   std::unique_ptr<State> state_;
 };
 
-/// "model.safetensors" of one, "model-00002-of-00005.safetensors" of several; `index` counts from
-/// 0.
+/// "model.safetensors" for one shard, "model-00002-of-00005.safetensors" for several. `index`
+/// counts from 0.
 std::string shard_name(size_t index, size_t count);
 
-/// Which units go into which file, in order: as many as fit into `limit` bytes, at least one. A
-/// unit is never split.
+/// Assigns units to files, in order. A file gets as many units as fit into `limit` bytes, at least
+/// one. A unit is never split.
 std::vector<std::vector<size_t>> plan_shards(std::span<const int64_t> unit_bytes, int64_t limit);
 
 }  // namespace moracle

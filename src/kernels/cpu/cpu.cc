@@ -1,13 +1,14 @@
-// Backend "cpu": grouped GEMMs on panels of 16 rows (layout panel16), AVX2 or portable by what the
-// CPU reports. Three ways through one walk:
+// Backend "cpu": grouped GEMMs on panels of 16 rows (layout panel16), with AVX2 or portable tiles
+// as the CPU supports. Three ways share one walk:
 //
 //   int8 x int8   exact i32 sums over the whole row, one f32 product with both scales
 //   tiles         float weights, symmetric int4 and int8: f32 sums, scales at each group's end
-//   decoded       every other format: a panel is decoded to f32 once for all rows of its expert,
-//                 quantized activations come as the floats that their codes stand for
+//   decoded       every other format: a panel is decoded to f32 once for all rows of its expert;
+//                 quantized activations arrive as the floats of their codes
 //
 // Few rows are bound by reading the panels once; many rows by the tiles' arithmetic. Work is split
-// by panels, so each thread streams its own part of every expert and no two write the same column.
+// by panels: each thread streams its own part of every expert, and no two threads write the same
+// column.
 #include <algorithm>
 #include <vector>
 
@@ -48,7 +49,7 @@ Way way(const MatrixShape& shape, const Scheme& scheme) {
   const bool integers = key.dtype == DType::kI8 || key.dtype == DType::kI4;
   const bool even_groups = panel16::num_groups(shape) == 1 || key.group.cols % 2 == 0;
   if (!integers || !key.symmetric || shape.group_index || !even_groups) return Way::kDecoded;
-  // Integer products need int8 with a scale per row on both sides.
+  // Integer products need int8 with one scale per row on both sides.
   const bool both = scheme.activation == kInt8DynamicTokenSym && shape.key == kInt8StaticChannelSym;
   return both ? Way::kIntegers : Way::kTiles;
 }
@@ -60,7 +61,7 @@ int64_t panel_floats(const MatrixShape& shape) {
 
 std::string kernel_name(const MatrixShape& shape, Way way, bool avx2, bool full_tiles) {
   const std::string_view type = name(shape.key.dtype);
-  // Sums of one to three rows are split otherwise than those of four, to keep the units busy.
+  // Sums of one to three rows are split differently from those of four, to keep the units busy.
   const std::string tiles = str("tiles of 16 x ", kMaxRows, full_tiles ? " always" : "");
   const char* const isa = avx2 ? "avx2" : "portable";
   switch (way) {
@@ -110,7 +111,7 @@ class CpuLinear : public GroupedLinear {
   CpuDevice& device_;
   ThreadPool& pool_;
   const TileKernels& tiles_;
-  const bool full_tiles_;  // one order of summation, whatever the number of rows
+  const bool full_tiles_;  // one order of summation for any number of rows
   const Way way_;
 };
 
@@ -119,8 +120,8 @@ Status CpuLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
   const int32_t one_expert[] = {0, static_cast<int32_t>(rows.num_rows)};
   const int32_t* offsets = rows.expert_offsets ? rows.expert_offsets : one_expert;
   if (kernels_are_watched()) report_run(offsets);
-  // Every thread walks all experts and takes the same share of each one's panels: even work
-  // whatever the routing, and no barrier between experts.
+  // Every thread walks all experts and takes the same share of each expert's panels. So work is
+  // even for any routing, without a barrier between experts.
   pool_.run([&](int thread) {
     const int64_t first = panels * thread / threads, last = panels * (thread + 1) / threads;
     for (int64_t e = 0; e < weights_.num_experts; ++e) {
@@ -192,7 +193,7 @@ void CpuLinear::run_tile(const GroupedRows& rows, const int64_t* sources, int co
   for (int r = 0; r < count; ++r) at[r] = static_cast<const float*>(x.data) + sources[r] * x.stride;
   for (; full_tiles_ && count < kMaxRows; ++count) at[count] = at[0];
   const int64_t k = panel16::padded_cols(shape);
-  // One group covers the padding too, or a padded column would start a second one.
+  // A single group also covers the padding; otherwise a padded column would start a second group.
   const int64_t group = panel16::num_groups(shape) == 1 ? k : panel16::group_cols(shape);
   switch (way_ == Way::kDecoded ? DType::kF32 : shape.key.dtype) {
     case DType::kBF16:

@@ -1,6 +1,6 @@
-// Backend "cpu-amx": lines of layout vnni16, sixteen at a time as tiles of AMX; int8 by int8
-// exactly, everything else in bf16. One row fills a tile as well as sixteen: reading weights bounds
-// both.
+// Backend "cpu-amx": lines of layout vnni16, sixteen at a time as AMX tiles. int8 by int8 is exact;
+// everything else is multiplied in bf16. One row uses the same tile as sixteen rows: reading
+// weights bounds both.
 #include "kernels/cpu/gemm/line_linear.h"
 #include "layout/vnni16.h"
 
@@ -13,8 +13,8 @@ namespace {
 
 using namespace cpu;
 
-// Groups of 32 columns are half a tile of int8, whose sums must be scaled one by one; powers of two
-// are part of bf16 lines, which hold int8 exactly.
+// Groups of 32 columns are half an int8 tile, so their sums would be scaled one by one.
+// Power-of-two scales are folded into bf16 lines, which hold int8 exactly.
 LineArithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme) {
   const bool powers = shape.key.quantized() && vnni16::scale_is_exponent(shape);
   return powers ? LineArithmetic::kBf16 : arithmetic_for(shape, scheme, true, 32);
@@ -38,7 +38,7 @@ const Kernels kCpuAmxKernels = {cpu_amx::plan, cpu_amx::make};
 
 #else
 
-// No other processor has these instructions, and the rule about them comes before any plan.
+// No other architecture has these instructions; the rule about them runs before any plan.
 const Kernels kCpuAmxKernels = {nullptr, nullptr};
 
 #endif

@@ -1,6 +1,7 @@
 // Backend "cpu-avx2": lines of layout vnni16 in two registers of 256 bits each. int8 by int8 is
-// exact, with AVX-VNNI four products at a time; everything else is multiplied in f32. Few rows meet
-// codes as they lie and are bound by reading them; many rows by the products.
+// exact; AVX-VNNI multiplies four products at a time. Everything else is multiplied in f32. Few
+// rows are multiplied by codes directly and are bound by reading the codes; many rows are bound by
+// the products.
 #include "kernels/cpu/gemm/line_linear.h"
 
 namespace moracle {
@@ -35,7 +36,7 @@ const Kernels kCpuAvx2Kernels = {cpu_avx2::plan, cpu_avx2::make};
 
 #else
 
-// No other processor has these instructions, and the rule about them comes before any plan.
+// No other architecture has these instructions; the rule about them runs before any plan.
 const Kernels kCpuAvx2Kernels = {nullptr, nullptr};
 
 #endif

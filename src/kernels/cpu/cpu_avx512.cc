@@ -1,7 +1,7 @@
-// Backend "cpu-avx512": lines of layout vnni16 in registers of 512 bits. Codes that are exact in
-// bf16 are multiplied so where the CPU can, but not beside AMX: there (Sapphire and Emerald Rapids)
-// such products run at half of the rate of f32's. Floats are multiplied in f32: the two bf16 parts
-// that they would take are no faster.
+// Backend "cpu-avx512": lines of layout vnni16 in registers of 512 bits. Codes that bf16 holds
+// exactly are multiplied in bf16 if the CPU supports it, except on CPUs with AMX. There (Sapphire
+// and Emerald Rapids) bf16 products run at half of the f32 rate. Floats are multiplied in f32: two
+// bf16 parts would be no faster.
 #include "kernels/cpu/gemm/line_linear.h"
 
 namespace moracle {
@@ -46,7 +46,7 @@ const Kernels kCpuAvx512Kernels = {cpu_avx512::plan, cpu_avx512::make};
 
 #else
 
-// No other processor has these instructions, and the rule about them comes before any plan.
+// No other architecture has these instructions; the rule about them runs before any plan.
 const Kernels kCpuAvx512Kernels = {nullptr, nullptr};
 
 #endif

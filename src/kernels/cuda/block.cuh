@@ -1,5 +1,5 @@
-// What the threads of a block find out together. Every thread of the block calls; the block is
-// whole warps, at most 1024 threads.
+// Block-wide reductions. Every thread of the block must call them. The block consists of whole
+// warps, at most 1024 threads.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,15 @@ namespace moracle::cuda {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-/// combine(a, b) over all threads' values, for every thread; in one order, whatever the timing.
+/// Reduces all threads' values with combine(a, b); every thread gets the result. The order is
+/// fixed, so the result does not depend on timing.
 template <class T, class Combine>
 __device__ T block_reduce(T value, T nothing, Combine combine) {
   __shared__ T of_warp[32];
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   for (int step = 16; step > 0; step /= 2)
     value = combine(value, __shfl_xor_sync(kAllLanes, value, step));
-  __syncthreads();  // what an earlier call left has been read
+  __syncthreads();  // wait until the previous call's values have been read
   if (lane == 0) of_warp[warp] = value;
   __syncthreads();
   value = lane < warps ? of_warp[lane] : nothing;
@@ -29,7 +30,7 @@ __device__ T block_sum(T value) {
   return block_reduce(value, T{}, [](T a, T b) { return a + b; });
 }
 
-/// How many threads before this one hold, and of all; every thread gets its own.
+/// Counts of the threads whose `holds` is true: those before this thread, and all.
 struct Rank {
   int32_t before, total;
 };

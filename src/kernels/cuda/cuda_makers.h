@@ -1,4 +1,4 @@
-// What makes the kernels of CUDA's rows: nothing in builds without CUDA, which only plan them.
+// Factories of the CUDA backends. They are null in builds without CUDA, which only plan.
 #pragma once
 
 #include "kernels/grouped_linear.h"

@@ -1,11 +1,12 @@
-// Backend "cuda-reference": every scheme from canonical weights, on any GPU from 7.5 on, without
-// tensor cores. A block decodes pieces of kCols rows of one expert's matrix into shared memory and
-// multiplies them with kRows rows of activations.
+// Backend "cuda-reference": multiplies every scheme from canonical weights, without tensor cores.
+// It runs on any GPU from compute capability 7.5 on. A block decodes pieces of kCols rows of one
+// expert's matrix into shared memory. It multiplies them with kRows rows of activations.
 //
 //   int8 activations, integer or fp4 weights   exact i32 sums of each group: Σ (sum · s_x) · s
 //   everything else                            Σ x · ((code - zero) · scale) in f32
 //
-// A sum goes through the columns in their order, whatever the rows beside it: always deterministic.
+// Each sum accumulates the columns in order, independent of the neighbouring rows. Results are
+// always deterministic.
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/cuda_reference_plan.h"
@@ -18,9 +19,9 @@ namespace moracle {
 namespace cuda {
 namespace {
 
-constexpr int kRows = 16, kCols = 64, kDepth = 32;  // of a tile: activations, outputs, columns
+constexpr int kRows = 16, kCols = 64, kDepth = 32;  // tile size: activation rows, outputs, columns
 constexpr int kThreads = 128;
-// What a thread sums: rows r + 8 i and outputs c + 16 j of the tile.
+// A thread accumulates rows r + 8 i and outputs c + 16 j of the tile.
 constexpr int kOwnRows = 2, kOwnCols = 4, kRowStep = kRows / kOwnRows, kColStep = kCols / kOwnCols;
 static_assert(kRowStep * kColStep == kThreads);
 
@@ -31,11 +32,11 @@ struct LinearArgs {
   Sections sections;
   MatrixShape shape;
   int64_t group_rows, group_cols, scale_cols;
-  // Activations, and the columns of them that share a scale.
+  // Activations; x_group_cols of their columns share a scale.
   GroupedRows rows;
   int64_t x_group_cols;
   Matrix y;
-  int64_t strips;  // blocks that share an expert's rows, tile by tile in turn
+  int64_t strips;  // blocks that share an expert's row tiles round-robin
 };
 
 // One expert's matrix.
@@ -95,7 +96,8 @@ __device__ auto activation(const LinearArgs& a, int64_t source, int64_t k) {
   }
 }
 
-// Sums of one thread: what is whole is added to the result at the end of each group.
+// Accumulators of one thread. close() scales them and adds them to `result`: integer sums at the
+// end of each group, float sums at the end of the row.
 template <DType kType, bool kWhole>
 struct Sums {
   using Value = std::conditional_t<kWhole, int32_t, float>;
@@ -121,18 +123,19 @@ struct Sums {
   }
 };
 
-// Rows [first_row, end) of y, at most kRows of them, for outputs from first_col on.
+// Computes rows [first_row, end) of y, at most kRows, for outputs from first_col on.
 template <DType kType, bool kWhole>
 __device__ void multiply_tile(const Expert& w, int64_t first_row, int64_t end, int64_t first_col) {
   using Value = typename Sums<kType, kWhole>::Value;
-  // A column more: threads that read the same column of neighbouring rows meet different banks.
+  // Pad each row by one column to avoid bank conflicts: threads read the same column of
+  // neighbouring rows.
   __shared__ Value x_tile[kRows][kDepth + 1], w_tile[kCols][kDepth + 1];
   __shared__ int64_t sources[kRows];
   const LinearArgs& a = w.a;
   const int thread = static_cast<int>(threadIdx.x), r = thread / kColStep, c = thread % kColStep;
   const int64_t n_end = a.shape.n, k_end = a.shape.k;
 
-  __syncthreads();  // the tile before has been read
+  __syncthreads();  // wait until the previous tile has been read
   if (thread < kRows) {
     const int64_t row = first_row + thread;
     sources[thread] = row >= end ? -1 : (a.rows.row_index != nullptr ? a.rows.row_index[row] : row);
@@ -165,7 +168,7 @@ __device__ void multiply_tile(const Expert& w, int64_t first_row, int64_t end, i
       if (kWhole && k + depth == group_end) {
         sums.close(w, first_col + c, group++, row_scale);
         group_end += a.group_cols;
-        if (group_end > k_end) group_end = k_end;  // what is past the end is 0
+        if (group_end > k_end) group_end = k_end;  // columns past the end are 0
       }
 #pragma unroll
       for (int i = 0; i < kOwnRows; ++i) {
@@ -242,7 +245,7 @@ class CudaReferenceLinear : public GroupedLinear {
     outline.n = shape.n, outline.k = shape.k, outline.key = shape.key;
     const int64_t row_tiles = (rows.num_rows + kRows - 1) / kRows;
     const int64_t blocks = (shape.n + kCols - 1) / kCols * weights_.num_experts;
-    // Enough blocks for a large GPU, whether many experts have few rows or one has many.
+    // Enough blocks to fill a large GPU, with few rows for many experts or many rows for one.
     constexpr int64_t kWanted = 4096;
     const int64_t strips = std::clamp<int64_t>(kWanted / std::max<int64_t>(blocks, 1), 1,
                                                std::max<int64_t>(row_tiles, 1));
@@ -269,7 +272,7 @@ class CudaReferenceLinear : public GroupedLinear {
 
  private:
   KernelWeights weights_;
-  const Queue& queue_;  // the device's, which outlives its layers
+  const Queue& queue_;  // owned by the device, which outlives its layers
 };
 
 }  // namespace
@@ -281,7 +284,7 @@ Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights, c
     return Error{ErrorKind::kInvalidArgument, "", "backend cuda-reference", "a cuda device",
                  "it is " + device.name()};
   }
-  // Loads the kernel now: here it may fail with a reason, and a graph could not load it.
+  // Load the kernel now: a failure is reported here, and graph capture could not load it.
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(gpu->queue().index));
   cudaFuncAttributes attributes{};
   MORACLE_CUDA(cudaFuncGetAttributes(

@@ -1,14 +1,14 @@
-// What cuda-reference would do for a matrix: plain C++, so that builds without CUDA plan it, too.
+// Plans backend cuda-reference. Plain C++, so that builds without CUDA can plan it, too.
 #pragma once
 
 #include "moracle/oracle.h"
 
 namespace moracle::cuda {
 
-/// Whether codes of both sides are multiplied as integers.
+/// True if weight and activation codes are multiplied as integers.
 bool sums_integers(const MatrixShape& shape, const Scheme& scheme);
 
-/// What its kernel is called in plans.
+/// Name of the kernel in plans.
 const char* reference_kernel_name(const MatrixShape& shape, const Scheme& scheme);
 
 }  // namespace moracle::cuda

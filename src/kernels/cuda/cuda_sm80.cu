@@ -1,15 +1,15 @@
-// Backend "cuda-sm80": grouped GEMM with the tensor cores of every GPU from 8.0 on (mma.sync), from
-// weights of layout mma16. Σ over groups of columns, s the weights' scale of one and s_x the
-// activations', where they have any:
+// Backend "cuda-sm80": grouped GEMM on tensor cores (mma.sync), for every GPU from compute
+// capability 8.0 on. Weights are in layout mma16. Outputs are sums over groups g of columns. s is
+// the weight scale of a group and s_x its activation scale, where the scheme has them:
 //
 //   int8 activations            Σ_g s · Σ q_x · (q - z), the inner sum exact in i32; times s_x
 //   fp8 activations             Σ_g s · s_x · Σ q_x · q, codes as f16
 //   float activations (bf16)    Σ_g s · Σ x · (q - z), codes as bf16; f16 as the sum of two bf16
 //
-// Products are exact, sums of floats f32. A tile is 64 or 128 outputs of one expert for 8 to 128 of
-// its rows, gates beside what they multiply where it activates; blocks stay and go through tiles in
-// turn. With few rows reading the weights bounds it, with many the rate of mma.sync, which on
-// Hopper is some 60 % of wgmma's.
+// Products are exact, float sums are f32. A tile is 64 or 128 outputs of one expert for 8 to 128 of
+// its rows. With a fused activation, a tile holds gates beside the outputs that they multiply.
+// Blocks are persistent and process tiles in turn. With few rows, reading the weights is the
+// bottleneck. With many rows, the rate of mma.sync is, which on Hopper is some 60 % of wgmma's.
 #include "kernels/check_ops.h"
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/cuda_makers.h"
@@ -71,12 +71,12 @@ class MmaLinear : public GroupedLinear {
 
   KernelWeights weights_;
   MmaKernels kernels_;
-  std::vector<int64_t> resident_;  // blocks of each kernel that a GPU runs at once
-  const Queue& queue_;             // the device's, which outlives its layers
+  std::vector<int64_t> resident_;  // for each kernel: blocks that the GPU runs at once
+  const Queue& queue_;             // owned by the device, which outlives its layers
 };
 
-// Prepares what a graph could not: the kernel is loaded, and may use its shared memory. Says how
-// many of its blocks run at once.
+// Loads the kernel and raises its shared memory limit, which graph capture could not do. Returns
+// how many of its blocks run at once.
 Result<int64_t> prepare_kernel(const MmaKernel& kernel, int device) {
   const auto* const function = reinterpret_cast<const void*>(kernel.kernel);
   MORACLE_CUDA(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,

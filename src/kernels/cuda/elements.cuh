@@ -1,4 +1,4 @@
-// Elements of activations in device memory, and kernels that do the same to each.
+// Loads and stores of activation elements in device memory, and element-wise kernels.
 #pragma once
 
 #include "base/scalar.h"
@@ -7,7 +7,7 @@
 
 namespace moracle::cuda {
 
-/// Errors: a matrix that is not of f32, bf16 or f16.
+/// Errors: a matrix is not f32, bf16 or f16.
 inline Status check_floats(std::initializer_list<const Matrix*> matrices) {
   for (const Matrix* m : matrices) {
     if (m->dtype == DType::kF32 || m->dtype == DType::kBF16 || m->dtype == DType::kF16) continue;
@@ -43,9 +43,9 @@ __device__ inline void store(const Matrix& m, int64_t r, int64_t c, float value)
   }
 }
 
-/// The expert of row r by offsets [num_experts + 1]; num_experts: none has it.
+/// Returns the expert of row r from offsets [num_experts + 1], or num_experts if no expert has it.
 __device__ inline int64_t expert_of(const int32_t* offsets, int64_t num_experts, int64_t r) {
-  int64_t low = 0, high = num_experts;  // the first e with r < offsets[e + 1]
+  int64_t low = 0, high = num_experts;  // find the first e with r < offsets[e + 1]
   while (low < high) {
     const int64_t middle = (low + high) / 2;
     if (r < offsets[middle + 1])
@@ -57,7 +57,7 @@ __device__ inline int64_t expert_of(const int32_t* offsets, int64_t num_experts,
 }
 
 constexpr int kElementThreads = 256;
-constexpr int64_t kElementColumns = 1024;  // of one row: what a block takes
+constexpr int64_t kElementColumns = 1024;  // columns of one row that a block processes
 
 template <class Each>
 __global__ void each_element(int64_t rows, int64_t cols, Each each) {
@@ -69,7 +69,7 @@ __global__ void each_element(int64_t rows, int64_t cols, Each each) {
   }
 }
 
-/// each(r, c) for all of [rows, cols].
+/// Calls each(r, c) for every element of [rows, cols].
 template <class Each>
 Status launch_elements(const Queue& queue, Stream stream, const char* name, int64_t rows,
                        int64_t cols, const Each& each) {

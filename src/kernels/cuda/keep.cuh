@@ -1,4 +1,4 @@
-// A key or value as a cache keeps it.
+// Stores a key or value element in the cache's dtype.
 #pragma once
 
 #include "base/scalar.h"
@@ -7,7 +7,7 @@
 
 namespace moracle::cuda {
 
-/// Tells of a finite number that f16 would turn into infinity.
+/// Stores `value` as element `at`. Reports a finite value that f16 would turn into infinity.
 __device__ inline void keep(std::byte* to, DType dtype, int64_t at, float value, int64_t token,
                             DeviceErrorCell* device_error) {
   if (dtype == DType::kF32) {

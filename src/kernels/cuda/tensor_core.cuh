@@ -1,4 +1,4 @@
-// Products of tensor cores on bf16, and what feeds them.
+// Tensor-core products of bf16, and the loads and copies that feed them.
 #pragma once
 
 #include "base/scalar.h"
@@ -7,8 +7,9 @@
 
 namespace moracle::cuda {
 
-/// c += a · b: [16, 16] · [16, 8]. Lane 4 g + k of the warp has rows g and g + 8 of a and c and
-/// column g of b; of a and b in pairs the columns (rows) 2 k and 2 k + 8, of c the columns 2 k.
+/// c += a · b: [16, 16] · [16, 8]. Lane 4 g + k of the warp holds rows g and g + 8 of a and c, and
+/// column g of b. It holds the pairs that start at columns 2 k and 2 k + 8 of a (rows of b), and at
+/// column 2 k of c.
 __device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                     uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
@@ -27,7 +28,8 @@ __device__ inline uint32_t to_bf16_pair(float low, float high) {
   return pair;
 }
 
-/// Of [8, 8] numbers of 16 bits, lane 4 g + k with the pair 2 k of row g: that of column g.
+/// Transposes an [8, 8] matrix of 16-bit numbers. Lane 4 g + k passes the pair 2 k of row g and
+/// gets the pair 2 k of column g.
 __device__ inline uint32_t transposed(uint32_t pair) {
   uint32_t to = 0;
 #if __CUDA_ARCH__ >= 750
@@ -36,7 +38,8 @@ __device__ inline uint32_t transposed(uint32_t pair) {
   return to;
 }
 
-/// Four [8, 8] of 16 bits from shared memory; lane l says where row l % 8 of the one l / 8 lies.
+/// Loads four [8, 8] matrices of 16-bit numbers from shared memory. Lane l passes the address of
+/// row l % 8 of matrix l / 8.
 template <bool kTransposed>
 __device__ void load_matrices(uint32_t (&to)[4], const void* row) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
@@ -55,7 +58,7 @@ __device__ void load_matrices(uint32_t (&to)[4], const void* row) {
 #endif
 }
 
-/// 16 bytes to shared memory while the thread goes on; zeros where they are not `there`.
+/// Copies 16 bytes to shared memory asynchronously. Writes zeros if `there` is false.
 __device__ inline void copy_ahead(void* to, const void* from, bool there) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
 #if __CUDA_ARCH__ >= 800
@@ -64,7 +67,7 @@ __device__ inline void copy_ahead(void* to, const void* from, bool there) {
                : "memory");
 #endif
 }
-/// All copies asked for since the last call belong together.
+/// Commits all copies since the last call as one group.
 __device__ inline void close_copies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -78,7 +81,7 @@ __device__ void await_copies() {
 #endif
 }
 
-/// Eight numbers of a cache as bf16, whose numbers they are where activations are bf16.
+/// Loads eight numbers of a cache as bf16. The conversion is exact where activations are bf16.
 template <DType kCache>
 __device__ uint4 load_eight(const std::byte* from) {
   if constexpr (kCache == DType::kBF16) {

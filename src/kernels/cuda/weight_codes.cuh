@@ -1,4 +1,4 @@
-// Codes of canonical rows, by the definitions of quant/codecs/ and base/scalar.h.
+// Decodes canonical rows, by the definitions of quant/codecs/ and base/scalar.h.
 #pragma once
 
 #include "base/scalar.h"
@@ -36,7 +36,8 @@ __device__ inline int nibble(const uint8_t* row, int64_t i) {
   return row[i / 2] >> (4 * (i % 2)) & 15;
 }
 
-// What is an integer, or half of one, can also be summed exactly: kUnit is what 1 stands for.
+// Codes that are integers or halves of integers can also be summed exactly. whole() counts in units
+// of kUnit.
 template <>
 struct WeightCode<DType::kI8> {
   static constexpr float kUnit = 1;

@@ -1,6 +1,5 @@
-// Backend "reference": the definition of every scheme, in double, from canonical weights. Each
-// weight row is decoded once and multiplied with all rows of its expert; nothing else is clever
-// here.
+// Backend "reference": defines every scheme, in double, from canonical weights. Each weight row is
+// decoded once and multiplied by all rows of its expert. There are no other optimizations.
 //
 //   y[r, n] = Σ_k x[r, k] · (code[n, k] - zero) · scale            weight-only: x as it is
 //   the same with x = x_code · x_scale                             quantized activations
@@ -20,7 +19,7 @@ namespace {
 
 constexpr const char* kName = "rows decoded and summed in double";
 
-// Expert e as the canonical matrix that the layout stored.
+// Expert e as the canonical matrix that the layout stores.
 CanonicalMatrix unpacked(const KernelWeights& weights, int64_t e) {
   const MatrixShape& shape = weights.shape;
   const Sections& s = weights.sections;
@@ -64,7 +63,7 @@ class ReferenceLinear : public GroupedLinear {
  private:
   void run_expert(const GroupedRows& rows, int64_t e, int64_t begin, int64_t end, const Matrix& y) {
     const CanonicalMatrix matrix = unpacked(weights_, e);
-    // Exact: f32 and int8 both fit in double.
+    // Double holds f32 and int8 exactly.
     std::vector<double> x((end - begin) * matrix.k);
     for (int64_t r = begin; r < end; ++r) load_row(rows, r, &x[(r - begin) * matrix.k]);
     pool_.split(matrix.n, [&](int64_t first, int64_t last) {

@@ -1,4 +1,4 @@
-// Finds the kind of attention. The kinds are in grouped_query.cc and latent_attention.cc.
+// Dispatches on the kind of attention. The kinds are in grouped_query.cc and latent_attention.cc.
 #include "models/attention/attention.h"
 
 #include "base/text.h"

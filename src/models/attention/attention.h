@@ -1,5 +1,5 @@
-// Attention as a part of its own: what it needs is known from its description, and one step over
-// the tokens of a batch allocates nothing.
+// Attention of one layer. Its description determines the memory that it needs. One step over the
+// tokens of a batch allocates nothing.
 #pragma once
 
 #include <memory>
@@ -10,20 +10,20 @@
 
 namespace moracle {
 
-/// What one layer's attention takes; the scratch is of the device's activation dtype.
+/// Memory of one layer's attention; the scratch is in the device's activation dtype.
 struct AttentionSizes {
-  int64_t key_size = 0;      ///< elements that the cache holds of each token
+  int64_t key_size = 0;      ///< elements per token in the cache
   int64_t value_size = 0;    ///< likewise
   size_t scratch_bytes = 0;  ///< between its modules, for max_num_tokens; layers run in turn
 };
 AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t max_num_tokens,
                                DType dtype);
 
-/// What ModelOptions::kv_cache says on a device of such activations. Errors: another word, listing
-/// those that are known.
+/// Parses ModelOptions::kv_cache for a device with such activations. Errors: an unknown word,
+/// listing the known ones.
 Result<DType> parse_kv_cache(std::string_view text, DType activations);
 
-/// The tokens of one forward, and where this layer keeps things.
+/// The tokens of one forward, and this layer's memory.
 struct AttentionStep {
   Ops& ops;
   const Batch& batch;
@@ -37,8 +37,8 @@ struct AttentionStep {
 class Attention {
  public:
   virtual ~Attention() = default;
-  /// Its weights, the first time and whenever they change. Errors: another kind or other sizes than
-  /// it was made with.
+  /// Loads the weights, at first and whenever they change. Errors: another kind or other sizes than
+  /// at construction.
   virtual Status load(AttentionDescription&& from, Loader& loader) = 0;
   /// x, out [tokens, hidden_size]; appends to the caches.
   virtual Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) = 0;
@@ -46,13 +46,13 @@ class Attention {
 
 std::unique_ptr<Attention> make_attention(const AttentionDescription& attention);
 
-// One function of each name per kind; the ones above find the kind.
+// One overload of each name per kind; the functions above dispatch on the kind.
 AttentionSizes attention_sizes(const GroupedQuerySpec& spec, int64_t max_num_tokens, DType dtype);
 AttentionSizes attention_sizes(const LatentSpec& spec, int64_t max_num_tokens, DType dtype);
 std::unique_ptr<Attention> make_attention(const GroupedQuerySpec& spec);
 std::unique_ptr<Attention> make_attention(const LatentSpec& spec);
 
-/// The description of the kind that is there. Errors: another kind, another spec.
+/// Returns the description of the expected kind. Errors: another kind, another spec.
 template <class Kind>
 Result<Kind*> same_attention(AttentionDescription& from, const decltype(Kind::spec)& spec) {
   auto* kind = std::get_if<Kind>(&from);
@@ -61,7 +61,7 @@ Result<Kind*> same_attention(AttentionDescription& from, const decltype(Kind::sp
                kind == nullptr ? "it is of another kind" : "its numbers differ"};
 }
 
-/// The rotation of heads of `head_dim` columns from column `first` of each on.
+/// RoPE shape of heads with `head_dim` columns, from column `first` of each head on.
 inline RotaryShape rotary_shape(const Rotary& rotary, int64_t head_dim, int64_t first = 0) {
   return {head_dim, static_cast<int64_t>(rotary.frequencies.size()), first, rotary.interleaved,
           rotary.factor};

@@ -1,5 +1,5 @@
-// Grouped-query attention: q, k, v of one GEMM; q and k normalised per head where the model has
-// norms for them, and turned; sinks and a window where it has those.
+// GQA: one GEMM computes q, k and v. Optional per-head RMSNorm on q and k, then RoPE. Optional
+// sinks and window.
 #include <cmath>
 
 #include "base/try.h"
@@ -75,7 +75,7 @@ class GroupedQueryAttention : public Attention {
 
  private:
   GroupedQuerySpec spec_;
-  Buffer frequencies_, q_norm_, k_norm_, sinks_;  // the last three empty where there are none
+  Buffer frequencies_, q_norm_, k_norm_, sinks_;  // the last three are empty if the model has none
   std::optional<Linear> qkv_, o_;
 };
 

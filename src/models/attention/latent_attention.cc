@@ -1,12 +1,13 @@
-// Multi-head latent attention (DeepSeek-V2, 2024), keys and values decompressed into the cache:
+// Multi-head latent attention (MLA, DeepSeek-V2, 2024); keys and values are decompressed into the
+// cache:
 //
 //   q = W_q x, or W_qb norm(W_qa x)          per head: nope ‖ rope
 //   c ‖ k_rope = W_kva x                     k_rope once for all heads
 //   k_nope ‖ v = W_kvb norm(c)               per head
-//   k = k_nope ‖ turned k_rope
+//   k = k_nope ‖ RoPE(k_rope)
 //
-// W_kvb is not absorbed into q and the output: its input is quantized like every other layer's, and
-// absorbed there would be none.
+// W_kvb is not absorbed into q and the output. Its input is quantized like every other layer's;
+// after absorption there would be no input to quantize.
 #include "base/try.h"
 #include "models/attention/attention.h"
 #include "oracle/carve.h"
@@ -65,7 +66,7 @@ class LatentAttention : public Attention {
     AttentionShape shape = shape_of(spec);
     shape.cache = step.cache;
     shape.batch_invariant = step.batch_invariant;
-    // Norms, rotation and the copies of heads among them.
+    // This part includes norms, RoPE and the copies of heads.
     part_done(step.on_part, "attention linears");
     MORACLE_CHECK(step.ops.append(scratch.k, scratch.v, step.batch, step.cache, step.stream));
     MORACLE_CHECK(step.ops.attend(scratch.q, step.batch, shape, scratch.attended, scratch.attend,
@@ -113,7 +114,7 @@ class LatentAttention : public Attention {
 
   LatentSpec spec_;
   Buffer frequencies_, q_norm_, kv_norm_;
-  std::optional<Linear> q_a_;  // where queries come from a vector of low rank
+  std::optional<Linear> q_a_;  // present if queries come from a vector of low rank
   std::optional<Linear> q_, kv_a_, kv_b_, o_;
 };
 

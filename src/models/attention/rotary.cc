@@ -14,7 +14,7 @@ namespace {
 struct Yarn {
   double factor = 1;
   double original_context = 0;
-  double beta_fast = 32, beta_slow = 1;  // turns within the original context
+  double beta_fast = 32, beta_slow = 1;  // rotations within the original context
   bool truncate = true;
 };
 
@@ -22,13 +22,13 @@ double magnitude(double factor, double weight) {
   return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
 }
 
-// The index of the pair that turns so many times within the original context.
+// Index of the pair that makes `turns` rotations within the original context.
 double pair_of(double turns, const Yarn& yarn, int64_t dim, double theta) {
   return static_cast<double>(dim) *
          std::log(yarn.original_context / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
 }
 
-// Pairs that turn fast keep their frequency, slow ones are stretched, with a ramp between.
+// Fast pairs keep their frequency, slow pairs are stretched, and a ramp connects them.
 std::vector<float> blend(const Yarn& yarn, int64_t dim, double theta) {
   double low = pair_of(yarn.beta_fast, yarn, dim, theta);
   double high = pair_of(yarn.beta_slow, yarn, dim, theta);
@@ -60,7 +60,8 @@ Result<RotaryAndScale> read_yarn(const Config& config, const Config& rope, int64
                                  double theta) {
   Yarn yarn;
   MORACLE_TRY(yarn.factor, positive(rope, {"factor"}, 0));
-  // Older files keep it beside the rotary settings, newer ones among them.
+  // Older files store original_max_position_embeddings beside the rotary settings, newer files
+  // inside them.
   MORACLE_TRY(const double context, positive(config, {"max_position_embeddings"}, 0));
   MORACLE_TRY(const double among, positive(rope, {"original_max_position_embeddings"}, context));
   MORACLE_TRY(yarn.original_context, positive(config, {"original_max_position_embeddings"}, among));

@@ -1,4 +1,4 @@
-// The memory between the modules of a model: one block, sized before anything is loaded.
+// Memory between the modules of a model: one block, sized before anything is loaded.
 #pragma once
 
 #include "models/attention/attention.h"
@@ -6,18 +6,18 @@
 
 namespace moracle {
 
-/// [max_num_tokens, …] each; layers run in turn and share them.
+/// Each matrix is [max_num_tokens, …]; layers run in turn and share them.
 struct Activations {
   Matrix hidden, normed, added;
   FeedForwardScratch feed_forward;
   std::byte* attention = nullptr;  ///< the largest scratch of any layer's attention
   Matrix logits;                   ///< [kMaxLogitRows, vocab_size] f32
-  int32_t* largest_ids = nullptr;  ///< [kMaxLogitRows, kMaxTopK], as are the
-  float* largest = nullptr;        ///< logits themselves
+  int32_t* largest_ids = nullptr;  ///< top-k token ids, [kMaxLogitRows, kMaxTopK]
+  float* largest = nullptr;        ///< top-k logits, same shape
   std::byte* top_k_scratch = nullptr;
   size_t bytes = 0;
 };
-/// Without `base` only the bytes mean something.
+/// If `base` is null, only `bytes` is valid.
 Activations carve_activations(const Description& description, int64_t max_num_tokens, DType dtype,
                               std::byte* base);
 

@@ -11,7 +11,7 @@ Error wrong(size_t step, const char* what, std::string need, std::string fact) {
           std::move(fact)};
 }
 
-// `call` is a number that no call before had.
+// `call` is unique: no earlier call had this number.
 Status check_cache(const Model::Step& step, size_t s, uint64_t call, const Model::State& m) {
   if (step.cache == nullptr || !ModelAccess::has_state(*step.cache))
     return wrong(s, "cache", "one from make_cache", "there is none");

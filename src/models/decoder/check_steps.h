@@ -4,7 +4,7 @@
 
 namespace moracle {
 
-/// What Model::forward refuses before it changes anything.
+/// Checks the steps of Model::forward before it changes anything.
 Status check_steps(std::span<const Model::Step> steps, Model::State& m);
 
 }  // namespace moracle

@@ -32,7 +32,7 @@ FeedForwardScratch carve_feed_forward(const Description& description, int64_t ma
 
 namespace {
 
-// What is loaded already, `now`, stays what it is: there or not.
+// Errors: a reload adds or removes an optional module. `now` is the loaded one, `next` the new one.
 Status same_presence(const char* what, bool loaded, const auto& now, const auto& next) {
   if (!loaded || now.has_value() == next.has_value()) return {};
   return Error{ErrorKind::kInvalidArgument, "", what, "the layer that is loaded",

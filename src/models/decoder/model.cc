@@ -1,4 +1,4 @@
-// A decoder from its Description: the same walk for every architecture.
+// Runs a decoder from its Description: the same walk for every architecture.
 #include "moracle/model.h"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ Result<KvCache> Model::make_cache(int64_t capacity) const {
 
 namespace {
 
-// The pages that a step needs, and its tables on the device.
+// Takes the pages that a step needs and uploads its tables to the device.
 Status place(Model::State& m, std::span<const Model::Step> steps, Stream stream) {
   std::vector<SequenceTokens> sequences;
   m.lora_ids.clear();
@@ -84,7 +84,7 @@ Status look_at(const Model::State& m, std::string_view part, int64_t layer, cons
   return m.on_output ? m.on_output(part, layer, output) : Status();
 }
 
-// All layers over the tokens of the batch, the last norm included.
+// Enqueues all layers for the batch's tokens, final norm included.
 Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   const DecoderSpec& spec = m.spec;
   Ops& ops = m.workspace->device().ops();
@@ -98,7 +98,8 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
                              spec.norm_epsilon, normed, stream));
   part_done(m.on_part, "norms");
   MORACLE_CHECK(look_at(m, "norm before attention", 0, normed));
-  // What layer `index` added last, and the norm that follows, of `layer`.
+  // Adds the last output of layer `index` to the residual, then applies the next norm, which
+  // belongs to `layer`.
   const auto add_and_norm = [&](const Buffer& weight, int64_t index, const char* name,
                                 int64_t layer) -> Status {
     MORACLE_CHECK(
@@ -141,13 +142,14 @@ Status Model::forward(std::span<const Step> steps) {
     if (batch.num_tokens == 0) return {};
     const auto enqueue = [&] { return enqueue_layers(m, batch, stream); };
     Device& device = m.workspace->device();
-    // Parts can be told apart only where they are enqueued one by one.
+    // Timing or inspecting parts requires enqueueing them one by one.
     if (m.on_part || m.on_output) {
       MORACLE_CHECK(enqueue());
     } else {
       MORACLE_CHECK(m.recorded.run(batch, device, stream, enqueue));
     }
-    // What f16 cannot hold is found while keys are appended: later where work is enqueued.
+    // Appending keys detects values that f16 cannot hold. On a device that enqueues work, the error
+    // appears only at synchronization.
     if (m.cache_dtype == DType::kF16 && !device.host_visible()) return device.synchronize(stream);
     return {};
   };

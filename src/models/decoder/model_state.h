@@ -1,4 +1,4 @@
-// What a loaded model holds.
+// State of a loaded model.
 #pragma once
 
 #include <optional>
@@ -28,11 +28,11 @@ struct KvCache::State {
   int64_t length = 0;
   int64_t capacity = 0;
   std::vector<std::byte*> pages;
-  uint64_t last_call = 0;  // of forward, by the model's count: no cache comes twice in one
+  uint64_t last_call = 0;  // number of the last forward call: no cache may appear twice in one call
 };
 
 struct Model::State {
-  /// Model's, but for what the standard library throws.
+  /// Model::load and Model::reload, without the handling of standard-library exceptions.
   static Result<Model> load(const Checkpoint& checkpoint, const ModelOptions& options);
   Status reload(const Checkpoint& checkpoint, const Progress& progress);
 
@@ -40,24 +40,24 @@ struct Model::State {
   int64_t max_num_tokens = 0;
   int64_t weight_bytes = 0;
   int64_t num_adapters = 0;
-  SchemeChanges changes;  // as asked for
+  SchemeChanges changes;  // as requested
   DType cache_dtype = DType::kF32;
   std::vector<Choice> choices;
   std::shared_ptr<Workspace> workspace;  // shared by all layers
 
   TensorView embedding;     // in embedding_buffer
-  Buffer embedding_buffer;  // nothing of a loaded model lies in the checkpoint's files
+  Buffer embedding_buffer;  // a loaded model references nothing in the checkpoint's files
   Buffer final_norm;
   std::vector<Layer> layers;
   std::optional<Linear> output;
   std::shared_ptr<KvPool> cache_pool;
-  bool batch_invariant = false;  // a token's bits follow from its sequence alone
+  bool batch_invariant = false;  // a token's bits depend on its sequence alone
 
   Buffer activations_buffer;
   Activations activations;
-  int64_t num_rows = 0;           // of the last step
-  std::vector<int32_t> lora_ids;  // likewise, while the device may still read them
-  Buffer host_logits;  // where the device's memory cannot be read; grows to what was asked for
+  int64_t num_rows = 0;           // rows of the last step
+  std::vector<int32_t> lora_ids;  // of the last step; the device may still read them
+  Buffer host_logits;  // used if the host cannot read device memory; grows to the requested size
   OnPart on_part;
   OnOutput on_output;
   uint64_t num_calls = 0;  // of forward
@@ -65,14 +65,14 @@ struct Model::State {
   RecordedSteps recorded;
 };
 
-/// The way in for the library's own scratch.
+/// Access for the library's own source folders.
 struct ModelAccess {
-  /// Model::load from here on. `total_bytes` is what options.progress counts to.
+  /// The rest of Model::load, after the Description. options.progress counts up to `total_bytes`.
   static Result<Model> load(Description&& description, const ModelOptions& options,
                             std::span<const LoraAdapter> adapters, int64_t total_bytes);
   static Model::State& state(Model& model) { return *model.state_; }
   static KvCache::State& state(KvCache& cache) { return *cache.state_; }
-  /// False once the cache was moved away.
+  /// False if the cache was moved from.
   static bool has_state(const KvCache& cache) { return cache.state_ != nullptr; }
 };
 

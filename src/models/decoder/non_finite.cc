@@ -12,10 +12,10 @@
 namespace moracle {
 namespace {
 
-// The part that ends the search: a step has no other way to stop than an error.
+// The first non-finite value, and the part that gives it.
 struct Found {
   std::string part;
-  int64_t token = 0;  // in the step
+  int64_t token = 0;  // index in the step
   float value = 0;
 };
 
@@ -30,7 +30,7 @@ float element(const std::byte* data, DType dtype, int64_t i) {
   return dtype == DType::kBF16 ? bf16_to_float(half) : f16_to_float(half);
 }
 
-// The first number of the matrix, row by row, that is not finite.
+// Finds the first non-finite number of the matrix, row by row.
 Result<std::optional<Found>> find_in(const Matrix& matrix, Device& device) {
   const auto* data = static_cast<const std::byte*>(matrix.data);
   std::vector<std::byte> copy;
@@ -49,7 +49,8 @@ Result<std::optional<Found>> find_in(const Matrix& matrix, Device& device) {
   return std::optional<Found>();
 }
 
-// Runs the tokens of one step and looks at every part. Nothing: all is finite.
+// Runs the tokens of one step and checks the output of every part. Returns nothing if all values
+// are finite.
 Result<std::optional<Found>> find_in_step(Model& model, const Model::Step& step) {
   Model::State& m = ModelAccess::state(model);
   std::optional<Found> found;

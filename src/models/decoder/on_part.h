@@ -1,4 +1,4 @@
-// Where the time of a step goes: whoever wants to know is told at the end of each part.
+// Times the parts of a step: calls back at the end of each part.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 namespace moracle {
 
 /// Called with "norms", "attention linears", "attention", "router", "experts", … when that part of
-/// a step has been enqueued (which on a CPU is: done). Empty: nobody wants to know.
+/// a step has been enqueued. On a CPU, the part is then done. Empty: no callback.
 using OnPart = std::function<void(std::string_view part)>;
 
 inline void part_done(const OnPart& on_part, std::string_view part) {

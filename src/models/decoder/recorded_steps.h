@@ -1,4 +1,4 @@
-// Steps of decoding as graphs: a step of the same shape as one before is enqueued as a whole.
+// Decode steps as graphs: a step of a known shape is enqueued as a whole.
 #pragma once
 
 #include <map>
@@ -10,15 +10,16 @@ namespace moracle {
 class RecordedSteps {
  public:
   bool on = true;
-  /// Enqueues the step: as it is the first time that its shape is seen and on devices without
-  /// graphs, from then on by replaying what was recorded. Steps with more than one token of a
-  /// sequence, or with none, are as they are. Errors: of `enqueue`, of recording.
+  /// Enqueues a step. The first step of a shape runs directly; later steps replay a recorded graph.
+  /// Devices without graphs always run directly, and so do steps with more than one token of a
+  /// sequence, or with none. Errors: of `enqueue`, of recording.
   template <class Enqueue>
   Status run(const Batch& batch, Device& device, Stream stream, const Enqueue& enqueue) {
-    // One token of each: then there are as many sequences as tokens, and their tables lie alike.
+    // With one token per sequence, there are as many sequences as tokens, and their tables have the
+    // same layout.
     if (!on || batch.most_tokens != 1 || batch.fewest_tokens != 1) return enqueue();
     if (graphs_.size() >= kMost) forget();
-    // What launches depend on.
+    // Launches depend on these values.
     const auto [at, is_new] = graphs_.try_emplace({batch.num_tokens, batch.longest});
     if (is_new) {
       const Status done = enqueue();
@@ -27,17 +28,17 @@ class RecordedSteps {
     }
     return replay(at->second, device, stream, enqueue);
   }
-  /// What was recorded would read or write what is no longer there.
+  /// Drops all graphs. Needed when memory that they read or write is gone.
   void forget() { graphs_.clear(); }
-  /// Replays so far.
+  /// Number of replays so far.
   int64_t replays() const { return replays_; }
 
  private:
-  static constexpr size_t kMost = 64;  // graphs take memory, too
+  static constexpr size_t kMost = 64;  // limits the memory of graphs
   Status replay(std::unique_ptr<Graph>& graph, Device& device, Stream stream,
                 const std::function<Status()>& enqueue);
 
-  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Graph>> graphs_;  // nothing: seen once
+  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Graph>> graphs_;  // null: shape seen once
   int64_t replays_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The numbers of a decoder, from config.json (declared in decoder_parts.h).
+// Reads the sizes of a decoder from config.json (declared in decoder_parts.h).
 #include <algorithm>
 
 #include "base/text.h"

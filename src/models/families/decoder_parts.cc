@@ -104,7 +104,7 @@ Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpo
   MORACLE_TRY(DescribedWeights weights, describe_dense_mlp(checkpoint, mlp, spec, intermediate));
   SharedExpertDescription shared{std::move(weights), {}};
   if (gate.empty()) return shared;
-  // The sigmoid of one logit, not renormalised, is the weight of the one expert.
+  // The weight of the one expert is the sigmoid of its logit, not renormalized.
   shared.mlp.spec.routing.score = Score::kSigmoid;
   MORACLE_TRY(RouterDescription router, describe_router(checkpoint, gate, shared.mlp.spec));
   shared.gate.emplace(std::move(router.weights));
@@ -123,8 +123,8 @@ Result<Description> describe_decoder(const Checkpoint& checkpoint, const Decoder
     layers.push_back(std::move(described));
   }
   MORACLE_TRY(auto final_norm, checkpoint.vector("model.norm.weight", spec.hidden_size));
-  // Tied files hold no lm_head; one that is there all the same counts, as in transformers it would
-  // not differ from the embedding.
+  // Tied files hold no lm_head. If a file has one anyway, use it: in transformers it would not
+  // differ from the embedding.
   const bool own_output = !tied || checkpoint.has_tensor("lm_head.weight");
   MORACLE_TRY(DescribedMatrix output,
               describe_linear(checkpoint, {own_output ? "lm_head" : "model.embed_tokens"},

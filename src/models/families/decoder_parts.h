@@ -1,5 +1,5 @@
-// What the decoders' files have in common: numbers of config.json under the keys of the Llama
-// family, and matrices of the sizes that follow from them.
+// Shared code of the decoder families: sizes from config.json under the keys of the Llama family,
+// and matrices of the matching sizes.
 #pragma once
 
 #include <functional>
@@ -11,38 +11,39 @@
 
 namespace moracle {
 
-/// What transformers takes where config.json does not say; families differ.
+/// Defaults of transformers for values that config.json lacks; families differ.
 struct DecoderDefaults {
   double norm_epsilon = 1e-6;
   double rope_theta = 10'000;
 };
 
-/// Sizes, the norms' epsilon, the activation. Errors: values that make no sense (kBadFile).
+/// Reads sizes, the epsilon of the norms and the activation. Errors: invalid values (kBadFile).
 Result<DecoderSpec> read_decoder_spec(const Config& config, const DecoderDefaults& defaults = {});
-/// Heads and rotary embedding; no window. Errors: as above; use_sliding_window, layers of other
-/// types than "full_attention" where `only_full` (kUnsupported), other rotary embeddings.
+/// Reads heads and RoPE; no window. Errors: as above; use_sliding_window, layers of other types
+/// than "full_attention" if `only_full` (kUnsupported), other rotary embeddings.
 Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderSpec& decoder,
                                             bool only_full = true,
                                             const DecoderDefaults& defaults = {});
-/// True for the layers of the Qwen family that have one dense MLP: in mlp_only_layers, or off
+/// True for layers of the Qwen family with one dense MLP: in mlp_only_layers, or off
 /// decoder_sparse_step.
 Result<bool> is_dense_layer(const Config& config, int64_t layer);
 
-/// The linear layers `modules`, stacked: each must have its own `rows`, all of them `k` columns.
-/// Each by itself: stacked parts may not make up for each other's rows.
+/// Stacks the linear layers `modules`. Each must have its own `rows`, and all must have `k`
+/// columns. The check is per module: stacked parts must not make up for each other's rows.
 Result<DescribedMatrix> describe_linear(const Checkpoint& checkpoint,
                                         const std::vector<std::string>& modules,
                                         const std::vector<int64_t>& rows, int64_t k);
-/// Errors: a module whose bias is not in the files, where describe_linear would do without.
+/// Errors: a module's bias is not in the files. describe_linear accepts that.
 Status require_bias(const Checkpoint& checkpoint, const std::vector<std::string>& modules);
-/// Both.
+/// describe_linear with require_bias.
 Result<DescribedMatrix> describe_biased_linear(const Checkpoint& checkpoint,
                                                const std::vector<std::string>& modules,
                                                const std::vector<int64_t>& rows, int64_t k);
 
-/// `prefix`{q,k,v,o}_proj; biases where the file has them. The norms and sinks are left empty.
+/// Describes `prefix`{q,k,v,o}_proj, with biases if the file has them. Leaves the norms and sinks
+/// empty.
 struct GroupedQueryBiases {
-  bool qkv = false, o = false;  ///< must be there
+  bool qkv = false, o = false;  ///< must exist
 };
 Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpoint,
                                                        const std::string& prefix,
@@ -50,27 +51,28 @@ Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpo
                                                        const GroupedQuerySpec& spec,
                                                        GroupedQueryBiases biases = {});
 
-/// The router `module` of these experts.
+/// Describes the router `module` of `experts`.
 Result<RouterDescription> describe_router(const Checkpoint& checkpoint, const std::string& module,
                                           const LayerSpec& experts);
 
-/// An ordinary MLP, `mlp`.{gate,up,down}_proj, as one expert.
+/// Describes an ordinary MLP, `mlp`.{gate,up,down}_proj, as one expert.
 Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const std::string& mlp,
                                             const DecoderSpec& spec, int64_t intermediate);
-/// The MLP `mlp` as an expert for every token, weighed by the sigmoid of `gate` where it is named.
+/// Describes the MLP `mlp` as an expert for every token, weighted by the sigmoid of `gate` if
+/// named.
 Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpoint,
                                                        const std::string& mlp,
                                                        const std::string& gate,
                                                        const DecoderSpec& spec,
                                                        int64_t intermediate);
 
-/// A whole decoder under the names model.embed_tokens, model.norm and lm_head, its layers by
-/// `describe_layer`, called from 0 up.
+/// Describes a whole decoder with the names model.embed_tokens, model.norm and lm_head. Calls
+/// `describe_layer` for each layer, from 0 up.
 using DescribeLayer = std::function<Result<LayerDescription>(int64_t layer)>;
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                      const DescribeLayer& describe_layer);
 
-/// The table of the tokens' embeddings: floats [vocab_size, hidden_size].
+/// Describes the token embedding table: floats [vocab_size, hidden_size].
 Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,
                                            const DecoderSpec& spec);
 

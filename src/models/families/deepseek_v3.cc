@@ -1,6 +1,6 @@
-// DeepSeek-V3 (and R1): latent attention, dense first layers, sigmoid routing by groups with a
-// correction bias, shared experts. The layers that predict further tokens at once (num_nextn_
-// predict_layers, stored behind the last) are not run.
+// DeepSeek-V3 (and R1): MLA, dense first layers, sigmoid routing by groups with a correction bias,
+// shared experts. The layers for multi-token prediction (num_nextn_predict_layers, stored behind
+// the last layer) are not run.
 #include <cmath>
 
 #include "base/text.h"
@@ -37,7 +37,7 @@ Result<LatentSpec> read_latent(const Config& config) {
   MORACLE_TRY(spec.rotary.interleaved, config.boolean_or(true, {"rope_interleave"}));
   spec.scale =
       static_cast<float>(read.score_scale / std::sqrt(static_cast<double>(spec.head_dim())));
-  spec.norm_epsilon = 1e-6f;  // of the latent vectors, whatever rms_norm_eps says of the others
+  spec.norm_epsilon = 1e-6f;  // for the latent vectors; rms_norm_eps applies to the other norms
   return spec;
 }
 
@@ -55,7 +55,7 @@ Result<Sizes> read_sizes(const Config& config) {
   MORACLE_TRY(const std::string method, config.text_or("noaux_tc", {"topk_method"}));
   if (method != "noaux_tc")
     return config.unsupported({"topk_method"}, "noaux_tc", "it is " + method);
-  // transformers' defaults for these are one model's numbers.
+  // Require these keys: transformers' defaults are the numbers of one model.
   for (const char* key : {"n_group", "topk_group", "routed_scaling_factor"}) {
     if (!config.has({key})) return config.wrong({key}, "a number", "it is not there");
   }
@@ -67,7 +67,7 @@ Result<LatentDescription> describe_attention(const Checkpoint& checkpoint,
                                              const Sizes& sizes) {
   const LatentSpec& a = sizes.attention;
   const int64_t q_rows = a.num_heads * a.head_dim();
-  // config.json's biases are on what reads or writes the hidden state.
+  // The biases of config.json apply to layers that read or write the hidden state.
   const auto outer = sizes.attention_bias ? describe_biased_linear : describe_linear;
   std::vector<float> q_norm;
   std::optional<DescribedMatrix> q_a;
@@ -123,7 +123,7 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
   return described;
 }
 
-// Claims the layers behind the last, so that they count as known.
+// Claims the layers stored behind the last, so that their tensors count as known.
 Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
   MORACLE_TRY(const int64_t count, config.integer_or(0, {"num_nextn_predict_layers"}, 0, 1000));
@@ -148,7 +148,7 @@ const ExpertConvention kDeepseekV3Experts = {.score = Score::kSigmoid, .renormal
 
 Result<Description> describe_deepseek_v3(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
-  // The routing follows from it.
+  // The routing depends on model_type.
   MORACLE_TRY(const std::string type, config.text({"model_type"}));
   if (type != "deepseek_v3") return config.wrong({"model_type"}, "deepseek_v3", "it is " + type);
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));

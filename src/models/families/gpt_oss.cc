@@ -1,5 +1,5 @@
-// GPT-OSS: grouped-query attention with biases and one sink per head, every other layer in a
-// window; YaRN; a router with a bias, softmax over the top_k alone; experts with biases.
+// GPT-OSS: GQA with biases and one sink per head, and a window in every other layer. YaRN. A router
+// with a bias, softmax over the top_k alone. Experts with biases.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/experts/convention.h"
@@ -10,7 +10,7 @@ namespace moracle {
 namespace gpt_oss {
 namespace {
 
-// One window per layer, 0 where it sees everything.
+// Window of each layer; 0: the layer sees everything.
 Result<std::vector<int64_t>> read_windows(const Config& config, int64_t num_layers) {
   MORACLE_TRY(const int64_t window, config.integer({"sliding_window"}, 1));
   MORACLE_TRY(const std::vector<std::string> types, config.texts({"layer_types"}));
@@ -71,10 +71,11 @@ const ExpertConvention kGptOssExperts = {.names = gpt_oss::kNames,
 
 Result<Description> describe_gpt_oss(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
-  // Routing and activation follow from it.
+  // Routing and activation depend on model_type.
   MORACLE_TRY(const std::string type, config.text({"model_type"}));
   if (type != "gpt_oss") return config.wrong({"model_type"}, "gpt_oss", "it is " + type);
-  // Without rotary settings transformers would assume YaRN's of one published model.
+  // Require rotary settings: without them transformers would assume the YaRN settings of one
+  // published model.
   if (!config.has({"rope_parameters", "rope_scaling"}))
     return config.wrong({"rope_parameters", "rope_scaling"}, "an object", "it is not there");
   constexpr DecoderDefaults kDefaults{1e-5, 150'000};

@@ -1,5 +1,5 @@
-// Mixtral: grouped-query attention without norms on q and k, in a window where config.json gives
-// one; softmax over all experts, the top_k of it renormalised.
+// Mixtral: GQA without norms on q and k, with a window if config.json gives one. Softmax over all
+// experts; the top_k weights are renormalized.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/experts/convention.h"
@@ -20,7 +20,7 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
   MORACLE_TRY(GroupedQueryDescription attention,
               describe_grouped_query(checkpoint, prefix + "self_attn.", spec, heads));
   MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
-  // The block that holds experts and router is block_sparse_moe, or mlp where gptqmodel wrote it.
+  // The block with experts and router is block_sparse_moe, or mlp in files from gptqmodel.
   const std::string& name = experts.spec.name;
   const std::string block = name.substr(0, name.rfind('.'));
   MORACLE_TRY(RouterDescription router, describe_router(checkpoint, block + ".gate", experts.spec));
@@ -44,7 +44,7 @@ const ExpertConvention kMixtralExperts = {
 
 Result<Description> describe_mixtral(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
-  // The routing follows from it.
+  // The routing depends on model_type.
   MORACLE_TRY(const std::string type, config.text({"model_type"}));
   if (type != "mixtral") return config.wrong({"model_type"}, "mixtral", "it is " + type);
   constexpr DecoderDefaults kDefaults{1e-5, 1e6};

@@ -1,5 +1,5 @@
-// Qwen2-MoE (and Qwen1.5-MoE): as Qwen3-MoE, but with biases on q, k and v instead of norms on q
-// and k, and with a shared expert that every token weighs by a sigmoid of its own.
+// Qwen2-MoE (and Qwen1.5-MoE): like Qwen3-MoE, but with biases on q, k and v instead of norms on q
+// and k. Adds a shared expert, which each token weights by a sigmoid.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/experts/convention.h"

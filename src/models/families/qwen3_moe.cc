@@ -1,5 +1,5 @@
-// Qwen3-MoE: RMSNorm on q and k per head, rotary embedding, grouped-query attention, experts with
-// softmax routing; layers in mlp_only_layers, or off decoder_sparse_step, are dense.
+// Qwen3-MoE: per-head RMSNorm on q and k, RoPE, GQA, experts with softmax routing. Layers in
+// mlp_only_layers, or off decoder_sparse_step, are dense.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/experts/convention.h"

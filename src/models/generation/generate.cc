@@ -71,7 +71,7 @@ Status check_generation(const Model& model, std::span<const int32_t> prompt,
   return {};
 }
 
-// One sequence and what continues it.
+// One sequence during generation.
 class Continuation {
  public:
   Continuation(Model& model, KvCache cache, const GenerateOptions& options)
@@ -82,14 +82,15 @@ class Continuation {
 
   bool is_full() const { return cache_.length() == cache_.capacity(); }
 
-  /// The next part of a prompt.
+  /// Runs the next part of a prompt.
   Status run(std::span<const int32_t> tokens) {
     const Model::Step step{tokens, &cache_, adapter_};
     MORACLE_CHECK(model_.forward({&step, 1}));
     run_.insert(run_.end(), tokens.begin(), tokens.end());
     return {};
   }
-  /// The token that follows `tokens`. No other thread's step comes between.
+  /// Returns the token that follows `tokens`. Holds the device, so that no other thread's step
+  /// comes between.
   Result<int32_t> next(std::span<const int32_t> tokens) {
     const Turn turn = ModelAccess::state(model_).workspace->device().turn();
     MORACLE_CHECK(run(tokens));

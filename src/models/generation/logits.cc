@@ -1,4 +1,4 @@
-// Logits of the last step's tokens: all of them, or the largest where they lie.
+// Logits of the last step's tokens: all of them, or the top-k selected in device memory.
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
@@ -9,7 +9,7 @@ namespace {
 
 static_assert(Model::kMaxTopK == kMostTopK);
 
-// Logits of the last step's tokens [first, first + count), where they are computed.
+// Computes logits of the last step's tokens [first, first + count) and leaves them in place.
 Result<Matrix> enqueue_logits(Model::State& m, int64_t first, int64_t count) {
   if (first < 0 || count < 1 || count > Model::kMaxLogitRows || first + count > m.num_rows) {
     return Error{ErrorKind::kInvalidArgument, "", "logits",
@@ -22,8 +22,8 @@ Result<Matrix> enqueue_logits(Model::State& m, int64_t first, int64_t count) {
   return out;
 }
 
-// What the host reads: the device's own memory where it can, or else a copy, `at` bytes into the
-// scratch for these.
+// Returns memory that the host can read: device memory if readable, else a copy at byte offset `at`
+// of host_logits.
 Result<const std::byte*> on_host(Model::State& m, const void* data, size_t bytes, size_t at) {
   Device& device = m.workspace->device();
   if (device.host_visible()) return static_cast<const std::byte*>(data);

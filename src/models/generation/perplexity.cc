@@ -9,8 +9,8 @@
 namespace moracle {
 namespace {
 
-// -log softmax(logits)[id], in double. NaN where the logits make no probabilities: one is NaN or
-// positive infinity, or all are negative infinity.
+// Returns -log softmax(logits)[id], in double. NaN if the logits give no probabilities: one is NaN
+// or positive infinity, or all are negative infinity.
 double negative_log_likelihood(std::span<const float> logits, int32_t id) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -18,7 +18,8 @@ double negative_log_likelihood(std::span<const float> logits, int32_t id) {
   return largest + std::log(sum) - logits[id];
 }
 
-// Scores the tokens of one window but its first. No other thread's step comes between.
+// Scores the tokens of one window except its first. Holds the device, so that no other thread's
+// step comes between.
 Result<double> score(Model& model, std::span<const int32_t> window, KvCache& cache,
                      int32_t adapter) {
   const Turn turn = ModelAccess::state(model).workspace->device().turn();

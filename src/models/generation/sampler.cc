@@ -31,13 +31,13 @@ int64_t Sampler::candidates(int64_t vocab_size) const {
   return options_.top_k > 0 && options_.top_k < vocab_size ? options_.top_k : 0;
 }
 
-// Where nothing cuts the candidates off, only those are put in order that can be drawn: from the
-// likeliest on until `reach` of all is reached, power of two by power of two.
+// Without a cut-off, sorts only the candidates that can be drawn. Adds candidates from the
+// likeliest down, one power of two at a time, until they reach `reach` of the total.
 double Sampler::keep_likely(std::span<const float> logits, float best, double reach) {
   constexpr int kPowers = 64;
   double sums[kPowers] = {}, sum = 0;
   all_weights_.resize(logits.size());
-  auto power = [](double weight) {  // of 2^-power ≥ weight; what is smaller is last
+  auto power = [](double weight) {  // 2^-power <= weight; smaller weights use the last power
     return weight > 0x1p-62 ? -std::ilogb(weight) : kPowers - 1;
   };
   for (size_t id = 0; id < logits.size(); ++id) {
@@ -46,7 +46,7 @@ double Sampler::keep_likely(std::span<const float> logits, float best, double re
   }
   for (double part : sums) sum += part;
   int last = 0;
-  // A little more than asked for: the sum in order rounds otherwise.
+  // Keep slightly more than requested: the sum in sorted order rounds differently.
   for (double reached = sums[0]; last + 1 < kPowers && reached <= reach * sum * (1 + 1e-9);)
     reached += sums[++last];
   const double least = options_.min_p > 0 && reach >= 1 ? options_.min_p : 0;
@@ -69,10 +69,11 @@ double Sampler::uniform() {
   return static_cast<double>(engine_() >> 11) * 0x1p-53;
 }
 
-// One of the candidates by their weights, which are `sum` together, those left out included.
+// Picks one of the candidates by weight. `sum` is the sum of all weights, left-out candidates
+// included.
 int32_t Sampler::pick(std::span<const int32_t> ids, double sum, double uniform) {
-  // top_p keeps the shortest run of candidates that reaches it; min_p what is not far below the
-  // best.
+  // top_p keeps the shortest run of candidates that reaches it. min_p keeps candidates that are not
+  // far below the best.
   size_t kept = ids.size();
   if (options_.top_p < 1) {
     double reached = 0;
@@ -120,7 +121,7 @@ std::optional<int32_t> Sampler::draw(std::span<const float> logits) {
 Status draw(Model& model, int64_t first, std::span<Sampler> samplers, std::span<int32_t> ids) {
   const auto count = static_cast<int64_t>(samplers.size());
   int64_t k = 1;
-  bool all = false;  // logits are needed
+  bool all = false;  // all logits are needed
   for (const Sampler& sampler : samplers) {
     const int64_t needs = sampler.candidates(model.vocab_size());
     all = all || needs == 0 || needs > Model::kMaxTopK;

@@ -10,18 +10,18 @@
 
 namespace moracle {
 
-/// Draws ids. The same seed, logits and options give the same ids on every machine: the engine and
-/// the uniform numbers made from it are fixed by the standard and by this file.
+/// Draws ids. The same seed, logits and options give the same ids on every machine: the standard
+/// and this file fix the engine and the uniform numbers made from it.
 class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options) : options_(options), engine_(options.seed) {}
 
-  /// Logits of a vocabulary that a draw depends on: so many of the largest; 0: on all of them.
+  /// Number of largest logits that a draw depends on; 0: it depends on all logits.
   int64_t candidates(int64_t vocab_size) const;
-  /// From these, in the order of Model::TopKLogits. Nothing where they make no probabilities:
-  /// NaN or positive infinity among them, or nothing but negative infinity.
+  /// Draws from these candidates, in the order of Model::TopKLogits. Returns nothing if the logits
+  /// give no probabilities: NaN or positive infinity among them, or nothing but negative infinity.
   std::optional<int32_t> draw(std::span<const int32_t> ids, std::span<const float> logits);
-  /// From all logits, by id; otherwise as above.
+  /// Draws from all logits, indexed by id; otherwise as above.
   std::optional<int32_t> draw(std::span<const float> logits);
 
  private:
@@ -32,20 +32,20 @@ class Sampler {
 
   SamplingOptions options_;
   std::mt19937_64 engine_;
-  // Of one draw, kept for their scratch.
+  // Buffers of one draw, kept to reuse their memory.
   cpu::TopK largest_;
   std::vector<int32_t> ids_;         // candidates
-  std::vector<float> logits_;        // theirs
-  std::vector<double> weights_;      // theirs
-  std::vector<double> all_weights_;  // of every id, where no top_k limits them
+  std::vector<float> logits_;        // of the candidates
+  std::vector<double> weights_;      // of the candidates
+  std::vector<double> all_weights_;  // of every id, if no top_k limits them
 };
 
-/// What `draw` gives for a token whose logits make no probabilities.
+/// Result of `draw` for a token whose logits give no probabilities.
 inline constexpr int32_t kNothingDrawn = -1;
 
-/// The next token of each of the last step's tokens from `first` on, one sampler for each; or
-/// kNothingDrawn. On every device the logits that a sampler's candidates() names are checked:
-/// since NaN comes first, a NaN or positive infinity anywhere in a row is among them. Errors: as
+/// Draws the next token for each of the last step's tokens from `first` on, with one sampler each,
+/// or gives kNothingDrawn. Every device checks the logits that a sampler's candidates() names. NaN
+/// comes first, so a NaN or positive infinity anywhere in a row is among them. Errors: as
 /// Model::logits.
 Status draw(Model& model, int64_t first, std::span<Sampler> samplers, std::span<int32_t> ids);
 

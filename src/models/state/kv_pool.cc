@@ -29,7 +29,8 @@ void KvPool::shrink(std::vector<std::byte*>& pages, int64_t length) {
 }
 
 Status KvPool::take_slab(int64_t pages_wanted) {
-  // A GPU's memory is given in large pieces and not for nothing; a CPU's is there when it is used.
+  // GPU memory comes in large pieces, and allocation costs time. CPU memory is committed on first
+  // use.
   constexpr size_t kSlab = size_t{32} << 20;
   const int64_t together =
       device_->host_visible() ? 1 : static_cast<int64_t>(kSlab / std::max<size_t>(page_bytes_, 1));
@@ -46,12 +47,12 @@ Status KvPool::take_slab(int64_t pages_wanted) {
     }
   }
   MORACLE_TRY(Buffer slab, device_->allocate(static_cast<size_t>(count) * page_bytes_));
-  // Enough for all pages, so that giving them back never allocates.
+  // Reserve for all pages, so that shrink() never allocates.
   const auto all = static_cast<size_t>(num_pages_ + count);
   if (all > free_.capacity()) free_.reserve(std::max(all, 2 * free_.capacity()));
   std::byte* const first = slab.as<std::byte>();
   slabs_.push_back(std::move(slab));
-  // The first of a slab is taken first.
+  // Push in reverse order, so that grow() takes the first page of a slab first.
   for (int64_t i = count - 1; i >= 0; --i)
     free_.push_back(first + static_cast<size_t>(i) * page_bytes_);
   num_pages_ += count;

@@ -1,5 +1,5 @@
-// Memory for keys and values in pages of so many positions, all layers of a position in one page. A
-// sequence takes pages as it grows and gives them back when it is cut or ends.
+// Memory for keys and values in pages of a fixed number of positions. One page holds all layers of
+// a position. A sequence takes pages as it grows and returns them when it is truncated or ends.
 #pragma once
 
 #include <mutex>
@@ -11,19 +11,19 @@ namespace moracle {
 
 class KvPool {
  public:
-  /// `most_bytes`: of all pages together; 0: as many as the device has memory for.
+  /// `most_bytes` limits all pages together; 0: as many pages as the device has memory for.
   KvPool(std::shared_ptr<Device> device, int64_t page, size_t page_bytes, int64_t most_bytes)
       : device_(std::move(device)), page_(page), page_bytes_(page_bytes), most_bytes_(most_bytes) {}
 
   int64_t page() const { return page_; }
   size_t page_bytes() const { return page_bytes_; }
-  /// Pages that `length` positions take.
+  /// Number of pages that `length` positions take.
   int64_t pages_of(int64_t length) const { return (length + page_ - 1) / page_; }
 
-  /// Adds to `pages` until they hold `length` positions. Errors: kOutOfMemory, what is needed and
-  /// what is there; `pages` then are as before.
+  /// Adds pages until `pages` holds `length` positions. Errors: kOutOfMemory, with the needed and
+  /// available amounts; `pages` is then unchanged.
   Status grow(std::vector<std::byte*>& pages, int64_t length);
-  /// Takes back what `length` positions do not need.
+  /// Takes back the pages that `length` positions do not need.
   void shrink(std::vector<std::byte*>& pages, int64_t length);
 
  private:

@@ -5,7 +5,7 @@
 
 namespace moracle {
 
-/// FP4: sign, two exponent bits, one mantissa bit; the low nibble of a byte is the even column.
+/// FP4: sign, two exponent bits, one mantissa bit. The low nibble of a byte is the even column.
 template <>
 struct CodecOf<DType::kF4E2M1> {
   static float decode(const std::byte* row, int64_t i) {

@@ -5,7 +5,8 @@
 
 namespace moracle {
 
-/// FP8 with four exponent and three mantissa bits, "FN": largest 448, NaN but no infinities.
+/// FP8 with four exponent and three mantissa bits ("FN"): largest value 448; NaN, but no
+/// infinities.
 template <>
 struct CodecOf<DType::kF8E4M3> {
   static float decode(const std::byte* row, int64_t i) {

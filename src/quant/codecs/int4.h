@@ -4,8 +4,8 @@
 
 namespace moracle {
 
-/// Two's complement nibble, -8 to 7; the low nibble of a byte is the even column.
-/// (GPTQ's and compressed-tensors' packed codes are this + 8.)
+/// Two's complement nibble, -8 to 7. The low nibble of a byte is the even column. (The packed codes
+/// of GPTQ and compressed-tensors are this + 8.)
 template <>
 struct CodecOf<DType::kI4> {
   static int decode(const std::byte* row, int64_t i) {

@@ -4,7 +4,7 @@
 
 namespace moracle {
 
-/// Two's complement byte, -128 to 127. (GPTQ's and compressed-tensors' packed codes are this +
+/// Two's complement byte, -128 to 127. (The packed codes of GPTQ and compressed-tensors are this +
 /// 128.)
 template <>
 struct CodecOf<DType::kI8> {

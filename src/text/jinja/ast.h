@@ -1,5 +1,4 @@
-// A parsed template. Nodes are not changed after parsing, so one tree serves several renders at
-// once.
+// A parsed template. Nodes never change after parsing, so concurrent renders can share one tree.
 #pragma once
 
 #include <memory>
@@ -20,7 +19,7 @@ enum class ExprKind {
   kDict,       // items: key, value, key, value, ...
   kAttribute,  // items[0].name
   kItem,       // items[0][items[1]]
-  kSlice,      // items[0][items[1]:items[2]:items[3]], null where left out
+  kSlice,      // items[0][items[1]:items[2]:items[3]], null if omitted
   kCall,       // items[0](items[1], ..., named)
   kFilter,     // items[0]|function(items[1], ..., named); items[0] is null in a filter block
   kTest,       // items[0] is function(items[1], ..., named)
@@ -53,11 +52,11 @@ struct Keyword {
   ExprPtr value;
 };
 
-/// One expression; `kind` says which members mean something.
+/// One expression; `kind` determines which members are used.
 struct Expr {
   ExprKind kind = ExprKind::kConst;
   int line = 1;
-  int height = 1;  ///< nodes on the longest way down: bounds the stack of whoever walks the tree
+  int height = 1;  ///< nodes on the longest path down: bounds the stack of recursive walks
   std::string name{};
   Value value{};
   std::vector<ExprPtr> items{};

@@ -42,7 +42,7 @@ Result<Value> Interpreter::evaluate_call(const Expr& expr, Scope& scope, const M
 }
 
 Result<Value> Interpreter::call_macro(const Macro& macro, Arguments arguments) {
-  // A call takes more of the stack than other nodes.
+  // A call uses more of the stack than other nodes.
   constexpr int kStackOfCall = 3;
   MORACLE_CHECK(enter(kStackOfCall));
   Block block(*this, *macro.scope);
@@ -88,7 +88,7 @@ Status Interpreter::bind_parameters(const Macro& macro, Arguments arguments, Sco
 }
 
 Result<Value> Interpreter::make_macro(const Stmt& stmt, Scope& scope) {
-  // The scope may have to live on for it; so much is charged for both.
+  // The scope may have to outlive its block for the macro. This charge covers both.
   MORACLE_CHECK(heap_.budget().create(512));
   for (Scope* s = &scope; s && !s->captured; s = s->parent) s->captured = true;
   const Macro* made = macros_.emplace_back(std::make_unique<Macro>(Macro{&stmt, &scope})).get();

@@ -1,4 +1,4 @@
-// strftime in English, whatever the process's locale is.
+// strftime in English, independent of the locale of the process.
 #pragma once
 
 #include <ctime>
@@ -10,8 +10,8 @@
 namespace moracle::jinja {
 
 std::tm local_time_now();
-/// Errors: a directive other than %Y %y %m %d %e %H %I %M %S %p %j %b %h %B %a %A %F %T %D %R %%
-/// and these with '-' for no padding (as %-d).
+/// Formats `time`. Errors: a directive other than %Y %y %m %d %e %H %I %M %S %p %j %b %h %B %a %A
+/// %F %T %D %R %% and these with '-' for no padding (as %-d).
 Result<std::string> clock_text(std::string_view format, const std::tm& time);
 
 }  // namespace moracle::jinja

@@ -43,7 +43,7 @@ bool holds(Order order, const T& left, const T& right) {
   return false;
 }
 
-// As Python orders lists: by the first elements that differ, then by length.
+// Orders lists as Python does: by the first elements that differ, then by length.
 Result<bool> ordered_items(Budget& budget, Order order, const Values& left, const Values& right) {
   for (size_t i = 0; i < left.size() && i < right.size(); ++i) {
     MORACLE_TRY(const bool same, equal(budget, left[i], right[i]));
@@ -104,7 +104,7 @@ Result<bool> ordered(Budget& budget, Order order, const Value& left, const Value
   if (left.is_undefined()) return undefined_error(left);
   if (right.is_undefined()) return undefined_error(right);
   if (left.is_text() && right.is_text()) {
-    // Bytes of UTF-8 have the order of the characters.
+    // UTF-8 bytes sort in the order of their characters.
     MORACLE_CHECK(budget.read(left.text().size()));
     return holds(order, left.text(), right.text());
   }

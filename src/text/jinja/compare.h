@@ -1,4 +1,4 @@
-// ==, <, in, and looking up keys.
+// ==, <, in, and key lookup.
 #pragma once
 
 #include "text/jinja/value.h"
@@ -9,9 +9,9 @@ enum class Order { kLess, kLessEqual, kGreater, kGreaterEqual };
 
 /// left == right. Errors: the budget is used up.
 Result<bool> equal(Budget& budget, const Value& left, const Value& right);
-/// left < right and its kin. Errors: types without an order.
+/// left < right, and the other order operators. Errors: types without an order.
 Result<bool> ordered(Budget& budget, Order order, const Value& left, const Value& right);
-/// item in container. Errors: no container, or an item that a str or a dict cannot hold.
+/// item in container. Errors: not a container, or an item that a str or a dict cannot hold.
 Result<bool> contains(Budget& budget, const Value& container, const Value& item);
 /// The value under `key`, or null. Errors: a key that cannot be hashed.
 Result<const Value*> find(Budget& budget, const Mapping& mapping, const Value& key);

@@ -46,7 +46,7 @@ Result<Value> Interpreter::dispatch(const Expr& expr, Scope& scope) {
     default:
       break;
   }
-  // The rest looks at its first operand first.
+  // All other kinds evaluate their first operand first.
   MORACLE_TRY(Value first, evaluate(*expr.items[0], scope));
   switch (expr.kind) {
     case ExprKind::kAttribute:
@@ -127,7 +127,7 @@ Result<Value> Interpreter::evaluate_function(const Expr& expr, Scope& scope) {
 }
 
 Result<Value> Interpreter::evaluate_filters(const Expr& chain, Value input, Scope& scope) {
-  // The innermost filter reads this before anything else can run and set it again.
+  // The innermost filter reads this value before any other code can overwrite it.
   block_input_ = std::move(input);
   return evaluate(chain, scope);
 }

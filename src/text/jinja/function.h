@@ -1,5 +1,5 @@
-// What is built in and can be called: filters, tests, methods and global functions are all rows of
-// tables of Function.
+// Built-in callables: filters, tests, methods and global functions are all rows of tables of
+// Function.
 #pragma once
 
 #include <optional>
@@ -13,25 +13,25 @@
 
 namespace moracle::jinja {
 
-/// Arguments as a call gives them.
+/// Arguments as written in a call.
 struct Arguments {
   Values positional;
   std::vector<std::pair<std::string, Value>> named;
 };
 
-/// Arguments as a Function sees them: by the position of the parameter.
+/// Arguments bound to parameters, by position of the parameter.
 class Bound {
  public:
   bool has(size_t i) const { return i < values_.size() && values_[i].has_value(); }
   const Value& operator[](size_t i) const { return *values_[i]; }
-  /// The flag at `i`, false when left out.
+  /// The flag at `i`; false if omitted.
   bool flag(size_t i) const { return has(i) && truth(*values_[i]); }
   /// Whether the argument is given and not none.
   bool some(size_t i) const { return has(i) && !values_[i]->is_none(); }
   /// The argument as a str or an int. Errors: it is something else.
   Result<std::string_view> text(size_t i) const;
   Result<int64_t> integer(size_t i) const;
-  /// Everything as it was given, for a Function whose parameters are "*".
+  /// All arguments as given, for a Function with parameters "*".
   const Arguments& raw() const { return raw_; }
 
  private:
@@ -42,20 +42,20 @@ class Bound {
 
 struct Function {
   std::string_view name;
-  size_t required;              ///< how many parameters have no default
+  size_t required;              ///< number of parameters without a default
   std::string_view parameters;  ///< names with spaces between them, or "*" for any
-  /// `self` is what stands before '|', 'is' or '.'; undefined for global functions.
+  /// `self` is the value before '|', 'is' or '.'; undefined for global functions.
   Result<Value> (*run)(Heap& heap, const Value& self, const Bound& arguments);
 };
 
-/// The row of that name, or null.
+/// Returns the row of that name, or null.
 const Function* find_function(std::span<const Function> table, std::string_view name);
 /// Errors: unknown, missing or too many arguments.
 Result<Bound> bind(const Function& function, Arguments arguments);
 /// Binds and runs; charges for reading through `self` and the arguments.
 Result<Value> invoke(Heap& heap, const Function& function, const Value& self, Arguments arguments);
 
-/// list(value): the elements that Python would iterate over; a generator is spent by it.
+/// list(value): the elements that Python would iterate over. A generator is spent afterwards.
 /// Errors: a value that cannot be iterated.
 Result<Values> elements(Heap& heap, const Value& value);
 

@@ -31,7 +31,7 @@ Result<Value> range_function(Heap& heap, const Value&, const Bound& arguments) {
   return heap.sequence(SequenceKind::kRange, std::move(items));
 }
 
-// The entries that dict(...) and namespace(...) take: one mapping or pairs, then named arguments.
+// Reads the entries of dict(...) and namespace(...): one mapping or pairs, then named arguments.
 Result<std::vector<std::pair<Value, Value>>> entries_of(Heap& heap, const Arguments& arguments) {
   std::vector<std::pair<Value, Value>> entries;
   if (arguments.positional.size() > 1) return type_error("more than one positional argument");

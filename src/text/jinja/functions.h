@@ -1,5 +1,4 @@
-// The functions that every template can call: range, dict, namespace, raise_exception,
-// strftime_now.
+// Functions available in every template: range, dict, namespace, raise_exception, strftime_now.
 #pragma once
 
 #include <span>
@@ -11,7 +10,7 @@ namespace moracle::jinja {
 
 std::span<const Function> global_functions();
 
-/// transformers refuses attributes of namespaces that start with an underscore.
+/// Rejects attribute names of namespaces that start with an underscore, as transformers does.
 /// Errors: such a name.
 Status check_attribute_name(std::string_view name);
 

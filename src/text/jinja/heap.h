@@ -1,4 +1,4 @@
-// Where the values of one render are made: everything created is charged to its budget.
+// Creates the values of one render and charges each of them to its budget.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace moracle::jinja {
 
-/// What namespace() makes: the one object whose attributes a template may set.
+/// Result of namespace(): the only object with attributes that a template may set.
 struct Namespace {
   std::map<std::string, Value, std::less<>> attributes;
 };
@@ -21,11 +21,11 @@ class Heap {
  public:
   Budget& budget() { return budget_; }
 
-  /// Errors of all of these: too long, nested too deep, or the budget is used up.
+  /// Errors of all functions below: too long, nested too deep, or the budget is used up.
   Result<Value> text(std::string text, bool markup = false);
   Result<Value> sequence(SequenceKind kind, Values items);
   Result<Value> list(Values items) { return sequence(SequenceKind::kList, std::move(items)); }
-  /// Later entries replace earlier ones of the same key. Errors: a key that cannot be one.
+  /// Later entries replace earlier ones of the same key. Errors: a value that cannot be a key.
   Result<Value> mapping(std::vector<std::pair<Value, Value>> entries);
   Result<Value> method(Value self, std::string_view name);
   Result<Value> make_namespace();
@@ -35,7 +35,7 @@ class Heap {
   std::vector<std::unique_ptr<Namespace>> namespaces_;
 };
 
-/// Builds one string and stops growing at the limit instead of taking the machine's memory.
+/// Builds one string. Stops growing at the limit, so memory stays bounded.
 class Writer {
  public:
   void add(std::string_view part) {

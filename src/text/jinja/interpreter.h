@@ -13,14 +13,15 @@
 
 namespace moracle::jinja {
 
-/// Variables of one block; what it lacks is looked up in its parent. Names are those of the tree.
+/// Variables of one block. Missing names are looked up in the parent. The strings of names belong
+/// to the tree.
 struct Scope {
   Scope* parent = nullptr;
   std::map<std::string_view, Value> variables;
-  bool captured = false;  ///< a macro was made here and may read it after the block has ended
+  bool captured = false;  ///< a macro was made here and may read this scope after the block ends
 };
 
-/// {% macro %}, or the body of {% call %}, with the scope that it was made in.
+/// {% macro %}, or the body of {% call %}, with the scope of its definition.
 struct Macro {
   const Stmt* stmt = nullptr;
   Scope* scope = nullptr;
@@ -30,15 +31,15 @@ struct Macro {
 class Interpreter {
  public:
   Heap& heap() { return heap_; }
-  /// A variable of the template; `name` has to outlive the render.
+  /// Sets a variable of the template; `name` must outlive the render.
   void set(std::string_view name, Value value);
-  /// Errors: what the template raises, what Python would refuse, and the limits; with the line.
+  /// Errors, with the line: raised by the template, refused by Python, or over the limits.
   Result<std::string> render(const Body& body);
 
  private:
   enum class Flow { kOn, kBreak, kContinue };
 
-  // Every node counts while it runs, so that no template can use up the stack.
+  // Counts every running node, so that no template can exhaust the stack.
   Status enter(int nodes);
   void leave(int nodes) { running_ -= nodes; }
 
@@ -76,7 +77,7 @@ class Interpreter {
   Status bind_parameters(const Macro& macro, Arguments arguments, Scope& scope);
   Result<Value> make_macro(const Stmt& stmt, Scope& scope);
 
-  // A Scope that lives as long as its block, or longer where a macro has captured it.
+  // A Scope that lives as long as its block, or longer if a macro captured it.
   class Block;
 
   Heap heap_;
@@ -84,7 +85,7 @@ class Interpreter {
   std::vector<std::unique_ptr<Scope>> captured_;
   std::vector<std::unique_ptr<Macro>> macros_;
   std::vector<std::unique_ptr<Loop>> loops_;
-  Value block_input_;  // what the innermost filter of a filter block is applied to
+  Value block_input_;  // input of the innermost filter of a filter block
   int running_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// json.dumps, which the filter "tojson" is under transformers.
+// json.dumps: the filter "tojson" under transformers.
 #pragma once
 
 #include <optional>
@@ -11,12 +11,12 @@ namespace moracle::jinja {
 struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
-  std::optional<std::string> indent;  ///< one level of it; without, everything is on one line
+  std::optional<std::string> indent;  ///< text of one level; empty: everything on one line
   std::string item_separator = ", ";
   std::string key_separator = ": ";
 };
 
-/// Errors: a value that JSON does not have, such as an undefined one.
+/// Errors: a value without a JSON form, such as undefined.
 Result<std::string> to_json(Heap& heap, const Value& value, const JsonStyle& style);
 
 }  // namespace moracle::jinja

@@ -51,7 +51,7 @@ class Lexer {
 
   bool looks_at(std::string_view what) const { return text_.substr(at_, what.size()) == what; }
 
-  // Moves forward and keeps count of lines.
+  // Moves forward and counts lines.
   void skip(size_t bytes) {
     const std::string_view passed = text_.substr(at_, bytes);
     line_ += static_cast<int>(std::count(passed.begin(), passed.end(), '\n'));
@@ -72,7 +72,8 @@ class Lexer {
     return c;
   }
 
-  // The text before a tag, less what its sign (or lstrip_blocks) takes away.
+  // Returns the text before a tag, without the white space that its sign (or lstrip_blocks)
+  // removes.
   std::string_view before_tag(std::string_view data, char sign, bool variable) const {
     if (sign == '-') return strip(data, Side::kRight);
     if (sign == '+' || variable) return data;
@@ -87,7 +88,7 @@ class Lexer {
     skip(length);
   }
 
-  // Text up to a tag, and the tag.
+  // Reads text up to a tag, and the tag.
   Status read_data() {
     const std::string_view rest = text_.substr(at_);
     size_t length = 0;
@@ -112,7 +113,8 @@ class Lexer {
     return read_code(kind == '%');
   }
 
-  // After the closing tag: '-' takes all white space, blocks and comments one line break.
+  // Removes white space after a closing tag: '-' takes all of it; blocks and comments take one line
+  // break.
   void close(char sign, bool variable) {
     if (sign == '-') {
       skip_space();
@@ -130,7 +132,7 @@ class Lexer {
     return {};
   }
 
-  // Takes "raw %}" when that is what follows "{%".
+  // Takes "raw %}" if it follows "{%".
   bool take_raw_begin() {
     std::string_view rest = strip(text_.substr(at_), Side::kLeft);
     if (rest.substr(0, 3) != "raw") return false;
@@ -142,7 +144,7 @@ class Lexer {
     return true;
   }
 
-  // The text up to "{% endraw %}", printed as it is.
+  // Reads text up to "{% endraw %}", which is printed unchanged.
   Status read_raw(int line) {
     for (size_t from = at_;; ++from) {
       from = text_.find("{%", from);
@@ -163,7 +165,7 @@ class Lexer {
     }
   }
 
-  // Whether the tag ends here; brackets have to be closed before it can.
+  // Whether the tag ends here; all brackets must be closed first.
   bool take_end(bool block) {
     if (!brackets_.empty()) return false;
     const std::string_view end = block ? "%}" : "}}";
@@ -176,7 +178,7 @@ class Lexer {
     return true;
   }
 
-  // The tokens inside a tag, its end included.
+  // Reads the tokens inside a tag, including its end.
   Status read_code(bool block) {
     const int line = line_;
     while (true) {
@@ -252,8 +254,8 @@ class Lexer {
   std::string_view text_;
   size_t at_ = 0;
   int line_ = 1;
-  bool line_starts_ = true;  // what came before ended a line, or there was nothing
-  std::string brackets_;     // the closing ones that are due
+  bool line_starts_ = true;  // the previous text ended a line, or there was none
+  std::string brackets_;     // the expected closing brackets
   std::vector<Token> tokens_;
 };
 

@@ -11,7 +11,7 @@
 namespace moracle::jinja {
 
 enum class TokenKind {
-  kData,           ///< text between tags, as it is printed
+  kData,           ///< text between tags, printed unchanged
   kBlockBegin,     ///< {%
   kBlockEnd,       ///< %}
   kVariableBegin,  ///< {{
@@ -36,13 +36,13 @@ struct Token {
   bool is_operator(std::string_view what) const { return is(TokenKind::kOperator, what); }
 };
 
-/// An Error in the template's text; the file is filled in by ChatTemplate.
+/// An Error in the template's text; ChatTemplate adds the file.
 Error syntax_error(int line, std::string fact);
-/// The Error of something in Jinja that this renderer leaves out.
+/// The Error for a Jinja construct that this renderer omits.
 Error unsupported_error(int line, std::string construct);
 
-/// The last token is kEnd. `text` is valid UTF-8.
-/// Errors: unclosed tags, unbalanced brackets, characters and escapes that Jinja refuses.
+/// Splits `text`, which must be valid UTF-8, into tokens. The last token is kEnd. Errors: unclosed
+/// tags, unbalanced brackets, characters and escapes that Jinja refuses.
 Result<std::vector<Token>> tokenize(std::string_view text);
 
 }  // namespace moracle::jinja

@@ -1,5 +1,5 @@
-// What a template may cost. Templates come from strangers' checkpoints: every one of them has to
-// end, in bounded memory and on a bounded stack, with a text or with an Error.
+// Limits of a template. Checkpoints are untrusted, so every template must end in bounded memory and
+// on a bounded stack, with a text or with an Error.
 #pragma once
 
 #include <cstddef>
@@ -15,27 +15,27 @@ constexpr size_t kMaxTextBytes = size_t{16} << 20;  ///< one string, and the ren
 constexpr int64_t kMaxSteps = 10'000'000;           ///< evaluated nodes plus work on long values
 constexpr int64_t kMaxBytes = int64_t{512} << 20;   ///< everything a render creates, added up
 constexpr int64_t kMaxRange = 100'000;              ///< as in Jinja's own sandbox
-constexpr int kMaxNesting = 150;       ///< of brackets, operators and blocks in the text
-constexpr int kMaxRunningNodes = 500;  ///< being run at one time: bounds the stack
-constexpr int kMaxValueDepth = 100;    ///< lists in lists
+constexpr int kMaxNesting = 150;       ///< nesting of brackets, operators and blocks in the text
+constexpr int kMaxRunningNodes = 500;  ///< nodes that run at the same time: bounds the stack
+constexpr int kMaxValueDepth = 100;    ///< nesting of lists in lists
 
-/// What every kUnsupported Error of this room asks for.
+/// The need in every kUnsupported Error of this folder.
 inline constexpr char kRenderable[] =
     "a construct that can be rendered here (the statements, filters, tests and methods that "
     "published chat templates use)";
 
-/// The Error of a construct that is left out here; its line is added by who knows it.
+/// The Error for an omitted construct; a caller that knows the line adds it.
 inline Error unsupported(std::string construct) {
   return Error{ErrorKind::kUnsupported, "", "", kRenderable, std::move(construct)};
 }
 
-/// The Error of a template that asks for more than this renderer gives.
+/// The Error for a template that exceeds the limits of this renderer.
 inline Error limit_error(std::string what) {
   return Error{ErrorKind::kUnsupported, "", "", "a template within the renderer's limits",
                std::move(what)};
 }
 
-/// Counts down what one render has left.
+/// Counts down the remaining budget of one render.
 class Budget {
  public:
   /// Errors: the steps are used up.
@@ -44,9 +44,9 @@ class Budget {
     if (steps_ < 0) return limit_error(str("more than ", kMaxSteps, " steps"));
     return {};
   }
-  /// For reading through `bytes` of text.
+  /// Charges for reading `bytes` of text.
   Status read(size_t bytes) { return spend(1 + static_cast<int64_t>(bytes / 64)); }
-  /// For creating `bytes` of text or elements. Errors: the bytes are used up.
+  /// Charges for creating `bytes` of text or elements. Errors: the bytes are used up.
   Status create(size_t bytes) {
     bytes_ -= static_cast<int64_t>(bytes);
     if (bytes_ < 0) return limit_error(str("more than ", kMaxBytes >> 20, " MiB of values"));

@@ -19,8 +19,8 @@ int digit_value(char c) {
   return 99;
 }
 
-// Python's decoder sees characters outside ASCII as escapes already, so that after a backslash
-// they come out as the text of that escape without its backslash.
+// Python's decoder already receives characters outside ASCII as escapes. After a backslash they
+// become the text of that escape, without its backslash.
 std::string escaped_name(uint32_t c) {
   char text[16];
   std::snprintf(text, sizeof text, c < 0x100 ? "x%02x" : c < 0x10000 ? "u%04x" : "U%08x", c);
@@ -32,7 +32,7 @@ struct Escape {
   size_t length;
 };
 
-// The digits of \x, \u, \U and of octal escapes, starting at `at`.
+// Reads the digits of \x, \u, \U and of octal escapes, starting at `at`.
 Result<Escape> read_code(std::string_view body, size_t at, int base, size_t least, size_t most,
                          int line) {
   uint32_t value = 0;
@@ -45,7 +45,8 @@ Result<Escape> read_code(std::string_view body, size_t at, int base, size_t leas
   return Escape{value, n};
 }
 
-// Digits of `base` with single underscores among them; `after_prefix` allows a leading one.
+// Length of digits of `base` with single underscores between them; `after_prefix` allows a leading
+// one.
 size_t digits_length(std::string_view text, int base, bool after_prefix = false) {
   size_t length = 0;
   while (length < text.size()) {
@@ -65,7 +66,7 @@ std::string without_underscores(std::string_view text) {
   return digits;
 }
 
-// Length of a float at the start of `text`; 0 when there is an integer or nothing.
+// Length of a float at the start of `text`; 0 if there is an integer or nothing.
 size_t float_length(std::string_view text) {
   size_t length = digits_length(text, 10);
   if (length == 0) return 0;
@@ -104,7 +105,7 @@ Result<std::string> unescape(std::string_view body, int line) {
     if (const size_t i = kLetters.find(kind); i != kLetters.npos) {
       out += kMeanings[i];
     } else if (kind == '\n') {
-      // A continued line: both characters go.
+      // A continued line: drop both characters.
     } else if (kind == 'x' || kind == 'u' || kind == 'U') {
       const size_t digits = kind == 'x' ? 2 : kind == 'u' ? 4 : 8;
       MORACLE_TRY(const Escape escape, read_code(body, at, 16, digits, digits, line));
@@ -135,7 +136,7 @@ Result<Token> read_number(std::string_view text, bool after_dot, int line, size_
     const char* end = token.text.data() + token.text.size();
     const auto read = std::from_chars(token.text.data(), end, token.number);
     if (read.ec == std::errc::result_out_of_range) {
-      // from_chars leaves the number alone; Python gives 0.0 or inf.
+      // from_chars does not set the number here; Python gives 0.0 or inf.
       const size_t e = token.text.find_first_of("eE");
       token.number = e != token.text.npos && token.text[e + 1] == '-' ? 0.0 : HUGE_VAL;
     }

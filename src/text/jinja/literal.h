@@ -1,4 +1,4 @@
-// Strings and numbers as they are written in a template.
+// Parses string and number literals of a template.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace moracle::jinja {
 
-/// The text of a string literal, given what stands between its quotes.
-/// Errors: escapes that Python refuses, and \N{...}.
+/// Returns the text of a string literal, given the text between its quotes. Errors: escapes that
+/// Python refuses, and \N{...}.
 Result<std::string> unescape(std::string_view body, int line);
 
-/// The number at the start of `text`, in *length bytes of it: 10, 1_000, 0x1f, 0b1, 1.5, 2e3.
-/// After a dot (x.0.1) there are only integers.
+/// Reads the number at the start of `text`, which takes *length bytes: 10, 1_000, 0x1f, 0b1, 1.5,
+/// 2e3. After a dot (x.0.1), only integers exist.
 Result<Token> read_number(std::string_view text, bool after_dot, int line, size_t* length);
 
 }  // namespace moracle::jinja

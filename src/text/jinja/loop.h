@@ -10,22 +10,22 @@
 
 namespace moracle::jinja {
 
-/// The state of one running loop, which also hands out its elements. With a condition
-/// ({% for x in y if z %}) elements are looked at only when they are needed, as in Jinja: the
-/// condition may depend on what the body has changed.
+/// State of one running loop; supplies its elements. With a condition ({% for x in y if z %}),
+/// elements are examined only when needed, as in Jinja: the condition may depend on changes by the
+/// body.
 class Loop {
  public:
   using Condition = std::function<Result<bool>(const Value&)>;
   Loop(Values items, Condition condition)
       : items_(std::move(items)), condition_(std::move(condition)) {}
 
-  /// Goes on to the next element; null at the end.
+  /// Advances to the next element; null at the end.
   Result<const Value*> advance();
   /// loop.name; empty if there is no such attribute.
   Result<std::optional<Value>> attribute(Heap& heap, std::string_view name);
   /// loop.cycle(...) and loop.changed(...).
   Result<Value> call(Heap& heap, std::string_view name, const Arguments& arguments);
-  /// Lets go of the elements when the loop is over; a template may have kept the loop itself.
+  /// Releases the elements at the end of the loop; a template may have kept the loop itself.
   void finish();
 
  private:
@@ -37,7 +37,7 @@ class Loop {
   Condition condition_;
   int64_t index0_ = -1;
   bool peeking_ = false;
-  size_t next_ = 0;  // the first element not looked at
+  size_t next_ = 0;  // the first element not examined
   size_t before_ = kNone, current_ = kNone, after_ = kNone;
   std::optional<Values> last_changed_;
 };

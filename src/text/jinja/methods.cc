@@ -70,7 +70,7 @@ constexpr Function kDictMethods[] = {
 constexpr Function kListMethods[] = {
     {"index", 1, "value", &list_index},
     {"count", 1, "value", &list_count},
-    {"copy", 0, "", &same},  // the last: tuples lack it
+    {"copy", 0, "", &same},  // must be last: tuples lack it
 };
 
 std::span<const Function> methods_of(const Value& value) {

@@ -1,4 +1,4 @@
-// Filters that give numbers.
+// Filters that return numbers.
 #include <charconv>
 #include <cmath>
 
@@ -31,12 +31,12 @@ std::optional<T> parse(std::string_view text) {
   T number{};
   const char* end = digits.data() + digits.size();
   const auto read = std::from_chars(digits.data(), end, number);
-  // from_chars also takes "nan(...)", which Python does not.
+  // from_chars also accepts "nan(...)"; Python does not.
   if (read.ec != std::errc() || read.ptr != end || text.find('(') != text.npos) return std::nullopt;
   return number;
 }
 
-// int(number), which is nothing for inf and nan.
+// int(number); empty for inf and nan.
 Result<std::optional<int64_t>> truncated(double number) {
   if (!std::isfinite(number)) return std::optional<int64_t>();
   if (std::fabs(number) >= 9.2e18) return limit_error("an integer beyond 64 bits");

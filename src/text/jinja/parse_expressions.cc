@@ -138,7 +138,7 @@ Result<ExprPtr> Parser::product() {
 }
 
 Result<ExprPtr> Parser::power() {
-  // From left to right, unlike Python: so does Jinja.
+  // Jinja groups from left to right, unlike Python.
   MORACLE_TRY(ExprPtr left, unary());
   while (now().is_operator("**")) {
     const int line = take().line;

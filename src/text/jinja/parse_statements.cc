@@ -1,4 +1,4 @@
-// {% ... %}
+// Parses statements: {% ... %}
 #include <algorithm>
 
 #include "base/text.h"
@@ -90,7 +90,7 @@ Result<StmtPtr> Parser::statement() {
     return done(make(name == "break" ? StmtKind::kBreak : StmtKind::kContinue, line));
   }
   if (name == "generation") {
-    // Marks the assistant's part for training; printed as it is.
+    // Marks the assistant's part for training; the body prints unchanged.
     take();
     Stmt node = make(StmtKind::kScope, line);
     MORACLE_TRY(node.body, macro_body("endgeneration"));

@@ -10,8 +10,9 @@
 
 namespace moracle::jinja {
 
-/// Errors: text that Jinja refuses (kBadFile), and what this renderer leaves out (kUnsupported):
-/// unknown statements, filters, tests and methods, and nesting beyond kMaxNesting.
+/// Parses a template. Errors: text that Jinja refuses (kBadFile); constructs that this renderer
+/// omits (kUnsupported): unknown statements, filters, tests and methods, and nesting beyond
+/// kMaxNesting.
 Result<Body> parse_template(std::string_view text);
 
 class Parser {
@@ -23,10 +24,10 @@ class Parser {
   using Names = std::initializer_list<std::string_view>;
 
   // Statements (parse_statements.cc).
-  Result<Body> body(Names ends);   // up to a tag of one of `ends`, at whose name it stops
-  Result<Body> block(Names ends);  // the end of this tag, then body(ends)
+  Result<Body> body(Names ends);                  // up to a tag of one of `ends`; stops at its name
+  Result<Body> block(Names ends);                 // the end of this tag, then body(ends)
   Result<Body> block_to(std::string_view end);    // block({end}), and takes `end`
-  Result<Body> macro_body(std::string_view end);  // so, for a body that is called
+  Result<Body> macro_body(std::string_view end);  // same, for the body of a macro or call
   Result<StmtPtr> statement();
   Result<StmtPtr> if_statement();
   Result<StmtPtr> for_statement();
@@ -57,7 +58,7 @@ class Parser {
   Result<ExprPtr> list();
   Result<ExprPtr> dict();
 
-  // What follows a primary expression (parse_postfix.cc).
+  // Parts after a primary expression (parse_postfix.cc).
   Result<ExprPtr> postfix(ExprPtr node);
   Result<ExprPtr> filters_and_tests(ExprPtr node);
   Result<ExprPtr> attribute(ExprPtr node);
@@ -66,7 +67,7 @@ class Parser {
   Result<ExprPtr> filter_chain(ExprPtr node, bool named_already);
   Result<ExprPtr> test(ExprPtr node);
   Status arguments(Expr& node);
-  // Errors unless Jinja does not know it either and would find out only when it is reached.
+  // Errors, unless Jinja does not know the construct either and fails only when it is reached.
   Status leave_for_later(const Expr& node, bool left_out, std::string what) const;
 
   // Taking tokens.
@@ -85,7 +86,7 @@ class Parser {
   Result<ExprPtr> finish(Expr node) const;
   Result<ExprPtr> binary(ExprKind kind, int line, ExprPtr left, ExprPtr right,
                          std::string name = "") const;
-  Status enter();  // one level of recursion deeper; left by Level's destructor
+  Status enter();  // one recursion level deeper; the destructor of Level leaves it
   struct Level {
     int& depth;
     ~Level() { --depth; }
@@ -94,9 +95,9 @@ class Parser {
   std::vector<Token> tokens_;
   size_t at_ = 0;
   int depth_ = 0;
-  bool in_loop_ = false;   // where {% break %} means something
-  int branches_ = 0;       // {% if %} around: there, Jinja lets unknown filters pass until reached
-  bool in_macro_ = false;  // where varargs and kwargs mean something
+  bool in_loop_ = false;   // true where {% break %} is allowed
+  int branches_ = 0;       // enclosing {% if %}: Jinja accepts unknown filters there until reached
+  bool in_macro_ = false;  // true where varargs and kwargs are allowed
 };
 
 }  // namespace moracle::jinja

@@ -9,7 +9,7 @@ namespace moracle::jinja {
 
 namespace {
 
-// An Error says where it happened: the innermost line that knows.
+// Adds the line to an Error. The innermost known line counts.
 Error at_line(Error error, int line) {
   if (error.place.empty()) error.place = str("line ", line);
   return error;
@@ -33,7 +33,7 @@ Result<std::string> Interpreter::render(const Body& body) {
   for (const Function& function : global_functions()) {
     root_.variables.emplace(function.name, &function);
   }
-  root_.captured = true;  // it lives as long as everything else
+  root_.captured = true;  // the root scope lives as long as everything else
   Writer out;
   MORACLE_CHECK(run(body, root_, out));
   return std::move(out).take();
@@ -141,12 +141,12 @@ Result<Interpreter::Flow> Interpreter::run_for(const Stmt& stmt, Scope& scope, W
 
 Result<Interpreter::Flow> Interpreter::run_loop(const Stmt& stmt, Loop& loop, Scope& scope,
                                                 Writer& out) {
-  bool any = false;  // a round ran to its end: Jinja's "else" looks at no more than that
+  bool any = false;  // a round ran to its end: Jinja's "else" checks only this
   while (true) {
     MORACLE_TRY(const Value* item, loop.advance());
     if (!item) break;
     MORACLE_CHECK(heap_.budget().spend(1));
-    // Every round has fresh variables: what one sets, the next does not see.
+    // Every round has fresh variables: the next round does not see them.
     Block block(*this, scope);
     block->variables.emplace("loop", &loop);
     MORACLE_CHECK(assign(*stmt.target, *item, *block));

@@ -8,7 +8,7 @@ namespace moracle::jinja {
 
 namespace {
 
-// The arguments from position `first` on, for the filter or test that is applied.
+// Returns the arguments from position `first` on, for the applied filter or test.
 Arguments rest_of(const Arguments& arguments, size_t first) {
   Arguments rest{{}, arguments.named};
   for (size_t i = first; i < arguments.positional.size(); ++i) {

@@ -106,7 +106,7 @@ Result<Value> unique_filter(Heap& heap, const Value& self, const Bound& argument
   MORACLE_TRY(const Values items, elements(heap, self));
   MORACLE_TRY(const Values keys,
               comparison_keys(heap, items, given(arguments, 1), arguments.flag(0)));
-  // The keys of a dict are what Python remembers, so they have to be hashable here too.
+  // Python remembers seen keys as keys of a dict, so they must be hashable here too.
   Mapping seen;
   Values kept;
   for (size_t i = 0; i < items.size(); ++i) {

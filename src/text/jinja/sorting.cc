@@ -11,7 +11,7 @@ Result<std::vector<size_t>> sorted_indices(Budget& budget, const Values& keys, b
   std::vector<size_t> order(keys.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::vector<size_t> merged(keys.size());
-  // A merge sort written out: std::stable_sort has no way to stop at a failing comparison.
+  // A hand-written merge sort: std::stable_sort cannot stop at a failing comparison.
   for (size_t width = 1; width < order.size(); width *= 2) {
     for (size_t begin = 0; begin < order.size(); begin += 2 * width) {
       const size_t middle = std::min(begin + width, order.size());

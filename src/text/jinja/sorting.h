@@ -7,7 +7,7 @@
 
 namespace moracle::jinja {
 
-/// The positions of `keys` in ascending (or descending) order; equal keys keep their order.
+/// Returns the positions of `keys` in ascending (or descending) order; equal keys keep their order.
 /// Errors: keys without an order among them.
 Result<std::vector<size_t>> sorted_indices(Budget& budget, const Values& keys, bool reverse);
 

@@ -5,7 +5,7 @@
 
 namespace moracle::jinja {
 
-/// Errors: fields with attributes, conversions or a format, and arguments that are not there.
+/// Errors: fields with attributes, conversions or a format, and missing arguments.
 Result<Value> format_method(Heap& heap, const Value& self, const Bound& arguments);
 
 }  // namespace moracle::jinja

@@ -43,7 +43,7 @@ Result<Value> splitlines_method(Heap& heap, const Value& self, const Bound& argu
   return heap.list(std::move(lines));
 }
 
-// startswith and endswith take one str or a tuple of them.
+// startswith and endswith accept one str or a tuple of str.
 template <bool at_end>
 Result<Value> affix_method(Heap&, const Value& self, const Bound& arguments) {
   const Value& affix = arguments[0];

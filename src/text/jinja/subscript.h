@@ -7,12 +7,12 @@
 
 namespace moracle::jinja {
 
-/// value.name as Jinja reads it: the method or attribute first, else the item. Undefined if
+/// value.name as in Jinja: the method or attribute first, else the item. Undefined if there is
 /// neither. Errors: an attribute of an undefined value.
 Result<Value> get_attribute(Heap& heap, const Value& value, std::string_view name);
 /// value[key]: the item first, else the attribute.
 Result<Value> get_item(Heap& heap, const Value& value, const Value& key);
-/// A slice; bounds are ints, none or undefined C++ pointers (left out).
+/// A slice. Bounds are ints, none, or null pointers if omitted.
 Result<Value> get_slice(Heap& heap, const Value& value, const Value* start, const Value* stop,
                         const Value* step);
 

@@ -7,9 +7,9 @@
 
 namespace moracle::jinja {
 
-/// The test of that name, or null for those that are left out. Tests give a bool.
+/// Returns the test of that name, or null for omitted tests. Tests return a bool.
 const Function* find_test(std::string_view name);
-/// Whether Jinja has a test of that name that is left out here.
+/// Whether Jinja has a test of that name that this renderer omits.
 bool lacks_test(std::string_view name);
 
 }  // namespace moracle::jinja

@@ -1,4 +1,4 @@
-// Filters that give text.
+// Filters that return text.
 #include <algorithm>
 
 #include "base/text.h"
@@ -13,7 +13,7 @@ namespace moracle::jinja {
 
 namespace {
 
-// What the filters do first: str(value), keeping "safe" text as it is.
+// First step of the filters: str(value), which keeps "safe" text as it is.
 struct Input {
   std::string text;
   bool markup;
@@ -139,7 +139,7 @@ Result<Value> tojson_filter(Heap& heap, const Value& self, const Bound& argument
   style.ensure_ascii = arguments.flag(0);
   style.sort_keys = arguments.flag(3);
   if (arguments.some(1)) {
-    style.item_separator.pop_back();  // the space, where lines end
+    style.item_separator.pop_back();  // drops the space at the ends of lines
     if (arguments[1].is_text()) {
       style.indent = std::string(arguments[1].text());
     } else {

@@ -12,14 +12,14 @@ bool continues(std::string_view text, size_t at) {
   return at < text.size() && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80;
 }
 
-// The start of the character that ends before byte `end`.
+// Returns the start of the character that ends before byte `end`.
 size_t previous(std::string_view text, size_t end) {
   size_t at = end - 1;
   while (at > 0 && continues(text, at)) --at;
   return at;
 }
 
-// Characters whose change of case depends on their neighbours or gives several characters.
+// Characters whose case change depends on their neighbours or gives several characters.
 bool has_special_case(uint32_t c, Case to) {
   if (c < 0x80) return false;
   if (to == Case::kLower) return c == 0x130 || c == 0x3A3;

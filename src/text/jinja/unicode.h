@@ -9,7 +9,7 @@
 
 namespace moracle::jinja {
 
-/// The position of the first byte that is not valid UTF-8.
+/// Returns the position of the first byte that is not valid UTF-8.
 std::optional<size_t> invalid_utf8(std::string_view text);
 
 /// The character at byte `at` of valid UTF-8, and its length in bytes.
@@ -22,13 +22,13 @@ void append_code_point(std::string& text, uint32_t value);
 
 /// Number of characters.
 size_t count_code_points(std::string_view text);
-/// Bytes that the first `count` characters take; all bytes when there are fewer.
+/// Bytes of the first `count` characters; all bytes if there are fewer.
 size_t bytes_of_code_points(std::string_view text, size_t count);
 
 /// str.isspace() and str.isprintable() of one character.
 bool is_space(uint32_t value);
 bool is_printable(uint32_t value);
-/// A letter that has cases.
+/// A letter with upper and lower case.
 bool is_cased(uint32_t value);
 /// Where str.splitlines() breaks.
 bool is_line_break(uint32_t value);
@@ -38,8 +38,8 @@ enum class Side { kBoth, kLeft, kRight };
 std::string_view strip(std::string_view text, Side side,
                        std::optional<std::string_view> chars = std::nullopt);
 
-/// Changes of case. The result is empty where a character changes into several (such as 'ß'):
-/// those need tables that are not here.
+/// Changes case. Returns nothing if a character changes into several (such as 'ß'): those need
+/// tables that this code does not have.
 enum class Case { kUpper, kLower, kTitle };
 std::optional<std::string> change_case(std::string_view text, Case to);
 

@@ -1,4 +1,4 @@
-// The values of a template: what Python objects would be, as far as templates can tell.
+// Values of a template: stand-ins for Python objects, as far as templates can tell.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Method;
 struct Function;
 using Values = std::vector<Value>;
 
-/// A name without a value, and why: the text of the Error when it is used.
+/// A name without a value, and the reason: the text of the Error on its use.
 struct Undefined {
   std::shared_ptr<const std::string> why;
 };
@@ -36,9 +36,9 @@ struct Text {
   bool markup = false;
 };
 
-/// One value. Cheap to copy. Lists and dicts are never changed once made (the sandbox that
-/// transformers uses forbids it), so only namespaces can hold themselves; those, macros and loops
-/// belong to the Heap and are pointed to.
+/// One value, cheap to copy. Lists and dicts never change after creation (the sandbox of
+/// transformers forbids it), so only namespaces can contain themselves. The Heap owns namespaces,
+/// macros and loops; values point to them.
 class Value {
  public:
   using Variant =
@@ -55,7 +55,7 @@ class Value {
   bool is() const {
     return std::holds_alternative<T>(variant_);
   }
-  /// Null when the value is of another type.
+  /// Null if the value has another type.
   template <class T>
   const T* as() const {
     return std::get_if<T>(&variant_);
@@ -63,7 +63,7 @@ class Value {
   bool is_undefined() const { return is<Undefined>(); }
   bool is_none() const { return is<None>(); }
   bool is_text() const { return is<Text>(); }
-  /// The text; empty for anything but a str.
+  /// The text; empty if the value is not a str.
   std::string_view text() const {
     const Text* text = as<Text>();
     return text ? std::string_view(*text->text) : std::string_view();
@@ -90,13 +90,13 @@ class Value {
   Variant variant_;
 };
 
-/// Python's types with elements in a row; they differ in what may be done with them.
+/// Sequence types of Python; they differ in the allowed operations.
 enum class SequenceKind { kList, kTuple, kRange, kView, kGenerator };
 struct Sequence {
   SequenceKind kind = SequenceKind::kList;
   Values items;
   int depth = 1;       ///< levels of lists inside, this one included
-  bool spent = false;  ///< a generator that was iterated already
+  bool spent = false;  ///< a generator that was already iterated
 
   /// list, tuple and range can be indexed and measured; views can be measured.
   bool indexable() const { return kind <= SequenceKind::kRange; }
@@ -122,11 +122,11 @@ std::string_view type_name(const Value& value);
 /// Nesting depth of lists and dicts.
 int depth(const Value& value);
 
-/// An operation that Python refuses for these types or these values.
+/// The Error for an operation that Python refuses for these types or values.
 Error type_error(std::string fact);
-/// "undefined" with the reason that an Error about its use states.
+/// Makes an undefined value; an Error on its use states the reason.
 Value undefined(std::string why);
-/// The Error of using an undefined value.
+/// The Error for using an undefined value.
 Error undefined_error(const Value& value);
 
 }  // namespace moracle::jinja

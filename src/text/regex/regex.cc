@@ -18,9 +18,9 @@ namespace {
 
 constexpr size_t kLongestPattern = 1 << 16;
 constexpr uint32_t kHeapKiB = 512 * 1024;
-/// How often PCRE2 may try to match from one place, for a short text and for each byte of a long
-/// one: a run of n spaces is walked through and back once by each alternative that could begin
-/// there.
+/// Limits of match attempts by PCRE2 from one position: for a short text, and per byte of a long
+/// text. Each alternative that could begin at a run of n spaces walks through the run and back
+/// once.
 constexpr size_t kTries = 10'000'000;
 constexpr size_t kTriesPerByte = 64;
 
@@ -60,19 +60,19 @@ Result<Regex> Regex::literal(std::string_view text) {
 Result<Regex> Regex::compile_pcre2(std::string_view pattern) {
   const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
       pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
-  // Both are compile-time choices of the PCRE2 at hand unless they are said.
+  // Set both explicitly: their defaults are compile-time choices of the PCRE2 build.
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   pcre2_set_bsr(context.get(), PCRE2_BSR_UNICODE);
   int error = 0;
   size_t offset = 0;
-  // MULTILINE because `^` and `$` are about lines in Oniguruma's default syntax.
+  // MULTILINE, because `^` and `$` match at lines in the default syntax of Oniguruma.
   const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
   Code code(pcre2_compile(units(pattern), pattern.size(), options, &error, &offset, context.get()));
   if (!code) {
     return Error{ErrorKind::kUnsupported, "", "", "a regular expression that PCRE2 can compile",
                  message(error)};
   }
-  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // where it cannot, the interpreter serves
+  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // without JIT, the interpreter runs
   return Regex(std::move(code));
 }
 
@@ -91,13 +91,13 @@ RegexScratch::RegexScratch(const Regex& regex)
 }
 
 int RegexScratch::match(std::string_view text, size_t from) {
-  // The text is checked once, not again at each match: that would take quadratic time.
+  // Check the text once, not again at each match: that would take quadratic time.
   const auto run = [&](uint32_t options) {
     return pcre2_match(regex_->code_.get(), units(text), text.size(), from,
                        PCRE2_NO_UTF_CHECK | options, data_.get(), context_.get());
   };
   const int found = run(0);
-  // Compiled code backtracks on a small stack, the interpreter on the heap.
+  // JIT code backtracks on a small stack, the interpreter on the heap.
   return found == PCRE2_ERROR_JIT_STACKLIMIT ? run(PCRE2_NO_JIT) : found;
 }
 
@@ -118,7 +118,8 @@ Status RegexScratch::cut(std::string_view text, std::vector<RegexPart>& parts) {
     }
     const TextRange range{found[0], found[1]};
     if (range.empty() && last_end == range.end) {
-      // An empty match just behind another is none; the search goes on one character later.
+      // An empty match directly after another match does not count; the search continues one
+      // character later.
       from += from < text.size() ? first_char(text.substr(from)).length : 1;
       continue;
     }

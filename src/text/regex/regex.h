@@ -21,7 +21,7 @@ struct TextRange {
   bool empty() const { return begin == end; }
 };
 
-/// A part of a text that a regular expression matched, or one between two matches.
+/// A part of a text: a match of a regular expression, or the text between two matches.
 struct RegexPart {
   TextRange range;
   bool matched = false;
@@ -30,8 +30,8 @@ struct RegexPart {
 /// Immutable after compiling; several threads may use one, each with its own RegexScratch.
 class Regex {
  public:
-  /// From a pattern in Oniguruma's syntax. Errors: kUnsupported with `need` and `fact`; file and
-  /// place are the caller's.
+  /// Compiles a pattern in the syntax of Oniguruma. Errors: kUnsupported with `need` and `fact`;
+  /// the caller adds file and place.
   static Result<Regex> compile(std::string_view pattern);
   /// Matches exactly `text`.
   static Result<Regex> literal(std::string_view text);
@@ -47,14 +47,14 @@ class Regex {
   Code code_;
 };
 
-/// The memory that one thread needs for matching one Regex, which must outlive it.
+/// Memory of one thread for matching one Regex. The Regex must outlive it.
 class RegexScratch {
  public:
   explicit RegexScratch(const Regex& regex);
 
-  /// Cuts all of `text`, valid UTF-8, into matches and what lies between them. The text on both
-  /// sides of a part is seen by the expression, that outside of `text` is not.
-  /// Errors: kUnsupported where PCRE2 gives up, so that no text can take unbounded time or memory.
+  /// Cuts all of `text`, which must be valid UTF-8, into matches and the parts between them. The
+  /// expression sees the text on both sides of a part, but nothing outside of `text`. Errors:
+  /// kUnsupported if PCRE2 gives up, so that no text takes unbounded time or memory.
   Status cut(std::string_view text, std::vector<RegexPart>& parts);
 
  private:

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kDeepest = 8;
 
-/// What stands between two `&&`: plain items for PCRE2's brackets, and alternatives that cannot be
-/// written inside of them.
+/// The text between two `&&`: plain items for the brackets of PCRE2, and alternatives that cannot
+/// be written inside brackets.
 struct Operand {
   std::string items;
   std::vector<std::string> others;
@@ -26,7 +26,7 @@ struct Operand {
   }
 };
 
-/// One character that every operand has.
+/// Matches one character that every operand has.
 std::string intersection(const std::vector<Operand>& operands) {
   if (operands.size() == 1) return operands[0].text();
   std::string text = "(?:";

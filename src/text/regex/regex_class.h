@@ -1,4 +1,4 @@
-// Bracketed classes of Oniguruma, with its nested classes and intersections.
+// Bracketed classes of Oniguruma, including nested classes and intersections.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace moracle {
 
-/// Reads the class whose `[` stands at `at`, moves `at` behind its `]`, and returns what matches
-/// the same single characters in PCRE2: a class, or a group where classes are nested or
+/// Reads the class whose `[` is at `at`, and moves `at` behind its `]`. Returns a PCRE2 pattern
+/// that matches the same single characters: a class, or a group if classes are nested or
 /// intersected. Errors: kUnsupported with `need` and `fact`.
 Result<std::string> read_regex_class(std::string_view pattern, size_t& at);
 

@@ -17,7 +17,7 @@ class Translator {
   explicit Translator(std::string_view pattern) : in_(pattern) {}
 
   Result<std::string> run() {
-    if (in_.substr(0, 4) == "(?i)") {  // further inside, the two disagree on where it ends
+    if (in_.substr(0, 4) == "(?i)") {  // further inside, the dialects disagree on where it ends
       out_ = "(?i)";
       at_ = 4;
       caseless_ = true;
@@ -29,8 +29,8 @@ class Translator {
 
  private:
   struct Group {
-    size_t begin;   ///< where it starts in out_
-    bool caseless;  ///< whether the text around it is
+    size_t begin;   ///< start of the group in out_
+    bool caseless;  ///< whether the surrounding text is caseless
   };
 
   Status step() {
@@ -85,8 +85,8 @@ class Translator {
     return {};
   }
 
-  /// Full case folding makes one character match several, and the other way round, in Oniguruma
-  /// only. Among ASCII texts these are the ligatures' and the sharp s.
+  /// In Oniguruma only, full case folding makes one character match several, and the other way
+  /// round. Among ASCII texts, this affects the ligatures and the sharp s.
   Status check_caseless(const RegexAtom& atom, std::string_view text) {
     const bool cased = atom.text == "\\p{Lu}" || atom.text == "\\p{Ll}" || atom.text == "\\p{Lt}";
     const auto letter = static_cast<char>(atom.code < 0x80 ? atom.code | 0x20 : 0);
@@ -135,7 +135,7 @@ class Translator {
       return unsupported_regex("groups (?: (?= (?! (?<= (?<! (?> (?i: (?-i:",
                                std::string(in_.substr(at_, 4)));
     }
-    out_ += "(?:";  // what a group captured is of no use to a tokenizer
+    out_ += "(?:";  // a tokenizer does not use captures
     ++at_;
     return {};
   }
@@ -150,7 +150,7 @@ class Translator {
     return {};
   }
 
-  /// "{n}", "{n,}", "{,m}" or "{n,m}"; anything else is a plain brace.
+  /// Reads "{n}", "{n,}", "{,m}" or "{n,m}"; anything else is a plain brace.
   Status interval() {
     size_t end = at_ + 1;
     const auto digits = [&] {
@@ -169,8 +169,8 @@ class Translator {
                       true, comma);
   }
 
-  /// Appends a quantifier and the sign that may follow it. `+` behind an interval, and `?` behind
-  /// one without a comma, are a second repeat in Oniguruma.
+  /// Appends a quantifier and the sign that may follow it. In Oniguruma, `+` after an interval is a
+  /// second repeat, and so is `?` after an interval without a comma.
   Status quantifier(std::string text, bool is_interval, bool is_range = false) {
     if (atom_ == kNone) return unsupported_regex("something to repeat", text);
     last_letter_ = 0;
@@ -191,8 +191,8 @@ class Translator {
   std::string_view in_;
   size_t at_ = 0;
   std::string out_;
-  size_t atom_ = kNone;   ///< where the last thing that can be repeated begins in out_
-  char last_letter_ = 0;  ///< the one just before, lower case, in case-insensitive text
+  size_t atom_ = kNone;   ///< start in out_ of the last item that can be repeated
+  char last_letter_ = 0;  ///< last letter, lower case, in case-insensitive text
   bool caseless_ = false;
   std::vector<Group> groups_;
 };

@@ -14,7 +14,7 @@ using Kind = RegexAtom::Kind;
 
 constexpr const char* kSpace =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-// Oniguruma's own table for Latin-1 counts superscript digits and fractions as word characters.
+// Oniguruma's own Latin-1 table counts superscript digits and fractions as word characters.
 constexpr const char* kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 
 constexpr std::string_view kCategories[] = {
@@ -31,7 +31,7 @@ bool is_alnum(uint32_t c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 
-/// The number that `digits` write in base 16, up to U+10FFFF and no surrogate.
+/// Parses `digits` in base 16, up to U+10FFFF and no surrogate.
 Result<uint32_t> scalar_value(std::string_view digits) {
   uint32_t code = 0;
   bool good = !digits.empty() && digits.size() <= 8;
@@ -46,7 +46,7 @@ Result<uint32_t> scalar_value(std::string_view digits) {
   return code;
 }
 
-/// Behind `\p` or `\P`: "{name}", "{^name}".
+/// Reads the part after `\p` or `\P`: "{name}", "{^name}".
 Result<RegexAtom> read_property(std::string_view pattern, size_t& at, bool negated) {
   const size_t close = pattern.find('}', at);
   if (at == pattern.size() || pattern[at] != '{' || close == std::string_view::npos) {
@@ -68,14 +68,14 @@ Result<RegexAtom> read_property(std::string_view pattern, size_t& at, bool negat
   if (!is_category && !is_name) {
     return unsupported_regex("a category or a script in \\p{...}", std::string(name));
   }
-  // Whether a script of this name exists is for PCRE2 to say.
+  // PCRE2 checks whether a script of this name exists.
   const bool is_binary = name == "Alphabetic" || name == "White_Space";
   const char* prefix = is_category || is_binary ? "" : "sc:";
   return RegexAtom{Kind::kClass, 0, str(negated ? "\\P{" : "\\p{", prefix, name, '}')};
 }
 
-/// Behind `\x`: "{h...}", or two digits of an ASCII character. Two digits above it are a byte
-/// there.
+/// Reads the part after `\x`: "{h...}", or two digits of an ASCII character. In Oniguruma, two
+/// digits above ASCII are a byte.
 Result<RegexAtom> read_hex(std::string_view pattern, size_t& at) {
   const bool braces = at < pattern.size() && pattern[at] == '{';
   const size_t begin = braces ? at + 1 : at;

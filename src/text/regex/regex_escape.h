@@ -9,12 +9,12 @@
 
 namespace moracle {
 
-/// What an escape or a plain character means, in PCRE2's words.
+/// The meaning of an escape or a plain character, in the syntax of PCRE2.
 struct RegexAtom {
   enum class Kind : uint8_t {
     kCode,    ///< the character `code`
     kClass,   ///< `text` goes between the brackets of a class
-    kNoneOf,  ///< any character but those that `text` in brackets has
+    kNoneOf,  ///< any character except those of `text` in brackets
     kAnchor,  ///< `text` is an assertion
   };
   Kind kind = Kind::kCode;
@@ -22,14 +22,14 @@ struct RegexAtom {
   std::string text;
 };
 
-/// Reads what stands at `at` in `pattern`, which must not be its end, and moves `at` behind it.
-/// Errors: kUnsupported with `need` and `fact`.
+/// Reads the escape or character at `at` in `pattern`, which must not be its end, and moves `at`
+/// behind it. Errors: kUnsupported with `need` and `fact`.
 Result<RegexAtom> read_regex_atom(std::string_view pattern, size_t& at);
 
-/// `code` as PCRE2 reads it inside and outside of a class, never as syntax.
+/// `code` in a form that PCRE2 reads inside and outside of a class as a character, never as syntax.
 std::string regex_literal(uint32_t code);
 
-/// kUnsupported, for a construct of which `fact` says what it is.
+/// Makes a kUnsupported Error for the construct that `fact` describes.
 Error unsupported_regex(std::string need, std::string_view fact);
 
 }  // namespace moracle

@@ -9,7 +9,7 @@
 namespace moracle {
 namespace {
 
-/// Where the last character of `text`, which is not empty, begins.
+/// Returns the start of the last character of `text`, which must not be empty.
 size_t last_char(std::string_view text) {
   size_t at = text.size() - 1;
   while (at > 0 && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) --at;
@@ -38,7 +38,8 @@ size_t behind_space_at_start(std::string_view text, size_t begin) {
 
 Result<AddedTokens> AddedTokens::parse(const JsonField& field, const Vocabulary& vocabulary,
                                        const Normalizer& normalizer) {
-  // The library asks another expression engine here than for the pre-tokenizer: its \w is this.
+  // The reference library uses another expression engine here than for the pre-tokenizer. This is
+  // its \w.
   MORACLE_TRY(Regex word, Regex::compile(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}])"));
   AddedTokens added(std::move(word));
   if (field.is_null()) return added;
@@ -97,7 +98,7 @@ std::vector<AddedTokens::Part> AddedTokens::cut(const TokenTrie& trie,
     size_t begin = match->begin;
     if (token.lstrip) begin = std::max(done, without_space_at_end(text, begin));
     if (begin > done) parts.push_back({{done, begin}, std::nullopt});
-    // White space that was taken along is still searched for tokens that begin with it.
+    // White space taken with a token is still searched for tokens that begin with it.
     done = token.rstrip ? behind_space_at_start(text, match->end) : match->end;
     parts.push_back({{begin, done}, token.id});
   }
@@ -105,7 +106,7 @@ std::vector<AddedTokens::Part> AddedTokens::cut(const TokenTrie& trie,
   return parts;
 }
 
-/// Whether a word character stands right before `begin` or right at `end`.
+/// Whether a word character is directly before `begin` or directly at `end`.
 bool AddedTokens::touches_word(std::string_view text, size_t begin, size_t end) const {
   RegexScratch scratch(word_);
   std::vector<RegexPart> parts;

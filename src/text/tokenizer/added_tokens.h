@@ -1,4 +1,4 @@
-// Tokens that are cut out of a text before anything else looks at it.
+// Tokens that are cut out of a text before any other step.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ struct AddedToken {
   std::string content;
   int32_t id = 0;
   bool single_word = false;  ///< not beside a letter, a digit or another word character
-  bool lstrip = false;       ///< takes the white space before it along
-  bool rstrip = false;       ///< and behind it
-  bool normalized = false;   ///< sought in the normalized text, as its own normalized content
+  bool lstrip = false;       ///< also takes the white space before it
+  bool rstrip = false;       ///< also takes the white space behind it
+  bool normalized = false;   ///< searched in the normalized text, as its normalized content
   bool special = false;
 
   bool operator==(const AddedToken&) const = default;
@@ -31,27 +31,27 @@ struct AddedToken {
 
 class AddedTokens {
  public:
-  /// From "added_tokens". Errors (kBadFile): missing or wrong members, one content twice, an id
-  /// that is not the vocabulary's for this content or else the next free one. The library that
-  /// writes these files numbers them itself and passes over what the file says: where the two
-  /// disagree, nobody can tell which one the model was trained with.
+  /// Parses "added_tokens". Errors (kBadFile): missing or wrong members, one content twice, or a
+  /// wrong id. An id must be that of the vocabulary for this content, or else the next free one.
+  /// The library that writes these files numbers the tokens itself and ignores the ids in the file.
+  /// If the two disagree, the numbering of the model's training is unknown.
   static Result<AddedTokens> parse(const JsonField& field, const Vocabulary& vocabulary,
                                    const Normalizer& normalizer);
 
-  /// A part of a text: an added token, or text between them where `id` is none.
+  /// A part of a text: an added token, or text between tokens if `id` is empty.
   struct Part {
     TextRange range;
     std::optional<int32_t> id;
   };
-  /// Cuts `text` at the tokens that are sought before it is normalized. No part of text is empty.
+  /// Cuts `text` at the tokens that are searched before normalization. No part of text is empty.
   std::vector<Part> cut_raw(std::string_view text) const { return cut(raw_, text); }
-  /// Cuts normalized text at the others.
+  /// Cuts normalized text at the other tokens.
   std::vector<Part> cut_normalized(std::string_view text) const { return cut(normalized_, text); }
 
   const std::vector<AddedToken>& all() const { return tokens_; }
   std::optional<int32_t> id(std::string_view content) const;
 
-  /// Longer contents are refused, so that a search takes bounded time for each byte of a text.
+  /// Longer contents are refused, so that a search takes bounded time per byte of text.
   static constexpr size_t kLongestContent = 4096;
 
  private:

@@ -11,7 +11,7 @@
 namespace moracle {
 namespace {
 
-/// The two parts of one entry of "merges": "a b" or ["a", "b"].
+/// Reads the two parts of one entry of "merges": "a b" or ["a", "b"].
 Result<std::pair<std::string, std::string>> read_pair(const JsonField& field) {
   if (field.value().is_array() && field.value().size() == 2) {
     MORACLE_TRY(const auto parts, field.items());
@@ -34,7 +34,7 @@ bool is_empty_text(const JsonField& field) {
 
 Status refuse_variants(const JsonField& field) {
   const JsonField type = field["type"];
-  // Files from before there were other models have no type; their merges tell.
+  // Files from the time before other models existed have no type; their merges identify them.
   const bool old = type.is_null() && !field["merges"].is_null();
   if (!old && type.value() != "BPE") return type.unsupported("BPE");
 
@@ -83,12 +83,12 @@ Status Bpe::read_merges(const JsonField& field) {
     const auto right = vocabulary_.id(parts->second);
     const auto merged = vocabulary_.id(parts->first + parts->second);
     if (!left || !right || !merged) return entry().bad("parts and a result from the vocabulary");
-    merges_[pair(*left, *right)] = {rank++, *merged};  // the last of two equal ones counts
+    merges_[pair(*left, *right)] = {rank++, *merged};  // of two equal merges, the last counts
   }
   return {};
 }
 
-/// The id of one character; -1 for none.
+/// Returns the id of one character; -1 for none.
 int32_t Bpe::character(uint32_t code, std::string_view text) const {
   return code < kFastCodes ? fast_ids_[code] : vocabulary_.id(text).value_or(-1);
 }
@@ -123,14 +123,14 @@ Status Bpe::encode(std::string_view word, Scratch& scratch, std::vector<int32_t>
 
 namespace {
 
-/// Orders a heap so that the earliest learned pair comes first, of equal ones the leftmost.
+/// Heap order: the earliest learned pair first; among equal pairs, the leftmost.
 constexpr auto kLater = [](const Bpe::Scratch::Candidate& a, const Bpe::Scratch::Candidate& b) {
   return a.rank != b.rank ? a.rank > b.rank : a.at > b.at;
 };
 
 }  // namespace
 
-/// Makes a candidate of the symbol at `at` and the next one, if the two can be merged.
+/// Adds a candidate for the symbol at `at` and the next one, if they can be merged.
 void Bpe::push(Scratch& scratch, int32_t at) const {
   const auto& left = scratch.symbols[static_cast<size_t>(at)];
   if (left.next < 0) return;

@@ -5,8 +5,7 @@
 namespace moracle {
 namespace {
 
-constexpr uint32_t kEndOfAlphabet =
-    0x144;  // 188 bytes stand for themselves, 68 for U+0100...U+0143
+constexpr uint32_t kEndOfAlphabet = 0x144;  // 188 bytes map to themselves, 68 to U+0100...U+0143
 
 constexpr std::array<uint32_t, 256> make_alphabet() {
   std::array<uint32_t, 256> alphabet{};

@@ -34,7 +34,7 @@ Result<bool> JsonField::flag_or(bool absent) const {
 }
 
 Result<int32_t> JsonField::id() const {
-  // An unsigned number above 2^63 becomes negative here and is refused with the others.
+  // An unsigned number above 2^63 becomes negative here and is refused like other negative numbers.
   const int64_t id = value_->is_number_integer() ? value_->get<int64_t>() : -1;
   if (id < 0 || id > kLargestId) return bad(str("a token id from 0 to ", kLargestId));
   return static_cast<int32_t>(id);

@@ -1,4 +1,4 @@
-// A value inside a JSON file that knows where it lies, so that every complaint names the place.
+// A value inside a JSON file that stores its location, so that every error names the place.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace moracle {
 
-/// Reads with types checked; nothing here throws. Does not own: the document and the file's name
-/// must outlive it.
+/// Type-checked reads; nothing here throws. Does not own: the document and the file's name must
+/// outlive it.
 class JsonField {
  public:
   JsonField(const nlohmann::json& value, const std::string& file, std::string place = {})
       : value_(&value), file_(&file), place_(std::move(place)) {}
 
-  /// The member `key`; null where there is none or where this is no object.
+  /// The member `key`; null if it is missing or if this is no object.
   JsonField operator[](std::string_view key) const;
   bool is_null() const { return value_->is_null(); }
   bool is_object() const { return value_->is_object(); }
@@ -27,7 +27,7 @@ class JsonField {
   const std::string& file() const { return *file_; }
   const std::string& place() const { return place_; }
 
-  /// Errors of all of these: kBadFile for a value of another type.
+  /// Errors of all functions below: kBadFile for a value of another type.
   Result<std::string> text() const;
   Result<bool> flag() const;
   Result<bool> flag_or(bool absent) const;
@@ -37,11 +37,11 @@ class JsonField {
 
   /// kBadFile: the value contradicts its format.
   Error bad(std::string need) const;
-  /// kUnsupported: the value makes sense, but not here.
+  /// kUnsupported: the value is valid, but this program does not support it.
   Error unsupported(std::string need) const;
 
-  /// The largest id taken from a file; published vocabularies stay below 300 thousand. Tables with
-  /// an entry for each id stay below 64 MiB with it.
+  /// The largest id accepted from a file; published vocabularies stay below 300 thousand. This
+  /// bound keeps tables with an entry per id below 64 MiB.
   static constexpr int64_t kLargestId = (int64_t{1} << 24) - 1;
 
  private:

@@ -34,7 +34,7 @@ std::vector<utf8proc_int32_t> decompose(std::string_view text, utf8proc_option_t
 }
 
 /// Sorts each run of combining marks by class. utf8proc does this by exchanging neighbours, which
-/// takes quadratic time for a long run, so that a hostile text could stop a server.
+/// takes quadratic time for a long run. A hostile text could stop a server that way.
 void put_in_canonical_order(std::vector<utf8proc_int32_t>& codes) {
   const auto rank = [](utf8proc_int32_t code) {
     return utf8proc_get_property(code)->combining_class;
@@ -80,7 +80,7 @@ Status Normalizer::add(const JsonField& field, int depth) {
 
 std::string Normalizer::apply(std::string_view text) const {
   std::string normalized(text);
-  if (is_ascii(text)) return normalized;  // every form leaves ASCII as it is
+  if (is_ascii(text)) return normalized;  // no form changes ASCII
   for (const Form& form : forms_) normalized = apply(form, normalized);
   return normalized;
 }

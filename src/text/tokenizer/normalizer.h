@@ -1,4 +1,4 @@
-// The Unicode normalization forms that a tokenizer.json asks for.
+// The Unicode normalization forms of a tokenizer.json.
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace moracle {
 
-/// Zero or more normalization forms, one after another. The Unicode version is utf8proc's. The
-/// library that writes the files still has tables of an earlier one, so that texts with combining
-/// marks or compatibility characters that came after Unicode 9 can be normalized differently there.
+/// Zero or more normalization forms, applied in order. The Unicode version is that of utf8proc. The
+/// library that writes the files has tables of an earlier version. Texts with combining marks or
+/// compatibility characters newer than Unicode 9 can be normalized differently there.
 class Normalizer {
  public:
-  /// From the file's "normalizer": null, NFC, NFD, NFKC, NFKD or a Sequence of them.
-  /// Errors: kUnsupported for every other type, by name; kBadFile.
+  /// Parses "normalizer": null, NFC, NFD, NFKC, NFKD or a Sequence of them. Errors: kUnsupported
+  /// for every other type, by name; kBadFile.
   static Result<Normalizer> parse(const JsonField& field);
 
-  /// `text`, which must be valid UTF-8, normalized. Takes O(n log n) even where every character is
-  /// a combining mark.
+  /// Normalizes `text`, which must be valid UTF-8. Takes O(n log n) even if every character is a
+  /// combining mark.
   std::string apply(std::string_view text) const;
 
  private:

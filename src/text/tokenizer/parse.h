@@ -1,4 +1,5 @@
-// A tokenizer from the text of a tokenizer.json, for tests and for what holds the text already.
+// Parses a tokenizer from the text of a tokenizer.json, for tests and for callers that already hold
+// the text.
 #pragma once
 
 #include <string>

@@ -11,11 +11,11 @@ namespace {
 
 constexpr int kMaxPretokenizers = 8;
 
-/// The expression of GPT-2, which ByteLevel uses unless "use_regex" is false.
+/// The expression of GPT-2; ByteLevel uses it unless "use_regex" is false.
 constexpr const char* kGpt2Words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-/// The Regex, or its error with the file and the place.
+/// Returns the Regex, or its error with the file and the place added.
 Result<Regex> placed(Result<Regex> regex, const JsonField& field) {
   if (regex) return regex;
   Error error = std::move(regex).error();

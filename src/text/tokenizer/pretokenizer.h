@@ -1,4 +1,4 @@
-// Cutting normalized text into the words that BPE works on.
+// Cuts normalized text into the words that BPE works on.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace moracle {
 
-/// A text and the words in it, from left to right; what lies between them has been removed.
+/// A text and its words, from left to right; text between them has been removed.
 struct Words {
   std::string text;
   std::vector<TextRange> ranges;
@@ -19,17 +19,17 @@ struct Words {
 /// The steps of a file's "pre_tokenizer".
 class Pretokenizer {
  public:
-  /// From null, ByteLevel, Split, Digits or a Sequence of them. ByteLevel's "trim_offsets" concerns
-  /// positions in the text, which are not computed here.
-  /// Errors: kUnsupported for every other type, for other behaviors of Split and for regular
-  /// expressions that PCRE2 cannot serve; kBadFile.
+  /// Parses null, ByteLevel, Split, Digits or a Sequence of them. ByteLevel's "trim_offsets"
+  /// concerns positions in the text, which are not computed here. Errors: kUnsupported for every
+  /// other type, for other behaviors of Split and for regular expressions that PCRE2 cannot serve;
+  /// kBadFile.
   static Result<Pretokenizer> parse(const JsonField& field);
 
   /// Runs every step. Errors: kUnsupported, see RegexScratch::cut.
   Status apply(Words& words) const;
 
  private:
-  /// What happens with the parts that match.
+  /// Treatment of the parts that match.
   enum class Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
   struct Split {
     Regex regex;
@@ -38,7 +38,7 @@ class Pretokenizer {
     Status apply(Words& words) const;
     void keep(std::vector<RegexPart>& parts, size_t offset, std::vector<TextRange>& out) const;
   };
-  /// Puts a space before each word that begins with none.
+  /// Puts a space before each word that does not begin with one.
   struct PrefixSpace {
     Status apply(Words& words) const;
   };

@@ -1,4 +1,4 @@
-// What each step of a pre-tokenizer does to the words.
+// Applies each step of a pre-tokenizer to the words.
 #include <algorithm>
 
 #include "base/try.h"
@@ -21,7 +21,7 @@ Status Pretokenizer::Split::apply(Words& words) const {
   return {};
 }
 
-/// Appends the words that `parts` of one word make, which begins at `offset` in the text. Changes
+/// Appends the words from the `parts` of one word, which begins at `offset` in the text. Changes
 /// `parts`.
 void Pretokenizer::Split::keep(std::vector<RegexPart>& parts, size_t offset,
                                std::vector<TextRange>& out) const {
@@ -32,7 +32,7 @@ void Pretokenizer::Split::keep(std::vector<RegexPart>& parts, size_t offset,
   const bool backwards = behavior == Behavior::kMergedWithNext;
   if (backwards) std::reverse(parts.begin(), parts.end());
   const size_t first = out.size();
-  bool before = false;  // whether the part before this one matched
+  bool before = false;  // whether the previous part matched
   for (const auto& [range, matched] : parts) {
     bool merge = false;
     switch (behavior) {

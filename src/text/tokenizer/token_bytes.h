@@ -1,4 +1,4 @@
-// From token ids back to bytes.
+// Maps token ids back to bytes.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace moracle {
 class TokenBytes {
  public:
   struct Entry {
-    std::string bytes;  ///< what the token stands for; an added token stands for its content
+    std::string bytes;  ///< bytes of the token; for an added token, its content
     bool special = false;
   };
 
@@ -22,7 +22,7 @@ class TokenBytes {
   static Result<TokenBytes> make(const Vocabulary& vocabulary, const AddedTokens& added,
                                  const JsonField& field);
 
-  /// Null for an id that no token has.
+  /// Returns null for an id without a token.
   const Entry* find(int32_t id) const;
   /// The largest id plus one.
   int64_t end_of_ids() const { return static_cast<int64_t>(indexes_.size()); }

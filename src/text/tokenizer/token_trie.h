@@ -1,4 +1,4 @@
-// Finding the longest of many fixed texts at the leftmost place.
+// Finds the leftmost match of many fixed texts, and the longest one at that place.
 #pragma once
 
 #include <array>
@@ -18,16 +18,16 @@ class TokenTrie {
     size_t number = 0;
   };
 
-  /// Of equal texts the first counts.
+  /// If texts are equal, the first counts.
   void add(std::string_view text, size_t number);
-  /// The leftmost match from `from` on, of several that begin there the longest.
+  /// Returns the leftmost match from `from` on. If several begin there, returns the longest.
   std::optional<Match> find(std::string_view text, size_t from) const;
 
  private:
   uint64_t edge(uint32_t node, char byte) const {
     return static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(byte);
   }
-  std::array<bool, 256> begins_{};  ///< the bytes that a text can begin with
+  std::array<bool, 256> begins_{};  ///< bytes with which a text can begin
   uint32_t nodes_ = 1;
   std::unordered_map<uint64_t, uint32_t> edges_;
   std::unordered_map<uint32_t, size_t> numbers_;  ///< by the node at which a text ends

@@ -10,7 +10,7 @@ Utf8Char first_char(std::string_view text) {
   if (lead < 0xC2 || lead > 0xF4) return {State::kBroken, 0, 1};
 
   const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // The second byte alone decides over overlong forms, surrogates and codes above U+10FFFF.
+  // The second byte alone excludes overlong forms, surrogates and codes above U+10FFFF.
   const uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   uint32_t code = lead & (0x7Fu >> length);

@@ -9,11 +9,11 @@
 
 namespace moracle {
 
-/// What a text begins with.
+/// The start of a text.
 struct Utf8Char {
   enum class State : uint8_t {
     kWhole,   ///< a character: `code`, in `length` bytes
-    kOpen,    ///< the whole text is `length` bytes of a character that may still be completed
+    kOpen,    ///< the whole text is `length` bytes of a character that more bytes may complete
     kBroken,  ///< `length` bytes that no continuation can make valid
   };
   State state = State::kBroken;
@@ -21,8 +21,8 @@ struct Utf8Char {
   size_t length = 0;
 };
 
-/// Looks at the start of `text`, which must not be empty. A broken sequence is as long as Unicode's
-/// "maximal subpart", so that one U+FFFD for each gives the same text as every other decoder.
+/// Reads the start of `text`, which must not be empty. A broken sequence is as long as Unicode's
+/// "maximal subpart". One U+FFFD for each then gives the same text as every other decoder.
 Utf8Char first_char(std::string_view text);
 
 /// Offset of the first byte that does not begin a whole character.
@@ -34,7 +34,7 @@ void append_utf8(uint32_t code, std::string& out);
 /// The first characters of a text that may be long, for an error.
 std::string shortened(std::string_view text);
 
-/// Unicode's White_Space, which is what `\s` means to the tokenizers that wrote the files.
+/// Unicode's White_Space: the meaning of `\s` in the tokenizers that wrote the files.
 bool is_white_space(uint32_t code);
 
 }  // namespace moracle

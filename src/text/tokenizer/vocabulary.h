@@ -13,11 +13,11 @@ namespace moracle {
 
 class Vocabulary {
  public:
-  /// From the model's "vocab". Errors (kBadFile): not an object of ids, two tokens with one id.
+  /// Parses the model's "vocab". Errors (kBadFile): not an object of ids, two tokens with one id.
   static Result<Vocabulary> parse(const JsonField& field);
 
   std::optional<int32_t> id(std::string_view token) const;
-  /// Number of tokens, which is not the largest id plus one where ids are left out.
+  /// Number of tokens. This differs from the largest id plus one if ids are left out.
   size_t size() const { return ids_.size(); }
   auto begin() const { return ids_.begin(); }
   auto end() const { return ids_.end(); }

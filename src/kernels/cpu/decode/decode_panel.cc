@@ -17,7 +17,7 @@ std::array<float, kCodes> table(Decode decode) {
   return values;
 }
 
-// Column c of a panel as numbers without scale.
+// Column c of a panel as numbers, before scaling.
 void decode_column(DType dtype, const uint8_t* panel, int64_t c, float* out) {
   static const auto kE4M3 = table<256>(e4m3_to_float);
   static const auto kE2M1 = table<16>(e2m1_to_float);

@@ -1,5 +1,5 @@
-// The walk over groups of code lines that every instruction set's decoders share. In an anonymous
-// namespace, for the reason that tile_loops.h gives.
+// The walk over groups of code lines, shared by the decoders of every instruction set. It is in an
+// anonymous namespace, for the reason given in tile_loops.h.
 #pragma once
 
 #include "kernels/cpu/gemm/lines.h"
@@ -7,7 +7,7 @@
 namespace moracle::cpu {
 namespace {
 
-/// Group by group; each code line makes kLines lines.
+/// Calls body for one group after another; each code line decodes to kLines lines.
 template <int kLines, class Body>
 [[gnu::always_inline]] inline void each_group(const LineCodes& c, const Body& body) {
   const int64_t step = c.group_lines == 0 ? c.lines : c.group_lines;

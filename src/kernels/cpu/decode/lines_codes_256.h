@@ -1,4 +1,5 @@
-// Few rows of int8 times 4-bit codes as they lie, for registers of 256 bits; see lines_avx2.h.
+// Few rows of int8 times 4-bit codes, without decoded lines, in registers of 256 bits; see
+// lines_avx2.h.
 #pragma once
 
 #include "kernels/cpu/decode/lines_codes_avx2.h"
@@ -7,8 +8,8 @@
 namespace moracle::cpu {
 namespace {
 
-// The instruction's unsigned side: codes and what makes them so. Two products of at most 15 or 24
-// times 128 are far from what 16 bits hold.
+// The unsigned operand of the instruction: code + kOffset. Two products of at most 15 or 24 times
+// 128 are far below the limit of 16 bits.
 struct I4Codes {
   static constexpr int kOffset = 8;
   struct Pair {
@@ -32,7 +33,7 @@ struct E2M1Codes {
   }
 };
 
-/// Panel by panel: two of them and four rows would need more registers than there are.
+/// One panel at a time: two panels and four rows would need more registers than exist.
 template <class Codes, int kRows>
 void rows_of_codes(const LineBlock& b) {
   for (int unit = 0; unit < b.units; ++unit) {

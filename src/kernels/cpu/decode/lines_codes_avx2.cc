@@ -1,10 +1,10 @@
-// Few rows times codes for AVX2, and the products of f32 that AVX-VNNI takes from here.
+// Few rows times codes for AVX2. AVX-VNNI shares the f32 kernels of this file.
 //
-// No instruction makes f32 of a column's bytes, which lie four apart. Codes become words first, two
-// columns of a row in a dword; then a word is the lower half of an f32 whose upper half is that of
-// a large power of two, and one exact subtraction leaves the code (and takes its zero point off).
-// e4m3 becomes bf16, which is the upper half of an f32. Either way a dword of a register belongs to
-// one of two columns of a row, whose products are added at the end of a unit:
+// The bytes of a column lie four apart, and no instruction converts them to f32. Codes become words
+// first, two columns of a row in a dword. Then a word becomes the lower half of an f32 whose upper
+// half is that of a large power of two. One exact subtraction leaves the code, without its zero
+// point. e4m3 becomes bf16, which is the upper half of an f32. Either way a dword of a register
+// belongs to one of two columns of a row. Their products are added at the end of a unit:
 //
 //   bytes of a dword     c0 c2 c1 c3                    after the columns are put in this order
 //   words                c0 c1, then c2 c3
@@ -24,8 +24,8 @@ MORACLE_LINES_INLINE __m256i columns_0213(__m256i codes) {
 
 // ---- codes as floats ----
 //
-// kFours: columns in a line by four. kUpper: the upper half of a power of two; kBias: that number,
-// and what a code was raised by. words: columns 4 · four + 2 · pair and the one behind it.
+// kFours: columns in a line, divided by four. kUpper: the upper half of a power of two. kBias: that
+// power of two plus the code's offset. words: columns 4 · four + 2 · pair and the next one.
 
 struct I4 {
   static constexpr int kFours = 2;
@@ -53,7 +53,7 @@ struct I8 {
   }
 };
 
-// Twice the value and 12 from a table; the last bit of numbers from 2^22 on is a half.
+// A table gives twice the value plus 12. From 2^22 on, the last bit of an f32 counts one half.
 struct E2M1 {
   static constexpr int kFours = 2;
   static constexpr int16_t kUpper = 0x4a80;
@@ -65,7 +65,7 @@ struct E2M1 {
   }
 };
 
-/// f32 of two columns: rows (0, 1, 4, 5), then (2, 3, 6, 7). `bias` is kBias, and zero points.
+/// f32 of two columns: rows (0, 1, 4, 5), then (2, 3, 6, 7). `bias` is kBias plus zero points.
 template <class Codes>
 struct Integers {
   static constexpr int kFours = Codes::kFours;
@@ -81,7 +81,7 @@ struct Integers {
   }
 };
 
-/// e4m3 in the low bytes of dwords, whatever it is.
+/// Any e4m3 code, including subnormals and NaN, in the low bytes of dwords.
 MORACLE_LINES_INLINE __m256 any_e4m3(__m256i code) {
   const __m256i size = _mm256_and_si256(code, _mm256_set1_epi32(0x7f));
   const __m256i sign = _mm256_slli_epi32(_mm256_xor_si256(size, code), 24);
@@ -95,9 +95,9 @@ MORACLE_LINES_INLINE __m256 any_e4m3(__m256i code) {
   return _mm256_or_ps(value, _mm256_castsi256_ps(sign));
 }
 
-// The code's exponent and mantissa as those of bf16, with 7 - 127 added to the exponent: the lower
-// byte is the code's lower half, the upper follows from the upper half. Zeros, numbers below the
-// normal ones and NaN are rare and go another way.
+// The code's exponent and mantissa as those of bf16, with 7 - 127 added to the exponent. The lower
+// byte is the code's lower half; the upper byte follows from the code's upper half. Zeros,
+// subnormals and NaN are rare and take another path.
 struct E4M3 {
   static constexpr int kFours = 1;
   static constexpr float kBias = 0;
@@ -121,7 +121,7 @@ struct E4M3 {
                              _mm256_unpackhi_epi8(lower, upper)};
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
-      // The bytes' order is c0 c2 c1 c3: a pair's columns are both lower words, or both upper ones.
+      // The bytes' order is c0 c2 c1 c3: a pair's columns are both lower or both upper words.
       to[i] =
           _mm256_castsi256_ps(pair == 0 ? _mm256_slli_epi32(words[i], 16)
                                         : _mm256_and_si256(words[i], _mm256_set1_epi32(-65536)));
@@ -147,7 +147,7 @@ MORACLE_LINES_INLINE __m256 broadcast_pair(const std::byte* p) {
   return _mm256_castpd_ps(_mm256_set1_pd(pair));
 }
 
-/// bias and the zero points of rows (0, 0, 1, 1, 4, 4, 5, 5) and (2, 2, 3, 3, 6, 6, 7, 7).
+/// bias plus the zero points of rows (0, 0, 1, 1, 4, 4, 5, 5) and (2, 2, 3, 3, 6, 6, 7, 7).
 template <bool kZeros>
 MORACLE_LINES_INLINE void biases_of(const LineBlock& b, int panel, int unit, int half, float bias,
                                     __m256 (&to)[2]) {
@@ -160,8 +160,9 @@ MORACLE_LINES_INLINE void biases_of(const LineBlock& b, int panel, int unit, int
   }
 }
 
-/// One row meets whole lines, several of them halves: sixteen registers hold the sums of no more.
-/// Fewer than eight sums would wait for each other: two rows have two parts of each.
+/// One row multiplies whole lines; several rows multiply half lines, since sixteen registers hold
+/// no more sums. Fewer than eight sums would wait for each other, so two rows keep two partial
+/// sums of each.
 template <class Codes, int kRows, bool kZeros>
 void rows_of_floats(const LineBlock& b) {
   constexpr int kHalves = kRows == 1 ? 2 : 1, kParts = kRows == 2 ? 2 : 1;
@@ -180,7 +181,7 @@ void rows_of_floats(const LineBlock& b) {
           }
         }
         for (int64_t i = unit * b.unit_lines, end = i + b.unit_lines; i < end; ++i) {
-          // Each half asks for every other line, so that memory is as busy under both.
+          // Each half prefetches every other line, so that memory is equally busy in both.
           if (b.prefetch_every > 0 && (kHalves == 2 || (i & 1) == first))
             prefetch_line(b.prefetch[p] + i * kLineBytes);
 #pragma GCC unroll 2
@@ -227,7 +228,7 @@ struct Bf16Codes : F32Dot {
   MORACLE_LINES_INLINE static __m256 weights(const std::byte* p, int c) {
     const __m256i pairs = load_half(p);
     if (c == 1) return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
-    // Shifted by a shuffle: vpslld would share the ports of the multiply-adds.
+    // Shift with a shuffle: vpslld would share the ports of the multiply-adds.
     const __m256i up = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13));
     return _mm256_castsi256_ps(_mm256_shuffle_epi8(pairs, up));
@@ -237,7 +238,7 @@ struct Bf16Codes : F32Dot {
 struct F16Codes : F32Dot {
   static constexpr int kCols = 2;
   MORACLE_LINES_INLINE static __m256 weights(const std::byte* p, int c) {
-    // Four rows' first columns, then their second ones, in each lane; then in each half.
+    // Within each lane, then in each half: four rows' first columns, then their second columns.
     const __m256i order = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
     const __m256i apart = _mm256_shuffle_epi8(load_half(p), order);

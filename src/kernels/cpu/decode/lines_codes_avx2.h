@@ -1,4 +1,4 @@
-// What the tables of codes for AVX2 have in common, with AVX-VNNI or without it.
+// Code kernels that the AVX2 and the AVX-VNNI tables share.
 #pragma once
 
 #include "kernels/cpu/gemm/lines.h"

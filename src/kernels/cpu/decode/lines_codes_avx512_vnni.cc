@@ -1,4 +1,5 @@
-// Few rows times codes without lines of int8 or f32 between: what would be written and read once.
+// Few rows times codes without intermediate lines of int8 or f32, which would be written and read
+// only once.
 
 #if defined(__x86_64__)
 
@@ -11,7 +12,7 @@ MORACLE_LINES_INLINE void prefetch_next(const LineBlock& b, int panel, int64_t l
   if (b.prefetch_every > 0) prefetch_line(b.prefetch[panel] + line * kLineBytes);
 }
 
-// Sums stay in registers over all units.
+// Totals stay in registers over all units.
 template <int kRows, int kPanels>
 MORACLE_LINES_INLINE void load_totals(const LineBlock& b, __m512 (&total)[kRows][kPanels]) {
 #pragma GCC unroll 4
@@ -32,7 +33,7 @@ MORACLE_LINES_INLINE void store_totals(const LineBlock& b, const __m512 (&total)
 
 // ---- int8 times 4 bits ----
 
-// The instruction's unsigned side: codes and what makes them so.
+// The unsigned operand of the instruction: code + kOffset.
 struct I4Codes {
   static constexpr int kOffset = 8;
   MORACLE_LINES_INLINE static __m512i low(__m512i codes) {
@@ -149,9 +150,9 @@ struct Bytes {
   }
 };
 
-// The code's exponent and mantissa are moved to where f32 has them, with 2^4 - 1 - 7 missing in
-// the exponent's bias: all values are 2^-8 of what they are. Zeros, numbers below the normal ones
-// and NaN are rare and go another way.
+// The code's exponent and mantissa move to their f32 positions. The exponent's bias lacks
+// 2^4 - 1 - 7, so all values are 2^-8 of the true values. Zeros, subnormals and NaN are rare and
+// take another path.
 struct E4M3 {
   static constexpr int kCols = 4;
   static constexpr float kScale = 256;
@@ -186,7 +187,7 @@ struct E4M3 {
   }
 };
 
-/// Each unit's sums in two halves: one would wait for itself.
+/// Each unit's sums are split into two halves: a single chain would wait for itself.
 template <class Codes, int kRows, int kPanels, bool kZeros>
 void rows_of_floats(const LineBlock& b) {
   __m512 total[kRows][kPanels];

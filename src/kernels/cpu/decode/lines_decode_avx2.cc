@@ -1,5 +1,6 @@
-// Codes to lines of int8, bf16 and f32 for AVX2: what lines_decode_avx512_vnni.cc computes, half a
-// line at a time. Nothing here multiplies bf16; f32 comes from it.
+// Decodes codes to lines of int8, bf16 and f32 for AVX2, half a line at a time. Results are those
+// of lines_decode_avx512_vnni.cc. No AVX2 kernel multiplies bf16; it is an intermediate step to
+// f32.
 
 #if defined(__x86_64__)
 
@@ -19,7 +20,7 @@ MORACLE_LINES_INLINE __m256i select(__m256i where, __m256i a, __m256i b) {
   return _mm256_blendv_epi8(b, a, where);
 }
 
-/// Half line by half line: which one, what it holds and where results go.
+/// Calls body for each half line with its index, its codes and the destination.
 template <class Body>
 MORACLE_LINES_INLINE void each_half(const LineCodes& c, const Body& body) {
   const std::byte* const from = c.codes;
@@ -51,7 +52,7 @@ MORACLE_LINES_INLINE Exponents exponents(const LineCodes& c) {
   return all;
 }
 
-/// bf16 times 2^e: zeros and NaN stay, what leaves the normal numbers downwards becomes 0.
+/// bf16 times 2^e. Zeros and NaN stay; results below the normal numbers become 0.
 MORACLE_LINES_INLINE __m256i times_power(__m256i bf16, __m256i e) {
   const __m256i before = _mm256_and_si256(_mm256_srli_epi16(bf16, 7), _mm256_set1_epi16(255));
   const __m256i nan = _mm256_cmpeq_epi16(before, _mm256_set1_epi16(255));
@@ -62,7 +63,7 @@ MORACLE_LINES_INLINE __m256i times_power(__m256i bf16, __m256i e) {
   const __m256i moved = _mm256_and_si256(stays, _mm256_add_epi16(bf16, _mm256_slli_epi16(e, 7)));
   return select(nan, bf16, moved);
 }
-/// The same for finite values that stay normal numbers, or are 0.
+/// The same for finite values whose results are normal numbers or 0.
 MORACLE_LINES_INLINE __m256i times_small_power(__m256i bf16, __m256i shifted_e) {
   const __m256i size = _mm256_and_si256(bf16, _mm256_set1_epi16(0x7fff));
   const __m256i zero = _mm256_cmpeq_epi16(size, _mm256_setzero_si256());
@@ -75,7 +76,7 @@ alignas(16) constexpr int8_t kI4Bytes[16] = {0,  1,  2,  3,  4,  5,  6,  7,
                                              -8, -7, -6, -5, -4, -3, -2, -1};
 alignas(16) constexpr int8_t kE2M1Bytes[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                                0, -1, -2, -3, -4, -6, -8, -12};
-// The upper and the lower byte of bf16.
+// The upper and the lower bytes of bf16 values.
 alignas(16) constexpr int8_t kI4Upper[16] = {0x00, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40,
                                              -63,  -64,  -64,  -64,  -64,  -64,  -64,  -65};
 alignas(16) constexpr int8_t kI4Lower[16] = {0x00, -128, 0x00, 0x40, -128, -96,  -64,  -32,
@@ -85,7 +86,7 @@ alignas(16) constexpr int8_t kE2M1Upper[16] = {0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x4
 alignas(16) constexpr int8_t kE2M1Lower[16] = {0x00, 0x00, -128, -64, 0x00, 0x40, -128, -64,
                                                0x00, 0x00, -128, -64, 0x00, 0x40, -128, -64};
 
-/// Bytes that make bf16 of four columns of eight rows: two lines' halves, of two columns each.
+/// Byte pairs form bf16 of four columns of eight rows: halves of two lines, with two columns each.
 struct Pairs {
   __m256i first, second;
 };
@@ -125,14 +126,14 @@ MORACLE_LINES_INLINE void nibbles_to_bf16(const LineCodes& c, const int8_t* uppe
   });
 }
 
-/// bf16 of two columns' integers of up to 8 bits.
+/// bf16 of two columns of integers with up to 8 bits.
 MORACLE_LINES_INLINE __m256i two_integers(__m256i even, __m256i odd) {
   const __m256i low = _mm256_castps_si256(_mm256_cvtepi32_ps(even)),
                 high = _mm256_castps_si256(_mm256_cvtepi32_ps(odd));
   return _mm256_blend_epi16(high, _mm256_srli_epi32(low, 16), 0x55);
 }
 
-// Zero points make integers of up to 5 bits.
+// With zero points, values are integers of up to 5 bits.
 MORACLE_LINES_INLINE void integers_to_bf16(const LineCodes& c) {
   const __m256i zero[] = {widen_bytes(c.zero), widen_bytes(c.zero + kHalfRows)};
   each_half(c, [&](int64_t i, int half, __m256i codes, std::byte* to) {
@@ -205,9 +206,9 @@ void i8_to_bf16(const LineCodes& c) {
 }
 
 /// Codes in the low bytes of words. The exponent's bias differs by 120, and 2^-9 is the step below
-/// 2^-6; NaN stays NaN.
+/// 2^-6. NaN stays NaN.
 MORACLE_LINES_INLINE __m256i e4m3_as_bf16(__m256i code) {
-  // The upper bytes of 0 to 7 times 2^-9, and the lower ones.
+  // The upper bytes of 0 to 7 times 2^-9, and the lower bytes.
   const __m256i upper = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c, 0, 0, 0, 0, 0, 0, 0, 0));
   const __m256i lower = _mm256_broadcastsi128_si256(
@@ -224,7 +225,7 @@ MORACLE_LINES_INLINE __m256i e4m3_as_bf16(__m256i code) {
   return _mm256_or_si256(value, sign);
 }
 
-/// The same for normal numbers, whose upper byte follows from the code's upper half.
+/// The same for normal numbers: the upper byte follows from the code's upper half.
 MORACLE_LINES_INLINE Pairs normal_e4m3(__m256i codes) {
   const __m256i nibble = _mm256_set1_epi8(15);
   const __m256i upper = _mm256_broadcastsi128_si256(
@@ -287,7 +288,7 @@ void bf16_to_f32(const LineCodes& c) {
 
 void f16_to_f32(const LineCodes& c) {
   each_half(c, [&](int64_t i, int half, __m256i pair, std::byte* to) {
-    // Four rows' first columns, then their second ones, in each lane.
+    // Within each lane: four rows' first columns, then their second columns.
     const __m256i apart =
         _mm256_shuffle_epi8(pair, _mm256_broadcastsi128_si256(_mm_setr_epi8(
                                       0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15)));
@@ -314,7 +315,7 @@ void powers_of_two(const uint8_t* exponents, int64_t count, bool half, float* to
 
 // ---- rows ----
 
-/// body(from, to) on kCount elements at a time; the last ones in copies of that size.
+/// Calls body(from, to) on kCount elements at a time. A shorter rest goes through padded copies.
 template <int kCount, class From, class Body>
 MORACLE_LINES_INLINE void each_some(const From* from, int64_t count, std::byte* to,
                                     int64_t to_bytes, const Body& body) {

@@ -1,7 +1,7 @@
-// Codes to lines of int8, bf16 and f32, 64 bytes at a time.
+// Decodes codes to lines of int8, bf16 and f32, 64 bytes at a time.
 //
-// bf16 holds every code of 8 bits and less exactly (8 significant bits: integers up to 255 in
-// size), and e4m3 or e2m1 times a power of two as long as that is a normal number.
+// bf16 has 8 significant bits and holds every code of up to 8 bits exactly (integers up to 255 in
+// size). It also holds e4m3 or e2m1 times a power of two exactly, if the result is a normal number.
 
 #if defined(__x86_64__)
 
@@ -18,7 +18,7 @@ MORACLE_LINES_INLINE __m512i bytes16(const void* p) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
 }
 
-// Values of 4-bit codes as bf16, twice: an index of five bits may hold the neighbour's lowest.
+// 4-bit code values as bf16, stored twice: bit 4 of an index may be the neighbour's lowest bit.
 alignas(64) constexpr uint16_t kI4[32] = {
     0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0,
     0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0,
@@ -35,7 +35,7 @@ alignas(16) constexpr int8_t kI4Bytes[16] = {0,  1,  2,  3,  4,  5,  6,  7,
 alignas(16) constexpr int8_t kE2M1Bytes[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                                0, -1, -2, -3, -4, -6, -8, -12};
 
-/// bf16 times 2^e: zeros and NaN stay, what leaves the normal numbers downwards becomes 0.
+/// bf16 times 2^e. Zeros and NaN stay; results below the normal numbers become 0.
 MORACLE_LINES_INLINE __m512i times_power(__m512i bf16, __m512i e) {
   const __m512i before = _mm512_and_si512(_mm512_srli_epi16(bf16, 7), _mm512_set1_epi16(255));
   const __mmask32 nan = _mm512_cmpeq_epi16_mask(before, _mm512_set1_epi16(255));
@@ -45,13 +45,13 @@ MORACLE_LINES_INLINE __m512i times_power(__m512i bf16, __m512i e) {
   const __m512i moved = _mm512_maskz_add_epi16(stays, bf16, _mm512_slli_epi16(e, 7));
   return _mm512_mask_mov_epi16(moved, nan, bf16);
 }
-/// The same for finite values that stay normal numbers, or are 0.
+/// The same for finite values whose results are normal numbers or 0.
 MORACLE_LINES_INLINE __m512i times_small_power(__m512i bf16, __m512i shifted_e) {
   const __mmask32 not_zero = _mm512_test_epi16_mask(bf16, _mm512_set1_epi16(0x7fff));
   return _mm512_mask_add_epi16(bf16, not_zero, bf16, shifted_e);
 }
 
-/// What all lines of a call are multiplied with: e - 127 in both words of a row's dword.
+/// The exponents of a call, for all its lines: e - 127 in both words of a row's dword.
 MORACLE_LINES_INLINE __m512i exponents(const LineCodes& c) {
   const __m512i e =
       c.exponent_lanes == 1
@@ -61,8 +61,8 @@ MORACLE_LINES_INLINE __m512i exponents(const LineCodes& c) {
   return _mm512_or_si512(_mm512_slli_epi32(d, 16), _mm512_and_si512(d, _mm512_set1_epi32(0xffff)));
 }
 
-/// Line by line: its number, what it holds and where results go. The copies stay in registers,
-/// which memory that is written to meanwhile might have changed.
+/// Calls body for each line with its index, its codes and the destination. The local copies stay in
+/// registers; the compiler cannot prove that stores leave memory unchanged.
 template <class Body>
 MORACLE_LINES_INLINE void each_line(const LineCodes& c, const Body& body) {
   const std::byte* const from = c.codes;
@@ -82,7 +82,7 @@ MORACLE_LINES_INLINE void nibbles_to_bf16(const LineCodes& c, __m512i values,
                                           __m512i e = _mm512_setzero_si512()) {
   if constexpr (kPower == Power::kSmall) e = _mm512_slli_epi16(e, 7);
   each_line(c, [&](int64_t i, __m512i codes, std::byte* to) {
-    // Words hold columns 0, 4, 1 and 5 of their eight, or 2, 6, 3 and 7, from the lowest bits up.
+    // Words hold columns 0, 4, 1 and 5 of each eight, or 2, 6, 3 and 7, from the lowest bits up.
     for (unsigned pair = 0; pair < 4; ++pair) {
       const unsigned shift = pair % 2 * 8 + pair / 2 * 4;
       const __m512i index = shift == 0 ? codes : _mm512_srli_epi16(codes, shift);
@@ -94,14 +94,14 @@ MORACLE_LINES_INLINE void nibbles_to_bf16(const LineCodes& c, __m512i values,
   });
 }
 
-/// Columns `first` and first + 2 of what `value` gives as f32, which bf16 holds exactly.
+/// Columns `first` and first + 2 of value(), in f32 that bf16 holds exactly.
 template <class Value>
 MORACLE_LINES_INLINE __m512i bf16_pair(const Value& value, int first) {
   const __m512i low = _mm512_srli_epi32(value(first), 16), high = value(first + 2);
   return _mm512_mask_mov_epi16(high, 0x55555555u, low);
 }
 
-// Zero points make integers of up to 5 bits.
+// With zero points, values are integers of up to 5 bits.
 MORACLE_LINES_INLINE void integers_to_bf16(const LineCodes& c) {
   const __m512i zero = bytes16(c.zero);
   each_line(c, [&](int64_t i, __m512i codes, std::byte* to) {
@@ -207,7 +207,7 @@ MORACLE_LINES_INLINE void e4m3_lines(const LineCodes& c) {
       store_line(to, 2 * i + 1, normal_e4m3_as_bf16(codes, bias));
       return;
     }
-    // Zeros, numbers below the normal ones and NaN are rare.
+    // Zeros, subnormals and NaN are rare.
     const __m512i low = e4m3_as_bf16(_mm512_and_si512(codes, _mm512_set1_epi16(255)));
     const __m512i high = e4m3_as_bf16(_mm512_srli_epi16(codes, 8));
     store_line(to, 2 * i, kScaled ? times_power(low, e) : low);
@@ -281,14 +281,14 @@ MORACLE_LINES_INLINE __m256i round_to_bf16(__m512 value) {
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
 }
 
-// Which of eight columns come first, in a register of 16 or of 32.
+// Order of eight columns in the destination, for a register of 16 or of 32.
 alignas(64) constexpr int32_t kDecoded16[16] = {0, 2,  1, 3,  4,  6,  5,  7,
                                                 8, 10, 9, 11, 12, 14, 13, 15};
 
 MORACLE_LINES_INLINE __mmask16 first16(int64_t count) {
   return static_cast<__mmask16>(count >= 16 ? 0xffff : (1u << count) - 1);
 }
-/// Columns of a row that are stored: to a whole eight in decoded order.
+/// Stored columns of a row: in decoded order, rounded up to a multiple of eight.
 MORACLE_LINES_INLINE int64_t stored_columns(int64_t count, ColumnOrder order) {
   return order == ColumnOrder::kPlain ? count : (count + 7) / 8 * 8;
 }

@@ -32,15 +32,15 @@ Ops& CpuDevice::ops() {
   return *ops_;
 }
 
-// All work has been done when it was asked for; what it ran into has been kept for here.
+// All work was done at its call. Errors were kept until this call.
 Status CpuDevice::synchronize(Stream) {
   return ops_->take_device_error();
 }
 
 Result<Buffer> CpuDevice::allocate(size_t bytes) {
   if (bytes == 0) return Buffer();
-  // Straight from the system: zeroed, page-aligned, given back whole; on huge pages where it can
-  // be.
+  // Allocate directly from the system: zeroed, page-aligned, returned whole, on huge pages if
+  // possible.
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
     return Error{ErrorKind::kOutOfMemory, "", "cpu", str(bytes, " bytes of memory"),
@@ -53,7 +53,7 @@ Result<Buffer> CpuDevice::allocate(size_t bytes) {
 Status CpuDevice::reserve_scratch(size_t bytes) {
   const Turn turn = this->turn();
   if (bytes <= scratch_.bytes()) return {};
-  // The old scratch goes last: kernels that are made already need it where the system refuses more.
+  // Free the old scratch last: existing kernels still need it if the system refuses more memory.
   MORACLE_TRY(scratch_, allocate(bytes));
   return {};
 }

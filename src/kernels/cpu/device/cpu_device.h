@@ -1,4 +1,4 @@
-// The CPU as a device: memory is host memory, the queue is the pool of threads, work runs at once.
+// The CPU as a device: memory is host memory, the queue is the thread pool, work runs at once.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -12,7 +12,7 @@ class CpuOps;
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(int threads, bool pin = false);
-  /// Errors: fewer threads than that (see ThreadPool::started).
+  /// Errors: fewer than `threads` threads started (see ThreadPool::started).
   static Result<std::shared_ptr<Device>> open(int threads, bool pin);
   ~CpuDevice() override;
 
@@ -30,9 +30,8 @@ class CpuDevice : public Device {
   ThreadPool& host_threads() override { return pool_; }
   ThreadPool& pool() { return pool_; }
 
-  /// Memory for what lives no longer than one call of a kernel. Callers hold turn(), so that
-  /// kernels of one device run in turn. Grows only while kernels are made. Errors: kOutOfMemory;
-  /// the memory stays as it was.
+  /// Scratch for one call of a kernel. Callers hold turn(), so that kernels of one device run in
+  /// turn. Grows only while kernels are made. Errors: kOutOfMemory; the old scratch then stays.
   Status reserve_scratch(size_t bytes);
   std::byte* scratch() const { return scratch_.as<std::byte>(); }
 

@@ -1,4 +1,4 @@
-// Which rows of a run are whose.
+// Maps the rows of a run to experts.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace moracle::cpu {
 
-/// A run's rows by expert, counted from its first one.
+/// A run's rows by expert, counted from the run's first row.
 class ExpertRows {
  public:
   ExpertRows(const GroupedRows& rows, int64_t num_experts)
@@ -29,7 +29,7 @@ class ExpertRows {
   }
   int64_t past(int64_t e) const { return first(e + 1); }
   int64_t rows(int64_t e) const { return past(e) - first(e); }
-  /// Those of other runs, too.
+  /// Includes the expert's rows in other runs.
   int64_t all_rows(int64_t e) const { return offsets()[e + 1] - offsets()[e]; }
   /// The first expert from `e` on that has rows.
   int64_t with_rows(int64_t e) const {
@@ -50,13 +50,13 @@ struct RowItem {
   int64_t expert = 0, first = 0, past = 0;
 };
 
-/// Every expert's rows in even items of at most `most_rows`, by number.
+/// Every expert's rows, split into even items of at most `most_rows`, by number.
 class RowItems {
  public:
   RowItems(const ExpertRows& rows, int64_t most_rows) : rows_(rows), most_rows_(most_rows) {}
 
   int64_t of(int64_t expert) const { return (rows_.rows(expert) + most_rows_ - 1) / most_rows_; }
-  /// Item `index`, not below that of the call before; nothing: there are fewer.
+  /// Item `index`, which must not decrease between calls; nullopt: there are fewer items.
   std::optional<RowItem> at(int64_t index) {
     for (; expert_ < rows_.num_experts(); before_ += of(expert_++)) {
       const int64_t items = of(expert_), i = index - before_;

@@ -1,4 +1,4 @@
-// One grouped GEMM for every way of multiplying; line_walk.h says who does what.
+// One grouped GEMM for all line kernels; line_walk.h splits the work over threads.
 
 #if defined(__x86_64__)
 
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kBf16Bits = 8;  // significant ones
 
-// How rows meet a matrix: floats of 16 bits as they lie where that is a kernel's way.
+// The form for many rows: 16-bit floats are multiplied as stored where a kernel supports it.
 LineForm main_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
                    const LineKernels& kernels) {
   const LineForm by_codes{arithmetic, true};
@@ -30,14 +30,14 @@ LineForm main_form(const MatrixShape& shape, const Scheme& scheme, LineArithmeti
                                                                       : LineForm{arithmetic};
 }
 
-// How a few rows meet codes: integers as such, where the rows come as integers; else in f32.
+// The form for few rows by codes: integers if the rows arrive as integers, else f32.
 LineForm few_form(const Scheme& scheme, LineArithmetic arithmetic) {
   const bool integers =
       scheme.activation == kInt8DynamicTokenSym && arithmetic != LineArithmetic::kF32;
   return {integers ? LineArithmetic::kInt8 : LineArithmetic::kF32, true};
 }
 
-// Where a token's bits may depend on nothing but the token, there is one arithmetic.
+// A deterministic plan uses one arithmetic, so that a token's bits depend on the token alone.
 bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
                   const LineKernels& kernels, bool deterministic) {
   const LineForm few = few_form(scheme, arithmetic);
@@ -46,13 +46,13 @@ bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, LineArithmetic
          LinePass::serves(shape, scheme, few, kernels);
 }
 
-// Whether rows come as codes with scales beside them.
+// Whether rows arrive as codes with separate scales.
 bool as_codes(const Scheme& scheme, LineArithmetic arithmetic) {
   const auto& key = scheme.activation;
   return key && arithmetic != LineArithmetic::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
 }
 
-// Floats in bf16: in two parts, unless one is enough.
+// Rows of floats in bf16 have two parts, unless the request needs only one.
 RowForm row_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
                  const LineKernels& kernels, bool few_by_codes, bool one_part) {
   RowForm form;
@@ -82,7 +82,7 @@ class LineLinear : public GroupedLinear {
                      plan.product_bits == kBf16Bits);
   }
 
-  /// The plan's scratch, or more where the device has more threads than the machine was said to.
+  /// Reserves the plan's scratch, or more if the device has more threads than the plan assumed.
   Status reserve(const KernelPlan& plan) {
     int64_t bytes = plan.scratch_bytes;
     if (plan.activates)
@@ -105,7 +105,7 @@ class LineLinear : public GroupedLinear {
     const int64_t panels = pass_.panels().num_panels();
     return {panels, gated ? panels / 2 : 0};
   }
-  /// `done` takes a RowItem; without it threads own columns.
+  /// `done` takes a RowItem; without `done`, threads own columns.
   template <class Finish, class Done = std::nullptr_t>
   void walk(const GroupedRows& rows, const PanelPairs& pairs, const Destination& to,
             const Finish& finish, const Done& done = nullptr);
@@ -226,8 +226,8 @@ Status LineLinear::run_combined(const GroupedRows& rows, const Combination& comb
   return {};
 }
 
-// The kernels of a plan: for few rows of an expert codes as they lie, where that is a way; for more
-// the main form.
+// Adds the kernels of a plan: codes multiplied directly for few rows of an expert, where a kernel
+// supports it; the main form for more rows.
 void add_kernels(KernelPlan& plan, const KernelRequest& request, LineForm main, bool by_codes,
                  LineForm few, bool two_parts, const LineKernels& kernels) {
   const DType codes = request.shape.key.dtype;

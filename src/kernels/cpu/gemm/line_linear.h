@@ -1,5 +1,5 @@
-// Grouped GEMMs on layout vnni16, whatever the instruction set: what the rows cpu-avx2, cpu-avx512
-// and cpu-amx share. Their files say which kernels multiply and in which arithmetic.
+// Grouped GEMMs on layout vnni16 for every instruction set: the code that the rows cpu-avx2,
+// cpu-avx512 and cpu-amx share. Their files choose the kernels and the arithmetic.
 #pragma once
 
 #include "kernels/cpu/device/cpu_device.h"
@@ -8,12 +8,12 @@
 
 namespace moracle::cpu {
 
-/// How a matrix is multiplied: int8 by int8 where the activations are int8 and groups are of whole
-/// `group_multiple` columns; bf16 where `bf16` and the weights are exact in it; else f32.
+/// The arithmetic of a matrix: int8 by int8 if the activations are int8 and groups are multiples of
+/// `group_multiple` columns; bf16 if `bf16` and bf16 holds the weights exactly; else f32.
 LineArithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16,
                               int64_t group_multiple);
 
-/// The plan of a matrix for these kernels on so many threads, which may run from one token on.
+/// The plan of a matrix for these kernels on `threads` threads; it may run from one token on.
 KernelPlan plan_lines(const KernelRequest& request, LineArithmetic arithmetic,
                       const LineKernels& kernels, int threads);
 

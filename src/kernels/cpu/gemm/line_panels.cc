@@ -39,7 +39,7 @@ bool is_folded(const MatrixShape& shape, LineForm form) {
          (form.arithmetic == LineArithmetic::kBf16 && vnni16::scale_is_exponent(shape));
 }
 
-// Columns in a line of what is multiplied.
+// Columns in a multiplied line.
 int64_t cols_per_line(DType dtype, LineForm form) {
   if (form.by_codes) return vnni16::line_cols(dtype);
   return form.arithmetic == LineArithmetic::kInt8   ? 4
@@ -60,7 +60,7 @@ int64_t unit_cols(const MatrixShape& shape, LineForm form, int64_t x_group_cols)
   const int64_t longest = max_stretch(form.arithmetic);
   if (form.by_codes && !shape.key.quantized()) return std::min(columns_read(shape, form), longest);
   const bool one = !shape.key.quantized() || vnni16::num_groups(shape) <= 1;
-  // Integers fall through: sums of activations are taken once, for both ways.
+  // Integers fall through: both ways share one set of activation sums.
   if (form.by_codes && form.arithmetic != LineArithmetic::kInt8) {
     if (one) return x_group_cols > 0 ? x_group_cols : columns_read(shape, form);
     const int64_t cols = vnni16::group_cols(shape);
@@ -68,7 +68,7 @@ int64_t unit_cols(const MatrixShape& shape, LineForm form, int64_t x_group_cols)
   }
   form.by_codes = false;
   int64_t cols = is_direct(shape.key.dtype, form) ? read_cols(form.arithmetic, shape.k) : longest;
-  // Units end where groups end: as long as all of them can be made of.
+  // Units end at group boundaries. Use the longest length that divides all of them.
   if (!one && !is_folded(shape, form)) cols = std::gcd(longest, vnni16::group_cols(shape));
   return x_group_cols > 0 ? std::gcd(std::min(cols, longest), x_group_cols) : cols;
 }
@@ -99,14 +99,14 @@ LinePanels::LinePanels(const KernelWeights& weights, LineForm form, int64_t x_gr
   cut();
 }
 
-// Whole units of the stretch that begins at `column`; 0: less than one is left.
+// Whole units of the stretch that begins at `column`; 0: less than one unit remains.
 int64_t LinePanels::units_from(int64_t column) const {
-  // Units behind the last column hold nothing but padding.
+  // Units behind the last column hold only padding.
   int64_t units = std::min((read_cols_ - column) / unit_cols_,
                            (weights_.shape.k - column + unit_cols_ - 1) / unit_cols_);
   const int64_t most = form_.by_codes ? kMaxUnits : max_stretch(form_.arithmetic) / unit_cols_;
   units = std::min(units, std::max<int64_t>(1, most));
-  // One scale of the activations for several units holds to the end of its group.
+  // An activation scale that covers several units ends a stretch at its group's end.
   if (x_group_cols_ > unit_cols_)
     units = std::min(units, (x_group_cols_ - column % x_group_cols_) / unit_cols_);
   return units;
@@ -134,7 +134,7 @@ void LinePanels::cut() {
       int64_t end = last;
       if (by_group_ && !whole_groups_ && piece.group < num_groups_ - 1)
         end = std::min(last, (piece.group + 1) * group_cols_);
-      // Short enough to keep the multiplier awake in between.
+      // Keep pieces short, so that keep_awake runs often enough in between.
       int64_t most = kPieceLines * code_cols;
       if (by_group_ && whole_groups_) most = std::max(most / group_cols_, int64_t{1}) * group_cols_;
       end = std::min(end, first + most);

@@ -65,7 +65,7 @@ LinePass::Kernel LinePass::kernel_of(const LineKernels& kernels, LineForm form, 
 bool LinePass::serves(const MatrixShape& shape, const Scheme& scheme, LineForm form,
                       const LineKernels& kernels) {
   if (kernel_of(kernels, form, shape.key.dtype) == nullptr) return false;
-  // Units are of whole lines.
+  // Units must consist of whole lines.
   return !form.by_codes ||
          unit_cols(shape, form, x_group_cols(scheme)) % vnni16::line_cols(shape.key.dtype) == 0;
 }
@@ -83,10 +83,10 @@ LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernel
 void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassScratch& scratch) const {
   const int count = pair.panels();
   const int blocks = (pass.count + row_block_ - 1) / row_block_;
-  // Codes are decoded once for each block: even ones, no short one at the end.
+  // Each block decodes the codes once, so blocks are even, with no short one at the end.
   const int step = form_.by_codes ? (pass.count + blocks - 1) / blocks : row_block_;
-  // Every block of rows asks for its share of the codes that come next: while products keep the
-  // thread busy, not while codes are read.
+  // Every block of rows prefetches its share of the next codes. So prefetches overlap products, not
+  // reads of codes.
   const auto ratio = static_cast<int>(panels_.lines_per_code_line());
   const int sharing = static_cast<int>(std::bit_floor(static_cast<unsigned>(blocks)));
   const int every = std::min(16, sharing * ratio), share_blocks = every / ratio;

@@ -6,13 +6,13 @@
 
 namespace moracle::cpu {
 
-/// Rows that meet a decoded stretch before the next one is decoded.
+/// Maximum rows per pass: all of them meet a decoded stretch before the next stretch is decoded.
 inline constexpr int kPassRows = 320;
 
-/// Rows that are finished at once, so that kernels may be kept awake in between.
+/// Rows finished per call, so that keep_awake can run in between.
 inline constexpr int kResultRows = 16;
 
-/// The second panel lies `distance` panels behind the first; 0: there is none.
+/// The second panel lies `distance` panels behind the first; 0: there is no second panel.
 struct PanelPair {
   int64_t expert = 0, panel = 0, distance = 0;
   int panels() const { return distance > 0 ? 2 : 1; }
@@ -22,11 +22,11 @@ struct Pass {
   const PackedRows& x;
   int64_t first;
   int count;       ///< at most kPassRows
-  PanelPair next;  ///< what to ask for meanwhile
+  PanelPair next;  ///< panels to prefetch during this pass
   bool prefetch;
 };
 
-/// What a thread needs for its passes.
+/// Scratch of one thread for its passes.
 struct PassScratch {
   alignas(64) float sums[2][kPassRows * kLineRows];
   alignas(64) std::byte lines[2][LinePanels::kScratchBytes];
@@ -35,14 +35,14 @@ struct PassScratch {
   alignas(64) float scales[2][kLineRows];
 };
 
-/// What a kernel of this form is called in plans. `two_parts`: see LineBlock::x_rest.
+/// A kernel's name in plans. `two_parts`: see LineBlock::x_rest.
 std::string line_kernel_name(DType codes, LineForm form, bool two_parts,
                              const LineKernels& kernels);
 
-/// One way of multiplying a matrix.
+/// Multiplies a matrix in one form.
 class LinePass {
  public:
-  /// `weights` and `kernels` outlive it; they have a kernel for this form, as `serves` says.
+  /// `weights` and `kernels` must outlive the object. `serves` must be true for this form.
   LinePass(const KernelWeights& weights, LineForm form, const LineKernels& kernels);
   static bool serves(const MatrixShape& shape, const Scheme& scheme, LineForm form,
                      const LineKernels& kernels);
@@ -54,7 +54,7 @@ class LinePass {
   }
   /// Fills scratch.sums.
   void multiply(const PanelPair& pair, const Pass& pass, PassScratch& scratch) const;
-  /// What is left to do with the sums of panel p of the pair; where to is the caller's.
+  /// The epilogue for the sums of panel p of the pair. The caller sets the destination.
   LineResult result(const PanelPair& pair, int p, const Pass& pass, PassScratch& scratch) const;
 
  private:

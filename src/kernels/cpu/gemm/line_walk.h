@@ -1,11 +1,11 @@
-// Ways through a grouped matrix: which thread multiplies which rows with which panels.
+// Two ways to split a grouped matrix over threads:
 //
-//   by columns  each thread takes the same share of every expert's panels. Even work whatever the
-//               routing, each weight read once, and columns of the result that are a thread's own,
-//               so that it may add up a token's rows itself.
-//   by rows     each thread takes an expert, or a stretch of its rows that stays in its cache, and
-//               all panels. Rows are read by one thread only and whole rows come out of it; who is
-//               slow takes fewer.
+//   by columns  Each thread takes the same share of every expert's panels. The work is even for any
+//               routing, and each weight is read once. Each thread owns its columns of the result,
+//               so it can accumulate a token's rows itself.
+//   by rows     Each thread takes an expert, or a block of its rows that fits in the thread's
+//               cache, and all panels. One thread reads a row and writes the whole result row.
+//               A slow thread takes fewer items.
 //
 // A row gets the same bits either way.
 #pragma once
@@ -22,10 +22,10 @@
 
 namespace moracle::cpu {
 
-/// The pairs of panels that are multiplied together.
+/// Pairs of panels that one kernel call multiplies.
 struct PanelPairs {
   int64_t panels = 0;
-  int64_t distance = 0;  ///< from a gate's panel to its up's; 0: neighbours are pairs
+  int64_t distance = 0;  ///< from a gate's panel to its up's panel; 0: adjacent panels are pairs
 
   int64_t count() const { return distance > 0 ? distance : (panels + 1) / 2; }
   PanelPair at(int64_t expert, int64_t i) const {
@@ -34,15 +34,15 @@ struct PanelPairs {
   }
 };
 
-/// Where the rows of a run end up: row r at data + (row ? row[r] : r) · stride.
+/// Where the result rows go: row r at data + (row ? row[r] : r) · stride.
 struct Destination {
   float* data;
   int64_t stride;
   const int32_t* row = nullptr;
 
   float* at(int64_t r) const { return data + (row == nullptr ? r : row[r]) * stride; }
-  /// Rows [first, end) from `column` on, a line or two of each: they lie far apart, and a store
-  /// waits as long as a load.
+  /// Prefetches one or two cache lines of each of the rows [first, end) at `column`. The rows lie
+  /// far apart, and a store miss waits as long as a load miss.
   void ask(int64_t first, int64_t end, int64_t column, bool two_lines) const {
     for (int64_t r = first; r < end; ++r) {
       const auto* const line = reinterpret_cast<const char*>(at(r) + column);
@@ -52,14 +52,14 @@ struct Destination {
   }
 };
 
-/// A pass whose sums are ready, and `count` rows of it from `first` on.
+/// A pass whose sums are ready, and `count` of its rows from `first` on.
 struct Finished {
   const PanelPair& pair;
-  int64_t pass_row;       // of the run, that the pass begins with
-  LineResult results[2];  // of the whole pass
+  int64_t pass_row;       // the pass's first row, counted from the run's first row
+  LineResult results[2];  // for the whole pass
   int first = 0, count = 0;
 
-  /// Of these rows, without a place.
+  /// The result of panel p for these rows, without a destination.
   LineResult result(int p) const {
     LineResult f = results[p];
     f.sum += first * kLineRows;
@@ -71,16 +71,16 @@ struct Finished {
   int64_t column(int p) const { return (pair.panel + p * pair.distance) * kLineRows; }
 };
 
-/// What one thread does next: rows that lie at x from row `at` on times pairs [pair, past_pair).
+/// The next work of one thread: `rows`, packed at row `at` of `x`, times pairs [pair, past_pair).
 struct WalkStep {
   RowItem rows;
   const PackedRows& x;
   int64_t at;
   int64_t pair, past_pair;
-  std::optional<PanelPair> next;  ///< what follows
+  std::optional<PanelPair> next;  ///< the pair that follows this step, to prefetch
 };
 
-/// Rows in each pass of so many: whole blocks, no short one at the end.
+/// Rows per pass, so that passes are even: whole blocks, no short pass at the end.
 inline int64_t even_pass(int64_t rows) {
   const int64_t passes = (rows + kPassRows - 1) / kPassRows;
   const int64_t even = (rows + passes - 1) / passes;
@@ -89,7 +89,7 @@ inline int64_t even_pass(int64_t rows) {
 
 class LineWalk {
  public:
-  /// What is given lives as long.
+  /// All arguments must outlive the object.
   LineWalk(const LinePass& pass, const std::optional<LinePass>& few, const LineKernels& kernels,
            const RowForm& form, const ExpertRows& rows, const PanelPairs& pairs,
            const Destination& to)
@@ -101,19 +101,19 @@ class LineWalk {
         pairs_(pairs),
         to_(to) {}
 
-  /// finish(some) takes what was computed to where it belongs. Needs scratch for batch_rows packed
-  /// rows.
+  /// Calls finish(some) for finished rows, which writes them to their destination. `scratch` holds
+  /// batch_rows packed rows.
   template <class Finish>
   void by_columns(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
                   const Finish& finish);
-  /// And done(item) when an item's rows are complete. Needs item_bytes for each thread.
+  /// Also calls done(item) when an item's rows are complete. `scratch` holds item_bytes per thread.
   template <class Finish, class Done>
   void by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& pool, const Finish& finish,
                const Done& done);
-  /// Where reading an expert's weights for each of its items costs less than having every thread
-  /// read every row, and there are enough items to go round.
+  /// True if by_rows costs less and has enough items for all threads. by_rows reads an expert's
+  /// weights once per item; by_columns makes every thread read every row.
   bool rows_are_better(int64_t expert_bytes, const ThreadPool& pool) const {
-    if (pool.places().num_nodes > 1) return false;  // weights lie where their columns' threads are
+    if (pool.places().num_nodes > 1) return false;  // weights lie near their columns' threads
     const RowItems items(rows_, item_rows(form_));
     int64_t experts = 0, all = 0;
     for (int64_t e = rows_.with_rows(0); e < rows_.num_experts(); e = rows_.with_rows(e + 1)) {
@@ -124,13 +124,13 @@ class LineWalk {
                                          rows_.count() * packed_stride(form_) * (pool.size() - 1);
   }
 
-  /// Rows that are packed at a time where all threads read them: they stay in the last cache.
+  /// Rows packed at a time where all threads read them: 32 MiB stay in the last-level cache.
   static int64_t batch_rows(const RowForm& form) {
     constexpr int64_t kBytes = int64_t{32} << 20;
     return std::max<int64_t>(kBytes / packed_stride(form), 1024);
   }
-  /// Rows of an item, which one pass takes: what stays in a thread's second cache beside weights
-  /// and results.
+  /// Rows of an item, which one pass takes: they stay in a thread's second-level cache beside
+  /// weights and results.
   static int64_t item_rows(const RowForm& form) {
     constexpr int64_t kBytes = 5 << 18;
     return std::clamp<int64_t>(kBytes / packed_stride(form) / 16 * 16, 32, kPassRows);
@@ -192,7 +192,7 @@ void LineWalk::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPoo
                           const Finish& finish) {
   const int64_t most = batch_rows(form_);
   for (int64_t begin = 0; begin < rows_.count();) {
-    // Whole experts, where one is not too large by itself.
+    // Take whole experts, unless the first one alone is too large.
     int64_t first_expert = rows_.with_rows(0);
     while (rows_.past(first_expert) <= begin) ++first_expert;
     int64_t expert = first_expert, end = begin;
@@ -237,7 +237,7 @@ void LineWalk::by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& 
     const PackedRows x = packer.scratch(most, scratch + thread * item_bytes(form_));
     while (item) {
       packer.pack(x, 0, item->first, item->past, few(item->expert));
-      // Probably: others may take it before.
+      // A guess for the prefetch: another thread may take this item first.
       std::optional<PanelPair> next;
       RowItems ahead = items;
       if (const auto likely = ahead.at(taken.load())) next = pairs_.at(likely->expert, 0);

@@ -1,7 +1,7 @@
 // The innermost loops over layout vnni16: activation rows times lines of weights, and codes decoded
-// to lines of what is multiplied. One file per instruction set; cpu_avx2.cc, cpu_avx512.cc and
-// cpu_amx.cc choose. Nothing here but plain structs: files that are built for one instruction set
-// include it.
+// to lines of operands. Each instruction set has one file; cpu_avx2.cc, cpu_avx512.cc and
+// cpu_amx.cc choose. This header holds plain structs only, since files built for one instruction
+// set include it.
 #pragma once
 
 #include <cstddef>
@@ -9,62 +9,62 @@
 
 namespace moracle::cpu {
 
-/// Rows of weights (outputs) in a line, and bytes of it.
+/// Rows of weights (outputs) in a line, and bytes per line.
 inline constexpr int kLineRows = 16;
 inline constexpr int kLineBytes = 64;
-/// Most activation rows in one call; few of them.
+/// Maximum activation rows in one call, and the limit for kernels of few rows.
 inline constexpr int kMaxBlockRows = 32;
 inline constexpr int kFewRows = 4;
 
-/// What lines hold and activations are: 4 bytes of both make one product sum.
+/// Element type of lines and activations. 4 bytes of both make one product sum.
 enum class LineArithmetic : uint8_t {
   kInt8,  ///< four int8, sums in i32
   kBf16,  ///< two bf16, sums in f32
   kF32,   ///< one f32
 };
 
-/// A block of activation rows times one or two panels, over units of columns that have their scales
-/// in common:
+/// A block of activation rows times one or two panels, over units of columns. The columns of a unit
+/// share their scales:
 ///
 ///   sum[p][16 r + n] += Σ_u x_scale[r][u] · w_scale[p][u][n] · (Σ_k x[r][k] · w[p][n][k]
 ///                                                               - zero[p][u][n] · x_sum[r][u])
 ///
-/// where scales that are null count as 1. Integer sums are exact before they are scaled.
+/// Null scales count as 1. Integer sums are exact until they are scaled.
 struct LineBlock {
   /// Row r at x + r · x_stride: 4 bytes for each line. int8 codes are -127 to 127.
   const std::byte* x = nullptr;
-  int64_t x_stride = 0;  ///< bytes; kMaxBlockRows rows are there to be read
-  /// LineArithmetic::kBf16: each value is the sum of two, the second one so many bytes further on;
-  /// 0: it is one.
+  int64_t x_stride = 0;  ///< bytes; memory for kMaxBlockRows rows is readable
+  /// LineArithmetic::kBf16: each value is the sum of two parts, and the second part lies `x_rest`
+  /// bytes behind the first; 0: one part.
   int64_t x_rest = 0;
   int rows = 0;       ///< at most kMaxBlockRows
-  int most_rows = 0;  ///< in any block that comes before or after with the same panels
+  int most_rows = 0;  ///< maximum over all blocks that meet the same panels
   int panels = 2;
   const std::byte* lines[2] = {};  ///< units · unit_lines, on 64-byte boundaries
   int units = 1;
-  int64_t unit_lines = 0;          ///< tiles of AMX: a multiple of 8
+  int64_t unit_lines = 0;          ///< a multiple of 8 for AMX tiles
   float* sum[2] = {};              ///< [rows][16]
-  bool overwrite = false;          ///< sums begin here: what is there is not read
+  bool overwrite = false;          ///< start the sums at 0; do not read the old values
   const float* x_scale = nullptr;  ///< of row r at x_scale[r · x_scale_stride + u · x_scale_unit]
   int64_t x_scale_stride = 0;
   int64_t x_scale_unit = 0;
   const float* w_scale[2] = {};  ///< [units][16]
-  const int8_t* w_zero[2] = {};  ///< [units][16], where lines are of integers; null: none
+  const int8_t* w_zero[2] = {};  ///< [units][16], where lines hold integers; null: none
   /// LineArithmetic::kInt8 only.
   const int32_t* x_sum = nullptr;  ///< Σ x over unit u, of row r at x_sum[r · x_sum_stride + u]
   int64_t x_sum_stride = 0;
-  /// What is read after this, one panel beside the other: a line of each is asked for after every
-  /// `prefetch_every` lines (1, 2, 4, 8 or 16) that are multiplied; 0: nothing.
+  /// The panels that are read next, to prefetch. The kernel prefetches one cache line of each panel
+  /// after every `prefetch_every` lines (1, 2, 4, 8 or 16) that it multiplies; 0: no prefetch.
   const std::byte* prefetch[2] = {};
   int prefetch_every = 0;
 };
 
-/// Codes to lines: `lines` source lines of 64 bytes. Zero points and exponents are those of the
-/// first `group_lines` lines; the next group's lie 16 (or exponent_lanes) further on.
+/// Decodes `lines` source lines of 64 bytes. `zero` and `exponent` belong to the first
+/// `group_lines` lines. Those of the next group lie 16 (or exponent_lanes) further on.
 struct LineCodes {
   const std::byte* codes = nullptr;
   int64_t lines = 0;
-  int64_t group_lines = 0;  ///< 0: all are one group
+  int64_t group_lines = 0;  ///< 0: all lines are one group
   std::byte* to = nullptr;
   const int8_t* zero = nullptr;       ///< [16], subtracted; null: none
   const uint8_t* exponent = nullptr;  ///< [exponent_lanes], 2^(e - 127) multiplies; null: none
@@ -72,8 +72,8 @@ struct LineCodes {
   const float* scale = nullptr;       ///< [16], multiplies (LineArithmetic::kF32); null: none
 };
 
-/// Sums of one panel on their way out:  v = (sum · x_scale[r]) · w_scale[n] + bias[n],  stored, or
-/// added to a row of `to` with the row's weight. What is null is left out.
+/// Epilogue of one panel's sums:  v = (sum · x_scale[r]) · w_scale[n] + bias[n].  The result is
+/// stored, or added to a row of `to` with the row's weight. Null factors and biases are left out.
 struct LineResult {
   const float* sum = nullptr;  ///< [rows][16]
   int rows = 0;
@@ -83,7 +83,7 @@ struct LineResult {
   const float* bias = nullptr;
   float* to = nullptr;  ///< row r at to + (to_row ? to_row[r] : r) · to_stride
   int64_t to_stride = 0;
-  int columns = 16;  ///< that are stored
+  int columns = 16;  ///< stored columns
   const int32_t* to_row = nullptr;
   bool add = false;
   const float* weight = nullptr;  ///< [rows]; null: 1
@@ -92,9 +92,10 @@ struct LineResult {
 struct LineDecoders;
 struct RowConverters;
 
-/// LineKernels::code_block rows at most times lines of codes as they lie: unit_lines and prefetch
-/// count these, zero points come off the codes. Sums of integers count fp4 twice. 16 bits take any
-/// number of rows, in one order of summation; null: not here.
+/// Kernels that multiply up to LineKernels::code_block rows by lines of codes, without decoded
+/// lines. unit_lines and prefetch_every count lines of codes, and zero points are subtracted from
+/// codes. Integer sums count fp4 twice. Kernels of 16-bit codes take any number of rows, in one
+/// order of summation. Null: not supported.
 struct CodeKernels {
   void (*int8_by_i4)(const LineBlock&);
   void (*int8_by_e2m1)(const LineBlock&);
@@ -107,20 +108,20 @@ struct CodeKernels {
 };
 
 struct LineKernels {
-  /// By LineArithmetic: what multiplies, as the measured limits call it. Null: not here.
+  /// By LineArithmetic: the instruction's name in the measured limits. Null: not supported.
   const char* instructions[3] = {};
-  /// Of `codes`, likewise; all null: the same.
+  /// The same for `codes`; all null: the same names.
   const char* code_instructions[3] = {};
   const LineDecoders* decoders = nullptr;
   const RowConverters* rows = nullptr;
   const CodeKernels* codes = nullptr;
-  void (*begin)() = nullptr;  ///< on each thread before, and after a run; null: nothing to do
+  void (*begin)() = nullptr;  ///< begin, end: on each thread before and after a run; null: none
   void (*end)() = nullptr;
-  /// Between other work, every 100 ns or so; null: needless. Tiles of AMX fall asleep after 150 ns
-  /// without a product and take 0.25 µs, later 3 µs, to wake up.
+  /// Called between other work, about every 100 ns; null: not needed. The AMX unit goes to sleep
+  /// after 150 ns without a product and takes 0.25 µs, later 3 µs, to wake up.
   void (*keep_awake)() = nullptr;
-  int row_block = 8;  ///< rows in a call that keep the units busy
-  /// Rows in a call of `codes`, and rows of an expert up to which its codes are multiplied so.
+  int row_block = 8;  ///< rows per call that keep the units busy
+  /// Rows per call of `codes`, and maximum rows of an expert that `codes` multiplies.
   int code_block = kFewRows;
   int few_rows = kFewRows;
   void (*int8)(const LineBlock&) = nullptr;
@@ -129,39 +130,39 @@ struct LineKernels {
   void (*finish)(const LineResult&) = nullptr;
 };
 
-/// Columns of bf16 in lines and rows: as they are, or as they come out of a register of codes,
-/// which is of each eight columns 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+/// Order of bf16 columns in lines and rows. kPlain: ascending. kDecoded: the order in which codes
+/// leave a register, for each eight columns: 0 and 2, 1 and 3, 4 and 6, 5 and 7.
 enum class ColumnOrder : uint8_t { kPlain, kDecoded };
 
-/// Codes to lines of int8, of bf16 or of f32; nothing is rounded but products with `scale`.
+/// Decode codes to lines of int8, bf16 or f32. Only products with `scale` are rounded.
 struct LineDecoders {
-  ColumnOrder order;  ///< of bf16 that codes become; rows of activations follow it
+  ColumnOrder order;  ///< of decoded bf16; activation rows follow it
   void (*i4_to_int8)(const LineCodes&);
   void (*e2m1_to_int8)(const LineCodes&);  ///< twice the value
   void (*i4_to_bf16)(const LineCodes&);
   void (*i8_to_bf16)(const LineCodes&);
   void (*e4m3_to_bf16)(const LineCodes&);
   void (*e2m1_to_bf16)(const LineCodes&);
-  void (*decoded_to_f32)(const LineCodes&);  ///< from such lines of bf16, in order
+  void (*decoded_to_f32)(const LineCodes&);  ///< from bf16 lines of these decoders, in plain order
   void (*bf16_to_f32)(const LineCodes&);
   void (*f16_to_f32)(const LineCodes&);
-  /// 2^(e - 127), or half of it, for `count` exponents, whole sixteens of them; 0 below the normal
-  /// numbers, where nothing is left of a product, and NaN for 255.
+  /// 2^(e - 127), or half of it, for `count` exponents (a multiple of 16). Gives 0 below the normal
+  /// numbers, where a product underflows, and NaN for 255.
   void (*powers_of_two)(const uint8_t* exponents, int64_t count, bool half, float* to);
 };
 
-/// Activations on their way into a kernel: rows of f32 or codes to rows of lines' elements. Rows in
-/// decoded order are written up to a whole eight of columns, with 0. Null: not here.
+/// Convert activation rows of f32 or codes to rows of lines' elements. Rows in decoded order are
+/// padded with 0 to a multiple of eight columns. Null: not supported.
 struct RowConverters {
-  /// The nearest bf16, and the nearest one to what that leaves: 16 significant bits together;
-  /// only the first where `rest` is null.
+  /// The nearest bf16, and the nearest bf16 to the remainder: 16 significant bits together. Writes
+  /// only the first part where `rest` is null.
   void (*f32_to_bf16)(const float* from, int64_t count, ColumnOrder order, std::byte* to,
                       std::byte* rest);
   void (*e4m3_to_bf16)(const uint8_t* from, int64_t count, ColumnOrder order, std::byte* to);
   void (*int8_to_bf16)(const int8_t* from, int64_t count, ColumnOrder order, std::byte* to);
   void (*e4m3_to_f32)(const uint8_t* from, int64_t count, std::byte* to);
   void (*int8_to_f32)(const int8_t* from, int64_t count, std::byte* to);
-  /// Copies and gives Σ of each run of `run` codes.
+  /// Copies, and writes Σ of each run of `run` codes.
   void (*copy_int8)(const int8_t* from, int64_t count, int64_t run, std::byte* to, int32_t* sums);
 };
 

@@ -1,6 +1,6 @@
-// Tiles of AMX: up to 16 rows of activations times 16 lines, a product at a time. A product into
-// the sums of the one before waits for it three times as long as one takes, so four sums are kept
-// going: two halves of the rows times two panels, or where there are no more than 16 rows, two
+// AMX tiles: one product multiplies up to 16 rows of activations by 16 lines. A product that
+// accumulates into the previous product's sums waits three times as long as one product takes. So
+// four sums are in flight: two halves of the rows times two panels, or, for up to 16 rows, two
 // stretches of columns.
 
 #if defined(__x86_64__)
@@ -10,7 +10,7 @@
 namespace moracle::cpu {
 namespace {
 
-// Tiles 0 to 3 are sums (half · 2 + panel), 4 and 5 activations of either half, 6 and 7 weights.
+// Tiles 0 to 3 hold sums (half · 2 + panel), 4 and 5 activations of each half, 6 and 7 weights.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {};
@@ -19,8 +19,8 @@ struct alignas(64) TileConfig {
 
 thread_local int configured_first = 0, configured_second = 0, configured_depth = 0;
 
-// Rows of the halves: a product takes as long as it has rows.
-// `depth`: lines that one product takes, 16 or 8.
+// Configures `first` and `second` rows for the halves: a product takes as long as it has rows.
+// `depth`: lines per product, 16 or 8.
 void configure(int first, int second, int depth) {
   if (first == configured_first && second == configured_second && depth == configured_depth) return;
   TileConfig config;
@@ -29,14 +29,14 @@ void configure(int first, int second, int depth) {
     config.row_bytes[t] = static_cast<uint16_t>(is_x ? 4 * depth : 64);
     config.rows[t] = static_cast<uint8_t>(t >= 6 ? depth : is_second ? second : first);
   }
-  // The compiler's own intrinsic lets it forget the stores to all but the first bytes.
+  // With the built-in intrinsic, the compiler may drop the stores to all but the first bytes.
   asm volatile("ldtilecfg %0" ::"m"(config));
   configured_first = first;
   configured_second = second;
   configured_depth = depth;
 }
 
-// The numbers of tiles are part of an instruction: they must stand in the text.
+// Tile numbers are part of the instruction, so they must be literals.
 #define MORACLE_TILE_PRODUCTS(product)      \
   MORACLE_LINES_INLINE static void add0() { \
     product(0, 4, 6);                       \
@@ -64,7 +64,7 @@ void configure(int first, int second, int depth) {
   }
 
 struct Int8Tiles {
-  static constexpr bool kExact = true;  // sums may be cut anywhere
+  static constexpr bool kExact = true;  // sums may be split anywhere
   MORACLE_TILE_PRODUCTS(_tile_dpbssd)
   MORACLE_TILE_ADD
   MORACLE_LINES_INLINE static __m512 value(const std::byte* sum) {
@@ -89,9 +89,8 @@ struct Bf16Tiles {
   MORACLE_LINES_INLINE static __m512 value(const std::byte* sum) { return _mm512_load_ps(sum); }
 };
 
-// Σ of one unit to where sums are kept, scaled as add_scaled does it. What does not change from row
-// to row is taken out of the loop by hand: a store might have changed it for all the compiler
-// knows.
+// Adds the sums of one unit to b.sum, scaled as in add_scaled. Loop invariants are hoisted by hand:
+// the compiler cannot prove that no store changes them.
 template <class Tiles>
 MORACLE_LINES_INLINE void add_sums(const std::byte* sums, const LineBlock& b, int first, int panel,
                                    int unit) {
@@ -136,7 +135,7 @@ MORACLE_LINES_INLINE void add_sums(const std::byte* sums, const LineBlock& b, in
   }
 }
 
-// A quarter of what one step asks for: between two products, so that tiles come in meanwhile.
+// Issues a quarter of a step's prefetches between two products, so that loads overlap products.
 template <bool kTwoPanels>
 MORACLE_LINES_INLINE void prefetch_quarter(const LineBlock& b, int64_t i, int quarter, int depth) {
   if (b.prefetch_every == 0) return;
@@ -150,7 +149,7 @@ MORACLE_LINES_INLINE void prefetch_quarter(const LineBlock& b, int64_t i, int qu
 
 // ---- two halves ----
 
-// The products of one half of the rows: with one part of each value, or both in turn.
+// The products of one half of the rows: with one part of each value, or with both parts in turn.
 template <class Tiles, bool kTwoPanels, bool kTwoParts, bool kSecond>
 MORACLE_LINES_INLINE void half_of(const LineBlock& b, const std::byte* x, int64_t i, int depth) {
   if constexpr (kSecond)
@@ -198,18 +197,18 @@ MORACLE_LINES_INLINE void unit_of_halves(const LineBlock& b, int unit, int depth
 
 // ---- up to 16 rows ----
 
-// The lines of one product from line i on, into the first or the second pair of sums.
+// The lines of one product from line `i` on, into the first or the second pair of sums.
 template <class Tiles, bool kTwoPanels, bool kTwoParts, bool kSecond>
 MORACLE_LINES_INLINE void step(const LineBlock& b, int64_t i, int depth) {
   _tile_loadd(6, b.lines[0] + i * kLineBytes, kLineBytes);
   if constexpr (kTwoPanels) _tile_loadd(7, b.lines[1] + i * kLineBytes, kLineBytes);
-  // half_of asks for the other two quarters.
+  // half_of prefetches the other two quarters.
   for (int quarter = kSecond ? 0 : 2; quarter < (kSecond ? 2 : 4); ++quarter)
     prefetch_quarter<kTwoPanels>(b, i, quarter, depth);
   half_of<Tiles, kTwoPanels, kTwoParts, kSecond>(b, b.x + i * 4, i, depth);
 }
 
-// Lines [first, first_end) and as many or fewer from `second` to second_end, side by side.
+// Lines [first, first_end), interleaved with as many or fewer lines [second, second_end).
 template <class Tiles, bool kTwoPanels, bool kTwoParts>
 MORACLE_LINES_INLINE void two_stretches(const LineBlock& b, int64_t first, int64_t first_end,
                                         int64_t second, int64_t second_end, int depth) {
@@ -232,7 +231,7 @@ MORACLE_LINES_INLINE void few_rows(const LineBlock& b, int depth) {
   for (int unit = 0; unit < b.units; unit += 2) {
     const int64_t begin = unit * lines, end = begin + lines;
     const bool two = unit + 1 < b.units;
-    // A last unit by itself: its own halves, where the order of summation does not matter.
+    // Split a last single unit into two halves, where the order of summation does not matter.
     const int64_t half = Tiles::kExact && !two ? begin + (lines / depth + 1) / 2 * depth : end;
     two_stretches<Tiles, kTwoPanels, kTwoParts>(b, begin, half, half, two ? end + lines : end,
                                                 depth);
@@ -256,7 +255,8 @@ MORACLE_LINES_INLINE void few_rows(const LineBlock& b, int depth) {
 template <class Tiles, bool kTwoPanels, bool kTwoParts>
 void block_of_tiles(const LineBlock& b) {
   const int depth = b.unit_lines % 16 == 0 ? 16 : 8;
-  // Whole tiles where some block has them: changing takes longer than rows that nobody asked for.
+  // Use whole tiles if any block needs them: reconfiguring tiles costs more than computing padding
+  // rows.
   const int rows = b.most_rows > 16 || b.rows > 16 ? 16 : b.rows;
   configure(rows, rows, depth);
   if (b.rows <= 16) return few_rows<Tiles, kTwoPanels, kTwoParts>(b, depth);
@@ -282,7 +282,7 @@ void begin() {
 void end() {
   _tile_release();
 }
-// Between two blocks sums are nobody's.
+// The sum tiles are free between two blocks, so this product may overwrite them.
 void keep_awake() {
   if (configured_first != 0) _tile_dpbssd(0, 4, 6);
 }

@@ -1,4 +1,4 @@
-// AVX2 with FMA: products of int8 in 16 bits, and of f32.
+// AVX2 with FMA: int8 products in 16 bits, and f32 products.
 
 #if defined(__x86_64__)
 

@@ -1,10 +1,9 @@
-// The loops over lines for registers of 256 bits, written once and included by the files that are
-// built for AVX2, with AVX-VNNI or without it. A line is two registers: rows 0 to 7 of the weights,
-// and 8 to 15. `Dot` says how 4 bytes of activations meet one of them, or one of its kCols columns.
+// The loops over lines for registers of 256 bits, written once and included by the files built for
+// AVX2, with or without AVX-VNNI. A line is two registers: rows 0 to 7 of the weights, and 8 to 15.
+// `Dot` defines how 4 bytes of activations multiply one register, or one of its kCols columns.
 //
-// Everything is in an anonymous namespace, for the reason that tile_loops.h gives. Whatever
-// lines_avx512.h says about the order of sums and of roundings holds here: results are the same
-// bits.
+// Everything is in an anonymous namespace, for the reason given in tile_loops.h. The order of sums
+// and roundings is that of lines_avx512.h, so results have the same bits.
 #pragma once
 
 #include <immintrin.h>
@@ -63,8 +62,8 @@ MORACLE_LINES_INLINE __m256i without_zero(__m256i sum, const LineBlock& b, int p
   return _mm256_sub_epi32(sum, _mm256_mullo_epi32(zero, _mm256_set1_epi32(x_sum)));
 }
 
-/// Sums of a loop to memory, where what follows reads them: compilers move them from register to
-/// register in the loop otherwise, to suit what follows.
+/// Stores the sums of a loop to memory, where the epilogue reads them. Otherwise compilers move
+/// sums from register to register inside the loop to suit the epilogue.
 template <int kCount, class Sum>
 MORACLE_LINES_INLINE void keep(const Sum* sums, Sum* to) {
 #pragma GCC unroll 16
@@ -97,21 +96,21 @@ struct Int8Dot {
     return add_products(sum, w.plus_offset, x);
   }
 #else
-/// The same, where the products of two neighbours together fit into 16 bits.
+/// The same. The products of two neighbours must together fit into 16 bits.
 MORACLE_LINES_INLINE __m256i add_products(__m256i sum, __m256i bytes, __m256i x) {
   const __m256i pairs = _mm256_maddubs_epi16(bytes, x);
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
-/// The instruction multiplies unsigned bytes with signed ones and adds two such products into 16
-/// bits, where they must fit: w · x = |w| · (x with the sign of w). Here |w| is at most 128, which
-/// the unsigned side holds, and |x| at most 127 (the scale of a row is its largest value / 127), so
-/// that x changes its sign within 8 bits, and 2 · 128 · 127 = 32,512 is below 32,768. Where w is 0,
-/// x becomes 0. Nothing saturates, whatever the codes.
+/// The instruction multiplies unsigned bytes by signed ones and adds two such products into 16
+/// bits. To fit, w · x is computed as |w| · (x with the sign of w). |w| is at most 128, which the
+/// unsigned side holds. |x| is at most 127, since the scale of a row is its largest value / 127.
+/// So x changes its sign within 8 bits, and 2 · 128 · 127 = 32,512 is below 32,768. Where w is 0,
+/// x becomes 0. No code saturates.
 struct Int8Dot {
   using Sum = __m256i;
   static constexpr int kCols = 1;
-  static constexpr int kMostRows = 4;  // 8 sums, two halves and their sizes, ones, two on the way
+  static constexpr int kMostRows = 4;  // 8 sums, two halves and their sizes, ones, two temporaries
   static constexpr int kOffset = 0;
   struct Weights {
     __m256i value, size;
@@ -157,8 +156,8 @@ struct F32Dot {
 
 // ---- blocks ----
 
-/// kRows x kPanels sums in registers, over one unit: one order of summation whatever the number of
-/// rows. The panels are b's from `panel` on.
+/// kRows x kPanels sums in registers, over one unit. The order of summation is the same for any
+/// number of rows. The panels are b's from `panel` on.
 template <class Dot, int kRows, int kPanels, bool kAsk>
 MORACLE_LINES_INLINE void unit_of(const LineBlock& b, int first, int panel, int unit) {
   typename Dot::Sum sum[kRows][kPanels][2];
@@ -211,7 +210,7 @@ MORACLE_LINES_INLINE void unit_of(const LineBlock& b, int first, int panel, int 
 
 template <class Dot, int kRows, int kPanels>
 void block_of(const LineBlock& b, int first, int panel) {
-  // The first rows ask for what comes next: once is enough.
+  // Only the first rows prefetch the next panels: once is enough.
   const bool ask = first == 0 && b.prefetch_every > 0;
   for (int unit = 0; unit < b.units; ++unit) {
     ask ? unit_of<Dot, kRows, kPanels, true>(b, first, panel, unit)
@@ -239,12 +238,12 @@ void rows_of(const LineBlock& b, int first, int rows, int panel) {
 
 template <class Dot>
 void multiply(const LineBlock& b) {
-  // One or two rows have too few sums with one panel to keep the units busy.
+  // With one panel, one or two rows have too few sums to keep the units busy.
   if (b.panels == 2 && b.rows == 1) return block_of<Dot, 1, 2>(b, 0, 0);
   if constexpr (Dot::kMostRows == 6) {
     if (b.panels == 2 && b.rows == 2) return block_of<Dot, 2, 2>(b, 0, 0);
   }
-  // Rows in parts as even as can be: one by itself takes as long as three.
+  // Split rows into even parts: a part of one row takes as long as a part of three.
   const int parts = (b.rows + Dot::kMostRows - 1) / Dot::kMostRows;
   for (int panel = 0; panel < b.panels; ++panel) {
     for (int part = 0; part < parts; ++part) {
@@ -254,7 +253,7 @@ void multiply(const LineBlock& b) {
   }
 }
 
-// ---- on the way out ----
+// ---- epilogue ----
 
 /// Lanes below `count`.
 MORACLE_LINES_INLINE __m256i first_lanes(int count) {
@@ -262,7 +261,7 @@ MORACLE_LINES_INLINE __m256i first_lanes(int count) {
 }
 
 inline void finish_rows(const LineResult& result) {
-  const LineResult f = result;  // of which no store here can change anything
+  const LineResult f = result;  // a local copy: no store below can alias it
   for (int half = 0; half < 2; ++half) {
     const int at = half * kHalfRows;
     if (f.columns <= at) return;
@@ -287,7 +286,7 @@ inline void finish_rows(const LineResult& result) {
   }
 }
 
-/// What multiplies int8 is the file's, whose flags say it; the rest is the same.
+/// The including file names its int8 instruction and passes its code kernels. The rest is common.
 constexpr LineKernels line_kernels(const char* int8, const CodeKernels& codes) {
   return {.instructions = {int8, nullptr, "avx2"},
           .decoders = &kAvx2Decoders,

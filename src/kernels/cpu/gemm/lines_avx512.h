@@ -1,7 +1,7 @@
-// The loop over lines for registers of 512 bits, written once and included by the files that are
-// built for AVX-512: `Dot` says how 4 bytes of activations meet a line.
+// The loops over lines for registers of 512 bits, written once and included by the files built for
+// AVX-512. `Dot` defines how 4 bytes of activations multiply a line.
 //
-// Everything is in an anonymous namespace, for the reason that tile_loops.h gives.
+// Everything is in an anonymous namespace, for the reason given in tile_loops.h.
 #pragma once
 
 #include <immintrin.h>
@@ -31,8 +31,8 @@ MORACLE_LINES_INLINE __m512 x_scaled(__m512 dot, const LineBlock& b, int row, in
                        _mm512_set1_ps(b.x_scale[row * b.x_scale_stride + unit * b.x_scale_unit]));
 }
 
-/// sum += scales · dot, for one row, one panel and one unit: rounded as in every other loop here,
-/// so that integers give the same bits whichever takes them.
+/// sum += scales · dot, for one row, one panel and one unit. Rounds as every other loop here does,
+/// so that integers give the same bits in every loop.
 MORACLE_LINES_INLINE void add_scaled(__m512 dot, const LineBlock& b, int row, int panel, int unit) {
   float* const sum = b.sum[panel] + row * kLineRows;
   const bool begins = b.overwrite && unit == 0;
@@ -52,8 +52,8 @@ MORACLE_LINES_INLINE __m512i without_zero(__m512i sum, const LineBlock& b, int p
 
 struct Int8Dot {
   using Sum = __m512i;
-  /// The instruction takes unsigned bytes from one side: weights come as w + 128, and 128 Σ x goes
-  /// off again at the end.
+  /// The instruction takes unsigned bytes on one side. Weights enter as w + 128, and finish()
+  /// subtracts 128 Σ x.
   static constexpr int kOffset = 128;
   MORACLE_LINES_INLINE static Sum zero() { return _mm512_setzero_si512(); }
   MORACLE_LINES_INLINE static __m512i weights(const std::byte* p) {
@@ -109,8 +109,8 @@ struct Bf16Dot {
 };
 #endif
 
-/// kRows x kPanels sums in registers, over one unit. One order of summation whatever the number of
-/// rows: a row's result does not depend on its neighbours.
+/// kRows x kPanels sums in registers, over one unit. The order of summation is the same for any
+/// number of rows, so a row's result does not depend on its neighbours.
 template <class Dot, int kRows, int kPanels>
 MORACLE_LINES_INLINE void unit_of(const LineBlock& b, int first, int unit) {
   typename Dot::Sum sum[kRows][kPanels];
@@ -122,8 +122,8 @@ MORACLE_LINES_INLINE void unit_of(const LineBlock& b, int first, int unit) {
   const int64_t begin = unit * b.unit_lines, end = begin + b.unit_lines;
   const std::byte* const x = b.x + first * b.x_stride;
   const int64_t stride = b.x_stride;
-  // Nothing but products in the inner loop: with a branch to the prefetch in it g++ 12 moves every
-  // sum from register to register.
+  // Keep only products in the inner loop. With the prefetch branch inside, g++ 12 moves every sum
+  // from register to register.
   const int64_t every = b.prefetch_every > 0 ? b.prefetch_every : b.unit_lines;
   for (int64_t i = begin; i < end;) {
     const int64_t stretch = i / every;
@@ -182,7 +182,7 @@ void rows_of(const LineBlock& b) {
 }
 
 inline void finish_rows(const LineResult& result) {
-  const LineResult f = result;  // of which no store here can change anything
+  const LineResult f = result;  // a local copy: no store below can alias it
   const auto stored = static_cast<__mmask16>((1u << f.columns) - 1);
   const __m512 scale = f.w_scale == nullptr ? _mm512_set1_ps(1) : _mm512_loadu_ps(f.w_scale);
   const __m512 bias = f.bias == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(f.bias);

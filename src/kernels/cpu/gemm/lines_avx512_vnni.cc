@@ -1,4 +1,4 @@
-// AVX-512 with VNNI: products of int8 and of f32.
+// AVX-512 with VNNI: int8 and f32 products.
 
 #if defined(__x86_64__)
 

@@ -1,4 +1,4 @@
-// AVX2 with AVX-VNNI: four products of int8 at once.
+// AVX2 with AVX-VNNI: each instruction adds four int8 products per lane.
 
 #if defined(__x86_64__)
 

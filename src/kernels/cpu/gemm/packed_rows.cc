@@ -39,8 +39,8 @@ int64_t read_cols(LineArithmetic arithmetic, int64_t k) {
   return (k + tile - 1) / tile * tile;
 }
 
-// One line more than the columns take: rows at a distance of a power of two would share the same
-// few sets of the first cache.
+// Add one cache line to the columns' bytes: rows a power of two apart would share the same few sets
+// of the first-level cache.
 int64_t packed_stride(const RowForm& form) {
   const int64_t bytes = std::max(element_bytes(form.few), element_bytes(form.arithmetic));
   return read_cols(form.arithmetic, form.k) * (form.two_parts ? 4 : bytes) + kLineBytes;
@@ -77,7 +77,7 @@ void RowPacker::split(const PackedRows& to, int64_t first, int64_t past, const E
       pack_row(to, r - first, r, rows.all_rows(e) <= few_rows);
     }
   };
-  // Below this the threads would take longer to wake up than the work takes.
+  // Below this size, waking the threads takes longer than the work.
   constexpr int64_t kAlone = 256 << 10;
   if ((past - first) * to.stride < kAlone)
     some(0, past - first);

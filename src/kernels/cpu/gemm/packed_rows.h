@@ -1,4 +1,4 @@
-// Activation rows in the order of their experts, as the line kernels read them.
+// Activation rows packed in expert order, as the line kernels read them.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -7,34 +7,34 @@
 
 namespace moracle::cpu {
 
-/// What rows become. Rows of an expert that has `few_rows` at most may meet its codes as they lie.
+/// Format of packed rows. Kernels may multiply an expert with at most `few_rows` rows by codes.
 struct RowForm {
   LineArithmetic arithmetic = LineArithmetic::kF32;
-  /// See LineBlock::x_rest: floats in bf16.
+  /// Floats in two bf16 parts: see LineBlock::x_rest.
   bool two_parts = false;
-  /// Where there are few: no wider than f32.
+  /// Arithmetic for experts with few rows; its elements are at most as wide as f32.
   LineArithmetic few = LineArithmetic::kF32;
   int few_rows = kFewRows;
   ColumnOrder order = ColumnOrder::kPlain;  ///< LineArithmetic::kBf16
   int64_t k = 0;
-  int64_t unit = 0;        ///< columns whose codes are summed
+  int64_t unit = 0;        ///< columns per sum of codes
   int64_t num_scales = 0;  ///< as in Rows
 };
 
 struct PackedRows {
   std::byte* values = nullptr;  ///< row r at values + r · stride, columns from k on 0
   int64_t stride = 0;           ///< bytes
-  int64_t rest = 0;             ///< bytes to the second part of each value; 0: there is one
+  int64_t rest = 0;             ///< bytes to the second part of each value; 0: one part
   int32_t* sums = nullptr;      ///< [rows, num_sums] Σ codes of each unit of int8 rows
   int64_t num_sums = 0;
-  float* scales = nullptr;  ///< [rows, num_scales], where rows are codes
+  float* scales = nullptr;  ///< [rows, num_scales], if rows are codes
   int64_t num_scales = 0;
 };
 
-/// Columns that kernels read: the matrix's, up to whole tiles of this arithmetic.
+/// Columns that kernels read: the matrix's columns, padded to whole tiles of this arithmetic.
 int64_t read_cols(LineArithmetic arithmetic, int64_t k);
 
-/// Bytes from one packed row to the next, and that `rows` of them take.
+/// Bytes from one packed row to the next, and bytes of `rows` packed rows.
 int64_t packed_stride(const RowForm& form);
 size_t packed_bytes(const RowForm& form, int64_t rows);
 
@@ -45,11 +45,11 @@ class RowPacker {
  public:
   RowPacker(const RowForm& form, const GroupedRows& from, const RowConverters& convert);
 
-  /// Where `rows` packed rows lie in `memory` (of packed_bytes, on 64 bytes).
+  /// Lays out `rows` packed rows in `memory`, which has packed_bytes and is aligned to 64 bytes.
   PackedRows scratch(int64_t rows, std::byte* memory) const;
-  /// Rows [first, past) of the run to rows from `at` on; `few`: of an expert that has few.
+  /// Packs rows [first, past) of the run to rows from `at` on. `few`: their expert has few rows.
   void pack(const PackedRows& to, int64_t at, int64_t first, int64_t past, bool few) const;
-  /// Rows [first, past) to rows from 0 on, on all threads where that is worth it.
+  /// Packs rows [first, past) to rows from 0 on, on all threads if the work is large enough.
   void split(const PackedRows& to, int64_t first, int64_t past, const ExpertRows& rows,
              int few_rows, ThreadPool& pool) const;
 

@@ -8,8 +8,7 @@ namespace moracle::cpu {
 
 /// Columns (output rows n of the weight matrix) in one panel of layout kPanel16.
 inline constexpr int kPanel = 16;
-/// Most activation rows that one call takes: 4 rows x 16 columns of f32 fill 8 of AVX2's 16
-/// registers.
+/// Maximum activation rows per call: 4 rows x 16 columns of f32 fill 8 of AVX2's 16 registers.
 inline constexpr int kMaxRows = 4;
 
 /// y[r][c] = Σ_k x[r][k] · w[c][k] for r < rows ≤ kMaxRows, c < kPanel. Products and sums in f32.

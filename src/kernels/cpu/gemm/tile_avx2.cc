@@ -1,6 +1,6 @@
-// The tile loops for AVX2, FMA and F16C. Only this file is built with their flags
-// (cmake/Kernels.cmake) and only a CPU that reports them may call what is here. So it must not hand
-// an inline function to the linker: it includes nothing but tile_loops.h, which says why.
+// The tile loops for AVX2, FMA and F16C. cmake/Kernels.cmake builds only this file with their
+// flags. Only a CPU that reports them may call its functions. So this file must not hand an inline
+// function to the linker: it includes nothing but tile_loops.h, which gives the reason.
 #if defined(__x86_64__)
 
 #if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)

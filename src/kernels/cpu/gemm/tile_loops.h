@@ -1,6 +1,6 @@
 // The tile loops, written once and compiled once per instruction set by the files tile_<isa>.cc.
 //
-// Everything is in an anonymous namespace, and no header is included but <cstdint>, the compiler's
+// Everything is in an anonymous namespace. This header includes only <cstdint>, the compiler's
 // intrinsics and tile.h. The linker keeps one copy of an inline function of any other header. If
 // that copy were compiled here with AVX2, it would trap on a CPU without AVX2.
 #pragma once
@@ -16,7 +16,7 @@
 #include <emmintrin.h>
 #endif
 
-// The loops over registers must be gone before the compiler decides what lives in memory.
+// Unroll the loops over registers fully, before the compiler allocates registers and stack slots.
 #if defined(__clang__)
 #define MORACLE_TILE_UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -27,15 +27,16 @@
 namespace moracle::cpu {
 namespace {
 
-/// Sums that one loop keeps going. Two multiply-adds start per cycle and take four (Golden Cove,
-/// Zen) or five (Haswell): eight in flight keep the units busy and leave half of the registers to
+/// Accumulators per loop. Two multiply-adds start per cycle. Each takes four cycles (Golden Cove,
+/// Zen) or five (Haswell). Eight in flight keep the units busy and leave half of the registers to
 /// weights.
 constexpr int kAccumulators = 8;
 
-/// Asks for the panel one page ahead. The hardware's own prefetch stops at the end of each 4 KiB
-/// page and leaves a core of Sapphire Rapids at 8.5 GB/s of int8 codes and 6.4 GB/s of int4 codes;
-/// with this one row reads 16 and 9. Distances of 512 to 2048 bytes gain less, 8192 no more. Past
-/// the end lies the next panel, or nothing: the instruction does not fault.
+/// Prefetches the panel 4096 bytes ahead. The hardware prefetcher stops at the end of each 4 KiB
+/// page. With the hardware prefetcher alone, a core of Sapphire Rapids reads 8.5 GB/s of int8 codes
+/// and 6.4 GB/s of int4 codes. With this prefetch one row reads 16 and 9 GB/s. Distances of 512 to
+/// 2048 bytes gain less; 8192 gains no more. An address past the last panel is harmless: the
+/// instruction does not fault.
 MORACLE_TILE_INLINE void prefetch_ahead(const void* p) {
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + 4096));
 }
@@ -112,15 +113,15 @@ MORACLE_TILE_INLINE Vec add_pairs(Vec a, Vec b) {
   return __builtin_shufflevector(a, b, 0, 2, 4, 6) + __builtin_shufflevector(a, b, 1, 3, 5, 7);
 }
 
-// Widening goes by doubling every element (b becomes the 16-bit value b·257), then shifting or
-// masking: the same on both byte orders, and punpckl/punpckh where g++ 12 turns
-// __builtin_convertvector on baseline x86-64 into four scalar moves.
+// Widening doubles every element (b becomes the 16-bit value b·257), then shifts or masks. The
+// result is the same on both byte orders. g++ 12 compiles the doubling to punpckl/punpckh. It
+// compiles __builtin_convertvector on baseline x86-64 to four scalar moves.
 MORACLE_TILE_INLINE U8x16 bytes8(const void* p) {
   uint64_t low;
   __builtin_memcpy(&low, p, sizeof low);
   return reinterpret_cast<U8x16>(U64x2{low, 0});
 }
-MORACLE_TILE_INLINE U16x8 double_bytes(U8x16 v) {  // of the first eight
+MORACLE_TILE_INLINE U16x8 double_bytes(U8x16 v) {  // the first eight bytes
   return reinterpret_cast<U16x8>(
       __builtin_shufflevector(v, v, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7));
 }
@@ -139,7 +140,7 @@ MORACLE_TILE_INLINE Vec to_float(I32x4 v) {
   return __builtin_convertvector(v, Vec);
 }
 
-/// f16, doubled into both halves of each element, to f32; no float subnormal is ever an operand, so
+/// f16, doubled into both halves of each element, to f32. No operand is ever a float subnormal, so
 /// a caller's denormals-are-zero mode changes nothing.
 MORACLE_TILE_INLINE Vec half_to_float(U32x4 doubled) {
   const U32x4 magnitude = doubled & 0x7fffu;
@@ -147,7 +148,7 @@ MORACLE_TILE_INLINE Vec half_to_float(U32x4 doubled) {
   const Vec subnormal = to_float(reinterpret_cast<I32x4>(magnitude)) * 0x1p-24f;
   const I32x4 is_subnormal = reinterpret_cast<I32x4>(magnitude) < 0x400;
   const I32x4 is_special = reinterpret_cast<I32x4>(magnitude) > 0x7bff;
-  // The exponent is rebased from 15 to 127; that of infinity and NaN goes all the way to 255.
+  // The exponent is rebased from 15 to 127. The exponent of infinity and NaN is rebased to 255.
   const U32x4 normal =
       (magnitude << 13) + (112u << 23) + (reinterpret_cast<U32x4>(is_special) & (112u << 23));
   const U32x4 chosen =
@@ -160,12 +161,15 @@ MORACLE_TILE_INLINE Vec half_to_float(U32x4 doubled) {
 
 // ---- codecs: two vectors of weights at a time ----
 //
-// A codec reads the 2·kLanes values that stand next to each other in the panel and makes two
-// vectors of weights of them, for each of kDepth successive k in turn: what one k needs is gone
-// from the registers before the next. kStep is how far one reading goes along k, kStride how many
-// stored elements that is for the whole panel. kPerVec is how many columns one vector holds:
-// kLanes, or half where the elements k and k+1 of one column are neighbours and both become lanes.
-// columns() turns sums, in the order of the weights, into column order.
+// A codec reads 2·kLanes adjacent values of the panel and dequantizes them to two vectors of
+// weights for each of kDepth successive k. It handles one k at a time, so that the registers of
+// one k are free before the next k.
+//
+//   kStep     k that one read covers
+//   kStride   stored elements of the whole panel that one read covers
+//   kPerVec   columns in one vector: kLanes, or half of it where elements k and k+1 of one column
+//             are adjacent and both become lanes
+//   columns() permutes sums from the order of the weights into column order
 
 struct InOrder {
   static constexpr int kPerVec = kLanes;
@@ -179,7 +183,7 @@ struct InOrder {
 
 #if defined(MORACLE_TILE_AVX2)
 /// unpacklo/unpackhi work within 128-bit halves: the two vectors hold columns 0-3, 8-11 and 4-7,
-/// 12-15. One exchange of halves per sum is cheaper than widening in order at every load.
+/// 12-15. Exchanging halves once per sum is cheaper than widening in order at every load.
 struct ByHalves : InOrder {
   MORACLE_TILE_INLINE static void columns(const Vec (&sum)[2], Vec (&out)[2]) {
     out[0] = _mm256_permute2f128_ps(sum[0], sum[1], 0x20);
@@ -210,8 +214,8 @@ struct Bf16 : ByHalves {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }
   MORACLE_TILE_INLINE void weights(Raw codes, int, Vec (&w)[2]) const {
-    // The code is the upper half of the float. Interleaving with zero widens and shifts at once and
-    // stays off the ports of the multiply-adds, which vpslld would share.
+    // The code is the upper half of the float. Interleaving with zero widens and shifts at once. It
+    // avoids the ports of the multiply-adds, which vpslld would share.
     w[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(_mm256_setzero_si256(), codes));
     w[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(_mm256_setzero_si256(), codes));
   }
@@ -255,18 +259,17 @@ struct Int4 : ByHalves {
   using Weight = uint8_t;
   static constexpr int kStep = 2, kDepth = 2, kStride = kPanel;
 #if defined(MORACLE_TILE_AVX2)
-  // A nibble with its sign bit flipped is q + 8. Below a 16-bit half of 0x4b0f it is the float
-  // 2^23 + 0xf0000 + q + 8, and one exact subtraction leaves q: 16 operations with the
-  // multiply-adds for 32 codes, where sign extension and vcvtdq2ps take 22, most of them on the
-  // ports of the multiply-adds. 0x4b0f serves as the mask of a nibble too, since the codes are
-  // zero-extended: with one constant more, the eight accumulators of four rows do not stay in
-  // registers.
+  // A nibble with its sign bit flipped is q + 8. With 0x4b0f as the upper 16 bits it is the float
+  // 2^23 + 0xf0000 + q + 8, and one exact subtraction leaves q. With the multiply-adds this takes
+  // 16 operations for 32 codes. Sign extension and vcvtdq2ps take 22, most of them on the ports of
+  // the multiply-adds. 0x4b0f is also the nibble mask, since the codes are zero-extended. With one
+  // more constant, the eight accumulators of four rows do not stay in registers.
   using Raw = __m256i;
   __m256i flip = _mm256_set1_epi16(0x88);
   __m256i nibble = _mm256_set1_epi16(0x4b0f);
   Vec bias = splat(0x1p23f + 0xf0000 + 8);
   MORACLE_TILE_INLINE Int4() {
-    // clang 14 would otherwise make of `nibble` one constant per use, each with other unused lanes.
+    // Without this, clang 14 makes one constant of `nibble` per use, each with other unused lanes.
     asm("" : "+x"(nibble));
   }
   MORACLE_TILE_INLINE Raw read(const uint8_t* p) const {
@@ -292,8 +295,8 @@ struct Int4 : ByHalves {
 #endif
 };
 
-/// Neighbouring bytes are k and k+1 of one column: they become neighbouring lanes, are multiplied
-/// by x[k], x[k+1], x[k], ... and meet at the end of the group.
+/// Adjacent bytes are k and k+1 of one column and become adjacent lanes. The lanes are multiplied
+/// by x[k], x[k+1], x[k], ... and added at the end of the group.
 struct Int8 {
   using Weight = int8_t;
   static constexpr int kStep = 2, kDepth = 1, kStride = 2 * kPanel, kPerVec = kLanes / 2;
@@ -326,8 +329,8 @@ struct Int8 {
 
 // ---- float activations ----
 
-/// Vectors of one row in one pass: the panel, or where that makes more than kAccumulators with all
-/// rows, a half or a quarter of it.
+/// Vectors of one row in one pass: the whole panel, or a half or a quarter of it where all rows
+/// together would need more than kAccumulators.
 constexpr int vectors(int per_vec, int rows) {
   int n = kPanel / per_vec;
   while (n > 2 && n * rows > kAccumulators) n /= 2;
@@ -339,15 +342,15 @@ struct Pass {
   static constexpr int kVecs = vectors(Codec::kPerVec, kRows);
   static constexpr int kColumns = kVecs * Codec::kPerVec;
   static constexpr int kOut = kColumns / kLanes;
-  /// Few rows leave accumulators over: successive k go to different sets, so that none waits.
+  /// With few rows, successive k accumulate into different sets, so that no multiply-add waits.
   static constexpr int kFilled = kAccumulators / (kRows * kVecs);
   static constexpr int kSets = kFilled > 0 ? kFilled : 1;
-  /// Readings in one turn of the loop.
+  /// Reads per iteration of the loop.
   static constexpr int kLoads = kSets > Codec::kDepth ? kSets / Codec::kDepth : 1;
   using Weight = typename Codec::Weight;
   using Sums = Vec[kSets][kRows][kVecs];
 
-  /// One reading and what it is multiplied with, the load'th of its turn.
+  /// Read number `load` of an iteration, and its multiply-adds.
   MORACLE_TILE_INLINE static void step(const Codec& codec, const float* const (&x)[kRows],
                                        int64_t k, const Weight* p, int load, Sums& acc) {
     MORACLE_TILE_UNROLL
@@ -367,13 +370,14 @@ struct Pass {
         }
       }
     }
-    // Last, not first: clang 14 takes the instruction for a fence and would load all activations
-    // before it, more than there are registers.
+    // Keep the prefetch last. clang 14 treats the instruction as a fence: if it came first, clang
+    // would load all activations before it, more than there are registers.
     constexpr int kBytes = Codec::kStride * static_cast<int>(sizeof(Weight));
     if (load * kBytes % 64 == 0) prefetch_ahead(p);
   }
 
-  /// out = Σ x·w over k in [from, to) for kColumns columns; p is the first one's element at `from`.
+  /// out = Σ x·w over k in [from, to) for kColumns columns; `p` is the first column's element at
+  /// `from`.
   MORACLE_TILE_INLINE static void sum(const float* const (&x)[kRows], const Weight* p, int64_t from,
                                       int64_t to, Vec (&out)[kRows][kOut]) {
     const Codec codec{};
@@ -435,7 +439,7 @@ void group_rows(const float* const* rows, const typename Codec::Weight* panel, c
   MORACLE_TILE_UNROLL
   for (int r = 0; r < kRows; ++r) x[r] = rows[r];
   for (int i = 0; i < kRows * kPanel; i += kLanes) store(y + i, splat(0));
-  // The totals stay in y, 256 bytes of L1: in registers they would take all that the sums leave.
+  // Keep the totals in y (256 bytes of L1). The sums leave too few registers for them.
   for (int64_t from = 0; from < k; scales += kPanel) {
     const int64_t to = k - from > group ? from + group : k;
     const typename Codec::Weight* p = panel + from / Codec::kStep * Codec::kStride;
@@ -469,7 +473,7 @@ MORACLE_TILE_INLINE Wide splat_pair(const int16_t* x) {
   __builtin_memcpy(&both, x, sizeof both);
   return _mm256_set1_epi32(both);
 }
-/// vpmaddubsw would take bytes, but saturates its 16-bit sums; vpmaddwd cannot overflow here.
+/// Use vpmaddwd, which cannot overflow here. vpmaddubsw takes bytes but saturates its 16-bit sums.
 MORACLE_TILE_INLINE Sum32 dot_pairs(Wide a, Wide b, Sum32 sum) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
 }
@@ -503,7 +507,7 @@ template <int kRows>
 void int8_int8_rows(const int8_t* const* rows, const float* x_scale, const int8_t* panel,
                     const float* scales, int64_t k, float* y) {
   constexpr int kVecs = vectors(kLanes, kRows);
-  // Activations are widened once per chunk, so that the inner loop takes two k of a row with one
+  // Widen activations once per chunk, so that the inner loop takes two k of a row with one
   // broadcast from memory and no shuffle.
   constexpr int kChunk = 256;
   int16_t x[kRows][kChunk];

@@ -8,7 +8,7 @@
 namespace moracle::cpu {
 
 void read_portable(const void* from, size_t bytes) {
-  // Volatile: what nobody uses must be read all the same. One word of each line moves all of it.
+  // Volatile forces reads of unused data. Reading one word of each cache line moves the whole line.
   const auto* words = static_cast<const volatile uint64_t*>(from);
   for (size_t i = 0; i < bytes / 8; i += 8) {
     __builtin_prefetch(
@@ -19,12 +19,12 @@ void read_portable(const void* from, size_t bytes) {
 
 #if defined(__x86_64__)
 
-// What the compiler keeps in vector registers around these is in xmm0–15: it knows no more here.
+// Registers that the asm changes. The compiler keeps live vectors in xmm0–15 only.
 #define MORACLE_CLOBBERS                                                                   \
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
       "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "cc", "memory"
 
-// Four lines per turn, each into a register of its own.
+// Reads four cache lines per iteration, each into its own register.
 #define MORACLE_READ(STEP)                                                                        \
   const auto* at = static_cast<const std::byte*>(from);                                           \
   const std::byte* const end = at + bytes / 256 * 256;                                            \
@@ -51,8 +51,8 @@ void read_avx512(const void* from, size_t bytes) {
 #undef L
 }
 
-// Twelve sums in turn: an instruction takes four or five cycles, and two may start in each. All
-// operands are 0; no CPU that reports these instructions is faster or slower for it by itself.
+// Twelve independent sums: an instruction takes four or five cycles, and two may start per cycle.
+// All operands are 0; no CPU with these instructions is by itself faster or slower for it.
 #define MORACLE_ZERO(N) "vpxor %%xmm" #N ", %%xmm" #N ", %%xmm" #N "\n"
 #define MORACLE_ONE(OP, R, N) OP " %%" R "14, %%" R "15, %%" R #N "\n"
 #define MORACLE_MULTIPLY(OP, R)                                                                   \
@@ -102,7 +102,7 @@ constexpr TileConfig kTiles;
 
 }  // namespace
 
-// Four sums of products of two tiles with two: as a GEMM's innermost loop would have them.
+// Four sums: products of two tiles by two tiles, as in a GEMM's innermost loop.
 #define MORACLE_TILES(OP)                                                                 \
   if (rounds < 1) return;                                                                 \
   __asm__ volatile(                                                                       \

@@ -14,8 +14,8 @@
 namespace moracle::cpu {
 namespace {
 
-constexpr size_t kPiece = 1 << 12;  // of the buffer, in which threads share it
-// At least so much in one run, or waking the threads would be most of it.
+constexpr size_t kPiece = 1 << 12;  // unit in which threads share the buffer
+// Minimum bytes per run: below it, waking the threads would dominate.
 constexpr size_t kLeastRead = 64 << 20;
 
 template <class Work>
@@ -95,13 +95,13 @@ size_t buffer_size() {
 Result<LimitsProbe> LimitsProbe::make(int threads, size_t buffer_bytes, const Progress& progress) {
   const size_t wanted = buffer_bytes > 0 ? buffer_bytes : buffer_size();
   const size_t bytes = std::max(wanted / (4 * kPiece), size_t{1}) * 4 * kPiece;
-  // As the layers' weights are allocated: on huge pages where it can be.
+  // Allocate as for the layers' weights: on huge pages if possible.
   MORACLE_TRY(const std::shared_ptr<Device> device, open_device("cpu", 1));
   MORACLE_TRY(Buffer buffer, device->allocate(bytes));
   auto pool = std::make_unique<ThreadPool>(threads);
   MORACLE_CHECK(pool->started());
   LimitsProbe probe(std::move(pool), std::move(buffer));
-  // Written, or every page would be the one page of zeros.
+  // Write to the buffer: otherwise every page would map to the one zero page.
   constexpr size_t kAtOnce = size_t{256} << 20;
   for (size_t at = 0; at < bytes; at += kAtOnce) {
     MORACLE_CHECK(go_on_measuring(progress));

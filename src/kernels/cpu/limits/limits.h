@@ -1,4 +1,4 @@
-// What this CPU can do at most.
+// Measures this CPU's limits.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -6,13 +6,12 @@
 
 namespace moracle::cpu {
 
-/// Measures on threads of its own.
+/// Measures on its own threads.
 class LimitsProbe final : public moracle::LimitsProbe {
  public:
-  /// `threads` < 1: all that may be used. `buffer_bytes` 0: 1 GiB, or four times the cache that the
-  /// system reports where that is more, and no more
-  /// than a quarter of the memory; each run reads the next quarter of it (a small one many
-  /// times, from a cache). Errors: memory; kCancelled.
+  /// `threads` < 1: all threads that may be used. `buffer_bytes` 0: the larger of 1 GiB and four
+  /// times the reported cache, but at most a quarter of the memory. Each run reads the next quarter
+  /// of the buffer (a small quarter many times, from a cache). Errors: memory; kCancelled.
   static Result<LimitsProbe> make(int threads, size_t buffer_bytes = 0,
                                   const Progress& progress = {});
 
@@ -20,7 +19,7 @@ class LimitsProbe final : public moracle::LimitsProbe {
   int64_t buffer_bytes() const override { return static_cast<int64_t>(buffer_.bytes()); }
   int64_t memory_bytes() const override;
   Result<Limits> measure(const Progress& progress = {}) override;
-  /// Each thread reads a stream of its own.
+  /// Each thread reads its own stream.
   Result<double> read_bytes_per_second() override { return reading(); }
   Result<double> ops_per_second(std::string_view peak) override;
 
@@ -32,7 +31,7 @@ class LimitsProbe final : public moracle::LimitsProbe {
 
   std::unique_ptr<ThreadPool> pool_;
   Buffer buffer_;
-  size_t next_ = 0;  // where the next reading begins
+  size_t next_ = 0;  // start of the next read
 };
 
 }  // namespace moracle::cpu

@@ -17,12 +17,12 @@ class CpuOps : public Ops {
     attending_.own.resize(pool.size());
   }
 
-  /// Several stretches: the prefetch of keys does not see from page to page.
+  /// Several stretches per page: the prefetch of keys does not cross from page to page.
   int64_t cache_page() const override { return 4 * cpu::kAttendStretch; }
 
 #include "kernels/ops_overrides.inc"
 
-  /// What was wrong with the data since the last call: the first of it.
+  /// The first device error since the last call.
   Status take_device_error();
 
  private:
@@ -32,19 +32,19 @@ class CpuOps : public Ops {
                            const Matrix& out);
   float* attend_scratch(int thread, int64_t floats);
 
-  /// Rows [0, rows) of `cols` elements each, split over the threads where that is worth waking
+  /// Rows [0, rows) of `cols` elements each, split over the threads if the work is worth waking
   /// them.
   template <class Piece>
   void split_rows(int64_t rows, int64_t cols, const Piece& piece) {
-    // What one thread does in a few microseconds: about as long as the others take to start.
+    // The work of a few microseconds on one thread: about the time that the other threads take to
+    // start.
     constexpr int64_t kWorth = 16384;
     pool_.split(rows, piece, (kWorth + cols - 1) / std::max<int64_t>(cols, 1));
   }
 
   ThreadPool& pool_;
   const cpu::VectorOps& vector_;
-  // What attention needs beside the tensors, kept from call to call: it grows to the largest that
-  // was asked for.
+  // Scratch of attention, kept from call to call. It grows to the largest size requested.
   struct Attending {
     std::mutex mutex;
     std::vector<std::vector<float>> own;  // one per thread

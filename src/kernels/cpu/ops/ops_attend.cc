@@ -1,8 +1,8 @@
-// Attention on host memory. The context is gone through in stretches that begin at multiples of
-// kAttendStretch: what a stretch adds to a query is computed from the query and the stretch alone
-// and merged in the order of positions (Milakov and Gimelshein, "Online normalizer calculation for
-// softmax", 2018; Dao et al., "Flash-Decoding", 2023). Who computes a stretch, and what else is in
-// the batch, changes no bit.
+// Attention on host memory. The context is split into stretches that begin at multiples of
+// kAttendStretch. A stretch's contribution to a query depends on the query and the stretch alone.
+// Contributions are merged in the order of positions (Milakov and Gimelshein, "Online normalizer
+// calculation for softmax", 2018; Dao et al., "Flash-Decoding", 2023). The thread that computes a
+// stretch and the rest of the batch change no bit.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -21,7 +21,7 @@ using cpu::kAttendRows;
 using cpu::kAttendStretch;
 
 // Rows are the queries of one sequence that read the same keys: heads_per_kv heads of every token,
-// token by token. A block is up to kAttendRows of them, of one head of keys.
+// token by token. A block is up to kAttendRows of these rows, for one head of keys.
 struct Blocks {
   const Matrix& q;
   const Matrix& out;
@@ -39,7 +39,7 @@ struct Blocks {
     for (int64_t s = 0; s < batch.num_sequences; ++s) sum += blocks(s);
     return sum;
   }
-  int64_t most_rows() const {  // of a block
+  int64_t most_rows() const {  // per block
     return std::min<int64_t>(batch.most_tokens * heads_per_kv(), kAttendRows);
   }
   int64_t stretches() const { return (longest() + kAttendStretch - 1) / kAttendStretch; }
@@ -54,13 +54,13 @@ struct Blocks {
 
 struct Block {
   AttendRow rows[kAttendRows];
-  AttendArgs args;                      // but for the keys and values: those of a stretch's page
+  AttendArgs args;                      // without keys and values, which depend on a stretch's page
   int64_t first_stretch, last_stretch;  // [first, last)
   std::byte* const* pages;              // of the sequence
-  int64_t keys, values;                 // where they lie in a page
+  int64_t keys, values;                 // byte offsets in a page
 };
 
-// Block i of all, with its results in the output, nothing found yet.
+// Block i of all blocks. Its rows write to the output and start empty.
 void find(const Blocks& all, int64_t i, Block& block) {
   const AttentionShape& shape = all.shape;
   int64_t s = 0;
@@ -77,7 +77,7 @@ void find(const Blocks& all, int64_t i, Block& block) {
     AttendRow& row = block.rows[r];
     row = {f32_row(all.q, token) + head * shape.head_dim,    begin,     end,
            f32_row(all.out, token) + head * shape.value_dim, -INFINITY, 0};
-    // A sink is a score that has no value.
+    // A sink is a score without a value.
     if (shape.sinks != nullptr) row.largest = shape.sinks[head], row.sum = 1;
     least = std::min(least, begin), most = std::max(most, end);
   }
@@ -99,11 +99,11 @@ void find(const Blocks& all, int64_t i, Block& block) {
   block.args.scale = shape.scale;
 }
 
-// What each row finds in one stretch, in `parts`, whose out is set.
+// Computes each row's result of one stretch into `parts`, whose `out` pointers are set.
 void search(const cpu::VectorOps& vector, const Block& block, int64_t stretch, int64_t page,
             AttendRow* parts, float* scratch) {
   AttendArgs args = block.args;
-  // A stretch lies in one page: positions are counted from there.
+  // A stretch lies in one page, and positions are relative to that page.
   const int64_t at = stretch * kAttendStretch / page, first = at * page;
   for (int r = 0; r < args.num_rows; ++r) {
     float* const out = parts[r].out;
@@ -140,7 +140,7 @@ void finish(const cpu::VectorOps& vector, Block& block) {
   }
 }
 
-// Takes items until there are none: they differ in how much they see.
+// Takes items until none is left: the cost of an item varies with its visible context.
 template <class Work>
 auto in_turn(std::atomic<int64_t>& next, int64_t count, Work work) {
   return [&next, count, work](int thread) {
@@ -158,7 +158,7 @@ float* CpuOps::attend_scratch(int thread, int64_t floats) {
 
 namespace {
 
-// What f16 has no number for: a finite value that rounded to infinity. 0 where there is none.
+// The first finite value that rounded to infinity in f16; 0 if there is none.
 float beyond_f16(const float* row, const uint16_t* kept, int64_t count) {
   uint16_t most = 0;
   for (int64_t i = 0; i < count; ++i)
@@ -169,7 +169,7 @@ float beyond_f16(const float* row, const uint16_t* kept, int64_t count) {
   return 0;
 }
 
-// A row of keys or values as the cache keeps it; gives what beyond_f16 does.
+// Stores a row of keys or values in the cache's type; returns beyond_f16's value.
 float keep(const cpu::VectorOps& vector, DType cache, const float* row, int64_t count, int64_t at,
            void* to) {
   if (cache == DType::kF32) {
@@ -223,7 +223,7 @@ Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape&
     AttendRow parts[kAttendRows];
     for (int r = 0; r < kAttendRows; ++r) parts[r].out = own + cpu::kAttendScratch + r * dim;
     Block block;
-    // The last tokens see most: they go first.
+    // The last tokens see most positions, so they go first.
     find(all, blocks - 1 - i, block);
     start(block);
     for (int64_t s = block.first_stretch; s < block.last_stretch; ++s) {
@@ -232,7 +232,7 @@ Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape&
     }
     finish(vector_, block);
   });
-  // Some ten microseconds are too little to wake anybody for.
+  // Work of some ten microseconds is too little to wake other threads.
   constexpr int64_t kWorth = 200'000;
   const int64_t threads = pool_.size();
   if (threads == 1 || blocks * all.most_rows() * all.longest() * (shape.head_dim + dim) < kWorth)
@@ -244,13 +244,13 @@ Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape&
   return {};
 }
 
-// Few blocks with a long context: threads share it, so many stretches at a time.
+// Few blocks with a long context: threads share the context, a round of stretches at a time.
 void CpuOps::attend_by_stretches(const Matrix& q, const Batch& batch, const AttentionShape& shape,
                                  const Matrix& out) {
   const Blocks all{q, out, batch, shape};
   const int64_t blocks = all.total(), stretches = all.stretches(), rows = all.most_rows();
   const int64_t round = std::min(stretches, 16 * pool_.size() / blocks + 1);
-  // Of each block its rows, then what they find in each stretch of the round.
+  // For each block: its rows, then their results for each stretch of the round.
   std::vector<AttendRow>& table = attending_.rows;
   std::vector<float>& parts = attending_.parts;
   table.resize(std::max<size_t>(table.size(), blocks * (1 + round) * rows));
@@ -271,7 +271,7 @@ void CpuOps::attend_by_stretches(const Matrix& q, const Batch& batch, const Atte
   for (; begin < stretches; begin += round) {
     const int64_t end = std::min(begin + round, stretches);
     std::atomic<int64_t> next{0};
-    // Heads that lie side by side in memory follow each other.
+    // Heads that are adjacent in memory are processed one after another.
     pool_.run(in_turn(next, blocks * (end - begin), [&](int thread, int64_t i) {
       Block block;
       find(all, i % blocks, block);

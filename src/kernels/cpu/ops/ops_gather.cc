@@ -1,4 +1,4 @@
-// Columns of activations in the order of their expert's packed weights.
+// Reorders columns of activations to match their expert's packed weights.
 #include <algorithm>
 
 #include "base/text.h"

@@ -1,4 +1,4 @@
-// Low-rank adapters beside a grouped GEMM, on host memory. Every row may have another one.
+// Low-rank adapters beside a grouped GEMM, on host memory. Every row may use another adapter.
 #include <algorithm>
 
 #include "base/text.h"
@@ -7,9 +7,9 @@
 namespace moracle {
 namespace {
 
-constexpr int64_t kChunk = 64;  // of the rank: so many sums are kept at once
+constexpr int64_t kChunk = 64;  // ranks summed at a time
 
-// y += B (A x) for `ranks` of the adapter's rank, from its `first` on; of one part of y's columns.
+// y += B (A x) over `ranks` of the adapter's rank, from `first` on, for one part of y's columns.
 void add_part(const cpu::VectorOps& vector, const float* x, const LoraTable& table, int64_t a_row,
               int64_t b_row, int64_t columns, int64_t first, int64_t ranks, float* y) {
   float sums[kChunk];
@@ -17,7 +17,7 @@ void add_part(const cpu::VectorOps& vector, const float* x, const LoraTable& tab
     sums[j] = vector.dot(f32_row(table.a, a_row + first + j), x, table.a.cols);
   for (int64_t n = 0; n < columns; ++n) {
     const float delta = vector.dot(f32_row(table.b, b_row + n) + first, sums, ranks);
-    if (delta != 0) y[n] += delta;  // -0 + 0 would be another zero
+    if (delta != 0) y[n] += delta;  // skip 0: -0 + 0 would change the sign of zero
   }
 }
 

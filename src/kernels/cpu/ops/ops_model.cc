@@ -1,4 +1,4 @@
-// What surrounds the layers of a model, on host memory.
+// Operations around the layers of a model, on host memory.
 #include <algorithm>
 #include <cmath>
 

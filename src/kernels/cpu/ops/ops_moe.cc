@@ -1,4 +1,4 @@
-// What surrounds the experts' GEMMs, on host memory.
+// Operations around the experts' GEMMs, on host memory.
 #include <algorithm>
 
 #include "kernels/cpu/ops/cpu_ops.h"
@@ -6,10 +6,10 @@
 namespace moracle {
 namespace {
 
-// Rows of 16-bit floats pass through f32, a stretch that stays in L1 at a time.
+// Rows of 16-bit floats pass through f32 in stretches that stay in L1.
 constexpr int64_t kStretch = 1024;
 
-// `count` elements of m from element `at` on, as they lie or converted into `scratch`.
+// `count` elements of m from element `at` on: in place, or converted into `scratch`.
 const float* load(const cpu::VectorOps& vector, const Matrix& m, int64_t at, int64_t count,
                   float* scratch) {
   switch (m.dtype) {
@@ -38,13 +38,13 @@ void store(const cpu::VectorOps& vector, const float* values, int64_t count, con
   }
 }
 
-// Where sums of a stretch of m go before they are stored: m itself where it holds floats.
+// Where a stretch of m accumulates sums before the store: m itself if it holds f32.
 float* sums_of(const Matrix& m, int64_t at, float* scratch) {
   return m.dtype == DType::kF32 ? static_cast<float*>(m.data) + at : scratch;
 }
 
-// The slot of token t whose row comes next after `row`; -1: none. Rows lie in the order of their
-// experts, in which kernels that add up a token's rows themselves come to them, too.
+// The slot of token t whose row is the next one after `row`; -1: none. Rows lie in expert order.
+// Kernels that accumulate a token's rows themselves use the same order.
 int64_t next_slot(const int32_t* slot_row, int64_t t, int64_t top_k, int32_t row) {
   int64_t next = -1;
   for (int64_t j = t * top_k; j < (t + 1) * top_k; ++j) {
@@ -91,8 +91,8 @@ Status CpuOps::scale_rows(const Matrix& from, const float* weights, const Matrix
 
 Status CpuOps::combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights,
                        int64_t top_k, const Matrix& out, Stream) {
-  // A stretch of columns at a time, summed in f32 whatever the output's type. One token of a wide
-  // model is more than one thread's work.
+  // Sum one stretch of columns at a time, in f32 for any output type. One token of a wide model is
+  // more than one thread's work.
   const int64_t stretches = (out.cols + kStretch - 1) / kStretch;
   split_rows(out.rows * stretches, kStretch * top_k, [&](int64_t first, int64_t last) {
     constexpr int64_t kRows = 32;

@@ -1,4 +1,4 @@
-// Positions, on host memory; attention itself is in ops_attend.cc.
+// RoPE, on host memory; attention itself is in ops_attend.cc.
 #include <cmath>
 #include <cstring>
 
@@ -7,7 +7,7 @@
 namespace moracle {
 namespace {
 
-// The vectors' cosines and sines end at angles of 2^20.
+// The vectorized cosines and sines cover angles up to 2^20.
 void turns(const cpu::VectorOps& vector, float position, const float* frequencies, int64_t count,
            float factor, float* cosines, float* sines) {
   float largest = 0;
@@ -25,7 +25,7 @@ void turns(const cpu::VectorOps& vector, float position, const float* frequencie
 Status CpuOps::rotate(const Matrix& x, const RotaryShape& shape, const float* frequencies,
                       const int32_t* positions, Stream) {
   split_rows(x.rows, x.cols, [&](int64_t begin, int64_t end) {
-    // Taken once for all heads, so many pairs at a time.
+    // Computed once for all heads, kPairs pairs at a time.
     constexpr int64_t kPairs = 256;
     float cosines[kPairs], sines[kPairs];
     for (int64_t r = begin; r < end; ++r) {

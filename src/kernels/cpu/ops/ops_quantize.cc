@@ -1,4 +1,4 @@
-// Quantizing activations, on host memory.
+// Quantizes activations, on host memory.
 #include <algorithm>
 
 #include "base/text.h"
@@ -14,7 +14,7 @@ Error unsupported(const QuantKey& key) {
           str("the scheme asks for ", name(key.dtype), " of another kind")};
 }
 
-// Codes to the numbers they stand for.
+// Dequantizes codes.
 void decode_row(const cpu::VectorOps& vector, const QuantKey& key, const uint8_t* codes,
                 const float* scales, int64_t cols, float* out) {
   const int64_t group = group_cols(key, cols);
@@ -39,8 +39,9 @@ Status CpuOps::quantize(const Matrix& from, const QuantKey& key, const Rows& to,
         cpu::quantize_row(vector_, key, from, r, to);
         continue;
       }
-      // The codes of a row take a quarter of its floats' scratch: they lie at its end until decoded
-      // from the front in blocks of 16, of which none overwrites a code before it has been read.
+      // The codes of a row take a quarter of its floats' memory. They lie at the end of the row,
+      // which is decoded from the front in blocks of 16. No block overwrites a code that is still
+      // unread.
       float* out = f32_row(to.values, r);
       auto* codes = reinterpret_cast<uint8_t*>(out) + 3 * from.cols;
       Rows at_end{{codes, key.dtype, 1, from.cols, from.cols},
@@ -73,7 +74,7 @@ Status CpuOps::quantize_static(const Matrix& from, const int32_t* row_index,
           std::fill(codes + from.cols, codes + to.values.cols, uint8_t{0});
           continue;
         }
-        // As above: codes wait at the end of their row.
+        // As above: codes lie at the end of their row.
         float* out = f32_row(to.values, r);
         codes = reinterpret_cast<uint8_t*>(out) + 3 * from.cols;
         vector_.encode_e4m3(x, from.cols, scales[e], codes);

@@ -1,12 +1,12 @@
-// From router logits to experts and their weights: score, choose, weigh.
+// Router logits to experts and their weights: score, choose, weigh.
 //
 //   softmax               exp(l - max) / Σ over all experts
 //   sigmoid               1 / (1 + exp(-l))
 //   softmax after top-k   exp(l - max) / Σ over the chosen: the largest logit is always chosen, so
-//                         it is the same maximum and the same order as over all
+//                         the maximum and the order are those of all experts
 //
-// A correction bias takes part in choosing only. With groups, a group's rank is the sum of its two
-// best biased scores (DeepSeek-V3), or its best score where there is no bias (DeepSeek-V2).
+// A correction bias affects the choice only. With groups, a group's rank is the sum of its two
+// best biased scores (DeepSeek-V3), or its best score if there is no bias (DeepSeek-V2).
 #include <algorithm>
 #include <cmath>
 
@@ -17,14 +17,14 @@
 namespace moracle {
 namespace {
 
-// Scores are never negative: this marks an expert that is out of the race.
+// Marks an expert that is no longer a candidate; scores are never negative.
 constexpr float kOut = -1.0f;
 
 struct Scores {
   float* scores;
   int64_t num_experts;
-  float divisor;      // what makes a score a share
-  const float* bias;  // nothing: none
+  float divisor;      // turns a score into a share
+  const float* bias;  // null: none
 
   bool in_race(int64_t e) const { return scores[e] != kOut; }
   float rank(int64_t e) const {
@@ -32,7 +32,7 @@ struct Scores {
   }
 };
 
-// The best of [first, last) that is still in the race, the lower id of equals; -1: none is.
+// The best candidate of [first, last); the lower id of equals; -1: none is left.
 int64_t best_of(const Scores& s, int64_t first, int64_t last) {
   int64_t best = -1;
   for (int64_t e = first; e < last; ++e) {
@@ -41,7 +41,8 @@ int64_t best_of(const Scores& s, int64_t first, int64_t last) {
   return best;
 }
 
-// The same over all where scores alone decide and none is a NaN unless all are.
+// The same over all experts, for the case that scores alone decide. NaN must occur in all scores or
+// in none.
 int64_t best_score(const cpu::VectorOps& vector, const Scores& s) {
   const float largest = vector.largest(s.scores, s.num_experts);
   const int64_t best = std::find(s.scores, s.scores + s.num_experts, largest) - s.scores;
@@ -61,8 +62,8 @@ float group_rank(const Scores& s, int64_t first, int64_t last) {
   return s.rank(best) + second;
 }
 
-// Takes the worst groups out of the race, the higher id of equals first, until `keep` are left. A
-// group is out when its first expert is.
+// Removes the worst groups, the higher id of equals first, until `keep` are left. A group is
+// removed when its first expert is.
 void drop_groups(const Scores& s, int64_t num_groups, int64_t keep) {
   const int64_t size = s.num_experts / num_groups;
   for (int64_t left = num_groups; left > keep; --left) {
@@ -80,7 +81,7 @@ void drop_groups(const Scores& s, int64_t num_groups, int64_t keep) {
   }
 }
 
-// Turns logits into scores; returns what a weight is divided by.
+// Turns logits into scores; returns the divisor of the weights.
 float score(Score kind, float* logits, int64_t count) {
   if (kind == Score::kSigmoid) {
     for (int64_t e = 0; e < count; ++e) logits[e] = 1.0f / (1.0f + std::exp(-logits[e]));
@@ -108,7 +109,7 @@ void route_token(const cpu::VectorOps& vector, const Routing& routing, const flo
     logits[best] = kOut;
   }
   if (routing.renormalize || routing.score == Score::kTopkThenSoftmax) {
-    // Sigmoids may all vanish; a token without weight then gets nothing, not 0 / 0.
+    // All sigmoids may vanish. A token without weight then gets 0, not 0 / 0.
     const float whole = routing.score == Score::kSigmoid ? sum + 1e-20f : sum;
     for (int64_t j = 0; j < top_k; ++j) weights[j] /= whole;
   }
@@ -120,7 +121,7 @@ void route_token(const cpu::VectorOps& vector, const Routing& routing, const flo
 Status CpuOps::route(const Matrix& logits, const Routing& routing, const float* correction_bias,
                      int64_t top_k, int32_t* topk_ids, float* topk_weights, Stream) {
   MORACLE_CHECK(check_routing(routing, logits.cols, correction_bias != nullptr, top_k));
-  // An expert's exponential and its part in the choices cost about as much as 16 products.
+  // An expert's exponential and its share of the choices cost about as much as 16 products.
   split_rows(logits.rows, logits.cols * 16, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
       route_token(vector_, routing, correction_bias, f32_row(logits, t), logits.cols, top_k,

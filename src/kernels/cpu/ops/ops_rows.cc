@@ -1,4 +1,4 @@
-// Which rows go to which expert, on host memory; and what is wrong with ids that say so.
+// Assigns rows to experts, on host memory, and reports invalid ids.
 #include <algorithm>
 
 #include "base/text.h"
@@ -42,7 +42,7 @@ Status CpuOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t to
     plan.slot_row[i] = -1;
     const int32_t expert = local(topk_ids[i]);
     if (expert < 0) continue;
-    // The running offset of an expert moves to its end here and is set back below.
+    // The running offset of an expert moves to its end here and is reset below.
     const int32_t row = plan.expert_offsets[expert]++;
     plan.row_token[row] = static_cast<int32_t>(i / top_k);
     plan.row_slot[row] = static_cast<int32_t>(i);

@@ -1,4 +1,4 @@
-// One row of activations to codes: for Ops::quantize, and for kernels that quantize their results.
+// Quantizes one row of activations: for Ops::quantize, and for kernels that quantize their results.
 #pragma once
 
 #include <algorithm>

@@ -10,13 +10,13 @@
 namespace moracle::cpu {
 namespace {
 
-// Numbers whose largest is kept: a vocabulary has some hundred blocks of them.
+// Numbers per block, whose maximum is kept: a vocabulary has some hundred blocks.
 constexpr size_t kBlock = 256;
 
 }  // namespace
 
-// The k largest are among those not below the k'th largest block. A block with a NaN counts as
-// infinite here: its NaN comes first, and nothing is below it.
+// No number of the k largest is below the k'th largest block maximum. A block with a NaN counts as
+// infinite here: its NaN comes first, and no number is below it.
 void TopK::find(std::span<const float> numbers, std::span<int32_t> ids) {
   const VectorOps& vector = vector_ops();
   of_blocks_.clear();

@@ -6,11 +6,11 @@
 
 namespace moracle::cpu {
 
-/// Finds the largest of many numbers; keeps its scratch from call to call.
+/// Finds the largest of many numbers. Keeps its scratch from call to call.
 class TopK {
  public:
-  /// Places of the ids.size() largest, in the order of top_k_key; at most as many as there are
-  /// numbers.
+  /// The ids of the ids.size() largest numbers, in the order of top_k_key. ids.size() is at most
+  /// numbers.size().
   void find(std::span<const float> numbers, std::span<int32_t> ids);
 
  private:

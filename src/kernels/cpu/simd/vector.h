@@ -1,10 +1,10 @@
-// Vectors of one instruction set. Most arithmetic is that of the compilers' own vector types; what
-// differs between instruction sets is here.
+// Vectors of one instruction set. Most arithmetic uses the compilers' own vector types. This header
+// holds the differences between instruction sets.
 //
-// A file that the build compiles for that instruction set
-// (vector_ops_<isa>.cc) includes it, and only through vector_ops_table.h.
+// Only files that the build compiles for one instruction set (vector_ops_<isa>.cc) include it, and
+// only through vector_ops_table.h.
 //
-// Everything is in an anonymous namespace, and no header is included but <cstdint>, <cstddef>, the
+// Everything is in an anonymous namespace. This header includes only <cstdint>, <cstddef>, the
 // compiler's intrinsics and vector_ops.h. The linker keeps one copy of an inline function of any
 // other header. If that copy were compiled here with AVX, it would trap on a CPU without AVX.
 #pragma once
@@ -74,7 +74,7 @@ MORACLE_VECTOR_INLINE __m256i first_lanes(int64_t count) {
                             _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 #endif
-/// The first `count` < kLanes elements; the others are 0 and are not touched in memory.
+/// Loads the first `count` < kLanes elements. The other lanes are 0, and their memory is not read.
 MORACLE_VECTOR_INLINE Vec load_first(const float* p, int64_t count) {
 #if defined(MORACLE_VECTOR_AVX512)
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), p);
@@ -102,7 +102,7 @@ MORACLE_VECTOR_INLINE Vec select(Ints where, Vec a, Vec b) {
 MORACLE_VECTOR_INLINE Bits select(Ints where, Bits a, Bits b) {
   return where ? a : b;
 }
-/// A NaN in x stays.
+/// Keeps a NaN in x.
 MORACLE_VECTOR_INLINE Vec at_most(Vec x, Vec limit) {
   return select(x > limit, limit, x);
 }

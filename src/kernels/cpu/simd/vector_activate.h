@@ -1,6 +1,6 @@
 // The nonlinearities between the experts' GEMMs. The formulas are those of `Activation`
-// (moracle/checkpoint.h); both gelus are written so that nothing cancels where g is negative:
-// Φ(-a) is exp(-a²/2) times a smooth function, and (1 + tanh z)/2 = σ(2z).
+// (moracle/checkpoint.h). Both gelus avoid cancellation where g is negative: Φ(-a) is exp(-a²/2)
+// times a smooth function, and (1 + tanh z)/2 = σ(2z).
 #pragma once
 
 #include "kernels/cpu/simd/vector.h"
@@ -9,15 +9,15 @@
 namespace moracle::cpu {
 namespace {
 
-/// e^x. n = round(x / ln 2), e^x = 2^n · e^(x - n ln 2); the polynomial for (e^r - 1 - r) / r² on
-/// ±ln(2)/2 is off by 2^-26.5 of e^r. 2^n is two factors, so that results become subnormal, 0 and
-/// infinity as they should.
+/// e^x. n = round(x / ln 2), e^x = 2^n · e^(x - n ln 2). The polynomial for (e^r - 1 - r) / r² on
+/// ±ln(2)/2 is off by 2^-26.5 of e^r. 2^n is split into two factors, so that results reach
+/// subnormals, 0 and infinity correctly.
 MORACLE_VECTOR_INLINE Vec exp(Vec x) {
-  constexpr float kRound = 12582912.0f;  // 1.5 · 2^23: adding it leaves the integer at the bottom
+  constexpr float kRound = 12582912.0f;  // 1.5 · 2^23: adding it leaves the integer in the low bits
   x = at_least(at_most(x, splat(89.0f)), splat(-104.0f));
   const Vec shifted = multiply_add(x, splat(1.44269504f), splat(kRound));
   const Vec n = shifted - kRound;
-  // ln 2 in two parts, the first of so few bits that its product with n is exact.
+  // ln 2 in two parts. The first has so few bits that its product with n is exact.
   const Vec r = multiply_add(n, splat(2.12194440e-4f), multiply_add(n, splat(-0.693359375f), x));
   constexpr float kTerms[] = {0.5f, 0.16666577f, 0.041666465f, 0.0083631815f, 0.0013933652f};
   const Vec e = multiply_add(r * r, polynomial(kTerms, r), r) + 1.0f;
@@ -28,8 +28,8 @@ MORACLE_VECTOR_INLINE Vec exp(Vec x) {
 }
 
 /// Φ(x) of the normal distribution. With t = (a - 3) / (a + 3), a = |x|, the polynomial is
-/// Φ(-a) · e^(a²/2) · (a + 3), off by 2^-29. a² is taken exactly, in two parts; the exponential of
-/// the small one, at most 0.06, needs three terms.
+/// Φ(-a) · e^(a²/2) · (a + 3), off by 2^-29. a² is computed exactly, in two parts. The small part
+/// is at most 0.06, so its exponential needs three terms.
 MORACLE_VECTOR_INLINE Vec normal_cdf(Vec x) {
   const Vec a = at_most(as<Vec>(as<Bits>(x) & 0x7fffffffu), splat(15.0f));
   const Vec high = as<Vec>(as<Bits>(a) & 0xfffff000u), low = a - high;

@@ -1,10 +1,10 @@
-// Attention of rows of queries over one stretch of the context that they share:
+// Attention of query rows over one stretch of their shared context:
 //
 //   scores = q Kᵀ · scale      weights = exp(scores - their largest)      out = weights V
 //
-// Keys are multiplied as they lie, a vector of one query by the vectors of four keys; values by
-// weights that are broadcast. Every score is one sum in one order, every output one chain along the
-// positions: which rows and keys go together changes no bit.
+// Keys need no packing: a vector of one query is multiplied by the vectors of four keys. Values are
+// multiplied by broadcast weights. Every score is one sum in one order, and every output is one
+// chain along the positions. So the grouping of rows and keys changes no bit.
 #pragma once
 
 #include "kernels/cpu/simd/vector_activate.h"
@@ -45,7 +45,7 @@ MORACLE_VECTOR_INLINE void attend_tile(const float* const* a, int64_t depth, con
   }
 }
 
-/// As many vectors side by side as keep the units busy and stay in registers.
+/// Vectors side by side: enough to keep the units busy, few enough to stay in registers.
 constexpr int wide(int rows) {
   return rows == 1 ? 8 : (rows == 2 || kLanes == 16) ? 4 : 2;
 }
@@ -91,7 +91,7 @@ struct Largest {
   float largest, sum;
 };
 /// scores[from, to) to weights. Vectors start at multiples of kLanes of the stretch, so that the
-/// order of the sum follows from positions; what they hold beside the range weighs 0.
+/// order of the sum depends on positions only. Lanes outside the range have weight 0.
 MORACLE_VECTOR_INLINE Largest softmax(float* scores, int64_t from, int64_t to, float factor) {
   const int64_t begin = from / kLanes * kLanes, end = (to + kLanes - 1) / kLanes * kLanes;
   Vec most = splat(-__builtin_inff());
@@ -119,7 +119,7 @@ MORACLE_VECTOR_INLINE int64_t most(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
-/// The positions of the stretch that row r sees, counted from `from`.
+/// The positions of the stretch that row r sees, relative to `from`.
 struct Range {
   int64_t begin, end;
 };
@@ -139,7 +139,7 @@ void attend_scores(const AttendArgs& args, int64_t first, int64_t last, float* s
   for (int64_t at = first / 4 * 4; at < last; at += 4) {
     const Element* keys[4];
     for (int64_t j = 0; j < 4; ++j) {
-      // Past the end the last key again: that score is not looked at.
+      // Past the end, repeat the last key: that score is not used.
       keys[j] = all_keys + (args.from + least(at + j, last - 1)) * stride;
       const Element* const ahead = keys[j] + kKeysAhead * stride;
       for (int64_t d = 0; d < dim; d += kLine) __builtin_prefetch(ahead + d, 0, 2);
@@ -169,7 +169,8 @@ void attend_values(const AttendArgs& args, const float* scores) {
   const Element* const values = static_cast<const Element*>(args.values);
   for (int r = 0; r < args.num_rows; r += kTileRows) {
     const int rows = static_cast<int>(least(kTileRows, args.num_rows - r));
-    // Rows of one tile may begin and end at different positions: what they share goes together.
+    // Rows of one tile may begin and end at different positions. Process their common range
+    // together.
     Range shared = seen(args, r);
     for (int i = 1; i < rows; ++i) {
       const Range one = seen(args, r + i);

@@ -30,7 +30,7 @@ MORACLE_VECTOR_INLINE void store_block(uint8_t* p, Block b) {
 #if defined(MORACLE_VECTOR_AVX512)
   store(p, _mm512_cvtepi32_epi8(as<__m512i>(b.v[0])));
 #elif defined(MORACLE_VECTOR_AVX2)
-  // Packing goes within 128-bit halves: one exchange of quarters puts them in order.
+  // Packing works within 128-bit halves: one permutation of quarters restores the order.
   const __m256i words = _mm256_permute4x64_epi64(
       _mm256_packus_epi32(as<__m256i>(b.v[0] & 0xffu), as<__m256i>(b.v[1] & 0xffu)), 0xd8);
   store(p, _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
@@ -53,7 +53,7 @@ MORACLE_VECTOR_INLINE void store_block(uint16_t* p, Block b) {
 #elif defined(__SSE2__)
   MORACLE_VECTOR_UNROLL
   for (int i = 0; i < kVecs; i += 2) {
-    // packs saturates signed values: the halves are made signed first.
+    // packs saturates signed values, so make the halves signed first.
     store(p + i * kLanes, _mm_packs_epi32(as<__m128i>(as<Ints>(b.v[i] << 16) >> 16),
                                           as<__m128i>(as<Ints>(b.v[i + 1] << 16) >> 16)));
   }
@@ -93,7 +93,7 @@ MORACLE_VECTOR_INLINE Block load_block(const uint16_t* p) {
 #endif
 }
 
-/// out = f(x) by blocks of 16; the last goes through memory that is long enough.
+/// out = f(x) by blocks of 16; the last partial block goes through a padded copy.
 template <class From, class To, class Function>
 MORACLE_VECTOR_INLINE void each_block(const From* x, int64_t count, To* out, Function f) {
   int64_t i = 0;

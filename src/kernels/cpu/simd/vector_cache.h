@@ -1,5 +1,4 @@
-// Elements of keys and values as they lie in memory: floats, or floats of 16 bits, which become
-// floats exactly as they are loaded.
+// Elements of cached keys and values: floats, or 16-bit floats, which are widened exactly on load.
 #pragma once
 
 #include "kernels/cpu/simd/vector_convert.h"

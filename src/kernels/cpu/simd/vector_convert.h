@@ -1,5 +1,5 @@
-// Floats of 16 bits, in the bits of base/scalar.h: the CPU's own conversions of f16 treat NaNs
-// otherwise.
+// 16-bit floats, with the bits of base/scalar.h. The CPU's own f16 conversions treat NaNs
+// differently.
 #pragma once
 
 #include "kernels/cpu/simd/vector_quantize.h"
@@ -37,7 +37,7 @@ void to_f16(const float* x, int64_t count, uint16_t* out) {
       const Bits u = as<Bits>(b.v[i]);
       const Bits magnitude = u & 0x7fffffffu;
       const Ints m = as<Ints>(magnitude);
-      // Below 2^-14: adding 0.5 leaves the subnormal's ten bits, rounded to even, at the bottom.
+      // Below 2^-14: adding 0.5 leaves the subnormal's ten bits, rounded to even, in the low bits.
       const Bits small = as<Bits>(as<Vec>(magnitude) + 0.5f) - 0x3f000000u;
       const Bits normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
       Bits half = select(m < 0x38800000, small, normal);
@@ -52,7 +52,7 @@ MORACLE_VECTOR_INLINE Vec float_of_f16(Bits half) {
   const Bits magnitude = half & 0x7fffu;
   const Ints m = as<Ints>(magnitude);
   const Vec small = __builtin_convertvector(m, Vec) * 0x1p-24f;
-  // The exponent is rebased from 15 to 127; that of infinity and NaN goes up to 255.
+  // The exponent is rebased from 15 to 127. The exponent of infinity and NaN is rebased to 255.
   const Bits base = select(m > 0x7bff, splat_bits(224u << 23), splat_bits(112u << 23));
   const Bits bits = select(m < 0x400, as<Bits>(small), (magnitude << 13) + base);
   return as<Vec>(bits | ((half & 0x8000u) << 16));

@@ -1,10 +1,10 @@
-// Everything in a token's path on the CPU beside the GEMMs, on rows of floats. One source
-// (vector_ops_table.h) is compiled once per instruction set; vector_ops() picks at run time.
+// Row operations on floats beside the GEMMs, for the CPU. One source (vector_ops_table.h) is
+// compiled once per instruction set; vector_ops() picks at run time.
 //
-// What a function writes for an element follows from that element's inputs alone, never from its
-// place in the row or the row's length: tails go through the same vector arithmetic. Where a
-// function claims a rule's bits, it has them on every instruction set; sums and exponentials may
-// differ between instruction sets in the last places.
+// The result for an element depends on that element's inputs alone, never on its place in the row
+// or the row's length: tails use the same vector arithmetic. A function that promises the bits of
+// a rule has them on every instruction set. Sums and exponentials may differ between instruction
+// sets in the last places.
 #pragma once
 
 #include <cstdint>
@@ -15,31 +15,31 @@ struct ActivationSpec;
 
 namespace moracle::cpu {
 
-/// ActivationSpec (moracle/checkpoint.h, which has the formulas) without that header, which files
-/// with an instruction set of their own must not include.
+/// ActivationSpec (moracle/checkpoint.h, which has the formulas) without that header. Files with
+/// their own instruction set must not include it.
 struct ActivationArgs {
   int function;  ///< Activation's number
   float alpha, beta, limit;
 };
 ActivationArgs activation_args(const ActivationSpec& spec);
 
-/// One query in attention: what it asks, what it sees, what came of it.
+/// One query row in attention: its input, its range of positions and its result.
 struct AttendRow {
   const float* query;  ///< [head_dim]
-  int64_t begin, end;  ///< positions that it sees
+  int64_t begin, end;  ///< visible positions
   float* out;          ///< [value_dim]: Σ weight · value
-  float largest, sum;  ///< of its scores, and of its weights exp(score - largest)
+  float largest, sum;  ///< largest score, and sum of the weights exp(score - largest)
 };
-/// Positions that one call of `attend` goes over at most: it starts at a multiple of this.
+/// Maximum positions per call of `attend`, which starts at a multiple of this.
 inline constexpr int64_t kAttendStretch = 256;
 inline constexpr int kAttendRows = 64;
-/// What keys and values are kept as; 16 bits are widened exactly as they are read.
+/// Element type of cached keys and values; 16 bits are widened exactly on load.
 enum class CacheType { kF32, kBF16, kF16 };
 /// Rows that share keys and values, over the positions [from, to) of one stretch.
 struct AttendArgs {
   AttendRow* rows;
   int num_rows;        ///< up to kAttendRows
-  const void* keys;    ///< of position 0; key_stride elements from one to the next
+  const void* keys;    ///< of position 0; positions lie key_stride elements apart
   const void* values;  ///< likewise
   int64_t key_stride, value_stride;
   int64_t head_dim, value_dim;
@@ -53,20 +53,20 @@ inline constexpr int64_t kAttendScratch = kAttendRows * kAttendStretch;
 struct VectorOps {
   const char* isa;  ///< "portable", "avx2", "avx512"
 
-  /// out[i] = f(gate[i], up[i]); without a gate in the formula f(up[i]), and `gate` is not read.
+  /// out[i] = f(gate[i], up[i]). Formulas without a gate compute f(up[i]) and do not read `gate`.
   /// x·σ(x) is within 3 units in the last place, x·Φ(x) within 7. `out` may be `gate` or `up`.
   void (*activate)(const ActivationArgs& args, const float* gate, const float* up, int64_t count,
                    float* out);
 
-  /// quantize_int8_token of quant/activation.h, bit for bit: returns the scale.
+  /// quantize_int8_token of quant/activation.h, bit for bit. Returns the scale.
   float (*quantize_int8)(const float* x, int64_t count, int8_t* codes);
-  /// quantize_row of quant/activation.h for fp8 in groups of `group` columns (the whole row where
-  /// that is `count`) and for mxfp8 (`e8m0`), bit for bit. scales: one per group.
+  /// quantize_row of quant/activation.h, bit for bit, for fp8 in groups of `group` columns
+  /// (`count`: the whole row) and for mxfp8 (`e8m0`). scales: one per group.
   void (*quantize_e4m3)(const float* x, int64_t count, int64_t group, bool e8m0, uint8_t* codes,
                         float* scales);
   /// codes[i] = float_to_e4m3(x[i] / scale)
   void (*encode_e4m3)(const float* x, int64_t count, float scale, uint8_t* codes);
-  /// out[i] = the number of codes[i] · scale
+  /// out[i] = number(codes[i]) · scale
   void (*decode_e4m3)(const uint8_t* codes, int64_t count, float scale, float* out);
   void (*decode_int8)(const int8_t* codes, int64_t count, float scale, float* out);
 
@@ -76,7 +76,7 @@ struct VectorOps {
   void (*to_f16)(const float* x, int64_t count, uint16_t* out);
   void (*from_f16)(const uint16_t* x, int64_t count, float* out);
 
-  /// out = Σ_j weights[j] · rows[j], j from 0 up; on top of what `out` holds where `onto`.
+  /// out = Σ_j weights[j] · rows[j], j ascending; added to `out` if `onto`.
   void (*weighted_sum)(const float* const* rows, const float* weights, int64_t num_rows,
                        int64_t count, bool onto, float* out);
   /// y += x
@@ -87,7 +87,7 @@ struct VectorOps {
   /// Σ a · b
   float (*dot)(const float* a, const float* b, int64_t count);
   double (*sum_of_squares)(const float* x, int64_t count);
-  /// NaN where any is; of nothing -inf.
+  /// The largest element: NaN if any element is NaN, -inf if count is 0.
   float (*largest)(const float* x, int64_t count);
 
   /// Cosines and sines of position · frequencies[i] (an f32 product of at most 2^20), times factor.
@@ -98,9 +98,9 @@ struct VectorOps {
                         int64_t count);
   void (*rotate_neighbours)(float* x, const float* cosines, const float* sines, int64_t count);
 
-  /// Fills largest, sum and out of each row; of one that sees nothing here with -inf, 0 and 0.
+  /// Fills largest, sum and out of each row. A row that sees no position here gets -inf, 0 and 0.
   void (*attend)(const AttendArgs& args);
-  /// Adds what a row found in one stretch to what it found before, which starts as -inf, 0, 0.
+  /// Merges a row's result of one stretch into `whole`, which starts as -inf, 0, 0.
   void (*attend_merge)(const AttendRow& part, int64_t value_dim, AttendRow& whole);
 };
 
@@ -110,7 +110,7 @@ extern const VectorOps kAvx2VectorOps;    ///< needs AVX2, FMA and F16C
 extern const VectorOps kAvx512VectorOps;  ///< needs AVX-512 F, BW, VL and DQ
 #endif
 
-/// The best that this CPU can run.
+/// The table of the best instruction set that this CPU supports.
 const VectorOps& vector_ops();
 
 }  // namespace moracle::cpu

@@ -1,6 +1,5 @@
-// VectorOps for AVX2, FMA and F16C. Only this file is built with their flags (cmake/Kernels.cmake)
-// and only a CPU that reports them may call what is here; vector.h says what follows from
-// that.
+// VectorOps for AVX2, FMA and F16C. cmake/Kernels.cmake builds only this file with their flags.
+// Only a CPU that reports them may call its functions; vector.h explains the consequences.
 #if defined(__x86_64__)
 
 #if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)

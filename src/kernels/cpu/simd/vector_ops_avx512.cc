@@ -1,6 +1,5 @@
-// VectorOps for AVX-512 (F, BW, VL, DQ). Only this file is built with their flags
-// (cmake/Kernels.cmake) and only a CPU that reports them may call what is here; vector.h says
-// what follows from that.
+// VectorOps for AVX-512 (F, BW, VL, DQ). cmake/Kernels.cmake builds only this file with their
+// flags. Only a CPU that reports them may call its functions; vector.h explains the consequences.
 #if defined(__x86_64__)
 
 #if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512VL__) || \
@@ -8,7 +7,7 @@
 #error "vector_ops_avx512.cc needs -mavx512f -mavx512bw -mavx512vl -mavx512dq"
 #endif
 
-// g++ 12 takes the deliberately undefined operands in its own avx512 headers for mistakes.
+// g++ 12 warns about the deliberately undefined operands in its own avx512 headers.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"

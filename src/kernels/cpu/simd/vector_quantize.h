@@ -1,4 +1,4 @@
-// Rows to codes and back, in the bits of quant/activation.h and base/scalar.h.
+// Quantizes and dequantizes rows, with the bits of quant/activation.h and base/scalar.h.
 #pragma once
 
 #include "kernels/cpu/simd/vector_blocks.h"
@@ -8,8 +8,8 @@ namespace {
 
 constexpr uint32_t kInfinity = 0x7f800000u;
 
-/// The largest magnitude as bits, which are ordered as the magnitudes are; kInfinity or more where
-/// a value is not finite.
+/// The largest magnitude as bits, which have the order of the magnitudes. kInfinity or more if any
+/// value is not finite.
 MORACLE_VECTOR_INLINE uint32_t largest_bits(const float* x, int64_t count) {
   Ints most[4] = {};
   int64_t i = 0;
@@ -41,7 +41,7 @@ MORACLE_VECTOR_INLINE float from_bits(uint32_t bits) {
 MORACLE_VECTOR_INLINE float float_scale(float largest, float top) {
   return (largest < 1e-10f ? 1e-10f : largest) / top;
 }
-/// 2^ceil(log2(largest / 448)), from the bits: exact, unlike a logarithm.
+/// 2^ceil(log2(largest / 448)), computed from the bits: exact, unlike a logarithm.
 MORACLE_VECTOR_INLINE float power_scale(float largest) {
   const float ratio = largest / 448.0f;
   uint32_t bits;
@@ -67,8 +67,8 @@ float quantize_int8(const float* x, int64_t count, int8_t* codes) {
     Block out;
     MORACLE_VECTOR_UNROLL
     for (int i = 0; i < kVecs; ++i) {
-      // No value is more than 127 and a rounding; 1.5 · 2^23 leaves the integer, ties to even, in
-      // the low bits.
+      // No value exceeds 127 by more than a rounding. Adding 1.5 · 2^23 leaves the integer, ties to
+      // even, in the low bits.
       out.v[i] = as<Bits>(b.v[i] / scale + 12582912.0f);
     }
     return out;
@@ -81,7 +81,7 @@ MORACLE_VECTOR_INLINE Bits to_e4m3(Vec value) {
   const Bits u = as<Bits>(value);
   const Bits magnitude = u & 0x7fffffffu;
   const Ints m = as<Ints>(magnitude);
-  // Below 2^-6: adding 2^14 leaves multiples of 2^-9, rounded to even, at the bottom.
+  // Below 2^-6: adding 2^14 leaves multiples of 2^-9, rounded to even, in the low bits.
   const Bits small = as<Bits>(as<Vec>(magnitude) + 0x1p14f) - 0x46800000u;
   const Bits normal = (magnitude + 0x7ffffu + ((magnitude >> 20) & 1u) - 0x3c000000u) >> 20;
   Bits code = select(m < 0x3c800000, small, normal);
@@ -127,7 +127,7 @@ void decode_e4m3(const uint8_t* codes, int64_t count, float scale, float* out) {
     for (int i = 0; i < kVecs; ++i) {
       const Bits magnitude = b.v[i] & 0x7fu;
       const Ints m = as<Ints>(magnitude);
-      // Subnormal codes are small integers: no float subnormal is ever an operand.
+      // Subnormal codes are small integers, so no operand is ever a float subnormal.
       const Vec small = __builtin_convertvector(m, Vec) * 0x1p-9f;
       Bits bits = select(m < 8, as<Bits>(small), (magnitude << 20) + (120u << 23));
       bits = select(m == 0x7f, splat_bits(0x7fc00000u), bits);

@@ -1,5 +1,5 @@
-// Rotary positions. Angles are f32 products, as the models were trained with; sines and cosines are
-// taken in double from there on, right to the last place of f32.
+// RoPE. Angles are f32 products, as in the models' training. From there on sines and cosines are
+// computed in double, correct to the last place of f32.
 #pragma once
 
 #include "kernels/cpu/simd/vector.h"
@@ -12,7 +12,7 @@ void turns(float position, const float* frequencies, int64_t count, float factor
            float* sines) {
   using Longs = int64_t __attribute__((vector_size(4 * kLanes)));
   constexpr double kRound = 6755399441055744.0;  // 1.5 · 2^52
-  // π/2 in two parts, the first of 33 bits: its product with a number below 2^20 is exact.
+  // π/2 in two parts. The first has 33 bits, so its product with a number below 2^20 is exact.
   constexpr double kQuarter = 1.57079632673412561417e+00, kRest = 6.07710050650619224932e-11;
   for (int64_t at = 0; at < count; at += kHalf) {
     const int64_t here = count - at < kHalf ? count - at : kHalf;
@@ -24,12 +24,12 @@ void turns(float position, const float* frequencies, int64_t count, float factor
     const Doubles n = shifted - kRound;
     const Longs quadrant = as<Longs>(shifted);
     const Doubles r = (angle - n * kQuarter) - n * kRest, z = r * r;
-    // Taylor's series on ±π/4: the first terms left out are below 2^-31 and 2^-35.
+    // Taylor series on ±π/4: the first omitted terms are below 2^-31 and 2^-35.
     const Doubles sine =
         r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880))));
     const Doubles last = 1.0 / 720 - z * (1.0 / 40320 - z * (1.0 / 3628800));
     const Doubles cosine = 1.0 - z * (0.5 - z * (1.0 / 24 - z * last));
-    const Longs odd = -(quadrant & 1);  // all bits where sine and cosine change places
+    const Longs odd = -(quadrant & 1);  // all bits set where sine and cosine swap
     const Longs one = (as<Longs>(sine) & ~odd) | (as<Longs>(cosine) & odd);
     const Longs other = (as<Longs>(cosine) & ~odd) | (as<Longs>(sine) & odd);
     const Doubles s = as<Doubles>(one ^ ((quadrant & 2) << 62));

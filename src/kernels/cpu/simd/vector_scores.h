@@ -1,5 +1,5 @@
-// Scores of attention: dots of queries and keys, both as they lie, a vector of one query by the
-// vectors of four keys. The order of a sum follows from the length alone.
+// Attention scores: dot products of queries and keys, without packing. A vector of one query is
+// multiplied by the vectors of four keys. The order of a sum depends on the length alone.
 #pragma once
 
 #include "kernels/cpu/simd/vector_cache.h"
@@ -7,11 +7,11 @@
 namespace moracle::cpu {
 namespace {
 
-/// Rows of memory that will be read next, asked for a line at a time while the units are busy with
-/// what is here: the hardware's own prefetch does not see across the gaps between rows.
+/// Prefetches the next rows of memory, one cache line at a time, while the units compute. The
+/// hardware prefetcher does not cross the gaps between rows.
 struct Ahead {
   const char* row = nullptr;
-  int64_t stride = 0, bytes = 0, rows = 0;  ///< from row to row, of a row, how many are left
+  int64_t stride = 0, bytes = 0, rows = 0;  ///< bytes from row to row, bytes per row, rows left
   int64_t at = 0;
 
   MORACLE_VECTOR_INLINE void ask() {
@@ -23,9 +23,9 @@ struct Ahead {
   }
 };
 
-/// Queries that go over four keys together: 16 sums, or 8 where there are 16 registers.
+/// Queries that share four keys in registers: 16 sums, or 8 with 16 registers.
 constexpr int kQueries = kLanes == 16 ? 4 : 2;
-/// Rows of keys that are asked for before their turn.
+/// Distance of the key prefetch, in rows of keys.
 constexpr int kKeysAhead = 16;
 using Four = float __attribute__((vector_size(16)));
 
@@ -49,7 +49,7 @@ MORACLE_VECTOR_INLINE Vec add_near(Vec a, Vec b) {
   return __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
 #endif
 }
-/// The sums of the lanes of each of four.
+/// The sum of the lanes of each of the four vectors.
 MORACLE_VECTOR_INLINE Four lane_sums(const Vec (&v)[4]) {
   const Vec sums = add_near(add_far(v[0], v[1]), add_far(v[2], v[3]));
 #if defined(MORACLE_VECTOR_AVX512)

@@ -6,7 +6,7 @@
 namespace moracle::cpu {
 namespace {
 
-/// out = Σ_j weights[j] · rows[j], j from 0 up, on top of what `out` holds where `onto` says so.
+/// out = Σ_j weights[j] · rows[j], j ascending; added to `out` if `onto`.
 template <int kWide>
 MORACLE_VECTOR_INLINE void weigh(const float* const* rows, const float* weights, int64_t num_rows,
                                  int64_t at, bool onto, float* out) {
@@ -61,7 +61,7 @@ float dot(const float* a, const float* b, int64_t count) {
   return total;
 }
 
-// Squares are summed in double: a row may hold what overflows, or vanishes, when it is squared.
+// Squares are summed in double: the square of an f32 value may overflow or underflow in f32.
 double sum_of_squares(const float* x, int64_t count) {
   Doubles sum[4] = {};
   int64_t i = 0;

@@ -1,4 +1,4 @@
-// What the kernels of attention take, and where they are.
+// Arguments and entry points of the attention kernels.
 #pragma once
 
 #include "kernels/cuda/device/cuda_queue.h"
@@ -13,12 +13,12 @@ struct AttendArgs {
   std::byte* scratch;
 };
 
-/// Whether tensor cores take these heads: bf16 queries and outputs, sizes that have a kernel, a GPU
-/// that multiplies bf16.
+/// True if the tensor-core kernels support these heads. They need bf16 queries and outputs, sizes
+/// that have a kernel, and a GPU that multiplies bf16.
 bool attends_on_tensor_cores(const AttendArgs& args, const Queue& queue);
 Status attend_on_tensor_cores(const AttendArgs& args, const Queue& queue, Stream stream);
 
-/// A block for each head of each token, any sizes and types.
+/// Runs a block for each head of each token. Supports any sizes and types.
 Status attend_simply(const AttendArgs& args, const Queue& queue, Stream stream);
 
 }  // namespace moracle::cuda

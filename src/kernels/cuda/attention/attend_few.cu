@@ -1,6 +1,7 @@
-// Few tokens of a sequence in a step: what each sees is shared out in parts, a block for each,
-// whose finds are merged in their order (Dao et al., "Flash-Decoding", 2023). How many parts there
-// are follows from what the token sees and from nothing else: its bits do not depend on the batch.
+// Attention for sequences with few tokens in a step. Each token's view is split into parts, one
+// block per part, whose results are merged in order (Dao et al., "Flash-Decoding", 2023). The
+// number of parts depends only on the token's view, so its bits do not depend on the batch
+// (batch-invariant).
 #include "kernels/cuda/attention/attend_heads.cuh"
 #include "kernels/cuda/attention/attend_parts.cuh"
 
@@ -10,8 +11,8 @@ namespace {
 template <int kHead, int kValue, DType kCache, int kTiles>
 __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 2) attend_few(FewArgs f) {
   constexpr int kRows = 8 * kTiles;
-  // Of each warp, to be merged in their order.
-  __shared__ float values[kWarps][kRows][kValue + 1];  // heads begin at different banks
+  // Results of each warp, merged in warp order.
+  __shared__ float values[kWarps][kRows][kValue + 1];  // padded: heads begin at different banks
   __shared__ float shrinks[kWarps][kRows], all_top_k[kRows], all_sums[kRows];
   __shared__ float largest[kWarps][kRows], sums[kWarps][kRows];
   const AttendArgs& a = f.attend;
@@ -22,7 +23,7 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 2) attend_few(FewA
   const auto parts_at_most = static_cast<uint32_t>(f.parts), of_part = kv_heads * row_tiles;
   const uint32_t warp = threadIdx.x / 32, blocks = of_part * parts_at_most * f.tokens;
   for (uint32_t b = blockIdx.x; b < blocks; b += gridDim.x) {
-    // Heads that lie side by side in memory follow each other.
+    // Consecutive blocks take heads that are adjacent in memory.
     const uint32_t kv = b % kv_heads, first_head = b / kv_heads % row_tiles * kRows;
     const uint32_t part = b / of_part % parts_at_most, slot = b / of_part / parts_at_most;
     const int64_t token = f.first_token + slot;
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 2) attend_few(FewA
     for (int32_t tile = first + static_cast<int32_t>(warp); tile < end; tile += kWarps)
       finds.take(of, of.at(kv, tile * kTile), tile * kTile, view, shape.scale * kLog2E);
     finds.finish();
-    __syncthreads();  // the block before has been merged
+    __syncthreads();  // wait until the previous iteration has been merged
     finds.each_found([&](int head, int c, float value) { values[warp][head][c] = value; });
     if (finds.row() == 0) {
 #pragma unroll

@@ -1,29 +1,29 @@
-// What the heads of one token that share keys find among positions, in the registers of a warp: the
-// products are K's rows by 8 heads and V's columns by 8 heads. Nothing goes through shared memory:
-// the order of columns within a product is free, so a thread's part of it is what lies side by side
-// in the cache.
+// Attention of the heads of one token that share keys (GQA), in the registers of a warp. The
+// products multiply rows of K, then columns of V, by 8 heads. Nothing goes through shared memory.
+// The order of columns within a product is free, so each thread takes columns that are adjacent in
+// the cache.
 #pragma once
 
 #include "kernels/cuda/attention/attend_tensor.cuh"
 
 namespace moracle::cuda {
 
-constexpr int kTile = 32;  // positions that a warp takes at once
+constexpr int kTile = 32;  // positions that a warp processes at once
 
-/// What up to 8 · kTiles heads of a token find, in the registers of a warp. Lane 4 g + k has the
-/// heads 2 k and 2 k + 1 of each tile of 8, at positions and of columns that follow from g.
+/// Accumulators of up to 8 · kTiles heads of a token, in the registers of a warp. Lane 4 g + k
+/// holds heads 2 k and 2 k + 1 of each tile of 8. Its positions and columns follow from g.
 template <int kHead, int kValue, DType kCache, int kTiles>
 struct HeadFinds {
   static_assert(kHead % 32 == 0 && kValue % 64 == 0);
   using Of = Heads<kHead, kValue, kCache>;
   uint32_t query[kTiles][kHead / 16][2];
   float found[kTiles][kValue / 16][4] = {};       // not yet divided by `sum`
-  float largest[kTiles][2], sum[kTiles][2] = {};  // scores to the base 2
+  float largest[kTiles][2], sum[kTiles][2] = {};  // base-2 scores
 
   __device__ static int row() { return threadIdx.x % 32 / 4; }
   __device__ static int turn() { return threadIdx.x % 4; }
 
-  /// Heads [first, first + 8 kTiles) below `heads`, of a token.
+  /// Loads the queries of heads [first, first + 8 kTiles) below `heads`, of one token.
   __device__ HeadFinds(const AttendArgs& a, int64_t token, int64_t first, int64_t heads,
                        int64_t kv) {
 #pragma unroll
@@ -40,7 +40,7 @@ struct HeadFinds {
     }
   }
 
-  /// Positions [first, first + kTile), those that are in the view.
+  /// Adds the positions of [first, first + kTile) that are in the view.
   __device__ void take(const Of& of, const Lines& lines, int32_t first, const View& view,
                        float scale) {
     float scores[kTiles][2][4] = {};
@@ -60,7 +60,7 @@ struct HeadFinds {
         }
       }
     }
-    // Asked for before it is known what they weigh.
+    // Load the values early, before their weights are known.
     uint4 values[2][kValue / 64][4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -73,7 +73,7 @@ struct HeadFinds {
         for (int r = 0; r < 4; ++r) {
           const int down = r % 2 + r / 2 * 8;
           values[half][b][r] = uint4{};
-          // What was never written weighs nothing, but it may be no number.
+          // Memory that was never written has weight 0, but it may hold NaN: use zeros instead.
           if (first + at + down < view.end)
             values[half][b][r] = load_eight<kCache>(value + down * of.value_step);
         }
@@ -95,7 +95,7 @@ struct HeadFinds {
     }
   }
 
-  /// Sums over all lanes.
+  /// Sums over all lanes of the warp.
   __device__ void finish() {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
@@ -107,7 +107,7 @@ struct HeadFinds {
     }
   }
 
-  /// Calls each(head, column, value).
+  /// Calls each(head, column, value) for the values of this lane.
   template <class Each>
   __device__ void each_found(const Each& each) const {
 #pragma unroll
@@ -124,7 +124,8 @@ struct HeadFinds {
   }
 
  private:
-  /// Scores become weights beside the largest so far, what was found before shrinks accordingly.
+  /// Online softmax: turns scores into weights relative to the largest score so far, and rescales
+  /// the earlier results.
   __device__ void weigh(int t, float (&scores)[2][4], uint32_t (&weights)[2][2], int32_t first,
                         const View& view, float scale) {
     float base[2], shrink[2];
@@ -145,7 +146,7 @@ struct HeadFinds {
       for (int step = 4; step < 32; step *= 2)
         most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
       most = fmaxf(most, largest[t][h]);
-      // A head that has seen nothing yet has no largest.
+      // A head that has seen no position yet has no largest score.
       base[h] = most == nothing() ? 0.0f : most;
       shrink[h] = exp2f(largest[t][h] - base[h]);
       grown = grown || most != largest[t][h];
@@ -171,7 +172,8 @@ struct HeadFinds {
     }
   }
 
-  /// Two neighbouring columns of four positions: (a, b) and (c, d) are neighbours.
+  /// Adds two neighbouring columns of four positions: a and b are neighbouring positions, as are c
+  /// and d.
   __device__ void add(int n, const uint32_t (&weights)[kTiles][2][2], int half, uint32_t a,
                       uint32_t b, uint32_t c, uint32_t d) {
     const uint32_t columns[4] = {__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632),

@@ -1,17 +1,18 @@
-// Many tokens of a sequence in a step: a block for each 64 of its queries of one head of keys (all
-// heads that share these, token by token), 16 for each warp, which goes through what they see a
-// page at a time (Dao, "FlashAttention-2", 2023). The next page travels to shared memory while one
-// is multiplied.
+// Attention for sequences with many tokens in a step (Dao, "FlashAttention-2", 2023). A block takes
+// 64 queries of one KV head: all heads that share its keys, token by token. Each warp takes 16 of
+// these queries. The block goes through the visible positions one page at a time. It copies the
+// next page to shared memory while it multiplies the current page.
 #include "kernels/cuda/attention/attend_tensor.cuh"
 
 namespace moracle::cuda {
 namespace {
 
-constexpr int kRows = 16;                   // of a warp
-constexpr int kPositions = kPagePositions;  // taken at once
+constexpr int kRows = 16;                   // queries of a warp
+constexpr int kPositions = kPagePositions;  // positions processed at once
 
-/// [kPositions, kColumns] of bf16 in shared memory. Of each row the eighths of 128 bytes change
-/// places with the row, so that eight rows' lie in different banks.
+/// [kPositions, kColumns] of bf16 in shared memory, swizzled. Within each 128 bytes of a row, the
+/// 16-byte pieces are permuted by the row. The same piece of eight consecutive rows thus lies in
+/// different banks.
 template <int kColumns>
 struct Page {
   uint4 eights[kPositions * kColumns / 8];
@@ -25,7 +26,7 @@ struct Pages {
   Page<kValue> values;
 };
 
-/// Asks for positions [first, first + kPositions) below `end`; zeros from there on.
+/// Fetches positions [first, first + kPositions). Writes zeros from `end` on.
 template <DType kCache, int kColumns>
 __device__ void fetch(Page<kColumns>& to, const std::byte* from, int64_t step, int32_t first,
                       int32_t end) {
@@ -43,8 +44,8 @@ __device__ void fetch(Page<kColumns>& to, const std::byte* from, int64_t step, i
   }
 }
 
-/// What a warp's 16 queries find. Lane 4 g + k has rows g and g + 8, of each 8 columns 2 k, 2 k
-/// + 1.
+/// Accumulators of a warp's 16 queries. Lane 4 g + k holds rows g and g + 8, and columns 2 k and 2
+/// k + 1 of each 8.
 template <int kHead, int kValue>
 struct Finds {
   uint32_t query[kHead / 16][4];
@@ -55,7 +56,7 @@ struct Finds {
   __device__ static int row() { return threadIdx.x % 32 / 4; }
   __device__ static int turn() { return threadIdx.x % 4; }
 
-  /// Row `half` of this lane's two; no query: it is not there and sees nothing.
+  /// Sets row `half` of this lane's two. Without a query, the row does not exist and sees nothing.
   __device__ void set(int half, const uint16_t* from, const View& seen) {
     view[half] = seen;
     const auto* const pairs = reinterpret_cast<const uint32_t*>(from);
@@ -102,7 +103,8 @@ struct Finds {
   }
 
  private:
-  /// Scores become weights beside the largest so far, what was found before shrinks accordingly.
+  /// Online softmax: turns scores into weights relative to the largest score so far, and rescales
+  /// the earlier results.
   __device__ void weigh(float (&scores)[kPositions / 8][4], uint32_t (&weights)[kPositions / 16][4],
                         int32_t first, bool whole, float scale) {
     float most[2] = {largest[0], largest[1]}, base[2], shrink[2];
@@ -122,7 +124,7 @@ struct Finds {
     for (int half = 0; half < 2; ++half) {
       most[half] = fmaxf(most[half], __shfl_xor_sync(kAllLanes, most[half], 1));
       most[half] = fmaxf(most[half], __shfl_xor_sync(kAllLanes, most[half], 2));
-      // A row that has seen nothing yet has no largest.
+      // A row that has seen no position yet has no largest score.
       base[half] = most[half] == nothing() ? 0.0f : most[half];
       shrink[half] = exp2f(largest[half] - base[half]);
       grown = grown || most[half] != largest[half];
@@ -152,12 +154,12 @@ struct Finds {
 template <int kHead, int kValue, DType kCache>
 __global__ void __launch_bounds__(kThreads) attend_many(AttendArgs a, int64_t tiles) {
   extern __shared__ uint4 shared[];
-  auto* const pages = reinterpret_cast<Pages<kHead, kValue>*>(shared);  // two, in turn
+  auto* const pages = reinterpret_cast<Pages<kHead, kValue>*>(shared);  // double buffer
   const AttentionShape& shape = a.shape;
   const int64_t heads = heads_per_kv(shape), warp = threadIdx.x / 32;
   const int64_t columns = shape.num_kv_heads * a.batch.num_sequences;
   for (int64_t b = blockIdx.x; b < tiles * columns; b += gridDim.x) {
-    // Those that see most go first.
+    // Tiles with the largest views go first.
     const int64_t tile = tiles - 1 - b / columns, kv = b % shape.num_kv_heads;
     const auto sequence = static_cast<int32_t>(b % columns / shape.num_kv_heads);
     const int64_t first_token = a.batch.first_token[sequence];
@@ -178,7 +180,8 @@ __global__ void __launch_bounds__(kThreads) attend_many(AttendArgs a, int64_t ti
       else
         finds.set(half, nullptr, {0, 0});
     }
-    // Views grow along the rows: the warp's first and last bound its own, the block's all.
+    // Views advance with the rows. The first and last rows of a warp bound its views; the same
+    // holds for a block.
     const View least = view_of_row(own), most = view_of_row(own + kRows - 1);
     const int32_t begin = view_of_row(first_row).begin / kPositions;
     const int32_t end = view_of_row(first_row + kWarps * kRows - 1).end;
@@ -189,7 +192,7 @@ __global__ void __launch_bounds__(kThreads) attend_many(AttendArgs a, int64_t ti
       fetch<kCache>(to.keys, lines.keys, of.key_step, page * kPositions, end);
       fetch<kCache>(to.values, lines.values, of.value_step, page * kPositions, end);
     };
-    __syncthreads();  // the block before has been read
+    __syncthreads();  // wait until the pages of the previous iteration have been read
     ask(begin);
     close_copies();
     for (int32_t page = begin; page * kPositions < end; ++page) {

@@ -1,16 +1,17 @@
-// How a token's context is shared out, and how what is found in the parts becomes one.
+// Splits a token's context into parts, and merges the results of the parts.
 #pragma once
 
 #include "kernels/cuda/attention/attend_heads.cuh"
 
 namespace moracle::cuda {
 
-/// The parts of what a token sees, in tiles.
+/// Partition of a token's view, in tiles.
 struct Parts {
-  int32_t first, end, size, count;  // the first tile and the last, those of a part, parts
+  int32_t first, end, size, count;  // first tile, end tile, tiles per part, number of parts
 };
-// Of so many positions until there are 16 of them, then of twice as many until there are
-// kAttendParts: more parts keep a large GPU busy with one sequence, but cost each block's start.
+// Positions of the smallest part. Parts have this size until there are 16 of them, then twice this
+// size until there are kAttendParts. More parts keep a large GPU busy with one sequence, but each
+// costs a block start.
 constexpr int64_t kLeastPart = kTile * kWarps;
 __device__ inline Parts parts_of(const View& view) {
   const int32_t first = view.begin / kTile, end = (view.end + kTile - 1) / kTile;
@@ -20,15 +21,15 @@ __device__ inline Parts parts_of(const View& view) {
   size = max(size, (tiles + kMost - 1) / kMost * kWarps);
   return {first, end, size, (tiles + size - 1) / size};
 }
-/// No view of up to `seen` positions has more.
+/// Upper bound on the parts of any view of up to `seen` positions.
 inline int64_t most_parts(int64_t seen) {
   const int64_t least = (seen + kLeastPart - 1) / kLeastPart;
   if (least <= 16) return std::max<int64_t>(least, 1);
   return least <= 2 * kAttendParts ? std::max<int64_t>(16, (least + 1) / 2) : kAttendParts;
 }
 
-/// What parts find, in the scratch: [tokens, heads, kAttendParts, value_dim], then the largest
-/// score and the sum of each.
+/// Results of the parts in the scratch: [tokens, heads, kAttendParts, value_dim], then the largest
+/// score and the sum of each part.
 struct Found {
   float *values, *largest_and_sum;
 };
@@ -40,13 +41,14 @@ __device__ inline Found found_at(const AttendArgs& a, int64_t tokens, int64_t to
           all + tokens * a.shape.num_heads * kAttendParts * a.shape.value_dim + at * 2};
 }
 
-/// Tokens [first_token, first_token + tokens) of the batch; so many parts at most.
+/// Tokens [first_token, first_token + tokens) of the batch, each with at most `parts` parts.
 struct FewArgs {
   AttendArgs attend;
   int64_t first_token, tokens, parts;
 };
 
-/// By the first warp: what each part weighs beside the largest score, and their sum.
+/// Weighs each part relative to the largest score, and sums the weights. Only the first warp calls
+/// weigh_parts.
 struct Weighed {
   float largest, sum;
 };
@@ -73,7 +75,8 @@ __device__ inline Weighed weigh_parts(const Found& found, int count, float* weig
   return {most, sum};
 }
 
-// A block for each head of each token. Warps take every fourth part, and are merged in their order.
+// Runs a block for each head of each token. Each warp adds every fourth part. The sums of the warps
+// are then added in warp order.
 template <int kValue>
 __global__ void __launch_bounds__(kThreads) merge_parts(FewArgs f) {
   __shared__ float weights[kAttendParts], factor;
@@ -88,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) merge_parts(FewArgs f) {
     const Parts parts = parts_of(view_of(a.batch, shape.window, token));
     if (parts.count == 1 || (!shape.batch_invariant && !is_few(a.batch, sequence))) continue;
     const Found found = found_at(a, f.tokens, slot, head, 0);
-    __syncthreads();  // what was here before has been used
+    __syncthreads();  // wait until the previous iteration has been used
     if (warp == 0) {
       const Weighed own = weigh_parts(found, parts.count, weights);
       const WithSink all = with_sink(shape, head, own.largest, own.sum);

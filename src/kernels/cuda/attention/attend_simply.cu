@@ -1,7 +1,7 @@
-// Attention for any sizes and types: a block for each head of each token, which goes through what
-// the token sees in stretches, with the largest score so far (Milakov and Gimelshein, "Online
-// normalizer calculation for softmax", 2018). Stretches begin where the token's view does: its bits
-// do not depend on what else is in the batch.
+// Attention for any sizes and types. A block handles each head of each token. It goes through the
+// token's view in stretches and keeps the largest score so far (Milakov and Gimelshein, "Online
+// normalizer calculation for softmax", 2018). Stretches begin where the view begins, so the bits do
+// not depend on the rest of the batch (batch-invariant).
 #include "kernels/cuda/attention/attend.cuh"
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
@@ -14,12 +14,12 @@ constexpr int kThreads = 128;
 constexpr int32_t kStretch = 128;
 static_assert(kThreads == kStretch, "a thread for each score");
 
-// A position's row of keys or values, of one head.
+// Keys or values of one head, addressed by position.
 struct Lines {
   const Batch& batch;
   int32_t sequence;
   DType dtype;
-  int64_t place, row, first;  // in a page; elements of a position; of the head in it
+  int64_t place, row, first;  // offset in a page; elements of a position; first element of the head
 
   __device__ Matrix at(int32_t position) const {
     const int64_t in_page = position % static_cast<int32_t>(batch.page);
@@ -29,7 +29,7 @@ struct Lines {
   }
 };
 
-// scores[j] = q · key(from + j) · scale, a warp for each.
+// scores[j] = q · key(from + j) · scale. A warp computes each score.
 __device__ void score(const Lines& keys, const AttentionShape& shape, const float* query,
                       int32_t from, int32_t count, float* scores) {
   const int lane = threadIdx.x % 32;
@@ -43,7 +43,7 @@ __device__ void score(const Lines& keys, const AttentionShape& shape, const floa
 }
 
 __global__ void attend(AttendArgs a) {
-  extern __shared__ float scratch[];  // the query, what it found so far, the scores of a stretch
+  extern __shared__ float scratch[];  // query, values found so far, scores of a stretch
   const AttentionShape& shape = a.shape;
   float* const query = scratch;
   float* const found = query + shape.head_dim;
@@ -70,12 +70,12 @@ __global__ void attend(AttendArgs a) {
     for (int64_t d = threadIdx.x; d < shape.head_dim; d += kThreads)
       query[d] = load(a.q, t, head * shape.head_dim + d);
     for (int64_t d = threadIdx.x; d < shape.value_dim; d += kThreads) found[d] = 0;
-    // A sink is a score that has no value.
+    // A sink is a score without a value.
     float largest = shape.sinks != nullptr ? shape.sinks[head] : nothing;
     float sum = shape.sinks != nullptr ? 1.0f : 0.0f;
     for (int32_t from = view.begin; from < view.end; from += kStretch) {
       const int32_t count = min(kStretch, view.end - from);
-      __syncthreads();  // the scores before have been used
+      __syncthreads();  // wait until the previous scores have been used
       score(keys, shape, query, from, count, scores);
       __syncthreads();
       const float own = threadIdx.x < count ? scores[threadIdx.x] : nothing;

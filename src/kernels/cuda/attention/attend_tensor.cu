@@ -1,5 +1,5 @@
-// Which attention tensor cores take, and in which way: by the token where a sequence has few of
-// them in a step, by tiles of tokens where it has many.
+// Decides whether tensor cores compute attention, and which kernels run. Sequences with few tokens
+// in a step run token by token. Sequences with many tokens run in tiles of tokens.
 #include "kernels/cuda/attention/attend_tensor.cuh"
 
 namespace moracle::cuda {

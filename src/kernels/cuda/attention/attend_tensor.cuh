@@ -1,4 +1,4 @@
-// What both ways of attention on tensor cores share.
+// Shared parts of the two tensor-core attention kernels.
 #pragma once
 
 #include "kernels/cuda/attention/attend.cuh"
@@ -9,7 +9,7 @@
 namespace moracle::cuda {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
-constexpr int32_t kPagePositions = 64;  // the tensor cores' kernels know no other
+constexpr int32_t kPagePositions = 64;  // the only page size of the tensor-core kernels
 constexpr float kLog2E = 1.44269504f;
 __device__ inline float nothing() {
   return __int_as_float(0xff800000);  // -inf
@@ -22,7 +22,7 @@ __device__ inline const uint16_t* query_of(const AttendArgs& a, int64_t token, i
   return static_cast<const uint16_t*>(a.q.data) + token * a.q.stride + head * a.shape.head_dim;
 }
 
-/// Keys and values of one head from a position on.
+/// Addresses of the keys and values of one head, from a position on.
 struct Lines {
   const std::byte *keys, *values;
 };
@@ -30,7 +30,7 @@ template <int kHead, int kValue, DType kCache>
 struct Heads {
   static constexpr int kSize = kCache == DType::kF32 ? 4 : 2;
   const AttentionShape& shape;
-  std::byte* const* pages;       // of the sequence
+  std::byte* const* pages;       // pages of the sequence
   int64_t key_step, value_step;  // bytes from one position to the next
 
   __device__ Heads(const AttendArgs& a, int32_t sequence)
@@ -50,7 +50,8 @@ __device__ inline void store_bf16(const Matrix& out, int64_t token, int64_t colu
   static_cast<uint16_t*>(out.data)[token * out.stride + column] = float_to_bf16(value);
 }
 
-/// What a sum of weights is beside a sink: the largest score of both, and what shrinks to it.
+/// Adds a head's sink to a sum of weights. `shrink` rescales the weights to the largest score of
+/// both.
 struct WithSink {
   float shrink, sum;
 };
@@ -62,11 +63,12 @@ __device__ inline WithSink with_sink(const AttentionShape& shape, int64_t head, 
   return {shrink, sum * shrink + exp2f(sink - most)};
 }
 
-/// Both give an error for sizes that attends_on_tensor_cores does not name.
+/// Both support only the sizes that attends_on_tensor_cores accepts.
 Status attend_few_tokens(const AttendArgs& args, const Queue& queue, Stream stream);
 Status attend_many_tokens(const AttendArgs& args, const Queue& queue, Stream stream);
 
-/// run.template operator()<kHead, kValue, kCache>() of the sizes that there are kernels for.
+/// Calls run.template operator()<kHead, kValue, kCache>() with the sizes and the cache's dtype of
+/// `shape`.
 template <class Run>
 Status visit_heads(const AttentionShape& shape, const Run& run) {
   const auto typed = [&]<int kHead, int kValue>() -> Status {

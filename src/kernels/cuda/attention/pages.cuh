@@ -1,4 +1,4 @@
-// Keys and values in the pages of a batch.
+// Addresses of keys and values in the pages of a batch.
 #pragma once
 
 #include "kernels/batch.h"
@@ -19,7 +19,8 @@ __device__ inline View view_of(const Batch& batch, int64_t window, int64_t token
   return {window > 0 ? max(0, end - static_cast<int32_t>(window)) : 0, end};
 }
 
-/// How many tokens of a sequence are each shared out by themselves: more are taken together.
+/// Up to this many tokens of a sequence, each token's view is split into parts by itself. More
+/// tokens are processed together.
 constexpr int64_t kFewTokens = 4;
 __device__ inline bool is_few(const Batch& batch, int32_t sequence) {
   return batch.first_token[sequence + 1] - batch.first_token[sequence] <= kFewTokens;

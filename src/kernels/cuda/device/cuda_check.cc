@@ -17,7 +17,7 @@ std::string said(cudaError_t code) {
 
 Status check(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return {};
-  static_cast<void>(cudaGetLastError());  // said here: the next launch must not say it again
+  static_cast<void>(cudaGetLastError());  // clear it: the next launch must not report it again
   const std::string_view text = call;
   const bool memory = code == cudaErrorMemoryAllocation;
   return Error{memory ? ErrorKind::kOutOfMemory : ErrorKind::kIo, "", "cuda",

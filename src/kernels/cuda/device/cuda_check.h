@@ -1,4 +1,4 @@
-// Calls to CUDA as values: what failed, and what CUDA says about it.
+// Turns results of CUDA calls into Status: the call that failed, and the message of CUDA.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,29 +8,29 @@
 
 namespace moracle::cuda {
 
-/// Errors: `call`, if `code` is one. kOutOfMemory where memory was refused, else kIo.
+/// Errors: names `call` if `code` is an error. kOutOfMemory if an allocation failed, else kIo.
 Status check(cudaError_t code, const char* call);
 
-/// Right after a launch: whether it was accepted. Errors: the kernel by name. What goes wrong while
-/// it runs is an error of the next synchronize, which names the kernel launched last.
+/// Checks whether a launch was accepted; call it right after the launch. Errors: names the kernel.
+/// The next synchronize reports errors of the running kernel and names the kernel launched last.
 Status launched(const char* kernel);
-/// Of this thread; nothing before the first.
+/// Name of the kernel that this thread launched last; empty before the first launch.
 const char* last_launched();
 
-/// Makes a GPU the thread's current one, and gives back the one that was.
+/// Makes a GPU current for this thread and restores the previous one at the end of the scope.
 class CurrentDevice {
  public:
   static Result<CurrentDevice> enter(int index);
   CurrentDevice(CurrentDevice&& other) noexcept : before_(other.before_) { other.before_ = -1; }
   CurrentDevice& operator=(CurrentDevice&&) = delete;
   ~CurrentDevice() {
-    // Nobody is left to tell; the next call of its owner would fail by itself.
+    // Destructor: the error is dropped; the owner's next CUDA call would fail by itself.
     if (before_ >= 0) static_cast<void>(cudaSetDevice(before_));
   }
 
  private:
   explicit CurrentDevice(int before) : before_(before) {}
-  int before_;  // -1: nothing to give back
+  int before_;  // -1: nothing to restore
 };
 
 }  // namespace moracle::cuda

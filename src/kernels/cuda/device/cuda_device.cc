@@ -87,7 +87,7 @@ Result<Buffer> CudaDevice::allocate(size_t bytes) {
   }
   Buffer buffer(data, bytes,
                 std::shared_ptr<void>(data, [](void* p) { static_cast<void>(cudaFree(p)); }));
-  // Zeros must be there for every stream, not for this one alone.
+  // Synchronize: every stream must see the zeros, not only this one.
   MORACLE_CUDA(cudaMemsetAsync(data, 0, bytes, queue_.own));
   MORACLE_CUDA(cudaStreamSynchronize(queue_.own));
   return buffer;

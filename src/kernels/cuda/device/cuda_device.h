@@ -1,5 +1,5 @@
-// One NVIDIA GPU as a device. Streams are cudaStream_t; the default queue is a stream of the
-// device's own, not the legacy one, so that it can be captured in a graph.
+// One NVIDIA GPU as a device. Streams are cudaStream_t. The default queue is the device's own
+// stream: unlike the legacy stream, it can be captured in a graph.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -13,12 +13,13 @@ namespace moracle {
 
 class CudaOps;
 
-/// Every call that uses the device's own stream or its pinned memory holds turn(): that stream may
-/// be captured, and whatever another thread put there meanwhile would become part of the graph.
+/// Every call that uses the device's own stream or its pinned memory holds turn(). That stream may
+/// be under capture, and work that another thread enqueues meanwhile would become part of the
+/// graph.
 class CudaDevice : public Device {
  public:
-  /// Errors: no such GPU, no driver, a compute capability below 7.5, memory.
-  /// `threads` of the host read and pack weights; below 1: all that may be used.
+  /// Errors: no such GPU, no driver, a compute capability below 7.5, out of memory.
+  /// `threads` host threads read and pack weights. Below 1: all usable threads.
   static Result<std::shared_ptr<Device>> open(int index, int threads = 0);
   ~CudaDevice() override;
 
@@ -27,7 +28,7 @@ class CudaDevice : public Device {
   DType activation_dtype() const override { return DType::kBF16; }
   Result<Buffer> allocate(size_t bytes) override;
   bool host_visible() const override { return false; }
-  /// Returns when the bytes have arrived, for every stream: the source may go.
+  /// Returns when the bytes have arrived for every stream. The caller may then free the source.
   Status upload(void* to, const void* from, size_t bytes, Stream stream) override;
   Status enqueue_upload(void* to, const void* from, size_t bytes, Stream stream) override;
   Status download(void* to, const void* from, size_t bytes, Stream stream) override;
@@ -36,14 +37,14 @@ class CudaDevice : public Device {
   Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue,
                                         Stream stream) override;
   Result<std::unique_ptr<Timeline>> timeline(Stream stream) override;
-  /// Pinned.
+  /// Allocates pinned memory.
   Result<Buffer> allocate_host(size_t bytes) override;
   Ops& ops() override;
   ThreadPool& host_threads() override { return host_threads_; }
   std::shared_ptr<StreamOrder> stream_order() override;
 
   const cuda::Queue& queue() const { return queue_; }
-  /// For conversion, whose threads share it.
+  /// Staging for weight conversion; the conversion threads share it.
   cuda::WeightStaging& weight_staging() { return weight_staging_; }
 
  private:

@@ -23,9 +23,9 @@ class CudaGraph : public Graph {
 
  private:
   cudaGraphExec_t kernels_;
-  RecordedOrders orders_;  // of the workspaces that the kernels use
-  Device& device_;         // which outlives its graphs
-  const Queue& queue_;     // the device's
+  RecordedOrders orders_;  // orders of the workspaces that the kernels use
+  Device& device_;         // outlives its graphs
+  const Queue& queue_;     // owned by the device
 };
 
 }  // namespace
@@ -37,7 +37,7 @@ Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue, De
   MORACLE_CUDA(cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal));
   RecordedOrders orders;
   const Status enqueued = orders.collect(enqueue);
-  // Ends the capture in any case: else the stream would stay in it.
+  // Always end the capture, or the stream would stay in it.
   cudaGraph_t captured = nullptr;
   const Status ended = check(cudaStreamEndCapture(on, &captured), "cudaStreamEndCapture");
   cudaGraphExec_t kernels = nullptr;

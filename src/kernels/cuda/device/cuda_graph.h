@@ -6,8 +6,9 @@
 
 namespace moracle::cuda {
 
-/// Device::record; `device` is the one of `queue`, and held by the caller. Errors: enqueue's; what
-/// CUDA does not capture, such as waiting or a kernel's first call.
+/// Implements Device::record. `device` owns `queue`. The caller holds the device's turn. Errors:
+/// those of `enqueue`; operations that CUDA does not capture, such as waiting or the first call of
+/// a kernel.
 Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue, Device& device,
                                       const Queue& queue, Stream stream);
 

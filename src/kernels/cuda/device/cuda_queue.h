@@ -1,4 +1,4 @@
-// Where kernels are enqueued: a GPU and its own stream, used where the caller names none.
+// Target of kernel launches: a GPU and its own stream, the default if the caller names no stream.
 #pragma once
 
 #include <cuda_runtime_api.h>

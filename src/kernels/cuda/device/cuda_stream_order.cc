@@ -11,7 +11,7 @@ thread_local RecordedOrders* recording = nullptr;
 
 bool is_captured(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  // An error is the next call's to report: it uses the same stream.
+  // Ignore an error here: the next call uses the same stream and reports it.
   return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
          status != cudaStreamCaptureStatusNone;
 }
@@ -35,7 +35,7 @@ Status CudaStreamOrder::begin(Stream stream) {
     const auto self = shared_from_this();
     if (std::find(orders.begin(), orders.end(), self) == orders.end()) orders.push_back(self);
   }
-  // Most calls: all on the device's own stream.
+  // Fast path: nothing has run yet, or all work is on the device's own stream.
   if (last_ == Last::kNothing || (last_ == Last::kOwn && to == queue_.own)) return {};
   if (is_captured(to)) return {};
   if (last_ == Last::kOwn) {
@@ -55,7 +55,7 @@ void CudaStreamOrder::end(Stream stream) {
     last_ = Last::kOwn;
     return;
   }
-  // Record now, not when another stream comes: the caller may have destroyed this one by then.
+  // Record now: the caller may have destroyed this stream before another stream begins.
   recorded_ = record(of);
   last_ = Last::kEvent;
 }

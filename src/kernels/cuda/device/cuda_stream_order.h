@@ -1,4 +1,4 @@
-// Streams that share memory, one after another: by events, so that no thread waits.
+// Orders streams that share memory. Uses events, so that no host thread waits.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,9 @@
 
 namespace moracle::cuda {
 
-/// Device::stream_order. On a stream that is being captured begin and end do nothing: what is
-/// enqueued there runs with the graph's replays. A graph of Device::record orders those itself.
+/// Implements Device::stream_order. begin and end do nothing on a stream that is being captured:
+/// the enqueued work runs with the replays of the graph. A graph of Device::record orders its
+/// replays itself.
 class CudaStreamOrder final : public StreamOrder,
                               public std::enable_shared_from_this<CudaStreamOrder> {
  public:
@@ -25,13 +26,13 @@ class CudaStreamOrder final : public StreamOrder,
  private:
   Status record(cudaStream_t stream);
 
-  const Queue& queue_;  // the device's, which outlives its workspaces
+  const Queue& queue_;  // owned by the device, which outlives its workspaces
   cudaEvent_t event_ = nullptr;
   enum class Last { kNothing, kOwn, kEvent } last_ = Last::kNothing;
-  Status recorded_;  // of the last event, which end() cannot report
+  Status recorded_;  // status of the last event record, which end() cannot return
 };
 
-/// The orders that calls of this thread ask for while `enqueue` runs, each once.
+/// Collects the orders that calls of this thread begin while `enqueue` runs, each once.
 struct RecordedOrders {
   std::vector<std::shared_ptr<CudaStreamOrder>> orders;
   Status collect(const std::function<Status()>& enqueue);

@@ -38,7 +38,7 @@ class CudaTimeline : public Timeline {
   }
 
  private:
-  const Queue& queue_;  // the device's, which outlives its timelines
+  const Queue& queue_;  // owned by the device, which outlives its timelines
   cudaStream_t stream_;
   std::vector<cudaEvent_t> events_;
   size_t used_ = 0;

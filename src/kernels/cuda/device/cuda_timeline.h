@@ -1,11 +1,11 @@
-// Times of a stream by events.
+// Timeline of a stream, measured with events.
 #pragma once
 
 #include "kernels/cuda/device/cuda_queue.h"
 
 namespace moracle::cuda {
 
-/// Device::timeline.
+/// Implements Device::timeline.
 std::unique_ptr<Timeline> timeline(const Queue& queue, Stream stream);
 
 }  // namespace moracle::cuda

@@ -1,4 +1,4 @@
-// A stopwatch on the GPU's own clock.
+// Stopwatch that uses the GPU's own clock.
 #pragma once
 
 #include "kernels/cuda/device/cuda_check.h"
@@ -6,7 +6,7 @@
 
 namespace moracle::cuda {
 
-/// Events of one GPU.
+/// Owns a CUDA event.
 class CudaEvent {
  public:
   CudaEvent() = default;
@@ -15,7 +15,7 @@ class CudaEvent {
   ~CudaEvent() {
     if (event_ != nullptr) static_cast<void>(cudaEventDestroy(event_));
   }
-  /// On the current device.
+  /// Creates the event on the current device.
   Status open() { return check(cudaEventCreate(&event_), "cudaEventCreate"); }
   cudaEvent_t get() const { return event_; }
 
@@ -30,7 +30,7 @@ class CudaTimer {
     MORACLE_CHECK(begin_.open());
     return end_.open();
   }
-  /// Of what `enqueue` puts on the queue's own stream.
+  /// Returns the time of the work that `enqueue` puts on the queue's own stream.
   template <class Enqueue>
   Result<double> seconds(const Queue& queue, const Enqueue& enqueue) {
     MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));

@@ -1,5 +1,5 @@
-// Packing on the GPU: each code of some canonical rows goes to the bit that its layout's index
-// function says. What bounds it is the way here: PCIe, or the disk before it.
+// Packs weights on the GPU. Each code of the canonical rows goes to the bit that the index function
+// of its layout gives. The transfer is the bottleneck: PCIe, or the disk before it.
 #include "kernels/cuda/device/cuda_uploads.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace moracle::cuda {
 namespace {
 
-// Canonical rows [first_row, first_row + rows) of a matrix, as they arrived.
+// Canonical rows [first_row, first_row + rows) of a matrix, as they arrived on the device.
 struct ArrivedRows {
   const uint8_t* codes;
   int64_t row_bytes, first_row, rows;
@@ -20,7 +20,7 @@ struct ArrivedRows {
   uint8_t* out;  // the expert's codes
 };
 
-// `Index` gives the bit of code (r, c) within the codes, as the layout's code_bit does.
+// `Index` returns the bit of code (r, c) within the codes, like code_bit of the layout.
 template <class Index, class Code>
 __global__ void pack_rows(ArrivedRows a) {
   constexpr int kBits = 8 * sizeof(Code);
@@ -33,7 +33,8 @@ __global__ void pack_rows(ArrivedRows a) {
   }
 }
 
-// Two codes share a byte, here and there, and not the same two: what others write beside one stays.
+// Two codes share a byte in the source and in the layout, but not the same two. Use atomicOr to
+// keep neighbouring codes that other threads write.
 template <class Index>
 __global__ void pack_nibbles(ArrivedRows a) {
   const int64_t count = a.rows * a.row_bytes;
@@ -52,7 +53,7 @@ __global__ void pack_nibbles(ArrivedRows a) {
 
 struct Packing {
   const Layout* layout;
-  // Null: canonical rows are what it wants.
+  // Null if the layout keeps canonical rows.
   Status (*pack)(const Queue& queue, const ArrivedRows& rows);
 };
 
@@ -89,7 +90,7 @@ struct Mma16Index {
   }
 };
 
-// One line for each layout that is packed here; others are packed by the host's threads.
+// One line for each layout that the GPU packs. Host threads pack the others.
 constexpr Packing kPackings[] = {
     {&kCanonicalLayout, nullptr},
     {&kPanel16Layout, pack<Panel16Index>},

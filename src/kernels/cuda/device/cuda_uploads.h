@@ -1,12 +1,12 @@
-// Weights to a GPU: through the device's pinned buffers, packed there where a layout has its index
-// function on it.
+// Uploads weights to a GPU through the device's pinned buffers. The GPU packs layouts that have an
+// index function there.
 #pragma once
 
 #include "kernels/uploads.h"
 
 namespace moracle::cuda {
 
-/// Null: it is no CudaDevice.
+/// Returns null if `device` is not a CudaDevice.
 std::unique_ptr<Uploads> open_uploads(Device& device);
 
 }  // namespace moracle::cuda

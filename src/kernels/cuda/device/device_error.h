@@ -1,4 +1,5 @@
-// What kernels find wrong with ids and counts, kept on the GPU until the device is synchronized.
+// Errors that kernels find in ids, counts and cached values. They stay on the GPU until the device
+// is synchronized.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,12 +13,12 @@ namespace moracle::cuda {
 enum class DeviceErrorKind : int { kIds, kCounts, kLoraIds, kKvCache };
 inline constexpr int kDeviceErrorKinds = 4;
 
-/// One of a kind, as kernels write it: the first in the order of places.
+/// One error of a kind, as kernels write it: the one with the lowest place.
 struct DeviceErrorCell {
   static constexpr unsigned long long kNone = ~0ull;
-  unsigned long long first;  ///< place << 32 | value; kNone: nothing
-  int64_t limit;             ///< what the value has to be below, or at most
-  int64_t per_token;         ///< places of one token
+  unsigned long long first;  ///< place << 32 | value; kNone: no error
+  int64_t limit;             ///< bound of the value, exclusive or inclusive by kind
+  int64_t per_token;         ///< places per token
 };
 
 class DeviceErrors {
@@ -26,17 +27,18 @@ class DeviceErrors {
   DeviceErrors(const DeviceErrors&) = delete;
   DeviceErrors& operator=(const DeviceErrors&) = delete;
   ~DeviceErrors();
-  /// On the current device.
+  /// Allocates the cells on the current device.
   Status open(cudaStream_t stream);
-  /// Waits for the stream. Errors: what its kernels found, said once; what the stream ran into.
+  /// Waits for the stream. Errors: an error that its kernels found, reported once; a failure of the
+  /// stream itself.
   Status take(cudaStream_t stream);
-  /// In device memory.
+  /// Returns a cell in device memory.
   DeviceErrorCell* cell(DeviceErrorKind kind) const { return device_ + static_cast<int>(kind); }
 
  private:
   Status reset(cudaStream_t stream);
   DeviceErrorCell* device_ = nullptr;
-  DeviceErrorCell* host_ = nullptr;  // pinned: what was read, then nothing of each kind
+  DeviceErrorCell* host_ = nullptr;  // pinned: cells that were read, then empty cells
 };
 
 }  // namespace moracle::cuda

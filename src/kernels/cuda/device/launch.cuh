@@ -1,4 +1,4 @@
-// Starting kernels: on the device's GPU, with the error that names the kernel.
+// Launches kernels on the device's GPU. An error names the kernel.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace moracle::cuda {
 
-/// Enqueues `kernel` with as many blocks as it wants, or as a grid may have: kernels go through
-/// their blocks in steps of gridDim.x. No blocks: nothing to do.
+/// Enqueues `kernel` with `blocks` blocks, at most 2^30. Kernels go through their blocks in steps
+/// of gridDim.x. Does nothing if there are no blocks.
 template <class... Params, class... Args>
 Status launch(const Queue& queue, Stream stream, const char* name, void (*kernel)(Params...),
               int64_t blocks, int threads, size_t shared_bytes, Args... args) {

@@ -1,5 +1,5 @@
-// Uploads through pinned memory: what lies in pageable memory would be copied by the driver's
-// thread, page by page, while the caller waits.
+// Uploads through pinned memory. From pageable memory, the driver would copy page by page on its
+// own thread while the caller waits.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,14 +16,14 @@ class PinnedStaging {
   PinnedStaging(const PinnedStaging&) = delete;
   PinnedStaging& operator=(const PinnedStaging&) = delete;
   ~PinnedStaging();
-  /// In stream order; the source may go when it returns. The pinned memory is taken at the first
-  /// call.
+  /// Enqueues the copy in stream order. The caller may free the source on return. The first call
+  /// allocates the pinned memory.
   Status enqueue(void* to, const void* from, size_t bytes, cudaStream_t stream);
 
  private:
   Status open();
   static constexpr size_t kHalf = 8 << 20;
-  std::byte* halves_[2] = {};  // one is filled while the other travels
+  std::byte* halves_[2] = {};  // one is filled while the other is copied
   int next_ = 0;
   cudaEvent_t arrived_[2] = {};
 };

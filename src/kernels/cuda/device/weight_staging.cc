@@ -21,7 +21,7 @@ WeightStaging::Buffer::~Buffer() {
   }
 }
 
-// With the lock held.
+// The caller holds the lock.
 Status WeightStaging::make() {
   if (copies_ == nullptr) MORACLE_CUDA(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
   void* memory = nullptr;
@@ -47,7 +47,7 @@ Result<WeightStaging::Buffer*> WeightStaging::take() {
       in_flight_.pop_front();
       return buffer;
     }
-    static_cast<void>(cudaGetLastError());  // "not ready" is no error
+    static_cast<void>(cudaGetLastError());  // clear "not ready", which is not an error
     if (!idle_.empty()) {
       Buffer* const buffer = idle_.back();
       idle_.pop_back();

@@ -1,6 +1,6 @@
-// Pinned buffers between the host's threads and a GPU: each is filled by one thread, then travels
-// while others are filled. Copies have a stream of their own, beside the kernels that pack what has
-// arrived.
+// Pinned buffers between host threads and a GPU. A thread fills a buffer; the buffer is then copied
+// while threads fill others. Copies have their own stream, beside the kernels that pack the arrived
+// data.
 #pragma once
 
 #include <condition_variable>
@@ -15,10 +15,11 @@ namespace moracle::cuda {
 
 class WeightStaging {
  public:
-  /// Of one buffer; there are at most kMostBuffers here, and where kernels pack as many there.
+  /// Size of one buffer. There are at most kMostBuffers on the host, and as many on the device if
+  /// kernels pack.
   static constexpr size_t kBytes = size_t{2} << 20;
   static constexpr size_t kMostBuffers = 16;
-  /// That are made together: pinning takes as long for one as for some.
+  /// Buffers that are made together: pinning one takes as long as pinning some.
   static constexpr size_t kMadeAtOnce = 4;
 
   explicit WeightStaging(const Queue& queue) : queue_(queue) {}
@@ -26,10 +27,10 @@ class WeightStaging {
   WeightStaging& operator=(const WeightStaging&) = delete;
   ~WeightStaging();
 
-  /// Any number of bytes to the device's memory.
+  /// Copies any number of bytes to device memory.
   Status send(std::byte* to, const std::byte* from, size_t bytes);
-  /// At most kBytes to a buffer on the device, then pack(buffer), which enqueues on the queue's own
-  /// stream.
+  /// Copies at most kBytes to a buffer on the device, then calls pack(buffer), which enqueues on
+  /// the queue's own stream.
   template <class Pack>
   Status send_to_pack(const std::byte* from, size_t bytes, const Pack& pack) {
     MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue_.index));
@@ -42,7 +43,7 @@ class WeightStaging {
     give_back(buffer, sent.ok());
     return sent;
   }
-  /// Waits for all that was sent and packed.
+  /// Waits for all copies and packing kernels.
   Status finish();
 
  private:
@@ -51,10 +52,10 @@ class WeightStaging {
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
     ~Buffer();
-    std::byte* host = nullptr;    // of one of pinned_
-    std::byte* mirror = nullptr;  // the same size on the device; null until it is needed
+    std::byte* host = nullptr;    // part of one of pinned_
+    std::byte* mirror = nullptr;  // same size, on the device; null until needed
     cudaEvent_t arrived = nullptr;
-    cudaEvent_t done = nullptr;  // then it may be filled again
+    cudaEvent_t done = nullptr;  // after this event the buffer may be refilled
   };
   Result<Buffer*> take();
   Status make();
@@ -65,10 +66,10 @@ class WeightStaging {
   cudaStream_t copies_ = nullptr;
   std::mutex mutex_;
   std::condition_variable given_back_;
-  std::vector<void*> pinned_;  // each the host memory of kMadeAtOnce buffers
+  std::vector<void*> pinned_;  // each holds kMadeAtOnce buffers
   std::vector<std::unique_ptr<Buffer>> all_;
   std::vector<Buffer*> idle_;
-  std::deque<Buffer*> in_flight_;  // the first is done first, or nearly
+  std::deque<Buffer*> in_flight_;  // in the order of completion, or nearly
 };
 
 }  // namespace moracle::cuda

@@ -1,6 +1,6 @@
-// The instructions that cuda-sm80 is made of: products of 16 rows of weights with the columns of 8
-// tokens, and copies from global to shared memory that no register sees. They exist from compute
-// capability 8.0 on; code for older ones never runs and only has to compile.
+// Instructions of cuda-sm80: products of 16 rows of weights with the columns of 8 tokens, and
+// copies from global to shared memory that bypass registers. They exist from compute capability 8.0
+// on. Code for older GPUs never runs and only has to compile.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,8 +16,8 @@ namespace moracle::cuda {
 #define MORACLE_FROM_SM80(...) __VA_ARGS__
 #endif
 
-// d += a · b. A lane holds of a row g and g + 8, of b column g, of d columns 2 t and 2 t + 1, where
-// it is lane 4 g + t.
+// d += a · b. Lane 4 g + t holds rows g and g + 8 of a, column g of b, and columns 2 t and 2 t + 1
+// of d.
 
 __device__ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   MORACLE_FROM_SM80(
@@ -43,23 +43,24 @@ __device__ inline void mma_i8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t 
           : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)));
 }
 
-/// 16 bytes to shared memory, or as many zeros; both ends on 16 bytes.
+/// Copies 16 bytes to shared memory asynchronously, or writes zeros if `there` is false. Both
+/// addresses are 16-byte aligned.
 __device__ inline void copy16(void* to, const void* from, bool there) {
   MORACLE_FROM_SM80(asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                                      static_cast<uint32_t>(__cvta_generic_to_shared(to))),
                                  "l"(__cvta_generic_to_global(from)), "r"(there ? 16 : 0)));
 }
-/// Likewise 4 bytes.
+/// Copies 4 bytes in the same way.
 __device__ inline void copy4(void* to, const void* from, bool there) {
   MORACLE_FROM_SM80(asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
                                      static_cast<uint32_t>(__cvta_generic_to_shared(to))),
                                  "l"(__cvta_generic_to_global(from)), "r"(there ? 4 : 0)));
 }
-/// What this thread has copied since the last call becomes one batch.
+/// Commits the copies of this thread since the last call as one batch.
 __device__ inline void end_batch() {
   MORACLE_FROM_SM80(asm volatile("cp.async.commit_group;"));
 }
-/// Waits until at most kOpen batches of this thread are under way.
+/// Waits until at most kOpen batches of this thread are in flight.
 template <int kOpen>
 __device__ inline void wait_for_batches() {
   MORACLE_FROM_SM80(asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory"));

@@ -9,7 +9,7 @@
 namespace moracle::cuda {
 namespace {
 
-// Of groups of so many columns, in so many blocks.
+// Describes groups of `group_cols` columns in a row of `blocks` k-blocks.
 MmaGroups groups_of(int64_t group_cols, int blocks, int64_t count) {
   const int all = std::max(blocks, 1);
   MmaGroups groups{all, static_cast<int>(count), 0};
@@ -73,7 +73,8 @@ MmaArgs mma_args(const KernelWeights& weights, const GroupedRows& rows, const Ma
   a.scale_is_exponent = mma16::scale_is_exponent(shape);
   a.has_zeros = !shape.key.symmetric;
   a.has_bias = shape.bias;
-  // Where one divides the other, the smaller; a whole row ends anyway.
+  // Close sums at the gcd of both group sizes: the smaller size where it divides the other. A group
+  // of a whole row counts as 0, because the row ends anyway.
   const auto part = [&](const MmaGroups& groups) {
     return groups.blocks >= a.blocks ? 0 : groups.blocks;
   };

@@ -1,4 +1,4 @@
-// Which kernels serve a matrix, and what one of them is told of a run.
+// Selects the kernels for a matrix, and builds the arguments of a run.
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_args.h"
@@ -7,14 +7,15 @@
 
 namespace moracle::cuda {
 
-/// Kernels for weights of this shape in this scheme; none: nobody multiplies these types.
+/// Returns the kernels for weights of this shape in this scheme; none if no kernel multiplies these
+/// types.
 MmaKernels mma_kernels_for(const MatrixShape& shape, const Scheme& scheme);
 
-/// `activation`: of what is computed, where `mma_activates`.
+/// `activation` is applied to the outputs and requires `mma_activates`; null: none.
 MmaArgs mma_args(const KernelWeights& weights, const GroupedRows& rows, const Matrix& y,
                  const ActivationSpec* activation = nullptr);
 
-/// The most tiles that so many rows may make.
+/// Returns the most tiles that the rows of `args` may make.
 int64_t mma_tiles(const MmaKernel& kernel, const MmaArgs& args);
 
 }  // namespace moracle::cuda

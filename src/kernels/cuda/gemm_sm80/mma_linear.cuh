@@ -1,5 +1,5 @@
-// The kernel of cuda-sm80: each block goes through tiles, blockIdx.x first, of which the device
-// alone knows how many there are.
+// Kernel of cuda-sm80. Each block goes through tiles, starting at tile blockIdx.x. Only the device
+// knows how many tiles there are.
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear
   int slot = 0;
   for (int at = 0;; at = at + 1 == Loader::kPlaces ? 0 : at + 1) {
     wait_for_batches<Tile::kStages - 2>();
-    __syncthreads();  // a stage is there, and the one before it has been read
+    __syncthreads();  // a stage has arrived, and the previous stage has been read
     const TilePlace place = places[at];
     if (place.expert < 0) break;
     MmaSums<Operand, Tile> sums(a);
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear
         __syncthreads();
       }
       loader.load();
-      asm volatile("" ::: "memory");  // copies first: they take longest
+      asm volatile("" ::: "memory");  // issue copies first: they take longest
       stage = stages + slot * Tile::kStageBytes;
       sums.add(stage, first);
       slot = slot + 1 == Tile::kStages ? 0 : slot + 1;
@@ -37,12 +37,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear
   }
 }
 
-/// From few rows to many. With few of them memory bounds, and a stage is 8 KiB of codes; with many
-/// products do, and each code that a warp unpacks serves 64 rows. Sums in groups take registers
-/// twice.
+/// Kernels from few rows to many. With few rows, memory is the bottleneck, and a stage is 8 KiB of
+/// codes. With many rows, products are the bottleneck, and each code that a warp unpacks serves 64
+/// rows. Sums in groups take twice the registers.
 template <class Operand>
 MmaKernels mma_kernels() {
-  constexpr int kLong = 16 / Operand::kCodeBits;  // blocks: 4 of 4 bits, 2 of 8, 1 of 16
+  constexpr int kLong = 16 / Operand::kCodeBits;  // k-blocks: 4 of 4 bits, 2 of 8, 1 of 16
   const auto kernel = []<class Tile, size_t kIndex>(Tile, std::integral_constant<size_t, kIndex>) {
     constexpr const MmaTiles& tiles = Operand::kGroups ? kTilesInGroups : kTilesOfRows;
     static_assert(Tile::kRows == tiles[kIndex].rows);

@@ -1,13 +1,13 @@
-// Fills the stages of a block's tiles, one after the other without a break between tiles. Nobody
-// waits here: what is copied arrives in batches, a stage each. A thread copies the same pieces of
-// every stage, so that within a tile it only moves its pointers on.
+// Fills the stages of a block's tiles back to back, without a gap between tiles. The loader never
+// waits: copies arrive in batches, one stage each. A thread copies the same pieces of every stage,
+// so within a tile it only advances its pointers.
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_tile.cuh"
 
 namespace moracle::cuda {
 
-/// Which group a block of columns belongs to; exact below 2^16 blocks.
+/// Returns the group of a k-block. Exact below 2^16 k-blocks.
 __device__ inline int group_of(const MmaGroups& groups, int block) {
   if (groups.inverse == 0) return block;
   return static_cast<int>(__umulhi(static_cast<unsigned>(block), groups.inverse));
@@ -16,7 +16,7 @@ __device__ inline int group_of(const MmaGroups& groups, int block) {
 template <class Operand, class Tile>
 class MmaLoader {
  public:
-  // Places of tiles between the one that is loaded and the one that is computed.
+  // Places of tiles, from the tile being computed to the tile being loaded.
   static constexpr int kPlaces = Tile::kStages + 1;
 
   __device__ MmaLoader(const MmaArgs& args, uint8_t* stages, TilePlace* places)
@@ -24,7 +24,7 @@ class MmaLoader {
     enter_tile();
   }
 
-  /// The next stage, or an empty batch where none is left.
+  /// Loads the next stage, or commits an empty batch if no stage is left.
   __device__ void load() {
     if (place_.expert >= 0) {
       uint8_t* const stage = stages_ + slot_ * Tile::kStageBytes;
@@ -56,18 +56,19 @@ class MmaLoader {
   static constexpr int kThreads = Tile::kThreads;
   __device__ static int thread() { return static_cast<int>(threadIdx.x); }
 
-  // Pieces of 16 bytes. Of codes: those of a panel, and panels that a thread copies from.
+  // A piece is 16 bytes. Codes: pieces of a panel, and panels that a thread copies from.
   static constexpr int kPieces = Tile::kBlocks * Tile::kBlockBytes / 16;
   static constexpr int kOwnPanels = Tile::kAllPanels * kPieces / kThreads;
-  static constexpr int kPanelStep = kThreads / kPieces;  // from one of them to the next
+  static constexpr int kPanelStep = kThreads / kPieces;  // between a thread's panels
   static_assert(kThreads % kPieces == 0 && (kOwnPanels == 1 || kOwnPanels % 2 == 0));
-  // Of x: those of a row in a block, and of all rows; rows that a thread copies from, and blocks.
+  // x: pieces of a row in a k-block, and of all rows; rows that a thread copies from, and its step
+  // in k-blocks.
   static constexpr int kRowPieces = Tile::kXBlockBytes / 16;
   static constexpr int kXPieces = Tile::kRows * kRowPieces;
   static constexpr int kOwnRows = kXPieces > kThreads ? kXPieces / kThreads : 1;
   static constexpr int kBlockStep = kXPieces > kThreads ? 1 : kThreads / kXPieces;
   static_assert(kXPieces % kThreads == 0 || kThreads % kXPieces == 0);
-  // Of scales: 4 for each group of a panel.
+  // Scales: 4 pieces for each group of a panel.
   static constexpr int kScaleRuns = Tile::kAllPanels * Tile::kGroups;
   static_assert(kScaleRuns * 4 <= kThreads && Tile::kAllPanels * 4 <= kThreads);
   static_assert(kThreads % Tile::kRows == 0);
@@ -96,7 +97,7 @@ class MmaLoader {
       row_bytes_[i] = there ? a_.x_bytes : 0;
     }
     if constexpr (Operand::kScaled) {
-      // Past the last panel the last is read again; nobody keeps what comes of it.
+      // Past the last panel, read the last panel again; its results are discarded.
       const int panel = panels[min(thread() / (4 * Tile::kGroups), Tile::kAllPanels - 1)];
       scale_place_ = int64_t{min(panel, a_.panels - 1)} * a_.weight_groups.count;
     }
@@ -129,7 +130,7 @@ class MmaLoader {
     to += thread() * 16;
 #pragma unroll
     for (int b = 0; b < Tile::kBlocks; b += kBlockStep) {
-      // More threads than pieces: the last of them have none.
+      // More threads than pieces: the last threads copy nothing.
       if (kBlockStep > Tile::kBlocks && thread() / kXPieces >= Tile::kBlocks) break;
 #pragma unroll
       for (int i = 0; i < kOwnRows; ++i) {
@@ -153,7 +154,7 @@ class MmaLoader {
     }
   }
 
-  // Of every group that the stage's blocks belong to, and their zero points.
+  // Loads the scales and zero points of every group that the stage's k-blocks belong to.
   __device__ void load_scales(uint8_t* stage) {
     const int run = thread() / 4, part = thread() % 4;
     if (run >= kScaleRuns) return;
@@ -203,9 +204,9 @@ class MmaLoader {
   int64_t number_;
   int block_ = 0, slot_ = 0, at_ = 0;
   const uint8_t* expert_ = nullptr;
-  // What this thread copies: its first piece of codes, which of its panels there are, and how far
-  // apart halves are; its rows of x, how much there is of each and how far it has come; scales of a
-  // panel and of a row.
+  // State of the copies of this thread. Codes: its first piece, a mask of its panels that exist,
+  // and the distance between the halves. x: its rows, the bytes of each row, and the current
+  // offset. Scales: those of a panel and of a row.
   const uint8_t* codes_ = nullptr;
   unsigned own_panels_ = 0;
   int64_t skipped_ = 0;

@@ -1,20 +1,20 @@
-// What each scheme multiplies: how a lane's share of a block of 16 rows and 32 columns becomes the
-// first operand of kSteps instructions (kParts times, where a weight is a sum), and eight columns
-// of a token the second.
+// Operands of each scheme. A lane's share of a k-block of 16 rows and 32 columns becomes the first
+// operand of kSteps instructions, kParts times if a weight is a sum. Eight columns of a token
+// become the second operand.
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_unpack.cuh"
 
 namespace moracle::cuda {
 
-/// Which scales activations have: none, one per token, or one per group of columns.
+/// Scales of activations: none, one per token, or one per group of columns.
 enum class XScales { kNone, kToken, kGroup };
 
-// Products of bf16 with activations as they are.
+// bf16 products with unchanged activations.
 struct Bf16Products {
   using Sum = float;
   static constexpr int kXBytes = 2, kSteps = 2, kParts = 1;
-  static constexpr float kUnit = 1;  ///< what a sum of 1 stands for
+  static constexpr float kUnit = 1;  ///< value of a sum of 1
   static constexpr XScales kXScales = XScales::kNone;
   __device__ static void activations(const uint32_t (&eight)[4], uint32_t (&b)[4]) {
 #pragma unroll
@@ -25,7 +25,7 @@ struct Bf16Products {
   }
 };
 
-// Products of f16, of codes of 8 bits on both sides.
+// f16 products of 8-bit codes on both sides.
 template <XScales kScales>
 struct Fp8Products {
   using Sum = float;
@@ -43,7 +43,7 @@ struct Fp8Products {
   }
 };
 
-// Products of int8, summed exactly.
+// int8 products, accumulated exactly.
 struct IntegerProducts {
   using Sum = int32_t;
   static constexpr int kXBytes = 1, kSteps = 1, kParts = 1;
@@ -57,9 +57,9 @@ struct IntegerProducts {
   }
 };
 
-// An operand: kCodeBits of a code; kGroups where sums are scaled group by group, kScaled where
-// there are scales at all, kZeros where there may be zero points. `zero` are those of the lane's
-// two rows as the operand wants them, `codes` the lane's share of a block.
+// Traits of an operand: kCodeBits is the size of a code. kGroups: sums are scaled group by group.
+// kScaled: there are scales. kZeros: there may be zero points. `zero` holds the zero points of the
+// lane's two rows as the operand expects them. `codes` is the lane's share of a k-block.
 
 struct Bf16Operand : Bf16Products {
   static constexpr int kCodeBits = 16;
@@ -81,7 +81,7 @@ struct F16Operand : Bf16Products {
   }
 };
 
-/// Eight columns of each of two rows, unpacked by `each` from four codes to two pairs at a time.
+/// Unpacks eight columns of each of two rows. `each` turns four codes into two pairs.
 template <class Each>
 __device__ inline void weights_of_bytes(const uint32_t (&codes)[4], uint32_t (&a)[1][2][4],
                                         Each each) {
@@ -95,7 +95,7 @@ __device__ inline void weights_of_bytes(const uint32_t (&codes)[4], uint32_t (&a
     }
   }
 }
-/// Likewise of nibbles, from eight codes to four pairs.
+/// Unpacks nibbles in the same way. `each` turns eight codes into four pairs.
 template <class Each>
 __device__ inline void weights_of_nibbles(const uint32_t (&codes)[2], uint32_t (&a)[1][2][4],
                                           Each each) {
@@ -169,7 +169,7 @@ struct Int8Int8Operand : IntegerProducts {
   static constexpr int kCodeBits = 8;
   static constexpr bool kGroups = kInGroups, kScaled = true, kZeros = kInGroups;
   static constexpr float kUnit = 1;
-  static constexpr int kZeroBase = 0, kOne = 1;  ///< what a code of 1 is multiplied as
+  static constexpr int kZeroBase = 0, kOne = 1;  ///< factor that stands for a code of 1
   __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
                                  uint32_t (&a)[1][1][4]) {
 #pragma unroll
@@ -177,7 +177,7 @@ struct Int8Int8Operand : IntegerProducts {
   }
 };
 
-/// `spread` makes two times four columns of eight nibbles.
+/// `spread` turns eight nibbles into two times four columns.
 template <class Spread>
 __device__ inline void integers_of_nibbles(const uint32_t (&codes)[2], uint32_t (&a)[1][1][4],
                                            Spread spread) {

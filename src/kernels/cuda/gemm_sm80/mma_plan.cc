@@ -54,7 +54,8 @@ bool mma_activates(const MatrixShape& shape, const ActivationSpec& activation) {
 
 namespace {
 
-// The last number of tokens at which `tile` or a smaller one is chosen, at most `most`; 0: none.
+// Returns the last number of tokens at which `tile` or a smaller one is chosen, at most
+// request.max_num_tokens; 0 if there is none.
 int64_t last_tokens(const MmaTiles& tiles, int tile, const KernelRequest& request) {
   int64_t below = 0, above = request.max_num_tokens + 1;
   while (above - below > 1) {

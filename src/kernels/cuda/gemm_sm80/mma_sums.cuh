@@ -1,6 +1,6 @@
-// What a warp adds up of a tile: products in registers, scaled group by group, and what becomes of
-// them in the end. A sum goes through the columns in their order, whatever the tile's size and the
-// rows beside it: its bits follow from its own row alone.
+// Accumulators of a warp for one tile: products in registers, scaled group by group, and the
+// epilogue. Each sum accumulates the columns in order, independent of the tile size and the
+// neighbouring rows. Its bits depend only on its own row (batch-invariant).
 #pragma once
 
 #include "kernels/cuda/elements.cuh"
@@ -15,7 +15,7 @@ __device__ inline int lane_col() {
   return static_cast<int>(threadIdx.x % 4);
 }
 
-// A lane's words of a block in shared memory.
+// Reads a lane's words of a k-block from shared memory.
 __device__ inline void read_words(const uint8_t* from, uint32_t (&to)[2]) {
   const uint2 two = *reinterpret_cast<const uint2*>(from);
   to[0] = two.x, to[1] = two.y;
@@ -24,7 +24,7 @@ __device__ inline void read_words(const uint8_t* from, uint32_t (&to)[4]) {
   const uint4 four = *reinterpret_cast<const uint4*>(from);
   to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
 }
-// 16 columns of one instruction, and of the next.
+// Reads 16 columns for one instruction, and 16 for the next.
 __device__ inline void read_words(const uint8_t* from, uint32_t (&to)[8]) {
   const auto* const four = reinterpret_cast<const uint4*>(from);
   const uint4 low = four[0], high = four[32];
@@ -45,7 +45,7 @@ class MmaSums {
     }
   }
 
-  /// The products of a stage whose first block is `first`.
+  /// Adds the products of a stage whose first k-block is `first`.
   __device__ void add(const uint8_t* stage, int first) {
 #pragma unroll
     for (int run = 0; run < Tile::kBlocks; run += kRun) {
@@ -57,7 +57,7 @@ class MmaSums {
     }
   }
 
-  /// Scales, adds the bias, activates and stores; `stage` is the tile's last.
+  /// Epilogue: scales, adds the bias, activates and stores. `stage` is the tile's last stage.
   __device__ void finish(const uint8_t* stage, const TilePlace& place) {
     const TilePanels<Tile> panels(a_, place);
     if (!a_.gated) {
@@ -85,7 +85,7 @@ class MmaSums {
  private:
   using Sum = typename Operand::Sum;
   static constexpr bool kInteger = std::is_same_v<Sum, int32_t>;
-  // Exact sums of activations, which zero points multiply.
+  // Exact sums of activations, which are multiplied by the zero points.
   static constexpr bool kXSums = kInteger && Operand::kZeros;
   static constexpr int kXRegisters = 2 * Operand::kSteps;
 
@@ -96,12 +96,12 @@ class MmaSums {
     return static_cast<int>(threadIdx.x / 32) / Tile::kWarpsOut;
   }
 
-  // Which panel of the tile the warp's panel p is.
+  // Returns the number of the warp's panel p within the tile.
   __device__ static int panel(int p) {
     return p / Tile::kWarpHalf * Tile::kHalf + warp_out() * Tile::kWarpHalf + p % Tile::kWarpHalf;
   }
 
-  // Blocks that a group has all of or none, most often.
+  // k-blocks of a run. Most often a group has all k-blocks of a run or none.
   static constexpr int kRun = Tile::kBlocks < 4 ? Tile::kBlocks : 4;
   __device__ void add_run(const uint8_t* stage, int first, int run) {
     if (begins_group()) open(stage, first, first + run);
@@ -122,7 +122,7 @@ class MmaSums {
   __device__ bool begins_group() const {
     return Operand::kZeros && !kInteger && a_.has_zeros && left_ == a_.close_blocks;
   }
-  // After so many blocks, the last of which is `block`.
+  // Returns true if a group ends after `count` more k-blocks, the last of which is `block`.
   __device__ bool ends_group(int block, int count) {
     if (!Operand::kGroups) return false;
     left_ -= count;
@@ -172,7 +172,7 @@ class MmaSums {
     return reinterpret_cast<const int8_t*>(stage + Tile::kZeros) +
            (panel * Tile::kGroups + group) * 16 + 2 * lane_row();
   }
-  // A group begins with `block`: its zero points, as the operand takes them.
+  // Begins a group at `block`: loads its zero points as the operand expects them.
   __device__ void open(const uint8_t* stage, int first, int block) {
     if constexpr (Operand::kZeros && !kInteger) {
       const int group = group_of(a_.weight_groups, block) - group_of(a_.weight_groups, first);
@@ -185,14 +185,14 @@ class MmaSums {
     }
   }
 
-  // Of a lane's two rows.
+  // Returns the scales of a lane's two rows.
   __device__ float2 weight_scales(const uint8_t* stage, int panel, int group) const {
     const uint8_t* const run = stage + Tile::kScales + (panel * Tile::kGroups + group) * 64;
     if (!a_.scale_is_exponent) return reinterpret_cast<const float2*>(run)[lane_row()];
     return {e8m0_to_float(run[2 * lane_row()]), e8m0_to_float(run[2 * lane_row() + 1])};
   }
 
-  // A group ends with `block`: its sums, scaled, are added to the result.
+  // Ends a group at `block`: scales its sums and adds them to the result.
   __device__ void close(const uint8_t* stage, int first, int block) {
     const int group = group_of(a_.weight_groups, block) - group_of(a_.weight_groups, first);
     float x_scales[Tile::kOctets][2];
@@ -242,14 +242,14 @@ class MmaSums {
     left_ = a_.close_blocks;
   }
 
-  // Σ x · (q - z), in arithmetic that wraps: only what comes out has to fit.
+  // Σ x · (q - z) in wrapping arithmetic: only the result has to fit.
   __device__ static int32_t whole(int32_t sum, int32_t zero, int32_t x_sum) {
     const uint32_t of_zero =
         static_cast<uint32_t>(Operand::kOne * zero) * static_cast<uint32_t>(x_sum);
     return static_cast<int32_t>(static_cast<uint32_t>(sum) - of_zero);
   }
 
-  // What a lane's two outputs of a panel are multiplied with, and what is added to them.
+  // Scale and bias of a lane's two outputs of a panel.
   struct Factors {
     float2 scale{1, 1}, bias{0, 0};
     __device__ Factors(const MmaSums& sums, const uint8_t* stage, int p) {
@@ -259,7 +259,7 @@ class MmaSums {
         bias = reinterpret_cast<const float2*>(stage + Tile::kBias)[panel(p) * 8 + lane_row()];
     }
   };
-  // Those of panel p, and of the i-th of a lane's two rows of octet o.
+  // Returns a lane's two outputs of panel p for the i-th of its two rows of octet o.
   __device__ float2 total(const Factors& factors, int p, int o, int i, float x_scale) const {
     float2 value;
     if constexpr (Operand::kGroups)
@@ -272,16 +272,16 @@ class MmaSums {
     return {value.x + factors.bias.x, value.y + factors.bias.y};
   }
 
-  // Comparisons let a NaN through. What comes out becomes bf16: the last bits of the quotient and
-  // of the exponential are not worth their instructions.
+  // Comparisons propagate NaN. The result becomes bf16: the last bits of the quotient and of the
+  // exponential are not worth their instructions.
   __device__ float activated(float gate, float up) const {
     gate = gate > a_.limit ? a_.limit : gate;
     up = up > a_.limit ? a_.limit : (up < -a_.limit ? -a_.limit : up);
     return __fdividef(gate, __expf(-a_.sharpness * gate) + 1.0f) * (up + a_.offset);
   }
 
-  /// `value` of each of a lane's rows of a panel's outputs. What is stored otherwise than in pairs
-  /// of bf16 has code of its own, far away.
+  /// Stores `value` for each of a lane's rows of a panel. Outputs other than pairs of bf16 have
+  /// separate code.
   template <class ValueOf>
   __device__ void store_panel(const uint8_t* stage, const TilePlace& place, int panel,
                               ValueOf value) {
@@ -315,7 +315,7 @@ class MmaSums {
   }
 
   const MmaArgs& a_;
-  int left_;  // blocks until the group ends
+  int left_;  // k-blocks until the group ends
   Sum sum_[Tile::kPanels][Tile::kOctets][4] = {};
   float result_[Operand::kGroups ? Tile::kPanels : 1][Operand::kGroups ? Tile::kOctets : 1][4] = {};
   int32_t x_sum_[kXSums ? Tile::kOctets : 1][4] = {};

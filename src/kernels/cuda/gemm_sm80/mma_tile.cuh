@@ -1,4 +1,4 @@
-// Tiles: their sizes, what a stage of one holds in shared memory, and which tile is whose.
+// Tiles: their sizes, the layout of a stage in shared memory, and the search for a block's tiles.
 #pragma once
 
 #include "kernels/cuda/block.cuh"
@@ -8,9 +8,9 @@
 
 namespace moracle::cuda {
 
-/// kWarpsOut times kWarpsRow warps; each computes kPanels panels of 16 outputs for kOctets times 8
-/// rows of activations. A stage is kBlocks blocks of 32 columns; kStages of them have scratch in
-/// shared memory.
+/// kWarpsOut times kWarpsRow warps. Each warp computes kPanels panels of 16 outputs for kOctets
+/// times 8 rows of activations. A stage is kBlocks k-blocks of 32 columns. Shared memory holds
+/// kStages stages.
 template <class Operand, int kWarpsOut_, int kWarpsRow, int kPanels_, int kOctets_, int kBlocks_,
           int kStages_, int kBlocksPerSm_>
 struct MmaTile {
@@ -18,19 +18,20 @@ struct MmaTile {
   static constexpr int kBlocks = kBlocks_, kStages = kStages_, kBlocksPerSm = kBlocksPerSm_;
   static constexpr int kThreads = 32 * kWarpsOut * kWarpsRow;
   static constexpr int kAllPanels = kWarpsOut * kPanels, kOutputs = 16 * kAllPanels;
-  // A warp's panels are as many of the first half as of the second: gates and what they multiply.
+  // A warp has as many panels of the first half as of the second: gates and the outputs that they
+  // multiply.
   static constexpr int kHalf = kAllPanels / 2, kWarpHalf = kPanels / 2;
   static_assert(kPanels % 2 == 0);
   static constexpr int kWarpRows = 8 * kOctets, kRows = kWarpsRow * kWarpRows;
-  // Of a block: codes of a panel, and columns of an activation's row.
+  // Bytes of a k-block: codes of a panel, and columns of one activation row.
   static constexpr int kBlockBytes = mma16::block_bytes(Operand::kCodeBits);
   static constexpr int kXBlockBytes = mma16::kCols * Operand::kXBytes;
-  // Scales that a stage may need of a row.
+  // Scales of a row that a stage may need.
   static constexpr int kGroups = Operand::kGroups ? kBlocks : 1;
   static constexpr int kXGroups = Operand::kXScales == XScales::kGroup ? kBlocks : 1;
 
-  // A stage: codes [panel][block], x [block][row], scales [panel][group][16], zero points likewise,
-  // bias [panel][16], scales of x [group][row].
+  // Layout of a stage: codes [panel][block], x [block][row], scales [panel][group][16], zero points
+  // likewise, bias [panel][16], scales of x [group][row].
   static constexpr int kX = kAllPanels * kBlocks * kBlockBytes;
   static constexpr int kScales = kX + kBlocks * kRows * kXBlockBytes;
   static constexpr int kZeros = kScales + (Operand::kScaled ? kAllPanels * kGroups * 64 : 0);
@@ -40,20 +41,20 @@ struct MmaTile {
       kXScales + (Operand::kXScales == XScales::kNone ? 0 : kXGroups * kRows * 4);
   static constexpr int kSharedBytes = kStages * kStageBytes;
   static_assert(kStageBytes % 16 == 0);
-  static_assert(kSharedBytes <= 98 * 1024);  // of 99 that every GPU from 8.0 on has
+  static_assert(kSharedBytes <= 98 * 1024);  // every GPU from 8.0 on has 99 KiB
 };
 
-/// A tile as its threads see it: of which expert, its rows, and its first panel of outputs. No
-/// expert: there are no more tiles.
+/// Place of a tile: its expert, its rows, and its first panel of outputs. A negative expert means
+/// that no tile is left.
 struct TilePlace {
   int expert, first_row, rows, first_panel;
 };
 
-/// Which panel of an expert's panel q of a tile is.
+/// Maps panel q of a tile to a panel of the expert.
 template <class Tile>
 struct TilePanels {
-  int first, skipped;  // before the first half, and between the halves
-  int first_end, end;  // of the expert's panels that the halves may have
+  int first, skipped;  // panels before the first half, and between the halves
+  int first_end, end;  // ends of the expert's panels for each half
 
   __device__ TilePanels(const MmaArgs& a, const TilePlace& place)
       : first(place.first_panel),
@@ -64,9 +65,9 @@ struct TilePanels {
   __device__ bool there(int q) const { return (*this)[q] < (q >= Tile::kHalf ? end : first_end); }
 };
 
-/// Finds tiles by their number: those of an expert lie together, and in it those of the same
-/// outputs, which read the same weights. Numbers must not decrease. Whole warps ask, every lane
-/// gets the answer.
+/// Finds tiles by number. Tiles of an expert are consecutive. Within an expert, tiles of the same
+/// outputs are consecutive, because they read the same weights. Numbers must not decrease. Whole
+/// warps must call; every lane gets the result.
 class TileFinder {
  public:
   __device__ TilePlace find(const MmaArgs& a, int64_t number, int tile_rows, int tile_panels) {
@@ -121,13 +122,13 @@ class TileFinder {
   }
 
  private:
-  static constexpr int kEach = 4;  // experts that a lane looks at
+  static constexpr int kEach = 4;  // experts that a lane checks
   __device__ static int row_of(const MmaArgs& a, int expert) {
     if (a.offsets == nullptr) return expert <= 0 ? 0 : a.num_rows;
     return min(a.offsets[min(expert, a.num_experts)], a.num_rows);
   }
-  int first_ = 0;       // of the experts that a warp looks at
-  int64_t before_ = 0;  // tiles of rows of the experts before these
+  int first_ = 0;       // first of the experts that a warp checks
+  int64_t before_ = 0;  // tiles of rows of all earlier experts
 };
 
 }  // namespace moracle::cuda

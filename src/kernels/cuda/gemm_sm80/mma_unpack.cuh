@@ -1,5 +1,5 @@
-// Codes of layout mma16 in registers to what tensor cores multiply. Exact, all of it: codes of 8
-// bits and fewer are numbers that bf16 and f16 have.
+// Unpacks codes of layout mma16 in registers for the tensor cores. All conversions are exact: bf16
+// and f16 represent codes of 8 bits and fewer.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -19,14 +19,14 @@ __device__ inline uint32_t as_bits(Bf16x2 pair) {
 __device__ inline uint32_t as_bits(__half2 pair) {
   return *reinterpret_cast<uint32_t*>(&pair);
 }
-/// bf16 of two whole numbers up to 256 in size.
+/// Returns a pair of the same integer in bf16. Its magnitude is at most 256.
 __device__ inline uint32_t both_bf16(int value) {
   return as_bits(__float2bfloat162_rn(static_cast<float>(value)));
 }
 
-/// Eight nibbles of two's complement, as four pairs of neighbouring columns. `zero` is 136 and the
-/// zero point, in bf16: a nibble with its highest bit turned over, below the bits of 128.0, is
-/// 128 + 8 + code.
+/// Unpacks eight two's complement nibbles into four pairs of neighbouring columns. `zero` is 136
+/// plus the zero point, in bf16. A nibble with its highest bit flipped, placed below the bits of
+/// 128.0, is 128 + 8 + code.
 __device__ inline void unpack_i4(uint32_t nibbles, uint32_t zero, uint32_t (&pairs)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -35,8 +35,9 @@ __device__ inline void unpack_i4(uint32_t nibbles, uint32_t zero, uint32_t (&pai
   }
 }
 
-/// Four bytes of two's complement as two pairs. Seven bits below the bits of 128.0 are 128 more
-/// than themselves; the eighth, where it lies, makes 256 of the 128.0 that is then taken away.
+/// Unpacks four two's complement bytes into two pairs. The low seven bits, placed below the bits of
+/// 128.0, are 128 plus their value. The eighth bit, in its place, turns the subtracted 128.0 into
+/// 256.0.
 __device__ inline void unpack_i8(uint32_t bytes, uint32_t (&pairs)[2]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -51,12 +52,12 @@ __device__ inline void subtract(uint32_t zero, uint32_t (&pairs)[2]) {
   for (uint32_t& pair : pairs) pair = as_bits(__hsub2(as_bf16x2(pair), as_bf16x2(zero)));
 }
 
-/// Two e4m3 in the low half of a register, as f16.
+/// Converts two e4m3 in the low half of a register to f16.
 __device__ inline __half2 e4m3x2_to_half2(uint32_t two) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   return __half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(two), __NV_E4M3));
 #else
-  // Exponent and mantissa lie in f16 as they do in e4m3, eight binades lower.
+  // Exponent and mantissa have the same order in f16 as in e4m3; the value is eight binades lower.
   const uint32_t codes = __byte_perm(two, 0, 0x4140);
   const uint32_t bits = (codes & 0x00800080u) << 8 | (codes & 0x007f007fu) << 7;
   uint32_t value =
@@ -78,8 +79,8 @@ __device__ inline void unpack_e4m3_bf16(uint32_t bytes, uint32_t (&pairs)[2]) {
   }
 }
 
-/// Eight e2m1 as four pairs in bf16: exponent and mantissa lie there as they do here, 126 binades
-/// lower.
+/// Unpacks eight e2m1 into four pairs of bf16. Exponent and mantissa have the same order in both;
+/// the value is 126 binades lower in bf16.
 __device__ inline void unpack_e2m1(uint32_t nibbles, uint32_t (&pairs)[4]) {
   const Bf16x2 up = as_bf16x2(0x7e807e80u);  // 2^126
 #pragma unroll
@@ -90,25 +91,26 @@ __device__ inline void unpack_e2m1(uint32_t nibbles, uint32_t (&pairs)[4]) {
   }
 }
 
-/// Two f16 as sums of two bf16, high and low: 8 of their 11 bits and the rest.
+/// Splits two f16 into sums of two bf16: `high` has 8 of their 11 bits, `low` the rest.
 __device__ inline void split_f16(uint32_t halves, uint32_t& high, uint32_t& low) {
   const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&halves));
   const Bf16x2 nearest = __float22bfloat162_rn(two);
   const float2 part = __bfloat1622float2(nearest);
   high = as_bits(nearest);
-  // Infinity less infinity would be NaN.
+  // Avoid infinity minus infinity, which would be NaN.
   low = as_bits(__float22bfloat162_rn(
       {part.x == two.x ? 0.0f : two.x - part.x, part.y == two.y ? 0.0f : two.y - part.y}));
 }
 
-/// Eight nibbles of two's complement as 16 times themselves, columns 0 to 3 and 4 to 7 in bytes.
+/// Spreads eight two's complement nibbles to bytes of 16 times their value: columns 0 to 3, and 4
+/// to 7.
 __device__ inline void spread_i4(uint32_t nibbles, uint32_t (&fours)[2]) {
   const uint32_t even = nibbles << 4 & 0xf0f0f0f0u, odd = nibbles & 0xf0f0f0f0u;
   fours[0] = __byte_perm(even, odd, 0x6420);
   fours[1] = __byte_perm(even, odd, 0x7531);
 }
 
-/// Eight e2m1 as twice themselves in two's complement, likewise.
+/// Spreads eight e2m1 to two's complement bytes of twice their value, in the same way.
 __device__ inline void spread_e2m1(uint32_t nibbles, uint32_t (&fours)[2]) {
   uint32_t bytes[2];  // of nibbles 0 to 3, and 4 to 7
 #pragma unroll

@@ -1,4 +1,4 @@
-// The clock around limit_loops.cu: events of the GPU, the median of a few runs.
+// Times the loops of limit_loops.cu with GPU events. Takes the median of a few runs.
 #include "kernels/cuda/limits/cuda_limits.h"
 
 #include <algorithm>
@@ -67,7 +67,7 @@ class GpuLimits final : public LimitsProbe {
   }
 
   Result<double> read_bytes_per_second() override {
-    // A small buffer lies in a cache; what it takes is then that of the launch, too.
+    // A small buffer lies in a cache, and its time includes that of the launch.
     const auto count = static_cast<int64_t>(buffer_.bytes() / sizeof(uint4));
     constexpr int64_t kPiece = kReadThreads * kReadAtOnce;
     const auto enqueue = [&] {
@@ -109,7 +109,7 @@ class GpuLimits final : public LimitsProbe {
   template <class Enqueue>
   Result<double> median_of(int runs, const Enqueue& enqueue) {
     std::vector<double> seconds;
-    MORACLE_CHECK(enqueue());  // wakes the clocks up
+    MORACLE_CHECK(enqueue());  // warm-up run, raises the clocks
     for (int i = 0; i < runs; ++i) {
       MORACLE_TRY(const double one, timer_.seconds(queue_, enqueue));
       seconds.push_back(one);
@@ -118,7 +118,7 @@ class GpuLimits final : public LimitsProbe {
   }
 
   Result<double> ops_of(const LimitLoop& loop) {
-    constexpr double kSeconds = 8e-3;  // long enough for the power to show
+    constexpr double kSeconds = 8e-3;  // long enough for the power draw to show
     const int64_t blocks = int64_t{processors_} * loop.blocks_per_processor;
     int64_t rounds = 256;
     const auto enqueue = [&] {

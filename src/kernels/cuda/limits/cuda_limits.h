@@ -1,12 +1,12 @@
-// What a GPU can do at most.
+// Measures the peak rates of a GPU.
 #pragma once
 
 #include "kernels/limits.h"
 
 namespace moracle::cuda {
 
-/// `device` is a CudaDevice. `buffer_bytes` 0: 2 GiB, no more than a quarter of what is free, in
-/// any case eight times the second-level cache. Errors: memory; a kernel that does not start.
+/// `device` must be a CudaDevice. `buffer_bytes` 0 means 2 GiB, at most a quarter of the free
+/// memory, but at least eight times the L2 cache. Errors: out of memory; a kernel does not start.
 Result<std::unique_ptr<LimitsProbe>> open_limits(const std::shared_ptr<Device>& device,
                                                  size_t buffer_bytes);
 

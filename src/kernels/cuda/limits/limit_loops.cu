@@ -1,4 +1,4 @@
-// Reading, f32 without tensor cores, and mma.sync; wgmma has a file of its own.
+// Loops for memory reads, f32 without tensor cores, and mma.sync. wgmma has its own file.
 #include <span>
 
 #include "kernels/cuda/limits/limit_loops.cuh"
@@ -22,7 +22,7 @@ __global__ void write_needs(uint32_t* out) {
   *out = needs;
 }
 
-// A block reads one piece and ends: more of them are waiting than run.
+// A block reads one piece and ends. More blocks are waiting than running.
 __global__ void __launch_bounds__(kReadThreads)
     read(const uint4* from, int64_t count, uint32_t* out) {
   uint4 line[kReadAtOnce];
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kReadThreads)
   uint32_t sum = 0;
 #pragma unroll
   for (int i = 0; i < kReadAtOnce; ++i) sum ^= line[i].x ^ line[i].y ^ line[i].z ^ line[i].w;
-  if (sum == 0x9e3779b9u) *out = sum;  // so that the loads are not left out
+  if (sum == 0x9e3779b9u) *out = sum;  // keeps the compiler from removing the loads
 }
 
 __global__ void fill(uint4* to, int64_t count) {
@@ -47,7 +47,7 @@ __global__ void fill(uint4* to, int64_t count) {
   }
 }
 
-constexpr int kMultiplies = 8;  // that do not wait for each other
+constexpr int kMultiplies = 8;  // independent multiplies
 
 constexpr int kFmaThreads = 256;
 __global__ void __launch_bounds__(kFmaThreads) multiply_f32(int64_t rounds, uint32_t* out) {
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kFmaThreads) multiply_f32(int64_t rounds, uint
 
 constexpr int kMmaThreads = 256;
 
-// One warp's 16 x 8 sums of products of 32 bytes of each row and each column.
+// Accumulates one warp's 16 x 8 sums over 32 bytes of each row and each column.
 template <Arithmetic kind>
 __device__ void multiply_once(uint32_t (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800

@@ -1,4 +1,4 @@
-// The peak of Hopper's tensor cores: products of tiles that lie in shared memory.
+// Peak rate of Hopper's tensor cores, with products of tiles in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace moracle::cuda {
 
-constexpr int kWgmmaThreads = 256;  // two warp groups: one's products run while the other waits
+constexpr int kWgmmaThreads = 256;  // two warpgroups: one computes while the other waits
 constexpr int kWgmmaMultiplies = 8;
 constexpr double wgmma_ops(int depth) {
   return 2.0 * 64 * 256 * depth * kWgmmaMultiplies * (kWgmmaThreads / 128);
 }
 
-// Of its own 64 rows by 256 columns of all, 32 bytes of each.
+// Multiplies the warpgroup's own 64 rows by the 256 shared columns, 32 bytes of each.
 template <Arithmetic kind>
 __device__ void wgmma_once(uint32_t (&sum)[128], uint64_t a, uint64_t b) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -50,14 +50,15 @@ __device__ void wgmma_once(uint32_t (&sum)[128], uint64_t a, uint64_t b) {
 template <Arithmetic kind>
 __global__ void __launch_bounds__(kWgmmaThreads) multiply_wgmma(int64_t rounds, uint32_t* out) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  // Rows of 128 bytes: 64 of each group's own, then 256 that both multiply them with.
+  // Rows of 128 bytes: 64 rows for each warpgroup, then 256 rows that both warpgroups multiply
+  // with.
   constexpr int kGroupBytes = 64 * 128, kWords = (2 * kGroupBytes + 256 * 128) / 4;
   __shared__ alignas(1024) uint32_t tiles[kWords];
   for (int i = static_cast<int>(threadIdx.x); i < kWords; i += kWgmmaThreads)
     tiles[i] = codes_of<kind>(random_bits(blockIdx.x * kWords + i));
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncthreads();
-  // Swizzled rows of 128 bytes, eight of which are 1,024 bytes away from the next eight.
+  // Matrix descriptor: swizzled rows of 128 bytes, 1,024 bytes between groups of eight rows.
   auto descriptor = [](uint32_t address) {
     return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{1} << 16 |
            uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;

@@ -1,4 +1,4 @@
-// Numbers that look random, made where they are needed.
+// Pseudo-random numbers, generated where they are needed.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +7,19 @@
 
 namespace moracle::cuda {
 
-/// The finalizer of MurmurHash3, of 32 bits.
+/// The 32-bit finalizer of MurmurHash3.
 __device__ inline uint32_t random_bits(uint32_t seed) {
   seed = (seed + 0x9e3779b9u) * 0x85ebca6bu;
   seed = (seed ^ (seed >> 13)) * 0xc2b2ae35u;
   return seed ^ (seed >> 16);
 }
 
-/// From 1/2 to 1.
+/// Turns random bits into a float from 1/2 to 1.
 __device__ inline float unit_float(uint32_t bits) {
   return __uint_as_float((bits & 0x007fffffu) | 0x3f000000u);
 }
 
-/// Random bits as codes of a format: floats from ±1/2 to ±2, so that sums stay finite.
+/// Turns random bits into codes of a format. Floats are from ±1/2 to ±2, so that sums stay finite.
 template <Arithmetic kind>
 __device__ uint32_t codes_of(uint32_t bits) {
   switch (kind) {

@@ -6,9 +6,9 @@
 
 namespace moracle {
 
-/// Ops on a GPU's memory: kernels alone, nothing is allocated and nothing waited for, so all of
-/// them can be captured in a graph (after a first call, with which CUDA loads the kernels).
-/// Matrices of activations are f32, bf16 or f16.
+/// Ops on GPU memory. Each op only launches kernels: it allocates nothing and waits for nothing.
+/// All ops can thus be captured in a graph, after a first call in which CUDA loads the kernels.
+/// Activation matrices are f32, bf16 or f16.
 class CudaOps : public Ops {
  public:
   CudaOps(const cuda::Queue& queue, const cuda::DeviceErrors& troubles)
@@ -24,7 +24,7 @@ class CudaOps : public Ops {
                          const Batch& batch, const LayerCache& cache, Stream) override;
 
  private:
-  const cuda::Queue& queue_;  // the device's, which outlives this
+  const cuda::Queue& queue_;  // owned by the device, which outlives this object
   const cuda::DeviceErrors& device_errors_;
 };
 

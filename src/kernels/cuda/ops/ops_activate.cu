@@ -1,5 +1,5 @@
-// The nonlinearities between the experts' GEMMs, in f32. Both gelus are written so that nothing
-// cancels where g is negative: Φ(g) is erfc of -g, and (1 + tanh z) / 2 = σ(2z).
+// Activation functions between the experts' GEMMs, in f32. Both GELUs avoid cancellation for
+// negative g: Φ(g) is written as erfc of -g, and (1 + tanh z) / 2 as σ(2z).
 #include "kernels/check_ops.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/elements.cuh"
@@ -8,7 +8,7 @@ namespace moracle {
 namespace cuda {
 namespace {
 
-// Comparisons that let a NaN through, as the clamps of the CPU do.
+// Clamps that propagate NaN, like those of the CPU.
 __device__ float at_most(float x, float limit) {
   return x > limit ? limit : x;
 }
@@ -60,7 +60,7 @@ __device__ float activated(const ActivationSpec& a, float g, float u) {
 struct Activate {
   ActivationSpec activation;
   int64_t size;  // columns of the result
-  int64_t up;    // where the up projection begins: 0 where there is no gate
+  int64_t up;    // first column of the up projection; 0 without a gate
   Matrix gate_up, out;
   __device__ void operator()(int64_t r, int64_t c) const {
     const float value =

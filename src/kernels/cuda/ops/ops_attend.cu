@@ -1,5 +1,5 @@
-// Attention over pages: keys and values are appended, then queries look at them, on tensor cores
-// where these take the heads.
+// Paged attention. append() writes keys and values; attend() reads them. attend() runs on tensor
+// cores if they support the heads.
 #include "kernels/cuda/attention/attend.cuh"
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/elements.cuh"

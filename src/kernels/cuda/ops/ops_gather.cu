@@ -1,4 +1,4 @@
-// Columns of activations in the order of their expert's packed weights.
+// Gathers activation columns into the order of their expert's packed weights.
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/elements.cuh"
 

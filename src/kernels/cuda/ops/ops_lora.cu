@@ -1,4 +1,5 @@
-// Low-rank adapters beside a grouped GEMM: a block for each row, which may have any adapter.
+// Low-rank adapters (LoRA) beside a grouped GEMM. A block handles each row; each row may have any
+// adapter.
 #include "kernels/cuda/device/report.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
@@ -8,7 +9,7 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kChunk = 512;  // of the rank: so many sums of A x are kept at once
+constexpr int64_t kChunk = 512;  // ranks per pass: sums of A x that are kept at once
 
 struct LoraArgs {
   Matrix x, y;
@@ -21,7 +22,7 @@ struct LoraArgs {
   DeviceErrorCell* device_error;
 };
 
-// sums[j] = row a_row + j of A times x, a warp for each.
+// sums[j] = (row a_row + j of A) · x. A warp computes each sum.
 __device__ void multiply_a(const LoraArgs& a, int64_t source, int64_t a_row, int64_t ranks,
                            float* sums) {
   const int lane = threadIdx.x % 32;
@@ -51,14 +52,14 @@ __global__ void add_lora(LoraArgs a) {
     for (int64_t part = 0; part < table.parts; ++part) {
       for (int64_t first = 0; first < table.rank; first += kChunk) {
         const int64_t ranks = min(kChunk, table.rank - first);
-        __syncthreads();  // the sums before have been used
+        __syncthreads();  // wait until the previous sums have been used
         multiply_a(a, source, (pair * table.parts + part) * table.rank + first, ranks, sums);
         __syncthreads();
         for (int64_t n = part * columns + threadIdx.x; n < (part + 1) * columns; n += kThreads) {
           float delta = 0;
           for (int64_t j = 0; j < ranks; ++j)
             delta += load(table.b, pair * table.n + n, first + j) * sums[j];
-          // -0 + 0 would be another zero.
+          // Skip zeros: -0 + 0 would change the sign of a zero.
           if (delta != 0) store(a.y, r, n, load(a.y, r, n) + delta);
         }
       }

@@ -1,4 +1,4 @@
-// What surrounds the layers of a model, beside positions and attention.
+// Ops around the layers of a model, except positions and attention.
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/elements.cuh"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A block for each run of `size` columns.
+// One block normalizes each run of `size` columns.
 __global__ void rms_norm(Matrix x, const float* weight, int64_t size, float epsilon, Matrix out) {
   const int64_t runs = x.cols / size;
   for (int64_t b = blockIdx.x; b < x.rows * runs; b += gridDim.x) {
@@ -27,7 +27,7 @@ __global__ void rms_norm(Matrix x, const float* weight, int64_t size, float epsi
   }
 }
 
-// Eight bf16 at once.
+// Eight bf16 in one 16-byte vector.
 struct Eight {
   uint4 bits;
   __device__ float operator[](int i) const {
@@ -47,9 +47,9 @@ __device__ Eight* eights(const Matrix& m, int64_t r) {
   return reinterpret_cast<Eight*>(static_cast<uint16_t*>(m.data) + r * m.stride);
 }
 
-constexpr int kMostEights = 4;  // of a row that a thread keeps
+constexpr int kMostEights = 4;  // vectors of a row that a thread keeps
 
-// Rows of bf16, a block for each; `y` is added to x first where there is one.
+// RMSNorm of bf16 rows, one block per row. With kAdds, adds y to x first.
 template <bool kAdds>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_rows(Matrix x, Matrix y, const float* weight, float epsilon, Matrix out) {

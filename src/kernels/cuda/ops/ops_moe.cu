@@ -1,4 +1,4 @@
-// What surrounds the experts' GEMMs.
+// Ops around the experts' GEMMs.
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/elements.cuh"
 
@@ -21,15 +21,15 @@ struct ScaleRows {
   }
 };
 
-// Rows lie in the order of their experts, and are added in that order, in f32. For any top_k; a
-// block that finds the order once is below.
+// Adds the rows of a token in f32, in the order of their experts, which is also the order of rows.
+// Supports any top_k. combine_ordered below finds the order once per block.
 struct Combine {
   Matrix y, out;
   const int32_t* slot_row;
   const float* weights;
   int64_t top_k;
 
-  // The slot of token t whose row comes next after `row`; -1: none.
+  // Returns the slot of token t whose row comes next after `row`, or -1.
   __device__ int64_t next_slot(int64_t t, int32_t row) const {
     int64_t next = -1;
     for (int64_t j = t * top_k; j < (t + 1) * top_k; ++j) {
@@ -45,8 +45,8 @@ struct Combine {
   }
 };
 
-constexpr int kMostSlots = 32;        // whose order one warp finds
-constexpr int kColumnsAtOnce = 1024;  // of a token, a block takes
+constexpr int kMostSlots = 32;        // slots that one warp orders
+constexpr int kColumnsAtOnce = 1024;  // columns of a token that a block processes
 
 __global__ void __launch_bounds__(kElementThreads) combine_ordered(Combine c) {
   __shared__ int32_t rows[kMostSlots];
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kElementThreads) combine_ordered(Combine c) {
   const auto top_k = static_cast<int>(c.top_k);
   for (int64_t b = blockIdx.x; b < c.out.rows * tiles; b += gridDim.x) {
     const int64_t t = b / tiles;
-    __syncthreads();  // the order before has been used
+    __syncthreads();  // wait until the previous order has been used
     if (threadIdx.x < 32) {
       const int j = threadIdx.x;
       const int32_t own = j < top_k ? c.slot_row[t * top_k + j] : -1;

@@ -1,4 +1,4 @@
-// Embedding and rotation: what a token's id and position do.
+// Token embedding and rotary position embedding (RoPE).
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/elements.cuh"
 
@@ -19,7 +19,7 @@ struct Rotate {
   RotaryShape shape;
   const float* frequencies;
   const int32_t* positions;
-  // Pair c of all heads of a row.
+  // Rotates pair c of row r; pairs are numbered across all heads.
   __device__ void operator()(int64_t r, int64_t c) const {
     const int64_t head = c / shape.num_pairs, i = c % shape.num_pairs;
     const int64_t begin = head * shape.head_dim + shape.first;

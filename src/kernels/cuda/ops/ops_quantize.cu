@@ -1,4 +1,5 @@
-// Quantizing activations, in the bits of quant/activation.h: a block for each group of a row.
+// Quantizes activations to the same bits as quant/activation.h. A block handles each group of a
+// row.
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/elements.cuh"
@@ -9,14 +10,14 @@ namespace cuda {
 namespace {
 
 constexpr uint32_t kInfinity = 0x7f800000u;
-constexpr int kFewColumns = 256;  // for one warp
+constexpr int kFewColumns = 256;  // up to this many columns, a block is one warp
 
 Error unsupported(const QuantKey& key) {
   return {ErrorKind::kUnsupported, "", "activations", "int8 or fp8 per token, fp8 per group, mxfp8",
           str("the scheme asks for ", name(key.dtype), " of another kind")};
 }
 
-// scale_for; `largest` is below infinity.
+// Same as scale_for. `largest` must be below infinity.
 __device__ float scale_of(const QuantKey& key, float largest) {
   if (key.dtype == DType::kI8) return fmaxf(largest, 1e-10f) / 127.0f;
   if (key.scale_dtype != DType::kF8E8M0) return fmaxf(largest, 1e-10f) / 448.0f;
@@ -36,7 +37,7 @@ __device__ float value_of(const QuantKey& key, uint8_t code) {
                                  : e4m3_to_float(code);
 }
 
-// Codes, or the values that they stand for where `to` is of floats.
+// Stores the code, or its dequantized value if `to` holds floats.
 __device__ void put(const QuantKey& key, const Matrix& to, int64_t r, int64_t c, uint8_t code,
                     float scale) {
   if (to.dtype == DType::kI8 || to.dtype == DType::kF8E4M3)
@@ -53,7 +54,8 @@ __global__ void quantize(Matrix from, QuantKey key, int64_t group, int64_t group
   for (int64_t b = blockIdx.x; b < from.rows * groups; b += gridDim.x) {
     const int64_t r = b / groups, g = b % groups;
     const int64_t begin = g * group, end = min(begin + group, from.cols);
-    // Magnitudes are ordered as their bits; infinity and NaN are the largest.
+    // Compare magnitudes by their bits, which have the same order. Infinity and NaN are the
+    // largest.
     uint32_t largest = 0;
     for (int64_t c = begin + threadIdx.x; c < end; c += blockDim.x)
       largest = max(largest, __float_as_uint(load(from, r, c)) & 0x7fffffffu);
@@ -83,7 +85,7 @@ struct StaticArgs {
 __global__ void quantize_static(StaticArgs a) {
   for (int64_t r = blockIdx.x; r < a.to.values.rows; r += gridDim.x) {
     const int64_t e = a.offsets != nullptr ? expert_of(a.offsets, a.num_experts, r) : 0;
-    if (e >= a.num_experts) return;  // rows are in order: so are those that follow
+    if (e >= a.num_experts) return;  // rows are in order: later rows have no expert either
     const float scale = a.scales[e];
     const int64_t source = a.row_index != nullptr ? a.row_index[r] : r;
     for (int64_t c = threadIdx.x; c < a.from.cols; c += blockDim.x)

@@ -1,4 +1,5 @@
-// Norms, rotation and appending in one kernel: a warp for each head of q, k and v of each token.
+// Per-head RMSNorm, RoPE and append to the cache in one kernel. A warp handles each head of q, k
+// and v of each token.
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/elements.cuh"
@@ -10,7 +11,7 @@ namespace cuda {
 namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
-constexpr int64_t kMostColumns = 512;  // of a head, all of them in shared memory
+constexpr int64_t kMostColumns = 512;  // columns of a head, all of them in shared memory
 
 struct TurnArgs {
   Matrix q, k, v;
@@ -20,7 +21,7 @@ struct TurnArgs {
   DeviceErrorCell* device_error;
 };
 
-// Divides a head by its root mean square.
+// Applies RMSNorm to a head.
 __device__ void norm(float* head, const float* weight, int64_t dim, float epsilon) {
   const int lane = threadIdx.x % 32;
   float squares = 0;
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) rope_and_append(TurnArgs a) {
     const int64_t t = b / heads, at = b % heads;
     const bool is_query = at < q_heads, is_key = !is_query && at < q_heads + kv_heads;
     const Matrix& from = is_query ? a.q : is_key ? a.k : a.v;
-    // Asked for first: what follows from one another takes its time.
+    // Issue these dependent loads early to hide their latency.
     const int32_t position = a.batch.positions[t];
     std::byte* const page = page_of(a.batch, a.batch.sequences[t], position);
     const int64_t first = (is_query ? at : is_key ? at - q_heads : at - q_heads - kv_heads) * dim;
@@ -73,14 +74,14 @@ __global__ void __launch_bounds__(kThreads) rope_and_append(TurnArgs a) {
     } else {
       std::byte* const to = page + (is_key ? a.cache.keys : a.cache.values);
       const int64_t row = position % static_cast<int32_t>(a.batch.page) * kv_heads * dim + first;
-      // Of the numbers that activations have, whatever the cache could hold.
+      // Round to the activation dtype first, even if the cache is wider.
       for (int64_t c = threadIdx.x % 32; c < dim; c += 32) {
         const float kept =
             a.k.dtype == DType::kBF16 ? bf16_to_float(float_to_bf16(head[c])) : head[c];
         keep(to, a.cache.dtype, row + c, kept, t, a.device_error);
       }
     }
-    __syncwarp();  // the head has been read
+    __syncwarp();  // wait until the head has been read
   }
 }
 

@@ -1,6 +1,6 @@
-// From router logits to experts and their weights. The rules are those of kernels/cpu/ops_route.cc.
-// A warp for each token where its scores fit into registers and experts have no groups; else a
-// block, with the scores in shared memory. The logits stay as they are.
+// Turns router logits into experts and their weights, by the rules of kernels/cpu/ops_route.cc. One
+// warp handles each token if its scores fit into registers and experts have no groups. Otherwise
+// one block handles each token, with the scores in shared memory. The logits do not change.
 #include "kernels/check_ops.h"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/elements.cuh"
@@ -11,7 +11,7 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 128;
-// Scores are never negative: this marks an expert that is out of the race.
+// Marks an expert that is excluded. Scores are never negative.
 constexpr float kOut = -1.0f;
 
 struct RouteArgs {
@@ -26,7 +26,7 @@ struct RouteArgs {
 struct Scores {
   float* scores;
   int32_t num_experts;
-  float divisor;  // what makes a score a share
+  float divisor;  // turns a score into a share
   const float* bias;
 
   __device__ float rank(int32_t e) const {
@@ -38,14 +38,14 @@ struct Best {
   float rank;
   int32_t id;  // -1: none
 };
-// The better of two, the lower id of equals. A NaN is never better, but still an expert.
+// Returns the better of two; the lower id wins a tie. A NaN is never better, but still an expert.
 __device__ Best better(Best a, Best b) {
   if (b.id < 0) return a;
   if (a.id < 0 || b.rank > a.rank || (b.rank == a.rank && b.id < a.id)) return b;
   return a;
 }
 
-// Of [first, last) still in the race, by one thread.
+// Returns the best expert of [first, last) that is not excluded. Runs in one thread.
 __device__ Best best_of(const Scores& s, int32_t first, int32_t last, int32_t without) {
   Best best{0, -1};
   for (int32_t e = first; e < last; ++e)
@@ -69,8 +69,8 @@ __device__ Best block_best(const Scores& s) {
   return best;
 }
 
-// Takes the worst groups out of the race, the higher id of equals first, until `keep` are left. A
-// group's rank is its best score, or the sum of its two best where there is a bias.
+// Excludes the worst groups until `keep` groups are left; the higher id loses a tie. A group's rank
+// is its best score, or the sum of its two best scores if there is a bias.
 __device__ void drop_groups(const Scores& s, int32_t num_groups, int32_t keep, float* ranks) {
   const int32_t size = s.num_experts / num_groups;
   for (int32_t g = threadIdx.x; g < num_groups; g += kThreads) {
@@ -86,13 +86,13 @@ __device__ void drop_groups(const Scores& s, int32_t num_groups, int32_t keep, f
       if (s.scores[g * size] == kOut) continue;
       if (worst < 0 || ranks[g] < ranks[worst]) worst = g;
     }
-    __syncthreads();  // all have read who is left
+    __syncthreads();  // wait until all threads have read the scores
     for (int32_t e = threadIdx.x; e < size; e += kThreads) s.scores[worst * size + e] = kOut;
   }
   __syncthreads();
 }
 
-// Turns a token's logits into scores; returns what a weight is divided by.
+// Turns a token's logits into scores. Returns the divisor of its weights.
 __device__ float score(const RouteArgs& a, int64_t t, float* scores) {
   const int64_t count = a.logits.cols;
   if (a.routing.score == Score::kSigmoid) {
@@ -116,15 +116,15 @@ __device__ float score(const RouteArgs& a, int64_t t, float* scores) {
   return a.routing.score == Score::kSoftmax ? sum : 1;
 }
 
-// A token's weights, from the scores that were picked, which sum to `sum`.
+// Returns the final weight of one pick. `sum` is the sum of the picked scores of the token.
 __device__ float settled(const Routing& routing, float weight, float sum) {
-  // Sigmoids may all vanish; a token without weight then gets nothing, not 0 / 0.
+  // All sigmoids may vanish. A token without weight then gets 0, not 0 / 0.
   const float whole = routing.score == Score::kSigmoid ? sum + 1e-20f : sum;
   const bool divides = routing.renormalize || routing.score == Score::kTopkThenSoftmax;
   return (divides ? weight / whole : weight) * routing.scaling_factor;
 }
 
-// kEach: scores that a lane holds, at most.
+// A lane holds at most kEach scores.
 template <int kEach>
 __global__ void __launch_bounds__(kThreads) route_by_warps(RouteArgs a) {
   const int lane = threadIdx.x % 32, warps = kThreads / 32;
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) route_by_warps(RouteArgs a) {
   const Routing& routing = a.routing;
   for (int64_t t = blockIdx.x * warps + threadIdx.x / 32; t < a.logits.rows;
        t += gridDim.x * warps) {
-    // Scores, and what they are ranked by; kOut where there is no expert, or one that was picked.
+    // Scores and ranks of this lane's experts. `left` marks the experts that may still be picked.
     float scores[kEach], ranks[kEach], largest = __int_as_float(0xff800000), divisor = 1;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kThreads) route_by_warps(RouteArgs a) {
       for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
       if (routing.score == Score::kSoftmax) divisor = sum;
     }
-    uint32_t left = 0;  // of this lane's experts, a bit each
+    uint32_t left = 0;  // one bit for each of this lane's experts
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int e = lane + 32 * i;
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kThreads) route_by_warps(RouteArgs a) {
       left |= 1u << i;
       ranks[i] = a.bias != nullptr ? scores[i] / divisor + a.bias[e] : scores[i];
     }
-    float own = 0, sum = 0;  // lane j has the weight of choice j
+    float own = 0, sum = 0;  // lane j holds the weight of choice j
     for (int j = 0; j < a.top_k; ++j) {
       Best best{0, -1};
 #pragma unroll
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads) route_by_warps(RouteArgs a) {
       for (int step = 16; step > 0; step /= 2)
         best = better(best, {__shfl_xor_sync(kAllLanes, best.rank, step),
                              __shfl_xor_sync(kAllLanes, best.id, step)});
-      // With a NaN among the ranks lanes may not agree: the first decides.
+      // Lanes may disagree if a rank is NaN. Lane 0 decides.
       const int id = __shfl_sync(kAllLanes, best.id, 0);
       float score = 0;
 #pragma unroll
@@ -204,7 +204,7 @@ __global__ void route(RouteArgs a) {
       const Best best = block_best(scores);
       const float weight = scratch[best.id] / scores.divisor;
       sum += weight;
-      __syncthreads();  // all have read the score
+      __syncthreads();  // wait until all threads have read the score
       if (threadIdx.x == 0) {
         a.ids[t * a.top_k + j] = best.id;
         a.weights[t * a.top_k + j] = weight;

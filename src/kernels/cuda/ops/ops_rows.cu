@@ -1,6 +1,6 @@
-// Which rows go to which expert. Each expert has a block that counts the slots of all experts
-// before it and then numbers its own: nothing is handed from block to block, so one kernel does,
-// without memory of its own, and rows come out in the order of tokens.
+// Assigns rows to experts. Each expert has a block, which counts the slots of all earlier experts
+// and then numbers its own. Blocks pass nothing to each other, so one kernel suffices, without a
+// workspace. Rows come out in the order of tokens.
 #include <algorithm>
 
 #include "kernels/cuda/block.cuh"
@@ -23,7 +23,8 @@ struct RowArgs {
   DeviceErrorCell* device_error;
 };
 
-// The local number of a slot's expert; -1: nobody's here. The id is looked up only where it is one.
+// Returns the local number of a slot's expert, or -1 if the slot has no local expert. Looks the id
+// up only if it is valid.
 __device__ int32_t local_of(const RowArgs& a, int64_t slot) {
   if (slot >= a.slots) return -1;
   const int32_t id = a.ids[slot];
@@ -32,7 +33,7 @@ __device__ int32_t local_of(const RowArgs& a, int64_t slot) {
   return local < a.num_local ? local : -1;
 }
 
-// Slots without a row, and what is wrong with them.
+// Marks a slot without a row, and reports an invalid id.
 __device__ void settle_missing(const RowArgs& a, int64_t slot) {
   a.plan.slot_row[slot] = -1;
   const int32_t id = a.ids[slot];
@@ -40,7 +41,7 @@ __device__ void settle_missing(const RowArgs& a, int64_t slot) {
 }
 
 __global__ void plan_rows(RowArgs a) {
-  // A rank without experts has one turn too: its slots are nobody's, which expert 0 sees to.
+  // A rank without experts runs one iteration, too: expert 0 marks the slots without a row.
   for (int64_t e = blockIdx.x; e < max(a.num_local, int64_t{1}); e += gridDim.x) {
     int32_t before = 0, own = 0;
     for (int64_t slot = threadIdx.x; slot < a.slots; slot += kThreads) {

@@ -1,5 +1,5 @@
-// The largest numbers of long rows: each block sorts a piece of a row and keeps what may be among
-// them, until one piece is left.
+// Top-k of long rows. Each block sorts a piece of a row and keeps the candidates. Rounds repeat
+// until one piece is left.
 #include <cub/block/block_radix_sort.cuh>
 
 #include "base/try.h"
@@ -21,12 +21,13 @@ __host__ __device__ int64_t pieces_of(int64_t count) {
   return (count + kTopKPiece - 1) / kTopKPiece;
 }
 
-// Of one round: numbers or keys in, keys out, or in the end what they stand for.
+// Arguments of one round. The input is numbers or keys. The output is keys, or ids and values in
+// the last round.
 struct Round {
   Matrix numbers;
-  const uint64_t* keys;  // [rows, count]; null: the numbers themselves
+  const uint64_t* keys;  // [rows, count]; null: read `numbers`
   int64_t count, k, rows;
-  uint64_t* to;  // [rows, pieces, k]; null: the last round
+  uint64_t* to;  // [rows, pieces, k]; null in the last round
   int32_t* ids;
   float* values;  // [rows, k] each
 };
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) top_k_of_pieces(Round round) {
       for (int i = 0; i < kEach; ++i) best = max(best, keys[i]);
       keys[0] = block_reduce(best, kNoKey, [](uint64_t a, uint64_t c) { return max(a, c); });
     } else {
-      __syncthreads();  // what the piece before left in the scratch has been read
+      __syncthreads();  // wait until the scratch of the previous piece has been read
       Sort(scratch).SortDescending(keys);
     }
 #pragma unroll
