@@ -1,8 +1,8 @@
 // Layers of this library behind C functions: made of given weights, run on given tokens.
 #include "base/text.h"
 #include "base/try.h"
-#include "c_strings.h"
 #include "bench/bench.h"
+#include "c_strings.h"
 #include "moracle/moe.h"
 #include "moracle_weights.h"
 

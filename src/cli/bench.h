@@ -3,9 +3,9 @@
 
 #include <optional>
 
+#include "bench/bench.h"
 #include "bench_anchors.h"
 #include "command.h"
-#include "bench/bench.h"
 
 namespace moracle::cli {
 

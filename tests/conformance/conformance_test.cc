@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/scalar.h"
-#include "conformance/machine_refuses.h"
 #include "conformance/conformance.h"
+#include "conformance/machine_refuses.h"
 #include "oracle/rules.h"
 
 namespace moracle::conformance::conformance_test {

@@ -2,10 +2,10 @@
 // understood has a name that says the same, and matrices of it can be laid out and chosen for.
 #include <algorithm>
 
+#include "conformance/conformance.h"
 #include "fuzz/bytes.h"
 #include "fuzz/read_all.h"
 #include "layout/layout.h"
-#include "conformance/conformance.h"
 #include "moracle/oracle.h"
 
 namespace {

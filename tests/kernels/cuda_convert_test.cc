@@ -3,11 +3,11 @@
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 
+#include "bench/bench.h"
 #include "kernels/convert_cases.h"
 #include "kernels/cuda_test.h"
 #include "kernels/kernel_weights.h"
 #include "kernels/uploads.h"
-#include "bench/bench.h"
 #include "moracle/moe.h"
 
 namespace moracle::cuda_convert_test {

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "kernels/cuda_test.h"
 #include "conformance/conformance.h"
+#include "kernels/cuda_test.h"
 #include "moracle/moe.h"
 
 namespace moracle::cuda_graph_test {

@@ -8,10 +8,10 @@
 #include <cstring>
 #include <random>
 
+#include "conformance/conformance.h"
 #include "kernels/cuda/gemm_sm80/mma_choice.h"
 #include "kernels/cuda_test.h"
 #include "kernels/kernels.h"
-#include "conformance/conformance.h"
 #include "quant/activation.h"
 
 namespace moracle::cuda_sm80_test {

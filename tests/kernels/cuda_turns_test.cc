@@ -5,8 +5,8 @@
 #include <atomic>
 #include <thread>
 
-#include "kernels/cuda_test.h"
 #include "conformance/conformance.h"
+#include "kernels/cuda_test.h"
 #include "moracle/moe.h"
 
 namespace moracle::cuda_turns_test {

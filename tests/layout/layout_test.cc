@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "conformance/conformance.h"
 #include "layout/panel16.h"
 #include "layout/sections.h"
-#include "conformance/conformance.h"
 #include "quant/codec.h"
 
 namespace moracle::layout_test {

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <set>
 
-#include "kernels/cpu/limits/limits.h"
 #include "conformance/conformance.h"
+#include "kernels/cpu/limits/limits.h"
 
 namespace moracle::bench::bench_test {
 namespace {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/scalar.h"
-#include "kernels/kernel_weights.h"
 #include "conformance/conformance.h"
+#include "kernels/kernel_weights.h"
 #include "moracle/moe.h"
 #include "oracle/carve.h"
 #include "quant/codec.h"

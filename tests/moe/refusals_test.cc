@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "layer_on_rows.h"
 #include "conformance/conformance.h"
+#include "layer_on_rows.h"
 
 namespace moracle::refusals_test {
 namespace {

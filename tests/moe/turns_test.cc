@@ -5,8 +5,8 @@
 #include <chrono>
 #include <thread>
 
-#include "layer_on_rows.h"
 #include "conformance/conformance.h"
+#include "layer_on_rows.h"
 
 namespace moracle::turns_test {
 namespace {

@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
-#include "layout/layout.h"
 #include "conformance/conformance.h"
+#include "layout/layout.h"
 #include "moracle/oracle.h"
 #include "oracle/fake_rows.h"
 #include "oracle/rules.h"

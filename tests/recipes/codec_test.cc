@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "layout/layout.h"
 #include "conformance/conformance.h"
+#include "layout/layout.h"
 #include "quant/codec.h"
 
 namespace moracle {

@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "text/regex/regex_dialect.h"
 #include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/parse.h"
-#include "text/regex/regex_dialect.h"
 
 namespace moracle::tokenizer_test {
 namespace {
@@ -104,8 +104,8 @@ TEST_P(Golden, StreamsWhatItDecodes) {
 
 INSTANTIATE_TEST_SUITE_P(Tokenizers, Golden,
                          ::testing::Values("gpt2", "qwen", "o200k", "deepseek", "digits",
-                                         "digit_runs", "added", "removed", "previous", "next",
-                                         "contiguous", "inverted", "dialect", "whole"),
+                                           "digit_runs", "added", "removed", "previous", "next",
+                                           "contiguous", "inverted", "dialect", "whole"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(Tokenizer, OpensAFolder) {

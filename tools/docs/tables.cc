@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/text.h"
+#include "conformance/conformance.h"
 #include "docs/generated.h"
 #include "layout/layout.h"
-#include "conformance/conformance.h"
 #include "moracle/oracle.h"
 
 namespace moracle::docs {

@@ -14,8 +14,8 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "kernels/cpu/device/cpu_device.h"
 #include "kernels/cpu/decode/decode_panel.h"
+#include "kernels/cpu/device/cpu_device.h"
 #include "kernels/cpu/gemm/tile.h"
 #include "kernels/kernel_watch.h"
 #include "kernels/kernels.h"

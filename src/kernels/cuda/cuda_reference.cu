@@ -7,9 +7,9 @@
 //
 // Each sum accumulates the columns in order, independent of the neighbouring rows. Results are
 // always deterministic.
-#include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/cuda_reference_plan.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/weight_codes.cuh"
 #include "kernels/kernel_watch.h"

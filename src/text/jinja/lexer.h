@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "text/jinja/limits.h"
 #include "moracle/base.h"
+#include "text/jinja/limits.h"
 
 namespace moracle::jinja {
 

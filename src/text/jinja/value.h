@@ -10,8 +10,8 @@
 #include <variant>
 #include <vector>
 
-#include "text/jinja/limits.h"
 #include "moracle/base.h"
+#include "text/jinja/limits.h"
 
 namespace moracle::jinja {
 

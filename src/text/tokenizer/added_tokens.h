@@ -8,9 +8,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "text/regex/regex.h"
 #include "text/tokenizer/json_field.h"
 #include "text/tokenizer/normalizer.h"
-#include "text/regex/regex.h"
 #include "text/tokenizer/token_trie.h"
 #include "text/tokenizer/vocabulary.h"
 

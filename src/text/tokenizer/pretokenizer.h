@@ -5,8 +5,8 @@
 #include <variant>
 #include <vector>
 
-#include "text/tokenizer/json_field.h"
 #include "text/regex/regex.h"
+#include "text/tokenizer/json_field.h"
 
 namespace moracle {
 

@@ -1,6 +1,6 @@
 #include "base/try.h"
-#include "text/tokenizer/utf8.h"
 #include "moracle/text.h"
+#include "text/tokenizer/utf8.h"
 
 namespace moracle {
 namespace {

@@ -45,7 +45,7 @@ Status CpuOps::add_lora(const Matrix& x, const int32_t* row_index, const RowPlan
       const int32_t id = lora_ids[rows.row_token[r]];
       if (id >= -1 && id < adapters) continue;
       keep_error("lora_ids", str("-1, or an adapter from 0 to ", adapters - 1),
-              str("token ", rows.row_token[r], " has ", id));
+                 str("token ", rows.row_token[r], " has ", id));
     }
     const int64_t work = table.rank * (table.a.cols * table.parts + table.n);
     split_rows(offsets[e + 1] - offsets[e], work, [&](int64_t first, int64_t last) {

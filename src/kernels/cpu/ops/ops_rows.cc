@@ -34,7 +34,7 @@ Status CpuOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t to
     if (expert >= 0) ++plan.expert_offsets[expert + 1];
     if (id < -1 || id >= num_experts) {
       keep_error("topk_ids", str("-1, or an expert from 0 to ", num_experts - 1),
-              str("choice ", i % top_k, " of token ", i / top_k, " is ", id));
+                 str("choice ", i % top_k, " of token ", i / top_k, " is ", id));
     }
   }
   for (int64_t e = 0; e < num_local; ++e) plan.expert_offsets[e + 1] += plan.expert_offsets[e];
@@ -61,7 +61,7 @@ Status CpuOps::plan_batched_rows(const int32_t* counts, int64_t num_experts, int
     const int64_t count = std::clamp<int64_t>(counts[e], 0, max_tokens);
     if (count != counts[e]) {
       keep_error("expert_num_tokens", str("0 to ", max_tokens, " tokens for each expert"),
-              str("expert ", e, " has ", counts[e]));
+                 str("expert ", e, " has ", counts[e]));
     }
     for (int64_t i = 0; i < max_tokens; ++i) {
       const auto slot = static_cast<int32_t>(e * max_tokens + i);

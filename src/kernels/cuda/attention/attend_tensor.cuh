@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/cuda/attention/attend.cuh"
-#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/attention/pages.cuh"
+#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
 namespace moracle::cuda {

@@ -1,6 +1,6 @@
 // Gathers activation columns into the order of their expert's packed weights.
-#include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
 
 namespace moracle {
 namespace cuda {

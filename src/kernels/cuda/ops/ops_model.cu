@@ -1,7 +1,7 @@
 // Ops around the layers of a model, except positions and attention.
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
 
 namespace moracle {
 namespace cuda {

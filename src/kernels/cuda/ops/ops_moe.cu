@@ -1,6 +1,6 @@
 // Ops around the experts' GEMMs.
-#include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
 
 namespace moracle {
 namespace cuda {

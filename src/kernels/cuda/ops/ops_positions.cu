@@ -1,6 +1,6 @@
 // Token embedding and rotary position embedding (RoPE).
-#include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
 
 namespace moracle {
 namespace cuda {

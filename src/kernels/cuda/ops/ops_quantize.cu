@@ -1,8 +1,8 @@
 // Quantizes activations to the same bits as quant/activation.h. A block handles each group of a
 // row.
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ops/cuda_ops.h"
 #include "quant/activation.h"
 
 namespace moracle {
