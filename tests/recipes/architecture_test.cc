@@ -46,7 +46,7 @@ SyntheticCheckpoint acme(bool qk_norm) {
   return checkpoint;
 }
 
-/// Logits of the last of a few tokens, and what follows them.
+/// The logits of the last of a few tokens, and those of the tokens that follow.
 struct Output {
   std::vector<float> logits;
   std::vector<int32_t> ids;
@@ -76,7 +76,7 @@ void scale(SyntheticCheckpoint& checkpoint, const std::string& part, float facto
   }
 }
 
-TEST(Architecture, ComputesWhatTheSameNumbersDoUnderOtherNames) {
+TEST(Architecture, MatchesSameWeightsUnderOtherNames) {
   const auto want = run(SyntheticCheckpoint::plain());
   const auto got = run(acme(true));
   ASSERT_TRUE(want) << want.error().to_string();
@@ -87,7 +87,7 @@ TEST(Architecture, ComputesWhatTheSameNumbersDoUnderOtherNames) {
 }
 
 // Without norms on q and k the scores are bilinear in them; a norm would hide a factor of either.
-TEST(Architecture, LeavesQAndKAloneWhereItHasNoNormsForThem) {
+TEST(Architecture, KeepsQAndKWithoutNorms) {
   SyntheticCheckpoint checkpoint = acme(false);
   const auto want = run(checkpoint);
   ASSERT_TRUE(want) << want.error().to_string();

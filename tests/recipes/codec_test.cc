@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "layout/layout.h"
 #include "conformance/conformance.h"
+#include "layout/layout.h"
 #include "quant/codec.h"
 
 namespace moracle {
@@ -48,7 +48,7 @@ TEST(Codec, ScalesItsCodes) {
   }
 }
 
-TEST(Codec, IsHeldByTheCanonicalLayout) {
+TEST(Codec, StoredInCanonicalLayout) {
   const auto& holds = kCanonicalLayout.holds;
   EXPECT_NE(std::find(holds.begin(), holds.end(), DType::kF8E5M2), holds.end());
 }
