@@ -5,7 +5,8 @@
 
 namespace moracle::testing {
 
-/// What MORACLE_TEST_WITHOUT names, and what builds on it; kNone where it is not set.
+/// The instruction sets that MORACLE_TEST_WITHOUT names and the sets that depend on them. kNone if
+/// it is not set.
 Isa test_mask();
 
 }  // namespace moracle::testing

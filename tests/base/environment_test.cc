@@ -1,5 +1,5 @@
-// D31: nothing that a plan does not show can change what runs, so the library asks the environment
-// for nothing. Only the command may.
+// D31: the plan shows everything that changes what runs. So the library reads no environment
+// variable; only the command may.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -13,12 +13,12 @@
 namespace moracle::error_test {
 namespace {
 
-TEST(Error, IsOneLineOfFilePlaceNeedAndFact) {
+TEST(Error, MessageIsOneLineWithFilePlaceNeedAndFact) {
   const Error error{ErrorKind::kBadFile, "a.safetensors", "tensor x", "bf16 [2]", "it is f32 [2]"};
   EXPECT_EQ(error.to_string(), "a.safetensors: tensor x: needs bf16 [2]; it is f32 [2]");
 }
 
-TEST(Error, LeavesEmptyPartsOut) {
+TEST(Error, MessageOmitsEmptyParts) {
   const auto text = [](const char* file, const char* place, const char* need, const char* fact) {
     return Error{ErrorKind::kIo, file, place, need, fact}.to_string();
   };
@@ -31,14 +31,14 @@ TEST(Error, LeavesEmptyPartsOut) {
   EXPECT_EQ(text("", "p", "n", "m"), "p: needs n; m");
 }
 
-TEST(Error, StaysOneLineWhateverTheFileSays) {
+TEST(Error, MessageStaysOneLineForAnyFileContent) {
   const Error error{ErrorKind::kBadFile, "a\nb", "c\r\nd", "e\nf", "g\rh\n"};
   const std::string line = error.to_string();
   EXPECT_EQ(line.find_first_of("\r\n"), std::string::npos) << line;
   EXPECT_EQ(line, "a\\nb: c\\r\\nd: needs e\\nf; g\\rh\\n");
 }
 
-TEST(Error, StaysShortWhateverTheFileSays) {
+TEST(Error, MessageStaysShortForAnyFileContent) {
   const std::string flood(100'000, 'x');
   const std::string line = Error{ErrorKind::kBadFile, flood, flood, flood, flood}.to_string();
   EXPECT_LT(line.size(), 20'000u);
@@ -57,7 +57,7 @@ TEST(Result, HoldsAValueOrAnError) {
   EXPECT_EQ(bad.error().fact, "stopped");
 }
 
-TEST(Result, MovesValuesThatCannotBeCopied) {
+TEST(Result, MovesNonCopyableValues) {
   Result<std::unique_ptr<int>> held = std::make_unique<int>(5);
   ASSERT_TRUE(held);
   EXPECT_EQ(**held, 5);
@@ -66,14 +66,14 @@ TEST(Result, MovesValuesThatCannotBeCopied) {
   EXPECT_EQ(*taken, 5);
 }
 
-TEST(Result, OfAnErrorTypeTellsTheTwoApart) {
+TEST(Result, DistinguishesStringValueFromError) {
   const Result<std::string> value = std::string("text");
   const Result<std::string> error = Error{.fact = "text"};
   EXPECT_TRUE(value);
   EXPECT_FALSE(error);
 }
 
-TEST(Result, OfNothingIsSuccessUnlessItHoldsAnError) {
+TEST(Result, WithoutValueIsSuccessUnlessItHoldsAnError) {
   const Status good;
   EXPECT_TRUE(good);
   const Status bad = Error{ErrorKind::kIo, "f", "", "", "gone"};
@@ -96,7 +96,7 @@ Status check_even(int value) {
   return {};
 }
 
-TEST(Try, PassesTheFirstErrorUpAndValuesOn) {
+TEST(Try, ReturnsFirstErrorAndUnwrapsValues) {
   EXPECT_EQ(*quarter(12), 3);
   EXPECT_EQ(quarter(3).error().place, "3");
   EXPECT_EQ(quarter(6).error().place, "3");
@@ -104,7 +104,7 @@ TEST(Try, PassesTheFirstErrorUpAndValuesOn) {
   EXPECT_EQ(check_even(5).error().place, "5");
 }
 
-TEST(DTypes, HaveTheirFileNamesAndWidths) {
+TEST(DTypes, HaveSafetensorsNamesAndWidths) {
   const struct {
     DType type;
     const char* name;
@@ -136,7 +136,7 @@ TEST(TensorViews, CountElementsAndRoundBitsUpToBytes) {
 }
 
 // D40: rows beyond 2^31 elements are found. Nothing is read, so nothing need be there.
-TEST(Matrices, SliceBeyondThirtyTwoBits) {
+TEST(Matrices, SliceAtOffsetsBeyond32Bits) {
   const auto at = [](const Matrix& m) { return reinterpret_cast<uintptr_t>(m.data); };
   const int64_t rows = int64_t{262144} * 8, cols = 2048;
   Matrix m{reinterpret_cast<void*>(uintptr_t{4096}), DType::kF32, rows, cols, cols};

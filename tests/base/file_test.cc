@@ -36,7 +36,7 @@ Result<std::string> text_of(const File& file, uint64_t first, size_t count) {
   return text;
 }
 
-TEST_F(FileTest, ReadsAnyPart) {
+TEST_F(FileTest, ReadsAnyRange) {
   const std::string path = write("a", std::string("ab\0c", 4));
   const auto file = File::open(path);
   ASSERT_TRUE(file) << file.error().to_string();
@@ -47,7 +47,7 @@ TEST_F(FileTest, ReadsAnyPart) {
   EXPECT_EQ(*text_of(*file, 4, 0), "");
 }
 
-TEST_F(FileTest, RefusesANamedPipeInsteadOfWaitingForIt) {
+TEST_F(FileTest, RejectsNamedPipeWithoutWaiting) {
   const std::string path = folder_ + "/fifo";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   const auto file = File::open(path);
@@ -63,7 +63,7 @@ TEST_F(FileTest, EmptyFileHasNoBytes) {
   EXPECT_FALSE(text_of(*file, 0, 1));
 }
 
-TEST_F(FileTest, MissingFileIsTheSystemsError) {
+TEST_F(FileTest, MissingFileGivesSystemError) {
   const auto file = File::open(folder_ + "/missing");
   ASSERT_FALSE(file);
   EXPECT_EQ(file.error().kind, ErrorKind::kIo);
@@ -71,7 +71,7 @@ TEST_F(FileTest, MissingFileIsTheSystemsError) {
   EXPECT_EQ(file.error().fact, std::strerror(ENOENT));
 }
 
-TEST_F(FileTest, FolderAndDeviceAreNoFiles) {
+TEST_F(FileTest, RejectsFolderAndDevice) {
   for (const std::string& path : {folder_, std::string("/dev/null")}) {
     const auto file = File::open(path);
     ASSERT_FALSE(file) << path;
@@ -80,7 +80,7 @@ TEST_F(FileTest, FolderAndDeviceAreNoFiles) {
   }
 }
 
-TEST_F(FileTest, MovesKeepTheContent) {
+TEST_F(FileTest, MoveKeepsContent) {
   auto one = File::open(write("one", "one")), two = File::open(write("two", "two"));
   ASSERT_TRUE(one && two);
   File moved(std::move(*one));
@@ -89,7 +89,7 @@ TEST_F(FileTest, MovesKeepTheContent) {
   EXPECT_EQ(*text_of(moved, 0, 3), "two");
 }
 
-TEST_F(FileTest, OutlivesItsName) {
+TEST_F(FileTest, StaysReadableAfterUnlink) {
   const std::string path = write("gone", "still here");
   const auto file = File::open(path);
   ASSERT_TRUE(file);
@@ -97,7 +97,7 @@ TEST_F(FileTest, OutlivesItsName) {
   EXPECT_EQ(*text_of(*file, 0, 10), "still here");
 }
 
-TEST_F(FileTest, CutShortWhileOpenIsAnErrorThatSaysWhere) {
+TEST_F(FileTest, TruncationWhileOpenIsReportedWithOffset) {
   const std::string path = write("cut", std::string(10'000, 'x'));
   const auto file = File::open(path);
   ASSERT_TRUE(file);

@@ -24,7 +24,7 @@ void expect_each(DType type, Value value) {
   }
 }
 
-TEST(Finite, KnowsEveryNumberOfSmallTypes) {
+TEST(Finite, ClassifiesEveryCodeOfSmallTypes) {
   expect_each<uint16_t>(DType::kF16, f16_to_float);
   expect_each<uint16_t>(DType::kBF16, bf16_to_float);
   expect_each<uint8_t>(DType::kF8E4M3, e4m3_to_float);
@@ -57,7 +57,7 @@ void expect_found(DType type, T good, T bad) {
   EXPECT_EQ(first_not_finite(type, data, kCount), 3);
 }
 
-TEST(Finite, FindsTheFirstAnywhere) {
+TEST(Finite, FindsFirstNonFiniteAtAnyIndex) {
   expect_found<double>(DType::kF64, 1e308, -INFINITY);
   expect_found<float>(DType::kF32, 3e38f, NAN);
   expect_found<uint16_t>(DType::kBF16, 0x7f7f, 0xff80);

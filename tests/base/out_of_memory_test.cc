@@ -8,7 +8,7 @@
 namespace moracle::out_of_memory_test {
 namespace {
 
-TEST(OutOfMemory, IsAnErrorThatNamesThePlace) {
+TEST(OutOfMemory, ErrorNamesThePlace) {
   const Status refused =
       or_out_of_memory("model folder", []() -> Status { throw std::bad_alloc(); });
   ASSERT_FALSE(refused);
@@ -17,7 +17,7 @@ TEST(OutOfMemory, IsAnErrorThatNamesThePlace) {
             "model folder: needs memory of the host; the system refused it");
 }
 
-TEST(OutOfMemory, CoversSizesBeyondAnyMemory) {
+TEST(OutOfMemory, CoversSizesLargerThanAnyMemory) {
   const Result<int> refused = or_out_of_memory("table", []() -> Result<int> {
     std::vector<int> values;
     values.reserve(values.max_size() + 1);
@@ -27,7 +27,7 @@ TEST(OutOfMemory, CoversSizesBeyondAnyMemory) {
   EXPECT_EQ(refused.error().fact, "its size is beyond any memory");
 }
 
-TEST(OutOfMemory, LeavesResultsAndErrorsAsTheyAre) {
+TEST(OutOfMemory, PassesResultsAndErrorsThrough) {
   EXPECT_EQ(*or_out_of_memory("", []() -> Result<int> { return 7; }), 7);
   const Status failed = or_out_of_memory("", []() -> Status {
     return Error{ErrorKind::kIo, "", "disk", "", ""};

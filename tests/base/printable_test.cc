@@ -1,4 +1,4 @@
-// What a message may repeat of an option, a name or a file.
+// Tests how messages print untrusted text: options, names and file contents.
 #include "base/printable.h"
 
 #include <gtest/gtest.h>
@@ -8,12 +8,12 @@
 namespace moracle::printable_test {
 namespace {
 
-TEST(Printable, KeepsTextThatATerminalOnlyShows) {
+TEST(Printable, KeepsPrintableText) {
   for (const std::string text : {"", "model.layers.0", "a b\\n", "größer → 模型 😀", "'\"%s"})
     EXPECT_EQ(printable(text), text);
 }
 
-TEST(Printable, EscapesWhatATerminalObeys) {
+TEST(Printable, EscapesTerminalControlSequences) {
   const struct {
     std::string text, shown;
   } rows[] = {{"a\nb\r\tc", "a\\nb\\r\\tc"},       {"\x1b[2J", "\\x1b[2J"},
@@ -36,7 +36,7 @@ TEST(Printable, EscapesBytesThatAreNotUtf8) {
   for (const auto& row : rows) EXPECT_EQ(printable(row.text), row.shown);
 }
 
-TEST(Printable, CutsBetweenCharactersAndCountsBytes) {
+TEST(Printable, CutsAtCharacterBoundariesAndCountsBytes) {
   EXPECT_EQ(printable("abcd", 4), "abcd");
   EXPECT_EQ(printable("abcde", 4), "abcd… (5 bytes)");
   EXPECT_EQ(printable("abcé", 4), "abc… (5 bytes)");

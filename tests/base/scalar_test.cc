@@ -38,7 +38,7 @@ void PrintTo(const Format& format, std::ostream* out) {
 
 class Scalar : public ::testing::TestWithParam<Format> {};
 
-TEST_P(Scalar, EveryCodeBecomesItsExactValue) {
+TEST_P(Scalar, DecodesEveryCodeExactly) {
   const Format& format = GetParam();
   for (uint32_t code = 0; code < 65536; ++code) {
     const float got = format.decode(static_cast<uint16_t>(code));
@@ -53,7 +53,7 @@ TEST_P(Scalar, EveryCodeBecomesItsExactValue) {
   }
 }
 
-TEST_P(Scalar, EveryCodeComesBackUnchanged) {
+TEST_P(Scalar, EveryCodeRoundTrips) {
   const Format& format = GetParam();
   for (uint32_t code = 0; code < 65536; ++code) {
     const uint16_t back = format.encode(format.decode(static_cast<uint16_t>(code)));
@@ -66,7 +66,7 @@ TEST_P(Scalar, EveryCodeComesBackUnchanged) {
   }
 }
 
-TEST_P(Scalar, BetweenTwoNeighboursTheNearerWinsAndTiesGoToTheEven) {
+TEST_P(Scalar, RoundsToNearestEven) {
   const Format& format = GetParam();
   // The last step goes to infinity: beyond half of it, rounding overflows.
   for (uint32_t code = 0; code < format.infinity(); ++code) {
@@ -84,7 +84,7 @@ TEST_P(Scalar, BetweenTwoNeighboursTheNearerWinsAndTiesGoToTheEven) {
   }
 }
 
-TEST_P(Scalar, WhatIsTooLargeBecomesInfinityAndWhatIsTooSmallZero) {
+TEST_P(Scalar, OverflowBecomesInfinityAndUnderflowZero) {
   const Format& format = GetParam();
   const auto infinity = static_cast<uint16_t>(format.infinity());
   EXPECT_EQ(format.encode(std::numeric_limits<float>::max()), infinity);
@@ -95,7 +95,7 @@ TEST_P(Scalar, WhatIsTooLargeBecomesInfinityAndWhatIsTooSmallZero) {
   EXPECT_EQ(format.encode(-std::numeric_limits<float>::denorm_min()), 0x8000u);
 }
 
-TEST_P(Scalar, NanStaysNanWhateverItsPayload) {
+TEST_P(Scalar, NanStaysNanForAnyPayload) {
   const Format& format = GetParam();
   for (uint32_t payload : {1u, 0x1fffu, 0x2000u, 0xffffu, 0x10000u, 0x400000u, 0x7fffffu}) {
     for (uint32_t sign : {0u, 0x80000000u}) {

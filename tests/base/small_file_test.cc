@@ -30,7 +30,7 @@ class SmallFile : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(SmallFile, IsReadWhole) {
+TEST_F(SmallFile, ReadsWholeFile) {
   const std::string content = std::string("a\0b\n", 4) + std::string(1'000'000, 'x');
   for (const std::string& text : {std::string(), content}) {
     const auto read = read_small_file(write(text));
@@ -39,7 +39,7 @@ TEST_F(SmallFile, IsReadWhole) {
   }
 }
 
-TEST_F(SmallFile, IsRefusedBeyondItsLimit) {
+TEST_F(SmallFile, RejectsFileBeyondSizeLimit) {
   const std::string path = write("12345");
   EXPECT_TRUE(read_small_file(path, 5));
   const auto refused = read_small_file(path, 4);
@@ -47,7 +47,7 @@ TEST_F(SmallFile, IsRefusedBeyondItsLimit) {
   EXPECT_EQ(refused.error().to_string(), path + ": needs at most 4 bytes; it is larger");
 }
 
-TEST_F(SmallFile, FoldersPipesAndDevicesAreRefusedAtOnce) {
+TEST_F(SmallFile, RejectsFoldersPipesAndDevicesWithoutWaiting) {
   const std::string pipe = folder_ + "/pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   for (const std::string& path : {folder_, pipe, std::string("/dev/zero")}) {
@@ -57,7 +57,7 @@ TEST_F(SmallFile, FoldersPipesAndDevicesAreRefusedAtOnce) {
   }
 }
 
-TEST_F(SmallFile, AbsentIsTheSystemsError) {
+TEST_F(SmallFile, MissingFileGivesSystemError) {
   std::filesystem::create_symlink("nowhere", folder_ + "/dangling");
   for (const std::string name : {"/absent", "/dangling"}) {
     const auto refused = read_small_file(folder_ + name);
@@ -68,7 +68,7 @@ TEST_F(SmallFile, AbsentIsTheSystemsError) {
   }
 }
 
-TEST(ReadToEnd, TakesAPipeUntilItsWriterCloses) {
+TEST(ReadToEnd, ReadsPipeUntilWriterCloses) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   std::thread writer([&] {
@@ -82,7 +82,7 @@ TEST(ReadToEnd, TakesAPipeUntilItsWriterCloses) {
   EXPECT_EQ(*read, "onetwo");
 }
 
-TEST(ReadToEnd, StopsOnRequestWhileNothingComes) {
+TEST(ReadToEnd, StopsOnRequestWhilePipeIsIdle) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   int asked = 0;
@@ -93,7 +93,7 @@ TEST(ReadToEnd, StopsOnRequestWhileNothingComes) {
   EXPECT_EQ(read.error().kind, ErrorKind::kCancelled);
 }
 
-TEST(JsonText, NestingIsBounded) {
+TEST(JsonText, BoundsNesting) {
   const auto nested = [](int levels, char open, char close) {
     return std::string(levels, open) + std::string(levels, close);
   };
@@ -108,7 +108,7 @@ TEST(JsonText, NestingIsBounded) {
   }
 }
 
-TEST(JsonText, ANulIsNotJson) {
+TEST(JsonText, RejectsNulByte) {
   EXPECT_FALSE(check_json_text(std::string_view("{}\0", 3), "f"));
 }
 

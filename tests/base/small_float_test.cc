@@ -17,7 +17,7 @@ double e4m3_value(int code) {
   return code & 128 ? -magnitude : magnitude;
 }
 
-TEST(E4M3, EveryCodeIsItsValueAndComesBack) {
+TEST(E4M3, DecodesAndRoundTripsEveryCode) {
   for (int code = 0; code < 256; ++code) {
     const auto bits = static_cast<uint8_t>(code);
     const float value = e4m3_to_float(bits);
@@ -32,7 +32,7 @@ TEST(E4M3, EveryCodeIsItsValueAndComesBack) {
   }
 }
 
-TEST(E4M3, MidpointsGoToTheEvenCodeAndTheirNeighboursToTheNearest) {
+TEST(E4M3, RoundsToNearestEven) {
   for (int code = 0; code < 126; ++code) {
     const auto low = static_cast<uint8_t>(code), high = static_cast<uint8_t>(code + 1);
     const float middle = static_cast<float>((e4m3_value(code) + e4m3_value(code + 1)) / 2);
@@ -51,7 +51,7 @@ TEST(E4M3, SaturatesBeyond448) {
   }
 }
 
-TEST(E8M0, EveryCodeIsAPowerOfTwoAndTheLastIsNaN) {
+TEST(E8M0, CodesArePowersOfTwoAndLastIsNan) {
   for (int code = 0; code < 255; ++code) {
     EXPECT_EQ(e8m0_to_float(static_cast<uint8_t>(code)), std::ldexp(1.0f, code - 127)) << code;
   }

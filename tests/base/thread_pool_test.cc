@@ -1,4 +1,4 @@
-// The team of threads: every piece of work once, whoever asks and however often.
+// Tests the thread pool: each piece of work runs once, for any caller and any number of calls.
 #include "base/thread_pool.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ TEST_P(ThreadPoolOfSize, RunsWorkOnceOnEveryThread) {
   }
 }
 
-TEST_P(ThreadPoolOfSize, TheCallerIsThreadZero) {
+TEST_P(ThreadPoolOfSize, CallerIsThreadZero) {
   ThreadPool pool(GetParam());
   std::vector<std::thread::id> ids(pool.size());
   pool.run([&](int thread) { ids[thread] = std::this_thread::get_id(); });
@@ -39,7 +39,7 @@ TEST_P(ThreadPoolOfSize, TheCallerIsThreadZero) {
   }
 }
 
-TEST_P(ThreadPoolOfSize, SplitsIntoPiecesThatCoverEveryIndexOnce) {
+TEST_P(ThreadPoolOfSize, SplitCoversEveryIndexOnce) {
   ThreadPool pool(GetParam());
   for (int64_t count : {0, 1, 2, 3, 7, 8, 9, 64, 1000}) {
     std::vector<int> seen(count);
@@ -75,7 +75,7 @@ TEST_P(ThreadPoolOfSize, SplitsSmallWorkOverFewerThreads) {
   }
 }
 
-TEST(ThreadPool, LeavesWorkForOneToTheCaller) {
+TEST(ThreadPool, RunsSingleThreadWorkOnCaller) {
   ThreadPool pool(4);
   std::thread::id id;
   pool.split(
@@ -106,7 +106,7 @@ TEST_P(ThreadPoolOfSize, SmallSplitsMayBeNested) {
   EXPECT_EQ(inner, 50);
 }
 
-TEST_P(ThreadPoolOfSize, WhatTheThreadsWroteIsThereWhenRunReturns) {
+TEST_P(ThreadPoolOfSize, WritesOfThreadsAreVisibleAfterRun) {
   ThreadPool pool(GetParam());
   std::vector<int64_t> values(4096);
   for (int round = 0; round < 20; ++round) {
@@ -118,7 +118,7 @@ TEST_P(ThreadPoolOfSize, WhatTheThreadsWroteIsThereWhenRunReturns) {
   }
 }
 
-TEST_P(ThreadPoolOfSize, CallersOnSeveralThreadsTakeTurns) {
+TEST_P(ThreadPoolOfSize, SerializesConcurrentCallers) {
   ThreadPool pool(GetParam());
   std::atomic<int> jobs_inside{0};
   std::vector<std::vector<int>> done(4, std::vector<int>(97));
@@ -143,7 +143,7 @@ TEST_P(ThreadPoolOfSize, CallersOnSeveralThreadsTakeTurns) {
   for (const std::vector<int>& mine : done) EXPECT_EQ(mine, std::vector<int>(97, 25));
 }
 
-TEST_P(ThreadPoolOfSize, EndsWhileItIsIdle) {
+TEST_P(ThreadPoolOfSize, DestructsWhileIdle) {
   for (int round = 0; round < 20; ++round) {
     const ThreadPool never_used(GetParam());
   }
@@ -157,7 +157,7 @@ TEST_P(ThreadPoolOfSize, EndsWhileItIsIdle) {
   }
 }
 
-TEST_P(ThreadPoolOfSize, WakesAfterItHasSlept) {
+TEST_P(ThreadPoolOfSize, WakesAfterSleep) {
   ThreadPool pool(GetParam());
   for (int round = 0; round < 5; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(3));
@@ -167,7 +167,7 @@ TEST_P(ThreadPoolOfSize, WakesAfterItHasSlept) {
   }
 }
 
-TEST_P(ThreadPoolOfSize, ThrowsToTheCallerWhatAThreadThrows) {
+TEST_P(ThreadPoolOfSize, RethrowsWorkerExceptionInCaller) {
   ThreadPool pool(GetParam());
   for (int thrower = 0; thrower < pool.size(); ++thrower) {
     std::atomic<int> ended{0};
@@ -185,14 +185,14 @@ TEST_P(ThreadPoolOfSize, ThrowsToTheCallerWhatAThreadThrows) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolOfSize, ::testing::Range(1, 9));
 
-TEST(ThreadPool, UsesAllCpusThatTheProcessMayUseUnlessTold) {
+TEST(ThreadPool, DefaultsToAllUsableCpus) {
   EXPECT_GE(usable_threads(), 1);
   EXPECT_EQ(ThreadPool().size(), usable_threads());
   EXPECT_EQ(ThreadPool(0).size(), usable_threads());
   EXPECT_EQ(ThreadPool(-3).size(), usable_threads());
 }
 
-TEST(ThreadPool, ReportsThreadsThatTheSystemRefuses) {
+TEST(ThreadPool, ReportsThreadCreationFailure) {
   EXPECT_TRUE(ThreadPool(3).started());
   const testing::RefusedThreads none;
   ASSERT_TRUE(none.refuses());
@@ -209,7 +209,7 @@ TEST(ThreadPool, ReportsThreadsThatTheSystemRefuses) {
 }
 
 // D40: counts beyond 2^31 stay exact; the pieces are not walked.
-TEST(ThreadPool, SplitsCountsBeyondThirtyTwoBits) {
+TEST(ThreadPool, SplitsCountsBeyond32Bits) {
   ThreadPool pool(3);
   const int64_t count = (int64_t{1} << 40) + 5;
   std::atomic<int64_t> covered{0}, last{0};

@@ -34,7 +34,7 @@ class FakeRoot : public ::testing::Test {
 using CgroupCpus = FakeRoot;
 using NumaNodes = FakeRoot;
 
-TEST_F(CgroupCpus, AreUnlimitedWhereNobodySaysOtherwise) {
+TEST_F(CgroupCpus, UnlimitedWithoutQuota) {
   EXPECT_EQ(cgroup_cpus(root_), 0);
   write("proc/self/cgroup", "0::/user.slice\n");
   EXPECT_EQ(cgroup_cpus(root_), 0);
@@ -42,7 +42,7 @@ TEST_F(CgroupCpus, AreUnlimitedWhereNobodySaysOtherwise) {
   EXPECT_EQ(cgroup_cpus(root_), 0);
 }
 
-TEST_F(CgroupCpus, AreTheLeastQuotaOfTheGroupAndThoseAboveIt) {
+TEST_F(CgroupCpus, UseSmallestQuotaOfGroupAndAncestors) {
   write("proc/self/cgroup", "0::/kube/pod7/box");
   write("sys/fs/cgroup/kube/cpu.max", "800000 100000");
   write("sys/fs/cgroup/kube/pod7/cpu.max", "250000 100000");
@@ -50,13 +50,13 @@ TEST_F(CgroupCpus, AreTheLeastQuotaOfTheGroupAndThoseAboveIt) {
   EXPECT_EQ(cgroup_cpus(root_), 2.5);
 }
 
-TEST_F(CgroupCpus, AreFoundAtTheMountWhereTheContainerSeesNoPath) {
+TEST_F(CgroupCpus, UseMountRootWhenContainerHidesGroupPath) {
   write("proc/self/cgroup", "0::/docker/0123");
   write("sys/fs/cgroup/cpu.max", "150000 100000");
   EXPECT_EQ(cgroup_cpus(root_), 1.5);
 }
 
-TEST_F(CgroupCpus, AreReadFromVersionOneToo) {
+TEST_F(CgroupCpus, ReadCgroupVersion1) {
   write("proc/self/cgroup", "5:cpu,cpuacct:/docker/0123\n3:cpuset:/docker/0123\n0::/docker/0123");
   write("sys/fs/cgroup/cpu,cpuacct/docker/0123/cpu.cfs_quota_us", "300000");
   write("sys/fs/cgroup/cpu,cpuacct/docker/0123/cpu.cfs_period_us", "100000");
@@ -65,14 +65,14 @@ TEST_F(CgroupCpus, AreReadFromVersionOneToo) {
   EXPECT_EQ(cgroup_cpus(root_), 0);
 }
 
-TEST(CpuList, IsNumbersAndRanges) {
+TEST(CpuList, ParsesNumbersAndRanges) {
   EXPECT_THAT(parse_cpu_list("0-3,8,10-11\n"), ElementsAre(0, 1, 2, 3, 8, 10, 11));
   EXPECT_THAT(parse_cpu_list(""), IsEmpty());
   EXPECT_THAT(parse_cpu_list("2,x"), ElementsAre(2));
   EXPECT_THAT(parse_cpu_list("3-1"), IsEmpty());
 }
 
-TEST_F(NumaNodes, AreThoseWithCpus) {
+TEST_F(NumaNodes, ListOnlyNodesWithCpus) {
   EXPECT_THAT(numa_nodes(root_), IsEmpty());
   write("sys/devices/system/node/online", "0-2");
   write("sys/devices/system/node/node0/cpulist", "0-1,4-5");
@@ -92,7 +92,7 @@ TEST(NumaNodesHere, CoverTheCpusOfThisProcess) {
   }
 }
 
-TEST(ThreadPlaces, GoNodeAfterNodeAndSpreadEvenly) {
+TEST(ThreadPlaces, FillNodeAfterNodeEvenly) {
   const std::vector<NumaNode> nodes = {{0, {0, 1, 4, 5}}, {1, {2, 3, 6, 7}}};
   std::vector<int> all(8);
   std::iota(all.begin(), all.end(), 0);
@@ -110,7 +110,7 @@ TEST(ThreadPlaces, GoNodeAfterNodeAndSpreadEvenly) {
   EXPECT_EQ(place_threads(2, {0, 1}, {}).num_nodes, 1);
 }
 
-TEST(ThreadPlaces, AreNoneForMoreThreadsThanCpus) {
+TEST(ThreadPlaces, EmptyForMoreThreadsThanCpus) {
   EXPECT_THAT(place_threads(3, {0, 1}, {{0, {0, 1}}}).cpus, IsEmpty());
 }
 

@@ -1,4 +1,4 @@
-// Schemes with other activations than a file's, and what stays of the file.
+// Tests schemes whose activations differ from the file's, and which stored tensors they keep.
 #include "ct_synthetic.h"
 #include "reader_fixture.h"
 
@@ -13,7 +13,7 @@ Scheme scheme_after(SyntheticCheckpoint checkpoint, ActivationPrecision precisio
   return weights.spec.scheme;
 }
 
-TEST(Activations, Of16BitMakeEveryQuantizedSchemeWeightOnly) {
+TEST(Activations, SixteenBitMakesEveryQuantizedSchemeWeightOnly) {
   const std::pair<SyntheticCheckpoint, const char*> files[] = {
       {ct_checkpoint(ct_fp8("tensor", "tensor")), "fp8-w8a16-tensor"},
       {ct_checkpoint(ct_fp8("channel", "token")), "fp8-w8a16-channel"},
@@ -28,7 +28,7 @@ TEST(Activations, Of16BitMakeEveryQuantizedSchemeWeightOnly) {
     EXPECT_EQ(name(scheme_after(checkpoint, ActivationPrecision::k16Bit)), name_after);
 }
 
-TEST(Activations, Of16BitKeepTheWeightsAndDropStoredActivationScales) {
+TEST(Activations, SixteenBitKeepsWeightsAndDropsActivationScales) {
   const auto checkpoint = ct_checkpoint(ct_fp8("tensor", "tensor"));
   const DescribedWeights stored = must(checkpoint.experts());
   DescribedWeights asked = must(checkpoint.experts());
@@ -42,7 +42,7 @@ TEST(Activations, Of16BitKeepTheWeightsAndDropStoredActivationScales) {
   EXPECT_EQ(got.scales, want.scales);
 }
 
-TEST(Activations, OfInt8AreForIntegerWeightsWithFloatActivations) {
+TEST(Activations, Int8NeedsIntegerWeightsWithFloatActivations) {
   const auto int8 = ActivationPrecision::kInt8;
   EXPECT_EQ(name(scheme_after(ct_checkpoint(ct_packed()), int8)), "int4-w4a8-g8");
   EXPECT_EQ(name(scheme_after(ct_checkpoint(ct_fp8("channel", "")), int8)), "fp8-w8a16-channel");
@@ -51,7 +51,7 @@ TEST(Activations, OfInt8AreForIntegerWeightsWithFloatActivations) {
       "int4-w4afp8-g8");
 }
 
-TEST(Activations, AsStoredOrRoundedToBf16ChangeNoScheme) {
+TEST(Activations, StoredAndBf16KeepScheme) {
   for (const auto same : {ActivationPrecision::kStored, ActivationPrecision::kBf16}) {
     EXPECT_EQ(name(scheme_after(ct_checkpoint(ct_packed()), same)), "int4-w4a16-g8");
     EXPECT_EQ(name(scheme_after(ct_checkpoint(ct_fp8("tensor", "tensor")), same)),
@@ -59,7 +59,7 @@ TEST(Activations, AsStoredOrRoundedToBf16ChangeNoScheme) {
   }
 }
 
-TEST(Activations, AreParsedOrRefusedWithTheirNames) {
+TEST(Activations, ParsesNamesAndListsThemOnError) {
   EXPECT_EQ(must(parse_activations("")), ActivationPrecision::kStored);
   EXPECT_EQ(must(parse_activations("bf16")), ActivationPrecision::kBf16);
   EXPECT_EQ(must(parse_activations("int8")), ActivationPrecision::kInt8);

@@ -12,7 +12,7 @@
 
 namespace moracle::testing {
 
-/// What varies among files of AWQ.
+/// Parameters of a synthetic AWQ file.
 struct Awq {
   int64_t group_size = 8;  ///< -1: one group
   bool zero_point = true;

@@ -30,7 +30,7 @@ Value published(const SyntheticCheckpoint& checkpoint, const Awq& format) {
 
 class AwqFormats : public ::testing::TestWithParam<Awq> {};
 
-TEST_P(AwqFormats, GiveThePublishedValues) {
+TEST_P(AwqFormats, DequantizeToPublishedValues) {
   const Awq format = GetParam();
   const auto checkpoint = awq_checkpoint(format);
   const Checkpoint opened = must(checkpoint.open());
@@ -49,9 +49,9 @@ INSTANTIATE_TEST_SUITE_P(All, AwqFormats,
                                            Awq{-1, false}),
                          [](const auto& instance) { return str(instance.param); });
 
-TEST(Awq, AWordHoldsColumnsInItsOwnOrder) {
+TEST(Awq, UnpacksAwqColumnOrderOfWord) {
   auto checkpoint = awq_checkpoint();
-  // Columns 0 to 7 of row 0 hold 0 to 7; in the lowest nibbles are the even ones.
+  // Columns 0 to 7 of row 0 hold 0 to 7. The lowest nibbles hold the even columns.
   checkpoint.set<uint32_t>(kDown + ".qweight", 0, 0x75316420u);
   checkpoint.set<uint32_t>(kDown + ".qzeros", 0, 0x75316420u);
   const DescribedWeights weights = must(checkpoint.experts());
@@ -64,7 +64,7 @@ TEST(Awq, AWordHoldsColumnsInItsOwnOrder) {
   }
 }
 
-TEST(Awq, WithoutZeroPointsTheTensorMayBeAbsent) {
+TEST(Awq, AllowsMissingZerosTensorWithoutZeroPoints) {
   auto checkpoint = awq_checkpoint({.zero_point = false});
   for (const char* part : {"gate_proj", "up_proj", "down_proj"}) {
     for (int e : {0, 1}) checkpoint.remove(SyntheticCheckpoint::expert(0, e, part) + ".qzeros");
@@ -74,7 +74,7 @@ TEST(Awq, WithoutZeroPointsTheTensorMayBeAbsent) {
   expect_values(must(checkpoint.experts()).w2, 1, {kDown}, value);
 }
 
-TEST(Awq, AZeroPointThatTheConfigDeniesIsNamed) {
+TEST(Awq, NamesZeroPointThatConfigExcludes) {
   auto checkpoint = awq_checkpoint({.zero_point = false});
   checkpoint.set<uint32_t>(kDown + ".qzeros", 5, 0x88868888u);  // nibble 4 is column 1 of word 1
   expect_bad(must(checkpoint.experts()).w2.expert(1),
@@ -83,7 +83,7 @@ TEST(Awq, AZeroPointThatTheConfigDeniesIsNamed) {
               "group 1, column 9 has 6"});
 }
 
-TEST(Awq, ScalesMayBeBf16) {
+TEST(Awq, AcceptsBf16Scales) {
   auto checkpoint = awq_checkpoint();
   std::vector<uint16_t> scales(32 * 2);
   for (size_t i = 0; i < scales.size(); ++i) scales[i] = float_to_bf16(static_cast<float>(i));
@@ -91,7 +91,7 @@ TEST(Awq, ScalesMayBeBf16) {
   EXPECT_EQ(must(must(checkpoint.experts()).w2.expert(1)).scales[2 * 3 + 1], 32 + 3);
 }
 
-TEST(Awq, BadTensorsAreNamed) {
+TEST(Awq, NamesBadTensors) {
   const WrongTensor tensors[] = {
       {".qweight", DType::kI64, {32, 2}, "needs i32 [K, N/8]; it is i64 [32, 2]"},
       {".qweight", DType::kI8, {32, 2}, "needs i32 [K, N/8]; it is i8 [32, 2]"},
@@ -112,7 +112,7 @@ TEST(Awq, BadTensorsAreNamed) {
              {"tensor '" + kUp + ".scales'", "needs finite numbers; element [1, 5] is nan"});
 }
 
-TEST(Awq, AnotherVersionIsRefusedByName) {
+TEST(Awq, RejectsOtherVersionByName) {
   const WrongConfig configs[] = {
       {{{"version", "gemv"}}, "version: needs gemm; it is gemv"},
       {{{"version", "GEMV_FAST"}}, "version: needs gemm; it is GEMV_FAST"},
@@ -133,7 +133,7 @@ TEST(Awq, AnotherVersionIsRefusedByName) {
   expect_bad(checkpoint.open(), {"bits or w_bit: needs a whole number", "it is not there"});
 }
 
-TEST(Awq, AnyPartOfANameExcludesAModule) {
+TEST(Awq, ExcludesModuleBySubstringOfName) {
   auto checkpoint = awq_checkpoint();
   checkpoint.quantization()["modules_to_not_convert"] = {"self_attn", "experts.1.do"};
   expect_left_out(checkpoint.experts(), kDown);
@@ -143,7 +143,7 @@ TEST(Awq, AnyPartOfANameExcludesAModule) {
   expect_bad(checkpoint.open(), {"modules_to_not_convert: needs an array of texts"});
 }
 
-TEST(Awq, TheConfigMayLieInAFileOfItsOwn) {
+TEST(Awq, ReadsConfigFromSeparateFile) {
   auto checkpoint = awq_checkpoint();
   checkpoint.config.erase("quantization_config");
   const json old = {{"zero_point", true}, {"q_group_size", 8}, {"w_bit", 4}, {"version", "GEMM"}};
@@ -161,7 +161,7 @@ TEST(Awq, TheConfigMayLieInAFileOfItsOwn) {
   expect_unsupported(checkpoint.open(), {"/quant_config.json: version: needs gemm; it is gemv"});
 }
 
-TEST(Awq, FilesOfGptqModelAreRead) {
+TEST(Awq, ReadsFilesOfGptqModel) {
   expect_stored("qwen3moe-awq-int4-g128", "awq", "int4-w4a16-g128-asym");
 }
 

@@ -1,4 +1,4 @@
-// What the config has to say about a checkpoint, and what the files decide.
+// Tests which properties of a checkpoint the config decides, and which the files decide.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -29,7 +29,7 @@ Result<ModelPlan> plan_of(const SyntheticCheckpoint& checkpoint) {
   return plan(opened);
 }
 
-TEST(Checkpoint, AFolderThatIsNoneIsRefused) {
+TEST(Checkpoint, RejectsPathThatIsNotAFolder) {
   const TemporaryFolder folder;
   const std::string absent = folder.path() + "/absent";
   expect_bad(Checkpoint::open(absent),
@@ -41,7 +41,7 @@ TEST(Checkpoint, AFolderThatIsNoneIsRefused) {
   EXPECT_FALSE(Checkpoint::open(std::string("a\0b", 3)).ok());
 }
 
-TEST(Checkpoint, AFolderWithoutItsFilesIsRefused) {
+TEST(Checkpoint, RejectsFolderWithoutCheckpointFiles) {
   const TemporaryFolder folder;
   expect_bad(Checkpoint::open(folder.path()),
              {folder.path() + ": needs config.json; there is none"});
@@ -51,7 +51,7 @@ TEST(Checkpoint, AFolderWithoutItsFilesIsRefused) {
   expect_bad(Checkpoint::open(folder.path()), {folder.path() + "/config.json: needs valid JSON"});
 }
 
-TEST(Checkpoint, AFileThatTheSystemRefusesIsAnError) {
+TEST(Checkpoint, ReportsFileThatCannotBeOpened) {
   for (const char* name :
        {"quantize_config.json", "hf_quant_config.json", "model.safetensors.index.json"}) {
     const TemporaryFolder folder;
@@ -62,7 +62,7 @@ TEST(Checkpoint, AFileThatTheSystemRefusesIsAnError) {
   }
 }
 
-TEST(Checkpoint, AConfigThatMakesNoSenseNamesTheKey) {
+TEST(Checkpoint, NamesKeyOfInvalidConfig) {
   const std::pair<json, const char*> cases[] = {
       {{{"architectures", nullptr}}, "architectures: needs one architecture; there are 0"},
       {{{"architectures", {"A", "B"}}}, "architectures: needs one architecture; there are 2"},
@@ -108,7 +108,7 @@ TEST(Checkpoint, AConfigThatMakesNoSenseNamesTheKey) {
   }
 }
 
-TEST(Checkpoint, WhatIsNotImplementedIsRefusedByName) {
+TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
   const std::pair<json, const char*> cases[] = {
       {{{"architectures", {"LlamaForCausalLM"}}},
        "Qwen2MoeForCausalLM, Qwen3MoeForCausalLM; it is 'LlamaForCausalLM'; its experts can be "
@@ -137,7 +137,7 @@ TEST(Checkpoint, WhatIsNotImplementedIsRefusedByName) {
   expect_unsupported(beside.open(), {"/hf_quant_config.json: ", "quant_algo", "NVFP4"});
 }
 
-TEST(Checkpoint, BothDialectsOfTransformersAreRead) {
+TEST(Checkpoint, ReadsBothTransformersConfigDialects) {
   auto newer = SyntheticCheckpoint::plain();
   newer.config.erase("num_experts");
   newer.config.erase("rope_theta");
@@ -149,7 +149,7 @@ TEST(Checkpoint, BothDialectsOfTransformersAreRead) {
   EXPECT_EQ(described->num_experts, 4);
 }
 
-TEST(Checkpoint, ALayerWithoutExpertsIsNamed) {
+TEST(Checkpoint, NamesLayerWithoutExperts) {
   const auto checkpoint = SyntheticCheckpoint::plain().open();
   ASSERT_TRUE(checkpoint.ok());
   for (const int64_t layer : {int64_t{2}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
@@ -158,7 +158,7 @@ TEST(Checkpoint, ALayerWithoutExpertsIsNamed) {
   }
 }
 
-TEST(Checkpoint, ADenseLayerHasNoExperts) {
+TEST(Checkpoint, DenseLayerHasNoExperts) {
   auto checkpoint = SyntheticCheckpoint::plain();
   std::erase_if(checkpoint.tensors,
                 [](const auto& item) { return item.first.starts_with("model.layers.0.mlp."); });
@@ -173,7 +173,7 @@ TEST(Checkpoint, ADenseLayerHasNoExperts) {
   EXPECT_TRUE(described.ok()) << described.error().to_string();
 }
 
-TEST(Checkpoint, ATiedOutputIsTheEmbedding) {
+TEST(Checkpoint, TiedOutputUsesEmbedding) {
   auto tied = SyntheticCheckpoint::plain();
   tied.config["tie_word_embeddings"] = true;
   tied.remove("lm_head.weight");
@@ -184,14 +184,14 @@ TEST(Checkpoint, ATiedOutputIsTheEmbedding) {
              {"module 'lm_head'", "needs lm_head.weight", "the file has neither"});
 }
 
-TEST(Checkpoint, BuffersThatNoModelReadsAreLeftOut) {
+TEST(Checkpoint, IgnoresUnusedBuffers) {
   auto checkpoint = SyntheticCheckpoint::plain();
   checkpoint.add<float>("model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {2}, {1, 2});
   const auto described = outline_of(checkpoint);
   EXPECT_TRUE(described.ok()) << described.error().to_string();
 }
 
-TEST(Checkpoint, ExpertsThatDifferInSchemeAreRefused) {
+TEST(Checkpoint, RejectsExpertsOfDifferentSchemes) {
   auto mixed = SyntheticCheckpoint::gptq();
   for (const char* part : {"gate_proj", "up_proj", "down_proj"}) {
     const std::string module = SyntheticCheckpoint::expert(0, 2, part);
@@ -206,7 +206,7 @@ TEST(Checkpoint, ExpertsThatDifferInSchemeAreRefused) {
               "needs the scheme of expert 0, int4-w4a16-g8 [32, 32]; it is bf16 [32, 32]"});
 }
 
-TEST(Checkpoint, GateAndUpThatDifferInSchemeAreRefused) {
+TEST(Checkpoint, RejectsGateAndUpOfDifferentSchemes) {
   auto mixed = SyntheticCheckpoint::int8();
   const std::string up = SyntheticCheckpoint::expert(0, 0, "up_proj");
   mixed.remove(up + ".weight_scale");
@@ -215,7 +215,7 @@ TEST(Checkpoint, GateAndUpThatDifferInSchemeAreRefused) {
                                "needs the same scheme and input size as", "it is bf16 [16, 32]"});
 }
 
-TEST(Checkpoint, TheTwoGemmsNeedOneScheme) {
+TEST(Checkpoint, RejectsDifferentSchemesForTheTwoGemms) {
   auto mixed = SyntheticCheckpoint::int8();
   for (int e = 0; e < 4; ++e) {
     const std::string down = SyntheticCheckpoint::expert(0, e, "down_proj");
@@ -226,7 +226,7 @@ TEST(Checkpoint, TheTwoGemmsNeedOneScheme) {
                                        "needs one scheme for w13 and w2; int8-w8a8 and bf16"});
 }
 
-TEST(Checkpoint, APlainRouterNeedsNoWordInTheConfig) {
+TEST(Checkpoint, AcceptsPlainRouterWithoutConfigEntry) {
   const auto gptq = SyntheticCheckpoint::gptq().open()->router(kRouter);
   ASSERT_TRUE(gptq.ok()) << gptq.error().to_string();
   EXPECT_EQ(name(gptq->scheme()), "bf16");
@@ -238,7 +238,7 @@ TEST(Checkpoint, APlainRouterNeedsNoWordInTheConfig) {
   EXPECT_EQ(name(router->scheme()), "bf16");
 }
 
-TEST(Checkpoint, AQuantizedRouterHasToBeListed) {
+TEST(Checkpoint, RejectsQuantizedRouterWithoutConfigEntry) {
   auto gptq = SyntheticCheckpoint::gptq({}, {.experts = 8});
   gptq.remove(kRouter + ".weight");
   gptq.add_gptq(kRouter, 8, 32, {});
@@ -258,14 +258,14 @@ TEST(Checkpoint, AQuantizedRouterHasToBeListed) {
   EXPECT_TRUE(int8.open()->router(kRouter).ok());
 }
 
-TEST(Checkpoint, OneModuleInTwoFormsIsRefused) {
+TEST(Checkpoint, RejectsModuleStoredTwice) {
   auto twice = SyntheticCheckpoint::gptq();
   const std::string weight = SyntheticCheckpoint::expert(0, 1, "gate_proj.weight");
   twice.add_floats(weight, {16, 32});
   expect_bad(twice.experts(), {"tensor '" + weight + "'", "nothing reads it"});
 }
 
-TEST(Checkpoint, QuantizedFilesNeedTheirConfig) {
+TEST(Checkpoint, RejectsQuantizedFilesWithoutQuantizationConfig) {
   auto gptq = SyntheticCheckpoint::gptq();
   gptq.config["quantization_config"] = nullptr;
   expect_bad(gptq.experts(),
@@ -276,7 +276,7 @@ TEST(Checkpoint, QuantizedFilesNeedTheirConfig) {
                               "needs bf16, f16 or f32 of two dimensions; it is i8 [16, 32]"});
 }
 
-TEST(Checkpoint, EveryTensorIsClaimedOnlyOnceAskedFor) {
+TEST(Checkpoint, ClaimsTensorsOnlyWhenRead) {
   const auto checkpoint = SyntheticCheckpoint::plain().open();
   ASSERT_TRUE(checkpoint.ok());
   const size_t all = checkpoint->unclaimed().size();

@@ -1,4 +1,4 @@
-// A folder as a whole: what is opened, what is claimed, what is refused.
+// Tests a whole checkpoint folder: opening it, claiming its tensors, rejecting bad ones.
 #include "moracle/checkpoint.h"
 
 #include <string>
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(All, EveryProducer, ::testing::ValuesIn(kProducers),
                            return name;
                          });
 
-TEST_P(EveryProducer, IsRecognisedAndReadWhole) {
+TEST_P(EveryProducer, IsRecognizedAndAllTensorsAreRead) {
   const auto checkpoint = make().open();
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().to_string();
   EXPECT_EQ(checkpoint->producer(), GetParam().name);
@@ -112,22 +112,22 @@ TEST_P(EveryProducer, DescribesALayerFromConfigAndFile) {
   EXPECT_EQ(weights->w13.num_experts(), 4);
 }
 
-TEST_P(EveryProducer, NamesATensorThatIsMissing) {
+TEST_P(EveryProducer, NamesMissingTensor) {
   spoil_each([](SyntheticCheckpoint& bad, const std::string& name) {
     // Old GPTQ files hold no g_idx where columns are in order: without it the same file is whole.
     bad.remove(name.ends_with(".g_idx") ? name.substr(0, name.rfind('.')) + ".scales" : name);
   });
 }
-TEST_P(EveryProducer, NamesATensorThatHasAnotherName) {
+TEST_P(EveryProducer, NamesRenamedTensor) {
   spoil_each(
       [](SyntheticCheckpoint& bad, const std::string& name) { bad.rename(name, name + "_"); });
 }
-TEST_P(EveryProducer, NamesATensorOfAnotherType) {
+TEST_P(EveryProducer, NamesTensorOfWrongType) {
   spoil_each([](SyntheticCheckpoint& bad, const std::string& name) {
     bad.retype(name, bad.at(name).dtype == DType::kI32 ? DType::kF32 : DType::kI64);
   });
 }
-TEST_P(EveryProducer, NamesATensorOfAnotherShape) {
+TEST_P(EveryProducer, NamesTensorOfWrongShape) {
   spoil_each([](SyntheticCheckpoint& bad, const std::string& name) {
     std::vector<int64_t> shape = bad.at(name).shape;
     shape.insert(shape.begin(), 1);
@@ -142,7 +142,7 @@ TEST_P(EveryProducer, NamesATensorOfAnotherShape) {
     bad.reshape(name, std::vector<int64_t>(bad.at(name).shape.size(), 0));
   });
 }
-TEST_P(EveryProducer, NamesATensorThatNothingReads) {
+TEST_P(EveryProducer, NamesUnreadTensor) {
   for (const std::string name :
        {"model.layers.0.mlp.experts.0.gate_proj.extra", "model.layers.0.extra",
         "model.layers.2.mlp.gate.weight", "extra"}) {
@@ -152,7 +152,7 @@ TEST_P(EveryProducer, NamesATensorThatNothingReads) {
   }
 }
 
-TEST_P(EveryProducer, RefusesAnExpertBeyondTheirNumber) {
+TEST_P(EveryProducer, RejectsExpertIndexBeyondExpertCount) {
   auto bad = make();
   bad.config["num_experts"] = 3;
   expect_bad(bad.experts(), {"model.safetensors", "tensor 'model.layers.0.mlp.experts.3.",
@@ -165,8 +165,8 @@ TEST_P(EveryProducer, RefusesAnExpertBeyondTheirNumber) {
   expect_bad(leading_zero.experts(), {"experts.01.gate_proj.weight'", "nothing reads it"});
 }
 
-// A bias that a layer has no room for must not be dropped in silence.
-TEST_P(EveryProducer, an_expert_bias_is_claimed_or_refused) {
+// A bias that the layer cannot use must not be dropped silently.
+TEST_P(EveryProducer, ClaimsOrRejectsExpertBias) {
   auto biased = make();
   for (int e = 0; e < 4; ++e) {
     for (const auto& [part, n] : {std::pair{"gate_proj", 16}, {"up_proj", 16}, {"down_proj", 32}}) {
@@ -204,7 +204,7 @@ TEST_P(EveryProducer, an_expert_bias_is_claimed_or_refused) {
              {"tensor '" + kGate + ".bias'", "needs f32, f16 or bf16; it is i32 [16]"});
 }
 
-TEST_P(EveryProducer, ShapesHaveToBeThoseOfTheConfig) {
+TEST_P(EveryProducer, RejectsShapesThatDifferFromConfig) {
   const std::pair<const char*, const char*> cases[] = {
       {"hidden_size", "(from config.json)"}, {"moe_intermediate_size", "(from config.json)"}};
   for (const auto& [key, line] : cases) {
@@ -216,8 +216,8 @@ TEST_P(EveryProducer, ShapesHaveToBeThoseOfTheConfig) {
   }
 }
 
-// Beside a size of 0 the other may be anything, also what no memory holds.
-TEST_P(EveryProducer, AMatrixWithoutElementsIsRefused) {
+// If one size is 0, the other may be any number, even one beyond all memory.
+TEST_P(EveryProducer, RejectsEmptyMatrix) {
   const std::string name = "lm_head.weight";
   for (const std::vector<int64_t>& shape :
        {std::vector<int64_t>{0, 32}, {24, 0}, {int64_t{1} << 50, 0}, {0, int64_t{1} << 50}}) {
@@ -229,7 +229,7 @@ TEST_P(EveryProducer, AMatrixWithoutElementsIsRefused) {
   }
 }
 
-TEST_P(EveryProducer, TensorsNeedNotBeAligned) {
+TEST_P(EveryProducer, ReadsUnalignedTensors) {
   auto odd = make();
   odd.add<uint8_t>("a", DType::kU8, {3}, {1, 2, 3});
   const auto weights = odd.experts(), aligned = make().experts();
@@ -244,7 +244,7 @@ TEST_P(EveryProducer, TensorsNeedNotBeAligned) {
   }
 }
 
-TEST_P(EveryProducer, MayLieInShardsInAnyWay) {
+TEST_P(EveryProducer, ReadsAnySharding) {
   // Each tensor in another shard than the one before: no linear layer has all of its tensors in
   // one.
   const auto checkpoint = make();
@@ -266,7 +266,7 @@ TEST_P(EveryProducer, MayLieInShardsInAnyWay) {
   EXPECT_EQ(matrix->scales, same->scales);
 }
 
-TEST_P(EveryProducer, OutlivesItsCheckpoint) {
+TEST_P(EveryProducer, LayerOutlivesCheckpoint) {
   std::optional<DescribedWeights> weights;
   {
     const auto checkpoint = make().open();

@@ -27,7 +27,8 @@ std::vector<CtModule> all_formats() {
       }
     }
   }
-  // Activations beside integer weights, packed or a byte each: as llm-compressor writes W4A8.
+  // Quantized activations with integer weights, packed or one byte each, as llm-compressor writes
+  // W4A8.
   for (const char* format : {"pack-quantized", "int-quantized"}) {
     for (const char* type : {"int", "float"}) {
       for (const int bits : {4, 8}) {
@@ -88,7 +89,7 @@ std::vector<CtModule> all_formats() {
 
 class CtFormats : public ::testing::TestWithParam<CtModule> {};
 
-TEST_P(CtFormats, GiveThePublishedValues) {
+TEST_P(CtFormats, DequantizeToPublishedValues) {
   const CtModule& format = GetParam();
   const auto checkpoint = ct_checkpoint(format);
   const Checkpoint opened = must(checkpoint.open());
@@ -111,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(All, CtFormats, ::testing::ValuesIn(all_formats()),
                          [](const auto& instance) { return str(instance.param); });
 
 // -1 everywhere is how compressed-tensors leaves an index that it does not use.
-TEST(CtFormat, ColumnsInOrderAreNotActOrder) {
+TEST(CtFormat, OrderedGroupIndexIsNotActOrder) {
   for (const bool unused : {false, true}) {
     for (const char* format : {"pack-quantized", "int-quantized"}) {
       const CtModule module{.format = format, .actorder = "group"};
@@ -134,8 +135,8 @@ TEST(CtFormat, ColumnsInOrderAreNotActOrder) {
   }
 }
 
-// Weights alone in fp8: compressed-tensors has no other name for them.
-TEST(CtFormat, NaiveIsTheFormatOfTheWeightsType) {
+// fp8 weight-only: compressed-tensors has no other name for it.
+TEST(CtFormat, NaiveFormatFollowsWeightType) {
   for (const CtModule& module : {ct_fp8("channel", ""), ct_int8("channel", "")}) {
     auto checkpoint = ct_checkpoint(module);
     checkpoint.quantization()["format"] = "naive-quantized";
@@ -145,7 +146,7 @@ TEST(CtFormat, NaiveIsTheFormatOfTheWeightsType) {
   }
 }
 
-TEST(CtFormat, ACodeOrZeroPointOutsideItsBitsIsNamed) {
+TEST(CtFormat, NamesCodeOrZeroPointOutsideItsBits) {
   const CtModule module{.format = "int-quantized", .symmetric = false, .activations = "token"};
   for (const int code : {8, -9}) {
     auto checkpoint = ct_checkpoint(module);
@@ -161,7 +162,7 @@ TEST(CtFormat, ACodeOrZeroPointOutsideItsBitsIsNamed) {
   }
 }
 
-TEST(CtFormat, ATensorsScaleIsRepeatedForEveryRow) {
+TEST(CtFormat, RepeatsTensorScaleForEveryRow) {
   const DescribedWeights weights = must(ct_checkpoint(ct_fp8("tensor", "token")).experts());
   EXPECT_EQ(weights.w13.scheme().weight, kFp8StaticTensorSym);
   EXPECT_EQ(weights.w13.shape().key, kFp8StaticChannelSym);
@@ -172,14 +173,14 @@ TEST(CtFormat, ATensorsScaleIsRepeatedForEveryRow) {
   EXPECT_EQ(scales[13], scales[25]);
 }
 
-TEST(CtFormat, BlocksThatMatricesShareInAStackAreExpanded) {
+TEST(CtFormat, ExpandsBlocksThatSpanStackedMatrices) {
   const DescribedWeights weights = must(ct_checkpoint(ct_fp8("block", "group")).experts());
   EXPECT_EQ(weights.w13.shape().key.group, (GroupShape{1, 16}));  // 13 rows end inside a block
   EXPECT_EQ(weights.w2.shape().key.group, (GroupShape{8, 16}));
   EXPECT_EQ(weights.spec.scheme.activation, fp8_dynamic_group(16));
 }
 
-TEST(CtFormat, StaticActivationsTakeTheLargestScaleOfTheStack) {
+TEST(CtFormat, StaticActivationsUseLargestScaleOfStack) {
   auto checkpoint = ct_checkpoint(ct_fp8("tensor", "tensor"));
   checkpoint.set<float>(kGate + ".input_scale", 0, 0.25f);
   checkpoint.set<float>(kUp + ".input_scale", 0, 0.5f);
@@ -194,7 +195,7 @@ TEST(CtFormat, StaticActivationsTakeTheLargestScaleOfTheStack) {
   EXPECT_EQ(weights.w2.input_scales()[1], 0.125f);
 }
 
-TEST(CtFormat, AnActivationScaleThatIsNoneIsNamed) {
+TEST(CtFormat, NamesInvalidActivationScale) {
   const std::string name = kUp + ".input_scale";
   for (const auto& [value, fact] :
        {std::pair{0.0f, "it is 0"}, {-1.0f, "it is -1"}, {std::nanf(""), "element 0 is nan"}}) {
@@ -208,13 +209,13 @@ TEST(CtFormat, AnActivationScaleThatIsNoneIsNamed) {
   expect_missing(checkpoint, name);
 }
 
-TEST(CtFormat, TheShapeMayBeI32) {
+TEST(CtFormat, AcceptsI32Shape) {
   auto checkpoint = ct_checkpoint(ct_packed());
   checkpoint.add(kDown + ".weight_shape", DType::kI32, {2}, std::vector<int32_t>{32, 13});
   expect_values(must(checkpoint.experts()).w2, 1, {kDown}, published(checkpoint, ct_packed()));
 }
 
-TEST(CtFormat, AShapeThatDoesNotFitItsWordsIsNamed) {
+TEST(CtFormat, NamesShapeThatDoesNotFitPackedWords) {
   const std::vector<std::pair<std::vector<int64_t>, const char*>> cases = {
       {{31, 13}, "it says [31, 13]"},
       {{32, 8}, "it says [32, 8]"},
@@ -232,15 +233,15 @@ TEST(CtFormat, AShapeThatDoesNotFitItsWordsIsNamed) {
   }
 }
 
-TEST(CtFormat, TheRestOfTheLastByteIsZero) {
+TEST(CtFormat, PaddingBitsOfLastByteAreZero) {
   const DescribedWeights weights = must(ct_checkpoint(ct_packed()).experts());
   const CanonicalMatrix w2 = must(weights.w2.expert(1));  // 13 nibbles in 7 bytes
   for (int64_t r = 0; r < 32; ++r) EXPECT_EQ(static_cast<int>(w2.codes[7 * r + 6]) >> 4, 0);
 }
 
-TEST(CtFormat, ZeroPointsOfRowsThatShareAWordAreTheirOwn) {
+TEST(CtFormat, UnpacksZeroPointsOfRowsInOneWord) {
   auto checkpoint = ct_checkpoint(ct_asymmetric());
-  // Rows 8 to 12 of 13 lie in the second word; what follows them belongs to no row.
+  // Rows 8 to 12 of 13 are in the second word. The bits after them belong to no row.
   for (uint32_t g = 0; g < 4; ++g) {
     checkpoint.set<uint32_t>(kGate + ".weight_zero_point", g, 0x76543210u);
     checkpoint.set<uint32_t>(kGate + ".weight_zero_point", 4 + g, 0xeeecba98u + g);
@@ -255,7 +256,7 @@ TEST(CtFormat, ZeroPointsOfRowsThatShareAWordAreTheirOwn) {
   expect_values(weights.w13, 1, {kGate, kUp}, published(checkpoint, ct_asymmetric()));
 }
 
-TEST(CtFormat, AGroupIndexThatIsNotSetIsNamed) {
+TEST(CtFormat, NamesUnsetGroupIndex) {
   for (const int32_t group : {-1, 4, std::numeric_limits<int32_t>::min()}) {
     auto checkpoint = ct_checkpoint(ct_act_order());
     checkpoint.set<int32_t>(kGate + ".weight_g_idx", 9, group);
@@ -267,14 +268,14 @@ TEST(CtFormat, AGroupIndexThatIsNotSetIsNamed) {
   }
 }
 
-TEST(CtFormat, GateAndUpNeedOneOrderOfColumns) {
+TEST(CtFormat, RejectsGateAndUpOfDifferentColumnOrder) {
   auto checkpoint = ct_checkpoint(ct_act_order());
   checkpoint.set<int32_t>(kUp + ".weight_g_idx", 0, 3);
   expect_unsupported(checkpoint.experts(), {"model.safetensors", "module '" + kUp + "'",
                                             "needs columns in the same groups"});
 }
 
-TEST(CtFormat, ATensorThatTheConfigDoesNotExpectIsNamed) {
+TEST(CtFormat, NamesTensorThatConfigDoesNotExpect) {
   auto checkpoint = ct_checkpoint(ct_act_order());
   json& weights = checkpoint.quantization()["config_groups"]["group_0"]["weights"];
   weights["actorder"] = "static";
@@ -294,7 +295,7 @@ TEST(CtFormat, ATensorThatTheConfigDoesNotExpectIsNamed) {
   }
 }
 
-TEST(CtFormat, AMissingTensorIsNamed) {
+TEST(CtFormat, NamesMissingTensor) {
   struct Case {
     CtModule format;
     const char* part;
@@ -315,7 +316,7 @@ TEST(CtFormat, AMissingTensorIsNamed) {
               kUp + ".weight or " + kUp + ".{weight_packed,weight_scale,weight_shape}"});
 }
 
-TEST(CtFormat, ATensorOfAnotherTypeOrShapeIsNamed) {
+TEST(CtFormat, NamesTensorOfWrongTypeOrShape) {
   struct Case {
     CtModule format;
     WrongTensor tensor;
@@ -378,7 +379,7 @@ TEST(CtFormat, ATensorOfAnotherTypeOrShapeIsNamed) {
   for (const Case& c : cases) expect_named(ct_checkpoint(c.format), kGate, c.tensor);
 }
 
-TEST(CtFormat, AScaleThatIsNoNumberIsNamed) {
+TEST(CtFormat, NamesNonFiniteScale) {
   for (const CtModule& format :
        {ct_packed(), ct_int8("tensor", ""), ct_fp8("tensor", ""), ct_fp8("block", "group")}) {
     auto checkpoint = ct_checkpoint(format);
@@ -390,7 +391,7 @@ TEST(CtFormat, AScaleThatIsNoNumberIsNamed) {
   }
 }
 
-TEST(CtFormat, ABiasComesAlong) {
+TEST(CtFormat, KeepsBias) {
   for (const CtModule& format :
        {ct_packed(), ct_int8("channel", "token"), ct_fp8("block", "group")}) {
     auto checkpoint = ct_checkpoint(format);
@@ -404,7 +405,7 @@ TEST(CtFormat, ABiasComesAlong) {
 
 // Groups.
 
-TEST(CtGroups, EachModuleHasTheSchemeOfTheTargetThatMatchesItBest) {
+TEST(CtGroups, BestMatchingTargetDecidesScheme) {
   auto checkpoint = ct_checkpoint(ct_packed());
   const CtModule attention = ct_fp8("channel", "token"), output = ct_int8("channel", "token");
   CtWriter writer(checkpoint);
@@ -436,7 +437,7 @@ TEST(CtGroups, EachModuleHasTheSchemeOfTheTargetThatMatchesItBest) {
   expect_left_out(must(checkpoint.open()).linear({kAttention + "o_proj"}), kAttention + "o_proj");
 }
 
-TEST(CtGroups, AStackNeedsOneScheme) {
+TEST(CtGroups, RejectsStackOfDifferentSchemes) {
   auto checkpoint = ct_checkpoint(ct_packed());
   const CtModule other{.group_size = 16};
   CtWriter(checkpoint).add(kAttention + "v_proj", 16, 32, other);
@@ -449,7 +450,7 @@ TEST(CtGroups, AStackNeedsOneScheme) {
               "int4-w4a16-g8 [16, 32]", "it is int4-w4a16-g16 [16, 32]"});
 }
 
-TEST(CtGroups, ATensorOfAnotherGroupsFormatIsNamed) {
+TEST(CtGroups, NamesTensorInFormatOfOtherGroup) {
   auto checkpoint = ct_checkpoint(ct_packed());
   checkpoint.quantization()["config_groups"]["group_1"] =
       ct_group(ct_fp8("channel", "token"), {"re:.*v_proj"});
@@ -458,7 +459,7 @@ TEST(CtGroups, ATensorOfAnotherGroupsFormatIsNamed) {
              {"tensor '" + kAttention + "v_proj.weight'", "it is missing"});
 }
 
-TEST(CtGroups, ATargetBelongsToOneGroup) {
+TEST(CtGroups, RejectsTargetInTwoGroups) {
   auto checkpoint = ct_checkpoint(ct_packed());
   json& groups = checkpoint.quantization()["config_groups"];
   groups["group_1"] = groups["group_0"];

@@ -1,4 +1,4 @@
-// What of compressed-tensors is refused, by its key.
+// Tests that unsupported compressed-tensors configs are rejected by key.
 #include "ct_synthetic.h"
 #include "reader_fixture.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 using nlohmann::json;
 
-TEST(CtRefused, AFormatThatIsNotRead) {
+TEST(CtRefused, UnsupportedFormat) {
   for (const char* format : {"dense", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "marlin-24",
                              "sparse-24-bitmask", "mixed-precision"}) {
     const std::string line =
@@ -24,7 +24,7 @@ TEST(CtRefused, AFormatThatIsNotRead) {
   expect_bad(checkpoint.open(), {kConfig + "format: needs a text; it is not there"});
 }
 
-TEST(CtRefused, AFormatThatContradictsItsGroup) {
+TEST(CtRefused, FormatThatContradictsItsGroup) {
   const std::string type = "config_groups.group_0.weights.type: ";
   expect_unsupported_config(ct_checkpoint(ct_packed()), {{{"format", "float-quantized"}},
                                                          type + "needs \"float\"; it is \"int\""});
@@ -40,7 +40,7 @@ struct Refused {
   const char* line;
 };
 
-// int8 activations with one key changed, where the group has none.
+// int8 activations with one key changed, in a group that has no activations.
 json w4a8(const json& change) {
   json activations = {{"num_bits", 8},
                       {"type", "int"},
@@ -51,7 +51,7 @@ json w4a8(const json& change) {
   return activations;
 }
 
-TEST(CtRefused, ASchemeByItsKey) {
+TEST(CtRefused, UnsupportedSchemeByKey) {
   const CtModule packed = ct_packed(), int8 = ct_int8("channel", "token");
   const CtModule block = ct_fp8("block", "group"), token = ct_fp8("channel", "token");
   const char* const inputs = "input_activations";
@@ -110,7 +110,7 @@ TEST(CtRefused, ASchemeByItsKey) {
   }
 }
 
-TEST(CtRefused, AConfigThatMakesNoSense) {
+TEST(CtRefused, InvalidConfig) {
   const Refused cases[] = {
       {ct_packed(), "weights", {{"group_size", 0}}, "group_size: needs a whole number from 1"},
       {ct_packed(),
@@ -143,7 +143,7 @@ TEST(CtRefused, AConfigThatMakesNoSense) {
   }
 }
 
-TEST(CtRefused, WhatWouldChangeTheNumbersUnread) {
+TEST(CtRefused, UnknownKeysThatChangeValues) {
   const json some = {{"num_bits", 8}};
   for (const char* key : {"kv_cache_scheme", "transform_config"}) {
     expect_unsupported_config(ct_checkpoint(ct_packed()),

@@ -18,7 +18,7 @@ Value published(const SyntheticCheckpoint& checkpoint) {
   };
 }
 
-TEST(CompressedTensors, GivesThePublishedValues) {
+TEST(CompressedTensors, DequantizesToPublishedValues) {
   const auto checkpoint = SyntheticCheckpoint::int8();
   const Checkpoint opened = must(checkpoint.open());
   EXPECT_EQ(opened.producer(), "compressed-tensors");
@@ -28,7 +28,7 @@ TEST(CompressedTensors, GivesThePublishedValues) {
   expect_values(weights, 1, published(checkpoint));
 }
 
-TEST(CompressedTensors, TheLowestCodeIsMinus128) {
+TEST(CompressedTensors, LowestCodeIsMinus128) {
   auto checkpoint = SyntheticCheckpoint::int8();
   std::vector<int8_t> codes(32 * 16, -128);
   checkpoint.add(kDown + ".weight", DType::kI8, {32, 16}, codes);
@@ -38,7 +38,7 @@ TEST(CompressedTensors, TheLowestCodeIsMinus128) {
   EXPECT_EQ(row, std::vector<double>(16, -128.0));
 }
 
-TEST(CompressedTensors, ScalesMayHaveOneDimensionOrTwo) {
+TEST(CompressedTensors, AcceptsScalesOfOneOrTwoDimensions) {
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{32, 1}, {32}}) {
     auto checkpoint = SyntheticCheckpoint::int8();
     checkpoint.reshape(kDown + ".weight_scale", shape);
@@ -46,7 +46,7 @@ TEST(CompressedTensors, ScalesMayHaveOneDimensionOrTwo) {
   }
 }
 
-TEST(CompressedTensors, ScalesMayBeF32) {
+TEST(CompressedTensors, AcceptsF32Scales) {
   auto checkpoint = SyntheticCheckpoint::int8();
   std::vector<float> scales(32);
   for (size_t i = 0; i < scales.size(); ++i) scales[i] = 1.0f / static_cast<float>(3 + i);
@@ -54,7 +54,7 @@ TEST(CompressedTensors, ScalesMayBeF32) {
   expect_values(must(checkpoint.experts()).w2, 1, {kDown}, published(checkpoint));
 }
 
-TEST(CompressedTensors, AScaleThatIsNoNumberIsNamed) {
+TEST(CompressedTensors, NamesNonFiniteScale) {
   for (const auto& [bits, shown] : {std::pair{0x7fc0, "nan"}, {0x7f80, "inf"}, {0xff80, "-inf"}}) {
     auto checkpoint = SyntheticCheckpoint::int8();
     checkpoint.set<uint16_t>(kUp + ".weight_scale", 5, static_cast<uint16_t>(bits));
@@ -65,7 +65,7 @@ TEST(CompressedTensors, AScaleThatIsNoNumberIsNamed) {
   }
 }
 
-TEST(CompressedTensors, AMissingTensorIsNamed) {
+TEST(CompressedTensors, NamesMissingTensor) {
   for (const char* part : {".weight", ".weight_scale"}) {
     expect_missing(SyntheticCheckpoint::int8(), kUp + part);
   }
@@ -77,7 +77,7 @@ TEST(CompressedTensors, AMissingTensorIsNamed) {
               "the file has neither"});
 }
 
-TEST(CompressedTensors, ATensorOfAnotherTypeOrShapeIsNamed) {
+TEST(CompressedTensors, NamesTensorOfWrongTypeOrShape) {
   const WrongTensor tensors[] = {
       {".weight", DType::kU8, {16, 32}, "needs i8 of two dimensions; it is u8 [16, 32]"},
       {".weight", DType::kBF16, {16, 32}, "needs i8 of two dimensions; it is bf16 [16, 32]"},
@@ -102,7 +102,7 @@ TEST(CompressedTensors, ATensorOfAnotherTypeOrShapeIsNamed) {
   }
 }
 
-TEST(CompressedTensors, AnotherFormatIsRefusedByName) {
+TEST(CompressedTensors, RejectsOtherFormatByName) {
   for (const char* format : {"dense", "marlin-24", "mixed-precision"}) {
     expect_unsupported_config(SyntheticCheckpoint::int8(),
                               {{{"format", format}},
@@ -112,7 +112,7 @@ TEST(CompressedTensors, AnotherFormatIsRefusedByName) {
   }
 }
 
-TEST(CompressedTensors, AnotherSchemeIsRefusedByItsKey) {
+TEST(CompressedTensors, RejectsOtherSchemeByKey) {
   struct Change {
     const char* operand;
     const char* key;
@@ -147,7 +147,7 @@ TEST(CompressedTensors, AnotherSchemeIsRefusedByItsKey) {
                      {kConfig + "config_groups.group_0.weights: needs ", "it is not there"});
 }
 
-TEST(CompressedTensors, ConfigGroupsThatMakeNoSenseAreRefused) {
+TEST(CompressedTensors, RejectsInvalidConfigGroups) {
   auto checkpoint = SyntheticCheckpoint::int8();
   json& groups = checkpoint.quantization()["config_groups"];
   groups["group_1"] = groups["group_0"];
@@ -165,7 +165,7 @@ TEST(CompressedTensors, ConfigGroupsThatMakeNoSenseAreRefused) {
   expect_bad(checkpoint.open(), {"config_groups.a", "needs an object; it is null"});
 }
 
-TEST(CompressedTensors, WhatWouldChangeTheNumbersUnreadIsRefused) {
+TEST(CompressedTensors, RejectsUnknownKeysThatChangeValues) {
   const json some = {{"num_bits", 8}};
   for (const char* key : {"kv_cache_scheme", "transform_config"}) {
     auto checkpoint = SyntheticCheckpoint::int8();
@@ -189,7 +189,7 @@ SyntheticCheckpoint with_plain_o_proj() {
   return checkpoint;
 }
 
-TEST(CompressedTensors, AModuleThatIsIgnoredIsPlain) {
+TEST(CompressedTensors, IgnoredModuleIsPlain) {
   const std::string module = kAttention + "o_proj";
   for (const std::string& pattern : {module, std::string("re:.*self_attn.o_proj$")}) {
     auto checkpoint = with_plain_o_proj();
@@ -202,12 +202,12 @@ TEST(CompressedTensors, AModuleThatIsIgnoredIsPlain) {
   }
 }
 
-TEST(CompressedTensors, WhatTheFileHoldsDecidesWhereTheConfigSaysQuantized) {
+TEST(CompressedTensors, StoredTensorsDecideForModulesListedAsQuantized) {
   const Checkpoint opened = must(with_plain_o_proj().open());
   EXPECT_FALSE(must(opened.linear({kAttention + "o_proj"})).scheme().weight.quantized());
 }
 
-TEST(CompressedTensors, AModuleThatIsNoTargetIsPlain) {
+TEST(CompressedTensors, ModuleOutsideTargetsIsPlain) {
   for (const char* target : {"re:.*mlp\\.experts\\..*", "re:.*_proj$"}) {
     auto checkpoint = SyntheticCheckpoint::int8();
     checkpoint.quantization()["config_groups"]["group_0"]["targets"] = {target};
@@ -218,7 +218,7 @@ TEST(CompressedTensors, AModuleThatIsNoTargetIsPlain) {
   expect_left_out(checkpoint.experts(), SyntheticCheckpoint::expert(0, 0, "gate_proj"));
 }
 
-TEST(CompressedTensors, APatternThatDoesNotCompileIsNamed) {
+TEST(CompressedTensors, NamesInvalidPattern) {
   auto checkpoint = SyntheticCheckpoint::int8();
   checkpoint.quantization()["ignore"] = {"re:("};
   expect_bad(checkpoint.open(),

@@ -34,12 +34,12 @@ TEST(Config, ReadsEveryTypeOfValue) {
   EXPECT_EQ(*(*config.object({"o"}))->integer({"k"}), 7);
 }
 
-TEST(Config, OneWholeNumberIsAListOfOne) {
+TEST(Config, ReadsOneIntegerAsListOfOne) {
   EXPECT_EQ(*parsed(R"({"eos_token_id": 2})").integers({"eos_token_id"}),
             (std::vector<int64_t>{2}));
 }
 
-TEST(Config, TheFirstKeyThatIsThereCounts) {
+TEST(Config, UsesFirstKeyPresent) {
   const Config::Keys keys = {"num_experts", "num_local_experts"};
   EXPECT_EQ(*parsed(R"({"num_experts": 4})").integer(keys), 4);
   EXPECT_EQ(*parsed(R"({"num_local_experts": 5})").integer(keys), 5);
@@ -47,7 +47,7 @@ TEST(Config, TheFirstKeyThatIsThereCounts) {
   EXPECT_EQ(*parsed(R"({"num_experts": null, "num_local_experts": 5})").integer(keys), 5);
 }
 
-TEST(Config, NullAndAbsentAreTheSame) {
+TEST(Config, TreatsNullAsAbsent) {
   for (const char* text : {"{}", R"({"k": null})"}) {
     const Config config = parsed(text);
     EXPECT_FALSE(config.has({"k"}));
@@ -64,12 +64,12 @@ TEST(Config, NullAndAbsentAreTheSame) {
   }
 }
 
-TEST(Config, AMissingKeyIsNamedInEveryDialect) {
+TEST(Config, NamesMissingKeyInEveryDialect) {
   expect_bad(parsed("{}").integer({"num_experts", "num_local_experts"}),
              {"num_experts or num_local_experts: needs a whole number"});
 }
 
-TEST(Config, AValueOfAnotherTypeIsRefusedAndShown) {
+TEST(Config, RejectsValueOfWrongTypeAndShowsIt) {
   for (const char* value : {"\"3\"", "3.0", "true", "[3]", "{\"a\":3}"}) {
     const Config config = parsed(str("{\"k\":", value, "}"));
     expect_bad(config.integer({"k"}),
@@ -92,7 +92,7 @@ TEST(Config, AValueOfAnotherTypeIsRefusedAndShown) {
   expect_bad(config.integers({"big"}), {"big: needs whole numbers; it holds 18446744073709551615"});
 }
 
-TEST(Config, ANumberOutOfRangeIsRefused) {
+TEST(Config, RejectsNumberOutOfRange) {
   for (const char* value : {"-1", "0", "10", "9223372036854775807", "9223372036854775808",
                             "18446744073709551615", "-9223372036854775808"}) {
     expect_bad(parsed(str("{\"k\":", value, "}")).integer({"k"}, 1, 9),
@@ -106,7 +106,7 @@ TEST(Config, ANumberOutOfRangeIsRefused) {
   EXPECT_EQ(*config.integer({"m"}, INT64_MIN, INT64_MAX), INT64_MAX);
 }
 
-TEST(Config, WhatIsNoJsonObjectIsRefused) {
+TEST(Config, RejectsTextThatIsNotAJsonObject) {
   for (const std::string& text :
        {std::string(), std::string("{"), std::string("{\"a\":1,}"), std::string("{} {}"),
         std::string("{\"a\":1e400}"), std::string("{\"a\":NaN}"), std::string("{\"a\":\"\xff\"}"),
@@ -120,11 +120,11 @@ TEST(Config, WhatIsNoJsonObjectIsRefused) {
   }
 }
 
-TEST(Config, AByteOrderMarkIsSkipped) {
+TEST(Config, SkipsByteOrderMark) {
   EXPECT_EQ(*parsed("\xef\xbb\xbf{\"k\":1}").integer({"k"}), 1);
 }
 
-TEST(Config, NestingIsBounded) {
+TEST(Config, BoundsNesting) {
   auto nested = [](int levels) {
     return "{\"k\":" + std::string(levels, '[') + std::string(levels, ']') + "}";
   };
@@ -135,19 +135,19 @@ TEST(Config, NestingIsBounded) {
   }
 }
 
-TEST(Config, ALongValueIsShortenedInAMessage) {
+TEST(Config, ShortensLongValueInMessage) {
   const std::string value(100'000, 'x');
   const auto error = parsed("{\"k\":\"" + value + "\"}").integer({"k"});
   expect_bad(error, {"k: needs a whole number", "it is \"xxx", "..."});
   EXPECT_LT(error.error().to_string().size(), 200u);
 }
 
-TEST(Config, AValueIsShownInAscii) {
+TEST(Config, ShowsValueInAscii) {
   expect_bad(parsed("{\"k\":\"\xc3\xa9\\u0000\\n\"}").integer({"k"}),
              {"it is \"\\u00e9\\u0000\\n\""});
 }
 
-TEST(Config, ANestedKeyIsNamedFromTheOutside) {
+TEST(Config, NamesNestedKeyWithItsPath) {
   const Config config = parsed(R"({"quantization_config": {"weights": {"bits": "4"}}})");
   const Config weights = **(*config.object({"quantization_config"}))->object({"weights"});
   expect_bad(weights.integer({"bits"}),
@@ -156,7 +156,7 @@ TEST(Config, ANestedKeyIsNamedFromTheOutside) {
                      {"dir/config.json: quantization_config.weights.bits: needs 4 or 8; it is 3"});
 }
 
-TEST(Config, AFileThatCannotBeReadIsAnError) {
+TEST(Config, ReportsUnreadableFile) {
   const TemporaryFolder folder;
   expect_error(Config::open(folder.path() + "/config.json"), ErrorKind::kIo,
                {folder.path() + "/config.json: needs a readable file; No such file or directory"});

@@ -12,7 +12,7 @@
 
 namespace moracle::testing {
 
-/// What one config group says and what its tensors hold.
+/// Keys of one config group and the contents of its tensors.
 struct CtModule {
   std::string format = "pack-quantized";
   int bits = 4;
@@ -88,7 +88,7 @@ inline nlohmann::json ct_group(const CtModule& module, const std::vector<std::st
           {"output_activations", nullptr}};
 }
 
-/// Random tensors of one module, in the place of what is there.
+/// Replaces the tensors of one module by random ones.
 class CtWriter {
  public:
   explicit CtWriter(SyntheticCheckpoint& checkpoint) : checkpoint_(checkpoint) {}
@@ -101,7 +101,7 @@ class CtWriter {
     } else {
       std::vector<uint8_t> codes(n * k);
       for (uint8_t& code : codes) code = static_cast<uint8_t>(random_());
-      // 0x7f and 0xff are no numbers in e4m3.
+      // 0x7f and 0xff are NaN in e4m3.
       for (uint8_t& code : codes) code ^= format.is_float() && (code & 127) == 127 ? 1 : 0;
       if (format.bits == 4) {
         for (uint8_t& code : codes) code = static_cast<uint8_t>(code % 16 - 8);
@@ -119,7 +119,7 @@ class CtWriter {
 
  private:
   void add_packed(const std::string& module, int64_t n, int64_t k, const CtModule& format) {
-    // The rest of the last word is anything: nobody may read it.
+    // The unused bits of the last word are random: readers must ignore them.
     const int64_t per_word = format.per_word(), width = (k + per_word - 1) / per_word;
     checkpoint_.add(module + ".weight_packed", DType::kI32, {n, width}, words(n * width));
     checkpoint_.add(module + ".weight_shape", DType::kI64, {2}, std::vector<int64_t>{n, k});

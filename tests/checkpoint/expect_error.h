@@ -1,4 +1,4 @@
-// What a test asks of an error: the kind, and a line that names file, place, need and fact.
+// Checks an error: its kind, and one line with file, place, need and fact.
 #pragma once
 
 #include <gmock/gmock.h>

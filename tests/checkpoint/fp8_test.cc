@@ -27,7 +27,7 @@ Value published(const SyntheticCheckpoint& checkpoint, GroupShape group) {
 
 class Fp8Groups : public ::testing::TestWithParam<GroupShape> {};
 
-TEST_P(Fp8Groups, GiveThePublishedValues) {
+TEST_P(Fp8Groups, DequantizeToPublishedValues) {
   const GroupShape group = GetParam();
   const auto checkpoint = fp8(group);
   const Checkpoint opened = must(checkpoint.open());
@@ -41,7 +41,7 @@ TEST_P(Fp8Groups, GiveThePublishedValues) {
   expect_values(must(opened.linear(kQkv)), 0, kQkv, value);
 }
 
-TEST_P(Fp8Groups, StayBlocksWhereRowsEndWithABlock) {
+TEST_P(Fp8Groups, StayBlocksWhenRowsEndAtBlockBoundary) {
   const GroupShape group = GetParam();
   const DescribedWeights weights = must(fp8(group).experts());
   const bool whole = group.rows > 0 && 16 % group.rows == 0;  // gate and up have 16 rows each
@@ -74,7 +74,7 @@ TEST(Fp8, GateAndUpKeepTheirOwnTensorScales) {
   EXPECT_EQ(name(weights.spec.scheme), "fp8-w8a8-tensor");
 }
 
-TEST(Fp8, ScalesMayHaveAnyOfTheirUsualShapes) {
+TEST(Fp8, AcceptsEveryUsualScaleShape) {
   auto tensor = fp8(GroupShape{});
   tensor.reshape(kDown + ".weight_scale", {});
   expect_values(must(tensor.experts()).w2, 1, {kDown}, published(tensor, GroupShape{}));
@@ -92,7 +92,7 @@ TEST(Fp8, ScalesMayHaveAnyOfTheirUsualShapes) {
               "needs shape [2, 2] (blocks of 8 x 16 of [16, 32])", "it is f32 [4]"});
 }
 
-TEST(Fp8, ATensorOfOtherBlocksIsNamed) {
+TEST(Fp8, NamesTensorOfOtherBlockSize) {
   for (const auto& shape : std::vector<std::vector<int64_t>>{{2, 1}, {1, 4}, {4, 2}, {1}, {}}) {
     expect_named(fp8({12, 20}), kDown,
                  {".weight_scale_inv", DType::kF32, shape,
@@ -104,7 +104,7 @@ TEST(Fp8, ATensorOfOtherBlocksIsNamed) {
                                     "(one scale for each of 32 rows); it is f32 [16]"});
 }
 
-TEST(Fp8, TensorsOfAnotherTypeAreNamed) {
+TEST(Fp8, NamesTensorsOfWrongType) {
   for (const DType dtype : {DType::kI8, DType::kU8, DType::kF8E5M2, DType::kBF16}) {
     const std::string line = str("needs f8_e4m3 [N, K]; it is ", name(dtype), " [16, 32]");
     expect_named(fp8(kPerRow), kUp, {".weight", dtype, {16, 32}, line});
@@ -118,7 +118,7 @@ TEST(Fp8, TensorsOfAnotherTypeAreNamed) {
              {"tensor '" + kDown + ".weight_scale'", "element [7, 0] is nan"});
 }
 
-TEST(Fp8, StoredInputScalesAreTheLargestOfWhatIsStacked) {
+TEST(Fp8, UsesLargestInputScaleOfStack) {
   auto checkpoint = fp8(GroupShape{});
   checkpoint.quantization()["activation_scheme"] = "static";
   float scale = 0.25f;
@@ -142,7 +142,7 @@ TEST(Fp8, StoredInputScalesAreTheLargestOfWhatIsStacked) {
   expect_missing(checkpoint, kUp + ".input_scale");
 }
 
-TEST(Fp8, ScalesOfUe8m0ArePowersOfTwo) {
+TEST(Fp8, ReadsUe8m0ScalesAsPowersOfTwo) {
   auto checkpoint = fp8({8, 16});
   checkpoint.quantization()["scale_fmt"] = "ue8m0";
   expect_bad(must(checkpoint.experts()).w2.expert(1),
@@ -163,7 +163,7 @@ TEST(Fp8, ScalesOfUe8m0ArePowersOfTwo) {
   expect_bad(checkpoint.experts(), {"needs f32, f16 or bf16", "it is f8_e8m0 [4, 1]"});
 }
 
-TEST(Fp8, WhatTheConfigLeavesOutMayNotBeQuantized) {
+TEST(Fp8, RejectsQuantizedTensorsOfExcludedModules) {
   const std::string query = kAttention + "q_proj";
   for (const char* key : {"ignored_layers", "modules_to_not_convert"}) {
     auto checkpoint = fp8({8, 16});
@@ -180,7 +180,7 @@ TEST(Fp8, WhatTheConfigLeavesOutMayNotBeQuantized) {
   }
 }
 
-TEST(Fp8, ABiasIsRead) {
+TEST(Fp8, ReadsBias) {
   auto checkpoint = fp8({8, 16});
   checkpoint.add_floats(kAttention + "q_proj.bias", {32});
   const DescribedMatrix linear = must(must(checkpoint.open()).linear({kAttention + "q_proj"}));
@@ -188,7 +188,7 @@ TEST(Fp8, ABiasIsRead) {
   EXPECT_EQ(must(linear.expert(0)).bias.size(), 32u);
 }
 
-TEST(Fp8, AnotherVariantIsRefusedByItsKey) {
+TEST(Fp8, RejectsOtherVariantByKey) {
   const WrongConfig configs[] = {
       {{{"fmt", "e5m2"}}, "fmt: needs e4m3; it is e5m2"},
       {{{"store_dtype", "mxfp4"}}, "store_dtype: needs weights stored as e4m3"},
@@ -203,7 +203,7 @@ TEST(Fp8, AnotherVariantIsRefusedByItsKey) {
   }
 }
 
-TEST(Fp8, RealFilesAreRead) {
+TEST(Fp8, ReadsRealFiles) {
   for (const char* folder : {"qwen3moe-fp8-block128", "dsv3-fp8-block128"}) {
     const auto opened = open_stored(folder);
     if (!opened) continue;

@@ -1,5 +1,5 @@
-// The cuts of real checkpoints in this repository (tests/golden/README.md), and the full
-// checkpoints that may stand beside the clone.
+// The cuts of real checkpoints in this repository (tests/golden/README.md), and the optional full
+// checkpoints next to the clone.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ inline constexpr Cut kCuts[] = {
     {"qwen3moe-modelopt-mxfp8", "modelopt", "mxfp8-w8a8"},
 };
 
-/// The folders of a folder, sorted; none where it is not there.
+/// The subfolders of a folder, sorted. Empty if the folder does not exist.
 inline std::vector<std::string> folders_in(const std::string& root) {
   std::vector<std::string> found;
   std::error_code none;

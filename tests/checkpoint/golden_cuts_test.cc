@@ -1,5 +1,5 @@
-// Cuts of real checkpoints: every row of every expert is what its producer's own library makes of
-// it, bit for bit.
+// Cuts of real checkpoints: every row of every expert equals the output of the producer's own
+// library, bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,11 +30,11 @@ std::set<std::string> expected_names() {
   return names;
 }
 
-TEST(GoldenCuts, AreAllThere) {
+TEST(GoldenCuts, AllExist) {
   EXPECT_EQ(names(golden_cuts()), expected_names());
 }
 
-TEST(GoldenCuts, HoldEveryProducer) {
+TEST(GoldenCuts, CoverEveryProducer) {
   std::set<std::string_view> held;
   for (const Cut& cut : kCuts) held.insert(cut.producer);
   EXPECT_TRUE(held.contains("plain"));
@@ -43,7 +43,7 @@ TEST(GoldenCuts, HoldEveryProducer) {
 #undef X
 }
 
-TEST(GoldenCuts, HoldEveryFullCheckpoint) {
+TEST(GoldenCuts, CoverEveryFullCheckpoint) {
   const auto full = names(testing::folders_in(MORACLE_CHECKPOINTS_DIR));
   if (full.empty()) GTEST_SKIP() << "no full checkpoints beside the clone";
   EXPECT_THAT(expected_names(), ::testing::IsSupersetOf(full));

@@ -23,7 +23,7 @@ std::string scheme_of(const Checkpoint& opened, const std::string& module) {
   return name(linear.scheme());
 }
 
-TEST(GptqDynamic, ARuleReplacesWhatItNames) {
+TEST(GptqDynamic, RuleReplacesTheKeysItNames) {
   struct Case {
     SyntheticGptq format;
     json rule;
@@ -50,13 +50,13 @@ TEST(GptqDynamic, ARuleReplacesWhatItNames) {
   }
 }
 
-TEST(GptqDynamic, WithoutItsRuleAModuleDoesNotFit) {
+TEST(GptqDynamic, RejectsModuleWithoutItsRule) {
   const Checkpoint opened = must(with_o_proj({.bits = 8}, json::object()).open());
   expect_bad(opened.linear({kO}),
              {"model.safetensors", "tensor '" + kO + ".qzeros'", "needs i32 ", "; it is i32 "});
 }
 
-TEST(GptqDynamic, ExpressionsMatchFromTheStartOfAName) {
+TEST(GptqDynamic, ExpressionsMatchFromStartOfName) {
   // "self_attn" is in the name, but not at its start.
   const auto inside = with_o_proj({}, {{"self_attn", {{"bits", 8}}}});
   EXPECT_EQ(scheme_of(must(inside.open()), kO), "int4-w4a16-g8");
@@ -65,7 +65,7 @@ TEST(GptqDynamic, ExpressionsMatchFromTheStartOfAName) {
   EXPECT_EQ(scheme_of(must(start.open()), kO), "int8-w8a16-g8");
 }
 
-TEST(GptqDynamic, AModuleThatIsLeftOutIsPlain) {
+TEST(GptqDynamic, ExcludedModuleIsPlain) {
   auto checkpoint = SyntheticCheckpoint::gptq();
   checkpoint.quantization()["dynamic"] = {{"-:.*o_proj", json::object()}};
   expect_left_out(must(checkpoint.open()).linear({kO}), kO);
@@ -86,7 +86,7 @@ Checkpoint open_with(SyntheticCheckpoint checkpoint, const std::string& dynamic)
   return must(Checkpoint::open(folder.path()));
 }
 
-TEST(GptqDynamic, TheFirstRuleThatMatchesCounts) {
+TEST(GptqDynamic, FirstMatchingRuleDecides) {
   const auto checkpoint = with_o_proj({.bits = 8}, json::object());
   const std::string eight = R"(".*o_proj": {"bits": 8})", four = R"(".*": {"bits": 4})";
   EXPECT_EQ(scheme_of(open_with(checkpoint, "{" + eight + "," + four + "}"), kO), "int8-w8a16-g8");
@@ -98,7 +98,7 @@ TEST(GptqDynamic, TheFirstRuleThatMatchesCounts) {
   expect_left_out(open_with(plain, "{" + skip + "," + keep + "}").linear({kO}), kO);
 }
 
-TEST(GptqDynamic, TheOrderIsThatOfTheFileBesideToo) {
+TEST(GptqDynamic, KeepsRuleOrderOfSeparateFile) {
   auto checkpoint = with_o_proj({.bits = 8}, json::object());
   checkpoint.config.erase("quantization_config");
   for (const bool eight_first : {true, false}) {
@@ -110,7 +110,7 @@ TEST(GptqDynamic, TheOrderIsThatOfTheFileBesideToo) {
   }
 }
 
-TEST(GptqDynamic, ExpertsOfOneLayerMayDifferFromAnothers) {
+TEST(GptqDynamic, AllowsDifferentSchemesPerLayer) {
   auto checkpoint = SyntheticCheckpoint::gptq();
   for (int e = 0; e < 4; ++e) {
     checkpoint.add_gptq(SyntheticCheckpoint::expert(1, e, "gate_proj"), 16, 32, {.bits = 8});
@@ -131,7 +131,7 @@ TEST(GptqDynamic, ExpertsOfOneLayerMayDifferFromAnothers) {
   expect_unsupported(must(checkpoint.open()).moe_layer(1), {"one scheme for w13 and w2"});
 }
 
-TEST(GptqDynamic, ARuleThatMakesNoSenseIsNamed) {
+TEST(GptqDynamic, NamesInvalidRule) {
   const WrongConfig bad[] = {
       {{{"a.*", {{"bits", 9}}}}, "dynamic.a.*.bits: needs a whole number from 2 to 8; it is 9"},
       {{{"a", {{"group_size", 0}}}}, "dynamic.a.group_size: needs -1 or a positive size"},
@@ -157,7 +157,7 @@ TEST(GptqDynamic, ARuleThatMakesNoSenseIsNamed) {
   }
 }
 
-TEST(GptqDynamic, NoRulesAreNoChange) {
+TEST(GptqDynamic, EmptyRulesChangeNothing) {
   auto checkpoint = SyntheticCheckpoint::gptq();
   for (const json& dynamic : {json(nullptr), json::object()}) {
     checkpoint.quantization()["dynamic"] = dynamic;
@@ -165,7 +165,7 @@ TEST(GptqDynamic, NoRulesAreNoChange) {
   }
 }
 
-TEST(GptqWithoutGroupIndex, ColumnsRunFromLeftToRight) {
+TEST(GptqWithoutGroupIndex, GroupsFollowColumnOrder) {
   for (const bool symmetric : {true, false}) {
     auto checkpoint = SyntheticCheckpoint::gptq({.symmetric = symmetric});
     const DescribedWeights with = must(checkpoint.experts());
@@ -185,7 +185,7 @@ TEST(GptqWithoutGroupIndex, ColumnsRunFromLeftToRight) {
   }
 }
 
-TEST(GptqWithoutGroupIndex, DescActNeedsIt) {
+TEST(GptqWithoutGroupIndex, IsRejectedWithDescAct) {
   for (const int64_t group : {8, -1}) {
     expect_missing(SyntheticCheckpoint::gptq({.group_size = group, .desc_act = true}),
                    kUp + ".g_idx");

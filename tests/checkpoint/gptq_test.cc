@@ -43,7 +43,7 @@ bool has_order(const SyntheticGptq& format, int64_t k) {
 
 class GptqFormats : public ::testing::TestWithParam<SyntheticGptq> {};
 
-TEST_P(GptqFormats, GiveThePublishedValues) {
+TEST_P(GptqFormats, DequantizeToPublishedValues) {
   const SyntheticGptq format = GetParam();
   const auto checkpoint = SyntheticCheckpoint::gptq(format);
   const DescribedWeights weights = must(checkpoint.experts());
@@ -55,7 +55,7 @@ TEST_P(GptqFormats, GiveThePublishedValues) {
   }
 }
 
-TEST_P(GptqFormats, AreNamedByTheirScheme) {
+TEST_P(GptqFormats, HaveExpectedSchemeName) {
   const SyntheticGptq format = GetParam();
   const LayerSpec spec = must(SyntheticCheckpoint::gptq(format).experts()).spec;
   const std::string group = format.group_size == -1 ? "channel" : str("g", format.group_size);
@@ -68,7 +68,7 @@ TEST_P(GptqFormats, AreNamedByTheirScheme) {
 INSTANTIATE_TEST_SUITE_P(All, GptqFormats, ::testing::ValuesIn(all_formats()),
                          [](const auto& instance) { return str(instance.param); });
 
-TEST(Gptq, AZeroPointOfZeroWrapsAroundInVersion1) {
+TEST(Gptq, ZeroPointOfZeroWrapsAroundInVersion1) {
   for (const int bits : {4, 8}) {
     SyntheticGptq format{.bits = bits, .symmetric = false};
     auto checkpoint = SyntheticCheckpoint::gptq(format);
@@ -86,7 +86,7 @@ TEST(Gptq, AZeroPointOfZeroWrapsAroundInVersion1) {
   }
 }
 
-TEST(Gptq, AZeroPointThatBreaksSymmetryIsNamed) {
+TEST(Gptq, NamesZeroPointThatBreaksSymmetry) {
   auto checkpoint = SyntheticCheckpoint::gptq();
   // Group 2 of down is outside; of gate it is there: word 2 · 16 / 8 + 1 holds columns 8 to 15.
   checkpoint.set<uint32_t>(kGate + ".qzeros", 5, 0x77777577u);
@@ -97,13 +97,13 @@ TEST(Gptq, AZeroPointThatBreaksSymmetryIsNamed) {
                                      "group 2, column 10 has 6"});
 }
 
-TEST(Gptq, AVersionThatTheConfigGetsWrongShowsInTheZeroPoints) {
+TEST(Gptq, DetectsWrongVersionByZeroPoints) {
   auto checkpoint = SyntheticCheckpoint::gptq({.v2 = true});
   checkpoint.quantization()["checkpoint_format"] = "gptq";
   expect_bad(must(checkpoint.experts()).w2.expert(0), {"qzeros", "group 0, column 0 has 9"});
 }
 
-TEST(Gptq, AScaleThatIsNoNumberIsNamed) {
+TEST(Gptq, NamesNonFiniteScale) {
   for (const auto& [bits, shown] : {std::pair{0x7e00, "nan"}, {0x7c00, "inf"}, {0xfc00, "-inf"}}) {
     auto checkpoint = SyntheticCheckpoint::gptq();
     checkpoint.set<uint16_t>(kUp + ".scales", 21, static_cast<uint16_t>(bits));
@@ -113,7 +113,7 @@ TEST(Gptq, AScaleThatIsNoNumberIsNamed) {
   }
 }
 
-TEST(Gptq, ScalesMayBeAnyFloat) {
+TEST(Gptq, AcceptsAnyFloatScales) {
   auto checkpoint = SyntheticCheckpoint::gptq();
   std::vector<float> wide(32 * 2);
   std::vector<uint16_t> brain(32 * 2);
@@ -127,7 +127,7 @@ TEST(Gptq, ScalesMayBeAnyFloat) {
   EXPECT_EQ(must(must(checkpoint.experts()).w2.expert(1)).scales[2 * 3 + 1], 0.25f * (32 + 3));
 }
 
-TEST(Gptq, AGroupIndexOutsideTheGroupsIsNamed) {
+TEST(Gptq, NamesGroupIndexOutOfRange) {
   for (const bool desc_act : {false, true}) {
     for (const int32_t group : {4, -1, std::numeric_limits<int32_t>::min()}) {
       auto checkpoint = SyntheticCheckpoint::gptq({.desc_act = desc_act});
@@ -140,8 +140,8 @@ TEST(Gptq, AGroupIndexOutsideTheGroupsIsNamed) {
   }
 }
 
-// Static groups and files that were reordered once say desc_act, and their columns lie in order.
-TEST(Gptq, ActOrderIsWhatTheIndexHoldsWhateverDescActSays) {
+// Files with static groups or with reordered weights set desc_act, but their columns are in order.
+TEST(Gptq, GroupIndexDecidesActOrderNotDescAct) {
   for (const bool shuffled : {false, true}) {
     for (const bool desc_act : {false, true}) {
       const SyntheticGptq format{.desc_act = shuffled};
@@ -164,7 +164,7 @@ void put_in_order(SyntheticCheckpoint& checkpoint, const std::string& module) {
     checkpoint.set(name, i, static_cast<int32_t>(i / 8));
 }
 
-TEST(Gptq, ExpertsInOrderShareALayerWithExpertsThatAreNot) {
+TEST(Gptq, MixesExpertsWithAndWithoutActOrder) {
   const SyntheticGptq format{.desc_act = true};
   auto checkpoint = SyntheticCheckpoint::gptq(format);
   // The first expert describes all; so does one that comes later.
@@ -181,7 +181,7 @@ TEST(Gptq, ExpertsInOrderShareALayerWithExpertsThatAreNot) {
   }
 }
 
-TEST(Gptq, OneMatrixOfALayerMayBeInOrder) {
+TEST(Gptq, AllowsActOrderInOneMatrixOnly) {
   const SyntheticGptq format{.desc_act = true};
   auto checkpoint = SyntheticCheckpoint::gptq(format);
   for (int64_t e = 0; e < 4; ++e)
@@ -196,7 +196,7 @@ TEST(Gptq, OneMatrixOfALayerMayBeInOrder) {
                      {"module '" + kUp + "'", "needs columns in the same groups as '" + kGate});
 }
 
-TEST(Gptq, GateAndUpNeedOneOrderOfColumns) {
+TEST(Gptq, RejectsGateAndUpOfDifferentColumnOrder) {
   auto checkpoint = SyntheticCheckpoint::gptq({.desc_act = true});
   checkpoint.at(kUp + ".g_idx").bytes =
       checkpoint.at(SyntheticCheckpoint::expert(0, 2, "up_proj.g_idx")).bytes;
@@ -205,7 +205,7 @@ TEST(Gptq, GateAndUpNeedOneOrderOfColumns) {
                       "needs columns in the same groups as '" + kGate + "'", "they are in others"});
 }
 
-TEST(Gptq, QueryKeyAndValueNeedOneOrderOfColumns) {
+TEST(Gptq, RejectsQkvOfDifferentColumnOrder) {
   auto checkpoint = SyntheticCheckpoint::gptq({.desc_act = true});
   const TensorBytes& another = checkpoint.at(kAttention + "o_proj.g_idx");
   checkpoint.at(kAttention + "v_proj.g_idx").bytes = another.bytes;
@@ -215,7 +215,7 @@ TEST(Gptq, QueryKeyAndValueNeedOneOrderOfColumns) {
                                            "the same groups as '" + kAttention + "q_proj'"});
 }
 
-TEST(Gptq, AMissingTensorIsNamed) {
+TEST(Gptq, NamesMissingTensor) {
   for (const char* part : {".qzeros", ".scales"}) {
     expect_missing(SyntheticCheckpoint::gptq(), kUp + part);
   }
@@ -226,7 +226,7 @@ TEST(Gptq, AMissingTensorIsNamed) {
                                     "the file has neither"});
 }
 
-TEST(Gptq, ATensorOfAnotherTypeOrShapeIsNamed) {
+TEST(Gptq, NamesTensorOfWrongTypeOrShape) {
   const WrongTensor tensors[] = {
       {".qweight",
        DType::kI16,
@@ -259,7 +259,7 @@ TEST(Gptq, ATensorOfAnotherTypeOrShapeIsNamed) {
                                     "needs i32 [0, 2]; it is i32 [4, 2]"});
 }
 
-TEST(Gptq, TheGroupSizeOfTheConfigHasToBeThatOfTheFile) {
+TEST(Gptq, RejectsGroupSizeThatDiffersFromFile) {
   auto checkpoint = SyntheticCheckpoint::gptq({.group_size = 8});
   checkpoint.quantization()["group_size"] = 16;
   expect_bad(checkpoint.experts(), {"gate_proj.qzeros'", "needs i32 [2, 2]; it is i32 [4, 2]"});
@@ -269,7 +269,7 @@ TEST(Gptq, TheGroupSizeOfTheConfigHasToBeThatOfTheFile) {
   expect_bad(checkpoint.experts(), {"gate_proj.qzeros'", "needs i32 [1, 2]; it is i32 [4, 2]"});
 }
 
-TEST(Gptq, TheConfigMayLieInAFileOfItsOwnThatNamesNoMethod) {
+TEST(Gptq, ReadsSeparateConfigFileWithoutMethodName) {
   auto checkpoint = SyntheticCheckpoint::gptq();
   json quantization = checkpoint.quantization();
   quantization.erase("quant_method");
@@ -284,7 +284,7 @@ TEST(Gptq, TheConfigMayLieInAFileOfItsOwnThatNamesNoMethod) {
   expect_unsupported(checkpoint.open(), {"/quantize_config.json: bits: needs 4 or 8; it is 3"});
 }
 
-TEST(Gptq, AConfigThatMakesNoSenseNamesTheKey) {
+TEST(Gptq, NamesKeyOfInvalidConfig) {
   const WrongConfig configs[] = {
       {{{"bits", nullptr}}, "bits: needs a whole number from 2 to 8; it is not there"},
       {{{"bits", 16}}, "bits: needs a whole number from 2 to 8; it is 16"},
@@ -305,7 +305,7 @@ TEST(Gptq, AConfigThatMakesNoSenseNamesTheKey) {
   }
 }
 
-TEST(Gptq, AVariantThatIsNotReadIsRefusedByName) {
+TEST(Gptq, RejectsUnsupportedVariantByName) {
   const WrongConfig configs[] = {
       {{{"bits", 3}}, "bits: needs 4 or 8; it is 3"},
       {{{"bits", 2}}, "bits: needs 4 or 8; it is 2"},
@@ -317,7 +317,7 @@ TEST(Gptq, AVariantThatIsNotReadIsRefusedByName) {
   }
 }
 
-TEST(Gptq, AModuleThatIsNotListedIsNotQuantized) {
+TEST(Gptq, UnlistedModuleIsPlain) {
   auto checkpoint = SyntheticCheckpoint::gptq();
   std::vector<std::string> listed;
   for (int e = 0; e < 4; ++e) {

@@ -58,7 +58,7 @@ class LoraFiles : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(LoraFiles, HoldWhatTheirModulesSay) {
+TEST_F(LoraFiles, ReadTheMatricesOfEveryModule) {
   const LoraAdapter adapter = must(open(good()));
   EXPECT_EQ(adapter.rank, 3);
   ASSERT_EQ(adapter.layers.size(), 1u);
@@ -75,7 +75,7 @@ TEST_F(LoraFiles, HoldWhatTheirModulesSay) {
   EXPECT_EQ(layer.down[0].b[5], -100 + 5);
 }
 
-TEST_F(LoraFiles, ScaleByTheRootOfTheRankAndByPatternWhereTheySaySo) {
+TEST_F(LoraFiles, ApplyRsloraAndRankPatterns) {
   Adapter adapter = good();
   adapter.config["use_rslora"] = true;
   adapter.config["alpha_pattern"] = {{"experts.2.gate_proj", 12}};
@@ -84,7 +84,7 @@ TEST_F(LoraFiles, ScaleByTheRootOfTheRankAndByPatternWhereTheySaySo) {
   EXPECT_FLOAT_EQ(read.layers.at(1).gate[2].scale, 12 / std::sqrt(3.0f));
 }
 
-TEST_F(LoraFiles, AreRefusedByWhatIsWrongWithThem) {
+TEST_F(LoraFiles, RejectDefectByName) {
   const std::string gate = SyntheticCheckpoint::expert(1, 1, "gate_proj");
   Adapter bad = good();
   bad.add(gate + ".lora_A.weight", {3, 32}, 1);
@@ -109,7 +109,7 @@ TEST_F(LoraFiles, AreRefusedByWhatIsWrongWithThem) {
   expect_error(bad, ErrorKind::kBadFile, "it is empty");
 }
 
-TEST_F(LoraFiles, WhoseScaleIsNoSizeForOneAreRefusedByTheirKey) {
+TEST_F(LoraFiles, RejectInvalidScaleByKey) {
   Adapter bad = good();
   for (const double wild : {1e39, -1e39, 1000001.0}) {
     bad.config["lora_alpha"] = wild;
@@ -124,7 +124,7 @@ TEST_F(LoraFiles, WhoseScaleIsNoSizeForOneAreRefusedByTheirKey) {
   }
 }
 
-TEST_F(LoraFiles, OfAnotherKindAreRefusedByTheirKey) {
+TEST_F(LoraFiles, RejectOtherAdapterTypeByKey) {
   const struct {
     const char* key;
     nlohmann::json value;
@@ -141,8 +141,8 @@ TEST_F(LoraFiles, OfAnotherKindAreRefusedByTheirKey) {
   EXPECT_THAT(nothing.error().to_string(), HasSubstr("adapter_config.json"));
 }
 
-// Each with a value that PEFT saves: what the formula or the base would have to follow.
-TEST_F(LoraFiles, WithAKeyThatChangesTheArithmeticAreRefusedByIt) {
+// Each key has a value that PEFT saves and that would change the formula or the base.
+TEST_F(LoraFiles, RejectKeyThatChangesTheArithmetic) {
   const std::pair<const char*, nlohmann::json> wrong[] = {
       {"use_dora", true},
       {"fan_in_fan_out", true},
@@ -173,7 +173,7 @@ TEST_F(LoraFiles, WithAKeyThatChangesTheArithmeticAreRefusedByIt) {
 }
 
 // PiSSA and its kin move a part of the base into the adapter.
-TEST_F(LoraFiles, ForAChangedBaseAreRefusedByTheirInitialization) {
+TEST_F(LoraFiles, RejectInitializationThatChangesTheBase) {
   for (const char* changed : {"pissa", "pissa_niter_16", "olora", "OLoRA", "corda", "loftq",
                               "lora_ga", "one_that_comes_later"}) {
     Adapter adapter = good();
@@ -194,8 +194,8 @@ TEST_F(LoraFiles, ForAChangedBaseAreRefusedByTheirInitialization) {
   }
 }
 
-// As PEFT 0.20 saves a plain adapter, and keys that only say how one was trained.
-TEST_F(LoraFiles, IgnoreWhatOnlySaysHowTheyWereTrained) {
+// The keys of a plain adapter as PEFT 0.20 saves it, and keys that only describe training.
+TEST_F(LoraFiles, IgnoreTrainingKeys) {
   Adapter adapter = good();
   adapter.config.update({{"task_type", "CAUSAL_LM"},
                          {"peft_version", "0.20.0"},

@@ -37,7 +37,7 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 class ModelOptAlgorithms : public ::testing::TestWithParam<Case> {};
 
-TEST_P(ModelOptAlgorithms, GiveThePublishedValues) {
+TEST_P(ModelOptAlgorithms, DequantizeToPublishedValues) {
   const auto checkpoint = modelopt(GetParam().algorithm);
   const Checkpoint opened = must(checkpoint.open());
   EXPECT_EQ(opened.producer(), "modelopt");
@@ -48,7 +48,7 @@ TEST_P(ModelOptAlgorithms, GiveThePublishedValues) {
   EXPECT_TRUE(opened.linear({"lm_head"}).ok());
 }
 
-TEST_P(ModelOptAlgorithms, AreReadFromEitherConfig) {
+TEST_P(ModelOptAlgorithms, ReadFromEitherConfigFile) {
   auto checkpoint = modelopt(GetParam().algorithm);
   const json nested = {{"producer", {{"name", "modelopt"}}},
                        {"quantization",
@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(All, ModelOptAlgorithms,
                            return std::string(instance.param.algorithm);
                          });
 
-TEST(ModelOpt, BlocksHaveSeveralSpellings) {
+TEST(ModelOpt, AcceptsEverySpellingOfBlocks) {
   auto checkpoint = modelopt("FP8_PB_WO");
   checkpoint.quantization()["quant_algo"] = "fp8_pb_wo";
   checkpoint.reshape(kDown + ".weight_scale", {1, 1});
@@ -87,7 +87,7 @@ TEST(ModelOpt, BlocksHaveSeveralSpellings) {
                                     "needs shape [1, 1] (blocks of 128 x 128 of [64, 64])"});
 }
 
-TEST(ModelOpt, ExponentsReachFromOneEndToTheOther) {
+TEST(ModelOpt, ReadsFullExponentRange) {
   auto checkpoint = modelopt("MXFP8");
   const std::string scale = kDown + ".weight_scale";
   checkpoint.set<uint8_t>(scale, 0, 0);
@@ -104,7 +104,7 @@ TEST(ModelOpt, ExponentsReachFromOneEndToTheOther) {
              {"tensor '" + scale + "'", "needs exponents from 0 to 254; element [38, 1] is 255"});
 }
 
-TEST(ModelOpt, TensorsOfAnotherTypeAreNamed) {
+TEST(ModelOpt, NamesTensorsOfWrongType) {
   const WrongTensor tensors[] = {
       {".weight_scale", DType::kF32, {64, 2}, "needs u8 exponents; it is f32 [64, 2]"},
       {".weight_scale",
@@ -125,8 +125,8 @@ TEST(ModelOpt, TensorsOfAnotherTypeAreNamed) {
   expect_bad(checkpoint.experts(), {"needs shape [] (one scale for the tensor); it is f32 [64]"});
 }
 
-// Groups of 32 with scales of the same shape mean two things; the config says which.
-TEST(ModelOpt, Mxfp8AndFp8OfEqualShapesAreTwoSchemes) {
+// Groups of 32 with scales of the same shape are ambiguous; the config decides.
+TEST(ModelOpt, DistinguishesMxfp8FromFp8OfEqualShapes) {
   const auto mx = modelopt("MXFP8");
   auto fp8 = mx;
   fp8.quantization() = {{"quant_method", "fp8"}, {"weight_block_size", {1, 32}}};
@@ -143,7 +143,7 @@ TEST(ModelOpt, Mxfp8AndFp8OfEqualShapesAreTwoSchemes) {
   EXPECT_NE(name(a), name(b));
 }
 
-TEST(ModelOpt, WhatIsExcludedMayNotBeQuantized) {
+TEST(ModelOpt, RejectsQuantizedTensorsOfExcludedModules) {
   for (const char* pattern :
        {"model.layers.0.self_attn.q_proj", "self_attn", "layers.0", "*.q_proj",
         "model.layers.[0-3].self_attn*", "model.layers.?.self_attn.*"}) {
@@ -162,7 +162,7 @@ TEST(ModelOpt, WhatIsExcludedMayNotBeQuantized) {
   }
 }
 
-TEST(ModelOpt, AnotherAlgorithmIsRefusedByName) {
+TEST(ModelOpt, RejectsOtherAlgorithmByName) {
   for (const char* algorithm : {"NVFP4", "W4A16_NVFP4", "MIXED_PRECISION", "W4A16_AWQ", "INT4_AWQ",
                                 "W8A8_SQ_PER_CHANNEL", "FP8_PB", ""}) {
     auto checkpoint = modelopt("MXFP8");
@@ -185,7 +185,7 @@ TEST(ModelOpt, AnotherAlgorithmIsRefusedByName) {
                      {"/hf_quant_config.json: quantization.quant_algo: needs one of FP8"});
 }
 
-TEST(ModelOpt, ARealFileIsRead) {
+TEST(ModelOpt, ReadsRealFile) {
   const auto opened = open_stored("qwen3moe-modelopt-mxfp8");
   if (!opened) GTEST_SKIP() << "it is not there";
   const DescribedWeights weights = must(opened->moe_layer(1));

@@ -54,7 +54,7 @@ void expect_all(const SyntheticCheckpoint& checkpoint, const DescribedWeights& w
   }
 }
 
-TEST(Mxfp4, GivesThePublishedValues) {
+TEST(Mxfp4, DequantizesToPublishedValues) {
   for (const bool gpt_oss : {true, false}) {
     const auto checkpoint = mxfp4(gpt_oss);
     const Checkpoint opened = must(checkpoint.open());
@@ -70,9 +70,10 @@ TEST(Mxfp4, GivesThePublishedValues) {
   }
 }
 
-TEST(Mxfp4, EveryCodeAndExponentHasItsValue) {
+TEST(Mxfp4, DecodesEveryCodeAndExponent) {
   auto checkpoint = mxfp4();
-  // Expert 1, row 0 of down: bytes that run through the codes, low nibbles up and high ones down.
+  // Expert 1, row 0 of down: the bytes run through the codes, low nibbles ascending and high
+  // nibbles descending.
   const size_t first = kHidden * kIntermediate / 2;
   for (uint8_t i = 0; i < 16; ++i) {
     checkpoint.set<uint8_t>(kFusedDown + "_blocks", first + i,
@@ -96,7 +97,7 @@ TEST(Mxfp4, EveryCodeAndExponentHasItsValue) {
                                     "needs exponents from 0 to 254; element [1, 0, 0] is 255"});
 }
 
-TEST(Mxfp4, PlainExpertsLieTransposedAndInterleavedInGptOss) {
+TEST(Mxfp4, ReadsTransposedInterleavedGptOssExperts) {
   for (const bool gpt_oss : {true, false}) {
     auto checkpoint = without_experts(gpt_oss);
     const int64_t rows = 2 * kIntermediate;
@@ -117,7 +118,7 @@ TEST(Mxfp4, PlainExpertsLieTransposedAndInterleavedInGptOss) {
   }
 }
 
-TEST(Mxfp4, TensorsOfAnotherShapeOrTypeAreNamed) {
+TEST(Mxfp4, NamesTensorsOfWrongShapeOrType) {
   const WrongTensor tensors[] = {
       {"_blocks", DType::kU8, {3, 64, 2, 8}, "needs u8 [3, N, K/32, 16]; it is u8 [3, 64, 2, 8]"},
       {"_blocks", DType::kU8, {2, 64, 1, 16}, "needs u8 [3, N, K/32, 16]; it is u8 [2, 64, 1, 16]"},
@@ -134,7 +135,7 @@ TEST(Mxfp4, TensorsOfAnotherShapeOrTypeAreNamed) {
                                     "needs [64, 32] (from config.json)", "[64, 64]"});
 }
 
-TEST(Mxfp4, OnlyExpertsAreStoredSo) {
+TEST(Mxfp4, RejectsModulesOtherThanExperts) {
   auto checkpoint = mxfp4();
   checkpoint.quantization()["modules_to_not_convert"] = {"mlp.experts"};
   expect_left_out(checkpoint.experts(), kGateUp);
@@ -146,7 +147,7 @@ TEST(Mxfp4, OnlyExpertsAreStoredSo) {
   EXPECT_TRUE(opened.linear({kAttention + "q_proj"}).ok());
 }
 
-TEST(Mxfp4, RealFilesAreRead) {
+TEST(Mxfp4, ReadsRealFiles) {
   for (const char* folder : {"gptoss-mxfp4", "gptoss-bf16"}) {
     const auto opened = open_stored(folder);
     if (!opened) continue;

@@ -37,8 +37,8 @@ CanonicalMatrix module_quantized(const Checkpoint& checkpoint, const std::string
   return must(quantize_weight(must(must(checkpoint.linear({module})).expert(0)), key, pool()));
 }
 
-// q, k and v keep scales of their own: stacking changes no number.
-TEST(Online, QuantizesEveryPartByItself) {
+// q, k and v keep separate scales: stacking changes no value.
+TEST(Online, QuantizesEachStackedPartSeparately) {
   const Checkpoint checkpoint = must(SyntheticCheckpoint::plain().open());
   for (const OnlineScheme& online : online_schemes()) {
     SCOPED_TRACE(online.name);
@@ -73,7 +73,7 @@ TEST(Online, ExpandsBlocksThatEndInsideAStack) {
   EXPECT_EQ(must(o.expert(0)).scales.size(), 1u);
 }
 
-TEST(Online, DescribesALayerAsItWillBe) {
+TEST(Online, DescribesLayerInOnlineScheme) {
   const Checkpoint checkpoint = must(SyntheticCheckpoint::plain().open());
   for (const OnlineScheme& online : online_schemes()) {
     const DescribedWeights layer = must(quantize(must(checkpoint.moe_layer(0)), online.scheme));
@@ -100,7 +100,7 @@ TEST(Online, KeepsBiases) {
             bf16_to_float(plain.get<uint16_t>(kAttention + "o_proj.bias", 31)));
 }
 
-TEST(Online, NamesTheTensorAndTheElementThatIsNoNumber) {
+TEST(Online, NamesTensorAndElementThatIsNotFinite) {
   auto plain = SyntheticCheckpoint::plain();
   plain.set<uint16_t>(kUp + ".weight", 5 * 32 + 7, 0x7f80);
   const Checkpoint checkpoint = must(plain.open());
@@ -110,7 +110,7 @@ TEST(Online, NamesTheTensorAndTheElementThatIsNoNumber) {
                                    "needs finite numbers; element [5, 7] is inf"});
 }
 
-TEST(Online, RefusesWhatIsQuantizedAlreadyAndSchemesItDoesNotKnow) {
+TEST(Online, RejectsQuantizedInputAndUnknownSchemes) {
   const Checkpoint gptq = must(SyntheticCheckpoint::gptq().open());
   expect_unsupported(quantize(must(gptq.linear({kUp})), kTensor),
                      {"model.safetensors", "tensor '" + kUp + ".qweight'",
@@ -127,7 +127,7 @@ TEST(Online, RefusesWhatIsQuantizedAlreadyAndSchemesItDoesNotKnow) {
   }
 }
 
-TEST(Online, RefusesTheFilesOfEveryProducerThatQuantizes) {
+TEST(Online, RejectsFilesOfEveryQuantizingProducer) {
   int refused = 0;
   for (const Cut& cut : kCuts) {
     const std::string folder = MORACLE_GOLDEN_DIR "/layers/" + std::string(cut.folder);
@@ -146,7 +146,7 @@ TEST(Online, RefusesTheFilesOfEveryProducerThatQuantizes) {
 }
 
 // Experts that lie transposed and interleaved in one tensor, with biases.
-TEST(Online, QuantizesFusedExpertsAfterTheyAreGateRowsThenUpRows) {
+TEST(Online, QuantizesFusedExpertsAsGateRowsThenUpRows) {
   const Checkpoint checkpoint = must(Checkpoint::open(MORACLE_GOLDEN_DIR "/layers/gptoss-bf16"));
   const DescribedWeights floats = must(checkpoint.moe_layer(1));
   for (const OnlineScheme& online : online_schemes()) {
@@ -213,7 +213,7 @@ Files files_of_one_model(int64_t hidden, int64_t intermediate) {
 }
 
 // Gate and up have scales of their own, of the tensor and of blocks, whichever file they come from.
-TEST(Online, FusedAndSplitFilesOfOneModelGiveTheSameNumbers) {
+TEST(Online, FusedAndSplitFilesGiveSameValues) {
   // In blocks of 128 rows gate ends inside one, or with one.
   for (const int64_t intermediate : {160, 128}) {
     const Files files = files_of_one_model(136, intermediate);
@@ -238,7 +238,7 @@ TEST(Online, FusedAndSplitFilesOfOneModelGiveTheSameNumbers) {
 }
 
 // And a folder that is written, read back: there every expert has tensors of its own.
-TEST(Online, FusedFilesGiveTheNumbersOfAWrittenFolder) {
+TEST(Online, FusedFilesGiveValuesOfWrittenFolder) {
   const Files files = files_of_one_model(64, 160);
   const TemporaryFolder folder;
   const std::string plain = folder.path() + "/plain";
@@ -259,7 +259,7 @@ TEST(Online, FusedFilesGiveTheNumbersOfAWrittenFolder) {
   }
 }
 
-TEST(Online, NamesTheElementOfAFusedTensorThatIsNoNumber) {
+TEST(Online, NamesElementOfFusedTensorThatIsNotFinite) {
   SyntheticCheckpoint fused = files_of_one_model(32, 16).fused;
   const std::string tensor = "model.layers.0.mlp.experts.gate_up_proj";
   fused.set<uint16_t>(tensor, (16 + 5) * 32 + 7, 0x7f80);  // expert 0, row 5 of up
@@ -308,14 +308,14 @@ void compare_with(const std::string& directory, const Scheme& scheme, Check chec
   EXPECT_EQ(count, 3 * (4 + 16 * 3));
 }
 
-TEST(OnlineAgainstProducers, Fp8BlocksAreBitForBitThoseOfTransformers) {
+TEST(OnlineAgainstProducers, Fp8BlocksMatchTransformersBitForBit) {
   compare_with("qwen3moe-fp8-block128", kBlock, [](const std::string& module, const Pair& pair) {
     SCOPED_TRACE(module);
     expect_equal(pair.ours, pair.theirs);
   });
 }
 
-TEST(OnlineAgainstProducers, Mxfp8IsBitForBitThatOfModelOpt) {
+TEST(OnlineAgainstProducers, Mxfp8MatchesModelOptBitForBit) {
   compare_with("qwen3moe-modelopt-mxfp8", {kMxfp8Static, kMxfp8Dynamic},
                [](const std::string& module, const Pair& pair) {
                  SCOPED_TRACE(module);
@@ -371,7 +371,7 @@ void report(const char* what, const Difference& sum) {
       sum.largest_scale, sum.largest_step);
 }
 
-TEST(OnlineAgainstProducers, Int8DiffersByTheScalesOfCompressedTensors) {
+TEST(OnlineAgainstProducers, Int8DiffersOnlyByCompressedTensorsScales) {
   Difference sum;
   compare_with(
       "qwen3moe-ct-w8a8-int8", {kInt8StaticChannelSym, kInt8DynamicTokenSym},
@@ -379,14 +379,14 @@ TEST(OnlineAgainstProducers, Int8DiffersByTheScalesOfCompressedTensors) {
   report("int8", sum);
 }
 
-TEST(OnlineAgainstProducers, Fp8ChannelsDifferByTheScalesOfCompressedTensors) {
+TEST(OnlineAgainstProducers, Fp8ChannelsDifferOnlyByCompressedTensorsScales) {
   Difference sum;
   compare_with("qwen3moe-ct-fp8-dynamic", {kFp8StaticChannelSym, kFp8DynamicTokenSym},
                [&](const std::string& module, const Pair& pair) { add(sum, pair, 1, module); });
   report("fp8 channel", sum);
 }
 
-TEST(OnlineAgainstProducers, Fp8BlocksDifferByTheScalesOfCompressedTensors) {
+TEST(OnlineAgainstProducers, Fp8BlocksDifferOnlyByCompressedTensorsScales) {
   Difference sum;
   compare_with("qwen3moe-ct-fp8-block", kBlock,
                [&](const std::string& module, const Pair& pair) { add(sum, pair, 1, module); });

@@ -106,19 +106,19 @@ class OnePackedMatrix : public ::testing::Test {
   std::vector<int> code, zero;
 };
 
-TEST_F(OnePackedMatrix, IsTheSameFromGptqVersion1) {
+TEST_F(OnePackedMatrix, HasSameBytesFromGptqVersion1) {
   expect_same(PackOrder::kGptq, gptq(1), 1);
 }
-TEST_F(OnePackedMatrix, IsTheSameFromGptqVersion2) {
+TEST_F(OnePackedMatrix, HasSameBytesFromGptqVersion2) {
   expect_same(PackOrder::kGptq, gptq(0), 0);
 }
-TEST_F(OnePackedMatrix, IsTheSameFromAwq) {
+TEST_F(OnePackedMatrix, HasSameBytesFromAwq) {
   expect_same(PackOrder::kAwq, awq(), 0);
 }
-TEST_F(OnePackedMatrix, IsTheSameFromCompressedTensors) {
+TEST_F(OnePackedMatrix, HasSameBytesFromCompressedTensors) {
   expect_same(PackOrder::kCompressedTensors, compressed_tensors(), 0);
 }
-TEST_F(OnePackedMatrix, IsAnotherInAnotherOrder) {
+TEST_F(OnePackedMatrix, HasOtherBytesInOtherColumnOrder) {
   EXPECT_NE(gptq(0).codes, awq().codes);
   EXPECT_NE(gptq(0).codes, compressed_tensors().codes);
   EXPECT_NE(gptq(0).zeros, awq().zeros);
@@ -126,7 +126,7 @@ TEST_F(OnePackedMatrix, IsAnotherInAnotherOrder) {
   EXPECT_NE(gptq(0).zeros, compressed_tensors().zeros);
 }
 
-TEST(PackedCodes, AreTheSameOnAnyNumberOfThreads) {
+TEST(PackedCodes, AreEqualForAnyThreadCount) {
   constexpr int64_t kRows = 1032, kCols = 4096;
   std::vector<uint32_t> words(kRows * kCols / 8);
   uint32_t state = 1;

@@ -16,7 +16,7 @@ bool matches(const std::string& pattern, const std::string& module) {
   return made->matches(module);
 }
 
-TEST(Pattern, ANameMatchesItselfOnly) {
+TEST(Pattern, NameMatchesOnlyItself) {
   EXPECT_TRUE(matches("lm_head", "lm_head"));
   EXPECT_FALSE(matches("lm_head", "lm_head.0"));
   EXPECT_FALSE(matches("lm_head", "model.lm_head"));
@@ -25,17 +25,17 @@ TEST(Pattern, ANameMatchesItselfOnly) {
   EXPECT_FALSE(matches("", "lm_head"));
 }
 
-TEST(Pattern, TheClassLinearMatchesEveryModule) {
+TEST(Pattern, ClassLinearMatchesEveryModule) {
   EXPECT_TRUE(matches("Linear", "lm_head"));
   EXPECT_TRUE(matches("Linear", "model.layers.0.mlp.experts.3.down_proj"));
 }
 
-TEST(Pattern, AnotherClassIsTakenAsAName) {
+TEST(Pattern, OtherClassIsTreatedAsName) {
   EXPECT_FALSE(matches("Conv1d", "lm_head"));
   EXPECT_FALSE(matches("linear", "lm_head"));
 }
 
-TEST(Pattern, ARegularExpressionMatchesFromTheStart) {
+TEST(Pattern, RegularExpressionMatchesFromStart) {
   EXPECT_TRUE(matches("re:.*mlp\\.gate$", "model.layers.11.mlp.gate"));
   EXPECT_FALSE(matches("re:.*mlp\\.gate$", "model.layers.11.mlp.gate_proj"));
   EXPECT_TRUE(matches("re:model\\.layers\\.0\\.", "model.layers.0.mlp.gate"));
@@ -46,7 +46,7 @@ TEST(Pattern, ARegularExpressionMatchesFromTheStart) {
   EXPECT_FALSE(matches("re:(?!.*gate).*proj", "model.gate_proj"));
 }
 
-TEST(Pattern, AnExpressionThatDoesNotCompileIsRefused) {
+TEST(Pattern, RejectsInvalidExpression) {
   for (const char* text : {"re:(", "re:[a", "re:*", "re:a{2,1}", "re:(?<n", "re:\\"}) {
     expect_bad(Pattern::make(text, "dir/config.json"),
                {"dir/config.json", std::string("module pattern '") + text + "'",
@@ -55,12 +55,12 @@ TEST(Pattern, AnExpressionThatDoesNotCompileIsRefused) {
   expect_bad(Pattern::make("re:ab(", "config.json"), {"missing closing parenthesis at 3"});
 }
 
-TEST(Pattern, ASlowExpressionEnds) {
+TEST(Pattern, StopsSlowExpression) {
   EXPECT_FALSE(matches("re:(a+)+$", std::string(200, 'a') + "b"));
 }
 
-// A checkpoint has thousands of modules, and each of them is asked about more than once.
-TEST(Pattern, ASlowExpressionEndsSoonEnoughForManyModules) {
+// A checkpoint has thousands of modules, and each is matched more than once.
+TEST(Pattern, StopsSlowExpressionFastEnoughForManyModules) {
   const auto pattern = Pattern::make("re:(a+)+$", "config.json");
   ASSERT_TRUE(pattern.ok());
   // Measure CPU time, so that a busy machine does not matter. PCRE2's own limit takes 100 times as
@@ -70,7 +70,7 @@ TEST(Pattern, ASlowExpressionEndsSoonEnoughForManyModules) {
   EXPECT_LT(std::clock() - start, std::clock_t{10} * CLOCKS_PER_SEC);
 }
 
-TEST(Pattern, CopiesShareTheExpression) {
+TEST(Pattern, CopiesShareExpression) {
   auto made = Pattern::make("re:a+$", "config.json");
   ASSERT_TRUE(made.ok());
   const Pattern copy = *made;

@@ -17,7 +17,7 @@ void expect_bytes(const CanonicalMatrix& matrix, const std::vector<std::byte>& b
   EXPECT_EQ(std::memcmp(matrix.codes.data(), bytes.data(), bytes.size()), 0);
 }
 
-TEST(Plain, TheExpertsAreTheFilesOwnBytes) {
+TEST(Plain, ExpertsPointIntoFile) {
   const auto checkpoint = SyntheticCheckpoint::plain();
   const Checkpoint opened = must(checkpoint.open());
   EXPECT_EQ(opened.producer(), "plain");
@@ -30,7 +30,7 @@ TEST(Plain, TheExpertsAreTheFilesOwnBytes) {
   EXPECT_TRUE(w2.scales.empty());
 }
 
-TEST(Plain, GateLiesAboveUp) {
+TEST(Plain, StacksGateAboveUp) {
   const auto checkpoint = SyntheticCheckpoint::plain();
   const DescribedWeights weights = must(checkpoint.experts());
   const CanonicalMatrix w13 = must(weights.w13.expert(1));
@@ -42,7 +42,7 @@ TEST(Plain, GateLiesAboveUp) {
   EXPECT_EQ(w13.k, 32);
 }
 
-TEST(Plain, WeightsMayBeAny16Or32BitFloat) {
+TEST(Plain, AcceptsAny16Or32BitFloat) {
   for (const auto& [dtype, shown] :
        {std::pair{DType::kF32, "f32"}, {DType::kF16, "f16"}, {DType::kBF16, "bf16"}}) {
     auto checkpoint = SyntheticCheckpoint::plain();
@@ -51,7 +51,7 @@ TEST(Plain, WeightsMayBeAny16Or32BitFloat) {
   }
 }
 
-TEST(Plain, AWeightThatIsNoFloatIsNamed) {
+TEST(Plain, NamesWeightThatIsNotFloat) {
   for (const auto& [dtype, shown] : {std::pair{DType::kI8, "i8"},
                                      {DType::kF64, "f64"},
                                      {DType::kF8E4M3, "f8_e4m3"},
@@ -64,7 +64,7 @@ TEST(Plain, AWeightThatIsNoFloatIsNamed) {
   }
 }
 
-TEST(Plain, AWeightOfOtherDimensionsIsNamed) {
+TEST(Plain, NamesWeightOfWrongDimensions) {
   for (const std::vector<int64_t>& shape :
        {std::vector<int64_t>{512}, {16, 32, 1}, {}, {1, 16, 32}}) {
     expect_named(SyntheticCheckpoint::plain(), kUp,
@@ -72,7 +72,7 @@ TEST(Plain, AWeightOfOtherDimensionsIsNamed) {
   }
 }
 
-TEST(Plain, ExpertsOfAnotherFloatThanTheFirstAreRefused) {
+TEST(Plain, RejectsExpertsOfDifferentFloatTypes) {
   auto checkpoint = SyntheticCheckpoint::plain();
   for (const std::string& module : {kGate, kUp, kDown}) {
     checkpoint.retype(module + ".weight", DType::kF16);
@@ -82,7 +82,7 @@ TEST(Plain, ExpertsOfAnotherFloatThanTheFirstAreRefused) {
               "needs the scheme of expert 0, bf16 [32, 32]; it is f16 [32, 32]"});
 }
 
-TEST(Plain, GateAndUpDoNotMakeUpForEachOthersRows) {
+TEST(Plain, ChecksRowsOfGateAndUpSeparately) {
   auto shifted = SyntheticCheckpoint::plain();
   shifted.reshape(kGate + ".weight", {20, 32});
   shifted.reshape(kUp + ".weight", {12, 32});
@@ -90,7 +90,7 @@ TEST(Plain, GateAndUpDoNotMakeUpForEachOthersRows) {
                                  "needs [16, 32] (from config.json); it is bf16 [20, 32]"});
 }
 
-TEST(Plain, ALinearLayerStacksItsModules) {
+TEST(Plain, LinearLayerStacksItsModules) {
   const auto checkpoint = SyntheticCheckpoint::plain();
   const DescribedMatrix qkv = must(must(checkpoint.open()).linear(kQkv));
   EXPECT_EQ(qkv.shape().n, 64);
@@ -109,7 +109,7 @@ TEST(Plain, ALinearLayerStacksItsModules) {
   }
 }
 
-TEST(Plain, AnExpertCanBeReadAgain) {
+TEST(Plain, ReadsExpertAgain) {
   const auto checkpoint = SyntheticCheckpoint::plain();
   const DescribedWeights weights = must(checkpoint.experts());
   for (int round = 0; round < 2; ++round) {
@@ -117,7 +117,7 @@ TEST(Plain, AnExpertCanBeReadAgain) {
   }
 }
 
-TEST(Plain, AVectorIsWidenedAndChecked) {
+TEST(Plain, WidensAndChecksVector) {
   auto checkpoint = SyntheticCheckpoint::plain();
   const std::string norm = "model.norm.weight";
   EXPECT_EQ(must(must(checkpoint.open()).vector(norm, 32))[7],

@@ -1,4 +1,4 @@
-// What a user may type for --quantization, and what it makes of a checkpoint's modules.
+// Tests the values of --quantization and their effect on a checkpoint's modules.
 #include <string>
 #include <vector>
 
@@ -32,7 +32,7 @@ Status chosen(const SyntheticCheckpoint& checkpoint, const std::string& text) {
   return choice ? Status() : Status(choice.error());
 }
 
-TEST(QuantizationMap, OfOneSchemeHoldsForEveryModule) {
+TEST(QuantizationMap, SingleSchemeAppliesToEveryModule) {
   const auto map = must(QuantizationMap::parse("fp8-per-channel"));
   EXPECT_EQ(scheme_of(map, "model.layers.0.self_attn.q_proj"), "fp8-w8a8-channel");
   EXPECT_EQ(scheme_of(map, ""), "fp8-w8a8-channel");
@@ -40,7 +40,7 @@ TEST(QuantizationMap, OfOneSchemeHoldsForEveryModule) {
   EXPECT_EQ(scheme_of(QuantizationMap(), "any"), "none");
 }
 
-TEST(QuantizationMap, LetsTheFirstPatternThatMatchesDecideAndTheRestFollowTheDefault) {
+TEST(QuantizationMap, FirstMatchingPatternDecidesElseDefault) {
   // The default counts last, wherever it stands.
   const auto map = must(
       QuantizationMap::parse("*.self_attn.o_proj=none,mxfp8,*.self_attn.*=int8-w8a8,*.0.*=none"));
@@ -52,7 +52,7 @@ TEST(QuantizationMap, LetsTheFirstPatternThatMatchesDecideAndTheRestFollowTheDef
   EXPECT_EQ(scheme_of(some, "model.layers.1.self_attn.q_proj"), "none");
 }
 
-TEST(QuantizationMap, RefusesNamesThatAreNoOnlineScheme) {
+TEST(QuantizationMap, RejectsNameThatIsNotAnOnlineScheme) {
   for (const char* text : {"", "fp8", "a=nosuch", "a=int4-w4a16-g128", "*=mxfp8,b=", "mxfp8,none"})
     expect_refused(parsed(text), {"fp8-per-block", "pattern=scheme", "is none of these"});
   expect_refused(parsed("=mxfp8,a=none"), {"pattern=name between commas"});
@@ -60,7 +60,7 @@ TEST(QuantizationMap, RefusesNamesThatAreNoOnlineScheme) {
                  {"at most one scheme without a pattern", "'fp8-per-block' is a second one"});
 }
 
-TEST(OnlineChoice, LeavesRoutersEmbeddingAndOutputAsTheyAre) {
+TEST(OnlineChoice, KeepsRoutersEmbeddingAndOutput) {
   const Checkpoint checkpoint = must(SyntheticCheckpoint::plain().open());
   const auto choice = must(OnlineChoice::make(checkpoint, must(QuantizationMap::parse("mxfp8"))));
   std::vector<std::string> left;
@@ -72,7 +72,7 @@ TEST(OnlineChoice, LeavesRoutersEmbeddingAndOutputAsTheyAre) {
   EXPECT_EQ(choice.modules().size(), left.size() + 2 * (4 + 4 * 3));
 }
 
-TEST(OnlineChoice, LeavesTheGateOfSharedExpertsAsItIs) {
+TEST(OnlineChoice, KeepsSharedExpertGate) {
   auto checkpoint = SyntheticCheckpoint::plain();
   checkpoint.add_floats("model.layers.0.mlp.shared_expert_gate.weight", {1, 32});
   checkpoint.add_floats("model.layers.0.mlp.shared_expert.up_proj.weight", {16, 32});
@@ -82,14 +82,14 @@ TEST(OnlineChoice, LeavesTheGateOfSharedExpertsAsItIs) {
   }
 }
 
-TEST(OnlineChoice, NamesAPatternThatMatchesNothing) {
+TEST(OnlineChoice, NamesPatternWithoutMatch) {
   expect_refused(chosen(SyntheticCheckpoint::plain(), "*.7.*=mxfp8"),
                  {"'*.7.*' matches none", "such as 'model.layers.0.mlp.experts.0.down_proj'"});
   expect_refused(chosen(SyntheticCheckpoint::plain(), "*.norm=none,mxfp8"),
                  {"'*.norm' matches none"});
 }
 
-TEST(OnlineChoice, RefusesAPatternThatQuantizesWhatIsNeverQuantized) {
+TEST(OnlineChoice, RejectsPatternForModulesThatStayUnquantized) {
   const auto checkpoint = SyntheticCheckpoint::plain();
   expect_refused(chosen(checkpoint, "*.mlp.*=mxfp8"),
                  {"'*.mlp.*' matches it", "'model.layers.0.mlp.gate=none' before it"});
@@ -100,7 +100,7 @@ TEST(OnlineChoice, RefusesAPatternThatQuantizesWhatIsNeverQuantized) {
   EXPECT_TRUE(chosen(checkpoint, "lm_head=none,mxfp8"));
 }
 
-TEST(OnlineChoice, RefusesTwoSchemesForWhatIsMultipliedTogether) {
+TEST(OnlineChoice, RejectsTwoSchemesInOneStack) {
   const auto checkpoint = SyntheticCheckpoint::plain();
   expect_refused(chosen(checkpoint, "*.q_proj=none,mxfp8"),
                  {"model.layers.0.self_attn.k_proj", "model.layers.0.self_attn.q_proj",
@@ -111,7 +111,7 @@ TEST(OnlineChoice, RefusesTwoSchemesForWhatIsMultipliedTogether) {
   EXPECT_TRUE(chosen(checkpoint, "*.layers.1.mlp.experts.*=fp8-per-block,mxfp8"));
 }
 
-TEST(OnlineChoice, RefusesAFileThatIsQuantizedAlready) {
+TEST(OnlineChoice, RejectsQuantizedFile) {
   const Checkpoint gptq = must(SyntheticCheckpoint::gptq().open());
   const auto map = must(QuantizationMap::parse("mxfp8"));
   expect_unsupported(OnlineChoice::make(gptq, map),

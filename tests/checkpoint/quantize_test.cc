@@ -1,5 +1,5 @@
-// Checkpoints that are written quantized: read back they are what quantizing while loading gives,
-// and a folder is there whole or not at all.
+// Tests writing quantized checkpoints. Reading one back equals quantizing at load. The output
+// folder is complete or absent.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,7 +40,7 @@ nlohmann::json json_of(const std::string& path) {
   return nlohmann::json::parse(content_of(path));
 }
 
-// A plain model on disk and a place beside it.
+// A plain model on disk, and an output path next to it.
 struct Workshop {
   TemporaryFolder folder;
   std::string from = folder.path() + "/plain", to = folder.path() + "/quantized";
@@ -104,7 +104,7 @@ TEST(QuantizeCheckpoint, ReadsBackAsQuantizedOnline) {
   }
 }
 
-TEST(QuantizeCheckpoint, ReadsBackInTheFormsOfOtherProducers) {
+TEST(QuantizeCheckpoint, ReadsBackInFormatsOfOtherProducers) {
   for (const auto& [format, scheme, producer] :
        {std::tuple{"fp8", "fp8-per-block", "fp8"}, {"modelopt", "mxfp8", "modelopt"}}) {
     const Workshop workshop(plain());
@@ -113,7 +113,7 @@ TEST(QuantizeCheckpoint, ReadsBackInTheFormsOfOtherProducers) {
     must(workshop.run(scheme, options));
     expect_as_online(workshop.to, workshop.from, must(parse_online_scheme(scheme)));
     EXPECT_EQ(must(Checkpoint::open(workshop.to)).producer(), producer);
-    // What config.json says is enough, and so is the tool's own file alone.
+    // config.json is enough, and so is the tool's own file without it.
     if (format == std::string("modelopt")) {
       auto config = json_of(workshop.to + "/config.json");
       config.erase("quantization_config");
@@ -137,7 +137,7 @@ TEST(QuantizeCheckpoint, WritesTheGoldenCutAsOnline) {
   }
 }
 
-TEST(QuantizeCheckpoint, CopiesWhatItLeavesBitForBit) {
+TEST(QuantizeCheckpoint, CopiesUnquantizedTensorsBitForBit) {
   const auto source = plain();
   const Workshop workshop(source);
   must(workshop.run("*.experts.*=none,fp8-per-channel"));
@@ -155,7 +155,7 @@ TEST(QuantizeCheckpoint, CopiesWhatItLeavesBitForBit) {
   EXPECT_EQ(same, static_cast<int64_t>(source.tensors.size()) - 4);
 }
 
-TEST(QuantizeCheckpoint, SaysWhichModulesAreLeft) {
+TEST(QuantizeCheckpoint, ReportsUnquantizedModules) {
   const Workshop workshop(plain());
   must(workshop.run("*.o_proj=none,*.self_attn.*=int8-per-channel,mxfp8"));
   const auto config = json_of(workshop.to + "/config.json");
@@ -173,7 +173,7 @@ TEST(QuantizeCheckpoint, SaysWhichModulesAreLeft) {
   EXPECT_EQ(name(must(read.linear({kAttention + "o_proj"})).scheme()), "bf16");
 }
 
-TEST(QuantizeCheckpoint, BringsTheRestOfTheFolderAlongButNoOtherWeights) {
+TEST(QuantizeCheckpoint, CopiesOtherFilesButNoOtherWeights) {
   auto source = plain();
   source.files = {
       {"tokenizer.json", "{}"},        {"chat_template.jinja", "a"}, {"README.md", "b"},
@@ -191,7 +191,7 @@ TEST(QuantizeCheckpoint, BringsTheRestOfTheFolderAlongButNoOtherWeights) {
   EXPECT_THAT(names_in(workshop.to + "/more"), ElementsAre("deep"));
 }
 
-TEST(QuantizeCheckpoint, CutsShardsThatAnIndexNames) {
+TEST(QuantizeCheckpoint, WritesShardsListedInIndex) {
   const Workshop workshop(plain());
   QuantizeOptions options;
   options.max_shard_bytes = 60'000;
@@ -205,7 +205,7 @@ TEST(QuantizeCheckpoint, CutsShardsThatAnIndexNames) {
     tensors += file.tensors().size();
     for (const auto& [tensor, view] : file.tensors()) {
       EXPECT_EQ(index["weight_map"][tensor], name);
-      // A module's scale lies beside its codes.
+      // Each module's scale is stored next to its codes.
       if (tensor.ends_with(".weight_scale")) {
         EXPECT_TRUE(file.tensors().contains(tensor.substr(0, tensor.size() - 6)));
       }
@@ -215,7 +215,7 @@ TEST(QuantizeCheckpoint, CutsShardsThatAnIndexNames) {
   expect_as_online(workshop.to, workshop.from, must(parse_online_scheme("fp8-per-block")));
 }
 
-TEST(QuantizeCheckpoint, WritesTheSameBytesTwice) {
+TEST(QuantizeCheckpoint, WritesSameBytesOnEveryRun) {
   const Workshop workshop(plain());
   must(workshop.run("int8-per-channel"));
   const std::string first = content_of(workshop.to + "/model.safetensors"),
@@ -227,7 +227,7 @@ TEST(QuantizeCheckpoint, WritesTheSameBytesTwice) {
 }
 
 // PyTorch views a tensor in place only where it lies on a multiple of its width.
-TEST(QuantizeCheckpoint, PutsEveryTensorOnAMultipleOfItsWidth) {
+TEST(QuantizeCheckpoint, AlignsEveryTensorToItsElementSize) {
   for (const char* scheme : {"int8-per-channel-weight-only", "mxfp8"}) {
     const Workshop workshop(plain());
     must(workshop.run(scheme));
@@ -247,7 +247,7 @@ void expect_nothing_left(const Workshop& workshop) {
   EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("plain"));
 }
 
-TEST(QuantizeCheckpoint, LeavesNothingWhereItIsStopped) {
+TEST(QuantizeCheckpoint, LeavesNoFilesWhenStopped) {
   const Workshop workshop(plain());
   int calls = 0;
   QuantizeOptions count;
@@ -269,7 +269,7 @@ TEST(QuantizeCheckpoint, LeavesNothingWhereItIsStopped) {
   }
 }
 
-TEST(QuantizeCheckpoint, RemovesWhatAKilledProcessLeft) {
+TEST(QuantizeCheckpoint, RemovesFilesOfKilledProcess) {
   const Workshop workshop(plain());
   const pid_t child = ::fork();
   if (child == 0) {
@@ -305,7 +305,7 @@ TEST(QuantizeCheckpoint, RemovesWhatAKilledProcessLeft) {
   EXPECT_TRUE(fs::exists(workshop.from + "/model.safetensors"));
 }
 
-TEST(QuantizeCheckpoint, LeavesOtherWorkOnTheSameFolderAlone) {
+TEST(QuantizeCheckpoint, KeepsFilesOfOtherRunningProcess) {
   const Workshop workshop(plain());
   int calls = 0;
   QuantizeOptions options;
@@ -322,7 +322,7 @@ TEST(QuantizeCheckpoint, LeavesOtherWorkOnTheSameFolderAlone) {
   expect_as_online(workshop.to, workshop.from, must(parse_online_scheme("fp8-per-channel")));
 }
 
-TEST(QuantizeCheckpoint, LeavesNothingWhereAWeightIsNoNumber) {
+TEST(QuantizeCheckpoint, LeavesNoFilesWhenWeightIsNotFinite) {
   auto source = plain();
   source.set<uint16_t>(kUp + ".weight", 3 * 160 + 9, 0x7fc0);
   const Workshop workshop(source);
@@ -332,7 +332,7 @@ TEST(QuantizeCheckpoint, LeavesNothingWhereAWeightIsNoNumber) {
   expect_nothing_left(workshop);
 }
 
-TEST(QuantizeCheckpoint, LeavesNothingWhereACopiedTensorHoldsANan) {
+TEST(QuantizeCheckpoint, LeavesNoFilesWhenCopiedTensorHoldsNan) {
   for (const char* tensor : {"model.embed_tokens.weight", "model.norm.weight"}) {
     auto source = plain();
     source.set<uint16_t>(tensor, 5, 0x7fc0);
@@ -343,7 +343,7 @@ TEST(QuantizeCheckpoint, LeavesNothingWhereACopiedTensorHoldsANan) {
   }
 }
 
-TEST(QuantizeCheckpoint, LeavesNothingWhereTheSourceIsCutShort) {
+TEST(QuantizeCheckpoint, LeavesNoFilesWhenSourceIsTruncated) {
   for (const int when : {0, 1, 3, 8}) {
     SCOPED_TRACE(when);
     const Workshop workshop(plain());
@@ -363,7 +363,7 @@ TEST(QuantizeCheckpoint, LeavesNothingWhereTheSourceIsCutShort) {
   }
 }
 
-TEST(QuantizeCheckpoint, LeavesAFolderThatHoldsSomethingAlone) {
+TEST(QuantizeCheckpoint, RejectsNonEmptyFolder) {
   const Workshop workshop(plain());
   fs::create_directory(workshop.to);
   std::ofstream(workshop.to + "/mine") << "precious";
@@ -374,13 +374,13 @@ TEST(QuantizeCheckpoint, LeavesAFolderThatHoldsSomethingAlone) {
               HasSubstr(workshop.to + ": needs a new or empty folder"));
   EXPECT_EQ(content_of(workshop.to + "/mine"), "precious");
   EXPECT_THAT(names_in(workshop.to), ElementsAre("mine"));
-  // An empty one is as good as none.
+  // An empty folder counts as absent.
   fs::remove(workshop.to + "/mine");
   must(workshop.run("mxfp8"));
   EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("plain", "quantized"));
 }
 
-TEST(QuantizeCheckpoint, RefusesPlacesWhereNoFolderCanBe) {
+TEST(QuantizeCheckpoint, RejectsImpossibleOutputPath) {
   Workshop workshop(plain());
   const std::string file = workshop.folder.write("file", "x");
   for (const auto& [to, part] : {std::pair{file, "it is a file"},
@@ -398,7 +398,7 @@ TEST(QuantizeCheckpoint, RefusesPlacesWhereNoFolderCanBe) {
   EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("file", "plain"));
 }
 
-TEST(QuantizeCheckpoint, RefusesALinkThatLeadsNowhereBeforeTheWork) {
+TEST(QuantizeCheckpoint, RejectsDanglingLinkBeforeWork) {
   Workshop workshop(plain());
   fs::create_directory_symlink("nowhere", workshop.to);
   QuantizeOptions options;
@@ -418,14 +418,14 @@ TEST(QuantizeCheckpoint, RefusesALinkThatLeadsNowhereBeforeTheWork) {
   EXPECT_TRUE(fs::is_symlink(workshop.to));
 }
 
-TEST(QuantizeCheckpoint, RefusesASourceThatIsQuantizedAlready) {
+TEST(QuantizeCheckpoint, RejectsQuantizedSource) {
   const Workshop workshop(SyntheticCheckpoint::gptq());
   expect_unsupported(workshop.run("mxfp8"), {"needs unquantized weights for an online scheme; "
                                              "the file's are int4-w4a16-g8"});
   expect_nothing_left(workshop);
 }
 
-TEST(QuantizeCheckpoint, RefusesToQuantizeNothing) {
+TEST(QuantizeCheckpoint, RejectsMapThatQuantizesNothing) {
   const Workshop workshop(plain());
   for (const char* map : {"none", "*.q_proj=none"}) {
     const auto refused = workshop.run(map);
@@ -435,7 +435,7 @@ TEST(QuantizeCheckpoint, RefusesToQuantizeNothing) {
   expect_nothing_left(workshop);
 }
 
-TEST(QuantizeCheckpoint, RefusesSchemesThatTheFormatCannotSay) {
+TEST(QuantizeCheckpoint, RejectsSchemesWithoutFileFormat) {
   const Workshop workshop(plain());
   for (const auto& [format, scheme] : {std::pair{"fp8", "fp8-per-channel"},
                                        {"fp8", "fp8-w8a16-block128x128"},
@@ -459,7 +459,7 @@ TEST(QuantizeCheckpoint, RefusesSchemesThatTheFormatCannotSay) {
   expect_nothing_left(workshop);
 }
 
-TEST(CtMxfp8, AnotherGroupOrTypeIsRefusedByItsKey) {
+TEST(CtMxfp8, RejectsOtherGroupOrTypeByKey) {
   const Workshop workshop(plain());
   must(workshop.run("mxfp8"));
   const auto config = json_of(workshop.to + "/config.json");
@@ -480,14 +480,14 @@ TEST(CtMxfp8, AnotherGroupOrTypeIsRefusedByItsKey) {
 }
 
 // Such a matrix can be multiplied when it is quantized while loading, but no file holds it.
-TEST(QuantizeCheckpoint, RefusesMxfp8WhereGroupsDoNotDivideTheColumns) {
+TEST(QuantizeCheckpoint, RejectsMxfp8WhenGroupsDoNotDivideColumns) {
   const Workshop workshop(SyntheticCheckpoint::plain());
   expect_unsupported(workshop.run("mxfp8"),
                      {"model.safetensors", "down_proj'", "a multiple of 32 columns", "it has 16"});
   expect_nothing_left(workshop);
 }
 
-TEST(QuantizeCheckpoint, RefusesFusedExpertsAndWritesTheRestWithoutThem) {
+TEST(QuantizeCheckpoint, RejectsFusedExpertsAndWritesTheRestWithoutThem) {
   const TemporaryFolder folder;
   const std::string to = folder.path() + "/to";
   const Checkpoint fused = must(Checkpoint::open(MORACLE_GOLDEN_DIR "/architectures/gpt_oss"));
@@ -504,7 +504,7 @@ TEST(QuantizeCheckpoint, RefusesFusedExpertsAndWritesTheRestWithoutThem) {
                must(quantize(must(fused.linear(kQkv)), must(parse_online_scheme("int8-w8a8")))));
 }
 
-TEST(SafetensorsWriter, WantsEveryByteOfEveryTensor) {
+TEST(SafetensorsWriter, RequiresEveryByteOfEveryTensor) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/a.safetensors";
   {
@@ -529,7 +529,7 @@ TEST(SafetensorsWriter, WantsEveryByteOfEveryTensor) {
                {"/no/file"});
 }
 
-TEST(Shards, HoldAsManyUnitsAsFitAndAtLeastOne) {
+TEST(Shards, HoldAllUnitsThatFitAndAtLeastOne) {
   const std::vector<int64_t> bytes = {5, 5, 11, 1, 9, 1};
   EXPECT_THAT(plan_shards(bytes, 10),
               ElementsAre(ElementsAre(0, 1), ElementsAre(2), ElementsAre(3, 4), ElementsAre(5)));

@@ -1,4 +1,4 @@
-// Reads a checkpoint that a real tool wrote, where it stands beside the clone.
+// Reads a checkpoint written by a real tool, if it exists next to the clone.
 #pragma once
 
 #include <filesystem>
@@ -26,7 +26,7 @@ inline void expect_finite_rows(const DescribedMatrix& matrix) {
   }
 }
 
-/// Nothing where no full checkpoints stand beside the clone.
+/// Empty if no full checkpoints exist next to the clone.
 inline std::optional<Checkpoint> open_stored(const std::string& directory) {
   const std::string folder = std::string(MORACLE_CHECKPOINTS_DIR) + "/" + directory;
   if (!std::filesystem::exists(folder)) return std::nullopt;

@@ -1,5 +1,5 @@
-// What the tests of all readers share: the modules that they look at, a matrix held against its
-// published formula element by element, and tensors and configs that are wrong in one place.
+// Shared by the tests of all readers: the modules under test, a check of a matrix against its
+// published formula element by element, and tensors and configs with one defect each.
 #pragma once
 
 #include <cmath>
@@ -25,7 +25,7 @@ inline const std::vector<std::string> kQkv = {kAttention + "q_proj", kAttention 
                                               kAttention + "v_proj"};
 inline const std::string kConfig = "/config.json: quantization_config.";
 
-/// What a result holds; an error ends the test with its line.
+/// Returns the value of a result. An error fails the test with its message.
 template <class T>
 T must(Result<T> result) {
   if (!result.ok()) throw std::runtime_error(result.error().to_string());
@@ -75,7 +75,7 @@ inline void expect_values(const DescribedWeights& weights, int64_t e, const Valu
   expect_values(weights.w2, e, {module("down_proj")}, value);
 }
 
-/// One tensor of a module in another type or shape, and the line that says so.
+/// One tensor of a module with another type or shape, and the expected message.
 struct WrongTensor {
   std::string part;
   DType dtype;
@@ -95,7 +95,7 @@ inline void expect_missing(SyntheticCheckpoint checkpoint, const std::string& te
                                     "needs to be in the file", "it is missing"});
 }
 
-/// Keys of the quantization config with other values, and the line that says so.
+/// Keys of the quantization config with other values, and the expected message.
 struct WrongConfig {
   nlohmann::json change;
   std::string line;

@@ -65,7 +65,7 @@ void expect_bad(const Tensors& result, const std::string& part) {
   expect_error(result, ErrorKind::kBadFile, part);
 }
 
-TEST(Safetensors, ReadsWhatTheWriterWrites) {
+TEST(Safetensors, ReadsOutputOfWriter) {
   const auto image = testing::safetensors_image(
       {{"w", DType::kF32, {2, 3}, bytes_of<float>({1, 2, 3, 4, 5, 6})},
        {"odd", DType::kU8, {3}, bytes_of<uint8_t>({7, 8, 9})},
@@ -105,7 +105,7 @@ TEST(Safetensors, ReadsEveryDType) {
   }
 }
 
-TEST(Safetensors, RefusesOtherDTypesAsUnsupported) {
+TEST(Safetensors, RejectsOtherDTypesAsUnsupported) {
   for (const char* dtype :
        {"U16", "U32", "U64", "F4", "F6_E2M3", "F6_E3M2", "C64", "f32", "", "?"}) {
     const auto tensors = parse(object({tensor("a", dtype, "[0]", "[0,0]")}));
@@ -128,7 +128,7 @@ TEST(Safetensors, AcceptsEmptyHeaderPaddingAndAnyOrder) {
                     3));
 }
 
-TEST(Safetensors, RefusesEveryTruncation) {
+TEST(Safetensors, RejectsEveryTruncation) {
   const std::string header =
       object({R"("__metadata__":{"k":"v"})", tensor("a", "F32", "[2]", "[0,8]"),
               tensor("b", "I8", "[]", "[8,9]")});
@@ -143,7 +143,7 @@ TEST(Safetensors, RefusesEveryTruncation) {
              "byte 0: needs 8 bytes that hold the header's length; the file has 0 bytes");
 }
 
-TEST(Safetensors, RefusesWrongHeaderLengths) {
+TEST(Safetensors, RejectsWrongHeaderLengths) {
   const std::string header = "{}";
   for (const uint64_t length :
        {uint64_t{3}, uint64_t{100'000'000}, uint64_t{100'000'001}, uint64_t{1} << 30,
@@ -155,7 +155,7 @@ TEST(Safetensors, RefusesWrongHeaderLengths) {
   expect_bad(parse_raw(length_bytes(0) + header), "the header is empty");
 }
 
-TEST(Safetensors, RefusesWhatIsNotAJsonObject) {
+TEST(Safetensors, RejectsHeaderThatIsNotAJsonObject) {
   for (const char* header : {"[]", "1", "null", "\"a\"", " {}", "\xef\xbb\xbf{}"}) {
     expect_bad(parse(header), "header, byte 8: needs '{'");
   }
@@ -163,18 +163,18 @@ TEST(Safetensors, RefusesWhatIsNotAJsonObject) {
                              R"({"a":{"shape":[1e999]}})", R"({"a":NaN})"}) {
     expect_bad(parse(header), "needs valid JSON");
   }
-  // The parser alone would stop at the NUL and see nothing of what is behind it.
+  // The parser alone would stop at the NUL and miss the bytes after it.
   expect_bad(parse(std::string("{}\0 hidden", 10)),
              "header, byte 10: needs valid JSON; a NUL byte");
 }
 
-TEST(Safetensors, RefusesNamesThatAreNotUtf8) {
+TEST(Safetensors, RejectsNamesThatAreNotUtf8) {
   for (const char* name : {"\xff", "\xc3", "\xc0\x80", "\xed\xa0\x80", "\\ud800", "tab\there"}) {
     expect_bad(parse(object({tensor(name, "I8", "[0]", "[0,0]")})), "needs valid JSON");
   }
 }
 
-TEST(Safetensors, RefusesDuplicates) {
+TEST(Safetensors, RejectsDuplicateNames) {
   const std::string a = tensor("a", "I8", "[0]", "[0,0]");
   expect_bad(parse(object({a, a})), "tensor 'a': needs each name once; it comes twice");
   expect_bad(parse(object({a, tensor("\\u0061", "I8", "[0]", "[0,0]")})), "tensor 'a'");
@@ -186,7 +186,7 @@ TEST(Safetensors, RefusesDuplicates) {
              "'shape' comes twice");
 }
 
-TEST(Safetensors, RefusesMetadataOtherThanStrings) {
+TEST(Safetensors, RejectsMetadataOtherThanStrings) {
   for (const char* value : {"null", "1", "\"s\"", "[]", "true"}) {
     expect_bad(parse(str("{\"__metadata__\":", value, "}")),
                "header, __metadata__: needs an object; ");
@@ -196,7 +196,7 @@ TEST(Safetensors, RefusesMetadataOtherThanStrings) {
   }
 }
 
-TEST(Safetensors, RefusesOtherStructure) {
+TEST(Safetensors, RejectsOtherStructure) {
   for (const char* value : {"null", "1", "\"s\"", "[]", "true"}) {
     expect_bad(parse(str("{\"a\":", value, "}")),
                "tensor 'a': needs an object with dtype, shape and data_offsets; ");
@@ -213,7 +213,7 @@ TEST(Safetensors, RefusesOtherStructure) {
   expect_bad(parse(R"({"a":{"data_offsets":{}}})"), "an array as data_offsets; an object is there");
 }
 
-TEST(Safetensors, RefusesImpossibleShapes) {
+TEST(Safetensors, RejectsImpossibleShapes) {
   auto with = [](const std::string& shape) {
     return parse(object({tensor("a", "F32", shape, "[0,4]")}), 4);
   };
@@ -237,7 +237,7 @@ TEST(Safetensors, RefusesImpossibleShapes) {
   expect_bad(with("[288230376151711743]"), "needs 1152921504606846972 bytes");
 }
 
-TEST(Safetensors, RefusesOffsetsThatCannotBe) {
+TEST(Safetensors, RejectsImpossibleOffsets) {
   auto with = [](const std::string& offsets) {
     return parse(object({tensor("a", "F32", "[1]", offsets)}), 4);
   };
@@ -256,7 +256,7 @@ TEST(Safetensors, RefusesOffsetsThatCannotBe) {
   expect_bad(with("[18446744073709551611,18446744073709551615]"), "within the 4 bytes of data");
 }
 
-TEST(Safetensors, RefusesOverlapsHolesAndRests) {
+TEST(Safetensors, RejectsOverlapsHolesAndTrailingBytes) {
   auto two = [](const std::string& a, const std::string& b, const std::string& b_shape = "[2]") {
     return parse(object({tensor("a", "I8", "[2]", a), tensor("b", "I8", b_shape, b)}), 5);
   };
@@ -298,7 +298,7 @@ TEST(Safetensors, KeepsMessagesShort) {
               HasSubstr("'\\x1b[2J'"));
 }
 
-TEST(Safetensors, ReadsAHeaderOfManyTensors) {
+TEST(Safetensors, ReadsHeaderOfManyTensors) {
   constexpr size_t kCount = 200'000;  // 14 MB of header; anything quadratic would not come back
   std::string header = "{";
   for (size_t i = 0; i < kCount; ++i) {
@@ -319,7 +319,7 @@ class SafetensorsOnDisk : public ::testing::Test {
       ::testing::TempDir() + "moracle_safetensors_" + std::to_string(::getpid());
 };
 
-TEST_F(SafetensorsOnDisk, OpensAStreamedFile) {
+TEST_F(SafetensorsOnDisk, OpensStreamedFile) {
   constexpr int64_t kRows = 3'000'001;  // more than one piece, and not a whole number of them
   const std::string path = folder_ + "/large.safetensors";
   auto count_up = [](std::span<std::byte> piece, size_t first_byte) {
@@ -342,7 +342,7 @@ TEST_F(SafetensorsOnDisk, OpensAStreamedFile) {
   EXPECT_EQ(b[0], 1);
 }
 
-TEST_F(SafetensorsOnDisk, ReportsWhatCannotBeOpened) {
+TEST_F(SafetensorsOnDisk, ReportsFilesThatCannotBeOpened) {
   const std::string empty = folder_ + "/empty.safetensors";
   std::ofstream(empty).close();
   const std::pair<std::string, ErrorKind> cases[] = {{folder_, ErrorKind::kBadFile},
@@ -356,7 +356,7 @@ TEST_F(SafetensorsOnDisk, ReportsWhatCannotBeOpened) {
   }
 }
 
-TEST(SafetensorsWriter, RefusesWhatItCannotWrite) {
+TEST(SafetensorsWriter, RejectsInvalidTensors) {
   EXPECT_EQ(testing::safetensors_image({{"a", DType::kI4, {2}, {}}}).error().kind,
             ErrorKind::kUnsupported);
   EXPECT_EQ(testing::safetensors_image({{"a", DType::kI8, {2}, {}}}).error().kind,

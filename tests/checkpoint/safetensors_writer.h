@@ -1,6 +1,6 @@
-// Writes valid safetensors files for tests: small ones from memory, large ones piece by piece.
-// The tensors lie in the order in which they are given; the header is padded so that data starts at
-// a multiple of 8. Names and metadata have to be UTF-8 (the JSON library throws otherwise).
+// Writes valid safetensors files for tests: small files from memory, large files in pieces. Tensors
+// are stored in call order. The header is padded so that data starts at a multiple of 8. Names and
+// metadata must be UTF-8 (the JSON library throws otherwise).
 #pragma once
 
 #include <algorithm>

@@ -59,7 +59,7 @@ struct SyntheticSize {
   int64_t heads = 2, kv_heads = 1, head_dim = 16, vocab = 24;
 };
 
-/// What varies among files of GPTQ.
+/// Parameters of a synthetic GPTQ file.
 struct SyntheticGptq {
   int bits = 4;
   int64_t group_size = 8;  ///< -1: one group
@@ -166,7 +166,7 @@ class SyntheticCheckpoint {
     return value;
   }
 
-  // Modules in the form of each producer; they replace what is there.
+  // Replaces modules by modules in the format of each producer.
   void add_floats(const std::string& name, std::vector<int64_t> shape) {
     std::vector<uint16_t> values(TensorView{nullptr, DType::kBF16, shape}.num_elements());
     for (uint16_t& value : values) value = float_to_bf16(uniform(-0.5f, 0.5f));
@@ -211,8 +211,8 @@ class SyntheticCheckpoint {
     MORACLE_CHECK(write_shard(folder + "/model.safetensors", [](const auto&) { return true; }));
     return write_config(folder);
   }
-  /// config.json, shards named "0.safetensors" and so on, and an index that is true; `shard` says
-  /// where a tensor goes. The index may be changed before it is written.
+  /// Writes config.json, shards named "0.safetensors" and so on, and a correct index. `shard` maps
+  /// each tensor to its shard. The index may be changed before it is written.
   Status write_shards(const std::string& folder, int count,
                       const std::function<int(const std::string& tensor)>& shard,
                       const std::function<void(nlohmann::json& weight_map)>& edit = {}) const {
@@ -234,7 +234,7 @@ class SyntheticCheckpoint {
     }
     return {};
   }
-  /// Written, opened and deleted again: what is open stays readable.
+  /// Writes, opens and deletes the checkpoint. The open files stay readable.
   Result<Checkpoint> open() const {
     const TemporaryFolder folder;
     MORACLE_CHECK(write(folder.path()));

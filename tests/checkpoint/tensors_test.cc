@@ -34,7 +34,7 @@ class TensorsTest : public ::testing::Test {
   const std::string gate_ = SyntheticCheckpoint::expert(1, 0, "gate_proj.weight");
 };
 
-TEST_F(TensorsTest, OneFileNeedsNoIndex) {
+TEST_F(TensorsTest, ReadsSingleFileWithoutIndex) {
   ASSERT_TRUE(checkpoint_.write(folder_.path()).ok());
   const auto tensors = Tensors::open(folder_.path());
   ASSERT_TRUE(tensors.ok()) << tensors.error().to_string();
@@ -43,7 +43,7 @@ TEST_F(TensorsTest, OneFileNeedsNoIndex) {
   EXPECT_EQ(tensors->file_of("absent"), file("model.safetensors"));
 }
 
-TEST_F(TensorsTest, EveryTensorIsFoundInItsShard) {
+TEST_F(TensorsTest, FindsEveryTensorInItsShard) {
   const auto tensors = open();
   ASSERT_TRUE(tensors.ok()) << tensors.error().to_string();
   EXPECT_EQ(tensors->all().size(), checkpoint_.tensors.size());
@@ -61,7 +61,7 @@ TEST_F(TensorsTest, EveryTensorIsFoundInItsShard) {
   }
 }
 
-TEST_F(TensorsTest, ATensorIsAskedForByTypeAndShape) {
+TEST_F(TensorsTest, ChecksTypeAndShapeOfTensor) {
   const auto tensors = open();
   ASSERT_TRUE(tensors.ok());
   EXPECT_TRUE(tensors->get(gate_, DType::kI8, {16, 32}).ok());
@@ -72,13 +72,13 @@ TEST_F(TensorsTest, ATensorIsAskedForByTypeAndShape) {
              {folder_.path(), "tensor 'absent'", "needs to be in the file; it is missing"});
 }
 
-TEST_F(TensorsTest, AFolderWithoutTensorsIsRefused) {
+TEST_F(TensorsTest, RejectsFolderWithoutTensors) {
   expect_bad(Tensors::open(folder_.path()),
              {folder_.path(), "needs model.safetensors or model.safetensors.index.json",
               "there is neither"});
 }
 
-TEST_F(TensorsTest, AMissingShardIsNamed) {
+TEST_F(TensorsTest, NamesMissingShard) {
   ASSERT_TRUE(open().ok());
   std::filesystem::remove(file("1.safetensors"));
   expect_bad(
@@ -86,31 +86,31 @@ TEST_F(TensorsTest, AMissingShardIsNamed) {
       {file("1.safetensors") + ": needs a shard that the index names; there is no such file"});
 }
 
-TEST_F(TensorsTest, AShardThatIsCutShortIsNamed) {
+TEST_F(TensorsTest, NamesTruncatedShard) {
   ASSERT_TRUE(open().ok());
   std::filesystem::resize_file(file("1.safetensors"), 5000);
   expect_bad(Tensors::open(folder_.path()), {file("1.safetensors"), "the file may be cut short"});
 }
 
-TEST_F(TensorsTest, ATensorThatIsListedButAbsentIsNamed) {
+TEST_F(TensorsTest, NamesListedTensorThatIsAbsent) {
   expect_bad(
       open([](json& map) { map["ghost"] = "1.safetensors"; }),
       {file("1.safetensors"), "tensor 'ghost'", "needs to be in the shard that the index names"});
 }
 
-TEST_F(TensorsTest, ATensorThatIsPresentButNotListedIsNamed) {
+TEST_F(TensorsTest, NamesUnlistedTensor) {
   expect_bad(open([&](json& map) { map.erase(gate_); }),
              {file("1.safetensors"), "tensor '" + gate_ + "'", "needs to be listed for this shard",
               "model.safetensors.index.json"});
 }
 
-TEST_F(TensorsTest, ATensorThatIsListedForAnotherShardIsNamed) {
+TEST_F(TensorsTest, NamesTensorListedForOtherShard) {
   expect_bad(
       open([&](json& map) { map[gate_] = "0.safetensors"; }),
       {file("1.safetensors"), "tensor '" + gate_ + "'", "needs to be listed for this shard"});
 }
 
-TEST_F(TensorsTest, ATensorInTwoShardsIsNamed) {
+TEST_F(TensorsTest, NamesTensorInTwoShards) {
   // Listed for one of them, it is not listed for the other.
   ASSERT_TRUE(open().ok());
   std::filesystem::copy_file(file("1.safetensors"), file("0.safetensors"),
@@ -128,7 +128,7 @@ TEST_F(TensorsTest, ATensorInTwoShardsIsNamed) {
       {file("0.safetensors"), "needs to be in one shard only; also in " + file("1.safetensors")});
 }
 
-TEST_F(TensorsTest, AnIndexNamesFilesOfItsOwnFolderOnly) {
+TEST_F(TensorsTest, RejectsIndexWithPathsOutsideFolder) {
   for (const json& shard :
        {json("../x.safetensors"), json("/etc/passwd"), json("sub/x.safetensors"), json(".."),
         json("."), json(""), json(std::string("a\0b", 3)), json(3), json(nullptr),
@@ -140,7 +140,7 @@ TEST_F(TensorsTest, AnIndexNamesFilesOfItsOwnFolderOnly) {
   }
 }
 
-TEST_F(TensorsTest, AShardNameThatTheSystemRefusesIsAnError) {
+TEST_F(TensorsTest, ReportsInvalidShardName) {
   std::filesystem::create_symlink("loop", file("loop"));
   for (const std::string& name : {std::string("loop"), std::string(300, 'x')}) {
     auto rename = [&](json& map) {
@@ -152,7 +152,7 @@ TEST_F(TensorsTest, AShardNameThatTheSystemRefusesIsAnError) {
   }
 }
 
-TEST_F(TensorsTest, AnIndexWithoutAWeightMapIsRefused) {
+TEST_F(TensorsTest, RejectsIndexWithoutWeightMap) {
   ASSERT_TRUE(open().ok());
   const std::string index = file("model.safetensors.index.json");
   for (const char* text : {"{}", "{\"weight_map\":null}"}) {
@@ -166,7 +166,7 @@ TEST_F(TensorsTest, AnIndexWithoutAWeightMapIsRefused) {
   expect_bad(Tensors::open(folder_.path()), {index + ": needs valid JSON"});
 }
 
-TEST_F(TensorsTest, AnEmptyWeightMapHoldsNothing) {
+TEST_F(TensorsTest, EmptyWeightMapHoldsNothing) {
   ASSERT_TRUE(open().ok());
   folder_.write("model.safetensors.index.json", "{\"weight_map\":{}}");
   const auto tensors = Tensors::open(folder_.path());

@@ -1,4 +1,4 @@
-// `moracle bench` on shapes so small that it is about what is said, not how fast.
+// Tests the output of `moracle bench`. The shapes are small, so times do not matter.
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -35,7 +35,7 @@ Json bench_json(std::vector<std::string> more) {
   return json;
 }
 
-TEST(Bench, JsonHasLimitsAndARowForEachCell) {
+TEST(Bench, JsonHasLimitsAndOneRowPerCell) {
   const Json json = bench_json({"--scheme", "int8-w8a8,int4-w4a16-g32", "--tokens", "1,4"});
   EXPECT_EQ(json["limits"]["threads"], 1);
   EXPECT_GT(json["limits"]["read_gb_per_s"].get<double>(), 0);
@@ -63,7 +63,7 @@ TEST(Bench, JsonHasLimitsAndARowForEachCell) {
   EXPECT_EQ(cells.size(), 4u);
 }
 
-TEST(Bench, AllBackendsMarksTheOraclesChoiceAndSaysWhyOthersDoNotServe) {
+TEST(Bench, AllBackendsMarksOracleChoiceAndGivesReasonsForOthers) {
   const Json json = bench_json({"--all-backends", "--tokens", "1"});
   int chosen = 0;
   std::set<std::string> backends;
@@ -85,7 +85,7 @@ TEST(Bench, AllBackendsMarksTheOraclesChoiceAndSaysWhyOthersDoNotServe) {
   EXPECT_THAT(text.out, HasSubstr("no  cuda-decode"));
 }
 
-TEST(Bench, PutsAnchorsBesideTheCellsThatTheyHave) {
+TEST(Bench, ShowsAnchorsBesideTheirCells) {
   const testing::TemporaryFolder folder;
   const std::string path = folder.path() + "/anchors.json";
   auto row = [](const char* scheme, const char* impl, int tokens, Json us) {
@@ -142,7 +142,7 @@ TEST(Bench, PutsAnchorsBesideTheCellsThatTheyHave) {
   }
 }
 
-TEST(Bench, MeasuresTheBackendThatIsNamed) {
+TEST(Bench, MeasuresNamedBackend) {
   const Json json = bench_json({"--backend", "reference", "--tokens", "2"});
   ASSERT_EQ(json["rows"].size(), 1u);
   EXPECT_EQ(json["rows"][0]["backend"], "reference");
@@ -160,7 +160,7 @@ TEST(Bench, RoundsActivationsOnRequest) {
                  {"--activations", "int4-w4a8-g128"});
 }
 
-TEST(Bench, RefusesWhatMakesNoSense) {
+TEST(Bench, RejectsInvalidArguments) {
   expect_refused({"bench", "--shape", "gpt-5"}, {"--shape", "qwen3-30b-a3b", "'gpt-5'"});
   expect_refused({"bench", "--shape", "4x64x32x8"}, {"--shape", "'4x64x32x8'"});
   expect_refused({"bench", "--scheme", "int3"}, {"scheme 'int3'", "int8-w8a8"});
@@ -187,14 +187,14 @@ TEST(Bench, RefusesWhatMakesNoSense) {
       {"--context", "50000"});
 }
 
-TEST(Bench, StopsOnRequestWithALine) {
+TEST(Bench, StopsOnRequestWithOneLine) {
   for (const int signal : {SIGINT, SIGTERM}) {
     const Ran layers = testing::run_interrupted({"bench", "--seconds", "3600"}, signal);
     testing::expect_one_line(layers, {"stopped on request"}, 1);
   }
 }
 
-TEST(Bench, LoadsACheckpointBesideReadingItsFiles) {
+TEST(Bench, ComparesCheckpointLoadWithFileRead) {
   const std::string model = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
   const Ran ran =
       run_command({"bench", "--load", model, "--seconds", "0.001", "--threads", "2", "--json"});

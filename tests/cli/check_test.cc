@@ -19,7 +19,7 @@ struct Lesser {
   const char* scheme;
 };
 
-TEST(CheckWithout, RunsWhatOtherCpusRun) {
+TEST(CheckWithout, RunsKernelsOfOtherCpus) {
   const Isa has = Machine::here().cpu.isa, vnni = Isa::kAvx512 | Isa::kAvx512Vnni;
   const char* const tiles = "amx_int8,amx_bf16";
   int run = 0;
@@ -41,12 +41,12 @@ TEST(CheckWithout, RunsWhatOtherCpusRun) {
   EXPECT_GE(run, 1);
 }
 
-TEST(Check, SaysHowFarItCameWhenItIsStopped) {
+TEST(Check, ReportsProgressWhenStopped) {
   testing::expect_one_line(testing::run_interrupted({"check", "--threads", "1"}),
                            {"check: stopped after ", " cases, 0 failures so far"}, 1);
 }
 
-TEST(CheckWithout, RefusesTheRowsThatNeedIt) {
+TEST(CheckWithout, RejectsRowsThatNeedMaskedInstructions) {
   const Ran ran = run_command({"check", "--backend", "cpu-avx2", "--scheme", "int8-w8a8",
                                "--variant", "plain", "--without", "avx2", "--json"});
   EXPECT_EQ(ran.code, 0) << ran.err;

@@ -1,4 +1,4 @@
-// Before it answers, `run` says who serves what: one line per group of equal layers, once.
+// Tests the choices that `run` prints before it answers: one line per group of equal layers.
 #include <algorithm>
 #include <sstream>
 #include <string>
@@ -22,7 +22,7 @@ std::vector<std::string> lines_with(const std::string& text, const std::string& 
   return lines;
 }
 
-TEST(Choices, AreShownOnceForEachGroupOfEqualLayers) {
+TEST(Choices, ShownOncePerGroupOfEqualLayers) {
   const std::string model = testing::small_model();
   if (model.empty()) GTEST_SKIP() << "the small model is not there";
   const Ran all = run_command({"run", model, "-p", "a", "-n", "1", "--backend", "cpu"});
@@ -41,8 +41,8 @@ TEST(Choices, AreShownOnceForEachGroupOfEqualLayers) {
   EXPECT_THAT(groups[1], HasSubstr("→ reference"));
 }
 
-// Who else could have served is said where nobody was asked for by name.
-TEST(Choices, NameWhoElseCouldServe) {
+// `run` lists other serving rows only if no row was requested by name.
+TEST(Choices, NameOtherRowsThatServe) {
   const std::string model = testing::small_model();
   if (model.empty()) GTEST_SKIP() << "the small model is not there";
   const Ran ran = run_command({"run", model, "-p", "a", "-n", "1"});

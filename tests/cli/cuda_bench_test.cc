@@ -1,4 +1,4 @@
-// `moracle bench --device cuda`: what it says of a GPU beside what it says of a CPU.
+// Tests `moracle bench --device cuda`: the output that only a GPU has.
 #include <nlohmann/json.hpp>
 
 #include "moracle/device.h"
@@ -27,7 +27,7 @@ class CudaBench : public ::testing::Test {
   }
 };
 
-TEST_F(CudaBench, HasReplaysCallsAndTheGpusLimits) {
+TEST_F(CudaBench, ReportsReplaysCallsAndGpuLimits) {
   const Ran ran =
       bench({"--scheme", "int8-w8a8,bf16", "--tokens", "1,8", "--all-backends", "--json"});
   ASSERT_EQ(ran.code, 0) << ran.err;
@@ -52,7 +52,7 @@ TEST_F(CudaBench, HasReplaysCallsAndTheGpusLimits) {
   EXPECT_THAT(text.out, HasSubstr("eager"));
 }
 
-TEST_F(CudaBench, LoadsAModelBesideWhatTheGpuTakes) {
+TEST_F(CudaBench, ComparesModelLoadWithCopyRate) {
   const std::string model = testing::small_model();
   if (model.empty()) GTEST_SKIP() << "the small model is not here";
   const Ran ran =

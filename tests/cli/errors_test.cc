@@ -1,5 +1,5 @@
-// How the command refuses: wrong usage and wrong input end with 2, work that failed with 1, each
-// with one line that says what is needed and what is there.
+// Tests the command's errors. Wrong usage and wrong input exit with 2, failed work with 1. Each
+// prints one line with need and fact.
 #include <string>
 #include <vector>
 
@@ -15,7 +15,7 @@ using testing::run_command;
 using testing::SyntheticCheckpoint;
 using testing::TemporaryFolder;
 
-TEST(CommandLine, HelpAndVersionAreNoErrors) {
+TEST(CommandLine, HelpAndVersionSucceed) {
   for (const std::vector<std::string>& arguments : {std::vector<std::string>{"--help"},
                                                     {"-h"},
                                                     {"run", "--help"},
@@ -33,7 +33,7 @@ TEST(CommandLine, HelpAndVersionAreNoErrors) {
   EXPECT_THAT(run_command({"--version"}).out, ::testing::StartsWith("moracle "));
 }
 
-TEST(CommandLine, WrongUsageNamesTheTroubleAndTheHelp) {
+TEST(CommandLine, WrongUsageNamesErrorAndHelp) {
   expect_refused({}, {"subcommand is required", "moracle --help"});
   expect_refused({"nosuchverb"}, {"moracle --help"});
   expect_refused({"--nosuchoption"}, {"moracle --help"});
@@ -50,7 +50,7 @@ TEST(CommandLine, WrongUsageNamesTheTroubleAndTheHelp) {
   expect_refused({"check", "extra"}, {"not expected: extra"});
 }
 
-TEST(CommandLine, ANumberOutOfItsRangeIsRefused) {
+TEST(CommandLine, RejectsNumberOutOfRange) {
   expect_refused({"run", "model", "-p", "a", "-n", "0"}, {"--max-tokens", "0"});
   expect_refused({"run", "model", "-p", "a", "-n", "many"}, {"--max-tokens", "many"});
   expect_refused({"run", "model", "-p", "a", "-n", "99999999999999999999"}, {"--max-tokens"});
@@ -60,7 +60,7 @@ TEST(CommandLine, ANumberOutOfItsRangeIsRefused) {
   expect_refused({"perplexity", "model", "--text", "t", "--max-tokens", "1"}, {"--max-tokens"});
 }
 
-TEST(CommandLine, NamesThatAreUnknownComeWithThoseThatAreKnown) {
+TEST(CommandLine, UnknownNameListsKnownNames) {
   expect_refused({"check", "--backend", "nosuch"}, {"--backend", "reference", "'nosuch'"});
   expect_refused({"check", "--scheme", "nosuch"}, {"'nosuch'", "int4-w4a16"});
   expect_refused({"check", "--shape", "3x"}, {"--shape", "'3x'"});
@@ -69,7 +69,7 @@ TEST(CommandLine, NamesThatAreUnknownComeWithThoseThatAreKnown) {
                  {"--machine", "here", "h200", "'nosuch'"});
 }
 
-TEST(CommandLine, AModelThatIsNoneIsRefused) {
+TEST(CommandLine, RejectsPathThatIsNotAModel) {
   const TemporaryFolder folder;
   const std::string absent = folder.path() + "/absent", text = folder.write("text", "a b c");
   for (const std::string verb : {"run", "perplexity", "inspect", "explain"}) {
@@ -86,7 +86,7 @@ TEST(CommandLine, AModelThatIsNoneIsRefused) {
   }
 }
 
-TEST(CommandLine, ABrokenModelIsRefused) {
+TEST(CommandLine, RejectsBrokenModel) {
   TemporaryFolder folder;
   auto broken = SyntheticCheckpoint::gptq();
   const std::string scales = SyntheticCheckpoint::expert(1, 2, "up_proj.scales");
@@ -112,7 +112,7 @@ TEST(CommandLine, ABrokenModelIsRefused) {
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("only the experts can be used here: "));
   EXPECT_THAT(ran.out, HasSubstr(why));
-  // What there is, and what it takes, for whoever wants to add it.
+  // The message shows the missing part and what to do to add it.
   for (const std::string& part :
        {is,
         std::string(
@@ -122,7 +122,7 @@ TEST(CommandLine, ABrokenModelIsRefused) {
     EXPECT_THAT(ran.out, HasSubstr(part));
 }
 
-TEST(CommandLine, AModelWithoutATokenizerIsRefused) {
+TEST(CommandLine, RejectsModelWithoutTokenizer) {
   const TemporaryFolder folder;
   ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
   const Ran ran = run_command({"run", folder.path(), "-p", "a"});
@@ -154,7 +154,7 @@ class ModelErrors : public ::testing::Test {
   const TemporaryFolder folder_;
 };
 
-TEST_F(ModelErrors, AnUnknownBackendIsRefusedWithTheKnownOnes) {
+TEST_F(ModelErrors, UnknownBackendListsKnownBackends) {
   refuse({"--backend", "nosuch"},
          {"--backend: needs auto or one of ", "cpu", "reference", "'nosuch'"});
   const Ran ran = run_command({"explain", model_, "--backend", "nosuch"});
@@ -162,46 +162,46 @@ TEST_F(ModelErrors, AnUnknownBackendIsRefusedWithTheKnownOnes) {
   EXPECT_THAT(ran.err, HasSubstr("moracle: --backend: needs auto or one of "));
 }
 
-TEST_F(ModelErrors, AnUnknownDeviceIsRefused) {
+TEST_F(ModelErrors, RejectsUnknownDevice) {
   for (const char* name : {"nosuch", "cpu:1", "cuda:", "cuda:x", "cuda:-1", "opencl0"}) {
     refuse({"--device", name}, {"--device: needs cpu, cuda[:n] or opencl[:n]", name});
   }
   refuse({"--device", "opencl"}, {"device 'opencl': needs a device of this build", "cpu"});
 }
 
-TEST_F(ModelErrors, APatternThatMatchesNothingIsRefused) {
+TEST_F(ModelErrors, RejectsPatternWithoutMatch) {
   refuse({"--backend", "model.layers.7.*=cpu"}, {"--backend", "'model.layers.7.*' matches none"});
 }
 
-TEST_F(ModelErrors, AMachineGoesWithADryRunOnly) {
+TEST_F(ModelErrors, RejectsMachineWithoutDryRun) {
   refuse({"--machine", "h200"}, {"--machine requires --dry-run"});
 }
 
-// The table says all; the error adds no second copy of it.
-TEST_F(ModelErrors, ARequestThatNothingServesSaysWhyForEveryRow) {
+// The table has all reasons; the error does not repeat them.
+TEST_F(ModelErrors, UnservedRequestGivesReasonForEveryRow) {
   const Ran ran = run_command({"explain", model_, "--device", "opencl"});
   EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(ran.out, HasSubstr("reference         no   platform"));
   EXPECT_THAT(ran.err, HasSubstr("every row refuses, for the reasons above"));
 }
 
-TEST_F(ModelErrors, APromptThatIsNotUtf8IsRefused) {
+TEST_F(ModelErrors, RejectsPromptThatIsNotUtf8) {
   refuse_prompt("a\xff", {"byte 1", "needs valid UTF-8"});
   refuse_prompt("\xc3", {"byte 0", "needs valid UTF-8"});
   refuse_prompt("\xed\xa0\x80", {"byte 0", "needs valid UTF-8"});
 }
 
-TEST_F(ModelErrors, AnEmptyPromptIsRefused) {
+TEST_F(ModelErrors, RejectsEmptyPrompt) {
   refuse_prompt("", {"prompt: needs at least one token; it is empty"});
 }
 
-TEST_F(ModelErrors, APromptLongerThanTheContextIsRefused) {
+TEST_F(ModelErrors, RejectsPromptLongerThanContext) {
   std::string prompt;
   for (int i = 0; i < 3000; ++i) prompt += "word ";
   refuse_prompt(prompt, {"prompt: needs fewer tokens than the model's context of 2048; it has "});
 }
 
-TEST_F(ModelErrors, SamplingNumbersThatMakeNoSenseAreRefused) {
+TEST_F(ModelErrors, RejectsInvalidSamplingNumbers) {
   refuse({"--temperature", "-1"}, {"--temperature: needs a number of at least 0; it is -1"});
   refuse({"--temperature", "nan"}, {"--temperature: needs a number of at least 0; it is nan"});
   refuse({"--temperature", "inf"}, {"--temperature: needs a number of at least 0; it is inf"});
@@ -214,7 +214,7 @@ TEST_F(ModelErrors, SamplingNumbersThatMakeNoSenseAreRefused) {
   refuse({"--temperature", "1e39"}, {"--temperature: needs a number of at least 0; it is inf"});
 }
 
-TEST_F(ModelErrors, AWindowThatScoresNothingOrExceedsTheContextIsRefused) {
+TEST_F(ModelErrors, RejectsEmptyOrTooLongScoringWindow) {
   const std::string text = folder_.write("text", "one two three four");
   for (const char* window : {"1", "0", "-1", "2049", "9223372036854775807"}) {
     expect_refused({"perplexity", model_, "--json", "--text", text, "--window", window},
@@ -222,7 +222,7 @@ TEST_F(ModelErrors, AWindowThatScoresNothingOrExceedsTheContextIsRefused) {
   }
 }
 
-TEST_F(ModelErrors, ATextTooShortToScoreIsRefused) {
+TEST_F(ModelErrors, RejectsTextTooShortToScore) {
   for (const char* text : {"", "a"}) {
     expect_refused({"perplexity", model_, "--json", "--text", folder_.write("text", text)},
                    {"text: needs at least 2 tokens; it has "});
@@ -231,13 +231,13 @@ TEST_F(ModelErrors, ATextTooShortToScoreIsRefused) {
                  {"needs valid UTF-8"});
 }
 
-TEST_F(ModelErrors, AFileThatIsMissingIsNamed) {
+TEST_F(ModelErrors, NamesMissingFile) {
   const std::string absent = folder_.path() + "/absent";
   expect_refused({"run", model_, "--json", "--prompt-file", absent}, {absent});
   expect_refused({"perplexity", model_, "--json", "--text", absent}, {absent});
 }
 
-TEST_F(ModelErrors, AFolderInPlaceOfATextIsNamed) {
+TEST_F(ModelErrors, NamesFolderGivenAsText) {
   expect_refused({"run", model_, "--json", "--prompt-file", folder_.path()}, {folder_.path()});
   expect_refused({"perplexity", model_, "--json", "--text", folder_.path()}, {folder_.path()});
 }

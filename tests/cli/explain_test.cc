@@ -53,7 +53,7 @@ void expect_same_answers(const std::string& model, const Words& options) {
   EXPECT_TRUE(explained["not_runnable"].is_null());
 }
 
-TEST(ExplainCommand, AnswersAsADryRunDoesWithEveryOption) {
+TEST(ExplainCommand, MatchesDryRunWithEveryOption) {
   const TemporaryFolder folder;
   ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
   const std::string cache = folder.path() + "/tuning.json";
@@ -78,7 +78,7 @@ TEST(ExplainCommand, AnswersAsADryRunDoesWithEveryOption) {
   }
 }
 
-TEST(ExplainCommand, AnswersAsADryRunDoesForEveryCheckpoint) {
+TEST(ExplainCommand, MatchesDryRunForEveryCheckpoint) {
   if (!std::filesystem::exists(MORACLE_CHECKPOINTS_DIR))
     GTEST_SKIP() << "there are no checkpoints beside the clone";
   for (const auto& entry : std::filesystem::directory_iterator(MORACLE_CHECKPOINTS_DIR)) {
@@ -88,8 +88,8 @@ TEST(ExplainCommand, AnswersAsADryRunDoesForEveryCheckpoint) {
   }
 }
 
-// What a build with CUDA would choose, in every build.
-TEST(ExplainCommand, ChoosesForTheGpuOfAKnownMachine) {
+// Every build shows the choice of a CUDA build.
+TEST(ExplainCommand, ChoosesForGpuOfKnownMachine) {
   const TemporaryFolder folder;
   ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
   const Json json = answer({"explain", folder.path()}, {"--machine", "h200"});
@@ -108,7 +108,7 @@ TEST(ExplainCommand, ChoosesForTheGpuOfAKnownMachine) {
 }
 
 // Modules that are multiplied together go to one backend, or the error names them.
-TEST(ExplainCommand, RefusesAPatternForAPartOfWhatIsMultipliedTogether) {
+TEST(ExplainCommand, RejectsPatternForPartOfAStack) {
   const TemporaryFolder folder;
   ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
   for (const Words& verb :
@@ -126,7 +126,7 @@ TEST(ExplainCommand, RefusesAPatternForAPartOfWhatIsMultipliedTogether) {
   }
 }
 
-TEST(ExplainCommand, SaysWhyAModelCannotRun) {
+TEST(ExplainCommand, GivesReasonWhenModelCannotRun) {
   const TemporaryFolder folder;
   SyntheticCheckpoint unknown = SyntheticCheckpoint::plain();
   unknown.config["architectures"] = {"NoSuchModel"};

@@ -1,5 +1,4 @@
-// What programs that read the command's output may rely on: the keys, and that equal seeds give
-// equal answers.
+// Tests the JSON that programs rely on: the keys, and equal answers for equal seeds.
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -35,7 +34,7 @@ Json answer(const std::vector<std::string>& arguments) {
   return json;
 }
 
-TEST(JsonOutput, MachinesGivesThisOneAndThoseKnownByName) {
+TEST(JsonOutput, MachinesListsThisMachineAndKnownMachines) {
   const Json json = answer({"machines", "--json"});
   EXPECT_THAT(keys(json), ElementsAre("here", "known"));
   EXPECT_THAT(keys(json["here"]), ElementsAre("name", "cpu", "gpus"));
@@ -97,7 +96,7 @@ TEST_F(ModelJson, RunGivesIdsTextAndTiming) {
   EXPECT_GE(json["backends"].size(), 1u);
 }
 
-TEST_F(ModelJson, RunStopsAfterAsManyTokensAsAskedFor) {
+TEST_F(ModelJson, RunStopsAtRequestedTokenCount) {
   for (const size_t count : {1, 5}) {
     const Json json = run({"-p", "In the beginning", "--ignore-eos", "-n", std::to_string(count)});
     EXPECT_EQ(json["ids"].size(), count);
@@ -141,7 +140,7 @@ TEST_F(ModelJson, BackendsGiveTheSameGreedyIds) {
   EXPECT_EQ(ids("auto"), ids("reference"));
 }
 
-TEST_F(ModelJson, AnEndOfTextTokenStopsUnlessIgnored) {
+TEST_F(ModelJson, EndOfTextTokenStopsUnlessIgnored) {
   // A question in the chat's form, whose answer ends by itself.
   const std::string question = "What is BASIC?";
   const Json stopped = run({"--chat", "-p", question, "-n", "60", "--temperature", "0"});
@@ -156,20 +155,20 @@ TEST_F(ModelJson, AnEndOfTextTokenStopsUnlessIgnored) {
   }
 }
 
-TEST_F(ModelJson, ChatPutsThePromptIntoTheTemplate) {
+TEST_F(ModelJson, ChatRendersPromptWithTemplate) {
   const Json plain = run({"-p", "Hello", "-n", "1"}),
              chat = run({"--chat", "-p", "Hello", "-n", "1"});
   EXPECT_GT(chat["prompt_ids"].size(), plain["prompt_ids"].size());
   EXPECT_EQ(chat["prompt_ids"][0], 1);  // <|im_start|>
 }
 
-TEST_F(ModelJson, APromptFromAFileIsTheSamePrompt) {
+TEST_F(ModelJson, PromptFileEqualsPromptArgument) {
   const std::string text = "Lines\nand \xc3\xa9 \xf0\x9f\x98\x80\n";
   EXPECT_EQ(run({"-p", text, "-n", "1"})["prompt_ids"],
             run({"--prompt-file", folder_.write("prompt", text), "-n", "1"})["prompt_ids"]);
 }
 
-TEST_F(ModelJson, PerplexityGivesTheMeanAndWhatWasScored) {
+TEST_F(ModelJson, PerplexityGivesMeanAndScoredCount) {
   std::string text;
   for (int i = 0; i < 40; ++i) text += "In the beginning there was a word. ";
   const Json json = answer({"perplexity", model_, "--json", "--text", folder_.write("text", text),
@@ -235,7 +234,7 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
   }
 }
 
-TEST_F(ModelJson, ADryRunGivesTheWholePlan) {
+TEST_F(ModelJson, DryRunGivesWholePlan) {
   const Json json = answer({"run", model_, "--dry-run", "--json"});
   EXPECT_THAT(keys(json), ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes",
                                       "activation_bytes", "cache_bytes_per_token", "cache_dtype",
@@ -254,7 +253,7 @@ TEST_F(ModelJson, ADryRunGivesTheWholePlan) {
   EXPECT_LT(json["total_bytes"], json["memory_bytes"]);
 }
 
-TEST_F(ModelJson, ABackendMapHoldsForTheLayersThatItNames) {
+TEST_F(ModelJson, BackendMapAppliesToNamedLayers) {
   const Json json = answer({"run", model_, "--dry-run", "--json", "--backend",
                             "model.layers.1.mlp.experts=reference,*=cpu"});
   for (const Json& choice : json["choices"]) {
@@ -263,7 +262,7 @@ TEST_F(ModelJson, ABackendMapHoldsForTheLayersThatItNames) {
   }
 }
 
-TEST_F(ModelJson, DeterministicRunsOnlyWhatPromisesIt) {
+TEST_F(ModelJson, DeterministicRunsOnlyBatchInvariantRows) {
   const Json json = run({"-p", "In the beginning", "-n", "2", "--deterministic"});
   for (const Json& listed : json["backends"]) {
     const auto used = listed.get<std::string>();

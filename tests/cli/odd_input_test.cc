@@ -19,7 +19,7 @@ using testing::run_shell;
 using testing::SyntheticCheckpoint;
 using testing::TemporaryFolder;
 
-TEST(OddNumbers, AreRefusedByEveryOption) {
+TEST(OddNumbers, RejectedByEveryOption) {
   const std::vector<std::vector<std::string>> verbs = {
       {"run", "model", "-p", "a", "-n"},
       {"run", "model", "-p", "a", "--threads"},
@@ -50,7 +50,7 @@ TEST(OddNumbers, AreRefusedByEveryOption) {
   }
 }
 
-TEST(OddNumbers, ThoseWithoutARangeAreRefusedWhereTheyDoNotFit) {
+TEST(OddNumbers, RejectedWhenTooLargeForOptionsWithoutRange) {
   for (const char* odd : {"nan", "9223372036854775808", "1.5"}) {
     expect_refused({"check", "--tokens", odd}, {"--tokens: needs a whole number", odd});
     expect_refused({"bench", "--batch", std::string("1,") + odd}, {"--batch: needs", odd});
@@ -59,7 +59,7 @@ TEST(OddNumbers, ThoseWithoutARangeAreRefusedWhereTheyDoNotFit) {
   }
 }
 
-TEST(OddText, EmptyIsNotTheSameAsNotGiven) {
+TEST(OddText, EmptyDiffersFromAbsent) {
   for (const char* option : {"--lora", "--cache", "--quantization", "--backend", "--device"})
     expect_refused({"run", "model", "-p", "a", option, ""}, {option, "needs a text; it is empty"});
   for (const char* option : {"--load", "--anchors", "--model-shape", "--shape"})
@@ -67,7 +67,7 @@ TEST(OddText, EmptyIsNotTheSameAsNotGiven) {
   expect_refused({"quantize", "model", "--scheme", "mxfp8", "-o", ""}, {"--output", "empty"});
 }
 
-TEST(OddText, IsRepeatedPrintableAndShort) {
+TEST(OddText, ShownPrintableAndShortInMessages) {
   const std::string escape = "a\x1b[2J\nb\xff", flood(100'000, 'x');
   for (const std::string& odd : {escape, flood}) {
     const std::vector<std::vector<std::string>> commands = {
@@ -96,7 +96,7 @@ TEST(OddText, IsRepeatedPrintableAndShort) {
   }
 }
 
-TEST(OddNames, InACheckpointAreShownPrintable) {
+TEST(OddNames, OfCheckpointTensorsShownPrintable) {
   const TemporaryFolder folder;
   SyntheticCheckpoint odd = SyntheticCheckpoint::plain();
   odd.config["architectures"] = {"No\x1b[2JSuch\nModel"};
@@ -124,7 +124,7 @@ class OddFiles : public ::testing::Test {
   const std::string model_ = checkpoint_.path();
 };
 
-TEST_F(OddFiles, AreRefusedAtOnce) {
+TEST_F(OddFiles, RejectedWithoutWaiting) {
   for (const std::string name : {"pipe", "folder", "endless"}) {
     const std::string odd = path(name);
     expect_refused({"explain", model_, "--cache", odd}, {odd, "regular file"});
@@ -141,7 +141,7 @@ TEST_F(OddFiles, AreRefusedAtOnce) {
   }
 }
 
-TEST_F(OddFiles, InPlaceOfAChatTemplateAreRefusedAtOnce) {
+TEST_F(OddFiles, RejectedAsChatTemplateWithoutWaiting) {
   const std::string small = testing::small_model();
   if (small.empty()) GTEST_SKIP() << "the small model is not there";
   const TemporaryFolder copy;
@@ -157,7 +157,7 @@ TEST_F(OddFiles, InPlaceOfAChatTemplateAreRefusedAtOnce) {
   }
 }
 
-TEST_F(OddFiles, DeepJsonIsRefused) {
+TEST_F(OddFiles, RejectsDeeplyNestedJson) {
   const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
   const std::string file = folder_.write("deep", deep);
   expect_refused({"explain", model_, "--cache", file}, {file, "moracle tune"});
@@ -166,7 +166,7 @@ TEST_F(OddFiles, DeepJsonIsRefused) {
   expect_refused({"run", model_, "-p", "a"}, {"tokenizer.json", "at most 64 levels"});
 }
 
-TEST(Prompts, ComeFromStandardInputToo) {
+TEST(Prompts, ReadFromStandardInput) {
   const std::string model = testing::small_model();
   if (model.empty()) GTEST_SKIP() << "the small model is not there";
   const TemporaryFolder folder;
@@ -184,7 +184,7 @@ TEST(Prompts, ComeFromStandardInputToo) {
   EXPECT_EQ(run_shell(first + "--prompt-file - <&-").code, 2);
 }
 
-TEST(StandardOutput, FullOrClosedFailsTheWorkWithALine) {
+TEST(StandardOutput, FullOrClosedOutputFailsWithOneLine) {
   const std::string model = testing::small_model();
   for (const char* to : {"> /dev/full", ">&-"}) {
     const std::string reason =
@@ -199,8 +199,8 @@ TEST(StandardOutput, FullOrClosedFailsTheWorkWithALine) {
   }
 }
 
-// A file that is opened next must not get what is printed.
-TEST(StandardOutput, ClosedItIsNotAFileThatTheWorkOpens) {
+// A file opened later must not receive the printed text.
+TEST(StandardOutput, ClosedDescriptorIsNotReusedForFiles) {
   const TemporaryFolder folder;
   const std::string from = folder.path() + "/plain", to = folder.path() + "/to";
   fs::create_directory(from);
@@ -212,7 +212,7 @@ TEST(StandardOutput, ClosedItIsNotAFileThatTheWorkOpens) {
 }
 
 #if !defined(MORACLE_SANITIZED)  // sanitizers need address space
-TEST(Memory, WhereItRunsOutTheWorkFailsWithALine) {
+TEST(Memory, OutOfMemoryFailsWithOneLine) {
   for (const char* kilobytes : {"100000", "150000", "300000"}) {
     const Ran ran = run_shell(std::string("ulimit -v ") + kilobytes +
                               "; \"$0\" bench --shape 64x2048x2048x2 --tokens 4096 --seconds 0.01 "
@@ -221,7 +221,7 @@ TEST(Memory, WhereItRunsOutTheWorkFailsWithALine) {
   }
 }
 
-TEST(Memory, ThreadsThatCannotStartFailTheWorkWithALine) {
+TEST(Memory, ThreadStartFailureFailsWithOneLine) {
   const Ran ran = run_shell("ulimit -v 1000000; \"$0\" check --threads 4096");
   expect_one_line(ran, {}, 1);
 }

@@ -39,7 +39,7 @@ class QuantizeCommand : public ::testing::Test {
   const std::string from_ = folder_.path() + "/plain", to_ = folder_.path() + "/to";
 };
 
-TEST_F(QuantizeCommand, WritesAFolderThatInspectShowsAsAsked) {
+TEST_F(QuantizeCommand, WritesFolderThatInspectShowsInRequestedScheme) {
   const Ran ran =
       run_command({"quantize", from_, "--scheme", "fp8-per-block", "-o", to_, "--json"});
   ASSERT_EQ(ran.code, 0) << ran.err;
@@ -60,7 +60,7 @@ TEST_F(QuantizeCommand, WritesAFolderThatInspectShowsAsAsked) {
   EXPECT_THAT(inspected.out, HasSubstr("compressed-tensors"));
 }
 
-TEST_F(QuantizeCommand, TellsAPersonWhatItDid) {
+TEST_F(QuantizeCommand, PrintsSummary) {
   const Ran ran = run_command({"quantize", from_, "--scheme", "mxfp8", "-o", to_, "--format",
                                "modelopt", "--max-shard-size", "5kB"});
   ASSERT_EQ(ran.code, 0) << ran.err;
@@ -70,7 +70,7 @@ TEST_F(QuantizeCommand, TellsAPersonWhatItDid) {
   EXPECT_TRUE(fs::exists(to_ + "/model.safetensors.index.json"));
 }
 
-TEST_F(QuantizeCommand, RefusesWhatItCannotDo) {
+TEST_F(QuantizeCommand, RejectsImpossibleRequests) {
   expect_refused({"quantize"}, {"MODEL is required"});
   expect_refused({"quantize", from_, "-o", to_}, {"--scheme is required"});
   expect_refused({"quantize", from_, "--scheme", "mxfp8"}, {"--output is required"});
@@ -91,14 +91,14 @@ TEST_F(QuantizeCommand, RefusesWhatItCannotDo) {
   EXPECT_THAT(left(), ::testing::ElementsAre("plain"));
 }
 
-TEST_F(QuantizeCommand, WritesToABareNewName) {
+TEST_F(QuantizeCommand, WritesToNewNameWithoutParentPath) {
   const Ran ran = testing::run_shell("cd \"$1\" && \"$0\" quantize plain --scheme mxfp8 -o bare",
                                      {folder_.path()});
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(left(), ::testing::UnorderedElementsAre("plain", "bare"));
 }
 
-TEST_F(QuantizeCommand, SaysWhatAQuantizedFileHolds) {
+TEST_F(QuantizeCommand, RejectsQuantizedSourceAndNamesItsScheme) {
   ASSERT_TRUE(SyntheticCheckpoint::gptq().write(from_).ok());
   const std::string fact =
       "needs unquantized weights for an online scheme; the file's are int4-w4a16-g8";
@@ -107,7 +107,7 @@ TEST_F(QuantizeCommand, SaysWhatAQuantizedFileHolds) {
   expect_refused({"run", from_, "--dry-run", "--quantization", "mxfp8"}, {fact});
 }
 
-TEST_F(QuantizeCommand, ADiskThatIsFullIsAnErrorThatNamesTheFileAndLeavesNothing) {
+TEST_F(QuantizeCommand, FullDiskNamesFileAndLeavesNoFiles) {
   // No file may grow beyond 8 kB: the shell's unit is 512 or 1024 bytes.
   const std::string script = std::string("ulimit -f 8; exec '") + MORACLE_COMMAND + "' quantize '" +
                              from_ + "' --scheme mxfp8 -o '" + to_ + "' 2> '" + folder_.path() +
@@ -120,7 +120,7 @@ TEST_F(QuantizeCommand, ADiskThatIsFullIsAnErrorThatNamesTheFileAndLeavesNothing
   EXPECT_THAT(left(), ::testing::ElementsAre("plain"));
 }
 
-TEST_F(QuantizeCommand, StoppedInTheMiddleItLeavesNothing) {
+TEST_F(QuantizeCommand, LeavesNoFilesWhenStopped) {
   // Large enough to be stopped on the way.
   const auto large = SyntheticCheckpoint::plain(
       {.layers = 4, .experts = 16, .hidden = 1024, .intermediate = 512, .heads = 8, .vocab = 64});
@@ -148,7 +148,7 @@ TEST_F(QuantizeCommand, StoppedInTheMiddleItLeavesNothing) {
   }
 }
 
-TEST_F(QuantizeCommand, ExplainAndTheDryRunShowTheSchemeAsExecuted) {
+TEST_F(QuantizeCommand, ExplainAndDryRunShowExecutedScheme) {
   const Ran explained =
       run_command({"explain", from_, "--quantization", "int8-per-channel", "--json"});
   ASSERT_EQ(explained.code, 0) << explained.err;

@@ -90,7 +90,7 @@ inline Ran run_interrupted(std::vector<std::string> arguments, int signal = SIGI
   return run_program(std::move(arguments), [&](pid_t pid) { send_when_caught(pid, signal); });
 }
 
-/// The small model in the box, else the same beside the clone; empty where there is neither.
+/// The small model in the repository, else the one next to the clone. Empty if neither exists.
 inline std::string small_model() {
   for (const char* folder : {MORACLE_MODELS_DIR, MORACLE_CHECKPOINTS_DIR}) {
     const std::string model = std::string(folder) + "/qwen3moe-gptq-int4-g128";

@@ -31,7 +31,7 @@ class TuneVerb : public ::testing::Test {
   const std::string cache_ = folder_.path() + "/new/tuning.json";
 };
 
-TEST_F(TuneVerb, KeepsWhatExplainThenShows) {
+TEST_F(TuneVerb, WritesCacheThatExplainReads) {
   const Ran tuned = run_command({"tune", model_, "--seconds", "1", "--cache", cache_, "--json"});
   ASSERT_EQ(tuned.code, 0) << tuned.err;
   const Json json = Json::parse(tuned.out, nullptr, false);
@@ -53,7 +53,7 @@ TEST_F(TuneVerb, KeepsWhatExplainThenShows) {
 }
 
 // Layers are timed in the scheme in which they will run.
-TEST_F(TuneVerb, TimesTheActivationsThatAreAskedFor) {
+TEST_F(TuneVerb, TimesRequestedActivations) {
   const std::vector<std::string> int8 = {"--activations", "int8", "--cache", cache_};
   auto with_int8 = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), int8.begin(), int8.end());
@@ -81,7 +81,7 @@ TEST_F(TuneVerb, TimesTheActivationsThatAreAskedFor) {
   expect_refused({"tune", model_, "--activations", "int5"}, {"--activations"});
 }
 
-TEST_F(TuneVerb, LeavesOtherMachinesEntriesAndReplacesItsOwn) {
+TEST_F(TuneVerb, KeepsEntriesOfOtherMachinesAndReplacesItsOwn) {
   ASSERT_EQ(run_command({"tune", model_, "--seconds", "0.5", "--cache", cache_}).code, 0);
   Json file = Json::parse(content_of(cache_));
   ASSERT_EQ(file["layers"].size(), 1u);
@@ -100,7 +100,7 @@ TEST_F(TuneVerb, LeavesOtherMachinesEntriesAndReplacesItsOwn) {
               Not(HasSubstr("tuned here")));
 }
 
-TEST_F(TuneVerb, SaysWhichCacheIsBroken) {
+TEST_F(TuneVerb, NamesBrokenCache) {
   std::filesystem::create_directories(folder_.path() + "/new");
   std::string version = run_command({"--version"}).out;  // "moracle 0.1.0"
   version = version.substr(8, version.find_last_not_of('\n') - 7);
@@ -117,7 +117,7 @@ TEST_F(TuneVerb, SaysWhichCacheIsBroken) {
   }
 }
 
-TEST_F(TuneVerb, DoesNotBelieveTimesAndCountsThatNoMeasurementGives) {
+TEST_F(TuneVerb, RejectsImpossibleTimesAndCountsInCache) {
   ASSERT_EQ(run_command({"tune", model_, "--seconds", "0.1", "--cache", cache_}).code, 0);
   const Json good = Json::parse(content_of(cache_));
   const std::pair<const char*, Json> rows[] = {
@@ -132,7 +132,7 @@ TEST_F(TuneVerb, DoesNotBelieveTimesAndCountsThatNoMeasurementGives) {
   }
 }
 
-TEST_F(TuneVerb, KeepsTheEntriesOfTwoAtOnce) {
+TEST_F(TuneVerb, KeepsEntriesOfTwoConcurrentRuns) {
   for (int attempt = 0; attempt < 3; ++attempt) {
     std::filesystem::remove(cache_);
     const Ran both = testing::run_shell(
@@ -145,7 +145,7 @@ TEST_F(TuneVerb, KeepsTheEntriesOfTwoAtOnce) {
   }
 }
 
-TEST_F(TuneVerb, WaitsForTheProcessThatHoldsTheCache) {
+TEST_F(TuneVerb, WaitsForCacheLock) {
   std::filesystem::create_directories(folder_.path() + "/new");
   const std::string name = cache_ + ".moracle-new";
   const int held = ::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -165,7 +165,7 @@ TEST_F(TuneVerb, WaitsForTheProcessThatHoldsTheCache) {
   EXPECT_EQ(Json::parse(content_of(cache_))["layers"].size(), 1u);
 }
 
-TEST_F(TuneVerb, TakesOverWhatAKilledProcessLeft) {
+TEST_F(TuneVerb, ReplacesTemporaryFileOfKilledProcess) {
   std::filesystem::create_directories(folder_.path() + "/new");
   std::ofstream(cache_ + ".moracle-new") << std::string(100'000, 'x');
   ASSERT_EQ(run_command({"tune", model_, "--seconds", "0.1", "--cache", cache_}).code, 0);
@@ -174,12 +174,12 @@ TEST_F(TuneVerb, TakesOverWhatAKilledProcessLeft) {
   const std::string link = folder_.path() + "/link";
   std::filesystem::create_symlink(folder_.path() + "/nowhere", link);
   expect_refused({"tune", model_, "--cache", link}, {link, "leads nowhere"}, 1);
-  // What is in its place but cannot be its own stays.
+  // A folder with the name of the temporary file is not tune's own, so it stays.
   std::filesystem::create_directory(cache_ + ".moracle-new");
   expect_refused({"tune", model_, "--seconds", "0.1", "--cache", cache_}, {"tuning.json"}, 1);
 }
 
-TEST_F(TuneVerb, RefusesWhatCannotBeWritten) {
+TEST_F(TuneVerb, ReportsCacheThatCannotBeWritten) {
   expect_refused({"tune", model_, "--cache", "/proc/none/tuning.json"}, {"/proc/none"}, 1);
   expect_refused({"tune", model_, "--seconds", "0.5", "--cache", "/proc/none/tuning.json"},
                  {"/proc/none/tuning.json"}, 1);

@@ -1,4 +1,4 @@
-// D8: what is packed is not a source; packing it again is no program.
+// D8: packed weights are not a source. Packing them again must not compile.
 #include "kernels/kernel_weights.h"
 
 using namespace moracle;

@@ -1,4 +1,4 @@
-// D8: conversion consumes its source; what is still held cannot be converted a second time.
+// D8: conversion consumes its source. Converting an lvalue source must not compile.
 #include "kernels/kernel_weights.h"
 
 using namespace moracle;

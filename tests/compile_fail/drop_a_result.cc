@@ -1,4 +1,4 @@
-// An error that nobody looks at is a warning, and warnings are errors where the library is built.
+// Ignoring an error is a warning, and the library builds with warnings as errors.
 #pragma GCC diagnostic error "-Wunused-result"
 #include "moracle/moe.h"
 

@@ -23,7 +23,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Of a kind of device the first, or why there is none.
+/// The first device of a kind, or the reason why none exists.
 const Result<std::shared_ptr<Device>>& device(Platform platform = Platform::kCpu) {
   static const Result<std::shared_ptr<Device>> cpu = open_device("cpu", 2);
   static const Result<std::shared_ptr<Device>> gpu = open_device("cuda");
@@ -75,7 +75,7 @@ TEST_P(Conformance, Holds) {
     refused += outcome.kind == Outcome::kRefused;
     worst = std::max(worst, outcome.worst);
     if (outcome.kind != Outcome::kRefused) continue;
-    // A refusal says who and by which rule.
+    // A rejection names the row and the rule.
     EXPECT_THAT(outcome.message, HasSubstr(GetParam().backend));
     const auto names_rule = [&](const Rule& rule) {
       return outcome.message.find(std::string(rule.name) + ": needs ") != std::string::npos;
@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Tables, Conformance, ::testing::ValuesIn(rows()), row_n
 
 // Lengths that only large layers have: hidden_size much larger than intermediate_size, groups as
 // long as the whole of w2's rows (D26), and sums of several thousand products.
-TEST(Conformance, HoldsWhereOneGroupIsAllOfTheIntermediateSize) {
+TEST(Conformance, HoldsWhenOneGroupSpansIntermediateSize) {
   for (const Backend& backend : backends()) {
     if (!backend.built() || !device(backend.platform)) continue;
     for (const Scheme& scheme : {Scheme{int4_static_group(128), {}},
@@ -139,7 +139,7 @@ TEST(Conformance, CoversEveryVariantOnEveryBackendInEveryScheme) {
   }
 }
 
-TEST(Conformance, NamesTheCommandThatRunsACaseAlone) {
+TEST(Conformance, NamesCommandThatRunsOneCase) {
   const Case c{"cpu", *parse_scheme("int4-w4a16-g32"), {8, 130, 34, 2}, 5, Spread::kHoles, "lora"};
   EXPECT_EQ(reproducer(c),
             "moracle check --backend cpu --scheme int4-w4a16-g32 --shape 8x130x34x2 --tokens 5 "
@@ -158,7 +158,7 @@ TEST(Conformance, ReadsShapesBack) {
   }
 }
 
-TEST(Conformance, AnswersARefusedCaseWithTheRulesThatObject) {
+TEST(Conformance, NamesRulesThatRejectACase) {
   QuantKey static_int8 = kInt8DynamicTokenSym;
   static_int8.dynamic = false;
   const Scheme scheme{{DType::kF8E5M2, kPerRow}, static_int8};
@@ -169,7 +169,7 @@ TEST(Conformance, AnswersARefusedCaseWithTheRulesThatObject) {
   EXPECT_EQ(run({"nobody", scheme, {4, 64, 32, 2}, 3}, *device()).kind, Outcome::kRefused);
 }
 
-TEST(Conformance, DrawsTheSameNumbersEveryTime) {
+TEST(Conformance, DrawsSameValuesOnEveryRun) {
   const MatrixShape shape{.n = 5, .k = 33, .key = int4_static_group(32), .bias = true};
   const CanonicalMatrix a = random_matrix(shape, 7), b = random_matrix(shape, 7),
                         c = random_matrix(shape, 8);
@@ -179,7 +179,7 @@ TEST(Conformance, DrawsTheSameNumbersEveryTime) {
   EXPECT_NE(a.storage, c.storage);
 }
 
-// ---- what the bound notices ----
+// ---- faults that the bound detects ----
 
 /// The weights of one expert, free to be spoiled.
 struct Expert {
@@ -381,7 +381,7 @@ std::vector<Scheme> schemes_to_spoil() {
   return all;
 }
 
-TEST(ConformanceBound, AcceptsARightResult) {
+TEST(ConformanceBound, AcceptsCorrectResult) {
   for (const Scheme& scheme : schemes_to_spoil()) {
     const LayerSpec spec = small_layer(scheme);
     const Batch b = batch(spec);
@@ -391,7 +391,7 @@ TEST(ConformanceBound, AcceptsARightResult) {
   }
 }
 
-TEST(ConformanceBound, NoticesEveryFault) {
+TEST(ConformanceBound, DetectsEveryInjectedFault) {
   for (const Scheme& scheme : schemes_to_spoil()) {
     const LayerSpec spec = small_layer(scheme);
     const Batch b = batch(spec);
@@ -404,7 +404,7 @@ TEST(ConformanceBound, NoticesEveryFault) {
   }
 }
 
-TEST(ConformanceBound, NoticesWrongRouting) {
+TEST(ConformanceBound, DetectsWrongRouting) {
   for (const Scheme& scheme : schemes_to_spoil()) {
     const LayerSpec spec = small_layer(scheme);
     const Batch b = batch(spec);
@@ -422,7 +422,7 @@ TEST(ConformanceBound, NoticesWrongRouting) {
 }
 
 // D7: the same weights under the other activation key are outside the bound, both ways.
-TEST(ConformanceBound, TellsQuantizedActivationsFromFloatOnes) {
+TEST(ConformanceBound, DistinguishesQuantizedFromFloatActivations) {
   LayerSpec quantizes = small_layer({kInt8StaticChannelSym, kInt8DynamicTokenSym});
   LayerSpec weight_only = small_layer({kInt8StaticChannelSym, {}});
   const Batch b = batch(quantizes);
@@ -433,7 +433,7 @@ TEST(ConformanceBound, TellsQuantizedActivationsFromFloatOnes) {
   EXPECT_GT(worst(a16, output_of(quantizes, random_weights(quantizes, 3), b)), 2);
 }
 
-TEST(ConformanceBound, IsAFewRoundingsWide) {
+TEST(ConformanceBound, SpansOnlyAFewRoundings) {
   for (const Scheme& scheme : schemes()) {
     const LayerSpec spec = small_layer(scheme);
     const Batch b = batch(spec);

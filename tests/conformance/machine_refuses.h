@@ -8,8 +8,8 @@
 
 namespace moracle::conformance {
 
-/// Whether a rule about the machine keeps the case's row from running here: no such instruction
-/// set, no such device. Where none does, a refusal is the layer's.
+/// True if a machine rule (instruction set, device) rejects the case's row here. Otherwise a
+/// rejection comes from the layer.
 inline bool machine_refuses(const Case& c) {
   static const Machine here = Machine::here();
   auto of_machine = [](const Reason& reason) {
@@ -24,7 +24,7 @@ inline bool machine_refuses(const Case& c) {
       });
 }
 
-/// What the case must come to where its row serves such layers.
+/// The expected outcome of the case if its row serves such layers.
 inline Outcome::Kind served_or_refused(const Case& c) {
   return machine_refuses(c) ? Outcome::kRefused : Outcome::kPassed;
 }

@@ -1,5 +1,5 @@
-// Packed integers in every width, symmetry and group size, over sizes that no word, group or tile
-// divides: what no file at hand happens to have.
+// Packed integers in every width, symmetry and group size, with sizes that no word, group or tile
+// divides. No file at hand has such sizes.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -42,7 +42,7 @@ void expect_right(const Shape& shape) {
 }
 
 // D18: columns that end inside a word of eight codes, inside a group, inside a pair.
-TEST(WeightOnlySweep, OverColumnsThatNothingDivides) {
+TEST(WeightOnlySweep, OverColumnCountsWithoutDivisors) {
   expect_right({3, 203, 77, 2});
   expect_right({2, 72, 40, 1});    // words, but no multiple of 8 words
   expect_right({2, 129, 127, 2});  // one column beside a group

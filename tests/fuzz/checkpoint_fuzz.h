@@ -1,4 +1,4 @@
-// What the targets of all producers do with the fuzzer's bytes: one of their checkpoints, changed.
+// Shared by the fuzz targets of all producers: applies the fuzzer's bytes to one valid checkpoint.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// libFuzzer: no JSON file of a checkpoint's folder (but tokenizer.json) may crash what opens and
-// describes it. The tensors are those of tiny valid checkpoints, written once.
+// libFuzzer: no JSON file of a checkpoint folder (except tokenizer.json) may crash opening and
+// describing it. The tensors come from tiny valid checkpoints, written once.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -79,7 +79,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     open(tensors.folder.path());
     return 0;
   }
-  // A file beside a valid config.
+  // A separate file next to a valid config.
   constexpr std::array kFiles = {"quantize_config.json",   "quant_config.json",
                                  "hf_quant_config.json",   "model.safetensors.index.json",
                                  "generation_config.json", "tokenizer_config.json"};

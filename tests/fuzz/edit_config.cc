@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-// What readers look for, as keys and as values; the fuzzer finds others by itself.
+// Keys and values that readers look for. The fuzzer finds others by itself.
 constexpr const char* kWords =
     "bits group_size sym desc_act dynamic format gptq_v2 zero_point ignore modules_to_not_convert "
     "num_bits strategy channel tensor group block token symmetric actorder block_structure static "

@@ -49,8 +49,8 @@ void write(const SyntheticCheckpoint& adapter, const std::string& folder) {
   std::filesystem::rename(folder + "/model.safetensors", folder + "/adapter_model.safetensors");
 }
 
-// What the header promises: an entry for every expert or none, sizes that fit, a rank that covers
-// them all, numbers that are finite.
+// The header's guarantees: an entry for every expert or for none, matching sizes, a rank that
+// covers all entries, finite numbers.
 void require_whole(const LoraAdapter& adapter, const Checkpoint& checkpoint) {
   require(adapter.rank > 0 && !adapter.layers.empty());
   int64_t rank = 0;

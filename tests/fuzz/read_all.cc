@@ -14,7 +14,7 @@
 namespace moracle::testing {
 namespace {
 
-// What canonical form promises (quant.h), and what was described before reading.
+// Checks the guarantees of canonical form (quant.h), and the description made before reading.
 void require_canonical(const CanonicalMatrix& m, const MatrixShape& shape) {
   require(m.n == shape.n && m.k == shape.k && m.key == shape.key);
   require(m.n > 0 && m.k > 0);

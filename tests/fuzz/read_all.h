@@ -1,5 +1,5 @@
-// Does with a checkpoint all that the library can do with one, and aborts where what comes out
-// contradicts itself. Errors are fine as long as they say something.
+// Runs every library operation on a checkpoint. Aborts if results contradict each other. Errors are
+// fine if they have a message.
 #pragma once
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// libFuzzer: no bytes may crash the safetensors reader, and what it accepts has to be true.
+// libFuzzer: no bytes may crash the safetensors reader, and accepted files must be consistent.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// libFuzzer: the bytes are the name of a scheme or of a shape, or choose its words. What is
-// understood has a name that says the same, and matrices of it can be laid out and chosen for.
+// libFuzzer: the bytes are the name of a scheme or shape, or select its words. A parsed scheme must
+// have an equivalent name, and its matrices must have a layout and a choice.
 #include <algorithm>
 
 #include "conformance/conformance.h"

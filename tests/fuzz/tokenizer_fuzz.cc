@@ -50,7 +50,7 @@ void require(bool holds) {
   if (!holds) std::abort();
 }
 
-/// What goes in comes out, at once and piece by piece.
+/// Encoding then decoding returns the text, whole and in pieces.
 void go_round(const moracle::Tokenizer& tokenizer, std::string_view text) {
   const auto ids = tokenizer.encode(text);
   if (!ids) return;

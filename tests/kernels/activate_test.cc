@@ -1,4 +1,4 @@
-// Activations on the CPU device, against their definitions in double.
+// Tests activation functions on the CPU device against their definitions in double.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -56,7 +56,7 @@ double definition(const ActivationSpec& a, double g, double u) {
 
 class ActivateTest : public ::testing::TestWithParam<ActivationSpec> {};
 
-TEST_P(ActivateTest, FollowsItsDefinitionAndPadsWithZeros) {
+TEST_P(ActivateTest, MatchesDefinitionAndPadsWithZeros) {
   const ActivationSpec& spec = GetParam();
   const int64_t rows = 13, size = 37, padded = 40;
   const int64_t cols = is_gated(spec.function) ? 2 * size : size;
@@ -77,7 +77,7 @@ TEST_P(ActivateTest, FollowsItsDefinitionAndPadsWithZeros) {
       for (int64_t i = 0; i < size; ++i) {
         const double g = in[r * cols + i], u = cols > size ? in[r * cols + size + i] : 1;
         const double want = definition(spec, g, u);
-        // 1 + tanh cancels in double, too.
+        // 1 + tanh cancels in double too.
         const double lost = name(spec.function).find("tanh") != std::string::npos ? 0x1p-52 : 0;
         // The argument of the exponential carries its own rounding.
         const double argument = std::min(std::fabs(g) * std::max(1.0, g * g), 200.0);
@@ -91,7 +91,7 @@ TEST_P(ActivateTest, FollowsItsDefinitionAndPadsWithZeros) {
   }
 }
 
-TEST(Activate, NeedsALimitWhereTheFormulaHasOne) {
+TEST(Activate, RejectsMissingLimitOfFormula) {
   std::vector<float> in(8), out(4);
   auto device = *open_device("cpu", 1);
   auto refused = [&](ActivationSpec spec) {
@@ -107,7 +107,7 @@ TEST(Activate, NeedsALimitWhereTheFormulaHasOne) {
   EXPECT_THAT(refused({.limit = -1}), HasSubstr("-1"));
 }
 
-TEST(ActivationNames, GoBothWays) {
+TEST(ActivationNames, RoundTrip) {
   for (int i = 0; i <= static_cast<int>(Activation::kRelu2NoMul); ++i) {
     const auto activation = static_cast<Activation>(i);
     EXPECT_EQ(*parse_activation(name(activation)), activation);

@@ -1,5 +1,5 @@
-// What attention promises about bits: a token's follow from its own sequence alone, whatever else
-// is in the batch, in however many steps the sequence came and however many threads there are.
+// Tests batch invariance of attention. A token's bits depend only on its own sequence. Other
+// sequences, step sizes and thread counts do not change them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -36,7 +36,8 @@ class AttendTest : public ::testing::Test {
             draw(tokens * shape.num_kv_heads * shape.value_dim), tokens};
   }
 
-  /// All sequences side by side, each in steps of at most `step` tokens; what comes of each.
+  /// Runs all sequences in one batch, in steps of at most `step` tokens each, and returns each
+  /// output.
   static std::vector<std::vector<float>> run(const std::vector<Sequence>& sequences,
                                              AttentionShape shape, int64_t step, int threads) {
     auto device = *open_device("cpu", threads);
@@ -89,9 +90,10 @@ class AttendTest : public ::testing::Test {
   std::mt19937 random_{11};
 };
 
-TEST_F(AttendTest, ATokensBitsFollowFromItsSequenceAlone) {
+TEST_F(AttendTest, TokenBitsDependOnlyOnItsSequence) {
   const std::vector<float> sinks = {0.5f, -2, 3, 1, 0, 2, -1, 1.5f};
-  // Grouped heads, a head of keys for each, many heads on one; odd sizes; a window; sinks.
+  // Cases: grouped heads, one key head per head, many heads per key head; odd sizes; a window;
+  // sinks.
   std::vector<AttentionShape> shapes = {{8, 2, 32, 32, 0.2f},
                                         {3, 3, 20, 13, 0.25f},
                                         {70, 1, 8, 8, 0.3f},
@@ -118,8 +120,8 @@ TEST_F(AttendTest, ATokensBitsFollowFromItsSequenceAlone) {
   }
 }
 
-// One token at a time over a context of several rounds of stretches, threads sharing it.
-TEST_F(AttendTest, ALongContextHasTheSameBitsOnAnyNumberOfThreads) {
+// Decodes one token at a time over a context of several rounds of stretches, shared by threads.
+TEST_F(AttendTest, LongContextHasSameBitsForAnyThreadCount) {
   const AttentionShape shape{8, 1, 64, 64, 0.125f};
   const std::vector<Sequence> one = {sequence(9001, shape)};
   auto last = [&](int threads) {
@@ -143,8 +145,8 @@ TEST_F(AttendTest, ALongContextHasTheSameBitsOnAnyNumberOfThreads) {
   for (int threads : {2, 3, 5}) EXPECT_EQ(last(threads), want) << threads;
 }
 
-// A NaN that a later token wrote is not seen by an earlier one of the same step.
-TEST_F(AttendTest, LaterTokensCannotSpoilEarlierOnes) {
+// A NaN written by a later token of the same step does not affect earlier tokens.
+TEST_F(AttendTest, NanInLaterTokenLeavesEarlierTokens) {
   const AttentionShape shape{2, 2, 16, 16, 0.25f};
   Sequence s = sequence(40, shape), spoilt = s;
   for (int64_t i = 20 * 32; i < 40 * 32; ++i) spoilt.k[i] = NAN, spoilt.v[i] = INFINITY;
@@ -157,9 +159,9 @@ float rounded(float value, DType dtype) {
                                : f16_to_float(float_to_f16(value));
 }
 
-// Keys and values are rounded once and read exactly: attention over a cache of 16 bits has the bits
-// of attention over floats that are rounded already.
-TEST_F(AttendTest, ACacheOfSixteenBitsIsReadExactly) {
+// Keys and values are rounded once and read exactly. So attention over a 16-bit cache equals
+// attention over pre-rounded floats bit for bit.
+TEST_F(AttendTest, ReadsSixteenBitCacheExactly) {
   std::vector<AttentionShape> shapes = {
       {8, 2, 32, 32, 0.2f}, {3, 3, 20, 13, 0.25f}, {70, 1, 8, 8, 0.3f}, {4, 4, 192, 128, 0.1f}};
   shapes[0].window = 100;
@@ -183,15 +185,16 @@ TEST_F(AttendTest, ACacheOfSixteenBitsIsReadExactly) {
   }
 }
 
-// With u the unit of rounding (2^-9, 2^-12) a score is off by at most δ = scale · u · Σ|q·k|, so a
-// weight by a factor within e^(±2δ) and an output by at most (e^(2δ) - 1 + u · e^(2δ)) · max|v|.
-TEST_F(AttendTest, ACacheOfSixteenBitsIsWithinTheRoundingOfKeysAndValues) {
+// Let u be the rounding unit (2^-9, 2^-12). A score is off by at most δ = scale · u · Σ|q·k|. So a
+// weight is off by a factor within e^(±2δ), and an output by at most (e^(2δ) - 1 + u · e^(2δ)) ·
+// max|v|.
+TEST_F(AttendTest, SixteenBitCacheStaysWithinRoundingOfKeysAndValues) {
   AttentionShape shape{4, 2, 64, 48, 0.125f};
   const Sequence s = sequence(200, shape);
   const auto want = run({s}, shape, 200, 1)[0];
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     const double u = dtype == DType::kBF16 ? 0x1p-9 : 0x1p-12;
-    // Below 2^-14 f16 keeps multiples of 2^-24.
+    // Below 2^-14, f16 values are multiples of 2^-24.
     const double least = dtype == DType::kF16 ? 0x1p-25 : 0;
     shape.cache.dtype = dtype;
     const auto got = run({s}, shape, 200, 2)[0];
@@ -223,7 +226,7 @@ TEST_F(AttendTest, ACacheOfSixteenBitsIsWithinTheRoundingOfKeysAndValues) {
   }
 }
 
-TEST_F(AttendTest, WhatF16CannotHoldIsAnErrorAndWhatIsInfiniteIsNot) {
+TEST_F(AttendTest, F16CacheRejectsOverflowAndKeepsInfinity) {
   auto device = *open_device("cpu", 2);
   const auto append = [&](float value, DType dtype) {
     std::vector<float> k(8, 1), v(8, value);
@@ -242,8 +245,8 @@ TEST_F(AttendTest, WhatF16CannotHoldIsAnErrorAndWhatIsInfiniteIsNot) {
   EXPECT_TRUE(append(NAN, DType::kF16));
 }
 
-// The tables of vector_ops widen alike.
-TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitsExactly) {
+// The vector_ops tables widen to the same values.
+TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitCacheExactly) {
   const int64_t dim = 37, value_dim = 21, keys = 100;
   const Sequence s = sequence(keys, {1, 1, dim, value_dim, 1});
   std::vector<const cpu::VectorOps*> tables = {&cpu::kPortableVectorOps, &cpu::vector_ops()};
@@ -280,8 +283,8 @@ TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitsExactly) {
   }
 }
 
-// Every table that this CPU runs, in double beside it.
-TEST_F(AttendTest, EveryInstructionSetFindsTheSameSoftmax) {
+// Compares every table that this CPU runs with a double reference.
+TEST_F(AttendTest, EveryInstructionSetGivesSameSoftmax) {
   const int64_t dim = 37, value_dim = 21, keys = cpu::kAttendStretch;
   const Sequence s = sequence(keys, {1, 1, dim, value_dim, 1});
   std::vector<const cpu::VectorOps*> tables = {&cpu::kPortableVectorOps};

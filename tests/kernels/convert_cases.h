@@ -1,4 +1,4 @@
-// What the tests of conversion convert: matrices in pieces, small experts and large ones.
+// Inputs for the conversion tests: matrices in pieces, small experts and large experts.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace moracle {
 
-// Experts of two pieces each, as gate and up are, which name what they are read from.
+// Experts of two pieces each, like gate and up. Each piece names its source.
 inline DescribedMatrix in_pieces(const MatrixShape& shape, std::vector<int64_t> rows,
                                  int64_t num_experts, std::vector<int64_t> broken = {}) {
   std::vector<std::vector<DescribedMatrix::Part>> parts(num_experts);
@@ -35,8 +35,8 @@ struct ConvertCase {
   std::vector<int64_t> rows;
   int64_t num_experts;
 };
-/// Small experts go to threads, large ones are shared by rows; pieces that end inside a panel are
-/// stacked first.
+/// Small experts are distributed over threads; large ones are split by rows. Pieces that end inside
+/// a panel are stacked first.
 inline std::vector<ConvertCase> convert_cases() {
   const QuantKey int4 = int4_static_group(32);
   return {{{64, 96, int4, false, true}, {32, 32}, 7},

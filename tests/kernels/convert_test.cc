@@ -1,4 +1,4 @@
-// Conversion on its own: from a description to packed weights, and what it refuses.
+// Tests conversion in isolation: from a description to packed weights, and its errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,9 +22,9 @@ DescribedMatrix described(const Scheme& scheme, std::vector<float> input_scales)
   return matrix;
 }
 
-// Stored input scales belong to static schemes, one per expert: MXFP8 has none, and a static scheme
-// without them would multiply by nothing.
-TEST(Convert, TakesInputScalesWhereTheSchemeHasThemAndOnlyThere) {
+// Static schemes store one input scale per expert; MXFP8 has none. A static scheme without input
+// scales would have no multiplier.
+TEST(Convert, RequiresInputScalesOnlyForSchemesWithThem) {
   const Scheme fixed{kFp8StaticChannelSym, kFp8StaticTensorSym}, mxfp8{kMxfp8Static, kMxfp8Dynamic},
       weight_only{kMxfp8Static, {}};
   const auto device = *open_device("cpu", 1);
@@ -55,9 +55,9 @@ std::vector<std::byte> packed(DescribedMatrix matrix, const Layout& layout, int 
   return {bytes, bytes + weights->buffer.bytes()};
 }
 
-// Small experts go to threads, large ones are shared by rows; pieces that end inside a panel are
-// stacked first.
-TEST(Convert, GivesTheSameBytesOnAnyNumberOfThreads) {
+// Small experts are distributed over threads; large ones are split by rows. Pieces that end inside
+// a panel are stacked first.
+TEST(Convert, GivesSameBytesForAnyThreadCount) {
   for (const Layout* layout : layouts()) {
     for (const ConvertCase& c : convert_cases()) {
       const auto once = [&](int threads) {
@@ -73,7 +73,7 @@ TEST(Convert, GivesTheSameBytesOnAnyNumberOfThreads) {
   }
 }
 
-TEST(Convert, NamesTheFirstOfSeveralExpertsThatCannotBeRead) {
+TEST(Convert, NamesFirstUnreadableExpert) {
   for (const int threads : {1, 2, 4}) {
     for (int again = 0; again < 20; ++again) {
       const auto device = *open_device("cpu", threads);
@@ -85,7 +85,7 @@ TEST(Convert, NamesTheFirstOfSeveralExpertsThatCannotBeRead) {
   }
 }
 
-TEST(Convert, ReportsFromTheCallersThreadAndStopsWhenItSaysSo) {
+TEST(Convert, ReportsOnCallerThreadAndStopsOnRequest) {
   for (const int threads : {1, 3}) {
     const auto device = *open_device("cpu", threads);
     const auto caller = std::this_thread::get_id();

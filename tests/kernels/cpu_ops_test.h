@@ -1,4 +1,4 @@
-// Operations on so many threads of a CPU, with random numbers that are the same every time.
+// Fixture: operations on a CPU with a given thread count, and repeatable random numbers.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Attention on a GPU, in each of its ways, against the same on the CPU in f32 on the same numbers.
+// Compares every variant of attention on a GPU with f32 attention on the CPU on the same values.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ class CudaAttendTest : public CudaTest {
   struct Sequence {
     int64_t position, count;
   };
-  /// What a step appends and asks, and what the caches hold before it.
+  /// Appended rows and queries of a step, and the cache contents before it.
   struct Step {
     std::vector<PagedCaches::Tokens> tokens;
     std::vector<int64_t> capacities;
@@ -102,7 +102,7 @@ class CudaAttendTest : public CudaTest {
     double off = 0, size = 0;
     for (size_t i = 0; i < want.size(); ++i) {
       off += std::pow(double{got[i]} - want[i], 2), size += std::pow(double{want[i]}, 2);
-      // The result is rounded to bf16, the weights before are; values are about 1.
+      // The result is rounded to bf16, and the weights before it. Values are about 1.
       ASSERT_NEAR(got[i], want[i], std::fabs(want[i]) * 0x1p-7f + 0x1p-7f) << i;
     }
     EXPECT_LT(std::sqrt(off / size), 5e-3);
@@ -117,7 +117,7 @@ AttentionShape shape_of(int64_t heads, int64_t kv_heads, int64_t head_dim, int64
   return {heads, kv_heads, head_dim, value_dim, 1 / std::sqrt(static_cast<float>(head_dim))};
 }
 
-TEST_F(CudaAttendTest, SeesWhatEachTokenMaySee) {
+TEST_F(CudaAttendTest, AppliesMaskOfEachToken) {
   std::vector<AttentionShape> shapes = {
       shape_of(4, 2, 24, 40),     // no tensor cores
       shape_of(32, 4, 128, 128),  // rows of a tile that are no head's
@@ -133,7 +133,7 @@ TEST_F(CudaAttendTest, SeesWhatEachTokenMaySee) {
           shape.window = window;
           shape.batch_invariant = batch_invariant;
           if (sunk) shape.sinks = sinks_.data();
-          // Ends of tiles and pages; one token, few and many, of new sequences and long ones.
+          // Covers ends of tiles and pages, and one, few and many tokens of new and long sequences.
           const Step step = draw(
               shape, {{391, 5}, {0, 1}, {0, 70}, {63, 1}, {64, 2}, {1000, 1}, {31, 4}, {95, 33}});
           expect_near(shape, step, on_gpu(shape, step, DType::kBF16));
@@ -143,8 +143,8 @@ TEST_F(CudaAttendTest, SeesWhatEachTokenMaySee) {
   }
 }
 
-// Queries and what is appended are bf16: the three keep the same numbers.
-TEST_F(CudaAttendTest, EveryTypeOfCacheGivesTheSameBits) {
+// Queries and appended rows are bf16, so all three cache types hold the same values.
+TEST_F(CudaAttendTest, EveryCacheTypeGivesSameBits) {
   for (const AttentionShape& shape :
        {shape_of(8, 2, 64, 64), shape_of(8, 1, 128, 128), shape_of(2, 2, 192, 128)}) {
     const Step step = draw(shape, {{300, 1}, {500, 40}, {0, 9}});
@@ -154,7 +154,7 @@ TEST_F(CudaAttendTest, EveryTypeOfCacheGivesTheSameBits) {
   }
 }
 
-TEST_F(CudaAttendTest, ALongContextIsSharedOutInEqualParts) {
+TEST_F(CudaAttendTest, SplitsLongContextIntoEqualParts) {
   for (const int64_t position : {4095, 4096, 8191, 20'000}) {
     for (const AttentionShape& shape : {shape_of(32, 4, 128, 128), shape_of(8, 8, 64, 64)}) {
       const Step step = draw(shape, {{position, 1}, {position / 2, 1}});
@@ -163,8 +163,8 @@ TEST_F(CudaAttendTest, ALongContextIsSharedOutInEqualParts) {
   }
 }
 
-// Other sequences in the batch, longer ones and ones with many tokens; more tokens of its own.
-TEST_F(CudaAttendTest, ATokensBitsFollowFromItsSequenceAlone) {
+// Varies the rest of the batch: other sequences, longer sequences, many tokens, more own tokens.
+TEST_F(CudaAttendTest, TokenBitsDependOnlyOnItsSequence) {
   for (const bool batch_invariant : {false, true}) {
     AttentionShape shape = shape_of(16, 2, 128, 128);
     shape.batch_invariant = batch_invariant;
@@ -181,7 +181,7 @@ TEST_F(CudaAttendTest, ATokensBitsFollowFromItsSequenceAlone) {
   }
 }
 
-TEST_F(CudaAttendTest, AloneATokensBitsDoNotDependOnTheStep) {
+TEST_F(CudaAttendTest, BatchInvariantBitsDoNotDependOnStep) {
   AttentionShape shape = shape_of(8, 2, 64, 64);
   shape.batch_invariant = true;
   const Step whole = draw(shape, {{100, 30}});
@@ -199,7 +199,7 @@ TEST_F(CudaAttendTest, AloneATokensBitsDoNotDependOnTheStep) {
   EXPECT_TRUE(std::equal(by_itself.begin(), by_itself.end(), together.end() - q_row));
 }
 
-TEST_F(CudaAttendTest, WhatF16CannotHoldIsTold) {
+TEST_F(CudaAttendTest, ReportsF16Overflow) {
   PagedCaches there({1}, 8, 8, DType::kF16, 64);
   there.upload(*device_);
   const auto append = [&](float value) {
@@ -217,8 +217,8 @@ TEST_F(CudaAttendTest, WhatF16CannotHoldIsTold) {
   expect_done(append(INFINITY));
 }
 
-// Norms, rotation and appending at once against one after the other.
-TEST_F(CudaAttendTest, TurnAndAppendDoesWhatItsPartsDo) {
+// Compares the fused kernel (norms, rotation, append) with the separate kernels.
+TEST_F(CudaAttendTest, TurnAndAppendMatchesSeparateKernels) {
   const int64_t heads = 6, kv_heads = 2, tokens = 7;
   for (const int64_t dim : {20, 64, 128}) {
     for (const bool normed : {false, true}) {
@@ -278,7 +278,7 @@ TEST_F(CudaAttendTest, TurnAndAppendDoesWhatItsPartsDo) {
   }
 }
 
-TEST_F(CudaAttendTest, AddRmsNormDoesWhatItsPartsDo) {
+TEST_F(CudaAttendTest, AddRmsNormMatchesSeparateKernels) {
   for (const auto& [rows, cols] : {std::pair{5, 2048}, {3, 130}, {70, 256}, {2, 7168}}) {
     std::vector<float> x = normal(rows * cols), y = normal(rows * cols), weight = normal(cols),
                        out(rows * cols);
@@ -287,7 +287,7 @@ TEST_F(CudaAttendTest, AddRmsNormDoesWhatItsPartsDo) {
     expect_done(device_->ops().add_rms_norm(bf16_matrix(dx, rows, cols),
                                             bf16_matrix(dy, rows, cols), dw.as<float>(), 1e-6f,
                                             bf16_matrix(dout, rows, cols), {}));
-    // The sum is kept rounded.
+    // The sum is stored rounded.
     for (size_t i = 0; i < x.size(); ++i) x[i] = bf16_to_float(float_to_bf16(x[i] + y[i]));
     expect_done(cpu_->ops().rms_norm(Matrix::f32(x.data(), rows, cols), weight.data(), cols, 1e-6f,
                                      Matrix::f32(out.data(), rows, cols), {}));

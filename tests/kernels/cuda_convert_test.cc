@@ -1,5 +1,5 @@
-// Weights on their way to a GPU: what it packs is what the host packs, for every layout and scheme;
-// errors leave the device usable; memory that is not there is refused with what there is.
+// Tests weight packing on a GPU. The GPU packs the same bytes as the host in every layout and
+// scheme. Errors leave the device usable. Too large requests are rejected with the free size.
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 
@@ -35,7 +35,7 @@ class CudaConvertTest : public CudaTest {
   }
 };
 
-TEST_F(CudaConvertTest, PacksWhatTheHostPacksInEveryLayoutAndScheme) {
+TEST_F(CudaConvertTest, MatchesHostPackingInEveryLayoutAndScheme) {
   int packed_there = 0;
   for (const Layout* layout : layouts()) {
     for (const Scheme& scheme : conformance::schemes()) {
@@ -43,7 +43,7 @@ TEST_F(CudaConvertTest, PacksWhatTheHostPacksInEveryLayoutAndScheme) {
       MatrixShape shape{.key = scheme.weight, .bias = true};
       if (shape.key.quantized() && shape.key.group == GroupShape{}) shape.key.group = kPerRow;
       const bool blocks = shape.key.group.rows > 1;
-      // Ragged rows and columns; two pieces; many rows of a small buffer.
+      // Covers ragged rows and columns, two pieces, and many rows in a small buffer.
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{33, 130}, {64, 257}, {1, 34}}) {
         shape.n = n, shape.k = k;
         SCOPED_TRACE(std::string(layout->name) + " " + name(scheme) + " " + std::to_string(n));
@@ -71,7 +71,7 @@ TEST_F(CudaConvertTest, PacksLargeExpertsThroughSmallBuffers) {
   }
 }
 
-TEST_F(CudaConvertTest, NamesTheFirstExpertThatCannotBeReadAndStopsWhenAsked) {
+TEST_F(CudaConvertTest, NamesFirstUnreadableExpertAndStopsOnRequest) {
   const MatrixShape shape{256, 512, kBF16Weight};
   for (int again = 0; again < 5; ++again) {
     const auto broken =
@@ -87,8 +87,8 @@ TEST_F(CudaConvertTest, NamesTheFirstExpertThatCannotBeReadAndStopsWhenAsked) {
   EXPECT_TRUE(there(matrix(), kPanel16Layout) == here(matrix(), kPanel16Layout));
 }
 
-// Ten trillion bytes of experts: before one of them is read.
-TEST_F(CudaConvertTest, RefusesExpertsThatDoNotFitAndServesALayerAfterwards) {
+// Ten trillion bytes of experts: rejected before the first expert is read.
+TEST_F(CudaConvertTest, RejectsExpertsThatDoNotFitAndServesALayerAfterwards) {
   int reads = 0;
   const MatrixShape shape{1 << 20, 1 << 20, kBF16Weight};
   DescribedMatrix::Part part;
@@ -111,8 +111,8 @@ TEST_F(CudaConvertTest, RefusesExpertsThatDoNotFitAndServesALayerAfterwards) {
   EXPECT_EQ(outcome.kind, conformance::Outcome::kPassed) << outcome.message;
 }
 
-// What is taken by others: the layer fits the GPU, but not beside them.
-TEST_F(CudaConvertTest, RefusesALayerWhileOthersHoldTheMemoryAndMakesItAfterwards) {
+// Other allocations hold the memory: the layer fits the GPU, but not next to them.
+TEST_F(CudaConvertTest, RejectsLayerWhileMemoryIsTakenAndMakesItAfterwards) {
   size_t free = 0, total = 0;
   ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
   Request request;
@@ -149,8 +149,8 @@ TEST_F(CudaConvertTest, RefusesALayerWhileOthersHoldTheMemoryAndMakesItAfterward
   EXPECT_THAT(download<float>(output), ::testing::Each(0));
 }
 
-// What the plan needs beyond what the machine has is said before anything is asked of the GPU.
-TEST_F(CudaConvertTest, PlansNoLayerThatTheGpuCannotHold) {
+// A plan beyond the machine's memory is rejected before the GPU allocates anything.
+TEST_F(CudaConvertTest, RejectsPlanLargerThanGpuMemory) {
   Request request;
   request.layer.name = "giant";
   request.layer.num_experts = 4096;

@@ -1,4 +1,4 @@
-// A GPU's memory: zeroed, filled through pinned memory in pieces, given back; and errors that leave
+// Tests GPU memory: zeroing, upload in pieces through pinned memory, release, and errors that leave
 // the device usable.
 #include <gmock/gmock.h>
 
@@ -14,14 +14,14 @@ using ::testing::HasSubstr;
 
 using CudaDeviceTest = CudaTest;
 
-TEST_F(CudaDeviceTest, SaysWhatItIs) {
+TEST_F(CudaDeviceTest, DescribesTheGpu) {
   EXPECT_EQ(device_->name(), "cuda:0");
   EXPECT_EQ(device_->platform(), Platform::kCuda);
   EXPECT_EQ(device_->activation_dtype(), DType::kBF16);
   EXPECT_FALSE(device_->host_visible());
 }
 
-TEST_F(CudaDeviceTest, GivesZeroedMemoryAgainAndAgain) {
+TEST_F(CudaDeviceTest, GivesZeroedMemoryOnEveryAllocation) {
   for (int i = 0; i < 3; ++i) {
     const Buffer buffer = allocate(100'003);
     EXPECT_EQ(buffer.bytes(), 100'003u);
@@ -33,7 +33,7 @@ TEST_F(CudaDeviceTest, GivesZeroedMemoryAgainAndAgain) {
   EXPECT_EQ(nothing.data(), nullptr);
 }
 
-TEST_F(CudaDeviceTest, UploadsMoreThanItsPinnedMemoryHoldsAndLetsTheSourceGo) {
+TEST_F(CudaDeviceTest, UploadsMoreThanPinnedMemoryAndReleasesSource) {
   std::vector<uint32_t> host((20 << 20) / sizeof(uint32_t) + 3);  // several pieces, the last ragged
   std::iota(host.begin(), host.end(), 17u);
   const Buffer buffer = allocate(host.size() * sizeof(uint32_t));
@@ -45,7 +45,7 @@ TEST_F(CudaDeviceTest, UploadsMoreThanItsPinnedMemoryHoldsAndLetsTheSourceGo) {
   EXPECT_EQ(download<uint32_t>(buffer), host);
 }
 
-TEST_F(CudaDeviceTest, CopiesWithinItsMemoryInStreamOrder) {
+TEST_F(CudaDeviceTest, CopiesOnDeviceInStreamOrder) {
   std::vector<int32_t> host(1000);
   std::iota(host.begin(), host.end(), -500);
   const Buffer from = upload(host), to = allocate(from.bytes());
@@ -54,7 +54,7 @@ TEST_F(CudaDeviceTest, CopiesWithinItsMemoryInStreamOrder) {
   expect_done(device_->copy(nullptr, nullptr, 0));
 }
 
-TEST_F(CudaDeviceTest, RefusesMemoryThatIsNotThereAndStaysUsable) {
+TEST_F(CudaDeviceTest, RejectsTooLargeAllocationAndStaysUsable) {
   const Result<Buffer> refused = device_->allocate(size_t{1} << 46);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::kOutOfMemory);
@@ -64,14 +64,14 @@ TEST_F(CudaDeviceTest, RefusesMemoryThatIsNotThereAndStaysUsable) {
             (std::vector<int32_t>{1, 2, 3}));
 }
 
-TEST_F(CudaDeviceTest, NamesTheGpusThatAreThereWhenAskedForAnother) {
+TEST_F(CudaDeviceTest, UnknownGpuNumberListsGpus) {
   const auto refused = open_device("cuda:4096");
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::kUnsupported);
   EXPECT_THAT(refused.error().fact, HasSubstr("this machine has "));
 }
 
-TEST(CudaDevice, WithoutAGpuSaysThatThereIsNone) {
+TEST(CudaDevice, ReportsMissingGpu) {
   const auto opened = open_device("cuda");
   if (opened) GTEST_SKIP() << "there is a GPU";
   EXPECT_EQ(opened.error().kind, ErrorKind::kUnsupported);

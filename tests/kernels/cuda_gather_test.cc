@@ -1,4 +1,4 @@
-// Columns in the order of their expert's packed weights, on a GPU.
+// Tests reordering columns into the order of the expert's packed weights, on a GPU.
 #include "kernels/cuda_test.h"
 #include "kernels/gather_cases.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 class CudaGatherColumns : public CudaTest {};
 
-TEST_F(CudaGatherColumns, PutsEachRowsColumnsInTheOrderOfItsExpert) {
+TEST_F(CudaGatherColumns, ReordersColumnsByExpertOfRow) {
   std::mt19937 random(42);
   for (const GatherCase& c : gather_cases()) {
     SCOPED_TRACE(c.name);

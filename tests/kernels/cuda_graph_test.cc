@@ -1,5 +1,5 @@
-// A layer on a GPU: apply can be captured in a graph, whose replays give the same bits as calls;
-// and a token's bits follow from the token alone.
+// Tests layers on a GPU under CUDA graphs. A graph can capture apply, and replays give the bits of
+// calls. A token's bits depend only on the token.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ class CudaGraphTest : public CudaTest {
     return FusedMoe::make(conformance::random_weights(request.layer, 5),
                           select(request, Machine::here()), device_);
   }
-  // Tokens [first, first + count) of those that `seed` draws.
+  // Tokens [first, first + count) of the random tokens of `seed`.
   Batch batch(const Request& request, uint64_t seed, int64_t first = 0, int64_t count = kTokens) {
     const conformance::Inputs all =
         conformance::random_inputs(request, kTokens, conformance::Spread::kHoles, seed);
@@ -70,7 +70,7 @@ class CudaGraphTest : public CudaTest {
 
 constexpr const char* kBackends[] = {"cuda-reference", "cuda-sm80"};
 
-TEST_F(CudaGraphTest, ReplaysGiveTheBitsOfCallsAlsoForOtherTokens) {
+TEST_F(CudaGraphTest, ReplaysMatchCallsForOtherTokensToo) {
   for (const auto& [backend, scheme] : {std::pair{0, "bf16"},
                                         {0, "int4-w4a16-g32"},
                                         {0, "int8-w8a8"},
@@ -100,7 +100,7 @@ TEST_F(CudaGraphTest, ReplaysGiveTheBitsOfCallsAlsoForOtherTokens) {
     ASSERT_EQ(cudaGraphInstantiate(&graph_run_, graph_, 0), cudaSuccess);
     const std::vector<float> nothing(want_first.size(), -1);
     for (const auto& [from, want] : {std::pair{&first, &want_first}, {&second, &want_second}}) {
-      // What the graph reads and writes are the first batch's addresses.
+      // The graph reads and writes the addresses of the first batch.
       if (from != &first) {
         expect_done(device_->copy(first.hidden.data(), from->hidden.data(), from->hidden.bytes()));
         expect_done(device_->copy(first.ids.data(), from->ids.data(), from->ids.bytes()));
@@ -117,7 +117,7 @@ TEST_F(CudaGraphTest, ReplaysGiveTheBitsOfCallsAlsoForOtherTokens) {
   }
 }
 
-TEST_F(CudaGraphTest, ATokensBitsFollowFromTheTokenAlone) {
+TEST_F(CudaGraphTest, TokenBitsDependOnlyOnToken) {
   for (const char* backend : kBackends) {
     for (const Scheme& scheme : conformance::schemes()) {
       SCOPED_TRACE(str(backend, " ", name(scheme)));

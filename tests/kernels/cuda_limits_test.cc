@@ -1,4 +1,4 @@
-// A GPU's limits: of what it and the build have, and in an order that can be true.
+// Tests the measured limits of a GPU: only for supported instructions, and in a plausible order.
 #include <gmock/gmock.h>
 
 #include <map>
@@ -18,7 +18,7 @@ class CudaLimitsTest : public CudaTest {
   }
 };
 
-TEST_F(CudaLimitsTest, AreMeasuredForWhatTheGpuHas) {
+TEST_F(CudaLimitsTest, MeasuredForInstructionsOfGpu) {
   const std::unique_ptr<LimitsProbe> limits_probe = probe();
   ASSERT_NE(limits_probe, nullptr);
   const Result<Limits> limits = limits_probe->measure();
@@ -32,7 +32,7 @@ TEST_F(CudaLimitsTest, AreMeasuredForWhatTheGpuHas) {
   for (const Peak& peak : limits->peaks) {
     EXPECT_TRUE(peak.name.ends_with(peak.instruction)) << peak.name;
     EXPECT_TRUE(ops.emplace(peak.name, peak.ops_per_second).second) << "twice: " << peak.name;
-    // More than a GPU has would say that a loop was left out or did not run.
+    // A higher value means that the compiler removed a loop or that the kernel did not run.
     EXPECT_GT(peak.ops_per_second, 1e12) << peak.name;
     EXPECT_LT(peak.ops_per_second, 1e16) << peak.name;
   }
@@ -49,7 +49,7 @@ TEST_F(CudaLimitsTest, AreMeasuredForWhatTheGpuHas) {
   }
 }
 
-TEST_F(CudaLimitsTest, CanBeProbedAgainByName) {
+TEST_F(CudaLimitsTest, ProbedAgainByName) {
   const std::unique_ptr<LimitsProbe> limits_probe = probe(64 << 20);
   ASSERT_NE(limits_probe, nullptr);
   EXPECT_EQ(limits_probe->buffer_bytes(), 64 << 20);
@@ -66,7 +66,7 @@ TEST_F(CudaLimitsTest, CanBeProbedAgainByName) {
   EXPECT_LT(*copy, *read);
 }
 
-TEST_F(CudaLimitsTest, RefuseMemoryThatIsNotThere) {
+TEST_F(CudaLimitsTest, RejectTooLargeBuffer) {
   const auto refused = open_limits(device_, 0, size_t{1} << 46);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::kOutOfMemory);

@@ -1,5 +1,5 @@
-// Every operation around the experts on a GPU against the same on the CPU: in all bits where the
-// rule says which, within roundings to bf16 where exponentials or sums take part.
+// Compares every GPU operation around the experts with the CPU. Bits must be equal where the
+// definition fixes them. With exponentials or sums the bound is bf16 rounding.
 #include "kernels/ops.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ class CudaOpsTest : public CudaTest {
   static Matrix view(std::vector<float>& values, int64_t rows, int64_t cols) {
     return Matrix::f32(values.data(), rows, cols);
   }
-  /// bf16 results against f32 ones: a rounding, and `more` of the value.
+  /// Compares bf16 results with f32: the bound is one rounding plus `more` of the value.
   void expect_near(const Buffer& got_bits, const std::vector<float>& want, float more = 1e-5f) {
     const std::vector<float> got = from_bf16(download<uint16_t>(got_bits));
     ASSERT_EQ(got.size(), want.size());
@@ -83,7 +83,7 @@ class CudaRowsTest : public CudaOpsTest {
   Status status_;  // of the last synchronize
 };
 
-TEST_F(CudaRowsTest, PlanRowsSortsAsTheCpuDoes) {
+TEST_F(CudaRowsTest, PlanRowsMatchesCpu) {
   for (auto [num_experts, top_k, tokens] : {std::tuple{8, 2, 50},
                                             {1, 1, 5},
                                             {128, 8, 300},
@@ -93,7 +93,7 @@ TEST_F(CudaRowsTest, PlanRowsSortsAsTheCpuDoes) {
                                             {4, 2, 0}}) {
     std::vector<int32_t> ids(tokens * top_k);
     for (int32_t& id : ids) id = static_cast<int32_t>(random_() % (num_experts + 1)) - 1;
-    // Every third expert is elsewhere; the others are here in the opposite order.
+    // Every third expert is on another rank; the others are local in reverse order.
     std::vector<int32_t> map(num_experts, -1);
     int32_t here = 0;
     for (int e = num_experts - 1; e >= 0; --e)
@@ -114,8 +114,8 @@ TEST_F(CudaRowsTest, PlanRowsSortsAsTheCpuDoes) {
   }
 }
 
-// A rank may have no expert at all.
-TEST_F(CudaRowsTest, PlanRowsGivesNoRowWhereEveryExpertIsElsewhere) {
+// A rank may have no experts.
+TEST_F(CudaRowsTest, PlanRowsGivesNoRowsWithoutLocalExperts) {
   const std::vector<int32_t> ids = {0, 2, -1, 1, 2, 0}, elsewhere(3, -1);
   const Buffer device_ids = upload(ids), device_map = upload(elsewhere);
   const Planned got = planned_by_gpu(0, 6, [&](const RowPlan& plan) {
@@ -127,7 +127,7 @@ TEST_F(CudaRowsTest, PlanRowsGivesNoRowWhereEveryExpertIsElsewhere) {
   EXPECT_EQ(got.slot_row, std::vector<int32_t>(6, -1));
 }
 
-TEST_F(CudaRowsTest, IdsThatAreNoExpertGetNoRowAndAreToldOnce) {
+TEST_F(CudaRowsTest, InvalidExpertIdsGetNoRowAndAreReportedOnce) {
   const std::vector<int32_t> ids = {-1, 0, 3, 2, -1, -1, 4, 1, 2147483647, -2147483647 - 1, 3, 0};
   const Buffer device_ids = upload(ids);
   const Planned got = planned_by_gpu(4, 12, [&](const RowPlan& plan) {
@@ -143,7 +143,7 @@ TEST_F(CudaRowsTest, IdsThatAreNoExpertGetNoRowAndAreToldOnce) {
   expect_same(got, want);
 }
 
-TEST_F(CudaRowsTest, PlanBatchedRowsCountsAsTheCpuDoes) {
+TEST_F(CudaRowsTest, PlanBatchedRowsMatchesCpu) {
   const std::vector<int32_t> counts = {3, 0, 700, 1, -5, 701};
   const Buffer device_counts = upload(counts);
   const Planned got = planned_by_gpu(6, 6 * 700, [&](const RowPlan& plan) {
@@ -160,7 +160,7 @@ TEST_F(CudaRowsTest, PlanBatchedRowsCountsAsTheCpuDoes) {
 
 constexpr float kInf = INFINITY;
 
-TEST_F(CudaOpsTest, QuantizeGivesTheBitsOfTheRule) {
+TEST_F(CudaOpsTest, QuantizeMatchesReferenceBits) {
   const int64_t rows = 7, cols = 1300, padded = 1312;
   std::vector<float> x = normal(rows * cols, 3);
   std::fill_n(&x[2 * cols], cols, 0.0f);
@@ -206,7 +206,7 @@ TEST_F(CudaOpsTest, QuantizeGivesTheBitsOfTheRule) {
   EXPECT_FALSE(gpu().quantize(bf16_matrix(from, rows, cols), int4_static_group(32), {}, {}));
 }
 
-TEST_F(CudaOpsTest, QuantizeStaticTakesTheScaleOfEachRowsExpert) {
+TEST_F(CudaOpsTest, QuantizeStaticUsesScaleOfExpertOfRow) {
   const int64_t tokens = 4, cols = 300, experts = 5, rows = 7;
   const std::vector<float> x = normal(tokens * cols), scales = {0.01f, 9.0f, 0.002f, 0.5f, 9.0f};
   const std::vector<int32_t> offsets = {0, 2, 2, 5, 6, 6}, row_index = {3, 0, 1, 1, 2, 0, -7};
@@ -235,7 +235,7 @@ TEST_F(CudaOpsTest, QuantizeStaticTakesTheScaleOfEachRowsExpert) {
 
 // ---- floats ----
 
-TEST_F(CudaOpsTest, ConvertRoundsToTheNearestAndPadsWithZeros) {
+TEST_F(CudaOpsTest, ConvertRoundsToNearestAndPadsWithZeros) {
   const int64_t rows = 3, cols = 1500, padded = 1503;
   std::normal_distribution<float> distribution(0, 1);
   std::vector<float> x(rows * cols);
@@ -289,7 +289,7 @@ TEST_F(CudaOpsTest, ActivateComputesEveryFunction) {
   }
 }
 
-TEST_F(CudaOpsTest, CombineAddsTheRowsThatTokensHave) {
+TEST_F(CudaOpsTest, CombineAddsRowsOfEachToken) {
   const int64_t tokens = 3, top_k = 3, cols = 1030, rows = 6;
   std::vector<float> y = normal(rows * cols), weights(tokens * top_k), want(tokens * cols);
   for (float& weight : weights) weight = 0.1f + static_cast<float>(random_() % 100) / 50;
@@ -309,7 +309,7 @@ TEST_F(CudaOpsTest, CombineAddsTheRowsThatTokensHave) {
   }
 }
 
-TEST_F(CudaOpsTest, AddLoraAddsEachRowsOwnAdapterAndTellsOfOthers) {
+TEST_F(CudaOpsTest, AddLoraAddsAdapterOfRowAndReportsUnknownIds) {
   const int64_t tokens = 4, k = 70, n = 22, experts = 3, parts = 2, adapters = 2, rows = 6;
   for (const int64_t rank : {5, 600}) {
     SCOPED_TRACE(rank);
@@ -345,7 +345,7 @@ TEST_F(CudaOpsTest, AddLoraAddsEachRowsOwnAdapterAndTellsOfOthers) {
 
 // ---- route ----
 
-TEST_F(CudaOpsTest, RouteChoosesAndWeighsAsTheCpuDoes) {
+TEST_F(CudaOpsTest, RouteMatchesCpu) {
   const int64_t tokens = 40, experts = 96, top_k = 6;
   std::vector<float> bias = normal(experts, 0.1f);
   const Buffer device_bias = upload(bias);
@@ -379,14 +379,14 @@ TEST_F(CudaOpsTest, RouteChoosesAndWeighsAsTheCpuDoes) {
           if (got_ids[i] != want_ids[i]) continue;
           EXPECT_NEAR(got[i], want[i], 1e-5f * want[i]) << i;
         }
-        // Exponentials differ in the last place: neighbours in rank may change places.
+        // Exponentials differ in the last place, so neighbours in rank may swap.
         EXPECT_LE(different, biased ? 2 : 0);
       }
     }
   }
 }
 
-TEST_F(CudaOpsTest, RouteOfNoNumbersStillNamesExpertsOnce) {
+TEST_F(CudaOpsTest, RouteOfNanGivesDistinctExperts) {
   const int64_t experts = 20, top_k = 4;
   const Buffer logits = upload(to_bf16(std::vector<float>(experts, NAN))),
                ids = allocate(top_k * sizeof(int32_t)), weights = allocate(top_k * sizeof(float));
@@ -402,7 +402,7 @@ TEST_F(CudaOpsTest, RouteOfNoNumbersStillNamesExpertsOnce) {
 
 // ---- models ----
 
-TEST_F(CudaOpsTest, NormsAddsAndCopiesHeadsAsTheCpuDoes) {
+TEST_F(CudaOpsTest, RmsNormAddAndCopyHeadsMatchCpu) {
   const int64_t rows = 3, cols = 384, run = 128;
   std::vector<float> x = normal(rows * cols), y = normal(rows * cols), weight = normal(run),
                      want(rows * cols);
@@ -424,7 +424,7 @@ TEST_F(CudaOpsTest, NormsAddsAndCopiesHeadsAsTheCpuDoes) {
   expect_near(dx, x);
 }
 
-TEST_F(CudaOpsTest, EmbedLooksUpTheRowsOfTheIds) {
+TEST_F(CudaOpsTest, EmbedCopiesRowsOfIds) {
   const int64_t vocab = 50, cols = 70, tokens = 300;
   std::vector<float> table = normal(vocab * cols);
   std::vector<int32_t> ids(tokens);
@@ -441,7 +441,7 @@ TEST_F(CudaOpsTest, EmbedLooksUpTheRowsOfTheIds) {
                            bf16_matrix(out, tokens, cols), {}));
 }
 
-TEST_F(CudaOpsTest, RotateTurnsPairsByTheirPositions) {
+TEST_F(CudaOpsTest, RotateAppliesRopeByPosition) {
   const int64_t rows = 270, heads = 3;
   for (const bool interleaved : {false, true}) {
     SCOPED_TRACE(interleaved);

@@ -1,4 +1,4 @@
-// Graphs: nothing runs until they are replayed, what cannot be recorded is said, and the device
+// Tests graph recording: nothing runs until replay, unsupported work gives an error, and the device
 // stays usable.
 #include <gmock/gmock.h>
 
@@ -11,7 +11,7 @@ using ::testing::Each;
 
 class CudaRecordTest : public CudaTest {};
 
-TEST_F(CudaRecordTest, RunsNothingUntilItIsRepeated) {
+TEST_F(CudaRecordTest, RunsNothingUntilReplayed) {
   const Buffer from = upload(std::vector<int32_t>(1 << 20, 7)), to = allocate(from.bytes());
   const auto recording =
       device_->record([&] { return device_->copy(to.data(), from.data(), from.bytes()); });
@@ -36,7 +36,7 @@ TEST_F(CudaRecordTest, RunsNothingUntilItIsRepeated) {
   EXPECT_THAT(download<int32_t>(to), Each(7));
 }
 
-TEST_F(CudaRecordTest, TellsWhatItsWorkSays) {
+TEST_F(CudaRecordTest, ReturnsErrorOfRecordedWork) {
   const auto recording = device_->record([]() -> Status {
     return Error{ErrorKind::kUnsupported, "", "work", "something else", "this"};
   });
@@ -44,7 +44,7 @@ TEST_F(CudaRecordTest, TellsWhatItsWorkSays) {
   EXPECT_EQ(recording.error().place, "work");
 }
 
-TEST_F(CudaRecordTest, RefusesToWaitAndLeavesTheDeviceUsable) {
+TEST_F(CudaRecordTest, RejectsWaitWhileRecordingAndKeepsDeviceUsable) {
   const auto recording = device_->record([&] { return device_->synchronize(); });
   EXPECT_FALSE(recording);
   EXPECT_THAT(download<int32_t>(upload(std::vector<int32_t>{1, 2})), ::testing::ElementsAre(1, 2));

@@ -1,6 +1,5 @@
-// Tensor cores against cuda-reference, where conformance does not reach: every tile, few blocks
-// that go through many tiles, rows that nobody has, sizes that no tile divides, memory beyond 2^31
-// bytes.
+// Compares tensor-core kernels with cuda-reference beyond the conformance cases: every tile, few
+// blocks over many tiles, unowned rows, sizes that no tile divides, memory beyond 2^31 bytes.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -35,7 +34,7 @@ class CudaSm80Test : public CudaTest {
     std::vector<int32_t> offsets;
     int64_t tokens = 0;
   };
-  // Rows of experts from none to more than a tile has; 10 columns more than blocks have.
+  // Row counts per expert from zero to more than one tile; 10 columns more than whole blocks.
   static Problem problem(const Scheme& scheme, int64_t n = 203, int64_t k = 330) {
     return {scheme, {n, k, scheme.weight, false, true}, {0, 0, 1, 151, 151, 160, 190, 479}, 90};
   }
@@ -53,14 +52,14 @@ class CudaSm80Test : public CudaTest {
     return *std::move(packed);
   }
 
-  // Tokens in the scheme's type, and which of them each row reads.
+  // Tokens in the scheme's type, and the token index of each row.
   Run run_of(const Problem& p, int64_t stride) {
     std::mt19937_64 engine(3);
     std::normal_distribution<float> normal;
     std::vector<float> x(p.tokens * stride);
     for (float& v : x) v = normal(engine);
     for (int64_t t = 0; t < p.tokens; ++t) {
-      // What is padding must be 0.
+      // Padding must be 0.
       for (int64_t c = p.shape.k; c < stride; ++c) x[t * stride + c] = 0;
     }
     Run run;
@@ -127,7 +126,7 @@ class CudaSm80Test : public CudaTest {
   }
 };
 
-// What the row refuses, and what needs its rows quantized by their experts.
+// Schemes that the row rejects, and schemes whose rows are quantized per expert.
 bool left_out(const Scheme& scheme) {
   const auto& key = scheme.activation;
   const bool unlike = key && key->dtype == DType::kF8E4M3 && scheme.weight.dtype != key->dtype;
@@ -137,7 +136,7 @@ bool same(const std::vector<float>& a, const std::vector<float>& b) {
   return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-TEST_F(CudaSm80Test, EveryTileGivesTheSameBitsNearThoseOfTheReference) {
+TEST_F(CudaSm80Test, EveryTileGivesSameBitsNearReference) {
   std::vector<Scheme> schemes = conformance::schemes();
   schemes.push_back({int8_static_group(64), kInt8DynamicTokenSym});
   schemes.push_back({kFp8StaticChannelSym, kFp8Dynamic128Sym});
@@ -168,14 +167,14 @@ TEST_F(CudaSm80Test, EveryTileGivesTheSameBitsNearThoseOfTheReference) {
   }
 }
 
-TEST_F(CudaSm80Test, EveryTileActivatesWhatItWouldHaveStored) {
+TEST_F(CudaSm80Test, FusedActivationMatchesStoredOutputForEveryTile) {
   const ActivationSpec specs[] = {
       {.function = Activation::kSilu},
       {.function = Activation::kSilu, .limit = 0.7f},
       {.function = Activation::kSwigluOai, .alpha = 1.3f, .beta = 0.5f, .limit = 0.9f}};
   for (const char* name : {"bf16", "int4-w4a16-g32", "int8-w8a8", "fp8-w8a8-block128x128"}) {
     SCOPED_TRACE(name);
-    // Seven panels of gates: no tile divides them.
+    // Seven gate panels: no tile divides them.
     const Problem p = problem(*parse_scheme(name), 224);
     const KernelWeights w = weights(p, kMma16Layout);
     const Run run = run_of(p, kMma16Layout.read_cols(p.shape));
@@ -204,7 +203,7 @@ TEST_F(CudaSm80Test, EveryTileActivatesWhatItWouldHaveStored) {
   }
 }
 
-TEST_F(CudaSm80Test, RowsThatBeginAnywhereGiveTheSameBits) {
+TEST_F(CudaSm80Test, RowOffsetDoesNotChangeBits) {
   for (const char* name : {"bf16", "int4-w4a16-g32", "int8-w8a8", "fp8-w8a8-block128x128"}) {
     SCOPED_TRACE(name);
     const Problem p = problem(*parse_scheme(name));
@@ -213,7 +212,7 @@ TEST_F(CudaSm80Test, RowsThatBeginAnywhereGiveTheSameBits) {
     const cuda::MmaKernels kernels = cuda::mma_kernels_for(p.shape, p.scheme);
     Run run = run_of(p, cols);
     const std::vector<float> want = with_tile(w, run, kernels[1], 64);
-    // The same numbers, an element further in memory each row.
+    // The same values with a row stride one element larger.
     const int64_t size = p.scheme.activation ? 1 : 2;
     const std::vector<uint8_t> bytes = download<uint8_t>(run.values);
     std::vector<uint8_t> shifted((p.tokens * (cols + 1) + 1) * size, 0x5a);
@@ -227,7 +226,7 @@ TEST_F(CudaSm80Test, RowsThatBeginAnywhereGiveTheSameBits) {
   }
 }
 
-TEST_F(CudaSm80Test, RoundsToBf16AsItIsStoredWhereverRowsBegin) {
+TEST_F(CudaSm80Test, Bf16StoreRoundsCorrectlyForAnyRowOffset) {
   Problem p = problem(*parse_scheme("int4-w4a16-g32"));
   const KernelWeights w = weights(p, kMma16Layout);
   const Run run = run_of(p, kMma16Layout.read_cols(p.shape));
@@ -248,7 +247,7 @@ TEST_F(CudaSm80Test, RoundsToBf16AsItIsStoredWhereverRowsBegin) {
   }
 }
 
-TEST_F(CudaSm80Test, MultipliesWhatLiesBeyondTwoGigabytes) {
+TEST_F(CudaSm80Test, MultipliesWeightsBeyondTwoGigabytes) {
   Problem p = problem(*parse_scheme("int8-w8a16-channel"), 64, 64);
   p.offsets = {0, 7, 11, 20};
   p.tokens = 20;
@@ -256,7 +255,7 @@ TEST_F(CudaSm80Test, MultipliesWhatLiesBeyondTwoGigabytes) {
   Run run = run_of(p, 64);
   const cuda::MmaKernels kernels = cuda::mma_kernels_for(p.shape, p.scheme);
   const std::vector<float> want = with_tile(w, run, kernels[0], 64);
-  // Experts, rows of x and rows of y further apart.
+  // Larger strides between experts, rows of x and rows of y.
   constexpr int64_t kApart = int64_t{1} << 30, kStride = int64_t{1} << 26;
   const auto bytes = static_cast<int64_t>(w.sections.bytes);
   Result<Buffer> far = device_->allocate(3 * kApart);
@@ -288,7 +287,7 @@ TEST_F(CudaSm80Test, MultipliesWhatLiesBeyondTwoGigabytes) {
   }
 }
 
-TEST_F(CudaSm80Test, NoRowsAtAllAreNothingToDo) {
+TEST_F(CudaSm80Test, ZeroRowsDoNothing) {
   Problem p = problem(*parse_scheme("bf16"), 64, 64);
   p.offsets.assign(8, 0);
   const KernelWeights w = weights(p, kMma16Layout);

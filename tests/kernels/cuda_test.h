@@ -1,4 +1,4 @@
-// What the tests on a GPU share: the device, or the reason to skip.
+// Shared by the GPU tests: the device, or the reason to skip.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ class CudaTest : public ::testing::Test {
   std::shared_ptr<Device> device_;
 };
 
-/// The numbers that bf16 has, so that they enter a GPU as they are.
+/// Rounds values to bf16, so that uploading them to a GPU changes nothing.
 inline std::vector<float> rounded_to_bf16(std::vector<float> values) {
   for (float& value : values) value = bf16_to_float(float_to_bf16(value));
   return values;

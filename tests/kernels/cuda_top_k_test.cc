@@ -1,4 +1,4 @@
-// The largest of long rows on a GPU: in all bits what a CPU finds.
+// Compares top-k of long rows on a GPU with the CPU, bit for bit.
 #include "kernels/cuda_test.h"
 #include "kernels/top_k_cases.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 class CudaTopK : public CudaTest {};
 
-TEST_F(CudaTopK, FindsTheLargestThatACpuFinds) {
+TEST_F(CudaTopK, MatchesCpu) {
   for (const testing::TopKCase& c : testing::kTopKCases) {
     const std::vector<float> numbers = testing::numbers_for(c);
     const Buffer rows = upload(numbers), ids = upload(std::vector<int32_t>(c.rows * c.k, -1)),
@@ -20,7 +20,7 @@ TEST_F(CudaTopK, FindsTheLargestThatACpuFinds) {
   }
 }
 
-TEST_F(CudaTopK, RefusesMoreOfARowThanThereAre) {
+TEST_F(CudaTopK, RejectsKLargerThanRow) {
   const Buffer room = allocate(64);
   const Status refused = device_->ops().find_top_k(
       Matrix::f32(room.as<float>(), 1, 10), 11, room.as<int32_t>(), room.as<float>(), nullptr, {});

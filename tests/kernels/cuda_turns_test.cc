@@ -1,5 +1,5 @@
-// Layers on several streams of one GPU, from several threads: those that share a workspace run one
-// after another there.
+// Tests layers on several streams of one GPU from several threads. Layers that share a workspace
+// run one after another.
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -68,7 +68,7 @@ class CudaTurns : public CudaTest {
     expect_done(device_->synchronize(stream));
     return host;
   }
-  // Several calls in a row on a stream: how many ended with other bits than alone.
+  // Runs several calls on one stream and counts those whose bits differ from a single run.
   int differing(Subject& one, Stream stream) {
     int differ = 0;
     for (int round = 0; round < kRounds; ++round) {
@@ -83,7 +83,7 @@ class CudaTurns : public CudaTest {
   cudaStream_t streams_[2] = {};
 };
 
-TEST_F(CudaTurns, LayersOfOneWorkspaceGiveTheirBitsOnTwoStreamsOfTwoThreads) {
+TEST_F(CudaTurns, LayersSharingWorkspaceKeepBitsOnTwoStreamsAndThreads) {
   ASSERT_EQ(two_.size(), 2u);
   for (const Stream first : {Stream{streams_[0]}, Stream{}}) {
     int of_other = 0;
@@ -94,7 +94,7 @@ TEST_F(CudaTurns, LayersOfOneWorkspaceGiveTheirBitsOnTwoStreamsOfTwoThreads) {
   }
 }
 
-// Nothing waits on the host: one thread alternates between streams without synchronizing.
+// The host does not wait: one thread alternates between streams without synchronizing.
 TEST_F(CudaTurns, OneThreadMayAlternateBetweenStreams) {
   ASSERT_EQ(two_.size(), 2u);
   for (int round = 0; round < kRounds; ++round) {
@@ -107,7 +107,7 @@ TEST_F(CudaTurns, OneThreadMayAlternateBetweenStreams) {
   EXPECT_EQ(output_of(two_[1], {streams_[0]}), two_[1].alone);
 }
 
-TEST_F(CudaTurns, ReplaysTakeTurnsWithCallsOnOtherStreams) {
+TEST_F(CudaTurns, ReplaysAreSerializedWithCallsOnOtherStreams) {
   ASSERT_EQ(two_.size(), 2u);
   auto graph = device_->record([&]() -> Status {
     apply(two_[0], {});
@@ -126,7 +126,7 @@ TEST_F(CudaTurns, ReplaysTakeTurnsWithCallsOnOtherStreams) {
   EXPECT_EQ(of_other, 0);
 }
 
-TEST_F(CudaTurns, AStreamThatTheCallerDestroyedIsNoObstacle) {
+TEST_F(CudaTurns, DestroyedStreamDoesNotBlockNextCall) {
   ASSERT_EQ(two_.size(), 2u);
   apply(two_[0], {streams_[0]});
   ASSERT_EQ(cudaStreamDestroy(streams_[0]), cudaSuccess);
@@ -136,8 +136,8 @@ TEST_F(CudaTurns, AStreamThatTheCallerDestroyedIsNoObstacle) {
   expect_done(device_->synchronize());
 }
 
-// Recording is one thread's; what another does meanwhile must not become part of the graph.
-TEST_F(CudaTurns, RecordingKeepsOtherThreadsOut) {
+// One thread records. Work of other threads must not enter the graph.
+TEST_F(CudaTurns, RecordingBlocksOtherThreads) {
   ASSERT_EQ(two_.size(), 2u);
   std::atomic<bool> stop{false};
   std::thread thread([&] {

@@ -7,7 +7,7 @@
 namespace moracle::cpu::expert_rows_test {
 namespace {
 
-// Rows 0 to 9 of expert 0, none of 1, 10 to 12 of 2, 13 to 40 of 3.
+// Rows 0 to 9 belong to expert 0, none to 1, 10 to 12 to 2, 13 to 40 to 3.
 constexpr int32_t kOffsets[] = {0, 10, 10, 13, 41};
 
 std::vector<std::vector<int64_t>> items_of(const ExpertRows& rows, int64_t most_rows) {
@@ -20,7 +20,7 @@ std::vector<std::vector<int64_t>> items_of(const ExpertRows& rows, int64_t most_
   }
 }
 
-TEST(ExpertRows, CountFromTheRunsFirstRow) {
+TEST(ExpertRows, StartAtFirstRowOfRun) {
   GroupedRows given;
   given.expert_offsets = kOffsets;
   given.first_row = 5;
@@ -46,7 +46,7 @@ TEST(ExpertRows, EndAtTheLastOffset) {
   EXPECT_EQ(ExpertRows(given, 4).count(), 0);
 }
 
-TEST(ExpertRows, AreAllOfOneExpertWithoutOffsets) {
+TEST(ExpertRows, BelongToOneExpertWithoutOffsets) {
   GroupedRows given;
   given.num_rows = 7;
   const ExpertRows rows(given, 1);
@@ -54,7 +54,7 @@ TEST(ExpertRows, AreAllOfOneExpertWithoutOffsets) {
   EXPECT_EQ(items_of(rows, 16), (std::vector<std::vector<int64_t>>{{0, 0, 7}}));
 }
 
-TEST(RowItems, AreEvenAndLeaveNothingOut) {
+TEST(RowItems, SplitEvenlyAndCoverEveryRow) {
   GroupedRows given;
   given.expert_offsets = kOffsets;
   given.num_rows = 41;
@@ -64,7 +64,7 @@ TEST(RowItems, AreEvenAndLeaveNothingOut) {
                 {0, 0, 10}, {2, 10, 13}, {3, 13, 22}, {3, 22, 31}, {3, 31, 41}}));
 }
 
-TEST(RowItems, MayBeSkippedButNotGoneBackTo) {
+TEST(RowItems, AllowSkippingForwardOnly) {
   GroupedRows given;
   given.expert_offsets = kOffsets;
   given.num_rows = 41;

@@ -1,4 +1,4 @@
-// Cases of Ops::gather_columns, for every device, with what has to come out.
+// Cases of Ops::gather_columns for every device, with the expected output.
 #pragma once
 
 #include <algorithm>

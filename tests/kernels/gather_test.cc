@@ -1,4 +1,4 @@
-// Columns of activations in the order of their expert's packed weights.
+// Tests reordering activation columns into the order of the expert's packed weights.
 #include "kernels/gather_cases.h"
 
 #include "kernels/cpu_ops_test.h"
@@ -8,7 +8,7 @@ namespace {
 
 class GatherColumns : public CpuOpsTest {};
 
-TEST_P(GatherColumns, PutsEachRowsColumnsInTheOrderOfItsExpert) {
+TEST_P(GatherColumns, ReordersColumnsByExpertOfRow) {
   for (const GatherCase& c : gather_cases()) {
     SCOPED_TRACE(c.name);
     GatherData data = make_gather_data(c, random_);
@@ -29,7 +29,7 @@ TEST_P(GatherColumns, PutsEachRowsColumnsInTheOrderOfItsExpert) {
   }
 }
 
-TEST_P(GatherColumns, RefusesValuesOfFourBits) {
+TEST_P(GatherColumns, RejectsFourBitValues) {
   uint8_t byte = 0;
   const Rows rows{{&byte, DType::kI4, 1, 2, 2}, nullptr, 0};
   EXPECT_FALSE(ops_.gather_columns({rows, nullptr, nullptr, 1}, {nullptr, 0, 2, 1}, rows, {}));

@@ -1,11 +1,11 @@
-// Which tables of kernels this CPU runs.
+// The kernel tables that this CPU runs.
 #pragma once
 
 #include "moracle/oracle.h"
 
 namespace moracle::cpu {
 
-/// Asked when a test runs, not when it is listed: a mask may take instruction sets away.
+/// Evaluated when a test runs, not when it is listed: a mask may remove instruction sets.
 inline bool has(Isa isa) {
   return missing(isa, Machine::here().cpu.isa) == Isa::kNone;
 }

@@ -1,4 +1,4 @@
-// The limits that benchmarks are held against: of what this CPU has, and nothing else.
+// Tests the measured limits that benchmarks refer to: only for instructions that this CPU has.
 #include "kernels/cpu/limits/limits.h"
 
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kSmall = 4 << 20;
 
-TEST(Limits, AreMeasuredForWhatTheCpuHasAndNothingElse) {
+TEST(Limits, MeasuredOnlyForInstructionsOfCpu) {
   auto probe = LimitsProbe::make(1, kSmall);
   ASSERT_TRUE(probe) << probe.error().to_string();
   const Limits limits = *probe->measure();
@@ -30,7 +30,7 @@ TEST(Limits, AreMeasuredForWhatTheCpuHasAndNothingElse) {
   EXPECT_EQ(words.contains("f32 avx2"), avx2);
 }
 
-TEST(Limits, CanBeProbedAgainByName) {
+TEST(Limits, ProbedAgainByName) {
   auto probe = LimitsProbe::make(2, kSmall);
   ASSERT_TRUE(probe) << probe.error().to_string();
   EXPECT_EQ(probe->threads(), 2);
@@ -41,7 +41,7 @@ TEST(Limits, CanBeProbedAgainByName) {
   for (const Peak& peak : limits->peaks) EXPECT_GT(*probe->ops_per_second(peak.name), 0);
 }
 
-TEST(Limits, TakeABufferOfAnySize) {
+TEST(Limits, AcceptAnyBufferSize) {
   for (const size_t bytes : {size_t{1}, size_t{100'000}}) {
     auto probe = LimitsProbe::make(3, bytes);
     ASSERT_TRUE(probe) << probe.error().to_string();
@@ -50,8 +50,8 @@ TEST(Limits, TakeABufferOfAnySize) {
   }
 }
 
-// Every step asks before it begins, so none of several seconds begins after a no.
-TEST(Limits, StopBetweenAnyTwoSteps) {
+// Every step of several seconds asks for permission first, so no step starts after a stop.
+TEST(Limits, StopBetweenSteps) {
   int asked = 0;
   const Progress count = [&](int64_t, int64_t) { return ++asked > 0; };
   auto probe = LimitsProbe::make(1, size_t{600} << 20, count);

@@ -1,5 +1,5 @@
-// What the tests of the line kernels share: aligned lines, and every table of kernels with what it
-// needs of the CPU.
+// Shared by the tests of the line kernels: aligned lines, and every kernel table with its CPU
+// requirements.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace moracle::cpu {
 
 inline constexpr Isa kVnni = Isa::kAvx512 | Isa::kAvx512Vnni;
 
-/// Bytes on a 64-byte boundary.
+/// A byte buffer on a 64-byte boundary.
 class Lines {
  public:
   explicit Lines(int64_t lines) : bytes_((lines + 1) * kLineBytes) {}
@@ -69,7 +69,7 @@ class LineBlocks : public ::testing::TestWithParam<KernelCase> {
   void SetUp() override {
     if (!has(GetParam().needs)) GTEST_SKIP() << "needs " << names(GetParam().needs);
   }
-  // Small integers: exact in every arithmetic, in any order.
+  // Small integers: exact in every arithmetic and summation order.
   static constexpr int64_t kNumLines = 32;
   int per_line() const {
     return GetParam().arithmetic == LineArithmetic::kInt8   ? 4
@@ -90,7 +90,7 @@ class LineBlocks : public ::testing::TestWithParam<KernelCase> {
     }
   }
   const bool in_parts_ = GetParam().kernels == &kAmxLines;
-  // Codes of activations, as LineBlock limits them.
+  // Activation codes within the limits of LineBlock.
   const int least_x_ = GetParam().kernels == &kAvx2Lines ? -127 : -128;
   void multiply(const LineBlock& block) const {
     const LineKernels& k = *GetParam().kernels;

@@ -1,4 +1,4 @@
-// A few rows times codes as they lie.
+// Tests kernels that multiply a few rows by packed codes without a decode buffer.
 #include <cmath>
 #include <random>
 
@@ -9,10 +9,10 @@
 namespace moracle::cpu::lines_codes_test {
 namespace {
 
-// A few rows of codes: the bits that lines of int8 give.
+// A few rows of codes give the bits of the int8 line kernels.
 class FewInt8Rows : public LineBlocks {};
 
-TEST_P(FewInt8Rows, GiveTheBitsOfLinesOfInt8) {
+TEST_P(FewInt8Rows, MatchInt8LinesBitForBit) {
   const LineKernels& kernels = *GetParam().kernels;
   std::mt19937 random(3);
   constexpr int64_t kUnits = 3, kLines = 16 * kUnits, kStride = kLines * 4 + 64;
@@ -70,9 +70,9 @@ TEST_P(FewInt8Rows, GiveTheBitsOfLinesOfInt8) {
 
 class FewRows : public LineBlocks {};
 
-// A few rows of f32 times codes of every kind, against sums in double: groups, zero points, scales,
-// the codes of e4m3 that are no normal numbers.
-TEST_P(FewRows, OfFloatsMeetCodesAsTheyLie) {
+// Compares a few f32 rows times codes of every kind with sums in double: groups, zero points,
+// scales, and the e4m3 codes that are not normal numbers.
+TEST_P(FewRows, FloatRowsMultiplyPackedCodes) {
   const CodeKernels& kernels = *GetParam().kernels->codes;
   const struct {
     DType dtype;
@@ -168,8 +168,8 @@ TEST_P(FewRows, OfFloatsMeetCodesAsTheyLie) {
   }
 }
 
-// NaN is a code like any other.
-TEST_P(FewRows, OfFloatsKeepTheNanOfACode) {
+// The NaN code gets no special treatment.
+TEST_P(FewRows, FloatRowsKeepNanOfCode) {
   Lines codes(1), x(1);
   const float one = 1;
   for (int c = 0; c < 4; ++c) std::memcpy(x.data() + 4 * c, &one, sizeof one);

@@ -1,4 +1,4 @@
-// Codes decoded exhaustively, exponents, and rows of activations on their way into a kernel.
+// Tests decoders on all codes and exponents, and the conversion of activation rows for a kernel.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -15,7 +15,7 @@ float bf16_at(Lines& lines, int64_t i) {
   return bf16_to_float(lines.at<uint16_t>(i));
 }
 
-// The columns of each eight in the order that decoded bf16 has them, and where one is.
+// The order of each eight columns in decoded bf16, and the position of one column.
 constexpr int kDecoded[8] = {0, 2, 1, 3, 4, 6, 5, 7};
 int64_t place_of(int64_t column, ColumnOrder order) {
   if (order == ColumnOrder::kPlain) return column;
@@ -42,8 +42,8 @@ class LineDecoding : public ::testing::TestWithParam<DecoderCase> {
   const RowConverters& rows_ = *GetParam().rows;
 };
 
-// One byte of codes for each row and column: every code stands at every place of a line.
-TEST_P(LineDecoding, OfEveryByteIsItsValue) {
+// One code byte per row and column: every code appears at every position of a line.
+TEST_P(LineDecoding, DecodesEveryByte) {
   for (int shift = 0; shift < 256; ++shift) {
     Lines codes(1), wide(2);
     for (int i = 0; i < 64; ++i) codes.data()[i] = static_cast<std::byte>(i + shift);
@@ -66,8 +66,8 @@ TEST_P(LineDecoding, OfEveryByteIsItsValue) {
   }
 }
 
-// Lines of normal numbers only go another way than those with zeros.
-TEST_P(LineDecoding, OfNormalNumbersIsTheirValueTimesThePower) {
+// Lines of normal numbers take another code path than lines with zeros.
+TEST_P(LineDecoding, DecodesNormalNumbersTimesPowerOfTwo) {
   for (int first = 8; first < 0x7f; ++first) {
     Lines codes(1), wide(2);
     for (int i = 0; i < 64; ++i)
@@ -89,7 +89,7 @@ TEST_P(LineDecoding, OfNormalNumbersIsTheirValueTimesThePower) {
   }
 }
 
-TEST_P(LineDecoding, OfEveryPairOfNibblesIsItsValue) {
+TEST_P(LineDecoding, DecodesEveryNibblePair) {
   for (int shift = 0; shift < 256; shift += 64) {
     Lines codes(1), wide(4), bytes(2);
     for (int i = 0; i < 64; ++i) codes.data()[i] = static_cast<std::byte>(i + shift);
@@ -141,7 +141,7 @@ TEST_P(LineDecoding, OfEveryPairOfNibblesIsItsValue) {
   }
 }
 
-TEST_P(LineDecoding, OfPowersOfTwoBeyondWhatBf16HoldsIsZero) {
+TEST_P(LineDecoding, PowersOfTwoBelowBf16RangeBecomeZero) {
   Lines codes(1), wide(2);
   std::memset(codes.data(), 1, 64);  // 2^-9
   uint8_t exponents[16] = {};        // 2^-127
@@ -150,13 +150,13 @@ TEST_P(LineDecoding, OfPowersOfTwoBeyondWhatBf16HoldsIsZero) {
       {.codes = codes.data(), .lines = 1, .to = wide.data(), .exponent = exponents});
   EXPECT_EQ(bf16_at(wide, 0), 0.0f);
   EXPECT_EQ(bf16_at(wide, 2), std::ldexp(1.0f, -126));
-  // What is no number stays none.
+  // NaN codes decode to NaN.
   std::memset(codes.data(), 0x7f, 64);
   for (int r = 0; r < 16; ++r) exponents[r] = static_cast<uint8_t>(17 * r);
   decoders_.e4m3_to_bf16(
       {.codes = codes.data(), .lines = 1, .to = wide.data(), .exponent = exponents});
   for (int i = 0; i < 64; ++i) EXPECT_TRUE(std::isnan(bf16_at(wide, i)));
-  // One power for all rows, of fp4: far and near.
+  // One power for all fp4 rows: far and near.
   Lines more(4);
   std::memset(codes.data(), 0x52, 64);  // 1 and 3
   for (int e : {1, 2, 100, 252, 253}) {
@@ -171,7 +171,7 @@ TEST_P(LineDecoding, OfPowersOfTwoBeyondWhatBf16HoldsIsZero) {
   }
 }
 
-TEST_P(LineDecoding, OfHalfFloatsIsExactAndScalesMultiply) {
+TEST_P(LineDecoding, DecodesHalfFloatsExactlyAndAppliesScales) {
   Lines codes(1), wide(2);
   auto* halves = reinterpret_cast<uint16_t*>(codes.data());
   for (int i = 0; i < 32; ++i) halves[i] = float_to_f16(0.25f * static_cast<float>(i) - 3);
@@ -182,7 +182,7 @@ TEST_P(LineDecoding, OfHalfFloatsIsExactAndScalesMultiply) {
   for (int i = 0; i < 32; ++i) halves[i] = float_to_bf16(static_cast<float>(i));
   decoders_.bf16_to_f32(c);
   for (int i = 0; i < 32; ++i) EXPECT_EQ(wide.at<float>(i % 2 * 16 + i / 2), static_cast<float>(i));
-  // Lines as decoders leave them, back in order.
+  // Restores the column order of decoded lines.
   Lines pairs(2), columns(4);
   for (int i = 0; i < 64; ++i)
     reinterpret_cast<uint16_t*>(pairs.data())[i] = float_to_bf16(static_cast<float>(i));
@@ -200,7 +200,7 @@ TEST_P(LineDecoding, OfHalfFloatsIsExactAndScalesMultiply) {
   }
 }
 
-TEST_P(LineDecoding, OfExponentsIsAPowerOfTwo) {
+TEST_P(LineDecoding, DecodesExponentsToPowersOfTwo) {
   std::vector<uint8_t> exponents(256);
   for (int e = 0; e < 256; ++e) exponents[e] = static_cast<uint8_t>(e);
   std::vector<float> to(256);
@@ -214,7 +214,7 @@ TEST_P(LineDecoding, OfExponentsIsAPowerOfTwo) {
   }
 }
 
-TEST_P(LineDecoding, OfRowsOfActivationsIsThatOfTheScalarRules) {
+TEST_P(LineDecoding, ActivationRowsMatchScalarConversion) {
   std::mt19937 random(1);
   for (int64_t count : {0, 1, 15, 16, 17, 31, 32, 33, 100}) {
     std::vector<float> x(count);
@@ -274,8 +274,8 @@ TEST_P(LineDecoding, OfRowsOfActivationsIsThatOfTheScalarRules) {
 INSTANTIATE_TEST_SUITE_P(Isa, LineDecoding, ::testing::ValuesIn(kDecoders),
                          [](const auto& param) { return param.param.name; });
 
-// Every decoder on codes, exponents and zero points of every kind: bit for bit.
-TEST(LineDecoders, OfBothInstructionSetsMakeTheSameLines) {
+// Compares every decoder bit for bit on codes, exponents and zero points of every kind.
+TEST(LineDecoders, BothInstructionSetsGiveSameLines) {
   if (!has(kVnni | Isa::kAvx2)) GTEST_SKIP() << "needs both";
   using Decode = void (*LineDecoders::*)(const LineCodes&);
   std::mt19937 random(11);
@@ -308,7 +308,7 @@ TEST(LineDecoders, OfBothInstructionSetsMakeTheSameLines) {
         ASSERT_EQ(made[0].at<uint8_t>(to_lines * kLines * kLineBytes), 0x5a);
       }
     };
-    // Columns of bf16 may be in other orders; as f32 they are not.
+    // bf16 columns may have another order; f32 columns may not.
     auto compare_bf16 = [&](Decode decode, int64_t to_lines, const LineCodes& like) {
       Lines wide[2] = {Lines(8 * kLines), Lines(8 * kLines)};
       for (int i = 0; i < 2; ++i) {

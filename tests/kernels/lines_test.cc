@@ -1,5 +1,5 @@
-// Blocks of every number of rows against the same sums in plain code: scales, zero points and what
-// comes out of them.
+// Compares blocks of every row count with the same sums in plain code, including scales, zero
+// points and the epilogue.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -12,7 +12,7 @@
 namespace moracle::cpu::lines_test {
 namespace {
 
-TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
+TEST_P(LineBlocks, MatchScaledDotProductsForEveryRowCount) {
   std::mt19937 random(7);
   auto small = [&](int most) { return static_cast<int>(random() % (2 * most + 1)) - most; };
   const int64_t cols = kNumLines * per_line();
@@ -68,10 +68,10 @@ TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
           block.w_zero[p] = scaled && integers ? zeros[p] : nullptr;
         }
         if (scaled) block.x_scale = x_scales, block.x_scale_stride = 1;
-        // The second part of each value: the row two further on, where there is one.
+        // The second part of each value comes from the row two further on, if it exists.
         const bool parts = GetParam().arithmetic == LineArithmetic::kBf16 && scaled && in_parts_;
         if (parts) block.x_rest = 2 * stride;
-        // Now and then as the end of a pass whose other blocks are whole.
+        // Some blocks are the end of a pass whose other blocks are whole.
         block.most_rows = count % 3 == 0 ? kMaxBlockRows : count;
         block.overwrite = count % 2 == 0;
         const float before = block.overwrite ? 0 : 5;
@@ -94,7 +94,7 @@ TEST_P(LineBlocks, AreScaledSumsOfProductsForEveryNumberOfRows) {
   }
 }
 
-TEST_P(LineBlocks, FinishWithScalesBiasWeightsAndRowsOfOthers) {
+TEST_P(LineBlocks, FinishAppliesScalesBiasWeightsAndRowMap) {
   const LineKernels& kernels = *GetParam().kernels;
   std::vector<float> sum(3 * 16), to(4 * 20, 1.0f);
   for (size_t i = 0; i < sum.size(); ++i) sum[i] = static_cast<float>(i);
@@ -128,8 +128,8 @@ TEST_P(LineBlocks, FinishWithScalesBiasWeightsAndRowsOfOthers) {
 
 class Int8Blocks : public LineBlocks {};
 
-// Nothing saturates: every code times every code, four times in a sum.
-TEST_P(Int8Blocks, OfEveryPairOfCodesAreExact) {
+// No saturation: every code times every code, four times in a sum.
+TEST_P(Int8Blocks, ExactForEveryPairOfCodes) {
   Lines w(16), x(kMaxBlockRows);
   std::vector<float> sums(kMaxBlockRows * 16);
   std::vector<int32_t> x_sums(kMaxBlockRows);
@@ -161,8 +161,8 @@ TEST_P(Int8Blocks, OfEveryPairOfCodesAreExact) {
   }
 }
 
-// One result whatever multiplies, and whatever the number of rows in a call.
-TEST(LineKernels, OfEveryInstructionSetGiveTheSameBitsOfIntegersAndOfF32) {
+// All instruction sets and all row counts per call give the same result.
+TEST(LineKernels, EveryInstructionSetGivesSameBitsForIntegersAndF32) {
   std::mt19937 random(17);
   std::normal_distribution<float> normal;
   constexpr int64_t kUnits = 3, kLines = 16 * kUnits, kStride = kLines * 4 + 64;

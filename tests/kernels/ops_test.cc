@@ -1,4 +1,4 @@
-// What surrounds the GEMMs, on the CPU device with one and with three threads, against the plainest
+// Tests the operations around the GEMMs on the CPU device with one and three threads, against plain
 // computation in double.
 #include "kernels/ops.h"
 
@@ -45,7 +45,7 @@ Planned plan(Ops& ops, const std::vector<int32_t>& ids, int64_t top_k, int64_t n
 
 void expect_plan(const Planned& p, const std::vector<int32_t>& ids, int64_t top_k,
                  int64_t num_experts) {
-  // Expert by expert, token by token: the definition of a stable sort.
+  // The definition of a stable sort: expert by expert, token by token.
   int32_t row = 0;
   for (int64_t e = 0; e < num_experts; ++e) {
     ASSERT_EQ(p.offsets[e], row) << "expert " << e;
@@ -74,8 +74,8 @@ TEST_P(OpsTest, PlanRowsSortsByExpertAndKeepsTheOrderOfTokens) {
   }
 }
 
-// A rank may have no expert at all.
-TEST_P(OpsTest, PlanRowsGivesNoRowWhereEveryExpertIsElsewhere) {
+// A rank may have no experts.
+TEST_P(OpsTest, PlanRowsGivesNoRowsWithoutLocalExperts) {
   const std::vector<int32_t> ids = {0, 2, -1, 1, 2, 0}, elsewhere(3, -1);
   std::vector<int32_t> offsets(1, -9), row_token(6, -9), slot_row(6, -9), row_slot(6, -9);
   EXPECT_TRUE(ops_.plan_rows(ids.data(), 3, 2, 3, elsewhere.data(), 0,
@@ -85,8 +85,8 @@ TEST_P(OpsTest, PlanRowsGivesNoRowWhereEveryExpertIsElsewhere) {
   EXPECT_EQ(slot_row, std::vector<int32_t>(6, -1));
 }
 
-// D33: neither counted from the end nor mapped to somebody else.
-TEST_P(OpsTest, PlanRowsGivesNoRowToIdsThatAreNoExpert) {
+// D33: an invalid id is not counted from the end and not mapped to another expert.
+TEST_P(OpsTest, PlanRowsGivesNoRowToInvalidExpertIds) {
   std::vector<int32_t> ids = {-1, 0, 3, 2, -1, -1, 4, 1, 2147483647, -2147483647 - 1, 3, 100};
   const Planned p = plan(ops_, ids, 2, 4);
   expect_plan(p, ids, 2, 4);
@@ -97,7 +97,7 @@ TEST_P(OpsTest, PlanRowsGivesNoRowToIdsThatAreNoExpert) {
   EXPECT_EQ(q.slot_row, none);
 }
 
-TEST_P(OpsTest, PlanRowsTakesOneExpertForAll) {
+TEST_P(OpsTest, PlanRowsAcceptsOneExpertForAllTokens) {
   for (int32_t expert : {0, 6, 7}) {
     const std::vector<int32_t> ids(40, expert);
     const Planned p = plan(ops_, ids, 4, 8);
@@ -113,7 +113,7 @@ TEST_P(OpsTest, PlanRowsOfNoTokensIsEmpty) {
 
 // ---- quantize ----
 
-TEST_P(OpsTest, QuantizeTakesEachRowAloneAndPadsWithZeros) {
+TEST_P(OpsTest, QuantizeScalesEachRowSeparatelyAndPadsWithZeros) {
   const int64_t rows = 9, cols = 33, padded = 34, stride = 40;
   std::vector<float> x = normal(rows * cols), scales(rows);
   std::fill_n(&x[3 * cols], cols, 0.0f);
@@ -135,7 +135,7 @@ TEST_P(OpsTest, QuantizeTakesEachRowAloneAndPadsWithZeros) {
   }
 }
 
-TEST_P(OpsTest, QuantizeRefusesKeysThatItDoesNotKnow) {
+TEST_P(OpsTest, QuantizeRejectsUnknownKeys) {
   std::vector<float> x(4, 1.0f), scales(1);
   std::vector<int8_t> codes(4);
   QuantKey fixed = kInt8DynamicTokenSym, grouped = kInt8DynamicTokenSym;
@@ -149,7 +149,7 @@ TEST_P(OpsTest, QuantizeRefusesKeysThatItDoesNotKnow) {
   }
 }
 
-TEST_P(OpsTest, QuantizeToFloatsGivesTheNumbersThatTheCodesStandFor) {
+TEST_P(OpsTest, QuantizeToFloatsGivesDequantizedValues) {
   const int64_t rows = 5, cols = 70, padded = 72;
   const std::vector<float> x = normal(rows * cols);
   std::vector<float> mutable_x = x;
@@ -172,7 +172,7 @@ TEST_P(OpsTest, QuantizeToFloatsGivesTheNumbersThatTheCodesStandFor) {
   }
 }
 
-TEST_P(OpsTest, StoredScalesAreThoseOfEachRowsExpert) {
+TEST_P(OpsTest, StoredScalesFollowExpertOfRow) {
   std::vector<float> x = {1, 2, 3, 1000, -5, 6};
   const float scales[] = {1.0f, 0.5f};
   const int32_t offsets[] = {0, 1, 3}, index[] = {1, 0, 1};
@@ -186,7 +186,7 @@ TEST_P(OpsTest, StoredScalesAreThoseOfEachRowsExpert) {
 
 // ---- combine ----
 
-TEST_P(OpsTest, CombineWeighsRowsInTheOrderOfTheirSlots) {
+TEST_P(OpsTest, CombineAddsWeightedRowsInSlotOrder) {
   const int64_t tokens = 7, top_k = 3, cols = 300;  // more than the stretch that is summed at once
   std::vector<float> y = normal(tokens * top_k * cols), weights = normal(tokens * top_k);
   std::vector<int32_t> slot_row(tokens * top_k);
@@ -227,16 +227,16 @@ TEST_P(OpsTest, CombineWeighsRowsInTheOrderOfTheirSlots) {
   }
 }
 
-// A slot without a row adds exactly nothing, even where its weight is not a number.
-TEST_P(OpsTest, CombineDoesNotTouchTheWeightOfASlotWithoutARow) {
+// A slot without a row adds exactly zero, even if its weight is NaN.
+TEST_P(OpsTest, CombineSkipsWeightOfSlotWithoutRow) {
   std::vector<float> y = {1, 2}, weights = {NAN, 0.5f}, out(2, NAN);
   const int32_t slot_row[] = {-1, 0};
   ASSERT_TRUE(ops_.combine(view(y, 1, 2), slot_row, weights.data(), 2, view(out, 1, 2), {}));
   EXPECT_EQ(out, (std::vector<float>{0.5f, 1}));
 }
 
-// D40: a row that begins 2^33 bytes behind the first. Only its own page is ever touched.
-TEST_P(OpsTest, CombineFindsRowsBeyondThirtyTwoBits) {
+// D40: a row starts 2^33 bytes after the first. Only the page of that row is touched.
+TEST_P(OpsTest, CombineIndexesRowsBeyond32Bits) {
   const int64_t row = (int64_t{1} << 20) + 3, stride = 2048;
   const size_t bytes = static_cast<size_t>((row + 1) * stride) * sizeof(float);
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
@@ -255,7 +255,7 @@ TEST_P(OpsTest, CombineFindsRowsBeyondThirtyTwoBits) {
 
 // ---- convert and add ----
 
-TEST_P(OpsTest, ConvertGoesBetweenAllFloatsAndPadsWithZeros) {
+TEST_P(OpsTest, ConvertsBetweenAllFloatsAndPadsWithZeros) {
   const int64_t rows = 5, cols = 19, padded = 24, stride = 32;
   std::vector<float> x = normal(rows * cols, 100);
   for (DType from_type : {DType::kF32, DType::kBF16, DType::kF16}) {
@@ -307,7 +307,7 @@ TEST_P(OpsTest, AddAddsInPlace) {
 
 // ---- around the layers of a model ----
 
-TEST_P(OpsTest, EmbedCopiesTheRowsOfItsIds) {
+TEST_P(OpsTest, EmbedCopiesRowsOfIds) {
   const int64_t vocab = 7, cols = 12;
   const std::vector<float> values = normal(vocab * cols);
   const std::vector<int32_t> ids = {6, 0, 3, 3};
@@ -333,7 +333,7 @@ TEST_P(OpsTest, EmbedCopiesTheRowsOfItsIds) {
   }
 }
 
-TEST_P(OpsTest, EmbedRefusesTablesThatAreNoFloats) {
+TEST_P(OpsTest, EmbedRejectsNonFloatTables) {
   const std::vector<int64_t> table(4);
   const int32_t id = 1;
   std::vector<float> out(2);
@@ -369,7 +369,7 @@ TEST_P(OpsTest, RmsNormDividesEachRunByItsRootMeanSquare) {
   }
 }
 
-/// Turns `heads` heads and compares every column with the same written out in double.
+/// Applies RoPE to `heads` heads and compares every column with a double reference.
 void check_rotation(Ops& ops, const RotaryShape& shape, int64_t heads, std::vector<float> x) {
   const int64_t cols = shape.head_dim * heads, turned = 2 * shape.num_pairs;
   std::vector<float> frequencies(shape.num_pairs);
@@ -392,7 +392,7 @@ void check_rotation(Ops& ops, const RotaryShape& shape, int64_t heads, std::vect
       const int64_t i = shape.interleaved ? at / 2 : at % shape.num_pairs;
       const bool is_first = shape.interleaved ? at % 2 == 0 : at < shape.num_pairs;
       const int64_t partner = shape.interleaved ? 1 : shape.num_pairs;
-      // The angle is rounded to f32, as in the models' training; sine and cosine are not.
+      // The angle is rounded to f32, as in model training; sine and cosine are not.
       const float angle = static_cast<float>(positions[r]) * frequencies[i];
       const double a = x[is_first ? column : column - partner];
       const double b = x[is_first ? column + partner : column];
@@ -404,27 +404,27 @@ void check_rotation(Ops& ops, const RotaryShape& shape, int64_t heads, std::vect
   }
 }
 
-TEST_P(OpsTest, RotateTurnsPairsByTheirPosition) {
+TEST_P(OpsTest, RotateAppliesRopeByPosition) {
   check_rotation(ops_, {16, 8}, 3, normal(6 * 48));
   check_rotation(ops_, {2, 1}, 1, normal(6 * 2));
 }
 
-TEST_P(OpsTest, RotateTurnsNeighboursWherePairsAreInterleaved) {
+TEST_P(OpsTest, RotateSupportsInterleavedPairs) {
   check_rotation(ops_, {16, 8, 0, true}, 3, normal(6 * 48));
 }
 
-TEST_P(OpsTest, RotateLeavesTheRestOfEachHeadAlone) {
+TEST_P(OpsTest, RotateKeepsUnrotatedPartOfHead) {
   check_rotation(ops_, {20, 4}, 3, normal(6 * 60));
   check_rotation(ops_, {24, 5, 11}, 2, normal(6 * 48));
   check_rotation(ops_, {24, 5, 14, true}, 2, normal(6 * 48));
 }
 
-TEST_P(OpsTest, RotateScalesWhatItTurnsByItsFactor) {
+TEST_P(OpsTest, RotateScalesRotatedPartByFactor) {
   check_rotation(ops_, {16, 8, 0, false, 1.3466f}, 2, normal(6 * 32));
   check_rotation(ops_, {18, 4, 6, true, 0.75f}, 2, normal(6 * 36));
 }
 
-TEST_P(OpsTest, CopyHeadsPutsColumnsOfEachHeadInTheirPlace) {
+TEST_P(OpsTest, CopyHeadsCopiesColumnsOfEachHead) {
   const int64_t rows = 5, heads = 3;
   // Keys and values side by side in each head, [4 ‖ 3]; and one key of two columns for all heads.
   std::vector<float> both = normal(rows * heads * 7), shared = normal(rows * 2);
@@ -453,7 +453,7 @@ struct Sequence {
   int64_t position, num_tokens;
 };
 
-/// Runs a batch of sequences and compares each head with a softmax written out in double.
+/// Runs a batch of sequences and compares each head with a softmax in double.
 void check_attention(Device& device, std::mt19937& random, AttentionShape shape,
                      const std::vector<Sequence>& sequences, float size = 1) {
   std::normal_distribution<float> normal;
@@ -473,7 +473,7 @@ void check_attention(Device& device, std::mt19937& random, AttentionShape shape,
     capacities.push_back(sequence.position + sequence.num_tokens);
   testing::PagedCaches caches(capacities, key_row, value_row, DType::kF32, 256);
   std::vector<testing::PagedCaches::Tokens> step;
-  // What lies past the last token, or before every token's window, must not be read.
+  // Positions past the last token, or before every token's window, must not be read.
   for (size_t s = 0; s < sequences.size(); ++s) {
     const int64_t position = sequences[s].position;
     const int64_t seen = shape.window > 0 ? std::max<int64_t>(0, position + 1 - shape.window) : 0;
@@ -529,8 +529,8 @@ void check_attention(Device& device, std::mt19937& random, AttentionShape shape,
             want += term;
             magnitude += std::fabs(term);
           }
-          // Each weight is off by a factor of exp(doubt) above and below the line, and the sums
-          // round.
+          // Each weight is off by a factor of exp(doubt) above and below the fraction line, and the
+          // sums round.
           const double bound =
               (4 * doubt + static_cast<double>(position + 40) * kU * 2) * magnitude;
           ASSERT_NEAR(out[token * cols + head * shape.value_dim + d], want, bound)
@@ -555,12 +555,13 @@ TEST_P(OpsTest, AttendContinuesFromTheCache) {
   check_attention(*device_, random_, {4, 2, 16, 16, 0.25f}, {{20, 6}});
 }
 
-TEST_P(OpsTest, AttendKeepsTheSequencesOfABatchApart) {
+TEST_P(OpsTest, AttendSeparatesSequencesOfBatch) {
   check_attention(*device_, random_, {4, 2, 16, 16, 0.25f}, {{0, 3}, {50, 1}, {0, 1}, {7, 4}});
 }
 
-// Keys are taken in blocks of 64: just at, before and after the edges, and several of them.
-TEST_P(OpsTest, AttendOverALongContextIsTheSameSoftmax) {
+// Keys are processed in blocks of 64: covers lengths at, before and after the edges, and several
+// blocks.
+TEST_P(OpsTest, AttendMatchesSoftmaxOverLongContext) {
   for (int64_t position : {62, 63, 64, 127, 128, 300}) {
     check_attention(*device_, random_, {2, 1, 16, 16, 0.25f}, {{position, 2}});
   }
@@ -569,7 +570,7 @@ TEST_P(OpsTest, AttendOverALongContextIsTheSameSoftmax) {
   check_attention(*device_, random_, {2, 2, 13, 13, 0.3f}, {{0, 130}});
 }
 
-TEST_P(OpsTest, AttendTakesValuesOfAnotherSizeThanKeys) {
+TEST_P(OpsTest, AttendAcceptsValuesAndKeysOfDifferentSize) {
   check_attention(*device_, random_, {4, 2, 24, 16, 0.2f}, {{0, 7}, {70, 2}});
   check_attention(*device_, random_, {3, 3, 6, 20, 0.4f}, {{5, 4}});
 }
@@ -592,7 +593,7 @@ TEST_P(OpsTest, AttendCountsSinksInTheDenominatorOnly) {
   check_attention(*device_, random_, shape, {{0, 9}, {130, 2}}, 3);
 }
 
-TEST_P(OpsTest, AttendOfASingleTokenIsItsValue) {
+TEST_P(OpsTest, AttendOfSingleTokenGivesItsValue) {
   std::vector<float> q = normal(8), k = normal(8), v = normal(8), out(8);
   testing::PagedCaches caches({1}, 8, 8, DType::kF32, 256);
   const Batch& batch = caches.batch({{0, 0, 1}}, *device_);
@@ -603,7 +604,7 @@ TEST_P(OpsTest, AttendOfASingleTokenIsItsValue) {
   EXPECT_EQ(out, v);
 }
 
-TEST_P(OpsTest, OfNoRowsDoNothing) {
+TEST_P(OpsTest, ZeroRowsDoNothing) {
   const Matrix none{nullptr, DType::kF32, 0, 8, 8};
   EXPECT_TRUE(ops_.convert(none, none, {}));
   EXPECT_TRUE(ops_.quantize(none, kInt8DynamicTokenSym, {none, nullptr, 1}, {}));
@@ -645,7 +646,7 @@ TEST(CpuDevice, GivesZeroedMemoryThatHostCodeMayUse) {
   EXPECT_TRUE(device->synchronize());
 }
 
-TEST(CpuDevice, OfNoBytesIsNothing) {
+TEST(CpuDevice, ZeroBytesAllocateNothing) {
   const auto device = *open_device("cpu", 1);
   auto buffer = device->allocate(0);
   ASSERT_TRUE(buffer);
@@ -653,7 +654,7 @@ TEST(CpuDevice, OfNoBytesIsNothing) {
   EXPECT_TRUE(device->upload(nullptr, nullptr, 0));
 }
 
-TEST(CpuDevice, RefusesMoreThreadsThanTheSystemStarts) {
+TEST(CpuDevice, RejectsMoreThreadsThanSystemStarts) {
   const testing::RefusedThreads none;
   ASSERT_TRUE(none.refuses());
   const auto device = open_device("cpu", 4096);
@@ -663,7 +664,7 @@ TEST(CpuDevice, RefusesMoreThreadsThanTheSystemStarts) {
   EXPECT_TRUE(open_device("cpu", 1)) << "the caller's own thread is enough";
 }
 
-TEST(CpuDevice, KeepsItsScratchWhenMoreIsRefused) {
+TEST(CpuDevice, KeepsScratchWhenGrowthFails) {
   CpuDevice device(1);
   ASSERT_TRUE(device.reserve_scratch(1000));
   std::byte* const scratch = device.scratch();
@@ -673,7 +674,7 @@ TEST(CpuDevice, KeepsItsScratchWhenMoreIsRefused) {
   EXPECT_EQ(device.scratch(), scratch);
 }
 
-TEST(CpuDevice, RefusesMemoryThatCannotBeThere) {
+TEST(CpuDevice, RejectsImpossibleAllocation) {
   const auto device = *open_device("cpu", 1);
   const auto buffer = device->allocate(size_t{1} << 62);
   ASSERT_FALSE(buffer);
@@ -681,7 +682,7 @@ TEST(CpuDevice, RefusesMemoryThatCannotBeThere) {
   EXPECT_NE(buffer.error().need.find("4611686018427387904"), std::string::npos);
 }
 
-TEST(OpenDevice, OfAnUnknownNameIsAnErrorThatNamesTheKnownOnes) {
+TEST(OpenDevice, UnknownNameListsKnownDevices) {
   auto refused = [](const char* name, ErrorKind kind) {
     const auto device = open_device(name);
     ASSERT_FALSE(device) << name;

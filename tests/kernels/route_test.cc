@@ -33,7 +33,7 @@ Routed route(Ops& ops, std::vector<float> logits, int64_t num_experts, int64_t t
   return routed;
 }
 
-TEST_P(RouteTest, RoutePicksTheLargestSoftmaxScores) {
+TEST_P(RouteTest, PicksLargestSoftmaxScores) {
   for (auto [num_experts, top_k] : {std::pair{128, 8}, {16, 4}, {5, 1}, {1, 1}, {7, 7}}) {
     for (bool renormalize : {false, true}) {
       const int64_t tokens = 33;
@@ -57,7 +57,7 @@ TEST_P(RouteTest, RoutePicksTheLargestSoftmaxScores) {
   }
 }
 
-TEST_P(RouteTest, RouteGivesTiesToTheLowerId) {
+TEST_P(RouteTest, TiesGoToLowerId) {
   // Equal: all; then a pair above the rest; then a late maximum before equal others.
   const std::vector<float> logits = {1, 1, 1, 1, 0, 2, 0, 2, 0, 0, 0, 5};
   const Routed got = route(ops_, logits, 4, 3, false);
@@ -65,7 +65,7 @@ TEST_P(RouteTest, RouteGivesTiesToTheLowerId) {
   EXPECT_EQ(got.weights[0], 0.25f);
 }
 
-TEST_P(RouteTest, RouteOfEveryExpertSumsToOne) {
+TEST_P(RouteTest, WeightsOfAllExpertsSumToOne) {
   const Routed got = route(ops_, normal(50 * 9, 2), 9, 9, false);
   for (int64_t t = 0; t < 50; ++t) {
     const auto* weights = &got.weights[t * 9];
@@ -77,19 +77,19 @@ TEST_P(RouteTest, RouteOfEveryExpertSumsToOne) {
   }
 }
 
-TEST_P(RouteTest, RouteOfHugeLogitsDoesNotOverflow) {
+TEST_P(RouteTest, HugeLogitsDoNotOverflow) {
   const Routed got = route(ops_, {1e30f, 3e38f, -3e38f, 3e38f}, 4, 4, true);
   EXPECT_EQ(got.ids, (std::vector<int32_t>{1, 3, 0, 2}));
   EXPECT_EQ(got.weights, (std::vector<float>{0.5f, 0.5f, 0, 0}));
 }
 
 // Scores that underflow to zero are still picked once each.
-TEST_P(RouteTest, RouteNeverPicksAnExpertTwice) {
+TEST_P(RouteTest, NeverPicksAnExpertTwice) {
   const Routed got = route(ops_, {0, -200, -300, -400, -INFINITY}, 5, 5, true);
   EXPECT_EQ(got.ids, (std::vector<int32_t>{0, 1, 2, 3, 4}));
 }
 
-TEST_P(RouteTest, RouteOfNanGivesIdsInRange) {
+TEST_P(RouteTest, NanLogitsGiveIdsInRange) {
   for (float wild : {NAN, INFINITY, -INFINITY}) {
     for (int at = 0; at < 6; ++at) {
       std::vector<float> logits = {1, 2, 3, 3, 2, 1};
@@ -100,7 +100,7 @@ TEST_P(RouteTest, RouteOfNanGivesIdsInRange) {
           EXPECT_GE(id, 0);
           EXPECT_LT(id, 6);
         }
-        // What is not a number stays visible.
+        // NaN must stay visible.
         if (!(wild < 0)) {
           EXPECT_TRUE(std::isnan(got.weights[0])) << wild << " at " << at;
         }
@@ -158,7 +158,7 @@ Chosen by_definition(const float* logits, int64_t num_experts, const Routing& ro
   return chosen;
 }
 
-TEST_P(RouteTest, FollowsTheDefinitionForEveryKindOfRouter) {
+TEST_P(RouteTest, MatchesDefinitionForEveryKindOfRouter) {
   constexpr int64_t kTokens = 37;
   const std::pair<int64_t, int64_t> groupings[] = {{1, 1}, {4, 2}, {8, 3}, {16, 16}};
   for (Score kind : {Score::kSoftmax, Score::kSigmoid, Score::kTopkThenSoftmax}) {
@@ -192,7 +192,7 @@ TEST_P(RouteTest, FollowsTheDefinitionForEveryKindOfRouter) {
 }
 
 // The bias chooses and does not weigh.
-TEST_P(RouteTest, WeighsByTheScoreWithoutTheBias) {
+TEST_P(RouteTest, WeightsExcludeScoreBias) {
   std::vector<float> logits = {0, 0, 0, 0}, bias = {0, 5, 0, 3}, weights(2);
   std::vector<int32_t> ids(2);
   ASSERT_TRUE(ops_.route(view(logits, 1, 4), {.score = Score::kSigmoid, .correction_bias = true},
@@ -202,7 +202,7 @@ TEST_P(RouteTest, WeighsByTheScoreWithoutTheBias) {
 }
 
 // A negative biased score must not lose to an expert of a group that was not chosen.
-TEST_P(RouteTest, NeverLeavesTheChosenGroups) {
+TEST_P(RouteTest, PicksOnlyFromChosenGroups) {
   std::vector<float> logits = {-8, -9, 1, 2}, bias = {-1, -1, -4, -4}, weights(2);
   std::vector<int32_t> ids(2);
   const Routing routing{Score::kSigmoid, true, 2, 1, 1, true};
@@ -212,7 +212,7 @@ TEST_P(RouteTest, NeverLeavesTheChosenGroups) {
   EXPECT_NEAR(weights[0] + weights[1], 1, 4 * kU);
 }
 
-TEST_P(RouteTest, OfScoresThatAllVanishGivesNoWeightAndNoNan) {
+TEST_P(RouteTest, VanishingScoresGiveZeroWeightsAndNoNan) {
   std::vector<float> logits(4, -1000.0f), weights(2);
   std::vector<int32_t> ids(2);
   ASSERT_TRUE(ops_.route(view(logits, 1, 4), {.score = Score::kSigmoid, .renormalize = true},
@@ -221,7 +221,7 @@ TEST_P(RouteTest, OfScoresThatAllVanishGivesNoWeightAndNoNan) {
   EXPECT_EQ(weights, (std::vector<float>{0, 0}));
 }
 
-TEST_P(RouteTest, RefusesWhatHasNoAnswer) {
+TEST_P(RouteTest, RejectsImpossibleArguments) {
   std::vector<float> logits(12), bias(12), weights(12);
   std::vector<int32_t> ids(12);
   auto refused = [&](const Routing& routing, const float* correction, int64_t top_k) {
@@ -241,7 +241,7 @@ TEST_P(RouteTest, RefusesWhatHasNoAnswer) {
               HasSubstr("scores before the choice"));
 }
 
-TEST_P(RouteTest, OfNoTokensDoesNothing) {
+TEST_P(RouteTest, ZeroTokensDoNothing) {
   std::vector<float> logits;
   EXPECT_TRUE(ops_.route(view(logits, 0, 4), {}, nullptr, 2, nullptr, nullptr, {}));
 }

@@ -38,7 +38,7 @@ TEST(Shares, CoverEveryExpertOnce) {
 }
 
 // With gate and up together a thread has the same rows of both; by nodes the bytes are even.
-TEST(Shares, AreEvenBetweenTwoNodes) {
+TEST(Shares, EvenBetweenTwoNodes) {
   const MatrixShape shape{1536, 2048, int4_static_group(128)};
   const Layout& layout = *layouts().back();
   const ThreadPlaces places = place_threads(4, {0, 1, 2, 3}, kTwoNodes);
@@ -54,7 +54,7 @@ TEST(Shares, AreEvenBetweenTwoNodes) {
   }
 }
 
-TEST(Shares, AreNotTouchedWhereThereIsOneNodeOrNobodyIsPinned) {
+TEST(Shares, UntouchedOnOneNodeOrWithUnpinnedThreads) {
   const auto device = *open_device("cpu", 2);
   EXPECT_EQ(device->host_threads().places().num_nodes, 1);
   const MatrixShape shape{64, 64, kBF16Weight};
@@ -66,8 +66,8 @@ TEST(Shares, AreNotTouchedWhereThereIsOneNodeOrNobodyIsPinned) {
   EXPECT_FALSE(touch_near_threads(*weights, 1, device->host_threads()));
 }
 
-// Pretending to be two nodes: what is touched is only fresh memory, so nothing changes in it.
-TEST(Shares, TouchedMemoryHoldsTheSameWeights) {
+// The test pretends to have two nodes. It touches only fresh memory, so no content changes.
+TEST(Shares, TouchedMemoryKeepsWeights) {
   ThreadPool two_nodes(4, place_threads(4, {0, 1, 2, 3}, kTwoNodes));
   const auto device = *open_device("cpu", 1);
   const MatrixShape shape{96, 2048, kBF16Weight};

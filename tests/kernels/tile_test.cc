@@ -245,7 +245,7 @@ TEST_P(Tile, RowsDoNotMix) {
   }
 }
 
-TEST_P(Tile, NothingToSumIsZero) {
+TEST_P(Tile, EmptySumIsZero) {
   const float x = 0;
   const float* const rows[] = {&x, &x, &x, &x};
   const int8_t code = 0;
@@ -329,7 +329,7 @@ TEST_P(Tile, Int8Int8IsExact) {
   }
 }
 
-// The longest sum that i32 holds whatever the codes: 131,070·2^14 = 2^31 - 2^15.
+// The longest sum that fits i32 for any codes: 131,070·2^14 = 2^31 - 2^15.
 TEST_P(Tile, Int8Int8LongestSum) {
   const int64_t k = 131070;
   const std::vector<int8_t> panel(static_cast<size_t>(k * kPanel), int8_t{-128});

@@ -1,4 +1,4 @@
-// Rows in which the largest are to be found, and the definition of what is found.
+// Rows for top-k tests, and the definition of the result.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,14 +15,15 @@ namespace moracle::testing {
 struct TopKCase {
   int64_t rows, cols, k;
 };
-/// Fewer columns than a block takes, as many, one more; more pieces than one round can join.
+/// Column counts: fewer than a block, exactly one block, one more; more pieces than one round can
+/// merge.
 inline constexpr TopKCase kTopKCases[] = {{1, 1, 1},        {3, 7, 7},      {2, 255, 1},
                                           {5, 256, 20},     {1, 2048, 256}, {4, 2049, 256},
                                           {70, 5000, 40},   {2, 151936, 1}, {3, 151936, 20},
                                           {2, 201088, 256}, {1, 40000, 255}};
 
-/// Numbers of all kinds: every other row is of few values, some have infinities, zeros of both
-/// signs and NaNs.
+/// Values of all kinds: every other row has few distinct values, some rows have infinities, zeros
+/// of both signs and NaNs.
 inline std::vector<float> numbers_for(const TopKCase& c) {
   std::mt19937 random(static_cast<uint32_t>(c.cols + c.k));
   std::normal_distribution<float> normal(0, 3);
@@ -37,7 +38,7 @@ inline std::vector<float> numbers_for(const TopKCase& c) {
   return numbers;
 }
 
-/// Everything sorted: larger first, the lower column first among equals, NaN before everything.
+/// The sort order: larger first, the lower column first among equals, NaN before everything.
 inline std::vector<int32_t> top_k_by_definition(const float* row, int64_t cols, int64_t k) {
   std::vector<int32_t> ids(cols);
   std::iota(ids.begin(), ids.end(), 0);

@@ -1,4 +1,4 @@
-// The largest of long rows, on the CPU, against the definition.
+// Compares top-k of long rows on the CPU with the definition.
 #include "kernels/top_k_cases.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 class TopKTest : public CpuOpsTest {};
 
-TEST_P(TopKTest, AreThoseOfTheDefinition) {
+TEST_P(TopKTest, MatchesDefinition) {
   for (const testing::TopKCase& c : testing::kTopKCases) {
     std::vector<float> numbers = testing::numbers_for(c);
     std::vector<int32_t> ids(c.rows * c.k, -1);
@@ -25,7 +25,7 @@ TEST_P(TopKTest, AreThoseOfTheDefinition) {
   }
 }
 
-TEST_P(TopKTest, RefuseMoreThanThereAre) {
+TEST_P(TopKTest, RejectsKLargerThanRow) {
   std::vector<float> numbers(1000), values(1000);
   std::vector<int32_t> ids(1000);
   for (auto [cols, k] : {std::pair{10, 11}, {10, 0}, {1000, 257}}) {
@@ -38,7 +38,7 @@ TEST_P(TopKTest, RefuseMoreThanThereAre) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, TopKTest, ::testing::Values(1, 3));
 
-TEST(TopKKey, HasTheValueAndThePlace) {
+TEST(TopKKey, HoldsValueAndIndex) {
   for (const float value : {0.0f, 1.0f, -1.0f, 3e38f, -3e38f, 1e-45f, -1e-45f}) {
     EXPECT_EQ(value_of_key(top_k_key(value, 151'935)), value);
     EXPECT_EQ(place_of_key(top_k_key(value, 151'935)), 151'935);

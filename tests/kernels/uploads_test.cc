@@ -1,4 +1,4 @@
-// Conversion for a device that the host cannot write to: the same bytes, and errors that lose
+// Tests conversion for a device that the host cannot write to: the same bytes, and errors that lose
 // nothing.
 #include "kernels/uploads.h"
 
@@ -14,7 +14,7 @@
 namespace moracle::uploads_test {
 namespace {
 
-// Host memory that only upload() writes to.
+// Host memory that only upload() may write.
 class FarDevice final : public CpuDevice {
  public:
   explicit FarDevice(int threads) : CpuDevice(threads) {}
@@ -34,7 +34,7 @@ std::vector<std::byte> bytes_of(const Result<KernelWeights>& weights) {
   return {bytes, bytes + weights->buffer.bytes()};
 }
 
-TEST(Uploads, ConvertToTheSameBytesAsHere) {
+TEST(Uploads, MatchHostConversionBytes) {
   for (const Layout* layout : layouts()) {
     for (const ConvertCase& c : convert_cases()) {
       const auto matrix = [&] { return in_pieces(c.shape, c.rows, c.num_experts); };
@@ -51,7 +51,7 @@ TEST(Uploads, ConvertToTheSameBytesAsHere) {
   }
 }
 
-TEST(Uploads, TellTheFirstExpertThatCannotBeReadAndWhatTheDeviceSays) {
+TEST(Uploads, ReportFirstUnreadableExpertAndDeviceErrors) {
   for (const int threads : {1, 4}) {
     FarDevice far(threads);
     const auto broken =
@@ -69,7 +69,7 @@ TEST(Uploads, TellTheFirstExpertThatCannotBeReadAndWhatTheDeviceSays) {
   }
 }
 
-TEST(Uploads, StopWhenAsked) {
+TEST(Uploads, StopOnRequest) {
   FarDevice far(2);
   const auto stopped = convert(in_pieces({32, 64, kBF16Weight}, {32}, 24), *layouts()[0], far,
                                [](int64_t, int64_t) { return false; });
@@ -77,7 +77,7 @@ TEST(Uploads, StopWhenAsked) {
   EXPECT_EQ(stopped.error().kind, ErrorKind::kCancelled);
 }
 
-TEST(Uploads, OfADeviceThatPacksNothingSaySo) {
+TEST(Uploads, RejectDeviceThatDoesNotPack) {
   FarDevice far(1);
   const std::unique_ptr<Uploads> uploads = open_uploads(far);
   const MatrixShape shape{16, 16, kBF16Weight};

@@ -1,5 +1,5 @@
-// Every function of every table against the scalar rule: the same bits where the table promises
-// them, units in the last place where it does not.
+// Compares every function of every table with the scalar reference. Bits must be equal where the
+// table guarantees that; otherwise the bound is in units in the last place.
 #include "kernels/cpu/simd/vector_ops.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ class VectorOpsTest : public ::testing::TestWithParam<int> {
     for (float& value : values) value = draw(random_);
     return values;
   }
-  /// Any bits at all.
+  /// Random bits.
   std::vector<float> anything(int64_t count) {
     std::vector<float> values(count);
     for (float& value : values) value = std::bit_cast<float>(static_cast<uint32_t>(random_()));
@@ -62,7 +62,7 @@ class VectorOpsTest : public ::testing::TestWithParam<int> {
   std::mt19937 random_{7};
 };
 
-/// How many units in the last place of `want` lie between; one more decade where both underflow.
+/// Distance in units in the last place of `want`. Below 2^-126 the unit stays that of 2^-126.
 double ulps(float got, double want) {
   if (std::isnan(want)) return std::isnan(got) ? 0 : INFINITY;
   const auto rounded = static_cast<float>(want);
@@ -82,7 +82,7 @@ std::vector<float> activated(const VectorOps& ops, const ActivationSpec& spec,
   return out;
 }
 
-/// The same bits, of whatever NaN: which operand's NaN comes through is the compiler's choice.
+/// Compares bits, but any NaN equals any NaN: the compiler chooses which operand's NaN is returned.
 void expect_same(const std::vector<float>& a, const float* b, const std::string& what) {
   for (size_t i = 0; i < a.size(); ++i) {
     if (std::isnan(a[i]) && std::isnan(b[i])) continue;
@@ -136,7 +136,7 @@ TEST_P(VectorOpsTest, ExponentialsEndInZeroAndInfinity) {
   }
 }
 
-TEST_P(VectorOpsTest, AnElementsActivationDoesNotDependOnItsPlace) {
+TEST_P(VectorOpsTest, ActivationDoesNotDependOnElementPosition) {
   const int64_t most = 257;
   std::vector<float> gate = normal(most, 4), up = normal(most, 4);
   std::copy(std::begin(kSpecial), std::end(kSpecial), gate.begin() + 40);
@@ -158,7 +158,7 @@ TEST_P(VectorOpsTest, AnElementsActivationDoesNotDependOnItsPlace) {
   }
 }
 
-/// Rows of every length: ordinary, huge, tiny, of zeros, with a value that is not finite.
+/// Rows of every length: ordinary, huge, tiny, all zeros, and with a non-finite value.
 template <class Check>
 void each_row(std::mt19937& random, const Check& check) {
   for (int64_t count : kCounts) {
@@ -168,7 +168,7 @@ void each_row(std::mt19937& random, const Check& check) {
       for (float& value : x) value = draw(random) * size;
       check(x);
       if (count == 0) continue;
-      // Ties: multiples of half a step of the largest.
+      // Ties: multiples of half a step of the largest value.
       for (float& value : x) value = std::round(draw(random) * 40) * 0.5f;
       x[count / 2] = 127;
       check(x);
@@ -181,7 +181,7 @@ void each_row(std::mt19937& random, const Check& check) {
   }
 }
 
-TEST_P(VectorOpsTest, Int8CodesAreThoseOfTheRule) {
+TEST_P(VectorOpsTest, Int8CodesMatchReference) {
   each_row(random_, [&](const std::vector<float>& x) {
     const auto count = static_cast<int64_t>(x.size());
     std::vector<int8_t> want(count), got(count + 1, 99);
@@ -194,7 +194,7 @@ TEST_P(VectorOpsTest, Int8CodesAreThoseOfTheRule) {
   });
 }
 
-TEST_P(VectorOpsTest, Fp8CodesAndScalesAreThoseOfTheRule) {
+TEST_P(VectorOpsTest, Fp8CodesAndScalesMatchReference) {
   each_row(random_, [&](const std::vector<float>& x) {
     const auto count = static_cast<int64_t>(x.size());
     for (const QuantKey& key : {kFp8DynamicTokenSym, fp8_dynamic_group(128), fp8_dynamic_group(8),
@@ -215,7 +215,7 @@ TEST_P(VectorOpsTest, Fp8CodesAndScalesAreThoseOfTheRule) {
   });
 }
 
-TEST_P(VectorOpsTest, Fp8CodesOfAGivenScaleAreThoseOfTheRule) {
+TEST_P(VectorOpsTest, Fp8CodesWithGivenScaleMatchReference) {
   for (float scale : {1.0f, 0.37f, 1e-3f, 0x1p-127f}) {
     std::vector<float> x = anything(20001);
     for (float& v : normal(3000, 100 * scale)) x.push_back(v);
@@ -227,7 +227,7 @@ TEST_P(VectorOpsTest, Fp8CodesOfAGivenScaleAreThoseOfTheRule) {
   }
 }
 
-TEST_P(VectorOpsTest, CodesBecomeTheNumbersThatTheyStandFor) {
+TEST_P(VectorOpsTest, CodesDecodeToTheirValues) {
   uint8_t codes[256];
   for (int i = 0; i < 256; ++i) codes[i] = static_cast<uint8_t>(i);
   for (float scale : {1.0f, 0.37f}) {
@@ -244,7 +244,7 @@ TEST_P(VectorOpsTest, CodesBecomeTheNumbersThatTheyStandFor) {
   }
 }
 
-TEST_P(VectorOpsTest, HalfFloatsAreThoseOfTheRuleForEveryCode) {
+TEST_P(VectorOpsTest, HalfFloatsMatchReferenceForEveryCode) {
   std::vector<uint16_t> codes(65536);
   for (int i = 0; i < 65536; ++i) codes[i] = static_cast<uint16_t>(i);
   std::vector<float> bf16(65536), f16(65536);
@@ -256,9 +256,9 @@ TEST_P(VectorOpsTest, HalfFloatsAreThoseOfTheRuleForEveryCode) {
   }
 }
 
-TEST_P(VectorOpsTest, RoundingToHalfFloatsIsThatOfTheRule) {
+TEST_P(VectorOpsTest, RoundingToHalfFloatsMatchesReference) {
   std::vector<float> x = anything(200000);
-  // Around every f16 and between two of them, where ties are.
+  // Around every f16 value and around the midpoints of neighbours, where ties are.
   for (uint32_t code = 0; code < 65536; code += 3) {
     const auto bits = std::bit_cast<uint32_t>(f16_to_float(static_cast<uint16_t>(code)));
     for (uint32_t near : {0u, 0xfffu, 0x1000u, 0x1001u})
@@ -280,7 +280,7 @@ TEST_P(VectorOpsTest, RoundingToHalfFloatsIsThatOfTheRule) {
 
 // ---- sums ----
 
-TEST_P(VectorOpsTest, WeightedSumsGoByTheOrderOfTheirRows) {
+TEST_P(VectorOpsTest, WeightedSumsAddInRowOrder) {
   for (int64_t count : kCounts) {
     for (int64_t rows : {0, 1, 2, 9}) {
       std::vector<std::vector<float>> values;
@@ -301,7 +301,7 @@ TEST_P(VectorOpsTest, WeightedSumsGoByTheOrderOfTheirRows) {
           ASSERT_NEAR(out[i], want, static_cast<double>(rows + 1) * 0x1p-24 * size);
         }
         if (count < 40) continue;
-        // One element alone has the bits that it has among others.
+        // A single element has the same bits as in a longer row.
         std::vector<const float*> one;
         for (const float* row : at) one.push_back(row + 33);
         float alone = before[33];
@@ -349,7 +349,7 @@ TEST_P(VectorOpsTest, RowsAreAddedAndScaledElementByElement) {
   EXPECT_NEAR(ops_.sum_of_squares(huge.data(), 40), 4e61, 1e55);
 }
 
-TEST_P(VectorOpsTest, TurnsAreSinesAndCosinesOfTheFloatProduct) {
+TEST_P(VectorOpsTest, RopeAnglesAreSinesAndCosinesOfFloatProduct) {
   std::vector<float> frequencies = {1, 0, 0.5f, 1e-6f};
   for (float f : normal(60)) frequencies.push_back(std::fabs(f) * 0.25f);
   for (float position : {0.0f, 1.0f, 2.0f, 77.0f, 4095.0f, 131071.0f, 1048575.0f}) {

@@ -1,5 +1,5 @@
-// Every layout, for every format that it holds and every awkward shape: nothing is lost, nothing
-// overlaps, nothing depends on what the memory held before.
+// Tests every layout with every format and every awkward shape. Packing loses nothing, overlaps
+// nothing and does not depend on old memory.
 #include "layout/layout.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,8 @@ void PrintTo(const Case& c, std::ostream* out) {
        << "]";
 }
 
-/// `width` bits from bit `at`, lowest first, which never straddle a byte unless they fill bytes.
+/// Reads `width` bits from bit `at`, lowest first. They cross a byte boundary only if they fill
+/// whole bytes.
 uint64_t bits_at(const std::byte* bytes, int64_t at, int width) {
   if (width == 4) return static_cast<uint64_t>(bytes[at / 8] >> (at % 8)) & 15;
   EXPECT_EQ(at % width, 0);
@@ -36,7 +37,7 @@ uint64_t bits_at(const std::byte* bytes, int64_t at, int width) {
   return value;
 }
 
-/// D20: one row, one column, odd, just below and above a panel, neither divisible by anything.
+/// D20: one row, one column, odd sizes, just below and above a panel, no common divisors.
 std::vector<std::pair<int64_t, int64_t>> sizes() {
   return {{1, 1},  {1, 2},   {2, 1},   {1, 33},  {33, 1},  {15, 17}, {16, 16}, {17, 15},
           {16, 3}, {31, 64}, {32, 65}, {48, 96}, {5, 129}, {100, 7}, {64, 128}};
@@ -59,7 +60,7 @@ std::vector<Case> cases() {
       }
     }
   }
-  // What only the canonical layout keeps: zero points and columns in another order.
+  // Properties that only the canonical layout keeps: zero points and column order.
   for (auto [n, k] : sizes()) {
     for (DType dtype : {DType::kI4, DType::kI8}) {
       QuantKey key{dtype, per_group(32), false, false};
@@ -96,7 +97,7 @@ void for_each_case(Check check) {
   }
 }
 
-TEST(Layouts, AreNamedAndEachHoldsSomething) {
+TEST(Layouts, HaveNamesAndHoldAtLeastOneScheme) {
   std::vector<std::string_view> names;
   for (const Layout* layout : layouts()) {
     EXPECT_FALSE(layout->name.empty());
@@ -108,7 +109,7 @@ TEST(Layouts, AreNamedAndEachHoldsSomething) {
   EXPECT_GE(names.size(), 2u);
 }
 
-TEST(Layouts, SectionsFollowOneAnotherOnAlignedAddresses) {
+TEST(Layouts, SectionsAreContiguousAndAligned) {
   for_each_case([](const Case& c) {
     const Sections s = c.layout->sections(c.shape);
     const size_t edges[] = {s.codes, s.scales, s.zero_points, s.group_index, s.bias, s.bytes};
@@ -125,7 +126,7 @@ TEST(Layouts, SectionsFollowOneAnotherOnAlignedAddresses) {
   });
 }
 
-TEST(Layouts, GiveEveryCodeBitsOfItsOwnWithinTheCodes) {
+TEST(Layouts, GiveEveryCodeDistinctBitsWithinCodesSection) {
   for_each_case([](const Case& c) {
     const int width = bits(c.shape.key.dtype);
     const int64_t end = static_cast<int64_t>(c.layout->sections(c.shape).scales) * 8;
@@ -144,7 +145,7 @@ TEST(Layouts, GiveEveryCodeBitsOfItsOwnWithinTheCodes) {
   });
 }
 
-TEST(Layouts, KeepEveryCodeWhereTheirIndexFunctionSays) {
+TEST(Layouts, PlaceEveryCodeByIndexFunction) {
   for_each_case([](const Case& c) {
     const CanonicalMatrix m = matrix_for(c.shape);
     const std::vector<std::byte> bytes = packed(c, m, std::byte{0});
@@ -160,8 +161,8 @@ TEST(Layouts, KeepEveryCodeWhereTheirIndexFunctionSays) {
   });
 }
 
-// D38: padding is written, not inherited.
-TEST(Layouts, PackOverOldBytesAsOverZeros) {
+// D38: packing writes the padding and does not inherit it.
+TEST(Layouts, PackIgnoresOldBytes) {
   for_each_case([](const Case& c) {
     const CanonicalMatrix m = matrix_for(c.shape);
     const std::vector<std::byte> clean = packed(c, m, std::byte{0});
@@ -170,9 +171,9 @@ TEST(Layouts, PackOverOldBytesAsOverZeros) {
   });
 }
 
-// Pieces of an expert, and shares of a piece's rows, give the bytes of the whole, in any order of
-// the shares.
-TEST(Layouts, PackPiecesAndSharesOfRowsAsTheWhole) {
+// Packing an expert in pieces, or shares of a piece's rows in any order, gives the bytes of the
+// whole.
+TEST(Layouts, PackingInPartsMatchesPackingWhole) {
   for_each_case([](const Case& c) {
     const CanonicalMatrix m = matrix_for(c.shape);
     const std::vector<std::byte> whole = packed(c, m, std::byte{0});
@@ -207,8 +208,8 @@ TEST(Layouts, PackPiecesAndSharesOfRowsAsTheWhole) {
   });
 }
 
-// Two experts lie at the distance of Sections::bytes: packing one must not reach into the next.
-TEST(Layouts, WriteNothingPastTheirEnd) {
+// Two experts are Sections::bytes apart: packing one must not write into the next.
+TEST(Layouts, WriteNothingPastEnd) {
   for_each_case([](const Case& c) {
     const CanonicalMatrix m = matrix_for(c.shape);
     const size_t size = c.layout->sections(c.shape).bytes;
@@ -218,7 +219,7 @@ TEST(Layouts, WriteNothingPastTheirEnd) {
   });
 }
 
-TEST(CanonicalLayout, KeepsScalesZeroPointsGroupIndexAndBiasAsTheyAre) {
+TEST(CanonicalLayout, KeepsScalesZeroPointsGroupIndexAndBiasUnchanged) {
   for_each_case([](const Case& c) {
     if (c.layout != &kCanonicalLayout) return;
     const CanonicalMatrix m = matrix_for(c.shape);
@@ -267,7 +268,7 @@ TEST(Panel16Layout, ReadsIntegerColumnsInPairs) {
     for (DType dtype : {DType::kI4, DType::kI8}) {
       const MatrixShape shape{n, k, QuantKey{dtype, kPerRow}};
       EXPECT_EQ(kPanel16Layout.read_cols(shape), k + k % 2);
-      // The padded codes are zero: what the activations hold there does not matter either.
+      // The padded codes are zero, so activations in padding columns do not matter.
       const CanonicalMatrix m = matrix_for(shape);
       const std::vector<std::byte> bytes = packed({&kPanel16Layout, shape}, m, std::byte{0xff});
       int64_t set = 0, all = 0;
@@ -288,7 +289,7 @@ TEST(Panel16Layout, ReadsIntegerColumnsInPairs) {
   }
 }
 
-TEST(Vnni16Layout, KeepsOneScaleWhereRowsShareItAndExponentsAsBytes) {
+TEST(Vnni16Layout, StoresSharedScaleOnceAndExponentsAsBytes) {
   const MatrixShape block{40, 96, fp8_static_block(32, 32)};
   CanonicalMatrix m = matrix_for(block);
   std::vector<std::byte> bytes = packed({&kVnni16Layout, block}, m, std::byte{0xff});
@@ -313,16 +314,16 @@ TEST(Vnni16Layout, KeepsOneScaleWhereRowsShareItAndExponentsAsBytes) {
   }
 }
 
-// D12, D17: packing is a function of the matrix alone.
-TEST(Layouts, GiveTheSameBytesForTheSameMatrix) {
+// D12, D17: packed bytes depend only on the matrix.
+TEST(Layouts, GiveSameBytesForSameMatrix) {
   for_each_case([](const Case& c) {
     ASSERT_EQ(packed(c, matrix_for(c.shape), std::byte{1}),
               packed(c, matrix_for(c.shape), std::byte{2}));
   });
 }
 
-// D40: a matrix of 2^32 bits and more. Only the index function is asked.
-TEST(Layouts, IndexBeyondThirtyTwoBits) {
+// D40: a matrix of 2^32 bits and more. Only the index function is called.
+TEST(Layouts, IndexBeyond32Bits) {
   for (const Layout* layout : layouts()) {
     for (DType dtype : layout->holds) {
       const MatrixShape shape{int64_t{1} << 18, int64_t{1} << 16, QuantKey{dtype, kPerRow}};

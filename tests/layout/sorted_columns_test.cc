@@ -1,4 +1,4 @@
-// Act-order for layouts whose columns lie group after group.
+// Tests act-order for layouts that store columns sorted by group.
 #include "layout/sorted_columns.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 class SortedColumns : public ::testing::TestWithParam<MatrixShape> {};
 
-TEST_P(SortedColumns, HoldTheSameNumbersGroupAfterGroup) {
+TEST_P(SortedColumns, HoldSameValuesSortedByGroup) {
   CanonicalMatrix matrix = conformance::random_matrix(GetParam(), 1);
   conformance::shuffle_groups(matrix, 2);
   const Result<CanonicalMatrix> result = sort_columns(matrix);
@@ -49,8 +49,8 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(name(tested.param.key.dtype)) + "x" + std::to_string(tested.param.k);
     });
 
-// No order of columns makes groups of other sizes lie where a kernel looks for them.
-TEST(SortedColumns, RefuseGroupsOfUnevenSizes) {
+// No column order places groups of other sizes where a kernel expects them.
+TEST(SortedColumns, RejectGroupsOfUnevenSizes) {
   CanonicalMatrix matrix = conformance::random_matrix({2, 64, int4_static_group(32), true}, 1);
   conformance::shuffle_groups(matrix, 2);
   *std::find(matrix.group_index.begin(), matrix.group_index.end(), 0) = 1;

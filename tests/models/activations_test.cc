@@ -1,4 +1,4 @@
-// Other activations than floats: only when asked for, and then everywhere.
+// Tests non-float activations: only on request, and then in every layer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ class ActivationsOption : public ::testing::TestWithParam<std::string> {
   struct Logits {
     std::vector<float> plain, asked;
   };
-  // By the row that serves each; what it serves with goes to `served`.
+  // Logits by the serving rows. `served` receives the choices.
   Result<Logits> with_and_without(const std::string& activations, std::vector<Choice>& served) {
     ModelOptions options;
     options.threads = 2;
@@ -38,7 +38,7 @@ class ActivationsOption : public ::testing::TestWithParam<std::string> {
   const std::vector<int32_t> ids_ = golden_reference(GetParam()).ids;
 };
 
-// The same scheme by two ways.
+// Two ways to request the same scheme.
 TEST_P(ActivationsOption, Int8OnInt8WeightsIsInt8W8A8) {
   for (const char* backend : {"auto", "cpu", "reference"}) {
     ModelOptions options;
@@ -62,8 +62,9 @@ TEST_P(ActivationsOption, Int8OnInt8WeightsIsInt8W8A8) {
   }
 }
 
-// Quantized with activations and asked for without: every layer runs, and is shown, as weight-only.
-TEST_P(ActivationsOption, Of16BitOnQuantizedActivationsIsWeightOnly) {
+// The file has quantized activations and the request has none: every layer runs, and is shown, as
+// weight-only.
+TEST_P(ActivationsOption, SixteenBitOnQuantizedActivationsIsWeightOnly) {
   const std::pair<const char*, const char*> pairs[] = {
       {"fp8-per-channel", "fp8-w8a16-channel"},
       {"fp8-per-block", "fp8-w8a16-block128x128"},
@@ -93,7 +94,7 @@ TEST_P(ActivationsOption, Of16BitOnQuantizedActivationsIsWeightOnly) {
   }
 }
 
-TEST_P(ActivationsOption, Int8LeavesFloatWeightsAlone) {
+TEST_P(ActivationsOption, Int8KeepsFloatWeights) {
   std::vector<Choice> served;
   const auto logits = with_and_without("int8", served);
   ASSERT_TRUE(logits) << logits.error().to_string();
@@ -116,7 +117,7 @@ TEST_P(ActivationsOption, Bf16IsNearFloats) {
   EXPECT_EQ(logits->asked != logits->plain, rounds);
 }
 
-TEST_P(ActivationsOption, IsKnownOrRefused) {
+TEST_P(ActivationsOption, RejectsUnknownName) {
   ModelOptions options;
   options.activations = "int4";
   const auto refused = load(options);

@@ -1,4 +1,4 @@
-// A model with LoRA adapters: each sequence of a batch may use another one, or none.
+// Tests a model with LoRA adapters: each sequence of a batch may use another adapter or none.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -84,7 +84,7 @@ class ModelAdapters : public ::testing::Test {
   TemporaryFolder base_, one_, other_;
 };
 
-TEST_F(ModelAdapters, ServeEachSequenceWithItsOwn) {
+TEST_F(ModelAdapters, ApplyAdapterOfEachSequence) {
   Model plain = load({}), model = load({one_.path(), other_.path()});
   const std::vector<int32_t> text = {3, 7, 1, 12, 5};
   const auto together = run(model, {{text, -1}, {text, 0}, {text, 1}});
@@ -95,7 +95,7 @@ TEST_F(ModelAdapters, ServeEachSequenceWithItsOwn) {
   EXPECT_NE(together[1], together[2]);
 }
 
-TEST_F(ModelAdapters, AreTheMergedCheckpoint) {
+TEST_F(ModelAdapters, MatchMergedCheckpoint) {
   SyntheticCheckpoint merged = SyntheticCheckpoint::plain();
   for (int64_t e = 0; e < SyntheticSize().experts; ++e) {
     for (const char* part : {"gate_proj", "down_proj"}) {
@@ -132,7 +132,7 @@ TEST_F(ModelAdapters, AreTheMergedCheckpoint) {
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-5) << i;
 }
 
-TEST_F(ModelAdapters, ThatAreNotLoadedAreRefused) {
+TEST_F(ModelAdapters, RejectUnloadedAdapters) {
   Model model = load({one_.path()}), plain = load({});
   const std::vector<int32_t> text = {3};
   KvCache cache = must(model.make_cache(4));
@@ -147,7 +147,7 @@ TEST_F(ModelAdapters, ThatAreNotLoadedAreRefused) {
   EXPECT_THAT(plain.forward({&step, 1}).error().to_string(), HasSubstr("has no adapters"));
 }
 
-TEST_F(ModelAdapters, ArePlannedForBeforeAWeightIsRead) {
+TEST_F(ModelAdapters, PlannedBeforeWeightsAreRead) {
   const Checkpoint checkpoint = must(Checkpoint::open(base_.path()));
   ModelOptions options;
   const ModelPlan without = must(plan(checkpoint, options));

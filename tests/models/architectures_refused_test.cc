@@ -1,5 +1,5 @@
-// What is missing, left over, wrongly shaped or unknown here is refused by name, architecture by
-// architecture, before any weight is read.
+// Tests bad tensors and configs of every architecture. Missing, unread, wrongly shaped or unknown
+// ones are rejected by name before weights are read.
 #include "checkpoint/expect_error.h"
 #include "golden_model.h"
 
@@ -21,7 +21,8 @@ Result<ModelPlan> plan_of(const SyntheticCheckpoint& checkpoint) {
 
 class BadTensors : public ::testing::TestWithParam<std::string> {
  protected:
-  /// The tensor, its module, or the layer whose experts nothing marks any more.
+  /// The message names the tensor, its module, or the layer whose experts can no longer be
+  /// detected.
   static void expect_named(const Result<ModelPlan>& result, const std::string& tensor) {
     ASSERT_FALSE(result.ok()) << "accepted: " << tensor;
     const std::string module = tensor.substr(0, tensor.rfind('.'));
@@ -33,7 +34,7 @@ class BadTensors : public ::testing::TestWithParam<std::string> {
   const SyntheticCheckpoint whole_ = golden_model(GetParam());
 };
 
-TEST_P(BadTensors, EachOneThatIsMissingIsNamed) {
+TEST_P(BadTensors, NamesEveryMissingTensor) {
   for (const auto& [name, tensor] : whole_.tensors) {
     SCOPED_TRACE(name);
     SyntheticCheckpoint lacking = whole_;
@@ -42,7 +43,7 @@ TEST_P(BadTensors, EachOneThatIsMissingIsNamed) {
   }
 }
 
-TEST_P(BadTensors, EachOneOfAnotherShapeIsNamed) {
+TEST_P(BadTensors, NamesEveryTensorOfWrongShape) {
   for (const auto& [name, tensor] : whole_.tensors) {
     SCOPED_TRACE(name);
     for (size_t axis = 0; axis < tensor.shape.size(); ++axis) {
@@ -53,14 +54,15 @@ TEST_P(BadTensors, EachOneOfAnotherShapeIsNamed) {
       const auto result = plan_of(bent);
       ASSERT_FALSE(result.ok()) << "accepted with axis " << axis << " longer";
       EXPECT_EQ(result.error().kind, ErrorKind::kBadFile) << result.error().to_string();
-      // Where tensors are stacked, the first that does not fit its neighbours may be the next one.
+      // In a stack, the message may name the next tensor: the first that differs from its
+      // neighbours.
       EXPECT_THAT(result.error().to_string(),
                   HasSubstr(name.substr(0, name.rfind('.', name.rfind('.') - 1))));
     }
   }
 }
 
-TEST_P(BadTensors, EachOneThatNothingReadsIsNamed) {
+TEST_P(BadTensors, NamesEveryUnreadTensor) {
   for (const char* extra : {"model.layers.0.self_attn.extra.weight", "model.layers.1.mlp.extra",
                             "model.extra.bias", "model.layers.9.input_layernorm.weight"}) {
     SyntheticCheckpoint more = whole_;
@@ -69,8 +71,8 @@ TEST_P(BadTensors, EachOneThatNothingReadsIsNamed) {
   }
 }
 
-// D43: a bias for which there is no place is no small matter, and none is skipped in silence.
-TEST_P(BadTensors, ABiasMoreIsAddedOrRefused) {
+// D43: an unsupported bias is an error and is never skipped silently.
+TEST_P(BadTensors, ExtraBiasIsAddedOrRejected) {
   const testing::GoldenReference want = testing::golden_reference(GetParam());
   int added = 0, refused = 0;
   for (const auto& [name, tensor] : whole_.tensors) {
@@ -105,7 +107,7 @@ struct Change {
   const char* line;
 };
 
-TEST(ArchitectureConfig, ThatIsNotImplementedIsRefusedByName) {
+TEST(ArchitectureConfig, RejectsUnsupportedValueByName) {
   const Change cases[] = {
       {"gpt_oss",
        {{"layer_types", {"chunked_attention", "full_attention"}}},
@@ -130,7 +132,7 @@ TEST(ArchitectureConfig, ThatIsNotImplementedIsRefusedByName) {
   }
 }
 
-TEST(ArchitectureConfig, ThatMakesNoSenseNamesTheKey) {
+TEST(ArchitectureConfig, NamesKeyOfInvalidValue) {
   const Change cases[] = {
       {"gpt_oss",
        {{"layer_types", {"full_attention"}}},
@@ -166,8 +168,8 @@ TEST(ArchitectureConfig, ThatMakesNoSenseNamesTheKey) {
   }
 }
 
-// Biases are optional in every file format; what the config promises is not.
-TEST(ArchitectureConfig, ThatPromisesABiasNeedsIt) {
+// Biases are optional in every file format, but a bias that the config declares is required.
+TEST(ArchitectureConfig, RejectsMissingBiasThatConfigDeclares) {
   for (const auto& [model, tensor] :
        {std::pair{"gpt_oss", "model.layers.0.self_attn.o_proj.bias"},
         {"gpt_oss", "model.layers.1.mlp.router.bias"},

@@ -1,5 +1,5 @@
-// Every architecture as a tiny whole model against what transformers computes with the same numbers
-// (tests/golden/README.md), in one step and in many, and the ways in which its files may differ.
+// Compares every architecture as a tiny whole model with transformers on the same values
+// (tests/golden/README.md), in one step and in many steps. Also tests the variants of its files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using testing::GoldenReference;
 using testing::relative_difference;
 using testing::SyntheticCheckpoint;
 
-// Sums of f32 in another order, over three layers.
+// The bound covers f32 sums in another order over three layers.
 constexpr double kClose = 2e-6;
 
 class Architectures : public ::testing::TestWithParam<std::string> {
@@ -33,7 +33,7 @@ class Architectures : public ::testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(Architectures, ComputeWhatTransformersDoes) {
+TEST_P(Architectures, MatchTransformers) {
   for (const Backend& backend : backends()) {
     if (!backend.built() || backend.platform != Platform::kCpu) continue;
     ModelOptions named;
@@ -44,15 +44,15 @@ TEST_P(Architectures, ComputeWhatTransformersDoes) {
     const auto got = all_logits(*model, want_.ids);
     ASSERT_TRUE(got) << got.error().to_string();
     const double difference = relative_difference(*got, want_.logits);
-    // Values that are cut to 16 bits before they are multiplied, in every linear layer.
+    // Values are rounded to 16 bits before multiplication in every linear layer.
     const bool cut = model->choices()[0].selection.plan->matrices[0].kernel.product_bits < 24;
     EXPECT_LT(difference, cut ? 5e-5 : kClose) << backend.name;
     RecordProperty(std::string(backend.name), str(difference));
   }
 }
 
-// Two sequences of different progress share each step; windows and caches cross its edges.
-TEST_P(Architectures, ComputeTheSameInSteps) {
+// Two sequences of different progress share each step; steps cross the edges of windows and caches.
+TEST_P(Architectures, MatchWholePromptWhenRunInSteps) {
   auto model = load("cpu", 5);
   ASSERT_TRUE(model) << model.error().to_string();
   KvCache caches[] = {*model->make_cache(count_), *model->make_cache(count_)};
@@ -80,7 +80,7 @@ TEST_P(Architectures, ComputeTheSameInSteps) {
   }
 }
 
-TEST_P(Architectures, ArePlannedAsTheyAreLoaded) {
+TEST_P(Architectures, PlanMatchesLoad) {
   const auto checkpoint = Checkpoint::open(folder_);
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   const auto planned = plan(*checkpoint, {.threads = 2});
@@ -101,8 +101,8 @@ TEST_P(Architectures, ArePlannedAsTheyAreLoaded) {
   EXPECT_EQ(what->not_runnable, "");
 }
 
-// transformers 4 wrote the rotary base beside the other settings.
-TEST_P(Architectures, AreReadInTheOlderDialectToo) {
+// transformers 4 wrote the rotary base next to the other settings.
+TEST_P(Architectures, ReadOlderConfigDialect) {
   SyntheticCheckpoint older = golden_model(GetParam());
   nlohmann::json rope = older.config["rope_parameters"];
   older.config.erase("rope_parameters");
@@ -122,9 +122,9 @@ TEST_P(Architectures, AreReadInTheOlderDialectToo) {
 INSTANTIATE_TEST_SUITE_P(Golden, Architectures, ::testing::ValuesIn(testing::golden_models()),
                          [](const auto& param) { return param.param; });
 
-// ---- what is particular to one ----
+// ---- single architectures ----
 
-TEST(Mixtral, IsReadUnderTheNamesOfOtherTools) {
+TEST(Mixtral, ReadsTensorNamesOfOtherTools) {
   const GoldenReference want = golden_reference("mixtral");
   for (const bool in_mlp : {false, true}) {
     SyntheticCheckpoint renamed = golden_model("mixtral");
@@ -145,8 +145,8 @@ TEST(Mixtral, IsReadUnderTheNamesOfOtherTools) {
   }
 }
 
-// Without the window the first tokens are as before, and those that it had cut off count again.
-TEST(Mixtral, SeesEverythingWithoutAWindow) {
+// Without the window the first tokens keep their result. Tokens that it had cut off count again.
+TEST(Mixtral, AttendsToEverythingWithoutWindow) {
   const GoldenReference want = golden_reference("mixtral");
   SyntheticCheckpoint open = golden_model("mixtral");
   const auto window = open.config["sliding_window"].get<size_t>();
@@ -166,7 +166,7 @@ TEST(Mixtral, SeesEverythingWithoutAWindow) {
   }
 }
 
-TEST(GptOss, LayersAlternateFromASlidingOneWhereTheConfigNamesNone) {
+TEST(GptOss, LayersAlternateFromSlidingWindowByDefault) {
   const GoldenReference want = golden_reference("gpt_oss");
   SyntheticCheckpoint unnamed = golden_model("gpt_oss");
   unnamed.config.erase("layer_types");
@@ -179,8 +179,8 @@ TEST(GptOss, LayersAlternateFromASlidingOneWhereTheConfigNamesNone) {
   EXPECT_GT(relative_difference(*swapped, want.logits), 1e-3);
 }
 
-// Published files hold a layer behind the last that predicts one more token.
-TEST(DeepseekV3, LeavesThePredictionOfFurtherTokensAlone) {
+// Published files have one more layer at the end, which predicts one more token.
+TEST(DeepseekV3, IgnoresMultiTokenPredictionLayers) {
   const GoldenReference want = golden_reference("deepseek_v3");
   SyntheticCheckpoint more = golden_model("deepseek_v3");
   more.add_floats("model.layers.2.eh_proj.weight", {24, 48});

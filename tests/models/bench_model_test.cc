@@ -1,4 +1,4 @@
-// A random model's step of decoding: every part has a time, and they add up.
+// Tests the decode step of a random model: every part has a time, and the times add up.
 #include "bench/model.h"
 
 #include <gmock/gmock.h>
@@ -63,9 +63,9 @@ TEST(BenchModel, TimesEveryPartOfAStep) {
   }
 }
 
-// What GPT-OSS and DeepSeek-V3 have beside that: biases, sinks, a window; latent attention, a
-// shared expert.
-TEST(BenchModel, TimesOtherKindsOfDecoders) {
+// Parts that only GPT-OSS and DeepSeek-V3 have: biases, sinks, a window; latent attention, a shared
+// expert.
+TEST(BenchModel, TimesDecodersOfOtherArchitectures) {
   ModelShape windowed = small_shape();
   windowed.biases = windowed.sinks = true;
   windowed.window = 8;
@@ -89,7 +89,7 @@ TEST(BenchModel, TimesOtherKindsOfDecoders) {
   }
 }
 
-TEST(BenchModel, KnowsAModelForEveryShapeOfExperts) {
+TEST(BenchModel, HasModelForEveryExpertShape) {
   for (const LayerShape& layer : known_shapes()) {
     const auto model = find_model(layer.name);
     ASSERT_TRUE(model) << model.error().to_string();
@@ -97,7 +97,7 @@ TEST(BenchModel, KnowsAModelForEveryShapeOfExperts) {
   }
 }
 
-TEST(BenchModel, UsesTheBackendThatIsAskedFor) {
+TEST(BenchModel, UsesRequestedBackend) {
   DecodeOptions options = small_options("int8-w8a8");
   options.model.backend = "reference";
   const Result<Decode> result = decode_one(small_shape(), options);
@@ -106,7 +106,7 @@ TEST(BenchModel, UsesTheBackendThatIsAskedFor) {
     EXPECT_EQ(choice.selection.plan->backend->name, "reference");
 }
 
-TEST(BenchModel, RefusesWhatTheModelDoesNotHave) {
+TEST(BenchModel, RejectsPartsThatModelLacks) {
   DecodeOptions options = small_options("bf16");
   auto refused = [&] {
     const Result<Decode> result = decode_one(small_shape(), options);
@@ -123,7 +123,7 @@ TEST(BenchModel, RefusesWhatTheModelDoesNotHave) {
   EXPECT_THAT(find_model("qwen").error().to_string(), HasSubstr("qwen3-30b-a3b"));
 }
 
-TEST(BenchModel, DecodesSequencesSideBySideAndTakesInPrompts) {
+TEST(BenchModel, TimesBatchedDecodeAndPrefill) {
   DecodeOptions options = small_options("int4-w4a16-g32");
   options.batches = {1, 3};
   options.prompt = 40;
@@ -143,8 +143,8 @@ TEST(BenchModel, DecodesSequencesSideBySideAndTakesInPrompts) {
               HasSubstr("--batch: needs 1 to 64 sequences; it is 65"));
 }
 
-// Sequences that are equal would be routed alike: 16 of them touched 2 of 8 experts.
-TEST(BenchModel, SpreadsTheTokensOfAStepOverTheExperts) {
+// Equal sequences would be routed to the same experts: 16 of them used 2 of 8 experts.
+TEST(BenchModel, SpreadsTokensOverExperts) {
   for (const char* scheme : {"bf16", "int8-w8a8", "int4-w4a16-g32", "int4-w4a16-g32-asym",
                              "fp8-w8a8-block128x128", "mxfp4-w4a16"}) {
     SCOPED_TRACE(scheme);
@@ -158,7 +158,7 @@ TEST(BenchModel, SpreadsTheTokensOfAStepOverTheExperts) {
   }
 }
 
-TEST(BenchModel, StopsWhenAsked) {
+TEST(BenchModel, StopsOnRequest) {
   DecodeOptions options = small_options("bf16");
   options.seconds = 1e9;
   int64_t asked = 0;

@@ -1,5 +1,5 @@
-// A checkpoint's file that is cut short at any moment is an error or makes no difference: it never
-// ends the process.
+// Tests checkpoint files that are truncated at any time. The result is an error or unchanged; the
+// process never ends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ class ChangingFile : public ::testing::TestWithParam<const char*> {
                 HasSubstr(str("needs ", size_, " bytes, as when it was opened")));
     EXPECT_THAT(error.fact, HasSubstr("it was cut short to at most "));
   }
-  // A whole file again, for the next round.
+  // Restores the whole file for the next round.
   void restore() const { fs::copy_file(copy_, file_, fs::copy_options::overwrite_existing); }
   void SetUp() override { fs::copy_file(file_, copy_); }
 
@@ -61,7 +61,7 @@ class ChangingFile : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Forms, ChangingFile, ::testing::Values("plain", "gptq", "int8", "fused"),
                          [](const auto& instance) { return std::string(instance.param); });
 
-TEST_P(ChangingFile, CutBetweenOpeningAndLoadingIsAnError) {
+TEST_P(ChangingFile, TruncationBeforeLoadIsAnError) {
   for (const uintmax_t size : cuts()) {
     SCOPED_TRACE(size);
     restore();
@@ -73,7 +73,7 @@ TEST_P(ChangingFile, CutBetweenOpeningAndLoadingIsAnError) {
   }
 }
 
-TEST_P(ChangingFile, CutAtAnyStepOfLoadingIsAnErrorOrMakesNoDifference) {
+TEST_P(ChangingFile, TruncationDuringLoadIsAnErrorOrHarmless) {
   const auto whole = Model::load(open(), options_);
   ASSERT_TRUE(whole) << whole.error().to_string();
   bool failed = false;
@@ -98,7 +98,7 @@ TEST_P(ChangingFile, CutAtAnyStepOfLoadingIsAnErrorOrMakesNoDifference) {
   EXPECT_TRUE(failed);
 }
 
-TEST_P(ChangingFile, CutAfterLoadingChangesNothing) {
+TEST_P(ChangingFile, TruncationAfterLoadChangesNothing) {
   auto model = Model::load(open(), options_);
   ASSERT_TRUE(model) << model.error().to_string();
   const auto before = all_logits(*model, kIds);
@@ -109,7 +109,7 @@ TEST_P(ChangingFile, CutAfterLoadingChangesNothing) {
   EXPECT_EQ(*before, *after);
 }
 
-TEST_P(ChangingFile, CutBeforeReloadingLeavesTheOldWeights) {
+TEST_P(ChangingFile, TruncationBeforeReloadKeepsOldWeights) {
   auto model = Model::load(open(), options_);
   ASSERT_TRUE(model) << model.error().to_string();
   const auto before = all_logits(*model, kIds);
@@ -127,7 +127,7 @@ TEST_P(ChangingFile, CutBeforeReloadingLeavesTheOldWeights) {
   }
 }
 
-TEST_P(ChangingFile, ReplacedByRenamingIsReadAsItWas) {
+TEST_P(ChangingFile, ReplacementByRenameReadsOldContent) {
   const Checkpoint checkpoint = open();
   auto want = Model::load(checkpoint, options_);
   ASSERT_TRUE(want) << want.error().to_string();

@@ -1,4 +1,4 @@
-// One const Checkpoint, used by several threads at once.
+// Tests one const Checkpoint used by several threads at once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::SyntheticCheckpoint;
 
-// Under ThreadSanitizer a race ends this test.
+// ThreadSanitizer fails this test on a race.
 TEST(ConstCheckpoint, ServesSeveralThreadsAtOnce) {
   const auto opened = SyntheticCheckpoint::gptq({.desc_act = true}).open();
   ASSERT_TRUE(opened) << opened.error().to_string();
@@ -42,7 +42,7 @@ TEST(ConstCheckpoint, ServesSeveralThreadsAtOnce) {
   for (const std::string& why : wrong) EXPECT_EQ(why, "");
 }
 
-TEST(ConstCheckpoint, WhatOthersAskedForDoesNotHideATensorThatNothingReads) {
+TEST(ConstCheckpoint, NamesUnreadTensorEvenAfterOtherReads) {
   auto written = SyntheticCheckpoint::plain();
   written.add_floats("model.surplus.weight", {4});
   written.add_floats(SyntheticCheckpoint::expert(0, 9, "up_proj") + ".weight", {16, 32});

@@ -1,5 +1,5 @@
-// Every architecture as a tiny whole model on a GPU against what transformers computes in f32: as
-// far off as activations in bf16 make it.
+// Compares every architecture as a tiny whole model on a GPU with transformers in f32. The bound
+// covers bf16 activations.
 #include <gtest/gtest.h>
 
 #include "base/text.h"
@@ -15,12 +15,12 @@ using testing::golden_reference;
 using testing::GoldenReference;
 using testing::relative_difference;
 
-// Some twenty roundings to 8 bits in each of three layers; a router's choice that flips adds to it.
+// Some twenty roundings to 8 bits in each of three layers, plus flipped router choices.
 constexpr double kClose = 5e-2;
 
 class CudaArchitectures : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(CudaArchitectures, ComputeWhatTransformersDoes) {
+TEST_P(CudaArchitectures, MatchTransformers) {
   if (const auto device = open_device("cuda"); !device) GTEST_SKIP() << device.error().to_string();
   const GoldenReference want = golden_reference(GetParam());
   const auto checkpoint = Checkpoint::open(golden_folder(GetParam()));

@@ -1,5 +1,5 @@
-// Whole models on a GPU: against the CPU, as graphs, side by side, and with little memory for
-// caches.
+// Tests whole models on a GPU: against the CPU, in graphs, in batches, and with little cache
+// memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,7 +67,7 @@ const char* const kText =
     "When ye be come into the land of your habitations, which I give unto you, and will make an "
     "offering by fire unto the LORD, a burnt offering, or a sacrifice in performing a vow";
 
-TEST_F(CudaModel, ContinuesAsTheCpuDoesWhereItsChoiceIsClear) {
+TEST_F(CudaModel, MatchesCpuContinuationWhereMarginIsClear) {
   Model cpu = load(kBox, on("cpu")), gpu = load(kBox, on("cuda"));
   for (const char* text : {"And the LORD spake unto Moses, saying,", "In the beginning God"}) {
     const std::vector<int32_t> prompt = ids_of(text);
@@ -79,7 +79,7 @@ TEST_F(CudaModel, ContinuesAsTheCpuDoesWhereItsChoiceIsClear) {
     while (same < want->ids.size() && got->ids[same] == want->ids[same]) ++same;
     std::printf("%zu of %zu tokens are the same\n", same, want->ids.size());
     if (same == want->ids.size()) continue;
-    // Where they part, the CPU's logits of both are as close as bf16 roundings move them.
+    // Where the ids differ, the CPU's logits of both are within bf16 rounding.
     std::vector<int32_t> until = prompt;
     until.insert(until.end(), want->ids.begin(), want->ids.begin() + static_cast<int64_t>(same));
     const std::vector<float> logits = decode(cpu, until, until.size()).back();
@@ -87,7 +87,7 @@ TEST_F(CudaModel, ContinuesAsTheCpuDoesWhereItsChoiceIsClear) {
   }
 }
 
-TEST_F(CudaModel, HasThePerplexityOfTheCpu) {
+TEST_F(CudaModel, MatchesCpuPerplexity) {
   std::ifstream file(MORACLE_MODELS_DIR "/valid.txt", std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   std::vector<int32_t> ids = ids_of(text.substr(0, 12'000));
@@ -98,8 +98,8 @@ TEST_F(CudaModel, HasThePerplexityOfTheCpu) {
   EXPECT_NEAR(got / want, 1, 5e-3);
 }
 
-// What the GPU finds among its logits is what a host finds among all of them.
-TEST_F(CudaModel, DrawsAreThoseOfAllLogits) {
+// The GPU's top-k gives the same draws as all logits on the host.
+TEST_F(CudaModel, SamplingMatchesSamplingFromAllLogits) {
   Model gpu = load(kBox, on("cuda"));
   const std::vector<int32_t> prompt = ids_of(kText);
   auto cache = gpu.make_cache(static_cast<int64_t>(prompt.size()));
@@ -128,7 +128,7 @@ TEST_F(CudaModel, DrawsAreThoseOfAllLogits) {
   EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
 }
 
-TEST_F(CudaModel, ReplayedStepsHaveTheBitsOfEagerOnes) {
+TEST_F(CudaModel, ReplayedStepsMatchEagerStepsBitForBit) {
   std::vector<std::string> folders = {kBox};
   for (const std::string& name : testing::golden_models()) folders.push_back(golden_folder(name));
   for (const std::string& folder : folders) {
@@ -140,13 +140,13 @@ TEST_F(CudaModel, ReplayedStepsHaveTheBitsOfEagerOnes) {
     EXPECT_EQ(got, want);
     EXPECT_EQ(ModelAccess::state(eager).recorded.replays(), 0);
     EXPECT_EQ(ModelAccess::state(replayed).recorded.replays(), 34);
-    // Again with what was recorded.
+    // Runs again with the recorded graphs.
     EXPECT_EQ(decode(replayed, ids, 5), want);
     EXPECT_EQ(ModelAccess::state(replayed).recorded.replays(), 34 + 35);
   }
 }
 
-// Past the ends of pages and of what a launch is recorded for.
+// Crosses the ends of pages and of the context that a launch is recorded for.
 TEST_F(CudaModel, ReplayedStepsGrowWithTheContext) {
   Model eager = load(kBox, on("cuda", false)), replayed = load(kBox, on("cuda", true));
   std::vector<int32_t> ids = ids_of(kText);
@@ -155,8 +155,8 @@ TEST_F(CudaModel, ReplayedStepsGrowWithTheContext) {
   EXPECT_GT(ModelAccess::state(replayed).recorded.replays(), 150);
 }
 
-// Models on several GPUs in one process, in turn: none enters another's.
-TEST_F(CudaModel, EveryGpuComputesTheSame) {
+// Runs models on several GPUs in one process, in turn. No model may use another GPU.
+TEST_F(CudaModel, EveryGpuGivesSameResult) {
   const std::vector<int32_t> ids = ids_of(kText);
   std::vector<Model> models;
   for (int index = 0;; ++index) {
@@ -181,7 +181,7 @@ TEST_F(CudaModel, EveryGpuComputesTheSame) {
   }
 }
 
-TEST_F(CudaModel, SequencesSideBySideAreThoseAlone) {
+TEST_F(CudaModel, BatchedSequencesMatchSingleSequences) {
   for (const bool graphs : {false, true}) {
     Model model = load(kBox, on("cuda", graphs, true));
     const std::vector<int32_t> ids = ids_of(kText);
@@ -213,7 +213,7 @@ TEST_F(CudaModel, SequencesSideBySideAreThoseAlone) {
   }
 }
 
-TEST_F(CudaModel, InOneStepAndInManyItComputesTheSame) {
+TEST_F(CudaModel, OneStepMatchesManySteps) {
   for (const std::string& name : testing::golden_models()) {
     Model model = load(golden_folder(name), on("cuda"));
     const std::vector<int32_t> ids = testing::golden_reference(name).ids;
@@ -222,7 +222,7 @@ TEST_F(CudaModel, InOneStepAndInManyItComputesTheSame) {
   }
 }
 
-TEST_F(CudaModel, WhatACacheOfF16CannotHoldLeavesItAsItWas) {
+TEST_F(CudaModel, F16OverflowLeavesCacheUnchanged) {
   auto checkpoint = testing::golden_model("qwen3_moe");
   ModelOptions options = on("cuda");
   options.kv_cache = "f16";

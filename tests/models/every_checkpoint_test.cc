@@ -1,5 +1,5 @@
-// Every checkpoint at hand on every known machine: a choice or a refusal for each layer, a verdict
-// for each row, a reason for each "no".
+// Tests every available checkpoint on every known machine: a choice or an error for each layer, a
+// verdict for each row, a reason for each "no".
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ std::vector<std::string> folders() {
   return found;
 }
 
-/// What the experts are, by the folder's name.
+/// The scheme of the experts, by folder name.
 std::string expected_scheme(const std::string& folder) {
   const std::map<std::string, std::string> kSchemes = {
       {"dsv3-fp8-block128", "fp8-w8a8-block128x128"},
@@ -50,7 +50,7 @@ std::string expected_scheme(const std::string& folder) {
 
 class EveryCheckpoint : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(EveryCheckpoint, HasAVerdictFromEveryRowOnEveryMachine) {
+TEST_P(EveryCheckpoint, GetsVerdictFromEveryRowOnEveryMachine) {
   const auto checkpoint = Checkpoint::open(GetParam());
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   ASSERT_FALSE(checkpoint->moe_layers().empty());
@@ -81,7 +81,7 @@ TEST_P(EveryCheckpoint, HasAVerdictFromEveryRowOnEveryMachine) {
   }
 }
 
-TEST_P(EveryCheckpoint, HasAnOutlineThatAccountsForItsBytes) {
+TEST_P(EveryCheckpoint, OutlineAccountsForAllBytes) {
   const auto checkpoint = Checkpoint::open(GetParam());
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   const auto whole = outline(*checkpoint);
@@ -104,8 +104,8 @@ TEST_P(EveryCheckpoint, HasAnOutlineThatAccountsForItsBytes) {
             checkpoint->moe_layer(checkpoint->moe_layers()[0])->spec.hidden_size);
 }
 
-// What the plan promises is what loading takes.
-TEST_P(EveryCheckpoint, IsPlannedAsItIsLoaded) {
+// Loading takes the planned memory.
+TEST_P(EveryCheckpoint, PlanMatchesLoad) {
   const auto checkpoint = Checkpoint::open(GetParam());
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   const ModelOptions options{.threads = 2, .max_num_tokens = 32};

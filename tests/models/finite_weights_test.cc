@@ -1,4 +1,4 @@
-// A number of a checkpoint that is NaN or infinite is an error of loading, with tensor and element.
+// Tests that NaN or infinity in a checkpoint is a load error that names tensor and element.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::SyntheticCheckpoint;
 
-// The pattern of a NaN; nothing for types of whole numbers.
+// The bit pattern of a NaN; empty for integer types.
 std::optional<uint32_t> nan_of(DType type) {
   switch (type) {
     case DType::kF32:
@@ -34,7 +34,7 @@ std::string index_of(const std::vector<int64_t>& shape, int64_t element) {
   return "element [" + join(index) + "]";
 }
 
-// Each tensor of floats in turn, with a NaN at its last element.
+// Puts a NaN at the last element of each float tensor in turn.
 void expect_each_named(const SyntheticCheckpoint& good, const std::string& quantization = "") {
   int spoiled = 0;
   for (const auto& [name, tensor] : good.tensors) {
@@ -67,18 +67,18 @@ class FiniteModelWeights : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Golden, FiniteModelWeights, ::testing::ValuesIn(testing::golden_models()),
                          [](const auto& instance) { return instance.param; });
 
-TEST_P(FiniteModelWeights, NanInAnyTensorIsNamed) {
+TEST_P(FiniteModelWeights, NamesTensorWithNan) {
   expect_each_named(testing::golden_model(GetParam()));
 }
 
-TEST(FiniteWeights, NanInAnyTensorIsNamedInEveryForm) {
+TEST(FiniteWeights, NamesTensorWithNanInEveryFormat) {
   const testing::SyntheticSize one{.layers = 1, .experts = 2};
   expect_each_named(SyntheticCheckpoint::gptq({}, one));
   expect_each_named(SyntheticCheckpoint::int8(one));
   expect_each_named(SyntheticCheckpoint::plain(one), "int8-per-channel");
 }
 
-TEST(FiniteWeights, InfinityIsShownWithItsSign) {
+TEST(FiniteWeights, ShowsSignOfInfinity) {
   for (const auto& [pattern, shown] : {std::pair{0x7f80, "inf"}, {0xff80, "-inf"}}) {
     auto bad = SyntheticCheckpoint::plain();
     bad.set<uint16_t>("model.embed_tokens.weight", 2 * 32 + 5, static_cast<uint16_t>(pattern));

@@ -1,4 +1,4 @@
-// The tiny models of tests/golden/architectures, to run as they are or changed.
+// The tiny models of tests/golden/architectures, unchanged or changed.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ inline std::string golden_folder(const std::string& name) {
   return MORACLE_GOLDEN_DIR "/architectures/" + name;
 }
 
-/// One of them, open to changes.
+/// A model whose files may be changed.
 inline SyntheticCheckpoint golden_model(const std::string& name) {
   SyntheticCheckpoint checkpoint = SyntheticCheckpoint::plain();
   checkpoint.config = nlohmann::json::parse(std::ifstream(golden_folder(name) + "/config.json"));

@@ -1,4 +1,4 @@
-// Caches of 16 bits: half of the memory, the same model within their rounding.
+// Tests 16-bit caches: half of the memory, and the same model within cache rounding.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ Model must_load(const Checkpoint& checkpoint, const std::string& kv_cache) {
 }
 
 // Grouped queries, sinks and windows, latent attention.
-TEST(KvCacheOfSixteenBits, GivesTheLogitsOfEveryArchitectureWithinItsRounding) {
+TEST(KvCacheOfSixteenBits, LogitsOfEveryArchitectureStayWithinRounding) {
   for (const std::string& architecture : testing::golden_models()) {
     const auto reference = golden_reference(architecture);
     const Checkpoint checkpoint = *Checkpoint::open(golden_folder(architecture));
@@ -46,7 +46,7 @@ TEST(KvCacheOfSixteenBits, GivesTheLogitsOfEveryArchitectureWithinItsRounding) {
   }
 }
 
-TEST(KvCacheOfSixteenBits, LeavesThePerplexityWhereItWas) {
+TEST(KvCacheOfSixteenBits, KeepsPerplexity) {
   const auto checkpoint = Checkpoint::open(kSmallModel);
   if (!checkpoint) GTEST_SKIP() << "the small model is not there";
   const Tokenizer tokenizer = *Tokenizer::open(kSmallModel);
@@ -67,7 +67,7 @@ TEST(KvCacheOfSixteenBits, LeavesThePerplexityWhereItWas) {
   EXPECT_NEAR(f16 / f32, 1, 1e-3);
 }
 
-TEST(KvCacheOfSixteenBits, IsHalfOfTheMemoryInThePlan) {
+TEST(KvCacheOfSixteenBits, HalvesPlannedMemory) {
   const Checkpoint checkpoint = *Checkpoint::open(golden_folder("deepseek_v3"));
   const auto of = [&](const char* kv_cache) {
     ModelOptions options;
@@ -86,7 +86,7 @@ TEST(KvCacheOfSixteenBits, IsHalfOfTheMemoryInThePlan) {
                 HasSubstr("--kv-cache: needs auto, f32, bf16 or f16; it is 'fp8'"));
 }
 
-TEST(KvCacheOfSixteenBits, GeneratesAndSurvivesAReload) {
+TEST(KvCacheOfSixteenBits, GeneratesBeforeAndAfterReload) {
   const Checkpoint checkpoint = *Checkpoint::open(golden_folder("qwen3_moe"));
   Model model = must_load(checkpoint, "bf16");
   const std::vector<int32_t> prompt = {1, 2, 3, 4};
@@ -99,7 +99,7 @@ TEST(KvCacheOfSixteenBits, GeneratesAndSurvivesAReload) {
   EXPECT_EQ(generate(model, prompt, options)->ids, first->ids);
 }
 
-// Refused by the number of the step, and nothing is changed.
+// The error names the number of the step, and nothing changes.
 class ForwardSteps : public ::testing::Test {
  protected:
   void expect_refused(std::span<const Model::Step> steps, const char* message) {
@@ -152,7 +152,7 @@ TEST_F(ForwardSteps, RejectMissingCache) {
   expect_refused({&gone, 1}, "step 0, cache: needs one from make_cache; there is none");
 }
 
-TEST_F(ForwardSteps, NameTheStepOfAnUnknownToken) {
+TEST_F(ForwardSteps, NameStepOfUnknownToken) {
   KvCache own = *model_.make_cache(8);
   const std::vector<int32_t> wrong = {1, -7};
   const Model::Step steps[] = {{ids_, &own}, {wrong, &cache_}};
@@ -160,7 +160,7 @@ TEST_F(ForwardSteps, NameTheStepOfAnUnknownToken) {
       steps, str("step 1, token id: needs 0 to ", model_.vocab_size() - 1, "; it is -7").c_str());
 }
 
-TEST_F(ForwardSteps, MayHaveNoTokens) {
+TEST_F(ForwardSteps, AcceptStepsWithoutTokens) {
   EXPECT_TRUE(model_.forward({}));
   EXPECT_FALSE(model_.logits(0, 1)) << "no token has logits";
   KvCache first = *model_.make_cache(8), last = *model_.make_cache(8);
@@ -175,8 +175,8 @@ TEST_F(ForwardSteps, MayHaveNoTokens) {
   EXPECT_EQ(cache_.length(), 2);
 }
 
-// Pages of two sequences out of memory for one and a half.
-TEST(KvCachePages, ThatAreUsedUpAreAnErrorAndNothingIsLost) {
+// Two sequences share page memory for one and a half.
+TEST(KvCachePages, ExhaustionIsAnErrorAndKeepsContent) {
   const Checkpoint checkpoint = *Checkpoint::open(golden_folder("qwen3_moe"));
   ModelOptions options;
   options.threads = 2;
@@ -195,7 +195,7 @@ TEST(KvCachePages, ThatAreUsedUpAreAnErrorAndNothingIsLost) {
               HasSubstr(str("there are 0 left of the ", options.cache_bytes, " bytes")));
   EXPECT_EQ(first.length(), 3);
   EXPECT_EQ(second.length(), 0);
-  // The first goes on as if nothing had been, and gives its memory back.
+  // The first sequence continues unaffected and then releases its memory.
   ASSERT_TRUE(model.forward({&one, 1}));
   const auto got = model.logits(2, 1);
   ASSERT_TRUE(got);

@@ -1,7 +1,8 @@
-// Whole models against what transformers computed from the same tensors (reference.json and
+// Compares whole models with transformers on the same tensors (reference.json and
 // reference.safetensors in each folder): token ids, last-position logits, greedy continuations,
-// perplexity. The model in the box always; the full checkpoints where they stand beside the clone.
-// With MORACLE_MEASURES_DEVICE=cuda in the environment on a GPU, whose activations are bf16.
+// perplexity. The model in the repository always runs; full checkpoints run if they exist next to
+// the clone. With MORACLE_MEASURES_DEVICE=cuda in the environment it runs on a GPU, whose
+// activations are bf16.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,8 +32,8 @@ void PrintTo(const Subject& s, std::ostream* out) {
   *out << s.folder << " on " << s.backend;
 }
 
-// Of the rows that serve the experts of a checkpoint, in their order. Every test's process asks for
-// all checkpoints: one layer says enough.
+// The rows that serve a checkpoint's experts, in table order. One layer is enough: each test
+// process loads all checkpoints.
 std::vector<const Backend*> serving(const std::string& folder, Platform platform) {
   std::vector<const Backend*> rows;
   const auto checkpoint = Checkpoint::open(folder);
@@ -41,7 +42,7 @@ std::vector<const Backend*> serving(const std::string& folder, Platform platform
   for (const Backend& backend : backends()) {
     if (!backend.built() || backend.platform != platform) continue;
     Request request;
-    // What cannot be opened is left to the test; what a row does not serve, to the rules'.
+    // The test reports checkpoints that cannot be opened. The rules report rows that do not serve.
     if (layer) {
       request.layer = layer->spec;
       request.backend = backend.name;
@@ -97,24 +98,24 @@ class Measures : public ::testing::TestWithParam<Subject> {
     ASSERT_TRUE(tokenizer) << tokenizer.error().to_string();
     tokenizer_ = std::make_unique<Tokenizer>(*std::move(tokenizer));
     reference_ = json::parse(std::ifstream(folder + "/reference.json"));
-    // Where activations are quantized, the reference that quantizes them too is the one to meet,
-    // and rounding flips make it a looser one.
+    // With quantized activations, the reference quantizes them too. Rounding flips make its bound
+    // looser.
     quantizes_ = reference_.contains("act");
     expected_ = quantizes_ ? reference_["act"] : reference_;
-    // One e4m3 code on the other side of a tie early on moves logits by up to 0.14 (the
-    // checkpoints' own account of what right engines differ by); int8 codes are finer.
+    // One early e4m3 code on the other side of a tie moves logits by up to 0.14 (the checkpoints'
+    // own report of differences between correct engines). int8 codes are finer.
     const bool fp8 = quantizes_ && expected_["scheme"].dump().find("int8") == std::string::npos;
     if (quantizes_) bounds_ = {fp8 ? 0.14 : 0.05, 3e-2, 3e-3};
-    // Roundings of activations to 8 bits between all operations: what they were seen to move a
-    // logit by (docs/numerics.md).
+    // Activations are rounded to 8 bits between all operations. The bound is the observed effect on
+    // a logit (docs/numerics.md).
     if (device != "cpu") {
       bounds_ = fp8          ? Bounds{0.6, 0.2, 5e-3}
                 : quantizes_ ? Bounds{0.2, 3e-2, 3e-3}
                              : Bounds{0.1, 1e-2, 2e-3};
     }
   }
-  /// Steps of greedy decoding whose margin is smaller may differ; of logits, relative to their
-  /// norm; of the perplexity.
+  /// Bounds: the margin below which greedy steps may differ; the error of logits relative to their
+  /// norm; the error of the perplexity.
   struct Bounds {
     double clear = 0.01, logits = 1e-3, perplexity = 1e-3;
   };
@@ -126,7 +127,7 @@ class Measures : public ::testing::TestWithParam<Subject> {
   Bounds bounds_;
 };
 
-TEST_P(Measures, TokenIdsAreThoseOfTheReference) {
+TEST_P(Measures, TokenIdsMatchReference) {
   for (size_t i = 0; i < reference_["prompts"].size(); ++i) {
     auto ids = tokenizer_->encode(reference_["prompts"][i].get<std::string>());
     ASSERT_TRUE(ids) << ids.error().to_string();
@@ -140,7 +141,7 @@ constexpr size_t kMostSteps = 8;  // all of them take half of the whole run's ti
 constexpr size_t kMostSteps = SIZE_MAX;
 #endif
 
-TEST_P(Measures, GreedyContinuationsAreThoseOfTheReferenceWhereItsMarginIsClear) {
+TEST_P(Measures, GreedyContinuationsMatchReferenceWhereMarginIsClear) {
   for (size_t i = 0; i < reference_["prompts"].size(); ++i) {
     const auto prompt = reference_["prompt_ids"][i].get<std::vector<int32_t>>();
     auto want = expected_["greedy"][i].get<std::vector<int32_t>>();
@@ -158,7 +159,7 @@ TEST_P(Measures, GreedyContinuationsAreThoseOfTheReferenceWhereItsMarginIsClear)
   }
 }
 
-TEST_P(Measures, LastPositionLogitsAreThoseOfTheReference) {
+TEST_P(Measures, LastPositionLogitsMatchReference) {
   auto file = testing::SafetensorsImage::open(GetParam().folder + "/reference.safetensors");
   ASSERT_TRUE(file) << file.error().to_string();
   const TensorView& want = file->tensors().at(quantizes_ ? "act.logits" : "logits");
@@ -185,7 +186,7 @@ TEST_P(Measures, LastPositionLogitsAreThoseOfTheReference) {
 
 // 8,192 tokens take minutes under a sanitizer; ids, greedy and logits run there.
 #if !defined(MORACLE_SANITIZED)
-TEST_P(Measures, PerplexityIsThatOfTheReference) {
+TEST_P(Measures, PerplexityMatchesReference) {
   std::ifstream file(MORACLE_MODELS_DIR "/valid.txt", std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   auto ids = tokenizer_->encode(text);

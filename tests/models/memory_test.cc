@@ -1,5 +1,5 @@
-// What loading costs: the packed weights, one expert, and little else. The file is much larger than
-// the bound on what may be over, so holding on to the source, or to a second copy, fails.
+// Tests the peak memory of loading: the packed weights, one expert and a small rest. The file is
+// much larger than the bound. Keeping the source or a second copy fails the test.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ constexpr int64_t kHidden = 1024, kIntermediate = 512, kExperts = 32, kLayers = 
                   kVocabulary = 512;
 constexpr int64_t kHeads = 4, kHeadDim = 64;
 
-// A line of /proc/self/status in bytes: VmHWM is the peak, VmRSS what is held now.
+// One line of /proc/self/status in bytes. VmHWM is the peak; VmRSS is the current size.
 int64_t memory(const std::string& key) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -106,7 +106,7 @@ void PrintTo(const Source& source, std::ostream* out) {
 }
 class LoadingMemory : public ::testing::TestWithParam<Source> {};
 
-TEST_P(LoadingMemory, IsThePackedSizeAndOneExpertAndATenth) {
+TEST_P(LoadingMemory, StaysWithinPackedSizePlusOneExpertPlusTenPercent) {
 #if defined(MORACLE_SANITIZED)
   GTEST_SKIP() << "a sanitizer's own memory hides what is measured";
 #endif

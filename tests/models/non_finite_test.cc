@@ -1,5 +1,5 @@
-// Models whose numbers overflow: generating and scoring fail, and say where the first one came
-// from.
+// Tests models whose values overflow: generating and scoring fail and name the source of the first
+// non-finite value.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ void put(auto& tensor, int64_t i, float value) {
     std::memcpy(tensor.bytes.data() + 2 * i, &half, 2);
 }
 
-// Every element of the tensors whose names hold `part` becomes `value`.
+// Sets every element of the tensors whose names contain `part` to `value`.
 SyntheticCheckpoint with(const std::string& model, const std::vector<std::string>& parts,
                          float value) {
   SyntheticCheckpoint changed = golden_model(model);
@@ -85,7 +85,7 @@ void PrintTo(const Case& c, std::ostream* out) {
 }
 class NonFiniteLogits : public ::testing::TestWithParam<Case> {};
 
-TEST_P(NonFiniteLogits, FailTheRunAndNameThePart) {
+TEST_P(NonFiniteLogits, FailRunAndNameLayerPart) {
   const Case& c = GetParam();
   const std::vector<int32_t> ids = golden_reference(c.model).ids;
   for (const int64_t max_num_tokens : {512, 3}) {
@@ -120,8 +120,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Output", "mixtral", {"lm_head"}, 3e38f, "the output layer"}),
     [](const auto& param) { return std::string(param.param.name); });
 
-// Only one token has a number in the column whose norm overflows.
-TEST(NonFiniteLogitsOfOneToken, FailTheRunAndNameTheToken) {
+// Only one token is nonzero in the column whose norm overflows.
+TEST(NonFiniteLogitsOfOneToken, FailRunAndNameToken) {
   SyntheticCheckpoint written = golden_model("mixtral");
   auto& table = written.tensors.at("model.embed_tokens.weight");
   auto& norm = written.tensors.at("model.layers.0.input_layernorm.weight");

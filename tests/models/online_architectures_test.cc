@@ -1,5 +1,5 @@
-// Whole models of every architecture, quantized while they are loaded: experts in one tensor,
-// latent attention, shared experts, layers without experts.
+// Tests whole models of every architecture, quantized at load: fused experts, latent attention,
+// shared experts, dense layers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ class OnlineArchitectures : public ::testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(OnlineArchitectures, ArePlannedAsTheyAreLoadedWithEveryLinearLayerInTheScheme) {
+TEST_P(OnlineArchitectures, PlanMatchesLoadWithEveryLinearLayerQuantized) {
   const auto checkpoint = floats_.open();
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   const std::set<std::string> left = {"router", "output", "shared expert gate"};
@@ -69,9 +69,9 @@ TEST_P(OnlineArchitectures, ArePlannedAsTheyAreLoadedWithEveryLinearLayerInTheSc
   }
 }
 
-// The weights of these tiny models are drawn at random, so that every number matters: a router
-// often chooses otherwise after the rounding. Logits of another model would be √2 away.
-TEST_P(OnlineArchitectures, RunInEverySchemeNearTheUnquantized) {
+// The weights of these tiny models are random, so every value matters. After rounding a router
+// often chooses other experts. Logits of an unrelated model would be √2 away.
+TEST_P(OnlineArchitectures, EverySchemeStaysNearUnquantized) {
   for (const OnlineScheme& online : online_schemes()) {
     const auto cpu = logits(floats_, std::string(online.name), "cpu"),
                exact = logits(floats_, std::string(online.name), "reference");
@@ -88,7 +88,7 @@ TEST_P(OnlineArchitectures, RunInEverySchemeNearTheUnquantized) {
   }
 }
 
-/// The checkpoint with the numbers that the map's schemes leave of its weights, as f32.
+/// The checkpoint with its weights rounded by the map's schemes, as f32.
 SyntheticCheckpoint rounded(SyntheticCheckpoint floats, const std::string& map) {
   const auto checkpoint = floats.open();
   const auto choice = OnlineChoice::make(*checkpoint, *QuantizationMap::parse(map));
@@ -117,9 +117,9 @@ SyntheticCheckpoint rounded(SyntheticCheckpoint floats, const std::string& map) 
   return floats;
 }
 
-// Weights alone: the same logits as of an unquantized file with the rounded numbers. What lies in
-// one tensor with others is held by Online.QuantizesFusedExpertsAfterTheyAreGateRowsThenUpRows.
-TEST_P(OnlineArchitectures, ComputeWithTheNumbersThatQuantizingLeaves) {
+// Weight-only: the logits equal those of an unquantized file with the rounded values.
+// Online.QuantizesFusedExpertsAsGateRowsThenUpRows covers fused tensors.
+TEST_P(OnlineArchitectures, MatchDequantizedWeights) {
   for (const OnlineScheme& online : online_schemes()) {
     if (online.scheme.activation) continue;
     const bool fused = GetParam() == "gpt_oss";
@@ -133,8 +133,8 @@ TEST_P(OnlineArchitectures, ComputeWithTheNumbersThatQuantizingLeaves) {
   }
 }
 
-// A file that is written so is read as the same model, whatever its attention.
-TEST_P(OnlineArchitectures, AreTheSameWrittenAndReadAgain) {
+// A file written in the scheme loads as the same model, for every kind of attention.
+TEST_P(OnlineArchitectures, MatchWrittenCheckpoint) {
   const testing::TemporaryFolder folder;
   const std::string from = folder.path() + "/floats", to = folder.path() + "/quantized";
   std::filesystem::create_directory(from);
@@ -159,9 +159,9 @@ TEST_P(OnlineArchitectures, AreTheSameWrittenAndReadAgain) {
 INSTANTIATE_TEST_SUITE_P(Golden, OnlineArchitectures, ::testing::ValuesIn(testing::golden_models()),
                          [](const auto& param) { return param.param; });
 
-// ---- sources that are quantized already ----
+// ---- quantized sources ----
 
-TEST(OnlineRefused, ModelsThatAreQuantizedAlreadyBeforeAWeightIsRead) {
+TEST(OnlineRefused, QuantizedModelsBeforeWeightsAreRead) {
   std::vector<std::string> folders = {MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128"};
   for (const char* stored : {"gptoss-mxfp4", "dsv3-fp8-block128"}) {
     const std::string folder = std::string(MORACLE_CHECKPOINTS_DIR) + "/" + stored;

@@ -1,5 +1,5 @@
-// Whole models quantized while they are loaded, against the files that the producers made of the
-// same BF16 model, as this engine evaluates them.
+// Compares whole models quantized at load with the producers' files of the same BF16 model, both
+// evaluated by this engine.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 
 using testing::SyntheticCheckpoint;
 
-TEST(OnlineModel, LoadsAndPlansEverySchemeAlike) {
+TEST(OnlineModel, PlanMatchesLoadInEveryScheme) {
   const auto checkpoint = SyntheticCheckpoint::plain().open();
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   for (const OnlineScheme& online : online_schemes()) {
@@ -74,9 +74,9 @@ std::optional<double> perplexity_of(const std::string& folder, const std::string
 struct Twin {
   const char* scheme;
   const char* directory;
-  // How far apart they may be. 0: the files hold the same numbers. The scales of compressed-tensors
-  // are BF16, so its weights are others; with e4m3 activations on top, where two right engines
-  // differ by up to 0.3 % on the very same file, only weights alone can be held closer.
+  // The allowed differences. 0: the files hold the same values. The scales of compressed-tensors
+  // are BF16, so its weights differ. With e4m3 activations two correct engines differ by up to 0.3
+  // % on the same file. So only weight-only schemes have tighter bounds.
   double bound;
 };
 void PrintTo(const Twin& twin, std::ostream* out) {
@@ -84,7 +84,7 @@ void PrintTo(const Twin& twin, std::ostream* out) {
 }
 class OnlinePerplexity : public ::testing::TestWithParam<Twin> {};
 
-TEST_P(OnlinePerplexity, IsThatOfTheProducersFile) {
+TEST_P(OnlinePerplexity, MatchesProducerFile) {
 #if defined(MORACLE_SANITIZED)
   GTEST_SKIP() << "8,192 tokens take minutes under a sanitizer";
 #endif
@@ -113,9 +113,9 @@ INSTANTIATE_TEST_SUITE_P(Producers, OnlinePerplexity,
                            return name;
                          });
 
-// Weights alone, activations as they are: the files' own reference perplexities do without
-// quantized activations, too (transformers in float32).
-TEST(OnlineWeights, HaveThePerplexityOfTheProducers) {
+// Weight-only: the files' own reference perplexities have no quantized activations either
+// (transformers in float32).
+TEST(OnlineWeights, MatchPerplexityOfProducers) {
 #if defined(MORACLE_SANITIZED)
   GTEST_SKIP() << "8,192 tokens take minutes under a sanitizer";
 #endif
@@ -139,11 +139,11 @@ TEST(OnlineWeights, HaveThePerplexityOfTheProducers) {
   }
 }
 
-// All experts of a layer in one tensor, biases, sinks, another activation: no producer's file says
-// what is right here, so the unquantized model does. MXFP4 costs its own file 2.8 %.
+// Fused experts, biases, sinks, another activation function. No producer's file is a reference
+// here, so the unquantized model is. MXFP4 costs its own file 2.8 %.
 class OnlineGptOss : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(OnlineGptOss, HasThePerplexityOfTheUnquantizedButForTheStepsOfTheScheme) {
+TEST_P(OnlineGptOss, PerplexityStaysNearUnquantized) {
 #if defined(MORACLE_SANITIZED)
   GTEST_SKIP() << "8,192 tokens take minutes under a sanitizer";
 #endif

@@ -1,4 +1,4 @@
-// What a model takes is known, and refused, before a weight is read.
+// Tests that a model's memory is known, and rejected if too large, before weights are read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ModelPlans, RefuseMoreMemoryThanTheDeviceHas) {
+TEST(ModelPlans, RejectMoreMemoryThanDeviceHas) {
   const auto checkpoint = Checkpoint::open(testing::golden_folder("qwen3_moe"));
   ASSERT_TRUE(checkpoint);
   Machine machine = Machine::here();
@@ -27,15 +27,15 @@ TEST(ModelPlans, RefuseMoreMemoryThanTheDeviceHas) {
   EXPECT_THAT(refused.error().fact, HasSubstr(std::to_string(machine.cpu.memory_bytes)));
 }
 
-// Loading asks the same before it takes anything.
-TEST(ModelPlans, AreAskedBeforeAModelIsLoaded) {
+// Loading checks the same limit before it allocates.
+TEST(ModelPlans, CheckedBeforeModelIsLoaded) {
   const auto checkpoint = Checkpoint::open(testing::golden_folder("qwen3_moe"));
   ASSERT_TRUE(checkpoint);
   ModelOptions options;
   options.max_num_tokens = 1 << 20;
   const auto some = plan(*checkpoint, options);
   ASSERT_TRUE(some) << some.error().to_string();
-  // A little more than all of the memory: every layer would fit alone.
+  // Slightly more than all memory: every single layer would fit.
   const double times = static_cast<double>(some->memory_bytes) / some->total_bytes();
   options.max_num_tokens = static_cast<int64_t>(1.05 * times * (1 << 20));
   const auto planned = plan(*checkpoint, options);

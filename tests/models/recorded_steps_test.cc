@@ -1,4 +1,4 @@
-// Which steps are replayed, on a device that counts what it records.
+// Tests which steps are replayed, on a device that counts its recordings.
 #include "models/decoder/recorded_steps.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace moracle::recorded_steps_test {
 namespace {
 
-/// A CPU that has graphs: each is what was enqueued while it was recorded.
+/// A CPU device with graphs: a graph is the work enqueued while recording.
 class RecordingDevice : public Device {
  public:
   std::string name() const override { return "recording"; }
@@ -58,7 +58,7 @@ struct Steps {
   }
 };
 
-TEST(RecordedSteps, AreRecordedTheSecondTimeAndReplayedFromThenOn) {
+TEST(RecordedSteps, RecordOnSecondRunAndReplayAfterwards) {
   Steps s;
   for (int i = 0; i < 4; ++i) s.run(batch_of(3, 3, 1, 1));
   EXPECT_EQ(s.enqueued, 1);
@@ -69,7 +69,7 @@ TEST(RecordedSteps, AreRecordedTheSecondTimeAndReplayedFromThenOn) {
   EXPECT_EQ(s.enqueued, 2);
 }
 
-TEST(RecordedSteps, AreNotPromptsNorStepsWithSequencesWithoutTokens) {
+TEST(RecordedSteps, ExcludePromptsAndSequencesWithoutTokens) {
   Steps s;
   for (int i = 0; i < 3; ++i) {
     s.run(batch_of(5, 2, 1, 4));

@@ -1,4 +1,4 @@
-// New weights for a whole model while it serves: all of them or none.
+// Tests replacing all weights of a model while it serves: all of them or none.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ class ModelReload : public ::testing::TestWithParam<std::string> {
   int count_ = 0;
 };
 
-TEST_P(ModelReload, GivesTheBitsOfAColdLoad) {
+TEST_P(ModelReload, MatchesColdLoadBitForBit) {
   const auto a = Checkpoint::open(golden_folder(GetParam()));
   const auto b = written(other_weights(GetParam()));
   ASSERT_TRUE(a && b);
@@ -72,7 +72,7 @@ TEST_P(ModelReload, GivesTheBitsOfAColdLoad) {
   }
 }
 
-TEST_P(ModelReload, StoppedAnywhereTheOldWeightsServeOn) {
+TEST_P(ModelReload, KeepsOldWeightsWhenStopped) {
   const auto a = Checkpoint::open(golden_folder(GetParam()));
   const auto b = written(other_weights(GetParam()));
   ASSERT_TRUE(a && b);
@@ -83,7 +83,8 @@ TEST_P(ModelReload, StoppedAnywhereTheOldWeightsServeOn) {
   int steps = 0;
   ASSERT_TRUE(model->reload(*a, [&](int64_t, int64_t) { return ++steps > 0; }).ok());
   ASSERT_GT(steps, 10);
-  // How often several threads report varies a little: what is never reached cannot be stopped.
+  // Threads report a slightly varying number of times. A report that never happens cannot stop the
+  // load.
   for (int stop = 1, reached = 0; stop <= steps; ++stop) {
     int step = 0;
     const Status stopped = model->reload(*b, [&](int64_t, int64_t) { return ++step < stop; });
@@ -99,7 +100,7 @@ TEST_P(ModelReload, StoppedAnywhereTheOldWeightsServeOn) {
   }
 }
 
-TEST_P(ModelReload, ABadFileChangesNothing) {
+TEST_P(ModelReload, BadFileChangesNothing) {
   const auto a = Checkpoint::open(golden_folder(GetParam()));
   ASSERT_TRUE(a);
   auto model = Model::load(*a, {.quantization = "int8-per-channel", .threads = 2});
@@ -114,7 +115,7 @@ TEST_P(ModelReload, ABadFileChangesNothing) {
     EXPECT_EQ(*all_logits(*model, ids_), *before);
   };
   SyntheticCheckpoint bad = other_weights(GetParam());
-  // Experts of the last layer that cannot be quantized: NaN, after all others were packed.
+  // The last layer's experts cannot be quantized (NaN). All other experts are packed before.
   std::string last;
   for (const auto& [name, tensor] : bad.tensors) {
     const bool down = name.find("down_proj") != name.npos || name.find(".w2.") != name.npos;
@@ -137,8 +138,8 @@ TEST_P(ModelReload, ABadFileChangesNothing) {
 INSTANTIATE_TEST_SUITE_P(Golden, ModelReload, ::testing::ValuesIn(testing::golden_models()),
                          [](const auto& param) { return param.param; });
 
-// What else is not the same model.
-TEST(ModelReloadRefuses, AnotherModel) {
+// Other differences that make it another model.
+TEST(ModelReloadRefuses, OtherModel) {
   const auto one = Checkpoint::open(golden_folder("mixtral"));
   ASSERT_TRUE(one);
   auto model = Model::load(*one, {.threads = 2});

@@ -1,4 +1,4 @@
-// Draws against the definition: everything sorted, then cut, then walked.
+// Compares draws with the definition: sort everything, cut, then walk.
 #include "models/generation/sampler.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ std::vector<float> logits(int64_t count, float size, int seed) {
   return values;
 }
 
-TEST(Sampler, DrawsWhatTheDefinitionDraws) {
+TEST(Sampler, MatchesDefinition) {
   for (int64_t vocabulary : {1, 2, 255, 256, 257, 5000}) {
     for (float size : {0.1f, 3.0f, 30.0f}) {
       for (SamplingOptions options : {SamplingOptions{.temperature = 0},
@@ -68,7 +68,7 @@ TEST(Sampler, DrawsWhatTheDefinitionDraws) {
         std::mt19937_64 engine(options.seed);
         for (int draw = 0; draw < 12; ++draw) {
           std::vector<float> values = logits(vocabulary, size, draw);
-          // Many equal ones, too: the lower id first.
+          // Covers many equal logits too: the lower id comes first.
           if (draw % 3 == 0)
             for (float& value : values) value = std::round(value);
           ASSERT_EQ(*sampler.draw(values), by_definition(options, values, engine))
@@ -80,7 +80,7 @@ TEST(Sampler, DrawsWhatTheDefinitionDraws) {
   }
 }
 
-TEST(Sampler, TakesIdsThatMayNotBeDrawnForWhatTheyAre) {
+TEST(Sampler, NeverDrawsIdsWithLogitMinusInfinity) {
   std::vector<float> values(1000, -std::numeric_limits<float>::infinity());
   values[777] = 1, values[3] = 0;
   for (SamplingOptions options : {SamplingOptions{.temperature = 1},
@@ -95,13 +95,13 @@ TEST(Sampler, TakesIdsThatMayNotBeDrawnForWhatTheyAre) {
   }
 }
 
-TEST(Sampler, GreedyTakesTheFirstOfTheLargest) {
+TEST(Sampler, GreedyPicksFirstOfEqualMaxima) {
   std::vector<float> values = logits(3000, 1, 1);
   values[2900] = values[700] = values[701] = 50;
   EXPECT_EQ(Sampler({}).draw(values), 700);
 }
 
-TEST(Sampler, DrawsNothingWhereLogitsMakeNoProbabilities) {
+TEST(Sampler, DrawsNothingFromInvalidLogits) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   for (SamplingOptions options : {SamplingOptions{.temperature = 0},
@@ -127,8 +127,8 @@ TEST(Sampler, DrawsNothingWhereLogitsMakeNoProbabilities) {
   }
 }
 
-// Where few logits decide, they are enough.
-TEST(Sampler, DrawsTheSameFromTheLargestAlone) {
+// If few logits decide the draw, those logits are enough.
+TEST(Sampler, TopKInputGivesSameDraws) {
   cpu::TopK largest;
   for (SamplingOptions options : {SamplingOptions{.temperature = 0},
                                   {.temperature = 1, .top_k = 1},
@@ -148,8 +148,8 @@ TEST(Sampler, DrawsTheSameFromTheLargestAlone) {
   EXPECT_EQ(Sampler({.temperature = 1, .top_k = 3000}).candidates(3000), 0);
 }
 
-// The shares of many draws are those of the softmax.
-TEST(Sampler, DrawsInTheirShares) {
+// The frequencies of many draws match the softmax.
+TEST(Sampler, DrawFrequenciesMatchProbabilities) {
   const std::vector<float> values = {0, 1, 2, -1};
   Sampler sampler({.temperature = 1, .seed = 3});
   std::vector<double> shares(4);

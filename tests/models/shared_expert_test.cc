@@ -1,4 +1,5 @@
-// A shared expert beside the routed ones, with and without a gate, against the same in double.
+// Tests a shared expert next to routed experts, with and without a gate, against a double
+// reference.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -94,7 +95,7 @@ class SharedExpert : public ::testing::Test {
                          routed ? weights("experts", experts, kTopK) : weights("mlp", {dense}, 1),
                          std::move(shared_description)});
 
-    // Choices for the feed-forward alone, in the order in which it is visited.
+    // Backend choices for the feed-forward part only, in visiting order.
     std::vector<ModuleChoice> choices;
     auto choose = [&](const ModulePlace& place, LayerSpec spec) -> Status {
       if (place.part == "attention" || place.part == "output") return {};
@@ -163,12 +164,12 @@ class SharedExpert : public ::testing::Test {
   std::mt19937 random_{3};
 };
 
-TEST_F(SharedExpert, WithoutAGateCountsFullyForEveryToken) {
+TEST_F(SharedExpert, AddsFullyWithoutGate) {
   check(true, false);
   check(false, false);
 }
 
-TEST_F(SharedExpert, WithAGateIsWeighedByItsSigmoid) {
+TEST_F(SharedExpert, IsScaledBySigmoidOfGate) {
   check(true, true);
   check(false, true);
 }

@@ -1,4 +1,4 @@
-// One model and several threads.
+// Tests one model with several threads.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -26,7 +26,7 @@ std::vector<int32_t> continued(Model& model, const std::vector<int32_t>& prompt)
   return done ? done->ids : std::vector<int32_t>();
 }
 
-TEST(ConcurrentModelCalls, GiveTheResultsOfGenerateAndPerplexityAlone) {
+TEST(ConcurrentModelCalls, MatchGenerateAndPerplexityRunAlone) {
   Model model = must_load();
   const std::vector<int32_t> prompts[] = {{1, 2, 3}, {7, 5}};
   const std::vector<int32_t> text = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9};
@@ -46,7 +46,7 @@ TEST(ConcurrentModelCalls, GiveTheResultsOfGenerateAndPerplexityAlone) {
   EXPECT_EQ(differ[1], 0);
 }
 
-TEST(ConcurrentModelCalls, GiveTheLogitsOfEachUnderTheCallersLock) {
+TEST(ConcurrentModelCalls, MatchSingleLogitsUnderCallerLock) {
   Model model = must_load();
   std::mutex mutex;
   const std::vector<int32_t> tokens[] = {{1, 2, 3, 4}, {9, 8, 7}};

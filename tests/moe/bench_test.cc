@@ -1,5 +1,5 @@
-// What `moracle bench` measures: known shapes, random layers, where tokens go, bytes and operations
-// by the formulas, and a share of the limit that can be true.
+// Tests the layer measurements of `moracle bench`: known shapes, random layers, routing, formulas
+// for bytes and operations, and plausible shares of the limits.
 #include "bench/bench.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,7 @@ std::shared_ptr<Device> cpu_device() {
   return *open_device("cpu", 2);
 }
 
-TEST(BenchShapes, AreFoundByNameOrSize) {
+TEST(BenchShapes, FoundByNameOrSize) {
   for (const LayerShape& known : known_shapes())
     EXPECT_EQ(shape_of(known.name).hidden_size, known.hidden_size);
   const LayerShape qwen = shape_of("qwen3-30b-a3b");
@@ -54,7 +54,7 @@ TEST(BenchShapes, AreFoundByNameOrSize) {
   EXPECT_THAT(none.error().to_string(), HasSubstr("mixtral-8x7b"));
 }
 
-TEST(BenchWeights, AreTheSameWhenReadAgainAndDifferFromExpertToExpert) {
+TEST(BenchWeights, RepeatableAndDifferentPerExpert) {
   const LayerSpec spec = layer_of(shape_of("4x64x32x2"), scheme("int4-w4a16-g32"));
   const DescribedWeights layer = random_layer(spec, 3), other = random_layer(spec, 4);
   auto codes = [](const DescribedWeights& weights, int64_t e) {
@@ -68,7 +68,7 @@ TEST(BenchWeights, AreTheSameWhenReadAgainAndDifferFromExpertToExpert) {
 }
 
 // The forms of every scheme: scales, zero points, biases as many as the canonical form has.
-TEST(BenchWeights, HaveTheFormOfTheirScheme) {
+TEST(BenchWeights, MatchFormatOfScheme) {
   LayerShape shape = shape_of("2x160x96x1");
   shape.bias = true;
   for (const Scheme& wanted : conformance::schemes()) {
@@ -101,7 +101,7 @@ TEST(BenchRoutings, GiveEachTokenDistinctExperts) {
   }
 }
 
-TEST(BenchRoutings, OfOneTokenUseEveryExpertBeforeAnyAgain) {
+TEST(BenchRoutings, SingleTokenUsesEveryExpertBeforeRepeating) {
   const LayerSpec spec = layer_of(shape_of("16x64x32x4"), scheme("bf16"));
   std::set<int32_t> all;
   const std::vector<Routed> routings = random_routings(spec, 1, 1);
@@ -125,7 +125,7 @@ TEST(BenchBytes, FollowTheFormula) {
             3 * 2880 * 2880 / 2 + 3 * 2880 * 2880 / 32 + 4 * 3 * 2880);
 }
 
-TEST(BenchPeak, IsTheOneThatThePlanNamesElseTheBestForItsNumbers) {
+TEST(BenchPeak, UsesPlannedInstructionElseBestForDtype) {
   const std::vector<Peak> peaks = {
       {"f32 avx2", "avx2", Arithmetic::kF32, 1},
       {"int8 avx2", "avx2", Arithmetic::kInt8, 2},
@@ -151,7 +151,7 @@ TEST(BenchPeak, IsTheOneThatThePlanNamesElseTheBestForItsNumbers) {
   EXPECT_EQ(peak(DType::kF16, {{1, "portable"}}), "f32 avx512");
 }
 
-TEST(BenchPeak, OfAGpuIsThatOfTheInstructionForTheNumbers) {
+TEST(BenchPeak, GpuPeakFollowsInstructionOfDtype) {
   const std::vector<Peak> peaks = {
       {"f32 simt", "simt", Arithmetic::kF32, 1},   {"bf16 mma", "mma", Arithmetic::kBf16, 2},
       {"fp8 mma", "mma", Arithmetic::kFp8, 3},     {"bf16 wgmma", "wgmma", Arithmetic::kBf16, 4},
@@ -181,7 +181,7 @@ class FixedLimits : public LimitsProbe {
   Result<double> ops_per_second(std::string_view) override { return kOpsPerSecond; }
 };
 
-TEST(BenchRing, HoldsTimesAgainstTheLimitsAroundThem) {
+TEST(BenchRing, ComparesTimesWithAdjacentLimits) {
   FixedLimits probe;
   for (const char* name :
        {"int8-w8a8", "int4-w4a16-g128", "mxfp4-w4a16", "bf16", "fp8-w8a8-channel-static"}) {
@@ -216,14 +216,14 @@ TEST(BenchRing, HoldsTimesAgainstTheLimitsAroundThem) {
   }
 }
 
-TEST(BenchRing, RefusesWhatDoesNotFit) {
+TEST(BenchRing, RejectsLayersThatDoNotFit) {
   const Selection selection = select(request_of(shape_of("8x64x32x2"), "bf16"), Machine::here());
   const auto ring = LayerRing::make(selection, cpu_device(), 1 << 20, 1000);
   ASSERT_FALSE(ring);
   EXPECT_EQ(ring.error().kind, ErrorKind::kOutOfMemory);
 }
 
-TEST(BenchRing, StopsWhenAsked) {
+TEST(BenchRing, StopsOnRequest) {
   auto probe = cpu::LimitsProbe::make(1, 4 << 20);
   ASSERT_TRUE(probe);
   const Selection selection = select(request_of(shape_of("8x64x32x2"), "bf16"), Machine::here());

@@ -1,5 +1,5 @@
-// What `moracle bench --device cuda` measures of a layer: recordings and calls, beside the GPU's
-// limits.
+// Tests the layer measurements of `moracle bench --device cuda`: graph replays and calls, next to
+// the GPU's limits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ class CudaBenchTest : public ::testing::Test {
   std::shared_ptr<Device> device_;
 };
 
-TEST_F(CudaBenchTest, MeasuresReplaysAndCallsOfEveryRowThatServes) {
+TEST_F(CudaBenchTest, MeasuresReplaysAndCallsOfEveryServingRow) {
   const auto probe = open_limits(device_, 0, 256 << 20);
   ASSERT_TRUE(probe) << probe.error().to_string();
   const Result<Limits> limits = (*probe)->measure();
@@ -59,7 +59,7 @@ TEST_F(CudaBenchTest, MeasuresReplaysAndCallsOfEveryRowThatServes) {
   }
 }
 
-TEST_F(CudaBenchTest, RefusesWhatDoesNotFitAndStopsWhenAsked) {
+TEST_F(CudaBenchTest, RejectsLayersThatDoNotFitAndStopsOnRequest) {
   const Selection selection = selection_of("8x64x32x2", "bf16", 16);
   const auto none = LayerRing::make(selection, device_, 1 << 20, 1000);
   ASSERT_FALSE(none);

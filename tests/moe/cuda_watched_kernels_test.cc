@@ -59,7 +59,7 @@ class CudaWatchedKernels : public CudaTest {
   int served_ = 0;
 };
 
-TEST_F(CudaWatchedKernels, AreThoseOfThePlanForEveryScheme) {
+TEST_F(CudaWatchedKernels, MatchPlanForEveryScheme) {
   for (const Backend& row : backends()) {
     if (row.platform != Platform::kCuda) continue;
     for (const Scheme& scheme : conformance::schemes()) {

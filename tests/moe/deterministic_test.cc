@@ -1,5 +1,5 @@
-// A row that promises determinism gives a token the same bits whatever its neighbours, its place in
-// the batch and the number of threads.
+// Tests batch-invariant rows. A token has the same bits for any neighbours, any position in the
+// batch and any thread count.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -58,7 +58,7 @@ std::vector<float> run(const Request& request, const Batch& all, int64_t first, 
   return output;
 }
 
-TEST(Deterministic, RowsThatPromiseItGiveATokenTheSameBitsInEveryBatch) {
+TEST(Deterministic, RowsGiveTokenSameBitsInEveryBatch) {
   const Batch all = batch_of(kTokens);
   int promising = 0;
   for (const Backend& row : backends()) {
@@ -88,7 +88,7 @@ TEST(Deterministic, RowsThatPromiseItGiveATokenTheSameBitsInEveryBatch) {
   EXPECT_GE(promising, 2 * static_cast<int>(conformance::schemes().size()));
 }
 
-TEST(Deterministic, AutoTakesOnlyARowThatPromisesIt) {
+TEST(Deterministic, AutoChoosesOnlyBatchInvariantRow) {
   for (const Scheme& scheme : conformance::schemes()) {
     Request request;
     request.layer = layer_of(scheme);

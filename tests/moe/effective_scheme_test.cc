@@ -1,5 +1,5 @@
-// The scheme that runs is the scheme that was planned: its nearest neighbours, computed with the
-// same weights on every row, are told from it by the bound of the expected output.
+// Tests that the executed scheme is the planned scheme. Similar schemes run with the same weights
+// on every row. The bound on the expected output separates them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ DescribedWeights changed(const DescribedWeights& from, const Scheme& scheme, Cha
 }
 
 // D7, D31: activations that the scheme quantizes are quantized, and no others, on every row.
-TEST(EffectiveScheme, IsToldFromTheWeightOnlyOneByOneOutlierPerToken) {
+TEST(EffectiveScheme, DiffersFromWeightOnlyByOneOutlierPerToken) {
   for (const Scheme& scheme : conformance::schemes()) {
     if (!scheme.activation) continue;
     const LayerSpec quantizes = odd_layer(scheme), weight_only = odd_layer({scheme.weight, {}});
@@ -77,9 +77,9 @@ TEST(EffectiveScheme, IsToldFromTheWeightOnlyOneByOneOutlierPerToken) {
   }
 }
 
-// D12: weights of equal shapes, codes and scales; only what the scheme says of the activations'
-// scales differs, powers of two or any number.
-TEST(EffectiveScheme, TellsMxfp8FromBlocksOfFp8OfEqualShapes) {
+// D12: weights of equal shapes, codes and scales. The schemes differ only in the activation scales:
+// powers of two or any number.
+TEST(EffectiveScheme, DistinguishesMxfp8FromFp8BlocksOfEqualShapes) {
   const Scheme mxfp8{kMxfp8Static, kMxfp8Dynamic},
       blocks{fp8_static_block(1, 32), fp8_dynamic_group(32)};
   const auto as_mxfp8 = [&] { return random_weights(odd_layer(mxfp8), 1); };
@@ -103,7 +103,7 @@ TEST(EffectiveScheme, TellsMxfp8FromBlocksOfFp8OfEqualShapes) {
 
 // D35: gate and up keep the scales that their tensors have; brought under one by rounding the
 // codes again, they would be other numbers.
-TEST(EffectiveScheme, KeepsTheTensorScalesOfGateAndUp) {
+TEST(EffectiveScheme, KeepsTensorScalesOfGateAndUp) {
   const Scheme scheme{kFp8StaticTensorSym, kFp8DynamicTokenSym};
   const LayerSpec spec = odd_layer(scheme);
   const float of_gate = 0.0003f, of_up = 0.0011f;
@@ -132,7 +132,7 @@ TEST(EffectiveScheme, KeepsTheTensorScalesOfGateAndUp) {
 
 // D36: each expert's rows are quantized with that expert's stored scale, not with the largest of
 // all.
-TEST(EffectiveScheme, KeepsTheInputScaleOfEachExpert) {
+TEST(EffectiveScheme, KeepsInputScaleOfEachExpert) {
   const LayerSpec spec = odd_layer({kFp8StaticTensorSym, kFp8StaticTensorSym});
   const auto own_scales = [&] { return random_weights(spec, 1); };
   const auto merged = [&] {

@@ -1,6 +1,6 @@
-// What is built around the grouped GEMM, seen from outside: expert maps, the batched format,
-// adapters, new weights while serving. That each gives the right numbers in every scheme on every
-// backend is a matter of conformance; here are the promises beside the numbers.
+// Tests features around the grouped GEMM from outside: expert maps, the batched format, adapters,
+// reload while serving. Conformance tests cover correct values in every scheme on every backend.
+// This file covers the other guarantees.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -80,7 +80,7 @@ std::vector<Row> rows() {
 }
 
 // Applied by a stage of its own or by the GEMM before it.
-TEST(Activations, WithoutTheLimitThatTheyNeedAreRefusedOnEveryRow) {
+TEST(Activations, RejectsMissingLimitOnEveryRow) {
   for (const Row& row : rows()) {
     Request request = request_for(row.scheme, row.backend);
     request.layer.intermediate_size = 32;
@@ -98,7 +98,7 @@ TEST(Activations, WithoutTheLimitThatTheyNeedAreRefusedOnEveryRow) {
 
 // ---- expert parallelism ----
 
-TEST(ExpertParallel, ReadsOnlyTheExpertsThatAreHere) {
+TEST(ExpertParallel, ReadsOnlyLocalExperts) {
   Request request = request_for(kW8A8);
   const int64_t whole = make(request).weight_bytes();
   request.parallel = {.ep_size = 3, .ep_rank = 1};
@@ -107,7 +107,7 @@ TEST(ExpertParallel, ReadsOnlyTheExpertsThatAreHere) {
   EXPECT_EQ(part.plan().weight_bytes, part.weight_bytes());
 }
 
-TEST(ExpertParallel, TakesAMapFromOutside) {
+TEST(ExpertParallel, AcceptsCallerExpertMap) {
   Request request = request_for(kW8A8);
   FusedMoe whole = make(request);
   request.parallel.expert_map = *ExpertMap::from({5, 4, 3, 2, 1, 0});
@@ -120,7 +120,7 @@ TEST(ExpertParallel, TakesAMapFromOutside) {
   }
 }
 
-TEST(ExpertParallel, OnARankWithoutExpertsGivesZero) {
+TEST(ExpertParallel, RankWithoutExpertsGivesZero) {
   Request request = request_for(kW8A8);
   request.parallel = {.ep_size = 8, .ep_rank = 7};
   FusedMoe none = make(request);
@@ -130,7 +130,7 @@ TEST(ExpertParallel, OnARankWithoutExpertsGivesZero) {
 
 // ---- ids ----
 
-TEST(BadIds, AddNothingAndAreSaidOnce) {
+TEST(BadIds, AddNothingAndAreReportedOnce) {
   const Request request = request_for(kW8A8);
   FusedMoe moe = make(request);
   conformance::Inputs holes = inputs(request), wrong = holes;
@@ -166,7 +166,7 @@ class Batched : public ::testing::Test {
   std::vector<float> output_;
 };
 
-TEST_F(Batched, CutsCountsThatAreTooLargeAndSaysSo) {
+TEST_F(Batched, ClampsAndReportsTooLargeCounts) {
   FusedMoe moe = make(request());
   ASSERT_TRUE(run(moe, {9, 0, 9, 0, 0, 1}));
   const std::vector<float> want = output_;
@@ -180,14 +180,14 @@ TEST_F(Batched, CutsCountsThatAreTooLargeAndSaysSo) {
   EXPECT_EQ(said.error().fact, "expert 0 has 10");
 }
 
-TEST_F(Batched, TakesAllSlotsAndNothingElse) {
+TEST_F(Batched, RejectsFewerRowsThanSlots) {
   FusedMoe moe = make(request());
   const Status fewer = run(moe, {0, 0, 0, 0, 0, 0}, kExperts * kTokens - 1);
   ASSERT_FALSE(fewer);
   EXPECT_THAT(fewer.error().need, HasSubstr("54 rows of 70 columns"));
 }
 
-TEST_F(Batched, IsNotAppliedOtherThanPlanned) {
+TEST_F(Batched, RejectsCallsThatDifferFromPlan) {
   FusedMoe batched = make(request()), standard = make(request_for(kW8A8));
   conformance::Inputs in = inputs(request_for(kW8A8));
   std::vector<float> output(in.hidden.size());
@@ -210,7 +210,7 @@ Request with_adapters(const Scheme& scheme, std::string_view backend = "cpu") {
   return request;
 }
 
-TEST(Lora, OfZeroIsNoneBitForBit) {
+TEST(Lora, ZeroAdapterChangesNoBit) {
   for (const Row& row : rows()) {
     SCOPED_TRACE(std::string(row.backend) + ", " + name(row.scheme));
     const Request request = with_adapters(row.scheme, row.backend);
@@ -235,7 +235,7 @@ TEST(Lora, OfZeroIsNoneBitForBit) {
 }
 
 // D2, D15: an adapter on any scheme is the same as weights with the adapter merged in.
-TEST(Lora, IsTheMergedWeights) {
+TEST(Lora, MatchesMergedWeights) {
   const Request request = with_adapters({kF32Weight, {}});
   const LayerSpec& layer = request.layer;
   const std::vector<LoraWeights> adapters = conformance::random_adapters(request, 3);
@@ -275,7 +275,7 @@ TEST(Lora, IsTheMergedWeights) {
     EXPECT_NEAR(std::bit_cast<float>(got[i]), std::bit_cast<float>(want[i]), 2e-5) << i;
 }
 
-TEST(Lora, RefusesWhatDoesNotFitAndKeepsWhatWasThere) {
+TEST(Lora, RejectsMismatchedAdapterAndKeepsOldOne) {
   const Request request = with_adapters(kW8A8);
   FusedMoe moe = make(request);
   const std::vector<LoraWeights> good = conformance::random_adapters(request, 3);
@@ -301,7 +301,7 @@ TEST(Lora, RefusesWhatDoesNotFitAndKeepsWhatWasThere) {
   expect_refused(0, bad, "A [4, 70] and B [34, 4]", "279 and 136");
 }
 
-TEST(Lora, OfIdsThatThereAreNotAddsNothingAndIsSaid) {
+TEST(Lora, UnknownAdapterIdAddsNothingAndIsReported) {
   const Request request = with_adapters(kW8A8);
   FusedMoe moe = make(request);
   ASSERT_TRUE(moe.set_adapter(0, conformance::random_adapters(request, 3)[0]));
@@ -324,8 +324,8 @@ TEST(Lora, OfIdsThatThereAreNotAddsNothingAndIsSaid) {
 
 // ---- new weights while serving ----
 
-// D8, D9, D38: what a load leaves behind must not show after the next one.
-TEST(Reload, GivesTheBitsOfAColdLoadInEverySchemeOnEveryRow) {
+// D8, D9, D38: the state left by one load must not affect the next.
+TEST(Reload, MatchesColdLoadBitForBitInEverySchemeOnEveryRow) {
   for (const Row& row : rows()) {
     SCOPED_TRACE(std::string(row.backend) + ", " + name(row.scheme));
     Request request = request_for(row.scheme, row.backend);
@@ -343,7 +343,7 @@ TEST(Reload, GivesTheBitsOfAColdLoadInEverySchemeOnEveryRow) {
   }
 }
 
-TEST(Reload, OfAnotherLayerIsRefusedAndChangesNothing) {
+TEST(Reload, RejectsOtherLayerAndChangesNothing) {
   const Request request = request_for(kW8A8);
   FusedMoe moe = make(request);
   const auto before = apply(moe, inputs(request));
@@ -366,7 +366,7 @@ TEST(Reload, OfAnotherLayerIsRefusedAndChangesNothing) {
   expect_refused("with biases");
 }
 
-TEST(Reload, StoppedHalfwayChangesNothing) {
+TEST(Reload, StopHalfwayChangesNothing) {
   const Request request = request_for(kW8A8);
   FusedMoe moe = make(request);
   const auto before = apply(moe, inputs(request));
@@ -383,7 +383,7 @@ TEST(Reload, StoppedHalfwayChangesNothing) {
   }
 }
 
-TEST(Reload, KeepsTheMapAndTheAdapters) {
+TEST(Reload, KeepsExpertMapAndAdapters) {
   Request request = with_adapters(kW8A8);
   request.parallel = {.ep_size = 2, .ep_rank = 1};
   FusedMoe moe = make(request, 1), cold = make(request, 2);
@@ -394,7 +394,7 @@ TEST(Reload, KeepsTheMapAndTheAdapters) {
   EXPECT_EQ(apply(moe, inputs(request)), apply(cold, inputs(request)));
 }
 
-TEST(Reload, OfADenseLayerIsTheSame) {
+TEST(Reload, DenseLayerMatchesColdLoad) {
   const MatrixShape shape{.n = 33, .k = 65, .key = kInt8StaticChannelSym};
   auto described = [&](uint64_t seed) {
     std::vector<CanonicalMatrix> one;

@@ -1,5 +1,5 @@
-// FusedMoe and Linear as an engine author uses them: shapes, types, errors, who adds what, and what
-// does not change the result.
+// Tests FusedMoe and Linear as an engine author uses them: shapes, types, errors, sums over ranks,
+// and properties that do not change the result.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -183,7 +183,7 @@ TEST_P(FusedMoeInScheme, ReadsAndWritesAllFloatTypes) {
   }
 }
 
-TEST_P(FusedMoeInScheme, TakesRowsAtAnyDistance) {
+TEST_P(FusedMoeInScheme, AcceptsAnyRowStride) {
   const LayerSpec spec = layer(GetParam());
   FusedMoe moe = make(spec);
   const Batch batch(spec, 5);
@@ -204,8 +204,8 @@ TEST_P(FusedMoeInScheme, TakesRowsAtAnyDistance) {
   }
 }
 
-// D1, D42: ids choose, weights scale, and the bias of w2 is part of what a weight scales.
-TEST_P(FusedMoeInScheme, IsTheWeightedSumOfItsExpertsOutputs) {
+// D1, D42: ids select experts, weights scale their outputs, and a weight scales the bias of w2 too.
+TEST_P(FusedMoeInScheme, IsWeightedSumOfExpertOutputs) {
   LayerSpec spec = layer(GetParam(), 5, 3);
   spec.bias = true;
   FusedMoe moe = make(spec);
@@ -229,7 +229,7 @@ TEST_P(FusedMoeInScheme, IsTheWeightedSumOfItsExpertsOutputs) {
         want += term;
         size += std::fabs(term);
       }
-      // A row's sum may be taken in another order when other rows stand beside it.
+      // The summation order of a row may depend on the other rows of the batch.
       EXPECT_NEAR(got[i], want, 1e-5 * (size + 1));
     }
     return got;
@@ -255,8 +255,8 @@ TEST_P(FusedMoeInScheme, IsTheWeightedSumOfItsExpertsOutputs) {
   EXPECT_NE(expect_sum(changed), first) << "other experts, other outputs";
 }
 
-// D33, D34: what other ranks hold adds exactly nothing here, and the ranks' sums make the whole.
-TEST_P(FusedMoeInScheme, SplitOverExpertParallelRanksAddsUpToTheWhole) {
+// D33, D34: experts of other ranks add exactly zero here. The sum over ranks is the whole result.
+TEST_P(FusedMoeInScheme, ExpertParallelRanksSumToWhole) {
   const LayerSpec spec = layer(GetParam(), 7, 3);
   FusedMoe moe = make(spec);
   const Batch batch(spec, 11);
@@ -280,7 +280,7 @@ TEST_P(FusedMoeInScheme, SplitOverExpertParallelRanksAddsUpToTheWhole) {
   }
 }
 
-TEST_P(FusedMoeInScheme, GivesTheSameBitsOnAnyNumberOfThreads) {
+TEST_P(FusedMoeInScheme, GivesSameBitsForAnyThreadCount) {
   const LayerSpec spec = layer(GetParam());
   const Batch batch(spec, 13);
   FusedMoe one = make(spec, 1, cpu(1)), two = make(spec, 1, cpu(2)), three = make(spec, 1, cpu(3));
@@ -290,11 +290,11 @@ TEST_P(FusedMoeInScheme, GivesTheSameBitsOnAnyNumberOfThreads) {
   EXPECT_EQ(bits_of(apply(three, spec, batch)), want) << "and again";
 }
 
-// With int8 on both sides the sums are exact, so company changes nothing. With floats the cpu
-// backend sums the rows of a tile of four in another order than a row alone: then a token's result
-// depends on its neighbours in the last bits, and in those only, unless such a bit turns the
-// rounding of an fp8 code between the GEMMs.
-TEST_P(FusedMoeInScheme, GivesATokenTheSameResultAloneAndAmongOthers) {
+// With int8 on both sides the sums are exact, so other rows change nothing. With floats the cpu
+// backend sums a tile of four rows in another order than a single row. Then other rows change only
+// the last bits of a token's result. The exception is a last bit that flips the rounding of an fp8
+// code between the GEMMs.
+TEST_P(FusedMoeInScheme, GivesTokenSameResultInAnyBatch) {
   const LayerSpec spec = layer(GetParam());
   FusedMoe moe = make(spec);
   const Batch batch(spec, 9);
@@ -318,7 +318,7 @@ TEST_P(FusedMoeInScheme, GivesATokenTheSameResultAloneAndAmongOthers) {
   }
 }
 
-TEST_P(FusedMoeInScheme, AllocatesNothingInApply) {
+TEST_P(FusedMoeInScheme, ApplyAllocatesNothing) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     const LayerSpec spec = layer(GetParam());
     FusedMoe moe = make(spec, 1, cpu(3));
@@ -339,7 +339,7 @@ TEST_P(FusedMoeInScheme, AllocatesNothingInApply) {
 }
 
 // D29: a token of zeros.
-TEST_P(FusedMoeInScheme, GivesZeroForAZeroToken) {
+TEST_P(FusedMoeInScheme, ZeroTokenGivesZero) {
   const LayerSpec spec = layer(GetParam());
   FusedMoe moe = make(spec);
   Batch batch(spec, 3);
@@ -351,7 +351,7 @@ TEST_P(FusedMoeInScheme, GivesZeroForAZeroToken) {
   }
 }
 
-TEST_P(FusedMoeInScheme, KeepsNanToItsToken) {
+TEST_P(FusedMoeInScheme, NanStaysInItsToken) {
   const LayerSpec spec = layer(GetParam());
   FusedMoe moe = make(spec);
   Batch batch(spec, 5);
@@ -372,9 +372,10 @@ TEST_P(FusedMoeInScheme, KeepsNanToItsToken) {
 
 INSTANTIATE_TEST_SUITE_P(Schemes, FusedMoeInScheme, ::testing::ValuesIn(served()), scheme_name);
 
-// D7, D31: one outlier per token leaves int8 activations with almost nothing else. Weight-only sees
-// the rest of the row; each scheme gives its own result and the plan says which one runs.
-TEST(FusedMoeTest, ExecutesTheSchemeThatItsPlanNames) {
+// D7, D31: one outlier per token leaves almost no other information in int8 activations.
+// Weight-only keeps the rest of the row. Each scheme gives its own result, and the plan names the
+// executed one.
+TEST(FusedMoeTest, ExecutesSchemeOfPlan) {
   const LayerSpec quantized = layer(kW8A8), weight_only = layer(kW8A16);
   FusedMoe a8 = make(quantized), a16 = make(weight_only);
   EXPECT_EQ(a8.plan().layer.scheme, kW8A8);
@@ -393,14 +394,14 @@ TEST(FusedMoeTest, ExecutesTheSchemeThatItsPlanNames) {
   EXPECT_GT(std::sqrt(difference / size), 1e-3);
 }
 
-TEST(FusedMoeTest, OfNoTokensDoesNothing) {
+TEST(FusedMoeTest, ZeroTokensDoNothing) {
   const LayerSpec spec = layer(kW8A8);
   FusedMoe moe = make(spec);
   const Matrix none{nullptr, DType::kF32, 0, spec.hidden_size, spec.hidden_size};
   EXPECT_TRUE(moe.apply(none, {}, {}, none));
 }
 
-TEST(FusedMoeTest, RefusesMoreTokensThanPlanned) {
+TEST(FusedMoeTest, RejectsMoreTokensThanPlanned) {
   const LayerSpec spec = layer(kW8A16);
   FusedMoe moe = make(spec);
   EXPECT_EQ(moe.plan().max_num_tokens, 32);
@@ -417,8 +418,8 @@ TEST(FusedMoeTest, RefusesMoreTokensThanPlanned) {
   EXPECT_EQ(output, std::vector<float>(output.size(), 7.0f));
 }
 
-// D13, D30: the error names the matrix, what it must be and what it is.
-TEST(FusedMoeTest, RefusesMatricesOfAnotherShapeOrType) {
+// D13, D30: the error names the matrix, the need and the fact.
+TEST(FusedMoeTest, RejectsMatricesOfWrongShapeOrType) {
   const LayerSpec spec = layer({kBF16Weight, {}});
   FusedMoe moe = make(spec);
   Batch batch(spec, 4);
@@ -454,7 +455,7 @@ TEST(FusedMoeTest, RefusesMatricesOfAnotherShapeOrType) {
   EXPECT_TRUE(moe.apply(good_in, {batch.ids.data()}, {batch.weights.data()}, good_out));
 }
 
-TEST(FusedMoeTest, RefusesASelectionThatWasMadeForAnotherLayer) {
+TEST(FusedMoeTest, RejectsSelectionMadeForOtherLayer) {
   const LayerSpec spec = layer(kW8A8);
   std::vector<LayerSpec> others(7, spec);
   others[0].num_experts = 5;
@@ -478,7 +479,7 @@ TEST(FusedMoeTest, RefusesASelectionThatWasMadeForAnotherLayer) {
       << "names do not matter";
 }
 
-TEST(FusedMoeTest, RefusesASelectionThatChoseNothing) {
+TEST(FusedMoeTest, RejectsSelectionWithoutChosenRow) {
   QuantKey by_batch = kFp8DynamicTokenSym;  // one scale for the whole batch: nothing serves that
   by_batch.group = GroupShape{};
   const LayerSpec spec = layer({kFp8StaticChannelSym, by_batch});
@@ -502,14 +503,14 @@ TEST(FusedMoeTest, StopsLoadingOnRequest) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST(FusedMoeTest, TakesTheMemoryThatItsPlanPromised) {
+TEST(FusedMoeTest, UsesPlannedMemory) {
   for (const Scheme& scheme : served()) {
     FusedMoe moe = make(layer(scheme));
     EXPECT_EQ(moe.weight_bytes(), moe.plan().weight_bytes) << name(scheme);
   }
 }
 
-TEST(FusedMoeTest, SharesAWorkspaceWithOtherLayers) {
+TEST(FusedMoeTest, SharesWorkspaceWithOtherLayers) {
   auto device = cpu();
   const auto workspace = std::make_shared<Workspace>(device);
   const LayerSpec small = layer(kW8A8), large = layer({int4_static_group(32), {}}, 12, 5);
@@ -540,7 +541,7 @@ TEST(FusedMoeTest, MovesWithItsWeights) {
 
 // ---- linear ----
 
-TEST(LinearTest, IsAGroupedLinearWithOneExpert) {
+TEST(LinearTest, MatchesGroupedLinearWithOneExpert) {
   for (const Scheme& scheme : served()) {
     // The formula below is that of int8 codes.
     if (scheme.activation && scheme.activation != kInt8DynamicTokenSym) continue;
@@ -582,7 +583,7 @@ TEST(LinearTest, IsAGroupedLinearWithOneExpert) {
   }
 }
 
-TEST(LinearTest, RefusesOtherShapes) {
+TEST(LinearTest, RejectsOtherShapes) {
   std::vector<CanonicalMatrix> one;
   one.push_back(conformance::random_matrix({.n = 8, .k = 16, .key = kBF16Weight}, 3));
   DescribedMatrix described = DescribedMatrix::from({kBF16Weight, {}}, std::move(one));
@@ -607,7 +608,7 @@ TEST(LinearTest, RefusesOtherShapes) {
 
 // ---- sizes beyond 32 bits (D40); nothing that large is touched ----
 
-TEST(Carver, CountsInSixtyFourBits) {
+TEST(Carver, CountsIn64Bits) {
   Carver carver(nullptr);
   EXPECT_EQ(carver.take_matrix(DType::kF32, int64_t{262144} * 8, 2048).data, nullptr);
   EXPECT_EQ(carver.bytes(), size_t{262144} * 8 * 2048 * 4);
@@ -615,7 +616,7 @@ TEST(Carver, CountsInSixtyFourBits) {
   EXPECT_EQ(carver.bytes(), size_t{262144} * 8 * 2048 * 4 + 64);
 }
 
-TEST(KernelWeightsTest, FindExpertsInSixtyFourBits) {
+TEST(KernelWeightsTest, FindExpertsIn64Bits) {
   auto* const base = reinterpret_cast<std::byte*>(uintptr_t{4096});
   KernelWeights weights;
   weights.num_experts = 1000;

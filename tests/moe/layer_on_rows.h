@@ -1,5 +1,4 @@
-// One layer of experts on every row of this build that runs on the CPU: what the tests of the
-// experts' behaviour share.
+// Shared by the tests of expert features: one layer of experts on every CPU row of this build.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +15,7 @@
 
 namespace moracle::testing {
 
-/// What this machine's row of this name would do; no plan where it does not serve the layer.
+/// The selection of this row on this machine. It has no plan if the row does not serve the layer.
 inline std::optional<Plan> plan_on(std::string_view row, const LayerSpec& spec) {
   Request request;
   request.layer = spec;

@@ -16,7 +16,7 @@ using testing::TokenBatch;
 
 class Loads : public ::testing::Test {
  protected:
-  /// Weights of `seed` loaded into the place of what was there, and their output.
+  /// Loads the weights of `seed` at the address of the previous ones and returns their output.
   std::vector<float> load_and_run(const std::string& row, const LayerSpec& spec, uint64_t seed) {
     const Selection selection =
         select({.layer = spec, .max_num_tokens = 9, .backend = row}, Machine::here());
@@ -37,7 +37,7 @@ class Loads : public ::testing::Test {
 };
 
 // D8, D9: A, then B, then A again: each as if it were the only one ever loaded.
-TEST_F(Loads, OfOtherWeightsInBetweenLeaveNoTrace) {
+TEST_F(Loads, LoadingOtherWeightsInBetweenChangesNothing) {
   for (const Scheme& scheme : conformance::schemes()) {
     LayerSpec spec = testing::odd_layer(scheme);
     spec.bias = true;

@@ -1,5 +1,5 @@
-// Rows of several stretches and experts of several blocks of rows: what a stretch leaves for the
-// next one, and a pair of panels for the pair that follows, is right in every arithmetic.
+// Tests rows of several stretches and experts of several row blocks. State carried between
+// stretches and between panel pairs must be right in every arithmetic.
 #include <gtest/gtest.h>
 
 #include "layout/layout.h"
@@ -8,7 +8,7 @@
 namespace moracle::long_rows_test {
 namespace {
 
-TEST(LongRows, HoldWhereStretchesAreDecoded) {
+TEST(LongRows, HoldWhenDecodedInStretches) {
   const conformance::Shape shape{2, 1100, 48, 1};
   const auto device = open_device("cpu", 2);
   ASSERT_TRUE(device);
@@ -36,8 +36,8 @@ TEST(LongRows, HoldWhereStretchesAreDecoded) {
   if (passed == 0) GTEST_SKIP() << "no backend with layout vnni16 serves on this CPU";
 }
 
-// Who asks for it gets it; who does not keeps 16 bits.
-TEST(Bf16Activations, AreRoundedOnlyOnRequest) {
+// product_bits is 8 only if bf16 activations are requested; otherwise it is 16.
+TEST(Bf16Activations, RoundedOnlyOnRequest) {
   const auto machine = Machine::find("xeon-amx");
   ASSERT_TRUE(machine);
   for (const char* text : {"bf16", "int4-w4a16-g128", "mxfp4-w4a16", "int8-w8a8"}) {

@@ -1,5 +1,5 @@
-// One MoE layer quantized while it is loaded: every backend computes the same, the result is that
-// of a producer's file with the same numbers, and quantization costs what its steps cost.
+// Tests one MoE layer quantized at load. Every backend gives the same result. The result equals
+// that of a producer's file with the same values. The error matches the steps of the scheme.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -80,7 +80,7 @@ double distance(const std::vector<float>& got, const std::vector<float>& want) {
 // GPT-OSS keeps all experts in one tensor, transposed and interleaved, with biases.
 class OnlineLayers : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(OnlineLayers, AreTheSameOnEveryBackendAndNearTheUnquantized) {
+TEST_P(OnlineLayers, EqualOnEveryBackendAndNearUnquantized) {
   const Reference floats = reference(cut(GetParam()), "moe.output_routed");
   for (const OnlineScheme& online : online_schemes()) {
     const auto cpu = run(cut(GetParam()), online.scheme, "cpu", floats),
@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, OnlineLayers, ::testing::Values("qwen3moe-bf16"
                          [](const auto& folder) { return folder.param.substr(0, 4); });
 
 // The cuts of the repository hold other experts of each file, so this needs the full checkpoints.
-TEST(OnlineLayersOfProducers, GiveTheOutputStoredForTheFileOfTheSameNumbers) {
+TEST(OnlineLayersOfProducers, MatchStoredOutputOfEqualFile) {
   const std::string root = std::string(MORACLE_CHECKPOINTS_DIR) + "/";
   if (!std::filesystem::exists(root + "qwen3moe-bf16")) GTEST_SKIP() << "no full checkpoints";
   for (const auto& [scheme, file] : {std::pair{"fp8-per-block", "qwen3moe-fp8-block128"},

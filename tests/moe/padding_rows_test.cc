@@ -1,5 +1,5 @@
-// Tokens that are only padding, and slots that belong to other ranks, on every row in every scheme:
-// they add exactly nothing, whatever stands in them.
+// Tests padding tokens and slots of other ranks, on every row in every scheme. They add exactly
+// zero, for any content.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -51,7 +51,7 @@ void for_each_row_and_scheme(Check check) {
 }
 
 // D33: nothing of a padding token is read, not even a NaN, and no bit of it reaches another token.
-TEST(PaddingRows, GiveExactlyZeroAndTouchNoOtherToken) {
+TEST(PaddingRows, GiveZeroAndChangeNoOtherToken) {
   for_each_row_and_scheme([](const std::string& row, const LayerSpec& spec) {
     TokenBatch with = testing::random_batch(spec, kTokens), without;
     for (int64_t t = 0; t < kTokens; ++t) {
@@ -80,8 +80,9 @@ TEST(PaddingRows, GiveExactlyZeroAndTouchNoOtherToken) {
   });
 }
 
-// D33, D34: a slot without an expert is as if its weight were zero, beside a slot that has one.
-TEST(PaddingRows, LeaveTheOtherSlotsOfTheirTokenAlone) {
+// D33, D34: a slot without an expert acts like a slot of weight zero, next to a slot with an
+// expert.
+TEST(PaddingRows, KeepOtherSlotsOfToken) {
   for_each_row_and_scheme([](const std::string& row, const LayerSpec& spec) {
     TokenBatch holes = testing::random_batch(spec, kTokens), alone = holes;
     for (int64_t t = 0; t < kTokens; ++t) {

@@ -37,7 +37,7 @@ const Routing kRoutings[] = {
     {"nothing at all", [](TokenBatch& b) { std::fill(b.ids.begin(), b.ids.end(), -1); }},
 };
 
-TEST(Parts, GiveTheBitsOfFewTokens) {
+TEST(Parts, MatchFewTokensBitForBit) {
   int compared = 0;
   for (const char* text :
        {"int8-w8a8", "int4-w4a8-g128", "int4-w4a16-g32-asym", "fp8-w8a8-block128x128", "bf16"}) {
@@ -83,7 +83,7 @@ TEST(Parts, GiveTheBitsOfFewTokens) {
   EXPECT_GE(compared, 5 * static_cast<int>(std::size(kRoutings)));
 }
 
-// What is between the matrices has room for one part.
+// The buffer between the two GEMMs holds one part.
 TEST(Parts, TakeLessMemoryThanAllRowsAtOnce) {
   const auto scheme = parse_scheme("int8-w8a8");
   LayerSpec spec = testing::odd_layer(*scheme, 9, kTopK);
@@ -101,7 +101,7 @@ TEST(Parts, TakeLessMemoryThanAllRowsAtOnce) {
       if (selection.plan->part_rows == request.max_num_tokens * kTopK) bytes[i] = -1;
     }
     if (bytes[0] < 0) continue;
-    // Only what belongs to tokens grows, not [rows, intermediate_size].
+    // Only per-token arrays grow, not [rows, intermediate_size].
     EXPECT_LT(bytes[1] - bytes[0],
               16384 * kTopK * spec.intermediate_size * int64_t{sizeof(float)} / 2)
         << row;

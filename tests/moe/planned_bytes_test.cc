@@ -28,7 +28,7 @@ void expect_planned_as_loaded(const SyntheticCheckpoint& made) {
   }
 }
 
-TEST(PlannedBytes, AreThoseOfABiasInOneMatrixAlone) {
+TEST(PlannedBytes, CoverBiasInOneMatrixOnly) {
   auto checkpoint = fused_plain(false);
   expect_planned_as_loaded(checkpoint);
   checkpoint.tensors.erase(kFusedExperts + ".down_proj_bias");
@@ -36,12 +36,12 @@ TEST(PlannedBytes, AreThoseOfABiasInOneMatrixAlone) {
   expect_planned_as_loaded(checkpoint);
 }
 
-TEST(PlannedBytes, AreThoseOfBlocksThatEndInsideAStack) {
+TEST(PlannedBytes, CoverBlocksThatEndInsideAStack) {
   for (const GroupShape block : {GroupShape{16, 16}, GroupShape{12, 20}, GroupShape{5, 7}})
     expect_planned_as_loaded(fp8(block));
 }
 
-TEST(PlannedBytes, LeaveOrdinaryLayersToTheirScheme) {
+TEST(PlannedBytes, FollowSchemeForOrdinaryLayers) {
   const auto weights = fused_plain(false).experts();
   ASSERT_TRUE(weights);
   EXPECT_TRUE(weights->spec.stored.empty());

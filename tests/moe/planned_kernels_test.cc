@@ -1,5 +1,5 @@
-// What was planned is what runs: a row whose kernels are watched, and one whose kernels fail,
-// before rows that could do the work as well.
+// Tests that only planned kernels run. The table starts with a row whose kernels are watched or
+// fail. Later rows could serve too.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,9 +65,8 @@ std::vector<Backend> table_with(const char* name, const Kernels& kernels) {
   return table;
 }
 
-// D3, D16: whatever the number of tokens, both GEMMs go through the planned row, and through it
-// alone.
-TEST(PlannedKernels, AreTheOnlyOnesThatRun) {
+// D3, D16: for any number of tokens, both GEMMs use only the planned row.
+TEST(PlannedKernels, OnlyPlannedKernelsRun) {
   const auto table = table_with("watched", kWatchedKernels);
   for (const Scheme& scheme : conformance::schemes()) {
     const LayerSpec spec = testing::odd_layer(scheme);
@@ -91,7 +90,7 @@ TEST(PlannedKernels, AreTheOnlyOnesThatRun) {
   }
 }
 
-TEST(PlannedKernels, AreTheOnlyOnesOfADenseLayerToo) {
+TEST(PlannedKernels, OnlyPlannedKernelsRunInDenseLayer) {
   const auto table = table_with("watched", kWatchedKernels);
   std::vector<CanonicalMatrix> one;
   one.push_back(conformance::random_matrix({.n = 8, .k = 16, .key = kBF16Weight}, 3));
@@ -109,7 +108,7 @@ TEST(PlannedKernels, AreTheOnlyOnesOfADenseLayerToo) {
 }
 
 // A CUDA graph that was captured before still reads there.
-TEST(PlannedKernels, FindNewWeightsWhereTheOldOnesWere) {
+TEST(PlannedKernels, ReadNewWeightsAtOldAddresses) {
   const auto table = table_with("watched", kWatchedKernels);
   for (const Scheme& scheme : conformance::schemes()) {
     const LayerSpec spec = testing::odd_layer(scheme);
@@ -137,8 +136,8 @@ TEST(PlannedKernels, FindNewWeightsWhereTheOldOnesWere) {
   }
 }
 
-// D3, D16: nobody steps in for a kernel that fails.
-TEST(PlannedKernels, ThatFailAreAnError) {
+// D3, D16: a failing kernel has no fallback.
+TEST(PlannedKernels, FailureIsReported) {
   const auto table = table_with("failing", kFailingKernels);
   const LayerSpec spec = testing::odd_layer({kBF16Weight, {}});
   const Selection selection = select({.layer = spec}, Machine::here(), table);

@@ -1,5 +1,5 @@
-// One layer, written by four tools: after its reader has spoken nothing knows who wrote a file.
-// Codes and zero points are packed here by each tool's rule written out.
+// Tests one layer written by four tools. After reading, the producer makes no difference. The test
+// packs codes and zero points by each tool's documented rule.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -215,7 +215,7 @@ std::vector<std::byte> packed(DescribedMatrix&& matrix, const Layout& layout) {
 
 // D21, D22, D28: the order in which a tool packs is data of its reader; the layer that comes out,
 // its scheme and the bytes of every layout are the same.
-TEST(Producers, OfOneLayerGiveTheSamePackedBytes) {
+TEST(Producers, GiveSamePackedBytesForOneLayer) {
   for (const bool symmetric : {true, false}) {
     const LayerSpec spec = read("gptq", symmetric).spec;
     EXPECT_EQ(name(spec.scheme), symmetric ? "int4-w4a16-g8" : "int4-w4a16-g8-asym");
@@ -232,8 +232,8 @@ TEST(Producers, OfOneLayerGiveTheSamePackedBytes) {
   }
 }
 
-// D22: who serves a layer follows from what it is, not from who wrote it.
-TEST(Producers, OfOneLayerAreServedAlikeOnEveryMachine) {
+// D22: the choice depends on the layer, not on its producer.
+TEST(Producers, GetSameChoiceOnEveryMachineForOneLayer) {
   for (const bool symmetric : {true, false}) {
     for (const Machine& machine : Machine::known()) {
       const std::string first = explain(select({.layer = read("gptq", symmetric).spec}, machine));
@@ -246,7 +246,7 @@ TEST(Producers, OfOneLayerAreServedAlikeOnEveryMachine) {
 }
 
 // D27: symmetric and asymmetric, version 1's missing one included, through every row to the output.
-TEST(Producers, OfOneLayerGiveTheOutputOfTheFormulaOnEveryRow) {
+TEST(Producers, MatchFormulaOnEveryRowForOneLayer) {
   for (const bool symmetric : {true, false}) {
     const LayerSpec spec = read("gptq", symmetric).spec;
     const testing::TokenBatch batch = testing::random_batch(spec, 7);

@@ -1,4 +1,4 @@
-// Calls of layers that would read or write where nothing is, and what a refusal leaves.
+// Tests rejected calls of layers, which would access invalid memory, and the state after the error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -62,20 +62,20 @@ void expect_refused(FusedMoe& refusing, FusedMoe& right, const char* fact) {
   EXPECT_EQ(output_of(right), output_of(cold));
 }
 
-TEST(Swap, LeavesWeightsOfAnotherLayerUsable) {
+TEST(Swap, KeepsWeightsOfOtherLayerUsable) {
   LayerSpec other = odd_layer(kW8A8);
   other.intermediate_size += 2;
   FusedMoe right = make(request_for(odd_layer(kW8A8))), refusing = make(request_for(other));
   expect_refused(refusing, right, "packed for layers.3.experts");
 }
 
-TEST(Swap, LeavesWeightsOfAnotherBackendUsable) {
+TEST(Swap, KeepsWeightsOfOtherBackendUsable) {
   const LayerSpec spec = odd_layer(kW8A8);
   FusedMoe right = make(request_for(spec)), refusing = make(request_for(spec, "reference"));
   expect_refused(refusing, right, "packed for cpu");
 }
 
-TEST(Swap, RejectsWeightsOfAnotherRank) {
+TEST(Swap, RejectsWeightsOfOtherRank) {
   Request request = request_for(odd_layer(kW8A8, 6));
   request.parallel = {.ep_size = 2, .ep_rank = 0};
   FusedMoe first = make(request);
@@ -117,7 +117,7 @@ Linear make_linear(int64_t n = kN, const char* row = "cpu") {
   return *std::move(linear);
 }
 
-TEST(LinearSwap, LeavesWeightsUsableUntilASwapUsesThemUp) {
+TEST(LinearSwap, KeepsWeightsUsableUntilSwapSucceeds) {
   Linear right = make_linear(), larger = make_linear(kN + 1),
          elsewhere = make_linear(kN, "reference");
   auto packed = right.pack(matrix(2));
@@ -229,7 +229,7 @@ TEST(LinearApply, RejectsBadArgumentsByName) {
 
 // ---- memory ----
 
-TEST(Workspace, KeepsItsBytesWhenMoreAreRefused) {
+TEST(Workspace, KeepsBytesWhenGrowthFails) {
   auto workspace = std::make_shared<Workspace>(cpu());
   const LayerSpec spec = odd_layer(kW8A8);
   auto moe = FusedMoe::make(random_weights(spec, 1), select(request_for(spec), Machine::here()),

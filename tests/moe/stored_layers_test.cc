@@ -1,7 +1,7 @@
-// One MoE layer of every checkpoint at hand, from its stored input to its stored output, through
-// the public headers alone, as an engine author would. The golden cuts are in the repository; the
-// full checkpoints are used where they stand beside the clone.
-// With MORACLE_MEASURES_DEVICE=cuda in the environment on a GPU, whose activations are bf16.
+// Tests one MoE layer of every available checkpoint, from stored input to stored output. It uses
+// only public headers, like an engine author. The golden cuts are in the repository. The full
+// checkpoints are optional, next to the clone. With MORACLE_MEASURES_DEVICE=cuda in the environment
+// it runs on a GPU, whose activations are bf16.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -69,7 +69,7 @@ class StoredLayers : public ::testing::TestWithParam<Stored> {
   std::shared_ptr<Device> device_;
 };
 
-TEST_P(StoredLayers, GiveTheirStoredOutput) {
+TEST_P(StoredLayers, MatchStoredOutput) {
   const auto& [folder, backend] = GetParam();
   auto checkpoint = Checkpoint::open(folder);
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();

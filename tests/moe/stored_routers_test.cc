@@ -28,7 +28,7 @@ std::vector<std::string> folders() {
 
 class StoredRouters : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(StoredRouters, ChooseAndWeighAsStored) {
+TEST_P(StoredRouters, MatchStoredIdsAndWeights) {
   const auto checkpoint = Checkpoint::open(GetParam());
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   const auto layer = checkpoint->moe_layer(1);
@@ -56,7 +56,7 @@ TEST_P(StoredRouters, ChooseAndWeighAsStored) {
       Matrix::f32(scratch.data(), tokens, experts), layer->spec.routing,
       bias.empty() ? nullptr : bias.data(), top_k, got_ids.data(), got_weights.data(), {});
   ASSERT_TRUE(routed) << routed.error().to_string();
-  // Both are sorted: the stored ones by weight, ours by the order of choosing.
+  // Both lists are sorted: the stored one by weight, ours by the order of choice.
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t j = 0; j < top_k; ++j) {
       const int64_t at = t * top_k + j;

@@ -1,4 +1,4 @@
-// What `moracle tune` measures of a layer, and that the oracle can use it.
+// Tests the layer measurements of `moracle tune`, and that the oracle can use them.
 #include "moracle/moe.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ LayerSpec small_layer(const char* scheme) {
   return layer_of(*find_shape("8x64x32x2"), *parse_scheme(scheme));
 }
 
-TEST(Tune, MeasuresTheRowsThatServeAndTheOracleFollows) {
+TEST(Tune, MeasuresServingRowsAndOracleUsesTimes) {
   LayerSpec layer = small_layer("int4-w4a16-g32");
   layer.group_index = true;
   Machine machine = Machine::here();
@@ -43,7 +43,7 @@ TEST(Tune, MeasuresTheRowsThatServeAndTheOracleFollows) {
   request.platform = Platform::kCpu;
   const Selection selection = select(request, machine);
   ASSERT_TRUE(selection.plan);
-  // Nothing that was measured throughout is faster than what is chosen.
+  // No fully measured row is faster than the chosen row.
   const auto chosen = times.find(std::string(selection.plan->backend->name));
   ASSERT_NE(chosen, times.end());
   for (const auto& [backend, measured] : times) {
@@ -53,7 +53,7 @@ TEST(Tune, MeasuresTheRowsThatServeAndTheOracleFollows) {
 }
 
 // However busy the machine is, and slow to make weights.
-TEST(Tune, TimesTheFirstRowAloneWhereNoTimeIsLeft) {
+TEST(Tune, TimesOnlyFirstRowWhenTimeIsUp) {
   TuneOptions none = options();
   none.seconds = 1e-9;
   const Machine here = Machine::here();
@@ -69,7 +69,7 @@ TEST(Tune, TimesTheFirstRowAloneWhereNoTimeIsLeft) {
   }
 }
 
-TEST(Tune, SaysWhatDoesNotFit) {
+TEST(Tune, ReportsRowsThatDoNotFit) {
   TuneOptions little = options();
   little.most_bytes = 100;
   const auto tuned = tune(small_layer("bf16"), Machine::here(), *open_device("cpu", 1), little);

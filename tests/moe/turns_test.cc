@@ -1,4 +1,5 @@
-// One device and several threads: whole calls take turns, so results are those of calls alone.
+// Tests several threads on one device. Whole calls are serialized, so results equal those of single
+// calls.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -32,7 +33,7 @@ LayerSpec layer(const Scheme& scheme) {
   return spec;
 }
 
-// A layer on a row, with inputs of its own and what it gives alone.
+// A layer on a row, with its own inputs and the output of a single run.
 struct Subject {
   std::string name;
   FusedMoe moe;
@@ -85,7 +86,7 @@ std::vector<Subject> subjects(const std::shared_ptr<Device>& device, bool shared
   return all;
 }
 
-// How many of `rounds` calls give other bits than alone.
+// Counts the calls among `rounds` whose bits differ from a single run.
 int differing(Subject& one, int rounds) {
   int differ = 0;
   for (int round = 0; round < rounds; ++round) differ += one.apply() != one.alone ? 1 : 0;
@@ -94,10 +95,10 @@ int differing(Subject& one, int rounds) {
 
 class ConcurrentApply : public ::testing::TestWithParam<bool> {};
 
-TEST_P(ConcurrentApply, OfTwoLayersOnOneDeviceGivesTheBitsOfEachAlone) {
+TEST_P(ConcurrentApply, TwoLayersOnOneDeviceMatchSingleRunsBitForBit) {
   std::vector<Subject> all = subjects(cpu(), GetParam());
   ASSERT_GE(all.size(), 6u);
-  // Each beside its neighbour and beside one of another scheme.
+  // Each layer runs next to its neighbour and next to a layer of another scheme.
   for (const size_t distance : {size_t{1}, all.size() / 2}) {
     for (size_t i = 0; i + distance < all.size(); ++i) {
       Subject &one = all[i], &other = all[i + distance];
@@ -116,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(Workspaces, ConcurrentApply, ::testing::Bool(), [](cons
 });
 
 // New layers make scratch and workspace grow, which moves them.
-TEST(ConcurrentMake, LeavesTheResultsOfOtherLayersAlone) {
+TEST(ConcurrentMake, KeepsResultsOfOtherLayers) {
   const std::shared_ptr<Device> device = cpu();
   auto workspace = std::make_shared<Workspace>(device);
   auto serving = subject(*parse_scheme("int8-w8a8"), "auto", 1, workspace);
@@ -142,7 +143,7 @@ TEST(ConcurrentMake, LeavesTheResultsOfOtherLayersAlone) {
   EXPECT_EQ(differ, 0);
 }
 
-TEST(ConcurrentSwap, ShowsOldOrNewWeightsAndNeverAMix) {
+TEST(ConcurrentSwap, ShowsOldOrNewWeightsNeverMixed) {
   const Scheme scheme = *parse_scheme("int8-w8a8");
   auto serving = subject(scheme, "auto", 1, std::make_shared<Workspace>(cpu()));
   ASSERT_TRUE(serving);
@@ -190,8 +191,8 @@ TEST(Turn, BlocksOtherThreadsUntilItEnds) {
   EXPECT_TRUE(called);
 }
 
-// What the kernels of one thread ran into waits for a synchronize(), of whichever thread.
-TEST(Turn, KeepsErrorsApartWhenHeldOverApplyAndSynchronize) {
+// Kernel errors of one thread stay pending until a synchronize() of any thread.
+TEST(Turn, SeparatesErrorsWhenHeldOverApplyAndSynchronize) {
   const std::shared_ptr<Device> device = cpu();
   std::vector<Subject> two;
   for (uint64_t seed : {1, 2}) {

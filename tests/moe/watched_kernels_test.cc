@@ -58,7 +58,7 @@ void expect_only_what_is_planned(const Request& request) {
 }
 
 // D3: by the numbers in the plan, not by words in a name.
-TEST(WatchedKernels, AreThoseOfThePlanForEveryNumberOfTokensAndRows) {
+TEST(WatchedKernels, MatchPlanForEveryTokenAndRowCount) {
   for (const Scheme& scheme : conformance::schemes()) {
     const LayerSpec spec = testing::odd_layer(scheme);
     for (const std::string& row : testing::cpu_rows(spec)) {
@@ -77,7 +77,7 @@ TEST(WatchedKernels, AreThoseOfThePlanForEveryNumberOfTokensAndRows) {
   }
 }
 
-TEST(WatchedKernels, AreThoseOfThePlanForADenseLayer) {
+TEST(WatchedKernels, MatchPlanForDenseLayer) {
   for (const Scheme& scheme : {Scheme{kBF16Weight, {}}, Scheme{int4_static_group(32), {}}}) {
     for (const Backend& row : backends()) {
       std::vector<CanonicalMatrix> one;

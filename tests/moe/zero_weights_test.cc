@@ -1,5 +1,5 @@
-// Experts that hold nothing: a quantizer gives an expert of zeros the scale 0. That divides by zero
-// nowhere, not in what GEMM 2 reads of it either, and what is left is the bias.
+// Tests experts whose weights are all zero: a quantizer gives them the scale 0. No step may divide
+// by zero, including the input of GEMM 2. The result is the bias.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -65,7 +65,7 @@ TEST(ZeroWeights, GiveZero) {
 
 // D42: the router's weight scales an expert's bias as it scales everything else; added unweighted,
 // biases of this size would be off by thousands.
-TEST(ZeroWeights, LeaveTheBiasTimesTheRoutersWeight) {
+TEST(ZeroWeights, GiveBiasTimesRouterWeight) {
   for_each_row_and_scheme([](const std::string& row, LayerSpec spec) {
     spec.bias = true;
     const TokenBatch batch = testing::random_batch(spec, 5);

@@ -1,4 +1,4 @@
-// What a user may type for --backend.
+// Tests the values of --backend.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(BackendMap, OfOneNameHoldsForEveryLayer) {
+TEST(BackendMap, SingleNameAppliesToEveryLayer) {
   for (const char* name : {"auto", "cpu", "reference", "cuda-sm90"}) {
     const auto map = BackendMap::parse(name);
     ASSERT_TRUE(map) << name;
@@ -23,7 +23,7 @@ TEST(BackendMap, OfOneNameHoldsForEveryLayer) {
   EXPECT_EQ(BackendMap().for_name("any"), "auto");
 }
 
-TEST(BackendMap, LetsTheFirstPatternThatMatchesDecide) {
+TEST(BackendMap, FirstMatchingPatternDecides) {
   const auto map =
       BackendMap::parse("model.layers.1.*=reference,model.layers.*.mlp.experts=cpu,lm_head*=auto");
   ASSERT_TRUE(map);
@@ -34,7 +34,7 @@ TEST(BackendMap, LetsTheFirstPatternThatMatchesDecide) {
   EXPECT_EQ(map->for_name("xmodel.layers.1.mlp"), "auto");
 }
 
-TEST(BackendMap, MatchesStarsAgainstAnyTextAndNothingElseSpecially) {
+TEST(BackendMap, StarIsTheOnlyWildcard) {
   const struct {
     const char* pattern;
     const char* text;
@@ -51,7 +51,7 @@ TEST(BackendMap, MatchesStarsAgainstAnyTextAndNothingElseSpecially) {
   }
 }
 
-TEST(BackendMap, RefusesNamesThatNoRowHas) {
+TEST(BackendMap, RejectsUnknownRowNames) {
   for (const char* text : {"", "nosuch", "CPU", "a=nosuch", "a=cpu,b=", "a=cpu,b=reference2"}) {
     const auto map = BackendMap::parse(text);
     ASSERT_FALSE(map) << text;
@@ -75,7 +75,7 @@ const ModuleNames kExperts{
      "model.layers.0.mlp.experts.1.gate_proj", "model.layers.0.mlp.experts.1.up_proj",
      "model.layers.0.mlp.experts.0.down_proj", "model.layers.0.mlp.experts.1.down_proj"}};
 
-TEST(BackendMap, TakesModulesThatAreMultipliedTogetherByAllTheirNames) {
+TEST(BackendMap, MatchesStackByNamesOfAllItsModules) {
   const struct {
     const char* text;
     const ModuleNames* module;
@@ -93,7 +93,7 @@ TEST(BackendMap, TakesModulesThatAreMultipliedTogetherByAllTheirNames) {
   }
 }
 
-TEST(BackendMap, NamesTheModulesThatHaveToAgree) {
+TEST(BackendMap, NamesModulesThatMustAgree) {
   const auto qkv = BackendMap::parse("*.q_proj=reference")->for_module(kQkv);
   ASSERT_FALSE(qkv);
   EXPECT_EQ(qkv.error().kind, ErrorKind::kInvalidArgument);
@@ -109,7 +109,7 @@ TEST(BackendMap, NamesTheModulesThatHaveToAgree) {
 }
 
 // A misspelt pattern would silently leave its modules to auto.
-TEST(BackendMap, NamesAPatternThatMatchesNoModule) {
+TEST(BackendMap, NamesPatternWithoutMatch) {
   const std::vector<ModuleNames> modules = {kQkv, kExperts, {"lm_head", {}}};
   for (const char* text : {"auto", "*.0.*=cpu,*=auto", "lm_head=cpu", "*.v_proj=cpu",
                            "*.experts=cpu", "*.experts.1.down_proj=cpu"})

@@ -1,4 +1,5 @@
-// A row runs on one GPU: whatever else a machine has, that one must have all that the row needs.
+// A row runs on one GPU. That GPU must have every feature that the row needs; other GPUs do not
+// count.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +39,7 @@ Machine with(std::vector<GpuInfo> devices) {
   return machine;
 }
 
-TEST(Devices, ServeTogetherOnlyWhatOneOfThemServesAlone) {
+TEST(Devices, ServeOnlyWhatASingleDeviceServes) {
   const std::vector<Backend> table = fake::completed_table();
   int together = 0, neither = 0;
   for (const Scheme& scheme : conformance::schemes()) {
@@ -62,7 +63,7 @@ TEST(Devices, ServeTogetherOnlyWhatOneOfThemServesAlone) {
   EXPECT_GT(neither, 0);
 }
 
-TEST(Devices, AreNamedWithWhatEachOfThemLacks) {
+TEST(Devices, NamedWithMissingFeaturesOfEach) {
   const std::vector<Backend> table = fake::completed_table();
   const Request request{.layer = fake::layer(kBF16Weight), .backend = "cuda-sm90"};
   const std::vector<GpuInfo> all = gpus();
@@ -76,7 +77,7 @@ TEST(Devices, AreNamedWithWhatEachOfThemLacks) {
             "memory: small (cuda:1) has 0 MB\n");
 }
 
-TEST(Devices, ThatAreAloneAreNamedWithoutANumber) {
+TEST(Devices, SingleDeviceIsNamedWithoutNumber) {
   const std::vector<Backend> table = fake::completed_table();
   Request request{.layer = fake::layer(kBF16Weight), .backend = "cuda-sm90"};
   EXPECT_THAT(select(request, with({gpus()[0]}), table).chosen().error().fact,

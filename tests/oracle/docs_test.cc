@@ -25,7 +25,7 @@ std::vector<std::string> first_cells(const std::string& path, const std::string&
   return cells;
 }
 
-TEST(Rules, HaveEachALineInTheDocsInTheSameOrder) {
+TEST(Rules, AreDocumentedInTableOrder) {
   std::vector<std::string> names;
   for (const Rule& rule : rules()) names.emplace_back(rule.name);
   EXPECT_THAT(first_cells(MORACLE_DOCS_DIR "/oracle.md", "| rule | objects when |"),

@@ -1,5 +1,4 @@
-// Which experts are on which rank: placements with remainders, maps from outside, and what is wrong
-// with them.
+// Tests the placement of experts on ranks: remainders, caller maps and invalid maps.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +17,7 @@ std::vector<ExpertMap> all_ranks(int64_t num_experts, int64_t ep_size, Placement
   return ranks;
 }
 
-TEST(ExpertMap, HoldsEachExpertOnceWhateverTheRemainder) {
+TEST(ExpertMap, HoldsEachExpertOnceForAnyRemainder) {
   for (Placement placement : {Placement::kLinear, Placement::kRoundRobin}) {
     for (int64_t experts : {1, 7, 16, 128}) {
       for (int64_t ep_size : {1, 2, 3, 4, 8}) {
@@ -34,7 +33,7 @@ TEST(ExpertMap, HoldsEachExpertOnceWhateverTheRemainder) {
   }
 }
 
-TEST(ExpertMap, PlacesNeighboursTogetherOrInTurn) {
+TEST(ExpertMap, PlacesExpertsLinearlyOrRoundRobin) {
   const auto linear = all_ranks(7, 3, Placement::kLinear);
   EXPECT_THAT(linear[0].global(), ElementsAre(0, 1, 2));
   EXPECT_THAT(linear[1].global(), ElementsAre(3, 4));
@@ -46,14 +45,14 @@ TEST(ExpertMap, PlacesNeighboursTogetherOrInTurn) {
   EXPECT_TRUE(ExpertMap::all(7).is_identity());
 }
 
-TEST(ExpertMap, RefusesRanksThatThereAreNot) {
+TEST(ExpertMap, RejectsInvalidRanks) {
   EXPECT_THAT(ExpertMap::place(8, 2, 2).error().to_string(), HasSubstr("a rank from 0 to 1"));
   EXPECT_THAT(ExpertMap::place(8, 2, -1).error().to_string(), HasSubstr("it is -1"));
   EXPECT_THAT(ExpertMap::place(8, 0, 0).error().to_string(), HasSubstr("0 ranks"));
   EXPECT_THAT(ExpertMap::place(0, 1, 0).error().to_string(), HasSubstr("0 experts"));
 }
 
-TEST(ExpertMap, RefusesMapsThatMissOrRepeatALocalNumber) {
+TEST(ExpertMap, RejectsMapsThatMissOrRepeatALocalIndex) {
   EXPECT_THAT(ExpertMap::from({1, -1, 0})->global(), ElementsAre(2, 0));
   EXPECT_THAT(ExpertMap::from({0, 0, -1}).error().to_string(),
               HasSubstr("experts 0 and 1 both have 0"));
@@ -61,7 +60,7 @@ TEST(ExpertMap, RefusesMapsThatMissOrRepeatALocalNumber) {
   EXPECT_THAT(ExpertMap::from({0, -2, 1}).error().to_string(), HasSubstr("expert 1 has -2"));
 }
 
-TEST(ExpertMap, OfAllRanksMissesNoExpertAndRepeatsNone) {
+TEST(ExpertMap, CoversEveryExpertOnceOverAllRanks) {
   const ExpertMap left = *ExpertMap::from({0, 1, -1, -1}), right = *ExpertMap::from({-1, -1, 0, 1});
   const ExpertMap both[] = {left, right}, twice[] = {left, left, right}, one[] = {right};
   EXPECT_TRUE(check_cover(both));

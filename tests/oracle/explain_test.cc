@@ -1,5 +1,5 @@
-// What a person sees, and the choice on every known machine for every scheme as text that is kept.
-// After a change that is meant, run this test once with MORACLE_UPDATE_GOLDEN=1 and read the
+// Tests the printed explanation, and golden files with the choice on every known machine for every
+// scheme. After an intended change, run this test once with MORACLE_UPDATE_GOLDEN=1 and review the
 // difference.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ void begin(std::string& text, const Machine& machine) {
   text += "\n";
 }
 
-/// One line per layer: its scheme, who serves it, and which rules turned the others away.
+/// One line per layer: its scheme, the chosen row, and the rules that rejected the other rows.
 std::string choices(std::span<const Backend> table) {
   std::string text;
   for (const Machine& machine : Machine::known()) {
@@ -74,7 +74,7 @@ std::string in_full() {
   return text;
 }
 
-/// What the oracle chooses once every planned row is made: at few tokens and at many.
+/// The oracle's choice when every planned row is implemented, at few tokens and at many.
 std::string completed() {
   const std::vector<Backend> table = fake::completed_table();
   std::string text;
@@ -123,7 +123,7 @@ void expect_kept(const char* file, const std::string& got) {
   FAIL() << file << " differs in its line ends";
 }
 
-// The kept texts are those of every build: what this one lacks is left out.
+// The golden texts hold for every build: notes on kernels missing from this build are removed.
 std::string of_every_build(std::string text) {
   for (const char* note : {", in a build with cuda", "in a build with cuda: "}) {
     for (size_t at = text.find(note); at != text.npos; at = text.find(note))
@@ -132,19 +132,19 @@ std::string of_every_build(std::string text) {
   return text;
 }
 
-// D14: a row that moves changes choices, and these files say which.
-TEST(Explain, GivesTheKeptChoiceOnEveryKnownMachineForEveryScheme) {
+// D14: moving a row changes choices, and these files show which.
+TEST(Explain, MatchesGoldenChoiceOnEveryKnownMachineForEveryScheme) {
   expect_kept("choices.txt", choices(backends()));
 }
-TEST(Explain, GivesTheKeptTextInFull) {
+TEST(Explain, MatchesGoldenText) {
   expect_kept("in_full.txt", of_every_build(in_full()));
 }
-TEST(Explain, GivesTheKeptChoiceOfTheCompletedTable) {
+TEST(Explain, MatchesGoldenChoiceOfCompletedTable) {
   expect_kept("completed.txt", completed());
 }
 
-// What only another build makes is marked, and nothing else.
-TEST(Explain, MarksRowsOfAnotherBuild) {
+// Only rows that this build lacks are marked.
+TEST(Explain, MarksRowsMissingFromThisBuild) {
   std::array<Backend, 4> table = fake::table();
   const Request request{.layer = fake::layer(kBF16Weight)};
   const Machine machine = *Machine::find("epyc-zen4");
@@ -157,8 +157,8 @@ TEST(Explain, MarksRowsOfAnotherBuild) {
   EXPECT_THAT(lines, ::testing::Contains("  fake-all     yes  everything"));
 }
 
-// D5: each architecture gets what its instructions allow, and no other machine's kernels.
-TEST(Explain, ChoosesByArchitectureOnceEveryRowIsMade) {
+// D5: each architecture gets the kernels that its instructions allow, and none of other machines.
+TEST(Explain, ChoosesByArchitectureWhenEveryRowIsImplemented) {
   const std::vector<Backend> table = fake::completed_table();
   const auto chosen = [&](const char* machine, const Scheme& scheme) {
     const Selection s = select({.layer = fake::layer(scheme)}, *Machine::find(machine), table);
@@ -179,7 +179,7 @@ TEST(Explain, ChoosesByArchitectureOnceEveryRowIsMade) {
   EXPECT_EQ(chosen("x86-64", int8), "cpu");
 }
 
-TEST(Explain, MarksTheChosenRowAndOnlyIt) {
+TEST(Explain, MarksOnlyTheChosenRow) {
   const auto table = fake::table();
   const Selection s =
       select({.layer = fake::layer(kBF16Weight)}, *Machine::find("epyc-zen4"), table);
@@ -193,7 +193,7 @@ TEST(Explain, MarksTheChosenRowAndOnlyIt) {
   EXPECT_THAT(text, HasSubstr("  fake-cuda    no   "));
 }
 
-TEST(Explain, SaysWhatIsNeededAndWhatIsThereForEveryReason) {
+TEST(Explain, EveryReasonStatesNeedAndFact) {
   const auto table = fake::table();
   const Selection s = select({.layer = fake::layer(kF16Weight)}, *Machine::find("x86-64"), table);
   const std::string all = explain(s), first = explain(s, false);
@@ -210,7 +210,7 @@ TEST(Explain, SaysWhatIsNeededAndWhatIsThereForEveryReason) {
   EXPECT_EQ(lines_of(first).size(), 1 + table.size()) << "a headline, then one line per row";
 }
 
-TEST(Explain, BeginsWithTheLayer) {
+TEST(Explain, StartsWithTheLayer) {
   const Selection experts =
       select({.layer = fake::layer(int4_static_group(128))}, *Machine::find("x86-64"));
   EXPECT_EQ(
@@ -224,7 +224,7 @@ TEST(Explain, BeginsWithTheLayer) {
             "bf16 (bf16 weights, not quantized) · 256 → 128");
 }
 
-TEST(Explain, WithoutAChoiceMarksNothing) {
+TEST(Explain, MarksNothingWithoutAChoice) {
   const Selection s =
       select({.layer = fake::layer(kBF16Weight), .backend = "nobody"}, *Machine::find("x86-64"));
   EXPECT_THAT(explain(s), Not(HasSubstr("> ")));

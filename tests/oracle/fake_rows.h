@@ -18,7 +18,7 @@ inline constexpr DType kAllActivations[] = {DType::kI8, DType::kF8E4M3};
 inline constexpr DType kInt8[] = {DType::kI8};
 inline constexpr DType kBF16[] = {DType::kBF16};
 
-/// Kernels that plan; the oracle makes none.
+/// Kernels for planning only; the oracle runs none.
 inline KernelPlan plan(const KernelRequest& request, const Machine&) {
   const auto& key = request.scheme.activation;
   return KernelPlan{key ? key->dtype : DType::kF32, {{1, "few", 16}, {17, "many"}}, 1000};
@@ -63,7 +63,7 @@ inline std::array<Backend, 4> table() {
             .kernels = &kKernels}}};
 }
 
-/// THE table as it will be once every planned row is made: for what the oracle will choose then.
+/// The backend table with every planned row implemented, for the oracle's future choices.
 inline std::vector<Backend> completed_table() {
   std::vector<Backend> rows(backends().begin(), backends().end());
   for (Backend& row : rows) {

@@ -1,5 +1,5 @@
-// What a request asks for beyond plain matrices, asked of every row for every scheme on every known
-// machine: whoever does not offer it says so, and says everything else that it said before.
+// Tests requested features beyond plain matrices, for every row, scheme and known machine. A row
+// without the feature adds one reason and keeps all its other reasons.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ std::vector<std::string> reasons_but(const Verdict& verdict, std::string_view ru
   return texts;
 }
 
-/// Those that are served, and those that only some row or none serves.
+/// Features that every row serves, and features that some rows or no rows serve.
 std::vector<Scheme> all_schemes() {
   std::vector<Scheme> all = conformance::schemes();
   QuantKey by_batch = kFp8DynamicTokenSym;
@@ -66,10 +66,9 @@ void expect_one_more_reason(const Verdict& before, const Verdict& after, const W
   }
 }
 
-// D2, D4, D15: adapters and batched activations pass no gate by themselves. A scheme that a row
-// cannot serve is refused with adapters as without, and a row that knows no adapters is refused
-// whatever its scheme.
-TEST(RequestFeatures, AddTheirReasonToEveryRowThatLacksThemAndTakeNoneAway) {
+// D2, D4, D15: adapters and batched activations pass no gate by themselves. A row rejects an
+// unsupported scheme with or without adapters. A row without adapters rejects them in every scheme.
+TEST(RequestFeatures, AddReasonToEveryRowThatLacksThemAndRemoveNone) {
   const std::vector<Backend> real(backends().begin(), backends().end());
   const auto picky = fake::table();
   for (const std::vector<Backend>& table :

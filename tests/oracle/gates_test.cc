@@ -1,5 +1,5 @@
-// Which rows a device passes, architecture by architecture: devices that nobody has to own, made of
-// what the gates look at.
+// Tests which rows a device passes, per architecture. The devices are made up from the properties
+// that the gates read, so no hardware is needed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,9 +41,8 @@ Machine with_isa(Isa isa) {
   return {"fake", {"a CPU", isa, 1, int64_t{1} << 36}, {}};
 }
 
-// D5: int8 products from 7.5 on, tensor-core rows from 8.0, fp8 products from 8.9, wgmma on 9.0
-// alone.
-TEST(Gates, OfCudaFollowTheComputeCapability) {
+// D5: int8 products need 7.5, tensor-core rows 8.0, fp8 products 8.9; wgmma needs exactly 9.0.
+TEST(Gates, CudaGatesFollowComputeCapability) {
   const Names none, reference = {"cuda-reference"},
                     tensor = {"cuda-decode", "cuda-sm80", "cuda-reference"},
                     hopper = {"cuda-decode", "cuda-sm90", "cuda-sm80", "cuda-reference"};
@@ -65,9 +64,9 @@ TEST(Gates, OfCudaFollowTheComputeCapability) {
   }
 }
 
-// A GPU without fp8 products keeps the scheme, on a slow row, until 16-bit activations are asked
-// for; the refusal says how.
-TEST(Gates, Fp8ActivationsOnAmpereAreServedFastAs16BitOnRequestOnly) {
+// A GPU without fp8 products keeps the scheme on a slow row, unless 16-bit activations are
+// requested. The rejection explains how to request them.
+TEST(Gates, Fp8ActivationsOnAmpereRunAs16BitOnlyOnRequest) {
   const std::vector<Backend> table = fake::completed_table();
   const Scheme stored[] = {kFp8,
                            {kFp8StaticTensorSym, kFp8StaticTensorSym},
@@ -95,8 +94,8 @@ TEST(Gates, Fp8ActivationsOnAmpereAreServedFastAs16BitOnRequestOnly) {
   }
 }
 
-// Tensor cores have no products of fp8 and int4: a rule of the table says so.
-TEST(Gates, Fp8ActivationsBesideIntegerWeightsAreLeftToRowsThatMultiplyFloats) {
+// Tensor cores do not multiply fp8 by int4: a rule of the table states that.
+TEST(Gates, Fp8ActivationsWithIntegerWeightsNeedFloatRows) {
   const Scheme scheme{int4_static_group(128), kFp8DynamicTokenSym};
   const std::vector<Backend> table = fake::completed_table();
   const Request request{.layer = fake::layer(scheme), .platform = Platform::kCuda};
@@ -111,7 +110,7 @@ TEST(Gates, Fp8ActivationsBesideIntegerWeightsAreLeftToRowsThatMultiplyFloats) {
 }
 
 // D5: every instruction set that a row names has to be there, not most of them.
-TEST(Gates, OfCpusWantAllOfTheirInstructionSets) {
+TEST(Gates, CpuGatesNeedAllInstructionSets) {
   const Isa avx512 = Isa::kAvx2 | Isa::kAvx512, vnni = avx512 | Isa::kAvx512Vnni;
   const struct {
     Isa isa;
@@ -134,8 +133,8 @@ TEST(Gates, OfCpusWantAllOfTheirInstructionSets) {
   }
 }
 
-// D5: an OpenCL device is asked for what it reports, not for its maker.
-TEST(Gates, OfOpenClWantWhatTheDeviceReports) {
+// D5: OpenCL gates use the properties that a device reports, not its vendor.
+TEST(Gates, OpenClGatesFollowDeviceReport) {
   const GpuFeature half = GpuFeature::kSubgroups | GpuFeature::kFp16;
   const struct {
     GpuFeature features;

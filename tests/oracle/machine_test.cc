@@ -47,7 +47,7 @@ TEST(Machine, HereDoesNotChange) {
   EXPECT_EQ(Machine::find("here")->cpu.model, Machine::here().cpu.model);
 }
 
-TEST(Machine, KnownOnesHaveNamesOfTheirOwnAndWholeDescriptions) {
+TEST(Machine, KnownMachinesHaveUniqueNamesAndFullDescriptions) {
   std::set<std::string> names = {"here"};
   for (const Machine& machine : Machine::known()) {
     EXPECT_TRUE(names.insert(machine.name).second) << machine.name;
@@ -63,8 +63,8 @@ TEST(Machine, KnownOnesHaveNamesOfTheirOwnAndWholeDescriptions) {
   }
 }
 
-// A feature that builds on another never stands alone.
-TEST(Machine, KnownOnesHavePossibleInstructionSets) {
+// A feature implies all features that it builds on.
+TEST(Machine, KnownMachinesHavePossibleInstructionSets) {
   for (const Machine& machine : Machine::known()) {
     const auto has = [&](Isa bit) { return missing(bit, machine.cpu.isa) == Isa::kNone; };
     EXPECT_LE(has(Isa::kAvx512), has(Isa::kAvx2)) << machine.name;
@@ -85,7 +85,7 @@ TEST(Machine, IsFoundByName) {
   }
 }
 
-TEST(Machine, OfAnUnknownNameIsAnErrorThatNamesTheKnownOnes) {
+TEST(Machine, UnknownNameListsKnownMachines) {
   for (const std::string unknown : {"", "H200", "h200 ", "h2000", "laptop"}) {
     const auto found = Machine::find(unknown);
     ASSERT_FALSE(found) << unknown;
@@ -98,7 +98,7 @@ TEST(Machine, OfAnUnknownNameIsAnErrorThatNamesTheKnownOnes) {
   }
 }
 
-TEST(Isa, IsNamedAsLinuxSpellsIt) {
+TEST(Isa, UsesLinuxFlagNames) {
   EXPECT_EQ(names(Isa::kNone), "none");
   EXPECT_EQ(names(Isa::kAvx2), "avx2");
   EXPECT_EQ(names(Isa::kAvx512Vnni | Isa::kAvx2), "avx2 avx512_vnni");
@@ -106,7 +106,7 @@ TEST(Isa, IsNamedAsLinuxSpellsIt) {
             "avx2 avx_vnni avx512 avx512_vnni avx512_bf16 avx512_fp16 amx_int8 amx_bf16");
 }
 
-TEST(Isa, IsParsedAsItIsNamed) {
+TEST(Isa, NamesRoundTrip) {
   for (uint32_t bit = 1; bit <= 0x80; bit <<= 1) {
     const auto isa = static_cast<Isa>(bit);
     const auto parsed = parse_isa(names(isa));
@@ -120,7 +120,7 @@ TEST(Isa, IsParsedAsItIsNamed) {
     EXPECT_FALSE(parse_isa(text)) << text;
 }
 
-TEST(Isa, MaskTakesAlongWhatBuildsOnIt) {
+TEST(Isa, MaskRemovesDependentSets) {
   EXPECT_EQ(with_dependents(Isa::kNone), Isa::kNone);
   EXPECT_EQ(with_dependents(Isa::kAvx2), static_cast<Isa>(0xff));
   EXPECT_EQ(missing(static_cast<Isa>(0xff), with_dependents(Isa::kAvx512)),
@@ -130,7 +130,7 @@ TEST(Isa, MaskTakesAlongWhatBuildsOnIt) {
     EXPECT_EQ(with_dependents(leaf), leaf) << names(leaf);
 }
 
-TEST(Isa, MissingIsWhatIsWantedAndNotThere) {
+TEST(Isa, MissingIsNeededMinusPresent) {
   EXPECT_EQ(missing(Isa::kAvx2 | Isa::kAmxInt8, Isa::kAvx2 | Isa::kAvx512), Isa::kAmxInt8);
   EXPECT_EQ(missing(Isa::kNone, Isa::kNone), Isa::kNone);
   EXPECT_EQ(missing(Isa::kAvx2, static_cast<Isa>(0xff)), Isa::kNone);

@@ -1,5 +1,4 @@
-// What a plan promises, for every row that is made: its kernels, its layout, and sizes that stay
-// right where 32 bits end.
+// Tests the plan of every implemented row: its kernels, its layout, and sizes beyond 32 bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +36,7 @@ void for_each_plan(Check check) {
 }
 
 // D3: each later kernel runs from a later token or for more rows, and no two go by one name.
-TEST(Plans, ListTheirKernelsByTokensAndRows) {
+TEST(Plans, ListKernelsByTokensAndRows) {
   int plans = 0;
   for_each_plan([&](const Backend&, const Plan& plan) {
     ++plans;
@@ -60,7 +59,7 @@ TEST(Plans, ListTheirKernelsByTokensAndRows) {
 }
 
 // D3: data, not words: for each number of tokens and of an expert's rows one kernel, no second one.
-TEST(Plans, NameOneKernelForEachNumberOfTokensAndRows) {
+TEST(Plans, NameOneKernelPerTokenAndRowCount) {
   int several = 0;
   for_each_plan([&](const Backend&, const Plan& plan) {
     for (const MatrixPlan& matrix : plan.matrices) {
@@ -80,7 +79,7 @@ TEST(Plans, NameOneKernelForEachNumberOfTokensAndRows) {
 }
 
 // D3: no kernel that needs more tokens than may come.
-TEST(Plans, LeaveOutKernelsThatFewTokensNeverReach) {
+TEST(Plans, OmitKernelsUnreachableForFewTokens) {
   const auto kernels = [](int64_t tokens, const char* backend, const char* machine) {
     const Request request{
         .layer = fake::layer(int4_static_group(128)), .max_num_tokens = tokens, .backend = backend};
@@ -95,7 +94,7 @@ TEST(Plans, LeaveOutKernelsThatFewTokensNeverReach) {
 }
 
 // The mean of an expert's rows decides: 16 experts, of which a token goes to 4.
-TEST(Plans, OfTensorCoresGrowTheirTilesWithTheTokens) {
+TEST(Plans, TensorCoreTilesGrowWithTokens) {
   const Request request{.layer = fake::layer(int4_static_group(128)), .backend = "cuda-sm80"};
   const Plan plan = *select(request, *Machine::find("h200")).chosen();
   std::vector<std::tuple<int64_t, int64_t>> tokens;
@@ -105,7 +104,7 @@ TEST(Plans, OfTensorCoresGrowTheirTilesWithTheTokens) {
                                              std::tuple(49, 360), std::tuple(361, 0)));
 }
 
-TEST(KernelUses, SayTheirNumbersInWords) {
+TEST(KernelUses, DescribeRangesInWords) {
   EXPECT_EQ(describe(KernelUse{1, "all"}), "all");
   EXPECT_EQ(describe(KernelUse{1, "few", 0, 1, 4}), "few; experts with up to 4 rows");
   EXPECT_EQ(describe(KernelUse{2, "many", 0, 5}),
@@ -115,8 +114,8 @@ TEST(KernelUses, SayTheirNumbersInWords) {
   EXPECT_EQ(describe(KernelUse{25, "a", 48}), "a; 25 to 48 tokens");
 }
 
-// D19: weights are stored as the chosen row wants them, whatever the machine they are stored on.
-TEST(Plans, HaveTheLayoutOfTheirRowOnEveryMachine) {
+// D19: weights have the layout of the chosen row on every machine.
+TEST(Plans, UseLayoutOfRowOnEveryMachine) {
   for_each_plan([](const Backend& row, const Plan& plan) {
     EXPECT_EQ(plan.backend, &row);
     EXPECT_EQ(plan.layout, row.layout->name);
@@ -151,7 +150,7 @@ Extent extent(const Matrix& m) {
 }
 
 // D40: 262,144 tokens of 2,048 columns, eight experts each: 2^32 numbers between the GEMMs.
-TEST(Plans, KeepTheArraysOfALongPrefillApart) {
+TEST(Plans, ArraysOfLongPrefillDoNotOverlap) {
   constexpr int64_t kTokens = 262'144, kRows = kTokens * 8;
   auto* const base = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
   for (const char* backend : {"cpu", "reference"}) {
@@ -199,7 +198,7 @@ TEST(Plans, KeepTheArraysOfALongPrefillApart) {
 }
 
 // D40: kernels count rows, one per token and expert, in 32 bits: more are refused, not wrapped.
-TEST(Plans, RefuseMoreRowsThanTheirIndicesCount) {
+TEST(Plans, RejectMoreRowsThanIndexTypeCounts) {
   const LayerSpec layer = long_layer({kBF16Weight, {}});
   const int64_t most = INT32_MAX / layer.top_k;
   auto selected = [&](int64_t tokens) {

@@ -1,4 +1,4 @@
-// Each rule refuses what it is for and nothing else.
+// Tests that each rule rejects its own case and nothing else.
 #include "oracle/rules.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,8 @@ std::set<std::string> objections(const Situation& s) {
 
 constexpr Activation kSiluOnly[] = {Activation::kSilu};
 
-/// One change to a situation that everything accepts, the rule that must object, and what it says.
+/// One change to a situation that every rule accepts, the rule that must reject it, and its
+/// message.
 struct Trigger {
   const char* rule;
   const char* what;
@@ -273,11 +274,11 @@ std::vector<Trigger> triggers() {
   };
 }
 
-TEST(Rules, AcceptTheRowThatTakesEverything) {
+TEST(Rules, AcceptRowWithoutRestrictions) {
   EXPECT_EQ(objections({}), std::set<std::string>{});
 }
 
-TEST(Rules, ObjectAloneToTheOneThingThatIsWrong) {
+TEST(Rules, EachMismatchTriggersExactlyItsRule) {
   for (const Trigger& trigger : triggers()) {
     SCOPED_TRACE(trigger.what);
     Situation situation;
@@ -294,7 +295,7 @@ TEST(Rules, ObjectAloneToTheOneThingThatIsWrong) {
   }
 }
 
-TEST(Rules, HaveEachACaseHereThatTriggersThem) {
+TEST(Rules, EachHasATriggeringCase) {
   std::set<std::string> triggered, named;
   for (const Trigger& trigger : triggers()) triggered.insert(trigger.rule);
   for (const Rule& rule : rules())
@@ -302,7 +303,7 @@ TEST(Rules, HaveEachACaseHereThatTriggersThem) {
   EXPECT_EQ(triggered, named);
 }
 
-TEST(Rules, ObjectTogetherToWhatIsWrongTogether) {
+TEST(Rules, SeveralMismatchesTriggerAllTheirRules) {
   for (const Trigger& one : triggers()) {
     for (const Trigger& other : triggers()) {
       Situation situation;
@@ -315,8 +316,8 @@ TEST(Rules, ObjectTogetherToWhatIsWrongTogether) {
   }
 }
 
-// D5: what a CPU lacks is named bit by bit, and the rest is left out.
-TEST(Rules, NameOnlyTheFeaturesThatAreMissing) {
+// D5: the message names each missing CPU feature bit and no other.
+TEST(Rules, NameOnlyMissingFeatures) {
   Situation situation;
   situation.backend.isa = Isa::kAvx2 | Isa::kAvx512 | Isa::kAvx512Bf16 | Isa::kAmxBf16;
   const Backend row[] = {situation.backend};
@@ -335,7 +336,7 @@ TEST(Rules, NameOnlyTheFeaturesThatAreMissing) {
   EXPECT_TRUE(select(situation.request, *Machine::find("xeon-amx"), row).plan);
 }
 
-TEST(Rules, LetGroupSizesPassThatDivideAndChannelsAlways) {
+TEST(Rules, AcceptDividingGroupSizesAndChannels) {
   Situation situation;
   situation.backend.group_multiple = 32;
   for (int64_t size : {int64_t{32}, int64_t{64}, int64_t{128}, GroupShape::kAll}) {
@@ -350,7 +351,7 @@ TEST(Rules, LetGroupSizesPassThatDivideAndChannelsAlways) {
   EXPECT_TRUE(objections(situation).empty());
 }
 
-TEST(Rules, CountTheColumnsOfEveryMatrixForExactSums) {
+TEST(Rules, LimitColumnsOfEveryMatrixForExactSums) {
   Situation situation;
   situation.request.layer.scheme = {kInt8StaticChannelSym, kInt8DynamicTokenSym};
   situation.request.layer.hidden_size = 100;
@@ -369,7 +370,7 @@ TEST(Rules, CountTheColumnsOfEveryMatrixForExactSums) {
 }
 
 // One GPU that fits in everything is enough, and an index that names another one is not that GPU.
-TEST(Rules, LookAtEveryGpuUnlessOneIsAskedFor) {
+TEST(Rules, CheckEveryGpuUnlessOneIsRequested) {
   Situation situation;
   put_on(situation, Platform::kCuda, "a100");
   situation.backend.min_capability = 90;
@@ -384,7 +385,7 @@ TEST(Rules, LookAtEveryGpuUnlessOneIsAskedFor) {
 }
 
 // A stage of its own serves any activation; only rows that fuse it are picky.
-TEST(Rules, LeaveTheActivationToItsStageUnlessFused) {
+TEST(Rules, CheckActivationOnlyWhenFused) {
   Situation situation;
   for (Activation activation :
        {Activation::kSilu, Activation::kSwigluOai, Activation::kRelu2NoMul}) {
@@ -397,8 +398,8 @@ TEST(Rules, LeaveTheActivationToItsStageUnlessFused) {
   EXPECT_TRUE(objections(situation).empty()) << "a dense layer has none";
 }
 
-// Every row takes the ids and weights that the routing stage gives, whatever the router.
-TEST(Rules, LeaveTheRouterToItsStage) {
+// Every row takes ids and weights from the routing stage, for every router.
+TEST(Rules, DoNotDependOnRouterScore) {
   for (const Backend& row : backends()) {
     for (Score score : {Score::kSoftmax, Score::kSigmoid, Score::kTopkThenSoftmax}) {
       Request request{.layer = fake::layer(kBF16Weight)};

@@ -1,4 +1,5 @@
-// Choosing a backend: every row answers, every reason is kept, and nobody else steps in.
+// Tests backend selection: every row gets a verdict, every reason is kept, and there is no
+// fallback.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <algorithm>
@@ -24,7 +25,7 @@ Machine old_pc() {
   return *Machine::find("x86-64");
 }
 
-TEST(Select, GivesEveryRowAVerdictInTheTablesOrder) {
+TEST(Select, GivesEveryRowAVerdictInTableOrder) {
   const auto table = fake::table();
   for (const Machine& machine : Machine::known()) {
     for (const Scheme& scheme : conformance::schemes()) {
@@ -40,7 +41,7 @@ TEST(Select, GivesEveryRowAVerdictInTheTablesOrder) {
   }
 }
 
-TEST(Select, ChoosesTheFirstRowThatServes) {
+TEST(Select, ChoosesFirstServingRow) {
   const auto table = fake::table();
   for (const Machine& machine : Machine::known()) {
     for (const Scheme& scheme : conformance::schemes()) {
@@ -64,7 +65,7 @@ TEST(Select, IsAPureFunction) {
   EXPECT_EQ(explain(once), explain(again));
 }
 
-// P3: all reasons of all rows, each with what is needed and what is there.
+// P3: all reasons of all rows, each with need and fact.
 TEST(Select, KeepsEveryReason) {
   const auto table = fake::table();
   Scheme scheme{{DType::kI4, per_group(24), false, false}, kInt8DynamicTokenSym};
@@ -85,7 +86,7 @@ TEST(Select, KeepsEveryReason) {
 }
 
 // P4: named and impossible is an error with that row's reasons, however many others could serve.
-TEST(Select, NeverTakesAnotherRowThanTheOneNamed) {
+TEST(Select, NeverReplacesNamedRow) {
   const auto table = fake::table();
   for (const Machine& machine : Machine::known()) {
     for (const Scheme& scheme : conformance::schemes()) {
@@ -117,7 +118,7 @@ TEST(Select, NeverTakesAnotherRowThanTheOneNamed) {
   }
 }
 
-TEST(Select, GivesANamedRowTheSamePlanAndReasonsAsAuto) {
+TEST(Select, NamedRowHasSamePlanAndReasonsAsAuto) {
   const auto table = fake::table();
   for (const Machine& machine : Machine::known()) {
     for (const Scheme& scheme : conformance::schemes()) {
@@ -142,7 +143,7 @@ TEST(Select, GivesANamedRowTheSamePlanAndReasonsAsAuto) {
   }
 }
 
-TEST(Select, AnswersAnUnknownNameWithTheKnownOnes) {
+TEST(Select, UnknownNameListsKnownRows) {
   const auto table = fake::table();
   for (const std::string unknown : {"fake", "Reference", "", "none", "fake-all "}) {
     const auto chosen =
@@ -157,7 +158,7 @@ TEST(Select, AnswersAnUnknownNameWithTheKnownOnes) {
 }
 
 // D16: at plan time, with everything that was tried.
-TEST(Select, WithNothingThatFitsIsAnErrorWithTheWholeTrail) {
+TEST(Select, ErrorWithoutServingRowHasWholeTrail) {
   const auto table = fake::table();
   const auto without_last = std::span(table).first(table.size() - 1);
   const Selection selection = select({.layer = fake::layer(kF32Weight)}, old_pc(), without_last);
@@ -175,13 +176,13 @@ TEST(Select, WithNothingThatFitsIsAnErrorWithTheWholeTrail) {
   }
 }
 
-TEST(Select, OverAnEmptyTableIsAnErrorToo) {
+TEST(Select, EmptyTableIsAnError) {
   const Selection selection = select({.layer = fake::layer(kF32Weight)}, old_pc(), {});
   EXPECT_TRUE(selection.considered.empty());
   EXPECT_FALSE(selection.chosen());
 }
 
-TEST(Select, PlansTheSchemeAsAskedAndTheMemoryThatPackingTakes) {
+TEST(Select, PlansRequestedSchemeAndPackingMemory) {
   for (const Scheme& scheme : conformance::schemes()) {
     const LayerSpec layer = fake::layer(scheme);
     const Plan plan = *select({.layer = layer, .max_num_tokens = 77}, old_pc()).chosen();
@@ -206,7 +207,7 @@ TEST(Select, PlansTheSchemeAsAskedAndTheMemoryThatPackingTakes) {
 
 // D7: activations that the scheme quantizes reach the kernel as codes, or as the floats that the
 // codes stand for; activations that it does not quantize never become codes.
-TEST(Select, PlansCodesOnlyWhereTheSchemeHasThem) {
+TEST(Select, PlansCodesOnlyForSchemesWithCodes) {
   const auto input = [](const Scheme& scheme) {
     const Plan plan = *select({.layer = fake::layer(scheme)}, old_pc()).chosen();
     return plan.matrices[0].kernel.input_dtype;
@@ -215,8 +216,8 @@ TEST(Select, PlansCodesOnlyWhereTheSchemeHasThem) {
   EXPECT_EQ(input({kInt8StaticChannelSym, {}}), DType::kF32);
 }
 
-// Nothing can be planned for no tokens, and every row says so.
-TEST(Select, RefusesToPlanForFewerThanOneToken) {
+// A plan for zero tokens is impossible, and every row gives that reason.
+TEST(Select, RejectsFewerThanOneToken) {
   for (int64_t tokens : {int64_t{0}, int64_t{-1}, INT64_MIN}) {
     for (ActivationFormat format : {ActivationFormat::kStandard, ActivationFormat::kBatched}) {
       Request request{.layer = fake::layer(kBF16Weight), .max_num_tokens = tokens};
@@ -228,8 +229,8 @@ TEST(Select, RefusesToPlanForFewerThanOneToken) {
   }
 }
 
-// A machine here gets nothing that this build cannot make; a known one what its own build would.
-TEST(Select, AsksForTheKernelsOfTheBuildThatTheMachineHas) {
+// This machine gets only kernels of this build. A known machine gets those of its own build.
+TEST(Select, RequiresBuiltKernelsUnlessMachineHasEveryPlatform) {
   std::array<Backend, 4> table = fake::table();
   for (Backend& row : table) row.kernels = &fake::kElsewhere;
   Machine machine = old_pc();
@@ -241,7 +242,7 @@ TEST(Select, AsksForTheKernelsOfTheBuildThatTheMachineHas) {
   EXPECT_FALSE(Machine::here().every_platform);
 }
 
-TEST(Select, GrowsTheWorkspaceWithTheTokensAndNothingElse) {
+TEST(Select, OnlyWorkspaceGrowsWithTokens) {
   const LayerSpec layer = fake::layer(int4_static_group(128));
   auto plan = [&](int64_t tokens) {
     return *select({.layer = layer, .max_num_tokens = tokens}, old_pc()).chosen();
@@ -252,7 +253,7 @@ TEST(Select, GrowsTheWorkspaceWithTheTokensAndNothingElse) {
 
 // ---- exceptions to the order ----
 
-TEST(Preferences, PutNativeCodeBeforeOpenClOnTheSameCores) {
+TEST(Preferences, PreferNativeCodeOverOpenClOnSameCores) {
   const std::vector<Backend> table = fake::completed_table();
   const LayerSpec layer = fake::layer(int4_static_group(128));
   const Selection on_cpu = select({.layer = layer}, *Machine::find("pocl"), table);
@@ -269,7 +270,7 @@ TEST(Preferences, PutNativeCodeBeforeOpenClOnTheSameCores) {
             "opencl-reference");
 }
 
-TEST(Preferences, LeaveTheOrderAloneWhereTheyDoNotApply) {
+TEST(Preferences, KeepOrderWhenNotApplicable) {
   const std::vector<Backend> table = fake::completed_table();
   const Selection on_gpu =
       select({.layer = fake::layer(int4_static_group(128))}, *Machine::find("arc-b580"), table);
@@ -280,7 +281,7 @@ TEST(Preferences, LeaveTheOrderAloneWhereTheyDoNotApply) {
   }
 }
 
-TEST(Preferences, NameRowsOfTheTableAndGiveAReason) {
+TEST(Preferences, NameTableRowsAndGiveAReason) {
   for (const Preference& preference : preferences()) {
     for (std::string_view beginning : {preference.first, preference.over}) {
       const bool any = std::any_of(backends().begin(), backends().end(), [&](const Backend& row) {
@@ -294,7 +295,7 @@ TEST(Preferences, NameRowsOfTheTableAndGiveAReason) {
 
 // ---- the real table ----
 
-TEST(Backends, HaveNamesThatAreUniqueAndKernelFilesOfThatStem) {
+TEST(Backends, HaveUniqueNamesAndMatchingKernelFiles) {
   std::set<std::string> stems;
   const std::filesystem::path kernels =
       std::filesystem::path(MORACLE_GOLDEN_DIR).parent_path().parent_path() / "src" / "kernels";
@@ -315,8 +316,8 @@ TEST(Backends, HaveNamesThatAreUniqueAndKernelFilesOfThatStem) {
   }
 }
 
-// D19: the layout belongs to the row, and it holds what the row reads.
-TEST(Backends, ReadOnlyWeightsThatTheirLayoutHoldsAndThatHaveACodec) {
+// D19: the layout belongs to the row, and it holds every type that the row reads.
+TEST(Backends, ReadOnlyWeightsOfTheirLayoutWithACodec) {
   for (const Backend& backend : backends()) {
     EXPECT_GE(backend.group_multiple, 1) << backend.name;
     EXPECT_GE(backend.size_multiple, 1) << backend.name;
@@ -334,7 +335,7 @@ TEST(Backends, ReadOnlyWeightsThatTheirLayoutHoldsAndThatHaveACodec) {
   }
 }
 
-TEST(Backends, EndWithAReferenceThatServesEverythingEverywhere) {
+TEST(Backends, EndWithReferenceThatServesEverything) {
   const Backend& last = backends().back();
   EXPECT_EQ(last.name, "reference");
   for (const Machine& machine : Machine::known()) {

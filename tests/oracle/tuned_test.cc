@@ -32,7 +32,7 @@ class Tuned : public ::testing::Test {
   Machine machine_;
 };
 
-TEST_F(Tuned, TheFastestRowIsChosenAndTheTimesAreShown) {
+TEST_F(Tuned, ChoosesFastestRowAndShowsTimes) {
   EXPECT_EQ(chosen(), "fake-avx512");
   measured({{"fake-avx512", 1, 2000},
             {"fake-all", 1, 1500},
@@ -46,7 +46,7 @@ TEST_F(Tuned, TheFastestRowIsChosenAndTheTimesAreShown) {
   EXPECT_THAT(text, Not(HasSubstr("first that serves")));
 }
 
-TEST_F(Tuned, EveryRowKeepsItsVerdict) {
+TEST_F(Tuned, KeepsVerdictOfEveryRow) {
   measured({{"fake-avx512", 1, 2000}, {"fake-all", 1, 1500}});
   const Selection selection = select(request_, machine_, table_);
   EXPECT_EQ(selection.considered.size(), table_.size());
@@ -59,7 +59,7 @@ TEST_F(Tuned, EveryRowKeepsItsVerdict) {
   EXPECT_EQ(accepted, 2);
 }
 
-TEST_F(Tuned, GainsAndLossesAreWeighedOverTheTokensThatTheRequestAllows) {
+TEST_F(Tuned, WeighsGainsAndLossesOverAllowedTokenCounts) {
   // Twice as fast at one token, three times as slow at many.
   measured({{"fake-avx512", 1, 2000},
             {"fake-all", 1, 1000},
@@ -70,7 +70,7 @@ TEST_F(Tuned, GainsAndLossesAreWeighedOverTheTokensThatTheRequestAllows) {
   EXPECT_EQ(chosen(), "fake-all");
 }
 
-TEST_F(Tuned, TheTablesOrderStaysWhereTheMeasurementsSayNothing) {
+TEST_F(Tuned, KeepsTableOrderWithoutMeasurements) {
   measured({{"fake-all", 1, 1}});  // the first that serves was not measured
   EXPECT_EQ(chosen(), "fake-avx512");
   measured({{"fake-avx512", 1, 10}, {"fake-avx512", 16, 10}, {"fake-all", 1, 1}});
@@ -80,14 +80,14 @@ TEST_F(Tuned, TheTablesOrderStaysWhereTheMeasurementsSayNothing) {
   EXPECT_EQ(chosen(), "fake-avx512");
 }
 
-TEST_F(Tuned, RowsThatDoNotServeStayOutHoweverFast) {
+TEST_F(Tuned, ExcludesFasterRowsThatDoNotServe) {
   measured({{"fake-amx", 1, 0.1}, {"fake-avx512", 1, 10}, {"fake-all", 1, 20}});
   EXPECT_EQ(chosen(), "fake-avx512");
   request_.backend = "fake-all";
   EXPECT_EQ(chosen(), "fake-all");
 }
 
-TEST_F(Tuned, RequestsForMoreThanWasMeasuredKeepTheOrder) {
+TEST_F(Tuned, KeepsTableOrderBeyondMeasuredTokens) {
   measured({{"fake-avx512", 1, 10}, {"fake-all", 1, 1}});
   EXPECT_EQ(chosen(), "fake-all");
   Request first = request_;

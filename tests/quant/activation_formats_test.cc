@@ -10,7 +10,7 @@
 namespace moracle::activation_formats_test {
 namespace {
 
-TEST(Fp8Activations, MapTheLargestMagnitudeTo448) {
+TEST(Fp8Activations, MapLargestMagnitudeTo448) {
   const std::vector<float> x = {0.1f, -7.0f, 3.5f, 0.0f};
   uint8_t codes[4];
   float scale = 0;
@@ -21,7 +21,7 @@ TEST(Fp8Activations, MapTheLargestMagnitudeTo448) {
   EXPECT_EQ(codes[3], 0);
 }
 
-TEST(Fp8Activations, OfAZeroRowAreZero) {
+TEST(Fp8Activations, ZeroRowGivesZero) {
   const std::vector<float> x(64);
   for (const QuantKey& key : {kFp8DynamicTokenSym, kFp8Dynamic128Sym, kMxfp8Dynamic}) {
     uint8_t codes[64];
@@ -32,7 +32,7 @@ TEST(Fp8Activations, OfAZeroRowAreZero) {
   }
 }
 
-TEST(Fp8Activations, GroupsAreQuantizedAlone) {
+TEST(Fp8Activations, QuantizeGroupsSeparately) {
   std::vector<float> x(300, 1.0f);
   x[200] = 1e4f;
   std::vector<uint8_t> codes(300);
@@ -44,7 +44,7 @@ TEST(Fp8Activations, GroupsAreQuantizedAlone) {
   EXPECT_EQ(scales[2], 1.0f / 448.0f);
 }
 
-TEST(Mxfp8Activations, TakeTheSmallestPowerOfTwoThatDoesNotSaturate) {
+TEST(Mxfp8Activations, UseSmallestPowerOfTwoThatDoesNotSaturate) {
   const struct {
     float largest, scale;
   } cases[] = {{448.0f, 1.0f}, {448.1f, 2.0f},  {447.0f, 1.0f},        {224.0f, 0.5f},
@@ -56,7 +56,7 @@ TEST(Mxfp8Activations, TakeTheSmallestPowerOfTwoThatDoesNotSaturate) {
   }
 }
 
-TEST(Activations, ThatAreNotFinitePoisonTheirGroupAndNoOther) {
+TEST(Activations, NonFiniteValuePoisonsOnlyItsGroup) {
   for (const QuantKey& key :
        {kFp8DynamicTokenSym, kFp8Dynamic128Sym, kMxfp8Dynamic, kInt8DynamicTokenSym}) {
     for (float bad : {INFINITY, -INFINITY, static_cast<float>(NAN)}) {
@@ -74,7 +74,7 @@ TEST(Activations, ThatAreNotFinitePoisonTheirGroupAndNoOther) {
   }
 }
 
-TEST(Activations, KeysThatNothingQuantizesAreKnown) {
+TEST(Activations, CanQuantizeIsFalseForStoredAndPerTensorScales) {
   EXPECT_TRUE(can_quantize(kFp8Dynamic128Sym));
   EXPECT_TRUE(can_quantize(fp8_dynamic_group(64)));
   EXPECT_FALSE(can_quantize(kFp8StaticTensorSym)) << "its scales are stored, not made";

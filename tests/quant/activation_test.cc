@@ -24,7 +24,7 @@ Quantized quantize(const std::vector<float>& x) {
   return {{codes.begin(), codes.end()}, scale};
 }
 
-TEST(Int8Token, LargestMagnitudeBecomes127AndItsNegativeMinus127) {
+TEST(Int8Token, LargestMagnitudeMapsToPlusMinus127) {
   std::mt19937 random(1);
   std::uniform_real_distribution<float> exponent(-30, 30);
   for (int i = 0; i < 20000; ++i) {
@@ -38,7 +38,7 @@ TEST(Int8Token, LargestMagnitudeBecomes127AndItsNegativeMinus127) {
   EXPECT_EQ(quantize({std::numeric_limits<float>::max(), -1}).codes, (std::vector<int>{127, 0}));
 }
 
-TEST(Int8Token, MidpointsTieToTheEvenCode) {
+TEST(Int8Token, MidpointsRoundToEven) {
   // A largest value of 127 makes the scale exactly 1, so that every midpoint is exact.
   std::vector<float> x = {127};
   for (int code = -127; code < 127; ++code) x.push_back(static_cast<float>(code) + 0.5f);
@@ -49,7 +49,7 @@ TEST(Int8Token, MidpointsTieToTheEvenCode) {
   }
 }
 
-TEST(Int8Token, OffAMidpointTheNearerCodeWins) {
+TEST(Int8Token, RoundsToNearestOffMidpoint) {
   std::vector<float> x = {127};
   for (int code = -127; code < 127; ++code) {
     const float middle = static_cast<float>(code) + 0.5f;
@@ -63,9 +63,9 @@ TEST(Int8Token, OffAMidpointTheNearerCodeWins) {
   }
 }
 
-// The definition rounds twice, in f32: the scale, then the quotient. In double, one at a time, they
-// come out the same, whatever the compiler does to the loop.
-TEST(Int8Token, IsTheSameAtEveryOptimizationLevel) {
+// The definition rounds twice in f32: the scale, then the quotient. Scalar double arithmetic gives
+// the same result, for any compiler transformation of the loop.
+TEST(Int8Token, EqualAtEveryOptimizationLevel) {
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
   for (int64_t count : {1, 2, 3, 7, 8, 15, 16, 17, 31, 64, 1000, 4099}) {
@@ -86,7 +86,7 @@ TEST(Int8Token, IsTheSameAtEveryOptimizationLevel) {
 }
 
 // This file and the library's kernels include the same definition but are compiled apart.
-TEST(Int8Token, IsWhatTheDeviceComputes) {
+TEST(Int8Token, MatchesDeviceResult) {
   const auto device = *open_device("cpu", 2);
   std::mt19937 random(8);
   std::normal_distribution<float> normal;
@@ -106,7 +106,7 @@ TEST(Int8Token, IsWhatTheDeviceComputes) {
 }
 
 // D29: no division by zero.
-TEST(Int8Token, OfAZeroRowIsZeroWithAScaleThatIsANumber) {
+TEST(Int8Token, ZeroRowGivesZeroWithFiniteScale) {
   for (float zero : {0.0f, -0.0f}) {
     const Quantized q = quantize(std::vector<float>(33, zero));
     EXPECT_EQ(q.codes, std::vector<int>(33, 0));
@@ -116,7 +116,7 @@ TEST(Int8Token, OfAZeroRowIsZeroWithAScaleThatIsANumber) {
   EXPECT_GT(quantize({}).scale, 0.0f) << "a row without columns";
 }
 
-TEST(Int8Token, OfADenormalRowIsZero) {
+TEST(Int8Token, DenormalRowGivesZero) {
   const float tiny = std::numeric_limits<float>::denorm_min();
   const Quantized q = quantize({tiny, -tiny, 100 * tiny, 1e-39f});
   EXPECT_EQ(q.codes, std::vector<int>(4, 0));
@@ -126,7 +126,7 @@ TEST(Int8Token, OfADenormalRowIsZero) {
   EXPECT_EQ(quantize({1e-11f}).codes, std::vector<int>{13});
 }
 
-TEST(Int8Token, OfARowWithAnInfinityOrNanMakesEveryProductNanAndNoWildCode) {
+TEST(Int8Token, NonFiniteRowGivesNanProductsAndBoundedCodes) {
   for (float wild : {INFINITY, -INFINITY, NAN, -NAN, std::numeric_limits<float>::signaling_NaN()}) {
     for (size_t at : {0, 1, 16, 40}) {
       std::vector<float> x(41, 1.5f);

@@ -44,7 +44,7 @@ TEST(FloatCodecs, ReadFromAnyAddress) {
 }
 
 // The same bytes are a different number in each type.
-TEST(Codecs, AreFoundByTheirType) {
+TEST(Codecs, FoundByType) {
   const std::pair<DType, double> kWant[] = {{DType::kF32, 0x1.888888p9},
                                             {DType::kF16, 4.265625},
                                             {DType::kBF16, 784},
@@ -61,7 +61,7 @@ TEST(Codecs, AreFoundByTheirType) {
   }
 }
 
-TEST(Codecs, AreMissingForWhatWeightsAreNeverWrittenIn) {
+TEST(Codecs, AbsentForTypesWithoutWeightFormat) {
   for (DType type : {DType::kF64, DType::kI64, DType::kI32, DType::kI16, DType::kU8, DType::kBool,
                      DType::kF8E8M0}) {
     EXPECT_FALSE(visit_codec(type, []<class Codec>() { FAIL(); })) << name(type);
@@ -69,7 +69,7 @@ TEST(Codecs, AreMissingForWhatWeightsAreNeverWrittenIn) {
   }
 }
 
-// A matrix whose codes and values are kept beside it, as plain numbers.
+// A matrix with its codes and values also stored as plain numbers.
 struct Plain {
   CanonicalMatrix matrix;
   std::vector<int> codes;
@@ -103,7 +103,7 @@ struct Plain {
     }
   }
 
-  /// (code - zero point) · scale, with the group found as the field's documents say.
+  /// (code - zero point) · scale, with the group index computed as in the formats' documents.
   double value(int64_t r, int64_t c) const {
     const GroupShape& shape = matrix.key.group;
     const int64_t columns = shape.cols == GroupShape::kAll ? matrix.k : shape.cols;
@@ -151,7 +151,7 @@ TEST(DecodeRow, GivesCodesWithoutScaleOrZeroPoint) {
   }
 }
 
-TEST(DequantizeRow, TakesFloatsAsTheyAre) {
+TEST(DequantizeRow, KeepsFloatsUnchanged) {
   const float values[] = {1.0f, -0.0f, 0.333251953125f, 65504.0f, 0x1p-24f, -2.0f};
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     CanonicalMatrix m;

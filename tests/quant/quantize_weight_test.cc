@@ -1,5 +1,5 @@
-// Weights quantized by our own hand: the formulas, the roundings at every midpoint, and what must
-// never come out.
+// Tests weights quantized by this library: the formulas, the rounding at every midpoint, and
+// forbidden outputs.
 #include "quant/quantize_weight.h"
 
 #include <gmock/gmock.h>
@@ -73,7 +73,7 @@ const std::vector<QuantKey>& keys() {
   return kKeys;
 }
 
-// Which of [rows, cols] elements share element (r, c)'s scale, from the key alone.
+// The elements of [rows, cols] that share the scale of element (r, c), derived from the key only.
 bool share(const QuantKey& key, int64_t r, int64_t c, int64_t r2, int64_t c2) {
   const auto same = [](int64_t size, int64_t a, int64_t b) {
     return size == GroupShape::kAll || a / size == b / size;
@@ -83,7 +83,7 @@ bool share(const QuantKey& key, int64_t r, int64_t c, int64_t r2, int64_t c2) {
 
 // Every scale is that of the largest magnitude among the elements that share it, every code the
 // nearest to value / scale: by brute force, at sizes that no block or group divides.
-TEST(QuantizeWeight, GivesEveryElementTheScaleOfItsBlockAndTheNearestCode) {
+TEST(QuantizeWeight, UsesBlockScaleAndNearestCode) {
   for (const QuantKey& key : keys()) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{3, 40}, {130, 33}, {1, 129}}) {
       SCOPED_TRACE(name(Scheme{key, {}}) + " [" + std::to_string(n) + ", " + std::to_string(k) +
@@ -115,7 +115,7 @@ TEST(QuantizeWeight, GivesEveryElementTheScaleOfItsBlockAndTheNearestCode) {
   }
 }
 
-TEST(QuantizeWeight, ScalesByTheFormatsLargestCode) {
+TEST(QuantizeWeight, ScalesByLargestCodeOfFormat) {
   EXPECT_EQ(weight_scale(kInt8StaticChannelSym, 1.27f).scale, 1.27f / 127);
   for (const QuantKey& key : {kFp8StaticTensorSym, kFp8StaticChannelSym})
     EXPECT_EQ(weight_scale(key, 1.3f).scale, 1.3f / 448);
@@ -126,8 +126,8 @@ TEST(QuantizeWeight, ScalesByTheFormatsLargestCode) {
   EXPECT_EQ(weight_scale(kMxfp8Static, 0.07f).scale, 0x1p-12f);
 }
 
-// Blocks: within two units in the last place of largest / 448, whatever the largest is.
-TEST(QuantizeWeight, ABlocksScaleIsTheLargestBy448ToTwoRoundings) {
+// Blocks: the scale is within two units in the last place of largest / 448, for any largest value.
+TEST(QuantizeWeight, BlockScaleIsMaximumOver448WithinTwoRoundings) {
   std::mt19937 random(9);
   std::uniform_real_distribution<float> exponent(-30, 30);
   for (int i = 0; i < 100'000; ++i) {
@@ -149,7 +149,7 @@ TEST(QuantizeWeight, RoundsEveryInt8MidpointToEven) {
     EXPECT_EQ(codes[i], std::nearbyint(static_cast<double>(values[i]))) << values[i];
 }
 
-TEST(QuantizeWeight, NeverGivesTheInt8CodeThatHasNoOpposite) {
+TEST(QuantizeWeight, NeverGivesInt8CodeMinus128) {
   for (int i = 1; i < 0x7f80; ++i) {  // every positive bf16 but the infinity
     const float largest = bf16_to_float(static_cast<uint16_t>(i));
     const CanonicalMatrix matrix =
@@ -183,7 +183,7 @@ TEST(QuantizeWeight, RoundsEveryE4m3MidpointToEven) {
     const std::vector<double> codes = codes_of(matrix);
     for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(codes[i], want[i]) << values[i];
   }
-  // mxfp8: the same beside a 448 in each group.
+  // mxfp8: the same, with a 448 in each group.
   for (size_t i = 0; i < values.size(); ++i) {
     const CanonicalMatrix matrix = quantized(floats(1, 2, {448, values[i]}), kMxfp8Static);
     ASSERT_EQ(matrix.scales[0], 1);
@@ -209,7 +209,7 @@ TEST(QuantizeWeight, WidensSixteenBitFloatsExactly) {
 }
 
 // D29: a scale of 0 would make 0/0.
-TEST(QuantizeWeight, GivesZerosAFiniteScaleAndCodesZero) {
+TEST(QuantizeWeight, ZerosGetFiniteScaleAndZeroCodes) {
   for (const float zero : {0.0f, -0.0f}) {
     for (const QuantKey& key : keys()) {
       std::vector<float> values(130 * 160, zero);
@@ -219,7 +219,7 @@ TEST(QuantizeWeight, GivesZerosAFiniteScaleAndCodesZero) {
         EXPECT_TRUE(std::isfinite(scale));
       }
       for (const double code : codes_of(all)) ASSERT_EQ(code, 0);
-      // One row, group and block of zeros beside others.
+      // One row, group and block of zeros, next to nonzero ones.
       std::fill(values.begin(), values.begin() + 160, 0.25f);
       for (const double code : codes_of(quantized(floats(130, 160, values), key)))
         ASSERT_TRUE(std::isfinite(code));
@@ -227,7 +227,7 @@ TEST(QuantizeWeight, GivesZerosAFiniteScaleAndCodesZero) {
   }
 }
 
-TEST(QuantizeWeight, TakesWeightsFromTheSmallestToTheLargest) {
+TEST(QuantizeWeight, AcceptsWholeFloatRange) {
   for (const float size : {std::numeric_limits<float>::denorm_min(), 1e-40f, 1e-12f, 1e-10f, 1e-9f,
                            1e30f, std::numeric_limits<float>::max()}) {
     for (const QuantKey& key : keys()) {
@@ -243,7 +243,7 @@ TEST(QuantizeWeight, TakesWeightsFromTheSmallestToTheLargest) {
   }
 }
 
-TEST(QuantizeWeight, RefusesWeightsThatAreNoNumbers) {
+TEST(QuantizeWeight, RejectsNonFiniteWeights) {
   for (const float wild : {INFINITY, -INFINITY, std::nanf("")}) {
     for (const QuantKey& key : keys()) {
       std::vector<float> values(140 * 40, 0.5f);
@@ -256,7 +256,7 @@ TEST(QuantizeWeight, RefusesWeightsThatAreNoNumbers) {
   }
 }
 
-TEST(QuantizeWeight, RefusesKeysItDoesNotKnowAndCodes) {
+TEST(QuantizeWeight, RejectsUnknownKeysAndCodesAsInput) {
   const CanonicalMatrix matrix = floats(2, 2, {1, 2, 3, 4});
   for (const QuantKey& key : {int4_static_group(128), int8_static_group(128), kMxfp4Static,
                               kInt8DynamicTokenSym, kBF16Weight}) {
@@ -277,7 +277,7 @@ TEST(QuantizeWeight, KeepsTheBias) {
   for (const QuantKey& key : keys()) EXPECT_EQ(quantized(matrix, key).bias, matrix.bias);
 }
 
-TEST(OnlineSchemes, GoByTheNameOfTheUserAndByOurs) {
+TEST(OnlineSchemes, ParseUserNameAndFullName) {
   const std::pair<const char*, const char*> names[] = {
       {"int8-per-channel", "int8-w8a8"},
       {"int8-per-channel-weight-only", "int8-w8a16-channel"},
@@ -309,8 +309,8 @@ TEST(OnlineSchemes, GoByTheNameOfTheUserAndByOurs) {
   }
 }
 
-// Rows are shared by the threads; so is the search for what cannot be quantized.
-TEST(QuantizeWeight, GivesTheSameOnAnyNumberOfThreads) {
+// Threads share the rows, and also the search for values that cannot be quantized.
+TEST(QuantizeWeight, EqualForAnyThreadCount) {
   constexpr int64_t kN = 1000, kK = 300;
   std::vector<float> values(kN * kK);
   std::mt19937_64 engine(5);

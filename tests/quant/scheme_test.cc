@@ -18,7 +18,7 @@ constexpr QuantKey without_symmetry(QuantKey key) {
   return key;
 }
 
-TEST(Scheme, EveryNameReadsBackAsTheSameScheme) {
+TEST(Scheme, NamesRoundTrip) {
   for (const Scheme& scheme : conformance::schemes()) {
     const auto parsed = parse_scheme(name(scheme));
     ASSERT_TRUE(parsed) << name(scheme);
@@ -27,7 +27,7 @@ TEST(Scheme, EveryNameReadsBackAsTheSameScheme) {
 }
 
 // As quant_method "fp8" has it with weight_block_size [1, 128].
-TEST(Scheme, GroupsOfFp8WeightsGoWithGroupsOfActivations) {
+TEST(Scheme, Fp8WeightGroupsGoWithActivationGroups) {
   const Scheme scheme{fp8_static_block(1, 128), fp8_dynamic_group(128)};
   EXPECT_EQ(name(scheme), "fp8-w8a8-g128");
   EXPECT_EQ(*parse_scheme("fp8-w8a8-g128"), scheme);
@@ -43,7 +43,7 @@ TEST(Scheme, NamesAndDescriptionsAreDistinct) {
   EXPECT_EQ(descriptions.size(), names.size());
 }
 
-TEST(Scheme, NamesAreTheFieldsOwn) {
+TEST(Scheme, UsesCommonNamesOfTheField) {
   EXPECT_EQ(name(Scheme{kBF16Weight, {}}), "bf16");
   EXPECT_EQ(name(Scheme{kF16Weight, {}}), "f16");
   EXPECT_EQ(name(Scheme{kF32Weight, {}}), "f32");
@@ -63,7 +63,7 @@ TEST(Scheme, NamesAreTheFieldsOwn) {
             (Scheme{int8_static_group(128), kInt8DynamicTokenSym}));
 }
 
-TEST(Scheme, DescriptionsAreForPeople) {
+TEST(Scheme, DescriptionsAreReadable) {
   EXPECT_EQ(describe(Scheme{kBF16Weight, {}}), "bf16 weights, not quantized");
   EXPECT_EQ(describe(Scheme{kInt8StaticChannelSym, kInt8DynamicTokenSym}),
             "int8 weights per channel, int8 activations per token, dynamic");
@@ -71,7 +71,7 @@ TEST(Scheme, DescriptionsAreForPeople) {
             "int4 weights per group of 64 with zero points, floating-point activations");
 }
 
-TEST(Scheme, OtherWordOrdersAreUnderstood) {
+TEST(Scheme, ParsesOtherWordOrders) {
   EXPECT_EQ(*parse_scheme("w8a8-int8"), *parse_scheme("int8-w8a8"));
 }
 
@@ -85,7 +85,7 @@ TEST(Scheme, ActivationsArePartOfTheScheme) {
   EXPECT_TRUE(both.activation->dynamic);
 }
 
-TEST(Scheme, AnythingElseIsAnErrorThatListsTheGrammar) {
+TEST(Scheme, RejectsOtherNamesAndListsGrammar) {
   for (const char* text : {"",
                            "-",
                            "int4",
@@ -132,7 +132,7 @@ TEST(Scheme, AnythingElseIsAnErrorThatListsTheGrammar) {
   }
 }
 
-TEST(QuantKey, OnlyFloatFormatsAreNotQuantized) {
+TEST(QuantKey, AllButFloatFormatsAreQuantized) {
   EXPECT_FALSE(kF32Weight.quantized());
   EXPECT_FALSE(kF16Weight.quantized());
   EXPECT_FALSE(kBF16Weight.quantized());
@@ -141,7 +141,7 @@ TEST(QuantKey, OnlyFloatFormatsAreNotQuantized) {
   EXPECT_TRUE(QuantKey{DType::kF8E4M3}.quantized());
 }
 
-TEST(QuantKey, DiffersInEachOfItsParts) {
+TEST(QuantKey, ComparesEveryPart) {
   const QuantKey key = int4_static_group(32);
   QuantKey other = key;
   other.dtype = DType::kI8;

@@ -65,7 +65,7 @@ SyntheticCheckpoint same_as_qwen() {
   return checkpoint;
 }
 
-/// Logits of the last of a few tokens, and what follows them.
+/// The logits of the last of a few tokens, and those of the tokens that follow.
 struct Output {
   std::vector<float> logits;
   std::vector<int32_t> ids;
@@ -106,7 +106,7 @@ TEST(Architecture, ComputesTheSameUnderItsOwnNamesSizesAndRouting) {
 }
 
 // Without norms on q and k the scores are bilinear in them; a norm would hide a factor of either.
-TEST(Architecture, LeavesQAndKAloneWhereItHasNoNormsForThem) {
+TEST(Architecture, KeepsQAndKWithoutNorms) {
   SyntheticCheckpoint checkpoint = acme(false);
   const auto want = run(checkpoint);
   ASSERT_TRUE(want) << want.error().to_string();

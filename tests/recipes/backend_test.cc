@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(Backend, IsChosenByItsNameAndNotWithout) {
+TEST(Backend, ChosenOnlyByName) {
   const TemporaryFolder folder;
   ASSERT_TRUE(SyntheticCheckpoint::gptq().write(folder.path()));
   const Ran named = run_command({"explain", folder.path(), "--backend", "twin"});
@@ -37,7 +37,7 @@ TEST(Backend, PassesConformanceCasesOfEveryScheme) {
                                      " passed, 0 failed, 0 refused by the oracle\n")));
 }
 
-TEST(Backend, ServesAWholeModelAsItsOriginalDoes) {
+TEST(Backend, ServesWholeModelLikeOriginal) {
   const auto checkpoint = SyntheticCheckpoint::int8().open();
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   std::vector<std::vector<int32_t>> texts;

@@ -48,7 +48,7 @@ TEST(Codec, ScalesItsCodes) {
   }
 }
 
-TEST(Codec, IsHeldByTheCanonicalLayout) {
+TEST(Codec, StoredInCanonicalLayout) {
   const auto& holds = kCanonicalLayout.holds;
   EXPECT_NE(std::find(holds.begin(), holds.end(), DType::kF8E5M2), holds.end());
 }

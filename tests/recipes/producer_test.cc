@@ -34,7 +34,7 @@ SyntheticCheckpoint acme() {
   return checkpoint;
 }
 
-TEST(Producer, IsReadExactly) {
+TEST(Producer, ReadsExactly) {
   const SyntheticCheckpoint checkpoint = acme();
   const auto experts = checkpoint.experts(1);
   ASSERT_TRUE(experts) << experts.error().to_string();
@@ -73,7 +73,7 @@ TEST(Producer, IsNamedByInspect) {
   EXPECT_THAT(ran.out, HasSubstr("int8-w8a16-channel"));
 }
 
-TEST(Producer, RefusesAWrongFileByName) {
+TEST(Producer, RejectsWrongFileByName) {
   SyntheticCheckpoint checkpoint = acme();
   const std::string scale = SyntheticCheckpoint::expert(0, 2, "up_proj.row_scale");
   checkpoint.reshape(scale, {15});

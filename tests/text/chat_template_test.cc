@@ -1,5 +1,5 @@
-// The chat template renderer against what transformers makes of the same templates
-// (tests/golden/chat/cases.json, written by tools/make_chat_golden.py), and its refusals.
+// Compares the chat template renderer with transformers on the same templates
+// (tests/golden/chat/cases.json, written by tools/make_chat_golden.py), and tests its errors.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -56,7 +56,7 @@ class Folder {
   std::string path_;
 };
 
-TEST(ChatTemplate, RendersWhatTransformersRenders) {
+TEST(ChatTemplate, MatchesTransformers) {
   std::ifstream file(std::string(MORACLE_GOLDEN_DIR) + "/chat/cases.json");
   const Json golden = Json::parse(file, nullptr, false);
   ASSERT_TRUE(golden.is_object());
@@ -92,7 +92,7 @@ TEST(ChatTemplate, RendersWhatTransformersRenders) {
   EXPECT_GT(same, 200u);
 }
 
-TEST(ChatTemplate, OpensTheFileBeforeTheConfig) {
+TEST(ChatTemplate, PrefersTemplateFileOverConfig) {
   const Folder folder;
   folder.write("tokenizer_config.json",
                R"({"chat_template": "config", "bos_token": {"content": "<b>"}, "eos_token": null,
@@ -107,7 +107,7 @@ TEST(ChatTemplate, OpensTheFileBeforeTheConfig) {
   EXPECT_EQ(*chat->render({}), "<b>False<img><p>");
 }
 
-TEST(ChatTemplate, TakesTheDefaultOfSeveralTemplates) {
+TEST(ChatTemplate, UsesDefaultOfSeveralTemplates) {
   const Folder folder;
   folder.write("tokenizer_config.json",
                R"({"chat_template": [{"name": "tool_use", "template": "t"},
@@ -117,7 +117,7 @@ TEST(ChatTemplate, TakesTheDefaultOfSeveralTemplates) {
   EXPECT_EQ(*chat->render({}), "d");
 }
 
-TEST(ChatTemplate, NamesWhatIsWrongWithTheFiles) {
+TEST(ChatTemplate, NamesDefectOfFiles) {
   const Folder folder;
   EXPECT_FALSE(ChatTemplate::open(folder.path()).ok());
   for (const char* config :
@@ -139,7 +139,7 @@ TEST(ChatTemplate, NamesWhatIsWrongWithTheFiles) {
   EXPECT_EQ(ChatTemplate::open(folder.path()).error().need, "UTF-8");
 }
 
-TEST(ChatTemplate, SaysWhatTheTemplateRaises) {
+TEST(ChatTemplate, ReportsExceptionOfTemplate) {
   const auto text = render("first\n{{ raise_exception('no ' ~ messages[0].role) }}");
   ASSERT_FALSE(text.ok());
   EXPECT_EQ(text.error().kind, ErrorKind::kInvalidArgument);
@@ -148,7 +148,7 @@ TEST(ChatTemplate, SaysWhatTheTemplateRaises) {
   EXPECT_EQ(text.error().fact, "no system");
 }
 
-TEST(ChatTemplate, SaysWhichNameIsUndefined) {
+TEST(ChatTemplate, ReportsUndefinedName) {
   const auto text = render("\n\n{{ x.y }}");
   ASSERT_FALSE(text.ok());
   EXPECT_EQ(text.error().kind, ErrorKind::kBadFile);
@@ -156,7 +156,7 @@ TEST(ChatTemplate, SaysWhichNameIsUndefined) {
   EXPECT_EQ(text.error().fact, "'x' is undefined");
 }
 
-TEST(ChatTemplate, RefusesByNameWhatItLeavesOut) {
+TEST(ChatTemplate, RejectsUnsupportedSyntaxByName) {
   const std::pair<const char*, const char*> kCases[] = {
       {"{% import 'a' as b %}", "'{% import %}'"},
       {"{% include 'a' %}", "'{% include %}'"},
@@ -188,7 +188,7 @@ TEST(ChatTemplate, RefusesByNameWhatItLeavesOut) {
   }
 }
 
-TEST(ChatTemplate, RefusesAtRenderWhatOnlyShowsThen) {
+TEST(ChatTemplate, RejectsUnsupportedValuesAtRender) {
   for (const char* text :
        {"{{ namespace() }}", "{{ [1]|map('string') }}", "{{ '%s' % 1 }}", "{{ ('a'|safe) + 'b' }}",
         "{{ 'ß'.upper() }}", "{{ strftime_now('%Z') }}", "{{ '{:>3}'.format(1) }}",
@@ -200,7 +200,7 @@ TEST(ChatTemplate, RefusesAtRenderWhatOnlyShowsThen) {
   }
 }
 
-TEST(ChatTemplate, EndsHostileTemplatesWithAnError) {
+TEST(ChatTemplate, StopsHostileTemplatesWithAnError) {
   const auto repeated = [](const std::string& part, int times) {
     std::string text;
     for (int i = 0; i < times; ++i) text += part;
@@ -249,7 +249,7 @@ TEST(ChatTemplate, EndsHostileTemplatesWithAnError) {
   }
 }
 
-TEST(ChatTemplate, KeepsCyclesFromLeaking) {
+TEST(ChatTemplate, FreesReferenceCycles) {
   const auto text = render(
       "{% set ns = namespace() %}{% set ns.me = ns %}{% macro m() %}{{ ns.me is defined }}"
       "{% endmacro %}{% set ns.m = m %}{% for x in [1, 2] if true %}{% set ns.loop = loop %}"
@@ -259,7 +259,7 @@ TEST(ChatTemplate, KeepsCyclesFromLeaking) {
   EXPECT_EQ(*text, "TrueTrueTrue");
 }
 
-TEST(ChatTemplate, RefusesTextThatIsNoUtf8) {
+TEST(ChatTemplate, RejectsTextThatIsNotUtf8) {
   const auto text = render("{{ messages }}", {{"user", "ok"}, {"user", "a\xC3"}});
   ASSERT_FALSE(text.ok());
   EXPECT_EQ(text.error().kind, ErrorKind::kInvalidArgument);
@@ -267,7 +267,7 @@ TEST(ChatTemplate, RefusesTextThatIsNoUtf8) {
   EXPECT_EQ(refusal("ab\xC0\x80").place, "byte 2");
 }
 
-TEST(ChatTemplate, TellsTheTime) {
+TEST(ChatTemplate, FormatsCurrentTime) {
   const auto text =
       render("{{ strftime_now('%Y-%m-%d %H:%M:%S %d %b %Y %A %B %p %-d %j %F %T%%') }}");
   ASSERT_TRUE(text.ok()) << text.error().to_string();
@@ -276,7 +276,7 @@ TEST(ChatTemplate, TellsTheTime) {
   EXPECT_EQ(text->back(), '%');
 }
 
-TEST(ChatTemplate, RendersInSeveralThreadsAtOnce) {
+TEST(ChatTemplate, RendersConcurrently) {
   auto chat = ChatTemplate::parse(
       "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}"
       "{{ m.role ~ ns.n }}{% endfor %}",

@@ -1,5 +1,5 @@
-// Tokenizer and TokenStream against what Hugging Face's `tokenizers` makes of the same texts
-// (tools/make_tokenizer_golden.py), and against files and texts that are wrong.
+// Compares Tokenizer and TokenStream with Hugging Face's `tokenizers` on the same texts
+// (tools/make_tokenizer_golden.py), and tests invalid files and texts.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -69,7 +69,7 @@ void expect_refusal(const json& file, ErrorKind kind, const std::string& place) 
 
 class Golden : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Golden, GivesTheIdsOfTheReference) {
+TEST_P(Golden, TokenIdsMatchReference) {
   const json fixture = golden(GetParam());
   ASSERT_TRUE(fixture.is_object());
   const auto tokenizer = parse(fixture["tokenizer"]);
@@ -82,7 +82,7 @@ TEST_P(Golden, GivesTheIdsOfTheReference) {
   }
 }
 
-TEST_P(Golden, StreamsWhatItDecodes) {
+TEST_P(Golden, StreamMatchesDecode) {
   const json fixture = golden(GetParam());
   const auto tokenizer = parse(fixture["tokenizer"]);
   ASSERT_TRUE(tokenizer);
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(Tokenizers, Golden,
                                            "contiguous", "inverted", "dialect", "whole"),
                          [](const auto& test) { return std::string(test.param); });
 
-TEST(Tokenizer, OpensAFolder) {
+TEST(Tokenizer, OpensFolder) {
   const std::filesystem::path folder =
       ::testing::TempDir() + "moracle_tokenizer_" + std::to_string(::getpid());
   std::filesystem::create_directories(folder);
@@ -123,7 +123,7 @@ TEST(Tokenizer, OpensAFolder) {
   EXPECT_EQ(missing.error().kind, ErrorKind::kBadFile);
 }
 
-TEST(Tokenizer, DecodesBytesExactlyAndAddedTokensAsTheyAre) {
+TEST(Tokenizer, DecodesBytesAndAddedTokensExactly) {
   json file = plain_file();
   file["added_tokens"].push_back(added_token(256, "<\u00e9>"));
   const auto tokenizer = parse(file);
@@ -140,7 +140,7 @@ TEST(Tokenizer, DecodesBytesExactlyAndAddedTokensAsTheyAre) {
   EXPECT_EQ(tokenizer->vocab_size(), 257);
 }
 
-TEST(Tokenizer, RefusesIdsWithoutAToken) {
+TEST(Tokenizer, RejectsUnknownIds) {
   const auto tokenizer = parse(plain_file());
   ASSERT_TRUE(tokenizer);
   for (const int32_t id : {-1, 256, 1 << 30}) {
@@ -150,7 +150,7 @@ TEST(Tokenizer, RefusesIdsWithoutAToken) {
   }
 }
 
-TEST(Tokenizer, NamesTheByteThatIsNotUtf8) {
+TEST(Tokenizer, NamesByteThatIsNotUtf8) {
   const auto tokenizer = parse(plain_file());
   ASSERT_TRUE(tokenizer);
   const std::string wrong[] = {"ab\xFF", "ab\xC3", "ab\xED\xA0\x80", "ab\xC0\x80",
@@ -163,7 +163,7 @@ TEST(Tokenizer, NamesTheByteThatIsNotUtf8) {
   }
 }
 
-TEST(Tokenizer, TakesLongRunsInItsStride) {
+TEST(Tokenizer, EncodesLongRunsQuickly) {
   const json fixture = golden("qwen");
   const auto tokenizer = parse(fixture["tokenizer"]);
   ASSERT_TRUE(tokenizer);
@@ -180,7 +180,7 @@ TEST(Tokenizer, TakesLongRunsInItsStride) {
   }
 }
 
-TEST(Tokenizer, FallsBackToTheHeapWhereCompiledMatchingRunsOutOfStack) {
+TEST(Tokenizer, FallsBackToHeapWhenJitStackIsExhausted) {
   json file = plain_file();
   file["pre_tokenizer"] = {{"type", "Split"},
                            {"pattern", {{"Regex", "(?:a|b|(?:cd))+"}}},
@@ -193,7 +193,7 @@ TEST(Tokenizer, FallsBackToTheHeapWhereCompiledMatchingRunsOutOfStack) {
   EXPECT_EQ(ids->size(), 100'000u);
 }
 
-TEST(Tokenizer, GivesUpOnExpressionsThatTakeForever) {
+TEST(Tokenizer, StopsExpressionsThatTakeTooLong) {
   json file = plain_file();
   file["pre_tokenizer"] = {{"type", "Split"},
                            {"pattern", {{"Regex", "(?:a|aa)+[xy]"}}},
@@ -206,7 +206,7 @@ TEST(Tokenizer, GivesUpOnExpressionsThatTakeForever) {
   EXPECT_EQ(ids.error().kind, ErrorKind::kUnsupported);
 }
 
-TEST(Tokenizer, IsSharedByThreads) {
+TEST(Tokenizer, EncodesConcurrently) {
   const json fixture = golden("deepseek");
   const auto tokenizer = parse(fixture["tokenizer"]);
   ASSERT_TRUE(tokenizer);
@@ -225,7 +225,7 @@ TEST(Tokenizer, IsSharedByThreads) {
   EXPECT_EQ(wrong, std::vector<int>(4));
 }
 
-TEST(TokenStream, LetsOutWholeCharactersOnly) {
+TEST(TokenStream, EmitsWholeCharactersOnly) {
   const auto tokenizer = parse(plain_file());
   ASSERT_TRUE(tokenizer);
   TokenStream stream(*tokenizer);
@@ -244,7 +244,7 @@ TEST(TokenStream, LetsOutWholeCharactersOnly) {
   EXPECT_FALSE(stream.push(256));
 }
 
-TEST(TokenStream, LeavesSpecialTokensOutOnRequest) {
+TEST(TokenStream, OmitsSpecialTokensOnRequest) {
   json file = plain_file();
   file["added_tokens"].push_back(added_token(256, "<s>"));
   const auto tokenizer = parse(file);
@@ -256,7 +256,7 @@ TEST(TokenStream, LeavesSpecialTokensOutOnRequest) {
   EXPECT_EQ(*stream.push(256, false), "<s>");
 }
 
-TEST(TokenizerFile, RefusesByNameWhatItDoesNotDo) {
+TEST(TokenizerFile, RejectsUnsupportedFeaturesByName) {
   const auto with = [](const char* pointer, json value) {
     json file = plain_file();
     file[json::json_pointer(pointer)] = std::move(value);
@@ -285,7 +285,7 @@ TEST(TokenizerFile, RefusesByNameWhatItDoesNotDo) {
   expect_refusal(with("/pre_tokenizer", split), kind, "pre_tokenizer.pattern.Regex");
 }
 
-TEST(TokenizerFile, RefusesWrongTypesAndIds) {
+TEST(TokenizerFile, RejectsWrongTypesAndIds) {
   const auto with = [](const char* pointer, json value) {
     json file = plain_file();
     file[json::json_pointer(pointer)] = std::move(value);
@@ -317,7 +317,7 @@ TEST(TokenizerFile, RefusesWrongTypesAndIds) {
   EXPECT_FALSE(parse_tokenizer(std::string(1 << 20, '['), "tokenizer.json"));
 }
 
-TEST(RegexDialect, RefusesWhatPcre2WouldReadDifferently) {
+TEST(RegexDialect, RejectsSyntaxThatPcre2ReadsDifferently) {
   const char* patterns[] = {"\\h",         "(?m:.)",  "(?x: a)",      "a(?i)b",   "(?<n>a)\\k<n>",
                             "(a)\\1",      "[]a]",    "[[:alpha:]]",  "\\pL",     "(?i:ss)",
                             "(?i:\u00e9)", "(?i:fl)", "(?i:\\p{Lu})", "a**",      "+a",
@@ -330,7 +330,7 @@ TEST(RegexDialect, RefusesWhatPcre2WouldReadDifferently) {
   }
 }
 
-TEST(RegexDialect, SaysWhatOnigurumaMeans) {
+TEST(RegexDialect, TranslatesOnigurumaSyntax) {
   EXPECT_EQ(*to_pcre2("\\p{N}{1,3}+"), "(?:[\\p{N}]{1,3})+");
   EXPECT_EQ(*to_pcre2("a{2}?"), "(?:a{2})?");
   EXPECT_EQ(*to_pcre2("a{2,3}?"), "a{2,3}?");
