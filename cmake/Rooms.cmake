@@ -7,6 +7,8 @@ function(moracle_room name)
   if(MORACLE_CUDA)
     file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cu)
     list(APPEND sources ${kernels})
+    # Each .cu defines constants of its own; newer CMake would build them together, too.
+    set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   else()
     # What would be planned for a GPU can be asked of every build.
     list(FILTER sources EXCLUDE REGEX "/src/kernels/cuda/")

@@ -71,7 +71,7 @@ struct Rows {
   }
 };
 
-class Tile : public testing::TestWithParam<Table> {
+class Tile : public ::testing::TestWithParam<Table> {
  protected:
   void SetUp() override {
     if (!has(GetParam().needs)) GTEST_SKIP() << "needs " << names(GetParam().needs);
@@ -111,7 +111,7 @@ class Tile : public testing::TestWithParam<Table> {
       std::vector<Weight> panel(static_cast<size_t>(k * kPanel));
       for (Weight& w : panel) w = draw();
       for (int rows = 1; rows <= kMaxRows; ++rows) {
-        SCOPED_TRACE(testing::Message() << "k " << k << " rows " << rows);
+        SCOPED_TRACE(::testing::Message() << "k " << k << " rows " << rows);
         const Rows<float> x(rows, k, [&] { return normal(); });
         std::vector<float> y(kMaxRows * kPanel, kUnwritten);
         tile(x.pointers.data(), rows, panel.data(), k, y.data());
@@ -135,7 +135,7 @@ class Tile : public testing::TestWithParam<Table> {
         std::vector<float> scales(static_cast<size_t>(groups * kPanel));
         for (float& s : scales) s = scale();
         for (int rows = 1; rows <= kMaxRows; ++rows) {
-          SCOPED_TRACE(testing::Message() << "k " << k << " group " << group << " rows " << rows);
+          SCOPED_TRACE(::testing::Message() << "k " << k << " group " << group << " rows " << rows);
           const Rows<float> x(rows, k, [&] { return normal(); });
           std::vector<float> y(kMaxRows * kPanel, kUnwritten);
           tile(x.pointers.data(), rows, panel.data(), scales.data(), k, group, y.data());
@@ -277,7 +277,7 @@ TEST_P(Tile, Int8Int8) {
       std::vector<float> scales(kPanel);
       for (float& s : scales) s = scale();
       for (int rows = 1; rows <= kMaxRows; ++rows) {
-        SCOPED_TRACE(testing::Message() << "k " << k << " rows " << rows << " spread " << spread);
+        SCOPED_TRACE(::testing::Message() << "k " << k << " rows " << rows << " spread " << spread);
         const Rows<int8_t> x(rows, k, draw);
         std::vector<float> x_scale(static_cast<size_t>(rows));
         for (float& s : x_scale) s = scale();
@@ -341,7 +341,7 @@ TEST_P(Tile, Int8Int8LongestSum) {
   for (int c = 0; c < kPanel; ++c) EXPECT_EQ(y[static_cast<size_t>(c)], 0x1p31f - 0x1p15f);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, Tile, testing::ValuesIn(kTables),
+INSTANTIATE_TEST_SUITE_P(Tables, Tile, ::testing::ValuesIn(kTables),
                          [](const auto& param) { return std::string(param.param.kernels->isa); });
 
 }  // namespace

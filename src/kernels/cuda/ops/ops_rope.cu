@@ -49,11 +49,11 @@ __device__ void rotate(float* head, const RotaryShape& shape, const float* frequ
 }
 
 __global__ void __launch_bounds__(kThreads) rope_and_append(TurnArgs a) {
-  __shared__ float heads[kWarps][kMostColumns];
+  __shared__ float head_of_warp[kWarps][kMostColumns];
   const int64_t dim = a.turn.rotary.head_dim;
   const int64_t q_heads = a.q.cols / dim, kv_heads = a.k.cols / dim;
   const int64_t heads = q_heads + 2 * kv_heads, warp = threadIdx.x / 32;
-  float* const head = heads[warp];
+  float* const head = head_of_warp[warp];
   for (int64_t b = blockIdx.x * kWarps + warp; b < a.q.rows * heads; b += gridDim.x * kWarps) {
     const int64_t t = b / heads, at = b % heads;
     const bool is_query = at < q_heads, is_key = !is_query && at < q_heads + kv_heads;
