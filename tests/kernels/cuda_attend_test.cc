@@ -128,7 +128,7 @@ TEST_F(CudaAttendTest, AppliesMaskOfEachToken) {
       for (const bool sunk : {false, true}) {
         for (const bool batch_invariant : {false, true}) {
           SCOPED_TRACE(str(plain.num_heads, " heads of ", plain.head_dim, ", window ", window,
-                           sunk ? ", sinks" : "", alone ? ", alone" : ""));
+                           sunk ? ", sinks" : "", batch_invariant ? ", alone" : ""));
           AttentionShape shape = plain;
           shape.window = window;
           shape.batch_invariant = batch_invariant;
