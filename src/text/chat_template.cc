@@ -8,8 +8,8 @@
 #include "checkpoint/config.h"
 #include "moracle/text.h"
 #include "text/jinja/interpreter.h"
-#include "text/jinja/parser.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/syntax/parser.h"
+#include "text/jinja/values/unicode.h"
 
 namespace moracle {
 

@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "text/jinja/interpreter.h"
-#include "text/jinja/methods.h"
+#include "text/jinja/library/methods.h"
 
 namespace moracle::jinja {
 

@@ -1,9 +1,9 @@
 #include "base/text.h"
 #include "base/try.h"
-#include "text/jinja/arithmetic.h"
 #include "text/jinja/interpreter.h"
-#include "text/jinja/python_text.h"
 #include "text/jinja/subscript.h"
+#include "text/jinja/values/arithmetic.h"
+#include "text/jinja/values/python_text.h"
 
 namespace moracle::jinja {
 

@@ -4,7 +4,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/values/unicode.h"
 
 namespace moracle::jinja {
 

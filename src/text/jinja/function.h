@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "text/jinja/heap.h"
+#include "text/jinja/values/heap.h"
 
 namespace moracle::jinja {
 

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "text/jinja/ast.h"
 #include "text/jinja/function.h"
 #include "text/jinja/loop.h"
+#include "text/jinja/syntax/ast.h"
 
 namespace moracle::jinja {
 

@@ -1,7 +1,7 @@
 #include "text/jinja/loop.h"
 
 #include "base/try.h"
-#include "text/jinja/compare.h"
+#include "text/jinja/values/compare.h"
 
 namespace moracle::jinja {
 

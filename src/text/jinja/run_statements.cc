@@ -1,9 +1,9 @@
 #include "base/text.h"
 #include "base/try.h"
-#include "text/jinja/functions.h"
 #include "text/jinja/interpreter.h"
-#include "text/jinja/lexer.h"
-#include "text/jinja/python_text.h"
+#include "text/jinja/library/functions.h"
+#include "text/jinja/syntax/lexer.h"
+#include "text/jinja/values/python_text.h"
 
 namespace moracle::jinja {
 

@@ -5,11 +5,11 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "text/jinja/compare.h"
+#include "text/jinja/library/methods.h"
 #include "text/jinja/loop.h"
-#include "text/jinja/methods.h"
-#include "text/jinja/python_text.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/values/compare.h"
+#include "text/jinja/values/python_text.h"
+#include "text/jinja/values/unicode.h"
 
 namespace moracle::jinja {
 

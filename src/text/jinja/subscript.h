@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "text/jinja/heap.h"
+#include "text/jinja/values/heap.h"
 
 namespace moracle::jinja {
 
