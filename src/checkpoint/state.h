@@ -42,5 +42,7 @@ const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer);
 const ExpertConvention& convention_of(const Checkpoint::State& state);
 /// "model.layers.3.mlp.experts"
 std::string experts_prefix(const ExpertNames& names, int64_t layer);
+/// For a checkpoint of an unknown family: what moe_layer() took for granted about its experts.
+std::string assumptions(const Checkpoint::State& state);
 
 }  // namespace moracle

@@ -2,21 +2,12 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "checkpoint/experts/stack.h"
 #include "checkpoint/state.h"
+#include "models/families/family.h"
 
 namespace moracle {
 
-#define X(name, describe, experts) Result<Description> describe(const Checkpoint&);
-#include "models/families/families.inc"
-#undef X
-
 namespace {
-constexpr Architecture kArchitectures[] = {
-#define X(name, describe, experts) {name, describe},
-#include "models/families/families.inc"
-#undef X
-};
 
 // Tells what is usable in a checkpoint of unknown architecture, and what must be added.
 std::string unknown(const Checkpoint& checkpoint) {
@@ -40,17 +31,17 @@ std::string unknown(const Checkpoint& checkpoint) {
 
 Result<Description> describe(const Checkpoint& checkpoint) {
   std::vector<std::string_view> known;
-  for (const Architecture& architecture : kArchitectures) {
-    known.push_back(architecture.name);
-    if (architecture.name != checkpoint.architecture()) continue;
+  for (const Family* family : families()) {
+    known.push_back(family->architecture);
+    if (family->architecture != checkpoint.architecture()) continue;
     // Describe a copy without claims: earlier calls must not affect this description.
     const Checkpoint own = checkpoint.unclaimed_copy();
-    MORACLE_TRY(Description description, architecture.describe(own));
+    MORACLE_TRY(Description description, family->describe(own));
     const std::vector<std::string> left = own.unclaimed();
     if (left.empty()) return description;
     return Error{
         ErrorKind::kBadFile, checkpoint.state().tensors.file_of(left[0]),
-        "tensor '" + left[0] + "'", str("to be part of ", architecture.name),
+        "tensor '" + left[0] + "'", str("to be part of ", family->architecture),
         str("nothing reads it", left.size() > 1 ? str(", nor ", left.size() - 1, " more") : "")};
   }
   return Error{ErrorKind::kUnsupported, checkpoint.folder() + "/config.json", "architectures",

@@ -116,12 +116,6 @@ struct Description {
   }
 };
 
-/// One row per architecture; its file maps the names and the config to a Description.
-struct Architecture {
-  std::string_view name;  ///< config.json's architectures[0]
-  Result<Description> (*describe)(const Checkpoint& checkpoint);
-};
-
 /// Finds the architecture and describes the model. Errors: an unknown architecture, with the known
 /// ones and this checkpoint's experts; a tensor that nothing claims.
 Result<Description> describe(const Checkpoint& checkpoint);

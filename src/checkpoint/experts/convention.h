@@ -40,10 +40,10 @@ struct ExpertConvention {
   ConfigKeys num_experts = kNumExpertsKeys;
   ConfigKeys top_k = kTopKKeys;
   ConfigKeys intermediate_size = kExpertSizeKeys;
-  Score score = Score::kSoftmax;         ///< without scoring_func
-  bool fixed_score = false;              ///< `score`, whatever scoring_func says
-  bool renormalize = false;              ///< without norm_topk_prob
-  std::optional<Activation> activation;  ///< whatever hidden_act says
+  Score default_score = Score::kSoftmax;  ///< without scoring_func
+  std::optional<Score> score;             ///< whatever scoring_func says
+  bool renormalize = false;               ///< without norm_topk_prob
+  std::optional<Activation> activation;   ///< whatever hidden_act says
 };
 
 /// The convention of config.json's architectures[0]; nullptr where the family is unknown.

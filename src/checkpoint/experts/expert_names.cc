@@ -8,18 +8,15 @@ namespace {
 
 // Names that several families have.
 constexpr ExpertNames kSharedNames[] = {
-    // As transformers 5 keeps experts in memory, and saves them where nothing converts them back.
+    // The form in memory of transformers 5, and in files that were saved without conversion.
     {.experts = "model.layers.{L}.mlp.experts", .fused = true},
     {"model.layers.{L}.mlp.experts", "gate_proj", "up_proj", "down_proj"},
-};
-// Names that files of unknown families may have.
-constexpr ExpertNames kUnknownFamilyNames[] = {
+    // The published names, then those of llm-compressor; gptqmodel uses the names above.
     {"model.layers.{L}.block_sparse_moe.experts", "w1", "w3", "w2"},
     {"model.layers.{L}.block_sparse_moe.experts", "gate_proj", "up_proj", "down_proj"},
 };
 // Assumed for unknown families, and reported by assumptions().
-constexpr ExpertConvention kGeneric = {.names = kUnknownFamilyNames,
-                                       .intermediate_size = kOnlySizeKeys};
+constexpr ExpertConvention kGeneric = {.intermediate_size = kOnlySizeKeys};
 
 // True if a tensor's name starts with `prefix` and later contains `part`. The text between may be
 // anything, so that a missing tensor does not hide the existing experts.

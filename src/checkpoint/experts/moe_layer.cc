@@ -18,14 +18,13 @@ Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
   const Config& config = state.config;
   const ExpertConvention& family = convention_of(state);
   Routing routing;
-  MORACLE_TRY(
-      const std::string score,
-      config.text_or(family.score == Score::kSigmoid ? "sigmoid" : "softmax", {"scoring_func"}));
+  MORACLE_TRY(const std::string score,
+              config.text_or(family.default_score == Score::kSigmoid ? "sigmoid" : "softmax",
+                             {"scoring_func"}));
   if (score != "softmax" && score != "sigmoid") {
     return config.unsupported({"scoring_func"}, "softmax or sigmoid", "it is " + score);
   }
-  routing.score = score == "sigmoid" ? Score::kSigmoid : Score::kSoftmax;
-  if (family.fixed_score) routing.score = family.score;
+  routing.score = family.score.value_or(score == "sigmoid" ? Score::kSigmoid : Score::kSoftmax);
   MORACLE_TRY(routing.renormalize, config.boolean_or(family.renormalize, {"norm_topk_prob"}));
   MORACLE_TRY(routing.num_groups, config.integer_or(1, {"n_group"}, 1));
   MORACLE_TRY(routing.top_groups, config.integer_or(1, {"topk_group"}, 1, routing.num_groups));

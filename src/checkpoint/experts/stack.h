@@ -35,7 +35,4 @@ Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& 
 /// "int4-w4a16-g128 [256, 128] in act-order"
 std::string show(const MatrixShape& shape, const Scheme& scheme);
 
-/// For a checkpoint of an unknown family: what moe_layer() took for granted about its experts.
-std::string assumptions(const Checkpoint::State& state);
-
 }  // namespace moracle

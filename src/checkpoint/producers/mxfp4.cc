@@ -35,7 +35,7 @@ class Mxfp4Reader : public Reader {
                                    const std::string& module) const override {
     return Error{ErrorKind::kUnsupported, tensors.file_of(module + "_blocks"),
                  "module '" + module + "'", "to be experts, all in one tensor",
-                 "it is asked for as one matrix"};
+                 "it is requested as one matrix"};
   }
   Result<DescribedLinear> describe_expert(const Tensors& tensors, const std::string& module,
                                           int64_t e, int64_t num_experts) const override;

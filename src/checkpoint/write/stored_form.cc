@@ -61,7 +61,7 @@ Status check_stores(WriteFormat format, const Scheme& scheme) {
   const auto refuse = [&](const Scheme& only) {
     return Error{ErrorKind::kUnsupported, "", str("format ", name(format)),
                  str(name(only), " for every module, since it has no words for another scheme"),
-                 "asked for is " + name(scheme)};
+                 "requested is " + name(scheme)};
   };
   const Scheme block{kFp8Static128BlockSym, kFp8Dynamic128Sym};
   const Scheme mxfp8{kMxfp8Static, kMxfp8Dynamic};

@@ -58,9 +58,9 @@ class GroupedQueryAttention : public Attention {
     MORACLE_CHECK(qkv_->apply(x, scratch.qkv, step.stream));
     part_done(step.on_part, "attention linears");
     const auto norm = [](const Buffer& b) { return b.bytes() > 0 ? b.as<float>() : nullptr; };
-    const QkNormRope turn{norm(q_norm_), norm(k_norm_), spec.norm_epsilon,
+    const QkNormRope rope{norm(q_norm_), norm(k_norm_), spec.norm_epsilon,
                           rotary_shape(spec.rotary, spec.head_dim), frequencies_.as<float>()};
-    MORACLE_CHECK(step.ops.rope_and_append(q, k, v, turn, step.batch, step.cache, step.stream));
+    MORACLE_CHECK(step.ops.rope_and_append(q, k, v, rope, step.batch, step.cache, step.stream));
     AttentionShape shape = shape_of(spec);
     shape.sinks = norm(sinks_);
     shape.cache = step.cache;

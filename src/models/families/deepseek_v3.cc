@@ -5,10 +5,10 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "checkpoint/experts/convention.h"
 #include "checkpoint/state.h"
 #include "models/attention/rotary.h"
 #include "models/families/decoder_parts.h"
+#include "models/families/family.h"
 
 namespace moracle {
 namespace deepseek_v3 {
@@ -140,24 +140,26 @@ Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoi
   return part.num_tensors > 0 ? std::optional(std::move(part)) : std::nullopt;
 }
 
-}  // namespace
-}  // namespace deepseek_v3
-
-extern const ExpertConvention kDeepseekV3Experts;
-const ExpertConvention kDeepseekV3Experts = {.score = Score::kSigmoid, .renormalize = true};
-
-Result<Description> describe_deepseek_v3(const Checkpoint& checkpoint) {
+Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
   // The routing depends on model_type.
   MORACLE_TRY(const std::string type, config.text({"model_type"}));
   if (type != "deepseek_v3") return config.wrong({"model_type"}, "deepseek_v3", "it is " + type);
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
-  MORACLE_TRY(const deepseek_v3::Sizes sizes, deepseek_v3::read_sizes(config));
+  MORACLE_TRY(const Sizes sizes, read_sizes(config));
   MORACLE_TRY(Description description, describe_decoder(checkpoint, spec, [&](int64_t layer) {
-                return deepseek_v3::describe_layer(checkpoint, spec, sizes, layer);
+                return describe_layer(checkpoint, spec, sizes, layer);
               }));
-  MORACLE_TRY(description.ignored, deepseek_v3::ignore_next_tokens(checkpoint));
+  MORACLE_TRY(description.ignored, ignore_next_tokens(checkpoint));
   return description;
 }
+
+}  // namespace
+}  // namespace deepseek_v3
+
+constinit const Family kDeepseekV3Family = {
+    .architecture = "DeepseekV3ForCausalLM",
+    .describe = deepseek_v3::describe,
+    .experts = {.default_score = Score::kSigmoid, .renormalize = true}};
 
 }  // namespace moracle

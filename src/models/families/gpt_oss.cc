@@ -2,9 +2,9 @@
 // with a bias, softmax over the top_k alone. Experts with biases.
 #include "base/text.h"
 #include "base/try.h"
-#include "checkpoint/experts/convention.h"
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
+#include "models/families/family.h"
 
 namespace moracle {
 namespace gpt_oss {
@@ -52,24 +52,12 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
                           std::move(router), std::move(experts)};
 }
 
-}  // namespace
-}  // namespace gpt_oss
-
-namespace gpt_oss {
 constexpr ExpertNames kNames[] = {{.experts = "model.layers.{L}.mlp.experts",
                                    .fused = true,
                                    .transposed = true,
                                    .interleaved = true}};
-}  // namespace gpt_oss
-// config.json says silu and means the clamped variant with a limit.
-extern const ExpertConvention kGptOssExperts;
-const ExpertConvention kGptOssExperts = {.names = gpt_oss::kNames,
-                                         .intermediate_size = kOnlySizeKeys,
-                                         .score = Score::kTopkThenSoftmax,
-                                         .fixed_score = true,
-                                         .activation = Activation::kSwigluOai};
 
-Result<Description> describe_gpt_oss(const Checkpoint& checkpoint) {
+Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
   // Routing and activation depend on model_type.
   MORACLE_TRY(const std::string type, config.text({"model_type"}));
@@ -81,14 +69,25 @@ Result<Description> describe_gpt_oss(const Checkpoint& checkpoint) {
   constexpr DecoderDefaults kDefaults{1e-5, 150'000};
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
   MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec, false, kDefaults));
-  MORACLE_TRY(const std::vector<int64_t> windows,
-              gpt_oss::read_windows(config, checkpoint.num_layers()));
+  MORACLE_TRY(const std::vector<int64_t> windows, read_windows(config, checkpoint.num_layers()));
   MORACLE_TRY(const bool biased, config.boolean_or(true, {"attention_bias"}));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
     GroupedQuerySpec own = heads;
     own.window = windows[layer];
-    return gpt_oss::describe_layer(checkpoint, spec, own, layer, biased);
+    return describe_layer(checkpoint, spec, own, layer, biased);
   });
 }
+
+}  // namespace
+}  // namespace gpt_oss
+
+constinit const Family kGptOssFamily = {
+    .architecture = "GptOssForCausalLM",
+    .describe = gpt_oss::describe,
+    .experts = {.names = gpt_oss::kNames,
+                .intermediate_size = kOnlySizeKeys,
+                .score = Score::kTopkThenSoftmax,
+                // config.json says silu and means the clamped variant with a limit.
+                .activation = Activation::kSwigluOai}};
 
 }  // namespace moracle

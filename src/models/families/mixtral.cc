@@ -2,9 +2,9 @@
 // experts; the top_k weights are renormalized.
 #include "base/text.h"
 #include "base/try.h"
-#include "checkpoint/experts/convention.h"
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
+#include "models/families/family.h"
 
 namespace moracle {
 namespace mixtral {
@@ -28,21 +28,7 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
                           std::move(router), std::move(experts)};
 }
 
-}  // namespace
-}  // namespace mixtral
-
-namespace mixtral {
-// As published, then as llm-compressor writes it. gptqmodel uses the shared names.
-constexpr ExpertNames kNames[] = {
-    {"model.layers.{L}.block_sparse_moe.experts", "w1", "w3", "w2"},
-    {"model.layers.{L}.block_sparse_moe.experts", "gate_proj", "up_proj", "down_proj"},
-};
-}  // namespace mixtral
-extern const ExpertConvention kMixtralExperts;
-const ExpertConvention kMixtralExperts = {
-    .names = mixtral::kNames, .intermediate_size = kOnlySizeKeys, .renormalize = true};
-
-Result<Description> describe_mixtral(const Checkpoint& checkpoint) {
+Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
   // The routing depends on model_type.
   MORACLE_TRY(const std::string type, config.text({"model_type"}));
@@ -52,8 +38,16 @@ Result<Description> describe_mixtral(const Checkpoint& checkpoint) {
   MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, false, kDefaults));
   MORACLE_TRY(heads.window, config.integer_or(0, {"sliding_window"}, 1));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
-    return mixtral::describe_layer(checkpoint, spec, heads, layer);
+    return describe_layer(checkpoint, spec, heads, layer);
   });
 }
+
+}  // namespace
+}  // namespace mixtral
+
+constinit const Family kMixtralFamily = {
+    .architecture = "MixtralForCausalLM",
+    .describe = mixtral::describe,
+    .experts = {.intermediate_size = kOnlySizeKeys, .renormalize = true}};
 
 }  // namespace moracle

@@ -2,9 +2,9 @@
 // and k. Adds a shared expert, which each token weights by a sigmoid.
 #include "base/text.h"
 #include "base/try.h"
-#include "checkpoint/experts/convention.h"
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
+#include "models/families/family.h"
 
 namespace moracle {
 namespace qwen2_moe {
@@ -39,19 +39,19 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
                           std::move(router),     std::move(experts),   std::move(shared)};
 }
 
-}  // namespace
-}  // namespace qwen2_moe
-
-extern const ExpertConvention kQwen2MoeExperts;
-const ExpertConvention kQwen2MoeExperts = {};
-
-Result<Description> describe_qwen2_moe(const Checkpoint& checkpoint) {
+Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
   MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
-    return qwen2_moe::describe_layer(checkpoint, spec, heads, layer);
+    return describe_layer(checkpoint, spec, heads, layer);
   });
 }
+
+}  // namespace
+}  // namespace qwen2_moe
+
+constinit const Family kQwen2MoeFamily = {.architecture = "Qwen2MoeForCausalLM",
+                                          .describe = qwen2_moe::describe};
 
 }  // namespace moracle

@@ -2,9 +2,9 @@
 // mlp_only_layers, or off decoder_sparse_step, are dense.
 #include "base/text.h"
 #include "base/try.h"
-#include "checkpoint/experts/convention.h"
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
+#include "models/families/family.h"
 
 namespace moracle {
 namespace qwen3_moe {
@@ -37,19 +37,19 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
                           std::move(router), std::move(experts)};
 }
 
-}  // namespace
-}  // namespace qwen3_moe
-
-extern const ExpertConvention kQwen3MoeExperts;
-const ExpertConvention kQwen3MoeExperts = {};
-
-Result<Description> describe_qwen3_moe(const Checkpoint& checkpoint) {
+Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
   MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
-    return qwen3_moe::describe_layer(checkpoint, spec, heads, layer);
+    return describe_layer(checkpoint, spec, heads, layer);
   });
 }
+
+}  // namespace
+}  // namespace qwen3_moe
+
+constinit const Family kQwen3MoeFamily = {.architecture = "Qwen3MoeForCausalLM",
+                                          .describe = qwen3_moe::describe};
 
 }  // namespace moracle

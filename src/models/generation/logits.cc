@@ -14,7 +14,7 @@ Result<Matrix> enqueue_logits(Model::State& m, int64_t first, int64_t count) {
   if (first < 0 || count < 1 || count > Model::kMaxLogitRows || first + count > m.num_rows) {
     return Error{ErrorKind::kInvalidArgument, "", "logits",
                  str("1 to ", Model::kMaxLogitRows, " rows of the last step's ", m.num_rows),
-                 str(count, " from ", first, " were asked for")};
+                 str(count, " from ", first, " were requested")};
   }
   const Matrix out = m.activations.logits.slice(0, count);
   MORACLE_CHECK(m.output->apply(m.activations.normed.slice(first, count), out));

@@ -1,0 +1,26 @@
+#include "models/families/family.h"
+
+namespace moracle {
+namespace {
+
+constexpr const Family* kFamilies[] = {
+#define X(family) &family,
+#include "models/families/families.inc"
+#undef X
+};
+
+}  // namespace
+
+std::span<const Family* const> families() {
+  return kFamilies;
+}
+
+// Declared in the checkpoint room, which may not include this one.
+const ExpertConvention* find_convention(std::string_view architecture) {
+  for (const Family* family : kFamilies) {
+    if (family->architecture == architecture) return &family->experts;
+  }
+  return nullptr;
+}
+
+}  // namespace moracle

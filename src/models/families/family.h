@@ -1,0 +1,25 @@
+// A model family: everything that one of the files here says about its checkpoints.
+#pragma once
+
+#include <string_view>
+
+#include "checkpoint/experts/convention.h"
+#include "models/description.h"
+
+namespace moracle {
+
+struct Family {
+  std::string_view architecture;  ///< config.json's architectures[0]
+  /// Maps names and config to a Description. Errors: a missing tensor, a key that is not supported.
+  Result<Description> (*describe)(const Checkpoint& checkpoint);
+  ExpertConvention experts = {};
+};
+
+#define X(family) extern const Family family;
+#include "models/families/families.inc"
+#undef X
+
+/// All of them.
+std::span<const Family* const> families();
+
+}  // namespace moracle
