@@ -13,7 +13,11 @@
 
 namespace moracle::bench {
 
-using namespace timing;
+using timing::LayerRing;
+using timing::random_experts;
+using timing::random_layer;
+using timing::random_routings;
+using timing::Routed;
 
 /// The experts of one layer of a model.
 struct LayerShape {

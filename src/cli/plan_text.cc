@@ -95,9 +95,9 @@ void show(const ModelPlan& plan) {
   Table sums;
   sums.row({"weights", megabytes(plan.weight_bytes), "packed, and tables"});
   sums.row({"workspace", megabytes(plan.workspace_bytes), "shared by all layers"});
-  sums.row({"kernels", megabytes(plan.scratch_bytes), "that they keep"});
+  sums.row({"kernel scratch", megabytes(plan.scratch_bytes), "allocated once"});
   sums.row({"activations", megabytes(plan.activation_bytes), "between the layers"});
-  sums.row({"together", megabytes(plan.total_bytes()),
+  sums.row({"total", megabytes(plan.total_bytes()),
             "of " + megabytes(plan.memory_bytes) + " on the device"});
   sums.row({"cache", megabytes(plan.cache_bytes_per_token * 1000),
             str("more per 1,000 tokens, in ", name(plan.cache_dtype))});

@@ -28,7 +28,7 @@ Status check_routing(const Routing& routing, int64_t num_experts, bool has_bias,
   if (groups < 1 || num_experts % groups != 0 || routing.top_groups < 1 ||
       routing.top_groups > groups)
     return wrong(str("groups of equal size of ", num_experts, " experts"),
-                 str(routing.top_groups, " of ", groups, " groups were asked for"));
+                 str(routing.top_groups, " of ", groups, " groups were requested"));
   const int64_t most = num_experts / groups * routing.top_groups;
   if (top_k < 1 || top_k > most)
     return wrong(str("1 to ", most, " experts per token"), str("it is ", top_k));

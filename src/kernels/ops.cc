@@ -15,16 +15,16 @@ Status Ops::add_rms_norm(const Matrix& x, const Matrix& y, const float* weight, 
 }
 
 Status Ops::rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
-                            const QkNormRope& turn, const Batch& batch, const LayerCache& cache,
+                            const QkNormRope& rope, const Batch& batch, const LayerCache& cache,
                             Stream stream) {
   const auto prepare = [&](const Matrix& heads, const float* norm) -> Status {
     if (norm != nullptr) {
-      MORACLE_CHECK(rms_norm(heads, norm, turn.rotary.head_dim, turn.epsilon, heads, stream));
+      MORACLE_CHECK(rms_norm(heads, norm, rope.rotary.head_dim, rope.epsilon, heads, stream));
     }
-    return rotate(heads, turn.rotary, turn.frequencies, batch.positions, stream);
+    return rotate(heads, rope.rotary, rope.frequencies, batch.positions, stream);
   };
-  MORACLE_CHECK(prepare(q, turn.q_norm));
-  MORACLE_CHECK(prepare(k, turn.k_norm));
+  MORACLE_CHECK(prepare(q, rope.q_norm));
+  MORACLE_CHECK(prepare(k, rope.k_norm));
   return append(k, v, batch, cache, stream);
 }
 

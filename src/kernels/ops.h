@@ -174,7 +174,7 @@ class Ops {
                         const LayerCache& cache, Stream) = 0;
   /// Applies QkNormRope to the heads of q and k in place, then appends k and v.
   virtual Status rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
-                                 const QkNormRope& turn, const Batch& batch,
+                                 const QkNormRope& rope, const Batch& batch,
                                  const LayerCache& cache, Stream);
   /// out = softmax(q kᵀ · scale, causal) v over the caches, heads side by side. The caches must
   /// already hold the batch's own keys and values. `scratch`: at least attend_scratch_bytes for

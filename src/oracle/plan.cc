@@ -121,7 +121,7 @@ std::string describe(const Plan& plan) {
     text +=
         str(", ", size_text(plan.adapter_bytes), " for ", plan.max_adapters,
             plan.max_adapters == 1 ? " adapter" : " adapters", " of rank up to ", plan.lora_rank);
-  if (plan.scratch_bytes > 0) text += ", " + size_text(plan.scratch_bytes) + " of the kernels' own";
+  if (plan.scratch_bytes > 0) text += ", " + size_text(plan.scratch_bytes) + " of kernel scratch";
   text += "\n";
   if (!plan.experts.is_identity())
     text += str("      ", plan.experts.num_local(), " of ", plan.experts.num_experts(),

@@ -29,7 +29,7 @@ std::string version(int capability) {
 
 Objection refuse_requested(const Backend& b, const Request& r, const Machine&) {
   if (r.backend == "auto" || r.backend == b.name) return {};
-  return object(str("backend '", r.backend, "', asked for by name"), str("this is '", b.name, "'"));
+  return object(str("backend '", r.backend, "', requested by name"), str("this is '", b.name, "'"));
 }
 
 Objection refuse_platform(const Backend& b, const Request& r, const Machine&) {

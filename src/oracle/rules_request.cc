@@ -44,7 +44,7 @@ Objection refuse_expert_parallel(const Backend& b, const Request& r, const Machi
 Objection refuse_lora(const Backend& b, const Request& r, const Machine&) {
   if (r.lora_rank == 0 || !lacks(b, Feature::kLora)) return {};
   return object("a layer without LoRA",
-                str("adapters of rank up to ", r.lora_rank, " are asked for"));
+                str("adapters of rank up to ", r.lora_rank, " are requested"));
 }
 
 // Weighting the input equals weighting the output only if one expert processes the token.

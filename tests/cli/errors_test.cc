@@ -118,7 +118,7 @@ TEST(CommandLine, RejectsBrokenModel) {
         std::string(
             "can be used: 2 layers of 4 experts, top-2, hidden size 32, intermediate size 16, "
             "bf16, softmax"),
-        std::string("a file in src/models (CONTRIBUTING.md)")})
+        std::string("a file in src/models/families (CONTRIBUTING.md)")})
     EXPECT_THAT(ran.out, HasSubstr(part));
 }
 

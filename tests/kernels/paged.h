@@ -14,8 +14,8 @@ namespace moracle::testing {
 
 class PagedCaches {
  public:
-  /// Of so many positions each. Numbers of `key_row` and `value_row` elements for each position;
-  /// what was never written is NaN in every type.
+  /// One cache per capacity, in positions. A position has `key_row` and `value_row` elements, all
+  /// NaN until they are written.
   PagedCaches(const std::vector<int64_t>& capacities, int64_t key_row, int64_t value_row,
               DType dtype, int64_t page)
       : key_row_(key_row), value_row_(value_row), page_(page) {
@@ -67,7 +67,7 @@ class PagedCaches {
     return batch(step, device, memory_.data());
   }
 
-  /// To a device, and back; its batches are of what is there.
+  /// Copies the caches to a device. Batches made for that device then refer to the copy.
   void upload(Device& device) {
     if (there_.bytes() == 0) there_ = *device.allocate(memory_.size());
     EXPECT_TRUE(device.upload(there_.data(), memory_.data(), memory_.size()));

@@ -91,7 +91,7 @@ class Tile : public ::testing::TestWithParam<Table> {
       for (int c = 0; c < kPanel; ++c) {
         const float got = y[static_cast<size_t>(r * kPanel + c)];
         if (r >= rows) {
-          ASSERT_EQ(got, kUnwritten) << "row " << r << " is not asked for";
+          ASSERT_EQ(got, kUnwritten) << "row " << r << " is not requested";
           continue;
         }
         double sum = 0, size = 0;

@@ -228,7 +228,7 @@ TEST(Explain, MarksNothingWithoutAChoice) {
   const Selection s =
       select({.layer = fake::layer(kBF16Weight), .backend = "nobody"}, *Machine::find("x86-64"));
   EXPECT_THAT(explain(s), Not(HasSubstr("> ")));
-  EXPECT_THAT(explain(s), HasSubstr("'nobody', asked for by name"));
+  EXPECT_THAT(explain(s), HasSubstr("'nobody', requested by name"));
 }
 
 }  // namespace

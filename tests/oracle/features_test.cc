@@ -24,7 +24,7 @@ struct Wish {
 
 const Wish kWishes[] = {
     {"lora", Feature::kLora, [](Request& r) { r.lora_rank = 16; },
-     "adapters of rank up to 16 are asked for"},
+     "adapters of rank up to 16 are requested"},
     {"activation-format", Feature::kBatched,
      [](Request& r) { r.parallel.format = ActivationFormat::kBatched; }, "they come batched"},
     {"expert-parallel", Feature::kExpertParallel, [](Request& r) { r.parallel.ep_size = 3; },

@@ -58,7 +58,7 @@ struct Trigger {
 std::vector<Trigger> triggers() {
   return {
       {"requested", "another name", [](Situation& s) { s.request.backend = "cpu"; },
-       "'cpu', asked for by name", "'fake-all'"},
+       "'cpu', requested by name", "'fake-all'"},
       {"platform", "another kind of device",
        [](Situation& s) {
          put_on(s, Platform::kCpu, "x86-64");

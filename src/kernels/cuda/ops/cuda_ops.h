@@ -11,8 +11,8 @@ namespace moracle {
 /// Activation matrices are f32, bf16 or f16.
 class CudaOps : public Ops {
  public:
-  CudaOps(const cuda::Queue& queue, const cuda::DeviceErrors& troubles)
-      : queue_(queue), device_errors_(troubles) {}
+  CudaOps(const cuda::Queue& queue, const cuda::DeviceErrors& errors)
+      : queue_(queue), device_errors_(errors) {}
 
   int64_t cache_page() const override { return 64; }
 
@@ -20,7 +20,7 @@ class CudaOps : public Ops {
   // Fused here; on a CPU two operations each.
   Status add_rms_norm(const Matrix& x, const Matrix& y, const float* weight, float epsilon,
                       const Matrix& out, Stream) override;
-  Status rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v, const QkNormRope& turn,
+  Status rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v, const QkNormRope& rope,
                          const Batch& batch, const LayerCache& cache, Stream) override;
 
  private:

@@ -13,9 +13,9 @@ namespace {
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
 constexpr int64_t kMostColumns = 512;  // columns of a head, all of them in shared memory
 
-struct TurnArgs {
+struct RopeArgs {
   Matrix q, k, v;
-  QkNormRope turn;
+  QkNormRope rope;
   Batch batch;
   LayerCache cache;
   DeviceErrorCell* device_error;
@@ -48,9 +48,9 @@ __device__ void rotate(float* head, const RotaryShape& shape, const float* frequ
   __syncwarp();
 }
 
-__global__ void __launch_bounds__(kThreads) rope_and_append(TurnArgs a) {
+__global__ void __launch_bounds__(kThreads) rope_and_append(RopeArgs a) {
   __shared__ float head_of_warp[kWarps][kMostColumns];
-  const int64_t dim = a.turn.rotary.head_dim;
+  const int64_t dim = a.rope.rotary.head_dim;
   const int64_t q_heads = a.q.cols / dim, kv_heads = a.k.cols / dim;
   const int64_t heads = q_heads + 2 * kv_heads, warp = threadIdx.x / 32;
   float* const head = head_of_warp[warp];
@@ -65,9 +65,9 @@ __global__ void __launch_bounds__(kThreads) rope_and_append(TurnArgs a) {
     for (int64_t c = threadIdx.x % 32; c < dim; c += 32) head[c] = load(from, t, first + c);
     __syncwarp();
     if (is_query || is_key) {
-      const float* const weight = is_query ? a.turn.q_norm : a.turn.k_norm;
-      if (weight != nullptr) norm(head, weight, dim, a.turn.epsilon);
-      rotate(head, a.turn.rotary, a.turn.frequencies, position);
+      const float* const weight = is_query ? a.rope.q_norm : a.rope.k_norm;
+      if (weight != nullptr) norm(head, weight, dim, a.rope.epsilon);
+      rotate(head, a.rope.rotary, a.rope.frequencies, position);
     }
     if (is_query) {
       for (int64_t c = threadIdx.x % 32; c < dim; c += 32) store(a.q, t, first + c, head[c]);
@@ -89,15 +89,15 @@ __global__ void __launch_bounds__(kThreads) rope_and_append(TurnArgs a) {
 }  // namespace cuda
 
 Status CudaOps::rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
-                                const QkNormRope& turn, const Batch& batch, const LayerCache& cache,
+                                const QkNormRope& rope, const Batch& batch, const LayerCache& cache,
                                 Stream stream) {
   MORACLE_CHECK(cuda::check_floats({&q, &k, &v}));
-  const int64_t dim = turn.rotary.head_dim;
+  const int64_t dim = rope.rotary.head_dim;
   if (dim > cuda::kMostColumns || v.cols != k.cols)
-    return Ops::rope_and_append(q, k, v, turn, batch, cache, stream);
+    return Ops::rope_and_append(q, k, v, rope, batch, cache, stream);
   const int64_t heads = (q.cols + k.cols + v.cols) / dim;
-  const cuda::TurnArgs args{
-      q, k, v, turn, batch, cache, device_errors_.cell(cuda::DeviceErrorKind::kKvCache)};
+  const cuda::RopeArgs args{
+      q, k, v, rope, batch, cache, device_errors_.cell(cuda::DeviceErrorKind::kKvCache)};
   return cuda::launch(queue_, stream, "rope_and_append", cuda::rope_and_append,
                       (q.rows * heads + cuda::kWarps - 1) / cuda::kWarps, cuda::kThreads, 0, args);
 }
