@@ -58,7 +58,7 @@ def merge(documents):
 
 
 class Axes:
-    """Both logarithmic, in whole decades of what is shown."""
+    """Both logarithmic, in whole decades around the points."""
 
     def __init__(self, xs, ys):
         self.x0, self.x1 = math.floor(math.log10(min(xs))), math.ceil(math.log10(max(xs)))

@@ -10,7 +10,7 @@ function(moracle_room name)
     # Each .cu defines constants of its own; newer CMake would build them together, too.
     set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   else()
-    # What would be planned for a GPU can be asked of every build.
+    # Every build can plan for a GPU.
     list(FILTER sources EXCLUDE REGEX "/src/kernels/cuda/")
     file(GLOB_RECURSE plans CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/cuda/*_plan.cc)
     list(APPEND sources ${plans})

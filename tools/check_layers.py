@@ -8,7 +8,7 @@ import sys
 ROOMS = ["base", "quant", "checkpoint", "text", "layout", "oracle", "kernels", "moe", "timing", "parallel", "models",
          "conformance", "bench", "cli", "server"]
 # Public headers belong to rooms too.
-PUBLIC = {"base.h": "base", "quant.h": "quant", "checkpoint.h": "checkpoint", "oracle.h": "oracle",
+PUBLIC = {"base.h": "base", "quant.h": "quant", "layer.h": "quant", "checkpoint.h": "checkpoint", "oracle.h": "oracle",
           "text.h": "text", "device.h": "kernels", "moe.h": "moe", "model.h": "models", "moracle.h": "models"}
 INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.M)
 

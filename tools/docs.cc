@@ -4,7 +4,7 @@
 //   <!-- generated: NAME -->
 //   <!-- end generated -->
 //
-// and has to stand in exactly one place: a part that nobody placed is found as well as a stale one.
+// and has to stand in exactly one place: a part without a place is an error, like a stale part.
 // Nothing here asks for the machine at hand, so that every machine writes the same.
 #include <algorithm>
 #include <filesystem>

@@ -57,7 +57,7 @@ def wanted(peers, text):
 
 @contextlib.contextmanager
 def alone(path):
-    """Nobody else who locks that file, as flock(1) does."""
+    """Waits for the lock of that file, as flock(1) does, so that other measurements wait."""
     if not path:
         yield
         return
@@ -100,7 +100,7 @@ def open_one(args, peer, format_):
 
 
 def best_peak(peaks, family):
-    """Of int8, or of bf16 for 16 bits; else the best of all."""
+    """The peak of int8 products, or of bf16 for 16 bits; else the largest peak."""
     kind = "bf16" if family == 16 else "int8"
     named = {n: v for n, v in peaks.items() if n.startswith(kind)} or peaks
     return max(named, key=named.get)

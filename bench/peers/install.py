@@ -16,7 +16,7 @@ def _there(requirement):
 
 
 def install(peers):
-    """Whatever is missing; what cannot be had is said, and its peer will be absent."""
+    """Installs missing packages. Prints each package that cannot be installed; its peer is then absent."""
     for peer in peers:
         for requirement in (*peer.needs, *peer.packages):
             if _there(requirement):

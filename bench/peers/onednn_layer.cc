@@ -43,7 +43,7 @@ struct Experts {
   Matmul up, down;
   std::vector<Weight> w13, w2;  // [layer, expert]
 
-  // Of one batch: pairs of token and expert, sorted by expert.
+  // One batch: pairs of token and expert, sorted by expert.
   std::vector<int64_t> first, token, place;
   std::vector<int8_t> x, gathered, active;
   std::vector<float> x_scale, active_scale, gate_up, result;

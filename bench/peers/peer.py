@@ -47,7 +47,7 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def formats(self):
-        """Every Format that it may be asked for."""
+        """Every Format that this peer can run."""
 
     @abc.abstractmethod
     def make(self, format_name, problem, num_layers, max_num_tokens, threads):
@@ -59,7 +59,7 @@ class Peer(abc.ABC):
         return {}
 
     def version(self):
-        """"package 1.2" of what was installed."""
+        """The installed package and its version: "package 1.2"."""
         import importlib.metadata
 
         found = []

@@ -1,8 +1,8 @@
-"""What every engine is asked: one layer's experts, tokens, where each token goes, and the answer.
+"""The problem that every engine solves: one layer's experts, the tokens, their routing, and the reference output.
 
-Weights are blocks of 128 rows drawn from a small pool of random ones: a layer of gigabytes is made
-at the speed of copying, formats whose rows stand for themselves are quantized once per pool, and
-whoever needs an expert's float32 weights (the reference) builds just that one.
+Weights are blocks of 128 rows from a small pool of random blocks. A layer of gigabytes is then made at the
+speed of copying. Formats with independent rows are quantized once per pool. The reference builds the float32
+weights of one expert at a time.
 """
 
 import dataclasses

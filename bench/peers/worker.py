@@ -102,8 +102,8 @@ def _serve(connection, kind, args):
 
 
 class Worker:
-    """A process that is halted whenever nobody waits for its answer. Raises Absent with the reason
-    where it cannot be made, or ends."""
+    """A process that is stopped while no answer of it is awaited. Raises Absent, with the reason, if it
+    cannot start or if it ends."""
 
     def __init__(self, kind, args, environment):
         before = dict(os.environ)

@@ -10,107 +10,12 @@
 #include <vector>
 
 #include "moracle/base.h"
+#include "moracle/layer.h"
 #include "moracle/quant.h"
 
 namespace moracle {
 
 class ThreadPool;  // internal
-
-/// The activation function between the two GEMMs of an expert. g is the output of the gate, u the
-/// output of the up projection. The last four functions have no gate: w13 has I rows, and the
-/// result is a function of u only.
-enum class Activation : uint8_t {
-  kSilu,        ///< g·σ(g)·u; with a limit L > 0: g ← min(g, L), u ← clamp(u, ±L) first
-  kGelu,        ///< g·Φ(g)·u
-  kGeluTanh,    ///< the same with Φ(g) ≈ (1 + tanh(√(2/π)·(g + 0.044715 g³))) / 2
-  kRelu2,       ///< max(g, 0)²·u
-  kSwigluOai,   ///< g ← min(g, L), u ← clamp(u, ±L); g·σ(α g)·(u + β)
-  kSwigluStep,  ///< min(g·σ(g), L)·clamp(u, ±L)
-  kSiluNoMul,
-  kGeluNoMul,
-  kGeluTanhNoMul,
-  kRelu2NoMul,
-};
-/// "silu", "gelu", "gelu_tanh", "relu2", "swigluoai", "swiglustep", "silu_no_mul", …
-std::string_view name(Activation activation);
-/// The inverse of name(). Also accepts the config file names "swish", "gelu_new" and
-/// "gelu_pytorch_tanh". Errors list the names.
-Result<Activation> parse_activation(std::string_view text);
-constexpr bool is_gated(Activation activation) {
-  return activation < Activation::kSiluNoMul;
-}
-
-/// An activation function with its parameters.
-struct ActivationSpec {
-  Activation function = Activation::kSilu;
-  float alpha = 1.702f;  ///< used by swigluoai
-  float beta = 1;        ///< used by swigluoai
-  float limit = 0;       ///< silu: 0 means no limit; swigluoai and swiglustep require a limit
-  bool operator==(const ActivationSpec&) const = default;
-};
-
-/// Converts router logits to expert weights: score function, expert choice, normalisation.
-enum class Score : uint8_t {
-  kSoftmax,          ///< softmax over all experts, then top_k
-  kSigmoid,          ///< sigmoid of each expert's logit
-  kTopkThenSoftmax,  ///< top_k of the logits, then softmax over these
-};
-std::string_view name(Score score);
-struct Routing {
-  Score score = Score::kSoftmax;
-  bool renormalize = false;      ///< divide the top_k weights by their sum
-  int64_t num_groups = 1;        ///< number of equal expert groups
-  int64_t top_groups = 1;        ///< top_k chooses only from this many best groups
-  float scaling_factor = 1;      ///< multiplies the weights after renormalisation
-  bool correction_bias = false;  ///< a per-expert bias that affects the choice, not the weights
-  bool weight_on_input = false;  ///< the weight multiplies the expert's input, not its output
-  bool operator==(const Routing&) const = default;
-};
-std::string name(const Routing& routing);
-
-/// Shape and number format of one matrix, known before the matrix is read.
-struct MatrixShape {
-  int64_t n = 0;
-  int64_t k = 0;
-  QuantKey key;
-  /// Act-order: columns belong to groups in another order than left to right.
-  bool group_index = false;
-  bool bias = false;
-  bool operator==(const MatrixShape&) const = default;
-};
-
-/// The properties of a layer that the oracle and the kernels need.
-struct LayerSpec {
-  std::string name;  ///< "model.layers.0.mlp.experts"
-  /// A dense linear layer: a grouped linear with one expert and only w13. `hidden_size` is the
-  /// input size, `intermediate_size` the output size.
-  bool linear = false;
-  int64_t num_experts = 1;
-  int64_t hidden_size = 0;
-  int64_t intermediate_size = 0;
-  int64_t top_k = 1;
-  ActivationSpec activation;
-  Routing routing;
-  Scheme scheme;
-  bool group_index = false;
-  bool bias = false;
-  std::vector<MatrixShape> stored;  ///< see set_matrices
-
-  /// Rows of w13 for one expert: gate and up, or up only.
-  int64_t w13_rows() const {
-    return is_gated(activation.function) ? 2 * intermediate_size : intermediate_size;
-  }
-  /// The matrices of one expert: w13 [2I, H] ([I, H] without a gate) and w2 [H, I]. A linear layer
-  /// has only w13.
-  std::vector<MatrixShape> matrices() const;
-  /// Sets the matrices as the file stores them. Keeps them only if they differ from the fields
-  /// above, for example a bias in one matrix only, or scale blocks that end inside a stack.
-  void set_matrices(std::vector<MatrixShape> shapes);
-  /// True if two layers differ only in their names.
-  bool same_but_name(const LayerSpec& other) const;
-};
-/// "int4-w4a16-g128 · 128 experts, top-8, 2048 → 768", then the layer's special features.
-std::string describe(const LayerSpec& layer);
 
 /// Experts x [n, k], described but not read: every tensor exists and has the right shape and dtype.
 /// Weights are read one expert at a time. Move-only: conversion consumes the object.

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "moracle/base.h"
-#include "moracle/checkpoint.h"
+#include "moracle/layer.h"
 
 namespace moracle {
 

@@ -6,60 +6,51 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/experts/stack.h"
+#include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/state.h"
 
 namespace moracle {
 
-#define X(name, open) Result<std::unique_ptr<Reader>> open(const Config&);
-#include "checkpoint/producers/readers.inc"
-#undef X
-
 namespace {
 
-constexpr Producer kProducers[] = {
-#define X(name, open) {name, open},
-#include "checkpoint/producers/readers.inc"
-#undef X
+// The quantization config and its producer's name.
+struct Quantization {
+  Config config;
+  std::string method;
 };
 
-// The quantization config is in config.json, or in a separate file of the tool that wrote it.
-Result<std::optional<Config>> quantization_config(const std::string& folder, const Config& config) {
+// The quantization config is in config.json, or in a separate file of the tool that wrote it. Older
+// tools name no method in their own file: the file then identifies the tool.
+Result<std::optional<Quantization>> find_quantization(const std::string& folder,
+                                                      const Config& config) {
   MORACLE_TRY(auto inside, config.object({"quantization_config"}));
-  if (inside) return inside;
-  for (const char* file : {"quantize_config.json", "quant_config.json", "hf_quant_config.json"}) {
-    const std::string path = folder + "/" + file;
-    if (is_absent(path)) continue;
-    MORACLE_TRY(Config beside, Config::open(path));
-    return std::optional<Config>(std::move(beside));
+  if (inside) {
+    MORACLE_TRY(std::string method, inside->text({"quant_method"}));
+    return std::optional(Quantization{std::move(*inside), std::move(method)});
   }
-  return std::optional<Config>();
-}
-
-Result<std::string> quant_method(const Config& quantization) {
-  // quantize_config.json of older AutoGPTQ names no method: the file itself identifies GPTQ.
-  const bool gptq_file = quantization.path().ends_with("quantize_config.json");
-  if (gptq_file && !quantization.has({"quant_method"})) return std::string("gptq");
-  // AutoAWQ's quant_config.json identifies AWQ in the same way.
-  const bool awq_file = quantization.path().ends_with("/quant_config.json");
-  if (awq_file && !quantization.has({"quant_method"})) return std::string("awq");
-  if (quantization.path().ends_with("hf_quant_config.json")) return std::string("modelopt");
-  return quantization.text({"quant_method"});
+  for (const Producer* producer : producers()) {
+    const std::string path = str(folder, "/", producer->config_file);
+    if (producer->config_file.empty() || is_absent(path)) continue;
+    MORACLE_TRY(Config beside, Config::open(path));
+    MORACLE_TRY(std::string method, beside.text_or(std::string(producer->name), {"quant_method"}));
+    return std::optional(Quantization{std::move(beside), std::move(method)});
+  }
+  return std::optional<Quantization>();
 }
 
 Status open_reader(Checkpoint::State& state) {
-  MORACLE_TRY(const auto quantization, quantization_config(state.folder, state.config));
+  MORACLE_TRY(const auto quantization, find_quantization(state.folder, state.config));
   if (!quantization) return {};
-  MORACLE_TRY(const std::string method, quant_method(*quantization));
+  const auto& [config, method] = *quantization;
   std::vector<std::string_view> known;
-  for (const Producer& producer : kProducers) {
-    known.push_back(producer.name);
-    if (producer.name != method) continue;
+  for (const Producer* producer : producers()) {
+    known.push_back(producer->name);
+    if (producer->name != method) continue;
     state.producer = method;
-    MORACLE_TRY(state.reader, producer.open(*quantization));
+    MORACLE_TRY(state.reader, producer->open(config));
     return {};
   }
-  return quantization->unsupported({"quant_method"}, "one of " + join(known),
-                                   "it is '" + method + "'");
+  return config.unsupported({"quant_method"}, "one of " + join(known), "it is '" + method + "'");
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ Json compressed_tensors_config(const std::vector<StoredModule>& modules) {
           {"global_compression_ratio", nullptr},
           {"ignore", left_out(modules, false)},
           {"kv_cache_scheme", nullptr},
-          {"quant_method", "compressed-tensors"},
+          {"quant_method", name(WriteFormat::kCompressedTensors)},
           {"quantization_status", "compressed"}};
 }
 
@@ -107,13 +107,13 @@ Json quantization_config(WriteFormat format, const std::vector<StoredModule>& mo
       return {{"activation_scheme", "dynamic"},
               {"fmt", "e4m3"},
               {"modules_to_not_convert", left_out(modules, true)},
-              {"quant_method", "fp8"},
+              {"quant_method", name(format)},
               {"weight_block_size", {128, 128}}};
     case WriteFormat::kModelOpt:
       return {{"ignore", left_out(modules, true)},
               {"quant_algo", "MXFP8"},
               {"producer", {{"name", "moracle"}}},
-              {"quant_method", "modelopt"}};
+              {"quant_method", name(format)}};
     default:
       return compressed_tensors_config(modules);
   }

@@ -279,7 +279,7 @@ void add_bench(CLI::App& app, Work& chosen) {
             verb.add_option("--model-shape", options->model_shape,
                             "Decode with a whole model of this shape instead");
         verb.add_option("--anchors", options->anchors,
-                        "JSON of what public kernels take on this GPU, to put beside")
+                        "JSON with the times of public kernels on this GPU, shown beside ours")
             ->excludes(model);
         verb.add_option("--kv-cache", options->kv_cache, kKvCacheHelp)
             ->needs(model)

@@ -29,7 +29,7 @@ inline constexpr const char* kNoGraphsHelp =
 inline constexpr const char* kPinHelp =
     "Keep each thread on a CPU of its own, and weights on the node that reads them";
 inline constexpr const char* kCacheHelp =
-    "File of what tune measured; default: moracle/tuning.json in the user's cache folder";
+    "File with the times that tune measured; default: moracle/tuning.json in the user's cache folder";
 
 inline constexpr const char* kDeviceHelp =
     "cpu, cuda[:n] or opencl[:n]; default: cpu, of a known machine its first GPU with kernels";

@@ -4,11 +4,11 @@
 //   weights and activations decoded in f32, products summed in f32, any order
 //                                         |error| <= (K + 8) u Σ|x w|,     u = 2^-24
 //   exact integer sums, scaled in f32     |error| <= 4 u |y|
-//   floats multiplied with fewer bits     the rest of each, besides
-//   stored in fewer bits between stages   likewise, of what was stored
-//   rounding to codes                     the codes at both ends of what the value, and the scale,
-//                                         may be
-//   an adapter's B (A x)                  as sums of products, the first one's error carried on
+//   floats multiplied with fewer bits     plus the bits that each float loses
+//   stored in fewer bits between stages   plus the bits that the stored value loses
+//   rounding to codes                     the codes at both ends of the value's and the scale's
+//                                         intervals
+//   an adapter's B (A x)                  as sums of products; the error of A x enters the second
 #include <algorithm>
 #include <cmath>
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "moracle/base.h"
-#include "moracle/checkpoint.h"
+#include "moracle/layer.h"
 #include "moracle/quant.h"
 
 namespace moracle {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "moracle/checkpoint.h"
+#include "moracle/layer.h"
 
 namespace moracle {
 

@@ -6,7 +6,7 @@
 
 #include "kernels/batch.h"
 #include "moracle/base.h"
-#include "moracle/checkpoint.h"
+#include "moracle/layer.h"
 #include "moracle/device.h"
 #include "moracle/quant.h"
 #include "quant/rows.h"

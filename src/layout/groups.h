@@ -1,7 +1,7 @@
 // Groups along K in layouts, for host and device code.
 #pragma once
 
-#include "moracle/checkpoint.h"
+#include "moracle/layer.h"
 
 namespace moracle {
 

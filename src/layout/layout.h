@@ -7,7 +7,7 @@
 #include <span>
 
 #include "base/thread_pool.h"
-#include "moracle/checkpoint.h"
+#include "moracle/layer.h"
 #include "moracle/quant.h"
 
 namespace moracle {

@@ -88,7 +88,7 @@ Status Loader::commit() && {
 Result<std::vector<ModuleChoice>> Loader::finish() && {
   if (at_ != modules_.size()) {
     return Error{ErrorKind::kInvalidArgument, "", modules_[at_].selection.request.layer.name,
-                 "to be loaded, since it was chosen for", "nothing asked for it"};
+                 "the model to load this module, because it has a backend", "the model did not load it"};
   }
   MORACLE_CHECK(done());
   return std::move(modules_);

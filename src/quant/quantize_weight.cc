@@ -50,7 +50,7 @@ int64_t least_rows(const CanonicalMatrix& floats) {
 // size.
 Result<WeightScale> tensor_scale(const CanonicalMatrix& floats, const QuantKey& key,
                                  ThreadPool& pool, int64_t first_row) {
-  FirstError trouble;
+  FirstError first_error;
   std::mutex mutex;
   float largest = 0;
   const auto look = [&](int64_t begin, int64_t end) {
@@ -60,21 +60,21 @@ Result<WeightScale> tensor_scale(const CanonicalMatrix& floats, const QuantKey& 
       widen_rows(floats, r, 1, row.data());
       const float in_row = largest_of(row.data(), 1, floats.k, floats.k);
       if (std::isnan(in_row))
-        return trouble.keep(r, not_finite(row.data(), 1, floats.k, first_row + r));
+        return first_error.keep(r, not_finite(row.data(), 1, floats.k, first_row + r));
       of_rows = std::max(of_rows, in_row);
     }
     const std::lock_guard lock(mutex);
     largest = std::max(largest, of_rows);
   };
   pool.split(floats.n, look, least_rows(floats));
-  MORACLE_CHECK(std::move(trouble).status());
+  MORACLE_CHECK(std::move(first_error).status());
   return weight_scale(key, largest);
 }
 
 // Quantizes blocks of rows [begin, end). The result must have allocated scales and codes.
 void quantize_blocks(const CanonicalMatrix& floats, const QuantKey& key,
                      const std::optional<WeightScale>& of_tensor, int64_t begin, int64_t end,
-                     int64_t first_row, CanonicalMatrix& result, FirstError& trouble) {
+                     int64_t first_row, CanonicalMatrix& result, FirstError& first_error) {
   const int64_t k = floats.k, block_rows = result.key.group.rows, block_cols = result.group_cols();
   std::vector<float> values(std::min(block_rows, floats.n) * k);
   auto* codes = reinterpret_cast<uint8_t*>(result.storage.data());
@@ -87,7 +87,7 @@ void quantize_blocks(const CanonicalMatrix& floats, const QuantKey& key,
       const int64_t cols = std::min(block_cols, k - at);
       const float largest = largest_of(values.data() + at, rows, cols, k);
       if (std::isnan(largest))
-        return trouble.keep(first, not_finite(values.data(), rows, k, first_row + first));
+        return first_error.keep(first, not_finite(values.data(), rows, k, first_row + first));
       const WeightScale scale = of_tensor ? *of_tensor : weight_scale(key, largest);
       *scales++ = scale.scale;
       for (int64_t r = 0; r < rows; ++r)
@@ -141,15 +141,15 @@ Result<CanonicalMatrix> quantize_weight(const CanonicalMatrix& floats, const Qua
   if (whole) {
     MORACLE_TRY(of_tensor, tensor_scale(floats, key, pool, first_row));
   }
-  FirstError trouble;
+  FirstError first_error;
   const int64_t block_rows = result.key.group.rows;
   pool.split(
       result.scale_rows(),
       [&](int64_t begin, int64_t end) {
-        quantize_blocks(floats, key, of_tensor, begin, end, first_row, result, trouble);
+        quantize_blocks(floats, key, of_tensor, begin, end, first_row, result, first_error);
       },
       least_rows(floats) / block_rows + 1);
-  MORACLE_CHECK(std::move(trouble).status());
+  MORACLE_CHECK(std::move(first_error).status());
   result.codes = result.storage;
   return result;
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "moracle/checkpoint.h"
+#include "moracle/layer.h"
 
 namespace moracle::timing {
 

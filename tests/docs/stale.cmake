@@ -53,7 +53,7 @@ expect(1 check "layout-of-old.svg: nothing generates")
 expect(0 write "removed")
 expect(0 check "")
 
-# What nobody can mend without a look.
+# Errors that need a person.
 file(READ ${WORK}/layouts.md layouts)
 change(layouts.md "generated: layout panel16" "generated: layout panel17")
 expect(1 check "'layout panel17'")

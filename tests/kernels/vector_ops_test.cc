@@ -75,8 +75,7 @@ double ulps(float got, double want) {
 std::vector<float> activated(const VectorOps& ops, const ActivationSpec& spec,
                              const std::vector<float>& gate, const std::vector<float>& up) {
   std::vector<float> out(up.size() + 1, 77);
-  ops.activate(activation_args(spec), gate.data(), up.data(), static_cast<int64_t>(up.size()),
-               out.data());
+  ops.activate(spec, gate.data(), up.data(), static_cast<int64_t>(up.size()), out.data());
   EXPECT_EQ(out.back(), 77) << "one past the end";
   out.pop_back();
   return out;
@@ -151,7 +150,7 @@ TEST_P(VectorOpsTest, ActivationDoesNotDependOnElementPosition) {
             u(&up[first], &up[first] + count), got = activated(ops_, spec, g, u);
         expect_same(got, &alone[first], std::string(name(spec.function)));
         std::vector<float> in_place = g;
-        ops_.activate(activation_args(spec), in_place.data(), u.data(), count, in_place.data());
+        ops_.activate(spec, in_place.data(), u.data(), count, in_place.data());
         expect_same(in_place, got.data(), "in place");
       }
     }

@@ -14,7 +14,7 @@
 namespace moracle::docs {
 namespace {
 
-// Of these, the types that a layout holds are drawn.
+// Draws those of these types that a layout holds.
 constexpr DType kTypes[] = {DType::kBF16,   DType::kF16, DType::kI8,
                             DType::kF8E4M3, DType::kI4,  DType::kF4E2M1};
 

@@ -8,63 +8,6 @@
 
 namespace moracle {
 
-std::string_view name(Score score) {
-  constexpr std::string_view kScores[] = {"softmax", "sigmoid", "softmax after top-k"};
-  return kScores[static_cast<int>(score)];
-}
-
-std::string name(const Routing& routing) {
-  std::string text(name(routing.score));
-  if (routing.correction_bias) text += ", biased choice";
-  if (routing.num_groups > 1)
-    text += str(", ", routing.top_groups, " of ", routing.num_groups, " groups");
-  if (routing.renormalize) text += ", renormalised";
-  if (routing.weight_on_input) text += ", weighing the input";
-  if (routing.scaling_factor != 1) text += str(", times ", routing.scaling_factor);
-  return text;
-}
-
-std::vector<MatrixShape> LayerSpec::matrices() const {
-  if (!stored.empty()) return stored;
-  MatrixShape w13{.n = linear ? intermediate_size : w13_rows(),
-                  .k = hidden_size,
-                  .key = scheme.weight,
-                  .group_index = group_index,
-                  .bias = bias};
-  if (w13.key.quantized() && w13.key.group == GroupShape{})
-    w13.key.group = kPerRow;  // as in canonical form
-  if (linear) return {w13};
-  MatrixShape w2 = w13;
-  w2.n = hidden_size;
-  w2.k = intermediate_size;
-  return {w13, w2};
-}
-
-void LayerSpec::set_matrices(std::vector<MatrixShape> shapes) {
-  stored.clear();
-  if (shapes != matrices()) stored = std::move(shapes);
-}
-
-bool LayerSpec::same_but_name(const LayerSpec& other) const {
-  return linear == other.linear && num_experts == other.num_experts &&
-         hidden_size == other.hidden_size && intermediate_size == other.intermediate_size &&
-         top_k == other.top_k && activation == other.activation && routing == other.routing &&
-         scheme == other.scheme && group_index == other.group_index && bias == other.bias &&
-         stored == other.stored;
-}
-
-std::string describe(const LayerSpec& layer) {
-  std::string text = name(layer.scheme) + " · ";
-  if (!layer.linear) text += str(layer.num_experts, " experts, top-", layer.top_k, ", ");
-  text += str(layer.hidden_size, " → ", layer.intermediate_size);
-  if (layer.group_index) text += ", in act-order";
-  if (layer.bias) text += ", with biases";
-  if (!layer.stored.empty()) text += ", matrices that differ";
-  if (layer.linear) return text;
-  if (layer.activation != ActivationSpec{}) text += str(", ", name(layer.activation.function));
-  return str(text, ", routed by ", name(layer.routing));
-}
-
 DescribedMatrix::DescribedMatrix(MatrixShape shape, Scheme scheme,
                                  std::vector<std::vector<Part>> parts,
                                  std::shared_ptr<const void> owner)

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/lora/lora_settings.h"
+#include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/state.h"
 
 namespace moracle {

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/producers/packed.h"
 #include "checkpoint/producers/producer.h"
 
@@ -99,8 +100,6 @@ Status check_version(const Config& config) {
   return {};
 }
 
-}  // namespace
-
 Result<std::unique_ptr<Reader>> open_awq(const Config& config) {
   MORACLE_CHECK(check_version(config));
   MORACLE_TRY(const int64_t width, config.integer({"bits", "w_bit"}, 2, 8));
@@ -115,5 +114,10 @@ Result<std::unique_ptr<Reader>> open_awq(const Config& config) {
   MORACLE_TRY(auto plain, config.texts({"modules_to_not_convert"}));
   return std::unique_ptr<Reader>(new AwqReader(key, std::move(plain)));
 }
+
+}  // namespace
+
+constinit const Producer kAwqProducer{
+    .name = "awq", .open = open_awq, .config_file = "quant_config.json"};
 
 }  // namespace moracle

@@ -175,8 +175,6 @@ Status check_dense(const Config& config) {
   return {};
 }
 
-}  // namespace
-
 Result<std::unique_ptr<Reader>> open_compressed_tensors(const Config& config) {
   MORACLE_CHECK(check_unused(config, {"kv_cache_scheme", "transform_config"}));
   MORACLE_CHECK(check_dense(config));
@@ -200,5 +198,10 @@ Result<std::unique_ptr<Reader>> open_compressed_tensors(const Config& config) {
   return std::unique_ptr<Reader>(
       new CompressedTensorsReader(std::move(groups), std::move(targets), std::move(ignore)));
 }
+
+}  // namespace
+
+constinit const Producer kCompressedTensorsProducer{.name = "compressed-tensors",
+                                                    .open = open_compressed_tensors};
 
 }  // namespace moracle

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/producers/compressed_tensors_integers.h"
+#include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/producers/packed.h"
 
 namespace moracle {

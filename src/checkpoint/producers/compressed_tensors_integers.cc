@@ -1,4 +1,5 @@
 #include "checkpoint/producers/compressed_tensors_integers.h"
+#include "checkpoint/producers/module_tensors.h"
 
 #include <algorithm>
 

@@ -61,8 +61,6 @@ Result<Fp8Format> read_blocks(const Config& config, const std::string& activatio
   return format;
 }
 
-}  // namespace
-
 Result<std::unique_ptr<Reader>> open_fp8(const Config& config) {
   MORACLE_TRY(const std::string fmt, config.text_or("e4m3", {"fmt"}));
   if (fmt != "e4m3") return config.unsupported({"fmt"}, "e4m3", "it is " + fmt);
@@ -92,5 +90,9 @@ Result<std::unique_ptr<Reader>> open_fp8(const Config& config) {
   ignored.insert(ignored.end(), not_converted.begin(), not_converted.end());
   return std::unique_ptr<Reader>(new Fp8Reader(std::move(format), std::move(ignored)));
 }
+
+}  // namespace
+
+constinit const Producer kFp8Producer{.name = "fp8", .open = open_fp8};
 
 }  // namespace moracle

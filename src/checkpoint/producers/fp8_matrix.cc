@@ -1,4 +1,5 @@
 #include "checkpoint/producers/fp8_matrix.h"
+#include "checkpoint/producers/module_tensors.h"
 
 #include <algorithm>
 #include <cmath>

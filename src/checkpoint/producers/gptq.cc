@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/producers/gptq_options.h"
+#include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/producers/packed.h"
 #include "checkpoint/producers/producer.h"
 
@@ -95,11 +96,14 @@ Result<DescribedLinear> GptqReader::describe(const Tensors& tensors,
   return linear;
 }
 
-}  // namespace
-
 Result<std::unique_ptr<Reader>> open_gptq(const Config& config) {
   MORACLE_TRY(GptqConfig read, GptqConfig::read(config));
   return std::unique_ptr<Reader>(new GptqReader(std::move(read)));
 }
+
+}  // namespace
+
+constinit const Producer kGptqProducer{
+    .name = "gptq", .open = open_gptq, .config_file = "quantize_config.json"};
 
 }  // namespace moracle

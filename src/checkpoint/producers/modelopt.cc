@@ -100,11 +100,14 @@ Result<std::unique_ptr<Reader>> open_flat(const Config& config) {
   return std::unique_ptr<Reader>(new ModelOptReader(algorithm->scheme, std::move(excluded)));
 }
 
-}  // namespace
-
 Result<std::unique_ptr<Reader>> open_modelopt(const Config& config) {
   MORACLE_TRY(const auto nested, config.object({"quantization"}));
   return open_flat(nested ? *nested : config);
 }
+
+}  // namespace
+
+constinit const Producer kModelOptProducer{
+    .name = "modelopt", .open = open_modelopt, .config_file = "hf_quant_config.json"};
 
 }  // namespace moracle

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/producers/fp8_matrix.h"
+#include "checkpoint/producers/module_tensors.h"
 
 namespace moracle {
 namespace {
@@ -89,11 +90,13 @@ Result<DescribedLinear> Mxfp4Reader::describe_expert(const Tensors& tensors,
   return linear;
 }
 
-}  // namespace
-
 Result<std::unique_ptr<Reader>> open_mxfp4(const Config& config) {
   MORACLE_TRY(std::vector<std::string> excluded, config.texts({"modules_to_not_convert"}));
   return std::unique_ptr<Reader>(new Mxfp4Reader(std::move(excluded)));
 }
+
+}  // namespace
+
+constinit const Producer kMxfp4Producer{.name = "mxfp4", .open = open_mxfp4};
 
 }  // namespace moracle

@@ -1,4 +1,5 @@
 #include "checkpoint/producers/packed.h"
+#include "checkpoint/producers/module_tensors.h"
 
 #include <algorithm>
 #include <cstring>

@@ -48,11 +48,22 @@ class Reader {
                                                   int64_t e, int64_t num_experts) const;
 };
 
+/// One row of the table of producers.
 struct Producer {
-  std::string_view name;  ///< the value of quantization_config.quant_method
+  std::string_view name;  ///< the value of quant_method in the quantization config
   /// Errors: an unsupported variant of the method, by name.
   Result<std::unique_ptr<Reader>> (*open)(const Config& quantization);
+  /// A file beside config.json that may hold the quantization config; empty: none. If it names no
+  /// quant_method, the file belongs to this producer.
+  std::string_view config_file = {};
 };
+
+#define X(producer) extern const Producer producer;
+#include "checkpoint/producers/producers.inc"
+#undef X
+
+/// All of them.
+std::span<const Producer* const> producers();
 
 /// Describes a module without quantization: `module`.weight as floats.
 Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string& module);
@@ -61,33 +72,5 @@ Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string
 /// Biases are in `module`_bias.
 Result<DescribedLinear> describe_plain_expert(const Tensors& tensors, const std::string& module,
                                               int64_t e, int64_t num_experts, bool transposed);
-
-// Functions that several readers use.
-
-/// The tensor; errors if it is not f32, f16 or bf16.
-Result<TensorView> get_floats(const Tensors& tensors, const std::string& name);
-/// Scales as f32, from any 16- or 32-bit float type in the file. Errors: those of Tensors::read.
-Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name);
-/// The same for `count` elements from `first` on. The range must be inside the tensor.
-Result<std::vector<float>> read_scales(const Tensors& tensors, const std::string& name,
-                                       int64_t first, int64_t count);
-/// A stored activation scale: one f32 or 16-bit float in a tensor of one element. It must be
-/// positive and finite.
-Result<float> read_input_scale(const Tensors& tensors, const std::string& name);
-/// Adds `module`.bias to `names` and returns true if the file has one. Errors: it is not floats
-/// [n].
-Result<bool> add_bias(const Tensors& tensors, const std::string& module, int64_t n,
-                      std::vector<std::string>& names);
-/// The same for `module`_bias [num_experts, n]; the expert uses its row e.
-Result<bool> add_expert_bias(const Tensors& tensors, const std::string& module, int64_t num_experts,
-                             int64_t n, std::vector<std::string>& names);
-Result<std::vector<float>> read_expert_bias(const Tensors& tensors, const std::string& module,
-                                            int64_t e, int64_t n);
-/// A matrix of this shape without data.
-CanonicalMatrix matrix_of(const MatrixShape& shape);
-/// Sets codes that the file already stores in canonical form.
-void set_codes(CanonicalMatrix& matrix, TensorData&& data);
-/// The part that claims these tensors as a whole.
-DescribedMatrix::Part part_of(const Tensors& tensors, int64_t n, std::vector<std::string> names);
 
 }  // namespace moracle

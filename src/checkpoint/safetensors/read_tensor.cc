@@ -59,7 +59,7 @@ Result<TensorData> Tensors::read(const std::string& name, int64_t first, int64_t
   const int64_t size = bits(type) / 8;  // file types have whole bytes
   const std::shared_ptr<std::byte[]> memory(new std::byte[count * size]);  // not zeroed first
   const int64_t step = kChunkBytes / size, chunks = (count + step - 1) / step;
-  FirstError trouble;
+  FirstError first_error;
   pool.split(
       chunks,
       [&](int64_t begin, int64_t end) {
@@ -68,14 +68,14 @@ Result<TensorData> Tensors::read(const std::string& name, int64_t first, int64_t
           std::byte* const data = memory.get() + at * size;
           const Status done =
               file.read(name, (first + at) * size, {data, static_cast<size_t>(here * size)});
-          if (!done) return trouble.keep(chunk, done.error());
+          if (!done) return first_error.keep(chunk, done.error());
           const int64_t bad = first_not_finite(type, data, here);
           if (bad < 0) continue;
-          return trouble.keep(chunk, not_finite(name, first + at + bad, type, data + bad * size));
+          return first_error.keep(chunk, not_finite(name, first + at + bad, type, data + bad * size));
         }
       },
       kLeastChunks);
-  MORACLE_CHECK(std::move(trouble).status());
+  MORACLE_CHECK(std::move(first_error).status());
   return TensorData{{memory.get(), type, {count}}, memory};
 }
 

@@ -142,8 +142,8 @@ class HeaderReader final : public HeaderJson::json_sax_t {
   }
 
   bool parse_error(size_t position, const std::string&,
-                   const HeaderJson::exception& trouble) override {
-    std::string_view what = trouble.what();
+                   const HeaderJson::exception& exception) override {
+    std::string_view what = exception.what();
     what.remove_prefix(what.find("] ") + 2);  // "[json.exception.parse_error.101] "
     error = {ErrorKind::kBadFile, file_,
              str("header, byte ", 8 + position - (position > 0 ? 1 : 0)), "valid JSON",

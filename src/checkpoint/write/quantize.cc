@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/online/online.h"
+#include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/state.h"
 #include "checkpoint/write/output_folder.h"
 #include "checkpoint/write/stored_form.h"

@@ -6,11 +6,13 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/producers/producer.h"
 
 namespace moracle {
 namespace {
 
-constexpr std::string_view kFormatNames[] = {"compressed-tensors", "fp8", "modelopt"};
+// In the order of the enumerators.
+const Producer* const kFormats[] = {&kCompressedTensorsProducer, &kFp8Producer, &kModelOptProducer};
 
 bool is_exponents(const Scheme& scheme) {
   return scheme.weight.scale_dtype == DType::kF8E8M0;
@@ -47,13 +49,16 @@ std::vector<std::byte> packed_codes(const CanonicalMatrix& matrix) {
 }  // namespace
 
 std::string_view name(WriteFormat format) {
-  return kFormatNames[static_cast<int>(format)];
+  return kFormats[static_cast<int>(format)]->name;
 }
 
 Result<WriteFormat> parse_write_format(std::string_view text) {
-  const auto* found = std::find(std::begin(kFormatNames), std::end(kFormatNames), text);
-  if (found != std::end(kFormatNames)) return static_cast<WriteFormat>(found - kFormatNames);
-  return Error{ErrorKind::kInvalidArgument, "", "--format", "one of " + join(kFormatNames),
+  std::vector<std::string_view> known;
+  for (const Producer* format : kFormats) {
+    if (format->name == text) return static_cast<WriteFormat>(known.size());
+    known.push_back(format->name);
+  }
+  return Error{ErrorKind::kInvalidArgument, "", "--format", "one of " + join(known),
                str("it is '", text, "'")};
 }
 

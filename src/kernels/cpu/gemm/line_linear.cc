@@ -157,7 +157,6 @@ Status LineLinear::activated(const GroupedRows& rows, const ActivationSpec& acti
                              const Matrix& out, const Done& done) {
   MORACLE_CHECK(check_activation(activation));
   const bool gated = is_gated(activation.function);
-  const auto args = activation_args(activation);
   const Destination to{static_cast<float*>(out.data), out.stride};
   auto finish = [&](const Finished& some) {
     alignas(64) float values[2][kResultRows * kLineRows];
@@ -169,7 +168,7 @@ Status LineLinear::activated(const GroupedRows& rows, const ActivationSpec& acti
       kernels_.finish(f);
     }
     for (int p = 0; p < (gated ? 1 : some.pair.panels()); ++p) {
-      vector_ops().activate(args, values[gated ? 0 : p], values[gated ? 1 : p],
+      vector_ops().activate(activation, values[gated ? 0 : p], values[gated ? 1 : p],
                             int64_t{some.count} * kLineRows, values[p]);
       LineResult f;
       f.sum = values[p];

@@ -4,9 +4,9 @@
 // Only files that the build compiles for one instruction set (vector_ops_<isa>.cc) include it, and
 // only through vector_ops_table.h.
 //
-// Everything is in an anonymous namespace. This header includes only <cstdint>, <cstddef>, the
-// compiler's intrinsics and vector_ops.h. The linker keeps one copy of an inline function of any
-// other header. If that copy were compiled here with AVX, it would trap on a CPU without AVX.
+// Everything is in an anonymous namespace, and these files use no function of another header. The
+// linker keeps one copy of an inline function. A copy compiled here with AVX would trap on a CPU
+// without AVX. The test Kernels.FilesOfOneInstructionSetShareNoFunctions checks the object files.
 #pragma once
 
 #include <cstddef>

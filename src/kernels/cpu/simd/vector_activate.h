@@ -1,5 +1,5 @@
 // The nonlinearities between the experts' GEMMs. The formulas are those of `Activation`
-// (moracle/checkpoint.h). Both gelus avoid cancellation where g is negative: Φ(-a) is exp(-a²/2)
+// (moracle/layer.h). Both gelus avoid cancellation where g is negative: Φ(-a) is exp(-a²/2)
 // times a smooth function, and (1 + tanh z)/2 = σ(2z).
 #pragma once
 
@@ -72,36 +72,36 @@ MORACLE_VECTOR_INLINE void each(const float* gate, const float* up, int64_t coun
   if (left > 0) store_first(out + i, f(load_first(gate + i, left), load_first(up + i, left)), left);
 }
 
-void activate(const ActivationArgs& args, const float* gate, const float* up, int64_t count,
+void activate(const ActivationSpec& spec, const float* gate, const float* up, int64_t count,
               float* out) {
-  const Vec limit = splat(args.limit), alpha = splat(args.alpha), beta = splat(args.beta);
+  const Vec limit = splat(spec.limit), alpha = splat(spec.alpha), beta = splat(spec.beta);
   auto clamped = [&](Vec u) { return at_least(at_most(u, limit), -limit); };
-  switch (args.function) {
-    case 0:  // silu
-      if (args.limit > 0)
+  switch (spec.function) {
+    case Activation::kSilu:
+      if (spec.limit > 0)
         return each(gate, up, count, out,
                     [&](Vec g, Vec u) { return silu(at_most(g, limit)) * clamped(u); });
       return each(gate, up, count, out, [](Vec g, Vec u) { return silu(g) * u; });
-    case 1:  // gelu
+    case Activation::kGelu:
       return each(gate, up, count, out, [](Vec g, Vec u) { return gelu(g) * u; });
-    case 2:  // gelu_tanh
+    case Activation::kGeluTanh:
       return each(gate, up, count, out, [](Vec g, Vec u) { return gelu_tanh(g) * u; });
-    case 3:  // relu2
+    case Activation::kRelu2:
       return each(gate, up, count, out, [](Vec g, Vec u) { return relu2(g) * u; });
-    case 4:  // swigluoai
+    case Activation::kSwigluOai:
       return each(gate, up, count, out, [&](Vec g, Vec u) {
         return silu(at_most(g, limit), alpha) * (clamped(u) + beta);
       });
-    case 5:  // swiglustep
+    case Activation::kSwigluStep:
       return each(gate, up, count, out,
                   [&](Vec g, Vec u) { return at_most(silu(g), limit) * clamped(u); });
-    case 6:  // silu_no_mul
+    case Activation::kSiluNoMul:
       return each(up, up, count, out, [](Vec u, Vec) { return silu(u); });
-    case 7:  // gelu_no_mul
+    case Activation::kGeluNoMul:
       return each(up, up, count, out, [](Vec u, Vec) { return gelu(u); });
-    case 8:  // gelu_tanh_no_mul
+    case Activation::kGeluTanhNoMul:
       return each(up, up, count, out, [](Vec u, Vec) { return gelu_tanh(u); });
-    case 9:  // relu2_no_mul
+    case Activation::kRelu2NoMul:
       return each(up, up, count, out, [](Vec u, Vec) { return relu2(u); });
   }
 }

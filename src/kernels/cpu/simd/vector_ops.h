@@ -9,19 +9,9 @@
 
 #include <cstdint>
 
-namespace moracle {
-struct ActivationSpec;
-}
+#include "moracle/layer.h"
 
 namespace moracle::cpu {
-
-/// ActivationSpec (moracle/checkpoint.h, which has the formulas) without that header. Files with
-/// their own instruction set must not include it.
-struct ActivationArgs {
-  int function;  ///< Activation's number
-  float alpha, beta, limit;
-};
-ActivationArgs activation_args(const ActivationSpec& spec);
 
 /// One query row in attention: its input, its range of positions and its result.
 struct AttendRow {
@@ -55,7 +45,7 @@ struct VectorOps {
 
   /// out[i] = f(gate[i], up[i]). Formulas without a gate compute f(up[i]) and do not read `gate`.
   /// x·σ(x) is within 3 units in the last place, x·Φ(x) within 7. `out` may be `gate` or `up`.
-  void (*activate)(const ActivationArgs& args, const float* gate, const float* up, int64_t count,
+  void (*activate)(const ActivationSpec& spec, const float* gate, const float* up, int64_t count,
                    float* out);
 
   /// quantize_int8_token of quant/activation.h, bit for bit. Returns the scale.

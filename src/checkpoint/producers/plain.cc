@@ -1,0 +1,122 @@
+// Weights that are not quantized: `module`.weight [N, K] as f32, f16 or bf16, or one tensor for all
+// experts of a layer.
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "base/transpose.h"
+#include "base/try.h"
+#include "checkpoint/producers/module_tensors.h"
+#include "checkpoint/producers/producer.h"
+
+namespace moracle {
+namespace {
+
+// Float matrix number e of a tensor that stores several row-major matrices.
+struct FloatRows {
+  const Tensors& tensors;
+  std::string name, bias;
+  int64_t e = 0;
+  MatrixShape shape;
+
+  Result<CanonicalMatrix> read(ThreadPool& pool, int64_t first, int64_t count) const {
+    CanonicalMatrix matrix = matrix_of(shape);
+    matrix.n = count;
+    const int64_t row = e * shape.n + first;
+    MORACLE_TRY(TensorData data, tensors.read(name, row * shape.k, count * shape.k, pool));
+    set_codes(matrix, std::move(data));
+    if (shape.bias) {
+      MORACLE_TRY(matrix.bias, read_scales(tensors, bias, row, count));
+    }
+    return matrix;
+  }
+};
+
+void read_rows_of(const FloatRows& rows, DescribedMatrix::Part& part) {
+  part.read = [rows](ThreadPool& pool) { return rows.read(pool, 0, rows.shape.n); };
+  part.read_rows = [rows](ThreadPool& pool, int64_t first, int64_t count) {
+    return rows.read(pool, first, count);
+  };
+}
+
+}  // namespace
+
+Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string& module) {
+  const std::string name = module + ".weight";
+  MORACLE_TRY(const TensorView view, tensors.get(name));
+  if (!get_floats(tensors, name) || view.shape.size() != 2) {
+    return tensors.wrong(name, "bf16, f16 or f32 of two dimensions", "it is " + to_string(view));
+  }
+  DescribedLinear linear;
+  linear.scheme.weight = QuantKey{view.dtype};
+  linear.shape = {.n = view.shape[0], .k = view.shape[1], .key = linear.scheme.weight};
+  std::vector<std::string> names = {name};
+  MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, linear.shape.n, names));
+  linear.part = part_of(tensors, linear.shape.n, std::move(names));
+  read_rows_of({tensors, name, module + ".bias", 0, linear.shape}, linear.part);
+  return linear;
+}
+
+namespace {
+
+// Minimum rows per thread: waking a thread takes as long as processing this many rows.
+constexpr int64_t kLeastRows = 64;
+
+// Transposes a row-major matrix [k, n] to [n, k].
+CanonicalMatrix transposed_matrix(const std::byte* data, const MatrixShape& shape,
+                                  ThreadPool& pool) {
+  CanonicalMatrix matrix = matrix_of(shape);
+  const int64_t size = bits(shape.key.dtype) / 8;
+  matrix.storage.resize(shape.n * shape.k * size);
+  const auto same = [](auto element) { return element; };
+  pool.split(
+      shape.n,
+      [&](int64_t begin, int64_t end) {
+        std::byte* const to = matrix.storage.data();
+        if (size == 2)
+          transpose<uint16_t>(data, shape.k, shape.n, begin, end, same, to);
+        else
+          transpose<uint32_t>(data, shape.k, shape.n, begin, end, same, to);
+      },
+      kLeastRows);
+  matrix.codes = matrix.storage;
+  return matrix;
+}
+
+}  // namespace
+
+Result<DescribedLinear> describe_plain_expert(const Tensors& tensors, const std::string& module,
+                                              int64_t e, int64_t num_experts, bool transposed) {
+  MORACLE_TRY(const TensorView all, get_floats(tensors, module));
+  if (all.shape.size() != 3 || all.shape[0] != num_experts) {
+    return tensors.wrong(module, str("[", num_experts, ", rows, columns]"),
+                         "it is " + to_string(all));
+  }
+  DescribedLinear linear;
+  linear.scheme.weight = QuantKey{all.dtype};
+  linear.shape = {.n = all.shape[transposed ? 2 : 1],
+                  .k = all.shape[transposed ? 1 : 2],
+                  .key = linear.scheme.weight};
+  const int64_t n = linear.shape.n;
+  linear.part.file = tensors.file_of(module);
+  linear.part.tensors = {module};
+  MORACLE_TRY(linear.shape.bias,
+              add_expert_bias(tensors, module, num_experts, n, linear.part.tensors));
+  linear.part.n = n;
+  linear.part.source_bytes = static_cast<int64_t>(all.num_bytes()) / num_experts;
+  if (!transposed) {
+    read_rows_of({tensors, module, module + "_bias", e, linear.shape}, linear.part);
+    return linear;
+  }
+  linear.part.read = [&tensors, module, e,
+                      shape = linear.shape](ThreadPool& pool) -> Result<CanonicalMatrix> {
+    const int64_t size = shape.n * shape.k;
+    MORACLE_TRY(const TensorData data, tensors.read(module, e * size, size, pool));
+    CanonicalMatrix matrix = transposed_matrix(data.view.data, shape, pool);
+    if (shape.bias) {
+      MORACLE_TRY(matrix.bias, read_expert_bias(tensors, module, e, shape.n));
+    }
+    return matrix;
+  };
+  return linear;
+}
+
+}  // namespace moracle
