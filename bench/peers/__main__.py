@@ -1,4 +1,4 @@
-"""Times Moracle and its peers on the same layer, in turns: see docs/performance.md."""
+"""Times Moracle and its peers on the same layer, in turns. Method: bench/lab/peers_cpu.md."""
 
 import argparse
 import contextlib

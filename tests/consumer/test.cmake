@@ -1,16 +1,16 @@
-# Installs the built library into a fresh folder, builds the consumer against it, runs it on the model
-# in the box: cmake -DBUILD=… -DSOURCE=… -DMODEL=… -DCXX=… -DGENERATOR=… -DFLAGS=… -P test.cmake
-set(work ${BUILD}/consumer)
-file(REMOVE_RECURSE ${work})
+# Builds a project against the package in INSTALLED (see install.cmake) and runs its program on a model:
+# cmake -DINSTALLED=… -DSOURCE=… -DWORK=… -DPROGRAM=… -DMODEL=… -DCXX=… -DGENERATOR=… -DFLAGS=… -P test.cmake
+# WORK is made anew. WORK/output.txt holds what the program printed.
+file(REMOVE_RECURSE ${WORK})
 function(step)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   message(STATUS "${output}")
   if(NOT result EQUAL 0)
     message(FATAL_ERROR "failed: ${ARGN}")
   endif()
+  file(WRITE ${WORK}/output.txt "${output}")
 endfunction()
-step(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/installed)
-step(${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE} -B ${work}/build -DCMAKE_PREFIX_PATH=${work}/installed
+step(${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE} -B ${WORK}/build -DCMAKE_PREFIX_PATH=${INSTALLED}
      -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_BUILD_TYPE=Release)
-step(${CMAKE_COMMAND} --build ${work}/build)
-step(${work}/build/consumer ${MODEL})
+step(${CMAKE_COMMAND} --build ${WORK}/build)
+step(${WORK}/build/${PROGRAM} ${MODEL})

@@ -1,4 +1,4 @@
-// The tables of docs/support.md and docs/oracle.md: select() itself is asked, so that they say what
+// The tables of docs/support.md, docs/support_variants.md and docs/oracle.md. They call select(), so that they say what
 // would happen.
 #include <algorithm>
 #include <map>
