@@ -111,7 +111,7 @@ TEST(ArchitectureConfig, RejectsUnsupportedValueByName) {
   const Change cases[] = {
       {"gpt_oss",
        {{"layer_types", {"chunked_attention", "full_attention"}}},
-       "layer_types: needs sliding_attention and full_attention; it holds chunked_attention"},
+       "layer_types: needs sliding_attention and full_attention; it has chunked_attention"},
       {"gpt_oss",
        {{"rope_parameters", {{"rope_type", "llama3"}}}},
        "rope_parameters.rope_type: needs default or yarn; it is llama3"},
@@ -136,7 +136,7 @@ TEST(ArchitectureConfig, NamesKeyOfInvalidValue) {
   const Change cases[] = {
       {"gpt_oss",
        {{"layer_types", {"full_attention"}}},
-       "layer_types: needs one for each of 2 layers; there are 1"},
+       "layer_types: needs one for each of 2 layers; it has 1"},
       {"gpt_oss", {{"sliding_window", nullptr}}, "sliding_window: needs a whole number"},
       {"gpt_oss",
        {{"rope_parameters", nullptr}},
@@ -145,7 +145,7 @@ TEST(ArchitectureConfig, NamesKeyOfInvalidValue) {
       {"gpt_oss", {{"swiglu_limit", 0}}, "swiglu_limit: needs a number above 0; it is 0"},
       {"gpt_oss", {{"attention_bias", "yes"}}, "attention_bias: needs true or false"},
       {"mixtral", {{"sliding_window", 0}}, "sliding_window: needs a whole number from 1"},
-      {"mixtral", {{"model_type", nullptr}}, "model_type: needs a text"},
+      {"mixtral", {{"model_type", nullptr}}, "model_type: needs a string"},
       {"deepseek_v3", {{"qk_rope_head_dim", 5}}, "qk_rope_head_dim: needs an even number; it is 5"},
       {"deepseek_v3", {{"kv_lora_rank", nullptr}}, "kv_lora_rank: needs a whole number"},
       {"deepseek_v3", {{"n_group", nullptr}}, "n_group: needs a number; it is missing"},

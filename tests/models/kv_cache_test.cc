@@ -137,9 +137,9 @@ TEST_F(ForwardSteps, RejectCacheOfAnotherModel) {
 TEST_F(ForwardSteps, RejectOneCacheTwice) {
   KvCache own = *model_.make_cache(8);
   const Model::Step steps[] = {{ids_, &cache_}, {ids_, &own}, {ids_, &cache_}};
-  expect_refused(steps,
-                 "step 2, cache: needs a sequence of its own; an earlier step of this call has it, "
-                 "too");
+  expect_refused(
+      steps,
+      "step 2, cache: needs a cache that no other step of this call uses; an earlier step uses it");
 }
 
 TEST_F(ForwardSteps, RejectMissingCache) {

@@ -131,10 +131,9 @@ TEST(NonFiniteLogitsOfOneToken, FailRunAndNameToken) {
   const std::vector<int32_t> ids = {1, 2, 3, 4, 5, 6, 7, 8};
   for (const int64_t max_num_tokens : {512, 3}) {
     for (const std::string& message : failures(written, ids, max_num_tokens).generating) {
-      EXPECT_EQ(
-          message,
-          "logits at position 7: needs finite numbers; the first NaN or infinity is inf, from "
-          "layer 0, norm before attention, at position 4");
+      EXPECT_EQ(message,
+                "logits at position 7: needs finite numbers; layer 0, norm before attention gives "
+                "the first NaN or infinity: inf at position 4");
     }
   }
 }

@@ -82,8 +82,8 @@ Error explain_non_finite(Model& model, std::span<const int32_t> ids, KvCache& ca
     if (!found) return found.error();
     if (*found) {
       const Found& first = **found;
-      error.fact = str("the first NaN or infinity is ", first.value, ", from ", first.part,
-                       ", at position ", done + first.token);
+      error.fact = str(first.part, " gives the first NaN or infinity: ", first.value,
+                       " at position ", done + first.token);
       return error;
     }
     done += last = count;
@@ -93,7 +93,7 @@ Error explain_non_finite(Model& model, std::span<const int32_t> ids, KvCache& ca
   const auto wild = std::find_if_not(logits->begin(), logits->end(),
                                      [](float logit) { return std::isfinite(logit); });
   if (wild != logits->end())
-    error.fact = str("the first NaN or infinity is ", *wild, ", from the output layer");
+    error.fact = str("the output layer gives the first NaN or infinity: ", *wild);
   return error;
 }
 
