@@ -159,7 +159,7 @@ class QuantizationMap {
     std::optional<Scheme> scheme;
   };
   const std::vector<Entry>& entries() const { return entries_; }
-  /// The entry whose pattern decides for the module; nullptr if there is none.
+  /// The entry that decides for the module; nullptr if no entry matches.
   const Entry* entry_for(std::string_view module) const;
 
  private:
@@ -237,7 +237,7 @@ struct LoraAdapter {
   /// base_model.model.<module>.lora_A.weight [rank, K] and .lora_B.weight [N, rank]. A module is a
   /// single expert's projection (….experts.3.gate_proj). The scale is lora_alpha / rank, or
   /// lora_alpha / √rank with use_rslora. alpha_pattern changes alpha per module. Errors: another
-  /// kind of adapter, or an adapter for a changed base (PiSSA), by the key that says so; an A
+  /// kind of adapter, or an adapter for a changed base (PiSSA), with its config key; an A
   /// without a B; shapes that do not fit the layer's matrices; tensors for modules other than
   /// experts.
   static Result<LoraAdapter> open(const std::string& folder, const Checkpoint& checkpoint);

@@ -155,7 +155,7 @@ Result<DeviceName> parse_device(std::string_view name);
 /// `threads` is the number of host threads, including the calling thread. For a GPU these threads
 /// read and pack weights. Below 1: all CPUs that the affinity mask and the control groups allow.
 /// The library starts no other threads and uses no other thread library (OpenMP). Calls from
-/// several threads share this team in turn.
+/// several threads use this team one after another.
 /// `pin` pins every thread except the calling one to its own CPU within the affinity mask, node
 /// after node. Each weight then lies on the NUMA node whose threads read it. If there are more
 /// threads than CPUs, no thread is pinned.

@@ -24,8 +24,8 @@ struct ModelOptions {
   /// An online scheme, or a QuantizationMap. "": as in the file.
   std::string quantization;
   /// Overrides the activation format.
-  /// "int8": float activations beside integer or fp4 weights become int8 per token (W4A8, W8A8);
-  /// faster and less exact.
+  /// "int8": quantize float activations to int8 per token if weights are integer or fp4 (W4A8,
+  /// W8A8); faster and less exact.
   /// "16bit": activations that the scheme would quantize stay floats (W8A16), for GPUs without fp8
   /// products.
   /// "bf16": kernels may round float activations to bf16 (Request::bf16_activations).

@@ -27,8 +27,9 @@ Result<File> File::open(const std::string& path) {
   struct stat info {};
   const bool known = ::fstat(fd, &info) == 0;
   if (known && S_ISREG(info.st_mode)) return File(path, fd, static_cast<uint64_t>(info.st_size));
-  Error error = known ? Error{ErrorKind::kBadFile, path, "", "a regular file", "it is not one"}
-                      : refused(path);
+  Error error =
+      known ? Error{ErrorKind::kBadFile, path, "", "a regular file", "it is not a regular file"}
+            : refused(path);
   ::close(fd);
   return error;
 }
@@ -56,9 +57,9 @@ Status File::read(uint64_t first, std::span<std::byte> to) const {
     if (got == 0) {
       return Error{ErrorKind::kBadFile, path_, str("byte ", at),
                    str(size_,
-                       " bytes, as when it was opened (replace a file by renaming, not in "
-                       "place)"),
-                   str("it was cut short to at most ", at)};
+                       " bytes, as when it was opened (to replace a file, rename a new one over "
+                       "it)"),
+                   str("it now has at most ", at)};
     }
     done += static_cast<size_t>(got);
   }

@@ -37,11 +37,11 @@ Status check_json_text(std::string_view text, const std::string& file) {
                  str("it has ", text.size())};
   }
   if (depth_of(text) > kMaxDepth) {
-    return Error{ErrorKind::kBadFile, file, "", str("JSON of at most ", kMaxDepth, " levels"),
-                 "it is nested deeper"};
+    return Error{ErrorKind::kBadFile, file, "",
+                 str("JSON of at most ", kMaxDepth, " levels of nesting"), "it has more"};
   }
   if (text.find('\0') != std::string_view::npos)
-    return Error{ErrorKind::kBadFile, file, "", "valid JSON", "it is not: it holds a NUL byte"};
+    return Error{ErrorKind::kBadFile, file, "", "valid JSON", "it has a NUL byte"};
   return {};
 }
 

@@ -39,8 +39,9 @@ Result<std::vector<NamedPattern>> parse_named_patterns(std::string_view text, co
     const std::string_view entry = text.substr(begin, end - begin);
     const size_t equals = entry.rfind('=');
     if (equals == 0) {
-      return Error{ErrorKind::kInvalidArgument, "", option, "pattern=name between commas",
-                   str("'", entry, "' is not")};
+      return Error{ErrorKind::kInvalidArgument, "", option,
+                   "pattern=name entries, separated by commas",
+                   str("'", entry, "' has no pattern")};
     }
     const bool named = equals != entry.npos;
     entries.push_back({std::string(named ? entry.substr(0, equals) : ""),

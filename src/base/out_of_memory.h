@@ -20,7 +20,7 @@ std::invoke_result_t<Work> or_out_of_memory(std::string_view place, Work&& work)
     return work();
   } catch (const std::bad_alloc&) {
   } catch (const std::length_error&) {
-    fact = "its size is beyond any memory";
+    fact = "the size exceeds any memory";
   }
   return Error{ErrorKind::kOutOfMemory, "", std::string(place), "memory of the host", fact};
 }

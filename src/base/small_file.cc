@@ -56,7 +56,7 @@ Result<std::string> read_small_file(const std::string& path, size_t max_bytes) {
   if (::fstat(fd, &info) != 0)
     text = unreadable(path);
   else if (!S_ISREG(info.st_mode))
-    text = Error{ErrorKind::kBadFile, path, "", "a regular file", "it is not one"};
+    text = Error{ErrorKind::kBadFile, path, "", "a regular file", "it is not a regular file"};
   else
     text = read_to_end(fd, path, max_bytes);
   ::close(fd);

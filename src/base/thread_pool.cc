@@ -41,8 +41,8 @@ ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(pla
   spins_ = threads <= usable_threads() ? kSpins : 0;
   const auto fewer = [&](const std::string& reason) {
     return Error{ErrorKind::kOutOfMemory, "", "--threads",
-                 str("at most ", size(), ", as the system starts no more"),
-                 str("it is ", threads, ", and the system said: ", reason)};
+                 str("at most ", size(), " because the system starts no more"),
+                 str("it is ", threads, "; the system says: ", reason)};
   };
   try {
     workers_.reserve(static_cast<size_t>(threads) - 1);
@@ -51,7 +51,7 @@ ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(pla
   } catch (const std::system_error& error) {
     started_ = fewer(error.code().message());
   } catch (const std::bad_alloc&) {
-    started_ = fewer("there is no memory");
+    started_ = fewer("out of memory");
   }
 }
 

@@ -256,7 +256,7 @@ class Decoder {
     clock_.end("sampling");
     if (std::find(drawn_.begin(), drawn_.end(), kNothingDrawn) == drawn_.end()) return {};
     return Error{ErrorKind::kUnsupported, "", "bench", "finite logits",
-                 "random weights gave others"};
+                 "the random weights gave NaN or infinity"};
   }
 
   Model& model_;
@@ -299,8 +299,8 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
                  str("0 to ", shape.max_context, " tokens"), str("it is ", options.prompt)};
   }
   if (options.num_layers < 1 || options.num_layers > shape.num_layers) {
-    return Error{ErrorKind::kInvalidArgument, "", "--layers", str("1 to ", shape.num_layers),
-                 str("it is ", options.num_layers)};
+    return Error{ErrorKind::kInvalidArgument, "", "--layers",
+                 str("1 to ", shape.num_layers, " layers"), str("it is ", options.num_layers)};
   }
   for (const int64_t batch : options.batches) {
     if (batch >= 1 && batch <= Model::kMaxLogitRows) continue;

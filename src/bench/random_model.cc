@@ -191,7 +191,7 @@ Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, 
   if (bytes + table > most_bytes) {
     return Error{ErrorKind::kOutOfMemory, "", "--layers",
                  str(bytes + table, " bytes for ", num_layers, " layers"),
-                 str("the benchmark keeps below half of the machine's memory, ", most_bytes)};
+                 str("the limit is ", most_bytes, " bytes, so that half of the memory stays free")};
   }
   Description description{
       {hidden, shape.vocab_size, shape.max_context, 1e-6f, experts.activation.function},

@@ -69,11 +69,11 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
     return Error{
-        ErrorKind::kBadFile, folder, "", "a checkpoint's folder",
-        std::filesystem::exists(folder, ignored) ? "it is a file" : "there is no such folder"};
+        ErrorKind::kBadFile, folder, "", "the folder of a checkpoint",
+        std::filesystem::exists(folder, ignored) ? "it is a file" : "the folder does not exist"};
   }
   if (is_absent(folder + "/config.json")) {
-    return Error{ErrorKind::kBadFile, folder, "", "config.json", "there is none"};
+    return Error{ErrorKind::kBadFile, folder, "", "config.json", "the folder has none"};
   }
   MORACLE_TRY(Config config, Config::open(folder + "/config.json"));
   MORACLE_TRY(const std::vector<std::string> architectures, config.texts({"architectures"}));
@@ -130,8 +130,8 @@ Result<DescribedMatrix> Checkpoint::router(const std::string& module) const {
   if (quantized && state_->reader->says(module) != Says::kQuantized) {
     return Error{ErrorKind::kBadFile, state_->tensors.file_of(module + ".weight"),
                  "router '" + module + "'",
-                 "to be stored unquantized, since the quantization config does not list it",
-                 "the file holds it quantized"};
+                 "to be stored unquantized, because the quantization config does not list it",
+                 "the file stores it quantized"};
   }
   return linear({module});
 }

@@ -24,7 +24,8 @@ Result<Config> Config::open(const std::string& path) {
 Result<Config> Config::parse(std::string_view text, std::string path) {
   MORACLE_CHECK(check_json_text(text, path));
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded()) return Error{ErrorKind::kBadFile, path, "", "valid JSON", "it is not"};
+  if (parsed.is_discarded())
+    return Error{ErrorKind::kBadFile, path, "", "valid JSON", "it is invalid"};
   if (!parsed.is_object()) {
     return Error{ErrorKind::kBadFile, path, "", "a JSON object", str("it is ", shown(parsed))};
   }
@@ -57,7 +58,7 @@ Error Config::unsupported(Keys keys, std::string need, std::string fact) const {
 }
 
 namespace {
-constexpr const char* kAbsent = "it is not there";
+constexpr const char* kAbsent = "it is missing";
 }
 
 Result<int64_t> Config::integer(Keys keys, int64_t min, int64_t max) const {
@@ -92,8 +93,8 @@ Result<bool> Config::boolean_or(bool fallback, Keys keys) const {
 
 Result<std::string> Config::text(Keys keys) const {
   const json* value = find(keys);
-  if (value == nullptr) return wrong(keys, "a text", kAbsent);
-  if (!value->is_string()) return wrong(keys, "a text", "it is " + shown(*value));
+  if (value == nullptr) return wrong(keys, "a string", kAbsent);
+  if (!value->is_string()) return wrong(keys, "a string", "it is " + shown(*value));
   return value->get<std::string>();
 }
 
@@ -109,7 +110,7 @@ Result<std::vector<int64_t>> Config::integers(Keys keys) const {
   for (const json& item : list) {
     const bool fits = item.is_number_integer() &&
                       !(item.is_number_unsigned() && item.get<uint64_t>() > INT64_MAX);
-    if (!fits) return wrong(keys, "whole numbers", "it holds " + shown(item));
+    if (!fits) return wrong(keys, "whole numbers", "it has " + shown(item));
     numbers.push_back(item.get<int64_t>());
   }
   return numbers;
@@ -119,9 +120,9 @@ Result<std::vector<std::string>> Config::texts(Keys keys) const {
   const json* value = find(keys);
   std::vector<std::string> texts;
   if (value == nullptr) return texts;
-  if (!value->is_array()) return wrong(keys, "an array of texts", "it is " + shown(*value));
+  if (!value->is_array()) return wrong(keys, "an array of strings", "it is " + shown(*value));
   for (const json& item : *value) {
-    if (!item.is_string()) return wrong(keys, "an array of texts", "it holds " + shown(item));
+    if (!item.is_string()) return wrong(keys, "an array of strings", "it has " + shown(item));
     texts.push_back(item.get<std::string>());
   }
   return texts;

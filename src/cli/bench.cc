@@ -71,8 +71,7 @@ Result<std::vector<int64_t>> parse_tokens(const std::string& list) {
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), count);
     if (error != std::errc() || end != part.data() + part.size() || count < 1 || count > kMost) {
       return Error{ErrorKind::kInvalidArgument, "", "--tokens",
-                   str("numbers from 1 to ", kMost, ", such as 1,16,256"),
-                   "it holds " + quote(part)};
+                   str("numbers from 1 to ", kMost, ", such as 1,16,256"), "it has " + quote(part)};
     }
     tokens.push_back(count);
   }
@@ -111,7 +110,7 @@ Result<Wanted> parse(const BenchOptions& options) {
   }
   MORACLE_CHECK(BackendMap::parse(options.backend));
   if (options.all_backends && options.backend != "auto") {
-    return Error{ErrorKind::kInvalidArgument, "", "--all-backends", "no --backend beside it",
+    return Error{ErrorKind::kInvalidArgument, "", "--all-backends", "a command without --backend",
                  "both are given"};
   }
   return wanted;
@@ -257,76 +256,89 @@ int run(const BenchOptions& options) {
 
 void add_bench(CLI::App& app, Work& chosen) {
   add_verb(
-      app, "bench", "Time layers, or a model, of published shapes beside the machine's limits",
+      app, "bench",
+      "Time layers or a model of published shapes, and compare with the machine's limits",
       [](CLI::App& verb) -> Work {
         auto options = std::make_shared<BenchOptions>();
         std::vector<std::string> names;
         for (const bench::LayerShape& shape : bench::known_shapes()) names.push_back(shape.name);
         verb.add_option("--shape", options->shapes,
                         join(names) +
-                            ", or experts x hidden x intermediate x top_k; several "
-                            "with commas between them")
+                            ", or experts x hidden x intermediate x top_k; "
+                            "separate several with commas")
             ->capture_default_str();
-        verb.add_option("--scheme", options->schemes, "Such as int4-w4a16-g128; several likewise")
+        verb.add_option("--scheme", options->schemes,
+                        "Scheme, such as int4-w4a16-g128; separate several with commas")
             ->capture_default_str();
-        verb.add_option("--tokens", options->tokens, "Tokens at once; several likewise")
+        verb.add_option("--tokens", options->tokens,
+                        "Tokens per call of a layer; separate several with commas")
             ->capture_default_str();
-        verb.add_option("--backend", options->backend, "auto, or a backend's name (see explain)")
+        verb.add_option("--backend", options->backend,
+                        "auto, or a backend's name (moracle explain lists them)")
             ->capture_default_str();
         verb.add_flag("--all-backends", options->all_backends,
-                      "Every backend that serves; the oracle's choice is marked");
-        CLI::Option* const model =
-            verb.add_option("--model-shape", options->model_shape,
-                            "Decode with a whole model of this shape instead");
-        verb.add_option("--anchors", options->anchors,
-                        "JSON with the times of public kernels on this GPU, shown beside ours")
+                      "Time every backend that accepts the layer; > marks the oracle's choice");
+        CLI::Option* const model = verb.add_option(
+            "--model-shape", options->model_shape,
+            "Time decode steps of a whole model of this shape instead of single layers");
+        verb.add_option(
+                "--anchors", options->anchors,
+                "JSON file with times of other libraries' kernels on this GPU, to show beside "
+                "Moracle's")
             ->excludes(model);
         verb.add_option("--kv-cache", options->kv_cache, kKvCacheHelp)
             ->needs(model)
             ->capture_default_str();
-        verb.add_option("--layers", options->layers, "Layers of that model")
+        verb.add_option("--layers", options->layers,
+                        "With --model-shape: number of layers to build")
             ->needs(model)
             ->transform(whole(int64_t{1}, int64_t{1} << 10))
             ->capture_default_str();
-        verb.add_option("--context", options->context, "Tokens in its cache")
+        verb.add_option("--context", options->context,
+                        "With --model-shape: tokens in the cache of each sequence")
             ->needs(model)
             ->transform(whole(int64_t{1}, int64_t{1} << 20))
             ->capture_default_str();
-        verb.add_option("--batch", options->batches,
-                        "Sequences that it decodes side by side; several with commas")
+        verb.add_option(
+                "--batch", options->batches,
+                "With --model-shape: sequences per decode step; separate several with commas")
             ->needs(model)
             ->delimiter(',')
             ->transform(whole())
             ->capture_default_str();
         verb.add_option("--prompt", options->prompt,
-                        "Tokens of each sequence that it takes in; 0: that is not timed")
+                        "With --model-shape: also time a prompt of this many tokens per sequence; "
+                        "0: no prompt")
             ->needs(model)
             ->transform(whole())
             ->capture_default_str();
         verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp)->needs(model);
-        CLI::Option* const load =
-            verb.add_option("--load", options->load,
-                            "Load the checkpoint of this folder instead, beside reading its files");
+        CLI::Option* const load = verb.add_option(
+            "--load", options->load,
+            "Time loading the checkpoint in this folder, and compare with only reading "
+            "its files");
         verb.add_flag("--cold", options->cold,
-                      "With --load: from the disk; the system forgets the files before")
+                      "With --load: read from the disk; first drop the files from the page cache")
             ->needs(load);
         verb.add_option("--quantization", options->quantization, kQuantizationHelp)->needs(load);
         verb.add_option("--activations", options->activations, kActivationsHelp);
-        verb.add_option("--seconds", options->seconds, "Time for each row")
+        verb.add_option("--seconds", options->seconds, "Seconds to spend on each row of the table")
             ->check(number(0.001, 3600))
             ->capture_default_str();
         verb.add_option("--device", options->device, "cpu, or cuda[:n]")->capture_default_str();
-        verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
+        verb.add_option("--threads", options->threads,
+                        "CPU threads; 0: all CPUs that the process may use")
             ->transform(whole(0, 4096))
             ->capture_default_str();
         verb.add_flag("--pin", options->pin, kPinHelp);
-        verb.add_option("--probe-megabytes", options->probe_megabytes,
-                        "Memory that the bandwidth is measured on; 0: 1 GiB, or four times the "
-                        "cache where that is more")
+        verb.add_option(
+                "--probe-megabytes", options->probe_megabytes,
+                "Size of the buffer for measuring bandwidth, in MB; 0: 1 GiB, or four times "
+                "the CPU cache if that is larger")
             ->transform(whole(int64_t{0}, int64_t{1} << 20))
             ->capture_default_str();
         verb.add_option("--cache", options->cache, kCacheHelp);
-        verb.add_flag("--json", options->json, "One JSON document on stdout");
+        verb.add_flag("--json", options->json, "Print one JSON document on stdout");
         return [options] { return bench_verb::run(*options); };
       },
       chosen);

@@ -58,7 +58,7 @@ Result<Anchors> Anchors::read(const std::string& path) {
   MORACLE_TRY(const std::string content, read_text(path, "--anchors"));
   MORACLE_CHECK(check_json_text(content, path));
   const Json list = Json::parse(content, nullptr, /*allow_exceptions=*/false);
-  if (!list.is_array()) return broken(path, "", "it is none");
+  if (!list.is_array()) return broken(path, "", "it is not a list");
   Anchors anchors;
   std::map<std::tuple<std::string, std::string, int64_t>, int> ranks;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -68,13 +68,13 @@ Result<Anchors> Anchors::read(const std::string& path) {
     const bool right = row.is_object() && has("shape", text) && has("scheme", text) &&
                        has("impl", text) &&
                        has("M", [](const Json& m) { return m.is_number_integer(); });
-    if (!right || !row.contains("us_graph")) return broken(path, str("row ", i), "it is another");
+    if (!right || !row.contains("us_graph"))
+      return broken(path, str("row ", i), "a field is missing or has another type");
     const Json& us = row["us_graph"];
     if (us.is_null()) continue;  // null: the kernel did not run
     if (!us.is_number() || !(us.get<double>() > 0))
-      return broken(path, str("row ", i), "us_graph is not a time above 0");
-    if (row["M"].get<double>() < 1)
-      return broken(path, str("row ", i), "M is not a number of tokens above 0");
+      return broken(path, str("row ", i), "us_graph is not a number above 0");
+    if (row["M"].get<double>() < 1) return broken(path, str("row ", i), "M is not above 0");
     const std::string shape = our_name(kShapes, row["shape"].get<std::string>());
     const std::string scheme = our_name(kSchemes, row["scheme"].get<std::string>());
     const std::tuple key{shape, scheme, row["M"].get<int64_t>()};

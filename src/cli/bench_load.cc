@@ -30,12 +30,12 @@ std::string memory_text(const BenchOptions& options, const bench::LoadTime& time
   const std::string weights = str(megabytes(time.weight_bytes), " of packed weights");
   if (time.copy_bytes_per_second > 0) {
     const double share = weight_bytes_per_second(time) / time.copy_bytes_per_second;
-    return str("  ", options.device, " takes from pinned memory ",
-               rounded(time.copy_bytes_per_second / 1e9, 2), " GB/s: ", weights, " came at ",
-               rounded(weight_bytes_per_second(time) / 1e9, 2), ", ", rounded(share * 100, 0),
-               " % of it\n");
+    return str("  copying from pinned memory to ", options.device, " runs at ",
+               rounded(time.copy_bytes_per_second / 1e9, 2), " GB/s: ", weights, " arrive at ",
+               rounded(weight_bytes_per_second(time) / 1e9, 2), " GB/s, ", rounded(share * 100, 0),
+               " % of that\n");
   }
-  return str("  the system gives memory for ", weights, " at ",
+  return str("  allocating memory for ", weights, " runs at ",
              rounded(time.touch_bytes_per_second() / 1e9, 2), " GB/s\n");
 }
 
@@ -64,15 +64,15 @@ Json document(const BenchOptions& options, const bench::LoadTime& time) {
 }
 
 std::string to_text(const BenchOptions& options, const bench::LoadTime& time) {
-  return str("  ", printable(options.load), ", ", megabytes(time.source_bytes), ", for ",
+  return str("  ", printable(options.load), ", ", megabytes(time.source_bytes), ", backends ",
              join(backends_of(time.choices)), ", ", time.threads,
              time.threads == 1 ? " thread" : " threads", "\n  ready after ",
-             rounded(time.seconds, 2), " s (median of ", time.runs, "; opened after ",
+             rounded(time.seconds, 2), " s (median of ", time.runs, " runs; opened after ",
              rounded(time.open_seconds, 2), " s): ", rounded(time.bytes_per_second() / 1e9, 2),
              " GB/s\n  one thread reads the files ",
              options.cold ? "from the disk" : "from the page cache", " at ",
              rounded(time.read_bytes_per_second() / 1e9, 2), " GB/s: loading reaches ",
-             rounded(time.share_of_reading() * 100, 0), " % of it\n", memory_text(options, time));
+             rounded(time.share_of_reading() * 100, 0), " % of that\n", memory_text(options, time));
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ std::string to_text(const BenchOptions& options, const bench::LoadTime& time) {
 int run_load_bench(const BenchOptions& options) {
   if (!options.model_shape.empty() || options.all_backends) {
     return fail({ErrorKind::kInvalidArgument, "", "--load",
-                 "neither --model-shape nor --all-backends beside it", "there is one"});
+                 "a command without --model-shape and --all-backends", "one of them is given"});
   }
   bench::LoadOptions loading;
   loading.seconds = options.seconds;

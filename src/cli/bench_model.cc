@@ -41,7 +41,7 @@ Json parts_json(const bench::Decode& decode, const std::vector<bench::DecodePart
 std::string parts_text(const bench::Decode& decode, const std::vector<bench::DecodePart>& parts) {
   const double all = decode.us_all_layers(parts);
   Table table;
-  table.row({"part", "µs", str("µs in ", decode.all_layers, " layers"), "share there"});
+  table.row({"part", "µs", str("µs, all ", decode.all_layers, " layers"), "share"});
   for (const bench::DecodePart& part : parts) {
     const double us = decode.us_all_layers(part);
     table.row({part.name, rounded(part.us), rounded(us, 0), rounded(us / all * 100) + " %"});
@@ -98,24 +98,25 @@ std::string to_text(const bench::Decode& decode) {
   const double all = decode.us_all_layers();
   std::string text = str(
       parts_text(decode, decode.parts), "\n  ", rounded(per_second(decode.us_median, decode.batch)),
-      " tokens per second as built (", rounded(decode.us_median / 1e3), " ms in the median of ",
-      decode.steps, " steps); ", rounded(per_second(all, decode.batch)), " with all ",
-      decode.all_layers, " layers\n  a step's tokens went to ", decode.experts_touched, " of ",
-      decode.num_experts, " experts\n");
+      " tokens per second with ", decode.num_layers, " layers (", rounded(decode.us_median / 1e3),
+      " ms per step, median of ", decode.steps, "); ", rounded(per_second(all, decode.batch)),
+      " estimated for all ", decode.all_layers, "\n  one step uses ", decode.experts_touched,
+      " of ", decode.num_experts, " experts\n");
   if (decode.us_replayed > 0) {
     const double replayed = decode.us_all_layers(decode.us_replayed);
-    text += str("  as graphs ", rounded(per_second(decode.us_replayed, decode.batch)), " (",
-                rounded(decode.us_replayed / 1e3, 3), " ms); ",
-                rounded(per_second(replayed, decode.batch)), " with all ", decode.all_layers,
-                " layers\n");
+    text += str("  replayed as a graph: ", rounded(per_second(decode.us_replayed, decode.batch)),
+                " tokens per second (", rounded(decode.us_replayed / 1e3, 3), " ms per step); ",
+                rounded(per_second(replayed, decode.batch)), " estimated for all ",
+                decode.all_layers, "\n");
   }
   if (decode.prompt_tokens > 0) {
     const double us_all = decode.us_all_layers(decode.prompt_parts);
-    text += str("\n  prompts, ", decode.prompt_tokens, " tokens\n\n",
-                parts_text(decode, decode.prompt_parts), "\n  ",
-                rounded(per_second(decode.us_prompt, decode.prompt_tokens)),
-                " tokens per second as built; ", rounded(per_second(us_all, decode.prompt_tokens)),
-                " with all ", decode.all_layers, " layers\n");
+    text +=
+        str("\n  prompts with ", decode.prompt_tokens, " tokens in total\n\n",
+            parts_text(decode, decode.prompt_parts), "\n  ",
+            rounded(per_second(decode.us_prompt, decode.prompt_tokens)), " tokens per second with ",
+            decode.num_layers, " layers; ", rounded(per_second(us_all, decode.prompt_tokens)),
+            " estimated for all ", decode.all_layers, "\n");
   }
   return text;
 }
@@ -125,11 +126,13 @@ std::string to_text(const BenchOptions& options, const Limits& limits,
   const bench::Decode& first = decodes.front();
   std::string text = str(describe(limits), "  ", options.model_shape, ", ", options.schemes, ", ",
                          first.num_layers, " of ", first.all_layers, " layers, ", first.context,
-                         " tokens in the cache (", name(first.cache_dtype), "), ",
+                         " tokens in each cache (", name(first.cache_dtype), "), ",
                          options.activations.empty() ? "" : options.activations + " activations, ",
                          "on ", join(backends_of(first)), "\n");
   for (const bench::Decode& decode : decodes) {
-    text += decodes.size() > 1 ? str("\n  ", decode.batch, " at a time\n\n") : "\n";
+    text += decodes.size() > 1 ? str("\n  batch of ", decode.batch,
+                                     decode.batch == 1 ? " sequence" : " sequences", "\n\n")
+                               : "\n";
     text += to_text(decode);
   }
   return text;

@@ -41,10 +41,12 @@ std::string means(const BenchReport& report) {
     ++of_vllm;
   }
   if (cells == 0) return "";
-  std::string text = str("\n  as many times as long take, in the geometric mean of ", cells,
-                         " cells: the best public kernels ", rounded(std::exp(best / cells), 2));
+  std::string text = str("\n  time relative to Moracle, geometric mean of ", cells,
+                         cells == 1 ? " row: " : " rows: ", "best public kernels ",
+                         rounded(std::exp(best / cells), 2));
   if (of_vllm > 0)
-    text += str("; of ", of_vllm, ": what vLLM chooses ", rounded(std::exp(vllm / of_vllm), 2));
+    text += str("; ", of_vllm, of_vllm == 1 ? " row: " : " rows: ", "vLLM's choice ",
+                rounded(std::exp(vllm / of_vllm), 2));
   return text + "\n";
 }
 
@@ -114,10 +116,10 @@ std::string describe(const Limits& limits) {
   std::vector<std::string> parts;
   for (const Peak& peak : limits.peaks)
     parts.push_back(str(peak.name, " ", three_digits(peak.ops_per_second / (cpu ? 1e9 : 1e12))));
-  return str("  limits here, ",
+  return str("  limits of this machine, ",
              cpu ? str(limits.threads, limits.threads == 1 ? " thread" : " threads")
                  : str(limits.device, " (", limits.model, ")"),
-             ": reads ", three_digits(limits.read_bytes_per_second / 1e9), " GB/s of ",
+             ": reading ", three_digits(limits.read_bytes_per_second / 1e9), " GB/s, buffer of ",
              megabytes(limits.buffer_bytes),
              cpu ? "; GOP/s: " : "; TOP/s: ", parts.empty() ? "none known" : join(parts), "\n");
 }
@@ -129,10 +131,10 @@ std::string describe(const BenchReport& report) {
   const bool cpu = on_cpu(report.limits);
   const bool anchored = std::any_of(report.rows.begin(), report.rows.end(),
                                     [](const BenchRow& row) { return row.anchors.has_value(); });
-  std::vector<std::string> head = {"",       "shape", "scheme", "backend",
-                                   "tokens", "µs",    "least",  "10–90 %"};
-  if (!cpu) head.insert(head.end(), {"eager", "host"});
-  head.insert(head.end(), {"GB/s", cpu ? "GOP/s" : "TOP/s", "floor µs", "by", "of limit"});
+  std::vector<std::string> head = {"",       "shape",     "scheme", "backend",
+                                   "tokens", "median µs", "min µs", "10–90 %"};
+  if (!cpu) head.insert(head.end(), {"eager µs", "host µs"});
+  head.insert(head.end(), {"GB/s", cpu ? "GOP/s" : "TOP/s", "floor µs", "floor by", "of limit"});
   if (anchored) head.insert(head.end(), {"best public", "vLLM"});
   Table table;
   table.row(head);
@@ -161,7 +163,7 @@ std::string describe(const BenchReport& report) {
   }
   std::vector<size_t> numbers;
   for (size_t i = 4; i < head.size(); ++i) {
-    if (head[i] != "by") numbers.push_back(i);
+    if (head[i] != "floor by") numbers.push_back(i);
   }
   if (!report.rows.empty()) text += table.text(numbers);
   if (anchored) text += means(report);

@@ -31,12 +31,12 @@ Status narrow(std::vector<Case>& cases, const Options& options) {
     for (const Backend& backend : backends()) names.push_back(backend.name);
     if (std::find(names.begin(), names.end(), options.backend) == names.end()) {
       return Error{ErrorKind::kInvalidArgument, "", "--backend", "one of " + join(names),
-                   quote(options.backend) + " is none of these"};
+                   quote(options.backend) + " is unknown"};
     }
     keep([&](const Case& c) { return c.backend == options.backend; });
     if (cases.empty()) {
       return Error{ErrorKind::kUnsupported, "", "--backend", "a backend of this build",
-                   quote(options.backend) + " is not in it"};
+                   "this build does not contain " + quote(options.backend)};
     }
   }
   if (!options.scheme.empty()) {
@@ -58,13 +58,13 @@ Status narrow(std::vector<Case>& cases, const Options& options) {
       for (const conformance::Variant& variant : conformance::variants())
         names.push_back(variant.name);
       return Error{ErrorKind::kInvalidArgument, "", "--variant", "one of " + join(names),
-                   quote(options.variant) + " is none of these"};
+                   quote(options.variant) + " is unknown"};
     }
     keep([&](const Case& c) { return c.variant == options.variant; });
   }
   if (!cases.empty()) return {};
   return Error{ErrorKind::kInvalidArgument, "", "check", "at least one case",
-               "no case is as narrow as this"};
+               "no case matches all given options"};
 }
 
 Platform platform_of(const Case& c) {
@@ -156,7 +156,7 @@ int run(const Options& options) {
 
 void add_check(CLI::App& app, Work& chosen) {
   add_verb(
-      app, "check", "Run the conformance cases on this machine",
+      app, "check", "Test every backend of this machine against double precision",
       [](CLI::App& verb) -> Work {
         auto options = std::make_shared<check_verb::Options>();
         verb.add_option("--backend", options->backend, "Only this backend");
@@ -170,12 +170,14 @@ void add_check(CLI::App& app, Work& chosen) {
         verb.add_option("--variant", options->variant,
                         "Only this variant: plain, bias, gelu, ep-2, batched, lora, reload, …");
         verb.add_option("--device", options->device,
-                        "cpu or cuda[:n]; without it the CPU, or what the backend runs on");
-        verb.add_option("--without", options->without,
-                        "As on a CPU without these and all that build on them: avx512_bf16, …");
-        verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
+                        "cpu or cuda[:n]; default: the device of --backend, else cpu");
+        verb.add_option(
+            "--without", options->without,
+            "Hide these CPU features and the features that depend on them: avx512_bf16, …");
+        verb.add_option("--threads", options->threads,
+                        "CPU threads; 0: all CPUs that the process may use")
             ->transform(whole(0, 4096));
-        verb.add_flag("--json", options->json, "One JSON document on stdout");
+        verb.add_flag("--json", options->json, "Print one JSON document on stdout");
         return [options] { return check_verb::run(*options); };
       },
       chosen);

@@ -91,15 +91,15 @@ int run(const Options& options) {
     if (!is_experts(choice)) continue;
     if (Result<Plan> plan = choice.selection.chosen(); !plan) {
       Error error = plan.error();
-      if (!options.model.json) error.fact = "every row refuses, for the reasons above";
+      if (!options.model.json) error.fact = "every backend rejects it, see the reasons above";
       return fail(error);
     }
   }
   if (model.not_runnable.empty() || options.model.json) return kDone;
   const bool experts_alone = std::all_of(model.choices.begin(), model.choices.end(), is_experts);
   std::cout << "\n  "
-            << (experts_alone ? "only the experts can be used here: "
-                              : "the model as a whole cannot run here: ")
+            << (experts_alone ? "only the experts of this model can be used: "
+                              : "the whole model cannot run: ")
             << model.not_runnable << "\n";
   return kDone;
 }
@@ -109,23 +109,25 @@ int run(const Options& options) {
 
 void add_explain(CLI::App& app, Work& chosen) {
   add_verb(
-      app, "explain", "Show which backend serves the experts, and why no other",
+      app, "explain", "Show which backend serves the experts, and why the others do not",
       [](CLI::App& verb) -> Work {
         auto options = std::make_shared<explain_verb::Options>();
         options->model.add_to(verb);
-        verb.add_option("--machine", options->machine, "here, or a known machine (see machines)")
+        verb.add_option("--machine", options->machine,
+                        "here, or a known machine (moracle machines lists them)")
             ->capture_default_str();
-        verb.add_option("--num-tokens", options->num_tokens, "Most tokens at once")
+        verb.add_option("--num-tokens", options->num_tokens, "Maximum tokens per step")
             ->transform(whole(int64_t{1}, int64_t{1} << 30))
             ->capture_default_str();
         verb.add_option("--lora-rank", options->lora_rank,
-                        "Largest rank of an adapter that is not there; 0: none")
+                        "Plan for LoRA adapters up to this rank, without a file; 0: none")
             ->transform(whole(int64_t{0}, int64_t{1} << 16))
             ->capture_default_str();
-        verb.add_option("--ep-size", options->ep_size, "Ranks that share the experts")
+        verb.add_option("--ep-size", options->ep_size, "Number of ranks that share the experts")
             ->transform(whole(int64_t{1}, int64_t{1} << 20))
             ->capture_default_str();
-        verb.add_flag("--batched", options->batched, "Activations come batched by expert");
+        verb.add_flag("--batched", options->batched,
+                      "Activations are batched by expert: [experts, max tokens, hidden size]");
         return [options] { return explain_verb::run(*options); };
       },
       chosen);

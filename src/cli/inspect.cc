@@ -39,7 +39,7 @@ void show(const Outline& outline, const std::string& folder) {
   if (outline.not_runnable.empty()) {
     std::cout << "\n  not quantized: " << printable(join(plain)) << "\n";
   } else {
-    std::cout << "\n  only the experts can be used here: " << outline.not_runnable << "\n";
+    std::cout << "\n  only the experts of this model can be used: " << outline.not_runnable << "\n";
   }
 }
 
@@ -73,12 +73,12 @@ Json to_json(const Outline& outline) {
 
 void add_inspect(CLI::App& app, Work& chosen) {
   add_verb(
-      app, "inspect", "Show what a checkpoint holds",
+      app, "inspect", "Show the contents of a checkpoint: parts, schemes, sizes",
       [](CLI::App& verb) -> Work {
         auto folder = std::make_shared<std::string>();
         auto json = std::make_shared<bool>(false);
         verb.add_option("MODEL", *folder, "Folder of the checkpoint")->required();
-        verb.add_flag("--json", *json, "One JSON document on stdout");
+        verb.add_flag("--json", *json, "Print one JSON document on stdout");
         return [folder, json]() -> int {
           CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(*folder));
           CLI_TRY(const Outline result, outline(checkpoint));

@@ -48,7 +48,7 @@ Result<LockedFile> LockedFile::open(const std::string& path, bool (*stop)()) {
   const std::string target = why ? path : followed.string(), name = new_name(target);
   if (fs::is_directory(target, why)) return refused(path, "a file to write", "it is a folder");
   if (fs::is_symlink(fs::symlink_status(target, why)))
-    return refused(path, "a file to write", "it is a link that leads nowhere");
+    return refused(path, "a file to write", "it is a broken link");
   fs::create_directories(fs::path(target).parent_path(), why);
   const auto deadline = std::chrono::steady_clock::now() + 10s;
   while (!stop()) {
@@ -57,7 +57,8 @@ Result<LockedFile> LockedFile::open(const std::string& path, bool (*stop)()) {
     if (fd < 0) return refused(path, "to be written", std::strerror(errno));
     if (!is_regular(fd)) {
       ::close(fd);
-      return refused(name, "to be a file that tune left", "it is something else");
+      return refused(name, "to be a regular file, written by moracle tune",
+                     "it is not a regular file");
     }
     const bool locked = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
     const bool held = !locked && errno == EWOULDBLOCK;
@@ -65,7 +66,7 @@ Result<LockedFile> LockedFile::open(const std::string& path, bool (*stop)()) {
     ::close(fd);
     if (!held) continue;
     if (std::chrono::steady_clock::now() > deadline)
-      return refused(path, "to be free within 10 seconds", "another process holds it");
+      return refused(path, "to be free within 10 seconds", "another process has locked it");
     std::this_thread::sleep_for(10ms);
   }
   return Error{ErrorKind::kCancelled, path, "", "", "stopped on request"};

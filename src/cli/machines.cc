@@ -46,10 +46,10 @@ void add_row(Table& table, const Machine& machine) {
 
 void add_machines(CLI::App& app, Work& chosen) {
   add_verb(
-      app, "machines", "Show this machine and the ones known by name",
+      app, "machines", "List this machine and the known machines",
       [](CLI::App& verb) -> Work {
         auto json = std::make_shared<bool>(false);
-        verb.add_flag("--json", *json, "One JSON document on stdout");
+        verb.add_flag("--json", *json, "Print one JSON document on stdout");
         return [json]() -> int {
           const Machine here = Machine::here();
           if (*json) {

@@ -32,8 +32,8 @@ int fail(const Error& error) {
 }
 
 int fail_output() {
-  return fail(
-      {ErrorKind::kIo, "", "standard output", "to take the whole answer", "it is full or closed"});
+  return fail({ErrorKind::kIo, "", "standard output", "to accept the whole output",
+               "it is full or closed"});
 }
 
 void print(const Json& json) {
@@ -46,7 +46,7 @@ namespace {
 // would count as not given.
 void refuse_empty_texts(CLI::App& verb) {
   const auto check = [](std::string& text) -> std::string {
-    return text.empty() ? "needs a text; it is empty" : "";
+    return text.empty() ? "needs a value; it is empty" : "";
   };
   for (CLI::Option* option : verb.get_options()) {
     if (!option->nonpositional() || option->get_items_expected_max() == 0) continue;
@@ -56,7 +56,7 @@ void refuse_empty_texts(CLI::App& verb) {
 
 int parse_and_run(int argc, char** argv) {
   CLI::App app(
-      "Quantized Mixture-of-Experts: runs a checkpoint, and says which kernel serves it and why.",
+      "Runs quantized Mixture-of-Experts models, and explains which kernel serves each layer.",
       "moracle");
   app.require_subcommand(1);
   app.set_version_flag("--version", "moracle " MORACLE_VERSION);
@@ -78,7 +78,7 @@ int parse_and_run(int argc, char** argv) {
   if (argc > 1 && argv[1][0] != '-' &&
       std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end()) {
     return fail({ErrorKind::kInvalidArgument, "", "verb " + quote(argv[1]), "one of " + join(verbs),
-                 "it is none of these (moracle --help shows the usage)"});
+                 "it is unknown (moracle --help shows the usage)"});
   }
   try {
     app.parse(argc, argv);

@@ -10,29 +10,31 @@
 namespace moracle::cli {
 
 inline constexpr const char* kBackendHelp =
-    "auto, a backend's name (see explain), or pattern=name,pattern=name for some modules";
+    "auto, a backend's name (moracle explain lists them), or pattern=name,pattern=name to choose "
+    "by "
+    "module";
 
 inline constexpr const char* kQuantizationHelp =
     "Quantize a plain checkpoint while loading: int8-per-channel, fp8-per-block, mxfp8, …, or "
-    "pattern=scheme,pattern=none for some modules";
+    "pattern=scheme,pattern=none to choose by module";
 
 inline constexpr const char* kActivationsHelp =
-    "16bit: leave activations floats where the scheme would quantize them (W8A16; stored "
-    "activation "
-    "scales are not used); int8: quantize float activations, where weights are int4, int8 or fp4; "
+    "16bit: keep activations as floats where the scheme quantizes them (W8A16; stored activation "
+    "scales are not used); int8: quantize float activations if weights are int4, int8 or fp4; "
     "bf16: kernels may round float activations to bf16";
 inline constexpr const char* kKvCacheHelp =
-    "Keys and values as f32, bf16 or f16: 16 bits take half of the memory; auto: as activations "
-    "are on the device";
+    "Type of keys and values in the cache: f32, bf16 or f16 (16 bits need half the memory); auto: "
+    "the device's type of activations";
 inline constexpr const char* kNoGraphsHelp =
-    "On a GPU: enqueue every step kernel by kernel instead of replaying it as a graph";
+    "On a GPU: launch each kernel of a step by itself instead of replaying a graph";
 inline constexpr const char* kPinHelp =
-    "Keep each thread on a CPU of its own, and weights on the node that reads them";
+    "Pin each thread to one CPU, and place weights on the NUMA node that reads them";
 inline constexpr const char* kCacheHelp =
-    "File with the times that tune measured; default: moracle/tuning.json in the user's cache folder";
+    "File with the times from moracle tune; default: moracle/tuning.json in the user's cache "
+    "folder";
 
 inline constexpr const char* kDeviceHelp =
-    "cpu, cuda[:n] or opencl[:n]; default: cpu, of a known machine its first GPU with kernels";
+    "cpu, cuda[:n] or opencl[:n]; default: cpu, or with --machine its first GPU that has kernels";
 
 /// Default device of a model: the CPU. On a known machine: its first GPU with kernels for its
 /// platform.
@@ -92,17 +94,19 @@ struct ModelArguments {
     app.add_option("--quantization", quantization, kQuantizationHelp);
     app.add_option("--activations", activations, kActivationsHelp);
     app.add_option("--kv-cache", kv_cache, kKvCacheHelp)->capture_default_str();
-    app.add_option("--lora", lora, "Folder of a LoRA adapter for the experts, as PEFT writes it");
+    app.add_option("--lora", lora,
+                   "Folder of a LoRA adapter for the experts, in the format of PEFT");
     app.add_option("--device", device, kDeviceHelp);
-    app.add_option("--threads", threads, "CPU threads; 0: all that may be used")
+    app.add_option("--threads", threads, "CPU threads; 0: all CPUs that the process may use")
         ->transform(whole(0, 4096))
         ->capture_default_str();
     app.add_flag("--pin", pin, kPinHelp);
     app.add_option("--cache", cache, kCacheHelp);
-    app.add_flag("--deterministic", deterministic,
-                 "The same bits for a token whatever else is in the batch");
+    app.add_flag(
+        "--deterministic", deterministic,
+        "Batch-invariant: a token's result does not depend on the other tokens, bit for bit");
     app.add_flag("--no-graphs", no_graphs, kNoGraphsHelp);
-    app.add_flag("--json", json, "One JSON document on stdout");
+    app.add_flag("--json", json, "Print one JSON document on stdout");
   }
 };
 

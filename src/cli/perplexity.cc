@@ -42,7 +42,7 @@ int run(const Options& options) {
   } else {
     std::cout << "perplexity " << rounded(result.perplexity, 4) << " (nll "
               << rounded(result.nll, 6) << " over " << result.scored_tokens
-              << " tokens, windows of " << options.window << ")\n";
+              << " tokens, windows of " << options.window << " tokens)\n";
   }
   return kDone;
 }
@@ -56,12 +56,15 @@ void add_perplexity(CLI::App& app, Work& chosen) {
       [](CLI::App& verb) -> Work {
         auto options = std::make_shared<perplexity_verb::Options>();
         options->model.add_to(verb);
-        verb.add_option("--text", options->text_file, "The text, UTF-8; -: standard input")
+        verb.add_option("--text", options->text_file,
+                        "File with the text in UTF-8; -: standard input")
             ->required();
-        verb.add_option("--window", options->window, "Tokens per window, each alone")
+        verb.add_option("--window", options->window,
+                        "Tokens per window; each window is scored without the others")
             ->transform(whole())
             ->capture_default_str();
-        verb.add_option("--max-tokens", options->max_tokens, "Tokens of the text to use")
+        verb.add_option("--max-tokens", options->max_tokens,
+                        "Use at most this many tokens of the text")
             ->transform(whole(int64_t{2}, int64_t{1} << 40))
             ->capture_default_str();
         return [options] { return perplexity_verb::run(*options); };

@@ -40,7 +40,7 @@ Json matrices_json(const std::vector<MatrixPlan>& matrices) {
 
 std::string backend_text(const Backend& backend) {
   std::string text(backend.name);
-  if (!backend.built()) text += str(" (in a build with ", name(backend.platform), ")");
+  if (!backend.built()) text += str(" (needs a build with ", name(backend.platform), ")");
   return text;
 }
 
@@ -93,14 +93,14 @@ void show(const ModelPlan& plan) {
     }
   }
   Table sums;
-  sums.row({"weights", megabytes(plan.weight_bytes), "packed, and tables"});
+  sums.row({"weights", megabytes(plan.weight_bytes), "packed, including the embedding"});
   sums.row({"workspace", megabytes(plan.workspace_bytes), "shared by all layers"});
   sums.row({"kernel scratch", megabytes(plan.scratch_bytes), "allocated once"});
-  sums.row({"activations", megabytes(plan.activation_bytes), "between the layers"});
+  sums.row({"activations", megabytes(plan.activation_bytes), "between layers"});
   sums.row({"total", megabytes(plan.total_bytes()),
             "of " + megabytes(plan.memory_bytes) + " on the device"});
-  sums.row({"cache", megabytes(plan.cache_bytes_per_token * 1000),
-            str("more per 1,000 tokens, in ", name(plan.cache_dtype))});
+  sums.row({"KV cache", megabytes(plan.cache_bytes_per_token * 1000),
+            str("in addition for every 1,000 tokens, as ", name(plan.cache_dtype))});
   std::cout << parts.text({5, 6}) << "\n" << kernels.text() << "\n" << sums.text({1});
 }
 

@@ -46,11 +46,11 @@ void say_exception() {
   try {
     throw;
   } catch (const std::bad_alloc&) {
-    say("needs more memory; ", "the system gives none",
+    say("needs more memory; ", "the system refuses it",
         " (see the process's limit, ulimit -v, and --threads)");
   } catch (const std::system_error& error) {
     if (error.code() == std::errc::resource_unavailable_try_again)
-      say("needs more threads; ", "the system gives none", " (see ulimit -u, and --threads)");
+      say("needs more threads; ", "the system refuses them", " (see ulimit -u, and --threads)");
     else
       say("unexpected error: ", error.what(), "; please report it with the command line");
   } catch (const std::exception& error) {
@@ -64,7 +64,8 @@ void say_exception() {
   if (std::current_exception() != nullptr)
     say_exception();
   else if (std::uncaught_exceptions() > 0)  // from a destructor, with only some threads started
-    say("needs more memory or threads; ", "the system gives none", " (see ulimit, and --threads)");
+    say("needs more memory or threads; ", "the system refuses them",
+        " (see ulimit, and --threads)");
   else
     say("unexpected end", "", "; please report it with the command line");
   ::_exit(kFailed);

@@ -45,8 +45,9 @@ void show(const Options& options, const QuantizeReport& report) {
   Table table;
   table.row({"scheme", join(scheme_names(report))});
   table.row({"format", options.writing.format});
-  table.row({"tensors", str(report.num_quantized, " quantized, ", report.num_left, " left")});
-  table.row({"size", megabytes(report.bytes_after) + ", before " + megabytes(report.bytes_before)});
+  table.row(
+      {"tensors", str(report.num_quantized, " quantized, ", report.num_left, " copied unchanged")});
+  table.row({"size", megabytes(report.bytes_after) + ", was " + megabytes(report.bytes_before)});
   table.row({"files", std::to_string(report.files.size())});
   std::cout << table.text();
 }
@@ -83,7 +84,7 @@ CLI::Validator size_in_bytes() {
 
 void add_quantize(CLI::App& app, Work& chosen) {
   add_verb(
-      app, "quantize", "Write a plain checkpoint quantized, to a new folder",
+      app, "quantize", "Quantize a plain checkpoint and write it to a new folder",
       [](CLI::App& verb) -> Work {
         auto options = std::make_shared<quantize_verb::Options>();
         verb.add_option("MODEL", options->folder, "Folder of the checkpoint")->required();
@@ -91,18 +92,18 @@ void add_quantize(CLI::App& app, Work& chosen) {
                         "int8-per-channel, int8-per-channel-weight-only, fp8-per-tensor, "
                         "fp8-per-channel, fp8-per-block, mxfp8, or pattern=scheme,pattern=none")
             ->required();
-        verb.add_option("-o,--output", options->output, "The new folder")->required();
+        verb.add_option("-o,--output", options->output, "Folder to create")->required();
         verb.add_option(
                 "--format", options->writing.format,
-                "compressed-tensors; fp8 (blocks as DeepSeek stores them); modelopt (mxfp8)")
+                "compressed-tensors, fp8 (blocks as DeepSeek stores them) or modelopt (mxfp8)")
             ->capture_default_str();
         verb.add_option("--max-shard-size", options->writing.max_shard_bytes,
-                        "Most bytes of tensors in one file, such as 5GB")
+                        "Maximum size of the tensors in one file, such as 5GB")
             ->transform(CLI::AsSizeValue(true))
             ->transform(quantize_verb::size_in_bytes())
             ->check(whole<int64_t>(1))
             ->capture_default_str();
-        verb.add_flag("--json", options->json, "One JSON document on stdout");
+        verb.add_flag("--json", options->json, "Print one JSON document on stdout");
         return [options] { return quantize_verb::run(*options); };
       },
       chosen);

@@ -72,7 +72,7 @@ void show_choices(const Model& model) {
     table.row({choice.part, choice.layers.empty() ? "" : "layers " + ranges(choice.layers),
                name(choice.selection.request.layer.scheme),
                "→ " + std::string(choice.selection.plan->backend->name),
-               others.empty() ? "" : "(" + join(others) + " could too)"});
+               others.empty() ? "" : "(also possible: " + join(others) + ")"});
   }
   std::cerr << table.text();
 }
@@ -167,8 +167,8 @@ int run(const Options& options) {
               << "  generation  " << generated << " tokens, "
               << rate(generated - 1, generation.generation_seconds) << " tokens/s, stopped by "
               << (stopped ? "request" : generation.stop_reason) << "\n"
-              << "  memory      " << megabytes(peak_memory_bytes()) << " at most, "
-              << megabytes(model.weight_bytes()) << " of weights\n"
+              << "  memory      " << megabytes(peak_memory_bytes()) << " peak, "
+              << megabytes(model.weight_bytes()) << " of packed weights\n"
               << "  load        " << rounded(load_seconds, 2) << " s\n";
   } else {
     print({{"prompt_ids", prompt},
@@ -186,36 +186,39 @@ int run(const Options& options) {
 
 void add_run(CLI::App& app, Work& chosen) {
   add_verb(
-      app, "run", "Continue a prompt",
+      app, "run", "Generate text that continues a prompt",
       [](CLI::App& verb) -> Work {
         auto options = std::make_shared<run_verb::Options>();
         options->model.add_to(verb);
-        auto* source = verb.add_option_group("what")->require_option(1);
-        source->add_option("-p,--prompt", options->prompt, "The prompt");
+        auto* source = verb.add_option_group("prompt")->require_option(1);
+        source->add_option("-p,--prompt", options->prompt, "Text of the prompt");
         source->add_option("--prompt-file", options->prompt_file,
-                           "A file with the prompt; -: standard input");
+                           "File with the prompt; -: standard input");
         auto* dry = source->add_flag("--dry-run", options->dry_run,
-                                     "Show the whole plan instead, without reading a weight");
+                                     "Show the plan and its memory, and read no weights");
         verb.add_option("--machine", options->machine,
-                        "With --dry-run: plan for a known machine (see machines)")
+                        "With --dry-run: plan for a known machine (moracle machines lists them)")
             ->needs(dry)
             ->capture_default_str();
-        verb.add_flag("--chat", options->chat, "Put the prompt through the model's chat template");
-        verb.add_option("-n,--max-tokens", options->max_tokens, "Most tokens to generate")
+        verb.add_flag("--chat", options->chat, "Format the prompt with the model's chat template");
+        verb.add_option("-n,--max-tokens", options->max_tokens,
+                        "Maximum number of tokens to generate")
             ->transform(whole(int64_t{1}, int64_t{1} << 30))
             ->capture_default_str();
         verb.add_option("--temperature", options->temperature,
-                        "0: greedy; default: generation_config.json");
-        verb.add_option("--top-k", options->top_k, "Draw from the k best only; 0: off")
+                        "Sampling temperature; 0: greedy; default: as in generation_config.json");
+        verb.add_option("--top-k", options->top_k,
+                        "Sample only from the k most likely tokens; 0: off")
             ->transform(whole());
-        verb.add_option("--top-p", options->top_p,
-                        "Draw from the best that reach this probability; 1: off");
+        verb.add_option(
+            "--top-p", options->top_p,
+            "Sample from the most likely tokens whose probabilities reach this sum; 1: off");
         verb.add_option("--min-p", options->min_p,
-                        "Drop what is below this share of the best; 0: off");
-        verb.add_option("--seed", options->seed, "Seed of the draw")
+                        "Drop tokens below this share of the highest probability; 0: off");
+        verb.add_option("--seed", options->seed, "Random seed of the sampling")
             ->transform(whole<uint64_t>())
             ->capture_default_str();
-        verb.add_flag("--ignore-eos", options->ignore_eos, "Go on after an end-of-text token");
+        verb.add_flag("--ignore-eos", options->ignore_eos, "Continue after an end-of-text token");
         return [options] { return run_verb::run(*options); };
       },
       chosen);

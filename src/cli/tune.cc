@@ -37,8 +37,8 @@ Result<std::vector<LayerSpec>> kinds_of(const Checkpoint& checkpoint,
     if (equal == kinds.end()) kinds.push_back(weights->spec);
   }
   if (!kinds.empty()) return kinds;
-  return Error{ErrorKind::kUnsupported, checkpoint.folder(), "", "layers with experts",
-               "it has none"};
+  return Error{ErrorKind::kUnsupported, checkpoint.folder(), "", "a model with experts",
+               "no layer has experts"};
 }
 
 Json to_json(const std::string& path, const std::vector<Selection>& selections) {
@@ -60,8 +60,8 @@ Json to_json(const std::string& path, const std::vector<Selection>& selections) 
 int run(const Options& options) {
   const std::string path = options.cache.empty() ? default_tuning_cache() : options.cache;
   if (path.empty()) {
-    return fail({ErrorKind::kInvalidArgument, "", "--cache", "a file to keep the result in",
-                 "none is named, and neither XDG_CACHE_HOME nor HOME is set"});
+    return fail({ErrorKind::kInvalidArgument, "", "--cache", "a file for the result",
+                 "it is not given, and neither XDG_CACHE_HOME nor HOME is set"});
   }
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.folder));
   QuantizationMap quantization;
@@ -102,7 +102,7 @@ int run(const Options& options) {
   }
   for (const Selection& selection : selections)
     std::cout << "experts · " << printable_lines(explain(selection, false)) << "\n";
-  std::cout << "kept in " << printable(path) << ", for every verb on this machine\n";
+  std::cout << "saved in " << printable(path) << "; other verbs on this machine read it\n";
   return kDone;
 }
 
@@ -111,22 +111,23 @@ int run(const Options& options) {
 
 void add_tune(CLI::App& app, Work& chosen) {
   add_verb(
-      app, "tune", "Measure which backend serves a model's experts fastest here",
+      app, "tune", "Measure which backend is fastest for a model's experts on this machine",
       [](CLI::App& verb) -> Work {
         auto options = std::make_shared<tune_verb::Options>();
         verb.add_option("MODEL", options->folder, "Folder of the checkpoint")->required();
         verb.add_option("--quantization", options->quantization, kQuantizationHelp);
         verb.add_option("--activations", options->activations, kActivationsHelp);
-        verb.add_option("--seconds", options->seconds, "Time for the whole model")
+        verb.add_option("--seconds", options->seconds, "Seconds to spend on the whole model")
             ->check(number(0.1, 3600))
             ->capture_default_str();
         verb.add_option("--device", options->device, "cpu, cuda[:n] or opencl[:n]")
             ->capture_default_str();
         verb.add_option("--cache", options->cache, kCacheHelp);
-        verb.add_option("--threads", options->threads, "CPU threads; 0: all that may be used")
+        verb.add_option("--threads", options->threads,
+                        "CPU threads; 0: all CPUs that the process may use")
             ->transform(whole(0, 4096))
             ->capture_default_str();
-        verb.add_flag("--json", options->json, "One JSON document on stdout");
+        verb.add_flag("--json", options->json, "Print one JSON document on stdout");
         return [options] { return tune_verb::run(*options); };
       },
       chosen);

@@ -32,8 +32,8 @@ Result<Json> machine_key(int threads, const std::string& device) {
 }
 
 Error not_ours(const std::string& path) {
-  return {ErrorKind::kBadFile, path, "", "what `moracle tune` writes",
-          "it is something else; remove it, or name another with --cache"};
+  return {ErrorKind::kBadFile, path, "", "a file that `moracle tune` wrote",
+          "it has other content; remove it, or name another file with --cache"};
 }
 
 // Reads the whole file if it is of this version; empty if there is none.

@@ -114,7 +114,7 @@ Status Run::apply_batched(FusedMoe& moe) {
     if (slot % most < counts[slot / most]) continue;
     for (int64_t c = 0; c < cols; ++c) {
       if (got[slot * cols + c] == 0) continue;
-      return Error{ErrorKind::kUnsupported, "", "batched output", "0 where no token is",
+      return Error{ErrorKind::kUnsupported, "", "batched output", "0 in rows without a token",
                    str("slot ", slot, " has ", got[slot * cols + c])};
     }
   }

@@ -30,7 +30,7 @@ void adapters(Request& request) {
 }
 
 constexpr Variant kVariants[] = {
-    {"plain", "nothing else", [](Request&) {}},
+    {"plain", "no special feature", [](Request&) {}},
     {"act-order", "groups of columns that are not neighbours (GPTQ's desc_act)", act_order},
     {"bias", "biases on w13 and w2", [](Request& r) { r.layer.bias = true; }},
     {"silu-limit", "clamped SwiGLU", [](Request& r) { r.layer.activation.limit = 0.9f; }},
@@ -46,9 +46,9 @@ constexpr Variant kVariants[] = {
     {"input-weight", "the router's weight on the input (Llama-4)",
      [](Request& r) { r.layer.routing.weight_on_input = true; }},
     {"ep-2", "experts on 2 ranks", spread<2, Placement::kLinear>},
-    {"ep-3-round-robin", "experts on 3 ranks in turn", spread<3, Placement::kRoundRobin>},
+    {"ep-3-round-robin", "experts on 3 ranks, round-robin", spread<3, Placement::kRoundRobin>},
     {"ep-4", "experts on 4 ranks", spread<4, Placement::kLinear>},
-    {"ep-8-round-robin", "experts on 8 ranks in turn", spread<8, Placement::kRoundRobin>},
+    {"ep-8-round-robin", "experts on 8 ranks, round-robin", spread<8, Placement::kRoundRobin>},
     {"batched", "activations batched by expert",
      [](Request& r) { r.parallel.format = ActivationFormat::kBatched; }},
     {"ep-batched", "batched, on 2 ranks",
@@ -70,10 +70,10 @@ constexpr Variant kVariants[] = {
        adapters(r);
        spread<3, Placement::kRoundRobin>(r);
      }},
-    {"deterministic", "the same bits in every batch", [](Request& r) { r.deterministic = true; }},
+    {"deterministic", "batch-invariant results", [](Request& r) { r.deterministic = true; }},
     {"bf16-activations", "floats may be rounded to bf16 before products",
      [](Request& r) { r.bf16_activations = true; }},
-    {"reload", "other weights before", [](Request&) {}, true},
+    {"reload", "weights replaced by reload", [](Request&) {}, true},
 };
 
 }  // namespace

@@ -21,14 +21,16 @@ Status check_routing(const Routing& routing, int64_t num_experts, bool has_bias,
     return Error{ErrorKind::kInvalidArgument, "", "router", std::move(need), std::move(fact)};
   };
   if (routing.correction_bias != has_bias)
-    return wrong("a correction bias exactly where the routing has one",
-                 has_bias ? "there is one" : "there is none");
+    return wrong(routing.correction_bias ? "a correction bias" : "no correction bias",
+                 has_bias ? "one is given" : "none is given");
   if (has_bias && routing.score == Score::kTopkThenSoftmax)
-    return wrong("scores before the choice for a correction bias", "it is " + name(routing));
+    return wrong(
+        "a score function that runs before the top-k choice, because of the correction bias",
+        "it is " + name(routing));
   if (groups < 1 || num_experts % groups != 0 || routing.top_groups < 1 ||
       routing.top_groups > groups)
-    return wrong(str("groups of equal size of ", num_experts, " experts"),
-                 str(routing.top_groups, " of ", groups, " groups were requested"));
+    return wrong(str("groups that divide ", num_experts, " experts equally"),
+                 str("the request is the best ", routing.top_groups, " of ", groups, " groups"));
   const int64_t most = num_experts / groups * routing.top_groups;
   if (top_k < 1 || top_k > most)
     return wrong(str("1 to ", most, " experts per token"), str("it is ", top_k));
@@ -38,8 +40,8 @@ Status check_routing(const Routing& routing, int64_t num_experts, bool has_bias,
 Status check_top_k(const Matrix& numbers, int64_t k) {
   const int64_t most = std::min(numbers.cols, kMostTopK);
   if (k >= 1 && k <= most) return {};
-  return Error{ErrorKind::kInvalidArgument, "", "largest", str("1 to ", most, " of a row"),
-               str("it is ", k)};
+  return Error{ErrorKind::kInvalidArgument, "", "largest",
+               str("1 to ", most, " numbers of each row"), str("it is ", k)};
 }
 
 }  // namespace moracle

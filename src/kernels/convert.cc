@@ -187,7 +187,7 @@ Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& 
     return Error{
         ErrorKind::kInvalidArgument, "", "input scales",
         str(wanted_scales, " for ", source.num_experts(), " experts of ", name(weights.scheme)),
-        str("there are ", source.input_scales().size())};
+        str("it has ", source.input_scales().size())};
   }
   MORACLE_TRY(weights.buffer, device.allocate(weights.sections.bytes * weights.num_experts));
   if (device.host_visible()) {

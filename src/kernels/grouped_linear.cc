@@ -7,7 +7,7 @@ namespace {
 
 Error not_planned(const char* what) {
   return {ErrorKind::kInvalidArgument, "", "grouped linear",
-          str("a kernel that ", what, ", as its plan says"), "this one does not"};
+          str("a kernel that ", what, ", as its plan says"), "this kernel does not"};
 }
 
 }  // namespace
@@ -19,11 +19,11 @@ Status GroupedLinear::run_activated(const GroupedRows&, const ActivationSpec&, c
 
 Status GroupedLinear::run_quantized(const GroupedRows&, const ActivationSpec&, const Matrix&,
                                     const QuantKey&, const Rows&, Stream) {
-  return not_planned("quantizes what it gives");
+  return not_planned("quantizes its output");
 }
 
 Status GroupedLinear::run_combined(const GroupedRows&, const Combination&, const Matrix&, Stream) {
-  return not_planned("adds up the rows of a token");
+  return not_planned("adds the rows of each token");
 }
 
 }  // namespace moracle

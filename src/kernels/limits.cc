@@ -18,8 +18,9 @@ Result<std::unique_ptr<LimitsProbe>> open_limits(const std::shared_ptr<Device>& 
 #if defined(MORACLE_WITH_CUDA)
   if (device->platform() == Platform::kCuda) return cuda::open_limits(device, buffer_bytes);
 #endif
-  return Error{ErrorKind::kUnsupported, "", device->name(), "a device whose limits are known",
-               str("there are no loops for ", name(device->platform()))};
+  return Error{ErrorKind::kUnsupported, "", device->name(),
+               "a device whose limits Moracle can measure",
+               str("it cannot measure ", name(device->platform()))};
 }
 
 Status go_on_measuring(const Progress& progress) {

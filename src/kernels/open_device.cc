@@ -39,7 +39,7 @@ Result<std::shared_ptr<Device>> open(std::string_view name, const DeviceName& de
   const char* const there = "a device of this build: cpu";
 #endif
   return Error{ErrorKind::kUnsupported, "", str("device '", name, "'"), there,
-               "this build has no such device"};
+               "this build does not support it"};
 }
 
 }  // namespace

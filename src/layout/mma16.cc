@@ -96,7 +96,8 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
 const Layout kMma16Layout = {
     .name = "mma16",
     .summary =
-        "blocks of 16 rows and 32 columns, each lane's share of a tensor-core operand at once",
+        "blocks of 16 rows and 32 columns; each lane loads its part of a tensor-core operand at "
+        "once",
     .holds = mma16_layout::kHolds,
     .sorts_columns = true,
     .sections = mma16_layout::sections,

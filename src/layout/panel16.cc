@@ -64,7 +64,7 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
 
 const Layout kPanel16Layout = {
     .name = "panel16",
-    .summary = "panels of 16 rows, columns interleaved, scales beside them",
+    .summary = "panels of 16 rows, columns interleaved, with their scales",
     .holds = panel16_layout::kHolds,
     .sections = panel16_layout::sections,
     .read_cols = panel16::padded_cols,

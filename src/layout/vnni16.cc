@@ -76,7 +76,7 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
 
 const Layout kVnni16Layout = {
     .name = "vnni16",
-    .summary = "lines of 4 bytes of columns for 16 rows, which are tiles of AMX sixteen at a time",
+    .summary = "lines of 16 rows x 4 bytes of columns; sixteen lines form one AMX tile",
     .holds = vnni16_layout::kHolds,
     .sorts_columns = true,
     .sections = vnni16_layout::sections,

@@ -13,18 +13,18 @@ namespace {
 std::string unknown(const Checkpoint& checkpoint) {
   const std::string is = "it is '" + checkpoint.architecture() + "'";
   const std::vector<int64_t> layers = checkpoint.moe_layers();
-  if (layers.empty()) return is + ", without experts under a name that is known";
+  if (layers.empty()) return is + ", and no tensor has a known expert name";
   LayerSpec spec;
   for (int64_t layer : layers) {
     const Result<DescribedWeights> experts = checkpoint.moe_layer(layer);
-    if (!experts) return is + "; of its experts: " + experts.error().to_string();
+    if (!experts) return is + "; its experts cannot be used: " + experts.error().to_string();
     if (layer == layers[0]) spec = experts->spec;
   }
   return str(is, "; its experts can be used: ", layers.size(), " layers of ", spec.num_experts,
              " experts, top-", spec.top_k, ", hidden size ", spec.hidden_size,
              ", intermediate size ", spec.intermediate_size, ", ", name(spec.scheme), ", ",
              name(spec.routing), "; ", assumptions(checkpoint.state()),
-             "; the rest takes a file in src/models/families (CONTRIBUTING.md)");
+             "; the whole model needs a file in src/models/families (see CONTRIBUTING.md)");
 }
 
 }  // namespace
@@ -39,10 +39,10 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     MORACLE_TRY(Description description, family->describe(own));
     const std::vector<std::string> left = own.unclaimed();
     if (left.empty()) return description;
-    return Error{
-        ErrorKind::kBadFile, checkpoint.state().tensors.file_of(left[0]),
-        "tensor '" + left[0] + "'", str("to be part of ", family->architecture),
-        str("nothing reads it", left.size() > 1 ? str(", nor ", left.size() - 1, " more") : "")};
+    return Error{ErrorKind::kBadFile, checkpoint.state().tensors.file_of(left[0]),
+                 "tensor '" + left[0] + "'", str("to be part of ", family->architecture),
+                 str("the model does not use it",
+                     left.size() > 1 ? str(", and ", left.size() - 1, " other tensors") : "")};
   }
   return Error{ErrorKind::kUnsupported, checkpoint.folder() + "/config.json", "architectures",
                "one of " + join(known), unknown(checkpoint)};

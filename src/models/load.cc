@@ -91,7 +91,7 @@ Status check_same_model(const Model::State& m, const Description& description,
                     description.embedding.shape().key.dtype == m.embedding.dtype;
   if (same) return {};
   return Error{ErrorKind::kInvalidArgument, folder, "reload",
-               "the architecture and the sizes that are loaded", "they differ"};
+               "the architecture and the sizes of the loaded model", "they differ"};
 }
 
 }  // namespace

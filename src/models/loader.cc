@@ -10,9 +10,10 @@ Result<const Selection*> Loader::next(const std::string& module) {
   const bool there = at_ < modules_.size();
   if (there && modules_[at_].selection.request.layer.name == module)
     return &modules_[at_++].selection;
-  return Error{ErrorKind::kInvalidArgument, "", module, "to be loaded in the order of the choices",
-               there ? "the next choice is for " + modules_[at_].selection.request.layer.name
-                     : "there are no more"};
+  return Error{ErrorKind::kInvalidArgument, "", module, "to be loaded in the order of the plan",
+               there
+                   ? "the next module of the plan is " + modules_[at_].selection.request.layer.name
+                   : "the plan has no more modules"};
 }
 
 Progress Loader::step() {
@@ -64,7 +65,7 @@ Status Loader::load(Buffer& to, const std::vector<float>& from) {
   }
   if (to.bytes() != bytes) {
     return Error{ErrorKind::kInvalidArgument, "", "reload",
-                 str("a vector of the ", to.bytes() / sizeof(float), " values that are loaded"),
+                 str("a vector of ", to.bytes() / sizeof(float), " values, as in the loaded model"),
                  str("it has ", from.size())};
   }
   aside_.push_back([this, &to, from]() -> Status {
@@ -88,7 +89,7 @@ Status Loader::commit() && {
 Result<std::vector<ModuleChoice>> Loader::finish() && {
   if (at_ != modules_.size()) {
     return Error{ErrorKind::kInvalidArgument, "", modules_[at_].selection.request.layer.name,
-                 "the model to load this module, because it has a backend", "the model did not load it"};
+                 "to be loaded, because the plan has it", "it was not loaded"};
   }
   MORACLE_CHECK(done());
   return std::move(modules_);

@@ -125,7 +125,7 @@ Result<Outline> outline(const Checkpoint& checkpoint) {
 
   Collector parts(outline.parts);
   const std::string_view table = name(description.embedding.shape().key.dtype);
-  parts.add(description.tied ? "embedding, tied to the output" : "embedding", {},
+  parts.add(description.tied ? "embedding (tied to the output)" : "embedding", {},
             std::string(table), false, 1, description.embedding_bytes());
   Visitor visitor{parts, outline, description.tied, description.embedding_bytes()};
   MORACLE_CHECK(visit_modules(description, visitor));

@@ -175,7 +175,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   if (plan.total_bytes() <= plan.memory_bytes) return plan;
   return Error{ErrorKind::kOutOfMemory, "", "plan",
                str(plan.total_bytes(), " bytes of memory on ", options.device),
-               str("there are ", plan.memory_bytes)};
+               str("it has ", plan.memory_bytes)};
 }
 
 Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options,

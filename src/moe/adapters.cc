@@ -37,10 +37,10 @@ Status check_target(const Target& target, const Plan& plan) {
                  std::move(fact)};
   };
   if (!target.pairs.empty() && target.rows == 0)
-    return wrong(0, "no adapter for it", "the layer's experts have no gate");
+    return wrong(0, "no adapter, because the experts have no gate", "an adapter is given");
   if (!target.pairs.empty() &&
       static_cast<int64_t>(target.pairs.size()) != plan.layer.num_experts) {
-    return wrong(0, str("one for each of ", plan.layer.num_experts, " experts"),
+    return wrong(0, str("one adapter for each of ", plan.layer.num_experts, " experts"),
                  str("there are ", target.pairs.size()));
   }
   for (size_t e = 0; e < target.pairs.size(); ++e) {
@@ -88,7 +88,8 @@ Status FusedMoe::set_adapter(int32_t id, const LoraWeights& adapter) {
   const Plan& plan = state_->plan;
   if (id < 0 || id >= plan.max_adapters) {
     return Error{ErrorKind::kInvalidArgument, "", "adapter of " + plan.layer.name,
-                 str("a number below the ", plan.max_adapters, " planned"), str("it is ", id)};
+                 str("an adapter id from 0 to ", plan.max_adapters - 1, ", as planned"),
+                 str("it is ", id)};
   }
   const std::vector<Target> all = targets(plan.layer, adapter);
   for (const Target& target : all) MORACLE_CHECK(check_target(target, plan));

@@ -32,17 +32,17 @@ Status check_call(const Plan& plan, const Matrix& hidden, const Matrix& output, 
   };
   if (plan.format != format) {
     const bool batched = plan.format == ActivationFormat::kBatched;
-    return wrong(batched ? "apply_batched, as planned" : "apply, as planned",
-                 batched ? "it is apply" : "it is apply_batched");
+    return wrong(batched ? "a call of apply_batched, as planned" : "a call of apply, as planned",
+                 batched ? "apply was called" : "apply_batched was called");
   }
   const int64_t least = format == ActivationFormat::kBatched ? plan.max_slots() : 0;
   MORACLE_CHECK(check(hidden, "hidden", plan, least));
   MORACLE_CHECK(check(output, "output", plan, least));
   if (hidden.rows != output.rows)
-    return wrong("as many rows of output as of hidden",
-                 str("there are ", output.rows, " and ", hidden.rows));
+    return wrong("the same number of rows in output and hidden",
+                 str("they have ", output.rows, " and ", hidden.rows));
   if (lora_ids.data != nullptr && plan.lora_rank == 0)
-    return wrong("a plan with adapters", "it was made for none");
+    return wrong("a plan with adapters", "the plan has none");
   return {};
 }
 

@@ -27,8 +27,9 @@ Status check_pointer(const void* data, size_t align, const Plan& plan, const cha
   const auto address = reinterpret_cast<uintptr_t>(data);
   if (data != nullptr && address % align == 0) return {};
   return wrong(str(plan.layer.name, ": ", argument),
-               str("memory at a multiple of ", align, " bytes"),
-               data == nullptr ? "it is null" : str("it is ", address % align, " bytes past one"));
+               str("an address that is a multiple of ", align, " bytes"),
+               data == nullptr ? "it is null"
+                               : str("it is ", address % align, " bytes past such an address"));
 }
 
 Status check_pointer(const Matrix& matrix, const Plan& plan, const char* argument) {
@@ -39,20 +40,20 @@ Status check_workspace(const Workspace& workspace, const Plan& plan) {
   if (workspace.bytes() >= static_cast<size_t>(plan.workspace_bytes)) return {};
   return Error{ErrorKind::kOutOfMemory, "", plan.layer.name,
                str("a workspace of ", plan.workspace_bytes, " bytes, as planned"),
-               str("it has ", workspace.bytes(), ", as more could not be reserved")};
+               str("it has ", workspace.bytes(), " bytes, because the device refused more")};
 }
 
 Status check_swap(const PackedWeights::State* packed, const Plan& plan, const Device& device) {
   const std::string& layer = plan.layer.name;
   if (packed == nullptr)
-    return wrong(layer, "packed weights", "an earlier swap or move has used them up");
+    return wrong(layer, "packed weights", "an earlier swap or move has consumed them");
   if (!packed->layer.same_but_name(plan.layer)) {
     return wrong(layer, "weights packed for this layer, " + describe(plan.layer),
                  "they were packed for " + packed->layer.name + ", " + describe(packed->layer));
   }
   if (packed->experts != plan.experts) {
-    return wrong(layer, "weights packed for the experts that are here",
-                 "they were packed for others");
+    return wrong(layer, "weights packed for the experts of this rank",
+                 "they were packed for other experts");
   }
   if (packed->backend->layout != plan.backend->layout) {
     return wrong(layer, str("weights packed for backend ", plan.backend->name),

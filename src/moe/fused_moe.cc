@@ -106,7 +106,7 @@ Result<PackedWeights> FusedMoe::State::pack(DescribedWeights&& weights,
                                             const Progress& progress) const {
   if (!plan.layer.same_but_name(weights.spec)) {
     return Error{ErrorKind::kInvalidArgument, "", weights.spec.name,
-                 "the layer that is loaded, " + describe(plan.layer),
+                 "weights of the loaded layer, " + describe(plan.layer),
                  "it is " + describe(weights.spec)};
   }
   auto packed = std::make_unique<PackedWeights::State>();

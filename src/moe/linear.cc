@@ -56,7 +56,7 @@ Result<Linear> Linear::State::make(DescribedMatrix&& weights, const Selection& s
   MORACLE_TRY(state->plan, selection.chosen());
   if (!state->plan.layer.same_but_name(linear_spec("", weights))) {
     return Error{ErrorKind::kInvalidArgument, "", state->plan.layer.name,
-                 "a selection made for this layer", "it was made for another"};
+                 "a selection made for this layer", "it was made for another layer"};
   }
   state->workspace = std::move(workspace);
   Device& device = state->workspace->device();
@@ -79,7 +79,7 @@ Result<PackedWeights> Linear::State::pack(DescribedMatrix&& from, const Progress
   packed->layer = linear_spec(plan.layer.name, from);
   if (!plan.layer.same_but_name(packed->layer)) {
     return Error{ErrorKind::kInvalidArgument, "", plan.layer.name,
-                 "the layer that is loaded, " + describe(plan.layer),
+                 "weights of the loaded layer, " + describe(plan.layer),
                  "it is " + describe(packed->layer)};
   }
   Device& device = workspace->device();

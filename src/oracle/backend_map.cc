@@ -18,7 +18,7 @@ Status check_name(std::string_view name) {
   if (name == "auto") return {};
   return Error{ErrorKind::kInvalidArgument, "", "--backend",
                "auto or one of " + join(known) + ", or pattern=name,pattern=name",
-               str("'", name, "' is none of these")};
+               str("'", name, "' is unknown")};
 }
 
 // The names of the modules that must agree. For many modules, the common name.
@@ -38,8 +38,9 @@ Result<BackendMap> BackendMap::parse(std::string_view text) {
   BackendMap map;
   for (NamedPattern& entry : entries) {
     if (entry.pattern.empty() && !one_name) {
-      return Error{ErrorKind::kInvalidArgument, "", "--backend", "pattern=name between commas",
-                   str("'", entry.name, "' is not")};
+      return Error{ErrorKind::kInvalidArgument, "", "--backend",
+                   "pattern=name entries, separated by commas",
+                   str("'", entry.name, "' has no pattern")};
     }
     MORACLE_CHECK(check_name(entry.name));
     map.entries_.push_back({one_name ? "*" : std::move(entry.pattern), std::move(entry.name)});
@@ -71,7 +72,7 @@ Result<std::string> BackendMap::for_module(const ModuleNames& module) const {
     const std::string_view other = for_member(whole, member);
     if (other == backend) continue;
     return Error{ErrorKind::kInvalidArgument, "", "--backend",
-                 str("one backend for ", all_of(module), ", which are multiplied together"),
+                 str("one backend for ", all_of(module), ", because they are multiplied together"),
                  str("'", first, "' would be ", backend, " and '", member, "' ", other)};
   }
   return backend;
@@ -90,7 +91,7 @@ Status BackendMap::check_used(std::span<const ModuleNames> modules) const {
     return Error{ErrorKind::kInvalidArgument, "", "--backend",
                  str("patterns that match a module, such as '",
                      modules.empty() ? "model.layers.0.mlp.experts" : modules.front().name, "'"),
-                 str("'", entry.pattern, "' matches none")};
+                 str("'", entry.pattern, "' matches no module")};
   }
   return {};
 }

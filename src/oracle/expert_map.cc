@@ -84,7 +84,7 @@ Status check_cover(std::span<const ExpertMap> ranks) {
   std::vector<int64_t> holder(num_experts, -1);
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].num_experts() != num_experts)
-      return wrong(str("maps of ", num_experts, " experts, as rank 0 has"),
+      return wrong(str("a map of ", num_experts, " experts on every rank, as on rank 0"),
                    str("rank ", rank, " has ", ranks[rank].num_experts()));
     for (int32_t e : ranks[rank].global()) {
       if (holder[e] >= 0)
@@ -94,7 +94,7 @@ Status check_cover(std::span<const ExpertMap> ranks) {
     }
   }
   for (int64_t e = 0; e < num_experts; ++e) {
-    if (holder[e] < 0) return wrong("each expert on one rank", str("expert ", e, " is on none"));
+    if (holder[e] < 0) return wrong("each expert on one rank", str("expert ", e, " is on no rank"));
   }
   return {};
 }
@@ -103,7 +103,7 @@ Result<ExpertMap> Parallelism::map(int64_t num_experts) const {
   if (!expert_map) return ExpertMap::place(num_experts, ep_size, ep_rank, placement);
   if (expert_map->num_experts() == num_experts) return *expert_map;
   return wrong(str("an entry for each of ", num_experts, " experts"),
-               str("there are ", expert_map->num_experts()));
+               str("it has ", expert_map->num_experts()));
 }
 
 }  // namespace moracle

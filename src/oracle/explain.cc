@@ -21,7 +21,7 @@ std::string padded(std::string_view text, size_t width) {
   return cell;
 }
 
-// "tuned here: 1.1 ms at 1 token, 104 ms at 1024"
+// "measured here: 1.1 ms at 1 token, 104 ms at 1024"
 std::string times(const std::vector<TunedTime>& tuned) {
   std::vector<std::string> parts;
   for (const TunedTime& time : tuned) {
@@ -30,7 +30,7 @@ std::string times(const std::vector<TunedTime>& tuned) {
     const char* what = !parts.empty() ? "" : time.num_tokens == 1 ? " token" : " tokens";
     parts.push_back(str(ms.str(), " ms at ", time.num_tokens, what));
   }
-  return "tuned here: " + join(parts);
+  return "measured here: " + join(parts);
 }
 
 }  // namespace
@@ -49,9 +49,9 @@ std::string explain(const Selection& selection, bool all_reasons) {
     const std::string indent(width + 9, ' ');
     if (verdict.accepted()) {
       std::vector<std::string> notes;
-      if (chosen) notes.emplace_back(verdict.fastest ? "fastest here" : "first that serves");
+      if (chosen) notes.emplace_back(verdict.fastest ? "fastest here" : "first accepted");
       if (!verdict.backend->built())
-        notes.push_back(str("in a build with ", name(verdict.backend->platform)));
+        notes.push_back(str("needs a build with ", name(verdict.backend->platform)));
       text += str(start, "yes  ", join(notes), notes.empty() ? "" : ": ", verdict.backend->summary,
                   "\n");
       if (!verdict.tuned.empty()) text += indent + times(verdict.tuned) + "\n";
@@ -64,7 +64,8 @@ std::string explain(const Selection& selection, bool all_reasons) {
       lead = indent;
     }
     if (const Preference* moved = verdict.moved_back) {
-      text += str(indent, "after ", moved->first, " (", moved->name, "): ", moved->reason, "\n");
+      text +=
+          str(indent, "moved behind ", moved->first, " (", moved->name, "): ", moved->reason, "\n");
     }
   }
   return text;

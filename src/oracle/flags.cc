@@ -48,9 +48,9 @@ Result<Isa> parse_isa(std::string_view text) {
     const auto* const found = std::find(std::begin(kIsaNames), std::end(kIsaNames), one);
     if (found == std::end(kIsaNames)) {
       return Error{ErrorKind::kInvalidArgument, "", "--without",
-                   "some of " + join(std::vector<std::string_view>(std::begin(kIsaNames),
-                                                                   std::end(kIsaNames))),
-                   str("'", one, "' is none of these")};
+                   "a list of " + join(std::vector<std::string_view>(std::begin(kIsaNames),
+                                                                     std::end(kIsaNames))),
+                   str("'", one, "' is unknown")};
     }
     set = set | static_cast<Isa>(1u << (found - std::begin(kIsaNames)));
     at = end + 1;

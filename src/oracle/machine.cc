@@ -108,7 +108,7 @@ Result<Machine> Machine::find(std::string_view name) {
     known_names.push_back(machine.name);
   }
   return Error{ErrorKind::kInvalidArgument, "", "--machine", "one of " + join(known_names),
-               str("'", name, "' is none of these")};
+               str("'", name, "' is unknown")};
 }
 
 }  // namespace moracle

@@ -66,11 +66,11 @@ Result<Plan> Selection::chosen() const {
   }
   if (!named) {
     return Error{ErrorKind::kInvalidArgument, "", "--backend", "auto or one of " + join(known),
-                 str("'", request.backend, "' is none of these")};
+                 str("'", request.backend, "' is unknown")};
   }
   return Error{ErrorKind::kUnsupported, "", request.layer.name,
                str("a backend that serves ", name(request.layer.scheme)),
-               "none does: " + join(trail, ", ")};
+               "none accepts it: " + join(trail, ", ")};
 }
 
 }  // namespace moracle

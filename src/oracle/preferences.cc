@@ -19,8 +19,7 @@ bool opencl_is_the_cpu(const Request& request, const Machine& machine) {
 
 constexpr Preference kPreferences[] = {
     {"native-code", "cpu", "opencl", opencl_is_the_cpu,
-     "the OpenCL device is this machine's own cores, which native code uses without a driver "
-     "between"},
+     "the OpenCL device is this machine's own CPU, which native code uses without a driver"},
 };
 
 }  // namespace

@@ -31,15 +31,17 @@ bool lacks(const Backend& b, Feature feature) {
 Objection refuse_weights(const Backend& b, const Request& r, const Machine&) {
   const DType type = r.layer.scheme.weight.dtype;
   if (contains(b.weights, type)) return {};
-  return object("weights in " + alternatives(b.weights), str("the layer's are ", name(type)));
+  return object("weights in " + alternatives(b.weights),
+                str("the layer's weights are ", name(type)));
 }
 
 Objection refuse_activations(const Backend& b, const Request& r, const Machine&) {
   const auto& key = r.layer.scheme.activation;
   if (!key || contains(b.activations, key->dtype)) return {};
-  return object(str("activations in floating point",
-                    b.activations.empty() ? "" : " or " + alternatives(b.activations)),
-                str("the scheme quantizes them to ", name(key->dtype)));
+  return object(
+      str("float activations",
+          b.activations.empty() ? "" : " or activations in " + alternatives(b.activations)),
+      str("the scheme quantizes them to ", name(key->dtype)));
 }
 
 Objection refuse_products(const Backend& b, const Request& r, const Machine&) {
@@ -58,8 +60,8 @@ Objection refuse_products(const Backend& b, const Request& r, const Machine&) {
       products.back() += str(" in groups that are a multiple of ", product.group_multiple);
   }
   return object(
-      "products of " + join(products, ", "),
-      str("the scheme's are ", name(key->dtype), " x ", name(weight),
+      "a product (activation x weight) of " + join(products, " or "),
+      str("the scheme multiplies ", name(key->dtype), " x ", name(weight),
           key->group.cols == GroupShape::kAll ? "" : str(" in groups of ", key->group.cols)));
 }
 
@@ -67,25 +69,26 @@ Objection refuse_products(const Backend& b, const Request& r, const Machine&) {
 Objection refuse_activation_scales(const Backend&, const Request& r, const Machine&) {
   const auto& key = r.layer.scheme.activation;
   if (!key || can_quantize(*key) || *key == kFp8StaticTensorSym) return {};
-  return object("activations in int8 per token, fp8 per token, group or tensor (stored), or mxfp8",
-                "the scheme is " + describe(r.layer.scheme));
+  return object(
+      "activations in int8 per token, mxfp8, or fp8 per token, per group or per tensor (stored "
+      "scale)",
+      "the scheme is " + describe(r.layer.scheme));
 }
 
 Objection refuse_zero_points(const Backend& b, const Request& r, const Machine&) {
   if (!lacks(b, Feature::kZeroPoints) || r.layer.scheme.weight.symmetric) return {};
-  return object("symmetric weights", "the layer has zero points");
+  return object("symmetric weights", "the layer's weights have zero points");
 }
 
 Objection refuse_act_order(const Backend& b, const Request& r, const Machine&) {
   if (!r.layer.group_index) return {};
   if (lacks(b, Feature::kActOrder))
-    return object("groups of neighbouring columns", "the layer is in act-order (desc_act)");
+    return object("groups of neighbouring columns", "the layer uses act-order (desc_act)");
   // Sorting the columns would split the activation groups.
   const auto& key = r.layer.scheme.activation;
   if (b.layout == nullptr || !b.layout->sorts_columns || !key || key->group.cols <= 0) return {};
-  return object(
-      "activations with one scale per token where columns are sorted by group",
-      str("the layer is in act-order, its activations are in groups of ", key->group.cols));
+  return object("one activation scale per token if columns are sorted by group",
+                str("the layer uses act-order and activation groups of ", key->group.cols));
 }
 
 Objection refuse_bias(const Backend& b, const Request& r, const Machine&) {
@@ -99,13 +102,13 @@ Objection refuse_group_size(const Backend& b, const Request& r, const Machine&) 
       size % b.group_multiple == 0) {
     return {};
   }
-  return object(str("groups that are a multiple of ", b.group_multiple), str("groups of ", size));
+  return object(str("a group size that is a multiple of ", b.group_multiple), str("it is ", size));
 }
 
 Objection refuse_shape(const Backend& b, const Request& r, const Machine&) {
   const int64_t h = r.layer.hidden_size, i = r.layer.intermediate_size;
   if (h % b.size_multiple == 0 && i % b.size_multiple == 0) return {};
-  return object(str("sizes that are a multiple of ", b.size_multiple),
+  return object(str("hidden and intermediate sizes that are multiples of ", b.size_multiple),
                 str("they are ", h, " and ", i));
 }
 
@@ -125,8 +128,8 @@ Objection refuse_activation_function(const Backend& b, const Request& r, const M
       contains(b.fused_activations, r.layer.activation.function)) {
     return {};
   }
-  return object("the activation " + alternatives(b.fused_activations),
-                str("the layer's is ", name(r.layer.activation.function)));
+  return object("the activation function " + alternatives(b.fused_activations),
+                str("the layer uses ", name(r.layer.activation.function)));
 }
 
 constexpr Rule kRules[] = {

@@ -35,20 +35,20 @@ Objection refuse_requested(const Backend& b, const Request& r, const Machine&) {
 Objection refuse_platform(const Backend& b, const Request& r, const Machine&) {
   if (!r.platform || *r.platform == b.platform) return {};
   return object(str("a backend for device ", name(*r.platform)),
-                str("it runs on ", name(b.platform)));
+                str("this backend runs on ", name(b.platform)));
 }
 
 Objection refuse_build(const Backend& b, const Request&, const Machine& m) {
   const bool plans = b.kernels != nullptr && b.kernels->plan != nullptr;
   if (plans && (b.built() || m.every_platform)) return {};
-  if (b.planned) return object("a kernel that is written", "it is planned, not yet made");
+  if (b.planned) return object("a kernel", "this backend is planned and has none yet");
   return object("a build with this backend", "this build was made without it");
 }
 
 Objection refuse_device(const Backend& b, const Request& r, const Machine& m) {
   if (b.platform == Platform::kCpu || !devices(b, r, m).empty()) return {};
   const bool indexed = r.device_index && !devices(b, Request{}, m).empty();
-  return object(str("a device that speaks ", name(b.platform)),
+  return object(str(b.platform == Platform::kOpenCl ? "an " : "a ", name(b.platform), " device"),
                 indexed ? str("this machine has none with index ", *r.device_index)
                         : "this machine has none");
 }
@@ -56,7 +56,7 @@ Objection refuse_device(const Backend& b, const Request& r, const Machine& m) {
 Objection refuse_isa(const Backend& b, const Request&, const Machine& m) {
   const Isa lacking = missing(b.isa, m.cpu.isa);
   if (lacking == Isa::kNone) return {};
-  return object(names(lacking), "this CPU has " + names(m.cpu.isa));
+  return object("CPU features " + names(lacking), "this CPU has " + names(m.cpu.isa));
 }
 
 // A requirement of a row on the single GPU that it runs on.
@@ -90,7 +90,7 @@ DeviceNeed need_features(const Backend& b, const Request&, const Machine&) {
 }
 
 DeviceNeed need_shared_memory(const Backend& b, const Request&, const Machine&) {
-  return {str(b.shared_memory_bytes / 1024, " KiB of shared memory for one block"),
+  return {str(b.shared_memory_bytes / 1024, " KiB of shared memory per block"),
           [&](const GpuInfo& gpu) { return gpu.shared_memory_bytes >= b.shared_memory_bytes; },
           [](const GpuInfo& gpu) { return str(gpu.shared_memory_bytes / 1024, " KiB"); }};
 }

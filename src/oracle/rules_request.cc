@@ -19,16 +19,16 @@ Objection refuse_tokens(const Backend& b, const Request& r, const Machine&) {
   int64_t most = countable_tokens(r);
   if (b.max_num_tokens > 0) most = std::min(most, b.max_num_tokens);
   if (r.max_num_tokens < 1)
-    return object("at least 1 token at once", str("up to ", r.max_num_tokens, " may come"));
+    return object("at least 1 token per step", str("the request allows ", r.max_num_tokens));
   if (r.max_num_tokens <= most) return {};
-  return object(str("at most ", most, " tokens at once"),
-                str("up to ", r.max_num_tokens, " may come"));
+  return object(str("at most ", most, " tokens per step"),
+                str("the request allows ", r.max_num_tokens));
 }
 
 Objection refuse_activation_format(const Backend& b, const Request& r, const Machine&) {
   if (r.parallel.format == ActivationFormat::kStandard || !lacks(b, Feature::kBatched)) return {};
   return object("activations as [num_tokens, hidden_size]",
-                "they come batched, as [num_experts, max_tokens, hidden_size]");
+                "they are batched by expert: [num_experts, max_tokens, hidden_size]");
 }
 
 Objection refuse_expert_parallel(const Backend& b, const Request& r, const Machine&) {
@@ -37,13 +37,13 @@ Objection refuse_expert_parallel(const Backend& b, const Request& r, const Machi
     return object(map.error().need, map.error().fact);
   const bool spread = r.parallel.ep_size != 1 || r.parallel.expert_map;
   if (!spread || !lacks(b, Feature::kExpertParallel)) return {};
-  return object("all experts in one place",
+  return object("all experts on one rank",
                 str("they are spread over ", r.parallel.ep_size, " ranks"));
 }
 
 Objection refuse_lora(const Backend& b, const Request& r, const Machine&) {
   if (r.lora_rank == 0 || !lacks(b, Feature::kLora)) return {};
-  return object("a layer without LoRA",
+  return object("a layer without LoRA adapters",
                 str("adapters of rank up to ", r.lora_rank, " are requested"));
 }
 
@@ -51,17 +51,16 @@ Objection refuse_lora(const Backend& b, const Request& r, const Machine&) {
 Objection refuse_input_weight(const Backend&, const Request& r, const Machine&) {
   if (r.layer.linear || !r.layer.routing.weight_on_input) return {};
   if (r.layer.top_k != 1)
-    return object("one expert per token, where its weight multiplies the input",
-                  str("the layer chooses ", r.layer.top_k));
+    return object("one expert per token, because the router's weight multiplies the input",
+                  str("the layer selects ", r.layer.top_k));
   if (r.parallel.format == ActivationFormat::kStandard) return {};
-  return object("the router's weights, which multiply the input",
-                "batched activations come without them");
+  return object("router weights, because they multiply the input", "batched activations have none");
 }
 
 Objection refuse_deterministic(const Backend& b, const Request& r, const Machine&) {
   if (!r.deterministic || !lacks(b, Feature::kDeterministic)) return {};
-  return object("freedom in the order of its sums",
-                "a token's bits shall not depend on the rest of the batch");
+  return object("results that may depend on the other tokens in the batch",
+                "batch-invariant results are requested");
 }
 
 constexpr Rule kRules[] = {

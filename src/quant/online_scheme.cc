@@ -30,7 +30,7 @@ Result<Scheme> parse_online_scheme(std::string_view text) {
     names.push_back(online.name == own ? own : str(online.name, " (", own, ")"));
   }
   return Error{ErrorKind::kInvalidArgument, "", str("online scheme '", text, "'"),
-               "one of " + join(names), "it is none of these"};
+               "one of " + join(names), "it is unknown"};
 }
 
 }  // namespace moracle

@@ -124,7 +124,7 @@ Result<CanonicalMatrix> quantize_weight(const CanonicalMatrix& floats, const Qua
   };
   if (!can_quantize_weight(key)) {
     return refuse("int8 per channel, fp8 per tensor, channel or block, or mxfp8",
-                  "requested is " + describe(Scheme{key, {}}));
+                  "the request is for " + describe(Scheme{key, {}}));
   }
   if (floats.key.quantized()) return refuse("floats", "they are " + name(Scheme{floats.key, {}}));
 

@@ -36,7 +36,7 @@ Error unknown(std::string_view text) {
           "int4-w4a16-, int4-w4a8-, int4-w4afp8-, int8-w8a16-, int8-w8a8-, int8-w8afp8-, fp8-w8a8- "
           "or fp8-w8a16- with channel, g<size>, tensor or block<rows>x<cols>, then -asym for zero "
           "points or -static for stored activation scales",
-          "it is none of these"};
+          "it is unknown"};
 }
 
 // The width names the activation format, except for fp8 activations with integer weights: there

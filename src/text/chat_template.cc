@@ -29,7 +29,7 @@ Result<Json> read_config(const std::string& path) {
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_object()) return json;
   return Error{ErrorKind::kBadFile, path, "", "a JSON object",
-               json.is_discarded() ? "it is no JSON" : str("it is of type ", json.type_name())};
+               json.is_discarded() ? "it is not JSON" : str("it is of type ", json.type_name())};
 }
 
 // Returns the text of a token: a string, or the "content" string of an object. Anything else is no
@@ -64,7 +64,7 @@ std::map<std::string, std::string> special_tokens_of(const Json& config) {
 Result<std::string> template_of(const Json& config, const std::string& path) {
   const auto found = config.find("chat_template");
   if (found != config.end() && found->is_string()) return found->get<std::string>();
-  Error error{ErrorKind::kBadFile, path, "chat_template", "a chat template", "there is none"};
+  Error error{ErrorKind::kBadFile, path, "chat_template", "a chat template", "it is missing"};
   if (found == config.end() || found->is_null()) return error;
   error.need = "a string, or a list of objects with a name and a template";
   error.fact = str("it is of type ", found->type_name());
@@ -77,7 +77,7 @@ Result<std::string> template_of(const Json& config, const std::string& path) {
     if (*name == "default") return text->get<std::string>();
   }
   error.need = "a template named \"default\"";
-  error.fact = str("none of ", found->size(), " has that name");
+  error.fact = str("none of the ", found->size(), " templates has that name");
   return error;
 }
 

@@ -68,7 +68,8 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
   MORACLE_CHECK(check_json_text(json, file));
   const auto document = nlohmann::json::parse(json.begin(), json.end(), nullptr, false);
   const JsonField root(document, file);
-  if (!root.is_object()) return Error{ErrorKind::kBadFile, file, "", "a JSON object", "none"};
+  if (!root.is_object())
+    return Error{ErrorKind::kBadFile, file, "", "a JSON object", "it is not a JSON object"};
   // "truncation" and "padding" are batch settings of the program that saved the file. The
   // post-processor adds special tokens and corrects positions. encode does none of this.
   if (!root["post_processor"].is_null()) {
@@ -93,7 +94,7 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
 Result<Tokenizer> Tokenizer::open(const std::string& folder) {
   const std::string path = folder + "/tokenizer.json";
   if (is_absent(path)) {
-    return Error{ErrorKind::kBadFile, path, "", "a tokenizer", "there is no such file"};
+    return Error{ErrorKind::kBadFile, path, "", "a tokenizer.json", "the file does not exist"};
   }
   MORACLE_TRY(const std::string json, read_small_file(path));
   return parse_tokenizer(json, path);
@@ -108,7 +109,7 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text) const {
   if (const auto bad = first_invalid_utf8(text)) {
     const int byte = static_cast<uint8_t>(text[*bad]);
     return Error{ErrorKind::kInvalidArgument, "", str("text, byte ", *bad), "valid UTF-8",
-                 str("a sequence that begins with byte ", byte, " is not")};
+                 str("the sequence that begins with byte ", byte, " is invalid")};
   }
   std::vector<int32_t> ids;
   Bpe::Scratch scratch;

@@ -49,7 +49,8 @@ Status check_finite(Device& device, const Matrix& output) {
   for (int64_t i = 0; i < count; ++i) {
     const float value = to_float(host.data() + i * size, output.dtype);
     if (std::isfinite(value)) continue;
-    return Error{ErrorKind::kUnsupported, "", "bench", "finite output of finite weights",
+    return Error{ErrorKind::kUnsupported, "", "bench",
+                 "finite output, because the weights are finite",
                  str("element ", i, " is ", value)};
   }
   return {};
@@ -64,7 +65,7 @@ Result<LayerRing> LayerRing::make(const Selection& selection, const std::shared_
   if (room < 1) {
     return Error{ErrorKind::kOutOfMemory, "", plan.layer.name,
                  str(plan.weight_bytes + plan.workspace_bytes, " bytes for one layer"),
-                 str("the benchmark keeps below half of the machine's memory, ", most_bytes)};
+                 str("the limit is ", most_bytes, " bytes, so that half of the memory stays free")};
   }
   const int64_t count = std::min({(enough_bytes + each - 1) / each, room, kMostLayers});
   auto workspace = std::make_shared<Workspace>(device);

@@ -109,7 +109,7 @@ TEST_F(FileTest, TruncationWhileOpenIsReportedWithOffset) {
   EXPECT_EQ(read.error().file, path);
   EXPECT_EQ(read.error().place, "byte 5000");
   EXPECT_THAT(read.error().to_string(), HasSubstr("needs 10000 bytes, as when it was opened"));
-  EXPECT_THAT(read.error().to_string(), HasSubstr("it was cut short to at most 5000"));
+  EXPECT_THAT(read.error().to_string(), HasSubstr("it now has at most 5000"));
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ TEST(OutOfMemory, CoversSizesLargerThanAnyMemory) {
     return 1;
   });
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().fact, "its size is beyond any memory");
+  EXPECT_EQ(refused.error().fact, "the size exceeds any memory");
 }
 
 TEST(OutOfMemory, PassesResultsAndErrorsThrough) {

@@ -53,7 +53,8 @@ TEST_F(SmallFile, RejectsFoldersPipesAndDevicesWithoutWaiting) {
   for (const std::string& path : {folder_, pipe, std::string("/dev/zero")}) {
     const auto refused = read_small_file(path);
     ASSERT_FALSE(refused) << path;
-    EXPECT_EQ(refused.error().to_string(), path + ": needs a regular file; it is not one");
+    EXPECT_EQ(refused.error().to_string(),
+              path + ": needs a regular file; it is not a regular file");
   }
 }
 
@@ -104,7 +105,7 @@ TEST(JsonText, BoundsNesting) {
     const Status refused = check_json_text(text, "f");
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().to_string(),
-              "f: needs JSON of at most 64 levels; it is nested deeper");
+              "f: needs JSON of at most 64 levels of nesting; it has more");
   }
 }
 

@@ -199,9 +199,10 @@ TEST(ThreadPool, ReportsThreadCreationFailure) {
   ThreadPool pool(3);
   ASSERT_FALSE(pool.started());
   EXPECT_EQ(pool.started().error().kind, ErrorKind::kOutOfMemory);
-  EXPECT_THAT(pool.started().error().to_string(),
-              ::testing::HasSubstr("--threads: needs at most 1, as the system starts no more; it "
-                                   "is 3, and the system said: "));
+  EXPECT_THAT(
+      pool.started().error().to_string(),
+      ::testing::HasSubstr("--threads: needs at most 1 because the system starts no more; it "
+                           "is 3; the system says: "));
   EXPECT_EQ(pool.size(), 1);
   int calls = 0;
   pool.run([&](int) { ++calls; });

@@ -79,7 +79,7 @@ TEST(Awq, NamesZeroPointThatConfigExcludes) {
   checkpoint.set<uint32_t>(kDown + ".qzeros", 5, 0x88868888u);  // nibble 4 is column 1 of word 1
   expect_bad(must(checkpoint.experts()).w2.expert(1),
              {"model.safetensors", "tensor '" + kDown + ".qzeros'",
-              "needs the zero point 8 everywhere, since the config says zero_point false",
+              "needs the zero point 8 everywhere, because the config says zero_point false",
               "group 1, column 9 has 6"});
 }
 
@@ -130,7 +130,7 @@ TEST(Awq, RejectsOtherVersionByName) {
   checkpoint.quantization()["group_size"] = 0;
   expect_bad(checkpoint.open(), {"group_size or q_group_size: needs -1 or a positive size"});
   checkpoint.quantization().erase("bits");
-  expect_bad(checkpoint.open(), {"bits or w_bit: needs a whole number", "it is not there"});
+  expect_bad(checkpoint.open(), {"bits or w_bit: needs a whole number", "it is missing"});
 }
 
 TEST(Awq, ExcludesModuleBySubstringOfName) {
@@ -140,7 +140,7 @@ TEST(Awq, ExcludesModuleBySubstringOfName) {
   checkpoint.quantization()["modules_to_not_convert"] = {"mlp.gate", "lm_head"};
   EXPECT_TRUE(checkpoint.experts().ok());
   checkpoint.quantization()["modules_to_not_convert"] = "mlp.gate";
-  expect_bad(checkpoint.open(), {"modules_to_not_convert: needs an array of texts"});
+  expect_bad(checkpoint.open(), {"modules_to_not_convert: needs an array of strings"});
 }
 
 TEST(Awq, ReadsConfigFromSeparateFile) {

@@ -33,9 +33,9 @@ TEST(Checkpoint, RejectsPathThatIsNotAFolder) {
   const TemporaryFolder folder;
   const std::string absent = folder.path() + "/absent";
   expect_bad(Checkpoint::open(absent),
-             {absent + ": needs a checkpoint's folder; there is no such folder"});
+             {absent + ": needs the folder of a checkpoint; the folder does not exist"});
   const std::string file = folder.write("file", "");
-  expect_bad(Checkpoint::open(file), {file + ": needs a checkpoint's folder; it is a file"});
+  expect_bad(Checkpoint::open(file), {file + ": needs the folder of a checkpoint; it is a file"});
   EXPECT_FALSE(Checkpoint::open("").ok());
   EXPECT_FALSE(Checkpoint::open(std::string(10'000, 'x')).ok());
   EXPECT_FALSE(Checkpoint::open(std::string("a\0b", 3)).ok());
@@ -44,9 +44,9 @@ TEST(Checkpoint, RejectsPathThatIsNotAFolder) {
 TEST(Checkpoint, RejectsFolderWithoutCheckpointFiles) {
   const TemporaryFolder folder;
   expect_bad(Checkpoint::open(folder.path()),
-             {folder.path() + ": needs config.json; there is none"});
+             {folder.path() + ": needs config.json; the folder has none"});
   ASSERT_TRUE(SyntheticCheckpoint::plain().write_config(folder.path()).ok());
-  expect_bad(Checkpoint::open(folder.path()), {folder.path(), "there is neither"});
+  expect_bad(Checkpoint::open(folder.path()), {folder.path(), "the folder has neither"});
   folder.write("config.json", "{");
   expect_bad(Checkpoint::open(folder.path()), {folder.path() + "/config.json: needs valid JSON"});
 }
@@ -66,7 +66,7 @@ TEST(Checkpoint, NamesKeyOfInvalidConfig) {
   const std::pair<json, const char*> cases[] = {
       {{{"architectures", nullptr}}, "architectures: needs one architecture; there are 0"},
       {{{"architectures", {"A", "B"}}}, "architectures: needs one architecture; there are 2"},
-      {{{"architectures", "A"}}, "architectures: needs an array of texts; it is \"A\""},
+      {{{"architectures", "A"}}, "architectures: needs an array of strings; it is \"A\""},
       {{{"num_hidden_layers", 0}},
        "num_hidden_layers: needs a whole number from 1 to 10000; it is 0"},
       {{{"num_hidden_layers", 10'001}}, "num_hidden_layers: needs a whole number"},
@@ -83,23 +83,24 @@ TEST(Checkpoint, NamesKeyOfInvalidConfig) {
       {{{"hidden_size", "32"}}, "hidden_size: needs a whole number"},
       {{{"moe_intermediate_size", nullptr}}, "moe_intermediate_size: needs a whole number"},
       {{{"norm_topk_prob", 1}}, "norm_topk_prob: needs true or false; it is 1"},
-      {{{"hidden_act", 1}}, "hidden_act: needs a text; it is 1"},
+      {{{"hidden_act", 1}}, "hidden_act: needs a string; it is 1"},
       {{{"num_attention_heads", nullptr}}, "num_attention_heads: needs a whole number"},
       {{{"num_key_value_heads", 3}},
        "num_key_value_heads: needs a whole number from 1 to 2; it is 3"},
       {{{"head_dim", 15}}, "head_dim: needs an even number; it is 15"},
       {{{"vocab_size", 0}}, "vocab_size: needs a whole number"},
-      {{{"mlp_only_layers", {0.5}}}, "mlp_only_layers: needs whole numbers; it holds 0.5"},
+      {{{"mlp_only_layers", {0.5}}}, "mlp_only_layers: needs whole numbers; it has 0.5"},
       {{{"tie_word_embeddings", "no"}}, "tie_word_embeddings: needs true or false"},
       {{{"rope_theta", "big"}}, "rope_theta: needs a number; it is \"big\""},
       {{{"rope_theta", 1}}, "rope_theta: needs a number above 1; it is 1"},
       {{{"rope_scaling", "yarn"}}, "rope_scaling: needs an object; it is \"yarn\""},
       {{{"rope_scaling", {{"type", "yarn"}}}},
-       "rope_scaling.factor: needs a number above 0; it is not there"},
+       "rope_scaling.factor: needs a number above 0; it is missing"},
       {{{"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"beta_fast", -1}}}},
        "rope_scaling.beta_fast: needs a number above 0; it is -1"},
       {{{"quantization_config", 4}}, "quantization_config: needs an object; it is 4"},
-      {{{"quantization_config", json::object()}}, "quantization_config.quant_method: needs a text"},
+      {{{"quantization_config", json::object()}},
+       "quantization_config.quant_method: needs a string"},
   };
   for (const auto& [change, line] : cases) {
     auto bad = SyntheticCheckpoint::plain();
@@ -114,10 +115,11 @@ TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
        "Qwen2MoeForCausalLM, Qwen3MoeForCausalLM; it is 'LlamaForCausalLM'; its experts can be "
        "used: "
        "2 layers of 4 experts, top-2, hidden size 32, intermediate size 16, bf16, "},
-      {{{"hidden_act", "tanh"}}, "hidden_act: needs an activation with a gate; it is tanh"},
+      {{{"hidden_act", "tanh"}},
+       "hidden_act: needs an activation function with a gate; it is tanh"},
       {{{"use_sliding_window", true}}, "use_sliding_window: needs false; it is true"},
       {{{"layer_types", {"full_attention", "chunked_attention"}}},
-       "layer_types: needs full_attention; it holds chunked_attention"},
+       "layer_types: needs full_attention; it has chunked_attention"},
       {{{"rope_scaling", {{"type", "longrope"}}}}, "needs default or yarn; it is longrope"},
       {{{"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}}},
        "rope_parameters.full_attention: needs one setting for all layers; it is an object"},
@@ -154,7 +156,8 @@ TEST(Checkpoint, NamesLayerWithoutExperts) {
   ASSERT_TRUE(checkpoint.ok());
   for (const int64_t layer : {int64_t{2}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
     expect_error(checkpoint->moe_layer(layer), ErrorKind::kInvalidArgument,
-                 {str("layer ", layer), "needs a layer with experts, one of 0, 1; it has none"});
+                 {str("layer ", layer),
+                  "needs a layer with experts, one of 0, 1; this layer has no experts"});
   }
 }
 
@@ -181,7 +184,7 @@ TEST(Checkpoint, TiedOutputUsesEmbedding) {
   EXPECT_TRUE(described.ok()) << described.error().to_string();
   tied.config["tie_word_embeddings"] = false;
   expect_bad(outline_of(tied),
-             {"module 'lm_head'", "needs lm_head.weight", "the file has neither"});
+             {"module 'lm_head'", "needs lm_head.weight", "the file has no such tensor"});
 }
 
 TEST(Checkpoint, IgnoresUnusedBuffers) {
@@ -244,8 +247,8 @@ TEST(Checkpoint, RejectsQuantizedRouterWithoutConfigEntry) {
   gptq.add_gptq(kRouter, 8, 32, {});
   expect_bad(outline_of(gptq),
              {"model.safetensors", "router '" + kRouter + "'",
-              "needs to be stored unquantized, since the quantization config does not list it",
-              "the file holds it quantized"});
+              "needs to be stored unquantized, because the quantization config does not list it",
+              "the file stores it quantized"});
   gptq.quantization()["modules_in_block_to_quantize"] = {"mlp.gate"};
   const auto router = gptq.open()->router(kRouter);
   ASSERT_TRUE(router.ok()) << router.error().to_string();
@@ -253,7 +256,7 @@ TEST(Checkpoint, RejectsQuantizedRouterWithoutConfigEntry) {
 
   auto int8 = SyntheticCheckpoint::int8();
   int8.add_int8(kRouter, 4, 32);
-  expect_bad(outline_of(int8), {"router '" + kRouter + "'", "the file holds it quantized"});
+  expect_bad(outline_of(int8), {"router '" + kRouter + "'", "the file stores it quantized"});
   int8.quantization()["ignore"] = {"lm_head"};
   EXPECT_TRUE(int8.open()->router(kRouter).ok());
 }
@@ -262,7 +265,7 @@ TEST(Checkpoint, RejectsModuleStoredTwice) {
   auto twice = SyntheticCheckpoint::gptq();
   const std::string weight = SyntheticCheckpoint::expert(0, 1, "gate_proj.weight");
   twice.add_floats(weight, {16, 32});
-  expect_bad(twice.experts(), {"tensor '" + weight + "'", "nothing reads it"});
+  expect_bad(twice.experts(), {"tensor '" + weight + "'", "the model does not use it"});
 }
 
 TEST(Checkpoint, RejectsQuantizedFilesWithoutQuantizationConfig) {

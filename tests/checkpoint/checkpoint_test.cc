@@ -148,7 +148,8 @@ TEST_P(EveryProducer, NamesUnreadTensor) {
         "model.layers.2.mlp.gate.weight", "extra"}) {
     auto bad = make();
     bad.add<float>(name, DType::kF32, {1}, {1});
-    expect_bad(read_all(bad), {"model.safetensors", "tensor '" + name + "'", "nothing reads it"});
+    expect_bad(read_all(bad),
+               {"model.safetensors", "tensor '" + name + "'", "the model does not use it"});
   }
 }
 
@@ -156,13 +157,13 @@ TEST_P(EveryProducer, RejectsExpertIndexBeyondExpertCount) {
   auto bad = make();
   bad.config["num_experts"] = 3;
   expect_bad(bad.experts(), {"model.safetensors", "tensor 'model.layers.0.mlp.experts.3.",
-                             "needs to belong to one of 3 experts", "nothing reads it"});
+                             "needs to belong to one of 3 experts", "the model does not use it"});
   bad.config["num_experts"] = 5;
   expect_bad(bad.experts(), {"model.safetensors", "module 'model.layers.0.mlp.experts.4.gate_proj'",
-                             "the file has neither"});
+                             "the file has no such tensor"});
   auto leading_zero = make();
   leading_zero.add_floats("model.layers.0.mlp.experts.01.gate_proj.weight", {16, 32});
-  expect_bad(leading_zero.experts(), {"experts.01.gate_proj.weight'", "nothing reads it"});
+  expect_bad(leading_zero.experts(), {"experts.01.gate_proj.weight'", "the model does not use it"});
 }
 
 // A bias that the layer cannot use must not be dropped silently.
@@ -194,7 +195,7 @@ TEST_P(EveryProducer, ClaimsOrRejectsExpertBias) {
   auto unknown = make();
   unknown.add_floats("model.layers.0.mlp.experts.down_proj_bias", {4, 32});
   expect_bad(unknown.experts(),
-             {"tensor 'model.layers.0.mlp.experts.down_proj_bias'", "nothing reads it"});
+             {"tensor 'model.layers.0.mlp.experts.down_proj_bias'", "the model does not use it"});
   auto wrong = make();
   wrong.add_floats(kGate + ".bias", {1, 16});
   expect_bad(wrong.experts(),

@@ -153,7 +153,7 @@ TEST(CtFormat, NamesCodeOrZeroPointOutsideItsBits) {
     checkpoint.set<int8_t>(kGate + ".weight", 2 * 32 + 5, static_cast<int8_t>(code));
     expect_bad(must(checkpoint.experts()).w13.expert(1),
                {"model.safetensors", "tensor '" + kGate + ".weight'",
-                str("needs codes from -8 to 7, since num_bits is 4; element [2, 5] is ", code)});
+                str("needs codes from -8 to 7, because num_bits is 4; element [2, 5] is ", code)});
     checkpoint = ct_checkpoint(module);
     checkpoint.set<int8_t>(kGate + ".weight_zero_point", 6, static_cast<int8_t>(code));
     expect_bad(must(checkpoint.experts()).w13.expert(1),
@@ -217,19 +217,19 @@ TEST(CtFormat, AcceptsI32Shape) {
 
 TEST(CtFormat, NamesShapeThatDoesNotFitPackedWords) {
   const std::vector<std::pair<std::vector<int64_t>, const char*>> cases = {
-      {{31, 13}, "it says [31, 13]"},
-      {{32, 8}, "it says [32, 8]"},
-      {{32, 17}, "it says [32, 17]"},
-      {{32, -13}, "it says [32, -13]"},
-      {{13, 32}, "it says [13, 32]"},
-      {{32, std::numeric_limits<int64_t>::max()}, "it says [32, 9223372036854775807]"},
+      {{31, 13}, "it is [31, 13]"},
+      {{32, 8}, "it is [32, 8]"},
+      {{32, 17}, "it is [32, 17]"},
+      {{32, -13}, "it is [32, -13]"},
+      {{13, 32}, "it is [13, 32]"},
+      {{32, std::numeric_limits<int64_t>::max()}, "it is [32, 9223372036854775807]"},
   };
   for (const auto& [values, fact] : cases) {
     auto checkpoint = ct_checkpoint(ct_packed());
     checkpoint.add(kDown + ".weight_shape", DType::kI64, {2}, values);
     expect_bad(checkpoint.experts(),
                {"model.safetensors", "tensor '" + kDown + ".weight_shape'",
-                "needs [32, 9 to 16], since weight_packed is i32 [32, 2]", fact});
+                "needs [32, 9 to 16], because weight_packed is i32 [32, 2]", fact});
   }
 }
 
@@ -281,17 +281,17 @@ TEST(CtFormat, NamesTensorThatConfigDoesNotExpect) {
   weights["actorder"] = "static";
   expect_bad(checkpoint.experts(),
              {"gate_proj.weight_g_idx'",
-              "needs to be absent, since actorder is not group; it is i32 [32]"});
+              "needs to be absent, because actorder is not group; it is i32 [32]"});
   checkpoint = ct_checkpoint(ct_asymmetric());
   checkpoint.quantization()["config_groups"]["group_0"]["weights"]["symmetric"] = true;
   expect_bad(checkpoint.experts(),
              {"gate_proj.weight_zero_point'",
-              "needs to be absent, since symmetric is true; it is i32 [2, 4]"});
+              "needs to be absent, because symmetric is true; it is i32 [2, 4]"});
   for (const CtModule& format : {ct_int8("channel", "token"), ct_fp8("channel", "token")}) {
     checkpoint = ct_checkpoint(format);
     checkpoint.add(kUp + ".weight_zero_point", DType::kI8, {13, 1}, std::vector<int8_t>(13));
     expect_bad(checkpoint.experts(), {"tensor '" + kUp + ".weight_zero_point'",
-                                      "needs to be absent, since symmetric is true"});
+                                      "needs to be absent, because symmetric is true"});
   }
 }
 
@@ -464,14 +464,14 @@ TEST(CtGroups, RejectsTargetInTwoGroups) {
   json& groups = checkpoint.quantization()["config_groups"];
   groups["group_1"] = groups["group_0"];
   expect_bad(checkpoint.open(), {kConfig + "config_groups.group_1: needs targets that no other "
-                                           "group has; 'Linear' is one of group_0"});
+                                           "group has; 'Linear' is also a target of group_0"});
   groups.erase("group_1");
   groups["group_0"]["targets"] = {"Linear", "Linear"};
   EXPECT_TRUE(checkpoint.experts().ok());
   for (const json& none : {json(nullptr), json::object()}) {
     groups = none;
     expect_unsupported(checkpoint.open(),
-                       {kConfig + "config_groups: needs at least one group; there are 0"});
+                       {kConfig + "config_groups: needs at least one group; it has 0"});
   }
 }
 

@@ -21,7 +21,7 @@ TEST(CtRefused, UnsupportedFormat) {
   }
   auto checkpoint = ct_checkpoint(ct_packed());
   checkpoint.quantization().erase("format");
-  expect_bad(checkpoint.open(), {kConfig + "format: needs a text; it is not there"});
+  expect_bad(checkpoint.open(), {kConfig + "format: needs a string; it is missing"});
 }
 
 TEST(CtRefused, FormatThatContradictsItsGroup) {
@@ -61,7 +61,7 @@ TEST(CtRefused, UnsupportedSchemeByKey) {
       {packed, "weights", {{"num_bits", 5}}, "num_bits: needs 4 or 8; it is 5"},
       {packed, "weights", {{"num_bits", 6}}, "num_bits: needs 4 or 8; it is 6"},
       {packed, "weights", {{"num_bits", 7}}, "num_bits: needs 4 or 8; it is 7"},
-      {packed, "weights", {{"num_bits", nullptr}}, "num_bits: needs 4 or 8; it is not there"},
+      {packed, "weights", {{"num_bits", nullptr}}, "num_bits: needs 4 or 8; it is missing"},
       {packed,
        "weights",
        {{"strategy", "tensor"}},
@@ -124,7 +124,7 @@ TEST(CtRefused, InvalidConfig) {
       {ct_fp8("block", "group"),
        "weights",
        {{"block_structure", nullptr}},
-       "block_structure: needs two positive sizes, of rows and columns; it is not there"},
+       "block_structure: needs two positive sizes, of rows and columns; it is missing"},
       {ct_fp8("block", "group"), "weights", {{"block_structure", {0, 128}}}, "it is [0,128]"},
       {ct_fp8("block", "group"),
        "weights",
@@ -146,21 +146,23 @@ TEST(CtRefused, InvalidConfig) {
 TEST(CtRefused, UnknownKeysThatChangeValues) {
   const json some = {{"num_bits", 8}};
   for (const char* key : {"kv_cache_scheme", "transform_config"}) {
-    expect_unsupported_config(ct_checkpoint(ct_packed()),
-                              {{{key, some}}, str(key, ": needs nothing; it is {\"num_bits\":8}")});
+    expect_unsupported_config(
+        ct_checkpoint(ct_packed()),
+        {{{key, some}}, str(key, ": needs to be absent or empty; it is {\"num_bits\":8}")});
   }
   auto checkpoint = ct_checkpoint(ct_packed());
   checkpoint.quantization()["config_groups"]["group_0"]["output_activations"] = some;
-  expect_unsupported(checkpoint.open(),
-                     {kConfig + "config_groups.group_0.output_activations: needs nothing"});
+  expect_unsupported(
+      checkpoint.open(),
+      {kConfig + "config_groups.group_0.output_activations: needs to be absent or empty"});
   checkpoint = ct_checkpoint({.format = "int-quantized", .bits = 8, .strategy = "tensor"});
   checkpoint.quantization()["config_groups"]["group_0"]["weights"]["symmetric"] = false;
   expect_unsupported(checkpoint.open(), {"config_groups.group_0.weights: needs symmetric true "
-                                         "beside the strategy tensor"});
+                                         "with strategy tensor"});
   checkpoint = ct_checkpoint(ct_packed());
   checkpoint.quantization()["config_groups"]["group_0"]["weights"] = nullptr;
   expect_unsupported(checkpoint.open(), {"config_groups.group_0.weights: needs a quantization of "
-                                         "the weights; it is not there"});
+                                         "the weights; it is missing"});
 }
 
 TEST(CtRefused, SparseWeights) {

@@ -74,7 +74,7 @@ TEST(CompressedTensors, NamesMissingTensor) {
   checkpoint.remove(kUp + ".weight_scale");
   expect_bad(checkpoint.experts(),
              {"module '" + kUp + "'", kUp + ".weight or " + kUp + ".{weight,weight_scale}",
-              "the file has neither"});
+              "the file has no such tensor"});
 }
 
 TEST(CompressedTensors, NamesTensorOfWrongTypeOrShape) {
@@ -121,7 +121,7 @@ TEST(CompressedTensors, RejectsOtherSchemeByKey) {
   };
   const Change changes[] = {
       {"weights", "num_bits", 2, "needs 4 or 8; it is 2"},
-      {"weights", "num_bits", nullptr, "needs 4 or 8; it is not there"},
+      {"weights", "num_bits", nullptr, "needs 4 or 8; it is missing"},
       {"weights", "type", "float", "needs \"int\"; it is \"float\""},
       {"weights", "strategy", "block",
        "needs \"channel\" or \"group\" or \"tensor\"; it is \"block\""},
@@ -144,7 +144,7 @@ TEST(CompressedTensors, RejectsOtherSchemeByKey) {
   auto checkpoint = SyntheticCheckpoint::int8();
   checkpoint.quantization()["config_groups"]["group_0"]["weights"] = nullptr;
   expect_unsupported(checkpoint.open(),
-                     {kConfig + "config_groups.group_0.weights: needs ", "it is not there"});
+                     {kConfig + "config_groups.group_0.weights: needs ", "it is missing"});
 }
 
 TEST(CompressedTensors, RejectsInvalidConfigGroups) {
@@ -152,11 +152,11 @@ TEST(CompressedTensors, RejectsInvalidConfigGroups) {
   json& groups = checkpoint.quantization()["config_groups"];
   groups["group_1"] = groups["group_0"];
   expect_bad(checkpoint.open(), {"config_groups.group_1: needs targets that no other group has",
-                                 "'Linear' is one of group_0"});
+                                 "'Linear' is also a target of group_0"});
   groups = json::object();
-  expect_unsupported(checkpoint.open(), {"config_groups: needs at least one group; there are 0"});
+  expect_unsupported(checkpoint.open(), {"config_groups: needs at least one group; it has 0"});
   groups = nullptr;
-  expect_unsupported(checkpoint.open(), {"config_groups: needs at least one group; there are 0"});
+  expect_unsupported(checkpoint.open(), {"config_groups: needs at least one group; it has 0"});
   groups = {{"group_0", 3}};
   expect_bad(checkpoint.open(), {"config_groups.group_0: needs an object; it is 3"});
   groups = json::array({1});
@@ -170,15 +170,16 @@ TEST(CompressedTensors, RejectsUnknownKeysThatChangeValues) {
   for (const char* key : {"kv_cache_scheme", "transform_config"}) {
     auto checkpoint = SyntheticCheckpoint::int8();
     checkpoint.quantization()[key] = some;
-    expect_unsupported(checkpoint.open(), {str("quantization_config.", key,
-                                               ": needs nothing; it is {\"num_bits\":8}")});
+    expect_unsupported(checkpoint.open(),
+                       {str("quantization_config.", key,
+                            ": needs to be absent or empty; it is {\"num_bits\":8}")});
     checkpoint.quantization()[key] = json::object();
     EXPECT_TRUE(checkpoint.open().ok());
   }
   auto checkpoint = SyntheticCheckpoint::int8();
   checkpoint.quantization()["config_groups"]["group_0"]["output_activations"] = some;
   expect_unsupported(checkpoint.open(),
-                     {"config_groups.group_0.output_activations: needs nothing"});
+                     {"config_groups.group_0.output_activations: needs to be absent or empty"});
 }
 
 // Stores layer 0's output projection unquantized.
@@ -228,7 +229,7 @@ TEST(CompressedTensors, NamesInvalidPattern) {
   expect_bad(checkpoint.open(),
              {"/config.json: module pattern 're:[': needs a regular expression"});
   checkpoint.quantization()["config_groups"]["group_0"]["targets"] = "Linear";
-  expect_bad(checkpoint.open(), {"config_groups.group_0.targets: needs an array of texts"});
+  expect_bad(checkpoint.open(), {"config_groups.group_0.targets: needs an array of strings"});
 }
 
 }  // namespace

@@ -59,8 +59,8 @@ TEST(Config, TreatsNullAsAbsent) {
     EXPECT_TRUE(config.texts({"k"})->empty());
     EXPECT_FALSE(config.object({"k"})->has_value());
     expect_bad(config.integer({"k"}, 1, 9),
-               {"dir/config.json: k: needs a whole number from 1 to 9; it is not there"});
-    expect_bad(config.text({"k"}), {"dir/config.json: k: needs a text; it is not there"});
+               {"dir/config.json: k: needs a whole number from 1 to 9; it is missing"});
+    expect_bad(config.text({"k"}), {"dir/config.json: k: needs a string; it is missing"});
   }
 }
 
@@ -77,8 +77,8 @@ TEST(Config, RejectsValueOfWrongTypeAndShowsIt) {
   }
   for (const char* value : {"3", "true", "[\"a\"]", "{}"}) {
     const Config config = parsed(str("{\"k\":", value, "}"));
-    expect_bad(config.text({"k"}), {"k: needs a text", str("it is ", value)});
-    expect_bad(config.text_or("x", {"k"}), {"k: needs a text", str("it is ", value)});
+    expect_bad(config.text({"k"}), {"k: needs a string", str("it is ", value)});
+    expect_bad(config.text_or("x", {"k"}), {"k: needs a string", str("it is ", value)});
   }
   const Config config =
       parsed(R"({"n": 1, "t": "true", "mixed": [1, "a"], "big": [18446744073709551615]})");
@@ -86,10 +86,10 @@ TEST(Config, RejectsValueOfWrongTypeAndShowsIt) {
   expect_bad(config.boolean_or(false, {"t"}), {"t: needs true or false; it is \"true\""});
   expect_bad(config.number_or(0, {"t"}), {"t: needs a number; it is \"true\""});
   expect_bad(config.object({"n"}), {"n: needs an object; it is 1"});
-  expect_bad(config.texts({"t"}), {"t: needs an array of texts; it is \"true\""});
-  expect_bad(config.texts({"mixed"}), {"mixed: needs an array of texts; it holds 1"});
-  expect_bad(config.integers({"mixed"}), {"mixed: needs whole numbers; it holds \"a\""});
-  expect_bad(config.integers({"big"}), {"big: needs whole numbers; it holds 18446744073709551615"});
+  expect_bad(config.texts({"t"}), {"t: needs an array of strings; it is \"true\""});
+  expect_bad(config.texts({"mixed"}), {"mixed: needs an array of strings; it has 1"});
+  expect_bad(config.integers({"mixed"}), {"mixed: needs whole numbers; it has \"a\""});
+  expect_bad(config.integers({"big"}), {"big: needs whole numbers; it has 18446744073709551615"});
 }
 
 TEST(Config, RejectsNumberOutOfRange) {
@@ -111,8 +111,7 @@ TEST(Config, RejectsTextThatIsNotAJsonObject) {
        {std::string(), std::string("{"), std::string("{\"a\":1,}"), std::string("{} {}"),
         std::string("{\"a\":1e400}"), std::string("{\"a\":NaN}"), std::string("{\"a\":\"\xff\"}"),
         std::string("{\"a\":1}\0", 8), std::string("{\"a\0b\":1}", 9), std::string("// c\n{}")}) {
-    expect_bad(Config::parse(text, "dir/config.json"),
-               {"dir/config.json: needs valid JSON; it is not"});
+    expect_bad(Config::parse(text, "dir/config.json"), {"dir/config.json: needs valid JSON; it "});
   }
   for (const char* text : {"[]", "3", "\"x\"", "null", "true"}) {
     expect_bad(Config::parse(text, "dir/config.json"),
@@ -131,7 +130,7 @@ TEST(Config, BoundsNesting) {
   expect_bad(parsed(nested(60)).integer({"k"}), {"k: needs a whole number"});
   for (const int levels : {100, 1'000'000}) {
     expect_bad(Config::parse(nested(levels), "dir/config.json"),
-               {"dir/config.json: needs JSON of at most 64 levels; it is nested deeper"});
+               {"dir/config.json: needs JSON of at most 64 levels of nesting; it has more"});
   }
 }
 

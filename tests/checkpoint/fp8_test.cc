@@ -135,7 +135,7 @@ TEST(Fp8, UsesLargestInputScaleOfStack) {
   expect_values(weights, 1, published(checkpoint, GroupShape{}));
 
   checkpoint.quantization()["activation_scheme"] = "dynamic";
-  expect_bad(checkpoint.experts(), {".input_scale'", "nothing reads it"});
+  expect_bad(checkpoint.experts(), {".input_scale'", "the model does not use it"});
   checkpoint.quantization()["activation_scheme"] = "static";
   checkpoint.set(kUp + ".input_scale", 0, 0.0f);
   expect_bad(checkpoint.experts(), {"tensor '" + kUp + ".input_scale'", "needs one scale above 0"});
@@ -174,7 +174,7 @@ TEST(Fp8, RejectsQuantizedTensorsOfExcludedModules) {
     checkpoint.quantization()[key] = {"model.layers.10.mlp.experts.3.up_proj"};
     EXPECT_TRUE(checkpoint.experts().ok());
     checkpoint.quantization()[key] = {"model.layers.0.mlp.experts.3.up_proj"};
-    expect_bad(checkpoint.experts(), {"leaves it out", "the file holds it quantized"});
+    expect_bad(checkpoint.experts(), {"excludes it", "the file stores it quantized"});
     checkpoint.quantization()[key] = nullptr;
     EXPECT_TRUE(checkpoint.experts().ok());
   }
@@ -191,10 +191,10 @@ TEST(Fp8, ReadsBias) {
 TEST(Fp8, RejectsOtherVariantByKey) {
   const WrongConfig configs[] = {
       {{{"fmt", "e5m2"}}, "fmt: needs e4m3; it is e5m2"},
-      {{{"store_dtype", "mxfp4"}}, "store_dtype: needs weights stored as e4m3"},
+      {{{"store_dtype", "mxfp4"}}, "store_dtype: needs to be absent"},
       {{{"activation_scheme", "none"}}, "activation_scheme: needs dynamic or static; it is none"},
-      {{{"activation_scheme", "static"}}, "activation_scheme: needs dynamic, since weights have"},
-      {{{"scale_fmt", "ue4m3"}}, "scale_fmt: needs ue8m0, float or nothing; it is ue4m3"}};
+      {{{"activation_scheme", "static"}}, "activation_scheme: needs dynamic, because weights have"},
+      {{{"scale_fmt", "ue4m3"}}, "scale_fmt: needs ue8m0, float or absent; it is ue4m3"}};
   for (const WrongConfig& config : configs) expect_unsupported_config(fp8({8, 16}), config);
   for (const json& block : {json::array({8}), json::array({0, 16}), json::array({1, 2, 3}),
                             json::array({INT64_MAX, 16})}) {

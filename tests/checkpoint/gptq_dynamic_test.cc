@@ -149,8 +149,9 @@ TEST(GptqDynamic, NamesInvalidRule) {
   const WrongConfig unsupported[] = {
       {{{"a", {{"bits", 3}}}}, "dynamic.a.bits: needs 4 or 8; it is 3"},
       {{{"a", {{"format", "gptq_v2"}}}},
-       "dynamic.a.format: needs nothing, the same for all modules; it is \"gptq_v2\""},
-      {{{"a", {{"adapter", {{"rank", 4}}}}}}, "dynamic.a.adapter: needs nothing"},
+       "dynamic.a.format: needs to be absent here, because it is the same for all modules; it is "
+       "\"gptq_v2\""},
+      {{{"a", {{"adapter", {{"rank", 4}}}}}}, "dynamic.a.adapter: needs to be absent here"},
   };
   for (const auto& [dynamic, line] : unsupported) {
     expect_unsupported_config(checkpoint, {{{"dynamic", dynamic}}, line});

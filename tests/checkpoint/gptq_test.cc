@@ -92,9 +92,10 @@ TEST(Gptq, NamesZeroPointThatBreaksSymmetry) {
   checkpoint.set<uint32_t>(kGate + ".qzeros", 5, 0x77777577u);
   const DescribedWeights weights = must(checkpoint.experts());
   EXPECT_TRUE(weights.w13.expert(0).ok());
-  expect_bad(weights.w13.expert(1), {"model.safetensors", "tensor '" + kGate + ".qzeros'",
-                                     "needs the zero point 8 everywhere, since the config says sym",
-                                     "group 2, column 10 has 6"});
+  expect_bad(weights.w13.expert(1),
+             {"model.safetensors", "tensor '" + kGate + ".qzeros'",
+              "needs the zero point 8 everywhere, because the config says sym",
+              "group 2, column 10 has 6"});
 }
 
 TEST(Gptq, DetectsWrongVersionByZeroPoints) {
@@ -200,9 +201,9 @@ TEST(Gptq, RejectsGateAndUpOfDifferentColumnOrder) {
   auto checkpoint = SyntheticCheckpoint::gptq({.desc_act = true});
   checkpoint.at(kUp + ".g_idx").bytes =
       checkpoint.at(SyntheticCheckpoint::expert(0, 2, "up_proj.g_idx")).bytes;
-  expect_unsupported(checkpoint.experts(),
-                     {"model.safetensors", "module '" + kUp + "'",
-                      "needs columns in the same groups as '" + kGate + "'", "they are in others"});
+  expect_unsupported(checkpoint.experts(), {"model.safetensors", "module '" + kUp + "'",
+                                            "needs columns in the same groups as '" + kGate + "'",
+                                            "their groups differ"});
 }
 
 TEST(Gptq, RejectsQkvOfDifferentColumnOrder) {
@@ -223,7 +224,7 @@ TEST(Gptq, NamesMissingTensor) {
   checkpoint.remove(kUp + ".qweight");
   expect_bad(checkpoint.experts(), {"model.safetensors", "module '" + kUp + "'",
                                     kUp + ".weight or " + kUp + ".{qweight,qzeros,scales,g_idx}",
-                                    "the file has neither"});
+                                    "the file has no such tensor"});
 }
 
 TEST(Gptq, NamesTensorOfWrongTypeOrShape) {
@@ -286,7 +287,7 @@ TEST(Gptq, ReadsSeparateConfigFileWithoutMethodName) {
 
 TEST(Gptq, NamesKeyOfInvalidConfig) {
   const WrongConfig configs[] = {
-      {{{"bits", nullptr}}, "bits: needs a whole number from 2 to 8; it is not there"},
+      {{{"bits", nullptr}}, "bits: needs a whole number from 2 to 8; it is missing"},
       {{{"bits", 16}}, "bits: needs a whole number from 2 to 8; it is 16"},
       {{{"bits", "4"}}, "bits: needs a whole number from 2 to 8; it is \"4\""},
       {{{"group_size", 0}}, "group_size: needs -1 or a positive size; it is 0"},
@@ -294,11 +295,11 @@ TEST(Gptq, NamesKeyOfInvalidConfig) {
       {{{"group_size", 1e10}}, "group_size: needs a whole number from -1"},
       {{{"sym", "yes"}}, "sym: needs true or false; it is \"yes\""},
       {{{"desc_act", 1}}, "desc_act: needs true or false; it is 1"},
-      {{{"checkpoint_format", 2}}, "checkpoint_format or format: needs a text; it is 2"},
+      {{{"checkpoint_format", 2}}, "checkpoint_format or format: needs a string; it is 2"},
       {{{"modules_in_block_to_quantize", {{1}}}},
-       "modules_in_block_to_quantize: needs lists of module names; it holds 1"},
+       "modules_in_block_to_quantize: needs lists of module names; it has 1"},
       {{{"modules_in_block_to_quantize", 1}},
-       "modules_in_block_to_quantize: needs lists of module names; it holds 1"},
+       "modules_in_block_to_quantize: needs lists of module names; it has 1"},
   };
   for (const WrongConfig& config : configs) {
     expect_bad_config(SyntheticCheckpoint::gptq(), config);

@@ -106,7 +106,7 @@ TEST_F(LoraFiles, RejectDefectByName) {
   expect_error(bad, ErrorKind::kBadFile, "finite");
   bad = good();
   bad.tensors.clear();
-  expect_error(bad, ErrorKind::kBadFile, "it is empty");
+  expect_error(bad, ErrorKind::kBadFile, "it has none");
 }
 
 TEST_F(LoraFiles, RejectInvalidScaleByKey) {
@@ -161,8 +161,8 @@ TEST_F(LoraFiles, RejectKeyThatChangesTheArithmetic) {
   for (const auto& [key, value] : wrong) {
     Adapter adapter = good();
     adapter.config[key] = value;
-    const std::string line =
-        str(key, ": needs to be absent, null or false: nothing here applies it; it is ");
+    const std::string line = str(
+        key, ": needs to be absent, null or false, because Moracle does not support it; it is ");
     expect_error(adapter, ErrorKind::kUnsupported, line.c_str());
     for (const nlohmann::json& unset :
          {nlohmann::json(), nlohmann::json(false), nlohmann::json::array()}) {

@@ -171,14 +171,15 @@ TEST(ModelOpt, RejectsOtherAlgorithmByName) {
                                            str("MXFP8; it is ", algorithm)});
   }
   const WrongConfig configs[] = {
-      {{{"kv_cache_quant_algo", "FP8"}}, "kv_cache_quant_algo: needs null, since keys and values"},
-      {{{"kv_cache_scheme", {{"num_bits", 8}}}}, "kv_cache_scheme: needs null, since keys"},
+      {{{"kv_cache_quant_algo", "FP8"}},
+       "kv_cache_quant_algo: needs null, because Moracle does not quantize the KV cache"},
+      {{{"kv_cache_scheme", {{"num_bits", 8}}}}, "kv_cache_scheme: needs null, because Moracle"},
       {{{"group_size", 16}}, "group_size: needs 32, as MXFP8 has it; it is 16"},
       {{{"quantized_layers", {{"a", 1}}}}, "quantized_layers: needs one algorithm for all layers"}};
   for (const WrongConfig& config : configs) expect_unsupported_config(modelopt("MXFP8"), config);
   auto checkpoint = modelopt("MXFP8");
   checkpoint.quantization().erase("quant_algo");
-  expect_bad(checkpoint.open(), {"quantization_config.quant_algo: needs a text"});
+  expect_bad(checkpoint.open(), {"quantization_config.quant_algo: needs a string"});
   checkpoint.config.erase("quantization_config");
   checkpoint.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "NVFP4"}})";
   expect_unsupported(checkpoint.open(),
@@ -187,7 +188,7 @@ TEST(ModelOpt, RejectsOtherAlgorithmByName) {
 
 TEST(ModelOpt, ReadsRealFile) {
   const auto opened = open_stored("qwen3moe-modelopt-mxfp8");
-  if (!opened) GTEST_SKIP() << "it is not there";
+  if (!opened) GTEST_SKIP() << "it is missing";
   const DescribedWeights weights = must(opened->moe_layer(1));
   EXPECT_EQ(name(weights.spec.scheme), "mxfp8-w8a8");
   for (int64_t e = 0; e < weights.w13.num_experts(); ++e) {

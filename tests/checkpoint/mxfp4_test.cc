@@ -143,7 +143,7 @@ TEST(Mxfp4, RejectsModulesOtherThanExperts) {
   EXPECT_TRUE(checkpoint.experts().ok());
   const Checkpoint opened = must(checkpoint.open());
   expect_unsupported(opened.linear({kFusedDown}),
-                     {"module '" + kFusedDown + "'", "all in one tensor"});
+                     {"module '" + kFusedDown + "'", "stored in one tensor"});
   EXPECT_TRUE(opened.linear({kAttention + "q_proj"}).ok());
 }
 

@@ -114,7 +114,7 @@ TEST(Online, RejectsQuantizedInputAndUnknownSchemes) {
   const Checkpoint gptq = must(SyntheticCheckpoint::gptq().open());
   expect_unsupported(quantize(must(gptq.linear({kUp})), kTensor),
                      {"model.safetensors", "tensor '" + kUp + ".qweight'",
-                      "needs unquantized weights for an online scheme; the file's are "
+                      "needs unquantized weights for an online scheme; the file has "
                       "int4-w4a16-g8"});
   const Checkpoint plain = must(SyntheticCheckpoint::plain().open());
   for (const char* text : {"int4-w4a16-g128", "fp8-w8a8-block64x64", "mxfp4-w4a16", "bf16",
@@ -138,7 +138,7 @@ TEST(Online, RejectsFilesOfEveryQuantizingProducer) {
         EXPECT_TRUE(layer) << layer.error().to_string();
         continue;
       }
-      expect_unsupported(layer, {folder, "model.layers.1.mlp.experts", str("are ", cut.scheme)});
+      expect_unsupported(layer, {folder, "model.layers.1.mlp.experts", str("has ", cut.scheme)});
       ++refused;
     }
   }

@@ -54,10 +54,10 @@ TEST(QuantizationMap, FirstMatchingPatternDecidesElseDefault) {
 
 TEST(QuantizationMap, RejectsNameThatIsNotAnOnlineScheme) {
   for (const char* text : {"", "fp8", "a=nosuch", "a=int4-w4a16-g128", "*=mxfp8,b=", "mxfp8,none"})
-    expect_refused(parsed(text), {"fp8-per-block", "pattern=scheme", "is none of these"});
-  expect_refused(parsed("=mxfp8,a=none"), {"pattern=name between commas"});
+    expect_refused(parsed(text), {"fp8-per-block", "pattern=scheme", "is unknown"});
+  expect_refused(parsed("=mxfp8,a=none"), {"pattern=name entries, separated by commas"});
   expect_refused(parsed("a=none,mxfp8,fp8-per-block"),
-                 {"at most one scheme without a pattern", "'fp8-per-block' is a second one"});
+                 {"at most one scheme without a pattern", "'fp8-per-block' is the second one"});
 }
 
 TEST(OnlineChoice, KeepsRoutersEmbeddingAndOutput) {
@@ -83,18 +83,19 @@ TEST(OnlineChoice, KeepsSharedExpertGate) {
 }
 
 TEST(OnlineChoice, NamesPatternWithoutMatch) {
-  expect_refused(chosen(SyntheticCheckpoint::plain(), "*.7.*=mxfp8"),
-                 {"'*.7.*' matches none", "such as 'model.layers.0.mlp.experts.0.down_proj'"});
+  expect_refused(
+      chosen(SyntheticCheckpoint::plain(), "*.7.*=mxfp8"),
+      {"'*.7.*' matches no linear layer", "such as 'model.layers.0.mlp.experts.0.down_proj'"});
   expect_refused(chosen(SyntheticCheckpoint::plain(), "*.norm=none,mxfp8"),
-                 {"'*.norm' matches none"});
+                 {"'*.norm' matches no linear layer"});
 }
 
 TEST(OnlineChoice, RejectsPatternForModulesThatStayUnquantized) {
   const auto checkpoint = SyntheticCheckpoint::plain();
   expect_refused(chosen(checkpoint, "*.mlp.*=mxfp8"),
-                 {"'*.mlp.*' matches it", "'model.layers.0.mlp.gate=none' before it"});
+                 {"'*.mlp.*' matches it", "put 'model.layers.0.mlp.gate=none' first"});
   expect_refused(chosen(checkpoint, "lm_head=mxfp8"),
-                 {"leave 'lm_head' out, which is never quantized"});
+                 {"exclude 'lm_head', which is never quantized"});
   expect_refused(chosen(checkpoint, "*embed*=mxfp8"), {"'model.embed_tokens'"});
   EXPECT_TRUE(chosen(checkpoint, "*.mlp.gate=none,*.layers.*=mxfp8"));
   EXPECT_TRUE(chosen(checkpoint, "lm_head=none,mxfp8"));
@@ -116,7 +117,7 @@ TEST(OnlineChoice, RejectsQuantizedFile) {
   const auto map = must(QuantizationMap::parse("mxfp8"));
   expect_unsupported(OnlineChoice::make(gptq, map),
                      {gptq.folder(), "model.layers.0.mlp.experts",
-                      "needs unquantized weights for an online scheme; the file's are "
+                      "needs unquantized weights for an online scheme; the file has "
                       "int4-w4a16-g8"});
   expect_unsupported(gptq.moe_layer(0, map), {"int4-w4a16-g8"});
 }

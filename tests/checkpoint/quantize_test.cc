@@ -317,7 +317,8 @@ TEST(QuantizeCheckpoint, KeepsFilesOfOtherRunningProcess) {
   const auto late = workshop.run("mxfp8", options);
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().kind, ErrorKind::kIo);
-  EXPECT_THAT(late.error().to_string(), HasSubstr(workshop.to + ": needs to get its name"));
+  EXPECT_THAT(late.error().to_string(),
+              HasSubstr(workshop.to + ": needs to be renamed from its partial folder"));
   EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("plain", "quantized"));
   expect_as_online(workshop.to, workshop.from, must(parse_online_scheme("fp8-per-channel")));
 }
@@ -358,7 +359,7 @@ TEST(QuantizeCheckpoint, LeavesNoFilesWhenSourceIsTruncated) {
     };
     expect_bad(
         quantize(source, must(QuantizationMap::parse("fp8-per-tensor")), workshop.to, options),
-        {file + ": tensor '", "it was cut short"});
+        {file + ": tensor '", "it now has at most"});
     expect_nothing_left(workshop);
   }
 }
@@ -384,11 +385,11 @@ TEST(QuantizeCheckpoint, RejectsImpossibleOutputPath) {
   Workshop workshop(plain());
   const std::string file = workshop.folder.write("file", "x");
   for (const auto& [to, part] : {std::pair{file, "it is a file"},
-                                 {file + "/below", "there is no "},
-                                 {workshop.folder.path() + "/no/such", "there is no "},
-                                 {workshop.from, "it lies inside"},
-                                 {workshop.from + "/inside", "it lies inside"},
-                                 {std::string(), "cannot be named"}}) {
+                                 {file + "/below", "does not exist"},
+                                 {workshop.folder.path() + "/no/such", "does not exist"},
+                                 {workshop.from, "it is inside"},
+                                 {workshop.from + "/inside", "it is inside"},
+                                 {std::string(), "the name is empty"}}) {
     workshop.to = to;
     const auto refused = workshop.run("mxfp8");
     ASSERT_FALSE(refused) << to;
@@ -410,7 +411,7 @@ TEST(QuantizeCheckpoint, RejectsDanglingLinkBeforeWork) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
   EXPECT_THAT(refused.error().to_string(),
-              HasSubstr("needs a new or empty folder; it is a link that leads nowhere"));
+              HasSubstr("needs a new or empty folder; it is a broken link"));
   // A link to an empty folder is followed.
   fs::create_directory(workshop.folder.path() + "/nowhere");
   must(workshop.run("mxfp8"));
@@ -421,7 +422,7 @@ TEST(QuantizeCheckpoint, RejectsDanglingLinkBeforeWork) {
 TEST(QuantizeCheckpoint, RejectsQuantizedSource) {
   const Workshop workshop(SyntheticCheckpoint::gptq());
   expect_unsupported(workshop.run("mxfp8"), {"needs unquantized weights for an online scheme; "
-                                             "the file's are int4-w4a16-g8"});
+                                             "the file has int4-w4a16-g8"});
   expect_nothing_left(workshop);
 }
 
@@ -492,8 +493,8 @@ TEST(QuantizeCheckpoint, RejectsFusedExpertsAndWritesTheRestWithoutThem) {
   const std::string to = folder.path() + "/to";
   const Checkpoint fused = must(Checkpoint::open(MORACLE_GOLDEN_DIR "/architectures/gpt_oss"));
   expect_unsupported(quantize(fused, must(QuantizationMap::parse("int8-per-channel")), to),
-                     {"tensor 'model.layers.0.mlp.experts.", "a tensor of its own for each expert",
-                      "it holds all experts of a layer"});
+                     {"tensor 'model.layers.0.mlp.experts.", "one tensor per expert",
+                      "it has all experts of a layer"});
   EXPECT_TRUE(fs::is_empty(folder.path()));
   must(quantize(fused, must(QuantizationMap::parse("*.experts.*=none,int8-per-channel")), to));
   const Checkpoint read = must(Checkpoint::open(to));

@@ -113,8 +113,8 @@ inline void expect_unsupported_config(SyntheticCheckpoint checkpoint, const Wron
 template <class T>
 void expect_left_out(const Result<T>& result, const std::string& module) {
   expect_bad(result, {"model.safetensors", "module '" + module + "'",
-                      "needs to be stored unquantized, since the quantization config leaves it out",
-                      "the file holds it quantized"});
+                      "needs to be stored unquantized, because the quantization config excludes it",
+                      "the file stores it quantized"});
 }
 
 }  // namespace moracle::testing

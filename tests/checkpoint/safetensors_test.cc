@@ -109,10 +109,11 @@ TEST(Safetensors, RejectsOtherDTypesAsUnsupported) {
   for (const char* dtype :
        {"U16", "U32", "U64", "F4", "F6_E2M3", "F6_E3M2", "C64", "f32", "", "?"}) {
     const auto tensors = parse(object({tensor("a", dtype, "[0]", "[0,0]")}));
-    expect_error(tensors, ErrorKind::kUnsupported,
-                 str("tensor 'a': needs a dtype out of F64, F32, F16, BF16, I64, I32, I16, I8, U8, "
-                     "BOOL, F8_E4M3, F8_E5M2, F8_E8M0; dtype '",
-                     dtype, "' is there"));
+    expect_error(
+        tensors, ErrorKind::kUnsupported,
+        str("tensor 'a': needs one of the dtypes F64, F32, F16, BF16, I64, I32, I16, I8, U8, "
+            "BOOL, F8_E4M3, F8_E5M2, F8_E8M0; found dtype '",
+            dtype, "'"));
   }
 }
 
@@ -140,7 +141,7 @@ TEST(Safetensors, RejectsEveryTruncation) {
     if (size < header.size()) expect_bad(parse(header.substr(0, size), 9), "");
   }
   expect_bad(parse_raw(""),
-             "byte 0: needs 8 bytes that hold the header's length; the file has 0 bytes");
+             "byte 0: needs 8 bytes with the length of the header; the file has 0 bytes");
 }
 
 TEST(Safetensors, RejectsWrongHeaderLengths) {
@@ -165,7 +166,7 @@ TEST(Safetensors, RejectsHeaderThatIsNotAJsonObject) {
   }
   // The parser alone would stop at the NUL and miss the bytes after it.
   expect_bad(parse(std::string("{}\0 hidden", 10)),
-             "header, byte 10: needs valid JSON; a NUL byte");
+             "header, byte 10: needs valid JSON; found a NUL byte");
 }
 
 TEST(Safetensors, RejectsNamesThatAreNotUtf8) {
@@ -176,14 +177,14 @@ TEST(Safetensors, RejectsNamesThatAreNotUtf8) {
 
 TEST(Safetensors, RejectsDuplicateNames) {
   const std::string a = tensor("a", "I8", "[0]", "[0,0]");
-  expect_bad(parse(object({a, a})), "tensor 'a': needs each name once; it comes twice");
+  expect_bad(parse(object({a, a})), "tensor 'a': needs each name once; it occurs twice");
   expect_bad(parse(object({a, tensor("\\u0061", "I8", "[0]", "[0,0]")})), "tensor 'a'");
   expect_bad(parse(R"({"__metadata__":{},"__metadata__":{}})"), "header, __metadata__");
-  expect_bad(parse(R"({"__metadata__":{"k":"1","k":"2"}})"), "'k' comes twice");
+  expect_bad(parse(R"({"__metadata__":{"k":"1","k":"2"}})"), "'k' occurs twice");
   expect_bad(parse(R"({"a":{"dtype":"I8","dtype":"I8","shape":[0],"data_offsets":[0,0]}})"),
-             "'dtype' comes twice");
+             "'dtype' occurs twice");
   expect_bad(parse(R"({"a":{"dtype":"I8","shape":[0],"shape":[0],"data_offsets":[0,0]}})"),
-             "'shape' comes twice");
+             "'shape' occurs twice");
 }
 
 TEST(Safetensors, RejectsMetadataOtherThanStrings) {
@@ -204,13 +205,12 @@ TEST(Safetensors, RejectsOtherStructure) {
   expect_bad(parse(R"({"a":{}})"), "dtype is missing");
   expect_bad(parse(R"({"a":{"dtype":"I8","data_offsets":[0,0]}})"), "shape is missing");
   expect_bad(parse(R"({"a":{"dtype":"I8","shape":[0]}})"), "data_offsets is missing");
-  expect_bad(parse(R"({"a":{"dtype":"I8","shape":[0],"data_offsets":[0,0],"x":0}})"),
-             "'x' is there");
-  expect_bad(parse(R"({"a":{"dtype":8}})"), "needs a string as dtype; 8 is there");
-  expect_bad(parse(R"({"a":{"dtype":["I8"]}})"), "needs a string as dtype; an array is there");
-  expect_bad(parse(R"({"a":{"shape":4}})"), "needs an array as shape; 4 is there");
-  expect_bad(parse(R"({"a":{"shape":"[4]"}})"), "needs an array as shape; a string is there");
-  expect_bad(parse(R"({"a":{"data_offsets":{}}})"), "an array as data_offsets; an object is there");
+  expect_bad(parse(R"({"a":{"dtype":"I8","shape":[0],"data_offsets":[0,0],"x":0}})"), "found 'x'");
+  expect_bad(parse(R"({"a":{"dtype":8}})"), "needs a string as dtype; found 8");
+  expect_bad(parse(R"({"a":{"dtype":["I8"]}})"), "needs a string as dtype; found an array");
+  expect_bad(parse(R"({"a":{"shape":4}})"), "needs an array as shape; found 4");
+  expect_bad(parse(R"({"a":{"shape":"[4]"}})"), "needs an array as shape; found a string");
+  expect_bad(parse(R"({"a":{"data_offsets":{}}})"), "an array as data_offsets; found an object");
 }
 
 TEST(Safetensors, RejectsImpossibleShapes) {
@@ -225,13 +225,14 @@ TEST(Safetensors, RejectsImpossibleShapes) {
     expect_bad(with(str("[", size, "]")), "tensor 'a': needs non-negative integers in shape; ");
   }
   for (const char* size : {"9223372036854775808", "18446744073709551615"}) {
-    expect_bad(with(str("[", size, "]")), str("needs dimensions below 2^63 in shape; ", size));
+    expect_bad(with(str("[", size, "]")),
+               str("needs dimensions below 2^63 in shape; found ", size));
   }
   for (const char* shape :
        {"[4611686018427387904,4]", "[4294967296,4294967296]", "[288230376151711744]",
         "[9223372036854775807]", "[4611686018427387904,4,0]", "[0,4611686018427387904,4]",
         "[65536,65536,65536,65536,65536]"}) {
-    expect_bad(with(shape), "needs a shape whose bits are below 2^63; it is f32 [");
+    expect_bad(with(shape), "needs a shape of less than 2^63 bits; it is f32 [");
   }
   // As large as it can be, and still only longer than the data.
   expect_bad(with("[288230376151711743]"), "needs 1152921504606846972 bytes");
@@ -248,10 +249,10 @@ TEST(Safetensors, RejectsImpossibleOffsets) {
   for (const char* offset : {"-4", "4.0", "\"4\"", "null", "[4]", "18446744073709551616"}) {
     expect_bad(with(str("[0,", offset, "]")), "needs non-negative integers in data_offsets; ");
   }
-  expect_bad(with("[4,0]"), "needs a begin that is not behind the end; data_offsets are [4, 0]");
+  expect_bad(with("[4,0]"), "needs a begin that is not after the end; data_offsets are [4, 0]");
   expect_bad(with("[0,3]"), "needs 4 bytes for f32 [1]; data_offsets are [0, 3], 3 bytes");
   expect_bad(with("[0,5]"), "needs 4 bytes for f32 [1]");
-  expect_bad(with("[18446744073709551615,3]"), "not behind the end");
+  expect_bad(with("[18446744073709551615,3]"), "not after the end");
   expect_bad(with("[1,5]"), "needs data_offsets within the 4 bytes of data");
   expect_bad(with("[18446744073709551611,18446744073709551615]"), "within the 4 bytes of data");
 }
@@ -261,12 +262,12 @@ TEST(Safetensors, RejectsOverlapsHolesAndTrailingBytes) {
     return parse(object({tensor("a", "I8", "[2]", a), tensor("b", "I8", b_shape, b)}), 5);
   };
   // The header is 105 bytes long in all of these, so the data is bytes [113, 118).
-  const std::string all = "needs a tensor for every byte of the data; none has bytes ";
-  expect_bad(
-      two("[0,2]", "[1,3]"),
-      "tensor 'b': needs data that belongs to no other tensor; it begins at byte 114, inside "
-      "tensor 'a', which ends at byte 115");
-  expect_bad(two("[0,2]", "[0,2]"), "belongs to no other tensor");
+  const std::string all = "needs a tensor for every byte of the data; no tensor has bytes ";
+  expect_bad(two("[0,2]", "[1,3]"),
+             "tensor 'b': needs data that does not overlap another tensor's; it begins at byte "
+             "114, inside "
+             "tensor 'a', which ends at byte 115");
+  expect_bad(two("[0,2]", "[0,2]"), "does not overlap another tensor's");
   expect_bad(two("[0,2]", "[1,1]", "[0]"), "inside tensor 'a'");
   expect_bad(two("[0,2]", "[3,5]"), "byte 115: " + all + "[115, 116), after tensor 'a'");
   expect_bad(two("[3,5]", "[1,3]"), "byte 113: " + all + "[113, 114), after the header");
@@ -281,7 +282,7 @@ TEST(Safetensors, BoundsNesting) {
   for (size_t i = 0; i < kDepth; ++i) objects += "{\"a\":";
   expect_bad(parse(objects), "");
   expect_bad(parse("{\"a\":" + std::string(kDepth, '[')), "");
-  expect_bad(parse(R"({"a":{"shape":)" + std::string(kDepth, '[')), "an array is there");
+  expect_bad(parse(R"({"a":{"shape":)" + std::string(kDepth, '[')), "found an array");
   expect_bad(parse(R"({"__metadata__":{"k":)" + std::string(kDepth, '[')), "strings only");
 }
 

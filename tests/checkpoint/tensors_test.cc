@@ -75,15 +75,15 @@ TEST_F(TensorsTest, ChecksTypeAndShapeOfTensor) {
 TEST_F(TensorsTest, RejectsFolderWithoutTensors) {
   expect_bad(Tensors::open(folder_.path()),
              {folder_.path(), "needs model.safetensors or model.safetensors.index.json",
-              "there is neither"});
+              "the folder has neither"});
 }
 
 TEST_F(TensorsTest, NamesMissingShard) {
   ASSERT_TRUE(open().ok());
   std::filesystem::remove(file("1.safetensors"));
-  expect_bad(
-      Tensors::open(folder_.path()),
-      {file("1.safetensors") + ": needs a shard that the index names; there is no such file"});
+  expect_bad(Tensors::open(folder_.path()),
+             {file("1.safetensors") + ": needs to exist, because model.safetensors.index.json "
+                                      "lists this shard; the file does not exist"});
 }
 
 TEST_F(TensorsTest, NamesTruncatedShard) {
@@ -95,7 +95,7 @@ TEST_F(TensorsTest, NamesTruncatedShard) {
 TEST_F(TensorsTest, NamesListedTensorThatIsAbsent) {
   expect_bad(
       open([](json& map) { map["ghost"] = "1.safetensors"; }),
-      {file("1.safetensors"), "tensor 'ghost'", "needs to be in the shard that the index names"});
+      {file("1.safetensors"), "tensor 'ghost'", "needs to be in this shard, as the index says"});
 }
 
 TEST_F(TensorsTest, NamesUnlistedTensor) {
@@ -123,9 +123,9 @@ TEST_F(TensorsTest, NamesTensorInTwoShards) {
   std::vector<SafetensorsFile> files;
   files.push_back(*std::move(one));
   files.push_back(*std::move(two));
-  expect_bad(
-      Tensors::from(std::move(files)),
-      {file("0.safetensors"), "needs to be in one shard only; also in " + file("1.safetensors")});
+  expect_bad(Tensors::from(std::move(files)),
+             {file("0.safetensors"),
+              "needs to be in one shard only; it is also in " + file("1.safetensors")});
 }
 
 TEST_F(TensorsTest, RejectsIndexWithPathsOutsideFolder) {
@@ -158,7 +158,7 @@ TEST_F(TensorsTest, RejectsIndexWithoutWeightMap) {
   for (const char* text : {"{}", "{\"weight_map\":null}"}) {
     folder_.write("model.safetensors.index.json", text);
     expect_bad(Tensors::open(folder_.path()),
-               {index + ": weight_map: needs an object; it is not there"});
+               {index + ": weight_map: needs an object; it is missing"});
   }
   folder_.write("model.safetensors.index.json", "{\"weight_map\":[]}");
   expect_bad(Tensors::open(folder_.path()), {index + ": weight_map: needs an object; it is []"});

@@ -128,7 +128,7 @@ TEST(Bench, ShowsAnchorsBesideTheirCells) {
   }
   const Ran text = bench({"--anchors", path, "--tokens", "1"});
   EXPECT_THAT(text.out, HasSubstr("best public"));
-  EXPECT_THAT(text.out, HasSubstr("geometric mean of 1 cells"));
+  EXPECT_THAT(text.out, HasSubstr("geometric mean of 1 row"));
 
   expect_refused({"bench", "--anchors", path + "-none"}, {"anchors.json-none", "--anchors"});
   std::ofstream(path) << "{}";

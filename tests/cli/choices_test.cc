@@ -48,7 +48,7 @@ TEST(Choices, NameOtherRowsThatServe) {
   const Ran ran = run_command({"run", model, "-p", "a", "-n", "1"});
   const std::vector<std::string> experts = lines_with(ran.err, "experts");
   ASSERT_EQ(experts.size(), 1u) << ran.err;
-  EXPECT_THAT(experts[0], HasSubstr("reference could too)"));
+  EXPECT_THAT(experts[0], HasSubstr("reference)"));
 }
 
 }  // namespace

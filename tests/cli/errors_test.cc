@@ -79,10 +79,10 @@ TEST(CommandLine, RejectsPathThatIsNotAModel) {
       if (verb == "perplexity") arguments.insert(arguments.end(), {"--text", text});
       expect_refused(arguments, parts);
     };
-    refused(absent, {absent + ": needs a checkpoint's folder; there is no such folder"});
-    refused(text, {text + ": needs a checkpoint's folder; it is a file"});
-    refused(folder.path(), {folder.path() + ": needs config.json; there is none"});
-    refused("", {"needs a checkpoint's folder"});
+    refused(absent, {absent + ": needs the folder of a checkpoint; the folder does not exist"});
+    refused(text, {text + ": needs the folder of a checkpoint; it is a file"});
+    refused(folder.path(), {folder.path() + ": needs config.json; the folder has none"});
+    refused("", {"needs the folder of a checkpoint"});
   }
 }
 
@@ -97,7 +97,7 @@ TEST(CommandLine, RejectsBrokenModel) {
   expect_refused({"explain", folder.path(), "--json"},
                  {"tensor '" + scales + "'", "it is missing"});
   folder.write("config.json", "{\"architectures\": [");
-  expect_refused({"inspect", folder.path()}, {"/config.json: needs valid JSON; it is not"});
+  expect_refused({"inspect", folder.path()}, {"/config.json: needs valid JSON; it is invalid"});
   broken.config["architectures"] = {"NoSuchModel"};
   ASSERT_TRUE(broken.write(folder.path()).ok());
   const std::string why = "/config.json: architectures: needs one of DeepseekV3ForCausalLM, ";
@@ -110,7 +110,7 @@ TEST(CommandLine, RejectsBrokenModel) {
   ASSERT_TRUE(unknown.write(folder.path()).ok());
   const Ran ran = run_command({"inspect", folder.path()});
   EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_THAT(ran.out, HasSubstr("only the experts can be used here: "));
+  EXPECT_THAT(ran.out, HasSubstr("only the experts of this model can be used: "));
   EXPECT_THAT(ran.out, HasSubstr(why));
   // The message shows the missing part and what to do to add it.
   for (const std::string& part :
@@ -118,7 +118,7 @@ TEST(CommandLine, RejectsBrokenModel) {
         std::string(
             "can be used: 2 layers of 4 experts, top-2, hidden size 32, intermediate size 16, "
             "bf16, softmax"),
-        std::string("a file in src/models/families (CONTRIBUTING.md)")})
+        std::string("a file in src/models/families (see CONTRIBUTING.md)")})
     EXPECT_THAT(ran.out, HasSubstr(part));
 }
 
@@ -170,7 +170,8 @@ TEST_F(ModelErrors, RejectsUnknownDevice) {
 }
 
 TEST_F(ModelErrors, RejectsPatternWithoutMatch) {
-  refuse({"--backend", "model.layers.7.*=cpu"}, {"--backend", "'model.layers.7.*' matches none"});
+  refuse({"--backend", "model.layers.7.*=cpu"},
+         {"--backend", "'model.layers.7.*' matches no module"});
 }
 
 TEST_F(ModelErrors, RejectsMachineWithoutDryRun) {
@@ -182,7 +183,7 @@ TEST_F(ModelErrors, UnservedRequestGivesReasonForEveryRow) {
   const Ran ran = run_command({"explain", model_, "--device", "opencl"});
   EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(ran.out, HasSubstr("reference         no   platform"));
-  EXPECT_THAT(ran.err, HasSubstr("every row refuses, for the reasons above"));
+  EXPECT_THAT(ran.err, HasSubstr("every backend rejects it, see the reasons above"));
 }
 
 TEST_F(ModelErrors, RejectsPromptThatIsNotUtf8) {
@@ -218,7 +219,7 @@ TEST_F(ModelErrors, RejectsEmptyOrTooLongScoringWindow) {
   const std::string text = folder_.write("text", "one two three four");
   for (const char* window : {"1", "0", "-1", "2049", "9223372036854775807"}) {
     expect_refused({"perplexity", model_, "--json", "--text", text, "--window", window},
-                   {"--window: needs 2 to 2048 tokens, the model's context; it is ", window});
+                   {"--window: needs 2 to 2048 tokens (the model's context); it is ", window});
   }
 }
 

@@ -99,9 +99,9 @@ TEST(ExplainCommand, ChoosesForGpuOfKnownMachine) {
   const Ran ran = run_command({"explain", folder.path(), "--machine", "h200"});
   EXPECT_THAT(ran.out, HasSubstr("machine h200, device cuda:0"));
   const bool built = json["groups"][0]["plan"]["in_this_build"];
-  EXPECT_THAT(ran.out, HasSubstr(built ? "> cuda-sm80         yes  first that serves: "
-                                       : "> cuda-sm80         yes  first that serves, in a build "
-                                         "with cuda: "));
+  EXPECT_THAT(ran.out, HasSubstr(built ? "> cuda-sm80         yes  first accepted: "
+                                       : "> cuda-sm80         yes  first accepted, needs a "
+                                         "build with cuda: "));
   // Nothing is written yet for OpenCL: there the CPU serves.
   EXPECT_EQ(answer({"explain", folder.path()}, {"--machine", "mi300x"})["device"], "cpu");
   EXPECT_EQ(answer({"explain", folder.path()}, {})["device"], "cpu");
@@ -122,7 +122,7 @@ TEST(ExplainCommand, RejectsPatternForPartOfAStack) {
            {"--backend: needs one backend for 'model.layers.0.self_attn.q_proj'",
             "'model.layers.0.self_attn.k_proj'", "'model.layers.0.self_attn.v_proj'"});
     refuse("*.up_proj=reference", {"one backend for all of 'model.layers.0.mlp.experts'"});
-    refuse("*.q_proj.weight=reference", {"'*.q_proj.weight' matches none"});
+    refuse("*.q_proj.weight=reference", {"'*.q_proj.weight' matches no module"});
   }
 }
 
@@ -139,10 +139,10 @@ TEST(ExplainCommand, GivesReasonWhenModelCannotRun) {
   EXPECT_EQ(explained["others"].size(), 0u);
   const Ran ran = run_command({"explain", folder.path()});
   EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_THAT(ran.out, HasSubstr("only the experts can be used here: "));
+  EXPECT_THAT(ran.out, HasSubstr("only the experts of this model can be used: "));
   EXPECT_THAT(ran.out, HasSubstr("'NoSuchModel'"));
   ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
-  EXPECT_THAT(run_command({"explain", folder.path()}).out, Not(HasSubstr("can be used here")));
+  EXPECT_THAT(run_command({"explain", folder.path()}).out, Not(HasSubstr("can be used")));
 }
 
 }  // namespace

@@ -61,9 +61,9 @@ TEST(OddNumbers, RejectedWhenTooLargeForOptionsWithoutRange) {
 
 TEST(OddText, EmptyDiffersFromAbsent) {
   for (const char* option : {"--lora", "--cache", "--quantization", "--backend", "--device"})
-    expect_refused({"run", "model", "-p", "a", option, ""}, {option, "needs a text; it is empty"});
+    expect_refused({"run", "model", "-p", "a", option, ""}, {option, "needs a value; it is empty"});
   for (const char* option : {"--load", "--anchors", "--model-shape", "--shape"})
-    expect_refused({"bench", option, ""}, {option, "needs a text; it is empty"});
+    expect_refused({"bench", option, ""}, {option, "needs a value; it is empty"});
   expect_refused({"quantize", "model", "--scheme", "mxfp8", "-o", ""}, {"--output", "empty"});
 }
 
@@ -188,7 +188,7 @@ TEST(StandardOutput, FullOrClosedOutputFailsWithOneLine) {
   const std::string model = testing::small_model();
   for (const char* to : {"> /dev/full", ">&-"}) {
     const std::string reason =
-        "standard output: needs to take the whole answer; it is full or closed";
+        "standard output: needs to accept the whole output; it is full or closed";
     expect_one_line(run_shell(std::string("\"$0\" machines --json ") + to), {reason}, 1);
     expect_one_line(run_shell(std::string("\"$0\" machines ") + to), {reason}, 1);
     if (model.empty()) continue;

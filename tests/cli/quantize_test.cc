@@ -75,9 +75,10 @@ TEST_F(QuantizeCommand, RejectsImpossibleRequests) {
   expect_refused({"quantize", from_, "-o", to_}, {"--scheme is required"});
   expect_refused({"quantize", from_, "--scheme", "mxfp8"}, {"--output is required"});
   expect_refused({"quantize", from_, "--scheme", "int3", "-o", to_},
-                 {"--scheme: needs one of int8-per-channel", "'int3' is none of these"});
-  expect_refused({"quantize", from_, "--scheme", "*.9.*=mxfp8", "-o", to_},
-                 {"--scheme: needs patterns that match a linear layer", "'*.9.*' matches none"});
+                 {"--scheme: needs one of int8-per-channel", "'int3' is unknown"});
+  expect_refused(
+      {"quantize", from_, "--scheme", "*.9.*=mxfp8", "-o", to_},
+      {"--scheme: needs patterns that match a linear layer", "'*.9.*' matches no linear layer"});
   expect_refused({"quantize", from_, "--scheme", "lm_head=mxfp8", "-o", to_},
                  {"--scheme: ", "which is never quantized"});
   expect_refused({"quantize", from_, "--scheme", "mxfp8", "-o", folder_.path()},
@@ -101,7 +102,7 @@ TEST_F(QuantizeCommand, WritesToNewNameWithoutParentPath) {
 TEST_F(QuantizeCommand, RejectsQuantizedSourceAndNamesItsScheme) {
   ASSERT_TRUE(SyntheticCheckpoint::gptq().write(from_).ok());
   const std::string fact =
-      "needs unquantized weights for an online scheme; the file's are int4-w4a16-g8";
+      "needs unquantized weights for an online scheme; the file has int4-w4a16-g8";
   expect_refused({"quantize", from_, "--scheme", "mxfp8", "-o", to_}, {fact});
   expect_refused({"explain", from_, "--quantization", "mxfp8", "--json"}, {fact});
   expect_refused({"run", from_, "--dry-run", "--quantization", "mxfp8"}, {fact});
@@ -162,7 +163,7 @@ TEST_F(QuantizeCommand, ExplainAndDryRunShowExecutedScheme) {
         << choice["part"];
   }
   expect_refused({"run", from_, "--dry-run", "--quantization", "q4"},
-                 {"--quantization: needs one of", "'q4' is none of these"});
+                 {"--quantization: needs one of", "'q4' is unknown"});
 }
 
 }  // namespace

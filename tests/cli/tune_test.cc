@@ -44,10 +44,10 @@ TEST_F(TuneVerb, WritesCacheThatExplainReads) {
   const Ran shown = run_command({"explain", model_, "--cache", cache_});
   EXPECT_EQ(shown.code, 0) << shown.err;
   EXPECT_THAT(shown.out, HasSubstr("fastest here: "));
-  EXPECT_THAT(shown.out, HasSubstr("tuned here: "));
+  EXPECT_THAT(shown.out, HasSubstr("measured here: "));
   // Another machine's choice has nothing to do with this one's times.
   const Ran other = run_command({"explain", model_, "--cache", cache_, "--machine", "xeon-avx512"});
-  EXPECT_THAT(other.out, Not(HasSubstr("tuned here")));
+  EXPECT_THAT(other.out, Not(HasSubstr("measured here")));
   const Ran ran = run_command({"run", model_, "-p", "a", "-n", "1", "--cache", cache_});
   EXPECT_EQ(ran.code, 0) << ran.err;
 }
@@ -97,7 +97,7 @@ TEST_F(TuneVerb, KeepsEntriesOfOtherMachinesAndReplacesItsOwn) {
   file["version"] = "0.0.0";
   write(file.dump());
   EXPECT_THAT(run_command({"explain", model_, "--cache", cache_}).out,
-              Not(HasSubstr("tuned here")));
+              Not(HasSubstr("measured here")));
 }
 
 TEST_F(TuneVerb, NamesBrokenCache) {
@@ -173,7 +173,7 @@ TEST_F(TuneVerb, ReplacesTemporaryFileOfKilledProcess) {
   EXPECT_FALSE(std::filesystem::exists(cache_ + ".moracle-new"));
   const std::string link = folder_.path() + "/link";
   std::filesystem::create_symlink(folder_.path() + "/nowhere", link);
-  expect_refused({"tune", model_, "--cache", link}, {link, "leads nowhere"}, 1);
+  expect_refused({"tune", model_, "--cache", link}, {link, "broken link"}, 1);
   // A folder with the name of the temporary file is not tune's own, so it stays.
   std::filesystem::create_directory(cache_ + ".moracle-new");
   expect_refused({"tune", model_, "--seconds", "0.1", "--cache", cache_}, {"tuning.json"}, 1);

@@ -230,15 +230,15 @@ TEST_P(RouteTest, RejectsImpossibleArguments) {
     EXPECT_FALSE(status);
     return status ? std::string() : status.error().to_string();
   };
-  EXPECT_THAT(refused({.num_groups = 5}, nullptr, 1), HasSubstr("groups of equal size"));
+  EXPECT_THAT(refused({.num_groups = 5}, nullptr, 1), HasSubstr("groups that divide"));
   EXPECT_THAT(refused({.num_groups = 4, .top_groups = 5}, nullptr, 1), HasSubstr("5 of 4"));
   EXPECT_THAT(refused({.num_groups = 4, .top_groups = 2}, nullptr, 7), HasSubstr("1 to 6"));
   EXPECT_THAT(refused({}, nullptr, 13), HasSubstr("1 to 12"));
   EXPECT_THAT(refused({}, nullptr, 0), HasSubstr("it is 0"));
-  EXPECT_THAT(refused({}, bias.data(), 1), HasSubstr("there is one"));
-  EXPECT_THAT(refused({.correction_bias = true}, nullptr, 1), HasSubstr("there is none"));
+  EXPECT_THAT(refused({}, bias.data(), 1), HasSubstr("one is given"));
+  EXPECT_THAT(refused({.correction_bias = true}, nullptr, 1), HasSubstr("none is given"));
   EXPECT_THAT(refused({.score = Score::kTopkThenSoftmax, .correction_bias = true}, bias.data(), 1),
-              HasSubstr("scores before the choice"));
+              HasSubstr("before the top-k choice"));
 }
 
 TEST_P(RouteTest, ZeroTokensDoNothing) {

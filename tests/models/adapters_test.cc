@@ -140,7 +140,7 @@ TEST_F(ModelAdapters, RejectUnloadedAdapters) {
     const Model::Step step{text, &cache, id};
     const Status done = model.forward({&step, 1});
     ASSERT_FALSE(done);
-    EXPECT_EQ(done.error().need, "-1, or one from 0 to 0");
+    EXPECT_EQ(done.error().need, "-1, or an adapter from 0 to 0");
   }
   KvCache of_plain = must(plain.make_cache(4));
   const Model::Step step{text, &of_plain, 0};

@@ -67,7 +67,7 @@ TEST_P(BadTensors, NamesEveryUnreadTensor) {
                             "model.extra.bias", "model.layers.9.input_layernorm.weight"}) {
     SyntheticCheckpoint more = whole_;
     more.add_floats(extra, {24});
-    expect_bad(plan_of(more), {std::string("tensor '") + extra + "'", "nothing reads it"});
+    expect_bad(plan_of(more), {std::string("tensor '") + extra + "'", "the model does not use it"});
   }
 }
 
@@ -111,7 +111,7 @@ TEST(ArchitectureConfig, RejectsUnsupportedValueByName) {
   const Change cases[] = {
       {"gpt_oss",
        {{"layer_types", {"chunked_attention", "full_attention"}}},
-       "layer_types: needs sliding_attention and full_attention; it holds chunked_attention"},
+       "layer_types: needs sliding_attention and full_attention; it has chunked_attention"},
       {"gpt_oss",
        {{"rope_parameters", {{"rope_type", "llama3"}}}},
        "rope_parameters.rope_type: needs default or yarn; it is llama3"},
@@ -120,7 +120,7 @@ TEST(ArchitectureConfig, RejectsUnsupportedValueByName) {
        "topk_method: needs noaux_tc; it is group_limited_greedy"},
       {"deepseek_v3",
        {{"hidden_act", "tanh"}},
-       "hidden_act: needs an activation with a gate; it is tanh"},
+       "hidden_act: needs an activation function with a gate; it is tanh"},
       {"mixtral", {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor: needs 1; it is 0.5"},
       {"qwen2_moe", {{"use_sliding_window", true}}, "use_sliding_window: needs false; it is true"},
       {"qwen3_moe", {{"rope_parameters", {{"rope_type", "dynamic"}}}}, "it is dynamic"},
@@ -136,19 +136,19 @@ TEST(ArchitectureConfig, NamesKeyOfInvalidValue) {
   const Change cases[] = {
       {"gpt_oss",
        {{"layer_types", {"full_attention"}}},
-       "layer_types: needs one for each of 2 layers; there are 1"},
+       "layer_types: needs one for each of 2 layers; it has 1"},
       {"gpt_oss", {{"sliding_window", nullptr}}, "sliding_window: needs a whole number"},
       {"gpt_oss",
        {{"rope_parameters", nullptr}},
-       "rope_parameters or rope_scaling: needs an object; it is not there"},
+       "rope_parameters or rope_scaling: needs an object; it is missing"},
       {"gpt_oss", {{"model_type", "mixtral"}}, "model_type: needs gpt_oss; it is mixtral"},
       {"gpt_oss", {{"swiglu_limit", 0}}, "swiglu_limit: needs a number above 0; it is 0"},
       {"gpt_oss", {{"attention_bias", "yes"}}, "attention_bias: needs true or false"},
       {"mixtral", {{"sliding_window", 0}}, "sliding_window: needs a whole number from 1"},
-      {"mixtral", {{"model_type", nullptr}}, "model_type: needs a text"},
+      {"mixtral", {{"model_type", nullptr}}, "model_type: needs a string"},
       {"deepseek_v3", {{"qk_rope_head_dim", 5}}, "qk_rope_head_dim: needs an even number; it is 5"},
       {"deepseek_v3", {{"kv_lora_rank", nullptr}}, "kv_lora_rank: needs a whole number"},
-      {"deepseek_v3", {{"n_group", nullptr}}, "n_group: needs a number; it is not there"},
+      {"deepseek_v3", {{"n_group", nullptr}}, "n_group: needs a number; it is missing"},
       {"deepseek_v3", {{"topk_group", 5}}, "topk_group: needs a whole number from 1 to 4; it is 5"},
       {"deepseek_v3",
        {{"routed_scaling_factor", nullptr}},

@@ -192,7 +192,7 @@ TEST(DeepseekV3, IgnoresMultiTokenPredictionLayers) {
   const auto what = outline(*more.open());
   ASSERT_TRUE(what) << what.error().to_string();
   const auto part = std::find_if(what->parts.begin(), what->parts.end(), [](const auto& p) {
-    return p.what == "prediction of further tokens, not run";
+    return p.what == "multi-token prediction, not run";
   });
   ASSERT_NE(part, what->parts.end());
   EXPECT_EQ(part->num_tensors, 2);

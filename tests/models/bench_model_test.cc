@@ -116,7 +116,7 @@ TEST(BenchModel, RejectsPartsThatModelLacks) {
   EXPECT_THAT(refused(), HasSubstr("--context: needs 1 to 63 tokens; it is 64"));
   options.context = 20;
   options.num_layers = 7;
-  EXPECT_THAT(refused(), HasSubstr("--layers: needs 1 to 6; it is 7"));
+  EXPECT_THAT(refused(), HasSubstr("--layers: needs 1 to 6 layers; it is 7"));
   options.num_layers = 1;
   options.most_bytes = 100;
   EXPECT_THAT(refused(), HasSubstr("bytes for 1 layers"));

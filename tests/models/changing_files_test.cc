@@ -45,7 +45,7 @@ class ChangingFile : public ::testing::TestWithParam<const char*> {
     EXPECT_THAT(error.place, HasSubstr("tensor '"));
     EXPECT_THAT(error.to_string(),
                 HasSubstr(str("needs ", size_, " bytes, as when it was opened")));
-    EXPECT_THAT(error.fact, HasSubstr("it was cut short to at most "));
+    EXPECT_THAT(error.fact, HasSubstr("it now has at most "));
   }
   // Restores the whole file for the next round.
   void restore() const { fs::copy_file(copy_, file_, fs::copy_options::overwrite_existing); }

@@ -127,29 +127,28 @@ class ForwardSteps : public ::testing::Test {
 TEST_F(ForwardSteps, RejectCacheOfAnotherModel) {
   KvCache foreign = *other_.make_cache(8), own = *model_.make_cache(8);
   const Model::Step steps[] = {{ids_, &own}, {ids_, &foreign}};
-  expect_refused(steps, "step 1, cache: needs one that this model made; another model made it");
+  expect_refused(steps, "step 1, cache: needs a cache of this model; another model made it");
   Model bf16 = must_load(checkpoint_, "bf16");
   KvCache rounded = *bf16.make_cache(8);
   const Model::Step step{ids_, &rounded};
-  expect_refused({&step, 1},
-                 "step 0, cache: needs one that this model made; another model made it");
+  expect_refused({&step, 1}, "step 0, cache: needs a cache of this model; another model made it");
 }
 
 TEST_F(ForwardSteps, RejectOneCacheTwice) {
   KvCache own = *model_.make_cache(8);
   const Model::Step steps[] = {{ids_, &cache_}, {ids_, &own}, {ids_, &cache_}};
-  expect_refused(steps,
-                 "step 2, cache: needs a sequence of its own; an earlier step of this call has it, "
-                 "too");
+  expect_refused(
+      steps,
+      "step 2, cache: needs a cache that no other step of this call uses; an earlier step uses it");
 }
 
 TEST_F(ForwardSteps, RejectMissingCache) {
   const Model::Step none{ids_, nullptr};
-  expect_refused({&none, 1}, "step 0, cache: needs one from make_cache; there is none");
+  expect_refused({&none, 1}, "step 0, cache: needs a cache from make_cache; it is null");
   KvCache own = *model_.make_cache(8);
   const KvCache moved = std::move(own);
   const Model::Step gone{ids_, &own};
-  expect_refused({&gone, 1}, "step 0, cache: needs one from make_cache; there is none");
+  expect_refused({&gone, 1}, "step 0, cache: needs a cache from make_cache; it is null");
 }
 
 TEST_F(ForwardSteps, NameStepOfUnknownToken) {
@@ -192,7 +191,7 @@ TEST(KvCachePages, ExhaustionIsAnErrorAndKeepsContent) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::kOutOfMemory);
   EXPECT_THAT(refused.error().to_string(),
-              HasSubstr(str("there are 0 left of the ", options.cache_bytes, " bytes")));
+              HasSubstr(str("the limit of ", options.cache_bytes, " bytes leaves 0")));
   EXPECT_EQ(first.length(), 3);
   EXPECT_EQ(second.length(), 0);
   // The first sequence continues unaffected and then releases its memory.

@@ -133,7 +133,7 @@ TEST(NonFiniteLogitsOfOneToken, FailRunAndNameToken) {
     for (const std::string& message : failures(written, ids, max_num_tokens).generating) {
       EXPECT_EQ(message,
                 "logits at position 7: needs finite numbers; layer 0, norm before attention gives "
-                "inf first, at position 4");
+                "the first NaN or infinity: inf at position 4");
     }
   }
 }

@@ -180,7 +180,7 @@ TEST(OnlineRefused, QuantizedModelsBeforeWeightsAreRead) {
       EXPECT_EQ(planned.error().kind, ErrorKind::kUnsupported);
       EXPECT_THAT(planned.error().to_string(),
                   ::testing::AllOf(::testing::HasSubstr(folder), ::testing::HasSubstr(".experts"),
-                                   ::testing::HasSubstr("the file's are " + scheme)));
+                                   ::testing::HasSubstr("the file has " + scheme)));
       const auto loaded = Model::load(*checkpoint, options);
       ASSERT_FALSE(loaded);
       EXPECT_EQ(loaded.error().to_string(), planned.error().to_string());

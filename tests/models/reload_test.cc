@@ -129,7 +129,7 @@ TEST_P(ModelReload, BadFileChangesNothing) {
   refused(bad, "model.norm.weight");
   bad = other_weights(GetParam());
   bad.config["rms_norm_eps"] = 0.5;
-  refused(bad, "the architecture and the sizes that are loaded");
+  refused(bad, "the architecture and the sizes of the loaded model");
   bad = other_weights(GetParam());
   bad.config["rope_parameters"]["rope_theta"] = 77;
   refused(bad, "attention");

@@ -42,11 +42,11 @@ TEST(UnknownFamily, DescriptionNamesWhatWasAssumed) {
   const auto description = describe(*checkpoint);
   ASSERT_FALSE(description);
   EXPECT_EQ(description.error().kind, ErrorKind::kUnsupported);
-  EXPECT_THAT(
-      description.error().to_string(),
-      AllOf(HasSubstr("OlmoeForCausalLM"), HasSubstr("assumed, because the family is unknown"),
-            HasSubstr("intermediate_size is that of the experts"), HasSubstr("softmax scores"),
-            HasSubstr("weights not renormalised")));
+  EXPECT_THAT(description.error().to_string(),
+              AllOf(HasSubstr("OlmoeForCausalLM"),
+                    HasSubstr("assumptions, because the architecture is unknown"),
+                    HasSubstr("intermediate_size is the size of the experts"),
+                    HasSubstr("softmax scores"), HasSubstr("weights not renormalised")));
 }
 
 TEST(UnknownFamily, ExplainStillChoosesBackendsForTheExperts) {
@@ -55,7 +55,8 @@ TEST(UnknownFamily, ExplainStillChoosesBackendsForTheExperts) {
   const auto explanation = explain(*checkpoint, {}, Machine::here(), {});
   ASSERT_TRUE(explanation) << explanation.error().to_string();
   EXPECT_FALSE(explanation->choices.empty());
-  EXPECT_THAT(explanation->not_runnable, HasSubstr("assumed, because the family is unknown"));
+  EXPECT_THAT(explanation->not_runnable,
+              HasSubstr("assumptions, because the architecture is unknown"));
 }
 
 }  // namespace

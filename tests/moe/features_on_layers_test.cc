@@ -195,10 +195,10 @@ TEST_F(Batched, RejectsCallsThatDifferFromPlan) {
       batched.apply(Matrix::f32(in.hidden.data(), kTokens, kHidden), {in.ids.data()},
                     {in.weights.data()}, Matrix::f32(output.data(), kTokens, kHidden));
   ASSERT_FALSE(wrong);
-  EXPECT_EQ(wrong.error().need, "apply_batched, as planned");
+  EXPECT_EQ(wrong.error().need, "a call of apply_batched, as planned");
   const Status other = run(standard, {0, 0, 0, 0, 0, 0});
   ASSERT_FALSE(other);
-  EXPECT_EQ(other.error().need, "apply, as planned");
+  EXPECT_EQ(other.error().need, "a call of apply, as planned");
 }
 
 // ---- adapters ----

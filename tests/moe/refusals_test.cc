@@ -84,7 +84,7 @@ TEST(Swap, RejectsWeightsOfOtherRank) {
   const std::vector<float> before = output_of(second);
   const Status refused = second.swap(pack(first, 2));
   ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().fact, HasSubstr("packed for others"));
+  EXPECT_THAT(refused.error().fact, HasSubstr("packed for other experts"));
   EXPECT_EQ(output_of(second), before);
 }
 
@@ -96,7 +96,7 @@ TEST(Swap, RejectsUsedUpWeights) {
   const Status refused = moe.swap(std::move(packed));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().to_string(),
-            "layers.3.experts: needs packed weights; an earlier swap or move has used them up");
+            "layers.3.experts: needs packed weights; an earlier swap or move has consumed them");
   EXPECT_EQ(output_of(moe), before);
 }
 
@@ -126,7 +126,7 @@ TEST(LinearSwap, KeepsWeightsUsableUntilSwapSucceeds) {
   EXPECT_TRUE(right.swap(std::move(*packed)));
   const Status refused = right.swap(std::move(*packed));
   ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().fact, HasSubstr("used them up"));
+  EXPECT_THAT(refused.error().fact, HasSubstr("consumed them"));
 }
 
 TEST(LinearSwap, RejectsWeightsOfExperts) {
@@ -179,13 +179,13 @@ TEST(FusedMoeApply, RejectsNullAndMisalignedPointersByName) {
     const size_t size = static_cast<size_t>(bits(dtype) / 8);
     const Status done = apply({.x = size, .y = 3 * size, .ids = 4, .weights = 12, .dtype = dtype});
     EXPECT_TRUE(done) << done.error().to_string();
-    expect_named(apply({.x = 1, .dtype = dtype}), "hidden", "1 bytes past one");
-    expect_named(apply({.y = size + 1, .dtype = dtype}), "output", "1 bytes past one");
+    expect_named(apply({.x = 1, .dtype = dtype}), "hidden", "1 bytes past such an address");
+    expect_named(apply({.y = size + 1, .dtype = dtype}), "output", "1 bytes past such an address");
   }
-  expect_named(apply({.x = 2}), "hidden", "2 bytes past one");
-  expect_named(apply({.ids = 2}), "topk_ids", "2 bytes past one");
-  expect_named(apply({.weights = 3}), "topk_weights", "3 bytes past one");
-  expect_named(apply({.adapters = 1}), "lora_ids", "1 bytes past one");
+  expect_named(apply({.x = 2}), "hidden", "2 bytes past such an address");
+  expect_named(apply({.ids = 2}), "topk_ids", "2 bytes past such an address");
+  expect_named(apply({.weights = 3}), "topk_weights", "3 bytes past such an address");
+  expect_named(apply({.adapters = 1}), "lora_ids", "1 bytes past such an address");
   const Matrix good{x.at(0), DType::kF32, 4, hidden, hidden},
       none{nullptr, DType::kF32, 4, hidden, hidden};
   const TopkIds some_ids{reinterpret_cast<int32_t*>(ids.at(0))};
@@ -206,7 +206,7 @@ TEST(FusedMoeApplyBatched, RejectsNullAndMisalignedPointersByName) {
   Memory counts(32);
   const auto at = [&](size_t past) { return reinterpret_cast<int32_t*>(counts.at(past)); };
   EXPECT_TRUE(moe.apply_batched(in, {at(4)}, out));
-  expect_named(moe.apply_batched(in, {at(2)}, out), "num_tokens", "2 bytes past one");
+  expect_named(moe.apply_batched(in, {at(2)}, out), "num_tokens", "2 bytes past such an address");
   expect_named(moe.apply_batched(in, {}, out), "num_tokens", "it is null");
 }
 
@@ -218,8 +218,8 @@ TEST(LinearApply, RejectsBadArgumentsByName) {
     return linear.apply({x.at(of_x), in, 2, kK, stride}, {y.at(of_y), out, 2, kN, kN});
   };
   EXPECT_TRUE(apply(4, 8));
-  expect_named(apply(2, 0), "q_proj: x", "2 bytes past one");
-  expect_named(apply(0, 5), "q_proj: y", "1 bytes past one");
+  expect_named(apply(2, 0), "q_proj: x", "2 bytes past such an address");
+  expect_named(apply(0, 5), "q_proj: y", "1 bytes past such an address");
   expect_named(linear.apply({nullptr, DType::kF32, 2, kK, kK}, Matrix::f32(nullptr, 2, kN)),
                "q_proj: x", "it is null");
   expect_named(apply(0, 0, DType::kBF16), "q_proj", "bf16 and f32");

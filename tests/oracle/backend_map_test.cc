@@ -118,7 +118,7 @@ TEST(BackendMap, NamesPatternWithoutMatch) {
     const Status status =
         BackendMap::parse(str("*.0.*=cpu,", pattern, "=cpu"))->check_used(modules);
     ASSERT_FALSE(status) << pattern;
-    EXPECT_THAT(status.error().fact, HasSubstr(str("'", pattern, "' matches none")));
+    EXPECT_THAT(status.error().fact, HasSubstr(str("'", pattern, "' matches no module")));
     EXPECT_THAT(status.error().need, HasSubstr(modules[0].name));
   }
 }

@@ -65,7 +65,7 @@ TEST(ExpertMap, CoversEveryExpertOnceOverAllRanks) {
   const ExpertMap both[] = {left, right}, twice[] = {left, left, right}, one[] = {right};
   EXPECT_TRUE(check_cover(both));
   EXPECT_THAT(check_cover(twice).error().to_string(), HasSubstr("expert 0 is on ranks 0 and 1"));
-  EXPECT_THAT(check_cover(one).error().to_string(), HasSubstr("expert 0 is on none"));
+  EXPECT_THAT(check_cover(one).error().to_string(), HasSubstr("expert 0 is on no rank"));
   const ExpertMap uneven[] = {left, ExpertMap::all(3)};
   EXPECT_THAT(check_cover(uneven).error().to_string(), HasSubstr("rank 1 has 3"));
 }

@@ -50,7 +50,7 @@ std::string choices(std::span<const Backend> table) {
     for (const auto& [feature, layer] : layers()) {
       const Selection selection = select({.layer = layer}, machine, table);
       text += name(layer.scheme) + feature + " > ";
-      text += selection.plan ? selection.plan->backend->name : "nobody";
+      text += selection.plan ? selection.plan->backend->name : "none";
       for (const Verdict& verdict : selection.considered) {
         if (verdict.accepted()) continue;
         const std::string_view rule = verdict.reasons[0].rule;
@@ -85,7 +85,7 @@ std::string completed() {
       for (int64_t tokens : {16, 4096}) {
         const Selection selection =
             select({.layer = layer, .max_num_tokens = tokens}, machine, table);
-        text += " " + std::string(selection.plan ? selection.plan->backend->name : "nobody");
+        text += " " + std::string(selection.plan ? selection.plan->backend->name : "none");
       }
       text += "\n";
     }
@@ -125,7 +125,7 @@ void expect_kept(const char* file, const std::string& got) {
 
 // The golden texts hold for every build: notes on kernels missing from this build are removed.
 std::string of_every_build(std::string text) {
-  for (const char* note : {", in a build with cuda", "in a build with cuda: "}) {
+  for (const char* note : {", needs a build with cuda", "needs a build with cuda: "}) {
     for (size_t at = text.find(note); at != text.npos; at = text.find(note))
       text.erase(at, std::string_view(note).size());
   }
@@ -148,11 +148,11 @@ TEST(Explain, MarksRowsMissingFromThisBuild) {
   std::array<Backend, 4> table = fake::table();
   const Request request{.layer = fake::layer(kBF16Weight)};
   const Machine machine = *Machine::find("epyc-zen4");
-  EXPECT_THAT(explain(select(request, machine, table)), Not(HasSubstr("in a build with")));
+  EXPECT_THAT(explain(select(request, machine, table)), Not(HasSubstr("needs a build with cpu")));
   table[2].kernels = &fake::kElsewhere;
   const std::vector<std::string> lines = lines_of(explain(select(request, machine, table)));
   EXPECT_THAT(lines, ::testing::Contains(
-                         "> fake-avx512  yes  first that serves, in a build with cpu: weight-only, "
+                         "> fake-avx512  yes  first accepted, needs a build with cpu: weight-only, "
                          "symmetric"));
   EXPECT_THAT(lines, ::testing::Contains("  fake-all     yes  everything"));
 }
@@ -162,7 +162,7 @@ TEST(Explain, ChoosesByArchitectureWhenEveryRowIsImplemented) {
   const std::vector<Backend> table = fake::completed_table();
   const auto chosen = [&](const char* machine, const Scheme& scheme) {
     const Selection s = select({.layer = fake::layer(scheme)}, *Machine::find(machine), table);
-    return s.plan ? std::string(s.plan->backend->name) : "nobody";
+    return s.plan ? std::string(s.plan->backend->name) : "none";
   };
   const Scheme int8{kInt8StaticChannelSym, kInt8DynamicTokenSym},
       fp8{kFp8StaticChannelSym, kFp8DynamicTokenSym}, int4{int4_static_group(128), {}};
@@ -188,7 +188,7 @@ TEST(Explain, MarksOnlyTheChosenRow) {
   int marked = 0;
   for (const std::string& line : lines) marked += line.starts_with("> ");
   EXPECT_EQ(marked, 1);
-  EXPECT_THAT(text, HasSubstr("> fake-avx512  yes  first that serves: weight-only, symmetric\n"));
+  EXPECT_THAT(text, HasSubstr("> fake-avx512  yes  first accepted: weight-only, symmetric\n"));
   EXPECT_THAT(text, HasSubstr("  fake-all     yes  everything\n"));
   EXPECT_THAT(text, HasSubstr("  fake-cuda    no   "));
 }

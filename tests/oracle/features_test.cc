@@ -26,11 +26,12 @@ const Wish kWishes[] = {
     {"lora", Feature::kLora, [](Request& r) { r.lora_rank = 16; },
      "adapters of rank up to 16 are requested"},
     {"activation-format", Feature::kBatched,
-     [](Request& r) { r.parallel.format = ActivationFormat::kBatched; }, "they come batched"},
+     [](Request& r) { r.parallel.format = ActivationFormat::kBatched; },
+     "they are batched by expert"},
     {"expert-parallel", Feature::kExpertParallel, [](Request& r) { r.parallel.ep_size = 3; },
      "they are spread over 3 ranks"},
     {"deterministic", Feature::kDeterministic, [](Request& r) { r.deterministic = true; },
-     "a token's bits shall not depend on the rest of the batch"},
+     "batch-invariant results are requested"},
 };
 
 /// Every reason but those of one rule, as text.

@@ -64,7 +64,7 @@ std::vector<Trigger> triggers() {
          put_on(s, Platform::kCpu, "x86-64");
          s.request.platform = Platform::kOpenCl;
        },
-       "opencl", "it runs on cpu"},
+       "opencl", "this backend runs on cpu"},
       {"build", "no maker", [](Situation& s) { s.backend.kernels = nullptr; }, "a build with",
        "without it"},
       {"build", "kernels of another build",
@@ -78,7 +78,7 @@ std::vector<Trigger> triggers() {
          s.backend.kernels = nullptr;
          s.backend.planned = true;
        },
-       "is written", "not yet made"},
+       "a kernel", "planned and has none yet"},
       {"device", "a CUDA row on a machine without GPUs",
        [](Situation& s) { put_on(s, Platform::kCuda, "x86-64"); }, "cuda", "this machine has none"},
       {"device", "a CUDA row beside an OpenCL device",
@@ -147,7 +147,7 @@ std::vector<Trigger> triggers() {
          s.backend.weights = fake::kInt8;
          s.request.layer.scheme = {int4_static_group(128), {}};
        },
-       "weights in i8", "the layer's are i4"},
+       "weights in i8", "the layer's weights are i4"},
       {"weights", "an fp8 that no row reads",
        [](Situation& s) {
          s.request.layer.scheme.weight = {DType::kF8E5M2, kPerRow};
@@ -158,20 +158,20 @@ std::vector<Trigger> triggers() {
          s.backend.activations = {};
          s.request.layer.scheme = {kInt8StaticChannelSym, kInt8DynamicTokenSym};
        },
-       "activations in floating point", "quantizes them to i8"},
+       "float activations", "quantizes them to i8"},
       {"activations", "fp8 activations for an int8 row",
        [](Situation& s) {
          s.backend.activations = fake::kInt8;
          s.request.layer.scheme = {kInt8StaticChannelSym, QuantKey{DType::kF8E4M3, kPerRow, true}};
        },
-       "floating point or i8", "f8_e4m3"},
+       "float activations or activations in i8", "f8_e4m3"},
       {"products", "int8 activations and fp8 weights where like is multiplied with like",
        [](Situation& s) {
          static constexpr Product kLike[] = {{DType::kI8, DType::kI8}, {DType::kI8, DType::kI4}};
          s.backend.products = kLike;
          s.request.layer.scheme = {kFp8StaticChannelSym, kInt8DynamicTokenSym};
        },
-       "products of i8 x i8, i8 x i4", "i8 x f8_e4m3"},
+       "(activation x weight) of i8 x i8 or i8 x i4", "multiplies i8 x f8_e4m3"},
       {"products", "small groups of fp8 activations",
        [](Situation& s) {
          static constexpr Product kLike[] = {{DType::kF8E4M3, DType::kF8E4M3, 32}};
@@ -209,7 +209,7 @@ std::vector<Trigger> triggers() {
          s.backend.group_multiple = 48;
          s.request.layer.scheme = {int4_static_group(128), {}};
        },
-       "a multiple of 48", "groups of 128"},
+       "a group size that is a multiple of 48", "it is 128"},
       {"sum-length", "more exact products than its integers hold",
        [](Situation& s) {
          s.backend.max_integer_k = 255;
@@ -217,24 +217,24 @@ std::vector<Trigger> triggers() {
        },
        "at most 255 columns", "the layer has 256"},
       {"shape", "a hidden size that its tiles cannot cut",
-       [](Situation& s) { s.backend.size_multiple = 24; }, "a multiple of 24",
+       [](Situation& s) { s.backend.size_multiple = 24; }, "multiples of 24",
        "they are 256 and 128"},
       {"activation-function", "one that its epilogue does not compute",
        [](Situation& s) {
          s.backend.fused_activations = kSiluOnly;
          s.request.layer.activation.function = Activation::kSwigluOai;
        },
-       "the activation silu", "the layer's is swigluoai"},
+       "the activation function silu", "the layer uses swigluoai"},
       {"tokens", "more than it is made for",
        [](Situation& s) {
          s.backend.max_num_tokens = 64;
          s.request.max_num_tokens = 65;
        },
-       "at most 64 tokens", "up to 65"},
+       "at most 64 tokens", "allows 65"},
       {"tokens", "none", [](Situation& s) { s.request.max_num_tokens = 0; }, "at least 1 token",
-       "up to 0"},
+       "allows 0"},
       {"tokens", "fewer than none", [](Situation& s) { s.request.max_num_tokens = -1; },
-       "at least 1 token", "up to -1"},
+       "at least 1 token", "allows -1"},
       {"activation-format", "batched activations",
        [](Situation& s) {
          deny(s, Feature::kBatched);
@@ -246,7 +246,7 @@ std::vector<Trigger> triggers() {
          deny(s, Feature::kExpertParallel);
          s.request.parallel.ep_size = 4;
        },
-       "in one place", "over 4 ranks"},
+       "on one rank", "over 4 ranks"},
       {"expert-parallel", "a rank that there is not",
        [](Situation& s) {
          s.request.parallel.ep_size = 4;
@@ -255,10 +255,10 @@ std::vector<Trigger> triggers() {
        "a rank from 0 to 3", "it is 4"},
       {"expert-parallel", "a map of other experts",
        [](Situation& s) { s.request.parallel.expert_map = ExpertMap::all(7); },
-       "an entry for each of", "there are 7"},
+       "an entry for each of", "it has 7"},
       {"input-weight", "a weight on the input of several experts",
        [](Situation& s) { s.request.layer.routing.weight_on_input = true; }, "one expert per token",
-       "the layer chooses"},
+       "the layer selects"},
       {"lora", "adapters",
        [](Situation& s) {
          deny(s, Feature::kLora);
@@ -270,7 +270,7 @@ std::vector<Trigger> triggers() {
          deny(s, Feature::kDeterministic);
          s.request.deterministic = true;
        },
-       "order of its sums", "the rest of the batch"},
+       "may depend on the other tokens in the batch", "batch-invariant results are requested"},
   };
 }
 
@@ -331,7 +331,7 @@ TEST(Rules, NameOnlyMissingFeatures) {
   for (const auto& [machine, need] : expected) {
     const Selection s = select(situation.request, *Machine::find(machine), row);
     ASSERT_EQ(s.considered[0].reasons.size(), 1u) << machine;
-    EXPECT_EQ(s.considered[0].reasons[0].need, need);
+    EXPECT_EQ(s.considered[0].reasons[0].need, "CPU features " + std::string(need));
   }
   EXPECT_TRUE(select(situation.request, *Machine::find("xeon-amx"), row).plan);
 }

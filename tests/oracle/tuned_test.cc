@@ -41,9 +41,9 @@ TEST_F(Tuned, ChoosesFastestRowAndShowsTimes) {
   EXPECT_EQ(chosen(), "fake-all");
   const std::string text = explain(select(request_, machine_, table_));
   EXPECT_THAT(text, HasSubstr("yes  fastest here: everything"));
-  EXPECT_THAT(text, HasSubstr("tuned here: 1.5 ms at 1 token, 8 ms at 16"));
-  EXPECT_THAT(text, HasSubstr("tuned here: 2 ms at 1 token, 9 ms at 16"));
-  EXPECT_THAT(text, Not(HasSubstr("first that serves")));
+  EXPECT_THAT(text, HasSubstr("measured here: 1.5 ms at 1 token, 8 ms at 16"));
+  EXPECT_THAT(text, HasSubstr("measured here: 2 ms at 1 token, 9 ms at 16"));
+  EXPECT_THAT(text, Not(HasSubstr("first accepted")));
 }
 
 TEST_F(Tuned, KeepsVerdictOfEveryRow) {
@@ -71,7 +71,7 @@ TEST_F(Tuned, WeighsGainsAndLossesOverAllowedTokenCounts) {
 }
 
 TEST_F(Tuned, KeepsTableOrderWithoutMeasurements) {
-  measured({{"fake-all", 1, 1}});  // the first that serves was not measured
+  measured({{"fake-all", 1, 1}});  // the first accepted was not measured
   EXPECT_EQ(chosen(), "fake-avx512");
   measured({{"fake-avx512", 1, 10}, {"fake-avx512", 16, 10}, {"fake-all", 1, 1}});
   EXPECT_EQ(chosen(), "fake-avx512") << "measured at fewer numbers of tokens";

@@ -128,7 +128,8 @@ Status DescribedMatrix::read_pieces(int64_t e, ThreadPool& pool, const UsePiece&
     if (row > 0 && piece.group_index != group_index) {
       return Error{ErrorKind::kUnsupported, "",
                    part.tensors.empty() ? "g_idx" : part.tensors.front(),
-                   "one order of columns for all matrices that read one input", "they differ"};
+                   "one column order (g_idx) for all matrices that read the same input",
+                   "the orders differ"};
     }
     use(piece, row);
     if (row == 0) group_index = piece.group_index;

@@ -41,7 +41,8 @@ Result<ActivationSpec> read_activation(const Checkpoint::State& state) {
   MORACLE_TRY(const std::string text, config.text_or("silu", {"hidden_act"}));
   const Result<Activation> function = parse_activation(text);
   if (!function || !is_gated(*function))
-    return config.unsupported({"hidden_act"}, "an activation with a gate", "it is " + text);
+    return config.unsupported({"hidden_act"}, "an activation function with a gate",
+                              "it is " + text);
   ActivationSpec activation{convention_of(state).activation.value_or(*function)};
   const bool clamped = activation.function == Activation::kSwigluOai ||
                        activation.function == Activation::kSwigluStep;
@@ -149,7 +150,7 @@ Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec,
     if (claimed.contains(it->first)) continue;
     return state.tensors.wrong(
         it->first, str("to belong to one of ", spec.num_experts, " experts of this scheme"),
-        "nothing reads it");
+        "the model does not use it");
   }
   return {};
 }
@@ -158,8 +159,9 @@ Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec,
 
 std::string assumptions(const Checkpoint::State& state) {
   const Config& config = state.config;
-  std::string text = "assumed, because the family is unknown: usual tensor names";
-  if (!config.has({"moe_intermediate_size"})) text += ", intermediate_size is that of the experts";
+  std::string text = "assumptions, because the architecture is unknown: usual tensor names";
+  if (!config.has({"moe_intermediate_size"}))
+    text += ", intermediate_size is the size of the experts";
   if (!config.has({"scoring_func"})) text += ", softmax scores";
   if (!config.has({"norm_topk_prob"})) text += ", weights not renormalised";
   if (!config.has({"hidden_act"})) text += ", silu";
@@ -171,7 +173,7 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
   const ExpertNames* names = expert_names(state, layer);
   if (names == nullptr) {
     return Error{ErrorKind::kInvalidArgument, state.folder, str("layer ", layer),
-                 "a layer with experts, one of " + join(moe_layers()), "it has none"};
+                 "a layer with experts, one of " + join(moe_layers()), "this layer has no experts"};
   }
   MORACLE_TRY(LayerSpec spec, read_spec(state, *names, layer));
   Experts w13, w2;

@@ -23,15 +23,15 @@ Result<DescribedLinear> describe(const Checkpoint::State& state, const std::stri
     if (state.reader->says(module) == Says::kPlain) {
       return Error{ErrorKind::kBadFile, tensors.file_of(module + ".weight"),
                    "module '" + module + "'",
-                   "to be stored unquantized, since the quantization config leaves it out",
-                   "the file holds it quantized"};
+                   "to be stored unquantized, because the quantization config excludes it",
+                   "the file stores it quantized"};
     }
     return state.reader->describe(tensors, module);
   }
   if (tensors.find(module + ".weight") != nullptr) return describe_plain(tensors, module);
   const std::string expected = state.reader ? " or " + state.reader->expected(module) : "";
   return Error{ErrorKind::kBadFile, tensors.file_of(module + ".weight"), "module '" + module + "'",
-               module + ".weight" + expected, "the file has neither"};
+               module + ".weight" + expected, "the file has no such tensor"};
 }
 
 bool same_bytes(const TensorView& a, const TensorView& b) {
@@ -59,11 +59,11 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
                  "it is " + show(linear.shape, linear.scheme)};
   }
   if (!first && !same_bytes(linear.column_groups.view, stack.column_groups.view)) {
-    return Error{
-        ErrorKind::kUnsupported, state.tensors.file_of(linear.part.tensors[0]),
-        "module '" + module + "'",
-        "columns in the same groups as '" + stack.first_module + "', since both read one input",
-        "they are in others"};
+    return Error{ErrorKind::kUnsupported, state.tensors.file_of(linear.part.tensors[0]),
+                 "module '" + module + "'",
+                 "columns in the same groups as '" + stack.first_module +
+                     "', because both read the same input",
+                 "their groups differ"};
   }
   if (first) stack.first_module = module;
   const int64_t rows_before = stack.shape.n;

@@ -60,7 +60,7 @@ class AdapterReader {
     for (const auto& [name, entry] : tensors_.all()) {
       if (claimed_.contains(name)) continue;
       return Error{ErrorKind::kUnsupported, tensors_.file_of(name), "tensor '" + name + "'",
-                   "to adapt a matrix of an expert of this checkpoint", "nothing here applies it"};
+                   "to adapt an expert matrix of this checkpoint", "no expert uses it"};
     }
     return {};
   }
@@ -77,7 +77,7 @@ class AdapterReader {
 Result<LoraAdapter> LoraAdapter::open(const std::string& folder, const Checkpoint& checkpoint) {
   if (is_absent(folder + "/adapter_config.json"))
     return Error{ErrorKind::kBadFile, folder, "", "adapter_config.json, as PEFT writes it",
-                 "there is none"};
+                 "the folder has none"};
   MORACLE_TRY(const Config config, Config::open(folder + "/adapter_config.json"));
   MORACLE_TRY(const LoraSettings settings, LoraSettings::read(config));
   MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(folder + "/adapter_model.safetensors"));
@@ -106,7 +106,8 @@ Result<LoraAdapter> LoraAdapter::open(const std::string& folder, const Checkpoin
   MORACLE_CHECK(reader.check_claimed());
   adapter.rank = reader.rank();
   if (adapter.rank == 0)
-    return Error{ErrorKind::kBadFile, folder, "", "an adapter for some expert", "it is empty"};
+    return Error{ErrorKind::kBadFile, folder, "", "an adapter for at least one expert",
+                 "it has none"};
   return adapter;
 }
 

@@ -57,7 +57,8 @@ Status check_keys(const Config& config) {
   for (const auto& [key, value] : config.value().items()) {
     const auto* known = std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key);
     if (known != std::end(kKnownKeys) || is_unset(value)) continue;
-    return config.unsupported({key.c_str()}, "to be absent, null or false: nothing here applies it",
+    return config.unsupported({key.c_str()},
+                              "to be absent, null or false, because Moracle does not support it",
                               "it is " + Config::shown(value));
   }
   return {};
@@ -76,11 +77,12 @@ Status check_initialization(const Config& config) {
       if (text == same_base) return {};
     }
   }
-  return config.unsupported({"init_lora_weights"},
-                            "true, false, gaussian, eva, orthogonal or mica, which leave the base "
-                            "as it is: convert the adapter (save_pretrained with "
-                            "path_initial_model_for_weight_conversion)",
-                            "it is " + Config::shown(*value));
+  return config.unsupported(
+      {"init_lora_weights"},
+      "true, false, gaussian, eva, orthogonal or mica, which do not change the "
+      "base weights (to convert the adapter: save_pretrained with "
+      "path_initial_model_for_weight_conversion)",
+      "it is " + Config::shown(*value));
 }
 
 }  // namespace

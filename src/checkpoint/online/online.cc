@@ -13,7 +13,7 @@ namespace moracle {
 
 Error already_quantized(std::string file, std::string place, const Scheme& scheme) {
   return {ErrorKind::kUnsupported, std::move(file), std::move(place),
-          "unquantized weights for an online scheme", "the file's are " + name(scheme)};
+          "unquantized weights for an online scheme", "the file has " + name(scheme)};
 }
 
 namespace {

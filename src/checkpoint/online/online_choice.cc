@@ -56,7 +56,7 @@ Status check_plain(const Checkpoint& checkpoint) {
     return already_quantized(state.folder, experts->spec.name, experts->spec.scheme);
   }
   return Error{ErrorKind::kUnsupported, state.folder, "quantization config",
-               "unquantized weights for an online scheme", "it is one of " + state.producer};
+               "unquantized weights for an online scheme", "the file is from " + state.producer};
 }
 
 Status check_used(const QuantizationMap& map, const std::vector<LinearModule>& modules) {
@@ -71,7 +71,7 @@ Status check_used(const QuantizationMap& map, const std::vector<LinearModule>& m
     return wrong(
         str("patterns that match a linear layer, such as '",
             example == modules.end() ? "model.layers.0.self_attn.o_proj" : example->name, "'"),
-        "'" + entry.pattern + "' matches none");
+        "'" + entry.pattern + "' matches no linear layer");
   }
   return {};
 }
@@ -105,15 +105,15 @@ Result<OnlineChoice> OnlineChoice::make(const Checkpoint& checkpoint, const Quan
     const QuantizationMap::Entry* entry = map.entry_for(module.name);
     std::optional<Scheme> scheme = entry == nullptr ? std::nullopt : entry->scheme;
     if (module.untouched && scheme && !entry->pattern.empty()) {
-      return wrong(str("patterns that leave '", module.name, "' out, which is never quantized; '",
-                       module.name, "=none' before it does"),
+      return wrong(str("patterns that exclude '", module.name, "', which is never quantized (put '",
+                       module.name, "=none' first)"),
                    "'" + entry->pattern + "' matches it");
     }
     if (module.untouched) scheme = {};
     const auto [other, is_new] = first.try_emplace(together(module.name), &module);
     if (!is_new && !module.untouched && choice.schemes_.at(other->second->tensor) != scheme) {
       return wrong(str("one scheme for '", other->second->name, "' and '", module.name,
-                       "', which are multiplied together"),
+                       "', because they are multiplied together"),
                    str("they would be ", shown(choice.schemes_.at(other->second->tensor)), " and ",
                        shown(scheme)));
     }
@@ -132,8 +132,9 @@ Result<std::optional<Scheme>> OnlineChoice::scheme_of(const DescribedMatrix& mat
       scheme = found->second;
       first = tensor;
     } else if (found->second != scheme) {
-      return wrong(str("one scheme for '", first, "' and '", tensor, "', which make one matrix"),
-                   str("they would be ", shown(scheme), " and ", shown(found->second)));
+      return wrong(
+          str("one scheme for '", first, "' and '", tensor, "', because they form one matrix"),
+          str("they would be ", shown(scheme), " and ", shown(found->second)));
     }
   }
   return scheme;

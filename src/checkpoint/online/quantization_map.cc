@@ -20,7 +20,7 @@ Result<QuantizationMap> QuantizationMap::parse(std::string_view text) {
         Error error = parsed.error();
         error.place = "--quantization";
         error.need += ", or none, or pattern=scheme,pattern=none";
-        error.fact = "'" + entry.name + "' is none of these";
+        error.fact = "'" + entry.name + "' is unknown";
         return error;
       }
       scheme = *parsed;
@@ -31,8 +31,8 @@ Result<QuantizationMap> QuantizationMap::parse(std::string_view text) {
       rest = Entry{"", scheme};
     } else {
       return Error{ErrorKind::kInvalidArgument, "", "--quantization",
-                   "at most one scheme without a pattern, for the rest",
-                   "'" + entry.name + "' is a second one"};
+                   "at most one scheme without a pattern, for all other modules",
+                   "'" + entry.name + "' is the second one"};
     }
   }
   if (rest) map.entries_.push_back(*std::move(rest));

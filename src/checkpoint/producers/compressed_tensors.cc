@@ -22,13 +22,13 @@ Result<nlohmann::json> one_of(const Config& config, const char* key,
     shown.push_back(choice.dump());
   }
   return config.unsupported({key}, join(shown, " or "),
-                            value ? "it is " + Config::shown(*value) : "it is not there");
+                            value ? "it is " + Config::shown(*value) : "it is missing");
 }
 
 Result<Config> weights_of(const Config& group, std::string_view type) {
   MORACLE_TRY(auto weights, group.object({"weights"}));
   if (!weights) {
-    return group.unsupported({"weights"}, "a quantization of the weights", "it is not there");
+    return group.unsupported({"weights"}, "a quantization of the weights", "it is missing");
   }
   MORACLE_CHECK(one_of(*weights, "type", {type}));
   MORACLE_CHECK(one_of(*weights, "dynamic", {false}, false));
@@ -48,7 +48,7 @@ Status check_unused(const Config& config, std::initializer_list<const char*> key
 Status check_absent(const Tensors& tensors, const std::string& name, const char* reason) {
   const TensorView* found = tensors.find(name);
   if (found == nullptr) return {};
-  return tensors.wrong(name, str("to be absent, since ", reason), "it is " + to_string(*found));
+  return tensors.wrong(name, str("to be absent, because ", reason), "it is " + to_string(*found));
 }
 
 namespace {
@@ -98,7 +98,7 @@ class CompressedTensorsReader : public Reader {
     const Group* group = group_of(module);
     if (group) return group->format->describe(tensors, module, group->scheme);
     return Error{ErrorKind::kBadFile, tensors.file_of(module), "module '" + module + "'",
-                 "to be a target of one of the config's groups", "it is none"};
+                 "to match a target of one of the config's groups", "it matches none"};
   }
 
  private:
@@ -160,7 +160,7 @@ Status add_targets(const Config& groups, const std::vector<Group>& read, size_t 
     if (place != targets.end() && place->text == text) {
       if (place->group == g) continue;
       return groups.wrong({read[g].name.c_str()}, "targets that no other group has",
-                          str("'", text, "' is one of ", read[place->group].name));
+                          str("'", text, "' is also a target of ", read[place->group].name));
     }
     targets.insert(place, std::move(target));
   }
@@ -180,7 +180,7 @@ Result<std::unique_ptr<Reader>> open_compressed_tensors(const Config& config) {
   MORACLE_CHECK(check_dense(config));
   MORACLE_TRY(const auto found, config.object({"config_groups"}));
   if (!found || found->value().empty()) {
-    return config.unsupported({"config_groups"}, "at least one group", "there are 0");
+    return config.unsupported({"config_groups"}, "at least one group", "it has 0");
   }
   std::vector<Group> groups;
   std::vector<Target> targets;

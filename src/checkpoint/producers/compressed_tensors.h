@@ -42,7 +42,7 @@ Result<nlohmann::json> one_of(const Config& config, const char* key,
 Result<Config> weights_of(const Config& group, std::string_view type);
 /// Errors (kUnsupported): one of the keys has a value, but no reader uses it.
 Status check_unused(const Config& config, std::initializer_list<const char*> keys,
-                    const char* need = "nothing");
+                    const char* need = "to be absent or empty");
 /// Errors: the file holds this tensor, but the config says that it is absent.
 Status check_absent(const Tensors& tensors, const std::string& name, const char* reason);
 

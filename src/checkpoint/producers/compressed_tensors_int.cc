@@ -19,7 +19,7 @@ namespace {
 Result<CtScheme> read_scheme(const Config& group) {
   MORACLE_TRY(CtScheme scheme, read_int_scheme(group, {"channel", "group", "tensor"}));
   if (scheme.per_tensor && !scheme.scheme.weight.symmetric) {
-    return group.unsupported({"weights"}, "symmetric true beside the strategy tensor",
+    return group.unsupported({"weights"}, "symmetric true with strategy tensor",
                              "symmetric is false");
   }
   return scheme;
@@ -35,7 +35,7 @@ Status pack_nibbles(const Tensors& tensors, const std::string& name, const Tenso
     for (int64_t c = 0; c < matrix.k; ++c) {
       const int code = codes[r * matrix.k + c];
       if (code < -8 || code > 7) {
-        return tensors.wrong(name, "codes from -8 to 7, since num_bits is 4",
+        return tensors.wrong(name, "codes from -8 to 7, because num_bits is 4",
                              str("element [", r, ", ", c, "] is ", code));
       }
       row[c / 2] |= static_cast<std::byte>((code & 15) << (c % 2 * 4));

@@ -48,8 +48,8 @@ Status read_shape(const Tensors& tensors, const std::string& module, int64_t per
   if (sizes[0] != words.shape[0] || sizes[1] < least || sizes[1] > most) {
     return tensors.wrong(name,
                          str("[", words.shape[0], ", ", least, " to ", most,
-                             "], since weight_packed is ", to_string(words)),
-                         str("it says [", sizes[0], ", ", sizes[1], "]"));
+                             "], because weight_packed is ", to_string(words)),
+                         str("it is [", sizes[0], ", ", sizes[1], "]"));
   }
   shape.n = sizes[0];
   shape.k = sizes[1];

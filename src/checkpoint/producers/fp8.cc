@@ -52,7 +52,7 @@ Result<Fp8Format> read_blocks(const Config& config, const std::string& activatio
                         "it is " + Config::shown(*config.find({"weight_block_size"})));
   }
   if (activation_scheme != "dynamic") {
-    return config.unsupported({"activation_scheme"}, "dynamic, since weights have blocks",
+    return config.unsupported({"activation_scheme"}, "dynamic, because weights have block scales",
                               "it is " + activation_scheme);
   }
   Fp8Format format;
@@ -65,7 +65,7 @@ Result<std::unique_ptr<Reader>> open_fp8(const Config& config) {
   MORACLE_TRY(const std::string fmt, config.text_or("e4m3", {"fmt"}));
   if (fmt != "e4m3") return config.unsupported({"fmt"}, "e4m3", "it is " + fmt);
   if (config.has({"store_dtype"})) {
-    return config.unsupported({"store_dtype"}, "weights stored as e4m3, which is its absence",
+    return config.unsupported({"store_dtype"}, "to be absent, which means weights stored as e4m3",
                               "it is " + Config::shown(*config.find({"store_dtype"})));
   }
   MORACLE_TRY(const std::string activations, config.text_or("dynamic", {"activation_scheme"}));
@@ -81,7 +81,7 @@ Result<std::unique_ptr<Reader>> open_fp8(const Config& config) {
   }
   MORACLE_TRY(const std::string scale_fmt, config.text_or("float", {"scale_fmt"}));
   if (scale_fmt != "float" && scale_fmt != "ue8m0") {
-    return config.unsupported({"scale_fmt"}, "ue8m0, float or nothing", "it is " + scale_fmt);
+    return config.unsupported({"scale_fmt"}, "ue8m0, float or absent", "it is " + scale_fmt);
   }
   format.powers_of_two = scale_fmt == "ue8m0";
 

@@ -106,7 +106,7 @@ Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
   for (size_t i = 0; format.powers_of_two && i < matrix.scales.size(); ++i) {
     int exponent;
     if (std::frexp(matrix.scales[i], &exponent) == 0.5f) continue;
-    return tensors.wrong(name, "powers of two, since the config says scale_fmt ue8m0",
+    return tensors.wrong(name, "powers of two, because the config says scale_fmt ue8m0",
                          str("element ", i, " is ", matrix.scales[i]));
   }
   if (format.scheme.weight.group == GroupShape{}) matrix.scales.resize(shape.n, matrix.scales[0]);

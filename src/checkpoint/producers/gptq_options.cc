@@ -76,7 +76,8 @@ Status GptqConfig::read_rules(const Config& config) {
       for (const char* other :
            {"checkpoint_format", "format", "quant_method", "method", "adapter"}) {
         if (!overrides->has({other})) continue;
-        return overrides->unsupported({other}, "nothing, the same for all modules",
+        return overrides->unsupported({other},
+                                      "to be absent here, because it is the same for all modules",
                                       "it is " + Config::shown(*overrides->find({other})));
       }
       rule.options = options_;
@@ -95,7 +96,7 @@ Status GptqConfig::read_listed(const Config& config) {
     for (const auto& module : group.is_array() ? group : nlohmann::json::array({group})) {
       if (!module.is_string()) {
         return config.wrong({"modules_in_block_to_quantize"}, "lists of module names",
-                            "it holds " + Config::shown(module));
+                            "it has " + Config::shown(module));
       }
       listed_.push_back(module.get<std::string>());
     }

@@ -89,7 +89,7 @@ Result<std::unique_ptr<Reader>> open_flat(const Config& config) {
   }
   for (const char* key : {"kv_cache_quant_algo", "kv_cache_scheme"}) {
     if (!config.has({key})) continue;
-    return config.unsupported({key}, "null, since keys and values are cached unquantized here",
+    return config.unsupported({key}, "null, because Moracle does not quantize the KV cache",
                               "it is " + Config::shown(*config.find({key})));
   }
   if (config.has({"quantized_layers"}) && !config.find({"quantized_layers"})->empty()) {

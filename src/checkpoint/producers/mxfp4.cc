@@ -35,7 +35,7 @@ class Mxfp4Reader : public Reader {
   Result<DescribedLinear> describe(const Tensors& tensors,
                                    const std::string& module) const override {
     return Error{ErrorKind::kUnsupported, tensors.file_of(module + "_blocks"),
-                 "module '" + module + "'", "to be experts, all in one tensor",
+                 "module '" + module + "'", "to be experts stored in one tensor",
                  "it is requested as one matrix"};
   }
   Result<DescribedLinear> describe_expert(const Tensors& tensors, const std::string& module,
@@ -51,8 +51,8 @@ Result<DescribedLinear> Mxfp4Reader::describe_expert(const Tensors& tensors,
   if (says(module) == Says::kPlain) {
     return Error{ErrorKind::kBadFile, tensors.file_of(module + "_blocks"),
                  "module '" + module + "'",
-                 "to be stored unquantized, since the quantization config leaves it out",
-                 "the file holds it quantized"};
+                 "to be stored unquantized, because the quantization config excludes it",
+                 "the file stores it quantized"};
   }
   constexpr int64_t kGroup = 32, kBytes = 16;
   std::vector<std::string> names = {module + "_blocks", module + "_scales"};

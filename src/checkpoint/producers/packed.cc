@@ -153,7 +153,7 @@ Status read_zero_points(const Tensors& tensors, const std::string& name, PackOrd
       const int zero = zeros[c * groups + g];
       if (zero == 0) continue;
       return tensors.wrong(
-          name, str("the zero point ", middle, " everywhere, since the config says ", says),
+          name, str("the zero point ", middle, " everywhere, because the config says ", says),
           str("group ", g, ", column ", c, " has ", zero + middle));
     }
   }

@@ -14,7 +14,8 @@ std::span<const Producer* const> producers() {
 Result<DescribedLinear> Reader::describe_expert(const Tensors& tensors, const std::string& module,
                                                 int64_t, int64_t) const {
   return Error{ErrorKind::kUnsupported, tensors.file_of(module), "module '" + module + "'",
-               "one tensor per expert from this producer", "the file holds all experts in one"};
+               "one tensor per expert from this producer",
+               "the file stores all experts in one tensor"};
 }
 
 }  // namespace moracle

@@ -24,7 +24,7 @@ constexpr uint64_t kLengthBytes = 8;
 Result<uint64_t> header_length(std::span<const std::byte> start, uint64_t file_bytes,
                                const std::string& path) {
   if (file_bytes < kLengthBytes) {
-    return Error{ErrorKind::kBadFile, path, "byte 0", "8 bytes that hold the header's length",
+    return Error{ErrorKind::kBadFile, path, "byte 0", "8 bytes with the length of the header",
                  str("the file has ", file_bytes, " bytes")};
   }
   uint64_t length = 0;
@@ -34,7 +34,7 @@ Result<uint64_t> header_length(std::span<const std::byte> start, uint64_t file_b
   if (length > SafetensorsFile::kMaxHeaderBytes) {
     return Error{ErrorKind::kBadFile, path, "header length at byte 0",
                  str("at most ", SafetensorsFile::kMaxHeaderBytes),
-                 str("it is ", length, "; this may be no safetensors file")};
+                 str("it is ", length, "; this may not be a safetensors file")};
   }
   if (length > file_bytes - kLengthBytes) {
     return Error{ErrorKind::kBadFile, path, "header length at byte 0",
@@ -63,8 +63,8 @@ Status check_size(const SafetensorsExtent& extent, uint64_t data_bytes, const st
   auto offsets = [&] { return str("data_offsets are [", extent.begin, ", ", extent.end, "]"); };
   const TensorView& view = *extent.view;
   const int64_t size = count_bytes(view);
-  if (size < 0) return bad("a shape whose bits are below 2^63", "it is " + to_string(view));
-  if (extent.begin > extent.end) return bad("a begin that is not behind the end", offsets());
+  if (size < 0) return bad("a shape of less than 2^63 bits", "it is " + to_string(view));
+  if (extent.begin > extent.end) return bad("a begin that is not after the end", offsets());
   if (const uint64_t held = extent.end - extent.begin; held != static_cast<uint64_t>(size)) {
     return bad(str(size, " bytes for ", to_string(view)), str(offsets(), ", ", held, " bytes"));
   }
@@ -86,14 +86,14 @@ Status check_cover(const std::vector<SafetensorsExtent>& extents, uint64_t data_
   auto hole = [&](uint64_t until) {
     return Error{ErrorKind::kBadFile, path, str("byte ", data_start + covered),
                  "a tensor for every byte of the data",
-                 str("none has bytes [", data_start + covered, ", ", data_start + until,
+                 str("no tensor has bytes [", data_start + covered, ", ", data_start + until,
                      "), after ", before())};
   };
   for (const SafetensorsExtent& extent : extents) {
     if (extent.begin > covered) return hole(extent.begin);
     if (extent.begin < covered) {
       return Error{ErrorKind::kBadFile, path, tensor_place(*extent.name),
-                   "data that belongs to no other tensor",
+                   "data that does not overlap another tensor's",
                    str("it begins at byte ", data_start + extent.begin, ", inside ", before(),
                        ", which ends at byte ", data_start + covered)};
     }

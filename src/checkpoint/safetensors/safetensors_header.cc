@@ -62,17 +62,17 @@ class HeaderReader final : public HeaderJson::json_sax_t {
 
   bool number_unsigned(uint64_t value) override {
     if (level_ == Level::kOffsets) {
-      if (offsets_seen_ == 2) return bad("2 numbers in data_offsets", "there are more");
+      if (offsets_seen_ == 2) return bad("2 numbers in data_offsets", "it has more");
       (offsets_seen_++ == 0 ? extent_.begin : extent_.end) = value;
       return true;
     }
     if (level_ != Level::kShape) return misplaced(std::to_string(value));
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return bad("dimensions below 2^63 in shape", str(value, " is there"));
+      return bad("dimensions below 2^63 in shape", str("found ", value));
     }
     std::vector<int64_t>& shape = extent_.view->shape;
     if (shape.size() == kMaxSafetensorsRank) {
-      return bad(str("at most ", kMaxSafetensorsRank, " dimensions in shape"), "there are more");
+      return bad(str("at most ", kMaxSafetensorsRank, " dimensions in shape"), "it has more");
     }
     shape.push_back(static_cast<int64_t>(value));
     return true;
@@ -86,7 +86,7 @@ class HeaderReader final : public HeaderJson::json_sax_t {
       if (known.name == text) return extent_.view->dtype = known.type, true;
     }
     for (const NamedDType& known : kDTypes) names.push_back(known.name);
-    bad("a dtype out of " + join(names), "dtype " + in_quotes(text) + " is there");
+    bad("one of the dtypes " + join(names), "found dtype " + in_quotes(text));
     error.kind = ErrorKind::kUnsupported;
     return false;
   }
@@ -103,7 +103,7 @@ class HeaderReader final : public HeaderJson::json_sax_t {
   bool key(std::string& text) override {
     if (level_ == Level::kMetadata) {
       return metadata_keys_.insert(text).second ||
-             bad("each key once", in_quotes(text) + " comes twice");
+             bad("each key once", in_quotes(text) + " occurs twice");
     }
     if (level_ == Level::kTensor) return tensor_key(text);
     key_ = text;
@@ -115,7 +115,7 @@ class HeaderReader final : public HeaderJson::json_sax_t {
       extent_ = {0, 0, &entry->first, &entry->second};
       is_new = inserted;
     }
-    return is_new || bad("each name once", "it comes twice");
+    return is_new || bad("each name once", "it occurs twice");
   }
 
   bool end_object() override {
@@ -138,7 +138,7 @@ class HeaderReader final : public HeaderJson::json_sax_t {
 
   bool end_array() override {
     if (std::exchange(level_, Level::kTensor) == Level::kShape || offsets_seen_ == 2) return true;
-    return bad("2 numbers in data_offsets", str("there are ", offsets_seen_));
+    return bad("2 numbers in data_offsets", str("it has ", offsets_seen_));
   }
 
   bool parse_error(size_t position, const std::string&,
@@ -175,15 +175,15 @@ class HeaderReader final : public HeaderJson::json_sax_t {
              : field_ == kShape ? "an array as shape"
                                 : "an array as data_offsets";
     }
-    return bad(need, what + " is there");
+    return bad(need, "found " + what);
   }
 
   bool tensor_key(const std::string& text) {
     if (text != "dtype" && text != "shape" && text != "data_offsets") {
-      return bad("dtype, shape and data_offsets only", in_quotes(text) + " is there");
+      return bad("dtype, shape and data_offsets only", "found " + in_quotes(text));
     }
     field_ = text == "dtype" ? kDType : text == "shape" ? kShape : kOffsets;
-    if (fields_seen_ & field_) return bad("each key once", in_quotes(text) + " comes twice");
+    if (fields_seen_ & field_) return bad("each key once", in_quotes(text) + " occurs twice");
     fields_seen_ |= field_;
     return true;
   }
@@ -209,11 +209,11 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, const 
   // The parser alone would skip a byte order mark and treat a NUL as the end of the text.
   if (json.empty() || json.front() != '{') {
     return Error{ErrorKind::kBadFile, file, "header, byte 8", "'{', which starts a JSON object",
-                 json.empty() ? "the header is empty" : in_quotes(json.substr(0, 1)) + " is there"};
+                 json.empty() ? "the header is empty" : "found " + in_quotes(json.substr(0, 1))};
   }
   if (const size_t nul = json.find('\0'); nul != json.npos) {
     return Error{ErrorKind::kBadFile, file, str("header, byte ", 8 + nul), "valid JSON",
-                 "a NUL byte is there"};
+                 "found a NUL byte"};
   }
   HeaderReader reader(file);
   if (!HeaderJson::sax_parse(json.begin(), json.end(), &reader)) return std::move(reader.error);

@@ -19,7 +19,7 @@ bool is_plain_name(const std::string& name) {
 Result<Tensors> open_sharded(const std::string& folder, const std::string& index_path) {
   MORACLE_TRY(const Config index, Config::open(index_path));
   MORACLE_TRY(const auto weight_map, index.object({"weight_map"}));
-  if (!weight_map) return index.wrong({"weight_map"}, "an object", "it is not there");
+  if (!weight_map) return index.wrong({"weight_map"}, "an object", "it is missing");
   std::set<std::string> names;
   for (const auto& [tensor, shard] : weight_map->value().items()) {
     if (!shard.is_string() || !is_plain_name(shard.get<std::string>())) {
@@ -32,15 +32,17 @@ Result<Tensors> open_sharded(const std::string& folder, const std::string& index
   for (const std::string& name : names) {
     const std::string path = folder + "/" + name;
     if (is_absent(path)) {
-      return Error{ErrorKind::kBadFile, path, "", "a shard that the index names",
-                   "there is no such file"};
+      return Error{ErrorKind::kBadFile, path, "",
+                   "to exist, because model.safetensors.index.json lists this shard",
+                   "the file does not exist"};
     }
     MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(path));
     for (const auto& [tensor, stored] : file.tensors()) {
       const auto listed = weight_map->value().find(tensor);
       if (listed == weight_map->value().end() || listed->get<std::string>() != name) {
         return Error{ErrorKind::kBadFile, path, "tensor '" + tensor + "'",
-                     "to be listed for this shard in model.safetensors.index.json", "it is not"};
+                     "to be listed for this shard in model.safetensors.index.json",
+                     "it is not listed"};
       }
     }
     files.push_back(std::move(file));
@@ -49,8 +51,8 @@ Result<Tensors> open_sharded(const std::string& folder, const std::string& index
   for (const auto& [tensor, shard] : weight_map->value().items()) {
     if (tensors.find(tensor) == nullptr) {
       return Error{ErrorKind::kBadFile, folder + "/" + shard.get<std::string>(),
-                   "tensor '" + tensor + "'", "to be in the shard that the index names",
-                   "it is not"};
+                   "tensor '" + tensor + "'", "to be in this shard, as the index says",
+                   "it is missing"};
     }
   }
   return tensors;
@@ -63,7 +65,7 @@ Result<Tensors> Tensors::open(const std::string& folder) {
   const std::string single = folder + "/model.safetensors";
   Result<Tensors> tensors =
       Error{ErrorKind::kBadFile, folder, "", "model.safetensors or model.safetensors.index.json",
-            "there is neither"};
+            "the folder has neither"};
   if (!is_absent(index)) {
     tensors = open_sharded(folder, index);
   } else if (!is_absent(single)) {
@@ -85,7 +87,7 @@ Result<Tensors> Tensors::from(std::vector<SafetensorsFile> files) {
       if (!is_new) {
         return Error{ErrorKind::kBadFile, tensors.files_[i].path(), "tensor '" + name + "'",
                      "to be in one shard only",
-                     "also in " + tensors.files_[it->second.file].path()};
+                     "it is also in " + tensors.files_[it->second.file].path()};
       }
     }
   }

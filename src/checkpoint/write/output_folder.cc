@@ -78,16 +78,17 @@ Status check_replaceable(const fs::path& path, const std::string& folder) {
   std::error_code why;
   // The caller resolved all valid links, so a remaining link is broken.
   if (fs::is_symlink(fs::symlink_status(path, why)))
-    return misplaced(folder, "a new or empty folder", "it is a link that leads nowhere");
+    return misplaced(folder, "a new or empty folder", "it is a broken link");
   if (!fs::exists(path, why)) return {};
   if (!fs::is_directory(path, why))
     return misplaced(folder, "a new or empty folder", "it is a file");
   const bool empty = fs::is_empty(path, why);
   if (why) return refused(path, "a readable folder", why);
   if (!empty)
-    return misplaced(folder, "a new or empty folder", "it holds files, which are left as they are");
+    return misplaced(folder, "a new or empty folder",
+                     "it has files, which quantize does not overwrite");
   if (is_mounted_on(path)) {
-    return misplaced(folder, "a folder that can be replaced, such as a new one inside",
+    return misplaced(folder, "a folder that can be replaced, such as a new folder inside it",
                      "another file system is mounted on it");
   }
   return {};
@@ -99,15 +100,17 @@ Result<OutputFolder> OutputFolder::create(const std::string& folder, const std::
   std::error_code why;
   // The path of an existing folder may end with a slash or be a link.
   fs::path path = fs::weakly_canonical(fs::absolute(folder, why), why);
-  if (folder.empty() || why) return misplaced(folder, "a folder to write", "it cannot be named");
+  if (folder.empty() || why)
+    return misplaced(folder, "a folder name", "the name is empty or invalid");
   if (!path.has_filename()) path = path.parent_path();
   const fs::path inside = fs::weakly_canonical(source, why);
   const auto [left, rest] = std::mismatch(inside.begin(), inside.end(), path.begin(), path.end());
   if (left == inside.end())
-    return misplaced(folder, "a folder outside of the checkpoint's own", "it lies inside");
+    return misplaced(folder, "a folder outside of the checkpoint's folder", "it is inside");
   MORACLE_CHECK(check_replaceable(path, folder));
   if (!fs::is_directory(path.parent_path(), why))
-    return misplaced(folder, "a folder around it", "there is no " + path.parent_path().string());
+    return misplaced(folder, "an existing parent folder",
+                     path.parent_path().string() + " does not exist");
   MORACLE_TRY(PartialFolder partial, PartialFolder::beside(path.string()));
   return OutputFolder(std::move(partial), path.string());
 }
@@ -115,8 +118,7 @@ Result<OutputFolder> OutputFolder::create(const std::string& folder, const std::
 Status OutputFolder::write(const std::string& name, const std::string& content) {
   const std::string path = partial_.path() + "/" + name;
   const auto failed = [&] {
-    return Error{ErrorKind::kIo, path, "", "room on the disk, and to be written",
-                 std::strerror(errno)};
+    return Error{ErrorKind::kIo, path, "", "to be written to the disk", std::strerror(errno)};
   };
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0) return failed();

@@ -49,7 +49,8 @@ bool is_marked(const fs::path& folder) {
 Status mark(const fs::path& folder) {
   const std::string path = (folder / kMark).string();
   const std::string text =
-      str("moracle quantize, process ", ::getpid(), ": removed when it ends or runs again\n");
+      str("moracle quantize, process ", ::getpid(),
+          ": incomplete output, removed when the process ends or quantize runs again\n");
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   const bool written =
       fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
@@ -123,7 +124,7 @@ PartialFolder::~PartialFolder() {
 Status PartialFolder::rename_to(const std::string& folder) {
   std::error_code why;
   fs::rename(path_, folder, why);
-  if (why) return folder_error(folder, "to get its name", why);
+  if (why) return folder_error(folder, "to be renamed from its partial folder", why);
   path_.clear();
   fs::remove(fs::path(folder) / kMark, why);  // a remaining marker does no harm
   return {};

@@ -60,10 +60,10 @@ Status Quantizer::plan_module(const LinearModule& module, const Scheme& scheme) 
   const std::string& file = tensors_.file_of(module.tensor);
   if (module.fused) {
     return Error{ErrorKind::kUnsupported, file, "tensor '" + module.tensor + "'",
-                 str("a tensor of its own for each expert: no reader of ", name(format_),
-                     " looks for quantized experts in one (leave them with '", module.name,
+                 str("one tensor per expert, because readers of ", name(format_),
+                     " expect that (exclude these experts with '", module.name,
                      "=none', or quantize while loading)"),
-                 "it holds all experts of a layer"};
+                 "it has all experts of a layer"};
   }
   if (Status stores = check_stores(format_, scheme); !stores) return stores;
   const TensorView& view = *tensors_.find(module.tensor);
@@ -75,8 +75,8 @@ Status Quantizer::plan_module(const LinearModule& module, const Scheme& scheme) 
   }
   for (const SafetensorsEntry& entry : *entries) {
     if (entry.name != module.tensor && tensors_.find(entry.name) != nullptr)
-      return tensors_.wrong(entry.name, "a name that the quantized form does not use",
-                            "module '" + module.name + "' would get a tensor of this name");
+      return tensors_.wrong(entry.name, "another name",
+                            "module '" + module.name + "' would be written under this name");
   }
   units_.push_back({module.tensor, module.name, scheme, *std::move(entries)});
   const bool is_new =
@@ -99,7 +99,7 @@ Status Quantizer::plan(const QuantizationMap& map) {
   }
   if (quantized.empty()) {
     return Error{ErrorKind::kInvalidArgument, from_.folder(), "--scheme",
-                 "at least one module to quantize", "every module would be left as it is"};
+                 "at least one module to quantize", "no module would be quantized"};
   }
   for (const auto& [tensor, entry] : tensors_.all()) {
     if (quantized.contains(tensor)) continue;
@@ -187,7 +187,7 @@ Status Quantizer::write_configs(OutputFolder& out) {
   auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) {
     return Error{ErrorKind::kBadFile, path, "", "a JSON object",
-                 "it is none any more: the file changed meanwhile"};
+                 "it is not an object: the file changed while quantize was running"};
   }
   config["quantization_config"] = quantization_config(format_, modules_);
   constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;

@@ -65,8 +65,8 @@ Result<WriteFormat> parse_write_format(std::string_view text) {
 Status check_stores(WriteFormat format, const Scheme& scheme) {
   const auto refuse = [&](const Scheme& only) {
     return Error{ErrorKind::kUnsupported, "", str("format ", name(format)),
-                 str(name(only), " for every module, since it has no words for another scheme"),
-                 "requested is " + name(scheme)};
+                 str(name(only), " for every module, because it cannot describe other schemes"),
+                 "the request is for " + name(scheme)};
   };
   const Scheme block{kFp8Static128BlockSym, kFp8Dynamic128Sym};
   const Scheme mxfp8{kMxfp8Static, kMxfp8Dynamic};
@@ -93,7 +93,7 @@ Result<std::vector<SafetensorsEntry>> stored_entries(WriteFormat format, const S
   if (is_exponents(scheme) && k % key.group.cols != 0) {
     return Error{ErrorKind::kUnsupported, "", "module '" + module + "'",
                  str("a multiple of ", key.group.cols,
-                     " columns, as every reader of mxfp8 checkpoints needs"),
+                     " columns, which every reader of mxfp8 checkpoints needs"),
                  str("it has ", k)};
   }
   const std::string scale = format == WriteFormat::kFp8 ? ".weight_scale_inv" : ".weight_scale";

@@ -34,7 +34,7 @@ struct SafetensorsWriter::State {
     while (!bytes.empty()) {
       const ssize_t done = ::pwrite(fd, bytes.data(), bytes.size(), at);
       if (done < 0 && errno == EINTR) continue;
-      if (done <= 0) return refused("room on the disk, and to be written");
+      if (done <= 0) return refused("to be written to the disk");
       bytes = bytes.subspan(done);
       at += done;
     }
@@ -100,7 +100,7 @@ Status SafetensorsWriter::write(const std::string& tensor, std::span<const std::
   const auto size = static_cast<int64_t>(bytes.size());
   if (found == state_->places.end() || first < 0 || first + size > found->second.bytes) {
     return Error{ErrorKind::kInvalidArgument, state_->path, "tensor '" + tensor + "'",
-                 "to be announced with this size",
+                 "to be declared with this size",
                  str("bytes ", first, " to ", first + size, " were given")};
   }
   MORACLE_CHECK(state_->write(bytes, found->second.begin + first));
@@ -114,9 +114,9 @@ Status SafetensorsWriter::finish() {
     return Error{ErrorKind::kInvalidArgument, state_->path, "tensor '" + tensor + "'",
                  str(place.bytes, " bytes"), str(place.written, " were written")};
   }
-  if (::fsync(state_->fd) != 0) return state_->refused("to reach the disk");
+  if (::fsync(state_->fd) != 0) return state_->refused("to be written to the disk");
   const int fd = std::exchange(state_->fd, -1);
-  if (::close(fd) != 0) return state_->refused("to reach the disk");
+  if (::close(fd) != 0) return state_->refused("to be written to the disk");
   return {};
 }
 

@@ -38,10 +38,10 @@ class MmaLinear : public GroupedLinear {
     MORACLE_CHECK(check_activation(activation));
     if (mma_activates(weights_.shape, activation) && out.cols == weights_.shape.n / 2)
       return run(rows, &activation, out, stream);
-    return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm80",
-                 str("silu or swigluoai of gates and as many others, into ", weights_.shape.n / 2,
-                     " columns"),
-                 str("it is ", name(activation.function), " into ", out.cols)};
+    return Error{
+        ErrorKind::kInvalidArgument, "", "backend cuda-sm80",
+        str("silu or swigluoai of gate and up rows, into ", weights_.shape.n / 2, " columns"),
+        str("it is ", name(activation.function), " into ", out.cols)};
   }
   const KernelWeights& weights() const override { return weights_; }
 
@@ -100,7 +100,8 @@ Result<std::unique_ptr<GroupedLinear>> make_sm80(KernelWeights&& weights, const 
   constexpr int64_t kMostColumns = int64_t{1} << 21;  // group_of counts blocks in 16 bits
   if (weights.shape.k >= kMostColumns) {
     return Error{ErrorKind::kUnsupported, "", "backend cuda-sm80",
-                 str("fewer than ", kMostColumns, " columns"), str("there are ", weights.shape.k)};
+                 str("fewer than ", kMostColumns, " columns"),
+                 str("the matrix has ", weights.shape.k)};
   }
   const MmaKernels kernels = mma_kernels_for(weights.shape, weights.scheme);
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(gpu->queue().index));

@@ -57,8 +57,8 @@ template <class Kind>
 Result<Kind*> same_attention(AttentionDescription& from, const decltype(Kind::spec)& spec) {
   auto* kind = std::get_if<Kind>(&from);
   if (kind != nullptr && kind->spec == spec) return kind;
-  return Error{ErrorKind::kInvalidArgument, "", "attention", "the one that is loaded",
-               kind == nullptr ? "it is of another kind" : "its numbers differ"};
+  return Error{ErrorKind::kInvalidArgument, "", "attention", "the attention of the loaded model",
+               kind == nullptr ? "it is of another kind" : "its sizes or settings differ"};
 }
 
 /// RoPE shape of heads with `head_dim` columns, from column `first` of each head on.

@@ -53,7 +53,7 @@ Result<double> positive(const Config& config, Config::Keys keys, double fallback
   MORACLE_TRY(const double value, config.number_or(fallback, keys));
   if (value > 0 && value <= 1e9) return value;
   return config.wrong(keys, "a number above 0",
-                      config.has(keys) ? str("it is ", value) : "it is not there");
+                      config.has(keys) ? str("it is ", value) : "it is missing");
 }
 
 Result<RotaryAndScale> read_yarn(const Config& config, const Config& rope, int64_t dim,

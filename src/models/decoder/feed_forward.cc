@@ -35,8 +35,9 @@ namespace {
 // Errors: a reload adds or removes an optional module. `now` is the loaded one, `next` the new one.
 Status same_presence(const char* what, bool loaded, const auto& now, const auto& next) {
   if (!loaded || now.has_value() == next.has_value()) return {};
-  return Error{ErrorKind::kInvalidArgument, "", what, "the layer that is loaded",
-               next ? "it has none" : "it has one"};
+  return Error{ErrorKind::kInvalidArgument, "", what,
+               now.has_value() ? "one, as in the loaded layer" : "none, as in the loaded layer",
+               next ? "the new layer has one" : "the new layer has none"};
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ Result<KvCache> Model::make_cache(int64_t capacity) const {
   const DecoderSpec& spec = state_->spec;
   if (capacity < 1 || capacity > spec.max_context) {
     return Error{ErrorKind::kInvalidArgument, "", "context",
-                 str("1 to ", spec.max_context, " tokens"), str(capacity, " were requested")};
+                 str("1 to ", spec.max_context, " tokens"), str("the request is ", capacity)};
   }
   auto cache = std::make_unique<KvCache::State>();
   cache->capacity = capacity;

@@ -72,7 +72,7 @@ Error explain_non_finite(Model& model, std::span<const int32_t> ids, KvCache& ca
                          int32_t adapter) {
   const auto size = static_cast<int64_t>(ids.size());
   Error error{ErrorKind::kBadFile, "", str("logits at position ", size - 1), "finite numbers",
-              "there were others, but none when the tokens were run again"};
+              "NaN or infinity was found, but not when the tokens were run again"};
   cache.truncate(0);
   int64_t last = 0;
   for (int64_t done = 0; done < size;) {
@@ -82,8 +82,8 @@ Error explain_non_finite(Model& model, std::span<const int32_t> ids, KvCache& ca
     if (!found) return found.error();
     if (*found) {
       const Found& first = **found;
-      error.fact =
-          str(first.part, " gives ", first.value, " first, at position ", done + first.token);
+      error.fact = str(first.part, " gives the first NaN or infinity: ", first.value,
+                       " at position ", done + first.token);
       return error;
     }
     done += last = count;
@@ -92,7 +92,8 @@ Error explain_non_finite(Model& model, std::span<const int32_t> ids, KvCache& ca
   if (!logits) return logits.error();
   const auto wild = std::find_if_not(logits->begin(), logits->end(),
                                      [](float logit) { return std::isfinite(logit); });
-  if (wild != logits->end()) error.fact = str("the output layer gives ", *wild, " first");
+  if (wild != logits->end())
+    error.fact = str("the output layer gives the first NaN or infinity: ", *wild);
   return error;
 }
 

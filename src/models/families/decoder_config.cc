@@ -22,7 +22,8 @@ Result<DecoderSpec> read_decoder_spec(const Config& config, const DecoderDefault
   const Result<Activation> activation = parse_activation(text);
   if (!activation || !is_gated(*activation) || *activation == Activation::kSwigluOai ||
       *activation == Activation::kSwigluStep) {
-    return config.unsupported({"hidden_act"}, "an activation with a gate", "it is " + text);
+    return config.unsupported({"hidden_act"}, "an activation function with a gate",
+                              "it is " + text);
   }
   spec.activation = *activation;
   return spec;
@@ -52,7 +53,7 @@ Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderS
   MORACLE_TRY(const std::vector<std::string> types, config.texts({"layer_types"}));
   for (const std::string& type : types) {
     if (type != "full_attention")
-      return config.unsupported({"layer_types"}, "full_attention", "it holds " + type);
+      return config.unsupported({"layer_types"}, "full_attention", "it has " + type);
   }
   return spec;
 }

@@ -16,7 +16,7 @@ Status check_size(const Checkpoint& checkpoint, const DescribedMatrix& matrix,
   return Error{ErrorKind::kBadFile, checkpoint.state().tensors.file_of(first),
                "tensor '" + first + "'",
                str(join(rows, " + "), " rows of ", k, " columns (from config.json)"),
-               str("there are ", join(matrix.part_rows(), " + "), " of ", matrix.shape().k)};
+               str("it has ", join(matrix.part_rows(), " + "), " rows of ", matrix.shape().k)};
 }
 
 }  // namespace
@@ -33,8 +33,8 @@ Status require_bias(const Checkpoint& checkpoint, const std::vector<std::string>
   for (const std::string& module : modules) {
     if (checkpoint.has_tensor(module + ".bias")) continue;
     return Error{ErrorKind::kBadFile, checkpoint.state().tensors.file_of(module + ".weight"),
-                 "tensor '" + module + ".bias'", "to be there, as architecture and config.json say",
-                 "it is missing"};
+                 "tensor '" + module + ".bias'",
+                 "to be in the file, as the architecture and config.json require", "it is missing"};
   }
   return {};
 }
@@ -147,8 +147,8 @@ Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const s
   const std::string module = name.substr(0, name.rfind('.'));
   MORACLE_TRY(DescribedMatrix table, checkpoint.linear({module}));
   if (table.tensors() == std::vector<std::string>{name}) return table;
-  return checkpoint.state().tensors.wrong(name, "nothing beside it in its module",
-                                          "there are " + join(table.tensors()));
+  return checkpoint.state().tensors.wrong(name, "to be the only tensor of its module",
+                                          "the module has " + join(table.tensors()));
 }
 
 }  // namespace moracle

@@ -57,7 +57,7 @@ Result<Sizes> read_sizes(const Config& config) {
     return config.unsupported({"topk_method"}, "noaux_tc", "it is " + method);
   // Require these keys: transformers' defaults are the numbers of one model.
   for (const char* key : {"n_group", "topk_group", "routed_scaling_factor"}) {
-    if (!config.has({key})) return config.wrong({key}, "a number", "it is not there");
+    if (!config.has({key})) return config.wrong({key}, "a number", "it is missing");
   }
   return sizes;
 }
@@ -127,7 +127,7 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
   MORACLE_TRY(const int64_t count, config.integer_or(0, {"num_nextn_predict_layers"}, 0, 1000));
-  IgnoredPart part{"prediction of further tokens, not run", 0, 0};
+  IgnoredPart part{"multi-token prediction, not run", 0, 0};
   for (int64_t layer = checkpoint.num_layers(); layer < checkpoint.num_layers() + count; ++layer) {
     const std::string prefix = str("model.layers.", layer, ".");
     for (const std::string& name : checkpoint.unclaimed()) {

@@ -20,13 +20,13 @@ Result<std::vector<int64_t>> read_windows(const Config& config, int64_t num_laye
   for (const std::string& type : types) {
     if (type != "sliding_attention" && type != "full_attention") {
       return config.unsupported({"layer_types"}, "sliding_attention and full_attention",
-                                "it holds " + type);
+                                "it has " + type);
     }
     windows.push_back(type == "sliding_attention" ? window : 0);
   }
   if (static_cast<int64_t>(windows.size()) == num_layers) return windows;
   return config.wrong({"layer_types"}, str("one for each of ", num_layers, " layers"),
-                      str("there are ", windows.size()));
+                      str("it has ", windows.size()));
 }
 
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
@@ -44,7 +44,7 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
   MORACLE_CHECK(require_bias(checkpoint, {router_module}));
   for (const char* bias : {".gate_up_proj_bias", ".down_proj_bias"}) {
     if (checkpoint.has_tensor(experts.spec.name + bias)) continue;
-    return checkpoint.state().tensors.wrong(experts.spec.name + bias, "to be there",
+    return checkpoint.state().tensors.wrong(experts.spec.name + bias, "to be in the file",
                                             "it is missing");
   }
   MORACLE_TRY(RouterDescription router, describe_router(checkpoint, router_module, experts.spec));
@@ -65,7 +65,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   // Require rotary settings: without them transformers would assume the YaRN settings of one
   // published model.
   if (!config.has({"rope_parameters", "rope_scaling"}))
-    return config.wrong({"rope_parameters", "rope_scaling"}, "an object", "it is not there");
+    return config.wrong({"rope_parameters", "rope_scaling"}, "an object", "it is missing");
   constexpr DecoderDefaults kDefaults{1e-5, 150'000};
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
   MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec, false, kDefaults));

@@ -42,8 +42,8 @@ Result<GenerationConfig> GenerationConfig::open(const Checkpoint& checkpoint) {
   }
   for (int64_t id : eos) {
     if (id < 0 || id > INT32_MAX) {
-      return checkpoint.state().config.wrong({"eos_token_id"}, "ids of tokens",
-                                             str("it holds ", id));
+      return checkpoint.state().config.wrong({"eos_token_id"}, "token ids from 0 to 2147483647",
+                                             str("it has ", id));
     }
     generation.eos_ids.push_back(static_cast<int32_t>(id));
   }

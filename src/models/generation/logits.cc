@@ -13,8 +13,8 @@ static_assert(Model::kMaxTopK == kMostTopK);
 Result<Matrix> enqueue_logits(Model::State& m, int64_t first, int64_t count) {
   if (first < 0 || count < 1 || count > Model::kMaxLogitRows || first + count > m.num_rows) {
     return Error{ErrorKind::kInvalidArgument, "", "logits",
-                 str("1 to ", Model::kMaxLogitRows, " rows of the last step's ", m.num_rows),
-                 str(count, " from ", first, " were requested")};
+                 str("1 to ", Model::kMaxLogitRows, " rows, within the last step's ", m.num_rows),
+                 str("the request is ", count, " rows from row ", first)};
   }
   const Matrix out = m.activations.logits.slice(0, count);
   MORACLE_CHECK(m.output->apply(m.activations.normed.slice(first, count), out));

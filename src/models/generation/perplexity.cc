@@ -52,7 +52,7 @@ Result<Perplexity> run(Model& model, std::span<const int32_t> ids, int64_t windo
                        const Progress& progress, int32_t adapter) {
   if (window < 2 || window > model.max_context()) {
     return Error{ErrorKind::kInvalidArgument, "", "--window",
-                 str("2 to ", model.max_context(), " tokens, the model's context"),
+                 str("2 to ", model.max_context(), " tokens (the model's context)"),
                  str("it is ", window)};
   }
   const auto size = static_cast<int64_t>(ids.size());

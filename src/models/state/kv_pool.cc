@@ -42,8 +42,8 @@ Status KvPool::take_slab(int64_t pages_wanted) {
       return Error{ErrorKind::kOutOfMemory, "", "kv cache",
                    str(pages_wanted, " more pages of ", page_, " positions, ",
                        pages_wanted * static_cast<int64_t>(page_bytes_), " bytes"),
-                   str("there are ", left + static_cast<int64_t>(free_.size()), " left of the ",
-                       most_bytes_, " bytes that caches may take")};
+                   str("the limit of ", most_bytes_, " bytes leaves ",
+                       left + static_cast<int64_t>(free_.size()))};
     }
   }
   MORACLE_TRY(Buffer slab, device_->allocate(static_cast<size_t>(count) * page_bytes_));

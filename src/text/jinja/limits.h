@@ -21,7 +21,7 @@ constexpr int kMaxValueDepth = 100;    ///< nesting of lists in lists
 
 /// The need in every kUnsupported Error of this folder.
 inline constexpr char kRenderable[] =
-    "a construct that can be rendered here (the statements, filters, tests and methods that "
+    "a construct that Moracle can render (the statements, filters, tests and methods that "
     "published chat templates use)";
 
 /// The Error for an omitted construct; a caller that knows the line adds it.

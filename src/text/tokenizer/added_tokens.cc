@@ -58,7 +58,7 @@ Status AddedTokens::add(const JsonField& field, const Vocabulary& vocabulary,
   MORACLE_TRY(token.rstrip, field["rstrip"].flag());
   MORACLE_TRY(token.normalized, field["normalized"].flag());
   MORACLE_TRY(token.special, field["special"].flag());
-  if (token.content.empty()) return field["content"].bad("some text");
+  if (token.content.empty()) return field["content"].bad("a text that is not empty");
   if (token.content.size() > kLongestContent) {
     return field["content"].unsupported(str("at most ", kLongestContent, " bytes"));
   }
@@ -70,7 +70,7 @@ Status AddedTokens::add(const JsonField& field, const Vocabulary& vocabulary,
   const int64_t next = std::max(static_cast<int64_t>(vocabulary.size()), largest_id_ + 1);
   const int64_t expected = vocabulary.id(token.content).value_or(static_cast<int32_t>(next));
   if (token.id != expected) {
-    return field["id"].bad(str(expected, ", the vocabulary's or else the next free id"));
+    return field["id"].bad(str(expected, " (the id in the vocabulary, else the next free id)"));
   }
   largest_id_ = std::max<int64_t>(largest_id_, token.id);
   TokenTrie& trie = token.normalized ? normalized_ : raw_;

@@ -82,7 +82,8 @@ Status Bpe::read_merges(const JsonField& field) {
     const auto left = vocabulary_.id(parts->first);
     const auto right = vocabulary_.id(parts->second);
     const auto merged = vocabulary_.id(parts->first + parts->second);
-    if (!left || !right || !merged) return entry().bad("parts and a result from the vocabulary");
+    if (!left || !right || !merged)
+      return entry().bad("parts and a result that are in the vocabulary");
     merges_[pair(*left, *right)] = {rank++, *merged};  // of two equal merges, the last counts
   }
   return {};
@@ -95,7 +96,8 @@ int32_t Bpe::character(uint32_t code, std::string_view text) const {
 
 Status Bpe::encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
   if (word.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-    return Error{ErrorKind::kInvalidArgument, "", "text", "words below 2 GiB", str(word.size())};
+    return Error{ErrorKind::kInvalidArgument, "", "text", "words of less than 2 GiB",
+                 str("it has ", word.size(), " bytes")};
   }
   if (ignore_merges_) {
     if (const auto whole = vocabulary_.id(word)) {

@@ -64,7 +64,7 @@ Status Normalizer::add(const JsonField& field, int depth) {
   if (field.is_null()) return {};
   MORACLE_TRY(const std::string type, field["type"].text());
   if (type == "Sequence") {
-    if (depth == kMaxNormalizers) return field["type"].unsupported("sequences nested less deeply");
+    if (depth == kMaxNormalizers) return field["type"].unsupported("fewer nested sequences");
     MORACLE_TRY(const auto items, field["normalizers"].items());
     for (const JsonField& item : items) MORACLE_CHECK(add(item, depth + 1));
     return {};

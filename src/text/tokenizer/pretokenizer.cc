@@ -48,7 +48,7 @@ Status Pretokenizer::add(const JsonField& field, int depth) {
   if (type != "Sequence") {
     return field["type"].unsupported("ByteLevel, Split, Digits or Sequence");
   }
-  if (depth == kMaxPretokenizers) return field["type"].unsupported("sequences nested less deeply");
+  if (depth == kMaxPretokenizers) return field["type"].unsupported("fewer nested sequences");
   MORACLE_TRY(const auto items, field["pretokenizers"].items());
   for (const JsonField& item : items) MORACLE_CHECK(add(item, depth + 1));
   return {};

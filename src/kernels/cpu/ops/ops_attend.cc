@@ -198,9 +198,9 @@ Status CpuOps::append(const Matrix& k, const Matrix& v, const Batch& batch, cons
   });
   if (const float value = beyond.load(); value != 0) {
     return Error{ErrorKind::kUnsupported, "", "kv cache",
-                 "keys and values below 65520 in magnitude, as f16 has no larger number; bf16 "
-                 "and f32 have",
-                 str("there is ", value)};
+                 "keys and values below 65520 in magnitude with f16 (bf16 and f32 have no such "
+                 "limit)",
+                 str("one is ", value)};
   }
   return {};
 }
@@ -209,7 +209,7 @@ Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape&
                       const Matrix& out, std::byte*, Stream) {
   if (batch.page % kAttendStretch != 0) {
     return Error{ErrorKind::kInvalidArgument, "", "kv cache",
-                 str("pages of a multiple of ", kAttendStretch, " positions on a cpu"),
+                 str("pages of a multiple of ", kAttendStretch, " positions on cpu"),
                  str("they have ", batch.page)};
   }
   const std::lock_guard lock(attending_.mutex);

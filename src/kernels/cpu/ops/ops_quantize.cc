@@ -11,7 +11,7 @@ namespace {
 
 Error unsupported(const QuantKey& key) {
   return {ErrorKind::kUnsupported, "", "activations", "int8 or fp8 per token, fp8 per group, mxfp8",
-          str("the scheme asks for ", name(key.dtype), " of another kind")};
+          str("the scheme has another kind of ", name(key.dtype))};
 }
 
 // Dequantizes codes.

@@ -23,12 +23,13 @@ Status check_gpu(int index) {
   if (Status counted = cuda::check(cudaGetDeviceCount(&count), "cudaGetDeviceCount"); !counted)
     return wrong("an NVIDIA GPU and its driver, or device cpu", counted.error().fact);
   if (index >= count)
-    return wrong("an NVIDIA GPU of this index, or device cpu", str("this machine has ", count));
+    return wrong("an NVIDIA GPU with this index, or device cpu",
+                 str("this machine has ", count, count == 1 ? " GPU" : " GPUs"));
   int major = 0, minor = 0;
   MORACLE_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
   MORACLE_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
   if (10 * major + minor >= kLeastCapability) return {};
-  return wrong("compute capability 7.5 or later", str("it has ", major, ".", minor));
+  return wrong("compute capability 7.5 or later", str("this GPU has ", major, ".", minor));
 }
 
 }  // namespace

@@ -27,9 +27,9 @@ Error told(DeviceErrorKind kind, const DeviceErrorCell& cell) {
                    str("expert ", place, " has ", value));
     case DeviceErrorKind::kKvCache:
       return Error{ErrorKind::kUnsupported, "", "kv cache",
-                   "keys and values below 65520 in magnitude, as f16 has no larger number; bf16 "
-                   "and f32 have",
-                   str("there is ", std::bit_cast<float>(value))};
+                   "keys and values below 65520 in magnitude with f16 (bf16 and f32 have no such "
+                   "limit)",
+                   str("one is ", std::bit_cast<float>(value))};
     case DeviceErrorKind::kLoraIds:
       break;
   }
@@ -65,7 +65,7 @@ Status DeviceErrors::take(cudaStream_t stream) {
                                cudaMemcpyDeviceToHost, stream));
   if (Status waited = check(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); !waited) {
     Error error = std::move(waited).error();
-    error.fact += str("; the kernel launched last is '", last_launched(), "'");
+    error.fact += str("; the last launched kernel is '", last_launched(), "'");
     return error;
   }
   for (int kind = 0; kind < kDeviceErrorKinds; ++kind) {

@@ -14,7 +14,7 @@ constexpr int kFewColumns = 256;  // up to this many columns, a block is one war
 
 Error unsupported(const QuantKey& key) {
   return {ErrorKind::kUnsupported, "", "activations", "int8 or fp8 per token, fp8 per group, mxfp8",
-          str("the scheme asks for ", name(key.dtype), " of another kind")};
+          str("the scheme has another kind of ", name(key.dtype))};
 }
 
 // Same as scale_for. `largest` must be below infinity.
