@@ -3,31 +3,10 @@
 #include <cstdint>
 
 #include "base/text.h"
+#include "base/utf8.h"
 
 namespace moracle {
 namespace {
-
-struct Character {
-  size_t bytes = 0;  // 0: no valid UTF-8 starts here
-  uint32_t code = 0;
-};
-
-Character character_at(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t lead = byte(0);
-  if (lead < 0x80) return {1, lead};
-  const size_t bytes = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || bytes > text.size()) return {};
-  uint32_t code = lead & (0x7f >> bytes);
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return {};
-    code = code << 6 | (byte(i) & 0x3f);
-  }
-  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = code >= 0xd800 && code <= 0xdfff;
-  if (code < kLeast[bytes] || code > 0x10ffff || surrogate) return {};
-  return {bytes, code};
-}
 
 // True for characters that a terminal executes instead of showing.
 bool is_command(uint32_t code) {
@@ -57,11 +36,12 @@ std::string escaped(std::string_view bytes) {
 std::string printable(std::string_view text, size_t most) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
-    const Character c = character_at(text.substr(i));
-    const size_t bytes = c.bytes == 0 ? 1 : c.bytes;
+    const Utf8Char c = first_char(text.substr(i));
+    const bool whole = c.state == Utf8Char::State::kWhole;
+    const size_t bytes = whole ? c.length : 1;
     if (i + bytes > most) return str(out, "… (", text.size(), " bytes)");
     const std::string_view part = text.substr(i, bytes);
-    out += c.bytes == 0 || is_command(c.code) ? escaped(part) : std::string(part);
+    out += whole && !is_command(c.code) ? std::string(part) : escaped(part);
     i += bytes;
   }
   return out;

@@ -5,11 +5,11 @@
 #include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "base/utf8.h"
 #include "checkpoint/config.h"
 #include "moracle/text.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/syntax/parser.h"
-#include "text/jinja/values/unicode.h"
 
 namespace moracle {
 
@@ -82,7 +82,7 @@ Result<std::string> template_of(const Json& config, const std::string& path) {
 }
 
 Status check_utf8(std::string_view text, std::string place) {
-  const auto at = jinja::invalid_utf8(text);
+  const auto at = first_invalid_utf8(text);
   if (!at) return {};
   return Error{ErrorKind::kInvalidArgument, "", std::move(place), "UTF-8",
                str("byte ", *at, " is not part of a character")};
@@ -141,7 +141,7 @@ Result<ChatTemplate> ChatTemplate::parse(std::string text, std::string origin,
   if (text.size() > jinja::kMaxTemplateBytes) {
     return fail(jinja::limit_error(str("a template of ", text.size(), " bytes")));
   }
-  if (const auto at = jinja::invalid_utf8(text)) {
+  if (const auto at = first_invalid_utf8(text)) {
     return fail(Error{ErrorKind::kBadFile, "", str("byte ", *at), "UTF-8",
                       "the byte is not part of a character"});
   }

@@ -59,10 +59,12 @@ CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
   }
   if (shape.key.quantized()) {
     const Bytes bytes = bytes_of(m.key.dtype);
-    for (std::byte& code : m.storage) {
-      uint8_t byte = static_cast<uint8_t>(engine() >> 56);
+    uint64_t eight = 0;  // one number of the engine serves eight bytes
+    for (size_t i = 0; i < m.storage.size(); ++i, eight >>= 8) {
+      if (i % 8 == 0) eight = engine();
+      uint8_t byte = static_cast<uint8_t>(eight);
       while (!bytes.finite[byte]) --byte;  // skip NaN and infinity
-      code = static_cast<std::byte>(byte);
+      m.storage[i] = static_cast<std::byte>(byte);
     }
     const auto range = static_cast<float>(bytes.largest);
     m.scales.resize(m.scale_rows() * m.scale_cols());

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "base/utf8.h"
 #include "text/jinja/values/unicode.h"
 
 namespace moracle::jinja {
@@ -109,11 +110,11 @@ Result<std::string> unescape(std::string_view body, int line) {
     } else if (kind == 'x' || kind == 'u' || kind == 'U') {
       const size_t digits = kind == 'x' ? 2 : kind == 'u' ? 4 : 8;
       MORACLE_TRY(const Escape escape, read_code(body, at, 16, digits, digits, line));
-      append_code_point(out, escape.value);
+      append_utf8(escape.value, out);
       at += escape.length;
     } else if (kind >= '0' && kind <= '7') {
       MORACLE_TRY(const Escape escape, read_code(body, at - 1, 8, 1, 3, line));
-      append_code_point(out, escape.value);
+      append_utf8(escape.value, out);
       at += escape.length - 1;
     } else if (kind == 'N') {
       return unsupported_error(line, "a '\\N{...}' escape");

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
+
 namespace moracle::jinja {
 
 namespace {
@@ -31,55 +33,9 @@ bool has_special_case(uint32_t c, Case to) {
 
 }  // namespace
 
-std::optional<size_t> invalid_utf8(std::string_view text) {
-  size_t at = 0;
-  while (at < text.size()) {
-    const auto byte = static_cast<uint8_t>(text[at]);
-    size_t length = byte < 0x80       ? 1
-                    : byte >> 5 == 6  ? 2
-                    : byte >> 4 == 14 ? 3
-                    : byte >> 3 == 30 ? 4
-                                      : 0;
-    if (length == 0) return at;
-    for (size_t i = 1; i < length; ++i) {
-      if (!continues(text, at + i)) return at;
-    }
-    const uint32_t value = code_point(text, at).value;
-    const uint32_t least = length == 2 ? 0x80 : length == 3 ? 0x800 : length == 4 ? 0x10000 : 0;
-    if (value < least || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF)) return at;
-    at += length;
-  }
-  return std::nullopt;
-}
-
 CodePoint code_point(std::string_view text, size_t at) {
-  const auto lead = static_cast<uint8_t>(text[at]);
-  if (lead < 0x80) return {lead, 1};
-  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  uint32_t value = lead & (0x7Fu >> length);
-  for (size_t i = 1; i < length && at + i < text.size(); ++i) {
-    value = value << 6 | (static_cast<uint8_t>(text[at + i]) & 0x3Fu);
-  }
-  return {value, std::min(length, text.size() - at)};
-}
-
-void append_code_point(std::string& text, uint32_t value) {
-  const auto tail = [&](int shift) { text += static_cast<char>(0x80 | ((value >> shift) & 0x3F)); };
-  if (value < 0x80) {
-    text += static_cast<char>(value);
-  } else if (value < 0x800) {
-    text += static_cast<char>(0xC0 | value >> 6);
-    tail(0);
-  } else if (value < 0x10000) {
-    text += static_cast<char>(0xE0 | value >> 12);
-    tail(6);
-    tail(0);
-  } else {
-    text += static_cast<char>(0xF0 | value >> 18);
-    tail(12);
-    tail(6);
-    tail(0);
-  }
+  const Utf8Char first = first_char(text.substr(at));
+  return {first.code, first.length};
 }
 
 size_t count_code_points(std::string_view text) {
@@ -157,7 +113,7 @@ std::optional<std::string> change_case(std::string_view text, Case to) {
     const auto into = to == Case::kUpper   ? utf8proc_toupper(from)
                       : to == Case::kLower ? utf8proc_tolower(from)
                                            : utf8proc_totitle(from);
-    append_code_point(out, static_cast<uint32_t>(into));
+    append_utf8(static_cast<uint32_t>(into), out);
   }
   return out;
 }

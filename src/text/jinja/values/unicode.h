@@ -9,16 +9,12 @@
 
 namespace moracle::jinja {
 
-/// Returns the position of the first byte that is not valid UTF-8.
-std::optional<size_t> invalid_utf8(std::string_view text);
-
 /// The character at byte `at` of valid UTF-8, and its length in bytes.
 struct CodePoint {
   uint32_t value = 0;
   size_t bytes = 1;
 };
 CodePoint code_point(std::string_view text, size_t at);
-void append_code_point(std::string& text, uint32_t value);
 
 /// Number of characters.
 size_t count_code_points(std::string_view text);
