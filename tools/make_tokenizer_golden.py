@@ -28,7 +28,7 @@ O200K = "|".join([
     r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
 DEEPSEEK = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
             r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-# What Oniguruma and PCRE2 read differently.
+# Constructs that Oniguruma reads differently from other libraries.
 DIALECT = (r"^\w|\p{N}{1,3}+|\bthe\b|[a-z&&[^aeiou]]+|\p{Greek}+|\p{Han}{2}?|\W$|\x{e9}|\u00e8{,2}\s"
            r"|(?>ab|a)(?<!b)c|[^a-z[0-9]\s]|\v+")
 

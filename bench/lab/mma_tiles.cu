@@ -3,7 +3,7 @@
 //
 //   nvcc -std=c++20 -O2 -arch=sm_90 -Iinclude -Isrc bench/lab/mma_tiles.cu build/cuda/libmoracle.a
 //   \
-//     -lpcre2-8 -lutf8proc -lcudart_static -o mma_tiles
+//     -lonig -lutf8proc -lcudart_static -o mma_tiles
 //   mma_tiles SHAPES SCHEMES TOKENS       lists with commas: mma_tiles qwen3,mixtral bf16 1,16
 #include <algorithm>
 #include <cstdio>

@@ -165,9 +165,10 @@ LayerSpec linear_spec(std::string name, const DescribedMatrix& weights);
 /// Options for timing backends.
 struct TuneOptions {
   std::vector<int64_t> tokens = {1, 16, 256};
-  double seconds = 20;     ///< time limit for the layer in seconds, including packing weights
-  int64_t most_bytes = 0;  ///< memory limit for the weights of one backend, in bytes
-  DeviceName device;       ///< the device whose backends are timed
+  double seconds = 20;  ///< time limit for the layer in seconds, including packing weights
+  /// Memory limit for the weights of one backend, in bytes. 0: half of the device's memory.
+  int64_t most_bytes = 0;
+  DeviceName device;              ///< the device whose backends are timed
   bool bf16_activations = false;  ///< see Request
 };
 

@@ -6,7 +6,6 @@
 #include "base/printable.h"
 #include "base/text.h"
 #include "command.h"
-#include "kernels/device_memory.h"
 #include "model_options.h"
 #include "numbers.h"
 #include "terminal.h"
@@ -79,7 +78,6 @@ int run(const Options& options) {
   tuning.seconds = options.seconds / static_cast<double>(kinds.size());
   CLI_TRY(tuning.device, parse_device(options.device));
   tuning.bf16_activations = activations == ActivationPrecision::kBf16;
-  tuning.most_bytes = memory_of(machine, tuning.device) / 2;
   ProgressBar bar("measuring");
   for (const LayerSpec& kind : kinds) {
     CLI_TRY(TunedLayer tuned, moracle::tune(kind, machine, device, tuning, bar.callback()));

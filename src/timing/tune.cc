@@ -5,6 +5,7 @@
 
 #include "base/median.h"
 #include "base/try.h"
+#include "kernels/device_memory.h"
 #include "oracle/tuned.h"
 #include "timing/layer_ring.h"
 
@@ -35,6 +36,8 @@ Result<TunedLayer> tune(const LayerSpec& layer, const Machine& machine,
   if (options.device.platform != Platform::kCpu) request.device_index = options.device.index;
   const Selection selection = select(request, untuned);
   MORACLE_CHECK(selection.chosen());
+  const int64_t most_bytes =
+      options.most_bytes > 0 ? options.most_bytes : memory_of(machine, options.device) / 2;
   const auto rows = std::count_if(selection.considered.begin(), selection.considered.end(),
                                   [](const Verdict& verdict) { return verdict.accepted(); });
   const double each =
@@ -49,8 +52,8 @@ Result<TunedLayer> tune(const LayerSpec& layer, const Machine& machine,
     if (!is_first && left() < each) break;
     request.backend = verdict.backend->name;
     MORACLE_TRY(timing::LayerRing ring,
-                timing::LayerRing::make(select(request, untuned), device, kEnoughBytes,
-                                        options.most_bytes, progress));
+                timing::LayerRing::make(select(request, untuned), device, kEnoughBytes, most_bytes,
+                                        progress));
     for (const int64_t tokens : options.tokens) {
       if (!is_first && left() <= 0) break;
       MORACLE_TRY(const std::vector<double> times,

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "base/regex.h"
 #include "moracle/base.h"
 
 namespace moracle {
@@ -20,7 +21,7 @@ class Pattern {
   Pattern() = default;
   bool any_linear_ = false;
   std::string exact_;
-  std::shared_ptr<void> code_;  // pcre2_code, if the text starts with "re:"
+  std::shared_ptr<const Regex> regex_;  // if the text starts with "re:"
 };
 
 }  // namespace moracle

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "text/regex/regex.h"
+#include "base/regex.h"
 #include "text/tokenizer/json_field.h"
 #include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/token_trie.h"

@@ -59,7 +59,7 @@ Status Pretokenizer::add_byte_level(const JsonField& field) {
   MORACLE_TRY(const bool use_regex, field["use_regex"].flag_or(true));
   if (add_prefix_space) steps_.emplace_back(PrefixSpace{});
   if (use_regex) {
-    MORACLE_TRY(Regex regex, placed(Regex::compile(kGpt2Words), field));
+    MORACLE_TRY(Regex regex, placed(Regex::compile(kGpt2Words, RegexSyntax::kOniguruma), field));
     steps_.emplace_back(Split{std::move(regex), Behavior::kIsolated, false});
   }
   steps_.emplace_back(ByteLevel{});
@@ -79,7 +79,8 @@ Status Pretokenizer::add_split(const JsonField& field) {
   const bool is_regex = pattern.contains("Regex");
   const JsonField source = pattern[is_regex ? "Regex" : "String"];
   MORACLE_TRY(const std::string text, source.text());
-  MORACLE_TRY(Regex regex, placed(is_regex ? Regex::compile(text) : Regex::literal(text), source));
+  const RegexSyntax syntax = is_regex ? RegexSyntax::kOniguruma : RegexSyntax::kLiteral;
+  MORACLE_TRY(Regex regex, placed(Regex::compile(text, syntax), source));
   for (const auto& [name, value] : kBehaviors) {
     if (behavior != name) continue;
     steps_.emplace_back(Split{std::move(regex), value, invert});
@@ -91,7 +92,7 @@ Status Pretokenizer::add_split(const JsonField& field) {
 
 Status Pretokenizer::add_digits(const JsonField& field) {
   MORACLE_TRY(const bool individual, field["individual_digits"].flag());
-  MORACLE_TRY(Regex regex, placed(Regex::compile("\\p{N}"), field));
+  MORACLE_TRY(Regex regex, placed(Regex::compile("\\p{N}", RegexSyntax::kOniguruma), field));
   const Behavior behavior = individual ? Behavior::kIsolated : Behavior::kContiguous;
   steps_.emplace_back(Split{std::move(regex), behavior, false});
   return {};

@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "text/regex/regex.h"
+#include "base/regex.h"
 #include "text/tokenizer/json_field.h"
 
 namespace moracle {
@@ -21,7 +21,7 @@ class Pretokenizer {
  public:
   /// Parses null, ByteLevel, Split, Digits or a Sequence of them. ByteLevel's "trim_offsets"
   /// concerns positions in the text, which are not computed here. Errors: kUnsupported for every
-  /// other type, for other behaviors of Split and for regular expressions that PCRE2 cannot serve;
+  /// other type, for other behaviors of Split and for regular expressions that Oniguruma refuses;
   /// kBadFile.
   static Result<Pretokenizer> parse(const JsonField& field);
 
