@@ -1,5 +1,5 @@
-// Tests batch invariance of attention. A token's bits depend only on its own sequence. Other
-// sequences, step sizes and thread counts do not change them.
+// Tests attention on a CPU: batch invariance over steps and thread counts, rounding of 16-bit
+// caches, and every instruction set. attend_ops_test.cc holds the tests of all devices.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,12 +7,12 @@
 #include <random>
 #include <vector>
 
-#include "base/scalar.h"
 #include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/isa_here.h"
 #include "kernels/ops.h"
 #include "kernels/paged.h"
 #include "moracle/device.h"
+#include "support/floats.h"
 
 namespace moracle::attend_test {
 namespace {
@@ -25,12 +25,7 @@ struct Sequence {
 class AttendTest : public ::testing::Test {
  protected:
   Sequence sequence(int64_t tokens, const AttentionShape& shape) {
-    auto draw = [&](int64_t count) {
-      std::normal_distribution<float> normal;
-      std::vector<float> values(count);
-      for (float& value : values) value = normal(random_);
-      return values;
-    };
+    const auto draw = [&](int64_t count) { return testing::normal_floats(random_, count); };
     return {draw(tokens * shape.num_heads * shape.head_dim),
             draw(tokens * shape.num_kv_heads * shape.head_dim),
             draw(tokens * shape.num_kv_heads * shape.value_dim), tokens};
@@ -154,37 +149,6 @@ TEST_F(AttendTest, NanInLaterTokenLeavesEarlierTokens) {
   EXPECT_EQ(0, std::memcmp(got.data(), want.data(), 20 * 32 * sizeof(float)));
 }
 
-float rounded(float value, DType dtype) {
-  return dtype == DType::kBF16 ? bf16_to_float(float_to_bf16(value))
-                               : f16_to_float(float_to_f16(value));
-}
-
-// Keys and values are rounded once and read exactly. So attention over a 16-bit cache equals
-// attention over pre-rounded floats bit for bit.
-TEST_F(AttendTest, ReadsSixteenBitCacheExactly) {
-  std::vector<AttentionShape> shapes = {
-      {8, 2, 32, 32, 0.2f}, {3, 3, 20, 13, 0.25f}, {70, 1, 8, 8, 0.3f}, {4, 4, 192, 128, 0.1f}};
-  shapes[0].window = 100;
-  for (AttentionShape shape : shapes) {
-    const Sequence exact = sequence(300, shape);
-    for (const DType dtype : {DType::kBF16, DType::kF16}) {
-      Sequence once = exact;
-      for (float& value : once.k) value = rounded(value, dtype);
-      for (float& value : once.v) value = rounded(value, dtype);
-      shape.cache.dtype = DType::kF32;
-      const auto want = run({once}, shape, 300, 1)[0];
-      shape.cache.dtype = dtype;
-      for (const int threads : {1, 3}) {
-        for (const int64_t step : {300, 7}) {
-          const auto got = run({exact}, shape, step, threads)[0];
-          EXPECT_EQ(0, std::memcmp(got.data(), want.data(), got.size() * sizeof(float)))
-              << name(dtype) << ", " << shape.head_dim << ", " << threads << ", " << step;
-        }
-      }
-    }
-  }
-}
-
 // Let u be the rounding unit (2^-9, 2^-12). A score is off by at most δ = scale · u · Σ|q·k|. So a
 // weight is off by a factor within e^(±2δ), and an output by at most (e^(2δ) - 1 + u · e^(2δ)) ·
 // max|v|.
@@ -226,25 +190,6 @@ TEST_F(AttendTest, SixteenBitCacheStaysWithinRoundingOfKeysAndValues) {
   }
 }
 
-TEST_F(AttendTest, F16CacheRejectsOverflowAndKeepsInfinity) {
-  auto device = *open_device("cpu", 2);
-  const auto append = [&](float value, DType dtype) {
-    std::vector<float> k(8, 1), v(8, value);
-    testing::PagedCaches caches({1}, 8, 8, dtype, 256);
-    return device->ops().append(Matrix::f32(k.data(), 1, 8), Matrix::f32(v.data(), 1, 8),
-                                caches.batch({{0, 0, 1}}, *device), caches.layer(), {});
-  };
-  EXPECT_TRUE(append(65504, DType::kF16));
-  EXPECT_TRUE(append(65519, DType::kF16)) << "rounds to 65504";
-  const Status refused = append(-65520, DType::kF16);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().place, "kv cache");
-  EXPECT_NE(refused.error().fact.find("-65520"), std::string::npos);
-  EXPECT_TRUE(append(1e30f, DType::kBF16));
-  EXPECT_TRUE(append(INFINITY, DType::kF16)) << "as in a cache of f32";
-  EXPECT_TRUE(append(NAN, DType::kF16));
-}
-
 // The vector_ops tables widen to the same values.
 TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitCacheExactly) {
   const int64_t dim = 37, value_dim = 21, keys = 100;
@@ -261,8 +206,8 @@ TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitCacheExactly) {
       const auto keep = [&](const std::vector<float>& from, auto& to16, auto& to32, float factor) {
         for (const float value : from) {
           const float scaled = value * factor;  // some become subnormal in f16
-          to16.push_back(dtype == DType::kBF16 ? float_to_bf16(scaled) : float_to_f16(scaled));
-          to32.push_back(rounded(scaled, dtype));
+          to16.push_back(testing::half_bits(dtype, scaled));
+          to32.push_back(testing::rounded_to(dtype, scaled));
         }
       };
       keep(s.k, k16, k32, 1);
