@@ -87,29 +87,32 @@ class AttendTest : public ::testing::Test {
 
 TEST_F(AttendTest, TokenBitsDependOnlyOnItsSequence) {
   const std::vector<float> sinks = {0.5f, -2, 3, 1, 0, 2, -1, 1.5f};
-  // Cases: grouped heads, one key head per head, many heads per key head; odd sizes; a window;
-  // sinks.
-  std::vector<AttentionShape> shapes = {{8, 2, 32, 32, 0.2f},
-                                        {3, 3, 20, 13, 0.25f},
-                                        {70, 1, 8, 8, 0.3f},
-                                        {8, 4, 16, 24, 0.25f},
-                                        {8, 4, 16, 16, 0.25f}};
-  shapes[3].window = 100;
-  shapes[4].sinks = sinks.data();
-  for (const AttentionShape& shape : shapes) {
+  struct Case {
+    const char* name;
+    AttentionShape shape;
+  } cases[] = {{"grouped heads", {8, 2, 32, 32, 0.2f}},
+               {"one key head per head, odd sizes", {3, 3, 20, 13, 0.25f}},
+               {"many heads per key head", {70, 1, 8, 8, 0.3f}},
+               {"window of 100", {8, 4, 16, 24, 0.25f}},
+               {"sinks", {8, 4, 16, 16, 0.25f}}};
+  cases[3].shape.window = 100;
+  cases[4].shape.sinks = sinks.data();
+  const struct {
+    int threads;
+    int64_t step;
+  } runs[] = {{1, 1000}, {1, 257}, {1, 7}, {3, 1000}, {3, 257}, {3, 7}};
+  for (const auto& [name, shape] : cases) {
+    SCOPED_TRACE(name);
     std::vector<Sequence> sequences;
     for (int64_t tokens : {600, 3, 270}) sequences.push_back(sequence(tokens, shape));
     std::vector<std::vector<float>> alone;
     for (const Sequence& one : sequences) alone.push_back(run({one}, shape, 1000, 1)[0]);
-    for (int threads : {1, 3}) {
-      for (int64_t step : {1000, 257, 7}) {
-        const auto together = run(sequences, shape, step, threads);
-        for (size_t i = 0; i < sequences.size(); ++i) {
-          EXPECT_EQ(
-              0, std::memcmp(together[i].data(), alone[i].data(), alone[i].size() * sizeof(float)))
-              << shape.num_heads << " heads, sequence " << i << ", steps of " << step << ", "
-              << threads << " threads";
-        }
+    for (const auto& [threads, step] : runs) {
+      const auto together = run(sequences, shape, step, threads);
+      for (size_t i = 0; i < sequences.size(); ++i) {
+        EXPECT_EQ(0,
+                  std::memcmp(together[i].data(), alone[i].data(), alone[i].size() * sizeof(float)))
+            << "sequence " << i << ", steps of " << step << ", " << threads << " threads";
       }
     }
   }
