@@ -22,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// A layer of the box's model in this scheme, and the features that only some layers have.
+/// A layer of the model in the repository, in this scheme, with the features of some layers.
 std::vector<std::pair<std::string, LayerSpec>> layers() {
   std::vector<std::pair<std::string, LayerSpec>> all;
   for (const Scheme& scheme : conformance::schemes()) all.emplace_back("", fake::layer(scheme));
