@@ -3,12 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
+
+#include "support/temporary_folder.h"
 
 namespace moracle::file_test {
 namespace {
@@ -17,16 +17,12 @@ using ::testing::HasSubstr;
 
 class FileTest : public ::testing::Test {
  protected:
-  FileTest() { std::filesystem::create_directory(folder_); }
-  ~FileTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string write(const std::string& name, const std::string& content) {
-    const std::string path = folder_ + "/" + name;
-    std::ofstream(path, std::ios::binary) << content;
-    return path;
+  std::string write(const std::string& name, const std::string& content) const {
+    return temporary_.write(name, content);
   }
 
-  const std::string folder_ = ::testing::TempDir() + "moracle_file_" + std::to_string(::getpid());
+  const testing::TemporaryFolder temporary_;
+  const std::string& folder_ = temporary_.path();
 };
 
 Result<std::string> text_of(const File& file, uint64_t first, size_t count) {

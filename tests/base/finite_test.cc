@@ -11,8 +11,7 @@
 namespace moracle::finite_test {
 namespace {
 
-// Every bit pattern of a type by itself: found exactly where the number that it means is not
-// finite.
+// Checks every bit pattern of a type. The search finds exactly the patterns that are not finite.
 template <class Word, class Value>
 void expect_each(DType type, Value value) {
   for (uint32_t bits = 0; bits <= Word(-1); ++bits) {
@@ -29,13 +28,13 @@ TEST(Finite, ClassifiesEveryCodeOfSmallTypes) {
   expect_each<uint16_t>(DType::kBF16, bf16_to_float);
   expect_each<uint8_t>(DType::kF8E4M3, e4m3_to_float);
   expect_each<uint8_t>(DType::kF8E8M0, e8m0_to_float);
-  // Five exponent bits as in f16, whose upper half it is.
+  // E5M2 is the upper half of f16: five exponent bits.
   expect_each<uint8_t>(DType::kF8E5M2,
                        [](uint8_t bits) { return f16_to_float(static_cast<uint16_t>(bits << 8)); });
   expect_each<uint8_t>(DType::kI8, [](uint8_t) { return 0.0f; });
 }
 
-// One bad number at each place of runs longer and shorter than a step, at odd addresses.
+// One bad number at each place. Runs are longer and shorter than a step and start at odd addresses.
 template <class T>
 void expect_found(DType type, T good, T bad) {
   constexpr int64_t kCount = 1100;

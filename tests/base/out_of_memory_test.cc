@@ -1,4 +1,4 @@
-// Exceptions of the standard library as errors.
+// Tests that exceptions of the standard library become errors.
 #include "base/out_of_memory.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// bf16 and f16, every code, against the definition of a binary float written with ldexp.
+// Compares every code of bf16 and f16 with the definition of a binary float, written with ldexp.
 #include "base/scalar.h"
 
 #include <gtest/gtest.h>
@@ -68,7 +68,7 @@ TEST_P(Scalar, EveryCodeRoundTrips) {
 
 TEST_P(Scalar, RoundsToNearestEven) {
   const Format& format = GetParam();
-  // The last step goes to infinity: beyond half of it, rounding overflows.
+  // Beyond half of the last step, rounding gives infinity.
   for (uint32_t code = 0; code < format.infinity(); ++code) {
     const double exact = (format.value(code) + format.value(code + 1)) / 2;
     const auto middle = static_cast<float>(exact);

@@ -1,33 +1,26 @@
-// Small files are read whole, and only where they are files.
+// Tests reading small files whole. Folders, pipes and devices are rejected.
 #include "base/small_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 
 #include "base/json_text.h"
+#include "support/temporary_folder.h"
 
 namespace moracle::small_file_test {
 namespace {
 
 class SmallFile : public ::testing::Test {
  protected:
-  SmallFile() {
-    std::string folder = ::testing::TempDir() + "moracle_small_file_XXXXXX";
-    if (::mkdtemp(folder.data()) != nullptr) folder_ = folder;
-  }
-  ~SmallFile() override { std::filesystem::remove_all(folder_); }
-  std::string write(const std::string& content) const {
-    std::ofstream(folder_ + "/file", std::ios::binary) << content;
-    return folder_ + "/file";
-  }
-  std::string folder_;
+  std::string write(const std::string& content) const { return temporary_.write("file", content); }
+
+  const testing::TemporaryFolder temporary_;
+  const std::string& folder_ = temporary_.path();
 };
 
 TEST_F(SmallFile, ReadsWholeFile) {

@@ -1,4 +1,4 @@
-// FP8, FP4 and power-of-two scales: every code, every midpoint, against the formats' definitions.
+// Compares every code and midpoint of FP8, FP4 and power-of-two scales with the definitions.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -93,7 +93,7 @@ TEST_P(ThreadPoolOfSize, SplitsEvenly) {
   }
 }
 
-// A piece may split nothing or one thing further: that is done on the spot.
+// A piece of work may start a split of zero or one items. The same thread runs it at once.
 TEST_P(ThreadPoolOfSize, SmallSplitsMayBeNested) {
   ThreadPool pool(GetParam());
   std::atomic<int> inner{0};
@@ -127,7 +127,7 @@ TEST_P(ThreadPoolOfSize, SerializesConcurrentCallers) {
     callers.emplace_back([&pool, &mine, &jobs_inside] {
       for (int round = 0; round < 25; ++round) {
         pool.run([&](int thread) {
-          // With one thread there is no team to share, and callers do not wait for each other.
+          // With one thread there is no shared team, so callers do not wait for each other.
           const bool counts = thread == 0 && pool.size() > 1;
           if (counts) {
             EXPECT_EQ(++jobs_inside, 1);
@@ -152,7 +152,7 @@ TEST_P(ThreadPoolOfSize, DestructsWhileIdle) {
     std::atomic<int> calls{0};
     pool.run([&](int) { ++calls; });
     EXPECT_EQ(calls, GetParam());
-    // Threads that have gone to sleep end as well as those that still spin.
+    // Both sleeping and spinning threads end.
     if (round % 10 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }

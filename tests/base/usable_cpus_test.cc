@@ -1,16 +1,15 @@
-// Which CPUs there are to use, and where threads go that are pinned: machines of other kinds than
-// this one are folders here.
+// Tests which CPUs are usable and where threads are pinned. A folder with files of /proc and /sys
+// stands for a machine.
 #include "base/usable_cpus.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <numeric>
+
+#include "support/temporary_folder.h"
 
 namespace moracle::usable_cpus_test {
 namespace {
@@ -20,16 +19,12 @@ using ::testing::IsEmpty;
 
 class FakeRoot : public ::testing::Test {
  protected:
-  FakeRoot()
-      : root_(::testing::TempDir() + "moracle_root_" + std::to_string(::getpid()) + "_" +
-              ::testing::UnitTest::GetInstance()->current_test_info()->name()) {}
-  ~FakeRoot() override { std::filesystem::remove_all(root_); }
   void write(const std::string& path, const std::string& text) const {
-    const auto file = std::filesystem::path(root_) / path;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text << "\n";
+    folder_.write(path, text + "\n");
   }
-  std::string root_;
+
+  const testing::TemporaryFolder folder_;
+  const std::string& root_ = folder_.path();
 };
 using CgroupCpus = FakeRoot;
 using NumaNodes = FakeRoot;
@@ -77,7 +72,7 @@ TEST_F(NumaNodes, ListOnlyNodesWithCpus) {
   write("sys/devices/system/node/online", "0-2");
   write("sys/devices/system/node/node0/cpulist", "0-1,4-5");
   write("sys/devices/system/node/node1/cpulist", "2-3,6-7");
-  write("sys/devices/system/node/node2/cpulist", "");  // memory alone
+  write("sys/devices/system/node/node2/cpulist", "");  // a node without CPUs
   EXPECT_EQ(numa_nodes(root_), (std::vector<NumaNode>{{0, {0, 1, 4, 5}}, {1, {2, 3, 6, 7}}}));
 }
 
@@ -105,7 +100,7 @@ TEST(ThreadPlaces, FillNodeAfterNodeEvenly) {
     const auto on_first = std::count(some.nodes.begin(), some.nodes.end(), 0);
     EXPECT_LE(std::abs(2 * on_first - threads), 1) << threads;
   }
-  // The mask may leave one node out.
+  // The mask may exclude one node.
   EXPECT_EQ(place_threads(2, {0, 4}, nodes).num_nodes, 1);
   EXPECT_EQ(place_threads(2, {0, 1}, {}).num_nodes, 1);
 }

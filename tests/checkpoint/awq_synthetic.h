@@ -1,4 +1,4 @@
-// Checkpoints as AutoAWQ writes them, for tests.
+// Writes tiny checkpoints in the format of AutoAWQ.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ inline void add_awq(SyntheticCheckpoint& checkpoint, const std::string& module, 
   checkpoint.add(module + ".scales", DType::kF16, {groups, n}, scales);
 }
 
-/// Every linear of the experts in this form.
+/// A checkpoint with all expert matrices in this format.
 inline SyntheticCheckpoint awq_checkpoint(const Awq& format = {}) {
   const SyntheticSize size{.layers = 1, .experts = 2};
   auto checkpoint = SyntheticCheckpoint::plain(size);

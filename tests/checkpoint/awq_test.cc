@@ -1,4 +1,4 @@
-// AWQ's reader, against the published formula.
+// Compares the AWQ reader with the published formula.
 #include <array>
 
 #include "awq_synthetic.h"
@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-// (code - zero) · scale; a word's nibbles from the lowest are columns 0 2 4 6 1 3 5 7 of its eight.
+// (code - zero) · scale. The nibbles of a word, lowest first, hold columns 0 2 4 6 1 3 5 7.
 Value published(const SyntheticCheckpoint& checkpoint, const Awq& format) {
   return [&checkpoint, format](const std::string& module, int64_t n, int64_t k) {
     constexpr std::array<int64_t, 8> kColumns = {0, 2, 4, 6, 1, 3, 5, 7};

@@ -233,7 +233,7 @@ TEST(Checkpoint, AcceptsPlainRouterWithoutConfigEntry) {
   const auto gptq = SyntheticCheckpoint::gptq().open()->router(kRouter);
   ASSERT_TRUE(gptq.ok()) << gptq.error().to_string();
   EXPECT_EQ(name(gptq->scheme()), "bf16");
-  // compressed-tensors: "Linear" targets the router too, once nothing ignores it.
+  // compressed-tensors: "Linear" targets the router too if no entry ignores it.
   auto int8 = SyntheticCheckpoint::int8();
   int8.quantization()["ignore"] = json::array();
   const auto router = int8.open()->router(kRouter);

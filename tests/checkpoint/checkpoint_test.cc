@@ -21,7 +21,7 @@ using testing::TemporaryFolder;
 const std::string kGate = SyntheticCheckpoint::expert(0, 1, "gate_proj");
 const std::string kDown = SyntheticCheckpoint::expert(0, 1, "down_proj");
 
-// Describes the whole model; reads every expert too.
+// Describes the whole model and reads every expert.
 Status read_all(const SyntheticCheckpoint& synthetic) {
   MORACLE_TRY(const Checkpoint checkpoint, synthetic.open());
   MORACLE_CHECK(outline(checkpoint));
@@ -57,7 +57,7 @@ class EveryProducer : public ::testing::TestWithParam<Named> {
   static SyntheticCheckpoint make() { return GetParam().make({}); }
   static SyntheticCheckpoint one_layer() { return GetParam().make({.layers = 1}); }
 
-  // Changes each tensor in turn; every change has to be an error that names the tensor's module.
+  // Changes each tensor in turn. Every change must be an error that names the tensor's module.
   static void spoil_each(
       const std::function<void(SyntheticCheckpoint&, const std::string&)>& spoil) {
     const SyntheticCheckpoint good = one_layer();
@@ -114,7 +114,8 @@ TEST_P(EveryProducer, DescribesALayerFromConfigAndFile) {
 
 TEST_P(EveryProducer, NamesMissingTensor) {
   spoil_each([](SyntheticCheckpoint& bad, const std::string& name) {
-    // Old GPTQ files hold no g_idx where columns are in order: without it the same file is whole.
+    // Old GPTQ files have no g_idx if columns are in order. Without g_idx the file is still
+    // complete.
     bad.remove(name.ends_with(".g_idx") ? name.substr(0, name.rfind('.')) + ".scales" : name);
   });
 }
@@ -217,7 +218,7 @@ TEST_P(EveryProducer, RejectsShapesThatDifferFromConfig) {
   }
 }
 
-// If one size is 0, the other may be any number, even one beyond all memory.
+// If one size is 0, the other may be any number, even one larger than memory.
 TEST_P(EveryProducer, RejectsEmptyMatrix) {
   const std::string name = "lm_head.weight";
   for (const std::vector<int64_t>& shape :
@@ -246,8 +247,7 @@ TEST_P(EveryProducer, ReadsUnalignedTensors) {
 }
 
 TEST_P(EveryProducer, ReadsAnySharding) {
-  // Each tensor in another shard than the one before: no linear layer has all of its tensors in
-  // one.
+  // Neighbouring tensors lie in different shards, so no linear layer lies in one shard.
   const auto checkpoint = make();
   int next = 0;
   std::map<std::string, int> shards;

@@ -1,4 +1,4 @@
-// compressed-tensors' formats, against the published formulas applied element by element.
+// Compares the formats of compressed-tensors with the published formulas, element by element.
 #include <limits>
 
 #include "ct_synthetic.h"
@@ -104,14 +104,14 @@ TEST_P(CtFormats, DequantizeToPublishedValues) {
   expect_values(must(opened.linear(kQkv)), 0, kQkv, value);
   EXPECT_TRUE(opened.linear({kAttention + "o_proj"}).ok());
   for (const std::string& left : opened.unclaimed()) {
-    EXPECT_EQ(left.find("_proj"), left.npos) << left << " is read by nobody";
+    EXPECT_EQ(left.find("_proj"), left.npos) << left << " is not claimed by any module";
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CtFormats, ::testing::ValuesIn(all_formats()),
                          [](const auto& instance) { return str(instance.param); });
 
-// -1 everywhere is how compressed-tensors leaves an index that it does not use.
+// compressed-tensors stores -1 everywhere in an unused group index.
 TEST(CtFormat, OrderedGroupIndexIsNotActOrder) {
   for (const bool unused : {false, true}) {
     for (const char* format : {"pack-quantized", "int-quantized"}) {
@@ -135,7 +135,7 @@ TEST(CtFormat, OrderedGroupIndexIsNotActOrder) {
   }
 }
 
-// fp8 weight-only: compressed-tensors has no other name for it.
+// compressed-tensors names weight-only fp8 "naive-quantized", too.
 TEST(CtFormat, NaiveFormatFollowsWeightType) {
   for (const CtModule& module : {ct_fp8("channel", ""), ct_int8("channel", "")}) {
     auto checkpoint = ct_checkpoint(module);
@@ -417,7 +417,7 @@ TEST(CtGroups, BestMatchingTargetDecidesScheme) {
   for (const char* old : {"packed", "shape"})
     checkpoint.remove(kAttention + "o_proj.weight_" + old);
   writer.add(kAttention + "o_proj", 32, 32, output);
-  // The class comes first and an exact name last, but the nearer one counts.
+  // The class comes first and an exact name last. The more specific target counts.
   json& quantization = checkpoint.quantization();
   quantization["format"] = "mixed-precision";
   quantization["config_groups"] = {{"group_0", ct_group(ct_packed(), {"Linear"})},
@@ -475,7 +475,7 @@ TEST(CtGroups, RejectsTargetInTwoGroups) {
   }
 }
 
-// Files of llm-compressor.
+// Reads files of llm-compressor.
 
 TEST(CtStored, W4A16) {
   expect_stored("qwen3moe-ct-w4a16-g128", "compressed-tensors", "int4-w4a16-g128");

@@ -1,4 +1,4 @@
-// compressed-tensors' reader: int8 weights per channel, int8 activations per token.
+// Tests the compressed-tensors reader: int8 weights per channel, int8 activations per token.
 #include "reader_fixture.h"
 
 namespace moracle::testing::compressed_tensors_test {

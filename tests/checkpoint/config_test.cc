@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "expect_error.h"
+#include "support/must.h"
 #include "synthetic_checkpoint.h"
 
 namespace moracle::config_test {
@@ -16,9 +17,7 @@ using testing::expect_unsupported;
 using testing::TemporaryFolder;
 
 Config parsed(const std::string& text) {
-  auto config = Config::parse(text, "dir/config.json");
-  EXPECT_TRUE(config.ok()) << config.error().to_string();
-  return *std::move(config);
+  return testing::must(Config::parse(text, "dir/config.json"));
 }
 
 TEST(Config, ReadsEveryTypeOfValue) {
@@ -98,7 +97,7 @@ TEST(Config, RejectsNumberOutOfRange) {
     expect_bad(parsed(str("{\"k\":", value, "}")).integer({"k"}, 1, 9),
                {"k: needs a whole number from 1 to 9", str("it is ", value)});
   }
-  // Beyond 64 bits the number is read as a floating-point one.
+  // The JSON library reads a number beyond 64 bits as floating-point.
   expect_bad(parsed("{\"k\":99999999999999999999999}").integer({"k"}, 1, INT64_MAX),
              {"k: needs a whole number", "it is 9.99"});
   const Config config = parsed(R"({"k": 9223372036854775808, "m": 9223372036854775807})");

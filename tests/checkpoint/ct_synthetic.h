@@ -1,5 +1,5 @@
-// Modules and configs of compressed-tensors for tests, and the published formulas applied to them
-// element by element.
+// Modules and configs of compressed-tensors for tests, and the published formulas of their
+// elements.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,7 @@ inline CtModule ct_int8(const char* strategy, const char* activations) {
   return {.format = "int-quantized", .bits = 8, .strategy = strategy, .activations = activations};
 }
 
-/// The config group of such modules.
+/// The config group of modules in this format.
 inline nlohmann::json ct_group(const CtModule& module, const std::vector<std::string>& targets) {
   const std::string type = module.is_float() ? "float" : "int";
   nlohmann::json weights = {
@@ -88,7 +88,7 @@ inline nlohmann::json ct_group(const CtModule& module, const std::vector<std::st
           {"output_activations", nullptr}};
 }
 
-/// Replaces the tensors of one module by random ones.
+/// Replaces the tensors of one module by random tensors.
 class CtWriter {
  public:
   explicit CtWriter(SyntheticCheckpoint& checkpoint) : checkpoint_(checkpoint) {}
@@ -164,7 +164,7 @@ class CtWriter {
   std::mt19937 random_{7};
 };
 
-/// Every linear of the experts and of attention in this form. Sizes that nothing divides.
+/// A checkpoint with expert and attention matrices in this format, in sizes that no block divides.
 inline SyntheticCheckpoint ct_checkpoint(const CtModule& format) {
   const SyntheticSize size{.layers = 1, .experts = 2, .hidden = 32, .intermediate = 13};
   auto checkpoint = SyntheticCheckpoint::plain(size);
@@ -190,7 +190,7 @@ inline SyntheticCheckpoint ct_checkpoint(const CtModule& format) {
   return checkpoint;
 }
 
-/// The same in the form "mxfp8-quantized": matrices [side, side], `side` a multiple of 32.
+/// The same in format "mxfp8-quantized": matrices are [side, side], and `side` is a multiple of 32.
 inline SyntheticCheckpoint ct_mxfp8_checkpoint(int64_t side, bool quantized_activations = true) {
   SyntheticCheckpoint checkpoint = modelopt("MXFP8", side);  // stores its tensors alike
   const nlohmann::json args = {

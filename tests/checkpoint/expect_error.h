@@ -11,7 +11,7 @@
 
 namespace moracle::testing {
 
-/// Parts have to be in the line; a file, a need and a fact always.
+/// The line must contain all parts, and the error must have a file, a need and a fact.
 template <class T>
 void expect_error(const Result<T>& result, ErrorKind kind,
                   std::initializer_list<std::string> parts) {

@@ -1,4 +1,4 @@
-// Checkpoints with quant_method "fp8", for tests.
+// Writes tiny checkpoints with quant_method "fp8".
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ inline int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// How many scales a matrix has: GroupShape{} one, kPerRow one a row, else blocks.
+/// The number of scales of a matrix: one for GroupShape{}, one per row for kPerRow, else one per
+/// block.
 inline std::vector<int64_t> grid(GroupShape group, int64_t n, int64_t k) {
   if (group == GroupShape{}) return {1};
   if (group == kPerRow) return {n, 1};

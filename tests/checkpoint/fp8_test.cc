@@ -1,5 +1,5 @@
-// quant_method "fp8": blocks, channels and tensors of e4m3, against the formula applied element by
-// element.
+// Compares quant_method "fp8" with the formula, element by element: e4m3 with scales per block,
+// channel and tensor.
 #include <limits>
 
 #include "fp8_synthetic.h"
@@ -51,7 +51,7 @@ TEST_P(Fp8Groups, StayBlocksWhenRowsEndAtBlockBoundary) {
   EXPECT_EQ(must(weights.w2.expert(0)).key, weights.w2.shape().key);
 }
 
-// gate and up are [16, 32], down [32, 16]: blocks that fit, that leave an edge, that are larger.
+// gate and up are [16, 32], down is [32, 16]. Blocks divide them, leave an edge, or are larger.
 INSTANTIATE_TEST_SUITE_P(All, Fp8Groups,
                          ::testing::Values(GroupShape{}, kPerRow, GroupShape{8, 16},
                                            GroupShape{16, 16}, GroupShape{12, 20}, GroupShape{5, 7},
@@ -81,12 +81,12 @@ TEST(Fp8, AcceptsEveryUsualScaleShape) {
   auto channel = fp8(kPerRow);
   channel.reshape(kDown + ".weight_scale", {32});
   expect_values(must(channel.experts()).w2, 1, {kDown}, published(channel, kPerRow));
-  // One row or one column of blocks, flat.
+  // A flat tensor of scales: one row or one column of blocks.
   const GroupShape block{8, 16};
   auto flat = fp8(block);
   flat.reshape(kDown + ".weight_scale_inv", {4});
   expect_values(must(flat.experts()).w2, 1, {kDown}, published(flat, block));
-  flat.reshape(kGate + ".weight_scale_inv", {4});  // two by two: nobody knows which
+  flat.reshape(kGate + ".weight_scale_inv", {4});  // two by two blocks: ambiguous
   expect_bad(flat.experts(),
              {"tensor '" + kGate + ".weight_scale_inv'",
               "needs shape [2, 2] (blocks of 8 x 16 of [16, 32])", "it is f32 [4]"});
@@ -129,7 +129,7 @@ TEST(Fp8, UsesLargestInputScaleOfStack) {
   }
   const DescribedWeights weights = must(checkpoint.experts());
   EXPECT_EQ(name(weights.spec.scheme), "fp8-w8a8-tensor-static");
-  // In the order of the names: down, gate, up of one expert after another.
+  // In name order: down, gate and up of expert 0, then of expert 1, and so on.
   EXPECT_EQ(weights.w2.input_scales(), (std::vector<float>{0.5f, 1.25f, 2.0f, 2.75f}));
   EXPECT_EQ(weights.w13.input_scales(), (std::vector<float>{1.0f, 1.75f, 2.5f, 3.25f}));
   expect_values(weights, 1, published(checkpoint, GroupShape{}));
@@ -170,7 +170,7 @@ TEST(Fp8, RejectsQuantizedTensorsOfExcludedModules) {
     checkpoint.quantization()[key] = json::array({"lm_head", query});
     EXPECT_TRUE(checkpoint.experts().ok());
     expect_left_out(must(checkpoint.open()).linear({query}), query);
-    // One name below a layer's experts speaks for all of them; another layer's does not.
+    // A name below the experts of a layer counts for all experts of that layer only.
     checkpoint.quantization()[key] = {"model.layers.10.mlp.experts.3.up_proj"};
     EXPECT_TRUE(checkpoint.experts().ok());
     checkpoint.quantization()[key] = {"model.layers.0.mlp.experts.3.up_proj"};
@@ -214,7 +214,7 @@ TEST(Fp8, ReadsRealFiles) {
       EXPECT_EQ(must(weights.w2.expert(e)).scales.size(), 2u);
     }
     if (std::string_view(folder).starts_with("qwen")) continue;
-    // Edges of blocks: 96 rows, 64 columns.
+    // Block edges: 96 rows, 64 columns.
     const std::string attention = "model.layers.1.self_attn.";
     const DescribedMatrix kv_a = must(opened->linear({attention + "kv_a_proj_with_mqa"}));
     const DescribedMatrix kv_b = must(opened->linear({attention + "kv_b_proj"}));

@@ -18,7 +18,7 @@ struct Cut {
   std::string_view scheme;
 };
 
-/// Every cut that has to be there, and how it has to be read.
+/// All cuts, and the scheme that each must have.
 inline constexpr Cut kCuts[] = {
     {"dsv3-fp8-block128", "fp8", "fp8-w8a8-block128x128"},
     {"gptoss-bf16", "plain", "bf16"},
@@ -57,7 +57,7 @@ inline std::string last_name(const std::string& folder) {
   return std::filesystem::path(folder).filename().string();
 }
 
-/// As a test may be called.
+/// A name that gtest accepts.
 inline std::string test_name(std::string text) {
   for (char& c : text) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';

@@ -1,4 +1,4 @@
-// Cuts of real checkpoints: every row of every expert equals the output of the producer's own
+// Compares every row of every expert in cuts of real checkpoints with the output of the producer's
 // library, bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ uint32_t crc32(const std::vector<float>& values) {
   return ~crc;
 }
 
-/// `sums` [E, rows] of the rows in f32.
+/// Returns the f32 sums of all rows, [E, rows].
 void expect_rows(const DescribedMatrix& described, const TensorView& sums) {
   const int64_t rows = described.shape().n;
   ASSERT_EQ(sums.dtype, DType::kI32);

@@ -1,4 +1,4 @@
-// GPTQ's rules for single modules, files without g_idx, and files of GPTQModel.
+// Tests GPTQ rules for single modules, files without g_idx, and files of GPTQModel.
 #include "read_stored.h"
 #include "reader_fixture.h"
 
@@ -9,7 +9,7 @@ using nlohmann::json;
 
 const std::string kO = kAttention + "o_proj";
 
-// The output projection of layer 0 in another form than the rest.
+// The output projection of layer 0 has another format than the rest.
 SyntheticCheckpoint with_o_proj(const SyntheticGptq& format, const json& dynamic) {
   auto checkpoint = SyntheticCheckpoint::gptq();
   checkpoint.add_gptq(kO, 32, 32, format);
@@ -60,7 +60,7 @@ TEST(GptqDynamic, ExpressionsMatchFromStartOfName) {
   // "self_attn" is in the name, but not at its start.
   const auto inside = with_o_proj({}, {{"self_attn", {{"bits", 8}}}});
   EXPECT_EQ(scheme_of(must(inside.open()), kO), "int4-w4a16-g8");
-  // A start is enough.
+  // The pattern may match only the start of the name.
   const auto start = with_o_proj({.bits = 8}, {{"model\\.layers\\.0\\.self", {{"bits", 8}}}});
   EXPECT_EQ(scheme_of(must(start.open()), kO), "int8-w8a16-g8");
 }
@@ -75,7 +75,7 @@ TEST(GptqDynamic, ExcludedModuleIsPlain) {
   EXPECT_EQ(scheme_of(must(checkpoint.open()), kO), "bf16");
 }
 
-// config.json as text, since JSON values sort their keys.
+// The order of the rules matters, and JSON values sort their keys. So config.json is text here.
 Checkpoint open_with(SyntheticCheckpoint checkpoint, const std::string& dynamic) {
   checkpoint.quantization()["dynamic"] = "HERE";
   const TemporaryFolder folder;

@@ -1,4 +1,4 @@
-// GPTQ's reader, against the published formula applied element by element.
+// Compares the GPTQ reader with the published formula, element by element.
 #include <limits>
 
 #include "reader_fixture.h"
@@ -36,7 +36,7 @@ std::vector<SyntheticGptq> all_formats() {
   return formats;
 }
 
-// Whether groups of columns can lie in another order: one group cannot.
+// True if act-order can change the groups: the format has it and more than one group.
 bool has_order(const SyntheticGptq& format, int64_t k) {
   return format.desc_act && format.group_size != -1 && format.group_size < k;
 }
@@ -77,7 +77,7 @@ TEST(Gptq, ZeroPointOfZeroWrapsAroundInVersion1) {
     }
     const DescribedWeights weights = must(checkpoint.experts());
     EXPECT_EQ(must(weights.w2.expert(1)).zero_points.front(), -(1 << (bits - 1)));
-    // The same zeros, as version 2 would store them.
+    // The same zero points in the form of version 2.
     for (size_t i = 0; i < checkpoint.at(kDown + ".qzeros").bytes.size() / 4; ++i) {
       checkpoint.set<uint32_t>(kDown + ".qzeros", i, 0);
     }
@@ -88,7 +88,7 @@ TEST(Gptq, ZeroPointOfZeroWrapsAroundInVersion1) {
 
 TEST(Gptq, NamesZeroPointThatBreaksSymmetry) {
   auto checkpoint = SyntheticCheckpoint::gptq();
-  // Group 2 of down is outside; of gate it is there: word 2 · 16 / 8 + 1 holds columns 8 to 15.
+  // down has no group 2. gate has one: word 2 · 16 / 8 + 1 holds columns 8 to 15.
   checkpoint.set<uint32_t>(kGate + ".qzeros", 5, 0x77777577u);
   const DescribedWeights weights = must(checkpoint.experts());
   EXPECT_TRUE(weights.w13.expert(0).ok());
@@ -158,7 +158,7 @@ TEST(Gptq, GroupIndexDecidesActOrderNotDescAct) {
   }
 }
 
-// The index of `module` from left to right, in groups of 8.
+// Sets the group index of `module` from left to right, in groups of 8.
 void put_in_order(SyntheticCheckpoint& checkpoint, const std::string& module) {
   const std::string name = module + ".g_idx";
   for (size_t i = 0; i < checkpoint.at(name).bytes.size() / 4; ++i)
@@ -168,7 +168,7 @@ void put_in_order(SyntheticCheckpoint& checkpoint, const std::string& module) {
 TEST(Gptq, MixesExpertsWithAndWithoutActOrder) {
   const SyntheticGptq format{.desc_act = true};
   auto checkpoint = SyntheticCheckpoint::gptq(format);
-  // The first expert describes all; so does one that comes later.
+  // Any expert may be the one that differs.
   for (const int64_t ordered : {0, 2}) {
     for (const char* part : {"gate_proj", "up_proj", "down_proj"})
       put_in_order(checkpoint, SyntheticCheckpoint::expert(0, ordered, part));
@@ -253,7 +253,7 @@ TEST(Gptq, NamesTensorOfWrongTypeOrShape) {
   for (const WrongTensor& tensor : tensors) {
     expect_named(SyntheticCheckpoint::gptq(), kGate, tensor);
   }
-  // No rows of words are no columns, for which there are too many zero points.
+  // Zero rows of words mean zero columns, so the file has too many zero points.
   auto checkpoint = SyntheticCheckpoint::gptq();
   checkpoint.reshape(kGate + ".qweight", {0, 16});
   expect_bad(checkpoint.experts(), {"model.safetensors", "tensor '" + kGate + ".qzeros'",

@@ -1,4 +1,4 @@
-// Adapters in the files that PEFT writes: read for every layer and expert, or refused by name.
+// Tests adapters in PEFT files: read for every layer and expert, or rejected by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// An adapter in memory, changed before it is written.
+/// An adapter in memory. Tests change it before it is written.
 struct Adapter {
   nlohmann::json config = {{"peft_type", "LORA"},
                            {"r", 3},
@@ -68,7 +68,7 @@ TEST_F(LoraFiles, ReadTheMatricesOfEveryModule) {
   EXPECT_EQ(layer.gate[1].rank, 0);
   EXPECT_EQ(layer.gate[2].rank, 3);
   EXPECT_EQ(layer.gate[2].scale, 2);  // alpha 6 / rank 3
-  EXPECT_EQ(layer.gate[2].a.size(), 3u * 32);
+  ASSERT_EQ(layer.gate[2].a.size(), 3u * 32);
   EXPECT_EQ(layer.gate[2].a[33], 2 + 33);
   EXPECT_EQ(layer.down[0].rank, 2);
   EXPECT_EQ(layer.down[0].scale, 3);
@@ -141,7 +141,7 @@ TEST_F(LoraFiles, RejectOtherAdapterTypeByKey) {
   EXPECT_THAT(nothing.error().to_string(), HasSubstr("adapter_config.json"));
 }
 
-// Each key has a value that PEFT saves and that would change the formula or the base.
+// Each value is one that PEFT can save and that changes the formula or the base weights.
 TEST_F(LoraFiles, RejectKeyThatChangesTheArithmetic) {
   const std::pair<const char*, nlohmann::json> wrong[] = {
       {"use_dora", true},
@@ -172,7 +172,7 @@ TEST_F(LoraFiles, RejectKeyThatChangesTheArithmetic) {
   }
 }
 
-// PiSSA and its kin move a part of the base into the adapter.
+// PiSSA and similar methods move a part of the base weights into the adapter.
 TEST_F(LoraFiles, RejectInitializationThatChangesTheBase) {
   for (const char* changed : {"pissa", "pissa_niter_16", "olora", "OLoRA", "corda", "loftq",
                               "lora_ga", "one_that_comes_later"}) {
@@ -194,7 +194,7 @@ TEST_F(LoraFiles, RejectInitializationThatChangesTheBase) {
   }
 }
 
-// The keys of a plain adapter as PEFT 0.20 saves it, and keys that only describe training.
+// The keys of a plain adapter in PEFT 0.20, and keys that only describe training.
 TEST_F(LoraFiles, IgnoreTrainingKeys) {
   Adapter adapter = good();
   adapter.config.update({{"task_type", "CAUSAL_LM"},

@@ -1,4 +1,4 @@
-// Checkpoints as NVIDIA ModelOpt writes them, for tests.
+// Writes tiny checkpoints in the format of NVIDIA ModelOpt.
 #pragma once
 
 #include <cstdint>

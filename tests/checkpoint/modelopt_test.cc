@@ -1,4 +1,4 @@
-// ModelOpt's reader, against the formulas applied element by element.
+// Compares the ModelOpt reader with the formulas, element by element.
 #include "modelopt_synthetic.h"
 #include "read_stored.h"
 #include "reader_fixture.h"
@@ -10,7 +10,7 @@ using nlohmann::json;
 
 const std::string kQuery = kAttention + "q_proj";
 
-// One scale serves a tensor or a block, [64] rows, [64, 2] groups of 32 as exponents.
+// Scales: one per tensor or block, [64] per row, or [64, 2] exponents of groups of 32.
 double scale_at(const SyntheticCheckpoint& checkpoint, const std::string& name, int64_t n,
                 int64_t k) {
   const auto& scales = checkpoint.tensors.at(name);
@@ -58,7 +58,7 @@ TEST_P(ModelOptAlgorithms, ReadFromEitherConfigFile) {
   checkpoint.config.erase("quantization_config");
   checkpoint.files["hf_quant_config.json"] = nested.dump();
   EXPECT_EQ(name(must(checkpoint.experts()).spec.scheme), GetParam().scheme);
-  // Where both are there, config.json counts.
+  // config.json wins over hf_quant_config.json.
   auto both = modelopt(GetParam().algorithm);
   both.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "NVFP4"}})";
   EXPECT_TRUE(both.experts().ok());
@@ -115,7 +115,7 @@ TEST(ModelOpt, NamesTensorsOfWrongType) {
        DType::kF8E4M3,
        {64, 48},
        "needs f8_e4m3 [N, K] with K a multiple of 32; it is f8_e4m3 [64, 48]"},
-      // NVFP4's packed codes
+      // packed NVFP4 codes
       {".weight", DType::kU8, {64, 64}, "needs f8_e4m3 [N, K] with K a multiple of 32; it is u8"},
   };
   for (const WrongTensor& tensor : tensors) expect_named(modelopt("MXFP8"), kUp, tensor);
@@ -154,7 +154,7 @@ TEST(ModelOpt, RejectsQuantizedTensorsOfExcludedModules) {
     checkpoint.remove(kQuery + ".weight_scale");
     EXPECT_TRUE(must(checkpoint.open()).linear({kQuery}).ok()) << pattern;
   }
-  // Names are whole between their dots.
+  // A pattern matches whole parts between dots.
   for (const char* pattern : {"", "self_attn.q", "layers.1", "q_proj*", "attn.q_proj", "["}) {
     auto checkpoint = modelopt("MXFP8");
     checkpoint.quantization()["ignore"].push_back(pattern);

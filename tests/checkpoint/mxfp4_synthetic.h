@@ -1,4 +1,4 @@
-// Checkpoints whose tensors hold all experts of a layer, as MXFP4 and plain, for tests.
+// Writes tiny checkpoints whose tensors hold all experts of a layer, as MXFP4 and plain.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ inline SyntheticCheckpoint mxfp4(bool gpt_oss = true) {
   return checkpoint;
 }
 
-/// bf16; in GPT-OSS each expert's matrix lies transposed.
+/// In bf16. In GPT-OSS the matrix of each expert is transposed.
 inline SyntheticCheckpoint fused_plain(bool gpt_oss) {
   auto checkpoint = without_experts(gpt_oss);
   const auto add = [&](const std::string& part, int64_t n, int64_t k) {

@@ -1,4 +1,5 @@
-// GPT-OSS: all experts in one tensor, as MXFP4 and as bf16, against the formula element by element.
+// Compares GPT-OSS files with the formula, element by element: all experts in one tensor, as MXFP4
+// and as bf16.
 #include "mxfp4_synthetic.h"
 #include "read_stored.h"
 #include "reader_fixture.h"
@@ -11,7 +12,7 @@ constexpr int64_t kExperts = kFusedSize.experts, kHidden = kFusedSize.hidden,
 const std::string kGateUp = kFusedExperts + ".gate_up_proj";
 const std::string kFusedDown = kFusedExperts + ".down_proj";
 
-// From the definition: one bit of sign, two of exponent, one of mantissa.
+// The definition: one sign bit, two exponent bits, one mantissa bit.
 double e2m1(int code) {
   constexpr double kSizes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
   return (code & 8) != 0 ? -kSizes[code & 7] : kSizes[code & 7];
@@ -26,7 +27,7 @@ double published_value(const SyntheticCheckpoint& checkpoint, const std::string&
   return std::ldexp(e2m1(k % 2 == 0 ? byte & 15 : byte >> 4), exponent - 127);
 }
 
-// Where row r of [gate; up] lies in a tensor whose rows alternate.
+// The row of [gate; up] row r in a tensor with alternating gate and up rows.
 int64_t file_row(int64_t r) {
   return r < kIntermediate ? 2 * r : 2 * (r - kIntermediate) + 1;
 }
@@ -34,7 +35,7 @@ int64_t file_row(int64_t r) {
 using ExpertValue =
     std::function<double(const std::string& module, int64_t e, int64_t row, int64_t k)>;
 
-// Both matrices of every expert, biases included.
+// Compares both matrices and the biases of every expert.
 void expect_all(const SyntheticCheckpoint& checkpoint, const DescribedWeights& weights,
                 bool interleaved, const ExpertValue& value) {
   for (int64_t e = 0; e < kExperts; ++e) {
@@ -72,8 +73,7 @@ TEST(Mxfp4, DequantizesToPublishedValues) {
 
 TEST(Mxfp4, DecodesEveryCodeAndExponent) {
   auto checkpoint = mxfp4();
-  // Expert 1, row 0 of down: the bytes run through the codes, low nibbles ascending and high
-  // nibbles descending.
+  // Expert 1, row 0 of down: low nibbles ascend through all codes and high nibbles descend.
   const size_t first = kHidden * kIntermediate / 2;
   for (uint8_t i = 0; i < 16; ++i) {
     checkpoint.set<uint8_t>(kFusedDown + "_blocks", first + i,

@@ -1,4 +1,5 @@
-// Described matrices, quantized when they are read: part by part, and as the producers' files.
+// Tests matrices that are quantized when they are read: part by part, with the values of the
+// producers' files.
 #include "checkpoint/online/online.h"
 
 #include <algorithm>
@@ -61,7 +62,7 @@ TEST(Online, QuantizesEachStackedPartSeparately) {
   }
 }
 
-// Parts of 16 rows end inside a block of 128: then every row has its scales.
+// Parts of 16 rows end inside a block of 128, so every row gets its own scales.
 TEST(Online, ExpandsBlocksThatEndInsideAStack) {
   const Checkpoint checkpoint = must(SyntheticCheckpoint::plain().open());
   const DescribedMatrix qkv = must(quantize(must(checkpoint.linear(kQkv)), kBlock));
@@ -145,7 +146,7 @@ TEST(Online, RejectsFilesOfEveryQuantizingProducer) {
   EXPECT_GT(refused, 100);
 }
 
-// Experts that lie transposed and interleaved in one tensor, with biases.
+// Experts are transposed and interleaved in one tensor, with biases.
 TEST(Online, QuantizesFusedExpertsAsGateRowsThenUpRows) {
   const Checkpoint checkpoint = must(Checkpoint::open(MORACLE_GOLDEN_DIR "/layers/gptoss-bf16"));
   const DescribedWeights floats = must(checkpoint.moe_layer(1));
@@ -173,8 +174,9 @@ TEST(Online, QuantizesFusedExpertsAsGateRowsThenUpRows) {
   }
 }
 
-// The same experts in tensors of their own, and gate_up_proj and down_proj of all: rows one below
-// the other, or as GPT-OSS stores them, transposed with gate and up in turn.
+// Three files with the same experts: one tensor per expert; gate_up_proj and down_proj of all
+// experts with stacked rows; the same transposed with alternating gate and up columns, as in
+// GPT-OSS.
 struct Files {
   SyntheticCheckpoint split, fused, gpt_oss;
 };
@@ -212,9 +214,9 @@ Files files_of_one_model(int64_t hidden, int64_t intermediate) {
   return files;
 }
 
-// Gate and up have scales of their own, of the tensor and of blocks, whichever file they come from.
+// Gate and up have separate scales, per tensor and per block, in both file forms.
 TEST(Online, FusedAndSplitFilesGiveSameValues) {
-  // In blocks of 128 rows gate ends inside one, or with one.
+  // Gate ends inside a block of 128 rows, or at the end of one.
   for (const int64_t intermediate : {160, 128}) {
     const Files files = files_of_one_model(136, intermediate);
     const Checkpoint split = must(files.split.open());
@@ -237,7 +239,7 @@ TEST(Online, FusedAndSplitFilesGiveSameValues) {
   }
 }
 
-// And a folder that is written, read back: there every expert has tensors of its own.
+// A quantized folder is written and read back. In it every expert has its own tensors.
 TEST(Online, FusedFilesGiveValuesOfWrittenFolder) {
   const Files files = files_of_one_model(64, 160);
   const TemporaryFolder folder;
@@ -272,7 +274,7 @@ TEST(Online, NamesElementOfFusedTensorThatIsNotFinite) {
   }
 }
 
-// Against files that the producers made of the same BF16 model.
+// Compares with files that the producers made from the same BF16 model.
 
 std::vector<std::vector<std::string>> linears_of(const Checkpoint& checkpoint) {
   std::vector<std::vector<std::string>> all;

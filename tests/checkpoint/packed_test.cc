@@ -1,4 +1,4 @@
-// One matrix of codes and zero points, packed by each producer's rule written out.
+// Reads one matrix of codes and zero points, packed by the rule of each producer.
 #include "checkpoint/producers/packed.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class OnePackedMatrix : public ::testing::Test {
     zero[0] = 0;
     zero[1] = 15;
   }
-  // `place` puts element (row, column) of [rows, columns] into a word and a slot of it.
+  // `place` maps element (row, column) of [rows, columns] to a word and a slot in the word.
   template <class Place>
   static std::vector<uint32_t> pack(size_t words, int64_t rows, int64_t cols,
                                     const std::vector<int>& values, int less, Place place) {

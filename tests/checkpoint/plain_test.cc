@@ -1,4 +1,4 @@
-// Checkpoints without quantization.
+// Tests checkpoints without quantization.
 #include <cstring>
 
 #include "reader_fixture.h"

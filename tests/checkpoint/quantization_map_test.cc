@@ -41,7 +41,7 @@ TEST(QuantizationMap, SingleSchemeAppliesToEveryModule) {
 }
 
 TEST(QuantizationMap, FirstMatchingPatternDecidesElseDefault) {
-  // The default counts last, wherever it stands.
+  // The default counts last at any position.
   const auto map = must(
       QuantizationMap::parse("*.self_attn.o_proj=none,mxfp8,*.self_attn.*=int8-w8a8,*.0.*=none"));
   EXPECT_EQ(scheme_of(map, "model.layers.0.self_attn.o_proj"), "none");

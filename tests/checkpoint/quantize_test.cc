@@ -55,7 +55,7 @@ struct Workshop {
   }
 };
 
-// Sizes that no group of 4 codes and no block divides; K a multiple of 32, as mxfp8 files need.
+// No group of 4 codes and no block divides these sizes. K is a multiple of 32, as mxfp8 needs.
 SyntheticCheckpoint plain() {
   return SyntheticCheckpoint::plain(
       {.layers = 1, .experts = 2, .hidden = 160, .intermediate = 96, .heads = 3, .head_dim = 32});
@@ -75,7 +75,7 @@ void expect_equal(const DescribedMatrix& read, const DescribedMatrix& online) {
     expect_equal(must(read.expert(e)), must(online.expert(e)));
 }
 
-// Layer 0's experts and its attention.
+// Compares the experts and the attention of layer 0.
 void expect_as_online(const std::string& written, const std::string& plain, const Scheme& scheme) {
   const Checkpoint read = must(Checkpoint::open(written)), floats = must(Checkpoint::open(plain));
   const DescribedWeights layer = must(read.moe_layer(0)),
@@ -113,7 +113,7 @@ TEST(QuantizeCheckpoint, ReadsBackInFormatsOfOtherProducers) {
     must(workshop.run(scheme, options));
     expect_as_online(workshop.to, workshop.from, must(parse_online_scheme(scheme)));
     EXPECT_EQ(must(Checkpoint::open(workshop.to)).producer(), producer);
-    // config.json is enough, and so is the tool's own file without it.
+    // Either config.json or the tool's own file is enough.
     if (format == std::string("modelopt")) {
       auto config = json_of(workshop.to + "/config.json");
       config.erase("quantization_config");
@@ -226,7 +226,7 @@ TEST(QuantizeCheckpoint, WritesSameBytesOnEveryRun) {
   EXPECT_EQ(config, content_of(workshop.to + "/config.json"));
 }
 
-// PyTorch views a tensor in place only where it lies on a multiple of its width.
+// PyTorch reads a tensor in place only if its address is a multiple of its width.
 TEST(QuantizeCheckpoint, AlignsEveryTensorToItsElementSize) {
   for (const char* scheme : {"int8-per-channel-weight-only", "mxfp8"}) {
     const Workshop workshop(plain());
@@ -242,7 +242,7 @@ TEST(QuantizeCheckpoint, AlignsEveryTensorToItsElementSize) {
   }
 }
 
-// Whatever stops the work, nothing but the source is there afterwards.
+// After any error only the source folder exists.
 void expect_nothing_left(const Workshop& workshop) {
   EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("plain"));
 }
@@ -285,12 +285,12 @@ TEST(QuantizeCheckpoint, RemovesFilesOfKilledProcess) {
   const std::string left = str(".quantized.partial-", child, "-0");
   ASSERT_THAT(names_in(workshop.folder.path()), ElementsAre(left, "plain"));
   ASSERT_TRUE(fs::exists(workshop.folder.path() + "/" + left + "/model.safetensors"));
-  // Names that are only like it are somebody else's, and so is a link of that name.
+  // Folders with similar names and links of that name belong to other programs.
   const std::string others[] = {".another.partial-1-0", ".quantized.partial-mine",
                                 ".quantized.partial-"};
   for (const std::string& other : others)
     fs::create_directory(workshop.folder.path() + "/" + other);
-  // So is a folder of the very name that does not hold the mark.
+  // A folder of that name without the mark belongs to another program, too.
   const std::string backup = ".quantized.partial-2024-01";
   fs::create_directory(workshop.folder.path() + "/" + backup);
   std::ofstream(workshop.folder.path() + "/" + backup + "/mine") << "precious";
@@ -313,7 +313,7 @@ TEST(QuantizeCheckpoint, KeepsFilesOfOtherRunningProcess) {
     if (++calls == 5) must(workshop.run("fp8-per-channel"));
     return true;
   };
-  // The first that is whole has the name.
+  // The first complete folder gets the name.
   const auto late = workshop.run("mxfp8", options);
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().kind, ErrorKind::kIo);
@@ -375,7 +375,7 @@ TEST(QuantizeCheckpoint, RejectsNonEmptyFolder) {
               HasSubstr(workshop.to + ": needs a new or empty folder"));
   EXPECT_EQ(content_of(workshop.to + "/mine"), "precious");
   EXPECT_THAT(names_in(workshop.to), ElementsAre("mine"));
-  // An empty folder counts as absent.
+  // An empty folder is used as if it were absent.
   fs::remove(workshop.to + "/mine");
   must(workshop.run("mxfp8"));
   EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("plain", "quantized"));
@@ -480,7 +480,7 @@ TEST(CtMxfp8, RejectsOtherGroupOrTypeByKey) {
   refuse("input_activations", "dynamic", false);
 }
 
-// Such a matrix can be multiplied when it is quantized while loading, but no file holds it.
+// The library can multiply such a matrix after quantizing it at load. No file format holds it.
 TEST(QuantizeCheckpoint, RejectsMxfp8WhenGroupsDoNotDivideColumns) {
   const Workshop workshop(SyntheticCheckpoint::plain());
   expect_unsupported(workshop.run("mxfp8"),

@@ -5,18 +5,18 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "expect_error.h"
 #include "quant/codec.h"
+#include "support/must.h"
 #include "synthetic_checkpoint.h"
 
 namespace moracle::testing {
 
-/// Modules of layer 0; the experts' are those of expert 1.
+/// Modules of layer 0 and of its expert 1.
 inline const std::string kGate = SyntheticCheckpoint::expert(0, 1, "gate_proj");
 inline const std::string kUp = SyntheticCheckpoint::expert(0, 1, "up_proj");
 inline const std::string kDown = SyntheticCheckpoint::expert(0, 1, "down_proj");
@@ -25,17 +25,7 @@ inline const std::vector<std::string> kQkv = {kAttention + "q_proj", kAttention 
                                               kAttention + "v_proj"};
 inline const std::string kConfig = "/config.json: quantization_config.";
 
-/// Returns the value of a result. An error fails the test with its message.
-template <class T>
-T must(Result<T> result) {
-  if (!result.ok()) throw std::runtime_error(result.error().to_string());
-  return *std::move(result);
-}
-inline void must(const Status& status) {
-  if (!status.ok()) throw std::runtime_error(status.error().to_string());
-}
-
-/// From the definition: four exponent bits with bias 7, three of mantissa, no infinities.
+/// The definition: four exponent bits with bias 7, three mantissa bits, no infinities.
 inline double e4m3(uint8_t code) {
   const int exponent = code >> 3 & 15, mantissa = code & 7;
   if ((code & 127) == 127) return std::numeric_limits<double>::quiet_NaN();
@@ -47,7 +37,7 @@ inline double e4m3(uint8_t code) {
 /// Element [n, k] of a module, by the published formula of its format.
 using Value = std::function<double(const std::string& module, int64_t n, int64_t k)>;
 
-/// Expert e's matrix is these modules, one above the other.
+/// Compares the matrix of expert e with these modules, stacked in order.
 inline void expect_values(const DescribedMatrix& described, int64_t e,
                           const std::vector<std::string>& modules, const Value& value) {
   const CanonicalMatrix matrix = must(described.expert(e));
@@ -68,7 +58,7 @@ inline void expect_values(const DescribedMatrix& described, int64_t e,
   EXPECT_EQ(first, matrix.n);
 }
 
-/// The same for all of layer 0's expert e.
+/// Compares both matrices of expert e of layer 0.
 inline void expect_values(const DescribedWeights& weights, int64_t e, const Value& value) {
   const auto module = [e](const char* part) { return SyntheticCheckpoint::expert(0, e, part); };
   expect_values(weights.w13, e, {module("gate_proj"), module("up_proj")}, value);
@@ -109,7 +99,7 @@ inline void expect_unsupported_config(SyntheticCheckpoint checkpoint, const Wron
   expect_unsupported(checkpoint.open(), {kConfig + wrong.line});
 }
 
-/// The config leaves a module out that the file holds quantized.
+/// The config excludes a module that the file stores quantized.
 template <class T>
 void expect_left_out(const Result<T>& result, const std::string& module) {
   expect_bad(result, {"model.safetensors", "module '" + module + "'",

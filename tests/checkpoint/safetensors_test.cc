@@ -2,10 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
-#include <filesystem>
+#include <fstream>
 #include <initializer_list>
 #include <limits>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "base/text.h"
 #include "safetensors_writer.h"
+#include "support/temporary_folder.h"
 
 namespace moracle::safetensors_test {
 namespace {
@@ -28,9 +28,9 @@ std::string length_bytes(uint64_t length) {
   return bytes;
 }
 
-// A view of the result must not be read: the image is gone.
+// Tests must not read a view of the result: the image is freed.
 Tensors parse_raw(const std::string& image) {
-  // An allocation of just this size lets AddressSanitizer see a read past the end.
+  // An allocation of exactly this size lets AddressSanitizer detect a read past the end.
   const std::vector<char> exact(image.begin(), image.end());
   return SafetensorsFile::parse(std::as_bytes(std::span(exact)), "a.safetensors");
 }
@@ -40,7 +40,7 @@ Tensors parse(const std::string& header, size_t data_bytes = 0) {
   return parse_raw(length_bytes(header.size()) + header + std::string(data_bytes, '\0'));
 }
 
-// A tensor with the name and the values as they are given.
+// A tensor entry with the name and values of the arguments.
 std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape,
                    const std::string& offsets) {
   return str('"', name, "\":{\"dtype\":\"", dtype, "\",\"shape\":", shape,
@@ -80,7 +80,7 @@ TEST(Safetensors, ReadsOutputOfWriter) {
   EXPECT_EQ(to_string(tensors->at("w")), "f32 [2, 3]");
   EXPECT_EQ(tensors->at("w").as<float>()[5], 6);  // the writer aligns the data to 8
   EXPECT_EQ(tensors->at("odd").as<uint8_t>()[2], 9);
-  // Behind three odd bytes nothing wider is aligned.
+  // Three bytes before it leave wider types unaligned.
   int64_t scalar = 0;
   std::memcpy(&scalar, tensors->at("scalar").data, sizeof scalar);
   EXPECT_EQ(scalar, -5);
@@ -122,7 +122,7 @@ TEST(Safetensors, AcceptsEmptyHeaderPaddingAndAnyOrder) {
   EXPECT_TRUE(parse("{}      "));
   EXPECT_TRUE(parse(R"({"__metadata__":{}})"));
   EXPECT_TRUE(parse(R"({"a":{"data_offsets":[0,1],"shape":[1],"dtype":"I8"}})", 1));
-  // Against the order of the data; empty tensors at the start, between and at the end.
+  // The header is not in data order. Empty tensors lie at the start, in the middle and at the end.
   EXPECT_TRUE(parse(object({tensor("z", "I8", "[0]", "[3,3]"), tensor("b", "I8", "[2]", "[1,3]"),
                             tensor("m", "I8", "[0]", "[1,1]"), tensor("a", "I8", "[1]", "[0,1]"),
                             tensor("n", "I8", "[0]", "[0,0]")}),
@@ -137,7 +137,7 @@ TEST(Safetensors, RejectsEveryTruncation) {
   ASSERT_TRUE(parse_raw(whole));
   for (size_t size = 0; size < whole.size(); ++size) {
     expect_bad(parse_raw(whole.substr(0, size)), "");
-    // A header that ends early, with a length that agrees.
+    // The header ends early, and its length agrees.
     if (size < header.size()) expect_bad(parse(header.substr(0, size), 9), "");
   }
   expect_bad(parse_raw(""),
@@ -234,7 +234,7 @@ TEST(Safetensors, RejectsImpossibleShapes) {
         "[65536,65536,65536,65536,65536]"}) {
     expect_bad(with(shape), "needs a shape of less than 2^63 bits; it is f32 [");
   }
-  // As large as it can be, and still only longer than the data.
+  // The largest possible size: still an error about the data length.
   expect_bad(with("[288230376151711743]"), "needs 1152921504606846972 bytes");
 }
 
@@ -314,10 +314,8 @@ TEST(Safetensors, ReadsHeaderOfManyTensors) {
 
 class SafetensorsOnDisk : public ::testing::Test {
  protected:
-  SafetensorsOnDisk() { std::filesystem::create_directory(folder_); }
-  ~SafetensorsOnDisk() override { std::filesystem::remove_all(folder_); }
-  const std::string folder_ =
-      ::testing::TempDir() + "moracle_safetensors_" + std::to_string(::getpid());
+  const testing::TemporaryFolder temporary_;
+  const std::string& folder_ = temporary_.path();
 };
 
 TEST_F(SafetensorsOnDisk, OpensStreamedFile) {

@@ -42,7 +42,7 @@ inline constexpr size_t kPieceBytes = size_t{1} << 22;
 
 using Metadata = std::map<std::string, std::string>;
 
-/// The bytes of any number of trivially copyable values, for TensorBytes::bytes.
+/// The bytes of trivially copyable values, for TensorBytes::bytes.
 template <class T>
 std::vector<std::byte> bytes_of(const std::vector<T>& values) {
   const auto bytes = std::as_bytes(std::span(values));

@@ -1,12 +1,9 @@
-// Tiny whole Qwen3-MoE checkpoints for tests, as each producer would write them. Everything may be
-// changed before it is written: a tensor is an entry of a map, the config a JSON value.
+// Writes tiny whole Qwen3-MoE checkpoints in the format of each producer. A test may change
+// everything before it is written: tensors are entries of a map, the config is a JSON value.
 #pragma once
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -22,38 +19,11 @@
 #include "base/try.h"
 #include "checkpoint/safetensors_writer.h"
 #include "moracle/checkpoint.h"
+#include "support/temporary_folder.h"
 
 namespace moracle::testing {
 
-/// A folder of its own, gone with its owner.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    static int count = 0;
-    path_ = (std::filesystem::temp_directory_path() /
-             str("moracle_", static_cast<long>(::getpid()), "_", count++))
-                .string();
-    std::filesystem::create_directories(path_);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-  /// Writes a file into it and returns its path.
-  std::string write(const std::string& name, const std::string& content) const {
-    const std::string file = path_ + "/" + name;
-    std::ofstream(file, std::ios::binary | std::ios::trunc) << content;
-    return file;
-  }
-
- private:
-  std::string path_;
-};
-
-/// The numbers of the model; the config repeats them.
+/// The sizes of the model. The config repeats them.
 struct SyntheticSize {
   int64_t layers = 2, experts = 4, top_k = 2, hidden = 32, intermediate = 16;
   int64_t heads = 2, kv_heads = 1, head_dim = 16, vocab = 24;
@@ -144,7 +114,7 @@ class SyntheticCheckpoint {
     tensor.name = to;
     tensors[to] = std::move(tensor);
   }
-  /// Another dtype or shape; the bytes are cut or filled with zeros to fit.
+  /// Sets another dtype or shape. The bytes are cut, or padded with zeros.
   void retype(const std::string& name, DType dtype) { resize(name, dtype, at(name).shape); }
   void reshape(const std::string& name, std::vector<int64_t> shape) {
     resize(name, at(name).dtype, std::move(shape));
@@ -154,7 +124,7 @@ class SyntheticCheckpoint {
            const std::vector<T>& values) {
     tensors[name] = {name, dtype, std::move(shape), bytes_of(values)};
   }
-  /// One number of a tensor.
+  /// Sets one number of a tensor.
   template <class T>
   void set(const std::string& name, size_t index, T value) {
     std::memcpy(at(name).bytes.data() + index * sizeof value, &value, sizeof value);
@@ -166,7 +136,7 @@ class SyntheticCheckpoint {
     return value;
   }
 
-  // Replaces modules by modules in the format of each producer.
+  // Replaces a module by one in the format of a producer.
   void add_floats(const std::string& name, std::vector<int64_t> shape) {
     std::vector<uint16_t> values(TensorView{nullptr, DType::kBF16, shape}.num_elements());
     for (uint16_t& value : values) value = float_to_bf16(uniform(-0.5f, 0.5f));
@@ -190,7 +160,7 @@ class SyntheticCheckpoint {
     const uint32_t largest = (1u << format.bits) - 1;
     for (uint32_t& zero : zeros) {
       for (int shift = 0; shift < 32; shift += format.bits) {
-        // Below the largest code, so that adding 1 never leaves the bits.
+        // Stay below the largest code, so that adding 1 never overflows the bits.
         const uint32_t middle = (largest + 1) / 2 - (format.v2 ? 0 : 1);
         zero |= (format.symmetric ? middle : word() % largest) << shift;
       }
@@ -240,7 +210,7 @@ class SyntheticCheckpoint {
     MORACLE_CHECK(write(folder.path()));
     return Checkpoint::open(folder.path());
   }
-  /// The same, up to the description of one layer's experts.
+  /// Opens the checkpoint and describes the experts of one layer.
   Result<DescribedWeights> experts(int64_t layer = 0) const {
     MORACLE_TRY(const Checkpoint checkpoint, open());
     return checkpoint.moe_layer(layer);

@@ -21,7 +21,7 @@ class TensorsTest : public ::testing::Test {
     return name.starts_with("model.layers.1.") ? 1 : 0;
   }
 
-  // Two shards with an index that `edit` may spoil.
+  // Writes two shards and an index. `edit` may change the index.
   Result<Tensors> open(const std::function<void(json&)>& edit = {}) {
     const Status written = checkpoint_.write_shards(folder_.path(), 2, shard_of, edit);
     EXPECT_TRUE(written.ok());
@@ -111,7 +111,7 @@ TEST_F(TensorsTest, NamesTensorListedForOtherShard) {
 }
 
 TEST_F(TensorsTest, NamesTensorInTwoShards) {
-  // Listed for one of them, it is not listed for the other.
+  // The index lists the tensor for one of the two shards only.
   ASSERT_TRUE(open().ok());
   std::filesystem::copy_file(file("1.safetensors"), file("0.safetensors"),
                              std::filesystem::copy_options::overwrite_existing);

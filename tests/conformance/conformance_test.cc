@@ -1,5 +1,5 @@
-// Every backend of this build in every scheme, over all shapes, token counts and spreads; and proof
-// that the bound which they are held to would notice a fault.
+// Tests every backend of this build in every scheme, over all shapes, token counts and spreads.
+// Also proves that the bound detects faults.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +17,8 @@
 #include "conformance/conformance.h"
 #include "conformance/machine_refuses.h"
 #include "oracle/rules.h"
+#include "support/floats.h"
+#include "support/must.h"
 
 namespace moracle::conformance::conformance_test {
 namespace {
@@ -66,7 +68,7 @@ TEST_P(Conformance, Holds) {
   for (const Case& c : cases()) {
     if (c.backend != GetParam().backend || c.scheme != GetParam().scheme) continue;
 #if defined(MORACLE_SANITIZED)
-    // The reference takes minutes; its arithmetic is the same in every variant.
+    // The reference takes minutes, and its arithmetic is the same in every variant.
     if (c.backend == "reference" && c.variant != "plain") continue;
 #endif
     const Outcome outcome = run(c, *there);
@@ -91,8 +93,8 @@ TEST_P(Conformance, Holds) {
 
 INSTANTIATE_TEST_SUITE_P(Tables, Conformance, ::testing::ValuesIn(rows()), row_name);
 
-// Lengths that only large layers have: hidden_size much larger than intermediate_size, groups as
-// long as the whole of w2's rows (D26), and sums of several thousand products.
+// Sizes of large layers: hidden_size much larger than intermediate_size, groups as long as the rows
+// of w2 (D26), and sums of several thousand products.
 TEST(Conformance, HoldsWhenOneGroupSpansIntermediateSize) {
   for (const Backend& backend : backends()) {
     if (!backend.built() || !device(backend.platform)) continue;
@@ -166,7 +168,7 @@ TEST(Conformance, NamesRulesThatRejectACase) {
   ASSERT_EQ(outcome.kind, Outcome::kRefused);
   EXPECT_THAT(outcome.message, HasSubstr("weights: needs "));
   EXPECT_THAT(outcome.message, HasSubstr("activation-scales: needs "));
-  EXPECT_EQ(run({"nobody", scheme, {4, 64, 32, 2}, 3}, *device()).kind, Outcome::kRefused);
+  EXPECT_EQ(run({"no-such-backend", scheme, {4, 64, 32, 2}, 3}, *device()).kind, Outcome::kRefused);
 }
 
 TEST(Conformance, DrawsSameValuesOnEveryRun) {
@@ -181,7 +183,7 @@ TEST(Conformance, DrawsSameValuesOnEveryRun) {
 
 // ---- faults that the bound detects ----
 
-/// The weights of one expert, free to be spoiled.
+/// The weights of one expert. Tests put faults into them.
 struct Expert {
   CanonicalMatrix w13, w2;
 };
@@ -198,8 +200,8 @@ struct Fault {
   std::function<void(Expert&)> spoil;
 };
 
-/// The next code upwards for integers; the next number of the format for floats, which is within
-/// rounding for f32: there a relative 2^-11.
+/// Returns the next code for integers and the next number of the format for floats. For f32 that is
+/// within rounding, so f32 changes by a relative 2^-11.
 void step(CanonicalMatrix& m, int64_t r, int64_t c) {
   std::byte* row = m.storage.data() + r * m.row_bytes();
   switch (m.key.dtype) {
@@ -226,7 +228,7 @@ void step(CanonicalMatrix& m, int64_t r, int64_t c) {
   }
 }
 
-/// The largest float of a row, or any code: what one step of it changes is most, or all the same.
+/// The element of a row where one step changes the output most: the largest float, or any code.
 int64_t column_to_step(const CanonicalMatrix& m, int64_t r) {
   if (m.key.quantized()) return m.k / 2;
   int64_t best = 0;
@@ -295,7 +297,7 @@ const Fault kFaults[] = {
     {"a bias of w2 is dropped", any, [](Expert& e) { e.w2.bias[0] = 0; }},
 };
 
-/// A layer small enough for one step to stand above the rounding of everything else.
+/// A small layer, so that one step is larger than all rounding.
 LayerSpec small_layer(const Scheme& scheme) {
   return {.name = "case",
           .num_experts = 2,
@@ -327,15 +329,13 @@ struct Batch {
   std::vector<int32_t> ids;
   std::vector<float> weights;
 };
-// Enough for a single step to move some activation to another code where those are quantized.
+// Enough tokens for one step to change the code of some quantized activation.
 constexpr int64_t kTokens = 96;
 
 Batch batch(const LayerSpec& spec) {
   std::mt19937 random(11);
-  std::normal_distribution<float> normal;
   Batch b;
-  b.hidden.resize(kTokens * spec.hidden_size);
-  for (float& x : b.hidden) x = normal(random);
+  b.hidden = testing::normal_floats(random, kTokens * spec.hidden_size);
   for (int64_t slot = 0; slot < kTokens * spec.top_k; ++slot) {
     b.ids.push_back(static_cast<int32_t>(slot % spec.num_experts));
     b.weights.push_back(0.5f + static_cast<float>(slot % 7) / 8);
@@ -344,19 +344,18 @@ Batch batch(const LayerSpec& spec) {
 }
 
 std::vector<float> output_of(const LayerSpec& spec, DescribedWeights weights, Batch b) {
-  // In f32, which the bounds are for.
+  // The bounds are those of f32.
   const Selection selection =
       select({.layer = spec, .max_num_tokens = kTokens, .backend = "cpu"}, Machine::here());
-  auto moe = FusedMoe::make(std::move(weights), selection, *device());
-  EXPECT_TRUE(moe) << moe.error().to_string();
+  FusedMoe moe = testing::must(FusedMoe::make(std::move(weights), selection, *device()));
   std::vector<float> output(b.hidden.size(), NAN);
-  EXPECT_TRUE(moe->apply(Matrix::f32(b.hidden.data(), kTokens, spec.hidden_size), {b.ids.data()},
-                         {b.weights.data()},
-                         Matrix::f32(output.data(), kTokens, spec.hidden_size)));
+  testing::must(moe.apply(Matrix::f32(b.hidden.data(), kTokens, spec.hidden_size), {b.ids.data()},
+                          {b.weights.data()},
+                          Matrix::f32(output.data(), kTokens, spec.hidden_size)));
   return output;
 }
 
-/// The largest error as a share of its bound; more than 1 is a failure.
+/// The largest error divided by its bound. More than 1 is a failure.
 double worst(const Expected& want, const std::vector<float>& got) {
   double share = 0;
   for (size_t i = 0; i < got.size(); ++i) {
@@ -366,9 +365,9 @@ double worst(const Expected& want, const std::vector<float>& got) {
   return share;
 }
 
-/// Groups of eight: rows of twelve have a whole and a ragged one.
-// Rows with scales of their own, so that rows can be swapped; and activations that are not clipped,
-// which would hide a small fault.
+/// Groups of eight: rows of twelve have one whole group and one ragged group.
+// Each row has its own scale, so that a swap of rows is a fault. Activations are not clipped, which
+// could hide a small fault.
 std::vector<Scheme> schemes_to_spoil() {
   std::vector<Scheme> all = schemes();
   std::erase_if(all, [](const Scheme& scheme) {
@@ -421,7 +420,7 @@ TEST(ConformanceBound, DetectsWrongRouting) {
   }
 }
 
-// D7: the same weights under the other activation key are outside the bound, both ways.
+// D7: the same weights with the other activation key are outside the bound, in both directions.
 TEST(ConformanceBound, DistinguishesQuantizedFromFloatActivations) {
   LayerSpec quantizes = small_layer({kInt8StaticChannelSym, kInt8DynamicTokenSym});
   LayerSpec weight_only = small_layer({kInt8StaticChannelSym, {}});

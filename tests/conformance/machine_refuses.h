@@ -1,4 +1,4 @@
-// Which rows cannot run on this machine, by the oracle's own rules.
+// Finds the rows that cannot run on this machine, by the rules of the oracle.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Packed integers in every width, symmetry and group size, with sizes that no word, group or tile
-// divides. No file at hand has such sizes.
+// Tests packed integers of every width, symmetry and group size, in sizes that no word, group or
+// tile divides. No checkpoint has such sizes.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -48,14 +48,14 @@ TEST(WeightOnlySweep, OverColumnCountsWithoutDivisors) {
   expect_right({2, 129, 127, 2});  // one column beside a group
 }
 
-// D20: the smallest that there is, in each direction.
+// D20: the smallest size in each dimension.
 TEST(WeightOnlySweep, OverSizesOfOne) {
   expect_right({1, 1, 1, 1});
   expect_right({2, 130, 1, 1});
   expect_right({2, 1, 34, 2});
 }
 
-// D25: from one expert to more than a tile, a warp or a byte of them would be handy for.
+// D25: from one expert to more experts than fit a tile, a warp or a byte.
 TEST(WeightOnlySweep, OverNumbersOfExperts) {
   for (const Shape& shape : {Shape{1, 40, 24, 1}, {7, 40, 24, 7}, {257, 40, 24, 6}})
     expect_right(shape);

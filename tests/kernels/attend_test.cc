@@ -1,5 +1,5 @@
-// Tests batch invariance of attention. A token's bits depend only on its own sequence. Other
-// sequences, step sizes and thread counts do not change them.
+// Tests attention on a CPU: batch invariance over steps and thread counts, rounding of 16-bit
+// caches, and every instruction set. attend_ops_test.cc holds the tests of all devices.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,12 +7,12 @@
 #include <random>
 #include <vector>
 
-#include "base/scalar.h"
 #include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/isa_here.h"
 #include "kernels/ops.h"
 #include "kernels/paged.h"
 #include "moracle/device.h"
+#include "support/floats.h"
 
 namespace moracle::attend_test {
 namespace {
@@ -25,12 +25,7 @@ struct Sequence {
 class AttendTest : public ::testing::Test {
  protected:
   Sequence sequence(int64_t tokens, const AttentionShape& shape) {
-    auto draw = [&](int64_t count) {
-      std::normal_distribution<float> normal;
-      std::vector<float> values(count);
-      for (float& value : values) value = normal(random_);
-      return values;
-    };
+    const auto draw = [&](int64_t count) { return testing::normal_floats(random_, count); };
     return {draw(tokens * shape.num_heads * shape.head_dim),
             draw(tokens * shape.num_kv_heads * shape.head_dim),
             draw(tokens * shape.num_kv_heads * shape.value_dim), tokens};
@@ -92,29 +87,32 @@ class AttendTest : public ::testing::Test {
 
 TEST_F(AttendTest, TokenBitsDependOnlyOnItsSequence) {
   const std::vector<float> sinks = {0.5f, -2, 3, 1, 0, 2, -1, 1.5f};
-  // Cases: grouped heads, one key head per head, many heads per key head; odd sizes; a window;
-  // sinks.
-  std::vector<AttentionShape> shapes = {{8, 2, 32, 32, 0.2f},
-                                        {3, 3, 20, 13, 0.25f},
-                                        {70, 1, 8, 8, 0.3f},
-                                        {8, 4, 16, 24, 0.25f},
-                                        {8, 4, 16, 16, 0.25f}};
-  shapes[3].window = 100;
-  shapes[4].sinks = sinks.data();
-  for (const AttentionShape& shape : shapes) {
+  struct Case {
+    const char* name;
+    AttentionShape shape;
+  } cases[] = {{"grouped heads", {8, 2, 32, 32, 0.2f}},
+               {"one key head per head, odd sizes", {3, 3, 20, 13, 0.25f}},
+               {"many heads per key head", {70, 1, 8, 8, 0.3f}},
+               {"window of 100", {8, 4, 16, 24, 0.25f}},
+               {"sinks", {8, 4, 16, 16, 0.25f}}};
+  cases[3].shape.window = 100;
+  cases[4].shape.sinks = sinks.data();
+  const struct {
+    int threads;
+    int64_t step;
+  } runs[] = {{1, 1000}, {1, 257}, {1, 7}, {3, 1000}, {3, 257}, {3, 7}};
+  for (const auto& [name, shape] : cases) {
+    SCOPED_TRACE(name);
     std::vector<Sequence> sequences;
     for (int64_t tokens : {600, 3, 270}) sequences.push_back(sequence(tokens, shape));
     std::vector<std::vector<float>> alone;
     for (const Sequence& one : sequences) alone.push_back(run({one}, shape, 1000, 1)[0]);
-    for (int threads : {1, 3}) {
-      for (int64_t step : {1000, 257, 7}) {
-        const auto together = run(sequences, shape, step, threads);
-        for (size_t i = 0; i < sequences.size(); ++i) {
-          EXPECT_EQ(
-              0, std::memcmp(together[i].data(), alone[i].data(), alone[i].size() * sizeof(float)))
-              << shape.num_heads << " heads, sequence " << i << ", steps of " << step << ", "
-              << threads << " threads";
-        }
+    for (const auto& [threads, step] : runs) {
+      const auto together = run(sequences, shape, step, threads);
+      for (size_t i = 0; i < sequences.size(); ++i) {
+        EXPECT_EQ(0,
+                  std::memcmp(together[i].data(), alone[i].data(), alone[i].size() * sizeof(float)))
+            << "sequence " << i << ", steps of " << step << ", " << threads << " threads";
       }
     }
   }
@@ -152,37 +150,6 @@ TEST_F(AttendTest, NanInLaterTokenLeavesEarlierTokens) {
   for (int64_t i = 20 * 32; i < 40 * 32; ++i) spoilt.k[i] = NAN, spoilt.v[i] = INFINITY;
   const auto want = run({s}, shape, 40, 1)[0], got = run({spoilt}, shape, 40, 1)[0];
   EXPECT_EQ(0, std::memcmp(got.data(), want.data(), 20 * 32 * sizeof(float)));
-}
-
-float rounded(float value, DType dtype) {
-  return dtype == DType::kBF16 ? bf16_to_float(float_to_bf16(value))
-                               : f16_to_float(float_to_f16(value));
-}
-
-// Keys and values are rounded once and read exactly. So attention over a 16-bit cache equals
-// attention over pre-rounded floats bit for bit.
-TEST_F(AttendTest, ReadsSixteenBitCacheExactly) {
-  std::vector<AttentionShape> shapes = {
-      {8, 2, 32, 32, 0.2f}, {3, 3, 20, 13, 0.25f}, {70, 1, 8, 8, 0.3f}, {4, 4, 192, 128, 0.1f}};
-  shapes[0].window = 100;
-  for (AttentionShape shape : shapes) {
-    const Sequence exact = sequence(300, shape);
-    for (const DType dtype : {DType::kBF16, DType::kF16}) {
-      Sequence once = exact;
-      for (float& value : once.k) value = rounded(value, dtype);
-      for (float& value : once.v) value = rounded(value, dtype);
-      shape.cache.dtype = DType::kF32;
-      const auto want = run({once}, shape, 300, 1)[0];
-      shape.cache.dtype = dtype;
-      for (const int threads : {1, 3}) {
-        for (const int64_t step : {300, 7}) {
-          const auto got = run({exact}, shape, step, threads)[0];
-          EXPECT_EQ(0, std::memcmp(got.data(), want.data(), got.size() * sizeof(float)))
-              << name(dtype) << ", " << shape.head_dim << ", " << threads << ", " << step;
-        }
-      }
-    }
-  }
 }
 
 // Let u be the rounding unit (2^-9, 2^-12). A score is off by at most δ = scale · u · Σ|q·k|. So a
@@ -226,25 +193,6 @@ TEST_F(AttendTest, SixteenBitCacheStaysWithinRoundingOfKeysAndValues) {
   }
 }
 
-TEST_F(AttendTest, F16CacheRejectsOverflowAndKeepsInfinity) {
-  auto device = *open_device("cpu", 2);
-  const auto append = [&](float value, DType dtype) {
-    std::vector<float> k(8, 1), v(8, value);
-    testing::PagedCaches caches({1}, 8, 8, dtype, 256);
-    return device->ops().append(Matrix::f32(k.data(), 1, 8), Matrix::f32(v.data(), 1, 8),
-                                caches.batch({{0, 0, 1}}, *device), caches.layer(), {});
-  };
-  EXPECT_TRUE(append(65504, DType::kF16));
-  EXPECT_TRUE(append(65519, DType::kF16)) << "rounds to 65504";
-  const Status refused = append(-65520, DType::kF16);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().place, "kv cache");
-  EXPECT_NE(refused.error().fact.find("-65520"), std::string::npos);
-  EXPECT_TRUE(append(1e30f, DType::kBF16));
-  EXPECT_TRUE(append(INFINITY, DType::kF16)) << "as in a cache of f32";
-  EXPECT_TRUE(append(NAN, DType::kF16));
-}
-
 // The vector_ops tables widen to the same values.
 TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitCacheExactly) {
   const int64_t dim = 37, value_dim = 21, keys = 100;
@@ -261,8 +209,8 @@ TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitCacheExactly) {
       const auto keep = [&](const std::vector<float>& from, auto& to16, auto& to32, float factor) {
         for (const float value : from) {
           const float scaled = value * factor;  // some become subnormal in f16
-          to16.push_back(dtype == DType::kBF16 ? float_to_bf16(scaled) : float_to_f16(scaled));
-          to32.push_back(rounded(scaled, dtype));
+          to16.push_back(testing::half_bits(dtype, scaled));
+          to32.push_back(testing::rounded_to(dtype, scaled));
         }
       };
       keep(s.k, k16, k32, 1);

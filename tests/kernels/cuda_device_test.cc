@@ -1,5 +1,5 @@
-// Tests GPU memory: zeroing, upload in pieces through pinned memory, release, and errors that leave
-// the device usable.
+// Tests what only a GPU's memory has: uploads through pinned memory, and errors with the free
+// bytes. device_test.cc holds the tests of all devices.
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -9,7 +9,6 @@
 namespace moracle::cuda_device_test {
 namespace {
 
-using ::testing::Each;
 using ::testing::HasSubstr;
 
 using CudaDeviceTest = CudaTest;
@@ -19,18 +18,6 @@ TEST_F(CudaDeviceTest, DescribesTheGpu) {
   EXPECT_EQ(device_->platform(), Platform::kCuda);
   EXPECT_EQ(device_->activation_dtype(), DType::kBF16);
   EXPECT_FALSE(device_->host_visible());
-}
-
-TEST_F(CudaDeviceTest, GivesZeroedMemoryOnEveryAllocation) {
-  for (int i = 0; i < 3; ++i) {
-    const Buffer buffer = allocate(100'003);
-    EXPECT_EQ(buffer.bytes(), 100'003u);
-    EXPECT_THAT(download<uint8_t>(buffer), Each(0));
-    const std::vector<uint8_t> filled(buffer.bytes(), 0xff);
-    expect_done(device_->upload(buffer.data(), filled.data(), filled.size()));
-  }
-  const Buffer nothing = allocate(0);
-  EXPECT_EQ(nothing.data(), nullptr);
 }
 
 TEST_F(CudaDeviceTest, UploadsMoreThanPinnedMemoryAndReleasesSource) {
@@ -43,15 +30,6 @@ TEST_F(CudaDeviceTest, UploadsMoreThanPinnedMemoryAndReleasesSource) {
     std::fill(source.begin(), source.end(), 0u);
   }
   EXPECT_EQ(download<uint32_t>(buffer), host);
-}
-
-TEST_F(CudaDeviceTest, CopiesOnDeviceInStreamOrder) {
-  std::vector<int32_t> host(1000);
-  std::iota(host.begin(), host.end(), -500);
-  const Buffer from = upload(host), to = allocate(from.bytes());
-  expect_done(device_->copy(to.data(), from.data(), from.bytes()));
-  EXPECT_EQ(download<int32_t>(to), host);
-  expect_done(device_->copy(nullptr, nullptr, 0));
 }
 
 TEST_F(CudaDeviceTest, RejectsTooLargeAllocationAndStaysUsable) {

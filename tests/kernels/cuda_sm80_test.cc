@@ -12,6 +12,7 @@
 #include "kernels/cuda_test.h"
 #include "kernels/kernels.h"
 #include "quant/activation.h"
+#include "support/must.h"
 
 namespace moracle::cuda_sm80_test {
 namespace {
@@ -47,9 +48,8 @@ class CudaSm80Test : public CudaTest {
     std::vector<CanonicalMatrix> experts;
     for (size_t e = 0; e + 1 < p.offsets.size(); ++e)
       experts.push_back(conformance::random_matrix(p.shape, 10 + e));
-    auto packed = convert(DescribedMatrix::from(p.scheme, std::move(experts)), layout, *device_);
-    EXPECT_TRUE(packed) << packed.error().to_string();
-    return *std::move(packed);
+    return testing::must(
+        convert(DescribedMatrix::from(p.scheme, std::move(experts)), layout, *device_));
   }
 
   // Tokens in the scheme's type, and the token index of each row.
@@ -94,11 +94,11 @@ class CudaSm80Test : public CudaTest {
   }
 
   std::vector<float> reference(const Problem& p, const Run& run) {
-    auto linear = kCudaReferenceKernels.make(weights(p, kCanonicalLayout), {}, *device_);
-    EXPECT_TRUE(linear) << linear.error().to_string();
+    const auto linear =
+        testing::must(kCudaReferenceKernels.make(weights(p, kCanonicalLayout), {}, *device_));
     const int64_t n = p.shape.n;
     const Buffer y = untouched(run, n);
-    expect_done((*linear)->run(run.rows, Matrix::f32(y.as<float>(), run.rows.num_rows, n), {}));
+    expect_done(linear->run(run.rows, Matrix::f32(y.as<float>(), run.rows.num_rows, n), {}));
     return download<float>(y);
   }
 

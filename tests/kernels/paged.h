@@ -1,4 +1,4 @@
-// Caches of several sequences in pages, on the host or on a device, and a step over them.
+// Caches of several sequences in pages, on the host and on a device.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ class PagedCaches {
     const auto bytes = [&](int64_t row) {
       return (page * row * bits(dtype) / 8 + 255) / 256 * 256;
     };
-    // Something else lies before the keys, as another layer's do.
+    // Bytes before the keys stand for another layer.
     layer_ = {dtype, 256, 256 + bytes(key_row)};
     page_bytes_ = layer_.values + bytes(value_row);
     int64_t pages = 0;
@@ -30,7 +30,7 @@ class PagedCaches {
       std::vector<int64_t>& own = numbers_.emplace_back();
       for (int64_t i = 0; i < (capacity + page - 1) / page; ++i) own.push_back(pages++);
     }
-    // Neighbours in a sequence are none in memory.
+    // Neighbouring pages of a sequence are not neighbours in memory.
     for (std::vector<int64_t>& own : numbers_) {
       for (int64_t& number : own) number = pages - 1 - number;
     }
@@ -62,7 +62,7 @@ class PagedCaches {
     size_t sequence;
     int64_t position, count;
   };
-  /// On the host; valid until the next.
+  /// A step over the caches on the host. Valid until the next call of batch or batch_there.
   const Batch& batch(const std::vector<Tokens>& step, Device& device) {
     return batch(step, device, memory_.data());
   }

@@ -1,4 +1,4 @@
-// Which thread reads which bytes of the weights, and where their memory comes from.
+// Tests which thread reads which bytes of the weights, and on which node the bytes lie.
 #include "kernels/shares.h"
 
 #include <gtest/gtest.h>
@@ -10,34 +10,42 @@
 namespace moracle::shares_test {
 namespace {
 
-// Two nodes of two CPUs each, which this machine need not have.
+// Two nodes of two CPUs each. The machine may have other nodes.
 const std::vector<NumaNode> kTwoNodes = {{0, {0, 1}}, {1, {2, 3}}};
 
+// The shares of all threads are neighbours from the first byte to the scales.
+void expect_cover(const Layout& layout, const MatrixShape& shape, int blocks, int threads) {
+  std::vector<ByteRange> all;
+  for (int t = 0; t < threads; ++t) {
+    for (const ByteRange& range : share_of_thread(layout, shape, blocks, t, threads))
+      if (range.begin < range.end) all.push_back(range);
+  }
+  std::sort(all.begin(), all.end(),
+            [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
+  ASSERT_FALSE(all.empty());
+  EXPECT_EQ(all.front().begin, 0);
+  EXPECT_EQ(all.back().end, static_cast<int64_t>(layout.sections(shape).scales));
+  for (size_t i = 1; i < all.size(); ++i) EXPECT_EQ(all[i].begin, all[i - 1].end);
+}
+
 TEST(Shares, CoverEveryExpertOnce) {
+  const struct {
+    const char* name;
+    int64_t rows;
+    int blocks;
+  } cases[] = {{"one panel", 16, 1},   {"three panels", 48, 1},
+               {"six panels", 96, 1},  {"six panels, gate and up", 96, 2},
+               {"96 panels", 1536, 1}, {"96 panels, gate and up", 1536, 2}};
   for (const Layout* layout : layouts()) {
-    for (const int64_t n : {16, 48, 96, 1536}) {
-      for (const int blocks : {1, 2}) {
-        if (blocks == 2 && n % 32 != 0) continue;
-        const MatrixShape shape{n, 256, int4_static_group(128)};
-        for (const int threads : {1, 2, 3, 16}) {
-          std::vector<ByteRange> all;
-          for (int t = 0; t < threads; ++t) {
-            for (const ByteRange& range : share_of_thread(*layout, shape, blocks, t, threads))
-              if (range.begin < range.end) all.push_back(range);
-          }
-          std::sort(all.begin(), all.end(),
-                    [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
-          ASSERT_FALSE(all.empty());
-          EXPECT_EQ(all.front().begin, 0);
-          EXPECT_EQ(all.back().end, static_cast<int64_t>(layout->sections(shape).scales));
-          for (size_t i = 1; i < all.size(); ++i) EXPECT_EQ(all[i].begin, all[i - 1].end);
-        }
-      }
+    for (const auto& [name, rows, blocks] : cases) {
+      SCOPED_TRACE(::testing::Message() << layout->name << ", " << name);
+      for (const int threads : {1, 2, 3, 16})
+        expect_cover(*layout, {rows, 256, int4_static_group(128)}, blocks, threads);
     }
   }
 }
 
-// With gate and up together a thread has the same rows of both; by nodes the bytes are even.
+// A thread has the same rows of gate and up. Both nodes have equally many bytes.
 TEST(Shares, EvenBetweenTwoNodes) {
   const MatrixShape shape{1536, 2048, int4_static_group(128)};
   const Layout& layout = *layouts().back();

@@ -1,10 +1,7 @@
-// Compares top-k of long rows on the CPU with the definition.
+// Compares top-k of long rows on every device with the definition.
 #include "kernels/top_k_cases.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "kernels/cpu_ops_test.h"
+#include "kernels/device_ops.h"
 #include "kernels/top_k_key.h"
 
 namespace moracle::top_k_test {
@@ -12,31 +9,32 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class TopKTest : public CpuOpsTest {};
+class TopK : public testing::DeviceOpsTest {};
 
-TEST_P(TopKTest, MatchesDefinition) {
+TEST_P(TopK, MatchesDefinition) {
   for (const testing::TopKCase& c : testing::kTopKCases) {
-    std::vector<float> numbers = testing::numbers_for(c);
-    std::vector<int32_t> ids(c.rows * c.k, -1);
-    std::vector<float> values(ids.size());
-    ASSERT_TRUE(ops_.find_top_k(Matrix::f32(numbers.data(), c.rows, c.cols), c.k, ids.data(),
-                                values.data(), nullptr, {}));
-    testing::expect_top_k(c, numbers, ids, values);
+    const std::vector<float> numbers = testing::numbers_for(c);
+    int32_t* const ids = upload(std::vector<int32_t>(c.rows * c.k, -1));
+    float* const values = upload(std::vector<float>(c.rows * c.k));
+    expect_done(ops().find_top_k(matrix(numbers, c.rows, c.cols, DType::kF32), c.k, ids, values,
+                                 allocate(top_k_scratch_bytes(c.rows, c.cols, c.k, dtype())), {}));
+    testing::expect_top_k(c, numbers, download(ids, c.rows * c.k), download(values, c.rows * c.k));
   }
 }
 
-TEST_P(TopKTest, RejectsKLargerThanRow) {
-  std::vector<float> numbers(1000), values(1000);
-  std::vector<int32_t> ids(1000);
+TEST_P(TopK, RejectsKLargerThanRow) {
+  int32_t* const ids = upload(std::vector<int32_t>(1000));
+  float* const values = upload(std::vector<float>(1000));
   for (auto [cols, k] : {std::pair{10, 11}, {10, 0}, {1000, 257}}) {
-    const Status refused = ops_.find_top_k(Matrix::f32(numbers.data(), 1, cols), k, ids.data(),
-                                           values.data(), nullptr, {});
+    const Status refused =
+        ops().find_top_k(blank(1, cols, DType::kF32), k, ids, values, nullptr, {});
     ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
     EXPECT_THAT(refused.error().to_string(), HasSubstr(std::to_string(k)));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, TopKTest, ::testing::Values(1, 3));
+MORACLE_ON_EVERY_DEVICE(TopK);
 
 TEST(TopKKey, HoldsValueAndIndex) {
   for (const float value : {0.0f, 1.0f, -1.0f, 3e38f, -3e38f, 1e-45f, -1e-45f}) {

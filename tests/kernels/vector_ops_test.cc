@@ -17,6 +17,7 @@
 #include "kernels/isa_here.h"
 #include "moracle/checkpoint.h"
 #include "quant/activation.h"
+#include "support/floats.h"
 
 namespace moracle::cpu::vector_ops_test {
 namespace {
@@ -47,10 +48,7 @@ class VectorOpsTest : public ::testing::TestWithParam<int> {
     if (!has(needs)) GTEST_SKIP() << "needs " << names(needs);
   }
   std::vector<float> normal(int64_t count, float size = 1) {
-    std::normal_distribution<float> draw(0, size);
-    std::vector<float> values(count);
-    for (float& value : values) value = draw(random_);
-    return values;
+    return testing::normal_floats(random_, count, size);
   }
   /// Random bits.
   std::vector<float> anything(int64_t count) {

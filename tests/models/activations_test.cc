@@ -101,8 +101,8 @@ TEST_P(ActivationsOption, Int8KeepsFloatWeights) {
   EXPECT_EQ(logits->asked, logits->plain);
 }
 
-// Near the others, and with a plan that says so where a row makes use of it: there, and only there,
-// results differ.
+// Results stay near the default. They differ exactly where the plan says that the row uses the
+// option.
 TEST_P(ActivationsOption, Bf16IsNearFloats) {
   std::vector<Choice> served;
   const auto logits = with_and_without("bf16", served);

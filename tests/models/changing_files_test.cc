@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "golden_model.h"
+#include "support/must.h"
 
 namespace moracle::changing_files_test {
 namespace {
@@ -30,11 +31,7 @@ class ChangingFile : public ::testing::TestWithParam<const char*> {
     EXPECT_TRUE(checkpoint.write(folder_.path()));
     size_ = fs::file_size(file_);
   }
-  Checkpoint open() const {
-    auto checkpoint = Checkpoint::open(folder_.path());
-    EXPECT_TRUE(checkpoint) << checkpoint.error().to_string();
-    return *std::move(checkpoint);
-  }
+  Checkpoint open() const { return testing::must(Checkpoint::open(folder_.path())); }
   void cut(uintmax_t size) const { fs::resize_file(file_, size); }
   std::vector<uintmax_t> cuts() const {
     return {0, 8, size_ / 4, size_ / 2, size_ * 3 / 4, size_ - 1};

@@ -11,6 +11,7 @@
 #include "golden_model.h"
 #include "models/decoder/model_state.h"
 #include "models/generation/sampler.h"
+#include "support/must.h"
 
 namespace moracle::cuda_model_test {
 namespace {
@@ -27,10 +28,8 @@ class CudaModel : public ::testing::Test {
       GTEST_SKIP() << device.error().to_string();
   }
   static Model load(const std::string& folder, const ModelOptions& options) {
-    const Checkpoint checkpoint = *Checkpoint::open(folder);
-    auto model = Model::load(checkpoint, options);
-    EXPECT_TRUE(model) << model.error().to_string();
-    return *std::move(model);
+    const Checkpoint checkpoint = testing::must(Checkpoint::open(folder));
+    return testing::must(Model::load(checkpoint, options));
   }
   static ModelOptions on(const char* device, bool graphs = true, bool deterministic = false) {
     ModelOptions options;
@@ -51,11 +50,9 @@ class CudaModel : public ::testing::Test {
     for (size_t at = 0; at < ids.size();) {
       const size_t count = at == 0 ? prompt : 1;
       const Model::Step step{{&ids[at], count}, &cache};
-      const Status done = model.forward({&step, 1});
-      EXPECT_TRUE(done) << done.error().to_string();
-      const auto logits = model.logits(static_cast<int64_t>(count) - 1, 1);
-      EXPECT_TRUE(logits) << logits.error().to_string();
-      all.emplace_back(logits->begin(), logits->end());
+      testing::must(model.forward({&step, 1}));
+      const auto logits = testing::must(model.logits(static_cast<int64_t>(count) - 1, 1));
+      all.emplace_back(logits.begin(), logits.end());
       at += count;
     }
     return all;

@@ -7,23 +7,12 @@
 #include <map>
 
 #include "moracle/moracle.h"
+#include "support/stored_checkpoints.h"
 
 namespace moracle::every_checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::vector<std::string> folders() {
-  std::vector<std::string> found;
-  for (const char* root : {MORACLE_MODELS_DIR, MORACLE_CHECKPOINTS_DIR}) {
-    std::error_code none;
-    for (const auto& entry : fs::directory_iterator(root, none)) {
-      if (fs::exists(entry.path() / "config.json")) found.push_back(entry.path().string());
-    }
-  }
-  std::sort(found.begin(), found.end());
-  return found;
-}
 
 /// The scheme of the experts, by folder name.
 std::string expected_scheme(const std::string& folder) {
@@ -130,7 +119,8 @@ std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
   return fs::path(info.param).parent_path().filename().string() + "_" + name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Stored, EveryCheckpoint, ::testing::ValuesIn(folders()), test_name);
+INSTANTIATE_TEST_SUITE_P(Stored, EveryCheckpoint,
+                         ::testing::ValuesIn(testing::checkpoints_with("config.json")), test_name);
 
 }  // namespace
 }  // namespace moracle::every_checkpoint_test

@@ -14,7 +14,7 @@
 
 namespace moracle::testing {
 
-/// Their names, in order.
+/// The names of the models, sorted.
 inline std::vector<std::string> golden_models() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(MORACLE_GOLDEN_DIR "/architectures"))
@@ -50,7 +50,7 @@ inline GoldenReference golden_reference(const std::string& name) {
           {logits.as<float>(), logits.as<float>() + logits.num_elements()}};
 }
 
-/// Logits of every position, all tokens in one step.
+/// Runs all tokens in one step. Returns the logits of every position.
 inline Result<std::vector<float>> all_logits(Model& model, const std::vector<int32_t>& ids) {
   const auto count = static_cast<int64_t>(ids.size());
   MORACLE_TRY(KvCache cache, model.make_cache(count));

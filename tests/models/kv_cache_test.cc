@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "models/decoder/model_state.h"
 #include "models/golden_model.h"
+#include "support/must.h"
 
 namespace moracle::kv_cache_test {
 namespace {
@@ -22,9 +23,7 @@ Model must_load(const Checkpoint& checkpoint, const std::string& kv_cache) {
   ModelOptions options;
   options.kv_cache = kv_cache;
   options.threads = 2;
-  auto model = Model::load(checkpoint, options);
-  EXPECT_TRUE(model) << model.error().to_string();
-  return *std::move(model);
+  return testing::must(Model::load(checkpoint, options));
 }
 
 // Grouped queries, sinks and windows, latent attention.

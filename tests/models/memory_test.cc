@@ -1,16 +1,15 @@
 // Tests the peak memory of loading: the packed weights, one expert and a small rest. The file is
 // much larger than the bound. Keeping the source or a second copy fails the test.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 
 #include "base/text.h"
 #include "checkpoint/safetensors_writer.h"
 #include "moracle/moracle.h"
+#include "support/temporary_folder.h"
 
 namespace moracle::memory_test {
 namespace {
@@ -111,9 +110,8 @@ TEST_P(LoadingMemory, StaysWithinPackedSizePlusOneExpertPlusTenPercent) {
   GTEST_SKIP() << "a sanitizer's own memory hides what is measured";
 #endif
   const bool gptq = GetParam().gptq;
-  const std::string folder = ::testing::TempDir() + "moracle_memory_" + std::to_string(::getpid());
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder + "/config.json") << str(
+  const testing::TemporaryFolder folder;
+  const std::string config = str(
       R"({"architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": )", kLayers,
       R"(, "hidden_size": )", kHidden, R"(, "moe_intermediate_size": )", kIntermediate,
       R"(, "num_experts": )", kExperts, R"(, "num_experts_per_tok": 2, "num_attention_heads": )",
@@ -121,7 +119,9 @@ TEST_P(LoadingMemory, StaysWithinPackedSizePlusOneExpertPlusTenPercent) {
       gptq ? R"(, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": -1})"
            : "",
       "}");
-  const Status written = testing::write_safetensors(folder + "/model.safetensors", tensors(gptq));
+  folder.write("config.json", config);
+  const Status written =
+      testing::write_safetensors(folder.path() + "/model.safetensors", tensors(gptq));
   ASSERT_TRUE(written) << written.error().to_string();
 
   ModelOptions options;
@@ -130,11 +130,10 @@ TEST_P(LoadingMemory, StaysWithinPackedSizePlusOneExpertPlusTenPercent) {
   options.max_num_tokens = 1;
   const int64_t before = memory("VmRSS:");
   std::ofstream("/proc/self/clear_refs") << 5;  // the peak counts from here
-  auto checkpoint = Checkpoint::open(folder);
+  auto checkpoint = Checkpoint::open(folder.path());
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   auto model = Model::load(*checkpoint, options);
   const int64_t peak = memory("VmHWM:") - before;
-  std::filesystem::remove_all(folder);
   ASSERT_TRUE(model) << model.error().to_string();
 
   const int64_t packed = model->weight_bytes();

@@ -8,6 +8,7 @@
 #include "base/scalar.h"
 #include "base/text.h"
 #include "models/golden_model.h"
+#include "support/must.h"
 
 namespace moracle::non_finite_test {
 namespace {
@@ -49,25 +50,22 @@ struct Failures {
 };
 Failures failures(const SyntheticCheckpoint& written, const std::vector<int32_t>& ids,
                   int64_t max_num_tokens) {
-  const auto checkpoint = written.open();
-  EXPECT_TRUE(checkpoint) << checkpoint.error().to_string();
-  auto model =
-      Model::load(*checkpoint, {.backend = "cpu", .threads = 2, .max_num_tokens = max_num_tokens});
-  EXPECT_TRUE(model) << model.error().to_string();
+  const Checkpoint checkpoint = testing::must(written.open());
+  Model model = testing::must(
+      Model::load(checkpoint, {.backend = "cpu", .threads = 2, .max_num_tokens = max_num_tokens}));
   Failures all;
-  if (!checkpoint || !model) return all;
   for (const SamplingOptions& sampling :
        {SamplingOptions{}, {.temperature = 1, .top_k = 5, .top_p = 0.5f}, {.temperature = 1}}) {
     GenerateOptions options;
     options.max_tokens = 4;
     options.sampling = sampling;
-    const auto done = generate(*model, ids, options);
+    const auto done = generate(model, ids, options);
     EXPECT_FALSE(done);
     if (done) continue;
     EXPECT_EQ(done.error().kind, ErrorKind::kBadFile);
     all.generating.push_back(done.error().to_string());
   }
-  const auto scored = perplexity(*model, ids, 16);
+  const auto scored = perplexity(model, ids, 16);
   EXPECT_FALSE(scored);
   if (!scored) all.scoring = scored.error().to_string();
   return all;

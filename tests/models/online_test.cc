@@ -7,10 +7,10 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "checkpoint/synthetic_checkpoint.h"
 #include "moracle/moracle.h"
+#include "support/must.h"
 
 namespace moracle::online_test {
 namespace {
@@ -50,25 +50,18 @@ std::string stored(const std::string& directory) {
   return std::string(MORACLE_CHECKPOINTS_DIR) + "/" + directory;
 }
 
-std::optional<double> perplexity_of(const std::string& folder, const std::string& quantization) {
-  const auto checkpoint = Checkpoint::open(folder);
-  EXPECT_TRUE(checkpoint) << checkpoint.error().to_string();
-  const auto tokenizer = Tokenizer::open(folder);
-  EXPECT_TRUE(tokenizer);
-  if (!checkpoint || !tokenizer) return {};
+double perplexity_of(const std::string& folder, const std::string& quantization) {
+  const Checkpoint checkpoint = testing::must(Checkpoint::open(folder));
+  const Tokenizer tokenizer = testing::must(Tokenizer::open(folder));
   std::ifstream file(MORACLE_MODELS_DIR "/valid.txt", std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  auto ids = tokenizer->encode(text);
-  EXPECT_TRUE(ids);
-  ids->resize(8192);
+  std::vector<int32_t> ids = testing::must(tokenizer.encode(text));
+  ids.resize(8192);
   ModelOptions options;
   options.quantization = quantization;
   options.threads = 2;
-  auto model = Model::load(*checkpoint, options);
-  EXPECT_TRUE(model) << model.error().to_string();
-  const auto result = perplexity(*model, *ids, 512);
-  EXPECT_TRUE(result) << result.error().to_string();
-  return result->perplexity;
+  Model model = testing::must(Model::load(checkpoint, options));
+  return testing::must(perplexity(model, ids, 512)).perplexity;
 }
 
 struct Twin {
@@ -92,10 +85,9 @@ TEST_P(OnlinePerplexity, MatchesProducerFile) {
   const std::string plain = stored("qwen3moe-bf16"), twin = stored(directory);
   if (!std::filesystem::exists(plain) || !std::filesystem::exists(twin))
     GTEST_SKIP() << "no " << directory;
-  const auto online = perplexity_of(plain, scheme), file = perplexity_of(twin, "");
-  ASSERT_TRUE(online && file);
-  EXPECT_LE(std::abs(*online / *file - 1), bound);
-  const auto report = std::to_string(*online) + " against " + std::to_string(*file);
+  const double online = perplexity_of(plain, scheme), file = perplexity_of(twin, "");
+  EXPECT_LE(std::abs(online / file - 1), bound);
+  const auto report = std::to_string(online) + " against " + std::to_string(file);
   RecordProperty("perplexity", report);
   std::printf("%s, online and %s: %s\n", scheme, directory, report.c_str());
 }
@@ -132,10 +124,9 @@ TEST(OnlineWeights, MatchPerplexityOfProducers) {
     std::ifstream file(stored(directory) + "/reference.json");
     if (!file) GTEST_SKIP() << "no " << directory;
     const double reference = nlohmann::json::parse(file)["ppl"];
-    const auto online = perplexity_of(stored("qwen3moe-bf16"), scheme);
-    ASSERT_TRUE(online);
-    EXPECT_NEAR(*online / reference, 1, 1e-3) << scheme;
-    std::printf("%s: %.4f against %.4f\n", scheme, *online, reference);
+    const double online = perplexity_of(stored("qwen3moe-bf16"), scheme);
+    EXPECT_NEAR(online / reference, 1, 1e-3) << scheme;
+    std::printf("%s: %.4f against %.4f\n", scheme, online, reference);
   }
 }
 
@@ -150,12 +141,11 @@ TEST_P(OnlineGptOss, PerplexityStaysNearUnquantized) {
   std::ifstream file(stored("gptoss-bf16") + "/reference.json");
   if (!file) GTEST_SKIP() << "no gptoss-bf16";
   const double unquantized = nlohmann::json::parse(file)["ppl"];
-  const auto online = perplexity_of(stored("gptoss-bf16"), GetParam());
-  ASSERT_TRUE(online);
+  const double online = perplexity_of(stored("gptoss-bf16"), GetParam());
   const bool int8 = std::string(GetParam()).starts_with("int8");
-  EXPECT_LT(std::abs(*online / unquantized - 1), int8 ? 3e-3 : 1e-2);
-  EXPECT_GT(std::abs(*online / unquantized - 1), 1e-6) << "nothing was quantized";
-  const auto report = std::to_string(*online) + " against " + std::to_string(unquantized);
+  EXPECT_LT(std::abs(online / unquantized - 1), int8 ? 3e-3 : 1e-2);
+  EXPECT_GT(std::abs(online / unquantized - 1), 1e-6) << "nothing was quantized";
+  const auto report = std::to_string(online) + " against " + std::to_string(unquantized);
   RecordProperty("perplexity", report);
   std::printf("GPT-OSS, online %s: %s\n", GetParam(), report.c_str());
 }

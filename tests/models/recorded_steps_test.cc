@@ -73,7 +73,7 @@ TEST(RecordedSteps, ExcludePromptsAndSequencesWithoutTokens) {
   Steps s;
   for (int i = 0; i < 3; ++i) {
     s.run(batch_of(5, 2, 1, 4));
-    // As many tokens as one sequence by itself has, but tables of two.
+    // As many tokens as the single sequence had, but page tables of two sequences.
     s.run(batch_of(1, 2, 0, 1));
     s.run(batch_of(1, 1, 1, 1));
   }

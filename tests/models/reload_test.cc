@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using testing::SyntheticCheckpoint;
 using testing::TemporaryFolder;
 
-// Every number differs: bf16 and f32 keep their exponents but the sign's and lowest ones.
+// Flips the highest bit of every number: the sign of bf16 and f32.
 SyntheticCheckpoint other_weights(const std::string& name) {
   SyntheticCheckpoint other = golden_model(name);
   for (auto& [tensor, t] : other.tensors) {
@@ -138,7 +138,7 @@ TEST_P(ModelReload, BadFileChangesNothing) {
 INSTANTIATE_TEST_SUITE_P(Golden, ModelReload, ::testing::ValuesIn(testing::golden_models()),
                          [](const auto& param) { return param.param; });
 
-// Other differences that make it another model.
+// Each of these differences makes it another model.
 TEST(ModelReloadRefuses, OtherModel) {
   const auto one = Checkpoint::open(golden_folder("mixtral"));
   ASSERT_TRUE(one);

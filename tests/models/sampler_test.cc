@@ -10,6 +10,8 @@
 #include <random>
 #include <vector>
 
+#include "support/floats.h"
+
 namespace moracle::sampler_test {
 namespace {
 
@@ -42,41 +44,46 @@ int32_t by_definition(const SamplingOptions& options, std::span<const float> log
 
 std::vector<float> logits(int64_t count, float size, int seed) {
   std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, size);
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(random);
-  return values;
+  return testing::normal_floats(random, count, size);
+}
+
+struct Case {
+  const char* name;
+  SamplingOptions options;
+};
+
+// Every third draw has many equal logits: the lower id comes first.
+void expect_draws_by_definition(const SamplingOptions& options, int64_t vocabulary, float size) {
+  SCOPED_TRACE(::testing::Message() << vocabulary << " ids, logits of size " << size);
+  Sampler sampler(options);
+  std::mt19937_64 engine(options.seed);
+  for (int draw = 0; draw < 12; ++draw) {
+    std::vector<float> values = logits(vocabulary, size, draw);
+    if (draw % 3 == 0)
+      for (float& value : values) value = std::round(value);
+    ASSERT_EQ(*sampler.draw(values), by_definition(options, values, engine)) << "draw " << draw;
+  }
 }
 
 TEST(Sampler, MatchesDefinition) {
-  for (int64_t vocabulary : {1, 2, 255, 256, 257, 5000}) {
-    for (float size : {0.1f, 3.0f, 30.0f}) {
-      for (SamplingOptions options : {SamplingOptions{.temperature = 0},
-                                      {.temperature = 1},
-                                      {.temperature = 0.2f},
-                                      {.temperature = 1, .top_k = 1},
-                                      {.temperature = 1, .top_k = 20},
-                                      {.temperature = 1.5f, .top_k = 700},
-                                      {.temperature = 0.8f, .top_k = 20, .top_p = 0.9f},
-                                      {.temperature = 1, .top_p = 0.5f},
-                                      {.temperature = 1, .top_p = 0.999f},
-                                      {.temperature = 1, .min_p = 0.05f},
-                                      {.temperature = 1, .top_p = 0.9f, .min_p = 0.01f},
-                                      {.temperature = 1, .top_k = 9000, .min_p = 0.3f}}) {
-        options.seed = 5;
-        Sampler sampler(options);
-        std::mt19937_64 engine(options.seed);
-        for (int draw = 0; draw < 12; ++draw) {
-          std::vector<float> values = logits(vocabulary, size, draw);
-          // Covers many equal logits too: the lower id comes first.
-          if (draw % 3 == 0)
-            for (float& value : values) value = std::round(value);
-          ASSERT_EQ(*sampler.draw(values), by_definition(options, values, engine))
-              << vocabulary << " ids, top_k " << options.top_k << ", top_p " << options.top_p
-              << ", min_p " << options.min_p << ", draw " << draw;
-        }
-      }
-    }
+  const Case cases[] = {
+      {"greedy", {.temperature = 0}},
+      {"plain", {.temperature = 1}},
+      {"cold", {.temperature = 0.2f}},
+      {"top-k 1", {.temperature = 1, .top_k = 1}},
+      {"top-k 20", {.temperature = 1, .top_k = 20}},
+      {"hot, top-k 700", {.temperature = 1.5f, .top_k = 700}},
+      {"cool, top-k 20, top-p 0.9", {.temperature = 0.8f, .top_k = 20, .top_p = 0.9f}},
+      {"top-p 0.5", {.temperature = 1, .top_p = 0.5f}},
+      {"top-p 0.999", {.temperature = 1, .top_p = 0.999f}},
+      {"min-p 0.05", {.temperature = 1, .min_p = 0.05f}},
+      {"top-p 0.9, min-p 0.01", {.temperature = 1, .top_p = 0.9f, .min_p = 0.01f}},
+      {"top-k of all, min-p 0.3", {.temperature = 1, .top_k = 9000, .min_p = 0.3f}}};
+  for (auto [name, options] : cases) {
+    SCOPED_TRACE(name);
+    options.seed = 5;
+    for (int64_t vocabulary : {1, 2, 255, 256, 257, 5000})
+      for (float size : {0.1f, 3.0f, 30.0f}) expect_draws_by_definition(options, vocabulary, size);
   }
 }
 
@@ -101,29 +108,34 @@ TEST(Sampler, GreedyPicksFirstOfEqualMaxima) {
   EXPECT_EQ(Sampler({}).draw(values), 700);
 }
 
-TEST(Sampler, DrawsNothingFromInvalidLogits) {
+// All logits are invalid, or one of them: the first, the middle or the last.
+void expect_no_draw(Sampler& sampler, int64_t count) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  for (SamplingOptions options : {SamplingOptions{.temperature = 0},
-                                  {.temperature = 1},
-                                  {.temperature = 1, .top_k = 5},
-                                  {.temperature = 1, .top_k = 5, .top_p = 0.5f},
-                                  {.temperature = 1, .top_p = 0.5f},
-                                  {.temperature = 1, .top_p = 1e-6f},
-                                  {.temperature = 1, .min_p = 0.1f},
-                                  {.temperature = 1, .top_k = 5000, .min_p = 1}}) {
-    Sampler sampler(options);
-    for (const int64_t count : {1, 40, 1000}) {
-      for (const float all : {kNan, -kInf, kInf})
-        EXPECT_FALSE(sampler.draw(std::vector<float>(count, all))) << count << " of " << all;
-      for (const int64_t at : {int64_t{0}, count / 2, count - 1}) {
-        for (const float one : {kNan, -kNan, kInf}) {
-          std::vector<float> values = logits(count, 2, 1);
-          values[at] = one;
-          EXPECT_FALSE(sampler.draw(values)) << one << " at " << at << " of " << count;
-        }
-      }
+  for (const float all : {kNan, -kInf, kInf})
+    EXPECT_FALSE(sampler.draw(std::vector<float>(count, all))) << count << " of " << all;
+  for (const int64_t at : {int64_t{0}, count / 2, count - 1}) {
+    for (const float one : {kNan, -kNan, kInf}) {
+      std::vector<float> values = logits(count, 2, 1);
+      values[at] = one;
+      EXPECT_FALSE(sampler.draw(values)) << one << " at " << at << " of " << count;
     }
+  }
+}
+
+TEST(Sampler, DrawsNothingFromInvalidLogits) {
+  const Case cases[] = {{"greedy", {.temperature = 0}},
+                        {"plain", {.temperature = 1}},
+                        {"top-k 5", {.temperature = 1, .top_k = 5}},
+                        {"top-k 5, top-p 0.5", {.temperature = 1, .top_k = 5, .top_p = 0.5f}},
+                        {"top-p 0.5", {.temperature = 1, .top_p = 0.5f}},
+                        {"top-p 1e-6", {.temperature = 1, .top_p = 1e-6f}},
+                        {"min-p 0.1", {.temperature = 1, .min_p = 0.1f}},
+                        {"top-k of all, min-p 1", {.temperature = 1, .top_k = 5000, .min_p = 1}}};
+  for (const auto& [name, options] : cases) {
+    SCOPED_TRACE(name);
+    Sampler sampler(options);
+    for (const int64_t count : {1, 40, 1000}) expect_no_draw(sampler, count);
   }
 }
 

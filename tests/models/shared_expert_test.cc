@@ -8,6 +8,7 @@
 #include "models/decoder/feed_forward.h"
 #include "models/modules.h"
 #include "moracle/device.h"
+#include "support/floats.h"
 
 namespace moracle::shared_expert_test {
 namespace {
@@ -16,12 +17,7 @@ constexpr int64_t kHidden = 12, kExperts = 3, kTopK = 2, kTokens = 5;
 
 class SharedExpert : public ::testing::Test {
  protected:
-  std::vector<float> normal(int64_t count) {
-    std::vector<float> values(count);
-    std::normal_distribution<float> draw(0, 0.4f);
-    for (float& value : values) value = draw(random_);
-    return values;
-  }
+  std::vector<float> normal(int64_t count) { return testing::normal_floats(random_, count, 0.4f); }
   static DescribedMatrix matrix(const std::vector<std::vector<float>>& experts, int64_t k) {
     std::vector<CanonicalMatrix> all;
     for (const std::vector<float>& values : experts) {

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "models/golden_model.h"
+#include "support/must.h"
 
 namespace moracle::turns_test {
 namespace {
@@ -12,9 +13,7 @@ namespace {
 using testing::golden_folder;
 
 Model must_load() {
-  auto model = Model::load(*Checkpoint::open(golden_folder("qwen3_moe")), {.threads = 2});
-  EXPECT_TRUE(model) << model.error().to_string();
-  return *std::move(model);
+  return testing::must(Model::load(*Checkpoint::open(golden_folder("qwen3_moe")), {.threads = 2}));
 }
 
 std::vector<int32_t> continued(Model& model, const std::vector<int32_t>& prompt) {

@@ -1,4 +1,4 @@
-// Checkpoints of families that no file in src/models/families describes.
+// Tests checkpoints of families that src/models/families does not describe.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

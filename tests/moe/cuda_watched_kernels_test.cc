@@ -1,5 +1,5 @@
-// The kernels that the rows of a GPU run are the kernels of the plan, at the first and the last
-// number of tokens that the plan gives for each.
+// Tests that GPU rows run exactly the kernels of the plan, at the first and the last token count of
+// each kernel.
 #include <gtest/gtest.h>
 
 #include <set>

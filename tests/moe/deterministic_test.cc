@@ -7,6 +7,7 @@
 
 #include "conformance/conformance.h"
 #include "moracle/moracle.h"
+#include "support/must.h"
 
 namespace moracle::deterministic_test {
 namespace {
@@ -43,18 +44,15 @@ LayerSpec layer_of(const Scheme& scheme) {
 /// Output of tokens [first, first + count) of the batch, run as a batch of their own.
 std::vector<float> run(const Request& request, const Batch& all, int64_t first, int64_t count,
                        int threads) {
-  const Selection selection = select(request, Machine::here());
-  EXPECT_TRUE(selection.plan) << explain(selection);
-  auto moe = FusedMoe::make(conformance::random_weights(request.layer, 5), selection,
-                            *open_device("cpu", threads));
-  EXPECT_TRUE(moe) << moe.error().to_string();
+  FusedMoe moe =
+      testing::must(FusedMoe::make(conformance::random_weights(request.layer, 5),
+                                   select(request, Machine::here()), *open_device("cpu", threads)));
   std::vector<float> hidden(all.hidden.begin() + first * kHidden,
                             all.hidden.begin() + (first + count) * kHidden);
   std::vector<float> output(hidden.size());
-  const Status done =
-      moe->apply(Matrix::f32(hidden.data(), count, kHidden), {all.ids.data() + first * kTopK},
-                 {all.weights.data() + first * kTopK}, Matrix::f32(output.data(), count, kHidden));
-  EXPECT_TRUE(done) << done.error().to_string();
+  testing::must(moe.apply(Matrix::f32(hidden.data(), count, kHidden),
+                          {all.ids.data() + first * kTopK}, {all.weights.data() + first * kTopK},
+                          Matrix::f32(output.data(), count, kHidden)));
   return output;
 }
 

@@ -21,7 +21,7 @@ using testing::output_on;
 using testing::share_of_bound;
 using testing::TokenBatch;
 
-/// Each token with one value far above the rest of its row: codes have little left for the others.
+/// Each token has one value far above the rest, so few codes are left for the rest.
 TokenBatch with_outliers(const LayerSpec& spec) {
   TokenBatch batch = testing::random_batch(spec, 6);
   for (int64_t t = 0; t < batch.tokens; ++t) batch.hidden[t * spec.hidden_size + 7 * t] = 300;
@@ -39,7 +39,7 @@ CanonicalMatrix own(const CanonicalMatrix& matrix) {
   return copy;
 }
 
-/// The same numbers with every expert's matrices changed by `change`, under another scheme.
+/// The same weights under another scheme. `change` edits the matrices of every expert.
 template <class Change>
 DescribedWeights changed(const DescribedWeights& from, const Scheme& scheme, Change change) {
   std::vector<CanonicalMatrix> w13, w2;
@@ -57,7 +57,7 @@ DescribedWeights changed(const DescribedWeights& from, const Scheme& scheme, Cha
   return weights;
 }
 
-// D7, D31: activations that the scheme quantizes are quantized, and no others, on every row.
+// D7, D31: every row quantizes activations exactly if the scheme does.
 TEST(EffectiveScheme, DiffersFromWeightOnlyByOneOutlierPerToken) {
   for (const Scheme& scheme : conformance::schemes()) {
     if (!scheme.activation) continue;
@@ -77,8 +77,8 @@ TEST(EffectiveScheme, DiffersFromWeightOnlyByOneOutlierPerToken) {
   }
 }
 
-// D12: weights of equal shapes, codes and scales. The schemes differ only in the activation scales:
-// powers of two or any number.
+// D12: weights have equal shapes, codes and scales. Only the activation scales differ: powers of
+// two or any number.
 TEST(EffectiveScheme, DistinguishesMxfp8FromFp8BlocksOfEqualShapes) {
   const Scheme mxfp8{kMxfp8Static, kMxfp8Dynamic},
       blocks{fp8_static_block(1, 32), fp8_dynamic_group(32)};
@@ -101,8 +101,7 @@ TEST(EffectiveScheme, DistinguishesMxfp8FromFp8BlocksOfEqualShapes) {
   }
 }
 
-// D35: gate and up keep the scales that their tensors have; brought under one by rounding the
-// codes again, they would be other numbers.
+// D35: gate and up keep the scales of their tensors. One common scale would round the codes again.
 TEST(EffectiveScheme, KeepsTensorScalesOfGateAndUp) {
   const Scheme scheme{kFp8StaticTensorSym, kFp8DynamicTokenSym};
   const LayerSpec spec = odd_layer(scheme);

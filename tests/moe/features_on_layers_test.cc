@@ -10,6 +10,7 @@
 
 #include "conformance/conformance.h"
 #include "moracle/moracle.h"
+#include "support/must.h"
 
 namespace moracle::features_on_layers_test {
 namespace {
@@ -40,10 +41,8 @@ std::shared_ptr<Device> device() {
 }
 
 FusedMoe make(const Request& request, uint64_t seed = 1) {
-  auto moe = FusedMoe::make(random_weights(request.layer, seed), select(request, Machine::here()),
-                            device());
-  EXPECT_TRUE(moe) << moe.error().to_string();
-  return *std::move(moe);
+  return testing::must(FusedMoe::make(random_weights(request.layer, seed),
+                                      select(request, Machine::here()), device()));
 }
 
 conformance::Inputs inputs(const Request& request) {
@@ -79,7 +78,7 @@ std::vector<Row> rows() {
   return all;
 }
 
-// Applied by a stage of its own or by the GEMM before it.
+// A separate stage applies it, or the GEMM before it.
 TEST(Activations, RejectsMissingLimitOnEveryRow) {
   for (const Row& row : rows()) {
     Request request = request_for(row.scheme, row.backend);
@@ -112,7 +111,7 @@ TEST(ExpertParallel, AcceptsCallerExpertMap) {
   FusedMoe whole = make(request);
   request.parallel.expert_map = *ExpertMap::from({5, 4, 3, 2, 1, 0});
   FusedMoe reversed = make(request);
-  // A token's experts are added up in the order of their numbers here.
+  // The sum of a token's experts follows the local expert numbers.
   const auto got = apply(reversed, inputs(request)), want = apply(whole, inputs(request));
   for (size_t i = 0; i < want.size(); ++i) {
     const float value = std::bit_cast<float>(want[i]);
@@ -374,7 +373,7 @@ TEST(Reload, StopHalfwayChangesNothing) {
     int steps = 0;
     auto packed = moe.pack(random_weights(request.layer, 2),
                            [&](int64_t, int64_t) { return steps++ < stop_at; });
-    // Each matrix reports once at least; how often else is up to the threads.
+    // Each matrix reports at least once. More reports depend on the threads.
     ASSERT_TRUE(!packed || (stop_at > 1 && steps <= stop_at)) << stop_at;
     if (!packed) {
       EXPECT_EQ(packed.error().kind, ErrorKind::kCancelled);

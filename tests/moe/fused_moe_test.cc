@@ -16,12 +16,15 @@
 #include "base/scalar.h"
 #include "conformance/conformance.h"
 #include "kernels/kernel_weights.h"
+#include "moe/layer_on_rows.h"
 #include "moracle/moe.h"
 #include "oracle/carve.h"
 #include "quant/codec.h"
+#include "support/floats.h"
+#include "support/must.h"
 
-// Every allocation of this program is counted; the tests look at the difference. Not inlined, or
-// g++ takes malloc and delete for a mismatch.
+// Counts every allocation of this program. Tests compare the count before and after. Not inlined:
+// g++ would warn about malloc with delete.
 namespace {
 std::atomic<int64_t> allocations{0};
 }
@@ -30,7 +33,7 @@ std::atomic<int64_t> allocations{0};
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-// The standard library's temporary buffers come from this one and go back through the same delete.
+// The standard library allocates temporary buffers with this one.
 [[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   ++allocations;
   return std::malloc(bytes == 0 ? 1 : bytes);
@@ -44,7 +47,7 @@ std::atomic<int64_t> allocations{0};
 
 namespace moracle {
 
-// For gtest's messages, which look for it here.
+// gtest finds this function for its messages.
 static void PrintTo(const Scheme& scheme, std::ostream* out) {
   *out << name(scheme);
 }
@@ -64,12 +67,7 @@ const Scheme kW8A8{kInt8StaticChannelSym, kInt8DynamicTokenSym};
 const Scheme kW8A16{kInt8StaticChannelSym, {}};
 
 LayerSpec layer(const Scheme& scheme, int64_t num_experts = 6, int64_t top_k = 2) {
-  return {.name = "layers.3.experts",
-          .num_experts = num_experts,
-          .hidden_size = 70,
-          .intermediate_size = 34,
-          .top_k = top_k,
-          .scheme = scheme};
+  return testing::odd_layer(scheme, num_experts, top_k);
 }
 
 std::shared_ptr<Device> cpu(int threads = 2) {
@@ -83,10 +81,8 @@ Selection choose(const LayerSpec& spec, int64_t max_num_tokens = 32, const char*
 
 FusedMoe make(const LayerSpec& spec, uint64_t seed = 1, std::shared_ptr<Device> device = cpu(),
               const char* backend = "cpu") {
-  auto moe =
-      FusedMoe::make(random_weights(spec, seed), choose(spec, 32, backend), std::move(device));
-  EXPECT_TRUE(moe) << moe.error().to_string();
-  return *std::move(moe);
+  return testing::must(
+      FusedMoe::make(random_weights(spec, seed), choose(spec, 32, backend), std::move(device)));
 }
 
 /// Inputs of one apply.
@@ -98,9 +94,7 @@ struct Batch {
 
   Batch(const LayerSpec& spec, int64_t num_tokens, uint32_t seed = 5) : tokens(num_tokens) {
     std::mt19937 random(seed);
-    std::normal_distribution<float> normal;
-    hidden.resize(tokens * spec.hidden_size);
-    for (float& x : hidden) x = normal(random);
+    hidden = testing::normal_floats(random, tokens * spec.hidden_size);
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t j = 0; j < spec.top_k; ++j) {
         ids.push_back(static_cast<int32_t>((random() % spec.num_experts + j) % spec.num_experts));
@@ -115,7 +109,7 @@ std::vector<float> apply(FusedMoe& moe, const LayerSpec& spec, Batch batch) {
   const Status done = moe.apply(Matrix::f32(batch.hidden.data(), batch.tokens, spec.hidden_size),
                                 {batch.ids.data()}, {batch.weights.data()},
                                 Matrix::f32(output.data(), batch.tokens, spec.hidden_size));
-  EXPECT_TRUE(done) << done.error().to_string();
+  testing::must(done);
   return output;
 }
 
@@ -541,44 +535,49 @@ TEST(FusedMoeTest, MovesWithItsWeights) {
 
 // ---- linear ----
 
+// Compares one linear layer on six tokens with sums in double.
+void expect_linear(const Scheme& scheme, bool bias) {
+  constexpr int64_t kN = 37, kK = 53, kRows = 6;
+  const MatrixShape shape{.n = kN, .k = kK, .key = scheme.weight, .bias = bias};
+  std::vector<CanonicalMatrix> one;
+  one.push_back(conformance::random_matrix(shape, 3));
+  const CanonicalMatrix w = conformance::random_matrix(shape, 3);
+  DescribedMatrix described = DescribedMatrix::from(scheme, std::move(one));
+  const LayerSpec spec = linear_spec("layers.0.q_proj", described);
+  EXPECT_TRUE(spec.linear);
+  Linear linear = testing::must(
+      Linear::make(std::move(described), choose(spec), std::make_shared<Workspace>(cpu())));
+  EXPECT_EQ(linear.weight_bytes(), linear.plan().weight_bytes);
+  Batch batch(spec, kRows);
+  std::vector<float> y(kRows * kN, NAN);
+  testing::must(
+      linear.apply(Matrix::f32(batch.hidden.data(), kRows, kK), Matrix::f32(y.data(), kRows, kN)));
+  std::vector<double> row(kK);
+  for (int64_t i = 0; i < kRows * kN; ++i) {
+    const int64_t n = i % kN;
+    const float* const x = &batch.hidden[i / kN * kK];
+    dequantize_row(w, n, row.data());
+    double want = bias ? w.bias[n] : 0, size = std::fabs(want), largest = 0, codes = 0;
+    for (int64_t k = 0; k < kK; ++k) {
+      want += x[k] * row[k];
+      size += std::fabs(x[k] * row[k]);
+      largest = std::max(largest, std::fabs(double{x[k]}));
+      codes += std::fabs(row[k]);
+    }
+    // Each activation is off by half a step at most where the scheme quantizes it.
+    const double bound =
+        (kK + 4) * kU * size + (scheme.activation ? 0.501 * largest / 127 * codes : 0);
+    ASSERT_NEAR(y[i], want, bound) << "token " << i / kN << ", output " << n;
+  }
+}
+
 TEST(LinearTest, MatchesGroupedLinearWithOneExpert) {
   for (const Scheme& scheme : served()) {
-    // The formula below is that of int8 codes.
+    // The formula above is that of int8 codes.
     if (scheme.activation && scheme.activation != kInt8DynamicTokenSym) continue;
     for (bool bias : {false, true}) {
-      const MatrixShape shape{.n = 37, .k = 53, .key = scheme.weight, .bias = bias};
-      std::vector<CanonicalMatrix> one;
-      one.push_back(conformance::random_matrix(shape, 3));
-      const CanonicalMatrix w = conformance::random_matrix(shape, 3);
-      DescribedMatrix described = DescribedMatrix::from(scheme, std::move(one));
-      const LayerSpec spec = linear_spec("layers.0.q_proj", described);
-      EXPECT_TRUE(spec.linear);
-      auto linear =
-          Linear::make(std::move(described), choose(spec), std::make_shared<Workspace>(cpu()));
-      ASSERT_TRUE(linear) << linear.error().to_string();
-      EXPECT_EQ(linear->weight_bytes(), linear->plan().weight_bytes);
-      Batch batch(spec, 6);
-      std::vector<float> y(6 * 37, NAN);
-      ASSERT_TRUE(
-          linear->apply(Matrix::f32(batch.hidden.data(), 6, 53), Matrix::f32(y.data(), 6, 37)));
-      std::vector<double> row(53);
-      for (int64_t n = 0; n < 37; ++n) {
-        dequantize_row(w, n, row.data());
-        for (int64_t t = 0; t < 6; ++t) {
-          const float* x = &batch.hidden[t * 53];
-          double want = bias ? w.bias[n] : 0, size = std::fabs(want), largest = 0, codes = 0;
-          for (int64_t k = 0; k < 53; ++k) {
-            want += x[k] * row[k];
-            size += std::fabs(x[k] * row[k]);
-            largest = std::max(largest, std::fabs(double{x[k]}));
-            codes += std::fabs(row[k]);
-          }
-          // Each activation is off by half a step at most where the scheme quantizes it.
-          const double bound =
-              (53 + 4) * kU * size + (scheme.activation ? 0.501 * largest / 127 * codes : 0);
-          ASSERT_NEAR(y[t * 37 + n], want, bound) << name(scheme);
-        }
-      }
+      SCOPED_TRACE(name(scheme) + (bias ? ", bias" : ""));
+      expect_linear(scheme, bias);
     }
   }
 }

@@ -12,10 +12,12 @@
 
 #include "conformance/conformance.h"
 #include "moracle/moe.h"
+#include "support/floats.h"
+#include "support/must.h"
 
 namespace moracle::testing {
 
-/// The selection of this row on this machine. It has no plan if the row does not serve the layer.
+/// The plan of this row on this machine. None if the row does not serve the layer.
 inline std::optional<Plan> plan_on(std::string_view row, const LayerSpec& spec) {
   Request request;
   request.layer = spec;
@@ -23,7 +25,7 @@ inline std::optional<Plan> plan_on(std::string_view row, const LayerSpec& spec) 
   return select(request, Machine::here()).plan;
 }
 
-/// The CPU rows that serve it here; "cpu" and "reference" always do.
+/// The CPU rows that serve the layer here. "cpu" and "reference" always do.
 inline std::vector<std::string> cpu_rows(const LayerSpec& spec) {
   std::vector<std::string> rows;
   for (const Backend& row : backends()) {
@@ -52,9 +54,8 @@ struct TokenBatch {
 
 inline TokenBatch random_batch(const LayerSpec& spec, int64_t tokens, uint32_t seed = 5) {
   std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
   TokenBatch batch{.tokens = tokens};
-  for (int64_t i = 0; i < tokens * spec.hidden_size; ++i) batch.hidden.push_back(normal(random));
+  batch.hidden = normal_floats(random, tokens * spec.hidden_size);
   for (int64_t i = 0; i < tokens * spec.top_k; ++i) {
     batch.ids.push_back(static_cast<int32_t>(random() % spec.num_experts));
     batch.weights.push_back(0.1f + static_cast<float>(random() % 1000) / 1000);
@@ -62,33 +63,32 @@ inline TokenBatch random_batch(const LayerSpec& spec, int64_t tokens, uint32_t s
   return batch;
 }
 
-/// [tokens, hidden_size] from the row of this name.
+/// Runs the layer on the batch in host memory. Returns [tokens, hidden_size].
+inline std::vector<float> output_of(FusedMoe& moe, TokenBatch batch) {
+  const int64_t hidden = moe.plan().layer.hidden_size;
+  std::vector<float> output(batch.hidden.size(), NAN);
+  must(moe.apply(Matrix::f32(batch.hidden.data(), batch.tokens, hidden), {batch.ids.data()},
+                 {batch.weights.data()}, Matrix::f32(output.data(), batch.tokens, hidden)));
+  return output;
+}
+/// Makes the layer on the row of this name and runs the batch.
 inline std::vector<float> output_on(const std::string& row, DescribedWeights weights,
                                     TokenBatch batch) {
   const LayerSpec spec = weights.spec;
   const Selection selection =
       select({.layer = spec, .max_num_tokens = batch.tokens, .backend = row}, Machine::here());
-  auto moe = FusedMoe::make(std::move(weights), selection, *open_device("cpu", 2));
-  std::vector<float> output(batch.hidden.size(), NAN);
-  if (!moe) {
-    ADD_FAILURE() << row << ": " << moe.error().to_string();
-    return output;
-  }
-  const Status done = moe->apply(Matrix::f32(batch.hidden.data(), batch.tokens, spec.hidden_size),
-                                 {batch.ids.data()}, {batch.weights.data()},
-                                 Matrix::f32(output.data(), batch.tokens, spec.hidden_size));
-  EXPECT_TRUE(done) << done.error().to_string();
-  return output;
+  FusedMoe moe = must(FusedMoe::make(std::move(weights), selection, *open_device("cpu", 2)));
+  return output_of(moe, std::move(batch));
 }
 
-/// For this row, or for any that multiplies floats as they are.
+/// The expected output of this row. Empty: of any row that multiplies floats unrounded.
 inline conformance::Expected expected_of(const DescribedWeights& weights, const TokenBatch& batch,
                                          std::string_view row = "cpu") {
   return conformance::expected(weights.spec, weights, batch.hidden, batch.ids, batch.weights, {},
                                {}, conformance::precision_of(*plan_on(row, weights.spec)));
 }
 
-/// The largest error as a share of its bound: at most 1 is right.
+/// The largest error divided by its bound. At most 1 passes.
 inline double share_of_bound(const conformance::Expected& want, const std::vector<float>& got) {
   double worst = 0;
   for (size_t i = 0; i < got.size(); ++i) {

@@ -1,5 +1,5 @@
-// Loading one set of weights, then another, on one device and one workspace: nothing of the first
-// is left in the second.
+// Tests loading one set of weights, then another, on one device and one workspace. No state of the
+// first set affects the second.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "moe/layer_on_rows.h"
+#include "support/must.h"
 
 namespace moracle::loads_test {
 namespace {
@@ -21,22 +22,16 @@ class Loads : public ::testing::Test {
     const Selection selection =
         select({.layer = spec, .max_num_tokens = 9, .backend = row}, Machine::here());
     moe_.reset();
-    auto moe = FusedMoe::make(conformance::random_weights(spec, seed), selection, workspace_);
-    EXPECT_TRUE(moe) << moe.error().to_string();
-    moe_ = std::make_unique<FusedMoe>(*std::move(moe));
-    TokenBatch batch = testing::random_batch(spec, 9);
-    std::vector<float> output(batch.hidden.size());
-    EXPECT_TRUE(moe_->apply(Matrix::f32(batch.hidden.data(), 9, spec.hidden_size),
-                            {batch.ids.data()}, {batch.weights.data()},
-                            Matrix::f32(output.data(), 9, spec.hidden_size)));
-    return output;
+    moe_ = std::make_unique<FusedMoe>(testing::must(
+        FusedMoe::make(conformance::random_weights(spec, seed), selection, workspace_)));
+    return testing::output_of(*moe_, testing::random_batch(spec, 9));
   }
 
   std::shared_ptr<Workspace> workspace_ = std::make_shared<Workspace>(*open_device("cpu", 2));
   std::unique_ptr<FusedMoe> moe_;
 };
 
-// D8, D9: A, then B, then A again: each as if it were the only one ever loaded.
+// D8, D9: loads A, then B, then A again. Each gives the output of a first load.
 TEST_F(Loads, LoadingOtherWeightsInBetweenChangesNothing) {
   for (const Scheme& scheme : conformance::schemes()) {
     LayerSpec spec = testing::odd_layer(scheme);

@@ -9,7 +9,9 @@
 
 #include "checkpoint/safetensors/safetensors.h"  // only to read the reference files
 #include "checkpoint/safetensors_image.h"
+#include "moe/layer_on_rows.h"
 #include "moracle/moracle.h"
+#include "support/must.h"
 
 namespace moracle::online_layers_test {
 namespace {
@@ -31,9 +33,9 @@ std::vector<T> values(const TensorView& view) {
 }
 
 Reference reference(const std::string& folder, const std::string& output) {
-  const auto file = testing::SafetensorsImage::open(folder + "/reference.safetensors");
-  EXPECT_TRUE(file) << file.error().to_string();
-  const auto& tensors = file->tensors();
+  const auto file =
+      testing::must(testing::SafetensorsImage::open(folder + "/reference.safetensors"));
+  const auto& tensors = file.tensors();
   return {values<float>(tensors.at("moe.input")), values<float>(tensors.at(output)),
           values<int32_t>(tensors.at("moe.topk_ids")),
           values<float>(tensors.at("moe.topk_weights")), tensors.at("moe.input").shape[0]};
@@ -42,30 +44,17 @@ Reference reference(const std::string& folder, const std::string& output) {
 // Layer 1 of a plain checkpoint, quantized so, on the reference's input.
 std::vector<float> run(const std::string& folder, const Scheme& scheme, const std::string& backend,
                        const Reference& reference) {
-  const auto checkpoint = Checkpoint::open(folder);
-  EXPECT_TRUE(checkpoint) << checkpoint.error().to_string();
-  auto floats = checkpoint->moe_layer(1);
-  EXPECT_TRUE(floats) << floats.error().to_string();
-  auto layer = quantize(*std::move(floats), scheme);
-  EXPECT_TRUE(layer) << layer.error().to_string();
+  const Checkpoint checkpoint = testing::must(Checkpoint::open(folder));
+  DescribedWeights layer = testing::must(quantize(testing::must(checkpoint.moe_layer(1)), scheme));
   Request request;
-  request.layer = layer->spec;
+  request.layer = layer.spec;
   request.max_num_tokens = reference.tokens;
   request.backend = backend;
   const Selection selection = select(request, Machine::here());
-  EXPECT_TRUE(selection.plan) << explain(selection);
-  EXPECT_EQ(selection.plan->layer.scheme, scheme);
-  auto device = open_device("cpu", 2);
-  EXPECT_TRUE(device);
-  const int64_t hidden = layer->spec.hidden_size;
-  auto moe = FusedMoe::make(*std::move(layer), selection, *device);
-  EXPECT_TRUE(moe) << moe.error().to_string();
-  std::vector<float> input = reference.input, output(input.size());
-  const Status done =
-      moe->apply(Matrix::f32(input.data(), reference.tokens, hidden), {reference.ids.data()},
-                 {reference.weights.data()}, Matrix::f32(output.data(), reference.tokens, hidden));
-  EXPECT_TRUE(done) << done.error().to_string();
-  return output;
+  FusedMoe moe = testing::must(FusedMoe::make(std::move(layer), selection, *open_device("cpu", 2)));
+  EXPECT_EQ(moe.plan().layer.scheme, scheme);
+  return testing::output_of(moe,
+                            {reference.tokens, reference.input, reference.ids, reference.weights});
 }
 
 double distance(const std::vector<float>& got, const std::vector<float>& want) {

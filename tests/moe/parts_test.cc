@@ -37,6 +37,17 @@ const Routing kRoutings[] = {
     {"nothing at all", [](TokenBatch& b) { std::fill(b.ids.begin(), b.ids.end(), -1); }},
 };
 
+// The output of the same tokens in batches of kFewTokens.
+std::vector<float> in_few_tokens(FusedMoe& moe, const TokenBatch& all) {
+  std::vector<float> output;
+  for (int64_t t = 0; t < all.tokens; t += kFewTokens) {
+    const std::vector<float> some =
+        testing::output_of(moe, cut(moe.plan().layer, all, t, kFewTokens));
+    output.insert(output.end(), some.begin(), some.end());
+  }
+  return output;
+}
+
 TEST(Parts, MatchFewTokensBitForBit) {
   int compared = 0;
   for (const char* text :
@@ -58,24 +69,12 @@ TEST(Parts, MatchFewTokensBitForBit) {
       auto moe =
           FusedMoe::make(conformance::random_weights(spec, 3), selection, *open_device("cpu", 2));
       ASSERT_TRUE(moe) << moe.error().to_string();
-      auto apply = [&](TokenBatch batch) {
-        std::vector<float> out(batch.hidden.size(), NAN);
-        const Status done = moe->apply(
-            Matrix::f32(batch.hidden.data(), batch.tokens, spec.hidden_size), {batch.ids.data()},
-            {batch.weights.data()}, Matrix::f32(out.data(), batch.tokens, spec.hidden_size));
-        EXPECT_TRUE(done) << done.error().to_string();
-        return out;
-      };
       for (const Routing& routing : kRoutings) {
         TokenBatch all = testing::random_batch(spec, kTokens);
         routing.change(all);
-        std::vector<float> few;
-        for (int64_t t = 0; t < kTokens; t += kFewTokens) {
-          const std::vector<float> some = apply(cut(spec, all, t, kFewTokens));
-          few.insert(few.end(), some.begin(), some.end());
-        }
         ++compared;
-        EXPECT_EQ(apply(all), few) << row << ", " << text << ", " << routing.name;
+        EXPECT_EQ(testing::output_of(*moe, all), in_few_tokens(*moe, all))
+            << row << ", " << text << ", " << routing.name;
       }
     }
   }

@@ -1,5 +1,5 @@
-// The plan's bytes are those that loading takes, also where the two matrices of a layer differ in
-// more than their sizes.
+// Tests that loading takes the planned bytes, also if the two matrices of a layer differ in more
+// than size.
 #include <gtest/gtest.h>
 
 #include "checkpoint/fp8_synthetic.h"

@@ -15,7 +15,7 @@ namespace {
 int made = 0, runs = 0;
 std::vector<const void*> places;  // of the weights that each run read
 
-/// The reference's kernel, counted.
+/// The reference kernel with a counter of its runs.
 class Watched : public GroupedLinear {
  public:
   explicit Watched(std::unique_ptr<GroupedLinear> inner) : inner_(std::move(inner)) { ++made; }
@@ -31,7 +31,7 @@ class Watched : public GroupedLinear {
   std::unique_ptr<GroupedLinear> inner_;
 };
 
-/// One that never works.
+/// A kernel that always fails.
 class Failing : public GroupedLinear {
  public:
   explicit Failing(std::unique_ptr<GroupedLinear> inner) : inner_(std::move(inner)) {}
@@ -55,7 +55,7 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
 const Kernels kWatchedKernels = {kReferenceKernels.plan, make<Watched>};
 const Kernels kFailingKernels = {kReferenceKernels.plan, make<Failing>};
 
-/// A row of its own before all others, which stay there to fall back on.
+/// A new row before all others. The others stay as possible fallbacks.
 std::vector<Backend> table_with(const char* name, const Kernels& kernels) {
   std::vector<Backend> table(backends().begin(), backends().end());
   Backend row = table.back();
@@ -107,7 +107,7 @@ TEST(PlannedKernels, OnlyPlannedKernelsRunInDenseLayer) {
   EXPECT_EQ(runs, 1);
 }
 
-// A CUDA graph that was captured before still reads there.
+// An earlier CUDA graph still reads this memory.
 TEST(PlannedKernels, ReadNewWeightsAtOldAddresses) {
   const auto table = table_with("watched", kWatchedKernels);
   for (const Scheme& scheme : conformance::schemes()) {

@@ -38,7 +38,7 @@ std::map<std::string, Stored> make_layer(bool symmetric) {
       Stored m{down ? kHidden : kIntermediate, down ? kIntermediate : kHidden, {}, {}, {}};
       for (int64_t i = 0; i < m.n * m.k; ++i) m.codes.push_back(static_cast<int>(random() % 16));
       for (int64_t i = 0; i < m.n * m.groups(); ++i) {
-        // Every zero point occurs, the lowest too: it wraps around where a file stores one less.
+        // Every zero point occurs. The lowest wraps around in files that store one less.
         m.zeros.push_back(symmetric ? 8 : static_cast<int>(i % 16));
         m.scales.push_back(float_to_f16(0.01f + static_cast<float>(random() >> 8) * 0x1p-28f));
       }
@@ -48,7 +48,7 @@ std::map<std::string, Stored> make_layer(bool symmetric) {
   return modules;
 }
 
-/// Where element (row, column) lies: which word, which nibble of it from the lowest.
+/// The position of element (row, column): a word, and its nibble, lowest first.
 struct Place {
   int64_t word, nibble;
 };
@@ -75,7 +75,7 @@ std::vector<uint16_t> transposed(const std::vector<uint16_t>& values, int64_t ro
   return other;
 }
 
-// Version 1 stores each zero point less one.
+// Version 1 stores each zero point minus one.
 void add_gptq(SyntheticCheckpoint& to, const std::string& module, const Stored& m, bool v2) {
   const int64_t n = m.n, groups = m.groups();
   to.add(module + ".qweight", DType::kI32, {m.k / 8, n},
@@ -144,7 +144,7 @@ nlohmann::json config_of(const std::string& producer, bool symmetric) {
 
 const char* const kProducers[] = {"gptq", "gptq_v2", "awq", "compressed-tensors"};
 
-/// The layer as a checkpoint of this tool; "gptq" is its first version.
+/// The layer as a checkpoint of this tool. "gptq" is version 1 of GPTQ.
 SyntheticCheckpoint written_by(const std::string& producer, bool symmetric) {
   auto checkpoint = SyntheticCheckpoint::plain(
       {.layers = 1, .experts = kExperts, .hidden = kHidden, .intermediate = kIntermediate});
@@ -169,7 +169,7 @@ DescribedWeights read(const std::string& producer, bool symmetric) {
   return {{}, DescribedMatrix::from({}, {}), DescribedMatrix::from({}, {})};
 }
 
-/// The layer by the formula, (code - zero) * scale, from no file at all.
+/// The layer by the formula (code - zero) * scale, without a file.
 DescribedWeights by_formula(const LayerSpec& spec, bool symmetric) {
   const auto modules = make_layer(symmetric);
   const auto matrix = [&](const std::vector<std::string>& names) {
@@ -213,8 +213,8 @@ std::vector<std::byte> packed(DescribedMatrix&& matrix, const Layout& layout) {
   return {bytes, bytes + weights->buffer.bytes()};
 }
 
-// D21, D22, D28: the order in which a tool packs is data of its reader; the layer that comes out,
-// its scheme and the bytes of every layout are the same.
+// D21, D22, D28: only the reader knows the packing order of a tool. All tools give the same layer,
+// the same scheme and the same bytes in every layout.
 TEST(Producers, GiveSamePackedBytesForOneLayer) {
   for (const bool symmetric : {true, false}) {
     const LayerSpec spec = read("gptq", symmetric).spec;
@@ -245,7 +245,7 @@ TEST(Producers, GetSameChoiceOnEveryMachineForOneLayer) {
   }
 }
 
-// D27: symmetric and asymmetric, version 1's missing one included, through every row to the output.
+// D27: compares outputs of every row, symmetric and asymmetric, with version 1's minus one.
 TEST(Producers, MatchFormulaOnEveryRowForOneLayer) {
   for (const bool symmetric : {true, false}) {
     const LayerSpec spec = read("gptq", symmetric).spec;

@@ -6,6 +6,7 @@
 
 #include "conformance/conformance.h"
 #include "layer_on_rows.h"
+#include "support/must.h"
 
 namespace moracle::refusals_test {
 namespace {
@@ -23,15 +24,11 @@ Request request_for(const LayerSpec& spec, const char* row = "cpu") {
   return {.layer = spec, .max_num_tokens = 8, .backend = row};
 }
 FusedMoe make(const Request& request, uint64_t seed = 1) {
-  auto moe =
-      FusedMoe::make(random_weights(request.layer, seed), select(request, Machine::here()), cpu());
-  EXPECT_TRUE(moe) << moe.error().to_string();
-  return *std::move(moe);
+  return testing::must(
+      FusedMoe::make(random_weights(request.layer, seed), select(request, Machine::here()), cpu()));
 }
 PackedWeights pack(const FusedMoe& moe, uint64_t seed) {
-  auto packed = moe.pack(random_weights(moe.plan().layer, seed));
-  EXPECT_TRUE(packed) << packed.error().to_string();
-  return *std::move(packed);
+  return testing::must(moe.pack(random_weights(moe.plan().layer, seed)));
 }
 
 std::vector<float> output_of(FusedMoe& moe) {
@@ -45,7 +42,7 @@ std::vector<float> output_of(FusedMoe& moe) {
   return output;
 }
 
-// The other layer refuses; the right one takes the same weights afterwards.
+// The other layer rejects the weights. The right layer then accepts them.
 void expect_refused(FusedMoe& refusing, FusedMoe& right, const char* fact) {
   PackedWeights packed = pack(right, 2);
   const std::vector<float> before = output_of(refusing);
@@ -110,11 +107,9 @@ DescribedMatrix matrix(uint64_t seed, int64_t n = kN) {
   return DescribedMatrix::from(kW8A8, std::move(one));
 }
 Linear make_linear(int64_t n = kN, const char* row = "cpu") {
-  auto linear = Linear::make(
+  return testing::must(Linear::make(
       matrix(1, n), select(request_for(linear_spec("q_proj", matrix(1, n)), row), Machine::here()),
-      std::make_shared<Workspace>(cpu()));
-  EXPECT_TRUE(linear) << linear.error().to_string();
-  return *std::move(linear);
+      std::make_shared<Workspace>(cpu())));
 }
 
 TEST(LinearSwap, KeepsWeightsUsableUntilSwapSucceeds) {
@@ -140,7 +135,7 @@ TEST(LinearSwap, RejectsWeightsOfExperts) {
 
 // ---- pointers ----
 
-// Memory of `bytes`, from the byte `past` a multiple of 16 on.
+// Memory of `bytes` bytes that starts `past` bytes after a multiple of 16.
 struct Memory {
   std::vector<std::byte> bytes;
   std::byte* at(size_t past) {

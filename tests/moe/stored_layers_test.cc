@@ -13,6 +13,7 @@
 #include "checkpoint/safetensors/safetensors.h"  // only to read the reference file
 #include "checkpoint/safetensors_image.h"
 #include "moracle/moracle.h"
+#include "support/must.h"
 
 namespace moracle::stored_layers_test {
 namespace {
@@ -46,7 +47,7 @@ std::vector<Stored> all() {
   std::vector<Stored> cases;
   const auto device = parse_device(device_name());
   if (!device) return cases;
-  // Every test's process lists them: no checkpoint is opened for it.
+  // Every test process builds this list, so it opens no checkpoint.
   const Isa here = Machine::here().cpu.isa;
   for (const std::string& folder : folders()) {
     for (const Backend& backend : backends()) {
@@ -61,10 +62,9 @@ std::vector<Stored> all() {
 class StoredLayers : public ::testing::TestWithParam<Stored> {
  protected:
   Buffer on_device(const TensorView& from) {
-    auto buffer = device_->allocate(from.num_bytes());
-    EXPECT_TRUE(buffer) << buffer.error().to_string();
-    EXPECT_TRUE(device_->upload(buffer->data(), from.data, from.num_bytes()));
-    return *std::move(buffer);
+    Buffer buffer = testing::must(device_->allocate(from.num_bytes()));
+    testing::must(device_->upload(buffer.data(), from.data, from.num_bytes()));
+    return buffer;
   }
   std::shared_ptr<Device> device_;
 };
@@ -108,8 +108,8 @@ TEST_P(StoredLayers, MatchStoredOutput) {
     difference += std::pow(output[i] - want.as<float>()[i], 2);
     size += std::pow(want.as<float>()[i], 2);
   }
-  // A GPU rounds its activations to bf16 and quantizes from that, which puts some codes on the
-  // other side of a tie: a step of an e4m3 is 6 to 12 % of it.
+  // A GPU rounds activations to bf16 and then quantizes them. Some codes fall on the other side of
+  // a tie, and one e4m3 step is 6 to 12 % of the value.
   const bool rounds = device_->activation_dtype() != DType::kF32;
   EXPECT_LT(std::sqrt(difference / size), !rounds ? 2e-3 : quantizes ? 5e-2 : 5e-3);
   RecordProperty("relative_distance", std::to_string(std::sqrt(difference / size)));
@@ -122,7 +122,7 @@ std::string test_name(const ::testing::TestParamInfo<Stored>& info) {
 }
 
 TEST(GoldenCuts, RunOnEveryBackendHere) {
-  if (device_name() != "cpu") GTEST_SKIP() << "rows of CPUs are not asked for";
+  if (device_name() != "cpu") GTEST_SKIP() << "the rows of the CPU run only on device cpu";
   std::set<std::pair<std::string, std::string>> run;
   for (const Stored& stored : all()) run.emplace(stored.folder, stored.backend);
   for (const testing::Cut& cut : testing::kCuts) {

@@ -1,4 +1,4 @@
-// The router of one layer of every checkpoint at hand: from its stored logits to its stored choice.
+// Tests the router of one layer of every available checkpoint, from stored logits to stored choice.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -7,24 +7,12 @@
 #include "checkpoint/safetensors_image.h"
 #include "kernels/ops.h"
 #include "moracle/moracle.h"
+#include "support/stored_checkpoints.h"
 
 namespace moracle::stored_routers_test {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::vector<std::string> folders() {
-  std::vector<std::string> found;
-  for (const char* root : {MORACLE_MODELS_DIR, MORACLE_CHECKPOINTS_DIR}) {
-    std::error_code none;
-    for (const auto& entry : fs::directory_iterator(root, none)) {
-      if (fs::exists(entry.path() / "reference.safetensors"))
-        found.push_back(entry.path().string());
-    }
-  }
-  std::sort(found.begin(), found.end());
-  return found;
-}
 
 class StoredRouters : public ::testing::TestWithParam<std::string> {};
 
@@ -56,7 +44,7 @@ TEST_P(StoredRouters, MatchStoredIdsAndWeights) {
       Matrix::f32(scratch.data(), tokens, experts), layer->spec.routing,
       bias.empty() ? nullptr : bias.data(), top_k, got_ids.data(), got_weights.data(), {});
   ASSERT_TRUE(routed) << routed.error().to_string();
-  // Both lists are sorted: the stored one by weight, ours by the order of choice.
+  // Both lists are sorted by weight: the stored list, and the order of choice.
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t j = 0; j < top_k; ++j) {
       const int64_t at = t * top_k + j;
@@ -76,7 +64,9 @@ std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StoredRouters);
-INSTANTIATE_TEST_SUITE_P(Stored, StoredRouters, ::testing::ValuesIn(folders()), test_name);
+INSTANTIATE_TEST_SUITE_P(Stored, StoredRouters,
+                         ::testing::ValuesIn(testing::checkpoints_with("reference.safetensors")),
+                         test_name);
 
 }  // namespace
 }  // namespace moracle::stored_routers_test

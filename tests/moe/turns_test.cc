@@ -8,6 +8,7 @@
 
 #include "conformance/conformance.h"
 #include "layer_on_rows.h"
+#include "support/must.h"
 
 namespace moracle::turns_test {
 namespace {
@@ -43,6 +44,7 @@ struct Subject {
   std::vector<float> apply() {
     std::vector<float> output(batch.hidden.size(), NAN);
     const int64_t hidden = moe.plan().layer.hidden_size;
+    // Not must(): threads call this, and an exception there ends the process.
     const Status done =
         moe.apply(Matrix::f32(batch.hidden.data(), batch.tokens, hidden), {batch.ids.data()},
                   {batch.weights.data()}, Matrix::f32(output.data(), batch.tokens, hidden));
@@ -62,11 +64,10 @@ std::optional<Subject> subject(const Scheme& scheme, const std::string& row, uin
   const LayerSpec spec = layer(scheme);
   const Selection selection = choose(spec, row);
   if (!selection.plan) return {};
-  auto moe = FusedMoe::make(conformance::random_weights(spec, seed), selection, workspace);
-  EXPECT_TRUE(moe) << moe.error().to_string();
-  if (!moe) return {};
-  Subject made{row + " " + name(scheme), *std::move(moe),
-               random_batch(spec, kTokens, static_cast<uint32_t>(seed))};
+  Subject made{
+      row + " " + name(scheme),
+      testing::must(FusedMoe::make(conformance::random_weights(spec, seed), selection, workspace)),
+      random_batch(spec, kTokens, static_cast<uint32_t>(seed))};
   made.alone = made.apply();
   return made;
 }

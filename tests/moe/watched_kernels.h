@@ -16,7 +16,7 @@
 
 namespace moracle::testing {
 
-/// Records every kernel that runs while it lives.
+/// Records every kernel that runs during its lifetime.
 class Watching {
  public:
   Watching() {

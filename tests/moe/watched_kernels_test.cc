@@ -1,5 +1,5 @@
-// The kernels of every row, watched: those run that the plan lists for so many tokens and rows of
-// an expert, and every one that it lists does.
+// Tests that every row runs the kernels that its plan lists for the numbers of tokens and rows, and
+// that every listed kernel runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using testing::Watching;
 
 constexpr int64_t kTokens = 14;
 
-/// The first of each token's experts is expert 0, the others follow in turn.
+/// The first expert of each token is expert 0. The others follow in a circle.
 TokenBatch crowded(const LayerSpec& spec, int64_t tokens) {
   TokenBatch batch = testing::random_batch(spec, tokens);
   for (int64_t t = 0; t < tokens; ++t) {
@@ -57,7 +57,7 @@ void expect_only_what_is_planned(const Request& request) {
   EXPECT_EQ(seen, planned(plan));
 }
 
-// D3: by the numbers in the plan, not by words in a name.
+// D3: compares the numbers of the plan, not words in a name.
 TEST(WatchedKernels, MatchPlanForEveryTokenAndRowCount) {
   for (const Scheme& scheme : conformance::schemes()) {
     const LayerSpec spec = testing::odd_layer(scheme);

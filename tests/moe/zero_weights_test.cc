@@ -18,7 +18,7 @@ using testing::odd_layer;
 using testing::output_on;
 using testing::TokenBatch;
 
-/// A weight of value zero everywhere; w2 with the bias of its row and expert.
+/// Weights that are all zero. w2 has a bias that depends on row and expert.
 CanonicalMatrix zeros(const MatrixShape& shape, float bias) {
   CanonicalMatrix m = conformance::random_matrix(shape, 1);
   std::fill(m.storage.begin(), m.storage.end(), std::byte{0});
@@ -55,7 +55,7 @@ void for_each_row_and_scheme(Check check) {
   }
 }
 
-// D29: zero, not 0/0.
+// D29: the result is zero, not 0/0.
 TEST(ZeroWeights, GiveZero) {
   for_each_row_and_scheme([](const std::string& row, const LayerSpec& spec) {
     for (float value : output_on(row, zero_experts(spec), testing::random_batch(spec, 5)))
@@ -63,8 +63,8 @@ TEST(ZeroWeights, GiveZero) {
   });
 }
 
-// D42: the router's weight scales an expert's bias as it scales everything else; added unweighted,
-// biases of this size would be off by thousands.
+// D42: the router's weight scales the bias of an expert, too. Unweighted biases of this size would
+// be off by thousands.
 TEST(ZeroWeights, GiveBiasTimesRouterWeight) {
   for_each_row_and_scheme([](const std::string& row, LayerSpec spec) {
     spec.bias = true;

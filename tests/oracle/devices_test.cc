@@ -19,7 +19,7 @@ using ::testing::Not;
 constexpr int64_t kMemory = int64_t{1} << 36;
 constexpr GpuFeature kHalf = GpuFeature::kSubgroups | GpuFeature::kFp16;
 
-/// GPUs of which each lacks something else.
+/// GPUs that each lack another feature.
 std::vector<GpuInfo> gpus() {
   return {{Platform::kCuda, 0, "old", 75, kMemory, 227 * 1024},
           {Platform::kCuda, 0, "small", 90, 1 << 10, 227 * 1024},
@@ -82,7 +82,7 @@ TEST(Devices, SingleDeviceIsNamedWithoutNumber) {
   Request request{.layer = fake::layer(kBF16Weight), .backend = "cuda-sm90"};
   EXPECT_THAT(select(request, with({gpus()[0]}), table).chosen().error().fact,
               HasSubstr("old has 7.5"));
-  // Asked for by its index, the other one does not count.
+  // If the request names one GPU, the other does not count.
   const Machine machine = with({gpus()[4], gpus()[0]});
   EXPECT_TRUE(select(request, machine, table).plan);
   request.device_index = 1;

@@ -1,4 +1,4 @@
-// docs/oracle.md explains every rule by hand; here it is held to the rules that there are.
+// Tests that the table of rules in docs/oracle.md has every rule and no other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -22,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// A layer of the box's model in this scheme, and the features that only some layers have.
+/// A layer of the model in the repository, in this scheme, with the features of some layers.
 std::vector<std::pair<std::string, LayerSpec>> layers() {
   std::vector<std::pair<std::string, LayerSpec>> all;
   for (const Scheme& scheme : conformance::schemes()) all.emplace_back("", fake::layer(scheme));
@@ -225,10 +225,10 @@ TEST(Explain, StartsWithTheLayer) {
 }
 
 TEST(Explain, MarksNothingWithoutAChoice) {
-  const Selection s =
-      select({.layer = fake::layer(kBF16Weight), .backend = "nobody"}, *Machine::find("x86-64"));
+  const Selection s = select({.layer = fake::layer(kBF16Weight), .backend = "no-such-backend"},
+                             *Machine::find("x86-64"));
   EXPECT_THAT(explain(s), Not(HasSubstr("> ")));
-  EXPECT_THAT(explain(s), HasSubstr("'nobody', requested by name"));
+  EXPECT_THAT(explain(s), HasSubstr("'no-such-backend', requested by name"));
 }
 
 }  // namespace

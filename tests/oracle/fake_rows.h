@@ -1,4 +1,4 @@
-// A table of rows that no machine has, so that every rule has something to refuse.
+// A table of invented rows, so that every rule rejects some row.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ inline constexpr DType kAllActivations[] = {DType::kI8, DType::kF8E4M3};
 inline constexpr DType kInt8[] = {DType::kI8};
 inline constexpr DType kBF16[] = {DType::kBF16};
 
-/// Kernels for planning only; the oracle runs none.
+/// Kernels for planning. The oracle never runs kernels.
 inline KernelPlan plan(const KernelRequest& request, const Machine&) {
   const auto& key = request.scheme.activation;
   return KernelPlan{key ? key->dtype : DType::kF32, {{1, "few", 16}, {17, "many"}}, 1000};
@@ -30,7 +30,7 @@ inline const Kernels kKernels = {plan, make};
 /// Kernels of another build.
 inline const Kernels kElsewhere = {plan, nullptr};
 
-/// From the pickiest to one that takes everything.
+/// Ordered from the row with most limits to the row without limits.
 inline std::array<Backend, 4> table() {
   return {{{.name = "fake-amx",
             .summary = "bf16 only, not in this build",
@@ -63,7 +63,7 @@ inline std::array<Backend, 4> table() {
             .kernels = &kKernels}}};
 }
 
-/// The backend table with every planned row implemented, for the oracle's future choices.
+/// The backend table with every planned row marked as implemented.
 inline std::vector<Backend> completed_table() {
   std::vector<Backend> rows(backends().begin(), backends().end());
   for (Backend& row : rows) {

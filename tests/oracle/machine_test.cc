@@ -1,4 +1,4 @@
-// Machines are values: the one here, detected, and those that are known.
+// Tests machines as values: the detected machine and the known profiles.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ TEST(Machine, HereIsSane) {
 }
 
 #if defined(__x86_64__)
-// The compiler's own detection does not ask the system for every feature, but never knows more.
+// The compiler's detection asks the system for fewer features, so it never finds more.
 TEST(Machine, HereHasNoFeatureThatTheCompilerDenies) {
   __builtin_cpu_init();
   const Isa isa = Machine::here().cpu.isa;

@@ -35,7 +35,7 @@ void for_each_plan(Check check) {
   }
 }
 
-// D3: each later kernel runs from a later token or for more rows, and no two go by one name.
+// D3: each later kernel needs more tokens or more rows, and names are unique.
 TEST(Plans, ListKernelsByTokensAndRows) {
   int plans = 0;
   for_each_plan([&](const Backend&, const Plan& plan) {
@@ -58,7 +58,7 @@ TEST(Plans, ListKernelsByTokensAndRows) {
   EXPECT_GT(plans, 0);
 }
 
-// D3: data, not words: for each number of tokens and of an expert's rows one kernel, no second one.
+// D3: exactly one kernel for each number of tokens and of rows of an expert, by data, not by words.
 TEST(Plans, NameOneKernelPerTokenAndRowCount) {
   int several = 0;
   for_each_plan([&](const Backend&, const Plan& plan) {
@@ -78,7 +78,7 @@ TEST(Plans, NameOneKernelPerTokenAndRowCount) {
   EXPECT_GT(several, 0);
 }
 
-// D3: no kernel that needs more tokens than may come.
+// D3: lists no kernel that needs more tokens than the maximum.
 TEST(Plans, OmitKernelsUnreachableForFewTokens) {
   const auto kernels = [](int64_t tokens, const char* backend, const char* machine) {
     const Request request{
@@ -93,7 +93,7 @@ TEST(Plans, OmitKernelsUnreachableForFewTokens) {
 #endif
 }
 
-// The mean of an expert's rows decides: 16 experts, of which a token goes to 4.
+// The mean number of rows of an expert decides: 16 experts, top-k 4.
 TEST(Plans, TensorCoreTilesGrowWithTokens) {
   const Request request{.layer = fake::layer(int4_static_group(128)), .backend = "cuda-sm80"};
   const Plan plan = *select(request, *Machine::find("h200")).chosen();
@@ -197,7 +197,7 @@ TEST(Plans, ArraysOfLongPrefillDoNotOverlap) {
   }
 }
 
-// D40: kernels count rows, one per token and expert, in 32 bits: more are refused, not wrapped.
+// D40: kernels count rows, one per token and expert, in 32 bits. Larger plans are rejected.
 TEST(Plans, RejectMoreRowsThanIndexTypeCounts) {
   const LayerSpec layer = long_layer({kBF16Weight, {}});
   const int64_t most = INT32_MAX / layer.top_k;

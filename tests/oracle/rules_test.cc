@@ -26,7 +26,7 @@ void deny(Situation& s, Feature feature) {
   s.backend.features = missing(s.backend.features, feature);
 }
 
-/// Turns the row into one for this kind of device and puts it on a machine that has one.
+/// Changes the row to this kind of device and the machine to one that has such a device.
 void put_on(Situation& s, Platform platform, const char* machine) {
   s.backend.platform = platform;
   s.machine = *Machine::find(machine);
@@ -34,7 +34,7 @@ void put_on(Situation& s, Platform platform, const char* machine) {
   s.request.device_index.reset();
 }
 
-/// Rules that object, by name.
+/// The names of the rules that reject the row.
 std::set<std::string> objections(const Situation& s) {
   std::set<std::string> names;
   for (const Rule& rule : rules()) {
@@ -310,7 +310,7 @@ TEST(Rules, SeveralMismatchesTriggerAllTheirRules) {
       one.change(situation);
       other.change(situation);
       const std::set<std::string> found = objections(situation);
-      // The later change may undo the earlier one, never the other way round.
+      // The later change may undo the earlier change, but not the reverse.
       EXPECT_TRUE(found.contains(other.rule)) << one.what << ", " << other.what;
     }
   }
@@ -360,7 +360,7 @@ TEST(Rules, LimitColumnsOfEveryMatrixForExactSums) {
     situation.backend.max_integer_k = most;
     EXPECT_EQ(objections(situation).contains("sum-length"), refused) << most;
   }
-  // w2 is not there in a dense linear layer, and without codes there are no integer sums.
+  // A dense linear layer has no w2. Without codes there are no integer sums.
   situation.backend.max_integer_k = 100;
   situation.request.layer.linear = true;
   EXPECT_TRUE(objections(situation).empty());
@@ -369,7 +369,8 @@ TEST(Rules, LimitColumnsOfEveryMatrixForExactSums) {
   EXPECT_TRUE(objections(situation).empty());
 }
 
-// One GPU that fits in everything is enough, and an index that names another one is not that GPU.
+// One GPU that passes every rule is enough. A device index selects one GPU, so the others do not
+// count.
 TEST(Rules, CheckEveryGpuUnlessOneIsRequested) {
   Situation situation;
   put_on(situation, Platform::kCuda, "a100");
@@ -384,7 +385,7 @@ TEST(Rules, CheckEveryGpuUnlessOneIsRequested) {
   EXPECT_EQ(objections(situation), std::set<std::string>{"architecture"});
 }
 
-// A stage of its own serves any activation; only rows that fuse it are picky.
+// A separate stage serves any activation. Only rows that fuse the activation have limits.
 TEST(Rules, CheckActivationOnlyWhenFused) {
   Situation situation;
   for (Activation activation :

@@ -1,4 +1,4 @@
-// Where this machine's own times are known, they choose; and only there.
+// Tests that measured times of this machine decide the choice, and only if they exist.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Dynamic quantization to fp8 and mxfp8: the scale's formula at its corners, ties, hostile values.
+// Tests dynamic quantization to fp8 and mxfp8: limits of the scale, ties, non-finite values.
 #include <gtest/gtest.h>
 
 #include <cmath>

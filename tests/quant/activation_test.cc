@@ -1,4 +1,4 @@
-// Quantizing activations: one definition, checked against the same formula in other arithmetic.
+// Tests int8 quantization of activations against the same formula in double.
 #include "quant/activation.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 
 #include "kernels/ops.h"
 #include "moracle/device.h"
+#include "support/floats.h"
 
 namespace moracle::activation_test {
 namespace {
@@ -67,11 +68,9 @@ TEST(Int8Token, RoundsToNearestOffMidpoint) {
 // the same result, for any compiler transformation of the loop.
 TEST(Int8Token, EqualAtEveryOptimizationLevel) {
   std::mt19937 random(7);
-  std::normal_distribution<float> normal;
   for (int64_t count : {1, 2, 3, 7, 8, 15, 16, 17, 31, 64, 1000, 4099}) {
     for (float size : {1.0f, 1e-5f, 3e4f}) {
-      std::vector<float> x(count);
-      for (float& value : x) value = normal(random) * size;
+      const std::vector<float> x = testing::normal_floats(random, count, size);
       const Quantized q = quantize(x);
       double largest = 1e-10f;
       for (float value : x) largest = std::max(largest, std::fabs(double{value}));
@@ -89,10 +88,8 @@ TEST(Int8Token, EqualAtEveryOptimizationLevel) {
 TEST(Int8Token, MatchesDeviceResult) {
   const auto device = *open_device("cpu", 2);
   std::mt19937 random(8);
-  std::normal_distribution<float> normal;
   const int64_t rows = 37, cols = 131, padded = 132;
-  std::vector<float> x(rows * cols), scales(rows);
-  for (float& value : x) value = normal(random);
+  std::vector<float> x = testing::normal_floats(random, rows * cols), scales(rows);
   std::vector<int8_t> codes(rows * padded, int8_t{99});
   const Matrix to{codes.data(), DType::kI8, rows, padded, padded};
   ASSERT_TRUE(device->ops().quantize(Matrix::f32(x.data(), rows, cols), kInt8DynamicTokenSym,
@@ -121,7 +118,7 @@ TEST(Int8Token, DenormalRowGivesZero) {
   const Quantized q = quantize({tiny, -tiny, 100 * tiny, 1e-39f});
   EXPECT_EQ(q.codes, std::vector<int>(4, 0));
   EXPECT_EQ(q.scale, 1e-10f / 127);
-  // At the floor the scale begins to follow the row.
+  // From the smallest scale on, the scale follows the row.
   EXPECT_EQ(quantize({1e-10f}).codes, std::vector<int>{127});
   EXPECT_EQ(quantize({1e-11f}).codes, std::vector<int>{13});
 }
@@ -140,9 +137,8 @@ TEST(Int8Token, NonFiniteRowGivesNanProductsAndBoundedCodes) {
 
 TEST(Int8Token, IsSymmetric) {
   std::mt19937 random(3);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(500), negative;
-  for (float& value : x) value = normal(random);
+  const std::vector<float> x = testing::normal_floats(random, 500);
+  std::vector<float> negative;
   for (float value : x) negative.push_back(-value);
   const Quantized q = quantize(x), n = quantize(negative);
   EXPECT_EQ(q.scale, n.scale);

@@ -1,4 +1,4 @@
-// Codes to values: every code of every format, and every way in which scales can lie.
+// Tests decoding: every code of every format, and every arrangement of scales.
 #include "quant/codec.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(FloatCodecs, ReadFromAnyAddress) {
   EXPECT_EQ(CodecOf<DType::kBF16>::decode(bytes + 7, 2), value);
 }
 
-// The same bytes are a different number in each type.
+// The same bytes mean another number in each type.
 TEST(Codecs, FoundByType) {
   const std::pair<DType, double> kWant[] = {{DType::kF32, 0x1.888888p9},
                                             {DType::kF16, 4.265625},
@@ -69,7 +69,7 @@ TEST(Codecs, AbsentForTypesWithoutWeightFormat) {
   }
 }
 
-// A matrix with its codes and values also stored as plain numbers.
+// A matrix whose codes and values are also plain numbers.
 struct Plain {
   CanonicalMatrix matrix;
   std::vector<int> codes;
@@ -116,27 +116,39 @@ struct Plain {
   }
 };
 
+void expect_values(const Plain& plain) {
+  std::vector<double> row(plain.matrix.k);
+  for (int64_t r = 0; r < plain.matrix.n; ++r) {
+    dequantize_row(plain.matrix, r, row.data());
+    for (int64_t c = 0; c < plain.matrix.k; ++c)
+      ASSERT_EQ(row[c], plain.value(r, c)) << "row " << r << " column " << c;
+  }
+}
+
 // D18: both widths, with and without zero points, every group size, lengths that nothing divides.
 TEST(DequantizeRow, IsCodeMinusZeroTimesScale) {
+  const struct {
+    const char* name;
+    DType dtype;
+    bool symmetric, act_order;
+  } formats[] = {{"int4", DType::kI4, true, false},
+                 {"int4, act-order", DType::kI4, true, true},
+                 {"int4, zero points", DType::kI4, false, false},
+                 {"int4, zero points, act-order", DType::kI4, false, true},
+                 {"int8", DType::kI8, true, false},
+                 {"int8, act-order", DType::kI8, true, true},
+                 {"int8, zero points", DType::kI8, false, false},
+                 {"int8, zero points, act-order", DType::kI8, false, true}};
   uint32_t seed = 1;
-  for (DType dtype : {DType::kI4, DType::kI8}) {
-    for (bool symmetric : {true, false}) {
-      for (bool act_order : {false, true}) {
-        for (GroupShape group : {kPerRow, per_group(32), per_group(5), per_group(128), per_group(1),
-                                 GroupShape{}, GroupShape{2, 16}, GroupShape{128, 128}}) {
-          for (auto [n, k] : {std::pair{1, 1}, {3, 64}, {5, 65}, {2, 33}, {7, 130}, {1, 31}}) {
-            const Plain plain(n, k, QuantKey{dtype, group, false, symmetric}, act_order, seed++);
-            std::vector<double> row(k);
-            for (int64_t r = 0; r < n; ++r) {
-              dequantize_row(plain.matrix, r, row.data());
-              for (int64_t c = 0; c < k; ++c) {
-                ASSERT_EQ(row[c], plain.value(r, c))
-                    << name(dtype) << " " << n << " x " << k << " groups " << group.rows << " x "
-                    << group.cols << " row " << r << " column " << c;
-              }
-            }
-          }
-        }
+  for (const auto& format : formats) {
+    for (GroupShape group : {kPerRow, per_group(32), per_group(5), per_group(128), per_group(1),
+                             GroupShape{}, GroupShape{2, 16}, GroupShape{128, 128}}) {
+      SCOPED_TRACE(::testing::Message()
+                   << format.name << ", groups of " << group.rows << " x " << group.cols);
+      for (auto [n, k] : {std::pair{1, 1}, {3, 64}, {5, 65}, {2, 33}, {7, 130}, {1, 31}}) {
+        SCOPED_TRACE(::testing::Message() << n << " x " << k);
+        const QuantKey key{format.dtype, group, false, format.symmetric};
+        expect_values(Plain(n, k, key, format.act_order, seed++));
       }
     }
   }

@@ -15,6 +15,8 @@
 #include "moracle/quant.h"
 #include "quant/activation.h"
 #include "quant/codec.h"
+#include "support/floats.h"
+#include "support/must.h"
 
 namespace moracle::quantize_weight_test {
 namespace {
@@ -47,9 +49,7 @@ CanonicalMatrix floats(int64_t n, int64_t k, const std::vector<float>& values,
 }
 
 CanonicalMatrix quantized(const CanonicalMatrix& matrix, const QuantKey& key) {
-  Result<CanonicalMatrix> result = quantize_weight(matrix, key, pool());
-  EXPECT_TRUE(result.ok()) << result.error().to_string();
-  return *std::move(result);
+  return testing::must(quantize_weight(matrix, key, pool()));
 }
 
 std::vector<double> codes_of(const CanonicalMatrix& matrix) {
@@ -60,10 +60,7 @@ std::vector<double> codes_of(const CanonicalMatrix& matrix) {
 
 std::vector<float> random_values(int64_t count, uint32_t seed) {
   std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, 0.05f);
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(random);
-  return values;
+  return testing::normal_floats(random, count, 0.05f);
 }
 
 const std::vector<QuantKey>& keys() {
@@ -81,8 +78,8 @@ bool share(const QuantKey& key, int64_t r, int64_t c, int64_t r2, int64_t c2) {
   return same(key.group.rows, r, r2) && same(key.group.cols, c, c2);
 }
 
-// Every scale is that of the largest magnitude among the elements that share it, every code the
-// nearest to value / scale: by brute force, at sizes that no block or group divides.
+// Checks by brute force that each scale follows the largest magnitude of its elements, and that
+// each code is the nearest to value / scale. No block or group divides the sizes.
 TEST(QuantizeWeight, UsesBlockScaleAndNearestCode) {
   for (const QuantKey& key : keys()) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{3, 40}, {130, 33}, {1, 129}}) {
@@ -119,7 +116,7 @@ TEST(QuantizeWeight, ScalesByLargestCodeOfFormat) {
   EXPECT_EQ(weight_scale(kInt8StaticChannelSym, 1.27f).scale, 1.27f / 127);
   for (const QuantKey& key : {kFp8StaticTensorSym, kFp8StaticChannelSym})
     EXPECT_EQ(weight_scale(key, 1.3f).scale, 1.3f / 448);
-  // transformers divides by a reciprocal of a reciprocal: other roundings of the same number.
+  // transformers divides by the reciprocal of a reciprocal, which rounds differently.
   EXPECT_EQ(weight_scale(kFp8Static128BlockSym, 1.3f).scale, 1.0f / (448.0f * (1.0f / 1.3f)));
   EXPECT_EQ(weight_scale(kMxfp8Static, 448).scale, 1);
   EXPECT_EQ(weight_scale(kMxfp8Static, std::nextafter(448.0f, 449.0f)).scale, 2);
@@ -309,13 +306,11 @@ TEST(OnlineSchemes, ParseUserNameAndFullName) {
   }
 }
 
-// Threads share the rows, and also the search for values that cannot be quantized.
+// Threads share the rows and the search for non-finite values.
 TEST(QuantizeWeight, EqualForAnyThreadCount) {
   constexpr int64_t kN = 1000, kK = 300;
-  std::vector<float> values(kN * kK);
-  std::mt19937_64 engine(5);
-  std::normal_distribution<float> normal;
-  for (float& value : values) value = normal(engine);
+  std::mt19937 random(5);
+  const std::vector<float> values = testing::normal_floats(random, kN * kK);
   std::vector<float> broken = values;
   broken[700 * kK + 3] = INFINITY;
   broken[999 * kK + 1] = NAN;

@@ -1,4 +1,4 @@
-// Schemes have names that can be read back, and an error that lists the grammar.
+// Tests that names of schemes can be parsed again, and that errors list the grammar.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ TEST(Scheme, NamesRoundTrip) {
   }
 }
 
-// As quant_method "fp8" has it with weight_block_size [1, 128].
+// The scheme of quant_method "fp8" with weight_block_size [1, 128].
 TEST(Scheme, Fp8WeightGroupsGoWithActivationGroups) {
   const Scheme scheme{fp8_static_block(1, 128), fp8_dynamic_group(128)};
   EXPECT_EQ(name(scheme), "fp8-w8a8-g128");
@@ -75,7 +75,7 @@ TEST(Scheme, ParsesOtherWordOrders) {
   EXPECT_EQ(*parse_scheme("w8a8-int8"), *parse_scheme("int8-w8a8"));
 }
 
-// D7: weight-only and activation-quantized schemes of equal weights are two schemes.
+// D7: weight-only and quantized activations with equal weights are two schemes.
 TEST(Scheme, ActivationsArePartOfTheScheme) {
   const Scheme weight_only = *parse_scheme("int8-w8a16-channel");
   const Scheme both = *parse_scheme("int8-w8a8");

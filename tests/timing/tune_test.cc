@@ -6,8 +6,9 @@
 #include <map>
 
 #include "bench/bench.h"
+#include "support/must.h"
 
-namespace moracle::bench::tune_test {
+namespace moracle::timing::tune_test {
 namespace {
 
 TuneOptions options() {
@@ -19,7 +20,8 @@ TuneOptions options() {
 }
 
 LayerSpec small_layer(const char* scheme) {
-  return layer_of(*find_shape("8x64x32x2"), *parse_scheme(scheme));
+  return bench::layer_of(testing::must(bench::find_shape("8x64x32x2")),
+                         testing::must(parse_scheme(scheme)));
 }
 
 TEST(Tune, MeasuresServingRowsAndOracleUsesTimes) {
@@ -34,7 +36,7 @@ TEST(Tune, MeasuresServingRowsAndOracleUsesTimes) {
     EXPECT_GT(time.us, 0);
     times[time.backend][time.num_tokens] = time.us;
   }
-  // The others may be hopeless here, or the time may be over.
+  // Other rows may be too slow here, or the time is up.
   ASSERT_FALSE(tuned->times.empty());
   EXPECT_EQ(times[tuned->times.front().backend].size(), 2u);
   machine.tuned = {*tuned};
@@ -52,7 +54,7 @@ TEST(Tune, MeasuresServingRowsAndOracleUsesTimes) {
   }
 }
 
-// However busy the machine is, and slow to make weights.
+// Holds on a busy machine, too.
 TEST(Tune, TimesOnlyFirstRowWhenTimeIsUp) {
   TuneOptions none = options();
   none.seconds = 1e-9;
@@ -78,4 +80,4 @@ TEST(Tune, ReportsRowsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace moracle::bench::tune_test
+}  // namespace moracle::timing::tune_test

@@ -7,7 +7,7 @@
 #include "base/try.h"
 #include "bench/bench.h"
 
-namespace moracle::bench::bench_model_test {
+namespace moracle::bench::model_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -169,4 +169,4 @@ TEST(BenchModel, StopsOnRequest) {
 }
 
 }  // namespace
-}  // namespace moracle::bench::bench_model_test
+}  // namespace moracle::bench::model_test

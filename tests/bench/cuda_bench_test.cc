@@ -4,17 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "bench/bench.h"
+#include "kernels/cuda_test.h"
 
 namespace moracle::bench::cuda_bench_test {
 namespace {
 
-class CudaBenchTest : public ::testing::Test {
+class CudaBenchTest : public CudaTest {
  protected:
-  void SetUp() override {
-    Result<std::shared_ptr<Device>> opened = open_device("cuda");
-    if (!opened) GTEST_SKIP() << opened.error().to_string();
-    device_ = *std::move(opened);
-  }
   static Selection selection_of(std::string_view shape, std::string_view scheme, int64_t tokens) {
     Request request;
     request.layer = layer_of(*find_shape(shape), *parse_scheme(scheme));
@@ -23,7 +19,6 @@ class CudaBenchTest : public ::testing::Test {
     request.device_index = 0;
     return select(request, Machine::here());
   }
-  std::shared_ptr<Device> device_;
 };
 
 TEST_F(CudaBenchTest, MeasuresReplaysAndCallsOfEveryServingRow) {

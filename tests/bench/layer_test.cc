@@ -1,26 +1,22 @@
-// Tests the layer measurements of `moracle bench`: known shapes, random layers, routing, formulas
-// for bytes and operations, and plausible shares of the limits.
+// Tests the layer measurements of `moracle bench`: known shapes, formulas for bytes and operations,
+// and plausible shares of the limits.
 #include "bench/bench.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
-#include <set>
 
-#include "conformance/conformance.h"
 #include "kernels/cpu/limits/limits.h"
+#include "support/must.h"
 
-namespace moracle::bench::bench_test {
+namespace moracle::bench::layer_test {
 namespace {
 
 using ::testing::HasSubstr;
 
 Scheme scheme(std::string_view name) {
-  const Result<Scheme> parsed = parse_scheme(name);
-  EXPECT_TRUE(parsed) << name;
-  return *parsed;
+  return testing::must(parse_scheme(name));
 }
 
 Request request_of(const LayerShape& shape, std::string_view scheme_name, int64_t tokens = 16) {
@@ -32,9 +28,7 @@ Request request_of(const LayerShape& shape, std::string_view scheme_name, int64_
 }
 
 LayerShape shape_of(std::string_view text) {
-  Result<LayerShape> shape = find_shape(text);
-  EXPECT_TRUE(shape) << text;
-  return *std::move(shape);
+  return testing::must(find_shape(text));
 }
 
 std::shared_ptr<Device> cpu_device() {
@@ -52,62 +46,6 @@ TEST(BenchShapes, FoundByNameOrSize) {
   const Result<LayerShape> none = find_shape("8x64x32");
   ASSERT_FALSE(none);
   EXPECT_THAT(none.error().to_string(), HasSubstr("mixtral-8x7b"));
-}
-
-TEST(BenchWeights, RepeatableAndDifferentPerExpert) {
-  const LayerSpec spec = layer_of(shape_of("4x64x32x2"), scheme("int4-w4a16-g32"));
-  const DescribedWeights layer = random_layer(spec, 3), other = random_layer(spec, 4);
-  auto codes = [](const DescribedWeights& weights, int64_t e) {
-    const Result<CanonicalMatrix> expert = weights.w13.expert(e);
-    EXPECT_TRUE(expert);
-    return std::vector<std::byte>(expert->codes.begin(), expert->codes.end());
-  };
-  EXPECT_EQ(codes(layer, 1), codes(layer, 1));
-  EXPECT_NE(codes(layer, 1), codes(layer, 2));
-  EXPECT_NE(codes(layer, 1), codes(other, 1));
-}
-
-// The forms of every scheme: scales, zero points, biases as many as the canonical form has.
-TEST(BenchWeights, MatchFormatOfScheme) {
-  LayerShape shape = shape_of("2x160x96x1");
-  shape.bias = true;
-  for (const Scheme& wanted : conformance::schemes()) {
-    const LayerSpec spec = layer_of(shape, wanted);
-    const DescribedWeights layer = random_layer(spec, 1);
-    const Result<CanonicalMatrix> expert = layer.w2.expert(1);
-    ASSERT_TRUE(expert) << name(wanted);
-    const size_t scales =
-        wanted.weight.quantized() ? expert->scale_rows() * expert->scale_cols() : 0;
-    EXPECT_EQ(expert->scales.size(), scales) << name(wanted);
-    EXPECT_EQ(expert->zero_points.size(), wanted.weight.symmetric ? 0 : scales) << name(wanted);
-    EXPECT_EQ(expert->bias.size(), 160u) << name(wanted);
-    EXPECT_EQ(layer.w13.input_scales().empty(), !wanted.activation || wanted.activation->dynamic);
-  }
-}
-
-TEST(BenchRoutings, GiveEachTokenDistinctExperts) {
-  const LayerSpec spec = layer_of(shape_of("16x64x32x4"), scheme("bf16"));
-  for (const Routed& routed : random_routings(spec, 40, 1)) {
-    ASSERT_EQ(routed.ids.size(), 160u);
-    ASSERT_EQ(routed.weights.size(), 160u);
-    for (size_t t = 0; t < 40; ++t) {
-      const std::set<int32_t> experts(routed.ids.begin() + t * 4, routed.ids.begin() + t * 4 + 4);
-      EXPECT_EQ(experts.size(), 4u);
-      EXPECT_GE(*experts.begin(), 0);
-      EXPECT_LT(*experts.rbegin(), 16);
-    }
-    const std::set<int32_t> all(routed.ids.begin(), routed.ids.end());
-    EXPECT_EQ(routed.distinct, static_cast<int64_t>(all.size()));
-  }
-}
-
-TEST(BenchRoutings, SingleTokenUsesEveryExpertBeforeRepeating) {
-  const LayerSpec spec = layer_of(shape_of("16x64x32x4"), scheme("bf16"));
-  std::set<int32_t> all;
-  const std::vector<Routed> routings = random_routings(spec, 1, 1);
-  EXPECT_EQ(routings.size(), 4u);
-  for (const Routed& routed : routings) all.insert(routed.ids.begin(), routed.ids.end());
-  EXPECT_EQ(all.size(), 16u);
 }
 
 TEST(BenchBytes, FollowTheFormula) {
@@ -235,4 +173,4 @@ TEST(BenchRing, StopsOnRequest) {
 }
 
 }  // namespace
-}  // namespace moracle::bench::bench_test
+}  // namespace moracle::bench::layer_test
