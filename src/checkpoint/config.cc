@@ -27,7 +27,8 @@ Result<Config> Config::parse(std::string_view text, std::string path) {
   if (parsed.is_discarded())
     return Error{ErrorKind::kBadFile, path, "", "valid JSON", "it is invalid"};
   if (!parsed.is_object()) {
-    return Error{ErrorKind::kBadFile, path, "", "a JSON object", str("it is ", shown(parsed))};
+    return Error{ErrorKind::kBadFile, path, "", "a JSON object",
+                 str("it is ", JsonField::shown(parsed))};
   }
   return Config(std::move(path), "", std::move(parsed));
 }
@@ -40,10 +41,10 @@ const json* Config::find(Keys keys) const {
   return nullptr;
 }
 
-std::string Config::shown(const json& value) {
-  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
+JsonField Config::field(Keys keys) const {
+  static const json kNull;
+  const json* const value = find(keys);
+  return {value == nullptr ? kNull : *value, path_, place_ + join(keys, " or ")};
 }
 
 Error Config::wrong(Keys keys, std::string need, std::string fact) const {
@@ -57,20 +58,8 @@ Error Config::unsupported(Keys keys, std::string need, std::string fact) const {
   return error;
 }
 
-namespace {
-constexpr const char* kAbsent = "it is missing";
-}
-
 Result<int64_t> Config::integer(Keys keys, int64_t min, int64_t max) const {
-  const json* value = find(keys);
-  const std::string need = str("a whole number from ", min, " to ", max);
-  if (value == nullptr) return wrong(keys, need, kAbsent);
-  const bool whole = value->is_number_integer() &&
-                     !(value->is_number_unsigned() && value->get<uint64_t>() > INT64_MAX);
-  if (!whole || value->get<int64_t>() < min || value->get<int64_t>() > max) {
-    return wrong(keys, need, "it is " + shown(*value));
-  }
-  return value->get<int64_t>();
+  return field(keys).integer(min, max);
 }
 
 Result<int64_t> Config::integer_or(int64_t fallback, Keys keys, int64_t min, int64_t max) const {
@@ -78,24 +67,15 @@ Result<int64_t> Config::integer_or(int64_t fallback, Keys keys, int64_t min, int
 }
 
 Result<double> Config::number_or(double fallback, Keys keys) const {
-  const json* value = find(keys);
-  if (value == nullptr) return fallback;
-  if (!value->is_number()) return wrong(keys, "a number", "it is " + shown(*value));
-  return value->get<double>();
+  return has(keys) ? field(keys).number() : fallback;
 }
 
 Result<bool> Config::boolean_or(bool fallback, Keys keys) const {
-  const json* value = find(keys);
-  if (value == nullptr) return fallback;
-  if (!value->is_boolean()) return wrong(keys, "true or false", "it is " + shown(*value));
-  return value->get<bool>();
+  return field(keys).flag_or(fallback);
 }
 
 Result<std::string> Config::text(Keys keys) const {
-  const json* value = find(keys);
-  if (value == nullptr) return wrong(keys, "a string", kAbsent);
-  if (!value->is_string()) return wrong(keys, "a string", "it is " + shown(*value));
-  return value->get<std::string>();
+  return field(keys).text();
 }
 
 Result<std::string> Config::text_or(std::string fallback, Keys keys) const {
@@ -107,22 +87,23 @@ Result<std::vector<int64_t>> Config::integers(Keys keys) const {
   std::vector<int64_t> numbers;
   if (value == nullptr) return numbers;
   const json list = value->is_array() ? *value : json::array({*value});
+  const std::string place = place_ + join(keys, " or ");
   for (const json& item : list) {
-    const bool fits = item.is_number_integer() &&
-                      !(item.is_number_unsigned() && item.get<uint64_t>() > INT64_MAX);
-    if (!fits) return wrong(keys, "whole numbers", "it has " + shown(item));
-    numbers.push_back(item.get<int64_t>());
+    const auto number = JsonField(item, path_, place).integer(INT64_MIN, INT64_MAX);
+    if (!number) return wrong(keys, "whole numbers", "it has " + JsonField::shown(item));
+    numbers.push_back(*number);
   }
   return numbers;
 }
 
 Result<std::vector<std::string>> Config::texts(Keys keys) const {
-  const json* value = find(keys);
   std::vector<std::string> texts;
-  if (value == nullptr) return texts;
-  if (!value->is_array()) return wrong(keys, "an array of strings", "it is " + shown(*value));
-  for (const json& item : *value) {
-    if (!item.is_string()) return wrong(keys, "an array of strings", "it has " + shown(item));
+  if (!has(keys)) return texts;
+  const JsonField list = field(keys);
+  if (!list.value().is_array()) return list.bad("an array of strings");
+  for (const json& item : list.value()) {
+    if (!item.is_string())
+      return wrong(keys, "an array of strings", "it has " + JsonField::shown(item));
     texts.push_back(item.get<std::string>());
   }
   return texts;
@@ -132,7 +113,7 @@ Result<std::optional<Config>> Config::object(Keys keys) const {
   for (const char* key : keys) {
     const json* value = find({key});
     if (value == nullptr) continue;
-    if (!value->is_object()) return wrong({key}, "an object", "it is " + shown(*value));
+    if (!value->is_object()) return wrong({key}, "an object", "it is " + JsonField::shown(*value));
     return std::optional<Config>(Config(path_, place_ + key + ".", *value));
   }
   return std::optional<Config>();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_field.h"
 #include "moracle/base.h"
 
 namespace moracle {
@@ -28,6 +29,8 @@ class Config {
   bool has(Keys keys) const { return find(keys) != nullptr; }
   const nlohmann::json* find(Keys keys) const;
   const nlohmann::json& value() const { return json_; }
+  /// The value of the first present key, or a missing field. The config must outlive it.
+  JsonField field(Keys keys) const;
 
   /// An integer in [min, max]. Errors: kBadFile, with the key, the requirement and the actual
   /// value.
@@ -49,8 +52,6 @@ class Config {
   Error wrong(Keys keys, std::string need, std::string fact) const;
   /// The same for a meaningful value that this library does not support: kUnsupported.
   Error unsupported(Keys keys, std::string need, std::string fact) const;
-  /// A value as shortened text, for messages.
-  static std::string shown(const nlohmann::json& value);
 
  private:
   Config(std::string path, std::string place, nlohmann::json json)

@@ -15,7 +15,6 @@ TuneOptions options() {
   TuneOptions options;
   options.tokens = {1, 8};
   options.seconds = 0.5;
-  options.most_bytes = int64_t{1} << 30;
   return options;
 }
 

@@ -59,7 +59,7 @@ Status check_keys(const Config& config) {
     if (known != std::end(kKnownKeys) || is_unset(value)) continue;
     return config.unsupported({key.c_str()},
                               "to be absent, null or false, because Moracle does not support it",
-                              "it is " + Config::shown(value));
+                              "it is " + JsonField::shown(value));
   }
   return {};
 }
@@ -82,7 +82,7 @@ Status check_initialization(const Config& config) {
       "true, false, gaussian, eva, orthogonal or mica, which do not change the "
       "base weights (to convert the adapter: save_pretrained with "
       "path_initial_model_for_weight_conversion)",
-      "it is " + Config::shown(*value));
+      "it is " + JsonField::shown(*value));
 }
 
 }  // namespace
@@ -104,7 +104,7 @@ Result<LoraSettings> LoraSettings::read(const Config& config) {
   for (const auto& [key, value] : alphas->value().items()) {
     if (!value.is_number() || std::abs(value.get<double>()) > kLargestAlpha)
       return config.wrong({"alpha_pattern"}, str(kAlphaRange, " for each pattern"),
-                          str(key, " has ", Config::shown(value)));
+                          str(key, " has ", JsonField::shown(value)));
     // PEFT matches a key against the end of a module's name.
     MORACLE_TRY(Pattern pattern, Pattern::make("re:(.*\\.)?(" + key + ")$", config.path()));
     settings.alphas.emplace_back(std::move(pattern), value.get<double>());

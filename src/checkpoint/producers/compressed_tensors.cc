@@ -22,7 +22,7 @@ Result<nlohmann::json> one_of(const Config& config, const char* key,
     shown.push_back(choice.dump());
   }
   return config.unsupported({key}, join(shown, " or "),
-                            value ? "it is " + Config::shown(*value) : "it is missing");
+                            value ? "it is " + JsonField::shown(*value) : "it is missing");
 }
 
 Result<Config> weights_of(const Config& group, std::string_view type) {
@@ -40,7 +40,7 @@ Status check_unused(const Config& config, std::initializer_list<const char*> key
   for (const char* key : keys) {
     const auto* value = config.find({key});
     if (value == nullptr || value->empty()) continue;
-    return config.unsupported({key}, need, "it is " + Config::shown(*value));
+    return config.unsupported({key}, need, "it is " + JsonField::shown(*value));
   }
   return {};
 }

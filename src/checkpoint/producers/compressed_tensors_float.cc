@@ -27,7 +27,7 @@ Result<QuantKey> read_weight(const Config& weights) {
     return fp8_static_block(block[0], block[1]);
   const auto* found = weights.find({"block_structure"});
   return weights.wrong({"block_structure"}, "two positive sizes, of rows and columns",
-                       found ? "it is " + Config::shown(*found) : "it is missing");
+                       found ? "it is " + JsonField::shown(*found) : "it is missing");
 }
 
 Result<QuantKey> read_activation(const Config& activations, const QuantKey& weight) {

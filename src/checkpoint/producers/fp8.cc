@@ -49,7 +49,7 @@ Result<Fp8Format> read_blocks(const Config& config, const std::string& activatio
   const auto fits = [](int64_t size) { return size >= 1 && size <= INT32_MAX; };
   if (block.size() != 2 || !fits(block[0]) || !fits(block[1])) {
     return config.wrong({"weight_block_size"}, "two positive sizes, of rows and columns",
-                        "it is " + Config::shown(*config.find({"weight_block_size"})));
+                        "it is " + JsonField::shown(*config.find({"weight_block_size"})));
   }
   if (activation_scheme != "dynamic") {
     return config.unsupported({"activation_scheme"}, "dynamic, because weights have block scales",
@@ -66,7 +66,7 @@ Result<std::unique_ptr<Reader>> open_fp8(const Config& config) {
   if (fmt != "e4m3") return config.unsupported({"fmt"}, "e4m3", "it is " + fmt);
   if (config.has({"store_dtype"})) {
     return config.unsupported({"store_dtype"}, "to be absent, which means weights stored as e4m3",
-                              "it is " + Config::shown(*config.find({"store_dtype"})));
+                              "it is " + JsonField::shown(*config.find({"store_dtype"})));
   }
   MORACLE_TRY(const std::string activations, config.text_or("dynamic", {"activation_scheme"}));
   if (activations != "dynamic" && activations != "static") {

@@ -78,7 +78,7 @@ Status GptqConfig::read_rules(const Config& config) {
         if (!overrides->has({other})) continue;
         return overrides->unsupported({other},
                                       "to be absent here, because it is the same for all modules",
-                                      "it is " + Config::shown(*overrides->find({other})));
+                                      "it is " + JsonField::shown(*overrides->find({other})));
       }
       rule.options = options_;
       MORACLE_CHECK(read_options(*overrides, *rule.options));
@@ -96,7 +96,7 @@ Status GptqConfig::read_listed(const Config& config) {
     for (const auto& module : group.is_array() ? group : nlohmann::json::array({group})) {
       if (!module.is_string()) {
         return config.wrong({"modules_in_block_to_quantize"}, "lists of module names",
-                            "it has " + Config::shown(module));
+                            "it has " + JsonField::shown(module));
       }
       listed_.push_back(module.get<std::string>());
     }

@@ -90,11 +90,11 @@ Result<std::unique_ptr<Reader>> open_flat(const Config& config) {
   for (const char* key : {"kv_cache_quant_algo", "kv_cache_scheme"}) {
     if (!config.has({key})) continue;
     return config.unsupported({key}, "null, because Moracle does not quantize the KV cache",
-                              "it is " + Config::shown(*config.find({key})));
+                              "it is " + JsonField::shown(*config.find({key})));
   }
   if (config.has({"quantized_layers"}) && !config.find({"quantized_layers"})->empty()) {
     return config.unsupported({"quantized_layers"}, "one algorithm for all layers",
-                              "it is " + Config::shown(*config.find({"quantized_layers"})));
+                              "it is " + JsonField::shown(*config.find({"quantized_layers"})));
   }
   MORACLE_TRY(std::vector<std::string> excluded, config.texts({"ignore", "exclude_modules"}));
   return std::unique_ptr<Reader>(new ModelOptReader(algorithm->scheme, std::move(excluded)));

@@ -24,7 +24,7 @@ Result<Tensors> open_sharded(const std::string& folder, const std::string& index
   for (const auto& [tensor, shard] : weight_map->value().items()) {
     if (!shard.is_string() || !is_plain_name(shard.get<std::string>())) {
       return Error{ErrorKind::kBadFile, index_path, "weight_map." + tensor,
-                   "the name of a file in the same folder", "it is " + Config::shown(shard)};
+                   "the name of a file in the same folder", "it is " + JsonField::shown(shard)};
     }
     names.insert(shard.get<std::string>());
   }

@@ -53,7 +53,7 @@ Status AddedTokens::add(const JsonField& field, const Vocabulary& vocabulary,
                         const Normalizer& normalizer) {
   AddedToken token;
   MORACLE_TRY(token.content, field["content"].text());
-  MORACLE_TRY(token.id, field["id"].id());
+  MORACLE_TRY(token.id, token_id(field["id"]));
   MORACLE_TRY(token.single_word, field["single_word"].flag());
   MORACLE_TRY(token.lstrip, field["lstrip"].flag());
   MORACLE_TRY(token.rstrip, field["rstrip"].flag());

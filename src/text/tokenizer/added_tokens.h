@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/json_field.h"
 #include "base/regex.h"
-#include "text/tokenizer/json_field.h"
 #include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/token_trie.h"
 #include "text/tokenizer/vocabulary.h"

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "text/tokenizer/json_field.h"
+#include "base/json_field.h"
 #include "text/tokenizer/vocabulary.h"
 
 namespace moracle {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/tokenizer/json_field.h"
+#include "base/json_field.h"
 
 namespace moracle {
 

@@ -5,8 +5,8 @@
 #include <variant>
 #include <vector>
 
+#include "base/json_field.h"
 #include "base/regex.h"
-#include "text/tokenizer/json_field.h"
 
 namespace moracle {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/json_field.h"
 #include "text/tokenizer/added_tokens.h"
-#include "text/tokenizer/json_field.h"
 #include "text/tokenizer/vocabulary.h"
 
 namespace moracle {

@@ -7,13 +7,19 @@
 
 namespace moracle {
 
+Result<int32_t> token_id(const JsonField& field) {
+  const Result<int64_t> id = field.integer(0, kLargestTokenId);
+  if (!id) return field.bad(str("a token id from 0 to ", kLargestTokenId));
+  return static_cast<int32_t>(*id);
+}
+
 Result<Vocabulary> Vocabulary::parse(const JsonField& field) {
   if (!field.is_object()) return field.bad("an object of token ids");
   Vocabulary vocabulary;
   vocabulary.ids_.reserve(field.value().size());
   std::vector<bool> taken;
   for (const auto& [token, value] : field.value().items()) {
-    const auto id = JsonField(value, field.file()).id();
+    const auto id = token_id(JsonField(value, field.file()));
     if (!id) return field[token].bad(id.error().need);
     const auto index = static_cast<size_t>(*id);
     if (index >= taken.size()) taken.resize(index + index / 2 + 1);

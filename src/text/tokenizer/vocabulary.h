@@ -7,9 +7,15 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "text/tokenizer/json_field.h"
+#include "base/json_field.h"
 
 namespace moracle {
+
+/// The largest token id accepted from a file; published vocabularies stay below 300 thousand. This
+/// bound keeps tables with an entry per id below 64 MiB.
+inline constexpr int64_t kLargestTokenId = (int64_t{1} << 24) - 1;
+/// Errors: no token id from 0 to kLargestTokenId.
+Result<int32_t> token_id(const JsonField& field);
 
 class Vocabulary {
  public:

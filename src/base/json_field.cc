@@ -1,12 +1,14 @@
-#include "text/tokenizer/json_field.h"
+#include "base/json_field.h"
 
+#include "base/printable.h"
 #include "base/text.h"
-#include "text/tokenizer/utf8.h"
 
 namespace moracle {
+
 JsonField JsonField::operator[](std::string_view key) const {
   static const nlohmann::json kNull;
-  std::string place = place_.empty() ? shortened(key) : str(place_, '.', shortened(key));
+  const std::string shown_key = printable(key, 60);
+  std::string place = place_.empty() ? shown_key : str(place_, '.', shown_key);
   if (value_->is_object()) {
     if (const auto found = value_->find(key); found != value_->end()) {
       return {*found, *file_, std::move(place)};
@@ -33,11 +35,19 @@ Result<bool> JsonField::flag_or(bool absent) const {
   return is_null() ? absent : flag();
 }
 
-Result<int32_t> JsonField::id() const {
-  // An unsigned number above 2^63 becomes negative here and is refused like other negative numbers.
-  const int64_t id = value_->is_number_integer() ? value_->get<int64_t>() : -1;
-  if (id < 0 || id > kLargestId) return bad(str("a token id from 0 to ", kLargestId));
-  return static_cast<int32_t>(id);
+Result<double> JsonField::number() const {
+  if (!value_->is_number()) return bad("a number");
+  return value_->get<double>();
+}
+
+Result<int64_t> JsonField::integer(int64_t min, int64_t max) const {
+  const bool fits_64_bits = value_->is_number_integer() &&
+                            !(value_->is_number_unsigned() && value_->get<uint64_t>() > INT64_MAX);
+  if (fits_64_bits) {
+    const auto number = value_->get<int64_t>();
+    if (number >= min && number <= max) return number;
+  }
+  return bad(str("a whole number from ", min, " to ", max));
 }
 
 Result<std::vector<JsonField>> JsonField::items() const {
@@ -50,11 +60,14 @@ Result<std::vector<JsonField>> JsonField::items() const {
   return items;
 }
 
+std::string JsonField::shown(const nlohmann::json& value) {
+  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
 std::string JsonField::fact() const {
-  if (value_->is_string()) return str('"', shortened(value_->get_ref<const std::string&>()), '"');
-  if (value_->is_boolean() || value_->is_number()) return value_->dump();
-  if (value_->is_null()) return "null or absent";
-  return str("an ", value_->type_name());
+  return value_->is_null() ? "it is missing" : "it is " + shown(*value_);
 }
 
 Error JsonField::bad(std::string need) const {

@@ -27,12 +27,14 @@ class JsonField {
   const std::string& file() const { return *file_; }
   const std::string& place() const { return place_; }
 
-  /// Errors of all functions below: kBadFile for a value of another type.
+  /// Errors of all functions below: kBadFile for a missing value or a value of another type.
   Result<std::string> text() const;
   Result<bool> flag() const;
   Result<bool> flag_or(bool absent) const;
-  /// A token id: 0 <= id <= kLargestId.
-  Result<int32_t> id() const;
+  Result<double> number() const;
+  /// A whole number in [min, max].
+  Result<int64_t> integer(int64_t min, int64_t max) const;
+  /// The elements of an array.
   Result<std::vector<JsonField>> items() const;
 
   /// kBadFile: the value contradicts its format.
@@ -40,12 +42,12 @@ class JsonField {
   /// kUnsupported: the value is valid, but this program does not support it.
   Error unsupported(std::string need) const;
 
-  /// The largest id accepted from a file; published vocabularies stay below 300 thousand. This
-  /// bound keeps tables with an entry per id below 64 MiB.
-  static constexpr int64_t kLargestId = (int64_t{1} << 24) - 1;
+  /// "it is …" with the shortened value, or "it is missing".
+  std::string fact() const;
+  /// A value as text of at most 60 bytes.
+  static std::string shown(const nlohmann::json& value);
 
  private:
-  std::string fact() const;
   const nlohmann::json* value_;
   const std::string* file_;
   std::string place_;
