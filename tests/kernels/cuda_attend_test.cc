@@ -213,7 +213,7 @@ TEST_F(CudaAttendTest, ReportsF16Overflow) {
   const Status refused = append(-65536);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().place, "kv cache");
-  EXPECT_EQ(refused.error().fact, "there is -65536");
+  EXPECT_EQ(refused.error().fact, "one is -65536");
   expect_done(append(INFINITY));
 }
 
