@@ -41,7 +41,7 @@ TEST(Convert, RequiresInputScalesOnlyForSchemesWithThem) {
         }
         EXPECT_EQ(weights.error().place, "input scales");
         EXPECT_THAT(weights.error().need, ::testing::HasSubstr(str(right, " for 3 experts")));
-        EXPECT_THAT(weights.error().fact, ::testing::HasSubstr(str("there are ", count)));
+        EXPECT_THAT(weights.error().fact, ::testing::HasSubstr(str("it has ", count)));
       }
     }
   }

@@ -288,10 +288,10 @@ TEST(Lora, RejectsMismatchedAdapterAndKeepsOldOne) {
     EXPECT_EQ(apply(moe, inputs(request)), before);
   };
   LoraWeights bad = good[0];
-  expect_refused(2, bad, "below the 2 planned", "it is 2");
-  expect_refused(-1, bad, "below the 2 planned", "it is -1");
+  expect_refused(2, bad, "an adapter id from 0 to 1, as planned", "it is 2");
+  expect_refused(-1, bad, "an adapter id from 0 to 1, as planned", "it is -1");
   bad.down.pop_back();
-  expect_refused(0, bad, "one for each of 6 experts", "there are 5");
+  expect_refused(0, bad, "one adapter for each of 6 experts", "there are 5");
   bad = good[0];
   bad.up[4].rank = 5;
   expect_refused(0, bad, "a rank of at most 4", "it is 5");
