@@ -6,8 +6,8 @@
 
 #include "kernels/batch.h"
 #include "moracle/base.h"
-#include "moracle/layer.h"
 #include "moracle/device.h"
+#include "moracle/layer.h"
 #include "moracle/quant.h"
 #include "quant/rows.h"
 

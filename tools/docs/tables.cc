@@ -1,5 +1,5 @@
-// The tables of docs/support.md, docs/support_variants.md and docs/oracle.md. They call select(), so that they say what
-// would happen.
+// The tables of docs/support.md, docs/support_variants.md and docs/oracle.md. They call select(),
+// so that they say what would happen.
 #include <algorithm>
 #include <map>
 #include <string>

@@ -71,7 +71,8 @@ Result<TensorData> Tensors::read(const std::string& name, int64_t first, int64_t
           if (!done) return first_error.keep(chunk, done.error());
           const int64_t bad = first_not_finite(type, data, here);
           if (bad < 0) continue;
-          return first_error.keep(chunk, not_finite(name, first + at + bad, type, data + bad * size));
+          return first_error.keep(chunk,
+                                  not_finite(name, first + at + bad, type, data + bad * size));
         }
       },
       kLeastChunks);
