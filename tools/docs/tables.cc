@@ -48,17 +48,46 @@ std::vector<const Backend*> columns() {
 
 using Rules = std::vector<std::string_view>;
 
-/// For each row the rules that object, on the machine where fewest do. The rule `build` is left
-/// out: the tables must not depend on the build that writes them.
-std::map<const Backend*, Rules> objections(const Request& request) {
-  std::map<const Backend*, Rules> fewest;
-  for (const Machine& machine : machines()) {
-    for (const Verdict& verdict : select(request, machine).considered) {
+/// A machine and the rows whose answers depend on it. CPU rows give one answer, since every machine
+/// here has the same CPU.
+struct Asked {
+  Machine machine;
+  std::vector<Backend> rows;
+};
+
+const std::vector<Asked>& asked() {
+  static const std::vector<Asked> kAll = [] {
+    std::vector<Asked> all;
+    for (Machine& machine : machines()) {
+      std::vector<Backend> rows;
+      for (const Backend& backend : backends()) {
+        const bool has_platform =
+            backend.platform == Platform::kCpu
+                ? all.empty()
+                : all.empty() || std::any_of(machine.gpus.begin(), machine.gpus.end(),
+                                             [&](const GpuInfo& gpu) {
+                                               return gpu.platform == backend.platform;
+                                             });
+        if (has_platform) rows.push_back(backend);
+      }
+      if (!rows.empty()) all.push_back({std::move(machine), std::move(rows)});
+    }
+    return all;
+  }();
+  return kAll;
+}
+
+/// For each row, by name, the rules that object, on the machine where fewest do. The rule `build`
+/// is left out: the tables must not depend on the build that writes them.
+std::map<std::string_view, Rules> objections(const Request& request) {
+  std::map<std::string_view, Rules> fewest;
+  for (const Asked& one : asked()) {
+    for (const Verdict& verdict : select(request, one.machine, one.rows).considered) {
       Rules rules;
       for (const Reason& reason : verdict.reasons) {
         if (reason.rule != "build") rules.push_back(reason.rule);
       }
-      const auto [kept, first] = fewest.try_emplace(verdict.backend, rules);
+      const auto [kept, first] = fewest.try_emplace(verdict.backend->name, rules);
       if (!first && rules.size() < kept->second.size()) kept->second = std::move(rules);
     }
   }
@@ -144,8 +173,8 @@ struct Answer {
   std::string_view rule;  ///< the first that refused
 };
 
-std::map<const Backend*, Answer> ask(const NamedFeature& feature) {
-  std::map<const Backend*, Answer> answers;
+std::map<std::string_view, Answer> ask(const NamedFeature& feature) {
+  std::map<std::string_view, Answer> answers;
   for (const Scheme& scheme : conformance::schemes()) {
     if (!feature.can_have(scheme)) continue;
     Request request = plain(scheme);
@@ -186,7 +215,7 @@ std::string support_matrix() {
     text += str("| `", name(scheme), "` |");
     const auto rules = objections(plain(scheme));
     for (const Backend* row : columns()) {
-      text += str(" ", rules.at(row).empty() ? yes(*row) : rules.at(row).front(), " |");
+      text += str(" ", rules.at(row->name).empty() ? yes(*row) : rules.at(row->name).front(), " |");
     }
     text += "\n";
   }
@@ -200,34 +229,35 @@ std::string feature_matrix() {
   for (const NamedFeature& feature : kFeatures) {
     text += str("| ", feature.name, " |");
     auto answers = ask(feature);
-    for (const Backend* row : columns()) text += str(" ", cell(*row, answers[row]), " |");
+    for (const Backend* row : columns()) text += str(" ", cell(*row, answers[row->name]), " |");
     text += "\n";
   }
   return text;
 }
 
 std::string variant_matrix() {
+  std::string rule = "| --- |", head = "| scheme |";
+  for (const conformance::Variant& variant : conformance::variants()) {
+    head += str(" ", variant.name, " |");
+    rule += " --- |";
+  }
+  std::map<std::string_view, std::string> lines;  // of each row's table
+  for (const Scheme& scheme : conformance::schemes()) {
+    for (auto& backend : backends()) lines[backend.name] += str("| `", name(scheme), "` |");
+    for (const conformance::Variant& variant : conformance::variants()) {
+      Request request = plain(scheme);
+      variant.change(request);
+      if (request.layer.routing.weight_on_input) request.layer.top_k = 1;
+      for (const auto& [row, rules] : objections(request))
+        lines[row] += rules.empty() ? " yes |" : str(" ", rules.front(), " |");
+    }
+    for (auto& backend : backends()) lines[backend.name] += "\n";
+  }
   std::string text;
   for (const Backend& backend : backends()) {
     if (backend.planned) continue;
-    text += str(text.empty() ? "" : "\n", "### `", backend.name, "`\n\n| scheme |");
-    std::string rule = "| --- |";
-    for (const conformance::Variant& variant : conformance::variants()) {
-      text += str(" ", variant.name, " |");
-      rule += " --- |";
-    }
-    text += "\n" + rule + "\n";
-    for (const Scheme& scheme : conformance::schemes()) {
-      text += str("| `", name(scheme), "` |");
-      for (const conformance::Variant& variant : conformance::variants()) {
-        Request request = plain(scheme);
-        variant.change(request);
-        if (request.layer.routing.weight_on_input) request.layer.top_k = 1;
-        const Rules rules = objections(request).at(&backend);
-        text += rules.empty() ? " yes |" : str(" ", rules.front(), " |");
-      }
-      text += "\n";
-    }
+    text += str(text.empty() ? "" : "\n", "### `", backend.name, "`\n\n", head, "\n", rule, "\n",
+                lines[backend.name]);
   }
   return text;
 }
