@@ -64,11 +64,12 @@ void Regex::FreeCode::operator()(re_pattern_buffer* code) const {
 
 Result<Regex> Regex::compile(std::string_view pattern, RegexSyntax syntax) {
   if (pattern.size() > kLongestPattern) {
-    return unsupported(str("a pattern up to ", kLongestPattern, " bytes"), str(pattern.size()));
+    return unsupported(str("a pattern up to ", kLongestPattern, " bytes"),
+                       str("it has ", pattern.size()));
   }
   // Nested calls take exponential time, and Oniguruma sets no limit to compiling them.
   if (syntax == RegexSyntax::kOniguruma && calls(pattern)) {
-    return unsupported("a regular expression without subexpression calls", "\\g");
+    return unsupported("a regular expression without subexpression calls", "it has \\g");
   }
   OnigRegex code = nullptr;
   OnigErrorInfo info{};

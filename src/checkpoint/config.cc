@@ -87,9 +87,8 @@ Result<std::vector<int64_t>> Config::integers(Keys keys) const {
   std::vector<int64_t> numbers;
   if (value == nullptr) return numbers;
   const json list = value->is_array() ? *value : json::array({*value});
-  const std::string place = place_ + join(keys, " or ");
   for (const json& item : list) {
-    const auto number = JsonField(item, path_, place).integer(INT64_MIN, INT64_MAX);
+    const auto number = JsonField(item, path_).integer(INT64_MIN, INT64_MAX);
     if (!number) return wrong(keys, "whole numbers", "it has " + JsonField::shown(item));
     numbers.push_back(*number);
   }

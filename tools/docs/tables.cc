@@ -48,27 +48,23 @@ std::vector<const Backend*> columns() {
 
 using Rules = std::vector<std::string_view>;
 
-/// A machine and the rows whose answers depend on it. CPU rows give one answer, since every machine
-/// here has the same CPU.
-struct Asked {
+/// A machine and the rows to check on it. All rows are checked on the first machine. GPU rows are
+/// also checked on every other machine with such a GPU; CPUs are equal on all machines here.
+struct Query {
   Machine machine;
   std::vector<Backend> rows;
 };
 
-const std::vector<Asked>& asked() {
-  static const std::vector<Asked> kAll = [] {
-    std::vector<Asked> all;
+const std::vector<Query>& queries() {
+  static const std::vector<Query> kAll = [] {
+    std::vector<Query> all;
     for (Machine& machine : machines()) {
       std::vector<Backend> rows;
       for (const Backend& backend : backends()) {
-        const bool has_platform =
-            backend.platform == Platform::kCpu
-                ? all.empty()
-                : all.empty() || std::any_of(machine.gpus.begin(), machine.gpus.end(),
-                                             [&](const GpuInfo& gpu) {
-                                               return gpu.platform == backend.platform;
-                                             });
-        if (has_platform) rows.push_back(backend);
+        const bool has_gpu =
+            std::any_of(machine.gpus.begin(), machine.gpus.end(),
+                        [&](const GpuInfo& gpu) { return gpu.platform == backend.platform; });
+        if (all.empty() || has_gpu) rows.push_back(backend);
       }
       if (!rows.empty()) all.push_back({std::move(machine), std::move(rows)});
     }
@@ -81,8 +77,8 @@ const std::vector<Asked>& asked() {
 /// is left out: the tables must not depend on the build that writes them.
 std::map<std::string_view, Rules> objections(const Request& request) {
   std::map<std::string_view, Rules> fewest;
-  for (const Asked& one : asked()) {
-    for (const Verdict& verdict : select(request, one.machine, one.rows).considered) {
+  for (const Query& query : queries()) {
+    for (const Verdict& verdict : select(request, query.machine, query.rows).considered) {
       Rules rules;
       for (const Reason& reason : verdict.reasons) {
         if (reason.rule != "build") rules.push_back(reason.rule);

@@ -40,10 +40,10 @@ struct ExpertConvention {
   ConfigKeys num_experts = kNumExpertsKeys;
   ConfigKeys top_k = kTopKKeys;
   ConfigKeys intermediate_size = kExpertSizeKeys;
-  Score default_score = Score::kSoftmax;  ///< without scoring_func
-  std::optional<Score> score;             ///< whatever scoring_func says
-  bool renormalize = false;               ///< without norm_topk_prob
-  std::optional<Activation> activation;   ///< whatever hidden_act says
+  Score default_score = Score::kSoftmax;  ///< used if the config has no scoring_func
+  std::optional<Score> score;             ///< fixed: scoring_func is ignored
+  bool renormalize = false;               ///< used if the config has no norm_topk_prob
+  std::optional<Activation> activation;   ///< fixed: hidden_act is ignored
 };
 
 /// The convention of config.json's architectures[0]; nullptr where the family is unknown.
