@@ -26,12 +26,6 @@ namespace {
 // threads wait for the others, and waking a thread often takes longer than this wait.
 constexpr int kSpins = 20000;
 
-void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 }  // namespace
 
 ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(places)) {
@@ -39,6 +33,7 @@ ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(pla
   if (threads == 1) return;  // there are no other threads to wait for
   // If threads outnumber CPUs, a spinning thread takes CPU time from the thread that it waits for.
   spins_ = threads <= usable_threads() ? kSpins : 0;
+  spin_ = Spin(spins_);
   const auto fewer = [&](const std::string& reason) {
     return Error{ErrorKind::kOutOfMemory, "", "--threads",
                  str("at most ", size(), " because the system starts no more"),
@@ -70,13 +65,12 @@ void ThreadPool::run_job(Job job) {
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();
   call(job, 0);
-  for (int spin = 0; spin < spins_ && unfinished_.load(std::memory_order_acquire) > 0; ++spin) {
-    pause_briefly();
-  }
-  for (int left = unfinished_.load(std::memory_order_acquire); left > 0;
-       left = unfinished_.load(std::memory_order_acquire)) {
-    unfinished_.wait(left, std::memory_order_acquire);
-  }
+  const auto left = [this] { return unfinished_.load(std::memory_order_acquire); };
+  spin_.wait([&] { return left() == 0; },
+             [&] {
+               if (const int now = left(); now > 0)
+                 unfinished_.wait(now, std::memory_order_acquire);
+             });
   if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
 }
 
@@ -98,11 +92,10 @@ void ThreadPool::serve(int thread) {
     ::sched_setaffinity(0, sizeof set, &set);
   }
   uint32_t seen = 0;
+  Spin spin(spins_);
   for (;;) {
-    for (int spin = 0; spin < spins_ && job_.load(std::memory_order_acquire) == seen; ++spin) {
-      pause_briefly();
-    }
-    job_.wait(seen, std::memory_order_acquire);
+    spin.wait([&] { return job_.load(std::memory_order_acquire) != seen; },
+              [&] { job_.wait(seen, std::memory_order_acquire); });
     // A worker cannot miss a job: the next job starts only after every worker finishes this one.
     seen = job_.load(std::memory_order_acquire);
     if (stop_.load()) return;

@@ -114,12 +114,22 @@ void cut(Vector& x, int bits) {
     x.error[i] += std::ldexp(std::fabs(x.value[i]) + x.error[i], -bits);
 }
 
-Vector multiply(const CanonicalMatrix& w, const Vector& x, bool integers) {
+// A matrix and its weights as numbers, [n, k].
+struct Decoded {
+  CanonicalMatrix matrix;
+  std::vector<double> values;
+
+  explicit Decoded(CanonicalMatrix from) : matrix(std::move(from)), values(matrix.n * matrix.k) {
+    for (int64_t n = 0; n < matrix.n; ++n) dequantize_row(matrix, n, &values[n * matrix.k]);
+  }
+};
+
+Vector multiply(const Decoded& decoded, const Vector& x, bool integers) {
+  const CanonicalMatrix& w = decoded.matrix;
   integers = integers && w.scale_cols() == 1;  // groups are added up in f32
   Vector y(w.n);
-  std::vector<double> row(w.k);
   for (int64_t n = 0; n < w.n; ++n) {
-    dequantize_row(w, n, row.data());
+    const double* const row = &decoded.values[n * w.k];
     double sum = 0, magnitude = 0, carried = 0;
     for (int64_t k = 0; k < w.k; ++k) {
       sum += x.value[k] * row[k];
@@ -243,7 +253,8 @@ Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
     cut(x, precision.products);
   };
   for (int64_t e = 0; e < spec.num_experts; ++e) {
-    const CanonicalMatrix w13 = *weights.w13.expert(e), w2 = *weights.w2.expert(e);
+    if (std::find(topk_ids.begin(), topk_ids.end(), e) == topk_ids.end()) continue;
+    const Decoded w13(*weights.w13.expert(e)), w2(*weights.w2.expert(e));
     for (int64_t slot = 0; slot < num_tokens * spec.top_k; ++slot) {
       if (topk_ids[slot] != e) continue;
       const int64_t token = slot / spec.top_k;
