@@ -151,16 +151,30 @@ struct DeviceName {
 /// Parses "cpu", "cuda", "cuda:1", "opencl:0". Errors: any other text.
 Result<DeviceName> parse_device(std::string_view name);
 
-/// Opens "cpu", or "cuda[:n]" in builds with CUDA (later also "opencl[:n]").
-/// `threads` is the number of host threads, including the calling thread. For a GPU these threads
-/// read and pack weights. Below 1: all CPUs that the affinity mask and the control groups allow.
-/// The library starts no other threads and uses no other thread library (OpenMP). Calls from
-/// several threads use this team one after another.
-/// `pin` pins every thread except the calling one to its own CPU within the affinity mask, node
-/// after node. Each weight then lies on the NUMA node whose threads read it. If there are more
-/// threads than CPUs, no thread is pinned.
+/// How to open a device.
+struct DeviceOptions {
+  /// Host threads, including the calling thread. For a GPU these threads read and pack weights.
+  /// Below 1: all CPUs that the affinity mask and the control groups allow. The library starts no
+  /// other threads and uses no other thread library (OpenMP); drivers of OpenCL may. Calls from
+  /// several threads use this team one after another.
+  int threads = 0;
+  /// Pins every thread except the calling one to its own CPU within the affinity mask, node after
+  /// node. Each weight then lies on the NUMA node whose threads read it. If there are more threads
+  /// than CPUs, no thread is pinned.
+  bool pin = false;
+  /// OpenCL: folder for compiled kernels, keyed by source, device and driver. Empty: kernels are
+  /// compiled again in every process.
+  std::string kernel_cache;
+  /// OpenCL: called with the name of a kernel file before the driver compiles it, from the thread
+  /// that waits. Compiling takes up to seconds.
+  std::function<void(std::string_view file)> compiling;
+};
+
+/// Opens "cpu", "cuda[:n]" in builds with CUDA, or "opencl[:n]" in builds with OpenCL.
 /// Errors: a device that this build or machine does not have, with the list of available ones;
 /// kOutOfMemory if the system starts fewer threads, with their number and the system's reason.
+Result<std::shared_ptr<Device>> open_device(std::string_view name, const DeviceOptions& options);
+/// The same with two of the options.
 Result<std::shared_ptr<Device>> open_device(std::string_view name = "cpu", int threads = 0,
                                             bool pin = false);
 

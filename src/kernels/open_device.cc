@@ -7,6 +7,9 @@
 #if defined(MORACLE_WITH_CUDA)
 #include "kernels/cuda/device/cuda_device.h"
 #endif
+#if defined(MORACLE_WITH_OPENCL)
+#include "kernels/opencl/device/opencl_device.h"
+#endif
 
 namespace moracle {
 
@@ -29,25 +32,37 @@ Result<DeviceName> parse_device(std::string_view text) {
 
 namespace {
 
-Result<std::shared_ptr<Device>> open(std::string_view name, const DeviceName& device, int threads,
-                                     bool pin) {
-  if (device.platform == Platform::kCpu) return CpuDevice::open(threads, pin);
+constexpr const char* kThere = "a device of this build: cpu"
 #if defined(MORACLE_WITH_CUDA)
-  if (device.platform == Platform::kCuda) return CudaDevice::open(device.index, threads);
-  const char* const there = "a device of this build: cpu, cuda[:n]";
-#else
-  const char* const there = "a device of this build: cpu";
+                               ", cuda[:n]"
 #endif
-  return Error{ErrorKind::kUnsupported, "", str("device '", name, "'"), there,
+#if defined(MORACLE_WITH_OPENCL)
+                               ", opencl[:n]"
+#endif
+    ;
+
+Result<std::shared_ptr<Device>> open(std::string_view name, const DeviceName& device,
+                                     const DeviceOptions& options) {
+  if (device.platform == Platform::kCpu) return CpuDevice::open(options.threads, options.pin);
+#if defined(MORACLE_WITH_CUDA)
+  if (device.platform == Platform::kCuda) return CudaDevice::open(device.index, options.threads);
+#endif
+#if defined(MORACLE_WITH_OPENCL)
+  if (device.platform == Platform::kOpenCl) return OpenClDevice::open(device.index, options);
+#endif
+  return Error{ErrorKind::kUnsupported, "", str("device '", name, "'"), kThere,
                "this build does not support it"};
 }
 
 }  // namespace
 
-Result<std::shared_ptr<Device>> open_device(std::string_view name, int threads, bool pin) {
+Result<std::shared_ptr<Device>> open_device(std::string_view name, const DeviceOptions& options) {
   MORACLE_TRY(const DeviceName device, parse_device(name));
-  return or_out_of_memory(str("device '", name, "'"),
-                          [&] { return open(name, device, threads, pin); });
+  return or_out_of_memory(str("device '", name, "'"), [&] { return open(name, device, options); });
+}
+
+Result<std::shared_ptr<Device>> open_device(std::string_view name, int threads, bool pin) {
+  return open_device(name, {.threads = threads, .pin = pin});
 }
 
 }  // namespace moracle

@@ -15,11 +15,13 @@ CpuInfo server() {
 }
 // Shared memory is the opt-in maximum per block (CUDA C++ programming guide, technical
 // specifications per compute capability).
-GpuInfo cuda(const char* model, int capability, int64_t gib, int64_t shared_kib) {
+GpuInfo nvidia_gpu(const char* model, int capability, int64_t gib, int64_t shared_kib) {
   return {Platform::kCuda, 0, model, capability, gib * kGiB, shared_kib * 1024};
 }
-GpuInfo opencl(const char* model, int64_t gib, int64_t local_kib, GpuFeature features) {
-  return {Platform::kOpenCl, 0, model, 0, gib * kGiB, local_kib * 1024, features};
+// What the drivers of all devices below offer.
+constexpr GpuFeature kOpenCl = GpuFeature::kSharedPointers | GpuFeature::kAtomics64;
+GpuInfo opencl_gpu(const char* model, int64_t gib, int64_t local_kib, GpuFeature features) {
+  return {Platform::kOpenCl, 0, model, 0, gib * kGiB, local_kib * 1024, kOpenCl | features};
 }
 // A known machine does not depend on the build that evaluates it.
 std::vector<Machine> for_every_platform(std::vector<Machine> machines) {
@@ -43,24 +45,25 @@ std::span<const Machine> Machine::known() {
       {"xeon-amx",
        {"Intel Xeon Platinum 8480+ (Sapphire Rapids)", kAmxServer, 112, 512 * kGiB},
        {}},
-      {"a100", server(), {cuda("NVIDIA A100 80GB", 80, 80, 163)}},
-      {"l40s", server(), {cuda("NVIDIA L40S", 89, 48, 99)}},
-      {"h100", server(), {cuda("NVIDIA H100 SXM", 90, 80, 227)}},
-      {"h200", server(), {cuda("NVIDIA H200", 90, 141, 227)}},
-      {"b200", server(), {cuda("NVIDIA B200", 100, 180, 227)}},
-      {"rtx-5090", server(), {cuda("NVIDIA GeForce RTX 5090", 120, 32, 99)}},
+      {"a100", server(), {nvidia_gpu("NVIDIA A100 80GB", 80, 80, 163)}},
+      {"l40s", server(), {nvidia_gpu("NVIDIA L40S", 89, 48, 99)}},
+      {"h100", server(), {nvidia_gpu("NVIDIA H100 SXM", 90, 80, 227)}},
+      {"h200", server(), {nvidia_gpu("NVIDIA H200", 90, 141, 227)}},
+      {"b200", server(), {nvidia_gpu("NVIDIA B200", 100, 180, 227)}},
+      {"rtx-5090", server(), {nvidia_gpu("NVIDIA GeForce RTX 5090", 120, 32, 99)}},
       {"mi300x",
        server(),
-       {opencl("AMD Instinct MI300X", 192, 64, GpuFeature::kSubgroups | GpuFeature::kFp16)}},
+       {opencl_gpu("AMD Instinct MI300X", 192, 64, GpuFeature::kSubgroups | GpuFeature::kFp16)}},
       {"pocl",
        server(),
        {{.platform = Platform::kOpenCl,
          .model = "PoCL on the CPU",
          .memory_bytes = 256 * kGiB,
          .shared_memory_bytes = 512 * 1024,
+         .features = kOpenCl,
          .is_cpu = true}}},
-      {"arc-b580", server(), {opencl("Intel Arc B580", 12, 128, kXe)}},
-      {"max-1550", server(), {opencl("Intel Data Center GPU Max 1550", 128, 128, kXe)}},
+      {"arc-b580", server(), {opencl_gpu("Intel Arc B580", 12, 128, kXe)}},
+      {"max-1550", server(), {opencl_gpu("Intel Data Center GPU Max 1550", 128, 128, kXe)}},
   });
   return kKnown;
 }

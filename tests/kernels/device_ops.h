@@ -34,6 +34,9 @@ inline std::vector<TestDevice> test_devices() {
 #ifdef MORACLE_WITH_CUDA
       {"Cuda", "cuda"},
 #endif
+#ifdef MORACLE_WITH_OPENCL
+      {"OpenCl", "opencl"},
+#endif
   };
 }
 

@@ -1,25 +1,11 @@
-// Errors that kernels find in ids, counts and cached values. They stay on the GPU until the device
-// is synchronized.
+// The cells of an NVIDIA GPU in which its kernels report errors.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
-
-#include "moracle/base.h"
+#include "kernels/device_error.h"
 
 namespace moracle::cuda {
-
-enum class DeviceErrorKind : int { kIds, kCounts, kLoraIds, kKvCache };
-inline constexpr int kDeviceErrorKinds = 4;
-
-/// One error of a kind, as kernels write it: the one with the lowest place.
-struct DeviceErrorCell {
-  static constexpr unsigned long long kNone = ~0ull;
-  unsigned long long first;  ///< place << 32 | value; kNone: no error
-  int64_t limit;             ///< bound of the value, exclusive or inclusive by kind
-  int64_t per_token;         ///< places per token
-};
 
 class DeviceErrors {
  public:

@@ -30,7 +30,7 @@ struct Append {
 Status CudaOps::append(const Matrix& k, const Matrix& v, const Batch& batch,
                        const LayerCache& cache, Stream stream) {
   MORACLE_CHECK(cuda::check_floats({&k, &v}));
-  cuda::DeviceErrorCell* const device_error = device_errors_.cell(cuda::DeviceErrorKind::kKvCache);
+  DeviceErrorCell* const device_error = device_errors_.cell(DeviceErrorKind::kKvCache);
   MORACLE_CHECK(
       cuda::launch_elements(queue_, stream, "append keys", batch.num_tokens, k.cols,
                             cuda::Append{k, batch, cache.dtype, cache.keys, device_error}));

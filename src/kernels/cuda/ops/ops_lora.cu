@@ -82,7 +82,7 @@ Status CudaOps::add_lora(const Matrix& x, const int32_t* row_index, const RowPla
                             lora_ids,
                             adapters,
                             table,
-                            device_errors_.cell(cuda::DeviceErrorKind::kLoraIds)};
+                            device_errors_.cell(DeviceErrorKind::kLoraIds)};
   return cuda::launch(queue_, stream, "add_lora", cuda::add_lora, y.rows, cuda::kThreads, 0, args);
 }
 

@@ -97,7 +97,7 @@ Status CudaOps::rope_and_append(const Matrix& q, const Matrix& k, const Matrix& 
     return Ops::rope_and_append(q, k, v, rope, batch, cache, stream);
   const int64_t heads = (q.cols + k.cols + v.cols) / dim;
   const cuda::RopeArgs args{
-      q, k, v, rope, batch, cache, device_errors_.cell(cuda::DeviceErrorKind::kKvCache)};
+      q, k, v, rope, batch, cache, device_errors_.cell(DeviceErrorKind::kKvCache)};
   return cuda::launch(queue_, stream, "rope_and_append", cuda::rope_and_append,
                       (q.rows * heads + cuda::kWarps - 1) / cuda::kWarps, cuda::kThreads, 0, args);
 }

@@ -104,7 +104,7 @@ Status CudaOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t t
                           const RowPlan& plan, Stream stream) {
   const cuda::RowArgs args{
       topk_ids,   num_tokens * top_k, top_k, num_experts,
-      expert_map, num_local,          plan,  device_errors_.cell(cuda::DeviceErrorKind::kIds)};
+      expert_map, num_local,          plan,  device_errors_.cell(DeviceErrorKind::kIds)};
   return cuda::launch(queue_, stream, "plan_rows", cuda::plan_rows, std::max<int64_t>(num_local, 1),
                       cuda::kThreads, 0, args);
 }
@@ -113,7 +113,7 @@ Status CudaOps::plan_batched_rows(const int32_t* counts, int64_t num_experts, in
                                   const RowPlan& plan, Stream stream) {
   return cuda::launch(queue_, stream, "plan_batched_rows", cuda::plan_batched_rows, num_experts,
                       cuda::kThreads, 0, counts, num_experts, max_tokens, plan,
-                      device_errors_.cell(cuda::DeviceErrorKind::kCounts));
+                      device_errors_.cell(DeviceErrorKind::kCounts));
 }
 
 }  // namespace moracle

@@ -1,0 +1,10 @@
+# Writes OUT: every .cl file below FOLDER as a string. Run by the build: cmake -DFOLDER= -DOUT= -P.
+file(GLOB_RECURSE files RELATIVE ${FOLDER} ${FOLDER}/*.cl)
+set(text "// Written by cmake/EmbedOpenCl.cmake.\n#pragma once\n\n#include <string_view>\n\nnamespace moracle::opencl {\n\n")
+string(APPEND text "struct EmbeddedSource {\n  std::string_view name, text;\n};\ninline constexpr EmbeddedSource kEmbeddedSources[] = {\n")
+foreach(file IN LISTS files)
+  file(READ ${FOLDER}/${file} content)
+  string(APPEND text "    {\"${file}\", R\"opencl(${content})opencl\"},\n")
+endforeach()
+string(APPEND text "};\n\n}  // namespace moracle::opencl\n")
+file(WRITE ${OUT} "${text}")

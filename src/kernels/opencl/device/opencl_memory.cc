@@ -1,0 +1,56 @@
+#include "kernels/opencl/device/opencl_memory.h"
+
+#include <numeric>
+
+#include "base/text.h"
+
+namespace moracle::opencl {
+
+Memory::~Memory() {
+  static_cast<void>(queue_.cl->clFinish(queue_.own));
+  static_cast<void>(queue_.cl->clReleaseCommandQueue(queue_.own));
+  static_cast<void>(queue_.cl->clReleaseContext(queue_.context));
+}
+
+Result<Buffer> Memory::allocate(size_t bytes) {
+  const Api& cl = *queue_.cl;
+  const auto largest = value_of<cl_ulong>(cl, queue_.device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
+  constexpr cl_uint kAlignment = 128;  // the largest that OpenCL grants: that of a long16
+  void* const data =
+      bytes <= largest ? cl.clSVMAlloc(queue_.context, CL_MEM_READ_WRITE, bytes, kAlignment) : nullptr;
+  const std::lock_guard lock(mutex_);
+  if (data == nullptr) {
+    const size_t taken = std::accumulate(live_.begin(), live_.end(), size_t{0},
+                                         [](size_t sum, const auto& one) { return sum + one.second; });
+    return Error{ErrorKind::kOutOfMemory, "", str("opencl:", queue_.index), str(bytes, " bytes of memory in one piece"),
+                 str("the largest piece is ", largest, " bytes; ", taken, " of ",
+                     value_of<cl_ulong>(cl, queue_.device, CL_DEVICE_GLOBAL_MEM_SIZE), " bytes are taken")};
+  }
+  live_.emplace(data, bytes);
+  ++changes_;
+  return Buffer(data, bytes,
+                std::shared_ptr<void>(data, [self = shared_from_this()](void* p) { self->release(p); }));
+}
+
+void Memory::release(void* data) {
+  const std::lock_guard lock(mutex_);
+  // Kernels that still read the memory finish first, as cudaFree does it.
+  static_cast<void>(queue_.cl->clFinish(queue_.own));
+  queue_.cl->clSVMFree(queue_.context, data);
+  live_.erase(data);
+  ++changes_;
+}
+
+Status Memory::share_all(cl_kernel kernel) {
+  const std::lock_guard lock(mutex_);
+  int64_t& known = shared_[kernel];
+  if (known == changes_) return {};
+  std::vector<void*> all;
+  for (const auto& [data, bytes] : live_) all.push_back(data);
+  MORACLE_OPENCL(queue_.cl->clSetKernelExecInfo(kernel, CL_KERNEL_EXEC_INFO_SVM_PTRS, all.size() * sizeof(void*),
+                                                all.data()));
+  known = changes_;
+  return {};
+}
+
+}  // namespace moracle::opencl

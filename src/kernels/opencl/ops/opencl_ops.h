@@ -1,0 +1,25 @@
+#pragma once
+
+#include "kernels/opencl/device/opencl_errors.h"
+#include "kernels/opencl/device/opencl_queue.h"
+#include "kernels/ops.h"
+
+namespace moracle {
+
+/// Ops on the memory of an OpenCL device. Each op only launches kernels: it waits for nothing, except that the first
+/// call compiles. Activation matrices are f32, bf16 or f16.
+class OpenClOps : public Ops {
+ public:
+  OpenClOps(const opencl::Queue& queue, const opencl::DeviceErrors& errors)
+      : queue_(queue), device_errors_(errors) {}
+
+  int64_t cache_page() const override { return 64; }
+
+#include "kernels/ops_overrides.inc"
+
+ private:
+  const opencl::Queue& queue_;  // owned by the device, which outlives this object
+  const opencl::DeviceErrors& device_errors_;
+};
+
+}  // namespace moracle
