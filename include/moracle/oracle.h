@@ -42,7 +42,7 @@ enum class GpuFeature : uint32_t {
   kSubgroups = 1 << 0,
   kIntegerDot = 1 << 1,  ///< products of four int8 in one instruction
   kFp16 = 1 << 2,
-  kMatrix = 1 << 3,  ///< subgroup matrix products (Intel's DPAS)
+  kMatrix = 1 << 3,          ///< subgroup matrix products (Intel's DPAS)
   kSharedPointers = 1 << 4,  ///< shared virtual memory: host and kernels use the same pointers
   kAtomics64 = 1 << 5,       ///< atomic minimum of 64-bit numbers
 };

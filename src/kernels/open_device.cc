@@ -32,12 +32,13 @@ Result<DeviceName> parse_device(std::string_view text) {
 
 namespace {
 
-constexpr const char* kThere = "a device of this build: cpu"
+constexpr const char* kThere =
+    "a device of this build: cpu"
 #if defined(MORACLE_WITH_CUDA)
-                               ", cuda[:n]"
+    ", cuda[:n]"
 #endif
 #if defined(MORACLE_WITH_OPENCL)
-                               ", opencl[:n]"
+    ", opencl[:n]"
 #endif
     ;
 

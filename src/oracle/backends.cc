@@ -20,6 +20,8 @@ constexpr Product kLikeProducts[] = {{DType::kI8, DType::kI8},
                                      {DType::kI8, DType::kI4},
                                      {DType::kI8, DType::kF4E2M1},
                                      {DType::kF8E4M3, DType::kF8E4M3, 32}};
+// What the device and all its operations use.
+constexpr GpuFeature kEveryOpenCl = GpuFeature::kSharedPointers | GpuFeature::kAtomics64;
 constexpr Activation kGatedActivations[] = {Activation::kSilu, Activation::kSwigluOai};
 
 Backend made(Backend row, const Kernels& kernels) {
@@ -36,12 +38,14 @@ Backend planned(Backend row) {
 std::span<const Backend> backends() {
 #define MADE(kernel_set, ...) made({__VA_ARGS__}, kernel_set),
 #define MADE_FOR_CUDA(kernel_set, ...) made({__VA_ARGS__}, kernel_set),
+#define MADE_FOR_OPENCL(kernel_set, ...) made({__VA_ARGS__}, kernel_set),
 #define PLANNED(...) planned({__VA_ARGS__}),
   static const Backend kBackends[] = {
 #include "oracle/backends.inc"
   };
 #undef MADE
 #undef MADE_FOR_CUDA
+#undef MADE_FOR_OPENCL
 #undef PLANNED
   return kBackends;
 }

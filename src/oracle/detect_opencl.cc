@@ -21,18 +21,22 @@ GpuFeature features_of(const Api& cl, cl_device_id device) {
     if (extensions.find(extension) != extensions.npos) features = features | feature;
   }
   const auto shared = value_of<cl_device_svm_capabilities>(cl, device, CL_DEVICE_SVM_CAPABILITIES);
-  if ((shared & CL_DEVICE_SVM_COARSE_GRAIN_BUFFER) != 0) features = features | GpuFeature::kSharedPointers;
+  if ((shared & CL_DEVICE_SVM_COARSE_GRAIN_BUFFER) != 0)
+    features = features | GpuFeature::kSharedPointers;
   return features;
 }
 
-GpuInfo describe(const Api& cl, cl_device_id device, int index) {
-  return {.platform = Platform::kOpenCl,
-          .index = index,
-          .model = text_of(cl, device, CL_DEVICE_NAME),
-          .memory_bytes = static_cast<int64_t>(value_of<cl_ulong>(cl, device, CL_DEVICE_GLOBAL_MEM_SIZE)),
-          .shared_memory_bytes = static_cast<int64_t>(value_of<cl_ulong>(cl, device, CL_DEVICE_LOCAL_MEM_SIZE)),
-          .features = features_of(cl, device),
-          .is_cpu = (value_of<cl_device_type>(cl, device, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0};
+GpuInfo info_of(const Api& cl, cl_device_id device, int index) {
+  return {
+      .platform = Platform::kOpenCl,
+      .index = index,
+      .model = text_of(cl, device, CL_DEVICE_NAME),
+      .memory_bytes =
+          static_cast<int64_t>(value_of<cl_ulong>(cl, device, CL_DEVICE_GLOBAL_MEM_SIZE)),
+      .shared_memory_bytes =
+          static_cast<int64_t>(value_of<cl_ulong>(cl, device, CL_DEVICE_LOCAL_MEM_SIZE)),
+      .features = features_of(cl, device),
+      .is_cpu = (value_of<cl_device_type>(cl, device, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0};
 }
 
 }  // namespace
@@ -41,7 +45,7 @@ GpuInfo describe(const Api& cl, cl_device_id device, int index) {
 std::vector<GpuInfo> detect_opencl() {
   std::vector<GpuInfo> found;
   for (cl_device_id device : opencl::device_ids())
-    found.push_back(opencl::describe(*opencl::api(), device, static_cast<int>(found.size())));
+    found.push_back(opencl::info_of(*opencl::api(), device, static_cast<int>(found.size())));
   return found;
 }
 

@@ -24,13 +24,15 @@ Result<Api> load() {
   Api api;
   const char* lacking = nullptr;
   const auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
+    function =
+        reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
     if (function == nullptr && lacking == nullptr) lacking = name;
   };
 #define MORACLE_FIND(function) find(api.function, #function);
   MORACLE_OPENCL_FUNCTIONS(MORACLE_FIND)
 #undef MORACLE_FIND
-  if (lacking != nullptr) return wrong("a loader of OpenCL 2.0 or later", str(kLoader, " has no ", lacking));
+  if (lacking != nullptr)
+    return wrong("a loader of OpenCL 2.0 or later", str(kLoader, " has no ", lacking));
   return api;
 }
 
@@ -46,14 +48,17 @@ std::vector<cl_device_id> device_ids() {
   if (!api()) return all;
   const Api& cl = *api();
   cl_uint num_platforms = 0;
-  if (cl.clGetPlatformIDs(0, nullptr, &num_platforms) != CL_SUCCESS || num_platforms == 0) return all;
+  if (cl.clGetPlatformIDs(0, nullptr, &num_platforms) != CL_SUCCESS || num_platforms == 0)
+    return all;
   std::vector<cl_platform_id> platforms(num_platforms);
   if (cl.clGetPlatformIDs(num_platforms, platforms.data(), nullptr) != CL_SUCCESS) return all;
   for (cl_platform_id platform : platforms) {
     cl_uint count = 0;
     if (cl.clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 0, nullptr, &count) != CL_SUCCESS) continue;
     std::vector<cl_device_id> devices(count);
-    if (cl.clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, count, devices.data(), nullptr) != CL_SUCCESS) continue;
+    if (cl.clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, count, devices.data(), nullptr) !=
+        CL_SUCCESS)
+      continue;
     all.insert(all.end(), devices.begin(), devices.end());
   }
   return all;

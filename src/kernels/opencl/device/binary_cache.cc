@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "moracle opencl binary 1\n";
 
-// FNV-1a, 64 bits (Fowler, Noll, Vo): names files and finds damage; it is no protection against intent.
+// FNV-1a, 64 bits (Fowler, Noll, Vo): names files and finds damage; it is no protection against
+// intent.
 uint64_t hash_of(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
@@ -34,7 +35,8 @@ BinaryCache::BinaryCache(const Queue& queue, const std::string& folder, const st
     : queue_(queue), options_(options) {
   if (folder.empty()) return;
   const Api& cl = *queue.cl;
-  key_ = str(text_of(cl, queue.device, CL_DEVICE_NAME), " | ", text_of(cl, queue.device, CL_DRIVER_VERSION), " | ",
+  key_ = str(text_of(cl, queue.device, CL_DEVICE_NAME), " | ",
+             text_of(cl, queue.device, CL_DRIVER_VERSION), " | ",
              text_of(cl, queue.device, CL_DEVICE_VERSION), " | ", options, " | ", hash_of(source));
   std::ostringstream name;
   name << std::hex << hash_of(key_) << ".bin";
@@ -54,11 +56,12 @@ cl_program BinaryCache::load() const {
   const size_t bytes = binary.size();
   cl_int code = CL_SUCCESS, status = CL_SUCCESS;
   const Api& cl = *queue_.cl;
-  const cl_program program =
-      cl.clCreateProgramWithBinary(queue_.context, 1, &queue_.device, &bytes, &data, &status, &code);
+  const cl_program program = cl.clCreateProgramWithBinary(queue_.context, 1, &queue_.device, &bytes,
+                                                          &data, &status, &code);
   if (program == nullptr) return nullptr;
   if (code == CL_SUCCESS && status == CL_SUCCESS &&
-      cl.clBuildProgram(program, 1, &queue_.device, options_.c_str(), nullptr, nullptr) == CL_SUCCESS)
+      cl.clBuildProgram(program, 1, &queue_.device, options_.c_str(), nullptr, nullptr) ==
+          CL_SUCCESS)
     return program;
   cl.clReleaseProgram(program);
   return nullptr;
@@ -68,11 +71,14 @@ void BinaryCache::keep(cl_program program) const {
   if (path_.empty()) return;
   const Api& cl = *queue_.cl;
   size_t bytes = 0;
-  if (cl.clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof bytes, &bytes, nullptr) != CL_SUCCESS || bytes == 0)
+  if (cl.clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof bytes, &bytes, nullptr) !=
+          CL_SUCCESS ||
+      bytes == 0)
     return;
   std::string binary(bytes, '\0');
   auto* data = reinterpret_cast<unsigned char*>(binary.data());
-  if (cl.clGetProgramInfo(program, CL_PROGRAM_BINARIES, sizeof data, &data, nullptr) != CL_SUCCESS) return;
+  if (cl.clGetProgramInfo(program, CL_PROGRAM_BINARIES, sizeof data, &data, nullptr) != CL_SUCCESS)
+    return;
   std::error_code ignored;
   fs::create_directories(fs::path(path_).parent_path(), ignored);
   const std::string fresh = str(path_, ".", ::getpid());

@@ -7,8 +7,8 @@
 
 namespace moracle::opencl {
 
-/// A program's place in the cache. A file that is damaged, or of another device or driver, counts as absent.
-/// Nothing here is an error: without a cache the program is compiled again.
+/// A program's place in the cache. A file that is damaged, or of another device or driver, counts
+/// as absent. Nothing here is an error: without a cache the program is compiled again.
 class BinaryCache {
  public:
   /// `folder`: empty means no cache.

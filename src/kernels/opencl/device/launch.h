@@ -14,8 +14,9 @@ struct LocalBytes {
   size_t bytes;
 };
 
-/// Sets the arguments of one kernel, from left to right. A Matrix becomes three: pointer, stride (long) and dtype
-/// (int), as MATRIX() in elements.cl declares them.
+/// Sets the arguments of one kernel, from left to right. A Matrix becomes three: pointer, stride
+/// (long) and dtype (int), as MATRIX() in elements.cl declares them. A struct without pointers goes
+/// in as it is.
 class Arguments {
  public:
   Arguments(const Api& cl, cl_kernel kernel) : cl_(cl), kernel_(kernel) {}
@@ -33,7 +34,7 @@ class Arguments {
     } else if constexpr (std::is_enum_v<Value> || std::is_same_v<Value, bool>) {
       add(static_cast<cl_int>(value));
     } else {
-      static_assert(std::is_arithmetic_v<Value>);
+      static_assert(std::is_trivially_copyable_v<Value>);
       keep(cl_.clSetKernelArg(kernel_, next_++, sizeof value, &value));
     }
   }
@@ -58,25 +59,34 @@ class Arguments {
 };
 
 /// Starts `kernel` with its arguments set. Errors: names the kernel.
-Status start(const Queue& queue, Stream stream, const KernelName& name, cl_kernel kernel, int64_t groups,
-             int64_t threads);
+Status start(const Queue& queue, Stream stream, const KernelName& name, cl_kernel kernel,
+             int64_t groups, int64_t threads);
 
-/// Enqueues `groups` work-groups of `threads` work-items, at most 2^22 groups: kernels go through their groups in
-/// steps of get_num_groups(0). Does nothing if there are no groups. Errors: those of the compiler, at the first call;
-/// the arguments or the start of the kernel.
+/// Enqueues `groups` work-groups of `threads` work-items, at most 2^22 groups: kernels go through
+/// their groups in steps of get_num_groups(0). Does nothing if there are no groups. Errors: the
+/// arguments or the start of the kernel.
 template <class... Args>
-Status launch(const Queue& queue, Stream stream, const KernelName& name, int64_t groups, int64_t threads,
-              const Args&... args) {
+Status launch_kernel(const Queue& queue, Stream stream, const KernelName& name, cl_kernel kernel,
+                     int64_t groups, int64_t threads, const Args&... args) {
   if (groups <= 0) return {};
-  MORACLE_TRY(const cl_kernel kernel, queue.programs->find(name));
   const std::lock_guard lock(queue.programs->arguments());
   Arguments arguments(*queue.cl, kernel);
   (arguments.add(args), ...);
   if (arguments.code() != CL_SUCCESS) {
-    return Error{ErrorKind::kIo, name.file, std::string("kernel '") + name.kernel + "'", "arguments that the driver takes",
-                 name_of(arguments.code())};
+    return Error{ErrorKind::kIo, name.file, std::string("kernel '") + name.kernel + "'",
+                 "arguments that the driver takes", name_of(arguments.code())};
   }
   return start(queue, stream, name, kernel, groups, threads);
+}
+
+/// The same for a kernel that the program's constants name. Errors: also those of the compiler, at
+/// the first call.
+template <class... Args>
+Status launch(const Queue& queue, Stream stream, const KernelName& name, int64_t groups,
+              int64_t threads, const Args&... args) {
+  if (groups <= 0) return {};
+  MORACLE_TRY(const cl_kernel kernel, queue.programs->find(name));
+  return launch_kernel(queue, stream, name, kernel, groups, threads, args...);
 }
 
 }  // namespace moracle::opencl

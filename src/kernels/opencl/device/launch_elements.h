@@ -10,8 +10,8 @@ constexpr int64_t kElementThreads = 256;
 
 /// Launches `name` with groups for every row and piece of PIECE columns.
 template <class... Args>
-Status launch_elements(const Queue& queue, Stream stream, const KernelName& name, int64_t rows, int64_t cols,
-                       const Args&... args) {
+Status launch_elements(const Queue& queue, Stream stream, const KernelName& name, int64_t rows,
+                       int64_t cols, const Args&... args) {
   constexpr int64_t kPiece = 1024;
   const int64_t threads = std::min(kElementThreads, queue.max_group);
   return launch(queue, stream, name, rows * ((cols + kPiece - 1) / kPiece), threads, args...);

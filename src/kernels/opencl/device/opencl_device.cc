@@ -16,17 +16,21 @@ constexpr GpuFeature kNeeded = GpuFeature::kSharedPointers | GpuFeature::kAtomic
 
 Status check_device(int index, const std::vector<GpuInfo>& there) {
   const auto wrong = [&](std::string need, std::string fact) {
-    return Error{ErrorKind::kUnsupported, "", str("device 'opencl:", index, "'"), std::move(need), std::move(fact)};
+    return Error{ErrorKind::kUnsupported, "", str("device 'opencl:", index, "'"), std::move(need),
+                 std::move(fact)};
   };
   if (!opencl::api()) return wrong(opencl::api().error().need, opencl::api().error().fact);
-  if (there.empty()) return wrong("an OpenCL device and its driver, or device cpu", "this machine has none");
+  if (there.empty())
+    return wrong("an OpenCL device and its driver, or device cpu", "this machine has none");
   if (index >= static_cast<int>(there.size())) {
-    return wrong("an OpenCL device with this index, or device cpu",
-                 str("this machine has ", there.size(), there.size() == 1 ? " device" : " devices"));
+    return wrong(
+        "an OpenCL device with this index, or device cpu",
+        str("this machine has ", there.size(), there.size() == 1 ? " device" : " devices"));
   }
   const GpuFeature lacking = missing(kNeeded, there[index].features);
   if (lacking == GpuFeature::kNone) return {};
-  return wrong("a device with " + names(lacking), str(there[index].model, " has ", names(there[index].features)));
+  return wrong("a device with " + names(lacking),
+               str(there[index].model, " has ", names(there[index].features)));
 }
 
 }  // namespace
@@ -58,9 +62,10 @@ Status OpenClDevice::start() {
   queue_.compute_units = value_of<cl_uint>(cl, id, CL_DEVICE_MAX_COMPUTE_UNITS);
   queue_.max_group = static_cast<int64_t>(value_of<size_t>(cl, id, CL_DEVICE_MAX_WORK_GROUP_SIZE));
   queue_.local_bytes = static_cast<int64_t>(value_of<cl_ulong>(cl, id, CL_DEVICE_LOCAL_MEM_SIZE));
-  queue_.divides_exactly =
-      (value_of<cl_device_fp_config>(cl, id, CL_DEVICE_SINGLE_FP_CONFIG) & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) != 0;
-  const std::string version = opencl::text_of(cl, id, CL_DEVICE_OPENCL_C_VERSION);  // "OpenCL C 3.0 ..."
+  queue_.divides_exactly = (value_of<cl_device_fp_config>(cl, id, CL_DEVICE_SINGLE_FP_CONFIG) &
+                            CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) != 0;
+  const std::string version =
+      opencl::text_of(cl, id, CL_DEVICE_OPENCL_C_VERSION);  // "OpenCL C 3.0 ..."
   queue_.language_3 = version.find("OpenCL C 3") != version.npos;
   cl_int code = CL_SUCCESS;
   queue_.context = cl.clCreateContext(nullptr, 1, &queue_.device, nullptr, nullptr, &code);
@@ -95,7 +100,8 @@ Result<Buffer> OpenClDevice::allocate(size_t bytes) {
   const size_t whole = (bytes + kPattern - 1) / kPattern * kPattern;
   MORACLE_TRY(Buffer buffer, memory_->allocate(whole));
   const std::byte zeros[kPattern] = {};
-  MORACLE_OPENCL(queue_.cl->clEnqueueSVMMemFill(queue_.own, buffer.data(), zeros, kPattern, whole, 0, nullptr, nullptr));
+  MORACLE_OPENCL(queue_.cl->clEnqueueSVMMemFill(queue_.own, buffer.data(), zeros, kPattern, whole,
+                                                0, nullptr, nullptr));
   // Finish: every queue must see the zeros, not only this one. Some drivers refuse memory only now.
   MORACLE_OPENCL(queue_.cl->clFinish(queue_.own));
   return buffer;
@@ -121,9 +127,9 @@ Status OpenClDevice::download(void* to, const void* from, size_t bytes, Stream s
 Status OpenClDevice::copy(void* to, const void* from, size_t bytes, Stream stream) {
   if (bytes == 0) return {};
   const Turn turn = this->turn();
-  return opencl::check(
-      queue_.cl->clEnqueueSVMMemcpy(queue_.of(stream), CL_FALSE, to, from, bytes, 0, nullptr, nullptr),
-      "clEnqueueSVMMemcpy");
+  return opencl::check(queue_.cl->clEnqueueSVMMemcpy(queue_.of(stream), CL_FALSE, to, from, bytes,
+                                                     0, nullptr, nullptr),
+                       "clEnqueueSVMMemcpy");
 }
 
 Result<std::unique_ptr<Timeline>> OpenClDevice::timeline(Stream stream) {
@@ -136,9 +142,11 @@ Result<Buffer> OpenClDevice::allocate_host(size_t bytes) {
   constexpr std::align_val_t kPage{4096};
   void* const data = ::operator new(bytes, kPage, std::nothrow);
   if (data == nullptr)
-    return Error{ErrorKind::kOutOfMemory, "", name(), str(bytes, " bytes of host memory"), "the system refused it"};
+    return Error{ErrorKind::kOutOfMemory, "", name(), str(bytes, " bytes of host memory"),
+                 "the system refused it"};
   std::memset(data, 0, bytes);
-  return Buffer(data, bytes, std::shared_ptr<void>(data, [](void* p) { ::operator delete(p, kPage); }));
+  return Buffer(data, bytes,
+                std::shared_ptr<void>(data, [](void* p) { ::operator delete(p, kPage); }));
 }
 
 std::shared_ptr<StreamOrder> OpenClDevice::stream_order() {

@@ -1,4 +1,5 @@
-// One OpenCL device: a GPU of any maker, or the CPU through a driver such as PoCL. Streams are cl_command_queue.
+// One OpenCL device: a GPU of any maker, or the CPU through a driver such as PoCL. Streams are
+// cl_command_queue.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -14,8 +15,8 @@ class OpenClOps;
 
 class OpenClDevice : public Device {
  public:
-  /// Errors: no loader, no such device, a device without what every kernel needs (shared pointers, 64-bit atomics),
-  /// out of memory. `options.threads` host threads read and pack weights.
+  /// Errors: no loader, no such device, a device without what every kernel needs (shared pointers,
+  /// 64-bit atomics), out of memory. `options.threads` host threads read and pack weights.
   static Result<std::shared_ptr<Device>> open(int index, const DeviceOptions& options);
   ~OpenClDevice() override;
 

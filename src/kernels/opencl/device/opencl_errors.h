@@ -10,7 +10,8 @@ class DeviceErrors {
  public:
   /// Allocates the cells.
   Status open(const Queue& queue);
-  /// Waits for the queue. Errors: an error that its kernels found, reported once; a failure of the queue itself.
+  /// Waits for the queue. Errors: an error that its kernels found, reported once; a failure of the
+  /// queue itself.
   Status take(const Queue& queue, Stream stream);
   /// A cell in device memory.
   DeviceErrorCell* cell(DeviceErrorKind kind) const {

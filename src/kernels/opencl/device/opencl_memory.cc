@@ -16,20 +16,25 @@ Result<Buffer> Memory::allocate(size_t bytes) {
   const Api& cl = *queue_.cl;
   const auto largest = value_of<cl_ulong>(cl, queue_.device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
   constexpr cl_uint kAlignment = 128;  // the largest that OpenCL grants: that of a long16
-  void* const data =
-      bytes <= largest ? cl.clSVMAlloc(queue_.context, CL_MEM_READ_WRITE, bytes, kAlignment) : nullptr;
+  void* const data = bytes <= largest
+                         ? cl.clSVMAlloc(queue_.context, CL_MEM_READ_WRITE, bytes, kAlignment)
+                         : nullptr;
   const std::lock_guard lock(mutex_);
   if (data == nullptr) {
-    const size_t taken = std::accumulate(live_.begin(), live_.end(), size_t{0},
-                                         [](size_t sum, const auto& one) { return sum + one.second; });
-    return Error{ErrorKind::kOutOfMemory, "", str("opencl:", queue_.index), str(bytes, " bytes of memory in one piece"),
-                 str("the largest piece is ", largest, " bytes; ", taken, " of ",
-                     value_of<cl_ulong>(cl, queue_.device, CL_DEVICE_GLOBAL_MEM_SIZE), " bytes are taken")};
+    const size_t taken =
+        std::accumulate(live_.begin(), live_.end(), size_t{0},
+                        [](size_t sum, const auto& one) { return sum + one.second; });
+    return Error{
+        ErrorKind::kOutOfMemory, "", str("opencl:", queue_.index),
+        str(bytes, " bytes of memory in one piece"),
+        str("the largest piece is ", largest, " bytes; ", taken, " of ",
+            value_of<cl_ulong>(cl, queue_.device, CL_DEVICE_GLOBAL_MEM_SIZE), " bytes are taken")};
   }
   live_.emplace(data, bytes);
   ++changes_;
-  return Buffer(data, bytes,
-                std::shared_ptr<void>(data, [self = shared_from_this()](void* p) { self->release(p); }));
+  return Buffer(data, bytes, std::shared_ptr<void>(data, [self = shared_from_this()](void* p) {
+                  self->release(p);
+                }));
 }
 
 void Memory::release(void* data) {
@@ -47,8 +52,8 @@ Status Memory::share_all(cl_kernel kernel) {
   if (known == changes_) return {};
   std::vector<void*> all;
   for (const auto& [data, bytes] : live_) all.push_back(data);
-  MORACLE_OPENCL(queue_.cl->clSetKernelExecInfo(kernel, CL_KERNEL_EXEC_INFO_SVM_PTRS, all.size() * sizeof(void*),
-                                                all.data()));
+  MORACLE_OPENCL(queue_.cl->clSetKernelExecInfo(kernel, CL_KERNEL_EXEC_INFO_SVM_PTRS,
+                                                all.size() * sizeof(void*), all.data()));
   known = changes_;
   return {};
 }

@@ -1,5 +1,5 @@
-// The memory of one device: shared virtual memory, whose pointers host and kernels have in common. The library then
-// treats a pointer into a device alike on every platform.
+// The memory of one device: shared virtual memory, whose pointers host and kernels have in common.
+// The library then treats a pointer into a device alike on every platform.
 #pragma once
 
 #include <map>
@@ -19,10 +19,12 @@ class Memory : public std::enable_shared_from_this<Memory> {
   Memory& operator=(const Memory&) = delete;
   ~Memory();
 
-  /// Memory with undefined content. Errors: kOutOfMemory, with the device's largest allocation and its memory.
+  /// Memory with undefined content. Errors: kOutOfMemory, with the device's largest allocation and
+  /// its memory.
   Result<Buffer> allocate(size_t bytes);
 
-  /// Tells the driver that `kernel` follows pointers that lie in device memory: every allocation must stay there.
+  /// Tells the driver that `kernel` follows pointers that lie in device memory: every allocation
+  /// must stay there.
   Status share_all(cl_kernel kernel);
 
  private:

@@ -9,7 +9,8 @@ namespace {
 class Event {
  public:
   Event(const Queue& queue, cl_event event) : queue_(&queue), event_(event) {}
-  Event(Event&& other) noexcept : queue_(other.queue_), event_(std::exchange(other.event_, nullptr)) {}
+  Event(Event&& other) noexcept
+      : queue_(other.queue_), event_(std::exchange(other.event_, nullptr)) {}
   Event& operator=(Event&& other) noexcept {
     std::swap(event_, other.event_);
     return *this;
@@ -47,8 +48,8 @@ class OpenClTimeline : public Timeline {
     for (size_t i = 0; i < marks.size(); ++i) {
       cl_ulong end = 0;  // nanoseconds
       if (i == 0) MORACLE_OPENCL(queue_.cl->clWaitForEvents(1, &marks.back().get()));
-      MORACLE_OPENCL(queue_.cl->clGetEventProfilingInfo(marks[i].get(), CL_PROFILING_COMMAND_END, sizeof end, &end,
-                                                        nullptr));
+      MORACLE_OPENCL(queue_.cl->clGetEventProfilingInfo(marks[i].get(), CL_PROFILING_COMMAND_END,
+                                                        sizeof end, &end, nullptr));
       if (i > 0) us.push_back(1e-3 * static_cast<double>(end - before));
       before = end;
     }

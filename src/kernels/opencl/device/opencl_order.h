@@ -5,7 +5,8 @@
 
 namespace moracle::opencl {
 
-/// Implements Device::timeline, with profiled events of `stream`. The device's own queue has profiling on.
+/// Implements Device::timeline, with profiled events of `stream`. The device's own queue has
+/// profiling on.
 std::unique_ptr<Timeline> timeline(const Queue& queue, Stream stream);
 
 /// Implements Device::stream_order, with events, so that no host thread waits.

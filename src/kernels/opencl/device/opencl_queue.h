@@ -1,4 +1,5 @@
-// Target of kernel launches: a device, its context and its own queue, the default if the caller names no stream.
+// Target of kernel launches: a device, its context and its own queue, the default if the caller
+// names no stream.
 #pragma once
 
 #include <memory>
@@ -20,13 +21,13 @@ struct Queue {
   cl_context context = nullptr;
   cl_command_queue own = nullptr;
   int64_t compute_units = 1;
-  int64_t max_group = 1;         ///< most work-items in one work-group
-  int64_t local_bytes = 0;       ///< local memory of one work-group
+  int64_t max_group = 1;    ///< most work-items in one work-group
+  int64_t local_bytes = 0;  ///< local memory of one work-group
   bool is_cpu = false;
   bool language_3 = false;       ///< the compiler takes OpenCL C 3.0
   bool divides_exactly = false;  ///< and an option for correctly rounded division
   GpuFeature features = GpuFeature::kNone;
-  Memory* memory = nullptr;      ///< owned by the device, as are the programs
+  Memory* memory = nullptr;  ///< owned by the device, as are the programs
   Programs* programs = nullptr;
 
   cl_command_queue of(Stream stream) const {

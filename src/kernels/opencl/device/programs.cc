@@ -7,7 +7,8 @@
 namespace moracle::opencl {
 namespace {
 
-// -cl-fp32-correctly-rounded-divide-sqrt: codes and scales are quotients that every device must round alike.
+// -cl-fp32-correctly-rounded-divide-sqrt: codes and scales are quotients that every device must
+// round alike.
 constexpr const char* kRounding = " -cl-fp32-correctly-rounded-divide-sqrt";
 
 std::string base_options(const Queue& queue) {
@@ -26,6 +27,17 @@ Programs::~Programs() {
 Result<cl_kernel> Programs::find(const KernelName& name) {
   const std::lock_guard lock(mutex_);
   if (const auto known = found_.find(&name); known != found_.end()) return known->second;
+  MORACLE_TRY(const cl_kernel kernel, make_locked(name));
+  found_.emplace(&name, kernel);
+  return kernel;
+}
+
+Result<cl_kernel> Programs::make(const KernelName& name) {
+  const std::lock_guard lock(mutex_);
+  return make_locked(name);
+}
+
+Result<cl_kernel> Programs::make_locked(const KernelName& name) {
   const std::string key = str(name.file, '\n', name.options, '\n', name.kernel);
   auto at = kernels_.find(key);
   if (at == kernels_.end()) {
@@ -38,7 +50,6 @@ Result<cl_kernel> Programs::find(const KernelName& name) {
     }
     at = kernels_.emplace(key, kernel).first;
   }
-  found_.emplace(&name, at->second);
   return at->second;
 }
 
@@ -47,7 +58,8 @@ Result<cl_program> Programs::program(const std::string& file, const std::string&
   if (const auto known = programs_.find(key); known != programs_.end()) return known->second;
   const std::string text = with_includes(file);
   if (text.empty()) {
-    return Error{ErrorKind::kInvalidArgument, file, "", "a kernel file of this build", "there is none"};
+    return Error{ErrorKind::kInvalidArgument, file, "", "a kernel file of this build",
+                 "there is none"};
   }
   const std::string all = str(base_options(queue_), options.empty() ? "" : " ", options);
   const BinaryCache cache(queue_, cache_, text, all);
@@ -70,19 +82,23 @@ Result<cl_program> Programs::build(const std::string& file, const std::string& t
   const char* source = text.c_str();
   const size_t length = text.size();
   cl_int code = CL_SUCCESS;
-  const cl_program program = cl.clCreateProgramWithSource(queue_.context, 1, &source, &length, &code);
+  const cl_program program =
+      cl.clCreateProgramWithSource(queue_.context, 1, &source, &length, &code);
   MORACLE_CHECK(check(code, "clCreateProgramWithSource"));
   code = cl.clBuildProgram(program, 1, &queue_.device, options.c_str(), nullptr, nullptr);
   if (code == CL_SUCCESS) return program;
   size_t bytes = 0;
   std::string log;
-  if (cl.clGetProgramBuildInfo(program, queue_.device, CL_PROGRAM_BUILD_LOG, 0, nullptr, &bytes) == CL_SUCCESS) {
+  if (cl.clGetProgramBuildInfo(program, queue_.device, CL_PROGRAM_BUILD_LOG, 0, nullptr, &bytes) ==
+      CL_SUCCESS) {
     log.resize(bytes);
-    cl.clGetProgramBuildInfo(program, queue_.device, CL_PROGRAM_BUILD_LOG, bytes, log.data(), nullptr);
+    cl.clGetProgramBuildInfo(program, queue_.device, CL_PROGRAM_BUILD_LOG, bytes, log.data(),
+                             nullptr);
     while (!log.empty() && (log.back() == '\0' || log.back() == '\n')) log.pop_back();
   }
   cl.clReleaseProgram(program);
-  return Error{ErrorKind::kIo, file, str("options '", options, "'"), "the device's compiler to accept the kernels",
+  return Error{ErrorKind::kIo, file, str("options '", options, "'"),
+               "the device's compiler to accept the kernels",
                str(name_of(code), log.empty() ? "" : ": ", log)};
 }
 

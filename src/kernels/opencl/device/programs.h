@@ -13,27 +13,30 @@ namespace moracle::opencl {
 
 /// A kernel of a .cl file, with the compiler options of its variant.
 struct KernelName {
-  const char* file;     ///< "ops/rows.cl"
-  const char* kernel;   ///< name of the function
-  std::string options = {};  ///< "-D WEIGHT_I4"
+  const char* file;               ///< "ops/rows.cl"
+  const char* kernel;             ///< name of the function
+  std::string options = {};       ///< "-D WEIGHT_I4"
   bool follows_pointers = false;  ///< reads pointers from device memory, such as a table of pages
 };
 
 class Programs {
  public:
-  /// `cache`: folder of the binaries; empty: nothing is kept. It is made when first needed. `compiling` is told
-  /// each file that the compiler gets, before a wait of up to seconds.
+  /// `cache`: folder of the binaries; empty: nothing is kept. It is made when first needed.
+  /// `compiling` is told each file that the compiler gets, before a wait of up to seconds.
   Programs(const Queue& queue, std::string cache, std::function<void(std::string_view)> compiling)
       : queue_(queue), cache_(std::move(cache)), compiling_(std::move(compiling)) {}
   Programs(const Programs&) = delete;
   Programs& operator=(const Programs&) = delete;
   ~Programs();
 
-  /// The kernel, compiled if this is the first call. `name` must live as long as the device: it is found again by
-  /// its address. Errors: the compiler's log; a kernel that the file lacks.
+  /// The kernel, compiled if this is the first call. Errors: the compiler's log; a kernel that the
+  /// file lacks.
+  Result<cl_kernel> make(const KernelName& name);
+  /// The same for a constant of the program: it is found again by its address.
   Result<cl_kernel> find(const KernelName& name);
 
-  /// Held while a kernel's arguments are set and until it is enqueued: they belong to the kernel object.
+  /// Held while a kernel's arguments are set and until it is enqueued: they belong to the kernel
+  /// object.
   std::mutex& arguments() { return arguments_; }
 
   /// How often a program was compiled, and how often the disk had it.
@@ -41,8 +44,10 @@ class Programs {
   int64_t loaded() const { return loaded_; }
 
  private:
+  Result<cl_kernel> make_locked(const KernelName& name);
   Result<cl_program> program(const std::string& file, const std::string& options);
-  Result<cl_program> build(const std::string& file, const std::string& text, const std::string& options);
+  Result<cl_program> build(const std::string& file, const std::string& text,
+                           const std::string& options);
 
   const Queue& queue_;
   const std::string cache_;

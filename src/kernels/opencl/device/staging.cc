@@ -22,12 +22,12 @@ Staging::~Staging() {
 Status Staging::open() {
   cl_int code = CL_SUCCESS;
   if (pinned_ == nullptr) {
-    pinned_ = queue_.cl->clCreateBuffer(queue_.context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, kParts * kPart,
-                                        nullptr, &code);
+    pinned_ = queue_.cl->clCreateBuffer(queue_.context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
+                                        kParts * kPart, nullptr, &code);
     MORACLE_CHECK(check(code, "clCreateBuffer"));
   }
-  host_ = static_cast<std::byte*>(queue_.cl->clEnqueueMapBuffer(queue_.own, pinned_, CL_TRUE, CL_MAP_WRITE, 0,
-                                                                kParts * kPart, 0, nullptr, nullptr, &code));
+  host_ = static_cast<std::byte*>(queue_.cl->clEnqueueMapBuffer(
+      queue_.own, pinned_, CL_TRUE, CL_MAP_WRITE, 0, kParts * kPart, 0, nullptr, nullptr, &code));
   return check(code, "clEnqueueMapBuffer");
 }
 
@@ -44,8 +44,9 @@ Status Staging::enqueue(void* to, const void* from, size_t bytes, Stream stream)
       copied = nullptr;
     }
     std::memcpy(part, static_cast<const std::byte*>(from) + done, count);
-    MORACLE_OPENCL(cl.clEnqueueSVMMemcpy(queue_.of(stream), CL_FALSE, static_cast<std::byte*>(to) + done, part, count,
-                                         0, nullptr, &copied));
+    MORACLE_OPENCL(cl.clEnqueueSVMMemcpy(queue_.of(stream), CL_FALSE,
+                                         static_cast<std::byte*>(to) + done, part, count, 0,
+                                         nullptr, &copied));
     MORACLE_OPENCL(cl.clFlush(queue_.of(stream)));
     next_ = (next_ + 1) % kParts;
     done += count;

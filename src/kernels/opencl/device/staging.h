@@ -1,5 +1,5 @@
-// Uploads through host memory that the driver keeps in place (pinned): a GPU then copies at the bus's speed, and the
-// caller need not wait.
+// Uploads through host memory that the driver keeps in place (pinned): a GPU then copies at the
+// bus's speed, and the caller need not wait.
 #pragma once
 
 #include "kernels/opencl/device/opencl_queue.h"
@@ -12,7 +12,8 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
   ~Staging();
-  /// Enqueues the copy in stream order. The caller may free the source on return. The first call takes the memory.
+  /// Enqueues the copy in stream order. The caller may free the source on return. The first call
+  /// takes the memory.
   Status enqueue(void* to, const void* from, size_t bytes, Stream stream);
 
  private:

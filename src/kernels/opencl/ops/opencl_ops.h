@@ -6,8 +6,8 @@
 
 namespace moracle {
 
-/// Ops on the memory of an OpenCL device. Each op only launches kernels: it waits for nothing, except that the first
-/// call compiles. Activation matrices are f32, bf16 or f16.
+/// Ops on the memory of an OpenCL device. Each op only launches kernels: it waits for nothing,
+/// except that the first call compiles. Activation matrices are f32, bf16 or f16.
 class OpenClOps : public Ops {
  public:
   OpenClOps(const opencl::Queue& queue, const opencl::DeviceErrors& errors)

@@ -16,21 +16,22 @@ const KernelName kCombine{"ops/moe.cl", "combine"};
 
 Status OpenClOps::convert(const Matrix& from, const Matrix& to, Stream stream) {
   MORACLE_CHECK(opencl::check_floats({&from, &to}));
-  return opencl::launch_elements(queue_, stream, opencl::ops_moe::kConvert, from.rows, to.cols, from, to, from.rows,
-                                 from.cols, to.cols);
+  return opencl::launch_elements(queue_, stream, opencl::ops_moe::kConvert, from.rows, to.cols,
+                                 from, to, from.rows, from.cols, to.cols);
 }
 
-Status OpenClOps::scale_rows(const Matrix& from, const float* weights, const Matrix& to, Stream stream) {
+Status OpenClOps::scale_rows(const Matrix& from, const float* weights, const Matrix& to,
+                             Stream stream) {
   MORACLE_CHECK(opencl::check_floats({&from, &to}));
-  return opencl::launch_elements(queue_, stream, opencl::ops_moe::kScaleRows, from.rows, from.cols, from, weights, to,
-                                 from.rows, from.cols);
+  return opencl::launch_elements(queue_, stream, opencl::ops_moe::kScaleRows, from.rows, from.cols,
+                                 from, weights, to, from.rows, from.cols);
 }
 
-Status OpenClOps::combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights, int64_t top_k,
-                          const Matrix& out, Stream stream) {
+Status OpenClOps::combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights,
+                          int64_t top_k, const Matrix& out, Stream stream) {
   MORACLE_CHECK(opencl::check_floats({&y, &out}));
-  return opencl::launch_elements(queue_, stream, opencl::ops_moe::kCombine, out.rows, out.cols, y, slot_row,
-                                 topk_weights, top_k, out, out.rows, out.cols);
+  return opencl::launch_elements(queue_, stream, opencl::ops_moe::kCombine, out.rows, out.cols, y,
+                                 slot_row, topk_weights, top_k, out, out.rows, out.cols);
 }
 
 }  // namespace moracle

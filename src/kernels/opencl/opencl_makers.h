@@ -1,0 +1,19 @@
+// Factories of the OpenCL backends. They are null in builds without OpenCL, which only plan.
+#pragma once
+
+#include "kernels/grouped_linear.h"
+#include "moracle/oracle.h"
+
+namespace moracle::opencl {
+
+using MakeKernels = decltype(Kernels::make);
+
+#if defined(MORACLE_WITH_OPENCL)
+Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights,
+                                                      const KernelPlan& plan, Device& device);
+inline constexpr MakeKernels kMakeReference = make_reference;
+#else
+inline constexpr MakeKernels kMakeReference = nullptr;
+#endif
+
+}  // namespace moracle::opencl

@@ -1,0 +1,14 @@
+// Plans backend opencl-reference. Plain C++, so that builds without OpenCL can plan it, too.
+#pragma once
+
+#include "moracle/oracle.h"
+
+namespace moracle::opencl {
+
+/// True if weight and activation codes are multiplied as integers.
+bool sums_integers(const MatrixShape& shape, const Scheme& scheme);
+
+/// Name of the kernel in plans.
+const char* reference_kernel_name(const MatrixShape& shape, const Scheme& scheme);
+
+}  // namespace moracle::opencl
