@@ -12,6 +12,7 @@
 //   -D GROUP_SUMS: one i32 sum per row of weights; else one product with the scales per block
 //   -D ROWS=n, -D SPLITS=n
 #include "elements.cl"
+#include "experts.cl"
 
 #if defined(WIDE)
 typedef float16 Real;
@@ -191,19 +192,6 @@ Real finished(global const uchar *base, const Shape *s, long panel, int lane, co
 #else
   return sum + bias[panel * 16 + lane];
 #endif
-}
-
-// The expert of row r, or num_experts if no expert has it.
-long expert_of(global const int *offsets, long num_experts, long r) {
-  long low = 0, high = num_experts;
-  while (low < high) {
-    const long middle = (low + high) / 2;
-    if (r < offsets[middle + 1])
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
 }
 
 // A work-group takes PANELS neighbouring panels and up to ROWS rows of one expert. With by_row, there is a group for

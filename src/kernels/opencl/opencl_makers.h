@@ -11,9 +11,11 @@ using MakeKernels = decltype(Kernels::make);
 #if defined(MORACLE_WITH_OPENCL)
 Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights,
                                                       const KernelPlan& plan, Device& device);
-inline constexpr MakeKernels kMakeReference = make_reference;
+Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const KernelPlan& plan,
+                                                  Device& device);
+inline constexpr MakeKernels kMakeReference = make_reference, kMakeLines = make_lines;
 #else
-inline constexpr MakeKernels kMakeReference = nullptr;
+inline constexpr MakeKernels kMakeReference = nullptr, kMakeLines = nullptr;
 #endif
 
 }  // namespace moracle::opencl

@@ -4,6 +4,8 @@
 //   -D WHOLE: codes are multiplied as integers, and each group's exact sum is scaled
 //   -D X_CODES: activations are codes of one byte, int8 (-D X_I8) or e4m3
 #include "elements.cl"
+#include "e4m3.cl"
+#include "experts.cl"
 #include "numbers.cl"
 
 // The shape of the matrices and the places of their sections, in bytes. As Shape in opencl_reference.cc.
@@ -39,19 +41,6 @@ typedef struct {
 #if !defined(UNIT)
 #define UNIT 1.0f
 #endif
-
-// The expert of row r, or num_experts if no expert has it.
-long expert_of(global const int *offsets, long num_experts, long r) {
-  long low = 0, high = num_experts;
-  while (low < high) {
-    const long middle = (low + high) / 2;
-    if (r < offsets[middle + 1])
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
-}
 
 kernel void reference_linear(global const uchar *weights, const Shape s, MATRIX(x), global const float *x_scales,
                              const long x_num_scales, const long x_group_cols, global const int *row_index,
