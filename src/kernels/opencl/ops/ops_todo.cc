@@ -12,5 +12,4 @@ Status OpenClOps::route(const Matrix&, const Routing&, const float*, int64_t, in
 Status OpenClOps::plan_rows(const int32_t*, int64_t, int64_t, int64_t, const int32_t*, int64_t, const RowPlan&, Stream) { return todo(); }
 Status OpenClOps::plan_batched_rows(const int32_t*, int64_t, int64_t, const RowPlan&, Stream) { return todo(); }
 Status OpenClOps::find_top_k(const Matrix&, int64_t, int32_t*, float*, std::byte*, Stream) { return todo(); }
-Status OpenClOps::attend(const Matrix&, const Batch&, const AttentionShape&, const Matrix&, std::byte*, Stream) { return todo(); }
 }
