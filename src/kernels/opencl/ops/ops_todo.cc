@@ -7,12 +7,4 @@ Status OpenClOps::route(const Matrix&, const Routing&, const float*, int64_t, in
 Status OpenClOps::plan_rows(const int32_t*, int64_t, int64_t, int64_t, const int32_t*, int64_t, const RowPlan&, Stream) { return todo(); }
 Status OpenClOps::plan_batched_rows(const int32_t*, int64_t, int64_t, const RowPlan&, Stream) { return todo(); }
 Status OpenClOps::find_top_k(const Matrix&, int64_t, int32_t*, float*, std::byte*, Stream) { return todo(); }
-// C
-Status OpenClOps::embed(const TensorView&, const int32_t*, const Matrix&, Stream) { return todo(); }
-Status OpenClOps::rms_norm(const Matrix&, const float*, int64_t, float, const Matrix&, Stream) { return todo(); }
-Status OpenClOps::add(const Matrix&, const Matrix&, Stream) { return todo(); }
-Status OpenClOps::rotate(const Matrix&, const RotaryShape&, const float*, const int32_t*, Stream) { return todo(); }
-Status OpenClOps::copy_heads(const Matrix&, int64_t, const Matrix&, int64_t, int64_t, int64_t, Stream) { return todo(); }
-Status OpenClOps::append(const Matrix&, const Matrix&, const Batch&, const LayerCache&, Stream) { return todo(); }
-Status OpenClOps::attend(const Matrix&, const Batch&, const AttentionShape&, const Matrix&, std::byte*, Stream) { return todo(); }
 }

@@ -1,0 +1,176 @@
+// Attention for any sizes and types. A work-group takes a part of one token's view, and HEADS heads that share their
+// keys. It goes through the part in tiles and keeps the largest score so far (Milakov and Gimelshein, "Online
+// normalizer calculation for softmax", 2018). attend_merge.cl merges the parts of a long view (Dao et al.,
+// "Flash-Decoding", 2023). Compiled for each HEADS (1, 4, 8) and CACHE, the dtype of keys and values.
+#include "elements.cl"
+#include "attend_parts.cl"
+
+// A number of each head.
+#if HEADS == 1
+typedef float PerHead;
+#elif HEADS == 4
+typedef float4 PerHead;
+#else
+typedef float8 PerHead;
+#endif
+#define OF_HEAD(numbers, head) (((const float *)&(numbers))[head])
+
+// One rounding wherever that is as fast, so that all variants of the kernel have the same bits.
+#ifdef FP_FAST_FMAF
+#define MULTIPLY_ADD(a, b, c) fma(a, b, c)
+#else
+#define MULTIPLY_ADD(a, b, c) ((a) * (b) + (c))
+#endif
+
+#define CACHE_BYTES (CACHE == F32 ? 4 : 2)
+
+// Eight elements of a line, which is aligned to 16 bytes.
+float8 load_eight(global const void *line, long at) {
+#if CACHE == F32
+  global const float4 *fours = (global const float4 *)((global const float *)line + at);
+  return (float8)(fours[0], fours[1]);
+#else
+  const uint4 bits = *(global const uint4 *)((global const ushort *)line + at);
+#if CACHE == BF16
+  const float4 even = as_float4(bits << 16), odd = as_float4(bits & 0xffff0000u);
+  return (float8)(even.s0, odd.s0, even.s1, odd.s1, even.s2, odd.s2, even.s3, odd.s3);
+#else
+  const ushort8 halves = as_ushort8(bits);
+  return (float8)(f16_to_float(halves.s0), f16_to_float(halves.s1), f16_to_float(halves.s2), f16_to_float(halves.s3),
+                  f16_to_float(halves.s4), f16_to_float(halves.s5), f16_to_float(halves.s6), f16_to_float(halves.s7));
+#endif
+#endif
+}
+
+// The products of a key with each head's query, added in the order of columns.
+PerHead score_of(ulong line, local const PerHead *query, int head_dim) {
+  global const void *key = (global const void *)line;
+  PerHead sum = (PerHead)(0.0f);
+  if (head_dim % 8 == 0 && line % 16 == 0) {
+    for (int d = 0; d < head_dim; d += 8) {
+      const float8 eight = load_eight(key, d);
+      sum = MULTIPLY_ADD(query[d], (PerHead)(eight.s0), sum);
+      sum = MULTIPLY_ADD(query[d + 1], (PerHead)(eight.s1), sum);
+      sum = MULTIPLY_ADD(query[d + 2], (PerHead)(eight.s2), sum);
+      sum = MULTIPLY_ADD(query[d + 3], (PerHead)(eight.s3), sum);
+      sum = MULTIPLY_ADD(query[d + 4], (PerHead)(eight.s4), sum);
+      sum = MULTIPLY_ADD(query[d + 5], (PerHead)(eight.s5), sum);
+      sum = MULTIPLY_ADD(query[d + 6], (PerHead)(eight.s6), sum);
+      sum = MULTIPLY_ADD(query[d + 7], (PerHead)(eight.s7), sum);
+    }
+  } else {
+    for (int d = 0; d < head_dim; ++d)
+      sum = MULTIPLY_ADD(query[d], (PerHead)(load_element(key, CACHE, d)), sum);
+  }
+  return sum;
+}
+
+#define PIECES 16  // a reduction's second step adds this many results of its first
+
+// `query` and `found` are local memory for head_dim and value_dim numbers of each head. `parts_stride` is the number
+// of parts that were launched for each view. Tokens are [first_slot, first_slot + slots) of the batch.
+kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global const int *sequences,
+                   global const int *first_token, global const int *first_page, global const ulong *pages,
+                   const int page, const long key_place, const long value_place, const int num_heads,
+                   const int num_kv_heads, const int head_dim, const int value_dim, const float scale,
+                   const int window, global const float *sinks, const int batch_invariant, const long first_slot,
+                   const long slots, const int parts_stride, global float *scratch, local PerHead *query,
+                   local PerHead *found) {
+  local PerHead scores[TILE], of_piece[PIECES];
+  local ulong value_lines[TILE];
+  const int lid = get_local_id(0), threads = get_local_size(0), pieces = min(PIECES, threads);
+  const int of_kv = num_heads / num_kv_heads, head_tiles = (of_kv + HEADS - 1) / HEADS;
+  const long key_row = (long)num_kv_heads * head_dim * CACHE_BYTES;
+  const long value_row = (long)num_kv_heads * value_dim * CACHE_BYTES;
+  const long of_part = (long)num_kv_heads * head_tiles, groups = of_part * parts_stride * slots;
+  for (long b = get_group_id(0); b < groups; b += get_num_groups(0)) {
+    // Consecutive work-groups take heads that are adjacent in memory.
+    const int kv = b % num_kv_heads, tile_of_heads = b / num_kv_heads % head_tiles * HEADS;
+    const int first_head = kv * of_kv + tile_of_heads, heads = min(HEADS, of_kv - tile_of_heads);
+    const int part = b / of_part % parts_stride;
+    const long slot = b / of_part / parts_stride, token = first_slot + slot;
+    const int sequence = sequences[token];
+    const View view = view_of(positions[token], window);
+    const Parts parts = parts_of(view, splits_views(first_token, sequence, batch_invariant));
+    // A part past the last one has no positions and stores nothing.
+    const int begin = part < parts.count ? view.begin + part * parts.size : view.end;
+    const int end = min(begin + parts.size, view.end);
+    barrier(CLK_LOCAL_MEM_FENCE);  // the previous token's numbers have been read
+    for (int i = lid; i < head_dim * HEADS; i += threads) {
+      const int head = i / head_dim, d = i % head_dim;
+      ((local float *)query)[d * HEADS + head] =
+          head < heads ? LOAD(q, token, (long)(first_head + head) * head_dim + d) : 0.0f;
+    }
+    for (int c = lid; c < value_dim; c += threads) found[c] = (PerHead)(0.0f);
+    PerHead largest = (PerHead)(-INFINITY), sum = (PerHead)(0.0f);  // sum: of this work-item's positions
+    for (int from = begin; from < end; from += TILE) {
+      const int count = min(TILE, end - from);
+      barrier(CLK_LOCAL_MEM_FENCE);  // the query is there, and the previous scores have been used
+      for (int j = lid; j < TILE; j += threads) {
+        PerHead score = (PerHead)(-INFINITY);
+        if (j < count) {
+          const int position = from + j, in_page = position % page;
+          const ulong base = page_of(pages, first_page, page, sequence, position);
+          value_lines[j] = base + value_place + in_page * value_row + (long)kv * value_dim * CACHE_BYTES;
+          score = score_of(base + key_place + in_page * key_row + (long)kv * head_dim * CACHE_BYTES, query, head_dim) *
+                  (scale * LOG2E);
+        }
+        scores[j] = score;
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+      if (lid < pieces) {
+        PerHead most = scores[lid];
+        for (int j = lid + pieces; j < TILE; j += pieces) most = fmax(most, scores[j]);
+        of_piece[lid] = most;
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+      PerHead most = largest;
+      for (int i = 0; i < pieces; ++i) most = fmax(most, of_piece[i]);
+      const PerHead shrink = exp2(largest - most);
+      largest = most;
+      sum *= shrink;
+      for (int j = lid; j < count; j += threads) {
+        const PerHead weight = exp2(scores[j] - most);
+        scores[j] = weight;
+        sum += weight;
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+      for (int c = lid; c < value_dim; c += threads) {
+        PerHead added = (PerHead)(0.0f);
+        for (int j = 0; j < count; ++j) {
+          const float value = load_element((global const void *)value_lines[j], CACHE, c);
+          added = MULTIPLY_ADD(scores[j], (PerHead)(value), added);
+        }
+        found[c] = MULTIPLY_ADD(found[c], shrink, added);
+      }
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    scores[lid] = sum;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (lid < pieces) {
+      PerHead piece = scores[lid];
+      for (int i = lid + pieces; i < threads; i += pieces) piece += scores[i];
+      of_piece[lid] = piece;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    sum = of_piece[0];
+    for (int i = 1; i < pieces; ++i) sum += of_piece[i];
+    if (begin < end) {
+      // Each work-item reads only the columns that it found itself.
+      local const float *values = (local const float *)found;
+      for (int h = 0; h < heads; ++h) {
+        const long head = first_head + h;
+        if (parts.count == 1) {
+          const WithSink all = with_sink(sinks, head, OF_HEAD(largest, h), OF_HEAD(sum, h));
+          for (int c = lid; c < value_dim; c += threads)
+            STORE(out, token, head * value_dim + c, values[c * HEADS + h] * all.shrink / all.sum);
+        } else {
+          const long at = (slot * num_heads + head) * MOST_PARTS + part;
+          global float *ends = scratch + slots * num_heads * MOST_PARTS * value_dim + at * 2;
+          for (int c = lid; c < value_dim; c += threads) scratch[at * value_dim + c] = values[c * HEADS + h];
+          if (lid == 0) ends[0] = OF_HEAD(largest, h), ends[1] = OF_HEAD(sum, h);
+        }
+      }
+    }
+  }
+}
