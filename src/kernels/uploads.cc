@@ -6,6 +6,9 @@
 #if defined(MORACLE_WITH_CUDA)
 #include "kernels/cuda/device/cuda_uploads.h"
 #endif
+#if defined(MORACLE_WITH_OPENCL)
+#include "kernels/opencl/device/opencl_uploads.h"
+#endif
 
 namespace moracle {
 namespace {
@@ -34,6 +37,9 @@ class PlainUploads final : public Uploads {
 }  // namespace
 
 std::unique_ptr<Uploads> open_uploads(Device& device) {
+#if defined(MORACLE_WITH_OPENCL)
+  if (auto uploads = opencl::open_uploads(device)) return uploads;
+#endif
 #if defined(MORACLE_WITH_CUDA)
   if (auto uploads = cuda::open_uploads(device)) return uploads;
 #endif

@@ -102,23 +102,24 @@ typedef struct {
 Real scale_of(global const uchar *base, const Shape *s, long panel, long group, int lane) {
   const long at = (panel * s->groups + group) * s->scale_lanes;
   global const uchar *const scales = base + s->scales;
+  global const float *const floats = (global const float *)scales;
 #if defined(WIDE)
   if (s->scale_exponent) {
-    if (s->scale_lanes == 1) return (Real)as_float(max((uint)scales[at] << 23, 0x00400000u));
+    if (s->scale_lanes == 1) return (Real)(as_float(max((uint)scales[at] << 23, 0x00400000u)));
     return as_float16(max(convert_uint16(vload16(at / 16, scales)) << 23u, (uint16)0x00400000u));
   }
-  if (s->scale_lanes == 1) return (Real)((global const float *)scales)[at];
-  return vload16(at / 16, (global const float *)scales);
+  if (s->scale_lanes == 1) return (Real)(floats[at]);
+  return vload16(at / 16, floats);
 #else
   const long own = at + (s->scale_lanes == 1 ? 0 : lane);
   // 2^-127 is a subnormal float: exponent 0, mantissa 2^22.
   if (s->scale_exponent) return as_float(max((uint)scales[own] << 23, 0x00400000u));
-  return ((global const float *)scales)[own];
+  return floats[own];
 #endif
 }
 
 Real zero_of(global const uchar *base, const Shape *s, long panel, long group, int lane) {
-  if (!s->has_zero_points) return (Real)0.0f;
+  if (!s->has_zero_points) return (Real)(0.0f);
   global const char *const zeros = (global const char *)(base + s->zero_points) + (panel * s->groups + group) * 16;
 #if defined(WIDE)
   return convert_float16(vload16(0, zeros));
@@ -132,14 +133,14 @@ void multiply(global const uchar *base, const Shape *s, long panel, int lane, in
   global const uint *const lines = (global const uint *)(base + panel * s->panel_bytes);
 #if defined(GROUP_SUMS)
   Whole whole[ROWS];
-  for (int r = 0; r < ROWS; ++r) whole[r] = (Whole)0;
+  for (int r = 0; r < ROWS; ++r) whole[r] = (Whole)(0);
 #endif
-  for (int r = 0; r < ROWS; ++r) sums[r] = (Real)0.0f;
+  for (int r = 0; r < ROWS; ++r) sums[r] = (Real)(0.0f);
   for (long b = split; b < s->blocks; b += SPLITS) {
     const long g = s->quantized ? b / s->group_blocks : 0;
     const Real zero = zero_of(base, s, panel, g, lane);
     Real part[ROWS];
-    for (int r = 0; r < ROWS; ++r) part[r] = (Real)0.0f;
+    for (int r = 0; r < ROWS; ++r) part[r] = (Real)(0.0f);
     const int last = (int)min((long)LINES, (s->k - b * BLOCK + COLS - 1) / COLS);
     for (int l = 0; l < last; ++l) {
 #if defined(WIDE)
@@ -161,7 +162,7 @@ void multiply(global const uchar *base, const Shape *s, long panel, int lane, in
 #if defined(GROUP_SUMS)
     for (int r = 0; r < ROWS; ++r) whole[r] += TO_WHOLE(part[r]);
 #else
-    const Real scale = s->quantized ? scale_of(base, s, panel, g, lane) : (Real)1.0f;
+    const Real scale = s->quantized ? scale_of(base, s, panel, g, lane) : (Real)(1.0f);
     for (int r = 0; r < ROWS; ++r) {
 #if defined(X_BF16)
       sums[r] += part[r] * scale;

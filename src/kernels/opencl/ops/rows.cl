@@ -9,7 +9,7 @@
 #define COUNTERS 2048
 
 // The local number of a slot's expert, or -1 if the slot has no local expert. Looks the id up only if it is valid.
-long expert_of(global const int *ids, long slot, long num_experts, global const int *expert_map, long num_local) {
+long local_expert_of(global const int *ids, long slot, long num_experts, global const int *expert_map, long num_local) {
   const int id = ids[slot];
   if (id < 0 || id >= num_experts) return -1;
   const int expert = expert_map ? expert_map[id] : id;
@@ -32,7 +32,7 @@ kernel void plan_rows(global const int *ids, const long slots, const long top_k,
     uint before = 0, all_before, own;
     for (long x = 0; x < per_block; ++x) counters[x * items + item] = 0;
     for (long slot = first; slot < last; ++slot) {
-      const long expert = expert_of(ids, slot, num_experts, expert_map, num_local);
+      const long expert = local_expert_of(ids, slot, num_experts, expert_map, num_local);
       if (expert >= 0 && expert < lowest) ++before;
       if (expert >= lowest && expert < lowest + per_block) ++counters[(expert - lowest) * items + item];
     }
@@ -52,7 +52,7 @@ kernel void plan_rows(global const int *ids, const long slots, const long top_k,
     if (item == 0 && block == blocks - 1) expert_offsets[num_local] = (int)(all_before + own);
     barrier(CLK_LOCAL_MEM_FENCE);  // wait until the offsets are read
     for (long slot = first; slot < last; ++slot) {
-      const long expert = expert_of(ids, slot, num_experts, expert_map, num_local);
+      const long expert = local_expert_of(ids, slot, num_experts, expert_map, num_local);
       if (expert >= lowest && expert < lowest + per_block) {
         const uint at = counters[(expert - lowest) * items + item]++;
         row_token[at] = (int)(slot / top_k);

@@ -1,0 +1,61 @@
+#include "kernels/opencl/device/opencl_uploads.h"
+
+#include <mutex>
+
+#include "base/text.h"
+#include "kernels/opencl/device/opencl_device.h"
+#include "kernels/opencl/device/staging.h"
+
+namespace moracle::opencl {
+namespace {
+
+// Copies on a queue of its own. The thread that converts weights holds the device's turn meanwhile,
+// so the threads that read and pack must not ask for it.
+class OpenClUploads : public Uploads {
+ public:
+  OpenClUploads(const Queue& queue, std::string device)
+      : queue_(queue), device_(std::move(device)), staging_(queue) {}
+  ~OpenClUploads() override {
+    if (copies_ == nullptr) return;
+    static_cast<void>(queue_.cl->clFinish(copies_));
+    static_cast<void>(queue_.cl->clReleaseCommandQueue(copies_));
+  }
+
+  Status send(std::byte* to, const std::byte* from, size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    if (copies_ == nullptr) {
+      cl_int code = CL_SUCCESS;
+      copies_ = queue_.cl->clCreateCommandQueueWithProperties(queue_.context, queue_.device,
+                                                              nullptr, &code);
+      MORACLE_CHECK(check(code, "clCreateCommandQueueWithProperties"));
+    }
+    return staging_.enqueue(to, from, bytes, {copies_});
+  }
+  bool packs(const Layout&, const MatrixShape&) const override { return false; }
+  Status send_rows(const Layout& layout, const MatrixShape&, const CanonicalMatrix&, int64_t,
+                   int64_t, int64_t, std::byte*) override {
+    return Error{ErrorKind::kUnsupported, "", device_, "a device that packs weights",
+                 str("it does not pack ", layout.name)};
+  }
+  Status finish() override {
+    const std::lock_guard lock(mutex_);
+    return copies_ == nullptr ? Status() : check(queue_.cl->clFinish(copies_), "clFinish");
+  }
+
+ private:
+  const Queue& queue_;
+  const std::string device_;
+  std::mutex mutex_;
+  cl_command_queue copies_ = nullptr;
+  Staging staging_;
+};
+
+}  // namespace
+
+std::unique_ptr<Uploads> open_uploads(Device& device) {
+  auto* const there = dynamic_cast<OpenClDevice*>(&device);
+  return there == nullptr ? nullptr
+                          : std::make_unique<OpenClUploads>(there->queue(), there->name());
+}
+
+}  // namespace moracle::opencl
