@@ -113,7 +113,7 @@ class OpenClLinesLinear : public GroupedLinear {
 
   Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
     MORACLE_CHECK(check_floats({&y}));
-    if (rows.num_rows == 0) return {};
+    if (rows.num_rows == 0 || weights_.num_experts == 0) return {};
     if (kernels_are_watched())
       report({lines_kernel_name(weights_.shape, weights_.scheme), weights_.shape});
     const int64_t experts = weights_.num_experts;
