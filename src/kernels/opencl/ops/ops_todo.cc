@@ -9,7 +9,6 @@ Status OpenClOps::add_lora(const Matrix&, const int32_t*, const RowPlan&, const 
 Status OpenClOps::activate(const ActivationSpec&, int64_t, const Matrix&, const Matrix&, Stream) { return todo(); }
 // B
 Status OpenClOps::route(const Matrix&, const Routing&, const float*, int64_t, int32_t*, float*, Stream) { return todo(); }
-Status OpenClOps::find_top_k(const Matrix&, int64_t, int32_t*, float*, std::byte*, Stream) { return todo(); }
 // C
 Status OpenClOps::embed(const TensorView&, const int32_t*, const Matrix&, Stream) { return todo(); }
 Status OpenClOps::rms_norm(const Matrix&, const float*, int64_t, float, const Matrix&, Stream) { return todo(); }
