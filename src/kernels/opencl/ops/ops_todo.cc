@@ -8,7 +8,6 @@ Status OpenClOps::gather_columns(const GroupedRows&, const ColumnOrders&, const 
 Status OpenClOps::add_lora(const Matrix&, const int32_t*, const RowPlan&, const int32_t*, int64_t, const LoraTable&, const Matrix&, Stream) { return todo(); }
 Status OpenClOps::activate(const ActivationSpec&, int64_t, const Matrix&, const Matrix&, Stream) { return todo(); }
 // B
-Status OpenClOps::route(const Matrix&, const Routing&, const float*, int64_t, int32_t*, float*, Stream) { return todo(); }
 // C
 Status OpenClOps::embed(const TensorView&, const int32_t*, const Matrix&, Stream) { return todo(); }
 Status OpenClOps::rms_norm(const Matrix&, const float*, int64_t, float, const Matrix&, Stream) { return todo(); }
