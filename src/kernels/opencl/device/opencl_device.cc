@@ -81,13 +81,12 @@ Ops& OpenClDevice::ops() {
 Result<Buffer> OpenClDevice::allocate(size_t bytes) {
   if (bytes == 0) return Buffer();
   const Turn turn = this->turn();
-  constexpr size_t kPattern = 128;
-  const size_t padding = (kPattern - bytes % kPattern) % kPattern;
-  const size_t whole = bytes <= SIZE_MAX - padding ? bytes + padding : bytes;
-  MORACLE_TRY(Buffer buffer, memory_->allocate(whole));
+  MORACLE_TRY(Buffer buffer, memory_->allocate(bytes));
+  constexpr size_t kPattern = opencl::Memory::kUnit;
   const std::byte zeros[kPattern] = {};
-  MORACLE_OPENCL(queue_.cl->clEnqueueSVMMemFill(queue_.own, buffer.data(), zeros, kPattern, whole,
-                                                0, nullptr, nullptr));
+  MORACLE_OPENCL(queue_.cl->clEnqueueSVMMemFill(queue_.own, buffer.data(), zeros, kPattern,
+                                                opencl::Memory::whole_units(bytes), 0, nullptr,
+                                                nullptr));
   // Finish: every queue must see the zeros, not only this one. Some drivers refuse memory only now.
   MORACLE_OPENCL(queue_.cl->clFinish(queue_.own));
   return buffer;

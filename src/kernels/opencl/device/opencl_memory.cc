@@ -21,18 +21,18 @@ Result<Buffer> Memory::allocate(size_t bytes) {
   const size_t taken =
       std::accumulate(live_.begin(), live_.end(), size_t{0},
                       [](size_t sum, const auto& one) { return sum + one.second; });
+  const size_t whole = whole_units(bytes);
   // A driver on a CPU grants more than there is, and the system then ends the process.
   const bool fits = bytes <= largest && bytes <= memory - std::min<size_t>(taken, memory);
-  constexpr cl_uint kAlignment = 128;  // the largest that OpenCL grants: that of a long16
   void* const data =
-      fits ? cl.clSVMAlloc(queue_.context, CL_MEM_READ_WRITE, bytes, kAlignment) : nullptr;
+      fits ? cl.clSVMAlloc(queue_.context, CL_MEM_READ_WRITE, whole, cl_uint{kUnit}) : nullptr;
   if (data == nullptr) {
     return Error{ErrorKind::kOutOfMemory, "", str("opencl:", queue_.index),
                  str(bytes, " bytes of memory in one piece"),
                  str("the largest piece is ", largest, " bytes; ", taken, " of ", memory,
                      " bytes are taken")};
   }
-  live_.emplace(data, bytes);
+  live_.emplace(data, whole);
   ++changes_;
   return Buffer(data, bytes, std::shared_ptr<void>(data, [self = shared_from_this()](void* p) {
                   self->release(p);
