@@ -97,7 +97,7 @@ Result<cl_program> Programs::build(const std::string& file, const std::string& t
     while (!log.empty() && (log.back() == '\0' || log.back() == '\n')) log.pop_back();
   }
   cl.clReleaseProgram(program);
-  return Error{ErrorKind::kIo, file, str("options '", options, "'"),
+  return Error{ErrorKind::kIo, file, str("opencl:", queue_.index, ", options '", options, "'"),
                "the device's compiler to accept the kernels",
                str(name_of(code), log.empty() ? "" : ": ", log)};
 }
