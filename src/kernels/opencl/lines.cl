@@ -84,10 +84,32 @@ typedef uchar X;
 #define X_REAL(bits) (as_float(((uint)(bits) & 128u) << 24 | ((uint)(bits) & 127u) << 20) * 0x1p120f)
 #endif
 
-// Columns [k, k + COLS) of a row of activations, zeros past the last column.
-void load_x(global const X *x, long k, long end, float *out) {
-  if (k + COLS <= end) {
+// Columns [k, k + COLS) of a row of activations, zeros past the last column. If `aligned`, one load reads them.
+void load_x(global const X *x, long k, long end, int aligned, float *out) {
+  if (aligned && k + COLS <= end) {
+#if defined(X_BF16) && COLS > 1
+    uint pairs[COLS / 2];
+#if COLS == 8
+    vstore4(*(global const uint4 *)(x + k), 0, pairs);
+#elif COLS == 4
+    vstore2(*(global const uint2 *)(x + k), 0, pairs);
+#else
+    pairs[0] = *(global const uint *)(x + k);
+#endif
+#pragma unroll
+    for (int j = 0; j < COLS; ++j) out[j] = as_float(j % 2 == 0 ? pairs[j / 2] << 16 : pairs[j / 2] & 0xffff0000u);
+#elif COLS >= 4
+    uint fours[COLS / 4];
+#if COLS == 8
+    vstore2(*(global const uint2 *)(x + k), 0, fours);
+#else
+    fours[0] = *(global const uint *)(x + k);
+#endif
+#pragma unroll
+    for (int j = 0; j < COLS; ++j) out[j] = X_REAL((uchar)(fours[j / 4] >> 8 * (j % 4)));
+#else
     for (int j = 0; j < COLS; ++j) out[j] = X_REAL(x[k + j]);
+#endif
   } else {
     for (int j = 0; j < COLS; ++j) out[j] = k + j < end ? X_REAL(x[k + j]) : 0.0f;
   }
@@ -128,8 +150,15 @@ Real zero_of(global const uchar *base, const Shape *s, long panel, long group, i
 #endif
 }
 
+#if defined(WIDE)
+#define LINE(at) vload16(at, lines)
+#else
+#define LINE(at) lines[(at) * 16 + lane]
+#endif
+
 // Sums of one panel's rows with ROWS rows of activations, over every SPLITS-th block from `split` on.
-void multiply(global const uchar *base, const Shape *s, long panel, int lane, int split, const Sources *x, Real *sums) {
+void multiply(global const uchar *base, const Shape *s, long panel, int lane, int split, const Sources *x, int aligned,
+              Real *sums) {
   global const uint *const lines = (global const uint *)(base + panel * s->panel_bytes);
 #if defined(GROUP_SUMS)
   Whole whole[ROWS];
@@ -141,20 +170,24 @@ void multiply(global const uchar *base, const Shape *s, long panel, int lane, in
     const Real zero = zero_of(base, s, panel, g, lane);
     Real part[ROWS];
     for (int r = 0; r < ROWS; ++r) part[r] = (Real)(0.0f);
-    const int last = (int)min((long)LINES, (s->k - b * BLOCK + COLS - 1) / COLS);
-    for (int l = 0; l < last; ++l) {
-#if defined(WIDE)
-      const Word word = vload16(b * LINES + l, lines);
-#else
-      const Word word = lines[(b * LINES + l) * 16 + lane];
-#endif
+    Word words[LINES];
+    if ((b + 1) * BLOCK <= s->k) {
+#pragma unroll
+      for (int l = 0; l < LINES; ++l) words[l] = LINE(b * LINES + l);
+    } else {
+      // f32 lines may end within the block. What is not read meets activations that are 0.
+      const int last = (int)((s->k - b * BLOCK + COLS - 1) / COLS);
+      for (int l = 0; l < LINES; ++l) words[l] = LINE(b * LINES + min(l, last - 1));
+    }
+#pragma unroll
+    for (int l = 0; l < LINES; ++l) {
       Real w[COLS];
 #pragma unroll
-      for (int j = 0; j < COLS; ++j) w[j] = CODE(word, j) - zero;
+      for (int j = 0; j < COLS; ++j) w[j] = CODE(words[l], j) - zero;
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         float a[COLS];
-        load_x(x->row[r], b * BLOCK + l * COLS, s->k, a);
+        load_x(x->row[r], b * BLOCK + l * COLS, s->k, aligned, a);
 #pragma unroll
         for (int j = 0; j < COLS; ++j) part[r] += w[j] * a[j];
       }
@@ -205,7 +238,7 @@ Real finished(global const uchar *base, const Shape *s, long panel, int lane, co
 #endif
 kernel void lines_linear(global const uchar *weights, const Shape s, MATRIX(x), global const float *x_scales,
                          const long x_num_scales, global const int *row_index, global const int *offsets, MATRIX(y),
-                         const long num_rows, const int by_row, const long strips) {
+                         const long num_rows, const int aligned, const int by_row, const long strips) {
   local float shared[LOCAL_SUMS];
   const long panel_groups = (s.panels + PANELS - 1) / PANELS;
   const long places = by_row ? num_rows : s.num_experts * strips;
@@ -228,7 +261,7 @@ kernel void lines_linear(global const uchar *weights, const Shape s, MATRIX(x), 
       for (long panel = first_panel; panel < min(first_panel + PANELS, s.panels); ++panel) {
         Real sums[ROWS];
 #if defined(WIDE)
-        multiply(base, &s, panel, 0, 0, &sources, sums);
+        multiply(base, &s, panel, 0, 0, &sources, aligned, sums);
         for (int r = 0; r < ROWS; ++r) {
           if (first + r >= end) break;
           const Real out = finished(base, &s, panel, 0, &sources, r, sums[r]);
@@ -244,7 +277,7 @@ kernel void lines_linear(global const uchar *weights, const Shape s, MATRIX(x), 
         }
 #else
         const int lane = get_local_id(0) % 16, split = get_local_id(0) / 16;
-        multiply(base, &s, panel, lane, split, &sources, sums);
+        multiply(base, &s, panel, lane, split, &sources, aligned, sums);
         barrier(CLK_LOCAL_MEM_FENCE);  // the sums of the panel before have been read
         for (int r = 0; r < ROWS; ++r) shared[(r * SPLITS + split) * 16 + lane] = sums[r];
         barrier(CLK_LOCAL_MEM_FENCE);

@@ -60,6 +60,12 @@ Shape shape_of(const KernelWeights& weights) {
           in_blocks(key ? group_cols(*key, shape.k) : shape.k)};
 }
 
+// Whether every row starts at a multiple of 16 bytes.
+bool aligned(const Matrix& x) {
+  const int64_t row_bytes = x.stride * bits(x.dtype) / 8;
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && row_bytes % 16 == 0;
+}
+
 const char* weight_option(DType type) {
   switch (type) {
     case DType::kBF16:
@@ -129,7 +135,8 @@ class OpenClLinesLinear : public GroupedLinear {
     return launch_kernel(queue_, stream, variant.name, variant.kernel, groups,
                          queue_.is_cpu ? 1 : 16 * kGpuSplits, weights_.buffer.as<std::byte>(),
                          shape_, rows.x.values, rows.x.scales, rows.x.num_scales, rows.row_index,
-                         rows.expert_offsets, y, rows.num_rows, by_row, strips);
+                         rows.expert_offsets, y, rows.num_rows, aligned(rows.x.values), by_row,
+                         strips);
   }
   const KernelWeights& weights() const override { return weights_; }
 
