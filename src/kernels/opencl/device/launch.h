@@ -44,9 +44,10 @@ class Arguments {
 
  private:
   void pointer(const void* value) {
-    // A null pointer goes in as "no buffer": not every driver takes it as shared memory.
+    // A null pointer goes in as a null buffer: not every driver takes it as shared memory.
+    const cl_mem none = nullptr;
     keep(value != nullptr ? cl_.clSetKernelArgSVMPointer(kernel_, next_++, value)
-                          : cl_.clSetKernelArg(kernel_, next_++, sizeof(cl_mem), nullptr));
+                          : cl_.clSetKernelArg(kernel_, next_++, sizeof none, &none));
   }
   void keep(cl_int code) {
     if (code_ == CL_SUCCESS) code_ = code;
