@@ -102,8 +102,7 @@ TEST(ExplainCommand, ChoosesForGpuOfKnownMachine) {
   EXPECT_THAT(ran.out, HasSubstr(built ? "> cuda-sm80         yes  first accepted: "
                                        : "> cuda-sm80         yes  first accepted, needs a "
                                          "build with cuda: "));
-  // Nothing is written yet for OpenCL: there the CPU serves.
-  EXPECT_EQ(answer({"explain", folder.path()}, {"--machine", "mi300x"})["device"], "cpu");
+  EXPECT_EQ(answer({"explain", folder.path()}, {"--machine", "mi300x"})["device"], "opencl:0");
   EXPECT_EQ(answer({"explain", folder.path()}, {})["device"], "cpu");
 }
 
