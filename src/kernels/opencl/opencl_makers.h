@@ -13,9 +13,12 @@ Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights,
                                                       const KernelPlan& plan, Device& device);
 Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const KernelPlan& plan,
                                                   Device& device);
-inline constexpr MakeKernels kMakeReference = make_reference, kMakeLines = make_lines;
+Result<std::unique_ptr<GroupedLinear>> make_matrix(KernelWeights&& weights, const KernelPlan& plan,
+                                                   Device& device);
+inline constexpr MakeKernels kMakeReference = make_reference, kMakeLines = make_lines,
+                             kMakeMatrix = make_matrix;
 #else
-inline constexpr MakeKernels kMakeReference = nullptr, kMakeLines = nullptr;
+inline constexpr MakeKernels kMakeReference = nullptr, kMakeLines = nullptr, kMakeMatrix = nullptr;
 #endif
 
 }  // namespace moracle::opencl
