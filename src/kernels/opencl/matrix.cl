@@ -14,7 +14,7 @@
 #include "elements.cl"
 #include "experts.cl"
 
-// The sections of the layouts, in bytes. As Shape in opencl_matrix.cc.
+// The sections of the layouts, in bytes. As Shape in matrix_linear.cc.
 typedef struct {
   long num_experts, expert_bytes;
   long scales, zero_points, bias;

@@ -31,6 +31,6 @@ int emulated_lanes() {
 }  // namespace opencl
 
 const Kernels kOpenClMatrixKernels = {opencl::plan_matrix, opencl::kMakeMatrix};
-const Kernels kOpenClMatrixWideKernels = kOpenClMatrixKernels;  // another layout
+const Kernels kOpenClMatrixWideKernels = {opencl::plan_matrix, opencl::kMakeMatrixWide};
 
 }  // namespace moracle
