@@ -94,7 +94,7 @@ class Device {
   /// not wait for a call of another thread, for example in a progress callback.
   [[nodiscard]] Turn turn() { return Turn(turn_); }
 
-  /// "cpu" or "cuda:0".
+  /// "cpu", "cuda:0" or "opencl:0".
   virtual std::string name() const = 0;
   virtual Platform platform() const = 0;
   /// The dtype of activations between the kernels of a layer: f32 on a CPU.

@@ -44,6 +44,10 @@ struct ModelOptions {
   std::string device = "cpu";
   int threads = 0;   ///< CPU threads; below 1: all CPUs that the process may use
   bool pin = false;  ///< pins each thread to a CPU (see open_device)
+  /// OpenCL: folder for compiled kernels, and the callback before one is compiled (see
+  /// DeviceOptions).
+  std::string kernel_cache;
+  std::function<void(std::string_view file)> compiling;
   /// Maximum tokens per step. Longer prompts are split into several steps.
   int64_t max_num_tokens = 512;
   /// The bits of a token's result depend only on its own sequence.
@@ -53,6 +57,9 @@ struct ModelOptions {
   std::vector<TunedLayer> tuned;  ///< measured times for the oracle, as Machine::tuned
   Progress progress;              ///< progress of loading, in bytes of the checkpoint
 };
+
+/// The options with which a model opens its device.
+DeviceOptions device_options(const ModelOptions& options);
 
 /// Keys and values of one sequence, all layers. Only one thread at a time may use it. A Step with
 /// this cache uses it until forward returns.

@@ -97,7 +97,7 @@ struct Memory {
 
   Status measure(int64_t bytes, const ModelOptions& options) {
     MORACLE_TRY(const std::shared_ptr<Device> device,
-                open_device(options.device, options.threads, options.pin));
+                open_device(options.device, device_options(options)));
     if (device->host_visible()) {
       MORACLE_TRY(const double seconds, touch(bytes, *device));
       touches.push_back(seconds);
@@ -126,7 +126,9 @@ Result<LoadTime> measure_load(const std::string& folder, const LoadOptions& opti
   }
   // Open the device first: one-time costs of the process, such as a GPU's context, are not costs of
   // a model.
-  MORACLE_CHECK(open_device(options.model.device, 1));
+  DeviceOptions first = device_options(options.model);
+  first.threads = 1;
+  MORACLE_CHECK(open_device(options.model.device, first));
   LoadTime result;
   result.threads = options.model.threads > 0 ? options.model.threads : usable_threads();
   const Progress& progress = options.model.progress;

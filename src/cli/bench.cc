@@ -233,7 +233,8 @@ int run(const BenchOptions& options) {
   if (!options.model_shape.empty()) return run_model_bench(options);
   CLI_TRY(Wanted wanted, parse(options));
   CLI_TRY(const std::shared_ptr<Device> device,
-          open_device(options.device, options.threads, options.pin));
+          open_device(options.device,
+                      device_options(options.device, options.threads, options.pin, options.json)));
   CLI_TRY(std::vector<TunedLayer> tuned,
           read_tuning(options.cache, options.threads, options.device));
   Bench bench(options, std::move(wanted), std::move(tuned));
@@ -325,7 +326,8 @@ void add_bench(CLI::App& app, Work& chosen) {
         verb.add_option("--seconds", options->seconds, "Seconds to spend on each row of the table")
             ->check(number(0.001, 3600))
             ->capture_default_str();
-        verb.add_option("--device", options->device, "cpu, or cuda[:n]")->capture_default_str();
+        verb.add_option("--device", options->device, "cpu, cuda[:n] or opencl[:n]")
+            ->capture_default_str();
         verb.add_option("--threads", options->threads,
                         "CPU threads; 0: all CPUs that the process may use")
             ->transform(whole(0, 4096))

@@ -91,7 +91,8 @@ int run_load_bench(const BenchOptions& options) {
   loading.model.pin = options.pin;
   loading.model.quantization = options.quantization;
   loading.model.activations = options.activations;
-  CLI_TRY(loading.model.tuned, read_tuning(options.cache, options.threads));
+  keep_kernels(loading.model, options.json);
+  CLI_TRY(loading.model.tuned, read_tuning(options.cache, options.threads, options.device));
   ProgressBar bar("loading");
   loading.model.progress = bar.callback();
   CLI_TRY(const bench::LoadTime time, bench::measure_load(options.load, loading));

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "bench.h"
+#include "kernel_cache.h"
 #include "terminal.h"
 #include "tuning_cache.h"
 
@@ -146,7 +147,8 @@ int run_model_bench(const BenchOptions& options) {
   CLI_TRY(decoding.scheme, parse_scheme(options.schemes));
   if (const auto known = rounds_to_bf16(options); !known) return fail(known.error());
   // Only for the probe: the model opens its own device.
-  CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, 1));
+  CLI_TRY(const std::shared_ptr<Device> device,
+          open_device(options.device, device_options(options.device, 1, false, options.json)));
   ProgressBar bar("measuring");
   CLI_TRY(const std::unique_ptr<LimitsProbe> probe, make_probe(options, device, bar.callback()));
   decoding.num_layers = options.layers;
@@ -159,6 +161,7 @@ int run_model_bench(const BenchOptions& options) {
   decoding.model.device = options.device;
   decoding.model.threads = options.threads;
   decoding.model.pin = options.pin;
+  keep_kernels(decoding.model, options.json);
   CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads, options.device));
   decoding.model.progress = bar.callback();
   decoding.batches = options.batches;

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "command.h"
 #include "conformance/conformance.h"
+#include "kernel_cache.h"
 #include "numbers.h"
 #include "oracle/masked_isa.h"
 #include "terminal.h"
@@ -80,7 +81,7 @@ Result<std::shared_ptr<Device>> device_for(const Options& options) {
   for (const Backend& backend : backends()) {
     if (options.device.empty() && backend.name == options.backend) device = name(backend.platform);
   }
-  return open_device(device, options.threads);
+  return open_device(device, device_options(device, options.threads, false, options.json));
 }
 
 struct Count {
@@ -170,7 +171,7 @@ void add_check(CLI::App& app, Work& chosen) {
         verb.add_option("--variant", options->variant,
                         "Only this variant: plain, bias, gelu, ep-2, batched, lora, reload, …");
         verb.add_option("--device", options->device,
-                        "cpu or cuda[:n]; default: the device of --backend, else cpu");
+                        "cpu, cuda[:n] or opencl[:n]; default: the device of --backend, else cpu");
         verb.add_option(
             "--without", options->without,
             "Hide these CPU features and the features that depend on them: avx512_bf16, …");

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "command.h"
+#include "kernel_cache.h"
 #include "numbers.h"
 #include "tuning_cache.h"
 
@@ -83,6 +84,7 @@ struct ModelArguments {
     options.graphs = !no_graphs;
     if (!lora.empty()) options.adapters = {lora};
     options.tuned = std::move(tuned);
+    keep_kernels(options, json);
     return options;
   }
   Result<ModelOptions> options() const { return options(Machine::here()); }

@@ -72,7 +72,9 @@ int run(const Options& options) {
   // Report an unusable cache before spending a minute on measurements.
   CLI_TRY(const std::vector<TunedLayer> before, read_tuning(path, options.threads, options.device));
   if (Status writable = check_tuning_writable(path); !writable) return fail(writable.error());
-  CLI_TRY(const std::shared_ptr<Device> device, open_device(options.device, options.threads));
+  CLI_TRY(const std::shared_ptr<Device> device,
+          open_device(options.device,
+                      device_options(options.device, options.threads, false, options.json)));
   Machine machine = Machine::here();
   TuneOptions tuning;
   tuning.seconds = options.seconds / static_cast<double>(kinds.size());

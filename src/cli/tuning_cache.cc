@@ -72,14 +72,19 @@ bool parse_entry(const Json& entry, TunedLayer& layer) {
 
 }  // namespace
 
-std::string default_tuning_cache() {
+std::string cache_folder() {
   auto variable = [](const char* name) {
     const char* value = std::getenv(name);
     return std::string(value == nullptr ? "" : value);
   };
   const std::string xdg = variable("XDG_CACHE_HOME"), home = variable("HOME");
   if (xdg.empty() && home.empty()) return "";
-  return (xdg.empty() ? home + "/.cache" : xdg) + "/moracle/tuning.json";
+  return (xdg.empty() ? home + "/.cache" : xdg) + "/moracle";
+}
+
+std::string default_tuning_cache() {
+  const std::string folder = cache_folder();
+  return folder.empty() ? "" : folder + "/tuning.json";
 }
 
 Result<std::vector<TunedLayer>> read_tuning(const std::string& named, int threads,

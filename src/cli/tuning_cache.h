@@ -8,6 +8,9 @@
 
 namespace moracle::cli {
 
+/// $XDG_CACHE_HOME/moracle, else ~/.cache/moracle; empty if neither variable is set.
+std::string cache_folder();
+
 /// $XDG_CACHE_HOME/moracle/tuning.json, else ~/.cache/…; empty if neither variable is set.
 std::string default_tuning_cache();
 

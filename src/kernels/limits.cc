@@ -6,6 +6,9 @@
 #if defined(MORACLE_WITH_CUDA)
 #include "kernels/cuda/limits/cuda_limits.h"
 #endif
+#if defined(MORACLE_WITH_OPENCL)
+#include "kernels/opencl/limits/opencl_limits.h"
+#endif
 
 namespace moracle {
 
@@ -17,6 +20,9 @@ Result<std::unique_ptr<LimitsProbe>> open_limits(const std::shared_ptr<Device>& 
   }
 #if defined(MORACLE_WITH_CUDA)
   if (device->platform() == Platform::kCuda) return cuda::open_limits(device, buffer_bytes);
+#endif
+#if defined(MORACLE_WITH_OPENCL)
+  if (device->platform() == Platform::kOpenCl) return opencl::open_limits(device, buffer_bytes);
 #endif
   return Error{ErrorKind::kUnsupported, "", device->name(),
                "a device whose limits Moracle can measure",

@@ -96,6 +96,10 @@ Status check_same_model(const Model::State& m, const Description& description,
 
 }  // namespace
 
+DeviceOptions device_options(const ModelOptions& options) {
+  return {options.threads, options.pin, options.kernel_cache, options.compiling};
+}
+
 Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& options) {
   return or_out_of_memory(checkpoint.folder(), [&] { return State::load(checkpoint, options); });
 }
@@ -109,8 +113,7 @@ Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOption
 
 Result<Model> ModelAccess::load(Description&& description, const ModelOptions& options,
                                 std::span<const LoraAdapter> adapters, int64_t total_bytes) {
-  MORACLE_TRY(std::shared_ptr<Device> device,
-              open_device(options.device, options.threads, options.pin));
+  MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, device_options(options)));
   const Machine machine = Machine::here();
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
   MORACLE_CHECK(plan_memory(description, modules, options, machine));

@@ -166,7 +166,11 @@ TEST_F(ModelErrors, RejectsUnknownDevice) {
   for (const char* name : {"nosuch", "cpu:1", "cuda:", "cuda:x", "cuda:-1", "opencl0"}) {
     refuse({"--device", name}, {"--device: needs cpu, cuda[:n] or opencl[:n]", name});
   }
+#ifdef MORACLE_WITH_OPENCL
+  refuse({"--device", "opencl:4096"}, {"device 'opencl:4096': needs ", "or device cpu"});
+#else
   refuse({"--device", "opencl"}, {"device 'opencl': needs a device of this build", "cpu"});
+#endif
 }
 
 TEST_F(ModelErrors, RejectsPatternWithoutMatch) {

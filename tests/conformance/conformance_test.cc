@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <ostream>
 #include <random>
 #include <string>
@@ -27,9 +28,10 @@ using ::testing::HasSubstr;
 
 /// The first device of a kind, or the reason why none exists.
 const Result<std::shared_ptr<Device>>& device(Platform platform = Platform::kCpu) {
-  static const Result<std::shared_ptr<Device>> cpu = open_device("cpu", 2);
-  static const Result<std::shared_ptr<Device>> gpu = open_device("cuda");
-  return platform == Platform::kCpu ? cpu : gpu;
+  static std::map<Platform, Result<std::shared_ptr<Device>>> opened;
+  auto at = opened.find(platform);
+  if (at == opened.end()) at = opened.emplace(platform, open_device(name(platform), 2)).first;
+  return at->second;
 }
 
 struct Row {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <ostream>
 #include <random>
@@ -26,6 +27,12 @@ inline std::ostream& operator<<(std::ostream& out, const TestDevice& device) {
   return out << device.label;
 }
 
+/// MORACLE_TEST_OPENCL names another OpenCL device than the first.
+inline std::string opencl_name() {
+  const char* const name = std::getenv("MORACLE_TEST_OPENCL");
+  return name != nullptr ? name : "opencl";
+}
+
 /// A new device is one line here.
 inline std::vector<TestDevice> test_devices() {
   return {
@@ -35,7 +42,7 @@ inline std::vector<TestDevice> test_devices() {
       {"Cuda", "cuda"},
 #endif
 #ifdef MORACLE_WITH_OPENCL
-      {"OpenCl", "opencl"},
+      {"OpenCl", opencl_name()},
 #endif
   };
 }

@@ -15,8 +15,8 @@ bool sums_whole_rows(const MatrixShape& shape, const Scheme& scheme) {
 }
 
 const char* lines_kernel_name(const MatrixShape& shape, const Scheme& scheme) {
-  return sums_whole_rows(shape, scheme) ? "lines of 16 rows, exact sums"
-                                        : "lines of 16 rows, f32 products and sums";
+  return sums_whole_rows(shape, scheme) ? "lines of 16 rows, f32 fma, exact sums"
+                                        : "lines of 16 rows, f32 fma";
 }
 
 namespace {

@@ -2,11 +2,12 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <vector>
+#include <sstream>
 
+#include "base/small_file.h"
 #include "base/text.h"
 
 namespace moracle::opencl {
@@ -45,8 +46,10 @@ BinaryCache::BinaryCache(const Queue& queue, const std::string& folder, const st
 
 cl_program BinaryCache::load() const {
   if (path_.empty()) return nullptr;
-  std::ifstream file(path_, std::ios::binary);
-  const std::string whole((std::istreambuf_iterator<char>(file)), {});
+  constexpr size_t kMaxBytes = size_t{1} << 30;
+  const Result<std::string> read = read_small_file(path_, kMaxBytes);
+  if (!read) return nullptr;
+  const std::string& whole = *read;
   const size_t start = str(kMagic, key_, "\n").size();
   const size_t end = whole.size() > start ? whole.find('\n', start) : whole.npos;
   if (end == whole.npos) return nullptr;
@@ -81,7 +84,8 @@ void BinaryCache::keep(cl_program program) const {
     return;
   std::error_code ignored;
   fs::create_directories(fs::path(path_).parent_path(), ignored);
-  const std::string fresh = str(path_, ".", ::getpid());
+  static std::atomic<int> next = 0;
+  const std::string fresh = str(path_, ".", ::getpid(), ".", next++);
   {
     std::ofstream file(fresh, std::ios::binary | std::ios::trunc);
     file << head_of(key_, binary) << binary;

@@ -44,9 +44,10 @@ class Arguments {
 
  private:
   void pointer(const void* value) {
-    // A null pointer goes in as "no buffer": not every driver takes it as shared memory.
+    // A null pointer goes in as a null buffer: not every driver takes it as shared memory.
+    const cl_mem none = nullptr;
     keep(value != nullptr ? cl_.clSetKernelArgSVMPointer(kernel_, next_++, value)
-                          : cl_.clSetKernelArg(kernel_, next_++, sizeof(cl_mem), nullptr));
+                          : cl_.clSetKernelArg(kernel_, next_++, sizeof none, &none));
   }
   void keep(cl_int code) {
     if (code_ == CL_SUCCESS) code_ = code;
@@ -58,6 +59,22 @@ class Arguments {
   cl_int code_ = CL_SUCCESS;
 };
 
+/// A bit for each pointer that is null, in the order of the arguments.
+template <class... Args>
+uint64_t null_pointers(const Args&... args) {
+  uint64_t nulls = 0, bit = 1;
+  const auto look = [&](const auto& value) {
+    using Value = std::decay_t<decltype(value)>;
+    const void* pointer = &nulls;
+    if constexpr (std::is_pointer_v<Value>) pointer = value;
+    if constexpr (std::is_same_v<Value, Matrix>) pointer = value.data;
+    if (pointer == nullptr) nulls |= bit;
+    bit <<= 1;
+  };
+  (look(args), ...);
+  return nulls;
+}
+
 /// Starts `kernel` with its arguments set. Errors: names the kernel.
 Status start(const Queue& queue, Stream stream, const KernelName& name, cl_kernel kernel,
              int64_t groups, int64_t threads);
@@ -66,9 +83,10 @@ Status start(const Queue& queue, Stream stream, const KernelName& name, cl_kerne
 /// their groups in steps of get_num_groups(0). Does nothing if there are no groups. Errors: the
 /// arguments or the start of the kernel.
 template <class... Args>
-Status launch_kernel(const Queue& queue, Stream stream, const KernelName& name, cl_kernel kernel,
+Status launch_kernel(const Queue& queue, Stream stream, const KernelName& name, cl_kernel made,
                      int64_t groups, int64_t threads, const Args&... args) {
   if (groups <= 0) return {};
+  MORACLE_TRY(const cl_kernel kernel, queue.programs->twin(made, null_pointers(args...)));
   const std::lock_guard lock(queue.programs->arguments());
   Arguments arguments(*queue.cl, kernel);
   (arguments.add(args), ...);

@@ -5,38 +5,24 @@
 
 #include "base/text.h"
 #include "kernels/opencl/device/opencl_order.h"
+#include "kernels/opencl/device/requirements.h"
 #include "kernels/opencl/ops/opencl_ops.h"
 #include "oracle/detect.h"
 
 namespace moracle {
 namespace {
 
-// What every kernel of this library uses.
-constexpr GpuFeature kNeeded = GpuFeature::kSharedPointers | GpuFeature::kAtomics64;
-
 Status check_device(int index, const std::vector<GpuInfo>& there) {
-  const auto wrong = [&](std::string need, std::string fact) {
-    return Error{ErrorKind::kUnsupported, "", str("device 'opencl:", index, "'"), std::move(need),
-                 std::move(fact)};
-  };
-  if (!opencl::api()) return wrong(opencl::api().error().need, opencl::api().error().fact);
-  if (there.empty())
-    return wrong("an OpenCL device and its driver, or device cpu", "this machine has none");
-  if (index >= static_cast<int>(there.size())) {
-    return wrong(
-        "an OpenCL device with this index, or device cpu",
-        str("this machine has ", there.size(), there.size() == 1 ? " device" : " devices"));
-  }
-  const GpuFeature lacking = missing(kNeeded, there[index].features);
-  if (lacking == GpuFeature::kNone) return {};
-  return wrong("a device with " + names(lacking),
-               str(there[index].model, " has ", names(there[index].features)));
+  if (opencl::api()) return opencl::check_requirements(index, there);
+  Error error = opencl::api().error();
+  error.place = str("device 'opencl:", index, "'");
+  return error;
 }
 
 }  // namespace
 
 OpenClDevice::OpenClDevice(int index, const DeviceOptions& options)
-    : queue_{.index = index},
+    : queue_{.cl = &*opencl::api(), .index = index},
       programs_(queue_, options.kernel_cache, options.compiling),
       staging_(queue_),
       ops_(std::make_unique<OpenClOps>(queue_, device_errors_)),
@@ -55,7 +41,6 @@ Result<std::shared_ptr<Device>> OpenClDevice::open(int index, const DeviceOption
 
 Status OpenClDevice::start() {
   using opencl::value_of;
-  queue_.cl = &*opencl::api();
   queue_.programs = &programs_;
   const opencl::Api& cl = *queue_.cl;
   const cl_device_id id = queue_.device = opencl::device_ids()[queue_.index];
@@ -96,12 +81,12 @@ Ops& OpenClDevice::ops() {
 Result<Buffer> OpenClDevice::allocate(size_t bytes) {
   if (bytes == 0) return Buffer();
   const Turn turn = this->turn();
-  constexpr size_t kPattern = 128;
-  const size_t whole = (bytes + kPattern - 1) / kPattern * kPattern;
-  MORACLE_TRY(Buffer buffer, memory_->allocate(whole));
+  MORACLE_TRY(Buffer buffer, memory_->allocate(bytes));
+  constexpr size_t kPattern = opencl::Memory::kUnit;
   const std::byte zeros[kPattern] = {};
-  MORACLE_OPENCL(queue_.cl->clEnqueueSVMMemFill(queue_.own, buffer.data(), zeros, kPattern, whole,
-                                                0, nullptr, nullptr));
+  MORACLE_OPENCL(queue_.cl->clEnqueueSVMMemFill(queue_.own, buffer.data(), zeros, kPattern,
+                                                opencl::Memory::whole_units(bytes), 0, nullptr,
+                                                nullptr));
   // Finish: every queue must see the zeros, not only this one. Some drivers refuse memory only now.
   MORACLE_OPENCL(queue_.cl->clFinish(queue_.own));
   return buffer;

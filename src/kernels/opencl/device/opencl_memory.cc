@@ -1,5 +1,6 @@
 #include "kernels/opencl/device/opencl_memory.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/text.h"
@@ -14,23 +15,24 @@ Memory::~Memory() {
 
 Result<Buffer> Memory::allocate(size_t bytes) {
   const Api& cl = *queue_.cl;
-  const auto largest = value_of<cl_ulong>(cl, queue_.device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
-  constexpr cl_uint kAlignment = 128;  // the largest that OpenCL grants: that of a long16
-  void* const data = bytes <= largest
-                         ? cl.clSVMAlloc(queue_.context, CL_MEM_READ_WRITE, bytes, kAlignment)
-                         : nullptr;
+  const auto largest = value_of<cl_ulong>(cl, queue_.device, CL_DEVICE_MAX_MEM_ALLOC_SIZE),
+             memory = value_of<cl_ulong>(cl, queue_.device, CL_DEVICE_GLOBAL_MEM_SIZE);
   const std::lock_guard lock(mutex_);
+  const size_t taken =
+      std::accumulate(live_.begin(), live_.end(), size_t{0},
+                      [](size_t sum, const auto& one) { return sum + one.second; });
+  const size_t whole = whole_units(bytes);
+  // A driver on a CPU grants more than there is, and the system then ends the process.
+  const bool fits = bytes <= largest && bytes <= memory - std::min<size_t>(taken, memory);
+  void* const data =
+      fits ? cl.clSVMAlloc(queue_.context, CL_MEM_READ_WRITE, whole, cl_uint{kUnit}) : nullptr;
   if (data == nullptr) {
-    const size_t taken =
-        std::accumulate(live_.begin(), live_.end(), size_t{0},
-                        [](size_t sum, const auto& one) { return sum + one.second; });
-    return Error{
-        ErrorKind::kOutOfMemory, "", str("opencl:", queue_.index),
-        str(bytes, " bytes of memory in one piece"),
-        str("the largest piece is ", largest, " bytes; ", taken, " of ",
-            value_of<cl_ulong>(cl, queue_.device, CL_DEVICE_GLOBAL_MEM_SIZE), " bytes are taken")};
+    return Error{ErrorKind::kOutOfMemory, "", str("opencl:", queue_.index),
+                 str(bytes, " bytes of memory in one piece"),
+                 str("the largest piece is ", largest, " bytes; ", taken, " of ", memory,
+                     " bytes are taken")};
   }
-  live_.emplace(data, bytes);
+  live_.emplace(data, whole);
   ++changes_;
   return Buffer(data, bytes, std::shared_ptr<void>(data, [self = shared_from_this()](void* p) {
                   self->release(p);

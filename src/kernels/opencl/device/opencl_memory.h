@@ -19,8 +19,15 @@ class Memory : public std::enable_shared_from_this<Memory> {
   Memory& operator=(const Memory&) = delete;
   ~Memory();
 
-  /// Memory with undefined content. Errors: kOutOfMemory, with the device's largest allocation and
-  /// its memory.
+  /// Allocations are multiples of this. It is also the largest alignment that OpenCL grants: that
+  /// of a long16.
+  static constexpr size_t kUnit = 128;
+  static constexpr size_t whole_units(size_t bytes) {
+    return (bytes / kUnit + (bytes % kUnit != 0)) * kUnit;
+  }
+
+  /// Memory of whole_units(bytes) with undefined content. Errors: kOutOfMemory, with the device's
+  /// largest allocation and its memory.
   Result<Buffer> allocate(size_t bytes);
 
   /// Tells the driver that `kernel` follows pointers that lie in device memory: every allocation

@@ -20,6 +20,7 @@ std::string base_options(const Queue& queue) {
 }  // namespace
 
 Programs::~Programs() {
+  for (auto& [key, kernel] : twins_) queue_.cl->clReleaseKernel(kernel);
   for (auto& [key, kernel] : kernels_) queue_.cl->clReleaseKernel(kernel);
   for (auto& [key, program] : programs_) queue_.cl->clReleaseProgram(program);
 }
@@ -49,8 +50,22 @@ Result<cl_kernel> Programs::make_locked(const KernelName& name) {
                    name_of(code)};
     }
     at = kernels_.emplace(key, kernel).first;
+    origins_.emplace(kernel, Origin{whole, name.kernel});
   }
   return at->second;
+}
+
+Result<cl_kernel> Programs::twin(cl_kernel kernel, uint64_t nulls) {
+  if (nulls == 0) return kernel;
+  const std::lock_guard lock(mutex_);
+  const auto known = twins_.find({kernel, nulls});
+  if (known != twins_.end()) return known->second;
+  const Origin& origin = origins_.at(kernel);
+  cl_int code = CL_SUCCESS;
+  const cl_kernel fresh = queue_.cl->clCreateKernel(origin.program, origin.name.c_str(), &code);
+  MORACLE_CHECK(check(code, "clCreateKernel"));
+  twins_.emplace(std::pair(kernel, nulls), fresh);
+  return fresh;
 }
 
 Result<cl_program> Programs::program(const std::string& file, const std::string& options) {
@@ -97,7 +112,7 @@ Result<cl_program> Programs::build(const std::string& file, const std::string& t
     while (!log.empty() && (log.back() == '\0' || log.back() == '\n')) log.pop_back();
   }
   cl.clReleaseProgram(program);
-  return Error{ErrorKind::kIo, file, str("options '", options, "'"),
+  return Error{ErrorKind::kIo, file, str("opencl:", queue_.index, ", options '", options, "'"),
                "the device's compiler to accept the kernels",
                str(name_of(code), log.empty() ? "" : ": ", log)};
 }

@@ -35,6 +35,11 @@ class Programs {
   /// The same for a constant of the program: it is found again by its address.
   Result<cl_kernel> find(const KernelName& name);
 
+  /// The kernel again, as an object of its own for arguments of which those in `nulls` are null;
+  /// the kernel itself if none is. (NVIDIA's driver refuses a kernel object whose argument was once
+  /// shared memory and then null.)
+  Result<cl_kernel> twin(cl_kernel kernel, uint64_t nulls);
+
   /// Held while a kernel's arguments are set and until it is enqueued: they belong to the kernel
   /// object.
   std::mutex& arguments() { return arguments_; }
@@ -56,6 +61,12 @@ class Programs {
   std::map<std::string, cl_program> programs_;  // by file and options
   std::map<std::string, cl_kernel> kernels_;    // by file, options and kernel
   std::unordered_map<const KernelName*, cl_kernel> found_;
+  struct Origin {
+    cl_program program;
+    std::string name;
+  };
+  std::map<cl_kernel, Origin> origins_;
+  std::map<std::pair<cl_kernel, uint64_t>, cl_kernel> twins_;
   int64_t compiled_ = 0, loaded_ = 0;
 };
 

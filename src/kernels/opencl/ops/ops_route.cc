@@ -1,6 +1,8 @@
 // Router logits to experts and their weights.
 #include <algorithm>
 
+#include "base/text.h"
+#include "base/try.h"
 #include "kernels/check_ops.h"
 #include "kernels/opencl/device/launch.h"
 #include "kernels/opencl/ops/check_matrices.h"

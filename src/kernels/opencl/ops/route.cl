@@ -34,25 +34,19 @@ float merge_group(local float *scratch, float value, bool adds) {
 // Turns a token's logits into scores. Returns the divisor that turns a score into a share.
 float score_token(MATRIX(logits), long t, int num_experts, int kind, local float *scores, local float *scratch) {
   const int item = get_local_id(0), items = get_local_size(0);
-  float divisor = 1;
-  if (kind == SIGMOID) {
-    for (int e = item; e < num_experts; e += items) scores[e] = 1.0f / (1.0f + exp(-LOAD(logits, t, e)));
-  } else {
-    float largest = -INFINITY, sum = 0;
-    for (int e = item; e < num_experts; e += items) {
-      scores[e] = LOAD(logits, t, e);
-      largest = fmax(largest, scores[e]);
-    }
-    largest = merge_group(scratch, largest, false);
-    for (int e = item; e < num_experts; e += items) {
-      scores[e] = exp(scores[e] - largest);
-      sum += scores[e];
-    }
-    sum = merge_group(scratch, sum, true);
-    if (kind == SOFTMAX) divisor = sum;
+  float largest = -INFINITY, sum = 0;
+  for (int e = item; e < num_experts; e += items) {
+    scores[e] = LOAD(logits, t, e);
+    largest = fmax(largest, scores[e]);
   }
-  barrier(CLK_LOCAL_MEM_FENCE);
-  return divisor;
+  // Sigmoids need neither the maximum nor the sum. They are found anyway: see drop_groups.
+  largest = merge_group(scratch, largest, false);
+  for (int e = item; e < num_experts; e += items) {
+    scores[e] = kind == SIGMOID ? 1.0f / (1.0f + exp(-scores[e])) : exp(scores[e] - largest);
+    sum += scores[e];
+  }
+  sum = merge_group(scratch, sum, true);
+  return kind == SOFTMAX ? sum : 1;
 }
 
 // What decides between experts. A bias does not weigh.
@@ -62,10 +56,12 @@ float rank_of(local const float *scores, int e, float divisor, global const floa
 
 // Excludes all but the best `keep` groups of experts; the higher id loses a tie. A group's rank is its best score, or
 // the sum of its two best scores if there is a bias. A NaN counts as infinite, so that it stays visible.
+// Barriers stand outside of every `if`, even where all work-items agree: PoCL 3.1 miscompiles what comes after one.
 void drop_groups(local float *scores, int num_experts, float divisor, global const float *bias, int num_groups,
                  int keep, local float *ranks) {
   const int item = get_local_id(0), items = get_local_size(0), size = num_experts / num_groups;
-  for (int g = item; g < num_groups; g += items) {
+  const int groups = num_groups > keep ? num_groups : 0;
+  for (int g = item; g < groups; g += items) {
     float best = -INFINITY, second = -INFINITY;
     for (int e = g * size; e < (g + 1) * size; ++e) {
       float rank = rank_of(scores, e, divisor, bias);
@@ -76,9 +72,9 @@ void drop_groups(local float *scores, int num_experts, float divisor, global con
     ranks[g] = bias && size > 1 ? best + second : best;
   }
   barrier(CLK_LOCAL_MEM_FENCE);
-  for (int g = item; g < num_groups; g += items) {
+  for (int g = item; g < groups; g += items) {
     int better = 0;
-    for (int other = 0; other < num_groups; ++other)
+    for (int other = 0; other < groups; ++other)
       better += ranks[other] > ranks[g] || (ranks[other] == ranks[g] && other < g);
     if (better >= keep) {
       for (int e = g * size; e < (g + 1) * size; ++e) scores[e] = OUT;
@@ -130,9 +126,8 @@ kernel void route(MATRIX(logits), const long tokens, const int num_experts, cons
   local int best_id[MOST_ITEMS], few_id[FEW];
   const int item = get_local_id(0), items = get_local_size(0), few = min(FEW, items);
   for (long t = get_group_id(0); t < tokens; t += get_num_groups(0)) {
-    const float divisor =
-        score_token(logits, logits_stride, logits_dtype, t, num_experts, kind, scores, best_rank);
-    if (num_groups > top_groups) drop_groups(scores, num_experts, divisor, bias, num_groups, top_groups, ranks);
+    const float divisor = score_token(logits, logits_stride, logits_dtype, t, num_experts, kind, scores, best_rank);
+    drop_groups(scores, num_experts, divisor, bias, num_groups, top_groups, ranks);
     keep_best(scores, num_experts, divisor, bias, best_rank, best_id);
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int j = 0; j < top_k; ++j) {

@@ -1,9 +1,9 @@
 // Top-k of long rows. Each work-group finds the candidates of a piece of a row. Rounds repeat until one piece is left.
 //
-// A piece is sorted in runs that hold k keys, every other run backwards. The larger one of each two opposite keys of
-// two such runs are the largest of both runs, and sorting them again takes one bitonic merge. So runs are halved in
-// number until one is left (Shanbhag, Pirk and Madden, "Efficient Top-K Query Processing on Massively Parallel
-// Hardware", 2018).
+// A piece is sorted in runs of at least k keys, every other run backwards. Two such runs side by side lose the smaller
+// of each two keys that face each other. The rest are the largest of both, and one bitonic merge sorts them. Runs are
+// halved in number like this until one is left (Shanbhag, Pirk and Madden, "Efficient Top-K Query Processing on
+// Massively Parallel Hardware", 2018).
 #include "elements.cl"
 
 #define PIECE_KEYS 2048  // kTopKPiece in top_k_key.h

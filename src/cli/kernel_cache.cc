@@ -1,0 +1,54 @@
+#include "kernel_cache.h"
+
+#include <unistd.h>
+
+#include <iostream>
+#include <set>
+
+#include "base/printable.h"
+#include "base/text.h"
+#include "tuning_cache.h"
+
+namespace moracle::cli {
+namespace {
+
+// One file is compiled once per variant, with other options: its line appears once.
+class Lines {
+ public:
+  explicit Lines(std::string device) : device_(std::move(device)) {}
+  void operator()(std::string_view file) {
+    if (!shown_.emplace(file).second) return;
+    // A progress bar may stand on the line.
+    const char* const clear = ::isatty(STDERR_FILENO) == 1 ? "\r\033[K" : "";
+    std::cerr << clear << printable(str("compiling kernels for ", device_, ": ", file)) << "\n"
+              << std::flush;
+  }
+
+ private:
+  std::string device_;
+  std::set<std::string, std::less<>> shown_;
+};
+
+}  // namespace
+
+std::string default_kernel_cache() {
+  const std::string folder = cache_folder();
+  return folder.empty() ? "" : folder + "/opencl";
+}
+
+DeviceOptions device_options(const std::string& device, int threads, bool pin, bool quiet) {
+  DeviceOptions options{.threads = threads, .pin = pin};
+  const Result<DeviceName> named = parse_device(device);  // opening reports a wrong name
+  if (!named || named->platform != Platform::kOpenCl) return options;
+  options.kernel_cache = default_kernel_cache();
+  if (!quiet) options.compiling = Lines(str(name(named->platform), ":", named->index));
+  return options;
+}
+
+void keep_kernels(ModelOptions& options, bool quiet) {
+  DeviceOptions opened = device_options(options.device, options.threads, options.pin, quiet);
+  options.kernel_cache = std::move(opened.kernel_cache);
+  options.compiling = std::move(opened.compiling);
+}
+
+}  // namespace moracle::cli

@@ -1,0 +1,125 @@
+// The command on OpenCL devices: kept kernels, the lines that name compiled files, and machines
+// without a loader or a driver.
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "moracle/device.h"
+#include "run_command.h"
+
+namespace moracle::opencl_command_test {
+namespace {
+
+using testing::expect_one_line;
+using ::testing::HasSubstr;
+using testing::Ran;
+using testing::run_shell;
+using testing::TemporaryFolder;
+
+/// The command, with variables such as "A=b C=d" in its environment.
+Ran run_with(const std::string& variables, const std::vector<std::string>& arguments) {
+  return run_shell(variables + " exec \"$0\" \"$@\"", arguments);
+}
+
+/// The smallest work on a device.
+std::vector<std::string> small_check(std::vector<std::string> more = {}) {
+  more.insert(more.begin(), {"check", "--device", "opencl", "--backend", "opencl-reference",
+                             "--scheme", "bf16", "--tokens", "1", "--variant", "plain"});
+  return more;
+}
+
+class OpenClCommand : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto opened = open_device("opencl"); !opened)
+      GTEST_SKIP() << opened.error().to_string();
+  }
+  size_t kept() const {
+    std::error_code none;
+    size_t count = 0;
+    for (std::filesystem::directory_iterator at(folder_.path() + "/moracle/opencl", none), end;
+         at != end; ++at)
+      ++count;
+    return count;
+  }
+  const TemporaryFolder folder_;
+  const std::string caches_ = "XDG_CACHE_HOME='" + folder_.path() + "'";
+};
+
+TEST_F(OpenClCommand, NamesEachCompiledFileOnceAndKeepsKernels) {
+  const Ran first = run_with(caches_, small_check());
+  EXPECT_EQ(first.code, 0) << first.err;
+  const std::string line = "compiling kernels for opencl:0: reference.cl\n";
+  const size_t at = first.err.find(line);
+  ASSERT_NE(at, first.err.npos) << first.err;
+  EXPECT_EQ(first.err.find(line, at + 1), first.err.npos) << first.err;
+  const size_t files = kept();
+  EXPECT_GT(files, 0u);
+  const Ran second = run_with(caches_, small_check());
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(second.err, "");
+  EXPECT_EQ(second.out, first.out);
+  EXPECT_EQ(kept(), files);
+}
+
+TEST_F(OpenClCommand, JsonAnswerLeavesStderrEmpty) {
+  const Ran ran = run_with(caches_, small_check({"--json"}));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.err, "");
+  EXPECT_GT(kept(), 0u);
+}
+
+TEST_F(OpenClCommand, KeepsKernelsBelowHomeWithoutCacheVariable) {
+  const Ran ran = run_with("unset XDG_CACHE_HOME; POCL_CACHE_DIR='" + folder_.path() +
+                               "/pocl' HOME='" + folder_.path() + "'",
+                           small_check());
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_FALSE(std::filesystem::is_empty(folder_.path() + "/.cache/moracle/opencl"));
+}
+
+TEST_F(OpenClCommand, UnusableCacheFolderOnlyCostsCompiling) {
+  const Ran ran =
+      run_with("POCL_CACHE_DIR='" + folder_.path() + "/pocl' XDG_CACHE_HOME=/proc", small_check());
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("compiling kernels for opencl:0: reference.cl\n"));
+}
+
+// Drivers and the loader are found once per process: each of these tests runs the command.
+
+TEST(OpenClLoader, MachineWithoutDriverIsReported) {
+  const TemporaryFolder empty;
+  const std::string none = "OCL_ICD_VENDORS='" + empty.path() + "'";
+  const Ran ran = run_with(none, small_check());
+  if (ran.code == 0) GTEST_SKIP() << "this loader finds drivers elsewhere";
+  expect_one_line(ran, {"device 'opencl:0': needs an OpenCL device and its driver, or device cpu"},
+                  2);
+  EXPECT_EQ(run_with(none, {"machines"}).code, 0);
+}
+
+TEST(OpenClLoader, UnusableLoaderIsReported) {
+  const TemporaryFolder folder;
+  folder.write("libOpenCL.so.1", "this is no library");
+  const std::string path = "LD_LIBRARY_PATH='" + folder.path() + "'";
+  expect_one_line(run_with(path, small_check()),
+                  {"device 'opencl:0': needs the loader of OpenCL (package ocl-icd-libopencl1)",
+                   "libOpenCL.so.1"},
+                  2);
+  EXPECT_EQ(run_with(path, {"machines"}).code, 0);
+}
+
+TEST(OpenClLoader, LoaderThatLacksFunctionsIsReported) {
+  Dl_info other{};  // of the library that holds this function
+  if (::dladdr(reinterpret_cast<void*>(&std::strtol), &other) == 0 ||
+      !std::string(other.dli_fname).starts_with('/'))
+    GTEST_SKIP() << "no other library is known";
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink(other.dli_fname, folder.path() + "/libOpenCL.so.1");
+  expect_one_line(run_with("LD_LIBRARY_PATH='" + folder.path() + "'", small_check()),
+                  {"device 'opencl:0': needs a loader of OpenCL 2.0 or later",
+                   "libOpenCL.so.1 has no clGetPlatformIDs"},
+                  2);
+}
+
+}  // namespace
+}  // namespace moracle::opencl_command_test
