@@ -148,7 +148,7 @@ Outcome compare(const Case& c, const Expected& want, std::span<const double> got
 
 }  // namespace
 
-Outcome run(const Case& c, const std::shared_ptr<Device>& device) {
+Outcome run(const Case& c, const std::shared_ptr<Device>& device, const Machine* machine) {
   Request request = request_of(c);
   request.platform = device->platform();
   if (const auto named = parse_device(device->name());
@@ -172,7 +172,7 @@ Outcome run(const Case& c, const std::shared_ptr<Device>& device) {
   Precision precision;
   for (int64_t rank = 0; rank < request.parallel.ep_size; ++rank) {
     request.parallel.ep_rank = rank;
-    const Selection selection = select(request, here);
+    const Selection selection = select(request, machine != nullptr ? *machine : here);
     if (!selection.plan) return {Outcome::kRefused, selection.chosen().error().to_string(), 0};
     precision = precision_of(*selection.plan);
     if (const Status added = all.add_rank(selection); !added)

@@ -64,7 +64,8 @@ struct Outcome {
   std::string message;  ///< kRefused: the oracle's reasons; kFailed: where, both values, the bound
   double worst = 0;     ///< largest error as a share of its bound
 };
-Outcome run(const Case& c, const std::shared_ptr<Device>& device);
+/// `machine`: the machine that the oracle sees; null: this one.
+Outcome run(const Case& c, const std::shared_ptr<Device>& device, const Machine* machine = nullptr);
 
 using timing::random_matrix;
 using timing::shuffle_groups;

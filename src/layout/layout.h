@@ -32,6 +32,8 @@ struct Layout {
   /// Columns are ordered by group. An act-order matrix is packed with sorted columns
   /// (sorted_columns.h). Its activations are gathered in that order before the GEMM.
   bool sorts_columns = false;
+  /// Added to each 4-bit integer code before it is stored: with 8, codes are unsigned.
+  int i4_offset = 0;
   Sections (*sections)(const MatrixShape& shape);
   /// Number of activation columns that kernels read: k, or more if columns are padded. The caller
   /// must provide zeros in the padding.
@@ -49,6 +51,9 @@ struct Layout {
   void (*pack_beside)(const MatrixShape& shape, const CanonicalMatrix& piece, int64_t first_row,
                       std::byte* out);
 };
+
+/// True if the layout supports this weight dtype.
+bool holds(const Layout& layout, DType type);
 
 /// Row granularity of packing in every layout.
 inline constexpr int64_t kRowStep = 16;

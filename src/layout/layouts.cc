@@ -13,6 +13,10 @@ std::span<const Layout* const> layouts() {
   return kAll;
 }
 
+bool holds(const Layout& layout, DType type) {
+  return std::find(layout.holds.begin(), layout.holds.end(), type) != layout.holds.end();
+}
+
 void pack(const Layout& layout, const MatrixShape& shape, const CanonicalMatrix& piece,
           int64_t first_row, ThreadPool& pool, std::byte* out) {
   // Waking a thread takes as long as packing fewer bytes than this.

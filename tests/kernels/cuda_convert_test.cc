@@ -30,9 +30,6 @@ class CudaConvertTest : public CudaTest {
     const auto* const bytes = weights->buffer.as<uint8_t>();
     return {bytes, bytes + weights->buffer.bytes()};
   }
-  static bool holds(const Layout& layout, DType dtype) {
-    return std::find(layout.holds.begin(), layout.holds.end(), dtype) != layout.holds.end();
-  }
 };
 
 TEST_F(CudaConvertTest, MatchesHostPackingInEveryLayoutAndScheme) {

@@ -37,6 +37,7 @@ std::vector<std::byte> bytes_of(const Result<KernelWeights>& weights) {
 TEST(Uploads, MatchHostConversionBytes) {
   for (const Layout* layout : layouts()) {
     for (const ConvertCase& c : convert_cases()) {
+      if (!holds(*layout, c.shape.key.dtype)) continue;
       const auto matrix = [&] { return in_pieces(c.shape, c.rows, c.num_experts); };
       const std::vector<std::byte> here =
           bytes_of(convert(matrix(), *layout, *open_device()->get()));

@@ -153,7 +153,8 @@ TEST(Layouts, PlaceEveryCodeByIndexFunction) {
     const std::byte* codes = bytes.data() + c.layout->sections(c.shape).codes;
     for (int64_t r = 0; r < m.n; ++r) {
       for (int64_t k = 0; k < m.k; ++k) {
-        const uint64_t want = bits_at(m.codes.data() + r * m.row_bytes(), k * width, width);
+        uint64_t want = bits_at(m.codes.data() + r * m.row_bytes(), k * width, width);
+        if (c.shape.key.dtype == DType::kI4) want = (want + c.layout->i4_offset) & 15;
         ASSERT_EQ(bits_at(codes, c.layout->code_bit(c.shape, r, k), width), want)
             << "row " << r << " column " << k;
       }
@@ -310,6 +311,43 @@ TEST(Vnni16Layout, StoresSharedScaleOnceAndExponentsAsBytes) {
     for (int64_t g = 0; g < 3; ++g) {
       const auto e = static_cast<int>(bytes[s.scales + (r / 16 * 3 + g) * 16 + r % 16]);
       EXPECT_EQ(std::ldexp(1.0f, e - 127), m.scales[r * 3 + g]);
+    }
+  }
+}
+
+TEST(Rows16Layout, StoresUnsignedNibblesAndPadsThemWithCodeZero) {
+  const MatrixShape shape{3, 5, int4_static_group(32)};
+  const CanonicalMatrix m = matrix_for(shape);
+  const std::vector<std::byte> bytes = packed({&kRows16Layout, shape}, m, std::byte{0xff});
+  const Sections s = kRows16Layout.sections(shape);
+  EXPECT_EQ(s.scales, 256u);  // 16 rows of 32 columns
+  for (int64_t r = 0; r < 16; ++r) {
+    double row[5];
+    if (r < 3) decode_row(m, r, row);
+    for (int64_t c = 0; c < 32; ++c) {
+      const int stored = static_cast<int>(bits_at(bytes.data(), (r * 32 + c) * 4, 4));
+      ASSERT_EQ(stored - 8, r < 3 && c < 5 ? row[c] : 0) << "row " << r << " column " << c;
+    }
+    float scale;
+    std::memcpy(&scale, bytes.data() + s.scales + r * 4, 4);
+    EXPECT_EQ(scale, r < 3 ? m.scales[r] : 0);
+  }
+}
+
+TEST(Columns16Layout, StoresScalesOfOneGroupSideBySide) {
+  for (const int64_t block : {1, 32}) {
+    const MatrixShape shape{40, 96, fp8_static_block(block, 32)};
+    const CanonicalMatrix m = matrix_for(shape);
+    const std::vector<std::byte> bytes = packed({&kColumns16Layout, shape}, m, std::byte{0xff});
+    const Sections s = kColumns16Layout.sections(shape);
+    EXPECT_EQ(s.scales, 48u * 96u);
+    const int64_t scales = block == 1 ? 48 : 2;
+    for (int64_t r = 0; r < (40 + block - 1) / block; ++r) {
+      for (int64_t g = 0; g < 3; ++g) {
+        float scale;
+        std::memcpy(&scale, bytes.data() + s.scales + (g * scales + r) * 4, 4);
+        EXPECT_EQ(scale, m.scales[r * 3 + g]);
+      }
     }
   }
 }

@@ -135,15 +135,18 @@ TEST(Gates, CpuGatesNeedAllInstructionSets) {
 
 // D5: OpenCL gates use the properties that a device reports, not its vendor.
 TEST(Gates, OpenClGatesFollowDeviceReport) {
-  const GpuFeature half = GpuFeature::kSubgroups | GpuFeature::kFp16;
+  const GpuFeature every = GpuFeature::kSharedPointers | GpuFeature::kAtomics64;
+  const GpuFeature half = every | GpuFeature::kSubgroups | GpuFeature::kFp16;
   const struct {
     GpuFeature features;
     Names rows;
   } expected[] = {
-      {GpuFeature::kNone, {"opencl-reference"}},
-      {GpuFeature::kFp16 | GpuFeature::kMatrix, {"opencl-reference"}},
-      {half, {"opencl-subgroup", "opencl-reference"}},
-      {half | GpuFeature::kMatrix, {"opencl-matrix", "opencl-subgroup", "opencl-reference"}},
+      {GpuFeature::kNone, {}},
+      {every, {"opencl-lines", "opencl-reference"}},
+      {every | GpuFeature::kFp16 | GpuFeature::kMatrix, {"opencl-lines", "opencl-reference"}},
+      {half, {"opencl-subgroup", "opencl-lines", "opencl-reference"}},
+      {half | GpuFeature::kMatrix,
+       {"opencl-matrix", "opencl-subgroup", "opencl-lines", "opencl-reference"}},
   };
   for (const auto& want : expected) {
     Machine machine = with_isa(Isa::kNone);

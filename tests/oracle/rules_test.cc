@@ -128,7 +128,7 @@ std::vector<Trigger> triggers() {
          put_on(s, Platform::kOpenCl, "pocl");
          s.backend.gpu_features = GpuFeature::kSubgroups | GpuFeature::kFp16;
        },
-       "subgroups fp16", "has none"},
+       "subgroups fp16", "has shared_pointers atomics64"},
       {"shared-memory", "tiles larger than a block's memory",
        [](Situation& s) {
          put_on(s, Platform::kCuda, "rtx-5090");

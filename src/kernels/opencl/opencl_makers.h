@@ -13,9 +13,15 @@ Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights,
                                                       const KernelPlan& plan, Device& device);
 Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const KernelPlan& plan,
                                                   Device& device);
-inline constexpr MakeKernels kMakeReference = make_reference, kMakeLines = make_lines;
+Result<std::unique_ptr<GroupedLinear>> make_matrix(KernelWeights&& weights, const KernelPlan& plan,
+                                                   Device& device);
+Result<std::unique_ptr<GroupedLinear>> make_matrix_wide(KernelWeights&& weights,
+                                                        const KernelPlan& plan, Device& device);
+inline constexpr MakeKernels kMakeReference = make_reference, kMakeLines = make_lines,
+                             kMakeMatrix = make_matrix, kMakeMatrixWide = make_matrix_wide;
 #else
-inline constexpr MakeKernels kMakeReference = nullptr, kMakeLines = nullptr;
+inline constexpr MakeKernels kMakeReference = nullptr, kMakeLines = nullptr, kMakeMatrix = nullptr,
+                             kMakeMatrixWide = nullptr;
 #endif
 
 }  // namespace moracle::opencl

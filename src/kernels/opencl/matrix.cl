@@ -1,0 +1,227 @@
+// Backends opencl-matrix and opencl-matrix-wide: y[r, n] = sum over k of x[row_index[r], k] * w[e(r), n, k] +
+// bias[e(r), n] on matrix engines (dpas.cl), from layout rows16 (4-bit codes) or columns16 (8 and 16 bits).
+//
+// A subgroup multiplies up to ROWS rows of activations, a multiple of 8, with LANES * TILES rows of weights. It goes
+// through blocks of 32 columns, which are two products deep. Weights become bf16 in registers, exactly: codes and
+// differences of codes and zero points have at most 8 significant bits. The SPLITS subgroups of a work-group take
+// every SPLITS-th block each and add their sums in local memory.
+//
+// Compiled once for each kind of weights:
+//   -D WEIGHT_I4, _E2M1 (rows16); _I8, _E4M3, _BF16 (columns16)
+//   -D ONE_GROUP: one scale for all columns, or none; else each block is scaled before it is added
+//   -D LANES=8 or 16, -D ROWS=n, -D TILES=n, -D SPLITS=n, -D EMULATED
+#include "dpas.cl"
+#include "elements.cl"
+#include "experts.cl"
+
+// The sections of the layouts, in bytes. As Shape in matrix_linear.cc.
+typedef struct {
+  long num_experts, expert_bytes;
+  long scales, zero_points, bias;
+  long n, k, padded_rows, padded_cols;
+  long scale_row, scale_group;        // distance of the scales of two rows (or blocks of rows), of two groups
+  int block_rows, group_blocks;       // rows that share a scale; blocks of columns in a group
+  int quantized, has_zero_points, has_bias;
+} Shape;
+
+#define BLOCK 32  // columns
+#define STRIPS (ROWS / 8)
+#define WIDTH (LANES * TILES)  // rows of weights that a subgroup takes
+
+// Floats whose high halves are the bf16 of two codes, as one word.
+#define TO_PAIR(low, high) (int)((as_uint(high) & 0xffff0000u) | as_uint(low) >> 16)
+// A float whose exponent is that of 2^23 holds an integer in its lowest bits.
+#define FROM_BITS(bits, offset) (as_float((bits) | 0x4b000000u) - (8388608.0f + (offset)))
+
+#if defined(WEIGHT_I4)
+#define CODE(bits, zero) FROM_BITS(bits, 8.0f + (zero))
+#elif defined(WEIGHT_E2M1)
+#define CODE(bits, zero) (as_float(((bits) & 8u) << 28 | ((bits) & 7u) << 22) * 0x1p126f)
+#elif defined(WEIGHT_I8)
+#define CODE(bits, zero) FROM_BITS((bits) ^ 128u, 128.0f + (zero))
+#elif defined(WEIGHT_E4M3)
+#define CODE(bits, zero) (as_float(((bits) & 128u) << 24 | ((bits) & 127u) << 20) * 0x1p120f)
+#else
+#define CODE(bits, zero) as_float((bits) << 16)
+#endif
+
+// Codes of 16 columns, half a block, become the right operands of TILES products.
+#if defined(WEIGHT_I4) || defined(WEIGHT_E2M1)
+// Lane l has rows l, LANES + l, ... of weights.
+#define OFFSET(tile, lane) ((tile) * LANES + (lane))
+
+void load_right(global const uchar *base, const Shape *s, const long *rows, long half_block, const float *zeros,
+                int8 *right) {
+#pragma unroll
+  for (int t = 0; t < TILES; ++t) {
+    const uint2 words = ((global const uint2 *)(base + rows[t] * (s->padded_cols / 2)))[half_block];
+    int *const pairs = (int *)&right[t];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const uint byte = (j < 4 ? words.x : words.y) >> (8 * (j % 4));
+      pairs[j] = TO_PAIR(CODE(byte & 15u, zeros[t]), CODE(byte >> 4 & 15u, zeros[t]));
+    }
+  }
+}
+#else
+// Lane l has rows TILES * l, TILES * l + 1, ... of weights: neighbours in memory.
+#define OFFSET(tile, lane) ((lane) * TILES + (tile))
+#if defined(WEIGHT_BF16)
+typedef ushort Element;
+#else
+typedef uchar Element;
+#endif
+typedef Element Elements __attribute__((ext_vector_type(TILES)));
+
+void load_right(global const uchar *base, const Shape *s, const long *rows, long half_block, const float *zeros,
+                int8 *right) {
+  global const Element *const first = (global const Element *)base + half_block * 16 * s->padded_rows + rows[0];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const Elements low = *(global const Elements *)(first + 2 * j * s->padded_rows);
+    const Elements high = *(global const Elements *)(first + (2 * j + 1) * s->padded_rows);
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) {
+#if defined(WEIGHT_BF16)
+      const int pair = (int)((uint)high[t] << 16 | low[t]);
+#else
+      const int pair = TO_PAIR(CODE((uint)low[t], zeros[t]), CODE((uint)high[t], zeros[t]));
+#endif
+      ((int *)&right[t])[j] = pair;
+    }
+  }
+}
+#endif
+
+// Columns [k, k + 16) of 8 rows of activations, zeros from column `end` on.
+Left load_left(global const ushort *const *x, long k, long end, int aligned) {
+  const int lane = get_sub_group_local_id();
+  Left left;
+  Pairs *const parts = (Pairs *)&left;
+#pragma unroll
+  for (int m = 0; m < 8; ++m) {
+#if LANES == 16
+    parts[m] = k + 16 <= end || k + lane < end ? (short)x[m][k + lane] : (short)0;
+#else
+    global const ushort *const at = x[m] + k + 2 * lane;
+    if (k + 16 <= end && aligned) {
+      parts[m] = *(global const int *)at;
+    } else {
+      const uint low = k + 2 * lane < end ? at[0] : 0u, high = k + 2 * lane + 1 < end ? at[1] : 0u;
+      parts[m] = (int)(high << 16 | low);
+    }
+#endif
+  }
+  return left;
+}
+
+long scale_at(const Shape *s, long row, long group) {
+  return min(row, s->n - 1) / s->block_rows * s->scale_row + group * s->scale_group;
+}
+float scale_of(global const uchar *base, const Shape *s, long row, long group) {
+  return s->quantized ? ((global const float *)(base + s->scales))[scale_at(s, row, group)] : 1.0f;
+}
+float zero_of(global const uchar *base, const Shape *s, long row, long group) {
+  return s->has_zero_points ? (float)((global const char *)(base + s->zero_points))[scale_at(s, row, group)] : 0.0f;
+}
+
+// Sums of this subgroup's rows of weights with ROWS rows of activations, over every SPLITS-th block from `split` on.
+void multiply(global const uchar *base, const Shape *s, const long *rows, int split, global const ushort *const *x,
+              int aligned, float8 sums[STRIPS][TILES]) {
+#pragma unroll
+  for (int m = 0; m < STRIPS; ++m) {
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) sums[m][t] = (float8)(0.0f);
+  }
+  for (long b = split; b < s->padded_cols / BLOCK; b += SPLITS) {
+    const long g = b / s->group_blocks;
+    float zeros[TILES];
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) zeros[t] = zero_of(base, s, rows[t], g);
+    int8 right[2][TILES];
+    load_right(base, s, rows, 2 * b, zeros, right[0]);
+    load_right(base, s, rows, 2 * b + 1, zeros, right[1]);
+#if !defined(ONE_GROUP)
+    float scales[TILES];
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) scales[t] = scale_of(base, s, rows[t], g);
+#endif
+#pragma unroll
+    for (int m = 0; m < STRIPS; ++m) {
+      const Left first = load_left(x + 8 * m, b * BLOCK, s->k, aligned);
+      const Left second = load_left(x + 8 * m, b * BLOCK + 16, s->k, aligned);
+#pragma unroll
+      for (int t = 0; t < TILES; ++t) {
+#if defined(ONE_GROUP)
+        sums[m][t] = multiply_add(first, right[0][t], sums[m][t]);
+        sums[m][t] = multiply_add(second, right[1][t], sums[m][t]);
+#else
+        float8 part = multiply_add(first, right[0][t], (float8)(0.0f));
+        part = multiply_add(second, right[1][t], part);
+        sums[m][t] += part * scales[t];
+#endif
+      }
+    }
+  }
+}
+
+// A work-group takes WIDTH rows of weights and up to ROWS rows of activations of one expert. With by_row, there is a
+// group for each row, and the one of an expert's first, ROWS + first, ... row works. Else there are `strips` groups
+// for each expert, which go through its rows.
+SUBGROUP kernel void matrix_linear(global const uchar *weights, const Shape s, MATRIX(x), global const int *row_index,
+                                   global const int *offsets, MATRIX(y), const long num_rows, const int by_row,
+                                   const long strips) {
+  local float shared[SPLITS * ROWS * WIDTH];
+  const int lane = get_sub_group_local_id(), split = get_local_id(0) / LANES;
+  const int aligned = x_stride % 2 == 0 && (ulong)x % 4 == 0;
+  const long tiles = (s.n + WIDTH - 1) / WIDTH;
+  const long places = by_row ? num_rows : s.num_experts * strips;
+  for (long group = get_group_id(0); group < places * tiles; group += get_num_groups(0)) {
+    const long place = group / tiles, first_row = group % tiles * WIDTH;
+    const long e = !offsets ? 0 : by_row ? expert_of(offsets, s.num_experts, place) : place / strips;
+    if (e == s.num_experts) continue;
+    const long begin = offsets ? offsets[e] : 0, end = offsets ? min((long)offsets[e + 1], num_rows) : num_rows;
+    if (by_row && (place - begin) % ROWS != 0) continue;
+    global const uchar *const base = weights + e * s.expert_bytes;
+    long rows[TILES];
+#if defined(WEIGHT_I4) || defined(WEIGHT_E2M1)
+    for (int t = 0; t < TILES; ++t) rows[t] = min(first_row + OFFSET(t, lane), s.padded_rows - 1);
+#else
+    const long own = min(first_row + OFFSET(0, lane), s.padded_rows - TILES);
+    for (int t = 0; t < TILES; ++t) rows[t] = own + t;
+#endif
+    const long from = by_row ? place : begin + place % strips * ROWS;
+    const long to = by_row ? min(place + ROWS, end) : end;
+    for (long first = from; first < to; first += by_row ? ROWS : strips * ROWS) {
+      global const ushort *sources[ROWS];
+      for (int r = 0; r < ROWS; ++r) {
+        const long row = min(first + r, end - 1), source = row_index ? row_index[row] : row;
+        sources[r] = (global const ushort *)x + source * x_stride;
+      }
+      float8 sums[STRIPS][TILES];
+      multiply(base, &s, rows, split, sources, aligned, sums);
+      barrier(CLK_LOCAL_MEM_FENCE);  // the sums of the rows before have been read
+#pragma unroll
+      for (int m = 0; m < STRIPS; ++m) {
+#pragma unroll
+        for (int t = 0; t < TILES; ++t) {
+          const float *const column = (const float *)&sums[m][t];
+#pragma unroll
+          for (int i = 0; i < 8; ++i) shared[(split * ROWS + 8 * m + i) * WIDTH + OFFSET(t, lane)] = column[i];
+        }
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+      for (int i = get_local_id(0); i < ROWS * WIDTH; i += SPLITS * LANES) {
+        const long row = first + i / WIDTH, n = first_row + i % WIDTH;
+        if (row >= end || n >= s.n) continue;
+        float sum = 0;
+        for (int other = 0; other < SPLITS; ++other) sum += shared[other * ROWS * WIDTH + i];
+#if defined(ONE_GROUP)
+        sum *= scale_of(base, &s, n, 0);
+#endif
+        if (s.has_bias) sum += ((global const float *)(base + s.bias))[n];
+        STORE(y, row, n, sum);
+      }
+    }
+  }
+}

@@ -1,0 +1,15 @@
+// Plans backends opencl-matrix and opencl-matrix-wide. Plain C++, so that builds without OpenCL can
+// plan them, too.
+#pragma once
+
+namespace moracle::opencl {
+
+/// Name of the kernel in plans.
+inline constexpr const char* kMatrixKernelName = "matrix engines, bf16 products, f32 sums";
+
+/// Lanes of a subgroup, 8 or 16, on devices without matrix engines, where plain OpenCL C stands in
+/// for them. The oracle never chooses these backends there; tests do.
+void emulate_matrix_engines(int lanes);
+int emulated_lanes();
+
+}  // namespace moracle::opencl

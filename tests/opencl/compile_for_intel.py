@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Compiles the OpenCL kernels for Intel GPUs without such a GPU, with the offline compiler `ocloc`
+(Debian: intel-opencl-icd). Every kernel must compile. The kernels for matrix engines must contain
+dpas instructions and must not spill registers. Exits with 77, which means skipped, without ocloc.
+
+usage: compile_for_intel.py FOLDER_OF_KERNELS"""
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+# Device names of ocloc, and the lanes of their matrix instructions.
+DEVICES = {"acm-g10": 8, "pvc": 16}
+INCLUDE = re.compile(r'^#include "([^"]+)"')
+
+
+def with_includes(folder, name, seen):
+    """The text that the library gives to a driver, as sources.cc makes it."""
+    if name in seen:
+        return ""
+    seen.add(name)
+    lines = []
+    for line in (folder / name).read_text(encoding="utf-8").splitlines(keepends=True):
+        included = INCLUDE.match(line)
+        lines.append(with_includes(folder, included[1], seen) if included else line)
+    return "".join(lines)
+
+
+def matrix_variants(lanes):
+    """As matrix_linear.cc."""
+    for weight in ("I4", "E2M1", "I8", "E4M3", "BF16"):
+        for groups in ("", " -D ONE_GROUP"):
+            if weight == "BF16" and not groups:
+                continue
+            for rows in ("8", "32 -cl-intel-256-GRF-per-thread"):
+                yield f"-D WEIGHT_{weight} -D LANES={lanes} -D TILES=2 -D SPLITS=4{groups} -D ROWS={rows}"
+
+
+def lines_variants():
+    """As opencl_lines.cc on a GPU, with 4 rows of activations."""
+    products = [(weight, "X_BF16") for weight in ("I4", "E2M1", "I8", "E4M3", "BF16", "F16", "F32")]
+    products += [("I8", "X_I8"), ("I8", "X_I8 -D GROUP_SUMS"), ("I4", "X_I8"), ("E4M3", "X_E4M3")]
+    for weight, x in products:
+        yield f"-D WEIGHT_{weight} -D {x} -D SPLITS=8 -D PANELS=1 -D ROWS=4"
+
+
+def jobs(folder):
+    """(device, file, options) of every compilation."""
+    for device, lanes in DEVICES.items():
+        for options in matrix_variants(lanes):
+            yield device, "matrix.cl", options
+        for options in lines_variants():
+            yield device, "lines.cl", options
+        for cache in (0, 1, 2):
+            yield device, "ops/attend.cl", f"-D HEADS=4 -D CACHE={cache}"
+        for file in sorted((folder / "ops").glob("*.cl")):
+            if file.name != "attend.cl":
+                yield device, f"ops/{file.name}", ""
+        yield device, "limits/limits.cl", "-D REAL=float -D FIRST(x)=x"
+
+
+def disassembler():
+    """The library that ocloc needs to disassemble, or None."""
+    for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"):
+        for library in sorted(pathlib.Path(folder).glob("libiga64.so*")):
+            return library
+    return None
+
+
+def count_dpas(folder, binary, device):
+    """dpas instructions in a binary; None if it cannot be disassembled."""
+    library = disassembler()
+    if library is None:
+        return None
+    # ocloc opens the name without a version, which only the development package has.
+    (folder / "libiga64.so").symlink_to(library)
+    subprocess.run(["ocloc", "disasm", "-file", binary, "-device", device, "-dump", "dump"], cwd=folder,
+                   env=os.environ | {"LD_LIBRARY_PATH": str(folder)}, capture_output=True, check=False)
+    text = "".join(file.read_text(errors="replace") for file in (folder / "dump").glob("*.asm"))
+    return len(re.findall(r"\bdpas\.", text)) if text else None
+
+
+def compile_one(kernels, device, file, options):
+    """(line to print, True if it is as it must be)"""
+    title = f"{device:8} {file} {options}".rstrip()
+    is_matrix = file == "matrix.cl"
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "kernel.cl").write_text(with_includes(kernels, file, set()), encoding="utf-8")
+        done = subprocess.run(["ocloc", "compile", "-file", "kernel.cl", "-device", device, "-output", "out",
+                               "-options", options], cwd=folder, capture_output=True, text=True, check=False)
+        log = done.stdout + done.stderr
+        binaries = list(folder.glob("out_*.bin"))
+        if done.returncode != 0 or not binaries:
+            return f"{title}: does not compile\n{log}", False
+        spills = [int(count) for count in re.findall(r"spilled around (\d+)", log)]
+        facts = f"spills {max(spills, default=0)}"
+        if not is_matrix:
+            return f"{title}: {facts}", True
+        dpas = count_dpas(folder, binaries[0].name, device)
+        facts += ", not disassembled" if dpas is None else f", {dpas} dpas"
+        return f"{title}: {facts}", dpas != 0 and not spills
+
+
+def main():
+    kernels = pathlib.Path(sys.argv[1])
+    if not shutil.which("ocloc"):
+        print("skipped: no ocloc; install intel-opencl-icd or intel-ocloc")
+        return SKIPPED
+    wrong = 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for line, right in pool.map(lambda job: compile_one(kernels, *job), jobs(kernels)):
+            print(line if right else f"WRONG {line}", flush=True)
+            wrong += not right
+    print(f"{wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
