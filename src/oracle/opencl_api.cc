@@ -28,9 +28,9 @@ Result<Api> load() {
         reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
     if (function == nullptr && lacking == nullptr) lacking = name;
   };
-#define MORACLE_FIND(function) find(api.function, #function);
-  MORACLE_OPENCL_FUNCTIONS(MORACLE_FIND)
-#undef MORACLE_FIND
+#define X(function) find(api.function, #function);
+#include "oracle/opencl_functions.inc"
+#undef X
   if (lacking != nullptr)
     return wrong("a loader of OpenCL 2.0 or later", str(kLoader, " has no ", lacking));
   return api;

@@ -11,26 +11,11 @@
 
 namespace moracle::opencl {
 
-/// Every function that this library calls.
-#define MORACLE_OPENCL_FUNCTIONS(X)                                                                \
-  X(clGetPlatformIDs)                                                                              \
-  X(clGetPlatformInfo) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clCreateContext) X(clReleaseContext) \
-      X(clCreateCommandQueueWithProperties) X(clReleaseCommandQueue) X(clCreateProgramWithSource)  \
-          X(clCreateProgramWithBinary) X(clBuildProgram) X(clGetProgramInfo)                       \
-              X(clGetProgramBuildInfo) X(clReleaseProgram) X(clCreateKernel) X(clReleaseKernel)    \
-                  X(clSetKernelArg) X(clSetKernelArgSVMPointer) X(clSetKernelExecInfo)             \
-                      X(clGetKernelWorkGroupInfo) X(clEnqueueNDRangeKernel) X(clSVMAlloc)          \
-                          X(clSVMFree) X(clEnqueueSVMMemcpy) X(clEnqueueSVMMemFill)                \
-                              X(clCreateBuffer) X(clReleaseMemObject) X(clEnqueueMapBuffer)        \
-                                  X(clEnqueueUnmapMemObject) X(clEnqueueMarkerWithWaitList)        \
-                                      X(clEnqueueBarrierWithWaitList) X(clWaitForEvents)           \
-                                          X(clReleaseEvent) X(clGetEventProfilingInfo) X(clFlush)  \
-                                              X(clFinish)
-
+/// Every function that this library calls (opencl_functions.inc).
 struct Api {
-#define MORACLE_MEMBER(function) decltype(&::function) function = nullptr;
-  MORACLE_OPENCL_FUNCTIONS(MORACLE_MEMBER)
-#undef MORACLE_MEMBER
+#define X(function) decltype(&::function) function = nullptr;
+#include "oracle/opencl_functions.inc"
+#undef X
 };
 
 /// Loads libOpenCL.so.1 once per process. Errors: no loader on this system, or one older than

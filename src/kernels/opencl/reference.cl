@@ -65,7 +65,8 @@ kernel void reference_linear(global const uchar *weights, const Shape s, MATRIX(
     for (long first = 0, g = 0; first < s.k; first += s.group_cols, ++g) {
       const int zero = s.has_zero_points ? zeros[g] : 0;
       int whole = 0;
-      for (long k = first; k < min(s.k, first + s.group_cols); ++k) whole += (int)(char)codes[k] * (INTEGER(row, k) - zero);
+      const long last = min(s.k, first + s.group_cols);
+      for (long k = first; k < last; ++k) whole += (int)(char)codes[k] * (INTEGER(row, k) - zero);
       sum += (float)whole * UNIT * x_scales[0] * scales[g];
     }
 #else
