@@ -49,6 +49,14 @@ def lines_variants():
         yield f"-D WEIGHT_{weight} -D {x} -D SPLITS=8 -D PANELS=1 -D ROWS=4"
 
 
+def reference_variants():
+    """As opencl_reference.cc."""
+    for weight in ("I4", "E2M1", "I8", "E4M3", "BF16", "F16", "F32"):
+        yield f"-D WEIGHT_{weight}"
+    for codes in ("I8 -D X_CODES -D X_I8", "I8 -D X_CODES -D X_I8 -D WHOLE", "E4M3 -D X_CODES"):
+        yield f"-D WEIGHT_{codes}"
+
+
 def jobs(folder):
     """(device, file, options) of every compilation."""
     for device, lanes in DEVICES.items():
@@ -56,6 +64,8 @@ def jobs(folder):
             yield device, "matrix.cl", options
         for options in lines_variants():
             yield device, "lines.cl", options
+        for options in reference_variants():
+            yield device, "reference.cl", options
         for cache in (0, 1, 2):
             yield device, "ops/attend.cl", f"-D HEADS=4 -D CACHE={cache}"
         for file in sorted((folder / "ops").glob("*.cl")):

@@ -13,85 +13,10 @@
 #include "dpas.cl"
 #include "elements.cl"
 #include "experts.cl"
+#include "matrix_weights.cl"
 
-// The sections of the layouts, in bytes. As Shape in matrix_linear.cc.
-typedef struct {
-  long num_experts, expert_bytes;
-  long scales, zero_points, bias;
-  long n, k, padded_rows, padded_cols;
-  long scale_row, scale_group;        // distance of the scales of two rows (or blocks of rows), of two groups
-  int block_rows, group_blocks;       // rows that share a scale; blocks of columns in a group
-  int quantized, has_zero_points, has_bias;
-} Shape;
-
-#define BLOCK 32  // columns
 #define STRIPS (ROWS / 8)
 #define WIDTH (LANES * TILES)  // rows of weights that a subgroup takes
-
-// Floats whose high halves are the bf16 of two codes, as one word.
-#define TO_PAIR(low, high) (int)((as_uint(high) & 0xffff0000u) | as_uint(low) >> 16)
-// A float whose exponent is that of 2^23 holds an integer in its lowest bits.
-#define FROM_BITS(bits, offset) (as_float((bits) | 0x4b000000u) - (8388608.0f + (offset)))
-
-#if defined(WEIGHT_I4)
-#define CODE(bits, zero) FROM_BITS(bits, 8.0f + (zero))
-#elif defined(WEIGHT_E2M1)
-#define CODE(bits, zero) (as_float(((bits) & 8u) << 28 | ((bits) & 7u) << 22) * 0x1p126f)
-#elif defined(WEIGHT_I8)
-#define CODE(bits, zero) FROM_BITS((bits) ^ 128u, 128.0f + (zero))
-#elif defined(WEIGHT_E4M3)
-#define CODE(bits, zero) (as_float(((bits) & 128u) << 24 | ((bits) & 127u) << 20) * 0x1p120f)
-#else
-#define CODE(bits, zero) as_float((bits) << 16)
-#endif
-
-// Codes of 16 columns, half a block, become the right operands of TILES products.
-#if defined(WEIGHT_I4) || defined(WEIGHT_E2M1)
-// Lane l has rows l, LANES + l, ... of weights.
-#define OFFSET(tile, lane) ((tile) * LANES + (lane))
-
-void load_right(global const uchar *base, const Shape *s, const long *rows, long half_block, const float *zeros,
-                int8 *right) {
-#pragma unroll
-  for (int t = 0; t < TILES; ++t) {
-    const uint2 words = ((global const uint2 *)(base + rows[t] * (s->padded_cols / 2)))[half_block];
-    int *const pairs = (int *)&right[t];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const uint byte = (j < 4 ? words.x : words.y) >> (8 * (j % 4));
-      pairs[j] = TO_PAIR(CODE(byte & 15u, zeros[t]), CODE(byte >> 4 & 15u, zeros[t]));
-    }
-  }
-}
-#else
-// Lane l has rows TILES * l, TILES * l + 1, ... of weights: neighbours in memory.
-#define OFFSET(tile, lane) ((lane) * TILES + (tile))
-#if defined(WEIGHT_BF16)
-typedef ushort Element;
-#else
-typedef uchar Element;
-#endif
-typedef Element Elements __attribute__((ext_vector_type(TILES)));
-
-void load_right(global const uchar *base, const Shape *s, const long *rows, long half_block, const float *zeros,
-                int8 *right) {
-  global const Element *const first = (global const Element *)base + half_block * 16 * s->padded_rows + rows[0];
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const Elements low = *(global const Elements *)(first + 2 * j * s->padded_rows);
-    const Elements high = *(global const Elements *)(first + (2 * j + 1) * s->padded_rows);
-#pragma unroll
-    for (int t = 0; t < TILES; ++t) {
-#if defined(WEIGHT_BF16)
-      const int pair = (int)((uint)high[t] << 16 | low[t]);
-#else
-      const int pair = TO_PAIR(CODE((uint)low[t], zeros[t]), CODE((uint)high[t], zeros[t]));
-#endif
-      ((int *)&right[t])[j] = pair;
-    }
-  }
-}
-#endif
 
 // Columns [k, k + 16) of 8 rows of activations, zeros from column `end` on.
 Left load_left(global const ushort *const *x, long k, long end, int aligned) {
@@ -113,16 +38,6 @@ Left load_left(global const ushort *const *x, long k, long end, int aligned) {
 #endif
   }
   return left;
-}
-
-long scale_at(const Shape *s, long row, long group) {
-  return min(row, s->n - 1) / s->block_rows * s->scale_row + group * s->scale_group;
-}
-float scale_of(global const uchar *base, const Shape *s, long row, long group) {
-  return s->quantized ? ((global const float *)(base + s->scales))[scale_at(s, row, group)] : 1.0f;
-}
-float zero_of(global const uchar *base, const Shape *s, long row, long group) {
-  return s->has_zero_points ? (float)((global const char *)(base + s->zero_points))[scale_at(s, row, group)] : 0.0f;
 }
 
 // Sums of this subgroup's rows of weights with ROWS rows of activations, over every SPLITS-th block from `split` on.

@@ -84,10 +84,9 @@ class MatrixLinear : public GroupedLinear {
         str(weight_option_, " -D LANES=", lanes_, " -D TILES=", kTiles, " -D SPLITS=", kSplits);
     if (!shape.key.quantized() || num_groups(shape) <= 1) options += " -D ONE_GROUP";
     if (emulated_) options += " -D EMULATED";
-    const int64_t many = emulated_ ? 16 : 32;
-    for (const int64_t rows : {int64_t{8}, many}) {
+    for (const int64_t rows : {8, 32}) {
       // 32 rows need more registers than a thread has by default.
-      const char* const registers = rows == 32 ? " -cl-intel-256-GRF-per-thread" : "";
+      const char* const registers = rows == 32 && !emulated_ ? " -cl-intel-256-GRF-per-thread" : "";
       KernelName name{"matrix.cl", "matrix_linear", str(options, " -D ROWS=", rows, registers)};
       MORACLE_TRY(const cl_kernel kernel, queue_.programs->make(name));
       variants_.push_back({rows, std::move(name), kernel});
