@@ -150,6 +150,7 @@ TEST(Gates, OpenClGatesFollowDeviceReport) {
   };
   for (const auto& want : expected) {
     Machine machine = with_isa(Isa::kNone);
+    machine.every_platform = true;
     machine.gpus.push_back(
         {Platform::kOpenCl, 0, "a GPU", 0, int64_t{1} << 36, 128 * 1024, want.features});
     EXPECT_EQ(serving(machine, Platform::kOpenCl, kInt4), want.rows) << names(want.features);
