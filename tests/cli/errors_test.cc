@@ -8,8 +8,8 @@
 namespace moracle::errors_test {
 namespace {
 
-using testing::expect_refused;
 using ::testing::ContainsRegex;
+using testing::expect_refused;
 using ::testing::HasSubstr;
 using testing::Ran;
 using testing::run_command;

@@ -10,8 +10,8 @@ namespace moracle::explain_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using testing::expect_refused;
 using ::testing::ContainsRegex;
+using testing::expect_refused;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Ran;
