@@ -8,7 +8,6 @@
 namespace moracle::errors_test {
 namespace {
 
-using ::testing::ContainsRegex;
 using testing::expect_refused;
 using ::testing::HasSubstr;
 using testing::Ran;
@@ -187,7 +186,8 @@ TEST_F(ModelErrors, RejectsMachineWithoutDryRun) {
 TEST_F(ModelErrors, UnservedRequestGivesReasonForEveryRow) {
   const Ran ran = run_command({"explain", model_, "--machine", "x86-64", "--device", "opencl"});
   EXPECT_EQ(ran.code, 2);
-  EXPECT_THAT(ran.out, ContainsRegex("\n  reference +no +platform"));
+  EXPECT_THAT(ran.out, HasSubstr("no   platform  needs a backend for device opencl; this "
+                                 "backend runs on cpu"));
   EXPECT_THAT(ran.err, HasSubstr("every backend rejects it, see the reasons above"));
 }
 
