@@ -9,7 +9,7 @@ namespace moracle {
 /// Learns from its own waits. While waits are short, the thread spins through them. After a long
 /// wait it spins only briefly, until waits are short again. A thread whose partner does not run,
 /// because another process has its CPU, then leaves its own CPU to others. (Two processes with two
-/// threads each on two cores: 2.7 s instead of 24 s for a test with many short jobs.)
+/// threads each on two cores: 5 to 6 s instead of 19 to 24 s for a test with many short jobs.)
 class Spin {
  public:
   /// `most` pauses; 0: never spins.

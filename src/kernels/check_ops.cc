@@ -7,6 +7,15 @@
 
 namespace moracle {
 
+Status check_floats(std::string_view platform, std::initializer_list<const Matrix*> matrices) {
+  for (const Matrix* m : matrices) {
+    if (m->dtype == DType::kF32 || m->dtype == DType::kBF16 || m->dtype == DType::kF16) continue;
+    return Error{ErrorKind::kUnsupported, "", std::string(platform),
+                 "activations in f32, bf16 or f16", str("they are ", name(m->dtype))};
+  }
+  return {};
+}
+
 Status check_activation(const ActivationSpec& activation) {
   const bool needs_limit = activation.function == Activation::kSwigluOai ||
                            activation.function == Activation::kSwigluStep;

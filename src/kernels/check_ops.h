@@ -1,11 +1,17 @@
 // Argument checks that all devices' operations share.
 #pragma once
 
+#include <initializer_list>
+#include <string_view>
+
 #include "moracle/base.h"
 #include "moracle/layer.h"
 #include "moracle/quant.h"
 
 namespace moracle {
+
+/// Errors: a matrix that is not f32, bf16 or f16. `platform` names the device's kind.
+Status check_floats(std::string_view platform, std::initializer_list<const Matrix*> matrices);
 
 /// Errors: an activation that needs a limit and has none.
 Status check_activation(const ActivationSpec& activation);

@@ -21,12 +21,6 @@ class PlainUploads final : public Uploads {
     MORACLE_CHECK(device_.upload(to, from, bytes));
     return device_.synchronize();  // upload() alone may still be reading the source
   }
-  bool packs(const Layout&, const MatrixShape&) const override { return false; }
-  Status send_rows(const Layout& layout, const MatrixShape&, const CanonicalMatrix&, int64_t,
-                   int64_t, int64_t, std::byte*) override {
-    return Error{ErrorKind::kUnsupported, "", device_.name(), "a device that packs weights",
-                 "it does not pack " + std::string(layout.name)};
-  }
   Status finish() override { return device_.synchronize(); }
 
  private:
@@ -35,6 +29,12 @@ class PlainUploads final : public Uploads {
 };
 
 }  // namespace
+
+Status Uploads::send_rows(const Layout& layout, const MatrixShape&, const CanonicalMatrix&, int64_t,
+                          int64_t, int64_t, std::byte*) {
+  return Error{ErrorKind::kUnsupported, "", "uploads", "a device that packs weights",
+               "this one does not pack " + std::string(layout.name)};
+}
 
 std::unique_ptr<Uploads> open_uploads(Device& device) {
 #if defined(MORACLE_WITH_OPENCL)

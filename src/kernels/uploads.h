@@ -14,14 +14,14 @@ class Uploads {
   virtual ~Uploads() = default;
   /// Enqueues an upload. The caller may free `from` on return.
   virtual Status send(std::byte* to, const std::byte* from, size_t bytes) = 0;
-  /// Whether the device itself packs the codes of such a matrix into this layout.
-  virtual bool packs(const Layout& layout, const MatrixShape& shape) const = 0;
+  /// Whether the device itself packs the codes of such a matrix into this layout. Most do not.
+  virtual bool packs(const Layout&, const MatrixShape&) const { return false; }
   /// Enqueues rows [begin, end) of a piece, if packs() is true. The piece holds the rows from
   /// `first_row` on of an expert. The expert's codes at `codes` must be 0 before. The caller may
   /// free the piece on return.
   virtual Status send_rows(const Layout& layout, const MatrixShape& shape,
                            const CanonicalMatrix& piece, int64_t first_row, int64_t begin,
-                           int64_t end, std::byte* codes) = 0;
+                           int64_t end, std::byte* codes);
   /// Waits for all uploads. Must always be called before the memory is freed. Errors: those of the
   /// uploads.
   virtual Status finish() = 0;

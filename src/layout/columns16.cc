@@ -1,4 +1,4 @@
-// Columns of codes, one after another: the bytes of vLLM's FP8 on Intel GPUs. The lanes of a
+// Columns of codes, one after another: the order of vLLM's FP8 on Intel GPUs. The lanes of a
 // subgroup read neighbouring rows of one column.
 //
 //   code         row r, column c at element c·N + r      N: rows padded to 16

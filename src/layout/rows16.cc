@@ -1,4 +1,4 @@
-// Rows of 4-bit codes, two columns in a byte, the even one in the low half: the bytes of vLLM's
+// Rows of 4-bit codes, two columns in a byte, the even one in the low half: the order of vLLM's
 // W4A16 on Intel GPUs. Integer codes are stored with 8 added, so that they are unsigned. A lane of
 // a subgroup reads 16 bytes of its row at once.
 //

@@ -44,7 +44,7 @@ def matrix_variants(lanes):
 def lines_variants():
     """As opencl_lines.cc on a GPU, with 4 rows of activations."""
     products = [(weight, "X_BF16") for weight in ("I4", "E2M1", "I8", "E4M3", "BF16", "F16", "F32")]
-    products += [("I8", "X_I8"), ("I8", "X_I8 -D GROUP_SUMS"), ("I4", "X_I8"), ("E4M3", "X_E4M3")]
+    products += [("I8", "X_I8"), ("I8", "X_I8 -D WHOLE_ROWS"), ("I4", "X_I8"), ("E4M3", "X_E4M3")]
     for weight, x in products:
         yield f"-D WEIGHT_{weight} -D {x} -D SPLITS=8 -D PANELS=1 -D ROWS=4"
 

@@ -12,6 +12,7 @@
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/weight_codes.cuh"
+#include "kernels/integer_sums.h"
 #include "kernels/kernel_watch.h"
 #include "quant/activation.h"
 

@@ -1,16 +1,11 @@
 #include "kernels/cuda/cuda_reference_plan.h"
 
 #include "kernels/cuda/cuda_makers.h"
+#include "kernels/integer_sums.h"
 #include "kernels/kernels.h"
 
 namespace moracle {
 namespace cuda {
-
-bool sums_integers(const MatrixShape& shape, const Scheme& scheme) {
-  const DType weight = shape.key.dtype;
-  return scheme.activation && scheme.activation->dtype == DType::kI8 && !shape.group_index &&
-         (weight == DType::kI8 || weight == DType::kI4 || weight == DType::kF4E2M1);
-}
 
 const char* reference_kernel_name(const MatrixShape& shape, const Scheme& scheme) {
   return sums_integers(shape, scheme) ? "tiles of 16 rows, simt, exact i32 sums"

@@ -5,9 +5,6 @@
 
 namespace moracle::cuda {
 
-/// True if weight and activation codes are multiplied as integers.
-bool sums_integers(const MatrixShape& shape, const Scheme& scheme);
-
 /// Name of the kernel in plans.
 const char* reference_kernel_name(const MatrixShape& shape, const Scheme& scheme);
 

@@ -3,18 +3,14 @@
 
 #include "base/scalar.h"
 #include "base/text.h"
+#include "kernels/check_ops.h"
 #include "kernels/cuda/device/launch.cuh"
 
 namespace moracle::cuda {
 
 /// Errors: a matrix is not f32, bf16 or f16.
 inline Status check_floats(std::initializer_list<const Matrix*> matrices) {
-  for (const Matrix* m : matrices) {
-    if (m->dtype == DType::kF32 || m->dtype == DType::kBF16 || m->dtype == DType::kF16) continue;
-    return Error{ErrorKind::kUnsupported, "", "cuda", "activations in f32, bf16 or f16",
-                 str("they are ", name(m->dtype))};
-  }
-  return {};
+  return moracle::check_floats("cuda", matrices);
 }
 
 __device__ inline float load(const Matrix& m, int64_t r, int64_t c) {

@@ -8,9 +8,9 @@
 // Compiled once for each kind of product:
 //   -D WEIGHT_I4, _I8, _E4M3, _E2M1, _BF16, _F16 or _F32
 //   -D X_BF16: floats; -D X_I8, X_E4M3: codes with scales
-//   -D WHOLE: sums of integer codes are exact (a block's sum is below 2^24, so a float holds it)
-//   -D GROUP_SUMS: one i32 sum per row of weights; else one product with the scales per block
-//   -D ROWS=n, -D SPLITS=n
+//   -D WHOLE_ROWS: one scale for all columns on both sides. A block's sum of integer codes is below 2^24, so a float
+//     holds it exactly; the blocks are added as integers. Else each block's sum is scaled.
+//   -D ROWS=n, -D SPLITS=n, -D PANELS=n: panels that a work-group takes one after another
 #include "elements.cl"
 #include "experts.cl"
 
@@ -160,7 +160,7 @@ Real zero_of(global const uchar *base, const Shape *s, long panel, long group, i
 void multiply(global const uchar *base, const Shape *s, long panel, int lane, int split, const Sources *x, int aligned,
               Real *sums) {
   global const uint *const lines = (global const uint *)(base + panel * s->panel_bytes);
-#if defined(GROUP_SUMS)
+#if defined(WHOLE_ROWS)
   Whole whole[ROWS];
   for (int r = 0; r < ROWS; ++r) whole[r] = (Whole)(0);
 #endif
@@ -192,7 +192,7 @@ void multiply(global const uchar *base, const Shape *s, long panel, int lane, in
         for (int j = 0; j < COLS; ++j) part[r] += w[j] * a[j];
       }
     }
-#if defined(GROUP_SUMS)
+#if defined(WHOLE_ROWS)
     for (int r = 0; r < ROWS; ++r) whole[r] += TO_WHOLE(part[r]);
 #else
     const Real scale = s->quantized ? scale_of(base, s, panel, g, lane) : (Real)(1.0f);
@@ -205,13 +205,13 @@ void multiply(global const uchar *base, const Shape *s, long panel, int lane, in
     }
 #endif
   }
-#if defined(GROUP_SUMS)
+#if defined(WHOLE_ROWS)
   for (int r = 0; r < ROWS; ++r) sums[r] = AS_REAL(whole[r]);  // added as integers, scaled at the end
 #endif
 }
 
 Real finished(global const uchar *base, const Shape *s, long panel, int lane, const Sources *x, int r, Real sum) {
-#if defined(GROUP_SUMS)
+#if defined(WHOLE_ROWS)
 #if defined(WIDE)
   sum = TO_REAL(as_int16(sum));
 #else
@@ -282,7 +282,7 @@ kernel void lines_linear(global const uchar *weights, const Shape s, MATRIX(x), 
         for (int r = 0; r < ROWS; ++r) shared[(r * SPLITS + split) * 16 + lane] = sums[r];
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int r = split; r < ROWS; r += SPLITS) {
-#if defined(GROUP_SUMS)
+#if defined(WHOLE_ROWS)
           int whole = 0;
           for (int other = 0; other < SPLITS; ++other) whole += as_int(shared[(r * SPLITS + other) * 16 + lane]);
           const float sum = as_float(whole);

@@ -16,7 +16,7 @@ namespace opencl {
 namespace matrix_linear {
 namespace {
 
-// As Shape in matrix.cl.
+// As Shape in matrix_weights.cl.
 struct Shape {
   cl_long num_experts, expert_bytes;
   cl_long scales, zero_points, bias;

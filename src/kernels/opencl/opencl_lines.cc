@@ -106,7 +106,7 @@ class OpenClLinesLinear : public GroupedLinear {
   Status compile() {
     std::string options = weight_option(weights_.shape.key.dtype) +
                           std::string(activation_option(weights_.scheme.activation));
-    if (sums_whole_rows(weights_.shape, weights_.scheme)) options += " -D GROUP_SUMS";
+    if (sums_whole_rows(weights_.shape, weights_.scheme)) options += " -D WHOLE_ROWS";
     options += queue_.is_cpu ? str(" -D WIDE -D SPLITS=1 -D PANELS=", kCpuPanels)
                              : str(" -D SPLITS=", kGpuSplits, " -D PANELS=1");
     for (const int64_t rows : {1, 4}) {

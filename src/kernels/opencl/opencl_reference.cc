@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "kernels/integer_sums.h"
 #include "kernels/kernel_watch.h"
 #include "kernels/opencl/device/launch.h"
 #include "kernels/opencl/device/opencl_device.h"

@@ -1,16 +1,11 @@
 #include "kernels/opencl/opencl_reference_plan.h"
 
+#include "kernels/integer_sums.h"
 #include "kernels/kernels.h"
 #include "kernels/opencl/opencl_makers.h"
 
 namespace moracle {
 namespace opencl {
-
-bool sums_integers(const MatrixShape& shape, const Scheme& scheme) {
-  const DType weight = shape.key.dtype;
-  return scheme.activation && scheme.activation->dtype == DType::kI8 && !shape.group_index &&
-         (weight == DType::kI8 || weight == DType::kI4 || weight == DType::kF4E2M1);
-}
 
 const char* reference_kernel_name(const MatrixShape& shape, const Scheme& scheme) {
   return sums_integers(shape, scheme) ? "one output per work-item, exact i32 sums"

@@ -2,7 +2,6 @@
 
 #include <mutex>
 
-#include "base/text.h"
 #include "kernels/opencl/device/opencl_device.h"
 #include "kernels/opencl/device/staging.h"
 
@@ -13,8 +12,7 @@ namespace {
 // so the threads that read and pack must not ask for it.
 class OpenClUploads : public Uploads {
  public:
-  OpenClUploads(const Queue& queue, std::string device)
-      : queue_(queue), device_(std::move(device)), staging_(queue) {}
+  explicit OpenClUploads(const Queue& queue) : queue_(queue), staging_(queue) {}
   ~OpenClUploads() override {
     if (copies_ == nullptr) return;
     static_cast<void>(queue_.cl->clFinish(copies_));
@@ -31,12 +29,6 @@ class OpenClUploads : public Uploads {
     }
     return staging_.enqueue(to, from, bytes, {copies_});
   }
-  bool packs(const Layout&, const MatrixShape&) const override { return false; }
-  Status send_rows(const Layout& layout, const MatrixShape&, const CanonicalMatrix&, int64_t,
-                   int64_t, int64_t, std::byte*) override {
-    return Error{ErrorKind::kUnsupported, "", device_, "a device that packs weights",
-                 str("it does not pack ", layout.name)};
-  }
   Status finish() override {
     const std::lock_guard lock(mutex_);
     return copies_ == nullptr ? Status() : check(queue_.cl->clFinish(copies_), "clFinish");
@@ -44,7 +36,6 @@ class OpenClUploads : public Uploads {
 
  private:
   const Queue& queue_;
-  const std::string device_;
   std::mutex mutex_;
   cl_command_queue copies_ = nullptr;
   Staging staging_;
@@ -54,8 +45,7 @@ class OpenClUploads : public Uploads {
 
 std::unique_ptr<Uploads> open_uploads(Device& device) {
   auto* const there = dynamic_cast<OpenClDevice*>(&device);
-  return there == nullptr ? nullptr
-                          : std::make_unique<OpenClUploads>(there->queue(), there->name());
+  return there == nullptr ? nullptr : std::make_unique<OpenClUploads>(there->queue());
 }
 
 }  // namespace moracle::opencl

@@ -3,20 +3,14 @@
 
 #include <initializer_list>
 
-#include "base/text.h"
 #include "base/try.h"
-#include "kernels/ops.h"
+#include "kernels/check_ops.h"
 
 namespace moracle::opencl {
 
 /// Errors: a matrix is not f32, bf16 or f16.
 inline Status check_floats(std::initializer_list<const Matrix*> matrices) {
-  for (const Matrix* m : matrices) {
-    if (m->dtype == DType::kF32 || m->dtype == DType::kBF16 || m->dtype == DType::kF16) continue;
-    return Error{ErrorKind::kUnsupported, "", "opencl", "activations in f32, bf16 or f16",
-                 str("they are ", name(m->dtype))};
-  }
-  return {};
+  return moracle::check_floats("opencl", matrices);
 }
 
 }  // namespace moracle::opencl

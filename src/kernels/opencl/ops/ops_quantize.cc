@@ -1,4 +1,5 @@
 // Quantizes activations to the same bits as quant/activation.h.
+#include "base/text.h"
 #include "kernels/opencl/device/launch.h"
 #include "kernels/opencl/ops/check_matrices.h"
 #include "kernels/opencl/ops/opencl_ops.h"
