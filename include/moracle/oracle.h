@@ -45,6 +45,7 @@ enum class GpuFeature : uint32_t {
   kMatrix = 1 << 3,          ///< subgroup matrix products (Intel's DPAS)
   kSharedPointers = 1 << 4,  ///< shared virtual memory: host and kernels use the same pointers
   kAtomics64 = 1 << 5,       ///< atomic minimum of 64-bit numbers
+  kCpuCores = 1 << 6,        ///< the device is the host's CPU
 };
 
 /// Backend features that a request may need beyond plain matrices.
@@ -97,7 +98,6 @@ struct GpuInfo {
   int64_t memory_bytes = 0;
   int64_t shared_memory_bytes = 0;  ///< available to one block (work-group)
   GpuFeature features = GpuFeature::kNone;
-  bool is_cpu = false;  ///< an OpenCL device that runs on the host's CPU cores
 };
 
 /// The median time of one backend for one layer at `num_tokens` tokens, in microseconds.

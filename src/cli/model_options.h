@@ -41,7 +41,8 @@ inline constexpr const char* kDeviceHelp =
 /// platform.
 inline std::string default_device(const Machine& machine) {
   for (const GpuInfo& gpu : machine.gpus) {
-    if (machine.name == "here" || gpu.is_cpu) continue;
+    if (machine.name == "here" || missing(GpuFeature::kCpuCores, gpu.features) == GpuFeature::kNone)
+      continue;
     for (const Backend& backend : backends()) {
       if (backend.platform == gpu.platform && !backend.planned)
         return str(name(gpu.platform), ":", gpu.index);

@@ -112,6 +112,9 @@ std::vector<Case> cases() {
           all.push_back({backend.name, scheme, shape, 9, spread});
         }
       }
+      // Many rows for each expert, which have kernels of their own.
+      for (const Shape& shape : {Shape{4, 64, 32, 2}, Shape{5, 129, 47, 3}})
+        all.push_back({backend.name, scheme, shape, 100});
       for (const Variant& variant : variants().subspan(1)) {
         for (const Shape& shape : shapes_for(variant))
           all.push_back({backend.name, scheme, shape, 4, Spread::kUniform, variant.name});

@@ -23,20 +23,20 @@ GpuFeature features_of(const Api& cl, cl_device_id device) {
   const auto shared = value_of<cl_device_svm_capabilities>(cl, device, CL_DEVICE_SVM_CAPABILITIES);
   if ((shared & CL_DEVICE_SVM_COARSE_GRAIN_BUFFER) != 0)
     features = features | GpuFeature::kSharedPointers;
+  const auto type = value_of<cl_device_type>(cl, device, CL_DEVICE_TYPE);
+  if ((type & CL_DEVICE_TYPE_CPU) != 0) features = features | GpuFeature::kCpuCores;
   return features;
 }
 
 GpuInfo info_of(const Api& cl, cl_device_id device, int index) {
-  return {
-      .platform = Platform::kOpenCl,
-      .index = index,
-      .model = text_of(cl, device, CL_DEVICE_NAME),
-      .memory_bytes =
-          static_cast<int64_t>(value_of<cl_ulong>(cl, device, CL_DEVICE_GLOBAL_MEM_SIZE)),
-      .shared_memory_bytes =
-          static_cast<int64_t>(value_of<cl_ulong>(cl, device, CL_DEVICE_LOCAL_MEM_SIZE)),
-      .features = features_of(cl, device),
-      .is_cpu = (value_of<cl_device_type>(cl, device, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0};
+  return {.platform = Platform::kOpenCl,
+          .index = index,
+          .model = text_of(cl, device, CL_DEVICE_NAME),
+          .memory_bytes =
+              static_cast<int64_t>(value_of<cl_ulong>(cl, device, CL_DEVICE_GLOBAL_MEM_SIZE)),
+          .shared_memory_bytes =
+              static_cast<int64_t>(value_of<cl_ulong>(cl, device, CL_DEVICE_LOCAL_MEM_SIZE)),
+          .features = features_of(cl, device)};
 }
 
 }  // namespace

@@ -60,8 +60,7 @@ std::span<const Machine> Machine::known() {
          .model = "PoCL on the CPU",
          .memory_bytes = 256 * kGiB,
          .shared_memory_bytes = 512 * 1024,
-         .features = kOpenCl,
-         .is_cpu = true}}},
+         .features = kOpenCl | GpuFeature::kCpuCores}}},
       {"arc-b580", server(), {opencl_gpu("Intel Arc B580", 12, 128, kXe)}},
       {"max-1550", server(), {opencl_gpu("Intel Data Center GPU Max 1550", 128, 128, kXe)}},
   });

@@ -12,7 +12,7 @@ bool opencl_is_the_cpu(const Request& request, const Machine& machine) {
     if (gpu.platform != Platform::kOpenCl) continue;
     if (request.device_index && *request.device_index != gpu.index) continue;
     there = true;
-    if (!gpu.is_cpu) return false;
+    if (missing(GpuFeature::kCpuCores, gpu.features) != GpuFeature::kNone) return false;
   }
   return there;
 }

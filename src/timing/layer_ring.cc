@@ -86,10 +86,10 @@ Result<std::vector<double>> LayerRing::time(int64_t num_tokens, double seconds,
 
 Result<LayerRing::Times> LayerRing::time(int64_t num_tokens, const std::vector<Routed>& routed,
                                          double seconds, const Progress& progress) {
-  // A device without graphs runs each call immediately.
-  MORACLE_TRY(const std::unique_ptr<Graph> graph, device_->record([] { return Status(); }));
-  return graph != nullptr ? time_replays(num_tokens, routed, seconds, progress)
-                          : time_calls(num_tokens, routed, seconds, progress);
+  // The CPU runs each call immediately; other devices take several calls before the first is done.
+  return device_->platform() == Platform::kCpu
+             ? time_calls(num_tokens, routed, seconds, progress)
+             : time_enqueued(num_tokens, routed, seconds, progress);
 }
 
 Result<LayerRing::Times> LayerRing::time_calls(int64_t num_tokens,
@@ -117,11 +117,8 @@ Result<LayerRing::Times> LayerRing::time_calls(int64_t num_tokens,
     MORACLE_CHECK(device_->synchronize());
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  // The first run touches the workspace's pages; on an OpenCL device the driver may also compile
-  // then. If a run takes longer than `seconds`, it is the only one.
-  if (device_->platform() == Platform::kOpenCl) {
-    MORACLE_TRY([[maybe_unused]] const double compiling, once());
-  }
+  // The first run touches the workspace's pages. If a run takes longer than `seconds`, it is the
+  // only one.
   MORACLE_TRY(const double first, once());
   MORACLE_CHECK(check_finite(*device_, Matrix::f32(output.as<float>(), num_tokens, hidden_size)));
   std::vector<double> times;

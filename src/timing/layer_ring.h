@@ -24,8 +24,9 @@ class LayerRing {
   int64_t size() const { return static_cast<int64_t>(layers_.size()); }
 
   /// Returns the seconds of each run, measured for about `seconds`: at least three runs unless one
-  /// alone takes longer. If the device can record work, the runs are graph replays. Errors: more
-  /// tokens than planned; output that is not finite; kCancelled.
+  /// alone takes longer. A GPU gets several calls at once, whose mean counts as one run: replays of
+  /// a graph if the device can record work. Errors: more tokens than planned; output that is not
+  /// finite; kCancelled.
   Result<std::vector<double>> time(int64_t num_tokens, double seconds,
                                    const Progress& progress = {});
   /// Routings that time() uses in turn for `num_tokens` tokens.
@@ -49,8 +50,8 @@ class LayerRing {
       : device_(std::move(device)), layers_(std::move(layers)) {}
   Result<Times> time_calls(int64_t num_tokens, const std::vector<Routed>& routed, double seconds,
                            const Progress& progress);
-  Result<Times> time_replays(int64_t num_tokens, const std::vector<Routed>& routed, double seconds,
-                             const Progress& progress);
+  Result<Times> time_enqueued(int64_t num_tokens, const std::vector<Routed>& routed, double seconds,
+                              const Progress& progress);
 
   std::shared_ptr<Device> device_;
   std::vector<FusedMoe> layers_;

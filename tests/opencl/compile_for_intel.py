@@ -42,11 +42,11 @@ def matrix_variants(lanes):
 
 
 def lines_variants():
-    """As opencl_lines.cc on a GPU, with 4 rows of activations."""
+    """As line_arguments.cc."""
     products = [(weight, "X_BF16") for weight in ("I4", "E2M1", "I8", "E4M3", "BF16", "F16", "F32")]
     products += [("I8", "X_I8"), ("I8", "X_I8 -D WHOLE_ROWS"), ("I4", "X_I8"), ("E4M3", "X_E4M3")]
     for weight, x in products:
-        yield f"-D WEIGHT_{weight} -D {x} -D SPLITS=8 -D PANELS=1 -D ROWS=4"
+        yield f"-D WEIGHT_{weight} -D {x}"
 
 
 def reference_variants():
@@ -63,7 +63,8 @@ def jobs(folder):
         for options in matrix_variants(lanes):
             yield device, "matrix.cl", options
         for options in lines_variants():
-            yield device, "lines.cl", options
+            yield device, "lines/few_rows.cl", f"{options} -D SPLITS=8 -D ROWS=4"
+            yield device, "lines/many_rows.cl", options
         for options in reference_variants():
             yield device, "reference.cl", options
         for cache in (0, 1, 2):

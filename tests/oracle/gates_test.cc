@@ -145,6 +145,7 @@ TEST(Gates, OpenClGatesFollowDeviceReport) {
       {every, {"opencl-lines", "opencl-reference"}},
       {every | GpuFeature::kFp16 | GpuFeature::kMatrix, {"opencl-lines", "opencl-reference"}},
       {half, {"opencl-subgroup", "opencl-lines", "opencl-reference"}},
+      {every | GpuFeature::kCpuCores, {"opencl-vectors", "opencl-lines", "opencl-reference"}},
       {half | GpuFeature::kMatrix,
        {"opencl-matrix", "opencl-subgroup", "opencl-lines", "opencl-reference"}},
   };

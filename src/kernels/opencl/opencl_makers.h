@@ -13,15 +13,18 @@ Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights,
                                                       const KernelPlan& plan, Device& device);
 Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const KernelPlan& plan,
                                                   Device& device);
+Result<std::unique_ptr<GroupedLinear>> make_vectors(KernelWeights&& weights, const KernelPlan& plan,
+                                                    Device& device);
 Result<std::unique_ptr<GroupedLinear>> make_matrix(KernelWeights&& weights, const KernelPlan& plan,
                                                    Device& device);
 Result<std::unique_ptr<GroupedLinear>> make_matrix_wide(KernelWeights&& weights,
                                                         const KernelPlan& plan, Device& device);
 inline constexpr MakeKernels kMakeReference = make_reference, kMakeLines = make_lines,
-                             kMakeMatrix = make_matrix, kMakeMatrixWide = make_matrix_wide;
+                             kMakeVectors = make_vectors, kMakeMatrix = make_matrix,
+                             kMakeMatrixWide = make_matrix_wide;
 #else
-inline constexpr MakeKernels kMakeReference = nullptr, kMakeLines = nullptr, kMakeMatrix = nullptr,
-                             kMakeMatrixWide = nullptr;
+inline constexpr MakeKernels kMakeReference = nullptr, kMakeLines = nullptr, kMakeVectors = nullptr,
+                             kMakeMatrix = nullptr, kMakeMatrixWide = nullptr;
 #endif
 
 }  // namespace moracle::opencl

@@ -32,8 +32,8 @@ Result<std::shared_ptr<Device>> OpenClDevice::open(int index, const DeviceOption
   const std::vector<GpuInfo> there = detect_opencl();
   MORACLE_CHECK(check_device(index, there));
   std::shared_ptr<OpenClDevice> device(new OpenClDevice(index, options));
-  device->queue_.is_cpu = there[index].is_cpu;
-  device->queue_.features = there[index].features;
+  const GpuFeature features = device->queue_.features = there[index].features;
+  device->queue_.is_cpu = missing(GpuFeature::kCpuCores, features) == GpuFeature::kNone;
   MORACLE_CHECK(device->host_threads_.started());
   MORACLE_CHECK(device->start());
   return std::shared_ptr<Device>(std::move(device));

@@ -1,4 +1,4 @@
-// Tests that GPU rows run exactly the kernels of the plan, at the first and the last token count of
+// Tests that rows of CUDA and OpenCL run exactly the kernels of the plan, at the first and the last token count of
 // each kernel.
 #include <gtest/gtest.h>
 
@@ -10,13 +10,20 @@
 #include "moe/layer_on_rows.h"
 #include "moe/watched_kernels.h"
 
-namespace moracle::cuda_watched_kernels_test {
+namespace moracle::gpu_watched_kernels_test {
 namespace {
 
 constexpr int64_t kMaxTokens = 600;
 
-class CudaWatchedKernels : public CudaTest {
+struct Rows {
+  const char* device;
+  Platform platform;
+};
+
+class WatchedRows : public OneDeviceTest, public ::testing::WithParamInterface<Rows> {
  protected:
+  WatchedRows() : OneDeviceTest(GetParam().device) {}
+
   void apply(FusedMoe& moe, const LayerSpec& spec, int64_t tokens) {
     const testing::TokenBatch batch = testing::random_batch(spec, tokens);
     const Buffer hidden = upload(to_bf16(batch.hidden)), ids = upload(batch.ids);
@@ -31,7 +38,7 @@ class CudaWatchedKernels : public CudaTest {
     const Selection selection = select({.layer = spec,
                                         .max_num_tokens = kMaxTokens,
                                         .backend = std::string(row.name),
-                                        .platform = Platform::kCuda},
+                                        .platform = GetParam().platform},
                                        Machine::here());
     if (!selection.plan) return;
     ++served_;
@@ -59,9 +66,9 @@ class CudaWatchedKernels : public CudaTest {
   int served_ = 0;
 };
 
-TEST_F(CudaWatchedKernels, MatchPlanForEveryScheme) {
+TEST_P(WatchedRows, MatchPlanForEveryScheme) {
   for (const Backend& row : backends()) {
-    if (row.platform != Platform::kCuda) continue;
+    if (row.platform != GetParam().platform) continue;
     for (const Scheme& scheme : conformance::schemes()) {
       SCOPED_TRACE(str(row.name, ", ", name(scheme)));
       expect_planned_kernels(row, scheme);
@@ -70,5 +77,8 @@ TEST_F(CudaWatchedKernels, MatchPlanForEveryScheme) {
   EXPECT_GT(served_, 20);
 }
 
+INSTANTIATE_TEST_SUITE_P(Cuda, WatchedRows, ::testing::Values(Rows{"cuda", Platform::kCuda}));
+INSTANTIATE_TEST_SUITE_P(OpenCl, WatchedRows, ::testing::Values(Rows{"opencl", Platform::kOpenCl}));
+
 }  // namespace
-}  // namespace moracle::cuda_watched_kernels_test
+}  // namespace moracle::gpu_watched_kernels_test

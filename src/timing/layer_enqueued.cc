@@ -1,5 +1,6 @@
-// Timing on devices that can replay recorded work: many calls in one graph, each with its own
-// layer, routing, input and output. Also times the same calls enqueued from the host one by one.
+// Timing on devices with queues: many calls together, each with its own layer, routing, input and
+// output. They are enqueued from the host, and also replayed as one graph where the device can
+// record work.
 #include <algorithm>
 #include <chrono>
 #include <random>
@@ -57,9 +58,9 @@ struct Call {
 
 }  // namespace
 
-Result<LayerRing::Times> LayerRing::time_replays(int64_t num_tokens,
-                                                 const std::vector<Routed>& routed, double seconds,
-                                                 const Progress& progress) {
+Result<LayerRing::Times> LayerRing::time_enqueued(int64_t num_tokens,
+                                                  const std::vector<Routed>& routed, double seconds,
+                                                  const Progress& progress) {
   const int64_t hidden_size = plan().layer.hidden_size, count = num_tokens * hidden_size;
   auto matrix = [&](const Buffer& buffer) {
     return Matrix{buffer.data(), DType::kBF16, num_tokens, hidden_size, hidden_size};
@@ -115,13 +116,21 @@ Result<LayerRing::Times> LayerRing::time_replays(int64_t num_tokens,
   while (static_cast<int64_t>(calls.size()) < wanted) MORACLE_CHECK(add_call());
   MORACLE_CHECK(run_eagerly());
   eager.clear(), host.clear();
+  MORACLE_TRY(const std::unique_ptr<Graph> graph, device_->record(enqueue));
+  const double eager_seconds = graph != nullptr ? seconds / 4 : seconds;
   const Clock::time_point begun = Clock::now();
   do {
     MORACLE_CHECK(run_eagerly());
     MORACLE_CHECK(report(seconds_between(begun, Clock::now())));
-  } while (seconds_between(begun, Clock::now()) < seconds / 4);
+  } while (seconds_between(begun, Clock::now()) < eager_seconds);
+  Times result;
+  result.calls = static_cast<int64_t>(calls.size());
+  if (graph == nullptr) {
+    for (const Call& call : calls) MORACLE_CHECK(check_finite(*device_, matrix(call.output)));
+    result.seconds = std::move(eager);
+    return result;
+  }
 
-  MORACLE_TRY(const std::unique_ptr<Graph> graph, device_->record(enqueue));
   MORACLE_TRY(const std::unique_ptr<Timeline> timeline, device_->timeline());
   // Each replay is enqueued while the one before runs, which hides the host time. The first replay
   // has none before it and is not counted.
@@ -144,9 +153,7 @@ Result<LayerRing::Times> LayerRing::time_replays(int64_t num_tokens,
   }
   for (const Call& call : calls) MORACLE_CHECK(check_finite(*device_, matrix(call.output)));
   for (double& time : times) time /= 1e6 * static_cast<double>(calls.size());
-  Times result;
   result.seconds = std::move(times);
-  result.calls = static_cast<int64_t>(calls.size());
   result.us_eager = median(std::move(eager)) * 1e6;
   result.us_host = median(std::move(host)) * 1e6;
   return result;

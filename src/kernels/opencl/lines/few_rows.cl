@@ -1,0 +1,129 @@
+// Backend opencl-lines, few rows of each expert. Each work-item holds one row of four panels: 16 neighbours read lines
+// of 64 bytes, and the panels share the decoded activations. SPLITS groups of 16 work-items share the columns and add
+// their sums in local memory. ROWS rows of activations share each decoded line.
+//
+// Compiled as codes.cl says, and with -D ROWS=n -D SPLITS=n.
+#include "lines/arguments.cl"
+
+#define PANELS 4
+#define SUMS (PANELS * ROWS)
+
+// Sums of integer products stay integers: those of a block are below 2^24, which a float holds.
+#if defined(WHOLE_ROWS)
+typedef int Sum;
+#else
+typedef float Sum;
+#endif
+
+// Rows of activations that a work-group reads, and their scales.
+typedef struct {
+  global const X *row[ROWS];
+  global const float *scales[ROWS];
+} Sources;
+
+// Adds block b, 32 columns, of rows of weights whose lines begin at `lines`.
+void add_block(global const uint *const *lines, global const uchar *base, const Shape *s, const long *panels, int lane,
+               int b, const Sources *x, int aligned, Sum sums[PANELS][ROWS]) {
+  const int g = s->quantized ? b / s->group_blocks : 0;
+  // f32 lines may end within the block. What is read twice meets activations that are 0.
+  const int last = (int)((s->k - (long)b * BLOCK + COLS - 1) / COLS) - 1;
+  uint words[PANELS][LINES];
+  float zero[PANELS], part[PANELS][ROWS];
+#pragma unroll
+  for (int p = 0; p < PANELS; ++p) {
+#pragma unroll
+    for (int l = 0; l < LINES; ++l) words[p][l] = lines[p][(b * LINES + min(l, last)) * 16];
+    zero[p] = zero_of(base, s, panels[p], g, lane);
+    for (int r = 0; r < ROWS; ++r) part[p][r] = 0;
+  }
+#pragma unroll
+  for (int c = 0; c < BLOCK / 8; ++c) {
+    float w[PANELS][8];
+#pragma unroll
+    for (int p = 0; p < PANELS; ++p)
+#pragma unroll
+      for (int l = 0; l < 8 / COLS; ++l) decode(words[p][c * (8 / COLS) + l], zero[p], w[p] + l * COLS);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      float a[8];
+      load_8(x->row[r], (long)b * BLOCK + c * 8, s->k, aligned, a);
+#pragma unroll
+      for (int p = 0; p < PANELS; ++p)
+#pragma unroll
+        for (int j = 0; j < 8; ++j) part[p][r] += w[p][j] * a[j];
+    }
+  }
+#pragma unroll
+  for (int p = 0; p < PANELS; ++p) {
+#if defined(WHOLE_ROWS)
+    for (int r = 0; r < ROWS; ++r) sums[p][r] += convert_int_rte(part[p][r]);
+#else
+    const float scale = scale_of(base, s, panels[p], g, lane);
+    for (int r = 0; r < ROWS; ++r) {
+#if defined(X_BF16)
+      sums[p][r] += part[p][r] * scale;
+#else
+      sums[p][r] += part[p][r] * scale * x->scales[r][b / s->x_group_blocks];
+#endif
+    }
+#endif
+  }
+}
+
+// The output of one row of weights: the sum over all splits, scales of whole rows and the bias.
+float output_of(local const Sum *sums, global const uchar *base, const Shape *s, long panel, int lane,
+                global const float *x_scales) {
+  Sum sum = 0;
+  for (int split = 0; split < SPLITS; ++split) sum += sums[split * 16 + lane];
+  float out = sum;
+#if defined(WHOLE_ROWS)
+  out = out * x_scales[0] * scale_of(base, s, panel, 0, lane);
+#endif
+  return s->has_bias ? out + ((global const float *)(base + s->bias))[panel * 16 + lane] : out;
+}
+
+kernel void few_rows(LINE_ARGUMENTS) {
+  local Sum shared[SUMS * SPLITS * 16];
+  const int lane = get_local_id(0) % 16, split = get_local_id(0) / 16;
+  const long across = panel_groups(&s, &epilogue, PANELS);
+  for (long group = get_group_id(0); group < NUM_PLACES * across; group += get_num_groups(0)) {
+    const Rows rows = rows_of(offsets, s.num_experts, num_rows, group / across, by_row, strips, ROWS);
+    global const uchar *const base = weights + rows.expert * s.expert_bytes;
+    long panels[PANELS];
+    global const uint *lines[PANELS];
+    for (int p = 0; p < PANELS; ++p) {
+      panels[p] = min(panel_of(&epilogue, group % across, p, PANELS), s.panels - 1);
+      lines[p] = (global const uint *)(base + panels[p] * s.panel_bytes) + lane;
+    }
+    for (long first = rows.first; first < rows.past; first += rows.step) {
+      Sources sources;
+      for (int r = 0; r < ROWS; ++r) {
+        const long row = min(first + r, rows.end - 1), source = row_index ? row_index[row] : row;
+        sources.row[r] = (global const X *)x + source * x_stride;
+        sources.scales[r] = x_scales + source * x_num_scales;
+      }
+      Sum sums[PANELS][ROWS];
+      for (int p = 0; p < PANELS; ++p)
+        for (int r = 0; r < ROWS; ++r) sums[p][r] = 0;
+      for (int b = split; b < (int)s.blocks; b += SPLITS)
+        add_block(lines, base, &s, panels, lane, b, &sources, aligned, sums);
+      barrier(CLK_LOCAL_MEM_FENCE);  // the sums of the rows before have been read
+      for (int p = 0; p < PANELS; ++p)
+        for (int r = 0; r < ROWS; ++r) shared[((p * ROWS + r) * SPLITS + split) * 16 + lane] = sums[p][r];
+      barrier(CLK_LOCAL_MEM_FENCE);
+      const int results = epilogue.gates == 0 ? PANELS : PANELS / 2;
+      for (int i = split; i < results * ROWS; i += SPLITS) {
+        const int p = i / ROWS, r = i % ROWS;
+        const long n = panel_of(&epilogue, group % across, p, PANELS) * 16 + lane;
+        if (first + r >= rows.end || n >= RESULT_COLS) continue;
+        const int value = epilogue.gates == 0 ? p : p + PANELS / 2;  // what the gate multiplies
+        const float up = output_of(shared + (value * ROWS + r) * SPLITS * 16, base, &s, panels[value], lane, sources.scales[r]);
+        const float gate = epilogue.gates == 0 ? 0.0f : output_of(shared + i * SPLITS * 16, base, &s, panels[p], lane, sources.scales[r]);
+        STORE(y, first + r, n, result_of(&epilogue, gate, up));
+      }
+      // Columns of y past the result are zeros.
+      for (long n = RESULT_COLS + get_local_id(0); group % across == 0 && n < epilogue.cols; n += get_local_size(0))
+        for (long r = first; r < min(first + ROWS, rows.end); ++r) STORE(y, r, n, 0.0f);
+    }
+  }
+}
