@@ -106,6 +106,58 @@ TEST(ExplainCommand, ChoosesForGpuOfKnownMachine) {
   EXPECT_EQ(answer({"explain", folder.path()}, {})["device"], "cpu");
 }
 
+/// Checks the choice for the experts of a model on both known machines with Intel GPUs: the chosen
+/// row, its layout, and the rule by which another row refuses.
+void expect_on_intel_gpus(const std::string& model, Words options, const std::string& chosen,
+                          const std::string& layout, const std::string& refusing,
+                          const std::string& rule) {
+  for (const char* machine : {"arc-b580", "max-1550"}) {
+    SCOPED_TRACE(model + " on " + machine);
+    Words all = options;
+    all.insert(all.end(), {"--machine", machine});
+    const Json json = answer({"explain", model}, all);
+    EXPECT_EQ(json["device"], "opencl:0");
+    ASSERT_EQ(json["groups"].size(), 1u);
+    const Json& group = json["groups"][0];
+    EXPECT_EQ(group["chosen"], chosen);
+    EXPECT_EQ(group["plan"]["layout"], layout);
+    for (const Json& row : group["considered"]) {
+      // Each refusal has its reasons, down to the rows of other devices.
+      EXPECT_EQ(row["accepted"].get<bool>(), row["reasons"].empty()) << row;
+      if (row["backend"] != refusing) continue;
+      ASSERT_FALSE(row["reasons"].empty());
+      EXPECT_EQ(row["reasons"][0]["rule"], rule);
+    }
+  }
+}
+
+// S3, S4: no such GPU was available; known machines show what it would get.
+TEST(ExplainCommand, ChoosesMatrixEnginesOfIntelGpusForOnlineFp8) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
+  for (const char* scheme : {"fp8-per-tensor", "fp8-per-channel", "fp8-per-block", "mxfp8"}) {
+    expect_on_intel_gpus(folder.path(), {"--quantization", scheme, "--activations", "16bit"},
+                         "opencl-matrix-wide", "columns16", "opencl-matrix", "weights");
+    // Codes times codes have no kernel on matrix engines. The scheme is kept.
+    expect_on_intel_gpus(folder.path(), {"--quantization", scheme}, "opencl-lines", "vnni16",
+                         "opencl-matrix-wide", "activations");
+  }
+}
+
+TEST(ExplainCommand, ChoosesMatrixEnginesOfIntelGpusForInt4) {
+  Words models = {testing::small_model()};
+  for (const char* name : {"qwen3moe-gptq-int4-g64-asym", "qwen3moe-gptq-int4-g32-act",
+                           "qwen3moe-awq-int4-g128", "qwen3moe-ct-w4a16-g128"})
+    models.push_back(std::string(MORACLE_CHECKPOINTS_DIR "/") + name);
+  int checked = 0;
+  for (const std::string& model : models) {
+    if (!std::filesystem::exists(model + "/config.json")) continue;
+    ++checked;
+    expect_on_intel_gpus(model, {}, "opencl-matrix", "rows16", "opencl-matrix-wide", "weights");
+  }
+  if (checked == 0) GTEST_SKIP() << "there are no checkpoints in int4";
+}
+
 // Modules that are multiplied together go to one backend, or the error names them.
 TEST(ExplainCommand, RejectsPatternForPartOfAStack) {
   const TemporaryFolder folder;

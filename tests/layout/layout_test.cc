@@ -334,6 +334,20 @@ TEST(Rows16Layout, StoresUnsignedNibblesAndPadsThemWithCodeZero) {
   }
 }
 
+// S3: the codes of one column of the matrix lie side by side.
+TEST(Columns16Layout, TransposesCodesAndPadsThemWithZero) {
+  const MatrixShape shape{5, 40, fp8_static_block(1, 32)};
+  const CanonicalMatrix m = matrix_for(shape);
+  const std::vector<std::byte> bytes = packed({&kColumns16Layout, shape}, m, std::byte{0xff});
+  EXPECT_EQ(kColumns16Layout.sections(shape).scales, 64u * 16u);  // 64 columns of 16 rows
+  for (int64_t c = 0; c < 64; ++c) {
+    for (int64_t r = 0; r < 16; ++r) {
+      const std::byte code = r < 5 && c < 40 ? m.codes[r * m.row_bytes() + c] : std::byte{0};
+      ASSERT_EQ(bytes[c * 16 + r], code) << "row " << r << " column " << c;
+    }
+  }
+}
+
 TEST(Columns16Layout, StoresScalesOfOneGroupSideBySide) {
   for (const int64_t block : {1, 32}) {
     const MatrixShape shape{40, 96, fp8_static_block(block, 32)};

@@ -37,7 +37,8 @@ def matrix_variants(lanes):
         for groups in ("", " -D ONE_GROUP"):
             if weight == "BF16" and not groups:
                 continue
-            for rows in ("8", "32 -cl-intel-256-GRF-per-thread"):
+            for rows in ("8 -D WHOLE_BLOCKS", "32 -D WHOLE_BLOCKS -cl-intel-256-GRF-per-thread",
+                         "32 -cl-intel-256-GRF-per-thread"):
                 yield f"-D WEIGHT_{weight} -D LANES={lanes} -D TILES=2 -D SPLITS=4{groups} -D ROWS={rows}"
 
 
@@ -83,8 +84,17 @@ def disassembler():
     return None
 
 
-def count_dpas(folder, binary, device):
-    """dpas instructions in a binary; None if it cannot be disassembled."""
+def compiled(folder, kernels, device, file, options):
+    """Compiles a file in `folder`. (name of the binary or None, log)"""
+    (folder / "kernel.cl").write_text(with_includes(kernels, file, set()), encoding="utf-8")
+    done = subprocess.run(["ocloc", "compile", "-file", "kernel.cl", "-device", device, "-output", "out",
+                           "-options", options], cwd=folder, capture_output=True, text=True, check=False)
+    binaries = list(folder.glob("out_*.bin"))
+    return binaries[0].name if done.returncode == 0 and binaries else None, done.stdout + done.stderr
+
+
+def disassembled(folder, binary, device):
+    """The instructions of a binary as text; None if it cannot be disassembled."""
     library = disassembler()
     if library is None:
         return None
@@ -93,7 +103,7 @@ def count_dpas(folder, binary, device):
     subprocess.run(["ocloc", "disasm", "-file", binary, "-device", device, "-dump", "dump"], cwd=folder,
                    env=os.environ | {"LD_LIBRARY_PATH": str(folder)}, capture_output=True, check=False)
     text = "".join(file.read_text(errors="replace") for file in (folder / "dump").glob("*.asm"))
-    return len(re.findall(r"\bdpas\.", text)) if text else None
+    return text or None
 
 
 def compile_one(kernels, device, file, options):
@@ -102,18 +112,15 @@ def compile_one(kernels, device, file, options):
     is_matrix = file == "matrix.cl"
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        (folder / "kernel.cl").write_text(with_includes(kernels, file, set()), encoding="utf-8")
-        done = subprocess.run(["ocloc", "compile", "-file", "kernel.cl", "-device", device, "-output", "out",
-                               "-options", options], cwd=folder, capture_output=True, text=True, check=False)
-        log = done.stdout + done.stderr
-        binaries = list(folder.glob("out_*.bin"))
-        if done.returncode != 0 or not binaries:
+        binary, log = compiled(folder, kernels, device, file, options)
+        if binary is None:
             return f"{title}: does not compile\n{log}", False
         spills = [int(count) for count in re.findall(r"spilled around (\d+)", log)]
         facts = f"spills {max(spills, default=0)}"
         if not is_matrix:
             return f"{title}: {facts}", True
-        dpas = count_dpas(folder, binaries[0].name, device)
+        text = disassembled(folder, binary, device)
+        dpas = None if text is None else len(re.findall(r"\bdpas\.", text))
         facts += ", not disassembled" if dpas is None else f", {dpas} dpas"
         return f"{title}: {facts}", dpas != 0 and not spills
 

@@ -83,6 +83,7 @@ class MatrixLinear : public GroupedLinear {
     std::string options =
         str(weight_option_, " -D LANES=", lanes_, " -D TILES=", kTiles, " -D SPLITS=", kSplits);
     if (!shape.key.quantized() || num_groups(shape) <= 1) options += " -D ONE_GROUP";
+    if (shape.k % kBlock == 0) options += " -D WHOLE_BLOCKS";
     if (emulated_) options += " -D EMULATED";
     for (const int64_t rows : {8, 32}) {
       // 32 rows need more registers than a thread has by default.

@@ -51,39 +51,42 @@ void load_right(global const uchar *base, const Shape *s, const long *rows, long
 #else
 // Lane l has rows TILES * l, TILES * l + 1, ... of weights: neighbours in memory.
 #define OFFSET(tile, lane) ((lane) * TILES + (tile))
-#if defined(WEIGHT_BF16)
-typedef ushort Element;
-#else
-typedef uchar Element;
+// Two neighbours are loaded as one integer: vectors of bytes cost moves.
+#if TILES != 2
+#error "TILES must be 2"
 #endif
-typedef Element Elements __attribute__((ext_vector_type(TILES)));
+#if defined(WEIGHT_BF16)
+typedef uint Neighbours;
+#else
+typedef ushort Neighbours;
+#endif
 
 void load_right(global const uchar *base, const Shape *s, const long *rows, long half_block, const float *zeros,
                 int8 *right) {
-  global const Element *const first = (global const Element *)base + half_block * 16 * s->padded_rows + rows[0];
+  const long step = s->padded_rows * (long)sizeof(Neighbours) / 2;
+  global const uchar *at = base + half_block * 16 * step + rows[0] * (long)sizeof(Neighbours) / 2;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    const Elements low = *(global const Elements *)(first + 2 * j * s->padded_rows);
-    const Elements high = *(global const Elements *)(first + (2 * j + 1) * s->padded_rows);
-#pragma unroll
-    for (int t = 0; t < TILES; ++t) {
+    const uint low = *(global const Neighbours *)at, high = *(global const Neighbours *)(at + step);
+    at += 2 * step;
 #if defined(WEIGHT_BF16)
-      const int pair = (int)((uint)high[t] << 16 | low[t]);
+    ((int *)&right[0])[j] = (int)(high << 16 | (low & 0xffffu));
+    ((int *)&right[1])[j] = (int)((high & 0xffff0000u) | low >> 16);
 #else
-      const int pair = TO_PAIR(CODE((uint)low[t], zeros[t]), CODE((uint)high[t], zeros[t]));
+    ((int *)&right[0])[j] = TO_PAIR(CODE(low & 255u, zeros[0]), CODE(high & 255u, zeros[0]));
+    ((int *)&right[1])[j] = TO_PAIR(CODE(low >> 8, zeros[1]), CODE(high >> 8, zeros[1]));
 #endif
-      ((int *)&right[t])[j] = pair;
-    }
   }
 }
 #endif
 
-long scale_at(const Shape *s, long row, long group) {
-  return min(row, s->n - 1) / s->block_rows * s->scale_row + group * s->scale_group;
+// Place of the scale and the zero point of a row's first group.
+int scale_row_of(const Shape *s, long row) {
+  return (int)min(row, s->n - 1) / s->block_rows * (int)s->scale_row;
 }
-float scale_of(global const uchar *base, const Shape *s, long row, long group) {
-  return s->quantized ? ((global const float *)(base + s->scales))[scale_at(s, row, group)] : 1.0f;
+float scale_at(global const uchar *base, const Shape *s, long place) {
+  return ((global const float *)(base + s->scales))[place];
 }
-float zero_of(global const uchar *base, const Shape *s, long row, long group) {
-  return s->has_zero_points ? (float)((global const char *)(base + s->zero_points))[scale_at(s, row, group)] : 0.0f;
+float zero_at(global const uchar *base, const Shape *s, long place) {
+  return s->has_zero_points ? (float)((global const char *)(base + s->zero_points))[place] : 0.0f;
 }
