@@ -18,6 +18,7 @@
 #include "conformance/conformance.h"
 #include "conformance/machine_refuses.h"
 #include "oracle/rules.h"
+#include "support/device.h"
 #include "support/floats.h"
 #include "support/must.h"
 
@@ -30,7 +31,8 @@ using ::testing::HasSubstr;
 const Result<std::shared_ptr<Device>>& device(Platform platform = Platform::kCpu) {
   static std::map<Platform, Result<std::shared_ptr<Device>>> opened;
   auto at = opened.find(platform);
-  if (at == opened.end()) at = opened.emplace(platform, open_device(name(platform), 2)).first;
+  if (at == opened.end())
+    at = opened.emplace(platform, testing::open_test_device(name(platform), 2)).first;
   return at->second;
 }
 

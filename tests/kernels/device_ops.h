@@ -14,6 +14,7 @@
 
 #include "kernels/ops.h"
 #include "moracle/device.h"
+#include "support/device.h"
 #include "support/floats.h"
 
 namespace moracle::testing {
@@ -51,7 +52,8 @@ inline std::vector<TestDevice> test_devices() {
 class DeviceOpsTest : public ::testing::TestWithParam<TestDevice> {
  protected:
   void SetUp() override {
-    Result<std::shared_ptr<Device>> opened = open_device(GetParam().name, GetParam().threads);
+    Result<std::shared_ptr<Device>> opened =
+        testing::open_test_device(GetParam().name, GetParam().threads);
     if (!opened && opened.error().kind == ErrorKind::kUnsupported)
       GTEST_SKIP() << opened.error().to_string();
     ASSERT_TRUE(opened) << opened.error().to_string();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "moracle/device.h"
+#include "support/device.h"
 
 namespace moracle {
 
@@ -16,7 +17,7 @@ class OneDeviceTest : public ::testing::Test {
   explicit OneDeviceTest(std::string name, int threads = 0)
       : name_(std::move(name)), threads_(threads) {}
   void SetUp() override {
-    Result<std::shared_ptr<Device>> opened = open_device(name_, threads_);
+    Result<std::shared_ptr<Device>> opened = testing::open_test_device(name_, threads_);
     if (!opened) GTEST_SKIP() << opened.error().to_string();
     device_ = *std::move(opened);
   }

@@ -9,6 +9,7 @@
 
 #include "conformance/conformance.h"
 #include "kernels/kernels.h"
+#include "support/device.h"
 #include "support/must.h"
 
 namespace moracle::layout_of_row_test {
@@ -122,7 +123,7 @@ TEST(LayoutOfRow, HoldsOnCpuRowsBesideIntelGpu) {
 
 // A row named by the user, and a scheme that the rows for Intel GPUs refuse.
 TEST(LayoutOfRow, HoldsOnOtherOpenClRowsOfIntelGpu) {
-  const auto opened = open_device("opencl");
+  const auto opened = testing::open_test_device("opencl");
   if (!opened) GTEST_SKIP() << opened.error().to_string();
   const RecordingTable table;
   for (const char* row : {"opencl-lines", "opencl-reference"}) {

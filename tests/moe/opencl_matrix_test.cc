@@ -6,6 +6,7 @@
 
 #include "conformance/conformance.h"
 #include "kernels/opencl/opencl_matrix_plan.h"
+#include "support/device.h"
 
 namespace moracle::opencl_matrix_test {
 namespace {
@@ -45,7 +46,7 @@ class OpenClMatrix : public ::testing::TestWithParam<Row> {};
 TEST_P(OpenClMatrix, HoldsInEveryCaseWithEmulatedEngines) {
   const Machine machine = machine_with_engines();
   if (const std::string reason = lacks(machine); !reason.empty()) GTEST_SKIP() << reason;
-  const auto device = open_device("opencl");
+  const auto device = testing::open_test_device("opencl");
   ASSERT_TRUE(device) << device.error().to_string();
   opencl::emulate_matrix_engines(GetParam().lanes);
   int passed = 0;

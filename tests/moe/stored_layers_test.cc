@@ -13,6 +13,7 @@
 #include "checkpoint/safetensors/safetensors.h"  // only to read the reference file
 #include "checkpoint/safetensors_image.h"
 #include "moracle/moracle.h"
+#include "support/device.h"
 #include "support/must.h"
 
 namespace moracle::stored_layers_test {
@@ -78,7 +79,7 @@ TEST_P(StoredLayers, MatchStoredOutput) {
   const Selection selection =
       select({.layer = layer->spec, .max_num_tokens = 16, .backend = backend}, Machine::here());
   ASSERT_TRUE(selection.plan) << explain(selection);
-  auto device = open_device(device_name(), 2);
+  auto device = testing::open_test_device(device_name(), 2);
   ASSERT_TRUE(device) << device.error().to_string();
   device_ = *device;
   const bool quantizes = layer->spec.scheme.activation.has_value();

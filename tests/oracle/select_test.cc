@@ -278,7 +278,7 @@ TEST(Preferences, PreferNativeCodeOverOpenClOnSameCores) {
   // A named row serves: a preference is no rejection.
   EXPECT_EQ(select({.layer = layer, .platform = Platform::kOpenCl}, *Machine::find("pocl"), table)
                 .plan->backend->name,
-            "opencl-lines");
+            "opencl-vectors");
 }
 
 TEST(Preferences, KeepOrderWhenNotApplicable) {

@@ -82,6 +82,28 @@ float output_of(Value sum, global const uchar *base, const Shape *s, long panel,
   return s->has_bias ? out + ((global const float *)(base + s->bias))[panel * 16 + lane] : out;
 }
 
+// Stores rows [top, past) of the result from their sums in local memory.
+void store_rows(local const Value (*sums)[TILE_N], global const uchar *base, const Shape *s, const Epilogue *epilogue,
+                long tile, int item, global const int *row_index, global const float *x_scales, long x_num_scales,
+                long top, long past, global void *y, long y_stride, int y_dtype) {
+  const int cols = epilogue->gates == 0 ? TILE_N : TILE_N / 2;
+  const int col = item % cols, p = col / 16, lane = col % 16;
+  const long gate_panel = panel_of(epilogue, tile, p, PANELS), n = gate_panel * 16 + lane;
+  const long panel = epilogue->gates == 0 ? gate_panel : panel_of(epilogue, tile, p + PANELS / 2, PANELS);
+  const long result_cols = epilogue->gates == 0 ? s->n : epilogue->gates * 16;
+  for (long r = top + item / cols; r < past; r += ITEMS / cols) {
+    if (n < result_cols) {
+      global const float *const own = x_scales + (row_index ? row_index[r] : r) * x_num_scales;
+      local const Value *const row = sums[r - top];
+      const float gate = epilogue->gates == 0 ? 0.0f : output_of(row[col], base, s, gate_panel, lane, own);
+      const float value = output_of(row[epilogue->gates == 0 ? col : col + TILE_N / 2], base, s, panel, lane, own);
+      STORE(y, r, n, result_of(epilogue, gate, value));
+    }
+    // Columns of y past the result are zeros.
+    for (long z = result_cols + col; tile == 0 && z < epilogue->cols; z += cols) STORE(y, r, z, 0.0f);
+  }
+}
+
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void many_rows(LINE_ARGUMENTS) {
   local Value w_block[BLOCK][TILE_N], x_block[BLOCK][TILE_ROWS];
   // A work-item adds rows 8 down ... of the tile, and columns 4 across ... of the first and of the last four panels:
@@ -106,7 +128,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void many_rows(LINE_AR
         barrier(CLK_LOCAL_MEM_FENCE);  // the block before has been read
         keep_block(&loaded, item, w_block, x_block);
         barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll 8
+#pragma unroll 4
         for (int k = 0; k < BLOCK; ++k) {
           Value xs[8], ws[8];
           vstore4(vload4(down * 2, x_block[k]), 0, xs);
@@ -119,30 +141,19 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void many_rows(LINE_AR
             for (int j = 0; j < 8; ++j) sums[i][j] += xs[i] * ws[j];
         }
       }
+      // Results go out by halves of the tile through local memory, so that neighbours store to neighbouring columns.
+      for (int half_tile = 0; half_tile < 2; ++half_tile) {
+        barrier(CLK_LOCAL_MEM_FENCE);  // what was there has been read
+        if (down / 4 == half_tile) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const long r = first + down * 8 + i;
-        if (r >= rows.end) continue;
-        global const float *const own = x_scales + (row_index ? row_index[r] : r) * x_num_scales;
-        float outputs[8];
+          for (int i = 0; i < 8; ++i)
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          const int col = across * 4 + j % 4;  // of 64
-          const long panel = min(panel_of(&epilogue, tile, col / 16 + j / 4 * 4, PANELS), s.panels - 1);
-          outputs[j] = output_of(sums[i][j], base, &s, panel, col % 16, own);
+            for (int j = 0; j < 8; ++j) w_block[down % 4 * 8 + i][j / 4 * 64 + across * 4 + j % 4] = sums[i][j];
         }
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          const int col = across * 4 + j % 4;
-          const long n = panel_of(&epilogue, tile, col / 16 + j / 4 * 4, PANELS) * 16 + col % 16;
-          if (epilogue.gates == 0) {
-            if (n < s.n) STORE(y, r, n, result_of(&epilogue, 0.0f, outputs[j]));
-          } else if (j < 4 && n < RESULT_COLS) {
-            STORE(y, r, n, result_of(&epilogue, outputs[j], outputs[j + 4]));
-          }
-        }
-        // Columns of y past the result are zeros.
-        for (long n = RESULT_COLS + across; tile == 0 && n < epilogue.cols; n += 16) STORE(y, r, n, 0.0f);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        const long top = first + half_tile * (TILE_ROWS / 2);
+        store_rows(w_block, base, &s, &epilogue, tile, item, row_index, x_scales, x_num_scales, top,
+                   min(rows.end, top + TILE_ROWS / 2), y, y_stride, y_dtype);
       }
     }
   }
