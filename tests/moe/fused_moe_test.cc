@@ -75,8 +75,8 @@ std::shared_ptr<Device> cpu(int threads = 2) {
 }
 
 Selection choose(const LayerSpec& spec, int64_t max_num_tokens = 32, const char* backend = "cpu") {
-  return select({.layer = spec, .max_num_tokens = max_num_tokens, .backend = backend},
-                Machine::here());
+  static const Machine here = Machine::here();  // every test process lists all schemes
+  return select({.layer = spec, .max_num_tokens = max_num_tokens, .backend = backend}, here);
 }
 
 FusedMoe make(const LayerSpec& spec, uint64_t seed = 1, std::shared_ptr<Device> device = cpu(),

@@ -8,7 +8,7 @@ namespace moracle {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kLoraThreads = 256;
 constexpr int64_t kChunk = 512;  // ranks per pass: sums of A x that are kept at once
 
 struct LoraArgs {
@@ -26,7 +26,7 @@ struct LoraArgs {
 __device__ void multiply_a(const LoraArgs& a, int64_t source, int64_t a_row, int64_t ranks,
                            float* sums) {
   const int lane = threadIdx.x % 32;
-  for (int64_t j = threadIdx.x / 32; j < ranks; j += kThreads / 32) {
+  for (int64_t j = threadIdx.x / 32; j < ranks; j += kLoraThreads / 32) {
     float sum = 0;
     for (int64_t k = lane; k < a.table.a.cols; k += 32)
       sum += load(a.table.a, a_row + j, k) * load(a.x, source, k);
@@ -55,7 +55,8 @@ __global__ void add_lora(LoraArgs a) {
         __syncthreads();  // wait until the previous sums have been used
         multiply_a(a, source, (pair * table.parts + part) * table.rank + first, ranks, sums);
         __syncthreads();
-        for (int64_t n = part * columns + threadIdx.x; n < (part + 1) * columns; n += kThreads) {
+        for (int64_t n = part * columns + threadIdx.x; n < (part + 1) * columns;
+             n += kLoraThreads) {
           float delta = 0;
           for (int64_t j = 0; j < ranks; ++j)
             delta += load(table.b, pair * table.n + n, first + j) * sums[j];
@@ -83,7 +84,8 @@ Status CudaOps::add_lora(const Matrix& x, const int32_t* row_index, const RowPla
                             adapters,
                             table,
                             device_errors_.cell(DeviceErrorKind::kLoraIds)};
-  return cuda::launch(queue_, stream, "add_lora", cuda::add_lora, y.rows, cuda::kThreads, 0, args);
+  return cuda::launch(queue_, stream, "add_lora", cuda::add_lora, y.rows, cuda::kLoraThreads, 0,
+                      args);
 }
 
 }  // namespace moracle

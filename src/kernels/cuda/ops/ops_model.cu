@@ -7,7 +7,7 @@ namespace moracle {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kModelThreads = 256;
 
 // One block normalizes each run of `size` columns.
 __global__ void rms_norm(Matrix x, const float* weight, int64_t size, float epsilon, Matrix out) {
@@ -15,14 +15,14 @@ __global__ void rms_norm(Matrix x, const float* weight, int64_t size, float epsi
   for (int64_t b = blockIdx.x; b < x.rows * runs; b += gridDim.x) {
     const int64_t r = b / runs, first = b % runs * size;
     double squares = 0;
-    for (int64_t c = threadIdx.x; c < size; c += kThreads) {
+    for (int64_t c = threadIdx.x; c < size; c += kModelThreads) {
       const double value = load(x, r, first + c);
       squares += value * value;
     }
     squares = block_sum(squares);
     const float mean = static_cast<float>(squares / static_cast<double>(size));
     const float scale = 1.0f / sqrtf(mean + epsilon);
-    for (int64_t c = threadIdx.x; c < size; c += kThreads)
+    for (int64_t c = threadIdx.x; c < size; c += kModelThreads)
       store(out, r, first + c, load(x, r, first + c) * scale * weight[c]);
   }
 }
@@ -51,7 +51,7 @@ constexpr int kMostEights = 4;  // vectors of a row that a thread keeps
 
 // RMSNorm of bf16 rows, one block per row. With kAdds, adds y to x first.
 template <bool kAdds>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kModelThreads)
     rms_norm_rows(Matrix x, Matrix y, const float* weight, float epsilon, Matrix out) {
   const auto count = static_cast<int>(x.cols / 8);
   for (int64_t r = blockIdx.x; r < x.rows; r += gridDim.x) {
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
     float squares = 0;
 #pragma unroll
     for (int n = 0; n < kMostEights; ++n) {
-      const int at = threadIdx.x + n * kThreads;
+      const int at = threadIdx.x + n * kModelThreads;
       if (at >= count) break;
       kept[n] = eights(x, r)[at];
       if constexpr (kAdds) {
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
     const float scale = 1.0f / sqrtf(squares / static_cast<float>(x.cols) + epsilon);
 #pragma unroll
     for (int n = 0; n < kMostEights; ++n) {
-      const int at = threadIdx.x + n * kThreads;
+      const int at = threadIdx.x + n * kModelThreads;
       if (at >= count) break;
       const float4 low = reinterpret_cast<const float4*>(weight)[2 * at],
                    high = reinterpret_cast<const float4*>(weight)[2 * at + 1];
@@ -93,7 +93,7 @@ bool are_eights(std::initializer_list<const Matrix*> matrices, const float* weig
   return reinterpret_cast<uintptr_t>(weight) % 16 == 0 &&
          std::all_of(matrices.begin(), matrices.end(), [](const Matrix* m) {
            return m->dtype == DType::kBF16 && m->cols % 8 == 0 && m->stride % 8 == 0 &&
-                  m->cols <= int64_t{8} * kThreads * kMostEights &&
+                  m->cols <= int64_t{8} * kModelThreads * kMostEights &&
                   reinterpret_cast<uintptr_t>(m->data) % 16 == 0;
          });
 }
@@ -122,9 +122,9 @@ Status CudaOps::rms_norm(const Matrix& x, const float* weight, int64_t weight_si
   MORACLE_CHECK(cuda::check_floats({&x, &out}));
   if (weight_size == x.cols && cuda::are_eights({&x, &out}, weight))
     return cuda::launch(queue_, stream, "rms_norm", cuda::rms_norm_rows<false>, x.rows,
-                        cuda::kThreads, 0, x, x, weight, epsilon, out);
+                        cuda::kModelThreads, 0, x, x, weight, epsilon, out);
   return cuda::launch(queue_, stream, "rms_norm", cuda::rms_norm, x.rows * (x.cols / weight_size),
-                      cuda::kThreads, 0, x, weight, weight_size, epsilon, out);
+                      cuda::kModelThreads, 0, x, weight, weight_size, epsilon, out);
 }
 
 Status CudaOps::add(const Matrix& x, const Matrix& y, Stream stream) {
@@ -137,7 +137,7 @@ Status CudaOps::add_rms_norm(const Matrix& x, const Matrix& y, const float* weig
   if (!cuda::are_eights({&x, &y, &out}, weight))
     return Ops::add_rms_norm(x, y, weight, epsilon, out, stream);
   return cuda::launch(queue_, stream, "add_rms_norm", cuda::rms_norm_rows<true>, x.rows,
-                      cuda::kThreads, 0, x, y, weight, epsilon, out);
+                      cuda::kModelThreads, 0, x, y, weight, epsilon, out);
 }
 
 Status CudaOps::copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,

@@ -10,7 +10,7 @@ namespace moracle {
 namespace cuda {
 namespace {
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kWarps = 4, kRopeThreads = 32 * kWarps;
 constexpr int64_t kMostColumns = 512;  // columns of a head, all of them in shared memory
 
 struct RopeArgs {
@@ -48,7 +48,7 @@ __device__ void rotate(float* head, const RotaryShape& shape, const float* frequ
   __syncwarp();
 }
 
-__global__ void __launch_bounds__(kThreads) rope_and_append(RopeArgs a) {
+__global__ void __launch_bounds__(kRopeThreads) rope_and_append(RopeArgs a) {
   __shared__ float head_of_warp[kWarps][kMostColumns];
   const int64_t dim = a.rope.rotary.head_dim;
   const int64_t q_heads = a.q.cols / dim, kv_heads = a.k.cols / dim;
@@ -99,7 +99,8 @@ Status CudaOps::rope_and_append(const Matrix& q, const Matrix& k, const Matrix& 
   const cuda::RopeArgs args{
       q, k, v, rope, batch, cache, device_errors_.cell(DeviceErrorKind::kKvCache)};
   return cuda::launch(queue_, stream, "rope_and_append", cuda::rope_and_append,
-                      (q.rows * heads + cuda::kWarps - 1) / cuda::kWarps, cuda::kThreads, 0, args);
+                      (q.rows * heads + cuda::kWarps - 1) / cuda::kWarps, cuda::kRopeThreads, 0,
+                      args);
 }
 
 }  // namespace moracle

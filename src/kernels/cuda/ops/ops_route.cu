@@ -10,7 +10,7 @@ namespace moracle {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kRouteThreads = 128;
 // Marks an expert that is excluded. Scores are never negative.
 constexpr float kOut = -1.0f;
 
@@ -55,9 +55,9 @@ __device__ Best best_of(const Scores& s, int32_t first, int32_t last, int32_t wi
 
 __device__ Best block_best(const Scores& s) {
   Best best{0, -1};
-  for (int32_t e = threadIdx.x; e < s.num_experts; e += kThreads)
+  for (int32_t e = threadIdx.x; e < s.num_experts; e += kRouteThreads)
     if (s.scores[e] != kOut) best = better(best, {s.rank(e), e});
-  __shared__ Best of_warp[kThreads / 32];
+  __shared__ Best of_warp[kRouteThreads / 32];
   for (int step = 16; step > 0; step /= 2)
     best = better(best, {__shfl_xor_sync(kAllLanes, best.rank, step),
                          __shfl_xor_sync(kAllLanes, best.id, step)});
@@ -65,7 +65,7 @@ __device__ Best block_best(const Scores& s) {
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = best;
   __syncthreads();
   best = of_warp[0];
-  for (int w = 1; w < kThreads / 32; ++w) best = better(best, of_warp[w]);
+  for (int w = 1; w < kRouteThreads / 32; ++w) best = better(best, of_warp[w]);
   return best;
 }
 
@@ -73,7 +73,7 @@ __device__ Best block_best(const Scores& s) {
 // is its best score, or the sum of its two best scores if there is a bias.
 __device__ void drop_groups(const Scores& s, int32_t num_groups, int32_t keep, float* ranks) {
   const int32_t size = s.num_experts / num_groups;
-  for (int32_t g = threadIdx.x; g < num_groups; g += kThreads) {
+  for (int32_t g = threadIdx.x; g < num_groups; g += kRouteThreads) {
     const int32_t first = g * size, last = first + size;
     const Best best = best_of(s, first, last, -1);
     ranks[g] = best.rank;
@@ -87,7 +87,7 @@ __device__ void drop_groups(const Scores& s, int32_t num_groups, int32_t keep, f
       if (worst < 0 || ranks[g] < ranks[worst]) worst = g;
     }
     __syncthreads();  // wait until all threads have read the scores
-    for (int32_t e = threadIdx.x; e < size; e += kThreads) s.scores[worst * size + e] = kOut;
+    for (int32_t e = threadIdx.x; e < size; e += kRouteThreads) s.scores[worst * size + e] = kOut;
   }
   __syncthreads();
 }
@@ -96,18 +96,18 @@ __device__ void drop_groups(const Scores& s, int32_t num_groups, int32_t keep, f
 __device__ float score(const RouteArgs& a, int64_t t, float* scores) {
   const int64_t count = a.logits.cols;
   if (a.routing.score == Score::kSigmoid) {
-    for (int64_t e = threadIdx.x; e < count; e += kThreads)
+    for (int64_t e = threadIdx.x; e < count; e += kRouteThreads)
       scores[e] = 1.0f / (1.0f + expf(-load(a.logits, t, e)));
     __syncthreads();
     return 1;
   }
   float largest = __int_as_float(0xff800000);
-  for (int64_t e = threadIdx.x; e < count; e += kThreads)
+  for (int64_t e = threadIdx.x; e < count; e += kRouteThreads)
     largest = fmaxf(largest, load(a.logits, t, e));
   largest = block_reduce(largest, __int_as_float(0xff800000),
                          [](float x, float y) { return fmaxf(x, y); });
   float sum = 0;
-  for (int64_t e = threadIdx.x; e < count; e += kThreads) {
+  for (int64_t e = threadIdx.x; e < count; e += kRouteThreads) {
     scores[e] = expf(load(a.logits, t, e) - largest);
     sum += scores[e];
   }
@@ -126,8 +126,8 @@ __device__ float settled(const Routing& routing, float weight, float sum) {
 
 // A lane holds at most kEach scores.
 template <int kEach>
-__global__ void __launch_bounds__(kThreads) route_by_warps(RouteArgs a) {
-  const int lane = threadIdx.x % 32, warps = kThreads / 32;
+__global__ void __launch_bounds__(kRouteThreads) route_by_warps(RouteArgs a) {
+  const int lane = threadIdx.x % 32, warps = kRouteThreads / 32;
   const auto num_experts = static_cast<int>(a.logits.cols);
   const Routing& routing = a.routing;
   for (int64_t t = blockIdx.x * warps + threadIdx.x / 32; t < a.logits.rows;
@@ -233,13 +233,14 @@ Status CudaOps::route(const Matrix& logits, const Routing& routing, const float*
     return cuda::launch(
         queue_, stream, "route",
         logits.cols <= 32 * kSmall ? cuda::route_by_warps<kSmall> : cuda::route_by_warps<kLarge>,
-        (logits.rows + cuda::kThreads / 32 - 1) / (cuda::kThreads / 32), cuda::kThreads, 0, args);
+        (logits.rows + cuda::kRouteThreads / 32 - 1) / (cuda::kRouteThreads / 32),
+        cuda::kRouteThreads, 0, args);
   constexpr int64_t kMost = 10'000;  // scores and ranks fit into 48 KiB, which every GPU has
   const int64_t floats = logits.cols + routing.num_groups;
   if (floats > kMost)
     return Error{ErrorKind::kUnsupported, "", "router",
                  str("at most ", kMost, " experts and groups on cuda"), str("there are ", floats)};
-  return cuda::launch(queue_, stream, "route", cuda::route, logits.rows, cuda::kThreads,
+  return cuda::launch(queue_, stream, "route", cuda::route, logits.rows, cuda::kRouteThreads,
                       static_cast<size_t>(floats) * sizeof(float), args);
 }
 

@@ -12,7 +12,7 @@ namespace moracle {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kRowThreads = 512;
 
 struct RowArgs {
   const int32_t* ids;
@@ -44,7 +44,7 @@ __global__ void plan_rows(RowArgs a) {
   // A rank without experts runs one iteration, too: expert 0 marks the slots without a row.
   for (int64_t e = blockIdx.x; e < max(a.num_local, int64_t{1}); e += gridDim.x) {
     int32_t before = 0, own = 0;
-    for (int64_t slot = threadIdx.x; slot < a.slots; slot += kThreads) {
+    for (int64_t slot = threadIdx.x; slot < a.slots; slot += kRowThreads) {
       const int32_t local = local_of(a, slot);
       before += local >= 0 && local < e;
       own += local == e;
@@ -55,7 +55,7 @@ __global__ void plan_rows(RowArgs a) {
       a.plan.expert_offsets[e] = row;
       if (e >= a.num_local - 1) a.plan.expert_offsets[a.num_local] = row + own;
     }
-    for (int64_t first = 0; first < a.slots; first += kThreads) {
+    for (int64_t first = 0; first < a.slots; first += kRowThreads) {
       const int64_t slot = first + threadIdx.x;
       const int32_t local = local_of(a, slot);
       const Rank rank = block_rank(local == e);
@@ -78,14 +78,14 @@ __global__ void plan_batched_rows(const int32_t* counts, int64_t num_experts, in
   };
   for (int64_t e = blockIdx.x; e < num_experts; e += gridDim.x) {
     int32_t before = 0;
-    for (int64_t other = threadIdx.x; other < e; other += kThreads) before += count_of(other);
+    for (int64_t other = threadIdx.x; other < e; other += kRowThreads) before += count_of(other);
     const int32_t row = block_sum(before), count = count_of(e);
     if (threadIdx.x == 0) {
       plan.expert_offsets[e] = row;
       if (e == num_experts - 1) plan.expert_offsets[num_experts] = row + count;
       if (count != counts[e]) report(device_error, e, counts[e], max_tokens, 1);
     }
-    for (int64_t i = threadIdx.x; i < max_tokens; i += kThreads) {
+    for (int64_t i = threadIdx.x; i < max_tokens; i += kRowThreads) {
       const auto slot = static_cast<int32_t>(e * max_tokens + i);
       const auto at = static_cast<int32_t>(row + i);
       plan.slot_row[slot] = i < count ? at : -1;
@@ -106,13 +106,13 @@ Status CudaOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t t
       topk_ids,   num_tokens * top_k, top_k, num_experts,
       expert_map, num_local,          plan,  device_errors_.cell(DeviceErrorKind::kIds)};
   return cuda::launch(queue_, stream, "plan_rows", cuda::plan_rows, std::max<int64_t>(num_local, 1),
-                      cuda::kThreads, 0, args);
+                      cuda::kRowThreads, 0, args);
 }
 
 Status CudaOps::plan_batched_rows(const int32_t* counts, int64_t num_experts, int64_t max_tokens,
                                   const RowPlan& plan, Stream stream) {
   return cuda::launch(queue_, stream, "plan_batched_rows", cuda::plan_batched_rows, num_experts,
-                      cuda::kThreads, 0, counts, num_experts, max_tokens, plan,
+                      cuda::kRowThreads, 0, counts, num_experts, max_tokens, plan,
                       device_errors_.cell(DeviceErrorKind::kCounts));
 }
 

@@ -13,8 +13,8 @@ namespace moracle {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256, kEach = 8;
-static_assert(kThreads * kEach == kTopKPiece);
+constexpr int kTopKThreads = 256, kEach = 8;
+static_assert(kTopKThreads * kEach == kTopKPiece);
 static_assert(2 * kMostTopK <= kTopKPiece, "each round must leave less than there was");
 
 __host__ __device__ int64_t pieces_of(int64_t count) {
@@ -32,8 +32,8 @@ struct Round {
   float* values;  // [rows, k] each
 };
 
-__global__ void __launch_bounds__(kThreads) top_k_of_pieces(Round round) {
-  using Sort = cub::BlockRadixSort<uint64_t, kThreads, kEach>;
+__global__ void __launch_bounds__(kTopKThreads) top_k_of_pieces(Round round) {
+  using Sort = cub::BlockRadixSort<uint64_t, kTopKThreads, kEach>;
   __shared__ typename Sort::TempStorage scratch;
   const int64_t pieces = pieces_of(round.count);
   for (int64_t b = blockIdx.x; b < round.rows * pieces; b += gridDim.x) {
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) top_k_of_pieces(Round round) {
     uint64_t keys[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int64_t at = first + i * kThreads + threadIdx.x;
+      const int64_t at = first + i * kTopKThreads + threadIdx.x;
       keys[i] = at >= round.count       ? kNoKey
                 : round.keys != nullptr ? round.keys[row * round.count + at]
                                         : top_k_key(numbers[at], static_cast<int32_t>(at));
@@ -84,7 +84,7 @@ Status CudaOps::find_top_k(const Matrix& numbers, int64_t k, int32_t* ids, float
     const int64_t pieces = cuda::pieces_of(round.count);
     round.to = pieces > 1 ? keys : nullptr;
     MORACLE_CHECK(cuda::launch(queue_, stream, "top_k_of_pieces", cuda::top_k_of_pieces,
-                               numbers.rows * pieces, cuda::kThreads, 0, round));
+                               numbers.rows * pieces, cuda::kTopKThreads, 0, round));
     if (pieces == 1) return {};
     round.keys = keys;
     round.count = pieces * k;

@@ -34,7 +34,8 @@ void PrintTo(const Subject& s, std::ostream* out) {
 
 // The rows that serve a checkpoint's experts, in table order. One layer is enough: each test
 // process loads all checkpoints.
-std::vector<const Backend*> serving(const std::string& folder, Platform platform) {
+std::vector<const Backend*> serving(const std::string& folder, Platform platform,
+                                    const Machine& here) {
   std::vector<const Backend*> rows;
   const auto checkpoint = Checkpoint::open(folder);
   const auto layer =
@@ -46,7 +47,7 @@ std::vector<const Backend*> serving(const std::string& folder, Platform platform
     if (layer) {
       request.layer = layer->spec;
       request.backend = backend.name;
-      if (!select(request, Machine::here()).plan) continue;
+      if (!select(request, here).plan) continue;
     }
     rows.push_back(&backend);
   }
@@ -59,6 +60,7 @@ std::vector<Subject> subjects() {
   const std::string device = asked != nullptr ? asked : "cpu";
   const auto parsed = parse_device(device);
   if (!parsed) return all;
+  const Machine here = Machine::here();
   for (const char* root : {MORACLE_MODELS_DIR, MORACLE_CHECKPOINTS_DIR}) {
     std::error_code none;
     for (const auto& entry : fs::directory_iterator(root, none)) {
@@ -71,7 +73,7 @@ std::vector<Subject> subjects() {
         continue;
       }
 #endif
-      for (const Backend* row : serving(entry.path().string(), parsed->platform))
+      for (const Backend* row : serving(entry.path().string(), parsed->platform, here))
         all.push_back({entry.path().string(), std::string(row->name), device});
     }
   }
