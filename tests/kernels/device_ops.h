@@ -28,12 +28,6 @@ inline std::ostream& operator<<(std::ostream& out, const TestDevice& device) {
   return out << device.label;
 }
 
-/// MORACLE_TEST_OPENCL names another OpenCL device than the first.
-inline std::string opencl_name() {
-  const char* const name = std::getenv("MORACLE_TEST_OPENCL");
-  return name != nullptr ? name : "opencl";
-}
-
 /// A new device is one line here.
 inline std::vector<TestDevice> test_devices() {
   return {
@@ -43,7 +37,7 @@ inline std::vector<TestDevice> test_devices() {
       {"Cuda", "cuda"},
 #endif
 #ifdef MORACLE_WITH_OPENCL
-      {"OpenCl", opencl_name()},
+      {"OpenCl", testing::opencl_name()},
 #endif
   };
 }

@@ -21,19 +21,22 @@ typedef struct {
   global const float *scales[ROWS];
 } Sources;
 
-// Adds block b, 32 columns, of rows of weights whose lines begin at `lines`.
-void add_block(global const uint *const *lines, global const uchar *base, const Shape *s, const long *panels, int lane,
-               int b, const Sources *x, int aligned, Sum sums[PANELS][ROWS]) {
+// Adds block b, 32 columns. Row `lane` of panel p begins in word begins[p] of the expert.
+void add_block(global const uchar *base, const Shape *s, const int *panels, const uint *begins, int lane, int b,
+               const Sources *x, int aligned, Sum sums[PANELS][ROWS]) {
   const int g = s->quantized ? b / s->group_blocks : 0;
   // f32 lines may end within the block. What is read twice meets activations that are 0.
   const int last = (int)((s->k - (long)b * BLOCK + COLS - 1) / COLS) - 1;
   uint words[PANELS][LINES];
-  float zero[PANELS], part[PANELS][ROWS];
+  float zero[PANELS], scale[PANELS], part[PANELS][ROWS];
 #pragma unroll
   for (int p = 0; p < PANELS; ++p) {
 #pragma unroll
-    for (int l = 0; l < LINES; ++l) words[p][l] = lines[p][(b * LINES + min(l, last)) * 16];
+    for (int l = 0; l < LINES; ++l)
+      words[p][l] = ((global const uint *)base)[begins[p] + (uint)(b * LINES + min(l, last)) * 16];
     zero[p] = zero_of(base, s, panels[p], g, lane);
+    scale[p] = scale_of(base, s, panels[p], g, lane);  // asked for here, it arrives with the lines
+#pragma unroll
     for (int r = 0; r < ROWS; ++r) part[p][r] = 0;
   }
 #pragma unroll
@@ -56,14 +59,15 @@ void add_block(global const uint *const *lines, global const uchar *base, const 
 #pragma unroll
   for (int p = 0; p < PANELS; ++p) {
 #if defined(WHOLE_ROWS)
+#pragma unroll
     for (int r = 0; r < ROWS; ++r) sums[p][r] += convert_int_rte(part[p][r]);
 #else
-    const float scale = scale_of(base, s, panels[p], g, lane);
+#pragma unroll
     for (int r = 0; r < ROWS; ++r) {
 #if defined(X_BF16)
-      sums[p][r] += part[p][r] * scale;
+      sums[p][r] += part[p][r] * scale[p];
 #else
-      sums[p][r] += part[p][r] * scale * x->scales[r][b / s->x_group_blocks];
+      sums[p][r] += part[p][r] * scale[p] * x->scales[r][b / s->x_group_blocks];
 #endif
     }
 #endif
@@ -82,44 +86,54 @@ float output_of(local const Sum *sums, global const uchar *base, const Shape *s,
   return s->has_bias ? out + ((global const float *)(base + s->bias))[panel * 16 + lane] : out;
 }
 
-kernel void few_rows(LINE_ARGUMENTS) {
+kernel __attribute__((reqd_work_group_size(SPLITS * 16, 1, 1))) void few_rows(LINE_ARGUMENTS) {
   local Sum shared[SUMS * SPLITS * 16];
   const int lane = get_local_id(0) % 16, split = get_local_id(0) / 16;
   const long across = panel_groups(&s, &epilogue, PANELS);
   for (long group = get_group_id(0); group < NUM_PLACES * across; group += get_num_groups(0)) {
     const Rows rows = rows_of(offsets, s.num_experts, num_rows, group / across, by_row, strips, ROWS);
     global const uchar *const base = weights + rows.expert * s.expert_bytes;
-    long panels[PANELS];
-    global const uint *lines[PANELS];
+    int panels[PANELS];
+    uint begins[PANELS];
+#pragma unroll
     for (int p = 0; p < PANELS; ++p) {
-      panels[p] = min(panel_of(&epilogue, group % across, p, PANELS), s.panels - 1);
-      lines[p] = (global const uint *)(base + panels[p] * s.panel_bytes) + lane;
+      panels[p] = (int)min(panel_of(&epilogue, group % across, p, PANELS), s.panels - 1);
+      begins[p] = (uint)panels[p] * (uint)(s.panel_bytes / 4) + (uint)lane;
     }
     for (long first = rows.first; first < rows.past; first += rows.step) {
       Sources sources;
+#pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         const long row = min(first + r, rows.end - 1), source = row_index ? row_index[row] : row;
         sources.row[r] = (global const X *)x + source * x_stride;
         sources.scales[r] = x_scales + source * x_num_scales;
       }
       Sum sums[PANELS][ROWS];
+#pragma unroll
       for (int p = 0; p < PANELS; ++p)
+#pragma unroll
         for (int r = 0; r < ROWS; ++r) sums[p][r] = 0;
       for (int b = split; b < (int)s.blocks; b += SPLITS)
-        add_block(lines, base, &s, panels, lane, b, &sources, aligned, sums);
+        add_block(base, &s, panels, begins, lane, b, &sources, aligned, sums);
       barrier(CLK_LOCAL_MEM_FENCE);  // the sums of the rows before have been read
+#pragma unroll
       for (int p = 0; p < PANELS; ++p)
+#pragma unroll
         for (int r = 0; r < ROWS; ++r) shared[((p * ROWS + r) * SPLITS + split) * 16 + lane] = sums[p][r];
       barrier(CLK_LOCAL_MEM_FENCE);
       const int results = epilogue.gates == 0 ? PANELS : PANELS / 2;
       for (int i = split; i < results * ROWS; i += SPLITS) {
         const int p = i / ROWS, r = i % ROWS;
-        const long n = panel_of(&epilogue, group % across, p, PANELS) * 16 + lane;
+        const long panel = panel_of(&epilogue, group % across, p, PANELS), n = panel * 16 + lane;
         if (first + r >= rows.end || n >= RESULT_COLS) continue;
-        const int value = epilogue.gates == 0 ? p : p + PANELS / 2;  // what the gate multiplies
-        const float up = output_of(shared + (value * ROWS + r) * SPLITS * 16, base, &s, panels[value], lane, sources.scales[r]);
-        const float gate = epilogue.gates == 0 ? 0.0f : output_of(shared + i * SPLITS * 16, base, &s, panels[p], lane, sources.scales[r]);
-        STORE(y, first + r, n, result_of(&epilogue, gate, up));
+        const long source = row_index ? row_index[first + r] : first + r;
+        global const float *const own = x_scales + source * x_num_scales;
+        float gate = 0, value = output_of(shared + i * SPLITS * 16, base, &s, panel, lane, own);
+        if (epilogue.gates > 0) {
+          gate = value;
+          value = output_of(shared + (i + results * ROWS) * SPLITS * 16, base, &s, panel + epilogue.gates, lane, own);
+        }
+        STORE(y, first + r, n, result_of(&epilogue, gate, value));
       }
       // Columns of y past the result are zeros.
       for (long n = RESULT_COLS + get_local_id(0); group % across == 0 && n < epilogue.cols; n += get_local_size(0))
