@@ -77,6 +77,15 @@ class StreamOrder {
   virtual void end(Stream stream) = 0;
 };
 
+/// The host's access to a buffer of a device that shares its memory with the host (an integrated
+/// GPU, a CPU through OpenCL). Destroying the object ends the access, too.
+class HostAccess {
+ public:
+  virtual ~HostAccess() = default;
+  /// Ends the access: kernels see what the host wrote. Errors: those of the driver.
+  virtual Status end() = 0;
+};
+
 /// Several threads may use one device. A call of a Device, Graph, Workspace, FusedMoe, Linear or
 /// Model waits for calls of other threads that share resources on the same device. The results are
 /// the same as for sequential calls. The caller must still:
@@ -105,6 +114,10 @@ class Device {
   virtual Result<Buffer> allocate(size_t bytes) = 0;
   /// True if host code may access this device's memory through its pointers.
   virtual bool host_visible() const = 0;
+  /// Lets the host write to a buffer in place until the result ends; kernels must not use it
+  /// meanwhile. Null where the host needs no permission (see host_visible), and where the device
+  /// has memory of its own. Errors: those of the driver.
+  virtual Result<std::unique_ptr<HostAccess>> host_access(const Buffer& buffer);
   /// Copies `bytes` from host to device or back, in stream order. The host memory must live until
   /// the copy is done.
   virtual Status upload(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;

@@ -190,9 +190,11 @@ Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& 
         str("it has ", source.input_scales().size())};
   }
   MORACLE_TRY(weights.buffer, device.allocate(weights.sections.bytes * weights.num_experts));
-  if (device.host_visible()) {
-    touch_near_threads(weights, blocks, device.host_threads());
+  MORACLE_TRY(const std::unique_ptr<HostAccess> access, device.host_access(weights.buffer));
+  if (device.host_visible() || access != nullptr) {
+    if (access == nullptr) touch_near_threads(weights, blocks, device.host_threads());
     MORACLE_CHECK(pack_here(source, weights, device, progress));
+    if (access != nullptr) MORACLE_CHECK(access->end());
   } else {
     MORACLE_CHECK(pack_there(source, weights, device, progress));
   }

@@ -35,6 +35,10 @@ Result<std::unique_ptr<Timeline>> Device::timeline(Stream) {
   return std::unique_ptr<Timeline>(new HostTimeline());
 }
 
+Result<std::unique_ptr<HostAccess>> Device::host_access(const Buffer&) {
+  return std::unique_ptr<HostAccess>();
+}
+
 Result<Buffer> Device::allocate_host(size_t bytes) {
   return allocate(bytes);
 }

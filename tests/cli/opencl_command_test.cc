@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/text.h"
 #include "moracle/device.h"
 #include "run_command.h"
 
@@ -98,14 +99,19 @@ TEST_F(OpenClCommand, UnusableCacheFolderOnlyCostsCompiling) {
 TEST_F(OpenClCommand, KernelThatDoesNotCompileEndsLoadingWithCompilersLog) {
   const std::string model = testing::small_model();
   if (model.empty()) GTEST_SKIP() << "the small model is not there";
-  for (const std::string name : {"lines", "reference"}) {
+  const struct {
+    const char *backend, *file;
+  } cases[] = {{"opencl-vectors", "lines/vectors.cl"},
+               {"opencl-lines", "lines/few_rows.cl"},
+               {"opencl-reference", "reference.cl"}};
+  for (const auto& [backend, file] : cases) {
     const Ran ran = run_with(caches_ + " POCL_EXTRA_BUILD_FLAGS='-D kernel=no_such_word'",
                              {"run", model, "--device", "opencl", "--prompt", "a", "-n", "1",
-                              "--backend", "opencl-" + name, "--json"});
+                              "--backend", backend, "--json"});
     if (ran.code == 0) GTEST_SKIP() << "the driver is not PoCL";
     EXPECT_EQ(ran.code, 1);
     EXPECT_EQ(ran.out, "");
-    EXPECT_THAT(ran.err, HasSubstr("moracle: " + name + ".cl: opencl:0, options '"));
+    EXPECT_THAT(ran.err, HasSubstr(str("moracle: ", file, ": opencl:0, options '")));
     EXPECT_THAT(ran.err, HasSubstr("needs the device's compiler to accept the kernels; "
                                    "CL_BUILD_PROGRAM_FAILURE: "));
     EXPECT_THAT(ran.err, HasSubstr("no_such_word"));

@@ -32,6 +32,18 @@ TEST_F(OpenClDeviceTest, UploadsMoreThanPinnedMemoryAndReleasesSource) {
   EXPECT_EQ(download<uint32_t>(buffer), host);
 }
 
+TEST_F(OpenClDeviceTest, HostWritesInPlaceWhereMemoryIsShared) {
+  const Buffer buffer = allocate(3 * sizeof(int32_t));
+  auto access = device_->host_access(buffer);
+  ASSERT_TRUE(access) << access.error().to_string();
+  EXPECT_EQ(*access != nullptr, queue().unified);
+  if (*access == nullptr) GTEST_SKIP() << "the device has memory of its own";
+  std::iota(buffer.as<int32_t>(), buffer.as<int32_t>() + 3, 5);
+  expect_done((*access)->end());
+  expect_done((*access)->end());  // has ended already
+  EXPECT_EQ(download<int32_t>(buffer), (std::vector<int32_t>{5, 6, 7}));
+}
+
 TEST_F(OpenClDeviceTest, AllocatesZeroedMemoryOfAnySize) {
   for (const size_t bytes : {1, 127, 128, 129, 4097})
     EXPECT_EQ(download<uint8_t>(allocate(bytes)), std::vector<uint8_t>(bytes)) << bytes;

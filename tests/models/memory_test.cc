@@ -128,6 +128,7 @@ TEST_P(LoadingMemory, StaysWithinPackedSizePlusOneExpertPlusTenPercent) {
   options.quantization = GetParam().quantization;
   options.threads = 2;
   options.max_num_tokens = 1;
+  static_cast<void>(Machine::here());  // loads drivers of OpenCL, which are not measured
   const int64_t before = memory("VmRSS:");
   std::ofstream("/proc/self/clear_refs") << 5;  // the peak counts from here
   auto checkpoint = Checkpoint::open(folder.path());

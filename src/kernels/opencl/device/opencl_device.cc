@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/text.h"
 #include "kernels/opencl/device/opencl_order.h"
@@ -47,6 +48,7 @@ Status OpenClDevice::start() {
   queue_.compute_units = value_of<cl_uint>(cl, id, CL_DEVICE_MAX_COMPUTE_UNITS);
   queue_.max_group = static_cast<int64_t>(value_of<size_t>(cl, id, CL_DEVICE_MAX_WORK_GROUP_SIZE));
   queue_.local_bytes = static_cast<int64_t>(value_of<cl_ulong>(cl, id, CL_DEVICE_LOCAL_MEM_SIZE));
+  queue_.unified = value_of<cl_bool>(cl, id, CL_DEVICE_HOST_UNIFIED_MEMORY) == CL_TRUE;
   queue_.divides_exactly = (value_of<cl_device_fp_config>(cl, id, CL_DEVICE_SINGLE_FP_CONFIG) &
                             CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) != 0;
   const std::string version =
@@ -90,6 +92,37 @@ Result<Buffer> OpenClDevice::allocate(size_t bytes) {
   // Finish: every queue must see the zeros, not only this one. Some drivers refuse memory only now.
   MORACLE_OPENCL(queue_.cl->clFinish(queue_.own));
   return buffer;
+}
+
+namespace {
+
+// Memory mapped for writing. The host keeps the pointer: SVM has one address.
+class Mapped : public HostAccess {
+ public:
+  Mapped(OpenClDevice& device, void* data) : device_(device), data_(data) {}
+  ~Mapped() override { static_cast<void>(end()); }
+  Status end() override {
+    if (data_ == nullptr) return {};
+    const Turn turn = device_.turn();
+    const opencl::Queue& queue = device_.queue();
+    void* const data = std::exchange(data_, nullptr);
+    MORACLE_OPENCL(queue.cl->clEnqueueSVMUnmap(queue.own, data, 0, nullptr, nullptr));
+    return opencl::check(queue.cl->clFinish(queue.own), "clFinish");
+  }
+
+ private:
+  OpenClDevice& device_;  // outlives its buffers' accesses
+  void* data_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<HostAccess>> OpenClDevice::host_access(const Buffer& buffer) {
+  if (!queue_.unified || buffer.bytes() == 0) return std::unique_ptr<HostAccess>();
+  const Turn turn = this->turn();
+  MORACLE_OPENCL(queue_.cl->clEnqueueSVMMap(queue_.own, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE,
+                                            buffer.data(), buffer.bytes(), 0, nullptr, nullptr));
+  return std::unique_ptr<HostAccess>(std::make_unique<Mapped>(*this, buffer.data()));
 }
 
 Status OpenClDevice::upload(void* to, const void* from, size_t bytes, Stream stream) {

@@ -25,6 +25,7 @@ class OpenClDevice : public Device {
   DType activation_dtype() const override { return DType::kBF16; }
   Result<Buffer> allocate(size_t bytes) override;
   bool host_visible() const override { return false; }
+  Result<std::unique_ptr<HostAccess>> host_access(const Buffer& buffer) override;
   /// Returns when the bytes have arrived. The caller may then free the source.
   Status upload(void* to, const void* from, size_t bytes, Stream stream) override;
   Status enqueue_upload(void* to, const void* from, size_t bytes, Stream stream) override;

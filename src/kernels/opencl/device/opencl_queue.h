@@ -24,6 +24,7 @@ struct Queue {
   int64_t max_group = 1;    ///< most work-items in one work-group
   int64_t local_bytes = 0;  ///< local memory of one work-group
   bool is_cpu = false;
+  bool unified = false;          ///< the device shares its memory with the host
   bool language_3 = false;       ///< the compiler takes OpenCL C 3.0
   bool divides_exactly = false;  ///< and an option for correctly rounded division
   GpuFeature features = GpuFeature::kNone;

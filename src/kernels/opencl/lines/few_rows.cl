@@ -35,7 +35,7 @@ void add_block(global const uchar *base, const Shape *s, const int *panels, cons
     for (int l = 0; l < LINES; ++l)
       words[p][l] = ((global const uint *)base)[begins[p] + (uint)(b * LINES + min(l, last)) * 16];
     zero[p] = zero_of(base, s, panels[p], g, lane);
-    scale[p] = scale_of(base, s, panels[p], g, lane);  // asked for here, it arrives with the lines
+    scale[p] = scale_of(base, s, panels[p], g, lane);  // loaded here, it arrives with the lines
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) part[p][r] = 0;
   }

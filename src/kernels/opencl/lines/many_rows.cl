@@ -107,7 +107,7 @@ void store_rows(local const Value (*sums)[TILE_N], global const uchar *base, con
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void many_rows(LINE_ARGUMENTS) {
   local Value w_block[BLOCK][TILE_N], x_block[BLOCK][TILE_ROWS];
   // A work-item adds rows 8 down ... of the tile, and columns 4 across ... of the first and of the last four panels:
-  // of gates and of what they multiply.
+  // so of gates and of their multiplicands.
   const int item = get_local_id(0), across = item % 16, down = item / 16;
   const long tiles = panel_groups(&s, &epilogue, PANELS);
   for (long group = get_group_id(0); group < NUM_PLACES * tiles; group += get_num_groups(0)) {
