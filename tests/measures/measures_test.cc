@@ -16,6 +16,7 @@
 #include "checkpoint/safetensors_image.h"
 #include "moracle/moracle.h"
 #include "nlohmann/json.hpp"
+#include "support/device.h"
 
 namespace moracle::measures_test {
 namespace {
@@ -34,14 +35,14 @@ void PrintTo(const Subject& s, std::ostream* out) {
 
 // The rows that serve a checkpoint's experts, in table order. One layer is enough: each test
 // process loads all checkpoints.
-std::vector<const Backend*> serving(const std::string& folder, Platform platform,
+std::vector<const Backend*> serving(const std::string& folder, const DeviceName& device,
                                     const Machine& here) {
   std::vector<const Backend*> rows;
   const auto checkpoint = Checkpoint::open(folder);
   const auto layer =
       checkpoint ? checkpoint->moe_layer(checkpoint->moe_layers().front()) : checkpoint.error();
   for (const Backend& backend : backends()) {
-    if (!backend.built() || backend.platform != platform) continue;
+    if (!backend.built() || !testing::has_needs_of(backend, device, here)) continue;
     Request request;
     // The test reports checkpoints that cannot be opened. The rules report rows that do not serve.
     if (layer) {
@@ -73,7 +74,7 @@ std::vector<Subject> subjects() {
         continue;
       }
 #endif
-      for (const Backend* row : serving(entry.path().string(), parsed->platform, here))
+      for (const Backend* row : serving(entry.path().string(), *parsed, here))
         all.push_back({entry.path().string(), std::string(row->name), device});
     }
   }

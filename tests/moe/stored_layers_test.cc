@@ -49,11 +49,10 @@ std::vector<Stored> all() {
   const auto device = parse_device(device_name());
   if (!device) return cases;
   // Every test process builds this list, so it opens no checkpoint.
-  const Isa here = Machine::here().cpu.isa;
+  const Machine here = Machine::here();
   for (const std::string& folder : folders()) {
     for (const Backend& backend : backends()) {
-      if (!backend.built() || backend.platform != device->platform) continue;
-      if (missing(backend.isa, here) == Isa::kNone)
+      if (backend.built() && testing::has_needs_of(backend, *device, here))
         cases.push_back({folder, std::string(backend.name)});
     }
   }

@@ -44,7 +44,7 @@ def matrix_variants(lanes):
 
 
 def lines_variants():
-    """As line_arguments.cc."""
+    """As line_linear.cc."""
     products = [(weight, "X_BF16") for weight in ("I4", "E2M1", "I8", "E4M3", "BF16", "F16", "F32")]
     products += [("I8", "X_I8"), ("I8", "X_I8 -D WHOLE_ROWS"), ("I4", "X_I8"), ("E4M3", "X_E4M3")]
     for weight, x in products:

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "moracle/device.h"
+#include "moracle/oracle.h"
 
 namespace moracle::testing {
 
@@ -24,6 +25,17 @@ inline Result<std::shared_ptr<Device>> open_test_device(std::string_view name, i
   if (const char* const caches = std::getenv("XDG_CACHE_HOME"); caches != nullptr)
     options.kernel_cache = std::string(caches) + "/moracle-test-kernels";
   return open_device(name == "opencl" ? opencl_name() : std::string(name), options);
+}
+
+/// Whether the machine's CPU, or the device if it is a GPU, has what a row's kernels need.
+inline bool has_needs_of(const Backend& row, const DeviceName& device, const Machine& machine) {
+  if (row.platform != device.platform || missing(row.isa, machine.cpu.isa) != Isa::kNone)
+    return false;
+  for (const GpuInfo& gpu : machine.gpus) {
+    if (gpu.platform == device.platform && gpu.index == device.index)
+      return missing(row.gpu_features, gpu.features) == GpuFeature::kNone;
+  }
+  return device.platform == Platform::kCpu;
 }
 
 }  // namespace moracle::testing

@@ -3,7 +3,7 @@
 #include "experts.cl"
 #include "lines/codes.cl"
 
-// As Epilogue in line_arguments.h. Between the sums and y.
+// As Epilogue in line_linear.cc. Between the sums and y.
 typedef struct {
   int function;              // of activation.cl; -1: none
   float alpha, beta, limit;

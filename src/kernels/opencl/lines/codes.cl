@@ -18,7 +18,7 @@ typedef uint Word;
 #define AS_REAL as_float
 #endif
 
-// The sections of layout vnni16, in bytes. As Shape in line_arguments.h.
+// The sections of layout vnni16, in bytes. As Shape in line_linear.cc.
 typedef struct {
   long num_experts, expert_bytes, panel_bytes;
   long scales, zero_points, bias;

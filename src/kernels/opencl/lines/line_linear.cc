@@ -1,0 +1,197 @@
+#include "kernels/opencl/lines/line_linear.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "kernels/check_ops.h"
+#include "kernels/kernel_watch.h"
+#include "kernels/opencl/device/launch.h"
+#include "kernels/opencl/device/opencl_device.h"
+#include "kernels/opencl/lines/opencl_lines_plan.h"
+#include "kernels/opencl/ops/check_matrices.h"
+#include "layout/vnni16.h"
+#include "quant/activation.h"
+
+namespace moracle::opencl {
+namespace line_linear {
+namespace {
+
+constexpr int64_t kBlock = 32;  // columns
+
+// Whether every row starts at a multiple of 16 bytes.
+bool aligned(const Matrix& x) {
+  const int64_t row_bytes = x.stride * bits(x.dtype) / 8;
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && row_bytes % 16 == 0;
+}
+
+const char* weight_option(DType type) {
+  switch (type) {
+    case DType::kBF16:
+      return "-D WEIGHT_BF16";
+    case DType::kF16:
+      return "-D WEIGHT_F16";
+    case DType::kF8E4M3:
+      return "-D WEIGHT_E4M3";
+    case DType::kI8:
+      return "-D WEIGHT_I8";
+    case DType::kI4:
+      return "-D WEIGHT_I4";
+    case DType::kF4E2M1:
+      return "-D WEIGHT_E2M1";
+    default:
+      return "-D WEIGHT_F32";
+  }
+}
+
+const char* activation_option(const std::optional<QuantKey>& key) {
+  if (!key) return " -D X_BF16";
+  return key->dtype == DType::kI8 ? " -D X_I8" : " -D X_E4M3";
+}
+
+// As Shape in codes.cl.
+struct Shape {
+  cl_long num_experts, expert_bytes, panel_bytes;
+  cl_long scales, zero_points, bias;
+  cl_long n, k, panels, blocks;
+  cl_int groups, group_blocks, scale_lanes, scale_exponent;
+  cl_int quantized, has_zero_points, has_bias, x_group_blocks;
+};
+
+Shape shape_of(const KernelWeights& weights) {
+  const MatrixShape& shape = weights.shape;
+  const Sections& s = weights.sections;
+  const std::optional<QuantKey>& key = weights.scheme.activation;
+  const auto at = [](size_t offset) { return static_cast<cl_long>(offset); };
+  // A group that is no whole number of blocks is the only one: it covers all columns.
+  const auto in_blocks = [](int64_t cols) {
+    return static_cast<cl_int>(std::max<int64_t>((cols + kBlock - 1) / kBlock, 1));
+  };
+  const bool quantized = shape.key.quantized();
+  return {weights.num_experts,
+          at(s.bytes),
+          vnni16::panel_bytes(shape),
+          at(s.scales),
+          at(s.zero_points),
+          at(s.bias),
+          shape.n,
+          shape.k,
+          vnni16::num_panels(shape),
+          (shape.k + kBlock - 1) / kBlock,
+          quantized ? static_cast<cl_int>(vnni16::num_groups(shape)) : 0,
+          quantized ? in_blocks(vnni16::group_cols(shape)) : 1,
+          static_cast<cl_int>(vnni16::scale_lanes(shape)),
+          vnni16::scale_is_exponent(shape),
+          quantized,
+          !shape.key.symmetric,
+          shape.bias,
+          in_blocks(key ? group_cols(*key, shape.k) : shape.k)};
+}
+
+// What the kernels are compiled for: "-D WEIGHT_I4 -D X_BF16".
+std::string options_of(const KernelWeights& weights) {
+  std::string options = weight_option(weights.shape.key.dtype);
+  options += activation_option(weights.scheme.activation);
+  if (sums_whole_rows(weights.shape, weights.scheme)) options += " -D WHOLE_ROWS";
+  return options;
+}
+
+// As Epilogue in arguments.cl. `activation` is applied to the outputs; null: none.
+struct Epilogue {
+  cl_int function = -1;
+  cl_float alpha = 0, beta = 0, limit = 0;
+  cl_long gates = 0, cols = 0;
+};
+
+Epilogue epilogue_of(const ActivationSpec* activation, const Shape& shape, const Matrix& y) {
+  Epilogue epilogue;
+  epilogue.cols = y.cols;
+  if (activation == nullptr) return epilogue;
+  epilogue.function = static_cast<cl_int>(activation->function);
+  epilogue.alpha = activation->alpha;
+  epilogue.beta = activation->beta;
+  epilogue.limit = activation->limit;
+  if (is_gated(activation->function)) epilogue.gates = shape.panels / 2;
+  return epilogue;
+}
+
+class LineLinear : public GroupedLinear {
+ public:
+  LineLinear(KernelWeights weights, const Queue& queue, std::vector<LineKernel> kernels)
+      : weights_(std::move(weights)), queue_(queue), shape_(shape_of(weights_)) {
+    for (LineKernel& kernel : kernels) kernels_.push_back({std::move(kernel), {}, nullptr});
+  }
+
+  Status compile() {
+    for (Compiled& one : kernels_) {
+      one.name = {one.how.file, one.how.function, options_of(weights_) + one.how.options};
+      MORACLE_TRY(one.kernel, queue_.programs->make(one.name));
+    }
+    return {};
+  }
+
+  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
+    return run(rows, nullptr, y, stream);
+  }
+  Status run_activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
+                       Stream stream) override {
+    MORACLE_CHECK(check_activation(activation));
+    return run(rows, &activation, out, stream);
+  }
+  const KernelWeights& weights() const override { return weights_; }
+
+ private:
+  struct Compiled {
+    LineKernel how;
+    KernelName name;
+    cl_kernel kernel;
+  };
+
+  Status run(const GroupedRows& rows, const ActivationSpec* activation, const Matrix& y,
+             Stream stream) {
+    MORACLE_CHECK(check_floats({&y}));
+    const int64_t experts = weights_.num_experts;
+    if (rows.num_rows == 0 || experts == 0) return {};
+    const auto takes = [&](const Compiled& one) {
+      return one.how.most_rows == 0 || rows.num_rows <= one.how.most_rows;
+    };
+    const Compiled& one = *std::find_if(kernels_.begin(), kernels_.end(), takes);
+    const LineKernel& how = one.how;
+    if (kernels_are_watched()) report({how.name, weights_.shape});
+    const Epilogue epilogue = epilogue_of(activation, shape_, y);
+    const bool gated = epilogue.gates > 0;
+    const int64_t results = gated ? epilogue.gates : shape_.panels;
+    const int64_t at_once = gated ? how.panels / how.panels_per_gate : how.panels;
+    const int64_t mean = (rows.num_rows + experts - 1) / experts;
+    const int64_t strips = how.by_row ? 1 : (mean + how.rows - 1) / how.rows;
+    const int64_t places = how.by_row ? rows.num_rows : experts * strips;
+    const int64_t groups = places * ((results + at_once - 1) / at_once);
+    return launch_kernel(queue_, stream, one.name, one.kernel, groups, how.items,
+                         weights_.buffer.as<std::byte>(), shape_, rows.x.values, rows.x.scales,
+                         rows.x.num_scales, rows.row_index, rows.expert_offsets, y, epilogue,
+                         rows.num_rows, aligned(rows.x.values), how.by_row, strips);
+  }
+
+  KernelWeights weights_;
+  const Queue& queue_;  // owned by the device, which outlives its layers
+  Shape shape_;
+  std::vector<Compiled> kernels_;  // the last takes any number of rows
+};
+
+}  // namespace
+}  // namespace line_linear
+
+Result<std::unique_ptr<GroupedLinear>> make_line_linear(const char* backend,
+                                                        KernelWeights&& weights, Device& device,
+                                                        std::vector<LineKernel> kernels) {
+  auto* const there = dynamic_cast<OpenClDevice*>(&device);
+  if (there == nullptr) {
+    return Error{ErrorKind::kInvalidArgument, "", str("backend ", backend), "an opencl device",
+                 "it is " + device.name()};
+  }
+  auto linear = std::make_unique<line_linear::LineLinear>(std::move(weights), there->queue(),
+                                                          std::move(kernels));
+  MORACLE_CHECK(linear->compile());
+  return std::unique_ptr<GroupedLinear>(std::move(linear));
+}
+
+}  // namespace moracle::opencl

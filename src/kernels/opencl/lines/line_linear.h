@@ -1,0 +1,32 @@
+// Kernels on layout vnni16, for opencl-lines and opencl-vectors.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/grouped_linear.h"
+#include "kernels/opencl/device/programs.h"
+
+namespace moracle::opencl {
+
+/// A kernel with the arguments of arguments.cl, and how its work-groups divide the work.
+struct LineKernel {
+  std::string name;  ///< in plans
+  const char* file = "";
+  const char* function = "";
+  std::string options;    ///< besides those of the weights
+  int64_t most_rows = 0;  ///< of activations in one run; 0: no limit
+  int64_t items = 1;      ///< of a work-group
+  int64_t rows = 1;       ///< of activations that a work-group takes at once
+  bool by_row = false;    ///< a work-group for each row, else for each strip of an expert's rows
+  int64_t panels = 1;     ///< of results that a work-group takes
+  int64_t panels_per_gate = 2;  ///< 2: with gates, half of its panels; 1: as many
+};
+
+/// Compiles `kernels`. A run uses the first that takes its number of rows. `backend` is for the
+/// error. Errors: another device than OpenCL; a kernel that does not compile.
+Result<std::unique_ptr<GroupedLinear>> make_line_linear(const char* backend,
+                                                        KernelWeights&& weights, Device& device,
+                                                        std::vector<LineKernel> kernels);
+
+}  // namespace moracle::opencl
