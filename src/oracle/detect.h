@@ -1,4 +1,4 @@
-// Detects the GPUs of this machine through the drivers of this build.
+// Detects the CPU of this machine, and its GPUs through the drivers of this build.
 #pragma once
 
 #include <vector>
@@ -6,6 +6,9 @@
 #include "moracle/oracle.h"
 
 namespace moracle {
+
+/// The CPU of Machine::here(), without loading drivers of GPUs.
+CpuInfo detect_cpu();
 
 #if defined(MORACLE_WITH_CUDA)
 /// NVIDIA GPUs that the CUDA driver exposes to this process; empty without a driver.

@@ -86,11 +86,14 @@ void mask_isa(Isa without) {
   masked = with_dependents(without);
 }
 
+CpuInfo detect_cpu() {
+  return {cpu_model(), missing(detect_isa(), masked.load()), usable_threads(), memory_bytes()};
+}
+
 Machine Machine::here() {
   Machine machine;
   machine.name = "here";
-  machine.cpu = {cpu_model(), missing(detect_isa(), masked.load()), usable_threads(),
-                 memory_bytes()};
+  machine.cpu = detect_cpu();
 #if defined(MORACLE_WITH_CUDA)
   for (GpuInfo& gpu : detect_cuda()) machine.gpus.push_back(std::move(gpu));
 #endif

@@ -20,6 +20,7 @@
 #include "kernels/kernel_watch.h"
 #include "kernels/kernels.h"
 #include "layout/panel16.h"
+#include "oracle/detect.h"
 
 namespace moracle {
 namespace cpu_row {
@@ -35,7 +36,7 @@ bool has_avx2(Isa isa) {
 
 const TileKernels& tile_kernels() {
 #if defined(__x86_64__)
-  static const bool avx2 = has_avx2(Machine::here().cpu.isa);
+  static const bool avx2 = has_avx2(detect_cpu().isa);
   if (avx2) return cpu::kAvx2Tiles;
 #endif
   return cpu::kPortableTiles;

@@ -1,12 +1,12 @@
 #include "kernels/cpu/simd/vector_ops.h"
 
-#include "moracle/oracle.h"
+#include "oracle/detect.h"
 
 namespace moracle::cpu {
 
 const VectorOps& vector_ops() {
 #if defined(__x86_64__)
-  static const Isa isa = Machine::here().cpu.isa;
+  static const Isa isa = detect_cpu().isa;
   if (missing(Isa::kAvx512 | Isa::kAvx2, isa) == Isa::kNone) return kAvx512VectorOps;
   if (missing(Isa::kAvx2, isa) == Isa::kNone) return kAvx2VectorOps;
 #endif
