@@ -16,11 +16,9 @@
 // Codes whose sums stay integers, and their sums; or products of a code and its scale.
 #if defined(WHOLE_ROWS)
 typedef int Value;
-typedef int4 Value4;
 #define SCALED(value, scale) convert_int_rte(value)
 #else
 typedef float Value;
-typedef float4 Value4;
 #define SCALED(value, scale) ((value) * (scale))
 #endif
 

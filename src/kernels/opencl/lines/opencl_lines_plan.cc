@@ -18,11 +18,12 @@ bool sums_whole_rows(const MatrixShape& shape, const Scheme& scheme) {
          num_groups(*scheme.activation, shape.k) == 1;
 }
 
+namespace {
+
+// Whether gates and the outputs that they multiply fill separate panels.
 bool lines_activate(const MatrixShape& shape, const ActivationSpec& activation) {
   return !is_gated(activation.function) || shape.n % (2 * vnni16::kRows) == 0;
 }
-
-namespace {
 
 std::string named(const char* tiles, const MatrixShape& shape, const Scheme& scheme) {
   return str(tiles, sums_whole_rows(shape, scheme) ? ", exact sums" : ", f32 products and sums");

@@ -19,7 +19,4 @@ std::string few_rows_name(const MatrixShape& shape, const Scheme& scheme);
 std::string many_rows_name(const MatrixShape& shape, const Scheme& scheme);
 std::string vectors_name(const MatrixShape& shape, const Scheme& scheme);
 
-/// True if gates and the outputs that they multiply fill separate panels.
-bool lines_activate(const MatrixShape& shape, const ActivationSpec& activation);
-
 }  // namespace moracle::opencl
