@@ -6,10 +6,12 @@
 
 namespace moracle {
 
-/// Learns from its own waits. While waits are short, the thread spins through them. After a long
-/// wait it spins only briefly, until waits are short again. A thread whose partner does not run,
-/// because another process has its CPU, then leaves its own CPU to others. (Two processes with two
-/// threads each on two cores: 5 to 6 s instead of 19 to 24 s for a test with many short jobs.)
+/// Learns from its own waits. While waits are short, the thread spins through them. After each long
+/// wait it spins less, until waits are short again. A thread whose partner does not run, because
+/// another process has its CPU, then leaves its own CPU to others. (Two processes with two threads
+/// each on two cores: 10 s instead of 19 to 24 s for a test with many short jobs. A shorter limit
+/// for short waits gives 6 s there, but costs a layer on 16 quiet cores 4 to 9 %: its threads do
+/// not finish together.)
 class Spin {
  public:
   /// `most` pauses; 0: never spins.
