@@ -58,6 +58,30 @@ class OpenClCommand : public ::testing::Test {
   const std::string caches_ = keep_pocl_cache() + "XDG_CACHE_HOME='" + folder_.path() + "'";
 };
 
+/// A run on a device that is lost after some starts of kernels; -1: after all.
+Ran run_and_lose(int after) {
+  const std::string lose =
+      str("OPENCL_LAYERS='", MORACLE_LOST_DEVICE_LAYER, "' LOSE_AFTER=", after);
+  return run_with(after < 0 ? "" : lose,
+                  {"run", std::string(MORACLE_MODELS_DIR) + "/qwen3moe-gptq-int4-g128", "--device",
+                   "opencl", "-p", "And", "-n", "4", "--seed", "1"});
+}
+
+// At the first kernel of the prompt, at a later one, and after some tokens.
+TEST_F(OpenClCommand, LostDeviceEndsRunWithOneError) {
+  const Ran whole = run_and_lose(-1);
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const Ran unused = run_and_lose(1'000'000);
+  EXPECT_EQ(unused.out, whole.out) << "the layer itself changes nothing";
+  for (const int after : {0, 20, 150}) {
+    SCOPED_TRACE(after);
+    const Ran ran = run_and_lose(after);
+    EXPECT_NE(ran.code, 0);
+    EXPECT_THAT(ran.err, HasSubstr("CL_DEVICE_NOT_AVAILABLE"));
+    EXPECT_TRUE(whole.out.starts_with(ran.out)) << ran.out << " is no beginning of " << whole.out;
+  }
+}
+
 TEST_F(OpenClCommand, NamesEachCompiledFileOnceAndKeepsKernels) {
   const Ran first = run_with(caches_, small_check());
   EXPECT_EQ(first.code, 0) << first.err;
