@@ -4,7 +4,7 @@
 # nothing from this CPU is skipped. `row` serves most under the mask: its conformance cases run, not all rows'.
 function(moracle_masked_tests mask without row)
   set(oracle "Machine.Here*")
-  set(kernels "-Cuda*:*/Cuda*")
+  set(kernels "-Cuda*:*/Cuda*:OpenCl*:*/OpenCl*")
   set(conformance "Tables/Conformance.Holds/${row}_in_*:Conformance.Holds*:WeightOnlySweep.OverSizesOfOne")
   set(moe "*FusedMoe*:Parts.*:LongRows.*:*StoredLayers*:EffectiveScheme.*")
   set(models "*Architectures.*:*ActivationsOption.*-*Cuda*")

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -58,15 +59,29 @@ TEST(Plans, ListKernelsByTokensAndRows) {
   EXPECT_GT(plans, 0);
 }
 
+/// Token counts up to `most`: all small ones, powers of two, and those where the range of a kernel
+/// begins or ends.
+std::set<int64_t> counts_around_limits(const std::vector<KernelUse>& kernels, int64_t most) {
+  std::set<int64_t> counts;
+  const auto add = [&](int64_t count) {
+    for (int64_t near : {count - 1, count, count + 1})
+      if (near >= 1 && near <= most) counts.insert(near);
+  };
+  for (int64_t count = 1; count <= most; count = count < 40 ? count + 1 : 2 * count) add(count);
+  for (const KernelUse& use : kernels) add(use.from_tokens), add(use.to_tokens);
+  add(most);
+  return counts;
+}
+
 // D3: exactly one kernel for each number of tokens and of rows of an expert, by data, not by words.
 TEST(Plans, NameOneKernelPerTokenAndRowCount) {
   int several = 0;
   for_each_plan([&](const Backend&, const Plan& plan) {
     for (const MatrixPlan& matrix : plan.matrices) {
       several += matrix.kernel.kernels.size() > 1;
-      for (int64_t tokens = 1; tokens <= plan.max_num_tokens; ++tokens) {
+      const auto& kernels = matrix.kernel.kernels;
+      for (int64_t tokens : counts_around_limits(kernels, plan.max_num_tokens)) {
         for (int64_t rows = 1; rows <= tokens; rows = rows < 40 ? rows + 1 : 2 * rows) {
-          const auto& kernels = matrix.kernel.kernels;
           const auto count = std::count_if(kernels.begin(), kernels.end(), [&](const auto& use) {
             return use.may_run(tokens, rows);
           });

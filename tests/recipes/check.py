@@ -71,7 +71,7 @@ def main() -> None:
     build = WORK / "build"
     faster = ["-DCMAKE_CXX_COMPILER=clang++"] if shutil.which("clang++") else []
     run("cmake", "-S", TREE / "tests/recipes", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug",
-        "-DCMAKE_CXX_FLAGS_DEBUG=-O0", "-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=12", *faster)
+        "-DCMAKE_CXX_FLAGS_DEBUG=-O0", "-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=24", *faster)
     run("cmake", "--build", build, "--target", "recipes_test")
     for recipe, what in shapes.items():
         said = run(build / "recipes_test", f"--gtest_filter={recipe.capitalize()}.*", "--gtest_brief=1")
