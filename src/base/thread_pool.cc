@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/spin.h"
 #include "base/text.h"
 
 namespace moracle {
@@ -33,7 +34,6 @@ ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(pla
   if (threads == 1) return;  // there are no other threads to wait for
   // If threads outnumber CPUs, a spinning thread takes CPU time from the thread that it waits for.
   spins_ = threads <= usable_threads() ? kSpins : 0;
-  spin_ = Spin(spins_);
   const auto fewer = [&](const std::string& reason) {
     return Error{ErrorKind::kOutOfMemory, "", "--threads",
                  str("at most ", size(), " because the system starts no more"),
@@ -66,11 +66,10 @@ void ThreadPool::run_job(Job job) {
   job_.notify_all();
   call(job, 0);
   const auto left = [this] { return unfinished_.load(std::memory_order_acquire); };
-  spin_.wait([&] { return left() == 0; },
-             [&] {
-               if (const int now = left(); now > 0)
-                 unfinished_.wait(now, std::memory_order_acquire);
-             });
+  const auto all_done = [&] { return left() == 0; };
+  spin_then_sleep(spins_, all_done, [&] {
+    if (const int now = left(); now > 0) unfinished_.wait(now, std::memory_order_acquire);
+  });
   if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
 }
 
@@ -92,10 +91,9 @@ void ThreadPool::serve(int thread) {
     ::sched_setaffinity(0, sizeof set, &set);
   }
   uint32_t seen = 0;
-  Spin spin(spins_);
   for (;;) {
-    spin.wait([&] { return job_.load(std::memory_order_acquire) != seen; },
-              [&] { job_.wait(seen, std::memory_order_acquire); });
+    const auto has_job = [&] { return job_.load(std::memory_order_acquire) != seen; };
+    spin_then_sleep(spins_, has_job, [&] { job_.wait(seen, std::memory_order_acquire); });
     // A worker cannot miss a job: the next job starts only after every worker finishes this one.
     seen = job_.load(std::memory_order_acquire);
     if (stop_.load()) return;

@@ -9,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "base/spin.h"
 #include "base/usable_cpus.h"
 #include "moracle/base.h"
 
@@ -89,7 +88,6 @@ class ThreadPool {
   Status started_;
   std::mutex callers_;  // one job at a time
   int spins_ = 0;
-  Spin spin_{0};  // of the caller; guarded by callers_
   // The wait variables of workers and of the caller are on separate cache lines. A worker that
   // finishes then does not invalidate the line of workers that start.
   alignas(64) std::atomic<uint32_t> job_{0};  // counts jobs; workers wait for it to change
