@@ -72,12 +72,16 @@ TEST_F(OpenClCommand, LostDeviceEndsRunWithOneError) {
   const Ran whole = run_and_lose(-1);
   ASSERT_EQ(whole.code, 0) << whole.err;
   const Ran unused = run_and_lose(1'000'000);
+  if (unused.err.find("lost_device_layer is loaded") == unused.err.npos)
+    GTEST_SKIP() << "the OpenCL loader has no layers";
   EXPECT_EQ(unused.out, whole.out) << "the layer itself changes nothing";
   for (const int after : {0, 20, 150}) {
     SCOPED_TRACE(after);
     const Ran ran = run_and_lose(after);
     EXPECT_NE(ran.code, 0);
-    EXPECT_THAT(ran.err, HasSubstr("CL_DEVICE_NOT_AVAILABLE"));
+    const size_t at = ran.err.find("CL_DEVICE_NOT_AVAILABLE");
+    EXPECT_NE(at, ran.err.npos) << ran.err;
+    EXPECT_EQ(at, ran.err.rfind("CL_DEVICE_NOT_AVAILABLE")) << ran.err;
     EXPECT_TRUE(whole.out.starts_with(ran.out)) << ran.out << " is no beginning of " << whole.out;
   }
 }
