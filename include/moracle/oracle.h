@@ -272,6 +272,8 @@ struct KernelPlan {
   /// May add its weighted rows to the output rows of their tokens.
   bool combines = false;
   bool in_parts = false;  ///< may run on a subset of the rows at a time
+  /// Applies of up to this many tokens run in kernels for the layer as a whole; 0: none do.
+  int64_t fused_tokens = 0;
 };
 
 /// The inputs of a kernel's plan function.
@@ -291,7 +293,13 @@ struct KernelRequest {
   int64_t rows_per_token = 1;
   int64_t expert_rows = 1;  ///< maximum of these rows for one expert
   int64_t num_experts = 1;  ///< local experts
+  /// Nothing stands between the stages of the layer, so kernels for all of them may run.
+  bool fuses = false;
+  bool linear = false;  ///< a dense matrix by itself
 };
+
+class FusedExperts;
+struct Plan;
 
 /// Entry points of a backend, defined in its kernel file.
 struct Kernels {
@@ -300,6 +308,10 @@ struct Kernels {
   /// Makes exactly the kernels that `plan` returned. Null: this build does not contain them.
   Result<std::unique_ptr<GroupedLinear>> (*make)(KernelWeights&& weights, const KernelPlan& plan,
                                                  Device& device);
+  /// Makes the kernels for both matrices together, whose plans have fused_tokens. The matrices
+  /// must outlive them. Null: the backend has none, and no plan asks for them.
+  Result<std::unique_ptr<FusedExperts>> (*fuse)(const GroupedLinear& w13, const GroupedLinear& w2,
+                                                const Plan& plan, Device& device) = nullptr;
 };
 
 /// A dtype pair of one product: activation codes times weight codes.

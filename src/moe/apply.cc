@@ -180,13 +180,20 @@ Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_
   Ops& ops = state_->device().ops();
   const MoeScratch scratch = carve_moe(plan, state_->workspace->data());
   Matrix x = hidden;
+  const bool fused = hidden.rows <= plan.matrices[0].kernel.fused_tokens;
   if (layer.routing.weight_on_input) {
     x = scratch.hidden.slice(0, hidden.rows);
     MORACLE_CHECK(ops.scale_rows(hidden, topk_weights.data, x, stream));
     topk_weights.data = nullptr;
-  } else if (hidden.dtype != plan.activation_dtype && (layer.scheme.activation || lora_ids.data)) {
+  } else if (hidden.dtype != plan.activation_dtype &&
+             (layer.scheme.activation || lora_ids.data || fused)) {
     x = scratch.hidden.slice(0, hidden.rows);
     MORACLE_CHECK(ops.convert(hidden, x, stream));
+  }
+  if (fused) {
+    const ExpertsCall call{x, topk_ids.data, topk_weights.data, state_->expert_map.as<int32_t>(),
+                           output};
+    return state_->fused->run(call, scratch, stream);
   }
   MORACLE_CHECK(ops.plan_rows(topk_ids.data, hidden.rows, layer.top_k, layer.num_experts,
                               state_->expert_map.as<int32_t>(), plan.experts.num_local(),

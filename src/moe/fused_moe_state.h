@@ -1,6 +1,7 @@
 // State of one layer's experts after make, and the part of apply that all activation formats share.
 #pragma once
 
+#include "kernels/fused_experts.h"
 #include "kernels/grouped_linear.h"
 #include "moe/stage.h"
 #include "moracle/moe.h"
@@ -12,6 +13,7 @@ struct FusedMoe::State {
   std::shared_ptr<Workspace> workspace;
   std::unique_ptr<GroupedLinear> w13;
   std::unique_ptr<GroupedLinear> w2;
+  std::unique_ptr<FusedExperts> fused;  // null if the plan has no fused tokens
   Buffer expert_map;          // i32 [num_experts]; empty if the map is the identity
   Buffer adapters_buffer;     // zeroed: an unset adapter adds nothing
   AdapterScratch adapters{};  // in adapters_buffer

@@ -39,8 +39,15 @@ bool takes_parts(const Plan& plan) {
   return w13.in_parts && w13.activates && w2.in_parts && w2.combines;
 }
 
+// True if kernels may take the layer from its input to its output at once.
+bool fuses(const Plan& plan, const Request& request) {
+  const LayerSpec& layer = plan.layer;
+  return !layer.linear && plan.format == ActivationFormat::kStandard && plan.lora_rank == 0 &&
+         !request.deterministic && !is_static(layer.scheme) && !layer.routing.weight_on_input;
+}
+
 // Fills matrices, weight_bytes and scratch_bytes.
-void plan_matrices(Plan& plan, const Request& request, const Machine& machine) {
+void plan_matrices(Plan& plan, const Request& request, const Machine& machine, bool may_fuse) {
   const LayerSpec& layer = request.layer;
   const Backend& backend = *plan.backend;
   plan.matrices.clear();
@@ -54,6 +61,8 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine) {
     wanted.num_experts = plan.experts.num_local();
     wanted.rows_per_token = batched ? wanted.num_experts : plan.top_k();
     wanted.expert_rows = std::max<int64_t>(plan.top_k(), 1);
+    wanted.fuses = may_fuse;
+    wanted.linear = layer.linear;
     if (!layer.linear && plan.matrices.empty()) wanted.activation = &layer.activation;
     MatrixPlan matrix{shape, 0, backend.kernels->plan(wanted, machine)};
     // An adapter's output is added before any later step, so the epilogue must not run these steps.
@@ -68,6 +77,9 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine) {
   // Stored scales belong to the next matrix. Also, the next matrix may not read codes.
   const auto& key = layer.scheme.activation;
   MatrixPlan& first = plan.matrices.front();
+  const int64_t fused = plan.matrices.back().kernel.fused_tokens;
+  if (may_fuse && first.kernel.fused_tokens != fused)
+    return plan_matrices(plan, request, machine, false);  // one matrix has no such kernels
   if (!key || is_static(layer.scheme) || plan.matrices.back().kernel.input_dtype != key->dtype)
     first.kernel.quantizes = false;
 }
@@ -96,10 +108,11 @@ Plan make_plan(const Backend& backend, const Request& request, const Machine& ma
   }
   const int64_t all_rows = plan.max_slots() * plan.top_k();
   plan.part_rows = std::min(all_rows, kPartRows);
-  plan_matrices(plan, request, machine);
+  const bool may_fuse = fuses(plan, request);
+  plan_matrices(plan, request, machine, may_fuse);
   if (plan.part_rows < all_rows && !takes_parts(plan)) {
     plan.part_rows = all_rows;
-    plan_matrices(plan, request, machine);
+    plan_matrices(plan, request, machine, may_fuse);
   }
   plan.workspace_bytes = static_cast<int64_t>(
       request.layer.linear ? carve_linear(plan, nullptr).bytes : carve_moe(plan, nullptr).bytes);

@@ -44,6 +44,7 @@ class CudaDevice : public Device {
   std::shared_ptr<StreamOrder> stream_order() override;
 
   const cuda::Queue& queue() const { return queue_; }
+  const cuda::DeviceErrors& device_errors() const { return device_errors_; }
   /// Staging for weight conversion; the conversion threads share it.
   cuda::WeightStaging& weight_staging() { return weight_staging_; }
 

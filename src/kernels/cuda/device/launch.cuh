@@ -21,4 +21,24 @@ Status launch(const Queue& queue, Stream stream, const char* name, void (*kernel
   return launched(name);
 }
 
+/// The same for a kernel that may start before the kernel before it is complete (dependent.cuh).
+template <class... Params, class... Args>
+Status launch_early(const Queue& queue, Stream stream, const char* name, void (*kernel)(Params...),
+                    int64_t blocks, int threads, size_t shared_bytes, const Args&... args) {
+  MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
+  if (blocks <= 0) return {};
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(std::min(blocks, int64_t{1} << 30)));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = queue.of(stream);
+  config.attrs = &early;
+  config.numAttrs = queue.capability >= 90 ? 1 : 0;  // earlier GPUs start kernels in turn
+  MORACLE_CUDA(cudaLaunchKernelEx(&config, kernel, args...));
+  return launched(name);
+}
+
 }  // namespace moracle::cuda

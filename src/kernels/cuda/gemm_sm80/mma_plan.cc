@@ -66,6 +66,8 @@ int64_t last_tokens(const MmaTiles& tiles, int tile, const KernelRequest& reques
   return below;
 }
 
+}  // namespace
+
 KernelPlan plan_mma(const KernelRequest& request, const Machine&) {
   const auto& activation = request.scheme.activation;
   KernelPlan plan;
@@ -86,7 +88,6 @@ KernelPlan plan_mma(const KernelRequest& request, const Machine&) {
   return plan;
 }
 
-}  // namespace
 }  // namespace cuda
 
 const Kernels kCudaSm80Kernels = {cuda::plan_mma, cuda::kMakeSm80};

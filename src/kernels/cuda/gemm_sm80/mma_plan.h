@@ -30,6 +30,9 @@ int mma_choice(const MmaTiles& tiles, int64_t rows, int64_t experts);
 /// Name of the kernel with tiles of `tile_rows` rows in plans.
 std::string mma_kernel_name(const Scheme& scheme, int tile_rows);
 
+/// Plans these kernels for any number of tokens.
+KernelPlan plan_mma(const KernelRequest& request, const Machine& machine);
+
 /// True if gates and the outputs that they multiply fill separate panels, and the function needs
 /// only an exponential.
 bool mma_activates(const MatrixShape& shape, const ActivationSpec& activation);

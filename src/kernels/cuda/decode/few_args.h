@@ -1,0 +1,59 @@
+// Arguments of the kernels for few tokens, which plan in each block instead of reading a row plan.
+#pragma once
+
+#include "kernels/cuda/decode/few_plan.h"
+#include "kernels/cuda/device/device_error.h"
+#include "kernels/cuda/gemm_sm80/mma_args.h"
+
+namespace moracle::cuda {
+
+/// The experts of each token. A slot is t · top_k + j, for expert j of token t.
+struct FewSlots {
+  const int32_t* ids;         ///< [num_slots]; null: each is expert 0
+  const int32_t* expert_map;  ///< [num_experts]; null: ids are local numbers
+  const float* weights;       ///< [num_slots]; null: each is 1
+  int num_slots, num_tokens, top_k, num_experts, num_local;
+  int32_t* slot_row;           ///< written for `combine`: s, or -1 without an expert; null: not
+  DeviceErrorCell* id_errors;  ///< null: another kernel of the call reports
+};
+
+/// One matrix. Rows of x and y are slots, or tokens where the names say so.
+struct FewArgs {
+  MmaArgs matrix;
+  FewSlots slots;
+  bool x_of_tokens;  ///< row of x: the slot's token instead of the slot
+  int stage_bytes;   ///< of the ring of one warp
+  int scale_bytes;   ///< of a panel in a stage
+  int zero_bytes;    ///< likewise
+  int scale_shift;   ///< k-block b of a stage has the scales of its group b >> scale_shift
+};
+
+struct FewKernel {
+  void (*kernel)(FewArgs);
+  int tokens;  ///< tokens of an expert, or of the call, that share one reading of weights
+  int panels;  ///< panels that a warp reads at once
+  int stages;
+  int fixed_bytes;  ///< shared memory beside the rings
+};
+
+/// Kernels of one operand: rows of experts (GEMM 1, and GEMM 2 before `combine`), and all tokens of
+/// the call (GEMM 2 with the weighted sum), each for 8 and for 16 tokens. [0]: groups of at
+/// least 128 columns, [1]: of at least 32.
+struct FewKernels {
+  FewKernel rows[2][2], tokens[2][2];
+};
+FewKernels few_bf16();
+FewKernels few_f16();
+FewKernels few_int8(bool in_groups);
+FewKernels few_int4();
+FewKernels few_fp8(bool in_groups);
+FewKernels few_fp4();
+FewKernels few_fp8_fp8(bool in_groups);
+FewKernels few_int8_int8(bool in_groups);
+FewKernels few_int4_int8();
+FewKernels few_fp4_int8();
+
+inline constexpr int kFewThreads = 384;
+inline constexpr int kFewWarps = kFewThreads / 32;
+
+}  // namespace moracle::cuda

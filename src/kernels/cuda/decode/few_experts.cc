@@ -1,0 +1,92 @@
+// A layer's experts for few tokens: GEMM 1 with the activation, then GEMM 2 with the weighted sum.
+// Quantized activations take one kernel before each. More tokens, or a wide GEMM 2, take `combine`
+// at the end.
+#include "kernels/cuda/cuda_makers.h"
+
+#include "kernels/cuda/decode/few_launch.h"
+#include "kernels/cuda/device/cuda_device.h"
+#include "kernels/fused_experts.h"
+#include "quant/activation.h"
+
+namespace moracle::cuda {
+namespace {
+
+class FewExperts : public FusedExperts {
+ public:
+  FewExperts(const KernelWeights& w13, const KernelWeights& w2, FewLaunch first, FewLaunch second,
+             const Plan& plan, CudaDevice& device)
+      : w13_(w13),
+        w2_(w2),
+        first_(first),
+        second_(second),
+        activation_(plan.layer.activation),
+        top_k_(plan.layer.top_k),
+        num_experts_(plan.layer.num_experts),
+        num_local_(plan.experts.num_local()),
+        device_(device) {}
+
+  Status run(const ExpertsCall& call, const MoeScratch& scratch, Stream stream) override {
+    const int64_t tokens = call.x.rows, num_slots = tokens * top_k_;
+    FewSlots slots{call.topk_ids,
+                   call.expert_map,
+                   call.topk_weights,
+                   static_cast<int>(num_slots),
+                   static_cast<int>(tokens),
+                   static_cast<int>(top_k_),
+                   static_cast<int>(num_experts_),
+                   static_cast<int>(num_local_),
+                   scratch.rows.slot_row,
+                   device_.device_errors().cell(DeviceErrorKind::kIds)};
+    const int choice = few_choice(tokens, top_k_, num_local_);
+    MORACLE_TRY(const Rows x, prepared(call.x, scratch.input, stream));
+    const Matrix h = scratch.activated.slice(0, num_slots);
+    MORACLE_CHECK(first_.run_rows(w13_, x, true, h, &activation_, slots, choice, stream));
+    MORACLE_TRY(const Rows intermediate, prepared(h, scratch.intermediate, stream));
+    slots.slot_row = nullptr, slots.id_errors = nullptr;
+    if (few_adds(tokens, top_k_, w2_.shape.n))
+      return second_.run_tokens(w2_, intermediate, call.output, slots, stream);
+    const Matrix y = scratch.y.slice(0, num_slots);
+    MORACLE_CHECK(second_.run_rows(w2_, intermediate, false, y, nullptr, slots, choice, stream));
+    return device_.ops().combine(y, scratch.rows.slot_row, call.topk_weights, top_k_, call.output,
+                                 stream);
+  }
+
+ private:
+  // Quantizes rows if the scheme says so. Otherwise copies rows that 16-byte loads cannot read.
+  Result<Rows> prepared(const Matrix& x, const Rows& room, Stream stream) const {
+    const auto& key = w13_.scheme.activation;
+    const Rows to = room.first(x.rows);
+    if (key) {
+      MORACLE_CHECK(device_.ops().quantize(x, *key, to, stream));
+      return to;
+    }
+    const bool aligned =
+        reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0 && x.cols % 16 == 0;
+    if (aligned) return Rows{x, nullptr, 0};
+    MORACLE_CHECK(device_.ops().convert(x, to.values, stream));
+    return to;
+  }
+
+  const KernelWeights &w13_, &w2_;
+  FewLaunch first_, second_;
+  ActivationSpec activation_;
+  int64_t top_k_, num_experts_, num_local_;
+  CudaDevice& device_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<FusedExperts>> make_few_experts(const GroupedLinear& w13,
+                                                       const GroupedLinear& w2, const Plan& plan,
+                                                       Device& device) {
+  auto* gpu = dynamic_cast<CudaDevice*>(&device);
+  if (gpu == nullptr)
+    return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm90", "a cuda device",
+                 "it is " + device.name()};
+  MORACLE_TRY(const FewLaunch first, FewLaunch::make(w13.weights(), gpu->queue()));
+  MORACLE_TRY(const FewLaunch second, FewLaunch::make(w2.weights(), gpu->queue()));
+  return std::unique_ptr<FusedExperts>(
+      new FewExperts(w13.weights(), w2.weights(), first, second, plan, *gpu));
+}
+
+}  // namespace moracle::cuda

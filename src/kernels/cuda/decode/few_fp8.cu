@@ -1,0 +1,10 @@
+// Few tokens: weights in fp8, activations in floats.
+#include "kernels/cuda/decode/few_kernels.cuh"
+
+namespace moracle::cuda {
+
+FewKernels few_fp8(bool in_groups) {
+  return in_groups ? few_kernels<Fp8Operand<true>>() : few_kernels<Fp8Operand<false>>();
+}
+
+}  // namespace moracle::cuda

@@ -1,0 +1,120 @@
+#include "kernels/cuda/decode/few_launch.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/gemm_sm80/mma_choice.h"
+#include "kernels/kernel_watch.h"
+#include "layout/mma16.h"
+
+namespace moracle::cuda {
+namespace {
+
+FewKernels few_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
+  const bool in_groups = mma_in_groups(shape, scheme);
+  const auto& key = scheme.activation;
+  if (key && key->dtype == DType::kI8) {
+    if (shape.key.dtype == DType::kI8) return few_int8_int8(in_groups);
+    return shape.key.dtype == DType::kI4 ? few_int4_int8() : few_fp4_int8();
+  }
+  if (key) return few_fp8_fp8(in_groups);
+  switch (shape.key.dtype) {
+    case DType::kF16:
+      return few_f16();
+    case DType::kI8:
+      return few_int8(in_groups);
+    case DType::kI4:
+      return few_int4();
+    case DType::kF8E4M3:
+      return few_fp8(in_groups);
+    case DType::kF4E2M1:
+      return few_fp4();
+    default:
+      return few_bf16();
+  }
+}
+
+// True if a stage of `blocks` k-blocks has several groups.
+bool in_stage(const MmaGroups& groups, int blocks) {
+  return groups.count > 1 && groups.blocks < blocks;
+}
+
+// Sizes of a stage, and how its k-blocks share scales.
+void describe_stage(const KernelWeights& weights, int panels, FewArgs& args) {
+  const MmaArgs& a = args.matrix;
+  const int blocks = 32 / static_cast<int>(bits(weights.shape.key.dtype));
+  const int groups = in_stage(a.weight_groups, blocks) ? blocks / a.weight_groups.blocks : 1;
+  if (weights.shape.key.quantized()) {
+    args.scale_bytes = groups * 16 * (a.scale_is_exponent ? 1 : 4);
+    args.zero_bytes = a.has_zeros ? groups * 16 : 0;
+  }
+  while (blocks >> args.scale_shift > groups) ++args.scale_shift;
+  args.stage_bytes = panels * (2048 + args.scale_bytes + args.zero_bytes);
+}
+
+// True if groups of fewer than 128 columns need the kernel that scales sums more often.
+bool is_narrow(const MmaArgs& a) {
+  constexpr int kWide = 4;  // k-blocks
+  return in_stage(a.weight_groups, kWide) || in_stage(a.x_groups, kWide);
+}
+
+}  // namespace
+
+Result<FewLaunch> FewLaunch::make(const KernelWeights& weights, const Queue& queue) {
+  FewLaunch launch;
+  launch.kernels_ = few_kernels_for(weights.shape, weights.scheme);
+  launch.queue_ = &queue;
+  MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
+  MORACLE_CUDA(
+      cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, queue.index));
+  const auto allow = [&](const auto kernel) {
+    return check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared),
+                 "cudaFuncSetAttribute");
+  };
+  for (const auto* kernels : {&launch.kernels_.rows, &launch.kernels_.tokens}) {
+    for (const auto& pair : *kernels) {
+      for (const FewKernel& kernel : pair) MORACLE_CHECK(allow(kernel.kernel));
+    }
+  }
+  return launch;
+}
+
+Status FewLaunch::run_rows(const KernelWeights& weights, const Rows& x, bool x_of_tokens,
+                           const Matrix& y, const ActivationSpec* activation, const FewSlots& slots,
+                           int choice, Stream stream) const {
+  FewArgs args{};
+  args.matrix = mma_args(weights, {x, nullptr, nullptr, slots.num_slots}, y, activation);
+  args.slots = slots;
+  args.x_of_tokens = x_of_tokens;
+  const int64_t most_hits = std::min(slots.num_slots, slots.num_local);
+  return run(kernels_.rows[choice], false, args, weights,
+             most_hits * ((args.matrix.panels + 1) / 2), stream);
+}
+
+Status FewLaunch::run_tokens(const KernelWeights& weights, const Rows& x, const Matrix& y,
+                             const FewSlots& slots, Stream stream) const {
+  FewArgs args{};
+  args.matrix = mma_args(weights, {x, nullptr, nullptr, slots.num_slots}, y);
+  args.slots = slots;
+  return run(kernels_.tokens[slots.num_tokens <= 8 ? 0 : 1], true, args, weights,
+             args.matrix.panels, stream);
+}
+
+Status FewLaunch::run(const FewKernel (&kernels)[2], bool adds, FewArgs args,
+                      const KernelWeights& weights, int64_t units, Stream stream) const {
+  constexpr int kWide = 4;  // k-blocks: 128 columns
+  const bool narrow =
+      in_stage(args.matrix.weight_groups, kWide) || in_stage(args.matrix.x_groups, kWide);
+  const FewKernel& kernel = kernels[narrow ? 1 : 0];
+  describe_stage(weights, kernel.panels, args);
+  if (kernels_are_watched())
+    report({few_kernel_name(weights.scheme, kernel.tokens, adds), weights.shape});
+  const size_t shared = static_cast<size_t>(kernel.fixed_bytes) +
+                        static_cast<size_t>(kFewWarps * kernel.stages * args.stage_bytes);
+  return launch_early(*queue_, stream, "few tokens", kernel.kernel,
+                      std::clamp<int64_t>(units, 1, queue_->multiprocessors), kFewThreads, shared,
+                      args);
+}
+
+}  // namespace moracle::cuda

@@ -1,0 +1,32 @@
+// Selects and starts the kernels for few tokens of one matrix.
+#pragma once
+
+#include "kernels/cuda/decode/few_args.h"
+#include "kernels/cuda/device/cuda_queue.h"
+#include "kernels/grouped_linear.h"
+
+namespace moracle::cuda {
+
+class FewLaunch {
+ public:
+  /// Loads the kernels, which graph capture could not do. Requires few_serves.
+  static Result<FewLaunch> make(const KernelWeights& weights, const Queue& queue);
+
+  /// y of each slot, or its activated gates and outputs if `activation` is not null. `choice`:
+  /// few_choice.
+  Status run_rows(const KernelWeights& weights, const Rows& x, bool x_of_tokens, const Matrix& y,
+                  const ActivationSpec* activation, const FewSlots& slots, int choice,
+                  Stream stream) const;
+  /// y of each token: the weighted sum of its slots. Requires few_adds.
+  Status run_tokens(const KernelWeights& weights, const Rows& x, const Matrix& y,
+                    const FewSlots& slots, Stream stream) const;
+
+ private:
+  Status run(const FewKernel (&kernels)[2], bool adds, FewArgs args, const KernelWeights& weights,
+             int64_t units, Stream stream) const;
+
+  FewKernels kernels_{};
+  const Queue* queue_ = nullptr;
+};
+
+}  // namespace moracle::cuda

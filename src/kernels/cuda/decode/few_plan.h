@@ -1,0 +1,29 @@
+// Plans the kernels for few tokens. Plain C++, so that builds without CUDA can plan them, too.
+#pragma once
+
+#include <string>
+
+#include "moracle/oracle.h"
+
+namespace moracle::cuda {
+
+/// Most tokens of one call, and most slots (tokens times top_k).
+inline constexpr int64_t kMostFewTokens = 64, kMostFewSlots = 384;
+/// Most tokens, and most slots, for which GEMM 2 adds the rows of each token itself.
+inline constexpr int64_t kMostAddedTokens = 16, kMostAddedSlots = 128;
+
+/// True if these kernels can read weights of this shape in this scheme.
+bool few_serves(const MatrixShape& shape, const Scheme& scheme);
+
+/// Returns the most tokens that these kernels serve faster than the others; 0: none.
+int64_t few_most_tokens(const KernelRequest& request);
+
+/// 0: kernels for 8 rows of an expert, 1: for 16.
+int few_choice(int64_t tokens, int64_t top_k, int64_t num_experts);
+/// True if GEMM 2 with `outputs` outputs adds the rows of each token itself.
+bool few_adds(int64_t tokens, int64_t top_k, int64_t outputs);
+
+/// Name of the kernel in plans. `adds`: GEMM 2 with the weighted sum.
+std::string few_kernel_name(const Scheme& scheme, int rows, bool adds);
+
+}  // namespace moracle::cuda

@@ -1,0 +1,172 @@
+// Few rows of each expert: GEMM 1 with the activation, or GEMM 2 before `combine`. A unit is two
+// panels of an expert (gates and the outputs that they multiply, or neighbours) for the rows of a
+// group. A team of four warps shares the columns of a unit. Weights stream from one unit to the
+// next without a gap. Blocks have equal shares of the units, which their teams take in turns.
+#pragma once
+
+#include "kernels/cuda/decode/few_partials.cuh"
+#include "kernels/cuda/decode/few_plan.cuh"
+#include "kernels/cuda/decode/few_sums.cuh"
+#include "kernels/cuda/device/dependent.cuh"
+#include "kernels/cuda/elements.cuh"
+
+namespace moracle::cuda {
+
+// Comparisons propagate NaN.
+__device__ inline float few_activated(const MmaArgs& a, float gate, float up) {
+  gate = gate > a.limit ? a.limit : gate;
+  up = up > a.limit ? a.limit : (up < -a.limit ? -a.limit : up);
+  return __fdividef(gate, __expf(-a.sharpness * gate) + 1.0f) * (up + a.offset);
+}
+
+inline constexpr int kFewTeam = 4, kFewTeams = kFewWarps / kFewTeam;
+
+template <int kOctets>
+struct FewRowsPartials {
+  FewPartials<2, kOctets, kFewTeam> of_team[kFewTeams];
+};
+template <int kOctets>
+struct alignas(16) FewRowsShared {
+  FewRowsPartials<kOctets> partials;
+  FewPlan plan;
+};
+
+/// A unit of a team: panels number `pair` of a group.
+struct FewUnit {
+  int group, pair;
+  __device__ void advance(int pairs) {
+    for (pair += kFewTeams; pair >= pairs; pair -= pairs) ++group;
+  }
+};
+
+/// The epilogue of one output of both panels and one row.
+template <class Operand>
+__device__ void finish_few_rows(const FewArgs& args, const FewInput& input, const FewPlan& plan,
+                                const FewUnit& unit, int output, int r, float (&sum)[2]) {
+  const MmaArgs& a = args.matrix;
+  const FewGroup group = plan.groups[unit.group];
+  if (r >= group.rows) return;
+  const int slot = plan.order[group.first + r];
+  const int columns[2] = {(a.gated ? unit.pair : 2 * unit.pair) * 16 + output,
+                          (a.gated ? unit.pair + a.panels / 2 : 2 * unit.pair + 1) * 16 + output};
+  if constexpr (Operand::kXScales == XScales::kToken) {
+    const float scale = input.scales[plan.source[group.first + r]];
+    sum[0] *= scale, sum[1] *= scale;
+  }
+  if (a.has_bias) {
+    const auto* const bias =
+        reinterpret_cast<const float*>(a.base + group.expert * a.expert_bytes + a.bias_at);
+    sum[0] += bias[columns[0]];
+    if (columns[1] < a.panels * 16) sum[1] += bias[columns[1]];
+  }
+  if (a.gated) {
+    if (columns[0] < a.columns) store(a.y, slot, columns[0], few_activated(a, sum[0], sum[1]));
+  } else {
+    if (columns[0] < a.columns) store(a.y, slot, columns[0], sum[0]);
+    if (columns[1] < a.columns) store(a.y, slot, columns[1], sum[1]);
+  }
+}
+
+/// Runs a block's share. `ring_memory`: kStages stages of this warp.
+template <class Operand, int kOctets, int kStages, int kClose>
+__device__ void run_few_rows(const FewArgs& args, const FewInput& input, const FewPlan& plan,
+                             FewRowsPartials<kOctets>& all_partials, uint8_t* ring_memory) {
+  const MmaArgs& a = args.matrix;
+  const int warp = static_cast<int>(threadIdx.x / 32), team = warp / kFewTeam;
+  const int pairs = a.gated ? a.panels / 2 : (a.panels + 1) / 2;
+  const int units = plan.num_groups * pairs;
+  const auto share = [&](int i) {
+    return static_cast<int>(int64_t{units} * i / static_cast<int>(gridDim.x));
+  };
+  const int first = share(static_cast<int>(blockIdx.x)),
+            end = share(static_cast<int>(blockIdx.x) + 1);
+  const int count = (end - first - team + kFewTeams - 1) / kFewTeams;  // of the team
+  if (count <= 0) return;
+  const int steps = (a.blocks + kFewBlocks<Operand> - 1) / kFewBlocks<Operand>;
+  const int begin = warp % kFewTeam, own = max(steps - begin + kFewTeam - 1, 0) / kFewTeam;
+  const int full = a.x_bytes / (kFewBlocks<Operand> * mma16::kCols * Operand::kXBytes);
+
+  FewUnit unit{(first + team) / pairs, (first + team) % pairs};
+  FewUnit filled = unit, loaded = unit;  // the units being filled and loaded
+
+  FewRing<Operand, 2, kStages, kFewTeam> ring(args, ring_memory);
+  const auto enter_ring = [&] {
+    const uint8_t* const expert = a.base + plan.groups[filled.group].expert * a.expert_bytes;
+    if (a.gated)
+      ring.enter(expert, {filled.pair, filled.pair + pairs}, begin);
+    else
+      ring.enter(expert, {2 * filled.pair, min(2 * filled.pair + 1, a.panels - 1)}, begin);
+  };
+  int fill_left = own > 0 ? count : 0, fill_step = own;  // units and steps to fill
+  if (fill_left > 0) enter_ring();
+  const auto fill = [&] {
+    const bool there = fill_left > 0;
+    ring.fill(there);
+    if (!there || --fill_step > 0) return;
+    fill_step = own;
+    if (--fill_left == 0) return;
+    filled.advance(pairs);
+    enter_ring();
+  };
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) fill();
+
+  // x is loaded one stage ahead.
+  FewX<Operand, kOctets> x;
+  const auto enter_x = [&] {
+    const FewGroup group = plan.groups[loaded.group];
+    x.enter(a, input, [&](int r) { return plan.source[group.first + min(r, group.rows - 1)]; });
+  };
+  enter_x();
+  x.go(begin);
+#pragma unroll
+  for (int b = 0; b < x.kBlocks; ++b) x.load(a, b);
+
+  FewSums<Operand, 2, kOctets, kClose> sums;
+  for (int u = 0; u < count; ++u) {
+    sums.clear();
+    for (int left = own, step = begin; left > 0; --left, step += kFewTeam) {
+      const uint8_t* const stage = ring.next();
+      fill();
+      if (step >= full) x.reload(a);
+      if (left == 1 && u + 1 < count) {
+        const int before = loaded.group;
+        loaded.advance(pairs);
+        if (loaded.group != before) enter_x();
+      }
+      x.go(left == 1 ? begin : step + kFewTeam);
+      sums.add(
+          args, stage, step, x,
+          [](float& total, float sum, float scale, int, int) { total += sum * scale; },
+          [&](int b) { x.load(a, b); });
+    }
+    auto& partials = all_partials.of_team[team];
+    partials.put(sums.total);
+#pragma unroll
+    for (int i = 0; i < partials.kEach; ++i) {
+      if (partials.row(i) >= partials.kRows) break;
+      float sum[2];
+      partials.get(i, sum);
+      finish_few_rows<Operand>(args, input, plan, unit, partials.output(), partials.row(i), sum);
+    }
+    partials.wait();
+    unit.advance(pairs);
+  }
+}
+
+template <class Operand, int kOctets, int kStages, int kClose>
+__global__ void __launch_bounds__(kFewThreads, 1) few_rows(const __grid_constant__ FewArgs args) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(16) uint8_t memory[];
+  auto& shared = *reinterpret_cast<FewRowsShared<kOctets>*>(memory);
+  await_earlier_kernels();
+  start_later_kernels();
+  make_few_plan(args.slots, args.x_of_tokens, 8 * kOctets, shared.plan);
+  settle_few_slots(args.slots, shared.plan);
+  run_few_rows<Operand, kOctets, kStages, kClose>(
+      args, few_input(args.matrix), shared.plan, shared.partials,
+      memory + sizeof(shared) + static_cast<int>(threadIdx.x / 32) * kStages * args.stage_bytes);
+#endif
+}
+
+}  // namespace moracle::cuda

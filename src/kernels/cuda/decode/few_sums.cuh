@@ -1,0 +1,210 @@
+// Products of one stage: weights of a warp's panels times the activations of a few rows.
+#pragma once
+
+#include "base/scalar.h"
+#include "kernels/cuda/decode/few_x.cuh"
+
+namespace moracle::cuda {
+
+/// kClose: k-blocks that share a scale, or fewer.
+template <class Operand, int kPanels, int kOctets, int kClose>
+class FewSums {
+ public:
+  using X = FewX<Operand, kOctets>;
+  static constexpr int kBlocks = kFewBlocks<Operand>;
+
+  /// Adds the products of stage `step`. `add_to(total, sum, scale, o, i)` adds the scaled sum of
+  /// row i of a lane's two rows of octet o. `after(b)` runs once k-block b of x has been used.
+  template <class AddTo, class After>
+  __device__ void add(const FewArgs& args, const uint8_t* stage, int step, const X& x, AddTo add_to,
+                      After after) {
+#pragma unroll
+    for (int first = 0; first < kBlocks; first += kClose) {
+      // Columns past the end of a row have no scales.
+      if (first > 0 && step * kBlocks + first >= args.matrix.blocks) {
+#pragma unroll
+        for (int b = first; b < first + kClose; ++b) after(b);
+        continue;
+      }
+      const int group = first >> args.scale_shift;
+      if (Operand::kZeros && !kInteger && args.matrix.has_zeros) open(args, stage, group);
+#pragma unroll
+      for (int b = first; b < first + kClose; ++b) {
+        multiply(stage, x, b);
+        if (b + 1 < first + kClose || !X::kScales) after(b);
+      }
+      close(args, stage, x, first + kClose - 1, group, add_to);
+      if constexpr (X::kScales) after(first + kClose - 1);
+    }
+  }
+
+  __device__ void clear() {
+#pragma unroll
+    for (int p = 0; p < kPanels; ++p) {
+#pragma unroll
+      for (int o = 0; o < kOctets; ++o) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) total[p][o][i] = 0;
+      }
+    }
+  }
+
+  float total[kPanels][kOctets][4] = {};
+
+ private:
+  using Sum = typename Operand::Sum;
+  static constexpr bool kInteger = std::is_same_v<Sum, int32_t>;
+  // int4 times floats: codes plus a constant are multiplied, and the constant times the sum of the
+  // activations is subtracted at the end of a group. This halves the work of unpacking. Of the bits
+  // of f32 some five are lost.
+  static constexpr bool kBiased = std::is_same_v<Operand, Int4Operand>;
+
+  __device__ static int lane() {
+    return static_cast<int>(threadIdx.x % 32);
+  }
+
+  __device__ void multiply(const uint8_t* stage, const X& x, int b) {
+    uint32_t w_x[kOctets][2 * Operand::kSteps];
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) Operand::activations(x.words[b][o], w_x[o]);
+#pragma unroll
+    for (int p = 0; p < kPanels; ++p) {
+      uint32_t codes[Operand::kCodeBits / 2], w[Operand::kParts][Operand::kSteps][4];
+      read_few_words(stage + p * kFewPanelBytes + b * mma16::block_bytes(Operand::kCodeBits) +
+                         lane() * (Operand::kCodeBits == 4 ? 8 : 16),
+                     codes);
+      if constexpr (kBiased)
+        biased_weights(codes, w);
+      else
+        Operand::weights(codes, zeros_[p], w);
+#pragma unroll
+      for (int s = 0; s < Operand::kSteps; ++s) {
+#pragma unroll
+        for (int part = 0; part < Operand::kParts; ++part) {
+#pragma unroll
+          for (int o = 0; o < kOctets; ++o)
+            Operand::multiply(sum_[p][o], w[part][s], w_x[o][2 * s], w_x[o][2 * s + 1]);
+        }
+      }
+    }
+    if constexpr (kBiased) {
+      constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+#pragma unroll
+      for (int s = 0; s < Operand::kSteps; ++s) {
+#pragma unroll
+        for (int o = 0; o < kOctets; ++o)
+          Operand::multiply(x_sum_[o], kOnes, w_x[o][2 * s], w_x[o][2 * s + 1]);
+      }
+    }
+  }
+
+  // As unpack_i4, without the subtraction.
+  __device__ static void biased_weights(const uint32_t (&codes)[2], uint32_t (&w)[1][2][4]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        w[0][i / 2][i % 2 * 2 + h] = and_xor<0x000f000f, 0x43084308>(codes[h] >> (4 * i));
+    }
+  }
+
+  __device__ static void read_few_words(const uint8_t* from, uint32_t (&to)[2]) {
+    const uint2 two = *reinterpret_cast<const uint2*>(from);
+    to[0] = two.x, to[1] = two.y;
+  }
+  __device__ static void read_few_words(const uint8_t* from, uint32_t (&to)[4]) {
+    const uint4 four = *reinterpret_cast<const uint4*>(from);
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+  }
+  __device__ static void read_few_words(const uint8_t* from, uint32_t (&to)[8]) {
+    const auto* const four = reinterpret_cast<const uint4*>(from);
+    const uint4 low = four[0], high = four[32];
+    to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+    to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+  }
+
+  __device__ static const uint8_t* scales_of(const FewArgs& args, const uint8_t* stage, int p) {
+    return stage + kPanels * kFewPanelBytes + p * (args.scale_bytes + args.zero_bytes);
+  }
+  __device__ void open(const FewArgs& args, const uint8_t* stage, int group) {
+    if constexpr (Operand::kZeros && !kInteger) {
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) {
+        const auto* const two = reinterpret_cast<const int8_t*>(
+            scales_of(args, stage, p) + args.scale_bytes + group * 16 + 2 * (lane() / 4));
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          if constexpr (kBiased)
+            biases_[p][h] = static_cast<float>(Operand::kZeroBase + two[h]);
+          else
+            zeros_[p][h] = both_bf16(Operand::kZeroBase + two[h]);
+        }
+      }
+    }
+  }
+
+  // Scales the sums since the last close, and adds them to the totals.
+  template <class AddTo>
+  __device__ void close(const FewArgs& args, const uint8_t* stage, const X& x, int b, int group,
+                        AddTo add_to) {
+#pragma unroll
+    for (int p = 0; p < kPanels; ++p) {
+      float scales[2] = {1, 1};
+      if constexpr (Operand::kScaled) {
+        const uint8_t* const from = scales_of(args, stage, p);
+        if (args.matrix.scale_is_exponent) {
+          const uint8_t* const two = from + group * 16 + 2 * (lane() / 4);
+          scales[0] = e8m0_to_float(two[0]), scales[1] = e8m0_to_float(two[1]);
+        } else {
+          const float2 two = reinterpret_cast<const float2*>(from + group * 64)[lane() / 4];
+          scales[0] = two.x, scales[1] = two.y;
+        }
+      }
+#pragma unroll
+      for (int o = 0; o < kOctets; ++o) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float scale = scales[i / 2];
+          if constexpr (kInteger) scale *= Operand::kUnit;
+          if constexpr (X::kScales) scale *= x.scales[b][o][i % 2];
+          auto sum = static_cast<float>(sum_[p][o][i]);
+          if constexpr (kBiased) sum -= biases_[p][i / 2] * x_sum_[o][i % 2];
+          add_to(total[p][o][i], sum, scale, o, i % 2);
+          sum_[p][o][i] = 0;
+        }
+      }
+    }
+    if constexpr (kBiased) {
+#pragma unroll
+      for (int o = 0; o < kOctets; ++o) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x_sum_[o][i] = 0;
+      }
+    }
+  }
+
+  Sum sum_[kPanels][kOctets][4] = {};
+  uint32_t zeros_[kPanels][2] = {};
+  float x_sum_[kBiased ? kOctets : 1][4] = {};
+  float biases_[kPanels][2] = {};
+
+ public:
+  __device__ FewSums() {
+    if constexpr (kBiased) {
+#pragma unroll
+      for (auto& of_panel : biases_) {
+#pragma unroll
+        for (float& bias : of_panel) bias = Operand::kZeroBase;
+      }
+    }
+    if constexpr (Operand::kZeros && !kInteger) {
+#pragma unroll
+      for (auto& of_panel : zeros_) {
+#pragma unroll
+        for (uint32_t& zero : of_panel) zero = both_bf16(Operand::kZeroBase);
+      }
+    }
+  }
+};
+
+}  // namespace moracle::cuda
