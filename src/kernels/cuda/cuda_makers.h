@@ -17,5 +17,12 @@ inline constexpr MakeKernels kMakeSm80 = make_sm80, kMakeReference = make_refere
 #else
 inline constexpr MakeKernels kMakeSm80 = nullptr, kMakeReference = nullptr;
 #endif
+#if defined(MORACLE_WITH_CUBLASLT)
+Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights,
+                                                     const KernelPlan& plan, Device& device);
+inline constexpr MakeKernels kMakeCublasLt = make_cublaslt;
+#else
+inline constexpr MakeKernels kMakeCublasLt = nullptr;
+#endif
 
 }  // namespace moracle::cuda
