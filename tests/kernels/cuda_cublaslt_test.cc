@@ -96,6 +96,7 @@ const MatrixShape kShapes[] = {{.n = 8, .k = 8, .key = kBF16Weight},
                                {.n = 40, .k = 2056, .key = kBF16Weight, .bias = true},
                                {.n = 128, .k = 512, .key = kBF16Weight},
                                {.n = 264, .k = 72, .key = kBF16Weight, .bias = true},
+                               {.n = 2056, .k = 136, .key = kBF16Weight, .bias = true},
                                {.n = 136, .k = 6408, .key = kBF16Weight, .bias = true}};
 
 TEST_F(CudaCublasLtTest, MatchesReferenceForEveryNumberOfRows) {
@@ -137,19 +138,20 @@ TEST_F(CudaCublasLtTest, FewRowsGiveSameBitsInAnyBatch) {
 }
 
 TEST_F(CudaCublasLtTest, RunsPlannedKernels) {
-  const MatrixShape& shape = kShapes[2];
-  Linear linear = make("cuda-cublaslt", shape, 3);
-  for (const int64_t tokens : {int64_t{1}, cuda::kFewRows, cuda::kFewRows + 1, kMostTokens}) {
-    std::vector<std::string> names;
-    watch_kernels([&](const KernelRun& run) { names.push_back(run.name); });
-    apply(linear, shape, {tokens});
-    watch_kernels(nullptr);
-    const auto& kernels = linear.plan().matrices[0].kernel.kernels;
-    const auto planned = std::find_if(kernels.begin(), kernels.end(), [&](const KernelUse& use) {
-      return use.may_run(tokens, tokens);
-    });
-    ASSERT_NE(planned, kernels.end());
-    EXPECT_THAT(names, ::testing::ElementsAre(planned->name)) << tokens;
+  for (const MatrixShape& shape : {kShapes[2], kShapes[4]}) {  // few outputs, many outputs
+    Linear linear = make("cuda-cublaslt", shape, 3);
+    for (const int64_t tokens : {int64_t{1}, cuda::kFewRows, cuda::kFewRows + 1, kMostTokens}) {
+      std::vector<std::string> names;
+      watch_kernels([&](const KernelRun& run) { names.push_back(run.name); });
+      apply(linear, shape, {tokens});
+      watch_kernels(nullptr);
+      const auto& kernels = linear.plan().matrices[0].kernel.kernels;
+      const auto planned = std::find_if(kernels.begin(), kernels.end(), [&](const KernelUse& use) {
+        return use.may_run(tokens, tokens);
+      });
+      ASSERT_NE(planned, kernels.end());
+      EXPECT_THAT(names, ::testing::ElementsAre(planned->name)) << shape.n << ", " << tokens;
+    }
   }
 }
 

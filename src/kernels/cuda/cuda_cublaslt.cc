@@ -1,6 +1,6 @@
-// Backend "cuda-cublaslt": linear layers with bf16 weights, in canonical form. Up to kFewRows rows,
-// reading the weights is the bottleneck, and an own kernel reads them faster; cuBLASLt multiplies
-// more rows. Products are exact, sums are f32. The order of the sums depends on the number of rows.
+// Backend "cuda-cublaslt": linear layers with bf16 weights, in canonical form, through cuBLASLt. An
+// own kernel is faster for few rows and few outputs. Products are exact, sums are f32. The order of
+// the sums depends on the number of rows.
 #if defined(MORACLE_WITH_CUBLASLT)
 #include "base/text.h"
 #include "kernels/check_ops.h"
@@ -39,9 +39,9 @@ class DenseLinear : public GroupedLinear {
       return wrong("all rows of x, in order", "they are gathered, or grouped by expert");
     const int64_t count = rows.num_rows;
     if (count == 0) return {};
-    if (kernels_are_watched()) report({dense_kernel_name(count), shape});
+    if (kernels_are_watched()) report({dense_kernel_name(count, shape.n), shape});
     const Matrix from = x.slice(0, count), to = y.slice(0, count);
-    if (count <= kFewRows) {
+    if (is_few_rows(count, shape.n)) {
       return multiply_few_rows(device_.queue(),
                                {weights_.buffer.as<uint16_t>(), bias(), shape.n, shape.k, from, to},
                                stream);
@@ -81,7 +81,7 @@ Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights, co
     return wrong("one matrix", str("there are ", weights.num_experts, " experts"));
   const Turn turn = device.turn();
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(gpu->queue().index));
-  MORACLE_CHECK(load_few_rows(gpu->queue()));
+  MORACLE_CHECK(load_few_rows());
   std::shared_ptr<CublasLt>& library = gpu->cublaslt();
   if (!library) {
     MORACLE_TRY(library, CublasLt::open(device, gpu->queue()));

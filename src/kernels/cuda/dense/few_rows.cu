@@ -1,16 +1,14 @@
 // A block computes 16 outputs for up to 8 rows. Its warps share the columns of K, so that the
-// block's whole part of the matrix is on its way at once, through shared memory: 64 KB for
-// K = 2048, and three blocks per SM. A warp that walks all of K alone has 8 KB in flight, too few
-// to keep the memory busy.
+// block's whole part of the matrix is on its way at once: 128 KB for K = 4096. A warp that walks
+// all of K alone has 8 KB in flight, too few to keep the memory busy.
 //
-// A lane copies 16 contiguous bytes of a weight row and later reads just these bytes, so warps
-// never wait for each other before the sums. The tensor core sums over columns in any order:
-// weights and activations use the order in which they were loaded.
+// A lane loads 16 contiguous bytes of a weight row and of an activation row. The tensor core sums
+// over columns in any order, so both operands use the order in which they were loaded.
 #include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/dense/few_rows.h"
 #include "kernels/cuda/device/cuda_check.h"
 #include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/tensor_core.cuh"
+#include "kernels/cuda/gemm_sm80/mma.cuh"
 
 namespace moracle::cuda {
 namespace {
@@ -18,18 +16,16 @@ namespace {
 static_assert(kFewRows == 8, "one tile of the tensor core's second operand");
 constexpr int kOutputs = 16;  // of a block
 constexpr int kStep = 64;     // columns that a warp takes at once: a cache line of each weight row
-constexpr int kStages = 4;    // steps in flight
+constexpr int kAhead = 4;     // steps whose loads are issued together
 constexpr int kFewWarps = 8, kManyWarps = 16;
 
-// The weights of one step: [half of the step][low or high weight row][lane].
-using Stage = uint4[2][2][32];
-constexpr int shared_bytes(int warps) {
-  return warps * kStages * static_cast<int>(sizeof(Stage));
+// Eight columns, or zeros past the end.
+__device__ inline uint4 load8(const uint16_t* row, int64_t column, int64_t k, bool there) {
+  if (!there || column >= k) return {};
+  return __ldcs(reinterpret_cast<const uint4*>(row + column));
 }
-
-// Eight activations of a row, or zeros past the end.
-__device__ inline uint4 load8(const uint16_t* row, int64_t column, int64_t k, bool there,
-                              bool aligned) {
+__device__ inline uint4 load8_of_x(const uint16_t* row, int64_t column, int64_t k, bool there,
+                                   bool aligned) {
   if (!there || column >= k) return {};
   if (aligned) return *reinterpret_cast<const uint4*>(row + column);
   uint32_t pairs[4];
@@ -47,73 +43,43 @@ __device__ inline void await_input() {
 #endif
 }
 
-// The block's part of one product, as one warp sees it.
-struct WarpShare {
-  const uint16_t *low, *high;  // weight rows g and g + 8 of the tile
-  bool has_low, has_high;
-  int64_t k, first, step;  // columns first, first + step, … belong to this warp
-  int lane;
-
-  __device__ int64_t column(int64_t i, int half) const {
-    return first + i * step + half * 32 + lane % 4 * 8;
-  }
-  __device__ void copy(Stage& to, int64_t i) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int64_t at = column(i, half);
-      const bool inside = at < k;
-      copy_ahead(&to[half][0][lane], inside && has_low ? low + at : low, inside && has_low);
-      copy_ahead(&to[half][1][lane], inside && has_high ? high + at : low, inside && has_high);
-    }
-    close_copies();
-  }
-};
-
 template <int kWarps>
-__global__ void __launch_bounds__(32 * kWarps, kWarps == kFewWarps ? 3 : 1)
-    few_rows(const FewRows args, bool aligned) {
-  extern __shared__ uint4 shared[];
-  __shared__ float sums[kWarps][kOutputs][kFewRows + 1];  // padded against bank conflicts
+__global__ void __launch_bounds__(32 * kWarps) few_rows(const FewRows args, bool aligned) {
+  __shared__ float sums[kWarps][kOutputs][kFewRows];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int g = lane / 4, t = lane % 4;
   const int64_t n = args.n, k = args.k, rows = args.x.rows;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kOutputs;
-  auto* const stages = reinterpret_cast<Stage*>(shared) + warp * kStages;
-  const uint16_t* const low = args.weights + min(first + g, n - 1) * k;
-  const WarpShare share{low,
-                        args.weights + min(first + g + 8, n - 1) * k,
-                        first + g < n,
-                        first + g + 8 < n,
-                        k,
-                        int64_t{kStep} * warp,
-                        int64_t{kStep} * kWarps,
-                        lane};
-  // A warp without columns of its own still copies nothing, as the others count their batches.
-#pragma unroll
-  for (int s = 0; s < kStages; ++s) share.copy(stages[s], s);
-  await_input();
+  const bool low = first + g < n, high = first + g + 8 < n;
+  const uint16_t* const w_low = args.weights + (first + g) * k;
+  const uint16_t* const w_high = w_low + 8 * k;
   const auto* const x = static_cast<const uint16_t*>(args.x.data) + g * args.x.stride;
-  uint4 of_x[kStages][2];
-#pragma unroll
-  for (int s = 0; s < kStages; ++s)
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      of_x[s][half] = load8(x, share.column(s, half), k, g < rows, aligned);
-
   float acc[4] = {};
-  for (int64_t i = 0; share.first + i * share.step < k; i += kStages) {
+  bool waits = true;
+  for (int64_t from = 0; from < k; from += int64_t{kStep} * kWarps * kAhead) {
+    const auto column = [&](int s, int half) {
+      return from + (s * kWarps + warp) * kStep + half * 32 + t * 8;
+    };
+    uint4 w[kAhead][2][2];  // step, half of the step, low or high weight row
 #pragma unroll
-    for (int s = 0; s < kStages; ++s) {
-      await_copies<kStages - 1>();
+    for (int s = 0; s < kAhead; ++s) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const uint4 l = stages[s][half][0][lane], h = stages[s][half][1][lane];
-        const uint4& b = of_x[s][half];
-        multiply_add(acc, {l.x, h.x, l.y, h.y}, b.x, b.y);
-        multiply_add(acc, {l.z, h.z, l.w, h.w}, b.z, b.w);
-        of_x[s][half] = load8(x, share.column(i + s + kStages, half), k, g < rows, aligned);
+        w[s][half][0] = load8(w_low, column(s, half), k, low);
+        w[s][half][1] = load8(w_high, column(s, half), k, high);
       }
-      share.copy(stages[s], i + s + kStages);
+    }
+    if (waits) await_input();
+    waits = false;
+#pragma unroll
+    for (int s = 0; s < kAhead; ++s) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint4 &l = w[s][half][0], &h = w[s][half][1];
+        const uint4 b = load8_of_x(x, column(s, half), k, g < rows, aligned);
+        mma_bf16(acc, {l.x, h.x, l.y, h.y}, b.x, b.y);
+        mma_bf16(acc, {l.z, h.z, l.w, h.w}, b.z, b.w);
+      }
     }
   }
   sums[warp][g][2 * t] = acc[0];
@@ -126,22 +92,13 @@ __global__ void __launch_bounds__(32 * kWarps, kWarps == kFewWarps ? 3 : 1)
     if (first + output >= n) continue;
     float sum = args.bias != nullptr ? args.bias[first + output] : 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += sums[w][output][row];
+    for (int i_warp = 0; i_warp < kWarps; ++i_warp) sum += sums[i_warp][output][row];
     store(args.y, row, first + output, sum);
   }
 }
 
 using Kernel = void (*)(FewRows, bool);
-constexpr Kernel kKernel[2] = {few_rows<kFewWarps>, few_rows<kManyWarps>};
-constexpr int kWarpsOf[2] = {kFewWarps, kManyWarps};
-
-// GPUs of 8.6, 8.9 and 12.0 have 99 KiB of shared memory per block, too few for many warps.
-Result<bool> fits_many(int device) {
-  int bytes = 0;
-  MORACLE_CUDA(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  constexpr int kSums = kManyWarps * kOutputs * (kFewRows + 1) * static_cast<int>(sizeof(float));
-  return bytes >= shared_bytes(kManyWarps) + kSums;
-}
+constexpr Kernel kKernels[] = {few_rows<kFewWarps>, few_rows<kManyWarps>};
 
 }  // namespace
 
@@ -149,16 +106,11 @@ Status multiply_few_rows(const Queue& queue, const FewRows& args, Stream stream)
   if (args.x.rows == 0) return {};
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
   const bool aligned = reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 && args.x.stride % 8 == 0;
-  const int64_t blocks = (args.n + kOutputs - 1) / kOutputs;
-  // With one block per SM, more warps hold more of K. With several, the SM holds as much.
-  bool many = args.k > int64_t{kStep} * kStages * kFewWarps && blocks <= queue.multiprocessors;
-  if (many) {
-    MORACLE_TRY(many, fits_many(queue.index));
-  }
+  // Enough warps to load all columns of a weight row at once, up to 4,096.
+  const bool many = args.k > int64_t{kStep} * kAhead * kFewWarps;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(32 * kWarpsOf[many]);
-  config.dynamicSmemBytes = shared_bytes(kWarpsOf[many]);
+  config.gridDim = dim3(static_cast<unsigned>((args.n + kOutputs - 1) / kOutputs));
+  config.blockDim = dim3(32 * (many ? kManyWarps : kFewWarps));
   config.stream = queue.of(stream);
   // Lets the weights load while the kernel before this one ends.
   cudaLaunchAttribute overlap{};
@@ -166,16 +118,14 @@ Status multiply_few_rows(const Queue& queue, const FewRows& args, Stream stream)
   overlap.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &overlap;
   config.numAttrs = queue.capability >= 90 ? 1 : 0;
-  MORACLE_CUDA(cudaLaunchKernelEx(&config, kKernel[many], args, aligned));
+  MORACLE_CUDA(cudaLaunchKernelEx(&config, kKernels[many], args, aligned));
   return launched("few_rows");
 }
 
-Status load_few_rows(const Queue& queue) {
-  MORACLE_TRY(const bool both, fits_many(queue.index));
-  for (int i = 0; i < (both ? 2 : 1); ++i) {
-    MORACLE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel[i]),
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      shared_bytes(kWarpsOf[i])));
+Status load_few_rows() {
+  for (const Kernel kernel : kKernels) {
+    cudaFuncAttributes attributes{};
+    MORACLE_CUDA(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
   }
   return {};
 }

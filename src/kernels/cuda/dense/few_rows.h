@@ -1,4 +1,5 @@
-// A dense matrix of bf16 times few rows of activations, at the speed of reading the matrix.
+// A dense matrix of bf16 with few outputs times few rows of activations. Faster than cuBLASLt where
+// all blocks run at once (kFewOutputs).
 #pragma once
 
 #include "kernels/cuda/device/cuda_queue.h"
@@ -18,6 +19,6 @@ struct FewRows {
 Status multiply_few_rows(const Queue& queue, const FewRows& args, Stream stream);
 
 /// Loads the kernels, which graph capture could not do. The GPU of `queue` is current.
-Status load_few_rows(const Queue& queue);
+Status load_few_rows();
 
 }  // namespace moracle::cuda
