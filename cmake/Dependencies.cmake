@@ -7,6 +7,11 @@ pkg_check_modules(ONIGURUMA REQUIRED IMPORTED_TARGET oniguruma>=6.9.7)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 if(MORACLE_CUDA)
   find_package(CUDAToolkit REQUIRED)
+  # Headers only: the program looks for the library when it runs. Without them the row cuda-cublaslt is not built.
+  find_path(MORACLE_CUBLASLT_HEADERS cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS} DOC "Folder that holds cublasLt.h")
+  if(NOT MORACLE_CUBLASLT_HEADERS)
+    message(STATUS "cublasLt.h not found: the row cuda-cublaslt is not built")
+  endif()
 endif()
 if(MORACLE_OPENCL)
   # Headers only: the program looks for the loader when it runs.

@@ -48,6 +48,12 @@ enum class GpuFeature : uint32_t {
   kCpuCores = 1 << 6,        ///< the device is the host's CPU
 };
 
+/// Vendor libraries that kernels call. They are found at run time, not linked.
+enum class Library : uint32_t {
+  kNone = 0,
+  kCublasLt = 1 << 0,
+};
+
 /// Backend features that a request may need beyond plain matrices.
 enum class Feature : uint32_t {
   kNone = 0,
@@ -61,8 +67,8 @@ enum class Feature : uint32_t {
 };
 
 template <class Set>
-concept FlagSet =
-    std::same_as<Set, Isa> || std::same_as<Set, GpuFeature> || std::same_as<Set, Feature>;
+concept FlagSet = std::same_as<Set, Isa> || std::same_as<Set, GpuFeature> ||
+    std::same_as<Set, Library> || std::same_as<Set, Feature>;
 template <FlagSet Set>
 constexpr Set operator|(Set a, Set b) {
   return static_cast<Set>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));
@@ -79,6 +85,7 @@ constexpr Set missing(Set wanted, Set there) {
 /// "avx2 avx512_vnni"; "subgroups fp16"; "zero points, biases". "none" for an empty set.
 std::string names(Isa set);
 std::string names(GpuFeature set);
+std::string names(Library set);
 std::string names(Feature set);
 
 struct CpuInfo {
@@ -122,6 +129,7 @@ struct Machine {
   std::vector<TunedLayer> tuned;  ///< empty: the table's order decides
   /// True: assume a build with the kernels of every platform. False: use this build's kernels.
   bool every_platform = false;
+  Library libraries = Library::kNone;  ///< found on this machine
 
   /// The hardware that this process can use, detected at run time.
   static Machine here();
@@ -336,8 +344,10 @@ struct Backend {
   int fp8_capability = 0;  ///< minimum compute capability x 10 for fp8 activations
   int64_t shared_memory_bytes = 0;
   GpuFeature gpu_features = GpuFeature::kNone;
+  Library libraries = Library::kNone;
 
   // Supported layers.
+  bool linear_only = false;            ///< serves one dense matrix, not the experts of a layer
   std::span<const DType> weights;      ///< supported weight dtypes
   std::span<const DType> activations;  ///< supported activation dtypes in addition to floats
   std::span<const Product> products;   ///< supported dtype pairs of codes; empty: all pairs

@@ -38,6 +38,9 @@ class GroupedLinear {
   /// without a row become 0; with `add`, they stay. Requires `combines` in the plan.
   virtual Status run_combined(const GroupedRows& rows, const Combination& combination,
                               const Matrix& out, Stream stream);
+  /// Call after new bytes were enqueued into weights(): refreshes what was derived from the old
+  /// ones, in stream order.
+  virtual Status weights_replaced(Stream) { return {}; }
   virtual const KernelWeights& weights() const = 0;
 };
 

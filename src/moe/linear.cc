@@ -97,6 +97,7 @@ Status Linear::swap(PackedWeights&& weights, Stream stream) {
   MORACLE_CHECK(check_swap(weights.state_.get(), state_->plan, device));
   MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
   MORACLE_CHECK(replace(state_->weights->weights(), weights.state_->matrices[0], device, stream));
+  MORACLE_CHECK(state_->weights->weights_replaced(stream));
   MORACLE_CHECK(device.synchronize(stream));
   const PackedWeights used_up = std::move(weights);
   return {};

@@ -13,6 +13,8 @@ CpuInfo detect_cpu();
 #if defined(MORACLE_WITH_CUDA)
 /// NVIDIA GPUs that the CUDA driver exposes to this process; empty without a driver.
 std::vector<GpuInfo> detect_cuda();
+/// NVIDIA's libraries that the loader finds. Loads them: call it only if there is a GPU.
+Library detect_libraries();
 #endif
 #if defined(MORACLE_WITH_OPENCL)
 /// OpenCL devices of all platforms, including CPUs, in the loader's order.

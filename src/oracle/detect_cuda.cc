@@ -2,6 +2,9 @@
 #include <cuda_runtime_api.h>
 
 #include "oracle/detect.h"
+#if defined(MORACLE_WITH_CUBLASLT)
+#include "oracle/cublaslt_api.h"
+#endif
 
 namespace moracle {
 
@@ -17,6 +20,13 @@ std::vector<GpuInfo> detect_cuda() {
                     static_cast<int64_t>(properties.sharedMemPerBlockOptin)});
   }
   return gpus;
+}
+
+Library detect_libraries() {
+#if defined(MORACLE_WITH_CUBLASLT)
+  if (cublaslt::api()) return Library::kCublasLt;
+#endif
+  return Library::kNone;
 }
 
 }  // namespace moracle

@@ -64,6 +64,11 @@ std::string names(GpuFeature set) {
   return listed(static_cast<uint32_t>(set), kNames, " ");
 }
 
+std::string names(Library set) {
+  constexpr std::string_view kNames[] = {"cuBLASLt"};
+  return listed(static_cast<uint32_t>(set), kNames, ", ");
+}
+
 std::string names(Feature set) {
   constexpr std::string_view kNames[] = {"zero points", "act-order",       "biases",
                                          "determinism", "expert parallel", "batched format",

@@ -96,6 +96,7 @@ Machine Machine::here() {
   machine.cpu = detect_cpu();
 #if defined(MORACLE_WITH_CUDA)
   for (GpuInfo& gpu : detect_cuda()) machine.gpus.push_back(std::move(gpu));
+  if (!machine.gpus.empty()) machine.libraries = detect_libraries();
 #endif
 #if defined(MORACLE_WITH_OPENCL)
   for (GpuInfo& gpu : detect_opencl()) machine.gpus.push_back(std::move(gpu));

@@ -23,9 +23,14 @@ constexpr GpuFeature kOpenCl = GpuFeature::kSharedPointers | GpuFeature::kAtomic
 GpuInfo opencl_gpu(const char* model, int64_t gib, int64_t local_kib, GpuFeature features) {
   return {Platform::kOpenCl, 0, model, 0, gib * kGiB, local_kib * 1024, kOpenCl | features};
 }
-// A known machine does not depend on the build that evaluates it.
+// A known machine does not depend on the build that evaluates it. Its vendor's libraries are
+// installed.
 std::vector<Machine> for_every_platform(std::vector<Machine> machines) {
-  for (Machine& machine : machines) machine.every_platform = true;
+  for (Machine& machine : machines) {
+    machine.every_platform = true;
+    for (const GpuInfo& gpu : machine.gpus)
+      if (gpu.platform == Platform::kCuda) machine.libraries = Library::kCublasLt;
+  }
   return machines;
 }
 constexpr GpuFeature kXe =

@@ -28,6 +28,11 @@ bool lacks(const Backend& b, Feature feature) {
   return missing(feature, b.features) != Feature::kNone;
 }
 
+Objection refuse_experts(const Backend& b, const Request& r, const Machine&) {
+  if (!b.linear_only || r.layer.linear) return {};
+  return object("a linear layer", "the layer has experts of two matrices");
+}
+
 Objection refuse_weights(const Backend& b, const Request& r, const Machine&) {
   const DType type = r.layer.scheme.weight.dtype;
   if (contains(b.weights, type)) return {};
@@ -133,6 +138,7 @@ Objection refuse_activation_function(const Backend& b, const Request& r, const M
 }
 
 constexpr Rule kRules[] = {
+    {"experts", refuse_experts},
     {"weights", refuse_weights},
     {"activations", refuse_activations},
     {"products", refuse_products},

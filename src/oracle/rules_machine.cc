@@ -159,6 +159,13 @@ Objection refuse_shared_memory(const Backend& b, const Request& r, const Machine
   return refuse_devices(need_shared_memory, b, r, m);
 }
 
+Objection refuse_library(const Backend& b, const Request& r, const Machine& m) {
+  if (devices(b, r, m).empty()) return {};  // `device` reports it
+  const Library lacking = missing(b.libraries, m.libraries);
+  if (lacking == Library::kNone) return {};
+  return object("the library " + names(lacking), "it was not found");
+}
+
 Objection refuse_memory(const Backend& b, const Request& r, const Machine& m) {
   if (b.platform != Platform::kCpu) return refuse_devices(need_memory, b, r, m);
   const int64_t need = layer_bytes(b, r, m);
@@ -176,6 +183,7 @@ constexpr Rule kRules[] = {
     {"architecture", refuse_architecture},
     {"device-features", refuse_device_features},
     {"shared-memory", refuse_shared_memory},
+    {"library", refuse_library},
     {"memory", refuse_memory},
 };
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text.h"
 #include "conformance/conformance.h"
 #include "oracle/fake_rows.h"
 
@@ -62,6 +63,45 @@ TEST(Gates, CudaGatesFollowComputeCapability) {
     EXPECT_EQ(serving(machine, Platform::kCuda, kFp8), want.fp8);
     EXPECT_EQ(serving(machine, Platform::kCuda, kInt4), want.int4);
   }
+}
+
+// Layer, need and library of a row for dense matrices: what each rejects, and which row serves
+// then.
+TEST(Gates, CublasLtServesDenseBf16LayersWithItsLibrary) {
+  const LayerSpec linear{.name = "lm_head",
+                         .linear = true,
+                         .hidden_size = 256,
+                         .intermediate_size = 128,
+                         .scheme = {kBF16Weight, {}}};
+  Machine machine = with_gpu(90);
+  machine.libraries = Library::kCublasLt;
+  const auto chosen = [&](const LayerSpec& layer, bool deterministic = false) {
+    const Request request{
+        .layer = layer, .deterministic = deterministic, .platform = Platform::kCuda};
+    const Selection selection = select(request, machine);
+    std::string text(selection.plan ? selection.plan->backend->name : "none");
+    for (const Reason& reason : fake::verdict(selection, "cuda-cublaslt")->reasons)
+      text += str(", ", reason.rule, ": needs ", reason.need, "; ", reason.have);
+    return text;
+  };
+  EXPECT_EQ(chosen(linear), "cuda-cublaslt");
+  LayerSpec other = linear;
+  other.bias = true;
+  EXPECT_EQ(chosen(other), "cuda-cublaslt");
+  EXPECT_EQ(chosen(linear, true),
+            "cuda-sm80, deterministic: needs results that may depend on the other tokens in the "
+            "batch; batch-invariant results are requested");
+  other.intermediate_size = 132;
+  EXPECT_EQ(chosen(other),
+            "cuda-sm80, shape: needs hidden and intermediate sizes that are multiples of 8; they "
+            "are 256 and 132");
+  EXPECT_EQ(chosen(fake::layer(kBF16Weight)),
+            "cuda-sm80, experts: needs a linear layer; the layer has experts of two matrices");
+  other = linear;
+  other.scheme = kInt4;
+  EXPECT_EQ(chosen(other), "cuda-sm80, weights: needs weights in bf16; the layer's weights are i4");
+  machine.libraries = Library::kNone;
+  EXPECT_EQ(chosen(linear), "cuda-sm80, library: needs the library cuBLASLt; it was not found");
 }
 
 // A GPU without fp8 products keeps the scheme on a slow row, unless 16-bit activations are

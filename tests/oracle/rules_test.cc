@@ -135,6 +135,13 @@ std::vector<Trigger> triggers() {
          s.backend.shared_memory_bytes = 227 * 1024;
        },
        "227 KiB of shared memory", "RTX 5090 has 99 KiB"},
+      {"library", "a library that is not installed",
+       [](Situation& s) {
+         put_on(s, Platform::kCuda, "h200");
+         s.backend.libraries = Library::kCublasLt;
+         s.machine.libraries = Library::kNone;
+       },
+       "the library cuBLASLt", "it was not found"},
       {"memory", "a layer larger than the machine",
        [](Situation& s) {
          put_on(s, Platform::kCpu, "x86-64");
@@ -142,6 +149,8 @@ std::vector<Trigger> triggers() {
          s.request.layer.hidden_size = 1 << 26;
        },
        "MB of memory for this layer", "MB"},
+      {"experts", "experts for a row that multiplies one matrix",
+       [](Situation& s) { s.backend.linear_only = true; }, "a linear layer", "two matrices"},
       {"weights", "a format that it does not read",
        [](Situation& s) {
          s.backend.weights = fake::kInt8;

@@ -26,5 +26,12 @@ inline constexpr FuseKernels kFuseSm90 = make_few_experts;
 inline constexpr MakeKernels kMakeSm80 = nullptr, kMakeSm90 = nullptr, kMakeReference = nullptr;
 inline constexpr FuseKernels kFuseSm90 = nullptr;
 #endif
+#if defined(MORACLE_WITH_CUBLASLT)
+Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights,
+                                                     const KernelPlan& plan, Device& device);
+inline constexpr MakeKernels kMakeCublasLt = make_cublaslt;
+#else
+inline constexpr MakeKernels kMakeCublasLt = nullptr;
+#endif
 
 }  // namespace moracle::cuda

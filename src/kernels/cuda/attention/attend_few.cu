@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 2) attend_few(FewA
         store_bf16(a.out, token, head * kValue + c, value * all.shrink / all.sum);
         continue;
       }
-      const Found to = found_at(a, f.tokens, slot, head, part);
+      const Found to = found_at(f, slot, head, part);
       to.values[c] = value;
       if (c == 0) to.largest_and_sum[0] = all_top_k[row], to.largest_and_sum[1] = all_sums[row];
     }
@@ -88,9 +88,8 @@ Status attend_tiles(const AttendArgs& a, const Queue& queue, Stream stream) {
   const int64_t seen =
       shape.window > 0 ? std::min(a.batch.longest, shape.window + 2 * kTile) : a.batch.longest;
   const int64_t parts = most_parts(seen);
-  const auto of_token = static_cast<int64_t>(attend_scratch_bytes(shape, 1, DType::kBF16));
   const auto scratch = static_cast<int64_t>(attend_scratch_bytes(shape, a.q.rows, DType::kBF16));
-  const int64_t together = parts == 1 ? a.q.rows : scratch / of_token;
+  const int64_t together = parts == 1 ? a.q.rows : scratch / found_bytes(shape, parts);
   const int64_t row_tiles = (shape.num_heads / shape.num_kv_heads + 8 * kTiles - 1) / (8 * kTiles);
   for (int64_t first = 0; first < a.q.rows; first += together) {
     const FewArgs few{a, first, std::min(together, a.q.rows - first), parts};

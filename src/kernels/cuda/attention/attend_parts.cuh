@@ -28,24 +28,28 @@ inline int64_t most_parts(int64_t seen) {
   return least <= 2 * kAttendParts ? std::max<int64_t>(16, (least + 1) / 2) : kAttendParts;
 }
 
-/// Results of the parts in the scratch: [tokens, heads, kAttendParts, value_dim], then the largest
-/// score and the sum of each part.
-struct Found {
-  float *values, *largest_and_sum;
-};
-__device__ inline Found found_at(const AttendArgs& a, int64_t tokens, int64_t token, int64_t head,
-                                 int64_t part) {
-  auto* const all = reinterpret_cast<float*>(a.scratch);
-  const int64_t at = (token * a.shape.num_heads + head) * kAttendParts + part;
-  return {all + at * a.shape.value_dim,
-          all + tokens * a.shape.num_heads * kAttendParts * a.shape.value_dim + at * 2};
-}
-
 /// Tokens [first_token, first_token + tokens) of the batch, each with at most `parts` parts.
 struct FewArgs {
   AttendArgs attend;
   int64_t first_token, tokens, parts;
 };
+
+/// Results of the parts in the scratch: [tokens, heads, parts, value_dim], then the largest score
+/// and the sum of each part.
+struct Found {
+  float *values, *largest_and_sum;
+};
+__device__ inline Found found_at(const FewArgs& f, int64_t token, int64_t head, int64_t part) {
+  const AttentionShape& shape = f.attend.shape;
+  auto* const all = reinterpret_cast<float*>(f.attend.scratch);
+  const int64_t at = (token * shape.num_heads + head) * f.parts + part;
+  return {all + at * shape.value_dim,
+          all + f.tokens * shape.num_heads * f.parts * shape.value_dim + at * 2};
+}
+/// Bytes of these results for one token.
+inline int64_t found_bytes(const AttentionShape& shape, int64_t parts) {
+  return shape.num_heads * parts * (shape.value_dim + 2) * static_cast<int64_t>(sizeof(float));
+}
 
 /// Weighs each part relative to the largest score, and sums the weights. Only the first warp calls
 /// weigh_parts.
@@ -90,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) merge_parts(FewArgs f) {
     const int32_t sequence = a.batch.sequences[token];
     const Parts parts = parts_of(view_of(a.batch, shape.window, token));
     if (parts.count == 1 || (!shape.batch_invariant && !is_few(a.batch, sequence))) continue;
-    const Found found = found_at(a, f.tokens, slot, head, 0);
+    const Found found = found_at(f, slot, head, 0);
     __syncthreads();  // wait until the previous iteration has been used
     if (warp == 0) {
       const Weighed own = weigh_parts(found, parts.count, weights);

@@ -65,6 +65,7 @@ Result<FewLaunch> FewLaunch::make(const KernelWeights& weights, const Queue& que
   launch.kernels_ = few_kernels_for(weights.shape, weights.scheme);
   launch.queue_ = &queue;
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
+  int most_shared = 0;
   MORACLE_CUDA(
       cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, queue.index));
   const auto allow = [&](const auto kernel) {

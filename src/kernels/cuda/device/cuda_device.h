@@ -12,6 +12,9 @@
 namespace moracle {
 
 class CudaOps;
+namespace cuda {
+class CublasLt;
+}
 
 /// Every call that uses the device's own stream or its pinned memory holds turn(). That stream may
 /// be under capture, and work that another thread enqueues meanwhile would become part of the
@@ -47,6 +50,8 @@ class CudaDevice : public Device {
   const cuda::DeviceErrors& device_errors() const { return device_errors_; }
   /// Staging for weight conversion; the conversion threads share it.
   cuda::WeightStaging& weight_staging() { return weight_staging_; }
+  /// cuBLASLt on this device; null until a layer uses it. The caller holds the turn.
+  std::shared_ptr<cuda::CublasLt>& cublaslt() { return cublaslt_; }
 
  private:
   CudaDevice(int index, int threads);
@@ -57,6 +62,7 @@ class CudaDevice : public Device {
   cuda::PinnedStaging staging_;
   cuda::WeightStaging weight_staging_{queue_};
   std::unique_ptr<CudaOps> ops_;
+  std::shared_ptr<cuda::CublasLt> cublaslt_;
   ThreadPool host_threads_;
 };
 

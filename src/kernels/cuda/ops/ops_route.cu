@@ -124,6 +124,24 @@ __device__ float settled(const Routing& routing, float weight, float sum) {
   return (divides ? weight / whole : weight) * routing.scaling_factor;
 }
 
+// Ranks as integers of the same order. A NaN is the least of all, and -0 is 0.
+__device__ uint32_t order_of(float rank) {
+  if (isnan(rank)) return 0;
+  const uint32_t bits = __float_as_uint(rank + 0.0f);
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// One instruction from compute capability 8.0 on, instead of five shuffles and comparisons.
+__device__ uint32_t warp_max(uint32_t value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(kAllLanes, value);
+#else
+  for (int step = 16; step > 0; step /= 2)
+    value = max(value, __shfl_xor_sync(kAllLanes, value, step));
+  return value;
+#endif
+}
+
 // A lane holds at most kEach scores.
 template <int kEach>
 __global__ void __launch_bounds__(kRouteThreads) route_by_warps(RouteArgs a) {
@@ -132,8 +150,9 @@ __global__ void __launch_bounds__(kRouteThreads) route_by_warps(RouteArgs a) {
   const Routing& routing = a.routing;
   for (int64_t t = blockIdx.x * warps + threadIdx.x / 32; t < a.logits.rows;
        t += gridDim.x * warps) {
-    // Scores and ranks of this lane's experts. `left` marks the experts that may still be picked.
-    float scores[kEach], ranks[kEach], largest = __int_as_float(0xff800000), divisor = 1;
+    // Scores and orders of this lane's experts. `left` marks the experts that may still be picked.
+    float scores[kEach], largest = __int_as_float(0xff800000), divisor = 1;
+    uint32_t orders[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int e = lane + 32 * i;
@@ -159,33 +178,36 @@ __global__ void __launch_bounds__(kRouteThreads) route_by_warps(RouteArgs a) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int e = lane + 32 * i;
+      orders[i] = 0;
       if (e >= num_experts) continue;
       left |= 1u << i;
-      ranks[i] = a.bias != nullptr ? scores[i] / divisor + a.bias[e] : scores[i];
+      orders[i] = order_of(a.bias != nullptr ? scores[i] / divisor + a.bias[e] : scores[i]);
     }
-    float own = 0, sum = 0;  // lane j holds the weight of choice j
+    float own = 0, sum = 0;  // lane j holds choice j and its weight
+    int own_id = 0;
     for (int j = 0; j < a.top_k; ++j) {
-      Best best{0, -1};
+      uint32_t best = 0;
+      int of_best = -1;  // the lowest index wins a tie
 #pragma unroll
-      for (int i = 0; i < kEach; ++i)
-        if (left >> i & 1) best = better(best, {ranks[i], lane + 32 * i});
-      for (int step = 16; step > 0; step /= 2)
-        best = better(best, {__shfl_xor_sync(kAllLanes, best.rank, step),
-                             __shfl_xor_sync(kAllLanes, best.id, step)});
-      // Lanes may disagree if a rank is NaN. Lane 0 decides.
-      const int id = __shfl_sync(kAllLanes, best.id, 0);
+      for (int i = kEach - 1; i >= 0; --i) {
+        if ((left >> i & 1) != 0 && orders[i] >= best) best = orders[i], of_best = i;
+      }
+      const uint32_t most = warp_max(best);
+      // The lowest id wins a tie: the one whose complement is largest.
+      const bool has = of_best >= 0 && best == most;
+      const auto id = static_cast<int>(~warp_max(has ? ~(lane + 32u * of_best) : 0u));
       float score = 0;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) score = i == id / 32 ? scores[i] : score;
       const float weight = __shfl_sync(kAllLanes, score, id % 32) / divisor;
       sum += weight;
       if (lane == id % 32) left &= ~(1u << id / 32);
-      if (lane == j) {
-        own = weight;
-        a.ids[t * a.top_k + j] = id;
-      }
+      if (lane == j) own = weight, own_id = id;
     }
-    if (lane < a.top_k) a.weights[t * a.top_k + lane] = settled(routing, own, sum);
+    if (lane < a.top_k) {
+      a.ids[t * a.top_k + lane] = own_id;
+      a.weights[t * a.top_k + lane] = settled(routing, own, sum);
+    }
   }
 }
 
