@@ -1,0 +1,255 @@
+// Mainloop of a computing warpgroup: the sums of one tile. A batch is a k-block of one or all m64 of
+// the warpgroup. While a batch is multiplied, the next one is unpacked into other registers. Each
+// sum accumulates the columns in order, independent of the neighbouring rows and of kN.
+#pragma once
+
+#include "kernels/cuda/gemm_sm80/mma_sums.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_tile.cuh"
+
+namespace moracle::cuda {
+
+template <class Operand, class Tile, int kN>
+class WgmmaSums {
+ public:
+  using Sum = typename Operand::Sum;
+
+  __device__ WgmmaSums(const MmaArgs& args, const WgmmaShared<Tile>& shared, RingSlot<Tile>& ring)
+      : a_(args), shared_(shared), ring_(ring) {}
+
+  /// Multiplies all stages of a tile. The first one is full.
+  __device__ __forceinline__ void run() {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) total[m][i] = 0;
+    }
+    if constexpr (!Operand::kPromoted)
+      run_straight();
+    else if (a_.close_blocks % Tile::kBlocks == 0 || a_.close_blocks >= a_.blocks)
+      run_promoted<Tile::kBlocks>();
+    else
+      run_promoted<1>();
+  }
+
+  Sum total[Tile::kM][kN / 2];
+
+ private:
+  static constexpr int kBlocks = Tile::kBlocks, kM = Tile::kM;
+  // m64 of a batch: all where registers allow.
+  static constexpr int kBatch = !Operand::kPromoted && kM * kN <= 256 ? kM : 1;
+  static constexpr int kSplit = kM / kBatch;       // batches of a k-block
+  static constexpr int kBatches = kBlocks * kSplit;  // of a stage
+  static_assert(kBatches % 2 == 0);                // the same registers begin each stage
+  using Weights = uint32_t[Operand::kParts][Operand::kSteps][4];
+
+  __device__ static int panel(int m) {
+    return m * Tile::kHalf + static_cast<int>(threadIdx.x / 32);
+  }
+
+  // Unpacks k-block b of m64 m. `group` is the group's place in the stage.
+  __device__ __forceinline__ void unpack(const uint8_t* stage, int m, int b, int group,
+                                         Weights& to) {
+    uint32_t codes[Operand::kCodeBits / 2];
+    read_words(stage + Tile::kCodes + panel(m) * Tile::kPanelBytes + b * Tile::kBlockBytes +
+                   static_cast<int>(threadIdx.x % 32) * (Operand::kCodeBits == 4 ? 8 : 16),
+               codes);
+    uint32_t zero[2] = {};
+    if constexpr (Operand::kFolded) {
+      const uint32_t two = *reinterpret_cast<const uint16_t*>(
+          stage + Tile::kScales + (group * Tile::kAllPanels + panel(m)) * 16 + 2 * lane_row());
+      zero[0] = Operand::factor(two & 0xffu), zero[1] = Operand::factor(two >> 8);
+    } else if constexpr (Operand::kZeros) {
+      zero[0] = zero_[0], zero[1] = zero_[1];
+    }
+    Operand::weights(codes, zero, to);
+  }
+
+  // Issues the products of a batch.
+  __device__ __forceinline__ void multiply(Sum (&sum)[kN / 2], const Weights& w, uint64_t x, int b,
+                                           bool add) {
+#pragma unroll
+    for (int s = 0; s < Operand::kSteps; ++s) {
+      const int at = (b * Operand::kSteps + s) * 32;  // bytes of a row
+      const uint64_t step = (at / 128 * Tile::kAtomBytes + at % 128) / 16;
+#pragma unroll
+      for (int part = 0; part < Operand::kParts; ++part)
+        wgmma<Operand::kProducts, kN>(sum, w[part][s], x + step, add || s > 0 || part > 0);
+    }
+  }
+  __device__ uint64_t descriptor() const {
+    return row_descriptor(shared_address(shared_.stage(ring_.slot)));
+  }
+  __device__ void wait_for_stage() const {
+    wait_for(shared_.full(ring_.slot), ring_.parity);
+    fence_async_proxy();
+  }
+  // Goes to the tile's next stage, if there is one. Otherwise the last stage is unpacked once more,
+  // without use: cheaper than a branch around products in flight.
+  __device__ void next_stage(int first) {
+    if (first + kBlocks >= a_.blocks) return;
+    ring_.advance();
+    wait_for_stage();
+  }
+  __device__ void release(int slot) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(shared_.empty(slot));
+  }
+
+  __device__ int folded_group(int first, int b) const {
+    if constexpr (!Operand::kFolded) return 0;
+    if (a_.weight_groups.blocks == 1) return b;
+    return group_of(a_.weight_groups, first + b) - group_of(a_.weight_groups, first);
+  }
+
+  // Sums stay in the instruction's registers.
+  __device__ __forceinline__ void run_straight() {
+    Weights w[2][kBatch];
+#pragma unroll
+    for (int m = 0; m < kBatch; ++m)
+      unpack(shared_.stage(ring_.slot), m, 0, folded_group(0, 0), w[0][m]);
+    for (int first = 0; first < a_.blocks; first += kBlocks) straight_stage(w, first);
+    wgmma_wait<0>();
+#pragma unroll
+    for (int m = 0; m < kM; ++m) pin(total[m]);
+    release(ring_.slot);
+    ring_.advance();
+  }
+  __device__ __forceinline__ void straight_stage(Weights (&w)[2][kBatch], int first) {
+    const uint64_t x = descriptor();
+    const uint8_t* const stage = shared_.stage(ring_.slot);
+    const int slot = ring_.slot;
+#pragma unroll
+    for (int i = 0; i < kBatches; ++i) {
+      const int b = i / kSplit, begin = i % kSplit * kBatch;
+      wgmma_fence();
+#pragma unroll
+      for (int m = 0; m < kBatch; ++m)
+        multiply(total[begin + m], w[i % 2][m], x, b, true);
+      wgmma_commit();
+      if (i + 1 < kBatches) {
+        wgmma_wait<1>();
+        if (i == 0 && first > 0) release(slot == 0 ? Tile::kStages - 1 : slot - 1);
+        const int next = (i + 1) / kSplit, next_m = (i + 1) % kSplit * kBatch;
+#pragma unroll
+        for (int m = 0; m < kBatch; ++m)
+          unpack(stage, next_m + m, next, folded_group(first, next), w[(i + 1) % 2][m]);
+      } else {
+        next_stage(first);
+        wgmma_wait<1>();
+#pragma unroll
+        for (int m = 0; m < kBatch; ++m)
+          unpack(shared_.stage(ring_.slot), m, 0, folded_group(first + kBlocks, 0), w[0][m]);
+      }
+    }
+  }
+
+  // Sums of kChunk k-blocks are scaled and added to totals.
+  template <int kChunk>
+  __device__ __forceinline__ void run_promoted() {
+    Weights w[2];
+    prepare<kChunk>(shared_.stage(ring_.slot), 0, 0, 0, w[0]);
+    for (int first = 0; first < a_.blocks; first += kBlocks) promoted_stage<kChunk>(w, first);
+    ring_.advance();
+  }
+  // Place of k-block b's group in a stage.
+  template <int kChunk>
+  __device__ int group_at(int first, int b) const {
+    if constexpr (kChunk == kBlocks || !Operand::kGroups) return 0;
+    return group_of(a_.weight_groups, min(first + b, a_.blocks - 1)) -
+           group_of(a_.weight_groups, first);
+  }
+  // Unpacks a k-block, and at a chunk's begin its zero points.
+  template <int kChunk>
+  __device__ __forceinline__ void prepare(const uint8_t* stage, int m, int b, int first,
+                                          Weights& to) {
+    if constexpr (Operand::kZeros) {
+      if (b % kChunk == 0) {
+        zero_[0] = zero_[1] = both_bf16(Operand::kZeroBase);
+        if (a_.has_zeros) {
+          const auto* const two = reinterpret_cast<const int8_t*>(
+              stage + Tile::kZeros +
+              (group_at<kChunk>(first, b) * Tile::kAllPanels + panel(m)) * 16 + 2 * lane_row());
+#pragma unroll
+          for (int h = 0; h < 2; ++h) zero_[h] = both_bf16(Operand::kZeroBase + two[h]);
+        }
+      }
+    }
+    unpack(stage, m, b, 0, to);
+  }
+  template <int kChunk>
+  __device__ __forceinline__ void promoted_stage(Weights (&w)[2], int first) {
+    const uint64_t x = descriptor();
+    const uint8_t* const stage = shared_.stage(ring_.slot);
+    const int slot = ring_.slot;
+    // With few rows memory is the bottleneck: promote before waiting for the next stage.
+    constexpr bool kAhead = kN >= 64;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      Sum part[kN / 2];
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        const int i = m * kBlocks + b, next = i + 1;
+        const bool ends = b % kChunk == kChunk - 1, stage_ends = next == kBatches;
+        wgmma_fence();
+        multiply(part, w[i % 2], x, b, b % kChunk > 0);
+        wgmma_commit();
+        float2 scale{1, 1};
+        if (ends && Operand::kGroups) scale = weight_scale(stage, m, group_at<kChunk>(first, b));
+        if (!stage_ends) {
+          wgmma_wait<1>();
+          prepare<kChunk>(stage, next / kBlocks, next % kBlocks, first, w[next % 2]);
+        } else if (kAhead) {
+          next_stage(first);
+          wgmma_wait<1>();
+          prepare<kChunk>(shared_.stage(ring_.slot), 0, 0, first + kBlocks, w[0]);
+        }
+        if (ends) {
+          wgmma_wait<0>();
+          pin(part);
+          promote(total[m], part, stage, scale);
+        }
+      }
+    }
+    release(slot);
+    if constexpr (!kAhead) {
+      next_stage(first);
+      prepare<kChunk>(shared_.stage(ring_.slot), 0, 0, first + kBlocks, w[0]);
+    }
+  }
+
+  // Scales of a lane's two rows.
+  __device__ float2 weight_scale(const uint8_t* stage, int m, int group) const {
+    const uint8_t* const run =
+        stage + Tile::kScales + (group * Tile::kAllPanels + panel(m)) * Tile::kScaleBytes;
+    return reinterpret_cast<const float2*>(run)[lane_row()];
+  }
+  __device__ __forceinline__ void promote(Sum (&to)[kN / 2], const Sum (&part)[kN / 2],
+                                          const uint8_t* stage, float2 scale) {
+    if constexpr (Operand::kXScales == XScales::kGroup) {
+      const auto* const x = reinterpret_cast<const float2*>(stage + Tile::kXScales) + lane_col();
+#pragma unroll
+      for (int o = 0; o < kN / 8; ++o) {
+        const float2 two = x[o * 4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          to[o * 4 + i] += part[o * 4 + i] * (i % 2 == 0 ? two.x : two.y) *
+                           (i < 2 ? scale.x : scale.y);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) {
+        if constexpr (Operand::kGroups)
+          to[i] += part[i] * (i % 4 < 2 ? scale.x : scale.y);
+        else
+          to[i] += part[i];
+      }
+    }
+  }
+
+  const MmaArgs& a_;
+  const WgmmaShared<Tile>& shared_;
+  RingSlot<Tile>& ring_;
+  uint32_t zero_[2] = {};
+};
+
+}  // namespace moracle::cuda
