@@ -18,18 +18,18 @@ __device__ __forceinline__ void compute_tile(const WgmmaArgs& a, const WgmmaShar
 }
 
 template <class Operand, class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
-    wgmma_linear(const __grid_constant__ WgmmaArgs a) {
+__global__ void __cluster_dims__(Tile::kCluster, 1, 1)
+    __launch_bounds__(Tile::kThreads, Tile::kPerSm) wgmma_linear(const __grid_constant__ WgmmaArgs a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t memory[];
   const WgmmaShared<Tile> shared{memory};
   if (threadIdx.x < Tile::kStages) {
     // The loaders' copies and the expected bytes; one arrival for each computing warp.
     init_barrier(shared.full(threadIdx.x), Tile::kLoaders + 1);
-    init_barrier(shared.empty(threadIdx.x), Tile::kComputers / 32);
+    init_barrier(shared.empty(threadIdx.x), Tile::kComputers / 32 * Tile::kCluster);
     fence_barrier_init();
   }
-  __syncthreads();
+  sync_cluster<Tile::kCluster>();
   if (threadIdx.x >= Tile::kComputers) {
     give_registers<Tile::kLoaderRegisters>();
     WgmmaLoader<Operand, Tile>(a, shared).run();
@@ -38,17 +38,19 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
     RingSlot<Tile> ring;
     for (int at = 0;; at = at + 1 == Tile::kInfos ? 0 : at + 1) {
       wait_for(shared.full(ring.slot), ring.parity);
-      fence_async_proxy();
       const typename Tile::Info& info = shared.info(at);
       if (info.place.expert < 0) break;
-      // Tiles of few rows take a narrower instruction.
-      if (Tile::kRows >= 64 && info.place.rows <= Tile::kRows / 2)
-        compute_tile<Operand, Tile, Tile::kRows >= 64 ? Tile::kRows / 2 : Tile::kRows>(
-            a, shared, ring, info);
+      // Tiles of fewer rows take a narrower instruction.
+      if (Tile::kHalfRows < Tile::kRows && info.place.rows <= Tile::kHalfRows)
+        compute_tile<Operand, Tile, Tile::kHalfRows>(a, shared, ring, info);
+      else if (Tile::kMostRows < Tile::kRows && info.place.rows <= Tile::kMostRows)
+        compute_tile<Operand, Tile, Tile::kMostRows>(a, shared, ring, info);
       else
         compute_tile<Operand, Tile, Tile::kRows>(a, shared, ring, info);
     }
   }
+  // The other block may still arrive here.
+  if constexpr (Tile::kCluster > 1) sync_cluster<Tile::kCluster>();
 #endif
 }
 
@@ -56,7 +58,7 @@ template <class Operand, class... Tiles>
 WgmmaKernels wgmma_kernels_of() {
   static const WgmmaKernel kKernels[] = {
       WgmmaKernel{wgmma_linear<Operand, Tiles>, Tiles::kRows, Tiles::kOutputs, Tiles::kThreads,
-                  Tiles::kSharedBytes, Tiles::kPerSm,
+                  Tiles::kSharedBytes, Tiles::kPerSm, Tiles::kCluster,
                   Operand::kXScales == XScales::kGroup ? Tiles::kBlocks : 0}...};
   return kKernels;
 }

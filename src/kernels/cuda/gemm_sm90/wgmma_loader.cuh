@@ -17,14 +17,15 @@ class WgmmaLoader {
   __device__ void run() {
     TileFinder finder;
     int at = 0;
-    for (int64_t number = blockIdx.x;; number += gridDim.x) {
-      const TilePlace place = finder.find(a_, number, Tile::kRows, Tile::kAllPanels);
-      wait_for(shared_.empty(ring_.slot), ring_.parity ^ 1);
+    for (int64_t number = blockIdx.x / Tile::kCluster;; number += gridDim.x / Tile::kCluster) {
+      const TilePlace place =
+          balanced(finder.find(a_, number, Tile::kRows * Tile::kCluster, Tile::kAllPanels));
+      wait_until_empty();
       if (thread() == 0) shared_.info(at).place = place;
       if (place.expert < 0) break;
       enter(place, shared_.info(at));
       for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
-        if (first > 0) wait_for(shared_.empty(ring_.slot), ring_.parity ^ 1);
+        if (first > 0) wait_until_empty();
         load(place, first);
         arrive_after_copies(shared_.full(ring_.slot));
         ring_.advance();
@@ -38,7 +39,37 @@ class WgmmaLoader {
 
  private:
   static constexpr int kThreads = Tile::kLoaders;
+  // Each block of a cluster copies its share of the panels to all of them.
+  static constexpr int kOwnPanels = Tile::kAllPanels / Tile::kCluster;
+  __device__ static int first_panel() { return cluster_rank<Tile::kCluster>() * kOwnPanels; }
   __device__ static int thread() { return static_cast<int>(threadIdx.x) - Tile::kComputers; }
+
+  __device__ void wait_until_empty() const {
+    wait_for<Tile::kCluster>(shared_.empty(ring_.slot), ring_.parity ^ 1);
+  }
+
+  // Spreads the rows of an expert evenly over its tiles, and those of a tile over the blocks of a
+  // cluster, in multiples of 8: narrower products cost less.
+  __device__ TilePlace balanced(TilePlace place) const {
+    if (place.expert < 0) return place;
+    constexpr int kRows = Tile::kRows * Tile::kCluster;
+    int begin = 0, end = a_.num_rows;
+    if (a_.offsets != nullptr) {
+      begin = min(a_.offsets[place.expert], a_.num_rows);
+      end = min(a_.offsets[place.expert + 1], a_.num_rows);
+    }
+    const int rows = end - begin, index = (place.first_row - begin) / kRows;
+    const int parts = (rows + kRows - 1) / kRows * Tile::kCluster;
+    const int part = index * Tile::kCluster + cluster_rank<Tile::kCluster>();
+    const int first = part_begin(rows, part, parts);
+    place.first_row = begin + first;
+    place.rows = part_begin(rows, part + 1, parts) - first;
+    return place;
+  }
+  __device__ static int part_begin(int rows, int part, int parts) {
+    const int64_t at = int64_t{rows} * part + parts - 1;
+    return min(rows, (static_cast<int>(at / parts) + 7) / 8 * 8);
+  }
 
   __device__ void enter(const TilePlace& place, typename Tile::Info& info) {
     sync_threads(1, kThreads);  // the previous tile's rows have been read
@@ -54,10 +85,10 @@ class WgmmaLoader {
     }
     sync_threads(1, kThreads);
     expert_ = a_.base + place.expert * a_.expert_bytes;
-    if (thread() < Tile::kAllPanels) {
+    if (thread() < kOwnPanels) {
       const TilePanels<Tile> panels(a_, place);
       // Past the last panel, read the last panel again; its results are discarded.
-      panel_ = min(panels[thread()], a_.panels - 1);
+      panel_ = min(panels[first_panel() + thread()], a_.panels - 1);
     }
   }
 
@@ -92,10 +123,11 @@ class WgmmaLoader {
     if (thread() >= 32) return;
     if (thread() == 0) arrive_expecting(full, bytes * Tile::kAllPanels);
     __syncwarp();
-    if (thread() < Tile::kAllPanels) {
+    if (thread() < kOwnPanels) {
       const uint8_t* const from =
           expert_ + (int64_t{panel_} * a_.blocks + first) * Tile::kBlockBytes;
-      copy_bulk(shared_address(to) + thread() * Tile::kPanelBytes, from, bytes, full);
+      copy_bulk<Tile::kCluster>(
+          shared_address(to) + (first_panel() + thread()) * Tile::kPanelBytes, from, bytes, full);
     }
   }
 

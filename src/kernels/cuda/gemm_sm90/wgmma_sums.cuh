@@ -81,7 +81,6 @@ class WgmmaSums {
   }
   __device__ void wait_for_stage() const {
     wait_for(shared_.full(ring_.slot), ring_.parity);
-    fence_async_proxy();
   }
   // Goes to the tile's next stage, if there is one. Otherwise the last stage is unpacked once more,
   // without use: cheaper than a branch around products in flight.
@@ -92,7 +91,8 @@ class WgmmaSums {
   }
   __device__ void release(int slot) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(shared_.empty(slot));
+    const unsigned lane = threadIdx.x % 32;
+    if (lane < Tile::kCluster) arrive_at<Tile::kCluster>(shared_.empty(slot), lane);
   }
 
   __device__ int folded_group(int first, int b) const {

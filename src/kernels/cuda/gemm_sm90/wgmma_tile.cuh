@@ -9,11 +9,16 @@ namespace moracle::cuda {
 
 /// Two warpgroups compute. Each warp of them has kM panels of 16 outputs, for kN rows of
 /// activations; four warps of 16 outputs make the 64 rows of one wgmma. Gated tiles need kM = 2. A
-/// third warpgroup loads stages of kBlocks k-blocks. A multiprocessor runs kPerSm blocks.
-template <class Operand, int kM_, int kN_, int kBlocks_, int kStages_, int kPerSm_ = 1>
+/// third warpgroup loads stages of kBlocks k-blocks. A multiprocessor runs kPerSm blocks. The kCluster
+/// blocks of a cluster have the same outputs and share the copies of their weights.
+template <class Operand, int kM_, int kN_, int kBlocks_, int kStages_, int kPerSm_ = 1,
+          int kCluster_ = 1>
 struct WgmmaTile {
   static constexpr int kM = kM_, kRows = kN_, kBlocks = kBlocks_, kStages = kStages_;
-  static constexpr int kPerSm = kPerSm_;
+  static constexpr int kPerSm = kPerSm_, kCluster = kCluster_;
+  // Widths of narrower products.
+  static constexpr int kHalfRows = kRows >= 64 ? kRows / 2 : kRows;
+  static constexpr int kMostRows = kRows >= 128 ? kRows / 4 * 3 : kRows;
   static constexpr int kLoaders = 128, kComputers = 256, kThreads = kLoaders + kComputers;
   static constexpr int kAllPanels = 8 * kM, kOutputs = 16 * kAllPanels, kHalf = kAllPanels / 2;
   // Registers of a thread, of the block's 65,536 or 32,768.
@@ -61,13 +66,15 @@ struct WgmmaTile {
 template <class Operand, int kM, int kN, int kBlocks, int kPerSm>
 constexpr int most_stages() {
   using One = WgmmaTile<Operand, kM, kN, kBlocks, 1, kPerSm>;
-  constexpr int kSpare = 1024 + 10 * kN * 4;
-  constexpr int kMost = (227 * 1024 / kPerSm - kSpare) / One::kStageBytes;
+  constexpr int kEach = One::kStageBytes + static_cast<int>(sizeof(typename One::Info)) + 16;
+  constexpr int kOnce = static_cast<int>(sizeof(typename One::Info)) + kN * 4;
+  constexpr int kMost = (227 * 1024 / kPerSm - kOnce) / kEach;
   return kMost < 8 ? kMost : 8;
 }
-template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1>
+template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1, int kCluster = 1>
 using FullWgmmaTile =
-    WgmmaTile<Operand, kM, kN, kBlocks, most_stages<Operand, kM, kN, kBlocks, kPerSm>(), kPerSm>;
+    WgmmaTile<Operand, kM, kN, kBlocks, most_stages<Operand, kM, kN, kBlocks, kPerSm>(), kPerSm,
+              kCluster>;
 
 /// Position in the ring of stages.
 template <class Tile>
