@@ -35,8 +35,8 @@ struct SchemeOf {
   using Operand = New;
   static constexpr int kGroupCols = kGroup;
   static constexpr bool kIsExponent = kExponents, kHasZeros = kZeroPoints;
-  template <int kM, int kN, int kPerSm = 1, int kCluster = 1>
-  using Tile = FullWgmmaTile<New, kM, kN, kStageBlocks, kPerSm, kCluster>;
+  template <int kM, int kN, int kPerSm = 1>
+  using Tile = FullWgmmaTile<New, kM, kN, kStageBlocks, kPerSm>;
 };
 
 #if MORACLE_SCHEME == 0
@@ -88,13 +88,13 @@ constexpr int kBits = New::kCodeBits, kXBytes = New::kXBytes;
 using OldTile = MmaTile<Old, 4, 1, 2, 8, 2, (Old::kXBytes * Old::kCodeBits > 8 ? 3 : 4), 2>;
 
 #ifdef MORACLE_N  // one tile alone
-#define MORACLE_TILES Tested::Tile<MORACLE_M, MORACLE_N, MORACLE_PER_SM, MORACLE_CLUSTER>
+#define MORACLE_TILES Tested::Tile<MORACLE_M, MORACLE_N, MORACLE_PER_SM>
 #elif MORACLE_SET == 1
-#define MORACLE_TILES Tested::Tile<2, 128>, Tested::Tile<2, 128, 1, 2>
+#define MORACLE_TILES Tested::Tile<2, 128>, Tested::Tile<2, 192>
 #elif MORACLE_SET == 2
-#define MORACLE_TILES Tested::Tile<2, 192>, Tested::Tile<2, 128, 1, 2>, Tested::Tile<2, 192, 1, 2>
+#define MORACLE_TILES Tested::Tile<2, 32>, Tested::Tile<2, 64>, Tested::Tile<2, 128>
 #elif MORACLE_SET == 3
-#define MORACLE_TILES Tested::Tile<1, 128, 1, 2>, Tested::Tile<1, 256, 1, 2>
+#define MORACLE_TILES Tested::Tile<2, 32, 2>, Tested::Tile<2, 64>, Tested::Tile<1, 128>
 #else
 #define MORACLE_TILES \
   Tested::Tile<2, 16>, Tested::Tile<2, 32>, Tested::Tile<2, 64>, Tested::Tile<2, 128>
@@ -270,26 +270,16 @@ struct Gemm {
 
 template <class Kernel, class Args>
 void launch_on(const Kernel& kernel, const Args& args, cudaStream_t stream) {
-  int cluster = 1;
-  if constexpr (std::is_same_v<Kernel, WgmmaKernel>) cluster = kernel.cluster;
   const auto* const f = reinterpret_cast<const void*>(kernel.kernel);
   must(cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes));
-  int resident = 0;
-  if (cluster == 1) {
-    must(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, f, kernel.threads,
-                                                       kernel.shared_bytes));
-    resident *= 132;
-  } else {
-    cudaLaunchConfig_t config{};
-    config.gridDim = cluster, config.blockDim = kernel.threads;
-    config.dynamicSmemBytes = kernel.shared_bytes;
-    must(cudaOccupancyMaxActiveClusters(&resident, f, &config));
-  }
+  int per_sm = 0;
+  must(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, f, kernel.threads,
+                                                     kernel.shared_bytes));
   const int outputs = args.gated ? kernel.outputs / 2 : kernel.outputs;
   const int64_t of_rows =
-      args.num_rows / (kernel.rows * cluster) + std::min(args.num_experts, args.num_rows);
+      args.num_rows / kernel.rows + std::min(args.num_experts, args.num_rows);
   const int64_t tiles = of_rows * ((args.columns + outputs - 1) / outputs);
-  const auto grid = static_cast<unsigned>(std::min<int64_t>(tiles, resident) * cluster);
+  const auto grid = static_cast<unsigned>(std::min<int64_t>(tiles, int64_t{per_sm} * 132));
   kernel.kernel<<<grid, kernel.threads, kernel.shared_bytes, stream>>>(args);
   must(cudaGetLastError());
 }
@@ -358,8 +348,8 @@ void check() {
                              c.fragments ? 1 : 0, out.as<Difference>());
       Difference d{};
       must(cudaMemcpy(&d, out.data, sizeof d, cudaMemcpyDeviceToHost));
-      std::printf("%-22s %dx%d%s rows %d tile %dx%dx%d: relative %.2e, unequal %llu of %ld, rms %.3g\n",
-                  kName, c.n, c.k, c.gated ? " gated" : "", rows, kernel.outputs, kernel.rows, kernel.cluster,
+      std::printf("%-22s %dx%d%s rows %d tile %dx%d: relative %.2e, unequal %llu of %ld, rms %.3g\n",
+                  kName, c.n, c.k, c.gated ? " gated" : "", rows, kernel.outputs, kernel.rows,
                   std::sqrt(d.difference / d.reference), d.unequal,
                   static_cast<long>(y_bytes / 4), std::sqrt(d.reference / (y_bytes / 2.0)));
       std::fflush(stdout);
@@ -438,8 +428,7 @@ void measure(const LayerShape& s, const std::vector<int>& all_tokens, bool old) 
           set(i);
           launch_on(kernel, gemm.args, stream);
         });
-        std::printf("  %dx%d/%d/%d %.1f", kernel.outputs, kernel.rows, kernel.per_sm, kernel.cluster,
-                    us);
+        std::printf("  %dx%d/%d %.1f", kernel.outputs, kernel.rows, kernel.per_sm, us);
         std::fflush(stdout);
       }
       if (old) {

@@ -29,76 +29,28 @@ __device__ inline void arrive_expecting(uint32_t barrier, int bytes) {
 __device__ inline void arrive_after_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
-/// Arrives at the barrier of block `rank` of a cluster that has this address in its own block.
-template <int kCluster>
-__device__ inline void arrive_at(uint32_t barrier, unsigned rank) {
-  if constexpr (kCluster == 1) {
-    arrive(barrier);
-  } else {
-    asm volatile(
-        "{\n"
-        ".reg .b32 there;\n"
-        "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
-        "}" ::"r"(barrier),
-        "r"(rank)
-        : "memory");
-  }
-}
 /// Waits until the phase of this parity is over.
-template <int kCluster = 1>
 __device__ inline void wait_for(uint32_t barrier, uint32_t parity) {
-#define MORACLE_WAIT(scope)                                        \
-  asm volatile(                                                    \
-      "{\n"                                                        \
-      ".reg .pred done;\n"                                         \
-      "again:\n"                                                   \
-      "mbarrier.try_wait.parity" scope ".b64 done, [%0], %1;\n"    \
-      "@done bra ready;\n"                                         \
-      "bra again;\n"                                               \
-      "ready:\n"                                                   \
-      "}" ::"r"(barrier),                                          \
-      "r"(parity)                                                  \
-      : "memory")
-  if constexpr (kCluster == 1)
-    MORACLE_WAIT(".shared::cta");
-  else
-    MORACLE_WAIT(".acquire.cluster.shared::cta");
-#undef MORACLE_WAIT
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra ready;\n"
+      "bra again;\n"
+      "ready:\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
 }
 
-template <int kCluster>
-__device__ inline unsigned cluster_rank() {
-  unsigned rank = 0;
-  if constexpr (kCluster > 1) asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-template <int kCluster>
-__device__ inline void sync_cluster() {
-  if constexpr (kCluster == 1)
-    __syncthreads();
-  else
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-
-/// Copies a multiple of 16 bytes to shared memory of all blocks of a cluster, at the same address,
-/// and counts them at the barrier of each.
-template <int kCluster>
+/// Copies a multiple of 16 bytes to shared memory and counts them at the barrier.
 __device__ inline void copy_bulk(uint32_t to, const void* from, int bytes, uint32_t barrier) {
-  if constexpr (kCluster == 1) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(to),
-        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
-        : "memory");
-  } else {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1], %2, [%3], %4;" ::"r"(to),
-        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier),
-        "h"(static_cast<uint16_t>((1 << kCluster) - 1))
-        : "memory");
-  }
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+      : "memory");
 }
 /// Copies 16 bytes to shared memory asynchronously, or writes zeros.
 __device__ inline void copy16_to(uint32_t to, const void* from, bool there) {

@@ -18,7 +18,6 @@ struct WgmmaKernel {
   int threads;
   int shared_bytes;
   int per_sm;          ///< blocks that one multiprocessor runs
-  int cluster;         ///< blocks that share weights; the grid is a multiple. Tiles have rows each
   int x_group_blocks;  ///< groups of x scales must be multiples of so many k-blocks; 0: any
 };
 

@@ -11,25 +11,24 @@ template <class Operand, class Tile, int kN>
 __device__ __forceinline__ void compute_tile(const WgmmaArgs& a, const WgmmaShared<Tile>& shared,
                                              RingSlot<Tile>& ring,
                                              const typename Tile::Info& info) {
-  const WgmmaEpilogue<Operand, Tile, kN> epilogue(a, info);
   WgmmaSums<Operand, Tile, kN> sums(a, shared, ring);
   sums.run();
-  epilogue.store_all(sums);
+  WgmmaEpilogue<Operand, Tile, kN>(a, info).store_all(sums);
 }
 
 template <class Operand, class Tile>
-__global__ void __cluster_dims__(Tile::kCluster, 1, 1)
-    __launch_bounds__(Tile::kThreads, Tile::kPerSm) wgmma_linear(const __grid_constant__ WgmmaArgs a) {
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
+    wgmma_linear(const __grid_constant__ WgmmaArgs a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t memory[];
   const WgmmaShared<Tile> shared{memory};
   if (threadIdx.x < Tile::kStages) {
     // The loaders' copies and the expected bytes; one arrival for each computing warp.
     init_barrier(shared.full(threadIdx.x), Tile::kLoaders + 1);
-    init_barrier(shared.empty(threadIdx.x), Tile::kComputers / 32 * Tile::kCluster);
+    init_barrier(shared.empty(threadIdx.x), Tile::kComputers / 32);
     fence_barrier_init();
   }
-  sync_cluster<Tile::kCluster>();
+  __syncthreads();
   if (threadIdx.x >= Tile::kComputers) {
     give_registers<Tile::kLoaderRegisters>();
     WgmmaLoader<Operand, Tile>(a, shared).run();
@@ -49,8 +48,6 @@ __global__ void __cluster_dims__(Tile::kCluster, 1, 1)
         compute_tile<Operand, Tile, Tile::kRows>(a, shared, ring, info);
     }
   }
-  // The other block may still arrive here.
-  if constexpr (Tile::kCluster > 1) sync_cluster<Tile::kCluster>();
 #endif
 }
 
@@ -58,7 +55,7 @@ template <class Operand, class... Tiles>
 WgmmaKernels wgmma_kernels_of() {
   static const WgmmaKernel kKernels[] = {
       WgmmaKernel{wgmma_linear<Operand, Tiles>, Tiles::kRows, Tiles::kOutputs, Tiles::kThreads,
-                  Tiles::kSharedBytes, Tiles::kPerSm, Tiles::kCluster,
+                  Tiles::kSharedBytes, Tiles::kPerSm,
                   Operand::kXScales == XScales::kGroup ? Tiles::kBlocks : 0}...};
   return kKernels;
 }

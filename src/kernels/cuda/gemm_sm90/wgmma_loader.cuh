@@ -1,5 +1,5 @@
-// The warpgroup that fills the stages, tile after tile without a gap. Weights are one bulk copy per
-// panel. Rows of x are gathered in pieces of 16 bytes.
+// The warpgroup that fills the stages, tile after tile without a gap. Rows of x are gathered in
+// pieces of 16 bytes.
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_loader.cuh"
@@ -17,9 +17,8 @@ class WgmmaLoader {
   __device__ void run() {
     TileFinder finder;
     int at = 0;
-    for (int64_t number = blockIdx.x / Tile::kCluster;; number += gridDim.x / Tile::kCluster) {
-      const TilePlace place =
-          balanced(finder.find(a_, number, Tile::kRows * Tile::kCluster, Tile::kAllPanels));
+    for (int64_t number = blockIdx.x;; number += gridDim.x) {
+      const TilePlace place = balanced(finder.find(a_, number, Tile::kRows, Tile::kAllPanels));
       wait_until_empty();
       if (thread() == 0) shared_.info(at).place = place;
       if (place.expert < 0) break;
@@ -39,28 +38,24 @@ class WgmmaLoader {
 
  private:
   static constexpr int kThreads = Tile::kLoaders;
-  // Each block of a cluster copies its share of the panels to all of them.
-  static constexpr int kOwnPanels = Tile::kAllPanels / Tile::kCluster;
-  __device__ static int first_panel() { return cluster_rank<Tile::kCluster>() * kOwnPanels; }
+  static constexpr int kBulkPanels = Tile::kHalf;
   __device__ static int thread() { return static_cast<int>(threadIdx.x) - Tile::kComputers; }
 
   __device__ void wait_until_empty() const {
-    wait_for<Tile::kCluster>(shared_.empty(ring_.slot), ring_.parity ^ 1);
+    wait_for(shared_.empty(ring_.slot), ring_.parity ^ 1);
   }
 
-  // Spreads the rows of an expert evenly over its tiles, and those of a tile over the blocks of a
-  // cluster, in multiples of 8: narrower products cost less.
+  // Spreads the rows of an expert evenly over its tiles, in multiples of 8: narrower products cost
+  // less.
   __device__ TilePlace balanced(TilePlace place) const {
     if (place.expert < 0) return place;
-    constexpr int kRows = Tile::kRows * Tile::kCluster;
     int begin = 0, end = a_.num_rows;
     if (a_.offsets != nullptr) {
       begin = min(a_.offsets[place.expert], a_.num_rows);
       end = min(a_.offsets[place.expert + 1], a_.num_rows);
     }
-    const int rows = end - begin, index = (place.first_row - begin) / kRows;
-    const int parts = (rows + kRows - 1) / kRows * Tile::kCluster;
-    const int part = index * Tile::kCluster + cluster_rank<Tile::kCluster>();
+    const int rows = end - begin, part = (place.first_row - begin) / Tile::kRows;
+    const int parts = (rows + Tile::kRows - 1) / Tile::kRows;
     const int first = part_begin(rows, part, parts);
     place.first_row = begin + first;
     place.rows = part_begin(rows, part + 1, parts) - first;
@@ -85,11 +80,11 @@ class WgmmaLoader {
     }
     sync_threads(1, kThreads);
     expert_ = a_.base + place.expert * a_.expert_bytes;
-    if (thread() < kOwnPanels) {
-      const TilePanels<Tile> panels(a_, place);
-      // Past the last panel, read the last panel again; its results are discarded.
-      panel_ = min(panels[first_panel() + thread()], a_.panels - 1);
-    }
+    // Past the last panel, read the last panel again; its results are discarded.
+    const TilePanels<Tile> panels(a_, place);
+    panel_ = min(panels[thread() % kBulkPanels], a_.panels - 1);
+    second_ = panels[kBulkPanels], skipped_ = panels.skipped;
+    contiguous_ = second_ + Tile::kAllPanels - kBulkPanels <= a_.panels;
   }
 
   __device__ void load(const TilePlace& place, int first) {
@@ -108,27 +103,42 @@ class WgmmaLoader {
     }
   }
 
+  // Half of the panels come by one bulk copy each, the others in pieces: one bulk copy of 2 KB takes
+  // 108 cycles, so neither way alone keeps up with the products. A last stage of fewer k-blocks is
+  // padded with zeros, since x is zero there and codes could be NaN.
   __device__ void load_codes(uint8_t* to, int first, int blocks) {
-    const int bytes = blocks * Tile::kBlockBytes;
     const uint32_t full = shared_.full(ring_.slot);
-    if (blocks < Tile::kBlocks) {
-      // Blocks past the end: zeros, since x is zero there and codes could be NaN.
-      constexpr int kPieces = Tile::kPanelBytes / 16;
-      for (int i = thread(); i < Tile::kAllPanels * kPieces; i += kThreads) {
-        if (i % kPieces * 16 >= bytes) reinterpret_cast<uint4*>(to)[i] = uint4{};
-      }
-      fence_async_proxy();
-      sync_threads(1, kThreads);  // all zeros are written before thread 0 arrives
+    const bool whole = blocks == Tile::kBlocks;
+    if (thread() < 32) {
+      if (thread() == 0) arrive_expecting(full, whole ? kBulkPanels * Tile::kPanelBytes : 0);
+      __syncwarp();
+      if (whole && thread() < kBulkPanels)
+        copy_bulk(shared_address(to) + thread() * Tile::kPanelBytes, at(panel_, first),
+                  Tile::kPanelBytes, full);
     }
-    if (thread() >= 32) return;
-    if (thread() == 0) arrive_expecting(full, bytes * Tile::kAllPanels);
-    __syncwarp();
-    if (thread() < kOwnPanels) {
-      const uint8_t* const from =
-          expert_ + (int64_t{panel_} * a_.blocks + first) * Tile::kBlockBytes;
-      copy_bulk<Tile::kCluster>(
-          shared_address(to) + (first_panel() + thread()) * Tile::kPanelBytes, from, bytes, full);
+    constexpr int kPieces = Tile::kPanelBytes / 16, kStep = kThreads / kPieces;
+    const int piece = thread() % kPieces * 16;
+    if (whole && contiguous_) {
+      const uint8_t* from = at(second_ + thread() / kPieces, first) + piece;
+      const int64_t step = int64_t{kStep} * a_.blocks * Tile::kBlockBytes;
+      const uint32_t there = shared_address(to) + kBulkPanels * Tile::kPanelBytes + thread() * 16;
+#pragma unroll
+      for (int q = 0; q < Tile::kAllPanels - kBulkPanels; q += kStep, from += step)
+        copy16_to(there + q * Tile::kPanelBytes, from, true);
+      return;
     }
+#pragma unroll 1
+    for (int q = whole ? kBulkPanels : 0; q < Tile::kAllPanels; q += kStep) {
+      const int p = q + thread() / kPieces;
+      const int panel = min(second_ + p - (p < kBulkPanels ? skipped_ : 0) - kBulkPanels,
+                            a_.panels - 1);
+      copy16_to(shared_address(to) + q * Tile::kPanelBytes + thread() * 16,
+                at(panel, first) + piece, piece < blocks * Tile::kBlockBytes);
+    }
+  }
+  // Codes of a panel from k-block `first` on.
+  __device__ const uint8_t* at(int panel, int first) const {
+    return expert_ + (int64_t{panel} * a_.blocks + first) * Tile::kBlockBytes;
   }
 
   // Piece c of row r of an atom lies at r · 128 + (c ^ r % 8) · 16.
@@ -184,7 +194,9 @@ class WgmmaLoader {
   const WgmmaShared<Tile>& shared_;
   RingSlot<Tile> ring_;
   const uint8_t* expert_ = nullptr;
-  int panel_ = 0;  // of this thread's bulk copies
+  // The panel of this thread's bulk copies, the first of the others, and the panels between.
+  int panel_ = 0, second_ = 0, skipped_ = 0;
+  bool contiguous_ = true;
 };
 
 }  // namespace moracle::cuda

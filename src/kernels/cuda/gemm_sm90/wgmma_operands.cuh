@@ -2,7 +2,8 @@
 // into the weights.
 //
 // Traits beyond those of cuda-sm80: kProducts is the instruction. kPromoted: sums of a chunk of
-// columns are added to f32 totals, with the chunk's scales if kGroups. kFolded: `weights` gets
+// columns are added to f32 totals, with the chunk's scales if kGroups. kSmallGroups: groups may be
+// smaller than a stage. kFolded: `weights` gets
 // factors of the lane's two rows instead of zero points.
 #pragma once
 
@@ -15,7 +16,7 @@ namespace moracle::cuda {
 template <class Operand, Products kProducts_ = Products::kBf16>
 struct Wgmma : Operand {
   static constexpr Products kProducts = kProducts_;
-  static constexpr bool kPromoted = Operand::kGroups, kFolded = false;
+  static constexpr bool kPromoted = Operand::kGroups, kSmallGroups = true, kFolded = false;
 };
 
 /// e4m3 on both sides. The tensor core adds with 13 fraction bits, so sums are promoted to f32
@@ -28,7 +29,7 @@ struct Fp8Wgmma {
   static constexpr float kUnit = 1;
   static constexpr XScales kXScales = kInGroups ? XScales::kGroup : XScales::kToken;
   static constexpr bool kGroups = kInGroups, kScaled = true, kZeros = false;
-  static constexpr bool kPromoted = true, kFolded = false;
+  static constexpr bool kPromoted = true, kSmallGroups = false, kFolded = false;
   __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
                                  uint32_t (&a)[1][1][4]) {
 #pragma unroll

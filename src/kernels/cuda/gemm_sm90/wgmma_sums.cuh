@@ -25,7 +25,10 @@ class WgmmaSums {
     }
     if constexpr (!Operand::kPromoted)
       run_straight();
-    else if (a_.close_blocks % Tile::kBlocks == 0 || a_.close_blocks >= a_.blocks)
+    else if constexpr (!Operand::kSmallGroups)
+      run_whole();
+    else if (a_.close_blocks % Tile::kBlocks == 0 ||
+             a_.close_blocks >= a_.blocks)
       run_promoted<Tile::kBlocks>();
     else
       run_promoted<1>();
@@ -91,8 +94,7 @@ class WgmmaSums {
   }
   __device__ void release(int slot) const {
     __syncwarp();
-    const unsigned lane = threadIdx.x % 32;
-    if (lane < Tile::kCluster) arrive_at<Tile::kCluster>(shared_.empty(slot), lane);
+    if (threadIdx.x % 32 == 0) arrive(shared_.empty(slot));
   }
 
   __device__ int folded_group(int first, int b) const {
@@ -141,6 +143,39 @@ class WgmmaSums {
           unpack(shared_.stage(ring_.slot), m, 0, folded_group(first + kBlocks, 0), w[0][m]);
       }
     }
+  }
+
+  // As run_promoted for codes that need no unpacking: the products of a stage and an m64 are one
+  // batch, and their codes are read while the previous sums are promoted.
+  __device__ __forceinline__ void run_whole() {
+    Weights w[kBlocks];
+    read_stage(shared_.stage(ring_.slot), 0, w);
+    for (int first = 0; first < a_.blocks; first += kBlocks) {
+      const uint64_t x = descriptor();
+      const uint8_t* const stage = shared_.stage(ring_.slot);
+      const int slot = ring_.slot;
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        Sum part[kN / 2];
+        wgmma_fence();
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) multiply(part, w[b], x, b, b > 0);
+        wgmma_commit();
+        float2 scale{1, 1};
+        if constexpr (Operand::kGroups) scale = weight_scale(stage, m, 0);
+        if (m == kM - 1) next_stage(first);
+        wgmma_wait<0>();
+        pin(part);
+        read_stage(shared_.stage(ring_.slot), m == kM - 1 ? 0 : m + 1, w);
+        promote(total[m], part, stage, scale);
+      }
+      release(slot);
+    }
+    ring_.advance();
+  }
+  __device__ __forceinline__ void read_stage(const uint8_t* stage, int m, Weights (&w)[kBlocks]) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) unpack(stage, m, b, 0, w[b]);
   }
 
   // Sums of kChunk k-blocks are scaled and added to totals.

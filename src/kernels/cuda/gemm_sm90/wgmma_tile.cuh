@@ -9,22 +9,21 @@ namespace moracle::cuda {
 
 /// Two warpgroups compute. Each warp of them has kM panels of 16 outputs, for kN rows of
 /// activations; four warps of 16 outputs make the 64 rows of one wgmma. Gated tiles need kM = 2. A
-/// third warpgroup loads stages of kBlocks k-blocks. A multiprocessor runs kPerSm blocks. The kCluster
-/// blocks of a cluster have the same outputs and share the copies of their weights.
-template <class Operand, int kM_, int kN_, int kBlocks_, int kStages_, int kPerSm_ = 1,
-          int kCluster_ = 1>
+/// third warpgroup loads stages of kBlocks k-blocks. A multiprocessor runs kPerSm blocks.
+template <class Operand, int kM_, int kN_, int kBlocks_, int kStages_, int kPerSm_ = 1>
 struct WgmmaTile {
   static constexpr int kM = kM_, kRows = kN_, kBlocks = kBlocks_, kStages = kStages_;
-  static constexpr int kPerSm = kPerSm_, kCluster = kCluster_;
-  // Widths of narrower products.
-  static constexpr int kHalfRows = kRows >= 64 ? kRows / 2 : kRows;
-  static constexpr int kMostRows = kRows >= 128 ? kRows / 4 * 3 : kRows;
+  static constexpr int kPerSm = kPerSm_;
+  // Widths of narrower products. With 192 rows registers do not suffice for more than one width.
+  static constexpr int kHalfRows = kRows == 64 || kRows == 128 ? kRows / 2 : kRows;
+  static constexpr int kMostRows = kRows == 128 ? 96 : kRows;
   static constexpr int kLoaders = 128, kComputers = 256, kThreads = kLoaders + kComputers;
   static constexpr int kAllPanels = 8 * kM, kOutputs = 16 * kAllPanels, kHalf = kAllPanels / 2;
-  // Registers of a thread, of the block's 65,536 or 32,768.
-  static constexpr int kLoaderRegisters = kPerSm == 1 ? 40 : 32;
+  // Registers of a thread. Their sum is at most what the block starts with: 168 or 80 a thread.
+  static constexpr int kLoaderRegisters = kPerSm == 1 ? 40 : 24;
   static constexpr int kComputerRegisters = kPerSm == 1 ? 232 : 104;
-  static_assert(kPerSm * (kLoaders * kLoaderRegisters + kComputers * kComputerRegisters) <= 65536);
+  static_assert(kLoaders * kLoaderRegisters + kComputers * kComputerRegisters <=
+                kThreads * (65536 / kThreads / kPerSm / 8 * 8));
 
   static constexpr int kBlockBytes = mma16::block_bytes(Operand::kCodeBits);
   static constexpr int kPanelBytes = kBlocks * kBlockBytes;
@@ -71,10 +70,9 @@ constexpr int most_stages() {
   constexpr int kMost = (227 * 1024 / kPerSm - kOnce) / kEach;
   return kMost < 8 ? kMost : 8;
 }
-template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1, int kCluster = 1>
+template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1>
 using FullWgmmaTile =
-    WgmmaTile<Operand, kM, kN, kBlocks, most_stages<Operand, kM, kN, kBlocks, kPerSm>(), kPerSm,
-              kCluster>;
+    WgmmaTile<Operand, kM, kN, kBlocks, most_stages<Operand, kM, kN, kBlocks, kPerSm>(), kPerSm>;
 
 /// Position in the ring of stages.
 template <class Tile>
