@@ -41,7 +41,7 @@ struct SchemeOf {
 
 #if MORACLE_SCHEME == 0
 const char* const kName = "bf16";
-using Tested = SchemeOf<Bf16Operand, Wgmma<Bf16Operand>, 2, 0>;
+using Tested = SchemeOf<Bf16Operand, Bf16Wgmma, 2, 0>;
 constexpr Values kWeights = Values::kBf16, kX = Values::kBf16;
 #elif MORACLE_SCHEME == 1
 const char* const kName = "int8-w8a8";
@@ -76,6 +76,10 @@ constexpr Values kWeights = Values::kE4m3, kX = Values::kBf16;
 const char* const kName = "mxfp8-w8a16";
 using Tested = SchemeOf<Fp8Operand<true>, Fp8Folded, 4, 32, true>;
 constexpr Values kWeights = Values::kE4m3, kX = Values::kBf16;
+#elif MORACLE_SCHEME == 10
+const char* const kName = "f16";
+using Tested = SchemeOf<F16Operand, F16Wgmma, 2, 0>;
+constexpr Values kWeights = Values::kBf16, kX = Values::kBf16;
 #elif MORACLE_SCHEME == 9
 const char* const kName = "int4-w4a16-g32";
 using Tested = SchemeOf<Int4Operand, Wgmma<Int4Operand>, 4, 32, false, true>;

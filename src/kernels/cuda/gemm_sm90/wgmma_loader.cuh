@@ -38,7 +38,8 @@ class WgmmaLoader {
 
  private:
   static constexpr int kThreads = Tile::kLoaders;
-  static constexpr int kBulkPanels = Tile::kHalf;
+  static constexpr int kBulkPanels = Tile::kHalf, kWarpBulks = kBulkPanels / (kThreads / 32);
+  __device__ static int bulk_panel() { return thread() / 32 * kWarpBulks + thread() % kWarpBulks; }
   __device__ static int thread() { return static_cast<int>(threadIdx.x) - Tile::kComputers; }
 
   __device__ void wait_until_empty() const {
@@ -82,7 +83,7 @@ class WgmmaLoader {
     expert_ = a_.base + place.expert * a_.expert_bytes;
     // Past the last panel, read the last panel again; its results are discarded.
     const TilePanels<Tile> panels(a_, place);
-    panel_ = min(panels[thread() % kBulkPanels], a_.panels - 1);
+    panel_ = min(panels[bulk_panel()], a_.panels - 1);
     second_ = panels[kBulkPanels], skipped_ = panels.skipped;
     contiguous_ = second_ + Tile::kAllPanels - kBulkPanels <= a_.panels;
   }
@@ -103,19 +104,17 @@ class WgmmaLoader {
     }
   }
 
-  // Half of the panels come by one bulk copy each, the others in pieces: one bulk copy of 2 KB takes
-  // 108 cycles, so neither way alone keeps up with the products. A last stage of fewer k-blocks is
+  // Half of the panels come by one bulk copy each, the others in pieces: bulk copies reach 35 bytes
+  // a cycle and pieces 45, and products need up to 48. A last stage of fewer k-blocks is
   // padded with zeros, since x is zero there and codes could be NaN.
   __device__ void load_codes(uint8_t* to, int first, int blocks) {
     const uint32_t full = shared_.full(ring_.slot);
     const bool whole = blocks == Tile::kBlocks;
-    if (thread() < 32) {
-      if (thread() == 0) arrive_expecting(full, whole ? kBulkPanels * Tile::kPanelBytes : 0);
-      __syncwarp();
-      if (whole && thread() < kBulkPanels)
-        copy_bulk(shared_address(to) + thread() * Tile::kPanelBytes, at(panel_, first),
-                  Tile::kPanelBytes, full);
-    }
+    // Lanes issue bulk copies one after another, so every warp takes some.
+    if (thread() == 0) arrive_expecting(full, whole ? kBulkPanels * Tile::kPanelBytes : 0);
+    if (whole && thread() % 32 < kWarpBulks)
+      copy_bulk(shared_address(to) + bulk_panel() * Tile::kPanelBytes, at(panel_, first),
+                Tile::kPanelBytes, full);
     constexpr int kPieces = Tile::kPanelBytes / 16, kStep = kThreads / kPieces;
     const int piece = thread() % kPieces * 16;
     if (whole && contiguous_) {

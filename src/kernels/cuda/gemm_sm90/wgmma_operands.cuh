@@ -3,7 +3,7 @@
 //
 // Traits beyond those of cuda-sm80: kProducts is the instruction. kPromoted: sums of a chunk of
 // columns are added to f32 totals, with the chunk's scales if kGroups. kSmallGroups: groups may be
-// smaller than a stage. kFolded: `weights` gets
+// smaller than a stage. kUnits: parts of a k-block that are unpacked one by one. kFolded: `weights` gets
 // factors of the lane's two rows instead of zero points.
 #pragma once
 
@@ -16,7 +16,32 @@ namespace moracle::cuda {
 template <class Operand, Products kProducts_ = Products::kBf16>
 struct Wgmma : Operand {
   static constexpr Products kProducts = kProducts_;
+  static constexpr int kUnits = 1;
   static constexpr bool kPromoted = Operand::kGroups, kSmallGroups = true, kFolded = false;
+};
+
+// 16 columns of 16-bit codes lie together, so they are a unit.
+struct HalfProducts : Bf16Products {
+  static constexpr Products kProducts = Products::kBf16;
+  static constexpr int kSteps = 1, kUnits = 2, kCodeBits = 16;
+  static constexpr bool kGroups = false, kScaled = false, kZeros = false;
+  static constexpr bool kPromoted = false, kSmallGroups = false, kFolded = false;
+};
+struct Bf16Wgmma : HalfProducts {
+  __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
+                                 uint32_t (&a)[1][1][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[0][0][i] = codes[i];
+  }
+};
+/// f16 weights as sums of two bf16.
+struct F16Wgmma : HalfProducts {
+  static constexpr int kParts = 2;
+  __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
+                                 uint32_t (&a)[2][1][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) split_f16(codes[i], a[0][0][i], a[1][0][i]);
+  }
 };
 
 /// e4m3 on both sides. The tensor core adds with 13 fraction bits, so sums are promoted to f32
@@ -25,7 +50,7 @@ template <bool kInGroups>
 struct Fp8Wgmma {
   using Sum = float;
   static constexpr Products kProducts = Products::kFp8;
-  static constexpr int kXBytes = 1, kSteps = 1, kParts = 1, kCodeBits = 8;
+  static constexpr int kXBytes = 1, kSteps = 1, kParts = 1, kCodeBits = 8, kUnits = 1;
   static constexpr float kUnit = 1;
   static constexpr XScales kXScales = kInGroups ? XScales::kGroup : XScales::kToken;
   static constexpr bool kGroups = kInGroups, kScaled = true, kZeros = false;
@@ -42,6 +67,7 @@ struct Fp8Wgmma {
 struct FoldedProducts : Bf16Products {
   static constexpr float kUnit = 1099511627776.0f;  // 2^40
   static constexpr Products kProducts = Products::kBf16;
+  static constexpr int kUnits = 1;
   static constexpr bool kGroups = true, kScaled = true, kZeros = false;
   static constexpr bool kPromoted = false, kFolded = true;
 };

@@ -1,5 +1,5 @@
-// Mainloop of a computing warpgroup: the sums of one tile. A batch is a k-block of one or all m64 of
-// the warpgroup. While a batch is multiplied, the next one is unpacked into other registers. Each
+// Mainloop of a computing warpgroup: the sums of one tile. A batch is a unit (a k-block, or half
+// of one) of one or all m64 of the warpgroup. While a batch is multiplied, the next one is unpacked into other registers. Each
 // sum accumulates the columns in order, independent of the neighbouring rows and of kN.
 #pragma once
 
@@ -41,7 +41,8 @@ class WgmmaSums {
   // m64 of a batch: all where registers allow.
   static constexpr int kBatch = !Operand::kPromoted && kM * kN <= 256 ? kM : 1;
   static constexpr int kSplit = kM / kBatch;       // batches of a k-block
-  static constexpr int kBatches = kBlocks * kSplit;  // of a stage
+  static constexpr int kStageUnits = kBlocks * Operand::kUnits;
+  static constexpr int kBatches = kStageUnits * kSplit;  // of a stage
   static_assert(kBatches % 2 == 0);                // the same registers begin each stage
   using Weights = uint32_t[Operand::kParts][Operand::kSteps][4];
 
@@ -49,12 +50,13 @@ class WgmmaSums {
     return m * Tile::kHalf + static_cast<int>(threadIdx.x / 32);
   }
 
-  // Unpacks k-block b of m64 m. `group` is the group's place in the stage.
+  // Unpacks unit b of m64 m. `group` is the group's place in the stage.
   __device__ __forceinline__ void unpack(const uint8_t* stage, int m, int b, int group,
                                          Weights& to) {
-    uint32_t codes[Operand::kCodeBits / 2];
-    read_words(stage + Tile::kCodes + panel(m) * Tile::kPanelBytes + b * Tile::kBlockBytes +
-                   static_cast<int>(threadIdx.x % 32) * (Operand::kCodeBits == 4 ? 8 : 16),
+    constexpr int kUnitBytes = Tile::kBlockBytes / Operand::kUnits;
+    uint32_t codes[kUnitBytes / 128];
+    read_words(stage + Tile::kCodes + panel(m) * Tile::kPanelBytes + b * kUnitBytes +
+                   static_cast<int>(threadIdx.x % 32) * (kUnitBytes / 32),
                codes);
     uint32_t zero[2] = {};
     if constexpr (Operand::kFolded) {
