@@ -38,7 +38,11 @@ class WgmmaLoader {
 
  private:
   static constexpr int kThreads = Tile::kLoaders;
+#ifdef BULK
+  static constexpr int kBulkPanels = BULK, kWarpBulks = kBulkPanels / (kThreads / 32);
+#else
   static constexpr int kBulkPanels = Tile::kHalf, kWarpBulks = kBulkPanels / (kThreads / 32);
+#endif
   __device__ static int bulk_panel() { return thread() / 32 * kWarpBulks + thread() % kWarpBulks; }
   __device__ static int thread() { return static_cast<int>(threadIdx.x) - Tile::kComputers; }
 

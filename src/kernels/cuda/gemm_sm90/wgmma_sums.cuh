@@ -23,15 +23,19 @@ class WgmmaSums {
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) total[m][i] = 0;
     }
+    constexpr bool kFew = Tile::kRows <= 64 && kM == 2;
     if constexpr (!Operand::kPromoted)
       run_straight();
+    else if constexpr (!Operand::kSmallGroups && kFew)
+      run_chunks();
     else if constexpr (!Operand::kSmallGroups)
-      run_whole();
-    else if (a_.close_blocks % Tile::kBlocks == 0 ||
-             a_.close_blocks >= a_.blocks)
-      run_promoted<Tile::kBlocks>();
-    else
+      run_halves();
+    else if (a_.close_blocks % kBlocks != 0 && a_.close_blocks < a_.blocks)
       run_promoted<1>();
+    else if constexpr (kFew)
+      run_chunks();
+    else
+      run_promoted<kBlocks>();
   }
 
   Sum total[Tile::kM][kN / 2];
@@ -70,7 +74,8 @@ class WgmmaSums {
   }
 
   // Issues the products of a batch.
-  __device__ __forceinline__ void multiply(Sum (&sum)[kN / 2], const Weights& w, uint64_t x, int b,
+  template <int kWidth = kN>
+  __device__ __forceinline__ void multiply(Sum (&sum)[kWidth / 2], const Weights& w, uint64_t x, int b,
                                            bool add) {
 #pragma unroll
     for (int s = 0; s < Operand::kSteps; ++s) {
@@ -78,7 +83,7 @@ class WgmmaSums {
       const uint64_t step = (at / 128 * Tile::kAtomBytes + at % 128) / 16;
 #pragma unroll
       for (int part = 0; part < Operand::kParts; ++part)
-        wgmma<Operand::kProducts, kN>(sum, w[part][s], x + step, add || s > 0 || part > 0);
+        wgmma<Operand::kProducts, kWidth>(sum, w[part][s], x + step, add || s > 0 || part > 0);
     }
   }
   __device__ uint64_t descriptor() const {
@@ -147,37 +152,92 @@ class WgmmaSums {
     }
   }
 
-  // As run_promoted for codes that need no unpacking: the products of a stage and an m64 are one
-  // batch, and their codes are read while the previous sums are promoted.
-  __device__ __forceinline__ void run_whole() {
-    Weights w[kBlocks];
-    read_stage(shared_.stage(ring_.slot), 0, w);
+  // Few rows: a chunk is a stage of one m64. The next chunk is unpacked while one is multiplied, and
+  // the previous one is promoted while the next is multiplied. After the last chunk the products of
+  // its stage are issued once more, without use.
+  __device__ __forceinline__ void run_chunks() {
+    Weights w[2][kBlocks];
+    Sum part[2][kN / 2];
+    unpack_chunk(shared_.stage(ring_.slot), 0, w[0]);
+    multiply_chunk(part[0], w[0], descriptor());
+    int used = -1;
     for (int first = 0; first < a_.blocks; first += kBlocks) {
       const uint64_t x = descriptor();
       const uint8_t* const stage = shared_.stage(ring_.slot);
-      const int slot = ring_.slot;
-#pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        Sum part[kN / 2];
-        wgmma_fence();
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) multiply(part, w[b], x, b, b > 0);
-        wgmma_commit();
-        float2 scale{1, 1};
-        if constexpr (Operand::kGroups) scale = weight_scale(stage, m, 0);
-        if (m == kM - 1) next_stage(first);
-        wgmma_wait<0>();
-        pin(part);
-        read_stage(shared_.stage(ring_.slot), m == kM - 1 ? 0 : m + 1, w);
-        promote(total[m], part, stage, scale);
-      }
-      release(slot);
+      unpack_chunk(stage, 1, w[1]);
+      const float2 scales[2] = {chunk_scale(stage, 0), chunk_scale(stage, 1)};
+      wgmma_wait<0>();
+      pin(part[0]);
+      if (used >= 0) release(used);
+      multiply_chunk(part[1], w[1], x);
+      promote<0>(total[0], part[0], stage, scales[0]);
+      used = ring_.slot;
+      next_stage(first);
+      unpack_chunk(shared_.stage(ring_.slot), 0, w[0]);
+      wgmma_wait<0>();
+      pin(part[1]);
+      multiply_chunk(part[0], w[0], descriptor());
+      promote<0>(total[1], part[1], stage, scales[1]);
     }
+    wgmma_wait<0>();
+    pin(part[0]);
+    release(ring_.slot);
     ring_.advance();
   }
-  __device__ __forceinline__ void read_stage(const uint8_t* stage, int m, Weights (&w)[kBlocks]) {
+  __device__ __forceinline__ void unpack_chunk(const uint8_t* stage, int m,
+                                               Weights (&w)[kBlocks]) {
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) unpack(stage, m, b, 0, w[b]);
+    for (int b = 0; b < kBlocks; ++b) prepare<kBlocks>(stage, m, b, 0, w[b]);
+  }
+  __device__ float2 chunk_scale(const uint8_t* stage, int m) const {
+    if constexpr (Operand::kGroups) return weight_scale(stage, m, 0);
+    return {1, 1};
+  }
+  // Issues a chunk's products with kWidth rows.
+  template <int kWidth>
+  __device__ __forceinline__ void multiply_chunk(Sum (&part)[kWidth], Weights (&w)[kBlocks],
+                                                 uint64_t x) {
+    wgmma_fence();
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) multiply<2 * kWidth>(part, w[b], x, b, b > 0);
+    wgmma_commit();
+  }
+
+  // Many rows, and codes that need no unpacking: one half of the rows is promoted while the other
+  // half is multiplied.
+  __device__ __forceinline__ void run_halves() {
+    constexpr uint64_t kHalf = kN / 2 * 128 / 16;  // to the second half of x
+    Weights w[kBlocks];
+    Sum part[2][kN / 4];
+    unpack_chunk(shared_.stage(ring_.slot), 0, w);
+    multiply_chunk(part[0], w, descriptor());
+    int used = -1;
+    for (int first = 0; first < a_.blocks; first += kBlocks) {
+      const uint8_t* const stage = shared_.stage(ring_.slot);
+      const uint64_t x = descriptor();
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        const float2 scale = chunk_scale(stage, m);
+        wgmma_wait<0>();
+        pin(part[0]);
+        if (m == 0 && used >= 0) release(used);
+        multiply_chunk(part[1], w, x + kHalf);
+        promote<0>(total[m], part[0], stage, scale);
+        if (m == kM - 1) {
+          used = ring_.slot;
+          next_stage(first);
+        }
+        wgmma_wait<0>();
+        pin(part[1]);
+        unpack_chunk(shared_.stage(ring_.slot), (m + 1) % kM, w);
+        multiply_chunk(part[0], w, descriptor());
+        promote<kN / 2>(total[m], part[1], stage, scale);
+      }
+    }
+    wgmma_wait<0>();
+    pin(part[0]);
+    release(ring_.slot);
+    ring_.advance();
   }
 
   // Sums of kChunk k-blocks are scaled and added to totals.
@@ -243,7 +303,7 @@ class WgmmaSums {
         if (ends) {
           wgmma_wait<0>();
           pin(part);
-          promote(total[m], part, stage, scale);
+          promote<0>(total[m], part, stage, scale);
         }
       }
     }
@@ -260,25 +320,28 @@ class WgmmaSums {
         stage + Tile::kScales + (group * Tile::kAllPanels + panel(m)) * Tile::kScaleBytes;
     return reinterpret_cast<const float2*>(run)[lane_row()];
   }
-  __device__ __forceinline__ void promote(Sum (&to)[kN / 2], const Sum (&part)[kN / 2],
+  // Adds scaled sums of the rows from kBegin on.
+  template <int kBegin, int kCount>
+  __device__ __forceinline__ void promote(Sum (&to)[kN / 2], const Sum (&part)[kCount],
                                           const uint8_t* stage, float2 scale) {
     if constexpr (Operand::kXScales == XScales::kGroup) {
-      const auto* const x = reinterpret_cast<const float2*>(stage + Tile::kXScales) + lane_col();
+      const auto* const x =
+          reinterpret_cast<const float2*>(stage + Tile::kXScales) + kBegin / 2 + lane_col();
 #pragma unroll
-      for (int o = 0; o < kN / 8; ++o) {
+      for (int o = 0; o < kCount / 4; ++o) {
         const float2 two = x[o * 4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          to[o * 4 + i] += part[o * 4 + i] * (i % 2 == 0 ? two.x : two.y) *
-                           (i < 2 ? scale.x : scale.y);
+          to[kBegin / 2 + o * 4 + i] +=
+              part[o * 4 + i] * (i % 2 == 0 ? two.x : two.y) * (i < 2 ? scale.x : scale.y);
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < kN / 2; ++i) {
+      for (int i = 0; i < kCount; ++i) {
         if constexpr (Operand::kGroups)
-          to[i] += part[i] * (i % 4 < 2 ? scale.x : scale.y);
+          to[kBegin / 2 + i] += part[i] * (i % 4 < 2 ? scale.x : scale.y);
         else
-          to[i] += part[i];
+          to[kBegin / 2 + i] += part[i];
       }
     }
   }
