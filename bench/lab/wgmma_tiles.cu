@@ -427,7 +427,7 @@ void measure(const LayerShape& s, const std::vector<int>& all_tokens, bool old) 
       };
       for (const WgmmaKernel& kernel : kernels()) {
         const int mean = rows / s.experts;
-        if ((!second && !gates(kernel)) || kernel.rows * 4 < mean || kernel.rows > 8 * mean) continue;
+        if ((!second && !gates(kernel)) || kernel.rows * 16 < mean || kernel.rows > 8 * mean) continue;
         const double us = time_graph(routings, stream, [&](int i) {
           set(i);
           launch_on(kernel, gemm.args, stream);

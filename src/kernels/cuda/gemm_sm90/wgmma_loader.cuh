@@ -25,7 +25,7 @@ class WgmmaLoader {
       enter(place, shared_.info(at));
       for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
         if (first > 0) wait_until_empty();
-        load(place, first);
+        load(first);
         arrive_after_copies(shared_.full(ring_.slot));
         ring_.advance();
       }
@@ -38,12 +38,7 @@ class WgmmaLoader {
 
  private:
   static constexpr int kThreads = Tile::kLoaders;
-#ifdef BULK
-  static constexpr int kBulkPanels = BULK, kWarpBulks = kBulkPanels / (kThreads / 32);
-#else
-  static constexpr int kBulkPanels = Tile::kHalf, kWarpBulks = kBulkPanels / (kThreads / 32);
-#endif
-  __device__ static int bulk_panel() { return thread() / 32 * kWarpBulks + thread() % kWarpBulks; }
+  static constexpr int kWarpPanels = Tile::kAllPanels / (kThreads / 32);
   __device__ static int thread() { return static_cast<int>(threadIdx.x) - Tile::kComputers; }
 
   __device__ void wait_until_empty() const {
@@ -71,135 +66,133 @@ class WgmmaLoader {
     return min(rows, (static_cast<int>(at / parts) + 7) / 8 * 8);
   }
 
-  __device__ void enter(const TilePlace& place, typename Tile::Info& info) {
-    sync_threads(1, kThreads);  // the previous tile's rows have been read
-    for (int r = thread(); r < Tile::kRows; r += kThreads) {
-      int source = -1;
-      if (r < place.rows) {
-        source = place.first_row + r;
-        if (a_.row_index != nullptr) source = a_.row_index[source];
-      }
-      shared_.sources()[r] = source;
-      if constexpr (Operand::kXScales == XScales::kToken)
-        copy4_to(shared_address(&info.x_scales[r]), a_.x_scales + max(source, 0), source >= 0);
-    }
-    sync_threads(1, kThreads);
-    expert_ = a_.base + place.expert * a_.expert_bytes;
-    // Past the last panel, read the last panel again; its results are discarded.
-    const TilePanels<Tile> panels(a_, place);
-    panel_ = min(panels[bulk_panel()], a_.panels - 1);
-    second_ = panels[kBulkPanels], skipped_ = panels.skipped;
-    contiguous_ = second_ + Tile::kAllPanels - kBulkPanels <= a_.panels;
+  __device__ int source_of(const TilePlace& place, int r) const {
+    const int row = place.first_row + r;
+    return a_.row_index != nullptr ? a_.row_index[row] : row;
   }
 
-  __device__ void load(const TilePlace& place, int first) {
+  // Rows past the tile's last are not copied: what they multiply is not stored.
+  __device__ void enter(const TilePlace& place, typename Tile::Info& info) {
+    expert_ = a_.base + place.expert * a_.expert_bytes;
+    const TilePanels<Tile> panels(a_, place);
+    // Past the last panel, read the last panel again; its results are discarded.
+    const auto panel_of = [&](int q) { return min(panels[q], a_.panels - 1); };
+#pragma unroll
+    for (int i = 0; i < kWarpPanels; ++i) panel_[i] = panel_of(warp() * kWarpPanels + i);
+    const int row = thread() / 8;
+    own_rows_ = (place.rows - row + 15) / 16;
+    const auto step = static_cast<unsigned>(a_.x_stride / 16);
+#pragma unroll
+    for (int i = 0; i < kOwnRows; ++i)
+      x_[i] = i < own_rows_ ? source_of(place, row + i * 16) * step + thread() % 8 : 0;
+    if constexpr (Operand::kXScales == XScales::kToken) {
+      for (int r = thread(); r < place.rows; r += kThreads)
+        copy4_to(shared_address(&info.x_scales[r]), a_.x_scales + source_of(place, r), true);
+    } else if constexpr (Operand::kXScales == XScales::kGroup) {
+      static_assert(Tile::kRows <= kThreads);
+      x_scales_ = thread() < place.rows
+                      ? a_.x_scales + int64_t{source_of(place, thread())} * a_.x_groups.count
+                      : nullptr;
+    }
+    if constexpr (Operand::kGroups) {
+      // The first threads copy scales, the last ones zero points.
+      const bool zeros = is_zeros();
+      const int q = zeros ? thread() - (kThreads - Tile::kAllPanels)
+                          : min(thread() / kScalePieces, Tile::kAllPanels - 1);
+      const int64_t at = int64_t{panel_of(q)} * a_.weight_groups.count;
+      scales_ = zeros ? expert_ + a_.zeros_at + at * 16
+                      : expert_ + a_.scales_at + at * Tile::kScaleBytes +
+                            thread() % kScalePieces * 16;
+    }
+  }
+
+  __device__ void load(int first) {
     uint8_t* const stage = shared_.stage(ring_.slot);
     const int blocks = min(Tile::kBlocks, a_.blocks - first);
     load_codes(stage + Tile::kCodes, first, blocks);
     load_x(shared_address(stage), first);
-    if constexpr (Operand::kGroups) load_scales(stage, place, first, first + blocks - 1);
+    if constexpr (Operand::kGroups) load_scales(stage, first, first + blocks - 1);
     if constexpr (Operand::kXScales == XScales::kGroup) {
-      const int group = group_of(a_.x_groups, first);
-      for (int r = thread(); r < Tile::kRows; r += kThreads) {
-        const int64_t source = shared_.sources()[r];
-        copy4_to(shared_address(stage + Tile::kXScales) + r * 4,
-                 a_.x_scales + max(source, int64_t{0}) * a_.x_groups.count + group, source >= 0);
-      }
+      if (x_scales_ != nullptr)
+        copy4_to(shared_address(stage + Tile::kXScales) + thread() * 4,
+                 x_scales_ + group_of(a_.x_groups, first), true);
     }
   }
 
-  // Half of the panels come by one bulk copy each, the others in pieces: bulk copies reach 35 bytes
-  // a cycle and pieces 45, and products need up to 48. A last stage of fewer k-blocks is
-  // padded with zeros, since x is zero there and codes could be NaN.
+  // One bulk copy for each panel. Bulk copies of a warp are issued one after another, so every warp
+  // takes some.
   __device__ void load_codes(uint8_t* to, int first, int blocks) {
+    const int bytes = blocks * Tile::kBlockBytes;
     const uint32_t full = shared_.full(ring_.slot);
-    const bool whole = blocks == Tile::kBlocks;
-    // Lanes issue bulk copies one after another, so every warp takes some.
-    if (thread() == 0) arrive_expecting(full, whole ? kBulkPanels * Tile::kPanelBytes : 0);
-    if (whole && thread() % 32 < kWarpBulks)
-      copy_bulk(shared_address(to) + bulk_panel() * Tile::kPanelBytes, at(panel_, first),
-                Tile::kPanelBytes, full);
-    constexpr int kPieces = Tile::kPanelBytes / 16, kStep = kThreads / kPieces;
-    const int piece = thread() % kPieces * 16;
-    if (whole && contiguous_) {
-      const uint8_t* from = at(second_ + thread() / kPieces, first) + piece;
-      const int64_t step = int64_t{kStep} * a_.blocks * Tile::kBlockBytes;
-      const uint32_t there = shared_address(to) + kBulkPanels * Tile::kPanelBytes + thread() * 16;
+    if (blocks < Tile::kBlocks) {
+      // Blocks past the end: zeros, since x is zero there and codes could be NaN.
+      constexpr int kPieces = Tile::kPanelBytes / 16;
+      for (int i = thread(); i < Tile::kAllPanels * kPieces; i += kThreads) {
+        if (i % kPieces * 16 >= bytes) reinterpret_cast<uint4*>(to)[i] = uint4{};
+      }
+      fence_async_proxy();
+      sync_threads(1, kThreads);  // all zeros are written before thread 0 arrives
+    }
+    if (thread() == 0) arrive_expecting(full, bytes * Tile::kAllPanels);
+    if (thread() % 32 != 0) return;
 #pragma unroll
-      for (int q = 0; q < Tile::kAllPanels - kBulkPanels; q += kStep, from += step)
-        copy16_to(there + q * Tile::kPanelBytes, from, true);
-      return;
+    for (int i = 0; i < kWarpPanels; ++i) {
+      const int64_t from = (int64_t{panel_[i]} * a_.blocks + first) * Tile::kBlockBytes;
+      copy_bulk(shared_address(to) + (warp() * kWarpPanels + i) * Tile::kPanelBytes,
+                expert_ + from, bytes, full);
     }
-#pragma unroll 1
-    for (int q = whole ? kBulkPanels : 0; q < Tile::kAllPanels; q += kStep) {
-      const int p = q + thread() / kPieces;
-      const int panel = min(second_ + p - (p < kBulkPanels ? skipped_ : 0) - kBulkPanels,
-                            a_.panels - 1);
-      copy16_to(shared_address(to) + q * Tile::kPanelBytes + thread() * 16,
-                at(panel, first) + piece, piece < blocks * Tile::kBlockBytes);
-    }
-  }
-  // Codes of a panel from k-block `first` on.
-  __device__ const uint8_t* at(int panel, int first) const {
-    return expert_ + (int64_t{panel} * a_.blocks + first) * Tile::kBlockBytes;
   }
 
   // Piece c of row r of an atom lies at r · 128 + (c ^ r % 8) · 16.
   __device__ void load_x(uint32_t stage, int first) {
     const int c = thread() % 8, row = thread() / 8;
     const uint32_t to = stage + row * 128 + ((c ^ row % 8) << 4);
-    const int at = first * Tile::kXBlockBytes + c * 16;
-    const int end = a_.blocks * Tile::kXBlockBytes;
-    const int* const sources = shared_.sources() + row;
+    const uint8_t* const x = a_.x + first * Tile::kXBlockBytes;
+    const bool whole = first + Tile::kBlocks <= a_.blocks;
+    const int end = (a_.blocks - first) * Tile::kXBlockBytes - c * 16;
 #pragma unroll
-    for (int i = 0; i < Tile::kRows / 16; ++i) {
-      const int source = sources[i * 16];
-      const uint8_t* const from = a_.x + max(source, 0) * a_.x_stride + at;
+    for (int i = 0; i < kOwnRows; ++i) {
+      if (i >= own_rows_) break;
+      const uint8_t* const from = x + uint64_t{x_[i]} * 16;
 #pragma unroll
       for (int atom = 0; atom < Tile::kAtoms; ++atom)
         copy16_to(to + atom * Tile::kAtomBytes + i * 2048, from + atom * 128,
-                  source >= 0 && at + atom * 128 < end);
+                  whole || atom * 128 < end);
     }
   }
 
   // Loads the scales and zero points of every group from k-block `first` to k-block `last`.
-  __device__ void load_scales(uint8_t* stage, const TilePlace& place, int first, int last) {
-    constexpr int kEach = Tile::kScaleBytes / 16;  // pieces of a panel
+  __device__ void load_scales(uint8_t* stage, int first, int last) {
+    const bool zeros = is_zeros();
+    if (zeros ? !a_.has_zeros : thread() >= Tile::kAllPanels * kScalePieces) return;
     const int begin = group_of(a_.weight_groups, first), end = group_of(a_.weight_groups, last);
-    const TilePanels<Tile> panels(a_, place);
-    if (thread() < Tile::kAllPanels * kEach) {
-      const int q = thread() / kEach, panel = min(panels[q], a_.panels - 1);
-      const uint8_t* from =
-          expert_ + a_.scales_at +
-          (int64_t{panel} * a_.weight_groups.count + begin) * Tile::kScaleBytes +
-          thread() % kEach * 16;
-      uint32_t to = shared_address(stage + Tile::kScales) + thread() * 16;
-      for (int group = begin; group <= end; ++group) {
-        copy16_to(to, from, true);
-        from += Tile::kScaleBytes, to += Tile::kAllPanels * Tile::kScaleBytes;
-      }
-    }
-    if constexpr (Operand::kZeros) {
-      const int q = thread() - (kThreads - Tile::kAllPanels);
-      if (!a_.has_zeros || q < 0) return;
-      const int panel = min(panels[q], a_.panels - 1);
-      const uint8_t* from = expert_ + a_.zeros_at +
-                            (int64_t{panel} * a_.weight_groups.count + begin) * 16;
-      uint32_t to = shared_address(stage + Tile::kZeros) + q * 16;
-      for (int group = begin; group <= end; ++group) {
-        copy16_to(to, from, true);
-        from += 16, to += Tile::kAllPanels * 16;
-      }
+    const int bytes = zeros ? 16 : Tile::kScaleBytes;
+    const uint8_t* from = scales_ + begin * bytes;
+    uint32_t to = shared_address(stage) +
+                  (zeros ? Tile::kZeros + (thread() - kThreads + Tile::kAllPanels) * 16
+                         : Tile::kScales + thread() * 16);
+    for (int group = begin; group <= end; ++group) {
+      copy16_to(to, from, true);
+      from += bytes, to += Tile::kAllPanels * bytes;
     }
   }
+  __device__ static bool is_zeros() {
+    return Operand::kZeros && thread() >= kThreads - Tile::kAllPanels;
+  }
+  __device__ static int warp() { return __shfl_sync(kAllLanes, thread() / 32, 0); }
+
+  // Rows of x that a thread copies from, every 16th, and pieces of 16 bytes of scales of a panel.
+  static constexpr int kOwnRows = Tile::kRows / 16, kScalePieces = Tile::kScaleBytes / 16;
 
   const WgmmaArgs& a_;
   const WgmmaShared<Tile>& shared_;
   RingSlot<Tile> ring_;
   const uint8_t* expert_ = nullptr;
-  // The panel of this thread's bulk copies, the first of the others, and the panels between.
-  int panel_ = 0, second_ = 0, skipped_ = 0;
-  bool contiguous_ = true;
+  int panel_[kWarpPanels] = {};  // of this warp's bulk copies
+  unsigned x_[kOwnRows] = {};    // this thread's rows, in units of 16 bytes
+  int own_rows_ = 0;
+  const float* x_scales_ = nullptr;
+  const uint8_t* scales_ = nullptr;
 };
 
 }  // namespace moracle::cuda

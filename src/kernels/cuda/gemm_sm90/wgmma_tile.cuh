@@ -46,16 +46,14 @@ struct WgmmaTile {
       kXScales + (Operand::kXScales == XScales::kGroup ? kRows * 4 : 0);
   static constexpr int kStageBytes = (kStageEnd + 1023) / 1024 * 1024;
 
-  // After the stages: what the epilogue needs of a tile, [tile]; the source rows of the loaders'
-  // tile; barriers.
+  // After the stages: what the epilogue needs of a tile, [tile]; barriers.
   struct Info {
     TilePlace place;
     float x_scales[Operand::kXScales == XScales::kToken ? kRows : 4];
   };
   static constexpr int kInfos = kStages + 1;
   static constexpr int kInfo = kStages * kStageBytes;
-  static constexpr int kSources = kInfo + kInfos * static_cast<int>(sizeof(Info));
-  static constexpr int kFull = kSources + kRows * 4;
+  static constexpr int kFull = kInfo + kInfos * static_cast<int>(sizeof(Info));
   static constexpr int kEmpty = kFull + kStages * 8;
   static constexpr int kSharedBytes = kEmpty + kStages * 8;
   static_assert((kSharedBytes + 1024) * kPerSm <= 228 * 1024);
@@ -66,8 +64,7 @@ template <class Operand, int kM, int kN, int kBlocks, int kPerSm>
 constexpr int most_stages() {
   using One = WgmmaTile<Operand, kM, kN, kBlocks, 1, kPerSm>;
   constexpr int kEach = One::kStageBytes + static_cast<int>(sizeof(typename One::Info)) + 16;
-  constexpr int kOnce = static_cast<int>(sizeof(typename One::Info)) + kN * 4;
-  constexpr int kMost = (227 * 1024 / kPerSm - kOnce) / kEach;
+  constexpr int kMost = (227 * 1024 / kPerSm - static_cast<int>(sizeof(typename One::Info))) / kEach;
   return kMost < 8 ? kMost : 8;
 }
 template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1>
@@ -96,7 +93,6 @@ struct WgmmaShared {
   __device__ typename Tile::Info& info(int at) const {
     return reinterpret_cast<typename Tile::Info*>(base + Tile::kInfo)[at];
   }
-  __device__ int* sources() const { return reinterpret_cast<int*>(base + Tile::kSources); }
 };
 
 }  // namespace moracle::cuda
