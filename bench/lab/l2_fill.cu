@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(128, 1)
     const uint32_t barrier = shared_address(&full[i % stages]);
     const uint8_t* const at = own + static_cast<int64_t>(i) * kStage % span;
     if constexpr (kGather) {
-      for (int r = 0; r < 16; ++r) copy16_to(to + r * 2048 + thread * 16, at + r * 2048 + thread * 16, true);
+      for (int r = 0; r < 16; ++r)
+        copy16_to(to + r * 2048 + thread * 16, at + r * 2048 + thread * 16, true);
       arrive_after_copies(barrier);
     } else if (thread < 32) {
       if (thread == 0) arrive_expecting(barrier, kStage);
@@ -68,16 +69,17 @@ int main() {
     }
     const cudaError_t code = cudaMemcpy(host, out, 16, cudaMemcpyDeviceToHost);
     const double bytes = 32768.0 * rounds;
-    std::printf("%s chunk %5d share %3d stages %d span %4ld KB: %.1f B/clk/SM, %.2f TB/s, %.2f GHz %s\n",
-                gather ? "gather" : "bulk  ", chunk, share, stages, static_cast<long>(span >> 10),
-                bytes / host[0], bytes * 132 / host[1] / 1000, 1.0 * host[0] / host[1],
-                cudaGetErrorString(code));
+    std::printf(
+        "%s chunk %5d share %3d stages %d span %4ld KB: %.1f B/clk/SM, %.2f TB/s, %.2f GHz %s\n",
+        gather ? "gather" : "bulk  ", chunk, share, stages, static_cast<long>(span >> 10),
+        bytes / host[0], bytes * 132 / host[1] / 1000, 1.0 * host[0] / host[1],
+        cudaGetErrorString(code));
   };
   for (int chunk : {512, 1024, 2048, 4096, 8192, 32768}) run(false, chunk, 4, 6, 1 << 18);
   for (int stages : {1, 2, 3, 4}) run(false, 2048, 4, stages, 1 << 18);
   for (int share : {1, 132}) run(false, 2048, share, 6, 1 << 18);
-  run(false, 2048, 4, 6, 1 << 24);   // from HBM, shared
-  run(false, 2048, 1, 6, 1 << 22);   // from HBM
+  run(false, 2048, 4, 6, 1 << 24);  // from HBM, shared
+  run(false, 2048, 1, 6, 1 << 22);  // from HBM
   for (int stages : {2, 4, 6}) run(true, 16, 4, stages, 1 << 18);
   return 0;
 }

@@ -115,9 +115,8 @@ struct LayerShape {
   const char* name;
   int experts, hidden, intermediate, top_k;
 };
-constexpr LayerShape kShapes[] = {{"qwen3", 128, 2048, 768, 8},
-                                  {"mixtral", 8, 4096, 14336, 2},
-                                  {"dsv3-ep8", 32, 7168, 2048, 8}};
+constexpr LayerShape kShapes[] = {
+    {"qwen3", 128, 2048, 768, 8}, {"mixtral", 8, 4096, 14336, 2}, {"dsv3-ep8", 32, 7168, 2048, 8}};
 
 void must(cudaError_t code) {
   if (code == cudaSuccess) return;
@@ -280,8 +279,7 @@ void launch_on(const Kernel& kernel, const Args& args, cudaStream_t stream) {
   must(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, f, kernel.threads,
                                                      kernel.shared_bytes));
   const int outputs = args.gated ? kernel.outputs / 2 : kernel.outputs;
-  const int64_t of_rows =
-      args.num_rows / kernel.rows + std::min(args.num_experts, args.num_rows);
+  const int64_t of_rows = args.num_rows / kernel.rows + std::min(args.num_experts, args.num_rows);
   const int64_t tiles = of_rows * ((args.columns + outputs - 1) / outputs);
   const auto grid = static_cast<unsigned>(std::min<int64_t>(tiles, int64_t{per_sm} * 132));
   kernel.kernel<<<grid, kernel.threads, kernel.shared_bytes, stream>>>(args);
@@ -352,10 +350,11 @@ void check() {
                              c.fragments ? 1 : 0, out.as<Difference>());
       Difference d{};
       must(cudaMemcpy(&d, out.data, sizeof d, cudaMemcpyDeviceToHost));
-      std::printf("%-22s %dx%d%s rows %d tile %dx%d: relative %.2e, unequal %llu of %ld, rms %.3g\n",
-                  kName, c.n, c.k, c.gated ? " gated" : "", rows, kernel.outputs, kernel.rows,
-                  std::sqrt(d.difference / d.reference), d.unequal,
-                  static_cast<long>(y_bytes / 4), std::sqrt(d.reference / (y_bytes / 2.0)));
+      std::printf(
+          "%-22s %dx%d%s rows %d tile %dx%d: relative %.2e, unequal %llu of %ld, rms %.3g\n", kName,
+          c.n, c.k, c.gated ? " gated" : "", rows, kernel.outputs, kernel.rows,
+          std::sqrt(d.difference / d.reference), d.unequal, static_cast<long>(y_bytes / 4),
+          std::sqrt(d.reference / (y_bytes / 2.0)));
       std::fflush(stdout);
     }
   }
@@ -399,8 +398,8 @@ void measure(const LayerShape& s, const std::vector<int>& all_tokens, bool old) 
   cudaStream_t stream;
   must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   for (bool second : {false, true}) {
-    Gemm gemm(s.experts, second ? s.hidden : 2 * s.intermediate,
-              second ? s.intermediate : s.hidden, !second, false);
+    Gemm gemm(s.experts, second ? s.hidden : 2 * s.intermediate, second ? s.intermediate : s.hidden,
+              !second, false);
     for (int m : all_tokens) {
       const int rows = m * s.top_k, x_rows = second ? rows : m;
       Memory x(x_rows * gemm.args.x_stride);
@@ -427,7 +426,8 @@ void measure(const LayerShape& s, const std::vector<int>& all_tokens, bool old) 
       };
       for (const WgmmaKernel& kernel : kernels()) {
         const int mean = rows / s.experts;
-        if ((!second && !gates(kernel)) || kernel.rows * 16 < mean || kernel.rows > 8 * mean) continue;
+        if ((!second && !gates(kernel)) || kernel.rows * 16 < mean || kernel.rows > 8 * mean)
+          continue;
         const double us = time_graph(routings, stream, [&](int i) {
           set(i);
           launch_on(kernel, gemm.args, stream);

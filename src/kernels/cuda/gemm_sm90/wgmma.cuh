@@ -58,12 +58,14 @@ __device__ inline void pin(Sum (&sum)[kCount]) {
 #define MORACLE_D96 \
   MORACLE_D80       \
   "," MORACLE_8(80, 81, 82, 83, 84, 85, 86, 87) "," MORACLE_8(88, 89, 90, 91, 92, 93, 94, 95)
-#define MORACLE_D112 \
-  MORACLE_D96        \
-  "," MORACLE_8(96, 97, 98, 99, 100, 101, 102, 103) "," MORACLE_8(104, 105, 106, 107, 108, 109, 110, 111)
-#define MORACLE_D128 \
-  MORACLE_D112        \
-  "," MORACLE_8(112, 113, 114, 115, 116, 117, 118, 119) "," MORACLE_8(120, 121, 122, 123, 124, 125, 126, 127)
+#define MORACLE_D112                                                                            \
+  MORACLE_D96                                                                                   \
+  "," MORACLE_8(96, 97, 98, 99, 100, 101, 102, 103) "," MORACLE_8(104, 105, 106, 107, 108, 109, \
+                                                                  110, 111)
+#define MORACLE_D128                                                                           \
+  MORACLE_D112                                                                                 \
+  "," MORACLE_8(112, 113, 114, 115, 116, 117, 118, 119) "," MORACLE_8(120, 121, 122, 123, 124, \
+                                                                      125, 126, 127)
 #define MORACLE_IO4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define MORACLE_IO8(c, i) MORACLE_IO4(c, i), MORACLE_IO4(c, i + 4)
 #define MORACLE_IO16(c, i) MORACLE_IO8(c, i), MORACLE_IO8(c, i + 8)
@@ -73,25 +75,22 @@ __device__ inline void pin(Sum (&sum)[kCount]) {
 #define MORACLE_IO96(c, i) MORACLE_IO64(c, i), MORACLE_IO32(c, i + 64)
 #define MORACLE_IO128(c, i) MORACLE_IO64(c, i), MORACLE_IO64(c, i + 64)
 // The numbers are those of the four registers of a, of b's descriptor and of `add`.
-#define MORACLE_WGMMA(n, count, c, kind, tail, a0, a1, a2, a3, b0, add0)                         \
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #add0                                    \
-               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n kind " {" MORACLE_D##count "}, {%" #a0 \
-               ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #b0 ", add" tail ";\n}"                          \
-               : MORACLE_IO##count(c, 0)                                                         \
+#define MORACLE_WGMMA(n, count, c, kind, tail, a0, a1, a2, a3, b0, add0)               \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #add0                          \
+               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n kind " {" MORACLE_D##count \
+               "}, {%" #a0 ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #b0 ", add" tail ";\n}"   \
+               : MORACLE_IO##count(c, 0)                                               \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)))
-#define MORACLE_WGMMA_OF(c, kind, tail)                                                 \
-  do {                                                                                  \
-    if constexpr (kN == 16) MORACLE_WGMMA(16, 8, c, kind, tail, 8, 9, 10, 11, 12, 13);    \
-    if constexpr (kN == 32) MORACLE_WGMMA(32, 16, c, kind, tail, 16, 17, 18, 19, 20, 21); \
-    if constexpr (kN == 48) MORACLE_WGMMA(48, 24, c, kind, tail, 24, 25, 26, 27, 28, 29); \
-    if constexpr (kN == 64) MORACLE_WGMMA(64, 32, c, kind, tail, 32, 33, 34, 35, 36, 37); \
-    if constexpr (kN == 96) MORACLE_WGMMA(96, 48, c, kind, tail, 48, 49, 50, 51, 52, 53); \
-    if constexpr (kN == 128)                                                            \
-      MORACLE_WGMMA(128, 64, c, kind, tail, 64, 65, 66, 67, 68, 69);                     \
-    if constexpr (kN == 192)                                                            \
-      MORACLE_WGMMA(192, 96, c, kind, tail, 96, 97, 98, 99, 100, 101);                   \
-    if constexpr (kN == 256)                                                            \
-      MORACLE_WGMMA(256, 128, c, kind, tail, 128, 129, 130, 131, 132, 133);              \
+#define MORACLE_WGMMA_OF(c, kind, tail)                                                            \
+  do {                                                                                             \
+    if constexpr (kN == 16) MORACLE_WGMMA(16, 8, c, kind, tail, 8, 9, 10, 11, 12, 13);             \
+    if constexpr (kN == 32) MORACLE_WGMMA(32, 16, c, kind, tail, 16, 17, 18, 19, 20, 21);          \
+    if constexpr (kN == 48) MORACLE_WGMMA(48, 24, c, kind, tail, 24, 25, 26, 27, 28, 29);          \
+    if constexpr (kN == 64) MORACLE_WGMMA(64, 32, c, kind, tail, 32, 33, 34, 35, 36, 37);          \
+    if constexpr (kN == 96) MORACLE_WGMMA(96, 48, c, kind, tail, 48, 49, 50, 51, 52, 53);          \
+    if constexpr (kN == 128) MORACLE_WGMMA(128, 64, c, kind, tail, 64, 65, 66, 67, 68, 69);        \
+    if constexpr (kN == 192) MORACLE_WGMMA(192, 96, c, kind, tail, 96, 97, 98, 99, 100, 101);      \
+    if constexpr (kN == 256) MORACLE_WGMMA(256, 128, c, kind, tail, 128, 129, 130, 131, 132, 133); \
   } while (false)
 #define MORACLE_IO24(c, i) MORACLE_IO16(c, i), MORACLE_IO8(c, i + 16)
 #define MORACLE_FLOAT "+f"
@@ -99,7 +98,8 @@ __device__ inline void pin(Sum (&sum)[kCount]) {
 
 /// d += a · b, or d = a · b without `add`. Asynchronous: see wgmma_commit and wgmma_wait.
 template <Products kProducts, int kN, class Sum>
-__device__ __forceinline__ void wgmma(Sum (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool add) {
+__device__ __forceinline__ void wgmma(Sum (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b,
+                                      bool add) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   if constexpr (kProducts == Products::kBf16)
     MORACLE_WGMMA_OF(MORACLE_FLOAT, "k16.f32.bf16.bf16", ", 1, 1, 0");

@@ -76,8 +76,8 @@ class WgmmaEpilogue {
     const int word =
         a_.y_fragments ? static_cast<int>(fragment_order::position(2, column / 2)) : column / 2;
     const int64_t stride = a_.y.stride / 2;
-    auto* const y = static_cast<Bf16x2*>(a_.y.data) +
-                    (info_.place.first_row + 2 * lane_col()) * stride + word;
+    auto* const y =
+        static_cast<Bf16x2*>(a_.y.data) + (info_.place.first_row + 2 * lane_col()) * stride + word;
     each_row(value, [&](int o, int i, float2 two) {
       y[(o * 8 + i) * stride] = __float22bfloat162_rn(two);
     });

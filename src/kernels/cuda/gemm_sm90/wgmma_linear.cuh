@@ -1,5 +1,5 @@
-// Grouped GEMM on Hopper's tensor cores. Blocks are persistent: one warpgroup loads tile after tile,
-// two multiply. Only the device knows how many tiles there are.
+// Grouped GEMM on Hopper's tensor cores. Blocks are persistent: one warpgroup loads tile after
+// tile, two multiply. Only the device knows how many tiles there are.
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/wgmma_epilogue.cuh"
@@ -51,6 +51,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
 #endif
 }
 
+/// Kernels with these tiles.
 template <class Operand, class... Tiles>
 WgmmaKernels wgmma_kernels_of() {
   static const WgmmaKernel kKernels[] = {
@@ -58,6 +59,19 @@ WgmmaKernels wgmma_kernels_of() {
                   Tiles::kSharedBytes, Tiles::kPerSm,
                   Operand::kXScales == XScales::kGroup ? Tiles::kBlocks : 0}...};
   return kKernels;
+}
+
+/// Kernels for kWgmmaTiles. Tiles of 192 rows need the registers that unpacking takes.
+template <class Operand>
+WgmmaKernels wgmma_kernels() {
+  constexpr int kBlocks = Operand::kCodeBits == 16 ? 2 : 4;  // 128 bytes of a row, at least
+  using Few = FullWgmmaTile<Operand, 2, 32, kBlocks>;
+  using Middle = FullWgmmaTile<Operand, 2, 64, kBlocks>;
+  using Many = FullWgmmaTile<Operand, 2, 128, kBlocks>;
+  if constexpr (Operand::kWide)
+    return wgmma_kernels_of<Operand, Few, Middle, Many, FullWgmmaTile<Operand, 2, 192, kBlocks>>();
+  else
+    return wgmma_kernels_of<Operand, Few, Middle, Many>();
 }
 
 }  // namespace moracle::cuda

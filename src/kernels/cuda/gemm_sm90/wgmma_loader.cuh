@@ -100,9 +100,9 @@ class WgmmaLoader {
       const int q = zeros ? thread() - (kThreads - Tile::kAllPanels)
                           : min(thread() / kScalePieces, Tile::kAllPanels - 1);
       const int64_t at = int64_t{panel_of(q)} * a_.weight_groups.count;
-      scales_ = zeros ? expert_ + a_.zeros_at + at * 16
-                      : expert_ + a_.scales_at + at * Tile::kScaleBytes +
-                            thread() % kScalePieces * 16;
+      scales_ =
+          zeros ? expert_ + a_.zeros_at + at * 16
+                : expert_ + a_.scales_at + at * Tile::kScaleBytes + thread() % kScalePieces * 16;
     }
   }
 
@@ -134,13 +134,15 @@ class WgmmaLoader {
       sync_threads(1, kThreads);  // all zeros are written before thread 0 arrives
     }
     if (thread() == 0) arrive_expecting(full, bytes * Tile::kAllPanels);
-    if (thread() % 32 != 0) return;
+    if (thread() % 32 == 0) {
 #pragma unroll
-    for (int i = 0; i < kWarpPanels; ++i) {
-      const int64_t from = (int64_t{panel_[i]} * a_.blocks + first) * Tile::kBlockBytes;
-      copy_bulk(shared_address(to) + (warp() * kWarpPanels + i) * Tile::kPanelBytes,
-                expert_ + from, bytes, full);
+      for (int i = 0; i < kWarpPanels; ++i) {
+        const int64_t from = (int64_t{panel_[i]} * a_.blocks + first) * Tile::kBlockBytes;
+        copy_bulk(shared_address(to) + (warp() * kWarpPanels + i) * Tile::kPanelBytes,
+                  expert_ + from, bytes, full);
+      }
     }
+    __syncwarp();
   }
 
   // Piece c of row r of an atom lies at r · 128 + (c ^ r % 8) · 16.
@@ -179,7 +181,9 @@ class WgmmaLoader {
   __device__ static bool is_zeros() {
     return Operand::kZeros && thread() >= kThreads - Tile::kAllPanels;
   }
-  __device__ static int warp() { return __shfl_sync(kAllLanes, thread() / 32, 0); }
+  __device__ static int warp() {
+    return thread() / 32;
+  }
 
   // Rows of x that a thread copies from, every 16th, and pieces of 16 bytes of scales of a panel.
   static constexpr int kOwnRows = Tile::kRows / 16, kScalePieces = Tile::kScaleBytes / 16;

@@ -3,8 +3,9 @@
 //
 // Traits beyond those of cuda-sm80: kProducts is the instruction. kPromoted: sums of a chunk of
 // columns are added to f32 totals, with the chunk's scales if kGroups. kSmallGroups: groups may be
-// smaller than a stage. kUnits: parts of a k-block that are unpacked one by one. kFolded: `weights` gets
-// factors of the lane's two rows instead of zero points.
+// smaller than a stage. kUnits: parts of a k-block that are unpacked one by one. kWide: no
+// unpacking, registers for 192 rows. kFolded: `weights` gets factors of the lane's two rows instead
+// of zero points.
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_operands.cuh"
@@ -18,6 +19,7 @@ struct Wgmma : Operand {
   static constexpr Products kProducts = kProducts_;
   static constexpr int kUnits = 1;
   static constexpr bool kPromoted = Operand::kGroups, kSmallGroups = true, kFolded = false;
+  static constexpr bool kWide = kProducts == Products::kInt8;
 };
 
 // 16 columns of 16-bit codes lie together, so they are a unit.
@@ -28,6 +30,7 @@ struct HalfProducts : Bf16Products {
   static constexpr bool kPromoted = false, kSmallGroups = false, kFolded = false;
 };
 struct Bf16Wgmma : HalfProducts {
+  static constexpr bool kWide = true;
   __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
                                  uint32_t (&a)[1][1][4]) {
 #pragma unroll
@@ -37,6 +40,7 @@ struct Bf16Wgmma : HalfProducts {
 /// f16 weights as sums of two bf16.
 struct F16Wgmma : HalfProducts {
   static constexpr int kParts = 2;
+  static constexpr bool kWide = false;
   __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
                                  uint32_t (&a)[2][1][4]) {
 #pragma unroll
@@ -55,6 +59,7 @@ struct Fp8Wgmma {
   static constexpr XScales kXScales = kInGroups ? XScales::kGroup : XScales::kToken;
   static constexpr bool kGroups = kInGroups, kScaled = true, kZeros = false;
   static constexpr bool kPromoted = true, kSmallGroups = false, kFolded = false;
+  static constexpr bool kWide = false;
   __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
                                  uint32_t (&a)[1][1][4]) {
 #pragma unroll
@@ -69,7 +74,7 @@ struct FoldedProducts : Bf16Products {
   static constexpr Products kProducts = Products::kBf16;
   static constexpr int kUnits = 1;
   static constexpr bool kGroups = true, kScaled = true, kZeros = false;
-  static constexpr bool kPromoted = false, kFolded = true;
+  static constexpr bool kPromoted = false, kFolded = true, kWide = false;
 };
 /// Returns a pair of 2^(exponent + kUp - 167) in bf16. kUp is the difference of the biases of bf16
 /// and of the codes.

@@ -1,6 +1,7 @@
 // Mainloop of a computing warpgroup: the sums of one tile. A batch is a unit (a k-block, or half
-// of one) of one or all m64 of the warpgroup. While a batch is multiplied, the next one is unpacked into other registers. Each
-// sum accumulates the columns in order, independent of the neighbouring rows and of kN.
+// of one) of one or all m64 of the warpgroup. While a batch is multiplied, the next one is unpacked
+// into other registers. Each sum accumulates the columns in order, independent of the neighbouring
+// rows and of kN.
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_sums.cuh"
@@ -44,10 +45,10 @@ class WgmmaSums {
   static constexpr int kBlocks = Tile::kBlocks, kM = Tile::kM;
   // m64 of a batch: all where registers allow.
   static constexpr int kBatch = !Operand::kPromoted && kM * kN <= 256 ? kM : 1;
-  static constexpr int kSplit = kM / kBatch;       // batches of a k-block
+  static constexpr int kSplit = kM / kBatch;  // batches of a k-block
   static constexpr int kStageUnits = kBlocks * Operand::kUnits;
   static constexpr int kBatches = kStageUnits * kSplit;  // of a stage
-  static_assert(kBatches % 2 == 0);                // the same registers begin each stage
+  static_assert(kBatches % 2 == 0);                      // the same registers begin each stage
   using Weights = uint32_t[Operand::kParts][Operand::kSteps][4];
 
   __device__ static int panel(int m) {
@@ -75,8 +76,8 @@ class WgmmaSums {
 
   // Issues the products of a batch.
   template <int kWidth = kN>
-  __device__ __forceinline__ void multiply(Sum (&sum)[kWidth / 2], const Weights& w, uint64_t x, int b,
-                                           bool add) {
+  __device__ __forceinline__ void multiply(Sum (&sum)[kWidth / 2], const Weights& w, uint64_t x,
+                                           int b, bool add) {
 #pragma unroll
     for (int s = 0; s < Operand::kSteps; ++s) {
       const int at = (b * Operand::kSteps + s) * 32;  // bytes of a row
@@ -132,8 +133,7 @@ class WgmmaSums {
       const int b = i / kSplit, begin = i % kSplit * kBatch;
       wgmma_fence();
 #pragma unroll
-      for (int m = 0; m < kBatch; ++m)
-        multiply(total[begin + m], w[i % 2][m], x, b, true);
+      for (int m = 0; m < kBatch; ++m) multiply(total[begin + m], w[i % 2][m], x, b, true);
       wgmma_commit();
       if (i + 1 < kBatches) {
         wgmma_wait<1>();
@@ -152,9 +152,9 @@ class WgmmaSums {
     }
   }
 
-  // Few rows: a chunk is a stage of one m64. The next chunk is unpacked while one is multiplied, and
-  // the previous one is promoted while the next is multiplied. After the last chunk the products of
-  // its stage are issued once more, without use.
+  // Few rows: a chunk is a stage of one m64. The next chunk is unpacked while one is multiplied,
+  // and the previous one is promoted while the next is multiplied. After the last chunk the
+  // products of its stage are issued once more, without use.
   __device__ __forceinline__ void run_chunks() {
     Weights w[2][kBlocks];
     Sum part[2][kN / 2];
@@ -184,8 +184,7 @@ class WgmmaSums {
     release(ring_.slot);
     ring_.advance();
   }
-  __device__ __forceinline__ void unpack_chunk(const uint8_t* stage, int m,
-                                               Weights (&w)[kBlocks]) {
+  __device__ __forceinline__ void unpack_chunk(const uint8_t* stage, int m, Weights (&w)[kBlocks]) {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) prepare<kBlocks>(stage, m, b, 0, w[b]);
   }

@@ -20,8 +20,9 @@ struct WgmmaTile {
   static constexpr int kLoaders = 128, kComputers = 256, kThreads = kLoaders + kComputers;
   static constexpr int kAllPanels = 8 * kM, kOutputs = 16 * kAllPanels, kHalf = kAllPanels / 2;
   // Registers of a thread. Their sum is at most what the block starts with: 168 or 80 a thread.
-  static constexpr int kLoaderRegisters = kPerSm == 1 ? 40 : 24;
-  static constexpr int kComputerRegisters = kPerSm == 1 ? 232 : 104;
+  static constexpr bool kFewSums = Operand::kPromoted ? kRows <= 32 : kM * kRows <= 256;
+  static constexpr int kLoaderRegisters = kPerSm > 1 ? 24 : kFewSums ? 72 : 40;
+  static constexpr int kComputerRegisters = kPerSm > 1 ? 104 : kFewSums ? 216 : 232;
   static_assert(kLoaders * kLoaderRegisters + kComputers * kComputerRegisters <=
                 kThreads * (65536 / kThreads / kPerSm / 8 * 8));
 
@@ -64,7 +65,8 @@ template <class Operand, int kM, int kN, int kBlocks, int kPerSm>
 constexpr int most_stages() {
   using One = WgmmaTile<Operand, kM, kN, kBlocks, 1, kPerSm>;
   constexpr int kEach = One::kStageBytes + static_cast<int>(sizeof(typename One::Info)) + 16;
-  constexpr int kMost = (227 * 1024 / kPerSm - static_cast<int>(sizeof(typename One::Info))) / kEach;
+  constexpr int kMost =
+      (227 * 1024 / kPerSm - static_cast<int>(sizeof(typename One::Info))) / kEach;
   return kMost < 8 ? kMost : 8;
 }
 template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1>
