@@ -4,7 +4,8 @@
 //   nvcc -std=c++20 -O2 --expt-relaxed-constexpr -gencode arch=compute_90a,code=sm_90a -Iinclude
 //     -Isrc -DMORACLE_SCHEME=4 bench/lab/wgmma_tiles.cu -cudart static -o wgmma_tiles
 //   wgmma_tiles check              every kernel, ragged experts
-//   wgmma_tiles time SHAPE TOKENS  wgmma_tiles time mixtral 128,2048
+//   wgmma_tiles time SHAPE TOKENS  wgmma_tiles time mixtral 128,2048; one more word: mma_linear,
+//   too
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -91,20 +92,12 @@ constexpr int kBits = New::kCodeBits, kXBytes = New::kXBytes;
 
 using OldTile = MmaTile<Old, 4, 1, 2, 8, 2, (Old::kXBytes * Old::kCodeBits > 8 ? 3 : 4), 2>;
 
-#ifdef MORACLE_N  // one tile alone
-#define MORACLE_TILES Tested::Tile<MORACLE_M, MORACLE_N, MORACLE_PER_SM>
-#elif MORACLE_SET == 1
-#define MORACLE_TILES Tested::Tile<2, 128>, Tested::Tile<2, 192>
-#elif MORACLE_SET == 2
-#define MORACLE_TILES Tested::Tile<2, 32>, Tested::Tile<2, 64>, Tested::Tile<2, 128>
-#elif MORACLE_SET == 3
-#define MORACLE_TILES Tested::Tile<2, 32, 2>, Tested::Tile<2, 64>, Tested::Tile<1, 128>
-#else
-#define MORACLE_TILES \
-  Tested::Tile<2, 16>, Tested::Tile<2, 32>, Tested::Tile<2, 64>, Tested::Tile<2, 128>
-#endif
 WgmmaKernels kernels() {
-  return wgmma_kernels_of<New, MORACLE_TILES>();
+#ifdef MORACLE_N  // one tile alone
+  return wgmma_kernels_of<New, Tested::Tile<MORACLE_M, MORACLE_N, MORACLE_PER_SM>>();
+#else
+  return wgmma_kernels<New>();
+#endif
 }
 // kM of each kernel: gated layers need 2.
 bool gates(const WgmmaKernel& kernel) {

@@ -20,7 +20,8 @@ struct WgmmaTile {
   static constexpr int kLoaders = 128, kComputers = 256, kThreads = kLoaders + kComputers;
   static constexpr int kAllPanels = 8 * kM, kOutputs = 16 * kAllPanels, kHalf = kAllPanels / 2;
   // Registers of a thread. Their sum is at most what the block starts with: 168 or 80 a thread.
-  static constexpr bool kFewSums = Operand::kPromoted ? kRows <= 32 : kM * kRows <= 256;
+  static constexpr bool kFewSums =
+      Operand::kPromoted ? kRows <= 32 : kM * kRows <= (Operand::kWide ? 256 : 128);
   static constexpr int kLoaderRegisters = kPerSm > 1 ? 24 : kFewSums ? 72 : 40;
   static constexpr int kComputerRegisters = kPerSm > 1 ? 104 : kFewSums ? 216 : 232;
   static_assert(kLoaders * kLoaderRegisters + kComputers * kComputerRegisters <=
