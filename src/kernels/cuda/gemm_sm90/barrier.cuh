@@ -1,0 +1,86 @@
+// Barriers in shared memory that count arrivals and bytes, copies that arrive at them, and the
+// registers of a warpgroup. From compute capability 9.0 on.
+#pragma once
+
+#include <cstdint>
+
+namespace moracle::cuda {
+
+__device__ inline uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+__device__ inline void init_barrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+/// Makes initialized barriers visible to bulk copies.
+__device__ inline void fence_barrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ inline void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/// Arrives, and lets the phase end only after `bytes` bytes of bulk copies.
+__device__ inline void arrive_expecting(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+/// Arrives once all earlier cp.async of this thread are complete.
+__device__ inline void arrive_after_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+/// Waits until the phase of this parity is over.
+__device__ inline void wait_for(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra ready;\n"
+      "bra again;\n"
+      "ready:\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+/// Copies a multiple of 16 bytes to shared memory and counts them at the barrier.
+__device__ inline void copy_bulk(uint32_t to, const void* from, int bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+/// Copies 16 bytes to shared memory asynchronously, or writes zeros.
+__device__ inline void copy16_to(uint32_t to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(there ? 16 : 0)
+               : "memory");
+}
+__device__ inline void copy4_to(uint32_t to, const void* from, bool there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(there ? 4 : 0)
+               : "memory");
+}
+/// Orders earlier accesses of this thread, and those that it has waited for, before later ones of
+/// wgmma and bulk copies.
+__device__ inline void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/// Barrier of a part of the block's warps. Numbers from 1 on; 0 is __syncthreads.
+__device__ inline void sync_threads(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+template <int kRegisters>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace moracle::cuda

@@ -1,0 +1,10 @@
+// cuda-sm90, weights in bf16.
+#include "kernels/cuda/gemm_sm90/wgmma_linear.cuh"
+
+namespace moracle::cuda {
+
+WgmmaKernels wgmma_bf16() {
+  return wgmma_kernels<Bf16Wgmma>();
+}
+
+}  // namespace moracle::cuda

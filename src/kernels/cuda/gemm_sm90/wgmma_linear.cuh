@@ -1,0 +1,77 @@
+// Grouped GEMM on Hopper's tensor cores. Blocks are persistent: one warpgroup loads tile after
+// tile, two multiply. Only the device knows how many tiles there are.
+#pragma once
+
+#include "kernels/cuda/gemm_sm90/wgmma_epilogue.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_loader.cuh"
+
+namespace moracle::cuda {
+
+template <class Operand, class Tile, int kN>
+__device__ __forceinline__ void compute_tile(const WgmmaArgs& a, const WgmmaShared<Tile>& shared,
+                                             RingSlot<Tile>& ring,
+                                             const typename Tile::Info& info) {
+  WgmmaSums<Operand, Tile, kN> sums(a, shared, ring);
+  sums.run();
+  WgmmaEpilogue<Operand, Tile, kN>(a, info).store_all(sums);
+}
+
+template <class Operand, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
+    wgmma_linear(const __grid_constant__ WgmmaArgs a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) uint8_t memory[];
+  const WgmmaShared<Tile> shared{memory};
+  if (threadIdx.x < Tile::kStages) {
+    // The loaders' copies and the expected bytes; one arrival for each computing warp.
+    init_barrier(shared.full(threadIdx.x), Tile::kLoaders + 1);
+    init_barrier(shared.empty(threadIdx.x), Tile::kComputers / 32);
+    fence_barrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x >= Tile::kComputers) {
+    give_registers<Tile::kLoaderRegisters>();
+    WgmmaLoader<Operand, Tile>(a, shared).run();
+  } else {
+    take_registers<Tile::kComputerRegisters>();
+    RingSlot<Tile> ring;
+    for (int at = 0;; at = at + 1 == Tile::kInfos ? 0 : at + 1) {
+      wait_for(shared.full(ring.slot), ring.parity);
+      const typename Tile::Info& info = shared.info(at);
+      if (info.place.expert < 0) break;
+      // Tiles of fewer rows take a narrower instruction.
+      if (Tile::kHalfRows < Tile::kRows && info.place.rows <= Tile::kHalfRows)
+        compute_tile<Operand, Tile, Tile::kHalfRows>(a, shared, ring, info);
+      else if (Tile::kMostRows < Tile::kRows && info.place.rows <= Tile::kMostRows)
+        compute_tile<Operand, Tile, Tile::kMostRows>(a, shared, ring, info);
+      else
+        compute_tile<Operand, Tile, Tile::kRows>(a, shared, ring, info);
+    }
+  }
+#endif
+}
+
+/// Kernels with these tiles.
+template <class Operand, class... Tiles>
+WgmmaKernels wgmma_kernels_of() {
+  static const WgmmaKernel kKernels[] = {
+      WgmmaKernel{wgmma_linear<Operand, Tiles>, Tiles::kRows, Tiles::kOutputs, Tiles::kThreads,
+                  Tiles::kSharedBytes, Tiles::kPerSm,
+                  Operand::kXScales == XScales::kGroup ? Tiles::kBlocks : 0}...};
+  return kKernels;
+}
+
+/// Kernels for kWgmmaTiles. Tiles of 192 rows need the registers that unpacking takes.
+template <class Operand>
+WgmmaKernels wgmma_kernels() {
+  constexpr int kBlocks = Operand::kCodeBits == 16 ? 2 : 4;  // 128 bytes of a row, at least
+  using Few = FullWgmmaTile<Operand, 2, 32, kBlocks>;
+  using Middle = FullWgmmaTile<Operand, 2, 64, kBlocks>;
+  using Many = FullWgmmaTile<Operand, 2, 128, kBlocks>;
+  if constexpr (Operand::kWide)
+    return wgmma_kernels_of<Operand, Few, Middle, Many, FullWgmmaTile<Operand, 2, 192, kBlocks>>();
+  else
+    return wgmma_kernels_of<Operand, Few, Middle, Many>();
+}
+
+}  // namespace moracle::cuda

@@ -1,0 +1,101 @@
+// Tiles for wgmma: their sizes, and the layout of shared memory.
+#pragma once
+
+#include "kernels/cuda/gemm_sm80/mma_tile.cuh"
+#include "kernels/cuda/gemm_sm90/barrier.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_operands.cuh"
+
+namespace moracle::cuda {
+
+/// Two warpgroups compute. Each warp of them has kM panels of 16 outputs, for kN rows of
+/// activations; four warps of 16 outputs make the 64 rows of one wgmma. Gated tiles need kM = 2. A
+/// third warpgroup loads stages of kBlocks k-blocks. A multiprocessor runs kPerSm blocks.
+template <class Operand, int kM_, int kN_, int kBlocks_, int kStages_, int kPerSm_ = 1>
+struct WgmmaTile {
+  static constexpr int kM = kM_, kRows = kN_, kBlocks = kBlocks_, kStages = kStages_;
+  static constexpr int kPerSm = kPerSm_;
+  // Widths of narrower products. With 192 rows registers do not suffice for more than one width.
+  static constexpr int kHalfRows = kRows == 64 || kRows == 128 ? kRows / 2 : kRows;
+  static constexpr int kMostRows = kRows == 128 ? 96 : kRows;
+  static constexpr int kLoaders = 128, kComputers = 256, kThreads = kLoaders + kComputers;
+  static constexpr int kAllPanels = 8 * kM, kOutputs = 16 * kAllPanels, kHalf = kAllPanels / 2;
+  // Registers of a thread. Their sum is at most what the block starts with: 168 or 80 a thread.
+  static constexpr bool kFewSums =
+      Operand::kPromoted ? kRows <= 32 : kM * kRows <= (Operand::kWide ? 256 : 128);
+  static constexpr int kLoaderRegisters = kPerSm > 1 ? 24 : kFewSums ? 72 : 40;
+  static constexpr int kComputerRegisters = kPerSm > 1 ? 104 : kFewSums ? 216 : 232;
+  static_assert(kLoaders * kLoaderRegisters + kComputers * kComputerRegisters <=
+                kThreads * (65536 / kThreads / kPerSm / 8 * 8));
+
+  static constexpr int kBlockBytes = mma16::block_bytes(Operand::kCodeBits);
+  static constexpr int kPanelBytes = kBlocks * kBlockBytes;
+  // A row of x in a stage: atoms of 128 bytes, each kRows · 128 bytes apart.
+  static constexpr int kXBlockBytes = mma16::kCols * Operand::kXBytes;
+  static constexpr int kAtoms = kBlocks * kXBlockBytes / 128;
+  static constexpr int kAtomBytes = kRows * 128;
+  static_assert(kBlocks * kXBlockBytes % 128 == 0 && kAtomBytes % 1024 == 0);
+  // Groups whose scales a stage may need, and the bytes of 16 scales.
+  static constexpr int kGroups = Operand::kGroups ? kBlocks : 0;
+  static constexpr int kScaleBytes = Operand::kFolded ? 16 : 64;
+
+  // A stage: x [atom][row][128], swizzled; codes [panel][block]; scales [group][panel][16]; zero
+  // points likewise; scales of x [row].
+  static constexpr int kCodes = kAtoms * kAtomBytes;
+  static constexpr int kScales = kCodes + kAllPanels * kPanelBytes;
+  static constexpr int kZeros = kScales + kGroups * kAllPanels * kScaleBytes;
+  static constexpr int kXScales = kZeros + (Operand::kZeros ? kGroups * kAllPanels * 16 : 0);
+  static constexpr int kStageEnd =
+      kXScales + (Operand::kXScales == XScales::kGroup ? kRows * 4 : 0);
+  static constexpr int kStageBytes = (kStageEnd + 1023) / 1024 * 1024;
+
+  // After the stages: what the epilogue needs of a tile, [tile]; barriers.
+  struct Info {
+    TilePlace place;
+    float x_scales[Operand::kXScales == XScales::kToken ? kRows : 4];
+  };
+  static constexpr int kInfos = kStages + 1;
+  static constexpr int kInfo = kStages * kStageBytes;
+  static constexpr int kFull = kInfo + kInfos * static_cast<int>(sizeof(Info));
+  static constexpr int kEmpty = kFull + kStages * 8;
+  static constexpr int kSharedBytes = kEmpty + kStages * 8;
+  static_assert((kSharedBytes + 1024) * kPerSm <= 228 * 1024);
+};
+
+/// Stages that shared memory holds, at most 8.
+template <class Operand, int kM, int kN, int kBlocks, int kPerSm>
+constexpr int most_stages() {
+  using One = WgmmaTile<Operand, kM, kN, kBlocks, 1, kPerSm>;
+  constexpr int kEach = One::kStageBytes + static_cast<int>(sizeof(typename One::Info)) + 16;
+  constexpr int kMost =
+      (227 * 1024 / kPerSm - static_cast<int>(sizeof(typename One::Info))) / kEach;
+  return kMost < 8 ? kMost : 8;
+}
+template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1>
+using FullWgmmaTile =
+    WgmmaTile<Operand, kM, kN, kBlocks, most_stages<Operand, kM, kN, kBlocks, kPerSm>(), kPerSm>;
+
+/// Position in the ring of stages.
+template <class Tile>
+struct RingSlot {
+  int slot = 0;
+  uint32_t parity = 0;
+  __device__ void advance() {
+    if (++slot == Tile::kStages) slot = 0, parity ^= 1;
+  }
+};
+
+/// Shared memory of a block. `base` is aligned to 1,024 bytes.
+template <class Tile>
+struct WgmmaShared {
+  uint8_t* base;
+  __device__ uint8_t* stage(int slot) const { return base + slot * Tile::kStageBytes; }
+  __device__ uint32_t full(int slot) const { return shared_address(base) + Tile::kFull + slot * 8; }
+  __device__ uint32_t empty(int slot) const {
+    return shared_address(base) + Tile::kEmpty + slot * 8;
+  }
+  __device__ typename Tile::Info& info(int at) const {
+    return reinterpret_cast<typename Tile::Info*>(base + Tile::kInfo)[at];
+  }
+};
+
+}  // namespace moracle::cuda
