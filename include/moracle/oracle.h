@@ -266,6 +266,17 @@ struct KernelUse {
 /// A description: "i4 codes, f32 products and sums, avx2; experts with up to 4 rows".
 std::string describe(const KernelUse& use);
 
+/// Numbers of tokens in one apply that run in kernels for the layer as a whole.
+struct FusedTokens {
+  int64_t up_to = 0;  ///< 1 to so many; 0: none
+  int64_t from = 0;   ///< so many and more; 0: none
+  bool operator==(const FusedTokens&) const = default;
+  bool any() const { return up_to > 0 || from > 0; }
+  bool holds(int64_t num_tokens) const {
+    return num_tokens <= up_to || (from > 0 && num_tokens >= from);
+  }
+};
+
 struct KernelPlan {
   DType input_dtype = DType::kF32;  ///< dtype of the activations that the kernel reads
   std::vector<KernelUse> kernels;   ///< every kernel that may run; no other kernel runs
@@ -280,8 +291,7 @@ struct KernelPlan {
   /// May add its weighted rows to the output rows of their tokens.
   bool combines = false;
   bool in_parts = false;  ///< may run on a subset of the rows at a time
-  /// Applies of up to this many tokens run in kernels for the layer as a whole; 0: none do.
-  int64_t fused_tokens = 0;
+  FusedTokens fused;
 };
 
 /// The inputs of a kernel's plan function.
@@ -316,7 +326,7 @@ struct Kernels {
   /// Makes exactly the kernels that `plan` returned. Null: this build does not contain them.
   Result<std::unique_ptr<GroupedLinear>> (*make)(KernelWeights&& weights, const KernelPlan& plan,
                                                  Device& device);
-  /// Makes the kernels for both matrices together, whose plans have fused_tokens. The matrices
+  /// Makes the kernels for both matrices together, whose plans have fused tokens. The matrices
   /// must outlive them. Null: the backend has none, and no plan asks for them.
   Result<std::unique_ptr<FusedExperts>> (*fuse)(const GroupedLinear& w13, const GroupedLinear& w2,
                                                 const Plan& plan, Device& device) = nullptr;
@@ -336,6 +346,7 @@ struct Backend {
   Platform platform = Platform::kCpu;
   std::string_view summary;
   bool planned = false;  ///< listed; the kernel is not written yet
+  bool trial = false;    ///< serves only requests that name it: not all of it is tested yet
 
   // Requirements on the machine.
   Isa isa = Isa::kNone;    ///< required CPU features

@@ -180,7 +180,7 @@ Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_
   Ops& ops = state_->device().ops();
   const MoeScratch scratch = carve_moe(plan, state_->workspace->data());
   Matrix x = hidden;
-  const bool fused = hidden.rows <= plan.matrices[0].kernel.fused_tokens;
+  const bool fused = plan.matrices[0].kernel.fused.holds(hidden.rows);
   if (layer.routing.weight_on_input) {
     x = scratch.hidden.slice(0, hidden.rows);
     MORACLE_CHECK(ops.scale_rows(hidden, topk_weights.data, x, stream));

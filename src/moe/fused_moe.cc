@@ -87,7 +87,7 @@ Result<FusedMoe> FusedMoe::State::make(DescribedWeights&& weights, const Selecti
   const Kernels& kernels = *plan.backend->kernels;
   MORACLE_TRY(state->w13, kernels.make(std::move(packed[0]), plan.matrices[0].kernel, device));
   MORACLE_TRY(state->w2, kernels.make(std::move(packed[1]), plan.matrices[1].kernel, device));
-  if (plan.matrices[0].kernel.fused_tokens > 0) {
+  if (plan.matrices[0].kernel.fused.any()) {
     MORACLE_TRY(state->fused, kernels.fuse(*state->w13, *state->w2, plan, device));
   }
   if (!plan.experts.is_identity())

@@ -77,8 +77,7 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine, b
   // Stored scales belong to the next matrix. Also, the next matrix may not read codes.
   const auto& key = layer.scheme.activation;
   MatrixPlan& first = plan.matrices.front();
-  const int64_t fused = plan.matrices.back().kernel.fused_tokens;
-  if (may_fuse && first.kernel.fused_tokens != fused)
+  if (may_fuse && first.kernel.fused != plan.matrices.back().kernel.fused)
     return plan_matrices(plan, request, machine, false);  // one matrix has no such kernels
   if (!key || is_static(layer.scheme) || plan.matrices.back().kernel.input_dtype != key->dtype)
     first.kernel.quantizes = false;

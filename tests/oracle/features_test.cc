@@ -90,7 +90,7 @@ TEST(RequestFeatures, AddReasonToEveryRowThatLacksThemAndRemoveNone) {
           }
           if (after.plan) {
             EXPECT_EQ(missing(wish.feature, after.plan->backend->features), Feature::kNone);
-          } else {
+          } else if (before.plan) {
             EXPECT_THAT(after.chosen().error().fact, HasSubstr(str(wish.rule, ": needs ")));
           }
         }

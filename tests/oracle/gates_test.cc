@@ -44,9 +44,8 @@ Machine with_isa(Isa isa) {
 
 // D5: int8 products need 7.5, tensor-core rows 8.0, fp8 products 8.9; wgmma needs exactly 9.0.
 TEST(Gates, CudaGatesFollowComputeCapability) {
-  const Names none, reference = {"cuda-reference"},
-                    tensor = {"cuda-decode", "cuda-sm80", "cuda-reference"},
-                    hopper = {"cuda-decode", "cuda-sm90", "cuda-sm80", "cuda-reference"};
+  const Names none, reference = {"cuda-reference"}, tensor = {"cuda-sm80", "cuda-reference"},
+                    hopper = {"cuda-sm90", "cuda-sm80", "cuda-reference"};
   const struct {
     int capability;
     Names int8, fp8, int4;
@@ -89,19 +88,19 @@ TEST(Gates, CublasLtServesDenseBf16LayersWithItsLibrary) {
   other.bias = true;
   EXPECT_EQ(chosen(other), "cuda-cublaslt");
   EXPECT_EQ(chosen(linear, true),
-            "cuda-sm80, deterministic: needs results that may depend on the other tokens in the "
+            "cuda-sm90, deterministic: needs results that may depend on the other tokens in the "
             "batch; batch-invariant results are requested");
   other.intermediate_size = 132;
   EXPECT_EQ(chosen(other),
-            "cuda-sm80, shape: needs hidden and intermediate sizes that are multiples of 8; they "
+            "cuda-sm90, shape: needs hidden and intermediate sizes that are multiples of 8; they "
             "are 256 and 132");
   EXPECT_EQ(chosen(fake::layer(kBF16Weight)),
-            "cuda-sm80, experts: needs a linear layer; the layer has experts of two matrices");
+            "cuda-sm90, experts: needs a linear layer; the layer has experts of two matrices");
   other = linear;
   other.scheme = kInt4;
-  EXPECT_EQ(chosen(other), "cuda-sm80, weights: needs weights in bf16; the layer's weights are i4");
+  EXPECT_EQ(chosen(other), "cuda-sm90, weights: needs weights in bf16; the layer's weights are i4");
   machine.libraries = Library::kNone;
-  EXPECT_EQ(chosen(linear), "cuda-sm80, library: needs the library cuBLASLt; it was not found");
+  EXPECT_EQ(chosen(linear), "cuda-sm90, library: needs the library cuBLASLt; it was not found");
 }
 
 // A GPU without fp8 products keeps the scheme on a slow row, unless 16-bit activations are

@@ -119,6 +119,39 @@ TEST(Plans, TensorCoreTilesGrowWithTokens) {
                                              std::tuple(49, 360), std::tuple(361, 0)));
 }
 
+// Few tokens stream weights, many run on wgmma where the row has it, and those between on the tiles
+// of cuda-sm80. Both matrices agree, and what stands between the stages ends it.
+TEST(Plans, HopperRowsFuseFewAndManyTokens) {
+  const auto plan = [](const char* backend, bool deterministic = false, int64_t lora_rank = 0) {
+    LayerSpec layer = fake::layer(int4_static_group(128));
+    layer.hidden_size = 512, layer.intermediate_size = 256;
+    Request request{.layer = layer, .backend = backend};
+    request.deterministic = deterministic;
+    request.lora_rank = lora_rank;
+    return *select(request, *Machine::find("h200")).chosen();
+  };
+  const auto uses = [](const Plan& of, int matrix) {
+    std::string text;
+    for (const KernelUse& use : of.matrices[matrix].kernel.kernels)
+      text += str(use.from_tokens, "-", use.to_tokens, " ", use.name.substr(0, 28), "\n");
+    return text;
+  };
+  const Plan sm90 = plan("cuda-sm90"), wgmma = plan("cuda-wgmma");
+  EXPECT_EQ(sm90.matrices[0].kernel.fused, (FusedTokens{8, 0}));
+  EXPECT_EQ(sm90.matrices[1].kernel.fused, (FusedTokens{8, 0}));
+  EXPECT_FALSE(sm90.matrices[0].kernel.deterministic);
+  EXPECT_EQ(wgmma.matrices[0].kernel.fused, (FusedTokens{8, 48}));
+  EXPECT_EQ(uses(wgmma, 1),
+            "1-8 mma.sync, streamed panels fo\n9-24 mma.sync, tiles of 8 rows, b\n"
+            "25-47 mma.sync, tiles of 16 rows, \n48-80 wgmma, tiles of 32 rows, bf1\n"
+            "81-192 wgmma, tiles of 64 rows, bf1\n193-0 wgmma, tiles of 128 rows, bf\n");
+  for (const Plan& staged : {plan("cuda-sm90", true), plan("cuda-sm90", false, 16)}) {
+    EXPECT_FALSE(staged.matrices[0].kernel.fused.any());
+    EXPECT_EQ(uses(staged, 0), uses(plan("cuda-sm80"), 0));
+  }
+  EXPECT_TRUE(plan("cuda-sm90", true).matrices[0].kernel.deterministic);
+}
+
 TEST(KernelUses, DescribeRangesInWords) {
   EXPECT_EQ(describe(KernelUse{1, "all"}), "all");
   EXPECT_EQ(describe(KernelUse{1, "few", 0, 1, 4}), "few; experts with up to 4 rows");

@@ -1,50 +1,89 @@
-// Plans backend cuda-sm90: kernels for few tokens, then those of cuda-sm80.
+// Plans backends cuda-sm90 and cuda-wgmma: kernels for few tokens, those of cuda-sm80, and in the
+// second wgmma.
 #include <algorithm>
 
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/decode/few_plan.h"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
+#include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 #include "kernels/kernels.h"
 
 namespace moracle {
 namespace cuda {
 namespace {
 
-// Returns the kernels for 1 to `last` tokens. GEMM 2 has no activation.
-std::vector<KernelUse> few_kernels(const KernelRequest& request, int64_t last) {
-  std::vector<KernelUse> uses;
+// Adds a kernel for one more number of tokens.
+void extend(std::vector<KernelUse>& uses, int64_t tokens, std::string name) {
+  if (uses.empty() || uses.back().name != name) uses.push_back({tokens, std::move(name)});
+  uses.back().to_tokens = tokens;
+}
+
+// GEMM 2 has no activation.
+void add_few(const KernelRequest& request, int64_t last, std::vector<KernelUse>& uses) {
   for (int64_t tokens = 1; tokens <= last; ++tokens) {
     const bool adds =
         request.activation == nullptr && few_adds(tokens, request.rows_per_token, request.shape.n);
     const int choice = adds ? (tokens <= 8 ? 0 : 1)
                             : few_choice(tokens, request.rows_per_token, request.num_experts);
-    std::string name = few_kernel_name(request.scheme, choice == 0 ? 8 : 16, adds);
-    if (uses.empty() || uses.back().name != name) uses.push_back({tokens, std::move(name)});
-    uses.back().to_tokens = tokens;
+    extend(uses, tokens, few_kernel_name(request.scheme, choice == 0 ? 8 : 16, adds));
   }
-  return uses;
+}
+
+void add_wgmma(const KernelRequest& request, int64_t first, std::vector<KernelUse>& uses) {
+  const int tiles = wgmma_tiles(request.shape, request.scheme);
+  const auto choice = [&](int64_t tokens) {
+    return wgmma_choice(tiles, tokens * request.rows_per_token, request.num_experts);
+  };
+  for (int64_t tokens = first; tokens <= request.max_num_tokens;) {
+    const int tile = choice(tokens);
+    int64_t last = tokens, above = request.max_num_tokens + 1;  // search the end of this tile
+    while (above - last > 1) {
+      const int64_t middle = last + (above - last) / 2;
+      (choice(middle) == tile ? last : above) = middle;
+    }
+    uses.push_back({tokens, wgmma_kernel_name(request.scheme, kWgmmaTiles[tile].rows), last});
+    tokens = last + 1;
+  }
+}
+
+KernelPlan plan_hopper(const KernelRequest& request, const Machine& machine, bool wgmma) {
+  KernelPlan plan = plan_mma(request, machine);
+  // GEMM 1 must apply the activation.
+  if (!request.fuses || (request.activation != nullptr && !plan.activates)) return plan;
+  std::vector<KernelUse> uses;
+  if (few_serves(request.shape, request.scheme)) {
+    plan.fused.up_to = few_most_tokens(request);
+    add_few(request, plan.fused.up_to, uses);
+  }
+  const int64_t from = std::max(wgmma_least_tokens(request), plan.fused.up_to + 1);
+  if (wgmma && wgmma_tiles(request.shape, request.scheme) > 0 && from <= request.max_num_tokens)
+    plan.fused.from = from;
+  // Numbers of tokens between, as cuda-sm80 plans them.
+  const int64_t last = plan.fused.from > 0 ? plan.fused.from - 1 : request.max_num_tokens;
+  for (KernelUse& use : plan.kernels) {
+    use.from_tokens = std::max(use.from_tokens, plan.fused.up_to + 1);
+    use.to_tokens = use.to_tokens == 0 ? last : std::min(use.to_tokens, last);
+    if (use.from_tokens <= use.to_tokens) uses.push_back(std::move(use));
+  }
+  if (plan.fused.from > 0) add_wgmma(request, plan.fused.from, uses);
+  // What other tokens chose decides which warp adds which columns of a token.
+  if (plan.fused.any()) plan.deterministic = false;
+  uses.back().to_tokens = 0;
+  plan.kernels = std::move(uses);
+  return plan;
 }
 
 KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
-  KernelPlan plan = plan_mma(request, machine);
-  if (!request.fuses || !few_serves(request.shape, request.scheme)) return plan;
-  // GEMM 1 must apply the activation.
-  if (request.activation != nullptr && !plan.activates) return plan;
-  plan.fused_tokens = few_most_tokens(request);
-  std::vector<KernelUse> uses = few_kernels(request, plan.fused_tokens);
-  for (KernelUse& use : plan.kernels) {
-    if (use.to_tokens != 0 && use.to_tokens <= plan.fused_tokens) continue;
-    use.from_tokens = std::max(use.from_tokens, plan.fused_tokens + 1);
-    if (use.from_tokens <= request.max_num_tokens) uses.push_back(std::move(use));
-  }
-  if (plan.fused_tokens == request.max_num_tokens) uses.back().to_tokens = 0;
-  plan.kernels = std::move(uses);
-  return plan;
+  return plan_hopper(request, machine, false);
+}
+KernelPlan plan_wgmma(const KernelRequest& request, const Machine& machine) {
+  return plan_hopper(request, machine, true);
 }
 
 }  // namespace
 }  // namespace cuda
 
-const Kernels kCudaSm90Kernels = {cuda::plan_sm90, cuda::kMakeSm90, cuda::kFuseSm90};
+const Kernels kCudaSm90Kernels = {cuda::plan_sm90, cuda::kMakeSm80, cuda::kFuseSm90};
+const Kernels kCudaWgmmaKernels = {cuda::plan_wgmma, cuda::kMakeSm80, cuda::kFuseWgmma};
 
 }  // namespace moracle

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 
 #include "base/scalar.h"
+#include "layout/fragment_order.h"
 #include "moracle/quant.h"
 
 namespace moracle::cuda {
@@ -50,12 +51,20 @@ struct EightValues {
     for (const float value : values) bits = max(bits, __float_as_uint(value) & 0x7fffffffu);
     return bits;
   }
-  __device__ void put(const QuantKey& key, float scale, bool finite, uint8_t* to) const {
+  /// Stores the codes of columns `column` to column + 7 of a row, in natural or in fragment order.
+  __device__ void put(const QuantKey& key, float scale, bool finite, uint8_t* row, int column,
+                      bool fragments) const {
     uint32_t words[2] = {};
 #pragma unroll
     for (int i = 0; finite && i < 8; ++i)
       words[i / 4] |= uint32_t{code_of(key, values[i], scale)} << (8 * (i % 4));
-    *reinterpret_cast<uint2*>(to) = {words[0], words[1]};
+    if (!fragments) {
+      *reinterpret_cast<uint2*>(row + column) = {words[0], words[1]};
+      return;
+    }
+    auto* const to = reinterpret_cast<uint32_t*>(row);
+    to[fragment_order::position(1, column / 4)] = words[0];
+    to[fragment_order::position(1, column / 4 + 1)] = words[1];
   }
 };
 

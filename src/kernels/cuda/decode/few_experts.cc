@@ -1,11 +1,9 @@
 // A layer's experts for few tokens: GEMM 1 with the activation, then GEMM 2 with the weighted sum.
 // Quantized activations take one kernel before each. More tokens, or a wide GEMM 2, take `combine`
 // at the end.
-#include "kernels/cuda/cuda_makers.h"
+#include "kernels/cuda/decode/few_experts.h"
 
 #include "kernels/cuda/decode/few_launch.h"
-#include "kernels/cuda/device/cuda_device.h"
-#include "kernels/fused_experts.h"
 #include "quant/activation.h"
 
 namespace moracle::cuda {
@@ -78,15 +76,11 @@ class FewExperts : public FusedExperts {
 
 Result<std::unique_ptr<FusedExperts>> make_few_experts(const GroupedLinear& w13,
                                                        const GroupedLinear& w2, const Plan& plan,
-                                                       Device& device) {
-  auto* gpu = dynamic_cast<CudaDevice*>(&device);
-  if (gpu == nullptr)
-    return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm90", "a cuda device",
-                 "it is " + device.name()};
-  MORACLE_TRY(const FewLaunch first, FewLaunch::make(w13.weights(), gpu->queue()));
-  MORACLE_TRY(const FewLaunch second, FewLaunch::make(w2.weights(), gpu->queue()));
+                                                       CudaDevice& device) {
+  MORACLE_TRY(const FewLaunch first, FewLaunch::make(w13.weights(), device.queue()));
+  MORACLE_TRY(const FewLaunch second, FewLaunch::make(w2.weights(), device.queue()));
   return std::unique_ptr<FusedExperts>(
-      new FewExperts(w13.weights(), w2.weights(), first, second, plan, *gpu));
+      new FewExperts(w13.weights(), w2.weights(), first, second, plan, device));
 }
 
 }  // namespace moracle::cuda

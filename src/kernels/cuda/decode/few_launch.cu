@@ -104,10 +104,7 @@ Status FewLaunch::run_tokens(const KernelWeights& weights, const Rows& x, const 
 
 Status FewLaunch::run(const FewKernel (&kernels)[2], bool adds, FewArgs args,
                       const KernelWeights& weights, int64_t units, Stream stream) const {
-  constexpr int kWide = 4;  // k-blocks: 128 columns
-  const bool narrow =
-      in_stage(args.matrix.weight_groups, kWide) || in_stage(args.matrix.x_groups, kWide);
-  const FewKernel& kernel = kernels[narrow ? 1 : 0];
+  const FewKernel& kernel = kernels[is_narrow(args.matrix) ? 1 : 0];
   describe_stage(weights, kernel.panels, args);
   if (kernels_are_watched())
     report({few_kernel_name(weights.scheme, kernel.tokens, adds), weights.shape});

@@ -54,10 +54,6 @@ class FewSums {
  private:
   using Sum = typename Operand::Sum;
   static constexpr bool kInteger = std::is_same_v<Sum, int32_t>;
-  // int4 times floats: codes plus a constant are multiplied, and the constant times the sum of the
-  // activations is subtracted at the end of a group. This halves the work of unpacking. Of the bits
-  // of f32 some five are lost.
-  static constexpr bool kBiased = std::is_same_v<Operand, Int4Operand>;
 
   __device__ static int lane() {
     return static_cast<int>(threadIdx.x % 32);
@@ -73,10 +69,7 @@ class FewSums {
       read_few_words(stage + p * kFewPanelBytes + b * mma16::block_bytes(Operand::kCodeBits) +
                          lane() * (Operand::kCodeBits == 4 ? 8 : 16),
                      codes);
-      if constexpr (kBiased)
-        biased_weights(codes, w);
-      else
-        Operand::weights(codes, zeros_[p], w);
+      Operand::weights(codes, zeros_[p], w);
 #pragma unroll
       for (int s = 0; s < Operand::kSteps; ++s) {
 #pragma unroll
@@ -86,25 +79,6 @@ class FewSums {
             Operand::multiply(sum_[p][o], w[part][s], w_x[o][2 * s], w_x[o][2 * s + 1]);
         }
       }
-    }
-    if constexpr (kBiased) {
-      constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
-#pragma unroll
-      for (int s = 0; s < Operand::kSteps; ++s) {
-#pragma unroll
-        for (int o = 0; o < kOctets; ++o)
-          Operand::multiply(x_sum_[o], kOnes, w_x[o][2 * s], w_x[o][2 * s + 1]);
-      }
-    }
-  }
-
-  // As unpack_i4, without the subtraction.
-  __device__ static void biased_weights(const uint32_t (&codes)[2], uint32_t (&w)[1][2][4]) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        w[0][i / 2][i % 2 * 2 + h] = and_xor<0x000f000f, 0x43084308>(codes[h] >> (4 * i));
     }
   }
 
@@ -134,10 +108,7 @@ class FewSums {
             scales_of(args, stage, p) + args.scale_bytes + group * 16 + 2 * (lane() / 4));
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          if constexpr (kBiased)
-            biases_[p][h] = static_cast<float>(Operand::kZeroBase + two[h]);
-          else
-            zeros_[p][h] = both_bf16(Operand::kZeroBase + two[h]);
+          zeros_[p][h] = both_bf16(Operand::kZeroBase + two[h]);
         }
       }
     }
@@ -167,36 +138,18 @@ class FewSums {
           float scale = scales[i / 2];
           if constexpr (kInteger) scale *= Operand::kUnit;
           if constexpr (X::kScales) scale *= x.scales[b][o][i % 2];
-          auto sum = static_cast<float>(sum_[p][o][i]);
-          if constexpr (kBiased) sum -= biases_[p][i / 2] * x_sum_[o][i % 2];
-          add_to(total[p][o][i], sum, scale, o, i % 2);
+          add_to(total[p][o][i], static_cast<float>(sum_[p][o][i]), scale, o, i % 2);
           sum_[p][o][i] = 0;
         }
-      }
-    }
-    if constexpr (kBiased) {
-#pragma unroll
-      for (int o = 0; o < kOctets; ++o) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) x_sum_[o][i] = 0;
       }
     }
   }
 
   Sum sum_[kPanels][kOctets][4] = {};
   uint32_t zeros_[kPanels][2] = {};
-  float x_sum_[kBiased ? kOctets : 1][4] = {};
-  float biases_[kPanels][2] = {};
 
  public:
   __device__ FewSums() {
-    if constexpr (kBiased) {
-#pragma unroll
-      for (auto& of_panel : biases_) {
-#pragma unroll
-        for (float& bias : of_panel) bias = Operand::kZeroBase;
-      }
-    }
     if constexpr (Operand::kZeros && !kInteger) {
 #pragma unroll
       for (auto& of_panel : zeros_) {

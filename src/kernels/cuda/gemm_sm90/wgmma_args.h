@@ -21,24 +21,9 @@ struct WgmmaKernel {
   int x_group_blocks;  ///< groups of x scales must be multiples of so many k-blocks; 0: any
 };
 
-/// Kernels of one operand, from few rows to many: as kWgmmaTiles, where only operands without
-/// unpacking have the last one.
+/// Kernels of one operand, from few rows to many, for the first tiles of kWgmmaTiles
+/// (wgmma_plan.h).
 using WgmmaKernels = std::span<const WgmmaKernel>;
-
-struct WgmmaTileRows {
-  int rows;
-  double most_rows;  ///< mean rows per expert up to which no wider tile is faster (H200)
-};
-inline constexpr WgmmaTileRows kWgmmaTiles[] = {{32, 20}, {64, 48}, {128, 100}, {192, 0}};
-
-/// Returns the kernel for `rows` rows spread over `experts` experts.
-constexpr int wgmma_choice(const WgmmaKernels& kernels, int64_t rows, int64_t experts) {
-  const double mean = static_cast<double>(rows) / static_cast<double>(experts > 0 ? experts : 1);
-  int choice = 0;
-  while (choice + 1 < static_cast<int>(kernels.size()) && mean > kWgmmaTiles[choice].most_rows)
-    ++choice;
-  return choice;
-}
 
 // Weights and activations in these types; without the second type activations are bf16.
 WgmmaKernels wgmma_bf16();

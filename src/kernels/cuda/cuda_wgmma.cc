@@ -1,0 +1,45 @@
+// Backend "cuda-wgmma": as cuda-sm90, and many tokens run in gemm_sm90/, on Hopper's wgmma.
+#include "kernels/cuda/cuda_makers.h"
+#include "kernels/cuda/decode/few_experts.h"
+#include "kernels/cuda/gemm_sm90/wgmma_experts.h"
+
+namespace moracle::cuda {
+namespace {
+
+class FewOrMany : public FusedExperts {
+ public:
+  FewOrMany(std::unique_ptr<FusedExperts> few, std::unique_ptr<FusedExperts> many,
+            int64_t few_tokens)
+      : few_(std::move(few)), many_(std::move(many)), few_tokens_(few_tokens) {}
+
+  Status run(const ExpertsCall& call, const MoeScratch& scratch, Stream stream) override {
+    return (call.x.rows <= few_tokens_ ? few_ : many_)->run(call, scratch, stream);
+  }
+
+ private:
+  std::unique_ptr<FusedExperts> few_, many_;  // null if the plan has no such tokens
+  int64_t few_tokens_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<FusedExperts>> make_wgmma_row(const GroupedLinear& w13,
+                                                     const GroupedLinear& w2, const Plan& plan,
+                                                     Device& device) {
+  auto* gpu = dynamic_cast<CudaDevice*>(&device);
+  if (gpu == nullptr)
+    return Error{ErrorKind::kInvalidArgument, "", "backend cuda-wgmma", "a cuda device",
+                 "it is " + device.name()};
+  const FusedTokens& tokens = plan.matrices[0].kernel.fused;
+  std::unique_ptr<FusedExperts> few, many;
+  if (tokens.up_to > 0) {
+    MORACLE_TRY(few, make_few_experts(w13, w2, plan, *gpu));
+  }
+  if (tokens.from > 0) {
+    MORACLE_TRY(many, make_wgmma_experts(w13, w2, plan, *gpu));
+  }
+  return std::unique_ptr<FusedExperts>(
+      new FewOrMany(std::move(few), std::move(many), tokens.up_to));
+}
+
+}  // namespace moracle::cuda

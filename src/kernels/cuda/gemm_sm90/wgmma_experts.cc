@@ -1,0 +1,77 @@
+// A layer's experts for many tokens: activations in fragment order or as codes, a plan of the rows,
+// GEMM 1 with the activation, codes again, GEMM 2, and the weighted sum.
+#include "kernels/cuda/gemm_sm90/wgmma_experts.h"
+
+#include "kernels/cuda/gemm_sm90/wgmma_gemm.h"
+#include "kernels/cuda/ops/quantize_vectors.h"
+
+namespace moracle::cuda {
+namespace {
+
+class WgmmaExperts : public FusedExperts {
+ public:
+  WgmmaExperts(const KernelWeights& w13, const KernelWeights& w2, WgmmaGemm first, WgmmaGemm second,
+               const Plan& plan, CudaDevice& device)
+      : w13_(w13),
+        w2_(w2),
+        first_(first),
+        second_(second),
+        activation_(plan.layer.activation),
+        top_k_(plan.layer.top_k),
+        num_experts_(plan.layer.num_experts),
+        num_local_(plan.experts.num_local()),
+        device_(device) {}
+
+  Status run(const ExpertsCall& call, const MoeScratch& scratch, Stream stream) override {
+    Ops& ops = device_.ops();
+    const int64_t num_rows = call.x.rows * top_k_;
+    MORACLE_CHECK(ops.plan_rows(call.topk_ids, call.x.rows, top_k_, num_experts_, call.expert_map,
+                                num_local_, scratch.rows, stream));
+    Matrix x = call.x;
+    if (reinterpret_cast<uintptr_t>(x.data) % 16 != 0 || x.stride % 8 != 0) {
+      x = scratch.hidden.slice(0, x.rows);
+      MORACLE_CHECK(ops.convert(call.x, x, stream));
+    }
+    const Rows input = scratch.input.first(x.rows);
+    const auto& key = w13_.scheme.activation;
+    if (key)
+      MORACLE_CHECK(
+          quantize_vectors(device_.queue(), x, *key, input, CodeOrder::kFragments, stream));
+    else
+      MORACLE_CHECK(to_fragments(device_.queue(), x, input.values, stream));
+    const Matrix h = scratch.activated.slice(0, num_rows);
+    MORACLE_CHECK(first_.run(w13_,
+                             {input, scratch.rows.row_token, scratch.rows.expert_offsets, num_rows},
+                             h, &activation_, !key, stream));
+    Rows intermediate{h, nullptr, 0};
+    if (key) {
+      intermediate = scratch.intermediate.first(num_rows);
+      MORACLE_CHECK(
+          quantize_vectors(device_.queue(), h, *key, intermediate, CodeOrder::kFragments, stream));
+    }
+    const Matrix y = scratch.y.slice(0, num_rows);
+    MORACLE_CHECK(second_.run(w2_, {intermediate, nullptr, scratch.rows.expert_offsets, num_rows},
+                              y, nullptr, false, stream));
+    return ops.combine(y, scratch.rows.slot_row, call.topk_weights, top_k_, call.output, stream);
+  }
+
+ private:
+  const KernelWeights &w13_, &w2_;
+  WgmmaGemm first_, second_;
+  ActivationSpec activation_;
+  int64_t top_k_, num_experts_, num_local_;
+  CudaDevice& device_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<FusedExperts>> make_wgmma_experts(const GroupedLinear& w13,
+                                                         const GroupedLinear& w2, const Plan& plan,
+                                                         CudaDevice& device) {
+  MORACLE_TRY(const WgmmaGemm first, WgmmaGemm::make(w13.weights(), device.queue()));
+  MORACLE_TRY(const WgmmaGemm second, WgmmaGemm::make(w2.weights(), device.queue()));
+  return std::unique_ptr<FusedExperts>(
+      new WgmmaExperts(w13.weights(), w2.weights(), first, second, plan, device));
+}
+
+}  // namespace moracle::cuda

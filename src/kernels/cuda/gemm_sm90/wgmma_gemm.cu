@@ -1,0 +1,63 @@
+#include "kernels/cuda/gemm_sm90/wgmma_gemm.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/gemm_sm80/mma_choice.h"
+#include "kernels/cuda/gemm_sm90/wgmma_plan.h"
+#include "kernels/kernel_watch.h"
+
+namespace moracle::cuda {
+namespace {
+
+WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
+  const bool in_groups = mma_in_groups(shape, scheme);
+  if (const auto& key = scheme.activation)
+    return key->dtype == DType::kI8 ? wgmma_int8_int8() : wgmma_fp8_fp8(in_groups);
+  switch (shape.key.dtype) {
+    case DType::kF16:
+      return wgmma_f16();
+    case DType::kI8:
+      return wgmma_int8(in_groups);
+    case DType::kI4:
+      return wgmma_int4();
+    case DType::kF8E4M3:
+      return wgmma_fp8(in_groups);
+    case DType::kF4E2M1:
+      return wgmma_mxfp4();
+    default:
+      return wgmma_bf16();
+  }
+}
+
+}  // namespace
+
+Result<WgmmaGemm> WgmmaGemm::make(const KernelWeights& weights, const Queue& queue) {
+  WgmmaGemm gemm;
+  gemm.kernels_ = wgmma_kernels_for(weights.shape, weights.scheme);
+  gemm.queue_ = &queue;
+  MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
+  for (const WgmmaKernel& kernel : gemm.kernels_) {
+    MORACLE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.kernel),
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      kernel.shared_bytes));
+  }
+  return gemm;
+}
+
+Status WgmmaGemm::run(const KernelWeights& weights, const GroupedRows& rows, const Matrix& y,
+                      const ActivationSpec* activation, bool y_fragments, Stream stream) const {
+  if (rows.num_rows == 0) return {};
+  const WgmmaKernel& kernel = kernels_[static_cast<size_t>(
+      wgmma_choice(static_cast<int>(kernels_.size()), rows.num_rows, weights.num_experts))];
+  if (kernels_are_watched())
+    report({wgmma_kernel_name(weights.scheme, kernel.rows), weights.shape});
+  WgmmaArgs args{mma_args(weights, rows, y, activation), y_fragments};
+  const MmaKernel tile{nullptr, kernel.rows, kernel.outputs, kernel.threads, kernel.shared_bytes};
+  return launch(
+      *queue_, stream, "wgmma", kernel.kernel,
+      std::min<int64_t>(mma_tiles(tile, args), int64_t{kernel.per_sm} * queue_->multiprocessors),
+      kernel.threads, static_cast<size_t>(kernel.shared_bytes), args);
+}
+
+}  // namespace moracle::cuda

@@ -1,0 +1,27 @@
+// One matrix on the kernels of gemm_sm90.
+#pragma once
+
+#include <vector>
+
+#include "kernels/cuda/device/cuda_queue.h"
+#include "kernels/cuda/gemm_sm90/wgmma_args.h"
+#include "kernels/grouped_linear.h"
+
+namespace moracle::cuda {
+
+class WgmmaGemm {
+ public:
+  /// Loads the kernels, which graph capture could not do. Requires wgmma_tiles.
+  static Result<WgmmaGemm> make(const KernelWeights& weights, const Queue& queue);
+
+  /// y of each row, or its activated gates and outputs if `activation` is not null. Rows of x are
+  /// in fragment order. `y_fragments`: so are those of y.
+  Status run(const KernelWeights& weights, const GroupedRows& rows, const Matrix& y,
+             const ActivationSpec* activation, bool y_fragments, Stream stream) const;
+
+ private:
+  WgmmaKernels kernels_;
+  const Queue* queue_ = nullptr;
+};
+
+}  // namespace moracle::cuda

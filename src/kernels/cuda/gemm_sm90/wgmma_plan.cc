@@ -1,0 +1,75 @@
+#include "kernels/cuda/gemm_sm90/wgmma_plan.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "kernels/cuda/gemm_sm80/mma_plan.h"
+#include "layout/mma16.h"
+
+namespace moracle::cuda {
+namespace {
+
+constexpr int kAllTiles = 4, kUnpackingTiles = 3;  // unpacking takes the registers of the widest
+
+// True if groups of these columns end where stages of 128 columns end.
+bool ends_with_stages(int64_t group_cols, int64_t k) {
+  return group_cols == GroupShape::kAll || group_cols >= k || group_cols % 128 == 0;
+}
+
+}  // namespace
+
+int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
+  // Rows are read in whole blocks of 32 columns, and stored in pairs.
+  if (shape.k % mma16::kCols != 0 || shape.n % 2 != 0 || shape.group_index) return 0;
+  const bool in_groups = mma_in_groups(shape, scheme);
+  const auto& key = scheme.activation;
+  if (key) {
+    const int64_t most_columns = 16384;  // that the kernel for quantization keeps
+    if (!key->dynamic || shape.k > most_columns || key->scale_dtype == DType::kF8E8M0) return 0;
+    if (key->dtype == DType::kI8)
+      return shape.key.dtype == DType::kI8 && !in_groups ? kAllTiles : 0;
+    const bool fits = ends_with_stages(shape.key.group.cols, shape.k) &&
+                      (key->group.cols == GroupShape::kAll || key->group.cols == 128);
+    return shape.key.dtype == DType::kF8E4M3 && fits && shape.k % 128 == 0 ? kUnpackingTiles : 0;
+  }
+  switch (shape.key.dtype) {
+    case DType::kBF16:
+      return kAllTiles;
+    case DType::kI8:
+    case DType::kI4:
+    case DType::kF16:
+      return kUnpackingTiles;
+    case DType::kF8E4M3:
+      // Exponents as scales have a kernel, but its NaN codes would become numbers.
+      return mma16::scale_is_exponent(shape) ? 0 : kUnpackingTiles;
+    case DType::kF4E2M1:
+      return mma16::scale_is_exponent(shape) ? kUnpackingTiles : 0;
+    default:
+      return 0;
+  }
+}
+
+int wgmma_choice(int tiles, int64_t rows, int64_t experts) {
+  const double mean =
+      static_cast<double>(rows) / static_cast<double>(std::max<int64_t>(experts, 1));
+  int choice = 0;
+  while (choice + 1 < tiles && mean > kWgmmaTiles[choice].most_rows) ++choice;
+  return choice;
+}
+
+int64_t wgmma_least_tokens(const KernelRequest& request) {
+  if (wgmma_tiles(request.shape, request.scheme) == 0 || request.rows_per_token <= 0) return 0;
+  const int64_t rows = kWgmmaLeastRows * request.num_experts;
+  return (rows + request.rows_per_token - 1) / request.rows_per_token;
+}
+
+std::string wgmma_kernel_name(const Scheme& scheme, int tile_rows) {
+  const auto& activation = scheme.activation;
+  const char* products = "bf16 products, f32 sums";
+  if (activation)
+    products = activation->dtype == DType::kI8 ? "i8 x i8, exact sums"
+                                               : "fp8 x fp8, f32 sums of 128 columns each";
+  return str("wgmma, tiles of ", tile_rows, " rows, ", products);
+}
+
+}  // namespace moracle::cuda

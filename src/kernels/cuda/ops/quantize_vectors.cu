@@ -1,0 +1,154 @@
+#include "kernels/cuda/ops/quantize_vectors.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/device/dependent.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/quantize_values.cuh"
+#include "quant/activation.h"
+
+namespace moracle::cuda {
+namespace {
+
+// Rows of bf16 whose columns are whole vectors of eight.
+struct VectorArgs {
+  const uint16_t* from;
+  int64_t from_stride, rows;
+  int cols, group, groups;
+  QuantKey key;
+  uint8_t* to;
+  int64_t to_stride;
+  int to_cols;
+  float* scales;
+  bool fragments;  // codes in fragment order
+};
+
+constexpr int kVectorThreads = 256, kMostVectorThreads = 1024;
+
+__device__ void clear_vectors(const VectorArgs& a, int64_t row, int first, int step) {
+  for (int c = a.cols + first; c < a.to_cols; c += step) a.to[row * a.to_stride + c] = 0;
+}
+
+// One scale per row, and a block per row. A thread has at most kEach vectors.
+template <int kEach>
+__global__ void __launch_bounds__(kMostVectorThreads) quantize_tokens(const VectorArgs a) {
+  await_earlier_kernels();
+  start_later_kernels();
+  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int c = (thread + i * threads) * 8;
+      if (c < a.cols) largest = max(largest, EightValues(a.from + r * a.from_stride + c).largest());
+    }
+    largest = block_reduce(largest, 0u, [](uint32_t x, uint32_t y) { return max(x, y); });
+    const bool finite = largest < kInfinityBits;
+    const float scale = scale_of_bits(a.key, largest);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int c = (thread + i * threads) * 8;
+      if (c < a.cols)
+        EightValues(a.from + r * a.from_stride + c)
+            .put(a.key, scale, finite, a.to + r * a.to_stride, c, a.fragments);
+    }
+    if (thread == 0) a.scales[r] = scale;
+    clear_vectors(a, r, thread, threads);
+  }
+}
+
+// Groups of 8 to 256 columns, a power of two: some lanes of a warp have one each.
+__global__ void __launch_bounds__(kVectorThreads) quantize_groups(const VectorArgs a) {
+  await_earlier_kernels();
+  start_later_kernels();
+  const int lanes = a.group / 8, vectors = a.cols / 8;
+  const int64_t all = (a.rows * vectors + 31) / 32 * 32;
+  for (int64_t i = blockIdx.x * int64_t{kVectorThreads} + threadIdx.x; i < all;
+       i += gridDim.x * int64_t{kVectorThreads}) {
+    const bool there = i < a.rows * vectors;
+    const int64_t r = there ? i / vectors : 0;
+    const int c = there ? static_cast<int>(i % vectors) * 8 : 0;
+    const EightValues eight(a.from + r * a.from_stride + c);
+    uint32_t largest = eight.largest();
+    for (int step = lanes / 2; step > 0; step /= 2)
+      largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
+    if (!there) continue;
+    const bool finite = largest < kInfinityBits;
+    const float scale = scale_of_bits(a.key, largest);
+    eight.put(a.key, scale, finite, a.to + r * a.to_stride, c, a.fragments);
+    if (c % a.group == 0) a.scales[r * a.groups + c / a.group] = scale;
+    if (c + 8 == a.cols) clear_vectors(a, r, 0, 1);
+  }
+}
+
+// A thread copies 16 of the 64 bytes of a block: four words that lie apart in the natural order.
+__global__ void __launch_bounds__(kVectorThreads)
+    copy_to_fragments(const uint32_t* from, int64_t from_words, uint32_t* to, int64_t to_words,
+                      int64_t rows, int pieces) {
+  await_earlier_kernels();
+  start_later_kernels();
+  for (int64_t i = blockIdx.x * int64_t{kVectorThreads} + threadIdx.x; i < rows * pieces;
+       i += gridDim.x * int64_t{kVectorThreads}) {
+    const int64_t r = i / pieces, first = i % pieces * 4;
+    const uint32_t* const row = from + r * from_words;
+    uint32_t words[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) words[w] = row[fragment_order::word_at(2, first + w)];
+    *reinterpret_cast<uint4*>(to + r * to_words + first) = {words[0], words[1], words[2], words[3]};
+  }
+}
+
+int64_t vector_blocks(int64_t vectors) {
+  return (vectors + kVectorThreads - 1) / kVectorThreads;
+}
+
+}  // namespace
+
+bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to) {
+  const int64_t group = group_cols(key, from.cols), vectors = from.cols / 8;
+  const bool rows_fit = group >= from.cols
+                            ? vectors <= 2 * kMostVectorThreads
+                            : std::has_single_bit(static_cast<uint64_t>(group)) && group >= 8 &&
+                                  group <= 256 && from.cols % group == 0;
+  return rows_fit && from.rows > 0 && from.dtype == DType::kBF16 && to.values.dtype == key.dtype &&
+         from.cols % 8 == 0 && from.stride % 8 == 0 && to.values.stride % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(from.data) % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(to.values.data) % 8 == 0;
+}
+
+Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
+                        CodeOrder order, Stream stream) {
+  const VectorArgs args{static_cast<const uint16_t*>(from.data),
+                        from.stride,
+                        from.rows,
+                        static_cast<int>(from.cols),
+                        static_cast<int>(group_cols(key, from.cols)),
+                        static_cast<int>(num_groups(key, from.cols)),
+                        key,
+                        static_cast<uint8_t*>(to.values.data),
+                        to.values.stride,
+                        static_cast<int>(to.values.cols),
+                        to.scales,
+                        order == CodeOrder::kFragments};
+  const int64_t vectors = from.cols / 8;
+  if (args.groups > 1)
+    return launch_early(queue, stream, "quantize", quantize_groups,
+                        vector_blocks(from.rows * vectors), kVectorThreads, 0, args);
+  const auto threads =
+      static_cast<int>(std::min<int64_t>((vectors + 31) / 32 * 32, kMostVectorThreads));
+  return launch_early(queue, stream, "quantize",
+                      vectors <= kMostVectorThreads ? quantize_tokens<1> : quantize_tokens<2>,
+                      from.rows, threads, 0, args);
+}
+
+Status to_fragments(const Queue& queue, const Matrix& from, const Matrix& to, Stream stream) {
+  const int64_t pieces = from.cols / 8;
+  return launch_early(
+      queue, stream, "to_fragments", copy_to_fragments, vector_blocks(from.rows * pieces),
+      kVectorThreads, 0, static_cast<const uint32_t*>(from.data), from.stride / 2,
+      static_cast<uint32_t*>(to.data), to.stride / 2, from.rows, static_cast<int>(pieces));
+}
+
+}  // namespace moracle::cuda

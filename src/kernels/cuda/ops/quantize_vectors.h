@@ -1,0 +1,22 @@
+// Quantization of whole vectors of eight bf16, and the order of columns that wgmma reads.
+#pragma once
+
+#include "kernels/cuda/device/cuda_queue.h"
+#include "moracle/quant.h"
+#include "quant/rows.h"
+
+namespace moracle::cuda {
+
+/// Natural, or as layout/fragment_order.h says.
+enum class CodeOrder { kNatural, kFragments };
+
+/// True if quantize_vectors can read and write these rows: from bf16 to codes, in whole vectors,
+/// with one scale per row or groups of 8 to 256 columns, a power of two.
+bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to);
+/// Quantizes as Ops::quantize. Requires in_vectors; fragments require columns in multiples of 32.
+Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
+                        CodeOrder order, Stream stream);
+/// Copies rows of bf16 into fragment order. Columns are multiples of 32, rows 16-byte aligned.
+Status to_fragments(const Queue& queue, const Matrix& from, const Matrix& to, Stream stream);
+
+}  // namespace moracle::cuda
