@@ -8,11 +8,11 @@ namespace moracle {
 
 /// One apply of standard activations.
 struct ExpertsCall {
-  Matrix x;  ///< [num_tokens, hidden_size], activation dtype of the plan
-  const int32_t* topk_ids = nullptr;     ///< [num_tokens, top_k]
-  const float* topk_weights = nullptr;   ///< [num_tokens, top_k]; null: each is 1
-  const int32_t* expert_map = nullptr;   ///< [num_experts]; null: ids are local numbers
-  Matrix output;                         ///< [num_tokens, hidden_size], activation dtype
+  Matrix x;                             ///< [num_tokens, hidden_size], activation dtype of the plan
+  const int32_t* topk_ids = nullptr;    ///< [num_tokens, top_k]
+  const float* topk_weights = nullptr;  ///< [num_tokens, top_k]; null: each is 1
+  const int32_t* expert_map = nullptr;  ///< [num_experts]; null: ids are local numbers
+  Matrix output;                        ///< [num_tokens, hidden_size], activation dtype
 };
 
 /// Prepares, runs both GEMMs and combines, from the ids on: what Ops::plan_rows, GroupedLinear and

@@ -14,9 +14,9 @@ struct FusedMoe::State {
   std::unique_ptr<GroupedLinear> w13;
   std::unique_ptr<GroupedLinear> w2;
   std::unique_ptr<FusedExperts> fused;  // null if the plan fuses for no number of tokens
-  Buffer expert_map;          // i32 [num_experts]; empty if the map is the identity
-  Buffer adapters_buffer;     // zeroed: an unset adapter adds nothing
-  AdapterScratch adapters{};  // in adapters_buffer
+  Buffer expert_map;                    // i32 [num_experts]; empty if the map is the identity
+  Buffer adapters_buffer;               // zeroed: an unset adapter adds nothing
+  AdapterScratch adapters{};            // in adapters_buffer
 
   Device& device() const { return workspace->device(); }
   /// FusedMoe::make and FusedMoe::pack, without the handling of standard-library exceptions.

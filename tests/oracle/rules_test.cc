@@ -59,8 +59,8 @@ std::vector<Trigger> triggers() {
   return {
       {"requested", "another name", [](Situation& s) { s.request.backend = "cpu"; },
        "'cpu', requested by name", "'fake-all'"},
-      {"trial", "a row on trial that nobody named", [](Situation& s) { s.backend.trial = true; },
-       "--backend fake-all", "a row on trial"},
+      {"trial", "a row on trial that the request does not name",
+       [](Situation& s) { s.backend.trial = true; }, "--backend fake-all", "a row on trial"},
       {"platform", "another kind of device",
        [](Situation& s) {
          put_on(s, Platform::kCpu, "x86-64");

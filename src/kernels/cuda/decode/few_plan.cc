@@ -50,7 +50,8 @@ int64_t few_most_tokens(const KernelRequest& request) {
   if (request.rows_per_token <= 0) return 0;
   const int64_t of_slots = kMostFewSlots / request.rows_per_token;
   // With more rows per expert, tiles that share activations among more weights are faster (H200).
-  const int64_t of_rows = std::max<int64_t>(8, 3 * request.num_experts / (2 * request.rows_per_token));
+  const int64_t of_rows =
+      std::max<int64_t>(8, 3 * request.num_experts / (2 * request.rows_per_token));
   return std::min({kMostFewTokens, of_slots, of_rows, request.max_num_tokens});
 }
 

@@ -115,7 +115,7 @@ class FewRing {
     const int group = group_of(a_.weight_groups, step_ * kFewBlocks<Operand>);
     const uint32_t to = first_ + fill_ + kPanels * kFewPanelBytes +
                         p * (args_.scale_bytes + args_.zero_bytes) + piece;
-    // The last stage of a row may have fewer groups; nobody reads the others.
+    // The last stage of a row may have fewer groups; no warp reads the others.
     const int groups = a_.weight_groups.count - group, size = a_.scale_is_exponent ? 16 : 64;
     const int end = min(args_.scale_bytes, groups * size);
     copy_if(own && piece < end, to, scales_ + group * size);

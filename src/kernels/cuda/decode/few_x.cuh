@@ -24,7 +24,7 @@ struct FewX {
   float scales[kScales ? kBlocks : 1][kOctets][2];  // of rows 2 t and 2 t + 1
 
   /// The next stages come from these rows of x: row g of an octet is `rows[g]`. Rows that are not
-  /// there may be any row: nobody uses their sums.
+  /// there may be any row: their sums are not used.
   template <class RowOf>
   __device__ void enter(const MmaArgs& a, const FewInput& input, RowOf row_of) {
     const int lane = static_cast<int>(threadIdx.x % 32);

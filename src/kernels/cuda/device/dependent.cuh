@@ -1,5 +1,5 @@
-// Programmatic dependent launch: a kernel may start while the one before it still runs. Every kernel
-// that is launched so waits before it touches what earlier kernels read or write.
+// Programmatic dependent launch: a kernel may start while the one before it still runs. Every
+// kernel that is launched so waits before it touches what earlier kernels read or write.
 #pragma once
 
 namespace moracle::cuda {

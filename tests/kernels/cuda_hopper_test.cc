@@ -1,0 +1,104 @@
+// Rows of Hopper for few, some and many tokens: results near those of cuda-reference, and replays
+// of a graph bit-equal to calls.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+#include "conformance/conformance.h"
+#include "kernels/cuda_test.h"
+#include "moracle/moe.h"
+#include "support/must.h"
+
+namespace moracle::cuda_hopper_test {
+namespace {
+
+constexpr int64_t kMostTokens = 300, kHidden = 512, kTopK = 4;
+
+class CudaHopperTest : public CudaTest {
+ protected:
+  static Request request_of(const Scheme& scheme, const char* backend) {
+    Request request;
+    request.layer.name = "layer";
+    request.layer.num_experts = 32;
+    request.layer.hidden_size = kHidden;
+    request.layer.intermediate_size = 256;
+    request.layer.top_k = kTopK;
+    request.layer.scheme = scheme;
+    request.max_num_tokens = kMostTokens;
+    request.backend = backend;
+    request.platform = Platform::kCuda;
+    return request;
+  }
+  FusedMoe make(const Request& request) {
+    return testing::must(FusedMoe::make(conformance::random_weights(request.layer, 5),
+                                        select(request, Machine::here()), device_));
+  }
+  bool serves(const char* backend) {
+    return select(request_of(*parse_scheme("bf16"), backend), Machine::here()).plan.has_value();
+  }
+
+  struct Batch {
+    Buffer hidden, ids, weights, output;
+    int64_t tokens;
+  };
+  Batch batch(const Request& request, int64_t tokens) {
+    const conformance::Inputs all =
+        conformance::random_inputs(request, tokens, conformance::Spread::kHoles, 7);
+    return {upload(to_bf16(all.hidden)), upload(all.ids), upload(all.weights),
+            allocate(tokens * kHidden * sizeof(float)), tokens};
+  }
+  std::vector<float> apply(FusedMoe& moe, const Batch& b) {
+    call(moe, b);
+    return download<float>(b.output);
+  }
+  void call(FusedMoe& moe, const Batch& b) {
+    expect_done(moe.apply(bf16_matrix(b.hidden, b.tokens, kHidden), {b.ids.as<int32_t>()},
+                          {b.weights.as<float>()},
+                          Matrix::f32(b.output.as<float>(), b.tokens, kHidden)));
+  }
+};
+
+// Activations are rounded to bf16, or to 8 bits, at the same places, but not from the same bits.
+void expect_near(const std::vector<float>& got, const std::vector<float>& want) {
+  double error = 0, all = 0;
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(got[i])) << "at " << i;
+    error += std::pow(got[i] - want[i], 2), all += std::pow(want[i], 2);
+  }
+  EXPECT_GT(all, 0);
+  EXPECT_LT(std::sqrt(error / all), 0.01);
+}
+
+TEST_F(CudaHopperTest, EveryNumberOfTokensGivesResultsOfReferenceAndReplaysThem) {
+  for (const char* backend : {"cuda-sm90", "cuda-wgmma"}) {
+    if (!serves(backend)) GTEST_SKIP() << backend << " does not serve this GPU";
+    for (const char* scheme :
+         {"bf16", "int4-w4a16-g128", "int4-w4a16-g32-asym", "int8-w8a8", "int8-w8a16-channel",
+          "fp8-w8a8-channel", "fp8-w8a8-block128x128", "mxfp4-w4a16", "mxfp8-w8a8"}) {
+      FusedMoe moe = make(request_of(*parse_scheme(scheme), backend));
+      FusedMoe reference = make(request_of(*parse_scheme(scheme), "cuda-reference"));
+      for (const int64_t tokens : {1, 8, 9, 12, 13, 50, 100, 300}) {
+        SCOPED_TRACE(str(backend, " ", scheme, ", ", tokens, " tokens"));
+        const Batch b = batch(request_of(*parse_scheme(scheme), backend), tokens);
+        const std::vector<float> want = apply(moe, b);
+        expect_near(want, apply(reference, b));
+        const std::unique_ptr<Graph> graph = testing::must(device_->record(
+            [&]() -> Status {
+              call(moe, b);
+              return {};
+            },
+            {}));
+        for (int replay = 0; replay < 2; ++replay) {
+          expect_done(graph->replay({}));
+          EXPECT_EQ(download<float>(b.output), want) << "replay " << replay;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moracle::cuda_hopper_test
