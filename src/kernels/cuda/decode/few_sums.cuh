@@ -3,6 +3,7 @@
 
 #include "base/scalar.h"
 #include "kernels/cuda/decode/few_x.cuh"
+#include "kernels/cuda/gemm_sm80/mma_sums.cuh"
 
 namespace moracle::cuda {
 
@@ -66,9 +67,9 @@ class FewSums {
 #pragma unroll
     for (int p = 0; p < kPanels; ++p) {
       uint32_t codes[Operand::kCodeBits / 2], w[Operand::kParts][Operand::kSteps][4];
-      read_few_words(stage + p * kFewPanelBytes + b * mma16::block_bytes(Operand::kCodeBits) +
-                         lane() * (Operand::kCodeBits == 4 ? 8 : 16),
-                     codes);
+      read_words(stage + p * kFewPanelBytes + b * mma16::block_bytes(Operand::kCodeBits) +
+                     lane() * (Operand::kCodeBits == 4 ? 8 : 16),
+                 codes);
       Operand::weights(codes, zeros_[p], w);
 #pragma unroll
       for (int s = 0; s < Operand::kSteps; ++s) {
@@ -80,21 +81,6 @@ class FewSums {
         }
       }
     }
-  }
-
-  __device__ static void read_few_words(const uint8_t* from, uint32_t (&to)[2]) {
-    const uint2 two = *reinterpret_cast<const uint2*>(from);
-    to[0] = two.x, to[1] = two.y;
-  }
-  __device__ static void read_few_words(const uint8_t* from, uint32_t (&to)[4]) {
-    const uint4 four = *reinterpret_cast<const uint4*>(from);
-    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-  }
-  __device__ static void read_few_words(const uint8_t* from, uint32_t (&to)[8]) {
-    const auto* const four = reinterpret_cast<const uint4*>(from);
-    const uint4 low = four[0], high = four[32];
-    to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
-    to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
   }
 
   __device__ static const uint8_t* scales_of(const FewArgs& args, const uint8_t* stage, int p) {
