@@ -32,12 +32,6 @@ Objection refuse_requested(const Backend& b, const Request& r, const Machine&) {
   return object(str("backend '", r.backend, "', requested by name"), str("this is '", b.name, "'"));
 }
 
-Objection refuse_trial(const Backend& b, const Request& r, const Machine&) {
-  if (!b.trial || r.backend == b.name) return {};
-  return object(str("--backend ", b.name),
-                "a row on trial: not all of it has been tested on a device");
-}
-
 Objection refuse_platform(const Backend& b, const Request& r, const Machine&) {
   if (!r.platform || *r.platform == b.platform) return {};
   return object(str("a backend for device ", name(*r.platform)),
@@ -182,7 +176,6 @@ Objection refuse_memory(const Backend& b, const Request& r, const Machine& m) {
 
 constexpr Rule kRules[] = {
     {"requested", refuse_requested},
-    {"trial", refuse_trial},
     {"platform", refuse_platform},
     {"build", refuse_build},
     {"device", refuse_device},

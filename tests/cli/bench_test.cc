@@ -82,7 +82,7 @@ TEST(Bench, AllBackendsMarksOracleChoiceAndGivesReasonsForOthers) {
   const Ran text = bench({"--all-backends", "--tokens", "1"});
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, HasSubstr("\n  >  8x64x32x2"));
-  EXPECT_THAT(text.out, HasSubstr("no  cuda-decode"));
+  EXPECT_THAT(text.out, HasSubstr("no  cuda-cublaslt, cuda-sm90"));
 }
 
 TEST(Bench, ShowsAnchorsBesideTheirCells) {

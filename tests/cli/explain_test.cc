@@ -97,13 +97,12 @@ TEST(ExplainCommand, ChoosesForGpuOfKnownMachine) {
   const Json json = answer({"explain", folder.path()}, {"--machine", "h200"});
   EXPECT_EQ(json["device"], "cuda:0");
   ASSERT_EQ(json["groups"].size(), 1u);
-  EXPECT_EQ(json["groups"][0]["chosen"], "cuda-sm80");
+  EXPECT_EQ(json["groups"][0]["chosen"], "cuda-sm90");
   const Ran ran = run_command({"explain", folder.path(), "--machine", "h200"});
   EXPECT_THAT(ran.out, HasSubstr("machine h200, device cuda:0"));
   const bool built = json["groups"][0]["plan"]["in_this_build"];
-  EXPECT_THAT(ran.out,
-              HasSubstr(built ? " yes  first accepted: tensor cores of Ampere"
-                              : " yes  first accepted, needs a build with cuda: tensor cores"));
+  EXPECT_THAT(ran.out, HasSubstr(built ? " yes  first accepted: Hopper"
+                                       : " yes  first accepted, needs a build with cuda: Hopper"));
   EXPECT_EQ(answer({"explain", folder.path()}, {"--machine", "mi300x"})["device"], "opencl:0");
   EXPECT_EQ(answer({"explain", folder.path()}, {})["device"], "cpu");
 }

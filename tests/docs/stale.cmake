@@ -39,8 +39,8 @@ endfunction()
 
 expect(0 check)
 
-change(support.md "| `bf16` | yes |" "| `bf16` | bias |")
-expect(1 check "support.md, line" "- | `bf16` | bias |" "+ | `bf16` | yes |" "./dev docs")
+change(support.md "| `bf16` | experts | yes |" "| `bf16` | experts | bias |")
+expect(1 check "support.md, line" "- | `bf16` | experts | bias |" "+ | `bf16` | experts | yes |" "./dev docs")
 expect_mended(support.md)
 
 set(picture pictures/layout-panel16-i8.svg)

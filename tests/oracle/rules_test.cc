@@ -59,8 +59,6 @@ std::vector<Trigger> triggers() {
   return {
       {"requested", "another name", [](Situation& s) { s.request.backend = "cpu"; },
        "'cpu', requested by name", "'fake-all'"},
-      {"trial", "a row on trial that the request does not name",
-       [](Situation& s) { s.backend.trial = true; }, "--backend fake-all", "a row on trial"},
       {"platform", "another kind of device",
        [](Situation& s) {
          put_on(s, Platform::kCpu, "x86-64");
@@ -276,6 +274,8 @@ std::vector<Trigger> triggers() {
          s.request.lora_rank = 16;
        },
        "without LoRA", "rank up to 16"},
+      {"trial", "a row on trial that the request does not name",
+       [](Situation& s) { s.backend.trial = true; }, "--backend fake-all", "a row on trial"},
       {"deterministic", "bits that may not depend on the batch",
        [](Situation& s) {
          deny(s, Feature::kDeterministic);
