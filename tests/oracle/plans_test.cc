@@ -145,6 +145,14 @@ TEST(Plans, HopperRowsFuseFewAndManyTokens) {
             "1-8 mma.sync, streamed panels fo\n9-24 mma.sync, tiles of 8 rows, b\n"
             "25-47 mma.sync, tiles of 16 rows, \n48-80 wgmma, tiles of 32 rows, bf1\n"
             "81-192 wgmma, tiles of 64 rows, bf1\n193-0 wgmma, tiles of 128 rows, bf\n");
+  LayerSpec untested = fake::layer(int4_static_group(64));
+  untested.hidden_size = 512, untested.intermediate_size = 256;
+  const auto fused = [&](const char* backend) {
+    const Request request{.layer = untested, .backend = backend};
+    return select(request, *Machine::find("h200")).chosen()->matrices[0].kernel.fused;
+  };
+  EXPECT_EQ(fused("cuda-sm90"), (FusedTokens{}));
+  EXPECT_EQ(fused("cuda-wgmma"), (FusedTokens{8, 48}));
   for (const Plan& staged : {plan("cuda-sm90", true), plan("cuda-sm90", false, 16)}) {
     EXPECT_FALSE(staged.matrices[0].kernel.fused.any());
     EXPECT_EQ(uses(staged, 0), uses(plan("cuda-sm80"), 0));

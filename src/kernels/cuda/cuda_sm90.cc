@@ -1,6 +1,6 @@
 // Backend "cuda-sm90". Few tokens run in decode/, which streams the weights of each expert once.
-// All else runs in the kernels of cuda-sm80, which read the same layout: more tokens, adapters,
-// batched activations, act-order, linear layers.
+// All else runs in the kernels of cuda-sm80, which read the same layout: more tokens, other
+// schemes, adapters, batched activations, act-order, linear layers.
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/decode/few_experts.h"
 

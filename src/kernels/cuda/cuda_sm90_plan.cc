@@ -51,7 +51,7 @@ KernelPlan plan_hopper(const KernelRequest& request, const Machine& machine, boo
   // GEMM 1 must apply the activation.
   if (!request.fuses || (request.activation != nullptr && !plan.activates)) return plan;
   std::vector<KernelUse> uses;
-  if (few_serves(request.shape, request.scheme)) {
+  if (few_serves(request.shape, request.scheme) && (wgmma || few_is_tested(request.scheme))) {
     plan.fused.up_to = few_most_tokens(request);
     add_few(request, plan.fused.up_to, uses);
   }

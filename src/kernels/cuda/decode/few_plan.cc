@@ -35,6 +35,15 @@ bool few_serves(const MatrixShape& shape, const Scheme& scheme) {
          (!key || fits(key->group.cols == 0 ? GroupShape::kAll : key->group.cols, shape));
 }
 
+bool few_is_tested(const Scheme& scheme) {
+  const Scheme tested[] = {{kBF16Weight, {}},
+                           {int4_static_group(128), {}},
+                           {kMxfp4Static, {}},
+                           {kInt8StaticChannelSym, kInt8DynamicTokenSym},
+                           {kFp8Static128BlockSym, kFp8Dynamic128Sym}};
+  return std::find(std::begin(tested), std::end(tested), scheme) != std::end(tested);
+}
+
 int few_choice(int64_t tokens, int64_t top_k, int64_t num_experts) {
   if (tokens <= 8) return 0;
   return tokens * top_k <= 4 * num_experts ? 0 : 1;
