@@ -313,7 +313,6 @@ struct KernelRequest {
   int64_t num_experts = 1;  ///< local experts
   /// Nothing stands between the stages of the layer, so kernels for all of them may run.
   bool fuses = false;
-  bool linear = false;  ///< a dense matrix by itself
 };
 
 class FusedExperts;

@@ -9,7 +9,7 @@ namespace moracle::cuda {
 
 /// The experts of each token. A slot is t · top_k + j, for expert j of token t.
 struct FewSlots {
-  const int32_t* ids;         ///< [num_slots]; null: each is expert 0
+  const int32_t* ids;         ///< [num_slots]
   const int32_t* expert_map;  ///< [num_experts]; null: ids are local numbers
   const float* weights;       ///< [num_slots]; null: each is 1
   int num_slots, num_tokens, top_k, num_experts, num_local;
@@ -55,5 +55,6 @@ FewKernels few_fp4_int8();
 
 inline constexpr int kFewThreads = 384;
 inline constexpr int kFewWarps = kFewThreads / 32;
+static_assert(kMostFewSlots <= kFewThreads);  // a thread plans one slot
 
 }  // namespace moracle::cuda

@@ -4,7 +4,6 @@
 #include "kernels/cuda/decode/few_experts.h"
 
 #include "kernels/cuda/decode/few_launch.h"
-#include "quant/activation.h"
 
 namespace moracle::cuda {
 namespace {

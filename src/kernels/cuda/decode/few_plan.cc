@@ -1,11 +1,9 @@
 #include "kernels/cuda/decode/few_plan.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/text.h"
 #include "layout/mma16.h"
-#include "quant/activation.h"
 
 namespace moracle::cuda {
 namespace {
@@ -31,8 +29,7 @@ bool few_serves(const MatrixShape& shape, const Scheme& scheme) {
   if (key && (!key->dynamic || (key->dtype == DType::kI8 && !shape.key.symmetric))) return false;
   // A lane reads a whole stage of a row of activations, or its last columns again.
   if ((shape.k + 15) / 16 * 16 < stage_blocks(shape) * mma16::kCols) return false;
-  return fits(shape.key.group.cols, shape) &&
-         (!key || fits(key->group.cols == 0 ? GroupShape::kAll : key->group.cols, shape));
+  return fits(shape.key.group.cols, shape) && (!key || fits(key->group.cols, shape));
 }
 
 bool few_is_tested(const Scheme& scheme) {

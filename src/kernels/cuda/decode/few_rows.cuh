@@ -41,8 +41,8 @@ struct FewUnit {
 
 /// The epilogue of one output of both panels and one row.
 template <class Operand>
-__device__ void finish_few_rows(const FewArgs& args, const FewInput& input, const FewPlan& plan,
-                                const FewUnit& unit, int output, int r, float (&sum)[2]) {
+__device__ void finish_few_rows(const FewArgs& args, const FewPlan& plan, const FewUnit& unit,
+                                int output, int r, float (&sum)[2]) {
   const MmaArgs& a = args.matrix;
   const FewGroup group = plan.groups[unit.group];
   if (r >= group.rows) return;
@@ -50,7 +50,7 @@ __device__ void finish_few_rows(const FewArgs& args, const FewInput& input, cons
   const int columns[2] = {(a.gated ? unit.pair : 2 * unit.pair) * 16 + output,
                           (a.gated ? unit.pair + a.panels / 2 : 2 * unit.pair + 1) * 16 + output};
   if constexpr (Operand::kXScales == XScales::kToken) {
-    const float scale = input.scales[plan.source[group.first + r]];
+    const float scale = a.x_scales[plan.source[group.first + r]];
     sum[0] *= scale, sum[1] *= scale;
   }
   if (a.has_bias) {
@@ -69,7 +69,7 @@ __device__ void finish_few_rows(const FewArgs& args, const FewInput& input, cons
 
 /// Runs a block's share. `ring_memory`: kStages stages of this warp.
 template <class Operand, int kOctets, int kStages, int kClose>
-__device__ void run_few_rows(const FewArgs& args, const FewInput& input, const FewPlan& plan,
+__device__ void run_few_rows(const FewArgs& args, const FewPlan& plan,
                              FewRowsPartials<kOctets>& all_partials, uint8_t* ring_memory) {
   const MmaArgs& a = args.matrix;
   const int warp = static_cast<int>(threadIdx.x / 32), team = warp / kFewTeam;
@@ -115,7 +115,7 @@ __device__ void run_few_rows(const FewArgs& args, const FewInput& input, const F
   FewX<Operand, kOctets> x;
   const auto enter_x = [&] {
     const FewGroup group = plan.groups[loaded.group];
-    x.enter(a, input, [&](int r) { return plan.source[group.first + min(r, group.rows - 1)]; });
+    x.enter(a, [&](int r) { return plan.source[group.first + min(r, group.rows - 1)]; });
   };
   enter_x();
   x.go(begin);
@@ -147,7 +147,7 @@ __device__ void run_few_rows(const FewArgs& args, const FewInput& input, const F
       if (partials.row(i) >= partials.kRows) break;
       float sum[2];
       partials.get(i, sum);
-      finish_few_rows<Operand>(args, input, plan, unit, partials.output(), partials.row(i), sum);
+      finish_few_rows<Operand>(args, plan, unit, partials.output(), partials.row(i), sum);
     }
     partials.wait();
     unit.advance(pairs);
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) few_rows(const __grid_constant
   make_few_plan(args.slots, args.x_of_tokens, 8 * kOctets, shared.plan);
   settle_few_slots(args.slots, shared.plan);
   run_few_rows<Operand, kOctets, kStages, kClose>(
-      args, few_input(args.matrix), shared.plan, shared.partials,
+      args, shared.plan, shared.partials,
       memory + sizeof(shared) + static_cast<int>(threadIdx.x / 32) * kStages * args.stage_bytes);
 #endif
 }

@@ -42,9 +42,10 @@ __device__ void find_few_slots(const FewSlots& slots, const FewPlan& plan,
 
 /// Finds the factor of each expert and token: router weight times activation scale.
 template <class Operand, int kOctets>
-__device__ void find_few_factors(const FewSlots& slots, const FewInput& input, const FewPlan& plan,
+__device__ void find_few_factors(const FewArgs& args, const FewPlan& plan,
                                  FewTokensTables<kOctets>& tables) {
   constexpr int kTokens = 8 * kOctets;
+  const FewSlots& slots = args.slots;
   for (int i = static_cast<int>(threadIdx.x); i < plan.num_groups * kTokens; i += kFewThreads) {
     const int slot = tables.slot[i / kTokens][i % kTokens];
     const FewGroup group = plan.groups[i / kTokens];
@@ -55,7 +56,7 @@ __device__ void find_few_factors(const FewSlots& slots, const FewInput& input, c
         factor += slots.weights != nullptr ? slots.weights[other] : 1.0f;
     }
     if constexpr (Operand::kXScales == XScales::kToken) {
-      if (slot >= 0) factor *= input.scales[slot];
+      if (slot >= 0) factor *= args.matrix.x_scales[slot];
     }
     reinterpret_cast<float*>(tables.factor)[i] = factor;
   }
@@ -103,13 +104,13 @@ class FewTokens {
     for (int i = 0; i < kStages - 1; ++i) fill();
   }
 
-  __device__ void run(const FewInput& input, const FewTokensTables<kOctets>& tables,
+  __device__ void run(const FewTokensTables<kOctets>& tables,
                       FewPartials<1, kOctets, kFewWarps>& partials) {
     const int full = a_.x_bytes / (kFewBlocks<Operand> * mma16::kCols * Operand::kXBytes);
     const int quad = static_cast<int>(threadIdx.x % 4);
     FewX<Operand, kOctets> x;
     const auto enter_x = [&](int hit) {
-      x.enter(a_, input, [&](int r) { return max(tables.slot[hit][r], 0); });
+      x.enter(a_, [&](int r) { return max(tables.slot[hit][r], 0); });
     };
     if (own_ > 0) {
       enter_x(begin_.hit);
@@ -208,9 +209,8 @@ __global__ void __launch_bounds__(kFewThreads, 1) few_tokens(const __grid_consta
   tokens.start();
   await_earlier_kernels();
   start_later_kernels();
-  const FewInput input = few_input(args.matrix);
-  find_few_factors<Operand>(args.slots, input, shared.plan, shared.tables);
-  tokens.run(input, shared.tables, shared.partials);
+  find_few_factors<Operand>(args, shared.plan, shared.tables);
+  tokens.run(shared.tables, shared.partials);
 #endif
 }
 

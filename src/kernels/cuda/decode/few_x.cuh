@@ -5,16 +5,6 @@
 
 namespace moracle::cuda {
 
-/// Activations in global or shared memory, as a.x and its fields.
-struct FewInput {
-  const uint8_t* x;
-  int64_t x_stride;
-  const float* scales;
-};
-__device__ inline FewInput few_input(const MmaArgs& a) {
-  return {a.x, a.x_stride, a.x_scales};
-}
-
 template <class Operand, int kOctets>
 struct FewX {
   static constexpr int kBlocks = kFewBlocks<Operand>;
@@ -23,20 +13,20 @@ struct FewX {
   uint32_t words[kBlocks][kOctets][kWords];
   float scales[kScales ? kBlocks : 1][kOctets][2];  // of rows 2 t and 2 t + 1
 
-  /// The next stages come from these rows of x: row g of an octet is `rows[g]`. Rows that are not
+  /// The next stages come from these rows of x: row r is `row_of(r)`. Rows that are not
   /// there may be any row: their sums are not used.
   template <class RowOf>
-  __device__ void enter(const MmaArgs& a, const FewInput& input, RowOf row_of) {
+  __device__ void enter(const MmaArgs& a, RowOf row_of) {
     const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
-      row_[o] = input.x + int64_t{row_of(o * 8 + lane / 4)} * input.x_stride +
-                lane % 4 * 8 * Operand::kXBytes;
+      row_[o] =
+          a.x + int64_t{row_of(o * 8 + lane / 4)} * a.x_stride + lane % 4 * 8 * Operand::kXBytes;
       if constexpr (kScales) {
 #pragma unroll
         for (int i = 0; i < 2; ++i)
           row_scales_[o][i] =
-              input.scales + int64_t{row_of(o * 8 + lane % 4 * 2 + i)} * a.x_groups.count;
+              a.x_scales + int64_t{row_of(o * 8 + lane % 4 * 2 + i)} * a.x_groups.count;
       }
     }
   }
