@@ -30,18 +30,22 @@ __device__ T block_sum(T value) {
   return block_reduce(value, T{}, [](T a, T b) { return a + b; });
 }
 
-/// Counts of the threads whose `holds` is true: those before this thread, and all.
+/// Sums of the threads before this one, and of all.
 struct Rank {
   int32_t before, total;
 };
-__device__ inline Rank block_rank(bool holds) {
+__device__ inline Rank block_scan(int32_t value) {
   __shared__ int32_t of_warp[32];
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  const unsigned held = __ballot_sync(kAllLanes, holds);
+  int32_t up_to = value;
+  for (unsigned step = 1; step < 32; step *= 2) {
+    const int32_t other = __shfl_up_sync(kAllLanes, up_to, step);
+    if (lane >= step) up_to += other;
+  }
+  __syncthreads();  // wait until the previous call's sums have been read
+  if (lane == 31) of_warp[warp] = up_to;
   __syncthreads();
-  if (lane == 0) of_warp[warp] = __popc(held);
-  __syncthreads();
-  Rank rank{__popc(held & ((1u << lane) - 1)), 0};
+  Rank rank{up_to - value, 0};
   for (unsigned w = 0; w < warps; ++w) {
     if (w < warp) rank.before += of_warp[w];
     rank.total += of_warp[w];

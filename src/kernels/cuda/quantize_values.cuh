@@ -21,6 +21,41 @@ __device__ inline float scale_of(const QuantKey& key, float largest) {
   return e8m0_to_float(static_cast<uint8_t>(min(exponent, 254u)));
 }
 
+/// Divides many values by one, each correctly rounded: two steps of Markstein's on the reciprocal.
+/// Quotients below 2^-100 may be off.
+class Divisor {
+ public:
+  __device__ explicit Divisor(float by) : by_(by), reciprocal_(1.0f / by) {}
+  __device__ float operator()(float value) const {
+    float quotient = value * reciprocal_;
+#pragma unroll
+    for (int step = 0; step < 2; ++step)
+      quotient = __fmaf_rn(__fmaf_rn(-by_, quotient, value), reciprocal_, quotient);
+    return quotient;
+  }
+
+ private:
+  float by_, reciprocal_;
+};
+
+/// Two codes of e4m3, the first in the low byte. The values are not NaN.
+__device__ inline uint32_t two_e4m3(float first, float second) {
+#if __CUDA_ARCH__ >= 890
+  uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+  return codes;
+#else
+  return float_to_e4m3(first) | uint32_t{float_to_e4m3(second)} << 8;
+#endif
+}
+__device__ inline uint32_t two_i8(float first, float second) {
+  const auto code = [](float value) {
+    return static_cast<uint32_t>(static_cast<int>(fminf(fmaxf(rintf(value), -128.0f), 127.0f))) &
+           0xffu;
+  };
+  return code(first) | code(second) << 8;
+}
+
 __device__ inline uint8_t code_of(const QuantKey& key, float value, float scale) {
   if (key.dtype != DType::kI8) return float_to_e4m3(value / scale);
   const float rounded = fminf(fmaxf(rintf(value / scale), -128.0f), 127.0f);
@@ -55,9 +90,15 @@ struct EightValues {
   __device__ void put(const QuantKey& key, float scale, bool finite, uint8_t* row, int column,
                       bool fragments) const {
     uint32_t words[2] = {};
+    if (finite) {
+      const Divisor divide(scale);
 #pragma unroll
-    for (int i = 0; finite && i < 8; ++i)
-      words[i / 4] |= uint32_t{code_of(key, values[i], scale)} << (8 * (i % 4));
+      for (int i = 0; i < 4; ++i) {
+        const float first = divide(values[2 * i]), second = divide(values[2 * i + 1]);
+        words[i / 2] |= (key.dtype == DType::kI8 ? two_i8(first, second) : two_e4m3(first, second))
+                        << (16 * (i % 2));
+      }
+    }
     if (!fragments) {
       *reinterpret_cast<uint2*>(row + column) = {words[0], words[1]};
       return;

@@ -1,9 +1,10 @@
 // Assigns rows to experts. Each expert has a block, which counts the slots of all earlier experts
-// and then numbers its own. Blocks pass nothing to each other, so one kernel suffices, without a
-// workspace. Rows come out in the order of tokens.
+// and then numbers its own. A thread goes through a run of neighbouring slots. Blocks pass nothing
+// to each other, so one kernel suffices, without a workspace. Rows come out in the order of tokens.
 #include <algorithm>
 
 #include "kernels/cuda/block.cuh"
+#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/report.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
@@ -12,7 +13,7 @@ namespace moracle {
 namespace cuda {
 namespace {
 
-constexpr int kRowThreads = 512;
+constexpr int kRowThreads = 512, kMostRowThreads = 1024;
 
 struct RowArgs {
   const int32_t* ids;
@@ -26,7 +27,6 @@ struct RowArgs {
 // Returns the local number of a slot's expert, or -1 if the slot has no local expert. Looks the id
 // up only if it is valid.
 __device__ int32_t local_of(const RowArgs& a, int64_t slot) {
-  if (slot >= a.slots) return -1;
   const int32_t id = a.ids[slot];
   if (id < 0 || id >= a.num_experts) return -1;
   const int32_t local = a.expert_map != nullptr ? a.expert_map[id] : id;
@@ -40,33 +40,33 @@ __device__ void settle_missing(const RowArgs& a, int64_t slot) {
   if (id < -1 || id >= a.num_experts) report(a.device_error, slot, id, a.num_experts, a.top_k);
 }
 
-__global__ void plan_rows(RowArgs a) {
+__global__ void __launch_bounds__(kMostRowThreads) plan_rows(const RowArgs a) {
+  await_earlier_kernels();
+  start_later_kernels();
+  const int64_t run = (a.slots + blockDim.x - 1) / blockDim.x;
+  const int64_t begin = min(a.slots, threadIdx.x * run), end = min(a.slots, begin + run);
   // A rank without experts runs one iteration, too: expert 0 marks the slots without a row.
   for (int64_t e = blockIdx.x; e < max(a.num_local, int64_t{1}); e += gridDim.x) {
     int32_t before = 0, own = 0;
-    for (int64_t slot = threadIdx.x; slot < a.slots; slot += kRowThreads) {
+    for (int64_t slot = begin; slot < end; ++slot) {
       const int32_t local = local_of(a, slot);
       before += local >= 0 && local < e;
       own += local == e;
+      if (e == 0 && local < 0) settle_missing(a, slot);
     }
-    int32_t row = block_sum(before);
-    own = block_sum(own);
+    const int32_t first = block_sum(before);
+    const Rank rank = block_scan(own);
     if (threadIdx.x == 0) {
-      a.plan.expert_offsets[e] = row;
-      if (e >= a.num_local - 1) a.plan.expert_offsets[a.num_local] = row + own;
+      a.plan.expert_offsets[e] = first;
+      if (e >= a.num_local - 1) a.plan.expert_offsets[a.num_local] = first + rank.total;
     }
-    for (int64_t first = 0; first < a.slots; first += kRowThreads) {
-      const int64_t slot = first + threadIdx.x;
-      const int32_t local = local_of(a, slot);
-      const Rank rank = block_rank(local == e);
-      if (local == e) {
-        const int32_t at = row + rank.before;
-        a.plan.row_token[at] = static_cast<int32_t>(slot / a.top_k);
-        a.plan.row_slot[at] = static_cast<int32_t>(slot);
-        a.plan.slot_row[slot] = at;
-      }
-      if (e == 0 && local < 0 && slot < a.slots) settle_missing(a, slot);
-      row += rank.total;
+    if (own == 0) continue;
+    int32_t row = first + rank.before;
+    for (int64_t slot = begin; slot < end; ++slot) {
+      if (local_of(a, slot) != e) continue;
+      a.plan.row_token[row] = static_cast<int32_t>(slot / a.top_k);
+      a.plan.row_slot[row] = static_cast<int32_t>(slot);
+      a.plan.slot_row[slot] = row++;
     }
   }
 }
@@ -105,8 +105,9 @@ Status CudaOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t t
   const cuda::RowArgs args{
       topk_ids,   num_tokens * top_k, top_k, num_experts,
       expert_map, num_local,          plan,  device_errors_.cell(DeviceErrorKind::kIds)};
-  return cuda::launch(queue_, stream, "plan_rows", cuda::plan_rows, std::max<int64_t>(num_local, 1),
-                      cuda::kRowThreads, 0, args);
+  return cuda::launch_early(queue_, stream, "plan_rows", cuda::plan_rows,
+                            std::max<int64_t>(num_local, 1),
+                            args.slots > 4096 ? cuda::kMostRowThreads : cuda::kRowThreads, 0, args);
 }
 
 Status CudaOps::plan_batched_rows(const int32_t* counts, int64_t num_experts, int64_t max_tokens,

@@ -63,11 +63,12 @@ __global__ void __launch_bounds__(kMostVectorThreads) quantize_tokens(const Vect
 __global__ void __launch_bounds__(kVectorThreads) quantize_groups(const VectorArgs a) {
   await_earlier_kernels();
   start_later_kernels();
-  const int lanes = a.group / 8, vectors = a.cols / 8;
-  const int64_t all = (a.rows * vectors + 31) / 32 * 32;
-  for (int64_t i = blockIdx.x * int64_t{kVectorThreads} + threadIdx.x; i < all;
-       i += gridDim.x * int64_t{kVectorThreads}) {
-    const bool there = i < a.rows * vectors;
+  const unsigned vectors = static_cast<unsigned>(a.cols) / 8;
+  const int lanes = a.group / 8;
+  const auto count = static_cast<unsigned>(a.rows) * vectors, all = (count + 31) / 32 * 32;
+  for (unsigned i = blockIdx.x * kVectorThreads + threadIdx.x; i < all;
+       i += gridDim.x * kVectorThreads) {
+    const bool there = i < count;
     const int64_t r = there ? i / vectors : 0;
     const int c = there ? static_cast<int>(i % vectors) * 8 : 0;
     const EightValues eight(a.from + r * a.from_stride + c);
@@ -86,11 +87,11 @@ __global__ void __launch_bounds__(kVectorThreads) quantize_groups(const VectorAr
 // A thread copies 16 of the 64 bytes of a block: four words that lie apart in the natural order.
 __global__ void __launch_bounds__(kVectorThreads)
     copy_to_fragments(const uint32_t* from, int64_t from_words, uint32_t* to, int64_t to_words,
-                      int64_t rows, int pieces) {
+                      unsigned count, unsigned pieces) {
   await_earlier_kernels();
   start_later_kernels();
-  for (int64_t i = blockIdx.x * int64_t{kVectorThreads} + threadIdx.x; i < rows * pieces;
-       i += gridDim.x * int64_t{kVectorThreads}) {
+  for (unsigned i = blockIdx.x * kVectorThreads + threadIdx.x; i < count;
+       i += gridDim.x * kVectorThreads) {
     const int64_t r = i / pieces, first = i % pieces * 4;
     const uint32_t* const row = from + r * from_words;
     uint32_t words[4];
@@ -115,7 +116,8 @@ bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to) {
   return rows_fit && from.rows > 0 && from.dtype == DType::kBF16 && to.values.dtype == key.dtype &&
          from.cols % 8 == 0 && from.stride % 8 == 0 && to.values.stride % 8 == 0 &&
          reinterpret_cast<uintptr_t>(from.data) % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(to.values.data) % 8 == 0;
+         reinterpret_cast<uintptr_t>(to.values.data) % 8 == 0 &&
+         from.rows * vectors < int64_t{1} << 31;
 }
 
 Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
@@ -145,10 +147,11 @@ Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& 
 
 Status to_fragments(const Queue& queue, const Matrix& from, const Matrix& to, Stream stream) {
   const int64_t pieces = from.cols / 8;
-  return launch_early(
-      queue, stream, "to_fragments", copy_to_fragments, vector_blocks(from.rows * pieces),
-      kVectorThreads, 0, static_cast<const uint32_t*>(from.data), from.stride / 2,
-      static_cast<uint32_t*>(to.data), to.stride / 2, from.rows, static_cast<int>(pieces));
+  return launch_early(queue, stream, "to_fragments", copy_to_fragments,
+                      vector_blocks(from.rows * pieces), kVectorThreads, 0,
+                      static_cast<const uint32_t*>(from.data), from.stride / 2,
+                      static_cast<uint32_t*>(to.data), to.stride / 2,
+                      static_cast<unsigned>(from.rows * pieces), static_cast<unsigned>(pieces));
 }
 
 }  // namespace moracle::cuda
