@@ -2,7 +2,9 @@
 // cache holds. One scheme a program:
 //
 //   nvcc -std=c++20 -O2 --expt-relaxed-constexpr -gencode arch=compute_90a,code=sm_90a -Iinclude
-//     -Isrc -DMORACLE_SCHEME=4 bench/lab/wgmma_tiles.cu -cudart static -o wgmma_tiles
+//     -Isrc -DMORACLE_SCHEME=4 bench/lab/wgmma_tiles.cu src/kernels/cuda/gemm_sm90/weight_boxes.cc
+//     src/kernels/cuda/device/{tensor_map,cuda_check}.cc -cudart static
+//     -o wgmma_tiles
 //   wgmma_tiles check              every kernel, ragged experts
 //   wgmma_tiles time SHAPE TOKENS  wgmma_tiles time mixtral 128,2048; one more word: mma_linear,
 //   too
@@ -55,11 +57,11 @@ using Tested = SchemeOf<Int4Operand, Wgmma<Int4Operand>, 4, 128, false, true>;
 constexpr Values kWeights = Values::kBytes, kX = Values::kBf16;
 #elif MORACLE_SCHEME == 3
 const char* const kName = "fp8-w8a8-block128x128";
-using Tested = SchemeOf<Fp8Fp8Operand<true>, Fp8Wgmma<true>, 4, 128>;
+using Tested = SchemeOf<Fp8Fp8Operand<true>, Fp8Wgmma<Fp8Scales::kGroups>, 4, 128>;
 constexpr Values kWeights = Values::kE4m3, kX = Values::kE4m3;
 #elif MORACLE_SCHEME == 4
 const char* const kName = "fp8-w8a8-channel";
-using Tested = SchemeOf<Fp8Fp8Operand<false>, Fp8Wgmma<false>, 4, 0>;
+using Tested = SchemeOf<Fp8Fp8Operand<false>, Fp8Wgmma<Fp8Scales::kRows>, 4, 0>;
 constexpr Values kWeights = Values::kE4m3, kX = Values::kE4m3;
 #elif MORACLE_SCHEME == 5
 const char* const kName = "mxfp4-w4a16";
@@ -77,6 +79,10 @@ constexpr Values kWeights = Values::kE4m3, kX = Values::kBf16;
 const char* const kName = "mxfp8-w8a16";
 using Tested = SchemeOf<Fp8Operand<true>, Fp8Folded, 4, 32, true>;
 constexpr Values kWeights = Values::kE4m3, kX = Values::kBf16;
+#elif MORACLE_SCHEME == 11
+const char* const kName = "fp8-w8a8-block128x128, blocks";
+using Tested = SchemeOf<Fp8Fp8Operand<true>, Fp8Wgmma<Fp8Scales::kBlocks>, 4, 128>;
+constexpr Values kWeights = Values::kE4m3, kX = Values::kE4m3;
 #elif MORACLE_SCHEME == 10
 const char* const kName = "f16";
 using Tested = SchemeOf<F16Operand, F16Wgmma, 2, 0>;
@@ -148,6 +154,14 @@ void random(void* to, size_t bytes, uint32_t seed, Values values) {
 __global__ void clear_tail(uint32_t* x, int64_t rows, int64_t words, int64_t begin) {
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     for (int64_t w = begin + threadIdx.x; w < words; w += blockDim.x) x[r * words + w] = 0;
+  }
+}
+// Rows of a block of 128 get the scales of its first row.
+__global__ void share_scales(float* scales, int groups) {
+  const int panel = static_cast<int>(blockIdx.x);
+  for (int i = threadIdx.x; i < groups * 16; i += blockDim.x) {
+    const float first = 0.5f + 0.001f * static_cast<float>((panel / 8 * 31 + i / 16 * 17) % 97);
+    scales[panel * groups * 16 + i] = first;
   }
 }
 __global__ void to_fragments(const uint32_t* x, uint32_t* to, int64_t words, int bytes) {
@@ -244,6 +258,9 @@ struct Gemm {
         random(of + a.scales_at, groups, 3 + e, 0x07070707u, 0x78787878u);
       else
         random(of + a.scales_at, groups * 4, 3 + e, 0x00ffffffu, 0x3f000000u);
+      if (New::kBlockScales)
+        share_scales<<<a.panels, 32>>>(reinterpret_cast<float*>(of + a.scales_at),
+                                       a.weight_groups.count);
       random(of + a.zeros_at, groups, 5 + e, 0x07070707u, 0);
       random(of + a.bias_at, a.panels * 64, 9 + e, 0x83ffffffu, 0x40000000u);
     }
@@ -254,6 +271,10 @@ struct Gemm {
     a.x_aligned = true, a.y_in_pairs = true;
     a.x_stride = int64_t{blocks} * 32 * kXBytes;
     a.x_bytes = static_cast<int>(a.x_stride);
+    const WgmmaKernel kernel = kernels()[0];
+    auto boxes = weight_boxes(a, kernel.stage_blocks, kernel.block_bytes, kernel.scale_bytes);
+    if (!boxes.ok()) std::printf("%s\n", boxes.error().need.c_str()), std::exit(1);
+    a.boxes = *boxes;
   }
   void set_rows(const Memory& x, const Memory& x_scales, const Memory* index, const Memory& offsets,
                 int rows, const Memory& y) {
@@ -312,6 +333,7 @@ void check() {
                         {512, 2048, 40, false, false, true, false},
                         {512, 8192, 90, true, false, false, true}};
   for (const Case& c : cases) {
+    if (New::kBlockScales && c.gated && c.n % 256 != 0) continue;  // blocks across both halves
     Gemm gemm(s.experts, c.n, c.k, c.gated, c.bias);
     const Routing r = route(s, c.tokens, 1, true);
     const int rows = static_cast<int>(r.tokens.size()), x_rows = c.gather ? c.tokens : rows;
@@ -419,7 +441,8 @@ void measure(const LayerShape& s, const std::vector<int>& all_tokens, bool old) 
       };
       for (const WgmmaKernel& kernel : kernels()) {
         const int mean = rows / s.experts;
-        if ((!second && !gates(kernel)) || kernel.rows * 16 < mean || kernel.rows > 8 * mean)
+        if ((!second && !gates(kernel)) || kernel.rows * 8 < mean ||
+            kernel.rows > 8 * std::max(mean, 4))
           continue;
         const double us = time_graph(routings, stream, [&](int i) {
           set(i);

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/tensor_map.h"
+
 namespace moracle::cuda {
 
 __device__ inline uint32_t shared_address(const void* p) {
@@ -51,6 +53,28 @@ __device__ inline void copy_bulk(uint32_t to, const void* from, int bytes, uint3
           "r"(to),
       "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
       : "memory");
+}
+/// Copies a box of a tensor, which begins at index c0, c1, c2 (and c3), to shared memory and counts
+/// its bytes at the barrier. `to` is 128-byte aligned.
+__device__ inline void copy_box(uint32_t to, const TensorMap& map, int c0, int c1, int c2,
+                                uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+      "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier)
+      : "memory");
+}
+__device__ inline void copy_box(uint32_t to, const TensorMap& map, int c0, int c1, int c2, int c3,
+                                uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+      "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier)
+      : "memory");
+}
+/// Fetches the description of a tensor ahead of the first copy.
+__device__ inline void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 /// Copies 16 bytes to shared memory asynchronously, or writes zeros.
 __device__ inline void copy16_to(uint32_t to, const void* from, bool there) {

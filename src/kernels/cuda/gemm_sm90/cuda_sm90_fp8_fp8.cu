@@ -3,8 +3,10 @@
 
 namespace moracle::cuda {
 
-WgmmaKernels wgmma_fp8_fp8(bool in_groups) {
-  return in_groups ? wgmma_kernels<Fp8Wgmma<true>>() : wgmma_kernels<Fp8Wgmma<false>>();
+WgmmaKernels wgmma_fp8_fp8(Fp8Scales scales) {
+  if (scales == Fp8Scales::kBlocks) return wgmma_kernels<Fp8Wgmma<Fp8Scales::kBlocks>>();
+  return scales == Fp8Scales::kGroups ? wgmma_kernels<Fp8Wgmma<Fp8Scales::kGroups>>()
+                                      : wgmma_kernels<Fp8Wgmma<Fp8Scales::kRows>>();
 }
 
 }  // namespace moracle::cuda

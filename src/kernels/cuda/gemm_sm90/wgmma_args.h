@@ -1,7 +1,7 @@
 // Arguments of a grouped GEMM on Hopper's tensor cores, and its kernels.
 #pragma once
 
-#include "kernels/cuda/gemm_sm80/mma_args.h"
+#include "kernels/cuda/gemm_sm90/weight_boxes.h"
 
 namespace moracle::cuda {
 
@@ -10,6 +10,7 @@ namespace moracle::cuda {
 /// of columns (y_in_pairs).
 struct WgmmaArgs : MmaArgs {
   bool y_fragments;  ///< store y in fragment order, too
+  WeightBoxes boxes;
 };
 
 struct WgmmaKernel {
@@ -17,13 +18,19 @@ struct WgmmaKernel {
   int rows, outputs;  ///< size of a tile
   int threads;
   int shared_bytes;
-  int per_sm;          ///< blocks that one multiprocessor runs
-  int x_group_blocks;  ///< groups of x scales must be multiples of so many k-blocks; 0: any
+  int per_sm;        ///< blocks that one multiprocessor runs
+  int stage_blocks;  ///< k-blocks of a stage
+  int block_bytes;   ///< of a k-block
+  int scale_bytes;   ///< of 16 scales; 0: no scales in groups
 };
 
 /// Kernels of one operand, from few rows to many, for the first tiles of kWgmmaTiles
 /// (wgmma_plan.h).
 using WgmmaKernels = std::span<const WgmmaKernel>;
+
+/// Scales of weights and activations: of a row and a token, in groups, or in blocks of 128 x 128
+/// and in groups.
+enum class Fp8Scales { kRows, kGroups, kBlocks };
 
 // Weights and activations in these types; without the second type activations are bf16.
 WgmmaKernels wgmma_bf16();
@@ -31,9 +38,9 @@ WgmmaKernels wgmma_f16();
 WgmmaKernels wgmma_int8(bool in_groups);
 WgmmaKernels wgmma_int4();
 WgmmaKernels wgmma_fp8(bool in_groups);
-WgmmaKernels wgmma_int8_int8();              ///< scales per row and token, without zero points
-WgmmaKernels wgmma_fp8_fp8(bool in_groups);  ///< groups are multiples of 128 columns
-WgmmaKernels wgmma_mxfp4();                  ///< exponents as scales
-WgmmaKernels wgmma_mxfp8();                  ///< likewise, activations in bf16
+WgmmaKernels wgmma_int8_int8();                ///< scales per row and token, without zero points
+WgmmaKernels wgmma_fp8_fp8(Fp8Scales scales);  ///< groups are multiples of 128 columns
+WgmmaKernels wgmma_mxfp4();                    ///< exponents as scales
+WgmmaKernels wgmma_mxfp8();                    ///< likewise, activations in bf16
 
 }  // namespace moracle::cuda

@@ -10,10 +10,19 @@
 namespace moracle::cuda {
 namespace {
 
+// The 128 outputs that a warpgroup's panels belong to must share a scale, in both halves of a gated
+// matrix.
+Fp8Scales fp8_scales(const MatrixShape& shape, bool in_groups) {
+  if (!in_groups) return Fp8Scales::kRows;
+  const bool blocks = shape.key.group.rows % 128 == 0 && shape.n % 256 == 0;
+  return blocks ? Fp8Scales::kBlocks : Fp8Scales::kGroups;
+}
+
 WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
   const bool in_groups = mma_in_groups(shape, scheme);
   if (const auto& key = scheme.activation)
-    return key->dtype == DType::kI8 ? wgmma_int8_int8() : wgmma_fp8_fp8(in_groups);
+    return key->dtype == DType::kI8 ? wgmma_int8_int8()
+                                    : wgmma_fp8_fp8(fp8_scales(shape, in_groups));
   switch (shape.key.dtype) {
     case DType::kF16:
       return wgmma_f16();
@@ -42,6 +51,9 @@ Result<WgmmaGemm> WgmmaGemm::make(const KernelWeights& weights, const Queue& que
                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       kernel.shared_bytes));
   }
+  const WgmmaKernel& any = gemm.kernels_[0];  // all have the same stages
+  MORACLE_TRY(gemm.boxes_, weight_boxes(mma_args(weights, {}, {}), any.stage_blocks,
+                                        any.block_bytes, any.scale_bytes));
   return gemm;
 }
 
@@ -52,9 +64,9 @@ Status WgmmaGemm::run(const KernelWeights& weights, const GroupedRows& rows, con
       wgmma_choice(static_cast<int>(kernels_.size()), rows.num_rows, weights.num_experts))];
   if (kernels_are_watched())
     report({wgmma_kernel_name(weights.scheme, kernel.rows), weights.shape});
-  WgmmaArgs args{mma_args(weights, rows, y, activation), y_fragments};
+  WgmmaArgs args{mma_args(weights, rows, y, activation), y_fragments, boxes_};
   const MmaKernel tile{nullptr, kernel.rows, kernel.outputs, kernel.threads, kernel.shared_bytes};
-  return launch(
+  return launch_early(
       *queue_, stream, "wgmma", kernel.kernel,
       std::min<int64_t>(mma_tiles(tile, args), int64_t{kernel.per_sm} * queue_->multiprocessors),
       kernel.threads, static_cast<size_t>(kernel.shared_bytes), args);

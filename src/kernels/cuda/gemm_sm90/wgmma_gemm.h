@@ -11,7 +11,8 @@ namespace moracle::cuda {
 
 class WgmmaGemm {
  public:
-  /// Loads the kernels, which graph capture could not do. Requires wgmma_tiles.
+  /// Loads the kernels, which graph capture could not do. Requires wgmma_tiles. The weights must
+  /// stay where they are.
   static Result<WgmmaGemm> make(const KernelWeights& weights, const Queue& queue);
 
   /// y of each row, or its activated gates and outputs if `activation` is not null. Rows of x are
@@ -21,6 +22,7 @@ class WgmmaGemm {
 
  private:
   WgmmaKernels kernels_;
+  WeightBoxes boxes_{};
   const Queue* queue_ = nullptr;
 };
 

@@ -2,6 +2,7 @@
 // tile, two multiply. Only the device knows how many tiles there are.
 #pragma once
 
+#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_epilogue.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_loader.cuh"
 
@@ -22,6 +23,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t memory[];
   const WgmmaShared<Tile> shared{memory};
+  if (threadIdx.x == 0) {
+    prefetch_map(a.boxes.codes);
+    if constexpr (Operand::kGroups) prefetch_map(a.boxes.scales);
+  }
   if (threadIdx.x < Tile::kStages) {
     // The loaders' copies and the expected bytes; one arrival for each computing warp.
     init_barrier(shared.full(threadIdx.x), Tile::kLoaders + 1);
@@ -29,6 +34,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
     fence_barrier_init();
   }
   __syncthreads();
+  await_earlier_kernels();
+  start_later_kernels();
   if (threadIdx.x >= Tile::kComputers) {
     give_registers<Tile::kLoaderRegisters>();
     WgmmaLoader<Operand, Tile>(a, shared).run();
@@ -56,8 +63,8 @@ template <class Operand, class... Tiles>
 WgmmaKernels wgmma_kernels_of() {
   static const WgmmaKernel kKernels[] = {
       WgmmaKernel{wgmma_linear<Operand, Tiles>, Tiles::kRows, Tiles::kOutputs, Tiles::kThreads,
-                  Tiles::kSharedBytes, Tiles::kPerSm,
-                  Operand::kXScales == XScales::kGroup ? Tiles::kBlocks : 0}...};
+                  Tiles::kSharedBytes, Tiles::kPerSm, Tiles::kBlocks, Tiles::kBlockBytes,
+                  Operand::kGroups ? Tiles::kScaleBytes : 0}...};
   return kKernels;
 }
 
@@ -65,13 +72,15 @@ WgmmaKernels wgmma_kernels_of() {
 template <class Operand>
 WgmmaKernels wgmma_kernels() {
   constexpr int kBlocks = Operand::kCodeBits == 16 ? 2 : 4;  // 128 bytes of a row, at least
+  using Fewest = FullWgmmaTile<Operand, 2, 16, kBlocks>;
   using Few = FullWgmmaTile<Operand, 2, 32, kBlocks>;
   using Middle = FullWgmmaTile<Operand, 2, 64, kBlocks>;
   using Many = FullWgmmaTile<Operand, 2, 128, kBlocks>;
   if constexpr (Operand::kWide)
-    return wgmma_kernels_of<Operand, Few, Middle, Many, FullWgmmaTile<Operand, 2, 192, kBlocks>>();
+    return wgmma_kernels_of<Operand, Fewest, Few, Middle, Many,
+                            FullWgmmaTile<Operand, 2, 192, kBlocks>>();
   else
-    return wgmma_kernels_of<Operand, Few, Middle, Many>();
+    return wgmma_kernels_of<Operand, Fewest, Few, Middle, Many>();
 }
 
 }  // namespace moracle::cuda

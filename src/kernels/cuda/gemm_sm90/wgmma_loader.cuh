@@ -38,7 +38,7 @@ class WgmmaLoader {
 
  private:
   static constexpr int kThreads = Tile::kLoaders;
-  static constexpr int kWarpPanels = Tile::kAllPanels / (kThreads / 32);
+  static constexpr int kBoxes = Tile::kAllPanels / kBoxPanels;
   __device__ static int thread() { return static_cast<int>(threadIdx.x) - Tile::kComputers; }
 
   __device__ void wait_until_empty() const {
@@ -73,12 +73,10 @@ class WgmmaLoader {
 
   // Rows past the tile's last are not copied: what they multiply is not stored.
   __device__ void enter(const TilePlace& place, typename Tile::Info& info) {
-    expert_ = a_.base + place.expert * a_.expert_bytes;
+    expert_ = place.expert;
     const TilePanels<Tile> panels(a_, place);
-    // Past the last panel, read the last panel again; its results are discarded.
-    const auto panel_of = [&](int q) { return min(panels[q], a_.panels - 1); };
 #pragma unroll
-    for (int i = 0; i < kWarpPanels; ++i) panel_[i] = panel_of(warp() * kWarpPanels + i);
+    for (int i = 0; i < kBoxes; ++i) panel_[i] = panels[i * kBoxPanels];
     const int row = thread() / 8;
     own_rows_ = (place.rows - row + 15) / 16;
     const auto step = static_cast<unsigned>(a_.x_stride / 16);
@@ -90,59 +88,68 @@ class WgmmaLoader {
         copy4_to(shared_address(&info.x_scales[r]), a_.x_scales + source_of(place, r), true);
     } else if constexpr (Operand::kXScales == XScales::kGroup) {
       static_assert(Tile::kRows <= kThreads);
+      if constexpr (Operand::kBlockScales) {
+        const auto* const scales =
+            reinterpret_cast<const float*>(a_.base + place.expert * a_.expert_bytes + a_.scales_at);
+#pragma unroll
+        for (int i = 0; i < kBoxes; ++i)
+          w_scales_[i] =
+              scales + int64_t{min(panel_[i], a_.panels - 1)} * a_.weight_groups.count * 16;
+      }
       x_scales_ = thread() < place.rows
                       ? a_.x_scales + int64_t{source_of(place, thread())} * a_.x_groups.count
                       : nullptr;
     }
-    if constexpr (Operand::kGroups) {
-      // The first threads copy scales, the last ones zero points.
-      const bool zeros = is_zeros();
-      const int q = zeros ? thread() - (kThreads - Tile::kAllPanels)
-                          : min(thread() / kScalePieces, Tile::kAllPanels - 1);
-      const int64_t at = int64_t{panel_of(q)} * a_.weight_groups.count;
-      scales_ =
-          zeros ? expert_ + a_.zeros_at + at * 16
-                : expert_ + a_.scales_at + at * Tile::kScaleBytes + thread() % kScalePieces * 16;
-    }
   }
 
   __device__ void load(int first) {
-    uint8_t* const stage = shared_.stage(ring_.slot);
-    const int blocks = min(Tile::kBlocks, a_.blocks - first);
-    load_codes(stage + Tile::kCodes, first, blocks);
-    load_x(shared_address(stage), first);
-    if constexpr (Operand::kGroups) load_scales(stage, first, first + blocks - 1);
-    if constexpr (Operand::kXScales == XScales::kGroup) {
+    const uint32_t stage = shared_address(shared_.stage(ring_.slot));
+    if (thread() == 0) load_weights(stage, first);
+    load_x(stage, first);
+    if constexpr (Operand::kBlockScales) {
+      // One stage ahead, to hide the latency.
+      if (first == 0) fetch_scales(0);
+      auto* const factors = reinterpret_cast<float*>(shared_.stage(ring_.slot) + Tile::kXScales);
+#pragma unroll
+      for (int i = 0; i < kBoxes; ++i) {
+        if (thread() < Tile::kRows) factors[i * Tile::kRows + thread()] = x_scale_ * w_scale_[i];
+      }
+      fetch_scales(min(first + Tile::kBlocks, a_.blocks - 1));
+    } else if constexpr (Operand::kXScales == XScales::kGroup) {
       if (x_scales_ != nullptr)
-        copy4_to(shared_address(stage + Tile::kXScales) + thread() * 4,
-                 x_scales_ + group_of(a_.x_groups, first), true);
+        copy4_to(stage + Tile::kXScales + thread() * 4, x_scales_ + group_of(a_.x_groups, first),
+                 true);
     }
   }
 
-  // One bulk copy for each panel. Bulk copies of a warp are issued one after another, so every warp
-  // takes some.
-  __device__ void load_codes(uint8_t* to, int first, int blocks) {
-    const int bytes = blocks * Tile::kBlockBytes;
-    const uint32_t full = shared_.full(ring_.slot);
-    if (blocks < Tile::kBlocks) {
-      // Blocks past the end: zeros, since x is zero there and codes could be NaN.
-      constexpr int kPieces = Tile::kPanelBytes / 16;
-      for (int i = thread(); i < Tile::kAllPanels * kPieces; i += kThreads) {
-        if (i % kPieces * 16 >= bytes) reinterpret_cast<uint4*>(to)[i] = uint4{};
-      }
-      fence_async_proxy();
-      sync_threads(1, kThreads);  // all zeros are written before thread 0 arrives
-    }
-    if (thread() == 0) arrive_expecting(full, bytes * Tile::kAllPanels);
-    if (thread() % 32 == 0) {
+  __device__ void fetch_scales(int block) {
+    x_scale_ = x_scales_ != nullptr ? x_scales_[group_of(a_.x_groups, block)] : 0;
+    const int group = group_of(a_.weight_groups, block) * 16;
 #pragma unroll
-      for (int i = 0; i < kWarpPanels; ++i) {
-        const int64_t from = (int64_t{panel_[i]} * a_.blocks + first) * Tile::kBlockBytes;
-        copy_bulk(shared_address(to) + (warp() * kWarpPanels + i) * Tile::kPanelBytes,
-                  expert_ + from, bytes, full);
+    for (int i = 0; i < kBoxes; ++i) w_scale_[i] = w_scales_[i][group];
+  }
+
+  // What lies outside the matrix arrives as zeros and is counted, too.
+  __device__ void load_weights(uint32_t stage, int first) const {
+    const uint32_t full = shared_.full(ring_.slot);
+    const bool zeros = Operand::kZeros && a_.has_zeros;
+    const int group_bytes = Operand::kGroups ? Tile::kScaleBytes + (zeros ? 16 : 0) : 0;
+    arrive_expecting(full, Tile::kAllPanels * (Tile::kPanelBytes + a_.boxes.groups * group_bytes));
+    const int group = Operand::kGroups ? group_of(a_.weight_groups, first) : 0;
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i) {
+      const int before = i * kBoxPanels;  // panels of earlier boxes
+      copy_box(stage + Tile::kCodes + before * Tile::kPanelBytes, a_.boxes.codes,
+               first * (Tile::kBlockBytes / 8), panel_[i], expert_, full);
+      if constexpr (Operand::kGroups) {
+        const int runs = before * a_.boxes.groups;
+        copy_box(stage + Tile::kScales + runs * Tile::kScaleBytes, a_.boxes.scales, 0, group,
+                 panel_[i], expert_, full);
+        if (zeros)
+          copy_box(stage + Tile::kZeros + runs * 16, a_.boxes.zeros, 0, group, panel_[i], expert_,
+                   full);
       }
     }
-    __syncwarp();
   }
 
   // Piece c of row r of an atom lies at r · 128 + (c ^ r % 8) · 16.
@@ -163,40 +170,17 @@ class WgmmaLoader {
     }
   }
 
-  // Loads the scales and zero points of every group from k-block `first` to k-block `last`.
-  __device__ void load_scales(uint8_t* stage, int first, int last) {
-    const bool zeros = is_zeros();
-    if (zeros ? !a_.has_zeros : thread() >= Tile::kAllPanels * kScalePieces) return;
-    const int begin = group_of(a_.weight_groups, first), end = group_of(a_.weight_groups, last);
-    const int bytes = zeros ? 16 : Tile::kScaleBytes;
-    const uint8_t* from = scales_ + begin * bytes;
-    uint32_t to = shared_address(stage) +
-                  (zeros ? Tile::kZeros + (thread() - kThreads + Tile::kAllPanels) * 16
-                         : Tile::kScales + thread() * 16);
-    for (int group = begin; group <= end; ++group) {
-      copy16_to(to, from, true);
-      from += bytes, to += Tile::kAllPanels * bytes;
-    }
-  }
-  __device__ static bool is_zeros() {
-    return Operand::kZeros && thread() >= kThreads - Tile::kAllPanels;
-  }
-  __device__ static int warp() {
-    return thread() / 32;
-  }
-
-  // Rows of x that a thread copies from, every 16th, and pieces of 16 bytes of scales of a panel.
-  static constexpr int kOwnRows = Tile::kRows / 16, kScalePieces = Tile::kScaleBytes / 16;
+  static constexpr int kOwnRows = Tile::kRows / 16;  // of x, every 16th, that a thread copies from
 
   const WgmmaArgs& a_;
   const WgmmaShared<Tile>& shared_;
   RingSlot<Tile> ring_;
-  const uint8_t* expert_ = nullptr;
-  int panel_[kWarpPanels] = {};  // of this warp's bulk copies
-  unsigned x_[kOwnRows] = {};    // this thread's rows, in units of 16 bytes
+  int expert_ = 0, panel_[kBoxes] = {};  // of the tile's weights
+  unsigned x_[kOwnRows] = {};            // this thread's rows, in units of 16 bytes
   int own_rows_ = 0;
   const float* x_scales_ = nullptr;
-  const uint8_t* scales_ = nullptr;
+  const float* w_scales_[kBoxes] = {};
+  float x_scale_ = 0, w_scale_[kBoxes] = {};  // of the next stage
 };
 
 }  // namespace moracle::cuda

@@ -5,11 +5,13 @@
 // columns are added to f32 totals, with the chunk's scales if kGroups. kSmallGroups: groups may be
 // smaller than a stage. kUnits: parts of a k-block that are unpacked one by one. kWide: no
 // unpacking, registers for 192 rows. kFolded: `weights` gets factors of the lane's two rows instead
-// of zero points.
+// of zero points. kBlockScales: weights share scales in blocks of 128 x 128, which the loader
+// multiplies with those of x.
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_operands.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_args.h"
 
 namespace moracle::cuda {
 
@@ -19,6 +21,7 @@ struct Wgmma : Operand {
   static constexpr Products kProducts = kProducts_;
   static constexpr int kUnits = 1;
   static constexpr bool kPromoted = Operand::kGroups, kSmallGroups = true, kFolded = false;
+  static constexpr bool kBlockScales = false;
   static constexpr bool kWide = kProducts == Products::kInt8;
 };
 
@@ -28,6 +31,7 @@ struct HalfProducts : Bf16Products {
   static constexpr int kSteps = 1, kUnits = 2, kCodeBits = 16;
   static constexpr bool kGroups = false, kScaled = false, kZeros = false;
   static constexpr bool kPromoted = false, kSmallGroups = false, kFolded = false;
+  static constexpr bool kBlockScales = false;
 };
 struct Bf16Wgmma : HalfProducts {
   static constexpr bool kWide = true;
@@ -50,14 +54,17 @@ struct F16Wgmma : HalfProducts {
 
 /// e4m3 on both sides. The tensor core adds with 13 fraction bits, so sums are promoted to f32
 /// every stage.
-template <bool kInGroups>
+template <Fp8Scales kScales>
 struct Fp8Wgmma {
   using Sum = float;
   static constexpr Products kProducts = Products::kFp8;
   static constexpr int kXBytes = 1, kSteps = 1, kParts = 1, kCodeBits = 8, kUnits = 1;
   static constexpr float kUnit = 1;
-  static constexpr XScales kXScales = kInGroups ? XScales::kGroup : XScales::kToken;
-  static constexpr bool kGroups = kInGroups, kScaled = true, kZeros = false;
+  static constexpr bool kBlockScales = kScales == Fp8Scales::kBlocks;
+  static constexpr XScales kXScales =
+      kScales == Fp8Scales::kRows ? XScales::kToken : XScales::kGroup;
+  static constexpr bool kGroups = kScales == Fp8Scales::kGroups, kScaled = !kBlockScales;
+  static constexpr bool kZeros = false;
   static constexpr bool kPromoted = true, kSmallGroups = false, kFolded = false;
   static constexpr bool kWide = false;
   __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
@@ -74,7 +81,7 @@ struct FoldedProducts : Bf16Products {
   static constexpr Products kProducts = Products::kBf16;
   static constexpr int kUnits = 1;
   static constexpr bool kGroups = true, kScaled = true, kZeros = false;
-  static constexpr bool kPromoted = false, kFolded = true, kWide = false;
+  static constexpr bool kPromoted = false, kFolded = true, kWide = false, kBlockScales = false;
 };
 /// Returns a pair of 2^(exponent + kUp - 167) in bf16. kUp is the difference of the biases of bf16
 /// and of the codes.

@@ -14,7 +14,7 @@ struct WgmmaTileRows {
   int rows;
   double most_rows;
 };
-inline constexpr WgmmaTileRows kWgmmaTiles[] = {{32, 20}, {64, 48}, {128, 100}, {192, 0}};
+inline constexpr WgmmaTileRows kWgmmaTiles[] = {{16, 8}, {32, 20}, {64, 48}, {128, 100}, {192, 0}};
 /// Mean rows per expert from which these kernels are faster than those of cuda-sm80.
 inline constexpr int64_t kWgmmaLeastRows = 12;
 

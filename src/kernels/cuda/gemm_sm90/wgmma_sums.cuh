@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_sums.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_args.h"
 #include "kernels/cuda/gemm_sm90/wgmma_tile.cuh"
 
 namespace moracle::cuda {
@@ -14,7 +15,7 @@ class WgmmaSums {
  public:
   using Sum = typename Operand::Sum;
 
-  __device__ WgmmaSums(const MmaArgs& args, const WgmmaShared<Tile>& shared, RingSlot<Tile>& ring)
+  __device__ WgmmaSums(const WgmmaArgs& args, const WgmmaShared<Tile>& shared, RingSlot<Tile>& ring)
       : a_(args), shared_(shared), ring_(ring) {}
 
   /// Multiplies all stages of a tile. The first one is full.
@@ -55,6 +56,11 @@ class WgmmaSums {
     return m * Tile::kHalf + static_cast<int>(threadIdx.x / 32);
   }
 
+  // Place in a stage of the 16 scales of a panel's group.
+  __device__ int run(int m, int group) const {
+    return panel(m) * a_.boxes.groups + group;
+  }
+
   // Unpacks unit b of m64 m. `group` is the group's place in the stage.
   __device__ __forceinline__ void unpack(const uint8_t* stage, int m, int b, int group,
                                          Weights& to) {
@@ -65,8 +71,8 @@ class WgmmaSums {
                codes);
     uint32_t zero[2] = {};
     if constexpr (Operand::kFolded) {
-      const uint32_t two = *reinterpret_cast<const uint16_t*>(
-          stage + Tile::kScales + (group * Tile::kAllPanels + panel(m)) * 16 + 2 * lane_row());
+      const uint32_t two = *reinterpret_cast<const uint16_t*>(stage + Tile::kScales +
+                                                              run(m, group) * 16 + 2 * lane_row());
       zero[0] = Operand::factor(two & 0xffu), zero[1] = Operand::factor(two >> 8);
     } else if constexpr (Operand::kZeros) {
       zero[0] = zero_[0], zero[1] = zero_[1];
@@ -170,14 +176,14 @@ class WgmmaSums {
       pin(part[0]);
       if (used >= 0) release(used);
       multiply_chunk(part[1], w[1], x);
-      promote<0>(total[0], part[0], stage, scales[0]);
+      promote<0>(0, part[0], stage, scales[0]);
       used = ring_.slot;
       next_stage(first);
       unpack_chunk(shared_.stage(ring_.slot), 0, w[0]);
       wgmma_wait<0>();
       pin(part[1]);
       multiply_chunk(part[0], w[0], descriptor());
-      promote<0>(total[1], part[1], stage, scales[1]);
+      promote<0>(1, part[1], stage, scales[1]);
     }
     wgmma_wait<0>();
     pin(part[0]);
@@ -221,7 +227,7 @@ class WgmmaSums {
         pin(part[0]);
         if (m == 0 && used >= 0) release(used);
         multiply_chunk(part[1], w, x + kHalf);
-        promote<0>(total[m], part[0], stage, scale);
+        promote<0>(m, part[0], stage, scale);
         if (m == kM - 1) {
           used = ring_.slot;
           next_stage(first);
@@ -230,7 +236,7 @@ class WgmmaSums {
         pin(part[1]);
         unpack_chunk(shared_.stage(ring_.slot), (m + 1) % kM, w);
         multiply_chunk(part[0], w, descriptor());
-        promote<kN / 2>(total[m], part[1], stage, scale);
+        promote<kN / 2>(m, part[1], stage, scale);
       }
     }
     wgmma_wait<0>();
@@ -263,8 +269,7 @@ class WgmmaSums {
         zero_[0] = zero_[1] = both_bf16(Operand::kZeroBase);
         if (a_.has_zeros) {
           const auto* const two = reinterpret_cast<const int8_t*>(
-              stage + Tile::kZeros +
-              (group_at<kChunk>(first, b) * Tile::kAllPanels + panel(m)) * 16 + 2 * lane_row());
+              stage + Tile::kZeros + run(m, group_at<kChunk>(first, b)) * 16 + 2 * lane_row());
 #pragma unroll
           for (int h = 0; h < 2; ++h) zero_[h] = both_bf16(Operand::kZeroBase + two[h]);
         }
@@ -302,7 +307,7 @@ class WgmmaSums {
         if (ends) {
           wgmma_wait<0>();
           pin(part);
-          promote<0>(total[m], part, stage, scale);
+          promote<0>(m, part, stage, scale);
         }
       }
     }
@@ -315,15 +320,25 @@ class WgmmaSums {
 
   // Scales of a lane's two rows.
   __device__ float2 weight_scale(const uint8_t* stage, int m, int group) const {
-    const uint8_t* const run =
-        stage + Tile::kScales + (group * Tile::kAllPanels + panel(m)) * Tile::kScaleBytes;
-    return reinterpret_cast<const float2*>(run)[lane_row()];
+    const uint8_t* const scales = stage + Tile::kScales + run(m, group) * Tile::kScaleBytes;
+    return reinterpret_cast<const float2*>(scales)[lane_row()];
   }
   // Adds scaled sums of the rows from kBegin on.
   template <int kBegin, int kCount>
-  __device__ __forceinline__ void promote(Sum (&to)[kN / 2], const Sum (&part)[kCount],
-                                          const uint8_t* stage, float2 scale) {
-    if constexpr (Operand::kXScales == XScales::kGroup) {
+  __device__ __forceinline__ void promote(int m, const Sum (&part)[kCount], const uint8_t* stage,
+                                          float2 scale) {
+    Sum(&to)[kN / 2] = total[m];
+    if constexpr (Operand::kBlockScales) {
+      const auto* const factors = reinterpret_cast<const float2*>(stage + Tile::kXScales) +
+                                  m * (Tile::kRows / 2) + kBegin / 2 + lane_col();
+#pragma unroll
+      for (int o = 0; o < kCount / 4; ++o) {
+        const float2 two = factors[o * 4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          to[kBegin / 2 + o * 4 + i] += part[o * 4 + i] * (i % 2 == 0 ? two.x : two.y);
+      }
+    } else if constexpr (Operand::kXScales == XScales::kGroup) {
       const auto* const x =
           reinterpret_cast<const float2*>(stage + Tile::kXScales) + kBegin / 2 + lane_col();
 #pragma unroll
@@ -345,7 +360,7 @@ class WgmmaSums {
     }
   }
 
-  const MmaArgs& a_;
+  const WgmmaArgs& a_;
   const WgmmaShared<Tile>& shared_;
   RingSlot<Tile>& ring_;
   uint32_t zero_[2] = {};
