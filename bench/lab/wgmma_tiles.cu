@@ -100,7 +100,9 @@ using OldTile = MmaTile<Old, 4, 1, 2, 8, 2, (Old::kXBytes * Old::kCodeBits > 8 ?
 
 WgmmaKernels kernels() {
 #ifdef MORACLE_N  // one tile alone
-  return wgmma_kernels_of<New, Tested::Tile<MORACLE_M, MORACLE_N, MORACLE_PER_SM>>();
+  static const WgmmaKernel kOne =
+      wgmma_kernel<New, Tested::Tile<MORACLE_M, MORACLE_N, MORACLE_PER_SM>>();
+  return WgmmaKernels(&kOne, 1);
 #else
   return wgmma_kernels<New>();
 #endif

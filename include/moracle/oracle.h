@@ -345,7 +345,6 @@ struct Backend {
   Platform platform = Platform::kCpu;
   std::string_view summary;
   bool planned = false;  ///< listed; the kernel is not written yet
-  bool trial = false;    ///< serves only requests that name it: not all of it is tested yet
 
   // Requirements on the machine.
   Isa isa = Isa::kNone;    ///< required CPU features

@@ -63,12 +63,6 @@ Objection refuse_deterministic(const Backend& b, const Request& r, const Machine
                 "batch-invariant results are requested");
 }
 
-Objection refuse_trial(const Backend& b, const Request& r, const Machine&) {
-  if (!b.trial || r.backend == b.name) return {};
-  return object(str("--backend ", b.name),
-                "a row on trial: not all of it has been tested on a device");
-}
-
 constexpr Rule kRules[] = {
     {"tokens", refuse_tokens},
     {"activation-format", refuse_activation_format},
@@ -76,7 +70,6 @@ constexpr Rule kRules[] = {
     {"lora", refuse_lora},
     {"input-weight", refuse_input_weight},
     {"deterministic", refuse_deterministic},
-    {"trial", refuse_trial},
 };
 
 }  // namespace

@@ -60,8 +60,14 @@ class CudaHopperTest : public CudaTest {
   }
 };
 
-// Activations are rounded to bf16, or to 8 bits, at the same places, but not from the same bits.
-void expect_near(const std::vector<float>& got, const std::vector<float>& want) {
+// Activations are rounded to bf16, or to 8 bits, at the same places, but not from the same bits:
+// the last bit of bf16 moves 3 % of the codes of e4m3, whose steps are 6 to 12 %, by one.
+double tolerance(const Scheme& scheme) {
+  if (!scheme.activation) return 0.01;
+  return scheme.activation->dtype == DType::kI8 ? 0.015 : 0.02;
+}
+
+void expect_near(const std::vector<float>& got, const std::vector<float>& want, double most) {
   double error = 0, all = 0;
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
@@ -69,32 +75,31 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& want) 
     error += std::pow(got[i] - want[i], 2), all += std::pow(want[i], 2);
   }
   EXPECT_GT(all, 0);
-  EXPECT_LT(std::sqrt(error / all), 0.01);
+  EXPECT_LT(std::sqrt(error / all), most);
 }
 
 TEST_F(CudaHopperTest, EveryNumberOfTokensGivesResultsOfReferenceAndReplaysThem) {
-  for (const char* backend : {"cuda-sm90", "cuda-wgmma"}) {
-    if (!serves(backend)) GTEST_SKIP() << backend << " does not serve this GPU";
-    for (const char* scheme :
-         {"bf16", "int4-w4a16-g128", "int4-w4a16-g32-asym", "int8-w8a8", "int8-w8a16-channel",
-          "fp8-w8a8-channel", "fp8-w8a8-block128x128", "mxfp4-w4a16", "mxfp8-w8a8"}) {
-      FusedMoe moe = make(request_of(*parse_scheme(scheme), backend));
-      FusedMoe reference = make(request_of(*parse_scheme(scheme), "cuda-reference"));
-      for (const int64_t tokens : {1, 8, 9, 12, 13, 50, 100, 300}) {
-        SCOPED_TRACE(str(backend, " ", scheme, ", ", tokens, " tokens"));
-        const Batch b = batch(request_of(*parse_scheme(scheme), backend), tokens);
-        const std::vector<float> want = apply(moe, b);
-        expect_near(want, apply(reference, b));
-        const std::unique_ptr<Graph> graph = testing::must(device_->record(
-            [&]() -> Status {
-              call(moe, b);
-              return {};
-            },
-            {}));
-        for (int replay = 0; replay < 2; ++replay) {
-          expect_done(graph->replay({}));
-          EXPECT_EQ(download<float>(b.output), want) << "replay " << replay;
-        }
+  if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
+  for (const char* name :
+       {"bf16", "int4-w4a16-g128", "int4-w4a16-g32-asym", "int8-w8a8", "int8-w8a16-channel",
+        "fp8-w8a8-channel", "fp8-w8a8-block128x128", "mxfp4-w4a16", "mxfp8-w8a16", "mxfp8-w8a8"}) {
+    const Scheme scheme = *parse_scheme(name);
+    FusedMoe moe = make(request_of(scheme, "cuda-sm90"));
+    FusedMoe reference = make(request_of(scheme, "cuda-reference"));
+    for (const int64_t tokens : {1, 8, 9, 12, 13, 50, 100, 300}) {
+      SCOPED_TRACE(str(name, ", ", tokens, " tokens"));
+      const Batch b = batch(request_of(scheme, "cuda-sm90"), tokens);
+      const std::vector<float> want = apply(moe, b);
+      expect_near(want, apply(reference, b), tolerance(scheme));
+      const std::unique_ptr<Graph> graph = testing::must(device_->record(
+          [&]() -> Status {
+            call(moe, b);
+            return {};
+          },
+          {}));
+      for (int replay = 0; replay < 2; ++replay) {
+        expect_done(graph->replay({}));
+        EXPECT_EQ(download<float>(b.output), want) << "replay " << replay;
       }
     }
   }

@@ -121,7 +121,7 @@ TEST(Plans, TensorCoreTilesGrowWithTokens) {
 
 // Few tokens stream weights, many run on wgmma where the row has it, and those between on the tiles
 // of cuda-sm80. Both matrices agree, and what stands between the stages ends it.
-TEST(Plans, HopperRowsFuseFewAndManyTokens) {
+TEST(Plans, HopperRowFusesFewAndManyTokens) {
   const auto plan = [](const char* backend, bool deterministic = false, int64_t lora_rank = 0) {
     LayerSpec layer = fake::layer(int4_static_group(128));
     layer.hidden_size = 512, layer.intermediate_size = 256;
@@ -136,28 +136,44 @@ TEST(Plans, HopperRowsFuseFewAndManyTokens) {
       text += str(use.from_tokens, "-", use.to_tokens, " ", use.name.substr(0, 28), "\n");
     return text;
   };
-  const Plan sm90 = plan("cuda-sm90"), wgmma = plan("cuda-wgmma");
-  EXPECT_EQ(sm90.matrices[0].kernel.fused, (FusedTokens{8, 0}));
-  EXPECT_EQ(sm90.matrices[1].kernel.fused, (FusedTokens{8, 0}));
+  const Plan sm90 = plan("cuda-sm90");
+  EXPECT_EQ(sm90.matrices[0].kernel.fused, (FusedTokens{8, 48}));
+  EXPECT_EQ(sm90.matrices[1].kernel.fused, (FusedTokens{8, 48}));
   EXPECT_FALSE(sm90.matrices[0].kernel.deterministic);
-  EXPECT_EQ(wgmma.matrices[0].kernel.fused, (FusedTokens{8, 48}));
-  EXPECT_EQ(uses(wgmma, 1),
+  EXPECT_EQ(uses(sm90, 1),
             "1-8 mma.sync, streamed panels fo\n9-24 mma.sync, tiles of 8 rows, b\n"
             "25-47 mma.sync, tiles of 16 rows, \n48-80 wgmma, tiles of 32 rows, bf1\n"
             "81-192 wgmma, tiles of 64 rows, bf1\n193-0 wgmma, tiles of 128 rows, bf\n");
-  LayerSpec untested = fake::layer(int4_static_group(64));
-  untested.hidden_size = 512, untested.intermediate_size = 256;
-  const auto fused = [&](const char* backend) {
-    const Request request{.layer = untested, .backend = backend};
-    return select(request, *Machine::find("h200")).chosen()->matrices[0].kernel.fused;
-  };
-  EXPECT_EQ(fused("cuda-sm90"), (FusedTokens{}));
-  EXPECT_EQ(fused("cuda-wgmma"), (FusedTokens{8, 48}));
   for (const Plan& staged : {plan("cuda-sm90", true), plan("cuda-sm90", false, 16)}) {
     EXPECT_FALSE(staged.matrices[0].kernel.fused.any());
     EXPECT_EQ(uses(staged, 0), uses(plan("cuda-sm80"), 0));
   }
   EXPECT_TRUE(plan("cuda-sm90", true).matrices[0].kernel.deterministic);
+}
+
+// Both matrices of a layer switch at the same number of tokens, which the weights decide: tiles of
+// the experts found must fill the GPU, and 4 bits need more of them.
+TEST(Plans, HopperRowSwitchesToWgmmaWhereTilesFillTheGpu) {
+  const auto fused = [](int64_t experts, int64_t hidden, int64_t inner, int64_t top_k,
+                        const Scheme& scheme) {
+    const LayerSpec layer{.name = "layers.0.experts",
+                          .num_experts = experts,
+                          .hidden_size = hidden,
+                          .intermediate_size = inner,
+                          .top_k = top_k,
+                          .scheme = scheme};
+    const Request request{.layer = layer, .backend = "cuda-sm90"};
+    const Plan plan = *select(request, *Machine::find("h200")).chosen();
+    EXPECT_EQ(plan.matrices[0].kernel.fused, plan.matrices[1].kernel.fused);
+    return plan.matrices[0].kernel.fused;
+  };
+  const Scheme int8{kInt8StaticChannelSym, kInt8DynamicTokenSym},
+      int4 = {int4_static_group(128), {}};
+  EXPECT_EQ(fused(128, 2048, 768, 8, int8), (FusedTokens{6, 7}));
+  EXPECT_EQ(fused(128, 2048, 768, 8, int4), (FusedTokens{6, 7}));
+  EXPECT_EQ(fused(8, 4096, 14336, 2, int8), (FusedTokens{3, 4}));
+  EXPECT_EQ(fused(8, 4096, 14336, 2, int4), (FusedTokens{9, 10}));
+  EXPECT_EQ(fused(32, 7168, 2048, 8, int4), (FusedTokens{0, 1}));
 }
 
 TEST(KernelUses, DescribeRangesInWords) {

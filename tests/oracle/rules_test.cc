@@ -274,8 +274,6 @@ std::vector<Trigger> triggers() {
          s.request.lora_rank = 16;
        },
        "without LoRA", "rank up to 16"},
-      {"trial", "a row on trial that the request does not name",
-       [](Situation& s) { s.backend.trial = true; }, "--backend fake-all", "a row on trial"},
       {"deterministic", "bits that may not depend on the batch",
        [](Situation& s) {
          deny(s, Feature::kDeterministic);

@@ -66,7 +66,6 @@ const std::vector<Query>& queries() {
                         [&](const GpuInfo& gpu) { return gpu.platform == backend.platform; });
         if (!all.empty() && !has_gpu) continue;
         rows.push_back(backend);
-        rows.back().trial = false;  // the tables say what a request by name gets
       }
       if (!rows.empty()) all.push_back({std::move(machine), std::move(rows)});
     }

@@ -1,17 +1,47 @@
-// Backend "cuda-sm90". Few tokens run in decode/, which streams the weights of each expert once.
-// All else runs in the kernels of cuda-sm80, which read the same layout: more tokens, other
-// schemes, adapters, batched activations, act-order, linear layers.
+// Backend "cuda-sm90". Few tokens run in decode/, which streams the weights of each expert once,
+// more tokens in gemm_sm90/, on wgmma. All else runs in the kernels of cuda-sm80, which read the
+// same layout: adapters, batched activations, act-order, deterministic plans, linear layers.
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/decode/few_experts.h"
+#include "kernels/cuda/gemm_sm90/wgmma_experts.h"
 
 namespace moracle::cuda {
+namespace {
+
+class FewOrMany : public FusedExperts {
+ public:
+  FewOrMany(std::unique_ptr<FusedExperts> few, std::unique_ptr<FusedExperts> many,
+            int64_t few_tokens)
+      : few_(std::move(few)), many_(std::move(many)), few_tokens_(few_tokens) {}
+
+  Status run(const ExpertsCall& call, const MoeScratch& scratch, Stream stream) override {
+    return (call.x.rows <= few_tokens_ ? few_ : many_)->run(call, scratch, stream);
+  }
+
+ private:
+  std::unique_ptr<FusedExperts> few_, many_;  // null if the plan has no such tokens
+  int64_t few_tokens_;
+};
+
+}  // namespace
 
 Result<std::unique_ptr<FusedExperts>> make_sm90_experts(const GroupedLinear& w13,
                                                         const GroupedLinear& w2, const Plan& plan,
                                                         Device& device) {
-  if (auto* gpu = dynamic_cast<CudaDevice*>(&device)) return make_few_experts(w13, w2, plan, *gpu);
-  return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm90", "a cuda device",
-               "it is " + device.name()};
+  auto* gpu = dynamic_cast<CudaDevice*>(&device);
+  if (gpu == nullptr)
+    return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm90", "a cuda device",
+                 "it is " + device.name()};
+  const FusedTokens& tokens = plan.matrices[0].kernel.fused;
+  std::unique_ptr<FusedExperts> few, many;
+  if (tokens.up_to > 0) {
+    MORACLE_TRY(few, make_few_experts(w13, w2, plan, *gpu));
+  }
+  if (tokens.from > 0) {
+    MORACLE_TRY(many, make_wgmma_experts(w13, w2, plan, *gpu));
+  }
+  return std::unique_ptr<FusedExperts>(
+      new FewOrMany(std::move(few), std::move(many), tokens.up_to));
 }
 
 }  // namespace moracle::cuda

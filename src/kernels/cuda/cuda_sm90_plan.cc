@@ -1,5 +1,5 @@
-// Plans backends cuda-sm90 and cuda-wgmma: kernels for few tokens, those of cuda-sm80, and in the
-// second wgmma.
+// Plans backend cuda-sm90: kernels for few tokens, wgmma for more, and those of cuda-sm80 for what
+// both leave.
 #include <algorithm>
 
 #include "kernels/cuda/cuda_makers.h"
@@ -46,18 +46,17 @@ void add_wgmma(const KernelRequest& request, int64_t first, std::vector<KernelUs
   }
 }
 
-KernelPlan plan_hopper(const KernelRequest& request, const Machine& machine, bool wgmma) {
+KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
   KernelPlan plan = plan_mma(request, machine);
   // GEMM 1 must apply the activation.
   if (!request.fuses || (request.activation != nullptr && !plan.activates)) return plan;
   std::vector<KernelUse> uses;
-  if (few_serves(request.shape, request.scheme) && (wgmma || few_is_tested(request.scheme))) {
-    plan.fused.up_to = few_most_tokens(request);
+  const int64_t least = wgmma_least_tokens(request);
+  if (few_serves(request.shape, request.scheme)) {
+    plan.fused.up_to = few_most_tokens(request, least);
     add_few(request, plan.fused.up_to, uses);
   }
-  const int64_t from = std::max(wgmma_least_tokens(request), plan.fused.up_to + 1);
-  if (wgmma && wgmma_tiles(request.shape, request.scheme) > 0 && from <= request.max_num_tokens)
-    plan.fused.from = from;
+  if (least > 0 && least <= request.max_num_tokens) plan.fused.from = least;
   // Numbers of tokens between, as cuda-sm80 plans them.
   const int64_t last = plan.fused.from > 0 ? plan.fused.from - 1 : request.max_num_tokens;
   for (KernelUse& use : plan.kernels) {
@@ -73,17 +72,9 @@ KernelPlan plan_hopper(const KernelRequest& request, const Machine& machine, boo
   return plan;
 }
 
-KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
-  return plan_hopper(request, machine, false);
-}
-KernelPlan plan_wgmma(const KernelRequest& request, const Machine& machine) {
-  return plan_hopper(request, machine, true);
-}
-
 }  // namespace
 }  // namespace cuda
 
 const Kernels kCudaSm90Kernels = {cuda::plan_sm90, cuda::kMakeSm80, cuda::kFuseSm90};
-const Kernels kCudaWgmmaKernels = {cuda::plan_wgmma, cuda::kMakeSm80, cuda::kFuseWgmma};
 
 }  // namespace moracle

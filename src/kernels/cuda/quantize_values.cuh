@@ -68,6 +68,16 @@ __device__ inline float scale_of_bits(const QuantKey& key, uint32_t largest) {
                                  : __uint_as_float(0x7fc00000u);
 }
 
+/// Two values as codes of e4m3 with a power of two as their scale hold them, in bf16; NaN if the
+/// scale is.
+__device__ inline uint32_t rounded_e4m3(float first, float second, float scale) {
+  const float inverse = 1.0f / scale;  // exact
+  const uint32_t codes = two_e4m3(first * inverse, second * inverse);
+  const float two[] = {e4m3_to_float(static_cast<uint8_t>(codes)) * scale,
+                       e4m3_to_float(static_cast<uint8_t>(codes >> 8)) * scale};
+  return __float_as_uint(two[0]) >> 16 | (__float_as_uint(two[1]) & 0xffff0000u);
+}
+
 /// Eight neighbouring bf16.
 struct EightValues {
   float values[8];

@@ -32,15 +32,6 @@ bool few_serves(const MatrixShape& shape, const Scheme& scheme) {
   return fits(shape.key.group.cols, shape) && (!key || fits(key->group.cols, shape));
 }
 
-bool few_is_tested(const Scheme& scheme) {
-  const Scheme tested[] = {{kBF16Weight, {}},
-                           {int4_static_group(128), {}},
-                           {kMxfp4Static, {}},
-                           {kInt8StaticChannelSym, kInt8DynamicTokenSym},
-                           {kFp8Static128BlockSym, kFp8Dynamic128Sym}};
-  return std::find(std::begin(tested), std::end(tested), scheme) != std::end(tested);
-}
-
 int few_choice(int64_t tokens, int64_t top_k, int64_t num_experts) {
   if (tokens <= 8) return 0;
   return tokens * top_k <= 4 * num_experts ? 0 : 1;
@@ -52,13 +43,16 @@ bool few_adds(int64_t tokens, int64_t top_k, int64_t outputs) {
   return tokens <= kMostAddedTokens && tokens * top_k <= kMostAddedSlots;
 }
 
-int64_t few_most_tokens(const KernelRequest& request) {
+int64_t few_most_tokens(const KernelRequest& request, int64_t wgmma_tokens) {
   if (request.rows_per_token <= 0) return 0;
   const int64_t of_slots = kMostFewSlots / request.rows_per_token;
   // With more rows per expert, tiles that share activations among more weights are faster (H200).
   const int64_t of_rows =
       std::max<int64_t>(8, 3 * request.num_experts / (2 * request.rows_per_token));
-  return std::min({kMostFewTokens, of_slots, of_rows, request.max_num_tokens});
+  const int64_t before_wgmma = wgmma_tokens > 0 ? wgmma_tokens - 1 : kMostFewTokens;
+  const int64_t most = std::min({kMostFewTokens, of_slots, request.max_num_tokens});
+  return std::min(
+      most, before_wgmma <= kMostAddedTokens ? before_wgmma : std::min(of_rows, before_wgmma));
 }
 
 std::string few_kernel_name(const Scheme& scheme, int rows, bool adds) {

@@ -15,12 +15,9 @@ inline constexpr int64_t kMostAddedTokens = 16, kMostAddedSlots = 128;
 /// True if these kernels can read weights of this shape in this scheme.
 bool few_serves(const MatrixShape& shape, const Scheme& scheme);
 
-/// True for schemes whose conformance tests have passed with these kernels on a GPU. In cuda-sm90
-/// other schemes keep the kernels of cuda-sm80; cuda-wgmma, which is on trial, serves them.
-bool few_is_tested(const Scheme& scheme);
-
-/// Returns the most tokens that these kernels serve faster than the others; 0: none.
-int64_t few_most_tokens(const KernelRequest& request);
+/// Returns the most tokens that these kernels serve faster than the others; 0: none. wgmma serves
+/// from `wgmma_tokens` on; 0: never.
+int64_t few_most_tokens(const KernelRequest& request, int64_t wgmma_tokens);
 
 /// 0: kernels for 8 rows of an expert, 1: for 16.
 int few_choice(int64_t tokens, int64_t top_k, int64_t num_experts);

@@ -44,11 +44,11 @@ Result<TensorMap> make_tensor_map(const BoxedTensor& tensor) {
   std::copy(tensor.stride.begin(), tensor.stride.end(), stride.begin());
   std::copy(tensor.box.begin(), tensor.box.end(), box.begin());
   CUtensorMap map;
-  const CUresult code = encode(
-      &map, type_of(tensor.element_bytes), static_cast<cuuint32_t>(tensor.rank),
-      const_cast<void*>(tensor.data), size.data(), stride.data(), box.data(), step.data(),
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult code =
+      encode(&map, type_of(tensor.element_bytes), static_cast<cuuint32_t>(tensor.rank),
+             const_cast<void*>(tensor.data), size.data(), stride.data(), box.data(), step.data(),
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (code != CUDA_SUCCESS)
     return Error{ErrorKind::kIo, "", "cuda", "a tensor that cuTensorMapEncodeTiled describes",
                  str("it returned ", static_cast<int>(code), " for ", size[0], " x ", size[1],

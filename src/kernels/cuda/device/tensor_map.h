@@ -16,7 +16,7 @@ struct alignas(64) TensorMap {
 
 /// A tensor of up to four dimensions, the innermost first. Unused dimensions have size 1.
 struct BoxedTensor {
-  const void* data;  ///< 16-byte aligned
+  const void* data;   ///< 16-byte aligned
   int element_bytes;  ///< 1, 4 or 8
   int rank;
   std::array<int64_t, 4> size;

@@ -82,18 +82,19 @@ class WgmmaEpilogue {
       y[(o * 8 + i) * stride] = __float22bfloat162_rn(two);
     });
   }
+  // Values of absent rows are computed, too: without branches many are computed at once.
   template <class ValueOf, class Store>
   __device__ __forceinline__ void each_row(ValueOf value, Store store_row) const {
     const int rows = info_.place.rows - 2 * lane_col();
 #pragma unroll
     for (int o = 0; o < kN / 8; ++o) {
+      float2 x_scale{1, 1}, two[2];
+      if constexpr (Operand::kXScales == XScales::kToken)
+        x_scale = *reinterpret_cast<const float2*>(&info_.x_scales[o * 8 + 2 * lane_col()]);
+      two[0] = value(o, 0, x_scale.x), two[1] = value(o, 1, x_scale.y);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (o * 8 + i >= rows) continue;
-        float x_scale = 1;
-        if constexpr (Operand::kXScales == XScales::kToken)
-          x_scale = info_.x_scales[o * 8 + 2 * lane_col() + i];
-        store_row(o, i, value(o, i, x_scale));
+        if (o * 8 + i < rows) store_row(o, i, two[i]);
       }
     }
   }

@@ -3,6 +3,7 @@
 #include "kernels/cuda/gemm_sm90/wgmma_experts.h"
 
 #include "kernels/cuda/gemm_sm90/wgmma_gemm.h"
+#include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 #include "kernels/cuda/ops/quantize_vectors.h"
 
 namespace moracle::cuda {
@@ -32,22 +33,21 @@ class WgmmaExperts : public FusedExperts {
       x = scratch.hidden.slice(0, x.rows);
       MORACLE_CHECK(ops.convert(call.x, x, stream));
     }
-    const Rows input = scratch.input.first(x.rows);
+    MORACLE_TRY(const Rows input, prepared(x, scratch, stream));
     const auto& key = w13_.scheme.activation;
-    if (key)
-      MORACLE_CHECK(
-          quantize_vectors(device_.queue(), x, *key, input, CodeOrder::kFragments, stream));
-    else
-      MORACLE_CHECK(to_fragments(device_.queue(), x, input.values, stream));
+    const bool codes = key && !wgmma_rounds(w13_.scheme);
     const Matrix h = scratch.activated.slice(0, num_rows);
     MORACLE_CHECK(first_.run(w13_,
                              {input, scratch.rows.row_token, scratch.rows.expert_offsets, num_rows},
-                             h, &activation_, !key, stream));
+                             h, &activation_, !codes, stream));
     Rows intermediate{h, nullptr, 0};
-    if (key) {
+    if (codes) {
       intermediate = scratch.intermediate.first(num_rows);
       MORACLE_CHECK(
           quantize_vectors(device_.queue(), h, *key, intermediate, CodeOrder::kFragments, stream));
+    } else if (key) {
+      MORACLE_CHECK(  // fragment order keeps groups together
+          round_to_codes(device_.queue(), h, *key, h, CodeOrder::kNatural, stream));
     }
     const Matrix y = scratch.y.slice(0, num_rows);
     MORACLE_CHECK(second_.run(w2_, {intermediate, nullptr, scratch.rows.expert_offsets, num_rows},
@@ -56,6 +56,22 @@ class WgmmaExperts : public FusedExperts {
   }
 
  private:
+  // Codes, or values in bf16, in fragment order.
+  Result<Rows> prepared(const Matrix& x, const MoeScratch& scratch, Stream stream) const {
+    const auto& key = w13_.scheme.activation;
+    Rows to = scratch.input.first(x.rows);
+    if (!key) {
+      MORACLE_CHECK(to_fragments(device_.queue(), x, to.values, stream));
+    } else if (wgmma_rounds(w13_.scheme)) {
+      to = Rows{scratch.hidden.slice(0, x.rows), nullptr, 0};
+      MORACLE_CHECK(
+          round_to_codes(device_.queue(), x, *key, to.values, CodeOrder::kFragments, stream));
+    } else {
+      MORACLE_CHECK(quantize_vectors(device_.queue(), x, *key, to, CodeOrder::kFragments, stream));
+    }
+    return to;
+  }
+
   const KernelWeights &w13_, &w2_;
   WgmmaGemm first_, second_;
   ActivationSpec activation_;

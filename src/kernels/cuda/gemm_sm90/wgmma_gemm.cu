@@ -6,6 +6,7 @@
 #include "kernels/cuda/gemm_sm80/mma_choice.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 #include "kernels/kernel_watch.h"
+#include "layout/mma16.h"
 
 namespace moracle::cuda {
 namespace {
@@ -20,7 +21,7 @@ Fp8Scales fp8_scales(const MatrixShape& shape, bool in_groups) {
 
 WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
   const bool in_groups = mma_in_groups(shape, scheme);
-  if (const auto& key = scheme.activation)
+  if (const auto& key = scheme.activation; key && !wgmma_rounds(scheme))
     return key->dtype == DType::kI8 ? wgmma_int8_int8()
                                     : wgmma_fp8_fp8(fp8_scales(shape, in_groups));
   switch (shape.key.dtype) {
@@ -31,7 +32,7 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
     case DType::kI4:
       return wgmma_int4();
     case DType::kF8E4M3:
-      return wgmma_fp8(in_groups);
+      return mma16::scale_is_exponent(shape) ? wgmma_mxfp8() : wgmma_fp8(in_groups);
     case DType::kF4E2M1:
       return wgmma_mxfp4();
     default:
@@ -65,6 +66,7 @@ Status WgmmaGemm::run(const KernelWeights& weights, const GroupedRows& rows, con
   if (kernels_are_watched())
     report({wgmma_kernel_name(weights.scheme, kernel.rows), weights.shape});
   WgmmaArgs args{mma_args(weights, rows, y, activation), y_fragments, boxes_};
+  if (wgmma_rounds(weights.scheme)) args.x_stride *= 2, args.x_bytes *= 2;  // bf16
   const MmaKernel tile{nullptr, kernel.rows, kernel.outputs, kernel.threads, kernel.shared_bytes};
   return launch_early(
       *queue_, stream, "wgmma", kernel.kernel,

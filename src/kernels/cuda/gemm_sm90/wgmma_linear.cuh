@@ -13,8 +13,9 @@ __device__ __forceinline__ void compute_tile(const WgmmaArgs& a, const WgmmaShar
                                              RingSlot<Tile>& ring,
                                              const typename Tile::Info& info) {
   WgmmaSums<Operand, Tile, kN> sums(a, shared, ring);
+  const WgmmaEpilogue<Operand, Tile, kN> epilogue(a, info);
   sums.run();
-  WgmmaEpilogue<Operand, Tile, kN>(a, info).store_all(sums);
+  epilogue.store_all(sums);
 }
 
 template <class Operand, class Tile>
@@ -58,29 +59,33 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
 #endif
 }
 
-/// Kernels with these tiles.
-template <class Operand, class... Tiles>
-WgmmaKernels wgmma_kernels_of() {
-  static const WgmmaKernel kKernels[] = {
-      WgmmaKernel{wgmma_linear<Operand, Tiles>, Tiles::kRows, Tiles::kOutputs, Tiles::kThreads,
-                  Tiles::kSharedBytes, Tiles::kPerSm, Tiles::kBlocks, Tiles::kBlockBytes,
-                  Operand::kGroups ? Tiles::kScaleBytes : 0}...};
-  return kKernels;
+template <class Operand, class Tile>
+WgmmaKernel wgmma_kernel() {
+  return {wgmma_linear<Operand, Tile>,
+          Tile::kRows,
+          Tile::kOutputs,
+          Tile::kThreads,
+          Tile::kSharedBytes,
+          Tile::kPerSm,
+          Tile::kBlocks,
+          Tile::kBlockBytes,
+          Operand::kGroups ? Tile::kScaleBytes : 0};
 }
 
-/// Kernels for kWgmmaTiles. Tiles of 192 rows need the registers that unpacking takes.
-template <class Operand>
+/// Kernels for kWgmmaTiles. Tiles of 192 rows need the registers that unpacking takes. `Many` is
+/// the operand from 128 rows on.
+template <class Operand, class Many = Operand>
 WgmmaKernels wgmma_kernels() {
   constexpr int kBlocks = Operand::kCodeBits == 16 ? 2 : 4;  // 128 bytes of a row, at least
-  using Fewest = FullWgmmaTile<Operand, 2, 16, kBlocks>;
-  using Few = FullWgmmaTile<Operand, 2, 32, kBlocks>;
-  using Middle = FullWgmmaTile<Operand, 2, 64, kBlocks>;
-  using Many = FullWgmmaTile<Operand, 2, 128, kBlocks>;
-  if constexpr (Operand::kWide)
-    return wgmma_kernels_of<Operand, Fewest, Few, Middle, Many,
-                            FullWgmmaTile<Operand, 2, 192, kBlocks>>();
-  else
-    return wgmma_kernels_of<Operand, Fewest, Few, Middle, Many>();
+  // Unpacking 4 bits, or folding scales, takes so long that a second block pays.
+  constexpr int kPerSm = Operand::kCodeBits == 4 || Operand::kFolded ? 2 : 1;
+  static const WgmmaKernel kKernels[] = {
+      wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>(),
+      wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 32, kBlocks>>(),
+      wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 64, kBlocks>>(),
+      wgmma_kernel<Many, FullWgmmaTile<Many, 2, 128, kBlocks>>(),
+      wgmma_kernel<Many, FullWgmmaTile<Many, 2, Many::kWide ? 192 : 128, kBlocks>>()};
+  return WgmmaKernels(kKernels, Many::kWide ? 5 : 4);
 }
 
 }  // namespace moracle::cuda

@@ -84,10 +84,11 @@ struct FoldedProducts : Bf16Products {
   static constexpr bool kPromoted = false, kFolded = true, kWide = false, kBlockScales = false;
 };
 /// Returns a pair of 2^(exponent + kUp - 167) in bf16. kUp is the difference of the biases of bf16
-/// and of the codes.
+/// and of the codes. Scales above 2^41, and the exponent of NaN, give infinity, and outputs that
+/// are not finite.
 template <int kUp>
 __device__ inline uint32_t folded_factor(uint32_t exponent) {
-  return min(exponent + (kUp - 40), 254u) * 0x00800080u;
+  return min(exponent + (kUp - 40), 255u) * 0x00800080u;
 }
 
 /// e2m1 with exponents as scales. Exponent and mantissa have the same order in bf16.
@@ -107,7 +108,8 @@ struct Fp4Folded : FoldedProducts {
   }
 };
 
-/// e4m3 with exponents as scales. The codes of NaN become 480.
+/// e4m3 with exponents as scales. Activations are bf16, or e4m3 in groups of 32 whose values were
+/// rounded to it: these, too, are exact in bf16.
 struct Fp8Folded : FoldedProducts {
   static constexpr int kCodeBits = 8;
   __device__ static uint32_t factor(uint32_t exponent) { return folded_factor<120>(exponent); }
@@ -117,8 +119,10 @@ struct Fp8Folded : FoldedProducts {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const uint32_t high = __byte_perm(four, 0, i == 0 ? 0x1404 : 0x3424);
-        const uint32_t bits = (high & 0x80008000u) | (high >> 4 & 0x07f007f0u);
-        pairs[i] = as_bits(__hmul2(as_bf16x2(bits), as_bf16x2(factor[h])));
+        const uint32_t size = high >> 4 & 0x07f007f0u;
+        const uint32_t nan = __heq2_mask(as_bf16x2(size), as_bf16x2(0x07f007f0u));  // all bits
+        const uint32_t bits = (high & 0x80008000u) | size;
+        pairs[i] = as_bits(__hmul2(as_bf16x2(bits), as_bf16x2(factor[h]))) | nan;
       }
     });
   }

@@ -25,12 +25,18 @@ int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
   const auto& key = scheme.activation;
   if (key) {
     const int64_t most_columns = 16384;  // that the kernel for quantization keeps
-    if (!key->dynamic || shape.k > most_columns || key->scale_dtype == DType::kF8E8M0) return 0;
+    if (!key->dynamic || shape.k > most_columns) return 0;
+    if (key->scale_dtype == DType::kF8E8M0)
+      return mma16::scale_is_exponent(shape) && shape.key.dtype == DType::kF8E4M3 &&
+                     key->group.cols == mma16::kCols
+                 ? kUnpackingTiles
+                 : 0;
     if (key->dtype == DType::kI8)
       return shape.key.dtype == DType::kI8 && !in_groups ? kAllTiles : 0;
     const bool fits = ends_with_stages(shape.key.group.cols, shape.k) &&
                       (key->group.cols == GroupShape::kAll || key->group.cols == 128);
-    return shape.key.dtype == DType::kF8E4M3 && fits && shape.k % 128 == 0 ? kUnpackingTiles : 0;
+    const bool whole = key->group.cols == GroupShape::kAll || shape.k % 128 == 0;
+    return shape.key.dtype == DType::kF8E4M3 && fits && whole ? kUnpackingTiles : 0;
   }
   switch (shape.key.dtype) {
     case DType::kBF16:
@@ -38,10 +44,8 @@ int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
     case DType::kI8:
     case DType::kI4:
     case DType::kF16:
-      return kUnpackingTiles;
     case DType::kF8E4M3:
-      // Exponents as scales have a kernel, but its NaN codes would become numbers.
-      return mma16::scale_is_exponent(shape) ? 0 : kUnpackingTiles;
+      return kUnpackingTiles;
     case DType::kF4E2M1:
       return mma16::scale_is_exponent(shape) ? kUnpackingTiles : 0;
     default:
@@ -58,15 +62,36 @@ int wgmma_choice(int tiles, int64_t rows, int64_t experts) {
 }
 
 int64_t wgmma_least_tokens(const KernelRequest& request) {
-  if (wgmma_tiles(request.shape, request.scheme) == 0 || request.rows_per_token <= 0) return 0;
-  const int64_t rows = kWgmmaLeastRows * request.num_experts;
-  return (rows + request.rows_per_token - 1) / request.rows_per_token;
+  const MatrixShape& shape = request.shape;
+  if (wgmma_tiles(shape, request.scheme) == 0 || request.rows_per_token <= 0) return 0;
+  // Both matrices of a layer must get the same answer: [2 · inner, hidden] and [hidden, inner].
+  const bool first = request.activation != nullptr;
+  const auto hidden = static_cast<double>(first ? shape.k : shape.n);
+  const auto inner = first ? static_cast<double>(shape.n) / 2 : static_cast<double>(shape.k);
+  const double tiles = std::min(hidden, 2 * inner) / 256;  // of an expert, in the smaller matrix
+  const double stages = hidden * inner / (256 * 128);
+  const double least_tiles = bits(shape.key.dtype) == 4 ? kLeastTiles4Bits : kLeastTiles;
+  const auto experts = static_cast<double>(request.num_experts);
+  const auto per_token = std::min(static_cast<double>(request.rows_per_token), experts);
+  double missed = experts;  // experts without a token, on average
+  for (int64_t tokens = 1;; ++tokens) {
+    missed *= 1 - per_token / experts;
+    const double found = experts - missed;
+    const bool enough = found * tiles >= least_tiles && found * stages >= kLeastStages;
+    if (enough ||
+        static_cast<double>(tokens) * per_token >= static_cast<double>(kLeastRows) * experts)
+      return tokens;
+  }
+}
+
+bool wgmma_rounds(const Scheme& scheme) {
+  return scheme.activation && scheme.activation->scale_dtype == DType::kF8E8M0;
 }
 
 std::string wgmma_kernel_name(const Scheme& scheme, int tile_rows) {
   const auto& activation = scheme.activation;
   const char* products = "bf16 products, f32 sums";
-  if (activation)
+  if (activation && !wgmma_rounds(scheme))
     products = activation->dtype == DType::kI8 ? "i8 x i8, exact sums"
                                                : "fp8 x fp8, f32 sums of 128 columns each";
   return str("wgmma, tiles of ", tile_rows, " rows, ", products);

@@ -15,8 +15,12 @@ struct WgmmaTileRows {
   double most_rows;
 };
 inline constexpr WgmmaTileRows kWgmmaTiles[] = {{16, 8}, {32, 20}, {64, 48}, {128, 100}, {192, 0}};
-/// Mean rows per expert from which these kernels are faster than those of cuda-sm80.
-inline constexpr int64_t kWgmmaLeastRows = 12;
+// These kernels are faster than the others from so much work on (H200, bench/lab/wgmma.md). Tiles
+// of the experts with tokens must fill the multiprocessors; unpacking 4 bits needs more of them.
+// Stages of 128 columns must outweigh what comes before and after. Small layers count rows per
+// expert.
+inline constexpr double kLeastTiles = 80, kLeastTiles4Bits = 120, kLeastStages = 2000;
+inline constexpr int64_t kLeastRows = 12;
 
 /// The kernels of a matrix: for the first of kWgmmaTiles; 0: none multiplies these types.
 int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme);
@@ -24,8 +28,11 @@ int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme);
 /// Returns the tile, of the first `tiles`, for `rows` rows spread over `experts` experts.
 int wgmma_choice(int tiles, int64_t rows, int64_t experts);
 
-/// Returns the least tokens for which these kernels run; 0: never.
+/// Returns the least tokens of the layer for which these kernels run; 0: never.
 int64_t wgmma_least_tokens(const KernelRequest& request);
+
+/// True if activations are rounded to codes, but multiplied in bf16, which holds them exactly.
+bool wgmma_rounds(const Scheme& scheme);
 
 /// Name of the kernel with tiles of `tile_rows` rows in plans.
 std::string wgmma_kernel_name(const Scheme& scheme, int tile_rows);

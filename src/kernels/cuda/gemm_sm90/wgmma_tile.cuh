@@ -52,7 +52,7 @@ struct WgmmaTile {
   // After the stages: what the epilogue needs of a tile, [tile]; barriers.
   struct Info {
     TilePlace place;
-    float x_scales[Operand::kXScales == XScales::kToken ? kRows : 4];
+    alignas(8) float x_scales[Operand::kXScales == XScales::kToken ? kRows : 4];
   };
   static constexpr int kInfos = kStages + 1;
   static constexpr int kInfo = kStages * kStageBytes;

@@ -101,6 +101,40 @@ __global__ void __launch_bounds__(kVectorThreads)
   }
 }
 
+// A thread rounds a group of 32 columns, four vectors. Their order within the group is that of
+// `to`.
+__global__ void __launch_bounds__(kVectorThreads)
+    round_groups(const uint16_t* from, int64_t from_stride, uint16_t* to, int64_t to_stride,
+                 unsigned count, unsigned groups, const QuantKey key, bool fragments) {
+  await_earlier_kernels();
+  start_later_kernels();
+  for (unsigned i = blockIdx.x * kVectorThreads + threadIdx.x; i < count;
+       i += gridDim.x * kVectorThreads) {
+    const int64_t r = i / groups, column = i % groups * 32;
+    const uint16_t* const group = from + r * from_stride + column;
+    const EightValues eights[4] = {EightValues(group), EightValues(group + 8),
+                                   EightValues(group + 16), EightValues(group + 24)};
+    uint32_t largest = 0;
+#pragma unroll
+    for (const EightValues& eight : eights) largest = max(largest, eight.largest());
+    const float scale = scale_of_bits(key, largest);
+    uint32_t words[16];
+#pragma unroll
+    for (int w = 0; w < 16; ++w) {
+      const float* const two = &eights[w / 4].values[w % 4 * 2];
+      words[w] = rounded_e4m3(two[0], two[1], scale);
+    }
+    auto* const out = reinterpret_cast<uint4*>(to + r * to_stride + column);
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const auto word = [&](int at) {
+        return fragments ? words[fragment_order::word_at(2, at)] : words[at];
+      };
+      out[v] = {word(4 * v), word(4 * v + 1), word(4 * v + 2), word(4 * v + 3)};
+    }
+  }
+}
+
 int64_t vector_blocks(int64_t vectors) {
   return (vectors + kVectorThreads - 1) / kVectorThreads;
 }
@@ -143,6 +177,16 @@ Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& 
   return launch_early(queue, stream, "quantize",
                       vectors <= kMostVectorThreads ? quantize_tokens<1> : quantize_tokens<2>,
                       from.rows, threads, 0, args);
+}
+
+Status round_to_codes(const Queue& queue, const Matrix& from, const QuantKey& key, const Matrix& to,
+                      CodeOrder order, Stream stream) {
+  const int64_t groups = from.cols / 32;
+  return launch_early(
+      queue, stream, "round_to_codes", round_groups, vector_blocks(from.rows * groups),
+      kVectorThreads, 0, static_cast<const uint16_t*>(from.data), from.stride,
+      static_cast<uint16_t*>(to.data), to.stride, static_cast<unsigned>(from.rows * groups),
+      static_cast<unsigned>(groups), key, order == CodeOrder::kFragments);
 }
 
 Status to_fragments(const Queue& queue, const Matrix& from, const Matrix& to, Stream stream) {

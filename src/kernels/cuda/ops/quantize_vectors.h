@@ -16,6 +16,11 @@ bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to);
 /// Quantizes as Ops::quantize. Requires in_vectors; fragments require columns in multiples of 32.
 Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
                         CodeOrder order, Stream stream);
+/// Rounds rows of bf16 to what codes with scales in groups of 32 columns hold: MXFP8. Columns are
+/// multiples of 32, rows 16-byte aligned. `from` and `to` may be the same rows, and are in the same
+/// order, or `to` in fragment order.
+Status round_to_codes(const Queue& queue, const Matrix& from, const QuantKey& key, const Matrix& to,
+                      CodeOrder order, Stream stream);
 /// Copies rows of bf16 into fragment order. Columns are multiples of 32, rows 16-byte aligned.
 Status to_fragments(const Queue& queue, const Matrix& from, const Matrix& to, Stream stream);
 
