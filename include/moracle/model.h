@@ -245,6 +245,7 @@ struct Outline {
   std::string producer;
   int64_t num_layers = 0, hidden_size = 0, vocab_size = 0, max_context = 0;
   int64_t num_experts = 0, top_k = 0, intermediate_size = 0;
+  Routing routing;  ///< of the experts, if there are any
   int64_t bytes = 0;
   std::vector<Part> parts;
   /// The reason why the model cannot run here; empty if it can. If it cannot run, only the experts

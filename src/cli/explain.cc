@@ -36,9 +36,11 @@ bool is_experts(const Choice& choice) {
 
 Json choice_json(const Choice& choice) {
   const auto& plan = choice.selection.plan;
+  const LayerSpec& layer = choice.selection.request.layer;
   return {{"part", choice.part},
           {"layers", choice.layers},
-          {"scheme", name(choice.selection.request.layer.scheme)},
+          {"scheme", name(layer.scheme)},
+          {"routing", is_experts(choice) ? Json(name(layer.routing)) : Json(nullptr)},
           {"chosen", plan ? Json(plan->backend->name) : Json(nullptr)},
           {"weight_bytes", plan ? Json(plan->weight_bytes) : Json(nullptr)},
           {"considered", considered_json(choice.selection)},

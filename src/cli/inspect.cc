@@ -22,6 +22,7 @@ void show(const Outline& outline, const std::string& folder) {
   if (outline.num_experts > 0) {
     facts.row({"experts", str(outline.num_experts, " per layer, top-", outline.top_k,
                               ", intermediate size ", outline.intermediate_size)});
+    facts.row({"routing", name(outline.routing)});
   }
   facts.row({"tensors", megabytes(outline.bytes)});
   std::cout << facts.text() << "\n";
@@ -63,6 +64,7 @@ Json to_json(const Outline& outline) {
       {"num_experts", outline.num_experts},
       {"top_k", outline.top_k},
       {"intermediate_size", outline.intermediate_size},
+      {"routing", outline.num_experts > 0 ? Json(name(outline.routing)) : Json(nullptr)},
       {"bytes", outline.bytes},
       {"parts", parts},
       {"not_runnable", outline.not_runnable.empty() ? Json(nullptr) : Json(outline.not_runnable)}};

@@ -117,7 +117,7 @@ TEST(CommandLine, RejectsBrokenModel) {
        {is,
         std::string(
             "can be used: 2 layers of 4 experts, top-2, hidden size 32, intermediate size 16, "
-            "bf16, softmax"),
+            "bf16, routing unknown"),
         std::string("a file in src/models/families (see CONTRIBUTING.md)")})
     EXPECT_THAT(ran.out, HasSubstr(part));
 }

@@ -181,9 +181,10 @@ TEST_F(ModelJson, PerplexityGivesMeanAndScoredCount) {
 
 TEST_F(ModelJson, InspectAccountsForEveryByte) {
   const Json json = answer({"inspect", model_, "--json"});
-  EXPECT_THAT(keys(json), ElementsAre("architecture", "producer", "num_layers", "hidden_size",
-                                      "vocab_size", "max_context", "num_experts", "top_k",
-                                      "intermediate_size", "bytes", "parts", "not_runnable"));
+  EXPECT_THAT(keys(json),
+              ElementsAre("architecture", "producer", "num_layers", "hidden_size", "vocab_size",
+                          "max_context", "num_experts", "top_k", "intermediate_size", "routing",
+                          "bytes", "parts", "not_runnable"));
   EXPECT_TRUE(json["not_runnable"].is_null());
   EXPECT_EQ(json["producer"], "gptq");
   int64_t bytes = 0;
@@ -204,8 +205,8 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
     EXPECT_EQ(json["machine"], machine);
     ASSERT_EQ(json["groups"].size(), 1u);
     const Json& group = json["groups"][0];
-    EXPECT_THAT(keys(group), ElementsAre("part", "layers", "scheme", "chosen", "weight_bytes",
-                                         "considered", "plan"));
+    EXPECT_THAT(keys(group), ElementsAre("part", "layers", "scheme", "routing", "chosen",
+                                         "weight_bytes", "considered", "plan"));
     EXPECT_THAT(keys(group["plan"]),
                 ElementsAre("backend", "layout", "weight_bytes", "workspace_bytes", "scratch_bytes",
                             "max_num_tokens", "in_this_build", "matrices"));

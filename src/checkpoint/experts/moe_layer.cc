@@ -15,8 +15,9 @@ Config::Keys keys(ConfigKeys keys) {
 }
 
 Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
+  if (state.convention == nullptr) return Routing{.score = Score::kUnknown};
   const Config& config = state.config;
-  const ExpertConvention& family = convention_of(state);
+  const ExpertConvention& family = *state.convention;
   Routing routing;
   MORACLE_TRY(const std::string score,
               config.text_or(family.default_score == Score::kSigmoid ? "sigmoid" : "softmax",
@@ -25,13 +26,13 @@ Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
     return config.unsupported({"scoring_func"}, "softmax or sigmoid", "it is " + score);
   }
   routing.score = family.score.value_or(score == "sigmoid" ? Score::kSigmoid : Score::kSoftmax);
-  MORACLE_TRY(routing.renormalize, config.boolean_or(family.renormalize, {"norm_topk_prob"}));
+  MORACLE_TRY(routing.renormalize,
+              config.boolean_or(family.renormalize, keys(family.renormalize_keys)));
   MORACLE_TRY(routing.num_groups, config.integer_or(1, {"n_group"}, 1));
   MORACLE_TRY(routing.top_groups, config.integer_or(1, {"topk_group"}, 1, routing.num_groups));
-  MORACLE_TRY(const double factor, config.number_or(1, {"routed_scaling_factor"}));
+  MORACLE_TRY(const double factor, config.number_or(1, keys(family.scaling_factor)));
   routing.scaling_factor = static_cast<float>(factor);
-  routing.correction_bias = state.tensors.find(str("model.layers.", layer,
-                                                   ".mlp.gate.e_score_correction_bias")) != nullptr;
+  routing.correction_bias = state.tensors.find(of_layer(family.correction_bias, layer)) != nullptr;
   return routing;
 }
 
@@ -158,12 +159,11 @@ Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec,
 }  // namespace
 
 std::string assumptions(const Checkpoint::State& state) {
+  if (state.convention != nullptr) return "";
   const Config& config = state.config;
-  std::string text = "assumptions, because the architecture is unknown: usual tensor names";
+  std::string text = "; assumptions, because the architecture is unknown: usual tensor names";
   if (!config.has({"moe_intermediate_size"}))
     text += ", intermediate_size is the size of the experts";
-  if (!config.has({"scoring_func"})) text += ", softmax scores";
-  if (!config.has({"norm_topk_prob"})) text += ", weights not renormalised";
   if (!config.has({"hidden_act"})) text += ", silu";
   return text;
 }

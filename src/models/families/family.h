@@ -11,7 +11,8 @@ namespace moracle {
 struct Family {
   std::string_view architecture;  ///< config.json's architectures[0]
   /// Maps names and config to a Description. Errors: a missing tensor, a key that is not supported.
-  Result<Description> (*describe)(const Checkpoint& checkpoint);
+  /// Null: only the experts can be used.
+  Result<Description> (*describe)(const Checkpoint& checkpoint) = nullptr;
   ExpertConvention experts = {};
 };
 

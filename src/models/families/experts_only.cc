@@ -1,0 +1,64 @@
+// Families of which only the experts can be used: their routing is known, and nothing describes the
+// rest of the model. The routing is that of transformers' code for each of them.
+#include "models/families/family.h"
+
+namespace moracle {
+namespace experts_only {
+namespace {
+
+constexpr const char* kRouteScale[] = {"route_scale"};
+
+// Sigmoids with a correction bias, as DeepSeek-V3 routes.
+constexpr ExpertConvention kBiasedSigmoids = {.score = Score::kSigmoid, .renormalize = true};
+// The weights of the chosen experts always sum to one: norm_topk_prob is ignored.
+constexpr ExpertConvention kSoftmax = {.intermediate_size = kOnlySizeKeys,
+                                       .score = Score::kSoftmax,
+                                       .renormalize = true,
+                                       .renormalize_keys = {}};
+
+}  // namespace
+}  // namespace experts_only
+
+// Arcee Trinity.
+constinit const Family kAfmoeFamily = {
+    .architecture = "AfmoeForCausalLM",
+    .experts = {.score = Score::kSigmoid,
+                .renormalize = true,
+                .renormalize_keys = {},
+                .scaling_factor = experts_only::kRouteScale,
+                .correction_bias = "model.layers.{L}.mlp.expert_bias"}};
+constinit const Family kDeepseekV32Family = {.architecture = "DeepseekV32ForCausalLM",
+                                             .experts = experts_only::kBiasedSigmoids};
+constinit const Family kExaoneMoeFamily = {
+    .architecture = "ExaoneMoeForCausalLM",
+    .experts = {.score = Score::kSigmoid,
+                .renormalize = true,
+                .correction_bias = "model.layers.{L}.mlp.e_score_correction_bias"}};
+constinit const Family kGlm4MoeFamily = {.architecture = "Glm4MoeForCausalLM",
+                                         .experts = experts_only::kBiasedSigmoids};
+constinit const Family kGlm4MoeLiteFamily = {.architecture = "Glm4MoeLiteForCausalLM",
+                                             .experts = experts_only::kBiasedSigmoids};
+// GLM-5.
+constinit const Family kGlmMoeDsaFamily = {.architecture = "GlmMoeDsaForCausalLM",
+                                           .experts = experts_only::kBiasedSigmoids};
+constinit const Family kSolarOpenFamily = {.architecture = "SolarOpenForCausalLM",
+                                           .experts = experts_only::kBiasedSigmoids};
+// dots.llm1 renormalizes only if config.json says so.
+constinit const Family kDots1Family = {.architecture = "Dots1ForCausalLM",
+                                       .experts = {.score = Score::kSigmoid}};
+constinit const Family kMinimaxM2Family = {
+    .architecture = "MiniMaxM2ForCausalLM",
+    .experts = {.intermediate_size = kOnlySizeKeys,
+                .score = Score::kSigmoid,
+                .renormalize = true,
+                .renormalize_keys = {},
+                .correction_bias = "model.layers.{L}.block_sparse_moe.e_score_correction_bias"}};
+constinit const Family kMinimaxFamily = {.architecture = "MiniMaxForCausalLM",
+                                         .experts = experts_only::kSoftmax};
+constinit const Family kQwen35MoeFamily = {.architecture = "Qwen3_5MoeForCausalLM",
+                                           .experts = experts_only::kSoftmax};
+constinit const Family kQwen3NextFamily = {
+    .architecture = "Qwen3NextForCausalLM",
+    .experts = {.score = Score::kSoftmax, .renormalize = true}};
+
+}  // namespace moracle
