@@ -184,9 +184,11 @@ struct SamplingOptions {
   float top_p = 1;        ///< 1: off
   float min_p = 0;        ///< 0: off
   uint64_t seed = 0;
+  /// Ids that are never drawn, in ascending order: see Tokenizer::ids_without_token.
+  std::vector<int32_t> excluded_ids;
 };
 
-/// Errors: values out of range, under their command-line names.
+/// Errors: values out of range, under their command-line names; excluded_ids out of order.
 Status check(const SamplingOptions& options);
 
 /// Defaults from generation_config.json, else from config.json.
@@ -214,7 +216,7 @@ struct Generation {
   double generation_seconds = 0;  ///< all tokens except the first, which the prompt's step produces
 };
 
-/// Continues `prompt`. Errors: an empty prompt; a prompt that leaves no space in the context;
+/// Continues `prompt`. Errors: an empty prompt; a prompt with an excluded id, or one that leaves no space in the context;
 /// logits without a valid next token (NaN or positive infinity, or only negative infinity). The
 /// last error names the position and the part of the model with the first such number.
 Result<Generation> generate(Model& model, std::span<const int32_t> prompt,

@@ -184,7 +184,7 @@ TEST_F(ModelJson, InspectAccountsForEveryByte) {
   EXPECT_THAT(keys(json),
               ElementsAre("architecture", "producer", "num_layers", "hidden_size", "vocab_size",
                           "max_context", "num_experts", "top_k", "intermediate_size", "routing",
-                          "bytes", "parts", "not_runnable"));
+                          "bytes", "parts", "tokenizer", "not_runnable"));
   EXPECT_TRUE(json["not_runnable"].is_null());
   EXPECT_EQ(json["producer"], "gptq");
   int64_t bytes = 0;
@@ -199,7 +199,8 @@ TEST_F(ModelJson, InspectAccountsForEveryByte) {
 TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
   for (const char* machine : {"here", "x86-64", "h200"}) {
     const Json json = answer({"explain", model_, "--json", "--machine", machine});
-    EXPECT_THAT(keys(json), ElementsAre("machine", "device", "groups", "others", "not_runnable"));
+    EXPECT_THAT(keys(json),
+                ElementsAre("machine", "device", "groups", "others", "tokenizer", "not_runnable"));
     EXPECT_TRUE(json["not_runnable"].is_null());
     EXPECT_EQ(json["others"].size(), 4u);
     EXPECT_EQ(json["machine"], machine);
@@ -239,7 +240,7 @@ TEST_F(ModelJson, DryRunGivesWholePlan) {
   const Json json = answer({"run", model_, "--dry-run", "--json"});
   EXPECT_THAT(keys(json), ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes",
                                       "activation_bytes", "cache_bytes_per_token", "cache_dtype",
-                                      "total_bytes", "memory_bytes"));
+                                      "total_bytes", "memory_bytes", "tokenizer"));
   EXPECT_EQ(json["cache_dtype"], "f32");
   const Json half = answer({"run", model_, "--dry-run", "--kv-cache", "bf16", "--json"});
   EXPECT_EQ(half["cache_dtype"], "bf16");
