@@ -35,13 +35,14 @@ struct GroupedQuerySpec {
   int64_t head_dim = 0;
   int64_t window = 0;  ///< a token sees itself and window - 1 before it; 0: all
   float norm_epsilon = 1e-6f;
-  Rotary rotary;  ///< of the first columns of each head
+  bool norm_over_heads = false;  ///< the norms of q and k are over all heads, not each head
+  Rotary rotary;                 ///< of the first columns of each head
   bool operator==(const GroupedQuerySpec&) const = default;
 };
 struct GroupedQueryDescription {
   GroupedQuerySpec spec;
-  std::vector<float> q_norm;  ///< [head_dim]; empty: none
-  std::vector<float> k_norm;  ///< [head_dim]
+  std::vector<float> q_norm;  ///< [head_dim], or of all heads; empty: none
+  std::vector<float> k_norm;  ///< likewise
   std::vector<float> sinks;   ///< [num_heads]; empty: none
   DescribedMatrix qkv;        ///< q, k, v stacked: they read one input
   DescribedMatrix o;

@@ -28,8 +28,12 @@ Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
   routing.score = family.score.value_or(score == "sigmoid" ? Score::kSigmoid : Score::kSoftmax);
   MORACLE_TRY(routing.renormalize,
               config.boolean_or(family.renormalize, keys(family.renormalize_keys)));
-  MORACLE_TRY(routing.num_groups, config.integer_or(1, {"n_group"}, 1));
-  MORACLE_TRY(routing.top_groups, config.integer_or(1, {"topk_group"}, 1, routing.num_groups));
+  // Files of DeepSeek-V2 may name groups and a method that does not use them.
+  MORACLE_TRY(const std::string method, config.text_or("", {"topk_method"}));
+  if (method != "greedy") {
+    MORACLE_TRY(routing.num_groups, config.integer_or(1, {"n_group"}, 1));
+    MORACLE_TRY(routing.top_groups, config.integer_or(1, {"topk_group"}, 1, routing.num_groups));
+  }
   MORACLE_TRY(const double factor, config.number_or(1, keys(family.scaling_factor)));
   routing.scaling_factor = static_cast<float>(factor);
   routing.correction_bias = state.tensors.find(of_layer(family.correction_bias, layer)) != nullptr;

@@ -1,5 +1,5 @@
-// GQA: one GEMM computes q, k and v. Optional per-head RMSNorm on q and k, then RoPE. Optional
-// sinks and window.
+// GQA: one GEMM computes q, k and v. Optional RMSNorm on q and k, per head or over all, then RoPE.
+// Optional sinks and window.
 #include <cmath>
 
 #include "base/try.h"
@@ -58,8 +58,15 @@ class GroupedQueryAttention : public Attention {
     MORACLE_CHECK(qkv_->apply(x, scratch.qkv, step.stream));
     part_done(step.on_part, "attention linears");
     const auto norm = [](const Buffer& b) { return b.bytes() > 0 ? b.as<float>() : nullptr; };
-    const QkNormRope rope{norm(q_norm_), norm(k_norm_), spec.norm_epsilon,
-                          rotary_shape(spec.rotary, spec.head_dim), frequencies_.as<float>()};
+    const bool whole = spec.norm_over_heads;
+    if (whole) {
+      MORACLE_CHECK(step.ops.rms_norm(q, norm(q_norm_), q_size, spec.norm_epsilon, q, step.stream));
+      MORACLE_CHECK(
+          step.ops.rms_norm(k, norm(k_norm_), kv_size, spec.norm_epsilon, k, step.stream));
+    }
+    const QkNormRope rope{whole ? nullptr : norm(q_norm_), whole ? nullptr : norm(k_norm_),
+                          spec.norm_epsilon, rotary_shape(spec.rotary, spec.head_dim),
+                          frequencies_.as<float>()};
     MORACLE_CHECK(step.ops.rope_and_append(q, k, v, rope, step.batch, step.cache, step.stream));
     AttentionShape shape = shape_of(spec);
     shape.sinks = norm(sinks_);

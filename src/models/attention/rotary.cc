@@ -88,7 +88,8 @@ Result<RotaryAndScale> read_yarn(const Config& config, const Config& rope, int64
 
 }  // namespace
 
-Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double default_theta) {
+Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double default_theta,
+                                   std::optional<double> default_part) {
   MORACLE_TRY(double theta, config.number_or(default_theta, {"rope_theta"}));
   // transformers 5 nests all rotary settings in rope_parameters.
   MORACLE_TRY(const auto rope, config.object({"rope_parameters", "rope_scaling"}));
@@ -97,7 +98,7 @@ Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double def
   }
   if (!(theta > 1 && theta <= 1e30))
     return config.wrong({"rope_theta"}, "a number above 1", str("it is ", theta));
-  MORACLE_TRY(double part, config.number_or(1, {"partial_rotary_factor"}));
+  MORACLE_TRY(double part, config.number_or(default_part.value_or(1), {"partial_rotary_factor"}));
   std::string type = "default";
   if (rope) {
     MORACLE_TRY(part, rope->number_or(part, {"partial_rotary_factor"}));
@@ -107,7 +108,15 @@ Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double def
         return rope->unsupported({key.c_str()}, "one setting for all layers", "it is an object");
     }
   }
-  if (part != 1) return config.unsupported({"partial_rotary_factor"}, "1", str("it is ", part));
+  if (part != 1 && !default_part)
+    return config.unsupported({"partial_rotary_factor"}, "1", str("it is ", part));
+  const double columns = std::trunc(static_cast<double>(dim) * part);
+  if (!(part > 0 && part <= 1) || columns < 2 || std::fmod(columns, 2) != 0) {
+    return config.wrong({"partial_rotary_factor"},
+                        str("the share of an even number of ", dim, " columns"),
+                        str("it is ", part));
+  }
+  dim = static_cast<int64_t>(columns);
   if (type == "yarn") return read_yarn(config, *rope, dim, theta);
   if (type != "default")
     return rope->unsupported({"rope_type"}, "default or yarn", "it is " + type);

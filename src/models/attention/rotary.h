@@ -1,6 +1,8 @@
 // RoPE settings from config.json, in both dialects.
 #pragma once
 
+#include <optional>
+
 #include "checkpoint/config.h"
 #include "models/description.h"
 
@@ -14,8 +16,10 @@ struct RotaryAndScale {
 
 /// Reads the frequencies of `dim` columns: theta^(-2i / dim), or YaRN's blend of those with the
 /// same divided by `factor` (Peng et al., "YaRN: Efficient Context Window Extension of Large
-/// Language Models", 2023). Errors: invalid numbers (kBadFile). kUnsupported: other kinds of rotary
-/// embedding, partial rotation, settings per kind of layer.
-Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double default_theta);
+/// Language Models", 2023). A partial_rotary_factor rotates only the first columns; `part` is its
+/// default, and without it only 1 is supported. Errors: invalid numbers (kBadFile). kUnsupported:
+/// other kinds of rotary embedding, partial rotation, settings per kind of layer.
+Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double default_theta,
+                                   std::optional<double> part = {});
 
 }  // namespace moracle

@@ -63,14 +63,26 @@ Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpo
   return GroupedQueryDescription{spec, {}, {}, {}, std::move(qkv), std::move(o)};
 }
 
+Status describe_norms_over_heads(const Checkpoint& checkpoint, const std::string& prefix,
+                                 GroupedQueryDescription& attention) {
+  GroupedQuerySpec& spec = attention.spec;
+  spec.norm_over_heads = true;
+  MORACLE_TRY(attention.q_norm,
+              checkpoint.vector(prefix + "q_norm.weight", spec.num_heads * spec.head_dim));
+  MORACLE_TRY(attention.k_norm,
+              checkpoint.vector(prefix + "k_norm.weight", spec.num_kv_heads * spec.head_dim));
+  return {};
+}
+
 Result<RouterDescription> describe_router(const Checkpoint& checkpoint, const std::string& module,
-                                          const LayerSpec& experts) {
+                                          const LayerSpec& experts, const std::string& bias) {
   MORACLE_TRY(DescribedMatrix weights, checkpoint.router(module));
   MORACLE_CHECK(check_size(checkpoint, weights, {experts.num_experts}, experts.hidden_size));
   RouterDescription router{std::move(weights), {}};
   if (experts.routing.correction_bias) {
     MORACLE_TRY(router.correction_bias,
-                checkpoint.vector(module + ".e_score_correction_bias", experts.num_experts));
+                checkpoint.vector(bias.empty() ? module + ".e_score_correction_bias" : bias,
+                                  experts.num_experts));
   }
   return router;
 }

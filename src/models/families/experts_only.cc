@@ -34,25 +34,11 @@ constinit const Family kExaoneMoeFamily = {
     .experts = {.score = Score::kSigmoid,
                 .renormalize = true,
                 .correction_bias = "model.layers.{L}.mlp.e_score_correction_bias"}};
-constinit const Family kGlm4MoeFamily = {.architecture = "Glm4MoeForCausalLM",
-                                         .experts = experts_only::kBiasedSigmoids};
-constinit const Family kGlm4MoeLiteFamily = {.architecture = "Glm4MoeLiteForCausalLM",
-                                             .experts = experts_only::kBiasedSigmoids};
 // GLM-5.
 constinit const Family kGlmMoeDsaFamily = {.architecture = "GlmMoeDsaForCausalLM",
                                            .experts = experts_only::kBiasedSigmoids};
 constinit const Family kSolarOpenFamily = {.architecture = "SolarOpenForCausalLM",
                                            .experts = experts_only::kBiasedSigmoids};
-// dots.llm1 renormalizes only if config.json says so.
-constinit const Family kDots1Family = {.architecture = "Dots1ForCausalLM",
-                                       .experts = {.score = Score::kSigmoid}};
-constinit const Family kMinimaxM2Family = {
-    .architecture = "MiniMaxM2ForCausalLM",
-    .experts = {.intermediate_size = kOnlySizeKeys,
-                .score = Score::kSigmoid,
-                .renormalize = true,
-                .renormalize_keys = {},
-                .correction_bias = "model.layers.{L}.block_sparse_moe.e_score_correction_bias"}};
 constinit const Family kMinimaxFamily = {.architecture = "MiniMaxForCausalLM",
                                          .experts = experts_only::kSoftmax};
 constinit const Family kQwen35MoeFamily = {.architecture = "Qwen3_5MoeForCausalLM",

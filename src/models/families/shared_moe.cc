@@ -1,0 +1,75 @@
+#include "models/families/shared_moe.h"
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+
+namespace moracle {
+
+Result<SharedMoeSpec> read_shared_moe(const Config& config, std::optional<int64_t> dense_layers) {
+  SharedMoeSpec spec;
+  if (dense_layers) {
+    MORACLE_TRY(spec.dense_layers, config.integer_or(*dense_layers, {"first_k_dense_replace"}, 0));
+  } else {
+    MORACLE_TRY(spec.dense_layers, config.integer({"first_k_dense_replace"}, 0));
+  }
+  MORACLE_TRY(spec.sparse_step, config.integer_or(1, {"moe_layer_freq"}, 1));
+  MORACLE_TRY(spec.dense_intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
+  MORACLE_TRY(const int64_t num_shared, config.integer_or(0, {"n_shared_experts"}, 0, 1 << 10));
+  MORACLE_TRY(const int64_t one, config.integer({"moe_intermediate_size"}, 1, 1 << 20));
+  spec.shared_intermediate = num_shared * one;
+  return spec;
+}
+
+Status require_keys(const Config& config, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    if (!config.has({key})) return config.wrong({key}, "a number", "it is missing");
+  }
+  return {};
+}
+
+Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
+                                                   const DecoderSpec& decoder,
+                                                   const SharedMoeSpec& spec, int64_t layer,
+                                                   AttentionDescription&& attention) {
+  const std::string prefix = str("model.layers.", layer, "."), mlp = prefix + "mlp";
+  MORACLE_TRY(auto input_norm,
+              checkpoint.vector(prefix + "input_layernorm.weight", decoder.hidden_size));
+  MORACLE_TRY(auto post_norm,
+              checkpoint.vector(prefix + "post_attention_layernorm.weight", decoder.hidden_size));
+  if (spec.is_dense(layer)) {
+    MORACLE_TRY(DescribedWeights weights,
+                describe_dense_mlp(checkpoint, mlp, decoder, spec.dense_intermediate));
+    return LayerDescription{
+        std::move(input_norm), std::move(post_norm), std::move(attention), {}, std::move(weights)};
+  }
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  // A file without a bias that the architecture has is incomplete.
+  experts.spec.routing.correction_bias = spec.correction_bias;
+  MORACLE_TRY(RouterDescription router, describe_router(checkpoint, mlp + ".gate", experts.spec));
+  LayerDescription described{std::move(input_norm), std::move(post_norm), std::move(attention),
+                             std::move(router), std::move(experts)};
+  if (spec.shared_intermediate > 0) {
+    MORACLE_TRY(described.shared, describe_shared_expert(checkpoint, mlp + ".shared_experts", "",
+                                                         decoder, spec.shared_intermediate));
+  }
+  return described;
+}
+
+Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.state().config;
+  MORACLE_TRY(const int64_t count, config.integer_or(0, {"num_nextn_predict_layers"}, 0, 1000));
+  IgnoredPart part{"multi-token prediction, not run", 0, 0};
+  for (int64_t layer = checkpoint.num_layers(); layer < checkpoint.num_layers() + count; ++layer) {
+    const std::string prefix = str("model.layers.", layer, ".");
+    for (const std::string& name : checkpoint.unclaimed()) {
+      if (!name.starts_with(prefix)) continue;
+      MORACLE_TRY(const TensorView tensor, checkpoint.tensor(name));
+      part.num_tensors += 1;
+      part.bytes += static_cast<int64_t>(tensor.num_bytes());
+    }
+  }
+  return part.num_tensors > 0 ? std::optional(std::move(part)) : std::nullopt;
+}
+
+}  // namespace moracle
