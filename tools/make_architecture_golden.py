@@ -74,6 +74,23 @@ MODELS = {
     "dots1": (transformers.Dots1Config, dict(
         GLM, head_dim=8, sliding_window=5, max_window_layers=1, norm_topk_prob=True,
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "ernie4_5_moe": (transformers.Ernie4_5_MoeConfig, dict(
+        num_key_value_heads=2, intermediate_size=28, moe_intermediate_size=8, moe_num_experts=8,
+        moe_k=3, moe_num_shared_experts=2, moe_layer_start_index=1,
+        rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.5))),
+    "exaone_moe": (transformers.ExaoneMoeConfig, dict(
+        {key: value for key, value in GLM.items() if "routed" not in key and "n_sh" not in key},
+        seed=12, num_experts=8, num_shared_experts=1, routed_scaling_factor=1.7, num_hidden_layers=3,
+        sliding_window=5, sliding_window_pattern="LLG",
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "solar_open": (transformers.SolarOpenConfig, dict(
+        {key: value for key, value in GLM.items() if "dense" not in key and key != "intermediate_size"},
+        seed=12, rope_parameters=dict(YARN, rope_theta=1e4))),
+    "qwen2_moe_llama3": (transformers.Qwen2MoeConfig, dict(
+        QWEN, shared_expert_intermediate_size=14, norm_topk_prob=True, qkv_bias=False,
+        rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0,
+                             high_freq_factor=4.0, original_max_position_embeddings=24))),
     "minimax_m2": (transformers.MiniMaxM2Config, dict(
         num_key_value_heads=2, head_dim=8, intermediate_size=12, num_local_experts=8,
         num_experts_per_tok=3,

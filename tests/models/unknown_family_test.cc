@@ -140,9 +140,7 @@ TEST(UnknownFamily, ExpertsOfFamiliesThatCannotRunHaveTheirRouting) {
                   {{"n_group", 2}, {"topk_group", 1}},
                   gate,
                   "sigmoid, biased choice, 1 of 2 groups, renormalised"},
-           Routed{"ExaoneMoeForCausalLM", none, "mlp.e_score_correction_bias", biased},
            Routed{"GlmMoeDsaForCausalLM", none, gate, biased},
-           Routed{"SolarOpenForCausalLM", {{"norm_topk_prob", true}}, gate, biased},
            Routed{"MiniMaxForCausalLM", none, nullptr, "softmax, renormalised"},
            Routed{
                "MiniMaxForCausalLM", {{"norm_topk_prob", false}}, nullptr, "softmax, renormalised"},

@@ -146,6 +146,19 @@ Result<Description> describe_decoder(const Checkpoint& checkpoint, const Decoder
       !own_output};
 }
 
+Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoint,
+                                                      const std::vector<std::string>& prefixes) {
+  IgnoredPart part{"multi-token prediction, not run", 0, 0};
+  for (const std::string& name : checkpoint.unclaimed()) {
+    const auto begins = [&](const std::string& prefix) { return name.starts_with(prefix); };
+    if (std::none_of(prefixes.begin(), prefixes.end(), begins)) continue;
+    MORACLE_TRY(const TensorView tensor, checkpoint.tensor(name));
+    part.num_tensors += 1;
+    part.bytes += static_cast<int64_t>(tensor.num_bytes());
+  }
+  return part.num_tensors > 0 ? std::optional(std::move(part)) : std::nullopt;
+}
+
 Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,
                                            const DecoderSpec& spec) {
   MORACLE_TRY(const TensorView embedding, checkpoint.tensor(name));

@@ -84,6 +84,11 @@ using DescribeLayer = std::function<Result<LayerDescription>(int64_t layer)>;
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                      const DescribeLayer& describe_layer);
 
+/// Claims the tensors of layers for multi-token prediction, whose names begin with one of
+/// `prefixes`, so that they count as known. They are not run.
+Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoint,
+                                                      const std::vector<std::string>& prefixes);
+
 /// Describes the token embedding table: floats [vocab_size, hidden_size].
 Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,
                                            const DecoderSpec& spec);

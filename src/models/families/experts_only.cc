@@ -29,15 +29,8 @@ constinit const Family kAfmoeFamily = {
                 .correction_bias = "model.layers.{L}.mlp.expert_bias"}};
 constinit const Family kDeepseekV32Family = {.architecture = "DeepseekV32ForCausalLM",
                                              .experts = experts_only::kBiasedSigmoids};
-constinit const Family kExaoneMoeFamily = {
-    .architecture = "ExaoneMoeForCausalLM",
-    .experts = {.score = Score::kSigmoid,
-                .renormalize = true,
-                .correction_bias = "model.layers.{L}.mlp.e_score_correction_bias"}};
 // GLM-5.
 constinit const Family kGlmMoeDsaFamily = {.architecture = "GlmMoeDsaForCausalLM",
-                                           .experts = experts_only::kBiasedSigmoids};
-constinit const Family kSolarOpenFamily = {.architecture = "SolarOpenForCausalLM",
                                            .experts = experts_only::kBiasedSigmoids};
 constinit const Family kMinimaxFamily = {.architecture = "MiniMaxForCausalLM",
                                          .experts = experts_only::kSoftmax};

@@ -1,6 +1,4 @@
 // GLM-4.7-Flash: DeepSeek-V3's layers, of which mlp_layer_types may say which are dense.
-#include <algorithm>
-
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -11,29 +9,12 @@ namespace moracle {
 namespace glm4_moe_lite {
 namespace {
 
-// The number of dense layers, which are the first. Without types the first layer is dense.
-Result<int64_t> read_dense_layers(const Config& config, int64_t num_layers) {
-  MORACLE_TRY(const std::vector<std::string> types, config.texts({"mlp_layer_types"}));
-  if (types.empty()) return 1;
-  if (static_cast<int64_t>(types.size()) != num_layers) {
-    return config.wrong({"mlp_layer_types"}, str("one for each of ", num_layers, " layers"),
-                        str("it has ", types.size()));
-  }
-  const auto sparse = std::find(types.begin(), types.end(), "sparse");
-  const bool known =
-      std::all_of(types.begin(), sparse, [](const std::string& type) { return type == "dense"; }) &&
-      std::all_of(sparse, types.end(), [](const std::string& type) { return type == "sparse"; });
-  if (known) return sparse - types.begin();
-  return config.unsupported({"mlp_layer_types"}, "dense layers, then sparse ones",
-                            "it is " + join(types));
-}
-
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
   constexpr DecoderDefaults kDefaults{1e-5};
   MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config, kDefaults));
   MORACLE_TRY(const LatentSpec attention, read_latent(config));
-  MORACLE_TRY(const int64_t dense_layers, read_dense_layers(config, checkpoint.num_layers()));
+  MORACLE_TRY(const int64_t dense_layers, read_dense_layers(config, checkpoint.num_layers(), 1));
   MORACLE_TRY(const SharedMoeSpec moe, read_shared_moe(config, dense_layers));
   if (moe.dense_layers != dense_layers) {
     return config.wrong({"first_k_dense_replace"}, str(dense_layers, ", as mlp_layer_types says"),

@@ -12,6 +12,8 @@ struct SharedMoeSpec {
   int64_t dense_intermediate = 0;
   int64_t shared_intermediate = 0;  ///< 0: no shared expert
   bool correction_bias = true;      ///< the router must have one
+  /// Its name, with {L} for the layer; empty: the gate's e_score_correction_bias.
+  std::string_view bias_name = {};
   bool is_dense(int64_t layer) const { return layer < dense_layers || layer % sparse_step != 0; }
 };
 
@@ -19,6 +21,9 @@ struct SharedMoeSpec {
 /// missing or invalid values (kBadFile).
 Result<SharedMoeSpec> read_shared_moe(const Config& config,
                                       std::optional<int64_t> dense_layers = {});
+/// The number of dense layers by mlp_layer_types; `absent` without this key. Errors: not one type
+/// for each layer; dense layers that are not the first.
+Result<int64_t> read_dense_layers(const Config& config, int64_t num_layers, int64_t absent);
 /// Errors: one of the keys is missing. For keys whose defaults in transformers are the numbers of
 /// one model.
 Status require_keys(const Config& config, std::initializer_list<const char*> keys);
