@@ -14,18 +14,21 @@ Config::Keys keys(ConfigKeys keys) {
   return {keys.begin(), keys.end()};
 }
 
+Result<Score> read_score(const Config& config, const ExpertConvention& family) {
+  if (family.score) return *family.score;
+  if (!config.has({"scoring_func"})) return family.default_score;
+  MORACLE_TRY(const std::string score, config.text({"scoring_func"}));
+  if (score == "softmax") return Score::kSoftmax;
+  if (score == "sigmoid") return Score::kSigmoid;
+  return config.unsupported({"scoring_func"}, "softmax or sigmoid", "it is " + score);
+}
+
 Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
   if (state.convention == nullptr) return Routing{.score = Score::kUnknown};
   const Config& config = state.config;
   const ExpertConvention& family = *state.convention;
   Routing routing;
-  MORACLE_TRY(const std::string score,
-              config.text_or(family.default_score == Score::kSigmoid ? "sigmoid" : "softmax",
-                             {"scoring_func"}));
-  if (score != "softmax" && score != "sigmoid") {
-    return config.unsupported({"scoring_func"}, "softmax or sigmoid", "it is " + score);
-  }
-  routing.score = family.score.value_or(score == "sigmoid" ? Score::kSigmoid : Score::kSoftmax);
+  MORACLE_TRY(routing.score, read_score(config, family));
   MORACLE_TRY(routing.renormalize,
               config.boolean_or(family.renormalize, keys(family.renormalize_keys)));
   // Files of DeepSeek-V2 may name groups and a method that does not use them.

@@ -36,6 +36,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 }  // namespace deepseek_v2
 
 constinit const Family kDeepseekV2Family = {.architecture = "DeepseekV2ForCausalLM",
+                                            .models = "DeepSeek-V2, V2-Lite",
                                             .describe = deepseek_v2::describe};
 
 }  // namespace moracle

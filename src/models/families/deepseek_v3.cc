@@ -32,6 +32,8 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kDeepseekV3Family = {
     .architecture = "DeepseekV3ForCausalLM",
+    .models = "DeepSeek-V3, R1, Kimi-K2",
+    .notes = "without multi-token prediction",
     .describe = deepseek_v3::describe,
     .experts = {.default_score = Score::kSigmoid, .renormalize = true}};
 

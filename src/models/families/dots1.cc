@@ -42,6 +42,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 // dots.llm1 renormalizes only if config.json says so.
 constinit const Family kDots1Family = {.architecture = "Dots1ForCausalLM",
+                                       .models = "dots.llm1",
                                        .describe = dots1::describe,
                                        .experts = {.score = Score::kSigmoid}};
 

@@ -107,6 +107,8 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 }  // namespace ernie4_5_moe
 
 constinit const Family kErnie45MoeFamily = {.architecture = "Ernie4_5_MoeForCausalLM",
+                                            .models = "ERNIE-4.5",
+                                            .notes = "without multi-token prediction",
                                             .describe = ernie4_5_moe::describe,
                                             .experts = {.num_experts = ernie4_5_moe::kNumExperts,
                                                         .top_k = ernie4_5_moe::kTopK,

@@ -1,5 +1,6 @@
 // K-EXAONE: GQA with norms on q and k. Layers with a window use RoPE, the others none. Dense first
-// layers, sigmoid routing with a correction bias, shared experts.
+// layers, sigmoid routing with a correction bias, shared experts. The layers for multi-token
+// prediction are not run.
 #include <algorithm>
 
 #include "base/text.h"
@@ -37,7 +38,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     return config.wrong({"layer_types"}, "one for each layer", "it is missing");
   MORACLE_TRY(const std::vector<int64_t> windows,
               read_windows(config, window, num_layers, [](int64_t) { return false; }));
-  return describe_decoder(checkpoint, decoder, [&](int64_t layer) -> Result<LayerDescription> {
+  const auto describe_layer = [&](int64_t layer) -> Result<LayerDescription> {
     const std::string self_attn = str("model.layers.", layer, ".self_attn.");
     GroupedQuerySpec own = heads;
     own.window = windows[layer];
@@ -49,7 +50,10 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     MORACLE_TRY(attention.q_norm, checkpoint.vector(self_attn + "q_norm.weight", heads.head_dim));
     MORACLE_TRY(attention.k_norm, checkpoint.vector(self_attn + "k_norm.weight", heads.head_dim));
     return describe_shared_moe_layer(checkpoint, decoder, moe, layer, std::move(attention));
-  });
+  };
+  MORACLE_TRY(Description description, describe_decoder(checkpoint, decoder, describe_layer));
+  MORACLE_TRY(description.ignored, ignore_next_tokens(checkpoint, {"mtp."}));
+  return description;
 }
 
 }  // namespace
@@ -58,6 +62,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 constinit const Family kExaoneMoeFamily = {
     .architecture = "ExaoneMoeForCausalLM",
     .models = "K-EXAONE",
+    .notes = "without multi-token prediction",
     .describe = exaone_moe::describe,
     .experts = {
         .score = Score::kSigmoid, .renormalize = true, .correction_bias = exaone_moe::kBias}};

@@ -39,6 +39,8 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kGlm4MoeFamily = {
     .architecture = "Glm4MoeForCausalLM",
+    .models = "GLM-4.5, 4.6, 4.7",
+    .notes = "without multi-token prediction",
     .describe = glm4_moe::describe,
     .experts = {.score = Score::kSigmoid, .renormalize = true}};
 

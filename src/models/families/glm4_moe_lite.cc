@@ -29,6 +29,8 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kGlm4MoeLiteFamily = {
     .architecture = "Glm4MoeLiteForCausalLM",
+    .models = "GLM-4.7-Flash",
+    .notes = "without multi-token prediction",
     .describe = glm4_moe_lite::describe,
     .experts = {.score = Score::kSigmoid, .renormalize = true}};
 

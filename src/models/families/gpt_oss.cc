@@ -67,6 +67,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kGptOssFamily = {
     .architecture = "GptOssForCausalLM",
+    .models = "GPT-OSS",
     .describe = gpt_oss::describe,
     .experts = {.names = gpt_oss::kNames,
                 .intermediate_size = kOnlySizeKeys,

@@ -53,6 +53,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 }  // namespace minimax_m2
 
 constinit const Family kMinimaxM2Family = {.architecture = "MiniMaxM2ForCausalLM",
+                                           .models = "MiniMax-M2",
                                            .describe = minimax_m2::describe,
                                            .experts = {.intermediate_size = kOnlySizeKeys,
                                                        .score = Score::kSigmoid,

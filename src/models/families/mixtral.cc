@@ -47,6 +47,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kMixtralFamily = {
     .architecture = "MixtralForCausalLM",
+    .models = "Mixtral",
     .describe = mixtral::describe,
     .experts = {.intermediate_size = kOnlySizeKeys, .renormalize = true}};
 

@@ -45,6 +45,8 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kOlmoeFamily = {
     .architecture = "OlmoeForCausalLM",
+    .models = "OLMoE",
+    .notes = "`clip_qkv` is refused",
     .describe = olmoe::describe,
     .experts = {.intermediate_size = kOnlySizeKeys, .score = Score::kSoftmax}};
 

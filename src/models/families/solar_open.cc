@@ -33,6 +33,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kSolarOpenFamily = {
     .architecture = "SolarOpenForCausalLM",
+    .models = "Solar-Open",
     .describe = solar_open::describe,
     .experts = {.score = Score::kSigmoid, .renormalize = true}};
 
