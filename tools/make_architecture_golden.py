@@ -91,6 +91,9 @@ MODELS = {
         QWEN, shared_expert_intermediate_size=14, norm_topk_prob=True, qkv_bias=False,
         rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0,
                              high_freq_factor=4.0, original_max_position_embeddings=24))),
+    "hunyuan_v1_moe": (transformers.HunYuanMoEV1Config, dict(
+        num_key_value_heads=2, head_dim=8, intermediate_size=12, num_experts=8, moe_topk=[3, 2],
+        rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=1.0, alpha=50.0))),
     "minimax_m2": (transformers.MiniMaxM2Config, dict(
         num_key_value_heads=2, head_dim=8, intermediate_size=12, num_local_experts=8,
         num_experts_per_tok=3,

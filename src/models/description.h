@@ -28,6 +28,13 @@ struct Rotary {
   bool operator==(const Rotary&) const = default;
 };
 
+/// RMSNorm of queries and keys, if the model has their weights.
+enum class QkNorm : uint8_t {
+  kPerHead,    ///< of each head, before RoPE
+  kOverHeads,  ///< of all heads together, before RoPE
+  kAfterRope,  ///< of each head, after RoPE
+};
+
 /// GQA: several query heads share one head of keys and values.
 struct GroupedQuerySpec {
   int64_t num_heads = 0;
@@ -35,8 +42,8 @@ struct GroupedQuerySpec {
   int64_t head_dim = 0;
   int64_t window = 0;  ///< a token sees itself and window - 1 before it; 0: all
   float norm_epsilon = 1e-6f;
-  bool norm_over_heads = false;  ///< the norms of q and k are over all heads, not each head
-  Rotary rotary;                 ///< of the first columns of each head
+  QkNorm qk_norm = QkNorm::kPerHead;
+  Rotary rotary;  ///< of the first columns of each head
   bool operator==(const GroupedQuerySpec&) const = default;
 };
 struct GroupedQueryDescription {

@@ -14,6 +14,24 @@ Config::Keys keys(ConfigKeys keys) {
   return {keys.begin(), keys.end()};
 }
 
+// A number of the layer: one for all layers, or an array with one for each.
+Result<int64_t> integer_of_layer(const Checkpoint::State& state, ConfigKeys names, int64_t layer,
+                                 int64_t max) {
+  const Config& config = state.config;
+  const nlohmann::json* const value = config.find(keys(names));
+  if (value == nullptr || !value->is_array()) return config.integer(keys(names), 1, max);
+  MORACLE_TRY(const std::vector<int64_t> all, config.integers(keys(names)));
+  if (static_cast<int64_t>(all.size()) != state.num_layers) {
+    return config.wrong(keys(names),
+                        str("a number, or one for each of ", state.num_layers, " layers"),
+                        str("it has ", all.size()));
+  }
+  const int64_t own = all[static_cast<size_t>(layer)];
+  if (own >= 1 && own <= max) return own;
+  return config.wrong(keys(names), str("whole numbers from 1 to ", max),
+                      str("it is ", own, " for layer ", layer));
+}
+
 Result<Score> read_score(const Config& config, const ExpertConvention& family) {
   if (family.score) return *family.score;
   if (!config.has({"scoring_func"})) return family.default_score;
@@ -72,7 +90,7 @@ Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& n
   LayerSpec spec;
   spec.name = experts_prefix(names, layer);
   MORACLE_TRY(spec.num_experts, config.integer(keys(family.num_experts), 1, 1 << 20));
-  MORACLE_TRY(spec.top_k, config.integer(keys(family.top_k), 1, spec.num_experts));
+  MORACLE_TRY(spec.top_k, integer_of_layer(state, family.top_k, layer, spec.num_experts));
   MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 24));
   MORACLE_TRY(spec.intermediate_size, config.integer(keys(family.intermediate_size), 1, 1 << 24));
   MORACLE_TRY(spec.routing, read_routing(state, layer));

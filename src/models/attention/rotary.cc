@@ -109,9 +109,9 @@ Result<Llama3> read_llama3(const Config& rope) {
 
 }  // namespace
 
-Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double default_theta,
-                                   std::optional<double> default_part) {
-  MORACLE_TRY(double theta, config.number_or(default_theta, {"rope_theta"}));
+Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim,
+                                   const RotaryDefaults& defaults) {
+  MORACLE_TRY(double theta, config.number_or(defaults.theta, {"rope_theta"}));
   // transformers 5 nests all rotary settings in rope_parameters.
   MORACLE_TRY(const auto rope, config.object({"rope_parameters", "rope_scaling"}));
   if (rope) {
@@ -119,7 +119,7 @@ Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double def
   }
   if (!(theta > 1 && theta <= 1e30))
     return config.wrong({"rope_theta"}, "a number above 1", str("it is ", theta));
-  MORACLE_TRY(double part, config.number_or(default_part.value_or(1), {"partial_rotary_factor"}));
+  MORACLE_TRY(double part, config.number_or(defaults.part.value_or(1), {"partial_rotary_factor"}));
   std::string type = "default";
   if (rope) {
     MORACLE_TRY(part, rope->number_or(part, {"partial_rotary_factor"}));
@@ -129,7 +129,7 @@ Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double def
         return rope->unsupported({key.c_str()}, "one setting for all layers", "it is an object");
     }
   }
-  if (part != 1 && !default_part)
+  if (part != 1 && !defaults.part)
     return config.unsupported({"partial_rotary_factor"}, "1", str("it is ", part));
   const double columns = std::trunc(static_cast<double>(dim) * part);
   if (!(part > 0 && part <= 1) || columns < 2 || std::fmod(columns, 2) != 0) {
@@ -145,6 +145,10 @@ Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double def
     MORACLE_TRY(llama3, read_llama3(*rope));
   } else if (type == "linear") {
     MORACLE_TRY(factor, positive(*rope, {"factor"}, 0));
+  } else if (type == "dynamic" && defaults.ntk_alpha && rope->has({"alpha"})) {
+    MORACLE_TRY(const double alpha, positive(*rope, {"alpha"}, 0));
+    if (dim < 4) return config.wrong({"head_dim"}, "at least 4", str("it is ", dim));
+    theta *= std::pow(alpha, static_cast<double>(dim) / static_cast<double>(dim - 2));
   } else if (type != "default") {
     return rope->unsupported({"rope_type"}, "default, linear, llama3 or yarn", "it is " + type);
   }

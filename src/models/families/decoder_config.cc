@@ -45,8 +45,7 @@ Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderS
   if (spec.head_dim % 2 != 0 || spec.head_dim == 0) {
     return config.wrong({"head_dim"}, "an even number", str("it is ", spec.head_dim));
   }
-  MORACLE_TRY(RotaryAndScale read,
-              read_rotary(config, spec.head_dim, defaults.rope_theta, defaults.rotary_part));
+  MORACLE_TRY(RotaryAndScale read, read_rotary(config, spec.head_dim, defaults.rotary));
   spec.rotary = std::move(read.rotary);
   if (!only_full) return spec;
   MORACLE_TRY(const bool sliding, config.boolean_or(false, {"use_sliding_window"}));

@@ -66,7 +66,7 @@ Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpo
 Status describe_norms_over_heads(const Checkpoint& checkpoint, const std::string& prefix,
                                  GroupedQueryDescription& attention) {
   GroupedQuerySpec& spec = attention.spec;
-  spec.norm_over_heads = true;
+  spec.qk_norm = QkNorm::kOverHeads;
   MORACLE_TRY(attention.q_norm,
               checkpoint.vector(prefix + "q_norm.weight", spec.num_heads * spec.head_dim));
   MORACLE_TRY(attention.k_norm,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checkpoint/config.h"
+#include "models/attention/rotary.h"
 #include "models/description.h"
 
 namespace moracle {
@@ -15,9 +16,7 @@ namespace moracle {
 /// Defaults of transformers for values that config.json lacks; families differ.
 struct DecoderDefaults {
   double norm_epsilon = 1e-6;
-  double rope_theta = 10'000;
-  /// The part of each head that RoPE rotates; empty: config.json may name no other part than all.
-  std::optional<double> rotary_part = {};
+  RotaryDefaults rotary = {};
 };
 
 /// Reads sizes, the epsilon of the norms and the activation. Errors: invalid values (kBadFile).

@@ -88,7 +88,7 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
-  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5, .rope_theta = 500'000};
+  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5, .rotary = {.theta = 500'000}};
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
   MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, true, kDefaults));
   heads.rotary.interleaved = true;

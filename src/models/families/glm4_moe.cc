@@ -13,7 +13,7 @@ namespace {
 
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
-  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5, .rotary_part = 0.5};
+  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5, .rotary = {.part = 0.5}};
   MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config, kDefaults));
   MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, decoder, true, kDefaults));
   MORACLE_TRY(const SharedMoeSpec moe, read_shared_moe(config));

@@ -47,7 +47,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   // published model.
   if (!config.has({"rope_parameters", "rope_scaling"}))
     return config.wrong({"rope_parameters", "rope_scaling"}, "an object", "it is missing");
-  constexpr DecoderDefaults kDefaults{1e-5, 150'000};
+  constexpr DecoderDefaults kDefaults{1e-5, {150'000}};
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
   MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec, false, kDefaults));
   MORACLE_TRY(const int64_t window, config.integer({"sliding_window"}, 1));

@@ -20,7 +20,7 @@ Result<LatentSpec> read_latent(const Config& config) {
   MORACLE_TRY(spec.value_dim, config.integer({"v_head_dim"}, 1, kMost));
   if (spec.rope_dim % 2 != 0)
     return config.wrong({"qk_rope_head_dim"}, "an even number", str("it is ", spec.rope_dim));
-  MORACLE_TRY(RotaryAndScale read, read_rotary(config, spec.rope_dim, 10'000));
+  MORACLE_TRY(RotaryAndScale read, read_rotary(config, spec.rope_dim));
   spec.rotary = std::move(read.rotary);
   MORACLE_TRY(spec.rotary.interleaved, config.boolean_or(true, {"rope_interleave"}));
   spec.scale =

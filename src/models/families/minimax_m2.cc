@@ -39,7 +39,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   MORACLE_TRY(const int64_t rotated, config.integer_or(head_dim, {"rotary_dim"}, 2, head_dim));
   const DecoderDefaults defaults{
       .norm_epsilon = 1e-6,
-      .rotary_part = static_cast<double>(rotated) / static_cast<double>(head_dim)};
+      .rotary = {.part = static_cast<double>(rotated) / static_cast<double>(head_dim)}};
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, defaults));
   MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec, true, defaults));
   MORACLE_TRY(const bool qk_norm, config.boolean_or(true, {"use_qk_norm"}));

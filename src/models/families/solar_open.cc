@@ -11,8 +11,8 @@ namespace {
 
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
-  constexpr DecoderDefaults kDefaults{
-      .norm_epsilon = 1e-5, .rope_theta = 1'000'000, .rotary_part = 1};
+  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5,
+                                      .rotary = {.theta = 1'000'000, .part = 1}};
   MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config, kDefaults));
   MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, decoder, true, kDefaults));
   MORACLE_TRY(const bool biased, config.boolean_or(false, {"attention_bias"}));
