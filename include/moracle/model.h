@@ -216,9 +216,10 @@ struct Generation {
   double generation_seconds = 0;  ///< all tokens except the first, which the prompt's step produces
 };
 
-/// Continues `prompt`. Errors: an empty prompt; a prompt with an excluded id, or one that leaves no space in the context;
-/// logits without a valid next token (NaN or positive infinity, or only negative infinity). The
-/// last error names the position and the part of the model with the first such number.
+/// Continues `prompt`. Errors: an empty prompt; a prompt with an excluded id, or one that leaves no
+/// space in the context; logits without a valid next token (NaN or positive infinity, or only
+/// negative infinity). The last error names the position and the part of the model with the first
+/// such number.
 Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
                             const GenerateOptions& options);
 
