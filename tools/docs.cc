@@ -37,6 +37,7 @@ std::string read(const fs::path& path) {
 
 std::map<std::string, std::string> parts() {
   std::map<std::string, std::string> all = {{"backends", backend_rows()},
+                                            {"families", family_rows()},
                                             {"feature-matrix", feature_matrix()},
                                             {"support-matrix", support_matrix()},
                                             {"variant-matrix", variant_matrix()}};

@@ -7,7 +7,7 @@ with them in float32 on a CPU.
 
 The numbers are drawn so that everything an architecture has matters: norms are not 1, biases, sinks
 and correction biases not 0, windows shorter than the prompt, YaRN with a factor and, for DeepSeek-V3,
-its mscale; routers far enough from ties. Stored as bf16 (transformers reads them back before it
+its mscale; routers far enough from ties: another seed where 7 gives one. Stored as bf16 (transformers reads them back before it
 computes), except what published files keep in f32. reference.safetensors: "ids" i32 [tokens] and
 "logits" f32 [tokens, vocabulary] of one prompt.
 """
@@ -35,6 +35,9 @@ DEEPSEEK = dict(intermediate_size=28, moe_intermediate_size=8, n_routed_experts=
                 routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1,
                 kv_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=8,
                 num_key_value_heads=4)
+GLM = dict(num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
+           n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2, n_group=1, topk_group=1,
+           routed_scaling_factor=1.7, first_k_dense_replace=1)
 
 MODELS = {
     "mixtral": (transformers.MixtralConfig, dict(
@@ -50,6 +53,54 @@ MODELS = {
     "deepseek_v3_plain_query": (transformers.DeepseekV3Config, dict(
         DEEPSEEK, q_lora_rank=None, rope_interleave=False, attention_bias=True, norm_topk_prob=False,
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    # Groups as DeepSeek-V2 has them: softmax, the rank of a group is its best expert.
+    "deepseek_v2": (transformers.DeepseekV2Config, dict(
+        DEEPSEEK, seed=9, q_lora_rank=10, norm_topk_prob=False, topk_method="group_limited_greedy",
+        rope_parameters=dict(YARN, rope_theta=1e4, mscale=0.7, mscale_all_dim=0.7))),
+    "deepseek_v2_lite": (transformers.DeepseekV2Config, dict(
+        DEEPSEEK, q_lora_rank=None, norm_topk_prob=False, topk_method="greedy", n_group=None,
+        topk_group=None, routed_scaling_factor=1.0,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "glm4_moe": (transformers.Glm4MoeConfig, dict(
+        GLM, use_qk_norm=True, attention_bias=True, norm_topk_prob=True,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))),
+    "glm4_moe_air": (transformers.Glm4MoeConfig, dict(
+        GLM, seed=8, use_qk_norm=False, norm_topk_prob=False, n_group=4, topk_group=2, head_dim=12,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))),
+    "glm4_moe_lite": (transformers.Glm4MoeLiteConfig, dict(
+        {key: value for key, value in DEEPSEEK.items() if key != "first_k_dense_replace"}, seed=9,
+        q_lora_rank=10, n_group=1, topk_group=1, mlp_layer_types=["dense", "sparse"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "dots1": (transformers.Dots1Config, dict(
+        GLM, head_dim=8, sliding_window=5, max_window_layers=1, norm_topk_prob=True,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "ernie4_5_moe": (transformers.Ernie4_5_MoeConfig, dict(
+        num_key_value_heads=2, intermediate_size=28, moe_intermediate_size=8, moe_num_experts=8,
+        moe_k=3, moe_num_shared_experts=2, moe_layer_start_index=1,
+        rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.5))),
+    "exaone_moe": (transformers.ExaoneMoeConfig, dict(
+        {key: value for key, value in GLM.items() if "routed" not in key and "n_sh" not in key},
+        seed=12, num_experts=8, num_shared_experts=1, routed_scaling_factor=1.7, num_hidden_layers=3,
+        sliding_window=5, sliding_window_pattern="LLG",
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "solar_open": (transformers.SolarOpenConfig, dict(
+        {key: value for key, value in GLM.items() if "dense" not in key and key != "intermediate_size"},
+        seed=12, rope_parameters=dict(YARN, rope_theta=1e4))),
+    "qwen2_moe_llama3": (transformers.Qwen2MoeConfig, dict(
+        QWEN, shared_expert_intermediate_size=14, norm_topk_prob=True, qkv_bias=False,
+        rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0,
+                             high_freq_factor=4.0, original_max_position_embeddings=24))),
+    "hunyuan_v1_moe": (transformers.HunYuanMoEV1Config, dict(
+        num_key_value_heads=2, head_dim=8, intermediate_size=12, num_experts=8, moe_topk=[3, 2],
+        rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=1.0, alpha=50.0))),
+    "minimax_m2": (transformers.MiniMaxM2Config, dict(
+        num_key_value_heads=2, head_dim=8, intermediate_size=12, num_local_experts=8,
+        num_experts_per_tok=3,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))),
+    "olmoe": (transformers.OlmoeConfig, dict(
+        num_key_value_heads=2, intermediate_size=12, num_experts=4, num_experts_per_tok=2,
+        norm_topk_prob=False, rope_theta=1e4)),
     "qwen2_moe": (transformers.Qwen2MoeConfig, dict(
         QWEN, shared_expert_intermediate_size=14, mlp_only_layers=[0], norm_topk_prob=False)),
     "qwen3_moe": (transformers.Qwen3MoeConfig, dict(
@@ -72,7 +123,8 @@ def draw(name: str, shape: torch.Size, random: torch.Generator) -> torch.Tensor:
 
 
 def write(folder: pathlib.Path, config_class, settings: dict) -> None:
-    random = torch.Generator().manual_seed(7)
+    settings = dict(settings)
+    random = torch.Generator().manual_seed(settings.pop("seed", 7))
     config = config_class(**{**COMMON, **settings})
     config._attn_implementation = "eager"
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)

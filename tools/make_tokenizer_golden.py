@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the fixtures of tests/models/tokenizer_test.cc.
+"""Writes the fixtures of tests/text/tokenizer_test.cc.
 
 Each file holds a small tokenizer.json and what the Hugging Face library `tokenizers` makes of a set
 of texts. The merges are learned across the borders of words, so that a border in the wrong place
@@ -125,7 +125,17 @@ VARIANTS = {
                                              byte_level())), [], False),
     "dialect": (dict(pre_tokenizer=sequence(split(DIALECT), byte_level())), [], False),
     "whole": (dict(), SPECIALS, False),
+    "punctuation": (dict(pre_tokenizer=sequence(
+        {"type": "Punctuation", "behavior": "Contiguous"}, byte_level(True),
+        {"type": "Digits", "individual_digits": False}, split("[0-9][0-9][0-9]"))),
+                    [added("\u00fb"), added("\u6f22\u00e9")], False),
 }
+
+
+def number(tokens, ids):
+    new = iter(range(len(ids), len(ids) + len(tokens)))
+    return [{"id": ids[token["content"]] if token["content"] in ids else next(new)} | token
+            for token in tokens]
 
 
 def build(base, variant):
@@ -136,12 +146,88 @@ def build(base, variant):
     file["model"]["ignore_merges"] = parts.get("ignore_merges", False)
     if as_text:
         file["model"]["merges"] = [" ".join(pair) for pair in file["model"]["merges"]]
-    vocab = file["model"]["vocab"]
-    new = iter(range(len(vocab), len(vocab) + len(tokens)))
-    file["added_tokens"] = [
-        {"id": vocab[token["content"]] if token["content"] in vocab else next(new)} | token
-        for token in tokens]
+    file["added_tokens"] = number(tokens, file["model"]["vocab"])
     return file
+
+
+# What files converted from SentencePiece hold. "\u2581" stands for a space.
+MARK = "\u2581"
+MARK_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
+LLAMA_NORMALIZER = {"type": "Sequence",
+                    "normalizers": [{"type": "Prepend", "prepend": MARK}, MARK_SPACES]}
+LLAMA_DECODER = [{"type": "Replace", "pattern": {"String": MARK}, "content": " "},
+                 {"type": "ByteFallback"}, {"type": "Fuse"},
+                 {"type": "Strip", "content": " ", "start": 1, "stop": 0}]
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+CONTROLS = ["<unk>", "<s>", "</s>"]
+
+
+def metaspace(scheme, split=True):
+    return {"type": "Metaspace", "replacement": MARK, "prepend_scheme": scheme, "split": split}
+
+
+def decoders_of(*steps):
+    return {"type": "Sequence", "decoders": list(steps)}
+
+
+# name: the parts of the file that differ, parts of its model, and tokens added behind the vocabulary
+SENTENCEPIECE = {
+    "llama": (dict(normalizer=LLAMA_NORMALIZER, decoder=decoders_of(*LLAMA_DECODER)), {}, []),
+    "phi": (dict(normalizer=LLAMA_NORMALIZER, decoder=decoders_of(*LLAMA_DECODER)), {},
+            [added("<|im_end|>", rstrip=True), added("<|im_start|>", normalized=True, special=False)]),
+    "llama_metaspace": (dict(pre_tokenizer=metaspace("first", False),
+                             decoder=decoders_of(*LLAMA_DECODER)), {}, SPECIALS),
+    "gemma": (dict(normalizer=MARK_SPACES, pre_tokenizer=split(" ", "MergedWithPrevious", kind="String"),
+                   decoder=decoders_of(*LLAMA_DECODER[:3])), {}, []),
+    "unknown": (dict(normalizer=LLAMA_NORMALIZER, decoder=decoders_of(*LLAMA_DECODER)),
+                dict(byte_fallback=False, fuse_unk=False), []),
+    "unknown_fused": (dict(normalizer={"type": "Sequence", "normalizers": [
+        {"type": "Strip", "strip_left": True, "strip_right": False},
+        {"type": "Replace", "pattern": {"Regex": "[0-9]+"}, "content": "#"},
+        *LLAMA_NORMALIZER["normalizers"]]}, decoder=metaspace("always")),
+                      dict(byte_fallback=False), []),
+    "unigram": (dict(pre_tokenizer=metaspace("always"), decoder=metaspace("always")), None, []),
+    "unigram_bytes": (dict(normalizer={"type": "NFKC"}, pre_tokenizer=metaspace("first"),
+                           decoder=decoders_of({"type": "ByteFallback"}, metaspace("first"))),
+                      dict(byte_fallback=True), SPECIALS),
+}
+
+
+def learn_sentencepiece(texts, unigram):
+    tokenizer = Tokenizer(models.Unigram() if unigram else models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    if unigram:
+        trainer = trainers.UnigramTrainer(vocab_size=700, show_progress=False, unk_token="<unk>",
+                                          special_tokens=CONTROLS + BYTES)
+    else:
+        trainer = trainers.BpeTrainer(vocab_size=700, show_progress=False, limit_alphabet=150,
+                                      special_tokens=CONTROLS + BYTES, max_token_length=8)
+    tokenizer.train_from_iterator(texts, trainer)
+    return json.loads(tokenizer.to_str())
+
+
+def build_sentencepiece(bases, variant):
+    parts, model, tokens = SENTENCEPIECE[variant]
+    file = json.loads(json.dumps(bases[variant.startswith("unigram")]))
+    file |= {"normalizer": None, "pre_tokenizer": None} | parts
+    if file["model"]["type"] == "BPE":
+        file["model"] |= dict(unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    file["model"] |= model or {}
+    vocab = file["model"]["vocab"]
+    ids = vocab if isinstance(vocab, dict) else {text: i for i, (text, _) in enumerate(vocab)}
+    file["added_tokens"] = number([added(token) for token in CONTROLS] + tokens, ids)
+    return file
+
+
+def write(path, file, texts):
+    reference = Tokenizer.from_str(json.dumps(file))
+    cases = []
+    for text in texts:
+        ids = reference.encode(text, add_special_tokens=False).ids
+        cases.append({"text": text, "ids": ids,
+                      "decoded": reference.decode(ids, skip_special_tokens=False)})
+    golden = {"made_by": f"tokenizers {tokenizers.__version__}", "tokenizer": file, "cases": cases}
+    path.write_text(json.dumps(golden, separators=(",", ":")), encoding="utf-8")
 
 
 def main():
@@ -154,13 +240,11 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     texts = ["", " ", *random_texts(14, 2), corpus[:200]]
     for variant in VARIANTS:
-        file = build(base, variant)
-        reference = Tokenizer.from_str(json.dumps(file))
-        cases = [{"text": text, "ids": reference.encode(text, add_special_tokens=False).ids}
-                 for text in texts]
-        golden = {"made_by": f"tokenizers {tokenizers.__version__}", "tokenizer": file, "cases": cases}
-        path = options.out / f"{variant}.json"
-        path.write_text(json.dumps(golden, separators=(",", ":")), encoding="utf-8")
+        write(options.out / f"{variant}.json", build(base, variant), texts)
+    bases = [learn_sentencepiece([corpus, *random_texts(300, 1)], unigram) for unigram in (0, 1)]
+    texts += ["<s> a</s>b", " \u2581\u2581 x", "a\u0001\u0002b\U0001F9FFc", "  spaces  at ends  "]
+    for variant in SENTENCEPIECE:
+        write(options.out / f"{variant}.json", build_sentencepiece(bases, variant), texts)
 
 
 if __name__ == "__main__":

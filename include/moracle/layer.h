@@ -50,6 +50,7 @@ enum class Score : uint8_t {
   kSoftmax,          ///< softmax over all experts, then top_k
   kSigmoid,          ///< sigmoid of each expert's logit
   kTopkThenSoftmax,  ///< top_k of the logits, then softmax over these
+  kUnknown,          ///< of a family that is not known; FusedMoe::make refuses it
 };
 std::string_view name(Score score);
 struct Routing {

@@ -184,9 +184,11 @@ struct SamplingOptions {
   float top_p = 1;        ///< 1: off
   float min_p = 0;        ///< 0: off
   uint64_t seed = 0;
+  /// Ids that are never drawn, in ascending order: see Tokenizer::ids_without_token.
+  std::vector<int32_t> excluded_ids;
 };
 
-/// Errors: values out of range, under their command-line names.
+/// Errors: values out of range, under their command-line names; excluded_ids out of order.
 Status check(const SamplingOptions& options);
 
 /// Defaults from generation_config.json, else from config.json.
@@ -214,9 +216,10 @@ struct Generation {
   double generation_seconds = 0;  ///< all tokens except the first, which the prompt's step produces
 };
 
-/// Continues `prompt`. Errors: an empty prompt; a prompt that leaves no space in the context;
-/// logits without a valid next token (NaN or positive infinity, or only negative infinity). The
-/// last error names the position and the part of the model with the first such number.
+/// Continues `prompt`. Errors: an empty prompt; a prompt with an excluded id, or one that leaves no
+/// space in the context; logits without a valid next token (NaN or positive infinity, or only
+/// negative infinity). The last error names the position and the part of the model with the first
+/// such number.
 Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
                             const GenerateOptions& options);
 
@@ -245,6 +248,7 @@ struct Outline {
   std::string producer;
   int64_t num_layers = 0, hidden_size = 0, vocab_size = 0, max_context = 0;
   int64_t num_experts = 0, top_k = 0, intermediate_size = 0;
+  Routing routing;  ///< of the experts, if there are any
   int64_t bytes = 0;
   std::vector<Part> parts;
   /// The reason why the model cannot run here; empty if it can. If it cannot run, only the experts

@@ -75,8 +75,9 @@ class Workspace {
 class FusedMoe {
  public:
   /// Reads and packs the weights of the local experts, one expert at a time. `weights` holds all
-  /// experts of the layer and is consumed. Errors: the selection has no plan (with all reasons);
-  /// read errors; memory; kCancelled.
+  /// experts of the layer and is consumed. Errors: the selection has no plan (with all reasons); a
+  /// routing that is unknown (Score::kUnknown): set weights.spec.routing before select; read
+  /// errors; memory; kCancelled.
   static Result<FusedMoe> make(DescribedWeights&& weights, const Selection& selection,
                                std::shared_ptr<Device> device, const Progress& progress = {});
   /// Makes the layer with scratch memory that other layers share.

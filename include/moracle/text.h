@@ -13,8 +13,10 @@
 
 namespace moracle {
 
-/// Converts text to token ids and back, from a `tokenizer.json` (byte-level BPE). Immutable; safe
-/// to share between threads.
+struct DecodeState;  // internal
+
+/// Converts text to token ids and back, from a `tokenizer.json` with a BPE or Unigram model.
+/// Immutable; safe to share between threads.
 class Tokenizer {
  public:
   /// Reads `folder`/tokenizer.json. Errors name the first unsupported construct.
@@ -31,10 +33,16 @@ class Tokenizer {
   Result<std::string> decode(std::span<const int32_t> ids, bool skip_special = false) const;
   /// Number of ids, including added tokens: the largest id plus one.
   int64_t vocab_size() const;
+  /// The ids below `vocab_size` without a token. Models may have more logits than tokens.
+  std::vector<int32_t> ids_without_token(int64_t vocab_size) const;
   std::optional<int32_t> id(std::string_view token) const;
   bool is_special(int32_t id) const;
 
  private:
+  friend class TokenStream;
+  std::unique_ptr<DecodeState> start_of_text() const;
+  Result<std::string> decode(std::span<const int32_t> ids, bool skip_special,
+                             DecodeState& state) const;
   friend Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file);
   struct State;
   explicit Tokenizer(std::unique_ptr<const State> state);
@@ -44,7 +52,15 @@ class Tokenizer {
 /// Decodes ids one by one and returns only whole UTF-8 characters.
 class TokenStream {
  public:
-  explicit TokenStream(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+  /// The tokenizer must outlive it.
+  explicit TokenStream(const Tokenizer& tokenizer);
+  TokenStream(TokenStream&&) noexcept;
+  TokenStream& operator=(TokenStream&&) noexcept;
+  ~TokenStream();
+  /// Lets the ids continue a text that ends with `ids`, such as a prompt. A tokenizer that removes
+  /// the space at the start of a text then keeps the space of the first id. Errors: ids without a
+  /// token.
+  Status follow(std::span<const int32_t> ids, bool skip_special = true);
   /// The text that this id completes; empty while a character is incomplete.
   Result<std::string> push(int32_t id, bool skip_special = true);
   /// Call at the end: returns U+FFFD if a character is incomplete.
@@ -52,6 +68,7 @@ class TokenStream {
 
  private:
   const Tokenizer* tokenizer_;
+  std::unique_ptr<DecodeState> state_;
   std::string pending_;
 };
 

@@ -40,9 +40,14 @@ struct Checkpoint::Claims {
 const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer);
 /// The family's convention, or the generic one.
 const ExpertConvention& convention_of(const Checkpoint::State& state);
+/// The name with {L} replaced by the layer.
+std::string of_layer(std::string_view name, int64_t layer);
 /// "model.layers.3.mlp.experts"
 std::string experts_prefix(const ExpertNames& names, int64_t layer);
-/// For a checkpoint of an unknown family: what moe_layer() took for granted about its experts.
+/// "model.layers.3.mlp.experts.0.gate_proj": for each way to name experts, the tensor searched for.
+std::vector<std::string> known_expert_names(const Checkpoint::State& state, int64_t layer);
+/// For a checkpoint of an unknown family: what moe_layer() took for granted about its experts, as a
+/// further part of a sentence. Empty for a known family.
 std::string assumptions(const Checkpoint::State& state);
 
 }  // namespace moracle

@@ -10,6 +10,7 @@
 #include "numbers.h"
 #include "plan_text.h"
 #include "terminal.h"
+#include "tokenizer_fact.h"
 
 namespace moracle::cli {
 namespace explain_verb {
@@ -36,16 +37,19 @@ bool is_experts(const Choice& choice) {
 
 Json choice_json(const Choice& choice) {
   const auto& plan = choice.selection.plan;
+  const LayerSpec& layer = choice.selection.request.layer;
   return {{"part", choice.part},
           {"layers", choice.layers},
-          {"scheme", name(choice.selection.request.layer.scheme)},
+          {"scheme", name(layer.scheme)},
+          {"routing", is_experts(choice) ? Json(name(layer.routing)) : Json(nullptr)},
           {"chosen", plan ? Json(plan->backend->name) : Json(nullptr)},
           {"weight_bytes", plan ? Json(plan->weight_bytes) : Json(nullptr)},
           {"considered", considered_json(choice.selection)},
           {"plan", plan_json(plan)}};
 }
 
-Json to_json(const ModelExplanation& model, const Machine& machine, const std::string& device) {
+Json to_json(const ModelExplanation& model, const TokenizerFact& tokenizer, const Machine& machine,
+             const std::string& device) {
   Json groups = Json::array(), others = Json::array();
   for (const Choice& choice : model.choices)
     (is_experts(choice) ? groups : others).push_back(choice_json(choice));
@@ -53,6 +57,7 @@ Json to_json(const ModelExplanation& model, const Machine& machine, const std::s
           {"device", device},
           {"groups", groups},
           {"others", others},
+          {"tokenizer", tokenizer.json()},
           {"not_runnable", model.not_runnable.empty() ? Json(nullptr) : Json(model.not_runnable)}};
 }
 
@@ -83,8 +88,9 @@ int run(const Options& options) {
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const ModelExplanation model,
           explain(checkpoint, model_options, machine, wishes_of(options)));
+  const TokenizerFact tokenizer = TokenizerFact::of(options.model.folder);
   if (options.model.json)
-    print(to_json(model, machine, model_options.device));
+    print(to_json(model, tokenizer, machine, model_options.device));
   else
     show(model, machine, model_options.device);
   for (const Choice& choice : model.choices) {
@@ -95,6 +101,8 @@ int run(const Options& options) {
       return fail(error);
     }
   }
+  if (!options.model.json && !tokenizer.error.empty())
+    std::cout << "\n  the tokenizer " << printable(tokenizer.text()) << "\n";
   if (model.not_runnable.empty() || options.model.json) return kDone;
   const bool experts_alone = std::all_of(model.choices.begin(), model.choices.end(), is_experts);
   std::cout << "\n  "

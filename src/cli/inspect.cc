@@ -5,12 +5,13 @@
 #include "base/text.h"
 #include "command.h"
 #include "terminal.h"
+#include "tokenizer_fact.h"
 
 namespace moracle::cli {
 namespace inspect_verb {
 namespace {
 
-void show(const Outline& outline, const std::string& folder) {
+void show(const Outline& outline, const TokenizerFact& tokenizer, const std::string& folder) {
   std::cout << bold(folder) << "\n";
   Table facts;
   facts.row({"architecture", outline.architecture});
@@ -22,8 +23,10 @@ void show(const Outline& outline, const std::string& folder) {
   if (outline.num_experts > 0) {
     facts.row({"experts", str(outline.num_experts, " per layer, top-", outline.top_k,
                               ", intermediate size ", outline.intermediate_size)});
+    facts.row({"routing", name(outline.routing)});
   }
   facts.row({"tensors", megabytes(outline.bytes)});
+  facts.row({"tokenizer", printable(tokenizer.text())});
   std::cout << facts.text() << "\n";
   Table parts;
   parts.row({"part", "layers", "scheme", "tensors", "size"});
@@ -43,7 +46,7 @@ void show(const Outline& outline, const std::string& folder) {
   }
 }
 
-Json to_json(const Outline& outline) {
+Json to_json(const Outline& outline, const TokenizerFact& tokenizer) {
   Json parts = Json::array();
   for (const Outline::Part& part : outline.parts) {
     parts.push_back({{"part", part.what},
@@ -63,8 +66,10 @@ Json to_json(const Outline& outline) {
       {"num_experts", outline.num_experts},
       {"top_k", outline.top_k},
       {"intermediate_size", outline.intermediate_size},
+      {"routing", outline.num_experts > 0 ? Json(name(outline.routing)) : Json(nullptr)},
       {"bytes", outline.bytes},
       {"parts", parts},
+      {"tokenizer", tokenizer.json()},
       {"not_runnable", outline.not_runnable.empty() ? Json(nullptr) : Json(outline.not_runnable)}};
 }
 
@@ -82,10 +87,11 @@ void add_inspect(CLI::App& app, Work& chosen) {
         return [folder, json]() -> int {
           CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(*folder));
           CLI_TRY(const Outline result, outline(checkpoint));
+          const TokenizerFact tokenizer = TokenizerFact::of(*folder);
           if (*json)
-            print(inspect_verb::to_json(result));
+            print(inspect_verb::to_json(result, tokenizer));
           else
-            inspect_verb::show(result, *folder);
+            inspect_verb::show(result, tokenizer, *folder);
           return kDone;
         };
       },

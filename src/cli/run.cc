@@ -2,6 +2,7 @@
 #include <chrono>
 #include <iostream>
 
+#include "base/printable.h"
 #include "base/text.h"
 #include "command.h"
 #include "model_options.h"
@@ -9,6 +10,7 @@
 #include "plan_text.h"
 #include "terminal.h"
 #include "text_file.h"
+#include "tokenizer_fact.h"
 
 namespace moracle::cli {
 namespace run_verb {
@@ -99,10 +101,16 @@ int dry_run(const Options& options) {
   CLI_TRY(const Machine machine, Machine::find(options.machine));
   CLI_TRY(const ModelOptions model_options, options.model.options(machine));
   CLI_TRY(const ModelPlan whole, plan(checkpoint, model_options, machine));
-  if (options.model.json)
-    print(to_json(whole));
-  else
-    show(whole);
+  const TokenizerFact tokenizer = TokenizerFact::of(options.model.folder);
+  if (options.model.json) {
+    Json json = to_json(whole);
+    json["tokenizer"] = tokenizer.json();
+    print(json);
+    return kDone;
+  }
+  show(whole);
+  if (!tokenizer.error.empty())
+    std::cout << "\n  the tokenizer " << printable(tokenizer.text()) << "\n";
   return kDone;
 }
 
@@ -131,9 +139,14 @@ int run(const Options& options) {
   const bool people = !options.model.json;
   if (people) show_choices(model);
   TokenStream stream(tokenizer);
+  // An answer is a text of its own; a continuation keeps the space before its first word.
+  if (!options.chat) {
+    if (Status follows = stream.follow(prompt); !follows) return fail(follows.error());
+  }
   std::string output;
   ProgressBar reading("reading the prompt");
   GenerateOptions generate_options{.max_tokens = options.max_tokens, .sampling = drawing};
+  generate_options.sampling.excluded_ids = tokenizer.ids_without_token(model.vocab_size());
   if (!options.ignore_eos) generate_options.stop_ids = config.eos_ids;
   generate_options.adapter = options.model.adapter();
   generate_options.on_prompt = reading.callback();

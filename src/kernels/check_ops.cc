@@ -29,6 +29,7 @@ Status check_routing(const Routing& routing, int64_t num_experts, bool has_bias,
   auto wrong = [](std::string need, std::string fact) {
     return Error{ErrorKind::kInvalidArgument, "", "router", std::move(need), std::move(fact)};
   };
+  if (routing.score == Score::kUnknown) return wrong("a known score function", "it is unknown");
   if (routing.correction_bias != has_bias)
     return wrong(routing.correction_bias ? "a correction bias" : "no correction bias",
                  has_bias ? "one is given" : "none is given");

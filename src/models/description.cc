@@ -9,11 +9,19 @@ namespace moracle {
 
 namespace {
 
-// Tells what is usable in a checkpoint of unknown architecture, and what must be added.
+std::string routing_text(const Routing& routing) {
+  if (routing.score != Score::kUnknown) return "routed by " + name(routing);
+  return "routing unknown, so the caller must give it";
+}
+
+// Tells what is usable in a checkpoint that nothing describes, and what must be added.
 std::string unknown(const Checkpoint& checkpoint) {
   const std::string is = "it is '" + checkpoint.architecture() + "'";
   const std::vector<int64_t> layers = checkpoint.moe_layers();
-  if (layers.empty()) return is + ", and no tensor has a known expert name";
+  if (layers.empty()) {
+    return str(is, ", and no tensor has a known expert name, such as ",
+               join(known_expert_names(checkpoint.state(), 0), " or "));
+  }
   LayerSpec spec;
   for (int64_t layer : layers) {
     const Result<DescribedWeights> experts = checkpoint.moe_layer(layer);
@@ -23,7 +31,7 @@ std::string unknown(const Checkpoint& checkpoint) {
   return str(is, "; its experts can be used: ", layers.size(), " layers of ", spec.num_experts,
              " experts, top-", spec.top_k, ", hidden size ", spec.hidden_size,
              ", intermediate size ", spec.intermediate_size, ", ", name(spec.scheme), ", ",
-             name(spec.routing), "; ", assumptions(checkpoint.state()),
+             routing_text(spec.routing), assumptions(checkpoint.state()),
              "; the whole model needs a file in src/models/families (see CONTRIBUTING.md)");
 }
 
@@ -32,6 +40,7 @@ std::string unknown(const Checkpoint& checkpoint) {
 Result<Description> describe(const Checkpoint& checkpoint) {
   std::vector<std::string_view> known;
   for (const Family* family : families()) {
+    if (family->describe == nullptr) continue;
     known.push_back(family->architecture);
     if (family->architecture != checkpoint.architecture()) continue;
     // Describe a copy without claims: earlier calls must not affect this description.

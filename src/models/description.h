@@ -28,6 +28,13 @@ struct Rotary {
   bool operator==(const Rotary&) const = default;
 };
 
+/// RMSNorm of queries and keys, if the model has their weights.
+enum class QkNorm : uint8_t {
+  kPerHead,    ///< of each head, before RoPE
+  kOverHeads,  ///< of all heads together, before RoPE
+  kAfterRope,  ///< of each head, after RoPE
+};
+
 /// GQA: several query heads share one head of keys and values.
 struct GroupedQuerySpec {
   int64_t num_heads = 0;
@@ -35,13 +42,14 @@ struct GroupedQuerySpec {
   int64_t head_dim = 0;
   int64_t window = 0;  ///< a token sees itself and window - 1 before it; 0: all
   float norm_epsilon = 1e-6f;
+  QkNorm qk_norm = QkNorm::kPerHead;
   Rotary rotary;  ///< of the first columns of each head
   bool operator==(const GroupedQuerySpec&) const = default;
 };
 struct GroupedQueryDescription {
   GroupedQuerySpec spec;
-  std::vector<float> q_norm;  ///< [head_dim]; empty: none
-  std::vector<float> k_norm;  ///< [head_dim]
+  std::vector<float> q_norm;  ///< [head_dim], or of all heads; empty: none
+  std::vector<float> k_norm;  ///< likewise
   std::vector<float> sinks;   ///< [num_heads]; empty: none
   DescribedMatrix qkv;        ///< q, k, v stacked: they read one input
   DescribedMatrix o;

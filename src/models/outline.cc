@@ -71,6 +71,7 @@ struct Visitor {
     outline.num_experts = experts.spec.num_experts;
     outline.top_k = experts.spec.top_k;
     outline.intermediate_size = experts.spec.intermediate_size;
+    outline.routing = experts.spec.routing;
     return {};
   }
 };

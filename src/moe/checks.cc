@@ -12,6 +12,13 @@ Error wrong(std::string place, std::string need, std::string fact) {
 
 }  // namespace
 
+Status check_routing_known(const LayerSpec& layer) {
+  if (layer.routing.score != Score::kUnknown) return {};
+  return wrong(layer.name,
+               "its routing: set DescribedWeights::spec.routing before select and FusedMoe::make",
+               "it is unknown, because the checkpoint's architecture is unknown");
+}
+
 Status check_device(const Plan& plan, const Device& device) {
   if (plan.backend->platform == device.platform() &&
       plan.activation_dtype == device.activation_dtype()) {

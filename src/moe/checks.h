@@ -5,6 +5,9 @@
 
 namespace moracle {
 
+/// Errors: the checkpoint's family is unknown, and the caller has not set the routing.
+Status check_routing_known(const LayerSpec& layer);
+
 /// Errors: the device has another platform or activation dtype than the plan.
 Status check_device(const Plan& plan, const Device& device);
 

@@ -79,6 +79,7 @@ Result<FusedMoe> FusedMoe::State::make(DescribedWeights&& weights, const Selecti
                  "a selection made for this layer, " + describe(weights.spec),
                  "it was made for " + plan.layer.name + ", " + describe(plan.layer)};
   }
+  MORACLE_CHECK(check_routing_known(plan.layer));
   state->workspace = std::move(workspace);
   Device& device = state->device();
   MORACLE_CHECK(check_device(plan, device));

@@ -12,7 +12,8 @@ std::string headline(const LayerSpec& layer) {
   std::string text = str(name(layer.scheme), " (", describe(layer.scheme), ")");
   if (layer.linear) return str(text, " · ", layer.hidden_size, " → ", layer.intermediate_size);
   return str(text, " · ", layer.num_experts, " experts, top-", layer.top_k, ", ", layer.hidden_size,
-             " → ", layer.intermediate_size);
+             " → ", layer.intermediate_size,
+             layer.routing.score == Score::kUnknown ? ", routing unknown" : "");
 }
 
 std::string padded(std::string_view text, size_t width) {

@@ -35,7 +35,7 @@ Result<Activation> parse_activation(std::string_view text) {
 }
 
 std::string_view name(Score score) {
-  constexpr std::string_view kScores[] = {"softmax", "sigmoid", "softmax after top-k"};
+  constexpr std::string_view kScores[] = {"softmax", "sigmoid", "softmax after top-k", "unknown"};
   return kScores[static_cast<int>(score)];
 }
 
@@ -88,6 +88,7 @@ std::string describe(const LayerSpec& layer) {
   if (!layer.stored.empty()) text += ", matrices that differ";
   if (layer.linear) return text;
   if (layer.activation != ActivationSpec{}) text += str(", ", name(layer.activation.function));
+  if (layer.routing.score == Score::kUnknown) return text + ", routing unknown";
   return str(text, ", routed by ", name(layer.routing));
 }
 

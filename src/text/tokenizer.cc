@@ -1,4 +1,5 @@
 #include <utility>
+#include <variant>
 
 #include "base/json_text.h"
 #include "base/small_file.h"
@@ -7,43 +8,85 @@
 #include "checkpoint/config.h"
 #include "moracle/text.h"
 #include "text/tokenizer/added_tokens.h"
-#include "text/tokenizer/bpe.h"
+#include "text/tokenizer/decoder.h"
+#include "text/tokenizer/model/bpe.h"
+#include "text/tokenizer/model/unigram.h"
 #include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/parse.h"
 #include "text/tokenizer/pretokenizer.h"
-#include "text/tokenizer/token_bytes.h"
+#include "text/tokenizer/token_table.h"
 #include "text/tokenizer/utf8.h"
 
 namespace moracle {
 
+using TokenModel = std::variant<Bpe, Unigram>;
+
 struct Tokenizer::State {
   Normalizer normalizer;
   Pretokenizer pretokenizer;
-  Bpe bpe;
+  TokenModel model;
   AddedTokens added;
-  TokenBytes bytes;
+  TokenTable tokens;
+  Decoder decoder;
 
-  /// Appends the ids of text without raw added tokens.
-  Status encode(std::string_view text, Bpe::Scratch& scratch, std::vector<int32_t>& ids) const {
-    const std::string normalized = normalizer.apply(text);
+  /// Appends the ids of text without raw added tokens. `at_start`: the whole text begins with it.
+  template <class Model>
+  Status encode(const Model& words_to_ids, std::string_view text, bool at_start,
+                typename Model::Scratch& scratch, std::vector<int32_t>& ids) const {
+    MORACLE_TRY(const std::string normalized, normalizer.apply(text));
     for (const auto& [range, id] : added.cut_normalized(normalized)) {
       if (id) {
         ids.push_back(*id);
         continue;
       }
-      Words words{normalized.substr(range.begin, range.end - range.begin), {}};
+      Words words{normalized.substr(range.begin, range.end - range.begin),
+                  {},
+                  at_start && range.begin == 0};
       words.ranges.push_back({0, words.text.size()});
       MORACLE_CHECK(pretokenizer.apply(words));
       for (const TextRange& word : words.ranges) {
         const auto part = std::string_view(words.text).substr(word.begin, word.end - word.begin);
-        MORACLE_CHECK(bpe.encode(part, scratch, ids));
+        MORACLE_CHECK(words_to_ids.encode(part, scratch, ids));
       }
     }
     return {};
   }
+
+  template <class Model>
+  Result<std::vector<int32_t>> encode(const Model& words_to_ids, std::string_view text) const {
+    std::vector<int32_t> ids;
+    typename Model::Scratch scratch;
+    for (const auto& [range, id] : added.cut_raw(text)) {
+      if (id) {
+        ids.push_back(*id);
+        continue;
+      }
+      const std::string_view part = text.substr(range.begin, range.end - range.begin);
+      MORACLE_CHECK(encode(words_to_ids, part, range.begin == 0, scratch, ids));
+    }
+    return ids;
+  }
+
+  const Vocabulary& vocabulary() const {
+    return std::visit([](const auto& one) -> const Vocabulary& { return one.vocabulary(); }, model);
+  }
 };
 
 namespace {
+
+Result<TokenModel> parse_model(const JsonField& field) {
+  if (!field.is_object()) return field.bad("an object");
+  const JsonField type = field["type"];
+  if (type.value() == "Unigram") {
+    MORACLE_TRY(Unigram unigram, Unigram::parse(field));
+    return TokenModel(std::move(unigram));
+  }
+  // Files from the time before other models existed have no type; their merges identify them.
+  const bool old = type.is_null() && !field["merges"].is_null();
+  if (!old && type.value() != "BPE") return type.unsupported("BPE or Unigram");
+  MORACLE_TRY(Bpe bpe, Bpe::parse(field));
+  return TokenModel(std::move(bpe));
+}
 
 constexpr int kDeepest = 8;
 
@@ -76,19 +119,19 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
     MORACLE_CHECK(
         check_types(root["post_processor"], "processors", {"ByteLevel", "TemplateProcessing"}));
   }
-  if (root["decoder"].is_null()) return root["decoder"].unsupported("ByteLevel");
-  MORACLE_CHECK(check_types(root["decoder"], "decoders", {"ByteLevel"}));
-
+  MORACLE_TRY(Decoder decoder, Decoder::parse(root["decoder"]));
   MORACLE_TRY(Normalizer normalizer, Normalizer::parse(root["normalizer"]));
   MORACLE_TRY(Pretokenizer pretokenizer, Pretokenizer::parse(root["pre_tokenizer"]));
-  MORACLE_TRY(Bpe bpe, Bpe::parse(root["model"]));
+  MORACLE_TRY(TokenModel model, parse_model(root["model"]));
+  const Vocabulary& vocabulary =
+      std::visit([](const auto& one) -> const Vocabulary& { return one.vocabulary(); }, model);
   const JsonField added_tokens = root["added_tokens"];
-  MORACLE_TRY(AddedTokens added, AddedTokens::parse(added_tokens, bpe.vocabulary(), normalizer));
-  MORACLE_TRY(TokenBytes bytes, TokenBytes::make(bpe.vocabulary(), added, added_tokens));
+  MORACLE_TRY(AddedTokens added, AddedTokens::parse(added_tokens, vocabulary, normalizer));
+  MORACLE_TRY(TokenTable tokens, TokenTable::make(vocabulary, added, added_tokens));
   using State = const Tokenizer::State;
-  return Tokenizer(
-      std::unique_ptr<State>(new State{std::move(normalizer), std::move(pretokenizer),
-                                       std::move(bpe), std::move(added), std::move(bytes)}));
+  return Tokenizer(std::unique_ptr<State>(new State{std::move(normalizer), std::move(pretokenizer),
+                                                    std::move(model), std::move(added),
+                                                    std::move(tokens), std::move(decoder)}));
 }
 
 Result<Tokenizer> Tokenizer::open(const std::string& folder) {
@@ -111,43 +154,53 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text) const {
     return Error{ErrorKind::kInvalidArgument, "", str("text, byte ", *bad), "valid UTF-8",
                  str("the sequence that begins with byte ", byte, " is invalid")};
   }
-  std::vector<int32_t> ids;
-  Bpe::Scratch scratch;
-  for (const auto& [range, id] : state_->added.cut_raw(text)) {
-    if (id) {
-      ids.push_back(*id);
-      continue;
-    }
-    MORACLE_CHECK(state_->encode(text.substr(range.begin, range.end - range.begin), scratch, ids));
-  }
-  return ids;
+  return std::visit([&](const auto& model) { return state_->encode(model, text); }, state_->model);
 }
 
 Result<std::string> Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  DecodeState state = state_->decoder.begin();
+  return decode(ids, skip_special, state);
+}
+
+Result<std::string> Tokenizer::decode(std::span<const int32_t> ids, bool skip_special,
+                                      DecodeState& state) const {
   std::string bytes;
   for (const int32_t id : ids) {
-    const TokenBytes::Entry* entry = state_->bytes.find(id);
-    if (!entry) {
+    const TokenText* token = state_->tokens.find(id);
+    if (!token) {
       return Error{ErrorKind::kInvalidArgument, "", "ids",
                    str("ids of tokens, below ", vocab_size()), str(id)};
     }
-    if (!skip_special || !entry->special) bytes += entry->bytes;
+    if (!skip_special || !token->special) state_->decoder.append(*token, state, bytes);
   }
   return bytes;
 }
 
+std::unique_ptr<DecodeState> Tokenizer::start_of_text() const {
+  return std::make_unique<DecodeState>(state_->decoder.begin());
+}
+
 int64_t Tokenizer::vocab_size() const {
-  return state_->bytes.end_of_ids();
+  return state_->tokens.end_of_ids();
+}
+
+std::vector<int32_t> Tokenizer::ids_without_token(int64_t vocab_size) const {
+  std::vector<int32_t> ids;
+  for (int64_t id = 0; id < vocab_size; ++id) {
+    if (state_->tokens.find(static_cast<int32_t>(id)) == nullptr)
+      ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
 }
 
 std::optional<int32_t> Tokenizer::id(std::string_view token) const {
   const auto added = state_->added.id(token);
-  return added ? added : state_->bpe.vocabulary().id(token);
+  return added ? added : state_->vocabulary().id(token);
 }
 
 bool Tokenizer::is_special(int32_t id) const {
-  const TokenBytes::Entry* entry = state_->bytes.find(id);
-  return entry && entry->special;
+  const TokenText* token = state_->tokens.find(id);
+  return token && token->special;
 }
 
 }  // namespace moracle

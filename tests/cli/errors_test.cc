@@ -1,5 +1,6 @@
 // Tests the command's errors. Wrong usage and wrong input exit with 2, failed work with 1. Each
 // prints one line with need and fact.
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -100,8 +101,8 @@ TEST(CommandLine, RejectsBrokenModel) {
   expect_refused({"inspect", folder.path()}, {"/config.json: needs valid JSON; it is invalid"});
   broken.config["architectures"] = {"NoSuchModel"};
   ASSERT_TRUE(broken.write(folder.path()).ok());
-  const std::string why = "/config.json: architectures: needs one of DeepseekV3ForCausalLM, ";
-  const std::string is = "Qwen3MoeForCausalLM; it is 'NoSuchModel'; ";
+  const std::string why = "/config.json: architectures: needs one of DeepseekV2ForCausalLM, ";
+  const std::string is = "Qwen3MoeForCausalLM, SolarOpenForCausalLM; it is 'NoSuchModel'; ";
   expect_refused({"run", folder.path(), "--json", "--dry-run"},
                  {why, is, "tensor '" + scales + "'", "it is missing"});
   // Where the experts are whole, they can be looked at all the same.
@@ -117,7 +118,7 @@ TEST(CommandLine, RejectsBrokenModel) {
        {is,
         std::string(
             "can be used: 2 layers of 4 experts, top-2, hidden size 32, intermediate size 16, "
-            "bf16, softmax"),
+            "bf16, routing unknown"),
         std::string("a file in src/models/families (see CONTRIBUTING.md)")})
     EXPECT_THAT(ran.out, HasSubstr(part));
 }
@@ -129,6 +130,30 @@ TEST(CommandLine, RejectsModelWithoutTokenizer) {
   EXPECT_NE(ran.code, 0);
   EXPECT_EQ(ran.out, "");
   EXPECT_THAT(ran.err, HasSubstr("/tokenizer.json: needs "));
+}
+
+// These verbs need no tokenizer, and tell what run would refuse.
+TEST(CommandLine, ShowsThatTokenizerCannotBeRead) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
+  folder.write("tokenizer.json",
+               R"({"model": {"type": "WordPiece"}, "decoder": {"type": "Fuse"}})");
+  const std::vector<std::vector<std::string>> commands = {
+      {"inspect", folder.path()}, {"explain", folder.path()}, {"run", folder.path(), "--dry-run"}};
+  for (std::vector<std::string> command : commands) {
+    SCOPED_TRACE(command[0]);
+    const Ran text = run_command(command);
+    EXPECT_EQ(text.code, 0) << text.err;
+    const std::string need = "/tokenizer.json: model.type: needs BPE or Unigram";
+    EXPECT_THAT(text.out, HasSubstr("cannot be read: "));
+    EXPECT_THAT(text.out, HasSubstr(need));
+    command.emplace_back("--json");
+    const Ran json = run_command(command);
+    EXPECT_EQ(json.code, 0) << json.err;
+    const auto tokenizer = nlohmann::json::parse(json.out)["tokenizer"];
+    EXPECT_TRUE(tokenizer["num_ids"].is_null());
+    EXPECT_THAT(tokenizer["error"].get<std::string>(), HasSubstr(need));
+  }
 }
 
 // With the model in the box.

@@ -181,9 +181,10 @@ TEST_F(ModelJson, PerplexityGivesMeanAndScoredCount) {
 
 TEST_F(ModelJson, InspectAccountsForEveryByte) {
   const Json json = answer({"inspect", model_, "--json"});
-  EXPECT_THAT(keys(json), ElementsAre("architecture", "producer", "num_layers", "hidden_size",
-                                      "vocab_size", "max_context", "num_experts", "top_k",
-                                      "intermediate_size", "bytes", "parts", "not_runnable"));
+  EXPECT_THAT(keys(json),
+              ElementsAre("architecture", "producer", "num_layers", "hidden_size", "vocab_size",
+                          "max_context", "num_experts", "top_k", "intermediate_size", "routing",
+                          "bytes", "parts", "tokenizer", "not_runnable"));
   EXPECT_TRUE(json["not_runnable"].is_null());
   EXPECT_EQ(json["producer"], "gptq");
   int64_t bytes = 0;
@@ -198,14 +199,15 @@ TEST_F(ModelJson, InspectAccountsForEveryByte) {
 TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
   for (const char* machine : {"here", "x86-64", "h200"}) {
     const Json json = answer({"explain", model_, "--json", "--machine", machine});
-    EXPECT_THAT(keys(json), ElementsAre("machine", "device", "groups", "others", "not_runnable"));
+    EXPECT_THAT(keys(json),
+                ElementsAre("machine", "device", "groups", "others", "tokenizer", "not_runnable"));
     EXPECT_TRUE(json["not_runnable"].is_null());
     EXPECT_EQ(json["others"].size(), 4u);
     EXPECT_EQ(json["machine"], machine);
     ASSERT_EQ(json["groups"].size(), 1u);
     const Json& group = json["groups"][0];
-    EXPECT_THAT(keys(group), ElementsAre("part", "layers", "scheme", "chosen", "weight_bytes",
-                                         "considered", "plan"));
+    EXPECT_THAT(keys(group), ElementsAre("part", "layers", "scheme", "routing", "chosen",
+                                         "weight_bytes", "considered", "plan"));
     EXPECT_THAT(keys(group["plan"]),
                 ElementsAre("backend", "layout", "weight_bytes", "workspace_bytes", "scratch_bytes",
                             "max_num_tokens", "in_this_build", "matrices"));
@@ -238,7 +240,7 @@ TEST_F(ModelJson, DryRunGivesWholePlan) {
   const Json json = answer({"run", model_, "--dry-run", "--json"});
   EXPECT_THAT(keys(json), ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes",
                                       "activation_bytes", "cache_bytes_per_token", "cache_dtype",
-                                      "total_bytes", "memory_bytes"));
+                                      "total_bytes", "memory_bytes", "tokenizer"));
   EXPECT_EQ(json["cache_dtype"], "f32");
   const Json half = answer({"run", model_, "--dry-run", "--kv-cache", "bf16", "--json"});
   EXPECT_EQ(half["cache_dtype"], "bf16");

@@ -260,6 +260,8 @@ TEST_P(Route, RejectsImpossibleArguments) {
   EXPECT_THAT(refused({}, nullptr, 0), HasSubstr("it is 0"));
   EXPECT_THAT(refused({}, bias, 1), HasSubstr("one is given"));
   EXPECT_THAT(refused({.correction_bias = true}, nullptr, 1), HasSubstr("none is given"));
+  EXPECT_THAT(refused({.score = Score::kUnknown}, nullptr, 1),
+              HasSubstr("a known score function; it is unknown"));
   EXPECT_THAT(refused({.score = Score::kTopkThenSoftmax, .correction_bias = true}, bias, 1),
               HasSubstr("before the top-k choice"));
 }

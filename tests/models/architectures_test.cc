@@ -108,6 +108,10 @@ TEST_P(Architectures, ReadOlderConfigDialect) {
   older.config.erase("rope_parameters");
   older.config["rope_theta"] = rope["rope_theta"];
   rope.erase("rope_theta");
+  if (rope.contains("partial_rotary_factor")) {
+    older.config["partial_rotary_factor"] = rope["partial_rotary_factor"];
+    rope.erase("partial_rotary_factor");
+  }
   const bool plain = rope["rope_type"] == "default" && GetParam() != "gpt_oss";
   older.config["rope_scaling"] = plain ? nlohmann::json(nullptr) : rope;
   if (!plain) {
@@ -177,6 +181,81 @@ TEST(GptOss, LayersAlternateFromSlidingWindowByDefault) {
   const auto swapped = all_logits(unnamed, want.ids);
   ASSERT_TRUE(swapped) << swapped.error().to_string();
   EXPECT_GT(relative_difference(*swapped, want.logits), 1e-3);
+}
+
+// These files name the layers that predict one more token differently.
+TEST(MultiTokenPrediction, IsIgnoredUnderNamesOfOtherFamilies) {
+  for (const auto& [model, name] :
+       {std::pair{"ernie4_5_moe", "model.mtp_block.0.mlp.up_proj.weight"},
+        {"exaone_moe", "mtp.layers.0.mlp.up_proj.weight"},
+        {"glm4_moe", "model.layers.2.eh_proj.weight"}}) {
+    SCOPED_TRACE(model);
+    const GoldenReference want = golden_reference(model);
+    SyntheticCheckpoint more = golden_model(model);
+    more.add_floats(name, {8, 24});
+    const auto got = all_logits(more, want.ids);
+    ASSERT_TRUE(got) << got.error().to_string();
+    EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  }
+}
+
+// Kimi-K2 has the architecture of DeepSeek-V3 and a model_type of its own.
+TEST(DeepseekV3, ReadsFilesOfKimiK2) {
+  const GoldenReference want = golden_reference("deepseek_v3");
+  SyntheticCheckpoint kimi = golden_model("deepseek_v3");
+  kimi.config["model_type"] = "kimi_k2";
+  const auto got = all_logits(kimi, want.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+}
+
+// Published files name groups and a method that ignores them.
+TEST(DeepseekV2, GreedyMethodIgnoresGroups) {
+  const GoldenReference want = golden_reference("deepseek_v2_lite");
+  SyntheticCheckpoint grouped = golden_model("deepseek_v2_lite");
+  grouped.config["n_group"] = 4;
+  grouped.config["topk_group"] = 1;
+  const auto got = all_logits(grouped, want.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+}
+
+// Published files have a name of their own for the score, which is the same in all of them.
+TEST(Dots1, IgnoresScoringFunc) {
+  const GoldenReference want = golden_reference("dots1");
+  SyntheticCheckpoint published = golden_model("dots1");
+  published.config["scoring_func"] = "noaux_tc";
+  const auto got = all_logits(published, want.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+}
+
+TEST(Dots1, LayersFromMaxWindowLayersHaveWindowByDefault) {
+  const GoldenReference want = golden_reference("dots1");
+  SyntheticCheckpoint unnamed = golden_model("dots1");
+  unnamed.config.erase("layer_types");
+  const auto got = all_logits(unnamed, want.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  unnamed.config["max_window_layers"] = 2;
+  const auto open = all_logits(unnamed, want.ids);
+  ASSERT_TRUE(open) << open.error().to_string();
+  EXPECT_GT(relative_difference(*open, want.logits), 1e-3);
+}
+
+// Published files name the rotated columns instead of their share.
+TEST(MinimaxM2, ReadsRotaryDim) {
+  const GoldenReference want = golden_reference("minimax_m2");
+  SyntheticCheckpoint published = golden_model("minimax_m2");
+  published.config["rope_parameters"].erase("partial_rotary_factor");
+  published.config.erase("partial_rotary_factor");
+  const auto whole = all_logits(published, want.ids);
+  ASSERT_TRUE(whole) << whole.error().to_string();
+  EXPECT_GT(relative_difference(*whole, want.logits), 1e-3);
+  published.config["rotary_dim"] = 4;
+  const auto got = all_logits(published, want.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  EXPECT_LT(relative_difference(*got, want.logits), kClose);
 }
 
 // Published files have one more layer at the end, which predicts one more token.

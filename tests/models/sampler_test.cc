@@ -102,6 +102,35 @@ TEST(Sampler, NeverDrawsIdsWithLogitMinusInfinity) {
   }
 }
 
+// As if their logits were minus infinity, whether few or all logits decide.
+TEST(Sampler, NeverDrawsExcludedIds) {
+  const std::vector<int32_t> excluded = {0, 5, 6, 7, 998, 999, 5000};
+  for (SamplingOptions options : {SamplingOptions{.temperature = 0},
+                                  {.temperature = 1},
+                                  {.temperature = 1, .top_k = 3},
+                                  {.temperature = 1, .top_p = 0.9f}}) {
+    Sampler masked(options);
+    options.excluded_ids = excluded;
+    ASSERT_TRUE(check(options));
+    Sampler sampler(options);
+    for (int draw = 0; draw < 30; ++draw) {
+      std::vector<float> values = logits(1000, 1, draw);
+      for (const int32_t id : {0, 6, 999}) values[id] = 9;
+      const auto got = sampler.draw(values);
+      for (const int32_t id : {0, 5, 6, 7, 998, 999})
+        values[id] = -std::numeric_limits<float>::infinity();
+      ASSERT_EQ(*got, *masked.draw(values));
+    }
+    std::vector<float> values = logits(1000, 1, 1);
+    values[6] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_FALSE(sampler.draw(values)) << "an excluded id's logit is no number";
+    EXPECT_TRUE(sampler.has_excluded(std::vector<int32_t>{1, 999}));
+    EXPECT_FALSE(sampler.has_excluded(std::vector<int32_t>{1, 997}));
+  }
+  EXPECT_FALSE(check(SamplingOptions{.excluded_ids = {3, 3}}));
+  EXPECT_FALSE(check(SamplingOptions{.excluded_ids = {-1}}));
+}
+
 TEST(Sampler, GreedyPicksFirstOfEqualMaxima) {
   std::vector<float> values = logits(3000, 1, 1);
   values[2900] = values[700] = values[701] = 50;

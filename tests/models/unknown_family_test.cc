@@ -1,29 +1,35 @@
-// Tests checkpoints of families that src/models/families does not describe.
+// Tests checkpoints of families that src/models/families does not describe, or of which it knows
+// only the experts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/text.h"
 #include "checkpoint/synthetic_checkpoint.h"
 #include "models/description.h"
 #include "models/explain.h"
+#include "moracle/moe.h"
+#include "support/must.h"
 
 namespace moracle::unknown_family_test {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::must;
+using ::testing::Not;
 using testing::SyntheticCheckpoint;
 
-/// OLMoE's config.json: one intermediate size, no scoring function, no renormalization.
-SyntheticCheckpoint olmoe() {
+/// A family that no file describes: one intermediate size, no scoring function.
+SyntheticCheckpoint unheard() {
   SyntheticCheckpoint written = SyntheticCheckpoint::plain();
-  written.config["architectures"] = {"OlmoeForCausalLM"};
+  written.config["architectures"] = {"UnheardMoeForCausalLM"};
   written.config["intermediate_size"] = written.config["moe_intermediate_size"];
   for (const char* key : {"moe_intermediate_size", "norm_topk_prob"}) written.config.erase(key);
   return written;
 }
 
 TEST(UnknownFamily, ExpertsAreReadUnderUsualNamesAndKeys) {
-  const auto checkpoint = olmoe().open();
+  const auto checkpoint = unheard().open();
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   const auto known = SyntheticCheckpoint::plain().open();
   ASSERT_TRUE(known) << known.error().to_string();
@@ -32,31 +38,133 @@ TEST(UnknownFamily, ExpertsAreReadUnderUsualNamesAndKeys) {
   ASSERT_TRUE(same) << same.error().to_string();
   EXPECT_EQ(experts->spec.intermediate_size, same->spec.intermediate_size);
   EXPECT_EQ(experts->spec.num_experts, same->spec.num_experts);
-  EXPECT_EQ(experts->spec.routing.score, Score::kSoftmax);
-  EXPECT_FALSE(experts->spec.routing.renormalize);
 }
 
-TEST(UnknownFamily, DescriptionNamesWhatWasAssumed) {
-  const auto checkpoint = olmoe().open();
+TEST(UnknownFamily, RoutingIsUnknownWhateverKeysTheConfigHas) {
+  SyntheticCheckpoint written = unheard();
+  for (const bool with_keys : {false, true}) {
+    if (with_keys) {
+      written.config["scoring_func"] = "sigmoid";
+      written.config["norm_topk_prob"] = true;
+    }
+    const auto checkpoint = written.open();
+    ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+    const auto experts = checkpoint->moe_layer(0);
+    ASSERT_TRUE(experts) << experts.error().to_string();
+    EXPECT_EQ(experts->spec.routing, Routing{.score = Score::kUnknown});
+    EXPECT_THAT(describe(experts->spec), HasSubstr("routing unknown"));
+  }
+}
+
+TEST(UnknownFamily, FusedMoeNeedsTheRoutingFromTheCaller) {
+  const auto checkpoint = unheard().open();
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  const Machine machine = Machine::here();
+  const auto device = must(open_device("cpu", 1));
+  auto experts = must(checkpoint->moe_layer(0));
+  const auto refused = FusedMoe::make(must(checkpoint->moe_layer(0)),
+                                      select({.layer = experts.spec}, machine), device);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
+  EXPECT_THAT(refused.error().to_string(), AllOf(HasSubstr("model.layers.0.mlp.experts"),
+                                                 HasSubstr("DescribedWeights::spec.routing")));
+
+  experts.spec.routing = {.score = Score::kSigmoid, .renormalize = true};
+  const Selection selection = select({.layer = experts.spec}, machine);
+  const auto made = FusedMoe::make(std::move(experts), selection, device);
+  EXPECT_TRUE(made) << made.error().to_string();
+}
+
+TEST(UnknownFamily, DescriptionNamesWhatWasAssumedAndWhatIsUnknown) {
+  const auto checkpoint = unheard().open();
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   const auto description = describe(*checkpoint);
   ASSERT_FALSE(description);
   EXPECT_EQ(description.error().kind, ErrorKind::kUnsupported);
-  EXPECT_THAT(description.error().to_string(),
-              AllOf(HasSubstr("OlmoeForCausalLM"),
-                    HasSubstr("assumptions, because the architecture is unknown"),
-                    HasSubstr("intermediate_size is the size of the experts"),
-                    HasSubstr("softmax scores"), HasSubstr("weights not renormalised")));
+  EXPECT_THAT(
+      description.error().to_string(),
+      AllOf(HasSubstr("UnheardMoeForCausalLM"),
+            HasSubstr("routing unknown, so the caller must give it"),
+            HasSubstr("assumptions, because the architecture is unknown"),
+            HasSubstr("intermediate_size is the size of the experts"), Not(HasSubstr("softmax"))));
 }
 
 TEST(UnknownFamily, ExplainStillChoosesBackendsForTheExperts) {
-  const auto checkpoint = olmoe().open();
+  const auto checkpoint = unheard().open();
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   const auto explanation = explain(*checkpoint, {}, Machine::here(), {});
   ASSERT_TRUE(explanation) << explanation.error().to_string();
-  EXPECT_FALSE(explanation->choices.empty());
+  ASSERT_FALSE(explanation->choices.empty());
+  EXPECT_THAT(moracle::explain(explanation->choices[0].selection), HasSubstr("routing unknown"));
   EXPECT_THAT(explanation->not_runnable,
               HasSubstr("assumptions, because the architecture is unknown"));
+}
+
+TEST(UnknownFamily, ExplainNamesTheTensorsItSearchedWhenItFindsNoExperts) {
+  SyntheticCheckpoint written = unheard();
+  for (const auto& [name, tensor] : SyntheticCheckpoint::plain().tensors) {
+    const size_t at = name.find(".mlp.experts.");
+    if (at != std::string::npos)
+      written.rename(name, name.substr(0, at) + ".ffn.units." + name.substr(at + 13));
+  }
+  const auto checkpoint = written.open();
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  for (const char* backend : {"auto", "*=reference"}) {
+    const auto explanation = explain(*checkpoint, {.backend = backend}, Machine::here(), {});
+    ASSERT_FALSE(explanation);
+    EXPECT_THAT(explanation.error().to_string(),
+                AllOf(HasSubstr("UnheardMoeForCausalLM"), HasSubstr("no tensor has a known expert"),
+                      HasSubstr("model.layers.0.mlp.experts.0.gate_proj"),
+                      HasSubstr("model.layers.0.block_sparse_moe.experts.0.w1")));
+  }
+}
+
+struct Routed {
+  const char* architecture;
+  nlohmann::json config;
+  const char* bias;  ///< a tensor of layer 0
+  const char* routing;
+};
+
+// The routing of transformers' code for these families, with the keys of their published files.
+TEST(UnknownFamily, ExpertsOfFamiliesThatCannotRunHaveTheirRouting) {
+  const nlohmann::json none = nlohmann::json::object();
+  const char *const gate = "mlp.gate.e_score_correction_bias",
+                    *const biased = "sigmoid, biased choice, renormalised";
+  for (const Routed& one : {
+           Routed{"AfmoeForCausalLM",
+                  {{"route_scale", 2.5}},
+                  "mlp.expert_bias",
+                  "sigmoid, biased choice, renormalised, times 2.5"},
+           Routed{"DeepseekV32ForCausalLM",
+                  {{"n_group", 2}, {"topk_group", 1}},
+                  gate,
+                  "sigmoid, biased choice, 1 of 2 groups, renormalised"},
+           Routed{"GlmMoeDsaForCausalLM", none, gate, biased},
+           Routed{"MiniMaxForCausalLM", none, nullptr, "softmax, renormalised"},
+           Routed{
+               "MiniMaxForCausalLM", {{"norm_topk_prob", false}}, nullptr, "softmax, renormalised"},
+           Routed{"Qwen3_5MoeForCausalLM", none, nullptr, "softmax, renormalised"},
+           Routed{"Qwen3NextForCausalLM", none, nullptr, "softmax, renormalised"},
+           Routed{"Qwen3NextForCausalLM", {{"norm_topk_prob", false}}, nullptr, "softmax"},
+       }) {
+    SCOPED_TRACE(one.architecture);
+    SyntheticCheckpoint written = SyntheticCheckpoint::plain();
+    written.config["architectures"] = {one.architecture};
+    written.config.erase("norm_topk_prob");
+    written.config.update(one.config);
+    if (one.bias != nullptr) written.add_floats(str("model.layers.0.", one.bias), {4});
+    const auto checkpoint = written.open();
+    ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+    const auto experts = checkpoint->moe_layer(0);
+    ASSERT_TRUE(experts) << experts.error().to_string();
+    EXPECT_EQ(name(experts->spec.routing), one.routing);
+    const auto description = describe(*checkpoint);
+    ASSERT_FALSE(description);
+    EXPECT_THAT(description.error().to_string(),
+                AllOf(HasSubstr("its experts can be used"),
+                      HasSubstr(str("routed by ", one.routing)), Not(HasSubstr("assumptions"))));
+  }
 }
 
 }  // namespace

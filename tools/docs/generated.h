@@ -19,6 +19,9 @@ std::string variant_matrix();
 /// Every row of the table: name, device, layout, summary.
 std::string backend_rows();
 
+/// Every model family: its models, whether they run whole, notes.
+std::string family_rows();
+
 /// Who uses a layout, and its pictures.
 std::string layout_part(const Layout& layout);
 /// Every picture of every layout: file name -> SVG. Names begin with "layout-".

@@ -1,6 +1,6 @@
 // How a model family writes its experts: names of tensors, keys of config.json, and the meaning of
-// keys that are missing. Each family defines its own in src/models/families; this room only applies
-// them.
+// keys that are missing. The routing of a checkpoint without a known family is unknown. Each family
+// defines its own in src/models/families; this room only applies them.
 #pragma once
 
 #include <optional>
@@ -33,6 +33,8 @@ inline constexpr const char* kTopKKeys[] = {"num_experts_per_tok", "experts_per_
 inline constexpr const char* kExpertSizeKeys[] = {"moe_intermediate_size"};
 /// For families without dense layers, whose files may have one size alone.
 inline constexpr const char* kOnlySizeKeys[] = {"moe_intermediate_size", "intermediate_size"};
+inline constexpr const char* kRenormalizeKeys[] = {"norm_topk_prob"};
+inline constexpr const char* kScalingFactorKeys[] = {"routed_scaling_factor"};
 
 struct ExpertConvention {
   /// Tried in this order, before the names that several families share (see expert_names).
@@ -42,8 +44,12 @@ struct ExpertConvention {
   ConfigKeys intermediate_size = kExpertSizeKeys;
   Score default_score = Score::kSoftmax;  ///< used if the config has no scoring_func
   std::optional<Score> score;             ///< fixed: scoring_func is ignored
-  bool renormalize = false;               ///< used if the config has no norm_topk_prob
-  std::optional<Activation> activation;   ///< fixed: hidden_act is ignored
+  bool renormalize = false;               ///< used if the config has none of renormalize_keys
+  ConfigKeys renormalize_keys = kRenormalizeKeys;  ///< empty: fixed
+  ConfigKeys scaling_factor = kScalingFactorKeys;
+  /// The tensor whose presence means that a bias affects the choice of experts.
+  std::string_view correction_bias = "model.layers.{L}.mlp.gate.e_score_correction_bias";
+  std::optional<Activation> activation;  ///< fixed: hidden_act is ignored
 };
 
 /// The convention of config.json's architectures[0]; nullptr where the family is unknown.

@@ -15,7 +15,8 @@ constexpr ExpertNames kSharedNames[] = {
     {"model.layers.{L}.block_sparse_moe.experts", "w1", "w3", "w2"},
     {"model.layers.{L}.block_sparse_moe.experts", "gate_proj", "up_proj", "down_proj"},
 };
-// Assumed for unknown families, and reported by assumptions().
+// Names and sizes that are assumed for unknown families, and reported by assumptions(). The routing
+// is never assumed.
 constexpr ExpertConvention kGeneric = {.intermediate_size = kOnlySizeKeys};
 
 // True if a tensor's name starts with `prefix` and later contains `part`. The text between may be
@@ -30,9 +31,13 @@ bool has(const Tensors& tensors, const std::string& prefix, const std::string& p
 
 }  // namespace
 
+std::string of_layer(std::string_view name, int64_t layer) {
+  std::string text(name);
+  return text.replace(text.find("{L}"), 3, std::to_string(layer));
+}
+
 std::string experts_prefix(const ExpertNames& names, int64_t layer) {
-  std::string prefix(names.experts);
-  return prefix.replace(prefix.find("{L}"), 3, std::to_string(layer));
+  return of_layer(names.experts, layer);
 }
 
 const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer) {
@@ -47,6 +52,18 @@ const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer) {
     if (found != names.end()) return &*found;
   }
   return nullptr;
+}
+
+std::vector<std::string> known_expert_names(const Checkpoint::State& state, int64_t layer) {
+  std::vector<std::string> known;
+  for (const std::span<const ExpertNames> names :
+       {convention_of(state).names, std::span<const ExpertNames>(kSharedNames)}) {
+    for (const ExpertNames& one : names) {
+      const std::string experts = experts_prefix(one, layer);
+      known.push_back(one.fused ? experts + ".gate_up_proj" : str(experts, ".0.", one.gate));
+    }
+  }
+  return known;
 }
 
 const ExpertConvention& convention_of(const Checkpoint::State& state) {

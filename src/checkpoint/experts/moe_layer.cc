@@ -14,24 +14,50 @@ Config::Keys keys(ConfigKeys keys) {
   return {keys.begin(), keys.end()};
 }
 
-Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
+// A number of the layer: one for all layers, or an array with one for each.
+Result<int64_t> integer_of_layer(const Checkpoint::State& state, ConfigKeys names, int64_t layer,
+                                 int64_t max) {
   const Config& config = state.config;
-  const ExpertConvention& family = convention_of(state);
-  Routing routing;
-  MORACLE_TRY(const std::string score,
-              config.text_or(family.default_score == Score::kSigmoid ? "sigmoid" : "softmax",
-                             {"scoring_func"}));
-  if (score != "softmax" && score != "sigmoid") {
-    return config.unsupported({"scoring_func"}, "softmax or sigmoid", "it is " + score);
+  const nlohmann::json* const value = config.find(keys(names));
+  if (value == nullptr || !value->is_array()) return config.integer(keys(names), 1, max);
+  MORACLE_TRY(const std::vector<int64_t> all, config.integers(keys(names)));
+  if (static_cast<int64_t>(all.size()) != state.num_layers) {
+    return config.wrong(keys(names),
+                        str("a number, or one for each of ", state.num_layers, " layers"),
+                        str("it has ", all.size()));
   }
-  routing.score = family.score.value_or(score == "sigmoid" ? Score::kSigmoid : Score::kSoftmax);
-  MORACLE_TRY(routing.renormalize, config.boolean_or(family.renormalize, {"norm_topk_prob"}));
-  MORACLE_TRY(routing.num_groups, config.integer_or(1, {"n_group"}, 1));
-  MORACLE_TRY(routing.top_groups, config.integer_or(1, {"topk_group"}, 1, routing.num_groups));
-  MORACLE_TRY(const double factor, config.number_or(1, {"routed_scaling_factor"}));
+  const int64_t own = all[static_cast<size_t>(layer)];
+  if (own >= 1 && own <= max) return own;
+  return config.wrong(keys(names), str("whole numbers from 1 to ", max),
+                      str("it is ", own, " for layer ", layer));
+}
+
+Result<Score> read_score(const Config& config, const ExpertConvention& family) {
+  if (family.score) return *family.score;
+  if (!config.has({"scoring_func"})) return family.default_score;
+  MORACLE_TRY(const std::string score, config.text({"scoring_func"}));
+  if (score == "softmax") return Score::kSoftmax;
+  if (score == "sigmoid") return Score::kSigmoid;
+  return config.unsupported({"scoring_func"}, "softmax or sigmoid", "it is " + score);
+}
+
+Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
+  if (state.convention == nullptr) return Routing{.score = Score::kUnknown};
+  const Config& config = state.config;
+  const ExpertConvention& family = *state.convention;
+  Routing routing;
+  MORACLE_TRY(routing.score, read_score(config, family));
+  MORACLE_TRY(routing.renormalize,
+              config.boolean_or(family.renormalize, keys(family.renormalize_keys)));
+  // Files of DeepSeek-V2 may name groups and a method that does not use them.
+  MORACLE_TRY(const std::string method, config.text_or("", {"topk_method"}));
+  if (method != "greedy") {
+    MORACLE_TRY(routing.num_groups, config.integer_or(1, {"n_group"}, 1));
+    MORACLE_TRY(routing.top_groups, config.integer_or(1, {"topk_group"}, 1, routing.num_groups));
+  }
+  MORACLE_TRY(const double factor, config.number_or(1, keys(family.scaling_factor)));
   routing.scaling_factor = static_cast<float>(factor);
-  routing.correction_bias = state.tensors.find(str("model.layers.", layer,
-                                                   ".mlp.gate.e_score_correction_bias")) != nullptr;
+  routing.correction_bias = state.tensors.find(of_layer(family.correction_bias, layer)) != nullptr;
   return routing;
 }
 
@@ -64,7 +90,7 @@ Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& n
   LayerSpec spec;
   spec.name = experts_prefix(names, layer);
   MORACLE_TRY(spec.num_experts, config.integer(keys(family.num_experts), 1, 1 << 20));
-  MORACLE_TRY(spec.top_k, config.integer(keys(family.top_k), 1, spec.num_experts));
+  MORACLE_TRY(spec.top_k, integer_of_layer(state, family.top_k, layer, spec.num_experts));
   MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 24));
   MORACLE_TRY(spec.intermediate_size, config.integer(keys(family.intermediate_size), 1, 1 << 24));
   MORACLE_TRY(spec.routing, read_routing(state, layer));
@@ -158,12 +184,11 @@ Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec,
 }  // namespace
 
 std::string assumptions(const Checkpoint::State& state) {
+  if (state.convention != nullptr) return "";
   const Config& config = state.config;
-  std::string text = "assumptions, because the architecture is unknown: usual tensor names";
+  std::string text = "; assumptions, because the architecture is unknown: usual tensor names";
   if (!config.has({"moe_intermediate_size"}))
     text += ", intermediate_size is the size of the experts";
-  if (!config.has({"scoring_func"})) text += ", softmax scores";
-  if (!config.has({"norm_topk_prob"})) text += ", weights not renormalised";
   if (!config.has({"hidden_act"})) text += ", silu";
   return text;
 }

@@ -22,8 +22,8 @@ std::string_view last_name(std::string_view module) {
 // routers, and the outside modules that DeepSeek's extra layer repeats.
 bool is_untouched(std::string_view module) {
   const std::string_view last = last_name(module);
-  constexpr std::string_view kNames[] = {"gate", "router", "shared_expert_gate", "embed_tokens",
-                                         "head"};
+  constexpr std::string_view kNames[] = {"gate",         "wg",  "router", "shared_expert_gate",
+                                         "embed_tokens", "head"};
   return module.find(".layers.") == module.npos ||
          std::find(std::begin(kNames), std::end(kNames), last) != std::end(kNames);
 }

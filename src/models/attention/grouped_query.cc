@@ -1,5 +1,5 @@
-// GQA: one GEMM computes q, k and v. Optional per-head RMSNorm on q and k, then RoPE. Optional
-// sinks and window.
+// GQA: one GEMM computes q, k and v. Optional RMSNorm on q and k before or after RoPE.
+// Optional sinks and window.
 #include <cmath>
 
 #include "base/try.h"
@@ -57,12 +57,9 @@ class GroupedQueryAttention : public Attention {
                  v = columns(scratch.qkv, q_size + kv_size, kv_size);
     MORACLE_CHECK(qkv_->apply(x, scratch.qkv, step.stream));
     part_done(step.on_part, "attention linears");
-    const auto norm = [](const Buffer& b) { return b.bytes() > 0 ? b.as<float>() : nullptr; };
-    const QkNormRope rope{norm(q_norm_), norm(k_norm_), spec.norm_epsilon,
-                          rotary_shape(spec.rotary, spec.head_dim), frequencies_.as<float>()};
-    MORACLE_CHECK(step.ops.rope_and_append(q, k, v, rope, step.batch, step.cache, step.stream));
+    MORACLE_CHECK(norm_rope_and_append(q, k, v, step));
     AttentionShape shape = shape_of(spec);
-    shape.sinks = norm(sinks_);
+    shape.sinks = floats(sinks_);
     shape.cache = step.cache;
     shape.batch_invariant = step.batch_invariant;
     MORACLE_CHECK(
@@ -74,6 +71,35 @@ class GroupedQueryAttention : public Attention {
   }
 
  private:
+  static const float* floats(const Buffer& buffer) {
+    return buffer.bytes() > 0 ? buffer.as<float>() : nullptr;
+  }
+
+  Status norm_rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
+                              const AttentionStep& step) {
+    const RotaryShape rotary = rotary_shape(spec_.rotary, spec_.head_dim);
+    QkNormRope rope{floats(q_norm_), floats(k_norm_), spec_.norm_epsilon, rotary,
+                    frequencies_.as<float>()};
+    Ops& ops = step.ops;
+    const auto norm = [&](const Matrix& x, const Buffer& weight, int64_t size) {
+      return ops.rms_norm(x, weight.as<float>(), size, spec_.norm_epsilon, x, step.stream);
+    };
+    if (spec_.qk_norm == QkNorm::kAfterRope) {
+      for (const Matrix& x : {q, k}) {
+        MORACLE_CHECK(ops.rotate(x, rotary, rope.frequencies, step.batch.positions, step.stream));
+      }
+      MORACLE_CHECK(norm(q, q_norm_, spec_.head_dim));
+      MORACLE_CHECK(norm(k, k_norm_, spec_.head_dim));
+      return ops.append(k, v, step.batch, step.cache, step.stream);
+    }
+    if (spec_.qk_norm == QkNorm::kOverHeads) {
+      MORACLE_CHECK(norm(q, q_norm_, q.cols));
+      MORACLE_CHECK(norm(k, k_norm_, k.cols));
+      rope.q_norm = rope.k_norm = nullptr;
+    }
+    return ops.rope_and_append(q, k, v, rope, step.batch, step.cache, step.stream);
+  }
+
   GroupedQuerySpec spec_;
   Buffer frequencies_, q_norm_, k_norm_, sinks_;  // the last three are empty if the model has none
   std::optional<Linear> qkv_, o_;

@@ -49,6 +49,16 @@ std::vector<float> blend(const Yarn& yarn, int64_t dim, double theta) {
   return frequencies;
 }
 
+// Long waves are stretched, short waves stay, and a ramp connects them (Llama 3.1).
+struct Llama3 {
+  double factor = 1, low = 1, high = 4, original_context = 0;
+  float stretched(double frequency) const {
+    const double wavelength = 2 * std::numbers::pi / frequency;
+    const double kept = std::clamp((original_context / wavelength - low) / (high - low), 0.0, 1.0);
+    return static_cast<float>((1 - kept) * frequency / factor + kept * frequency);
+  }
+};
+
 Result<double> positive(const Config& config, Config::Keys keys, double fallback) {
   MORACLE_TRY(const double value, config.number_or(fallback, keys));
   if (value > 0 && value <= 1e9) return value;
@@ -86,10 +96,22 @@ Result<RotaryAndScale> read_yarn(const Config& config, const Config& rope, int64
   return read;
 }
 
+Result<Llama3> read_llama3(const Config& rope) {
+  Llama3 llama3;
+  MORACLE_TRY(llama3.factor, positive(rope, {"factor"}, 0));
+  MORACLE_TRY(llama3.low, positive(rope, {"low_freq_factor"}, 0));
+  MORACLE_TRY(llama3.high, positive(rope, {"high_freq_factor"}, 0));
+  MORACLE_TRY(llama3.original_context, positive(rope, {"original_max_position_embeddings"}, 0));
+  if (llama3.high > llama3.low) return llama3;
+  return rope.wrong({"high_freq_factor"}, str("a number above low_freq_factor, ", llama3.low),
+                    str("it is ", llama3.high));
+}
+
 }  // namespace
 
-Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double default_theta) {
-  MORACLE_TRY(double theta, config.number_or(default_theta, {"rope_theta"}));
+Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim,
+                                   const RotaryDefaults& defaults) {
+  MORACLE_TRY(double theta, config.number_or(defaults.theta, {"rope_theta"}));
   // transformers 5 nests all rotary settings in rope_parameters.
   MORACLE_TRY(const auto rope, config.object({"rope_parameters", "rope_scaling"}));
   if (rope) {
@@ -97,7 +119,7 @@ Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double def
   }
   if (!(theta > 1 && theta <= 1e30))
     return config.wrong({"rope_theta"}, "a number above 1", str("it is ", theta));
-  MORACLE_TRY(double part, config.number_or(1, {"partial_rotary_factor"}));
+  MORACLE_TRY(double part, config.number_or(defaults.part.value_or(1), {"partial_rotary_factor"}));
   std::string type = "default";
   if (rope) {
     MORACLE_TRY(part, rope->number_or(part, {"partial_rotary_factor"}));
@@ -107,14 +129,35 @@ Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double def
         return rope->unsupported({key.c_str()}, "one setting for all layers", "it is an object");
     }
   }
-  if (part != 1) return config.unsupported({"partial_rotary_factor"}, "1", str("it is ", part));
+  if (part != 1 && !defaults.part)
+    return config.unsupported({"partial_rotary_factor"}, "1", str("it is ", part));
+  const double columns = std::trunc(static_cast<double>(dim) * part);
+  if (!(part > 0 && part <= 1) || columns < 2 || std::fmod(columns, 2) != 0) {
+    return config.wrong({"partial_rotary_factor"},
+                        str("the share of an even number of ", dim, " columns"),
+                        str("it is ", part));
+  }
+  dim = static_cast<int64_t>(columns);
   if (type == "yarn") return read_yarn(config, *rope, dim, theta);
-  if (type != "default")
-    return rope->unsupported({"rope_type"}, "default or yarn", "it is " + type);
+  Llama3 llama3;
+  double factor = 1;
+  if (type == "llama3") {
+    MORACLE_TRY(llama3, read_llama3(*rope));
+  } else if (type == "linear") {
+    MORACLE_TRY(factor, positive(*rope, {"factor"}, 0));
+  } else if (type == "dynamic" && defaults.ntk_alpha && rope->has({"alpha"})) {
+    MORACLE_TRY(const double alpha, positive(*rope, {"alpha"}, 0));
+    if (dim < 4) return config.wrong({"head_dim"}, "at least 4", str("it is ", dim));
+    theta *= std::pow(alpha, static_cast<double>(dim) / static_cast<double>(dim - 2));
+  } else if (type != "default") {
+    return rope->unsupported({"rope_type"}, "default, linear, llama3 or yarn", "it is " + type);
+  }
   RotaryAndScale read;
   for (int64_t i = 0; i < dim / 2; ++i) {
     const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(dim);
-    read.rotary.frequencies.push_back(static_cast<float>(1.0 / std::pow(theta, exponent)));
+    const double frequency = 1.0 / std::pow(theta, exponent);
+    read.rotary.frequencies.push_back(type == "llama3" ? llama3.stretched(frequency)
+                                                       : static_cast<float>(frequency / factor));
   }
   return read;
 }

@@ -1,6 +1,8 @@
 // RoPE settings from config.json, in both dialects.
 #pragma once
 
+#include <optional>
+
 #include "checkpoint/config.h"
 #include "models/description.h"
 
@@ -12,10 +14,21 @@ struct RotaryAndScale {
   double score_scale = 1;  ///< YaRN's mscale_all_dim, squared: DeepSeek-V3 applies it
 };
 
+/// What a family says about RoPE beside config.json.
+struct RotaryDefaults {
+  double theta = 10'000;
+  /// The part of a head that rotates, if config.json has no partial_rotary_factor; empty: only 1 is
+  /// supported.
+  std::optional<double> part = {};
+  bool ntk_alpha = false;  ///< "dynamic" with an "alpha" is theta * alpha^(dim / (dim - 2))
+};
+
 /// Reads the frequencies of `dim` columns: theta^(-2i / dim), or YaRN's blend of those with the
 /// same divided by `factor` (Peng et al., "YaRN: Efficient Context Window Extension of Large
-/// Language Models", 2023). Errors: invalid numbers (kBadFile). kUnsupported: other kinds of rotary
-/// embedding, partial rotation, settings per kind of layer.
-Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, double default_theta);
+/// Language Models", 2023), or the same stretched by `factor` (linear, llama3). A
+/// partial_rotary_factor rotates only the first columns. Errors: invalid numbers (kBadFile).
+/// kUnsupported: other kinds of rotary embedding, partial rotation, settings per kind of layer.
+Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim,
+                                   const RotaryDefaults& defaults = {});
 
 }  // namespace moracle

@@ -45,7 +45,7 @@ Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderS
   if (spec.head_dim % 2 != 0 || spec.head_dim == 0) {
     return config.wrong({"head_dim"}, "an even number", str("it is ", spec.head_dim));
   }
-  MORACLE_TRY(RotaryAndScale read, read_rotary(config, spec.head_dim, defaults.rope_theta));
+  MORACLE_TRY(RotaryAndScale read, read_rotary(config, spec.head_dim, defaults.rotary));
   spec.rotary = std::move(read.rotary);
   if (!only_full) return spec;
   MORACLE_TRY(const bool sliding, config.boolean_or(false, {"use_sliding_window"}));
@@ -56,6 +56,24 @@ Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderS
       return config.unsupported({"layer_types"}, "full_attention", "it has " + type);
   }
   return spec;
+}
+
+Result<std::vector<int64_t>> read_windows(const Config& config, int64_t window, int64_t num_layers,
+                                          const std::function<bool(int64_t layer)>& is_windowed) {
+  MORACLE_TRY(const std::vector<std::string> types, config.texts({"layer_types"}));
+  std::vector<int64_t> windows;
+  for (int64_t layer = 0; types.empty() && layer < num_layers; ++layer)
+    windows.push_back(is_windowed(layer) ? window : 0);
+  for (const std::string& type : types) {
+    if (type != "sliding_attention" && type != "full_attention") {
+      return config.unsupported({"layer_types"}, "sliding_attention and full_attention",
+                                "it has " + type);
+    }
+    windows.push_back(type == "sliding_attention" ? window : 0);
+  }
+  if (static_cast<int64_t>(windows.size()) == num_layers) return windows;
+  return config.wrong({"layer_types"}, str("one for each of ", num_layers, " layers"),
+                      str("it has ", windows.size()));
 }
 
 Result<bool> is_dense_layer(const Config& config, int64_t layer) {

@@ -63,14 +63,26 @@ Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpo
   return GroupedQueryDescription{spec, {}, {}, {}, std::move(qkv), std::move(o)};
 }
 
+Status describe_norms_over_heads(const Checkpoint& checkpoint, const std::string& prefix,
+                                 GroupedQueryDescription& attention) {
+  GroupedQuerySpec& spec = attention.spec;
+  spec.qk_norm = QkNorm::kOverHeads;
+  MORACLE_TRY(attention.q_norm,
+              checkpoint.vector(prefix + "q_norm.weight", spec.num_heads * spec.head_dim));
+  MORACLE_TRY(attention.k_norm,
+              checkpoint.vector(prefix + "k_norm.weight", spec.num_kv_heads * spec.head_dim));
+  return {};
+}
+
 Result<RouterDescription> describe_router(const Checkpoint& checkpoint, const std::string& module,
-                                          const LayerSpec& experts) {
+                                          const LayerSpec& experts, const std::string& bias) {
   MORACLE_TRY(DescribedMatrix weights, checkpoint.router(module));
   MORACLE_CHECK(check_size(checkpoint, weights, {experts.num_experts}, experts.hidden_size));
   RouterDescription router{std::move(weights), {}};
   if (experts.routing.correction_bias) {
     MORACLE_TRY(router.correction_bias,
-                checkpoint.vector(module + ".e_score_correction_bias", experts.num_experts));
+                checkpoint.vector(bias.empty() ? module + ".e_score_correction_bias" : bias,
+                                  experts.num_experts));
   }
   return router;
 }
@@ -132,6 +144,19 @@ Result<Description> describe_decoder(const Checkpoint& checkpoint, const Decoder
   return Description{
       spec,       std::move(embedding), std::move(layers), std::move(final_norm), std::move(output),
       !own_output};
+}
+
+Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoint,
+                                                      const std::vector<std::string>& prefixes) {
+  IgnoredPart part{"multi-token prediction, not run", 0, 0};
+  for (const std::string& name : checkpoint.unclaimed()) {
+    const auto begins = [&](const std::string& prefix) { return name.starts_with(prefix); };
+    if (std::none_of(prefixes.begin(), prefixes.end(), begins)) continue;
+    MORACLE_TRY(const TensorView tensor, checkpoint.tensor(name));
+    part.num_tensors += 1;
+    part.bytes += static_cast<int64_t>(tensor.num_bytes());
+  }
+  return part.num_tensors > 0 ? std::optional(std::move(part)) : std::nullopt;
 }
 
 Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/config.h"
+#include "models/attention/rotary.h"
 #include "models/description.h"
 
 namespace moracle {
@@ -14,7 +16,7 @@ namespace moracle {
 /// Defaults of transformers for values that config.json lacks; families differ.
 struct DecoderDefaults {
   double norm_epsilon = 1e-6;
-  double rope_theta = 10'000;
+  RotaryDefaults rotary = {};
 };
 
 /// Reads sizes, the epsilon of the norms and the activation. Errors: invalid values (kBadFile).
@@ -24,6 +26,10 @@ Result<DecoderSpec> read_decoder_spec(const Config& config, const DecoderDefault
 Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderSpec& decoder,
                                             bool only_full = true,
                                             const DecoderDefaults& defaults = {});
+/// The window of each layer, 0 for none: `window` for "sliding_attention" in layer_types, or,
+/// without that key, where `is_windowed`. Errors: other types; not one type for each layer.
+Result<std::vector<int64_t>> read_windows(const Config& config, int64_t window, int64_t num_layers,
+                                          const std::function<bool(int64_t layer)>& is_windowed);
 /// True for layers of the Qwen family with one dense MLP: in mlp_only_layers, or off
 /// decoder_sparse_step.
 Result<bool> is_dense_layer(const Config& config, int64_t layer);
@@ -51,9 +57,14 @@ Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpo
                                                        const GroupedQuerySpec& spec,
                                                        GroupedQueryBiases biases = {});
 
-/// Describes the router `module` of `experts`.
+/// Describes the norms `prefix`{q,k}_norm, each over all heads.
+Status describe_norms_over_heads(const Checkpoint& checkpoint, const std::string& prefix,
+                                 GroupedQueryDescription& attention);
+
+/// Describes the router `module` of `experts`. A correction bias is the tensor `bias`, or
+/// `module`.e_score_correction_bias.
 Result<RouterDescription> describe_router(const Checkpoint& checkpoint, const std::string& module,
-                                          const LayerSpec& experts);
+                                          const LayerSpec& experts, const std::string& bias = "");
 
 /// Describes an ordinary MLP, `mlp`.{gate,up,down}_proj, as one expert.
 Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const std::string& mlp,
@@ -71,6 +82,11 @@ Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpo
 using DescribeLayer = std::function<Result<LayerDescription>(int64_t layer)>;
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                      const DescribeLayer& describe_layer);
+
+/// Claims the tensors of layers for multi-token prediction, whose names begin with one of
+/// `prefixes`, so that they count as known. They are not run.
+Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoint,
+                                                      const std::vector<std::string>& prefixes);
 
 /// Describes the token embedding table: floats [vocab_size, hidden_size].
 Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,

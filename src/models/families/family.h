@@ -10,8 +10,11 @@ namespace moracle {
 
 struct Family {
   std::string_view architecture;  ///< config.json's architectures[0]
+  /// For docs/models.md: the models with this architecture, and what a user must know about them.
+  std::string_view models, notes;
   /// Maps names and config to a Description. Errors: a missing tensor, a key that is not supported.
-  Result<Description> (*describe)(const Checkpoint& checkpoint);
+  /// Null: only the experts can be used.
+  Result<Description> (*describe)(const Checkpoint& checkpoint) = nullptr;
   ExpertConvention experts = {};
 };
 

@@ -10,25 +10,6 @@ namespace moracle {
 namespace gpt_oss {
 namespace {
 
-// Window of each layer; 0: the layer sees everything.
-Result<std::vector<int64_t>> read_windows(const Config& config, int64_t num_layers) {
-  MORACLE_TRY(const int64_t window, config.integer({"sliding_window"}, 1));
-  MORACLE_TRY(const std::vector<std::string> types, config.texts({"layer_types"}));
-  std::vector<int64_t> windows;
-  for (int64_t layer = 0; types.empty() && layer < num_layers; ++layer)
-    windows.push_back(layer % 2 == 0 ? window : 0);
-  for (const std::string& type : types) {
-    if (type != "sliding_attention" && type != "full_attention") {
-      return config.unsupported({"layer_types"}, "sliding_attention and full_attention",
-                                "it has " + type);
-    }
-    windows.push_back(type == "sliding_attention" ? window : 0);
-  }
-  if (static_cast<int64_t>(windows.size()) == num_layers) return windows;
-  return config.wrong({"layer_types"}, str("one for each of ", num_layers, " layers"),
-                      str("it has ", windows.size()));
-}
-
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, int64_t layer, bool biased) {
   const std::string prefix = str("model.layers.", layer, ".");
@@ -66,10 +47,13 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   // published model.
   if (!config.has({"rope_parameters", "rope_scaling"}))
     return config.wrong({"rope_parameters", "rope_scaling"}, "an object", "it is missing");
-  constexpr DecoderDefaults kDefaults{1e-5, 150'000};
+  constexpr DecoderDefaults kDefaults{1e-5, {150'000}};
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
   MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec, false, kDefaults));
-  MORACLE_TRY(const std::vector<int64_t> windows, read_windows(config, checkpoint.num_layers()));
+  MORACLE_TRY(const int64_t window, config.integer({"sliding_window"}, 1));
+  MORACLE_TRY(const std::vector<int64_t> windows,
+              read_windows(config, window, checkpoint.num_layers(),
+                           [](int64_t layer) { return layer % 2 == 0; }));
   MORACLE_TRY(const bool biased, config.boolean_or(true, {"attention_bias"}));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
     GroupedQuerySpec own = heads;
@@ -83,6 +67,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kGptOssFamily = {
     .architecture = "GptOssForCausalLM",
+    .models = "GPT-OSS",
     .describe = gpt_oss::describe,
     .experts = {.names = gpt_oss::kNames,
                 .intermediate_size = kOnlySizeKeys,

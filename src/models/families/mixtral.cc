@@ -33,7 +33,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   // The routing depends on model_type.
   MORACLE_TRY(const std::string type, config.text({"model_type"}));
   if (type != "mixtral") return config.wrong({"model_type"}, "mixtral", "it is " + type);
-  constexpr DecoderDefaults kDefaults{1e-5, 1e6};
+  constexpr DecoderDefaults kDefaults{1e-5, {1e6}};
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
   MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, false, kDefaults));
   MORACLE_TRY(heads.window, config.integer_or(0, {"sliding_window"}, 1));
@@ -47,6 +47,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kMixtralFamily = {
     .architecture = "MixtralForCausalLM",
+    .models = "Mixtral",
     .describe = mixtral::describe,
     .experts = {.intermediate_size = kOnlySizeKeys, .renormalize = true}};
 

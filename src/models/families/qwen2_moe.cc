@@ -52,6 +52,8 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 }  // namespace qwen2_moe
 
 constinit const Family kQwen2MoeFamily = {.architecture = "Qwen2MoeForCausalLM",
+                                          .models = "Qwen1.5-MoE, Qwen2-MoE",
+                                          .notes = "sliding windows are refused",
                                           .describe = qwen2_moe::describe};
 
 }  // namespace moracle

@@ -50,6 +50,8 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 }  // namespace qwen3_moe
 
 constinit const Family kQwen3MoeFamily = {.architecture = "Qwen3MoeForCausalLM",
+                                          .models = "Qwen3-MoE",
+                                          .notes = "sliding windows are refused",
                                           .describe = qwen3_moe::describe};
 
 }  // namespace moracle

@@ -59,6 +59,12 @@ Status check_generation(const Model& model, std::span<const int32_t> prompt,
   if (prompt.empty()) {
     return Error{ErrorKind::kInvalidArgument, "", "prompt", "at least one token", "it is empty"};
   }
+  const std::vector<int32_t>& excluded = options.sampling.excluded_ids;
+  for (const int32_t id : prompt) {
+    if (!std::binary_search(excluded.begin(), excluded.end(), id)) continue;
+    return Error{ErrorKind::kInvalidArgument, "", "prompt", "ids that are not excluded",
+                 str("it has ", id)};
+  }
   if (prompt_size >= model.max_context()) {
     return Error{ErrorKind::kInvalidArgument, "", "prompt",
                  str("fewer tokens than the model's context of ", model.max_context()),

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <numeric>
 
 #include "base/text.h"
@@ -23,7 +25,11 @@ Status check(const SamplingOptions& options) {
     return wrong("--top-p", "a number above 0, up to 1", options.top_p);
   if (!(options.min_p >= 0 && options.min_p <= 1))
     return wrong("--min-p", "a number from 0 to 1", options.min_p);
-  return {};
+  const std::vector<int32_t>& excluded = options.excluded_ids;
+  const auto next = std::adjacent_find(excluded.begin(), excluded.end(), std::greater_equal<>());
+  if (next == excluded.end() && (excluded.empty() || excluded[0] >= 0)) return {};
+  return wrong("excluded_ids", "ids of at least 0 in ascending order",
+               next == excluded.end() ? excluded[0] : next[1]);
 }
 
 int64_t Sampler::candidates(int64_t vocab_size) const {
@@ -99,7 +105,25 @@ std::optional<int32_t> Sampler::draw(std::span<const int32_t> ids, std::span<con
   return pick(ids, std::accumulate(weights_.begin(), weights_.end(), 0.0), uniform());
 }
 
-std::optional<int32_t> Sampler::draw(std::span<const float> logits) {
+bool Sampler::has_excluded(std::span<const int32_t> ids) const {
+  const std::vector<int32_t>& excluded = options_.excluded_ids;
+  return !excluded.empty() && std::any_of(ids.begin(), ids.end(), [&](int32_t id) {
+    return std::binary_search(excluded.begin(), excluded.end(), id);
+  });
+}
+
+std::optional<int32_t> Sampler::draw(std::span<const float> all) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  std::span<const float> logits = all;
+  if (!options_.excluded_ids.empty()) {
+    allowed_.assign(all.begin(), all.end());
+    for (const int32_t id : options_.excluded_ids) {
+      if (static_cast<size_t>(id) >= all.size()) break;
+      if (!(all[id] < kInfinity)) return {};
+      allowed_[id] = -kInfinity;
+    }
+    logits = allowed_;
+  }
   const int64_t few = candidates(static_cast<int64_t>(logits.size()));
   ids_.resize(std::max<int64_t>(few, 1));
   largest_.find(logits, ids_);
@@ -111,8 +135,8 @@ std::optional<int32_t> Sampler::draw(std::span<const float> logits) {
   const float best = logits[ids_[0]];
   if (!std::isfinite(best)) return {};
   const double at = uniform();
-  const bool all = options_.top_p == 1 && options_.min_p == 0;
-  const double sum = keep_likely(logits, best, all ? at : options_.top_p);
+  const bool uncut = options_.top_p == 1 && options_.min_p == 0;
+  const double sum = keep_likely(logits, best, uncut ? at : options_.top_p);
   weights_.clear();
   for (const int32_t id : ids_) weights_.push_back(weight_of(logits[id], best));
   return pick(ids_, sum, at);
@@ -140,11 +164,20 @@ Status draw(Model& model, int64_t first, std::span<Sampler> samplers, std::span<
     return {};
   }
   MORACLE_TRY(const Model::TopKLogits largest, model.top_k_logits(first, count, k));
+  std::vector<int64_t> again;  // rows with excluded ids among the largest logits
   for (int64_t s = 0; s < count; ++s) {
     const auto needs = static_cast<size_t>(samplers[s].candidates(model.vocab_size()));
-    ids[s] = samplers[s]
-                 .draw(largest.ids.subspan(s * k, needs), largest.logits.subspan(s * k, needs))
-                 .value_or(kNothingDrawn);
+    const std::span<const int32_t> candidates = largest.ids.subspan(s * k, needs);
+    if (samplers[s].has_excluded(candidates)) {
+      again.push_back(s);
+      continue;
+    }
+    ids[s] =
+        samplers[s].draw(candidates, largest.logits.subspan(s * k, needs)).value_or(kNothingDrawn);
+  }
+  for (const int64_t s : again) {
+    MORACLE_TRY(const std::span<const float> logits, model.logits(first + s, 1));
+    ids[s] = samplers[s].draw(logits).value_or(kNothingDrawn);
   }
   return {};
 }

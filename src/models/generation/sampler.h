@@ -21,7 +21,9 @@ class Sampler {
   /// Draws from these candidates, in the order of Model::TopKLogits. Returns nothing if the logits
   /// give no probabilities: NaN or positive infinity among them, or nothing but negative infinity.
   std::optional<int32_t> draw(std::span<const int32_t> ids, std::span<const float> logits);
-  /// Draws from all logits, indexed by id; otherwise as above.
+  /// Whether one of `ids` is excluded: a draw then depends on all logits.
+  bool has_excluded(std::span<const int32_t> ids) const;
+  /// Draws from all logits, indexed by id, except those of excluded ids; otherwise as above.
   std::optional<int32_t> draw(std::span<const float> logits);
 
  private:
@@ -36,6 +38,7 @@ class Sampler {
   cpu::TopK largest_;
   std::vector<int32_t> ids_;         // candidates
   std::vector<float> logits_;        // of the candidates
+  std::vector<float> allowed_;       // all logits, without those of excluded ids
   std::vector<double> weights_;      // of the candidates
   std::vector<double> all_weights_;  // of every id, if no top_k limits them
 };

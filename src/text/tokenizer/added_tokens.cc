@@ -7,35 +7,6 @@
 #include "text/tokenizer/utf8.h"
 
 namespace moracle {
-namespace {
-
-/// Returns the start of the last character of `text`, which must not be empty.
-size_t last_char(std::string_view text) {
-  size_t at = text.size() - 1;
-  while (at > 0 && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) --at;
-  return at;
-}
-
-size_t without_space_at_end(std::string_view text, size_t end) {
-  while (end > 0) {
-    const size_t last = last_char(text.substr(0, end));
-    if (!is_white_space(first_char(text.substr(last)).code)) break;
-    end = last;
-  }
-  return end;
-}
-
-size_t behind_space_at_start(std::string_view text, size_t begin) {
-  while (begin < text.size()) {
-    const Utf8Char next = first_char(text.substr(begin));
-    if (!is_white_space(next.code)) break;
-    begin += next.length;
-  }
-  return begin;
-}
-
-}  // namespace
-
 Result<AddedTokens> AddedTokens::parse(const JsonField& field, const Vocabulary& vocabulary,
                                        const Normalizer& normalizer) {
   // The reference library uses another expression engine here than for the pre-tokenizer. This is
@@ -63,6 +34,10 @@ Status AddedTokens::add(const JsonField& field, const Vocabulary& vocabulary,
   if (token.content.size() > kLongestContent) {
     return field["content"].unsupported(str("at most ", kLongestContent, " bytes"));
   }
+  token.text = token.content;
+  if (token.normalized) {
+    MORACLE_TRY(token.text, normalizer.apply(token.content));
+  }
   const auto [known, is_new] = by_content_.try_emplace(token.content, tokens_.size());
   if (!is_new) {
     if (tokens_[known->second] == token) return {};
@@ -75,7 +50,7 @@ Status AddedTokens::add(const JsonField& field, const Vocabulary& vocabulary,
   }
   largest_id_ = std::max<int64_t>(largest_id_, token.id);
   TokenTrie& trie = token.normalized ? normalized_ : raw_;
-  trie.add(token.normalized ? normalizer.apply(token.content) : token.content, tokens_.size());
+  trie.add(token.text, tokens_.size());
   tokens_.push_back(std::move(token));
   return {};
 }

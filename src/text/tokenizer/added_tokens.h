@@ -10,15 +10,16 @@
 
 #include "base/json_field.h"
 #include "base/regex.h"
+#include "text/tokenizer/model/vocabulary.h"
 #include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/token_trie.h"
-#include "text/tokenizer/vocabulary.h"
 
 namespace moracle {
 
 /// An entry of a file's "added_tokens".
 struct AddedToken {
   std::string content;
+  std::string text;  ///< the content, normalized if the token is searched in normalized text
   int32_t id = 0;
   bool single_word = false;  ///< not beside a letter, a digit or another word character
   bool lstrip = false;       ///< also takes the white space before it

@@ -4,14 +4,19 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
+#include "base/text.h"
 #include "base/try.h"
+#include "text/tokenizer/pattern.h"
 #include "text/tokenizer/utf8.h"
 
 namespace moracle {
 namespace {
 
 constexpr int kMaxNormalizers = 8;
+/// Longer contents of a Replace that repeats itself would take all memory.
+constexpr size_t kMostGrowth = 64, kSmallText = 1 << 20;
 
 std::vector<utf8proc_int32_t> decompose(std::string_view text, utf8proc_option_t options) {
   std::vector<utf8proc_int32_t> codes;
@@ -69,23 +74,75 @@ Status Normalizer::add(const JsonField& field, int depth) {
     for (const JsonField& item : items) MORACLE_CHECK(add(item, depth + 1));
     return {};
   }
+  if (type == "Prepend") {
+    MORACLE_TRY(std::string text, field["prepend"].text());
+    steps_.emplace_back(Prepend{std::move(text)});
+    return {};
+  }
+  if (type == "Replace") return add_replace(field);
+  if (type == "Strip") {
+    MORACLE_TRY(const bool left, field["strip_left"].flag());
+    MORACLE_TRY(const bool right, field["strip_right"].flag());
+    steps_.emplace_back(Strip{left, right});
+    return {};
+  }
   const bool compat = type == "NFKC" || type == "NFKD";
   const bool compose = type == "NFC" || type == "NFKC";
   if (!compat && !compose && type != "NFD") {
-    return field["type"].unsupported("NFC, NFD, NFKC, NFKD or Sequence");
+    return field["type"].unsupported("NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip or Sequence");
   }
-  forms_.push_back({compose, compat});
+  steps_.emplace_back(Form{compose, compat});
   return {};
 }
 
-std::string Normalizer::apply(std::string_view text) const {
+Status Normalizer::add_replace(const JsonField& field) {
+  MORACLE_TRY(Regex pattern, compile_pattern(field["pattern"]));
+  MORACLE_TRY(std::string content, field["content"].text());
+  steps_.emplace_back(Replace{std::move(pattern), std::move(content)});
+  return {};
+}
+
+Result<std::string> Normalizer::apply(std::string_view text) const {
   std::string normalized(text);
-  if (is_ascii(text)) return normalized;  // no form changes ASCII
-  for (const Form& form : forms_) normalized = apply(form, normalized);
+  for (const auto& one : steps_) {
+    const auto run = [&](const auto& s) { return step(s, std::move(normalized)); };
+    MORACLE_TRY(normalized, std::visit(run, one));
+  }
   return normalized;
 }
 
-std::string Normalizer::apply(Form form, std::string_view text) {
+Result<std::string> Normalizer::step(const Prepend& prepend, std::string text) {
+  return text.empty() ? text : prepend.text + text;
+}
+
+Result<std::string> Normalizer::step(const Replace& replace, std::string text) {
+  RegexScratch scratch(replace.pattern);
+  std::vector<RegexPart> parts;
+  MORACLE_CHECK(scratch.cut(text, parts));
+  const size_t longest = std::max(kSmallText, text.size() * kMostGrowth);
+  std::string out;
+  for (const auto& [range, matched] : parts) {
+    if (out.size() > longest) {
+      return Error{ErrorKind::kUnsupported, "", "text",
+                   str("at most ", longest, " bytes after a Replace of the tokenizer"),
+                   "it has more"};
+    }
+    if (matched)
+      out += replace.content;
+    else
+      out.append(text, range.begin, range.end - range.begin);
+  }
+  return out;
+}
+
+Result<std::string> Normalizer::step(const Strip& strip, std::string text) {
+  const size_t end = strip.right ? without_space_at_end(text, text.size()) : text.size();
+  const size_t begin = strip.left ? behind_space_at_start(text, 0) : 0;
+  return begin < end ? text.substr(begin, end - begin) : "";
+}
+
+Result<std::string> Normalizer::step(const Form& form, std::string text) {
+  if (is_ascii(text)) return text;  // no form changes ASCII
   const int compat = form.compat ? UTF8PROC_COMPAT : 0;
   const int decompose_options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | compat;
   auto codes = decompose(text, static_cast<utf8proc_option_t>(decompose_options));

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "text/tokenizer/pattern.h"
 
 namespace moracle {
 namespace {
@@ -15,14 +16,8 @@ constexpr int kMaxPretokenizers = 8;
 constexpr const char* kGpt2Words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-/// Returns the Regex, or its error with the file and the place added.
-Result<Regex> placed(Result<Regex> regex, const JsonField& field) {
-  if (regex) return regex;
-  Error error = std::move(regex).error();
-  error.file = field.file();
-  error.place = field.place();
-  return error;
-}
+/// What the library that writes these files calls punctuation: Unicode's, and the symbols of ASCII.
+constexpr const char* kPunctuation = R"([\p{P}$+<=>^`|~])";
 
 }  // namespace
 
@@ -45,8 +40,11 @@ Status Pretokenizer::add(const JsonField& field, int depth) {
   if (type == "ByteLevel") return add_byte_level(field);
   if (type == "Split") return add_split(field);
   if (type == "Digits") return add_digits(field);
+  if (type == "Punctuation") return add_punctuation(field);
+  if (type == "Metaspace") return add_metaspace(field);
   if (type != "Sequence") {
-    return field["type"].unsupported("ByteLevel, Split, Digits or Sequence");
+    return field["type"].unsupported(
+        "ByteLevel, Split, Digits, Punctuation, Metaspace or Sequence");
   }
   if (depth == kMaxPretokenizers) return field["type"].unsupported("fewer nested sequences");
   MORACLE_TRY(const auto items, field["pretokenizers"].items());
@@ -67,27 +65,44 @@ Status Pretokenizer::add_byte_level(const JsonField& field) {
 }
 
 Status Pretokenizer::add_split(const JsonField& field) {
-  static constexpr std::pair<const char*, Behavior> kBehaviors[] = {
+  MORACLE_TRY(const bool invert, field["invert"].flag());
+  MORACLE_TRY(const Behavior behavior, read_behavior(field["behavior"]));
+  MORACLE_TRY(Regex regex, compile_pattern(field["pattern"]));
+  steps_.emplace_back(Split{std::move(regex), behavior, invert});
+  return {};
+}
+
+Result<Pretokenizer::Behavior> Pretokenizer::read_behavior(const JsonField& field) {
+  static constexpr std::pair<std::string_view, Behavior> kBehaviors[] = {
       {"Isolated", Behavior::kIsolated},
       {"Removed", Behavior::kRemoved},
       {"MergedWithPrevious", Behavior::kMergedWithPrevious},
       {"MergedWithNext", Behavior::kMergedWithNext},
       {"Contiguous", Behavior::kContiguous}};
-  MORACLE_TRY(const bool invert, field["invert"].flag());
-  MORACLE_TRY(const std::string behavior, field["behavior"].text());
-  const JsonField pattern = field["pattern"];
-  const bool is_regex = pattern.contains("Regex");
-  const JsonField source = pattern[is_regex ? "Regex" : "String"];
-  MORACLE_TRY(const std::string text, source.text());
-  const RegexSyntax syntax = is_regex ? RegexSyntax::kOniguruma : RegexSyntax::kLiteral;
-  MORACLE_TRY(Regex regex, placed(Regex::compile(text, syntax), source));
   for (const auto& [name, value] : kBehaviors) {
-    if (behavior != name) continue;
-    steps_.emplace_back(Split{std::move(regex), value, invert});
-    return {};
+    if (field.value() == name) return value;
   }
-  return field["behavior"].unsupported(
-      "Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous");
+  MORACLE_CHECK(field.text());
+  return field.unsupported("Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous");
+}
+
+Status Pretokenizer::add_punctuation(const JsonField& field) {
+  Behavior behavior = Behavior::kIsolated;
+  if (!field["behavior"].is_null()) {
+    MORACLE_TRY(behavior, read_behavior(field["behavior"]));
+  }
+  MORACLE_TRY(Regex regex, placed(Regex::compile(kPunctuation, RegexSyntax::kOniguruma), field));
+  steps_.emplace_back(Split{std::move(regex), behavior, false});
+  return {};
+}
+
+Status Pretokenizer::add_metaspace(const JsonField& field) {
+  MORACLE_TRY(MetaspaceOptions options, MetaspaceOptions::parse(field));
+  const bool split = options.split;
+  MORACLE_TRY(Regex mark, placed(Regex::compile(options.mark, RegexSyntax::kLiteral), field));
+  steps_.emplace_back(Marks{std::move(options.mark), options.prepend});
+  if (split) steps_.emplace_back(Split{std::move(mark), Behavior::kMergedWithNext, false});
+  return {};
 }
 
 Status Pretokenizer::add_digits(const JsonField& field) {

@@ -7,6 +7,7 @@
 
 #include "base/json_field.h"
 #include "base/regex.h"
+#include "text/tokenizer/metaspace.h"
 
 namespace moracle {
 
@@ -14,15 +15,16 @@ namespace moracle {
 struct Words {
   std::string text;
   std::vector<TextRange> ranges;
+  bool at_start = false;  ///< the first word begins where the whole text begins
 };
 
 /// The steps of a file's "pre_tokenizer".
 class Pretokenizer {
  public:
-  /// Parses null, ByteLevel, Split, Digits or a Sequence of them. ByteLevel's "trim_offsets"
-  /// concerns positions in the text, which are not computed here. Errors: kUnsupported for every
-  /// other type, for other behaviors of Split and for regular expressions that Oniguruma refuses;
-  /// kBadFile.
+  /// Parses null, ByteLevel, Split, Digits, Punctuation, Metaspace or a Sequence of them.
+  /// ByteLevel's "trim_offsets" concerns positions in the text, which are not computed here.
+  /// Errors: kUnsupported for every other type, for other behaviors of Split and for regular
+  /// expressions that Oniguruma refuses; kBadFile.
   static Result<Pretokenizer> parse(const JsonField& field);
 
   /// Runs every step. Errors: kUnsupported, see RegexScratch::cut.
@@ -42,6 +44,12 @@ class Pretokenizer {
   struct PrefixSpace {
     Status apply(Words& words) const;
   };
+  /// Writes spaces as marks, and puts a mark before words that do not begin with one.
+  struct Marks {
+    std::string mark;
+    MetaspaceOptions::Prepend prepend;
+    Status apply(Words& words) const;
+  };
   /// Writes each byte as its character of the byte-level alphabet.
   struct ByteLevel {
     Status apply(Words& words) const;
@@ -50,8 +58,11 @@ class Pretokenizer {
   Status add_byte_level(const JsonField& field);
   Status add_split(const JsonField& field);
   Status add_digits(const JsonField& field);
+  Status add_punctuation(const JsonField& field);
+  Status add_metaspace(const JsonField& field);
+  static Result<Behavior> read_behavior(const JsonField& field);
 
-  std::vector<std::variant<Split, PrefixSpace, ByteLevel>> steps_;
+  std::vector<std::variant<Split, PrefixSpace, Marks, ByteLevel>> steps_;
 };
 
 }  // namespace moracle

@@ -17,6 +17,8 @@ Status Pretokenizer::Split::apply(Words& words) const {
     MORACLE_CHECK(scratch.cut(text.substr(word.begin, word.end - word.begin), parts));
     keep(parts, word.begin, ranges);
   }
+  words.at_start = words.at_start && !ranges.empty() && !words.ranges.empty() &&
+                   ranges[0].begin == words.ranges[0].begin;
   words.ranges = std::move(ranges);
   return {};
 }
@@ -63,7 +65,7 @@ void Pretokenizer::Split::keep(std::vector<RegexPart>& parts, size_t offset,
 }
 
 Status Pretokenizer::PrefixSpace::apply(Words& words) const {
-  Words spaced;
+  Words spaced{.at_start = words.at_start};
   spaced.text.reserve(words.text.size() + words.ranges.size());
   for (const TextRange& word : words.ranges) {
     const size_t begin = spaced.text.size();
@@ -72,6 +74,24 @@ Status Pretokenizer::PrefixSpace::apply(Words& words) const {
     spaced.ranges.push_back({begin, spaced.text.size()});
   }
   words = std::move(spaced);
+  return {};
+}
+
+Status Pretokenizer::Marks::apply(Words& words) const {
+  using Prepend = MetaspaceOptions::Prepend;
+  Words marked{.at_start = words.at_start};
+  marked.text.reserve(words.text.size() + words.text.size() / 2);
+  for (const TextRange& word : words.ranges) {
+    const size_t begin = marked.text.size();
+    const std::string text =
+        replaced(std::string_view(words.text).substr(word.begin, word.end - word.begin), " ", mark);
+    const bool is_first = words.at_start && &word == &words.ranges.front();
+    const bool wants = prepend == Prepend::kAlways || (prepend == Prepend::kFirst && is_first);
+    if (wants && !text.starts_with(mark)) marked.text += mark;
+    marked.text += text;
+    marked.ranges.push_back({begin, marked.text.size()});
+  }
+  words = std::move(marked);
   return {};
 }
 

@@ -1,5 +1,6 @@
 #include "base/try.h"
 #include "moracle/text.h"
+#include "text/tokenizer/decoder.h"
 #include "text/tokenizer/utf8.h"
 
 namespace moracle {
@@ -9,8 +10,19 @@ constexpr const char* kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 }  // namespace
 
+TokenStream::TokenStream(const Tokenizer& tokenizer)
+    : tokenizer_(&tokenizer), state_(tokenizer.start_of_text()) {}
+TokenStream::TokenStream(TokenStream&&) noexcept = default;
+TokenStream& TokenStream::operator=(TokenStream&&) noexcept = default;
+TokenStream::~TokenStream() = default;
+
+Status TokenStream::follow(std::span<const int32_t> ids, bool skip_special) {
+  MORACLE_CHECK(tokenizer_->decode(ids, skip_special, *state_));
+  return {};
+}
+
 Result<std::string> TokenStream::push(int32_t id, bool skip_special) {
-  MORACLE_TRY(const std::string bytes, tokenizer_->decode({&id, 1}, skip_special));
+  MORACLE_TRY(const std::string bytes, tokenizer_->decode({&id, 1}, skip_special, *state_));
   pending_ += bytes;
   std::string text;
   std::string_view rest = pending_;

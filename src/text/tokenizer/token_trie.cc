@@ -16,20 +16,29 @@ void TokenTrie::add(std::string_view text, size_t number) {
 
 std::optional<TokenTrie::Match> TokenTrie::find(std::string_view text, size_t from) const {
   for (size_t begin = from; begin < text.size(); ++begin) {
-    if (!begins_[static_cast<uint8_t>(text[begin])]) continue;
     std::optional<Match> longest;
-    uint32_t node = 0;
-    for (size_t at = begin; at < text.size(); ++at) {
-      const auto next = edges_.find(edge(node, text[at]));
-      if (next == edges_.end()) break;
-      node = next->second;
-      if (const auto number = numbers_.find(node); number != numbers_.end()) {
-        longest = {begin, at + 1, number->second};
-      }
-    }
+    walk(text, begin, [&](const Match& match) { longest = match; });
     if (longest) return longest;
   }
   return std::nullopt;
+}
+
+void TokenTrie::find_all(std::string_view text, size_t begin, std::vector<Match>& matches) const {
+  matches.clear();
+  walk(text, begin, [&](const Match& match) { matches.push_back(match); });
+}
+
+template <class OnMatch>
+void TokenTrie::walk(std::string_view text, size_t begin, OnMatch on_match) const {
+  if (!begins_[static_cast<uint8_t>(text[begin])]) return;
+  uint32_t node = 0;
+  for (size_t at = begin; at < text.size(); ++at) {
+    const auto next = edges_.find(edge(node, text[at]));
+    if (next == edges_.end()) return;
+    node = next->second;
+    if (const auto number = numbers_.find(node); number != numbers_.end())
+      on_match({begin, at + 1, number->second});
+  }
 }
 
 }  // namespace moracle

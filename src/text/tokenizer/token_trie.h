@@ -1,4 +1,4 @@
-// Finds the leftmost match of many fixed texts, and the longest one at that place.
+// Finds many fixed texts in a text: the leftmost match, or all matches at one place.
 #pragma once
 
 #include <array>
@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 namespace moracle {
 
@@ -20,10 +21,15 @@ class TokenTrie {
 
   /// If texts are equal, the first counts.
   void add(std::string_view text, size_t number);
+  /// Lists the matches that begin at `begin`, shortest first.
+  void find_all(std::string_view text, size_t begin, std::vector<Match>& matches) const;
   /// Returns the leftmost match from `from` on. If several begin there, returns the longest.
   std::optional<Match> find(std::string_view text, size_t from) const;
 
  private:
+  /// Calls on_match for each match that begins at `begin`, shortest first.
+  template <class OnMatch>
+  void walk(std::string_view text, size_t begin, OnMatch on_match) const;
   uint64_t edge(uint32_t node, char byte) const {
     return static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(byte);
   }

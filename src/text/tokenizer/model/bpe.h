@@ -9,24 +9,26 @@
 #include <vector>
 
 #include "base/json_field.h"
-#include "text/tokenizer/vocabulary.h"
+#include "text/tokenizer/model/byte_fallback.h"
+#include "text/tokenizer/model/vocabulary.h"
 
 namespace moracle {
 
 /// The "model" of a tokenizer.json. Immutable after parsing.
 class Bpe {
  public:
-  /// Errors: kUnsupported for other models, a set "unk_token", "dropout", "byte_fallback",
-  /// "continuing_subword_prefix" or "end_of_word_suffix"; kBadFile, also for merges whose parts or
-  /// results are not in the vocabulary. "fuse_unk" has no effect without an "unk_token".
+  /// Errors: kUnsupported for a set "dropout", "continuing_subword_prefix" or "end_of_word_suffix";
+  /// kBadFile, also for merges whose parts or results are not in the vocabulary.
   static Result<Bpe> parse(const JsonField& field);
 
   /// Memory of one thread for encoding; it grows to the longest word.
   struct Scratch;
+  struct Candidate;
 
-  /// Appends the ids of one word. Omits characters without a token, as the library that writes
-  /// these files does without an "unk_token"; a byte-level vocabulary has all 256. Takes O(n log n)
-  /// for n characters. Errors: kInvalidArgument above 2^31 - 1 characters.
+  /// Appends the ids of one word. A character without a token becomes the tokens of its bytes with
+  /// "byte_fallback", else the unknown token. Without an "unk_token" it is omitted, as in the
+  /// library that writes these files; a byte-level vocabulary has all 256. Takes O(n log n) for n
+  /// characters. Errors: kInvalidArgument above 2^31 - 1 characters.
   Status encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
@@ -41,7 +43,9 @@ class Bpe {
   }
   Status read_merges(const JsonField& field);
   int32_t character(uint32_t code, std::string_view text) const;
+  void read_characters(std::string_view word, Scratch& scratch) const;
   void push(Scratch& scratch, int32_t at) const;
+  bool is_current(const Scratch& scratch, const Candidate& candidate) const;
   void merge_all(Scratch& scratch) const;
 
   static constexpr uint32_t kFastCodes = 0x180;  ///< the byte-level alphabet lies below
@@ -49,6 +53,20 @@ class Bpe {
   std::array<int32_t, kFastCodes> fast_ids_{};  ///< ids of single characters; -1 for none
   std::unordered_map<uint64_t, Merge> merges_;
   bool ignore_merges_ = false;  ///< a word that is a token itself skips merging
+  ByteTokens bytes_;
+  bool byte_fallback_ = false;
+  int32_t unknown_ = -1;       ///< of a character without a token; -1: the character is omitted
+  bool fuse_unknown_ = false;  ///< neighbouring unknown characters are one token
+};
+
+/// A pair that was mergeable when it was pushed. It is void if its place no longer holds a pair
+/// that becomes the same token.
+struct Bpe::Candidate {
+  uint32_t rank;
+  int32_t at;
+  int32_t left;
+  int32_t right;
+  int32_t merged;
 };
 
 struct Bpe::Scratch {
@@ -59,14 +77,7 @@ struct Bpe::Scratch {
     int32_t previous;
     int32_t next;
   };
-  /// A pair that was mergeable when it was pushed. It is void if one side has changed since.
-  struct Candidate {
-    uint32_t rank;
-    int32_t at;
-    int32_t left;
-    int32_t right;
-    int32_t merged;
-  };
+  std::vector<int32_t> characters;  ///< ids before the first merge
   std::vector<Symbol> symbols;
   std::vector<Candidate> heap;
 };

@@ -1,4 +1,4 @@
-// The vocabulary of a BPE model: texts of tokens and their ids.
+// The vocabulary of a model: texts of tokens and their ids.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "base/json_field.h"
 
@@ -19,12 +21,17 @@ Result<int32_t> token_id(const JsonField& field);
 
 class Vocabulary {
  public:
-  /// Parses the model's "vocab". Errors (kBadFile): not an object of ids, two tokens with one id.
+  /// Adds a token. An earlier token with the same text keeps its id only for decoding.
+  void add(const std::string& token, int32_t id);
+  /// Parses the "vocab" of a BPE model. Errors (kBadFile): not an object of ids, two tokens with
+  /// one id.
   static Result<Vocabulary> parse(const JsonField& field);
 
   std::optional<int32_t> id(std::string_view token) const;
   /// Number of tokens. This differs from the largest id plus one if ids are left out.
-  size_t size() const { return ids_.size(); }
+  size_t size() const { return ids_.size() + shadowed_.size(); }
+  /// Tokens with the text of a later token: only a model gives their ids.
+  const std::vector<std::pair<std::string, int32_t>>& shadowed() const { return shadowed_; }
   auto begin() const { return ids_.begin(); }
   auto end() const { return ids_.end(); }
 
@@ -34,6 +41,7 @@ class Vocabulary {
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
   std::unordered_map<std::string, int32_t, Hash, std::equal_to<>> ids_;
+  std::vector<std::pair<std::string, int32_t>> shadowed_;
 };
 
 }  // namespace moracle

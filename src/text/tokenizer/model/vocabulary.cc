@@ -1,4 +1,4 @@
-#include "text/tokenizer/vocabulary.h"
+#include "text/tokenizer/model/vocabulary.h"
 
 #include <vector>
 
@@ -28,6 +28,13 @@ Result<Vocabulary> Vocabulary::parse(const JsonField& field) {
     vocabulary.ids_.emplace(token, *id);
   }
   return vocabulary;
+}
+
+void Vocabulary::add(const std::string& token, int32_t id) {
+  const auto [known, is_new] = ids_.try_emplace(token, id);
+  if (is_new) return;
+  shadowed_.emplace_back(token, known->second);
+  known->second = id;
 }
 
 std::optional<int32_t> Vocabulary::id(std::string_view token) const {

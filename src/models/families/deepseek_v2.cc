@@ -1,0 +1,42 @@
+// DeepSeek-V2 and -V2-Lite: MLA, dense first layers, softmax routing over all experts or over the
+// best groups, whose rank is their best expert; shared experts.
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/families/family.h"
+#include "models/families/latent_decoder.h"
+
+namespace moracle {
+namespace deepseek_v2 {
+namespace {
+
+Result<Description> describe(const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.state().config;
+  // The routing depends on model_type.
+  MORACLE_TRY(const std::string type, config.text({"model_type"}));
+  if (type != "deepseek_v2") return config.wrong({"model_type"}, "deepseek_v2", "it is " + type);
+  MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config));
+  MORACLE_TRY(LatentSpec attention, read_latent(config));
+  attention.rotary.interleaved = true;  // whatever rope_interleave says
+  MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config));
+  moe.correction_bias = false;
+  MORACLE_TRY(const std::string method, config.text({"topk_method"}));
+  if (method == "group_limited_greedy") {
+    MORACLE_CHECK(require_keys(config, {"n_group", "topk_group"}));
+  } else if (method != "greedy") {
+    return config.unsupported({"topk_method"}, "greedy or group_limited_greedy", "it is " + method);
+  }
+  // transformers ignores norm_topk_prob, the authors' code drops the scaling factor with it.
+  MORACLE_TRY(const bool renormalize, config.boolean_or(false, {"norm_topk_prob"}));
+  if (renormalize) return config.unsupported({"norm_topk_prob"}, "false", "it is true");
+  return describe_latent_decoder(checkpoint, decoder, attention, moe);
+}
+
+}  // namespace
+}  // namespace deepseek_v2
+
+constinit const Family kDeepseekV2Family = {.architecture = "DeepseekV2ForCausalLM",
+                                            .models = "DeepSeek-V2, V2-Lite",
+                                            .describe = deepseek_v2::describe};
+
+}  // namespace moracle

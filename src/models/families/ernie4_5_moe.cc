@@ -1,0 +1,120 @@
+// ERNIE-4.5: GQA with interleaved RoPE. Softmax routing with a correction bias of shape [1,
+// experts], renormalized; shared experts. The layers for multi-token prediction are not run.
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/producers/module_tensors.h"
+#include "checkpoint/state.h"
+#include "models/families/decoder_parts.h"
+#include "models/families/family.h"
+
+namespace moracle {
+namespace ernie4_5_moe {
+namespace {
+
+constexpr std::string_view kBias = "model.layers.{L}.mlp.moe_statics.e_score_correction_bias";
+constexpr const char* kNumExperts[] = {"moe_num_experts", "num_experts"};
+constexpr const char* kTopK[] = {"moe_k", "num_experts_per_tok"};
+
+struct Sizes {
+  int64_t first = 0, last = 0, interval = 1;  // the layers with experts
+  int64_t dense_intermediate = 0, shared_intermediate = 0;
+  bool is_dense(int64_t layer) const {
+    return layer < first || layer > last || (layer + 1) % interval != 0;
+  }
+};
+
+Result<Sizes> read_sizes(const Config& config, int64_t num_layers) {
+  Sizes sizes;
+  // transformers' defaults of these keys are the numbers of one model.
+  for (const char* key : {"moe_layer_start_index", "moe_num_shared_experts"}) {
+    if (!config.has({key})) return config.wrong({key}, "a number", "it is missing");
+  }
+  MORACLE_TRY(sizes.first, config.integer({"moe_layer_start_index"}, 0));
+  MORACLE_TRY(sizes.last, config.integer_or(-1, {"moe_layer_end_index"}, -1));
+  if (sizes.last == -1) sizes.last = num_layers - 1;
+  MORACLE_TRY(sizes.interval, config.integer_or(1, {"moe_layer_interval"}, 1));
+  MORACLE_TRY(sizes.dense_intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
+  MORACLE_TRY(const int64_t num_shared, config.integer({"moe_num_shared_experts"}, 0, 1 << 10));
+  MORACLE_TRY(const int64_t one, config.integer({"moe_intermediate_size"}, 1, 1 << 20));
+  sizes.shared_intermediate = num_shared * one;
+  MORACLE_TRY(const bool biased, config.boolean_or(false, {"use_bias"}));
+  if (biased) return config.unsupported({"use_bias"}, "false", "it is true");
+  return sizes;
+}
+
+Result<RouterDescription> describe_biased_router(const Checkpoint& checkpoint,
+                                                 const std::string& mlp, int64_t layer,
+                                                 LayerSpec& experts) {
+  experts.routing.correction_bias = false;  // the tensor has another shape than elsewhere
+  MORACLE_TRY(RouterDescription router, describe_router(checkpoint, mlp + ".gate", experts));
+  const std::string name = of_layer(kBias, layer);
+  MORACLE_TRY(const TensorView bias, checkpoint.tensor(name));
+  const Tensors& tensors = checkpoint.state().tensors;
+  if (bias.shape != std::vector<int64_t>{1, experts.num_experts})
+    return tensors.wrong(name, str("shape [1, ", experts.num_experts, "]"),
+                         "it is " + to_string(bias));
+  MORACLE_TRY(router.correction_bias, read_scales(tensors, name));
+  experts.routing.correction_bias = true;
+  return router;
+}
+
+Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                        const GroupedQuerySpec& heads, const Sizes& sizes,
+                                        int64_t layer) {
+  const std::string prefix = str("model.layers.", layer, "."), mlp = prefix + "mlp";
+  MORACLE_TRY(auto input_norm,
+              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(auto post_norm,
+              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(GroupedQueryDescription attention,
+              describe_grouped_query(checkpoint, prefix + "self_attn.", spec, heads));
+  if (sizes.is_dense(layer)) {
+    MORACLE_TRY(DescribedWeights weights,
+                describe_dense_mlp(checkpoint, mlp, spec, sizes.dense_intermediate));
+    return LayerDescription{
+        std::move(input_norm), std::move(post_norm), std::move(attention), {}, std::move(weights)};
+  }
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  MORACLE_TRY(RouterDescription router,
+              describe_biased_router(checkpoint, mlp, layer, experts.spec));
+  LayerDescription described{std::move(input_norm), std::move(post_norm), std::move(attention),
+                             std::move(router), std::move(experts)};
+  if (sizes.shared_intermediate > 0) {
+    MORACLE_TRY(described.shared, describe_shared_expert(checkpoint, mlp + ".shared_experts", "",
+                                                         spec, sizes.shared_intermediate));
+  }
+  return described;
+}
+
+Result<Description> describe(const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.state().config;
+  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5, .rotary = {.theta = 500'000}};
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
+  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, true, kDefaults));
+  heads.rotary.interleaved = true;
+  MORACLE_TRY(const Sizes sizes, read_sizes(config, checkpoint.num_layers()));
+  // Elsewhere a missing key means false, in this family true.
+  if (!config.has({"tie_word_embeddings"}))
+    return config.wrong({"tie_word_embeddings"}, "true or false", "it is missing");
+  MORACLE_TRY(Description description, describe_decoder(checkpoint, spec, [&](int64_t layer) {
+                return describe_layer(checkpoint, spec, heads, sizes, layer);
+              }));
+  MORACLE_TRY(description.ignored, ignore_next_tokens(checkpoint, {"model.mtp_"}));
+  return description;
+}
+
+}  // namespace
+}  // namespace ernie4_5_moe
+
+constinit const Family kErnie45MoeFamily = {.architecture = "Ernie4_5_MoeForCausalLM",
+                                            .models = "ERNIE-4.5",
+                                            .notes = "without multi-token prediction",
+                                            .describe = ernie4_5_moe::describe,
+                                            .experts = {.num_experts = ernie4_5_moe::kNumExperts,
+                                                        .top_k = ernie4_5_moe::kTopK,
+                                                        .score = Score::kSoftmax,
+                                                        .renormalize = true,
+                                                        .renormalize_keys = {},
+                                                        .correction_bias = ernie4_5_moe::kBias}};
+
+}  // namespace moracle

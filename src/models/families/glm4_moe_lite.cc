@@ -1,0 +1,37 @@
+// GLM-4.7-Flash: DeepSeek-V3's layers, of which mlp_layer_types may say which are dense.
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/families/family.h"
+#include "models/families/latent_decoder.h"
+
+namespace moracle {
+namespace glm4_moe_lite {
+namespace {
+
+Result<Description> describe(const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.state().config;
+  constexpr DecoderDefaults kDefaults{1e-5};
+  MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config, kDefaults));
+  MORACLE_TRY(const LatentSpec attention, read_latent(config));
+  MORACLE_TRY(const int64_t dense_layers, read_dense_layers(config, checkpoint.num_layers(), 1));
+  MORACLE_TRY(const SharedMoeSpec moe, read_shared_moe(config, dense_layers));
+  if (moe.dense_layers != dense_layers) {
+    return config.wrong({"first_k_dense_replace"}, str(dense_layers, ", as mlp_layer_types says"),
+                        str("it is ", moe.dense_layers));
+  }
+  MORACLE_CHECK(require_keys(config, {"routed_scaling_factor"}));
+  return describe_latent_decoder(checkpoint, decoder, attention, moe);
+}
+
+}  // namespace
+}  // namespace glm4_moe_lite
+
+constinit const Family kGlm4MoeLiteFamily = {
+    .architecture = "Glm4MoeLiteForCausalLM",
+    .models = "GLM-4.7-Flash",
+    .notes = "without multi-token prediction",
+    .describe = glm4_moe_lite::describe,
+    .experts = {.score = Score::kSigmoid, .renormalize = true}};
+
+}  // namespace moracle

@@ -1,0 +1,83 @@
+// Hunyuan-A13B: GQA with norms on q and k after RoPE. Softmax routing, renormalized, and a shared
+// expert in every layer. moe_topk may name the experts per token of each layer.
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/families/decoder_parts.h"
+#include "models/families/family.h"
+
+namespace moracle {
+namespace hunyuan_v1_moe {
+namespace {
+
+constexpr const char* kNumExperts[] = {"num_experts"};
+constexpr const char* kTopK[] = {"moe_topk"};
+constexpr const char* kSize[] = {"intermediate_size"};
+
+// Published files repeat these numbers for every layer; transformers reads none of them.
+Status check_repeated(const Config& config, const char* key, int64_t only) {
+  MORACLE_TRY(const std::vector<int64_t> values, config.integers({key}));
+  for (const int64_t value : values) {
+    if (value != only)
+      return config.unsupported({key}, str(only, " in every layer"), str("it has ", value));
+  }
+  return {};
+}
+
+Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                        const GroupedQuerySpec& heads, int64_t layer, bool biased,
+                                        int64_t intermediate) {
+  const std::string prefix = str("model.layers.", layer, "."), mlp = prefix + "mlp.";
+  const std::string self_attn = prefix + "self_attn.";
+  MORACLE_TRY(auto input_norm,
+              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(auto post_norm,
+              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(GroupedQueryDescription attention,
+              describe_grouped_query(checkpoint, self_attn, spec, heads, {biased, biased}));
+  MORACLE_TRY(attention.q_norm,
+              checkpoint.vector(self_attn + "query_layernorm.weight", heads.head_dim));
+  MORACLE_TRY(attention.k_norm,
+              checkpoint.vector(self_attn + "key_layernorm.weight", heads.head_dim));
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  MORACLE_TRY(RouterDescription router, describe_router(checkpoint, mlp + "gate.wg", experts.spec));
+  MORACLE_TRY(SharedExpertDescription shared,
+              describe_shared_expert(checkpoint, mlp + "shared_mlp", "", spec, intermediate));
+  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
+                          std::move(router),     std::move(experts),   std::move(shared)};
+}
+
+Result<Description> describe(const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.state().config;
+  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5, .rotary = {.ntk_alpha = true}};
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
+  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, true, kDefaults));
+  heads.qk_norm = QkNorm::kAfterRope;
+  MORACLE_TRY(const bool qk_norm, config.boolean_or(true, {"use_qk_norm"}));
+  if (!qk_norm) return config.unsupported({"use_qk_norm"}, "true", "it is false");
+  MORACLE_TRY(const bool shares_keys, config.boolean_or(false, {"use_cla"}));
+  if (shares_keys) return config.unsupported({"use_cla"}, "false", "it is true");
+  MORACLE_TRY(const int64_t intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
+  MORACLE_CHECK(check_repeated(config, "moe_intermediate_size", intermediate));
+  MORACLE_CHECK(check_repeated(config, "num_shared_expert", 1));
+  MORACLE_TRY(const bool biased, config.boolean_or(false, {"attention_bias"}));
+  return describe_decoder(checkpoint, spec, [&](int64_t layer) {
+    return describe_layer(checkpoint, spec, heads, layer, biased, intermediate);
+  });
+}
+
+}  // namespace
+}  // namespace hunyuan_v1_moe
+
+constinit const Family kHunyuanV1MoeFamily = {
+    .architecture = "HunYuanMoEV1ForCausalLM",
+    .models = "Hunyuan-A13B",
+    .describe = hunyuan_v1_moe::describe,
+    .experts = {.num_experts = hunyuan_v1_moe::kNumExperts,
+                .top_k = hunyuan_v1_moe::kTopK,
+                .intermediate_size = hunyuan_v1_moe::kSize,
+                .score = Score::kSoftmax,
+                .renormalize = true,
+                .renormalize_keys = {}}};
+
+}  // namespace moracle

@@ -1,0 +1,64 @@
+// MiniMax-M2: GQA with a norm over all heads of q, and of k; RoPE on a part of each head. Experts
+// with sigmoid routing and a correction bias in every layer, renormalized.
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/families/decoder_parts.h"
+#include "models/families/family.h"
+
+namespace moracle {
+namespace minimax_m2 {
+namespace {
+
+constexpr std::string_view kBias = "model.layers.{L}.block_sparse_moe.e_score_correction_bias";
+
+Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                        const GroupedQuerySpec& heads, int64_t layer) {
+  const std::string prefix = str("model.layers.", layer, ".");
+  const std::string self_attn = prefix + "self_attn.";
+  MORACLE_TRY(auto input_norm,
+              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(auto post_norm,
+              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(GroupedQueryDescription attention,
+              describe_grouped_query(checkpoint, self_attn, spec, heads));
+  MORACLE_CHECK(describe_norms_over_heads(checkpoint, self_attn, attention));
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  experts.spec.routing.correction_bias = true;  // a file without it is incomplete
+  MORACLE_TRY(RouterDescription router,
+              describe_router(checkpoint, prefix + "block_sparse_moe.gate", experts.spec,
+                              of_layer(kBias, layer)));
+  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
+                          std::move(router), std::move(experts)};
+}
+
+Result<Description> describe(const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.state().config;
+  // Published files give the rotated columns, newer files of transformers their share.
+  MORACLE_TRY(const int64_t head_dim, config.integer({"head_dim"}, 2, 1 << 16));
+  MORACLE_TRY(const int64_t rotated, config.integer_or(head_dim, {"rotary_dim"}, 2, head_dim));
+  const DecoderDefaults defaults{
+      .norm_epsilon = 1e-6,
+      .rotary = {.part = static_cast<double>(rotated) / static_cast<double>(head_dim)}};
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, defaults));
+  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec, true, defaults));
+  MORACLE_TRY(const bool qk_norm, config.boolean_or(true, {"use_qk_norm"}));
+  if (!qk_norm) return config.unsupported({"use_qk_norm"}, "true", "it is false");
+  return describe_decoder(checkpoint, spec, [&](int64_t layer) {
+    return describe_layer(checkpoint, spec, heads, layer);
+  });
+}
+
+}  // namespace
+}  // namespace minimax_m2
+
+constinit const Family kMinimaxM2Family = {.architecture = "MiniMaxM2ForCausalLM",
+                                           .models = "MiniMax-M2",
+                                           .describe = minimax_m2::describe,
+                                           .experts = {.intermediate_size = kOnlySizeKeys,
+                                                       .score = Score::kSigmoid,
+                                                       .renormalize = true,
+                                                       .renormalize_keys = {},
+                                                       .correction_bias = minimax_m2::kBias}};
+
+}  // namespace moracle

@@ -1,0 +1,53 @@
+// OLMoE: GQA with a norm over all heads of q, and of k; experts with softmax routing in every
+// layer.
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/families/decoder_parts.h"
+#include "models/families/family.h"
+
+namespace moracle {
+namespace olmoe {
+namespace {
+
+Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                        const GroupedQuerySpec& heads, int64_t layer, bool biased) {
+  const std::string prefix = str("model.layers.", layer, ".");
+  const std::string self_attn = prefix + "self_attn.";
+  MORACLE_TRY(auto input_norm,
+              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(auto post_norm,
+              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
+  MORACLE_TRY(GroupedQueryDescription attention,
+              describe_grouped_query(checkpoint, self_attn, spec, heads, {biased, biased}));
+  MORACLE_CHECK(describe_norms_over_heads(checkpoint, self_attn, attention));
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  MORACLE_TRY(RouterDescription router,
+              describe_router(checkpoint, prefix + "mlp.gate", experts.spec));
+  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
+                          std::move(router), std::move(experts)};
+}
+
+Result<Description> describe(const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.state().config;
+  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5};
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
+  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec, true, kDefaults));
+  if (config.has({"clip_qkv"})) return config.unsupported({"clip_qkv"}, "null", "it is set");
+  MORACLE_TRY(const bool biased, config.boolean_or(false, {"attention_bias"}));
+  return describe_decoder(checkpoint, spec, [&](int64_t layer) {
+    return describe_layer(checkpoint, spec, heads, layer, biased);
+  });
+}
+
+}  // namespace
+}  // namespace olmoe
+
+constinit const Family kOlmoeFamily = {
+    .architecture = "OlmoeForCausalLM",
+    .models = "OLMoE",
+    .notes = "`clip_qkv` is refused",
+    .describe = olmoe::describe,
+    .experts = {.intermediate_size = kOnlySizeKeys, .score = Score::kSoftmax}};
+
+}  // namespace moracle

@@ -1,0 +1,89 @@
+#include "models/families/shared_moe.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+
+namespace moracle {
+
+Result<SharedMoeSpec> read_shared_moe(const Config& config, std::optional<int64_t> dense_layers) {
+  SharedMoeSpec spec;
+  if (dense_layers) {
+    MORACLE_TRY(spec.dense_layers, config.integer_or(*dense_layers, {"first_k_dense_replace"}, 0));
+  } else {
+    MORACLE_TRY(spec.dense_layers, config.integer({"first_k_dense_replace"}, 0));
+  }
+  MORACLE_TRY(spec.sparse_step, config.integer_or(1, {"moe_layer_freq"}, 1));
+  MORACLE_TRY(spec.dense_intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
+  MORACLE_TRY(const int64_t num_shared,
+              config.integer_or(0, {"n_shared_experts", "num_shared_experts"}, 0, 1 << 10));
+  MORACLE_TRY(const int64_t one, config.integer({"moe_intermediate_size"}, 1, 1 << 20));
+  spec.shared_intermediate = num_shared * one;
+  return spec;
+}
+
+Result<int64_t> read_dense_layers(const Config& config, int64_t num_layers, int64_t absent) {
+  MORACLE_TRY(const std::vector<std::string> types, config.texts({"mlp_layer_types"}));
+  if (types.empty()) return absent;
+  if (static_cast<int64_t>(types.size()) != num_layers) {
+    return config.wrong({"mlp_layer_types"}, str("one for each of ", num_layers, " layers"),
+                        str("it has ", types.size()));
+  }
+  const auto sparse = std::find(types.begin(), types.end(), "sparse");
+  const bool known =
+      std::all_of(types.begin(), sparse, [](const std::string& type) { return type == "dense"; }) &&
+      std::all_of(sparse, types.end(), [](const std::string& type) { return type == "sparse"; });
+  if (known) return sparse - types.begin();
+  return config.unsupported({"mlp_layer_types"}, "dense layers, then sparse ones",
+                            "it is " + join(types));
+}
+
+Status require_keys(const Config& config, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    if (!config.has({key})) return config.wrong({key}, "a number", "it is missing");
+  }
+  return {};
+}
+
+Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
+                                                   const DecoderSpec& decoder,
+                                                   const SharedMoeSpec& spec, int64_t layer,
+                                                   AttentionDescription&& attention) {
+  const std::string prefix = str("model.layers.", layer, "."), mlp = prefix + "mlp";
+  MORACLE_TRY(auto input_norm,
+              checkpoint.vector(prefix + "input_layernorm.weight", decoder.hidden_size));
+  MORACLE_TRY(auto post_norm,
+              checkpoint.vector(prefix + "post_attention_layernorm.weight", decoder.hidden_size));
+  if (spec.is_dense(layer)) {
+    MORACLE_TRY(DescribedWeights weights,
+                describe_dense_mlp(checkpoint, mlp, decoder, spec.dense_intermediate));
+    return LayerDescription{
+        std::move(input_norm), std::move(post_norm), std::move(attention), {}, std::move(weights)};
+  }
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  // A file without a bias that the architecture has is incomplete.
+  experts.spec.routing.correction_bias = spec.correction_bias;
+  const std::string bias = spec.bias_name.empty() ? "" : of_layer(spec.bias_name, layer);
+  MORACLE_TRY(RouterDescription router,
+              describe_router(checkpoint, mlp + ".gate", experts.spec, bias));
+  LayerDescription described{std::move(input_norm), std::move(post_norm), std::move(attention),
+                             std::move(router), std::move(experts)};
+  if (spec.shared_intermediate > 0) {
+    MORACLE_TRY(described.shared, describe_shared_expert(checkpoint, mlp + ".shared_experts", "",
+                                                         decoder, spec.shared_intermediate));
+  }
+  return described;
+}
+
+Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.state().config;
+  MORACLE_TRY(const int64_t count, config.integer_or(0, {"num_nextn_predict_layers"}, 0, 1000));
+  std::vector<std::string> prefixes;
+  for (int64_t layer = checkpoint.num_layers(); layer < checkpoint.num_layers() + count; ++layer)
+    prefixes.push_back(str("model.layers.", layer, "."));
+  return ignore_next_tokens(checkpoint, prefixes);
+}
+
+}  // namespace moracle

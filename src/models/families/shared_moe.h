@@ -1,0 +1,41 @@
+// Layers as DeepSeek has them: the first ones are dense, the others have routed experts beside
+// shared ones.
+#pragma once
+
+#include "models/families/decoder_parts.h"
+
+namespace moracle {
+
+struct SharedMoeSpec {
+  int64_t dense_layers = 0;  ///< layers before the first one with experts
+  int64_t sparse_step = 1;   ///< experts are in every so many layers
+  int64_t dense_intermediate = 0;
+  int64_t shared_intermediate = 0;  ///< 0: no shared expert
+  bool correction_bias = true;      ///< the router must have one
+  /// Its name, with {L} for the layer; empty: the gate's e_score_correction_bias.
+  std::string_view bias_name = {};
+  bool is_dense(int64_t layer) const { return layer < dense_layers || layer % sparse_step != 0; }
+};
+
+/// Reads the sizes under DeepSeek's keys; `dense_layers` without first_k_dense_replace. Errors:
+/// missing or invalid values (kBadFile).
+Result<SharedMoeSpec> read_shared_moe(const Config& config,
+                                      std::optional<int64_t> dense_layers = {});
+/// The number of dense layers by mlp_layer_types; `absent` without this key. Errors: not one type
+/// for each layer; dense layers that are not the first.
+Result<int64_t> read_dense_layers(const Config& config, int64_t num_layers, int64_t absent);
+/// Errors: one of the keys is missing. For keys whose defaults in transformers are the numbers of
+/// one model.
+Status require_keys(const Config& config, std::initializer_list<const char*> keys);
+
+/// Describes the norms, the MLP or the experts of the layer, and adds `attention`.
+Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
+                                                   const DecoderSpec& decoder,
+                                                   const SharedMoeSpec& spec, int64_t layer,
+                                                   AttentionDescription&& attention);
+
+/// Claims the layers for multi-token prediction (num_nextn_predict_layers), which are stored behind
+/// the last layer and not run, so that their tensors count as known.
+Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoint);
+
+}  // namespace moracle

@@ -1,0 +1,16 @@
+// A pattern of a tokenizer.json: a regular expression, or a fixed text.
+#pragma once
+
+#include "base/json_field.h"
+#include "base/regex.h"
+
+namespace moracle {
+
+/// Compiles {"Regex": ...} or {"String": ...}. Errors: kBadFile; kUnsupported for expressions that
+/// Oniguruma refuses.
+Result<Regex> compile_pattern(const JsonField& field);
+
+/// Returns the Regex, or its error with the file and the place of `field`.
+Result<Regex> placed(Result<Regex> regex, const JsonField& field);
+
+}  // namespace moracle
