@@ -1,0 +1,10 @@
+"""Quantized fused Mixture-of-Experts: one oracle, every format, every reason."""
+from ._moracle import (Checkpoint, DescribedMatrix, DescribedWeights, Device, FusedMoe, Generation, LayerSpec, Linear,
+                       Machine, Model, Scheme, Selection, TokenIterator, TunedLayer, TunedTime, __version__, bench_layer,
+                       explain, online_schemes, quantize, select, tune)
+from .errors import BadFile, Cancelled, Error, InvalidArgument, IoError, OutOfMemory, Unsupported
+
+__all__ = ["BadFile", "Cancelled", "Checkpoint", "DescribedMatrix", "DescribedWeights", "Device", "Error", "FusedMoe",
+           "Generation", "InvalidArgument", "IoError", "LayerSpec", "Linear", "Machine", "Model", "OutOfMemory", "Scheme",
+           "Selection", "TokenIterator", "TunedLayer", "TunedTime", "Unsupported", "__version__", "bench_layer",
+           "explain", "online_schemes", "quantize", "select", "tune"]
