@@ -125,8 +125,6 @@ std::string Array::text() const {
 }
 
 Array array_of(nb::handle object, const char* argument, Use use) {
-  if (is_torch(object) && nb::cast<bool>(object.attr("requires_grad")) && use == Use::kWrite)
-    fail_argument(argument, "a tensor without a gradient", "it has requires_grad");
   Array array;
   const Viewed* viewed = nullptr;
   try {
@@ -155,6 +153,16 @@ Array array_of(nb::handle object, const char* argument, Use use) {
   array.device_type = array.keeper.device_type();
   array.device_id = array.keeper.device_id();
   return array;
+}
+
+void refuse_gradient(nb::handle object, const char* argument) {
+  if (!is_torch(object) || !nb::cast<bool>(object.attr("requires_grad")) ||
+      !nb::cast<bool>(torch().attr("is_grad_enabled")()))
+    return;
+  throw Failure({ErrorKind::kUnsupported, "", argument,
+                 "a call without gradients, such as inside torch.no_grad(): moracle computes "
+                 "forward only",
+                 "it has requires_grad"});
 }
 
 nb::object empty_like(nb::handle object, int64_t rows, int64_t cols) {

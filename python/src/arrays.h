@@ -31,9 +31,10 @@ struct Array {
 enum class Use { kRead, kWrite };
 
 /// `argument` is the parameter's name, for the message. Errors: not an array; a dtype that the
-/// library does not have; a read-only array where `use` is kWrite; a torch tensor that needs a
-/// gradient while gradients are on.
+/// library does not have; a read-only array where `use` is kWrite.
 Array array_of(nb::handle object, const char* argument, Use use = Use::kRead);
+/// Fails for a torch tensor that needs a gradient while torch records gradients.
+void refuse_gradient(nb::handle object, const char* argument);
 
 /// The array as a matrix [rows, cols]. Errors: another number of dimensions; columns that are not
 /// next to each other; another dtype than f32, bf16 or f16; memory of another device.

@@ -33,6 +33,8 @@ Scheme scheme_of(nb::handle scheme);
 Machine machine_of(nb::handle machine);
 /// "cpu", "cuda:0": one device per name and process. A Device: itself.
 std::shared_ptr<Device> device_of(nb::handle device);
+/// The scratch memory that all layers on a device share.
+std::shared_ptr<Workspace> workspace_of(const std::shared_ptr<Device>& device);
 
 /// Weights that a layer consumes once. Errors of take: they were already consumed.
 template <class Weights>

@@ -45,6 +45,14 @@ std::shared_ptr<Device> device_of(nb::handle device) {
   return shared;
 }
 
+std::shared_ptr<Workspace> workspace_of(const std::shared_ptr<Device>& device) {
+  static std::map<std::weak_ptr<Device>, std::weak_ptr<Workspace>, std::owner_less<>> workspaces;
+  std::erase_if(workspaces, [](const auto& entry) { return entry.second.expired(); });
+  std::shared_ptr<Workspace> shared = workspaces[device].lock();
+  if (!shared) workspaces[device] = shared = std::make_shared<Workspace>(device);
+  return shared;
+}
+
 void bind_device(nb::module_& m) {
   nb::class_<Handle>(m, "Device", "Memory and an ordered queue of work: the CPU, or one GPU.")
       .def(

@@ -12,6 +12,7 @@ NB_MODULE(_moracle, m) {
   bind_checkpoint(m);
   bind_device(m);
   bind_moe(m);
+  bind_experts(m);
   bind_model(m);
   bind_measuring(m);
 }

@@ -38,6 +38,8 @@ nb::object apply(PyMoe& self, nb::object hidden, nb::object topk_ids, nb::object
                  nb::object output, nb::object stream) {
   FusedMoe& moe = *self.layer;
   const Device& device = *self.device;
+  refuse_gradient(hidden, "hidden");
+  refuse_gradient(topk_weights, "topk_weights");
   const Array in = array_of(hidden, "hidden");
   const Matrix x = matrix_of(in, "hidden", device);
   const std::vector<int64_t> shape = {x.rows, moe.plan().layer.top_k};
@@ -60,6 +62,7 @@ nb::object apply(PyMoe& self, nb::object hidden, nb::object topk_ids, nb::object
 
 nb::object apply_linear(PyLinear& self, nb::object x, nb::object output, nb::object stream) {
   Linear& linear = *self.layer;
+  refuse_gradient(x, "x");
   const Array in = array_of(x, "x");
   const Matrix input = matrix_of(in, "x", *self.device);
   if (output.is_none()) output = empty_like(x, input.rows, linear.plan().layer.intermediate_size);
@@ -100,6 +103,9 @@ void bind_plan(Class& bound) {
 }  // namespace
 
 void bind_moe(nb::module_& m) {
+  m.def("new_like", &empty_like, nb::arg("array"), nb::arg("rows"), nb::arg("cols"),
+        nb::sig("def new_like(array: typing.Any, rows: int, cols: int) -> typing.Any"),
+        "A new array [rows, cols] of the same framework, element type and device.");
   static const std::string moe_sig =
       std::string(
           "def __init__(self, weights: DescribedWeights, selection: Selection | None = None, "
@@ -113,10 +119,10 @@ void bind_moe(nb::module_& m) {
             nb::object device, nb::object progress) {
            std::shared_ptr<Device> on = device_of(device);
            const Selection chosen = selection_of(selection, weights.get().spec, *on);
-           FusedMoe layer = made(weights, std::move(progress),
-                                 [&](DescribedWeights taken, const Progress& go_on) {
-                                   return FusedMoe::make(std::move(taken), chosen, on, go_on);
-                                 });
+           FusedMoe layer = made(
+               weights, std::move(progress), [&](DescribedWeights taken, const Progress& go_on) {
+                 return FusedMoe::make(std::move(taken), chosen, workspace_of(on), go_on);
+               });
            new (self) PyMoe{std::move(on), Moe(std::move(layer))};
          },
          nb::arg("weights"), nb::arg("selection") = nb::none(), nb::arg("device") = "cpu",
@@ -152,11 +158,10 @@ void bind_moe(nb::module_& m) {
             std::shared_ptr<Device> on = device_of(device);
             const Selection chosen =
                 selection_of(selection, linear_spec("linear", weights.get()), *on);
-            Linear layer = made(weights, std::move(progress),
-                                [&](DescribedMatrix taken, const Progress& go_on) {
-                                  return Linear::make(std::move(taken), chosen,
-                                                      std::make_shared<Workspace>(on), go_on);
-                                });
+            Linear layer = made(
+                weights, std::move(progress), [&](DescribedMatrix taken, const Progress& go_on) {
+                  return Linear::make(std::move(taken), chosen, workspace_of(on), go_on);
+                });
             new (self) PyLinear{std::move(on), Layer(std::move(layer))};
           },
           nb::arg("weights"), nb::arg("selection") = nb::none(), nb::arg("device") = "cpu",
