@@ -95,6 +95,9 @@ class PackedExperts:
             self.moe.apply(hidden_states[part], ids[part], weights[part], output[part])
         return output
 
+    def __deepcopy__(self, memo):
+        return self  # it never changes
+
     def __repr__(self):
         return f"<PackedExperts {self.moe!r}>"
 

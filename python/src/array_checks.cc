@@ -36,7 +36,8 @@ Matrix matrix_of(const Array& array, const char* argument, const Device& device)
       array.dtype == DType::kF32 || array.dtype == DType::kBF16 || array.dtype == DType::kF16;
   if (!floats || array.shape.size() != 2)
     fail_argument(argument, "f32, bf16 or f16 [num_tokens, size]", "it is " + array.text());
-  if (array.shape[1] > 1 && array.strides[1] != 1) {
+  const bool any = array.shape[0] > 0;
+  if (any && array.shape[1] > 1 && array.strides[1] != 1) {
     fail_argument(argument, "the elements of a row next to each other",
                   "its strides are " + numbers(array.strides));
   }

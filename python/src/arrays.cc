@@ -1,6 +1,6 @@
 #include "arrays.h"
 
-#include <cstring>
+#include <algorithm>
 #include <optional>
 #include <string_view>
 
@@ -112,6 +112,7 @@ nb::object bits_of(nb::handle object, const Viewed& viewed) {
 }  // namespace
 
 bool Array::is_contiguous() const {
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
   int64_t expected = 1;
   for (size_t i = shape.size(); i-- > 0;) {
     if (shape[i] != 1 && strides[i] != expected) return false;
