@@ -62,7 +62,21 @@ PyModel load_model(nb::handle source, const std::string& backend, const std::str
   return {load(opened, options, std::move(progress))};
 }
 
-// Logits f32 [ids.size(), vocab_size] of one sequence.
+// Appends one step to the cache and copies its logits; returns the end of what it wrote.
+Result<float*> step_logits(Model& model, const Model::Step& step, float* to) {
+  const Turn turn = model.device().turn();  // another thread's forward would replace the logits
+  if (Status done = model.forward({&step, 1}); !done) return done.error();
+  const auto count = static_cast<int64_t>(step.tokens.size());
+  for (int64_t row = 0; row < count; row += Model::kMaxLogitRows) {
+    const auto logits = model.logits(row, std::min(Model::kMaxLogitRows, count - row));
+    if (!logits) return logits.error();
+    to = std::copy(logits->begin(), logits->end(), to);
+  }
+  return to;
+}
+
+// Logits f32 [ids.size(), vocab_size] of one sequence. `go_on` is called while no thread holds the
+// device: it waits for the GIL.
 Status forward(Model& model, std::span<const int32_t> ids, int32_t adapter, float* to,
                const Progress& go_on) {
   const auto size = static_cast<int64_t>(ids.size());
@@ -70,16 +84,11 @@ Status forward(Model& model, std::span<const int32_t> ids, int32_t adapter, floa
   if (!cache) return cache.error();
   for (int64_t first = 0; first < size; first += model.max_num_tokens()) {
     const int64_t count = std::min(model.max_num_tokens(), size - first);
-    const Model::Step step{ids.subspan(first, count), &*cache, adapter};
-    const Turn turn = model.device().turn();
-    if (Status done = model.forward({&step, 1}); !done) return done;
-    for (int64_t row = 0; row < count; row += Model::kMaxLogitRows) {
-      const auto logits = model.logits(row, std::min(Model::kMaxLogitRows, count - row));
-      if (!logits) return logits.error();
-      to = std::copy(logits->begin(), logits->end(), to);
-    }
+    const auto next = step_logits(model, {ids.subspan(first, count), &*cache, adapter}, to);
+    if (!next) return next.error();
+    to = *next;
     if (!go_on(first + count, size))
-      return Error{ErrorKind::kCancelled, "", "logits", "", "stopped"};
+      return Error{ErrorKind::kCancelled, "", "logits", "", "stopped on request"};
   }
   return {};
 }
@@ -89,10 +98,8 @@ nb::object logits(const PyModel& self, nb::handle prompt, int32_t adapter) {
   const std::vector<int32_t> ids = ids_of(*self.loaded, prompt, "prompt");
   auto values = std::make_unique<float[]>(ids.size() * static_cast<size_t>(model.vocab_size()));
   LongCall call{nb::none()};
-  call.run([&](const Progress& go_on) {
-    // Other threads hold the device while they wait for the GIL: ask for signals between turns.
-    return forward(model, ids, adapter, values.get(), go_on);
-  });
+  call.run(
+      [&](const Progress& go_on) { return forward(model, ids, adapter, values.get(), go_on); });
   float* const data = values.release();
   const nb::capsule owner(data,
                           [](void* memory) noexcept { delete[] static_cast<float*>(memory); });

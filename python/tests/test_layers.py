@@ -105,6 +105,22 @@ def test_calls_of_two_threads_give_the_same_results(moe, rng):
     assert wrong == []
 
 
+def test_two_threads_use_two_devices(model_folder, moe, rng):
+    arrays = inputs(moe, rng)
+    expected = moe.apply(*arrays)
+    results = []
+
+    def work():
+        own = moracle.FusedMoe(moracle.Checkpoint(model_folder).moe_layer(0), device=moracle.Device("cpu", threads=1))
+        results.append(all(np.allclose(own.apply(*arrays), expected, rtol=1e-4, atol=1e-4) for _ in range(20)))
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True, True]
+
+
 def test_linear_multiplies_as_numpy(model_folder, device, rng):
     checkpoint = moracle.Checkpoint(model_folder)
     weights = checkpoint.linear(["model.layers.0.self_attn.o_proj"])
@@ -118,3 +134,24 @@ def test_linear_multiplies_as_numpy(model_folder, device, rng):
     assert np.abs(linear.apply(x) - expected).max() < 2e-4 * np.abs(expected).max()
     with pytest.raises(moracle.InvalidArgument, match="x"):
         linear.apply(x.astype(np.float64))
+
+
+def resident_bytes():
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def test_memory_stays_flat_over_calls_and_loads(model_folder, device, moe, rng):
+    arrays = inputs(moe, rng)
+    output = np.empty_like(arrays[0])
+
+    def work(calls, loads):
+        for _ in range(calls):
+            moe.apply(*arrays, output)
+        for _ in range(loads):
+            moracle.FusedMoe(moracle.Checkpoint(model_folder).moe_layer(0), device=device)
+    work(1000, 20)
+    before = resident_bytes()
+    work(10_000, 100)
+    # One leaked array per call would be 50 MB, one leaked layer per load 80 MB.
+    assert resident_bytes() - before < 8e6
