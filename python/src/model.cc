@@ -62,7 +62,7 @@ PyModel load_model(nb::handle source, const std::string& backend, const std::str
   return {load(opened, options, std::move(progress))};
 }
 
-// Appends one step to the cache and copies its logits; returns the end of what it wrote.
+// Appends one step to the cache and copies its logits; returns the end of the copy.
 Result<float*> step_logits(Model& model, const Model::Step& step, float* to) {
   const Turn turn = model.device().turn();  // another thread's forward would replace the logits
   if (Status done = model.forward({&step, 1}); !done) return done.error();

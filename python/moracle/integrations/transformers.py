@@ -113,13 +113,13 @@ def register():
 
     model = AutoModelForCausalLM.from_pretrained(folder, experts_implementation="moracle")
     """
-    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-    ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
-    try:
-        from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS
-    except ImportError:  # versions before 5.4 have no interface for FP8 experts
-        return
-    ALL_FP8_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
+    from transformers import __version__, modeling_utils
+    interface = getattr(modeling_utils, "ALL_EXPERTS_FUNCTIONS", None)
+    if interface is None:
+        need, fact = "a version whose models accept registered experts implementations: 5.8 or later", f"it is {__version__}"
+        raise Unsupported(f"transformers: needs {need}; {fact}", "", "transformers", need, fact)
+    interface.register(NAME, experts_forward)
+    modeling_utils.ALL_FP8_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
 
 
 def pack(model, drop=False):
