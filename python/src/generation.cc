@@ -1,106 +1,11 @@
-// Generation: whole, or token by token from a thread of its own.
+// Model.generate and Model.stream.
 #include <nanobind/stl/unique_ptr.h>
 
-#include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <mutex>
-#include <thread>
-
 #include "calls.h"
-#include "loaded_model.h"
+#include "token_iterator.h"
 
 namespace moracle::python {
 namespace {
-
-// Tokens as they come. A thread generates ahead of the reader. It never holds the GIL, and it does
-// not wait for the reader, who may call the same model.
-class TokenIterator {
- public:
-  TokenIterator(std::shared_ptr<LoadedModel> loaded, std::vector<int32_t> prompt,
-                GenerateOptions options, bool as_text)
-      : loaded_(std::move(loaded)), as_text_(as_text) {
-    if (as_text_) stream_.emplace(loaded_->tokens());
-    Model& model = *loaded_->model;
-    options.on_token = [this](int32_t id) {
-      const std::lock_guard lock(mutex_);
-      ids_.push_back(id);
-      changed_.notify_one();
-      return !stop_;
-    };
-    options.on_prompt = [this](int64_t, int64_t) { return !stop_; };
-    thread_ = std::thread([this, &model, prompt = std::move(prompt), options = std::move(options)] {
-      Result<Generation> generation = generate(model, prompt, options);
-      const std::lock_guard lock(mutex_);
-      result_.emplace(std::move(generation));
-      changed_.notify_one();
-    });
-  }
-  ~TokenIterator() {
-    if (is_forked()) {
-      thread_.detach();
-      return;
-    }
-    close();
-  }
-
-  nb::object next() {
-    while (const std::optional<int32_t> id = take()) {
-      if (!as_text_) return nb::cast(*id);
-      const std::string piece = value_of(stream_->push(*id));
-      if (!piece.empty()) return nb::cast(piece);
-    }
-    if (!result_->ok()) throw Failure(result_->error());
-    const std::string rest = as_text_ ? stream_->finish() : "";
-    stream_.reset();
-    as_text_ = false;
-    if (rest.empty()) throw nb::stop_iteration();
-    return nb::cast(rest);
-  }
-
-  /// Stops the generation and waits for its thread.
-  void close() {
-    const nb::gil_scoped_release released;
-    stop_ = true;
-    if (thread_.joinable()) thread_.join();
-  }
-
-  /// "eos", "length", "cancelled"; empty while tokens come.
-  std::string stop_reason() {
-    const std::lock_guard lock(mutex_);
-    return result_ && result_->ok() ? (*result_)->stop_reason : "";
-  }
-
- private:
-  // The next id; nothing at the end. Asks for Ctrl-C while it waits.
-  std::optional<int32_t> take() {
-    for (;;) {
-      {
-        const nb::gil_scoped_release released;
-        std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, std::chrono::milliseconds(20),
-                          [&] { return !ids_.empty() || result_.has_value(); });
-        if (!ids_.empty()) {
-          const int32_t id = ids_.front();
-          ids_.pop_front();
-          return id;
-        }
-        if (result_) return {};
-      }
-      check_signals();
-    }
-  }
-
-  std::shared_ptr<LoadedModel> loaded_;
-  bool as_text_;
-  std::optional<TokenStream> stream_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<int32_t> ids_;
-  std::optional<Result<Generation>> result_;
-  std::atomic<bool> stop_ = false;
-  std::thread thread_;  // the last member: it uses the others
-};
 
 GenerateOptions options_of(const LoadedModel& loaded, int64_t max_tokens,
                            std::optional<float> temperature, std::optional<int64_t> top_k,

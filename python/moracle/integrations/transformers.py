@@ -5,7 +5,7 @@ Forward only. Served: experts with plain weights, and FP8 experts with scales pe
 import torch
 
 from ..errors import Unsupported
-from ..experts import pack as pack_tensors
+from ..packed import pack as pack_tensors
 from .torch import experts, handle_of
 
 NAME = "moracle"
