@@ -67,15 +67,35 @@ def _packed_for(tensors, options, make):
         return entry.packed
 
 
+# Arguments, and the attributes of vLLM's FusedMoEQuantConfig that hold them.
+_OF_CONFIG = {name: name for name in (
+    "use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16", "block_shape", "w1_scale", "w2_scale", "w1_zp",
+    "w2_zp", "a1_scale", "a2_scale", "w1_bias", "w2_bias")} | {"per_channel_quant": "per_act_token_quant"}
+_REFUSED_IN_CONFIG = ("use_mxfp4_w4a4", "use_nvfp4_w4a4", "use_nvfp4_w4a16", "use_mxfp4_w4a8")
+
+
+def _arguments_of(config):
+    """The arguments that a quant_config of vLLM stands for. Refuses what is not served."""
+    for name in _REFUSED_IN_CONFIG:
+        if getattr(config, name, False):
+            _refuse(f"quant_config.{name}", "False", "it is True")
+    mx = getattr(config, "ocp_mx_scheme", None)
+    if mx is not None and mx != "w_mxfp4":
+        _refuse("quant_config.ocp_mx_scheme", "None or w_mxfp4", f"it is {mx}")
+    arguments = {name: getattr(config, attribute, None) for name, attribute in _OF_CONFIG.items()}
+    return arguments | ({"scheme": "mxfp4-w4a16"} if mx else {})
+
+
 def fused_experts(hidden_states, w1, w2, topk_weights, topk_ids, inplace=False, activation="silu",
                   apply_router_weight_on_input=False, use_fp8_w8a8=False, use_int8_w8a8=False, use_int8_w8a16=False,
                   use_int4_w4a16=False, per_channel_quant=False, global_num_experts=-1, expert_map=None, w1_scale=None,
                   w2_scale=None, w1_zp=None, w2_zp=None, a1_scale=None, a2_scale=None, block_shape=None, w1_bias=None,
-                  w2_bias=None, *, scheme=None, packing="rows", output=None, **unknown):
+                  w2_bias=None, *, quant_config=None, scheme=None, packing="rows", output=None, **unknown):
     """The experts of one layer, with the argument names of vLLM's fused_experts. Forward only.
 
     The first call packs the weights; later calls with the same tensor objects use the packed copy, which is freed with
     the tensors. torch's changes in place are seen; those of numpy are not. pack() frees the tensors.
+    `quant_config`: vLLM's FusedMoEQuantConfig, in place of flags, scales, zero points and biases.
     `scheme` and `packing` (see pack) go beyond vLLM: "mxfp4-w4a16", "mxfp8-w8a8", GPTQ and AWQ tensors.
     Returns a new tensor like hidden_states, or `output`.
     """
@@ -83,6 +103,10 @@ def fused_experts(hidden_states, w1, w2, topk_weights, topk_ids, inplace=False, 
         if value is not None and value is not False:
             _refuse(argument, "its default", f"moracle's fused_experts does not take it; it is {value!r}")
     activation = getattr(activation, "value", activation)
+    if quant_config is not None:
+        return fused_experts(hidden_states, w1, w2, topk_weights, topk_ids, activation=activation,
+                             apply_router_weight_on_input=apply_router_weight_on_input, expert_map=expert_map,
+                             global_num_experts=global_num_experts, output=output, **_arguments_of(quant_config))
     if expert_map is None and global_num_experts not in (-1, w1.shape[0]):
         _refuse("global_num_experts", f"{w1.shape[0]}, the experts in w1, or an expert_map", f"it is {global_num_experts}")
     tensors = (w1, w2, w1_scale, w2_scale, w1_zp, w2_zp, w1_bias, w2_bias, a1_scale, a2_scale, expert_map)

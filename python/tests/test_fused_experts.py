@@ -1,5 +1,6 @@
 """fused_experts and pack: every scheme against float64, on the reference and on the chosen backend."""
 import gc
+import types
 
 import float64_experts as f64
 import numpy as np
@@ -103,6 +104,21 @@ def test_scheme_matches_float64(name, floats):
     assert reference.selection.layer.scheme.name == name
     exact = reference(inputs["hidden_states"], inputs["topk_weights"], inputs["topk_ids"])
     assert error(exact, expected) < (2e-3 if quantize else 2e-6)
+
+
+def test_quant_config_stands_for_its_arguments(floats):
+    w1, w2, inputs = floats
+    tensors, _ = tensors_of(w1, w2, int8_channel)
+    expected = moracle.fused_experts(**tensors, **inputs, use_int8_w8a8=True, per_channel_quant=True)
+    config = types.SimpleNamespace(use_int8_w8a8=True, per_act_token_quant=True, w1_scale=tensors["w1_scale"],
+                                   w2_scale=tensors["w2_scale"])
+    got = moracle.fused_experts(w1=tensors["w1"], w2=tensors["w2"], **inputs, quant_config=config)
+    assert np.array_equal(got, expected)
+    tensors, _ = tensors_of(w1, w2, SCHEMES["mxfp4-w4a16"][0])
+    expected = moracle.fused_experts(**tensors, **inputs, scheme="mxfp4-w4a16")
+    config = types.SimpleNamespace(ocp_mx_scheme="w_mxfp4", w1_scale=tensors["w1_scale"], w2_scale=tensors["w2_scale"])
+    got = moracle.fused_experts(w1=tensors["w1"], w2=tensors["w2"], **inputs, quant_config=config)
+    assert np.array_equal(got, expected)
 
 
 def test_static_activation_scales(floats):
@@ -272,7 +288,9 @@ def test_pack_keeps_no_tensor(floats):
 
 @pytest.mark.parametrize("change, text", [
     ({"inplace": True}, "inplace"), ({"use_mxfp4_w4a4": True}, "use_mxfp4_w4a4"),
-    ({"quant_config": object()}, "quant_config"), ({"allow_deep_gemm": True}, "allow_deep_gemm"),
+    ({"quant_config": types.SimpleNamespace(use_nvfp4_w4a4=True)}, "quant_config.use_nvfp4_w4a4"),
+    ({"quant_config": types.SimpleNamespace(ocp_mx_scheme="w_mxfp4_a_mxfp4")}, "quant_config.ocp_mx_scheme"),
+    ({"allow_deep_gemm": True}, "allow_deep_gemm"),
     ({"use_int8_w8a8": True}, "per_channel_quant"), ({"global_num_experts": 12}, "global_num_experts")])
 def test_arguments_that_are_not_served_are_refused_by_name(change, text, floats):
     w1, w2, inputs = floats

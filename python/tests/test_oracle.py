@@ -53,15 +53,17 @@ def test_known_machine_answers_from_here():
         moracle.select(moracle.LayerSpec(**LAYER), machine="h201")
 
 
-def test_tuned_times_move_the_fastest_backend_first(device):
+def test_tuned_times_reach_the_oracle(device):
     layer = moracle.LayerSpec(**LAYER)
-    tuned = moracle.tune(layer, device, tokens=[1, 2], seconds=0.5)
-    assert {time.num_tokens for time in tuned.times} == {1, 2}
-    assert all(time.us > 0 for time in tuned.times)
+    tuned = moracle.tune(layer, device, tokens=[1, 2], seconds=1)  # a loaded machine measures fewer backends
+    assert all(time.us > 0 and time.num_tokens in (1, 2) for time in tuned.times)
     machine = moracle.Machine.here()
     machine.tuned = [tuned]
-    measured = [row for row in moracle.select(layer, machine, device="cpu").to_dict()["considered"] if row["tuned"]]
-    assert len(measured) >= 2
+    selection = moracle.select(layer, machine, device="cpu").to_dict()
+    measured = {row["backend"]: [time["us_median"] for time in row["tuned"]] for row in selection["considered"]}
+    first = tuned.times[0]
+    assert measured[first.backend][0] == first.us
+    assert {name for name, times in measured.items() if times} == {time.backend for time in tuned.times}
 
 
 def test_bench_layer_reports_times_and_floors(device):
