@@ -92,7 +92,15 @@ def test_progress_ends_at_the_total(model_folder):
     assert seen[-1][0] == seen[-1][1] > 0
 
 
-def test_interrupt_stops_generation(model):
+@pytest.fixture
+def interrupts():
+    """Python's own handler of Ctrl-C: a process in the background starts with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_interrupt_stops_generation(model, interrupts):
     for _ in range(5):  # a signal after the end proves nothing
         timer = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
@@ -104,7 +112,7 @@ def test_interrupt_stops_generation(model):
     pytest.fail("the signal did not stop the call")
 
 
-def test_interrupt_stops_a_stream(model):
+def test_interrupt_stops_a_stream(model, interrupts):
     with pytest.raises(KeyboardInterrupt):
         for count, _ in enumerate(model.stream([1, 2, 3], max_tokens=400, ignore_eos=True)):
             if count == 2:
