@@ -21,7 +21,8 @@ foreach(needed nlohmann_json=nlohmann-json3-dev PkgConfig=pkg-config ONIGURUMA=l
   endif()
 endforeach()
 if(lacking)
-  message(FATAL_ERROR "missing packages of Debian and Ubuntu: apt-get install${lacking}")
+  # CMake breaks lines, except those that begin with a space.
+  message(FATAL_ERROR " missing packages of Debian and Ubuntu: apt-get install${lacking}")
 endif()
 if(MORACLE_CUDA)
   find_package(CUDAToolkit REQUIRED)
