@@ -6,7 +6,9 @@ import re
 import sys
 
 ROOMS = ["base", "quant", "checkpoint", "text", "layout", "oracle", "kernels", "moe", "timing", "parallel", "models",
-         "conformance", "bench", "cli", "server"]
+         "conformance", "bench", "cli", "server", "python"]
+# Rooms outside src/.
+FOLDERS = {"python": "python/src"}
 # Public headers belong to rooms too.
 PUBLIC = {"base.h": "base", "quant.h": "quant", "layer.h": "quant", "checkpoint.h": "checkpoint", "oracle.h": "oracle",
           "text.h": "text", "device.h": "kernels", "moe.h": "moe", "model.h": "models", "moracle.h": "models"}
@@ -25,7 +27,7 @@ def check(path, room):
 
 
 for room in ROOMS:
-    for path in sorted((root / "src" / room).rglob("*")):
+    for path in sorted((root / FOLDERS.get(room, f"src/{room}")).rglob("*")):
         if path.suffix in {".cc", ".h", ".inc", ".cu", ".cuh", ".cl"}:
             check(path, room)
 for header, room in PUBLIC.items():

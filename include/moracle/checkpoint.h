@@ -100,6 +100,55 @@ struct DescribedWeights {
   DescribedMatrix w2;
 };
 
+/// How tensors in memory hold integer codes. E experts, N rows, K columns, G groups along K, codes
+/// of b bits. Packed codes and zero points are unsigned: the canonical value plus 2^(b-1).
+enum class Packing : uint8_t {
+  /// Codes u8 [E, N, K·b/8] or i32 [E, N, ceil(K·b/32)], low bits first; scales [E, N, G]; zero
+  /// points u8 [E, N·b/8, G] or i32 [E, ceil(N·b/32), G]. Codes i8 [E, N, K] are two's complement.
+  kRows,
+  kGptq,  ///< codes i32 [E, K·b/32, N]; scales [E, G, N]; zero points minus 1, i32 [E, G, N·b/32]
+  kGptqV2,  ///< as kGptq; zero points as they are
+  kAwq,     ///< codes i32 [E, K, N/8]; scales [E, G, N]; zero points i32 [E, G, N/8]
+};
+/// Parses "rows", "gptq", "gptq_v2" or "awq". Errors: any other text.
+Result<Packing> parse_packing(std::string_view text);
+
+/// One matrix of every expert, as tensors in host memory. A view without data is absent.
+struct StoredMatrix {
+  /// Names in messages: "w1" names w1, w1_scale, w1_zp, w1_g_idx and w1_bias.
+  std::string name;
+  /// The name of the activation scales: "a1_scale".
+  std::string input_name;
+  /// Floats, f8_e4m3 (or its bytes as u8) [E, N, K]; fp4 codes u8 [E, N, K/2], low nibble first;
+  /// integers as Packing says.
+  TensorView weight;
+  /// Floats; u8 exponents for power-of-two scales. One per tensor: [E]. Per channel: [E, N]. In
+  /// groups: [E, N, G]. In blocks: [E, ceil(N/rows), ceil(K/cols)]. Sizes of 1 may be left out.
+  TensorView scales;
+  TensorView zero_points;   ///< see Packing
+  TensorView group_index;   ///< i32 [E, K]: the group of each column (act-order)
+  TensorView bias;          ///< floats [E, N]
+  TensorView input_scales;  ///< floats [E] or [1]: stored activation scales of a static scheme
+};
+
+/// The experts of one layer, as tensors in host memory.
+struct StoredExperts {
+  StoredMatrix w13, w2;
+  Packing packing = Packing::kRows;
+  bool interleaved = false;  ///< rows of gate and up alternate in w13, as in GPT-OSS
+  /// expert_map[e]: the index in the tensors of expert e, or -1 if another rank holds it. Empty:
+  /// the tensors hold all experts.
+  std::vector<int32_t> expert_map;
+  std::shared_ptr<const void>
+      owner;  ///< keeps the tensors' memory alive until the weights are read
+};
+
+/// Describes experts in memory. `spec` gives name, top_k, activation, routing and scheme; the
+/// tensors give the sizes. Codes that are canonical are used in place. Errors: a tensor that is
+/// missing, or has another dtype or shape than the scheme and the packing need, by name. Reading
+/// fails for NaN or infinite numbers, with tensor and element.
+Result<DescribedWeights> describe(StoredExperts stored, LayerSpec spec);
+
 /// A low-rank change of one matrix: Δ = scale · B A. Its product with the unquantized input is
 /// added to the matrix's output (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models",
 /// 2021).

@@ -111,8 +111,8 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
 
 /// A checkpoint loaded on one device. The model opens the device itself. Several threads may call
 /// one model: calls run one after another (see Device). forward and logits are separate calls, and
-/// another thread's forward between them replaces the logits. Threads that use both must hold their
-/// own lock over the two calls. generate() and perplexity() need no lock.
+/// another thread's forward between them replaces the logits. Threads that use both must hold
+/// device().turn() over the two calls. generate() and perplexity() need no lock.
 class Model {
  public:
   /// Describes every tensor, selects a backend for every layer (see plan), then reads, packs and
@@ -135,6 +135,8 @@ class Model {
   int64_t max_num_tokens() const;
   int64_t weight_bytes() const;  ///< packed weights and tables, all layers
   const std::vector<Choice>& choices() const;
+  /// The device that runs the model. Hold its turn() over a forward and the logits that it gives.
+  Device& device() const;
 
   /// A cache for at most `capacity` tokens of one sequence. Memory is allocated as tokens arrive.
   Result<KvCache> make_cache(int64_t capacity) const;

@@ -40,6 +40,9 @@ int64_t Model::max_context() const {
 int64_t Model::max_num_tokens() const {
   return state_->max_num_tokens;
 }
+Device& Model::device() const {
+  return state_->workspace->device();
+}
 int64_t Model::weight_bytes() const {
   return state_->weight_bytes;
 }

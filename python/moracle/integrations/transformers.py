@@ -1,0 +1,144 @@
+"""transformers' experts interface: after register(), experts_implementation="moracle" runs the experts here.
+
+Forward only. Served: experts with plain weights, and FP8 experts with scales per block or per tensor.
+"""
+import torch
+
+from ..errors import Unsupported
+from ..packed import pack as pack_tensors
+from .torch import experts, handle_of
+
+NAME = "moracle"
+
+
+def _refuse(module, need, fact):
+    place = type(module).__name__
+    raise Unsupported(f"{place}: needs {need}; {fact}", "", place, need, fact)
+
+
+def _candidates(module):
+    """Activation functions as pack() takes them, with their formulas on gate and up."""
+    function = torch.nn.functional
+    limit = getattr(module, "limit", None) or getattr(module, "swiglu_limit", None)
+    alpha = getattr(module, "alpha", None) or getattr(module, "swiglu_alpha", None)
+    yield {"activation": "silu"}, lambda g, u: function.silu(g) * u
+    yield {"activation": "gelu"}, lambda g, u: function.gelu(g) * u
+    yield {"activation": "gelu_tanh"}, lambda g, u: function.gelu(g, approximate="tanh") * u
+    yield {"activation": "relu2"}, lambda g, u: function.relu(g).square() * u
+    if limit:
+        yield ({"activation": "silu", "limit": float(limit)},
+               lambda g, u: function.silu(g.clamp(max=limit)) * u.clamp(-limit, limit))
+    if limit and alpha:
+        yield ({"activation": "swigluoai", "alpha": float(alpha), "limit": float(limit)},
+               lambda g, u: g.clamp(max=limit) * torch.sigmoid(g.clamp(max=limit) * alpha) * (u.clamp(-limit, limit) + 1))
+
+
+def _activation(module, interleaved):
+    """The activation function of the module, found by its results: modules may bring a gate of their own."""
+    gate, up = torch.linspace(-20, 20, 64).repeat(8), torch.linspace(-20, 20, 8).repeat_interleave(64)
+    both = torch.stack([gate, up], -1).flatten() if interleaved else torch.cat([gate, up])
+    with torch.no_grad():
+        result = module._apply_gate(both[None].float())[0].float()
+        for arguments, formula in _candidates(module):
+            if torch.allclose(result, formula(gate, up), rtol=1e-5, atol=1e-5):
+                return arguments
+    _refuse(module, "a known activation function", f"its gate is {type(module)._apply_gate.__qualname__}")
+
+
+def _scheme(module, block_size):
+    if getattr(module, "activation_scheme", "dynamic") != "dynamic":
+        _refuse(module, "dynamic activation scales", "its activation_scheme is static")
+    return "fp8-w8a8-tensor" if block_size is None else f"fp8-w8a8-block{block_size[0]}x{block_size[1]}"
+
+
+def _pack(module, top_k):
+    """Packs the tensors of an experts module of transformers."""
+    if not module.has_gate:
+        _refuse(module, "experts with a gate", "it has none")
+    if getattr(module, "has_post_expert_norm", False):
+        _refuse(module, "experts without a norm behind them", "it has a norm")
+    interleaved = not getattr(module, "is_concatenated", True)
+    arguments = _activation(module, interleaved)
+    w1, w2 = module.gate_up_proj.detach(), module.down_proj.detach()
+    if getattr(module, "is_transposed", False):
+        w1, w2 = w1.transpose(1, 2).contiguous(), w2.transpose(1, 2).contiguous()
+    if module.has_bias:
+        arguments |= {"w1_bias": module.gate_up_proj_bias.detach(), "w2_bias": module.down_proj_bias.detach()}
+    if hasattr(module, "gate_up_proj_scale_inv"):
+        if w1.dtype != torch.float8_e4m3fn:
+            _refuse(module, "fp8 weights", f"they are {w1.dtype}")
+        arguments |= {"scheme": _scheme(module, module.block_size), "w1_scale": module.gate_up_proj_scale_inv.detach(),
+                      "w2_scale": module.down_proj_scale_inv.detach()}
+    return pack_tensors(w1, w2, top_k=top_k, interleaved=interleaved, **arguments)
+
+
+def _weights(module):
+    return [module.gate_up_proj, module.down_proj]
+
+
+class _State:
+    """What a module keeps: its packed experts, and the weights that they came from."""
+
+    def __init__(self, module, top_k):
+        self.packed = _pack(module, top_k)
+        self.top_k = top_k
+        self.came_from = [(id(weight), weight._version) for weight in _weights(module)]
+
+    def is_of(self, module, top_k):
+        return self.top_k == top_k and self.came_from == [(id(weight), weight._version) for weight in _weights(module)]
+
+    def __deepcopy__(self, memo):
+        return None  # the copy packs its own weights
+
+
+def _ensure_packed(module, top_k):
+    state = module.__dict__.get("_moracle_state")
+    if state is None or not state.is_of(module, top_k):
+        module.__dict__["_moracle_state"] = state = _State(module, top_k)
+        module.__dict__["_moracle_handle"] = handle_of(state.packed)
+
+
+def experts_forward(self, hidden_states, top_k_index, top_k_weights):
+    """The forward function of an experts module: packs its weights once, then runs the custom operator."""
+    if not torch.compiler.is_compiling():
+        _ensure_packed(self, top_k_index.shape[-1])
+    elif "_moracle_handle" not in self.__dict__:
+        raise RuntimeError("the experts are not packed yet: run the model once, or call "
+                           "moracle.integrations.transformers.pack(model), before torch.compile")
+    return experts(hidden_states, top_k_weights, top_k_index, self._moracle_handle)
+
+
+def register():
+    """Adds "moracle" to transformers' experts implementations.
+
+    model = AutoModelForCausalLM.from_pretrained(folder, experts_implementation="moracle")
+    """
+    from transformers import __version__, modeling_utils
+    interface = getattr(modeling_utils, "ALL_EXPERTS_FUNCTIONS", None)
+    if interface is None:
+        need, fact = "a version whose models accept registered experts implementations: 5.8 or later", f"it is {__version__}"
+        raise Unsupported(f"transformers: needs {need}; {fact}", "", "transformers", need, fact)
+    interface.register(NAME, experts_forward)
+    modeling_utils.ALL_FP8_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
+
+
+def pack(model, drop=False):
+    """Packs the experts of all layers now instead of in the first forward.
+
+    drop=True frees the original weights, so that memory holds one copy. The model then can neither be saved nor use
+    another experts implementation. Returns the number of layers.
+    """
+    config = model.config.get_text_config()
+    top_k = getattr(config, "num_experts_per_tok", None) or config.top_k_experts
+    layers = 0
+    for module in list(model.modules()):
+        if not (hasattr(module, "gate_up_proj") and hasattr(module, "has_gate")):
+            continue
+        _ensure_packed(module, top_k)
+        layers += 1
+        if drop:
+            for weight in _weights(module):
+                weight.data = torch.empty(0, dtype=weight.dtype)
+            state = module.__dict__["_moracle_state"]
+            state.came_from = [(id(weight), weight._version) for weight in _weights(module)]
+    return layers

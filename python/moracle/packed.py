@@ -1,0 +1,107 @@
+"""Experts packed once from tensors, for many calls."""
+from ._moracle import FusedMoe, Scheme, describe_tensors, new_like, select
+from .errors import InvalidArgument
+
+# More tokens in one call run as several calls of at most so many. The workspace grows with it.
+MAX_NUM_TOKENS = 1024
+
+
+def dtype_of(tensor):
+    return str(tensor.dtype).rpartition(".")[2]
+
+
+def _device(tensor):
+    """The name of the tensor's device: "cpu", "cuda:0"."""
+    device = getattr(tensor, "device", "cpu")
+    kind = getattr(device, "type", "cpu")
+    if kind == "cpu":
+        return "cpu"
+    return f"{kind}:{device.index or 0}"
+
+
+def _on_host(tensor):
+    return tensor if tensor is None or _device(tensor) == "cpu" else tensor.cpu()
+
+
+def _as_type(tensor, name):
+    """The tensor in another element type; itself if it has that type."""
+    if dtype_of(tensor) == name:
+        return tensor
+    if hasattr(tensor, "astype"):
+        return tensor.astype(name)
+    import torch
+    return tensor.to(getattr(torch, name))
+
+
+def float_scheme(w1):
+    """The Scheme of plain weights. Errors: another element type than f32, bf16 or f16."""
+    names = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+    if dtype_of(w1) not in names:
+        need, fact = "float weights, a use_* flag or a scheme", f"its dtype is {dtype_of(w1)}"
+        raise InvalidArgument(f"w1: needs {need}; {fact}", "", "w1", need, fact)
+    return Scheme(names[dtype_of(w1)])
+
+
+class PackedExperts:
+    """The experts of one layer, packed for the backend that the oracle chose. Holds no tensor of the caller."""
+
+    def __init__(self, moe, selection):
+        self.moe = moe
+        self.selection = selection
+        self._most = moe.max_num_tokens
+
+    def __call__(self, hidden_states, topk_weights, topk_ids, output=None):
+        """output[t] = sum over j of topk_weights[t, j] * expert(topk_ids[t, j])(hidden_states[t])
+
+        hidden_states f32, bf16 or f16 [num_tokens, hidden_size]; topk_weights floats and topk_ids integers
+        [num_tokens, top_k]. Forward only.
+        """
+        ids, weights = _as_type(topk_ids, "int32"), _as_type(topk_weights, "float32")
+        if len(hidden_states) <= self._most:
+            return self.moe.apply(hidden_states, ids, weights, output)
+        if output is None:
+            output = new_like(hidden_states, *hidden_states.shape)
+        for first in range(0, len(hidden_states), self._most):
+            part = slice(first, first + self._most)
+            self.moe.apply(hidden_states[part], ids[part], weights[part], output[part])
+        return output
+
+    def __deepcopy__(self, memo):
+        return self  # it never changes
+
+    def __repr__(self):
+        return f"<PackedExperts {self.moe!r}>"
+
+
+def pack(w1, w2, *, top_k, scheme=None, w1_scale=None, w2_scale=None, w1_zp=None, w2_zp=None, w1_g_idx=None,
+         w2_g_idx=None, w1_bias=None, w2_bias=None, a1_scale=None, a2_scale=None, activation="silu", alpha=1.702,
+         beta=1.0, limit=None, apply_router_weight_on_input=False, packing="rows", interleaved=None, expert_map=None,
+         backend="auto", device=None, max_num_tokens=MAX_NUM_TOKENS, progress=None):
+    """Packs the experts of one layer. The tensors are not needed afterwards.
+
+    w1: gate rows, then up rows [E, 2 * intermediate_size, hidden_size]. w2: [E, hidden_size, intermediate_size].
+    `scheme`: a Scheme or its name; None: plain floats of w1's dtype. `packing`: how integer codes are stored, "rows"
+    (vLLM, compressed-tensors), "gptq", "gptq_v2" or "awq". `interleaved`: rows of gate and up alternate in w1; None:
+    only for activation "swigluoai", as in vLLM. `limit`: None means 7 for swigluoai and swiglustep, else no limit.
+    `expert_map[e]`: the index in w1 of expert e, or -1. `device`: a Device or its name; None: the device of w1.
+    Errors name the tensor.
+    """
+    if activation == "swigluoai_uninterleave":
+        activation, interleaved = "swigluoai", False
+    if interleaved is None:
+        interleaved = activation == "swigluoai"
+    if limit is None:
+        limit = 7.0 if activation in ("swigluoai", "swiglustep") else 0.0
+    local = [] if expert_map is None else [int(index) for index in _on_host(expert_map)]
+    first = {"weight": w1, "scale": w1_scale, "zp": w1_zp, "g_idx": w1_g_idx, "bias": w1_bias, "input_scale": a1_scale}
+    second = {"weight": w2, "scale": w2_scale, "zp": w2_zp, "g_idx": w2_g_idx, "bias": w2_bias, "input_scale": a2_scale}
+    weights = describe_tensors(
+        {part: _on_host(tensor) for part, tensor in first.items()},
+        {part: _on_host(tensor) for part, tensor in second.items()},
+        scheme=float_scheme(w1) if scheme is None else scheme, top_k=top_k, activation=activation, alpha=alpha, beta=beta,
+        limit=limit, weight_on_input=apply_router_weight_on_input, packing=packing, interleaved=interleaved,
+        expert_map=local)
+    device = _device(w1) if device is None else device
+    selection = select(weights, device=device if isinstance(device, str) else device.name, backend=backend,
+                       max_num_tokens=max_num_tokens, expert_map=local or None)
+    return PackedExperts(FusedMoe(weights, selection, device, progress=progress), selection)

@@ -1,0 +1,201 @@
+#include "arrays.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+namespace moracle::python {
+namespace {
+
+using nb::dlpack::dtype_code;
+
+std::optional<DType> dtype_of(nb::dlpack::dtype type) {
+  if (type.lanes != 1) return {};
+  const auto sized = [&](DType b8, DType b16, DType b32, DType b64) -> std::optional<DType> {
+    if (type.bits == 8 && b8 != DType::kBool) return b8;
+    if (type.bits == 16 && b16 != DType::kBool) return b16;
+    if (type.bits == 32 && b32 != DType::kBool) return b32;
+    if (type.bits == 64 && b64 != DType::kBool) return b64;
+    return {};
+  };
+  constexpr DType none = DType::kBool;
+  switch (static_cast<dtype_code>(type.code)) {
+    case dtype_code::Float:
+      return sized(none, DType::kF16, DType::kF32, DType::kF64);
+    case dtype_code::Bfloat:
+      return sized(none, DType::kBF16, none, none);
+    case dtype_code::Int:
+      return sized(DType::kI8, DType::kI16, DType::kI32, DType::kI64);
+    case dtype_code::UInt:
+      return sized(DType::kU8, none, none, none);
+    case dtype_code::Float8_E4M3FN:
+      return DType::kF8E4M3;
+    case dtype_code::Float8_E5M2:
+      return DType::kF8E5M2;
+    case dtype_code::Float8_E8M0FNU:
+      return DType::kF8E8M0;
+    default:
+      return {};
+  }
+}
+
+// Types that some frameworks do not export. Their bits travel as an unsigned integer of this width.
+struct Viewed {
+  std::string_view name;
+  const char* integer;
+  DType dtype;
+};
+constexpr Viewed kViewed[] = {{"bfloat16", "uint16", DType::kBF16},
+                              {"float8_e4m3fn", "uint8", DType::kF8E4M3},
+                              {"float8_e5m2", "uint8", DType::kF8E5M2},
+                              {"float8_e8m0fnu", "uint8", DType::kF8E8M0}};
+
+// str(object) in Python.
+std::string str_of(nb::handle object) {
+  return nb::cast<std::string>(nb::steal<nb::str>(PyObject_Str(object.ptr())));
+}
+
+// torch once the caller has imported it; null before. A module stays loaded until Python ends.
+nb::handle torch() {
+  static nb::handle module;
+  if (!module) {
+    const nb::dict modules = nb::cast<nb::dict>(nb::module_::import_("sys").attr("modules"));
+    if (modules.contains("torch")) module = nb::object(modules["torch"]).release();
+  }
+  return module;
+}
+
+bool is_torch(nb::handle object) {
+  static nb::handle type;
+  if (!type) {
+    if (!torch() || !nb::hasattr(torch(), "Tensor")) return false;
+    type = nb::object(torch().attr("Tensor")).release();
+  }
+  return PyObject_IsInstance(object.ptr(), type.ptr()) == 1;
+}
+
+std::string python_type(nb::handle object) {
+  return str_of(nb::object(object.type().attr("__name__")));
+}
+
+nb::ndarray<nb::ro> import(nb::handle object, Use use) {
+  nb::ndarray<nb::ro> array;
+  if (is_torch(object)) {
+    // torch's __dlpack__ makes streams wait for each other, which a graph cannot record.
+    static nb::handle to_dlpack =
+        nb::object(torch().attr("utils").attr("dlpack").attr("to_dlpack")).release();
+    nb::try_cast(to_dlpack(object), array, false);
+  } else if (use == Use::kRead) {
+    nb::try_cast(object, array, false);
+  } else {
+    nb::ndarray<> writable;
+    if (nb::try_cast(object, writable, false)) array = nb::ndarray<nb::ro>(writable);
+  }
+  return array;
+}
+
+// The element type by its name in the framework, if kViewed has it.
+const Viewed* viewed_of(nb::handle object) {
+  if (!nb::hasattr(object, "dtype")) return nullptr;
+  const std::string text = str_of(nb::object(object.attr("dtype")));
+  for (const Viewed& viewed : kViewed) {
+    if (text.ends_with(viewed.name)) return &viewed;
+  }
+  return nullptr;
+}
+
+nb::object bits_of(nb::handle object, const Viewed& viewed) {
+  if (is_torch(object)) return object.attr("view")(torch().attr(viewed.integer));
+  return object.attr("view")(viewed.integer);
+}
+
+}  // namespace
+
+bool Array::is_contiguous() const {
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
+  int64_t expected = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] != 1 && strides[i] != expected) return false;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+std::string Array::text() const {
+  return to_string(TensorView{nullptr, dtype, shape});
+}
+
+Array array_of(nb::handle object, const char* argument, Use use) {
+  Array array;
+  const Viewed* viewed = nullptr;
+  try {
+    array.keeper = import(object, use);
+  } catch (const nb::python_error&) {
+    // Reported below, with the name of the argument.
+  }
+  if (!array.keeper.is_valid()) PyErr_Clear();  // frameworks leave their own error behind
+  if (!array.keeper.is_valid() && (viewed = viewed_of(object)) != nullptr)
+    array.keeper = import(bits_of(object, *viewed), use);
+  if (!array.keeper.is_valid()) {
+    const bool readable = use == Use::kWrite && import(object, Use::kRead).is_valid();
+    fail_argument(argument, readable ? "a writable array" : "an array (DLPack or buffer protocol)",
+                  readable ? "it is read-only" : "it is a " + python_type(object));
+  }
+  const std::optional<DType> dtype =
+      viewed != nullptr ? viewed->dtype : dtype_of(array.keeper.dtype());
+  if (!dtype) {
+    fail_argument(argument, "an element type that moracle has",
+                  "it is " + str_of(nb::object(object.attr("dtype"))));
+  }
+  array.dtype = *dtype;
+  array.data = const_cast<void*>(static_cast<const void*>(array.keeper.data()));
+  array.shape.assign(array.keeper.shape_ptr(), array.keeper.shape_ptr() + array.keeper.ndim());
+  array.strides.assign(array.keeper.stride_ptr(), array.keeper.stride_ptr() + array.keeper.ndim());
+  array.device_type = array.keeper.device_type();
+  array.device_id = array.keeper.device_id();
+  return array;
+}
+
+void refuse_gradient(nb::handle object, const char* argument) {
+  if (!is_torch(object) || !nb::cast<bool>(object.attr("requires_grad")) ||
+      !nb::cast<bool>(torch().attr("is_grad_enabled")()))
+    return;
+  throw Failure({ErrorKind::kUnsupported, "", argument,
+                 "a call without gradients, such as inside torch.no_grad(): moracle computes "
+                 "forward only",
+                 "it has requires_grad"});
+}
+
+nb::object empty_like(nb::handle object, int64_t rows, int64_t cols) {
+  const nb::tuple shape = nb::make_tuple(rows, cols);
+  if (is_torch(object)) {
+    nb::dict options;
+    options["dtype"] = object.attr("dtype");
+    options["device"] = object.attr("device");
+    return torch().attr("empty")(shape, **options);
+  }
+  const std::string name = str_of(nb::object(object.type().attr("__module__")));
+  const std::string package = name.substr(0, name.find('.'));
+  if (package != "numpy" && package != "cupy") {
+    fail_argument("output", "an array, because " + package + " arrays have no known constructor",
+                  "it is None");
+  }
+  nb::dict options;
+  options["dtype"] = object.attr("dtype");
+  return nb::module_::import_(package.c_str()).attr("empty")(shape, **options);
+}
+
+Stream stream_of(nb::handle stream, nb::handle object, const Array& array) {
+  if (!stream.is_none()) return {reinterpret_cast<void*>(nb::cast<uintptr_t>(stream))};
+  if (array.device_type == nb::device::cpu::value) return {};
+  if (is_torch(object)) {
+    const nb::object current = torch().attr("cuda").attr("current_stream")(array.device_id);
+    return {reinterpret_cast<void*>(nb::cast<uintptr_t>(current.attr("cuda_stream")))};
+  }
+  const std::string name = str_of(nb::object(object.type().attr("__module__")));
+  if (!name.starts_with("cupy")) return {};
+  const nb::object current = nb::module_::import_("cupy").attr("cuda").attr("get_current_stream")();
+  return {reinterpret_cast<void*>(nb::cast<uintptr_t>(current.attr("ptr")))};
+}
+
+}  // namespace moracle::python

@@ -1,0 +1,97 @@
+#include "bindings.h"
+#include "calls.h"
+
+namespace moracle::python {
+namespace {
+
+using Path = std::filesystem::path;
+
+nb::dict report_of(const QuantizeReport& report) {
+  std::vector<std::string> schemes;
+  for (const Scheme& scheme : report.schemes) schemes.push_back(name(scheme));
+  nb::dict dict;
+  dict["schemes"] = schemes;
+  dict["tensors_quantized"] = report.num_quantized;
+  dict["tensors_left"] = report.num_left;
+  dict["bytes_before"] = report.bytes_before;
+  dict["bytes_after"] = report.bytes_after;
+  dict["files"] = report.files;
+  return dict;
+}
+
+Checkpoint open(const Path& folder) {
+  const nb::gil_scoped_release released;
+  return value_of(Checkpoint::open(folder.string()));
+}
+
+void bind_quantize(nb::module_& m) {
+  m.def(
+      "quantize",
+      [](nb::handle checkpoint, const std::string& scheme, const Path& output,
+         const std::string& format, int64_t max_shard_bytes, nb::object progress) {
+        std::optional<Checkpoint> opened;
+        if (!nb::isinstance<Checkpoint>(checkpoint)) opened = open(nb::cast<Path>(checkpoint));
+        const Checkpoint& from = opened ? *opened : nb::cast<const Checkpoint&>(checkpoint);
+        const QuantizationMap map = value_of(QuantizationMap::parse(scheme));
+        LongCall call(std::move(progress));
+        return report_of(call.run([&](Progress go_on) {
+          return quantize(from, map, output.string(), {format, max_shard_bytes, std::move(go_on)});
+        }));
+      },
+      nb::arg("checkpoint"), nb::arg("scheme"), nb::arg("output"), nb::kw_only(),
+      nb::arg("format") = "compressed-tensors", nb::arg("max_shard_bytes") = 5'000'000'000,
+      nb::arg("progress") = nb::none(),
+      nb::sig("def quantize(checkpoint: Checkpoint | str | os.PathLike, scheme: str, output: str | "
+              "os.PathLike, *, format: str = 'compressed-tensors', max_shard_bytes: int = "
+              "5000000000, progress: collections.abc.Callable[[int, int], bool | None] | None = "
+              "None) -> dict[str, "
+              "typing.Any]"),
+      "Writes a plain checkpoint quantized to the new folder `output`. `scheme`: one of "
+      "online_schemes(), or \"pattern=scheme,pattern=none\". `progress(done, total)` counts bytes; "
+      "False stops. Returns schemes, tensors_quantized, tensors_left, bytes_before, bytes_after "
+      "and "
+      "files.");
+}
+
+}  // namespace
+
+void bind_checkpoint(nb::module_& m) {
+  nb::class_<Checkpoint>(m, "Checkpoint",
+                         "An opened and checked folder with config.json and safetensors files.")
+      .def(
+          "__init__",
+          [](Checkpoint* self, const Path& folder) { new (self) Checkpoint(open(folder)); },
+          nb::arg("folder"), "Errors: a missing or broken file; a quant_method without a reader.")
+      .def_prop_ro("folder", [](const Checkpoint& self) { return self.folder(); })
+      .def_prop_ro(
+          "architecture", [](const Checkpoint& self) { return self.architecture(); },
+          "The model class from config.json: \"Qwen3MoeForCausalLM\".")
+      .def_prop_ro(
+          "producer", [](const Checkpoint& self) { return std::string(self.producer()); },
+          "The tool that wrote the tensors: \"gptq\", \"plain\".")
+      .def_prop_ro("num_layers", &Checkpoint::num_layers)
+      .def_prop_ro("moe_layers", &Checkpoint::moe_layers, "Indices of the layers with experts.")
+      .def_prop_ro("total_bytes", &Checkpoint::total_bytes, "Size of all tensors, in bytes.")
+      .def(
+          "moe_layer",
+          [](const Checkpoint& self, int64_t layer, const std::string& quantization) {
+            QuantizationMap map;
+            if (!quantization.empty()) map = value_of(QuantizationMap::parse(quantization));
+            return Consumable(value_of(self.moe_layer(layer, map)));
+          },
+          nb::arg("layer"), nb::arg("quantization") = "",
+          "The experts of one layer. `quantization`: an online scheme for plain weights.")
+      .def(
+          "linear",
+          [](const Checkpoint& self, const std::vector<std::string>& modules) {
+            return Consumable(value_of(self.linear(modules)));
+          },
+          nb::arg("modules"), "The linear layers `modules`, stacked row-wise into one matrix.")
+      .def("__repr__", [](const Checkpoint& self) {
+        return "<Checkpoint " + self.folder() + ": " + self.architecture() + ", " +
+               std::string(self.producer()) + ">";
+      });
+  bind_quantize(m);
+}
+
+}  // namespace moracle::python

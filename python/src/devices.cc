@@ -1,0 +1,90 @@
+#include <unistd.h>
+
+#include <map>
+
+#include "bindings.h"
+
+namespace moracle::python {
+namespace {
+
+const pid_t importer = getpid();
+
+using Handle = Owned<std::shared_ptr<Device>>;
+
+std::shared_ptr<Device> open(const std::string& name, int threads, bool pin) {
+  check_not_forked();
+  const nb::gil_scoped_release released;
+  return value_of(open_device(name, {.threads = threads, .pin = pin}));
+}
+
+}  // namespace
+
+bool is_forked() {
+  return getpid() != importer;
+}
+
+void check_not_forked() {
+  if (!is_forked()) return;
+  throw Failure({ErrorKind::kUnsupported, "", "process",
+                 "a process that imported moracle itself: start workers with the method 'spawn', "
+                 "or import moracle after the fork",
+                 "this process was forked after the import, and threads do not survive a fork"});
+}
+
+std::shared_ptr<Device> device_of(nb::handle device) {
+  if (nb::isinstance<Handle>(device)) return *nb::cast<const Handle&>(device);
+  if (!nb::isinstance<nb::str>(device)) {
+    fail_argument("device", "a Device or its name",
+                  "it is " + nb::cast<std::string>(nb::repr(device)));
+  }
+  // Layers on one device share its threads, as long as one of them lives.
+  static std::map<std::string, std::weak_ptr<Device>> opened;
+  const auto name = nb::cast<std::string>(device);
+  std::shared_ptr<Device> shared = opened[name].lock();
+  if (!shared) opened[name] = shared = open(name, 0, false);
+  return shared;
+}
+
+std::shared_ptr<Workspace> workspace_of(const std::shared_ptr<Device>& device) {
+  static std::map<std::weak_ptr<Device>, std::weak_ptr<Workspace>, std::owner_less<>> workspaces;
+  std::erase_if(workspaces, [](const auto& entry) { return entry.second.expired(); });
+  std::shared_ptr<Workspace> shared = workspaces[device].lock();
+  if (!shared) workspaces[device] = shared = std::make_shared<Workspace>(device);
+  return shared;
+}
+
+void bind_device(nb::module_& m) {
+  nb::class_<Handle>(m, "Device", "Memory and an ordered queue of work: the CPU, or one GPU.")
+      .def(
+          "__init__",
+          [](Handle* self, const std::string& name, int threads, bool pin) {
+            new (self) Handle(open(name, threads, pin));
+          },
+          nb::arg("name") = "cpu", nb::kw_only(), nb::arg("threads") = 0, nb::arg("pin") = false,
+          "Opens \"cpu\", \"cuda[:n]\" or \"opencl[:n]\". `threads`: host threads; below 1, all "
+          "CPUs "
+          "that the process may use. `pin`: one CPU for each thread.")
+      .def_prop_ro("name", [](const Handle& self) { return (*self)->name(); })
+      .def_prop_ro(
+          "platform",
+          [](const Handle& self) { return std::string(moracle::name((*self)->platform())); },
+          "\"cpu\", \"cuda\" or \"opencl\"")
+      .def_prop_ro(
+          "activation_dtype",
+          [](const Handle& self) {
+            return std::string(moracle::name((*self)->activation_dtype()));
+          },
+          "The dtype of activations between kernels: \"f32\" on a CPU.")
+      .def(
+          "synchronize",
+          [](const Handle& self) {
+            const nb::gil_scoped_release released;
+            value_of((*self)->synchronize());
+          },
+          "Waits until all work is done. Errors: those of kernels, such as the id of an expert "
+          "that "
+          "does not exist.")
+      .def("__repr__", [](const Handle& self) { return "<Device " + (*self)->name() + ">"; });
+}
+
+}  // namespace moracle::python

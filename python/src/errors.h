@@ -1,0 +1,42 @@
+// Library errors as Python exceptions: moracle.Error with kind, file, place, need and fact.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "moracle/base.h"
+
+namespace moracle::python {
+
+namespace nb = nanobind;
+
+/// Carries an Error to the caller in Python.
+class Failure : public std::exception {
+ public:
+  explicit Failure(Error error) : error_(std::move(error)), text_(error_.to_string()) {}
+  const char* what() const noexcept override { return text_.c_str(); }
+  const Error& error() const { return error_; }
+
+ private:
+  Error error_;
+  std::string text_;
+};
+
+/// Fails with kInvalidArgument.
+[[noreturn]] void fail_argument(std::string argument, std::string need, std::string fact);
+
+/// The value of a result; throws Failure if it is an error.
+template <class T>
+T value_of(Result<T> result) {
+  if (!result) throw Failure(std::move(result).error());
+  if constexpr (!std::is_void_v<T>) return *std::move(result);
+}
+
+/// Raises Failure as the exception class of its kind, from the Python module moracle.errors.
+void bind_errors();
+
+}  // namespace moracle::python

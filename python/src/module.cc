@@ -1,0 +1,18 @@
+// The extension moracle._moracle. Every object is the C++ one; Python adds no logic.
+#include "bindings.h"
+
+NB_MODULE(_moracle, m) {
+  using namespace moracle::python;
+  m.doc() = "Quantized fused Mixture-of-Experts.";
+  m.attr("__version__") = MORACLE_VERSION;
+  bind_errors();
+  bind_schemes(m);
+  bind_layers(m);
+  bind_oracle(m);
+  bind_checkpoint(m);
+  bind_device(m);
+  bind_moe(m);
+  bind_experts(m);
+  bind_model(m);
+  bind_measuring(m);
+}

@@ -1,0 +1,180 @@
+#include "arrays.h"
+#include "bindings.h"
+#include "calls.h"
+
+namespace moracle::python {
+namespace {
+
+using Moe = Owned<FusedMoe>;
+using Layer = Owned<Linear>;
+
+// A layer holds its device, so that calls can check their arrays against it.
+struct PyMoe {
+  std::shared_ptr<Device> device;
+  Moe layer;
+};
+struct PyLinear {
+  std::shared_ptr<Device> device;
+  Layer layer;
+};
+
+template <class Weights, class Make>
+auto made(Consumable<Weights>& weights, nb::object progress, const Make& make) {
+  check_not_forked();
+  LongCall call(std::move(progress));
+  Weights taken = weights.take();
+  return call.run([&](Progress go_on) { return make(std::move(taken), std::move(go_on)); });
+}
+
+Selection selection_of(nb::handle selection, const LayerSpec& spec, const Device& device) {
+  if (nb::isinstance<Selection>(selection)) return nb::cast<Selection>(selection);
+  Request request;
+  request.layer = spec;
+  request.platform = device.platform();
+  return select(request, Machine::here());
+}
+
+nb::object apply(PyMoe& self, nb::object hidden, nb::object topk_ids, nb::object topk_weights,
+                 nb::object output, nb::object stream) {
+  FusedMoe& moe = *self.layer;
+  const Device& device = *self.device;
+  refuse_gradient(hidden, "hidden");
+  refuse_gradient(topk_weights, "topk_weights");
+  const Array in = array_of(hidden, "hidden");
+  const Matrix x = matrix_of(in, "hidden", device);
+  const std::vector<int64_t> shape = {x.rows, moe.plan().layer.top_k};
+  const Array id_array = array_of(topk_ids, "topk_ids");
+  const auto* ids =
+      static_cast<const int32_t*>(data_of(id_array, "topk_ids", DType::kI32, shape, device));
+  const Array weight_array = array_of(topk_weights, "topk_weights");
+  const auto* weights =
+      static_cast<const float*>(data_of(weight_array, "topk_weights", DType::kF32, shape, device));
+  if (output.is_none()) output = empty_like(hidden, x.rows, moe.plan().layer.hidden_size);
+  const Array out = array_of(output, "output", Use::kWrite);
+  const Matrix y = matrix_of(out, "output", device);
+  const Stream on = stream_of(stream, hidden, in);
+  {
+    const nb::gil_scoped_release released;
+    value_of(moe.apply(x, {ids}, {weights}, y, on));
+  }
+  return output;
+}
+
+nb::object apply_linear(PyLinear& self, nb::object x, nb::object output, nb::object stream) {
+  Linear& linear = *self.layer;
+  refuse_gradient(x, "x");
+  const Array in = array_of(x, "x");
+  const Matrix input = matrix_of(in, "x", *self.device);
+  if (output.is_none()) output = empty_like(x, input.rows, linear.plan().layer.intermediate_size);
+  const Array out = array_of(output, "output", Use::kWrite);
+  const Matrix y = matrix_of(out, "output", *self.device);
+  const Stream on = stream_of(stream, x, in);
+  {
+    const nb::gil_scoped_release released;
+    value_of(linear.apply(input, y, on));
+  }
+  return output;
+}
+
+constexpr const char* kProgressSig =
+    "progress: collections.abc.Callable[[int, int], bool | None] | None = None) -> None";
+
+template <class T, class Class>
+void bind_plan(Class& bound) {
+  bound
+      .def_prop_ro("backend",
+                   [](const T& self) { return std::string(self.layer->plan().backend->name); })
+      .def_prop_ro("spec", [](const T& self) { return self.layer->plan().layer; })
+      .def_prop_ro("max_num_tokens",
+                   [](const T& self) { return self.layer->plan().max_num_tokens; })
+      .def_prop_ro(
+          "weight_bytes", [](const T& self) { return self.layer->weight_bytes(); },
+          "Packed weights, in bytes.")
+      .def_prop_ro("device", [](const T& self) { return self.device->name(); })
+      .def(
+          "describe", [](const T& self) { return describe(self.layer->plan()); },
+          "The plan as text: layout, sizes, and every kernel that may run.")
+      .def("__repr__", [](const T& self) {
+        return "<" + describe(self.layer->plan().layer) + " on " +
+               std::string(self.layer->plan().backend->name) + ">";
+      });
+}
+
+}  // namespace
+
+void bind_moe(nb::module_& m) {
+  m.def("new_like", &empty_like, nb::arg("array"), nb::arg("rows"), nb::arg("cols"),
+        nb::sig("def new_like(array: typing.Any, rows: int, cols: int) -> typing.Any"),
+        "A new array [rows, cols] of the same framework, element type and device.");
+  static const std::string moe_sig =
+      std::string(
+          "def __init__(self, weights: DescribedWeights, selection: Selection | None = None, "
+          "device: Device | str = 'cpu', *, ") +
+      kProgressSig;
+  nb::class_<PyMoe> moe(m, "FusedMoe",
+                        "The experts of one layer, packed for the selected backend.");
+  moe.def(
+         "__init__",
+         [](PyMoe* self, Consumable<DescribedWeights>& weights, nb::object selection,
+            nb::object device, nb::object progress) {
+           std::shared_ptr<Device> on = device_of(device);
+           const Selection chosen = selection_of(selection, weights.get().spec, *on);
+           FusedMoe layer = made(
+               weights, std::move(progress), [&](DescribedWeights taken, const Progress& go_on) {
+                 return FusedMoe::make(std::move(taken), chosen, workspace_of(on), go_on);
+               });
+           new (self) PyMoe{std::move(on), Moe(std::move(layer))};
+         },
+         nb::arg("weights"), nb::arg("selection") = nb::none(), nb::arg("device") = "cpu",
+         nb::kw_only(), nb::arg("progress") = nb::none(), nb::sig(moe_sig.c_str()),
+         "Reads and packs the weights, one expert at a time, and consumes them. Without a "
+         "selection the oracle chooses for this machine. Errors: no backend serves the layer; a "
+         "weight that is not finite; memory.")
+      .def("apply", &apply, nb::arg("hidden").none(), nb::arg("topk_ids").none(),
+           nb::arg("topk_weights").none(), nb::arg("output") = nb::none(), nb::kw_only(),
+           nb::arg("stream") = nb::none(),
+           nb::sig("def apply(self, hidden: typing.Any, topk_ids: typing.Any, topk_weights: "
+                   "typing.Any, output: typing.Any = "
+                   "None, *, stream: int | None = None) -> typing.Any"),
+           "output[t] = sum over j of topk_weights[t, j] * expert(topk_ids[t, j])(hidden[t]). "
+           "hidden and output: f32, bf16 or f16 [num_tokens, hidden_size]; topk_ids: i32 "
+           "[num_tokens, top_k]; topk_weights: f32 [num_tokens, top_k]. Arrays are used in place, "
+           "on the layer's device. Without `output` a new array like `hidden` is returned. An id "
+           "of -1 adds zero. On a GPU the work runs on `stream`, or on the current stream of torch "
+           "or cupy, and the call does not wait.");
+  bind_plan<PyMoe>(moe);
+
+  static const std::string linear_sig =
+      std::string(
+          "def __init__(self, weights: DescribedMatrix, selection: Selection | None = None, "
+          "device: Device | str = 'cpu', *, ") +
+      kProgressSig;
+  nb::class_<PyLinear> linear(m, "Linear", "A dense linear layer on the same kernels.");
+  linear
+      .def(
+          "__init__",
+          [](PyLinear* self, Consumable<DescribedMatrix>& weights, nb::object selection,
+             nb::object device, nb::object progress) {
+            std::shared_ptr<Device> on = device_of(device);
+            const Selection chosen =
+                selection_of(selection, linear_spec("linear", weights.get()), *on);
+            Linear layer = made(
+                weights, std::move(progress), [&](DescribedMatrix taken, const Progress& go_on) {
+                  return Linear::make(std::move(taken), chosen, workspace_of(on), go_on);
+                });
+            new (self) PyLinear{std::move(on), Layer(std::move(layer))};
+          },
+          nb::arg("weights"), nb::arg("selection") = nb::none(), nb::arg("device") = "cpu",
+          nb::kw_only(), nb::arg("progress") = nb::none(), nb::sig(linear_sig.c_str()),
+          "Reads and packs the weights, and consumes them.")
+      .def(
+          "apply", &apply_linear, nb::arg("x").none(), nb::arg("output") = nb::none(),
+          nb::kw_only(), nb::arg("stream") = nb::none(),
+          nb::sig("def apply(self, x: typing.Any, output: typing.Any = None, *, stream: int | None "
+                  "= None) -> typing.Any"),
+          "output [num_tokens, N] = x [num_tokens, K] times the transposed weights, plus the bias. "
+          "x and output have the device's activation dtype; output may be f32 on any device.");
+  bind_plan<PyLinear>(linear);
+}
+
+}  // namespace moracle::python

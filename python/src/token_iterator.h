@@ -1,0 +1,45 @@
+// Generation token by token, from a thread of its own.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "loaded_model.h"
+
+namespace moracle::python {
+
+/// Tokens as they come. A thread generates ahead of the reader. It never holds the GIL, and it does
+/// not wait for the reader, who may call the same model.
+class TokenIterator {
+ public:
+  /// `as_text`: next() gives pieces of text instead of ids.
+  TokenIterator(std::shared_ptr<LoadedModel> loaded, std::vector<int32_t> prompt,
+                GenerateOptions options, bool as_text);
+  ~TokenIterator();
+
+  /// Waits for the next id or piece of text. Throws stop_iteration at the end, and the error of the
+  /// generation.
+  nb::object next();
+  /// Stops the generation and waits for its thread.
+  void close();
+  /// "eos", "length", "cancelled"; empty while tokens come.
+  std::string stop_reason();
+
+ private:
+  std::optional<int32_t> take();
+
+  std::shared_ptr<LoadedModel> loaded_;
+  bool as_text_;
+  std::optional<TokenStream> stream_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<int32_t> ids_;
+  std::optional<Result<Generation>> result_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;  // the last member: it uses the others
+};
+
+}  // namespace moracle::python

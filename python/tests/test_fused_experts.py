@@ -1,0 +1,337 @@
+"""fused_experts and pack: every scheme against float64, on the reference and on the chosen backend."""
+import gc
+import types
+
+import float64_experts as f64
+import numpy as np
+import pytest
+
+import moracle
+from moracle import experts as door
+
+E, H, I, TOP_K, TOKENS = 6, 256, 128, 3, 7
+
+
+@pytest.fixture
+def floats(rng):
+    w1 = (rng.standard_normal((E, 2 * I, H)) / 16).astype(np.float32)
+    w2 = (rng.standard_normal((E, H, I)) / 11).astype(np.float32)
+    ids = np.stack([rng.permutation(E)[:TOP_K] for _ in range(TOKENS)]).astype(np.int32)
+    return w1, w2, {"hidden_states": rng.standard_normal((TOKENS, H)).astype(np.float32),
+                    "topk_weights": rng.random((TOKENS, TOP_K)).astype(np.float32), "topk_ids": ids}
+
+
+def plain(w, dtype):
+    values = w.astype(dtype)
+    return {"w": values}, values
+
+
+def int_rows(w, width, group, zero_points):
+    codes, scale, zero, values = f64.int_groups(w, width, group, zero_points)
+    arguments = {"w": f64.nibbles(codes) if width == 4 else codes, "scale": scale}
+    if zero_points:
+        arguments["zp"] = f64.nibbles(zero, axis=1) if width == 4 else zero
+    return arguments, values
+
+
+def int8_channel(w):
+    scale = (np.abs(w).max(-1) / 127).astype(np.float32)
+    codes = np.round(w / scale[..., None]).clip(-127, 127).astype(np.int8)
+    return {"w": codes, "scale": scale}, codes * scale[..., None].astype(np.float64)
+
+
+def fp8_of(w, rows, cols):
+    codes, scale, values = f64.fp8_blocks(w, rows or w.shape[1], cols or w.shape[2])
+    return {"w": codes, "scale": scale}, values
+
+
+def mx_of(w, table, most):
+    codes, scale, values = f64.mx(w, table, most)
+    return {"w": f64.nibbles(codes) if table is f64.E2M1 else codes, "scale": scale}, values
+
+
+# name: (tensors and values of a matrix, arguments, quantization of activations)
+SCHEMES = {
+    "f32": (lambda w: plain(w, np.float32), {}, None),
+    "f16": (lambda w: plain(w, np.float16), {}, None),
+    "int4-w4a16-g32": (lambda w: int_rows(w, 4, 32, False), {"use_int4_w4a16": True, "block_shape": [0, 32]}, None),
+    "int4-w4a16-g64-asym": (lambda w: int_rows(w, 4, 64, True),
+                            {"use_int4_w4a16": True, "block_shape": [0, 64]}, None),
+    "int8-w8a16-g32": (lambda w: int_rows(w, 8, 32, False), {"use_int8_w8a16": True, "block_shape": [0, 32]}, None),
+    "int8-w8a16-g128-asym": (lambda w: int_rows(w, 8, 128, True),
+                             {"use_int8_w8a16": True, "block_shape": [0, 128]}, None),
+    "int8-w8a16-channel": (int8_channel, {"use_int8_w8a16": True}, None),
+    "int8-w8a8": (int8_channel, {"use_int8_w8a8": True, "per_channel_quant": True}, f64.int8_per_token),
+    "int4-w4a8-g32": (lambda w: int_rows(w, 4, 32, False), {"scheme": "int4-w4a8-g32"}, f64.int8_per_token),
+    "fp8-w8a8-tensor": (lambda w: fp8_of(w, None, None), {"use_fp8_w8a8": True}, f64.fp8_per_group(None)),
+    "fp8-w8a8-channel": (lambda w: fp8_of(w, 1, None), {"use_fp8_w8a8": True, "per_channel_quant": True},
+                         f64.fp8_per_group(None)),
+    "fp8-w8a8-block128x128": (lambda w: fp8_of(w, 128, 128), {"use_fp8_w8a8": True, "block_shape": [128, 128]},
+                              f64.fp8_per_group(128)),
+    "fp8-w8a16-channel": (lambda w: fp8_of(w, 1, None), {"scheme": "fp8-w8a16-channel"}, None),
+    "mxfp8-w8a8": (lambda w: mx_of(w, f64.E4M3, 448), {"scheme": "mxfp8-w8a8"}, f64.mxfp8),
+    "mxfp4-w4a16": (lambda w: mx_of(w, f64.E2M1, 6), {"scheme": "mxfp4-w4a16"}, None),
+    "mxfp4-w4a8": (lambda w: mx_of(w, f64.E2M1, 6), {"scheme": "mxfp4-w4a8"}, f64.int8_per_token),
+}
+
+
+def tensors_of(w1, w2, make):
+    """Arguments of fused_experts, and the values of both matrices."""
+    arguments, values = {}, []
+    for name, w in (("w1", w1), ("w2", w2)):
+        parts, value = make(w)
+        values.append(value)
+        arguments |= {name if part == "w" else f"{name}_{part}": tensor for part, tensor in parts.items()}
+    return arguments, values
+
+
+def error(got, expected):
+    return np.linalg.norm(got - expected) / np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_scheme_matches_float64(name, floats):
+    make, arguments, quantize = SCHEMES[name]
+    w1, w2, inputs = floats
+    tensors, values = tensors_of(w1, w2, make)
+    expected = f64.experts(inputs["hidden_states"], *values, inputs["topk_weights"], inputs["topk_ids"],
+                           quantize or (lambda x: x))
+    got = moracle.fused_experts(**tensors, **inputs, **arguments)
+    # A rounding to codes may fall to the other side of a tie. Without one: 16 significant bits on cpu-amx.
+    assert error(got, expected) < (5e-3 if quantize else 1e-4)
+    packs = {key: value for key, value in tensors.items() if key not in ("w1", "w2")}
+    reference = moracle.pack(tensors["w1"], tensors["w2"], top_k=TOP_K, scheme=name, backend="reference", **packs)
+    assert reference.selection.layer.scheme.name == name
+    exact = reference(inputs["hidden_states"], inputs["topk_weights"], inputs["topk_ids"])
+    assert error(exact, expected) < (2e-3 if quantize else 2e-6)
+
+
+def test_quant_config_stands_for_its_arguments(floats):
+    w1, w2, inputs = floats
+    tensors, _ = tensors_of(w1, w2, int8_channel)
+    expected = moracle.fused_experts(**tensors, **inputs, use_int8_w8a8=True, per_channel_quant=True)
+    config = types.SimpleNamespace(use_int8_w8a8=True, per_act_token_quant=True, w1_scale=tensors["w1_scale"],
+                                   w2_scale=tensors["w2_scale"])
+    got = moracle.fused_experts(w1=tensors["w1"], w2=tensors["w2"], **inputs, quant_config=config)
+    assert np.array_equal(got, expected)
+    tensors, _ = tensors_of(w1, w2, SCHEMES["mxfp4-w4a16"][0])
+    expected = moracle.fused_experts(**tensors, **inputs, scheme="mxfp4-w4a16")
+    config = types.SimpleNamespace(ocp_mx_scheme="w_mxfp4", w1_scale=tensors["w1_scale"], w2_scale=tensors["w2_scale"])
+    got = moracle.fused_experts(w1=tensors["w1"], w2=tensors["w2"], **inputs, quant_config=config)
+    assert np.array_equal(got, expected)
+
+
+def test_static_activation_scales(floats):
+    w1, w2, inputs = floats
+    tensors, values = tensors_of(w1, w2, lambda w: fp8_of(w, None, None))
+    a1, a2 = np.array([0.01], np.float32), np.linspace(0.002, 0.004, E).astype(np.float32)
+    experts = moracle.pack(tensors["w1"], tensors["w2"], top_k=TOP_K, scheme="fp8-w8a8-tensor-static",
+                           w1_scale=tensors["w1_scale"], w2_scale=tensors["w2_scale"], a1_scale=a1, a2_scale=a2,
+                           backend="reference")
+    got = experts(inputs["hidden_states"], inputs["topk_weights"], inputs["topk_ids"])
+    expected = sum(f64.experts(inputs["hidden_states"], *values, inputs["topk_weights"],
+                               np.where(inputs["topk_ids"] == e, e, -1), f64.fp8_static(a1[0]),
+                               quantize2=f64.fp8_static(a2[e])) for e in range(E))
+    assert error(got, expected) < 2e-3
+
+
+@pytest.mark.parametrize("packing", ["gptq", "gptq_v2", "awq"])
+@pytest.mark.parametrize("width", [4, 8])
+def test_packings_of_producers_give_the_same_bits_as_rows(packing, width, floats):
+    if packing == "awq" and width == 8:
+        width = 4
+    w1, w2, inputs = floats
+    scheme = f"int{width}-w{width}a16-g64-asym"
+    rows, packed = {}, {}
+    for name, w in (("w1", w1), ("w2", w2)):
+        codes, scale, zero, _ = f64.int_groups(w, width, 64, True)
+        zero = np.maximum(zero, 1)
+        rows |= {name: f64.nibbles(codes) if width == 4 else codes, f"{name}_scale": scale,
+                 f"{name}_zp": f64.nibbles(zero, axis=1) if width == 4 else zero}
+        packed |= {name: words(codes, packing, width, along_k=packing != "awq"),
+                   f"{name}_scale": np.ascontiguousarray(scale.transpose(0, 2, 1)),
+                   f"{name}_zp": words(zero - (packing == "gptq"), packing, width, along_k=False)}
+    expected = moracle.fused_experts(**rows, **inputs, scheme=scheme)
+    got = moracle.fused_experts(**packed, **inputs, scheme=scheme, packing=packing)
+    assert np.array_equal(got, expected)
+
+
+def words(codes, packing, width, along_k):
+    """[E, N, K] codes as words of the producer: transposed, packed along K or along N."""
+    codes = codes.transpose(0, 2, 1).astype(np.uint32)
+    per_word = 32 // width
+    axis = 1 if along_k else 2
+    order = [0, 2, 4, 6, 1, 3, 5, 7] if packing == "awq" else range(per_word)
+    split = np.moveaxis(codes, axis, -1)
+    split = split.reshape(*split.shape[:-1], -1, per_word)
+    packed = sum(split[..., column] << (width * slot) for slot, column in enumerate(order))
+    return np.ascontiguousarray(np.moveaxis(packed, -1, axis)).astype(np.uint32).view(np.int32)
+
+
+def test_words_of_compressed_tensors_give_the_same_bits_as_bytes(floats):
+    w1, w2, inputs = floats
+    tensors, _ = tensors_of(w1, w2, lambda w: int_rows(w, 4, 32, False))
+    expected = moracle.fused_experts(**tensors, **inputs, scheme="int4-w4a16-g32")
+    for name in ("w1", "w2"):
+        tensors[name] = tensors[name].view(np.int32)
+    assert np.array_equal(moracle.fused_experts(**tensors, **inputs, scheme="int4-w4a16-g32"), expected)
+
+
+def test_group_index_orders_columns(floats, rng):
+    w1, w2, inputs = floats
+    index = {name: np.stack([rng.permutation(np.repeat(np.arange(w.shape[2] // 32), 32)) for _ in range(E)]).astype(np.int32)
+             for name, w in (("w1", w1), ("w2", w2))}
+    tensors, values = {}, []
+    for name, w in (("w1", w1), ("w2", w2)):
+        order = np.argsort(index[name], axis=1, kind="stable")
+        sorted_w = np.stack([w[e][:, order[e]] for e in range(E)])
+        codes, scale, _, value = f64.int_groups(sorted_w, 4, 32, False)
+        back = np.argsort(order, axis=1)
+        values.append(np.stack([value[e][:, back[e]] for e in range(E)]))
+        codes = np.stack([codes[e][:, back[e]] for e in range(E)])
+        tensors |= {name: f64.nibbles(codes), f"{name}_scale": scale, f"{name}_g_idx": index[name]}
+    w1_packed, w2_packed = tensors.pop("w1"), tensors.pop("w2")
+    experts = moracle.pack(w1_packed, w2_packed, top_k=TOP_K, scheme="int4-w4a16-g32", **tensors)
+    got = experts(inputs["hidden_states"], inputs["topk_weights"], inputs["topk_ids"])
+    assert error(got, f64.experts(inputs["hidden_states"], *values, inputs["topk_weights"], inputs["topk_ids"])) < 1e-4
+    tensors["w1_g_idx"][0, 3] = 99
+    with pytest.raises(moracle.InvalidArgument, match="w1_g_idx, expert 0: needs groups from 0 to 7; column 3 has 99"):
+        moracle.pack(w1_packed, w2_packed, top_k=TOP_K, scheme="int4-w4a16-g32", **tensors)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "swigluoai", "swigluoai_uninterleave"])
+def test_activations_and_biases(activation, floats, rng):
+    w1, w2, inputs = floats
+    b1, b2 = rng.standard_normal((E, 2 * I)).astype(np.float32), rng.standard_normal((E, H)).astype(np.float32)
+    got = moracle.fused_experts(w1=w1, w2=w2, **inputs, activation=activation, w1_bias=b1, w2_bias=b2)
+    if activation == "swigluoai":  # rows of gate and up alternate
+        w1, b1 = (np.concatenate([a[:, ::2], a[:, 1::2]], 1) for a in (w1, b1))
+    expected = f64.experts(inputs["hidden_states"], w1, w2, inputs["topk_weights"], inputs["topk_ids"],
+                           activation=activation.removesuffix("_uninterleave"), b1=b1, b2=b2)
+    assert error(got, expected) < 1e-4
+
+
+def test_interleaved_rows_keep_their_block_scales(floats):
+    w1, w2, inputs = floats
+    tensors, values = tensors_of(w1, w2, lambda w: fp8_of(w, 128, 128))
+    scales = {name: tensors[name] for name in ("w1_scale", "w2_scale")}
+    experts = moracle.pack(tensors["w1"], tensors["w2"], top_k=TOP_K, scheme="fp8-w8a16-block128x128", interleaved=True,
+                           **scales)
+    w1 = np.concatenate([values[0][:, ::2], values[0][:, 1::2]], 1)
+    got = experts(inputs["hidden_states"], inputs["topk_weights"], inputs["topk_ids"])
+    expected = f64.experts(inputs["hidden_states"], w1, values[1], inputs["topk_weights"], inputs["topk_ids"])
+    assert error(got, expected) < 1e-4
+
+
+def test_expert_map_computes_local_experts_only(floats):
+    w1, w2, inputs = floats
+    local = np.array([-1, 1, -1, 0, 2, -1], np.int32)
+    kept = [3, 1, 4]
+    got = moracle.fused_experts(w1=w1[kept], w2=w2[kept], **inputs, expert_map=local, global_num_experts=E)
+    ids = np.where(local[inputs["topk_ids"]] < 0, -1, inputs["topk_ids"])
+    expected = f64.experts(inputs["hidden_states"], w1, w2, inputs["topk_weights"], ids)
+    assert error(got, expected) < 1e-4
+
+
+def test_router_weight_on_input(floats):
+    w1, w2, inputs = floats
+    one = inputs | {"topk_ids": inputs["topk_ids"][:, :1].copy(), "topk_weights": inputs["topk_weights"][:, :1].copy()}
+    got = moracle.fused_experts(w1=w1, w2=w2, **one, apply_router_weight_on_input=True)
+    expected = f64.experts(one["hidden_states"], w1, w2, one["topk_weights"], one["topk_ids"], weight_on_input=True)
+    assert error(got, expected) < 1e-4
+
+
+def test_ids_and_weights_of_other_types_are_converted(floats):
+    w1, w2, inputs = floats
+    expected = moracle.fused_experts(w1=w1, w2=w2, **inputs)
+    other = inputs | {"topk_ids": inputs["topk_ids"].astype(np.int64)}
+    assert np.array_equal(moracle.fused_experts(w1=w1, w2=w2, **other), expected)
+    halved = inputs | {"topk_weights": inputs["topk_weights"].astype(np.float16)}
+    assert error(moracle.fused_experts(w1=w1, w2=w2, **halved), expected) < 1e-3
+
+
+def test_many_tokens_run_in_parts(floats, rng):
+    w1, w2, _ = floats
+    experts = moracle.pack(w1, w2, top_k=2, max_num_tokens=16)
+    hidden = rng.standard_normal((37, H)).astype(np.float32)
+    ids = rng.integers(0, E, (37, 2)).astype(np.int32)
+    weights = rng.random((37, 2)).astype(np.float32)
+    assert error(experts(hidden, weights, ids), f64.experts(hidden, w1, w2, weights, ids)) < 1e-4
+
+
+def test_packed_weights_live_as_long_as_their_tensors(floats):
+    w1, w2, inputs = floats
+    before = len(door._packed)
+    moracle.fused_experts(w1=w1, w2=w2, **inputs)
+    first = [entry.packed for entry in door._packed.values()][-1]
+    moracle.fused_experts(w1=w1, w2=w2, **inputs)
+    assert len(door._packed) == before + 1
+    assert [entry.packed for entry in door._packed.values()][-1] is first
+    moracle.fused_experts(w1=w1.copy(), w2=w2, **inputs)  # another w1, gone after the call
+    gc.collect()
+    assert len(door._packed) == before + 1
+
+
+def test_pack_keeps_no_tensor(floats):
+    import weakref
+    w1, w2, inputs = floats
+    w1 = w1.copy()
+    gone = weakref.ref(w1)
+    experts = moracle.pack(w1, w2, top_k=TOP_K)
+    expected = experts(inputs["hidden_states"], inputs["topk_weights"], inputs["topk_ids"])
+    del w1
+    gc.collect()
+    assert gone() is None
+    again = experts(inputs["hidden_states"], inputs["topk_weights"], inputs["topk_ids"])
+    assert np.array_equal(again, expected)
+
+
+@pytest.mark.parametrize("change, text", [
+    ({"inplace": True}, "inplace"), ({"use_mxfp4_w4a4": True}, "use_mxfp4_w4a4"),
+    ({"quant_config": types.SimpleNamespace(use_nvfp4_w4a4=True)}, "quant_config.use_nvfp4_w4a4"),
+    ({"quant_config": types.SimpleNamespace(ocp_mx_scheme="w_mxfp4_a_mxfp4")}, "quant_config.ocp_mx_scheme"),
+    ({"allow_deep_gemm": True}, "allow_deep_gemm"),
+    ({"use_int8_w8a8": True}, "per_channel_quant"), ({"global_num_experts": 12}, "global_num_experts")])
+def test_arguments_that_are_not_served_are_refused_by_name(change, text, floats):
+    w1, w2, inputs = floats
+    with pytest.raises(moracle.Unsupported, match=text):
+        moracle.fused_experts(w1=w1, w2=w2, **inputs, **change)
+
+
+@pytest.mark.parametrize("change, text", [
+    ({"w2": np.zeros((E, H, I + 1), np.float32)}, "w2: needs f32 \\[6, 256, 128\\]"),
+    ({"w2": np.zeros((E - 1, H, I), np.float32)}, "w2: needs 6 experts"),
+    ({"w1": np.zeros((E, 2 * I - 1, H), np.float32)}, "w1: needs as many rows of gate as of up"),
+    ({"w1": np.zeros((E, 2 * I, H + 1), np.float32)}, "w1: needs f32 \\[6, 256, 256\\]"),
+    ({"w1": np.zeros((2 * I, H), np.float32)}, "w1: needs \\[experts, rows, columns\\]"),
+    ({"w1": np.zeros((E, H, 2 * I), np.float32).transpose(0, 2, 1)}, "w1: needs contiguous memory"),
+    ({"w1": np.zeros((E, 2 * I, H), np.int64)}, "w1: needs float weights"),
+    ({"w1_scale": np.zeros(E, np.float32)}, "w1_scale: needs no tensor"),
+    ({"w2_zp": np.zeros(E, np.uint8)}, "w2_zp: needs no tensor"),
+    ({"w1_bias": np.zeros((E, I), np.float32)}, "w1_bias: needs"),
+    ({"a1_scale": np.ones(1, np.float32)}, "a1_scale: needs no tensor"),
+    ({"scheme": "int4-w4a16-g32"}, "w1: needs u8 \\[6, 256, 128\\]"),
+    ({"expert_map": np.array([0, 9], np.int32)}, "expert_map: needs -1 to 5; expert 1 has 9"),
+    ({"packing": "gptq"}, "w1: needs integer codes for this packing"),
+    ({"packing": "marlin"}, "packing: needs rows, gptq, gptq_v2 or awq"),
+    ({"use_fp8_w8a8": True, "use_int8_w8a8": True}, "use_\\*: needs at most one")])
+def test_tensors_that_do_not_fit_are_refused_by_name(change, text, floats):
+    w1, w2, inputs = floats
+    with pytest.raises(moracle.InvalidArgument, match=text):
+        moracle.fused_experts(**({"w1": w1, "w2": w2} | inputs | change))
+
+
+@pytest.mark.parametrize("name, make", [
+    ("w1", lambda: np.full((E, 2 * I, H), np.nan, np.float32)), ("w2", lambda: np.full((E, H, I), np.inf, np.float32)),
+    ("w1_bias", lambda: np.full((E, 2 * I), np.nan, np.float32))])
+def test_numbers_that_are_not_finite_are_refused(name, make, floats):
+    w1, w2, inputs = floats
+    with pytest.raises(moracle.InvalidArgument, match=f"{name}, expert 0: needs finite numbers; element 0"):
+        moracle.fused_experts(**({"w1": w1, "w2": w2} | inputs | {name: make()}))
+
+
+def test_missing_scales_are_named(floats):
+    w1, w2, inputs = floats
+    codes = np.zeros((E, 2 * I, H // 2), np.uint8)
+    with pytest.raises(moracle.InvalidArgument, match="w1_scale: needs f32, f16 or bf16 .*; it is missing"):
+        moracle.fused_experts(w1=codes, w2=np.zeros((E, H, I // 2), np.uint8), **inputs, scheme="int4-w4a16-g32")

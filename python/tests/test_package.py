@@ -1,0 +1,44 @@
+"""The package itself: version, types, what an import loads."""
+import ast
+import pathlib
+import re
+import subprocess
+import sys
+
+import moracle
+
+PACKAGE = pathlib.Path(moracle.__file__).parent
+
+
+def test_version_is_that_of_cmake():
+    text = (pathlib.Path(__file__).resolve().parents[2] / "CMakeLists.txt").read_text(encoding="utf-8")
+    assert moracle.__version__ == re.search(r"project\(moracle VERSION ([0-9.]+)", text)[1]
+
+
+def test_stubs_parse_and_describe_every_exported_object():
+    assert (PACKAGE / "py.typed").exists()
+    tree = ast.parse((PACKAGE / "_moracle.pyi").read_text(encoding="utf-8"))
+    described = {node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    exported = {name for name in moracle.__all__ if getattr(moracle._moracle, name, None) is not None}
+    assert exported - {"__version__"} <= described
+    assert len(exported) > 15
+
+
+def test_stub_names_are_imported():
+    tree = ast.parse((PACKAGE / "_moracle.pyi").read_text(encoding="utf-8"))
+    known = {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))
+             for alias in node.names} | {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    properties = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    built_in = {"str", "int", "float", "bool", "list", "dict", "tuple", "object", "property", "staticmethod"}
+    assert used - known - properties <= built_in
+
+
+def test_import_loads_neither_torch_nor_transformers():
+    code = "import sys, moracle; sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_every_object_has_a_docstring():
+    without = [name for name in moracle.__all__ if name != "__version__" and not getattr(moracle, name).__doc__]
+    assert without == []
