@@ -292,6 +292,7 @@ struct KernelPlan {
   bool combines = false;
   bool in_parts = false;  ///< may run on a subset of the rows at a time
   FusedTokens fused;
+  int64_t linear_up_to = 0;  ///< so many tokens of a linear layer run in kernels of their own
 };
 
 /// The inputs of a kernel's plan function.
@@ -313,6 +314,7 @@ struct KernelRequest {
   int64_t num_experts = 1;  ///< local experts
   /// Nothing stands between the stages of the layer, so kernels for all of them may run.
   bool fuses = false;
+  bool linear = false;  ///< a dense linear layer: one expert, every token once, no row plan
 };
 
 class FusedExperts;

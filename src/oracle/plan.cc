@@ -62,6 +62,7 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine, b
     wanted.rows_per_token = batched ? wanted.num_experts : plan.top_k();
     wanted.expert_rows = std::max<int64_t>(plan.top_k(), 1);
     wanted.fuses = may_fuse;
+    wanted.linear = layer.linear;
     if (!layer.linear && plan.matrices.empty()) wanted.activation = &layer.activation;
     MatrixPlan matrix{shape, 0, backend.kernels->plan(wanted, machine)};
     // An adapter's output is added before any later step, so the epilogue must not run these steps.

@@ -3,6 +3,7 @@
 // same layout: adapters, batched activations, act-order, deterministic plans, linear layers.
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/decode/few_experts.h"
+#include "kernels/cuda/decode/few_linear.h"
 #include "kernels/cuda/gemm_sm90/wgmma_experts.h"
 
 namespace moracle::cuda {
@@ -24,6 +25,13 @@ class FewOrMany : public FusedExperts {
 };
 
 }  // namespace
+
+Result<std::unique_ptr<GroupedLinear>> make_sm90(KernelWeights&& weights, const KernelPlan& plan,
+                                                 Device& device) {
+  MORACLE_TRY(std::unique_ptr<GroupedLinear> others, make_sm80(std::move(weights), plan, device));
+  if (plan.linear_up_to == 0) return others;
+  return make_few_linear(std::move(others), plan.linear_up_to, dynamic_cast<CudaDevice&>(device));
+}
 
 Result<std::unique_ptr<FusedExperts>> make_sm90_experts(const GroupedLinear& w13,
                                                         const GroupedLinear& w2, const Plan& plan,

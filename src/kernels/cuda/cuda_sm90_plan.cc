@@ -46,8 +46,32 @@ void add_wgmma(const KernelRequest& request, int64_t first, std::vector<KernelUs
   }
 }
 
+// Adds the kernels of `plan` for the tokens from `first` to `last`.
+void add_rest(std::vector<KernelUse>& uses, int64_t first, int64_t last, KernelPlan& plan) {
+  for (KernelUse& use : plan.kernels) {
+    use.from_tokens = std::max(use.from_tokens, first);
+    use.to_tokens = use.to_tokens == 0 ? last : std::min(use.to_tokens, last);
+    if (use.from_tokens <= use.to_tokens) uses.push_back(std::move(use));
+  }
+}
+
+// Few tokens of a linear layer stream its weights, too.
+KernelPlan plan_linear(const KernelRequest& request, KernelPlan plan) {
+  if (request.deterministic || !few_serves(request.shape, request.scheme)) return plan;
+  std::vector<KernelUse> uses;
+  plan.linear_up_to = std::min(kMostFewLinearTokens, request.max_num_tokens);
+  for (int64_t tokens = 1; tokens <= plan.linear_up_to; ++tokens)
+    extend(uses, tokens, few_kernel_name(request.scheme, tokens <= 8 ? 8 : 16, false));
+  add_rest(uses, plan.linear_up_to + 1, request.max_num_tokens, plan);
+  uses.back().to_tokens = 0;
+  plan.kernels = std::move(uses);
+  plan.deterministic = false;  // more tokens add in another order
+  return plan;
+}
+
 KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
   KernelPlan plan = plan_mma(request, machine);
+  if (request.linear) return plan_linear(request, std::move(plan));
   // GEMM 1 must apply the activation.
   if (!request.fuses || (request.activation != nullptr && !plan.activates)) return plan;
   std::vector<KernelUse> uses;
@@ -59,11 +83,7 @@ KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
   if (least > 0 && least <= request.max_num_tokens) plan.fused.from = least;
   // Numbers of tokens between, as cuda-sm80 plans them.
   const int64_t last = plan.fused.from > 0 ? plan.fused.from - 1 : request.max_num_tokens;
-  for (KernelUse& use : plan.kernels) {
-    use.from_tokens = std::max(use.from_tokens, plan.fused.up_to + 1);
-    use.to_tokens = use.to_tokens == 0 ? last : std::min(use.to_tokens, last);
-    if (use.from_tokens <= use.to_tokens) uses.push_back(std::move(use));
-  }
+  add_rest(uses, plan.fused.up_to + 1, last, plan);
   if (plan.fused.from > 0) add_wgmma(request, plan.fused.from, uses);
   // What other tokens chose decides which warp adds which columns of a token.
   if (plan.fused.any()) plan.deterministic = false;
@@ -75,6 +95,6 @@ KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
 }  // namespace
 }  // namespace cuda
 
-const Kernels kCudaSm90Kernels = {cuda::plan_sm90, cuda::kMakeSm80, cuda::kFuseSm90};
+const Kernels kCudaSm90Kernels = {cuda::plan_sm90, cuda::kMakeSm90, cuda::kFuseSm90};
 
 }  // namespace moracle

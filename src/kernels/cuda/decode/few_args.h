@@ -9,7 +9,7 @@ namespace moracle::cuda {
 
 /// The experts of each token. A slot is t · top_k + j, for expert j of token t.
 struct FewSlots {
-  const int32_t* ids;         ///< [num_slots]
+  const int32_t* ids;         ///< [num_slots]; null: all are expert 0
   const int32_t* expert_map;  ///< [num_experts]; null: ids are local numbers
   const float* weights;       ///< [num_slots]; null: each is 1
   int num_slots, num_tokens, top_k, num_experts, num_local;

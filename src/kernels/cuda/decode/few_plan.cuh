@@ -25,6 +25,7 @@ struct FewPlan {
 
 /// Returns the local number of a slot's expert, or -1.
 __device__ inline int few_expert(const FewSlots& s, int slot) {
+  if (s.ids == nullptr) return 0;
   const int32_t id = s.ids[slot];
   if (id < 0 || id >= s.num_experts) return -1;
   const int32_t local = s.expert_map != nullptr ? s.expert_map[id] : id;
@@ -78,6 +79,7 @@ __device__ inline void settle_few_slots(const FewSlots& s, const FewPlan& plan) 
   const int slot = static_cast<int>(threadIdx.x);
   if (blockIdx.x != 0 || slot >= s.num_slots) return;
   if (s.slot_row != nullptr) s.slot_row[slot] = plan.expert[slot] >= 0 ? slot : -1;
+  if (s.ids == nullptr) return;
   const int32_t id = s.ids[slot];
   if (s.id_errors != nullptr && (id < -1 || id >= s.num_experts))
     report(s.id_errors, slot, id, s.num_experts, s.top_k);

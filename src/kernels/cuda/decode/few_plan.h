@@ -15,6 +15,9 @@ inline constexpr int64_t kMostAddedTokens = 16, kMostAddedSlots = 128;
 /// True if these kernels can read weights of this shape in this scheme.
 bool few_serves(const MatrixShape& shape, const Scheme& scheme);
 
+/// Most tokens of a linear layer: one reading of its weights.
+inline constexpr int64_t kMostFewLinearTokens = 16;
+
 /// Returns the most tokens that these kernels serve faster than the others; 0: none. wgmma serves
 /// from `wgmma_tokens` on; 0: never.
 int64_t few_most_tokens(const KernelRequest& request, int64_t wgmma_tokens);
