@@ -64,9 +64,9 @@ class MmaLinear : public GroupedLinear {
     if (kernels_are_watched())
       report({mma_kernel_name(weights_.scheme, kernel.rows), weights_.shape});
     const MmaArgs args = mma_args(weights_, rows, y, activation);
-    return launch(queue_, stream, "cuda_sm80", kernel.kernel,
-                  std::min(mma_tiles(kernel, args), resident_[choice]), kernel.threads,
-                  static_cast<size_t>(kernel.shared_bytes), args);
+    return launch_early(queue_, stream, "cuda_sm80", kernel.kernel,
+                        std::min(mma_tiles(kernel, args), resident_[choice]), kernel.threads,
+                        static_cast<size_t>(kernel.shared_bytes), args);
   }
 
   KernelWeights weights_;

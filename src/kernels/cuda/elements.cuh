@@ -4,6 +4,7 @@
 #include "base/scalar.h"
 #include "base/text.h"
 #include "kernels/check_ops.h"
+#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/launch.cuh"
 
 namespace moracle::cuda {
@@ -57,6 +58,8 @@ constexpr int64_t kElementColumns = 1024;  // columns of one row that a block pr
 
 template <class Each>
 __global__ void each_element(int64_t rows, int64_t cols, Each each) {
+  await_earlier_kernels();
+  start_later_kernels();
   const int64_t tiles = (cols + kElementColumns - 1) / kElementColumns;
   for (int64_t b = blockIdx.x; b < rows * tiles; b += gridDim.x) {
     const int64_t r = b / tiles, first = b % tiles * kElementColumns;
@@ -70,8 +73,8 @@ template <class Each>
 Status launch_elements(const Queue& queue, Stream stream, const char* name, int64_t rows,
                        int64_t cols, const Each& each) {
   const int64_t tiles = (cols + kElementColumns - 1) / kElementColumns;
-  return launch(queue, stream, name, each_element<Each>, rows * tiles, kElementThreads, 0, rows,
-                cols, each);
+  return launch_early(queue, stream, name, each_element<Each>, rows * tiles, kElementThreads, 0,
+                      rows, cols, each);
 }
 
 }  // namespace moracle::cuda

@@ -4,12 +4,15 @@
 // (batch-invariant).
 #include "kernels/cuda/attention/attend_heads.cuh"
 #include "kernels/cuda/attention/attend_parts.cuh"
+#include "kernels/cuda/device/dependent.cuh"
 
 namespace moracle::cuda {
 namespace {
 
 template <int kHead, int kValue, DType kCache, int kTiles>
 __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 2) attend_few(FewArgs f) {
+  await_earlier_kernels();
+  start_later_kernels();
   constexpr int kRows = 8 * kTiles;
   // Results of each warp, merged in warp order.
   __shared__ float values[kWarps][kRows][kValue + 1];  // padded: heads begin at different banks
@@ -93,11 +96,12 @@ Status attend_tiles(const AttendArgs& a, const Queue& queue, Stream stream) {
   const int64_t row_tiles = (shape.num_heads / shape.num_kv_heads + 8 * kTiles - 1) / (8 * kTiles);
   for (int64_t first = 0; first < a.q.rows; first += together) {
     const FewArgs few{a, first, std::min(together, a.q.rows - first), parts};
-    MORACLE_CHECK(launch(queue, stream, "attend_few", attend_few<kHead, kValue, kCache, kTiles>,
-                         parts * row_tiles * shape.num_kv_heads * few.tokens, kThreads, 0, few));
+    MORACLE_CHECK(
+        launch_early(queue, stream, "attend_few", attend_few<kHead, kValue, kCache, kTiles>,
+                     parts * row_tiles * shape.num_kv_heads * few.tokens, kThreads, 0, few));
     if (parts == 1) continue;
-    MORACLE_CHECK(launch(queue, stream, "merge_parts", merge_parts<kValue>,
-                         few.tokens * shape.num_heads, kThreads, 0, few));
+    MORACLE_CHECK(launch_early(queue, stream, "merge_parts", merge_parts<kValue>,
+                               few.tokens * shape.num_heads, kThreads, 0, few));
   }
   return {};
 }

@@ -2,6 +2,7 @@
 // knows how many tiles there are.
 #pragma once
 
+#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
 #include "kernels/cuda/gemm_sm80/mma_sums.cuh"
 
@@ -9,6 +10,8 @@ namespace moracle::cuda {
 
 template <class Operand, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear(const MmaArgs a) {
+  await_earlier_kernels();
+  start_later_kernels();
   extern __shared__ __align__(16) uint8_t stages[];
   using Loader = MmaLoader<Operand, Tile>;
   __shared__ TilePlace places[Loader::kPlaces];

@@ -1,5 +1,6 @@
 // Ops around the layers of a model, except positions and attention.
 #include "kernels/cuda/block.cuh"
+#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
@@ -11,6 +12,8 @@ constexpr int kModelThreads = 256;
 
 // One block normalizes each run of `size` columns.
 __global__ void rms_norm(Matrix x, const float* weight, int64_t size, float epsilon, Matrix out) {
+  await_earlier_kernels();
+  start_later_kernels();
   const int64_t runs = x.cols / size;
   for (int64_t b = blockIdx.x; b < x.rows * runs; b += gridDim.x) {
     const int64_t r = b / runs, first = b % runs * size;
@@ -53,6 +56,8 @@ constexpr int kMostEights = 4;  // vectors of a row that a thread keeps
 template <bool kAdds>
 __global__ void __launch_bounds__(kModelThreads)
     rms_norm_rows(Matrix x, Matrix y, const float* weight, float epsilon, Matrix out) {
+  await_earlier_kernels();
+  start_later_kernels();
   const auto count = static_cast<int>(x.cols / 8);
   for (int64_t r = blockIdx.x; r < x.rows; r += gridDim.x) {
     Eight kept[kMostEights];
@@ -121,10 +126,11 @@ Status CudaOps::rms_norm(const Matrix& x, const float* weight, int64_t weight_si
                          const Matrix& out, Stream stream) {
   MORACLE_CHECK(cuda::check_floats({&x, &out}));
   if (weight_size == x.cols && cuda::are_eights({&x, &out}, weight))
-    return cuda::launch(queue_, stream, "rms_norm", cuda::rms_norm_rows<false>, x.rows,
-                        cuda::kModelThreads, 0, x, x, weight, epsilon, out);
-  return cuda::launch(queue_, stream, "rms_norm", cuda::rms_norm, x.rows * (x.cols / weight_size),
-                      cuda::kModelThreads, 0, x, weight, weight_size, epsilon, out);
+    return cuda::launch_early(queue_, stream, "rms_norm", cuda::rms_norm_rows<false>, x.rows,
+                              cuda::kModelThreads, 0, x, x, weight, epsilon, out);
+  return cuda::launch_early(queue_, stream, "rms_norm", cuda::rms_norm,
+                            x.rows * (x.cols / weight_size), cuda::kModelThreads, 0, x, weight,
+                            weight_size, epsilon, out);
 }
 
 Status CudaOps::add(const Matrix& x, const Matrix& y, Stream stream) {
@@ -136,8 +142,8 @@ Status CudaOps::add_rms_norm(const Matrix& x, const Matrix& y, const float* weig
                              const Matrix& out, Stream stream) {
   if (!cuda::are_eights({&x, &y, &out}, weight))
     return Ops::add_rms_norm(x, y, weight, epsilon, out, stream);
-  return cuda::launch(queue_, stream, "add_rms_norm", cuda::rms_norm_rows<true>, x.rows,
-                      cuda::kModelThreads, 0, x, y, weight, epsilon, out);
+  return cuda::launch_early(queue_, stream, "add_rms_norm", cuda::rms_norm_rows<true>, x.rows,
+                            cuda::kModelThreads, 0, x, y, weight, epsilon, out);
 }
 
 Status CudaOps::copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,

@@ -2,6 +2,7 @@
 // and v of each token.
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
+#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/keep.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
@@ -49,6 +50,8 @@ __device__ void rotate(float* head, const RotaryShape& shape, const float* frequ
 }
 
 __global__ void __launch_bounds__(kRopeThreads) rope_and_append(RopeArgs a) {
+  await_earlier_kernels();
+  start_later_kernels();
   __shared__ float head_of_warp[kWarps][kMostColumns];
   const int64_t dim = a.rope.rotary.head_dim;
   const int64_t q_heads = a.q.cols / dim, kv_heads = a.k.cols / dim;
@@ -98,9 +101,9 @@ Status CudaOps::rope_and_append(const Matrix& q, const Matrix& k, const Matrix& 
   const int64_t heads = (q.cols + k.cols + v.cols) / dim;
   const cuda::RopeArgs args{
       q, k, v, rope, batch, cache, device_errors_.cell(DeviceErrorKind::kKvCache)};
-  return cuda::launch(queue_, stream, "rope_and_append", cuda::rope_and_append,
-                      (q.rows * heads + cuda::kWarps - 1) / cuda::kWarps, cuda::kRopeThreads, 0,
-                      args);
+  return cuda::launch_early(queue_, stream, "rope_and_append", cuda::rope_and_append,
+                            (q.rows * heads + cuda::kWarps - 1) / cuda::kWarps, cuda::kRopeThreads,
+                            0, args);
 }
 
 }  // namespace moracle

@@ -3,6 +3,7 @@
 // one block handles each token, with the scores in shared memory. The logits do not change.
 #include "kernels/check_ops.h"
 #include "kernels/cuda/block.cuh"
+#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
@@ -145,6 +146,8 @@ __device__ uint32_t warp_max(uint32_t value) {
 // A lane holds at most kEach scores.
 template <int kEach>
 __global__ void __launch_bounds__(kRouteThreads) route_by_warps(RouteArgs a) {
+  await_earlier_kernels();
+  start_later_kernels();
   const int lane = threadIdx.x % 32, warps = kRouteThreads / 32;
   const auto num_experts = static_cast<int>(a.logits.cols);
   const Routing& routing = a.routing;
@@ -212,6 +215,8 @@ __global__ void __launch_bounds__(kRouteThreads) route_by_warps(RouteArgs a) {
 }
 
 __global__ void route(RouteArgs a) {
+  await_earlier_kernels();
+  start_later_kernels();
   extern __shared__ float scratch[];  // scores of all experts, then ranks of all groups
   const auto num_experts = static_cast<int32_t>(a.logits.cols);
   const Routing& routing = a.routing;
@@ -252,7 +257,7 @@ Status CudaOps::route(const Matrix& logits, const Routing& routing, const float*
   const cuda::RouteArgs args{logits, routing, correction_bias, top_k, topk_ids, topk_weights};
   constexpr int64_t kSmall = 4, kLarge = 16;
   if (logits.cols <= 32 * kLarge && top_k <= 32 && routing.num_groups <= routing.top_groups)
-    return cuda::launch(
+    return cuda::launch_early(
         queue_, stream, "route",
         logits.cols <= 32 * kSmall ? cuda::route_by_warps<kSmall> : cuda::route_by_warps<kLarge>,
         (logits.rows + cuda::kRouteThreads / 32 - 1) / (cuda::kRouteThreads / 32),
@@ -262,8 +267,8 @@ Status CudaOps::route(const Matrix& logits, const Routing& routing, const float*
   if (floats > kMost)
     return Error{ErrorKind::kUnsupported, "", "router",
                  str("at most ", kMost, " experts and groups on cuda"), str("there are ", floats)};
-  return cuda::launch(queue_, stream, "route", cuda::route, logits.rows, cuda::kRouteThreads,
-                      static_cast<size_t>(floats) * sizeof(float), args);
+  return cuda::launch_early(queue_, stream, "route", cuda::route, logits.rows, cuda::kRouteThreads,
+                            static_cast<size_t>(floats) * sizeof(float), args);
 }
 
 }  // namespace moracle
