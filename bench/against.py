@@ -57,8 +57,11 @@ def grid(axes, series):
 
 
 def lines(axes, series):
+    """A scheme has a colour, a shape a dash."""
+    schemes, shapes = (list(dict.fromkeys(name[at] for name in series)) for at in (1, 0))
     for i, ((shape, scheme), points) in enumerate(series.items()):
-        colour, dash = r.COLOURS[i % len(r.COLOURS)], ("", "5 4", "2 3")[i // len(r.COLOURS) % 3]
+        colour = r.COLOURS[schemes.index(scheme) % len(r.COLOURS)]
+        dash = ("", "6 4", "2 3", "9 3 2 3")[shapes.index(shape) % 4]
         path = "L".join(f"{axes.x(t):.1f} {axes.y(q):.1f}" for t, q, _ in points)
         stroke = f"stroke='{colour}' stroke-dasharray='{dash}'"
         yield f"<path class='l' {stroke} d='M{path}'/>"

@@ -18,7 +18,7 @@ import statistics
 import sys
 
 WIDTH, HEIGHT = 1000, 620
-LEFT, RIGHT, TOP, BOTTOM = 76, 268, 46, 56
+LEFT, RIGHT, TOP, BOTTOM = 76, 304, 46, 56
 COLOURS = ("#0b6bcb", "#c2410c", "#15803d", "#7c3aed", "#be123c", "#0f766e", "#a16207", "#475569")
 STYLE = ("text{font:12px system-ui,sans-serif;fill:#1b1f24}.q{fill:#767c85}.e{text-anchor:end}"
          ".m{text-anchor:middle}.t{font-weight:bold;font-size:15px}.a{stroke:#d9dce0}"

@@ -152,7 +152,7 @@ TEST(Plans, HopperRowFusesFewAndManyTokens) {
 }
 
 // Both matrices of a layer switch at the same number of tokens, which the weights decide: tiles of
-// the experts found must fill the GPU, and 4 bits need more of them.
+// the experts found must fill the GPU, and int4 needs more of them.
 TEST(Plans, HopperRowSwitchesToWgmmaWhereTilesFillTheGpu) {
   const auto fused = [](int64_t experts, int64_t hidden, int64_t inner, int64_t top_k,
                         const Scheme& scheme) {
@@ -173,6 +173,7 @@ TEST(Plans, HopperRowSwitchesToWgmmaWhereTilesFillTheGpu) {
   EXPECT_EQ(fused(128, 2048, 768, 8, int4), (FusedTokens{6, 7}));
   EXPECT_EQ(fused(8, 4096, 14336, 2, int8), (FusedTokens{3, 4}));
   EXPECT_EQ(fused(8, 4096, 14336, 2, int4), (FusedTokens{9, 10}));
+  EXPECT_EQ(fused(8, 4096, 14336, 2, {kMxfp4Static, {}}), (FusedTokens{3, 4}));
   EXPECT_EQ(fused(32, 7168, 2048, 8, int4), (FusedTokens{0, 1}));
 }
 

@@ -70,7 +70,7 @@ int64_t wgmma_least_tokens(const KernelRequest& request) {
   const auto inner = first ? static_cast<double>(shape.n) / 2 : static_cast<double>(shape.k);
   const double tiles = std::min(hidden, 2 * inner) / 256;  // of an expert, in the smaller matrix
   const double stages = hidden * inner / (256 * 128);
-  const double least_tiles = bits(shape.key.dtype) == 4 ? kLeastTiles4Bits : kLeastTiles;
+  const double least_tiles = shape.key.dtype == DType::kI4 ? kLeastTilesInt4 : kLeastTiles;
   const auto experts = static_cast<double>(request.num_experts);
   const auto per_token = std::min(static_cast<double>(request.rows_per_token), experts);
   double missed = experts;  // experts without a token, on average
