@@ -1,4 +1,5 @@
 // The weighted sum of each token's rows.
+#include "kernels/cuda/block.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
@@ -34,6 +35,17 @@ struct Combine {
 constexpr int kMostSlots = 32;        // slots that one warp orders
 constexpr int kColumnsAtOnce = 1024;  // columns of a token that a block processes
 
+// Rows of a token's slots before `own`, and all; -1 is none. A lane has a slot.
+__device__ Rank rank_in_warp(int32_t own, int top_k) {
+  Rank rank{0, 0};
+  for (int other = 0; other < top_k; ++other) {
+    const int32_t row = __shfl_sync(kAllLanes, own, other);
+    rank.before += row >= 0 && row < own;
+    rank.total += row >= 0;
+  }
+  return rank;
+}
+
 __global__ void __launch_bounds__(kElementThreads) combine_ordered(Combine c) {
   __shared__ int32_t rows[kMostSlots];
   __shared__ float weights[kMostSlots];
@@ -46,17 +58,12 @@ __global__ void __launch_bounds__(kElementThreads) combine_ordered(Combine c) {
     if (threadIdx.x < 32) {
       const int j = threadIdx.x;
       const int32_t own = j < top_k ? c.slot_row[t * top_k + j] : -1;
-      int before = 0, all = 0;
-      for (int other = 0; other < top_k; ++other) {
-        const int32_t row = __shfl_sync(0xffffffffu, own, other);
-        before += row >= 0 && row < own;
-        all += row >= 0;
-      }
+      const Rank rank = rank_in_warp(own, top_k);
       if (own >= 0) {
-        rows[before] = own;
-        weights[before] = c.weights != nullptr ? c.weights[t * top_k + j] : 1.0f;
+        rows[rank.before] = own;
+        weights[rank.before] = c.weights != nullptr ? c.weights[t * top_k + j] : 1.0f;
       }
-      if (j == 0) count = all;
+      if (j == 0) count = rank.total;
     }
     __syncthreads();
     const int64_t first = b % tiles * kColumnsAtOnce,
@@ -88,32 +95,27 @@ __global__ void __launch_bounds__(kUnitThreads) combine_vectors(Combine c, int c
        unit += gridDim.x * int64_t{kUnitThreads / 32}) {
     const int64_t t = unit / tiles;
     const int32_t own = lane < top_k ? c.slot_row[t * top_k + lane] : -1;
-    int before = 0, count = 0;
-    for (int other = 0; other < top_k; ++other) {
-      const int32_t row = __shfl_sync(0xffffffffu, own, other);
-      before += row >= 0 && row < own;
-      count += row >= 0;
-    }
+    const Rank rank = rank_in_warp(own, top_k);
     __syncwarp();  // the previous order has been used
     if (own >= 0) {
-      rows[before] = own;
-      weights[before] = c.weights != nullptr ? c.weights[t * top_k + lane] : 1.0f;
+      rows[rank.before] = own;
+      weights[rank.before] = c.weights != nullptr ? c.weights[t * top_k + lane] : 1.0f;
     }
     __syncwarp();
     const int first = static_cast<int>(unit % tiles) * columns, last = min(cols, first + columns);
     for (int at = first + lane * 8; at < last; at += kUnitColumns) {
       float sum[8] = {};
-      for (int begin = 0; begin < count; begin += kRowsAtOnce) {
+      for (int begin = 0; begin < rank.total; begin += kRowsAtOnce) {
         uint4 words[kRowsAtOnce];
 #pragma unroll
         for (int i = 0; i < kRowsAtOnce; ++i) {
-          if (begin + i < count)
+          if (begin + i < rank.total)
             words[i] = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(c.y.data) +
                                                        rows[begin + i] * c.y.stride + at);
         }
 #pragma unroll
         for (int i = 0; i < kRowsAtOnce; ++i) {
-          if (begin + i >= count) continue;
+          if (begin + i >= rank.total) continue;
           const uint32_t pairs[4] = {words[i].x, words[i].y, words[i].z, words[i].w};
 #pragma unroll
           for (int j = 0; j < 8; ++j)
