@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "kernels/cuda/gemm_sm90/barrier.cuh"
+#include "copy_bulk.cuh"
 
 using namespace moracle::cuda;
 

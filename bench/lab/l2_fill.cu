@@ -1,11 +1,12 @@
 // Rate at which all multiprocessors fill their shared memory from L2, by bulk copies of `chunk`
 // bytes or by gathered 16-byte copies, without products.
 //
-//   nvcc -std=c++20 -O2 -gencode arch=compute_90a,code=sm_90a -Isrc bench/lab/l2_fill.cu -cudart
+//   nvcc -std=c++20 -O2 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc bench/lab/l2_fill.cu
+//   -cudart
 //     static -o l2_fill
 #include <cstdio>
 
-#include "kernels/cuda/gemm_sm90/barrier.cuh"
+#include "copy_bulk.cuh"
 
 using namespace moracle::cuda;
 

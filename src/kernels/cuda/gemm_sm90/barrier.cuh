@@ -46,14 +46,6 @@ __device__ inline void wait_for(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 
-/// Copies a multiple of 16 bytes to shared memory and counts them at the barrier.
-__device__ inline void copy_bulk(uint32_t to, const void* from, int bytes, uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to),
-      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
-      : "memory");
-}
 /// Copies a box of a tensor, which begins at index c0, c1, c2 (and c3), to shared memory and counts
 /// its bytes at the barrier. `to` is 128-byte aligned.
 __device__ inline void copy_box(uint32_t to, const TensorMap& map, int c0, int c1, int c2,
@@ -87,17 +79,8 @@ __device__ inline void copy4_to(uint32_t to, const void* from, bool there) {
                "l"(__cvta_generic_to_global(from)), "r"(there ? 4 : 0)
                : "memory");
 }
-/// Orders earlier accesses of this thread, and those that it has waited for, before later ones of
-/// wgmma and bulk copies.
-__device__ inline void fence_async_proxy() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 
-/// Barrier of a part of the block's warps. Numbers from 1 on; 0 is __syncthreads.
-__device__ inline void sync_threads(int number, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-
+/// Gives a warpgroup more registers, or takes some of them. All of its threads call.
 template <int kRegisters>
 __device__ inline void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));

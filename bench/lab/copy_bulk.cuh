@@ -1,0 +1,17 @@
+// A bulk copy of contiguous bytes, which the library no longer uses: boxes of tensors are one copy.
+#pragma once
+
+#include "kernels/cuda/gemm_sm90/barrier.cuh"
+
+namespace moracle::cuda {
+
+/// Copies a multiple of 16 bytes to shared memory and counts them at the barrier.
+__device__ inline void copy_bulk(uint32_t to, const void* from, int bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+}  // namespace moracle::cuda
