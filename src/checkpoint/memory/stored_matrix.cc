@@ -11,19 +11,19 @@
 namespace moracle {
 namespace {
 
-using Shape = std::vector<int64_t>;
+using StoredShape = std::vector<int64_t>;
 
 bool holds_floats(DType type) {
   return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16;
 }
 
-Shape without_ones(Shape shape) {
+StoredShape without_ones(StoredShape shape) {
   shape.erase(std::remove(shape.begin(), shape.end(), 1), shape.end());
   return shape;
 }
 
 // True if the shapes are equal apart from sizes of 1 behind the first.
-bool alike(const Shape& a, const Shape& b) {
+bool alike(const StoredShape& a, const StoredShape& b) {
   return !a.empty() && a[0] == b[0] && without_ones(a) == without_ones(b);
 }
 
@@ -34,7 +34,7 @@ bool holds_integers(const QuantKey& key) {
 }  // namespace
 
 Result<int64_t> rows_of(const StoredMatrix& stored, Packing packing) {
-  const Shape& shape = stored.weight.shape;
+  const StoredShape& shape = stored.weight.shape;
   const bool blocks = shape.size() == 4 && stored.weight.dtype == DType::kU8;
   if (stored.weight.data == nullptr || (shape.size() != 3 && !blocks) ||
       std::count(shape.begin(), shape.end(), 0) > 0) {
@@ -72,13 +72,13 @@ Status MemoryMatrix::check_weight() const {
   if (holds_integers(key)) return check_codes(weight_, packing_, key, experts, n, k);
   const TensorView& view = weight_.view;
   if (key.dtype == DType::kF4E2M1) {
-    const bool fits =
-        view.shape == Shape{experts, n, k / 2} || view.shape == Shape{experts, n, k / 32, 16};
+    const bool fits = view.shape == StoredShape{experts, n, k / 2} ||
+                      view.shape == StoredShape{experts, n, k / 32, 16};
     if (view.dtype == DType::kU8 && fits && k % 32 == 0) return {};
     return weight_.wrong(str("u8 [", experts, ", ", n, ", ", k / 2, "] with K a multiple of 32"));
   }
   const bool bytes = key.dtype == DType::kF8E4M3 && view.dtype == DType::kU8;
-  if ((view.dtype == key.dtype || bytes) && view.shape == Shape{experts, n, k}) return {};
+  if ((view.dtype == key.dtype || bytes) && view.shape == StoredShape{experts, n, k}) return {};
   return weight_.wrong(str(name(key.dtype), " [", experts, ", ", n, ", ", k, "]"));
 }
 
@@ -93,7 +93,7 @@ Status MemoryMatrix::check_scales() const {
   sizes.k = shape_.k;
   sizes.key = key;
   const int64_t rows = key.group == GroupShape{} ? 1 : sizes.scale_rows();
-  Shape shape = {num_experts(), rows, sizes.scale_cols()};
+  StoredShape shape = {num_experts(), rows, sizes.scale_cols()};
   if (transposed()) std::swap(shape[1], shape[2]);
   const bool exponents = key.scale_dtype == DType::kF8E8M0;
   const DType type = scales_.view.dtype;
@@ -118,7 +118,7 @@ Status MemoryMatrix::check_others() {
     MORACLE_CHECK(check_zero_points(zeros_, packing_, key, experts, shape_.n, sizes.scale_cols()));
   }
   if (bias_.present() &&
-      (!holds_floats(bias_.view.dtype) || bias_.view.shape != Shape{experts, shape_.n}))
+      (!holds_floats(bias_.view.dtype) || bias_.view.shape != StoredShape{experts, shape_.n}))
     return bias_.wrong(str("f32, f16 or bf16 [", experts, ", ", shape_.n, "]"));
   shape_.bias = bias_.present();
   const bool is_static = scheme_.activation && !scheme_.activation->dynamic;
@@ -127,7 +127,7 @@ Status MemoryMatrix::check_others() {
                             ", because the scheme is ", name(scheme_)));
   }
   if (!index_.present()) return {};
-  if (index_.view.dtype != DType::kI32 || index_.view.shape != Shape{experts, shape_.k})
+  if (index_.view.dtype != DType::kI32 || index_.view.shape != StoredShape{experts, shape_.k})
     return index_.wrong(str("i32 [", experts, ", ", shape_.k, "]"));
   for (int64_t e = 0; e < experts; ++e)
     shape_.group_index |= !in_order(index_.expert(e), sizes.group_cols());
