@@ -10,7 +10,7 @@
 namespace moracle {
 namespace {
 
-using Shape = std::vector<int64_t>;
+using CodesShape = std::vector<int64_t>;
 
 int64_t rounded_up(int64_t count, int64_t by) {
   return (count + by - 1) / by;
@@ -21,7 +21,7 @@ PackOrder pack_order(Packing packing) {
   return packing == Packing::kRows ? PackOrder::kCompressedTensors : PackOrder::kGptq;
 }
 
-Status check_stored(const NamedTensor& tensor, DType dtype, const Shape& shape) {
+Status check_stored(const NamedTensor& tensor, DType dtype, const CodesShape& shape) {
   if (tensor.view.dtype == dtype && tensor.view.shape == shape) return {};
   return tensor.wrong(str(name(dtype), " [", join(shape), "]"));
 }
