@@ -22,8 +22,12 @@ struct PyModel {
   std::shared_ptr<LoadedModel> loaded;
 };
 
+/// What goes around a text: what the tokenizer's file says, as before a prompt, or nothing.
+enum class Around { kSpecialTokens, kNothing };
+
 /// Token ids of a prompt: encoded text, or a sequence of ids.
-std::vector<int32_t> ids_of(const LoadedModel& loaded, nb::handle prompt, const char* argument);
+std::vector<int32_t> ids_of(const LoadedModel& loaded, nb::handle text, const char* argument,
+                            Around around = Around::kSpecialTokens);
 
 /// Generation and TokenIterator, and the methods of Model that return them.
 void bind_generation(nb::module_& m, nb::class_<PyModel>& model);

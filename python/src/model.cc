@@ -7,13 +7,17 @@
 
 namespace moracle::python {
 
-std::vector<int32_t> ids_of(const LoadedModel& loaded, nb::handle prompt, const char* argument) {
-  if (nb::isinstance<nb::str>(prompt))
-    return value_of(loaded.tokens().encode(nb::cast<std::string>(prompt)));
+std::vector<int32_t> ids_of(const LoadedModel& loaded, nb::handle text, const char* argument,
+                            Around around) {
+  if (nb::isinstance<nb::str>(text)) {
+    const auto words = nb::cast<std::string>(text);
+    return value_of(around == Around::kNothing ? loaded.tokens().encode(words)
+                                               : loaded.tokens().encode_prompt(words));
+  }
   std::vector<int32_t> ids;
-  if (nb::try_cast(prompt, ids)) return ids;
+  if (nb::try_cast(text, ids)) return ids;
   fail_argument(argument, "a text or a list of token ids",
-                "it is a " + nb::cast<std::string>(nb::str(prompt.type().attr("__name__"))));
+                "it is a " + nb::cast<std::string>(nb::str(text.type().attr("__name__"))));
 }
 
 namespace {
@@ -109,7 +113,7 @@ nb::object logits(const PyModel& self, nb::handle prompt, int32_t adapter) {
 
 nb::dict measure(const PyModel& self, nb::handle text, int64_t window, int32_t adapter,
                  nb::object progress) {
-  const std::vector<int32_t> ids = ids_of(*self.loaded, text, "text");
+  const std::vector<int32_t> ids = ids_of(*self.loaded, text, "text", Around::kNothing);
   LongCall call(std::move(progress));
   const Perplexity result = call.run([&](const Progress& go_on) {
     return perplexity(*self.loaded->model, ids, window, go_on, adapter);

@@ -121,7 +121,8 @@ int run(const Options& options) {
   CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
   CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint));
   CLI_TRY(const std::string text, prompt_text(options));
-  CLI_TRY(const std::vector<int32_t> prompt, tokenizer.encode(text));
+  CLI_TRY(const std::vector<int32_t> prompt,
+          options.chat ? tokenizer.encode(text) : tokenizer.encode_prompt(text));
   // Report errors in the request before loading anything.
   const SamplingOptions drawing = sampling(options, config);
   if (Status good = check(drawing); !good) return fail(good.error());

@@ -14,6 +14,7 @@
 #include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/parse.h"
 #include "text/tokenizer/pretokenizer.h"
+#include "text/tokenizer/special_tokens_around.h"
 #include "text/tokenizer/token_table.h"
 #include "text/tokenizer/utf8.h"
 
@@ -28,6 +29,7 @@ struct Tokenizer::State {
   AddedTokens added;
   TokenTable tokens;
   Decoder decoder;
+  SpecialTokensAround around;
 
   /// Appends the ids of text without raw added tokens. `at_start`: the whole text begins with it.
   template <class Model>
@@ -88,23 +90,6 @@ Result<TokenModel> parse_model(const JsonField& field) {
   return TokenModel(std::move(bpe));
 }
 
-constexpr int kDeepest = 8;
-
-/// Checks types: a Sequence holds its members in `list`; every other type must be one of `allowed`.
-Status check_types(const JsonField& field, const char* list,
-                   std::initializer_list<std::string_view> allowed, int depth = 0) {
-  MORACLE_TRY(const std::string type, field["type"].text());
-  if (type == "Sequence" && depth < kDeepest) {
-    MORACLE_TRY(const auto items, field[list].items());
-    for (const JsonField& item : items) MORACLE_CHECK(check_types(item, list, allowed, depth + 1));
-    return {};
-  }
-  for (const std::string_view one : allowed) {
-    if (type == one) return {};
-  }
-  return field["type"].unsupported(str(join(allowed), " or a Sequence of such"));
-}
-
 }  // namespace
 
 Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file) {
@@ -113,12 +98,7 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
   const JsonField root(document, file);
   if (!root.is_object())
     return Error{ErrorKind::kBadFile, file, "", "a JSON object", "it is not a JSON object"};
-  // "truncation" and "padding" are batch settings of the program that saved the file. The
-  // post-processor adds special tokens and corrects positions. encode does none of this.
-  if (!root["post_processor"].is_null()) {
-    MORACLE_CHECK(
-        check_types(root["post_processor"], "processors", {"ByteLevel", "TemplateProcessing"}));
-  }
+  // "truncation" and "padding" are batch settings of the program that saved the file.
   MORACLE_TRY(Decoder decoder, Decoder::parse(root["decoder"]));
   MORACLE_TRY(Normalizer normalizer, Normalizer::parse(root["normalizer"]));
   MORACLE_TRY(Pretokenizer pretokenizer, Pretokenizer::parse(root["pre_tokenizer"]));
@@ -128,10 +108,12 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
   const JsonField added_tokens = root["added_tokens"];
   MORACLE_TRY(AddedTokens added, AddedTokens::parse(added_tokens, vocabulary, normalizer));
   MORACLE_TRY(TokenTable tokens, TokenTable::make(vocabulary, added, added_tokens));
+  MORACLE_TRY(SpecialTokensAround around,
+              SpecialTokensAround::parse(root["post_processor"], tokens));
   using State = const Tokenizer::State;
-  return Tokenizer(std::unique_ptr<State>(new State{std::move(normalizer), std::move(pretokenizer),
-                                                    std::move(model), std::move(added),
-                                                    std::move(tokens), std::move(decoder)}));
+  return Tokenizer(std::unique_ptr<State>(
+      new State{std::move(normalizer), std::move(pretokenizer), std::move(model), std::move(added),
+                std::move(tokens), std::move(decoder), std::move(around)}));
 }
 
 Result<Tokenizer> Tokenizer::open(const std::string& folder) {
@@ -155,6 +137,14 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text) const {
                  str("the sequence that begins with byte ", byte, " is invalid")};
   }
   return std::visit([&](const auto& model) { return state_->encode(model, text); }, state_->model);
+}
+
+Result<std::vector<int32_t>> Tokenizer::encode_prompt(std::string_view text) const {
+  MORACLE_TRY(const std::vector<int32_t> ids, encode(text));
+  std::vector<int32_t> prompt = state_->around.before;
+  prompt.insert(prompt.end(), ids.begin(), ids.end());
+  prompt.insert(prompt.end(), state_->around.after.begin(), state_->around.after.end());
+  return prompt;
 }
 
 Result<std::string> Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {

@@ -150,6 +150,36 @@ TEST(Tokenizer, DecodesBytesAndAddedTokensExactly) {
   EXPECT_EQ(tokenizer->vocab_size(), 258);
 }
 
+TEST(Tokenizer, PutsSpecialTokensAroundPrompt) {
+  json file = plain_file();
+  file["added_tokens"] = {added_token(256, "<s>"), added_token(257, "</s>")};
+  const auto special = [](const char* name) {
+    return json{{"SpecialToken", {{"id", name}, {"type_id", 0}}}};
+  };
+  const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const json tokens = {{"<s>", {{"id", "<s>"}, {"ids", {256}}, {"tokens", {"<s>"}}}},
+                       {"</s>", {{"id", "</s>"}, {"ids", {257}}, {"tokens", {"</s>"}}}}};
+  const auto around = [&](const json& single) {
+    return json{{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", tokens}};
+  };
+  const auto prompt = [&](const json& processor) {
+    file["post_processor"] = processor;
+    auto tokenizer = parse(file);
+    EXPECT_TRUE(tokenizer) << tokenizer.error().to_string();
+    EXPECT_EQ(*tokenizer->encode("a"), *parse(plain_file())->encode("a"));
+    return *tokenizer->encode_prompt("a");
+  };
+  const int32_t a = parse(plain_file())->encode("a")->front();
+  const json begins = around({special("<s>"), text});
+  EXPECT_EQ(prompt(nullptr), std::vector<int32_t>({a}));
+  EXPECT_EQ(prompt(begins), std::vector<int32_t>({256, a}));
+  EXPECT_EQ(prompt(around({special("<s>"), text, special("</s>")})),
+            std::vector<int32_t>({256, a, 257}));
+  const json steps = {{"type", "ByteLevel"}};
+  EXPECT_EQ(prompt({{"type", "Sequence"}, {"processors", {steps, begins}}}),
+            std::vector<int32_t>({256, a}));
+}
+
 TEST(Tokenizer, ListsIdsWithoutToken) {
   json file = plain_file();
   file["model"]["vocab"].erase("!");
@@ -353,6 +383,10 @@ TEST(TokenizerFile, RejectsUnsupportedFeaturesByName) {
   expect_refusal(decoders(longest, fuse), kind, "decoder.decoders[0].content");
   expect_refusal(decoders(replace("Regex"), fuse), kind, "decoder.decoders[0].pattern");
   expect_refusal(with("/post_processor", other), kind, "post_processor.type");
+  const auto wraps = [&](const json& piece) {
+    return with("/post_processor", {{"type", "TemplateProcessing"}, {"single", {piece}}});
+  };
+  expect_refusal(wraps({{"Sequence", {{"id", "B"}}}}), kind, "post_processor.single[0]");
   expect_refusal(with("/model/type", "WordPiece"), kind, "model.type");
   expect_refusal(with("/model/dropout", 0.1), kind, "model.dropout");
   expect_refusal(with("/model/end_of_word_suffix", "</w>"), kind, "model.end_of_word_suffix");
