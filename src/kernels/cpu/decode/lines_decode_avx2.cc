@@ -267,23 +267,29 @@ void e4m3_to_bf16(const LineCodes& c) {
 
 // ---- to f32 ----
 
-void bf16_to_f32(const LineCodes& c) {
-  __m256 scale[] = {_mm256_set1_ps(1), _mm256_set1_ps(1)};
-  if (c.scale != nullptr) {
+// Without scales nothing is multiplied, not even by 1, which would change the bits of signaling
+// NaNs.
+template <bool kScaled>
+void bf16_lines(const LineCodes& c) {
+  __m256 scale[2] = {};
+  if (kScaled) {
     scale[0] = _mm256_loadu_ps(c.scale);
     scale[1] = _mm256_loadu_ps(c.scale + kHalfRows);
   }
-  const bool scaled = c.scale != nullptr;
   each_half(c, [&](int64_t i, int half, __m256i pair, std::byte* to) {
-    __m256 even = _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
-    __m256 odd = _mm256_castsi256_ps(_mm256_and_si256(pair, _mm256_set1_epi32(-65536)));
-    if (scaled) {
-      even = _mm256_mul_ps(even, scale[half]);
-      odd = _mm256_mul_ps(odd, scale[half]);
+    __m256i even = _mm256_slli_epi32(pair, 16);
+    __m256i odd = _mm256_and_si256(pair, _mm256_set1_epi32(-65536));
+    if constexpr (kScaled) {
+      even = _mm256_castps_si256(_mm256_mul_ps(_mm256_castsi256_ps(even), scale[half]));
+      odd = _mm256_castps_si256(_mm256_mul_ps(_mm256_castsi256_ps(odd), scale[half]));
     }
-    store_half(to, 2 * i, half, _mm256_castps_si256(even));
-    store_half(to, 2 * i + 1, half, _mm256_castps_si256(odd));
+    store_half(to, 2 * i, half, even);
+    store_half(to, 2 * i + 1, half, odd);
   });
+}
+
+void bf16_to_f32(const LineCodes& c) {
+  c.scale != nullptr ? bf16_lines<true>(c) : bf16_lines<false>(c);
 }
 
 void f16_to_f32(const LineCodes& c) {
