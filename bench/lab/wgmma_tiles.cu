@@ -98,13 +98,13 @@ constexpr int kBits = New::kCodeBits, kXBytes = New::kXBytes;
 
 using OldTile = MmaTile<Old, 4, 1, 2, 8, 2, (Old::kXBytes * Old::kCodeBits > 8 ? 3 : 4), 2>;
 
-WgmmaKernels kernels() {
+std::span<const WgmmaKernel> kernels() {
 #ifdef MORACLE_N  // one tile alone
   static const WgmmaKernel kOne =
       wgmma_kernel<New, Tested::Tile<MORACLE_M, MORACLE_N, MORACLE_PER_SM>>();
-  return WgmmaKernels(&kOne, 1);
+  return {&kOne, 1};
 #else
-  return wgmma_kernels<New>();
+  return wgmma_kernels<New>().grouped;
 #endif
 }
 // kM of each kernel: gated layers need 2.

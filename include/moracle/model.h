@@ -48,8 +48,9 @@ struct ModelOptions {
   /// DeviceOptions).
   std::string kernel_cache;
   std::function<void(std::string_view file)> compiling;
-  /// Maximum tokens per step. Longer prompts are split into several steps.
-  int64_t max_num_tokens = 512;
+  /// Maximum tokens per step. Longer prompts are split into several steps. 0: as suits the device,
+  /// 4096 on an NVIDIA GPU, else 512.
+  int64_t max_num_tokens = 0;
   /// The bits of a token's result depend only on its own sequence.
   bool deterministic = false;
   /// Folders of LoRA adapters (see LoraAdapter). All are loaded; Step::adapter selects one.

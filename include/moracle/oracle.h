@@ -293,6 +293,7 @@ struct KernelPlan {
   bool in_parts = false;  ///< may run on a subset of the rows at a time
   FusedTokens fused;
   int64_t linear_up_to = 0;  ///< so many tokens of a linear layer run in kernels of their own
+  int64_t dense_from = 0;    ///< from so many tokens on a kernel prepares them itself; 0: never
 };
 
 /// The inputs of a kernel's plan function.

@@ -130,7 +130,7 @@ constexpr const char* kLoadSig =
     "= "
     "'', activations: str = '', kv_cache: str = 'auto', device: str = 'cpu', threads: int = 0, "
     "pin: "
-    "bool = False, max_num_tokens: int = 512, deterministic: bool = False, adapters: "
+    "bool = False, max_num_tokens: int = 0, deterministic: bool = False, adapters: "
     "collections.abc.Sequence[str] "
     "= (), tuned: collections.abc.Sequence[TunedLayer] = (), progress: "
     "collections.abc.Callable[[int, int], bool | None] | None = "
@@ -146,7 +146,7 @@ void bind_model(nb::module_& m) {
           "load", &load_model, nb::arg("source"), nb::kw_only(), nb::arg("backend") = "auto",
           nb::arg("quantization") = "", nb::arg("activations") = "", nb::arg("kv_cache") = "auto",
           nb::arg("device") = "cpu", nb::arg("threads") = 0, nb::arg("pin") = false,
-          nb::arg("max_num_tokens") = 512, nb::arg("deterministic") = false,
+          nb::arg("max_num_tokens") = 0, nb::arg("deterministic") = false,
           nb::arg("adapters") = nb::make_tuple(), nb::arg("tuned") = nb::make_tuple(),
           nb::arg("progress") = nb::none(), nb::sig(kLoadSig),
           "Describes every tensor, selects a backend for every layer, then reads and packs. The "

@@ -23,11 +23,12 @@ struct Batch {
   std::byte* const* pages = nullptr;     ///< of all sequences, each in position order
 };
 
-/// Location of a layer's keys and values in every page: [page, kv_heads, head_dim] and [page,
-/// kv_heads, value_dim].
+/// Location of a layer's keys and values in every page. Ops::cache_by_head tells the order of their
+/// positions and heads.
 struct LayerCache {
   DType dtype = DType::kF32;     ///< f32, bf16 or f16
   int64_t keys = 0, values = 0;  ///< byte offsets in the page
+  int64_t num_heads = 1;         ///< that have keys and values
 };
 
 /// One sequence's part of a step.

@@ -12,6 +12,10 @@ Error not_planned(const char* what) {
 
 }  // namespace
 
+Status GroupedLinear::run_dense(const Matrix&, const Rows&, const Matrix&, Stream) {
+  return not_planned("reads activations as the caller has them");
+}
+
 Status GroupedLinear::run_activated(const GroupedRows&, const ActivationSpec&, const Matrix&,
                                     Stream) {
   return not_planned("applies the activation");

@@ -25,7 +25,11 @@ class GroupedLinear {
   virtual ~GroupedLinear() = default;
   /// Enqueues. `y` is [num_rows, N] of the activation dtype. Allocates nothing on the device.
   virtual Status run(const GroupedRows& rows, const Matrix& y, Stream stream) = 0;
-  /// The same, followed by the activation: out [num_rows, I or more], further columns 0. Requires
+  /// run for a linear layer, from activations as the caller has them: the kernel brings them to the
+  /// form that it reads, in `scratch`, which has room for what `run` would get. Requires
+  /// `dense_from` in the plan.
+  virtual Status run_dense(const Matrix& x, const Rows& scratch, const Matrix& y, Stream stream);
+  /// run, followed by the activation: out [num_rows, I or more], further columns 0. Requires
   /// `activates` in the plan.
   virtual Status run_activated(const GroupedRows& rows, const ActivationSpec& activation,
                                const Matrix& out, Stream stream);

@@ -94,6 +94,9 @@ class Ops {
 
   /// Positions per page of keys and values, as suits this device's attention.
   virtual int64_t cache_page() const = 0;
+  /// True if a page is [kv_heads, page, head_dim], so that a head's positions are adjacent; else it
+  /// is [page, kv_heads, head_dim]. The same holds for values.
+  virtual bool cache_by_head() const { return false; }
 
   // Around the experts.
 

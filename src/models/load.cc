@@ -67,7 +67,7 @@ LayerCache layer_cache(const AttentionSizes& sizes, DType dtype, int64_t page, s
     return at;
   };
   const int64_t keys = place(sizes.key_size), values = place(sizes.value_size);
-  return {dtype, keys, values};
+  return {dtype, keys, values, sizes.num_kv_heads};
 }
 
 Status load_layer(Layer& to, LayerDescription&& from, Loader& loader) {
@@ -124,7 +124,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   m.batch_invariant = options.deterministic;
   m.recorded.on = options.graphs;
   m.spec = description.spec;
-  m.max_num_tokens = options.max_num_tokens;
+  m.max_num_tokens = tokens_per_step(options);
   m.changes = {options.quantization, options.activations};
   m.num_adapters = static_cast<int64_t>(adapters.size());
   Loader loader(m.workspace, std::move(modules), adapters, options.progress, total_bytes);

@@ -16,8 +16,8 @@ class Chooser {
  public:
   static Result<Chooser> make(const ModelOptions& options, const Machine& machine,
                               std::span<const LoraAdapter> adapters, const ExpertWishes& wishes) {
-    if (options.max_num_tokens < 1) {
-      return Error{ErrorKind::kInvalidArgument, "", "max_num_tokens", "at least 1",
+    if (options.max_num_tokens < 0) {
+      return Error{ErrorKind::kInvalidArgument, "", "max_num_tokens", "at least 1, or 0",
                    str("it is ", options.max_num_tokens)};
     }
     Chooser chooser(options, machine, adapters, wishes);
@@ -49,7 +49,7 @@ class Chooser {
   Status add(const ModulePlace& place, ModuleNames names, LayerSpec spec) {
     Request request;
     request.layer = std::move(spec);
-    request.max_num_tokens = options_.max_num_tokens;
+    request.max_num_tokens = tokens_per_step(options_);
     request.deterministic = options_.deterministic;
     request.bf16_activations = bf16_activations_;
     MORACLE_TRY(request.backend, map_.for_module(names));
@@ -98,8 +98,8 @@ Result<std::vector<ModuleChoice>> consider(const Description& description,
                                            const ModelOptions& options, const Machine& machine,
                                            std::span<const LoraAdapter> adapters,
                                            const ExpertWishes& wishes) {
-  if (options.max_num_tokens < 1) {
-    return Error{ErrorKind::kInvalidArgument, "", "max_num_tokens", "at least 1",
+  if (options.max_num_tokens < 0) {
+    return Error{ErrorKind::kInvalidArgument, "", "max_num_tokens", "at least 1, or 0",
                  str("it is ", options.max_num_tokens)};
   }
   MORACLE_TRY(Chooser chooser, Chooser::make(options, machine, adapters, wishes));
@@ -115,6 +115,12 @@ Result<std::vector<ModuleChoice>> consider(std::span<const LayerExperts> experts
   for (const auto& [layer, weights] : experts)
     MORACLE_CHECK(chooser(ModulePlace{"experts", "", layer}, weights));
   return std::move(chooser).finish();
+}
+
+int64_t tokens_per_step(const ModelOptions& options) {
+  if (options.max_num_tokens > 0) return options.max_num_tokens;
+  // Long steps fill a GPU's tensor cores; a CPU's caches hold the activations of short ones.
+  return options.device.starts_with("cuda") ? 4096 : 512;
 }
 
 Result<std::vector<ModuleChoice>> choose(const Description& description,
@@ -167,9 +173,9 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   const DType dtype = modules.front().selection.plan->activation_dtype;
   MORACLE_TRY(plan.cache_dtype, parse_kv_cache(options.kv_cache, dtype));
   plan.activation_bytes = static_cast<int64_t>(
-      carve_activations(description, options.max_num_tokens, dtype, nullptr).bytes);
+      carve_activations(description, tokens_per_step(options), dtype, nullptr).bytes);
   for (const LayerDescription& layer : description.layers) {
-    const AttentionSizes sizes = attention_sizes(layer.attention, options.max_num_tokens, dtype);
+    const AttentionSizes sizes = attention_sizes(layer.attention, tokens_per_step(options), dtype);
     plan.cache_bytes_per_token += (sizes.key_size + sizes.value_size) * bits(plan.cache_dtype) / 8;
   }
   if (plan.total_bytes() <= plan.memory_bytes) return plan;

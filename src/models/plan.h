@@ -26,6 +26,9 @@ struct ExpertWishes {
 Result<std::vector<LoraAdapter>> open_adapters(const Checkpoint& checkpoint,
                                                const ModelOptions& options);
 
+/// The tokens of a step: those of the options, or what suits the device.
+int64_t tokens_per_step(const ModelOptions& options);
+
 /// Queries the oracle about every module, in the order of visit_modules, which is the load order.
 /// Experts that any of `adapters` changes get memory for all adapters. A module that nothing serves
 /// has a selection without a plan. Errors: options; a pattern of `backend` that matches nothing, or

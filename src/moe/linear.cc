@@ -136,6 +136,9 @@ Status Linear::apply(const Matrix& x, const Matrix& y, Stream stream) {
   Ops& ops = state_->workspace->device().ops();
   const std::optional<QuantKey>& key = plan.layer.scheme.activation;
   const LinearScratch scratch = carve_linear(plan, state_->workspace->data());
+  const int64_t dense_from = plan.matrices[0].kernel.dense_from;
+  if (dense_from > 0 && x.rows >= dense_from)
+    return state_->weights->run_dense(x, scratch.input, y, stream);
   GroupedRows input{{}, nullptr, nullptr, x.rows};
   if (is_static(plan.layer.scheme)) {
     input.x = scratch.input.first(x.rows);

@@ -15,15 +15,15 @@ namespace moracle::testing {
 class PagedCaches {
  public:
   /// One cache per capacity, in positions. A position has `key_row` and `value_row` elements, all
-  /// NaN until they are written.
+  /// NaN until they are written. They belong to `heads` heads.
   PagedCaches(const std::vector<int64_t>& capacities, int64_t key_row, int64_t value_row,
-              DType dtype, int64_t page)
+              DType dtype, int64_t page, int64_t heads = 1)
       : key_row_(key_row), value_row_(value_row), page_(page) {
     const auto bytes = [&](int64_t row) {
       return (page * row * bits(dtype) / 8 + 255) / 256 * 256;
     };
     // Bytes before the keys stand for another layer.
-    layer_ = {dtype, 256, 256 + bytes(key_row)};
+    layer_ = {dtype, 256, 256 + bytes(key_row), heads};
     page_bytes_ = layer_.values + bytes(value_row);
     int64_t pages = 0;
     for (const int64_t capacity : capacities) {
@@ -67,20 +67,42 @@ class PagedCaches {
     return batch(step, device, memory_.data());
   }
 
-  /// Copies the caches to a device. Batches made for that device then refer to the copy.
+  /// Copies the caches to a device, in the device's order. Batches made for that device then refer
+  /// to the copy.
   void upload(Device& device) {
     if (there_.bytes() == 0) there_ = *device.allocate(memory_.size());
-    EXPECT_TRUE(device.upload(there_.data(), memory_.data(), memory_.size()));
+    const std::vector<std::byte> all = reordered(device, page_, layer_.num_heads);
+    EXPECT_TRUE(device.upload(there_.data(), all.data(), all.size()));
+    EXPECT_TRUE(device.synchronize());
   }
   void download(Device& device) {
     EXPECT_TRUE(device.download(memory_.data(), there_.data(), memory_.size()));
     EXPECT_TRUE(device.synchronize());
+    memory_ = reordered(device, layer_.num_heads, page_);
   }
   const Batch& batch_there(const std::vector<Tokens>& step, Device& device) {
     return batch(step, device, there_.as<std::byte>());
   }
 
  private:
+  // The memory with keys and values [outer, inner, dim] as [inner, outer, dim], for a device that
+  // orders them by head.
+  std::vector<std::byte> reordered(Device& device, int64_t outer, int64_t inner) const {
+    std::vector<std::byte> to = memory_;
+    if (!device.ops().cache_by_head()) return to;
+    for (size_t page = 0; page < memory_.size(); page += page_bytes_) {
+      for (const auto& [place, row] :
+           {std::pair(layer_.keys, key_row_), std::pair(layer_.values, value_row_)}) {
+        const int64_t bytes = row / layer_.num_heads * bits(layer_.dtype) / 8;
+        for (int64_t o = 0; o < outer; ++o) {
+          for (int64_t i = 0; i < inner; ++i)
+            std::memcpy(&to[page + place + (i * outer + o) * bytes],
+                        &memory_[page + place + (o * inner + i) * bytes], bytes);
+        }
+      }
+    }
+    return to;
+  }
   std::byte* row(size_t s, int64_t position, int64_t place, int64_t elements) {
     return memory_.data() + numbers_[s][position / page_] * page_bytes_ + place +
            position % page_ * elements * bits(layer_.dtype) / 8;

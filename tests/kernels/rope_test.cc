@@ -143,7 +143,7 @@ class RopeAndAppend : public testing::DeviceOpsTest {
                           upload(frequencies)};
     const std::vector<testing::PagedCaches::Tokens> step = {{0, 295, 4}, {1, 62, 3}};
     testing::PagedCaches caches({300, 90}, kKvHeads * dim, kKvHeads * dim, dtype(),
-                                std::min<int64_t>(256, ops().cache_page()));
+                                std::min<int64_t>(256, ops().cache_page()), kKvHeads);
     caches.upload(*device_);
     const Matrix all = matrix(qkv, kTokens, cols);
     expect_done(ops().rope_and_append(columns(all, 0, kHeads * dim),

@@ -1,9 +1,10 @@
 // Backend "cuda-sm90". Few tokens run in decode/, which streams the weights of each expert once,
 // more tokens in gemm_sm90/, on wgmma. All else runs in the kernels of cuda-sm80, which read the
-// same layout: adapters, batched activations, act-order, deterministic plans, linear layers.
+// same layout: adapters, batched activations, act-order, deterministic plans.
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/decode/few_experts.h"
 #include "kernels/cuda/decode/few_linear.h"
+#include "kernels/cuda/gemm_sm90/wgmma_dense.h"
 #include "kernels/cuda/gemm_sm90/wgmma_experts.h"
 
 namespace moracle::cuda {
@@ -29,8 +30,12 @@ class FewOrMany : public FusedExperts {
 Result<std::unique_ptr<GroupedLinear>> make_sm90(KernelWeights&& weights, const KernelPlan& plan,
                                                  Device& device) {
   MORACLE_TRY(std::unique_ptr<GroupedLinear> others, make_sm80(std::move(weights), plan, device));
+  auto& gpu = dynamic_cast<CudaDevice&>(device);
+  if (plan.dense_from > 0) {
+    MORACLE_TRY(others, make_wgmma_dense(std::move(others), gpu));
+  }
   if (plan.linear_up_to == 0) return others;
-  return make_few_linear(std::move(others), plan.linear_up_to, dynamic_cast<CudaDevice&>(device));
+  return make_few_linear(std::move(others), plan.linear_up_to, gpu);
 }
 
 Result<std::unique_ptr<FusedExperts>> make_sm90_experts(const GroupedLinear& w13,

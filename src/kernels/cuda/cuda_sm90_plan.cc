@@ -32,6 +32,7 @@ void add_few(const KernelRequest& request, int64_t last, std::vector<KernelUse>&
 void add_wgmma(const KernelRequest& request, int64_t first, std::vector<KernelUse>& uses) {
   const int tiles = wgmma_tiles(request.shape, request.scheme);
   const auto choice = [&](int64_t tokens) {
+    if (request.linear) return wgmma_dense_choice(tokens);
     return wgmma_choice(tiles, tokens * request.rows_per_token, request.num_experts);
   };
   for (int64_t tokens = first; tokens <= request.max_num_tokens;) {
@@ -55,14 +56,20 @@ void add_rest(std::vector<KernelUse>& uses, int64_t first, int64_t last, KernelP
   }
 }
 
-// Few tokens of a linear layer stream its weights, too.
+// Few tokens of a linear layer stream its weights, too, and more tokens run on wgmma.
 KernelPlan plan_linear(const KernelRequest& request, KernelPlan plan) {
   if (request.deterministic || !few_serves(request.shape, request.scheme)) return plan;
   std::vector<KernelUse> uses;
   plan.linear_up_to = std::min(kMostFewLinearTokens, request.max_num_tokens);
   for (int64_t tokens = 1; tokens <= plan.linear_up_to; ++tokens)
     extend(uses, tokens, few_kernel_name(request.scheme, tokens <= 8 ? 8 : 16, false));
-  add_rest(uses, plan.linear_up_to + 1, request.max_num_tokens, plan);
+  const bool many = wgmma_tiles(request.shape, request.scheme) > 0 && !wgmma_rounds(request.scheme);
+  if (many && plan.linear_up_to < request.max_num_tokens) {
+    plan.dense_from = plan.linear_up_to + 1;
+    add_wgmma(request, plan.dense_from, uses);
+  } else {
+    add_rest(uses, plan.linear_up_to + 1, request.max_num_tokens, plan);
+  }
   uses.back().to_tokens = 0;
   plan.kernels = std::move(uses);
   plan.deterministic = false;  // more tokens add in another order

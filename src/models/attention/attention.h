@@ -12,7 +12,8 @@ namespace moracle {
 
 /// Memory of one layer's attention; the scratch is in the device's activation dtype.
 struct AttentionSizes {
-  int64_t key_size = 0;      ///< elements per token in the cache
+  int64_t num_kv_heads = 0;  ///< heads with keys and values
+  int64_t key_size = 0;      ///< elements per token in the cache, all heads
   int64_t value_size = 0;    ///< likewise
   size_t scratch_bytes = 0;  ///< between its modules, for max_num_tokens; layers run in turn
 };

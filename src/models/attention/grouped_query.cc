@@ -109,7 +109,7 @@ class GroupedQueryAttention : public Attention {
 
 AttentionSizes attention_sizes(const GroupedQuerySpec& spec, int64_t max_num_tokens, DType dtype) {
   const int64_t kv_size = spec.num_kv_heads * spec.head_dim;
-  return {kv_size, kv_size, carve(spec, max_num_tokens, dtype, nullptr).bytes};
+  return {spec.num_kv_heads, kv_size, kv_size, carve(spec, max_num_tokens, dtype, nullptr).bytes};
 }
 
 std::unique_ptr<Attention> make_attention(const GroupedQuerySpec& spec) {

@@ -121,7 +121,7 @@ class LatentAttention : public Attention {
 }  // namespace
 
 AttentionSizes attention_sizes(const LatentSpec& spec, int64_t max_num_tokens, DType dtype) {
-  return {spec.num_heads * spec.head_dim(), spec.num_heads * spec.value_dim,
+  return {spec.num_heads, spec.num_heads * spec.head_dim(), spec.num_heads * spec.value_dim,
           carve(spec, max_num_tokens, dtype, nullptr).bytes};
 }
 

@@ -49,8 +49,8 @@ struct HeadFinds {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const std::byte* const key =
-            lines.keys + (16 * half + row()) * of.key_step + (32 * i + 8 * turn()) * Of::kSize;
-        const uint4 a = load_eight<kCache>(key), b = load_eight<kCache>(key + 8 * of.key_step);
+            lines.keys + (16 * half + row()) * of.kKeyStep + (32 * i + 8 * turn()) * Of::kSize;
+        const uint4 a = load_eight<kCache>(key), b = load_eight<kCache>(key + 8 * of.kKeyStep);
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
           multiply_add(scores[t][half], {a.x, b.x, a.y, b.y}, query[t][2 * i][0],
@@ -68,14 +68,14 @@ struct HeadFinds {
 #pragma unroll
       for (int b = 0; b < kValue / 64; ++b) {
         const std::byte* const value =
-            lines.values + at * of.value_step + (64 * b + 8 * row()) * Of::kSize;
+            lines.values + at * of.kValueStep + (64 * b + 8 * row()) * Of::kSize;
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
           const int down = r % 2 + r / 2 * 8;
           values[half][b][r] = uint4{};
           // Memory that was never written has weight 0, but it may hold NaN: use zeros instead.
           if (first + at + down < view.end)
-            values[half][b][r] = load_eight<kCache>(value + down * of.value_step);
+            values[half][b][r] = load_eight<kCache>(value + down * of.kValueStep);
         }
       }
     }

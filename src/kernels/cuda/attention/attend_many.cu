@@ -189,8 +189,8 @@ __global__ void __launch_bounds__(kThreads) attend_many(AttendArgs a, int64_t ti
     const auto ask = [&](int32_t page) {
       const Lines lines = of.at(kv, page * kPositions);
       Pages<kHead, kValue>& to = pages[page % 2];
-      fetch<kCache>(to.keys, lines.keys, of.key_step, page * kPositions, end);
-      fetch<kCache>(to.values, lines.values, of.value_step, page * kPositions, end);
+      fetch<kCache>(to.keys, lines.keys, of.kKeyStep, page * kPositions, end);
+      fetch<kCache>(to.values, lines.values, of.kValueStep, page * kPositions, end);
     };
     __syncthreads();  // wait until the pages of the previous iteration have been read
     ask(begin);

@@ -19,13 +19,12 @@ struct Lines {
   const Batch& batch;
   int32_t sequence;
   DType dtype;
-  int64_t place, row, first;  // offset in a page; elements of a position; first element of the head
+  int64_t place, head, dim;  // offset in a page; head; elements of a position
 
   __device__ Matrix at(int32_t position) const {
-    const int64_t in_page = position % static_cast<int32_t>(batch.page);
     std::byte* const page = page_of(batch, sequence, position) + place;
-    const int64_t skipped = (in_page * row + first) * (dtype == DType::kF32 ? 4 : 2);
-    return {page + skipped, dtype, 1, row, row};
+    const int64_t skipped = row_in_page(batch, head, position) * dim;
+    return {page + skipped * (dtype == DType::kF32 ? 4 : 2), dtype, 1, dim, dim};
   }
 };
 
@@ -53,18 +52,9 @@ __global__ void attend(AttendArgs a) {
     const int64_t t = b / shape.num_heads, head = b % shape.num_heads;
     const int64_t kv = head / (shape.num_heads / shape.num_kv_heads);
     const int32_t sequence = a.batch.sequences[t];
-    const Lines keys{a.batch,
-                     sequence,
-                     shape.cache.dtype,
-                     shape.cache.keys,
-                     shape.num_kv_heads * shape.head_dim,
-                     kv * shape.head_dim};
-    const Lines values{a.batch,
-                       sequence,
-                       shape.cache.dtype,
-                       shape.cache.values,
-                       shape.num_kv_heads * shape.value_dim,
-                       kv * shape.value_dim};
+    const Lines keys{a.batch, sequence, shape.cache.dtype, shape.cache.keys, kv, shape.head_dim};
+    const Lines values{a.batch, sequence,       shape.cache.dtype, shape.cache.values,
+                       kv,      shape.value_dim};
     const View view = view_of(a.batch, shape.window, t);
     __syncthreads();
     for (int64_t d = threadIdx.x; d < shape.head_dim; d += kThreads)

@@ -19,9 +19,10 @@ bool attends_on_tensor_cores(const AttendArgs& args, const Queue& queue) {
 Status attend_on_tensor_cores(const AttendArgs& args, const Queue& queue, Stream stream) {
   const Batch& batch = args.batch;
   if (args.shape.batch_invariant || batch.fewest_tokens <= kFewTokens)
-    MORACLE_CHECK(attend_few_tokens(args, queue, stream));
+    MORACLE_CHECK(
+        (queue.capability >= 90 ? attend_few_in_clusters : attend_few_tokens)(args, queue, stream));
   if (args.shape.batch_invariant || batch.most_tokens <= kFewTokens) return {};
-  return attend_many_tokens(args, queue, stream);
+  return (queue.capability == 90 ? attend_many_on_wgmma : attend_many_tokens)(args, queue, stream);
 }
 
 }  // namespace moracle::cuda

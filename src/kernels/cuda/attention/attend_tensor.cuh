@@ -30,19 +30,16 @@ template <int kHead, int kValue, DType kCache>
 struct Heads {
   static constexpr int kSize = kCache == DType::kF32 ? 4 : 2;
   const AttentionShape& shape;
-  std::byte* const* pages;       // pages of the sequence
-  int64_t key_step, value_step;  // bytes from one position to the next
+  std::byte* const* pages;  // pages of the sequence
+  // Bytes from one position to the next.
+  static constexpr int64_t kKeyStep = kHead * kSize, kValueStep = kValue * kSize;
 
   __device__ Heads(const AttendArgs& a, int32_t sequence)
-      : shape(a.shape),
-        pages(a.batch.pages + a.batch.first_page[sequence]),
-        key_step(a.shape.num_kv_heads * kHead * kSize),
-        value_step(a.shape.num_kv_heads * kValue * kSize) {}
+      : shape(a.shape), pages(a.batch.pages + a.batch.first_page[sequence]) {}
   __device__ Lines at(int64_t kv, int32_t position) const {
     const std::byte* const page = pages[position / kPagePositions];
-    const int64_t in_page = position % kPagePositions;
-    return {page + shape.cache.keys + in_page * key_step + kv * (kHead * kSize),
-            page + shape.cache.values + in_page * value_step + kv * (kValue * kSize)};
+    const int64_t row = kv * kPagePositions + position % kPagePositions;
+    return {page + shape.cache.keys + row * kKeyStep, page + shape.cache.values + row * kValueStep};
   }
 };
 
@@ -63,9 +60,13 @@ __device__ inline WithSink with_sink(const AttentionShape& shape, int64_t head, 
   return {shrink, sum * shrink + exp2f(sink - most)};
 }
 
-/// Both support only the sizes that attends_on_tensor_cores accepts.
+/// All support only the sizes that attends_on_tensor_cores accepts.
 Status attend_few_tokens(const AttendArgs& args, const Queue& queue, Stream stream);
+/// The same on GPUs with clusters of blocks: compute capability 9.0.
+Status attend_few_in_clusters(const AttendArgs& args, const Queue& queue, Stream stream);
 Status attend_many_tokens(const AttendArgs& args, const Queue& queue, Stream stream);
+/// The same on Hopper.
+Status attend_many_on_wgmma(const AttendArgs& args, const Queue& queue, Stream stream);
 
 /// Calls run.template operator()<kHead, kValue, kCache>() with the sizes and the cache's dtype of
 /// `shape`.

@@ -10,6 +10,12 @@ __device__ inline std::byte* page_of(const Batch& batch, int32_t sequence, int32
   return batch.pages[batch.first_page[sequence] + position / static_cast<int32_t>(batch.page)];
 }
 
+/// The row of a position among those of a page, which hold one head of one position each. Heads
+/// lie one after another: [kv_heads, page, dim], so that a head's positions are adjacent.
+__device__ inline int64_t row_in_page(const Batch& batch, int64_t head, int32_t position) {
+  return head * batch.page + position % static_cast<int32_t>(batch.page);
+}
+
 /// The positions that a token sees: [begin, end).
 struct View {
   int32_t begin, end;

@@ -22,6 +22,9 @@ class FewLinear : public GroupedLinear {
     return few_.run_rows(weights(), rows.x, false, y, nullptr, slots, few_choice(tokens, 1, 1),
                          stream);
   }
+  Status run_dense(const Matrix& x, const Rows& scratch, const Matrix& y, Stream stream) override {
+    return others_->run_dense(x, scratch, y, stream);
+  }
   const KernelWeights& weights() const override { return others_->weights(); }
 
  private:

@@ -6,7 +6,7 @@
 
 namespace moracle::cuda {
 
-/// Wraps `others`, the kernels of cuda-sm80 on the same weights. A linear layer of up to
+/// Wraps `others`, kernels on the same weights. A linear layer of up to
 /// `most_tokens` tokens streams its weights; all else runs in `others`.
 Result<std::unique_ptr<GroupedLinear>> make_few_linear(std::unique_ptr<GroupedLinear> others,
                                                        int64_t most_tokens, CudaDevice& device);

@@ -22,23 +22,32 @@ Status launch(const Queue& queue, Stream stream, const char* name, void (*kernel
 }
 
 /// The same for a kernel that may start before the kernel before it is complete (dependent.cuh).
+/// The blocks form clusters of `cluster`; more than 1 need compute capability 9.0.
 template <class... Params, class... Args>
-Status launch_early(const Queue& queue, Stream stream, const char* name, void (*kernel)(Params...),
-                    int64_t blocks, int threads, size_t shared_bytes, const Args&... args) {
+Status launch_clusters(const Queue& queue, Stream stream, const char* name,
+                       void (*kernel)(Params...), int64_t blocks, int cluster, int threads,
+                       size_t shared_bytes, const Args&... args) {
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
   if (blocks <= 0) return {};
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(std::min(blocks, int64_t{1} << 30)));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = queue.of(stream);
-  config.attrs = &early;
-  config.numAttrs = queue.capability >= 90 ? 1 : 0;  // earlier GPUs start kernels in turn
+  config.attrs = attributes;
+  config.numAttrs = queue.capability < 90 ? 0 : cluster > 1 ? 2 : 1;  // earlier GPUs have neither
   MORACLE_CUDA(cudaLaunchKernelEx(&config, kernel, args...));
   return launched(name);
+}
+template <class... Params, class... Args>
+Status launch_early(const Queue& queue, Stream stream, const char* name, void (*kernel)(Params...),
+                    int64_t blocks, int threads, size_t shared_bytes, const Args&... args) {
+  return launch_clusters(queue, stream, name, kernel, blocks, 1, threads, shared_bytes, args...);
 }
 
 }  // namespace moracle::cuda

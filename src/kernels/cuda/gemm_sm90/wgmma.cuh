@@ -96,12 +96,16 @@ __device__ inline void pin(Sum (&sum)[kCount]) {
 #define MORACLE_FLOAT "+f"
 #define MORACLE_INTEGER "+r"
 
-/// d += a · b, or d = a · b without `add`. Asynchronous: see wgmma_commit and wgmma_wait.
-template <Products kProducts, int kN, class Sum>
+/// d += a · b, or d = a · b without `add`. Asynchronous: see wgmma_commit and wgmma_wait. kColumns:
+/// rows of b in shared memory are columns of the operand (bf16).
+template <Products kProducts, int kN, bool kColumns = false, class Sum>
 __device__ __forceinline__ void wgmma(Sum (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b,
                                       bool add) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  if constexpr (kProducts == Products::kBf16)
+  static_assert(!kColumns || kProducts == Products::kBf16);
+  if constexpr (kColumns)
+    MORACLE_WGMMA_OF(MORACLE_FLOAT, "k16.f32.bf16.bf16", ", 1, 1, 1");
+  else if constexpr (kProducts == Products::kBf16)
     MORACLE_WGMMA_OF(MORACLE_FLOAT, "k16.f32.bf16.bf16", ", 1, 1, 0");
   else if constexpr (kProducts == Products::kFp8)
     MORACLE_WGMMA_OF(MORACLE_FLOAT, "k32.f32.e4m3.e4m3", ", 1, 1");

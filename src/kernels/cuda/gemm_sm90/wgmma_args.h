@@ -6,10 +6,13 @@
 namespace moracle::cuda {
 
 /// As for mma_linear, except that rows of x lie in fragment order (layout/fragment_order.h), padded
-/// with zeros to whole k-blocks of 32 columns, and 16-byte aligned. y is bf16 with an even number
-/// of columns (y_in_pairs).
+/// with zeros to whole k-blocks of 32 columns, and 16-byte aligned. y is bf16 or f32 with an
+/// even number of columns, and its pairs are aligned.
 struct WgmmaArgs : MmaArgs {
   bool y_fragments;  ///< store y in fragment order, too
+  // Dense kernels: blocks of a cluster share the columns of a tile, this many k-blocks each, whole
+  // stages.
+  int cluster, part_blocks;
   WeightBoxes boxes;
 };
 
@@ -24,9 +27,13 @@ struct WgmmaKernel {
   int scale_bytes;   ///< of 16 scales; 0: no scales in groups
 };
 
-/// Kernels of one operand, from few rows to many, for the first tiles of kWgmmaTiles
-/// (wgmma_plan.h).
-using WgmmaKernels = std::span<const WgmmaKernel>;
+/// Kernels of one operand.
+struct WgmmaKernels {
+  std::span<const WgmmaKernel> grouped;  ///< for the first tiles of kWgmmaTiles (wgmma_plan.h)
+  /// For a linear layer, from the second of kWgmmaTiles on: each cluster has one tile. Only these
+  /// write f32.
+  std::span<const WgmmaKernel> dense;
+};
 
 /// Scales of weights and activations: of a row and a token, in groups, or in blocks of 128 x 128
 /// and in groups.

@@ -47,31 +47,64 @@ Result<WgmmaGemm> WgmmaGemm::make(const KernelWeights& weights, const Queue& que
   gemm.kernels_ = wgmma_kernels_for(weights.shape, weights.scheme);
   gemm.queue_ = &queue;
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
-  for (const WgmmaKernel& kernel : gemm.kernels_) {
-    MORACLE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.kernel),
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      kernel.shared_bytes));
+  for (const auto& kernels : {gemm.kernels_.grouped, gemm.kernels_.dense}) {
+    for (const WgmmaKernel& kernel : kernels)
+      MORACLE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.kernel),
+                                        cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        kernel.shared_bytes));
   }
-  const WgmmaKernel& any = gemm.kernels_[0];  // all have the same stages
+  const WgmmaKernel& any = gemm.kernels_.grouped[0];  // all have the same stages
   MORACLE_TRY(gemm.boxes_, weight_boxes(mma_args(weights, {}, {}), any.stage_blocks,
                                         any.block_bytes, any.scale_bytes));
   return gemm;
 }
 
+namespace {
+
+// Few tiles leave multiprocessors idle: then the blocks of a cluster share the columns of a tile.
+// Each has some stages.
+int cluster_for(int64_t tiles, int stages, int64_t blocks) {
+  constexpr int kMost = 8, kLeastStages = 3;
+  int cluster = 1;
+  while (2 * cluster <= kMost && 2 * cluster * tiles <= blocks) {
+    const int each = (stages + 2 * cluster - 1) / (2 * cluster);
+    if (each < kLeastStages || (2 * cluster - 1) * each >= stages) break;  // the last one has none
+    cluster *= 2;
+  }
+  return cluster;
+}
+
+}  // namespace
+
 Status WgmmaGemm::run(const KernelWeights& weights, const GroupedRows& rows, const Matrix& y,
                       const ActivationSpec* activation, bool y_fragments, Stream stream) const {
   if (rows.num_rows == 0) return {};
-  const WgmmaKernel& kernel = kernels_[static_cast<size_t>(
-      wgmma_choice(static_cast<int>(kernels_.size()), rows.num_rows, weights.num_experts))];
+  const auto& [grouped, dense] = kernels_;
+  const auto count = static_cast<int>(grouped.size());
+  const bool linear = rows.expert_offsets == nullptr;
+  const auto choice =
+      static_cast<size_t>(linear ? wgmma_dense_choice(rows.num_rows)
+                                 : wgmma_choice(count, rows.num_rows, weights.num_experts));
   if (kernels_are_watched())
-    report({wgmma_kernel_name(weights.scheme, kernel.rows), weights.shape});
-  WgmmaArgs args{mma_args(weights, rows, y, activation), y_fragments, boxes_};
+    report({wgmma_kernel_name(weights.scheme, grouped[choice].rows), weights.shape});
+  WgmmaArgs args{mma_args(weights, rows, y, activation), y_fragments, 1, 0, boxes_};
   if (wgmma_rounds(weights.scheme)) args.x_stride *= 2, args.x_bytes *= 2;  // bf16
-  const MmaKernel tile{nullptr, kernel.rows, kernel.outputs, kernel.threads, kernel.shared_bytes};
-  return launch_early(
-      *queue_, stream, "wgmma", kernel.kernel,
-      std::min<int64_t>(mma_tiles(tile, args), int64_t{kernel.per_sm} * queue_->multiprocessors),
-      kernel.threads, static_cast<size_t>(kernel.shared_bytes), args);
+  const WgmmaKernel* kernel = &grouped[choice];
+  const MmaKernel tile{nullptr, kernel->rows, kernel->outputs, kernel->threads,
+                       kernel->shared_bytes};
+  const int64_t tiles = mma_tiles(tile, args),
+                room = int64_t{kernel->per_sm} * queue_->multiprocessors;
+  int64_t blocks = std::min(tiles, room);
+  // Persistent blocks load the next tile while they store one, but they write bf16.
+  if (linear && (tiles <= room || y.dtype != DType::kBF16)) {
+    kernel = &dense[choice - 1];
+    const int stages = (args.blocks + kernel->stage_blocks - 1) / kernel->stage_blocks;
+    args.cluster = cluster_for(tiles, stages, queue_->multiprocessors);
+    args.part_blocks = (stages + args.cluster - 1) / args.cluster * kernel->stage_blocks;
+    blocks = tiles * args.cluster;
+  }
+  return launch_clusters(*queue_, stream, "wgmma", kernel->kernel, blocks, args.cluster,
+                         kernel->threads, static_cast<size_t>(kernel->shared_bytes), args);
 }
 
 }  // namespace moracle::cuda

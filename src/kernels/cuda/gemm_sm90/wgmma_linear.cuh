@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/device/dependent.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_cluster.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_epilogue.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_loader.cuh"
 
@@ -13,9 +14,14 @@ __device__ __forceinline__ void compute_tile(const WgmmaArgs& a, const WgmmaShar
                                              RingSlot<Tile>& ring,
                                              const typename Tile::Info& info) {
   WgmmaSums<Operand, Tile, kN> sums(a, shared, ring);
-  const WgmmaEpilogue<Operand, Tile, kN> epilogue(a, info);
-  sums.run();
-  epilogue.store_all(sums);
+  if constexpr (Tile::kDense) {
+    sums.run();
+    ClusterStore<Operand, Tile, kN>(a, shared, info).run(sums);
+  } else {
+    const WgmmaEpilogue<Operand, Tile, kN> epilogue(a, info);
+    sums.run();
+    epilogue.store_all(sums);
+  }
 }
 
 template <class Operand, class Tile>
@@ -79,13 +85,17 @@ WgmmaKernels wgmma_kernels() {
   constexpr int kBlocks = Operand::kCodeBits == 16 ? 2 : 4;  // 128 bytes of a row, at least
   // Unpacking 4 bits, or folding scales, takes so long that a second block pays.
   constexpr int kPerSm = Operand::kCodeBits == 4 || Operand::kFolded ? 2 : 1;
-  static const WgmmaKernel kKernels[] = {
+  static const WgmmaKernel kGrouped[] = {
       wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>(),
       wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 32, kBlocks>>(),
       wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 64, kBlocks>>(),
       wgmma_kernel<Many, FullWgmmaTile<Many, 2, 128, kBlocks>>(),
       wgmma_kernel<Many, FullWgmmaTile<Many, 2, Many::kWide ? 192 : 128, kBlocks>>()};
-  return WgmmaKernels(kKernels, Many::kWide ? 5 : 4);
+  static const WgmmaKernel kDense[] = {
+      wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 32, kBlocks>>(),
+      wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 64, kBlocks>>(),
+      wgmma_kernel<Many, DenseWgmmaTile<Many, 2, 128, kBlocks>>()};
+  return {std::span(kGrouped).first(Many::kWide ? 5 : 4), kDense};
 }
 
 }  // namespace moracle::cuda

@@ -12,19 +12,20 @@ template <class Operand, class Tile>
 class WgmmaLoader {
  public:
   __device__ WgmmaLoader(const WgmmaArgs& args, const WgmmaShared<Tile>& shared)
-      : a_(args), shared_(shared) {}
+      : a_(args), own_{args}, shared_(shared) {}
 
   __device__ void run() {
     TileFinder finder;
     int at = 0;
-    for (int64_t number = blockIdx.x;; number += gridDim.x) {
+    const unsigned cluster = Tile::kDense ? static_cast<unsigned>(a_.cluster) : 1;
+    for (int64_t number = blockIdx.x / cluster;; number += gridDim.x / cluster) {
       const TilePlace place = balanced(finder.find(a_, number, Tile::kRows, Tile::kAllPanels));
       wait_until_empty();
       if (thread() == 0) shared_.info(at).place = place;
       if (place.expert < 0) break;
       enter(place, shared_.info(at));
-      for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
-        if (first > 0) wait_until_empty();
+      for (int first = own_.begin(); first < own_.end(); first += Tile::kBlocks) {
+        if (first > own_.begin()) wait_until_empty();
         load(first);
         arrive_after_copies(shared_.full(ring_.slot));
         ring_.advance();
@@ -108,7 +109,7 @@ class WgmmaLoader {
     load_x(stage, first);
     if constexpr (Operand::kBlockScales) {
       // One stage ahead, to hide the latency.
-      if (first == 0) fetch_scales(0);
+      if (first == own_.begin()) fetch_scales(first);
       auto* const factors = reinterpret_cast<float*>(shared_.stage(ring_.slot) + Tile::kXScales);
 #pragma unroll
       for (int i = 0; i < kBoxes; ++i) {
@@ -173,6 +174,7 @@ class WgmmaLoader {
   static constexpr int kOwnRows = Tile::kRows / 16;  // of x, every 16th, that a thread copies from
 
   const WgmmaArgs& a_;
+  const OwnBlocks<Tile> own_;
   const WgmmaShared<Tile>& shared_;
   RingSlot<Tile> ring_;
   int expert_ = 0, panel_[kBoxes] = {};  // of the tile's weights

@@ -61,6 +61,10 @@ int wgmma_choice(int tiles, int64_t rows, int64_t experts) {
   return choice;
 }
 
+int wgmma_dense_choice(int64_t rows) {
+  return rows <= kWgmmaTiles[1].rows ? 1 : rows <= kWgmmaTiles[2].rows ? 2 : 3;
+}
+
 int64_t wgmma_least_tokens(const KernelRequest& request) {
   const MatrixShape& shape = request.shape;
   if (wgmma_tiles(shape, request.scheme) == 0 || request.rows_per_token <= 0) return 0;

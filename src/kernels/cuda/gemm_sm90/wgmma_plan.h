@@ -28,6 +28,9 @@ int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme);
 /// Returns the tile, of the first `tiles`, for `rows` rows spread over `experts` experts.
 int wgmma_choice(int tiles, int64_t rows, int64_t experts);
 
+/// Returns the tile for the `rows` rows of a linear layer: the second to the fourth.
+int wgmma_dense_choice(int64_t rows);
+
 /// Returns the least tokens of the layer for which these kernels run; 0: never.
 int64_t wgmma_least_tokens(const KernelRequest& request);
 

@@ -13,7 +13,7 @@ class WgmmaPromoted : public WgmmaStage<Operand, Tile, kN> {
   using typename Base::Sum;
 
  protected:
-  using Base::a_, Base::shared_, Base::ring_, Base::total, Base::kBlocks, Base::kM;
+  using Base::a_, Base::own_, Base::shared_, Base::ring_, Base::total, Base::kBlocks, Base::kM;
   using Base::descriptor, Base::next_stage, Base::release, Base::weight_scale;
   using typename Base::Weights;
   static constexpr int kChunks = kBlocks * kM;  // k-blocks of a stage, of all m64
@@ -28,7 +28,7 @@ class WgmmaPromoted : public WgmmaStage<Operand, Tile, kN> {
     unpack_chunk(shared_.stage(ring_.slot), 0, w[0]);
     multiply_chunk(part[0], w[0], descriptor());
     int used = -1;
-    for (int first = 0; first < a_.blocks; first += kBlocks) {
+    for (int first = own_.begin(); first < own_.end(); first += kBlocks) {
       const uint64_t x = descriptor();
       const uint8_t* const stage = shared_.stage(ring_.slot);
       unpack_chunk(stage, 1, w[1]);
@@ -78,7 +78,7 @@ class WgmmaPromoted : public WgmmaStage<Operand, Tile, kN> {
     unpack_chunk(shared_.stage(ring_.slot), 0, w);
     multiply_chunk(part[0], w, descriptor());
     int used = -1;
-    for (int first = 0; first < a_.blocks; first += kBlocks) {
+    for (int first = own_.begin(); first < own_.end(); first += kBlocks) {
       const uint8_t* const stage = shared_.stage(ring_.slot);
       const uint64_t x = descriptor();
 #pragma unroll
@@ -111,7 +111,8 @@ class WgmmaPromoted : public WgmmaStage<Operand, Tile, kN> {
   __device__ __forceinline__ void run_promoted() {
     Weights w[2];
     this->template prepare<kChunk>(shared_.stage(ring_.slot), 0, 0, 0, w[0]);
-    for (int first = 0; first < a_.blocks; first += kBlocks) promoted_stage<kChunk>(w, first);
+    for (int first = own_.begin(); first < own_.end(); first += kBlocks)
+      promoted_stage<kChunk>(w, first);
     ring_.advance();
   }
   template <int kChunk>

@@ -15,7 +15,7 @@ class WgmmaStage {
 
   __device__ WgmmaStage(const WgmmaArgs& args, const WgmmaShared<Tile>& shared,
                         RingSlot<Tile>& ring)
-      : a_(args), shared_(shared), ring_(ring) {}
+      : a_(args), own_{args}, shared_(shared), ring_(ring) {}
 
   Sum total[Tile::kM][kN / 2];
 
@@ -71,7 +71,7 @@ class WgmmaStage {
   // Goes to the tile's next stage, if there is one. Otherwise the last stage is unpacked once more,
   // without use: cheaper than a branch around products in flight.
   __device__ void next_stage(int first) {
-    if (first + kBlocks >= a_.blocks) return;
+    if (first + kBlocks >= own_.end()) return;
     ring_.advance();
     wait_for_stage();
   }
@@ -153,6 +153,7 @@ class WgmmaStage {
   }
 
   const WgmmaArgs& a_;
+  const OwnBlocks<Tile> own_;
   const WgmmaShared<Tile>& shared_;
   RingSlot<Tile>& ring_;
   uint32_t zero_[2] = {};

@@ -38,7 +38,7 @@ class WgmmaSums : public WgmmaPromoted<Operand, Tile, kN> {
   }
 
  private:
-  using Base::a_, Base::shared_, Base::ring_, Base::kBlocks, Base::kM;
+  using Base::a_, Base::own_, Base::shared_, Base::ring_, Base::kBlocks, Base::kM;
   using Base::descriptor, Base::multiply, Base::next_stage, Base::release, Base::unpack;
   using Base::folded_group, Base::run_chunks, Base::run_halves;
   using typename Base::Weights;
@@ -54,8 +54,8 @@ class WgmmaSums : public WgmmaPromoted<Operand, Tile, kN> {
     Weights w[2][kBatch];
 #pragma unroll
     for (int m = 0; m < kBatch; ++m)
-      unpack(shared_.stage(ring_.slot), m, 0, folded_group(0, 0), w[0][m]);
-    for (int first = 0; first < a_.blocks; first += kBlocks) straight_stage(w, first);
+      unpack(shared_.stage(ring_.slot), m, 0, folded_group(own_.begin(), 0), w[0][m]);
+    for (int first = own_.begin(); first < own_.end(); first += kBlocks) straight_stage(w, first);
     wgmma_wait<0>();
 #pragma unroll
     for (int m = 0; m < kM; ++m) pin(total[m]);
@@ -75,7 +75,7 @@ class WgmmaSums : public WgmmaPromoted<Operand, Tile, kN> {
       wgmma_commit();
       if (i + 1 < kBatches) {
         wgmma_wait<1>();
-        if (i == 0 && first > 0) release(slot == 0 ? Tile::kStages - 1 : slot - 1);
+        if (i == 0 && first > own_.begin()) release(slot == 0 ? Tile::kStages - 1 : slot - 1);
         const int next = (i + 1) / kSplit, next_m = (i + 1) % kSplit * kBatch;
 #pragma unroll
         for (int m = 0; m < kBatch; ++m)

@@ -1,19 +1,24 @@
 // Tiles for wgmma: their sizes, and the layout of shared memory.
 #pragma once
 
+#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/gemm_sm80/mma_tile.cuh"
 #include "kernels/cuda/gemm_sm90/barrier.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_args.h"
 #include "kernels/cuda/gemm_sm90/wgmma_operands.cuh"
 
 namespace moracle::cuda {
 
 /// Two warpgroups compute. Each warp of them has kM panels of 16 outputs, for kN rows of
 /// activations; four warps of 16 outputs make the 64 rows of one wgmma. Gated tiles need kM = 2. A
-/// third warpgroup loads stages of kBlocks k-blocks. A multiprocessor runs kPerSm blocks.
-template <class Operand, int kM_, int kN_, int kBlocks_, int kStages_, int kPerSm_ = 1>
+/// third warpgroup loads stages of kBlocks k-blocks. A multiprocessor runs kPerSm blocks. The
+/// blocks of a cluster may share the columns of the tiles of a kDense kernel.
+template <class Operand, int kM_, int kN_, int kBlocks_, int kStages_, int kPerSm_ = 1,
+          bool kDense_ = false>
 struct WgmmaTile {
   static constexpr int kM = kM_, kRows = kN_, kBlocks = kBlocks_, kStages = kStages_;
   static constexpr int kPerSm = kPerSm_;
+  static constexpr bool kDense = kDense_;
   // Widths of narrower products. With 192 rows registers do not suffice for more than one width.
   static constexpr int kHalfRows = kRows == 64 || kRows == 128 ? kRows / 2 : kRows;
   static constexpr int kMostRows = kRows == 128 ? 96 : kRows;
@@ -74,6 +79,9 @@ constexpr int most_stages() {
 template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1>
 using FullWgmmaTile =
     WgmmaTile<Operand, kM, kN, kBlocks, most_stages<Operand, kM, kN, kBlocks, kPerSm>(), kPerSm>;
+template <class Operand, int kM, int kN, int kBlocks>
+using DenseWgmmaTile =
+    WgmmaTile<Operand, kM, kN, kBlocks, most_stages<Operand, kM, kN, kBlocks, 1>(), 1, true>;
 
 /// Position in the ring of stages.
 template <class Tile>
@@ -82,6 +90,20 @@ struct RingSlot {
   uint32_t parity = 0;
   __device__ void advance() {
     if (++slot == Tile::kStages) slot = 0, parity ^= 1;
+  }
+};
+
+/// The k-blocks that a block multiplies.
+template <class Tile>
+struct OwnBlocks {
+  const WgmmaArgs& a;
+  __device__ int begin() const {
+    if constexpr (!Tile::kDense) return 0;
+    return static_cast<int>(cluster_rank()) * a.part_blocks;
+  }
+  __device__ int end() const {
+    if constexpr (!Tile::kDense) return a.blocks;
+    return min(begin() + a.part_blocks, a.blocks);
   }
 };
 

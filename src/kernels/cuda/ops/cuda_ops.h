@@ -15,6 +15,7 @@ class CudaOps : public Ops {
       : queue_(queue), device_errors_(errors) {}
 
   int64_t cache_page() const override { return 64; }
+  bool cache_by_head() const override { return true; }
 
 #include "kernels/ops_overrides.inc"
   // Fused here; on a CPU two operations each.

@@ -14,12 +14,12 @@ struct Append {
   Matrix from;
   Batch batch;
   DType dtype;
-  int64_t place;
+  int64_t place, dim;
   DeviceErrorCell* device_error;
   __device__ void operator()(int64_t t, int64_t c) const {
     const int32_t position = batch.positions[t];
     std::byte* const page = page_of(batch, batch.sequences[t], position);
-    const int64_t at = position % static_cast<int32_t>(batch.page) * from.cols + c;
+    const int64_t at = row_in_page(batch, c / dim, position) * dim + c % dim;
     keep(page + place, dtype, at, load(from, t, c), t, device_error);
   }
 };
@@ -31,11 +31,12 @@ Status CudaOps::append(const Matrix& k, const Matrix& v, const Batch& batch,
                        const LayerCache& cache, Stream stream) {
   MORACLE_CHECK(cuda::check_floats({&k, &v}));
   DeviceErrorCell* const device_error = device_errors_.cell(DeviceErrorKind::kKvCache);
-  MORACLE_CHECK(
-      cuda::launch_elements(queue_, stream, "append keys", batch.num_tokens, k.cols,
-                            cuda::Append{k, batch, cache.dtype, cache.keys, device_error}));
-  return cuda::launch_elements(queue_, stream, "append values", batch.num_tokens, v.cols,
-                               cuda::Append{v, batch, cache.dtype, cache.values, device_error});
+  MORACLE_CHECK(cuda::launch_elements(
+      queue_, stream, "append keys", batch.num_tokens, k.cols,
+      cuda::Append{k, batch, cache.dtype, cache.keys, k.cols / cache.num_heads, device_error}));
+  return cuda::launch_elements(
+      queue_, stream, "append values", batch.num_tokens, v.cols,
+      cuda::Append{v, batch, cache.dtype, cache.values, v.cols / cache.num_heads, device_error});
 }
 
 Status CudaOps::attend(const Matrix& q, const Batch& batch, const AttentionShape& shape,

@@ -6,6 +6,7 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/keep.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/rope_heads.cuh"
 
 namespace moracle {
 namespace cuda {
@@ -13,14 +14,6 @@ namespace {
 
 constexpr int kWarps = 4, kRopeThreads = 32 * kWarps;
 constexpr int64_t kMostColumns = 512;  // columns of a head, all of them in shared memory
-
-struct RopeArgs {
-  Matrix q, k, v;
-  QkNormRope rope;
-  Batch batch;
-  LayerCache cache;
-  DeviceErrorCell* device_error;
-};
 
 // Applies RMSNorm to a head.
 __device__ void norm(float* head, const float* weight, int64_t dim, float epsilon) {
@@ -76,7 +69,7 @@ __global__ void __launch_bounds__(kRopeThreads) rope_and_append(RopeArgs a) {
       for (int64_t c = threadIdx.x % 32; c < dim; c += 32) store(a.q, t, first + c, head[c]);
     } else {
       std::byte* const to = page + (is_key ? a.cache.keys : a.cache.values);
-      const int64_t row = position % static_cast<int32_t>(a.batch.page) * kv_heads * dim + first;
+      const int64_t row = row_in_page(a.batch, first / dim, position) * dim;
       // Round to the activation dtype first, even if the cache is wider.
       for (int64_t c = threadIdx.x % 32; c < dim; c += 32) {
         const float kept =
@@ -101,6 +94,10 @@ Status CudaOps::rope_and_append(const Matrix& q, const Matrix& k, const Matrix& 
   const int64_t heads = (q.cols + k.cols + v.cols) / dim;
   const cuda::RopeArgs args{
       q, k, v, rope, batch, cache, device_errors_.cell(DeviceErrorKind::kKvCache)};
+  if (cuda::ropes_in_registers(args))
+    return cuda::launch_early(
+        queue_, stream, "rope_heads", dim == 64 ? cuda::rope_heads<64> : cuda::rope_heads<128>,
+        (q.rows * heads + cuda::kHeadWarps - 1) / cuda::kHeadWarps, 32 * cuda::kHeadWarps, 0, args);
   return cuda::launch_early(queue_, stream, "rope_and_append", cuda::rope_and_append,
                             (q.rows * heads + cuda::kWarps - 1) / cuda::kWarps, cuda::kRopeThreads,
                             0, args);
