@@ -252,6 +252,9 @@ class Checkpoint {
   /// A vector of `size` floats (the weights of a norm), widened to f32. Errors: wrong shape, NaN,
   /// infinity.
   Result<std::vector<float>> vector(const std::string& name, int64_t size) const;
+  /// Same for floats of any shape.
+  Result<std::vector<float>> floats(const std::string& name,
+                                    const std::vector<int64_t>& shape) const;
   /// A tensor's dtype and shape; its `data` is null.
   Result<TensorView> tensor(const std::string& name) const;
   /// The raw bytes of a tensor. Errors: a missing tensor; a NaN or infinite number; read errors.

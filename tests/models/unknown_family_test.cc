@@ -144,9 +144,6 @@ TEST(UnknownFamily, ExpertsOfFamiliesThatCannotRunHaveTheirRouting) {
            Routed{"MiniMaxForCausalLM", none, nullptr, "softmax, renormalised"},
            Routed{
                "MiniMaxForCausalLM", {{"norm_topk_prob", false}}, nullptr, "softmax, renormalised"},
-           Routed{"Qwen3_5MoeForCausalLM", none, nullptr, "softmax, renormalised"},
-           Routed{"Qwen3NextForCausalLM", none, nullptr, "softmax, renormalised"},
-           Routed{"Qwen3NextForCausalLM", {{"norm_topk_prob", false}}, nullptr, "softmax"},
        }) {
     SCOPED_TRACE(one.architecture);
     SyntheticCheckpoint written = SyntheticCheckpoint::plain();

@@ -21,6 +21,7 @@ struct ExpertNames {
   /// empty.
   bool fused = false;
   bool transposed = false;   ///< plain fused tensors are [E, K, N]
+  bool either_way = false;   ///< plain fused tensors are [E, K, N] where they do not fit [E, N, K]
   bool interleaved = false;  ///< rows of gate_up alternate: gate, up, gate, up
 };
 

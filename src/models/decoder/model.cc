@@ -26,9 +26,12 @@ int64_t KvCache::length() const {
 int64_t KvCache::capacity() const {
   return state_->capacity;
 }
-void KvCache::truncate(int64_t length) {
-  state_->length = std::clamp<int64_t>(length, 0, state_->length);
-  state_->pool->shrink(state_->pages, state_->length);
+Status KvCache::truncate(int64_t length) {
+  const int64_t to = std::clamp<int64_t>(length, 0, state_->length);
+  MORACLE_CHECK(state_->recurrent.truncate(state_->length, to));
+  state_->length = to;
+  state_->pool->shrink(state_->pages, to);
+  return {};
 }
 
 int64_t Model::vocab_size() const {
@@ -56,7 +59,7 @@ Result<KvCache> Model::make_cache(int64_t capacity) const {
     return Error{ErrorKind::kInvalidArgument, "", "context",
                  str("1 to ", spec.max_context, " tokens"), str("the request is ", capacity)};
   }
-  auto cache = std::make_unique<KvCache::State>();
+  auto cache = std::make_unique<KvCache::State>(state_->state_pool);
   cache->capacity = capacity;
   cache->pool = state_->cache_pool;
   return KvCache(std::move(cache));
@@ -72,7 +75,9 @@ Status place(Model::State& m, std::span<const Model::Step> steps, Stream stream)
     KvCache::State& cache = ModelAccess::state(*step.cache);
     const auto count = static_cast<int64_t>(step.tokens.size());
     MORACLE_CHECK(m.cache_pool->grow(cache.pages, cache.length + count));
-    sequences.push_back({step.tokens, cache.length, cache.pages});
+    if (count > 0) MORACLE_CHECK(cache.recurrent.begin_step());
+    sequences.push_back({step.tokens, cache.length, cache.pages, cache.recurrent.before(),
+                         cache.recurrent.after()});
     m.lora_ids.insert(m.lora_ids.end(), count, step.adapter);
   }
   Device& device = m.workspace->device();
@@ -158,11 +163,18 @@ Status Model::forward(std::span<const Step> steps) {
   };
   if (const Status done = or_out_of_memory("forward", run); !done) {
     m.num_rows = 0;
-    for (const Step& step : steps) step.cache->truncate(step.cache->length());
+    for (const Step& step : steps) {
+      KvCache::State& cache = *step.cache->state_;
+      cache.pool->shrink(cache.pages, cache.length);
+    }
     return done;
   }
-  for (const Step& step : steps)
-    step.cache->state_->length += static_cast<int64_t>(step.tokens.size());
+  for (const Step& step : steps) {
+    if (step.tokens.empty()) continue;
+    KvCache::State& cache = *step.cache->state_;
+    cache.recurrent.end_step(cache.length);
+    cache.length += static_cast<int64_t>(step.tokens.size());
+  }
   return {};
 }
 

@@ -42,14 +42,5 @@ constinit const Family kMinimaxFamily = {.architecture = "MiniMaxForCausalLM",
                                          .models = "MiniMax-Text-01, M1",
                                          .notes = "lacks linear attention",
                                          .experts = experts_only::kSoftmax};
-constinit const Family kQwen35MoeFamily = {.architecture = "Qwen3_5MoeForCausalLM",
-                                           .models = "Qwen3.5-MoE",
-                                           .notes = "lacks gated DeltaNet",
-                                           .experts = experts_only::kSoftmax};
-constinit const Family kQwen3NextFamily = {
-    .architecture = "Qwen3NextForCausalLM",
-    .models = "Qwen3-Next",
-    .notes = "lacks gated DeltaNet",
-    .experts = {.score = Score::kSoftmax, .renormalize = true}};
 
 }  // namespace moracle
