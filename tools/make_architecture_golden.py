@@ -108,6 +108,27 @@ MODELS = {
     "olmoe": (transformers.OlmoeConfig, dict(
         num_key_value_heads=2, intermediate_size=12, num_experts=4, num_experts_per_tok=2,
         norm_topk_prob=False, rope_theta=1e4)),
+    "deepseek_v32": (transformers.DeepseekV32Config, dict(
+        DEEPSEEK, seed=7, q_lora_rank=10, index_topk=24, index_head_dim=6, index_n_heads=2,
+        rope_parameters=dict(YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0))),
+    "glm_moe_dsa": (transformers.GlmMoeDsaConfig, dict(
+        DEEPSEEK, seed=9, q_lora_rank=10, n_group=1, topk_group=1, index_topk=24, index_head_dim=6,
+        index_n_heads=2, indexer_types=["full", "shared"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "afmoe": (transformers.AfmoeConfig, dict(
+        num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
+        seed=7, num_experts=8, num_experts_per_tok=3, num_shared_experts=2, num_dense_layers=1,
+        num_hidden_layers=3, route_scale=1.7, sliding_window=5, global_attn_every_n_layers=2,
+        mup_enabled=True, rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "granite_moe": (transformers.GraniteMoeConfig, dict(
+        num_key_value_heads=2, intermediate_size=12, num_local_experts=8, num_experts_per_tok=3,
+        seed=7, embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.7,
+        attention_multiplier=0.3, rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "lfm2_moe": (transformers.Lfm2MoeConfig, dict(
+        num_key_value_heads=2, intermediate_size=28, moe_intermediate_size=8, num_experts=8,
+        seed=7, num_experts_per_tok=3, num_dense_layers=1, num_hidden_layers=4, conv_L_cache=3,
+        routed_scaling_factor=1.3, layer_types=["conv", "full_attention", "conv", "full_attention"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "qwen2_moe": (transformers.Qwen2MoeConfig, dict(
         QWEN, shared_expert_intermediate_size=14, mlp_only_layers=[0], norm_topk_prob=False)),
     "qwen2_moe_windows": (transformers.Qwen2MoeConfig, dict(
@@ -149,7 +170,7 @@ def draw(name: str, shape: torch.Size, random: torch.Generator, centre: float) -
     noise = torch.randn(shape, generator=random)
     if "norm" in name:
         return (1 if "linear_attn" in name else centre) + 0.3 * noise
-    if name.endswith("correction_bias"):
+    if name.endswith(("correction_bias", "expert_bias")):
         return 0.2 * noise
     if name.endswith(("bias", "sinks")):
         return 0.5 * noise

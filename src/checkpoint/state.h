@@ -48,6 +48,9 @@ const ExpertConvention& convention_of(const Checkpoint::State& state);
 std::string of_layer(const Checkpoint::State& state, std::string_view name, int64_t layer);
 /// "model.layers.3.mlp.experts"
 std::string experts_prefix(const Checkpoint::State& state, const ExpertNames& names, int64_t layer);
+/// The tensors of names.fused.
+std::string fused_gate_up(const ExpertNames& names, const std::string& experts);
+std::string fused_down(const ExpertNames& names, const std::string& experts);
 /// "model.layers.3.mlp.experts.0.gate_proj": for each way to name experts, the tensor searched for.
 std::vector<std::string> known_expert_names(const Checkpoint::State& state, int64_t layer);
 /// For a checkpoint of an unknown family: what moe_layer() took for granted about its experts, as a

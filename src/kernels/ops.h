@@ -89,7 +89,7 @@ struct QkNormRope {
 };
 
 /// What a gate does to the number that multiplies.
-enum class Gate : uint8_t { kSigmoid, kSilu };
+enum class Gate : uint8_t { kIdentity, kSigmoid, kSilu };
 
 /// A causal convolution of each column over the tokens of its sequence.
 struct ConvolutionShape {

@@ -18,6 +18,8 @@ struct DecoderSpec {
   float norm_epsilon = 1e-6f;
   Activation activation = Activation::kSilu;  ///< of dense MLPs
   float norm_offset = 0;                      ///< added to the stored weights of RMSNorm
+  float embedding_scale = 1;                  ///< multiplies the rows of the embedding
+  float residual_scale = 1;  ///< multiplies what attention and experts add to the residual
   bool operator==(const DecoderSpec&) const = default;
 };
 
@@ -50,6 +52,7 @@ struct GroupedQuerySpec {
   int64_t head_dim = 0;
   int64_t window = 0;  ///< a token sees itself and window - 1 before it; 0: all
   float norm_epsilon = 1e-6f;
+  float scale = 0;  ///< multiplies the scores; 0: 1 / sqrt(head_dim)
   QkNorm qk_norm = QkNorm::kPerHead;
   OutputGate output_gate = OutputGate::kNone;
   Rotary rotary;  ///< of the first columns of each head
@@ -119,8 +122,22 @@ struct GatedDeltaDescription {
   DescribedMatrix o;
 };
 
-using AttentionDescription =
-    std::variant<GroupedQueryDescription, LatentDescription, GatedDeltaDescription>;
+/// A gated short convolution (LFM2): b, c and x come from the hidden state; out = o (c · conv(b ·
+/// x)).
+struct ShortConvolutionSpec {
+  int64_t hidden_size = 0;
+  int64_t kernel = 0;  ///< taps
+  bool operator==(const ShortConvolutionSpec&) const = default;
+};
+struct ShortConvolutionDescription {
+  ShortConvolutionSpec spec;
+  std::vector<float> convolution;  ///< [hidden_size, kernel]
+  DescribedMatrix bcx;             ///< rows of b, c and x
+  DescribedMatrix o;
+};
+
+using AttentionDescription = std::variant<GroupedQueryDescription, LatentDescription,
+                                          GatedDeltaDescription, ShortConvolutionDescription>;
 
 struct RouterDescription {
   DescribedMatrix weights;
@@ -140,6 +157,8 @@ struct LayerDescription {
   std::optional<RouterDescription> router;  ///< empty in a dense layer
   DescribedWeights mlp;  ///< the experts; a dense MLP is one expert that every token uses
   std::optional<SharedExpertDescription> shared = {};
+  std::vector<float> attention_output_norm = {};  ///< [hidden_size]; empty: none
+  std::vector<float> mlp_output_norm = {};        ///< likewise
 };
 
 /// Tensors that an architecture defines and this program does not use.

@@ -17,6 +17,10 @@ std::vector<Operation> operations_of(const GatedDeltaDescription&) {
   return {Operation::kGatedDelta, Operation::kConvolution, Operation::kGate};
 }
 
+std::vector<Operation> operations_of(const ShortConvolutionDescription&) {
+  return {Operation::kConvolution, Operation::kGate};
+}
+
 }  // namespace
 
 Status check_operations(const Description& description, Platform platform) {

@@ -91,6 +91,8 @@ std::string vectors(const Description& description) {
     if (grouped != nullptr && !grouped->sinks.empty()) also.insert("sinks");
     if (std::holds_alternative<GatedDeltaDescription>(layer.attention))
       also.insert("convolutions, decays");
+    if (std::holds_alternative<ShortConvolutionDescription>(layer.attention))
+      also.insert("convolutions");
     if (layer.router && !layer.router->correction_bias.empty()) also.insert("correction biases");
   }
   return also.empty() ? "norms" : "norms, " + join(also);

@@ -40,7 +40,7 @@ class RecurrentOps : public testing::DeviceOpsTest {
 TEST_P(RecurrentOps, GateMultipliesHeadsByFunctionOfOtherColumns) {
   const int64_t rows = 5, heads = 3, count = 7;
   const std::vector<float> x = normal(rows * heads * count), by = normal(rows * heads * 9, 3);
-  for (const Gate function : {Gate::kSigmoid, Gate::kSilu}) {
+  for (const Gate function : {Gate::kIdentity, Gate::kSigmoid, Gate::kSilu}) {
     const Matrix to = matrix(x, rows, heads * count), from = matrix(by, rows, heads * 9);
     expect_done(
         ops().gate(to, count, columns(from, 2, heads * 9 - 2), 9, heads, count, function, {}));
@@ -49,7 +49,10 @@ TEST_P(RecurrentOps, GateMultipliesHeadsByFunctionOfOtherColumns) {
       for (int64_t h = 0; h < heads; ++h) {
         for (int64_t c = 0; c < count; ++c) {
           const double g = by[r * heads * 9 + h * 9 + 2 + c];
-          const double factor = (function == Gate::kSilu ? g : 1) / (1 + std::exp(-g));
+          const double sigmoid = 1 / (1 + std::exp(-g));
+          const double factor = function == Gate::kIdentity ? g
+                                : function == Gate::kSilu   ? g * sigmoid
+                                                            : sigmoid;
           const int64_t i = r * heads * count + h * count + c;
           ASSERT_NEAR(got[i], x[i] * factor, 1e-6 * (std::fabs(x[i] * factor) + 1e-3)) << i;
         }

@@ -43,10 +43,17 @@ std::string experts_prefix(const Checkpoint::State& state, const ExpertNames& na
   return of_layer(state, names.experts, layer);
 }
 
+std::string fused_gate_up(const ExpertNames& names, const std::string& experts) {
+  return str(experts, ".", names.up.empty() ? "gate_up_proj" : names.up);
+}
+std::string fused_down(const ExpertNames& names, const std::string& experts) {
+  return str(experts, ".", names.down.empty() ? "down_proj" : names.down);
+}
+
 const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer) {
   auto exist = [&](const ExpertNames& names) {
     const std::string experts = experts_prefix(state, names, layer);
-    return names.fused ? has(state.tensors, experts + ".gate_up_proj", "")
+    return names.fused ? has(state.tensors, fused_gate_up(names, experts), "")
                        : has(state.tensors, experts + ".", str(".", names.gate, "."));
   };
   for (const std::span<const ExpertNames> names :
@@ -63,7 +70,7 @@ std::vector<std::string> known_expert_names(const Checkpoint::State& state, int6
        {convention_of(state).names, std::span<const ExpertNames>(kSharedNames)}) {
     for (const ExpertNames& one : names) {
       const std::string experts = experts_prefix(state, one, layer);
-      known.push_back(one.fused ? experts + ".gate_up_proj" : str(experts, ".0.", one.gate));
+      known.push_back(one.fused ? fused_gate_up(one, experts) : str(experts, ".0.", one.gate));
     }
   }
   return known;

@@ -150,9 +150,9 @@ Status describe_expert(const Checkpoint::State& state, const ExpertNames& names,
   const int64_t intermediate = spec.intermediate_size, hidden = spec.hidden_size;
   if (names.fused) {
     const int64_t experts = spec.num_experts;
-    MORACLE_TRY(Stack gate_up, describe_fused(state, names, spec.name + ".gate_up_proj", true, e,
-                                              {experts, 2 * intermediate, hidden}));
-    MORACLE_TRY(Stack down, describe_fused(state, names, spec.name + ".down_proj", false, e,
+    MORACLE_TRY(Stack gate_up, describe_fused(state, names, fused_gate_up(names, spec.name), true,
+                                              e, {experts, 2 * intermediate, hidden}));
+    MORACLE_TRY(Stack down, describe_fused(state, names, fused_down(names, spec.name), false, e,
                                            {experts, hidden, intermediate}));
     MORACLE_CHECK(check_sizes(state.tensors, gate_up, 2 * intermediate, hidden));
     MORACLE_CHECK(check_sizes(state.tensors, down, hidden, intermediate));
@@ -211,7 +211,8 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
   w13.add_tensors(claimed);
   w2.add_tensors(claimed);
   claims_->add(claimed);
-  MORACLE_CHECK(check_coverage(state, spec, claimed));
+  // Other tensors are beside experts under names of their own.
+  if (!names->fused || names->up.empty()) MORACLE_CHECK(check_coverage(state, spec, claimed));
   if (w13.first->scheme != w2.first->scheme) {
     return Error{ErrorKind::kUnsupported, state.tensors.file_of(w2.first->parts[0].tensors[0]),
                  spec.name, "one scheme for w13 and w2",

@@ -29,6 +29,9 @@ inline const float* floats(const Buffer& buffer) {
   return buffer.bytes() > 0 ? buffer.as<float>() : nullptr;
 }
 
+/// A convolution's weights [columns, kernel] by tap: [kernel, columns].
+std::vector<float> by_tap(const std::vector<float>& weights, int64_t kernel);
+
 /// The tokens of one forward, and this layer's memory.
 struct AttentionStep {
   Ops& ops;
@@ -59,6 +62,9 @@ AttentionSizes attention_sizes(const GatedDeltaSpec& spec, int64_t max_num_token
 std::unique_ptr<Attention> make_attention(const GroupedQuerySpec& spec);
 std::unique_ptr<Attention> make_attention(const LatentSpec& spec);
 std::unique_ptr<Attention> make_attention(const GatedDeltaSpec& spec);
+AttentionSizes attention_sizes(const ShortConvolutionSpec& spec, int64_t max_num_tokens,
+                               DType dtype);
+std::unique_ptr<Attention> make_attention(const ShortConvolutionSpec& spec);
 
 /// Returns the description of the expected kind. Errors: another kind, another spec.
 template <class Kind>

@@ -33,16 +33,6 @@ Scratch carve(const GatedDeltaSpec& spec, int64_t tokens, DType dtype, std::byte
   return scratch;
 }
 
-// The convolution's weights by tap: [kernel, columns].
-std::vector<float> by_tap(const std::vector<float>& weights, int64_t kernel) {
-  const auto taps = static_cast<size_t>(kernel), cols = weights.size() / taps;
-  std::vector<float> turned(weights.size());
-  for (size_t c = 0; c < cols; ++c) {
-    for (size_t j = 0; j < taps; ++j) turned[j * cols + c] = weights[c * taps + j];
-  }
-  return turned;
-}
-
 class GatedDelta : public Attention {
  public:
   explicit GatedDelta(const GatedDeltaSpec& spec) : spec_(spec) {}

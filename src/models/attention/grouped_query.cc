@@ -10,8 +10,9 @@ namespace moracle {
 namespace {
 
 AttentionShape shape_of(const GroupedQuerySpec& spec) {
-  AttentionShape shape{spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.head_dim,
-                       1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
+  AttentionShape shape{
+      spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.head_dim,
+      spec.scale > 0 ? spec.scale : 1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
   shape.window = spec.window;
   return shape;
 }

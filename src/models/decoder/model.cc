@@ -100,6 +100,9 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
                normed = m.activations.normed.slice(0, batch.num_tokens),
                added = m.activations.added.slice(0, batch.num_tokens);
   MORACLE_CHECK(ops.embed(m.embedding, batch.ids, hidden, stream));
+  if (m.embedding_scales.bytes() > 0) {
+    MORACLE_CHECK(ops.scale_rows(hidden, m.embedding_scales.as<float>(), hidden, stream));
+  }
   part_done(m.on_part, "embedding");
   MORACLE_CHECK(look_at(m, "embedding", -1, hidden));
   MORACLE_CHECK(ops.rms_norm(hidden, m.layers.front().input_norm.as<float>(), spec.hidden_size,
@@ -116,6 +119,15 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
     MORACLE_CHECK(look_at(m, "residual sum", index, hidden));
     return look_at(m, name, layer, normed);
   };
+  // What a part of the layer gives, before it is added to the residual.
+  const auto finish_output = [&](const Buffer& norm) -> Status {
+    if (norm.bytes() > 0) {
+      MORACLE_CHECK(ops.rms_norm(added, norm.as<float>(), spec.hidden_size, spec.norm_epsilon,
+                                 added, stream));
+    }
+    if (m.residual_scales.bytes() == 0) return {};
+    return ops.scale_rows(added, m.residual_scales.as<float>(), added, stream);
+  };
   for (size_t l = 0; l < m.layers.size(); ++l) {
     Layer& layer = m.layers[l];
     const auto index = static_cast<int64_t>(l);
@@ -123,10 +135,12 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
         normed, added,
         {ops, batch, layer.cache, m.batch_invariant, m.activations.attention, stream, m.on_part}));
     part_done(m.on_part, "attention");
+    MORACLE_CHECK(finish_output(layer.attention_output_norm));
     MORACLE_CHECK(look_at(m, "attention", index, added));
     MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
     MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream,
                                            m.on_part));
+    MORACLE_CHECK(finish_output(layer.mlp_output_norm));
     MORACLE_CHECK(
         look_at(m, layer.feed_forward.routed.has_router() ? "experts" : "mlp", index, added));
     if (l + 1 == m.layers.size()) return add_and_norm(m.final_norm, index, "final norm", -1);

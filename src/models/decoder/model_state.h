@@ -17,6 +17,7 @@ namespace moracle {
 
 struct Layer {
   Buffer input_norm, post_norm;
+  Buffer attention_output_norm, mlp_output_norm;  // empty: none
   LayerCache cache;
   std::unique_ptr<Attention> attention;
   FeedForward feed_forward;
@@ -50,6 +51,7 @@ struct Model::State {
   TensorView embedding;     // in embedding_buffer
   Buffer embedding_buffer;  // a loaded model references nothing in the checkpoint's files
   Buffer final_norm;
+  Buffer embedding_scales, residual_scales;  // [max_num_tokens], one value; empty: 1
   std::vector<Layer> layers;
   std::optional<Linear> output;
   std::shared_ptr<KvPool> cache_pool;

@@ -74,8 +74,8 @@ Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpo
   }
   MORACLE_TRY(DescribedMatrix qkv,
               linear(biases.qkv)(checkpoint, modules, rows, decoder.hidden_size));
-  MORACLE_TRY(DescribedMatrix o,
-              linear(biases.o)(checkpoint, {prefix + "o_proj"}, {decoder.hidden_size}, q_size));
+  MORACLE_TRY(DescribedMatrix o, linear(biases.o)(checkpoint, {prefix + biases.o_name},
+                                                  {decoder.hidden_size}, q_size));
   return GroupedQueryDescription{spec, {}, {}, {}, std::move(qkv), std::move(o)};
 }
 
@@ -112,15 +112,17 @@ Result<RouterDescription> describe_router(const Checkpoint& checkpoint, const st
 }
 
 Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const std::string& mlp,
-                                            const DecoderSpec& spec, int64_t intermediate) {
+                                            const DecoderSpec& spec, int64_t intermediate,
+                                            const MlpNames& names) {
+  const auto module = [&](const char* name) { return str(mlp, ".", name); };
   MORACLE_TRY(DescribedMatrix w13,
-              describe_linear(checkpoint, {mlp + ".gate_proj", mlp + ".up_proj"},
+              describe_linear(checkpoint, {module(names.gate), module(names.up)},
                               {intermediate, intermediate}, spec.hidden_size));
   MORACLE_TRY(DescribedMatrix w2,
-              describe_linear(checkpoint, {mlp + ".down_proj"}, {spec.hidden_size}, intermediate));
+              describe_linear(checkpoint, {module(names.down)}, {spec.hidden_size}, intermediate));
   if (w13.scheme() != w2.scheme()) {
     return Error{ErrorKind::kUnsupported, checkpoint.state().tensors.file_of(w2.tensors()[0]), mlp,
-                 "one scheme for gate_proj, up_proj and down_proj",
+                 str("one scheme for ", names.gate, ", ", names.up, " and ", names.down),
                  str(name(w13.scheme()), " and ", name(w2.scheme()))};
   }
   LayerSpec layer{.name = mlp, .hidden_size = spec.hidden_size, .intermediate_size = intermediate};
@@ -148,9 +150,10 @@ Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpo
 }
 
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
-                                     const DescribeLayer& describe_layer) {
+                                     const DescribeLayer& describe_layer,
+                                     const char* final_norm_name) {
   const Checkpoint::State& state = checkpoint.state();
-  MORACLE_TRY(bool tied, state.config.boolean_or(false, {"tie_word_embeddings"}));
+  MORACLE_TRY(bool tied, state.config.boolean_or(false, {"tie_embedding", "tie_word_embeddings"}));
   if (state.wrapper) {
     MORACLE_TRY(tied, state.wrapper->boolean_or(tied, {"tie_word_embeddings"}));
   }
@@ -162,7 +165,7 @@ Result<Description> describe_decoder(const Checkpoint& checkpoint, const Decoder
     layers.push_back(std::move(described));
   }
   MORACLE_TRY(auto final_norm,
-              describe_norm(checkpoint, state.root + "norm", spec.hidden_size, spec));
+              describe_norm(checkpoint, state.root + final_norm_name, spec.hidden_size, spec));
   // Tied files hold no lm_head. If a file has one anyway, use it: in transformers it would not
   // differ from the embedding.
   const bool own_output = !tied || checkpoint.has_tensor(head + ".weight");

@@ -59,6 +59,7 @@ Result<DescribedMatrix> describe_biased_linear(const Checkpoint& checkpoint,
 /// file has them. Leaves the norms and sinks empty.
 struct GroupedQueryBiases {
   bool qkv = false, o = false;  ///< must exist
+  const char* o_name = "o_proj";
 };
 Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpoint,
                                                        const std::string& prefix,
@@ -78,9 +79,13 @@ Status describe_norms_over_heads(const Checkpoint& checkpoint, const std::string
 Result<RouterDescription> describe_router(const Checkpoint& checkpoint, const std::string& module,
                                           const LayerSpec& experts, const std::string& bias = "");
 
-/// Describes an ordinary MLP, `mlp`.{gate,up,down}_proj, as one expert.
+/// Describes an ordinary MLP, `mlp`.{gate,up,down}_proj or with other names, as one expert.
+struct MlpNames {
+  const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj";
+};
 Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const std::string& mlp,
-                                            const DecoderSpec& spec, int64_t intermediate);
+                                            const DecoderSpec& spec, int64_t intermediate,
+                                            const MlpNames& names = {});
 /// Describes the MLP `mlp` as an expert for every token, weighted by the sigmoid of `gate` if
 /// named.
 Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpoint,
@@ -89,11 +94,12 @@ Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpo
                                                        const DecoderSpec& spec,
                                                        int64_t intermediate);
 
-/// Describes a whole decoder with the names model.embed_tokens, model.norm and lm_head. Calls
-/// `describe_layer` for each layer, from 0 up.
+/// Describes a whole decoder with the names model.embed_tokens, model.norm (or another) and
+/// lm_head. Calls `describe_layer` for each layer, from 0 up.
 using DescribeLayer = std::function<Result<LayerDescription>(int64_t layer)>;
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
-                                     const DescribeLayer& describe_layer);
+                                     const DescribeLayer& describe_layer,
+                                     const char* final_norm_name = "norm");
 
 /// Claims the tensors whose names begin with one of `prefixes`, so that they count as known. Adds
 /// them to the description as `what`, if there are any.

@@ -52,7 +52,9 @@ Status CpuOps::gate(const Matrix& x, int64_t x_dim, const Matrix& by, int64_t by
       for (int64_t head = 0; head < num_heads; ++head) {
         float* const to = f32_row(x, r) + head * x_dim;
         const float* const from = f32_row(by, r) + head * by_dim;
-        if (function == Gate::kSilu)
+        if (function == Gate::kIdentity)
+          vector_.scale_by(to, 1, from, count, to);
+        else if (function == Gate::kSilu)
           vector_.activate(silu, from, to, count, to);
         else
           vector_.gate_sigmoid(from, count, to);
