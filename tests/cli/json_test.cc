@@ -157,7 +157,9 @@ TEST_F(ModelJson, EndOfTextTokenStopsUnlessIgnored) {
 
 TEST_F(ModelJson, ChatRendersPromptWithTemplate) {
   const Json plain = run({"-p", "Hello", "-n", "1"}),
-             chat = run({"--chat", "-p", "Hello", "-n", "1"});
+             chat = run({"--chat", "-p", "Hello", "-n", "1"}),
+             system = run({"--chat", "--system", "Be brief", "-p", "Hello", "-n", "1"});
+  EXPECT_GT(system["prompt_ids"].size(), chat["prompt_ids"].size());
   EXPECT_GT(chat["prompt_ids"].size(), plain["prompt_ids"].size());
   EXPECT_EQ(chat["prompt_ids"][0], 1);  // <|im_start|>
 }
