@@ -1,5 +1,6 @@
 // LFM2-MoE: gated short convolutions, and GQA with norms on q and k in some layers. Dense first
-// layers, sigmoid routing with a correction bias.
+// layers, sigmoid routing with a correction bias. transformers adds 1e-6 to the sum that divides
+// the weights of the chosen experts; without that, the weights here are larger by 1e-6 / sum.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -124,13 +125,14 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 }  // namespace
 }  // namespace lfm2_moe
 
-constinit const Family kLfm2MoeFamily = {.architecture = "Lfm2MoeForCausalLM",
-                                         .models = "LFM2-MoE",
-                                         .notes = "on a CPU",
-                                         .describe = lfm2_moe::describe,
-                                         .experts = {.names = lfm2_moe::kNames,
-                                                     .score = Score::kSigmoid,
-                                                     .renormalize = true,
-                                                     .correction_bias = lfm2_moe::kBias}};
+constinit const Family kLfm2MoeFamily = {
+    .architecture = "Lfm2MoeForCausalLM",
+    .models = "LFM2-MoE",
+    .notes = "on a CPU; weights of experts differ from transformers' by 1e-6 / sum",
+    .describe = lfm2_moe::describe,
+    .experts = {.names = lfm2_moe::kNames,
+                .score = Score::kSigmoid,
+                .renormalize = true,
+                .correction_bias = lfm2_moe::kBias}};
 
 }  // namespace moracle
