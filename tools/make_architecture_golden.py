@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/architectures/*: tiny models of random numbers, and what transformers computes
+"""Writes tests/golden/{architectures,multimodal}/*: tiny models of random numbers, and what transformers computes
 with them in float32 on a CPU.
 
     pip install torch transformers
@@ -7,7 +7,8 @@ with them in float32 on a CPU.
 
 The numbers are drawn so that everything an architecture has matters: norms are not 1, biases, sinks
 and correction biases not 0, windows shorter than the prompt, YaRN with a factor and, for DeepSeek-V3,
-its mscale; routers far enough from ties: another seed where 7 gives one. Stored as bf16 (transformers reads them back before it
+its mscale. Routers are far enough from ties, and logits change little with the last bit of the
+embedding: another seed where 7 gives neither. Stored as bf16 (transformers reads them back before it
 computes), except what published files keep in f32. reference.safetensors: "ids" i32 [tokens] and
 "logits" f32 [tokens, vocabulary] of one prompt.
 """
@@ -38,6 +39,12 @@ DEEPSEEK = dict(intermediate_size=28, moe_intermediate_size=8, n_routed_experts=
 GLM = dict(num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2, n_group=1, topk_group=1,
            routed_scaling_factor=1.7, first_k_dense_replace=1)
+HYBRID = dict(QWEN, head_dim=8, num_hidden_layers=3, shared_expert_intermediate_size=14,
+              linear_conv_kernel_dim=4, linear_key_head_dim=12, linear_value_head_dim=10,
+              rms_norm_eps=0.02,
+              linear_num_key_heads=2, linear_num_value_heads=4,
+              layer_types=["linear_attention", "full_attention", "linear_attention"],
+              rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))
 
 MODELS = {
     "mixtral": (transformers.MixtralConfig, dict(
@@ -101,19 +108,69 @@ MODELS = {
     "olmoe": (transformers.OlmoeConfig, dict(
         num_key_value_heads=2, intermediate_size=12, num_experts=4, num_experts_per_tok=2,
         norm_topk_prob=False, rope_theta=1e4)),
+    "deepseek_v32": (transformers.DeepseekV32Config, dict(
+        DEEPSEEK, seed=7, q_lora_rank=10, index_topk=24, index_head_dim=6, index_n_heads=2,
+        rope_parameters=dict(YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0))),
+    "glm_moe_dsa": (transformers.GlmMoeDsaConfig, dict(
+        DEEPSEEK, seed=9, q_lora_rank=10, n_group=1, topk_group=1, index_topk=24, index_head_dim=6,
+        index_n_heads=2, indexer_types=["full", "shared"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "afmoe": (transformers.AfmoeConfig, dict(
+        num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
+        seed=7, num_experts=8, num_experts_per_tok=3, num_shared_experts=2, num_dense_layers=1,
+        num_hidden_layers=3, route_scale=1.7, sliding_window=5, global_attn_every_n_layers=2,
+        mup_enabled=True, rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "granite_moe": (transformers.GraniteMoeConfig, dict(
+        num_key_value_heads=2, intermediate_size=12, num_local_experts=8, num_experts_per_tok=3,
+        seed=7, embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.7,
+        attention_multiplier=0.3, rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "lfm2_moe": (transformers.Lfm2MoeConfig, dict(
+        num_key_value_heads=2, intermediate_size=28, moe_intermediate_size=8, num_experts=8,
+        seed=7, num_experts_per_tok=3, num_dense_layers=1, num_hidden_layers=4, conv_L_cache=3,
+        routed_scaling_factor=1.3, layer_types=["conv", "full_attention", "conv", "full_attention"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "qwen2_moe": (transformers.Qwen2MoeConfig, dict(
         QWEN, shared_expert_intermediate_size=14, mlp_only_layers=[0], norm_topk_prob=False)),
+    "qwen2_moe_windows": (transformers.Qwen2MoeConfig, dict(
+        QWEN, seed=8, shared_expert_intermediate_size=14, norm_topk_prob=False, num_hidden_layers=3,
+        use_sliding_window=True, sliding_window=5, max_window_layers=2)),
+    "qwen3_moe_window": (transformers.Qwen3MoeConfig, dict(
+        QWEN, head_dim=8, norm_topk_prob=False, use_sliding_window=True, sliding_window=5,
+        rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=3.0))),
+    "qwen3_next": (transformers.Qwen3NextConfig, dict(
+        {key: value for key, value in HYBRID.items() if key != "rope_theta"}, seed=18, mlp_only_layers=[2],
+        attention_bias=True)),
+    "qwen3_5_moe": (transformers.Qwen3_5MoeTextConfig, dict(
+        {key: value for key, value in HYBRID.items()
+         if key not in ("rope_theta", "intermediate_size")}, seed=21, linear_conv_kernel_dim=3,
+        linear_num_value_heads=2)),
     "qwen3_moe": (transformers.Qwen3MoeConfig, dict(
         QWEN, head_dim=10, norm_topk_prob=True, hidden_act="gelu_pytorch_tanh",
         mlp_only_layers=[1], tie_word_embeddings=True)),
 }
 
+# Models whose config wraps that of the language model, and whose files hold a vision part, too.
+WRAPPED = {
+    "qwen3_5_moe": (transformers.Qwen3_5MoeForConditionalGeneration, transformers.Qwen3_5MoeConfig,
+                    MODELS["qwen3_5_moe"][1],
+                    dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=2,
+                         temporal_patch_size=1, spatial_merge_size=1, out_hidden_size=24,
+                         num_position_embeddings=4)),
+    "qwen3_vl_moe": (transformers.Qwen3VLMoeForConditionalGeneration, transformers.Qwen3VLMoeConfig,
+                     dict(QWEN, head_dim=8, num_hidden_layers=3, mlp_only_layers=[1],
+                          rope_parameters=dict(rope_type="default", rope_theta=1e4,
+                                               mrope_section=[2, 1, 1])),
+                     dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=2,
+                          temporal_patch_size=1, spatial_merge_size=1, out_hidden_size=24,
+                          num_position_embeddings=4, deepstack_visual_indexes=[0])),
+}
 
-def draw(name: str, shape: torch.Size, random: torch.Generator) -> torch.Tensor:
+
+def draw(name: str, shape: torch.Size, random: torch.Generator, centre: float) -> torch.Tensor:
     noise = torch.randn(shape, generator=random)
     if "norm" in name:
-        return 1 + 0.3 * noise
-    if name.endswith("correction_bias"):
+        return (1 if "linear_attn" in name else centre) + 0.3 * noise
+    if name.endswith(("correction_bias", "expert_bias")):
         return 0.2 * noise
     if name.endswith(("bias", "sinks")):
         return 0.5 * noise
@@ -122,23 +179,35 @@ def draw(name: str, shape: torch.Size, random: torch.Generator) -> torch.Tensor:
     return noise * (2.0 / shape[-1] ** 0.5)
 
 
-def write(folder: pathlib.Path, config_class, settings: dict) -> None:
+def configure(config_class, settings: dict, vision: dict | None):
+    settings = {**COMMON, **settings}
+    if vision is None:
+        return config_class(**settings)
+    return config_class(text_config=settings, vision_config=vision,
+                        tie_word_embeddings=settings["tie_word_embeddings"])
+
+
+def write(folder: pathlib.Path, config_class, settings: dict, model_class=AutoModelForCausalLM,
+          vision: dict | None = None) -> None:
     settings = dict(settings)
     random = torch.Generator().manual_seed(settings.pop("seed", 7))
-    config = config_class(**{**COMMON, **settings})
+    config = configure(config_class, settings, vision)
     config._attn_implementation = "eager"
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    make = model_class.from_config if model_class is AutoModelForCausalLM else model_class._from_config
+    model = make(config, dtype=torch.float32)
     state = model.state_dict()
+    # These norms multiply by 1 + weight.
+    centre = 0 if config.model_type in ("qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe") else 1
     for name, tensor in state.items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        tensor.copy_(draw(name, tensor.shape, random))
+        tensor.copy_(draw(name, tensor.shape, random, centre))
     model.tie_weights()
     folder.mkdir(parents=True)
     model.bfloat16().save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
 
-    read = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+    read = model_class.from_pretrained(folder, dtype=torch.float32,
                                                 attn_implementation="eager",
                                                 experts_implementation="eager").eval()
     ids = torch.randint(0, VOCABULARY, (1, TOKENS), generator=random)
@@ -156,13 +225,16 @@ def write(folder: pathlib.Path, config_class, settings: dict) -> None:
 
 
 def main() -> None:
-    root = pathlib.Path(__file__).resolve().parent.parent / "tests/golden/architectures"
+    root = pathlib.Path(__file__).resolve().parent.parent / "tests/golden"
     output = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else root
-    shutil.rmtree(output, ignore_errors=True)
+    for folder in ("architectures", "multimodal"):
+        shutil.rmtree(output / folder, ignore_errors=True)
     transformers.utils.logging.disable_progress_bar()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}")
     for name, (config_class, settings) in MODELS.items():
-        write(output / name, config_class, settings)
+        write(output / "architectures" / name, config_class, settings)
+    for name, (model_class, config_class, settings, vision) in WRAPPED.items():
+        write(output / "multimodal" / name, config_class, settings, model_class, vision)
 
 
 main()

@@ -246,6 +246,18 @@ STYLES = {
 }
 
 CONSTRUCTS = [
+    # Rounding, and formatting with '%'.
+    "{{ 2.5|round }} {{ 3.5|round }} {{ 2.675|round(2) }} {{ -2.5|round }} {{ 7|round }} {{ 7|round(2) }}",
+    "{{ 2.341|round(2, 'ceil') }} {{ -2.341|round(1, 'floor') }} {{ 7|round(0, 'ceil') }}",
+    "{{ 1e22|round(3) }} {{ true|round }} {{ 0.05|round(method='ceil', precision=1) }}",
+    "{{ 'a'|round }}",
+    "{{ 1.5|round(0, 'up') }}",
+    "{{ '%s and %s: %d%%'|format('a', [1, 'b'], 5.9) }} {{ '%5s|%-4s|é%3s'|format('x', 'y', 'é') }}",
+    "{{ '%05d|%+d|%-6d|%6.2f|%.0f|%f'|format(42, 3, 7, 3.14159, 2.5, 1) }}",
+    "{{ '%(who)s is %(age)03d'|format(who='Ann', age=7) }} {{ 'plain'|format }}",
+    "{{ '%s'|format }}",
+    "{{ '%d'|format('five') }}",
+    "{{ '%s'|format(1, 2) }}",
     # White space control.
     "a\n  {% if true %}\n  b\n  {% endif %}\nc\n",
     "a  {%- if true -%}  b  {%- endif -%}  c",

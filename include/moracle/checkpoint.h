@@ -252,6 +252,9 @@ class Checkpoint {
   /// A vector of `size` floats (the weights of a norm), widened to f32. Errors: wrong shape, NaN,
   /// infinity.
   Result<std::vector<float>> vector(const std::string& name, int64_t size) const;
+  /// Same for floats of any shape.
+  Result<std::vector<float>> floats(const std::string& name,
+                                    const std::vector<int64_t>& shape) const;
   /// A tensor's dtype and shape; its `data` is null.
   Result<TensorView> tensor(const std::string& name) const;
   /// The raw bytes of a tensor. Errors: a missing tensor; a NaN or infinite number; read errors.
@@ -284,8 +287,10 @@ struct LoraAdapter {
 
   /// Reads a PEFT `folder`: adapter_config.json and adapter_model.safetensors. The tensors are
   /// base_model.model.<module>.lora_A.weight [rank, K] and .lora_B.weight [N, rank]. A module is a
-  /// single expert's projection (….experts.3.gate_proj). The scale is lora_alpha / rank, or
-  /// lora_alpha / √rank with use_rslora. alpha_pattern changes alpha per module. Errors: another
+  /// single expert's projection (….experts.3.gate_proj), or all experts of a layer (….experts) with
+  /// A [E * rank, K] and B [N, rank * E], as target_parameters makes them. The scale is
+  /// lora_alpha / rank, or lora_alpha / √rank with use_rslora. alpha_pattern changes alpha per
+  /// module. Errors: another
   /// kind of adapter, or an adapter for a changed base (PiSSA), with its config key; an A
   /// without a B; shapes that do not fit the layer's matrices; tensors for modules other than
   /// experts.

@@ -37,7 +37,7 @@ struct ModelOptions {
   /// device's activation dtype, f32 on a CPU, bf16 on a GPU.
   std::string kv_cache = "auto";
   /// Maximum memory in bytes for the keys and values of all sequences; 0: all memory of the device.
-  /// Memory is allocated as sequences grow.
+  /// Memory is allocated as sequences grow. The state of recurrent layers does not count.
   int64_t cache_bytes = 0;
   /// On a GPU, record steps with one token per sequence as a graph and replay it for later tokens.
   bool graphs = true;
@@ -62,8 +62,8 @@ struct ModelOptions {
 /// The options with which a model opens its device.
 DeviceOptions device_options(const ModelOptions& options);
 
-/// Keys and values of one sequence, all layers. Only one thread at a time may use it. A Step with
-/// this cache uses it until forward returns.
+/// Keys and values of one sequence, all layers, and the state of its recurrent layers. Only one
+/// thread at a time may use it. A Step with this cache uses it until forward returns.
 class KvCache {
  public:
   KvCache(KvCache&&) noexcept;
@@ -71,8 +71,10 @@ class KvCache {
   ~KvCache();
   int64_t length() const;
   int64_t capacity() const;
-  /// Drops all positions after the first `length`.
-  void truncate(int64_t length);
+  /// Drops all positions after the first `length`. Errors (kUnsupported), only if the model has
+  /// recurrent layers: their state is kept for the end of the sequence and for its length before
+  /// the last step, so `length` must be one of the two, or 0.
+  Status truncate(int64_t length);
   struct State;  ///< internal
 
  private:
@@ -97,6 +99,7 @@ struct ModelPlan {
   int64_t scratch_bytes = 0;          ///< kernel scratch
   int64_t activation_bytes = 0;       ///< activations between layers, including logits
   int64_t cache_bytes_per_token = 0;  ///< keys and values of one position, all layers
+  int64_t state_bytes = 0;            ///< state of one sequence's recurrent layers, held twice
   DType cache_dtype = DType::kF32;    ///< dtype of the keys and values
   int64_t memory_bytes = 0;           ///< total memory of the device
   int64_t total_bytes() const {

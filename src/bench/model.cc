@@ -193,7 +193,7 @@ class Decoder {
     const int64_t most = std::max<int64_t>(1, model_.max_num_tokens() / batch);
     // The first pass touches memory for the first time and does not count.
     for (const bool counts : {false, true}) {
-      for (KvCache& cache : caches_) cache.truncate(0);
+      for (KvCache& cache : caches_) MORACLE_CHECK(cache.truncate(0));
       double spent = 0;
       for (int64_t done = 0; done < options_.prompt && spent < options_.seconds * 1e6;
            done += most) {
@@ -247,7 +247,7 @@ class Decoder {
     const std::vector<int32_t> tokens = random_.take(static_cast<int64_t>(caches_.size()));
     std::vector<Model::Step> step;
     for (size_t s = 0; s < caches_.size(); ++s) {
-      caches_[s].truncate(options_.context);
+      MORACLE_CHECK(caches_[s].truncate(options_.context));
       step.push_back({{&tokens[s], 1}, &caches_[s], -1});
     }
     clock_.start();

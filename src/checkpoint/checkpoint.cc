@@ -39,7 +39,8 @@ Result<std::optional<Quantization>> find_quantization(const std::string& folder,
 }
 
 Status open_reader(Checkpoint::State& state) {
-  MORACLE_TRY(const auto quantization, find_quantization(state.folder, state.config));
+  const Config& whole = state.wrapper ? *state.wrapper : state.config;
+  MORACLE_TRY(const auto quantization, find_quantization(state.folder, whole));
   if (!quantization) return {};
   const auto& [config, method] = *quantization;
   std::vector<std::string_view> known;
@@ -51,6 +52,21 @@ Status open_reader(Checkpoint::State& state) {
     return {};
   }
   return config.unsupported({"quant_method"}, "one of " + join(known), "it is '" + method + "'");
+}
+
+bool has_prefix(const Tensors& tensors, const std::string& prefix) {
+  const auto at = tensors.all().lower_bound(prefix);
+  return at != tensors.all().end() && at->first.starts_with(prefix);
+}
+
+// Finds the language model's tensors. The names decide: both kinds of files may wrap its config.
+void find_root(Checkpoint::State& state) {
+  if (has_prefix(state.tensors, "model.language_model.")) {
+    state.root = "model.language_model.";
+  } else if (has_prefix(state.tensors, "language_model.model.")) {
+    state.root = "language_model.model.";
+    state.output = "language_model.lm_head";
+  }
 }
 
 }  // namespace
@@ -81,6 +97,12 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
     return config.wrong({"architectures"}, "one architecture",
                         str("there are ", architectures.size()));
   }
+  std::optional<Config> wrapper;
+  MORACLE_TRY(auto text_config, config.object({"text_config"}));
+  if (text_config) {
+    wrapper = std::move(config);
+    config = std::move(*text_config);
+  }
   MORACLE_TRY(const int64_t num_layers, config.integer({"num_hidden_layers"}, 1, 10'000));
   MORACLE_TRY(Tensors tensors, Tensors::open(folder));
   auto state = std::make_shared<State>(State{.folder = folder,
@@ -88,7 +110,9 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
                                              .tensors = std::move(tensors),
                                              .architecture = architectures[0],
                                              .convention = find_convention(architectures[0]),
-                                             .num_layers = num_layers});
+                                             .num_layers = num_layers,
+                                             .wrapper = std::move(wrapper)});
+  find_root(*state);
   MORACLE_CHECK(open_reader(*state));
   return Checkpoint(std::move(state));
 }
@@ -143,9 +167,15 @@ Result<TensorView> Checkpoint::tensor(const std::string& name) const {
 }
 
 Result<std::vector<float>> Checkpoint::vector(const std::string& name, int64_t size) const {
+  return floats(name, {size});
+}
+
+Result<std::vector<float>> Checkpoint::floats(const std::string& name,
+                                              const std::vector<int64_t>& shape) const {
   MORACLE_TRY(const TensorView view, tensor(name));
-  if (view.shape != std::vector<int64_t>{size}) {
-    return state_->tensors.wrong(name, str("shape [", size, "]"), "it is " + to_string(view));
+  if (view.shape != shape) {
+    return state_->tensors.wrong(name, str("shape [", join(shape), "]"),
+                                 "it is " + to_string(view));
   }
   return read_scales(state_->tensors, name);
 }

@@ -16,13 +16,17 @@ namespace moracle {
 
 struct Checkpoint::State {
   std::string folder;
-  Config config;
+  Config config;  ///< of the language model: text_config, where a multimodal model wraps one
   Tensors tensors;
   std::string producer = "plain";
   std::unique_ptr<Reader> reader;  // null if the checkpoint is plain
   std::string architecture;
   const ExpertConvention* convention = nullptr;  // nothing where the family is unknown
   int64_t num_layers = 0;
+  std::optional<Config> wrapper = {};  ///< the whole config.json, if `config` is a part of it
+  /// Where the tensors of the language model are: "model.", or "model.language_model.".
+  std::string root = "model.";
+  std::string output = "lm_head";  ///< the output layer
 };
 
 /// The tensors that calls of one Checkpoint have requested, from any thread.
@@ -40,10 +44,13 @@ struct Checkpoint::Claims {
 const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer);
 /// The family's convention, or the generic one.
 const ExpertConvention& convention_of(const Checkpoint::State& state);
-/// The name with {L} replaced by the layer.
-std::string of_layer(std::string_view name, int64_t layer);
+/// The name with {L} replaced by the layer, and "model." by the root.
+std::string of_layer(const Checkpoint::State& state, std::string_view name, int64_t layer);
 /// "model.layers.3.mlp.experts"
-std::string experts_prefix(const ExpertNames& names, int64_t layer);
+std::string experts_prefix(const Checkpoint::State& state, const ExpertNames& names, int64_t layer);
+/// The tensors of names.fused.
+std::string fused_gate_up(const ExpertNames& names, const std::string& experts);
+std::string fused_down(const ExpertNames& names, const std::string& experts);
 /// "model.layers.3.mlp.experts.0.gate_proj": for each way to name experts, the tensor searched for.
 std::vector<std::string> known_expert_names(const Checkpoint::State& state, int64_t layer);
 /// For a checkpoint of an unknown family: what moe_layer() took for granted about its experts, as a

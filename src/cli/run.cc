@@ -20,6 +20,7 @@ struct Options {
   ModelArguments model;
   std::string prompt, prompt_file;
   bool chat = false;
+  std::optional<std::string> system;
   int64_t max_tokens = 128;
   bool ignore_eos = false, dry_run = false;
   std::string machine = "here";
@@ -39,8 +40,10 @@ Result<std::string> prompt_text(const Options& options) {
   if (!options.chat) return text;
   auto chat = ChatTemplate::open(options.model.folder);
   if (!chat) return chat.error();
-  const ChatMessage message{"user", text};
-  return chat->render({&message, 1});
+  std::vector<ChatMessage> messages;
+  if (options.system) messages.push_back({"system", *options.system});
+  messages.push_back({"user", std::move(text)});
+  return chat->render(messages);
 }
 
 SamplingOptions sampling(const Options& options, const GenerationConfig& config) {
@@ -214,7 +217,10 @@ void add_run(CLI::App& app, Work& chosen) {
                         "With --dry-run: plan for a known machine (moracle machines lists them)")
             ->needs(dry)
             ->capture_default_str();
-        verb.add_flag("--chat", options->chat, "Format the prompt with the model's chat template");
+        auto* chat = verb.add_flag("--chat", options->chat,
+                                   "Format the prompt with the model's chat template");
+        verb.add_option("--system", options->system, "With --chat: text of a system message")
+            ->needs(chat);
         verb.add_option("-n,--max-tokens", options->max_tokens,
                         "Maximum number of tokens to generate")
             ->transform(whole(int64_t{1}, int64_t{1} << 30))

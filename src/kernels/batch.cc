@@ -11,7 +11,7 @@ namespace {
 
 struct Tables {
   int32_t *ids, *positions, *sequences, *first_token, *first_page;
-  std::byte** pages;
+  std::byte **states, **pages;
   size_t bytes;
 };
 // The pages come last: the other offsets depend only on the numbers of tokens and sequences.
@@ -23,6 +23,7 @@ Tables carve(int64_t tokens, int64_t sequences, int64_t pages, std::byte* base) 
   t.sequences = carver.take<int32_t>(tokens);
   t.first_token = carver.take<int32_t>(sequences + 1);
   t.first_page = carver.take<int32_t>(sequences);
+  t.states = carver.take<std::byte*>(2 * sequences);
   t.pages = carver.take<std::byte*>(pages);
   t.bytes = carver.bytes();
   return t;
@@ -34,6 +35,8 @@ void write(std::span<const SequenceTokens> sequences, int64_t page, const Tables
     const SequenceTokens& one = sequences[s];
     to.first_token[s] = token;
     to.first_page[s] = pages;
+    to.states[2 * s] = one.state_before;
+    to.states[2 * s + 1] = one.state_after;
     const auto count = static_cast<int64_t>(one.ids.size());
     for (int64_t i = 0; i < count; ++i, ++token) {
       to.ids[token] = one.ids[i];
@@ -86,7 +89,7 @@ Status BatchTable::fill(std::span<const SequenceTokens> sequences, int64_t page,
   const Tables tables = carved(base);
   batch.ids = tables.ids, batch.positions = tables.positions, batch.sequences = tables.sequences;
   batch.first_token = tables.first_token, batch.first_page = tables.first_page;
-  batch.pages = tables.pages;
+  batch.pages = tables.pages, batch.states = tables.states;
   batch_ = batch;
   return {};
 }

@@ -21,6 +21,9 @@ struct Batch {
   const int32_t* first_token = nullptr;  ///< [num_sequences + 1]: first token of each
   const int32_t* first_page = nullptr;   ///< [num_sequences]: index of its first page
   std::byte* const* pages = nullptr;     ///< of all sequences, each in position order
+  /// [num_sequences, 2]: a sequence's recurrent state before the step, null for zeros, and the
+  /// memory for its state after the step.
+  std::byte* const* states = nullptr;
 };
 
 /// Location of a layer's keys and values in every page. Ops::cache_by_head tells the order of their
@@ -29,6 +32,7 @@ struct LayerCache {
   DType dtype = DType::kF32;     ///< f32, bf16 or f16
   int64_t keys = 0, values = 0;  ///< byte offsets in the page
   int64_t num_heads = 1;         ///< that have keys and values
+  int64_t state = 0;             ///< byte offset in a sequence's recurrent state
 };
 
 /// One sequence's part of a step.
@@ -36,6 +40,8 @@ struct SequenceTokens {
   std::span<const int32_t> ids;
   int64_t position = 0;               ///< of the first token: the number of cached tokens
   std::span<std::byte* const> pages;  ///< enough for all positions
+  std::byte* state_before = nullptr;  ///< see Batch::states
+  std::byte* state_after = nullptr;
 };
 
 /// Uploads the tables of a step to the device, in one piece.

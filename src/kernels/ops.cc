@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "base/try.h"
 #include "kernels/top_k_key.h"
 
@@ -26,6 +27,43 @@ Status Ops::rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
   MORACLE_CHECK(prepare(q, rope.q_norm));
   MORACLE_CHECK(prepare(k, rope.k_norm));
   return append(k, v, batch, cache, stream);
+}
+
+std::string_view name(Operation operation) {
+  switch (operation) {
+    case Operation::kGate:
+      return "gates on outputs of attention";
+    case Operation::kConvolution:
+      return "short convolutions";
+    case Operation::kGatedDelta:
+      return "gated DeltaNet";
+  }
+  return "";
+}
+
+bool has_operation(Platform platform, Operation) {
+  return platform == Platform::kCpu;
+}
+
+namespace {
+
+Error missing(Operation operation) {
+  return {ErrorKind::kUnsupported, "", "device", str("the operation for ", name(operation)),
+          "this device has none"};
+}
+
+}  // namespace
+
+Status Ops::gate(const Matrix&, int64_t, const Matrix&, int64_t, int64_t, int64_t, Gate, Stream) {
+  return missing(Operation::kGate);
+}
+Status Ops::convolve(const Matrix&, const float*, const ConvolutionShape&, const Batch&,
+                     const Matrix&, Stream) {
+  return missing(Operation::kConvolution);
+}
+Status Ops::gated_delta(const Matrix&, const Matrix&, const float*, const float*,
+                        const GatedDeltaShape&, const Batch&, const Matrix&, Stream) {
+  return missing(Operation::kGatedDelta);
 }
 
 size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int64_t k, DType activations) {

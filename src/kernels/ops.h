@@ -88,6 +88,30 @@ struct QkNormRope {
   const float* frequencies = nullptr;  ///< [num_pairs]: radians per position
 };
 
+/// What a gate does to the number that multiplies.
+enum class Gate : uint8_t { kIdentity, kSigmoid, kSilu };
+
+/// A causal convolution of each column over the tokens of its sequence.
+struct ConvolutionShape {
+  int64_t kernel;  ///< taps; the last one multiplies the token itself
+  bool silu;       ///< apply x·σ(x) to the sums
+  int64_t state;   ///< byte offset in a sequence's state: the last kernel - 1 rows of x, f32
+};
+
+/// Gated delta rule. Sizes as in GatedDeltaSpec.
+struct GatedDeltaShape {
+  int64_t num_key_heads, num_value_heads, key_dim, value_dim;
+  /// Columns of `ba`: b of so many value heads, then a of the same heads, and so on.
+  int64_t ba_group;
+  int64_t state;  ///< byte offset in a sequence's state: f32 [num_value_heads, key_dim, value_dim]
+};
+
+/// Operations that only some devices have.
+enum class Operation : uint8_t { kGate, kConvolution, kGatedDelta };
+/// "gated DeltaNet", for messages.
+std::string_view name(Operation operation);
+bool has_operation(Platform platform, Operation operation);
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -189,6 +213,26 @@ class Ops {
   /// top_k_scratch_bytes. Errors: k < 1, k > columns or k > kMostTopK.
   virtual Status find_top_k(const Matrix& numbers, int64_t k, int32_t* ids, float* values,
                             std::byte* scratch, Stream) = 0;
+
+  // Operations of only some devices: see has_operation. The others return kUnsupported.
+
+  /// For each of `num_heads` heads: x[head · x_dim + i] *= f(by[head · by_dim + i]), i < count.
+  virtual Status gate(const Matrix& x, int64_t x_dim, const Matrix& by, int64_t by_dim,
+                      int64_t num_heads, int64_t count, Gate function, Stream);
+  /// out[t, c] = Σ_j weight[j, c] · x[t - kernel + 1 + j, c]. Rows before the step's come from the
+  /// sequence's state; the state after the step is written. x and out must not overlap.
+  virtual Status convolve(const Matrix& x, const float* weight, const ConvolutionShape& shape,
+                          const Batch& batch, const Matrix& out, Stream);
+  /// Per value head, from the state S [key_dim, value_dim] before the step, token by token:
+  ///   q ← q / |q| / √key_dim, k ← k / |k|     with |x|² + 1e-6
+  ///   S ← exp(-exp(a_log) · softplus(a + dt_bias)) · S
+  ///   S ← S + k ⊗ σ(b) · (v - Sᵀ k)
+  ///   out = Sᵀ q
+  /// qkv [tokens, (2 · num_key_heads) · key_dim + num_value_heads · value_dim], ba [tokens,
+  /// 2 · num_value_heads], out [tokens, num_value_heads · value_dim].
+  virtual Status gated_delta(const Matrix& qkv, const Matrix& ba, const float* a_log,
+                             const float* dt_bias, const GatedDeltaShape& shape, const Batch& batch,
+                             const Matrix& out, Stream);
 };
 
 }  // namespace moracle

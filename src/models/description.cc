@@ -3,11 +3,21 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
+#include "models/families/decoder_parts.h"
 #include "models/families/family.h"
 
 namespace moracle {
 
 namespace {
+
+// Tensors of a multimodal model beside its language model.
+Status ignore_other_modalities(const Checkpoint& checkpoint, Description& description) {
+  return ignore_part(
+      checkpoint, "vision and audio, not run",
+      {"model.visual.", "visual.", "vision_model.", "model.vision_tower.", "model.embed_vision.",
+       "model.audio_tower.", "model.embed_audio.", "multi_modal_projector."},
+      description);
+}
 
 std::string routing_text(const Routing& routing) {
   if (routing.score != Score::kUnknown) return "routed by " + name(routing);
@@ -42,10 +52,13 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   for (const Family* family : families()) {
     if (family->describe == nullptr) continue;
     known.push_back(family->architecture);
-    if (family->architecture != checkpoint.architecture()) continue;
+    if (family->multimodal != family->architecture && !family->multimodal.empty())
+      known.push_back(family->multimodal);
+    if (!family->is(checkpoint.architecture())) continue;
     // Describe a copy without claims: earlier calls must not affect this description.
     const Checkpoint own = checkpoint.unclaimed_copy();
     MORACLE_TRY(Description description, family->describe(own));
+    if (!family->multimodal.empty()) MORACLE_CHECK(ignore_other_modalities(own, description));
     const std::vector<std::string> left = own.unclaimed();
     if (left.empty()) return description;
     return Error{ErrorKind::kBadFile, checkpoint.state().tensors.file_of(left[0]),

@@ -17,6 +17,9 @@ struct DecoderSpec {
   int64_t max_context = 0;
   float norm_epsilon = 1e-6f;
   Activation activation = Activation::kSilu;  ///< of dense MLPs
+  float norm_offset = 0;                      ///< added to the stored weights of RMSNorm
+  float embedding_scale = 1;                  ///< multiplies the rows of the embedding
+  float residual_scale = 1;  ///< multiplies what attention and experts add to the residual
   bool operator==(const DecoderSpec&) const = default;
 };
 
@@ -35,6 +38,13 @@ enum class QkNorm : uint8_t {
   kAfterRope,  ///< of each head, after RoPE
 };
 
+/// Sigmoids that multiply the outputs of the heads, computed from the layer's input.
+enum class OutputGate : uint8_t {
+  kNone,
+  kInQueries,    ///< rows of q: each head's query, then its gate
+  kAfterValues,  ///< further rows behind v
+};
+
 /// GQA: several query heads share one head of keys and values.
 struct GroupedQuerySpec {
   int64_t num_heads = 0;
@@ -42,7 +52,9 @@ struct GroupedQuerySpec {
   int64_t head_dim = 0;
   int64_t window = 0;  ///< a token sees itself and window - 1 before it; 0: all
   float norm_epsilon = 1e-6f;
+  float scale = 0;  ///< multiplies the scores; 0: 1 / sqrt(head_dim)
   QkNorm qk_norm = QkNorm::kPerHead;
+  OutputGate output_gate = OutputGate::kNone;
   Rotary rotary;  ///< of the first columns of each head
   bool operator==(const GroupedQuerySpec&) const = default;
 };
@@ -51,7 +63,7 @@ struct GroupedQueryDescription {
   std::vector<float> q_norm;  ///< [head_dim], or of all heads; empty: none
   std::vector<float> k_norm;  ///< likewise
   std::vector<float> sinks;   ///< [num_heads]; empty: none
-  DescribedMatrix qkv;        ///< q, k, v stacked: they read one input
+  DescribedMatrix qkv;        ///< q, k, v stacked: they read one input; then the gate if it follows
   DescribedMatrix o;
 };
 
@@ -81,7 +93,51 @@ struct LatentDescription {
   DescribedMatrix o;
 };
 
-using AttentionDescription = std::variant<GroupedQueryDescription, LatentDescription>;
+/// Gated DeltaNet: linear attention with a recurrent state (Yang et al., "Gated Delta Networks:
+/// Improving Mamba2 with Delta Rule", 2024). Query and key head h serve the value heads
+/// [h * value_heads_per_key, (h + 1) * value_heads_per_key).
+struct GatedDeltaSpec {
+  int64_t num_key_heads = 0;
+  int64_t num_value_heads = 0;
+  int64_t key_dim = 0;    ///< of one head
+  int64_t value_dim = 0;  ///< of one head
+  int64_t kernel = 0;     ///< taps of the short convolution
+  /// True: rows are stored key head by key head, each with its q, k, v, z, and its b, a.
+  bool by_key_head = false;
+  float norm_epsilon = 1e-6f;
+  int64_t value_heads_per_key() const { return num_value_heads / num_key_heads; }
+  int64_t keys() const { return num_key_heads * key_dim; }
+  int64_t values() const { return num_value_heads * value_dim; }
+  int64_t mixed() const { return 2 * keys() + values(); }  ///< columns of q, k, v together
+  bool operator==(const GatedDeltaSpec&) const = default;
+};
+struct GatedDeltaDescription {
+  GatedDeltaSpec spec;
+  std::vector<float> convolution;  ///< [q, k and v columns, kernel]
+  std::vector<float> a_log;        ///< [num_value_heads]
+  std::vector<float> dt_bias;      ///< [num_value_heads]
+  std::vector<float> norm;         ///< [value_dim], before the gate z
+  DescribedMatrix qkvz;            ///< z gates the output
+  DescribedMatrix ba;              ///< rows of b, the update's strength, and of a, the decay
+  DescribedMatrix o;
+};
+
+/// A gated short convolution (LFM2): b, c and x come from the hidden state; out = o (c · conv(b ·
+/// x)).
+struct ShortConvolutionSpec {
+  int64_t hidden_size = 0;
+  int64_t kernel = 0;  ///< taps
+  bool operator==(const ShortConvolutionSpec&) const = default;
+};
+struct ShortConvolutionDescription {
+  ShortConvolutionSpec spec;
+  std::vector<float> convolution;  ///< [hidden_size, kernel]
+  DescribedMatrix bcx;             ///< rows of b, c and x
+  DescribedMatrix o;
+};
+
+using AttentionDescription = std::variant<GroupedQueryDescription, LatentDescription,
+                                          GatedDeltaDescription, ShortConvolutionDescription>;
 
 struct RouterDescription {
   DescribedMatrix weights;
@@ -101,6 +157,8 @@ struct LayerDescription {
   std::optional<RouterDescription> router;  ///< empty in a dense layer
   DescribedWeights mlp;  ///< the experts; a dense MLP is one expert that every token uses
   std::optional<SharedExpertDescription> shared = {};
+  std::vector<float> attention_output_norm = {};  ///< [hidden_size]; empty: none
+  std::vector<float> mlp_output_norm = {};        ///< likewise
 };
 
 /// Tensors that an architecture defines and this program does not use.
@@ -117,7 +175,7 @@ struct Description {
   std::vector<float> final_norm;
   DescribedMatrix output;  ///< [vocab_size, hidden_size]; the embedding's own tensor if tied
   bool tied = false;
-  std::optional<IgnoredPart> ignored = {};
+  std::vector<IgnoredPart> ignored = {};
 
   int64_t embedding_bytes() const {
     return spec.vocab_size * spec.hidden_size * bits(embedding.shape().key.dtype) / 8;

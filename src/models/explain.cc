@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/try.h"
+#include "models/operations.h"
 
 namespace moracle {
 namespace {
@@ -40,10 +41,13 @@ Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOption
   MORACLE_TRY(const Description description,
               describe(checkpoint, {options.quantization, options.activations}));
   MORACLE_TRY(auto modules, consider(description, options, machine, adapters, wishes));
+  MORACLE_TRY(const DeviceName device, parse_device(options.device));
   const auto unserved = std::find_if(modules.begin(), modules.end(),
                                      [](const ModuleChoice& one) { return !one.selection.plan; });
   if (unserved != modules.end()) {
     explanation.not_runnable = unserved->selection.chosen().error().to_string();
+  } else if (const Status runs = check_operations(description, device.platform); !runs) {
+    explanation.not_runnable = runs.error().to_string();
   } else if (const auto sizes = plan_memory(description, modules, options, machine); !sizes) {
     if (sizes.error().kind != ErrorKind::kOutOfMemory) return sizes.error();
     explanation.not_runnable = sizes.error().to_string();

@@ -59,20 +59,37 @@ Status allocate_activations(Model::State& m, const Description& description) {
   return device.synchronize();  // before `ones` is destroyed
 }
 
-// Places the next layer's cache in a page and adds its bytes to `page_bytes`.
-LayerCache layer_cache(const AttentionSizes& sizes, DType dtype, int64_t page, size_t& page_bytes) {
+// For Ops::scale_rows: the same factor for every token. Empty for a factor of 1.
+Result<Buffer> factors(float factor, const Model::State& m) {
+  if (factor == 1) return Buffer();
+  Device& device = m.workspace->device();
+  const std::vector<float> values(static_cast<size_t>(m.max_num_tokens), factor);
+  MORACLE_TRY(Buffer buffer, device.allocate(values.size() * sizeof(float)));
+  MORACLE_CHECK(device.upload(buffer.data(), values.data(), buffer.bytes()));
+  MORACLE_CHECK(device.synchronize());  // before `values` is destroyed
+  return buffer;
+}
+
+// Places the next layer's cache in a page and its state in a sequence's state, and adds their
+// bytes.
+LayerCache layer_cache(const AttentionSizes& sizes, DType dtype, int64_t page, size_t& page_bytes,
+                       size_t& state_bytes) {
   const auto place = [&](int64_t size) {
     const auto at = static_cast<int64_t>(page_bytes);
     page_bytes += (static_cast<size_t>(page * size * bits(dtype) / 8) + 255) / 256 * 256;
     return at;
   };
   const int64_t keys = place(sizes.key_size), values = place(sizes.value_size);
-  return {dtype, keys, values, sizes.num_kv_heads};
+  const auto state = static_cast<int64_t>(state_bytes);
+  state_bytes += sizes.state_bytes;
+  return {dtype, keys, values, sizes.num_kv_heads, state};
 }
 
 Status load_layer(Layer& to, LayerDescription&& from, Loader& loader) {
   MORACLE_CHECK(loader.load(to.input_norm, from.input_norm));
   MORACLE_CHECK(loader.load(to.post_norm, from.post_norm));
+  MORACLE_CHECK(loader.load(to.attention_output_norm, from.attention_output_norm));
+  MORACLE_CHECK(loader.load(to.mlp_output_norm, from.mlp_output_norm));
   MORACLE_CHECK(to.attention->load(std::move(from.attention), loader));
   return to.feed_forward.load(std::move(from), loader);
 }
@@ -130,15 +147,18 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   Loader loader(m.workspace, std::move(modules), adapters, options.progress, total_bytes);
   MORACLE_CHECK(load_embedding(m, description));
   MORACLE_CHECK(allocate_activations(m, description));
+  MORACLE_TRY(m.embedding_scales, factors(m.spec.embedding_scale, m));
+  MORACLE_TRY(m.residual_scales, factors(m.spec.residual_scale, m));
   const DType dtype = device->activation_dtype();
   const int64_t page = device->ops().cache_page();
-  size_t page_bytes = 0;
+  size_t page_bytes = 0, state_bytes = 0;
   for (const LayerDescription& from : description.layers) {
     Layer& layer = m.layers.emplace_back();
     layer.cache = layer_cache(attention_sizes(from.attention, m.max_num_tokens, dtype),
-                              m.cache_dtype, page, page_bytes);
+                              m.cache_dtype, page, page_bytes, state_bytes);
     layer.attention = make_attention(from.attention);
   }
+  if (state_bytes > 0) m.state_pool = std::make_shared<KvPool>(device, 1, state_bytes, 0);
   m.cache_pool = std::make_shared<KvPool>(std::move(device), page, page_bytes, options.cache_bytes);
   MORACLE_CHECK(load_weights(m, std::move(description), loader));
   m.weight_bytes += loader.weight_bytes();

@@ -54,6 +54,19 @@ visit_attention(T& attention, int64_t layer, Visit& visit) {
   MORACLE_CHECK(visit(ModulePlace{"attention", "kv_b", layer}, attention.kv_b));
   return visit(ModulePlace{"attention", "output", layer}, attention.o);
 }
+template <class T, class Visit>
+requires std::is_same_v<std::remove_const_t<T>, GatedDeltaDescription> Status
+visit_attention(T& attention, int64_t layer, Visit& visit) {
+  MORACLE_CHECK(visit(ModulePlace{"linear attention", "qkvz", layer}, attention.qkvz));
+  MORACLE_CHECK(visit(ModulePlace{"linear attention", "ba", layer}, attention.ba));
+  return visit(ModulePlace{"linear attention", "output", layer}, attention.o);
+}
+template <class T, class Visit>
+requires std::is_same_v<std::remove_const_t<T>, ShortConvolutionDescription> Status
+visit_attention(T& attention, int64_t layer, Visit& visit) {
+  MORACLE_CHECK(visit(ModulePlace{"short convolution", "input", layer}, attention.bcx));
+  return visit(ModulePlace{"short convolution", "output", layer}, attention.o);
+}
 
 /// Calls `visit(place, module)` for every DescribedMatrix and DescribedWeights of a Description,
 /// const or not. The first error ends the walk.

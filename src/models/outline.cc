@@ -89,6 +89,10 @@ std::string vectors(const Description& description) {
   for (const LayerDescription& layer : description.layers) {
     const auto* grouped = std::get_if<GroupedQueryDescription>(&layer.attention);
     if (grouped != nullptr && !grouped->sinks.empty()) also.insert("sinks");
+    if (std::holds_alternative<GatedDeltaDescription>(layer.attention))
+      also.insert("convolutions, decays");
+    if (std::holds_alternative<ShortConvolutionDescription>(layer.attention))
+      also.insert("convolutions");
     if (layer.router && !layer.router->correction_bias.empty()) also.insert("correction biases");
   }
   return also.empty() ? "norms" : "norms, " + join(also);
@@ -130,8 +134,7 @@ Result<Outline> outline(const Checkpoint& checkpoint) {
             std::string(table), false, 1, description.embedding_bytes());
   Visitor visitor{parts, outline, description.tied, description.embedding_bytes()};
   MORACLE_CHECK(visit_modules(description, visitor));
-  if (description.ignored) {
-    const IgnoredPart& ignored = *description.ignored;
+  for (const IgnoredPart& ignored : description.ignored) {
     parts.add(ignored.what, {}, "not read", false, ignored.num_tensors, ignored.bytes);
     visitor.accounted += ignored.bytes;
   }

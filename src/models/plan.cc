@@ -7,6 +7,7 @@
 #include "kernels/device_memory.h"
 #include "models/decoder/activations.h"
 #include "models/modules.h"
+#include "models/operations.h"
 #include "moracle/moe.h"
 
 namespace moracle {
@@ -126,6 +127,8 @@ int64_t tokens_per_step(const ModelOptions& options) {
 Result<std::vector<ModuleChoice>> choose(const Description& description,
                                          const ModelOptions& options, const Machine& machine,
                                          std::span<const LoraAdapter> adapters) {
+  MORACLE_TRY(const DeviceName device, parse_device(options.device));
+  MORACLE_CHECK(check_operations(description, device.platform));
   MORACLE_TRY(std::vector<ModuleChoice> modules, consider(description, options, machine, adapters));
   for (const ModuleChoice& module : modules) MORACLE_CHECK(module.selection.chosen());
   return modules;
@@ -177,6 +180,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   for (const LayerDescription& layer : description.layers) {
     const AttentionSizes sizes = attention_sizes(layer.attention, tokens_per_step(options), dtype);
     plan.cache_bytes_per_token += (sizes.key_size + sizes.value_size) * bits(plan.cache_dtype) / 8;
+    plan.state_bytes += static_cast<int64_t>(sizes.state_bytes);
   }
   if (plan.total_bytes() <= plan.memory_bytes) return plan;
   return Error{ErrorKind::kOutOfMemory, "", "plan",

@@ -112,16 +112,16 @@ TEST(Checkpoint, NamesKeyOfInvalidConfig) {
 TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
   const std::pair<json, const char*> cases[] = {
       {{{"architectures", {"LlamaForCausalLM"}}},
-       "Qwen3MoeForCausalLM, SolarOpenForCausalLM; it is 'LlamaForCausalLM'; its experts can be "
+       "Qwen3VLMoeForConditionalGeneration, SolarOpenForCausalLM; it is 'LlamaForCausalLM'; its "
+       "experts can be "
        "used: "
        "2 layers of 4 experts, top-2, hidden size 32, intermediate size 16, bf16, "},
       {{{"hidden_act", "tanh"}},
        "hidden_act: needs an activation function with a gate; it is tanh"},
-      {{{"use_sliding_window", true}}, "use_sliding_window: needs false; it is true"},
       {{{"layer_types", {"full_attention", "chunked_attention"}}},
        "layer_types: needs full_attention; it has chunked_attention"},
       {{{"rope_scaling", {{"type", "longrope"}}}},
-       "needs default, linear, llama3 or yarn; it is longrope"},
+       "needs default, dynamic, linear, llama3 or yarn; it is longrope"},
       {{{"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}}},
        "rope_parameters.full_attention: needs one setting for all layers; it is an object"},
       {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor: needs 1; it is 0.5"},

@@ -151,7 +151,6 @@ TEST_F(LoraFiles, RejectKeyThatChangesTheArithmetic) {
       {"layer_replication", {{0, 4}, {2, 5}}},
       {"alora_invocation_tokens", {1, 2}},
       {"trainable_token_indices", {{"embed_tokens", {1}}}},
-      {"target_parameters", {"mlp.experts.gate_up_proj"}},
       {"use_qalora", true},
       {"use_bdlora", {{"nblocks", 2}}},
       {"arrow_config", {{"top_k", 3}}},
@@ -217,7 +216,7 @@ TEST_F(LoraFiles, IgnoreTrainingKeys) {
                          {"qalora_group_size", 16},
                          {"ensure_weight_tying", true},
                          {"use_rslora", false},
-                         {"target_parameters", nullptr}});
+                         {"target_parameters", {"mlp.experts.gate_up_proj"}}});
   const LoraAdapter plain = must(open(good())), same = must(open(adapter));
   EXPECT_EQ(same.layers.at(1).gate[2].scale, plain.layers.at(1).gate[2].scale);
   EXPECT_EQ(same.layers.at(1).gate[2].a, plain.layers.at(1).gate[2].a);

@@ -101,8 +101,9 @@ TEST(CommandLine, RejectsBrokenModel) {
   expect_refused({"inspect", folder.path()}, {"/config.json: needs valid JSON; it is invalid"});
   broken.config["architectures"] = {"NoSuchModel"};
   ASSERT_TRUE(broken.write(folder.path()).ok());
-  const std::string why = "/config.json: architectures: needs one of DeepseekV2ForCausalLM, ";
-  const std::string is = "Qwen3MoeForCausalLM, SolarOpenForCausalLM; it is 'NoSuchModel'; ";
+  const std::string why = "/config.json: architectures: needs one of AfmoeForCausalLM, ";
+  const std::string is =
+      "Qwen3VLMoeForConditionalGeneration, SolarOpenForCausalLM; it is 'NoSuchModel'; ";
   expect_refused({"run", folder.path(), "--json", "--dry-run"},
                  {why, is, "tensor '" + scales + "'", "it is missing"});
   // Where the experts are whole, they can be looked at all the same.

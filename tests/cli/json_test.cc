@@ -157,7 +157,9 @@ TEST_F(ModelJson, EndOfTextTokenStopsUnlessIgnored) {
 
 TEST_F(ModelJson, ChatRendersPromptWithTemplate) {
   const Json plain = run({"-p", "Hello", "-n", "1"}),
-             chat = run({"--chat", "-p", "Hello", "-n", "1"});
+             chat = run({"--chat", "-p", "Hello", "-n", "1"}),
+             system = run({"--chat", "--system", "Be brief", "-p", "Hello", "-n", "1"});
+  EXPECT_GT(system["prompt_ids"].size(), chat["prompt_ids"].size());
   EXPECT_GT(chat["prompt_ids"].size(), plain["prompt_ids"].size());
   EXPECT_EQ(chat["prompt_ids"][0], 1);  // <|im_start|>
 }
@@ -239,8 +241,8 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
 TEST_F(ModelJson, DryRunGivesWholePlan) {
   const Json json = answer({"run", model_, "--dry-run", "--json"});
   EXPECT_THAT(keys(json), ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes",
-                                      "activation_bytes", "cache_bytes_per_token", "cache_dtype",
-                                      "total_bytes", "memory_bytes", "tokenizer"));
+                                      "activation_bytes", "cache_bytes_per_token", "state_bytes",
+                                      "cache_dtype", "total_bytes", "memory_bytes", "tokenizer"));
   EXPECT_EQ(json["cache_dtype"], "f32");
   const Json half = answer({"run", model_, "--dry-run", "--kv-cache", "bf16", "--json"});
   EXPECT_EQ(half["cache_dtype"], "bf16");

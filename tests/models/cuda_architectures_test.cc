@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "golden_model.h"
+#include "models/operations.h"
 #include "moracle/device.h"
 
 namespace moracle::cuda_architectures_test {
@@ -53,6 +54,8 @@ TEST_P(CudaArchitectures, MatchTransformers) {
   ModelOptions options;
   options.device = "cuda";
   options.max_num_tokens = static_cast<int64_t>(want.ids.size());
+  if (const auto runs = check_operations(*describe(*checkpoint), Platform::kCuda); !runs)
+    GTEST_SKIP() << runs.error().to_string();
   auto model = Model::load(*checkpoint, options);
   ASSERT_TRUE(model) << model.error().to_string();
   const auto got = all_logits(*model, want.ids);

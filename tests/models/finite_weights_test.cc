@@ -39,7 +39,8 @@ void expect_each_named(const SyntheticCheckpoint& good, const std::string& quant
   int spoiled = 0;
   for (const auto& [name, tensor] : good.tensors) {
     const auto pattern = nan_of(tensor.dtype);
-    if (!pattern) continue;
+    // Indexers are not read up to index_topk tokens.
+    if (!pattern || name.find(".indexer.") != name.npos) continue;
     SyntheticCheckpoint bad = good;
     const auto size = static_cast<size_t>(bits(tensor.dtype) / 8);
     const size_t element = tensor.bytes.size() / size - 1;

@@ -110,7 +110,7 @@ class ForwardSteps : public ::testing::Test {
     const Model::Step good{ids_, &cache_};
     ASSERT_TRUE(model_.forward({&good, 1}));
     EXPECT_THAT(*model_.logits(1, 1), ::testing::ElementsAreArray(alone()));
-    cache_.truncate(0);
+    ASSERT_TRUE(cache_.truncate(0));
   }
   std::vector<float> alone() {
     const std::vector<float> all = *all_logits(other_, ids_);
@@ -202,7 +202,7 @@ TEST(KvCachePages, ExhaustionIsAnErrorAndKeepsContent) {
   ASSERT_TRUE(whole.forward({&same, 1}));
   ASSERT_TRUE(whole.forward({&same, 1}));
   EXPECT_THAT(*got, ::testing::ElementsAreArray(*whole.logits(2, 1)));
-  first.truncate(0);
+  ASSERT_TRUE(first.truncate(0));
   const Model::Step next{ids, &second};
   EXPECT_TRUE(model.forward({&next, 1}));
 }

@@ -129,24 +129,10 @@ struct Routed {
 // The routing of transformers' code for these families, with the keys of their published files.
 TEST(UnknownFamily, ExpertsOfFamiliesThatCannotRunHaveTheirRouting) {
   const nlohmann::json none = nlohmann::json::object();
-  const char *const gate = "mlp.gate.e_score_correction_bias",
-                    *const biased = "sigmoid, biased choice, renormalised";
   for (const Routed& one : {
-           Routed{"AfmoeForCausalLM",
-                  {{"route_scale", 2.5}},
-                  "mlp.expert_bias",
-                  "sigmoid, biased choice, renormalised, times 2.5"},
-           Routed{"DeepseekV32ForCausalLM",
-                  {{"n_group", 2}, {"topk_group", 1}},
-                  gate,
-                  "sigmoid, biased choice, 1 of 2 groups, renormalised"},
-           Routed{"GlmMoeDsaForCausalLM", none, gate, biased},
            Routed{"MiniMaxForCausalLM", none, nullptr, "softmax, renormalised"},
            Routed{
                "MiniMaxForCausalLM", {{"norm_topk_prob", false}}, nullptr, "softmax, renormalised"},
-           Routed{"Qwen3_5MoeForCausalLM", none, nullptr, "softmax, renormalised"},
-           Routed{"Qwen3NextForCausalLM", none, nullptr, "softmax, renormalised"},
-           Routed{"Qwen3NextForCausalLM", {{"norm_topk_prob", false}}, nullptr, "softmax"},
        }) {
     SCOPED_TRACE(one.architecture);
     SyntheticCheckpoint written = SyntheticCheckpoint::plain();

@@ -8,6 +8,14 @@
 
 namespace moracle::docs {
 
+namespace {
+
+bool wrapped(const Family& family) {
+  return !family.multimodal.empty() && family.multimodal != family.architecture;
+}
+
+}  // namespace
+
 std::string family_rows() {
   std::vector<const Family*> rows(families().begin(), families().end());
   std::stable_partition(rows.begin(), rows.end(),
@@ -15,7 +23,8 @@ std::string family_rows() {
   std::string text = "| models | `architectures` | support | notes |\n| --- | --- | --- | --- |\n";
   for (const Family* family : rows) {
     text +=
-        str("| ", family->models, " | `", family->architecture, "` | ",
+        str("| ", family->models, " | `", family->architecture,
+            wrapped(*family) ? str("`, `", family->multimodal) : "", "` | ",
             family->describe != nullptr ? "runs" : "experts only", " | ", family->notes, " |\n");
   }
   return text;

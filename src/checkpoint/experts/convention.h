@@ -18,9 +18,10 @@ struct ExpertNames {
   std::string_view experts;         ///< prefix of one layer's experts
   std::string_view gate, up, down;  ///< modules of one expert, below `experts`.{E}.
   /// All experts in one tensor each: `experts`.gate_up_proj and .down_proj; gate, up and down are
-  /// empty.
+  /// empty, or `up` and `down` are other names of the two tensors, beside other tensors.
   bool fused = false;
   bool transposed = false;   ///< plain fused tensors are [E, K, N]
+  bool either_way = false;   ///< plain fused tensors are [E, K, N] where they do not fit [E, N, K]
   bool interleaved = false;  ///< rows of gate_up alternate: gate, up, gate, up
 };
 

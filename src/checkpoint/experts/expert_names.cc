@@ -31,19 +31,29 @@ bool has(const Tensors& tensors, const std::string& prefix, const std::string& p
 
 }  // namespace
 
-std::string of_layer(std::string_view name, int64_t layer) {
+std::string of_layer(const Checkpoint::State& state, std::string_view name, int64_t layer) {
+  constexpr std::string_view kRoot = "model.";
   std::string text(name);
-  return text.replace(text.find("{L}"), 3, std::to_string(layer));
+  text.replace(text.find("{L}"), 3, std::to_string(layer));
+  return text.starts_with(kRoot) ? text.replace(0, kRoot.size(), state.root) : text;
 }
 
-std::string experts_prefix(const ExpertNames& names, int64_t layer) {
-  return of_layer(names.experts, layer);
+std::string experts_prefix(const Checkpoint::State& state, const ExpertNames& names,
+                           int64_t layer) {
+  return of_layer(state, names.experts, layer);
+}
+
+std::string fused_gate_up(const ExpertNames& names, const std::string& experts) {
+  return str(experts, ".", names.up.empty() ? "gate_up_proj" : names.up);
+}
+std::string fused_down(const ExpertNames& names, const std::string& experts) {
+  return str(experts, ".", names.down.empty() ? "down_proj" : names.down);
 }
 
 const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer) {
   auto exist = [&](const ExpertNames& names) {
-    const std::string experts = experts_prefix(names, layer);
-    return names.fused ? has(state.tensors, experts + ".gate_up_proj", "")
+    const std::string experts = experts_prefix(state, names, layer);
+    return names.fused ? has(state.tensors, fused_gate_up(names, experts), "")
                        : has(state.tensors, experts + ".", str(".", names.gate, "."));
   };
   for (const std::span<const ExpertNames> names :
@@ -59,8 +69,8 @@ std::vector<std::string> known_expert_names(const Checkpoint::State& state, int6
   for (const std::span<const ExpertNames> names :
        {convention_of(state).names, std::span<const ExpertNames>(kSharedNames)}) {
     for (const ExpertNames& one : names) {
-      const std::string experts = experts_prefix(one, layer);
-      known.push_back(one.fused ? experts + ".gate_up_proj" : str(experts, ".0.", one.gate));
+      const std::string experts = experts_prefix(state, one, layer);
+      known.push_back(one.fused ? fused_gate_up(one, experts) : str(experts, ".0.", one.gate));
     }
   }
   return known;

@@ -57,7 +57,8 @@ Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
   }
   MORACLE_TRY(const double factor, config.number_or(1, keys(family.scaling_factor)));
   routing.scaling_factor = static_cast<float>(factor);
-  routing.correction_bias = state.tensors.find(of_layer(family.correction_bias, layer)) != nullptr;
+  routing.correction_bias =
+      state.tensors.find(of_layer(state, family.correction_bias, layer)) != nullptr;
   return routing;
 }
 
@@ -88,7 +89,7 @@ Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& n
   const Config& config = state.config;
   const ExpertConvention& family = convention_of(state);
   LayerSpec spec;
-  spec.name = experts_prefix(names, layer);
+  spec.name = experts_prefix(state, names, layer);
   MORACLE_TRY(spec.num_experts, config.integer(keys(family.num_experts), 1, 1 << 20));
   MORACLE_TRY(spec.top_k, integer_of_layer(state, family.top_k, layer, spec.num_experts));
   MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 24));
@@ -148,10 +149,11 @@ Status describe_expert(const Checkpoint::State& state, const ExpertNames& names,
                        const LayerSpec& spec, int64_t e, Experts& w13, Experts& w2) {
   const int64_t intermediate = spec.intermediate_size, hidden = spec.hidden_size;
   if (names.fused) {
-    MORACLE_TRY(Stack gate_up, describe_fused(state, names, spec.name + ".gate_up_proj", true, e,
-                                              spec.num_experts));
-    MORACLE_TRY(Stack down,
-                describe_fused(state, names, spec.name + ".down_proj", false, e, spec.num_experts));
+    const int64_t experts = spec.num_experts;
+    MORACLE_TRY(Stack gate_up, describe_fused(state, names, fused_gate_up(names, spec.name), true,
+                                              e, {experts, 2 * intermediate, hidden}));
+    MORACLE_TRY(Stack down, describe_fused(state, names, fused_down(names, spec.name), false, e,
+                                           {experts, hidden, intermediate}));
     MORACLE_CHECK(check_sizes(state.tensors, gate_up, 2 * intermediate, hidden));
     MORACLE_CHECK(check_sizes(state.tensors, down, hidden, intermediate));
     MORACLE_CHECK(w13.push(state, std::move(gate_up)));
@@ -209,7 +211,8 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
   w13.add_tensors(claimed);
   w2.add_tensors(claimed);
   claims_->add(claimed);
-  MORACLE_CHECK(check_coverage(state, spec, claimed));
+  // Other tensors are beside experts under names of their own.
+  if (!names->fused || names->up.empty()) MORACLE_CHECK(check_coverage(state, spec, claimed));
   if (w13.first->scheme != w2.first->scheme) {
     return Error{ErrorKind::kUnsupported, state.tensors.file_of(w2.first->parts[0].tensors[0]),
                  spec.name, "one scheme for w13 and w2",

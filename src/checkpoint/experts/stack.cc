@@ -134,12 +134,18 @@ void name_expert(DescribedMatrix::Part& part, int64_t e) {
 
 Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& names,
                              const std::string& module, bool is_gate_up, int64_t e,
-                             int64_t num_experts) {
+                             const FusedShape& shape) {
+  const int64_t num_experts = shape[0];
   const bool quantized = state.reader && state.reader->stores(state.tensors, module);
+  bool transposed = names.transposed;
+  if (names.either_way && !quantized) {
+    MORACLE_TRY(const TensorView view, state.tensors.get(module));
+    transposed =
+        view.shape == std::vector<int64_t>{num_experts, shape[2], shape[1]} && shape[1] != shape[2];
+  }
   MORACLE_TRY(DescribedLinear linear,
-              quantized
-                  ? state.reader->describe_expert(state.tensors, module, e, num_experts)
-                  : describe_plain_expert(state.tensors, module, e, num_experts, names.transposed));
+              quantized ? state.reader->describe_expert(state.tensors, module, e, num_experts)
+                        : describe_plain_expert(state.tensors, module, e, num_experts, transposed));
   name_expert(linear.part, e);
   if (is_gate_up && names.interleaved) {
     linear.part.read_rows = {};

@@ -1,6 +1,7 @@
 // Linears with a common input, as one matrix of stacked rows: gate and up; q, k and v.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -27,10 +28,12 @@ Result<Stack> describe_stack(const Checkpoint::State& state,
 /// its own scales with the same values. `shape` is the shape of the stacked parts.
 void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts);
 
-/// Expert e of `module`, a tensor that holds all experts.
+/// Expert e of `module`, a tensor that holds all experts: `shape` is [experts, rows, columns] as
+/// config.json has them.
+using FusedShape = std::array<int64_t, 3>;
 Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& names,
                              const std::string& module, bool is_gate_up, int64_t e,
-                             int64_t num_experts);
+                             const FusedShape& shape);
 
 /// "int4-w4a16-g128 [256, 128] in act-order"
 std::string show(const MatrixShape& shape, const Scheme& scheme);

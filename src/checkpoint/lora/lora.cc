@@ -1,76 +1,55 @@
 // Reads LoRA adapters that PEFT wrote (peft.LoraConfig.save_pretrained).
-#include <set>
-
 #include "base/text.h"
 #include "base/try.h"
-#include "checkpoint/lora/lora_settings.h"
-#include "checkpoint/producers/module_tensors.h"
+#include "checkpoint/lora/adapter_reader.h"
 #include "checkpoint/state.h"
 
 namespace moracle {
 namespace {
 
-constexpr const char* kPrefix = "base_model.model.";
-
-class AdapterReader {
- public:
-  AdapterReader(const Tensors& tensors, const LoraSettings& settings)
-      : tensors_(tensors), settings_(settings) {}
-
-  int64_t rank() const { return rank_; }
-
-  /// The adapter of one matrix [n, k]; rank 0 if the matrix has no adapter.
-  Result<LoraPair> pair(const std::string& module, int64_t n, int64_t k) {
-    const std::string a_name = kPrefix + module + ".lora_A.weight";
-    const std::string b_name = kPrefix + module + ".lora_B.weight";
-    const bool has_a = tensors_.find(a_name) != nullptr, has_b = tensors_.find(b_name) != nullptr;
-    LoraPair pair;
-    if (!has_a && !has_b) return pair;
-    MORACLE_TRY(const TensorView a, get_floats(tensors_, a_name));
-    MORACLE_TRY(const TensorView b, get_floats(tensors_, b_name));
-    if (a.shape.size() != 2 || a.shape[0] < 1 || a.shape[1] != k)
-      return tensors_.wrong(a_name, str("shape [rank, ", k, "]"), "it is " + to_string(a));
-    pair.rank = a.shape[0];
-    if (b.shape != std::vector<int64_t>{n, pair.rank})
-      return tensors_.wrong(b_name, str("shape [", n, ", ", pair.rank, "]"),
-                            "it is " + to_string(b));
-    MORACLE_TRY(pair.a, read_scales(tensors_, a_name));
-    MORACLE_TRY(pair.b, read_scales(tensors_, b_name));
-    pair.scale = settings_.scale(module, pair.rank);
-    rank_ = std::max(rank_, pair.rank);
-    claimed_.insert({a_name, b_name});
-    return pair;
-  }
-
-  /// The adapters of one matrix for all experts; empty if no expert has one.
-  Result<std::vector<LoraPair>> experts(const std::string& prefix, std::string_view part,
-                                        int64_t num_experts, int64_t n, int64_t k) {
-    std::vector<LoraPair> pairs;
-    bool any = false;
-    for (int64_t e = 0; e < num_experts; ++e) {
-      MORACLE_TRY(LoraPair one, pair(str(prefix, ".", e, ".", part), n, k));
-      any |= one.rank > 0;
-      pairs.push_back(std::move(one));
+// Splits the pair of gate and up: both have the same A. Their rows follow one another, or
+// alternate.
+void split_gate_up(const std::vector<LoraPair>& both, bool interleaved, LoraWeights& to) {
+  for (const LoraPair& pair : both) {
+    const int64_t rows = static_cast<int64_t>(pair.b.size()) / pair.rank;
+    for (const bool is_up : {false, true}) {
+      LoraPair half{pair.rank, pair.scale, pair.a, {}};
+      for (int64_t r = 0; r < rows / 2; ++r) {
+        const int64_t row = interleaved ? 2 * r + is_up : r + (is_up ? rows / 2 : 0);
+        const auto first = pair.b.begin() + row * pair.rank;
+        half.b.insert(half.b.end(), first, first + pair.rank);
+      }
+      (is_up ? to.up : to.gate).push_back(std::move(half));
     }
-    if (!any) pairs.clear();
-    return pairs;
   }
+}
 
-  Status check_claimed() const {
-    for (const auto& [name, entry] : tensors_.all()) {
-      if (claimed_.contains(name)) continue;
-      return Error{ErrorKind::kUnsupported, tensors_.file_of(name), "tensor '" + name + "'",
-                   "to adapt an expert matrix of this checkpoint", "no expert uses it"};
+// Modules of transformers that hold the experts of `spec`: as in the file, or as version 5 names
+// them.
+std::vector<std::string> fused_modules(const LayerSpec& spec) {
+  std::vector<std::string> modules = {spec.name, spec.name + ".experts"};
+  constexpr std::string_view kOld = "block_sparse_moe";
+  if (const size_t at = spec.name.find(kOld); at != spec.name.npos)
+    modules.push_back(std::string(spec.name).replace(at, kOld.size(), "mlp"));
+  return modules;
+}
+
+// Reads what one expert's form has left: adapters of whole parameters.
+Status read_fused(AdapterReader& reader, const LayerSpec& spec, bool interleaved, LoraWeights& to) {
+  const int64_t hidden = spec.hidden_size, intermediate = spec.intermediate_size;
+  for (const std::string& module : fused_modules(spec)) {
+    if (to.gate.empty() && to.up.empty()) {
+      MORACLE_TRY(const auto both,
+                  reader.fused(module, "gate_up_proj", spec.num_experts, 2 * intermediate, hidden));
+      split_gate_up(both, interleaved, to);
     }
-    return {};
+    if (to.down.empty()) {
+      MORACLE_TRY(to.down,
+                  reader.fused(module, "down_proj", spec.num_experts, hidden, intermediate));
+    }
   }
-
- private:
-  const Tensors& tensors_;
-  const LoraSettings& settings_;
-  std::set<std::string> claimed_;
-  int64_t rank_ = 0;
-};
+  return {};
+}
 
 }  // namespace
 
@@ -100,6 +79,7 @@ Result<LoraAdapter> LoraAdapter::open(const std::string& folder, const Checkpoin
     MORACLE_TRY(of_layer.gate, read(names.gate, "gate_proj", intermediate, hidden));
     MORACLE_TRY(of_layer.up, read(names.up, "up_proj", intermediate, hidden));
     MORACLE_TRY(of_layer.down, read(names.down, "down_proj", hidden, intermediate));
+    MORACLE_CHECK(read_fused(reader, spec, names.interleaved, of_layer));
     if (!of_layer.gate.empty() || !of_layer.up.empty() || !of_layer.down.empty())
       adapter.layers.emplace(layer, std::move(of_layer));
   }

@@ -42,6 +42,7 @@ constexpr std::string_view kKnownKeys[] = {"alpha_pattern",
                                            "revision",
                                            "runtime_config",
                                            "target_modules",
+                                           "target_parameters",
                                            "task_type",
                                            "use_rslora",
                                            "velora_config"};
@@ -52,7 +53,7 @@ bool is_unset(const nlohmann::json& value) {
 }
 
 // Any other key with a value could change the formula (use_dora, lora_bias, layer_replication,
-// alora_invocation_tokens, target_parameters) or the base (modules_to_save).
+// alora_invocation_tokens) or the base (modules_to_save).
 Status check_keys(const Config& config) {
   for (const auto& [key, value] : config.value().items()) {
     const auto* known = std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key);

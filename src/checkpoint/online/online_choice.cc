@@ -1,5 +1,6 @@
 // Resolves a map of patterns to a scheme, or none, for each module of a checkpoint.
 #include <algorithm>
+#include <set>
 
 #include "base/named_patterns.h"
 #include "base/text.h"
@@ -24,7 +25,7 @@ bool is_untouched(std::string_view module) {
   const std::string_view last = last_name(module);
   constexpr std::string_view kNames[] = {"gate",         "wg",  "router", "shared_expert_gate",
                                          "embed_tokens", "head"};
-  return module.find(".layers.") == module.npos ||
+  return module.find(".layers.") == module.npos || module.ends_with(".router.layer") ||
          std::find(std::begin(kNames), std::end(kNames), last) != std::end(kNames);
 }
 
@@ -34,8 +35,15 @@ std::string together(const std::string& module) {
   if (experts != module.npos) return module.substr(0, experts + 8);
   const std::string_view last = last_name(module);
   const std::string parent = module.substr(0, module.size() - last.size());
-  if (last == "q_proj" || last == "k_proj" || last == "v_proj") return parent + "qkv";
-  if (last == "gate_proj" || last == "up_proj" || last == "down_proj") return parent + "mlp";
+  const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), last) != names.end();
+  };
+  if (is_one_of({"q_proj", "k_proj", "v_proj"})) return parent + "qkv";
+  if (last == "gate_proj" && parent.ends_with(".self_attn.")) return parent + "qkv";
+  if (is_one_of({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})) return parent + "mlp";
+  if (is_one_of({"input_linear", "output_linear"})) return parent + "experts";
+  if (is_one_of({"in_proj_qkv", "in_proj_z"})) return parent + "qkvz";
+  if (is_one_of({"in_proj_a", "in_proj_b"})) return parent + "ba";
   return module;
 }
 
@@ -78,14 +86,33 @@ Status check_used(const QuantizationMap& map, const std::vector<LinearModule>& m
 
 }  // namespace
 
+namespace {
+
+// Tensors that hold all experts of a layer.
+std::set<std::string> fused_experts(const Checkpoint& checkpoint) {
+  const Checkpoint::State& state = checkpoint.state();
+  std::set<std::string> tensors;
+  for (const int64_t layer : checkpoint.moe_layers()) {
+    const ExpertNames& names = *expert_names(state, layer);
+    if (!names.fused) continue;
+    const std::string experts = experts_prefix(state, names, layer);
+    tensors.insert({fused_gate_up(names, experts), fused_down(names, experts)});
+  }
+  return tensors;
+}
+
+}  // namespace
+
 std::vector<LinearModule> linear_modules(const Checkpoint& checkpoint) {
+  const std::set<std::string> fused = fused_experts(checkpoint);
   constexpr std::string_view kWeight = ".weight";
   std::vector<LinearModule> modules;
   for (const auto& [tensor, entry] : checkpoint.state().tensors.all()) {
     const TensorView& view = entry.view;
     if (!is_float(view.dtype) || view.num_elements() == 0) continue;
     LinearModule module{tensor, tensor};
-    module.fused = view.shape.size() == 3 && tensor.find(".experts.") != tensor.npos;
+    module.fused = view.shape.size() == 3 &&
+                   (fused.contains(tensor) || tensor.find(".experts.") != tensor.npos);
     const bool matrix = view.shape.size() == 2 && tensor.ends_with(kWeight);
     if (!matrix && !module.fused) continue;
     if (tensor.ends_with(kWeight)) module.name.resize(tensor.size() - kWeight.size());

@@ -16,6 +16,7 @@ struct AttentionSizes {
   int64_t key_size = 0;      ///< elements per token in the cache, all heads
   int64_t value_size = 0;    ///< likewise
   size_t scratch_bytes = 0;  ///< between its modules, for max_num_tokens; layers run in turn
+  size_t state_bytes = 0;    ///< recurrent state of one sequence, a multiple of 64
 };
 AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t max_num_tokens,
                                DType dtype);
@@ -23,6 +24,14 @@ AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t ma
 /// Parses ModelOptions::kv_cache for a device with such activations. Errors: an unknown word,
 /// listing the known ones.
 Result<DType> parse_kv_cache(std::string_view text, DType activations);
+
+/// Floats of device memory; null if it is empty.
+inline const float* floats(const Buffer& buffer) {
+  return buffer.bytes() > 0 ? buffer.as<float>() : nullptr;
+}
+
+/// A convolution's weights [columns, kernel] by tap: [kernel, columns].
+std::vector<float> by_tap(const std::vector<float>& weights, int64_t kernel);
 
 /// The tokens of one forward, and this layer's memory.
 struct AttentionStep {
@@ -50,8 +59,13 @@ std::unique_ptr<Attention> make_attention(const AttentionDescription& attention)
 // One overload of each name per kind; the functions above dispatch on the kind.
 AttentionSizes attention_sizes(const GroupedQuerySpec& spec, int64_t max_num_tokens, DType dtype);
 AttentionSizes attention_sizes(const LatentSpec& spec, int64_t max_num_tokens, DType dtype);
+AttentionSizes attention_sizes(const GatedDeltaSpec& spec, int64_t max_num_tokens, DType dtype);
 std::unique_ptr<Attention> make_attention(const GroupedQuerySpec& spec);
 std::unique_ptr<Attention> make_attention(const LatentSpec& spec);
+std::unique_ptr<Attention> make_attention(const GatedDeltaSpec& spec);
+AttentionSizes attention_sizes(const ShortConvolutionSpec& spec, int64_t max_num_tokens,
+                               DType dtype);
+std::unique_ptr<Attention> make_attention(const ShortConvolutionSpec& spec);
 
 /// Returns the description of the expected kind. Errors: another kind, another spec.
 template <class Kind>

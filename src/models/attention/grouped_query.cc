@@ -1,5 +1,5 @@
 // GQA: one GEMM computes q, k and v. Optional RMSNorm on q and k before or after RoPE.
-// Optional sinks and window.
+// Optional sinks, window and a gate on the output.
 #include <cmath>
 
 #include "base/try.h"
@@ -10,14 +10,15 @@ namespace moracle {
 namespace {
 
 AttentionShape shape_of(const GroupedQuerySpec& spec) {
-  AttentionShape shape{spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.head_dim,
-                       1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
+  AttentionShape shape{
+      spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.head_dim,
+      spec.scale > 0 ? spec.scale : 1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
   shape.window = spec.window;
   return shape;
 }
 
 struct GroupedQueryScratch {
-  Matrix qkv, attended;
+  Matrix qkv, q, attended;  // q: only if gates lie between the queries of qkv
   std::byte* attend = nullptr;
   size_t bytes = 0;
 };
@@ -25,9 +26,13 @@ GroupedQueryScratch carve(const GroupedQuerySpec& spec, int64_t tokens, DType dt
                           std::byte* base) {
   Carver carver(base);
   GroupedQueryScratch scratch;
+  const int64_t q_size = spec.num_heads * spec.head_dim,
+                gates = spec.output_gate == OutputGate::kNone ? 0 : q_size;
   scratch.qkv =
-      carver.take_matrix(dtype, tokens, (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim);
-  scratch.attended = carver.take_matrix(dtype, tokens, spec.num_heads * spec.head_dim);
+      carver.take_matrix(dtype, tokens, q_size + gates + 2 * spec.num_kv_heads * spec.head_dim);
+  scratch.q =
+      carver.take_matrix(dtype, tokens, spec.output_gate == OutputGate::kInQueries ? q_size : 0);
+  scratch.attended = carver.take_matrix(dtype, tokens, q_size);
   scratch.attend = carver.take<std::byte>(
       static_cast<int64_t>(attend_scratch_bytes(shape_of(spec), tokens, dtype)));
   scratch.bytes = carver.bytes();
@@ -53,10 +58,17 @@ class GroupedQueryAttention : public Attention {
     const GroupedQueryScratch scratch = carve(spec, x.rows, x.dtype, step.scratch);
     const int64_t q_size = spec.num_heads * spec.head_dim,
                   kv_size = spec.num_kv_heads * spec.head_dim;
-    const Matrix q = columns(scratch.qkv, 0, q_size), k = columns(scratch.qkv, q_size, kv_size),
-                 v = columns(scratch.qkv, q_size + kv_size, kv_size);
+    const bool between = spec.output_gate == OutputGate::kInQueries;
+    const int64_t k_at = between ? 2 * q_size : q_size;
+    const Matrix q = between ? scratch.q : columns(scratch.qkv, 0, q_size),
+                 k = columns(scratch.qkv, k_at, kv_size),
+                 v = columns(scratch.qkv, k_at + kv_size, kv_size);
     MORACLE_CHECK(qkv_->apply(x, scratch.qkv, step.stream));
     part_done(step.on_part, "attention linears");
+    if (between) {
+      MORACLE_CHECK(step.ops.copy_heads(scratch.qkv, 2 * spec.head_dim, q, spec.head_dim,
+                                        spec.num_heads, spec.head_dim, step.stream));
+    }
     MORACLE_CHECK(norm_rope_and_append(q, k, v, step));
     AttentionShape shape = shape_of(spec);
     shape.sinks = floats(sinks_);
@@ -64,6 +76,7 @@ class GroupedQueryAttention : public Attention {
     shape.batch_invariant = step.batch_invariant;
     MORACLE_CHECK(
         step.ops.attend(q, step.batch, shape, scratch.attended, scratch.attend, step.stream));
+    MORACLE_CHECK(apply_gate(scratch, step));
     part_done(step.on_part, "attention");
     MORACLE_CHECK(o_->apply(scratch.attended, out, step.stream));
     part_done(step.on_part, "attention linears");
@@ -71,8 +84,17 @@ class GroupedQueryAttention : public Attention {
   }
 
  private:
-  static const float* floats(const Buffer& buffer) {
-    return buffer.bytes() > 0 ? buffer.as<float>() : nullptr;
+  Status apply_gate(const GroupedQueryScratch& scratch, const AttentionStep& step) {
+    const GroupedQuerySpec& spec = spec_;
+    if (spec.output_gate == OutputGate::kNone) return {};
+    const int64_t q_size = spec.num_heads * spec.head_dim;
+    if (spec.output_gate == OutputGate::kAfterValues) {
+      const Matrix gates = columns(scratch.qkv, scratch.qkv.cols - q_size, q_size);
+      return step.ops.gate(scratch.attended, 0, gates, 0, 1, q_size, Gate::kSigmoid, step.stream);
+    }
+    const Matrix gates = columns(scratch.qkv, spec.head_dim, 2 * q_size - spec.head_dim);
+    return step.ops.gate(scratch.attended, spec.head_dim, gates, 2 * spec.head_dim, spec.num_heads,
+                         spec.head_dim, Gate::kSigmoid, step.stream);
   }
 
   Status norm_rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,

@@ -149,8 +149,12 @@ Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim,
     MORACLE_TRY(const double alpha, positive(*rope, {"alpha"}, 0));
     if (dim < 4) return config.wrong({"head_dim"}, "at least 4", str("it is ", dim));
     theta *= std::pow(alpha, static_cast<double>(dim) / static_cast<double>(dim - 2));
+  } else if (type == "dynamic") {
+    // Stretches contexts beyond max_position_embeddings, which no cache reaches.
+    MORACLE_CHECK(positive(*rope, {"factor"}, 0));
   } else if (type != "default") {
-    return rope->unsupported({"rope_type"}, "default, linear, llama3 or yarn", "it is " + type);
+    return rope->unsupported({"rope_type"}, "default, dynamic, linear, llama3 or yarn",
+                             "it is " + type);
   }
   RotaryAndScale read;
   for (int64_t i = 0; i < dim / 2; ++i) {

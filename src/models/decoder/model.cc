@@ -26,9 +26,12 @@ int64_t KvCache::length() const {
 int64_t KvCache::capacity() const {
   return state_->capacity;
 }
-void KvCache::truncate(int64_t length) {
-  state_->length = std::clamp<int64_t>(length, 0, state_->length);
-  state_->pool->shrink(state_->pages, state_->length);
+Status KvCache::truncate(int64_t length) {
+  const int64_t to = std::clamp<int64_t>(length, 0, state_->length);
+  MORACLE_CHECK(state_->recurrent.truncate(state_->length, to));
+  state_->length = to;
+  state_->pool->shrink(state_->pages, to);
+  return {};
 }
 
 int64_t Model::vocab_size() const {
@@ -56,7 +59,7 @@ Result<KvCache> Model::make_cache(int64_t capacity) const {
     return Error{ErrorKind::kInvalidArgument, "", "context",
                  str("1 to ", spec.max_context, " tokens"), str("the request is ", capacity)};
   }
-  auto cache = std::make_unique<KvCache::State>();
+  auto cache = std::make_unique<KvCache::State>(state_->state_pool);
   cache->capacity = capacity;
   cache->pool = state_->cache_pool;
   return KvCache(std::move(cache));
@@ -72,7 +75,9 @@ Status place(Model::State& m, std::span<const Model::Step> steps, Stream stream)
     KvCache::State& cache = ModelAccess::state(*step.cache);
     const auto count = static_cast<int64_t>(step.tokens.size());
     MORACLE_CHECK(m.cache_pool->grow(cache.pages, cache.length + count));
-    sequences.push_back({step.tokens, cache.length, cache.pages});
+    if (count > 0) MORACLE_CHECK(cache.recurrent.begin_step());
+    sequences.push_back({step.tokens, cache.length, cache.pages, cache.recurrent.before(),
+                         cache.recurrent.after()});
     m.lora_ids.insert(m.lora_ids.end(), count, step.adapter);
   }
   Device& device = m.workspace->device();
@@ -95,6 +100,9 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
                normed = m.activations.normed.slice(0, batch.num_tokens),
                added = m.activations.added.slice(0, batch.num_tokens);
   MORACLE_CHECK(ops.embed(m.embedding, batch.ids, hidden, stream));
+  if (m.embedding_scales.bytes() > 0) {
+    MORACLE_CHECK(ops.scale_rows(hidden, m.embedding_scales.as<float>(), hidden, stream));
+  }
   part_done(m.on_part, "embedding");
   MORACLE_CHECK(look_at(m, "embedding", -1, hidden));
   MORACLE_CHECK(ops.rms_norm(hidden, m.layers.front().input_norm.as<float>(), spec.hidden_size,
@@ -111,6 +119,15 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
     MORACLE_CHECK(look_at(m, "residual sum", index, hidden));
     return look_at(m, name, layer, normed);
   };
+  // What a part of the layer gives, before it is added to the residual.
+  const auto finish_output = [&](const Buffer& norm) -> Status {
+    if (norm.bytes() > 0) {
+      MORACLE_CHECK(ops.rms_norm(added, norm.as<float>(), spec.hidden_size, spec.norm_epsilon,
+                                 added, stream));
+    }
+    if (m.residual_scales.bytes() == 0) return {};
+    return ops.scale_rows(added, m.residual_scales.as<float>(), added, stream);
+  };
   for (size_t l = 0; l < m.layers.size(); ++l) {
     Layer& layer = m.layers[l];
     const auto index = static_cast<int64_t>(l);
@@ -118,10 +135,12 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
         normed, added,
         {ops, batch, layer.cache, m.batch_invariant, m.activations.attention, stream, m.on_part}));
     part_done(m.on_part, "attention");
+    MORACLE_CHECK(finish_output(layer.attention_output_norm));
     MORACLE_CHECK(look_at(m, "attention", index, added));
     MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
     MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream,
                                            m.on_part));
+    MORACLE_CHECK(finish_output(layer.mlp_output_norm));
     MORACLE_CHECK(
         look_at(m, layer.feed_forward.routed.has_router() ? "experts" : "mlp", index, added));
     if (l + 1 == m.layers.size()) return add_and_norm(m.final_norm, index, "final norm", -1);
@@ -158,11 +177,18 @@ Status Model::forward(std::span<const Step> steps) {
   };
   if (const Status done = or_out_of_memory("forward", run); !done) {
     m.num_rows = 0;
-    for (const Step& step : steps) step.cache->truncate(step.cache->length());
+    for (const Step& step : steps) {
+      KvCache::State& cache = *step.cache->state_;
+      cache.pool->shrink(cache.pages, cache.length);
+    }
     return done;
   }
-  for (const Step& step : steps)
-    step.cache->state_->length += static_cast<int64_t>(step.tokens.size());
+  for (const Step& step : steps) {
+    if (step.tokens.empty()) continue;
+    KvCache::State& cache = *step.cache->state_;
+    cache.recurrent.end_step(cache.length);
+    cache.length += static_cast<int64_t>(step.tokens.size());
+  }
   return {};
 }
 

@@ -9,7 +9,7 @@
 #include "models/decoder/non_finite.h"
 #include "models/decoder/on_part.h"
 #include "models/decoder/recorded_steps.h"
-#include "models/state/kv_pool.h"
+#include "models/state/sequence_state.h"
 #include "moracle/model.h"
 #include "moracle/moe.h"
 
@@ -17,17 +17,20 @@ namespace moracle {
 
 struct Layer {
   Buffer input_norm, post_norm;
+  Buffer attention_output_norm, mlp_output_norm;  // empty: none
   LayerCache cache;
   std::unique_ptr<Attention> attention;
   FeedForward feed_forward;
 };
 
 struct KvCache::State {
+  explicit State(std::shared_ptr<KvPool> states) : recurrent(std::move(states)) {}
   ~State() { pool->shrink(pages, 0); }
   std::shared_ptr<KvPool> pool;  // the model's
   int64_t length = 0;
   int64_t capacity = 0;
   std::vector<std::byte*> pages;
+  SequenceState recurrent;
   uint64_t last_call = 0;  // number of the last forward call: no cache may appear twice in one call
 };
 
@@ -48,10 +51,12 @@ struct Model::State {
   TensorView embedding;     // in embedding_buffer
   Buffer embedding_buffer;  // a loaded model references nothing in the checkpoint's files
   Buffer final_norm;
+  Buffer embedding_scales, residual_scales;  // [max_num_tokens], one value; empty: 1
   std::vector<Layer> layers;
   std::optional<Linear> output;
   std::shared_ptr<KvPool> cache_pool;
-  bool batch_invariant = false;  // a token's bits depend on its sequence alone
+  std::shared_ptr<KvPool> state_pool;  // null: no layer is recurrent
+  bool batch_invariant = false;        // a token's bits depend on its sequence alone
 
   Buffer activations_buffer;
   Activations activations;

@@ -73,7 +73,7 @@ Error explain_non_finite(Model& model, std::span<const int32_t> ids, KvCache& ca
   const auto size = static_cast<int64_t>(ids.size());
   Error error{ErrorKind::kBadFile, "", str("logits at position ", size - 1), "finite numbers",
               "NaN or infinity was found, but not when the tokens were run again"};
-  cache.truncate(0);
+  if (const Status emptied = cache.truncate(0); !emptied) return emptied.error();
   int64_t last = 0;
   for (int64_t done = 0; done < size;) {
     const int64_t count = std::min(model.max_num_tokens(), size - done);

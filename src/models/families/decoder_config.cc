@@ -58,6 +58,12 @@ Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderS
   return spec;
 }
 
+Result<int64_t> read_sliding_window(const Config& config) {
+  MORACLE_TRY(const bool sliding, config.boolean_or(false, {"use_sliding_window"}));
+  if (!sliding) return 0;
+  return config.integer({"sliding_window"}, 1);
+}
+
 Result<std::vector<int64_t>> read_windows(const Config& config, int64_t window, int64_t num_layers,
                                           const std::function<bool(int64_t layer)>& is_windowed) {
   MORACLE_TRY(const std::vector<std::string> types, config.texts({"layer_types"}));

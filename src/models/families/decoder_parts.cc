@@ -21,6 +21,17 @@ Status check_size(const Checkpoint& checkpoint, const DescribedMatrix& matrix,
 
 }  // namespace
 
+std::string layer_prefix(const Checkpoint& checkpoint, int64_t layer) {
+  return str(checkpoint.state().root, "layers.", layer, ".");
+}
+
+Result<std::vector<float>> describe_norm(const Checkpoint& checkpoint, const std::string& module,
+                                         int64_t size, const DecoderSpec& spec) {
+  MORACLE_TRY(std::vector<float> weights, checkpoint.vector(module + ".weight", size));
+  for (float& weight : weights) weight += spec.norm_offset;
+  return weights;
+}
+
 Result<DescribedMatrix> describe_linear(const Checkpoint& checkpoint,
                                         const std::vector<std::string>& modules,
                                         const std::vector<int64_t>& rows, int64_t k) {
@@ -54,13 +65,26 @@ Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpo
   const int64_t q_size = spec.num_heads * spec.head_dim,
                 kv_size = spec.num_kv_heads * spec.head_dim;
   auto linear = [&](bool biased) { return biased ? describe_biased_linear : describe_linear; };
-  MORACLE_TRY(
-      DescribedMatrix qkv,
-      linear(biases.qkv)(checkpoint, {prefix + "q_proj", prefix + "k_proj", prefix + "v_proj"},
-                         {q_size, kv_size, kv_size}, decoder.hidden_size));
-  MORACLE_TRY(DescribedMatrix o,
-              linear(biases.o)(checkpoint, {prefix + "o_proj"}, {decoder.hidden_size}, q_size));
+  std::vector<std::string> modules = {prefix + "q_proj", prefix + "k_proj", prefix + "v_proj"};
+  std::vector<int64_t> rows = {q_size, kv_size, kv_size};
+  if (spec.output_gate == OutputGate::kInQueries) rows[0] *= 2;
+  if (spec.output_gate == OutputGate::kAfterValues) {
+    modules.push_back(prefix + "gate_proj");
+    rows.push_back(q_size);
+  }
+  MORACLE_TRY(DescribedMatrix qkv,
+              linear(biases.qkv)(checkpoint, modules, rows, decoder.hidden_size));
+  MORACLE_TRY(DescribedMatrix o, linear(biases.o)(checkpoint, {prefix + biases.o_name},
+                                                  {decoder.hidden_size}, q_size));
   return GroupedQueryDescription{spec, {}, {}, {}, std::move(qkv), std::move(o)};
+}
+
+Status describe_head_norms(const Checkpoint& checkpoint, const std::string& prefix,
+                           const DecoderSpec& decoder, GroupedQueryDescription& attention) {
+  const int64_t size = attention.spec.head_dim;
+  MORACLE_TRY(attention.q_norm, describe_norm(checkpoint, prefix + "q_norm", size, decoder));
+  MORACLE_TRY(attention.k_norm, describe_norm(checkpoint, prefix + "k_norm", size, decoder));
+  return {};
 }
 
 Status describe_norms_over_heads(const Checkpoint& checkpoint, const std::string& prefix,
@@ -88,15 +112,17 @@ Result<RouterDescription> describe_router(const Checkpoint& checkpoint, const st
 }
 
 Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const std::string& mlp,
-                                            const DecoderSpec& spec, int64_t intermediate) {
+                                            const DecoderSpec& spec, int64_t intermediate,
+                                            const MlpNames& names) {
+  const auto module = [&](const char* name) { return str(mlp, ".", name); };
   MORACLE_TRY(DescribedMatrix w13,
-              describe_linear(checkpoint, {mlp + ".gate_proj", mlp + ".up_proj"},
+              describe_linear(checkpoint, {module(names.gate), module(names.up)},
                               {intermediate, intermediate}, spec.hidden_size));
   MORACLE_TRY(DescribedMatrix w2,
-              describe_linear(checkpoint, {mlp + ".down_proj"}, {spec.hidden_size}, intermediate));
+              describe_linear(checkpoint, {module(names.down)}, {spec.hidden_size}, intermediate));
   if (w13.scheme() != w2.scheme()) {
     return Error{ErrorKind::kUnsupported, checkpoint.state().tensors.file_of(w2.tensors()[0]), mlp,
-                 "one scheme for gate_proj, up_proj and down_proj",
+                 str("one scheme for ", names.gate, ", ", names.up, " and ", names.down),
                  str(name(w13.scheme()), " and ", name(w2.scheme()))};
   }
   LayerSpec layer{.name = mlp, .hidden_size = spec.hidden_size, .intermediate_size = intermediate};
@@ -124,31 +150,35 @@ Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpo
 }
 
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
-                                     const DescribeLayer& describe_layer) {
-  MORACLE_TRY(const bool tied,
-              checkpoint.state().config.boolean_or(false, {"tie_word_embeddings"}));
-  MORACLE_TRY(DescribedMatrix embedding,
-              describe_embedding(checkpoint, "model.embed_tokens.weight", spec));
+                                     const DescribeLayer& describe_layer,
+                                     const char* final_norm_name) {
+  const Checkpoint::State& state = checkpoint.state();
+  MORACLE_TRY(bool tied, state.config.boolean_or(false, {"tie_embedding", "tie_word_embeddings"}));
+  if (state.wrapper) {
+    MORACLE_TRY(tied, state.wrapper->boolean_or(tied, {"tie_word_embeddings"}));
+  }
+  const std::string table = state.root + "embed_tokens", head = state.output;
+  MORACLE_TRY(DescribedMatrix embedding, describe_embedding(checkpoint, table + ".weight", spec));
   std::vector<LayerDescription> layers;
   for (int64_t layer = 0; layer < checkpoint.num_layers(); ++layer) {
     MORACLE_TRY(LayerDescription described, describe_layer(layer));
     layers.push_back(std::move(described));
   }
-  MORACLE_TRY(auto final_norm, checkpoint.vector("model.norm.weight", spec.hidden_size));
+  MORACLE_TRY(auto final_norm,
+              describe_norm(checkpoint, state.root + final_norm_name, spec.hidden_size, spec));
   // Tied files hold no lm_head. If a file has one anyway, use it: in transformers it would not
   // differ from the embedding.
-  const bool own_output = !tied || checkpoint.has_tensor("lm_head.weight");
-  MORACLE_TRY(DescribedMatrix output,
-              describe_linear(checkpoint, {own_output ? "lm_head" : "model.embed_tokens"},
-                              {spec.vocab_size}, spec.hidden_size));
+  const bool own_output = !tied || checkpoint.has_tensor(head + ".weight");
+  MORACLE_TRY(DescribedMatrix output, describe_linear(checkpoint, {own_output ? head : table},
+                                                      {spec.vocab_size}, spec.hidden_size));
   return Description{
       spec,       std::move(embedding), std::move(layers), std::move(final_norm), std::move(output),
       !own_output};
 }
 
-Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoint,
-                                                      const std::vector<std::string>& prefixes) {
-  IgnoredPart part{"multi-token prediction, not run", 0, 0};
+Status ignore_part(const Checkpoint& checkpoint, const std::string& what,
+                   const std::vector<std::string>& prefixes, Description& description) {
+  IgnoredPart part{what, 0, 0};
   for (const std::string& name : checkpoint.unclaimed()) {
     const auto begins = [&](const std::string& prefix) { return name.starts_with(prefix); };
     if (std::none_of(prefixes.begin(), prefixes.end(), begins)) continue;
@@ -156,7 +186,13 @@ Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoi
     part.num_tensors += 1;
     part.bytes += static_cast<int64_t>(tensor.num_bytes());
   }
-  return part.num_tensors > 0 ? std::optional(std::move(part)) : std::nullopt;
+  if (part.num_tensors > 0) description.ignored.push_back(std::move(part));
+  return {};
+}
+
+Status ignore_next_tokens(const Checkpoint& checkpoint, const std::vector<std::string>& prefixes,
+                          Description& description) {
+  return ignore_part(checkpoint, "multi-token prediction, not run", prefixes, description);
 }
 
 Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,

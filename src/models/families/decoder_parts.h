@@ -26,6 +26,8 @@ Result<DecoderSpec> read_decoder_spec(const Config& config, const DecoderDefault
 Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderSpec& decoder,
                                             bool only_full = true,
                                             const DecoderDefaults& defaults = {});
+/// The window under Qwen's keys: sliding_window where use_sliding_window, else 0.
+Result<int64_t> read_sliding_window(const Config& config);
 /// The window of each layer, 0 for none: `window` for "sliding_attention" in layer_types, or,
 /// without that key, where `is_windowed`. Errors: other types; not one type for each layer.
 Result<std::vector<int64_t>> read_windows(const Config& config, int64_t window, int64_t num_layers,
@@ -33,6 +35,13 @@ Result<std::vector<int64_t>> read_windows(const Config& config, int64_t window, 
 /// True for layers of the Qwen family with one dense MLP: in mlp_only_layers, or off
 /// decoder_sparse_step.
 Result<bool> is_dense_layer(const Config& config, int64_t layer);
+
+/// "model.layers.3.", or where the files of this checkpoint have the layers.
+std::string layer_prefix(const Checkpoint& checkpoint, int64_t layer);
+
+/// The weights of the norm `module`, as RMSNorm multiplies with them: with spec.norm_offset.
+Result<std::vector<float>> describe_norm(const Checkpoint& checkpoint, const std::string& module,
+                                         int64_t size, const DecoderSpec& spec);
 
 /// Stacks the linear layers `modules`. Each must have its own `rows`, and all must have `k`
 /// columns. The check is per module: stacked parts must not make up for each other's rows.
@@ -46,10 +55,11 @@ Result<DescribedMatrix> describe_biased_linear(const Checkpoint& checkpoint,
                                                const std::vector<std::string>& modules,
                                                const std::vector<int64_t>& rows, int64_t k);
 
-/// Describes `prefix`{q,k,v,o}_proj, with biases if the file has them. Leaves the norms and sinks
-/// empty.
+/// Describes `prefix`{q,k,v,o}_proj, and gate_proj as spec.output_gate says, with biases if the
+/// file has them. Leaves the norms and sinks empty.
 struct GroupedQueryBiases {
   bool qkv = false, o = false;  ///< must exist
+  const char* o_name = "o_proj";
 };
 Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpoint,
                                                        const std::string& prefix,
@@ -57,6 +67,9 @@ Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpo
                                                        const GroupedQuerySpec& spec,
                                                        GroupedQueryBiases biases = {});
 
+/// Describes the norms `prefix`{q,k}_norm, each of one head.
+Status describe_head_norms(const Checkpoint& checkpoint, const std::string& prefix,
+                           const DecoderSpec& decoder, GroupedQueryDescription& attention);
 /// Describes the norms `prefix`{q,k}_norm, each over all heads.
 Status describe_norms_over_heads(const Checkpoint& checkpoint, const std::string& prefix,
                                  GroupedQueryDescription& attention);
@@ -66,9 +79,13 @@ Status describe_norms_over_heads(const Checkpoint& checkpoint, const std::string
 Result<RouterDescription> describe_router(const Checkpoint& checkpoint, const std::string& module,
                                           const LayerSpec& experts, const std::string& bias = "");
 
-/// Describes an ordinary MLP, `mlp`.{gate,up,down}_proj, as one expert.
+/// Describes an ordinary MLP, `mlp`.{gate,up,down}_proj or with other names, as one expert.
+struct MlpNames {
+  const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj";
+};
 Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const std::string& mlp,
-                                            const DecoderSpec& spec, int64_t intermediate);
+                                            const DecoderSpec& spec, int64_t intermediate,
+                                            const MlpNames& names = {});
 /// Describes the MLP `mlp` as an expert for every token, weighted by the sigmoid of `gate` if
 /// named.
 Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpoint,
@@ -77,16 +94,20 @@ Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpo
                                                        const DecoderSpec& spec,
                                                        int64_t intermediate);
 
-/// Describes a whole decoder with the names model.embed_tokens, model.norm and lm_head. Calls
-/// `describe_layer` for each layer, from 0 up.
+/// Describes a whole decoder with the names model.embed_tokens, model.norm (or another) and
+/// lm_head. Calls `describe_layer` for each layer, from 0 up.
 using DescribeLayer = std::function<Result<LayerDescription>(int64_t layer)>;
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
-                                     const DescribeLayer& describe_layer);
+                                     const DescribeLayer& describe_layer,
+                                     const char* final_norm_name = "norm");
 
-/// Claims the tensors of layers for multi-token prediction, whose names begin with one of
-/// `prefixes`, so that they count as known. They are not run.
-Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoint,
-                                                      const std::vector<std::string>& prefixes);
+/// Claims the tensors whose names begin with one of `prefixes`, so that they count as known. Adds
+/// them to the description as `what`, if there are any.
+Status ignore_part(const Checkpoint& checkpoint, const std::string& what,
+                   const std::vector<std::string>& prefixes, Description& description);
+/// Same for layers for multi-token prediction, which are not run.
+Status ignore_next_tokens(const Checkpoint& checkpoint, const std::vector<std::string>& prefixes,
+                          Description& description);
 
 /// Describes the token embedding table: floats [vocab_size, hidden_size].
 Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,

@@ -26,7 +26,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
               read_windows(config, window, checkpoint.num_layers(),
                            [&](int64_t layer) { return layer >= first; }));
   return describe_decoder(checkpoint, decoder, [&](int64_t layer) -> Result<LayerDescription> {
-    const std::string self_attn = str("model.layers.", layer, ".self_attn.");
+    const std::string self_attn = layer_prefix(checkpoint, layer) + "self_attn.";
     GroupedQuerySpec own = heads;
     own.window = windows[layer];
     MORACLE_TRY(GroupedQueryDescription attention,

@@ -47,7 +47,7 @@ Result<RouterDescription> describe_biased_router(const Checkpoint& checkpoint,
                                                  LayerSpec& experts) {
   experts.routing.correction_bias = false;  // the tensor has another shape than elsewhere
   MORACLE_TRY(RouterDescription router, describe_router(checkpoint, mlp + ".gate", experts));
-  const std::string name = of_layer(kBias, layer);
+  const std::string name = of_layer(checkpoint.state(), kBias, layer);
   MORACLE_TRY(const TensorView bias, checkpoint.tensor(name));
   const Tensors& tensors = checkpoint.state().tensors;
   if (bias.shape != std::vector<int64_t>{1, experts.num_experts})
@@ -61,7 +61,7 @@ Result<RouterDescription> describe_biased_router(const Checkpoint& checkpoint,
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, const Sizes& sizes,
                                         int64_t layer) {
-  const std::string prefix = str("model.layers.", layer, "."), mlp = prefix + "mlp";
+  const std::string prefix = layer_prefix(checkpoint, layer), mlp = prefix + "mlp";
   MORACLE_TRY(auto input_norm,
               checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
   MORACLE_TRY(auto post_norm,
@@ -99,7 +99,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   MORACLE_TRY(Description description, describe_decoder(checkpoint, spec, [&](int64_t layer) {
                 return describe_layer(checkpoint, spec, heads, sizes, layer);
               }));
-  MORACLE_TRY(description.ignored, ignore_next_tokens(checkpoint, {"model.mtp_"}));
+  MORACLE_CHECK(ignore_next_tokens(checkpoint, {"model.mtp_"}, description));
   return description;
 }
 

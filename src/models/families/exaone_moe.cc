@@ -39,7 +39,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   MORACLE_TRY(const std::vector<int64_t> windows,
               read_windows(config, window, num_layers, [](int64_t) { return false; }));
   const auto describe_layer = [&](int64_t layer) -> Result<LayerDescription> {
-    const std::string self_attn = str("model.layers.", layer, ".self_attn.");
+    const std::string self_attn = layer_prefix(checkpoint, layer) + "self_attn.";
     GroupedQuerySpec own = heads;
     own.window = windows[layer];
     // An angle of 0 rotates nothing.
@@ -52,7 +52,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     return describe_shared_moe_layer(checkpoint, decoder, moe, layer, std::move(attention));
   };
   MORACLE_TRY(Description description, describe_decoder(checkpoint, decoder, describe_layer));
-  MORACLE_TRY(description.ignored, ignore_next_tokens(checkpoint, {"mtp."}));
+  MORACLE_CHECK(ignore_next_tokens(checkpoint, {"mtp."}, description));
   return description;
 }
 

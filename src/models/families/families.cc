@@ -18,7 +18,7 @@ std::span<const Family* const> families() {
 // Declared in the checkpoint room, which may not include this one.
 const ExpertConvention* find_convention(std::string_view architecture) {
   for (const Family* family : kFamilies) {
-    if (family->architecture == architecture) return &family->experts;
+    if (family->is(architecture)) return &family->experts;
   }
   return nullptr;
 }

@@ -10,12 +10,18 @@ namespace moracle {
 
 struct Family {
   std::string_view architecture;  ///< config.json's architectures[0]
+  /// Its name in files that wrap the language model for images; empty: there are none.
+  std::string_view multimodal = {};
   /// For docs/models.md: the models with this architecture, and what a user must know about them.
   std::string_view models, notes;
   /// Maps names and config to a Description. Errors: a missing tensor, a key that is not supported.
   /// Null: only the experts can be used.
   Result<Description> (*describe)(const Checkpoint& checkpoint) = nullptr;
   ExpertConvention experts = {};
+
+  bool is(std::string_view name) const {
+    return name == architecture || (!multimodal.empty() && name == multimodal);
+  }
 };
 
 #define X(family) extern const Family family;

@@ -20,7 +20,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   MORACLE_TRY(const bool biased, config.boolean_or(false, {"attention_bias"}));
   MORACLE_TRY(const bool qk_norm, config.boolean_or(false, {"use_qk_norm"}));
   const auto describe_layer = [&](int64_t layer) -> Result<LayerDescription> {
-    const std::string self_attn = str("model.layers.", layer, ".self_attn.");
+    const std::string self_attn = layer_prefix(checkpoint, layer) + "self_attn.";
     MORACLE_TRY(GroupedQueryDescription attention,
                 describe_grouped_query(checkpoint, self_attn, decoder, heads, {biased}));
     if (qk_norm) {
@@ -30,7 +30,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     return describe_shared_moe_layer(checkpoint, decoder, moe, layer, std::move(attention));
   };
   MORACLE_TRY(Description description, describe_decoder(checkpoint, decoder, describe_layer));
-  MORACLE_TRY(description.ignored, ignore_next_tokens(checkpoint));
+  MORACLE_CHECK(ignore_next_tokens(checkpoint, description));
   return description;
 }
 

@@ -27,7 +27,7 @@ Status check_repeated(const Config& config, const char* key, int64_t only) {
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, int64_t layer, bool biased,
                                         int64_t intermediate) {
-  const std::string prefix = str("model.layers.", layer, "."), mlp = prefix + "mlp.";
+  const std::string prefix = layer_prefix(checkpoint, layer), mlp = prefix + "mlp.";
   const std::string self_attn = prefix + "self_attn.";
   MORACLE_TRY(auto input_norm,
               checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));

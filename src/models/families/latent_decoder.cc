@@ -73,13 +73,13 @@ Result<Description> describe_latent_decoder(const Checkpoint& checkpoint,
                                             const SharedMoeSpec& moe) {
   MORACLE_TRY(const bool biased, checkpoint.state().config.boolean_or(false, {"attention_bias"}));
   const auto describe_layer = [&](int64_t layer) -> Result<LayerDescription> {
-    const std::string prefix = str("model.layers.", layer, ".self_attn.");
+    const std::string prefix = layer_prefix(checkpoint, layer) + "self_attn.";
     MORACLE_TRY(LatentDescription described,
                 latent_decoder::describe_attention(checkpoint, prefix, decoder, attention, biased));
     return describe_shared_moe_layer(checkpoint, decoder, moe, layer, std::move(described));
   };
   MORACLE_TRY(Description description, describe_decoder(checkpoint, decoder, describe_layer));
-  MORACLE_TRY(description.ignored, ignore_next_tokens(checkpoint));
+  MORACLE_CHECK(ignore_next_tokens(checkpoint, description));
   return description;
 }
 

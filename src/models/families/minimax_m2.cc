@@ -14,7 +14,7 @@ constexpr std::string_view kBias = "model.layers.{L}.block_sparse_moe.e_score_co
 
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, int64_t layer) {
-  const std::string prefix = str("model.layers.", layer, ".");
+  const std::string prefix = layer_prefix(checkpoint, layer);
   const std::string self_attn = prefix + "self_attn.";
   MORACLE_TRY(auto input_norm,
               checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
@@ -27,7 +27,7 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
   experts.spec.routing.correction_bias = true;  // a file without it is incomplete
   MORACLE_TRY(RouterDescription router,
               describe_router(checkpoint, prefix + "block_sparse_moe.gate", experts.spec,
-                              of_layer(kBias, layer)));
+                              of_layer(checkpoint.state(), kBias, layer)));
   return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
                           std::move(router), std::move(experts)};
 }

@@ -12,7 +12,7 @@ namespace {
 
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, int64_t layer, bool biased) {
-  const std::string prefix = str("model.layers.", layer, ".");
+  const std::string prefix = layer_prefix(checkpoint, layer);
   const std::string self_attn = prefix + "self_attn.";
   MORACLE_TRY(auto input_norm,
               checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));

@@ -13,7 +13,7 @@ namespace {
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, int64_t layer) {
   const Config& config = checkpoint.state().config;
-  const std::string prefix = str("model.layers.", layer, "."), mlp = prefix + "mlp";
+  const std::string prefix = layer_prefix(checkpoint, layer), mlp = prefix + "mlp";
   MORACLE_TRY(auto input_norm,
               checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
   MORACLE_TRY(auto post_norm,
@@ -42,8 +42,14 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
-  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec));
+  MORACLE_TRY(const int64_t window, read_sliding_window(config));
+  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, window == 0));
+  MORACLE_TRY(const int64_t windowed, config.integer_or(28, {"max_window_layers"}, 0));
+  MORACLE_TRY(const std::vector<int64_t> windows,
+              read_windows(config, window, checkpoint.num_layers(),
+                           [&](int64_t layer) { return layer % 2 == 0 && layer < windowed; }));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
+    heads.window = windows[static_cast<size_t>(layer)];
     return describe_layer(checkpoint, spec, heads, layer);
   });
 }
@@ -53,7 +59,6 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kQwen2MoeFamily = {.architecture = "Qwen2MoeForCausalLM",
                                           .models = "Qwen1.5-MoE, Qwen2-MoE",
-                                          .notes = "sliding windows are refused",
                                           .describe = qwen2_moe::describe};
 
 }  // namespace moracle

@@ -1,5 +1,5 @@
 // Qwen3-MoE: per-head RMSNorm on q and k, RoPE, GQA, experts with softmax routing. Layers in
-// mlp_only_layers, or off decoder_sparse_step, are dense.
+// mlp_only_layers, or off decoder_sparse_step, are dense. Qwen3-VL-MoE wraps such a model.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -13,7 +13,7 @@ namespace {
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, int64_t layer) {
   const Config& config = checkpoint.state().config;
-  const std::string prefix = str("model.layers.", layer, ".");
+  const std::string prefix = layer_prefix(checkpoint, layer);
   const std::string self_attn = prefix + "self_attn.", mlp = prefix + "mlp";
   MORACLE_TRY(auto input_norm,
               checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
@@ -37,21 +37,42 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
                           std::move(router), std::move(experts)};
 }
 
-Result<Description> describe(const Checkpoint& checkpoint) {
+Result<Description> describe_with(const Checkpoint& checkpoint, const DecoderDefaults& defaults) {
   const Config& config = checkpoint.state().config;
-  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
-  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec));
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, defaults));
+  MORACLE_TRY(const int64_t window, read_sliding_window(config));
+  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, window == 0, defaults));
+  heads.window = window;  // of every layer
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
     return describe_layer(checkpoint, spec, heads, layer);
   });
 }
+
+Result<Description> describe_text(const Checkpoint& checkpoint) {
+  return describe_with(checkpoint, {});
+}
+Result<Description> describe_wrapped(const Checkpoint& checkpoint) {
+  return describe_with(checkpoint, {.rotary = {.theta = 500'000}});
+}
+
+constexpr ExpertNames kWrappedNames[] = {
+    {.experts = "model.layers.{L}.mlp.experts", .fused = true, .either_way = true}};
 
 }  // namespace
 }  // namespace qwen3_moe
 
 constinit const Family kQwen3MoeFamily = {.architecture = "Qwen3MoeForCausalLM",
                                           .models = "Qwen3-MoE",
-                                          .notes = "sliding windows are refused",
-                                          .describe = qwen3_moe::describe};
+                                          .describe = qwen3_moe::describe_text};
+// The weights of the chosen experts always sum to one.
+constinit const Family kQwen3VlMoeFamily = {.architecture = "Qwen3VLMoeForConditionalGeneration",
+                                            .multimodal = "Qwen3VLMoeForConditionalGeneration",
+                                            .models = "Qwen3-VL-MoE",
+                                            .notes = "text only",
+                                            .describe = qwen3_moe::describe_wrapped,
+                                            .experts = {.names = qwen3_moe::kWrappedNames,
+                                                        .score = Score::kSoftmax,
+                                                        .renormalize = true,
+                                                        .renormalize_keys = {}}};
 
 }  // namespace moracle

@@ -51,7 +51,7 @@ Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
                                                    const DecoderSpec& decoder,
                                                    const SharedMoeSpec& spec, int64_t layer,
                                                    AttentionDescription&& attention) {
-  const std::string prefix = str("model.layers.", layer, "."), mlp = prefix + "mlp";
+  const std::string prefix = layer_prefix(checkpoint, layer), mlp = prefix + "mlp";
   MORACLE_TRY(auto input_norm,
               checkpoint.vector(prefix + "input_layernorm.weight", decoder.hidden_size));
   MORACLE_TRY(auto post_norm,
@@ -65,7 +65,8 @@ Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
   MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
   // A file without a bias that the architecture has is incomplete.
   experts.spec.routing.correction_bias = spec.correction_bias;
-  const std::string bias = spec.bias_name.empty() ? "" : of_layer(spec.bias_name, layer);
+  const std::string bias =
+      spec.bias_name.empty() ? "" : of_layer(checkpoint.state(), spec.bias_name, layer);
   MORACLE_TRY(RouterDescription router,
               describe_router(checkpoint, mlp + ".gate", experts.spec, bias));
   LayerDescription described{std::move(input_norm), std::move(post_norm), std::move(attention),
@@ -77,13 +78,13 @@ Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
   return described;
 }
 
-Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoint) {
+Status ignore_next_tokens(const Checkpoint& checkpoint, Description& description) {
   const Config& config = checkpoint.state().config;
   MORACLE_TRY(const int64_t count, config.integer_or(0, {"num_nextn_predict_layers"}, 0, 1000));
   std::vector<std::string> prefixes;
   for (int64_t layer = checkpoint.num_layers(); layer < checkpoint.num_layers() + count; ++layer)
-    prefixes.push_back(str("model.layers.", layer, "."));
-  return ignore_next_tokens(checkpoint, prefixes);
+    prefixes.push_back(layer_prefix(checkpoint, layer));
+  return ignore_next_tokens(checkpoint, prefixes, description);
 }
 
 }  // namespace moracle

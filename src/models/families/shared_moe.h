@@ -36,6 +36,6 @@ Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
 
 /// Claims the layers for multi-token prediction (num_nextn_predict_layers), which are stored behind
 /// the last layer and not run, so that their tensors count as known.
-Result<std::optional<IgnoredPart>> ignore_next_tokens(const Checkpoint& checkpoint);
+Status ignore_next_tokens(const Checkpoint& checkpoint, Description& description);
 
 }  // namespace moracle

@@ -22,7 +22,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   moe.shared_intermediate = num_shared * one;
   return describe_decoder(checkpoint, decoder, [&](int64_t layer) -> Result<LayerDescription> {
     MORACLE_TRY(GroupedQueryDescription attention,
-                describe_grouped_query(checkpoint, str("model.layers.", layer, ".self_attn."),
+                describe_grouped_query(checkpoint, layer_prefix(checkpoint, layer) + "self_attn.",
                                        decoder, heads, {biased}));
     return describe_shared_moe_layer(checkpoint, decoder, moe, layer, std::move(attention));
   });

@@ -23,7 +23,7 @@ double negative_log_likelihood(std::span<const float> logits, int32_t id) {
 Result<double> score(Model& model, std::span<const int32_t> window, KvCache& cache,
                      int32_t adapter) {
   const Turn turn = ModelAccess::state(model).workspace->device().turn();
-  cache.truncate(0);
+  MORACLE_CHECK(cache.truncate(0));
   double total = 0;
   const auto size = static_cast<int64_t>(window.size());
   for (int64_t done = 0, count = 0; done < size; done += count) {

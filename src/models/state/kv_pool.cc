@@ -36,7 +36,8 @@ Status KvPool::take_slab(int64_t pages_wanted) {
       device_->host_visible() ? 1 : static_cast<int64_t>(kSlab / std::max<size_t>(page_bytes_, 1));
   int64_t count = std::max<int64_t>(1, together);
   if (most_bytes_ > 0) {
-    const int64_t left = most_bytes_ / static_cast<int64_t>(page_bytes_) - num_pages_;
+    const int64_t left =
+        most_bytes_ / std::max<int64_t>(1, static_cast<int64_t>(page_bytes_)) - num_pages_;
     count = std::min(count, left);
     if (left < pages_wanted) {
       return Error{ErrorKind::kOutOfMemory, "", "kv cache",

@@ -1,5 +1,6 @@
 // Memory for keys and values in pages of a fixed number of positions. One page holds all layers of
 // a position. A sequence takes pages as it grows and returns them when it is truncated or ends.
+// A second pool holds the state of recurrent layers; a page is then one state.
 #pragma once
 
 #include <mutex>

@@ -21,6 +21,13 @@ class CpuOps : public Ops {
   int64_t cache_page() const override { return 4 * cpu::kAttendStretch; }
 
 #include "kernels/ops_overrides.inc"
+  Status gate(const Matrix& x, int64_t x_dim, const Matrix& by, int64_t by_dim, int64_t num_heads,
+              int64_t count, Gate function, Stream) override;
+  Status convolve(const Matrix& x, const float* weight, const ConvolutionShape& shape,
+                  const Batch& batch, const Matrix& out, Stream) override;
+  Status gated_delta(const Matrix& qkv, const Matrix& ba, const float* a_log, const float* dt_bias,
+                     const GatedDeltaShape& shape, const Batch& batch, const Matrix& out,
+                     Stream) override;
 
   /// The first device error since the last call.
   Status take_device_error();

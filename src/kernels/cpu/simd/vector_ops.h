@@ -40,6 +40,17 @@ struct AttendArgs {
 };
 inline constexpr int64_t kAttendScratch = kAttendRows * kAttendStretch;
 
+/// One token of one head: S ← decay · S, S ← S + k ⊗ strength · (v - Sᵀ k), out = Sᵀ q.
+struct DeltaStep {
+  const float *q, *k;   ///< [key_dim]
+  const float* v;       ///< [value_dim]
+  const float* before;  ///< S [key_dim, value_dim]
+  float* after;         ///< may be `before`
+  float* out;           ///< [value_dim]
+  float decay, strength;
+  int64_t key_dim, value_dim;
+};
+
 struct VectorOps {
   const char* isa;  ///< "portable", "avx2", "avx512"
 
@@ -92,6 +103,13 @@ struct VectorOps {
   void (*attend)(const AttendArgs& args);
   /// Merges a row's result of one stretch into `whole`, which starts as -inf, 0, 0.
   void (*attend_merge)(const AttendRow& part, int64_t value_dim, AttendRow& whole);
+
+  /// x[i] *= σ(by[i])
+  void (*gate_sigmoid)(const float* by, int64_t count, float* x);
+  /// out[i] = Σ_j weight[j · weight_stride + i] · rows[j][i], then x·σ(x) if `with_silu`.
+  void (*convolve)(const float* const* rows, const float* weight, int64_t weight_stride,
+                   int64_t taps, int64_t count, bool with_silu, float* out);
+  void (*delta_step)(const DeltaStep& step);
 };
 
 extern const VectorOps kPortableVectorOps;

@@ -7,6 +7,7 @@
 #include "kernels/cpu/simd/vector_convert.h"
 #include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/cpu/simd/vector_quantize.h"
+#include "kernels/cpu/simd/vector_recurrent.h"
 #include "kernels/cpu/simd/vector_rotate.h"
 #include "kernels/cpu/simd/vector_sums.h"
 
@@ -18,7 +19,8 @@ constexpr VectorOps table(const char* isa) {
       isa,         activate,      quantize_int8,     quantize_e4m3, encode_e4m3,    decode_e4m3,
       decode_int8, to_bf16,       from_bf16,         to_f16,        from_f16,       weighted_sum,
       add,         scale,         scale_by,          dot,           sum_of_squares, largest,
-      turns,       rotate_halves, rotate_neighbours, attend,        attend_merge};
+      turns,       rotate_halves, rotate_neighbours, attend,        attend_merge,   gate_sigmoid,
+      convolve,    delta_step};
 }
 
 }  // namespace

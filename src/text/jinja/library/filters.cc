@@ -18,9 +18,9 @@ const Function* find_filter(std::string_view name) {
 
 bool lacks_filter(std::string_view name) {
   constexpr std::string_view kNames[] = {
-      "attr",     "batch",     "center", "e",         "escape",   "filesizeformat", "forceescape",
-      "format",   "groupby",   "pprint", "random",    "round",    "slice",          "striptags",
-      "truncate", "urlencode", "urlize", "wordcount", "wordwrap", "xmlattr",
+      "attr",        "batch",     "center", "e",         "escape",   "filesizeformat",
+      "forceescape", "groupby",   "pprint", "random",    "slice",    "striptags",
+      "truncate",    "urlencode", "urlize", "wordcount", "wordwrap", "xmlattr",
   };
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }

@@ -1,6 +1,8 @@
 // Filters that return numbers.
 #include <charconv>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -75,6 +77,34 @@ Result<Value> abs_filter(Heap&, const Value& self, const Bound&) {
   return apply_sign(std::signbit(*self.number()) ? "-" : "+", self);
 }
 
+// round() of Python rounds the exact decimal value, ties to even, as printf does.
+Result<Value> round_filter(Heap&, const Value& self, const Bound& arguments) {
+  if (self.is_undefined()) return undefined_error(self);
+  if (!self.number()) return type_error(str("'round' of a '", type_name(self), "'"));
+  int64_t precision = 0;
+  std::string_view method = "common";
+  if (arguments.has(0)) {
+    MORACLE_TRY(precision, arguments.integer(0));
+  }
+  if (arguments.has(1)) {
+    MORACLE_TRY(method, arguments.text(1));
+  }
+  if (precision < 0 || precision > 22) return unsupported("'round' to such a precision");
+  const double number = *self.number();
+  if (method == "common") {
+    if (const auto integer = self.integer()) return Value(*integer);
+    if (!std::isfinite(number)) return self;
+    char text[400];
+    std::snprintf(text, sizeof text, "%.*f", static_cast<int>(precision), number);
+    return Value(std::strtod(text, nullptr));
+  }
+  if (method != "ceil" && method != "floor")
+    return type_error("'round' with a method other than common, ceil or floor");
+  if (!std::isfinite(number)) return type_error("'round' of a number without end");
+  const double scale = std::pow(10.0, static_cast<double>(precision)), scaled = number * scale;
+  return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+}
+
 Result<Value> sum_filter(Heap& heap, const Value& self, const Bound& arguments) {
   MORACLE_TRY(const Values items, elements(heap, self));
   Value total = arguments.has(1) ? arguments[1] : Value(int64_t{0});
@@ -92,6 +122,7 @@ constexpr Function kNumberFilters[] = {
     {"int", 0, "default base", &int_filter},
     {"float", 0, "default", &float_filter},
     {"abs", 0, "", &abs_filter},
+    {"round", 0, "precision method", &round_filter},
     {"sum", 0, "attribute start", &sum_filter},
 };
 

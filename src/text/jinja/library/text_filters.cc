@@ -5,6 +5,7 @@
 #include "base/try.h"
 #include "text/jinja/library/filters.h"
 #include "text/jinja/library/json_text.h"
+#include "text/jinja/library/percent_format.h"
 #include "text/jinja/values/compare.h"
 #include "text/jinja/values/python_text.h"
 #include "text/jinja/values/text_operations.h"
@@ -161,7 +162,13 @@ Result<Value> tojson_filter(Heap& heap, const Value& self, const Bound& argument
   return heap.text(std::move(text));
 }
 
+Result<Value> format_filter(Heap& heap, const Value& self, const Bound& arguments) {
+  if (self.is_undefined()) return undefined_error(self);
+  return percent_format(heap, self, arguments.raw());
+}
+
 constexpr Function kTextFilters[] = {
+    {"format", 0, "*", &format_filter},
     {"upper", 0, "", &case_filter<Case::kUpper>},
     {"lower", 0, "", &case_filter<Case::kLower>},
     {"capitalize", 0, "", &capitalize_filter},

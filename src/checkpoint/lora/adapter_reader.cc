@@ -1,0 +1,93 @@
+#include "checkpoint/lora/adapter_reader.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/producers/module_tensors.h"
+
+namespace moracle {
+namespace {
+
+constexpr const char* kPrefix = "base_model.model.";
+
+}  // namespace
+
+Result<LoraPair> AdapterReader::pair(const std::string& module, int64_t n, int64_t k) {
+  const std::string a_name = kPrefix + module + ".lora_A.weight";
+  const std::string b_name = kPrefix + module + ".lora_B.weight";
+  const bool has_a = tensors_.find(a_name) != nullptr, has_b = tensors_.find(b_name) != nullptr;
+  LoraPair pair;
+  if (!has_a && !has_b) return pair;
+  MORACLE_TRY(const TensorView a, get_floats(tensors_, a_name));
+  MORACLE_TRY(const TensorView b, get_floats(tensors_, b_name));
+  if (a.shape.size() != 2 || a.shape[0] < 1 || a.shape[1] != k)
+    return tensors_.wrong(a_name, str("shape [rank, ", k, "]"), "it is " + to_string(a));
+  pair.rank = a.shape[0];
+  if (b.shape != std::vector<int64_t>{n, pair.rank})
+    return tensors_.wrong(b_name, str("shape [", n, ", ", pair.rank, "]"), "it is " + to_string(b));
+  MORACLE_TRY(pair.a, read_scales(tensors_, a_name));
+  MORACLE_TRY(pair.b, read_scales(tensors_, b_name));
+  pair.scale = settings_.scale(module, pair.rank);
+  rank_ = std::max(rank_, pair.rank);
+  claimed_.insert({a_name, b_name});
+  return pair;
+}
+
+Result<std::vector<LoraPair>> AdapterReader::experts(const std::string& prefix,
+                                                     std::string_view part, int64_t num_experts,
+                                                     int64_t n, int64_t k) {
+  std::vector<LoraPair> pairs;
+  bool any = false;
+  for (int64_t e = 0; e < num_experts; ++e) {
+    MORACLE_TRY(LoraPair one, pair(str(prefix, ".", e, ".", part), n, k));
+    any |= one.rank > 0;
+    pairs.push_back(std::move(one));
+  }
+  if (!any) pairs.clear();
+  return pairs;
+}
+
+Result<std::vector<LoraPair>> AdapterReader::fused(const std::string& module,
+                                                   std::string_view parameter, int64_t num_experts,
+                                                   int64_t n, int64_t k) {
+  std::vector<LoraPair> pairs;
+  for (const char* wrapped : {"", ".base_layer"}) {
+    const std::string name = str(kPrefix, module, wrapped);
+    const std::string a_name = name + ".lora_A.weight", b_name = name + ".lora_B.weight";
+    if (tensors_.find(a_name) == nullptr || tensors_.find(b_name) == nullptr) continue;
+    MORACLE_TRY(const TensorView a, get_floats(tensors_, a_name));
+    MORACLE_TRY(const TensorView b, get_floats(tensors_, b_name));
+    const bool fits = a.shape.size() == 2 && b.shape.size() == 2 && a.shape[1] == k &&
+                      b.shape[0] == n && a.shape[0] == b.shape[1] && a.shape[0] > 0 &&
+                      a.shape[0] % num_experts == 0;
+    if (!fits) continue;
+    MORACLE_TRY(const std::vector<float> all_a, read_scales(tensors_, a_name));
+    MORACLE_TRY(const std::vector<float> all_b, read_scales(tensors_, b_name));
+    const int64_t rank = a.shape[0] / num_experts;
+    LoraPair pair{rank, settings_.scale(str(module, ".", parameter), rank), {}, {}};
+    for (int64_t e = 0; e < num_experts; ++e) {
+      const auto first = all_a.begin() + e * rank * k;
+      pair.a.assign(first, first + rank * k);
+      pair.b.clear();
+      for (int64_t i = 0; i < n * rank; ++i)
+        pair.b.push_back(all_b[static_cast<size_t>(i * num_experts + e)]);
+      pairs.push_back(pair);
+    }
+    rank_ = std::max(rank_, rank);
+    claimed_.insert({a_name, b_name});
+    return pairs;
+  }
+  return pairs;
+}
+
+Status AdapterReader::check_claimed() const {
+  for (const auto& [name, entry] : tensors_.all()) {
+    if (claimed_.contains(name)) continue;
+    return Error{ErrorKind::kUnsupported, tensors_.file_of(name), "tensor '" + name + "'",
+                 "to adapt an expert matrix of this checkpoint, in its shape", "no expert uses it"};
+  }
+  return {};
+}
+
+}  // namespace moracle

@@ -1,0 +1,47 @@
+// Finds the matrices of adapters in a PEFT file, in two forms: one pair of matrices for each
+// expert's projection, or one pair for a parameter that holds all experts.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "checkpoint/lora/lora_settings.h"
+#include "checkpoint/safetensors/tensors.h"
+#include "moracle/checkpoint.h"
+
+namespace moracle {
+
+class AdapterReader {
+ public:
+  AdapterReader(const Tensors& tensors, const LoraSettings& settings)
+      : tensors_(tensors), settings_(settings) {}
+
+  /// The largest rank so far.
+  int64_t rank() const { return rank_; }
+
+  /// The adapter of one matrix [n, k]; rank 0 if the matrix has no adapter.
+  Result<LoraPair> pair(const std::string& module, int64_t n, int64_t k);
+
+  /// The adapters of one matrix for all experts; empty if no expert has one.
+  Result<std::vector<LoraPair>> experts(const std::string& prefix, std::string_view part,
+                                        int64_t num_experts, int64_t n, int64_t k);
+
+  /// The adapters of `parameter` of `module`, which holds all experts [num_experts, n, k]; empty if
+  /// it has none. A is [num_experts * rank, k], expert by expert. B is [n, rank * num_experts]; its
+  /// columns of one rank lie side by side. PEFT wraps the module once for each parameter, so the
+  /// names do not tell which parameter a pair belongs to. The shapes do.
+  Result<std::vector<LoraPair>> fused(const std::string& module, std::string_view parameter,
+                                      int64_t num_experts, int64_t n, int64_t k);
+
+  /// Errors: a tensor that no call has read.
+  Status check_claimed() const;
+
+ private:
+  const Tensors& tensors_;
+  const LoraSettings& settings_;
+  std::set<std::string> claimed_;
+  int64_t rank_ = 0;
+};
+
+}  // namespace moracle

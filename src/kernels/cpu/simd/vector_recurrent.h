@@ -1,0 +1,80 @@
+// Recurrent layers: gates, short convolutions and the delta rule.
+#pragma once
+
+#include "kernels/cpu/simd/vector_activate.h"
+
+namespace moracle::cpu {
+namespace {
+
+/// x[i] *= σ(by[i])
+void gate_sigmoid(const float* by, int64_t count, float* x) {
+  each(by, x, count, x, [](Vec g, Vec y) { return y / (exp(-g) + 1.0f); });
+}
+
+/// out = Σ_j weight[j] · rows[j], elementwise, j ascending; then x·σ(x) if `with_silu`.
+void convolve(const float* const* rows, const float* weight, int64_t weight_stride, int64_t taps,
+              int64_t count, bool with_silu, float* out) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t left = count - i;
+    const bool whole = left >= kLanes;
+    Vec sum{};
+    for (int64_t j = 0; j < taps; ++j) {
+      const float *const row = rows[j] + i, *const factor = weight + j * weight_stride + i;
+      sum = whole ? multiply_add(load(factor), load(row), sum)
+                  : multiply_add(load_first(factor, left), load_first(row, left), sum);
+    }
+    if (with_silu) sum = silu(sum);
+    if (whole)
+      store(out + i, sum);
+    else
+      store_first(out + i, sum, left);
+  }
+}
+
+/// Columns [at, at + kWide vectors) of delta_step; `left` > 0: only so many columns of one vector.
+template <int kWide>
+MORACLE_VECTOR_INLINE void delta_columns(const DeltaStep& step, int64_t at, int64_t left) {
+  const auto get = [left](const float* p) { return left > 0 ? load_first(p, left) : load(p); };
+  const Vec decay = splat(step.decay);
+  Vec known[kWide] = {}, change[kWide], sum[kWide] = {};
+  for (int64_t i = 0; i < step.key_dim; ++i) {
+    const Vec k = splat(step.k[i]);
+    const float* const row = step.before + i * step.value_dim + at;
+    MORACLE_VECTOR_UNROLL
+    for (int v = 0; v < kWide; ++v) known[v] = multiply_add(k, get(row + v * kLanes), known[v]);
+  }
+  MORACLE_VECTOR_UNROLL
+  for (int v = 0; v < kWide; ++v)
+    change[v] = (get(step.v + at + v * kLanes) - decay * known[v]) * step.strength;
+  for (int64_t i = 0; i < step.key_dim; ++i) {
+    const Vec k = splat(step.k[i]), q = splat(step.q[i]);
+    const int64_t row = i * step.value_dim + at;
+    MORACLE_VECTOR_UNROLL
+    for (int v = 0; v < kWide; ++v) {
+      const Vec next = multiply_add(k, change[v], decay * get(step.before + row + v * kLanes));
+      sum[v] = multiply_add(q, next, sum[v]);
+      if (left > 0)
+        store_first(step.after + row, next, left);
+      else
+        store(step.after + row + v * kLanes, next);
+    }
+  }
+  MORACLE_VECTOR_UNROLL
+  for (int v = 0; v < kWide; ++v) {
+    if (left > 0)
+      store_first(step.out + at, sum[v], left);
+    else
+      store(step.out + at + v * kLanes, sum[v]);
+  }
+}
+void delta_step(const DeltaStep& step) {
+  constexpr int kWide = 4;
+  int64_t at = 0;
+  for (; at + kWide * kLanes <= step.value_dim; at += kWide * kLanes)
+    delta_columns<kWide>(step, at, 0);
+  for (; at + kLanes <= step.value_dim; at += kLanes) delta_columns<1>(step, at, 0);
+  if (at < step.value_dim) delta_columns<1>(step, at, step.value_dim - at);
+}
+
+}  // namespace
+}  // namespace moracle::cpu

@@ -1,0 +1,127 @@
+#include "models/families/hybrid_moe.h"
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+
+namespace moracle {
+namespace {
+
+Result<GatedDeltaSpec> read_delta(const Config& config, const DecoderSpec& decoder) {
+  GatedDeltaSpec spec;
+  spec.norm_epsilon = decoder.norm_epsilon;
+  MORACLE_TRY(spec.num_key_heads, config.integer({"linear_num_key_heads"}, 1, 1 << 12));
+  MORACLE_TRY(spec.num_value_heads, config.integer({"linear_num_value_heads"}, 1, 1 << 12));
+  MORACLE_TRY(spec.key_dim, config.integer({"linear_key_head_dim"}, 1, 1024));
+  MORACLE_TRY(spec.value_dim, config.integer({"linear_value_head_dim"}, 1, 1 << 14));
+  MORACLE_TRY(spec.kernel, config.integer({"linear_conv_kernel_dim"}, 2, 16));
+  if (spec.num_value_heads % spec.num_key_heads == 0) return spec;
+  return config.wrong({"linear_num_value_heads"},
+                      str("a multiple of ", spec.num_key_heads, " key heads"),
+                      str("it is ", spec.num_value_heads));
+}
+
+Result<std::vector<bool>> read_layer_types(const Config& config, int64_t num_layers) {
+  MORACLE_TRY(const std::vector<std::string> types, config.texts({"layer_types"}));
+  MORACLE_TRY(const int64_t interval, config.integer_or(4, {"full_attention_interval"}, 1));
+  std::vector<bool> is_delta;
+  for (int64_t layer = 0; types.empty() && layer < num_layers; ++layer)
+    is_delta.push_back((layer + 1) % interval != 0);
+  for (const std::string& type : types) {
+    if (type != "linear_attention" && type != "full_attention") {
+      return config.unsupported({"layer_types"}, "linear_attention and full_attention",
+                                "it has " + type);
+    }
+    is_delta.push_back(type == "linear_attention");
+  }
+  if (static_cast<int64_t>(is_delta.size()) == num_layers) return is_delta;
+  return config.wrong({"layer_types"}, str("one for each of ", num_layers, " layers"),
+                      str("it has ", is_delta.size()));
+}
+
+Result<AttentionDescription> describe_delta(const Checkpoint& checkpoint, const std::string& prefix,
+                                            const HybridMoe& spec, const DeltaModules& modules) {
+  const GatedDeltaSpec& delta = spec.delta;
+  const int64_t hidden = spec.decoder.hidden_size;
+  const auto prefixed = [&](std::vector<std::string> names) {
+    for (std::string& name : names) name = prefix + name;
+    return names;
+  };
+  MORACLE_TRY(DescribedMatrix qkvz,
+              describe_linear(checkpoint, prefixed(modules.qkvz), modules.qkvz_rows, hidden));
+  MORACLE_TRY(DescribedMatrix ba,
+              describe_linear(checkpoint, prefixed(modules.ba), modules.ba_rows, hidden));
+  MORACLE_TRY(DescribedMatrix o,
+              describe_linear(checkpoint, {prefix + "out_proj"}, {hidden}, delta.values()));
+  MORACLE_TRY(auto convolution,
+              checkpoint.floats(prefix + "conv1d.weight", {delta.mixed(), 1, delta.kernel}));
+  MORACLE_TRY(auto a_log, checkpoint.vector(prefix + "A_log", delta.num_value_heads));
+  MORACLE_TRY(auto dt_bias, checkpoint.vector(prefix + "dt_bias", delta.num_value_heads));
+  MORACLE_TRY(auto norm, checkpoint.vector(prefix + "norm.weight", delta.value_dim));
+  return AttentionDescription(GatedDeltaDescription{delta, std::move(convolution), std::move(a_log),
+                                                    std::move(dt_bias), std::move(norm),
+                                                    std::move(qkvz), std::move(ba), std::move(o)});
+}
+
+Result<AttentionDescription> describe_attention(const Checkpoint& checkpoint,
+                                                const std::string& prefix, const HybridMoe& spec) {
+  MORACLE_TRY(GroupedQueryDescription attention,
+              describe_grouped_query(checkpoint, prefix, spec.decoder, spec.heads,
+                                     {spec.biased, spec.biased}));
+  MORACLE_CHECK(describe_head_norms(checkpoint, prefix, spec.decoder, attention));
+  return AttentionDescription(std::move(attention));
+}
+
+}  // namespace
+
+Result<HybridMoe> read_hybrid_moe(const Config& config, int64_t num_layers) {
+  constexpr DecoderDefaults kDefaults{.rotary = {.part = 0.25}};
+  HybridMoe spec;
+  MORACLE_TRY(spec.decoder, read_decoder_spec(config, kDefaults));
+  spec.decoder.norm_offset = 1;
+  if (spec.decoder.activation != Activation::kSilu)
+    return config.unsupported({"hidden_act"}, "silu, for gated DeltaNet", "it is another one");
+  MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder, false, kDefaults));
+  spec.heads.output_gate = OutputGate::kInQueries;
+  MORACLE_TRY(spec.delta, read_delta(config, spec.decoder));
+  MORACLE_TRY(spec.is_delta, read_layer_types(config, num_layers));
+  MORACLE_TRY(spec.biased, config.boolean_or(false, {"attention_bias"}));
+  MORACLE_TRY(const bool gated, config.boolean_or(true, {"attn_output_gate"}));
+  if (!gated) return config.unsupported({"attn_output_gate"}, "true", "it is false");
+  return spec;
+}
+
+Result<LayerDescription> describe_hybrid_layer(const Checkpoint& checkpoint, const HybridMoe& spec,
+                                               int64_t layer, const DeltaModules& modules) {
+  const Config& config = checkpoint.state().config;
+  const DecoderSpec& decoder = spec.decoder;
+  const int64_t hidden = decoder.hidden_size;
+  const std::string prefix = layer_prefix(checkpoint, layer), mlp = prefix + "mlp";
+  MORACLE_TRY(auto input_norm,
+              describe_norm(checkpoint, prefix + "input_layernorm", hidden, decoder));
+  MORACLE_TRY(auto post_norm,
+              describe_norm(checkpoint, prefix + "post_attention_layernorm", hidden, decoder));
+  const bool is_delta = spec.is_delta[static_cast<size_t>(layer)];
+  MORACLE_TRY(AttentionDescription attention,
+              is_delta ? describe_delta(checkpoint, prefix + "linear_attn.", spec, modules)
+                       : describe_attention(checkpoint, prefix + "self_attn.", spec));
+  MORACLE_TRY(const bool dense, is_dense_layer(config, layer));
+  if (dense) {
+    MORACLE_TRY(const int64_t intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
+    MORACLE_TRY(DescribedWeights weights,
+                describe_dense_mlp(checkpoint, mlp, decoder, intermediate));
+    return LayerDescription{
+        std::move(input_norm), std::move(post_norm), std::move(attention), {}, std::move(weights)};
+  }
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  MORACLE_TRY(RouterDescription router, describe_router(checkpoint, mlp + ".gate", experts.spec));
+  MORACLE_TRY(const int64_t intermediate,
+              config.integer({"shared_expert_intermediate_size"}, 1, 1 << 24));
+  MORACLE_TRY(SharedExpertDescription shared,
+              describe_shared_expert(checkpoint, mlp + ".shared_expert",
+                                     mlp + ".shared_expert_gate", decoder, intermediate));
+  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
+                          std::move(router),     std::move(experts),   std::move(shared)};
+}
+
+}  // namespace moracle

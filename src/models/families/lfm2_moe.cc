@@ -1,0 +1,138 @@
+// LFM2-MoE: gated short convolutions, and GQA with norms on q and k in some layers. Dense first
+// layers, sigmoid routing with a correction bias. transformers adds 1e-6 to the sum that divides
+// the weights of the chosen experts; without that, the weights here are larger by 1e-6 / sum.
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/families/decoder_parts.h"
+#include "models/families/family.h"
+
+namespace moracle {
+namespace lfm2_moe {
+namespace {
+
+constexpr ExpertNames kNames[] = {
+    {"model.layers.{L}.feed_forward.experts", "w1", "w3", "w2"},
+    {.experts = "model.layers.{L}.feed_forward.experts", .fused = true}};
+constexpr std::string_view kBias = "model.layers.{L}.feed_forward.expert_bias";
+
+struct Spec {
+  DecoderSpec decoder;
+  GroupedQuerySpec heads;
+  ShortConvolutionSpec convolution;
+  std::vector<bool> is_convolution;  // by layer
+  int64_t dense_layers = 0, dense_intermediate = 0;
+  bool correction_bias = true;
+};
+
+Result<std::vector<bool>> read_layer_types(const Config& config, int64_t num_layers) {
+  MORACLE_TRY(const std::vector<std::string> types, config.texts({"layer_types"}));
+  std::vector<bool> is_convolution;
+  for (const std::string& type : types) {
+    if (type != "conv" && type != "full_attention")
+      return config.unsupported({"layer_types"}, "conv and full_attention", "it has " + type);
+    is_convolution.push_back(type == "conv");
+  }
+  if (static_cast<int64_t>(types.size()) == num_layers) return is_convolution;
+  return config.wrong({"layer_types"}, str("one for each of ", num_layers, " layers"),
+                      str("it has ", types.size()));
+}
+
+Result<Spec> read(const Config& config, int64_t num_layers) {
+  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5, .rotary = {.theta = 1'000'000}};
+  Spec spec;
+  MORACLE_TRY(spec.decoder, read_decoder_spec(config, kDefaults));
+  MORACLE_TRY(const double epsilon, config.number_or(kDefaults.norm_epsilon, {"norm_eps"}));
+  if (!(epsilon >= 0 && epsilon < 1))
+    return config.wrong({"norm_eps"}, "a number from 0 to 1", str("it is ", epsilon));
+  spec.decoder.norm_epsilon = static_cast<float>(epsilon);
+  MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder, false, kDefaults));
+  spec.convolution.hidden_size = spec.decoder.hidden_size;
+  MORACLE_TRY(spec.convolution.kernel, config.integer({"conv_L_cache"}, 2, 16));
+  // transformers' default ties them.
+  if (!config.has({"tie_embedding", "tie_word_embeddings"}))
+    return config.wrong({"tie_word_embeddings"}, "true or false", "it is missing");
+  MORACLE_TRY(const bool biased, config.boolean_or(false, {"conv_bias"}));
+  if (biased) return config.unsupported({"conv_bias"}, "false", "it is true");
+  MORACLE_TRY(spec.is_convolution, read_layer_types(config, num_layers));
+  MORACLE_TRY(spec.dense_layers, config.integer({"num_dense_layers"}, 0));
+  MORACLE_TRY(spec.dense_intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
+  MORACLE_TRY(spec.correction_bias, config.boolean_or(true, {"use_expert_bias"}));
+  return spec;
+}
+
+Result<AttentionDescription> describe_attention(const Checkpoint& checkpoint,
+                                                const std::string& prefix, const Spec& spec) {
+  MORACLE_TRY(
+      GroupedQueryDescription attention,
+      describe_grouped_query(checkpoint, prefix, spec.decoder, spec.heads, {.o_name = "out_proj"}));
+  const int64_t size = spec.heads.head_dim;
+  MORACLE_TRY(attention.q_norm,
+              describe_norm(checkpoint, prefix + "q_layernorm", size, spec.decoder));
+  MORACLE_TRY(attention.k_norm,
+              describe_norm(checkpoint, prefix + "k_layernorm", size, spec.decoder));
+  return AttentionDescription(std::move(attention));
+}
+
+Result<AttentionDescription> describe_convolution(const Checkpoint& checkpoint,
+                                                  const std::string& prefix, const Spec& spec) {
+  const int64_t hidden = spec.decoder.hidden_size;
+  MORACLE_TRY(DescribedMatrix bcx,
+              describe_linear(checkpoint, {prefix + "in_proj"}, {3 * hidden}, hidden));
+  MORACLE_TRY(DescribedMatrix o,
+              describe_linear(checkpoint, {prefix + "out_proj"}, {hidden}, hidden));
+  MORACLE_TRY(auto weights,
+              checkpoint.floats(prefix + "conv.weight", {hidden, 1, spec.convolution.kernel}));
+  return AttentionDescription(ShortConvolutionDescription{spec.convolution, std::move(weights),
+                                                          std::move(bcx), std::move(o)});
+}
+
+Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec& spec,
+                                        int64_t layer) {
+  const DecoderSpec& decoder = spec.decoder;
+  const int64_t hidden = decoder.hidden_size;
+  const std::string prefix = layer_prefix(checkpoint, layer), mlp = prefix + "feed_forward";
+  MORACLE_TRY(auto input_norm,
+              describe_norm(checkpoint, prefix + "operator_norm", hidden, decoder));
+  MORACLE_TRY(auto post_norm, describe_norm(checkpoint, prefix + "ffn_norm", hidden, decoder));
+  MORACLE_TRY(AttentionDescription attention,
+              spec.is_convolution[static_cast<size_t>(layer)]
+                  ? describe_convolution(checkpoint, prefix + "conv.", spec)
+                  : describe_attention(checkpoint, prefix + "self_attn.", spec));
+  if (layer < spec.dense_layers) {
+    MORACLE_TRY(
+        DescribedWeights weights,
+        describe_dense_mlp(checkpoint, mlp, decoder, spec.dense_intermediate, {"w1", "w3", "w2"}));
+    return LayerDescription{
+        std::move(input_norm), std::move(post_norm), std::move(attention), {}, std::move(weights)};
+  }
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  experts.spec.routing.correction_bias = spec.correction_bias;
+  MORACLE_TRY(RouterDescription router,
+              describe_router(checkpoint, mlp + ".gate", experts.spec,
+                              of_layer(checkpoint.state(), kBias, layer)));
+  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
+                          std::move(router), std::move(experts)};
+}
+
+Result<Description> describe(const Checkpoint& checkpoint) {
+  MORACLE_TRY(const Spec spec, read(checkpoint.state().config, checkpoint.num_layers()));
+  return describe_decoder(
+      checkpoint, spec.decoder,
+      [&](int64_t layer) { return describe_layer(checkpoint, spec, layer); }, "embedding_norm");
+}
+
+}  // namespace
+}  // namespace lfm2_moe
+
+constinit const Family kLfm2MoeFamily = {
+    .architecture = "Lfm2MoeForCausalLM",
+    .models = "LFM2-MoE",
+    .notes = "on a CPU; weights of experts differ from transformers' by 1e-6 / sum",
+    .describe = lfm2_moe::describe,
+    .experts = {.names = lfm2_moe::kNames,
+                .score = Score::kSigmoid,
+                .renormalize = true,
+                .correction_bias = lfm2_moe::kBias}};
+
+}  // namespace moracle

@@ -1,0 +1,93 @@
+// Tests multimodal files: the language model is read from text_config and its own tensor names, and
+// the vision part is listed as left out.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "golden_model.h"
+#include "support/must.h"
+
+namespace moracle::multimodal_test {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::must;
+using testing::relative_difference;
+using testing::SyntheticCheckpoint;
+
+std::vector<std::string> wrapped_models() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(MORACLE_GOLDEN_DIR "/multimodal"))
+    names.push_back("../multimodal/" + entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool is_vision(const std::string& name) {
+  return name.find("visual") != name.npos || name.find("vision") != name.npos ||
+         name.find("multi_modal") != name.npos;
+}
+
+class Multimodal : public ::testing::TestWithParam<std::string> {
+ protected:
+  const SyntheticCheckpoint whole_ = testing::golden_model(GetParam());
+  const testing::GoldenReference want_ = testing::golden_reference(GetParam());
+};
+
+TEST_P(Multimodal, LanguageModelMatchesTransformers) {
+  const auto got = testing::all_logits(whole_, want_.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  EXPECT_LT(relative_difference(*got, want_.logits), 2e-6);
+}
+
+TEST_P(Multimodal, OutlineListsVisionAsLeftOut) {
+  int64_t tensors = 0;
+  for (const auto& [name, tensor] : whole_.tensors) tensors += is_vision(name) ? 1 : 0;
+  ASSERT_GT(tensors, 0);
+  const auto what = outline(must(whole_.open()));
+  ASSERT_TRUE(what) << what.error().to_string();
+  const auto part = std::find_if(what->parts.begin(), what->parts.end(), [](const auto& one) {
+    return one.what == "vision and audio, not run";
+  });
+  ASSERT_NE(part, what->parts.end());
+  EXPECT_EQ(part->num_tensors, tensors);
+  EXPECT_EQ(part->scheme, "not read");
+  EXPECT_EQ(what->not_runnable, "");
+}
+
+TEST_P(Multimodal, NamesEveryMissingTensorOfTheLanguageModel) {
+  for (const auto& [name, tensor] : whole_.tensors) {
+    SyntheticCheckpoint lacking = whole_;
+    lacking.remove(name);
+    const auto planned = plan(must(lacking.open()));
+    EXPECT_EQ(planned.ok(), is_vision(name)) << name;
+    if (planned || name.find(".experts.") != name.npos) continue;
+    EXPECT_THAT(planned.error().to_string(), HasSubstr(name.substr(0, name.rfind('.'))));
+  }
+}
+
+TEST_P(Multimodal, UnknownTensorIsNamed) {
+  SyntheticCheckpoint more = whole_;
+  more.add_floats("model.extra.weight", {8});
+  const auto planned = plan(must(more.open()));
+  ASSERT_FALSE(planned);
+  EXPECT_THAT(planned.error().to_string(), HasSubstr("'model.extra.weight'"));
+}
+
+TEST_P(Multimodal, MessagesNameKeysInsideTextConfig) {
+  SyntheticCheckpoint wrong = whole_;
+  wrong.config["text_config"]["hidden_size"] = "wide";
+  const auto planned = plan(must(wrong.open()));
+  ASSERT_FALSE(planned);
+  EXPECT_THAT(planned.error().to_string(), HasSubstr("text_config.hidden_size: needs"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, Multimodal, ::testing::ValuesIn(wrapped_models()),
+                         [](const auto& tested) {
+                           return tested.param.substr(tested.param.rfind('/') + 1);
+                         });
+
+}  // namespace
+}  // namespace moracle::multimodal_test
