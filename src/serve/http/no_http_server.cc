@@ -1,0 +1,14 @@
+// A build without Boost.Beast.
+#ifndef MORACLE_WITH_HTTP
+#include "serve/http/http.h"
+
+namespace moracle::serve {
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions&, HttpHandler) {
+  return Error{ErrorKind::kUnsupported, "", "serve",
+               "a build with Boost.Beast: install libboost-dev and build again",
+               "this build has none"};
+}
+
+}  // namespace moracle::serve
+#endif
