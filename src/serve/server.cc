@@ -21,6 +21,7 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
 }
 
 Server::~Server() {
+  if (engine_) engine_->stop();  // its last replies still travel
   if (http_) http_->stop();
   engine_.reset();
 }

@@ -112,12 +112,14 @@ Result<GenerationRequest> read_completion(const json& value, const ServedModel& 
   MORACLE_TRY(auto max_tokens, read_max_tokens(body["max_tokens"], request.echo ? 0 : 1));
   if (!max_tokens) max_tokens = 16;
   const JsonField prompt = body["prompt"];
-  const json& first =
-      prompt.value().is_array() && !prompt.value().empty() ? prompt.value()[0] : prompt.value();
-  if (prompt.value().is_array() && (first.is_string() || first.is_array())) {
+  const bool is_array = prompt.value().is_array() && !prompt.value().empty();
+  if (is_array && !prompt.value()[0].is_number()) {
     MORACLE_TRY(const std::vector<JsonField> items, prompt.items());
-    for (const JsonField& item : items)
+    for (const JsonField& item : items) {
+      if (!item.value().is_string() && !item.value().is_array())
+        return item.bad("a string or an array of token ids");
       MORACLE_CHECK(add_prompt(body, item, model, fields, max_tokens, request));
+    }
   } else if (prompt.value().is_string() || prompt.value().is_array()) {
     MORACLE_CHECK(add_prompt(body, prompt, model, fields, max_tokens, request));
   } else {

@@ -43,7 +43,7 @@ Engine::Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& op
   publish();
 }
 
-Engine::~Engine() {
+void Engine::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -62,11 +62,14 @@ std::vector<SequenceId> Engine::submit(std::vector<Job> choices) {
     const std::lock_guard lock(mutex_);
     for (Job& job : choices) {
       ids.push_back(next_id_++);
+      if (stopped_) continue;
       inbox_.push_back({ids.back(), ids.size() > 1 ? ids[0] : 0, std::move(job), now()});
+      idle_ = false;
     }
-    idle_ = false;
+    if (!stopped_) choices.clear();
   }
   wake_.notify_all();
+  for (const Job& job : choices) job.sink({.finish = Finish::kStopping});
   return ids;
 }
 
@@ -77,7 +80,11 @@ void Engine::cancel(SequenceId id) {
 }
 
 void Engine::reload(std::string folder, std::function<void(const Status&)> done) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (stopped_) {
+    lock.unlock();
+    return done(Error{ErrorKind::kCancelled, "", "reload", "", "the server ends"});
+  }
   wanted_reloads_.push_back({std::move(folder), std::move(done)});
   wake_.notify_all();
 }
@@ -95,10 +102,23 @@ void Engine::run() {
     step();
     publish();
   }
+  refuse_left();
+}
+
+void Engine::refuse_left() {
   std::vector<SequenceId> left;
   for (const auto& [id, sequence] : sequences_) left.push_back(id);
   for (const SequenceId id : left) end(id, {.finish = Finish::kStopping});
-  for (Reload& reload : reloads_)
+  std::vector<Submitted> late;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    late.swap(inbox_);
+    for (Reload& reload : wanted_reloads_) reloads_.push_back(std::move(reload));
+    wanted_reloads_.clear();
+  }
+  for (const Submitted& each : late) each.job.sink({.finish = Finish::kStopping});
+  for (const Reload& reload : reloads_)
     reload.done(Error{ErrorKind::kCancelled, "", "reload", "", "the server ends"});
 }
 

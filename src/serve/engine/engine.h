@@ -33,8 +33,9 @@ class Engine {
   /// max_running.
   static Result<std::unique_ptr<Engine>> start(Model& model, const Tokenizer& tokenizer,
                                                const EngineOptions& options);
-  /// Ends the thread. Unfinished jobs get Finish::kStopping.
-  ~Engine();
+  ~Engine() { stop(); }
+  /// Ends the thread. Unfinished jobs get Finish::kStopping, and so do later ones.
+  void stop();
 
   /// Submits the choices of one request. They have the same prompt, so the first computes it for
   /// all. Returns their ids. Every job gets a last event, unless it is cancelled.
@@ -56,6 +57,7 @@ class Engine {
   Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& options, int64_t num_pages);
   double now() const;
   void run();
+  void refuse_left();
   bool take_inbox();
   void admit(SequenceId id, Job&& job, SequenceId after, double submitted);
   void reload_if_idle();
@@ -100,7 +102,7 @@ class Engine {
   std::vector<SequenceId> cancelled_;
   std::vector<Reload> wanted_reloads_;
   SequenceId next_id_ = 1;
-  bool stopping_ = false, draining_ = false, idle_ = true;
+  bool stopping_ = false, stopped_ = false, draining_ = false, idle_ = true;
 
   std::thread thread_;
 };

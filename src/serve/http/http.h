@@ -60,7 +60,8 @@ struct HttpOptions {
 class HttpServer {
  public:
   virtual ~HttpServer() = default;
-  /// Ends the threads. Destroy the server after the last Exchange.
+  /// Ends the threads, after the replies that are being sent (at most two seconds). Destroy the
+  /// server after the last Exchange.
   virtual void stop() = 0;
   virtual uint16_t port() const = 0;
   virtual int64_t num_connections() const = 0;

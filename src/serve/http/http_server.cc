@@ -1,9 +1,9 @@
 // The server on Boost.Beast: every connection on one thread. A thread per connection, as in
 // cpp-httplib, would need 2,000 threads for 2,000 idle clients.
 #ifdef MORACLE_WITH_HTTP
-#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <thread>
 
 #include "base/text.h"
@@ -20,14 +20,18 @@ using Failure = boost::beast::error_code;
 class BeastServer : public HttpServer {
  public:
   BeastServer(const HttpOptions& options, HttpHandler handler)
-      : context_{options, std::move(handler), &workers_, std::make_shared<int64_t>(0)} {}
+      : context_{options, std::move(handler), &workers_} {}
 
   ~BeastServer() override { BeastServer::stop(); }
 
   void stop() override {
+    workers_.join();
+    // Replies in progress travel until the end of this time.
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    while (context_.num_answering > 0 && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     io_.stop();
     if (thread_.joinable()) thread_.join();
-    workers_.join();
   }
 
   Status listen() {
@@ -55,12 +59,11 @@ class BeastServer : public HttpServer {
   }
 
   uint16_t port() const override { return port_; }
-  int64_t num_connections() const override { return shown_connections_; }
+  int64_t num_connections() const override { return context_.num_connections; }
 
  private:
   void accept() {
     acceptor_.async_accept([this](const Failure& failure, tcp::socket socket) {
-      shown_connections_ = *context_.num_connections;
       if (failure) {
         // Too many open files, for example: try again later.
         retry_.expires_after(std::chrono::milliseconds(100));
@@ -70,7 +73,7 @@ class BeastServer : public HttpServer {
         return;
       }
       Failure ignored;
-      if (*context_.num_connections < context_.options.max_connections) {
+      if (context_.num_connections < context_.options.max_connections) {
         socket.set_option(tcp::no_delay(true), ignored);
         std::make_shared<Session>(std::move(socket), context_)->read_header();
       } else {
@@ -89,7 +92,6 @@ class BeastServer : public HttpServer {
   asio::io_context io_{1};
   tcp::acceptor acceptor_{io_};
   asio::steady_timer retry_{io_};
-  std::atomic<int64_t> shown_connections_{0};
   uint16_t port_ = 0;
   std::thread thread_;
 };

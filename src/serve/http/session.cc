@@ -67,13 +67,13 @@ class SessionExchange : public Exchange {
 
 }  // namespace
 
-Session::Session(asio::ip::tcp::socket socket, const SessionContext& context)
+Session::Session(asio::ip::tcp::socket socket, SessionContext& context)
     : context_(context), stream_(std::move(socket)) {
-  ++*context_.num_connections;
+  ++context_.num_connections;
 }
 
 Session::~Session() {
-  --*context_.num_connections;
+  --context_.num_connections;
 }
 
 void Session::read_header() {
@@ -121,6 +121,8 @@ void Session::handle() {
   request.origin = text(message[http::field::origin]);
   request.authorization = text(message[http::field::authorization]);
   request.body = message.body();
+  answering_ = true;
+  ++context_.num_answering;
   watch();
   asio::post(*context_.workers,
              [exchange = std::make_shared<SessionExchange>(shared_from_this(), request_),
@@ -227,8 +229,13 @@ void Session::flush() {
                     });
 }
 
+void Session::answered() {
+  if (std::exchange(answering_, false)) --context_.num_answering;
+}
+
 void Session::next_request() {
   on_leave_ = nullptr;
+  answered();
   if (!keep_alive_) return close();
   // An idle connection keeps little memory.
   unsent_ = std::string();
@@ -242,6 +249,7 @@ void Session::next_request() {
 void Session::close() {
   if (closed_) return;
   closed_ = true;
+  answered();
   Failure ignored;
   stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
   stream_.close();

@@ -1,6 +1,7 @@
 // One connection: reads a request, hands it to the handler, writes the reply, and so on.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -18,13 +19,13 @@ struct SessionContext {
   HttpOptions options;
   HttpHandler handler;
   boost::asio::thread_pool* workers;
-  std::shared_ptr<int64_t> num_connections;  // counted on the I/O thread
+  std::atomic<int64_t> num_connections{0}, num_answering{0};
 };
 
 /// All functions run on the I/O thread.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  Session(boost::asio::ip::tcp::socket socket, const SessionContext& context);
+  Session(boost::asio::ip::tcp::socket socket, SessionContext& context);
   ~Session();
   void read_header();
 
@@ -49,13 +50,15 @@ class Session : public std::enable_shared_from_this<Session> {
   void next_request();
   void close();
 
-  const SessionContext& context_;
+  void answered();
+
+  SessionContext& context_;
   boost::beast::tcp_stream stream_;
   boost::beast::flat_buffer buffer_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   uint64_t request_ = 0;  // number of the current request
   bool keep_alive_ = false, is_http_1_0_ = false, is_head_ = false;
-  bool streaming_ = false, ended_ = false, writing_ = false, closed_ = false;
+  bool answering_ = false, streaming_ = false, ended_ = false, writing_ = false, closed_ = false;
   std::string unsent_, sending_;
   std::function<void()> on_leave_;
 };
