@@ -19,14 +19,14 @@ namespace {
 struct Options {
   ModelArguments model;
   serve::ServerOptions server;
-  std::string name, api_key_file;
+  std::string name, api_key_file, adapter_folder;
   std::vector<std::string> adapters;  // NAME=DIR
   int64_t step_tokens = 512;
   double drain_seconds = 30;
   bool no_prefix_cache = false;
 };
 
-// Splits NAME=DIR. Errors: no name, no folder, a name that is there already.
+// Splits NAME=DIR. Errors: no name, no folder, a name in use.
 Status add_adapters(const std::vector<std::string>& pairs, ModelOptions& options,
                     serve::ServedModel& served) {
   for (const std::string& pair : pairs) {
@@ -35,11 +35,11 @@ Status add_adapters(const std::vector<std::string>& pairs, ModelOptions& options
       return Error{ErrorKind::kInvalidArgument, "", "--lora", "NAME=DIR", "it is " + quote(pair)};
     }
     const std::string name = pair.substr(0, at);
-    const auto index = static_cast<int32_t>(options.adapters.size());
-    if (name == served.name || !served.adapters.try_emplace(name, index).second) {
-      return Error{ErrorKind::kInvalidArgument, "", "--lora", "a name of its own for each adapter",
-                   quote(name) + " is there twice"};
+    if (name == served.name) {
+      return Error{ErrorKind::kInvalidArgument, "", "--lora", "another name than the model's",
+                   "it is " + quote(name)};
     }
+    MORACLE_CHECK(served.adapters->add(name, pair.substr(at + 1)));
     options.adapters.push_back(pair.substr(at + 1));
   }
   return {};
@@ -79,6 +79,7 @@ int run(const Options& given) {
   if (served.name.empty())
     served.name = std::filesystem::weakly_canonical(options.model.folder).filename().string();
   CLI_TRY(ModelOptions model_options, options.model.options());
+  served.adapters = std::make_shared<serve::Adapters>(options.adapter_folder);
   if (Status added = add_adapters(options.adapters, model_options, served); !added)
     return fail(added.error());
   model_options.max_num_tokens = options.step_tokens;
@@ -91,6 +92,7 @@ int run(const Options& given) {
     engine.cache_bytes = default_cache_bytes(whole, outlined.max_context, engine.max_running);
   }
   model_options.cache_bytes = engine.cache_bytes;
+  served.options = model_options;
 
   ProgressBar loading("loading");
   model_options.progress = loading.callback();
@@ -177,6 +179,8 @@ void add_serve(CLI::App& app, Work& chosen) {
                         "NAME=DIR: requests for the model NAME use the LoRA adapter in DIR; may be "
                         "repeated")
             ->allow_extra_args(false);
+        verb.add_option("--adapter-folder", options->adapter_folder,
+                        "Folder from which requests may load adapters (/v1/load_lora_adapter)");
         serve_verb::add_server_options(verb, *options);
         serve_verb::add_engine_options(verb, *options);
         return [options] { return serve_verb::run(*options); };

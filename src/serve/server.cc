@@ -10,7 +10,9 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
   served.max_context = model.max_context();
   served.excluded_ids = served.tokenizer.ids_without_token(model.vocab_size());
   std::unique_ptr<Server> server(new Server(std::move(served)));
-  MORACLE_TRY(server->engine_, Engine::start(model, server->served_.tokenizer, options.engine));
+  EngineOptions engine = options.engine;
+  engine.num_adapters = static_cast<int32_t>(server->served_.adapters->names().size());
+  MORACLE_TRY(server->engine_, Engine::start(model, server->served_.tokenizer, engine));
   server->api_ = std::make_unique<Api>(server->served_, *server->engine_, options.api);
   const auto handler = [api = server->api_.get()](const HttpRequest& request,
                                                   const std::shared_ptr<Exchange>& exchange) {

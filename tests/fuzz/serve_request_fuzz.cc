@@ -33,7 +33,7 @@ serve::ServedModel make_model() {
   serve::ServedModel model{.name = "fuzz", .tokenizer = *std::move(tokenizer)};
   model.chat = *std::move(chat);
   model.excluded_ids = {250};
-  model.adapters = {{"other", 0}};
+  if (!model.adapters->add("other", "folder")) std::abort();
   model.vocab_size = 256;
   model.max_context = 4096;
   return model;

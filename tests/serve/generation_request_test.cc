@@ -18,7 +18,7 @@ ServedModel small_model() {
       must(Checkpoint::open(MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128"));
   ServedModel model = must(ServedModel::open(checkpoint));
   model.name = "small";
-  model.adapters = {{"tuned", 0}};
+  must(model.adapters->add("tuned", "folder"));
   model.vocab_size = model.tokenizer.vocab_size();
   model.max_context = 64;
   return model;

@@ -1,7 +1,9 @@
 """Tests `moracle serve` from end to end: server_test.py COMMAND MODEL [unittest's arguments]."""
+import array
 import concurrent.futures
 import http.client
 import json
+import os
 import random
 import socket
 import subprocess
@@ -303,6 +305,69 @@ class Leaving(unittest.TestCase):
             reply = server.raw(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
             self.assertNotIn(b"chunked", reply)
             self.assertTrue(reply.endswith(b"data: [DONE]\n\n"))
+
+
+def write_adapter(folder, seed):
+    """A LoRA adapter for the experts of layer 0, in PEFT's format, with random weights."""
+    os.makedirs(folder)
+    draw, header, data = random.Random(seed), {}, bytearray()
+    for expert in range(16):
+        for part, rows, columns in (("gate_proj", 128, 256), ("down_proj", 256, 128)):
+            for half, shape in (("A", (2, columns)), ("B", (rows, 2))):
+                values = array.array("f", (draw.gauss(0, 0.3) for _ in range(shape[0] * shape[1])))
+                begin = len(data)
+                data += values.tobytes()
+                header[f"base_model.model.model.layers.0.mlp.experts.{expert}.{part}.lora_{half}.weight"] = {
+                    "dtype": "F32", "shape": list(shape), "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    with open(f"{folder}/adapter_model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + data)
+    with open(f"{folder}/adapter_config.json", "w") as file:
+        json.dump({"peft_type": "LORA", "r": 2, "lora_alpha": 4}, file)
+
+
+class LoraAdapters(unittest.TestCase):
+    def test_adapters_come_and_go_beside_other_texts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for i, name in enumerate(("one", "two", "three")):
+                write_adapter(f"{folder}/{name}", i)
+            os.symlink("/", f"{folder}/root")
+            options = ("-n", "20", "--temperature", "0")
+            expected = {name: text_of_run(PROMPT, *options, "--lora", f"{folder}/{name}")
+                        for name in ("one", "two", "three")}
+            expected[None] = text_of_run(PROMPT, *options)
+            self.assertEqual(len(set(expected.values())), 4)
+            with Server(COMMAND, MODEL, "--deterministic", "--lora", f"one={folder}/one",
+                        "--adapter-folder", folder) as server:
+                def check(names):
+                    def one(name):
+                        fields = {"model": name} if name else {}
+                        made = server.complete(PROMPT, max_tokens=20, temperature=0, **fields)
+                        self.assertEqual(made["choices"][0]["text"], expected[name], name)
+
+                    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+                        list(threads.map(one, names * 3))
+
+                def change(what, status, **body):
+                    self.assertEqual(server.post(f"/v1/{what}_lora_adapter", body)[0], status, body)
+
+                check(["one", None])
+                with concurrent.futures.ThreadPoolExecutor(4) as threads:
+                    running = threads.submit(check, ["one", None])
+                    change("load", 200, lora_name="two", lora_path="two")
+                    running.result()
+                check(["one", None, "two"])
+                change("unload", 200, lora_name="one")
+                self.assertEqual(server.post("/v1/completions", {"prompt": "a", "model": "one"})[0], 404)
+                change("load", 200, lora_name="three", lora_path="three")
+                check([None, "two", "three"])
+                change("unload", 400, lora_name="one")
+                change("load", 400, lora_name="three", lora_path="three")
+                for path in ("/etc", "..", ".", "", "root/etc", "two/../..", f"{folder}/../x", "missing", "a\0b"):
+                    change("load", 400, lora_name="new", lora_path=path)
+                models = json.loads(server.request("GET", "/v1/models")[2])["data"]
+                self.assertEqual([model["id"] for model in models][1:], ["three", "two"])
+                check([None, "two", "three"])
 
 
 class Ending(unittest.TestCase):

@@ -9,8 +9,6 @@
 namespace moracle::serve {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 std::string new_id(bool is_chat) {
   static thread_local std::mt19937_64 random(std::random_device{}());
   std::ostringstream out;

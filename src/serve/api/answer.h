@@ -20,7 +20,6 @@ class Answer : public std::enable_shared_from_this<Answer> {
   void set_cancel(std::function<void()> cancel);
 
  private:
-  using Json = nlohmann::ordered_json;
   struct Choice {
     std::string text, finish;
     std::vector<TokenScore> of_prompt, scores;

@@ -26,8 +26,8 @@ std::span<const Api::Route> Api::routes() {
       {"POST", "/tokenize", &Api::tokenize, false},
       {"POST", "/detokenize", &Api::detokenize, false},
       {"POST", "/reload", &Api::reload, false},
-      {"POST", "/v1/load_lora_adapter", &Api::change_adapters, false},
-      {"POST", "/v1/unload_lora_adapter", &Api::change_adapters, false},
+      {"POST", "/v1/load_lora_adapter", &Api::load_adapter, false},
+      {"POST", "/v1/unload_lora_adapter", &Api::unload_adapter, false},
   };
   return kRoutes;
 }
@@ -95,9 +95,8 @@ void Api::explain(const HttpRequest&, const std::shared_ptr<Exchange>& exchange)
 }
 
 void Api::models(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
-  using Ordered = nlohmann::ordered_json;
-  Ordered data = Ordered::array();
-  const auto add = [&](const std::string& name, const Ordered& parent) {
+  Json data = Json::array();
+  const auto add = [&](const std::string& name, const Json& parent) {
     data.push_back({{"id", name},
                     {"object", "model"},
                     {"created", 0},
@@ -106,15 +105,8 @@ void Api::models(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) 
                     {"max_model_len", model_.max_context}});
   };
   add(model_.name, nullptr);
-  for (const auto& [name, index] : model_.adapters) add(name, model_.name);
+  for (const std::string& name : model_.adapters->names()) add(name, model_.name);
   exchange->reply({.body = dump({{"object", "list"}, {"data", data}})});
-}
-
-void Api::change_adapters(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
-  exchange->reply(
-      to_reply({.status = 501,
-                .message = "adapters are loaded when the server starts: --lora NAME=DIR",
-                .code = "not_supported"}));
 }
 
 void Api::reload(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {

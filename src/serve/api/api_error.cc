@@ -2,8 +2,6 @@
 
 namespace moracle::serve {
 
-using Json = nlohmann::ordered_json;
-
 const char* ApiError::type() const {
   switch (status) {
     case 401:

@@ -8,6 +8,9 @@
 
 namespace moracle::serve {
 
+/// JSON of replies.
+using Json = nlohmann::ordered_json;
+
 struct ApiError {
   int status = 400;
   std::string message;

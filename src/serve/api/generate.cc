@@ -10,6 +10,13 @@ namespace {
 using Value = nlohmann::json;
 const std::string kBody;
 
+std::function<void(const Status&)> answer_to(std::shared_ptr<Exchange> exchange) {
+  return [exchange = std::move(exchange)](const Status& done) {
+    if (done) return exchange->reply({.body = R"({"done":true})"});
+    exchange->reply(to_reply(api_error(done.error())));
+  };
+}
+
 }  // namespace
 
 void Api::completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
@@ -26,7 +33,7 @@ void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
   if (!body) return exchange->reply(to_reply(api_error(body.error())));
   if (const auto named = body->find("model"); named != body->end() && named->is_string()) {
     const auto& name = named->get_ref<const std::string&>();
-    if (name != model_.name && !model_.adapters.contains(name)) {
+    if (name != model_.name && !model_.adapters->find(name)) {
       return exchange->reply(
           to_reply({.status = 404,
                     .message = str("the model is unknown; this server has ", model_.name),
@@ -94,6 +101,29 @@ void Api::detokenize(const HttpRequest& http, const std::shared_ptr<Exchange>& e
   }();
   if (!text) return exchange->reply(to_reply(api_error(text.error())));
   exchange->reply({.body = dump({{"prompt", *text}})});
+}
+
+void Api::load_adapter(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
+  const auto read = [&]() -> Status {
+    MORACLE_TRY(const Value value, parse_body(http.body));
+    const JsonField body(value, kBody);
+    MORACLE_TRY(const std::string name, body["lora_name"].text());
+    MORACLE_TRY(const std::string path, body["lora_path"].text());
+    if (name == model_.name) return body["lora_name"].bad("another name than the model's");
+    model_.adapters->load(name, path, model_.options, model_.folder, engine_, answer_to(exchange));
+    return {};
+  };
+  if (const Status done = read(); !done) exchange->reply(to_reply(api_error(done.error())));
+}
+
+void Api::unload_adapter(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
+  const auto read = [&]() -> Status {
+    MORACLE_TRY(const Value value, parse_body(http.body));
+    MORACLE_TRY(const std::string name, JsonField(value, kBody)["lora_name"].text());
+    model_.adapters->unload(name, engine_, answer_to(exchange));
+    return {};
+  };
+  if (const Status done = read(); !done) exchange->reply(to_reply(api_error(done.error())));
 }
 
 }  // namespace moracle::serve

@@ -123,8 +123,7 @@ Result<Job> read_job_fields(const JsonField& body, const ServedModel& model,
   MORACLE_TRY(request.include_usage, body["stream_options"]["include_usage"].flag_or(false));
   request.model = model.name;
   if (body["model"].value().is_string()) request.model = *body["model"].text();
-  if (const auto adapter = model.adapters.find(request.model); adapter != model.adapters.end())
-    job.adapter = adapter->second;
+  job.adapter = model.adapters->find(request.model).value_or(-1);
   return job;
 }
 

@@ -1,12 +1,12 @@
 // What the interface knows of the model.
 #pragma once
 
-#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "moracle/model.h"
+#include "serve/api/adapters.h"
 
 namespace moracle::serve {
 
@@ -17,8 +17,9 @@ struct ServedModel {
   std::optional<ChatTemplate> chat;
   std::string no_chat;  ///< why there is no chat template
   GenerationConfig generation;
-  std::vector<int32_t> excluded_ids;        ///< see Tokenizer::ids_without_token
-  std::map<std::string, int32_t> adapters;  ///< by name in requests: index in ModelOptions
+  std::vector<int32_t> excluded_ids;  ///< see Tokenizer::ids_without_token
+  std::shared_ptr<Adapters> adapters = std::make_shared<Adapters>();
+  ModelOptions options;  ///< to load the model again with other adapters
   int64_t vocab_size = 0, max_context = 0;
   std::string explanation;  ///< the plan and its reasons, as JSON
 

@@ -40,6 +40,7 @@ Engine::Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& op
                   .page = pages_.page(),
                   .prefix_cache = options.prefix_cache}),
       budget_(model.max_num_tokens(), options.step_seconds > 0 ? options.step_seconds : 1e9) {
+  for (int32_t i = 0; i < options.num_adapters; ++i) slots_[i] = i;
   publish();
 }
 
@@ -79,14 +80,25 @@ void Engine::cancel(SequenceId id) {
   wake_.notify_all();
 }
 
-void Engine::reload(std::string folder, std::function<void(const Status&)> done) {
+void Engine::change(Change change, std::function<void(const Status&)> done) {
   std::unique_lock lock(mutex_);
   if (stopped_) {
     lock.unlock();
-    return done(Error{ErrorKind::kCancelled, "", "reload", "", "the server ends"});
+    return done(Error{ErrorKind::kCancelled, "", "change", "", "the server ends"});
   }
-  wanted_reloads_.push_back({std::move(folder), std::move(done)});
+  wanted_.push_back({std::move(change), std::move(done)});
   wake_.notify_all();
+}
+
+void Engine::reload(std::string folder, std::function<void(const Status&)> done) {
+  const auto read = [folder = std::move(folder)](Model& model, AdapterSlots&) -> Status {
+    MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(folder));
+    return model.reload(checkpoint);
+  };
+  change(read, [this, done = std::move(done)](const Status& status) {
+    metrics_.reload_ended(status.ok());
+    done(status);
+  });
 }
 
 bool Engine::drain(double seconds) {
@@ -98,7 +110,7 @@ bool Engine::drain(double seconds) {
 
 void Engine::run() {
   while (take_inbox()) {
-    reload_if_idle();
+    change_if_idle();
     step();
     publish();
   }
@@ -114,12 +126,12 @@ void Engine::refuse_left() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     late.swap(inbox_);
-    for (Reload& reload : wanted_reloads_) reloads_.push_back(std::move(reload));
-    wanted_reloads_.clear();
+    for (Wanted& wanted : wanted_) changes_.push_back(std::move(wanted));
+    wanted_.clear();
   }
   for (const Submitted& each : late) each.job.sink({.finish = Finish::kStopping});
-  for (const Reload& reload : reloads_)
-    reload.done(Error{ErrorKind::kCancelled, "", "reload", "", "the server ends"});
+  for (const Wanted& wanted : changes_)
+    wanted.done(Error{ErrorKind::kCancelled, "", "change", "", "the server ends"});
 }
 
 // Waits until there is something to do, and takes it. False: the engine ends.
@@ -130,9 +142,9 @@ bool Engine::take_inbox() {
   {
     std::unique_lock lock(mutex_);
     const auto has_mail = [&] {
-      return stopping_ || !inbox_.empty() || !cancelled_.empty() || !wanted_reloads_.empty();
+      return stopping_ || !inbox_.empty() || !cancelled_.empty() || !wanted_.empty();
     };
-    if (sequences_.empty() && reloads_.empty()) {
+    if (sequences_.empty() && changes_.empty()) {
       if (!has_mail()) {
         idle_ = true;
         drained_.notify_all();
@@ -141,8 +153,8 @@ bool Engine::take_inbox() {
     }
     submitted.swap(inbox_);
     cancelled.swap(cancelled_);
-    for (Reload& reload : wanted_reloads_) reloads_.push_back(std::move(reload));
-    wanted_reloads_.clear();
+    for (Wanted& wanted : wanted_) changes_.push_back(std::move(wanted));
+    wanted_.clear();
     draining = draining_;
     stopping = stopping_;
   }
@@ -174,6 +186,8 @@ void Engine::admit(SequenceId id, Job&& job, SequenceId after, double submitted)
   const auto sink = job.sink;
   Result<Sequence> sequence = Sequence::make(std::move(job), tokenizer_);
   if (!sequence) return sink({.finish = Finish::kFailed, .message = sequence.error().to_string()});
+  if (sequence->job.adapter >= 0 && !slots_.contains(sequence->job.adapter))
+    return sink({.finish = Finish::kFailed, .message = "the adapter was unloaded"});
   const Admission admission = scheduler_.submit(std::move(submission));
   if (admission != Admission::kQueued) {
     const bool full = admission == Admission::kQueueFull;
@@ -184,21 +198,26 @@ void Engine::admit(SequenceId id, Job&& job, SequenceId after, double submitted)
   sequences_.emplace(id, *std::move(sequence));
 }
 
-void Engine::reload_if_idle() {
-  scheduler_.pause(!reloads_.empty());
-  if (reloads_.empty() || !scheduler_.is_idle()) return;
-  const Reload reload = std::move(reloads_.front());
-  reloads_.pop_front();
+void Engine::change_if_idle() {
+  scheduler_.pause(!changes_.empty());
+  if (changes_.empty() || !scheduler_.is_idle()) return;
+  const Wanted wanted = std::move(changes_.front());
+  changes_.pop_front();
   // The cached pages hold results of the old weights.
   pages_.drop_pages(scheduler_.drop_cached());
-  const auto read = [&]() -> Status {
-    MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(reload.folder));
-    return model_.reload(checkpoint);
-  };
-  const Status done = or_out_of_memory("reload", read);
-  metrics_.reload_ended(done.ok());
-  reload.done(done);
-  scheduler_.pause(!reloads_.empty());
+  const Status done = or_out_of_memory("change", [&] { return wanted.change(model_, slots_); });
+  end_without_adapter();
+  wanted.done(done);
+  scheduler_.pause(!changes_.empty());
+}
+
+void Engine::end_without_adapter() {
+  std::vector<SequenceId> without;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence.job.adapter >= 0 && !slots_.contains(sequence.job.adapter)) without.push_back(id);
+  }
+  for (const SequenceId id : without)
+    end(id, {.finish = Finish::kFailed, .message = "the adapter was unloaded"});
 }
 
 void Engine::step() {
@@ -265,7 +284,8 @@ Status Engine::forward(std::span<const Chunk> chunks) {
   for (const Chunk& chunk : chunks) {
     const Sequence& sequence = sequences_.at(chunk.id);
     steps.push_back({std::span(sequence.tokens).subspan(chunk.first, chunk.count),
-                     &pages_.cache(chunk.id), sequence.job.adapter});
+                     &pages_.cache(chunk.id),
+                     sequence.job.adapter < 0 ? -1 : slots_.at(sequence.job.adapter)});
   }
   return model_.forward(steps);
 }

@@ -18,12 +18,16 @@
 
 namespace moracle::serve {
 
+/// From the adapter of a Job to its index in the model.
+using AdapterSlots = std::map<int32_t, int32_t>;
+
 struct EngineOptions {
   int64_t max_running = 64;   ///< sequences in one step
   int64_t max_waiting = 256;  ///< sequences in the queue
   int64_t cache_bytes = 0;    ///< as ModelOptions::cache_bytes; above 0
   bool prefix_cache = true;
-  double step_seconds = 0;  ///< target time of steps with prompts; 0: always max_num_tokens
+  int32_t num_adapters = 0;  ///< of the model; jobs name them 0, 1, …
+  double step_seconds = 0;   ///< target time of steps with prompts; 0: always max_num_tokens
 };
 
 class Engine {
@@ -42,8 +46,12 @@ class Engine {
   std::vector<SequenceId> submit(std::vector<Job> choices);
   /// Ends a job without an event. Unknown ids are ignored.
   void cancel(SequenceId id);
-  /// Reads the weights of `folder` again, once all running jobs are complete. New jobs wait.
-  /// `done` is called on the engine's thread. After an error the old weights stay in use.
+  /// Changes the model, once all running jobs are complete. New jobs wait, and fail if their
+  /// adapter is gone. `change` and then `done` are called on the engine's thread. `change` gets the
+  /// model, which must keep its sizes, and leaves it usable after an error.
+  using Change = std::function<Status(Model&, AdapterSlots&)>;
+  void change(Change change, std::function<void(const Status&)> done);
+  /// Reads the weights of `folder` again. After an error the old weights stay in use.
   void reload(std::string folder, std::function<void(const Status&)> done);
   /// Refuses new jobs. Returns true once all others are complete, false after `seconds`.
   bool drain(double seconds);
@@ -60,7 +68,8 @@ class Engine {
   void refuse_left();
   bool take_inbox();
   void admit(SequenceId id, Job&& job, SequenceId after, double submitted);
-  void reload_if_idle();
+  void change_if_idle();
+  void end_without_adapter();
   void step();
   void apply(StepPlan& plan);
   void compute(std::span<const Chunk> chunks);
@@ -78,8 +87,8 @@ class Engine {
     Job job;
     double at;
   };
-  struct Reload {
-    std::string folder;
+  struct Wanted {
+    Change change;
     std::function<void(const Status&)> done;
   };
 
@@ -93,14 +102,15 @@ class Engine {
   Metrics metrics_;
   std::unordered_map<SequenceId, Sequence> sequences_;
   std::vector<float> edited_;  // logits of one token
-  std::deque<Reload> reloads_;
+  std::deque<Wanted> changes_;
+  AdapterSlots slots_;
   int64_t drawn_in_step_ = 0;
 
   std::mutex mutex_;  // guards the members below
   std::condition_variable wake_, drained_;
   std::vector<Submitted> inbox_;
   std::vector<SequenceId> cancelled_;
-  std::vector<Reload> wanted_reloads_;
+  std::vector<Wanted> wanted_;
   SequenceId next_id_ = 1;
   bool stopping_ = false, stopped_ = false, draining_ = false, idle_ = true;
 
