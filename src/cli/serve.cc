@@ -100,8 +100,9 @@ int run(const Options& given) {
   loading.clear();
   CLI_TRY(std::unique_ptr<serve::Server> server,
           serve::Server::start(model, std::move(served), options.server));
-  std::cout << "listening on http://" << options.server.http.host << ":" << server->port()
-            << std::endl;
+  const std::string& host = options.server.http.host;
+  std::cout << "listening on http://" << (host.find(':') == host.npos ? host : "[" + host + "]")
+            << ":" << server->port() << std::endl;
   if (!std::cout) return fail_output();
   while (!interrupted()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   std::cerr << "finishing the running requests (at most " << rounded(options.drain_seconds)

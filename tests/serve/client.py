@@ -39,7 +39,7 @@ class Server:
         return self.code
 
     def connect(self):
-        return contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60))
+        return contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=300))
 
     def request(self, method, path, body=None, headers=()):
         """Status, headers and text of the reply."""

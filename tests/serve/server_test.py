@@ -218,7 +218,7 @@ class Refusals(unittest.TestCase):
         self.assertEqual(self.server.request("GET", "/health")[0], 200)
 
     def test_full_queue_gives_429(self):
-        body = {"prompt": "And", "max_tokens": 1500, "temperature": 1, "ignore_eos": True, "seed": 1}
+        body = {"prompt": "And", "max_tokens": 400, "temperature": 1, "ignore_eos": True, "seed": 1}
         with concurrent.futures.ThreadPoolExecutor(12) as threads:
             replies = list(threads.map(
                 lambda _: self.server.request("POST", "/v1/completions", body, self.KEY), range(12)))

@@ -10,6 +10,7 @@
 #include <boost/beast/http/read.hpp>
 #include <cerrno>
 #include <chrono>
+#include <exception>
 
 #include "base/text.h"
 
@@ -64,6 +65,17 @@ class SessionExchange : public Exchange {
   const std::shared_ptr<Session> session_;
   const uint64_t request_;
 };
+
+void run_handler(const HttpHandler& handler, HttpRequest&& request,
+                 const std::shared_ptr<Exchange>& exchange) {
+  try {
+    handler(std::move(request), exchange);
+  } catch (const std::exception&) {  // the system refuses memory
+    exchange->reply({.status = 500,
+                     .body = R"({"error":{"message":"the request needs more memory than there is",)"
+                             R"("type":"server_error","param":null,"code":null}})"});
+  }
+}
 
 }  // namespace
 
@@ -126,8 +138,9 @@ void Session::handle() {
   watch();
   asio::post(*context_.workers,
              [exchange = std::make_shared<SessionExchange>(shared_from_this(), request_),
-              request = std::move(request),
-              &handler = context_.handler]() mutable { handler(std::move(request), exchange); });
+              request = std::move(request), &handler = context_.handler]() mutable {
+               run_handler(handler, std::move(request), exchange);
+             });
 }
 
 // The bytes are no request, or too many. The reply ends the connection.
