@@ -69,6 +69,8 @@ Result<std::string> read_key(const std::string& file) {
 }
 
 int run(const Options& given) {
+  // Report errors in the request before loading anything.
+  if (Status there = serve::HttpServer::available(); !there) return fail(there.error());
   Options options = given;
   if (!options.api_key_file.empty()) {
     CLI_TRY(options.server.api.api_key, read_key(options.api_key_file));

@@ -66,8 +66,10 @@ class HttpServer {
   virtual uint16_t port() const = 0;
   virtual int64_t num_connections() const = 0;
 
+  /// Errors: kUnsupported in a build without Boost.
+  static Status available();
   /// Listens and starts the threads. Errors: kIo for an address that is in use or does not exist;
-  /// kUnsupported in a build without Boost.
+  /// those of available().
   static Result<std::unique_ptr<HttpServer>> start(const HttpOptions& options, HttpHandler handler);
 };
 

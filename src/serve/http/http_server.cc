@@ -98,6 +98,10 @@ class BeastServer : public HttpServer {
 
 }  // namespace
 
+Status HttpServer::available() {
+  return {};
+}
+
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options,
                                                       HttpHandler handler) {
   auto server = std::make_unique<BeastServer>(options, std::move(handler));

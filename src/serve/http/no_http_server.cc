@@ -4,10 +4,14 @@
 
 namespace moracle::serve {
 
-Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions&, HttpHandler) {
+Status HttpServer::available() {
   return Error{ErrorKind::kUnsupported, "", "serve",
                "a build with Boost.Beast: install libboost-dev and build again",
                "this build has none"};
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions&, HttpHandler) {
+  return available().error();
 }
 
 }  // namespace moracle::serve
