@@ -121,6 +121,7 @@ TEST_F(Requests, WrongFieldsAreRefusedByName) {
       {R"({"prompt": "a", "stream": "yes"})", "stream: needs"},
       {R"({"prompt": "a", "suffix": "b"})", "suffix: needs no value"},
       {R"({"prompt": "a", "tools": [{}]})", "tools: needs no value"},
+      {R"({"prompt": "a", "model": "unloaded"})", "model: needs"},
       {R"({"prompt": "a", "best_of": 3})", "best_of: needs"},
       {R"({"prompt": "a", "response_format": {"type": "json_schema"}})", "response_format: needs"},
   };

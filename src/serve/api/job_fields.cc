@@ -123,7 +123,11 @@ Result<Job> read_job_fields(const JsonField& body, const ServedModel& model,
   MORACLE_TRY(request.include_usage, body["stream_options"]["include_usage"].flag_or(false));
   request.model = model.name;
   if (body["model"].value().is_string()) request.model = *body["model"].text();
-  job.adapter = model.adapters->find(request.model).value_or(-1);
+  if (request.model != model.name) {
+    const std::optional<int32_t> adapter = model.adapters->find(request.model);
+    if (!adapter) return body["model"].bad("the model's name, or that of an adapter");
+    job.adapter = *adapter;
+  }
   return job;
 }
 
