@@ -33,7 +33,7 @@ class Server:
     def end(self, how=signal.SIGTERM):
         if self.code is None:
             self.process.send_signal(how)
-            self.code = self.process.wait(timeout=60)
+            self.code = self.process.wait(timeout=600)
             self.process.stdout.close()
             self.errors.close()
         return self.code

@@ -372,16 +372,16 @@ class LoraAdapters(unittest.TestCase):
 
 class Ending(unittest.TestCase):
     def test_sigterm_finishes_running_texts(self):
-        with Server(COMMAND, MODEL) as server:
+        with Server(COMMAND, MODEL, "--drain-seconds", "600") as server:
             replies = []
             thread = threading.Thread(
-                target=lambda: replies.append(server.complete(PROMPT, max_tokens=1000, ignore_eos=True)))
+                target=lambda: replies.append(server.complete(PROMPT, max_tokens=400, ignore_eos=True)))
             thread.start()
             while server.metric("moracle_generated_tokens_total") == 0:
                 time.sleep(0.01)
             self.assertEqual(server.end(), 0)
             thread.join()
-            self.assertEqual(replies[0]["usage"]["completion_tokens"], 1000)
+            self.assertEqual(replies[0]["usage"]["completion_tokens"], 400)
 
     def test_time_to_drain_is_bounded(self):
         with Server(COMMAND, MODEL, "--drain-seconds", "0.1") as server:
