@@ -6,7 +6,7 @@ import re
 import sys
 
 ROOMS = ["base", "quant", "checkpoint", "text", "layout", "oracle", "kernels", "moe", "timing", "parallel", "models",
-         "conformance", "bench", "cli", "server", "python"]
+         "conformance", "bench", "serve", "cli", "python"]
 # Rooms outside src/.
 FOLDERS = {"python": "python/src"}
 # Public headers belong to rooms too.

@@ -20,6 +20,7 @@ TEST(CommandLine, HelpAndVersionSucceed) {
   for (const std::vector<std::string>& arguments : {std::vector<std::string>{"--help"},
                                                     {"-h"},
                                                     {"run", "--help"},
+                                                    {"serve", "--help"},
                                                     {"perplexity", "--help"},
                                                     {"quantize", "--help"},
                                                     {"inspect", "--help"},

@@ -65,6 +65,21 @@ Result<KvCache> Model::make_cache(int64_t capacity) const {
   return KvCache(std::move(cache));
 }
 
+Result<KvCache> ModelAccess::make_cache(const Model& model, int64_t capacity,
+                                        std::span<std::byte* const> pages) {
+  MORACLE_TRY(KvCache cache, model.make_cache(capacity));
+  KvCache::State& state = *cache.state_;
+  if (!pages.empty() && model.state_->state_pool != nullptr)
+    return Error{ErrorKind::kUnsupported, "", "shared pages", "a model without recurrent layers",
+                 "pages do not hold their state"};
+  for (std::byte* const page : pages) {
+    state.pages.push_back(page);
+    state.pool->share(page);
+  }
+  state.length = static_cast<int64_t>(pages.size()) * state.pool->page();
+  return cache;
+}
+
 namespace {
 
 // Takes the pages that a step needs and uploads its tables to the device.

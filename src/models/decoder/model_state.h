@@ -77,6 +77,11 @@ struct ModelAccess {
                             std::span<const LoraAdapter> adapters, int64_t total_bytes);
   static Model::State& state(Model& model) { return *model.state_; }
   static KvCache::State& state(KvCache& cache) { return *cache.state_; }
+  /// A cache whose first positions are in these full pages. It becomes an owner of each (see
+  /// KvPool::share). Truncate it only to whole pages: the next token would change a shared page.
+  /// Errors: those of Model::make_cache.
+  static Result<KvCache> make_cache(const Model& model, int64_t capacity,
+                                    std::span<std::byte* const> pages);
   /// False if the cache was moved from.
   static bool has_state(const KvCache& cache) { return cache.state_ != nullptr; }
 };

@@ -23,9 +23,27 @@ Status KvPool::grow(std::vector<std::byte*>& pages, int64_t length) {
 void KvPool::shrink(std::vector<std::byte*>& pages, int64_t length) {
   const std::lock_guard lock(mutex_);
   while (static_cast<int64_t>(pages.size()) > pages_of(length)) {
-    free_.push_back(pages.back());
+    release_locked(pages.back());
     pages.pop_back();
   }
+}
+
+void KvPool::share(std::byte* page) {
+  const std::lock_guard lock(mutex_);
+  ++more_owners_[page];
+}
+
+void KvPool::release(std::byte* page) {
+  const std::lock_guard lock(mutex_);
+  release_locked(page);
+}
+
+void KvPool::release_locked(std::byte* page) {
+  const auto shared = more_owners_.find(page);
+  if (shared == more_owners_.end())
+    free_.push_back(page);
+  else if (--shared->second == 0)
+    more_owners_.erase(shared);
 }
 
 Status KvPool::take_slab(int64_t pages_wanted) {

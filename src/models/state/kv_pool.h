@@ -1,9 +1,11 @@
 // Memory for keys and values in pages of a fixed number of positions. One page holds all layers of
 // a position. A sequence takes pages as it grows and returns them when it is truncated or ends.
-// A second pool holds the state of recurrent layers; a page is then one state.
+// Several sequences with the same beginning may share its full pages. A second pool holds the state
+// of recurrent layers; a page is then one state.
 #pragma once
 
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "moracle/device.h"
@@ -26,9 +28,14 @@ class KvPool {
   Status grow(std::vector<std::byte*>& pages, int64_t length);
   /// Takes back the pages that `length` positions do not need.
   void shrink(std::vector<std::byte*>& pages, int64_t length);
+  /// Adds an owner to a page in use. Each owner gives it back once, by shrink() or release(). The
+  /// owners only read the page.
+  void share(std::byte* page);
+  void release(std::byte* page);
 
  private:
   Status take_slab(int64_t pages_wanted);
+  void release_locked(std::byte* page);
 
   const std::shared_ptr<Device> device_;
   const int64_t page_;
@@ -38,6 +45,7 @@ class KvPool {
   std::vector<Buffer> slabs_;
   int64_t num_pages_ = 0;
   std::vector<std::byte*> free_;
+  std::unordered_map<std::byte*, int64_t> more_owners_;  // of pages with more than one
 };
 
 }  // namespace moracle

@@ -18,7 +18,7 @@ class CpuOps : public Ops {
   }
 
   /// Several stretches per page: the prefetch of keys does not cross from page to page.
-  int64_t cache_page() const override { return 4 * cpu::kAttendStretch; }
+  int64_t cache_page() const override { return cpu::kAttendStretch; }
 
 #include "kernels/ops_overrides.inc"
   Status gate(const Matrix& x, int64_t x_dim, const Matrix& by, int64_t by_dim, int64_t num_heads,

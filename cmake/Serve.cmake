@@ -1,0 +1,21 @@
+# The HTTP server needs Boost.Beast, headers only. Without it `moracle serve` names the package.
+find_package(Boost 1.74 QUIET)
+if(Boost_FOUND)
+  target_include_directories(moracle_serve SYSTEM PRIVATE ${Boost_INCLUDE_DIRS})
+  target_compile_definitions(moracle_serve PRIVATE MORACLE_WITH_HTTP BOOST_ASIO_SEPARATE_COMPILATION
+    BOOST_BEAST_SEPARATE_COMPILATION)
+  # The headers are large: each of these files is compiled once, by itself.
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/serve/http/beast.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+else()
+  message(STATUS "Boost.Beast not found (libboost-dev): `moracle serve` is not built")
+endif()
+
+# The page becomes a string of the program.
+set(serve_page ${PROJECT_SOURCE_DIR}/src/serve/page/index.html)
+set(serve_page_header ${PROJECT_BINARY_DIR}/serve_page/serve/api/page.h)
+add_custom_command(OUTPUT ${serve_page_header}
+  COMMAND ${CMAKE_COMMAND} -DFILE=${serve_page} -DOUT=${serve_page_header} -P ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake
+  DEPENDS ${serve_page} ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake)
+add_custom_target(moracle_serve_page DEPENDS ${serve_page_header})
+add_dependencies(moracle_serve moracle_serve_page)
+target_include_directories(moracle_serve PRIVATE ${PROJECT_BINARY_DIR}/serve_page)

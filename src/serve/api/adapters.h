@@ -1,0 +1,45 @@
+// The adapters that requests can name. They may be loaded and unloaded while the server runs.
+#pragma once
+
+#include <mutex>
+#include <optional>
+
+#include "serve/engine/engine.h"
+
+namespace moracle::serve {
+
+/// Safe to share between threads.
+class Adapters {
+ public:
+  /// Requests may load adapters below `folder` only. Empty: none.
+  explicit Adapters(std::string folder = {}) : folder_(std::move(folder)) {}
+
+  /// Adds an adapter that Model::load loads; call in the order of ModelOptions::adapters. Errors:
+  /// a name that is in use.
+  Status add(const std::string& name, const std::string& folder);
+  /// The number that a Job carries. Numbers are never used twice.
+  std::optional<int32_t> find(const std::string& name) const;
+  std::vector<std::string> names() const;
+
+  /// Loads the model once more with one more adapter, and replaces it between two steps. Memory
+  /// holds it twice meanwhile. `path` is relative to the folder of adapters. `done` gets the errors
+  /// of Model::load; the old model then stays in use.
+  void load(const std::string& name, const std::string& path, const ModelOptions& options,
+            const std::string& checkpoint, Engine& engine, std::function<void(const Status&)> done);
+  /// Ends the use of a name, once running texts are complete. The next load frees its memory.
+  void unload(const std::string& name, Engine& engine, std::function<void(const Status&)> done);
+
+ private:
+  struct Loaded {
+    int32_t id;
+    std::string folder;
+  };
+  Result<std::string> folder_of(const std::string& name, const std::string& path) const;
+
+  const std::string folder_;
+  mutable std::mutex mutex_;
+  std::map<std::string, Loaded> loaded_;
+  int32_t next_id_ = 0;
+};
+
+}  // namespace moracle::serve

@@ -1,0 +1,55 @@
+// The answer to a request for text: events of its choices become JSON, at once or as a stream.
+#pragma once
+
+#include <memory>
+
+#include "serve/api/api_error.h"
+#include "serve/api/generation_request.h"
+
+namespace moracle::serve {
+
+/// Runs on the I/O thread.
+class Answer : public std::enable_shared_from_this<Answer> {
+ public:
+  /// `tokenizer` must outlive the answer.
+  Answer(const GenerationRequest& request, const Tokenizer& tokenizer,
+         std::shared_ptr<Exchange> exchange);
+  /// Call with each event of choice `index`.
+  void take(size_t index, Event&& event);
+  /// `cancel` ends the other choices after an error.
+  void set_cancel(std::function<void()> cancel);
+
+ private:
+  struct Choice {
+    std::string text, finish;
+    std::vector<TokenScore> of_prompt, scores;
+    int64_t prompt_tokens = 0, new_tokens = 0, reused_tokens = 0;
+    bool shown_prompt = false;
+    int64_t text_offset = 0;  // of the next token, for the scores
+  };
+  void fail(const ApiError& error);
+  void send_piece(size_t index, const Event& event);
+  void send_whole();
+  void finish_stream();
+  void send_event(const Json& json);
+  Json head(const char* object) const;
+  Json usage() const;
+  Json completion_scores(Choice& choice, std::span<const TokenScore> of_prompt,
+                         std::span<const TokenScore> scores, bool shows_prompt, size_t index) const;
+  Json chat_scores(std::span<const TokenScore> scores) const;
+  std::string token_text(int32_t id) const;
+
+  const bool is_chat_, stream_, include_usage_, echo_, has_scores_;
+  const int64_t choices_per_prompt_, created_;
+  const std::string id_, model_;
+  std::vector<std::string> prompts_;
+  std::vector<int32_t> first_ids_;  // of each prompt
+  const Tokenizer& tokenizer_;
+  const std::shared_ptr<Exchange> exchange_;
+  std::function<void()> cancel_;
+  std::vector<Choice> choices_;
+  size_t num_finished_ = 0;
+  bool started_ = false, failed_ = false;
+};
+
+}  // namespace moracle::serve

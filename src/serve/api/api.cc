@@ -1,0 +1,122 @@
+#include "serve/api/api.h"
+
+#include "base/text.h"
+#include "serve/api/page.h"
+
+namespace moracle::serve {
+
+bool equal_in_constant_time(std::string_view given, std::string_view secret) {
+  unsigned difference = given.size() != secret.size();
+  for (size_t i = 0; i < given.size(); ++i) {
+    const char other = secret.empty() ? '\0' : secret[i % secret.size()];
+    difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(other);
+  }
+  return difference == 0;
+}
+
+std::span<const Api::Route> Api::routes() {
+  static constexpr Route kRoutes[] = {
+      {"GET", "/", &Api::page, true},
+      {"GET", "/health", &Api::health, true},
+      {"GET", "/metrics", &Api::metrics, false},
+      {"GET", "/explain", &Api::explain, false},
+      {"GET", "/v1/models", &Api::models, false},
+      {"POST", "/v1/completions", &Api::completions, false},
+      {"POST", "/v1/chat/completions", &Api::chat_completions, false},
+      {"POST", "/tokenize", &Api::tokenize, false},
+      {"POST", "/detokenize", &Api::detokenize, false},
+      {"POST", "/reload", &Api::reload, false},
+      {"POST", "/v1/load_lora_adapter", &Api::load_adapter, false},
+      {"POST", "/v1/unload_lora_adapter", &Api::unload_adapter, false},
+  };
+  return kRoutes;
+}
+
+// A page of another site must not use this server through a visitor's browser. Browsers name the
+// site in Origin.
+std::optional<ApiError> Api::refusal(const HttpRequest& request, const Route& route) const {
+  const bool is_own_page = request.origin.empty() || request.origin == "http://" + request.host ||
+                           request.origin == "https://" + request.host;
+  if (!is_own_page && request.origin != options_.allowed_origin) {
+    return ApiError{.status = 403,
+                    .message = "requests from other web pages are off (--allow-origin)",
+                    .code = "origin_not_allowed"};
+  }
+  if (route.is_public || options_.api_key.empty()) return {};
+  if (equal_in_constant_time(request.authorization, "Bearer " + options_.api_key)) return {};
+  return ApiError{.status = 401,
+                  .message = "needs the header Authorization: Bearer with the server's key",
+                  .code = "invalid_api_key"};
+}
+
+void Api::handle(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  if (request.method == "OPTIONS" && !options_.allowed_origin.empty()) {
+    return exchange->reply(
+        {.status = 204,
+         .headers = {{"Access-Control-Allow-Origin", options_.allowed_origin},
+                     {"Access-Control-Allow-Methods", "GET, POST"},
+                     {"Access-Control-Allow-Headers", "Authorization, Content-Type"}}});
+  }
+  bool knows_path = false;
+  for (const Route& route : routes()) {
+    if (request.path != route.path) continue;
+    knows_path = true;
+    const bool reads = request.method == "HEAD" && std::string_view(route.method) == "GET";
+    if (request.method != route.method && !reads) continue;
+    if (const auto refused = refusal(request, route)) return exchange->reply(to_reply(*refused));
+    return (this->*route.answer)(request, exchange);
+  }
+  exchange->reply(to_reply({.status = knows_path ? 405 : 404,
+                            .message = knows_path ? "this path has another method" : "no such path",
+                            .code = knows_path ? "method_not_allowed" : "unknown_url"}));
+}
+
+void Api::page(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
+  exchange->reply({.body = std::string(kPage),
+                   .type = "text/html; charset=utf-8",
+                   .headers = {{"Content-Security-Policy",
+                                "default-src 'none'; script-src 'unsafe-inline'; style-src "
+                                "'unsafe-inline'; connect-src 'self'; img-src data:"},
+                               {"X-Content-Type-Options", "nosniff"}}});
+}
+
+void Api::health(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
+  const bool ready = ready_;
+  exchange->reply({.status = ready ? 200 : 503, .body = dump({{"live", true}, {"ready", ready}})});
+}
+
+void Api::metrics(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
+  exchange->reply(
+      {.body = engine_.metrics().text(), .type = "text/plain; version=0.0.4; charset=utf-8"});
+}
+
+void Api::explain(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
+  exchange->reply({.body = model_.explanation});
+}
+
+void Api::models(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
+  Json data = Json::array();
+  const auto add = [&](const std::string& name, const Json& parent) {
+    data.push_back({{"id", name},
+                    {"object", "model"},
+                    {"created", 0},
+                    {"owned_by", "moracle"},
+                    {"parent", parent},
+                    {"max_model_len", model_.max_context}});
+  };
+  add(model_.name, nullptr);
+  for (const std::string& name : model_.adapters->names()) add(name, model_.name);
+  exchange->reply({.body = dump({{"object", "list"}, {"data", data}})});
+}
+
+void Api::reload(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
+  engine_.reload(model_.folder, [exchange](const Status& done) {
+    if (done) return exchange->reply({.body = R"({"reloaded":true})"});
+    ApiError error = api_error(done.error());
+    error.status = 500;
+    error.message = "the old weights stay in use: " + error.message;
+    exchange->reply(to_reply(error));
+  });
+}
+
+}  // namespace moracle::serve

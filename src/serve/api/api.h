@@ -1,0 +1,63 @@
+// The server's interface: from paths to functions.
+#pragma once
+
+#include <atomic>
+
+#include "serve/api/api_error.h"
+#include "serve/api/served_model.h"
+#include "serve/engine/engine.h"
+
+namespace moracle::serve {
+
+struct ApiOptions {
+  std::string api_key;         ///< empty: none
+  std::string allowed_origin;  ///< for browsers on other pages; empty: none
+  double request_seconds = 0;  ///< time limit of a request; 0: none
+};
+
+class Api {
+ public:
+  /// `model` and `engine` must outlive it.
+  Api(const ServedModel& model, Engine& engine, ApiOptions options)
+      : model_(model), engine_(engine), options_(std::move(options)) {}
+
+  /// Answers one request. May be called from several threads.
+  void handle(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  /// From now on /health says that the server is not ready.
+  void stop_accepting() { ready_ = false; }
+
+ private:
+  using Answering = void (Api::*)(const HttpRequest&, const std::shared_ptr<Exchange>&);
+  struct Route {
+    const char *method, *path;
+    Answering answer;
+    bool is_public;  // needs no key
+  };
+  static std::span<const Route> routes();
+  std::optional<ApiError> refusal(const HttpRequest& request, const Route& route) const;
+
+  void page(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void health(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void metrics(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void explain(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void models(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void chat_completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void tokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void detokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void reload(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void load_adapter(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void unload_adapter(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void generate(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange,
+                bool is_chat);
+
+  const ServedModel& model_;
+  Engine& engine_;
+  const ApiOptions options_;
+  std::atomic<bool> ready_{true};
+};
+
+/// True if both texts are equal. The time depends only on the length of `given`.
+bool equal_in_constant_time(std::string_view given, std::string_view secret);
+
+}  // namespace moracle::serve

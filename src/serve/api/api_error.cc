@@ -1,0 +1,51 @@
+#include "serve/api/api_error.h"
+
+namespace moracle::serve {
+
+const char* ApiError::type() const {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "service_unavailable_error";
+    default:
+      return status < 500 ? "invalid_request_error" : "server_error";
+  }
+}
+
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json to_json(const ApiError& error) {
+  const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  return {{"error",
+           {{"message", error.message},
+            {"type", error.type()},
+            {"param", or_null(error.param)},
+            {"code", or_null(error.code)}}}};
+}
+
+HttpReply to_reply(const ApiError& error) {
+  HttpReply reply{.status = error.status, .body = dump(to_json(error))};
+  if (error.status == 429 || error.status == 503) reply.headers.push_back({"Retry-After", "1"});
+  if (error.status == 401) reply.headers.push_back({"WWW-Authenticate", "Bearer"});
+  return reply;
+}
+
+ApiError api_error(const Error& error) {
+  const bool is_wrong_request = error.kind == ErrorKind::kInvalidArgument ||
+                                error.kind == ErrorKind::kBadFile ||
+                                error.kind == ErrorKind::kUnsupported;
+  return {.status = is_wrong_request ? 400 : 500,
+          .message = error.to_string(),
+          .param = is_wrong_request ? error.place : ""};
+}
+
+}  // namespace moracle::serve

@@ -1,0 +1,129 @@
+// The paths that read JSON: completions, chat, tokens.
+#include "base/text.h"
+#include "base/try.h"
+#include "serve/api/answer.h"
+#include "serve/api/api.h"
+
+namespace moracle::serve {
+namespace {
+
+using Value = nlohmann::json;
+const std::string kBody;
+
+std::function<void(const Status&)> answer_to(std::shared_ptr<Exchange> exchange) {
+  return [exchange = std::move(exchange)](const Status& done) {
+    if (done) return exchange->reply({.body = R"({"done":true})"});
+    exchange->reply(to_reply(api_error(done.error())));
+  };
+}
+
+}  // namespace
+
+void Api::completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  generate(request, exchange, false);
+}
+
+void Api::chat_completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  generate(request, exchange, true);
+}
+
+void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange,
+                   bool is_chat) {
+  const Result<Value> body = parse_body(http.body);
+  if (!body) return exchange->reply(to_reply(api_error(body.error())));
+  if (const auto named = body->find("model"); named != body->end() && named->is_string()) {
+    const auto& name = named->get_ref<const std::string&>();
+    if (name != model_.name && !model_.adapters->find(name)) {
+      return exchange->reply(
+          to_reply({.status = 404,
+                    .message = str("the model is unknown; this server has ", model_.name),
+                    .param = "model",
+                    .code = "model_not_found"}));
+    }
+  }
+  Result<GenerationRequest> request =
+      is_chat ? read_chat(*body, model_) : read_completion(*body, model_);
+  if (!request) return exchange->reply(to_reply(api_error(request.error())));
+  const auto answer = std::make_shared<Answer>(*request, model_.tokenizer, exchange);
+  std::vector<std::vector<Job>> prompts;  // the choices of each
+  for (size_t i = 0; i < request->jobs.size(); ++i) {
+    Job& job = request->jobs[i];
+    job.time_limit = options_.request_seconds;
+    job.sink = [answer, exchange, i](Event&& event) {
+      exchange->post([answer, i, event = std::make_shared<Event>(std::move(event))] {
+        answer->take(i, std::move(*event));
+      });
+    };
+    if (i % request->choices == 0) prompts.emplace_back();
+    prompts.back().push_back(std::move(job));
+  }
+  std::vector<SequenceId> ids;
+  for (std::vector<Job>& choices : prompts) {
+    for (const SequenceId id : engine_.submit(std::move(choices))) ids.push_back(id);
+  }
+  exchange->post([answer, exchange, ids = std::move(ids), &engine = engine_] {
+    const auto cancel = [ids, &engine] {
+      for (const SequenceId id : ids) engine.cancel(id);
+    };
+    answer->set_cancel(cancel);
+    exchange->on_leave(cancel);
+  });
+}
+
+void Api::tokenize(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
+  const auto ids = [&]() -> Result<std::vector<int32_t>> {
+    MORACLE_TRY(const Value value, parse_body(http.body));
+    const JsonField body(value, kBody);
+    if (!body["messages"].is_null()) {
+      MORACLE_TRY(const std::string text, render_messages(body, model_));
+      return model_.tokenizer.encode(text);
+    }
+    MORACLE_TRY(const std::string text, body["prompt"].text());
+    MORACLE_TRY(const bool special, body["add_special_tokens"].flag_or(true));
+    return special ? model_.tokenizer.encode_prompt(text) : model_.tokenizer.encode(text);
+  }();
+  if (!ids) return exchange->reply(to_reply(api_error(ids.error())));
+  exchange->reply(
+      {.body = dump(
+           {{"count", ids->size()}, {"max_model_len", model_.max_context}, {"tokens", *ids}})});
+}
+
+void Api::detokenize(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
+  const auto text = [&]() -> Result<std::string> {
+    MORACLE_TRY(const Value value, parse_body(http.body));
+    MORACLE_TRY(const std::vector<JsonField> items, JsonField(value, kBody)["tokens"].items());
+    std::vector<int32_t> ids;
+    for (const JsonField& item : items) {
+      MORACLE_TRY(const int64_t id, item.integer(0, INT32_MAX));
+      ids.push_back(static_cast<int32_t>(id));
+    }
+    return model_.tokenizer.decode(ids);
+  }();
+  if (!text) return exchange->reply(to_reply(api_error(text.error())));
+  exchange->reply({.body = dump({{"prompt", *text}})});
+}
+
+void Api::load_adapter(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
+  const auto read = [&]() -> Status {
+    MORACLE_TRY(const Value value, parse_body(http.body));
+    const JsonField body(value, kBody);
+    MORACLE_TRY(const std::string name, body["lora_name"].text());
+    MORACLE_TRY(const std::string path, body["lora_path"].text());
+    if (name == model_.name) return body["lora_name"].bad("another name than the model's");
+    model_.adapters->load(name, path, model_.options, model_.folder, engine_, answer_to(exchange));
+    return {};
+  };
+  if (const Status done = read(); !done) exchange->reply(to_reply(api_error(done.error())));
+}
+
+void Api::unload_adapter(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
+  const auto read = [&]() -> Status {
+    MORACLE_TRY(const Value value, parse_body(http.body));
+    MORACLE_TRY(const std::string name, JsonField(value, kBody)["lora_name"].text());
+    model_.adapters->unload(name, engine_, answer_to(exchange));
+    return {};
+  };
+  if (const Status done = read(); !done) exchange->reply(to_reply(api_error(done.error())));
+}
+
+}  // namespace moracle::serve

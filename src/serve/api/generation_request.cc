@@ -1,0 +1,153 @@
+#include "serve/api/generation_request.h"
+
+#include "base/json_text.h"
+#include "base/text.h"
+#include "base/try.h"
+#include "serve/api/job_fields.h"
+
+namespace moracle::serve {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxTop = 20;
+const std::string kNoFile;
+
+// Ids of one prompt.
+Result<std::vector<int32_t>> read_ids(const JsonField& field) {
+  MORACLE_TRY(const std::vector<JsonField> items, field.items());
+  std::vector<int32_t> ids;
+  for (const JsonField& item : items) {
+    MORACLE_TRY(const int64_t id, item.integer(0, INT32_MAX));
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+Status add_prompt(const JsonField& body, const JsonField& prompt, const ServedModel& model,
+                  const Job& fields, std::optional<int64_t> max_tokens,
+                  GenerationRequest& request) {
+  std::vector<int32_t> ids;
+  std::string shown;
+  if (prompt.value().is_string()) {
+    shown = *prompt.text();
+    MORACLE_TRY(ids, model.tokenizer.encode_prompt(shown));
+  } else {
+    MORACLE_TRY(ids, read_ids(prompt));
+  }
+  MORACLE_CHECK(add_jobs(body, model, fields, ids, max_tokens, request));
+  if (shown.empty()) {
+    MORACLE_TRY(shown, model.tokenizer.decode(ids, true));
+  }
+  request.prompts.push_back(std::move(shown));
+  return {};
+}
+
+Result<std::optional<int64_t>> read_max_tokens(const JsonField& field, int64_t min) {
+  if (field.is_null()) return std::optional<int64_t>();
+  MORACLE_TRY(const int64_t count, field.integer(min, int64_t{1} << 30));
+  return std::optional(count);
+}
+
+// The text of a message: a string, or an array of texts.
+Result<std::string> read_content(const JsonField& content) {
+  if (content.is_null()) return std::string();
+  if (content.value().is_string()) return content.text();
+  MORACLE_TRY(const std::vector<JsonField> parts, content.items());
+  std::string text;
+  for (const JsonField& part : parts) {
+    if (part["type"].value() != "text") return part["type"].unsupported("the type text");
+    MORACLE_TRY(const std::string piece, part["text"].text());
+    text += piece;
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<json> parse_body(const std::string& body) {
+  MORACLE_CHECK(check_json_text(body, ""));
+  try {
+    json parsed = json::parse(body);  // checks UTF-8
+    if (parsed.is_object()) return parsed;
+  } catch (const json::parse_error& error) {
+    return Error{ErrorKind::kBadFile, "", str("byte ", error.byte), "valid JSON in UTF-8",
+                 "it is not"};
+  } catch (const json::exception&) {
+    return Error{ErrorKind::kBadFile, "", "body", "numbers in the range of doubles",
+                 "it has others"};
+  }
+  return Error{ErrorKind::kBadFile, "", "body", "an object", "it is another value"};
+}
+
+Result<std::string> render_messages(const JsonField& body, const ServedModel& model) {
+  if (!model.chat) {
+    return Error{ErrorKind::kUnsupported, "", "messages", "a model with a chat template",
+                 model.no_chat};
+  }
+  MORACLE_TRY(const std::vector<JsonField> items, body["messages"].items());
+  std::vector<ChatMessage> messages;
+  for (const JsonField& item : items) {
+    if (!item["tool_calls"].is_null())
+      return item["tool_calls"].unsupported("no value: tools are not supported");
+    ChatMessage& message = messages.emplace_back();
+    MORACLE_TRY(message.role, item["role"].text());
+    MORACLE_TRY(message.content, read_content(item["content"]));
+  }
+  if (messages.empty()) return body["messages"].bad("at least one message");
+  MORACLE_TRY(const bool answer, body["add_generation_prompt"].flag_or(true));
+  return model.chat->render(messages, answer);
+}
+
+Result<GenerationRequest> read_completion(const json& value, const ServedModel& model) {
+  const JsonField body(value, kNoFile);
+  GenerationRequest request;
+  MORACLE_TRY(Job fields, read_job_fields(body, model, request));
+  MORACLE_TRY(request.echo, body["echo"].flag_or(false));
+  if (const JsonField logprobs = body["logprobs"];
+      !logprobs.is_null() && logprobs.value() != false) {
+    MORACLE_TRY(fields.num_top, logprobs.integer(0, kMaxTop));
+  }
+  fields.scores_prompt = request.echo && fields.num_top;
+  MORACLE_TRY(auto max_tokens, read_max_tokens(body["max_tokens"], request.echo ? 0 : 1));
+  if (!max_tokens) max_tokens = 16;
+  const JsonField prompt = body["prompt"];
+  const bool is_array = prompt.value().is_array() && !prompt.value().empty();
+  if (is_array && !prompt.value()[0].is_number()) {
+    MORACLE_TRY(const std::vector<JsonField> items, prompt.items());
+    for (const JsonField& item : items) {
+      if (!item.value().is_string() && !item.value().is_array())
+        return item.bad("a string or an array of token ids");
+      MORACLE_CHECK(add_prompt(body, item, model, fields, max_tokens, request));
+    }
+  } else if (prompt.value().is_string() || prompt.value().is_array()) {
+    MORACLE_CHECK(add_prompt(body, prompt, model, fields, max_tokens, request));
+  } else {
+    return prompt.bad("a string, an array of token ids, or an array of such prompts");
+  }
+  return request;
+}
+
+Result<GenerationRequest> read_chat(const json& value, const ServedModel& model) {
+  const JsonField body(value, kNoFile);
+  GenerationRequest request;
+  request.is_chat = true;
+  MORACLE_TRY(Job fields, read_job_fields(body, model, request));
+  fields.continues_prompt = false;
+  MORACLE_TRY(const bool scores, body["logprobs"].flag_or(false));
+  if (scores) fields.num_top = 0;
+  if (const JsonField top = body["top_logprobs"]; !top.is_null() && top.value() != 0) {
+    MORACLE_TRY(fields.num_top, top.integer(0, kMaxTop));
+    if (!scores) return body["logprobs"].bad("true where top_logprobs is set");
+  }
+  const char* const key =
+      body["max_completion_tokens"].is_null() ? "max_tokens" : "max_completion_tokens";
+  MORACLE_TRY(const auto max_tokens, read_max_tokens(body[key], 1));
+  MORACLE_TRY(const std::string text, render_messages(body, model));
+  MORACLE_TRY(std::vector<int32_t> prompt, model.tokenizer.encode(text));
+  MORACLE_CHECK(add_jobs(body, model, fields, std::move(prompt), max_tokens, request));
+  request.prompts.push_back(text);
+  return request;
+}
+
+}  // namespace moracle::serve

@@ -1,0 +1,33 @@
+// Requests for text: the body of /v1/completions and /v1/chat/completions as jobs.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "base/json_field.h"
+#include "serve/api/served_model.h"
+#include "serve/engine/job.h"
+
+namespace moracle::serve {
+
+struct GenerationRequest {
+  std::vector<Job> jobs;             ///< without sinks; prompt after prompt, each with `choices`
+  int64_t choices = 1;               ///< per prompt
+  std::vector<std::string> prompts;  ///< text of each, for `echo`
+  std::string model;                 ///< as named in the request
+  bool is_chat = false;
+  bool stream = false, include_usage = false;
+  bool echo = false;
+};
+
+/// Parses an object of JSON: at most 64 levels, valid UTF-8. Errors name the byte.
+Result<nlohmann::json> parse_body(const std::string& body);
+
+/// Errors: fields of a wrong type or out of range; fields that this server does not support and
+/// that would change the answer; a prompt that does not fit in the context.
+Result<GenerationRequest> read_completion(const nlohmann::json& body, const ServedModel& model);
+Result<GenerationRequest> read_chat(const nlohmann::json& body, const ServedModel& model);
+
+/// The text that the chat template makes from `messages` of the body.
+Result<std::string> render_messages(const JsonField& body, const ServedModel& model);
+
+}  // namespace moracle::serve

@@ -1,0 +1,168 @@
+#include "serve/api/job_fields.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <random>
+
+#include "base/text.h"
+#include "base/try.h"
+
+namespace moracle::serve {
+namespace {
+
+constexpr int64_t kMaxChoices = 64;
+constexpr size_t kMaxStops = 16, kMaxStopBytes = 1024, kMaxBiases = 4096;
+
+// A finite number in [min, max]; `value` keeps its default if the field is missing.
+Status read_number(const JsonField& body, const char* key, double min, double max, float& value) {
+  const JsonField field = body[key];
+  if (field.is_null()) return {};
+  MORACLE_TRY(const double number, field.number());
+  if (!(number >= min && number <= max)) return field.bad(str("a number from ", min, " to ", max));
+  value = static_cast<float>(number);
+  return {};
+}
+
+Status read_sampling(const JsonField& body, SamplingOptions& sampling) {
+  MORACLE_CHECK(read_number(body, "temperature", 0, 1e6, sampling.temperature));
+  MORACLE_CHECK(read_number(body, "min_p", 0, 1, sampling.min_p));
+  MORACLE_CHECK(read_number(body, "top_p", 0, 1, sampling.top_p));
+  if (sampling.top_p == 0) return body["top_p"].bad("a number above 0, up to 1");
+  if (!body["top_k"].is_null()) {
+    MORACLE_TRY(const int64_t top_k, body["top_k"].integer(-1, INT32_MAX));
+    sampling.top_k = std::max<int64_t>(top_k, 0);
+  }
+  if (body["seed"].is_null()) {
+    sampling.seed = std::random_device()();
+  } else {
+    MORACLE_TRY(const int64_t seed, body["seed"].integer(INT64_MIN, INT64_MAX));
+    sampling.seed = static_cast<uint64_t>(seed);
+  }
+  return {};
+}
+
+Status read_edits(const JsonField& body, int64_t vocab_size, LogitEdits& edits) {
+  MORACLE_CHECK(read_number(body, "presence_penalty", -2, 2, edits.presence));
+  MORACLE_CHECK(read_number(body, "frequency_penalty", -2, 2, edits.frequency));
+  MORACLE_CHECK(read_number(body, "repetition_penalty", 1e-3, 1e3, edits.repetition));
+  const JsonField bias = body["logit_bias"];
+  if (bias.is_null()) return {};
+  if (!bias.is_object() || bias.value().size() > kMaxBiases)
+    return bias.bad(str("an object of at most ", kMaxBiases, " token ids"));
+  for (const auto& [key, value] : bias.value().items()) {
+    int32_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= vocab_size)
+      return bias.bad(str("token ids from 0 to ", vocab_size - 1, " as keys"));
+    MORACLE_CHECK(read_number(bias, key.c_str(), -100, 100, edits.bias[id]));
+  }
+  return {};
+}
+
+Status read_stops(const JsonField& body, std::vector<std::string>& stops) {
+  const JsonField field = body["stop"];
+  if (field.is_null()) return {};
+  if (field.value().is_string()) {
+    stops.push_back(*field.text());
+  } else {
+    MORACLE_TRY(const std::vector<JsonField> items, field.items());
+    if (items.size() > kMaxStops) return field.bad(str("at most ", kMaxStops, " strings"));
+    for (const JsonField& item : items) {
+      MORACLE_TRY(std::string stop, item.text());
+      stops.push_back(std::move(stop));
+    }
+  }
+  for (const std::string& stop : stops) {
+    if (stop.empty() || stop.size() > kMaxStopBytes)
+      return field.bad(str("strings of 1 to ", kMaxStopBytes, " bytes"));
+  }
+  return {};
+}
+
+bool is_off(const nlohmann::json& value) {
+  return value.empty() || value == false || value == 0 || value == "" || value == "none";
+}
+
+// Refuses fields that would change the answer, by name.
+Status refuse_unsupported(const JsonField& body) {
+  for (const char* key :
+       {"suffix", "tools", "functions", "guided_json", "guided_regex", "guided_choice",
+        "guided_grammar", "structured_outputs", "stop_token_ids", "min_tokens", "bad_words",
+        "prompt_logprobs", "audio", "use_beam_search", "logits_processors", "prompt_embeds"}) {
+    const JsonField field = body[key];
+    if (!is_off(field.value()))
+      return field.unsupported("no value, because this server has no such feature");
+  }
+  const JsonField format = body["response_format"];
+  if (!format.is_null() && format["type"].value() != "text")
+    return format.unsupported("the type text: this build has no grammar engine");
+  const JsonField best = body["best_of"];
+  if (!best.is_null() && best.value() != 1 && best.value() != body["n"].value())
+    return best.unsupported("the value of n");
+  return {};
+}
+
+}  // namespace
+
+Result<Job> read_job_fields(const JsonField& body, const ServedModel& model,
+                            GenerationRequest& request) {
+  MORACLE_CHECK(refuse_unsupported(body));
+  Job job;
+  job.sampling = model.generation.sampling;
+  job.sampling.excluded_ids = model.excluded_ids;
+  MORACLE_CHECK(read_sampling(body, job.sampling));
+  MORACLE_CHECK(read_edits(body, model.vocab_size, job.edits));
+  MORACLE_CHECK(read_stops(body, job.stop_strings));
+  MORACLE_TRY(const bool ignore_eos, body["ignore_eos"].flag_or(false));
+  if (!ignore_eos) job.stop_ids = model.generation.eos_ids;
+  if (!body["n"].is_null()) {
+    MORACLE_TRY(request.choices, body["n"].integer(1, kMaxChoices));
+  }
+  MORACLE_TRY(request.stream, body["stream"].flag_or(false));
+  MORACLE_TRY(request.include_usage, body["stream_options"]["include_usage"].flag_or(false));
+  request.model = model.name;
+  if (body["model"].value().is_string()) request.model = *body["model"].text();
+  if (request.model != model.name) {
+    const std::optional<int32_t> adapter = model.adapters->find(request.model);
+    if (!adapter) return body["model"].bad("the model's name, or that of an adapter");
+    job.adapter = *adapter;
+  }
+  return job;
+}
+
+Status add_jobs(const JsonField& body, const ServedModel& model, const Job& fields,
+                std::vector<int32_t> prompt, std::optional<int64_t> max_tokens,
+                GenerationRequest& request) {
+  const char* const place = request.is_chat ? "messages" : "prompt";
+  const auto size = static_cast<int64_t>(prompt.size());
+  const auto wrong = [&](std::string need, std::string fact) {
+    return Error{ErrorKind::kInvalidArgument, "", place, std::move(need), std::move(fact)};
+  };
+  if (prompt.empty()) return wrong("at least one token", "it is empty");
+  for (const int32_t id : prompt) {
+    if (id >= 0 && id < model.vocab_size &&
+        !std::binary_search(model.excluded_ids.begin(), model.excluded_ids.end(), id))
+      continue;
+    return wrong(str("ids of tokens, from 0 to ", model.vocab_size - 1), str("it has ", id));
+  }
+  const int64_t left = model.max_context - size;
+  if (left < 1 || (max_tokens && *max_tokens > left)) {
+    return wrong(str("together with the new tokens at most the model's context of ",
+                     model.max_context, " tokens"),
+                 str("the prompt has ", size,
+                     max_tokens ? str(", the new tokens are ", *max_tokens) : std::string()));
+  }
+  if (request.jobs.size() + request.choices > 1024)
+    return body[place].bad("at most 1024 texts together");
+  for (int64_t choice = 0; choice < request.choices; ++choice) {
+    Job job = fields;
+    job.prompt = prompt;
+    job.max_tokens = max_tokens.value_or(left);
+    job.sampling.seed += static_cast<uint64_t>(choice);
+    request.jobs.push_back(std::move(job));
+  }
+  return {};
+}
+
+}  // namespace moracle::serve

@@ -1,0 +1,20 @@
+// The fields that both kinds of completions share.
+#pragma once
+
+#include "base/json_field.h"
+#include "serve/api/generation_request.h"
+
+namespace moracle::serve {
+
+/// Reads sampling, penalties, stop strings, n, seed, stream and the adapter into `request`, and
+/// into a job without a prompt. Without a value for temperature, top_p, top_k or min_p the model's
+/// generation_config.json counts, as in `moracle run`.
+Result<Job> read_job_fields(const JsonField& body, const ServedModel& model,
+                            GenerationRequest& request);
+
+/// Checks the prompt's ids and its length, sets max_tokens, and adds one job per choice.
+Status add_jobs(const JsonField& body, const ServedModel& model, const Job& fields,
+                std::vector<int32_t> prompt, std::optional<int64_t> max_tokens,
+                GenerationRequest& request);
+
+}  // namespace moracle::serve

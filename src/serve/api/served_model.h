@@ -1,0 +1,31 @@
+// What the interface knows of the model.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "serve/api/adapters.h"
+
+namespace moracle::serve {
+
+struct ServedModel {
+  std::string name;    ///< in requests
+  std::string folder;  ///< of the checkpoint
+  Tokenizer tokenizer;
+  std::optional<ChatTemplate> chat;
+  std::string no_chat;  ///< why there is no chat template
+  GenerationConfig generation;
+  std::vector<int32_t> excluded_ids;  ///< see Tokenizer::ids_without_token
+  std::shared_ptr<Adapters> adapters = std::make_shared<Adapters>();
+  ModelOptions options;  ///< to load the model again with other adapters
+  int64_t vocab_size = 0, max_context = 0;
+  std::string explanation;  ///< the plan and its reasons, as JSON
+
+  /// Reads tokenizer, chat template and generation_config.json of a checkpoint. Errors: those of
+  /// the tokenizer and of the config.
+  static Result<ServedModel> open(const Checkpoint& checkpoint);
+};
+
+}  // namespace moracle::serve

@@ -1,0 +1,234 @@
+#include "serve/engine/engine.h"
+
+#include <chrono>
+
+#include "base/out_of_memory.h"
+#include "base/text.h"
+#include "base/try.h"
+
+namespace moracle::serve {
+
+Result<std::unique_ptr<Engine>> Engine::start(Model& model, const Tokenizer& tokenizer,
+                                              const EngineOptions& options) {
+  const int64_t page_bytes = PageStore(model).page_bytes();
+  if (options.cache_bytes < page_bytes) {
+    return Error{ErrorKind::kInvalidArgument, "", "--cache-bytes",
+                 str("at least one page, ", page_bytes, " bytes"),
+                 str("it is ", options.cache_bytes)};
+  }
+  if (options.max_running > model.max_num_tokens()) {
+    return Error{ErrorKind::kInvalidArgument, "", "--max-sequences",
+                 str("at most the tokens of a step, ", model.max_num_tokens()),
+                 str("it is ", options.max_running)};
+  }
+  std::unique_ptr<Engine> engine(
+      new Engine(model, tokenizer, options, options.cache_bytes / page_bytes));
+  engine->thread_ = std::thread([e = engine.get()] { e->run(); });
+  return engine;
+}
+
+Engine::Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& options,
+               int64_t num_pages)
+    : model_(model),
+      tokenizer_(tokenizer),
+      num_pages_(num_pages),
+      pages_(model),
+      scheduler_({.max_running = options.max_running,
+                  .max_waiting = options.max_waiting,
+                  .num_pages = num_pages,
+                  .page = pages_.page(),
+                  .prefix_cache = options.prefix_cache && pages_.can_share()}),
+      budget_(model.max_num_tokens(), options.step_seconds > 0 ? options.step_seconds : 1e9) {
+  for (int32_t i = 0; i < options.num_adapters; ++i) slots_[i] = i;
+  publish();
+}
+
+void Engine::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+double Engine::now() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::vector<SequenceId> Engine::submit(std::vector<Job> choices) {
+  std::vector<SequenceId> ids;
+  {
+    const std::lock_guard lock(mutex_);
+    for (Job& job : choices) {
+      ids.push_back(next_id_++);
+      if (stopped_) continue;
+      inbox_.push_back({ids.back(), ids.size() > 1 ? ids[0] : 0, std::move(job), now()});
+      idle_ = false;
+    }
+    if (!stopped_) choices.clear();
+  }
+  wake_.notify_all();
+  for (const Job& job : choices) job.sink({.finish = Finish::kStopping});
+  return ids;
+}
+
+void Engine::cancel(SequenceId id) {
+  const std::lock_guard lock(mutex_);
+  cancelled_.push_back(id);
+  wake_.notify_all();
+}
+
+void Engine::change(Change change, std::function<void(const Status&)> done) {
+  std::unique_lock lock(mutex_);
+  if (stopped_) {
+    lock.unlock();
+    return done(Error{ErrorKind::kCancelled, "", "change", "", "the server ends"});
+  }
+  wanted_.push_back({std::move(change), std::move(done)});
+  wake_.notify_all();
+}
+
+void Engine::reload(std::string folder, std::function<void(const Status&)> done) {
+  const auto read = [folder = std::move(folder)](Model& model, AdapterSlots&) -> Status {
+    MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(folder));
+    return model.reload(checkpoint);
+  };
+  change(read, [this, done = std::move(done)](const Status& status) {
+    metrics_.reload_ended(status.ok());
+    done(status);
+  });
+}
+
+bool Engine::drain(double seconds) {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  wake_.notify_all();
+  return drained_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return idle_; });
+}
+
+void Engine::run() {
+  while (take_inbox()) {
+    change_if_idle();
+    step();
+    publish();
+  }
+  refuse_left();
+}
+
+void Engine::refuse_left() {
+  std::vector<SequenceId> left;
+  for (const auto& [id, sequence] : sequences_) left.push_back(id);
+  for (const SequenceId id : left) end(id, {.finish = Finish::kStopping});
+  std::vector<Submitted> late;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    late.swap(inbox_);
+    for (Wanted& wanted : wanted_) changes_.push_back(std::move(wanted));
+    wanted_.clear();
+  }
+  for (const Submitted& each : late) each.job.sink({.finish = Finish::kStopping});
+  for (const Wanted& wanted : changes_)
+    wanted.done(Error{ErrorKind::kCancelled, "", "change", "", "the server ends"});
+}
+
+// Waits until there is something to do, and takes it. False: the engine ends.
+bool Engine::take_inbox() {
+  std::vector<Submitted> submitted;
+  std::vector<SequenceId> cancelled;
+  bool draining = false, stopping = false;
+  {
+    std::unique_lock lock(mutex_);
+    const auto has_mail = [&] {
+      return stopping_ || !inbox_.empty() || !cancelled_.empty() || !wanted_.empty();
+    };
+    if (sequences_.empty() && changes_.empty()) {
+      if (!has_mail()) {
+        idle_ = true;
+        drained_.notify_all();
+      }
+      wake_.wait(lock, has_mail);
+    }
+    submitted.swap(inbox_);
+    cancelled.swap(cancelled_);
+    for (Wanted& wanted : wanted_) changes_.push_back(std::move(wanted));
+    wanted_.clear();
+    draining = draining_;
+    stopping = stopping_;
+  }
+  for (Submitted& each : submitted) {
+    if (draining || stopping)
+      each.job.sink({.finish = Finish::kStopping});
+    else
+      admit(each.id, std::move(each.job), each.after, each.at);
+  }
+  for (const SequenceId id : cancelled) {
+    const auto at = sequences_.find(id);
+    if (at == sequences_.end()) continue;
+    metrics_.request_ended("cancelled", now() - at->second.submitted);
+    scheduler_.finish(id);
+    pages_.drop(id);
+    sequences_.erase(at);
+  }
+  return !stopping;
+}
+
+void Engine::admit(SequenceId id, Job&& job, SequenceId after, double submitted) {
+  Submission submission{.id = id,
+                        .prompt = job.prompt,
+                        .max_tokens = job.max_tokens,
+                        .adapter = job.adapter,
+                        .scores_prompt = job.scores_prompt,
+                        .after = after};
+  if (job.time_limit > 0) submission.deadline = submitted + job.time_limit;
+  const auto sink = job.sink;
+  Result<Sequence> sequence = Sequence::make(std::move(job), tokenizer_);
+  if (!sequence) return sink({.finish = Finish::kFailed, .message = sequence.error().to_string()});
+  if (sequence->job.adapter >= 0 && !slots_.contains(sequence->job.adapter))
+    return sink({.finish = Finish::kFailed, .message = "the adapter was unloaded"});
+  const Admission admission = scheduler_.submit(std::move(submission));
+  if (admission != Admission::kQueued) {
+    const bool full = admission == Admission::kQueueFull;
+    metrics_.request_ended(full ? "queue_full" : "too_long", now() - submitted);
+    return sink({.finish = full ? Finish::kQueueFull : Finish::kTooLong});
+  }
+  sequence->submitted = submitted;
+  sequences_.emplace(id, *std::move(sequence));
+}
+
+void Engine::change_if_idle() {
+  scheduler_.pause(!changes_.empty());
+  if (changes_.empty() || !scheduler_.is_idle()) return;
+  const Wanted wanted = std::move(changes_.front());
+  changes_.pop_front();
+  // The cached pages hold results of the old weights.
+  pages_.drop_pages(scheduler_.drop_cached());
+  const Status done = or_out_of_memory("change", [&] { return wanted.change(model_, slots_); });
+  end_without_adapter();
+  wanted.done(done);
+  scheduler_.pause(!changes_.empty());
+}
+
+void Engine::end_without_adapter() {
+  std::vector<SequenceId> without;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence.job.adapter >= 0 && !slots_.contains(sequence.job.adapter)) without.push_back(id);
+  }
+  for (const SequenceId id : without)
+    end(id, {.finish = Finish::kFailed, .message = "the adapter was unloaded"});
+}
+
+void Engine::publish() {
+  const int64_t cached = scheduler_.prefixes().num_unused();
+  metrics_.set({.running = scheduler_.num_running(),
+                .waiting = scheduler_.num_waiting(),
+                .pages = num_pages_,
+                .pages_in_use = num_pages_ - scheduler_.free_pages() - cached,
+                .pages_cached = cached,
+                .preemptions = scheduler_.num_preemptions(),
+                .reused_tokens = scheduler_.num_reused_tokens(),
+                .step_budget = budget_.tokens()});
+}
+
+}  // namespace moracle::serve

@@ -1,0 +1,120 @@
+// Runs the model: one thread that takes jobs, asks the scheduler for a step, computes it, and draws
+// the next tokens.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "serve/engine/metrics.h"
+#include "serve/engine/page_store.h"
+#include "serve/engine/sequence.h"
+#include "serve/engine/token_score.h"
+#include "serve/scheduler/step_budget.h"
+
+namespace moracle::serve {
+
+/// From the adapter of a Job to its index in the model.
+using AdapterSlots = std::map<int32_t, int32_t>;
+
+struct EngineOptions {
+  int64_t max_running = 64;   ///< sequences in one step
+  int64_t max_waiting = 256;  ///< sequences in the queue
+  int64_t cache_bytes = 0;    ///< as ModelOptions::cache_bytes; above 0
+  bool prefix_cache = true;
+  int32_t num_adapters = 0;  ///< of the model; jobs name them 0, 1, …
+  double step_seconds = 0;   ///< target time of steps with prompts; 0: always max_num_tokens
+};
+
+class Engine {
+ public:
+  /// Starts the thread. `model` and `tokenizer` must outlive the engine; other threads must not run
+  /// the model. Errors: a cache without space for one page; a step that is smaller than
+  /// max_running.
+  static Result<std::unique_ptr<Engine>> start(Model& model, const Tokenizer& tokenizer,
+                                               const EngineOptions& options);
+  ~Engine() { stop(); }
+  /// Ends the thread. Unfinished jobs get Finish::kStopping, and so do later ones.
+  void stop();
+
+  /// Submits the choices of one request. They have the same prompt, so the first computes it for
+  /// all. Returns their ids. Every job gets a last event, unless it is cancelled.
+  std::vector<SequenceId> submit(std::vector<Job> choices);
+  /// Ends a job without an event. Unknown ids are ignored.
+  void cancel(SequenceId id);
+  /// Changes the model, once all running jobs are complete. New jobs wait, and fail if their
+  /// adapter is gone. `change` and then `done` are called on the engine's thread. `change` gets the
+  /// model, which must keep its sizes, and leaves it usable after an error.
+  using Change = std::function<Status(Model&, AdapterSlots&)>;
+  void change(Change change, std::function<void(const Status&)> done);
+  /// Reads the weights of `folder` again. After an error the old weights stay in use.
+  void reload(std::string folder, std::function<void(const Status&)> done);
+  /// Refuses new jobs. Returns true once all others are complete, false after `seconds`.
+  bool drain(double seconds);
+
+  Metrics& metrics() { return metrics_; }
+  /// Pages of the cache, and tokens per page.
+  int64_t num_pages() const { return num_pages_; }
+  int64_t page() const { return pages_.page(); }
+
+ private:
+  Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& options, int64_t num_pages);
+  double now() const;
+  void run();
+  void refuse_left();
+  bool take_inbox();
+  void admit(SequenceId id, Job&& job, SequenceId after, double submitted);
+  void change_if_idle();
+  void end_without_adapter();
+  void step();
+  void apply(StepPlan& plan);
+  void compute(std::span<const Chunk> chunks);
+  Status forward(std::span<const Chunk> chunks);
+  Status score_prompts(std::span<const Chunk> chunks);
+  Status draw_next(std::span<const Chunk> chunks);
+  Status draw_alone(int64_t row, SequenceId id);
+  Status draw_together(int64_t row, std::span<const SequenceId> ids);
+  void add_token(SequenceId id, int32_t token, std::vector<TokenScore> scores);
+  void end(SequenceId id, Event&& event);
+  void publish();
+
+  struct Submitted {
+    SequenceId id, after;
+    Job job;
+    double at;
+  };
+  struct Wanted {
+    Change change;
+    std::function<void(const Status&)> done;
+  };
+
+  Model& model_;
+  const Tokenizer& tokenizer_;
+  const int64_t num_pages_;
+  PageStore pages_;
+  Scheduler scheduler_;
+  StepBudget budget_;
+  Scorer scorer_;
+  Metrics metrics_;
+  std::unordered_map<SequenceId, Sequence> sequences_;
+  std::vector<float> edited_;  // logits of one token
+  std::deque<Wanted> changes_;
+  AdapterSlots slots_;
+  int64_t drawn_in_step_ = 0;
+
+  std::mutex mutex_;  // guards the members below
+  std::condition_variable wake_, drained_;
+  std::vector<Submitted> inbox_;
+  std::vector<SequenceId> cancelled_;
+  std::vector<Wanted> wanted_;
+  SequenceId next_id_ = 1;
+  bool stopping_ = false, stopped_ = false, draining_ = false, idle_ = true;
+
+  std::thread thread_;
+};
+
+}  // namespace moracle::serve

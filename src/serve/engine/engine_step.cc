@@ -1,0 +1,220 @@
+// One step of the engine: apply the plan, compute its chunks, draw the next tokens.
+#include <algorithm>
+#include <utility>
+
+#include "base/out_of_memory.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "base/try.h"
+#include "serve/engine/engine.h"
+
+namespace moracle::serve {
+
+void Engine::step() {
+  const double start = now();
+  StepPlan plan = scheduler_.next(start, std::max(budget_.tokens(), scheduler_.num_running()));
+  apply(plan);
+  if (plan.chunks.empty()) return;
+  int64_t of_prompts = 0;
+  for (const Chunk& chunk : plan.chunks) {
+    const auto at = sequences_.find(chunk.id);
+    if (at == sequences_.end()) continue;
+    of_prompts += std::clamp<int64_t>(at->second.prompt_size() - chunk.first, 0, chunk.count);
+  }
+  drawn_in_step_ = 0;
+  compute(plan.chunks);
+  const double seconds = now() - start;
+  budget_.measured(plan.num_tokens, seconds);
+  metrics_.step(of_prompts, drawn_in_step_, seconds);
+}
+
+void Engine::apply(StepPlan& plan) {
+  for (const SequenceId id : plan.expired) end(id, {.finish = Finish::kTimeout});
+  for (const SequenceId id : plan.preempted) pages_.drop(id);
+  pages_.drop_pages(plan.dropped);
+  for (const StepPlan::Start& start : plan.starts) {
+    Sequence& sequence = sequences_.at(start.id);
+    const int64_t capacity = sequence.prompt_size() + std::max<int64_t>(sequence.job.max_tokens, 1);
+    const auto shared = static_cast<int64_t>(start.pages.size());
+    if (sequence.num_new() == 0) sequence.reused_tokens = shared * pages_.page();
+    const Status made =
+        pages_.start(start.id, std::min(capacity, model_.max_context()), start.pages);
+    if (made) continue;
+    end(start.id, {.finish = Finish::kFailed, .message = made.error().to_string()});
+    std::erase_if(plan.chunks, [&](const Chunk& chunk) { return chunk.id == start.id; });
+  }
+}
+
+// Computes chunks and draws. If the step fails, each chunk runs alone, so that one sequence's error
+// does not end the others.
+void Engine::compute(std::span<const Chunk> chunks) {
+  const Turn turn = model_.device().turn();  // until the logits have been read
+  const auto work = [&]() -> Status { return forward(chunks); };
+  Status done = or_out_of_memory("step", work);
+  if (!done) {
+    if (chunks.size() == 1)
+      return end(chunks[0].id, {.finish = Finish::kFailed, .message = done.error().to_string()});
+    for (size_t i = 0; i < chunks.size(); ++i) compute(chunks.subspan(i, 1));
+    return;
+  }
+  StepPlan computed;
+  computed.chunks.assign(chunks.begin(), chunks.end());
+  for (const Adoption& adoption : scheduler_.advance(computed)) pages_.adopt(adoption);
+  done = score_prompts(chunks);
+  if (done) done = draw_next(chunks);
+  if (done) return;
+  for (const Chunk& chunk : chunks) {
+    if (sequences_.contains(chunk.id))
+      end(chunk.id, {.finish = Finish::kFailed, .message = done.error().to_string()});
+  }
+}
+
+Status Engine::forward(std::span<const Chunk> chunks) {
+  std::vector<Model::Step> steps;
+  for (const Chunk& chunk : chunks) {
+    const Sequence& sequence = sequences_.at(chunk.id);
+    steps.push_back({std::span(sequence.tokens).subspan(chunk.first, chunk.count),
+                     &pages_.cache(chunk.id),
+                     sequence.job.adapter < 0 ? -1 : slots_.at(sequence.job.adapter)});
+  }
+  return model_.forward(steps);
+}
+
+Status Engine::score_prompts(std::span<const Chunk> chunks) {
+  int64_t row = 0;
+  for (const Chunk& chunk : chunks) {
+    Sequence& sequence = sequences_.at(chunk.id);
+    // The logits of position p score the token at p + 1. A sequence that lost its pages comes here
+    // again.
+    auto& scores = sequence.prompt_scores;
+    const int64_t last = std::min(chunk.first + chunk.count, sequence.prompt_size() - 1);
+    auto position = std::max(chunk.first, static_cast<int64_t>(scores.size()));
+    while (sequence.job.scores_prompt && position < last) {
+      const int64_t count = std::min(Model::kMaxLogitRows, last - position);
+      MORACLE_TRY(const std::span<const float> logits,
+                  model_.logits(row + position - chunk.first, count));
+      const auto vocab = static_cast<size_t>(model_.vocab_size());
+      const size_t old_size = scores.size();
+      scores.resize(old_size + count);
+      model_.device().host_threads().split(count, [&](int64_t begin, int64_t end) {
+        Scorer scorer;
+        for (int64_t i = begin; i < end; ++i) {
+          scores[old_size + i] =
+              scorer.score(logits.subspan(i * vocab, vocab), sequence.tokens[position + i + 1],
+                           *sequence.job.num_top);
+        }
+      });
+      position += count;
+    }
+    row += chunk.count;
+  }
+  return {};
+}
+
+Status Engine::draw_next(std::span<const Chunk> chunks) {
+  std::vector<SequenceId> together;  // consecutive rows, from `first` on
+  int64_t row = 0, first = 0;
+  const auto draw_those = [&]() -> Status {
+    if (together.empty()) return {};
+    const std::vector<SequenceId> ids = std::exchange(together, {});
+    return draw_together(first, ids);
+  };
+  for (const Chunk& chunk : chunks) {
+    row += chunk.count;
+    if (!chunk.draws) continue;
+    const Sequence& sequence = sequences_.at(chunk.id);
+    if (sequence.job.max_tokens == 0) {
+      end(chunk.id, {.finish = Finish::kLength});
+      continue;
+    }
+    if (!sequence.is_plain()) {
+      MORACLE_CHECK(draw_alone(row - 1, chunk.id));
+      continue;
+    }
+    const auto count = static_cast<int64_t>(together.size());
+    if (count == Model::kMaxLogitRows || first + count != row - 1) MORACLE_CHECK(draw_those());
+    if (together.empty()) first = row - 1;
+    together.push_back(chunk.id);
+  }
+  return draw_those();
+}
+
+Status Engine::draw_together(int64_t row, std::span<const SequenceId> ids) {
+  std::vector<Sampler> samplers;
+  for (const SequenceId id : ids) samplers.push_back(std::move(sequences_.at(id).sampler));
+  std::vector<int32_t> tokens(ids.size());
+  const Status drawn = draw(model_, row, samplers, tokens);
+  for (size_t i = 0; i < ids.size(); ++i) sequences_.at(ids[i]).sampler = std::move(samplers[i]);
+  MORACLE_CHECK(drawn);
+  for (size_t i = 0; i < ids.size(); ++i) add_token(ids[i], tokens[i], {});
+  return {};
+}
+
+Status Engine::draw_alone(int64_t row, SequenceId id) {
+  Sequence& sequence = sequences_.at(id);
+  MORACLE_TRY(const std::span<const float> logits, model_.logits(row, 1));
+  std::span<const float> all = logits;
+  if (!sequence.editor.changes_nothing()) {
+    edited_.assign(logits.begin(), logits.end());
+    sequence.editor.apply(edited_);
+    all = edited_;
+  }
+  const int32_t token = sequence.sampler.draw(all).value_or(kNothingDrawn);
+  std::vector<TokenScore> scores;
+  if (sequence.job.num_top && token != kNothingDrawn)
+    scores.push_back(scorer_.score(logits, token, *sequence.job.num_top));
+  add_token(id, token, std::move(scores));
+  return {};
+}
+
+void Engine::add_token(SequenceId id, int32_t token, std::vector<TokenScore> scores) {
+  Sequence& sequence = sequences_.at(id);
+  if (token == kNothingDrawn) {
+    return end(id, {.finish = Finish::kFailed,
+                    .message = str("the logits after position ", sequence.tokens.size() - 1,
+                                   " are not finite")});
+  }
+  const double time = now();
+  if (sequence.num_new() == 0)
+    metrics_.first_token(time - sequence.submitted);
+  else
+    metrics_.next_token(time - sequence.last_token);
+  sequence.last_token = time;
+  ++drawn_in_step_;
+  Result<Event> event = sequence.add(token);
+  if (!event) return end(id, {.finish = Finish::kFailed, .message = event.error().to_string()});
+  event->scores = std::move(scores);
+  if (event->finish != Finish::kNone) return end(id, *std::move(event));
+  scheduler_.append(id, token);
+  if (sequence.num_new() == 1) {
+    event->of_prompt = std::move(sequence.prompt_scores);
+    sequence.job.scores_prompt = false;  // not again after a preemption
+  }
+  event->prompt_tokens = sequence.prompt_size();
+  event->new_tokens = sequence.num_new();
+  event->reused_tokens = sequence.reused_tokens;
+  sequence.job.sink(*std::move(event));
+}
+
+void Engine::end(SequenceId id, Event&& event) {
+  const auto at = sequences_.find(id);
+  if (at == sequences_.end()) return;
+  Sequence& sequence = at->second;
+  if (sequence.num_new() <= 1) event.of_prompt = std::move(sequence.prompt_scores);
+  event.prompt_tokens = sequence.prompt_size();
+  event.new_tokens = sequence.num_new();
+  event.reused_tokens = sequence.reused_tokens;
+  const char* const outcome = event.finish == Finish::kStop       ? "stop"
+                              : event.finish == Finish::kLength   ? "length"
+                              : event.finish == Finish::kTimeout  ? "timeout"
+                              : event.finish == Finish::kStopping ? "stopping"
+                                                                  : "failed";
+  metrics_.request_ended(outcome, now() - sequence.submitted);
+  const auto sink = std::move(sequence.job.sink);
+  scheduler_.finish(id);
+  pages_.drop(id);
+  sequences_.erase(at);
+  sink(std::move(event));
+}
+
+}  // namespace moracle::serve

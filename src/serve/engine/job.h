@@ -1,0 +1,71 @@
+// What the engine generates, and the events with which it answers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moracle/model.h"
+
+namespace moracle::serve {
+
+/// Changes of the logits before sampling, in this order, as vLLM applies them.
+struct LogitEdits {
+  std::map<int32_t, float> bias;  ///< added per id
+  float repetition = 1;           ///< above 1: less likely if in the prompt or generated
+  float frequency = 0;            ///< subtracted per occurrence in the generated tokens
+  float presence = 0;             ///< subtracted once if among the generated tokens
+  bool changes_nothing() const {
+    return bias.empty() && repetition == 1 && frequency == 0 && presence == 0;
+  }
+};
+
+/// The log probability of one token, from the model's logits before temperature and edits.
+struct TokenScore {
+  int32_t id = 0;
+  float log_probability = 0;
+  std::vector<std::pair<int32_t, float>> top;  ///< most likely ids, in descending order
+};
+
+enum class Finish {
+  kNone,       ///< it goes on
+  kStop,       ///< a stop id or a stop string
+  kLength,     ///< max_tokens
+  kTimeout,    ///< the time limit
+  kQueueFull,  ///< refused: try again later
+  kTooLong,    ///< refused: the cache has too few pages for it
+  kStopping,   ///< the server ends
+  kFailed,     ///< see Event::message
+};
+
+/// Progress of one job. The last event has a `finish`.
+struct Event {
+  std::string text;                   ///< whole UTF-8 characters
+  std::vector<TokenScore> scores;     ///< of the new tokens, if requested
+  std::vector<TokenScore> of_prompt;  ///< of the prompt's tokens except the first; once
+  Finish finish = Finish::kNone;
+  std::string message;
+  int64_t prompt_tokens = 0, new_tokens = 0, reused_tokens = 0;  ///< so far
+};
+
+/// One text to generate.
+struct Job {
+  std::vector<int32_t> prompt;
+  int64_t max_tokens = 16;  ///< 0: only score the prompt
+  SamplingOptions sampling;
+  LogitEdits edits;
+  std::vector<int32_t> stop_ids;
+  std::vector<std::string> stop_strings;  ///< the text ends before the first of them
+  int32_t adapter = -1;
+  std::optional<int64_t> num_top;     ///< set: score each new token, with this many most likely ids
+  bool scores_prompt = false;         ///< also score the prompt; needs num_top
+  bool continues_prompt = true;       ///< false: the text is an answer of its own, as in a chat
+  double time_limit = 0;              ///< seconds; 0: none
+  std::function<void(Event&&)> sink;  ///< called on the engine's thread; must not wait
+};
+
+}  // namespace moracle::serve

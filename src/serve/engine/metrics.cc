@@ -1,0 +1,112 @@
+#include "serve/engine/metrics.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace moracle::serve {
+namespace {
+
+void write_head(const char* name, const char* type, const char* help, std::string& out) {
+  out += str("# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n");
+}
+
+void write_value(const char* name, const char* type, const char* help, int64_t value,
+                 std::string& out) {
+  write_head(name, type, help, out);
+  out += str(name, " ", value, "\n");
+}
+
+}  // namespace
+
+void Histogram::add(double value) {
+  const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
+  ++counts_[bucket];
+  sum_ += value;
+}
+
+void Histogram::write(const std::string& name, const char* help, std::string& out) const {
+  write_head(name.c_str(), "histogram", help, out);
+  int64_t count = 0;
+  for (size_t i = 0; i < bounds_.size(); ++i) {
+    count += counts_[i];
+    out += str(name, "_bucket{le=\"", bounds_[i], "\"} ", count, "\n");
+  }
+  count += counts_.back();
+  out += str(name, "_bucket{le=\"+Inf\"} ", count, "\n", name, "_sum ", sum_, "\n", name, "_count ",
+             count, "\n");
+}
+
+void Metrics::set(const Gauges& gauges) {
+  const std::lock_guard lock(mutex_);
+  gauges_ = gauges;
+}
+
+Gauges Metrics::gauges() const {
+  const std::lock_guard lock(mutex_);
+  return gauges_;
+}
+
+void Metrics::step(int64_t prompt_tokens, int64_t new_tokens, double seconds) {
+  const std::lock_guard lock(mutex_);
+  prompt_tokens_ += prompt_tokens;
+  new_tokens_ += new_tokens;
+  step_.add(seconds);
+}
+
+void Metrics::first_token(double seconds) {
+  const std::lock_guard lock(mutex_);
+  first_token_.add(seconds);
+}
+
+void Metrics::next_token(double seconds) {
+  const std::lock_guard lock(mutex_);
+  next_token_.add(seconds);
+}
+
+void Metrics::request_ended(const char* outcome, double seconds) {
+  const std::lock_guard lock(mutex_);
+  ++requests_[outcome];
+  request_.add(seconds);
+}
+
+void Metrics::reload_ended(bool done) {
+  const std::lock_guard lock(mutex_);
+  ++(done ? reloads_ : failed_reloads_);
+}
+
+std::string Metrics::text() const {
+  const std::lock_guard lock(mutex_);
+  std::string out;
+  const Gauges& g = gauges_;
+  write_value("moracle_requests_running", "gauge", "Sequences that are computed", g.running, out);
+  write_value("moracle_requests_waiting", "gauge", "Sequences in the queue", g.waiting, out);
+  write_value("moracle_cache_pages", "gauge", "Pages of keys and values", g.pages, out);
+  write_value("moracle_cache_pages_in_use", "gauge", "Pages that running sequences use",
+              g.pages_in_use, out);
+  write_value("moracle_cache_pages_reusable", "gauge",
+              "Pages without a user, kept for prompts with the same beginning", g.pages_cached,
+              out);
+  write_value("moracle_step_budget_tokens", "gauge", "Tokens per step at most", g.step_budget, out);
+  write_value("moracle_preemptions_total", "counter", "Sequences that lost their pages",
+              g.preemptions, out);
+  write_value("moracle_prefix_cache_tokens_total", "counter",
+              "Prompt tokens that were not computed again", g.reused_tokens, out);
+  write_value("moracle_prompt_tokens_total", "counter", "Prompt tokens computed", prompt_tokens_,
+              out);
+  write_value("moracle_generated_tokens_total", "counter", "New tokens", new_tokens_, out);
+  write_value("moracle_reloads_total", "counter", "Reloads of the weights", reloads_, out);
+  write_value("moracle_failed_reloads_total", "counter", "Reloads that kept the old weights",
+              failed_reloads_, out);
+  write_head("moracle_requests_total", "counter", "Finished sequences by outcome", out);
+  for (const auto& [outcome, count] : requests_)
+    out += str("moracle_requests_total{outcome=\"", outcome, "\"} ", count, "\n");
+  first_token_.write("moracle_time_to_first_token_seconds", "From submission to the first token",
+                     out);
+  next_token_.write("moracle_time_per_token_seconds", "Between two tokens of a sequence", out);
+  request_.write("moracle_request_seconds", "From submission to the end of a sequence", out);
+  step_.write("moracle_step_seconds", "Time of a step of the model", out);
+  return out;
+}
+
+}  // namespace moracle::serve

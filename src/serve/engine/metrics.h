@@ -1,0 +1,60 @@
+// Counters of the server, in Prometheus' text format.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace moracle::serve {
+
+class Histogram {
+ public:
+  /// `bounds`: upper bounds of the buckets, ascending.
+  explicit Histogram(std::vector<double> bounds)
+      : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
+  void add(double value);
+  void write(const std::string& name, const char* help, std::string& out) const;
+
+ private:
+  std::vector<double> bounds_;
+  std::vector<int64_t> counts_;
+  double sum_ = 0;
+};
+
+/// Values of the scheduler after a step.
+struct Gauges {
+  int64_t running = 0, waiting = 0;
+  int64_t pages = 0, pages_in_use = 0, pages_cached = 0;  ///< cached: kept without a user
+  int64_t preemptions = 0, reused_tokens = 0;             ///< totals
+  int64_t step_budget = 0;                                ///< tokens per step
+};
+
+/// Safe to share between threads.
+class Metrics {
+ public:
+  void set(const Gauges& gauges);
+  Gauges gauges() const;
+  void step(int64_t prompt_tokens, int64_t new_tokens, double seconds);
+  void first_token(double seconds);
+  void next_token(double seconds);
+  /// `outcome`: "stop", "length", "cancelled", …
+  void request_ended(const char* outcome, double seconds);
+  void reload_ended(bool done);
+  /// All metrics; their names begin with "moracle_".
+  std::string text() const;
+
+ private:
+  mutable std::mutex mutex_;
+  Gauges gauges_;
+  int64_t prompt_tokens_ = 0, new_tokens_ = 0, reloads_ = 0, failed_reloads_ = 0;
+  std::map<std::string, int64_t> requests_;  // by outcome
+  Histogram first_token_{{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}};
+  Histogram next_token_{{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5}};
+  Histogram request_{{0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}};
+  Histogram step_{{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5}};
+};
+
+}  // namespace moracle::serve

@@ -1,0 +1,53 @@
+#include "serve/engine/page_store.h"
+
+#include "base/try.h"
+#include "models/decoder/model_state.h"
+
+namespace moracle::serve {
+
+int64_t PageStore::page() const {
+  return ModelAccess::state(model_).cache_pool->page();
+}
+
+int64_t PageStore::page_bytes() const {
+  return static_cast<int64_t>(ModelAccess::state(model_).cache_pool->page_bytes());
+}
+
+bool PageStore::can_share() const {
+  return ModelAccess::state(model_).state_pool == nullptr;
+}
+
+Status PageStore::start(SequenceId id, int64_t capacity, std::span<const PageId> pages) {
+  std::vector<std::byte*> memory;
+  for (const PageId page : pages) memory.push_back(cached_.at(page));
+  MORACLE_TRY(KvCache cache, ModelAccess::make_cache(model_, capacity, memory));
+  caches_.insert_or_assign(id, std::move(cache));
+  return {};
+}
+
+void PageStore::adopt(const Adoption& adoption) {
+  KvPool& pool = *ModelAccess::state(model_).cache_pool;
+  std::byte*& own = ModelAccess::state(caches_.at(adoption.id)).pages.at(adoption.index);
+  if (adoption.is_new) {
+    cached_[adoption.page] = own;
+  } else {
+    pool.release(own);
+    own = cached_.at(adoption.page);
+  }
+  pool.share(own);
+}
+
+void PageStore::drop_pages(std::span<const PageId> pages) {
+  KvPool& pool = *ModelAccess::state(model_).cache_pool;
+  for (const PageId page : pages) {
+    pool.release(cached_.at(page));
+    cached_.erase(page);
+  }
+}
+
+void PageStore::drop_all() {
+  caches_.clear();
+  for (const auto& [page, memory] : cached_) ModelAccess::state(model_).cache_pool->release(memory);
+}
+
+}  // namespace moracle::serve

@@ -1,0 +1,42 @@
+#include "serve/engine/sequence.h"
+
+#include <algorithm>
+
+#include "base/try.h"
+
+namespace moracle::serve {
+
+Result<Sequence> Sequence::make(Job job, const Tokenizer& tokenizer) {
+  TokenStream stream(tokenizer);
+  if (job.continues_prompt) MORACLE_CHECK(stream.follow(job.prompt));
+  Sampler sampler(job.sampling);
+  LogitEditor editor(job.edits, job.prompt);
+  StopStrings stops(job.stop_strings);
+  std::vector<int32_t> tokens = job.prompt;
+  return Sequence{std::move(job),    std::move(tokens), std::move(sampler),
+                  std::move(editor), std::move(stream), std::move(stops)};
+}
+
+Result<Event> Sequence::add(int32_t id) {
+  tokens.push_back(id);
+  editor.add(id);
+  Event event;
+  MORACLE_TRY(const std::string piece, stream.push(id));
+  event.text = stops.push(piece);
+  const bool is_stop =
+      std::find(job.stop_ids.begin(), job.stop_ids.end(), id) != job.stop_ids.end();
+  if (is_stop || stops.found())
+    event.finish = Finish::kStop;
+  else if (num_new() >= job.max_tokens)
+    event.finish = Finish::kLength;
+  if (event.finish != Finish::kNone && !stops.found()) {
+    event.text += stops.push(stream.finish());
+    if (stops.found())
+      event.finish = Finish::kStop;
+    else
+      event.text += stops.finish();
+  }
+  return event;
+}
+
+}  // namespace moracle::serve

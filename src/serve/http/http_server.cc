@@ -1,0 +1,113 @@
+// The server on Boost.Beast: every connection on one thread. A thread per connection, as in
+// cpp-httplib, would need 2,000 threads for 2,000 idle clients.
+#ifdef MORACLE_WITH_HTTP
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <thread>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "serve/http/session.h"
+
+namespace moracle::serve {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using Failure = boost::beast::error_code;
+
+class BeastServer : public HttpServer {
+ public:
+  BeastServer(const HttpOptions& options, HttpHandler handler)
+      : context_{options, std::move(handler), &workers_} {}
+
+  ~BeastServer() override { BeastServer::stop(); }
+
+  void stop() override {
+    workers_.join();
+    // Replies in progress travel until the end of this time.
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    while (context_.num_answering > 0 && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    io_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  Status listen() {
+    const HttpOptions& options = context_.options;
+    Failure failure;
+    const auto address =
+        asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, failure);
+    if (failure) {
+      return Error{ErrorKind::kInvalidArgument, "", "--host", "an IP address or localhost",
+                   str("it is ", options.host)};
+    }
+    const tcp::endpoint endpoint(address, options.port);
+    acceptor_.open(endpoint.protocol(), failure);
+    if (!failure) acceptor_.set_option(tcp::acceptor::reuse_address(true), failure);
+    if (!failure) acceptor_.bind(endpoint, failure);
+    if (!failure) acceptor_.listen(asio::socket_base::max_listen_connections, failure);
+    if (failure) {
+      return Error{ErrorKind::kIo, "", str("port ", options.port, " of ", options.host),
+                   "a free port and an address of this machine", failure.message()};
+    }
+    port_ = acceptor_.local_endpoint().port();
+    accept();
+    thread_ = std::thread([this] { io_.run(); });
+    return {};
+  }
+
+  uint16_t port() const override { return port_; }
+  int64_t num_connections() const override { return context_.num_connections; }
+
+ private:
+  void accept() {
+    acceptor_.async_accept([this](const Failure& failure, tcp::socket socket) {
+      if (failure) {
+        // Too many open files, for example: try again later.
+        retry_.expires_after(std::chrono::milliseconds(100));
+        retry_.async_wait([this](const Failure& cancelled) {
+          if (!cancelled) accept();
+        });
+        return;
+      }
+      Failure ignored;
+      if (context_.num_connections < context_.options.max_connections) {
+        socket.set_option(tcp::no_delay(true), ignored);
+        std::make_shared<Session>(std::move(socket), context_)->read_header();
+      } else {
+        static constexpr std::string_view kFull =
+            "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
+            "Connection: close\r\n\r\n";
+        socket.non_blocking(true, ignored);
+        socket.send(asio::buffer(kFull), 0, ignored);
+      }
+      accept();
+    });
+  }
+
+  asio::thread_pool workers_{2};
+  SessionContext context_;
+  asio::io_context io_{1};
+  tcp::acceptor acceptor_{io_};
+  asio::steady_timer retry_{io_};
+  uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace
+
+Status HttpServer::available() {
+  return {};
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options,
+                                                      HttpHandler handler) {
+  auto server = std::make_unique<BeastServer>(options, std::move(handler));
+  MORACLE_CHECK(server->listen());
+  return Result<std::unique_ptr<HttpServer>>(std::move(server));
+}
+
+}  // namespace moracle::serve
+#endif

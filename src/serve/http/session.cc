@@ -1,0 +1,273 @@
+#ifdef MORACLE_WITH_HTTP
+#include "serve/http/session.h"
+
+#include <sys/socket.h>
+
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/bind_handler.hpp>
+#include <boost/beast/http/read.hpp>
+#include <cerrno>
+#include <chrono>
+#include <exception>
+
+#include "base/text.h"
+
+namespace moracle::serve {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
+
+// Forwards to the I/O thread. Keeps the connection.
+class SessionExchange : public Exchange {
+ public:
+  SessionExchange(std::shared_ptr<Session> session, uint64_t request)
+      : session_(std::move(session)), request_(request) {}
+  void reply(HttpReply reply) override {
+    dispatch([reply = std::move(reply)](Session& s, uint64_t request) mutable {
+      s.reply(request, std::move(reply));
+    });
+  }
+  void start_stream(HttpReply head) override {
+    dispatch([head = std::move(head)](Session& s, uint64_t request) mutable {
+      s.start_stream(request, std::move(head));
+    });
+  }
+  void write(std::string text) override {
+    dispatch([text = std::move(text)](Session& s, uint64_t request) { s.write(request, text); });
+  }
+  void end() override {
+    dispatch([](Session& s, uint64_t request) { s.end(request); });
+  }
+  void on_leave(std::function<void()> left) override {
+    dispatch([left = std::move(left)](Session& s, uint64_t request) mutable {
+      s.on_leave(request, std::move(left));
+    });
+  }
+  void post(std::function<void()> work) override {
+    asio::post(session_->stream().get_executor(), std::move(work));
+  }
+
+ private:
+  template <class Work>
+  void dispatch(Work&& work) {
+    asio::dispatch(session_->stream().get_executor(),
+                   [session = session_, request = request_,
+                    work = std::forward<Work>(work)]() mutable { work(*session, request); });
+  }
+  const std::shared_ptr<Session> session_;
+  const uint64_t request_;
+};
+
+void run_handler(const HttpHandler& handler, HttpRequest&& request,
+                 const std::shared_ptr<Exchange>& exchange) {
+  try {
+    handler(std::move(request), exchange);
+  } catch (const std::exception&) {  // the system refuses memory
+    exchange->reply({.status = 500,
+                     .body = R"({"error":{"message":"the request needs more memory than there is",)"
+                             R"("type":"server_error","param":null,"code":null}})"});
+  }
+}
+
+}  // namespace
+
+Session::Session(asio::ip::tcp::socket socket, SessionContext& context)
+    : context_(context), stream_(std::move(socket)) {
+  ++context_.num_connections;
+}
+
+Session::~Session() {
+  --context_.num_connections;
+}
+
+void Session::read_header() {
+  parser_.emplace();
+  parser_->header_limit(context_.options.max_header);
+  parser_->body_limit(context_.options.max_body);
+  stream_.expires_after(milliseconds(context_.options.idle_seconds));
+  http::async_read_header(stream_, buffer_, *parser_,
+                          [self = shared_from_this()](const Failure& failure, size_t) {
+                            failure ? self->refuse(failure) : self->read_body();
+                          });
+}
+
+void Session::read_body() {
+  stream_.expires_after(milliseconds(context_.options.transfer_seconds));
+  const auto read = [self = shared_from_this()](const Failure& started, size_t) {
+    if (started) return self->close();
+    http::async_read(self->stream_, self->buffer_, *self->parser_,
+                     [self](const Failure& failure, size_t) {
+                       failure ? self->refuse(failure) : self->handle();
+                     });
+  };
+  if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
+    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    asio::async_write(stream_, asio::buffer(kContinue), read);
+  } else {
+    read({}, 0);
+  }
+}
+
+void Session::handle() {
+  const auto message = parser_->release();
+  parser_.reset();
+  ++request_;
+  keep_alive_ = message.keep_alive();
+  is_http_1_0_ = message.version() < 11;
+  is_head_ = message.method() == http::verb::head;
+  streaming_ = ended_ = false;
+  const auto text = [](beast::string_view view) { return std::string(view.data(), view.size()); };
+  HttpRequest request;
+  request.method = text(message.method_string());
+  request.path = text(message.target());
+  request.path.resize(std::min(request.path.find('?'), request.path.size()));
+  request.host = text(message[http::field::host]);
+  request.origin = text(message[http::field::origin]);
+  request.authorization = text(message[http::field::authorization]);
+  request.body = message.body();
+  answering_ = true;
+  ++context_.num_answering;
+  watch();
+  asio::post(*context_.workers,
+             [exchange = std::make_shared<SessionExchange>(shared_from_this(), request_),
+              request = std::move(request), &handler = context_.handler]() mutable {
+               run_handler(handler, std::move(request), exchange);
+             });
+}
+
+// The bytes are no request, or too many. The reply ends the connection.
+void Session::refuse(const Failure& failure) {
+  const bool too_large = failure == http::error::body_limit;
+  const bool is_http = failure.category() == make_error_code(http::error::bad_value).category();
+  if (!is_http || failure == http::error::end_of_stream || failure == http::error::partial_message)
+    return close();
+  ++request_;
+  keep_alive_ = is_http_1_0_ = is_head_ = streaming_ = ended_ = false;
+  const int status = too_large ? 413 : failure == http::error::header_limit ? 431 : 400;
+  reply(request_, {status, str(R"({"error":{"message":"not a request that this server reads: )",
+                               failure.message(),
+                               R"(","type":"invalid_request_error","param":null,"code":null}})")});
+}
+
+// Watches for the end of the connection while a request is being answered. A client that sends
+// more meanwhile is not watched.
+void Session::watch() {
+  stream_.socket().async_wait(
+      asio::ip::tcp::socket::wait_read,
+      [self = shared_from_this(), request = request_](const Failure& failure) {
+        if (failure || !self->is_open(request) || self->ended_) return;
+        char byte = 0;
+        const auto size =
+            ::recv(self->stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        if (size > 0 || (size < 0 && (errno == EAGAIN || errno == EINTR))) return;
+        self->close();
+      });
+}
+
+void Session::on_leave(uint64_t request, std::function<void()> left) {
+  if (request != request_) return;
+  if (closed_) return left();
+  if (!ended_) on_leave_ = std::move(left);
+}
+
+void Session::send_head(const HttpReply& head, bool chunked) {
+  const auto reason = http::obsolete_reason(static_cast<http::status>(head.status));
+  unsent_ += str("HTTP/1.1 ", head.status, " ", reason, "\r\nContent-Type: ", head.type, "\r\n");
+  for (const auto& [name, value] : head.headers) unsent_ += str(name, ": ", value, "\r\n");
+  if (chunked)
+    unsent_ += "Transfer-Encoding: chunked\r\nCache-Control: no-store\r\n";
+  else if (!streaming_)
+    unsent_ += str("Content-Length: ", head.body.size(), "\r\n");
+  unsent_ += keep_alive_ ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
+}
+
+void Session::reply(uint64_t request, HttpReply&& reply) {
+  if (!is_open(request) || streaming_ || ended_) return;
+  send_head(reply, false);
+  if (!is_head_) unsent_ += reply.body;
+  ended_ = true;
+  flush();
+}
+
+void Session::start_stream(uint64_t request, HttpReply&& head) {
+  if (!is_open(request) || streaming_ || ended_) return;
+  streaming_ = true;
+  keep_alive_ = keep_alive_ && !is_http_1_0_;  // without chunks, the end of the connection ends it
+  send_head(head, !is_http_1_0_);
+  flush();
+}
+
+void Session::write(uint64_t request, const std::string& text) {
+  if (!is_open(request) || !streaming_ || ended_ || text.empty()) return;
+  if (is_http_1_0_) {
+    unsent_ += text;
+  } else {
+    char size[20];
+    const int digits = std::snprintf(size, sizeof size, "%zx\r\n", text.size());
+    unsent_.append(size, digits).append(text).append("\r\n");
+  }
+  if (static_cast<int64_t>(unsent_.size()) > context_.options.max_unsent) return close();
+  flush();
+}
+
+void Session::end(uint64_t request) {
+  if (!is_open(request) || !streaming_ || ended_) return;
+  if (!is_http_1_0_) unsent_ += "0\r\n\r\n";
+  ended_ = true;
+  flush();
+}
+
+void Session::flush() {
+  if (writing_ || closed_) return;
+  if (unsent_.empty()) {
+    if (ended_) next_request();
+    return;
+  }
+  writing_ = true;
+  sending_.swap(unsent_);
+  unsent_.clear();
+  stream_.expires_after(milliseconds(context_.options.transfer_seconds));
+  asio::async_write(stream_, asio::buffer(sending_),
+                    [self = shared_from_this()](const Failure& failure, size_t) {
+                      self->writing_ = false;
+                      failure ? self->close() : self->flush();
+                    });
+}
+
+void Session::answered() {
+  if (std::exchange(answering_, false)) --context_.num_answering;
+}
+
+void Session::next_request() {
+  on_leave_ = nullptr;
+  answered();
+  if (!keep_alive_) return close();
+  // An idle connection keeps little memory.
+  unsent_ = std::string();
+  sending_ = std::string();
+  if (buffer_.size() == 0) buffer_.shrink_to_fit();
+  Failure ignored;
+  stream_.socket().cancel(ignored);  // watch()
+  read_header();
+}
+
+void Session::close() {
+  if (closed_) return;
+  closed_ = true;
+  answered();
+  Failure ignored;
+  stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
+  stream_.close();
+  if (auto left = std::exchange(on_leave_, nullptr)) left();
+}
+
+}  // namespace moracle::serve
+#endif

@@ -1,0 +1,66 @@
+// One connection: reads a request, hands it to the handler, writes the reply, and so on.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <optional>
+
+#include "serve/http/http.h"
+
+namespace moracle::serve {
+
+/// What all connections share.
+struct SessionContext {
+  HttpOptions options;
+  HttpHandler handler;
+  boost::asio::thread_pool* workers;
+  std::atomic<int64_t> num_connections{0}, num_answering{0};
+};
+
+/// All functions run on the I/O thread.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  Session(boost::asio::ip::tcp::socket socket, SessionContext& context);
+  ~Session();
+  void read_header();
+
+  /// The functions of Exchange, for request number `request` of this connection.
+  void reply(uint64_t request, HttpReply&& reply);
+  void start_stream(uint64_t request, HttpReply&& head);
+  void write(uint64_t request, const std::string& text);
+  void end(uint64_t request);
+  void on_leave(uint64_t request, std::function<void()> left);
+  boost::beast::tcp_stream& stream() { return stream_; }
+
+ private:
+  using Failure = boost::beast::error_code;
+  void read_body();
+  void handle();
+  void refuse(const Failure& failure);
+  void watch();
+  void left();
+  bool is_open(uint64_t request) const { return request == request_ && !closed_; }
+  void send_head(const HttpReply& head, bool chunked);
+  void flush();
+  void next_request();
+  void close();
+
+  void answered();
+
+  SessionContext& context_;
+  boost::beast::tcp_stream stream_;
+  boost::beast::flat_buffer buffer_;
+  std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
+  uint64_t request_ = 0;  // number of the current request
+  bool keep_alive_ = false, is_http_1_0_ = false, is_head_ = false;
+  bool answering_ = false, streaming_ = false, ended_ = false, writing_ = false, closed_ = false;
+  std::string unsent_, sending_;
+  std::function<void()> on_leave_;
+};
+
+}  // namespace moracle::serve

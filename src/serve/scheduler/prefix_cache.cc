@@ -1,0 +1,77 @@
+#include "serve/scheduler/prefix_cache.h"
+
+#include <algorithm>
+
+namespace moracle::serve {
+
+void PrefixCache::use(PageId id, Node& node) {
+  if (node.users++ > 0) return;
+  --num_unused_;
+  evictable_.erase({node.last_use, id});
+}
+
+// Call after `node` lost its last user or its last child.
+void PrefixCache::leaf_changed(PageId id, const Node& node) {
+  if (node.users == 0 && node.children == 0) evictable_.insert({node.last_use, id});
+}
+
+std::vector<PageId> PrefixCache::take(int32_t adapter, std::span<const int32_t> tokens,
+                                      int64_t most) {
+  const int64_t full = std::min(most, static_cast<int64_t>(tokens.size()) / page_);
+  std::vector<PageId> taken;
+  PageId before = root(adapter);
+  for (int64_t i = 0; i < full; ++i) {
+    const auto part = tokens.subspan(i * page_, page_);
+    const auto found = pages_.find({before, {part.begin(), part.end()}});
+    if (found == pages_.end()) break;
+    before = found->second;
+    use(before, nodes_.at(before));
+    taken.push_back(before);
+  }
+  return taken;
+}
+
+PrefixCache::Added PrefixCache::add(int32_t adapter, std::span<const PageId> before,
+                                    std::span<const int32_t> tokens) {
+  const PageId parent = before.empty() ? root(adapter) : before.back();
+  const auto [at, is_new] = pages_.try_emplace({parent, {tokens.begin(), tokens.end()}}, next_);
+  const PageId id = at->second;
+  if (is_new) {
+    ++next_;
+    ++num_unused_;  // until use() below
+    nodes_[id].at = at;
+    if (!before.empty()) ++nodes_.at(parent).children;
+  }
+  use(id, nodes_.at(id));
+  return {id, is_new};
+}
+
+void PrefixCache::release(std::span<const PageId> pages) {
+  ++clock_;
+  // The last page first: a page without users has no descendant with users.
+  for (auto at = pages.rbegin(); at != pages.rend(); ++at) {
+    Node& node = nodes_.at(*at);
+    if (--node.users > 0) continue;
+    ++num_unused_;
+    node.last_use = clock_;
+    leaf_changed(*at, node);
+  }
+}
+
+std::optional<PageId> PrefixCache::evict() {
+  if (evictable_.empty()) return {};
+  const PageId id = evictable_.begin()->second;
+  evictable_.erase(evictable_.begin());
+  const auto at = nodes_.at(id).at;
+  const PageId parent = at->first.first;
+  pages_.erase(at);
+  nodes_.erase(id);
+  --num_unused_;
+  if (const auto before = nodes_.find(parent); before != nodes_.end()) {
+    --before->second.children;
+    leaf_changed(parent, before->second);
+  }
+  return id;
+}
+
+}  // namespace moracle::serve

@@ -1,0 +1,236 @@
+#include "serve/scheduler/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace moracle::serve {
+
+Scheduler::Scheduler(const SchedulerLimits& limits)
+    : limits_(limits), prefixes_(limits.page), free_(limits.num_pages) {}
+
+Admission Scheduler::submit(Submission submission) {
+  const auto prompt = static_cast<int64_t>(submission.prompt.size());
+  // The last new token is never computed.
+  if (pages_of(prompt + std::max<int64_t>(submission.max_tokens - 1, 0)) > limits_.num_pages)
+    return Admission::kTooLong;
+  if (num_waiting() + num_running() >= limits_.max_waiting + limits_.max_running)
+    return Admission::kQueueFull;
+  Sequence& sequence = sequences_[submission.id];
+  sequence.tokens = submission.prompt;
+  sequence.order = next_order_++;
+  sequence.submission = std::move(submission);
+  waiting_.emplace(sequence.order, &sequence);
+  return Admission::kQueued;
+}
+
+StepPlan Scheduler::next(double now, int64_t budget) {
+  StepPlan plan;
+  expire(now, plan);
+  plan_decoding(plan);
+  start_waiting(plan);
+  plan_prompts(budget, plan);
+  return plan;
+}
+
+void Scheduler::expire(double now, StepPlan& plan) {
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence.submission.deadline <= now) plan.expired.push_back(id);
+  }
+  for (const SequenceId id : plan.expired) finish(id);
+}
+
+void Scheduler::add_chunk(const Sequence& sequence, int64_t count, StepPlan& plan) {
+  plan.chunks.push_back(
+      {sequence.submission.id, sequence.computed, count, count == sequence.remaining()});
+  plan.num_tokens += count;
+}
+
+// Oldest first: a sequence that another one preempts has no chunk yet.
+void Scheduler::plan_decoding(StepPlan& plan) {
+  for (auto at = running_.begin(); at != running_.end();) {
+    Sequence& sequence = *at->second;
+    bool preempted_itself = false;
+    if (sequence.remaining() == 1) {
+      while (sequence.pages() < pages_of(sequence.computed + 1)) {
+        if (free_a_page(plan)) {
+          --free_;
+          ++sequence.own;
+          continue;
+        }
+        Sequence& youngest = *running_.rbegin()->second;
+        preempted_itself = &youngest == &sequence;
+        if (preempted_itself) break;
+        preempt(youngest, plan);
+      }
+      if (!preempted_itself) add_chunk(sequence, 1, plan);
+    }
+    ++at;
+    if (preempted_itself) preempt(sequence, plan);
+  }
+}
+
+// Makes sure that a page is free: evicts a cached page if none is.
+bool Scheduler::free_a_page(StepPlan& plan) {
+  if (free_ > 0) return true;
+  const auto evicted = prefixes_.evict();
+  if (!evicted) return false;
+  plan.dropped.push_back(*evicted);
+  ++free_;
+  return true;
+}
+
+void Scheduler::give_back(Sequence& sequence) {
+  prefixes_.release(sequence.path);
+  sequence.path.clear();
+  free_ += sequence.own;
+  sequence.own = sequence.computed = 0;
+}
+
+void Scheduler::preempt(Sequence& sequence, StepPlan& plan) {
+  give_back(sequence);
+  running_.erase(sequence.order);
+  waiting_.emplace(sequence.order, &sequence);
+  plan.preempted.push_back(sequence.submission.id);
+  ++num_preemptions_;
+}
+
+bool Scheduler::must_wait(const Sequence& sequence) const {
+  if (paused_ && !sequence.has_run) return true;
+  const auto before = sequences_.find(sequence.submission.after);
+  return before != sequences_.end() &&
+         before->second.computed < static_cast<int64_t>(before->second.submission.prompt.size());
+}
+
+void Scheduler::start_waiting(StepPlan& plan) {
+  // Search only a few sequences behind those that lack pages: each search costs time.
+  constexpr int kMostBlocked = 8;
+  int num_blocked = 0;
+  Sequence* blocked = nullptr;
+  for (auto at = waiting_.begin(); at != waiting_.end() && num_blocked < kMostBlocked;) {
+    if (num_running() >= limits_.max_running) return;
+    Sequence& sequence = *at->second;
+    if (must_wait(sequence)) {
+      ++at;
+    } else if (start(sequence, plan)) {
+      at = waiting_.erase(at);
+      if (blocked != nullptr && ++blocked->passed >= kMaxPassed) return;
+    } else {
+      if (blocked == nullptr) blocked = &sequence;
+      if (blocked->passed >= kMaxPassed) return;
+      ++num_blocked;
+      ++at;
+    }
+  }
+}
+
+bool Scheduler::start(Sequence& sequence, StepPlan& plan) {
+  const auto known = static_cast<int64_t>(sequence.tokens.size());
+  // At least one token is computed, because the next token follows from its logits.
+  const bool reuse = limits_.prefix_cache && !sequence.submission.scores_prompt;
+  std::vector<PageId> pages;
+  if (reuse)
+    pages =
+        prefixes_.take(sequence.submission.adapter, sequence.tokens, (known - 1) / limits_.page);
+  const auto shared = static_cast<int64_t>(pages.size());
+  const int64_t own = pages_of(known) - shared;
+  // Leave a page for each running sequence, so that a start is not soon followed by a preemption.
+  if (own > free_ + prefixes_.num_unused() - num_running()) {
+    prefixes_.release(pages);
+    return false;
+  }
+  for (int64_t i = 0; i < own; ++i) {
+    free_a_page(plan);
+    --free_;
+  }
+  sequence.own = own;
+  sequence.path = pages;
+  sequence.computed = shared * limits_.page;
+  num_reused_tokens_ += sequence.computed;
+  if (!sequence.has_run) ++num_started_;
+  sequence.has_run = true;
+  running_.emplace(sequence.order, &sequence);
+  plan.starts.push_back({sequence.submission.id, std::move(pages)});
+  return true;
+}
+
+void Scheduler::plan_prompts(int64_t budget, StepPlan& plan) {
+  std::vector<std::pair<Sequence*, int64_t>> prompts;  // and tokens in this step
+  std::unordered_map<SequenceId, bool> has_chunk;
+  for (const Chunk& chunk : plan.chunks) has_chunk[chunk.id] = true;
+  for (const auto& [order, sequence] : running_) {
+    if (!has_chunk.contains(sequence->submission.id)) prompts.push_back({sequence, 0});
+  }
+  int64_t left = budget - plan.num_tokens;
+  if (prompts.empty() || left < 1) return;
+  const auto give = [&](std::pair<Sequence*, int64_t>& prompt, int64_t most) {
+    const int64_t count = std::min({prompt.first->remaining() - prompt.second, most, left});
+    prompt.second += count;
+    left -= count;
+  };
+  give(prompts.front(), (left + 1) / 2);
+  std::vector<size_t> shortest_first(prompts.size() - 1);
+  for (size_t i = 0; i < shortest_first.size(); ++i) shortest_first[i] = i + 1;
+  std::stable_sort(shortest_first.begin(), shortest_first.end(), [&](size_t a, size_t b) {
+    return prompts[a].first->remaining() < prompts[b].first->remaining();
+  });
+  for (const size_t i : shortest_first) give(prompts[i], left);
+  give(prompts.front(), left);
+  for (const auto& [sequence, count] : prompts) {
+    if (count > 0) add_chunk(*sequence, count, plan);
+  }
+}
+
+std::vector<Adoption> Scheduler::advance(const StepPlan& plan) {
+  std::vector<Adoption> adoptions;
+  for (const Chunk& chunk : plan.chunks) {
+    const auto at = sequences_.find(chunk.id);
+    if (at == sequences_.end()) continue;  // it failed in this step
+    at->second.computed += chunk.count;
+    if (limits_.prefix_cache) adopt_full_pages(at->second, adoptions);
+  }
+  return adoptions;
+}
+
+void Scheduler::adopt_full_pages(Sequence& sequence, std::vector<Adoption>& adoptions) {
+  for (;;) {
+    const auto index = static_cast<int64_t>(sequence.path.size());
+    if ((index + 1) * limits_.page > sequence.computed) return;
+    const auto tokens =
+        std::span<const int32_t>(sequence.tokens).subspan(index * limits_.page, limits_.page);
+    const auto added = prefixes_.add(sequence.submission.adapter, sequence.path, tokens);
+    sequence.path.push_back(added.id);
+    --sequence.own;
+    if (!added.is_new) ++free_;
+    adoptions.push_back({sequence.submission.id, index, added.id, added.is_new});
+  }
+}
+
+void Scheduler::append(SequenceId id, int32_t token) {
+  sequences_.at(id).tokens.push_back(token);
+}
+
+void Scheduler::finish(SequenceId id) {
+  const auto at = sequences_.find(id);
+  if (at == sequences_.end()) return;
+  Sequence& sequence = at->second;
+  give_back(sequence);
+  running_.erase(sequence.order);
+  waiting_.erase(sequence.order);
+  if (sequence.has_run) --num_started_;
+  sequences_.erase(at);
+}
+
+std::vector<PageId> Scheduler::drop_cached() {
+  std::vector<PageId> dropped;
+  while (const auto page = prefixes_.evict()) dropped.push_back(*page);
+  free_ += static_cast<int64_t>(dropped.size());
+  return dropped;
+}
+
+int64_t Scheduler::own_pages() const {
+  int64_t pages = 0;
+  for (const auto& [order, sequence] : running_) pages += sequence->own;
+  return pages;
+}
+
+}  // namespace moracle::serve

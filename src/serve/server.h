@@ -1,0 +1,38 @@
+// The server: engine, interface and HTTP together.
+#pragma once
+
+#include "serve/api/api.h"
+#include "serve/http/http.h"
+
+namespace moracle::serve {
+
+struct ServerOptions {
+  EngineOptions engine;
+  ApiOptions api;
+  HttpOptions http;
+};
+
+class Server {
+ public:
+  /// Listens. `model` must outlive the server and belong to it alone. Errors: those of
+  /// Engine::start and HttpServer::start.
+  static Result<std::unique_ptr<Server>> start(Model& model, ServedModel served,
+                                               const ServerOptions& options);
+  /// Ends unfinished requests with status 503.
+  ~Server();
+
+  uint16_t port() const { return http_->port(); }
+  /// Refuses new requests for text, and waits at most `seconds` for the others. False: some are
+  /// unfinished.
+  bool drain(double seconds);
+
+ private:
+  explicit Server(ServedModel served) : served_(std::move(served)) {}
+
+  const ServedModel served_;
+  std::unique_ptr<HttpServer> http_;  // outlives the engine, whose jobs hold connections
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Api> api_;
+};
+
+}  // namespace moracle::serve

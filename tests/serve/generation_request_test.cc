@@ -1,0 +1,155 @@
+// Tests how bodies of requests become jobs, and how wrong ones are refused.
+#include "serve/api/generation_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "serve/api/api.h"
+#include "support/must.h"
+
+namespace moracle::serve::generation_request_test {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::must;
+
+ServedModel small_model() {
+  const Checkpoint checkpoint =
+      must(Checkpoint::open(MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128"));
+  ServedModel model = must(ServedModel::open(checkpoint));
+  model.name = "small";
+  must(model.adapters->add("tuned", "folder"));
+  model.vocab_size = model.tokenizer.vocab_size();
+  model.max_context = 64;
+  return model;
+}
+
+class Requests : public ::testing::Test {
+ protected:
+  GenerationRequest completion(const char* body) {
+    return must(read_completion(must(parse_body(body)), model_));
+  }
+  std::string refusal(const char* body, bool is_chat = false) {
+    const auto parsed = parse_body(body);
+    if (!parsed) return parsed.error().to_string();
+    const auto read = is_chat ? read_chat(*parsed, model_) : read_completion(*parsed, model_);
+    return read ? "accepted" : read.error().to_string();
+  }
+  const ServedModel model_ = small_model();
+};
+
+TEST_F(Requests, FieldsBecomeJobs) {
+  const GenerationRequest request = completion(R"({"model": "tuned", "prompt": ["And", [5, 6]],
+      "n": 2, "max_tokens": 7, "temperature": 0.5, "top_k": -1, "top_p": 0.9, "min_p": 0.1,
+      "seed": 3, "stop": "end", "logit_bias": {"5": -100}, "presence_penalty": 1,
+      "frequency_penalty": -1, "repetition_penalty": 1.5, "ignore_eos": true, "logprobs": 4,
+      "echo": true, "stream": true, "stream_options": {"include_usage": true}, "user": "x"})");
+  EXPECT_TRUE(request.stream && request.include_usage && request.echo);
+  ASSERT_EQ(request.jobs.size(), 4u);
+  EXPECT_EQ(request.choices, 2);
+  const Job& job = request.jobs[3];
+  EXPECT_EQ(job.prompt, (std::vector<int32_t>{5, 6}));
+  EXPECT_EQ(job.max_tokens, 7);
+  EXPECT_EQ(job.adapter, 0);
+  EXPECT_EQ(job.sampling.seed, 4u);
+  EXPECT_FLOAT_EQ(job.sampling.temperature, 0.5F);
+  EXPECT_EQ(job.sampling.top_k, 0);
+  EXPECT_FLOAT_EQ(job.sampling.top_p, 0.9F);
+  EXPECT_FLOAT_EQ(job.sampling.min_p, 0.1F);
+  EXPECT_FLOAT_EQ(job.edits.bias.at(5), -100);
+  EXPECT_FLOAT_EQ(job.edits.presence, 1);
+  EXPECT_FLOAT_EQ(job.edits.frequency, -1);
+  EXPECT_FLOAT_EQ(job.edits.repetition, 1.5F);
+  EXPECT_TRUE(job.stop_ids.empty());
+  EXPECT_EQ(job.stop_strings, std::vector<std::string>{"end"});
+  EXPECT_EQ(job.num_top, 4);
+  EXPECT_TRUE(job.scores_prompt && job.continues_prompt);
+}
+
+TEST_F(Requests, MissingAndNullFieldsHaveDefaults) {
+  for (const char* body : {R"({"prompt": "And"})",
+                           R"({"prompt": "And", "n": null, "seed": null, "logprobs": null,
+                               "temperature": null, "stop": null, "stream": null,
+                               "tools": [], "suffix": "", "response_format": {"type": "text"}})"}) {
+    const GenerationRequest request = completion(body);
+    ASSERT_EQ(request.jobs.size(), 1u);
+    EXPECT_EQ(request.jobs[0].max_tokens, 16);
+    EXPECT_EQ(request.jobs[0].stop_ids, model_.generation.eos_ids);
+    EXPECT_EQ(request.jobs[0].sampling.temperature, model_.generation.sampling.temperature);
+    EXPECT_FALSE(request.jobs[0].num_top);
+    EXPECT_EQ(request.model, "small");
+  }
+}
+
+TEST_F(Requests, ChatFillsTheContext) {
+  const GenerationRequest request =
+      must(read_chat(must(parse_body(R"({"messages": [{"role": "user", "content": [{"type": "text",
+          "text": "Who"}]}], "logprobs": true, "top_logprobs": 2})")),
+                     model_));
+  const ChatMessage message{"user", "Who"};
+  const Job& job = request.jobs.at(0);
+  EXPECT_EQ(job.prompt, must(model_.tokenizer.encode(must(model_.chat->render({&message, 1})))));
+  EXPECT_EQ(job.max_tokens, 64 - static_cast<int64_t>(job.prompt.size()));
+  EXPECT_EQ(job.num_top, 2);
+  EXPECT_FALSE(job.continues_prompt);
+}
+
+TEST_F(Requests, WrongFieldsAreRefusedByName) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "JSON"},
+      {"[]", "an object"},
+      {"{\"prompt\": \"\xff\"}", "UTF-8"},
+      {R"({"prompt": 1e999})", "doubles"},
+      {"{}", "prompt: needs"},
+      {R"({"prompt": 5})", "prompt: needs"},
+      {R"({"prompt": ""})", "prompt: needs at least one token"},
+      {R"({"prompt": []})", "prompt: needs at least one token"},
+      {R"({"prompt": [-1]})", "prompt[0]: needs"},
+      {R"({"prompt": [99999999]})", "prompt: needs ids"},
+      {R"({"prompt": ["a", 5]})", "prompt[1]"},
+      {R"({"prompt": "a", "max_tokens": 0})", "max_tokens: needs"},
+      {R"({"prompt": "a", "max_tokens": 64})", "context of 64"},
+      {R"({"prompt": "a", "max_tokens": 1.5})", "max_tokens: needs"},
+      {R"({"prompt": "a", "n": 65})", "n: needs"},
+      {R"({"prompt": "a", "temperature": "hot"})", "temperature: needs"},
+      {R"({"prompt": "a", "top_p": 0})", "top_p: needs"},
+      {R"({"prompt": "a", "logprobs": 21})", "logprobs: needs"},
+      {R"({"prompt": "a", "stop": [""]})", "stop: needs"},
+      {R"({"prompt": "a", "stop": 3})", "stop: needs"},
+      {R"({"prompt": "a", "logit_bias": {"x": 1}})", "logit_bias: needs"},
+      {R"({"prompt": "a", "logit_bias": {"5": 101}})", "logit_bias.5: needs"},
+      {R"({"prompt": "a", "stream": "yes"})", "stream: needs"},
+      {R"({"prompt": "a", "suffix": "b"})", "suffix: needs no value"},
+      {R"({"prompt": "a", "tools": [{}]})", "tools: needs no value"},
+      {R"({"prompt": "a", "model": "unloaded"})", "model: needs"},
+      {R"({"prompt": "a", "best_of": 3})", "best_of: needs"},
+      {R"({"prompt": "a", "response_format": {"type": "json_schema"}})", "response_format: needs"},
+  };
+  for (const auto& [body, message] : cases) EXPECT_THAT(refusal(body), HasSubstr(message)) << body;
+  EXPECT_THAT(refusal((std::string(100, '[') + std::string(100, ']')).c_str()),
+              HasSubstr("64 levels"));
+}
+
+TEST_F(Requests, WrongMessagesAreRefusedByName) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{}", "messages: needs"},
+      {R"({"messages": []})", "messages: needs at least one"},
+      {R"({"messages": [{"content": "a"}]})", "messages[0].role: needs"},
+      {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
+       "messages[0].content[0].type: needs"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2})", "logprobs: needs"},
+  };
+  for (const auto& [body, message] : cases)
+    EXPECT_THAT(refusal(body, true), HasSubstr(message)) << body;
+}
+
+TEST(ApiKey, ComparesWholeTexts) {
+  EXPECT_TRUE(equal_in_constant_time("Bearer key", "Bearer key"));
+  for (const char* other :
+       {"", "B", "Bearer ke", "Bearer keyy", "bearer key", "Bearer keyBearer key"})
+    EXPECT_FALSE(equal_in_constant_time(other, "Bearer key")) << other;
+  EXPECT_FALSE(equal_in_constant_time("a", ""));
+}
+
+}  // namespace
+}  // namespace moracle::serve::generation_request_test

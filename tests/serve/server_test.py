@@ -1,0 +1,420 @@
+"""Tests `moracle serve` from end to end: server_test.py COMMAND MODEL [unittest's arguments]."""
+import array
+import concurrent.futures
+import http.client
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from client import Server
+
+COMMAND, MODEL = "", ""
+PROMPT = "And the LORD spake unto Moses, saying,"
+
+
+def text_of_run(prompt, *options):
+    """What `moracle run` generates."""
+    ran = subprocess.run([COMMAND, "run", MODEL, "-p", prompt, "--deterministic", "--threads", "2", "--json", *options],
+                         capture_output=True, check=True, text=True)
+    return json.loads(ran.stdout)["text"]
+
+
+class Texts(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(COMMAND, MODEL, "--deterministic")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.end()
+
+    def test_text_equals_run_alone_and_among_others(self):
+        options = ("--seed", "7", "-n", "40", "--temperature", "0.9", "--top-p", "0.95")
+        expected = text_of_run(PROMPT, *options)
+        fields = {"seed": 7, "max_tokens": 40, "temperature": 0.9, "top_p": 0.95}
+        self.assertEqual(self.server.complete(PROMPT, **fields)["choices"][0]["text"], expected)
+
+        def one(i):
+            if i % 4 == 0:
+                return self.server.complete(PROMPT, **fields)["choices"][0]["text"]
+            self.server.complete(PROMPT + " word" * i, max_tokens=10 + i, seed=i, temperature=1)
+            return expected
+
+        with concurrent.futures.ThreadPoolExecutor(32) as threads:
+            self.assertEqual(set(threads.map(one, range(64))), {expected})
+
+    def test_greedy_text_equals_run(self):
+        made = self.server.complete(PROMPT, max_tokens=30, temperature=0)
+        self.assertEqual(made["choices"][0]["text"], text_of_run(PROMPT, "-n", "30", "--temperature", "0"))
+        self.assertEqual(made["usage"]["completion_tokens"], 30)
+
+    def test_chat_equals_run(self):
+        body = {"messages": [{"role": "user", "content": "Who is Moses?"}], "seed": 2, "max_tokens": 24,
+                "temperature": 0.7}
+        status, reply = self.server.post("/v1/chat/completions", body)
+        self.assertEqual(status, 200)
+        expected = text_of_run("Who is Moses?", "--chat", "--seed", "2", "-n", "24", "--temperature", "0.7")
+        self.assertEqual(reply["choices"][0]["message"], {"role": "assistant", "content": expected})
+        pieces = list(self.server.stream("/v1/chat/completions", body))
+        self.assertEqual(pieces[0]["choices"][0]["delta"]["role"], "assistant")
+        self.assertEqual("".join(p["choices"][0]["delta"].get("content", "") for p in pieces), expected)
+
+    def test_stream_has_the_same_text_and_usage(self):
+        fields = {"prompt": PROMPT, "seed": 1, "max_tokens": 20, "temperature": 0.8, "n": 2}
+        whole = self.server.complete(**fields)
+        texts, usage = ["", ""], None
+        for event in self.server.stream("/v1/completions", {**fields, "stream_options": {"include_usage": True}}):
+            for choice in event["choices"]:
+                texts[choice["index"]] += choice["text"]
+            usage = event["usage"]
+        self.assertEqual(texts, [choice["text"] for choice in whole["choices"]])
+        self.assertNotEqual(texts[0], texts[1])
+        self.assertEqual(usage["completion_tokens"], 40)
+        self.assertEqual(usage["prompt_tokens"], whole["usage"]["prompt_tokens"])
+
+    def test_stop_strings_end_the_text(self):
+        text = self.server.complete(PROMPT, max_tokens=40, temperature=0)["choices"][0]["text"]
+        stop = text[20:25]
+        for stream in (False, True):
+            fields = {"prompt": PROMPT, "max_tokens": 40, "temperature": 0, "stop": [stop, "never"]}
+            if stream:
+                events = list(self.server.stream("/v1/completions", fields))
+                cut, reason = "".join(e["choices"][0]["text"] for e in events), events[-1]["choices"][0]["finish_reason"]
+            else:
+                choice = self.server.complete(**fields)["choices"][0]
+                cut, reason = choice["text"], choice["finish_reason"]
+            self.assertEqual(cut, text[:text.index(stop)])
+            self.assertEqual(reason, "stop")
+
+    def test_echo_scores_the_prompt(self):
+        reply = self.server.complete(PROMPT, max_tokens=1, temperature=0, echo=True, logprobs=2)
+        scores = reply["choices"][0]["logprobs"]
+        self.assertEqual("".join(scores["tokens"]), reply["choices"][0]["text"])
+        self.assertEqual(len(scores["tokens"]), reply["usage"]["prompt_tokens"] + 1)
+        self.assertIsNone(scores["token_logprobs"][0])
+        self.assertTrue(all(value < 0 for value in scores["token_logprobs"][1:]))
+        self.assertEqual(scores["top_logprobs"][-1][scores["tokens"][-1]], max(scores["top_logprobs"][-1].values()))
+        for token, offset in zip(scores["tokens"], scores["text_offset"]):
+            self.assertTrue(reply["choices"][0]["text"][offset:].startswith(token))
+
+    def test_bias_and_penalties_change_the_text(self):
+        plain = self.server.complete(PROMPT, max_tokens=30, temperature=0)["choices"][0]["text"]
+        ids = self.server.post("/tokenize", {"prompt": plain, "add_special_tokens": False})[1]["tokens"]
+        banned = self.server.complete(PROMPT, max_tokens=1, temperature=0, logit_bias={str(ids[0]): -100})
+        self.assertFalse(plain.startswith(banned["choices"][0]["text"]))
+        for field in ("frequency_penalty", "presence_penalty"):
+            other = self.server.complete(PROMPT, max_tokens=30, temperature=0, **{field: 2})["choices"][0]["text"]
+            self.assertNotEqual(other, plain)
+
+    def test_prompts_of_ids_and_several_prompts(self):
+        ids = self.server.post("/tokenize", {"prompt": PROMPT})[1]["tokens"]
+        fields = {"max_tokens": 8, "temperature": 0}
+        reply = self.server.complete([PROMPT, "In the beginning"], **fields)
+        self.assertEqual([choice["index"] for choice in reply["choices"]], [0, 1])
+        self.assertEqual(self.server.complete(ids, **fields)["choices"][0]["text"], reply["choices"][0]["text"])
+        self.assertEqual(self.server.complete([ids], **fields)["choices"][0]["text"], reply["choices"][0]["text"])
+        self.assertEqual(self.server.post("/detokenize", {"tokens": ids}), (200, {"prompt": PROMPT}))
+
+    def test_long_prompts_reuse_their_beginning(self):
+        prompt = PROMPT + " And it came to pass." * 100
+        first = self.server.complete(prompt, max_tokens=4, temperature=0)
+        again = self.server.complete(prompt, max_tokens=4, temperature=0)
+        self.assertEqual(first["choices"][0]["text"], again["choices"][0]["text"])
+        self.assertGreater(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+
+    def test_reload_keeps_serving(self):
+        expected = self.server.complete(PROMPT, max_tokens=8, temperature=0)["choices"][0]["text"]
+        with concurrent.futures.ThreadPoolExecutor(8) as threads:
+            texts = [threads.submit(self.server.complete, PROMPT, max_tokens=8, temperature=0) for _ in range(8)]
+            self.assertEqual(self.server.post("/reload", ""), (200, {"reloaded": True}))
+            self.assertEqual({t.result()["choices"][0]["text"] for t in texts}, {expected})
+
+    def test_information(self):
+        models = json.loads(self.server.request("GET", "/v1/models")[2])
+        self.assertEqual(models["data"][0]["max_model_len"], 2048)
+        self.assertEqual(self.server.request("GET", "/health")[0], 200)
+        plan = json.loads(self.server.request("GET", "/explain")[2])
+        self.assertTrue(all(choice["considered"] for choice in plan["choices"]))
+        page = self.server.request("GET", "/")
+        self.assertIn("text/html", page[1]["Content-Type"])
+        self.assertNotIn("http://", page[2].replace("http://www.w3.org", ""))
+        with self.server.connect() as connection:
+            connection.request("HEAD", "/health")
+            self.assertEqual(connection.getresponse().read(), b"")
+
+
+class Refusals(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        key = tempfile.NamedTemporaryFile("w", suffix=".key")
+        key.write("secret-key\n")
+        key.flush()
+        cls.server = Server(COMMAND, MODEL, "--api-key-file", key.name, "--max-body", "65536", "--max-sequences", "1",
+                            "--max-waiting", "1", "--max-connections", "64")
+        key.close()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.end()
+
+    KEY = {"Authorization": "Bearer secret-key"}
+
+    def refused(self, status, code, *request):
+        got, _, text = self.server.request(*request)
+        error = json.loads(text)["error"]
+        self.assertEqual((got, error["code"]), (status, code), text)
+        self.assertTrue(error["message"] and error["type"])
+
+    def test_key_is_needed(self):
+        body = {"prompt": "And", "max_tokens": 1}
+        self.refused(401, "invalid_api_key", "POST", "/v1/completions", body)
+        self.refused(401, "invalid_api_key", "POST", "/v1/completions", body, {"Authorization": "Bearer secret-kez"})
+        self.refused(401, "invalid_api_key", "GET", "/metrics")
+        self.assertEqual(self.server.post("/v1/completions", body, self.KEY)[0], 200)
+        self.assertEqual(self.server.request("GET", "/health")[0], 200)
+
+    def test_other_pages_are_refused(self):
+        self.refused(403, "origin_not_allowed", "POST", "/v1/completions", {"prompt": "And"},
+                     {**self.KEY, "Origin": "http://elsewhere.example"})
+        own = {**self.KEY, "Origin": f"http://127.0.0.1:{self.server.port}"}
+        self.assertEqual(self.server.post("/v1/completions", {"prompt": "And", "max_tokens": 1}, own)[0], 200)
+
+    def test_wrong_requests(self):
+        self.refused(404, "unknown_url", "GET", "/../etc/passwd")
+        self.refused(405, "method_not_allowed", "GET", "/v1/completions")
+        self.refused(404, "model_not_found", "POST", "/v1/completions", {"model": "gpt", "prompt": "a"}, self.KEY)
+        for body in ("", "{", "[]", b"\xff\xfe", "{\"prompt\": \"\\ud800\"}", "[" * 5000, {"prompt": 3}, {},
+                     {"prompt": "a", "temperature": -1}, {"prompt": []}):
+            self.refused(400, None, "POST", "/v1/completions", body, self.KEY)
+
+    def test_large_and_broken_messages(self):
+        self.assertIn(b" 413 ", self.server.raw(
+            b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n").splitlines()[0])
+        self.assertIn(b" 431 ", self.server.raw(
+            b"GET /health HTTP/1.1\r\nA: " + b"a" * 40000 + b"\r\n\r\n").splitlines()[0])
+        for data in (b"nonsense\r\n\r\n", b"GET /health\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n"):
+            self.assertIn(b" 400 ", self.server.raw(data).splitlines()[0])
+
+    def test_random_bytes_leave_the_server_alive(self):
+        draw = random.Random(5)
+        good = (b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret-key\r\nConnection: close\r\n"
+                b"Content-Length: 45\r\n\r\n" + b'{"prompt": "And the", "max_tokens": 2, "n":1}')
+        for _ in range(300):
+            data = bytearray(good)
+            for _ in range(draw.randrange(1, 6)):
+                data[draw.randrange(len(data))] = draw.randrange(256)
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=20) as connection:
+                connection.sendall(data)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(4096):
+                    pass
+        self.assertEqual(self.server.request("GET", "/health")[0], 200)
+
+    def test_full_queue_gives_429(self):
+        body = {"prompt": "And", "max_tokens": 400, "temperature": 1, "ignore_eos": True, "seed": 1}
+        with concurrent.futures.ThreadPoolExecutor(12) as threads:
+            replies = list(threads.map(
+                lambda _: self.server.request("POST", "/v1/completions", body, self.KEY), range(12)))
+        statuses = [status for status, _, _ in replies]
+        self.assertEqual(set(statuses), {200, 429})
+        self.assertGreaterEqual(statuses.count(200), 2)
+        self.assertTrue(all(headers["Retry-After"] for status, headers, _ in replies if status == 429))
+
+    def test_connections_are_bounded(self):
+        idle = []
+        try:
+            for _ in range(64):
+                idle.append(socket.create_connection(("127.0.0.1", self.server.port), timeout=20))
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=20) as one_more:
+                self.assertIn(b" 503 ", one_more.recv(4096))
+        finally:
+            for connection in idle:
+                connection.close()
+        for _ in range(100):
+            try:
+                if self.server.request("GET", "/health")[0] == 200:
+                    return
+            except (http.client.HTTPException, OSError):
+                pass
+            time.sleep(0.1)
+        self.fail("connections that are closed still count")
+
+
+class Leaving(unittest.TestCase):
+    def test_client_that_leaves_ends_its_text(self):
+        with Server(COMMAND, MODEL) as server:
+            body = json.dumps({"prompt": PROMPT, "max_tokens": 2000, "ignore_eos": True, "stream": True, "n": 2})
+            for stream in (True, False):
+                request = body if stream else body.replace('"stream": true', '"stream": false')
+                with socket.create_connection(("127.0.0.1", server.port)) as connection:
+                    connection.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(request)}\r\n"
+                                       f"\r\n{request}".encode())
+                    if stream:
+                        connection.recv(100)
+                    else:
+                        time.sleep(0.05)
+                for _ in range(100):
+                    if server.metric("moracle_requests_running") == 0:
+                        break
+                    time.sleep(0.05)
+                self.assertEqual(server.metric("moracle_requests_running"), 0)
+            self.assertEqual(server.metric("moracle_cache_pages_in_use"), 0)
+            self.assertGreaterEqual(server.metric('moracle_requests_total{outcome="cancelled"}'), 2)
+
+    def test_slow_clients_do_not_delay_others(self):
+        with Server(COMMAND, MODEL) as server:
+            slow, before = [], server.open_files()
+
+            def wait_for(is_there):
+                for _ in range(100):
+                    if is_there(server.open_files()):
+                        return True
+                    time.sleep(0.05)
+                return False
+
+            for i in range(50):
+                connection = socket.create_connection(("127.0.0.1", server.port))
+                connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\n"[:20 + i])
+                slow.append(connection)
+            self.assertTrue(wait_for(lambda files: files >= before + 50))
+            self.assertEqual(server.complete(PROMPT, max_tokens=4)["usage"]["completion_tokens"], 4)
+            for connection in slow:
+                connection.close()
+            self.assertTrue(wait_for(lambda files: files <= before))
+
+    def test_keep_alive_answers_many_requests(self):
+        with Server(COMMAND, MODEL) as server, server.connect() as connection:
+            for _ in range(20):
+                connection.request("POST", "/tokenize", json.dumps({"prompt": "And"}))
+                self.assertEqual(connection.getresponse().read()[:9], b'{"count":')
+            connection.request("POST", "/v1/completions",
+                               json.dumps({"prompt": "And", "max_tokens": 3, "stream": True}))
+            self.assertTrue(connection.getresponse().read().endswith(b"data: [DONE]\n\n"))
+            connection.request("GET", "/health")
+            self.assertEqual(connection.getresponse().status, 200)
+        # HTTP/1.0 has no chunks: the end of the connection ends the stream.
+        with Server(COMMAND, MODEL) as server:
+            body = b'{"prompt": "And", "max_tokens": 3, "stream": true}'
+            reply = server.raw(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            self.assertNotIn(b"chunked", reply)
+            self.assertTrue(reply.endswith(b"data: [DONE]\n\n"))
+
+
+def write_adapter(folder, seed):
+    """A LoRA adapter for the experts of layer 0, in PEFT's format, with random weights."""
+    os.makedirs(folder)
+    draw, header, data = random.Random(seed), {}, bytearray()
+    for expert in range(16):
+        for part, rows, columns in (("gate_proj", 128, 256), ("down_proj", 256, 128)):
+            for half, shape in (("A", (2, columns)), ("B", (rows, 2))):
+                values = array.array("f", (draw.gauss(0, 0.3) for _ in range(shape[0] * shape[1])))
+                begin = len(data)
+                data += values.tobytes()
+                header[f"base_model.model.model.layers.0.mlp.experts.{expert}.{part}.lora_{half}.weight"] = {
+                    "dtype": "F32", "shape": list(shape), "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    with open(f"{folder}/adapter_model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + data)
+    with open(f"{folder}/adapter_config.json", "w") as file:
+        json.dump({"peft_type": "LORA", "r": 2, "lora_alpha": 4}, file)
+
+
+class LoraAdapters(unittest.TestCase):
+    def test_adapters_come_and_go_beside_other_texts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for i, name in enumerate(("one", "two", "three")):
+                write_adapter(f"{folder}/{name}", i)
+            os.symlink("/", f"{folder}/root")
+            options = ("-n", "20", "--temperature", "0")
+            expected = {name: text_of_run(PROMPT, *options, "--lora", f"{folder}/{name}")
+                        for name in ("one", "two", "three")}
+            expected[None] = text_of_run(PROMPT, *options)
+            self.assertEqual(len(set(expected.values())), 4)
+            with Server(COMMAND, MODEL, "--deterministic", "--lora", f"one={folder}/one",
+                        "--adapter-folder", folder) as server:
+                def check(names):
+                    def one(name):
+                        fields = {"model": name} if name else {}
+                        made = server.complete(PROMPT, max_tokens=20, temperature=0, **fields)
+                        self.assertEqual(made["choices"][0]["text"], expected[name], name)
+
+                    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+                        list(threads.map(one, names * 3))
+
+                def change(what, status, **body):
+                    self.assertEqual(server.post(f"/v1/{what}_lora_adapter", body)[0], status, body)
+
+                check(["one", None])
+                with concurrent.futures.ThreadPoolExecutor(4) as threads:
+                    running = threads.submit(check, ["one", None])
+                    change("load", 200, lora_name="two", lora_path="two")
+                    running.result()
+                check(["one", None, "two"])
+                change("unload", 200, lora_name="one")
+                self.assertEqual(server.post("/v1/completions", {"prompt": "a", "model": "one"})[0], 404)
+                change("load", 200, lora_name="three", lora_path="three")
+                check([None, "two", "three"])
+                change("unload", 400, lora_name="one")
+                change("load", 400, lora_name="three", lora_path="three")
+                for path in ("/etc", "..", ".", "", "root/etc", "two/../..", f"{folder}/../x", "missing", "a\0b"):
+                    change("load", 400, lora_name="new", lora_path=path)
+                models = json.loads(server.request("GET", "/v1/models")[2])["data"]
+                self.assertEqual([model["id"] for model in models][1:], ["three", "two"])
+                check([None, "two", "three"])
+
+
+class Ending(unittest.TestCase):
+    def test_sigterm_finishes_running_texts(self):
+        with Server(COMMAND, MODEL, "--drain-seconds", "600") as server:
+            replies = []
+            thread = threading.Thread(
+                target=lambda: replies.append(server.complete(PROMPT, max_tokens=400, ignore_eos=True)))
+            thread.start()
+            while server.metric("moracle_generated_tokens_total") == 0:
+                time.sleep(0.01)
+            self.assertEqual(server.end(), 0)
+            thread.join()
+            self.assertEqual(replies[0]["usage"]["completion_tokens"], 400)
+
+    def test_time_to_drain_is_bounded(self):
+        with Server(COMMAND, MODEL, "--drain-seconds", "0.1") as server:
+            statuses = []
+            thread = threading.Thread(target=lambda: statuses.append(
+                server.request("POST", "/v1/completions",
+                               {"prompt": PROMPT, "max_tokens": 2000, "ignore_eos": True, "n": 8})[0]))
+            thread.start()
+            while server.metric("moracle_generated_tokens_total") == 0:
+                time.sleep(0.01)
+            self.assertEqual(server.end(), 1)
+            thread.join()
+            self.assertEqual(statuses, [503])
+
+    def test_options_are_checked(self):
+        for options, part in ((("--port", "70000"), "65535"), (("--host", "nowhere"), "--host"),
+                              (("--lora", "x"), "NAME=DIR"), (("--cache-bytes", "10"), "at least one page"),
+                              (("--max-sequences", "1000"), "--max-sequences"),
+                              (("--api-key-file", "/nothing"), "/nothing")):
+            ran = subprocess.run([COMMAND, "serve", MODEL, "--port", "0", *options], capture_output=True, text=True)
+            self.assertIn(ran.returncode, (1, 2), options)
+            self.assertIn(part, ran.stderr)
+            self.assertEqual(ran.stderr.count("\n"), 1)
+
+
+if __name__ == "__main__":
+    COMMAND, MODEL = sys.argv[1:3]
+    del sys.argv[1:3]
+    try:
+        Server(COMMAND, MODEL).end()
+    except RuntimeError as error:
+        if "libboost-dev" not in str(error):
+            raise
+        print(f"skipped: {error}")
+        sys.exit(77)
+    unittest.main(verbosity=2)
