@@ -19,7 +19,7 @@ namespace {
 struct Options {
   ModelArguments model;
   std::string machine = "here";
-  int64_t num_tokens = 512, lora_rank = 0, ep_size = 1;
+  int64_t num_tokens = 0, lora_rank = 0, ep_size = 1;
   bool batched = false;
 };
 
@@ -124,8 +124,9 @@ void add_explain(CLI::App& app, Work& chosen) {
         verb.add_option("--machine", options->machine,
                         "here, or a known machine (moracle machines lists them)")
             ->capture_default_str();
-        verb.add_option("--num-tokens", options->num_tokens, "Maximum tokens per step")
-            ->transform(whole(int64_t{1}, int64_t{1} << 30))
+        verb.add_option("--num-tokens", options->num_tokens,
+                        "Maximum tokens per step; 0: 4096 on an NVIDIA GPU, else 512")
+            ->transform(whole(int64_t{0}, int64_t{1} << 30))
             ->capture_default_str();
         verb.add_option("--lora-rank", options->lora_rank,
                         "Plan for LoRA adapters up to this rank, without a file; 0: none")

@@ -21,7 +21,7 @@ struct Options {
   serve::ServerOptions server;
   std::string name, api_key_file, adapter_folder;
   std::vector<std::string> adapters;  // NAME=DIR
-  int64_t step_tokens = 512;
+  int64_t step_tokens = 0;
   double drain_seconds = 30;
   bool no_prefix_cache = false;
 };
@@ -156,8 +156,9 @@ void add_engine_options(CLI::App& verb, Options& options) {
                   "the memory that the model leaves")
       ->transform(whole(int64_t{0}, int64_t{1} << 50))
       ->capture_default_str();
-  verb.add_option("--step-tokens", options.step_tokens, "Tokens per step at most")
-      ->transform(whole(int64_t{1}, int64_t{1} << 20))
+  verb.add_option("--step-tokens", options.step_tokens,
+                  "Tokens per step at most; 0: 4096 on an NVIDIA GPU, else 512")
+      ->transform(whole(int64_t{0}, int64_t{1} << 20))
       ->capture_default_str();
   verb.add_option(
           "--step-seconds", engine.step_seconds,

@@ -79,7 +79,7 @@ struct ModelAccess {
   static KvCache::State& state(KvCache& cache) { return *cache.state_; }
   /// A cache whose first positions are in these full pages. It becomes an owner of each (see
   /// KvPool::share). Truncate it only to whole pages: the next token would change a shared page.
-  /// Errors: those of Model::make_cache.
+  /// Errors: those of Model::make_cache; recurrent layers, whose state pages do not hold.
   static Result<KvCache> make_cache(const Model& model, int64_t capacity,
                                     std::span<std::byte* const> pages);
   /// False if the cache was moved from.
