@@ -1,4 +1,4 @@
-// Attention for sequences with few tokens in a step, on GPUs with clusters of blocks. The pages of
+// Attention for sequences with few tokens in a step, on Hopper, in clusters of blocks. The pages of
 // a token's view are shared evenly by the blocks of a cluster. Copies of pages that earlier steps
 // wrote begin before the kernel before this one is complete. The blocks merge their results through
 // distributed shared memory, each for some of the outputs, in the order of the blocks.

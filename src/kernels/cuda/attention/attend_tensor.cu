@@ -3,6 +3,20 @@
 #include "kernels/cuda/attention/attend_tensor.cuh"
 
 namespace moracle::cuda {
+namespace {
+
+// True if this build has kernels for this GPU that need Hopper: later GPUs run code for compute
+// capability 8.0.
+bool is_hopper(const Queue& queue) {
+#if defined(MORACLE_WITH_SM90A)
+  return queue.capability == 90;
+#else
+  static_cast<void>(queue);
+  return false;
+#endif
+}
+
+}  // namespace
 
 bool attends_on_tensor_cores(const AttendArgs& args, const Queue& queue) {
   const AttentionShape& shape = args.shape;
@@ -20,9 +34,9 @@ Status attend_on_tensor_cores(const AttendArgs& args, const Queue& queue, Stream
   const Batch& batch = args.batch;
   if (args.shape.batch_invariant || batch.fewest_tokens <= kFewTokens)
     MORACLE_CHECK(
-        (queue.capability >= 90 ? attend_few_in_clusters : attend_few_tokens)(args, queue, stream));
+        (is_hopper(queue) ? attend_few_in_clusters : attend_few_tokens)(args, queue, stream));
   if (args.shape.batch_invariant || batch.most_tokens <= kFewTokens) return {};
-  return (queue.capability == 90 ? attend_many_on_wgmma : attend_many_tokens)(args, queue, stream);
+  return (is_hopper(queue) ? attend_many_on_wgmma : attend_many_tokens)(args, queue, stream);
 }
 
 }  // namespace moracle::cuda

@@ -62,7 +62,7 @@ __device__ inline WithSink with_sink(const AttentionShape& shape, int64_t head, 
 
 /// All support only the sizes that attends_on_tensor_cores accepts.
 Status attend_few_tokens(const AttendArgs& args, const Queue& queue, Stream stream);
-/// The same on GPUs with clusters of blocks: compute capability 9.0.
+/// The same on Hopper, in clusters of blocks.
 Status attend_few_in_clusters(const AttendArgs& args, const Queue& queue, Stream stream);
 Status attend_many_tokens(const AttendArgs& args, const Queue& queue, Stream stream);
 /// The same on Hopper.
