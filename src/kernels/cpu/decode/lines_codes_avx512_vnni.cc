@@ -263,7 +263,8 @@ void integers_by(const LineBlock& b) {
 
 const CodeKernels kAvx512Codes = {
     multiply_codes<I4Codes>, multiply_codes<E2M1Codes>, integers_by<Nibbles<kI4Values>>,
-    integers_by<Bytes>,      floats_by<E4M3, false>,    floats_by<Nibbles<kE2M1Values>, false>};
+    integers_by<Bytes>,      floats_by<E4M3, false>,    floats_by<Nibbles<kE2M1Values>, false>,
+    multiply<Bf16Codes>,     multiply<F16Codes>};
 
 }  // namespace moracle::cpu
 

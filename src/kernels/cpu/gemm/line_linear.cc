@@ -19,8 +19,6 @@
 namespace moracle::cpu {
 namespace {
 
-constexpr int kBf16Bits = 8;  // significant ones
-
 // The form for many rows: 16-bit floats are multiplied as stored where a kernel supports it.
 LineForm main_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
                    const LineKernels& kernels) {
