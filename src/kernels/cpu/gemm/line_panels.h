@@ -14,7 +14,7 @@ namespace moracle::cpu {
 /// Maximum columns in one stretch of decoded lines. Two panels of a stretch and the activation rows
 /// stay in the first-level cache.
 inline constexpr int64_t max_stretch(LineArithmetic arithmetic) {
-  return arithmetic == LineArithmetic::kF32 ? 128 : 256;
+  return arithmetic == LineArithmetic::kF32 ? 128 : arithmetic == LineArithmetic::kBf16 ? 256 : 512;
 }
 
 /// How a panel is multiplied: the arithmetic, and whether CodeKernels multiply the codes directly,

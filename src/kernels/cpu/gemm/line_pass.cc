@@ -14,6 +14,12 @@ int64_t column_bytes(LineArithmetic arithmetic) {
   return arithmetic == LineArithmetic::kInt8 ? 1 : arithmetic == LineArithmetic::kBf16 ? 2 : 4;
 }
 
+// Only integers and bf16 may be multiplied by codes in blocks of any number of rows.
+int block_rows(const LineKernels& kernels, LineForm form, const QuantKey& key) {
+  const bool all = kernels.codes_for_all_rows && form.arithmetic != LineArithmetic::kF32;
+  return form.by_codes && key.quantized() && !all ? kernels.code_block : kernels.row_block;
+}
+
 }  // namespace
 
 int64_t x_group_cols(const Scheme& scheme) {
@@ -75,8 +81,7 @@ LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernel
       form_(form),
       kernels_(kernels),
       kernel_(kernel_of(kernels, form, weights.shape.key.dtype)),
-      row_block_(form.by_codes && weights.shape.key.quantized() ? kernels.code_block
-                                                                : kernels.row_block),
+      row_block_(block_rows(kernels, form, weights.shape.key)),
       panels_(weights, form, x_group_cols(weights.scheme), *kernels.decoders, kernels.keep_awake),
       x_group_is_unit_(x_group_cols(weights.scheme) == panels_.unit_cols()) {}
 

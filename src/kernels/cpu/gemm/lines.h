@@ -124,6 +124,8 @@ struct LineKernels {
   /// Rows per call of `codes`, and maximum rows of an expert that `codes` multiplies.
   int code_block = kFewRows;
   int few_rows = kFewRows;
+  /// `codes` multiplies any number of rows by 4-bit codes in int8 or bf16, faster than lines.
+  bool codes_for_all_rows = false;
   void (*int8)(const LineBlock&) = nullptr;
   void (*bf16)(const LineBlock&) = nullptr;
   void (*f32)(const LineBlock&) = nullptr;

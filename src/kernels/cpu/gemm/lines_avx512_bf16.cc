@@ -11,6 +11,7 @@ const LineKernels kAvx512Bf16Lines = {.instructions = {"avx512_vnni", "avx512_bf
                                       .rows = &kAvx512Rows,
                                       .codes = &kAvx512Codes,
                                       .row_block = 8,
+                                      .codes_for_all_rows = true,
                                       .int8 = multiply<Int8Dot>,
                                       .bf16 = multiply<Bf16Dot>,
                                       .f32 = multiply<F32Dot>,
