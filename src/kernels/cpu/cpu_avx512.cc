@@ -1,7 +1,7 @@
-// Backend "cpu-avx512": lines of layout vnni16 in registers of 512 bits. Activations that bf16 holds
-// exactly, or may be rounded to bf16, are multiplied in bf16 if the CPU supports it, except on CPUs
-// with AMX. There (Sapphire and Emerald Rapids) bf16 products run at half of the f32 rate. Other
-// floats are multiplied in f32: two bf16 parts would be no faster.
+// Backend "cpu-avx512": lines of layout vnni16 in registers of 512 bits. Activations that bf16
+// holds exactly, or may be rounded to bf16, are multiplied in bf16 if the CPU supports it, except
+// on CPUs with AMX. There (Sapphire and Emerald Rapids) bf16 products run at half of the f32 rate.
+// Other floats are multiplied in f32: two bf16 parts would be no faster.
 #include "kernels/cpu/gemm/line_linear.h"
 
 namespace moracle {

@@ -8,10 +8,6 @@
 namespace moracle::cpu {
 namespace {
 
-MORACLE_LINES_INLINE void prefetch_next(const LineBlock& b, int panel, int64_t line) {
-  if (b.prefetch_every > 0) prefetch_line(b.prefetch[panel] + line * kLineBytes);
-}
-
 // Totals stay in registers over all units.
 template <int kRows, int kPanels>
 MORACLE_LINES_INLINE void load_totals(const LineBlock& b, __m512 (&total)[kRows][kPanels]) {
@@ -155,7 +151,7 @@ void rows_of_floats(const LineBlock& b) {
       for (int p = 0; p < kPanels; ++p) {
         __m512 w[Codes::kCols];
         Codes::values(load_line(b.lines[p] + i * kLineBytes), w);
-        prefetch_next(b, p, i);
+        if (b.prefetch_every > 0) prefetch_line(b.prefetch[p] + i * kLineBytes);
 #pragma GCC unroll 8
         for (int c = 0; c < Codes::kCols; ++c) {
           if constexpr (kZeros) w[c] = _mm512_sub_ps(w[c], zero[p]);
@@ -208,15 +204,14 @@ void integers_by(const LineBlock& b) {
 
 }  // namespace
 
-const CodeKernels kAvx512Codes = {
-    .int8_by_i4 = multiply<Nibbles8<I4Dot>>,
-    .int8_by_e2m1 = multiply<Nibbles8<E2M1Dot>>,
-    .f32_by_i4 = integers_by<Nibbles<kI4Values>>,
-    .f32_by_i8 = integers_by<Bytes>,
-    .f32_by_e4m3 = floats_by<E4M3, false>,
-    .f32_by_e2m1 = floats_by<Nibbles<kE2M1Values>, false>,
-    .f32_by_bf16 = multiply<Bf16Codes>,
-    .f32_by_f16 = multiply<F16Codes>};
+const CodeKernels kAvx512Codes = {.int8_by_i4 = multiply<Nibbles8<I4Dot>>,
+                                  .int8_by_e2m1 = multiply<Nibbles8<E2M1Dot>>,
+                                  .f32_by_i4 = integers_by<Nibbles<kI4Values>>,
+                                  .f32_by_i8 = integers_by<Bytes>,
+                                  .f32_by_e4m3 = floats_by<E4M3, false>,
+                                  .f32_by_e2m1 = floats_by<Nibbles<kE2M1Values>, false>,
+                                  .f32_by_bf16 = multiply<Bf16Codes>,
+                                  .f32_by_f16 = multiply<F16Codes>};
 
 }  // namespace moracle::cpu
 

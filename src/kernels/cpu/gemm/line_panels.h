@@ -40,6 +40,9 @@ class LinePanels {
     return weights_.expert(expert) + weights_.sections.codes + panel * panel_bytes_;
   }
 
+  /// Cache lines of a panel's codes.
+  int64_t panel_lines() const { return panel_bytes_ / kLineBytes; }
+
   /// Columns that one call multiplies: whole units, or the remainder of a unit at a row's end.
   /// Lines are counted as multiplied, after decoding.
   struct Stretch {

@@ -16,6 +16,11 @@ namespace {
 MORACLE_LINES_INLINE void prefetch_line(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
 }
+/// Prefetches cache line `line` of those that a block asks for.
+MORACLE_LINES_INLINE void prefetch_next(const LineBlock& b, int panel, int64_t line) {
+  const int64_t jump = line >= b.prefetch_turn ? b.prefetch_jump[panel] : 0;
+  prefetch_line(b.prefetch[panel] + line * kLineBytes + jump);
+}
 
 MORACLE_LINES_INLINE __m512i load_line(const std::byte* p) {
   return _mm512_load_si512(p);
@@ -93,9 +98,8 @@ struct Bf16Codes : F32Dot {
   static constexpr int kCalls = 2;
   MORACLE_LINES_INLINE static __m512 weights(const std::byte* p, int column) {
     const __m512i pairs = load_line(p);
-    return _mm512_castsi512_ps(column == 0
-                                   ? _mm512_slli_epi32(pairs, 16)
-                                   : _mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
+    return _mm512_castsi512_ps(column == 0 ? _mm512_slli_epi32(pairs, 16)
+                                           : _mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
   }
 };
 
@@ -127,15 +131,18 @@ struct Bf16Dot {
 };
 #endif
 
-/// The sums of kRows x kPanels, in registers.
+/// The sums of kRows x kPanels, in registers. Few rows of integers have two sums each: a product
+/// would wait for the one before it, and integers can be summed in any order.
 template <class Dot, int kRows, int kPanels>
 struct Sums {
+  static constexpr int kSets = Dot::kIntegers && Dot::kCalls == 2 && kRows <= 4 ? 2 : 1;
   typename Dot::Sum of[kRows][kPanels];
+  typename Dot::Sum second[kSets == 2 ? kRows : 1][kPanels];
 
   /// Adds line `i` of each panel. `x` points to the first row.
   MORACLE_LINES_INLINE void add(const std::byte* const (&lines)[kPanels], const std::byte* x,
                                 int64_t x_stride, int64_t i) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int c = 0; c < Dot::kCalls; ++c) {
       typename Dot::Weights w[kPanels];
 #pragma GCC unroll 2
@@ -144,7 +151,10 @@ struct Sums {
       for (int r = 0; r < kRows; ++r) {
         const auto a = Dot::activations(x + r * x_stride + (i * Dot::kCalls + c) * 4);
 #pragma GCC unroll 2
-        for (int p = 0; p < kPanels; ++p) of[r][p] = Dot::add(of[r][p], a, w[p]);
+        for (int p = 0; p < kPanels; ++p) {
+          auto& sum = kSets == 2 && c == 1 ? second[r][p] : of[r][p];
+          sum = Dot::add(sum, a, w[p]);
+        }
       }
     }
   }
@@ -165,14 +175,13 @@ void block_of(const LineBlock& b, int first) {
   const int64_t scale_step = b.w_scale[0] == nullptr ? 0 : kLineRows;
   const bool zeros = b.w_zero[0] != nullptr, prefetches = b.prefetch_every > 0;
   const int every = prefetches ? __builtin_ctz(static_cast<unsigned>(b.prefetch_every)) : 0;
-  const std::byte *lines[kPanels], *prefetch[kPanels];
+  const std::byte* lines[kPanels];
   const float* w_scale[kPanels];
   const int8_t* w_zero[kPanels];
   float* total[kPanels];
 #pragma GCC unroll 2
   for (int p = 0; p < kPanels; ++p) {
     lines[p] = b.lines[p];
-    prefetch[p] = b.prefetch[p];
     w_scale[p] = scale_step == 0 ? kOnes : b.w_scale[p];
     w_zero[p] = b.w_zero[p];
     total[p] = b.sum[p] + first * kLineRows;
@@ -185,7 +194,10 @@ void block_of(const LineBlock& b, int first) {
     for (int r = 0; r < kRows; ++r) {
       const auto begin = Dot::begin(x_sum + r * x_sum_stride);
 #pragma GCC unroll 2
-      for (int p = 0; p < kPanels; ++p) sum.of[r][p] = begin;
+      for (int p = 0; p < kPanels; ++p) {
+        sum.of[r][p] = begin;
+        if constexpr (sum.kSets == 2) sum.second[r][p] = _mm512_setzero_si512();
+      }
     }
     // Keep only products in the inner loop. With the prefetch branch inside, g++ 12 moves every sum
     // from register to register.
@@ -194,7 +206,7 @@ void block_of(const LineBlock& b, int first) {
       const int64_t stretch = i >> every, past = (stretch + 1) << every;
       if (prefetches && i == stretch << every) {
 #pragma GCC unroll 2
-        for (int p = 0; p < kPanels; ++p) prefetch_line(prefetch[p] + stretch * kLineBytes);
+        for (int p = 0; p < kPanels; ++p) prefetch_next(b, p, stretch);
       }
       const int64_t stop = prefetches && past < end ? past : end;
       for (; i < stop; ++i) sum.add(lines, x, x_stride, i);
@@ -203,6 +215,11 @@ void block_of(const LineBlock& b, int first) {
     __asm__("" : "+r"(x_sum));
 #pragma GCC unroll 2
     for (int p = 0; p < kPanels; ++p) {
+      if constexpr (sum.kSets == 2) {
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r)
+          sum.of[r][p] = _mm512_add_epi32(sum.of[r][p], sum.second[r][p]);
+      }
       if constexpr (Dot::kIntegers) {
         if (zeros) {
           const __m512i zero = zero_points(w_zero[p]);
@@ -217,7 +234,8 @@ void block_of(const LineBlock& b, int first) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         __m512 dot = Dot::finish(sum.of[r][p]);
-        if (x_scale != nullptr) dot = _mm512_mul_ps(dot, _mm512_set1_ps(x_scale[r * x_scale_stride]));
+        if (x_scale != nullptr)
+          dot = _mm512_mul_ps(dot, _mm512_set1_ps(x_scale[r * x_scale_stride]));
         float* const to = total[p] + r * kLineRows;
         _mm512_storeu_ps(
             to, _mm512_fmadd_ps(dot, scale, begins ? _mm512_setzero_ps() : _mm512_loadu_ps(to)));
