@@ -1,7 +1,9 @@
 """Times whole models of Qwen3-30B-A3B's shape beside llama.cpp, in turns.
 
-Both get random weights and distinct random tokens. Moracle measures its parts with two layers and
-reckons 48. llama.cpp is timed with one layer and with three; their difference is two layers.
+Both get random weights and distinct random tokens, a few layers are timed and 48 are reckoned.
+Moracle measures its parts. llama.cpp is timed with a few layers and a tiny vocabulary, and once more
+with one layer and the whole vocabulary: the difference from one of the few is its output layer.
+Every round loads both anew, since the bandwidth depends on where the memory lies.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from . import gguf_file
 from .llama import LlamaModel
 
 ALL_LAYERS = 48
+VOCABULARY, TINY_VOCABULARY = 151936, 512
 KINDS = gguf.GGMLQuantizationType
 # Moracle's scheme, its options, llama.cpp's format and that of its output layer
 PAIRS = {
@@ -36,7 +39,8 @@ def parse(argv):
     parser.add_argument("--batch", default="1,8", help="sequences")
     parser.add_argument("--context", default="128,4096", help="tokens in each cache of a decode step")
     parser.add_argument("--prompt", default="512,2048", help="tokens of a prompt")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--layers", type=int, default=4, help="that are timed")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="for each cell of a round")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--kv-cache", default="f16", help="Moracle's; llama.cpp has f16")
@@ -49,11 +53,6 @@ def numbers(text):
     return [int(one) for one in text.split(",") if one]
 
 
-def reckoned(few, more):
-    """Seconds with all layers, from those with one layer and with three."""
-    return few + (more - few) / 2 * (ALL_LAYERS - 1)
-
-
 class Moracle:
     def __init__(self, args, scheme):
         self.args, self.scheme = args, scheme
@@ -62,7 +61,7 @@ class Moracle:
         command = [self.args.moracle, "bench", "--model-shape", "qwen3-30b-a3b", "--scheme",
                    self.scheme, "--json", "--seconds", str(self.args.seconds), "--threads",
                    str(self.args.threads), "--kv-cache", self.args.kv_cache, "--backend",
-                   self.args.backend, *PAIRS[self.scheme][0]]
+                   self.args.backend, "--layers", str(self.args.layers), *PAIRS[self.scheme][0]]
         for name, value in options.items():
             command += [f"--{name}", str(value)]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
@@ -77,27 +76,36 @@ class Moracle:
 
 
 class Llama:
-    def __init__(self, args, scheme, folder, flash):
-        self.args, self.models = args, []
-        for layers in (1, 3):
-            path = pathlib.Path(folder) / f"{scheme}-{layers}.gguf"
-            if not path.exists():
-                gguf_file.write(path, layers, *PAIRS[scheme][1:])
-            self.models.append(LlamaModel(path, args.threads, flash))
+    def __init__(self, args, scheme, folder):
+        self.args, self.files = args, []
+        for layers, vocabulary in ((args.layers, TINY_VOCABULARY), (1, VOCABULARY)):
+            path = pathlib.Path(folder) / f"{scheme}-{layers}-{vocabulary}.gguf"
+            gguf_file.write(path, layers, vocabulary, *PAIRS[scheme][1:])
+            self.files.append((path, layers, vocabulary))
+
+    def _seconds(self, run):
+        """For each setting, seconds reckoned for all layers; `run` gets a model and a setting."""
+        layer = {}
+        for path, layers, vocabulary in self.files:
+            model = LlamaModel(path, vocabulary, self.args.threads)
+            for flash in (False, True):
+                seconds = statistics.median(run(model, flash))
+                if vocabulary == TINY_VOCABULARY:
+                    layer[flash] = seconds / layers
+                else:
+                    output = max(0.0, seconds - layer[flash])
+                    layer[flash] = layer[flash] * ALL_LAYERS + output
+            model.close()
+        return {f"flash attention {'on' if flash else 'off'}": seconds
+                for flash, seconds in layer.items()}
 
     def decode(self, context, batch):
-        few, more = (statistics.median(model.decode_seconds(context, batch, 9))
-                     for model in self.models)
-        return batch / reckoned(few, more)
+        done = self._seconds(lambda model, flash: model.decode_seconds(context, batch, flash, 15))
+        return {name: batch / seconds for name, seconds in done.items()}
 
     def prompt(self, tokens, batch):
-        few, more = (statistics.median(model.prompt_seconds(tokens, batch, 1 if batch > 1 else 2))
-                     for model in self.models)
-        return tokens * batch / reckoned(few, more)
-
-    def close(self):
-        for model in self.models:
-            model.close()
+        done = self._seconds(lambda model, flash: model.prompt_seconds(tokens, batch, flash, 1))
+        return {name: tokens * batch / seconds for name, seconds in done.items()}
 
 
 def cells_of(args):
@@ -109,24 +117,21 @@ def cells_of(args):
 
 
 def measure(args, scheme, folder):
-    ours = Moracle(args, scheme)
-    theirs = {"no flash attention": Llama(args, scheme, folder, False),
-              "flash attention": Llama(args, scheme, folder, True)}
+    ours, theirs = Moracle(args, scheme), Llama(args, scheme, folder)
     for kind, tokens, batch in cells_of(args):
         rounds = []
         for _ in range(args.rounds):
-            one = {name: getattr(model, kind)(tokens, batch) for name, model in theirs.items()}
+            one = getattr(theirs, kind)(tokens, batch)
+            settings = list(one)
             one["moracle"] = getattr(ours, kind)(tokens, batch)
             rounds.append(one)
-        best = max(theirs, key=lambda name: statistics.median(one[name] for one in rounds))
+        best = max(settings, key=lambda name: statistics.median(one[name] for one in rounds))
         ratios = sorted(one["moracle"] / one[best] for one in rounds)
         yield {"scheme": scheme, "kind": kind, "tokens": tokens, "batch": batch,
                "setting": best, "rounds": rounds, "ratios": ratios,
                "moracle": statistics.median(one["moracle"] for one in rounds),
                "llama": statistics.median(one[best] for one in rounds),
                "ratio": statistics.median(ratios)}
-    for model in theirs.values():
-        model.close()
 
 
 def line(cell):

@@ -4,7 +4,7 @@ import gguf
 import numpy
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 2048, 768, 128, 8
-HEADS, KV_HEADS, HEAD_DIM, VOCAB = 32, 4, 128, 151936
+HEADS, KV_HEADS, HEAD_DIM = 32, 4, 128
 
 F32 = gguf.GGMLQuantizationType.F32
 # (bytes of a block, offset of its f16 scale): every other byte may be random.
@@ -15,9 +15,10 @@ BLOCKS = {gguf.GGMLQuantizationType.Q4_0: (18, 0), gguf.GGMLQuantizationType.Q8_
 def _rows(kind, rows, columns, random):
     """[rows, bytes of a row] of random weights of about 0.02."""
     if kind == gguf.GGMLQuantizationType.BF16:
-        values = random.standard_normal((min(rows, 4096), columns), numpy.float32) * 0.02
-        halves = (values.view(numpy.uint32) >> 16).astype(numpy.uint16)
-        return numpy.resize(halves, (rows, columns)).view(numpy.uint8)
+        # Random signs and mantissas of 0.0156 to 0.031. Each weight is drawn: equal pages may share
+        # memory, and would then come from a cache.
+        halves = random.integers(0, 1 << 16, (rows, columns), numpy.uint16)
+        return ((halves & 0x807F) | 0x3C80).view(numpy.uint8)
     per_block, size = gguf.GGML_QUANT_SIZES[kind]
     bytes_each, at = BLOCKS[kind]
     assert bytes_each == size
@@ -27,7 +28,7 @@ def _rows(kind, rows, columns, random):
     return blocks.reshape(rows, -1)
 
 
-def write(path, layers, kind, output_kind, seed=1):
+def write(path, layers, vocabulary, kind, output_kind, seed=1):
     """`kind`: of linear layers and experts; the embedding and the output have `output_kind`."""
     random = numpy.random.default_rng(seed)
     file = gguf.GGUFWriter(path, "qwen3moe")
@@ -44,7 +45,7 @@ def write(path, layers, kind, output_kind, seed=1):
     file.add_layer_norm_rms_eps(1e-6)
     file.add_expert_count(EXPERTS)
     file.add_expert_used_count(TOP_K)
-    file.add_vocab_size(VOCAB)
+    file.add_vocab_size(vocabulary)
     file.add_tokenizer_model("none")
 
     def add(name, kind, shape):
@@ -57,9 +58,9 @@ def write(path, layers, kind, output_kind, seed=1):
         data = _rows(kind, rows, columns, random)
         return file.add_tensor(name, data.reshape(*shape[:-1], -1), raw_dtype=kind)
 
-    add("token_embd.weight", output_kind, (VOCAB, HIDDEN))
+    add("token_embd.weight", output_kind, (vocabulary, HIDDEN))
     add("output_norm.weight", F32, (HIDDEN,))
-    add("output.weight", output_kind, (VOCAB, HIDDEN))
+    add("output.weight", output_kind, (vocabulary, HIDDEN))
     for layer in range(layers):
         def named(part):
             return f"blk.{layer}.{part}.weight"

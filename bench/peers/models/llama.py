@@ -5,8 +5,6 @@ import time
 
 from llama_cpp import llama_cpp
 
-from .gguf_file import VOCAB
-
 F16 = 1  # of enum ggml_type: keys and values
 
 
@@ -27,24 +25,26 @@ class Batch:
 
 
 class LlamaModel:
-    """One model file. `flash`: llama.cpp's flash attention on a CPU."""
+    """One model file, read into memory of its own. Where memory lies differs from load to load, and
+    with it the bandwidth."""
 
-    def __init__(self, path, threads, flash):
+    def __init__(self, path, vocabulary, threads):
         llama_cpp.llama_log_set(_quiet, None)
         params = llama_cpp.llama_model_default_params()
+        params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
         self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
         if not self.model:
             raise RuntimeError(f"llama.cpp cannot load {path}")
-        self.threads, self.flash, self.draw = threads, flash, random.Random(1)
+        self.vocabulary, self.threads, self.draw = vocabulary, threads, random.Random(1)
 
-    def open(self, context, sequences):
+    def open(self, context, sequences, flash):
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = (context + 64) * sequences
         params.n_batch, params.n_ubatch = 2048, 512
         params.n_seq_max = sequences
         params.n_threads = params.n_threads_batch = self.threads
         params.type_k = params.type_v = F16
-        params.flash_attn_type = 1 if self.flash else 0
+        params.flash_attn_type = 1 if flash else 0
         params.no_perf = True
         # One pool of cells for all sequences: the other layout splits a step by sequence.
         params.kv_unified = True
@@ -62,11 +62,12 @@ class LlamaModel:
         return time.perf_counter() - start
 
     def _token(self):
-        return self.draw.randrange(VOCAB)
+        return self.draw.randrange(self.vocabulary)
 
-    def decode_seconds(self, context, sequences, steps):
-        """Seconds of each of `steps` decode steps with `context` tokens in each cache."""
-        opened, batch = self.open(context, sequences), Batch(2048)
+    def decode_seconds(self, context, sequences, flash, steps):
+        """Seconds of each of `steps` decode steps with `context` tokens in each cache. `flash`:
+        llama.cpp's flash attention on a CPU."""
+        opened, batch = self.open(context, sequences, flash), Batch(2048)
         for sequence in range(sequences):
             for at in range(0, context, 512):
                 self._call(opened, batch, [(self._token(), p, sequence, p + 1 == context)
@@ -77,9 +78,9 @@ class LlamaModel:
         llama_cpp.llama_free(opened)
         return times[2:]
 
-    def prompt_seconds(self, tokens, sequences, times):
+    def prompt_seconds(self, tokens, sequences, flash, times):
         """Seconds of taking in `sequences` prompts of so many tokens, several times."""
-        opened, batch, all_seconds = self.open(tokens, sequences), Batch(2048), []
+        opened, batch, all_seconds = self.open(tokens, sequences, flash), Batch(2048), []
         for _ in range(times + 1):
             llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(opened), True)
             seconds = 0.0
