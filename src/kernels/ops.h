@@ -88,6 +88,14 @@ struct QkNormRope {
   const float* frequencies = nullptr;  ///< [num_pairs]: radians per position
 };
 
+/// Arguments of Ops::add_rms_norm, for kernels that start with it.
+struct AddRmsNorm {
+  Matrix x, y;
+  const float* weight;
+  float epsilon;
+  Matrix out;
+};
+
 /// What a gate does to the number that multiplies.
 enum class Gate : uint8_t { kIdentity, kSigmoid, kSilu };
 

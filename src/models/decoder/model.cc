@@ -152,9 +152,13 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
     part_done(m.on_part, "attention");
     MORACLE_CHECK(finish_output(layer.attention_output_norm));
     MORACLE_CHECK(look_at(m, "attention", index, added));
-    MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
+    // The router starts with the norm, unless somebody looks at the norm's output.
+    const AddRmsNorm post_norm{hidden, added, layer.post_norm.as<float>(), spec.norm_epsilon,
+                               normed};
+    if (m.on_output)
+      MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
     MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream,
-                                           m.on_part));
+                                           m.on_part, m.on_output ? nullptr : &post_norm));
     MORACLE_CHECK(finish_output(layer.mlp_output_norm));
     MORACLE_CHECK(
         look_at(m, layer.feed_forward.routed.has_router() ? "experts" : "mlp", index, added));
