@@ -67,10 +67,12 @@ __device__ void finish_few_rows(const FewArgs& args, const FewPlan& plan, const 
   }
 }
 
-/// Runs a block's share. `ring_memory`: kStages stages of this warp.
-template <class Operand, int kOctets, int kStages, int kClose>
+/// Runs a block's share. `ring_memory`: kStages stages of this warp. Calls await() when the first
+/// weights are on their way, before it reads x, in all threads.
+template <class Operand, int kOctets, int kStages, int kClose, class Await>
 __device__ void run_few_rows(const FewArgs& args, const FewPlan& plan,
-                             FewRowsPartials<kOctets>& all_partials, uint8_t* ring_memory) {
+                             FewRowsPartials<kOctets>& all_partials, uint8_t* ring_memory,
+                             Await await) {
   const MmaArgs& a = args.matrix;
   const int warp = static_cast<int>(threadIdx.x / 32), team = warp / kFewTeam;
   const int pairs = a.gated ? a.panels / 2 : (a.panels + 1) / 2;
@@ -80,8 +82,7 @@ __device__ void run_few_rows(const FewArgs& args, const FewPlan& plan,
   };
   const int first = share(static_cast<int>(blockIdx.x)),
             end = share(static_cast<int>(blockIdx.x) + 1);
-  const int count = (end - first - team + kFewTeams - 1) / kFewTeams;  // of the team
-  if (count <= 0) return;
+  const int count = max(0, (end - first - team + kFewTeams - 1) / kFewTeams);  // of the team
   const int steps = (a.blocks + kFewBlocks<Operand> - 1) / kFewBlocks<Operand>;
   const int begin = warp % kFewTeam, own = max(steps - begin + kFewTeam - 1, 0) / kFewTeam;
   const int full = a.x_bytes / (kFewBlocks<Operand> * mma16::kCols * Operand::kXBytes);
@@ -110,6 +111,8 @@ __device__ void run_few_rows(const FewArgs& args, const FewPlan& plan,
   };
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) fill();
+  await();
+  if (count == 0) return;
 
   // x is loaded one stage ahead.
   FewX<Operand, kOctets> x;
@@ -159,13 +162,21 @@ __global__ void __launch_bounds__(kFewThreads, 1) few_rows(const __grid_constant
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
   auto& shared = *reinterpret_cast<FewRowsShared<kOctets>*>(memory);
-  await_earlier_kernels();
-  start_later_kernels();
+  const auto await = [] {
+    await_earlier_kernels();
+    start_later_kernels();
+  };
+  // Earlier kernels write ids. A linear layer has none: its weights load while those kernels end.
+  const bool has_ids = args.slots.ids != nullptr;
+  if (has_ids) await();
   make_few_plan(args.slots, args.x_of_tokens, 8 * kOctets, shared.plan);
   settle_few_slots(args.slots, shared.plan);
   run_few_rows<Operand, kOctets, kStages, kClose>(
       args, shared.plan, shared.partials,
-      memory + sizeof(shared) + static_cast<int>(threadIdx.x / 32) * kStages * args.stage_bytes);
+      memory + sizeof(shared) + static_cast<int>(threadIdx.x / 32) * kStages * args.stage_bytes,
+      [&] {
+        if (!has_ids) await();
+      });
 #endif
 }
 
