@@ -59,6 +59,11 @@ class GroupedLinear {
   /// The call in one kernel, with the bits of add_rms_norm, run and route one after another.
   /// Requires serves_router.
   virtual Status run_router(const RouterCall& call, Stream stream);
+  /// True if run_normed serves the input. Depends on shapes and the number of tokens.
+  virtual bool serves_norm(const NormedInput&) const { return false; }
+  /// The norm, then run on its output, in one kernel, with the bits of the two. Requires
+  /// serves_norm.
+  virtual Status run_normed(const NormedInput& x, const Matrix& y, Stream stream);
   /// Call after new bytes were enqueued into weights(): refreshes what was derived from the old
   /// ones, in stream order.
   virtual Status weights_replaced(Stream) { return {}; }

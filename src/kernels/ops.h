@@ -96,6 +96,13 @@ struct AddRmsNorm {
   Matrix out;
 };
 
+/// The input of a linear layer that computes it by itself: add_rms_norm, but x + y goes to `sum`,
+/// which is another matrix, and nothing goes to `norm.out`.
+struct NormedInput {
+  AddRmsNorm norm;
+  Matrix sum;
+};
+
 /// What a gate does to the number that multiplies.
 enum class Gate : uint8_t { kIdentity, kSigmoid, kSilu };
 

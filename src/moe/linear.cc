@@ -127,6 +127,21 @@ Status Linear::State::check_call(const Matrix& x, const Matrix& y) const {
   return check_pointer(y, plan, "y");
 }
 
+bool LinearAccess::starts_with_norm(const Linear& linear, const NormedInput& x) {
+  const Linear::State& state = *linear.state_;
+  // Columns that the kernel pads, or stores otherwise, are not those of the norm.
+  const Matrix input = carve_linear(state.plan, state.workspace->data()).input.values;
+  const Matrix& out = x.norm.out;
+  return input.dtype == out.dtype && input.cols == out.cols && state.weights->serves_norm(x);
+}
+
+Status LinearAccess::apply(Linear& linear, const NormedInput& x, const Matrix& y, Stream stream) {
+  Linear::State& state = *linear.state_;
+  MORACLE_CHECK(state.check_call(x.norm.out, y));
+  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state.workspace, stream));
+  return state.weights->run_normed(x, y, stream);
+}
+
 Status LinearAccess::route(Linear& router, const RouterCall& call, Stream stream) {
   Linear::State& state = *router.state_;
   Ops& ops = state.workspace->device().ops();

@@ -9,6 +9,7 @@
 #include "kernels/cuda/decode/few_sums.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ops/norm_in_block.cuh"
 
 namespace moracle::cuda {
 
@@ -67,12 +68,18 @@ __device__ void finish_few_rows(const FewArgs& args, const FewPlan& plan, const 
   }
 }
 
+/// Rows of x: bytes from one to the next.
+struct FewRowsOfX {
+  const uint8_t* first;
+  int64_t stride;
+};
+
 /// Runs a block's share. `ring_memory`: kStages stages of this warp. Calls await() when the first
 /// weights are on their way, before it reads x, in all threads.
 template <class Operand, int kOctets, int kStages, int kClose, class Await>
 __device__ void run_few_rows(const FewArgs& args, const FewPlan& plan,
                              FewRowsPartials<kOctets>& all_partials, uint8_t* ring_memory,
-                             Await await) {
+                             const FewRowsOfX& of_x, Await await) {
   const MmaArgs& a = args.matrix;
   const int warp = static_cast<int>(threadIdx.x / 32), team = warp / kFewTeam;
   const int pairs = a.gated ? a.panels / 2 : (a.panels + 1) / 2;
@@ -118,7 +125,8 @@ __device__ void run_few_rows(const FewArgs& args, const FewPlan& plan,
   FewX<Operand, kOctets> x;
   const auto enter_x = [&] {
     const FewGroup group = plan.groups[loaded.group];
-    x.enter(a, [&](int r) { return plan.source[group.first + min(r, group.rows - 1)]; });
+    x.enter(a, of_x.first, of_x.stride,
+            [&](int r) { return plan.source[group.first + min(r, group.rows - 1)]; });
   };
   enter_x();
   x.go(begin);
@@ -174,8 +182,47 @@ __global__ void __launch_bounds__(kFewThreads, 1) few_rows(const __grid_constant
   run_few_rows<Operand, kOctets, kStages, kClose>(
       args, shared.plan, shared.partials,
       memory + sizeof(shared) + static_cast<int>(threadIdx.x / 32) * kStages * args.stage_bytes,
-      [&] {
+      {args.matrix.x, args.matrix.x_stride}, [&] {
         if (!has_ids) await();
+      });
+#endif
+}
+
+/// Vectors of a row of x that a thread normalizes.
+inline constexpr int kFewNormedVectors = kMostFewNormedCols / (8 * kNormThreads);
+
+/// Shared memory of few_normed_rows beside the rings and the rows of x.
+struct alignas(16) FewNormedShared {
+  FewRowsShared<1> rows;
+  NormSquares squares;
+};
+
+/// A linear layer for up to 8 tokens that starts with the norm of its input. Each block computes it
+/// for itself, so that no kernel before this one has to.
+template <class Operand, int kStages, int kClose>
+__global__ void __launch_bounds__(kFewThreads, 1)
+    few_normed_rows(const __grid_constant__ FewArgs args) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(16) uint8_t memory[];
+  auto& shared = *reinterpret_cast<FewNormedShared*>(memory);
+  uint8_t* const rings = memory + sizeof(shared);
+  const int ring_bytes = kStages * args.stage_bytes;
+  auto* const x = reinterpret_cast<Eight*>(rings + kFewWarps * ring_bytes);
+  const AddRmsNorm& norm = args.normed.norm;
+  const int stride = normed_stride(norm.x.cols);
+  NormInBlock<kFewThreads, kFewNormedVectors> norm_in_block(norm);
+  make_few_plan(args.slots, false, 8, shared.rows.plan);
+  run_few_rows<Operand, 1, kStages, kClose>(
+      args, shared.rows.plan, shared.rows.partials,
+      rings + static_cast<int>(threadIdx.x / 32) * ring_bytes,
+      {reinterpret_cast<const uint8_t*>(x), stride * int64_t{sizeof(Eight)}}, [&] {
+        await_earlier_kernels();
+        start_later_kernels();
+        // Blocks take turns to store vectors of the sum.
+        const unsigned block = blockIdx.x;
+        norm_in_block.run(norm, x, stride, shared.squares, [&](int r, int at, const Eight& sum) {
+          if ((r + at) % gridDim.x == block) eights(args.normed.sum, r)[at] = sum;
+        });
       });
 #endif
 }

@@ -60,13 +60,14 @@ __global__ void __launch_bounds__(32 * kWarps) few_router(const __grid_constant_
   const auto rows = static_cast<int>(product.x.rows);
   if constexpr (kNorms) {
     constexpr int kVectors = kWarps == kFewRowsWarps ? 1 : kMostEights;
+    __shared__ NormSquares squares;
     const int stride = normed_stride(product.k);
     auto* const normed = reinterpret_cast<Eight*>(normed_rows);
     const auto await = [&] {
       NormInBlock<32 * kWarps, kVectors> norm(args.norm);
       await_earlier_kernels();
       start_later_kernels();
-      norm.run(args.norm, normed, stride);
+      norm.run(args.norm, normed, stride, squares, [](int, int, const Eight&) {});
       const int count = static_cast<int>(product.k / 8);
       for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < rows * count;
            i += static_cast<int>(gridDim.x * blockDim.x))
@@ -129,10 +130,11 @@ Status route_few_rows(const Queue& queue, const FewRows& product, const RouterCa
                         arrived,
                         has_aligned_rows(product.x)};
   const bool many = takes_many_warps(product.k), wide = product.n > 32 * kFewExpertsPerLane;
-  return launch_early(queue, stream, "few_router", kRouters[many][wide][norm != nullptr],
-                      (product.n + kFewRowsOutputs - 1) / kFewRowsOutputs,
-                      32 * (many ? kManyRowsWarps : kFewRowsWarps),
-                      norm != nullptr ? normed_bytes(product.x.rows, product.k) : 0, args);
+  return launch_early(
+      queue, stream, "few_router", kRouters[many][wide][norm != nullptr],
+      (product.n + kFewRowsOutputs - 1) / kFewRowsOutputs,
+      32 * (many ? kManyRowsWarps : kFewRowsWarps),
+      norm != nullptr ? static_cast<size_t>(normed_bytes(product.x.rows, product.k)) : 0, args);
 }
 
 Status load_few_router() {

@@ -14,8 +14,11 @@ inline constexpr int kMostNormedRows = 8, kMostNormedBytes = 38 << 10;
 __host__ __device__ inline int normed_stride(int64_t cols) {
   return static_cast<int>(cols / 8) + 4;
 }
-inline size_t normed_bytes(int64_t rows, int64_t cols) {
-  return static_cast<size_t>(rows * normed_stride(cols)) * sizeof(Eight);
+inline constexpr int kNormWarps = kNormThreads / 32;
+/// Shared memory of a NormInBlock beside the rows.
+using NormSquares = float[kMostNormedRows][kNormWarps];
+inline int64_t normed_bytes(int64_t rows, int64_t cols) {
+  return rows * normed_stride(cols) * static_cast<int64_t>(sizeof(Eight));
 }
 
 /// kVectors: vectors of a row that a thread has, at most. A row is normalized by kNormThreads
@@ -23,20 +26,29 @@ inline size_t normed_bytes(int64_t rows, int64_t cols) {
 template <int kThreads, int kVectors>
 class NormInBlock {
  public:
-  /// Loads weights. Reads nothing that earlier kernels wrote.
+  /// Loads weights, or brings them nearer. Reads nothing that earlier kernels wrote.
   __device__ explicit NormInBlock(const AddRmsNorm& a)
       : thread_(static_cast<int>(threadIdx.x) % kNormThreads),
         count_(static_cast<int>(a.x.cols / 8)) {
-    if constexpr (kEarly) {
-      if (thread_ < count_) weights_ = norm_weights(a.weight, thread_);
+#pragma unroll
+    for (int n = 0; n < kVectors; ++n) {
+      const int at = thread_ + n * kNormThreads;
+      if (at >= count_) break;
+      if constexpr (kEarly)
+        weights_[n] = norm_weights(a.weight, at);
+      else
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(a.weight + 8 * at));
     }
   }
 
-  /// Row r begins at to + r · stride. All threads call; the rows are complete on return.
-  __device__ void run(const AddRmsNorm& a, Eight* to, int stride) {
-    __shared__ float squares_of_warp[kMostNormedRows][kNormWarps];
+  /// Row r begins at to + r · stride. All threads call; the rows are complete on return. Calls
+  /// take_sum(r, i, s) with vector i of row r of x + y, in one thread.
+  template <class TakeSum>
+  __device__ void run(const AddRmsNorm& a, Eight* to, int stride, NormSquares& squares_of_warp,
+                      TakeSum take_sum) {
     const int team = static_cast<int>(threadIdx.x) / kNormThreads, lane = thread_ % 32;
-    const int rows = static_cast<int>(a.x.rows);
+    // Threads past the last whole team have no rows.
+    const int rows = team < kTeams ? static_cast<int>(a.x.rows) : 0;
     for (int first = team; first < rows; first += kTeams * kAtOnce) {
       float squares[kAtOnce] = {};
 #pragma unroll
@@ -57,6 +69,7 @@ class NormInBlock {
         });
         each([&](int r, int at, int i, int j) {
           const Eight sum = to[r * stride + at] = added(x[i][j], y[i][j]);
+          take_sum(r, at, sum);
           add_squares(sum, squares[i]);
         });
       }
@@ -76,7 +89,8 @@ class NormInBlock {
         const int at = thread_ + n * kNormThreads;
         if (at >= count_) break;
         Eight& one = to[r * stride + at];
-        one = normalized(one, scale, kEarly ? weights_ : norm_weights(a.weight, at));
+        one =
+            normalized(one, scale, kEarly ? weights_[kEarly ? n : 0] : norm_weights(a.weight, at));
       }
     }
     __syncthreads();
@@ -84,10 +98,9 @@ class NormInBlock {
 
  private:
   static constexpr int kTeams = kThreads / kNormThreads;
-  static constexpr int kNormWarps = kNormThreads / 32;
   // Rows, and vectors of each, whose loads are issued together. More would not fit into registers.
-  static constexpr int kAtOnce = kVectors == 1 ? 4 : 1, kEach = kVectors == 1 ? 1 : 2;
-  static constexpr bool kEarly = kVectors == 1;  // weights of one vector stay in registers
+  static constexpr int kAtOnce = 4 / kVectors, kEach = kVectors == 1 ? 1 : 2;
+  static constexpr bool kEarly = kVectors <= 2;  // weights stay in registers
 
   __device__ static float sum_in_warp(float value) {
     for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
@@ -95,7 +108,7 @@ class NormInBlock {
   }
 
   int thread_, count_;
-  EightWeights weights_{};
+  EightWeights weights_[kEarly ? kVectors : 1]{};
 };
 
 }  // namespace moracle::cuda
