@@ -40,7 +40,8 @@ TEST_P(FewInt8Rows, MatchInt8LinesBitForBit) {
       const LineCodes c{.codes = codes[p].data(), .lines = kLines / 2, .to = lines[p].data()};
       fp4 ? kernels.decoders->e2m1_to_int8(c) : kernels.decoders->i4_to_int8(c);
     }
-    for (int rows = 1; rows <= GetParam().kernels->code_block; ++rows) {
+    const int most_rows = kernels.codes_for_all_rows ? kMaxBlockRows : kernels.code_block;
+    for (int rows = 1; rows <= most_rows; ++rows) {
       for (int panels = 1; panels <= 2; ++panels) {
         std::vector<float> sums[2][2];
         for (bool from_codes : {false, true}) {
@@ -56,11 +57,62 @@ TEST_P(FewInt8Rows, MatchInt8LinesBitForBit) {
             b.lines[p] = from_codes ? codes[p].data() : lines[p].data();
             b.w_scale[p] = scales[p];
             b.w_zero[p] = rows % 2 == 0 ? zeros[p] : nullptr;
+            b.prefetch[p] = b.lines[p];
           }
+          if (from_codes) b.prefetch_every = 1, b.prefetch_turn = 4;
           if (!from_codes)
             multiply(b);
           else
             fp4 ? kernels.codes->int8_by_e2m1(b) : kernels.codes->int8_by_i4(b);
+        }
+        for (int p = 0; p < panels; ++p) EXPECT_EQ(sums[1][p], sums[0][p]) << rows << " rows";
+      }
+    }
+  }
+}
+
+// bf16 times 4-bit codes gives the bits of decoded lines, for any number of rows.
+TEST(Bf16Codes, MatchDecodedLinesBitForBit) {
+  constexpr Isa kNeeds = kVnni | Isa::kAvx512Bf16;
+  if (!has(kNeeds)) GTEST_SKIP() << "needs " << names(kNeeds);
+  const LineKernels& kernels = kAvx512Bf16Lines;
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  constexpr int64_t kUnits = 2, kCodeLines = 4 * kUnits, kColumns = kCodeLines * 8,
+                    kStride = kColumns * 2 + 64;
+  Lines x(kMaxBlockRows * kStride / 64 + 1);
+  std::vector<float> row(kColumns);
+  for (int r = 0; r < kMaxBlockRows; ++r) {
+    for (float& value : row) value = normal(random);
+    kernels.rows->f32_to_bf16(row.data(), kColumns, kernels.decoders->order, x.data() + r * kStride,
+                              nullptr);
+  }
+  float scales[kUnits * 16];
+  for (float& scale : scales) scale = normal(random);
+  for (const bool fp4 : {false, true}) {
+    Lines codes[2] = {Lines(kCodeLines), Lines(kCodeLines)},
+          lines[2] = {Lines(4 * kCodeLines), Lines(4 * kCodeLines)};
+    for (int p = 0; p < 2; ++p) {
+      for (int64_t i = 0; i < kCodeLines * kLineBytes; ++i)
+        codes[p].data()[i] = static_cast<std::byte>(random());
+      const LineCodes c{.codes = codes[p].data(), .lines = kCodeLines, .to = lines[p].data()};
+      fp4 ? kernels.decoders->e2m1_to_bf16(c) : kernels.decoders->i4_to_bf16(c);
+    }
+    for (int rows = 1; rows <= kMaxBlockRows; ++rows) {
+      for (int panels = 1; panels <= 2; ++panels) {
+        std::vector<float> sums[2][2];
+        for (const bool from_codes : {false, true}) {
+          LineBlock b{.x = x.data(), .x_stride = kStride, .rows = rows, .panels = panels};
+          b.units = kUnits;
+          b.unit_lines = (from_codes ? 1 : 4) * kCodeLines / kUnits;
+          b.overwrite = rows % 2 == 0;
+          for (int p = 0; p < panels; ++p) {
+            sums[from_codes][p].assign(rows * 16, 1.0f);
+            b.sum[p] = sums[from_codes][p].data();
+            b.lines[p] = from_codes ? codes[p].data() : lines[p].data();
+            b.w_scale[p] = scales;
+          }
+          (!from_codes ? kernels.bf16 : fp4 ? kernels.bf16_by_e2m1 : kernels.bf16_by_i4)(b);
         }
         for (int p = 0; p < panels; ++p) EXPECT_EQ(sums[1][p], sums[0][p]) << rows << " rows";
       }

@@ -109,7 +109,8 @@ constexpr Kernel kRouters[2][2][2] = {{{few_router<kFewRowsWarps, kFewExpertsPer
 
 bool few_router_serves(const RouterCall& call) {
   const int64_t num_experts = call.logits.cols;
-  return is_few_rows(call.x.rows, num_experts) && num_experts <= kMostRouterOutputs &&
+  return call.x.rows <= kMostRouterTokens && is_few_rows(call.x.rows, num_experts) &&
+         num_experts <= kMostRouterOutputs &&
          routes_in_warps(num_experts, call.routing, call.top_k);
 }
 
