@@ -129,6 +129,15 @@ MODELS = {
         seed=7, num_experts_per_tok=3, num_dense_layers=1, num_hidden_layers=4, conv_L_cache=3,
         routed_scaling_factor=1.3, layer_types=["conv", "full_attention", "conv", "full_attention"],
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "phimoe": (transformers.PhimoeConfig, dict(
+        num_key_value_heads=2, intermediate_size=12, num_local_experts=6, attention_bias=True,
+        lm_head_bias=True, router_jitter_noise=0.1, seed=8, sliding_window=7,
+        rope_parameters=dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0, 1.3, 2.0],
+                             long_factor=[1.5, 3.0, 6.0], short_mscale=1.2, long_mscale=1.5,
+                             original_max_position_embeddings=24))),
+    "phimoe_plain": (transformers.PhimoeConfig, dict(
+        num_key_value_heads=4, intermediate_size=12, num_local_experts=4, router_jitter_noise=0.05,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "qwen2_moe": (transformers.Qwen2MoeConfig, dict(
         QWEN, shared_expert_intermediate_size=14, mlp_only_layers=[0], norm_topk_prob=False)),
     "qwen2_moe_windows": (transformers.Qwen2MoeConfig, dict(
@@ -168,6 +177,8 @@ WRAPPED = {
 
 def draw(name: str, shape: torch.Size, random: torch.Generator, centre: float) -> torch.Tensor:
     noise = torch.randn(shape, generator=random)
+    if name.endswith(("layernorm.bias", "model.norm.bias")):
+        return 0.3 * noise
     if "norm" in name:
         return (1 if "linear_attn" in name else centre) + 0.3 * noise
     if name.endswith(("correction_bias", "expert_bias")):

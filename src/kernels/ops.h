@@ -182,6 +182,10 @@ class Ops {
   /// out = x / sqrt(mean(x²) + epsilon) · weight, over each run of weight_size columns.
   virtual Status rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,
                           const Matrix& out, Stream) = 0;
+  /// LayerNorm of each row: out = (x - mean) / sqrt(variance + epsilon) · weight + bias. x and out
+  /// may be the same.
+  virtual Status layer_norm(const Matrix& x, const float* weight, const float* bias, float epsilon,
+                            const Matrix& out, Stream) = 0;
   /// x += y
   virtual Status add(const Matrix& x, const Matrix& y, Stream) = 0;
   /// x += y, then out = rms_norm of the rows of x.

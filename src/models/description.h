@@ -18,6 +18,7 @@ struct DecoderSpec {
   float norm_epsilon = 1e-6f;
   Activation activation = Activation::kSilu;  ///< of dense MLPs
   float norm_offset = 0;                      ///< added to the stored weights of RMSNorm
+  bool layer_norm = false;                    ///< LayerNorm with biases in place of RMSNorm
   float embedding_scale = 1;                  ///< multiplies the rows of the embedding
   float residual_scale = 1;  ///< multiplies what attention and experts add to the residual
   bool operator==(const DecoderSpec&) const = default;
@@ -151,8 +152,8 @@ struct SharedExpertDescription {
 };
 
 struct LayerDescription {
-  std::vector<float> input_norm;  ///< [hidden_size]
-  std::vector<float> post_norm;   ///< [hidden_size], before the experts
+  std::vector<float> input_norm;  ///< [hidden_size]; of LayerNorm: the weights, then the biases
+  std::vector<float> post_norm;   ///< likewise, before the experts
   AttentionDescription attention;
   std::optional<RouterDescription> router;  ///< empty in a dense layer
   DescribedWeights mlp;  ///< the experts; a dense MLP is one expert that every token uses
@@ -172,8 +173,8 @@ struct Description {
   DecoderSpec spec;
   DescribedMatrix embedding;  ///< [vocab_size, hidden_size], of floats
   std::vector<LayerDescription> layers;
-  std::vector<float> final_norm;
-  DescribedMatrix output;  ///< [vocab_size, hidden_size]; the embedding's own tensor if tied
+  std::vector<float> final_norm;  ///< as input_norm
+  DescribedMatrix output;         ///< [vocab_size, hidden_size]; the embedding's own tensor if tied
   bool tied = false;
   std::vector<IgnoredPart> ignored = {};
 

@@ -291,6 +291,43 @@ TEST(DeepseekV3, KeepsDecompressedKeysAndValues) {
   EXPECT_EQ(planned->cache_bytes_per_token, 2 * 4 * (10 + 8) * 4);
 }
 
+// Published files write the architecture in another way.
+TEST(Phimoe, ReadsFilesOfEitherArchitectureName) {
+  const GoldenReference want = golden_reference("phimoe");
+  SyntheticCheckpoint published = golden_model("phimoe");
+  published.config["architectures"] = {"PhiMoEForCausalLM"};
+  const auto got = all_logits(published, want.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+}
+
+// Longer sequences turn all their keys by other frequencies.
+TEST(Phimoe, ContextEndsWhereLongFactorsBegin) {
+  const auto model = Model::load(*Checkpoint::open(golden_folder("phimoe")), {.threads = 2});
+  ASSERT_TRUE(model) << model.error().to_string();
+  EXPECT_EQ(model->max_context(), 24);
+  const auto longer = model->make_cache(25);
+  ASSERT_FALSE(longer);
+  EXPECT_THAT(longer.error().to_string(), ::testing::HasSubstr("needs 1 to 24 tokens"));
+  const auto plain = Model::load(*Checkpoint::open(golden_folder("phimoe_plain")), {.threads = 2});
+  ASSERT_TRUE(plain) << plain.error().to_string();
+  EXPECT_EQ(plain->max_context(), 256);
+}
+
+TEST(Phimoe, NamesBadLongRopeFactors) {
+  for (const auto& [key, value] :
+       {std::pair<const char*, nlohmann::json>{"long_factor", {1.0, 2.0}},
+        {"short_factor", {1.0, 0.0, 2.0}},
+        {"short_mscale", nullptr},
+        {"long_mscale", -1}}) {
+    SyntheticCheckpoint wrong = golden_model("phimoe");
+    wrong.config["rope_parameters"][key] = value;
+    const auto planned = plan(*wrong.open());
+    ASSERT_FALSE(planned) << key;
+    EXPECT_THAT(planned.error().to_string(), ::testing::HasSubstr(key));
+  }
+}
+
 // The indexer chooses all tokens of a short context; a longer one is refused.
 TEST(DeepseekV32, ContextEndsAtTopKOfIndexer) {
   for (const char* name : {"deepseek_v32", "glm_moe_dsa"}) {

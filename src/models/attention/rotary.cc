@@ -107,6 +107,37 @@ Result<Llama3> read_llama3(const Config& rope) {
                     str("it is ", llama3.high));
 }
 
+// LongRoPE (Ding et al., 2024): a divisor for each frequency. Those of long contexts turn all keys
+// of a sequence anew when it outgrows the original context, so contexts end there.
+Result<RotaryAndScale> read_longrope(const Config& config, const Config& rope, int64_t dim,
+                                     double theta) {
+  RotaryAndScale read;
+  for (const char* key : {"long_factor", "short_factor"}) {
+    const nlohmann::json* const factors = rope.find({key});
+    const bool numbers =
+        factors != nullptr && factors->is_array() &&
+        factors->size() == static_cast<size_t>(dim / 2) &&
+        std::all_of(factors->begin(), factors->end(), [](const nlohmann::json& factor) {
+          return factor.is_number() && factor.get<double>() > 0 && factor.get<double>() <= 1e9;
+        });
+    if (!numbers) return rope.wrong({key}, str(dim / 2, " numbers above 0"), "it has others");
+    read.rotary.frequencies.clear();
+    for (int64_t i = 0; i < dim / 2; ++i) {
+      const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(dim);
+      const double divisor = (*factors)[static_cast<size_t>(i)].get<double>();
+      read.rotary.frequencies.push_back(
+          static_cast<float>(1 / (divisor * std::pow(theta, exponent))));
+    }
+  }
+  MORACLE_CHECK(positive(rope, {"long_mscale"}, 0));
+  MORACLE_TRY(const double factor, positive(rope, {"short_mscale"}, 0));
+  read.rotary.factor = static_cast<float>(factor);
+  MORACLE_TRY(const int64_t beside, config.integer_or(0, {"original_max_position_embeddings"}, 1));
+  MORACLE_TRY(read.max_context, beside > 0 ? Result<int64_t>(beside)
+                                           : rope.integer({"original_max_position_embeddings"}, 1));
+  return read;
+}
+
 }  // namespace
 
 Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim,
@@ -138,6 +169,7 @@ Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim,
                         str("it is ", part));
   }
   dim = static_cast<int64_t>(columns);
+  if (type == "longrope" && defaults.longrope) return read_longrope(config, *rope, dim, theta);
   if (type == "yarn") return read_yarn(config, *rope, dim, theta);
   Llama3 llama3;
   double factor = 1;

@@ -107,9 +107,26 @@ Status look_at(const Model::State& m, std::string_view part, int64_t layer, cons
   return m.on_output ? m.on_output(part, layer, output) : Status();
 }
 
+// The norm of whole rows; `weight` as LayerDescription holds it.
+Status norm(const Model::State& m, const Matrix& x, const Buffer& weight, const Matrix& out,
+            Stream stream) {
+  Ops& ops = m.workspace->device().ops();
+  const auto* const weights = weight.as<float>();
+  if (!m.spec.layer_norm) return ops.rms_norm(x, weights, x.cols, m.spec.norm_epsilon, out, stream);
+  return ops.layer_norm(x, weights, weights + x.cols, m.spec.norm_epsilon, out, stream);
+}
+// x += y, then the norm of x.
+Status add_and_normalize(const Model::State& m, const Matrix& x, const Matrix& y,
+                         const Buffer& weight, const Matrix& out, Stream stream) {
+  Ops& ops = m.workspace->device().ops();
+  if (!m.spec.layer_norm)
+    return ops.add_rms_norm(x, y, weight.as<float>(), m.spec.norm_epsilon, out, stream);
+  MORACLE_CHECK(ops.add(x, y, stream));
+  return norm(m, x, weight, out, stream);
+}
+
 // Enqueues all layers for the batch's tokens, final norm included.
 Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
-  const DecoderSpec& spec = m.spec;
   Ops& ops = m.workspace->device().ops();
   const Matrix hidden = m.activations.hidden.slice(0, batch.num_tokens),
                normed = m.activations.normed.slice(0, batch.num_tokens),
@@ -120,26 +137,21 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   }
   part_done(m.on_part, "embedding");
   MORACLE_CHECK(look_at(m, "embedding", -1, hidden));
-  MORACLE_CHECK(ops.rms_norm(hidden, m.layers.front().input_norm.as<float>(), spec.hidden_size,
-                             spec.norm_epsilon, normed, stream));
+  MORACLE_CHECK(norm(m, hidden, m.layers.front().input_norm, normed, stream));
   part_done(m.on_part, "norms");
   MORACLE_CHECK(look_at(m, "norm before attention", 0, normed));
   // Adds the last output of layer `index` to the residual, then applies the next norm, which
   // belongs to `layer`.
   const auto add_and_norm = [&](const Buffer& weight, int64_t index, const char* name,
                                 int64_t layer) -> Status {
-    MORACLE_CHECK(
-        ops.add_rms_norm(hidden, added, weight.as<float>(), spec.norm_epsilon, normed, stream));
+    MORACLE_CHECK(add_and_normalize(m, hidden, added, weight, normed, stream));
     part_done(m.on_part, "norms");
     MORACLE_CHECK(look_at(m, "residual sum", index, hidden));
     return look_at(m, name, layer, normed);
   };
   // What a part of the layer gives, before it is added to the residual.
-  const auto finish_output = [&](const Buffer& norm) -> Status {
-    if (norm.bytes() > 0) {
-      MORACLE_CHECK(ops.rms_norm(added, norm.as<float>(), spec.hidden_size, spec.norm_epsilon,
-                                 added, stream));
-    }
+  const auto finish_output = [&](const Buffer& weight) -> Status {
+    if (weight.bytes() > 0) MORACLE_CHECK(norm(m, added, weight, added, stream));
     if (m.residual_scales.bytes() == 0) return {};
     return ops.scale_rows(added, m.residual_scales.as<float>(), added, stream);
   };

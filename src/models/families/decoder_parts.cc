@@ -29,6 +29,10 @@ Result<std::vector<float>> describe_norm(const Checkpoint& checkpoint, const std
                                          int64_t size, const DecoderSpec& spec) {
   MORACLE_TRY(std::vector<float> weights, checkpoint.vector(module + ".weight", size));
   for (float& weight : weights) weight += spec.norm_offset;
+  if (spec.layer_norm) {
+    MORACLE_TRY(const std::vector<float> biases, checkpoint.vector(module + ".bias", size));
+    weights.insert(weights.end(), biases.begin(), biases.end());
+  }
   return weights;
 }
 

@@ -39,7 +39,8 @@ Result<bool> is_dense_layer(const Config& config, int64_t layer);
 /// "model.layers.3.", or where the files of this checkpoint have the layers.
 std::string layer_prefix(const Checkpoint& checkpoint, int64_t layer);
 
-/// The weights of the norm `module`, as RMSNorm multiplies with them: with spec.norm_offset.
+/// The weights of the norm `module`, as RMSNorm multiplies with them: with spec.norm_offset. With
+/// spec.layer_norm, its biases follow them.
 Result<std::vector<float>> describe_norm(const Checkpoint& checkpoint, const std::string& module,
                                          int64_t size, const DecoderSpec& spec);
 

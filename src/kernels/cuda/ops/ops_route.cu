@@ -6,6 +6,7 @@
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/sparse_mixer.cuh"
 
 namespace moracle {
 namespace cuda {
@@ -255,6 +256,9 @@ Status CudaOps::route(const Matrix& logits, const Routing& routing, const float*
   MORACLE_CHECK(check_routing(routing, logits.cols, correction_bias != nullptr, top_k));
   MORACLE_CHECK(cuda::check_floats({&logits}));
   const cuda::RouteArgs args{logits, routing, correction_bias, top_k, topk_ids, topk_weights};
+  if (routing.score == Score::kSparseMixer)
+    return cuda::launch_early(queue_, stream, "route", cuda::mix_sparsely, logits.rows, 32, 0,
+                              logits, routing, topk_ids, topk_weights);
   constexpr int64_t kSmall = 4, kLarge = 16;
   if (logits.cols <= 32 * kLarge && top_k <= 32 && routing.num_groups <= routing.top_groups)
     return cuda::launch_early(
