@@ -53,11 +53,24 @@ struct AttentionShape {
   int64_t value_dim;   ///< of a value and of an output head
   float scale;         ///< most often 1 / sqrt(head_dim)
   int64_t window = 0;  ///< a token sees itself and the window - 1 tokens before it; 0: all
+  int64_t chunk = 0;   ///< a token sees only positions of its own chunk of so many; 0: all
   const float* sinks = nullptr;  ///< [num_heads]: a logit without a value that enters each
                                  ///< softmax's denominator; null: none
   LayerCache cache = {};         ///< of this layer in the batch's pages
   bool batch_invariant = false;  ///< a token's bits depend on its sequence alone, not on how
                                  ///< many of its tokens one step takes (a CPU's always do)
+
+  /// The first position that a token at `position` sees.
+  constexpr int64_t first_seen(int64_t position) const {
+    const int64_t of_window = window > 0 && position >= window ? position - window + 1 : 0;
+    const int64_t of_chunk = chunk > 0 ? position - position % chunk : 0;
+    return of_window > of_chunk ? of_window : of_chunk;
+  }
+  /// The most positions that a token sees, in contexts of up to `longest`.
+  constexpr int64_t most_seen(int64_t longest) const {
+    if (window > 0 && window < longest) longest = window;
+    return chunk > 0 && chunk < longest ? chunk : longest;
+  }
 };
 /// Maximum number of parts that a context is split into.
 inline constexpr int64_t kAttendParts = 64;
@@ -194,6 +207,9 @@ class Ops {
   /// Rotates each head by its row's position, positions[r].
   virtual Status rotate(const Matrix& x, const RotaryShape& shape, const float* frequencies,
                         const int32_t* positions, Stream) = 0;
+  /// Multiplies each row by 1 + strength · log(1 + floor((positions[r] + 1) / scale)).
+  virtual Status temper(const Matrix& x, const int32_t* positions, float scale, float strength,
+                        Stream) = 0;
   /// For each of `num_heads` heads, copies `count` columns: from head · from_dim of `from` to
   /// head · to_dim of `to`. A from_dim of 0 copies the same columns to every head.
   virtual Status copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,

@@ -1,5 +1,5 @@
 // GQA: one GEMM computes q, k and v. Optional RMSNorm on q and k before or after RoPE.
-// Optional sinks, window and a gate on the output.
+// Optional sinks, window, chunks, queries that grow with the position and a gate on the output.
 #include <cmath>
 
 #include "base/try.h"
@@ -14,6 +14,7 @@ AttentionShape shape_of(const GroupedQuerySpec& spec) {
       spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.head_dim,
       spec.scale > 0 ? spec.scale : 1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
   shape.window = spec.window;
+  shape.chunk = spec.chunk;
   return shape;
 }
 
@@ -70,6 +71,10 @@ class GroupedQueryAttention : public Attention {
                                         spec.num_heads, spec.head_dim, step.stream));
     }
     MORACLE_CHECK(norm_rope_and_append(q, k, v, step));
+    if (spec.temper_scale > 0) {
+      MORACLE_CHECK(step.ops.temper(q, step.batch.positions, spec.temper_scale,
+                                    spec.temper_strength, step.stream));
+    }
     AttentionShape shape = shape_of(spec);
     shape.sinks = floats(sinks_);
     shape.cache = step.cache;

@@ -54,7 +54,9 @@ struct Llama3 {
   double factor = 1, low = 1, high = 4, original_context = 0;
   float stretched(double frequency) const {
     const double wavelength = 2 * std::numbers::pi / frequency;
-    const double kept = std::clamp((original_context / wavelength - low) / (high - low), 0.0, 1.0);
+    const double turns = original_context / wavelength;
+    const double kept = high > low ? std::clamp((turns - low) / (high - low), 0.0, 1.0)
+                                   : static_cast<double>(turns > high);
     return static_cast<float>((1 - kept) * frequency / factor + kept * frequency);
   }
 };
@@ -102,8 +104,8 @@ Result<Llama3> read_llama3(const Config& rope) {
   MORACLE_TRY(llama3.low, positive(rope, {"low_freq_factor"}, 0));
   MORACLE_TRY(llama3.high, positive(rope, {"high_freq_factor"}, 0));
   MORACLE_TRY(llama3.original_context, positive(rope, {"original_max_position_embeddings"}, 0));
-  if (llama3.high > llama3.low) return llama3;
-  return rope.wrong({"high_freq_factor"}, str("a number above low_freq_factor, ", llama3.low),
+  if (llama3.high >= llama3.low) return llama3;
+  return rope.wrong({"high_freq_factor"}, str("at least low_freq_factor, ", llama3.low),
                     str("it is ", llama3.high));
 }
 

@@ -20,7 +20,6 @@ struct Spec {
   DecoderSpec decoder;
   GroupedQuerySpec heads;
   bool biased = false;
-  float jitter = 0;
 };
 
 Result<Spec> read(const Config& config) {
@@ -38,10 +37,6 @@ Result<Spec> read(const Config& config) {
   if (top_k != 2)
     return config.unsupported({"num_experts_per_tok"}, "2, the choices of a sparse mixer",
                               str("it is ", top_k));
-  MORACLE_TRY(const double jitter, config.number_or(0.01, {"router_jitter_noise"}));
-  if (!(jitter >= 0 && jitter <= 1))
-    return config.wrong({"router_jitter_noise"}, "a number from 0 to 1", str("it is ", jitter));
-  spec.jitter = static_cast<float>(jitter);
   return spec;
 }
 
@@ -57,7 +52,6 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec
               describe_grouped_query(checkpoint, prefix + "self_attn.", spec.decoder, spec.heads,
                                      {spec.biased, spec.biased}));
   MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
-  experts.spec.routing.jitter = spec.jitter;
   // Files of transformers 5 that were saved without conversion name the router otherwise.
   const std::string& name = experts.spec.name;
   const std::string block = name.substr(0, name.rfind('.'));
