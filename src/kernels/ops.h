@@ -173,7 +173,8 @@ class Ops {
   /// to[t] = weights[t] · from[t], both of the activation dtype.
   virtual Status scale_rows(const Matrix& from, const float* weights, const Matrix& to, Stream) = 0;
   /// Adds each row's adapter to y (see LoraTable). Row r of y belongs to token t = row_token[r],
-  /// has adapter lora_ids[t] and reads row row_index[r] (or r itself) of x. Ids of -1 add nothing.
+  /// has adapter lora_ids[t] and reads row row_index[r] (or r itself) of x. Without offsets and
+  /// row_token, all rows belong to expert 0, and row r to token r. Ids of -1 add nothing.
   /// Ids not below `adapters` add nothing either, and the next synchronize() reports them. A Δ of 0
   /// changes no bit.
   virtual Status add_lora(const Matrix& x, const int32_t* row_index, const RowPlan& rows,

@@ -54,8 +54,8 @@ struct GroupedQuerySpec {
   int64_t window = 0;  ///< a token sees itself and window - 1 before it; 0: all
   int64_t chunk = 0;   ///< a token sees only its own chunk of so many positions; 0: all
   float norm_epsilon = 1e-6f;
-  float scale = 0;            ///< multiplies the scores; 0: 1 / sqrt(head_dim)
-  float temper_scale = 0;     ///< queries grow by Ops::temper with these two numbers; 0: they do not
+  float scale = 0;         ///< multiplies the scores; 0: 1 / sqrt(head_dim)
+  float temper_scale = 0;  ///< queries grow by Ops::temper with these two numbers; 0: they do not
   float temper_strength = 0;
   QkNorm qk_norm = QkNorm::kPerHead;
   OutputGate output_gate = OutputGate::kNone;

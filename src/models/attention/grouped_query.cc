@@ -129,7 +129,7 @@ class GroupedQueryAttention : public Attention {
 
   GroupedQuerySpec spec_;
   Buffer frequencies_, q_norm_, k_norm_, sinks_;  // the last three are empty if the model has none
-  std::optional<Linear> qkv_, o_;
+  std::optional<AdaptedLinear> qkv_, o_;
 };
 
 }  // namespace

@@ -53,8 +53,9 @@ Status MoeStage::load(std::optional<DescribedMatrix>&& router,
 
 Status MoeStage::apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
                        Ops& ops, Stream stream, const OnPart& on_part) {
+  const LoraIds lora_ids{experts_->plan().lora_rank > 0 ? scratch.lora_ids : nullptr};
   if (!router_)
-    return experts_->apply(x, {scratch.first_expert}, {scratch.weight_one}, out, stream);
+    return experts_->apply(x, {scratch.first_expert}, {scratch.weight_one}, out, stream, lora_ids);
   const LayerSpec& layer = experts_->plan().layer;
   const Matrix logits{scratch.logits.data, scratch.logits.dtype, x.rows, layer.num_experts,
                       scratch.logits.stride};
@@ -63,7 +64,6 @@ Status MoeStage::apply(const Matrix& x, const Matrix& out, const FeedForwardScra
   MORACLE_CHECK(ops.route(logits, layer.routing, bias, layer.top_k, scratch.topk_ids,
                           scratch.topk_weights, stream));
   part_done(on_part, "router");
-  const LoraIds lora_ids{experts_->plan().lora_rank > 0 ? scratch.lora_ids : nullptr};
   return experts_->apply(x, {scratch.topk_ids}, {scratch.topk_weights}, out, stream, lora_ids);
 }
 

@@ -35,7 +35,7 @@ class MoeStage {
                Stream stream, const OnPart& on_part = {});
 
  private:
-  std::optional<Linear> router_;
+  std::optional<AdaptedLinear> router_;
   Buffer correction_bias_;  // empty: none
   std::optional<FusedMoe> experts_;
 };

@@ -1,0 +1,111 @@
+#include "models/adapted_linear.h"
+
+#include <algorithm>
+
+#include "base/scalar.h"
+#include "base/try.h"
+
+namespace moracle {
+namespace {
+
+// Writes numbers in the dtype of the device's activations.
+void put(std::vector<std::byte>& to, DType dtype, int64_t at, float value) {
+  if (dtype == DType::kF32)
+    reinterpret_cast<float*>(to.data())[at] = value;
+  else
+    reinterpret_cast<uint16_t*>(to.data())[at] = float_to_bf16(value);
+}
+
+int64_t table_bytes(const AdaptedRows& rows, size_t num_adapters, DType dtype) {
+  return static_cast<int64_t>(num_adapters) * rows.rank * (rows.k + rows.n) * bits(dtype) / 8;
+}
+
+}  // namespace
+
+std::vector<std::string> adaptable_modules(const DescribedMatrix& matrix) {
+  std::vector<std::string> modules = matrix.modules();
+  if (modules.size() != matrix.part_rows().size()) modules.clear();
+  return modules;
+}
+
+std::vector<AdaptedRows> adapted_rows(const DescribedMatrix& matrix,
+                                      std::span<const LoraAdapter> adapters) {
+  std::vector<AdaptedRows> all;
+  const std::vector<std::string> modules = adaptable_modules(matrix);
+  int64_t first = 0;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    AdaptedRows rows{modules[i], first, matrix.part_rows()[i], matrix.shape().k, 0};
+    first += rows.n;
+    for (const LoraAdapter& adapter : adapters) {
+      const auto own = adapter.modules.find(rows.module);
+      if (own != adapter.modules.end()) rows.rank = std::max(rows.rank, own->second.rank);
+    }
+    if (rows.rank > 0) all.push_back(std::move(rows));
+  }
+  return all;
+}
+
+int64_t adapter_bytes(std::span<const AdaptedRows> rows, size_t num_adapters, DType dtype) {
+  int64_t bytes = 0;
+  for (const AdaptedRows& one : rows) bytes += table_bytes(one, num_adapters, dtype);
+  return bytes;
+}
+
+Status AdaptedLinear::set_adapters(std::span<const AdaptedRows> rows,
+                                   std::span<const LoraAdapter> adapters, const int32_t* lora_ids,
+                                   Device& device) {
+  const DType dtype = device.activation_dtype();
+  for (const AdaptedRows& one : rows) {
+    const auto count = static_cast<int64_t>(adapters.size());
+    const int64_t a_rows = count * one.rank, b_rows = count * one.n;
+    std::vector<std::byte> values(static_cast<size_t>(table_bytes(one, adapters.size(), dtype)));
+    for (int64_t id = 0; id < count; ++id) {
+      const auto& modules = adapters[static_cast<size_t>(id)].modules;
+      const auto own = modules.find(one.module);
+      if (own == modules.end()) continue;
+      const LoraPair& pair = own->second;
+      for (int64_t i = 0; i < pair.rank * one.k; ++i)
+        put(values, dtype, id * one.rank * one.k + i, pair.a[i]);
+      for (int64_t n = 0; n < one.n; ++n) {
+        for (int64_t j = 0; j < pair.rank; ++j)
+          put(values, dtype, a_rows * one.k + (id * one.n + n) * one.rank + j,
+              pair.b[n * pair.rank + j] * pair.scale);
+      }
+    }
+    MORACLE_TRY(Buffer memory, device.allocate(values.size()));
+    MORACLE_CHECK(device.upload(memory.data(), values.data(), values.size()));
+    MORACLE_CHECK(device.synchronize());  // before `values` is destroyed
+    std::byte* const b = memory.as<std::byte>() + a_rows * one.k * bits(dtype) / 8;
+    const LoraTable lora{{memory.data(), dtype, a_rows, one.k, one.k},
+                         {b, dtype, b_rows, one.rank, one.rank},
+                         1,
+                         1,
+                         one.rank,
+                         one.n};
+    tables_.push_back({one.first, lora, std::move(memory)});
+  }
+  num_adapters_ = static_cast<int64_t>(adapters.size());
+  lora_ids_ = lora_ids;
+  ops_ = &device.ops();
+  return {};
+}
+
+Status AdaptedLinear::apply(const Matrix& x, const Matrix& y, Stream stream, int64_t first_token) {
+  MORACLE_CHECK(linear_.apply(x, y, stream));
+  for (const Table& table : tables_) {
+    Matrix part = y;
+    part.data = static_cast<std::byte*>(y.data) + table.first * bits(y.dtype) / 8;
+    part.cols = table.lora.n;
+    MORACLE_CHECK(ops_->add_lora(x, nullptr, {}, lora_ids_ + first_token, num_adapters_, table.lora,
+                                 part, stream));
+  }
+  return {};
+}
+
+int64_t AdaptedLinear::weight_bytes() const {
+  int64_t bytes = linear_.weight_bytes();
+  for (const Table& table : tables_) bytes += static_cast<int64_t>(table.memory.bytes());
+  return bytes;
+}
+
+}  // namespace moracle

@@ -1,0 +1,58 @@
+// A linear layer of a model, with the adapters of the modules that are stacked into it.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "moracle/checkpoint.h"
+#include "moracle/moe.h"
+
+namespace moracle {
+
+/// A module that adapters change: rows [first, first + n) of the stacked matrix.
+struct AdaptedRows {
+  std::string module;
+  int64_t first = 0, n = 0, k = 0;
+  int64_t rank = 0;  ///< the largest of any adapter
+};
+/// Those of a matrix, in the order of its rows.
+std::vector<AdaptedRows> adapted_rows(const DescribedMatrix& matrix,
+                                      std::span<const LoraAdapter> adapters);
+/// Device memory of their adapters, in the device's activation dtype.
+int64_t adapter_bytes(std::span<const AdaptedRows> rows, size_t num_adapters, DType dtype);
+/// Modules that stand for rows of their own, so that adapters can change them.
+std::vector<std::string> adaptable_modules(const DescribedMatrix& matrix);
+
+class AdaptedLinear {
+ public:
+  explicit AdaptedLinear(Linear&& linear) : linear_(std::move(linear)) {}
+
+  /// Uploads the adapters of `rows`. `lora_ids`, in device memory, gives the adapter of each token
+  /// of a step. Errors: of the device.
+  Status set_adapters(std::span<const AdaptedRows> rows, std::span<const LoraAdapter> adapters,
+                      const int32_t* lora_ids, Device& device);
+
+  /// As Linear::apply. Row 0 of x belongs to token `first_token` of the step.
+  Status apply(const Matrix& x, const Matrix& y, Stream stream = {}, int64_t first_token = 0);
+
+  Result<PackedWeights> pack(DescribedMatrix&& weights, const Progress& progress) const {
+    return linear_.pack(std::move(weights), progress);
+  }
+  Status swap(PackedWeights&& weights) { return linear_.swap(std::move(weights)); }
+  int64_t weight_bytes() const;
+
+ private:
+  struct Table {
+    int64_t first = 0;
+    LoraTable lora;
+    Buffer memory;
+  };
+  Linear linear_;
+  std::vector<Table> tables_;
+  int64_t num_adapters_ = 0;
+  const int32_t* lora_ids_ = nullptr;
+  Ops* ops_ = nullptr;  // set where there are tables
+};
+
+}  // namespace moracle
