@@ -124,6 +124,11 @@ MODELS = {
         num_key_value_heads=2, intermediate_size=12, num_local_experts=8, num_experts_per_tok=3,
         seed=7, embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.7,
         attention_multiplier=0.3, rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "granite_moe_shared": (transformers.GraniteMoeSharedConfig, dict(
+        num_key_value_heads=4, intermediate_size=12, num_local_experts=4, num_experts_per_tok=2,
+        seed=7, shared_intermediate_size=14, attention_bias=True, embedding_multiplier=3.0,
+        residual_multiplier=0.6, logits_scaling=1.7, attention_multiplier=0.3,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "lfm2_moe": (transformers.Lfm2MoeConfig, dict(
         num_key_value_heads=2, intermediate_size=28, moe_intermediate_size=8, num_experts=8,
         seed=7, num_experts_per_tok=3, num_dense_layers=1, num_hidden_layers=4, conv_L_cache=3,

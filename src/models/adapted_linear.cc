@@ -1,7 +1,5 @@
 #include "models/adapted_linear.h"
 
-#include <algorithm>
-
 #include "base/scalar.h"
 #include "base/try.h"
 
@@ -16,40 +14,7 @@ void put(std::vector<std::byte>& to, DType dtype, int64_t at, float value) {
     reinterpret_cast<uint16_t*>(to.data())[at] = float_to_bf16(value);
 }
 
-int64_t table_bytes(const AdaptedRows& rows, size_t num_adapters, DType dtype) {
-  return static_cast<int64_t>(num_adapters) * rows.rank * (rows.k + rows.n) * bits(dtype) / 8;
-}
-
 }  // namespace
-
-std::vector<std::string> adaptable_modules(const DescribedMatrix& matrix) {
-  std::vector<std::string> modules = matrix.modules();
-  if (modules.size() != matrix.part_rows().size()) modules.clear();
-  return modules;
-}
-
-std::vector<AdaptedRows> adapted_rows(const DescribedMatrix& matrix,
-                                      std::span<const LoraAdapter> adapters) {
-  std::vector<AdaptedRows> all;
-  const std::vector<std::string> modules = adaptable_modules(matrix);
-  int64_t first = 0;
-  for (size_t i = 0; i < modules.size(); ++i) {
-    AdaptedRows rows{modules[i], first, matrix.part_rows()[i], matrix.shape().k, 0};
-    first += rows.n;
-    for (const LoraAdapter& adapter : adapters) {
-      const auto own = adapter.modules.find(rows.module);
-      if (own != adapter.modules.end()) rows.rank = std::max(rows.rank, own->second.rank);
-    }
-    if (rows.rank > 0) all.push_back(std::move(rows));
-  }
-  return all;
-}
-
-int64_t adapter_bytes(std::span<const AdaptedRows> rows, size_t num_adapters, DType dtype) {
-  int64_t bytes = 0;
-  for (const AdaptedRows& one : rows) bytes += table_bytes(one, num_adapters, dtype);
-  return bytes;
-}
 
 Status AdaptedLinear::set_adapters(std::span<const AdaptedRows> rows,
                                    std::span<const LoraAdapter> adapters, const int32_t* lora_ids,
@@ -58,7 +23,8 @@ Status AdaptedLinear::set_adapters(std::span<const AdaptedRows> rows,
   for (const AdaptedRows& one : rows) {
     const auto count = static_cast<int64_t>(adapters.size());
     const int64_t a_rows = count * one.rank, b_rows = count * one.n;
-    std::vector<std::byte> values(static_cast<size_t>(table_bytes(one, adapters.size(), dtype)));
+    std::vector<std::byte> values(
+        static_cast<size_t>(adapter_bytes({&one, 1}, adapters.size(), dtype)));
     for (int64_t id = 0; id < count; ++id) {
       const auto& modules = adapters[static_cast<size_t>(id)].modules;
       const auto own = modules.find(one.module);

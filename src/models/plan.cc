@@ -14,6 +14,15 @@
 namespace moracle {
 namespace {
 
+// Gate, up and down of an MLP; empty if they are not modules of their own.
+std::vector<std::string> mlp_modules(const DescribedWeights& weights) {
+  std::vector<std::string> modules = adaptable_modules(weights.w13),
+                           down = adaptable_modules(weights.w2);
+  if (modules.size() != 2 || down.size() != 1) return {};
+  modules.push_back(std::move(down[0]));
+  return modules;
+}
+
 class Chooser {
  public:
   static Result<Chooser> make(const ModelOptions& options, const Machine& machine,
@@ -46,8 +55,7 @@ class Chooser {
     if (place.part == "experts") {
       add_wishes(place, request);
     } else {
-      for (const DescribedMatrix* matrix : {&weights.w13, &weights.w2})
-        for (std::string& module : adaptable_modules(*matrix)) adaptable_.insert(std::move(module));
+      for (std::string& module : mlp_modules(weights)) adaptable_.insert(std::move(module));
       add_adapters(place, weights, request);
     }
     return add(place, module_names(place, weights), std::move(request));
@@ -128,15 +136,14 @@ LoraWeights adapter_of(const LoraAdapter& adapter, const std::string& part,
     const auto own = adapter.layers.find(*layer);
     return own == adapter.layers.end() ? LoraWeights() : own->second;
   }
-  const std::vector<std::string> gate_up = adaptable_modules(weights.w13),
-                                 down = adaptable_modules(weights.w2);
-  if (gate_up.size() != 2 || down.size() != 1) return {};
+  const std::vector<std::string> modules = mlp_modules(weights);
+  if (modules.empty()) return {};
   const auto one = [&](const std::string& module) -> std::vector<LoraPair> {
     const auto own = adapter.modules.find(module);
     if (own == adapter.modules.end()) return {};
     return {own->second};
   };
-  return {one(gate_up[0]), one(gate_up[1]), one(down[0])};
+  return {one(modules[0]), one(modules[1]), one(modules[2])};
 }
 
 Result<std::vector<LoraAdapter>> open_adapters(const Checkpoint& checkpoint,

@@ -80,7 +80,8 @@ Status describe_norms_over_heads(const Checkpoint& checkpoint, const std::string
 Result<RouterDescription> describe_router(const Checkpoint& checkpoint, const std::string& module,
                                           const LayerSpec& experts, const std::string& bias = "");
 
-/// Describes an ordinary MLP, `mlp`.{gate,up,down}_proj or with other names, as one expert.
+/// Describes an ordinary MLP, `mlp`.{gate,up,down}_proj or with other names, as one expert. Without
+/// `up`, the rows of `gate` are those of gate, then those of up.
 struct MlpNames {
   const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj";
 };
