@@ -210,6 +210,11 @@ class QuantizationMap {
   const std::vector<Entry>& entries() const { return entries_; }
   /// The entry that decides for the module; nullptr if no entry matches.
   const Entry* entry_for(std::string_view module) const;
+  /// Returns the scheme of the pattern "lm_head" and makes it none. Only this pattern quantizes the
+  /// output layer, tied or not; files with a quantized one would have no reader.
+  std::optional<Scheme> take_output();
+  /// True if a module gets a scheme.
+  bool has_schemes() const;
 
  private:
   std::vector<Entry> entries_;

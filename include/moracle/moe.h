@@ -155,6 +155,7 @@ class Linear {
   int64_t weight_bytes() const;
 
  private:
+  friend struct LinearAccess;  // internal
   struct State;
   explicit Linear(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;

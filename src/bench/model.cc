@@ -308,8 +308,8 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
                  str("1 to ", Model::kMaxLogitRows, " sequences"), str("it is ", batch)};
   }
   MORACLE_TRY(const LayerShape experts, find_shape(shape.name));
-  MORACLE_TRY(RandomModel random,
-              random_model(shape, options.scheme, options.num_layers, options.most_bytes));
+  MORACLE_TRY(RandomModel random, random_model(shape, options.scheme, options.output,
+                                               options.num_layers, options.most_bytes));
   ModelOptions model_options = options.model;
   if (options.prompt == 0) {
     model_options.max_num_tokens = 1;

@@ -37,6 +37,7 @@ Result<ModelShape> find_model(std::string_view name);
 
 struct DecodeOptions {
   Scheme scheme;                       ///< of the experts and of the attention's linear layers
+  Scheme output = {kBF16Weight, {}};   ///< of the output layer
   int64_t num_layers = 2;              ///< number of layers to build
   int64_t context = 4096;              ///< tokens in the cache
   std::vector<int64_t> batches = {1};  ///< sequences that decode side by side, at most 64
@@ -81,7 +82,7 @@ struct Decode {
 
 /// Builds the model. For each batch, fills caches with random keys and values, different for each
 /// sequence. Then decodes one random token of each sequence at a time at that context. Prompts are
-/// random tokens, too. Embedding, router and output are bf16, as in published files. Errors: a
+/// random tokens, too. Embedding and router are bf16, as in published files. Errors: a
 /// context or a batch that the model does not have; more than `most_bytes`; those of Model::load.
 Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions& options);
 

@@ -174,10 +174,9 @@ Result<ModelShape> find_model(std::string_view name) {
                str("it is '", name, "'")};
 }
 
-Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, int64_t num_layers,
-                                 int64_t most_bytes) {
+Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme,
+                                 const Scheme& output, int64_t num_layers, int64_t most_bytes) {
   MORACLE_TRY(const LayerShape layer_shape, find_shape(shape.name));
-  const Scheme bf16{kBF16Weight, {}};
   const Scheme linears = attention_scheme(scheme);
   LayerSpec experts = layer_of(layer_shape, scheme);
   experts.routing.renormalize = shape.renormalize;
@@ -198,7 +197,7 @@ Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, 
       random_embedding(shape.vocab_size, hidden),
       {},
       ones(hidden),
-      random_linear(shape.vocab_size, hidden, bf16, 2)};
+      random_linear(shape.vocab_size, hidden, output, 2)};
   for (int64_t l = 0; l < num_layers; ++l) {
     const auto seed = static_cast<uint64_t>(16 * (l + 1));
     const std::string layer = str("model.layers.", l, ".mlp.");

@@ -11,7 +11,7 @@ struct RandomModel {
   int64_t bytes = 0;  ///< of all its tensors
 };
 /// Errors: more than `most_bytes` of weights.
-Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme, int64_t num_layers,
-                                 int64_t most_bytes);
+Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme,
+                                 const Scheme& output, int64_t num_layers, int64_t most_bytes);
 
 }  // namespace moracle::bench

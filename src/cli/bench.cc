@@ -290,6 +290,10 @@ void add_bench(CLI::App& app, Work& chosen) {
         verb.add_option("--kv-cache", options->kv_cache, kKvCacheHelp)
             ->needs(model)
             ->capture_default_str();
+        verb.add_option("--output-scheme", options->output_scheme,
+                        "With --model-shape: scheme of the output layer")
+            ->needs(model)
+            ->capture_default_str();
         verb.add_option("--layers", options->layers,
                         "With --model-shape: number of layers to build")
             ->needs(model)

@@ -83,11 +83,17 @@ Json document(const bench::Decode& decode) {
 Json document(const BenchOptions& options, const Limits& limits,
               const std::vector<bench::Decode>& decodes) {
   const bench::Decode& first = decodes.front();
-  Json json = {{"limits", to_json(limits)},         {"model_shape", options.model_shape},
-               {"scheme", options.schemes},         {"device", options.device},
-               {"layers", first.num_layers},        {"all_layers", first.all_layers},
-               {"context", first.context},          {"kv_cache", name(first.cache_dtype)},
-               {"threads", limits.threads},         {"backends", backends_of(first)},
+  Json json = {{"limits", to_json(limits)},
+               {"model_shape", options.model_shape},
+               {"scheme", options.schemes},
+               {"output_scheme", options.output_scheme},
+               {"device", options.device},
+               {"layers", first.num_layers},
+               {"all_layers", first.all_layers},
+               {"context", first.context},
+               {"kv_cache", name(first.cache_dtype)},
+               {"threads", limits.threads},
+               {"backends", backends_of(first)},
                {"weight_bytes", first.weight_bytes}};
   if (!options.activations.empty()) json["activations"] = options.activations;
   json.update(document(first));
@@ -125,11 +131,12 @@ std::string to_text(const bench::Decode& decode) {
 std::string to_text(const BenchOptions& options, const Limits& limits,
                     const std::vector<bench::Decode>& decodes) {
   const bench::Decode& first = decodes.front();
-  std::string text = str(describe(limits), "  ", options.model_shape, ", ", options.schemes, ", ",
-                         first.num_layers, " of ", first.all_layers, " layers, ", first.context,
-                         " tokens in each cache (", name(first.cache_dtype), "), ",
-                         options.activations.empty() ? "" : options.activations + " activations, ",
-                         "on ", join(backends_of(first)), "\n");
+  std::string text =
+      str(describe(limits), "  ", options.model_shape, ", ", options.schemes, " (output ",
+          options.output_scheme, "), ", first.num_layers, " of ", first.all_layers, " layers, ",
+          first.context, " tokens in each cache (", name(first.cache_dtype), "), ",
+          options.activations.empty() ? "" : options.activations + " activations, ", "on ",
+          join(backends_of(first)), "\n");
   for (const bench::Decode& decode : decodes) {
     text += decodes.size() > 1 ? str("\n  batch of ", decode.batch,
                                      decode.batch == 1 ? " sequence" : " sequences", "\n\n")
@@ -145,6 +152,7 @@ int run_model_bench(const BenchOptions& options) {
   CLI_TRY(const bench::ModelShape shape, bench::find_model(options.model_shape));
   bench::DecodeOptions decoding;
   CLI_TRY(decoding.scheme, parse_scheme(options.schemes));
+  CLI_TRY(decoding.output, parse_scheme(options.output_scheme));
   if (const auto known = rounds_to_bf16(options); !known) return fail(known.error());
   // Only for the probe: the model opens its own device.
   CLI_TRY(const std::shared_ptr<Device> device,

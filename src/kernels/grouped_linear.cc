@@ -30,4 +30,12 @@ Status GroupedLinear::run_combined(const GroupedRows&, const Combination&, const
   return not_planned("adds the rows of each token");
 }
 
+Status GroupedLinear::run_normed(const NormedInput&, const Matrix&, Stream) {
+  return not_planned("normalizes its input");
+}
+
+Status GroupedLinear::run_router(const RouterCall&, Stream) {
+  return not_planned("chooses experts");
+}
+
 }  // namespace moracle

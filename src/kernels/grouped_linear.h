@@ -17,6 +17,18 @@ struct Combination {
   bool add = false;                    ///< add to the values that other rows have left there
 };
 
+/// A router's part of a step: the norm before it, its logits, and Ops::route.
+struct RouterCall {
+  Matrix x;                          ///< [tokens, K]
+  const AddRmsNorm* norm = nullptr;  ///< computes x first, which is its `out`; null: x is there
+  Matrix logits;                     ///< [tokens, num_experts], scratch
+  Routing routing;
+  const float* correction_bias = nullptr;
+  int64_t top_k = 0;
+  int32_t* topk_ids = nullptr;
+  float* topk_weights = nullptr;
+};
+
 /// y[r, n] = Σ_k x[row_index[r], k] · w[e(r), n, k] + bias[e(r), n], e(r) by expert_offsets.
 /// Codes are multiplied as integers if the scheme quantizes activations, else as floats. Sums are
 /// at least f32. docs/numerics.md says how scales apply. Rows past the last offset are not written.
@@ -42,6 +54,16 @@ class GroupedLinear {
   /// without a row become 0; with `add`, they stay. Requires `combines` in the plan.
   virtual Status run_combined(const GroupedRows& rows, const Combination& combination,
                               const Matrix& out, Stream stream);
+  /// True if run_router serves the call. Depends on shapes, the routing and the number of tokens.
+  virtual bool serves_router(const RouterCall&) const { return false; }
+  /// The call in one kernel, with the bits of add_rms_norm, run and route one after another.
+  /// Requires serves_router.
+  virtual Status run_router(const RouterCall& call, Stream stream);
+  /// True if run_normed serves the input. Depends on shapes and the number of tokens.
+  virtual bool serves_norm(const NormedInput&) const { return false; }
+  /// The norm, then run on its output, in one kernel, with the bits of the two. Requires
+  /// serves_norm.
+  virtual Status run_normed(const NormedInput& x, const Matrix& y, Stream stream);
   /// Call after new bytes were enqueued into weights(): refreshes what was derived from the old
   /// ones, in stream order.
   virtual Status weights_replaced(Stream) { return {}; }

@@ -101,6 +101,21 @@ struct QkNormRope {
   const float* frequencies = nullptr;  ///< [num_pairs]: radians per position
 };
 
+/// Arguments of Ops::add_rms_norm, for kernels that start with it.
+struct AddRmsNorm {
+  Matrix x, y;
+  const float* weight;
+  float epsilon;
+  Matrix out;
+};
+
+/// The input of a linear layer that computes it by itself: add_rms_norm, but x + y goes to `sum`,
+/// which is another matrix, and nothing goes to `norm.out`.
+struct NormedInput {
+  AddRmsNorm norm;
+  Matrix sum;
+};
+
 /// What a gate does to the number that multiplies.
 enum class Gate : uint8_t { kIdentity, kSigmoid, kSilu };
 

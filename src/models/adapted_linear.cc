@@ -2,6 +2,7 @@
 
 #include "base/scalar.h"
 #include "base/try.h"
+#include "moe/linear_access.h"
 
 namespace moracle {
 namespace {
@@ -66,6 +67,24 @@ Status AdaptedLinear::apply(const Matrix& x, const Matrix& y, Stream stream, int
                                  part, stream));
   }
   return {};
+}
+
+bool AdaptedLinear::starts_with_norm(const NormedInput& x) const {
+  return tables_.empty() && LinearAccess::starts_with_norm(linear_, x);
+}
+
+Status AdaptedLinear::apply(const NormedInput& x, const Matrix& y, Stream stream) {
+  return LinearAccess::apply(linear_, x, y, stream);
+}
+
+Status AdaptedLinear::route(const RouterCall& call, Ops& ops, Stream stream) {
+  if (tables_.empty()) return LinearAccess::route(linear_, call, stream);
+  if (const AddRmsNorm* const norm = call.norm)
+    MORACLE_CHECK(
+        ops.add_rms_norm(norm->x, norm->y, norm->weight, norm->epsilon, norm->out, stream));
+  MORACLE_CHECK(apply(call.x, call.logits, stream));
+  return ops.route(call.logits, call.routing, call.correction_bias, call.top_k, call.topk_ids,
+                   call.topk_weights, stream);
 }
 
 int64_t AdaptedLinear::weight_bytes() const {

@@ -7,7 +7,11 @@ namespace {
 
 Status quantize_online(const Checkpoint& checkpoint, std::string_view quantization,
                        Description& description) {
-  MORACLE_TRY(const QuantizationMap map, QuantizationMap::parse(quantization));
+  MORACLE_TRY(QuantizationMap map, QuantizationMap::parse(quantization));
+  if (const std::optional<Scheme> output = map.take_output()) {
+    MORACLE_TRY(description.output, quantize(std::move(description.output), *output));
+  }
+  if (!map.has_schemes()) return {};
   MORACLE_TRY(const OnlineChoice choice, OnlineChoice::make(checkpoint, map));
   const auto apply = [&](const ModulePlace&, auto& weights) -> Status {
     MORACLE_TRY(weights, choice.apply(std::move(weights)));

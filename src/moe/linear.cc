@@ -3,6 +3,7 @@
 #include "base/try.h"
 #include "moe/checks.h"
 #include "moe/layer_turn.h"
+#include "moe/linear_access.h"
 #include "moe/stage.h"
 
 namespace moracle {
@@ -124,6 +125,37 @@ Status Linear::State::check_call(const Matrix& x, const Matrix& y) const {
   if (x.rows == 0) return {};
   MORACLE_CHECK(check_pointer(x, plan, "x"));
   return check_pointer(y, plan, "y");
+}
+
+bool LinearAccess::starts_with_norm(const Linear& linear, const NormedInput& x) {
+  const Linear::State& state = *linear.state_;
+  // Columns that the kernel pads, or stores otherwise, are not those of the norm.
+  const Matrix input = carve_linear(state.plan, state.workspace->data()).input.values;
+  const Matrix& out = x.norm.out;
+  return input.dtype == out.dtype && input.cols == out.cols && state.weights->serves_norm(x);
+}
+
+Status LinearAccess::apply(Linear& linear, const NormedInput& x, const Matrix& y, Stream stream) {
+  Linear::State& state = *linear.state_;
+  MORACLE_CHECK(state.check_call(x.norm.out, y));
+  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state.workspace, stream));
+  return state.weights->run_normed(x, y, stream);
+}
+
+Status LinearAccess::route(Linear& router, const RouterCall& call, Stream stream) {
+  Linear::State& state = *router.state_;
+  Ops& ops = state.workspace->device().ops();
+  MORACLE_CHECK(state.check_call(call.x, call.logits));
+  if (state.weights->serves_router(call)) {
+    MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state.workspace, stream));
+    return state.weights->run_router(call, stream);
+  }
+  if (const AddRmsNorm* const norm = call.norm)
+    MORACLE_CHECK(
+        ops.add_rms_norm(norm->x, norm->y, norm->weight, norm->epsilon, norm->out, stream));
+  MORACLE_CHECK(router.apply(call.x, call.logits, stream));
+  return ops.route(call.logits, call.routing, call.correction_bias, call.top_k, call.topk_ids,
+                   call.topk_weights, stream);
 }
 
 Status Linear::apply(const Matrix& x, const Matrix& y, Stream stream) {

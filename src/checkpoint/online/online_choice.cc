@@ -55,9 +55,12 @@ std::string shown(const std::optional<Scheme>& scheme) {
   return scheme ? name(*scheme) : "none";
 }
 
-Status check_plain(const Checkpoint& checkpoint) {
+// Patterns may quantize what a quantized file left in 16 or 32 bits.
+Status check_plain(const Checkpoint& checkpoint, const QuantizationMap& map) {
   const Checkpoint::State& state = checkpoint.state();
-  if (state.reader == nullptr) return {};
+  const bool patterns = std::none_of(map.entries().begin(), map.entries().end(),
+                                     [](const auto& entry) { return entry.pattern.empty(); });
+  if (state.reader == nullptr || patterns) return {};
   for (const int64_t layer : checkpoint.moe_layers()) {
     const Result<DescribedWeights> experts = checkpoint.moe_layer(layer);
     if (!experts || !experts->spec.scheme.weight.quantized()) continue;
@@ -69,7 +72,7 @@ Status check_plain(const Checkpoint& checkpoint) {
 
 Status check_used(const QuantizationMap& map, const std::vector<LinearModule>& modules) {
   for (const QuantizationMap::Entry& entry : map.entries()) {
-    const bool used = entry.pattern.empty() ||
+    const bool used = entry.pattern.empty() || entry.pattern == "lm_head" ||
                       std::any_of(modules.begin(), modules.end(), [&](const LinearModule& module) {
                         return matches_pattern(entry.pattern, module.name);
                       });
@@ -79,7 +82,7 @@ Status check_used(const QuantizationMap& map, const std::vector<LinearModule>& m
     return wrong(
         str("patterns that match a linear layer, such as '",
             example == modules.end() ? "model.layers.0.self_attn.o_proj" : example->name, "'"),
-        "'" + entry.pattern + "' matches no linear layer");
+        "'" + entry.pattern + "' matches no linear layer in 16 or 32 bits");
   }
   return {};
 }
@@ -123,7 +126,7 @@ std::vector<LinearModule> linear_modules(const Checkpoint& checkpoint) {
 }
 
 Result<OnlineChoice> OnlineChoice::make(const Checkpoint& checkpoint, const QuantizationMap& map) {
-  MORACLE_CHECK(check_plain(checkpoint));
+  MORACLE_CHECK(check_plain(checkpoint, map));
   OnlineChoice choice;
   choice.modules_ = linear_modules(checkpoint);
   MORACLE_CHECK(check_used(map, choice.modules_));

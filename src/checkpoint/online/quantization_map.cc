@@ -1,5 +1,6 @@
 // Parses "scheme", or "pattern=scheme,pattern=none".
 #include <algorithm>
+#include <utility>
 
 #include "base/named_patterns.h"
 #include "base/text.h"
@@ -44,6 +45,18 @@ const QuantizationMap::Entry* QuantizationMap::entry_for(std::string_view module
     if (entry.pattern.empty() || matches_pattern(entry.pattern, module)) return &entry;
   }
   return nullptr;
+}
+
+std::optional<Scheme> QuantizationMap::take_output() {
+  for (Entry& entry : entries_) {
+    if (entry.pattern == "lm_head") return std::exchange(entry.scheme, std::nullopt);
+  }
+  return {};
+}
+
+bool QuantizationMap::has_schemes() const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const Entry& entry) { return entry.scheme.has_value(); });
 }
 
 std::optional<Scheme> QuantizationMap::for_module(std::string_view module) const {

@@ -1,7 +1,7 @@
-// Backend "cpu-avx512": lines of layout vnni16 in registers of 512 bits. Codes that bf16 holds
-// exactly are multiplied in bf16 if the CPU supports it, except on CPUs with AMX. There (Sapphire
-// and Emerald Rapids) bf16 products run at half of the f32 rate. Floats are multiplied in f32: two
-// bf16 parts would be no faster.
+// Backend "cpu-avx512": lines of layout vnni16 in registers of 512 bits. Activations that bf16
+// holds exactly, or may be rounded to bf16, are multiplied in bf16 if the CPU supports it, except
+// on CPUs with AMX. There (Sapphire and Emerald Rapids) bf16 products run at half of the f32 rate.
+// Other floats are multiplied in f32: two bf16 parts would be no faster.
 #include "kernels/cpu/gemm/line_linear.h"
 
 namespace moracle {
@@ -20,22 +20,26 @@ const LineKernels& kernels_of(const Machine& machine) {
   return bf16 ? kAvx512Bf16Lines : kAvx512Lines;
 }
 
-LineArithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme,
+LineArithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme, bool bf16_activations,
                              const LineKernels& kernels) {
-  return arithmetic_for(shape, scheme, kernels.bf16 != nullptr && scheme.activation, 4);
+  const bool bf16 = kernels.bf16 != nullptr && (scheme.activation || bf16_activations);
+  return arithmetic_for(shape, scheme, bf16, 4);
 }
 
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
   const LineKernels& kernels = kernels_of(machine);
-  return plan_lines(request, arithmetic_of(request.shape, request.scheme, kernels), kernels,
-                    machine.cpu.threads);
+  const LineArithmetic arithmetic =
+      arithmetic_of(request.shape, request.scheme, request.bf16_activations, kernels);
+  return plan_lines(request, arithmetic, kernels, machine.cpu.threads);
 }
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
                                             Device& device) {
   const Machine here = Machine::here();
   const LineKernels& kernels = kernels_of(here);
-  const LineArithmetic arithmetic = arithmetic_of(weights.shape, weights.scheme, kernels);
+  const bool bf16_activations = plan.product_bits == kBf16Bits;
+  const LineArithmetic arithmetic =
+      arithmetic_of(weights.shape, weights.scheme, bf16_activations, kernels);
   return make_lines(std::move(weights), plan, arithmetic, kernels, device);
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/dense/cublaslt_matmul.h"
 #include "kernels/cuda/dense/cublaslt_plan.h"
+#include "kernels/cuda/dense/few_router.h"
 #include "kernels/cuda/dense/few_rows.h"
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/kernel_watch.h"
@@ -22,10 +23,11 @@ Error wrong(std::string need, std::string fact) {
 
 class DenseLinear : public GroupedLinear {
  public:
-  DenseLinear(KernelWeights weights, Buffer short_bias, std::shared_ptr<CublasLt> library,
-              CudaDevice& device)
+  DenseLinear(KernelWeights weights, Buffer short_bias, Buffer arrived,
+              std::shared_ptr<CublasLt> library, CudaDevice& device)
       : weights_(std::move(weights)),
         short_bias_(std::move(short_bias)),
+        arrived_(std::move(arrived)),
         library_(std::move(library)),
         device_(device) {}
 
@@ -51,6 +53,25 @@ class DenseLinear : public GroupedLinear {
     return library_->multiply({weights_.buffer.data(), added, shape.n, shape.k, from, to}, stream);
   }
 
+  bool serves_router(const RouterCall& call) const override {
+    return arrived_.bytes() > 0 && call.x.dtype == DType::kBF16 && few_router_serves(call);
+  }
+  Status run_router(const RouterCall& call, Stream stream) override {
+    if (!serves_router(call)) return GroupedLinear::run_router(call, stream);
+    const MatrixShape& shape = weights_.shape;
+    if (kernels_are_watched()) report({dense_kernel_name(call.x.rows, shape.n), shape});
+    const AddRmsNorm* norm = call.norm;
+    if (norm != nullptr && !few_router_norms(*norm)) {
+      MORACLE_CHECK(device_.ops().add_rms_norm(norm->x, norm->y, norm->weight, norm->epsilon,
+                                               norm->out, stream));
+      norm = nullptr;
+    }
+    return route_few_rows(
+        device_.queue(),
+        {weights_.buffer.as<uint16_t>(), bias(), shape.n, shape.k, call.x, call.logits}, call, norm,
+        arrived_.as<unsigned>(), stream);
+  }
+
   Status weights_replaced(Stream stream) override {
     if (!weights_.shape.bias) return {};
     const int64_t n = weights_.shape.n;
@@ -67,6 +88,7 @@ class DenseLinear : public GroupedLinear {
 
   KernelWeights weights_;
   Buffer short_bias_;  // [n] bf16, rounded from the stored bias
+  Buffer arrived_;     // counts blocks of few_router; empty: the matrix is no router
   std::shared_ptr<CublasLt> library_;
   CudaDevice& device_;  // outlives its layers
 };
@@ -90,8 +112,15 @@ Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights, co
   if (weights.shape.bias) {
     MORACLE_TRY(short_bias, device.allocate(2 * weights.shape.n));
   }
-  auto linear =
-      std::make_unique<DenseLinear>(std::move(weights), std::move(short_bias), library, *gpu);
+  Buffer arrived;
+  if (weights.shape.n <= kMostRouterOutputs) {
+    const unsigned none = 0;
+    MORACLE_TRY(arrived, device.allocate(sizeof none));
+    MORACLE_CHECK(device.upload(arrived.data(), &none, sizeof none));
+    MORACLE_CHECK(load_few_router());
+  }
+  auto linear = std::make_unique<DenseLinear>(std::move(weights), std::move(short_bias),
+                                              std::move(arrived), library, *gpu);
   MORACLE_CHECK(linear->weights_replaced({}));
   MORACLE_CHECK(device.synchronize());
   return std::unique_ptr<GroupedLinear>(std::move(linear));

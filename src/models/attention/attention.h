@@ -42,6 +42,8 @@ struct AttentionStep {
   std::byte* scratch;       ///< scratch_bytes
   Stream stream;
   const OnPart& on_part;
+  /// What the attention computes its input from; null: the input is there.
+  const NormedInput* normed = nullptr;
 };
 
 class Attention {
@@ -50,6 +52,8 @@ class Attention {
   /// Loads the weights, at first and whenever they change. Errors: another kind or other sizes than
   /// at construction.
   virtual Status load(AttentionDescription&& from, Loader& loader) = 0;
+  /// True if the attention's first kernel computes such an input by itself: AttentionStep::normed.
+  virtual bool starts_with_norm(const NormedInput&) const { return false; }
   /// x, out [tokens, hidden_size]; appends to the caches.
   virtual Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) = 0;
 };

@@ -54,6 +54,8 @@ class GroupedQueryAttention : public Attention {
     return loader.load(o_, std::move(from->o));
   }
 
+  bool starts_with_norm(const NormedInput& x) const override { return qkv_->starts_with_norm(x); }
+
   Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) override {
     const GroupedQuerySpec& spec = spec_;
     const GroupedQueryScratch scratch = carve(spec, x.rows, x.dtype, step.scratch);
@@ -64,7 +66,8 @@ class GroupedQueryAttention : public Attention {
     const Matrix q = between ? scratch.q : columns(scratch.qkv, 0, q_size),
                  k = columns(scratch.qkv, k_at, kv_size),
                  v = columns(scratch.qkv, k_at + kv_size, kv_size);
-    MORACLE_CHECK(qkv_->apply(x, scratch.qkv, step.stream));
+    MORACLE_CHECK(step.normed != nullptr ? qkv_->apply(*step.normed, scratch.qkv, step.stream)
+                                         : qkv_->apply(x, scratch.qkv, step.stream));
     part_done(step.on_part, "attention linears");
     if (between) {
       MORACLE_CHECK(step.ops.copy_heads(scratch.qkv, 2 * spec.head_dim, q, spec.head_dim,

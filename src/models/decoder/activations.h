@@ -9,6 +9,8 @@ namespace moracle {
 /// Each matrix is [max_num_tokens, …]; layers run in turn and share them.
 struct Activations {
   Matrix hidden, normed, added;
+  /// [kMostNormedTokens, …]: residual sums while the kernel that adds them still reads `hidden`.
+  Matrix hidden_too;
   FeedForwardScratch feed_forward;
   std::byte* attention = nullptr;  ///< the largest scratch of any layer's attention
   Matrix logits;                   ///< [kMaxLogitRows, vocab_size] f32
@@ -17,6 +19,8 @@ struct Activations {
   std::byte* top_k_scratch = nullptr;
   size_t bytes = 0;
 };
+/// Steps of more tokens run each norm as an operation.
+inline constexpr int64_t kMostNormedTokens = 16;
 /// If `base` is null, only `bytes` is valid.
 Activations carve_activations(const Description& description, int64_t max_num_tokens, DType dtype,
                               std::byte* base);

@@ -30,9 +30,10 @@ class MoeStage {
               DescribedWeights&& experts, Loader& loader);
   bool loaded() const { return experts_.has_value(); }
   bool has_router() const { return router_.has_value(); }
-  /// x, out [tokens, hidden_size]; x and out must not overlap.
+  /// x, out [tokens, hidden_size]; x and out must not overlap. `norm`: computes x first, which is
+  /// its output; `out` may be its y. Null: x is there.
   Status apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch, Ops& ops,
-               Stream stream, const OnPart& on_part = {});
+               Stream stream, const OnPart& on_part = {}, const AddRmsNorm* norm = nullptr);
 
  private:
   std::optional<AdaptedLinear> router_;
@@ -44,10 +45,10 @@ struct FeedForward {
   MoeStage routed;
   std::optional<MoeStage> shared;
 
-  /// As MoeStage::load. Errors: a reload adds or removes a shared expert or a router.
+  /// As in MoeStage. Errors: a reload adds or removes a shared expert or a router.
   Status load(LayerDescription&& layer, Loader& loader);
   Status apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch, Ops& ops,
-               Stream stream, const OnPart& on_part = {});
+               Stream stream, const OnPart& on_part = {}, const AddRmsNorm* norm = nullptr);
 };
 
 }  // namespace moracle

@@ -2,6 +2,8 @@
 #include "moracle/model.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "base/out_of_memory.h"
 #include "base/text.h"
@@ -128,8 +130,8 @@ Status add_and_normalize(const Model::State& m, const Matrix& x, const Matrix& y
 // Enqueues all layers for the batch's tokens, final norm included.
 Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   Ops& ops = m.workspace->device().ops();
-  const Matrix hidden = m.activations.hidden.slice(0, batch.num_tokens),
-               normed = m.activations.normed.slice(0, batch.num_tokens),
+  Matrix hidden = m.activations.hidden.slice(0, batch.num_tokens);
+  const Matrix normed = m.activations.normed.slice(0, batch.num_tokens),
                added = m.activations.added.slice(0, batch.num_tokens);
   MORACLE_CHECK(ops.embed(m.embedding, batch.ids, hidden, stream));
   if (m.embedding_scales.bytes() > 0) {
@@ -155,22 +157,43 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
     if (m.residual_scales.bytes() == 0) return {};
     return ops.scale_rows(added, m.residual_scales.as<float>(), added, stream);
   };
+  // Kernels that start with a norm know RMSNorm, and store no output to look at.
+  const bool apart = m.on_output || m.spec.layer_norm;
+  // The next attention may compute its norm by itself, unless somebody looks at the norm's output.
+  std::optional<NormedInput> pending;
+  Matrix hidden_too = m.activations.hidden_too;
+  const auto leave_to_attention = [&](const Layer& layer) {
+    if (apart || batch.num_tokens > hidden_too.rows) return false;
+    pending = {{hidden, added, layer.input_norm.as<float>(), m.spec.norm_epsilon, normed},
+               hidden_too.slice(0, batch.num_tokens)};
+    if (!layer.attention->starts_with_norm(*pending)) pending.reset();
+    return pending.has_value();
+  };
   for (size_t l = 0; l < m.layers.size(); ++l) {
     Layer& layer = m.layers[l];
     const auto index = static_cast<int64_t>(l);
-    MORACLE_CHECK(layer.attention->apply(
-        normed, added,
-        {ops, batch, layer.cache, m.batch_invariant, m.activations.attention, stream, m.on_part}));
+    MORACLE_CHECK(
+        layer.attention->apply(normed, added,
+                               {ops, batch, layer.cache, m.batch_invariant, m.activations.attention,
+                                stream, m.on_part, pending ? &*pending : nullptr}));
+    if (pending) {
+      hidden_too = std::exchange(hidden, pending->sum);
+      pending.reset();
+    }
     part_done(m.on_part, "attention");
     MORACLE_CHECK(finish_output(layer.attention_output_norm));
     MORACLE_CHECK(look_at(m, "attention", index, added));
-    MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
+    // The router starts with the norm, unless somebody looks at the norm's output.
+    const AddRmsNorm post_norm{hidden, added, layer.post_norm.as<float>(), m.spec.norm_epsilon,
+                               normed};
+    if (apart) MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
     MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream,
-                                           m.on_part));
+                                           m.on_part, apart ? nullptr : &post_norm));
     MORACLE_CHECK(finish_output(layer.mlp_output_norm));
     MORACLE_CHECK(
         look_at(m, layer.feed_forward.routed.has_router() ? "experts" : "mlp", index, added));
     if (l + 1 == m.layers.size()) return add_and_norm(m.final_norm, index, "final norm", -1);
+    if (leave_to_attention(m.layers[l + 1])) continue;
     MORACLE_CHECK(
         add_and_norm(m.layers[l + 1].input_norm, index, "norm before attention", index + 1));
   }

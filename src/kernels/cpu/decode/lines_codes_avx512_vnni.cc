@@ -8,10 +8,6 @@
 namespace moracle::cpu {
 namespace {
 
-MORACLE_LINES_INLINE void prefetch_next(const LineBlock& b, int panel, int64_t line) {
-  if (b.prefetch_every > 0) prefetch_line(b.prefetch[panel] + line * kLineBytes);
-}
-
 // Totals stay in registers over all units.
 template <int kRows, int kPanels>
 MORACLE_LINES_INLINE void load_totals(const LineBlock& b, __m512 (&total)[kRows][kPanels]) {
@@ -33,88 +29,35 @@ MORACLE_LINES_INLINE void store_totals(const LineBlock& b, const __m512 (&total)
 
 // ---- int8 times 4 bits ----
 
-// The unsigned operand of the instruction: code + kOffset.
-struct I4Codes {
+// The unsigned operand of the instruction is code + 2^kOffsetBits. A line holds 8 columns of each
+// row: columns 0 to 3 in the low halves of its bytes.
+struct I4Dot : Int8Dot {
+  static constexpr int kCalls = 2;
   static constexpr int kOffset = 8;
-  MORACLE_LINES_INLINE static __m512i low(__m512i codes) {
+  MORACLE_LINES_INLINE static __m512i values(__m512i codes) {
     // (codes ^ 8) & 15
     return _mm512_ternarylogic_epi32(codes, _mm512_set1_epi8(8), _mm512_set1_epi8(15), 0x28);
   }
 };
-struct E2M1Codes {
+struct E2M1Dot : Int8Dot {
+  static constexpr int kCalls = 2;
   static constexpr int kOffset = 12;
-  MORACLE_LINES_INLINE static __m512i low(__m512i codes) {
-    const __m128i values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values),
+  MORACLE_LINES_INLINE static __m512i values(__m512i codes) {
+    const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table),
                                _mm512_and_si512(codes, _mm512_set1_epi8(15)));
   }
 };
-
-template <class Codes, int kRows, int kPanels>
-void rows_of_codes(const LineBlock& b) {
-  __m512 total[kRows][kPanels];
-  load_totals<kRows, kPanels>(b, total);
-  for (int unit = 0; unit < b.units; ++unit) {
-    __m512i sum[kRows][kPanels];
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-      for (int p = 0; p < kPanels; ++p) sum[r][p] = _mm512_setzero_si512();
-    }
-    for (int64_t i = unit * b.unit_lines, end = i + b.unit_lines; i < end; ++i) {
-      __m512i low[kPanels], high[kPanels];
-#pragma GCC unroll 2
-      for (int p = 0; p < kPanels; ++p) {
-        const __m512i codes = load_line(b.lines[p] + i * kLineBytes);
-        low[p] = Codes::low(codes);
-        high[p] = Codes::low(_mm512_srli_epi16(codes, 4));
-        prefetch_next(b, p, i);
-      }
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const std::byte* const x = b.x + r * b.x_stride + i * 8;
-        const __m512i first = Int8Dot::activations(x), second = Int8Dot::activations(x + 4);
-#pragma GCC unroll 2
-        for (int p = 0; p < kPanels; ++p) {
-          sum[r][p] = _mm512_dpbusd_epi32(sum[r][p], low[p], first);
-          sum[r][p] = _mm512_dpbusd_epi32(sum[r][p], high[p], second);
-        }
-      }
-    }
-#pragma GCC unroll 2
-    for (int p = 0; p < kPanels; ++p) {
-      const __m512 scale = unit_scale(b, p, unit);
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const int32_t x_sum = b.x_sum[r * b.x_sum_stride + unit];
-        const __m512i exact =
-            _mm512_sub_epi32(sum[r][p], _mm512_set1_epi32(Codes::kOffset * x_sum));
-        const __m512 dot = _mm512_cvtepi32_ps(without_zero(exact, b, p, unit, x_sum));
-        total[r][p] = _mm512_fmadd_ps(x_scaled(dot, b, r, unit), scale, total[r][p]);
-      }
-    }
-  }
-  store_totals<kRows, kPanels>(b, total);
-}
-
-template <class Codes, int kRows>
-void panels_of_codes(const LineBlock& b) {
-  b.panels == 2 ? rows_of_codes<Codes, kRows, 2>(b) : rows_of_codes<Codes, kRows, 1>(b);
-}
-
 template <class Codes>
-void multiply_codes(const LineBlock& b) {
-  switch (b.rows) {
-    case 1:
-      return panels_of_codes<Codes, 1>(b);
-    case 2:
-      return panels_of_codes<Codes, 2>(b);
-    case 3:
-      return panels_of_codes<Codes, 3>(b);
-    default:
-      return panels_of_codes<Codes, 4>(b);
+struct Nibbles8 : Codes {
+  MORACLE_LINES_INLINE static Int8Dot::Sum begin(const int32_t* x_sum) {
+    return _mm512_mullo_epi32(_mm512_set1_epi32(*x_sum), _mm512_set1_epi32(-Codes::kOffset));
   }
-}
+  MORACLE_LINES_INLINE static __m512i weights(const std::byte* p, int half) {
+    const __m512i codes = load_line(p);
+    return Codes::values(half == 0 ? codes : _mm512_srli_epi16(codes, 4));
+  }
+};
 
 // ---- f32 times codes ----
 
@@ -208,7 +151,7 @@ void rows_of_floats(const LineBlock& b) {
       for (int p = 0; p < kPanels; ++p) {
         __m512 w[Codes::kCols];
         Codes::values(load_line(b.lines[p] + i * kLineBytes), w);
-        prefetch_next(b, p, i);
+        if (b.prefetch_every > 0) prefetch_line(b.prefetch[p] + i * kLineBytes);
 #pragma GCC unroll 8
         for (int c = 0; c < Codes::kCols; ++c) {
           if constexpr (kZeros) w[c] = _mm512_sub_ps(w[c], zero[p]);
@@ -261,9 +204,14 @@ void integers_by(const LineBlock& b) {
 
 }  // namespace
 
-const CodeKernels kAvx512Codes = {
-    multiply_codes<I4Codes>, multiply_codes<E2M1Codes>, integers_by<Nibbles<kI4Values>>,
-    integers_by<Bytes>,      floats_by<E4M3, false>,    floats_by<Nibbles<kE2M1Values>, false>};
+const CodeKernels kAvx512Codes = {.int8_by_i4 = multiply<Nibbles8<I4Dot>>,
+                                  .int8_by_e2m1 = multiply<Nibbles8<E2M1Dot>>,
+                                  .f32_by_i4 = integers_by<Nibbles<kI4Values>>,
+                                  .f32_by_i8 = integers_by<Bytes>,
+                                  .f32_by_e4m3 = floats_by<E4M3, false>,
+                                  .f32_by_e2m1 = floats_by<Nibbles<kE2M1Values>, false>,
+                                  .f32_by_bf16 = multiply<Bf16Codes>,
+                                  .f32_by_f16 = multiply<F16Codes>};
 
 }  // namespace moracle::cpu
 

@@ -6,6 +6,7 @@
 #if defined(__x86_64__)
 
 #include "kernels/cpu/decode/each_group.h"
+#include "kernels/cpu/decode/nibble_tables.h"
 #include "kernels/cpu/gemm/lines_avx512.h"
 
 namespace moracle::cpu {
@@ -18,15 +19,6 @@ MORACLE_LINES_INLINE __m512i bytes16(const void* p) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
 }
 
-// 4-bit code values as bf16, stored twice: bit 4 of an index may be the neighbour's lowest bit.
-alignas(64) constexpr uint16_t kI4[32] = {
-    0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0,
-    0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0,
-    0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80};
-alignas(64) constexpr uint16_t kE2M1[32] = {
-    0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80,
-    0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0, 0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
-    0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
 // e4m3 below 2^-6: m · 2^-9.
 alignas(64) constexpr uint16_t kE4M3Small[32] = {0x0000, 0x3b00, 0x3b80, 0x3bc0,
                                                  0x3c00, 0x3c20, 0x3c40, 0x3c60};
@@ -118,12 +110,12 @@ MORACLE_LINES_INLINE void integers_to_bf16(const LineCodes& c) {
 }
 
 void i4_to_bf16(const LineCodes& c) {
-  if (c.zero == nullptr) return nibbles_to_bf16<Power::kNone>(c, _mm512_load_si512(kI4));
+  if (c.zero == nullptr) return nibbles_to_bf16<Power::kNone>(c, _mm512_load_si512(kI4AsBf16));
   each_group<4>(c, [](const LineCodes& group) { integers_to_bf16(group); });
 }
 
 void e2m1_to_bf16(const LineCodes& c) {
-  const __m512i values = _mm512_load_si512(kE2M1);
+  const __m512i values = _mm512_load_si512(kE2M1AsBf16);
   if (c.exponent == nullptr) return nibbles_to_bf16<Power::kNone>(c, values);
   each_group<4>(c, [&](const LineCodes& group) {
     const __m512i e = exponents(group);

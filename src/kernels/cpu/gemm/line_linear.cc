@@ -19,15 +19,16 @@
 namespace moracle::cpu {
 namespace {
 
-constexpr int kBf16Bits = 8;  // significant ones
-
-// The form for many rows: 16-bit floats are multiplied as stored where a kernel supports it.
+// The form for many rows: codes are multiplied as stored where a kernel supports it.
 LineForm main_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
                    const LineKernels& kernels) {
   const LineForm by_codes{arithmetic, true};
-  const bool floats = arithmetic == LineArithmetic::kF32 && !shape.key.quantized();
-  return floats && LinePass::serves(shape, scheme, by_codes, kernels) ? by_codes
-                                                                      : LineForm{arithmetic};
+  const bool all = shape.key.quantized() ? kernels.codes_for_all_rows : true;
+  const bool floats = arithmetic == LineArithmetic::kF32;
+  return all && floats != shape.key.quantized() &&
+                 LinePass::serves(shape, scheme, by_codes, kernels)
+             ? by_codes
+             : LineForm{arithmetic};
 }
 
 // The form for few rows by codes: integers if the rows arrive as integers, else f32.
@@ -43,6 +44,7 @@ bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, LineArithmetic
   const LineForm few = few_form(scheme, arithmetic);
   const bool same_bits = arithmetic == LineArithmetic::kInt8;
   return (same_bits || !deterministic) && shape.key.quantized() &&
+         !main_form(shape, scheme, arithmetic, kernels).by_codes &&
          LinePass::serves(shape, scheme, few, kernels);
 }
 

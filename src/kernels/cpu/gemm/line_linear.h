@@ -8,6 +8,9 @@
 
 namespace moracle::cpu {
 
+/// KernelPlan::product_bits where float activations are multiplied as one bf16 part.
+inline constexpr int kBf16Bits = 8;
+
 /// The arithmetic of a matrix: int8 by int8 if the activations are int8 and groups are multiples of
 /// `group_multiple` columns; bf16 if `bf16` and bf16 holds the weights exactly; else f32.
 LineArithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16,

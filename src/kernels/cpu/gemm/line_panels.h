@@ -14,7 +14,7 @@ namespace moracle::cpu {
 /// Maximum columns in one stretch of decoded lines. Two panels of a stretch and the activation rows
 /// stay in the first-level cache.
 inline constexpr int64_t max_stretch(LineArithmetic arithmetic) {
-  return arithmetic == LineArithmetic::kF32 ? 128 : 256;
+  return arithmetic == LineArithmetic::kF32 ? 128 : arithmetic == LineArithmetic::kBf16 ? 256 : 512;
 }
 
 /// How a panel is multiplied: the arithmetic, and whether CodeKernels multiply the codes directly,
@@ -39,6 +39,9 @@ class LinePanels {
   const std::byte* codes(int64_t expert, int64_t panel) const {
     return weights_.expert(expert) + weights_.sections.codes + panel * panel_bytes_;
   }
+
+  /// Cache lines of a panel's codes.
+  int64_t panel_lines() const { return panel_bytes_ / kLineBytes; }
 
   /// Columns that one call multiplies: whole units, or the remainder of a unit at a row's end.
   /// Lines are counted as multiplied, after decoding.

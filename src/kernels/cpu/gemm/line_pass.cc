@@ -14,6 +14,17 @@ int64_t column_bytes(LineArithmetic arithmetic) {
   return arithmetic == LineArithmetic::kInt8 ? 1 : arithmetic == LineArithmetic::kBf16 ? 2 : 4;
 }
 
+// These wait for their decoding, not for memory, and have no instructions to spare.
+bool floats_by_codes(LineForm form, const QuantKey& key) {
+  return form.by_codes && form.arithmetic == LineArithmetic::kF32 && key.quantized();
+}
+
+// Only integers and bf16 may be multiplied by codes in blocks of any number of rows.
+int block_rows(const LineKernels& kernels, LineForm form, const QuantKey& key) {
+  const bool all = kernels.codes_for_all_rows && form.arithmetic != LineArithmetic::kF32;
+  return form.by_codes && key.quantized() && !all ? kernels.code_block : kernels.row_block;
+}
+
 }  // namespace
 
 int64_t x_group_cols(const Scheme& scheme) {
@@ -44,6 +55,11 @@ LinePass::Kernel LinePass::kernel_of(const LineKernels& kernels, LineForm form, 
            : form.arithmetic == LineArithmetic::kBf16 ? kernels.bf16
                                                       : kernels.f32;
   if (kernels.codes == nullptr) return nullptr;
+  if (form.arithmetic == LineArithmetic::kBf16) {
+    return codes == DType::kI4       ? kernels.bf16_by_i4
+           : codes == DType::kF4E2M1 ? kernels.bf16_by_e2m1
+                                     : nullptr;
+  }
   switch (codes) {
     case DType::kI4:
       return int8 ? kernels.codes->int8_by_i4 : kernels.codes->f32_by_i4;
@@ -65,6 +81,8 @@ LinePass::Kernel LinePass::kernel_of(const LineKernels& kernels, LineForm form, 
 bool LinePass::serves(const MatrixShape& shape, const Scheme& scheme, LineForm form,
                       const LineKernels& kernels) {
   if (kernel_of(kernels, form, shape.key.dtype) == nullptr) return false;
+  const bool zeros = shape.key.quantized() && !shape.key.symmetric;
+  if (form.by_codes && form.arithmetic == LineArithmetic::kBf16 && zeros) return false;
   // Units must consist of whole lines.
   return !form.by_codes ||
          unit_cols(shape, form, x_group_cols(scheme)) % vnni16::line_cols(shape.key.dtype) == 0;
@@ -75,14 +93,30 @@ LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernel
       form_(form),
       kernels_(kernels),
       kernel_(kernel_of(kernels, form, weights.shape.key.dtype)),
-      row_block_(form.by_codes && weights.shape.key.quantized() ? kernels.code_block
-                                                                : kernels.row_block),
+      row_block_(block_rows(kernels, form, weights.shape.key)),
+      lines_ahead_(floats_by_codes(form, weights.shape.key) ? 0 : kernels.lines_ahead),
       panels_(weights, form, x_group_cols(weights.scheme), *kernels.decoders, kernels.keep_awake),
       x_group_is_unit_(x_group_cols(weights.scheme) == panels_.unit_cols()) {}
+
+void LinePass::prefetch_ahead(const PanelPair& pair, const Pass& pass, int64_t first_line,
+                              LineBlock& block) const {
+  const int64_t at = first_line + lines_ahead_, left = panels_.panel_lines() - at;
+  block.prefetch_turn = left > 0 ? left : INT64_MAX;
+  for (int p = 0; p < block.panels; ++p) {
+    const std::byte* const own = panels_.codes(pair.expert, pair.panel + p * pair.distance);
+    const std::byte* const end = own + panels_.panel_lines() * kLineBytes;
+    const std::byte* const next =
+        pass.prefetch ? panels_.codes(pass.next.expert, pass.next.panel + p * pass.next.distance)
+                      : end;
+    block.prefetch_jump[p] = next - end;
+    block.prefetch[p] = left > 0 ? own + at * kLineBytes : next - left * kLineBytes;
+  }
+}
 
 void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassScratch& scratch) const {
   const int count = pair.panels();
   const int blocks = (pass.count + row_block_ - 1) / row_block_;
+  const bool ahead = blocks == 1 && lines_ahead_ > 0;
   // Each block decodes the codes once, so blocks are even, with no short one at the end.
   const int step = form_.by_codes ? (pass.count + blocks - 1) / blocks : row_block_;
   // Every block of rows prefetches its share of the next codes. So prefetches overlap products, not
@@ -109,16 +143,17 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassScratch& sc
       block.w_scale[p] = panels_.unit_scales(pair.expert, panel, s, scratch.unit_scales[p]);
       block.w_zero[p] = panels_.unit_zeros(pair.expert, panel, s, scratch.unit_zeros[p]);
     }
+    if (ahead) prefetch_ahead(pair, pass, s.first_line / ratio, block);
     for (int row = 0, b = 0; row < pass.count; row += step, ++b) {
       const int64_t at = pass.first + row;
       block.rows = std::min(step, pass.count - row);
       block.x =
           pass.x.values + at * pass.x.stride + s.first_column * column_bytes(form_.arithmetic);
-      block.prefetch_every = pass.prefetch && b < share_blocks ? every : 0;
+      block.prefetch_every = ahead || (pass.prefetch && b < share_blocks) ? every : 0;
       const int64_t share = (s.first_line / ratio + b * (num_lines / every)) * kLineBytes;
       for (int p = 0; p < count; ++p) {
         block.sum[p] = scratch.sums[p] + row * kLineRows;
-        if (block.prefetch_every > 0) block.prefetch[p] = prefetch[p] + share;
+        if (!ahead && block.prefetch_every > 0) block.prefetch[p] = prefetch[p] + share;
       }
       if (form_.arithmetic == LineArithmetic::kInt8) {
         block.x_sum = pass.x.sums + at * pass.x.num_sums + s.unit;

@@ -59,13 +59,17 @@ class LinePass {
 
  private:
   using Kernel = void (*)(const LineBlock&);
+  /// Asks `block`, which begins at cache line `first_line` of its panels, to prefetch ahead of
+  /// itself.
+  void prefetch_ahead(const PanelPair& pair, const Pass& pass, int64_t first_line,
+                      LineBlock& block) const;
   static Kernel kernel_of(const LineKernels& kernels, LineForm form, DType codes);
 
   const KernelWeights& weights_;
   LineForm form_;
   const LineKernels& kernels_;
   Kernel kernel_;
-  int row_block_;
+  int row_block_, lines_ahead_;
   LinePanels panels_;
   bool x_group_is_unit_;
 };

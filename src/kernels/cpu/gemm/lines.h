@@ -53,10 +53,13 @@ struct LineBlock {
   /// LineArithmetic::kInt8 only.
   const int32_t* x_sum = nullptr;  ///< Σ x over unit u, of row r at x_sum[r · x_sum_stride + u]
   int64_t x_sum_stride = 0;
-  /// The panels that are read next, to prefetch. The kernel prefetches one cache line of each panel
-  /// after every `prefetch_every` lines (1, 2, 4, 8 or 16) that it multiplies; 0: no prefetch.
+  /// What is read next, to prefetch. The kernel prefetches one cache line for each panel after
+  /// every `prefetch_every` lines (1, 2, 4, 8 or 16) that it multiplies; 0: no prefetch. Cache
+  /// lines from number `prefetch_turn` on lie `prefetch_jump` bytes further.
   const std::byte* prefetch[2] = {};
   int prefetch_every = 0;
+  int64_t prefetch_turn = INT64_MAX;
+  int64_t prefetch_jump[2] = {};
 };
 
 /// Decodes `lines` source lines of 64 bytes. `zero` and `exponent` belong to the first
@@ -124,9 +127,17 @@ struct LineKernels {
   /// Rows per call of `codes`, and maximum rows of an expert that `codes` multiplies.
   int code_block = kFewRows;
   int few_rows = kFewRows;
+  /// Where one block takes all rows, it prefetches this many cache lines ahead of itself, and turns
+  /// to the next panels at the end of its own; 0: it prefetches the next panels, as for more rows.
+  int lines_ahead = 0;
+  /// `codes` multiplies any number of rows by 4-bit codes in int8 or bf16, faster than lines.
+  bool codes_for_all_rows = false;
   void (*int8)(const LineBlock&) = nullptr;
   void (*bf16)(const LineBlock&) = nullptr;
   void (*f32)(const LineBlock&) = nullptr;
+  /// As CodeKernels, for rows of bf16 in decoded order, without zero points. Null: not supported.
+  void (*bf16_by_i4)(const LineBlock&) = nullptr;
+  void (*bf16_by_e2m1)(const LineBlock&) = nullptr;
   void (*finish)(const LineResult&) = nullptr;
 };
 

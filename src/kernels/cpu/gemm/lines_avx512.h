@@ -16,6 +16,11 @@ namespace {
 MORACLE_LINES_INLINE void prefetch_line(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
 }
+/// Prefetches cache line `line` of those that a block asks for.
+MORACLE_LINES_INLINE void prefetch_next(const LineBlock& b, int panel, int64_t line) {
+  const int64_t jump = line >= b.prefetch_turn ? b.prefetch_jump[panel] : 0;
+  prefetch_line(b.prefetch[panel] + line * kLineBytes + jump);
+}
 
 MORACLE_LINES_INLINE __m512i load_line(const std::byte* p) {
   return _mm512_load_si512(p);
@@ -31,32 +36,32 @@ MORACLE_LINES_INLINE __m512 x_scaled(__m512 dot, const LineBlock& b, int row, in
                        _mm512_set1_ps(b.x_scale[row * b.x_scale_stride + unit * b.x_scale_unit]));
 }
 
-/// sum += scales · dot, for one row, one panel and one unit. Rounds as every other loop here does,
-/// so that integers give the same bits in every loop.
-MORACLE_LINES_INLINE void add_scaled(__m512 dot, const LineBlock& b, int row, int panel, int unit) {
-  float* const sum = b.sum[panel] + row * kLineRows;
-  const bool begins = b.overwrite && unit == 0;
-  const __m512 before = begins ? _mm512_setzero_ps() : _mm512_loadu_ps(sum);
-  _mm512_storeu_ps(
-      sum, _mm512_fmadd_ps(x_scaled(dot, b, row, unit), unit_scale(b, panel, unit), before));
+MORACLE_LINES_INLINE __m512i zero_points(const int8_t* p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
-
 /// sum - zero · Σ x
+MORACLE_LINES_INLINE __m512i less_zero(__m512i sum, __m512i zero, int32_t x_sum) {
+  return _mm512_sub_epi32(sum, _mm512_mullo_epi32(zero, _mm512_set1_epi32(x_sum)));
+}
 MORACLE_LINES_INLINE __m512i without_zero(__m512i sum, const LineBlock& b, int panel, int unit,
                                           int32_t x_sum) {
   if (b.w_zero[panel] == nullptr) return sum;
-  const __m512i zero = _mm512_cvtepi8_epi32(
-      _mm_loadu_si128(reinterpret_cast<const __m128i*>(b.w_zero[panel] + unit * kLineRows)));
-  return _mm512_sub_epi32(sum, _mm512_mullo_epi32(zero, _mm512_set1_epi32(x_sum)));
+  return less_zero(sum, zero_points(b.w_zero[panel] + unit * kLineRows), x_sum);
 }
 
 struct Int8Dot {
   using Sum = __m512i;
-  /// The instruction takes unsigned bytes on one side. Weights enter as w + 128, and finish()
-  /// subtracts 128 Σ x.
-  static constexpr int kOffset = 128;
-  MORACLE_LINES_INLINE static Sum zero() { return _mm512_setzero_si512(); }
-  MORACLE_LINES_INLINE static __m512i weights(const std::byte* p) {
+  using Weights = __m512i;
+  static constexpr bool kIntegers = true;
+  static constexpr int kCalls = 1;  ///< of add() per line
+  /// The instruction takes unsigned bytes on one side. Weights enter as w + 128, and sums begin at
+  /// -128 Σ x.
+  static constexpr int kOffsetBits = 7;
+  MORACLE_LINES_INLINE static Sum begin(const int32_t* x_sum) {
+    return _mm512_sub_epi32(_mm512_setzero_si512(),
+                            _mm512_slli_epi32(_mm512_set1_epi32(*x_sum), kOffsetBits));
+  }
+  MORACLE_LINES_INLINE static __m512i weights(const std::byte* p, int) {
     return _mm512_xor_si512(load_line(p), _mm512_set1_epi8(-128));
   }
   MORACLE_LINES_INLINE static __m512i activations(const std::byte* p) {
@@ -67,18 +72,16 @@ struct Int8Dot {
   MORACLE_LINES_INLINE static Sum add(Sum sum, __m512i x, __m512i w) {
     return _mm512_dpbusd_epi32(sum, w, x);
   }
-  MORACLE_LINES_INLINE static __m512 finish(Sum sum, const LineBlock& b, int row, int panel,
-                                            int unit) {
-    const int32_t x_sum = b.x_sum[row * b.x_sum_stride + unit];
-    sum = _mm512_sub_epi32(sum, _mm512_set1_epi32(kOffset * x_sum));
-    return _mm512_cvtepi32_ps(without_zero(sum, b, panel, unit, x_sum));
-  }
+  MORACLE_LINES_INLINE static __m512 finish(Sum sum) { return _mm512_cvtepi32_ps(sum); }
 };
 
 struct F32Dot {
   using Sum = __m512;
-  MORACLE_LINES_INLINE static Sum zero() { return _mm512_setzero_ps(); }
-  MORACLE_LINES_INLINE static __m512 weights(const std::byte* p) { return _mm512_load_ps(p); }
+  using Weights = __m512;
+  static constexpr bool kIntegers = false;
+  static constexpr int kCalls = 1;
+  MORACLE_LINES_INLINE static Sum begin(const int32_t*) { return _mm512_setzero_ps(); }
+  MORACLE_LINES_INLINE static __m512 weights(const std::byte* p, int) { return _mm512_load_ps(p); }
   MORACLE_LINES_INLINE static __m512 activations(const std::byte* p) {
     float x;
     __builtin_memcpy(&x, p, sizeof x);
@@ -87,74 +90,161 @@ struct F32Dot {
   MORACLE_LINES_INLINE static Sum add(Sum sum, __m512 x, __m512 w) {
     return _mm512_fmadd_ps(x, w, sum);
   }
-  MORACLE_LINES_INLINE static __m512 finish(Sum sum, const LineBlock&, int, int, int) {
-    return sum;
+  MORACLE_LINES_INLINE static __m512 finish(Sum sum) { return sum; }
+};
+
+/// Lines of bf16 times f32: two columns in a line.
+struct Bf16Codes : F32Dot {
+  static constexpr int kCalls = 2;
+  MORACLE_LINES_INLINE static __m512 weights(const std::byte* p, int column) {
+    const __m512i pairs = load_line(p);
+    return _mm512_castsi512_ps(column == 0 ? _mm512_slli_epi32(pairs, 16)
+                                           : _mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
+  }
+};
+
+/// Lines of f16 times f32, likewise.
+struct F16Codes : F32Dot {
+  static constexpr int kCalls = 2;
+  MORACLE_LINES_INLINE static __m512 weights(const std::byte* p, int column) {
+    const __m512i pairs = load_line(p);
+    return _mm512_cvtph_ps(
+        _mm512_cvtepi32_epi16(column == 0 ? pairs : _mm512_srli_epi32(pairs, 16)));
   }
 };
 
 #if defined(__AVX512BF16__)
 struct Bf16Dot {
   using Sum = __m512;
-  MORACLE_LINES_INLINE static Sum zero() { return _mm512_setzero_ps(); }
-  MORACLE_LINES_INLINE static __m512i weights(const std::byte* p) { return load_line(p); }
+  using Weights = __m512i;
+  static constexpr bool kIntegers = false;
+  static constexpr int kCalls = 1;
+  MORACLE_LINES_INLINE static Sum begin(const int32_t*) { return _mm512_setzero_ps(); }
+  MORACLE_LINES_INLINE static __m512i weights(const std::byte* p, int) { return load_line(p); }
   MORACLE_LINES_INLINE static __m512i activations(const std::byte* p) {
     return Int8Dot::activations(p);
   }
   MORACLE_LINES_INLINE static Sum add(Sum sum, __m512i x, __m512i w) {
     return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)w);
   }
-  MORACLE_LINES_INLINE static __m512 finish(Sum sum, const LineBlock&, int, int, int) {
-    return sum;
-  }
+  MORACLE_LINES_INLINE static __m512 finish(Sum sum) { return sum; }
 };
 #endif
 
-/// kRows x kPanels sums in registers, over one unit. The order of summation is the same for any
-/// number of rows, so a row's result does not depend on its neighbours.
+/// The sums of kRows x kPanels, in registers. Few rows of integers have two sums each: a product
+/// would wait for the one before it, and integers can be summed in any order.
 template <class Dot, int kRows, int kPanels>
-MORACLE_LINES_INLINE void unit_of(const LineBlock& b, int first, int unit) {
-  typename Dot::Sum sum[kRows][kPanels];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
+struct Sums {
+  static constexpr int kSets = Dot::kIntegers && Dot::kCalls == 2 && kRows <= 4 ? 2 : 1;
+  typename Dot::Sum of[kRows][kPanels];
+  typename Dot::Sum second[kSets == 2 ? kRows : 1][kPanels];
+
+  /// Adds line `i` of each panel. `x` points to the first row.
+  MORACLE_LINES_INLINE void add(const std::byte* const (&lines)[kPanels], const std::byte* x,
+                                int64_t x_stride, int64_t i) {
+#pragma GCC unroll 4
+    for (int c = 0; c < Dot::kCalls; ++c) {
+      typename Dot::Weights w[kPanels];
 #pragma GCC unroll 2
-    for (int p = 0; p < kPanels; ++p) sum[r][p] = Dot::zero();
-  }
-  const int64_t begin = unit * b.unit_lines, end = begin + b.unit_lines;
-  const std::byte* const x = b.x + first * b.x_stride;
-  const int64_t stride = b.x_stride;
-  // Keep only products in the inner loop. With the prefetch branch inside, g++ 12 moves every sum
-  // from register to register.
-  const int64_t every = b.prefetch_every > 0 ? b.prefetch_every : b.unit_lines;
-  for (int64_t i = begin; i < end;) {
-    const int64_t stretch = i / every;
-    if (b.prefetch_every > 0 && i == stretch * every) {
-#pragma GCC unroll 2
-      for (int p = 0; p < kPanels; ++p) prefetch_line(b.prefetch[p] + stretch * kLineBytes);
-    }
-    const int64_t past = (stretch + 1) * every, stop = past < end ? past : end;
-    for (; i < stop; ++i) {
-      decltype(Dot::weights(b.lines[0])) w[kPanels];
-#pragma GCC unroll 2
-      for (int p = 0; p < kPanels; ++p) w[p] = Dot::weights(b.lines[p] + i * kLineBytes);
+      for (int p = 0; p < kPanels; ++p) w[p] = Dot::weights(lines[p] + i * kLineBytes, c);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const auto a = Dot::activations(x + r * stride + i * 4);
+        const auto a = Dot::activations(x + r * x_stride + (i * Dot::kCalls + c) * 4);
 #pragma GCC unroll 2
-        for (int p = 0; p < kPanels; ++p) sum[r][p] = Dot::add(sum[r][p], a, w[p]);
+        for (int p = 0; p < kPanels; ++p) {
+          auto& sum = kSets == 2 && c == 1 ? second[r][p] : of[r][p];
+          sum = Dot::add(sum, a, w[p]);
+        }
       }
     }
   }
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-    for (int p = 0; p < kPanels; ++p)
-      add_scaled(Dot::finish(sum[r][p], b, first + r, p, unit), b, first + r, p, unit);
-  }
-}
+};
 
+/// kRows rows times kPanels panels, unit by unit. The order of summation is the same for any number
+/// of rows, so a row's result does not depend on its neighbours.
 template <class Dot, int kRows, int kPanels>
 void block_of(const LineBlock& b, int first) {
-  for (int unit = 0; unit < b.units; ++unit) unit_of<Dot, kRows, kPanels>(b, first, unit);
+  // Locals: the compiler must assume that a store changes the block.
+  alignas(64) static constexpr float kOnes[kLineRows] = {1, 1, 1, 1, 1, 1, 1, 1,
+                                                         1, 1, 1, 1, 1, 1, 1, 1};
+  const int64_t x_stride = b.x_stride, unit_lines = b.unit_lines, x_sum_stride = b.x_sum_stride;
+  const std::byte* const x = b.x + first * x_stride;
+  const int32_t* x_sum = b.x_sum + first * x_sum_stride;
+  const float* x_scale = b.x_scale == nullptr ? nullptr : b.x_scale + first * b.x_scale_stride;
+  const int64_t x_scale_stride = b.x_scale_stride, x_scale_unit = b.x_scale_unit;
+  const int64_t scale_step = b.w_scale[0] == nullptr ? 0 : kLineRows;
+  const bool zeros = b.w_zero[0] != nullptr, prefetches = b.prefetch_every > 0;
+  const int every = prefetches ? __builtin_ctz(static_cast<unsigned>(b.prefetch_every)) : 0;
+  const std::byte* lines[kPanels];
+  const float* w_scale[kPanels];
+  const int8_t* w_zero[kPanels];
+  float* total[kPanels];
+#pragma GCC unroll 2
+  for (int p = 0; p < kPanels; ++p) {
+    lines[p] = b.lines[p];
+    w_scale[p] = scale_step == 0 ? kOnes : b.w_scale[p];
+    w_zero[p] = b.w_zero[p];
+    total[p] = b.sum[p] + first * kLineRows;
+  }
+  bool begins = b.overwrite;
+  int64_t i = 0;
+  for (int unit = 0; unit < b.units; ++unit) {
+    Sums<Dot, kRows, kPanels> sum;
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const auto begin = Dot::begin(x_sum + r * x_sum_stride);
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p) {
+        sum.of[r][p] = begin;
+        if constexpr (sum.kSets == 2) sum.second[r][p] = _mm512_setzero_si512();
+      }
+    }
+    // Keep only products in the inner loop. With the prefetch branch inside, g++ 12 moves every sum
+    // from register to register.
+    const int64_t end = i + unit_lines;
+    while (i < end) {
+      const int64_t stretch = i >> every, past = (stretch + 1) << every;
+      if (prefetches && i == stretch << every) {
+#pragma GCC unroll 2
+        for (int p = 0; p < kPanels; ++p) prefetch_next(b, p, stretch);
+      }
+      const int64_t stop = prefetches && past < end ? past : end;
+      for (; i < stop; ++i) sum.add(lines, x, x_stride, i);
+    }
+    // Read the activations' sums again: kept in registers, they would push products' operands out.
+    __asm__("" : "+r"(x_sum));
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) {
+      if constexpr (sum.kSets == 2) {
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r)
+          sum.of[r][p] = _mm512_add_epi32(sum.of[r][p], sum.second[r][p]);
+      }
+      if constexpr (Dot::kIntegers) {
+        if (zeros) {
+          const __m512i zero = zero_points(w_zero[p]);
+          w_zero[p] += kLineRows;
+#pragma GCC unroll 16
+          for (int r = 0; r < kRows; ++r)
+            sum.of[r][p] = less_zero(sum.of[r][p], zero, x_sum[r * x_sum_stride]);
+        }
+      }
+      const __m512 scale = _mm512_loadu_ps(w_scale[p]);
+      w_scale[p] += scale_step;
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        __m512 dot = Dot::finish(sum.of[r][p]);
+        if (x_scale != nullptr)
+          dot = _mm512_mul_ps(dot, _mm512_set1_ps(x_scale[r * x_scale_stride]));
+        float* const to = total[p] + r * kLineRows;
+        _mm512_storeu_ps(
+            to, _mm512_fmadd_ps(dot, scale, begins ? _mm512_setzero_ps() : _mm512_loadu_ps(to)));
+      }
+    }
+    begins = false;
+    ++x_sum;
+    if (x_scale != nullptr) x_scale += x_scale_unit;
+  }
 }
 
 template <class Dot, int kPanels>

@@ -11,6 +11,8 @@ const LineKernels kAvx512Lines = {.instructions = {"avx512_vnni", nullptr, "avx5
                                   .rows = &kAvx512Rows,
                                   .codes = &kAvx512Codes,
                                   .row_block = 8,
+                                  .lines_ahead = 64,
+                                  .codes_for_all_rows = true,
                                   .int8 = multiply<Int8Dot>,
                                   .f32 = multiply<F32Dot>,
                                   .finish = finish_rows};

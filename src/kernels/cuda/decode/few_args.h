@@ -4,6 +4,7 @@
 #include "kernels/cuda/decode/few_plan.h"
 #include "kernels/cuda/device/device_error.h"
 #include "kernels/cuda/gemm_sm80/mma_args.h"
+#include "kernels/ops.h"
 
 namespace moracle::cuda {
 
@@ -17,15 +18,21 @@ struct FewSlots {
   DeviceErrorCell* id_errors;  ///< null: another kernel of the call reports
 };
 
+/// Most tokens of a linear layer with the norm before it. Each block computes the norm of all rows.
+inline constexpr int64_t kMostFewNormedTokens = 4;
+/// Most columns of such a layer.
+inline constexpr int64_t kMostFewNormedCols = 4096;
+
 /// One matrix. Rows of x and y are slots, or tokens where the names say so.
 struct FewArgs {
   MmaArgs matrix;
   FewSlots slots;
-  bool x_of_tokens;  ///< row of x: the slot's token instead of the slot
-  int stage_bytes;   ///< of the ring of one warp
-  int scale_bytes;   ///< of a panel in a stage
-  int zero_bytes;    ///< likewise
-  int scale_shift;   ///< k-block b of a stage has the scales of its group b >> scale_shift
+  bool x_of_tokens;    ///< row of x: the slot's token instead of the slot
+  int stage_bytes;     ///< of the ring of one warp
+  int scale_bytes;     ///< of a panel in a stage
+  int zero_bytes;      ///< likewise
+  int scale_shift;     ///< k-block b of a stage has the scales of its group b >> scale_shift
+  NormedInput normed;  ///< of kernels that compute x from it; rows are tokens
 };
 
 struct FewKernel {
@@ -39,8 +46,11 @@ struct FewKernel {
 /// Kernels of one operand: rows of experts (GEMM 1, and GEMM 2 before `combine`), and all tokens of
 /// the call (GEMM 2 with the weighted sum), each for 8 and for 16 tokens. [0]: groups of at
 /// least 128 columns, [1]: of at least 32.
+/// `normed`: rows of a linear layer for 8 tokens, with the norm before it; null if the operand's
+/// activations are not in bf16.
 struct FewKernels {
   FewKernel rows[2][2], tokens[2][2];
+  FewKernel normed[2];
 };
 FewKernels few_bf16();
 FewKernels few_f16();

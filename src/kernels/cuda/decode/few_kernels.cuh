@@ -20,6 +20,16 @@ FewKernel few_tokens_kernel() {
           sizeof(FewTokensShared<kOctets>)};
 }
 
+/// Fewer stages, beside which the rows of x have room.
+template <class Operand, int kClose>
+FewKernel few_normed_kernel() {
+  constexpr int kStages = 3;
+  if constexpr (Operand::kXBytes == 2)
+    return {few_normed_rows<Operand, kStages, kClose>, 8, 2, kStages, sizeof(FewNormedShared)};
+  else
+    return {};
+}
+
 template <class Operand>
 FewKernels few_kernels() {
   // Groups of 128 columns and more, or of 32 and more.
@@ -28,7 +38,8 @@ FewKernels few_kernels() {
   return {{{few_rows_kernel<Operand, 1, kWide>(), few_rows_kernel<Operand, 1, kNarrow>()},
            {few_rows_kernel<Operand, 2, kWide>(), few_rows_kernel<Operand, 2, kNarrow>()}},
           {{few_tokens_kernel<Operand, 1, kWide>(), few_tokens_kernel<Operand, 1, kNarrow>()},
-           {few_tokens_kernel<Operand, 2, kWide>(), few_tokens_kernel<Operand, 2, kNarrow>()}}};
+           {few_tokens_kernel<Operand, 2, kWide>(), few_tokens_kernel<Operand, 2, kNarrow>()}},
+          {few_normed_kernel<Operand, kWide>(), few_normed_kernel<Operand, kNarrow>()}};
 }
 
 }  // namespace moracle::cuda

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/gemm_sm80/mma_choice.h"
+#include "kernels/cuda/ops/norm_in_block.cuh"
 #include "kernels/kernel_watch.h"
 #include "layout/mma16.h"
 
@@ -52,6 +53,11 @@ void describe_stage(const KernelWeights& weights, int panels, FewArgs& args) {
   args.stage_bytes = panels * (2048 + args.scale_bytes + args.zero_bytes);
 }
 
+// Shared memory of a block: its tables and its rings.
+int64_t shared_bytes(const FewKernel& kernel, const FewArgs& args) {
+  return kernel.fixed_bytes + int64_t{kFewWarps} * kernel.stages * args.stage_bytes;
+}
+
 // True if groups of fewer than 128 columns need the kernel that scales sums more often.
 bool is_narrow(const MmaArgs& a) {
   constexpr int kWide = 4;  // k-blocks
@@ -73,6 +79,10 @@ Result<FewLaunch> FewLaunch::make(const KernelWeights& weights, const Queue& que
                                       cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared),
                  "cudaFuncSetAttribute");
   };
+  launch.most_shared_ = most_shared;
+  for (const FewKernel& kernel : launch.kernels_.normed) {
+    if (kernel.kernel != nullptr) MORACLE_CHECK(allow(kernel.kernel));
+  }
   for (const auto* kernels : {&launch.kernels_.rows, &launch.kernels_.tokens}) {
     for (const auto& pair : *kernels) {
       for (const FewKernel& kernel : pair) MORACLE_CHECK(allow(kernel.kernel));
@@ -102,14 +112,39 @@ Status FewLaunch::run_tokens(const KernelWeights& weights, const Rows& x, const 
              args.matrix.panels, stream);
 }
 
+bool FewLaunch::serves_norm(const KernelWeights& weights, const NormedInput& x) const {
+  const AddRmsNorm& norm = x.norm;
+  const int64_t rows = norm.x.rows, cols = norm.x.cols;
+  if (weights.scheme.activation || kernels_.normed[0].kernel == nullptr || rows < 1 ||
+      rows > kMostFewNormedTokens || cols > kMostFewNormedCols || cols % 16 != 0 ||
+      !are_eights({&norm.x, &norm.y, &x.sum}, norm.weight))
+    return false;
+  FewArgs args{};
+  args.matrix = mma_args(weights, {Rows{norm.out, nullptr, 0}, nullptr, nullptr, rows}, norm.out);
+  const FewKernel& kernel = kernels_.normed[is_narrow(args.matrix) ? 1 : 0];
+  describe_stage(weights, kernel.panels, args);
+  return shared_bytes(kernel, args) + normed_bytes(rows, cols) <= most_shared_;
+}
+
+Status FewLaunch::run_normed(const KernelWeights& weights, const NormedInput& x, const Matrix& y,
+                             const FewSlots& slots, Stream stream) const {
+  FewArgs args{};
+  args.matrix =
+      mma_args(weights, {Rows{x.norm.out, nullptr, 0}, nullptr, nullptr, slots.num_slots}, y);
+  args.slots = slots;
+  args.normed = x;
+  return run(kernels_.normed, false, args, weights, (args.matrix.panels + 1) / 2, stream,
+             normed_bytes(x.norm.x.rows, x.norm.x.cols));
+}
+
 Status FewLaunch::run(const FewKernel (&kernels)[2], bool adds, FewArgs args,
-                      const KernelWeights& weights, int64_t units, Stream stream) const {
+                      const KernelWeights& weights, int64_t units, Stream stream,
+                      int64_t bytes_of_x) const {
   const FewKernel& kernel = kernels[is_narrow(args.matrix) ? 1 : 0];
   describe_stage(weights, kernel.panels, args);
   if (kernels_are_watched())
     report({few_kernel_name(weights.scheme, kernel.tokens, adds), weights.shape});
-  const size_t shared = static_cast<size_t>(kernel.fixed_bytes) +
-                        static_cast<size_t>(kFewWarps * kernel.stages * args.stage_bytes);
+  const auto shared = static_cast<size_t>(shared_bytes(kernel, args) + bytes_of_x);
   return launch_early(*queue_, stream, "few tokens", kernel.kernel,
                       std::clamp<int64_t>(units, 1, queue_->multiprocessors), kFewThreads, shared,
                       args);

@@ -20,12 +20,18 @@ class FewLaunch {
   /// y of each token: the weighted sum of its slots. Requires few_adds.
   Status run_tokens(const KernelWeights& weights, const Rows& x, const Matrix& y,
                     const FewSlots& slots, Stream stream) const;
+  /// True if run_normed serves the input of this matrix, the only one.
+  bool serves_norm(const KernelWeights& weights, const NormedInput& x) const;
+  /// y of each row of the norm of x. Requires serves_norm.
+  Status run_normed(const KernelWeights& weights, const NormedInput& x, const Matrix& y,
+                    const FewSlots& slots, Stream stream) const;
 
  private:
   Status run(const FewKernel (&kernels)[2], bool adds, FewArgs args, const KernelWeights& weights,
-             int64_t units, Stream stream) const;
+             int64_t units, Stream stream, int64_t bytes_of_x = 0) const;
 
   FewKernels kernels_{};
+  int64_t most_shared_ = 0;  // bytes of a block
   const Queue* queue_ = nullptr;
 };
 

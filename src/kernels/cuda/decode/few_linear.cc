@@ -18,9 +18,16 @@ class FewLinear : public GroupedLinear {
     if (rows.num_rows > most_tokens_ || rows.num_rows == 0 || !aligned || x.cols % 16 != 0)
       return others_->run(rows, y, stream);
     const auto tokens = static_cast<int>(rows.num_rows);
-    const FewSlots slots{nullptr, nullptr, nullptr, tokens, tokens, 1, 1, 1, nullptr, nullptr};
-    return few_.run_rows(weights(), rows.x, false, y, nullptr, slots, few_choice(tokens, 1, 1),
-                         stream);
+    return few_.run_rows(weights(), rows.x, false, y, nullptr, slots_of(tokens),
+                         few_choice(tokens, 1, 1), stream);
+  }
+  bool serves_norm(const NormedInput& x) const override {
+    return x.norm.x.rows <= most_tokens_ && few_.serves_norm(weights(), x);
+  }
+  Status run_normed(const NormedInput& x, const Matrix& y, Stream stream) override {
+    if (!serves_norm(x)) return GroupedLinear::run_normed(x, y, stream);
+    const auto tokens = static_cast<int>(x.norm.x.rows);
+    return few_.run_normed(weights(), x, y, slots_of(tokens), stream);
   }
   Status run_dense(const Matrix& x, const Rows& scratch, const Matrix& y, Stream stream) override {
     return others_->run_dense(x, scratch, y, stream);
@@ -28,6 +35,11 @@ class FewLinear : public GroupedLinear {
   const KernelWeights& weights() const override { return others_->weights(); }
 
  private:
+  // Each token has the one expert.
+  static FewSlots slots_of(int tokens) {
+    return {nullptr, nullptr, nullptr, tokens, tokens, 1, 1, 1, nullptr, nullptr};
+  }
+
   std::unique_ptr<GroupedLinear> others_;
   FewLaunch few_;
   int64_t most_tokens_;

@@ -9,6 +9,7 @@
 #include "kernels/cuda/decode/few_sums.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ops/norm_in_block.cuh"
 
 namespace moracle::cuda {
 
@@ -67,10 +68,18 @@ __device__ void finish_few_rows(const FewArgs& args, const FewPlan& plan, const 
   }
 }
 
-/// Runs a block's share. `ring_memory`: kStages stages of this warp.
-template <class Operand, int kOctets, int kStages, int kClose>
+/// Rows of x: bytes from one to the next.
+struct FewRowsOfX {
+  const uint8_t* first;
+  int64_t stride;
+};
+
+/// Runs a block's share. `ring_memory`: kStages stages of this warp. Calls await() when the first
+/// weights are on their way, before it reads x, in all threads.
+template <class Operand, int kOctets, int kStages, int kClose, class Await>
 __device__ void run_few_rows(const FewArgs& args, const FewPlan& plan,
-                             FewRowsPartials<kOctets>& all_partials, uint8_t* ring_memory) {
+                             FewRowsPartials<kOctets>& all_partials, uint8_t* ring_memory,
+                             const FewRowsOfX& of_x, Await await) {
   const MmaArgs& a = args.matrix;
   const int warp = static_cast<int>(threadIdx.x / 32), team = warp / kFewTeam;
   const int pairs = a.gated ? a.panels / 2 : (a.panels + 1) / 2;
@@ -80,8 +89,7 @@ __device__ void run_few_rows(const FewArgs& args, const FewPlan& plan,
   };
   const int first = share(static_cast<int>(blockIdx.x)),
             end = share(static_cast<int>(blockIdx.x) + 1);
-  const int count = (end - first - team + kFewTeams - 1) / kFewTeams;  // of the team
-  if (count <= 0) return;
+  const int count = max(0, (end - first - team + kFewTeams - 1) / kFewTeams);  // of the team
   const int steps = (a.blocks + kFewBlocks<Operand> - 1) / kFewBlocks<Operand>;
   const int begin = warp % kFewTeam, own = max(steps - begin + kFewTeam - 1, 0) / kFewTeam;
   const int full = a.x_bytes / (kFewBlocks<Operand> * mma16::kCols * Operand::kXBytes);
@@ -110,12 +118,15 @@ __device__ void run_few_rows(const FewArgs& args, const FewPlan& plan,
   };
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) fill();
+  await();
+  if (count == 0) return;
 
   // x is loaded one stage ahead.
   FewX<Operand, kOctets> x;
   const auto enter_x = [&] {
     const FewGroup group = plan.groups[loaded.group];
-    x.enter(a, [&](int r) { return plan.source[group.first + min(r, group.rows - 1)]; });
+    x.enter(a, of_x.first, of_x.stride,
+            [&](int r) { return plan.source[group.first + min(r, group.rows - 1)]; });
   };
   enter_x();
   x.go(begin);
@@ -159,13 +170,60 @@ __global__ void __launch_bounds__(kFewThreads, 1) few_rows(const __grid_constant
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
   auto& shared = *reinterpret_cast<FewRowsShared<kOctets>*>(memory);
-  await_earlier_kernels();
-  start_later_kernels();
+  const auto await = [] {
+    await_earlier_kernels();
+    start_later_kernels();
+  };
+  // Earlier kernels write ids. A linear layer has none: its weights load while those kernels end.
+  const bool has_ids = args.slots.ids != nullptr;
+  if (has_ids) await();
   make_few_plan(args.slots, args.x_of_tokens, 8 * kOctets, shared.plan);
   settle_few_slots(args.slots, shared.plan);
   run_few_rows<Operand, kOctets, kStages, kClose>(
       args, shared.plan, shared.partials,
-      memory + sizeof(shared) + static_cast<int>(threadIdx.x / 32) * kStages * args.stage_bytes);
+      memory + sizeof(shared) + static_cast<int>(threadIdx.x / 32) * kStages * args.stage_bytes,
+      {args.matrix.x, args.matrix.x_stride}, [&] {
+        if (!has_ids) await();
+      });
+#endif
+}
+
+/// Vectors of a row of x that a thread normalizes.
+inline constexpr int kFewNormedVectors = kMostFewNormedCols / (8 * kNormThreads);
+
+/// Shared memory of few_normed_rows beside the rings and the rows of x.
+struct alignas(16) FewNormedShared {
+  FewRowsShared<1> rows;
+  NormSquares squares;
+};
+
+/// A linear layer for up to 8 tokens that starts with the norm of its input. Each block computes it
+/// for itself, so that no kernel before this one has to.
+template <class Operand, int kStages, int kClose>
+__global__ void __launch_bounds__(kFewThreads, 1)
+    few_normed_rows(const __grid_constant__ FewArgs args) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(16) uint8_t memory[];
+  auto& shared = *reinterpret_cast<FewNormedShared*>(memory);
+  uint8_t* const rings = memory + sizeof(shared);
+  const int ring_bytes = kStages * args.stage_bytes;
+  auto* const x = reinterpret_cast<Eight*>(rings + kFewWarps * ring_bytes);
+  const AddRmsNorm& norm = args.normed.norm;
+  const int stride = normed_stride(norm.x.cols);
+  NormInBlock<kFewThreads, kFewNormedVectors> norm_in_block(norm);
+  make_few_plan(args.slots, false, 8, shared.rows.plan);
+  run_few_rows<Operand, 1, kStages, kClose>(
+      args, shared.rows.plan, shared.rows.partials,
+      rings + static_cast<int>(threadIdx.x / 32) * ring_bytes,
+      {reinterpret_cast<const uint8_t*>(x), stride * int64_t{sizeof(Eight)}}, [&] {
+        await_earlier_kernels();
+        start_later_kernels();
+        // Blocks take turns to store vectors of the sum.
+        const unsigned block = blockIdx.x;
+        norm_in_block.run(norm, x, stride, shared.squares, [&](int r, int at, const Eight& sum) {
+          if ((r + at) % gridDim.x == block) eights(args.normed.sum, r)[at] = sum;
+        });
+      });
 #endif
 }
 

@@ -17,11 +17,15 @@ struct FewX {
   /// there may be any row: their sums are not used.
   template <class RowOf>
   __device__ void enter(const MmaArgs& a, RowOf row_of) {
+    enter(a, a.x, a.x_stride, row_of);
+  }
+  /// The same for rows that lie elsewhere.
+  template <class RowOf>
+  __device__ void enter(const MmaArgs& a, const uint8_t* x, int64_t stride, RowOf row_of) {
     const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
-      row_[o] =
-          a.x + int64_t{row_of(o * 8 + lane / 4)} * a.x_stride + lane % 4 * 8 * Operand::kXBytes;
+      row_[o] = x + int64_t{row_of(o * 8 + lane / 4)} * stride + lane % 4 * 8 * Operand::kXBytes;
       if constexpr (kScales) {
 #pragma unroll
         for (int i = 0; i < 2; ++i)

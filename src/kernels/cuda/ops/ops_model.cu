@@ -3,6 +3,7 @@
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/norm_rows.cuh"
 
 namespace moracle {
 namespace cuda {
@@ -30,31 +31,9 @@ __global__ void rms_norm(Matrix x, const float* weight, int64_t size, float epsi
   }
 }
 
-// Eight bf16 in one 16-byte vector.
-struct Eight {
-  uint4 bits;
-  __device__ float operator[](int i) const {
-    const uint32_t pair = (&bits.x)[i / 2];
-    return bf16_to_float(static_cast<uint16_t>(i % 2 == 0 ? pair : pair >> 16));
-  }
-};
-__device__ Eight eight_of(const float (&values)[8]) {
-  Eight to;
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    (&to.bits.x)[i] = float_to_bf16(values[2 * i]) |
-                      static_cast<uint32_t>(float_to_bf16(values[2 * i + 1])) << 16;
-  return to;
-}
-__device__ Eight* eights(const Matrix& m, int64_t r) {
-  return reinterpret_cast<Eight*>(static_cast<uint16_t*>(m.data) + r * m.stride);
-}
-
-constexpr int kMostEights = 4;  // vectors of a row that a thread keeps
-
 // RMSNorm of bf16 rows, one block per row. With kAdds, adds y to x first.
 template <bool kAdds>
-__global__ void __launch_bounds__(kModelThreads)
+__global__ void __launch_bounds__(kNormThreads)
     rms_norm_rows(Matrix x, Matrix y, const float* weight, float epsilon, Matrix out) {
   await_earlier_kernels();
   start_later_kernels();
@@ -64,43 +43,20 @@ __global__ void __launch_bounds__(kModelThreads)
     float squares = 0;
 #pragma unroll
     for (int n = 0; n < kMostEights; ++n) {
-      const int at = threadIdx.x + n * kModelThreads;
+      const int at = threadIdx.x + n * kNormThreads;
       if (at >= count) break;
       kept[n] = eights(x, r)[at];
-      if constexpr (kAdds) {
-        const Eight other = eights(y, r)[at];
-        float sums[8];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) sums[i] = kept[n][i] + other[i];
-        eights(x, r)[at] = kept[n] = eight_of(sums);
-      }
-#pragma unroll
-      for (int i = 0; i < 8; ++i) squares += kept[n][i] * kept[n][i];
+      if constexpr (kAdds) eights(x, r)[at] = kept[n] = added(kept[n], eights(y, r)[at]);
+      add_squares(kept[n], squares);
     }
-    squares = block_sum(squares);
-    const float scale = 1.0f / sqrtf(squares / static_cast<float>(x.cols) + epsilon);
+    const float scale = norm_scale(block_sum(squares), x.cols, epsilon);
 #pragma unroll
     for (int n = 0; n < kMostEights; ++n) {
-      const int at = threadIdx.x + n * kModelThreads;
+      const int at = threadIdx.x + n * kNormThreads;
       if (at >= count) break;
-      const float4 low = reinterpret_cast<const float4*>(weight)[2 * at],
-                   high = reinterpret_cast<const float4*>(weight)[2 * at + 1];
-      const float weights[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-      float values[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) values[i] = kept[n][i] * scale * weights[i];
-      eights(out, r)[at] = eight_of(values);
+      eights(out, r)[at] = normalized(kept[n], scale, norm_weights(weight, at));
     }
   }
-}
-
-bool are_eights(std::initializer_list<const Matrix*> matrices, const float* weight) {
-  return reinterpret_cast<uintptr_t>(weight) % 16 == 0 &&
-         std::all_of(matrices.begin(), matrices.end(), [](const Matrix* m) {
-           return m->dtype == DType::kBF16 && m->cols % 8 == 0 && m->stride % 8 == 0 &&
-                  m->cols <= int64_t{8} * kModelThreads * kMostEights &&
-                  reinterpret_cast<uintptr_t>(m->data) % 16 == 0;
-         });
 }
 
 struct Add {
@@ -127,7 +83,7 @@ Status CudaOps::rms_norm(const Matrix& x, const float* weight, int64_t weight_si
   MORACLE_CHECK(cuda::check_floats({&x, &out}));
   if (weight_size == x.cols && cuda::are_eights({&x, &out}, weight))
     return cuda::launch_early(queue_, stream, "rms_norm", cuda::rms_norm_rows<false>, x.rows,
-                              cuda::kModelThreads, 0, x, x, weight, epsilon, out);
+                              cuda::kNormThreads, 0, x, x, weight, epsilon, out);
   return cuda::launch_early(queue_, stream, "rms_norm", cuda::rms_norm,
                             x.rows * (x.cols / weight_size), cuda::kModelThreads, 0, x, weight,
                             weight_size, epsilon, out);
@@ -143,7 +99,7 @@ Status CudaOps::add_rms_norm(const Matrix& x, const Matrix& y, const float* weig
   if (!cuda::are_eights({&x, &y, &out}, weight))
     return Ops::add_rms_norm(x, y, weight, epsilon, out, stream);
   return cuda::launch_early(queue_, stream, "add_rms_norm", cuda::rms_norm_rows<true>, x.rows,
-                            cuda::kModelThreads, 0, x, y, weight, epsilon, out);
+                            cuda::kNormThreads, 0, x, y, weight, epsilon, out);
 }
 
 Status CudaOps::copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,

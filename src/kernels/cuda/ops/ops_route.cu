@@ -6,6 +6,7 @@
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/route_rows.cuh"
 #include "kernels/cuda/ops/sparse_mixer.cuh"
 
 namespace moracle {
@@ -15,15 +16,6 @@ namespace {
 constexpr int kRouteThreads = 128;
 // Marks an expert that is excluded. Scores are never negative.
 constexpr float kOut = -1.0f;
-
-struct RouteArgs {
-  Matrix logits;
-  Routing routing;
-  const float* bias;
-  int64_t top_k;
-  int32_t* ids;
-  float* weights;
-};
 
 struct Scores {
   float* scores;
@@ -118,101 +110,14 @@ __device__ float score(const RouteArgs& a, int64_t t, float* scores) {
   return a.routing.score == Score::kSoftmax ? sum : 1;
 }
 
-// Returns the final weight of one pick. `sum` is the sum of the picked scores of the token.
-__device__ float settled(const Routing& routing, float weight, float sum) {
-  // All sigmoids may vanish. A token without weight then gets 0, not 0 / 0.
-  const float whole = routing.score == Score::kSigmoid ? sum + 1e-20f : sum;
-  const bool divides = routing.renormalize || routing.score == Score::kTopkThenSoftmax;
-  return (divides ? weight / whole : weight) * routing.scaling_factor;
-}
-
-// Ranks as integers of the same order. A NaN is the least of all, and -0 is 0.
-__device__ uint32_t order_of(float rank) {
-  if (isnan(rank)) return 0;
-  const uint32_t bits = __float_as_uint(rank + 0.0f);
-  return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
-// One instruction from compute capability 8.0 on, instead of five shuffles and comparisons.
-__device__ uint32_t warp_max(uint32_t value) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_max_sync(kAllLanes, value);
-#else
-  for (int step = 16; step > 0; step /= 2)
-    value = max(value, __shfl_xor_sync(kAllLanes, value, step));
-  return value;
-#endif
-}
-
-// A lane holds at most kEach scores.
 template <int kEach>
 __global__ void __launch_bounds__(kRouteThreads) route_by_warps(RouteArgs a) {
   await_earlier_kernels();
   start_later_kernels();
-  const int lane = threadIdx.x % 32, warps = kRouteThreads / 32;
-  const auto num_experts = static_cast<int>(a.logits.cols);
-  const Routing& routing = a.routing;
-  for (int64_t t = blockIdx.x * warps + threadIdx.x / 32; t < a.logits.rows;
-       t += gridDim.x * warps) {
-    // Scores and orders of this lane's experts. `left` marks the experts that may still be picked.
-    float scores[kEach], largest = __int_as_float(0xff800000), divisor = 1;
-    uint32_t orders[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int e = lane + 32 * i;
-      scores[i] = e < num_experts ? load(a.logits, t, e) : __int_as_float(0xff800000);
-      largest = fmaxf(largest, scores[i]);
-    }
-    if (routing.score == Score::kSigmoid) {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) scores[i] = 1.0f / (1.0f + expf(-scores[i]));
-    } else {
-      for (int step = 16; step > 0; step /= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        scores[i] = expf(scores[i] - largest);
-        sum += lane + 32 * i < num_experts ? scores[i] : 0.0f;
-      }
-      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-      if (routing.score == Score::kSoftmax) divisor = sum;
-    }
-    uint32_t left = 0;  // one bit for each of this lane's experts
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int e = lane + 32 * i;
-      orders[i] = 0;
-      if (e >= num_experts) continue;
-      left |= 1u << i;
-      orders[i] = order_of(a.bias != nullptr ? scores[i] / divisor + a.bias[e] : scores[i]);
-    }
-    float own = 0, sum = 0;  // lane j holds choice j and its weight
-    int own_id = 0;
-    for (int j = 0; j < a.top_k; ++j) {
-      uint32_t best = 0;
-      int of_best = -1;  // the lowest index wins a tie
-#pragma unroll
-      for (int i = kEach - 1; i >= 0; --i) {
-        if ((left >> i & 1) != 0 && orders[i] >= best) best = orders[i], of_best = i;
-      }
-      const uint32_t most = warp_max(best);
-      // The lowest id wins a tie: the one whose complement is largest.
-      const bool has = of_best >= 0 && best == most;
-      const auto id = static_cast<int>(~warp_max(has ? ~(lane + 32u * of_best) : 0u));
-      float score = 0;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) score = i == id / 32 ? scores[i] : score;
-      const float weight = __shfl_sync(kAllLanes, score, id % 32) / divisor;
-      sum += weight;
-      if (lane == id % 32) left &= ~(1u << id / 32);
-      if (lane == j) own = weight, own_id = id;
-    }
-    if (lane < a.top_k) {
-      a.ids[t * a.top_k + lane] = own_id;
-      a.weights[t * a.top_k + lane] = settled(routing, own, sum);
-    }
-  }
+  constexpr int kWarps = kRouteThreads / 32;
+  for (int64_t t = blockIdx.x * kWarps + threadIdx.x / 32; t < a.logits.rows;
+       t += gridDim.x * kWarps)
+    route_in_warp<kEach>(a, t);
 }
 
 __global__ void route(RouteArgs a) {
@@ -259,11 +164,12 @@ Status CudaOps::route(const Matrix& logits, const Routing& routing, const float*
   if (routing.score == Score::kSparseMixer)
     return cuda::launch_early(queue_, stream, "route", cuda::mix_sparsely, logits.rows, 32, 0,
                               logits, routing, topk_ids, topk_weights);
-  constexpr int64_t kSmall = 4, kLarge = 16;
-  if (logits.cols <= 32 * kLarge && top_k <= 32 && routing.num_groups <= routing.top_groups)
+  if (cuda::routes_in_warps(logits.cols, routing, top_k))
     return cuda::launch_early(
         queue_, stream, "route",
-        logits.cols <= 32 * kSmall ? cuda::route_by_warps<kSmall> : cuda::route_by_warps<kLarge>,
+        logits.cols <= 32 * cuda::kFewExpertsPerLane
+            ? cuda::route_by_warps<cuda::kFewExpertsPerLane>
+            : cuda::route_by_warps<cuda::kMostExpertsPerLane>,
         (logits.rows + cuda::kRouteThreads / 32 - 1) / (cuda::kRouteThreads / 32),
         cuda::kRouteThreads, 0, args);
   constexpr int64_t kMost = 10'000;  // scores and ranks fit into 48 KiB, which every GPU has

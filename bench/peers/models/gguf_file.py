@@ -1,0 +1,82 @@
+"""A GGUF file of Qwen3-30B-A3B's shape with random weights and few layers, without a vocabulary."""
+
+import gguf
+import numpy
+
+HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 2048, 768, 128, 8
+HEADS, KV_HEADS, HEAD_DIM = 32, 4, 128
+
+F32 = gguf.GGMLQuantizationType.F32
+# (bytes of a block, offset of its f16 scale): every other byte may be random.
+BLOCKS = {gguf.GGMLQuantizationType.Q4_0: (18, 0), gguf.GGMLQuantizationType.Q8_0: (34, 0),
+          gguf.GGMLQuantizationType.Q6_K: (210, 208)}
+
+
+def _rows(kind, rows, columns, random):
+    """[rows, bytes of a row] of random weights of about 0.02."""
+    if kind == gguf.GGMLQuantizationType.BF16:
+        # Random signs and mantissas of 0.0156 to 0.031. Each weight is drawn: equal pages may share
+        # memory, and would then come from a cache.
+        halves = random.integers(0, 1 << 16, (rows, columns), numpy.uint16)
+        return ((halves & 0x807F) | 0x3C80).view(numpy.uint8)
+    per_block, size = gguf.GGML_QUANT_SIZES[kind]
+    bytes_each, at = BLOCKS[kind]
+    assert bytes_each == size
+    blocks = random.integers(0, 256, (rows * columns // per_block, size), numpy.uint8)
+    scale = numpy.float16({18: 0.003, 34: 0.0002, 210: 0.00002}[size])
+    blocks[:, at:at + 2] = numpy.frombuffer(scale.tobytes(), numpy.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def write(path, layers, vocabulary, kind, output_kind, seed=1):
+    """`kind`: of linear layers and experts; the embedding and the output have `output_kind`."""
+    random = numpy.random.default_rng(seed)
+    file = gguf.GGUFWriter(path, "qwen3moe")
+    file.add_block_count(layers)
+    file.add_context_length(40960)
+    file.add_embedding_length(HIDDEN)
+    file.add_feed_forward_length(6144)
+    file.add_expert_feed_forward_length(INTERMEDIATE)
+    file.add_head_count(HEADS)
+    file.add_head_count_kv(KV_HEADS)
+    file.add_key_length(HEAD_DIM)
+    file.add_value_length(HEAD_DIM)
+    file.add_rope_freq_base(1e6)
+    file.add_layer_norm_rms_eps(1e-6)
+    file.add_expert_count(EXPERTS)
+    file.add_expert_used_count(TOP_K)
+    file.add_vocab_size(vocabulary)
+    file.add_tokenizer_model("none")
+
+    def add(name, kind, shape):
+        columns, rows = shape[-1], int(numpy.prod(shape[:-1]))
+        if kind == F32:
+            scale = 1.0 if len(shape) == 1 else 0.02
+            values = numpy.full(shape, scale, numpy.float32) if len(shape) == 1 else (
+                random.standard_normal(shape, numpy.float32) * scale)
+            return file.add_tensor(name, values)
+        data = _rows(kind, rows, columns, random)
+        return file.add_tensor(name, data.reshape(*shape[:-1], -1), raw_dtype=kind)
+
+    add("token_embd.weight", output_kind, (vocabulary, HIDDEN))
+    add("output_norm.weight", F32, (HIDDEN,))
+    add("output.weight", output_kind, (vocabulary, HIDDEN))
+    for layer in range(layers):
+        def named(part):
+            return f"blk.{layer}.{part}.weight"
+        add(named("attn_norm"), F32, (HIDDEN,))
+        add(named("attn_q"), kind, (HEADS * HEAD_DIM, HIDDEN))
+        add(named("attn_k"), kind, (KV_HEADS * HEAD_DIM, HIDDEN))
+        add(named("attn_v"), kind, (KV_HEADS * HEAD_DIM, HIDDEN))
+        add(named("attn_q_norm"), F32, (HEAD_DIM,))
+        add(named("attn_k_norm"), F32, (HEAD_DIM,))
+        add(named("attn_output"), kind, (HIDDEN, HEADS * HEAD_DIM))
+        add(named("ffn_norm"), F32, (HIDDEN,))
+        add(named("ffn_gate_inp"), F32, (EXPERTS, HIDDEN))
+        add(named("ffn_gate_exps"), kind, (EXPERTS, INTERMEDIATE, HIDDEN))
+        add(named("ffn_up_exps"), kind, (EXPERTS, INTERMEDIATE, HIDDEN))
+        add(named("ffn_down_exps"), kind, (EXPERTS, HIDDEN, INTERMEDIATE))
+    file.write_header_to_file()
+    file.write_kv_data_to_file()
+    file.write_tensors_to_file()
+    file.close()

@@ -1,0 +1,152 @@
+// Each block computes 16 logits of every token, as in few_rows. The last block to do so chooses the
+// experts, a warp for each token. With a norm, each block normalizes all rows by itself: that takes
+// less time than a kernel before this one. The last block also stores the residual sums, because no
+// other block reads the rows any more.
+#include "kernels/cuda/dense/few_router.h"
+
+#include "kernels/check_ops.h"
+#include "kernels/cuda/dense/few_rows.cuh"
+#include "kernels/cuda/device/cuda_check.h"
+#include "kernels/cuda/device/dependent.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/ops/norm_in_block.cuh"
+#include "kernels/cuda/ops/route_rows.cuh"
+
+namespace moracle::cuda {
+namespace {
+
+struct RouterArgs {
+  FewRows product;
+  AddRmsNorm norm;
+  RouteArgs route;
+  unsigned* arrived;
+  bool aligned;  // rows of x
+};
+
+// True in the last block that calls. It sees what the others wrote before.
+__device__ bool is_last_block(unsigned* arrived) {
+  __shared__ bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicAdd(arrived, 1u) + 1 == gridDim.x;
+    if (last) *arrived = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  return last;
+}
+
+// x += y, by the warps that choose no expert, or by all after that.
+template <int kWarps>
+__device__ void store_residual_sums(const AddRmsNorm& norm) {
+  const int rows = static_cast<int>(norm.x.rows), count = static_cast<int>(norm.x.cols / 8);
+  const int busy = rows < kWarps ? rows : 0;
+  const int first = static_cast<int>(threadIdx.x) - busy * 32, step = (kWarps - busy) * 32;
+  if (first < 0) return;
+  for (int i = first; i < rows * count; i += step) {
+    const int r = i / count, at = i % count;
+    eights(norm.x, r)[at] = added(eights(norm.x, r)[at], eights(norm.y, r)[at]);
+  }
+}
+
+// A lane holds at most kEach scores of a token.
+template <int kWarps, int kEach, bool kNorms>
+__global__ void __launch_bounds__(32 * kWarps) few_router(const __grid_constant__ RouterArgs args) {
+  static_assert(kWarps >= kFewRows, "a warp for each token");
+  extern __shared__ uint4 normed_rows[];
+  __shared__ FewRowsSums<kWarps> sums;
+  const FewRows& product = args.product;
+  const auto rows = static_cast<int>(product.x.rows);
+  if constexpr (kNorms) {
+    constexpr int kVectors = kWarps == kFewRowsWarps ? 1 : kMostEights;
+    __shared__ NormSquares squares;
+    const int stride = normed_stride(product.k);
+    auto* const normed = reinterpret_cast<Eight*>(normed_rows);
+    const auto await = [&] {
+      NormInBlock<32 * kWarps, kVectors> norm(args.norm);
+      await_earlier_kernels();
+      start_later_kernels();
+      norm.run(args.norm, normed, stride, squares, [](int, int, const Eight&) {});
+      const int count = static_cast<int>(product.k / 8);
+      for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < rows * count;
+           i += static_cast<int>(gridDim.x * blockDim.x))
+        eights(args.norm.out, i / count)[i % count] = normed[i / count * stride + i % count];
+    };
+    const int row = threadIdx.x % 32 / 4;
+    const auto x = [&](int64_t column) -> uint4 {
+      if (row >= rows || column >= product.k) return {};
+      return normed[row * stride + column / 8].bits;
+    };
+    sum_few_rows<kWarps>(product, sums, await, x);
+  } else {
+    const auto await = [] {
+      await_earlier_kernels();
+      start_later_kernels();
+    };
+    sum_few_rows<kWarps>(product, sums, await, FewRowsX(product, args.aligned));
+  }
+  __syncthreads();
+  store_few_rows<kWarps>(product, sums);
+  if (!is_last_block(args.arrived)) return;
+  const int warp = threadIdx.x / 32;
+  if (warp < rows) route_in_warp<kEach>(args.route, warp);
+  if constexpr (kNorms) store_residual_sums<kWarps>(args.norm);
+}
+
+using Kernel = void (*)(RouterArgs);
+// [many warps][many experts][norms]
+constexpr Kernel kRouters[2][2][2] = {{{few_router<kFewRowsWarps, kFewExpertsPerLane, false>,
+                                        few_router<kFewRowsWarps, kFewExpertsPerLane, true>},
+                                       {few_router<kFewRowsWarps, kMostExpertsPerLane, false>,
+                                        few_router<kFewRowsWarps, kMostExpertsPerLane, true>}},
+                                      {{few_router<kManyRowsWarps, kFewExpertsPerLane, false>,
+                                        few_router<kManyRowsWarps, kFewExpertsPerLane, true>},
+                                       {few_router<kManyRowsWarps, kMostExpertsPerLane, false>,
+                                        few_router<kManyRowsWarps, kMostExpertsPerLane, true>}}};
+
+}  // namespace
+
+bool few_router_serves(const RouterCall& call) {
+  const int64_t num_experts = call.logits.cols;
+  return is_few_rows(call.x.rows, num_experts) && num_experts <= kMostRouterOutputs &&
+         routes_in_warps(num_experts, call.routing, call.top_k);
+}
+
+bool few_router_norms(const AddRmsNorm& norm) {
+  return norm.x.rows <= kFewRows && are_eights({&norm.x, &norm.y, &norm.out}, norm.weight) &&
+         normed_bytes(norm.x.rows, norm.x.cols) <= kMostNormedBytes;
+}
+
+Status route_few_rows(const Queue& queue, const FewRows& product, const RouterCall& call,
+                      const AddRmsNorm* norm, unsigned* arrived, Stream stream) {
+  if (product.x.rows == 0) return {};
+  MORACLE_CHECK(
+      check_routing(call.routing, product.n, call.correction_bias != nullptr, call.top_k));
+  const RouterArgs args{product,
+                        norm != nullptr ? *norm : AddRmsNorm{},
+                        {call.logits, call.routing, call.correction_bias, call.top_k, call.topk_ids,
+                         call.topk_weights},
+                        arrived,
+                        has_aligned_rows(product.x)};
+  const bool many = takes_many_warps(product.k), wide = product.n > 32 * kFewExpertsPerLane;
+  return launch_early(
+      queue, stream, "few_router", kRouters[many][wide][norm != nullptr],
+      (product.n + kFewRowsOutputs - 1) / kFewRowsOutputs,
+      32 * (many ? kManyRowsWarps : kFewRowsWarps),
+      norm != nullptr ? static_cast<size_t>(normed_bytes(product.x.rows, product.k)) : 0, args);
+}
+
+Status load_few_router() {
+  for (const auto& of_warps : kRouters) {
+    for (const auto& of_experts : of_warps) {
+      for (const Kernel kernel : of_experts) {
+        cudaFuncAttributes attributes{};
+        MORACLE_CUDA(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace moracle::cuda
