@@ -31,6 +31,31 @@ ADAPTERS = {
         alpha_pattern={GATE_UP: 9}, use_rslora=True)),
     "one_parameter": ("olmoe", dict(r=2, lora_alpha=3, target_parameters=[DOWN])),
     "renamed_block": ("mixtral", dict(r=2, lora_alpha=3, target_parameters=[GATE_UP, DOWN])),
+    # k has another rank than q and v, which are stacked with it.
+    "attention": ("qwen3_moe", dict(
+        r=3, lora_alpha=6, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
+        rank_pattern={"k_proj": 2}, alpha_pattern={r"layers\.0\..*o_proj": 9})),
+    "one_of_stacked": ("mixtral", dict(r=2, lora_alpha=4, target_modules=["v_proj"], use_rslora=True)),
+    # Of experts, of the dense first layer and of shared experts.
+    "every_mlp": ("qwen2_moe", dict(
+        r=2, lora_alpha=5, target_modules=["gate_proj", "up_proj", "down_proj"])),
+    "shared_expert_alone": ("qwen2_moe_windows", dict(
+        r=2, lora_alpha=5, target_modules=["shared_expert.up_proj", "shared_expert_gate"])),
+    "router_and_head": ("qwen2_moe_windows", dict(
+        r=3, lora_alpha=4, target_modules=["lm_head"], target_parameters=["mlp.gate.weight"],
+        alpha_pattern={"mlp.gate.weight": 7})),
+    "router_of_renamed_block": ("mixtral", dict(
+        r=2, lora_alpha=3, target_parameters=["mlp.gate.weight"])),
+    "latent_attention": ("deepseek_v3", dict(
+        r=2, lora_alpha=4, target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj",
+                                           "o_proj"])),
+    "linear_attention": ("qwen3_5_moe", dict(
+        r=2, lora_alpha=2, target_modules=["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a",
+                                           "out_proj", "q_proj"])),
+    "dense_and_shared": ("llama4", dict(
+        r=2, lora_alpha=1, target_modules=["q_proj", "k_proj", "o_proj", "gate_proj", "up_proj",
+                                           "down_proj", "lm_head"])),
+    "head_with_bias": ("phimoe", dict(r=2, lora_alpha=4, target_modules=["lm_head", "q_proj"])),
     "interleaved_rows": ("gpt_oss", dict(r=3, lora_alpha=4, target_parameters=[GATE_UP, DOWN])),
 }
 

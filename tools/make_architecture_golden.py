@@ -124,10 +124,35 @@ MODELS = {
         num_key_value_heads=2, intermediate_size=12, num_local_experts=8, num_experts_per_tok=3,
         seed=7, embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.7,
         attention_multiplier=0.3, rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "granite_moe_shared": (transformers.GraniteMoeSharedConfig, dict(
+        num_key_value_heads=4, intermediate_size=12, num_local_experts=4, num_experts_per_tok=2,
+        seed=7, shared_intermediate_size=14, attention_bias=True, embedding_multiplier=3.0,
+        residual_multiplier=0.6, logits_scaling=1.7, attention_multiplier=0.3,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "lfm2_moe": (transformers.Lfm2MoeConfig, dict(
         num_key_value_heads=2, intermediate_size=28, moe_intermediate_size=8, num_experts=8,
         seed=7, num_experts_per_tok=3, num_dense_layers=1, num_hidden_layers=4, conv_L_cache=3,
         routed_scaling_factor=1.3, layer_types=["conv", "full_attention", "conv", "full_attention"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "phimoe": (transformers.PhimoeConfig, dict(
+        num_key_value_heads=2, intermediate_size=12, num_local_experts=6, attention_bias=True,
+        lm_head_bias=True, router_jitter_noise=0.1, seed=11, sliding_window=7,
+        rope_parameters=dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0, 1.3, 2.0],
+                             long_factor=[1.5, 3.0, 6.0], short_mscale=1.2, long_mscale=1.5,
+                             original_max_position_embeddings=24))),
+    "phimoe_plain": (transformers.PhimoeConfig, dict(
+        num_key_value_heads=4, intermediate_size=12, num_local_experts=4, router_jitter_noise=0.05,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "llama4": (transformers.Llama4TextConfig, dict(
+        num_key_value_heads=2, head_dim=8, intermediate_size=10, intermediate_size_mlp=28,
+        num_local_experts=4, num_hidden_layers=4, interleave_moe_layer_step=2, seed=7,
+        no_rope_layers=[1, 0, 1, 1], attention_chunk_size=7, floor_scale=4, attn_scale=0.4,
+        rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0,
+                             high_freq_factor=1.0, original_max_position_embeddings=24))),
+    "llama4_plain": (transformers.Llama4TextConfig, dict(
+        num_key_value_heads=4, head_dim=6, intermediate_size=14, num_local_experts=4,
+        intermediate_size_mlp=28, no_rope_layer_interval=2, use_qk_norm=False, attention_bias=True,
+        attn_temperature_tuning=False, seed=8, attention_chunk_size=5,
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "qwen2_moe": (transformers.Qwen2MoeConfig, dict(
         QWEN, shared_expert_intermediate_size=14, mlp_only_layers=[0], norm_topk_prob=False)),
@@ -156,6 +181,11 @@ WRAPPED = {
                     dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=2,
                          temporal_patch_size=1, spatial_merge_size=1, out_hidden_size=24,
                          num_position_embeddings=4)),
+    "llama4": (transformers.Llama4ForConditionalGeneration, transformers.Llama4Config,
+               MODELS["llama4"][1],
+               dict(hidden_size=8, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+                    image_size=4, patch_size=2, vision_output_dim=8, projector_input_dim=8,
+                    projector_output_dim=8)),
     "qwen3_vl_moe": (transformers.Qwen3VLMoeForConditionalGeneration, transformers.Qwen3VLMoeConfig,
                      dict(QWEN, head_dim=8, num_hidden_layers=3, mlp_only_layers=[1],
                           rope_parameters=dict(rope_type="default", rope_theta=1e4,
@@ -168,6 +198,8 @@ WRAPPED = {
 
 def draw(name: str, shape: torch.Size, random: torch.Generator, centre: float) -> torch.Tensor:
     noise = torch.randn(shape, generator=random)
+    if name.endswith(("layernorm.bias", "model.norm.bias")):
+        return 0.3 * noise
     if "norm" in name:
         return (1 if "linear_attn" in name else centre) + 0.3 * noise
     if name.endswith(("correction_bias", "expert_bias")):

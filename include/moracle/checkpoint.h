@@ -285,20 +285,21 @@ class Checkpoint {
   std::unique_ptr<Claims> claims_;  // the set grows as modules are described
 };
 
-/// A LoRA adapter for the experts of a checkpoint.
+/// A LoRA adapter for the experts and linear layers of a checkpoint.
 struct LoraAdapter {
-  int64_t rank = 0;                       ///< the largest rank of any matrix
+  int64_t rank = 0;                       ///< the largest rank of any expert's matrix
   std::map<int64_t, LoraWeights> layers;  ///< by layer index; layers without an adapter are absent
+  /// Of linear layers outside the experts, by the module's name in the checkpoint.
+  std::map<std::string, LoraPair> modules;
 
   /// Reads a PEFT `folder`: adapter_config.json and adapter_model.safetensors. The tensors are
   /// base_model.model.<module>.lora_A.weight [rank, K] and .lora_B.weight [N, rank]. A module is a
-  /// single expert's projection (….experts.3.gate_proj), or all experts of a layer (….experts) with
-  /// A [E * rank, K] and B [N, rank * E], as target_parameters makes them. The scale is
-  /// lora_alpha / rank, or lora_alpha / √rank with use_rslora. alpha_pattern changes alpha per
-  /// module. Errors: another
-  /// kind of adapter, or an adapter for a changed base (PiSSA), with its config key; an A
-  /// without a B; shapes that do not fit the layer's matrices; tensors for modules other than
-  /// experts.
+  /// single expert's projection (….experts.3.gate_proj), all experts of a layer (….experts) with
+  /// A [E * rank, K] and B [N, rank * E], as target_parameters makes them, or a linear layer
+  /// (….self_attn.q_proj). The scale is lora_alpha / rank, or lora_alpha / √rank with use_rslora.
+  /// alpha_pattern changes alpha per module. Errors: another kind of adapter, or an adapter for a
+  /// changed base (PiSSA), with its config key; an A without a B; shapes that do not fit the
+  /// matrices; tensors for other modules.
   static Result<LoraAdapter> open(const std::string& folder, const Checkpoint& checkpoint);
 };
 

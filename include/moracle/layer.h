@@ -50,6 +50,7 @@ enum class Score : uint8_t {
   kSoftmax,          ///< softmax over all experts, then top_k
   kSigmoid,          ///< sigmoid of each expert's logit
   kTopkThenSoftmax,  ///< top_k of the logits, then softmax over these
+  kSparseMixer,      ///< each choice: softmax over the logits near the largest one left
   kUnknown,          ///< of a family that is not known; FusedMoe::make refuses it
 };
 std::string_view name(Score score);
@@ -61,6 +62,8 @@ struct Routing {
   float scaling_factor = 1;      ///< multiplies the weights after renormalisation
   bool correction_bias = false;  ///< a per-expert bias that affects the choice, not the weights
   bool weight_on_input = false;  ///< the weight multiplies the expert's input, not its output
+  /// Sparse mixer: logits l with (m - l) / max(m, |l|) <= 2 * jitter are near the largest one, m.
+  float jitter = 0;
   bool operator==(const Routing&) const = default;
 };
 std::string name(const Routing& routing);

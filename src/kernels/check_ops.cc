@@ -37,6 +37,12 @@ Status check_routing(const Routing& routing, int64_t num_experts, bool has_bias,
     return wrong(
         "a score function that runs before the top-k choice, because of the correction bias",
         "it is " + name(routing));
+  if (routing.score == Score::kSparseMixer) {
+    // Each of the two choices has weights of its own, so nothing is shared among groups.
+    if (groups == 1 && !has_bias && top_k == 2 && num_experts >= 2) return {};
+    return wrong("two of all experts for each token and no correction bias, with sparse mixer",
+                 str("it is ", name(routing), ", top-", top_k, " of ", num_experts));
+  }
   if (groups < 1 || num_experts % groups != 0 || routing.top_groups < 1 ||
       routing.top_groups > groups)
     return wrong(str("groups that divide ", num_experts, " experts equally"),

@@ -53,11 +53,24 @@ struct AttentionShape {
   int64_t value_dim;   ///< of a value and of an output head
   float scale;         ///< most often 1 / sqrt(head_dim)
   int64_t window = 0;  ///< a token sees itself and the window - 1 tokens before it; 0: all
+  int64_t chunk = 0;   ///< a token sees only positions of its own chunk of so many; 0: all
   const float* sinks = nullptr;  ///< [num_heads]: a logit without a value that enters each
                                  ///< softmax's denominator; null: none
   LayerCache cache = {};         ///< of this layer in the batch's pages
   bool batch_invariant = false;  ///< a token's bits depend on its sequence alone, not on how
                                  ///< many of its tokens one step takes (a CPU's always do)
+
+  /// The first position that a token at `position` sees.
+  constexpr int64_t first_seen(int64_t position) const {
+    const int64_t of_window = window > 0 && position >= window ? position - window + 1 : 0;
+    const int64_t of_chunk = chunk > 0 ? position - position % chunk : 0;
+    return of_window > of_chunk ? of_window : of_chunk;
+  }
+  /// The most positions that a token sees, in contexts of up to `longest`.
+  constexpr int64_t most_seen(int64_t longest) const {
+    if (window > 0 && window < longest) longest = window;
+    return chunk > 0 && chunk < longest ? chunk : longest;
+  }
 };
 /// Maximum number of parts that a context is split into.
 inline constexpr int64_t kAttendParts = 64;
@@ -175,7 +188,8 @@ class Ops {
   /// to[t] = weights[t] · from[t], both of the activation dtype.
   virtual Status scale_rows(const Matrix& from, const float* weights, const Matrix& to, Stream) = 0;
   /// Adds each row's adapter to y (see LoraTable). Row r of y belongs to token t = row_token[r],
-  /// has adapter lora_ids[t] and reads row row_index[r] (or r itself) of x. Ids of -1 add nothing.
+  /// has adapter lora_ids[t] and reads row row_index[r] (or r itself) of x. Without offsets and
+  /// row_token, all rows belong to expert 0, and row r to token r. Ids of -1 add nothing.
   /// Ids not below `adapters` add nothing either, and the next synchronize() reports them. A Δ of 0
   /// changes no bit.
   virtual Status add_lora(const Matrix& x, const int32_t* row_index, const RowPlan& rows,
@@ -197,6 +211,10 @@ class Ops {
   /// out = x / sqrt(mean(x²) + epsilon) · weight, over each run of weight_size columns.
   virtual Status rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,
                           const Matrix& out, Stream) = 0;
+  /// LayerNorm of each row: out = (x - mean) / sqrt(variance + epsilon) · weight + bias. x and out
+  /// may be the same.
+  virtual Status layer_norm(const Matrix& x, const float* weight, const float* bias, float epsilon,
+                            const Matrix& out, Stream) = 0;
   /// x += y
   virtual Status add(const Matrix& x, const Matrix& y, Stream) = 0;
   /// x += y, then out = rms_norm of the rows of x.
@@ -205,6 +223,9 @@ class Ops {
   /// Rotates each head by its row's position, positions[r].
   virtual Status rotate(const Matrix& x, const RotaryShape& shape, const float* frequencies,
                         const int32_t* positions, Stream) = 0;
+  /// Multiplies each row by 1 + strength · log(1 + floor((positions[r] + 1) / scale)).
+  virtual Status temper(const Matrix& x, const int32_t* positions, float scale, float strength,
+                        Stream) = 0;
   /// For each of `num_heads` heads, copies `count` columns: from head · from_dim of `from` to
   /// head · to_dim of `to`. A from_dim of 0 copies the same columns to every head.
   virtual Status copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,

@@ -52,6 +52,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   for (const Family* family : families()) {
     if (family->describe == nullptr) continue;
     known.push_back(family->architecture);
+    if (!family->also.empty()) known.push_back(family->also);
     if (family->multimodal != family->architecture && !family->multimodal.empty())
       known.push_back(family->multimodal);
     if (!family->is(checkpoint.architecture())) continue;

@@ -18,6 +18,7 @@ struct DecoderSpec {
   float norm_epsilon = 1e-6f;
   Activation activation = Activation::kSilu;  ///< of dense MLPs
   float norm_offset = 0;                      ///< added to the stored weights of RMSNorm
+  bool layer_norm = false;                    ///< LayerNorm with biases in place of RMSNorm
   float embedding_scale = 1;                  ///< multiplies the rows of the embedding
   float residual_scale = 1;  ///< multiplies what attention and experts add to the residual
   bool operator==(const DecoderSpec&) const = default;
@@ -51,8 +52,11 @@ struct GroupedQuerySpec {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   int64_t window = 0;  ///< a token sees itself and window - 1 before it; 0: all
+  int64_t chunk = 0;   ///< a token sees only its own chunk of so many positions; 0: all
   float norm_epsilon = 1e-6f;
-  float scale = 0;  ///< multiplies the scores; 0: 1 / sqrt(head_dim)
+  float scale = 0;         ///< multiplies the scores; 0: 1 / sqrt(head_dim)
+  float temper_scale = 0;  ///< queries grow by Ops::temper with these two numbers; 0: they do not
+  float temper_strength = 0;
   QkNorm qk_norm = QkNorm::kPerHead;
   OutputGate output_gate = OutputGate::kNone;
   Rotary rotary;  ///< of the first columns of each head
@@ -151,8 +155,8 @@ struct SharedExpertDescription {
 };
 
 struct LayerDescription {
-  std::vector<float> input_norm;  ///< [hidden_size]
-  std::vector<float> post_norm;   ///< [hidden_size], before the experts
+  std::vector<float> input_norm;  ///< [hidden_size]; of LayerNorm: the weights, then the biases
+  std::vector<float> post_norm;   ///< likewise, before the experts
   AttentionDescription attention;
   std::optional<RouterDescription> router;  ///< empty in a dense layer
   DescribedWeights mlp;  ///< the experts; a dense MLP is one expert that every token uses
@@ -172,8 +176,8 @@ struct Description {
   DecoderSpec spec;
   DescribedMatrix embedding;  ///< [vocab_size, hidden_size], of floats
   std::vector<LayerDescription> layers;
-  std::vector<float> final_norm;
-  DescribedMatrix output;  ///< [vocab_size, hidden_size]; the embedding's own tensor if tied
+  std::vector<float> final_norm;  ///< as input_norm
+  DescribedMatrix output;         ///< [vocab_size, hidden_size]; the embedding's own tensor if tied
   bool tied = false;
   std::vector<IgnoredPart> ignored = {};
 

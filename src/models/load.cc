@@ -147,6 +147,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   Loader loader(m.workspace, std::move(modules), adapters, options.progress, total_bytes);
   MORACLE_CHECK(load_embedding(m, description));
   MORACLE_CHECK(allocate_activations(m, description));
+  loader.set_lora_ids(m.activations.feed_forward.lora_ids);
   MORACLE_TRY(m.embedding_scales, factors(m.spec.embedding_scale, m));
   MORACLE_TRY(m.residual_scales, factors(m.spec.residual_scale, m));
   const DType dtype = device->activation_dtype();

@@ -35,10 +35,13 @@ Status Loader::set_aside(Module& to, Described&& from) {
   return {};
 }
 
-Status Loader::load(std::optional<Linear>& to, DescribedMatrix&& from) {
+Status Loader::load(std::optional<AdaptedLinear>& to, DescribedMatrix&& from) {
   if (reload_) return set_aside(*to, std::move(from));
   MORACLE_TRY(const Selection* selection, next(module_name(from)));
-  MORACLE_TRY(to, Linear::make(std::move(from), *selection, workspace_, step()));
+  const std::vector<AdaptedRows> adapted = adapted_rows(from, adapters_);
+  MORACLE_TRY(Linear linear, Linear::make(std::move(from), *selection, workspace_, step()));
+  to.emplace(std::move(linear));
+  MORACLE_CHECK(to->set_adapters(adapted, adapters_, lora_ids_, device()));
   weight_bytes_ += to->weight_bytes();
   return {};
 }
@@ -46,14 +49,14 @@ Status Loader::load(std::optional<Linear>& to, DescribedMatrix&& from) {
 Status Loader::load(std::optional<FusedMoe>& to, DescribedWeights&& from) {
   if (reload_) return set_aside(*to, std::move(from));
   MORACLE_TRY(const Selection* selection, next(module_name(from)));
-  const std::optional<int64_t> layer = modules_[at_ - 1].layer;
+  const ModuleChoice& choice = modules_[at_ - 1];
+  std::vector<LoraWeights> own;
+  for (const LoraAdapter& adapter : adapters_)
+    own.push_back(adapter_of(adapter, choice.part, choice.layer, from));
   MORACLE_TRY(to, FusedMoe::make(std::move(from), *selection, workspace_, step()));
   weight_bytes_ += to->weight_bytes() + to->plan().adapter_bytes;
-  for (size_t i = 0; to->plan().lora_rank > 0 && i < adapters_.size(); ++i) {
-    const auto own = adapters_[i].layers.find(*layer);
-    if (own == adapters_[i].layers.end()) continue;
-    MORACLE_CHECK(to->set_adapter(static_cast<int32_t>(i), own->second));
-  }
+  for (size_t i = 0; to->plan().lora_rank > 0 && i < own.size(); ++i)
+    MORACLE_CHECK(to->set_adapter(static_cast<int32_t>(i), own[i]));
   return {};
 }
 

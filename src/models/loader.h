@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "models/adapted_linear.h"
 #include "models/plan.h"
 #include "moracle/moe.h"
 
@@ -29,11 +30,14 @@ class Loader {
   }
 
   Device& device() const { return workspace_->device(); }
+  /// The adapter of each token of a step, in device memory: needed before a linear layer is loaded
+  /// that adapters change.
+  void set_lora_ids(const int32_t* lora_ids) { lora_ids_ = lora_ids; }
 
   /// Builds the module in `to`. In a reload: packs the new weights and keeps them aside until
   /// commit(), while the old weights keep serving. Errors: reading, memory, kCancelled; in a
   /// reload, weights of another layer or another number of values than loaded.
-  Status load(std::optional<Linear>& to, DescribedMatrix&& from);
+  Status load(std::optional<AdaptedLinear>& to, DescribedMatrix&& from);
   Status load(std::optional<FusedMoe>& to, DescribedWeights&& from);
   Status load(Buffer& to, const std::vector<float>& from);  ///< f32; empty if `from` is empty
   /// Ends a reload: puts the weights that were kept aside in place. Errors: kCancelled by
@@ -55,6 +59,7 @@ class Loader {
   std::shared_ptr<Workspace> workspace_;
   std::vector<ModuleChoice> modules_;
   std::span<const LoraAdapter> adapters_;
+  const int32_t* lora_ids_ = nullptr;
   const Progress& progress_;
   size_t at_ = 0;
   bool reload_ = false;

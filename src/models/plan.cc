@@ -1,6 +1,7 @@
 #include "models/plan.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -12,6 +13,15 @@
 
 namespace moracle {
 namespace {
+
+// Gate, up and down of an MLP; empty if they are not modules of their own.
+std::vector<std::string> mlp_modules(const DescribedWeights& weights) {
+  std::vector<std::string> modules = adaptable_modules(weights.w13),
+                           down = adaptable_modules(weights.w2);
+  if (modules.size() != 2 || down.size() != 1) return {};
+  modules.push_back(std::move(down[0]));
+  return modules;
+}
 
 class Chooser {
  public:
@@ -32,10 +42,35 @@ class Chooser {
   }
 
   Status operator()(const ModulePlace& place, const DescribedMatrix& weights) {
-    return add(place, module_names(place, weights), linear_spec(module_name(weights), weights));
+    for (std::string& module : adaptable_modules(weights)) adaptable_.insert(std::move(module));
+    Request request;
+    request.layer = linear_spec(module_name(weights), weights);
+    MORACLE_CHECK(add(place, module_names(place, weights), std::move(request)));
+    modules_.back().adapted = adapted_rows(weights, adapters_);
+    return {};
   }
   Status operator()(const ModulePlace& place, const DescribedWeights& weights) {
-    return add(place, module_names(place, weights), weights.spec);
+    Request request;
+    request.layer = weights.spec;
+    if (place.part == "experts") {
+      add_wishes(place, request);
+    } else {
+      for (std::string& module : mlp_modules(weights)) adaptable_.insert(std::move(module));
+      add_adapters(place, weights, request);
+    }
+    return add(place, module_names(place, weights), std::move(request));
+  }
+  /// Errors: an adapter changes a module that no adapter can change.
+  Status check_adapters() const {
+    for (const LoraAdapter& adapter : adapters_) {
+      for (const auto& [module, pair] : adapter.modules) {
+        if (adaptable_.contains(module)) continue;
+        return Error{ErrorKind::kUnsupported, "", "adapter of " + module,
+                     "a linear layer that the model multiplies by itself",
+                     "it is another part of the model, or stored together with others"};
+      }
+    }
+    return {};
   }
   Result<std::vector<ModuleChoice>> finish() && {
     MORACLE_CHECK(map_.check_used(names_));
@@ -47,18 +82,15 @@ class Chooser {
           std::span<const LoraAdapter> adapters, const ExpertWishes& wishes)
       : options_(options), machine_(machine), adapters_(adapters), wishes_(wishes) {}
 
-  Status add(const ModulePlace& place, ModuleNames names, LayerSpec spec) {
-    Request request;
-    request.layer = std::move(spec);
+  Status add(const ModulePlace& place, ModuleNames names, Request request) {
     request.max_num_tokens = tokens_per_step(options_);
     request.deterministic = options_.deterministic;
     request.bf16_activations = bf16_activations_;
     MORACLE_TRY(request.backend, map_.for_module(names));
     request.platform = device_.platform;
     if (device_.platform != Platform::kCpu) request.device_index = device_.index;
-    if (place.part == "experts") add_wishes(place, request);
     names_.push_back(std::move(names));
-    modules_.push_back({place.name(), place.layer, select(request, machine_)});
+    modules_.push_back({place.name(), place.layer, select(request, machine_), {}});
     return {};
   }
 
@@ -72,6 +104,18 @@ class Chooser {
     }
   }
 
+  // Dense MLPs and shared experts are experts that every token uses.
+  void add_adapters(const ModulePlace& place, const DescribedWeights& weights,
+                    Request& request) const {
+    for (const LoraAdapter& adapter : adapters_) {
+      const LoraWeights own = adapter_of(adapter, place.part, place.layer, weights);
+      for (const std::vector<LoraPair>* pairs : {&own.gate, &own.up, &own.down})
+        for (const LoraPair& pair : *pairs)
+          request.lora_rank = std::max(request.lora_rank, pair.rank);
+    }
+    if (request.lora_rank > 0) request.max_adapters = static_cast<int64_t>(adapters_.size());
+  }
+
   const ModelOptions& options_;
   Machine machine_;
   std::span<const LoraAdapter> adapters_;
@@ -79,11 +123,28 @@ class Chooser {
   BackendMap map_;
   DeviceName device_;
   bool bf16_activations_ = false;
+  std::set<std::string> adaptable_;  // modules outside the experts
   std::vector<ModuleNames> names_;
   std::vector<ModuleChoice> modules_;
 };
 
 }  // namespace
+
+LoraWeights adapter_of(const LoraAdapter& adapter, const std::string& part,
+                       std::optional<int64_t> layer, const DescribedWeights& weights) {
+  if (part == "experts") {
+    const auto own = adapter.layers.find(*layer);
+    return own == adapter.layers.end() ? LoraWeights() : own->second;
+  }
+  const std::vector<std::string> modules = mlp_modules(weights);
+  if (modules.empty()) return {};
+  const auto one = [&](const std::string& module) -> std::vector<LoraPair> {
+    const auto own = adapter.modules.find(module);
+    if (own == adapter.modules.end()) return {};
+    return {own->second};
+  };
+  return {one(modules[0]), one(modules[1]), one(modules[2])};
+}
 
 Result<std::vector<LoraAdapter>> open_adapters(const Checkpoint& checkpoint,
                                                const ModelOptions& options) {
@@ -105,6 +166,7 @@ Result<std::vector<ModuleChoice>> consider(const Description& description,
   }
   MORACLE_TRY(Chooser chooser, Chooser::make(options, machine, adapters, wishes));
   MORACLE_CHECK(visit_modules(description, chooser));
+  MORACLE_CHECK(chooser.check_adapters());
   return std::move(chooser).finish();
 }
 
@@ -169,7 +231,9 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   plan.weight_bytes = description.embedding_bytes();
   for (const ModuleChoice& module : modules) {
     const Plan& one = *module.selection.plan;
-    plan.weight_bytes += one.weight_bytes + one.adapter_bytes;
+    plan.weight_bytes +=
+        one.weight_bytes + one.adapter_bytes +
+        adapter_bytes(module.adapted, options.adapters.size(), one.activation_dtype);
     plan.scratch_bytes = std::max(plan.scratch_bytes, one.scratch_bytes);
     plan.workspace_bytes = std::max(plan.workspace_bytes, one.workspace_bytes);
   }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/adapted_rows.h"
 #include "models/description.h"
 #include "moracle/model.h"
 
@@ -13,8 +14,14 @@ namespace moracle {
 struct ModuleChoice {
   std::string part;
   std::optional<int64_t> layer;
-  Selection selection;  ///< has a plan if `choose` made it
+  Selection selection;                    ///< has a plan if `choose` made it
+  std::vector<AdaptedRows> adapted = {};  ///< of a linear layer
 };
+
+/// What an adapter changes of experts, or of a dense MLP or shared expert, as one expert. Empty if
+/// it changes nothing. `part` as in ModulePlace.
+LoraWeights adapter_of(const LoraAdapter& adapter, const std::string& part,
+                       std::optional<int64_t> layer, const DescribedWeights& weights);
 
 /// Requirements on a model's experts beside its options, to learn what would serve them.
 struct ExpertWishes {
@@ -32,7 +39,8 @@ int64_t tokens_per_step(const ModelOptions& options);
 /// Queries the oracle about every module, in the order of visit_modules, which is the load order.
 /// Experts that any of `adapters` changes get memory for all adapters. A module that nothing serves
 /// has a selection without a plan. Errors: options; a pattern of `backend` that matches nothing, or
-/// only some of the modules that are multiplied together.
+/// only some of the modules that are multiplied together; an adapter of a module that no adapter
+/// can change here.
 Result<std::vector<ModuleChoice>> consider(const Description& description,
                                            const ModelOptions& options, const Machine& machine,
                                            std::span<const LoraAdapter> adapters = {},

@@ -96,8 +96,8 @@ TEST_F(LoraFiles, RejectDefectByName) {
   bad.add_pair(gate, 3, 17, 32, 1);
   expect_error(bad, ErrorKind::kBadFile, "shape [16, 3]; it is f32 [17, 3]");
   bad = good();
-  bad.add_pair("model.layers.1.self_attn.q_proj", 3, 32, 32, 1);
-  expect_error(bad, ErrorKind::kUnsupported, "self_attn.q_proj.lora_A.weight");
+  bad.add_pair("model.layers.1.self_attn.extra", 3, 32, 32, 1);
+  expect_error(bad, ErrorKind::kUnsupported, "self_attn.extra.lora_A.weight");
   bad = good();
   bad.add_pair(SyntheticCheckpoint::expert(1, 4, "gate_proj"), 3, 16, 32, 1);
   expect_error(bad, ErrorKind::kUnsupported, "experts.4.gate_proj");

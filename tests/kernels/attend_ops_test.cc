@@ -79,7 +79,9 @@ class Attend : public testing::DeviceOpsTest {
     return caches;
   }
   static int64_t view_begin(const AttentionShape& shape, int64_t position) {
-    return shape.window > 0 ? std::max<int64_t>(0, position + 1 - shape.window) : 0;
+    const int64_t of_window =
+        shape.window > 0 ? std::max<int64_t>(0, position + 1 - shape.window) : 0;
+    return shape.chunk > 0 ? std::max(of_window, position / shape.chunk * shape.chunk) : of_window;
   }
 
   struct AfterStep {
@@ -273,6 +275,18 @@ TEST_P(Attend, SeesOnlyItsWindow) {
   }
 }
 
+// Steps begin at, end at and cross the edges of chunks.
+TEST_P(Attend, SeesOnlyItsChunk) {
+  for (int64_t chunk : {1, 2, 5, 64, 65, 1000}) {
+    for (int64_t window : {int64_t{0}, int64_t{40}}) {
+      SCOPED_TRACE(str("chunk ", chunk, ", window ", window));
+      AttentionShape shape = with_window({4, 2, 16, 16, 0.25f}, window);
+      shape.chunk = chunk;
+      check(shape, {{0, 9}, {200, 3}, {chunk - 1, 2}, {chunk, 1}, {2 * chunk - 1, 1}, {60, 70}});
+    }
+  }
+}
+
 TEST_P(Attend, CountsSinksInTheDenominatorOnly) {
   AttentionShape shape{4, 2, 16, 12, 0.25f};
   shape.sinks = sinks_.data();
@@ -293,8 +307,11 @@ TEST_P(Attend, AppliesMaskOfEachToken) {
     const char* name;
     int64_t window;
     bool sinks;
+    int64_t chunk = 0;
   } masks[] = {{"causal", 0, false},
                {"window of 150", 150, false},
+               {"chunks of 97", 0, false, 97},
+               {"chunks of 192", 0, false, 192},
                {"sinks", 0, true},
                {"window of 150 and sinks", 150, true}};
   for (const AttentionShape& plain : shapes) {
@@ -302,6 +319,7 @@ TEST_P(Attend, AppliesMaskOfEachToken) {
     for (const auto& mask : masks) {
       AttentionShape shape = with_window(plain, mask.window);
       if (mask.sinks) shape.sinks = sinks_.data();
+      shape.chunk = mask.chunk;
       SCOPED_TRACE(str(plain.num_heads, " heads of ", plain.head_dim, ", ", mask.name));
       check(shape, step);
       if (is_cpu()) continue;  // a CPU's attention is always batch-invariant

@@ -154,6 +154,39 @@ TEST_P(LayerOps, AddLoraAddsAdapterOfRowAndReportsUnknownIds) {
   }
 }
 
+// A linear layer has no plan of rows: row r is token r. Its adapters may change only some columns.
+TEST_P(LayerOps, AddLoraTakesRowsAsTokensWithoutPlan) {
+  const int64_t k = 40, cols = 30, first = 8, n = 12, rank = 3, adapters = 2;
+  const std::vector<int32_t> lora_ids = {1, -1, 0, 1};
+  const auto rows = static_cast<int64_t>(lora_ids.size());
+  const std::vector<float> x = normal(rows * k), y = normal(rows * cols),
+                           a = normal(adapters * rank * k, 0.1f),
+                           b = normal(adapters * n * rank, 0.1f);
+  const Matrix sums = matrix(y, rows, cols, DType::kF32);
+  expect_done(
+      ops().add_lora(matrix(x, rows, k), nullptr, {}, upload(lora_ids), adapters,
+                     {matrix(a, adapters * rank, k), matrix(b, adapters * n, rank), 1, 1, rank, n},
+                     columns(sums, first, n), {}));
+  expect_done(device_->synchronize());
+  const std::vector<float> got = floats(sums);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      const int64_t id = lora_ids[r], i = c - first;
+      if (id < 0 || i < 0 || i >= n) {
+        ASSERT_EQ(got[r * cols + c], y[r * cols + c]) << "row " << r << ", column " << c;
+        continue;
+      }
+      double want = y[r * cols + c];
+      for (int64_t j = 0; j < rank; ++j) {
+        double ax = 0;
+        for (int64_t d = 0; d < k; ++d) ax += double{a[(id * rank + j) * k + d]} * x[r * k + d];
+        want += b[(id * n + i) * rank + j] * ax;
+      }
+      ASSERT_NEAR(got[r * cols + c], want, 1e-4) << "row " << r << ", column " << c;
+    }
+  }
+}
+
 TEST_P(LayerOps, ConvertsBetweenAllFloatsAndPadsWithZeros) {
   struct Shape {
     int64_t rows, cols, padded, stride;

@@ -1,5 +1,6 @@
 // Tests the operations around the layers of a model on every device against computation in double:
-// embed, rms_norm, add, add_rms_norm and copy_heads.
+// embed, rms_norm, layer_norm, add, add_rms_norm and copy_heads.
+#include <numeric>
 #include <utility>
 
 #include "base/text.h"
@@ -83,6 +84,40 @@ TEST_P(ModelOps, RmsNormDividesEachRunByItsRootMeanSquare) {
     expect_rms_norm(floats(out), x, cols, weight);
     expect_done(ops().rms_norm(in_place, weights, size, kEpsilon, in_place, {}));
     EXPECT_EQ(floats(in_place), floats(out)) << "input and output may be the same";
+  }
+}
+
+TEST_P(ModelOps, LayerNormSubtractsMeanAndAddsBias) {
+  for (const auto& [rows, cols] :
+       {std::pair<int64_t, int64_t>{5, 1}, {7, 33}, {3, 384}, {2, 4100}}) {
+    SCOPED_TRACE(str(rows, " rows of ", cols));
+    std::vector<float> x = normal(rows * cols, 3);
+    for (float& value : x) value += 2;
+    x = rounded(std::move(x));
+    const std::vector<float> weight = testing::normal_floats(random_, cols),
+                             bias = testing::normal_floats(random_, cols);
+    const float *const weights = upload(weight), *const biases = upload(bias);
+    const Matrix out = blank(rows, cols), in_place = matrix(x, rows, cols);
+    expect_done(ops().layer_norm(matrix(x, rows, cols), weights, biases, kEpsilon, out, {}));
+    const std::vector<float> got = floats(out);
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* const row = &x[r * cols];
+      const double count = static_cast<double>(cols),
+                   mean = std::accumulate(row, row + cols, 0.0) / count;
+      double squares = 0;
+      for (int64_t c = 0; c < cols; ++c) squares += (row[c] - mean) * (row[c] - mean);
+      const double scale = 1 / std::sqrt(squares / count + kEpsilon);
+      for (int64_t c = 0; c < cols; ++c) {
+        const double product = (row[c] - mean) * scale * weight[c], want = product + bias[c];
+        // A sum in f32 moves the mean by at most a few of its last bits.
+        const double moved = 32 * kU * (std::fabs(mean) + 3) * scale * std::fabs(weight[c]);
+        ASSERT_NEAR(got[r * cols + c], want,
+                    bound(want, moved + 16 * kU * (std::fabs(product) + std::fabs(want))))
+            << r << ", " << c;
+      }
+    }
+    expect_done(ops().layer_norm(in_place, weights, biases, kEpsilon, in_place, {}));
+    EXPECT_EQ(floats(in_place), got) << "input and output may be the same";
   }
 }
 

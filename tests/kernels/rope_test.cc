@@ -67,6 +67,22 @@ class Rope : public testing::DeviceOpsTest {
   }
 };
 
+TEST_P(Rope, TemperGrowsRowsByStepsOfTheirPositions) {
+  const std::vector<int32_t> positions = {0, 6, 7, 8, 20, 8191, 1'000'000};
+  const auto rows = static_cast<int64_t>(positions.size()), cols = int64_t{70};
+  const std::vector<float> x = normal(rows * cols);
+  const Matrix got_matrix = matrix(x, rows, cols);
+  expect_done(ops().temper(got_matrix, upload(positions), 8, 0.3f, {}));
+  const std::vector<float> got = floats(got_matrix);
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const double factor = 1 + 0.3f * std::log1p((positions[i / cols] + 1) / 8);
+    ASSERT_NEAR(got[i], x[i] * factor, bound(x[i] * factor, 8 * kU * std::fabs(x[i] * factor)));
+    if (positions[i / cols] < 7) {
+      ASSERT_EQ(got[i], x[i]);
+    }
+  }
+}
+
 TEST_P(Rope, RotatesByPosition) {
   check({16, 8}, 3);
   check({2, 1}, 1);

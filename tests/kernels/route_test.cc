@@ -220,6 +220,52 @@ TEST_P(Route, MatchesDefinitionForEveryKindOfRouter) {
   }
 }
 
+// Each choice has a softmax of its own, over the logits near the largest one that is left.
+TEST_P(Route, SparseMixerWeighsEachChoiceAmongNearLogits) {
+  constexpr int64_t kTokens = 50;
+  for (const int64_t num_experts : {2, 6, 16, 70}) {
+    for (const float jitter : {0.01f, 0.3f}) {
+      SCOPED_TRACE(::testing::Message() << num_experts << " experts, jitter " << jitter);
+      const Routing routing{.score = Score::kSparseMixer, .jitter = jitter};
+      const std::vector<float> logits = normal(kTokens * num_experts);
+      const Routed got = route(logits, num_experts, 2, routing);
+      int64_t skipped = 0, shared = 0;
+      for (int64_t t = 0; t < kTokens; ++t) {
+        std::vector<double> row(&logits[t * num_experts], &logits[t * num_experts] + num_experts);
+        for (int64_t j = 0; j < 2; ++j) {
+          const auto best = std::max_element(row.begin(), row.end());
+          const double most = *best;
+          double sum = 0;
+          bool at_edge = false;  // a float may be on either side
+          for (const double logit : row) {
+            const double far =
+                (most - logit) / std::max(std::fabs(logit), most) - 2 * double{jitter};
+            at_edge |= std::fabs(far) < 1e-6;
+            if (!(far > 0)) sum += std::exp(logit - most);
+          }
+          ASSERT_EQ(got.ids[2 * t + j], best - row.begin());
+          shared += sum > 1 ? 1 : 0;
+          if (at_edge)
+            ++skipped;
+          else
+            ASSERT_NEAR(got.weights[2 * t + j], 1 / sum, f32_bound(1 / sum, 80 * kU)) << t;
+          *best = -INFINITY;
+        }
+      }
+      EXPECT_LE(skipped, 2);
+      EXPECT_TRUE(shared > 5 || jitter < 0.1f);
+    }
+  }
+}
+
+TEST_P(Route, SparseMixerTakesLowerIdsOfEqualLogits) {
+  const Routed got = route({2, 2, 2, 2, 0, 0, 0, -3}, 4, 2,
+                           {.score = Score::kSparseMixer, .scaling_factor = 2, .jitter = 0.01f});
+  EXPECT_EQ(got.ids, (std::vector<int32_t>{0, 1, 0, 1}));
+  EXPECT_EQ(got.weights[0], 0.5f);
+  EXPECT_NEAR(got.weights[1], 2.0 / 3, f32_bound(1, 8 * kU));
+}
+
 // The bias chooses and does not weigh.
 TEST_P(Route, WeightsExcludeScoreBias) {
   const Routed got =
@@ -264,6 +310,8 @@ TEST_P(Route, RejectsImpossibleArguments) {
               HasSubstr("a known score function; it is unknown"));
   EXPECT_THAT(refused({.score = Score::kTopkThenSoftmax, .correction_bias = true}, bias, 1),
               HasSubstr("before the top-k choice"));
+  EXPECT_THAT(refused({.score = Score::kSparseMixer}, nullptr, 3),
+              HasSubstr("two of all experts for each token"));
 }
 
 TEST_P(Route, ZeroTokensDoNothing) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "base/text.h"
 #include "golden_model.h"
 
@@ -289,6 +291,107 @@ TEST(DeepseekV3, KeepsDecompressedKeysAndValues) {
   ASSERT_TRUE(planned) << planned.error().to_string();
   // Two layers of 4 heads: keys of 6 + 4, values of 8, in f32.
   EXPECT_EQ(planned->cache_bytes_per_token, 2 * 4 * (10 + 8) * 4);
+}
+
+// Published files write the architecture in another way.
+TEST(Phimoe, ReadsFilesOfEitherArchitectureName) {
+  const GoldenReference want = golden_reference("phimoe");
+  SyntheticCheckpoint published = golden_model("phimoe");
+  published.config["architectures"] = {"PhiMoEForCausalLM"};
+  const auto got = all_logits(published, want.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+}
+
+// Longer sequences turn all their keys by other frequencies.
+TEST(Phimoe, ContextEndsWhereLongFactorsBegin) {
+  const auto model = Model::load(*Checkpoint::open(golden_folder("phimoe")), {.threads = 2});
+  ASSERT_TRUE(model) << model.error().to_string();
+  EXPECT_EQ(model->max_context(), 24);
+  const auto longer = model->make_cache(25);
+  ASSERT_FALSE(longer);
+  EXPECT_THAT(longer.error().to_string(), ::testing::HasSubstr("needs 1 to 24 tokens"));
+  const auto plain = Model::load(*Checkpoint::open(golden_folder("phimoe_plain")), {.threads = 2});
+  ASSERT_TRUE(plain) << plain.error().to_string();
+  EXPECT_EQ(plain->max_context(), 256);
+}
+
+TEST(Phimoe, NamesBadLongRopeFactors) {
+  for (const auto& [key, value] :
+       {std::pair<const char*, nlohmann::json>{"long_factor", {1.0, 2.0}},
+        {"short_factor", {1.0, 0.0, 2.0}},
+        {"short_mscale", nullptr},
+        {"long_mscale", -1}}) {
+    SyntheticCheckpoint wrong = golden_model("phimoe");
+    wrong.config["rope_parameters"][key] = value;
+    const auto planned = plan(*wrong.open());
+    ASSERT_FALSE(planned) << key;
+    EXPECT_THAT(planned.error().to_string(), ::testing::HasSubstr(key));
+  }
+}
+
+// Layers without RoPE, layers with experts and kinds of attention follow from the other keys.
+TEST(Llama4, ListsOfLayersHaveDefaults) {
+  for (const char* name : {"llama4", "llama4_plain"}) {
+    SCOPED_TRACE(name);
+    const GoldenReference want = golden_reference(name);
+    SyntheticCheckpoint bare = golden_model(name);
+    for (const char* key : {"layer_types", "moe_layers"}) bare.config.erase(key);
+    if (bare.config["attention_bias"] == true)
+      bare.config["no_rope_layers"] = nlohmann::json::array();
+    // Older files give a number.
+    bare.config["attn_temperature_tuning"] = bare.config["attn_temperature_tuning"] == true ? 4 : 0;
+    const auto got = all_logits(bare, want.ids);
+    ASSERT_TRUE(got) << got.error().to_string();
+    EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  }
+}
+
+// Each setting of attention changes the result: the reference is not blind to it.
+TEST(Llama4, EverySettingOfAttentionMatters) {
+  const GoldenReference want = golden_reference("llama4");
+  for (const auto& [key, value] : {std::pair<const char*, nlohmann::json>{"use_qk_norm", false},
+                                   {"attn_temperature_tuning", false},
+                                   {"attn_scale", 0.5},
+                                   {"floor_scale", 5},
+                                   {"attention_chunk_size", 8},
+                                   {"no_rope_layers", {1, 1, 1, 1}}}) {
+    SCOPED_TRACE(key);
+    SyntheticCheckpoint other = golden_model("llama4");
+    other.config[key] = value;
+    const auto got = all_logits(other, want.ids);
+    ASSERT_TRUE(got) << got.error().to_string();
+    EXPECT_GT(relative_difference(*got, want.logits), 1e-3);
+  }
+}
+
+// Quantized files hold one tensor for each expert's gate, up and down.
+TEST(Llama4, ReadsExpertsOfOneTensorEach) {
+  const GoldenReference want = golden_reference("llama4");
+  SyntheticCheckpoint split = golden_model("llama4");
+  for (const auto& [name, fused] : std::map(split.tensors)) {
+    const size_t at = name.find(".experts.");
+    if (at == name.npos) continue;
+    const bool gate_up = name.ends_with("gate_up_proj");
+    const int64_t parts = gate_up ? 2 : 1, k = fused.shape[1], n = fused.shape[2] / parts;
+    const auto* const values = reinterpret_cast<const uint16_t*>(fused.bytes.data());
+    for (int64_t part = 0; part < fused.shape[0] * parts; ++part) {
+      std::vector<std::byte> turned(static_cast<size_t>(n * k) * sizeof(uint16_t));
+      for (int64_t i = 0; i < n * k; ++i) {
+        const int64_t row = i / k, column = i % k, e = part / parts;
+        std::memcpy(&turned[i * sizeof(uint16_t)],
+                    &values[((e * k + column) * parts + part % parts) * n + row], sizeof(uint16_t));
+      }
+      const std::string module = gate_up ? (part % 2 == 0 ? "gate_proj" : "up_proj") : "down_proj";
+      const std::string one =
+          str(name.substr(0, at), ".experts.", part / parts, ".", module, ".weight");
+      split.tensors[one] = {one, fused.dtype, {n, k}, std::move(turned)};
+    }
+    split.remove(name);
+  }
+  const auto got = all_logits(split, want.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  EXPECT_LT(relative_difference(*got, want.logits), kClose);
 }
 
 // The indexer chooses all tokens of a short context; a longer one is refused.

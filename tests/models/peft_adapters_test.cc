@@ -67,6 +67,36 @@ TEST_P(PeftAdapters, MatchPeftAndLeaveOtherSequencesAlone) {
   }
 }
 
+// Rows of a step have the adapter of their sequence, in every slot.
+TEST_P(PeftAdapters, SequencesOfOneStepKeepTheirAdapters) {
+  const Checkpoint checkpoint = must(Checkpoint::open(testing::golden_folder(base_)));
+  auto model =
+      Model::load(checkpoint, {.backend = "cpu", .threads = 2, .adapters = {folder_, folder_}});
+  ASSERT_TRUE(model) << model.error().to_string();
+  const std::vector<float> plain = testing::golden_reference(base_).logits;
+  const auto count = static_cast<int64_t>(ids_.size());
+  KvCache caches[] = {must(model->make_cache(count)), must(model->make_cache(count)),
+                      must(model->make_cache(count))};
+  const Model::Step steps[] = {
+      {ids_, &caches[0], 1}, {ids_, &caches[1], -1}, {ids_, &caches[2], 0}};
+  ASSERT_TRUE(model->forward(steps).ok());
+  for (int64_t s = 0; s < 3; ++s) {
+    const auto got = model->logits(s * count, count);
+    ASSERT_TRUE(got) << got.error().to_string();
+    EXPECT_LT(relative_difference(*got, s == 1 ? plain : want_), kClose) << "sequence " << s;
+  }
+}
+
+TEST_P(PeftAdapters, PlanCountsMemoryOfAdapters) {
+  const Checkpoint checkpoint = must(Checkpoint::open(testing::golden_folder(base_)));
+  const ModelOptions options{.threads = 2, .adapters = {folder_, folder_}};
+  const auto planned = plan(checkpoint, options), without = plan(checkpoint, {.threads = 2});
+  const auto model = Model::load(checkpoint, options);
+  ASSERT_TRUE(planned && without && model);
+  EXPECT_EQ(planned->weight_bytes, model->weight_bytes());
+  EXPECT_GT(planned->weight_bytes, without->weight_bytes);
+}
+
 TEST_P(PeftAdapters, TensorOfAnotherModuleIsNamed) {
   const testing::TemporaryFolder folder;
   std::filesystem::copy(folder_ + "/adapter_config.json", folder.path() + "/adapter_config.json");
@@ -74,14 +104,36 @@ TEST_P(PeftAdapters, TensorOfAnotherModuleIsNamed) {
   std::vector<testing::TensorBytes> tensors;
   for (const auto& [name, view] : file.tensors())
     tensors.push_back({name, view.dtype, view.shape, {view.data, view.data + view.num_bytes()}});
-  const std::string router = "base_model.model.model.layers.0.mlp.gate.lora_A.weight";
-  tensors.push_back({router, DType::kF32, {1, 2}, std::vector<std::byte>(8)});
+  const std::string other = "base_model.model.model.layers.0.mlp.extra.lora_A.weight";
+  tensors.push_back({other, DType::kF32, {1, 2}, std::vector<std::byte>(8)});
   must(testing::write_safetensors(folder.path() + "/adapter_model.safetensors", tensors));
   const Checkpoint checkpoint = must(Checkpoint::open(testing::golden_folder(base_)));
   const auto opened = LoraAdapter::open(folder.path(), checkpoint);
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().kind, ErrorKind::kUnsupported);
-  EXPECT_THAT(opened.error().to_string(), HasSubstr("'" + router + "'"));
+  EXPECT_THAT(opened.error().to_string(), HasSubstr("'" + other + "'"));
+}
+
+// PEFT stores the base of an adapted lm_head beside the adapter.
+TEST(PeftAdapter, RejectsOutputLayerOfAnotherBase) {
+  const std::string from = MORACLE_GOLDEN_DIR "/adapters/head_with_bias";
+  for (const char* part : {"weight", "bias"}) {
+    const testing::TemporaryFolder folder;
+    std::filesystem::copy(from + "/adapter_config.json", folder.path() + "/adapter_config.json");
+    const auto file = must(testing::SafetensorsImage::open(from + "/adapter_model.safetensors"));
+    const std::string base = str("base_model.model.lm_head.base_layer.", part);
+    std::vector<testing::TensorBytes> tensors;
+    for (const auto& [name, view] : file.tensors()) {
+      tensors.push_back({name, view.dtype, view.shape, {view.data, view.data + view.num_bytes()}});
+      if (name == base) tensors.back().bytes[3] ^= std::byte{0x80};  // the sign of a number
+    }
+    must(testing::write_safetensors(folder.path() + "/adapter_model.safetensors", tensors));
+    const Checkpoint checkpoint = must(Checkpoint::open(testing::golden_folder("phimoe")));
+    const auto opened = LoraAdapter::open(folder.path(), checkpoint);
+    ASSERT_FALSE(opened);
+    EXPECT_THAT(opened.error().to_string(), HasSubstr("'" + base + "'"));
+    EXPECT_THAT(opened.error().to_string(), HasSubstr("in the checkpoint; it differs"));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, PeftAdapters, ::testing::ValuesIn(adapters()),

@@ -411,7 +411,8 @@ TEST(Rules, CheckActivationOnlyWhenFused) {
 // Every row takes ids and weights from the routing stage, for every router.
 TEST(Rules, DoNotDependOnRouterScore) {
   for (const Backend& row : backends()) {
-    for (Score score : {Score::kSoftmax, Score::kSigmoid, Score::kTopkThenSoftmax}) {
+    for (Score score :
+         {Score::kSoftmax, Score::kSigmoid, Score::kTopkThenSoftmax, Score::kSparseMixer}) {
       Request request{.layer = fake::layer(kBF16Weight)};
       const Machine machine = *Machine::find("h200");
       const auto reasons = [&] {

@@ -10,8 +10,13 @@ namespace moracle::docs {
 
 namespace {
 
-bool wrapped(const Family& family) {
-  return !family.multimodal.empty() && family.multimodal != family.architecture;
+// The names in config.json.
+std::string names_of(const Family& family) {
+  std::string text = str("`", family.architecture, "`");
+  for (const std::string_view name : {family.also, family.multimodal}) {
+    if (!name.empty() && name != family.architecture) text += str(", `", name, "`");
+  }
+  return text;
 }
 
 }  // namespace
@@ -23,8 +28,7 @@ std::string family_rows() {
   std::string text = "| models | `architectures` | support | notes |\n| --- | --- | --- | --- |\n";
   for (const Family* family : rows) {
     text +=
-        str("| ", family->models, " | `", family->architecture,
-            wrapped(*family) ? str("`, `", family->multimodal) : "", "` | ",
+        str("| ", family->models, " | ", names_of(*family), " | ",
             family->describe != nullptr ? "runs" : "experts only", " | ", family->notes, " |\n");
   }
   return text;

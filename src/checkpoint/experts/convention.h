@@ -48,6 +48,7 @@ struct ExpertConvention {
   bool renormalize = false;               ///< used if the config has none of renormalize_keys
   ConfigKeys renormalize_keys = kRenormalizeKeys;  ///< empty: fixed
   ConfigKeys scaling_factor = kScalingFactorKeys;
+  bool weight_on_input = false;  ///< the weights multiply the experts' inputs
   /// The tensor whose presence means that a bias affects the choice of experts.
   std::string_view correction_bias = "model.layers.{L}.mlp.gate.e_score_correction_bias";
   std::optional<Activation> activation;  ///< fixed: hidden_act is ignored

@@ -57,6 +57,13 @@ Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
   }
   MORACLE_TRY(const double factor, config.number_or(1, keys(family.scaling_factor)));
   routing.scaling_factor = static_cast<float>(factor);
+  routing.weight_on_input = family.weight_on_input;
+  if (routing.score == Score::kSparseMixer) {
+    MORACLE_TRY(const double jitter, config.number_or(0.01, {"router_jitter_noise"}));
+    if (!(jitter >= 0 && jitter <= 1))
+      return config.wrong({"router_jitter_noise"}, "a number from 0 to 1", str("it is ", jitter));
+    routing.jitter = static_cast<float>(jitter);
+  }
   routing.correction_bias =
       state.tensors.find(of_layer(state, family.correction_bias, layer)) != nullptr;
   return routing;

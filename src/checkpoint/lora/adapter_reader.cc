@@ -5,11 +5,32 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/producers/module_tensors.h"
+#include "checkpoint/state.h"
 
 namespace moracle {
 namespace {
 
 constexpr const char* kPrefix = "base_model.model.";
+constexpr std::string_view kSuffix = ".lora_A.weight";
+
+// A linear layer under the name of an adapter, or under the one of published files. Its name is
+// empty where there is none.
+struct Found {
+  std::string name;
+  int64_t n = 0, k = 0;
+};
+Found find_linear(const Checkpoint& checkpoint, const std::string& module) {
+  std::vector<std::string> names = {module};
+  constexpr std::string_view kBlock = ".mlp.";
+  if (const size_t at = module.find(kBlock); at != module.npos)
+    names.push_back(std::string(module).replace(at, kBlock.size(), ".block_sparse_moe."));
+  const Checkpoint unclaimed = checkpoint.unclaimed_copy();
+  for (const std::string& name : names) {
+    const Result<DescribedMatrix> matrix = unclaimed.linear({name});
+    if (matrix) return {name, matrix->shape().n, matrix->shape().k};
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -28,7 +49,10 @@ Result<LoraPair> AdapterReader::pair(const std::string& module, int64_t n, int64
     return tensors_.wrong(b_name, str("shape [", n, ", ", pair.rank, "]"), "it is " + to_string(b));
   MORACLE_TRY(pair.a, read_scales(tensors_, a_name));
   MORACLE_TRY(pair.b, read_scales(tensors_, b_name));
+  // A router is a parameter, which patterns name with ".weight".
   pair.scale = settings_.scale(module, pair.rank);
+  const float of_parameter = settings_.scale(module + ".weight", pair.rank);
+  if (of_parameter != settings_.scale("", pair.rank)) pair.scale = of_parameter;
   rank_ = std::max(rank_, pair.rank);
   claimed_.insert({a_name, b_name});
   return pair;
@@ -81,11 +105,48 @@ Result<std::vector<LoraPair>> AdapterReader::fused(const std::string& module,
   return pairs;
 }
 
+Status AdapterReader::check_base(const Checkpoint& checkpoint, const std::string& module,
+                                 const std::string& name) {
+  for (const char* part : {".weight", ".bias"}) {
+    const std::string base = str(kPrefix, module, ".base_layer", part), own = name + part;
+    if (tensors_.find(base) == nullptr) continue;
+    claimed_.insert(base);
+    const auto wrong = [&](std::string fact) {
+      return tensors_.wrong(base, str("the values of '", own, "' in the checkpoint"),
+                            std::move(fact));
+    };
+    const Tensors& originals = checkpoint.state().tensors;
+    MORACLE_TRY(const TensorView copy, get_floats(tensors_, base));
+    const Result<TensorView> original = get_floats(originals, own);
+    if (!original || original->shape != copy.shape) return wrong("it has another shape or type");
+    MORACLE_TRY(const std::vector<float> copied, read_scales(tensors_, base));
+    MORACLE_TRY(const std::vector<float> expected, read_scales(originals, own));
+    if (copied != expected) return wrong("it differs");
+  }
+  return {};
+}
+
+Result<std::map<std::string, LoraPair>> AdapterReader::linear_layers(const Checkpoint& checkpoint) {
+  std::map<std::string, LoraPair> modules;
+  for (const auto& [name, entry] : tensors_.all()) {
+    if (claimed_.contains(name) || !name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
+    const size_t begin = std::string_view(kPrefix).size();
+    const std::string module = name.substr(begin, name.size() - begin - kSuffix.size());
+    const Found found = find_linear(checkpoint, module);
+    if (found.name.empty()) continue;
+    MORACLE_TRY(LoraPair one, pair(module, found.n, found.k));
+    MORACLE_CHECK(check_base(checkpoint, module, found.name));
+    modules.emplace(found.name, std::move(one));
+  }
+  return modules;
+}
+
 Status AdapterReader::check_claimed() const {
   for (const auto& [name, entry] : tensors_.all()) {
     if (claimed_.contains(name)) continue;
     return Error{ErrorKind::kUnsupported, tensors_.file_of(name), "tensor '" + name + "'",
-                 "to adapt an expert matrix of this checkpoint, in its shape", "no expert uses it"};
+                 "to adapt an expert or a linear layer of this checkpoint, in its shape",
+                 "nothing uses it"};
   }
   return {};
 }

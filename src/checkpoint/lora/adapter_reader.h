@@ -2,6 +2,7 @@
 // expert's projection, or one pair for a parameter that holds all experts.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -34,10 +35,18 @@ class AdapterReader {
   Result<std::vector<LoraPair>> fused(const std::string& module, std::string_view parameter,
                                       int64_t num_experts, int64_t n, int64_t k);
 
+  /// The adapters of linear layers of `checkpoint` that no call has read, by their names there.
+  /// PEFT stores the base of an adapted lm_head beside its adapter. Errors: a base that differs
+  /// from the checkpoint's.
+  Result<std::map<std::string, LoraPair>> linear_layers(const Checkpoint& checkpoint);
+
   /// Errors: a tensor that no call has read.
   Status check_claimed() const;
 
  private:
+  Status check_base(const Checkpoint& checkpoint, const std::string& module,
+                    const std::string& name);
+
   const Tensors& tensors_;
   const LoraSettings& settings_;
   std::set<std::string> claimed_;

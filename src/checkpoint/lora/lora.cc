@@ -83,11 +83,12 @@ Result<LoraAdapter> LoraAdapter::open(const std::string& folder, const Checkpoin
     if (!of_layer.gate.empty() || !of_layer.up.empty() || !of_layer.down.empty())
       adapter.layers.emplace(layer, std::move(of_layer));
   }
-  MORACLE_CHECK(reader.check_claimed());
   adapter.rank = reader.rank();
-  if (adapter.rank == 0)
-    return Error{ErrorKind::kBadFile, folder, "", "an adapter for at least one expert",
-                 "it has none"};
+  MORACLE_TRY(adapter.modules, reader.linear_layers(checkpoint));
+  MORACLE_CHECK(reader.check_claimed());
+  if (reader.rank() == 0)
+    return Error{ErrorKind::kBadFile, folder, "",
+                 "an adapter for at least one expert or linear layer", "it has none"};
   return adapter;
 }
 

@@ -119,7 +119,9 @@ Result<DescribedMatrix> quantize(DescribedMatrix&& floats, const Scheme& scheme)
 
 Result<DescribedWeights> quantize(DescribedWeights&& floats, const Scheme& scheme) {
   DescribedWeights weights = std::move(floats);
-  const int64_t matrices = is_gated(weights.spec.activation.function) ? 2 : 1;
+  // One linear layer that holds gate and up has one set of scales in quantized files.
+  const bool one_layer = weights.spec.num_experts == 1 && weights.w13.modules().size() == 1;
+  const int64_t matrices = is_gated(weights.spec.activation.function) && !one_layer ? 2 : 1;
   MORACLE_TRY(weights.w13, OnlineQuantizer::apply(std::move(weights.w13), matrices, scheme));
   MORACLE_TRY(weights.w2, OnlineQuantizer::apply(std::move(weights.w2), 1, scheme));
   weights.spec.scheme = scheme;

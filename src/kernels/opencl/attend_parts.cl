@@ -9,8 +9,9 @@ ulong page_of(global const ulong *pages, global const int *first_page, int page,
 typedef struct {
   int begin, end;
 } View;
-View view_of(int position, int window) {
-  const View view = {window > 0 ? max(0, position + 1 - window) : 0, position + 1};
+View view_of(int position, int window, int chunk) {
+  const int begin = chunk > 0 ? position - position % chunk : 0;
+  const View view = {window > 0 ? max(begin, position + 1 - window) : begin, position + 1};
   return view;
 }
 

@@ -110,7 +110,7 @@ class GatedDelta : public Attention {
 
   GatedDeltaSpec spec_;
   Buffer convolution_, a_log_, dt_bias_, norm_;
-  std::optional<Linear> qkvz_, ba_, o_;
+  std::optional<AdaptedLinear> qkvz_, ba_, o_;
 };
 
 }  // namespace

@@ -1,10 +1,9 @@
 // GQA: one GEMM computes q, k and v. Optional RMSNorm on q and k before or after RoPE.
-// Optional sinks, window and a gate on the output.
+// Optional sinks, window, chunks, queries that grow with the position and a gate on the output.
 #include <cmath>
 
 #include "base/try.h"
 #include "models/attention/attention.h"
-#include "moe/linear_access.h"
 #include "oracle/carve.h"
 
 namespace moracle {
@@ -15,6 +14,7 @@ AttentionShape shape_of(const GroupedQuerySpec& spec) {
       spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.head_dim,
       spec.scale > 0 ? spec.scale : 1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
   shape.window = spec.window;
+  shape.chunk = spec.chunk;
   return shape;
 }
 
@@ -54,9 +54,7 @@ class GroupedQueryAttention : public Attention {
     return loader.load(o_, std::move(from->o));
   }
 
-  bool starts_with_norm(const NormedInput& x) const override {
-    return LinearAccess::starts_with_norm(*qkv_, x);
-  }
+  bool starts_with_norm(const NormedInput& x) const override { return qkv_->starts_with_norm(x); }
 
   Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) override {
     const GroupedQuerySpec& spec = spec_;
@@ -68,15 +66,18 @@ class GroupedQueryAttention : public Attention {
     const Matrix q = between ? scratch.q : columns(scratch.qkv, 0, q_size),
                  k = columns(scratch.qkv, k_at, kv_size),
                  v = columns(scratch.qkv, k_at + kv_size, kv_size);
-    MORACLE_CHECK(step.normed != nullptr
-                      ? LinearAccess::apply(*qkv_, *step.normed, scratch.qkv, step.stream)
-                      : qkv_->apply(x, scratch.qkv, step.stream));
+    MORACLE_CHECK(step.normed != nullptr ? qkv_->apply(*step.normed, scratch.qkv, step.stream)
+                                         : qkv_->apply(x, scratch.qkv, step.stream));
     part_done(step.on_part, "attention linears");
     if (between) {
       MORACLE_CHECK(step.ops.copy_heads(scratch.qkv, 2 * spec.head_dim, q, spec.head_dim,
                                         spec.num_heads, spec.head_dim, step.stream));
     }
     MORACLE_CHECK(norm_rope_and_append(q, k, v, step));
+    if (spec.temper_scale > 0) {
+      MORACLE_CHECK(step.ops.temper(q, step.batch.positions, spec.temper_scale,
+                                    spec.temper_strength, step.stream));
+    }
     AttentionShape shape = shape_of(spec);
     shape.sinks = floats(sinks_);
     shape.cache = step.cache;
@@ -131,7 +132,7 @@ class GroupedQueryAttention : public Attention {
 
   GroupedQuerySpec spec_;
   Buffer frequencies_, q_norm_, k_norm_, sinks_;  // the last three are empty if the model has none
-  std::optional<Linear> qkv_, o_;
+  std::optional<AdaptedLinear> qkv_, o_;
 };
 
 }  // namespace

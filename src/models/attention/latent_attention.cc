@@ -114,8 +114,8 @@ class LatentAttention : public Attention {
 
   LatentSpec spec_;
   Buffer frequencies_, q_norm_, kv_norm_;
-  std::optional<Linear> q_a_;  // present if queries come from a vector of low rank
-  std::optional<Linear> q_, kv_a_, kv_b_, o_;
+  std::optional<AdaptedLinear> q_a_;  // present if queries come from a vector of low rank
+  std::optional<AdaptedLinear> q_, kv_a_, kv_b_, o_;
 };
 
 }  // namespace

@@ -54,7 +54,9 @@ struct Llama3 {
   double factor = 1, low = 1, high = 4, original_context = 0;
   float stretched(double frequency) const {
     const double wavelength = 2 * std::numbers::pi / frequency;
-    const double kept = std::clamp((original_context / wavelength - low) / (high - low), 0.0, 1.0);
+    const double turns = original_context / wavelength;
+    const double kept = high > low ? std::clamp((turns - low) / (high - low), 0.0, 1.0)
+                                   : static_cast<double>(turns > high);
     return static_cast<float>((1 - kept) * frequency / factor + kept * frequency);
   }
 };
@@ -102,9 +104,40 @@ Result<Llama3> read_llama3(const Config& rope) {
   MORACLE_TRY(llama3.low, positive(rope, {"low_freq_factor"}, 0));
   MORACLE_TRY(llama3.high, positive(rope, {"high_freq_factor"}, 0));
   MORACLE_TRY(llama3.original_context, positive(rope, {"original_max_position_embeddings"}, 0));
-  if (llama3.high > llama3.low) return llama3;
-  return rope.wrong({"high_freq_factor"}, str("a number above low_freq_factor, ", llama3.low),
+  if (llama3.high >= llama3.low) return llama3;
+  return rope.wrong({"high_freq_factor"}, str("at least low_freq_factor, ", llama3.low),
                     str("it is ", llama3.high));
+}
+
+// LongRoPE (Ding et al., 2024): a divisor for each frequency. Those of long contexts turn all keys
+// of a sequence anew when it outgrows the original context, so contexts end there.
+Result<RotaryAndScale> read_longrope(const Config& config, const Config& rope, int64_t dim,
+                                     double theta) {
+  RotaryAndScale read;
+  for (const char* key : {"long_factor", "short_factor"}) {
+    const nlohmann::json* const factors = rope.find({key});
+    const bool numbers =
+        factors != nullptr && factors->is_array() &&
+        factors->size() == static_cast<size_t>(dim / 2) &&
+        std::all_of(factors->begin(), factors->end(), [](const nlohmann::json& factor) {
+          return factor.is_number() && factor.get<double>() > 0 && factor.get<double>() <= 1e9;
+        });
+    if (!numbers) return rope.wrong({key}, str(dim / 2, " numbers above 0"), "it has others");
+    read.rotary.frequencies.clear();
+    for (int64_t i = 0; i < dim / 2; ++i) {
+      const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(dim);
+      const double divisor = (*factors)[static_cast<size_t>(i)].get<double>();
+      read.rotary.frequencies.push_back(
+          static_cast<float>(1 / (divisor * std::pow(theta, exponent))));
+    }
+  }
+  MORACLE_CHECK(positive(rope, {"long_mscale"}, 0));
+  MORACLE_TRY(const double factor, positive(rope, {"short_mscale"}, 0));
+  read.rotary.factor = static_cast<float>(factor);
+  MORACLE_TRY(const int64_t beside, config.integer_or(0, {"original_max_position_embeddings"}, 1));
+  MORACLE_TRY(read.max_context, beside > 0 ? Result<int64_t>(beside)
+                                           : rope.integer({"original_max_position_embeddings"}, 1));
+  return read;
 }
 
 }  // namespace
@@ -138,6 +171,7 @@ Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim,
                         str("it is ", part));
   }
   dim = static_cast<int64_t>(columns);
+  if (type == "longrope" && defaults.longrope) return read_longrope(config, *rope, dim, theta);
   if (type == "yarn") return read_yarn(config, *rope, dim, theta);
   Llama3 llama3;
   double factor = 1;

@@ -12,6 +12,7 @@ namespace moracle {
 struct RotaryAndScale {
   Rotary rotary;
   double score_scale = 1;  ///< YaRN's mscale_all_dim, squared: DeepSeek-V3 applies it
+  std::optional<int64_t> max_context = {};  ///< frequencies are others beyond it; empty: never
 };
 
 /// What a family says about RoPE beside config.json.
@@ -21,6 +22,7 @@ struct RotaryDefaults {
   /// supported.
   std::optional<double> part = {};
   bool ntk_alpha = false;  ///< "dynamic" with an "alpha" is theta * alpha^(dim / (dim - 2))
+  bool longrope = false;   ///< "longrope" multiplies sine and cosine by short_mscale
 };
 
 /// Reads the frequencies of `dim` columns: theta^(-2i / dim), or YaRN's blend of those with the

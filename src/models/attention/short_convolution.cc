@@ -56,7 +56,7 @@ class ShortConvolution : public Attention {
  private:
   ShortConvolutionSpec spec_;
   Buffer convolution_;
-  std::optional<Linear> bcx_, o_;
+  std::optional<AdaptedLinear> bcx_, o_;
 };
 
 }  // namespace

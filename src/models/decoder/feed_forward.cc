@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/try.h"
-#include "moe/linear_access.h"
 #include "oracle/carve.h"
 
 namespace moracle {
@@ -54,24 +53,23 @@ Status MoeStage::load(std::optional<DescribedMatrix>&& router,
 
 Status MoeStage::apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
                        Ops& ops, Stream stream, const OnPart& on_part, const AddRmsNorm* norm) {
+  const LoraIds lora_ids{experts_->plan().lora_rank > 0 ? scratch.lora_ids : nullptr};
   if (!router_) {
     if (norm != nullptr) {
       MORACLE_CHECK(
           ops.add_rms_norm(norm->x, norm->y, norm->weight, norm->epsilon, norm->out, stream));
       part_done(on_part, "norms");
     }
-    return experts_->apply(x, {scratch.first_expert}, {scratch.weight_one}, out, stream);
+    return experts_->apply(x, {scratch.first_expert}, {scratch.weight_one}, out, stream, lora_ids);
   }
   const LayerSpec& layer = experts_->plan().layer;
   const Matrix logits{scratch.logits.data, scratch.logits.dtype, x.rows, layer.num_experts,
                       scratch.logits.stride};
   const float* bias = correction_bias_.bytes() > 0 ? correction_bias_.as<float>() : nullptr;
-  MORACLE_CHECK(LinearAccess::route(
-      *router_,
+  MORACLE_CHECK(router_->route(
       {x, norm, logits, layer.routing, bias, layer.top_k, scratch.topk_ids, scratch.topk_weights},
-      stream));
+      ops, stream));
   part_done(on_part, "router");
-  const LoraIds lora_ids{experts_->plan().lora_rank > 0 ? scratch.lora_ids : nullptr};
   return experts_->apply(x, {scratch.topk_ids}, {scratch.topk_weights}, out, stream, lora_ids);
 }
 

@@ -36,7 +36,7 @@ class MoeStage {
                Stream stream, const OnPart& on_part = {}, const AddRmsNorm* norm = nullptr);
 
  private:
-  std::optional<Linear> router_;
+  std::optional<AdaptedLinear> router_;
   Buffer correction_bias_;  // empty: none
   std::optional<FusedMoe> experts_;
 };

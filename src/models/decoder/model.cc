@@ -109,9 +109,26 @@ Status look_at(const Model::State& m, std::string_view part, int64_t layer, cons
   return m.on_output ? m.on_output(part, layer, output) : Status();
 }
 
+// The norm of whole rows; `weight` as LayerDescription holds it.
+Status norm(const Model::State& m, const Matrix& x, const Buffer& weight, const Matrix& out,
+            Stream stream) {
+  Ops& ops = m.workspace->device().ops();
+  const auto* const weights = weight.as<float>();
+  if (!m.spec.layer_norm) return ops.rms_norm(x, weights, x.cols, m.spec.norm_epsilon, out, stream);
+  return ops.layer_norm(x, weights, weights + x.cols, m.spec.norm_epsilon, out, stream);
+}
+// x += y, then the norm of x.
+Status add_and_normalize(const Model::State& m, const Matrix& x, const Matrix& y,
+                         const Buffer& weight, const Matrix& out, Stream stream) {
+  Ops& ops = m.workspace->device().ops();
+  if (!m.spec.layer_norm)
+    return ops.add_rms_norm(x, y, weight.as<float>(), m.spec.norm_epsilon, out, stream);
+  MORACLE_CHECK(ops.add(x, y, stream));
+  return norm(m, x, weight, out, stream);
+}
+
 // Enqueues all layers for the batch's tokens, final norm included.
 Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
-  const DecoderSpec& spec = m.spec;
   Ops& ops = m.workspace->device().ops();
   Matrix hidden = m.activations.hidden.slice(0, batch.num_tokens);
   const Matrix normed = m.activations.normed.slice(0, batch.num_tokens),
@@ -122,35 +139,32 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   }
   part_done(m.on_part, "embedding");
   MORACLE_CHECK(look_at(m, "embedding", -1, hidden));
-  MORACLE_CHECK(ops.rms_norm(hidden, m.layers.front().input_norm.as<float>(), spec.hidden_size,
-                             spec.norm_epsilon, normed, stream));
+  MORACLE_CHECK(norm(m, hidden, m.layers.front().input_norm, normed, stream));
   part_done(m.on_part, "norms");
   MORACLE_CHECK(look_at(m, "norm before attention", 0, normed));
   // Adds the last output of layer `index` to the residual, then applies the next norm, which
   // belongs to `layer`.
   const auto add_and_norm = [&](const Buffer& weight, int64_t index, const char* name,
                                 int64_t layer) -> Status {
-    MORACLE_CHECK(
-        ops.add_rms_norm(hidden, added, weight.as<float>(), spec.norm_epsilon, normed, stream));
+    MORACLE_CHECK(add_and_normalize(m, hidden, added, weight, normed, stream));
     part_done(m.on_part, "norms");
     MORACLE_CHECK(look_at(m, "residual sum", index, hidden));
     return look_at(m, name, layer, normed);
   };
   // What a part of the layer gives, before it is added to the residual.
-  const auto finish_output = [&](const Buffer& norm) -> Status {
-    if (norm.bytes() > 0) {
-      MORACLE_CHECK(ops.rms_norm(added, norm.as<float>(), spec.hidden_size, spec.norm_epsilon,
-                                 added, stream));
-    }
+  const auto finish_output = [&](const Buffer& weight) -> Status {
+    if (weight.bytes() > 0) MORACLE_CHECK(norm(m, added, weight, added, stream));
     if (m.residual_scales.bytes() == 0) return {};
     return ops.scale_rows(added, m.residual_scales.as<float>(), added, stream);
   };
+  // Kernels that start with a norm know RMSNorm, and store no output to look at.
+  const bool apart = m.on_output || m.spec.layer_norm;
   // The next attention may compute its norm by itself, unless somebody looks at the norm's output.
   std::optional<NormedInput> pending;
   Matrix hidden_too = m.activations.hidden_too;
   const auto leave_to_attention = [&](const Layer& layer) {
-    if (m.on_output || batch.num_tokens > hidden_too.rows) return false;
-    pending = {{hidden, added, layer.input_norm.as<float>(), spec.norm_epsilon, normed},
+    if (apart || batch.num_tokens > hidden_too.rows) return false;
+    pending = {{hidden, added, layer.input_norm.as<float>(), m.spec.norm_epsilon, normed},
                hidden_too.slice(0, batch.num_tokens)};
     if (!layer.attention->starts_with_norm(*pending)) pending.reset();
     return pending.has_value();
@@ -170,12 +184,11 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
     MORACLE_CHECK(finish_output(layer.attention_output_norm));
     MORACLE_CHECK(look_at(m, "attention", index, added));
     // The router starts with the norm, unless somebody looks at the norm's output.
-    const AddRmsNorm post_norm{hidden, added, layer.post_norm.as<float>(), spec.norm_epsilon,
+    const AddRmsNorm post_norm{hidden, added, layer.post_norm.as<float>(), m.spec.norm_epsilon,
                                normed};
-    if (m.on_output)
-      MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
+    if (apart) MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
     MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream,
-                                           m.on_part, m.on_output ? nullptr : &post_norm));
+                                           m.on_part, apart ? nullptr : &post_norm));
     MORACLE_CHECK(finish_output(layer.mlp_output_norm));
     MORACLE_CHECK(
         look_at(m, layer.feed_forward.routed.has_router() ? "experts" : "mlp", index, added));

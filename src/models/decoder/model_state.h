@@ -53,7 +53,7 @@ struct Model::State {
   Buffer final_norm;
   Buffer embedding_scales, residual_scales;  // [max_num_tokens], one value; empty: 1
   std::vector<Layer> layers;
-  std::optional<Linear> output;
+  std::optional<AdaptedLinear> output;
   std::shared_ptr<KvPool> cache_pool;
   std::shared_ptr<KvPool> state_pool;  // null: no layer is recurrent
   bool batch_invariant = false;        // a token's bits depend on its sequence alone

@@ -29,6 +29,10 @@ Result<std::vector<float>> describe_norm(const Checkpoint& checkpoint, const std
                                          int64_t size, const DecoderSpec& spec) {
   MORACLE_TRY(std::vector<float> weights, checkpoint.vector(module + ".weight", size));
   for (float& weight : weights) weight += spec.norm_offset;
+  if (spec.layer_norm) {
+    MORACLE_TRY(const std::vector<float> biases, checkpoint.vector(module + ".bias", size));
+    weights.insert(weights.end(), biases.begin(), biases.end());
+  }
   return weights;
 }
 
@@ -115,14 +119,18 @@ Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const 
                                             const DecoderSpec& spec, int64_t intermediate,
                                             const MlpNames& names) {
   const auto module = [&](const char* name) { return str(mlp, ".", name); };
-  MORACLE_TRY(DescribedMatrix w13,
-              describe_linear(checkpoint, {module(names.gate), module(names.up)},
-                              {intermediate, intermediate}, spec.hidden_size));
+  std::vector<std::string> gate_up = {module(names.gate)};
+  std::vector<int64_t> rows = {2 * intermediate};
+  if (names.up != nullptr) {
+    gate_up.push_back(module(names.up));
+    rows = {intermediate, intermediate};
+  }
+  MORACLE_TRY(DescribedMatrix w13, describe_linear(checkpoint, gate_up, rows, spec.hidden_size));
   MORACLE_TRY(DescribedMatrix w2,
               describe_linear(checkpoint, {module(names.down)}, {spec.hidden_size}, intermediate));
   if (w13.scheme() != w2.scheme()) {
     return Error{ErrorKind::kUnsupported, checkpoint.state().tensors.file_of(w2.tensors()[0]), mlp,
-                 str("one scheme for ", names.gate, ", ", names.up, " and ", names.down),
+                 str("one scheme for ", join(gate_up), " and ", module(names.down)),
                  str(name(w13.scheme()), " and ", name(w2.scheme()))};
   }
   LayerSpec layer{.name = mlp, .hidden_size = spec.hidden_size, .intermediate_size = intermediate};

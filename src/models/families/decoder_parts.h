@@ -39,7 +39,8 @@ Result<bool> is_dense_layer(const Config& config, int64_t layer);
 /// "model.layers.3.", or where the files of this checkpoint have the layers.
 std::string layer_prefix(const Checkpoint& checkpoint, int64_t layer);
 
-/// The weights of the norm `module`, as RMSNorm multiplies with them: with spec.norm_offset.
+/// The weights of the norm `module`, as RMSNorm multiplies with them: with spec.norm_offset. With
+/// spec.layer_norm, its biases follow them.
 Result<std::vector<float>> describe_norm(const Checkpoint& checkpoint, const std::string& module,
                                          int64_t size, const DecoderSpec& spec);
 
@@ -79,7 +80,8 @@ Status describe_norms_over_heads(const Checkpoint& checkpoint, const std::string
 Result<RouterDescription> describe_router(const Checkpoint& checkpoint, const std::string& module,
                                           const LayerSpec& experts, const std::string& bias = "");
 
-/// Describes an ordinary MLP, `mlp`.{gate,up,down}_proj or with other names, as one expert.
+/// Describes an ordinary MLP, `mlp`.{gate,up,down}_proj or with other names, as one expert. Without
+/// `up`, the rows of `gate` are those of gate, then those of up.
 struct MlpNames {
   const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj";
 };

@@ -10,6 +10,7 @@ namespace moracle {
 
 struct Family {
   std::string_view architecture;  ///< config.json's architectures[0]
+  std::string_view also = {};     ///< another name of the same files; empty: none
   /// Its name in files that wrap the language model for images; empty: there are none.
   std::string_view multimodal = {};
   /// For docs/models.md: the models with this architecture, and what a user must know about them.
@@ -20,7 +21,8 @@ struct Family {
   ExpertConvention experts = {};
 
   bool is(std::string_view name) const {
-    return name == architecture || (!multimodal.empty() && name == multimodal);
+    return name == architecture || (!also.empty() && name == also) ||
+           (!multimodal.empty() && name == multimodal);
   }
 };
 

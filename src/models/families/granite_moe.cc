@@ -1,5 +1,7 @@
 // Granite-MoE: GQA with a scale of its own. Factors on the embedding, on what layers add to the
-// residual, and on the logits. Softmax over the logits of the chosen experts.
+// residual, and on the logits. Softmax over the logits of the chosen experts. GraniteMoeShared adds
+// a shared expert. The experts of Granite-4.0-H, whose other layers are Mamba-2, have the same
+// form.
 #include <cmath>
 
 #include "base/text.h"
@@ -24,48 +26,84 @@ Result<float> read_factor(const Config& config, const char* key) {
   return config.wrong({key}, "a number above 0", str("it is ", factor));
 }
 
-Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
-                                        const GroupedQuerySpec& heads, int64_t layer, bool biased) {
+struct Spec {
+  DecoderSpec decoder;
+  GroupedQuerySpec heads;
+  bool biased = false;
+  int64_t shared_intermediate = 0;  // 0: no shared expert
+};
+
+Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec& all,
+                                        int64_t layer) {
+  const DecoderSpec& spec = all.decoder;
   const std::string prefix = layer_prefix(checkpoint, layer);
   const int64_t hidden = spec.hidden_size;
   MORACLE_TRY(auto input_norm, describe_norm(checkpoint, prefix + "input_layernorm", hidden, spec));
   MORACLE_TRY(auto post_norm,
               describe_norm(checkpoint, prefix + "post_attention_layernorm", hidden, spec));
-  MORACLE_TRY(
-      GroupedQueryDescription attention,
-      describe_grouped_query(checkpoint, prefix + "self_attn.", spec, heads, {biased, biased}));
+  MORACLE_TRY(GroupedQueryDescription attention,
+              describe_grouped_query(checkpoint, prefix + "self_attn.", spec, all.heads,
+                                     {all.biased, all.biased}));
   MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
   MORACLE_TRY(RouterDescription router,
               describe_router(checkpoint, prefix + "block_sparse_moe.router.layer", experts.spec));
-  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
-                          std::move(router), std::move(experts)};
+  LayerDescription described{std::move(input_norm), std::move(post_norm), std::move(attention),
+                             std::move(router), std::move(experts)};
+  if (all.shared_intermediate == 0) return described;
+  MORACLE_TRY(DescribedWeights shared,
+              describe_dense_mlp(checkpoint, prefix + "shared_mlp", spec, all.shared_intermediate,
+                                 {"input_linear", nullptr, "output_linear"}));
+  described.shared.emplace(SharedExpertDescription{std::move(shared), {}});
+  return described;
 }
 
-Result<Description> describe(const Checkpoint& checkpoint) {
+Result<Description> describe_with(const Checkpoint& checkpoint, bool shared) {
   const Config& config = checkpoint.state().config;
-  MORACLE_TRY(DecoderSpec spec, read_decoder_spec(config));
-  MORACLE_TRY(spec.embedding_scale, read_factor(config, "embedding_multiplier"));
-  MORACLE_TRY(spec.residual_scale, read_factor(config, "residual_multiplier"));
+  Spec spec;
+  MORACLE_TRY(spec.decoder, read_decoder_spec(config));
+  MORACLE_TRY(spec.decoder.embedding_scale, read_factor(config, "embedding_multiplier"));
+  MORACLE_TRY(spec.decoder.residual_scale, read_factor(config, "residual_multiplier"));
   MORACLE_TRY(const float divisor, read_factor(config, "logits_scaling"));
-  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec));
-  MORACLE_TRY(heads.scale, read_factor(config, "attention_multiplier"));
-  MORACLE_TRY(const bool biased, config.boolean_or(false, {"attention_bias"}));
-  MORACLE_TRY(Description description, describe_decoder(checkpoint, spec, [&](int64_t layer) {
-                return describe_layer(checkpoint, spec, heads, layer, biased);
+  MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder));
+  MORACLE_TRY(spec.heads.scale, read_factor(config, "attention_multiplier"));
+  MORACLE_TRY(spec.biased, config.boolean_or(false, {"attention_bias"}));
+  if (shared) {
+    MORACLE_TRY(spec.shared_intermediate,
+                config.integer_or(0, {"shared_intermediate_size"}, 0, 1 << 24));
+  }
+  MORACLE_TRY(Description description,
+              describe_decoder(checkpoint, spec.decoder, [&](int64_t layer) {
+                return describe_layer(checkpoint, spec, layer);
               }));
   // The output layer is linear: its input may be divided instead of the logits.
   for (float& weight : description.final_norm) weight /= divisor;
   return description;
 }
 
+Result<Description> describe_plain(const Checkpoint& checkpoint) {
+  return describe_with(checkpoint, false);
+}
+Result<Description> describe_shared(const Checkpoint& checkpoint) {
+  return describe_with(checkpoint, true);
+}
+
+constexpr ExpertConvention kExperts = {
+    .names = kNames, .intermediate_size = kSize, .score = Score::kTopkThenSoftmax};
+
 }  // namespace
 }  // namespace granite_moe
 
 constinit const Family kGraniteMoeFamily = {.architecture = "GraniteMoeForCausalLM",
                                             .models = "Granite-MoE",
-                                            .describe = granite_moe::describe,
-                                            .experts = {.names = granite_moe::kNames,
-                                                        .intermediate_size = granite_moe::kSize,
-                                                        .score = Score::kTopkThenSoftmax}};
+                                            .describe = granite_moe::describe_plain,
+                                            .experts = granite_moe::kExperts};
+constinit const Family kGraniteMoeSharedFamily = {.architecture = "GraniteMoeSharedForCausalLM",
+                                                  .models = "Granite-MoE with a shared expert",
+                                                  .describe = granite_moe::describe_shared,
+                                                  .experts = granite_moe::kExperts};
+constinit const Family kGraniteMoeHybridFamily = {.architecture = "GraniteMoeHybridForCausalLM",
+                                                  .models = "Granite-4.0-H",
+                                                  .notes = "lacks Mamba-2 layers",
+                                                  .experts = granite_moe::kExperts};
 
 }  // namespace moracle

@@ -17,7 +17,7 @@ Result<Matrix> enqueue_logits(Model::State& m, int64_t first, int64_t count) {
                  str("the request is ", count, " rows from row ", first)};
   }
   const Matrix out = m.activations.logits.slice(0, count);
-  MORACLE_CHECK(m.output->apply(m.activations.normed.slice(first, count), out));
+  MORACLE_CHECK(m.output->apply(m.activations.normed.slice(first, count), out, {}, first));
   part_done(m.on_part, "output");
   return out;
 }

@@ -73,7 +73,7 @@ void find(const Blocks& all, int64_t i, Block& block) {
     const int64_t token = first_token + (first + r) / heads,
                   head = kv * heads + (first + r) % heads;
     const int64_t end = all.batch.positions[token] + 1;
-    const int64_t begin = shape.window > 0 ? std::max<int64_t>(0, end - shape.window) : 0;
+    const int64_t begin = shape.first_seen(end - 1);
     AttendRow& row = block.rows[r];
     row = {f32_row(all.q, token) + head * shape.head_dim,    begin,     end,
            f32_row(all.out, token) + head * shape.value_dim, -INFINITY, 0};

@@ -39,18 +39,22 @@ void add_adapter(const cpu::VectorOps& vector, const float* x, const LoraTable& 
 Status CpuOps::add_lora(const Matrix& x, const int32_t* row_index, const RowPlan& rows,
                         const int32_t* lora_ids, int64_t adapters, const LoraTable& table,
                         const Matrix& y, Stream) {
-  const int32_t* offsets = rows.expert_offsets;
+  const int32_t all[] = {0, static_cast<int32_t>(y.rows)};
+  const int32_t* const offsets = rows.expert_offsets != nullptr ? rows.expert_offsets : all;
+  const auto token_of = [&](int64_t r) {
+    return rows.row_token != nullptr ? int64_t{rows.row_token[r]} : r;
+  };
   for (int64_t e = 0; e < table.num_experts; ++e) {
     for (int64_t r = offsets[e]; r < offsets[e + 1]; ++r) {
-      const int32_t id = lora_ids[rows.row_token[r]];
+      const int32_t id = lora_ids[token_of(r)];
       if (id >= -1 && id < adapters) continue;
       keep_error("lora_ids", str("-1, or an adapter from 0 to ", adapters - 1),
-                 str("token ", rows.row_token[r], " has ", id));
+                 str("token ", token_of(r), " has ", id));
     }
     const int64_t work = table.rank * (table.a.cols * table.parts + table.n);
     split_rows(offsets[e + 1] - offsets[e], work, [&](int64_t first, int64_t last) {
       for (int64_t r = offsets[e] + first; r < offsets[e] + last; ++r) {
-        const int32_t id = lora_ids[rows.row_token[r]];
+        const int32_t id = lora_ids[token_of(r)];
         if (id < 0 || id >= adapters) continue;
         add_adapter(vector_, f32_row(x, row_index ? row_index[r] : r), table, id, e, f32_row(y, r));
       }

@@ -40,6 +40,24 @@ Status CpuOps::rms_norm(const Matrix& x, const float* weight, int64_t weight_siz
   return {};
 }
 
+Status CpuOps::layer_norm(const Matrix& x, const float* weight, const float* bias, float epsilon,
+                          const Matrix& out, Stream) {
+  split_rows(x.rows, x.cols, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      const float* const from = f32_row(x, r);
+      double sum = 0, squares = 0;
+      for (int64_t c = 0; c < x.cols; ++c) sum += from[c];
+      const double mean = sum / static_cast<double>(x.cols);
+      for (int64_t c = 0; c < x.cols; ++c) squares += (from[c] - mean) * (from[c] - mean);
+      const double scale = 1 / std::sqrt(squares / static_cast<double>(x.cols) + epsilon);
+      float* const to = f32_row(out, r);
+      for (int64_t c = 0; c < x.cols; ++c)
+        to[c] = static_cast<float>((from[c] - mean) * scale) * weight[c] + bias[c];
+    }
+  });
+  return {};
+}
+
 Status CpuOps::add(const Matrix& x, const Matrix& y, Stream) {
   split_rows(x.rows, x.cols, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) vector_.add(f32_row(y, r), x.cols, f32_row(x, r));

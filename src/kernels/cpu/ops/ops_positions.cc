@@ -46,6 +46,18 @@ Status CpuOps::rotate(const Matrix& x, const RotaryShape& shape, const float* fr
   return {};
 }
 
+Status CpuOps::temper(const Matrix& x, const int32_t* positions, float scale, float strength,
+                      Stream) {
+  split_rows(x.rows, x.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float steps = std::floor(static_cast<float>(positions[r] + 1) / scale);
+      const float factor = std::log1p(steps) * strength + 1;
+      for (int64_t c = 0; c < x.cols; ++c) f32_row(x, r)[c] *= factor;
+    }
+  });
+  return {};
+}
+
 Status CpuOps::copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,
                           int64_t num_heads, int64_t count, Stream) {
   split_rows(from.rows, num_heads * count, [&](int64_t begin, int64_t end) {

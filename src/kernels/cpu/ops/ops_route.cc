@@ -4,6 +4,9 @@
 //   sigmoid               1 / (1 + exp(-l))
 //   softmax after top-k   exp(l - max) / Σ over the chosen: the largest logit is always chosen, so
 //                         the maximum and the order are those of all experts
+//   sparse mixer          for each choice among the experts left: exp(l - max) / Σ over the near
+//                         ones (see Routing::jitter); Liu et al., "GRIN: GRadient-INformed MoE",
+//                         2024
 //
 // A correction bias affects the choice only. With groups, a group's rank is the sum of its two
 // best biased scores (DeepSeek-V3), or its best score if there is no bias (DeepSeek-V2).
@@ -116,11 +119,40 @@ void route_token(const cpu::VectorOps& vector, const Routing& routing, const flo
   for (int64_t j = 0; j < top_k; ++j) weights[j] *= routing.scaling_factor;
 }
 
+// Both choices of a token. Choices made before leave with a logit of -inf.
+void mix_sparsely(const Routing& routing, float* logits, int64_t num_experts, int64_t top_k,
+                  int32_t* ids, float* weights) {
+  for (int64_t j = 0; j < top_k; ++j) {
+    int64_t best = -1;
+    for (int64_t e = 0; e < num_experts; ++e) {
+      const bool left = std::find(ids, ids + j, e) == ids + j;
+      if (left && (best < 0 || logits[e] > logits[best])) best = e;
+    }
+    const float most = logits[best];
+    float sum = 0;
+    for (int64_t e = 0; e < num_experts; ++e) {
+      const bool far =
+          (most - logits[e]) / std::max(std::abs(logits[e]), most) > 2 * routing.jitter;
+      sum += far ? 0 : std::exp(logits[e] - most);
+    }
+    ids[j] = static_cast<int32_t>(best);
+    weights[j] = routing.scaling_factor / sum;
+    logits[best] = -INFINITY;
+  }
+}
+
 }  // namespace
 
 Status CpuOps::route(const Matrix& logits, const Routing& routing, const float* correction_bias,
                      int64_t top_k, int32_t* topk_ids, float* topk_weights, Stream) {
   MORACLE_CHECK(check_routing(routing, logits.cols, correction_bias != nullptr, top_k));
+  if (routing.score == Score::kSparseMixer) {
+    for (int64_t t = 0; t < logits.rows; ++t) {
+      mix_sparsely(routing, f32_row(logits, t), logits.cols, top_k, topk_ids + t * top_k,
+                   topk_weights + t * top_k);
+    }
+    return {};
+  }
   // An expert's exponential and its share of the choices cost about as much as 16 products.
   split_rows(logits.rows, logits.cols * 16, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {

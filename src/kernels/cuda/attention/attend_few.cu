@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 2) attend_few(FewA
     const uint32_t part = b / of_part % parts_at_most, slot = b / of_part / parts_at_most;
     const int64_t token = f.first_token + slot;
     const int32_t sequence = a.batch.sequences[token];
-    const View view = view_of(a.batch, shape.window, token);
+    const View view = view_of(a.batch, shape, token);
     const Parts parts = parts_of(view);
     if (part >= static_cast<uint32_t>(parts.count) ||
         (!shape.batch_invariant && !is_few(a.batch, sequence)))
@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 2) attend_few(FewA
 template <int kHead, int kValue, DType kCache, int kTiles>
 Status attend_tiles(const AttendArgs& a, const Queue& queue, Stream stream) {
   const AttentionShape& shape = a.shape;
-  const int64_t seen =
-      shape.window > 0 ? std::min(a.batch.longest, shape.window + 2 * kTile) : a.batch.longest;
+  // A view that begins within a tile takes up to two tiles more.
+  const int64_t seen = std::min(a.batch.longest, shape.most_seen(a.batch.longest) + 2 * kTile);
   const int64_t parts = most_parts(seen);
   const auto scratch = static_cast<int64_t>(attend_scratch_bytes(shape, a.q.rows, DType::kBF16));
   const int64_t together = parts == 1 ? a.q.rows : scratch / found_bytes(shape, parts);

@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kThreads) attend_many(AttendArgs a, int64_t ti
     const int64_t first_row = tile * kWarps * kRows;
     if (is_few(a.batch, sequence) || first_row >= rows) continue;
     const auto view_of_row = [&](int64_t row) {
-      return view_of(a.batch, shape.window, first_token + min(row, rows - 1) / heads);
+      return view_of(a.batch, shape, first_token + min(row, rows - 1) / heads);
     };
     Finds<kHead, kValue> finds;
     const int64_t own = first_row + warp * kRows;

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) merge_parts(FewArgs f) {
     const int64_t slot = b / shape.num_heads, head = b % shape.num_heads;
     const int64_t token = f.first_token + slot;
     const int32_t sequence = a.batch.sequences[token];
-    const Parts parts = parts_of(view_of(a.batch, shape.window, token));
+    const Parts parts = parts_of(view_of(a.batch, shape, token));
     if (parts.count == 1 || (!shape.batch_invariant && !is_few(a.batch, sequence))) continue;
     const Found found = found_at(f, slot, head, 0);
     __syncthreads();  // wait until the previous iteration has been used

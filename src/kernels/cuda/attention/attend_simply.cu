@@ -55,7 +55,7 @@ __global__ void attend(AttendArgs a) {
     const Lines keys{a.batch, sequence, shape.cache.dtype, shape.cache.keys, kv, shape.head_dim};
     const Lines values{a.batch, sequence,       shape.cache.dtype, shape.cache.values,
                        kv,      shape.value_dim};
-    const View view = view_of(a.batch, shape.window, t);
+    const View view = view_of(a.batch, shape, t);
     __syncthreads();
     for (int64_t d = threadIdx.x; d < shape.head_dim; d += kThreads)
       query[d] = load(a.q, t, head * shape.head_dim + d);

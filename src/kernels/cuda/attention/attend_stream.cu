@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kThreads, kPerSm) attend_stream(const StreamAr
   const int32_t sequence = a.batch.sequences[token];
   if (!shape.batch_invariant && !is_few(a.batch, sequence)) return;  // the whole cluster
   cluster_arrive();
-  const View view = view_of(a.batch, shape.window, token);
+  const View view = view_of(a.batch, shape, token);
   const std::byte* const* const pages = a.batch.pages + a.batch.first_page[sequence];
   const int32_t fresh = a.batch.positions[a.batch.first_token[sequence]] / kPagePositions;
   const int32_t first = view.begin / kPagePositions;

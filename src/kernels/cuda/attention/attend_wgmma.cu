@@ -65,7 +65,7 @@ struct QueryTile {
   }
   /// Views advance with the rows.
   __device__ View view_of_row(const AttendArgs& a, int64_t row) const {
-    return view_of(a.batch, a.shape.window, first_token + min(row, rows - 1) / heads);
+    return view_of(a.batch, a.shape, first_token + min(row, rows - 1) / heads);
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/batch.h"
+#include "kernels/ops.h"
 
 namespace moracle::cuda {
 
@@ -20,9 +21,11 @@ __device__ inline int64_t row_in_page(const Batch& batch, int64_t head, int32_t 
 struct View {
   int32_t begin, end;
 };
-__device__ inline View view_of(const Batch& batch, int64_t window, int64_t token) {
-  const int32_t end = batch.positions[token] + 1;
-  return {window > 0 ? max(0, end - static_cast<int32_t>(window)) : 0, end};
+__device__ inline View view_of(const Batch& batch, const AttentionShape& shape, int64_t token) {
+  const int32_t position = batch.positions[token];
+  const auto window = static_cast<int32_t>(shape.window), chunk = static_cast<int32_t>(shape.chunk);
+  const int32_t begin = chunk > 0 ? position - position % chunk : 0;
+  return {window > 0 ? max(begin, position + 1 - window) : begin, position + 1};
 }
 
 /// Up to this many tokens of a sequence, each token's view is split into parts by itself. More

@@ -40,9 +40,10 @@ __global__ void add_lora(LoraArgs a) {
   const LoraTable& table = a.table;
   const int64_t columns = table.n / table.parts;
   for (int64_t r = blockIdx.x; r < a.y.rows; r += gridDim.x) {
-    const int64_t expert = expert_of(a.offsets, table.num_experts, r);
+    const int64_t expert = a.offsets != nullptr ? expert_of(a.offsets, table.num_experts, r) : 0;
     if (expert >= table.num_experts) return;
-    const int32_t token = a.row_token[r], id = a.lora_ids[token];
+    const int32_t token = a.row_token != nullptr ? a.row_token[r] : static_cast<int32_t>(r);
+    const int32_t id = a.lora_ids[token];
     if (id < 0 || id >= a.adapters) {
       if (id != -1 && threadIdx.x == 0) report(a.device_error, token, id, a.adapters, 1);
       continue;

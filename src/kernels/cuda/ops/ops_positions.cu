@@ -33,6 +33,16 @@ struct Rotate {
   }
 };
 
+struct Temper {
+  Matrix x;
+  const int32_t* positions;
+  float scale, strength;
+  __device__ void operator()(int64_t r, int64_t c) const {
+    const float steps = floorf(static_cast<float>(positions[r] + 1) / scale);
+    store(x, r, c, load(x, r, c) * (log1pf(steps) * strength + 1));
+  }
+};
+
 }  // namespace
 }  // namespace cuda
 
@@ -51,6 +61,13 @@ Status CudaOps::rotate(const Matrix& x, const RotaryShape& shape, const float* f
   const int64_t pairs = x.cols / shape.head_dim * shape.num_pairs;
   return cuda::launch_elements(queue_, stream, "rotate", x.rows, pairs,
                                cuda::Rotate{x, shape, frequencies, positions});
+}
+
+Status CudaOps::temper(const Matrix& x, const int32_t* positions, float scale, float strength,
+                       Stream stream) {
+  MORACLE_CHECK(cuda::check_floats({&x}));
+  return cuda::launch_elements(queue_, stream, "temper", x.rows, x.cols,
+                               cuda::Temper{x, positions, scale, strength});
 }
 
 }  // namespace moracle

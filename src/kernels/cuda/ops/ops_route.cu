@@ -7,6 +7,7 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/route_rows.cuh"
+#include "kernels/cuda/ops/sparse_mixer.cuh"
 
 namespace moracle {
 namespace cuda {
@@ -160,6 +161,9 @@ Status CudaOps::route(const Matrix& logits, const Routing& routing, const float*
   MORACLE_CHECK(check_routing(routing, logits.cols, correction_bias != nullptr, top_k));
   MORACLE_CHECK(cuda::check_floats({&logits}));
   const cuda::RouteArgs args{logits, routing, correction_bias, top_k, topk_ids, topk_weights};
+  if (routing.score == Score::kSparseMixer)
+    return cuda::launch_early(queue_, stream, "route", cuda::mix_sparsely, logits.rows, 32, 0,
+                              logits, routing, topk_ids, topk_weights);
   if (cuda::routes_in_warps(logits.cols, routing, top_k))
     return cuda::launch_early(
         queue_, stream, "route",

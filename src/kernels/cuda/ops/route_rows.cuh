@@ -21,7 +21,7 @@ struct RouteArgs {
 inline constexpr int kFewExpertsPerLane = 4, kMostExpertsPerLane = 16;
 inline bool routes_in_warps(int64_t num_experts, const Routing& routing, int64_t top_k) {
   return num_experts <= 32 * kMostExpertsPerLane && top_k <= 32 &&
-         routing.num_groups <= routing.top_groups;
+         routing.num_groups <= routing.top_groups && routing.score != Score::kSparseMixer;
 }
 
 /// Returns the final weight of one pick. `sum` is the sum of the picked scores of the token.

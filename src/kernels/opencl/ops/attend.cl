@@ -73,8 +73,8 @@ kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global c
                    global const int *first_token, global const int *first_page, global const ulong *pages,
                    const int page, const long key_place, const long value_place, const int num_heads,
                    const int num_kv_heads, const int head_dim, const int value_dim, const float scale,
-                   const int window, global const float *sinks, const int batch_invariant, const long first_slot,
-                   const long slots, const int parts_stride, global float *scratch, local PerHead *query,
+                   const int window, const int chunk, global const float *sinks, const int batch_invariant,
+                   const long first_slot, const long slots, const int parts_stride, global float *scratch, local PerHead *query,
                    local PerHead *found) {
   local PerHead scores[TILE], of_piece[PIECES];
   local ulong value_lines[TILE];
@@ -90,7 +90,7 @@ kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global c
     const int part = b / of_part % parts_stride;
     const long slot = b / of_part / parts_stride, token = first_slot + slot;
     const int sequence = sequences[token];
-    const View view = view_of(positions[token], window);
+    const View view = view_of(positions[token], window, chunk);
     const Parts parts = parts_of(view, splits_views(first_token, sequence, batch_invariant));
     // A part past the last one has no positions and stores nothing.
     const int begin = part < parts.count ? view.begin + part * parts.size : view.end;

@@ -4,13 +4,13 @@
 
 kernel void merge_parts(MATRIX(out), global const int *positions, global const int *sequences,
                         global const int *first_token, const int num_heads, const int value_dim, const int window,
-                        global const float *sinks, const int batch_invariant, const long first_slot,
+                        const int chunk, global const float *sinks, const int batch_invariant, const long first_slot,
                         const long slots, global const float *scratch) {
   local float largest[MOST_PARTS], sums[MOST_PARTS], weights[MOST_PARTS];
   const int lid = get_local_id(0), threads = get_local_size(0);
   for (long b = get_group_id(0); b < slots * num_heads; b += get_num_groups(0)) {
     const long token = first_slot + b / num_heads, head = b % num_heads;
-    const View view = view_of(positions[token], window);
+    const View view = view_of(positions[token], window, chunk);
     const Parts parts = parts_of(view, splits_views(first_token, sequences[token], batch_invariant));
     const int count = parts.count > 1 ? parts.count : 0;  // a single part has stored its result
     global const float *values = scratch + b * MOST_PARTS * value_dim;

@@ -22,9 +22,9 @@ kernel void add_lora(MATRIX(x), global const int *row_index, global const int *o
   const uint lanes = min((uint)LANES, size), teams = size / lanes, team = id / lanes;
   const long columns = n / parts;
   for (long r = get_group_id(0); r < rows; r += get_num_groups(0)) {
-    const long expert = expert_of(offsets, num_experts, r);
+    const long expert = offsets ? expert_of(offsets, num_experts, r) : 0;
     if (expert >= num_experts) return;  // rows are in order: later rows have no expert either
-    const int token = row_token[r], adapter = lora_ids[token];
+    const int token = row_token ? row_token[r] : (int)r, adapter = lora_ids[token];
     const bool adds = adapter >= 0 && adapter < adapters;
     if (!adds && adapter != -1 && id == 0) report(errors, token, adapter, adapters, 1);
     const long source = row_index ? row_index[r] : r, pair = adapter * num_experts + expert;

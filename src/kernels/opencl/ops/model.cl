@@ -18,8 +18,22 @@ kernel void copy_heads(MATRIX(from), const long from_dim, MATRIX(to), const long
   }
 }
 
+// The sum of `value` over the work-items of the group, the same in each. `sums` holds 256 numbers. The number of
+// work-items is a power of two, at most 256.
+float sum_group(local float *sums, float value) {
+  const int lid = get_local_id(0);
+  barrier(CLK_LOCAL_MEM_FENCE);  // the previous sum has been read
+  sums[lid] = value;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int step = get_local_size(0) / 2; step > 0; step /= 2) {
+    if (lid < step) sums[lid] += sums[lid + step];
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  return sums[0];
+}
+
 // A work-group normalizes each run of `size` columns. x and out may be the same: each work-item writes only the
-// columns that it reads. The number of work-items is a power of two, at most 256.
+// columns that it reads.
 kernel void rms_norm(MATRIX(x), global const float *weight, const long size, const float epsilon, MATRIX(out),
                      const long rows, const long runs) {
   local float sums[256];
@@ -31,14 +45,25 @@ kernel void rms_norm(MATRIX(x), global const float *weight, const long size, con
       const float value = LOAD(x, r, first + c);
       squares += value * value;
     }
-    barrier(CLK_LOCAL_MEM_FENCE);  // the previous run's sum has been read
-    sums[lid] = squares;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    for (int step = threads / 2; step > 0; step /= 2) {
-      if (lid < step) sums[lid] += sums[lid + step];
-      barrier(CLK_LOCAL_MEM_FENCE);
-    }
-    const float scale = 1.0f / sqrt(sums[0] / (float)size + epsilon);
+    const float scale = 1.0f / sqrt(sum_group(sums, squares) / (float)size + epsilon);
     for (long c = lid; c < size; c += threads) STORE(out, r, first + c, LOAD(x, r, first + c) * scale * weight[c]);
+  }
+}
+
+// A work-group normalizes each row. x and out may be the same.
+kernel void layer_norm(MATRIX(x), global const float *weight, global const float *bias, const float epsilon,
+                       MATRIX(out), const long rows, const long cols) {
+  local float sums[256];
+  const int lid = get_local_id(0), threads = get_local_size(0);
+  for (long r = get_group_id(0); r < rows; r += get_num_groups(0)) {
+    float sum = 0, squares = 0;
+    for (long c = lid; c < cols; c += threads) sum += LOAD(x, r, c);
+    const float mean = sum_group(sums, sum) / (float)cols;
+    for (long c = lid; c < cols; c += threads) {
+      const float value = LOAD(x, r, c) - mean;
+      squares += value * value;
+    }
+    const float scale = 1.0f / sqrt(sum_group(sums, squares) / (float)cols + epsilon);
+    for (long c = lid; c < cols; c += threads) STORE(out, r, c, (LOAD(x, r, c) - mean) * scale * weight[c] + bias[c]);
   }
 }

@@ -81,8 +81,7 @@ Status OpenClOps::attend(const Matrix& q, const Batch& batch, const AttentionSha
         str("they have ", shape.head_dim, " and ", shape.value_dim, " columns")};
   }
   const bool splits = shape.batch_invariant || batch.fewest_tokens <= kFewTokens;
-  const int64_t seen = shape.window > 0 ? std::min(batch.longest, shape.window) : batch.longest;
-  const int64_t parts = splits ? most_parts(seen) : 1;
+  const int64_t parts = splits ? most_parts(shape.most_seen(batch.longest)) : 1;
   // Tokens whose parts do not fit into the scratch are processed in turn.
   const auto of_token = static_cast<int64_t>(attend_scratch_bytes(shape, 1, DType::kBF16));
   const auto all = static_cast<int64_t>(attend_scratch_bytes(shape, q.rows, DType::kBF16));
@@ -100,13 +99,14 @@ Status OpenClOps::attend(const Matrix& q, const Batch& batch, const AttentionSha
         out, batch.positions, batch.sequences, batch.first_token, batch.first_page, batch.pages,
         number(batch.page), shape.cache.keys, shape.cache.values, number(shape.num_heads),
         number(shape.num_kv_heads), number(shape.head_dim), number(shape.value_dim), shape.scale,
-        number(shape.window), shape.sinks, shape.batch_invariant, first, tokens, number(parts),
-        scratch, local(shape.head_dim), local(shape.value_dim)));
+        number(shape.window), number(shape.chunk), shape.sinks, shape.batch_invariant, first,
+        tokens, number(parts), scratch, local(shape.head_dim), local(shape.value_dim)));
     if (parts == 1) continue;
-    MORACLE_CHECK(opencl::launch(
-        queue_, stream, kMerge, tokens * shape.num_heads, threads, out, batch.positions,
-        batch.sequences, batch.first_token, number(shape.num_heads), number(shape.value_dim),
-        number(shape.window), shape.sinks, shape.batch_invariant, first, tokens, scratch));
+    MORACLE_CHECK(opencl::launch(queue_, stream, kMerge, tokens * shape.num_heads, threads, out,
+                                 batch.positions, batch.sequences, batch.first_token,
+                                 number(shape.num_heads), number(shape.value_dim),
+                                 number(shape.window), number(shape.chunk), shape.sinks,
+                                 shape.batch_invariant, first, tokens, scratch));
   }
   return {};
 }

@@ -8,6 +8,7 @@ namespace opencl::ops_positions {
 namespace {
 
 const KernelName kRotate{"ops/positions.cl", "rotate_pairs"};
+const KernelName kTemper{"ops/positions.cl", "temper"};
 const KernelName kAppend{"ops/positions.cl", "append_rows", "", true};
 
 }  // namespace
@@ -20,6 +21,13 @@ Status OpenClOps::rotate(const Matrix& x, const RotaryShape& shape, const float*
   return opencl::launch_elements(queue_, stream, opencl::ops_positions::kRotate, x.rows, pairs, x,
                                  shape.head_dim, shape.num_pairs, shape.first, shape.interleaved,
                                  shape.factor, frequencies, positions, x.rows, pairs);
+}
+
+Status OpenClOps::temper(const Matrix& x, const int32_t* positions, float scale, float strength,
+                         Stream stream) {
+  MORACLE_CHECK(opencl::check_floats({&x}));
+  return opencl::launch_elements(queue_, stream, opencl::ops_positions::kTemper, x.rows, x.cols, x,
+                                 positions, scale, strength, x.rows, x.cols);
 }
 
 Status OpenClOps::append(const Matrix& k, const Matrix& v, const Batch& batch,

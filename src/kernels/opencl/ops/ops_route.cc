@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/check_ops.h"
-#include "kernels/opencl/device/launch.h"
+#include "kernels/opencl/device/launch_elements.h"
 #include "kernels/opencl/ops/check_matrices.h"
 #include "kernels/opencl/ops/opencl_ops.h"
 
@@ -13,6 +13,7 @@ namespace opencl::ops_route {
 namespace {
 
 const KernelName kRoute{"ops/route.cl", "route"};
+const KernelName kMixSparsely{"ops/sparse_mixer.cl", "mix_sparsely"};
 
 constexpr int64_t kThreads = 64;     // MOST_ITEMS in route.cl
 constexpr int64_t kOwnBytes = 1024;  // of local memory, at most, besides the arguments
@@ -29,6 +30,10 @@ Status OpenClOps::route(const Matrix& logits, const Routing& routing, const floa
   using opencl::ops_route::floats, opencl::ops_route::kRoute, opencl::ops_route::kThreads;
   MORACLE_CHECK(check_routing(routing, logits.cols, correction_bias != nullptr, top_k));
   MORACLE_CHECK(opencl::check_floats({&logits}));
+  if (routing.score == Score::kSparseMixer)
+    return opencl::launch_elements(queue_, stream, opencl::ops_route::kMixSparsely, 1, logits.rows,
+                                   logits, routing.jitter, routing.scaling_factor, topk_ids,
+                                   topk_weights, logits.rows, logits.cols);
   const int64_t most =
       (queue_.local_bytes - opencl::ops_route::kOwnBytes) / static_cast<int64_t>(sizeof(float));
   const int64_t numbers = logits.cols + top_k + routing.num_groups;

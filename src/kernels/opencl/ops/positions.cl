@@ -17,6 +17,15 @@ kernel void rotate_pairs(MATRIX(x), const long head_dim, const long num_pairs, c
   }
 }
 
+// Multiplies rows by a factor that grows with their positions.
+kernel void temper(MATRIX(x), global const int *positions, const float scale, const float strength, const long rows,
+                   const long cols) {
+  FOR_EACH_ELEMENT(r, c, rows, cols) {
+    const float steps = floor((float)(positions[r] + 1) / scale);
+    STORE(x, r, c, LOAD(x, r, c) * (log1p(steps) * strength + 1));
+  }
+}
+
 // Stores keys or values from `place` in their page on. Reports a finite value that f16 would turn into infinity.
 kernel void append_rows(MATRIX(from), global const int *positions, global const int *sequences,
                         global const int *first_page, global const ulong *pages, const int page,

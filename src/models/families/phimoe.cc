@@ -1,0 +1,85 @@
+// Phi-3.5-MoE: GQA with LongRoPE, LayerNorm with biases, and the two experts of a sparse mixer. Its
+// frequencies change where a context outgrows original_max_position_embeddings, so longer contexts
+// are refused.
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/families/decoder_parts.h"
+#include "models/families/family.h"
+
+namespace moracle {
+namespace phimoe {
+namespace {
+
+constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5,
+                                    .rotary = {.theta = 1e6, .longrope = true}};
+
+struct Spec {
+  DecoderSpec decoder;
+  GroupedQuerySpec heads;
+  bool biased = false;
+};
+
+Result<Spec> read(const Config& config) {
+  Spec spec;
+  MORACLE_TRY(spec.decoder, read_decoder_spec(config, kDefaults));
+  spec.decoder.layer_norm = true;
+  MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder, false, kDefaults));
+  MORACLE_TRY(spec.heads.window, config.integer_or(0, {"sliding_window"}, 1));
+  MORACLE_TRY(const RotaryAndScale rope,
+              read_rotary(config, spec.heads.head_dim, kDefaults.rotary));
+  spec.decoder.max_context =
+      std::min(spec.decoder.max_context, rope.max_context.value_or(spec.decoder.max_context));
+  MORACLE_TRY(spec.biased, config.boolean_or(false, {"attention_bias"}));
+  MORACLE_TRY(const int64_t top_k, config.integer_or(2, {"num_experts_per_tok"}, 1));
+  if (top_k != 2)
+    return config.unsupported({"num_experts_per_tok"}, "2, the choices of a sparse mixer",
+                              str("it is ", top_k));
+  return spec;
+}
+
+Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec& spec,
+                                        int64_t layer) {
+  const std::string prefix = layer_prefix(checkpoint, layer);
+  const auto norm = [&](const char* name) {
+    return describe_norm(checkpoint, prefix + name, spec.decoder.hidden_size, spec.decoder);
+  };
+  MORACLE_TRY(auto input_norm, norm("input_layernorm"));
+  MORACLE_TRY(auto post_norm, norm("post_attention_layernorm"));
+  MORACLE_TRY(GroupedQueryDescription attention,
+              describe_grouped_query(checkpoint, prefix + "self_attn.", spec.decoder, spec.heads,
+                                     {spec.biased, spec.biased}));
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  // Files of transformers 5 that were saved without conversion name the router otherwise.
+  const std::string& name = experts.spec.name;
+  const std::string block = name.substr(0, name.rfind('.'));
+  const bool published = block.ends_with("block_sparse_moe");
+  MORACLE_TRY(RouterDescription router,
+              describe_router(checkpoint, block + (published ? ".gate" : ".router"), experts.spec));
+  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
+                          std::move(router), std::move(experts)};
+}
+
+Result<Description> describe(const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.state().config;
+  MORACLE_TRY(const Spec spec, read(config));
+  MORACLE_TRY(const bool biased, config.boolean_or(false, {"lm_head_bias"}));
+  if (biased) MORACLE_CHECK(require_bias(checkpoint, {checkpoint.state().output}));
+  return describe_decoder(checkpoint, spec.decoder,
+                          [&](int64_t layer) { return describe_layer(checkpoint, spec, layer); });
+}
+
+}  // namespace
+}  // namespace phimoe
+
+constinit const Family kPhimoeFamily = {
+    .architecture = "PhimoeForCausalLM",
+    .also = "PhiMoEForCausalLM",
+    .models = "Phi-3.5-MoE",
+    .notes = "contexts up to `original_max_position_embeddings`, longer ones are refused",
+    .describe = phimoe::describe,
+    .experts = {.intermediate_size = kOnlySizeKeys, .score = Score::kSparseMixer}};
+
+}  // namespace moracle
