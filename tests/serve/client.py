@@ -6,7 +6,19 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
+
+
+def skip_without_server(command, model):
+    """Ends the test as skipped in a build without the HTTP library."""
+    try:
+        Server(command, model).end()
+    except RuntimeError as error:
+        if "libboost-dev" not in str(error):
+            raise
+        print(f"skipped: {error}")
+        sys.exit(77)
 
 
 class Server:

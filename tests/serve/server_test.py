@@ -13,7 +13,7 @@ import threading
 import time
 import unittest
 
-from client import Server
+from client import Server, skip_without_server
 
 COMMAND, MODEL = "", ""
 PROMPT = "And the LORD spake unto Moses, saying,"
@@ -410,11 +410,5 @@ class Ending(unittest.TestCase):
 if __name__ == "__main__":
     COMMAND, MODEL = sys.argv[1:3]
     del sys.argv[1:3]
-    try:
-        Server(COMMAND, MODEL).end()
-    except RuntimeError as error:
-        if "libboost-dev" not in str(error):
-            raise
-        print(f"skipped: {error}")
-        sys.exit(77)
+    skip_without_server(COMMAND, MODEL)
     unittest.main(verbosity=2)

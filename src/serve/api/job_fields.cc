@@ -87,9 +87,9 @@ bool is_off(const nlohmann::json& value) {
 // Refuses fields that would change the answer, by name.
 Status refuse_unsupported(const JsonField& body) {
   for (const char* key :
-       {"suffix", "tools", "functions", "guided_json", "guided_regex", "guided_choice",
-        "guided_grammar", "structured_outputs", "stop_token_ids", "min_tokens", "bad_words",
-        "prompt_logprobs", "audio", "use_beam_search", "logits_processors", "prompt_embeds"}) {
+       {"suffix", "functions", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+        "structured_outputs", "stop_token_ids", "min_tokens", "bad_words", "prompt_logprobs",
+        "audio", "use_beam_search", "logits_processors", "prompt_embeds"}) {
     const JsonField field = body[key];
     if (!is_off(field.value()))
       return field.unsupported("no value, because this server has no such feature");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "serve/api/adapters.h"
+#include "serve/tools/tool_dialect.h"
 
 namespace moracle::serve {
 
@@ -15,6 +16,7 @@ struct ServedModel {
   std::string folder;  ///< of the checkpoint
   Tokenizer tokenizer;
   std::optional<ChatTemplate> chat;
+  ToolDialect dialect;  ///< of the chat template
   std::string no_chat;  ///< why there is no chat template
   GenerationConfig generation;
   std::vector<int32_t> excluded_ids;  ///< see Tokenizer::ids_without_token

@@ -59,6 +59,7 @@ struct Job {
   SamplingOptions sampling;
   LogitEdits edits;
   std::vector<int32_t> stop_ids;
+  std::vector<int32_t> shown_ids;         ///< special tokens that the text contains all the same
   std::vector<std::string> stop_strings;  ///< the text ends before the first of them
   int32_t adapter = -1;
   std::optional<int64_t> num_top;     ///< set: score each new token, with this many most likely ids

@@ -21,7 +21,9 @@ Result<Event> Sequence::add(int32_t id) {
   tokens.push_back(id);
   editor.add(id);
   Event event;
-  MORACLE_TRY(const std::string piece, stream.push(id));
+  const bool is_shown =
+      std::find(job.shown_ids.begin(), job.shown_ids.end(), id) != job.shown_ids.end();
+  MORACLE_TRY(const std::string piece, stream.push(id, !is_shown));
   event.text = stops.push(piece);
   const bool is_stop =
       std::find(job.stop_ids.begin(), job.stop_ids.end(), id) != job.stop_ids.end();
