@@ -68,7 +68,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   const auto body = serve::parse_body(text);
   if (!body) return 0;
-  check(serve::read_completion(*body, model));
+  check(serve::read_completion(*body, text, model));
   check(serve::read_chat(*body, text, model));
   return 0;
 }

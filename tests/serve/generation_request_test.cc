@@ -27,12 +27,13 @@ ServedModel small_model() {
 class Requests : public ::testing::Test {
  protected:
   GenerationRequest completion(const char* body) {
-    return must(read_completion(must(parse_body(body)), model_));
+    return must(read_completion(must(parse_body(body)), body, model_));
   }
   std::string refusal(const char* body, bool is_chat = false) {
     const auto parsed = parse_body(body);
     if (!parsed) return parsed.error().to_string();
-    const auto read = is_chat ? read_chat(*parsed, body, model_) : read_completion(*parsed, model_);
+    const auto read =
+        is_chat ? read_chat(*parsed, body, model_) : read_completion(*parsed, body, model_);
     return read ? "accepted" : read.error().to_string();
   }
   const ServedModel model_ = small_model();

@@ -136,6 +136,36 @@ class Texts(unittest.TestCase):
             self.assertEqual(self.server.post("/reload", ""), (200, {"reloaded": True}))
             self.assertEqual({t.result()["choices"][0]["text"] for t in texts}, {expected})
 
+    def test_formats_bind_the_text(self):
+        schema = {"type": "object", "properties": {"z": {"type": "integer"}, "a": {"enum": ["red", "blue"]}},
+                  "required": ["z", "a"]}
+        form = {"type": "json_schema", "json_schema": {"name": "colour", "schema": schema}}
+        status, reply = self.server.post("/v1/completions", {"prompt": PROMPT, "response_format": form, "max_tokens": 1})
+        if status == 400 and "no grammar engine" in reply["error"]["message"]:
+            self.skipTest(reply["error"]["message"])
+
+        def one(seed):
+            body = {"messages": [{"role": "user", "content": "A colour?"}], "response_format": form, "seed": seed,
+                    "max_tokens": 600}
+            choice = self.server.post("/v1/chat/completions", body)[1]["choices"][0]
+            if choice["finish_reason"] == "length":
+                return 0
+            made = json.loads(choice["message"]["content"])
+            self.assertEqual((list(made), type(made["z"])), (["z", "a"], int))
+            self.assertIn(made["a"], ("red", "blue"))
+            return 1
+
+        with concurrent.futures.ThreadPoolExecutor(8) as threads:
+            others = [threads.submit(self.server.complete, PROMPT, max_tokens=40, temperature=0) for _ in range(3)]
+            self.assertGreater(sum(threads.map(one, range(12))), 6)
+            self.assertEqual({other.result()["choices"][0]["text"] for other in others},
+                             {text_of_run(PROMPT, "-n", "40", "--temperature", "0")})
+        for fields in ({"response_format": {"type": "grammar"}}, {"response_format": form, "ignore_eos": True},
+                       {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 5}}}}):
+            status, reply = self.server.post("/v1/completions", {"prompt": PROMPT, **fields})
+            self.assertEqual(status, 400)
+            self.assertTrue(reply["error"]["param"])
+
     def test_information(self):
         models = json.loads(self.server.request("GET", "/v1/models")[2])
         self.assertEqual(models["data"][0]["max_model_len"], 2048)

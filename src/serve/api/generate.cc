@@ -42,7 +42,7 @@ void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
     }
   }
   Result<GenerationRequest> request =
-      is_chat ? read_chat(*body, http.body, model_) : read_completion(*body, model_);
+      is_chat ? read_chat(*body, http.body, model_) : read_completion(*body, http.body, model_);
   if (!request) return exchange->reply(to_reply(api_error(request.error())));
   const auto answer = std::make_shared<Answer>(*request, model_.tokenizer, exchange);
   std::vector<std::vector<Job>> prompts;  // the choices of each

@@ -79,11 +79,12 @@ Result<json> parse_body(const std::string& body) {
   return Error{ErrorKind::kBadFile, "", "body", "an object", "it is another value"};
 }
 
-Result<GenerationRequest> read_completion(const json& value, const ServedModel& model) {
+Result<GenerationRequest> read_completion(const json& value, const std::string& text,
+                                          const ServedModel& model) {
   const JsonField body(value, kNoFile);
   GenerationRequest request;
   if (!body["tools"].value().empty()) return body["tools"].unsupported("a request for a chat");
-  MORACLE_TRY(Job fields, read_job_fields(body, model, request));
+  MORACLE_TRY(Job fields, read_job_fields(body, text, model, request));
   MORACLE_TRY(request.echo, body["echo"].flag_or(false));
   if (const JsonField logprobs = body["logprobs"];
       !logprobs.is_null() && logprobs.value() != false) {
@@ -114,7 +115,7 @@ Result<GenerationRequest> read_chat(const json& value, const std::string& text,
   const JsonField body(value, kNoFile);
   GenerationRequest request;
   request.is_chat = true;
-  MORACLE_TRY(Job fields, read_job_fields(body, model, request));
+  MORACLE_TRY(Job fields, read_job_fields(body, text, model, request));
   fields.continues_prompt = false;
   MORACLE_TRY(const bool scores, body["logprobs"].flag_or(false));
   if (scores) fields.num_top = 0;

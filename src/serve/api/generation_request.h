@@ -26,8 +26,9 @@ Result<nlohmann::json> parse_body(const std::string& body);
 
 /// Errors: fields of a wrong type or out of range; fields that this server does not support and
 /// that would change the answer; a prompt that does not fit in the context.
-Result<GenerationRequest> read_completion(const nlohmann::json& body, const ServedModel& model);
 /// `text` is the unparsed body.
+Result<GenerationRequest> read_completion(const nlohmann::json& body, const std::string& text,
+                                          const ServedModel& model);
 Result<GenerationRequest> read_chat(const nlohmann::json& body, const std::string& text,
                                     const ServedModel& model);
 

@@ -154,9 +154,12 @@ Status Engine::draw_alone(int64_t row, SequenceId id) {
   Sequence& sequence = sequences_.at(id);
   MORACLE_TRY(const std::span<const float> logits, model_.logits(row, 1));
   std::span<const float> all = logits;
-  if (!sequence.editor.changes_nothing()) {
+  if (sequence.matcher || !sequence.editor.changes_nothing()) {
     edited_.assign(logits.begin(), logits.end());
-    sequence.editor.apply(edited_);
+    if (const Status edited = sequence.edit(edited_); !edited) {
+      end(id, {.finish = Finish::kFailed, .message = edited.error().to_string()});
+      return {};
+    }
     all = edited_;
   }
   const int32_t token = sequence.sampler.draw(all).value_or(kNothingDrawn);

@@ -5,13 +5,11 @@
 namespace moracle::serve {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr const char* kName = "probed_tool";
 const std::string kNoFile;
 
-Json probed_tools() {
-  return Json::array(
+nlohmann::json probed_tools() {
+  return nlohmann::json::array(
       {{{"type", "function"},
         {"function",
          {{"name", kName},
@@ -62,7 +60,7 @@ const ToolFormat* format_of(std::string_view text, const OfferedTools& tools) {
 
 ToolDialect find_dialect(const ChatTemplate& chat) {
   ToolDialect dialect;
-  const Json json = probed_tools();
+  const nlohmann::json json = probed_tools();
   const std::string tools = json.dump();
   const auto plain = chat.render_json({"[" + question() + "]", "", ""});
   const auto offered = chat.render_json({"[" + question() + "]", tools, ""});
