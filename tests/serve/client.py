@@ -10,14 +10,11 @@ import sys
 import tempfile
 
 
-def skip_without_server(command, model):
+def skip_without_server(command):
     """Ends the test as skipped in a build without the HTTP library."""
-    try:
-        Server(command, model).end()
-    except RuntimeError as error:
-        if "libboost-dev" not in str(error):
-            raise
-        print(f"skipped: {error}")
+    ran = subprocess.run([command, "serve", "no-model"], capture_output=True, text=True)
+    if "libboost-dev" in ran.stderr:
+        print(f"skipped: {ran.stderr}")
         sys.exit(77)
 
 

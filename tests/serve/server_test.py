@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -165,6 +166,24 @@ class Texts(unittest.TestCase):
             status, reply = self.server.post("/v1/completions", {"prompt": PROMPT, **fields})
             self.assertEqual(status, 400)
             self.assertTrue(reply["error"]["param"])
+
+    def test_metrics_tell_the_time_of_each_part(self):
+        def seconds():
+            lines = self.server.request("GET", "/metrics")[2].splitlines()
+            parts = [re.fullmatch(r'moracle_part_seconds_total{part="([^"]+)",backend="(cpu[^"]*)"} (.*)', line)
+                     for line in lines if line.startswith("moracle_part_seconds_total")]
+            return {part[1]: float(part[3]) for part in parts}
+
+        self.server.complete(PROMPT, max_tokens=4)
+        before, steps = seconds(), self.server.metric("moracle_step_seconds_sum")
+        for part in ("experts", "router", "attention", "attention linears", "norms", "embedding", "output", "sampling"):
+            self.assertGreater(before[part], 0)
+        self.assertEqual(self.server.post("/reload", "")[0], 200)
+        self.server.complete(PROMPT, max_tokens=40, seed=2, temperature=1)
+        spent = sum(seconds().values()) - sum(before.values())
+        steps = self.server.metric("moracle_step_seconds_sum") - steps
+        self.assertGreater(spent, 0.5 * steps)
+        self.assertLess(spent, 1.01 * steps)
 
     def test_information(self):
         models = json.loads(self.server.request("GET", "/v1/models")[2])
@@ -440,5 +459,5 @@ class Ending(unittest.TestCase):
 if __name__ == "__main__":
     COMMAND, MODEL = sys.argv[1:3]
     del sys.argv[1:3]
-    skip_without_server(COMMAND, MODEL)
+    skip_without_server(COMMAND)
     unittest.main(verbosity=2)
