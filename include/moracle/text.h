@@ -80,6 +80,14 @@ struct ChatMessage {
   std::string content;
 };
 
+/// A conversation as JSON texts, in the form that transformers takes: arguments of tool calls are
+/// objects.
+struct ChatConversation {
+  std::string messages;   ///< an array of objects with role, content, tool_calls and others
+  std::string tools;      ///< an array of objects; empty: none
+  std::string variables;  ///< an object of further variables for the template; empty: none
+};
+
 /// A chat template, in the subset of Jinja that published tokenizers use.
 class ChatTemplate {
  public:
@@ -95,6 +103,10 @@ class ChatTemplate {
 
   Result<std::string> render(std::span<const ChatMessage> messages,
                              bool add_generation_prompt = true) const;
+  /// The same for every kind of message, and for tools, which may have a template of their own.
+  /// Errors: no JSON, or of another type; those of the template.
+  Result<std::string> render_json(const ChatConversation& conversation,
+                                  bool add_generation_prompt = true) const;
 
  private:
   struct State;

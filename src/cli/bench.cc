@@ -29,17 +29,19 @@ Result<bool> rounds_to_bf16(const BenchOptions& options) {
                "it is " + quote(options.activations)};
 }
 
+Result<int64_t> device_memory(const std::string& device) {
+  const Machine here = Machine::here();
+  MORACLE_TRY(const DeviceName wanted, parse_device(device));
+  for (const GpuInfo& gpu : here.gpus) {
+    if (gpu.platform == wanted.platform && gpu.index == wanted.index) return gpu.memory_bytes;
+  }
+  return here.cpu.memory_bytes;
+}
+
 Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
                                                 const std::shared_ptr<Device>& device,
                                                 const Progress& progress) {
-  const Machine here = Machine::here();
-  int64_t memory = here.cpu.memory_bytes;
-  if (device->platform() != Platform::kCpu) {
-    MORACLE_TRY(const DeviceName wanted, parse_device(options.device));
-    for (const GpuInfo& gpu : here.gpus) {
-      if (gpu.platform == wanted.platform && gpu.index == wanted.index) memory = gpu.memory_bytes;
-    }
-  }
+  MORACLE_TRY(const int64_t memory, device_memory(options.device));
   const int64_t bytes = options.probe_megabytes * 1'000'000, most = memory / 4;
   if (bytes > most) {
     return Error{ErrorKind::kInvalidArgument, "", "--probe-megabytes",

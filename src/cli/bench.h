@@ -55,6 +55,8 @@ std::string describe(const Limits& limits);
 /// The table, then the refusals.
 std::string describe(const BenchReport& report);
 
+/// Memory of a device of this machine. Errors: a device that cannot be parsed.
+Result<int64_t> device_memory(const std::string& device);
 /// Makes the probe for the measured device.
 Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
                                                 const std::shared_ptr<Device>& device,

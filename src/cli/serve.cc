@@ -2,14 +2,12 @@
 #include "serve/server.h"
 
 #include <chrono>
-#include <filesystem>
 #include <iostream>
 #include <thread>
 
 #include "base/small_file.h"
 #include "command.h"
-#include "model_options.h"
-#include "plan_text.h"
+#include "serve_model.h"
 #include "terminal.h"
 
 namespace moracle::cli {
@@ -17,48 +15,12 @@ namespace serve_verb {
 namespace {
 
 struct Options {
-  ModelArguments model;
+  ServeArguments model;
   serve::ServerOptions server;
-  std::string name, api_key_file, adapter_folder;
-  std::vector<std::string> adapters;  // NAME=DIR
-  int64_t step_tokens = 0;
+  std::string api_key_file;
   double drain_seconds = 30;
   bool no_prefix_cache = false;
 };
-
-// Splits NAME=DIR. Errors: no name, no folder, a name in use.
-Status add_adapters(const std::vector<std::string>& pairs, ModelOptions& options,
-                    serve::ServedModel& served) {
-  for (const std::string& pair : pairs) {
-    const size_t at = pair.find('=');
-    if (at == 0 || at == std::string::npos || at + 1 == pair.size()) {
-      return Error{ErrorKind::kInvalidArgument, "", "--lora", "NAME=DIR", "it is " + quote(pair)};
-    }
-    const std::string name = pair.substr(0, at);
-    if (name == served.name) {
-      return Error{ErrorKind::kInvalidArgument, "", "--lora", "another name than the model's",
-                   "it is " + quote(name)};
-    }
-    MORACLE_CHECK(served.adapters->add(name, pair.substr(at + 1)));
-    options.adapters.push_back(pair.substr(at + 1));
-  }
-  return {};
-}
-
-// Every sequence with the whole context, within half of the memory that the model leaves free.
-int64_t default_cache_bytes(const ModelPlan& plan, int64_t max_context, int64_t max_running) {
-  constexpr int64_t kLongestPage = 512;  // a page may be partly used
-  const int64_t all = (max_context + kLongestPage) * max_running * plan.cache_bytes_per_token;
-  return std::min(all, std::max<int64_t>((plan.memory_bytes - plan.total_bytes()) / 2, 0));
-}
-
-// The plan, and all candidates with their reasons.
-std::string explanation(const ModelPlan& plan) {
-  Json json = to_json(plan);
-  for (size_t i = 0; i < plan.choices.size(); ++i)
-    json["choices"][i]["considered"] = considered_json(plan.choices[i].selection);
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 Result<std::string> read_key(const std::string& file) {
   auto text = read_small_file(file);
@@ -75,33 +37,10 @@ int run(const Options& given) {
   if (!options.api_key_file.empty()) {
     CLI_TRY(options.server.api.api_key, read_key(options.api_key_file));
   }
-  CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
-  CLI_TRY(serve::ServedModel served, serve::ServedModel::open(checkpoint));
-  served.name = options.name;
-  if (served.name.empty())
-    served.name = std::filesystem::weakly_canonical(options.model.folder).filename().string();
-  CLI_TRY(ModelOptions model_options, options.model.options());
-  served.adapters = std::make_shared<serve::Adapters>(options.adapter_folder);
-  if (Status added = add_adapters(options.adapters, model_options, served); !added)
-    return fail(added.error());
-  model_options.max_num_tokens = options.step_tokens;
-  CLI_TRY(const ModelPlan whole, plan(checkpoint, model_options));
-  served.explanation = explanation(whole);
-  CLI_TRY(const Outline outlined, outline(checkpoint));
-  serve::EngineOptions& engine = options.server.engine;
-  engine.prefix_cache = !options.no_prefix_cache;
-  if (engine.cache_bytes == 0) {
-    engine.cache_bytes = default_cache_bytes(whole, outlined.max_context, engine.max_running);
-  }
-  model_options.cache_bytes = engine.cache_bytes;
-  served.options = model_options;
-
-  ProgressBar loading("loading");
-  model_options.progress = loading.callback();
-  CLI_TRY(Model model, Model::load(checkpoint, model_options));
-  loading.clear();
+  options.server.engine.prefix_cache = !options.no_prefix_cache;
+  CLI_TRY(ServedWeights loaded, load_served(options.model, options.server.engine));
   CLI_TRY(std::unique_ptr<serve::Server> server,
-          serve::Server::start(model, std::move(served), options.server));
+          serve::Server::start(loaded.model, std::move(loaded.served), options.server));
   const std::string& host = options.server.http.host;
   std::cout << "listening on http://" << (host.find(':') == host.npos ? host : "[" + host + "]")
             << ":" << server->port() << std::endl;
@@ -122,7 +61,8 @@ void add_server_options(CLI::App& verb, Options& options) {
   verb.add_option("--port", http.port, "Port; 0: any free port")
       ->transform(whole<int64_t>(0, 65535))
       ->capture_default_str();
-  verb.add_option("--name", options.name, "Name of the model in requests; default: its folder");
+  verb.add_option("--name", options.model.name,
+                  "Name of the model in requests; default: its folder");
   verb.add_option("--api-key-file", options.api_key_file,
                   "File with the key that requests must send (Authorization: Bearer)");
   verb.add_option("--allow-origin", api.allowed_origin,
@@ -156,7 +96,7 @@ void add_engine_options(CLI::App& verb, Options& options) {
                   "the memory that the model leaves")
       ->transform(whole(int64_t{0}, int64_t{1} << 50))
       ->capture_default_str();
-  verb.add_option("--step-tokens", options.step_tokens,
+  verb.add_option("--step-tokens", options.model.step_tokens,
                   "Tokens per step at most; 0: 4096 on an NVIDIA GPU, else 512")
       ->transform(whole(int64_t{0}, int64_t{1} << 20))
       ->capture_default_str();
@@ -169,6 +109,33 @@ void add_engine_options(CLI::App& verb, Options& options) {
                 "Compute every prompt anew, even if its beginning is in the cache");
 }
 
+void add_model_options(CLI::App& verb, ServeArguments& options) {
+  options.model.add_to(verb);
+  for (const char* of_run : {"--lora", "--json"}) verb.remove_option(verb.get_option(of_run));
+  CLI::Option* const folder = verb.get_option("MODEL")->required(false);
+  CLI::Option* const lora =
+      verb.add_option("--lora", options.adapters,
+                      "NAME=DIR: requests for the model NAME use the LoRA adapter in DIR; may be "
+                      "repeated")
+          ->allow_extra_args(false);
+  CLI::Option* const adapters =
+      verb.add_option("--adapter-folder", options.adapter_folder,
+                      "Folder from which requests may load adapters (/v1/load_lora_adapter)");
+  CLI::Option* const shape =
+      verb.add_option("--model-shape", options.shape,
+                      "Instead of MODEL: random weights of this shape, for load tests")
+          ->excludes(folder)
+          ->excludes(lora)
+          ->excludes(adapters);
+  verb.add_option("--scheme", options.scheme, "With --model-shape: scheme of the weights")
+      ->needs(shape)
+      ->capture_default_str();
+  verb.add_option("--layers", options.layers, "With --model-shape: number of layers to build")
+      ->needs(shape)
+      ->transform(whole(int64_t{1}, int64_t{1} << 10))
+      ->capture_default_str();
+}
+
 }  // namespace
 }  // namespace serve_verb
 
@@ -177,14 +144,7 @@ void add_serve(CLI::App& app, Work& chosen) {
       app, "serve", "Answer requests over HTTP, with OpenAI's interface",
       [](CLI::App& verb) -> Work {
         auto options = std::make_shared<serve_verb::Options>();
-        options->model.add_to(verb);
-        for (const char* of_run : {"--lora", "--json"}) verb.remove_option(verb.get_option(of_run));
-        verb.add_option("--lora", options->adapters,
-                        "NAME=DIR: requests for the model NAME use the LoRA adapter in DIR; may be "
-                        "repeated")
-            ->allow_extra_args(false);
-        verb.add_option("--adapter-folder", options->adapter_folder,
-                        "Folder from which requests may load adapters (/v1/load_lora_adapter)");
+        serve_verb::add_model_options(verb, options->model);
         serve_verb::add_server_options(verb, *options);
         serve_verb::add_engine_options(verb, *options);
         return [options] { return serve_verb::run(*options); };

@@ -9,6 +9,12 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
   served.vocab_size = model.vocab_size();
   served.max_context = model.max_context();
   served.excluded_ids = served.tokenizer.ids_without_token(model.vocab_size());
+  auto grammars =
+      GrammarEngine::start(served.tokenizer, served.vocab_size, served.generation.eos_ids);
+  if (grammars)
+    served.grammars = *std::move(grammars);
+  else
+    served.no_grammars = grammars.error().to_string();
   std::unique_ptr<Server> server(new Server(std::move(served)));
   EngineOptions engine = options.engine;
   engine.num_adapters = static_cast<int32_t>(server->served_.adapters->names().size());

@@ -1,141 +1,55 @@
-// ChatTemplate: reads files and passes conversations to the renderer in jinja/.
-#include <nlohmann/json.hpp>
-
-#include "base/json_text.h"
-#include "base/small_file.h"
+// ChatTemplate: passes conversations to the renderer in jinja/.
 #include "base/text.h"
 #include "base/try.h"
 #include "base/utf8.h"
-#include "checkpoint/config.h"
 #include "moracle/text.h"
+#include "text/chat_files.h"
+#include "text/chat_values.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/syntax/parser.h"
 
 namespace moracle {
-
 struct ChatTemplate::State {
-  std::string origin;
+  // A parsed template, and the file that errors name.
+  struct Template {
+    static Result<Template> parse(const std::string& text, std::string origin);
+    std::string origin;
+    jinja::Body body;
+  };
   std::map<std::string, std::string> special_tokens;
-  jinja::Body body;
+  Template always;
+  // For conversations with tools. An error counts only if there are tools.
+  std::optional<Result<Template>> with_tools;
+
+  // `set` adds the variables of the conversation.
+  template <class Set>
+  Result<std::string> render(const Template& chosen, bool add_generation_prompt,
+                             const Set& set) const {
+    jinja::Interpreter interpreter;
+    const auto run = [&]() -> Result<std::string> {
+      for (const auto& [name, token] : special_tokens) {
+        MORACLE_TRY(jinja::Value value, interpreter.heap().text(token));
+        interpreter.set(name, std::move(value));
+      }
+      // transformers passes None for these if there are none.
+      interpreter.set("tools", jinja::None{});
+      interpreter.set("documents", jinja::None{});
+      MORACLE_CHECK(set(interpreter));
+      interpreter.set("add_generation_prompt", add_generation_prompt);
+      return interpreter.render(chosen.body);
+    };
+    auto text = run();
+    if (text) return text;
+    Error error = std::move(text).error();
+    if (error.file.empty()) error.file = chosen.origin;
+    return error;
+  }
 };
 
-namespace {
-
-using Json = nlohmann::json;
-
-Result<Json> read_config(const std::string& path) {
-  MORACLE_TRY(const std::string text, read_small_file(path));
-  MORACLE_CHECK(check_json_text(text, path));
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_object()) return json;
-  return Error{ErrorKind::kBadFile, path, "", "a JSON object",
-               json.is_discarded() ? "it is not JSON" : str("it is of type ", json.type_name())};
-}
-
-// Returns the text of a token: a string, or the "content" string of an object. Anything else is no
-// token.
-std::optional<std::string> token_text(const Json& token) {
-  if (token.is_string()) return token.get<std::string>();
-  if (!token.is_object()) return std::nullopt;
-  const auto content = token.find("content");
-  if (content == token.end() || !content->is_string()) return std::nullopt;
-  return content->get<std::string>();
-}
-
-// Returns the named tokens that transformers gives to templates: the standard ones, and additional
-// ones that the model names.
-std::map<std::string, std::string> special_tokens_of(const Json& config) {
-  std::map<std::string, std::string> tokens;
-  for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
-                           "cls_token", "mask_token"}) {
-    const auto found = config.find(name);
-    if (found == config.end()) continue;
-    if (auto text = token_text(*found)) tokens.emplace(name, std::move(*text));
-  }
-  const auto extra = config.find("extra_special_tokens");
-  if (extra == config.end() || !extra->is_object()) return tokens;
-  for (const auto& [name, token] : extra->items()) {
-    if (auto text = token_text(token)) tokens.emplace(name, std::move(*text));
-  }
-  return tokens;
-}
-
-// "chat_template": the template, or a list of templates with names.
-Result<std::string> template_of(const Json& config, const std::string& path) {
-  const auto found = config.find("chat_template");
-  if (found != config.end() && found->is_string()) return found->get<std::string>();
-  Error error{ErrorKind::kBadFile, path, "chat_template", "a chat template", "it is missing"};
-  if (found == config.end() || found->is_null()) return error;
-  error.need = "a string, or a list of objects with a name and a template";
-  error.fact = str("it is of type ", found->type_name());
-  if (!found->is_array()) return error;
-  for (const Json& entry : *found) {
-    if (!entry.is_object()) return error;
-    const auto name = entry.find("name");
-    const auto text = entry.find("template");
-    if (name == entry.end() || text == entry.end() || !text->is_string()) return error;
-    if (*name == "default") return text->get<std::string>();
-  }
-  error.need = "a template named \"default\"";
-  error.fact = str("none of the ", found->size(), " templates has that name");
-  return error;
-}
-
-Status check_utf8(std::string_view text, std::string place) {
-  const auto at = first_invalid_utf8(text);
-  if (!at) return {};
-  return Error{ErrorKind::kInvalidArgument, "", std::move(place), "UTF-8",
-               str("byte ", *at, " is not part of a character")};
-}
-
-Result<jinja::Value> to_value(jinja::Heap& heap, std::span<const ChatMessage> messages) {
-  jinja::Values list;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    MORACLE_CHECK(check_utf8(messages[i].role, str("message ", i, ", role")));
-    MORACLE_CHECK(check_utf8(messages[i].content, str("message ", i, ", content")));
-    std::vector<std::pair<jinja::Value, jinja::Value>> entries;
-    for (const auto& [key, text] :
-         {std::pair("role", &messages[i].role), std::pair("content", &messages[i].content)}) {
-      MORACLE_TRY(jinja::Value name, heap.text(key));
-      MORACLE_TRY(jinja::Value value, heap.text(*text));
-      entries.emplace_back(std::move(name), std::move(value));
-    }
-    MORACLE_TRY(jinja::Value message, heap.mapping(std::move(entries)));
-    list.push_back(std::move(message));
-  }
-  return heap.list(std::move(list));
-}
-
-}  // namespace
-
-ChatTemplate::ChatTemplate(std::unique_ptr<const State> state) : state_(std::move(state)) {}
-ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
-ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
-ChatTemplate::~ChatTemplate() = default;
-
-Result<ChatTemplate> ChatTemplate::open(const std::string& folder) {
-  const std::string file = folder + "/chat_template.jinja";
-  const std::string config_path = folder + "/tokenizer_config.json";
-  const bool has_file = !is_absent(file);
-  Json config = Json::object();
-  if (!has_file || !is_absent(config_path)) {
-    MORACLE_TRY(config, read_config(config_path));
-  }
-  if (has_file) {
-    MORACLE_TRY(std::string text, read_small_file(file));
-    return parse(std::move(text), file, special_tokens_of(config));
-  }
-  MORACLE_TRY(std::string text, template_of(config, config_path));
-  return parse(std::move(text), config_path, special_tokens_of(config));
-}
-
-Result<ChatTemplate> ChatTemplate::parse(std::string text, std::string origin,
-                                         std::map<std::string, std::string> special_tokens) {
-  auto state = std::make_unique<State>();
-  state->origin = std::move(origin);
-  state->special_tokens = std::move(special_tokens);
+Result<ChatTemplate::State::Template> ChatTemplate::State::Template::parse(const std::string& text,
+                                                                           std::string origin) {
   const auto fail = [&](Error error) {
-    error.file = state->origin;
+    error.file = origin;
     return error;
   };
   if (text.size() > jinja::kMaxTemplateBytes) {
@@ -147,32 +61,68 @@ Result<ChatTemplate> ChatTemplate::parse(std::string text, std::string origin,
   }
   auto body = jinja::parse_template(text);
   if (!body) return fail(std::move(body).error());
-  state->body = *std::move(body);
+  return Template{std::move(origin), *std::move(body)};
+}
+
+ChatTemplate::ChatTemplate(std::unique_ptr<const State> state) : state_(std::move(state)) {}
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+ChatTemplate::~ChatTemplate() = default;
+
+Result<ChatTemplate> ChatTemplate::open(const std::string& folder) {
+  MORACLE_TRY(ChatFiles files, read_chat_files(folder));
+  auto state = std::make_unique<State>();
+  state->special_tokens = std::move(files.special_tokens);
+  MORACLE_TRY(state->always, State::Template::parse(files.text, files.origin));
+  if (!files.tools_text.empty())
+    state->with_tools = State::Template::parse(files.tools_text, files.tools_origin);
+  return ChatTemplate(std::move(state));
+}
+
+Result<ChatTemplate> ChatTemplate::parse(std::string text, std::string origin,
+                                         std::map<std::string, std::string> special_tokens) {
+  auto state = std::make_unique<State>();
+  state->special_tokens = std::move(special_tokens);
+  MORACLE_TRY(state->always, State::Template::parse(text, std::move(origin)));
   return ChatTemplate(std::move(state));
 }
 
 Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages,
                                          bool add_generation_prompt) const {
-  jinja::Interpreter interpreter;
-  const auto run = [&]() -> Result<std::string> {
-    jinja::Heap& heap = interpreter.heap();
-    for (const auto& [name, token] : state_->special_tokens) {
-      MORACLE_TRY(jinja::Value value, heap.text(token));
+  const auto set = [&](jinja::Interpreter& interpreter) -> Status {
+    MORACLE_TRY(jinja::Value conversation, to_value(interpreter.heap(), messages));
+    interpreter.set("messages", std::move(conversation));
+    return {};
+  };
+  return state_->render(state_->always, add_generation_prompt, set);
+}
+
+Result<std::string> ChatTemplate::render_json(const ChatConversation& conversation,
+                                              bool add_generation_prompt) const {
+  using Type = nlohmann::ordered_json::value_t;
+  MORACLE_TRY(const auto messages, parse_chat_json(conversation.messages, "messages", Type::array));
+  nlohmann::ordered_json tools, variables;
+  if (!conversation.tools.empty()) {
+    MORACLE_TRY(tools, parse_chat_json(conversation.tools, "tools", Type::array));
+  }
+  if (!conversation.variables.empty()) {
+    MORACLE_TRY(variables, parse_chat_json(conversation.variables, "variables", Type::object));
+  }
+  const auto set = [&](jinja::Interpreter& interpreter) -> Status {
+    for (const auto& [name, json] : variables.items()) {
+      MORACLE_TRY(jinja::Value value, to_value(interpreter.heap(), json));
       interpreter.set(name, std::move(value));
     }
-    MORACLE_TRY(jinja::Value conversation, to_value(heap, messages));
-    interpreter.set("messages", std::move(conversation));
-    interpreter.set("add_generation_prompt", add_generation_prompt);
-    // transformers passes None for these if there are none.
-    interpreter.set("tools", jinja::None{});
-    interpreter.set("documents", jinja::None{});
-    return interpreter.render(state_->body);
+    MORACLE_TRY(jinja::Value all, to_value(interpreter.heap(), messages));
+    interpreter.set("messages", std::move(all));
+    MORACLE_TRY(jinja::Value offered, to_value(interpreter.heap(), tools));
+    interpreter.set("tools", std::move(offered));
+    return {};
   };
-  auto text = run();
-  if (text) return text;
-  Error error = std::move(text).error();
-  if (error.file.empty()) error.file = state_->origin;
-  return error;
+  if (tools.is_null() || !state_->with_tools)
+    return state_->render(state_->always, add_generation_prompt, set);
+  if (!*state_->with_tools) return state_->with_tools->error();
+  return state_->render(**state_->with_tools, add_generation_prompt, set);
 }
 
 }  // namespace moracle

@@ -28,9 +28,15 @@ serve::ServedModel make_model() {
                      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}};
   auto tokenizer = parse_tokenizer(file.dump(), "fuzz");
   auto chat = ChatTemplate::parse(
-      "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}", "fuzz");
+      "{{ tools | tojson }}{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}"
+      "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor "
+      "%}"
+      "{% endfor %}",
+      "fuzz");
   if (!tokenizer || !chat) std::abort();
   serve::ServedModel model{.name = "fuzz", .tokenizer = *std::move(tokenizer)};
+  model.dialect = serve::find_dialect(*chat);
+  if (!model.dialect.format) std::abort();
   model.chat = *std::move(chat);
   model.excluded_ids = {250};
   if (!model.adapters->add("other", "folder")) std::abort();
@@ -59,9 +65,10 @@ void check(const Result<serve::GenerationRequest>& request) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const serve::ServedModel model = make_model();
-  const auto body = serve::parse_body(std::string(reinterpret_cast<const char*>(data), size));
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  const auto body = serve::parse_body(text);
   if (!body) return 0;
-  check(serve::read_completion(*body, model));
-  check(serve::read_chat(*body, model));
+  check(serve::read_completion(*body, text, model));
+  check(serve::read_chat(*body, text, model));
   return 0;
 }

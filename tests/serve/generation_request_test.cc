@@ -27,12 +27,13 @@ ServedModel small_model() {
 class Requests : public ::testing::Test {
  protected:
   GenerationRequest completion(const char* body) {
-    return must(read_completion(must(parse_body(body)), model_));
+    return must(read_completion(must(parse_body(body)), body, model_));
   }
   std::string refusal(const char* body, bool is_chat = false) {
     const auto parsed = parse_body(body);
     if (!parsed) return parsed.error().to_string();
-    const auto read = is_chat ? read_chat(*parsed, model_) : read_completion(*parsed, model_);
+    const auto read =
+        is_chat ? read_chat(*parsed, body, model_) : read_completion(*parsed, body, model_);
     return read ? "accepted" : read.error().to_string();
   }
   const ServedModel model_ = small_model();
@@ -82,10 +83,9 @@ TEST_F(Requests, MissingAndNullFieldsHaveDefaults) {
 }
 
 TEST_F(Requests, ChatFillsTheContext) {
-  const GenerationRequest request =
-      must(read_chat(must(parse_body(R"({"messages": [{"role": "user", "content": [{"type": "text",
-          "text": "Who"}]}], "logprobs": true, "top_logprobs": 2})")),
-                     model_));
+  const std::string body = R"({"messages": [{"role": "user", "content": [{"type": "text",
+      "text": "Who"}]}], "logprobs": true, "top_logprobs": 2})";
+  const GenerationRequest request = must(read_chat(must(parse_body(body)), body, model_));
   const ChatMessage message{"user", "Who"};
   const Job& job = request.jobs.at(0);
   EXPECT_EQ(job.prompt, must(model_.tokenizer.encode(must(model_.chat->render({&message, 1})))));
@@ -120,7 +120,7 @@ TEST_F(Requests, WrongFieldsAreRefusedByName) {
       {R"({"prompt": "a", "logit_bias": {"5": 101}})", "logit_bias.5: needs"},
       {R"({"prompt": "a", "stream": "yes"})", "stream: needs"},
       {R"({"prompt": "a", "suffix": "b"})", "suffix: needs no value"},
-      {R"({"prompt": "a", "tools": [{}]})", "tools: needs no value"},
+      {R"({"prompt": "a", "tools": [{}]})", "tools: needs a request for a chat"},
       {R"({"prompt": "a", "model": "unloaded"})", "model: needs"},
       {R"({"prompt": "a", "best_of": 3})", "best_of: needs"},
       {R"({"prompt": "a", "response_format": {"type": "json_schema"}})", "response_format: needs"},
@@ -138,9 +138,72 @@ TEST_F(Requests, WrongMessagesAreRefusedByName) {
       {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
        "messages[0].content[0].type: needs"},
       {R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2})", "logprobs: needs"},
+      {R"({"messages": [{"role": "user"}], "tools": [{"type": "function"}]})",
+       "tools: needs a model whose chat template shows tools"},
+      {R"({"messages": [{"role": "user"}], "tool_choice": "required"})", "tool_choice: needs auto"},
+      {R"({"messages": [{"role": "user"}], "parallel_tool_calls": false})", "parallel_tool_calls:"},
+      {R"({"messages": [{"role": "user"}], "chat_template_kwargs": {"tools": 1}})",
+       "chat_template_kwargs.tools: needs"},
+      {R"({"messages": [{"role": "a", "function_call": {}}]})", "messages[0].function_call: needs"},
+      {R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f",
+          "arguments": "5"}}]}]})",
+       "messages[0].tool_calls[0].function.arguments: needs the text of a JSON object"},
   };
   for (const auto& [body, message] : cases)
     EXPECT_THAT(refusal(body, true), HasSubstr(message)) << body;
+}
+
+// A model whose template shows tools and calls.
+ServedModel model_with_tools() {
+  ServedModel model = small_model();
+  model.chat = must(ChatTemplate::parse(
+      "{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+      "<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}{% endfor %}{{ mode }}",
+      "test"));
+  model.dialect = find_dialect(*model.chat);
+  model.max_context = 4096;
+  return model;
+}
+
+TEST(ToolRequests, ShowToolsAndCallsInTheOrderOfTheirMembers) {
+  const ServedModel model = model_with_tools();
+  const std::string tools = R"([{"type": "function", "function": {"name": "f", "b": 1, "a": 2}}])";
+  const std::string messages = R"([{"role": "user", "content": "Hi"},
+      {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function",
+       "function": {"name": "f", "arguments": "{\"y\": 1, \"x\": 2}"}}]},
+      {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "done"}]}])";
+  const auto read = [&](const std::string& fields) {
+    const std::string body =
+        R"({"messages": )" + messages + R"(, "tools": )" + tools + fields + "}";
+    return must(read_chat(must(parse_body(body)), body, model));
+  };
+  const std::string conversation =
+      R"(Hi<tool_call>{"name": "f", "arguments": {"y": 1, "x": 2}}</tool_call>done)";
+  const GenerationRequest request = read(R"(, "chat_template_kwargs": {"mode": "!"})");
+  EXPECT_EQ(request.prompts[0], tools + conversation + "!");
+  ASSERT_TRUE(request.tools);
+  EXPECT_EQ(request.tools->format.name, "hermes");
+  EXPECT_TRUE(request.tools->tools.has("f"));
+  const GenerationRequest without = read(R"(, "tool_choice": "none")");
+  EXPECT_EQ(without.prompts[0], "null" + conversation);
+  EXPECT_FALSE(without.tools);
+}
+
+TEST(ToolRequests, WrongToolsAreRefusedByName) {
+  const ServedModel model = model_with_tools();
+  const std::pair<const char*, const char*> cases[] = {
+      {"5", "tools: needs"},
+      {"[{}]", "tools[0].type: needs the type function"},
+      {R"([{"type": "function"}])", "tools[0].function.name: needs"},
+      {R"([{"type": "function", "function": {"name": ""}}])", "tools[0].function.name: needs"},
+  };
+  for (const auto& [tools, message] : cases) {
+    const std::string body =
+        std::string(R"({"messages": [{"role": "user", "content": "a"}], "tools": )") + tools + "}";
+    const auto read = read_chat(must(parse_body(body)), body, model);
+    ASSERT_FALSE(read.ok()) << tools;
+    EXPECT_THAT(read.error().to_string(), HasSubstr(message));
+  }
 }
 
 TEST(ApiKey, ComparesWholeTexts) {

@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import threading
 import time
 import unittest
 
-from client import Server
+from client import Server, skip_without_server
 
 COMMAND, MODEL = "", ""
 PROMPT = "And the LORD spake unto Moses, saying,"
@@ -135,6 +136,54 @@ class Texts(unittest.TestCase):
             texts = [threads.submit(self.server.complete, PROMPT, max_tokens=8, temperature=0) for _ in range(8)]
             self.assertEqual(self.server.post("/reload", ""), (200, {"reloaded": True}))
             self.assertEqual({t.result()["choices"][0]["text"] for t in texts}, {expected})
+
+    def test_formats_bind_the_text(self):
+        schema = {"type": "object", "properties": {"z": {"type": "integer"}, "a": {"enum": ["red", "blue"]}},
+                  "required": ["z", "a"]}
+        form = {"type": "json_schema", "json_schema": {"name": "colour", "schema": schema}}
+        status, reply = self.server.post("/v1/completions", {"prompt": PROMPT, "response_format": form, "max_tokens": 1})
+        if status == 400 and "no grammar engine" in reply["error"]["message"]:
+            self.skipTest(reply["error"]["message"])
+
+        def one(seed):
+            body = {"messages": [{"role": "user", "content": "A colour?"}], "response_format": form, "seed": seed,
+                    "max_tokens": 600}
+            choice = self.server.post("/v1/chat/completions", body)[1]["choices"][0]
+            if choice["finish_reason"] == "length":
+                return 0
+            made = json.loads(choice["message"]["content"])
+            self.assertEqual((list(made), type(made["z"])), (["z", "a"], int))
+            self.assertIn(made["a"], ("red", "blue"))
+            return 1
+
+        with concurrent.futures.ThreadPoolExecutor(8) as threads:
+            others = [threads.submit(self.server.complete, PROMPT, max_tokens=40, temperature=0) for _ in range(3)]
+            self.assertGreater(sum(threads.map(one, range(12))), 6)
+            self.assertEqual({other.result()["choices"][0]["text"] for other in others},
+                             {text_of_run(PROMPT, "-n", "40", "--temperature", "0")})
+        for fields in ({"response_format": {"type": "grammar"}}, {"response_format": form, "ignore_eos": True},
+                       {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 5}}}}):
+            status, reply = self.server.post("/v1/completions", {"prompt": PROMPT, **fields})
+            self.assertEqual(status, 400)
+            self.assertTrue(reply["error"]["param"])
+
+    def test_metrics_tell_the_time_of_each_part(self):
+        def seconds():
+            lines = self.server.request("GET", "/metrics")[2].splitlines()
+            parts = [re.fullmatch(r'moracle_part_seconds_total{part="([^"]+)",backend="(cpu[^"]*)"} (.*)', line)
+                     for line in lines if line.startswith("moracle_part_seconds_total")]
+            return {part[1]: float(part[3]) for part in parts}
+
+        self.server.complete(PROMPT, max_tokens=4)
+        before, steps = seconds(), self.server.metric("moracle_step_seconds_sum")
+        for part in ("experts", "router", "attention", "attention linears", "norms", "embedding", "output", "sampling"):
+            self.assertGreater(before[part], 0)
+        self.assertEqual(self.server.post("/reload", "")[0], 200)
+        self.server.complete(PROMPT, max_tokens=40, seed=2, temperature=1)
+        spent = sum(seconds().values()) - sum(before.values())
+        steps = self.server.metric("moracle_step_seconds_sum") - steps
+        self.assertGreater(spent, 0.5 * steps)
+        self.assertLess(spent, 1.01 * steps)
 
     def test_information(self):
         models = json.loads(self.server.request("GET", "/v1/models")[2])
@@ -410,11 +459,5 @@ class Ending(unittest.TestCase):
 if __name__ == "__main__":
     COMMAND, MODEL = sys.argv[1:3]
     del sys.argv[1:3]
-    try:
-        Server(COMMAND, MODEL).end()
-    except RuntimeError as error:
-        if "libboost-dev" not in str(error):
-            raise
-        print(f"skipped: {error}")
-        sys.exit(77)
+    skip_without_server(COMMAND)
     unittest.main(verbosity=2)

@@ -1,6 +1,5 @@
 #include "serve/api/answer.h"
 
-#include <algorithm>
 #include <chrono>
 #include <random>
 
@@ -35,9 +34,10 @@ ApiError error_of(const Event& event) {
   }
 }
 
-// Number of characters, as Python counts them.
-int64_t num_characters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+Json call_json(const ToolCall& call) {
+  return {{"id", call.id},
+          {"type", "function"},
+          {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
 }
 
 }  // namespace
@@ -56,10 +56,13 @@ Answer::Answer(const GenerationRequest& request, const Tokenizer& tokenizer,
       id_(new_id(request.is_chat)),
       model_(request.model),
       prompts_(request.prompts),
+      tools_(request.tools),
       tokenizer_(tokenizer),
       exchange_(std::move(exchange)),
       choices_(request.jobs.size()) {
   for (const Job& job : request.jobs) first_ids_.push_back(job.prompt[0]);
+  if (!tools_) return;
+  for (Choice& choice : choices_) choice.reader.emplace(tools_->format, tools_->tools);
 }
 
 void Answer::take(size_t index, Event&& event) {
@@ -73,6 +76,7 @@ void Answer::take(size_t index, Event&& event) {
     choice.finish = event.finish == Finish::kStop ? "stop" : "length";
     ++num_finished_;
   }
+  if (choice.reader) take_calls(choice, event);
   if (stream_) {
     send_piece(index, event);
   } else {
@@ -82,6 +86,18 @@ void Answer::take(size_t index, Event&& event) {
   }
   if (num_finished_ < choices_.size()) return;
   stream_ ? finish_stream() : send_whole();
+}
+
+// Takes the calls out of the event's text.
+void Answer::take_calls(Choice& choice, Event& event) {
+  const auto add = [&](ToolReader::Piece piece) {
+    for (ToolCall& call : piece.calls) choice.calls.push_back(std::move(call));
+    return std::move(piece.text);
+  };
+  event.text = add(choice.reader->push(event.text));
+  if (event.finish == Finish::kNone) return;
+  event.text += add(choice.reader->finish(event.finish == Finish::kStop));
+  if (event.finish == Finish::kStop && !choice.calls.empty()) choice.finish = "tool_calls";
 }
 
 void Answer::fail(const ApiError& error) {
@@ -123,53 +139,24 @@ std::string Answer::token_text(int32_t id) const {
   return text ? *text : std::string();
 }
 
-Json Answer::completion_scores(Choice& choice, std::span<const TokenScore> of_prompt,
-                               std::span<const TokenScore> scores, bool shows_prompt,
-                               size_t index) const {
-  Json tokens = Json::array(), values = Json::array(), tops = Json::array(),
-       offsets = Json::array();
-  const auto add_token = [&](int32_t id) {
-    const std::string text = token_text(id);
-    tokens.push_back(text);
-    offsets.push_back(choice.text_offset);
-    choice.text_offset += num_characters(text);
-  };
-  const auto add = [&](const TokenScore& score) {
-    add_token(score.id);
-    values.push_back(score.log_probability);
-    Json top = Json::object();
-    for (const auto& [id, value] : score.top) top[token_text(id)] = value;
-    top[tokens.back().get<std::string>()] = score.log_probability;
-    tops.push_back(std::move(top));
-  };
-  if (shows_prompt) {
-    add_token(first_ids_[index]);
-    values.push_back(nullptr);
-    tops.push_back(nullptr);
-  }
-  for (const TokenScore& score : of_prompt) add(score);
-  for (const TokenScore& score : scores) add(score);
-  return {{"text_offset", std::move(offsets)},
-          {"token_logprobs", std::move(values)},
-          {"tokens", std::move(tokens)},
-          {"top_logprobs", std::move(tops)}};
+Json Answer::message(const Choice& choice) const {
+  Json message = {{"role", "assistant"}, {"content", choice.text}};
+  if (choice.calls.empty()) return message;
+  if (choice.text.empty()) message["content"] = nullptr;
+  for (const ToolCall& call : choice.calls) message["tool_calls"].push_back(call_json(call));
+  return message;
 }
 
-Json Answer::chat_scores(std::span<const TokenScore> scores) const {
-  const auto entry = [&](int32_t id, float value) -> Json {
-    const std::string text = token_text(id);
-    Json bytes = Json::array();
-    for (const char byte : text) bytes.push_back(static_cast<uint8_t>(byte));
-    return {{"token", text}, {"logprob", value}, {"bytes", std::move(bytes)}};
-  };
-  Json content = Json::array();
-  for (const TokenScore& score : scores) {
-    Json token = entry(score.id, score.log_probability);
-    token["top_logprobs"] = Json::array();
-    for (const auto& [id, value] : score.top) token["top_logprobs"].push_back(entry(id, value));
-    content.push_back(std::move(token));
+Json Answer::delta(Choice& choice, const Event& event, bool is_first) const {
+  Json delta = Json::object();
+  if (is_first) delta["role"] = "assistant";
+  if (is_first || !event.text.empty()) delta["content"] = event.text;
+  for (size_t& i = choice.num_sent_calls; i < choice.calls.size(); ++i) {
+    Json call = {{"index", i}};
+    call.update(call_json(choice.calls[i]));
+    delta["tool_calls"].push_back(std::move(call));
   }
-  return {{"content", std::move(content)}};
+  return delta;
 }
 
 void Answer::send_whole() {
@@ -179,7 +166,7 @@ void Answer::send_whole() {
     Choice& choice = choices_[i];
     Json each = {{"index", i}};
     if (is_chat_)
-      each["message"] = {{"role", "assistant"}, {"content", choice.text}};
+      each["message"] = message(choice);
     else
       each["text"] = echo_ ? prompts_[i / choices_per_prompt_] + choice.text : choice.text;
     each["logprobs"] = nullptr;
@@ -204,14 +191,13 @@ void Answer::send_piece(size_t index, const Event& event) {
   started_ = true;
   Choice& choice = choices_[index];
   const bool is_first = !std::exchange(choice.shown_prompt, true);
-  const bool says_nothing = event.text.empty() && event.finish == Finish::kNone && !has_scores_;
+  const bool says_nothing = event.text.empty() && event.finish == Finish::kNone &&
+                            choice.num_sent_calls == choice.calls.size() && !has_scores_;
   if (says_nothing && !is_first) return;
   Json json = head(is_chat_ ? "chat.completion.chunk" : "text_completion");
   Json each = {{"index", index}};
   if (is_chat_) {
-    each["delta"] = Json::object();
-    if (is_first) each["delta"]["role"] = "assistant";
-    if (is_first || !event.text.empty()) each["delta"]["content"] = event.text;
+    each["delta"] = delta(choice, event, is_first);
   } else {
     each["text"] =
         echo_ && is_first ? prompts_[index / choices_per_prompt_] + event.text : event.text;

@@ -5,6 +5,7 @@
 
 #include "serve/api/api_error.h"
 #include "serve/api/generation_request.h"
+#include "serve/tools/tool_reader.h"
 
 namespace moracle::serve {
 
@@ -24,10 +25,16 @@ class Answer : public std::enable_shared_from_this<Answer> {
     std::string text, finish;
     std::vector<TokenScore> of_prompt, scores;
     int64_t prompt_tokens = 0, new_tokens = 0, reused_tokens = 0;
+    std::optional<ToolReader> reader;  // if tools are offered
+    std::vector<ToolCall> calls;
+    size_t num_sent_calls = 0;
     bool shown_prompt = false;
     int64_t text_offset = 0;  // of the next token, for the scores
   };
   void fail(const ApiError& error);
+  void take_calls(Choice& choice, Event& event);
+  Json message(const Choice& choice) const;
+  Json delta(Choice& choice, const Event& event, bool is_first) const;
   void send_piece(size_t index, const Event& event);
   void send_whole();
   void finish_stream();
@@ -43,6 +50,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   const int64_t choices_per_prompt_, created_;
   const std::string id_, model_;
   std::vector<std::string> prompts_;
+  const std::shared_ptr<const ToolUse> tools_;
   std::vector<int32_t> first_ids_;  // of each prompt
   const Tokenizer& tokenizer_;
   const std::shared_ptr<Exchange> exchange_;

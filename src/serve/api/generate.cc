@@ -42,7 +42,7 @@ void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
     }
   }
   Result<GenerationRequest> request =
-      is_chat ? read_chat(*body, model_) : read_completion(*body, model_);
+      is_chat ? read_chat(*body, http.body, model_) : read_completion(*body, http.body, model_);
   if (!request) return exchange->reply(to_reply(api_error(request.error())));
   const auto answer = std::make_shared<Answer>(*request, model_.tokenizer, exchange);
   std::vector<std::vector<Job>> prompts;  // the choices of each
@@ -75,8 +75,8 @@ void Api::tokenize(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
     MORACLE_TRY(const Value value, parse_body(http.body));
     const JsonField body(value, kBody);
     if (!body["messages"].is_null()) {
-      MORACLE_TRY(const std::string text, render_messages(body, model_));
-      return model_.tokenizer.encode(text);
+      MORACLE_TRY(const ChatPrompt prompt, read_chat_prompt(body, http.body, model_));
+      return model_.tokenizer.encode(prompt.text);
     }
     MORACLE_TRY(const std::string text, body["prompt"].text());
     MORACLE_TRY(const bool special, body["add_special_tokens"].flag_or(true));

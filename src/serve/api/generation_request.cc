@@ -43,24 +43,23 @@ Status add_prompt(const JsonField& body, const JsonField& prompt, const ServedMo
   return {};
 }
 
+// The marks of a format that the tokenizer holds as special tokens.
+std::vector<int32_t> special_ids(const ToolFormat& format, const Tokenizer& tokenizer) {
+  std::vector<std::string_view> marks(format.marks.begin(), format.marks.end());
+  marks.push_back(format.open);
+  marks.push_back(format.close);
+  std::vector<int32_t> ids;
+  for (const std::string_view mark : marks) {
+    const std::optional<int32_t> id = tokenizer.id(mark);
+    if (id && tokenizer.is_special(*id)) ids.push_back(*id);
+  }
+  return ids;
+}
+
 Result<std::optional<int64_t>> read_max_tokens(const JsonField& field, int64_t min) {
   if (field.is_null()) return std::optional<int64_t>();
   MORACLE_TRY(const int64_t count, field.integer(min, int64_t{1} << 30));
   return std::optional(count);
-}
-
-// The text of a message: a string, or an array of texts.
-Result<std::string> read_content(const JsonField& content) {
-  if (content.is_null()) return std::string();
-  if (content.value().is_string()) return content.text();
-  MORACLE_TRY(const std::vector<JsonField> parts, content.items());
-  std::string text;
-  for (const JsonField& part : parts) {
-    if (part["type"].value() != "text") return part["type"].unsupported("the type text");
-    MORACLE_TRY(const std::string piece, part["text"].text());
-    text += piece;
-  }
-  return text;
 }
 
 }  // namespace
@@ -80,29 +79,12 @@ Result<json> parse_body(const std::string& body) {
   return Error{ErrorKind::kBadFile, "", "body", "an object", "it is another value"};
 }
 
-Result<std::string> render_messages(const JsonField& body, const ServedModel& model) {
-  if (!model.chat) {
-    return Error{ErrorKind::kUnsupported, "", "messages", "a model with a chat template",
-                 model.no_chat};
-  }
-  MORACLE_TRY(const std::vector<JsonField> items, body["messages"].items());
-  std::vector<ChatMessage> messages;
-  for (const JsonField& item : items) {
-    if (!item["tool_calls"].is_null())
-      return item["tool_calls"].unsupported("no value: tools are not supported");
-    ChatMessage& message = messages.emplace_back();
-    MORACLE_TRY(message.role, item["role"].text());
-    MORACLE_TRY(message.content, read_content(item["content"]));
-  }
-  if (messages.empty()) return body["messages"].bad("at least one message");
-  MORACLE_TRY(const bool answer, body["add_generation_prompt"].flag_or(true));
-  return model.chat->render(messages, answer);
-}
-
-Result<GenerationRequest> read_completion(const json& value, const ServedModel& model) {
+Result<GenerationRequest> read_completion(const json& value, const std::string& text,
+                                          const ServedModel& model) {
   const JsonField body(value, kNoFile);
   GenerationRequest request;
-  MORACLE_TRY(Job fields, read_job_fields(body, model, request));
+  if (!body["tools"].value().empty()) return body["tools"].unsupported("a request for a chat");
+  MORACLE_TRY(Job fields, read_job_fields(body, text, model, request));
   MORACLE_TRY(request.echo, body["echo"].flag_or(false));
   if (const JsonField logprobs = body["logprobs"];
       !logprobs.is_null() && logprobs.value() != false) {
@@ -128,11 +110,12 @@ Result<GenerationRequest> read_completion(const json& value, const ServedModel& 
   return request;
 }
 
-Result<GenerationRequest> read_chat(const json& value, const ServedModel& model) {
+Result<GenerationRequest> read_chat(const json& value, const std::string& text,
+                                    const ServedModel& model) {
   const JsonField body(value, kNoFile);
   GenerationRequest request;
   request.is_chat = true;
-  MORACLE_TRY(Job fields, read_job_fields(body, model, request));
+  MORACLE_TRY(Job fields, read_job_fields(body, text, model, request));
   fields.continues_prompt = false;
   MORACLE_TRY(const bool scores, body["logprobs"].flag_or(false));
   if (scores) fields.num_top = 0;
@@ -143,10 +126,12 @@ Result<GenerationRequest> read_chat(const json& value, const ServedModel& model)
   const char* const key =
       body["max_completion_tokens"].is_null() ? "max_tokens" : "max_completion_tokens";
   MORACLE_TRY(const auto max_tokens, read_max_tokens(body[key], 1));
-  MORACLE_TRY(const std::string text, render_messages(body, model));
-  MORACLE_TRY(std::vector<int32_t> prompt, model.tokenizer.encode(text));
-  MORACLE_CHECK(add_jobs(body, model, fields, std::move(prompt), max_tokens, request));
-  request.prompts.push_back(text);
+  MORACLE_TRY(ChatPrompt prompt, read_chat_prompt(body, text, model));
+  if (prompt.tools) fields.shown_ids = special_ids(prompt.tools->format, model.tokenizer);
+  MORACLE_TRY(std::vector<int32_t> ids, model.tokenizer.encode(prompt.text));
+  MORACLE_CHECK(add_jobs(body, model, fields, std::move(ids), max_tokens, request));
+  request.prompts.push_back(std::move(prompt.text));
+  request.tools = std::move(prompt.tools);
   return request;
 }
 

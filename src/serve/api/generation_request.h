@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_field.h"
+#include "serve/api/chat_prompt.h"
 #include "serve/api/served_model.h"
 #include "serve/engine/job.h"
 
@@ -17,6 +18,7 @@ struct GenerationRequest {
   bool is_chat = false;
   bool stream = false, include_usage = false;
   bool echo = false;
+  std::shared_ptr<const ToolUse> tools;  ///< null: answers hold no calls
 };
 
 /// Parses an object of JSON: at most 64 levels, valid UTF-8. Errors name the byte.
@@ -24,10 +26,10 @@ Result<nlohmann::json> parse_body(const std::string& body);
 
 /// Errors: fields of a wrong type or out of range; fields that this server does not support and
 /// that would change the answer; a prompt that does not fit in the context.
-Result<GenerationRequest> read_completion(const nlohmann::json& body, const ServedModel& model);
-Result<GenerationRequest> read_chat(const nlohmann::json& body, const ServedModel& model);
-
-/// The text that the chat template makes from `messages` of the body.
-Result<std::string> render_messages(const JsonField& body, const ServedModel& model);
+/// `text` is the unparsed body.
+Result<GenerationRequest> read_completion(const nlohmann::json& body, const std::string& text,
+                                          const ServedModel& model);
+Result<GenerationRequest> read_chat(const nlohmann::json& body, const std::string& text,
+                                    const ServedModel& model);
 
 }  // namespace moracle::serve

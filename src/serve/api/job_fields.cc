@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "serve/api/api_error.h"
 
 namespace moracle::serve {
 namespace {
@@ -87,26 +88,50 @@ bool is_off(const nlohmann::json& value) {
 // Refuses fields that would change the answer, by name.
 Status refuse_unsupported(const JsonField& body) {
   for (const char* key :
-       {"suffix", "tools", "functions", "guided_json", "guided_regex", "guided_choice",
-        "guided_grammar", "structured_outputs", "stop_token_ids", "min_tokens", "bad_words",
-        "prompt_logprobs", "audio", "use_beam_search", "logits_processors", "prompt_embeds"}) {
+       {"suffix", "functions", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+        "structured_outputs", "stop_token_ids", "min_tokens", "bad_words", "prompt_logprobs",
+        "audio", "use_beam_search", "logits_processors", "prompt_embeds"}) {
     const JsonField field = body[key];
     if (!is_off(field.value()))
       return field.unsupported("no value, because this server has no such feature");
   }
-  const JsonField format = body["response_format"];
-  if (!format.is_null() && format["type"].value() != "text")
-    return format.unsupported("the type text: this build has no grammar engine");
   const JsonField best = body["best_of"];
   if (!best.is_null() && best.value() != 1 && best.value() != body["n"].value())
     return best.unsupported("the value of n");
   return {};
 }
 
+// "response_format": none, text, json_object, or json_schema.
+Result<std::shared_ptr<const Grammar>> read_format(const JsonField& body, const std::string& text,
+                                                   const ServedModel& model) {
+  const JsonField format = body["response_format"];
+  const std::shared_ptr<const Grammar> any_text;
+  if (format.is_null() || format["type"].value() == "text") return any_text;
+  const bool has_schema = format["type"].value() == "json_schema";
+  if (!has_schema && format["type"].value() != "json_object")
+    return format["type"].unsupported("text, json_object or json_schema");
+  if (!model.grammars) return format.unsupported("the type text: " + model.no_grammars);
+  if (body["ignore_eos"].value() == true) return body["ignore_eos"].bad("false with a format");
+  if (!body["tools"].value().empty() && body["tool_choice"].value() != "none")
+    return format.unsupported("a request without tools");
+  if (!has_schema) return model.grammars->json_schema(R"({"type": "object"})", false);
+  const JsonField given = format["json_schema"];
+  if (!given["schema"].is_object()) return given["schema"].bad("an object");
+  MORACLE_TRY(const bool strict, given["strict"].flag_or(true));
+  // Members of the answer come in the order of the schema, which `body` has lost.
+  const Json ordered = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  auto grammar = model.grammars->json_schema(
+      dump(ordered["response_format"]["json_schema"]["schema"]), strict);
+  if (grammar) return grammar;
+  Error error = grammar.error();
+  error.place = given["schema"].place();
+  return error;
+}
+
 }  // namespace
 
-Result<Job> read_job_fields(const JsonField& body, const ServedModel& model,
-                            GenerationRequest& request) {
+Result<Job> read_job_fields(const JsonField& body, const std::string& text,
+                            const ServedModel& model, GenerationRequest& request) {
   MORACLE_CHECK(refuse_unsupported(body));
   Job job;
   job.sampling = model.generation.sampling;
@@ -114,6 +139,7 @@ Result<Job> read_job_fields(const JsonField& body, const ServedModel& model,
   MORACLE_CHECK(read_sampling(body, job.sampling));
   MORACLE_CHECK(read_edits(body, model.vocab_size, job.edits));
   MORACLE_CHECK(read_stops(body, job.stop_strings));
+  MORACLE_TRY(job.grammar, read_format(body, text, model));
   MORACLE_TRY(const bool ignore_eos, body["ignore_eos"].flag_or(false));
   if (!ignore_eos) job.stop_ids = model.generation.eos_ids;
   if (!body["n"].is_null()) {

@@ -9,8 +9,9 @@ namespace moracle::serve {
 /// Reads sampling, penalties, stop strings, n, seed, stream and the adapter into `request`, and
 /// into a job without a prompt. Without a value for temperature, top_p, top_k or min_p the model's
 /// generation_config.json counts, as in `moracle run`.
-Result<Job> read_job_fields(const JsonField& body, const ServedModel& model,
-                            GenerationRequest& request);
+/// `text` is the unparsed body.
+Result<Job> read_job_fields(const JsonField& body, const std::string& text,
+                            const ServedModel& model, GenerationRequest& request);
 
 /// Checks the prompt's ids and its length, sets max_tokens, and adds one job per choice.
 Status add_jobs(const JsonField& body, const ServedModel& model, const Job& fields,

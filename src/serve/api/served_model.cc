@@ -11,10 +11,12 @@ Result<ServedModel> ServedModel::open(const Checkpoint& checkpoint) {
   ServedModel model{
       .folder = folder, .tokenizer = std::move(tokenizer), .generation = std::move(generation)};
   Result<ChatTemplate> chat = ChatTemplate::open(folder);
-  if (chat)
-    model.chat = *std::move(chat);
-  else
+  if (!chat) {
     model.no_chat = chat.error().to_string();
+    return model;
+  }
+  model.dialect = find_dialect(*chat);
+  model.chat = *std::move(chat);
   return model;
 }
 

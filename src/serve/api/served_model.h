@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "serve/api/adapters.h"
+#include "serve/tools/tool_dialect.h"
 
 namespace moracle::serve {
 
@@ -15,7 +16,10 @@ struct ServedModel {
   std::string folder;  ///< of the checkpoint
   Tokenizer tokenizer;
   std::optional<ChatTemplate> chat;
-  std::string no_chat;  ///< why there is no chat template
+  ToolDialect dialect;                      ///< of the chat template
+  std::string no_chat;                      ///< why there is no chat template
+  std::shared_ptr<GrammarEngine> grammars;  ///< null: see no_grammars
+  std::string no_grammars = "the grammar engine is not started";
   GenerationConfig generation;
   std::vector<int32_t> excluded_ids;  ///< see Tokenizer::ids_without_token
   std::shared_ptr<Adapters> adapters = std::make_shared<Adapters>();

@@ -23,6 +23,7 @@ Result<std::unique_ptr<Engine>> Engine::start(Model& model, const Tokenizer& tok
   }
   std::unique_ptr<Engine> engine(
       new Engine(model, tokenizer, options, options.cache_bytes / page_bytes));
+  engine->parts_.watch(model);
   engine->thread_ = std::thread([e = engine.get()] { e->run(); });
   return engine;
 }
@@ -205,6 +206,7 @@ void Engine::change_if_idle() {
   // The cached pages hold results of the old weights.
   pages_.drop_pages(scheduler_.drop_cached());
   const Status done = or_out_of_memory("change", [&] { return wanted.change(model_, slots_); });
+  parts_.watch(model_);
   end_without_adapter();
   wanted.done(done);
   scheduler_.pause(!changes_.empty());

@@ -37,7 +37,10 @@ class Engine {
   /// max_running.
   static Result<std::unique_ptr<Engine>> start(Model& model, const Tokenizer& tokenizer,
                                                const EngineOptions& options);
-  ~Engine() { stop(); }
+  ~Engine() {
+    stop();
+    PartTimes::unwatch(model_);
+  }
   /// Ends the thread. Unfinished jobs get Finish::kStopping, and so do later ones.
   void stop();
 
@@ -100,6 +103,7 @@ class Engine {
   StepBudget budget_;
   Scorer scorer_;
   Metrics metrics_;
+  PartTimes parts_;
   std::unordered_map<SequenceId, Sequence> sequences_;
   std::vector<float> edited_;  // logits of one token
   std::deque<Wanted> changes_;

@@ -26,6 +26,7 @@ void Engine::step() {
   const double seconds = now() - start;
   budget_.measured(plan.num_tokens, seconds);
   metrics_.step(of_prompts, drawn_in_step_, seconds);
+  metrics_.parts(parts_.take());
 }
 
 void Engine::apply(StepPlan& plan) {
@@ -50,6 +51,7 @@ void Engine::apply(StepPlan& plan) {
 void Engine::compute(std::span<const Chunk> chunks) {
   const Turn turn = model_.device().turn();  // until the logits have been read
   const auto work = [&]() -> Status { return forward(chunks); };
+  parts_.start();
   Status done = or_out_of_memory("step", work);
   if (!done) {
     if (chunks.size() == 1)
@@ -61,7 +63,9 @@ void Engine::compute(std::span<const Chunk> chunks) {
   computed.chunks.assign(chunks.begin(), chunks.end());
   for (const Adoption& adoption : scheduler_.advance(computed)) pages_.adopt(adoption);
   done = score_prompts(chunks);
+  parts_.start();
   if (done) done = draw_next(chunks);
+  parts_.end("sampling");
   if (done) return;
   for (const Chunk& chunk : chunks) {
     if (sequences_.contains(chunk.id))
@@ -154,9 +158,12 @@ Status Engine::draw_alone(int64_t row, SequenceId id) {
   Sequence& sequence = sequences_.at(id);
   MORACLE_TRY(const std::span<const float> logits, model_.logits(row, 1));
   std::span<const float> all = logits;
-  if (!sequence.editor.changes_nothing()) {
+  if (sequence.matcher || !sequence.editor.changes_nothing()) {
     edited_.assign(logits.begin(), logits.end());
-    sequence.editor.apply(edited_);
+    if (const Status edited = sequence.edit(edited_); !edited) {
+      end(id, {.finish = Finish::kFailed, .message = edited.error().to_string()});
+      return {};
+    }
     all = edited_;
   }
   const int32_t token = sequence.sampler.draw(all).value_or(kNothingDrawn);

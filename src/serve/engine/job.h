@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "moracle/model.h"
+#include "serve/grammar/grammar.h"
 
 namespace moracle::serve {
 
@@ -59,7 +60,9 @@ struct Job {
   SamplingOptions sampling;
   LogitEdits edits;
   std::vector<int32_t> stop_ids;
-  std::vector<std::string> stop_strings;  ///< the text ends before the first of them
+  std::vector<int32_t> shown_ids;          ///< special tokens that the text contains all the same
+  std::vector<std::string> stop_strings;   ///< the text ends before the first of them
+  std::shared_ptr<const Grammar> grammar;  ///< of the text; null: any text
   int32_t adapter = -1;
   std::optional<int64_t> num_top;     ///< set: score each new token, with this many most likely ids
   bool scores_prompt = false;         ///< also score the prompt; needs num_top

@@ -54,6 +54,11 @@ void Metrics::step(int64_t prompt_tokens, int64_t new_tokens, double seconds) {
   step_.add(seconds);
 }
 
+void Metrics::parts(const PartSeconds& seconds) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [labels, value] : seconds) parts_[labels] += value;
+}
+
 void Metrics::first_token(double seconds) {
   const std::lock_guard lock(mutex_);
   first_token_.add(seconds);
@@ -101,6 +106,12 @@ std::string Metrics::text() const {
   write_head("moracle_requests_total", "counter", "Finished sequences by outcome", out);
   for (const auto& [outcome, count] : requests_)
     out += str("moracle_requests_total{outcome=\"", outcome, "\"} ", count, "\n");
+  if (!parts_.empty()) {
+    write_head("moracle_part_seconds_total", "counter",
+               "Time of each part of the model, by the backends that serve it", out);
+  }
+  for (const auto& [labels, seconds] : parts_)
+    out += str("moracle_part_seconds_total{", labels, "} ", seconds, "\n");
   first_token_.write("moracle_time_to_first_token_seconds", "From submission to the first token",
                      out);
   next_token_.write("moracle_time_per_token_seconds", "Between two tokens of a sequence", out);

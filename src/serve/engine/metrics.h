@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "serve/engine/part_times.h"
+
 namespace moracle::serve {
 
 class Histogram {
@@ -38,6 +40,7 @@ class Metrics {
   void set(const Gauges& gauges);
   Gauges gauges() const;
   void step(int64_t prompt_tokens, int64_t new_tokens, double seconds);
+  void parts(const PartSeconds& seconds);
   void first_token(double seconds);
   void next_token(double seconds);
   /// `outcome`: "stop", "length", "cancelled", …
@@ -51,6 +54,7 @@ class Metrics {
   Gauges gauges_;
   int64_t prompt_tokens_ = 0, new_tokens_ = 0, reloads_ = 0, failed_reloads_ = 0;
   std::map<std::string, int64_t> requests_;  // by outcome
+  PartSeconds parts_;
   Histogram first_token_{{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}};
   Histogram next_token_{{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5}};
   Histogram request_{{0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}};

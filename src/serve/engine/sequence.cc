@@ -13,15 +13,27 @@ Result<Sequence> Sequence::make(Job job, const Tokenizer& tokenizer) {
   LogitEditor editor(job.edits, job.prompt);
   StopStrings stops(job.stop_strings);
   std::vector<int32_t> tokens = job.prompt;
-  return Sequence{std::move(job),    std::move(tokens), std::move(sampler),
-                  std::move(editor), std::move(stream), std::move(stops)};
+  std::unique_ptr<GrammarMatcher> matcher;
+  if (job.grammar) {
+    MORACLE_TRY(matcher, job.grammar->start());
+  }
+  return Sequence{std::move(job),    std::move(tokens), std::move(sampler), std::move(editor),
+                  std::move(stream), std::move(stops),  std::move(matcher)};
+}
+
+Status Sequence::edit(std::span<float> logits) {
+  editor.apply(logits);
+  return matcher ? matcher->mask(logits) : Status();
 }
 
 Result<Event> Sequence::add(int32_t id) {
   tokens.push_back(id);
   editor.add(id);
+  if (matcher) MORACLE_CHECK(matcher->accept(id));
   Event event;
-  MORACLE_TRY(const std::string piece, stream.push(id));
+  const bool is_shown =
+      std::find(job.shown_ids.begin(), job.shown_ids.end(), id) != job.shown_ids.end();
+  MORACLE_TRY(const std::string piece, stream.push(id, !is_shown));
   event.text = stops.push(piece);
   const bool is_stop =
       std::find(job.stop_ids.begin(), job.stop_ids.end(), id) != job.stop_ids.end();

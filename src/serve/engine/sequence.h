@@ -14,8 +14,10 @@ struct Sequence {
 
   /// Adds a drawn token to the text. Errors: ids without a token.
   Result<Event> add(int32_t id);
+  /// Changes logits [vocab_size] before the draw. Errors: those of the grammar.
+  Status edit(std::span<float> logits);
   /// Whether the sampler alone decides: no edits, and no score needed.
-  bool is_plain() const { return editor.changes_nothing() && !job.num_top; }
+  bool is_plain() const { return editor.changes_nothing() && !matcher && !job.num_top; }
 
   Job job;
   std::vector<int32_t> tokens;  // prompt and new tokens
@@ -23,7 +25,8 @@ struct Sequence {
   LogitEditor editor;
   TokenStream stream;
   StopStrings stops;
-  std::vector<TokenScore> prompt_scores;  // of the tokens from the second on
+  std::unique_ptr<GrammarMatcher> matcher;  // null: any text
+  std::vector<TokenScore> prompt_scores;    // of the tokens from the second on
   int64_t reused_tokens = 0;
   double submitted = 0, last_token = 0;  // seconds on the engine's clock; 0: none yet
 

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Times a server with OpenAI's interface under load, with the standard library alone.
+
+    moracle serve --model-shape qwen3-30b-a3b --layers 2 &
+    python3 bench/serve_load.py http://127.0.0.1:8000 --clients 1,8,32,64
+
+Each client sends one request after another: random token ids as the prompt, so that no beginning is shared, and always
+the same number of new tokens. The first second of each row does not count. --behind N times the first token of a short
+request while a prompt of N tokens is taken in.
+"""
+import argparse
+import http.client
+import json
+import random
+import statistics
+import threading
+import time
+import urllib.parse
+
+
+class Api:
+    def __init__(self, options):
+        url = urllib.parse.urlsplit(options.url)
+        self.host, self.port, self.options = url.hostname, url.port or 80, options
+        self.draw = random.Random(options.seed)
+
+    def connect(self):
+        return http.client.HTTPConnection(self.host, self.port, timeout=600)
+
+    def body(self, prompt_tokens, new_tokens, **fields):
+        ids = [self.draw.randrange(1000, self.options.vocabulary) for _ in range(prompt_tokens)]
+        return json.dumps({"prompt": ids, "max_tokens": new_tokens, "ignore_eos": True,
+                           "seed": self.draw.randrange(1 << 30), **fields})
+
+    def complete(self, connection, body):
+        """The number of new tokens."""
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        reply = json.loads(connection.getresponse().read())
+        if "usage" not in reply:
+            raise SystemExit(f"the server answers: {reply}")
+        return reply["usage"]["completion_tokens"]
+
+    def first_token(self, body):
+        """Seconds until the first event of a stream, and until its end."""
+        connection, begin = self.connect(), time.monotonic()
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        reply.readline()
+        first = time.monotonic() - begin
+        reply.read()
+        connection.close()
+        return first, time.monotonic() - begin
+
+
+def throughput(api, clients, seconds):
+    """Tokens per second of all clients together, counted when a request ends."""
+    options, done, lock = api.options, [], threading.Lock()
+    begin = time.monotonic()
+    end = begin + seconds
+
+    def client():
+        connection = api.connect()
+        while time.monotonic() < end:
+            with lock:
+                body = api.body(options.prompt, options.tokens)
+            started = time.monotonic()
+            count = api.complete(connection, body)
+            with lock:
+                done.append((started, time.monotonic(), count))
+        connection.close()
+
+    threads = [threading.Thread(target=client) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Tokens are spread over the time of their request, and only those inside the window count: at its edges some
+    # clients are still or already idle.
+    first, last = begin + 1, end
+    inside = sum(count * max(0, min(stop, last) - max(start, first)) / (stop - start) for start, stop, count in done)
+    return inside / (last - first), statistics.median(stop - start for start, stop, _ in done), len(done)
+
+
+def behind(api, long_prompt, times):
+    """First token of a short request: alone, and while a long prompt is taken in."""
+    rows = []
+    for _ in range(times):
+        alone, _ = api.first_token(api.body(16, 4, stream=True))
+        long_times = []
+        body = api.body(long_prompt, 1, stream=True)
+        thread = threading.Thread(target=lambda b=body: long_times.append(api.first_token(b)[0]))
+        thread.start()
+        time.sleep(2 * alone + 0.05)
+        short, _ = api.first_token(api.body(16, 4, stream=True))
+        thread.join()
+        rows.append((alone, short, long_times[0]))
+    return [statistics.median(column) for column in zip(*rows)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url")
+    parser.add_argument("--clients", default="1,8,32,64", help="clients at the same time; several with commas")
+    parser.add_argument("--prompt", type=int, default=16, help="tokens of each prompt")
+    parser.add_argument("--tokens", type=int, default=128, help="new tokens of each request")
+    parser.add_argument("--seconds", type=float, default=20, help="for each number of clients")
+    parser.add_argument("--vocabulary", type=int, default=30000, help="prompts have ids from 1000 to this")
+    parser.add_argument("--behind", type=int, default=0, help="also: first token behind a prompt of so many tokens")
+    parser.add_argument("--step-tokens", type=int, default=512, help="of the server, to express times in chunks")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    api = Api(options)
+    print("clients  tokens/s  seconds/request  requests")
+    for clients in [int(each) for each in options.clients.split(",") if each]:
+        rate, seconds, count = throughput(api, clients, options.seconds)
+        print(f"{clients:7}  {rate:8.1f}  {seconds:15.3f}  {count:8}", flush=True)
+    if options.behind:
+        alone, short, whole = behind(api, options.behind, 5)
+        chunk = whole * options.step_tokens / options.behind
+        print(f"first token: {alone:.3f} s alone, {short:.3f} s behind a prompt of {options.behind} tokens, which takes "
+              f"{whole:.3f} s: {short / chunk:.2f} chunks of {chunk:.3f} s")
+
+
+if __name__ == "__main__":
+    main()

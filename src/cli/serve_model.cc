@@ -1,0 +1,120 @@
+#include "serve_model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "bench.h"
+#include "bench/random_serving.h"
+#include "plan_text.h"
+#include "terminal.h"
+
+namespace moracle::cli {
+namespace serve_verb {
+namespace {
+
+constexpr int64_t kCacheOfShapes = int64_t{1} << 30;
+
+// Splits NAME=DIR. Errors: no name, no folder, a name in use.
+Status add_served_adapters(const std::vector<std::string>& pairs, ModelOptions& options,
+                           serve::ServedModel& served) {
+  for (const std::string& pair : pairs) {
+    const size_t at = pair.find('=');
+    if (at == 0 || at == std::string::npos || at + 1 == pair.size()) {
+      return Error{ErrorKind::kInvalidArgument, "", "--lora", "NAME=DIR", "it is " + quote(pair)};
+    }
+    const std::string name = pair.substr(0, at);
+    if (name == served.name) {
+      return Error{ErrorKind::kInvalidArgument, "", "--lora", "another name than the model's",
+                   "it is " + quote(name)};
+    }
+    MORACLE_CHECK(served.adapters->add(name, pair.substr(at + 1)));
+    options.adapters.push_back(pair.substr(at + 1));
+  }
+  return {};
+}
+
+// Every sequence with the whole context, within half of the memory that the model leaves free.
+int64_t default_cache_bytes(const ModelPlan& plan, int64_t max_context, int64_t max_running) {
+  constexpr int64_t kLongestPage = 512;  // a page may be partly used
+  const int64_t all = (max_context + kLongestPage) * max_running * plan.cache_bytes_per_token;
+  return std::min(all, std::max<int64_t>((plan.memory_bytes - plan.total_bytes()) / 2, 0));
+}
+
+// The choices of a plan with all candidates and their reasons.
+Json considered(const ModelPlan& plan) {
+  Json json = to_json(plan);
+  for (size_t i = 0; i < plan.choices.size(); ++i)
+    json["choices"][i]["considered"] = considered_json(plan.choices[i].selection);
+  return json;
+}
+
+std::string one_line(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Result<ServedWeights> load_checkpoint(const ServeArguments& arguments, ModelOptions options,
+                                      serve::EngineOptions& engine) {
+  const std::string& folder = arguments.model.folder;
+  MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(folder));
+  MORACLE_TRY(serve::ServedModel served, serve::ServedModel::open(checkpoint));
+  served.name = arguments.name;
+  if (served.name.empty())
+    served.name = std::filesystem::weakly_canonical(folder).filename().string();
+  served.adapters = std::make_shared<serve::Adapters>(arguments.adapter_folder);
+  MORACLE_CHECK(add_served_adapters(arguments.adapters, options, served));
+  MORACLE_TRY(const ModelPlan whole, plan(checkpoint, options));
+  served.explanation = one_line(considered(whole));
+  MORACLE_TRY(const Outline outlined, outline(checkpoint));
+  if (engine.cache_bytes == 0)
+    engine.cache_bytes = default_cache_bytes(whole, outlined.max_context, engine.max_running);
+  options.cache_bytes = engine.cache_bytes;
+  served.options = options;
+  ProgressBar loading("loading");
+  options.progress = loading.callback();
+  MORACLE_TRY(Model model, Model::load(checkpoint, options));
+  loading.clear();
+  return ServedWeights{std::move(served), std::move(model)};
+}
+
+Result<ServedWeights> load_shape(const ServeArguments& arguments, ModelOptions options,
+                                 serve::EngineOptions& engine) {
+  MORACLE_TRY(const bench::ModelShape shape, bench::find_model(arguments.shape));
+  MORACLE_TRY(const Scheme scheme, parse_scheme(arguments.scheme));
+  MORACLE_TRY(Tokenizer tokenizer, bench::random_tokenizer(shape.vocab_size));
+  MORACLE_TRY(const int64_t memory, device_memory(options.device));
+  if (engine.cache_bytes == 0) engine.cache_bytes = kCacheOfShapes;
+  options.cache_bytes = engine.cache_bytes;
+  ProgressBar loading("loading");
+  options.progress = loading.callback();
+  MORACLE_TRY(Model model, bench::load_random(shape, scheme, arguments.layers,
+                                              memory / 2 - engine.cache_bytes, options));
+  loading.clear();
+  serve::ServedModel served{.name = arguments.name.empty() ? arguments.shape : arguments.name,
+                            .tokenizer = std::move(tokenizer)};
+  served.no_chat = "random weights have none";
+  served.generation.sampling = shape.sampling;
+  // Random weights have no plan of a checkpoint, so that its sizes are left out.
+  ModelPlan choices;
+  choices.choices = model.choices();
+  served.explanation = one_line({{"model_shape", arguments.shape},
+                                 {"layers", arguments.layers},
+                                 {"choices", considered(choices)["choices"]}});
+  return ServedWeights{std::move(served), std::move(model)};
+}
+
+}  // namespace
+}  // namespace serve_verb
+
+Result<ServedWeights> load_served(const ServeArguments& arguments, serve::EngineOptions& engine) {
+  if (arguments.model.folder.empty() && arguments.shape.empty()) {
+    return Error{ErrorKind::kInvalidArgument, "", "MODEL", "a folder, or --model-shape",
+                 "both are missing"};
+  }
+  MORACLE_TRY(ModelOptions options, arguments.model.options());
+  options.max_num_tokens = arguments.step_tokens;
+  return arguments.shape.empty()
+             ? serve_verb::load_checkpoint(arguments, std::move(options), engine)
+             : serve_verb::load_shape(arguments, std::move(options), engine);
+}
+
+}  // namespace moracle::cli

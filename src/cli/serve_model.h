@@ -1,0 +1,27 @@
+// The model that moracle serve serves: a checkpoint, or random weights.
+#pragma once
+
+#include "model_options.h"
+#include "serve/server.h"
+
+namespace moracle::cli {
+
+struct ServeArguments {
+  ModelArguments model;
+  std::string name, adapter_folder;
+  std::vector<std::string> adapters;  ///< NAME=DIR
+  int64_t step_tokens = 0;
+  std::string shape, scheme = "int4-w4a16-g128";  ///< random weights of this shape
+  int64_t layers = 2;
+};
+
+struct ServedWeights {
+  serve::ServedModel served;
+  Model model;
+};
+
+/// Loads the model. Sets `engine.cache_bytes` where it is 0. Errors: neither a folder nor a shape;
+/// those of the plan and of loading.
+Result<ServedWeights> load_served(const ServeArguments& arguments, serve::EngineOptions& engine);
+
+}  // namespace moracle::cli

@@ -1,0 +1,65 @@
+// Log probabilities in the two forms that OpenAI's interface has.
+#include <algorithm>
+
+#include "serve/api/answer.h"
+
+namespace moracle::serve {
+namespace {
+
+// Number of characters, as Python counts them.
+int64_t num_characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+}  // namespace
+
+Json Answer::completion_scores(Choice& choice, std::span<const TokenScore> of_prompt,
+                               std::span<const TokenScore> scores, bool shows_prompt,
+                               size_t index) const {
+  Json tokens = Json::array(), values = Json::array(), tops = Json::array(),
+       offsets = Json::array();
+  const auto add_token = [&](int32_t id) {
+    const std::string text = token_text(id);
+    tokens.push_back(text);
+    offsets.push_back(choice.text_offset);
+    choice.text_offset += num_characters(text);
+  };
+  const auto add = [&](const TokenScore& score) {
+    add_token(score.id);
+    values.push_back(score.log_probability);
+    Json top = Json::object();
+    for (const auto& [id, value] : score.top) top[token_text(id)] = value;
+    top[tokens.back().get<std::string>()] = score.log_probability;
+    tops.push_back(std::move(top));
+  };
+  if (shows_prompt) {
+    add_token(first_ids_[index]);
+    values.push_back(nullptr);
+    tops.push_back(nullptr);
+  }
+  for (const TokenScore& score : of_prompt) add(score);
+  for (const TokenScore& score : scores) add(score);
+  return {{"text_offset", std::move(offsets)},
+          {"token_logprobs", std::move(values)},
+          {"tokens", std::move(tokens)},
+          {"top_logprobs", std::move(tops)}};
+}
+
+Json Answer::chat_scores(std::span<const TokenScore> scores) const {
+  const auto entry = [&](int32_t id, float value) -> Json {
+    const std::string text = token_text(id);
+    Json bytes = Json::array();
+    for (const char byte : text) bytes.push_back(static_cast<uint8_t>(byte));
+    return {{"token", text}, {"logprob", value}, {"bytes", std::move(bytes)}};
+  };
+  Json content = Json::array();
+  for (const TokenScore& score : scores) {
+    Json token = entry(score.id, score.log_probability);
+    token["top_logprobs"] = Json::array();
+    for (const auto& [id, value] : score.top) token["top_logprobs"].push_back(entry(id, value));
+    content.push_back(std::move(token));
+  }
+  return {{"content", std::move(content)}};
+}
+
+}  // namespace moracle::serve

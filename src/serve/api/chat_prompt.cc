@@ -1,0 +1,124 @@
+#include "serve/api/chat_prompt.h"
+
+#include "base/text.h"
+#include "base/try.h"
+#include "serve/api/api_error.h"
+#include "serve/tools/call_parts.h"
+
+namespace moracle::serve {
+namespace {
+
+// The text of a message: a string, or an array of texts.
+Result<std::string> read_content(const JsonField& content) {
+  if (content.is_null()) return std::string();
+  if (content.value().is_string()) return content.text();
+  MORACLE_TRY(const std::vector<JsonField> parts, content.items());
+  std::string text;
+  for (const JsonField& part : parts) {
+    if (part["type"].value() != "text") return part["type"].unsupported("the type text");
+    MORACLE_TRY(const std::string piece, part["text"].text());
+    text += piece;
+  }
+  return text;
+}
+
+// OpenAI's calls hold arguments as text, templates take objects.
+Status read_calls(const JsonField& calls, const ToolDialect& dialect, Json& message) {
+  MORACLE_TRY(const std::vector<JsonField> items, calls.items());
+  for (size_t i = 0; i < items.size(); ++i) {
+    const JsonField function = items[i]["function"];
+    MORACLE_CHECK(function["name"].text());
+    const JsonField arguments = function["arguments"];
+    Json& shown = message["tool_calls"][i]["function"]["arguments"];
+    const bool is_text = arguments.value().is_string();
+    if (is_text) {
+      const auto parsed = parse_json(arguments.value().get_ref<const std::string&>());
+      if (!parsed || !parsed->is_object()) return arguments.bad("the text of a JSON object");
+      if (!dialect.arguments_as_text) shown = *parsed;
+    } else if (!arguments.is_object()) {
+      return arguments.bad("the text of a JSON object");
+    } else if (dialect.arguments_as_text) {
+      shown = shown.dump();
+    }
+  }
+  return {};
+}
+
+Result<Json> read_messages(const JsonField& field, Json messages, const ToolDialect& dialect) {
+  MORACLE_TRY(const std::vector<JsonField> items, field.items());
+  if (items.empty()) return field.bad("at least one message");
+  for (size_t i = 0; i < items.size(); ++i) {
+    const JsonField& item = items[i];
+    MORACLE_CHECK(item["role"].text());
+    if (!item["function_call"].is_null())
+      return item["function_call"].unsupported("no value; tool_calls replaces it");
+    MORACLE_TRY(std::string content, read_content(item["content"]));
+    Json& message = messages[i];
+    const JsonField calls = item["tool_calls"];
+    if (calls.value().empty()) {
+      message.erase("tool_calls");
+    } else {
+      MORACLE_CHECK(read_calls(calls, dialect, message));
+    }
+    const bool has_none = item["content"].is_null() && !calls.value().empty();
+    message["content"] = has_none && !dialect.empty_content ? Json() : Json(std::move(content));
+  }
+  return messages;
+}
+
+// Whether the answer may call tools.
+Result<bool> offers_tools(const JsonField& body, const ServedModel& model) {
+  const JsonField choice = body["tool_choice"];
+  const bool is_auto = choice.is_null() || choice.value() == "auto";
+  if (!is_auto && choice.value() != "none")
+    return choice.unsupported("auto or none, because the server does not force calls");
+  if (body["parallel_tool_calls"].value() == false)
+    return body["parallel_tool_calls"].unsupported("true, because the server does not limit calls");
+  if (body["tools"].value().empty() || choice.value() == "none") return false;
+  if (!model.dialect.takes_tools) {
+    return Error{ErrorKind::kUnsupported, "", "tools", "a model whose chat template shows tools",
+                 "the template of this one leaves them out"};
+  }
+  return true;
+}
+
+Status check_variables(const JsonField& variables) {
+  if (variables.is_null()) return {};
+  if (!variables.is_object()) return variables.bad("an object");
+  for (const char* key : {"messages", "tools", "add_generation_prompt"}) {
+    if (variables.contains(key)) return variables[key].bad("a field of the request itself");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ChatPrompt> read_chat_prompt(const JsonField& body, const std::string& text,
+                                    const ServedModel& model) {
+  if (!model.chat) {
+    return Error{ErrorKind::kUnsupported, "", "messages", "a model with a chat template",
+                 model.no_chat};
+  }
+  Json ordered = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  MORACLE_TRY(const Json messages,
+              read_messages(body["messages"], std::move(ordered["messages"]), model.dialect));
+  MORACLE_CHECK(check_variables(body["chat_template_kwargs"]));
+  MORACLE_TRY(const bool answer, body["add_generation_prompt"].flag_or(true));
+  MORACLE_TRY(const bool offers, offers_tools(body, model));
+  ChatConversation conversation;
+  conversation.messages = dump(messages);
+  if (body["chat_template_kwargs"].is_object())
+    conversation.variables = dump(ordered["chat_template_kwargs"]);
+  ChatPrompt prompt;
+  if (offers) {
+    MORACLE_TRY(OfferedTools tools, OfferedTools::read(body["tools"]));
+    conversation.tools = dump(ordered["tools"]);
+    if (model.dialect.format) {
+      prompt.tools = std::make_shared<const ToolUse>(*model.dialect.format, std::move(tools));
+    }
+  }
+  MORACLE_TRY(prompt.text, model.chat->render_json(conversation, answer));
+  return prompt;
+}
+
+}  // namespace moracle::serve

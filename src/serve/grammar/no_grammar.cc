@@ -1,0 +1,14 @@
+// A build without xgrammar.
+#include "serve/grammar/grammar.h"
+
+namespace moracle::serve {
+
+#ifndef MORACLE_WITH_XGRAMMAR
+Result<std::unique_ptr<GrammarEngine>> GrammarEngine::start(const Tokenizer&, int64_t,
+                                                            std::span<const int32_t>) {
+  return Error{ErrorKind::kUnsupported, "", "",
+               "a build with a grammar engine (xgrammar, MORACLE_XGRAMMAR)", "this one has none"};
+}
+#endif
+
+}  // namespace moracle::serve

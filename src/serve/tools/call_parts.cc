@@ -1,0 +1,69 @@
+#include "serve/tools/call_parts.h"
+
+#include "base/json_text.h"
+
+namespace moracle::serve {
+namespace {
+
+constexpr std::string_view kSpace = " \t\r\n";
+
+}  // namespace
+
+std::optional<CallJson> parse_json(std::string_view text) {
+  if (!check_json_text(text, "")) return {};
+  CallJson json = CallJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return {};
+  return json;
+}
+
+size_t json_length(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      ++depth;
+    } else if ((c == ']' || c == '}') && --depth <= 0) {
+      return depth < 0 ? 0 : i + 1;
+    }
+    if (depth == 0) return 0;
+  }
+  return 0;
+}
+
+std::optional<ToolCall> make_call(std::string id, std::string name, const CallJson& arguments,
+                                  const OfferedTools& tools) {
+  if (!tools.has(name) || !arguments.is_object()) return {};
+  return ToolCall{std::move(id), std::move(name),
+                  arguments.dump(-1, ' ', false, CallJson::error_handler_t::replace)};
+}
+
+std::string_view trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(kSpace);
+  if (begin == text.npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+}
+
+bool CallCursor::take(std::string_view mark) {
+  const size_t begin = rest_.find_first_not_of(kSpace);
+  if (begin == rest_.npos || !rest_.substr(begin).starts_with(mark)) return false;
+  rest_.remove_prefix(begin + mark.size());
+  return true;
+}
+
+std::optional<std::string_view> CallCursor::until(std::string_view mark) {
+  const size_t end = rest_.find(mark);
+  if (end == rest_.npos) return {};
+  const std::string_view text = rest_.substr(0, end);
+  rest_.remove_prefix(end + mark.size());
+  return text;
+}
+
+}  // namespace moracle::serve

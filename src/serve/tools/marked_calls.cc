@@ -1,0 +1,90 @@
+#include "serve/tools/marked_calls.h"
+
+#include "serve/tools/call_parts.h"
+
+namespace moracle::serve {
+namespace {
+
+using Calls = std::optional<std::vector<ToolCall>>;
+
+struct Argument {
+  std::string_view begin, between, end;  // marks around the key and the value
+};
+
+// Templates write strings as they are, and everything else as JSON.
+CallJson value_of(std::string_view text, bool is_text) {
+  if (!is_text) {
+    if (auto json = parse_json(text)) return *std::move(json);
+  }
+  return std::string(text);
+}
+
+// Reads arguments as long as there are some. Empty: one does not end.
+std::optional<CallJson> read_arguments(CallCursor& cursor, const Argument& marks,
+                                       const std::string& name, const OfferedTools& tools) {
+  CallJson arguments = CallJson::object();
+  while (cursor.take(marks.begin)) {
+    const auto key = cursor.until(marks.between);
+    const auto value = key ? cursor.until(marks.end) : key;
+    if (!value) return {};
+    const std::string parameter(trimmed(*key));
+    std::string_view text = *value;
+    // One line break on each side belongs to the marks.
+    if (text.starts_with('\n')) text.remove_prefix(1);
+    if (text.ends_with('\n')) text.remove_suffix(1);
+    arguments[parameter] = value_of(text, tools.is_text(name, parameter));
+  }
+  return arguments;
+}
+
+// Calls of the form `begin` NAME `middle` arguments `end`.
+Calls read_calls(std::string_view block, std::string_view begin, std::string_view middle,
+                 std::string_view end, const Argument& marks, const OfferedTools& tools) {
+  std::vector<ToolCall> calls;
+  CallCursor cursor(block);
+  while (cursor.take(begin)) {
+    const auto named = cursor.until(middle);
+    if (!named) return {};
+    std::string name(trimmed(*named));
+    const auto arguments = read_arguments(cursor, marks, name, tools);
+    if (!arguments || !cursor.take(end)) return {};
+    auto call = make_call({}, std::move(name), *arguments, tools);
+    if (!call) return {};
+    calls.push_back(*std::move(call));
+  }
+  if (calls.empty() || !cursor.at_end()) return {};
+  return calls;
+}
+
+}  // namespace
+
+Calls parse_qwen_coder(std::string_view block, const OfferedTools& tools) {
+  return read_calls(block, "<function=", ">", "</function>", {"<parameter=", ">", "</parameter>"},
+                    tools);
+}
+
+Calls parse_minimax(std::string_view block, const OfferedTools& tools) {
+  return read_calls(block, "<invoke name=\"", "\">", "</invoke>",
+                    {"<parameter name=\"", "\">", "</parameter>"}, tools);
+}
+
+Calls parse_glm(std::string_view block, const OfferedTools& tools) {
+  const std::string name(trimmed(block.substr(0, block.find("<arg_key>"))));
+  CallCursor cursor(block);
+  if (!cursor.take(name)) return {};
+  // Key and value have marks of their own, with a line break or nothing between them.
+  CallJson arguments = CallJson::object();
+  while (cursor.take("<arg_key>")) {
+    const auto key = cursor.until("</arg_key>");
+    if (!key || !cursor.take("<arg_value>")) return {};
+    const auto value = cursor.until("</arg_value>");
+    if (!value) return {};
+    const std::string parameter(trimmed(*key));
+    arguments[parameter] = value_of(*value, tools.is_text(name, parameter));
+  }
+  auto call = make_call({}, name, arguments, tools);
+  if (!call || !cursor.at_end()) return {};
+  return std::vector<ToolCall>{*std::move(call)};
+}
+
+}  // namespace moracle::serve

@@ -1,0 +1,30 @@
+// The ways in which models write calls of tools.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "serve/tools/tool_call.h"
+
+namespace moracle::serve {
+
+/// Empty: the block is no call of an offered tool.
+using ParseCalls = std::optional<std::vector<ToolCall>> (*)(std::string_view block,
+                                                            const OfferedTools& tools);
+
+struct ToolFormat {
+  std::string_view name;
+  /// Text around calls. No `open`: the whole text is a call if it begins with '{'. No `close`: the
+  /// calls end with the text.
+  std::string_view open, close;
+  ParseCalls parse;  ///< of the text between both
+  /// Further marks of the format. Tokenizers may hold them as special tokens, which texts leave
+  /// out.
+  std::span<const std::string_view> marks;
+};
+
+/// All formats. A later one may accept what an earlier one encloses.
+std::span<const ToolFormat> tool_formats();
+
+}  // namespace moracle::serve

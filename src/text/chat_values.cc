@@ -1,0 +1,90 @@
+#include "text/chat_values.h"
+
+#include "base/json_text.h"
+#include "base/text.h"
+#include "base/try.h"
+#include "base/utf8.h"
+
+namespace moracle {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+Status check_utf8(std::string_view text, std::string place) {
+  const auto at = first_invalid_utf8(text);
+  if (!at) return {};
+  return Error{ErrorKind::kInvalidArgument, "", std::move(place), "UTF-8",
+               str("byte ", *at, " is not part of a character")};
+}
+
+Result<jinja::Value> number_value(const OrderedJson& json) {
+  if (json.is_number_float()) return jinja::Value(json.get<double>());
+  if (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{INT64_MAX}) {
+    return jinja::unsupported(str("the integer ", json.get<uint64_t>(), ", beyond 64 bits"));
+  }
+  return jinja::Value(json.get<int64_t>());
+}
+
+Result<jinja::Value> object_value(jinja::Heap& heap, const OrderedJson& json) {
+  std::vector<std::pair<jinja::Value, jinja::Value>> entries;
+  for (const auto& [key, value] : json.items()) {
+    MORACLE_TRY(jinja::Value name, heap.text(key));
+    MORACLE_TRY(jinja::Value each, to_value(heap, value));
+    entries.emplace_back(std::move(name), std::move(each));
+  }
+  return heap.mapping(std::move(entries));
+}
+
+}  // namespace
+
+Result<jinja::Value> to_value(jinja::Heap& heap, std::span<const ChatMessage> messages) {
+  jinja::Values list;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    MORACLE_CHECK(check_utf8(messages[i].role, str("message ", i, ", role")));
+    MORACLE_CHECK(check_utf8(messages[i].content, str("message ", i, ", content")));
+    std::vector<std::pair<jinja::Value, jinja::Value>> entries;
+    for (const auto& [key, text] :
+         {std::pair("role", &messages[i].role), std::pair("content", &messages[i].content)}) {
+      MORACLE_TRY(jinja::Value name, heap.text(key));
+      MORACLE_TRY(jinja::Value value, heap.text(*text));
+      entries.emplace_back(std::move(name), std::move(value));
+    }
+    MORACLE_TRY(jinja::Value message, heap.mapping(std::move(entries)));
+    list.push_back(std::move(message));
+  }
+  return heap.list(std::move(list));
+}
+
+// check_json_text bounds the depth of this recursion.
+Result<jinja::Value> to_value(jinja::Heap& heap, const OrderedJson& json) {
+  if (json.is_null()) return jinja::Value(jinja::None{});
+  if (json.is_boolean()) return jinja::Value(json.get<bool>());
+  if (json.is_number()) return number_value(json);
+  if (json.is_string()) return heap.text(json.get_ref<const std::string&>());
+  if (json.is_object()) return object_value(heap, json);
+  jinja::Values list;
+  for (const OrderedJson& item : json) {
+    MORACLE_TRY(jinja::Value value, to_value(heap, item));
+    list.push_back(std::move(value));
+  }
+  return heap.list(std::move(list));
+}
+
+Result<OrderedJson> parse_chat_json(const std::string& text, const char* place,
+                                    OrderedJson::value_t type) {
+  const auto wrong = [&](std::string fact) {
+    return Error{ErrorKind::kInvalidArgument, "", place,
+                 type == OrderedJson::value_t::array ? "a JSON array" : "a JSON object",
+                 std::move(fact)};
+  };
+  if (const Status checked = check_json_text(text, ""); !checked) {
+    Error error = checked.error();
+    error.place = place;
+    return error;
+  }
+  OrderedJson json = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.type() == type) return json;
+  return wrong(json.is_discarded() ? "it is not JSON" : str("it is of type ", json.type_name()));
+}
+
+}  // namespace moracle
