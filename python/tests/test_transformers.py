@@ -181,6 +181,23 @@ def test_shared_checkpoint_gives_the_logits_of_its_reference(shared_checkpoint, 
         assert (got - wanted).norm() < 1e-5 * wanted.norm()
 
 
+def test_dequantized_deepseek_gives_the_logits_of_eager(shared_checkpoint):
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    # Without a GPU transformers dequantizes FP8 to bf16.
+    model = loaded(shared_checkpoint("dsv3-fp8-block128"), "eager", dtype=torch.bfloat16,
+                   quantization_config=transformers.FineGrainedFP8Config(dequantize=True)).float()
+    prompt = torch.tensor([[3724, 267, 1105, 17, 9]])
+    logits, texts = [], []
+    for implementation in ("eager", "moracle"):
+        model.set_experts_implementation(implementation)
+        with torch.no_grad():
+            logits.append(model(prompt).logits)
+        texts.append(model.generate(prompt, max_new_tokens=16, do_sample=False).tolist())
+    assert packed_layers(model) > 0
+    assert texts[0] == texts[1]
+    assert 0 < (logits[1] - logits[0]).norm() < 1e-5 * logits[0].norm()
+
+
 def test_mxfp4_codes_stay_as_stored(shared_checkpoint, registered):
     folder = shared_checkpoint("gptoss-mxfp4")
     model = loaded(folder, "moracle", dtype=torch.bfloat16)
