@@ -8,8 +8,16 @@ from .errors import InvalidArgument, Unsupported
 MAX_NUM_TOKENS = {"cpu": 1024, "cuda": 4096, "opencl": 1024}
 
 
+_dtype_names = {}  # str() of a dtype takes longer than the rest of a call
+
+
 def dtype_of(tensor):
-    return str(tensor.dtype).rpartition(".")[2]
+    """The name of the element type in numpy and torch: "float32"."""
+    dtype = tensor.dtype
+    name = _dtype_names.get(dtype)
+    if name is None:
+        name = _dtype_names[dtype] = str(dtype).rpartition(".")[2]
+    return name
 
 
 def _device(tensor):

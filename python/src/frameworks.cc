@@ -70,12 +70,7 @@ void refuse_gradient(nb::handle object, const char* argument) {
 
 nb::object empty_like(nb::handle object, int64_t rows, int64_t cols) {
   const nb::tuple shape = nb::make_tuple(rows, cols);
-  if (is_torch(object)) {
-    nb::dict options;
-    options["dtype"] = object.attr("dtype");
-    options["device"] = object.attr("device");
-    return torch().attr("empty")(shape, **options);
-  }
+  if (is_torch(object)) return object.attr("new_empty")(shape);
   const std::string package = package_of(object);
   if (package != "numpy" && package != "cupy") {
     fail_argument("output", "an array, because " + package + " arrays have no known constructor",
