@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -64,6 +65,15 @@ std::shared_ptr<Workspace> workspace_of(const std::shared_ptr<Device>& device) {
 }
 
 void bind_device(nb::module_& m) {
+  m.def(
+      "has_cuda",
+      [] {
+        const nb::gil_scoped_release released;
+        const Machine machine = Machine::here();
+        return std::any_of(machine.gpus.begin(), machine.gpus.end(),
+                           [](const GpuInfo& gpu) { return gpu.platform == Platform::kCuda; });
+      },
+      "True if this package is built for NVIDIA GPUs and this machine has one with a driver.");
   nb::class_<Handle>(m, "Device", "Memory and an ordered queue of work: the CPU, or one GPU.")
       .def(
           "__init__",

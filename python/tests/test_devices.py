@@ -7,15 +7,7 @@ import pytest
 import moracle
 
 
-def has_cuda():
-    try:
-        moracle.Device("cuda")
-    except moracle.Unsupported:
-        return False
-    return True
-
-
-without_cuda = pytest.mark.skipif(has_cuda(), reason="this package and this machine have an NVIDIA GPU")
+without_cuda = pytest.mark.skipif(moracle.has_cuda(), reason="this package and this machine have an NVIDIA GPU")
 
 
 @without_cuda
