@@ -19,6 +19,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
 import moracle
 from moracle.integrations import transformers as door
+from moracle.integrations.torch import Experts
 
 SHAPE = dict(hidden_size=2048, moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8)
 IMPLEMENTATIONS = ("eager", "batched_mm", "grouped_mm", "moracle")
@@ -101,10 +102,11 @@ def overhead(options):
     hidden = torch.empty(0, 128, dtype=torch.bfloat16, device=options.device)
     ids, weights = hidden.new_empty(0, 2, dtype=torch.int32), hidden.new_empty(0, 2, dtype=torch.float32)
     output = torch.empty_like(hidden)
-    handle = door.handle_of(packed)
+    module = Experts(packed)
     calls = {"FusedMoe.apply": lambda: packed.moe.apply(hidden, ids, weights, output),
              "PackedExperts, new output": lambda: packed(hidden, weights, ids),
-             "torch.ops.moracle.experts": lambda: torch.ops.moracle.experts(hidden, weights, ids, handle)}
+             "integrations.torch.Experts": lambda: module(hidden, weights, ids),
+             "torch.ops.moracle.experts": lambda: torch.ops.moracle.experts(hidden, weights, ids, module.handle)}
     print("| call | µs |\n| --- | ---: |")
     for name, call in calls.items():
         rounds = []

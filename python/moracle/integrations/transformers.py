@@ -7,7 +7,7 @@ import torch
 
 from ..errors import Unsupported
 from ..packed import pack as pack_tensors
-from .torch import experts, handle_of
+from .torch import experts, handle_of, run
 
 NAME = "moracle"
 
@@ -108,7 +108,8 @@ def experts_forward(self, hidden_states, top_k_index, top_k_weights):
     """The forward function of an experts module: packs its weights once, then runs the custom operator."""
     if not torch.compiler.is_compiling():
         _ensure_packed(self, top_k_index.shape[-1])
-    elif "_moracle_handle" not in self.__dict__:
+        return run(self._moracle_state.packed, self._moracle_handle, hidden_states, top_k_weights, top_k_index)
+    if "_moracle_handle" not in self.__dict__:
         raise RuntimeError("the experts are not packed yet: run the model once, or call "
                            "moracle.integrations.transformers.pack(model), before torch.compile")
     return experts(hidden_states, top_k_weights, top_k_index, self._moracle_handle)
