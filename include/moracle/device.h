@@ -18,7 +18,8 @@ class Ops;
 class ThreadPool;
 
 /// A native queue of a device: a cudaStream_t or a cl_command_queue. Null: the device's default
-/// queue. Work on one stream runs in order. The CPU runs work immediately.
+/// queue, which on CUDA is a stream of its own. Pass cudaStreamLegacy for the legacy stream, which
+/// CUDA also counts as 0. Work on one stream runs in order. The CPU runs work immediately.
 struct Stream {
   void* handle = nullptr;
 };
@@ -75,6 +76,8 @@ class StreamOrder {
   /// those of the device.
   virtual Status begin(Stream stream) = 0;
   virtual void end(Stream stream) = 0;
+  /// True if a graph has captured work between begin and end. Its replays use the same memory.
+  virtual bool captured() const { return false; }
 };
 
 /// The host's access to a buffer of a device that shares its memory with the host (an integrated

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "moracle/base.h"
 #include "moracle/checkpoint.h"
@@ -53,7 +54,8 @@ class PackedWeights {
 /// another stream waits on the device for the work of the previous call. Streams that the caller
 /// captures are an exception: replays of the caller's own graph must not overlap with other calls
 /// on this workspace. Graphs of Device::record are ordered like calls. The workspace grows only
-/// while layers are made, never in apply. Graphs recorded before it grows must be recorded again.
+/// while layers are made, never in apply. If it grows after a graph has captured a call, it keeps
+/// the memory that the graph uses until its end.
 class Workspace {
  public:
   explicit Workspace(std::shared_ptr<Device> device);
@@ -69,6 +71,7 @@ class Workspace {
   std::shared_ptr<Device> device_;
   std::shared_ptr<StreamOrder> order_;  // orders the device's streams; null if not needed
   Buffer buffer_;
+  std::vector<Buffer> of_graphs_;  // previous memory, which captured calls use
 };
 
 /// The experts of one layer, converted for the selected backend.

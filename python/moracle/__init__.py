@@ -1,7 +1,7 @@
 """Quantized fused Mixture-of-Experts: one oracle, every format, every reason."""
 from ._moracle import (Checkpoint, DescribedMatrix, DescribedWeights, Device, FusedMoe, Generation, LayerSpec, Linear,
                        Machine, Model, Scheme, Selection, TokenIterator, TunedLayer, TunedTime, __version__, bench_layer,
-                       describe_tensors, explain, online_schemes, quantize, select, tune)
+                       describe_tensors, explain, has_cuda, online_schemes, quantize, select, tune)
 from .errors import BadFile, Cancelled, Error, InvalidArgument, IoError, OutOfMemory, Unsupported
 from .experts import fused_experts
 from .packed import PackedExperts, pack
@@ -9,4 +9,4 @@ from .packed import PackedExperts, pack
 __all__ = ["BadFile", "Cancelled", "Checkpoint", "DescribedMatrix", "DescribedWeights", "Device", "Error", "FusedMoe",
            "Generation", "InvalidArgument", "IoError", "LayerSpec", "Linear", "Machine", "Model", "OutOfMemory",
            "PackedExperts", "Scheme", "Selection", "TokenIterator", "TunedLayer", "TunedTime", "Unsupported", "__version__", "bench_layer",
-           "describe_tensors", "explain", "fused_experts", "online_schemes", "pack", "quantize", "select", "tune"]
+           "describe_tensors", "explain", "fused_experts", "has_cuda", "online_schemes", "pack", "quantize", "select", "tune"]

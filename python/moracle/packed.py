@@ -1,13 +1,23 @@
 """Experts packed once from tensors, for many calls."""
-from ._moracle import FusedMoe, Scheme, describe_tensors, new_like, select
-from .errors import InvalidArgument
+import sys
+
+from ._moracle import Device, FusedMoe, Scheme, describe_tensors, new_like, select
+from .errors import InvalidArgument, Unsupported
 
 # More tokens in one call run as several calls of at most so many. The workspace grows with it.
-MAX_NUM_TOKENS = 1024
+MAX_NUM_TOKENS = {"cpu": 1024, "cuda": 4096, "opencl": 1024}
+
+
+_dtype_names = {}  # str() of a dtype takes longer than the rest of a call
 
 
 def dtype_of(tensor):
-    return str(tensor.dtype).rpartition(".")[2]
+    """The name of the element type in numpy and torch: "float32"."""
+    dtype = tensor.dtype
+    name = _dtype_names.get(dtype)
+    if name is None:
+        name = _dtype_names[dtype] = str(dtype).rpartition(".")[2]
+    return name
 
 
 def _device(tensor):
@@ -21,6 +31,19 @@ def _device(tensor):
 
 def _on_host(tensor):
     return tensor if tensor is None or _device(tensor) == "cpu" else tensor.cpu()
+
+
+def _open_device(device, w1):
+    """The device to pack for. Errors: this build or machine does not have it; torch captures a graph."""
+    if device is None:
+        device = _device(w1)
+    if isinstance(device, str):
+        device = Device.shared(device)
+    torch = sys.modules.get("torch")
+    if device.platform == "cuda" and torch and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        need, fact = "a first call or pack() before a graph is captured", "torch captures a graph"
+        raise Unsupported(f"w1: needs {need}; {fact}", "", "w1", need, fact)
+    return device
 
 
 def _as_type(tensor, name):
@@ -76,7 +99,7 @@ class PackedExperts:
 def pack(w1, w2, *, top_k, scheme=None, w1_scale=None, w2_scale=None, w1_zp=None, w2_zp=None, w1_g_idx=None,
          w2_g_idx=None, w1_bias=None, w2_bias=None, a1_scale=None, a2_scale=None, activation="silu", alpha=1.702,
          beta=1.0, limit=None, apply_router_weight_on_input=False, packing="rows", interleaved=None, expert_map=None,
-         backend="auto", device=None, max_num_tokens=MAX_NUM_TOKENS, progress=None):
+         backend="auto", device=None, max_num_tokens=None, progress=None):
     """Packs the experts of one layer. The tensors are not needed afterwards.
 
     w1: gate rows, then up rows [E, 2 * intermediate_size, hidden_size]. w2: [E, hidden_size, intermediate_size].
@@ -84,8 +107,9 @@ def pack(w1, w2, *, top_k, scheme=None, w1_scale=None, w2_scale=None, w1_zp=None
     (vLLM, compressed-tensors), "gptq", "gptq_v2" or "awq". `interleaved`: rows of gate and up alternate in w1; None:
     only for activation "swigluoai", as in vLLM. `limit`: None means 7 for swigluoai and swiglustep, else no limit.
     `expert_map[e]`: the index in w1 of expert e, or -1. `device`: a Device or its name; None: the device of w1.
-    Errors name the tensor.
+    `max_num_tokens`: more tokens run as several calls; None: 1,024, or 4,096 on an NVIDIA GPU. Errors name the tensor.
     """
+    device = _open_device(device, w1)
     if activation == "swigluoai_uninterleave":
         activation, interleaved = "swigluoai", False
     if interleaved is None:
@@ -101,7 +125,6 @@ def pack(w1, w2, *, top_k, scheme=None, w1_scale=None, w2_scale=None, w1_zp=None
         scheme=float_scheme(w1) if scheme is None else scheme, top_k=top_k, activation=activation, alpha=alpha, beta=beta,
         limit=limit, weight_on_input=apply_router_weight_on_input, packing=packing, interleaved=interleaved,
         expert_map=local)
-    device = _device(w1) if device is None else device
-    selection = select(weights, device=device if isinstance(device, str) else device.name, backend=backend,
-                       max_num_tokens=max_num_tokens, expert_map=local or None)
+    selection = select(weights, device=device.name, backend=backend,
+                       max_num_tokens=max_num_tokens or MAX_NUM_TOKENS[device.platform], expert_map=local or None)
     return PackedExperts(FusedMoe(weights, selection, device, progress=progress), selection)

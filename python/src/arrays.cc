@@ -4,6 +4,8 @@
 #include <optional>
 #include <string_view>
 
+#include "frameworks.h"
+
 namespace moracle::python {
 namespace {
 
@@ -49,30 +51,6 @@ constexpr Viewed kViewed[] = {{"bfloat16", "uint16", DType::kBF16},
                               {"float8_e4m3fn", "uint8", DType::kF8E4M3},
                               {"float8_e5m2", "uint8", DType::kF8E5M2},
                               {"float8_e8m0fnu", "uint8", DType::kF8E8M0}};
-
-// str(object) in Python.
-std::string str_of(nb::handle object) {
-  return nb::cast<std::string>(nb::steal<nb::str>(PyObject_Str(object.ptr())));
-}
-
-// torch once the caller has imported it; null before. A module stays loaded until Python ends.
-nb::handle torch() {
-  static nb::handle module;
-  if (!module) {
-    const nb::dict modules = nb::cast<nb::dict>(nb::module_::import_("sys").attr("modules"));
-    if (modules.contains("torch")) module = nb::object(modules["torch"]).release();
-  }
-  return module;
-}
-
-bool is_torch(nb::handle object) {
-  static nb::handle type;
-  if (!type) {
-    if (!torch() || !nb::hasattr(torch(), "Tensor")) return false;
-    type = nb::object(torch().attr("Tensor")).release();
-  }
-  return PyObject_IsInstance(object.ptr(), type.ptr()) == 1;
-}
 
 std::string python_type(nb::handle object) {
   return str_of(nb::object(object.type().attr("__name__")));
@@ -154,48 +132,6 @@ Array array_of(nb::handle object, const char* argument, Use use) {
   array.device_type = array.keeper.device_type();
   array.device_id = array.keeper.device_id();
   return array;
-}
-
-void refuse_gradient(nb::handle object, const char* argument) {
-  if (!is_torch(object) || !nb::cast<bool>(object.attr("requires_grad")) ||
-      !nb::cast<bool>(torch().attr("is_grad_enabled")()))
-    return;
-  throw Failure({ErrorKind::kUnsupported, "", argument,
-                 "a call without gradients, such as inside torch.no_grad(): moracle computes "
-                 "forward only",
-                 "it has requires_grad"});
-}
-
-nb::object empty_like(nb::handle object, int64_t rows, int64_t cols) {
-  const nb::tuple shape = nb::make_tuple(rows, cols);
-  if (is_torch(object)) {
-    nb::dict options;
-    options["dtype"] = object.attr("dtype");
-    options["device"] = object.attr("device");
-    return torch().attr("empty")(shape, **options);
-  }
-  const std::string name = str_of(nb::object(object.type().attr("__module__")));
-  const std::string package = name.substr(0, name.find('.'));
-  if (package != "numpy" && package != "cupy") {
-    fail_argument("output", "an array, because " + package + " arrays have no known constructor",
-                  "it is None");
-  }
-  nb::dict options;
-  options["dtype"] = object.attr("dtype");
-  return nb::module_::import_(package.c_str()).attr("empty")(shape, **options);
-}
-
-Stream stream_of(nb::handle stream, nb::handle object, const Array& array) {
-  if (!stream.is_none()) return {reinterpret_cast<void*>(nb::cast<uintptr_t>(stream))};
-  if (array.device_type == nb::device::cpu::value) return {};
-  if (is_torch(object)) {
-    const nb::object current = torch().attr("cuda").attr("current_stream")(array.device_id);
-    return {reinterpret_cast<void*>(nb::cast<uintptr_t>(current.attr("cuda_stream")))};
-  }
-  const std::string name = str_of(nb::object(object.type().attr("__module__")));
-  if (!name.starts_with("cupy")) return {};
-  const nb::object current = nb::module_::import_("cupy").attr("cuda").attr("get_current_stream")();
-  return {reinterpret_cast<void*>(nb::cast<uintptr_t>(current.attr("ptr")))};
 }
 
 }  // namespace moracle::python

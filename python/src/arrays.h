@@ -33,8 +33,6 @@ enum class Use { kRead, kWrite };
 /// `argument` is the parameter's name, for the message. Errors: not an array; a dtype that the
 /// library does not have; a read-only array where `use` is kWrite.
 Array array_of(nb::handle object, const char* argument, Use use = Use::kRead);
-/// Fails for a torch tensor that needs a gradient while torch records gradients.
-void refuse_gradient(nb::handle object, const char* argument);
 
 /// The array as a matrix [rows, cols]. Errors: another number of dimensions; columns that are not
 /// next to each other; another dtype than f32, bf16 or f16; memory of another device.
@@ -45,12 +43,5 @@ const void* data_of(const Array& array, const char* argument, DType dtype,
                     const std::vector<int64_t>& shape, const Device& device);
 /// A contiguous view of host memory. Errors: another device; strides.
 TensorView host_view(const Array& array, const char* argument);
-
-/// The stream for work on `array`: `stream` as an integer handle; if None, the current stream of
-/// the framework that made a CUDA array. The CPU has none.
-Stream stream_of(nb::handle stream, nb::handle object, const Array& array);
-
-/// A new array like `object` (numpy, torch or cupy) with `rows` rows of `cols` columns.
-nb::object empty_like(nb::handle object, int64_t rows, int64_t cols);
 
 }  // namespace moracle::python

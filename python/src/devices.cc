@@ -1,8 +1,11 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
+#include <utility>
 
 #include "bindings.h"
+#include "frameworks.h"
 
 namespace moracle::python {
 namespace {
@@ -15,6 +18,12 @@ std::shared_ptr<Device> open(const std::string& name, int threads, bool pin) {
   check_not_forked();
   const nb::gil_scoped_release released;
   return value_of(open_device(name, {.threads = threads, .pin = pin}));
+}
+
+void synchronize(const Handle& self, nb::handle stream) {
+  const Stream on = stream_of(stream, nb::none(), **self);
+  const nb::gil_scoped_release released;
+  value_of((*self)->synchronize(on));
 }
 
 }  // namespace
@@ -38,10 +47,12 @@ std::shared_ptr<Device> device_of(nb::handle device) {
                   "it is " + nb::cast<std::string>(nb::repr(device)));
   }
   // Layers on one device share its threads, as long as one of them lives.
-  static std::map<std::string, std::weak_ptr<Device>> opened;
+  static std::map<std::pair<Platform, int>, std::weak_ptr<Device>> opened;
   const auto name = nb::cast<std::string>(device);
-  std::shared_ptr<Device> shared = opened[name].lock();
-  if (!shared) opened[name] = shared = open(name, 0, false);
+  const DeviceName parsed = value_of(parse_device(name));
+  std::weak_ptr<Device>& kept = opened[{parsed.platform, parsed.index}];
+  std::shared_ptr<Device> shared = kept.lock();
+  if (!shared) kept = shared = open(name, 0, false);
   return shared;
 }
 
@@ -54,6 +65,15 @@ std::shared_ptr<Workspace> workspace_of(const std::shared_ptr<Device>& device) {
 }
 
 void bind_device(nb::module_& m) {
+  m.def(
+      "has_cuda",
+      [] {
+        const nb::gil_scoped_release released;
+        const Machine machine = Machine::here();
+        return std::any_of(machine.gpus.begin(), machine.gpus.end(),
+                           [](const GpuInfo& gpu) { return gpu.platform == Platform::kCuda; });
+      },
+      "True if this package is built for NVIDIA GPUs and this machine has one with a driver.");
   nb::class_<Handle>(m, "Device", "Memory and an ordered queue of work: the CPU, or one GPU.")
       .def(
           "__init__",
@@ -75,15 +95,14 @@ void bind_device(nb::module_& m) {
             return std::string(moracle::name((*self)->activation_dtype()));
           },
           "The dtype of activations between kernels: \"f32\" on a CPU.")
-      .def(
-          "synchronize",
-          [](const Handle& self) {
-            const nb::gil_scoped_release released;
-            value_of((*self)->synchronize());
-          },
-          "Waits until all work is done. Errors: those of kernels, such as the id of an expert "
-          "that "
-          "does not exist.")
+      .def_static(
+          "shared", [](const std::string& name) { return Handle(device_of(nb::str(name.c_str()))); },
+          nb::arg("name"), "The device that all layers made with this name share.")
+      .def("synchronize", &synchronize, nb::kw_only(), nb::arg("stream") = nb::none(),
+           nb::sig("def synchronize(self, *, stream: int | None = None) -> None"),
+           "Waits until the work on `stream` is done: an integer handle, by default torch's current "
+           "stream on an NVIDIA GPU. Errors: those of kernels, such as the id of an expert that "
+           "does not exist.")
       .def("__repr__", [](const Handle& self) { return "<Device " + (*self)->name() + ">"; });
 }
 

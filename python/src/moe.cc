@@ -1,6 +1,7 @@
 #include "arrays.h"
 #include "bindings.h"
 #include "calls.h"
+#include "frameworks.h"
 
 namespace moracle::python {
 namespace {
@@ -52,7 +53,7 @@ nb::object apply(PyMoe& self, nb::object hidden, nb::object topk_ids, nb::object
   if (output.is_none()) output = empty_like(hidden, x.rows, moe.plan().layer.hidden_size);
   const Array out = array_of(output, "output", Use::kWrite);
   const Matrix y = matrix_of(out, "output", device);
-  const Stream on = stream_of(stream, hidden, in);
+  const Stream on = stream_of(stream, hidden, device);
   {
     const nb::gil_scoped_release released;
     value_of(moe.apply(x, {ids}, {weights}, y, on));
@@ -68,7 +69,7 @@ nb::object apply_linear(PyLinear& self, nb::object x, nb::object output, nb::obj
   if (output.is_none()) output = empty_like(x, input.rows, linear.plan().layer.intermediate_size);
   const Array out = array_of(output, "output", Use::kWrite);
   const Matrix y = matrix_of(out, "output", *self.device);
-  const Stream on = stream_of(stream, x, in);
+  const Stream on = stream_of(stream, x, *self.device);
   {
     const nb::gil_scoped_release released;
     value_of(linear.apply(input, y, on));
@@ -140,8 +141,9 @@ void bind_moe(nb::module_& m) {
            "hidden and output: f32, bf16 or f16 [num_tokens, hidden_size]; topk_ids: i32 "
            "[num_tokens, top_k]; topk_weights: f32 [num_tokens, top_k]. Arrays are used in place, "
            "on the layer's device. Without `output` a new array like `hidden` is returned. An id "
-           "of -1 adds zero. On a GPU the work runs on `stream`, or on the current stream of torch "
-           "or cupy, and the call does not wait.");
+           "of -1 adds zero. On a GPU the work runs on `stream`, an integer handle, or on the current "
+           "stream of torch or cupy, and the call does not wait. Device.synchronize reports ids that "
+           "no expert has.");
   bind_plan<PyMoe>(moe);
 
   static const std::string linear_sig =

@@ -1,5 +1,6 @@
 """The package itself: version, types, what an import loads."""
 import ast
+import importlib.util
 import pathlib
 import re
 import subprocess
@@ -8,10 +9,11 @@ import sys
 import moracle
 
 PACKAGE = pathlib.Path(moracle.__file__).parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_version_is_that_of_cmake():
-    text = (pathlib.Path(__file__).resolve().parents[2] / "CMakeLists.txt").read_text(encoding="utf-8")
+    text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
     assert moracle.__version__ == re.search(r"project\(moracle VERSION ([0-9.]+)", text)[1]
 
 
@@ -42,3 +44,13 @@ def test_import_loads_neither_torch_nor_transformers():
 def test_every_object_has_a_docstring():
     without = [name for name in moracle.__all__ if name != "__version__" and not getattr(moracle, name).__doc__]
     assert without == []
+
+
+def test_reference_is_that_of_the_stubs():
+    spec = importlib.util.spec_from_file_location("python_reference", ROOT / "tools" / "python_reference.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    page = (ROOT / "docs" / "python" / "reference.md").read_text(encoding="utf-8")
+    # Otherwise: tools/python_reference.py PACKAGE > docs/python/reference.md
+    assert tool.reference(PACKAGE, tool.exported(PACKAGE)) == page
+    assert all(f"### {name}\n" in page for name in moracle.__all__ if name != "__version__")

@@ -108,9 +108,10 @@ def test_compiled_function_has_no_graph_break(module, tensors):
 
 def test_operator_refuses_gradients_and_freed_experts(module, tensors):
     hidden = tensors["hidden_states"].clone().requires_grad_()
-    with pytest.raises(moracle.Unsupported, match="needs a call without gradients"):
-        module(hidden, tensors["topk_weights"], tensors["topk_ids"])
     handle = module.handle
+    for call in (module, lambda *arguments: torch.ops.moracle.experts(*arguments, handle)):
+        with pytest.raises(moracle.Unsupported, match="needs a call without gradients"):
+            call(hidden, tensors["topk_weights"], tensors["topk_ids"])
     del module.packed
     with pytest.raises(moracle.InvalidArgument, match="handle: needs a handle of packed experts that still exist"):
         torch.ops.moracle.experts(tensors["hidden_states"], tensors["topk_weights"], tensors["topk_ids"], handle)

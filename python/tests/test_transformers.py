@@ -1,5 +1,6 @@
 """transformers' models on this library: the same logits and the same text as its own implementations."""
 import copy
+import json
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import moracle
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
 if not hasattr(transformers.modeling_utils, "ALL_EXPERTS_FUNCTIONS"):
     pytest.skip("this transformers accepts no registered experts implementations", allow_module_level=True)
 
@@ -146,11 +148,92 @@ def test_fp8_experts_match_float64():
     assert np.linalg.norm(got - expected) < 5e-3 * np.linalg.norm(expected)
 
 
-def test_shared_checkpoint_gives_the_same_text(shared_checkpoint):
-    folder = shared_checkpoint("qwen3moe-bf16")
-    texts = []
+def loaded(folder, implementation, **options):
+    if implementation == "eager" and "mxfp4" in folder.name:  # the codes as they are need kernels from a hub
+        options["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, experts_implementation=implementation, **options).eval()
+
+
+@pytest.mark.parametrize("name, layers", [("qwen3moe-bf16", 3), ("gptoss-bf16", 2), ("gptoss-mxfp4", 2)])
+def test_shared_checkpoint_gives_the_same_logits_and_text(shared_checkpoint, name, layers):
+    folder = shared_checkpoint(name)
+    prompt = torch.tensor([[3724, 267, 1105, 17, 9]])
+    logits, texts = [], []
     for implementation in ("eager", "moracle"):
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
-                                                                  experts_implementation=implementation)
-        texts.append(model.generate(torch.tensor([[3724, 267, 1105]]), max_new_tokens=16, do_sample=False).tolist())
+        model = loaded(folder, implementation, dtype=torch.float32)
+        if implementation == "eager":
+            model = model.float()  # transformers 5.17 dequantizes to bf16
+        with torch.no_grad():
+            logits.append(model(prompt).logits)
+        texts.append(model.generate(prompt, max_new_tokens=16, do_sample=False).tolist())
+    assert packed_layers(model) == layers
     assert texts[0] == texts[1]
+    assert 0 < (logits[1] - logits[0]).norm() < 1e-5 * logits[0].norm()
+
+
+@pytest.mark.parametrize("name", ["qwen3moe-bf16", "gptoss-bf16", "gptoss-mxfp4"])
+def test_shared_checkpoint_gives_the_logits_of_its_reference(shared_checkpoint, name):
+    folder = shared_checkpoint(name)
+    reference = json.loads((folder / "reference.json").read_text(encoding="utf-8"))
+    expected = safetensors.load_file(folder / "reference.safetensors")["logits"]
+    model = loaded(folder, "moracle", dtype=torch.float32)
+    for prompt, wanted in zip(reference["prompt_ids"], expected):
+        with torch.no_grad():
+            got = model(torch.tensor([prompt])).logits[0, -1]
+        assert (got - wanted).norm() < 1e-5 * wanted.norm()
+
+
+def test_dequantized_deepseek_gives_the_logits_of_eager(shared_checkpoint):
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    # Without a GPU transformers dequantizes FP8 to bf16.
+    model = loaded(shared_checkpoint("dsv3-fp8-block128"), "eager", dtype=torch.bfloat16,
+                   quantization_config=transformers.FineGrainedFP8Config(dequantize=True)).float()
+    prompt = torch.tensor([[3724, 267, 1105, 17, 9]])
+    logits, texts = [], []
+    for implementation in ("eager", "moracle"):
+        model.set_experts_implementation(implementation)
+        with torch.no_grad():
+            logits.append(model(prompt).logits)
+        texts.append(model.generate(prompt, max_new_tokens=16, do_sample=False).tolist())
+    assert packed_layers(model) > 0
+    assert texts[0] == texts[1]
+    assert 0 < (logits[1] - logits[0]).norm() < 1e-5 * logits[0].norm()
+
+
+def test_mxfp4_codes_stay_as_stored(shared_checkpoint, registered):
+    folder = shared_checkpoint("gptoss-mxfp4")
+    model = loaded(folder, "moracle", dtype=torch.bfloat16)
+    codes = {name: p for name, p in model.named_parameters() if "blocks" in name or "scales" in name}
+    assert len(codes) == 8
+    stored = safetensors.load_file(folder / "model.safetensors")
+    assert all(p.dtype == torch.uint8 and torch.equal(p, stored[name]) for name, p in codes.items())
+    prompt = torch.tensor([[3724, 267, 1105]])
+    with torch.no_grad():
+        before = model(prompt).logits
+        assert registered.pack(model, drop=True) == 2
+        assert sum(p.numel() for name, p in model.named_parameters() if "blocks" in name) == 0
+        assert torch.equal(model(prompt).logits, before)
+        model.set_experts_implementation("eager")
+        with pytest.raises(moracle.Unsupported, match='Mxfp4Experts: needs experts_implementation="moracle"'):
+            model(prompt)
+
+
+def test_other_implementations_load_mxfp4_as_before(shared_checkpoint):
+    model = loaded(shared_checkpoint("gptoss-mxfp4"), "eager", dtype=torch.bfloat16)
+    assert model.model.layers[0].mlp.experts.gate_up_proj.dtype == torch.bfloat16
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no NVIDIA GPU")
+@pytest.mark.parametrize("name", TINY)
+def test_logits_on_a_gpu_equal_those_of_eager(name):
+    if not moracle.has_cuda():
+        pytest.skip("this package is built without CUDA")
+    model = tiny(name, torch.bfloat16).to("cuda")
+    ids = torch.randint(0, 128, (2, 11), generator=torch.Generator().manual_seed(1)).to("cuda")
+    logits = {}
+    for implementation in ("eager", "moracle"):
+        model.set_experts_implementation(implementation)
+        with torch.no_grad():
+            logits[implementation] = model(ids).logits.float()
+    difference = (logits["moracle"] - logits["eager"]).norm() / logits["eager"].norm()
+    assert 0 < difference < 2e-2

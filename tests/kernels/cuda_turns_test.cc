@@ -126,6 +126,29 @@ TEST_F(CudaTurns, ReplaysAreSerializedWithCallsOnOtherStreams) {
   EXPECT_EQ(of_other, 0);
 }
 
+TEST_F(CudaTurns, ReplaysKeepTheirMemoryWhenTheWorkspaceGrows) {
+  ASSERT_EQ(two_.size(), 2u);
+  auto graph = device_->record([&]() -> Status {
+    apply(two_[0], {});
+    return {};
+  });
+  ASSERT_TRUE(graph) << graph.error().to_string();
+  const std::byte* const before = workspace_->data();
+  ASSERT_TRUE(workspace_->reserve(2 * workspace_->bytes()));
+  ASSERT_NE(workspace_->data(), before);
+  expect_done((*graph)->replay());
+  apply(two_[1], {});
+  EXPECT_EQ(output_of(two_[0], {}), two_[0].alone);
+  EXPECT_EQ(output_of(two_[1], {}), two_[1].alone);
+}
+
+TEST_F(CudaTurns, LegacyStreamIsAStreamOfTheCaller) {
+  ASSERT_EQ(two_.size(), 2u);
+  apply(two_[0], {cudaStreamLegacy});
+  apply(two_[1], {streams_[0]});
+  EXPECT_EQ(output_of(two_[0], {cudaStreamLegacy}), two_[0].alone);
+}
+
 TEST_F(CudaTurns, DestroyedStreamDoesNotBlockNextCall) {
   ASSERT_EQ(two_.size(), 2u);
   apply(two_[0], {streams_[0]});

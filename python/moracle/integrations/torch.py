@@ -20,6 +20,10 @@ def handle_of(packed):
     return handle
 
 
+def _call(packed, hidden_states, topk_weights, topk_ids):
+    return packed(hidden_states.contiguous(), topk_weights.contiguous(), topk_ids.contiguous())
+
+
 @torch.library.custom_op("moracle::experts", mutates_args=())
 def experts(hidden_states: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor, handle: int) -> torch.Tensor:
     """The output of the packed experts: hidden_states [num_tokens, hidden_size], the rest [num_tokens, top_k]."""
@@ -27,7 +31,7 @@ def experts(hidden_states: torch.Tensor, topk_weights: torch.Tensor, topk_ids: t
     if packed is None:
         need, fact = "a handle of packed experts that still exist", f"it is {handle}"
         raise InvalidArgument(f"handle: needs {need}; {fact}", "", "handle", need, fact)
-    return packed(hidden_states.contiguous(), topk_weights.contiguous(), topk_ids.contiguous())
+    return _call(packed, hidden_states, topk_weights, topk_ids)
 
 
 @experts.register_fake
@@ -50,6 +54,13 @@ def _no_backward(ctx, gradient):
 experts.register_autograd(_no_backward, setup_context=_refuse_gradient)
 
 
+def run(packed, handle, hidden_states, topk_weights, topk_ids):
+    """The operator where torch traces. Elsewhere the experts directly, which saves torch's dispatch of about 15 µs."""
+    if torch.compiler.is_compiling() or type(hidden_states) is not torch.Tensor:
+        return experts(hidden_states, topk_weights, topk_ids, handle)
+    return _call(packed, hidden_states, topk_weights, topk_ids)
+
+
 class Experts(torch.nn.Module):
     """PackedExperts as a module without parameters."""
 
@@ -59,4 +70,4 @@ class Experts(torch.nn.Module):
         self.handle = handle_of(packed)
 
     def forward(self, hidden_states, topk_weights, topk_ids):
-        return experts(hidden_states, topk_weights, topk_ids, self.handle)
+        return run(self.packed, self.handle, hidden_states, topk_weights, topk_ids)

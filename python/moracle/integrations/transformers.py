@@ -1,12 +1,13 @@
 """transformers' experts interface: after register(), experts_implementation="moracle" runs the experts here.
 
-Forward only. Served: experts with plain weights, and FP8 experts with scales per block or per tensor.
+Forward only. Served: experts with plain weights, FP8 experts with scales per block or per tensor, and the MXFP4 codes
+of GPT-OSS.
 """
 import torch
 
 from ..errors import Unsupported
 from ..packed import pack as pack_tensors
-from .torch import experts, handle_of
+from .torch import experts, handle_of, run
 
 NAME = "moracle"
 
@@ -52,7 +53,9 @@ def _scheme(module, block_size):
 
 
 def _pack(module, top_k):
-    """Packs the tensors of an experts module of transformers."""
+    """Packs the tensors of an experts module of transformers, or of Mxfp4Experts."""
+    if hasattr(module, "gate_up_proj_blocks"):
+        return pack_tensors(top_k=top_k, **module.arguments())
     if not module.has_gate:
         _refuse(module, "experts with a gate", "it has none")
     if getattr(module, "has_post_expert_norm", False):
@@ -73,7 +76,10 @@ def _pack(module, top_k):
 
 
 def _weights(module):
-    return [module.gate_up_proj, module.down_proj]
+    """The large tensors of an experts module; none for other modules."""
+    if hasattr(module, "gate_up_proj_blocks"):
+        return module.weights()
+    return [module.gate_up_proj, module.down_proj] if hasattr(module, "gate_up_proj") and hasattr(module, "has_gate") else []
 
 
 class _State:
@@ -102,7 +108,8 @@ def experts_forward(self, hidden_states, top_k_index, top_k_weights):
     """The forward function of an experts module: packs its weights once, then runs the custom operator."""
     if not torch.compiler.is_compiling():
         _ensure_packed(self, top_k_index.shape[-1])
-    elif "_moracle_handle" not in self.__dict__:
+        return run(self._moracle_state.packed, self._moracle_handle, hidden_states, top_k_weights, top_k_index)
+    if "_moracle_handle" not in self.__dict__:
         raise RuntimeError("the experts are not packed yet: run the model once, or call "
                            "moracle.integrations.transformers.pack(model), before torch.compile")
     return experts(hidden_states, top_k_weights, top_k_index, self._moracle_handle)
@@ -120,6 +127,10 @@ def register():
         raise Unsupported(f"transformers: needs {need}; {fact}", "", "transformers", need, fact)
     interface.register(NAME, experts_forward)
     modeling_utils.ALL_FP8_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
+    from transformers.quantizers import auto
+
+    from .transformers_mxfp4 import quantizer
+    auto.AUTO_QUANTIZER_MAPPING["mxfp4"] = quantizer(experts_forward)
 
 
 def pack(model, drop=False):
@@ -132,13 +143,13 @@ def pack(model, drop=False):
     top_k = getattr(config, "num_experts_per_tok", None) or config.top_k_experts
     layers = 0
     for module in list(model.modules()):
-        if not (hasattr(module, "gate_up_proj") and hasattr(module, "has_gate")):
+        if not _weights(module):
             continue
         _ensure_packed(module, top_k)
         layers += 1
         if drop:
             for weight in _weights(module):
-                weight.data = torch.empty(0, dtype=weight.dtype)
+                weight.data = torch.empty(0, dtype=weight.dtype, device=weight.device)
             state = module.__dict__["_moracle_state"]
             state.came_from = [(id(weight), weight._version) for weight in _weights(module)]
     return layers

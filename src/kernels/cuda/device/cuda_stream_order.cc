@@ -50,7 +50,10 @@ Status CudaStreamOrder::begin(Stream stream) {
 
 void CudaStreamOrder::end(Stream stream) {
   const cudaStream_t of = queue_.of(stream);
-  if (is_captured(of)) return;
+  if (is_captured(of)) {
+    captured_ = true;
+    return;
+  }
   if (of == queue_.own) {
     last_ = Last::kOwn;
     return;

@@ -22,6 +22,7 @@ class CudaStreamOrder final : public StreamOrder,
 
   Status begin(Stream stream) override;
   void end(Stream stream) override;
+  bool captured() const override { return captured_; }
 
  private:
   Status record(cudaStream_t stream);
@@ -29,6 +30,7 @@ class CudaStreamOrder final : public StreamOrder,
   const Queue& queue_;  // owned by the device, which outlives its workspaces
   cudaEvent_t event_ = nullptr;
   enum class Last { kNothing, kOwn, kEvent } last_ = Last::kNothing;
+  bool captured_ = false;
   Status recorded_;  // status of the last event record, which end() cannot return
 };
 

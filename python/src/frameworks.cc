@@ -1,0 +1,100 @@
+#include "frameworks.h"
+
+#include <nanobind/stl/string.h>
+
+#include "errors.h"
+
+namespace moracle::python {
+namespace {
+
+// The package that made an array: "numpy", "cupy", "jaxlib".
+std::string package_of(nb::handle object) {
+  const std::string module = str_of(nb::object(object.type().attr("__module__")));
+  return module.substr(0, module.find('.'));
+}
+
+// CUDA counts its legacy stream as 0, too. In a Stream, null means the device's own stream, which
+// does not wait for the legacy stream. The handle 1 (cudaStreamLegacy) names it without doubt.
+constexpr uintptr_t kLegacy = 1;
+
+bool torch_uses_cuda() {
+  return torch() && nb::cast<bool>(torch().attr("cuda").attr("is_initialized")());
+}
+
+// The current stream of the framework on CUDA device `device`, "cuda:0". For other frameworks the
+// legacy stream: DLPack makes an array ready there if the caller names no stream.
+uintptr_t current_stream(nb::handle object, const std::string& device) {
+  const int index = std::stoi(device.substr(device.find(':') + 1));
+  if (object.is_none() ? torch_uses_cuda() : is_torch(object)) {
+    const nb::object current = torch().attr("cuda").attr("current_stream")(index);
+    return nb::cast<uintptr_t>(current.attr("cuda_stream"));
+  }
+  if (package_of(object) != "cupy") return kLegacy;
+  const nb::object cuda = nb::module_::import_("cupy").attr("cuda");
+  return nb::cast<uintptr_t>(cuda.attr("get_current_stream")(index).attr("ptr"));
+}
+
+}  // namespace
+
+std::string str_of(nb::handle object) {
+  return nb::cast<std::string>(nb::steal<nb::str>(PyObject_Str(object.ptr())));
+}
+
+nb::handle torch() {
+  static nb::handle module;  // a module stays loaded until Python ends
+  if (!module) {
+    const nb::dict modules = nb::cast<nb::dict>(nb::module_::import_("sys").attr("modules"));
+    if (modules.contains("torch")) module = nb::object(modules["torch"]).release();
+  }
+  return module;
+}
+
+bool is_torch(nb::handle object) {
+  static nb::handle type;
+  if (!type) {
+    if (!torch() || !nb::hasattr(torch(), "Tensor")) return false;
+    type = nb::object(torch().attr("Tensor")).release();
+  }
+  return PyObject_IsInstance(object.ptr(), type.ptr()) == 1;
+}
+
+void refuse_gradient(nb::handle object, const char* argument) {
+  if (!is_torch(object) || !nb::cast<bool>(object.attr("requires_grad")) ||
+      !nb::cast<bool>(torch().attr("is_grad_enabled")()))
+    return;
+  throw Failure({ErrorKind::kUnsupported, "", argument,
+                 "a call without gradients, such as inside torch.no_grad(): moracle computes "
+                 "forward only",
+                 "it has requires_grad"});
+}
+
+nb::object empty_like(nb::handle object, int64_t rows, int64_t cols) {
+  const nb::tuple shape = nb::make_tuple(rows, cols);
+  if (is_torch(object)) return object.attr("new_empty")(shape);
+  const std::string package = package_of(object);
+  if (package != "numpy" && package != "cupy") {
+    fail_argument("output", "an array, because " + package + " arrays have no known constructor",
+                  "it is None");
+  }
+  nb::dict options;
+  options["dtype"] = object.attr("dtype");
+  return nb::module_::import_(package.c_str()).attr("empty")(shape, **options);
+}
+
+Stream stream_of(nb::handle stream, nb::handle object, const Device& device) {
+  const Platform platform = device.platform();
+  if (stream.is_none() && platform != Platform::kCuda) return {};
+  uintptr_t handle = 0;
+  if (stream.is_none()) {
+    handle = current_stream(object, device.name());
+  } else if (platform == Platform::kCpu) {
+    fail_argument("stream", "None: a CPU has no streams", "it is " + str_of(stream));
+  } else if (!nb::isinstance<nb::int_>(stream) || !nb::try_cast(stream, handle, false)) {
+    fail_argument("stream", "the handle of a stream as an integer, or None",
+                  "it is " + str_of(nb::repr(stream)));
+  }
+  if (platform == Platform::kCuda && handle == 0) handle = kLegacy;
+  return {reinterpret_cast<void*>(handle)};
+}
+
+}  // namespace moracle::python

@@ -1,0 +1,52 @@
+"""Devices and streams where no GPU is needed: shared devices, refusals in words that do not depend on the machine."""
+import types
+
+import numpy as np
+import pytest
+
+import moracle
+
+
+without_cuda = pytest.mark.skipif(moracle.has_cuda(), reason="this package and this machine have an NVIDIA GPU")
+
+
+@without_cuda
+@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
+def test_absent_gpu_is_refused_by_name(name):
+    for _ in range(2):
+        with pytest.raises(moracle.Unsupported) as raised:
+            moracle.Device.shared(name)
+        assert raised.value.place == f"device '{name}'" or raised.value.place == "device 'cuda:0'"
+        assert raised.value.need.startswith(("a device of this build: cpu", "an NVIDIA GPU"))
+
+
+@without_cuda
+def test_tensor_of_a_gpu_is_refused_before_it_is_read():
+    class OnGpu:
+        device, dtype, shape = types.SimpleNamespace(type="cuda", index=0), np.dtype("float32"), (2, 8, 4)
+
+        def cpu(self):
+            raise AssertionError("it was copied")
+    with pytest.raises(moracle.Unsupported, match="device 'cuda:0'"):
+        moracle.pack(OnGpu(), OnGpu(), top_k=1)
+
+
+def test_layers_with_one_name_share_a_device(model_folder):
+    moe = moracle.FusedMoe(moracle.Checkpoint(model_folder).moe_layer(0))
+    assert (moe.device, moracle.Device.shared("cpu").name) == ("cpu", "cpu")
+    moracle.Device.shared("cpu").synchronize()
+
+
+def test_stream_of_a_cpu_layer_is_refused(model_folder, device):
+    moe = moracle.FusedMoe(moracle.Checkpoint(model_folder).moe_layer(0), device=device)
+    hidden = np.zeros((1, moe.spec.hidden_size), np.float32)
+    ids, weights = np.zeros((1, moe.spec.top_k), np.int32), np.zeros((1, moe.spec.top_k), np.float32)
+    with pytest.raises(moracle.InvalidArgument, match="stream: needs None: a CPU has no streams; it is 7"):
+        moe.apply(hidden, ids, weights, stream=7)
+    with pytest.raises(moracle.InvalidArgument, match="stream"):
+        device.synchronize(stream=7)
+
+
+def test_unknown_device_is_refused():
+    with pytest.raises(moracle.InvalidArgument, match="cpu, cuda\\[:n\\] or opencl\\[:n\\]"):
+        moracle.Device("gpu")
