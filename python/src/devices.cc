@@ -96,13 +96,15 @@ void bind_device(nb::module_& m) {
           },
           "The dtype of activations between kernels: \"f32\" on a CPU.")
       .def_static(
-          "shared", [](const std::string& name) { return Handle(device_of(nb::str(name.c_str()))); },
+          "shared",
+          [](const std::string& name) { return Handle(device_of(nb::str(name.c_str()))); },
           nb::arg("name"), "The device that all layers made with this name share.")
-      .def("synchronize", &synchronize, nb::kw_only(), nb::arg("stream") = nb::none(),
-           nb::sig("def synchronize(self, *, stream: int | None = None) -> None"),
-           "Waits until the work on `stream` is done: an integer handle, by default torch's current "
-           "stream on an NVIDIA GPU. Errors: those of kernels, such as the id of an expert that "
-           "does not exist.")
+      .def(
+          "synchronize", &synchronize, nb::kw_only(), nb::arg("stream") = nb::none(),
+          nb::sig("def synchronize(self, *, stream: int | None = None) -> None"),
+          "Waits until the work on `stream` is done: an integer handle, by default torch's current "
+          "stream on an NVIDIA GPU. Errors: those of kernels, such as the id of an expert that "
+          "does not exist.")
       .def("__repr__", [](const Handle& self) { return "<Device " + (*self)->name() + ">"; });
 }
 

@@ -141,8 +141,10 @@ void bind_moe(nb::module_& m) {
            "hidden and output: f32, bf16 or f16 [num_tokens, hidden_size]; topk_ids: i32 "
            "[num_tokens, top_k]; topk_weights: f32 [num_tokens, top_k]. Arrays are used in place, "
            "on the layer's device. Without `output` a new array like `hidden` is returned. An id "
-           "of -1 adds zero. On a GPU the work runs on `stream`, an integer handle, or on the current "
-           "stream of torch or cupy, and the call does not wait. Device.synchronize reports ids that "
+           "of -1 adds zero. On a GPU the work runs on `stream`, an integer handle, or on the "
+           "current "
+           "stream of torch or cupy, and the call does not wait. Device.synchronize reports ids "
+           "that "
            "no expert has.");
   bind_plan<PyMoe>(moe);
 

@@ -17,7 +17,8 @@ inline constexpr const char* kBackendHelp =
 
 inline constexpr const char* kQuantizationHelp =
     "Quantize a plain checkpoint while loading: int8-per-channel, fp8-per-block, mxfp8, …, or "
-    "pattern=scheme,pattern=none to choose by module; lm_head=scheme quantizes the output layer, and "
+    "pattern=scheme,pattern=none to choose by module; lm_head=scheme quantizes the output layer, "
+    "and "
     "patterns also what a quantized file left in 16 or 32 bits";
 
 inline constexpr const char* kActivationsHelp =
