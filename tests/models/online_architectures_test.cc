@@ -162,7 +162,49 @@ TEST_P(OnlineArchitectures, MatchWrittenCheckpoint) {
 INSTANTIATE_TEST_SUITE_P(Golden, OnlineArchitectures, ::testing::ValuesIn(testing::golden_models()),
                          [](const auto& param) { return param.param; });
 
+// Only the pattern lm_head quantizes the output layer: alone, and tied to the embedding, too.
+TEST_P(OnlineArchitectures, OutputLayerAloneStaysNearUnquantized) {
+  const auto checkpoint = floats_.open();
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  ModelOptions options;
+  options.quantization = "lm_head=int8-per-channel-weight-only";
+  options.threads = 2;
+  const auto planned = plan(*checkpoint, options);
+  ASSERT_TRUE(planned) << planned.error().to_string();
+  auto model = Model::load(*checkpoint, options);
+  ASSERT_TRUE(model) << model.error().to_string();
+  EXPECT_EQ(planned->weight_bytes, model->weight_bytes());
+  for (const Choice& choice : model->choices()) {
+    const Scheme& scheme = choice.selection.plan->layer.scheme;
+    EXPECT_EQ(scheme == Scheme{kInt8StaticChannelSym}, choice.part == "output")
+        << choice.part << " is " << name(scheme);
+  }
+  const auto got = all_logits(*model, want_.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  const double cost = relative_difference(*got, want_.logits);
+  EXPECT_GT(cost, 1e-4) << "nothing was quantized";
+  EXPECT_LT(cost, 0.02);
+}
+
 // ---- quantized sources ----
+
+TEST(OnlineQuantized, OutputLayerOfQuantizedModelMayBeQuantized) {
+  const auto checkpoint = Checkpoint::open(MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128");
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  ModelOptions options;
+  const auto before = plan(*checkpoint, options);
+  ASSERT_TRUE(before) << before.error().to_string();
+  options.quantization = "lm_head=int8-per-channel-weight-only";
+  const auto after = plan(*checkpoint, options);
+  ASSERT_TRUE(after) << after.error().to_string();
+  EXPECT_LT(after->weight_bytes, before->weight_bytes);
+  ASSERT_EQ(after->choices.size(), before->choices.size());
+  for (size_t i = 0; i < after->choices.size(); ++i) {
+    const Scheme &old = before->choices[i].selection.plan->layer.scheme,
+                 &now = after->choices[i].selection.plan->layer.scheme;
+    EXPECT_EQ(now == old, after->choices[i].part != "output") << after->choices[i].part;
+  }
+}
 
 TEST(OnlineRefused, QuantizedModelsBeforeWeightsAreRead) {
   std::vector<std::string> folders = {MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128"};
