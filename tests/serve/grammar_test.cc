@@ -47,8 +47,7 @@ class Grammars : public ::testing::Test {
   }
 
   static constexpr int32_t kStops[] = {2};
-  const Tokenizer tokenizer_ =
-      must(Tokenizer::open(MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128"));
+  const Tokenizer tokenizer_ = must(Tokenizer::open(MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128"));
   std::unique_ptr<GrammarEngine> engine_;
 };
 
