@@ -24,8 +24,10 @@ find_library(MORACLE_TVM_FFI_LIBRARY tvm_ffi PATHS ${grammar_folder}/tvm_ffi/lib
 find_library(MORACLE_XGRAMMAR_LIBRARY xgrammar_bindings PATHS ${grammar_folder}/xgrammar NO_DEFAULT_PATH)
 mark_as_advanced(MORACLE_TVM_FFI_HEADERS MORACLE_TVM_FFI_LIBRARY MORACLE_XGRAMMAR_LIBRARY)
 if(MORACLE_TVM_FFI_HEADERS AND MORACLE_TVM_FFI_LIBRARY AND MORACLE_XGRAMMAR_LIBRARY)
-  set(MORACLE_GRAMMAR_LIBRARIES ${MORACLE_TVM_FFI_LIBRARY} -Wl,--push-state,--no-as-needed ${MORACLE_XGRAMMAR_LIBRARY}
-    -Wl,--pop-state)  # nothing names a symbol of xgrammar: it registers its functions when it is loaded
+  # Nothing names a symbol of xgrammar: it registers its functions when it is loaded. A program that does not use
+  # tvm_ffi itself must name it too, because the search path of a program does not count for what xgrammar needs.
+  set(MORACLE_GRAMMAR_LIBRARIES -Wl,--push-state,--no-as-needed ${MORACLE_TVM_FFI_LIBRARY} ${MORACLE_XGRAMMAR_LIBRARY}
+    -Wl,--pop-state)
   target_include_directories(moracle_serve SYSTEM PRIVATE ${MORACLE_TVM_FFI_HEADERS})
   target_compile_definitions(moracle_serve PRIVATE MORACLE_WITH_XGRAMMAR)
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/serve/grammar/xgrammar.cc
