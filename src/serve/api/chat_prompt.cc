@@ -114,7 +114,8 @@ Result<ChatPrompt> read_chat_prompt(const JsonField& body, const std::string& te
     MORACLE_TRY(OfferedTools tools, OfferedTools::read(body["tools"]));
     conversation.tools = dump(ordered["tools"]);
     if (model.dialect.format) {
-      prompt.tools = std::make_shared<const ToolUse>(*model.dialect.format, std::move(tools));
+      prompt.tools =
+          std::make_shared<const ToolUse>(ToolUse{*model.dialect.format, std::move(tools)});
     }
   }
   MORACLE_TRY(prompt.text, model.chat->render_json(conversation, answer));
