@@ -13,4 +13,8 @@ namespace moracle {
 /// kMaxConfigBytes, and for a NUL, which the parser treats as the end of the text.
 Status check_json_text(std::string_view text, const std::string& file);
 
+/// Bytes of the array or object at the start of the text, by its brackets; 0: there is none, or it
+/// does not end.
+size_t json_length(std::string_view text);
+
 }  // namespace moracle

@@ -17,9 +17,8 @@ inline constexpr const char* kBackendHelp =
 
 inline constexpr const char* kQuantizationHelp =
     "Quantize a plain checkpoint while loading: int8-per-channel, fp8-per-block, mxfp8, …, or "
-    "pattern=scheme,pattern=none to choose by module; lm_head=scheme quantizes the output layer, "
-    "and "
-    "patterns also what a quantized file left in 16 or 32 bits";
+    "pattern=scheme,pattern=none to choose by module; lm_head=scheme: the output layer, too; "
+    "patterns also choose among what a quantized file left in 16 or 32 bits";
 
 inline constexpr const char* kActivationsHelp =
     "16bit: keep activations as floats where the scheme quantizes them (W8A16; stored activation "

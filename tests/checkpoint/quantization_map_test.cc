@@ -122,5 +122,16 @@ TEST(OnlineChoice, RejectsQuantizedFile) {
   expect_unsupported(gptq.moe_layer(0, map), {"int4-w4a16-g8"});
 }
 
+TEST(OnlineChoice, PatternsQuantizeWhatQuantizedFileLeft) {
+  auto source = SyntheticCheckpoint::gptq();
+  source.add_floats("model.layers.0.mlp.extra_proj.weight", {32, 32});
+  const auto choice = must(
+      OnlineChoice::make(must(source.open()), must(QuantizationMap::parse("*.extra_proj=mxfp8"))));
+  for (size_t i = 0; i < choice.modules().size(); ++i)
+    EXPECT_EQ(choice.scheme(i).has_value(), choice.modules()[i].name.ends_with("extra_proj"));
+  expect_refused(chosen(source, "*.q_proj=mxfp8"),
+                 {"'*.q_proj' matches no linear layer in 16 or 32 bits"});
+}
+
 }  // namespace
 }  // namespace moracle::testing::quantization_map_test

@@ -426,6 +426,16 @@ TEST(QuantizeCheckpoint, RejectsQuantizedSource) {
   expect_nothing_left(workshop);
 }
 
+// At load patterns may quantize what such a file left in 16 bits; a written file would lose how its
+// other weights are stored.
+TEST(QuantizeCheckpoint, RejectsPatternsForQuantizedSource) {
+  auto source = SyntheticCheckpoint::gptq();
+  source.add_floats("model.layers.0.mlp.extra_proj.weight", {32, 32});
+  const Workshop workshop(source);
+  expect_unsupported(workshop.run("*.extra_proj=mxfp8"), {"the file has int4-w4a16-g8"});
+  expect_nothing_left(workshop);
+}
+
 TEST(QuantizeCheckpoint, RejectsMapThatQuantizesNothing) {
   const Workshop workshop(plain());
   for (const char* map : {"none", "*.q_proj=none"}) {

@@ -7,9 +7,9 @@ HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 2048, 768, 128, 8
 HEADS, KV_HEADS, HEAD_DIM = 32, 4, 128
 
 F32 = gguf.GGMLQuantizationType.F32
-# (bytes of a block, offset of its f16 scale): every other byte may be random.
-BLOCKS = {gguf.GGMLQuantizationType.Q4_0: (18, 0), gguf.GGMLQuantizationType.Q8_0: (34, 0),
-          gguf.GGMLQuantizationType.Q6_K: (210, 208)}
+# Offset of a block's f16 scale, and a scale for weights of about 0.02. All other bytes may be random.
+SCALES = {gguf.GGMLQuantizationType.Q4_0: (0, 0.003), gguf.GGMLQuantizationType.Q8_0: (0, 0.0002),
+          gguf.GGMLQuantizationType.Q6_K: (208, 0.00002)}
 
 
 def _rows(kind, rows, columns, random):
@@ -20,11 +20,9 @@ def _rows(kind, rows, columns, random):
         halves = random.integers(0, 1 << 16, (rows, columns), numpy.uint16)
         return ((halves & 0x807F) | 0x3C80).view(numpy.uint8)
     per_block, size = gguf.GGML_QUANT_SIZES[kind]
-    bytes_each, at = BLOCKS[kind]
-    assert bytes_each == size
+    at, scale = SCALES[kind]
     blocks = random.integers(0, 256, (rows * columns // per_block, size), numpy.uint8)
-    scale = numpy.float16({18: 0.003, 34: 0.0002, 210: 0.00002}[size])
-    blocks[:, at:at + 2] = numpy.frombuffer(scale.tobytes(), numpy.uint8)
+    blocks[:, at:at + 2] = numpy.frombuffer(numpy.float16(scale).tobytes(), numpy.uint8)
     return blocks.reshape(rows, -1)
 
 

@@ -12,7 +12,7 @@ class Batch:
     """Tokens of several sequences for one call."""
 
     def __init__(self, most):
-        self.batch, self.size = llama_cpp.llama_batch_init(most, 0, 1), 0
+        self.batch = llama_cpp.llama_batch_init(most, 0, 1)
 
     def fill(self, tokens):
         """tokens: [(token, position, sequence, whether it needs logits)]."""
@@ -22,6 +22,9 @@ class Batch:
             self.batch.logits[i] = logits
         self.batch.n_tokens = len(tokens)
         return self.batch
+
+    def close(self):
+        llama_cpp.llama_batch_free(self.batch)
 
 
 class LlamaModel:
@@ -75,6 +78,7 @@ class LlamaModel:
         times = [self._call(opened, batch, [(self._token(), context + step, sequence, True)
                                             for sequence in range(sequences)])
                  for step in range(steps + 2)]
+        batch.close()
         llama_cpp.llama_free(opened)
         return times[2:]
 
@@ -90,6 +94,7 @@ class LlamaModel:
                         (self._token(), p, sequence, p + 1 == tokens)
                         for p in range(at, min(at + 2048, tokens))])
             all_seconds.append(seconds)
+        batch.close()
         llama_cpp.llama_free(opened)
         return all_seconds[1:]
 

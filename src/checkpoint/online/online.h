@@ -24,12 +24,17 @@ struct LinearModule {
 };
 std::vector<LinearModule> linear_modules(const Checkpoint& checkpoint);
 
+/// Errors: the checkpoint's experts are quantized, with their scheme.
+Status check_plain(const Checkpoint& checkpoint);
+
 /// The schemes of one checkpoint's modules under a QuantizationMap.
 class OnlineChoice {
  public:
-  /// Errors: the file is already quantized, with its scheme; a pattern that matches no module, or
-  /// that decides for a module that is never quantized; different schemes for modules that are
-  /// multiplied together (the experts of a layer; q, k and v; gate, up and down of a dense layer).
+  /// Patterns may quantize what a quantized file left in 16 or 32 bits. Errors: a scheme without a
+  /// pattern for a file that is already quantized, with its scheme; a pattern that matches no
+  /// module, or that decides for a module that is never quantized; different schemes for modules
+  /// that are multiplied together (the experts of a layer; q, k and v; gate, up and down of a dense
+  /// layer).
   static Result<OnlineChoice> make(const Checkpoint& checkpoint, const QuantizationMap& map);
 
   const std::vector<LinearModule>& modules() const { return modules_; }

@@ -55,21 +55,6 @@ std::string shown(const std::optional<Scheme>& scheme) {
   return scheme ? name(*scheme) : "none";
 }
 
-// Patterns may quantize what a quantized file left in 16 or 32 bits.
-Status check_plain(const Checkpoint& checkpoint, const QuantizationMap& map) {
-  const Checkpoint::State& state = checkpoint.state();
-  const bool patterns = std::none_of(map.entries().begin(), map.entries().end(),
-                                     [](const auto& entry) { return entry.pattern.empty(); });
-  if (state.reader == nullptr || patterns) return {};
-  for (const int64_t layer : checkpoint.moe_layers()) {
-    const Result<DescribedWeights> experts = checkpoint.moe_layer(layer);
-    if (!experts || !experts->spec.scheme.weight.quantized()) continue;
-    return already_quantized(state.folder, experts->spec.name, experts->spec.scheme);
-  }
-  return Error{ErrorKind::kUnsupported, state.folder, "quantization config",
-               "unquantized weights for an online scheme", "the file is from " + state.producer};
-}
-
 Status check_used(const QuantizationMap& map, const std::vector<LinearModule>& modules) {
   for (const QuantizationMap::Entry& entry : map.entries()) {
     const bool used = entry.pattern.empty() || entry.pattern == "lm_head" ||
@@ -87,10 +72,6 @@ Status check_used(const QuantizationMap& map, const std::vector<LinearModule>& m
   return {};
 }
 
-}  // namespace
-
-namespace {
-
 // Tensors that hold all experts of a layer.
 std::set<std::string> fused_experts(const Checkpoint& checkpoint) {
   const Checkpoint::State& state = checkpoint.state();
@@ -105,6 +86,18 @@ std::set<std::string> fused_experts(const Checkpoint& checkpoint) {
 }
 
 }  // namespace
+
+Status check_plain(const Checkpoint& checkpoint) {
+  const Checkpoint::State& state = checkpoint.state();
+  if (state.reader == nullptr) return {};
+  for (const int64_t layer : checkpoint.moe_layers()) {
+    const Result<DescribedWeights> experts = checkpoint.moe_layer(layer);
+    if (!experts || !experts->spec.scheme.weight.quantized()) continue;
+    return already_quantized(state.folder, experts->spec.name, experts->spec.scheme);
+  }
+  return Error{ErrorKind::kUnsupported, state.folder, "quantization config",
+               "unquantized weights for an online scheme", "the file is from " + state.producer};
+}
 
 std::vector<LinearModule> linear_modules(const Checkpoint& checkpoint) {
   const std::set<std::string> fused = fused_experts(checkpoint);
@@ -126,7 +119,9 @@ std::vector<LinearModule> linear_modules(const Checkpoint& checkpoint) {
 }
 
 Result<OnlineChoice> OnlineChoice::make(const Checkpoint& checkpoint, const QuantizationMap& map) {
-  MORACLE_CHECK(check_plain(checkpoint, map));
+  const bool for_all = std::any_of(map.entries().begin(), map.entries().end(),
+                                   [](const auto& entry) { return entry.pattern.empty(); });
+  if (for_all) MORACLE_CHECK(check_plain(checkpoint));
   OnlineChoice choice;
   choice.modules_ = linear_modules(checkpoint);
   MORACLE_CHECK(check_used(map, choice.modules_));

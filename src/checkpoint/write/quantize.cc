@@ -87,6 +87,7 @@ Status Quantizer::plan_module(const LinearModule& module, const Scheme& scheme) 
 }
 
 Status Quantizer::plan(const QuantizationMap& map) {
+  MORACLE_CHECK(check_plain(from_));  // a file has one quantization config
   MORACLE_TRY(const OnlineChoice choice, OnlineChoice::make(from_, map));
   std::set<std::string> quantized;
   for (size_t i = 0; i < choice.modules().size(); ++i) {

@@ -16,28 +16,6 @@ std::optional<CallJson> parse_json(std::string_view text) {
   return json;
 }
 
-size_t json_length(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      ++depth;
-    } else if ((c == ']' || c == '}') && --depth <= 0) {
-      return depth < 0 ? 0 : i + 1;
-    }
-    if (depth == 0) return 0;
-  }
-  return 0;
-}
-
 std::optional<ToolCall> make_call(std::string id, std::string name, const CallJson& arguments,
                                   const OfferedTools& tools) {
   if (!tools.has(name) || !arguments.is_object()) return {};

@@ -14,8 +14,6 @@ using CallJson = nlohmann::ordered_json;
 
 /// The JSON value that makes up the whole text. Empty: no JSON, or too deep.
 std::optional<CallJson> parse_json(std::string_view text);
-/// The length of the array or object at the start of the text; 0: none ends.
-size_t json_length(std::string_view text);
 /// Empty: not an offered tool, or no object.
 std::optional<ToolCall> make_call(std::string id, std::string name, const CallJson& arguments,
                                   const OfferedTools& tools);

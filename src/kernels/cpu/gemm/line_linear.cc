@@ -23,12 +23,10 @@ namespace {
 LineForm main_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
                    const LineKernels& kernels) {
   const LineForm by_codes{arithmetic, true};
-  const bool all = shape.key.quantized() ? kernels.codes_for_all_rows : true;
   const bool floats = arithmetic == LineArithmetic::kF32;
-  return all && floats != shape.key.quantized() &&
-                 LinePass::serves(shape, scheme, by_codes, kernels)
-             ? by_codes
-             : LineForm{arithmetic};
+  const bool all_rows = shape.key.quantized() ? kernels.codes_for_all_rows && !floats : floats;
+  return all_rows && LinePass::serves(shape, scheme, by_codes, kernels) ? by_codes
+                                                                        : LineForm{arithmetic};
 }
 
 // The form for few rows by codes: integers if the rows arrive as integers, else f32.

@@ -242,7 +242,7 @@ void block_of(const LineBlock& b, int first) {
       }
     }
     begins = false;
-    ++x_sum;
+    if constexpr (Dot::kIntegers) ++x_sum;
     if (x_scale != nullptr) x_scale += x_scale_unit;
   }
 }
