@@ -66,7 +66,7 @@ Status check_used(const QuantizationMap& map, const std::vector<LinearModule>& m
                                       [](const LinearModule& module) { return !module.untouched; });
     return wrong(
         str("patterns that match a linear layer, such as '",
-            example == modules.end() ? "model.layers.0.self_attn.o_proj" : example->name, "'"),
+            example == modules.end() ? "lm_head" : example->name, "'"),
         "'" + entry.pattern + "' matches no linear layer in 16 or 32 bits");
   }
   return {};
