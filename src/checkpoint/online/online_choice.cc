@@ -64,10 +64,9 @@ Status check_used(const QuantizationMap& map, const std::vector<LinearModule>& m
     if (used) continue;
     const auto example = std::find_if(modules.begin(), modules.end(),
                                       [](const LinearModule& module) { return !module.untouched; });
-    return wrong(
-        str("patterns that match a linear layer, such as '",
-            example == modules.end() ? "lm_head" : example->name, "'"),
-        "'" + entry.pattern + "' matches no linear layer in 16 or 32 bits");
+    return wrong(str("patterns that match a linear layer, such as '",
+                     example == modules.end() ? "lm_head" : example->name, "'"),
+                 "'" + entry.pattern + "' matches no linear layer in 16 or 32 bits");
   }
   return {};
 }
