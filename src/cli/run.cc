@@ -21,7 +21,7 @@ namespace {
 using Options = RunOptions;
 
 Result<std::string> prompt_text(const Options& options, std::optional<ChatHistory>& chat) {
-  std::string text = options.prompt;
+  std::string text = options.prompt.value_or("");
   if (!options.prompt_file.empty()) {
     MORACLE_TRY(text, read_text(options.prompt_file, "--prompt-file"));
   }

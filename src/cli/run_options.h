@@ -11,7 +11,8 @@ namespace moracle::cli {
 
 struct RunOptions {
   ModelArguments model;
-  std::string prompt, prompt_file;
+  std::optional<std::string> prompt;
+  std::string prompt_file;
   bool chat = false;
   std::optional<std::string> system;
   std::string tools;                  // file
@@ -23,7 +24,7 @@ struct RunOptions {
   std::optional<int64_t> top_k;
   uint64_t seed = 0;
 
-  bool has_prompt() const { return !prompt.empty() || !prompt_file.empty(); }
+  bool has_prompt() const { return prompt || !prompt_file.empty(); }
   SamplingOptions sampling(const GenerationConfig& config) const {
     SamplingOptions sampling = config.sampling;
     if (temperature) sampling.temperature = *temperature;
