@@ -8,11 +8,11 @@ namespace {
 using nlohmann::json;
 
 TEST(CtRefused, UnsupportedFormat) {
-  for (const char* format : {"dense", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "marlin-24",
-                             "sparse-24-bitmask", "mixed-precision"}) {
+  for (const char* format : {"dense", "marlin-24", "sparse-24-bitmask", "mixed-precision"}) {
     const std::string line =
         str("format: needs one of int-quantized, pack-quantized, "
-            "float-quantized, mxfp8-quantized, naive-quantized; it is ",
+            "float-quantized, mxfp8-quantized, mxfp4-pack-quantized, nvfp4-pack-quantized, "
+            "naive-quantized; it is ",
             format);
     expect_unsupported_config(ct_checkpoint(ct_packed()), {{{"format", format}}, line});
     auto checkpoint = ct_checkpoint(ct_packed());

@@ -107,7 +107,8 @@ TEST(CompressedTensors, RejectsOtherFormatByName) {
     expect_unsupported_config(SyntheticCheckpoint::int8(),
                               {{{"format", format}},
                                str("format: needs one of int-quantized, pack-quantized, "
-                                   "float-quantized, mxfp8-quantized, naive-quantized; it is ",
+                                   "float-quantized, mxfp8-quantized, mxfp4-pack-quantized, "
+                                   "nvfp4-pack-quantized, naive-quantized; it is ",
                                    format)});
   }
 }
