@@ -49,6 +49,8 @@ inline constexpr QuantKey kF16Weight{DType::kF16};
 inline constexpr QuantKey kBF16Weight{DType::kBF16};
 inline constexpr QuantKey kInt8StaticChannelSym{DType::kI8, kPerRow};
 inline constexpr QuantKey kInt8DynamicTokenSym{DType::kI8, kPerRow, true};
+/// Activations with a stored scale.
+inline constexpr QuantKey kInt8StaticTensorSym{DType::kI8, GroupShape{}};
 inline constexpr QuantKey kFp8StaticTensorSym{DType::kF8E4M3, GroupShape{}};
 inline constexpr QuantKey kFp8StaticChannelSym{DType::kF8E4M3, kPerRow};
 inline constexpr QuantKey kFp8DynamicTokenSym{DType::kF8E4M3, kPerRow, true};
@@ -84,6 +86,11 @@ struct Scheme {
   std::optional<QuantKey> activation;
   constexpr bool operator==(const Scheme&) const = default;
 };
+
+/// True if activations are int8 with one scale per row: computed from the row, or stored.
+constexpr bool has_int8_rows(const Scheme& scheme) {
+  return scheme.activation == kInt8DynamicTokenSym || scheme.activation == kInt8StaticTensorSym;
+}
 
 /// The name of a scheme: "bf16", "int8-w8a8", "int4-w4a16-g128", "int8-w8a16-channel",
 /// "fp8-w8a8-block128x128", "mxfp8-w8a8", "mxfp4-w4a16", "nvfp4-w4a16". "int4-w4afp8-g128" has fp8

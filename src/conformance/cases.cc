@@ -55,6 +55,7 @@ std::vector<Scheme> schemes() {
           {kF16Weight, {}},
           {kF32Weight, {}},
           {kInt8StaticChannelSym, kInt8DynamicTokenSym},
+          {kInt8StaticChannelSym, kInt8StaticTensorSym},
           weight_only(int4_static_group(128)),
           weight_only(int4_static_group(32)),
           weight_only(int4_static_group(GroupShape::kAll)),

@@ -139,8 +139,10 @@ Result<Scheme> parse_scheme(std::string_view text) {
     if (!family.has_granularity || !rest.starts_with('-')) continue;
     rest.remove_prefix(1);
     const bool fp8 = scheme.activation && scheme.activation->dtype == DType::kF8E4M3;
-    if (rest.ends_with("-static") && fp8) {
-      scheme.activation = kFp8StaticTensorSym;
+    const bool int8 =
+        scheme.activation == kInt8DynamicTokenSym && scheme.weight.dtype == DType::kI8;
+    if (rest.ends_with("-static") && (fp8 || int8)) {
+      scheme.activation = fp8 ? kFp8StaticTensorSym : kInt8StaticTensorSym;
       rest.remove_suffix(7);
     }
     if (rest.ends_with("-asym") && scheme.weight.dtype != DType::kF8E4M3) {

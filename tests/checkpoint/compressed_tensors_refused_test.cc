@@ -81,7 +81,7 @@ TEST(CtRefused, UnsupportedSchemeByKey) {
        "strategy: needs \"channel\" or \"group\" or \"tensor\"; it is \"block\""},
       {int8, inputs, {{"num_bits", 4}}, "num_bits: needs 8; it is 4"},
       {int8, inputs, {{"type", "other"}}, "type: needs \"int\" or \"float\"; it is \"other\""},
-      {int8, inputs, {{"strategy", "tensor"}}, "strategy: needs \"token\"; it is \"tensor\""},
+      {int8, inputs, {{"strategy", "tensor"}}, "dynamic: needs false; it is true"},
       {int8, inputs, {{"symmetric", false}}, "symmetric: needs true; it is false"},
       {int8, inputs, {{"dynamic", false}}, "dynamic: needs true; it is false"},
       {token, "weights", {{"num_bits", 4}}, "num_bits: needs 8; it is 4"},
