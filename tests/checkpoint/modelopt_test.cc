@@ -163,8 +163,8 @@ TEST(ModelOpt, RejectsQuantizedTensorsOfExcludedModules) {
 }
 
 TEST(ModelOpt, RejectsOtherAlgorithmByName) {
-  for (const char* algorithm : {"MIXED_PRECISION", "W4A16_AWQ", "INT4_AWQ",
-                                "W8A8_SQ_PER_CHANNEL", "FP8_PB", ""}) {
+  for (const char* algorithm :
+       {"MIXED_PRECISION", "W4A16_AWQ", "INT4_AWQ", "W8A8_SQ_PER_CHANNEL", "FP8_PB", ""}) {
     auto checkpoint = modelopt("MXFP8");
     checkpoint.quantization()["quant_algo"] = algorithm;
     expect_unsupported(checkpoint.open(), {kConfig + "quant_algo: needs one of FP8, ",
