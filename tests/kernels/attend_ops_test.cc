@@ -196,7 +196,8 @@ class Attend : public testing::DeviceOpsTest {
     const RowSizes rows(shape);
     const std::shared_ptr<Device> cpu = *open_device("cpu", 2);
     PagedCaches caches = caches_before(shape, step, DType::kF32, 256, true);
-    const Batch& batch = caches.batch(step.tokens, *cpu);
+    caches.upload(*cpu);
+    const Batch& batch = caches.batch_there(step.tokens, *cpu);
     if (shape.sinks != nullptr) shape.sinks = sinks_.data();
     shape.cache = caches.layer();
     std::vector<float> q = step.q, k = step.k, v = step.v, want(step.count * rows.out);

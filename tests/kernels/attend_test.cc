@@ -48,7 +48,8 @@ class AttendTest : public ::testing::Test {
       outs.emplace_back(s.tokens * out_row);
       longest = std::max(longest, s.tokens);
     }
-    testing::PagedCaches caches(capacities, k_row, v_row, shape.cache.dtype, 512);
+    testing::PagedCaches caches(capacities, k_row, v_row, shape.cache.dtype, 512,
+                                 shape.num_kv_heads);
     shape.cache = caches.layer();
     for (int64_t at = 0; at < longest; at += step) {
       std::vector<float> q, k, v;

@@ -17,8 +17,10 @@ class CpuOps : public Ops {
     attending_.own.resize(pool.size());
   }
 
-  /// Several stretches per page: the prefetch of keys does not cross from page to page.
+  /// One stretch per page.
   int64_t cache_page() const override { return cpu::kAttendStretch; }
+  // Adjacent keys of a head are one stream of memory, which prefetchers follow.
+  bool cache_by_head() const override { return true; }
 
 #include "kernels/ops_overrides.inc"
   Status gate(const Matrix& x, int64_t x_dim, const Matrix& by, int64_t by_dim, int64_t num_heads,

@@ -87,13 +87,13 @@ void find(const Blocks& all, int64_t i, Block& block) {
   block.args.num_rows = num_rows;
   const int64_t size = bits(shape.cache.dtype) / 8;
   block.pages = all.batch.pages + all.batch.first_page[s];
-  block.keys = shape.cache.keys + kv * shape.head_dim * size;
-  block.values = shape.cache.values + kv * shape.value_dim * size;
+  block.keys = shape.cache.keys + kv * all.batch.page * shape.head_dim * size;
+  block.values = shape.cache.values + kv * all.batch.page * shape.value_dim * size;
   block.args.cache = shape.cache.dtype == DType::kBF16  ? cpu::CacheType::kBF16
                      : shape.cache.dtype == DType::kF16 ? cpu::CacheType::kF16
                                                         : cpu::CacheType::kF32;
-  block.args.key_stride = shape.num_kv_heads * shape.head_dim;
-  block.args.value_stride = shape.num_kv_heads * shape.value_dim;
+  block.args.key_stride = shape.head_dim;
+  block.args.value_stride = shape.value_dim;
   block.args.head_dim = shape.head_dim;
   block.args.value_dim = shape.value_dim;
   block.args.scale = shape.scale;
@@ -169,17 +169,27 @@ float beyond_f16(const float* row, const uint16_t* kept, int64_t count) {
   return 0;
 }
 
-// Stores a row of keys or values in the cache's type; returns beyond_f16's value.
-float keep(const cpu::VectorOps& vector, DType cache, const float* row, int64_t count, int64_t at,
-           void* to) {
-  if (cache == DType::kF32) {
-    std::memcpy(static_cast<float*>(to) + at * count, row, count * sizeof(float));
-    return 0;
+// Stores the heads of a row of keys or values in the cache's type, each `page` rows after the one
+// before it; returns beyond_f16's value.
+float keep(const cpu::VectorOps& vector, const LayerCache& cache, const Matrix& rows, int64_t row,
+           int64_t page, int64_t at, std::byte* to) {
+  const int64_t count = rows.cols / cache.num_heads;
+  float beyond = 0;
+  for (int64_t head = 0; head < cache.num_heads; ++head, at += page) {
+    const float* const from = f32_row(rows, row) + head * count;
+    if (cache.dtype == DType::kF32) {
+      std::memcpy(reinterpret_cast<float*>(to) + at * count, from, count * sizeof(float));
+      continue;
+    }
+    uint16_t* const kept = reinterpret_cast<uint16_t*>(to) + at * count;
+    if (cache.dtype == DType::kBF16) {
+      vector.to_bf16(from, count, kept);
+    } else {
+      vector.to_f16(from, count, kept);
+      if (beyond == 0) beyond = beyond_f16(from, kept, count);
+    }
   }
-  uint16_t* const kept = static_cast<uint16_t*>(to) + at * count;
-  if (cache == DType::kBF16) return vector.to_bf16(row, count, kept), 0.0f;
-  vector.to_f16(row, count, kept);
-  return beyond_f16(row, kept, count);
+  return beyond;
 }
 
 }  // namespace
@@ -191,8 +201,8 @@ Status CpuOps::append(const Matrix& k, const Matrix& v, const Batch& batch, cons
     for (int64_t t = first; t < last; ++t) {
       const int64_t page = batch.positions[t] / batch.page, at = batch.positions[t] % batch.page;
       std::byte* const to = batch.pages[batch.first_page[batch.sequences[t]] + page];
-      const float key = keep(vector_, cache.dtype, f32_row(k, t), k.cols, at, to + cache.keys);
-      const float value = keep(vector_, cache.dtype, f32_row(v, t), v.cols, at, to + cache.values);
+      const float key = keep(vector_, cache, k, t, batch.page, at, to + cache.keys);
+      const float value = keep(vector_, cache, v, t, batch.page, at, to + cache.values);
       if (key != 0 || value != 0) beyond.store(key != 0 ? key : value);
     }
   });
