@@ -204,6 +204,13 @@ struct GenerationConfig {
   static Result<GenerationConfig> open(const Checkpoint& checkpoint);
 };
 
+/// A sequence that stays between calls of generate(). A prompt that begins with the same ids takes
+/// less time.
+struct KeptSequence {
+  KvCache cache;               ///< its capacity limits a prompt and its answer together
+  std::vector<int32_t> ids{};  ///< of the tokens in the cache
+};
+
 struct GenerateOptions {
   int64_t max_tokens = 128;
   SamplingOptions sampling;
@@ -213,19 +220,24 @@ struct GenerateOptions {
   /// Called with each new id. Return false to stop.
   std::function<bool(int32_t id)> on_token;
   Progress on_prompt;  ///< in tokens of the prompt
+  /// Continue this sequence: tokens of the prompt that it begins with are not computed again,
+  /// except the last. Later it holds the prompt and the generated tokens except the last. Use one
+  /// only with one adapter, and start it again after Model::reload. Null: a new sequence.
+  KeptSequence* kept = nullptr;
 };
 
 struct Generation {
-  std::vector<int32_t> ids;  ///< including the stop id
-  std::string stop_reason;   ///< "eos", "length", "cancelled"
+  std::vector<int32_t> ids;   ///< including the stop id
+  std::string stop_reason;    ///< "eos", "length", "cancelled"
+  int64_t reused_tokens = 0;  ///< of the prompt, from GenerateOptions::kept
   double prompt_seconds = 0;
   double generation_seconds = 0;  ///< all tokens except the first, which the prompt's step produces
 };
 
 /// Continues `prompt`. Errors: an empty prompt; a prompt with an excluded id, or one that leaves no
-/// space in the context; logits without a valid next token (NaN or positive infinity, or only
-/// negative infinity). The last error names the position and the part of the model with the first
-/// such number.
+/// space in the context or in a kept sequence; logits without a valid next token (NaN or positive
+/// infinity, or only negative infinity). The last error names the position and the part of the
+/// model with the first such number.
 Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
                             const GenerateOptions& options);
 

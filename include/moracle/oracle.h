@@ -64,6 +64,7 @@ enum class Feature : uint32_t {
   kExpertParallel = 1 << 4,  ///< this process holds only some of the layer's experts
   kBatched = 1 << 5,         ///< activations are [E, max_tokens, H] with a token count per expert
   kLora = 1 << 6,
+  kStoredInt8 = 1 << 7,  ///< int8 activations with a stored scale, whose codes reach -128
 };
 
 template <class Set>

@@ -49,6 +49,8 @@ inline constexpr QuantKey kF16Weight{DType::kF16};
 inline constexpr QuantKey kBF16Weight{DType::kBF16};
 inline constexpr QuantKey kInt8StaticChannelSym{DType::kI8, kPerRow};
 inline constexpr QuantKey kInt8DynamicTokenSym{DType::kI8, kPerRow, true};
+/// Activations with a stored scale.
+inline constexpr QuantKey kInt8StaticTensorSym{DType::kI8, GroupShape{}};
 inline constexpr QuantKey kFp8StaticTensorSym{DType::kF8E4M3, GroupShape{}};
 inline constexpr QuantKey kFp8StaticChannelSym{DType::kF8E4M3, kPerRow};
 inline constexpr QuantKey kFp8DynamicTokenSym{DType::kF8E4M3, kPerRow, true};
@@ -64,6 +66,9 @@ inline constexpr QuantKey kFp8Dynamic128Sym = fp8_dynamic_group(128);
 inline constexpr QuantKey kMxfp8Static{DType::kF8E4M3, per_group(32), false, true, DType::kF8E8M0};
 inline constexpr QuantKey kMxfp8Dynamic{DType::kF8E4M3, per_group(32), true, true, DType::kF8E8M0};
 inline constexpr QuantKey kMxfp4Static{DType::kF4E2M1, per_group(32), false, true, DType::kF8E8M0};
+/// NVFP4: 16 values share one e4m3 scale, and all scales of a tensor one f32 number. Their product
+/// is the f32 scale of the canonical form.
+inline constexpr QuantKey kNvfp4Static{DType::kF4E2M1, per_group(16)};
 /// Group scales along K. With `group` = GroupShape::kAll each channel has one scale.
 constexpr QuantKey int4_static_group(int64_t group) {
   return {DType::kI4, per_group(group)};
@@ -82,10 +87,15 @@ struct Scheme {
   constexpr bool operator==(const Scheme&) const = default;
 };
 
+/// True if activations are int8 with one scale per row: computed from the row, or stored.
+constexpr bool has_int8_rows(const Scheme& scheme) {
+  return scheme.activation == kInt8DynamicTokenSym || scheme.activation == kInt8StaticTensorSym;
+}
+
 /// The name of a scheme: "bf16", "int8-w8a8", "int4-w4a16-g128", "int8-w8a16-channel",
-/// "fp8-w8a8-block128x128", "mxfp8-w8a8", "mxfp4-w4a16". "int4-w4afp8-g128" has fp8 activations and
-/// integer weights. The suffix "-asym" means zero points. The suffix "-static" means activation
-/// scales stored in the file.
+/// "fp8-w8a8-block128x128", "mxfp8-w8a8", "mxfp4-w4a16", "nvfp4-w4a16". "int4-w4afp8-g128" has fp8
+/// activations and integer weights. The suffix "-asym" means zero points. The suffix "-static"
+/// means activation scales stored in the file.
 std::string name(const Scheme& scheme);
 /// A description for users: "int8 weights per channel, int8 activations per token, dynamic".
 std::string describe(const Scheme& scheme);

@@ -13,13 +13,16 @@
 
 namespace moracle {
 
-struct DecodeState;  // internal
+struct DecodeState;     // internal
+struct TokenizerParts;  // internal
 
-/// Converts text to token ids and back, from a `tokenizer.json` with a BPE or Unigram model.
+/// Converts text to token ids and back, from a `tokenizer.json` with a BPE or Unigram model, a
+/// `tekken.json` (Mistral) or a `tiktoken.model` (Kimi).
 /// Immutable; safe to share between threads.
 class Tokenizer {
  public:
-  /// Reads `folder`/tokenizer.json. Errors name the first unsupported construct.
+  /// Reads `folder`/tokenizer.json, else tekken.json, else tiktoken.model. Errors name the first
+  /// unsupported construct.
   static Result<Tokenizer> open(const std::string& folder);
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -46,6 +49,7 @@ class Tokenizer {
   std::unique_ptr<DecodeState> start_of_text() const;
   Result<std::string> decode(std::span<const int32_t> ids, bool skip_special,
                              DecodeState& state) const;
+  static Tokenizer make(TokenizerParts parts);
   friend Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file);
   struct State;
   explicit Tokenizer(std::unique_ptr<const State> state);

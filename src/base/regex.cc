@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/regex_properties.h"
 #include "base/regex_text.h"
 #include "base/text.h"
 
@@ -31,6 +32,7 @@ OnigSyntaxType* prepared(RegexSyntax syntax) {
     onig_initialize(&utf8, 1);
     // A setting of the whole process: there is none per pattern.
     onig_set_parse_depth_limit(std::min(onig_get_parse_depth_limit(), kDeepestNesting));
+    define_own_properties();
     return python();
   }();
   switch (syntax) {
@@ -71,10 +73,13 @@ Result<Regex> Regex::compile(std::string_view pattern, RegexSyntax syntax) {
   if (syntax == RegexSyntax::kOniguruma && calls(pattern)) {
     return unsupported("a regular expression without subexpression calls", "it has \\g");
   }
+  OnigSyntaxType* const rules = prepared(syntax);
+  const std::string own =
+      syntax == RegexSyntax::kOniguruma ? with_own_properties(pattern) : std::string(pattern);
   OnigRegex code = nullptr;
   OnigErrorInfo info{};
-  const int result = onig_new(&code, regex_units(pattern), regex_units(pattern) + pattern.size(),
-                              ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, prepared(syntax), &info);
+  const int result = onig_new(&code, regex_units(own), regex_units(own) + own.size(),
+                              ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, rules, &info);
   if (result == ONIG_NORMAL) return Regex(Code(code));
   return unsupported("a regular expression that Oniguruma can compile",
                      regex_message(result, &info));

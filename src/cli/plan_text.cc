@@ -72,6 +72,23 @@ Json considered_json(const Selection& selection) {
   return considered;
 }
 
+void show_choices(const Model& model) {
+  Table table;
+  for (const Choice& choice : model.choices()) {
+    std::vector<std::string_view> others;
+    for (const Verdict& verdict : choice.selection.considered) {
+      if (verdict.accepted() && verdict.backend != choice.selection.plan->backend) {
+        others.push_back(verdict.backend->name);
+      }
+    }
+    table.row({choice.part, choice.layers.empty() ? "" : "layers " + ranges(choice.layers),
+               name(choice.selection.request.layer.scheme),
+               "→ " + std::string(choice.selection.plan->backend->name),
+               others.empty() ? "" : "(also possible: " + join(others) + ")"});
+  }
+  std::cerr << table.text();
+}
+
 void show(const ModelPlan& plan) {
   Table parts;
   parts.row({"part", "layers", "scheme", "backend", "layout", "weights", "workspace"});

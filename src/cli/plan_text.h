@@ -18,6 +18,8 @@ Json considered_json(const Selection& selection);
 /// Name of the backend; if this build lacks it, also the build that has it.
 std::string backend_text(const Backend& backend);
 
+/// Shows the backends of a loaded model on stderr, one line per group of equal layers.
+void show_choices(const Model& model);
 /// Shows the whole plan of a model: one line per group of equal layers, then the sums.
 void show(const ModelPlan& plan);
 Json to_json(const ModelPlan& plan);

@@ -17,10 +17,18 @@
 namespace moracle::cli {
 namespace {
 
+// Ctrl-C this often while one answer does not end: the process ends.
+constexpr int kMostStops = 3;
 volatile std::sig_atomic_t interrupt_count = 0;
+volatile std::sig_atomic_t answers_stop = 0;  // let_ctrl_c_stop_answers() was called
+volatile std::sig_atomic_t stop_count = 0;
 extern "C" void on_interrupt(int signal) {
+  if (signal == SIGINT && answers_stop != 0) {
+    stop_count = stop_count + 1;
+    if (stop_count <= kMostStops) return;
+  }
   interrupt_count = interrupt_count + 1;
-  if (interrupt_count > 1) {
+  if (interrupt_count > 1 || stop_count > kMostStops) {
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   }
@@ -74,7 +82,17 @@ void say_exception() {
 }  // namespace
 
 bool interrupted() {
-  return interrupt_count > 0;
+  return interrupt_count > 0 || stop_count > 0;
+}
+
+void let_ctrl_c_stop_answers() {
+  answers_stop = 1;
+}
+
+bool forget_ctrl_c() {
+  const bool pressed = stop_count > 0;
+  stop_count = 0;
+  return pressed;
 }
 
 void catch_signals() {

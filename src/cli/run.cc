@@ -2,12 +2,14 @@
 #include <chrono>
 #include <iostream>
 
+#include "answer_text.h"
 #include "base/printable.h"
 #include "base/text.h"
+#include "chat_history.h"
 #include "command.h"
-#include "model_options.h"
 #include "numbers.h"
 #include "plan_text.h"
+#include "run_options.h"
 #include "terminal.h"
 #include "text_file.h"
 #include "tokenizer_fact.h"
@@ -16,70 +18,21 @@ namespace moracle::cli {
 namespace run_verb {
 namespace {
 
-struct Options {
-  ModelArguments model;
-  std::string prompt, prompt_file;
-  bool chat = false;
-  std::optional<std::string> system;
-  int64_t max_tokens = 128;
-  bool ignore_eos = false, dry_run = false;
-  std::string machine = "here";
-  // Unset: the values of generation_config.json.
-  std::optional<float> temperature, top_p, min_p;
-  std::optional<int64_t> top_k;
-  uint64_t seed = 0;
-};
+using Options = RunOptions;
 
-Result<std::string> prompt_text(const Options& options) {
-  std::string text = options.prompt;
+Result<std::string> prompt_text(const Options& options, std::optional<ChatHistory>& chat) {
+  std::string text = options.prompt.value_or("");
   if (!options.prompt_file.empty()) {
-    auto read = read_text(options.prompt_file, "--prompt-file");
-    if (!read) return read.error();
-    text = *std::move(read);
+    MORACLE_TRY(text, read_text(options.prompt_file, "--prompt-file"));
   }
   if (!options.chat) return text;
-  auto chat = ChatTemplate::open(options.model.folder);
-  if (!chat) return chat.error();
-  std::vector<ChatMessage> messages;
-  if (options.system) messages.push_back({"system", *options.system});
-  messages.push_back({"user", std::move(text)});
-  return chat->render(messages);
-}
-
-SamplingOptions sampling(const Options& options, const GenerationConfig& config) {
-  SamplingOptions sampling = config.sampling;
-  if (options.temperature) sampling.temperature = *options.temperature;
-  if (options.top_k) sampling.top_k = *options.top_k;
-  if (options.top_p) sampling.top_p = *options.top_p;
-  if (options.min_p) sampling.min_p = *options.min_p;
-  sampling.seed = options.seed;
-  return sampling;
+  MORACLE_TRY(chat, ChatHistory::open(options.model.folder, options.system, options.tools));
+  MORACLE_CHECK(chat->ask(text));
+  return chat->prompt();
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-std::string rate(int64_t tokens, double seconds) {
-  return seconds > 0 ? rounded(static_cast<double>(tokens) / seconds) : "–";
-}
-
-// Shows the backends, one line per group of equal layers.
-void show_choices(const Model& model) {
-  Table table;
-  for (const Choice& choice : model.choices()) {
-    std::vector<std::string_view> others;
-    for (const Verdict& verdict : choice.selection.considered) {
-      if (verdict.accepted() && verdict.backend != choice.selection.plan->backend) {
-        others.push_back(verdict.backend->name);
-      }
-    }
-    table.row({choice.part, choice.layers.empty() ? "" : "layers " + ranges(choice.layers),
-               name(choice.selection.request.layer.scheme),
-               "→ " + std::string(choice.selection.plan->backend->name),
-               others.empty() ? "" : "(also possible: " + join(others) + ")"});
-  }
-  std::cerr << table.text();
 }
 
 Json timing(const Generation& generation, int64_t prompt_tokens, double load_seconds) {
@@ -119,15 +72,17 @@ int dry_run(const Options& options) {
 
 int run(const Options& options) {
   if (options.dry_run) return dry_run(options);
+  if (!options.has_prompt()) return run_conversation(options);
   const auto start = std::chrono::steady_clock::now();
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
   CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint));
-  CLI_TRY(const std::string text, prompt_text(options));
+  std::optional<ChatHistory> chat;
+  CLI_TRY(const std::string text, prompt_text(options, chat));
   CLI_TRY(const std::vector<int32_t> prompt,
           options.chat ? tokenizer.encode(text) : tokenizer.encode_prompt(text));
   // Report errors in the request before loading anything.
-  const SamplingOptions drawing = sampling(options, config);
+  const SamplingOptions drawing = options.sampling(config);
   if (Status good = check(drawing); !good) return fail(good.error());
   if (prompt.empty()) {
     return fail({ErrorKind::kInvalidArgument, "", "prompt", "at least one token", "it is empty"});
@@ -142,14 +97,15 @@ int run(const Options& options) {
 
   const bool people = !options.model.json;
   if (people) show_choices(model);
-  TokenStream stream(tokenizer);
+  AnswerText answer(tokenizer, chat ? &*chat : nullptr);
   // An answer is a text of its own; a continuation keeps the space before its first word.
   if (!options.chat) {
-    if (Status follows = stream.follow(prompt); !follows) return fail(follows.error());
+    if (Status follows = answer.follow(prompt); !follows) return fail(follows.error());
   }
   std::string output;
   ProgressBar reading("reading the prompt");
-  GenerateOptions generate_options{.max_tokens = options.max_tokens, .sampling = drawing};
+  GenerateOptions generate_options{.max_tokens = options.max_tokens.value_or(128),
+                                   .sampling = drawing};
   generate_options.sampling.excluded_ids = tokenizer.ids_without_token(model.vocab_size());
   if (!options.ignore_eos) generate_options.stop_ids = config.eos_ids;
   generate_options.adapter = options.model.adapter();
@@ -161,7 +117,7 @@ int run(const Options& options) {
   };
   generate_options.on_token = [&](int32_t id) {
     reading.clear();
-    Result<std::string> piece = stream.push(id);
+    Result<std::string> piece = answer.push(id);
     if (piece)
       emit(*piece);
     else
@@ -172,7 +128,14 @@ int run(const Options& options) {
   if (!decoded) return fail(decoded.error());
   if (!std::cout) return fail_output();
   const bool stopped = generation.stop_reason == "cancelled";
-  emit(stream.finish());
+  emit(answer.finish(generation.stop_reason == "eos"));
+  Json calls = Json::array();
+  for (const serve::ToolCall& call : answer.calls()) {
+    const Json arguments = Json::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
+    calls.push_back({{"name", call.name}, {"arguments", arguments}});
+    if (people)
+      std::cout << "\n" << calls.back().dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
 
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   const auto generated = static_cast<int64_t>(generation.ids.size());
@@ -188,12 +151,14 @@ int run(const Options& options) {
               << megabytes(model.weight_bytes()) << " of packed weights\n"
               << "  load        " << rounded(load_seconds, 2) << " s\n";
   } else {
-    print({{"prompt_ids", prompt},
-           {"ids", generation.ids},
-           {"text", output},
-           {"stop_reason", generation.stop_reason},
-           {"backends", backend_names(model)},
-           {"timing", timing(generation, prompt_tokens, load_seconds)}});
+    Json json = {{"prompt_ids", prompt},
+                 {"ids", generation.ids},
+                 {"text", output},
+                 {"stop_reason", generation.stop_reason},
+                 {"backends", backend_names(model)},
+                 {"timing", timing(generation, prompt_tokens, load_seconds)}};
+    if (!options.tools.empty()) json["tool_calls"] = calls;
+    print(json);
   }
   return stopped ? kFailed : kDone;
 }
@@ -205,9 +170,9 @@ void add_run(CLI::App& app, Work& chosen) {
   add_verb(
       app, "run", "Generate text that continues a prompt",
       [](CLI::App& verb) -> Work {
-        auto options = std::make_shared<run_verb::Options>();
+        auto options = std::make_shared<RunOptions>();
         options->model.add_to(verb);
-        auto* source = verb.add_option_group("prompt")->require_option(1);
+        auto* source = verb.add_option_group("prompt")->require_option(0, 1);
         source->add_option("-p,--prompt", options->prompt, "Text of the prompt");
         source->add_option("--prompt-file", options->prompt_file,
                            "File with the prompt; -: standard input");
@@ -217,14 +182,19 @@ void add_run(CLI::App& app, Work& chosen) {
                         "With --dry-run: plan for a known machine (moracle machines lists them)")
             ->needs(dry)
             ->capture_default_str();
-        auto* chat = verb.add_flag("--chat", options->chat,
-                                   "Format the prompt with the model's chat template");
+        auto* chat = verb.add_flag(
+            "--chat", options->chat,
+            "Format the prompt with the model's chat template; without a prompt: a conversation "
+            "over standard input, one turn per line");
         verb.add_option("--system", options->system, "With --chat: text of a system message")
             ->needs(chat);
+        verb.add_option("--tools", options->tools,
+                        "With --chat: file with a JSON array of functions that answers may call")
+            ->needs(chat);
         verb.add_option("-n,--max-tokens", options->max_tokens,
-                        "Maximum number of tokens to generate")
-            ->transform(whole(int64_t{1}, int64_t{1} << 30))
-            ->capture_default_str();
+                        "Maximum number of tokens to generate; default: 128, in a conversation the "
+                        "rest of the context")
+            ->transform(whole(int64_t{1}, int64_t{1} << 30));
         verb.add_option("--temperature", options->temperature,
                         "Sampling temperature; 0: greedy; default: as in generation_config.json");
         verb.add_option("--top-k", options->top_k,

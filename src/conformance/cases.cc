@@ -55,6 +55,7 @@ std::vector<Scheme> schemes() {
           {kF16Weight, {}},
           {kF32Weight, {}},
           {kInt8StaticChannelSym, kInt8DynamicTokenSym},
+          {kInt8StaticChannelSym, kInt8StaticTensorSym},
           weight_only(int4_static_group(128)),
           weight_only(int4_static_group(32)),
           weight_only(int4_static_group(GroupShape::kAll)),
@@ -72,13 +73,15 @@ std::vector<Scheme> schemes() {
           {kMxfp8Static, kMxfp8Dynamic},
           weight_only(kMxfp8Static),
           weight_only(kMxfp4Static),
+          weight_only(kNvfp4Static),
           // As compressed-tensors stores W4A8, and on request.
           {int4_static_group(128), kFp8DynamicTokenSym},
           with_zero_points({int8_static_group(64), kFp8DynamicTokenSym}),
           {int4_static_group(128), kInt8DynamicTokenSym},
           {int4_static_group(32), kInt8DynamicTokenSym},
           with_zero_points({int4_static_group(64), kInt8DynamicTokenSym}),
-          {kMxfp4Static, kInt8DynamicTokenSym}};
+          {kMxfp4Static, kInt8DynamicTokenSym},
+          {kNvfp4Static, kInt8DynamicTokenSym}};
 }
 
 std::vector<Shape> shapes() {

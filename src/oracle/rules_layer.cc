@@ -71,9 +71,10 @@ Objection refuse_products(const Backend& b, const Request& r, const Machine&) {
 }
 
 // The format also includes which values share a scale and when the scale is computed.
-Objection refuse_activation_scales(const Backend&, const Request& r, const Machine&) {
+Objection refuse_activation_scales(const Backend& b, const Request& r, const Machine&) {
   const auto& key = r.layer.scheme.activation;
   if (!key || can_quantize(*key) || *key == kFp8StaticTensorSym) return {};
+  if (*key == kInt8StaticTensorSym && !lacks(b, Feature::kStoredInt8)) return {};
   return object(
       "activations in int8 per token, mxfp8, or fp8 per token, per group or per tensor (stored "
       "scale)",

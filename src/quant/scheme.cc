@@ -17,7 +17,7 @@ std::string_view format_name(const QuantKey& key) {
     case DType::kF8E4M3:
       return mx ? "mxfp8" : "fp8";
     case DType::kF4E2M1:
-      return mx ? "mxfp4" : "fp4";
+      return mx ? "mxfp4" : key == kNvfp4Static ? "nvfp4" : "fp4";
     default:
       return name(key.dtype);
   }
@@ -32,7 +32,8 @@ std::string granularity(const QuantKey& key) {
 
 Error unknown(std::string_view text) {
   return {ErrorKind::kInvalidArgument, "", str("scheme '", text, "'"),
-          "bf16, f16, f32, int8-w8a8, mxfp8-w8a8, mxfp8-w8a16, mxfp4-w4a16, mxfp4-w4a8, or "
+          "bf16, f16, f32, int8-w8a8, mxfp8-w8a8, mxfp8-w8a16, mxfp4-w4a16, mxfp4-w4a8, "
+          "nvfp4-w4a16, nvfp4-w4a8, or "
           "int4-w4a16-, int4-w4a8-, int4-w4afp8-, int8-w8a16-, int8-w8a8-, int8-w8afp8-, fp8-w8a8- "
           "or fp8-w8a16- with channel, g<size>, tensor or block<rows>x<cols>, then -asym for zero "
           "points or -static for stored activation scales",
@@ -62,6 +63,8 @@ constexpr Family kFamilies[] = {
     {"mxfp8-w8a16", kMxfp8Static, {}, false},
     {"mxfp4-w4a16", kMxfp4Static, {}, false},
     {"mxfp4-w4a8", kMxfp4Static, kInt8DynamicTokenSym, false},
+    {"nvfp4-w4a16", kNvfp4Static, {}, false},
+    {"nvfp4-w4a8", kNvfp4Static, kInt8DynamicTokenSym, false},
     {"int4-w4a8", kInt4StaticGroupScale, kInt8DynamicTokenSym, true},
     {"int4-w4afp8", kInt4StaticGroupScale, kFp8DynamicTokenSym, true},
     {"int8-w8afp8", kInt8StaticGroupScale, kFp8DynamicTokenSym, true},
@@ -90,7 +93,7 @@ bool parse_granularity(std::string_view text, GroupShape& group) {
 }
 
 bool has_granularity(const QuantKey& weight, const Scheme& scheme) {
-  if (weight.scale_dtype == DType::kF8E8M0) return false;
+  if (weight.scale_dtype == DType::kF8E8M0 || weight == kNvfp4Static) return false;
   return !(weight == kInt8StaticChannelSym && scheme.activation == kInt8DynamicTokenSym);
 }
 
@@ -136,8 +139,10 @@ Result<Scheme> parse_scheme(std::string_view text) {
     if (!family.has_granularity || !rest.starts_with('-')) continue;
     rest.remove_prefix(1);
     const bool fp8 = scheme.activation && scheme.activation->dtype == DType::kF8E4M3;
-    if (rest.ends_with("-static") && fp8) {
-      scheme.activation = kFp8StaticTensorSym;
+    const bool int8 =
+        scheme.activation == kInt8DynamicTokenSym && scheme.weight.dtype == DType::kI8;
+    if (rest.ends_with("-static") && (fp8 || int8)) {
+      scheme.activation = fp8 ? kFp8StaticTensorSym : kInt8StaticTensorSym;
       rest.remove_suffix(7);
     }
     if (rest.ends_with("-asym") && scheme.weight.dtype != DType::kF8E4M3) {

@@ -1,5 +1,6 @@
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "base/json_text.h"
 #include "base/small_file.h"
@@ -7,29 +8,15 @@
 #include "base/try.h"
 #include "checkpoint/config.h"
 #include "moracle/text.h"
-#include "text/tokenizer/added_tokens.h"
-#include "text/tokenizer/decoder.h"
-#include "text/tokenizer/model/bpe.h"
-#include "text/tokenizer/model/unigram.h"
-#include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/parse.h"
-#include "text/tokenizer/pretokenizer.h"
-#include "text/tokenizer/special_tokens_around.h"
-#include "text/tokenizer/token_table.h"
+#include "text/tokenizer/parts.h"
+#include "text/tokenizer/rank_files.h"
 #include "text/tokenizer/utf8.h"
 
 namespace moracle {
 
-using TokenModel = std::variant<Bpe, Unigram>;
-
-struct Tokenizer::State {
-  Normalizer normalizer;
-  Pretokenizer pretokenizer;
-  TokenModel model;
-  AddedTokens added;
-  TokenTable tokens;
-  Decoder decoder;
-  SpecialTokensAround around;
+struct Tokenizer::State : TokenizerParts {
+  explicit State(TokenizerParts parts) : TokenizerParts(std::move(parts)) {}
 
   /// Appends the ids of text without raw added tokens. `at_start`: the whole text begins with it.
   template <class Model>
@@ -68,10 +55,6 @@ struct Tokenizer::State {
     }
     return ids;
   }
-
-  const Vocabulary& vocabulary() const {
-    return std::visit([](const auto& one) -> const Vocabulary& { return one.vocabulary(); }, model);
-  }
 };
 
 namespace {
@@ -103,26 +86,38 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
   MORACLE_TRY(Normalizer normalizer, Normalizer::parse(root["normalizer"]));
   MORACLE_TRY(Pretokenizer pretokenizer, Pretokenizer::parse(root["pre_tokenizer"]));
   MORACLE_TRY(TokenModel model, parse_model(root["model"]));
-  const Vocabulary& vocabulary =
-      std::visit([](const auto& one) -> const Vocabulary& { return one.vocabulary(); }, model);
+  const Vocabulary& vocabulary = vocabulary_of(model);
   const JsonField added_tokens = root["added_tokens"];
   MORACLE_TRY(AddedTokens added, AddedTokens::parse(added_tokens, vocabulary, normalizer));
   MORACLE_TRY(TokenTable tokens, TokenTable::make(vocabulary, added, added_tokens));
   MORACLE_TRY(SpecialTokensAround around,
               SpecialTokensAround::parse(root["post_processor"], tokens));
-  using State = const Tokenizer::State;
-  return Tokenizer(std::unique_ptr<State>(
-      new State{std::move(normalizer), std::move(pretokenizer), std::move(model), std::move(added),
-                std::move(tokens), std::move(decoder), std::move(around)}));
+  return Tokenizer::make({std::move(normalizer), std::move(pretokenizer), std::move(model),
+                          std::move(added), std::move(tokens), std::move(decoder),
+                          std::move(around)});
+}
+
+Tokenizer Tokenizer::make(TokenizerParts parts) {
+  return Tokenizer(std::unique_ptr<const State>(new State(std::move(parts))));
 }
 
 Result<Tokenizer> Tokenizer::open(const std::string& folder) {
   const std::string path = folder + "/tokenizer.json";
-  if (is_absent(path)) {
-    return Error{ErrorKind::kBadFile, path, "", "a tokenizer.json", "the file does not exist"};
+  const std::string tekken = folder + "/tekken.json", tiktoken = folder + "/tiktoken.model";
+  if (!is_absent(path)) {
+    MORACLE_TRY(const std::string json, read_small_file(path));
+    return parse_tokenizer(json, path);
   }
-  MORACLE_TRY(const std::string json, read_small_file(path));
-  return parse_tokenizer(json, path);
+  if (!is_absent(tekken)) {
+    MORACLE_TRY(TokenizerParts parts, read_tekken(tekken));
+    return make(std::move(parts));
+  }
+  if (!is_absent(tiktoken)) {
+    MORACLE_TRY(TokenizerParts parts, read_tiktoken(tiktoken, folder + "/tokenizer_config.json"));
+    return make(std::move(parts));
+  }
+  return Error{ErrorKind::kBadFile, path, "", "a tokenizer.json, tekken.json or tiktoken.model",
+               "the file does not exist"};
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<const State> state) : state_(std::move(state)) {}
@@ -185,7 +180,7 @@ std::vector<int32_t> Tokenizer::ids_without_token(int64_t vocab_size) const {
 
 std::optional<int32_t> Tokenizer::id(std::string_view token) const {
   const auto added = state_->added.id(token);
-  return added ? added : state_->vocabulary().id(token);
+  return added ? added : vocabulary_of(state_->model).id(token);
 }
 
 bool Tokenizer::is_special(int32_t id) const {

@@ -136,8 +136,8 @@ TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
     expect_unsupported(plan_of(other), {"/config.json: ", line});
   }
   auto beside = SyntheticCheckpoint::plain();
-  beside.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "NVFP4"}})";
-  expect_unsupported(beside.open(), {"/hf_quant_config.json: ", "quant_algo", "NVFP4"});
+  beside.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "INT4_AWQ"}})";
+  expect_unsupported(beside.open(), {"/hf_quant_config.json: ", "quant_algo", "INT4_AWQ"});
 }
 
 TEST(Checkpoint, ReadsBothTransformersConfigDialects) {

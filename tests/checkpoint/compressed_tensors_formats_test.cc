@@ -71,6 +71,8 @@ std::vector<CtModule> all_formats() {
   };
   add("int-quantized", "channel", "token", "int8-w8a8");
   add("int-quantized", "channel", "", "int8-w8a16-channel");
+  add("int-quantized", "channel", "tensor", "int8-w8a8-channel-static");
+  add("int-quantized", "tensor", "tensor", "int8-w8a8-channel-static");
   add("int-quantized", "tensor", "token", "int8-w8a8");
   add("int-quantized", "tensor", "", "int8-w8a16-channel");
   add("float-quantized", "tensor", "token", "fp8-w8a8-tensor");

@@ -8,11 +8,11 @@ namespace {
 using nlohmann::json;
 
 TEST(CtRefused, UnsupportedFormat) {
-  for (const char* format : {"dense", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "marlin-24",
-                             "sparse-24-bitmask", "mixed-precision"}) {
+  for (const char* format : {"dense", "marlin-24", "sparse-24-bitmask", "mixed-precision"}) {
     const std::string line =
         str("format: needs one of int-quantized, pack-quantized, "
-            "float-quantized, mxfp8-quantized, naive-quantized; it is ",
+            "float-quantized, mxfp8-quantized, mxfp4-pack-quantized, nvfp4-pack-quantized, "
+            "naive-quantized; it is ",
             format);
     expect_unsupported_config(ct_checkpoint(ct_packed()), {{{"format", format}}, line});
     auto checkpoint = ct_checkpoint(ct_packed());
@@ -81,7 +81,7 @@ TEST(CtRefused, UnsupportedSchemeByKey) {
        "strategy: needs \"channel\" or \"group\" or \"tensor\"; it is \"block\""},
       {int8, inputs, {{"num_bits", 4}}, "num_bits: needs 8; it is 4"},
       {int8, inputs, {{"type", "other"}}, "type: needs \"int\" or \"float\"; it is \"other\""},
-      {int8, inputs, {{"strategy", "tensor"}}, "strategy: needs \"token\"; it is \"tensor\""},
+      {int8, inputs, {{"strategy", "tensor"}}, "dynamic: needs false; it is true"},
       {int8, inputs, {{"symmetric", false}}, "symmetric: needs true; it is false"},
       {int8, inputs, {{"dynamic", false}}, "dynamic: needs true; it is false"},
       {token, "weights", {{"num_bits", 4}}, "num_bits: needs 8; it is 4"},

@@ -107,7 +107,8 @@ TEST(CompressedTensors, RejectsOtherFormatByName) {
     expect_unsupported_config(SyntheticCheckpoint::int8(),
                               {{{"format", format}},
                                str("format: needs one of int-quantized, pack-quantized, "
-                                   "float-quantized, mxfp8-quantized, naive-quantized; it is ",
+                                   "float-quantized, mxfp8-quantized, mxfp4-pack-quantized, "
+                                   "nvfp4-pack-quantized, naive-quantized; it is ",
                                    format)});
   }
 }
@@ -129,7 +130,7 @@ TEST(CompressedTensors, RejectsOtherSchemeByKey) {
       {"weights", "dynamic", true, "needs false; it is true"},
       {"input_activations", "num_bits", 4, "needs 8; it is 4"},
       {"input_activations", "type", "other", "needs \"int\" or \"float\"; it is \"other\""},
-      {"input_activations", "strategy", "tensor", "needs \"token\"; it is \"tensor\""},
+      {"input_activations", "strategy", "group", "needs \"token\" or \"tensor\"; it is \"group\""},
       {"input_activations", "symmetric", false, "needs true; it is false"},
       {"input_activations", "dynamic", false, "needs true; it is false"},
       {"input_activations", "dynamic", "local", "needs true; it is \"local\""},

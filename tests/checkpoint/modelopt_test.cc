@@ -163,12 +163,12 @@ TEST(ModelOpt, RejectsQuantizedTensorsOfExcludedModules) {
 }
 
 TEST(ModelOpt, RejectsOtherAlgorithmByName) {
-  for (const char* algorithm : {"NVFP4", "W4A16_NVFP4", "MIXED_PRECISION", "W4A16_AWQ", "INT4_AWQ",
-                                "W8A8_SQ_PER_CHANNEL", "FP8_PB", ""}) {
+  for (const char* algorithm :
+       {"MIXED_PRECISION", "W4A16_AWQ", "INT4_AWQ", "W8A8_SQ_PER_CHANNEL", "FP8_PB", ""}) {
     auto checkpoint = modelopt("MXFP8");
     checkpoint.quantization()["quant_algo"] = algorithm;
     expect_unsupported(checkpoint.open(), {kConfig + "quant_algo: needs one of FP8, ",
-                                           str("MXFP8; it is ", algorithm)});
+                                           str("W4A16_NVFP4; it is ", algorithm)});
   }
   const WrongConfig configs[] = {
       {{{"kv_cache_quant_algo", "FP8"}},
@@ -181,7 +181,7 @@ TEST(ModelOpt, RejectsOtherAlgorithmByName) {
   checkpoint.quantization().erase("quant_algo");
   expect_bad(checkpoint.open(), {"quantization_config.quant_algo: needs a string"});
   checkpoint.config.erase("quantization_config");
-  checkpoint.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "NVFP4"}})";
+  checkpoint.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "W4A16_AWQ"}})";
   expect_unsupported(checkpoint.open(),
                      {"/hf_quant_config.json: quantization.quant_algo: needs one of FP8"});
 }

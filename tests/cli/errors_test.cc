@@ -44,9 +44,10 @@ TEST(CommandLine, WrongUsageNamesErrorAndHelp) {
   expect_refused({"explain"}, {"MODEL is required"});
   expect_refused({"perplexity", "model"}, {"--text is required"});
   expect_refused({"machines", "extra"}, {"not expected: extra"});
-  expect_refused({"run", "model"}, {"-p,--prompt", "--prompt-file", "is required"});
+  expect_refused({"run", "model"}, {"-p,--prompt: needs a prompt, or --prompt-file"});
   expect_refused({"run", "model", "-p", "a", "--prompt-file", "b"},
-                 {"-p,--prompt", "2 were given"});
+                 {"-p,--prompt", "at most 1 options"});
+  expect_refused({"run", "model", "-p", "a", "--tools", "b"}, {"--tools requires --chat"});
   expect_refused({"run", "model", "-p", "a", "--nosuchoption"}, {"not expected: --nosuchoption"});
   expect_refused({"run", "model", "-p"}, {"--prompt"});
   expect_refused({"check", "extra"}, {"not expected: extra"});

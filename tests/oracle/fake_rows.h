@@ -58,7 +58,7 @@ inline std::array<Backend, 4> table() {
             .summary = "everything",
             .weights = kAllWeights,
             .activations = kAllActivations,
-            .features = static_cast<Feature>(0x7f),
+            .features = static_cast<Feature>(0xff),
             .layout = &kCanonicalLayout,
             .kernels = &kKernels}}};
 }

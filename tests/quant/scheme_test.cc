@@ -54,6 +54,11 @@ TEST(Scheme, UsesCommonNamesOfTheField) {
   EXPECT_EQ(name(Scheme{without_symmetry(int8_static_group(64)), {}}), "int8-w8a16-g64-asym");
   EXPECT_EQ(name(Scheme{int4_static_group(128), kInt8DynamicTokenSym}), "int4-w4a8-g128");
   EXPECT_EQ(name(Scheme{kMxfp4Static, kInt8DynamicTokenSym}), "mxfp4-w4a8");
+  EXPECT_EQ(name(Scheme{kNvfp4Static, {}}), "nvfp4-w4a16");
+  EXPECT_EQ(name(Scheme{kInt8StaticChannelSym, kInt8StaticTensorSym}), "int8-w8a8-channel-static");
+  EXPECT_EQ(*parse_scheme("int8-w8a8-channel-static"),
+            (Scheme{kInt8StaticChannelSym, kInt8StaticTensorSym}));
+  EXPECT_EQ(*parse_scheme("nvfp4-w4a8"), (Scheme{kNvfp4Static, kInt8DynamicTokenSym}));
   EXPECT_EQ(name(Scheme{int8_static_group(128), kInt8DynamicTokenSym}), "int8-w8a8-g128");
   EXPECT_EQ(name(Scheme{int4_static_group(128), kFp8DynamicTokenSym}), "int4-w4afp8-g128");
   EXPECT_EQ(name(Scheme{kInt8StaticChannelSym, kFp8DynamicTokenSym}), "int8-w8afp8-channel");

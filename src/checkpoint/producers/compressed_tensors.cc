@@ -1,5 +1,5 @@
 // compressed-tensors, as llm-compressor writes it. Config groups assign a format and a scheme to
-// modules. The formats are in compressed_tensors_{int,pack,float,mxfp8}.cc.
+// modules. The formats are in compressed_tensors_{int,pack,float,mxfp8,fp4}.cc.
 #include "checkpoint/producers/compressed_tensors.h"
 
 #include <algorithm>
@@ -124,7 +124,8 @@ Result<const CtFormat*> find_format(const Config& config, const Config& group) {
   const Config& from = group.has({"format"}) ? group : config;
   MORACLE_TRY(const std::string format, from.text({"format"}));
   std::vector<std::string_view> known;
-  for (const CtFormat* candidate : {&kCtInt, &kCtPack, &kCtFloat, &kCtMxfp8}) {
+  for (const CtFormat* candidate :
+       {&kCtInt, &kCtPack, &kCtFloat, &kCtMxfp8, &kCtMxfp4, &kCtNvfp4}) {
     if (candidate->name == format) return candidate;
     known.push_back(candidate->name);
   }

@@ -30,6 +30,8 @@ extern const CtFormat kCtInt;
 extern const CtFormat kCtPack;
 extern const CtFormat kCtFloat;
 extern const CtFormat kCtMxfp8;
+extern const CtFormat kCtMxfp4;
+extern const CtFormat kCtNvfp4;
 
 // Functions that several formats use.
 

@@ -5,6 +5,7 @@
 //                      [1] or []     strategy tensor: the same number for every channel
 //   weight_zero_point  i8 [N, K/g]   two's complement; if symmetric is false
 //   weight_g_idx       i32 [K]       the group of each column; if actorder is group
+//   input_scale        [1] or []     if activations are static
 // value = (code - zero) · scale. llm-compressor uses it if activations are quantized too.
 #include "base/text.h"
 #include "base/try.h"

@@ -10,13 +10,20 @@
 namespace moracle {
 namespace {
 
-Result<std::optional<QuantKey>> read_activations(const Config& group) {
+Result<std::optional<QuantKey>> read_activations(const Config& group, int width) {
   MORACLE_TRY(const auto activations, group.object({"input_activations"}));
   if (!activations) return std::optional<QuantKey>();
   MORACLE_CHECK(one_of(*activations, "num_bits", {8}));
   MORACLE_TRY(const auto type, one_of(*activations, "type", {"int", "float"}));
-  MORACLE_CHECK(one_of(*activations, "strategy", {"token"}));
+  // Stored scales only as in W8A8: int8 for weights and activations.
+  std::initializer_list<nlohmann::json> token = {"token"}, any = {"token", "tensor"};
+  const bool is_int8 = type == "int" && width == 8;
+  MORACLE_TRY(const auto strategy, one_of(*activations, "strategy", is_int8 ? any : token));
   MORACLE_CHECK(one_of(*activations, "symmetric", {true}, true));
+  if (strategy == "tensor") {
+    MORACLE_CHECK(one_of(*activations, "dynamic", {false}, false));
+    return std::optional<QuantKey>(kInt8StaticTensorSym);
+  }
   MORACLE_CHECK(one_of(*activations, "dynamic", {true}));
   return std::optional<QuantKey>(type == "int" ? kInt8DynamicTokenSym : kFp8DynamicTokenSym);
 }
@@ -51,7 +58,7 @@ Result<CtScheme> read_int_scheme(const Config& group,
   }
   scheme.scheme.weight = width == 4 ? int4_static_group(size) : int8_static_group(size);
   scheme.scheme.weight.symmetric = symmetric.get<bool>();
-  MORACLE_TRY(scheme.scheme.activation, read_activations(group));
+  MORACLE_TRY(scheme.scheme.activation, read_activations(group, width.get<int>()));
   return scheme;
 }
 
@@ -81,6 +88,10 @@ Status describe_int_groups(const Tensors& tensors, const std::string& module,
   } else {
     names.push_back(zero_point);
     MORACLE_CHECK(tensors.get(zero_point, zeros, {zero_rows, groups}));
+  }
+  if (scheme.scheme.activation && !scheme.scheme.activation->dynamic) {
+    names.push_back(module + ".input_scale");
+    MORACLE_TRY(linear.input_scale, read_input_scale(tensors, names.back()));
   }
   if (!scheme.group_index) return check_absent(tensors, order, "actorder is not group");
   names.push_back(order);

@@ -1,11 +1,14 @@
 // NVIDIA ModelOpt. config.json has flat keys (quant_algo, ignore). hf_quant_config.json has keys
-// below "quantization" (quant_algo, exclude_modules). Every supported algorithm has weight e4m3 [N,
-// K]:
+// below "quantization" (quant_algo, exclude_modules). Weights are e4m3 [N, K], except for NVFP4:
 //   MXFP8                      weight_scale u8 [N, K/32], exponents
 //   FP8                        weight_scale f32 [], input_scale f32 []
 //   FP8_PER_CHANNEL_PER_TOKEN  weight_scale f32 [N]
 //   FP8_PB_WO                  weight_scale f32 [N/128, 1, K/128, 1] or [N/128, K/128], or
 //                              weight_scale_inv; served with activations by token and group of 128
+//   NVFP4, W4A16_NVFP4         weight u8 [N, K/2], two e2m1 codes per byte; weight_scale e4m3 [N,
+//   K/16];
+//                              weight_scale_2 f32 [], which multiplies; input_scale, unused:
+//                              activations stay floats
 #include <fnmatch.h>
 
 #include <algorithm>
@@ -13,6 +16,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/producers/fp4_matrix.h"
 #include "checkpoint/producers/fp8_matrix.h"
 
 namespace moracle {
@@ -28,6 +32,8 @@ constexpr Algorithm kAlgorithms[] = {
     {"FP8_PB_WO", {kFp8Static128BlockSym, kFp8Dynamic128Sym}},
     {"FP8_BLOCK_SCALES", {kFp8Static128BlockSym, kFp8Dynamic128Sym}},
     {"MXFP8", {kMxfp8Static, kMxfp8Dynamic}},
+    {"NVFP4", {kNvfp4Static, {}}},
+    {"W4A16_NVFP4", {kNvfp4Static, {}}},
 };
 
 // True if `text` is a sequence of whole dot-separated names: "mlp.gate" does not match
@@ -56,6 +62,13 @@ class ModelOptReader : public Reader {
   }
   Result<DescribedLinear> describe(const Tensors& tensors,
                                    const std::string& module) const override {
+    if (scheme_.weight == kNvfp4Static) {
+      return describe_fp4(tensors, module,
+                          {.weight = kNvfp4Static,
+                           .codes = "weight",
+                           .global = "weight_scale_2",
+                           .unused = "input_scale"});
+    }
     return describe_fp8(tensors, module, {.scheme = scheme_, .scale = scale_name(tensors, module)});
   }
 

@@ -51,7 +51,7 @@ Way way(const MatrixShape& shape, const Scheme& scheme) {
   const bool even_groups = panel16::num_groups(shape) == 1 || key.group.cols % 2 == 0;
   if (!integers || !key.symmetric || shape.group_index || !even_groups) return Way::kDecoded;
   // Integer products need int8 with one scale per row on both sides.
-  const bool both = scheme.activation == kInt8DynamicTokenSym && shape.key == kInt8StaticChannelSym;
+  const bool both = has_int8_rows(scheme) && shape.key == kInt8StaticChannelSym;
   return both ? Way::kIntegers : Way::kTiles;
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "base/out_of_memory.h"
 #include "base/text.h"
@@ -70,6 +71,12 @@ Status check_generation(const Model& model, std::span<const int32_t> prompt,
                  str("fewer tokens than the model's context of ", model.max_context()),
                  str("it has ", prompt_size)};
   }
+  if (options.kept && prompt_size > options.kept->cache.capacity()) {
+    return Error{ErrorKind::kInvalidArgument, "", "prompt",
+                 str("at most the ", options.kept->cache.capacity(),
+                     " tokens that the kept sequence has space for"),
+                 str("it has ", prompt_size)};
+  }
   if (options.max_tokens < 1) {
     return Error{ErrorKind::kInvalidArgument, "", "--max-tokens", "at least 1",
                  str("it is ", options.max_tokens)};
@@ -77,14 +84,35 @@ Status check_generation(const Model& model, std::span<const int32_t> prompt,
   return {};
 }
 
+// Leaves in the sequence what it shares with the prompt, and returns the number of these tokens.
+// The prompt's last token is computed again for its logits.
+Result<int64_t> keep_beginning(KeptSequence& kept, std::span<const int32_t> prompt) {
+  if (static_cast<int64_t>(kept.ids.size()) != kept.cache.length()) {
+    return Error{ErrorKind::kInvalidArgument, "", "kept sequence",
+                 str("the ids of the ", kept.cache.length(), " tokens in its cache"),
+                 str("it has ", kept.ids.size())};
+  }
+  const std::span<const int32_t> before_last = prompt.first(prompt.size() - 1);
+  const auto end =
+      std::mismatch(kept.ids.begin(), kept.ids.end(), before_last.begin(), before_last.end());
+  int64_t shared = end.first - kept.ids.begin();
+  if (!kept.cache.truncate(shared)) {  // recurrent layers keep the state of few lengths
+    shared = 0;
+    MORACLE_CHECK(kept.cache.truncate(shared));
+  }
+  kept.ids.resize(static_cast<size_t>(shared));
+  return shared;
+}
+
 // One sequence during generation.
 class Continuation {
  public:
-  Continuation(Model& model, KvCache cache, const GenerateOptions& options)
+  Continuation(Model& model, KeptSequence& sequence, const GenerateOptions& options)
       : model_(model),
-        cache_(std::move(cache)),
+        cache_(sequence.cache),
         sampler_(options.sampling),
-        adapter_(options.adapter) {}
+        adapter_(options.adapter),
+        run_(sequence.ids) {}
 
   bool is_full() const { return cache_.length() == cache_.capacity(); }
 
@@ -109,10 +137,10 @@ class Continuation {
 
  private:
   Model& model_;
-  KvCache cache_;
+  KvCache& cache_;
   Sampler sampler_;
   const int32_t adapter_;
-  std::vector<int32_t> run_;  // all tokens so far
+  std::vector<int32_t>& run_;  // all tokens so far
 };
 
 Result<Generation> run(Model& model, std::span<const int32_t> prompt,
@@ -121,13 +149,19 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
   const auto prompt_size = static_cast<int64_t>(prompt.size());
   const int64_t capacity =
       prompt_size + std::min(model.max_context() - prompt_size, options.max_tokens);
-  MORACLE_TRY(KvCache cache, model.make_cache(capacity));
-  Continuation sequence(model, std::move(cache), options);
+  std::optional<KeptSequence> own;
+  if (!options.kept) {
+    MORACLE_TRY(KvCache cache, model.make_cache(capacity));
+    own.emplace(KeptSequence{std::move(cache)});
+  }
+  KeptSequence& kept = own ? *own : *options.kept;
   Generation generation;
+  MORACLE_TRY(generation.reused_tokens, keep_beginning(kept, prompt));
+  Continuation sequence(model, kept, options);
 
   auto start = std::chrono::steady_clock::now();
   int32_t id = 0;
-  for (int64_t done = 0; done < prompt_size;) {
+  for (int64_t done = generation.reused_tokens; done < prompt_size;) {
     const int64_t count = std::min(model.max_num_tokens(), prompt_size - done);
     const std::span<const int32_t> part = prompt.subspan(done, count);
     done += count;

@@ -43,19 +43,6 @@ Status add_prompt(const JsonField& body, const JsonField& prompt, const ServedMo
   return {};
 }
 
-// The marks of a format that the tokenizer holds as special tokens.
-std::vector<int32_t> special_ids(const ToolFormat& format, const Tokenizer& tokenizer) {
-  std::vector<std::string_view> marks(format.marks.begin(), format.marks.end());
-  marks.push_back(format.open);
-  marks.push_back(format.close);
-  std::vector<int32_t> ids;
-  for (const std::string_view mark : marks) {
-    const std::optional<int32_t> id = tokenizer.id(mark);
-    if (id && tokenizer.is_special(*id)) ids.push_back(*id);
-  }
-  return ids;
-}
-
 Result<std::optional<int64_t>> read_max_tokens(const JsonField& field, int64_t min) {
   if (field.is_null()) return std::optional<int64_t>();
   MORACLE_TRY(const int64_t count, field.integer(min, int64_t{1} << 30));
@@ -127,7 +114,7 @@ Result<GenerationRequest> read_chat(const json& value, const std::string& text,
       body["max_completion_tokens"].is_null() ? "max_tokens" : "max_completion_tokens";
   MORACLE_TRY(const auto max_tokens, read_max_tokens(body[key], 1));
   MORACLE_TRY(ChatPrompt prompt, read_chat_prompt(body, text, model));
-  if (prompt.tools) fields.shown_ids = special_ids(prompt.tools->format, model.tokenizer);
+  if (prompt.tools) fields.shown_ids = special_marks(prompt.tools->format, model.tokenizer);
   MORACLE_TRY(std::vector<int32_t> ids, model.tokenizer.encode(prompt.text));
   MORACLE_CHECK(add_jobs(body, model, fields, std::move(ids), max_tokens, request));
   request.prompts.push_back(std::move(prompt.text));

@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "moracle/text.h"
 #include "serve/tools/tool_call.h"
 
 namespace moracle::serve {
@@ -23,6 +24,10 @@ struct ToolFormat {
   /// out.
   std::span<const std::string_view> marks;
 };
+
+/// The marks of a format that the tokenizer holds as special tokens: an answer with tools shows
+/// them.
+std::vector<int32_t> special_marks(const ToolFormat& format, const Tokenizer& tokenizer);
 
 /// All formats. A later one may accept what an earlier one encloses.
 std::span<const ToolFormat> tool_formats();

@@ -3,6 +3,18 @@
 
 namespace moracle::serve {
 
+std::vector<int32_t> special_marks(const ToolFormat& format, const Tokenizer& tokenizer) {
+  std::vector<std::string_view> marks(format.marks.begin(), format.marks.end());
+  marks.push_back(format.open);
+  marks.push_back(format.close);
+  std::vector<int32_t> ids;
+  for (const std::string_view mark : marks) {
+    const std::optional<int32_t> id = tokenizer.id(mark);
+    if (id && tokenizer.is_special(*id)) ids.push_back(*id);
+  }
+  return ids;
+}
+
 std::span<const ToolFormat> tool_formats() {
   using Marks = std::string_view;
   static constexpr Marks kMistral[] = {"[ARGS]", "[CALL_ID]"};

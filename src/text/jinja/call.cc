@@ -1,5 +1,6 @@
 // Calls of macros, methods and functions.
 #include <algorithm>
+#include <iterator>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -14,11 +15,39 @@ Result<Arguments> Interpreter::arguments_of(const Expr& expr, Scope& scope) {
     MORACLE_TRY(Value value, evaluate(*expr.items[i], scope));
     arguments.positional.push_back(std::move(value));
   }
+  if (expr.spread) {
+    MORACLE_TRY(const Value list, evaluate(*expr.spread, scope));
+    MORACLE_TRY(Values items, elements(heap_, list));
+    std::move(items.begin(), items.end(), std::back_inserter(arguments.positional));
+  }
   for (const Keyword& keyword : expr.named) {
     MORACLE_TRY(Value value, evaluate(*keyword.value, scope));
     arguments.named.emplace_back(keyword.name, std::move(value));
   }
+  if (expr.spread_named) {
+    MORACLE_TRY(const Value entries, evaluate(*expr.spread_named, scope));
+    MORACLE_CHECK(spread_named(entries, arguments));
+  }
   return arguments;
+}
+
+Status Interpreter::spread_named(const Value& entries, Arguments& arguments) {
+  if (entries.is_undefined()) return undefined_error(entries);
+  const Mapping* mapping = entries.mapping();
+  if (!mapping) return type_error(str("'**' before a '", type_name(entries), "'"));
+  MORACLE_CHECK(heap_.budget().read(mapping->entries.size() * 32));
+  const size_t written = arguments.named.size();
+  for (const auto& [key, value] : mapping->entries) {
+    if (!key.is_text()) return type_error("'**' before a dict with a key that is not a str");
+    const std::string_view name = key.text();
+    // The keys of a dict differ from each other.
+    for (size_t i = 0; i < written; ++i) {
+      if (arguments.named[i].first == name)
+        return type_error(str("an argument '", std::string(name), "' given twice"));
+    }
+    arguments.named.emplace_back(name, value);
+  }
+  return {};
 }
 
 Result<Value> Interpreter::evaluate_call(const Expr& expr, Scope& scope, const Macro* caller) {
@@ -55,12 +84,7 @@ Result<Value> Interpreter::call_macro(const Macro& macro, Arguments arguments) {
 }
 
 Status Interpreter::bind_parameters(const Macro& macro, Arguments arguments, Scope& scope) {
-  const std::string& name = macro.stmt->name;
   const std::vector<Parameter>& parameters = macro.stmt->parameters;
-  if (arguments.positional.size() > parameters.size()) {
-    return type_error(str("the macro '", name, "' with ", arguments.positional.size(),
-                          " arguments instead of ", parameters.size()));
-  }
   for (size_t i = 0; i < parameters.size(); ++i) {
     const std::string& parameter = parameters[i].target->name;
     const auto named = std::find_if(arguments.named.begin(), arguments.named.end(),
@@ -78,11 +102,44 @@ Status Interpreter::bind_parameters(const Macro& macro, Arguments arguments, Sco
     }
     scope.variables.insert_or_assign(parameter, std::move(value));
   }
-  for (auto& [unknown, value] : arguments.named) {
-    if (unknown != "caller") {
-      return type_error(str("the macro '", name, "' with an argument '", unknown, "'"));
+  return bind_extras(macro, std::move(arguments), scope);
+}
+
+Status Interpreter::bind_extras(const Macro& macro, Arguments arguments, Scope& scope) {
+  const std::string& name = macro.stmt->name;
+  const MacroExtras& extras = macro.stmt->extras;
+  const size_t parameters = macro.stmt->parameters.size();
+  if (extras.caller && !scope.variables.contains("caller")) {
+    Value caller = undefined("No caller defined");
+    for (auto each = arguments.named.begin(); each != arguments.named.end(); ++each) {
+      if (each->first != "caller") continue;
+      caller = std::move(each->second);
+      arguments.named.erase(each);
+      break;
     }
-    scope.variables.insert_or_assign("caller", std::move(value));
+    scope.variables.insert_or_assign("caller", std::move(caller));
+  }
+  if (extras.kwargs) {
+    std::vector<std::pair<Value, Value>> entries;
+    for (auto& [key, value] : arguments.named) {
+      MORACLE_TRY(Value text, heap_.text(key));
+      entries.emplace_back(std::move(text), std::move(value));
+    }
+    MORACLE_TRY(Value kwargs, heap_.mapping(std::move(entries)));
+    scope.variables.insert_or_assign("kwargs", std::move(kwargs));
+  } else if (!arguments.named.empty()) {
+    return type_error(
+        str("the macro '", name, "' with an argument '", arguments.named.front().first, "'"));
+  }
+  Values& given = arguments.positional;
+  if (extras.varargs) {
+    given.erase(given.begin(),
+                given.begin() + static_cast<ptrdiff_t>(std::min(parameters, given.size())));
+    MORACLE_TRY(Value varargs, heap_.sequence(SequenceKind::kTuple, std::move(given)));
+    scope.variables.insert_or_assign("varargs", std::move(varargs));
+  } else if (given.size() > parameters) {
+    return type_error(
+        str("the macro '", name, "' with ", given.size(), " arguments instead of ", parameters));
   }
   return {};
 }

@@ -74,7 +74,9 @@ class Interpreter {
   Result<Arguments> arguments_of(const Expr& expr, Scope& scope);
   Result<Value> evaluate_call(const Expr& expr, Scope& scope, const Macro* caller = nullptr);
   Result<Value> call_macro(const Macro& macro, Arguments arguments);
+  Status spread_named(const Value& entries, Arguments& arguments);
   Status bind_parameters(const Macro& macro, Arguments arguments, Scope& scope);
+  Status bind_extras(const Macro& macro, Arguments arguments, Scope& scope);
   Result<Value> make_macro(const Stmt& stmt, Scope& scope);
 
   // A Scope that lives as long as its block, or longer if a macro captured it.

@@ -11,8 +11,9 @@ Result<AddedTokens> AddedTokens::parse(const JsonField& field, const Vocabulary&
                                        const Normalizer& normalizer) {
   // The reference library uses another expression engine here than for the pre-tokenizer. This is
   // its \w.
-  MORACLE_TRY(Regex word, Regex::compile(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}])",
-                                         RegexSyntax::kOniguruma));
+  MORACLE_TRY(Regex word,
+              Regex::compile(R"([\w\x{200c}\x{200d}&&[^\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}]])",
+                             RegexSyntax::kOniguruma));
   AddedTokens added(std::move(word));
   if (field.is_null()) return added;
   MORACLE_TRY(const auto items, field.items());

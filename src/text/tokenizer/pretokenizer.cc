@@ -16,8 +16,9 @@ constexpr int kMaxPretokenizers = 8;
 constexpr const char* kGpt2Words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-/// What the library that writes these files calls punctuation: Unicode's, and the symbols of ASCII.
-constexpr const char* kPunctuation = R"([\p{P}$+<=>^`|~])";
+/// What the library that writes these files calls punctuation and digits: see unicode_tables.h.
+constexpr const char *kPunctuation = R"(\p{moracle punctuation step})",
+                     *kDigits = R"(\p{moracle digits step})";
 
 }  // namespace
 
@@ -107,7 +108,7 @@ Status Pretokenizer::add_metaspace(const JsonField& field) {
 
 Status Pretokenizer::add_digits(const JsonField& field) {
   MORACLE_TRY(const bool individual, field["individual_digits"].flag());
-  MORACLE_TRY(Regex regex, placed(Regex::compile("\\p{N}", RegexSyntax::kOniguruma), field));
+  MORACLE_TRY(Regex regex, placed(Regex::compile(kDigits, RegexSyntax::kOniguruma), field));
   const Behavior behavior = individual ? Behavior::kIsolated : Behavior::kContiguous;
   steps_.emplace_back(Split{std::move(regex), behavior, false});
   return {};

@@ -31,8 +31,7 @@ LineForm main_form(const MatrixShape& shape, const Scheme& scheme, LineArithmeti
 
 // The form for few rows by codes: integers if the rows arrive as integers, else f32.
 LineForm few_form(const Scheme& scheme, LineArithmetic arithmetic) {
-  const bool integers =
-      scheme.activation == kInt8DynamicTokenSym && arithmetic != LineArithmetic::kF32;
+  const bool integers = has_int8_rows(scheme) && arithmetic != LineArithmetic::kF32;
   return {integers ? LineArithmetic::kInt8 : LineArithmetic::kF32, true};
 }
 
@@ -249,7 +248,7 @@ LineArithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bo
   const DType dtype = shape.key.dtype;
   const bool whole =
       vnni16::num_groups(shape) <= 1 || vnni16::group_cols(shape) % group_multiple == 0;
-  if (scheme.activation == kInt8DynamicTokenSym && whole) return LineArithmetic::kInt8;
+  if (has_int8_rows(scheme) && whole) return LineArithmetic::kInt8;
   const bool exact = dtype != DType::kF16 && dtype != DType::kF32;
   return bf16 && exact ? LineArithmetic::kBf16 : LineArithmetic::kF32;
 }

@@ -1,5 +1,6 @@
 // Quantizes activations, on host memory.
 #include <algorithm>
+#include <cmath>
 
 #include "base/text.h"
 #include "kernels/cpu/ops/cpu_ops.h"
@@ -26,6 +27,24 @@ void decode_row(const cpu::VectorOps& vector, const QuantKey& key, const uint8_t
     else
       vector.decode_e4m3(codes + begin, count, scale, out + begin);
   }
+}
+
+// Codes of one row by a stored scale. Returns the row's scale: NaN if int8 codes cannot represent a
+// value that is not finite.
+float encode_row(const cpu::VectorOps& vector, const QuantKey& key, const float* x, int64_t cols,
+                 float scale, uint8_t* codes) {
+  if (key.dtype != DType::kI8) {
+    vector.encode_e4m3(x, cols, scale, codes);
+    return scale;
+  }
+  bool finite = true;
+  for (int64_t c = 0; c < cols; ++c) {
+    finite &= std::isfinite(x[c]);
+    codes[c] = quotient_to_int8(x[c] / scale);
+  }
+  if (finite) return scale;
+  std::fill(codes, codes + cols, uint8_t{0});
+  return NAN;
 }
 
 }  // namespace
@@ -58,7 +77,7 @@ Status CpuOps::quantize(const Matrix& from, const QuantKey& key, const Rows& to,
 Status CpuOps::quantize_static(const Matrix& from, const int32_t* row_index,
                                const int32_t* expert_offsets, int64_t num_experts,
                                const float* scales, const QuantKey& key, const Rows& to, Stream) {
-  if (key != kFp8StaticTensorSym) return unsupported(key);
+  if (key != kFp8StaticTensorSym && key != kInt8StaticTensorSym) return unsupported(key);
   const bool decoded = to.values.dtype == DType::kF32;
   const int32_t all[] = {0, static_cast<int32_t>(to.values.rows)};
   const int32_t* offsets = expert_offsets ? expert_offsets : all;
@@ -68,17 +87,16 @@ Status CpuOps::quantize_static(const Matrix& from, const int32_t* row_index,
       for (int64_t r = begin + first; r < begin + last; ++r) {
         const float* x = f32_row(from, row_index ? row_index[r] : r);
         auto* codes = static_cast<uint8_t*>(to.values.data) + r * to.values.stride;
-        to.scales[r] = scales[e];
         if (!decoded) {
-          vector_.encode_e4m3(x, from.cols, scales[e], codes);
+          to.scales[r] = encode_row(vector_, key, x, from.cols, scales[e], codes);
           std::fill(codes + from.cols, codes + to.values.cols, uint8_t{0});
           continue;
         }
         // As above: codes lie at the end of their row.
         float* out = f32_row(to.values, r);
         codes = reinterpret_cast<uint8_t*>(out) + 3 * from.cols;
-        vector_.encode_e4m3(x, from.cols, scales[e], codes);
-        vector_.decode_e4m3(codes, from.cols, scales[e], out);
+        to.scales[r] = encode_row(vector_, key, x, from.cols, scales[e], codes);
+        decode_row(vector_, key, codes, &to.scales[r], from.cols, out);
         std::fill(out + from.cols, out + to.values.cols, 0.0f);
       }
     });

@@ -12,25 +12,25 @@
 namespace moracle::jinja {
 
 enum class ExprKind {
-  kConst,      // value
-  kName,       // name
-  kList,       // items
-  kTuple,      // items
-  kDict,       // items: key, value, key, value, ...
-  kAttribute,  // items[0].name
-  kItem,       // items[0][items[1]]
-  kSlice,      // items[0][items[1]:items[2]:items[3]], null if omitted
-  kCall,       // items[0](items[1], ..., named)
-  kFilter,     // items[0]|function(items[1], ..., named); items[0] is null in a filter block
-  kTest,       // items[0] is function(items[1], ..., named)
-  kNot,        // items[0]
-  kAnd,        // items[0], items[1]
-  kOr,         // items[0], items[1]
-  kCompare,    // items[0] comparisons[0] items[1] comparisons[1] items[2] ...
-  kConcat,     // items, with ~
-  kBinary,     // items[0] name items[1], an operator of arithmetic
-  kUnary,      // name items[0], '+' or '-'
-  kCondition,  // items[0] if items[1] else items[2], which may be null
+  kConst,               // value
+  kName,                // name
+  kList,                // items
+  kTuple,               // items
+  kDict,                // items: key, value, key, value, ...
+  kAttribute,           // items[0].name
+  kItem,                // items[0][items[1]]
+  kSlice,               // items[0][items[1]:items[2]:items[3]], null if omitted
+  kCall,                // items[0](items[1], ..., *spread, named, **spread_named)
+  kFilter,              // items[0]|function(as kCall); items[0] is null in a filter block
+  kTest,                // items[0] is function(as kCall)
+  kNot,                 // items[0]
+  kAnd,                 // items[0], items[1]
+  kOr,                  // items[0], items[1]
+  kCompare,             // items[0] comparisons[0] items[1] comparisons[1] items[2] ...
+  kConcat,              // items, with ~
+  kBinary,              // items[0] name items[1], an operator of arithmetic
+  kUnary,               // name items[0], '+' or '-'
+  kCondition,           // items[0] if items[1] else items[2], which may be null
   kNamespaceAttribute,  // name.text of value, only as a target of set
 };
 
@@ -61,6 +61,7 @@ struct Expr {
   Value value{};
   std::vector<ExprPtr> items{};
   std::vector<Keyword> named{};
+  ExprPtr spread{}, spread_named{};  ///< may be null
   std::vector<Comparison> comparisons{};
   const Function* function = nullptr;  ///< the filter or the test
 };
@@ -89,6 +90,12 @@ struct Branch {
   ExprPtr condition;
   Body body;
 };
+/// The names that a macro's body uses and its signature does not declare.
+struct MacroExtras {
+  bool varargs = false;  ///< arguments beyond the parameters
+  bool kwargs = false;   ///< named arguments that are no parameters
+  bool caller = false;   ///< the body of {% call %}
+};
 /// A macro's parameter or a variable of {% with %}.
 struct Parameter {
   ExprPtr target;
@@ -102,6 +109,7 @@ struct Stmt {
   ExprPtr target;
   std::vector<ExprPtr> exprs;
   std::vector<Parameter> parameters;
+  MacroExtras extras;
   std::vector<Branch> branches;
   Body body;
   Body otherwise;

@@ -193,8 +193,10 @@ Result<ExprPtr> Parser::primary(bool namespaces) {
     } else if (name == "none" || name == "None") {
       node.value = None{};
     } else {
-      if (in_macro_ && (name == "varargs" || name == "kwargs")) {
-        return unsupported_error(node.line, str("'", name, "' in a macro"));
+      if (extras_) {
+        extras_->varargs |= name == "varargs";
+        extras_->kwargs |= name == "kwargs";
+        extras_->caller |= name == "caller";
       }
       node.kind = ExprKind::kName;
       node.name = name;

@@ -98,10 +98,13 @@ Status Parser::arguments(Expr& node) {
     if (!first) MORACLE_CHECK(expect_operator(","));
     first = false;
     if (now().is_operator(")")) break;
+    if (node.spread_named) return syntax_error(line, "an argument behind '**'");
     if (now().is_operator("*") || now().is_operator("**")) {
-      return unsupported_error(line, str("'", now().text, "' before an argument"));
-    }
-    if (now().kind == TokenKind::kName && next().is_operator("=")) {
+      const bool named = take().text == "**";
+      if (node.spread && !named) return syntax_error(line, "'*' before two arguments");
+      MORACLE_TRY(ExprPtr value, expression());
+      (named ? node.spread_named : node.spread) = std::move(value);
+    } else if (now().kind == TokenKind::kName && next().is_operator("=")) {
       Keyword keyword;
       keyword.name = take().text;
       take();
@@ -112,6 +115,7 @@ Status Parser::arguments(Expr& node) {
       node.named.push_back(std::move(keyword));
     } else {
       if (!node.named.empty()) return syntax_error(line, "a positional argument after a named one");
+      if (node.spread) return syntax_error(line, "a positional argument behind '*'");
       MORACLE_TRY(ExprPtr value, expression());
       node.items.push_back(std::move(value));
     }

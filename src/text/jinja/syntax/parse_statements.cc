@@ -61,12 +61,18 @@ Result<Body> Parser::block_to(std::string_view end) {
   return body;
 }
 
-Result<Body> Parser::macro_body(std::string_view end) {
+Result<Body> Parser::macro_body(std::string_view end, MacroExtras& extras) {
   const bool in_loop = std::exchange(in_loop_, false);
-  const bool in_macro = std::exchange(in_macro_, true);
+  MacroExtras* const outer = std::exchange(extras_, &extras);
   MORACLE_TRY(Body body, block_to(end));
   in_loop_ = in_loop;
-  in_macro_ = in_macro;
+  extras_ = outer;
+  if (outer) {
+    // As in Jinja, a macro also takes what the macros inside it name.
+    outer->varargs |= extras.varargs;
+    outer->kwargs |= extras.kwargs;
+    outer->caller |= extras.caller;
+  }
   return body;
 }
 
@@ -93,7 +99,9 @@ Result<StmtPtr> Parser::statement() {
     // Marks the assistant's part for training; the body prints unchanged.
     take();
     Stmt node = make(StmtKind::kScope, line);
-    MORACLE_TRY(node.body, macro_body("endgeneration"));
+    MORACLE_TRY(node.body, macro_body("endgeneration", node.extras));
+    if (node.extras.varargs || node.extras.kwargs)
+      return unsupported_error(line, "'varargs' or 'kwargs' in '{% generation %}'");
     return done(std::move(node));
   }
   for (std::string_view end : {"elif", "else", "endif", "endfor", "endset", "endmacro", "endcall",
@@ -200,7 +208,7 @@ Result<StmtPtr> Parser::macro_statement() {
   Stmt node = make(StmtKind::kMacro, take().line);
   MORACLE_TRY(node.name, expect_name());
   MORACLE_TRY(node.parameters, signature());
-  MORACLE_TRY(node.body, macro_body("endmacro"));
+  MORACLE_TRY(node.body, macro_body("endmacro", node.extras));
   return done(std::move(node));
 }
 
@@ -212,7 +220,7 @@ Result<StmtPtr> Parser::call_statement() {
   MORACLE_TRY(ExprPtr called, expression());
   if (called->kind != ExprKind::kCall) return syntax_error(node.line, "'{% call %}' of no call");
   node.exprs.push_back(std::move(called));
-  MORACLE_TRY(node.body, macro_body("endcall"));
+  MORACLE_TRY(node.body, macro_body("endcall", node.extras));
   return done(std::move(node));
 }
 

@@ -93,6 +93,9 @@ Result<ExprPtr> Parser::finish(Expr node) const {
   for (const Keyword& keyword : node.named) {
     node.height = std::max(node.height, keyword.value->height + 1);
   }
+  for (const ExprPtr* spread : {&node.spread, &node.spread_named}) {
+    if (*spread) node.height = std::max(node.height, (*spread)->height + 1);
+  }
   if (node.height > kMaxNesting) {
     return unsupported_error(node.line, str("an expression of more than ", kMaxNesting, " levels"));
   }

@@ -24,10 +24,11 @@ class Parser {
   using Names = std::initializer_list<std::string_view>;
 
   // Statements (parse_statements.cc).
-  Result<Body> body(Names ends);                  // up to a tag of one of `ends`; stops at its name
-  Result<Body> block(Names ends);                 // the end of this tag, then body(ends)
-  Result<Body> block_to(std::string_view end);    // block({end}), and takes `end`
-  Result<Body> macro_body(std::string_view end);  // same, for the body of a macro or call
+  Result<Body> body(Names ends);                // up to a tag of one of `ends`; stops at its name
+  Result<Body> block(Names ends);               // the end of this tag, then body(ends)
+  Result<Body> block_to(std::string_view end);  // block({end}), and takes `end`
+  // The same for the body of a macro or call; notes the extra names in use.
+  Result<Body> macro_body(std::string_view end, MacroExtras& extras);
   Result<StmtPtr> statement();
   Result<StmtPtr> if_statement();
   Result<StmtPtr> for_statement();
@@ -95,9 +96,9 @@ class Parser {
   std::vector<Token> tokens_;
   size_t at_ = 0;
   int depth_ = 0;
-  bool in_loop_ = false;   // true where {% break %} is allowed
-  int branches_ = 0;       // enclosing {% if %}: Jinja accepts unknown filters there until reached
-  bool in_macro_ = false;  // true where varargs and kwargs are allowed
+  bool in_loop_ = false;  // true where {% break %} is allowed
+  int branches_ = 0;      // enclosing {% if %}: Jinja accepts unknown filters there until reached
+  MacroExtras* extras_ = nullptr;  // of the innermost macro; null outside of macros
 };
 
 }  // namespace moracle::jinja

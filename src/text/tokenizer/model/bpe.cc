@@ -13,12 +13,10 @@ namespace {
 
 /// Reads the two parts of one entry of "merges": "a b" or ["a", "b"].
 Result<std::pair<std::string, std::string>> read_pair(const JsonField& field) {
-  if (field.value().is_array() && field.value().size() == 2) {
-    MORACLE_TRY(const auto parts, field.items());
-    MORACLE_TRY(std::string left, parts[0].text());
-    MORACLE_TRY(std::string right, parts[1].text());
-    return std::pair{std::move(left), std::move(right)};
-  }
+  const nlohmann::json& value = field.value();
+  if (value.is_array() && value.size() == 2 && value[0].is_string() && value[1].is_string())
+    return std::pair{value[0].get_ref<const std::string&>(),
+                     value[1].get_ref<const std::string&>()};
   if (!field.value().is_string()) return field.bad("a pair of tokens");
   MORACLE_TRY(const std::string text, field.text());
   const size_t space = text.find(' ');

@@ -1,0 +1,51 @@
+// The text of an answer whose ids arrive one by one, with tool calls taken out.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/try.h"
+#include "chat_history.h"
+#include "serve/tools/tool_reader.h"
+
+namespace moracle::cli {
+
+class AnswerText {
+ public:
+  /// Both must outlive it. Without a history, all text is shown.
+  AnswerText(const Tokenizer& tokenizer, const ChatHistory* history) : stream_(tokenizer) {
+    if (!history || !history->format()) return;
+    reader_.emplace(*history->format(), history->offered());
+    shown_ids_ = serve::special_marks(*history->format(), tokenizer);
+  }
+
+  Status follow(std::span<const int32_t> prompt) { return stream_.follow(prompt); }
+  /// The text that this id completes.
+  Result<std::string> push(int32_t id) {
+    const bool is_mark = std::find(shown_ids_.begin(), shown_ids_.end(), id) != shown_ids_.end();
+    MORACLE_TRY(std::string text, stream_.push(id, /*skip_special=*/!is_mark));
+    return reader_ ? take(reader_->push(text)) : text;
+  }
+  /// The rest. `is_whole`: the model ended the answer.
+  std::string finish(bool is_whole) {
+    std::string text = stream_.finish();
+    if (!reader_) return text;
+    text = take(reader_->push(text));
+    return text + take(reader_->finish(is_whole));
+  }
+  const std::vector<serve::ToolCall>& calls() const { return calls_; }
+
+ private:
+  std::string take(serve::ToolReader::Piece piece) {
+    for (serve::ToolCall& call : piece.calls) calls_.push_back(std::move(call));
+    return std::move(piece.text);
+  }
+  TokenStream stream_;
+  std::optional<serve::ToolReader> reader_;
+  std::vector<int32_t> shown_ids_;
+  std::vector<serve::ToolCall> calls_;
+};
+
+}  // namespace moracle::cli

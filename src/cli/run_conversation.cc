@@ -1,0 +1,213 @@
+// moracle run --chat without a prompt: a conversation over standard input, one turn per line.
+#include <unistd.h>
+
+#include <iostream>
+
+#include "answer_text.h"
+#include "base/printable.h"
+#include "base/text.h"
+#include "chat_history.h"
+#include "line_reader.h"
+#include "plan_text.h"
+#include "process.h"
+#include "run_options.h"
+#include "terminal.h"
+
+namespace moracle::cli {
+namespace run_conversation_verb {
+namespace {
+
+class Conversation {
+ public:
+  Conversation(const RunOptions& options, const Tokenizer& tokenizer,
+               const GenerationConfig& config, Model& model, ChatHistory history, KvCache cache)
+      : tokenizer_(tokenizer),
+        model_(model),
+        history_(std::move(history)),
+        kept_{std::move(cache)} {
+    generate_.max_tokens = options.max_tokens.value_or(model.max_context());
+    generate_.sampling = options.sampling(config);
+    generate_.sampling.excluded_ids = tokenizer.ids_without_token(model.vocab_size());
+    if (!options.ignore_eos) generate_.stop_ids = config.eos_ids;
+    generate_.adapter = options.model.adapter();
+    generate_.kept = &kept_;
+  }
+
+  /// Takes turns until the input ends. Errors: those of a turn, but a terminal shows them and goes
+  /// on.
+  Status run();
+
+ private:
+  Result<std::optional<std::string>> read(const std::string& prompt);
+  Status turn(const std::string& text);
+  Result<std::vector<serve::ToolCall>> answer();
+  Status ask_results(const std::vector<serve::ToolCall>& calls);
+  void show_figures(int64_t prompt_tokens, const Generation& generation) const;
+
+  const bool terminal_ = ::isatty(STDIN_FILENO) != 0;
+  const Tokenizer& tokenizer_;
+  Model& model_;
+  ChatHistory history_;
+  KeptSequence kept_;
+  GenerateOptions generate_;
+  LineReader lines_;
+  bool ended_ = false;  // the input, or SIGTERM came
+};
+
+// The next line. Lines that end with a backslash continue on the next one. Empty: the input ended.
+Result<std::optional<std::string>> Conversation::read(const std::string& prompt) {
+  std::string text;
+  for (bool first = true;;) {
+    if (terminal_) std::cerr << (first ? prompt : "… ") << std::flush;
+    MORACLE_TRY(const std::optional<std::string> line, lines_.next());
+    if (!line && terminal_ && forget_ctrl_c() && !interrupted()) {
+      std::cerr << "\n";  // Ctrl-C drops what was typed
+      text.clear();
+      first = true;
+      continue;
+    }
+    if (!line) {
+      if (terminal_) std::cerr << "\n";
+      ended_ = true;
+      return line;
+    }
+    text += *line;
+    if (!text.ends_with('\\')) return std::optional(std::move(text));
+    text.back() = '\n';
+    first = false;
+  }
+}
+
+Status Conversation::run() {
+  if (terminal_)
+    std::cerr << "  Ctrl-C stops an answer, Ctrl-D ends, /reset forgets the conversation, \\ at "
+                 "the end of a line continues it\n";
+  while (!ended_) {
+    MORACLE_TRY(const std::optional<std::string> text, read("> "));
+    if (!text || text->empty()) continue;
+    if (*text == "/reset") {
+      history_.shrink(0);
+      continue;
+    }
+    const size_t before = history_.size();
+    const Status taken = turn(*text);
+    if (taken) continue;
+    history_.shrink(before);
+    if (!terminal_ || interrupted() || !std::cout) return taken;
+    fail(taken.error());
+  }
+  if (!interrupted()) return {};
+  return Error{ErrorKind::kCancelled, "", "", "", "stopped on request"};
+}
+
+// A question, and answers until one calls no tool.
+Status Conversation::turn(const std::string& text) {
+  MORACLE_CHECK(history_.ask(text));
+  for (;;) {
+    MORACLE_TRY(const std::vector<serve::ToolCall> calls, answer());
+    if (calls.empty() || ended_) return {};
+    MORACLE_CHECK(ask_results(calls));
+    if (ended_) return {};
+  }
+}
+
+// Shows each call and takes the next line as its result.
+Status Conversation::ask_results(const std::vector<serve::ToolCall>& calls) {
+  for (const serve::ToolCall& call : calls) {
+    std::cout << call.name << " " << printable(call.arguments) << "\n" << std::flush;
+    MORACLE_TRY(const std::optional<std::string> result,
+                read(str("result of ", printable(call.name), "> ")));
+    if (!result) return {};
+    MORACLE_CHECK(history_.give_result(call, *result));
+  }
+  return {};
+}
+
+// Generates and shows the next answer. Returns the calls in it.
+Result<std::vector<serve::ToolCall>> Conversation::answer() {
+  MORACLE_TRY(const std::string prompt, history_.prompt());
+  MORACLE_TRY(const std::vector<int32_t> ids, tokenizer_.encode(prompt));
+  AnswerText shown(tokenizer_, &history_);
+  ProgressBar reading("reading the prompt");
+  std::string text;
+  const auto emit = [&](const std::string& piece) {
+    text += piece;
+    std::cout << piece << std::flush;
+  };
+  Status decoded;
+  generate_.on_prompt = reading.callback();
+  generate_.on_token = [&](int32_t id) {
+    reading.clear();
+    const Result<std::string> piece = shown.push(id);
+    if (piece)
+      emit(*piece);
+    else
+      decoded = piece.error();
+    return decoded.ok() && !interrupted() && std::cout.good();
+  };
+  MORACLE_TRY(const Generation generation, generate(model_, ids, generate_));
+  reading.clear();
+  MORACLE_CHECK(decoded);
+  emit(shown.finish(generation.stop_reason == "eos"));
+  if (!text.ends_with('\n')) std::cout << "\n" << std::flush;
+  if (!std::cout) {
+    return Error{ErrorKind::kIo, "", "standard output", "to accept the whole output",
+                 "it is full or closed"};
+  }
+  show_figures(static_cast<int64_t>(ids.size()), generation);
+  forget_ctrl_c();
+  ended_ = ended_ || interrupted();
+  // A stopped answer stays as far as it came. Without any of it, the question goes, too.
+  if (generation.ids.empty())
+    history_.shrink(history_.size() - 1);
+  else
+    history_.answer(text, shown.calls());
+  return shown.calls();
+}
+
+void Conversation::show_figures(int64_t prompt_tokens, const Generation& generation) const {
+  const auto generated = static_cast<int64_t>(generation.ids.size());
+  const bool stopped = generation.stop_reason == "cancelled";
+  std::cerr << "  prompt " << prompt_tokens << " tokens (" << generation.reused_tokens
+            << " in the cache), "
+            << rate(prompt_tokens - generation.reused_tokens, generation.prompt_seconds)
+            << " tokens/s; answer " << generated << " tokens, "
+            << rate(generated - 1, generation.generation_seconds) << " tokens/s, stopped by "
+            << (stopped ? "request" : generation.stop_reason) << "\n";
+}
+
+Status check(const RunOptions& options) {
+  if (options.chat && !options.model.json) return {};
+  return Error{ErrorKind::kInvalidArgument, "", "-p,--prompt",
+               options.chat ? "a prompt, or --prompt-file, with --json"
+                            : "a prompt, or --prompt-file; or --chat for a conversation",
+               "it is missing"};
+}
+
+}  // namespace
+}  // namespace run_conversation_verb
+
+int run_conversation(const RunOptions& options) {
+  using run_conversation_verb::Conversation;
+  if (const Status good = run_conversation_verb::check(options); !good) return fail(good.error());
+  CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
+  CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
+  CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint));
+  CLI_TRY(ChatHistory history,
+          ChatHistory::open(options.model.folder, options.system, options.tools));
+  if (Status good = moracle::check(options.sampling(config)); !good) return fail(good.error());
+  ProgressBar loading("loading");
+  CLI_TRY(ModelOptions model_options, options.model.options());
+  model_options.progress = loading.callback();
+  CLI_TRY(Model model, Model::load(checkpoint, model_options));
+  loading.clear();
+  show_choices(model);
+  CLI_TRY(KvCache cache, model.make_cache(model.max_context()));
+  let_ctrl_c_stop_answers();
+  Conversation conversation(options, tokenizer, config, model, std::move(history),
+                            std::move(cache));
+  const Status talked = conversation.run();
+  return talked ? kDone : fail(talked.error());
+}
+
+}  // namespace moracle::cli

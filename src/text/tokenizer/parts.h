@@ -1,0 +1,34 @@
+// The parts of a tokenizer, whatever file they come from.
+#pragma once
+
+#include <variant>
+
+#include "text/tokenizer/added_tokens.h"
+#include "text/tokenizer/decoder.h"
+#include "text/tokenizer/model/bpe.h"
+#include "text/tokenizer/model/rank_bpe.h"
+#include "text/tokenizer/model/unigram.h"
+#include "text/tokenizer/normalizer.h"
+#include "text/tokenizer/pretokenizer.h"
+#include "text/tokenizer/special_tokens_around.h"
+#include "text/tokenizer/token_table.h"
+
+namespace moracle {
+
+using TokenModel = std::variant<Bpe, RankBpe, Unigram>;
+
+inline const Vocabulary& vocabulary_of(const TokenModel& model) {
+  return std::visit([](const auto& one) -> const Vocabulary& { return one.vocabulary(); }, model);
+}
+
+struct TokenizerParts {
+  Normalizer normalizer;
+  Pretokenizer pretokenizer;
+  TokenModel model;
+  AddedTokens added;
+  TokenTable tokens;
+  Decoder decoder;
+  SpecialTokensAround around;
+};
+
+}  // namespace moracle

@@ -1,0 +1,161 @@
+// Compares MXFP4 and NVFP4 files of compressed-tensors and ModelOpt with the published formulas,
+// element by element.
+#include <map>
+
+#include "checkpoint/synthetic_checkpoint.h"
+#include "reader_fixture.h"
+
+namespace moracle::testing::fp4_test {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kSide = 64;
+
+struct Form {
+  std::string format;  // of compressed-tensors, or an algorithm of ModelOpt
+  bool quantized_activations = false;
+
+  bool modelopt() const { return format == "NVFP4" || format == "W4A16_NVFP4"; }
+  bool nvfp4() const { return format.find("nvfp4") != format.npos || modelopt(); }
+  int64_t group() const { return nvfp4() ? 16 : 32; }
+  std::string codes() const { return modelopt() ? ".weight" : ".weight_packed"; }
+  std::string global() const { return modelopt() ? ".weight_scale_2" : ".weight_global_scale"; }
+};
+
+json config_of(const Form& form) {
+  if (form.modelopt()) {
+    return {{"quant_method", "modelopt"},
+            {"quant_algo", form.format},
+            {"group_size", 16},
+            {"ignore", {"lm_head", "model.layers.0.mlp.gate"}}};
+  }
+  json weights = {{"num_bits", 4},     {"type", "float"},
+                  {"symmetric", true}, {"strategy", form.nvfp4() ? "tensor_group" : "group"},
+                  {"dynamic", false},  {"group_size", form.group()}};
+  json activations;
+  if (form.quantized_activations) {
+    activations = weights;
+    activations["dynamic"] = form.nvfp4() ? json("local") : json(true);
+  }
+  return {
+      {"quant_method", "compressed-tensors"},
+      {"format", form.format},
+      {"ignore", {"lm_head", "re:.*mlp\\.gate$"}},
+      {"config_groups",
+       {{"group_0",
+         {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", activations}}}}}};
+}
+
+SyntheticCheckpoint checkpoint_of(const Form& form) {
+  auto checkpoint = SyntheticCheckpoint::plain({.layers = 1,
+                                                .experts = 2,
+                                                .hidden = kSide,
+                                                .intermediate = kSide,
+                                                .heads = kSide / 16,
+                                                .kv_heads = kSide / 16});
+  checkpoint.quantization() = config_of(form);
+  size_t seed = 0;
+  for (const auto& [tensor, value] : std::map(checkpoint.tensors)) {
+    if (!tensor.ends_with("_proj.weight")) continue;
+    const std::string module = tensor.substr(0, tensor.size() - 7);
+    checkpoint.remove(tensor);
+    std::vector<uint8_t> codes(kSide * kSide / 2), scales(kSide * kSide / form.group());
+    for (uint8_t& code : codes) code = static_cast<uint8_t>(seed++ * 37 % 256);
+    for (uint8_t& scale : scales) scale = static_cast<uint8_t>(60 + seed++ * 11 % 60);
+    checkpoint.add(module + form.codes(), DType::kU8, {kSide, kSide / 2}, codes);
+    const DType dtype = form.nvfp4() ? DType::kF8E4M3 : DType::kU8;
+    checkpoint.add(module + ".weight_scale", dtype, {kSide, kSide / form.group()}, scales);
+    const std::vector<float> number = {3.0f + static_cast<float>(seed++ % 7)};
+    if (form.nvfp4()) {
+      const auto shape = form.modelopt() ? std::vector<int64_t>{} : std::vector<int64_t>{1};
+      checkpoint.add(module + form.global(), DType::kF32, shape, number);
+      if (form.modelopt()) checkpoint.add(module + ".input_scale", DType::kF32, {}, number);
+      if (form.quantized_activations)
+        checkpoint.add(module + ".input_global_scale", DType::kF32, {1}, number);
+    }
+  }
+  return checkpoint;
+}
+
+Value published(const SyntheticCheckpoint& checkpoint, const Form& form) {
+  return [&checkpoint, form](const std::string& module, int64_t n, int64_t k) -> double {
+    constexpr double kValues[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    const int64_t at = n * kSide + k;
+    const int code = checkpoint.get<uint8_t>(module + form.codes(), at / 2) >> (at % 2 * 4) & 15;
+    const double value = (code & 8) != 0 ? -kValues[code & 7] : kValues[code & 7];
+    const auto scale = checkpoint.get<uint8_t>(module + ".weight_scale", at / form.group());
+    if (!form.nvfp4()) return value * std::ldexp(1.0, scale - 127);
+    const float global = checkpoint.get<float>(module + form.global(), 0);
+    const auto of_group = static_cast<float>(e4m3(scale));
+    return value * double{form.modelopt() ? of_group * global : of_group / global};
+  };
+}
+
+class Fp4Files : public ::testing::TestWithParam<Form> {};
+
+TEST_P(Fp4Files, DequantizeToPublishedValues) {
+  const Form& form = GetParam();
+  const auto checkpoint = checkpoint_of(form);
+  const Checkpoint opened = must(checkpoint.open());
+  const DescribedWeights weights = must(opened.moe_layer(0));
+  EXPECT_EQ(name(weights.spec.scheme), form.nvfp4() ? "nvfp4-w4a16" : "mxfp4-w4a16");
+  const Value value = published(checkpoint, form);
+  expect_values(weights, 1, value);
+  expect_values(must(opened.linear(kQkv)), 0, kQkv, value);
+  EXPECT_TRUE(opened.linear({kAttention + "o_proj"}).ok());
+  for (const std::string& left : opened.unclaimed())
+    EXPECT_EQ(left.find("_proj"), left.npos) << left << " is not claimed by any module";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Fp4Files,
+                         ::testing::Values(Form{"mxfp4-pack-quantized"},
+                                           Form{"mxfp4-pack-quantized", true},
+                                           Form{"nvfp4-pack-quantized"},
+                                           Form{"nvfp4-pack-quantized", true}, Form{"NVFP4"},
+                                           Form{"W4A16_NVFP4"}),
+                         [](const auto& test) {
+                           std::string text = test.param.format;
+                           std::replace(text.begin(), text.end(), '-', '_');
+                           return text + (test.param.quantized_activations ? "_activations" : "");
+                         });
+
+TEST(Fp4Tensors, NamesTensorsOfWrongType) {
+  const Form nvfp4{"nvfp4-pack-quantized"}, mxfp4{"mxfp4-pack-quantized"};
+  const WrongTensor tensors[] = {
+      {".weight_packed", DType::kI32, {64, 8}, "needs u8 [N, K/2] with K a multiple of 16"},
+      {".weight_packed", DType::kU8, {128, 16}, "needs f8_e4m3 [128, 2]"},
+      {".weight_scale", DType::kU8, {64, 4}, "needs f8_e4m3 [64, 4]; it is u8 [64, 4]"},
+      {".weight_global_scale", DType::kI32, {1}, "it is i32 [1]"},
+  };
+  for (const WrongTensor& tensor : tensors) {
+    auto checkpoint = checkpoint_of(nvfp4);
+    const std::string name = kUp + tensor.part;
+    checkpoint.retype(name, tensor.dtype);
+    checkpoint.reshape(name, tensor.shape);
+    expect_bad(checkpoint.experts(), {"model.safetensors", kUp, tensor.line});
+  }
+  expect_missing(checkpoint_of(nvfp4), kUp + ".weight_global_scale");
+  expect_missing(checkpoint_of(mxfp4), kUp + ".weight_scale");
+  for (const float wrong : {0.0f, -1.0f, std::numeric_limits<float>::infinity()}) {
+    auto checkpoint = checkpoint_of(nvfp4);
+    checkpoint.set<float>(kUp + ".weight_global_scale", 0, wrong);
+    expect_bad(checkpoint.experts(), {kUp + ".weight_global_scale"});
+  }
+  auto checkpoint = checkpoint_of(nvfp4);
+  checkpoint.set<uint8_t>(kUp + ".weight_scale", 5, 127);
+  expect_bad(must(checkpoint.experts()).w13.expert(1), {kUp + ".weight_scale", "[1, 1]"});
+}
+
+TEST(Fp4Configs, NamesOtherActivationsAndGroups) {
+  auto checkpoint = checkpoint_of({"nvfp4-pack-quantized", true});
+  json& group = checkpoint.quantization()["config_groups"]["group_0"];
+  group["input_activations"]["num_bits"] = 8;
+  expect_unsupported(checkpoint.open(), {"input_activations.num_bits: needs 4; it is 8"});
+  group["input_activations"] = nullptr;
+  group["weights"]["group_size"] = 32;
+  expect_unsupported(checkpoint.open(), {"weights.group_size: needs 16; it is 32"});
+}
+
+}  // namespace
+}  // namespace moracle::testing::fp4_test
