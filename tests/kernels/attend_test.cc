@@ -49,7 +49,7 @@ class AttendTest : public ::testing::Test {
       longest = std::max(longest, s.tokens);
     }
     testing::PagedCaches caches(capacities, k_row, v_row, shape.cache.dtype, 512,
-                                 shape.num_kv_heads);
+                                shape.num_kv_heads);
     shape.cache = caches.layer();
     for (int64_t at = 0; at < longest; at += step) {
       std::vector<float> q, k, v;
