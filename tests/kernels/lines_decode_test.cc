@@ -271,6 +271,53 @@ TEST_P(LineDecoding, ActivationRowsMatchScalarConversion) {
   }
 }
 
+TEST_P(LineDecoding, FloatsAreSumsOfInt8Parts) {
+  constexpr int64_t kRun = 64, kStride = 256;
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  for (const int64_t count : {64, 128, 200}) {
+    const int64_t runs = (count + kRun - 1) / kRun;
+    for (const float size : {0.0f, 1e-38f, 1e-6f, 1.0f, 1e30f}) {
+      std::vector<float> x(count);
+      for (float& v : x) v = size * normal(random);
+      std::vector<int8_t> codes(kFloatParts * kStride);
+      std::vector<int32_t> sums(kFloatParts * runs);
+      std::vector<float> scales(kFloatParts * runs);
+      rows_.f32_to_parts(x.data(), count, kRun, runs, reinterpret_cast<std::byte*>(codes.data()),
+                         kStride, sums.data(), scales.data());
+      for (int64_t r = 0; r < runs; ++r) {
+        const int64_t end = std::min(count, (r + 1) * kRun);
+        double largest = 0;
+        for (int64_t i = r * kRun; i < end; ++i)
+          largest = std::max(largest, std::fabs(double{x[i]}));
+        std::vector<int32_t> want(kFloatParts);
+        for (int64_t i = r * kRun; i < end; ++i) {
+          double value = 0;
+          for (int p = 0; p < kFloatParts; ++p) {
+            const int code = codes[p * kStride + i];
+            ASSERT_LE(std::abs(code), 127);
+            want[p] += code;
+            value += double{scales[p * runs + r]} * code;
+          }
+          // Half a step of 2^-23, and the rounding of the product and of three scales.
+          ASSERT_LE(std::fabs(value - x[i]), 0x1p-22 * largest + 1e-37) << x[i];
+        }
+        for (int p = 0; p < kFloatParts; ++p) EXPECT_EQ(sums[p * runs + r], want[p]);
+      }
+    }
+  }
+  std::vector<float> x(2 * kRun, 1.0f), scales(kFloatParts * 2);
+  std::vector<int8_t> codes(kFloatParts * kStride);
+  std::vector<int32_t> sums(kFloatParts * 2);
+  x[3] = INFINITY;
+  rows_.f32_to_parts(x.data(), 2 * kRun, kRun, 2, reinterpret_cast<std::byte*>(codes.data()),
+                     kStride, sums.data(), scales.data());
+  for (int p = 0; p < kFloatParts; ++p) {
+    EXPECT_TRUE(std::isnan(scales[2 * p]));
+    EXPECT_FALSE(std::isnan(scales[2 * p + 1]));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Isa, LineDecoding, ::testing::ValuesIn(kDecoders),
                          [](const auto& param) { return param.param.name; });
 

@@ -5,6 +5,7 @@
 #if defined(__x86_64__)
 
 #include "kernels/cpu/decode/each_group.h"
+#include "kernels/cpu/decode/float_parts.h"
 #include "kernels/cpu/gemm/lines_avx2.h"
 
 namespace moracle::cpu {
@@ -383,6 +384,7 @@ const RowConverters kAvx2Rows = {.f32_to_bf16 = nullptr,
                                  .int8_to_bf16 = nullptr,
                                  .e4m3_to_f32 = e4m3_row_to_f32,
                                  .int8_to_f32 = int8_row_to_f32,
+                                 .f32_to_parts = f32_to_parts,
                                  .copy_int8 = copy_int8};
 
 }  // namespace moracle::cpu

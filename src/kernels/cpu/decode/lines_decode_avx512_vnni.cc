@@ -6,6 +6,7 @@
 #if defined(__x86_64__)
 
 #include "kernels/cpu/decode/each_group.h"
+#include "kernels/cpu/decode/float_parts.h"
 #include "kernels/cpu/decode/nibble_tables.h"
 #include "kernels/cpu/gemm/lines_avx512.h"
 
@@ -364,7 +365,8 @@ const LineDecoders kAvx512Decoders = {.order = ColumnOrder::kDecoded,
                                       .f16_to_f32 = f16_to_f32,
                                       .powers_of_two = powers_of_two};
 const RowConverters kAvx512Rows = {f32_row_to_bf16, e4m3_row_to_bf16, int8_row_to_bf16,
-                                   e4m3_row_to_f32, int8_row_to_f32,  copy_int8};
+                                   e4m3_row_to_f32, int8_row_to_f32,  f32_to_parts,
+                                   copy_int8};
 
 }  // namespace moracle::cpu
 

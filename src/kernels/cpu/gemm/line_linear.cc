@@ -29,20 +29,28 @@ LineForm main_form(const MatrixShape& shape, const Scheme& scheme, LineArithmeti
                                                                         : LineForm{arithmetic};
 }
 
-// The form for few rows by codes: integers if the rows arrive as integers, else f32.
-LineForm few_form(const Scheme& scheme, LineArithmetic arithmetic) {
-  const bool integers = has_int8_rows(scheme) && arithmetic != LineArithmetic::kF32;
-  return {integers ? LineArithmetic::kInt8 : LineArithmetic::kF32, true};
+// The form for few rows by codes: integers if the rows arrive as integers; floats in parts of int8
+// where kernels prefer them; else f32.
+LineForm few_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
+                  const LineKernels& kernels) {
+  const bool floats = arithmetic == LineArithmetic::kF32;
+  if (has_int8_rows(scheme) && !floats) return {LineArithmetic::kInt8, true};
+  // Short units spend the time that parts save on scaling their sums.
+  constexpr int64_t kLong = 64;
+  const LineForm parts{LineArithmetic::kInt8, true, true};
+  const bool in_parts = kernels.floats_in_parts && floats && !scheme.activation &&
+                        LinePass::serves(shape, scheme, parts, kernels) &&
+                        unit_cols(shape, parts, 0) >= kLong;
+  return in_parts ? parts : LineForm{LineArithmetic::kF32, true};
 }
 
 // A deterministic plan uses one arithmetic, so that a token's bits depend on the token alone.
-bool few_by_codes(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
+bool has_few_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
                   const LineKernels& kernels, bool deterministic) {
-  const LineForm few = few_form(scheme, arithmetic);
   const bool same_bits = arithmetic == LineArithmetic::kInt8;
   return (same_bits || !deterministic) && shape.key.quantized() &&
          !main_form(shape, scheme, arithmetic, kernels).by_codes &&
-         LinePass::serves(shape, scheme, few, kernels);
+         LinePass::serves(shape, scheme, few_form(shape, scheme, arithmetic, kernels), kernels);
 }
 
 // Whether rows arrive as codes with separate scales.
@@ -53,15 +61,18 @@ bool as_codes(const Scheme& scheme, LineArithmetic arithmetic) {
 
 // Rows of floats in bf16 have two parts, unless the request needs only one.
 RowForm row_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
-                 const LineKernels& kernels, bool few_by_codes, bool one_part) {
+                 const LineKernels& kernels, bool has_few_form, bool one_part) {
   RowForm form;
   form.arithmetic = arithmetic;
   form.two_parts = arithmetic == LineArithmetic::kBf16 && !scheme.activation && !one_part;
   form.few_rows = kernels.few_rows;
-  form.few = few_by_codes ? few_form(scheme, arithmetic).arithmetic : arithmetic;
+  const LineForm few =
+      has_few_form ? few_form(shape, scheme, arithmetic, kernels) : LineForm{arithmetic};
+  form.few = few.arithmetic;
+  form.few_in_parts = few.in_parts;
   form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.decoders->order;
   form.k = shape.k;
-  form.unit = unit_cols(shape, {form.few}, x_group_cols(scheme));
+  form.unit = unit_cols(shape, few.in_parts ? few : LineForm{form.few}, x_group_cols(scheme));
   if (as_codes(scheme, arithmetic)) form.num_scales = num_groups(*scheme.activation, shape.k);
   return form;
 }
@@ -74,11 +85,11 @@ class LineLinear : public GroupedLinear {
         kernels_(kernels),
         device_(device),
         pass_(weights_, main_form(weights_.shape, weights_.scheme, arithmetic, kernels), kernels) {
-    const bool codes =
-        few_by_codes(weights_.shape, weights_.scheme, arithmetic, kernels, plan.deterministic);
-    if (codes) few_.emplace(weights_, few_form(weights_.scheme, arithmetic), kernels);
-    form_ = row_form(weights_.shape, weights_.scheme, arithmetic, kernels, codes,
-                     plan.product_bits == kBf16Bits);
+    const MatrixShape& shape = weights_.shape;
+    const Scheme& scheme = weights_.scheme;
+    const bool few = has_few_form(shape, scheme, arithmetic, kernels, plan.deterministic);
+    if (few) few_.emplace(weights_, few_form(shape, scheme, arithmetic, kernels), kernels);
+    form_ = row_form(shape, scheme, arithmetic, kernels, few, plan.product_bits == kBf16Bits);
   }
 
   /// Reserves the plan's scratch, or more if the device has more threads than the plan assumed.
@@ -226,11 +237,11 @@ Status LineLinear::run_combined(const GroupedRows& rows, const Combination& comb
 
 // Adds the kernels of a plan: codes multiplied directly for few rows of an expert, where a kernel
 // supports it; the main form for more rows.
-void add_kernels(KernelPlan& plan, const KernelRequest& request, LineForm main, bool by_codes,
+void add_kernels(KernelPlan& plan, const KernelRequest& request, LineForm main, bool has_few_form,
                  LineForm few, bool two_parts, const LineKernels& kernels) {
   const DType codes = request.shape.key.dtype;
   int64_t from_rows = 1;
-  if (by_codes) {
+  if (has_few_form) {
     plan.kernels.push_back({1, line_kernel_name(codes, few, false, kernels)});
     plan.kernels.back().to_rows = kernels.few_rows;
     from_rows = kernels.few_rows + 1;
@@ -258,17 +269,17 @@ KernelPlan plan_lines(const KernelRequest& request, LineArithmetic arithmetic,
   const MatrixShape& shape = request.shape;
   const auto& key = request.scheme.activation;
   KernelPlan plan;
-  const bool by_codes =
-      few_by_codes(shape, request.scheme, arithmetic, kernels, request.deterministic);
-  plan.deterministic = !by_codes || arithmetic == LineArithmetic::kInt8;
+  const bool has_few =
+      has_few_form(shape, request.scheme, arithmetic, kernels, request.deterministic);
+  plan.deterministic = !has_few || arithmetic == LineArithmetic::kInt8;
   const bool codes = as_codes(request.scheme, arithmetic);
   plan.input_dtype = codes ? key->dtype : DType::kF32;
   const RowForm form =
-      row_form(shape, request.scheme, arithmetic, kernels, by_codes, request.bf16_activations);
+      row_form(shape, request.scheme, arithmetic, kernels, has_few, request.bf16_activations);
   if (arithmetic == LineArithmetic::kBf16 && !request.scheme.activation)
     plan.product_bits = form.two_parts ? 2 * kBf16Bits : kBf16Bits;
-  add_kernels(plan, request, main_form(shape, request.scheme, arithmetic, kernels), by_codes,
-              few_form(request.scheme, arithmetic), form.two_parts, kernels);
+  add_kernels(plan, request, main_form(shape, request.scheme, arithmetic, kernels), has_few,
+              few_form(shape, request.scheme, arithmetic, kernels), form.two_parts, kernels);
   plan.scratch_bytes = static_cast<int64_t>(
       packed_bytes(form, std::min(request.max_rows, LineWalk::batch_rows(form))));
   if (request.activation != nullptr) {

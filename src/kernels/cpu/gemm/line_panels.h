@@ -22,6 +22,7 @@ inline constexpr int64_t max_stretch(LineArithmetic arithmetic) {
 struct LineForm {
   LineArithmetic arithmetic = LineArithmetic::kF32;
   bool by_codes = false;
+  bool in_parts = false;  ///< floats as kFloatParts rows of int8 (LineArithmetic::kInt8)
 };
 
 /// Columns whose products are summed before they are scaled. A unit is a whole row if no scale

@@ -41,7 +41,7 @@ std::string line_kernel_name(DType codes, LineForm form, bool two_parts,
   if (form.by_codes && kernels.code_instructions[at] != nullptr)
     instruction = kernels.code_instructions[at];
   const char* const products[] = {
-      "i8 x i8, exact sums",
+      form.in_parts ? "floats in three i8 parts, exact sums" : "i8 x i8, exact sums",
       two_parts ? "products of two bf16 parts, f32 sums" : "bf16 products, f32 sums",
       "f32 products and sums"};
   return str(moracle::name(codes), form.by_codes ? " codes, " : " lines, ", products[at], ", ",
@@ -115,10 +115,11 @@ void LinePass::prefetch_ahead(const PanelPair& pair, const Pass& pass, int64_t f
 
 void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassScratch& scratch) const {
   const int count = pair.panels();
-  const int blocks = (pass.count + row_block_ - 1) / row_block_;
+  const int rows = pass.count * parts();
+  const int blocks = (rows + row_block_ - 1) / row_block_;
   const bool ahead = blocks == 1 && lines_ahead_ > 0;
   // Each block decodes the codes once, so blocks are even, with no short one at the end.
-  const int step = form_.by_codes ? (pass.count + blocks - 1) / blocks : row_block_;
+  const int step = form_.by_codes ? (rows + blocks - 1) / blocks : row_block_;
   // Every block of rows prefetches its share of the next codes. So prefetches overlap products, not
   // reads of codes.
   const auto ratio = static_cast<int>(panels_.lines_per_code_line());
@@ -126,8 +127,8 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassScratch& sc
   const int every = std::min(16, sharing * ratio), share_blocks = every / ratio;
   LineBlock block;
   block.panels = count;
-  block.most_rows = std::min(row_block_, pass.count);
-  block.x_stride = pass.x.stride;
+  block.most_rows = std::min(row_block_, rows);
+  block.x_stride = form_.in_parts ? pass.x.part_stride : pass.x.stride;
   block.x_rest = pass.x.rest;
   for (const LinePanels::Stretch& s : panels_.stretches()) {
     block.units = s.units;
@@ -144,11 +145,11 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassScratch& sc
       block.w_zero[p] = panels_.unit_zeros(pair.expert, panel, s, scratch.unit_zeros[p]);
     }
     if (ahead) prefetch_ahead(pair, pass, s.first_line / ratio, block);
-    for (int row = 0, b = 0; row < pass.count; row += step, ++b) {
-      const int64_t at = pass.first + row;
-      block.rows = std::min(step, pass.count - row);
+    for (int row = 0, b = 0; row < rows; row += step, ++b) {
+      const int64_t at = pass.first * parts() + row;
+      block.rows = std::min(step, rows - row);
       block.x =
-          pass.x.values + at * pass.x.stride + s.first_column * column_bytes(form_.arithmetic);
+          pass.x.values + at * block.x_stride + s.first_column * column_bytes(form_.arithmetic);
       block.prefetch_every = ahead || (pass.prefetch && b < share_blocks) ? every : 0;
       const int64_t share = (s.first_line / ratio + b * (num_lines / every)) * kLineBytes;
       for (int p = 0; p < count; ++p) {
@@ -159,13 +160,29 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassScratch& sc
         block.x_sum = pass.x.sums + at * pass.x.num_sums + s.unit;
         block.x_sum_stride = pass.x.num_sums;
       }
-      if (pass.x.num_scales > 1) {
+      if (form_.in_parts) {
+        block.x_scale = pass.x.part_scales + at * pass.x.num_sums + s.unit;
+        block.x_scale_stride = pass.x.num_sums;
+        block.x_scale_unit = 1;
+      } else if (pass.x.num_scales > 1) {
         block.x_scale = pass.x.scales + at * pass.x.num_scales + s.x_group;
         block.x_scale_stride = pass.x.num_scales;
         block.x_scale_unit = x_group_is_unit_ ? 1 : 0;
       }
       kernel_(block);
     }
+  }
+  if (!form_.in_parts) return;
+  for (int p = 0; p < count; ++p) add_parts(pass.count, scratch.sums[p]);
+}
+
+// The sums of a row are those of its parts. The smallest part comes first.
+void LinePass::add_parts(int rows, float* sums) const {
+  static_assert(kFloatParts == 3);
+  for (int r = 0; r < rows; ++r) {
+    const float* const part = sums + r * kFloatParts * kLineRows;
+    for (int n = 0; n < kLineRows; ++n)
+      sums[r * kLineRows + n] = part[2 * kLineRows + n] + part[kLineRows + n] + part[n];
   }
 }
 

@@ -59,6 +59,9 @@ class LinePass {
 
  private:
   using Kernel = void (*)(const LineBlock&);
+  /// Packed rows per row.
+  int parts() const { return form_.in_parts ? kFloatParts : 1; }
+  void add_parts(int rows, float* sums) const;
   /// Asks `block`, which begins at cache line `first_line` of its panels, to prefetch ahead of
   /// itself.
   void prefetch_ahead(const PanelPair& pair, const Pass& pass, int64_t first_line,

@@ -16,6 +16,11 @@ inline constexpr int kLineBytes = 64;
 inline constexpr int kMaxBlockRows = 32;
 inline constexpr int kFewRows = 4;
 
+/// Floats in parts of int8: 127 · 254² steps from 0 to the largest of a unit, which are more than
+/// half of f32's. Products with 4-bit codes need fewer instructions in parts than in f32.
+inline constexpr int kFloatParts = 3;
+inline constexpr int kPartRadix = 254;
+
 /// Element type of lines and activations. 4 bytes of both make one product sum.
 enum class LineArithmetic : uint8_t {
   kInt8,  ///< four int8, sums in i32
@@ -132,6 +137,8 @@ struct LineKernels {
   int lines_ahead = 0;
   /// `codes` multiplies any number of rows by 4-bit codes in int8 or bf16, faster than lines.
   bool codes_for_all_rows = false;
+  /// Few rows of floats are multiplied by 4-bit codes in kFloatParts parts of int8.
+  bool floats_in_parts = false;
   void (*int8)(const LineBlock&) = nullptr;
   void (*bf16)(const LineBlock&) = nullptr;
   void (*f32)(const LineBlock&) = nullptr;
@@ -173,6 +180,11 @@ struct RowConverters {
   void (*int8_to_bf16)(const int8_t* from, int64_t count, ColumnOrder order, std::byte* to);
   void (*e4m3_to_f32)(const uint8_t* from, int64_t count, std::byte* to);
   void (*int8_to_f32)(const int8_t* from, int64_t count, std::byte* to);
+  /// Part p of each value at `to` + p · stride, and for each run of `run` values Σ of the codes at
+  /// sums[p · num_runs] and the scale at scales[p · num_runs]:  x ≈ Σ_p scales[p] · code[p].  The
+  /// scales of a run with an infinity or NaN are NaN.
+  void (*f32_to_parts)(const float* from, int64_t count, int64_t run, int64_t num_runs,
+                       std::byte* to, int64_t stride, int32_t* sums, float* scales) = nullptr;
   /// Copies, and writes Σ of each run of `run` codes.
   void (*copy_int8)(const int8_t* from, int64_t count, int64_t run, std::byte* to, int32_t* sums);
 };

@@ -6,7 +6,7 @@
 
 namespace moracle::cpu {
 
-const LineKernels kAvx2Lines = line_kernels("avx2", kAvx2Codes);
+const LineKernels kAvx2Lines = line_kernels("avx2", kAvx2Codes, false);
 
 }  // namespace moracle::cpu
 

@@ -287,7 +287,8 @@ inline void finish_rows(const LineResult& result) {
 }
 
 /// The including file names its int8 instruction and passes its code kernels. The rest is common.
-constexpr LineKernels line_kernels(const char* int8, const CodeKernels& codes) {
+constexpr LineKernels line_kernels(const char* int8, const CodeKernels& codes,
+                                   bool floats_in_parts) {
   return {.instructions = {int8, nullptr, "avx2"},
           .decoders = &kAvx2Decoders,
           .rows = &kAvx2Rows,
@@ -295,6 +296,7 @@ constexpr LineKernels line_kernels(const char* int8, const CodeKernels& codes) {
           .row_block = kMaxBlockRows,
           .code_block = 6,
           .few_rows = 12,
+          .floats_in_parts = floats_in_parts,
           .int8 = multiply<Int8Dot>,
           .f32 = multiply<F32Dot>,
           .finish = finish_rows};

@@ -29,6 +29,7 @@ const LineKernels kAvx512Bf16Lines = {.instructions = {"avx512_vnni", "avx512_bf
                                       .row_block = 8,
                                       .lines_ahead = 64,
                                       .codes_for_all_rows = true,
+                                      .floats_in_parts = true,
                                       .int8 = multiply<Int8Dot>,
                                       .bf16 = multiply<Bf16Dot>,
                                       .f32 = multiply<F32Dot>,

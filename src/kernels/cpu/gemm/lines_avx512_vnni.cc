@@ -13,6 +13,7 @@ const LineKernels kAvx512Lines = {.instructions = {"avx512_vnni", nullptr, "avx5
                                   .row_block = 8,
                                   .lines_ahead = 64,
                                   .codes_for_all_rows = true,
+                                  .floats_in_parts = true,
                                   .int8 = multiply<Int8Dot>,
                                   .f32 = multiply<F32Dot>,
                                   .finish = finish_rows};

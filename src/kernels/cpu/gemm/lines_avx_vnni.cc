@@ -6,7 +6,7 @@
 
 namespace moracle::cpu {
 
-const LineKernels kAvxVnniLines = line_kernels("avx_vnni", kAvxVnniCodes);
+const LineKernels kAvxVnniLines = line_kernels("avx_vnni", kAvxVnniCodes, true);
 
 }  // namespace moracle::cpu
 

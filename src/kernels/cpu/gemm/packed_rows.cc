@@ -25,7 +25,12 @@ PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* b
   const bool integers =
       form.arithmetic == LineArithmetic::kInt8 || form.few == LineArithmetic::kInt8;
   packed.num_sums = integers ? (form.k + form.unit - 1) / form.unit : 0;
-  packed.sums = carver.take<int32_t>(rows * packed.num_sums);
+  const int64_t parts = form.few_in_parts ? kFloatParts : 1;
+  packed.sums = carver.take<int32_t>(rows * parts * packed.num_sums);
+  if (form.few_in_parts) {
+    packed.part_stride = packed.stride / kFloatParts;
+    packed.part_scales = carver.take<float>(rows * parts * packed.num_sums);
+  }
   packed.scales = carver.take<float>(rows * form.num_scales);
   packed.num_scales = form.num_scales;
   if (bytes != nullptr) *bytes = carver.bytes();
@@ -43,7 +48,12 @@ int64_t read_cols(LineArithmetic arithmetic, int64_t k) {
 // of the first-level cache.
 int64_t packed_stride(const RowForm& form) {
   const int64_t bytes = std::max(element_bytes(form.few), element_bytes(form.arithmetic));
-  return read_cols(form.arithmetic, form.k) * (form.two_parts ? 4 : bytes) + kLineBytes;
+  const int64_t stride =
+      read_cols(form.arithmetic, form.k) * (form.two_parts ? 4 : bytes) + kLineBytes;
+  if (!form.few_in_parts) return stride;
+  constexpr int64_t kParts = kFloatParts * kLineBytes;
+  const int64_t parts = kFloatParts * read_cols(LineArithmetic::kInt8, form.k);
+  return (std::max(stride, parts) + kParts - 1) / kParts * kParts;
 }
 
 size_t packed_bytes(const RowForm& form, int64_t rows) {
@@ -91,6 +101,14 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool f
   const auto* row = static_cast<const std::byte*>(x.values.data) +
                     source * (x.values.stride * bits(x.values.dtype) / 8);
   std::byte* const to = packed.values + at * packed.stride;
+  if (few && form_.few_in_parts) {
+    const int64_t first = at * kFloatParts * packed.num_sums;
+    convert_.f32_to_parts(reinterpret_cast<const float*>(row), form_.k, form_.unit, packed.num_sums,
+                          to, packed.part_stride, packed.sums + first, packed.part_scales + first);
+    for (int p = 0; p < kFloatParts; ++p)
+      std::memset(to + p * packed.part_stride + form_.k, 0, packed.part_stride - form_.k);
+    return;
+  }
   const LineArithmetic arithmetic = few ? form_.few : form_.arithmetic;
   const bool two_parts = form_.two_parts && arithmetic == LineArithmetic::kBf16;
   convert_row(packed, row, arithmetic, two_parts, at);

@@ -14,6 +14,7 @@ struct RowForm {
   bool two_parts = false;
   /// Arithmetic for experts with few rows; its elements are at most as wide as f32.
   LineArithmetic few = LineArithmetic::kF32;
+  bool few_in_parts = false;  ///< floats as kFloatParts rows of int8 for experts with few rows
   int few_rows = kFewRows;
   ColumnOrder order = ColumnOrder::kPlain;  ///< LineArithmetic::kBf16
   int64_t k = 0;
@@ -29,6 +30,10 @@ struct PackedRows {
   int64_t num_sums = 0;
   float* scales = nullptr;  ///< [rows, num_scales], if rows are codes
   int64_t num_scales = 0;
+  /// Rows in parts: part p of row r at values + (r · kFloatParts + p) · part_stride, with its sums
+  /// and scales in row r · kFloatParts + p of `sums` and of `part_scales`, […, num_sums].
+  int64_t part_stride = 0;
+  float* part_scales = nullptr;
 };
 
 /// Columns that kernels read: the matrix's columns, padded to whole tiles of this arithmetic.
