@@ -52,17 +52,19 @@ const std::vector<UnicodeRange> kOtherWords = {
 void define(const char* name, std::vector<UnicodeRange> ranges) {
   std::sort(ranges.begin(), ranges.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
-  auto* const codes = new std::vector<OnigCodePoint>{0};  // lives as long as the process
+  std::vector<OnigCodePoint> codes{0};
   for (const UnicodeRange& range : ranges) {
-    if (codes->size() > 1 && codes->back() + 1 >= range.first) {
-      codes->back() = std::max<OnigCodePoint>(codes->back(), range.last);
+    if (codes.size() > 1 && codes.back() + 1 >= range.first) {
+      codes.back() = std::max<OnigCodePoint>(codes.back(), range.last);
     } else {
-      codes->push_back(range.first);
-      codes->push_back(range.last);
+      codes.push_back(range.first);
+      codes.push_back(range.last);
     }
   }
-  codes->front() = static_cast<OnigCodePoint>(codes->size() / 2);
-  onig_unicode_define_user_property(name, codes->data());
+  codes.front() = static_cast<OnigCodePoint>(codes.size() / 2);
+  auto* const kept = new OnigCodePoint[codes.size()];  // lives as long as the process
+  std::copy(codes.begin(), codes.end(), kept);
+  onig_unicode_define_user_property(name, kept);
 }
 
 std::vector<UnicodeRange> ranges_of(const std::vector<UnicodeCategory>& categories) {
