@@ -6,9 +6,9 @@
 
 #include "base/text.h"
 #include "bench.h"
-#include "kernel_cache.h"
+#include "caches/kernel_cache.h"
+#include "caches/tuning_cache.h"
 #include "terminal.h"
-#include "tuning_cache.h"
 
 namespace moracle::cli {
 namespace {

@@ -4,9 +4,9 @@
 
 #include "base/printable.h"
 #include "base/text.h"
+#include "caches/kernel_cache.h"
 #include "command.h"
 #include "conformance/conformance.h"
-#include "kernel_cache.h"
 #include "numbers.h"
 #include "oracle/masked_isa.h"
 #include "terminal.h"

@@ -3,10 +3,10 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "caches/kernel_cache.h"
+#include "caches/tuning_cache.h"
 #include "command.h"
-#include "kernel_cache.h"
 #include "numbers.h"
-#include "tuning_cache.h"
 
 namespace moracle::cli {
 

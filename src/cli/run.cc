@@ -2,10 +2,10 @@
 #include <chrono>
 #include <iostream>
 
-#include "answer_text.h"
 #include "base/printable.h"
 #include "base/text.h"
-#include "chat_history.h"
+#include "chat/answer_text.h"
+#include "chat/chat_history.h"
 #include "command.h"
 #include "numbers.h"
 #include "plan_text.h"

@@ -27,7 +27,8 @@ inline void run_to_parts(const float* from, int64_t count, float steps, int8_t* 
   constexpr float kRound = 0x1.8p23f;
   int32_t sum[kFloatParts] = {};
   for (int64_t i = 0; i < count; ++i) {
-    // All values are integers below 2^23, so every operation after the first is exact.
+    // All values are integers below 2^23, so differences are exact; a quotient may round to either
+    // neighbour, and the rest then makes up for it.
     const float all = __builtin_rintf(from[i] * steps);
     const float high = all * (1 / (kRadix * kRadix)) + kRound - kRound;
     const float rest = all - high * (kRadix * kRadix);

@@ -1,4 +1,4 @@
-#include "locked_file.h"
+#include "caches/locked_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

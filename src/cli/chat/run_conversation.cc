@@ -3,11 +3,11 @@
 
 #include <iostream>
 
-#include "answer_text.h"
 #include "base/printable.h"
 #include "base/text.h"
-#include "chat_history.h"
-#include "line_reader.h"
+#include "chat/answer_text.h"
+#include "chat/chat_history.h"
+#include "chat/line_reader.h"
 #include "plan_text.h"
 #include "process.h"
 #include "run_options.h"

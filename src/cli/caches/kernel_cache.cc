@@ -1,4 +1,4 @@
-#include "kernel_cache.h"
+#include "caches/kernel_cache.h"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 
 #include "base/printable.h"
 #include "base/text.h"
-#include "tuning_cache.h"
+#include "caches/tuning_cache.h"
 
 namespace moracle::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/try.h"
-#include "chat_history.h"
+#include "chat/chat_history.h"
 #include "serve/tools/tool_reader.h"
 
 namespace moracle::cli {

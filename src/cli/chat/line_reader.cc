@@ -1,4 +1,4 @@
-#include "line_reader.h"
+#include "chat/line_reader.h"
 
 #include <poll.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "chat_history.h"
+#include "chat/chat_history.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "tuning_cache.h"
+#include "caches/tuning_cache.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,8 +10,8 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "base/try.h"
+#include "caches/locked_file.h"
 #include "command.h"
-#include "locked_file.h"
 #include "moracle/device.h"
 
 namespace moracle::cli {
