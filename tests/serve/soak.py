@@ -124,6 +124,15 @@ class Soak:
         with open(f"/proc/{server.process.pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
 
+    def left_over(self, server):
+        # The server hears of a client that has just left at the next step.
+        for _ in range(1000):
+            running = server.metric("moracle_requests_running") + server.metric("moracle_requests_waiting")
+            if running == 0:
+                break
+            time.sleep(0.01)
+        return running
+
     def run(self):
         begin = time.monotonic()
         end = begin + self.options.seconds
@@ -141,7 +150,7 @@ class Soak:
                 thread.join()
             self.count("preemptions")
             self.counts["preemptions"] = int(server.metric("moracle_preemptions_total"))
-            running = server.metric("moracle_requests_running") + server.metric("moracle_requests_waiting")
+            running = self.left_over(server)
             if server.end() != 0 or running > 0:
                 self.faults.append(f"the server ends with {server.code}, {running} sequences")
         return self.report()
