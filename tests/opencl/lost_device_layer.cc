@@ -35,8 +35,10 @@ cl_int CL_API_CALL copy(cl_command_queue queue, cl_bool blocking, void* to, cons
   return below.clEnqueueSVMMemcpy(queue, blocking, to, from, bytes, num_events, events, event);
 }
 
+// The driver's device still runs what started before the loss, and memory may be freed after this.
 cl_int CL_API_CALL finish(cl_command_queue queue) {
-  return lost() ? CL_DEVICE_NOT_AVAILABLE : below.clFinish(queue);
+  const cl_int ended = below.clFinish(queue);
+  return lost() ? CL_DEVICE_NOT_AVAILABLE : ended;
 }
 
 }  // namespace
