@@ -5,7 +5,7 @@ import time
 import float64_experts as f64
 import numpy as np
 import pytest
-from test_fused_experts import SCHEMES, E, H, I, tensors_of
+from schemes import SCHEMES, tensors_of
 
 import moracle
 
@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
 if not moracle.has_cuda():
     pytest.skip("this package is built without CUDA", allow_module_level=True)
 
-TOP_K = 3
+E, H, I, TOP_K = 6, 256, 128, 3
 GPU = torch.device("cuda", 0)
 # f32 weights have no tensor cores: the reference serves them.
 FEW = ["f16", "int4-w4a16-g32", "int8-w8a8", "fp8-w8a8-block128x128", "mxfp4-w4a16"]
@@ -299,7 +299,7 @@ def test_argument_that_does_not_fit_is_refused_by_name(argument, change, text):
 def test_tensor_of_a_gpu_is_refused_by_a_layer_on_a_cpu():
     w1, w2 = (torch.from_numpy(w) for w in matrices())
     hidden, weights, ids = inputs(8)
-    with pytest.raises(moracle.InvalidArgument, match="hidden: needs an array on cpu; it is on cuda:0"):
+    with pytest.raises(moracle.InvalidArgument, match="hidden_states: needs an array on cpu; it is on cuda:0"):
         moracle.pack(w1, w2, top_k=TOP_K)(hidden, weights, ids)
 
 
