@@ -162,6 +162,9 @@ def pack(model, drop=False):
         layers += 1
         if drop:
             for weight in _weights(module):
-                weight.data = torch.empty(0, dtype=weight.dtype, device=weight.device)
+                device = weight.device
+                weight.data = torch.empty(0, dtype=weight.dtype, device=device)
             state.remember(module)
+            if device.type == "cuda":
+                torch.cuda.empty_cache()  # torch keeps freed memory, and packed weights do not come from torch
     return layers
