@@ -6,7 +6,7 @@
 
 Implementations take turns within each round, so that a change of the machine's speed meets all of them. A cell is the
 median of the rounds in microseconds. On a GPU a round queues several calls before it waits. Needs the package moracle,
-torch and transformers 5.8 or later. bench/python_quantized.py and bench/python_overhead.py measure the rest.
+torch and transformers 5.7 or later. bench/python_quantized.py and bench/python_overhead.py measure the rest.
 """
 import argparse
 import math

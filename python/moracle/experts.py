@@ -117,7 +117,7 @@ def fused_experts(hidden_states, w1, w2, topk_weights, topk_ids, inplace=False, 
            global_num_experts)
     entry = _packed.get(key)
     if entry is not None and entry.is_current():
-        return entry.packed(hidden_states, topk_weights, topk_ids, output)
+        return entry.packed.apply(hidden_states, topk_weights, topk_ids, output)
     if expert_map is None and global_num_experts not in (-1, w1.shape[0]):
         _refuse("global_num_experts", f"{w1.shape[0]}, the experts in w1, or an expert_map", f"it is {global_num_experts}")
 

@@ -39,13 +39,13 @@ def _open_device(device, w1):
     """The device to pack for. Errors: this build or machine does not have it; torch captures a graph."""
     if device is None:
         device = _device(w1)
-    if isinstance(device, str):
-        device = Device.shared(device)
     torch = sys.modules.get("torch")
-    if device.platform == "cuda" and torch and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+    on_gpu = device.startswith("cuda") if isinstance(device, str) else device.platform == "cuda"
+    # Before the device opens, because that allocates, too.
+    if on_gpu and torch and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         need, fact = "a first call or pack() before a graph is captured", "torch captures a graph"
         raise Unsupported(f"w1: needs {need}; {fact}", "", "w1", need, fact)
-    return device
+    return Device.shared(device) if isinstance(device, str) else device
 
 
 def float_scheme(w1):
@@ -63,7 +63,7 @@ class PackedExperts:
     def __init__(self, moe, selection):
         self.moe = moe
         self.selection = selection
-        self._apply = moe.apply_any
+        self.apply = moe.apply_any  # without a frame of Python
 
     def __call__(self, hidden_states, topk_weights, topk_ids, output=None):
         """output[t] = sum over j of topk_weights[t, j] * expert(topk_ids[t, j])(hidden_states[t])
@@ -71,7 +71,7 @@ class PackedExperts:
         hidden_states f32, bf16 or f16 [num_tokens, hidden_size]; topk_weights floats and topk_ids integers
         [num_tokens, top_k]. Forward only.
         """
-        return self._apply(hidden_states, topk_weights, topk_ids, output)
+        return self.apply(hidden_states, topk_weights, topk_ids, output)
 
     def __deepcopy__(self, memo):
         return self  # it never changes

@@ -39,6 +39,8 @@ def test_shared_checkpoint_gives_the_logits_of_its_reference(shared_checkpoint, 
 @pytest.mark.parametrize("name", ["dsv3-fp8-block128", "qwen3moe-fp8-block128"])
 def test_dequantized_fp8_checkpoint_gives_the_logits_of_eager(shared_checkpoint, name):
     pytest.importorskip("accelerate", reason="accelerate is not installed")
+    if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 17):
+        pytest.skip("this transformers does not dequantize blocks that the end of a matrix cuts")
     # Without a GPU transformers dequantizes FP8 to bf16.
     model = loaded(shared_checkpoint(name), "eager", dtype=torch.bfloat16,
                    quantization_config=transformers.FineGrainedFP8Config(dequantize=True)).float()

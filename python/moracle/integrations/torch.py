@@ -29,7 +29,7 @@ def _refuse_gradient(**tensors):
 def _call(packed, hidden_states, topk_weights, topk_ids):
     if torch.is_grad_enabled():
         _refuse_gradient(hidden_states=hidden_states, topk_weights=topk_weights)
-    return packed(hidden_states.contiguous(), topk_weights.contiguous(), topk_ids.contiguous())
+    return packed.apply(hidden_states.contiguous(), topk_weights.contiguous(), topk_ids.contiguous())
 
 
 def _kernel(hidden_states, topk_weights, topk_ids, handle):

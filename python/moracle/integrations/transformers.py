@@ -136,7 +136,7 @@ def register():
     from transformers import __version__, modeling_utils
     interface = getattr(modeling_utils, "ALL_EXPERTS_FUNCTIONS", None)
     if interface is None:
-        need, fact = "a version whose models accept registered experts implementations: 5.8 or later", f"it is {__version__}"
+        need, fact = "a version whose models accept registered experts implementations: 5.7 or later", f"it is {__version__}"
         raise Unsupported(f"transformers: needs {need}; {fact}", "", "transformers", need, fact)
     interface.register(NAME, experts_forward)
     modeling_utils.ALL_FP8_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
