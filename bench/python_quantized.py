@@ -44,12 +44,15 @@ SCHEMES = {"int8-w8a8": int8_channel, "int4-w4a16-g128": int4_groups, "fp8-w8a8-
 
 
 def main():
-    options = parser_of(__doc__).parse_args()
+    parser = parser_of(__doc__)
+    parser.add_argument("--schemes", type=lambda text: text.split(","), default=list(SCHEMES), help=", ".join(SCHEMES))
+    options = parser.parse_args()
     torch.set_num_threads(options.threads)
     names = ("each call", "once", "moracle")
     print("| scheme | tokens | " + " | ".join(names) + " | each call / moracle | once / moracle |")
     print("| --- | ---: " + "| ---: " * (len(names) + 2) + "|")
-    for scheme, quantize in SCHEMES.items():
+    for scheme in options.schemes:
+        quantize = SCHEMES[scheme]
         module = experts(options.device)
         codes1, scale1, values1 = quantize(module.gate_up_proj.data)
         codes2, scale2, values2 = quantize(module.down_proj.data)
