@@ -39,31 +39,34 @@ def scheme_of(w1, *, use_fp8_w8a8=False, use_int8_w8a8=False, use_int8_w8a16=Fal
 
 
 class _Entry:
+    """Packed experts, and the tensors that they came from."""
+
     def __init__(self, packed, tensors, key):
         self.packed = packed
-        self.versions = _versions(tensors)
         self.references = [weakref.ref(tensor, lambda _: _packed.pop(key, None)) for tensor in tensors]
+        # torch counts changes in place; other frameworks do not.
+        self.versions = [(reference, tensor._version) for reference, tensor in zip(self.references, tensors)
+                         if hasattr(tensor, "_version")]
+
+    def is_current(self):
+        for reference, version in self.versions:
+            tensor = reference()
+            if tensor is None or tensor._version != version:
+                return False
+        return True
 
 
-# Packed experts by the identity of their tensors. An entry goes when one of its tensors goes.
+# Packed experts by the identity of their tensors and by their options. An entry goes when one of its tensors goes.
 _packed = {}
 _packing = threading.RLock()
 
 
-def _versions(tensors):
-    """Counts of changes in place, which torch keeps; the same number for others."""
-    return [getattr(tensor, "_version", 0) for tensor in tensors]
-
-
-def _packed_for(tensors, options, make):
-    key = (tuple(map(id, tensors)), options)
-    present = [tensor for tensor in tensors if tensor is not None]
-    entry = _packed.get(key)
-    if entry is not None and entry.versions == _versions(present):
-        return entry.packed
+def _pack_once(key, tensors, make):
     with _packing:
-        _packed.pop(key, None)
-        entry = _packed[key] = _Entry(make(), present, key)
+        entry = _packed.get(key)  # another thread may have packed them
+        if entry is None or not entry.is_current():
+            _packed.pop(key, None)
+            entry = _packed[key] = _Entry(make(), [tensor for tensor in tensors if tensor is not None], key)
         return entry.packed
 
 
@@ -99,28 +102,33 @@ def fused_experts(hidden_states, w1, w2, topk_weights, topk_ids, inplace=False, 
     `scheme` and `packing` (see pack) go beyond vLLM: "mxfp4-w4a16", "mxfp8-w8a8", GPTQ and AWQ tensors.
     Returns a new tensor like hidden_states, or `output`.
     """
-    for argument, value in {"inplace": inplace, **unknown}.items():
-        if value is not None and value is not False:
-            _refuse(argument, "its default", f"moracle's fused_experts does not take it; it is {value!r}")
-    activation = getattr(activation, "value", activation)
+    if inplace or unknown:
+        for argument, value in {"inplace": inplace, **unknown}.items():
+            if value is not None and value is not False:
+                _refuse(argument, "its default", f"moracle's fused_experts does not take it; it is {value!r}")
     if quant_config is not None:
         return fused_experts(hidden_states, w1, w2, topk_weights, topk_ids, activation=activation,
                              apply_router_weight_on_input=apply_router_weight_on_input, expert_map=expert_map,
                              global_num_experts=global_num_experts, output=output, **_arguments_of(quant_config))
+    top_k = topk_ids.shape[-1]
+    key = (id(w1), id(w2), id(w1_scale), id(w2_scale), id(w1_zp), id(w2_zp), id(w1_bias), id(w2_bias), id(a1_scale),
+           id(a2_scale), id(expert_map), use_fp8_w8a8, use_int8_w8a8, use_int8_w8a16, use_int4_w4a16, per_channel_quant,
+           tuple(block_shape) if block_shape else None, scheme, packing, activation, apply_router_weight_on_input, top_k,
+           global_num_experts)
+    entry = _packed.get(key)
+    if entry is not None and entry.is_current():
+        return entry.packed.apply(hidden_states, topk_weights, topk_ids, output)
     if expert_map is None and global_num_experts not in (-1, w1.shape[0]):
         _refuse("global_num_experts", f"{w1.shape[0]}, the experts in w1, or an expert_map", f"it is {global_num_experts}")
-    tensors = (w1, w2, w1_scale, w2_scale, w1_zp, w2_zp, w1_bias, w2_bias, a1_scale, a2_scale, expert_map)
-    options = (use_fp8_w8a8, use_int8_w8a8, use_int8_w8a16, use_int4_w4a16, per_channel_quant,
-               tuple(block_shape) if block_shape else None, str(scheme), packing, activation,
-               apply_router_weight_on_input, topk_ids.shape[-1])
 
     def make():
         chosen = scheme or scheme_of(
             w1, use_fp8_w8a8=use_fp8_w8a8, use_int8_w8a8=use_int8_w8a8, use_int8_w8a16=use_int8_w8a16,
             use_int4_w4a16=use_int4_w4a16, per_channel_quant=per_channel_quant, block_shape=block_shape,
             has_zero_points=w1_zp is not None, is_static=a1_scale is not None)
-        return pack(w1, w2, top_k=topk_ids.shape[-1], scheme=chosen, w1_scale=w1_scale, w2_scale=w2_scale, w1_zp=w1_zp,
-                    w2_zp=w2_zp, w1_bias=w1_bias, w2_bias=w2_bias, a1_scale=a1_scale, a2_scale=a2_scale,
-                    activation=activation, apply_router_weight_on_input=apply_router_weight_on_input, packing=packing,
-                    expert_map=expert_map)
-    return _packed_for(tensors, options, make)(hidden_states, topk_weights, topk_ids, output)
+        return pack(w1, w2, top_k=top_k, scheme=chosen, w1_scale=w1_scale, w2_scale=w2_scale, w1_zp=w1_zp, w2_zp=w2_zp,
+                    w1_bias=w1_bias, w2_bias=w2_bias, a1_scale=a1_scale, a2_scale=a2_scale,
+                    activation=getattr(activation, "value", activation),  # vLLM's is an enum
+                    apply_router_weight_on_input=apply_router_weight_on_input, packing=packing, expert_map=expert_map)
+    tensors = (w1, w2, w1_scale, w2_scale, w1_zp, w2_zp, w1_bias, w2_bias, a1_scale, a2_scale, expert_map)
+    return _pack_once(key, tensors, make)(hidden_states, topk_weights, topk_ids, output)

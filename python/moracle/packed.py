@@ -1,59 +1,51 @@
 """Experts packed once from tensors, for many calls."""
 import sys
 
-from ._moracle import Device, FusedMoe, Scheme, describe_tensors, new_like, select
+import numpy as np
+
+from ._moracle import Device, FusedMoe, Scheme, describe_tensors, select
 from .errors import InvalidArgument, Unsupported
 
 # More tokens in one call run as several calls of at most so many. The workspace grows with it.
 MAX_NUM_TOKENS = {"cpu": 1024, "cuda": 4096, "opencl": 1024}
-
-
-_dtype_names = {}  # str() of a dtype takes longer than the rest of a call
+_KINDS = {1: "cpu", 2: "cuda"}  # DLPack's numbers
 
 
 def dtype_of(tensor):
     """The name of the element type in numpy and torch: "float32"."""
-    dtype = tensor.dtype
-    name = _dtype_names.get(dtype)
-    if name is None:
-        name = _dtype_names[dtype] = str(dtype).rpartition(".")[2]
-    return name
+    return str(tensor.dtype).rpartition(".")[2]
 
 
 def _device(tensor):
     """The name of the tensor's device: "cpu", "cuda:0"."""
     device = getattr(tensor, "device", "cpu")
-    kind = getattr(device, "type", "cpu")
-    if kind == "cpu":
-        return "cpu"
-    return f"{kind}:{device.index or 0}"
+    kind, index = getattr(device, "type", None), getattr(device, "index", None)
+    if kind is None and hasattr(tensor, "__dlpack_device__"):  # not torch
+        code, index = map(int, tensor.__dlpack_device__())
+        kind = _KINDS.get(code, f"device type {code} of DLPack")
+    return "cpu" if kind in (None, "cpu") else f"{kind}:{index or 0}"
 
 
 def _on_host(tensor):
-    return tensor if tensor is None or _device(tensor) == "cpu" else tensor.cpu()
+    """The tensor in host memory; itself if it lies there."""
+    if tensor is None or _device(tensor) == "cpu":
+        return tensor
+    if hasattr(tensor, "cpu"):  # torch
+        return tensor.cpu()
+    return tensor.get() if hasattr(tensor, "get") else np.asarray(tensor)  # cupy, jax
 
 
 def _open_device(device, w1):
     """The device to pack for. Errors: this build or machine does not have it; torch captures a graph."""
     if device is None:
         device = _device(w1)
-    if isinstance(device, str):
-        device = Device.shared(device)
     torch = sys.modules.get("torch")
-    if device.platform == "cuda" and torch and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+    on_gpu = device.startswith("cuda") if isinstance(device, str) else device.platform == "cuda"
+    # Before the device opens, because that allocates, too.
+    if on_gpu and torch and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         need, fact = "a first call or pack() before a graph is captured", "torch captures a graph"
         raise Unsupported(f"w1: needs {need}; {fact}", "", "w1", need, fact)
-    return device
-
-
-def _as_type(tensor, name):
-    """The tensor in another element type; itself if it has that type."""
-    if dtype_of(tensor) == name:
-        return tensor
-    if hasattr(tensor, "astype"):
-        return tensor.astype(name)
-    import torch
-    return tensor.to(getattr(torch, name))
+    return Device.shared(device) if isinstance(device, str) else device
 
 
 def float_scheme(w1):
@@ -71,7 +63,7 @@ class PackedExperts:
     def __init__(self, moe, selection):
         self.moe = moe
         self.selection = selection
-        self._most = moe.max_num_tokens
+        self.apply = moe.apply_any  # without a frame of Python
 
     def __call__(self, hidden_states, topk_weights, topk_ids, output=None):
         """output[t] = sum over j of topk_weights[t, j] * expert(topk_ids[t, j])(hidden_states[t])
@@ -79,15 +71,7 @@ class PackedExperts:
         hidden_states f32, bf16 or f16 [num_tokens, hidden_size]; topk_weights floats and topk_ids integers
         [num_tokens, top_k]. Forward only.
         """
-        ids, weights = _as_type(topk_ids, "int32"), _as_type(topk_weights, "float32")
-        if len(hidden_states) <= self._most:
-            return self.moe.apply(hidden_states, ids, weights, output)
-        if output is None:
-            output = new_like(hidden_states, *hidden_states.shape)
-        for first in range(0, len(hidden_states), self._most):
-            part = slice(first, first + self._most)
-            self.moe.apply(hidden_states[part], ids[part], weights[part], output[part])
-        return output
+        return self.apply(hidden_states, topk_weights, topk_ids, output)
 
     def __deepcopy__(self, memo):
         return self  # it never changes

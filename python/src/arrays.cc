@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "frameworks.h"
@@ -51,6 +52,10 @@ constexpr Viewed kViewed[] = {{"bfloat16", "uint16", DType::kBF16},
                               {"float8_e4m3fn", "uint8", DType::kF8E4M3},
                               {"float8_e5m2", "uint8", DType::kF8E5M2},
                               {"float8_e8m0fnu", "uint8", DType::kF8E8M0}};
+
+// What array_of_type converts.
+constexpr DType kIntegers[] = {DType::kI8, DType::kU8, DType::kI16, DType::kI64};
+constexpr DType kFloats[] = {DType::kF16, DType::kBF16, DType::kF64};
 
 std::string python_type(nb::handle object) {
   return str_of(nb::object(object.type().attr("__name__")));
@@ -132,6 +137,17 @@ Array array_of(nb::handle object, const char* argument, Use use) {
   array.device_type = array.keeper.device_type();
   array.device_id = array.keeper.device_id();
   return array;
+}
+
+Array array_of_type(nb::object& object, const char* argument, DType dtype) {
+  Array array = array_of(object, argument);
+  if (array.dtype == dtype) return array;
+  const bool integers = dtype == DType::kI32;
+  const std::span<const DType> convertible = integers ? std::span<const DType>(kIntegers) : kFloats;
+  if (std::find(convertible.begin(), convertible.end(), array.dtype) == convertible.end())
+    fail_argument(argument, integers ? "integers" : "floats", "it is " + array.text());
+  object = converted(object, integers ? "int32" : "float32");
+  return array_of(object, argument);
 }
 
 }  // namespace moracle::python

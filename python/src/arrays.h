@@ -34,6 +34,10 @@ enum class Use { kRead, kWrite };
 /// library does not have; a read-only array where `use` is kWrite.
 Array array_of(nb::handle object, const char* argument, Use use = Use::kRead);
 
+/// As array_of, but with elements of i32 or f32. Other integers or floats are converted by their
+/// framework; `object` then becomes the new array. Errors: no integers, no floats.
+Array array_of_type(nb::object& object, const char* argument, DType dtype);
+
 /// The array as a matrix [rows, cols]. Errors: another number of dimensions; columns that are not
 /// next to each other; another dtype than f32, bf16 or f16; memory of another device.
 Matrix matrix_of(const Array& array, const char* argument, const Device& device);

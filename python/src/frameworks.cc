@@ -21,11 +21,22 @@ bool torch_uses_cuda() {
   return torch() && nb::cast<bool>(torch().attr("cuda").attr("is_initialized")());
 }
 
+// The function with which torch's own compiled code asks for the current stream; null if this torch
+// lacks it. torch.cuda.current_stream makes two objects of Python.
+nb::handle raw_stream_of_torch() {
+  static const nb::handle function =
+      nb::object(nb::getattr(torch().attr("_C"), "_cuda_getCurrentRawStream", nb::none()))
+          .release();
+  return function.is_none() ? nb::handle() : function;
+}
+
 // The current stream of the framework on CUDA device `device`, "cuda:0". For other frameworks the
 // legacy stream: DLPack makes an array ready there if the caller names no stream.
 uintptr_t current_stream(nb::handle object, const std::string& device) {
   const int index = std::stoi(device.substr(device.find(':') + 1));
   if (object.is_none() ? torch_uses_cuda() : is_torch(object)) {
+    const nb::handle raw = raw_stream_of_torch();
+    if (raw) return nb::cast<uintptr_t>(raw(index));
     const nb::object current = torch().attr("cuda").attr("current_stream")(index);
     return nb::cast<uintptr_t>(current.attr("cuda_stream"));
   }
@@ -68,9 +79,12 @@ void refuse_gradient(nb::handle object, const char* argument) {
                  "it has requires_grad"});
 }
 
-nb::object empty_like(nb::handle object, int64_t rows, int64_t cols) {
-  const nb::tuple shape = nb::make_tuple(rows, cols);
-  if (is_torch(object)) return object.attr("new_empty")(shape);
+nb::object empty_like(nb::handle object, int64_t rows, int64_t cols, bool same_shape) {
+  if (is_torch(object)) {
+    static nb::handle like = nb::object(torch().attr("empty_like")).release();
+    if (same_shape) return like(object);  // half the time of new_empty
+    return object.attr("new_empty")(nb::make_tuple(rows, cols));
+  }
   const std::string package = package_of(object);
   if (package != "numpy" && package != "cupy") {
     fail_argument("output", "an array, because " + package + " arrays have no known constructor",
@@ -78,7 +92,12 @@ nb::object empty_like(nb::handle object, int64_t rows, int64_t cols) {
   }
   nb::dict options;
   options["dtype"] = object.attr("dtype");
-  return nb::module_::import_(package.c_str()).attr("empty")(shape, **options);
+  return nb::module_::import_(package.c_str()).attr("empty")(nb::make_tuple(rows, cols), **options);
+}
+
+nb::object converted(nb::handle object, const char* dtype) {
+  if (is_torch(object)) return object.attr("to")(torch().attr(dtype));
+  return object.attr("astype")(dtype);
 }
 
 Stream stream_of(nb::handle stream, nb::handle object, const Device& device) {

@@ -22,7 +22,11 @@ bool is_torch(nb::handle object);
 void refuse_gradient(nb::handle object, const char* argument);
 
 /// A new array like `object` (numpy, torch or cupy) with `rows` rows of `cols` columns.
-nb::object empty_like(nb::handle object, int64_t rows, int64_t cols);
+/// `same_shape`: `object` has that shape, and rows of adjacent elements.
+nb::object empty_like(nb::handle object, int64_t rows, int64_t cols, bool same_shape);
+
+/// The array in another element type ("int32"), converted by its framework.
+nb::object converted(nb::handle object, const char* dtype);
 
 /// The stream for a call on `device`. `stream`: an integer handle, or None for the current stream
 /// of the framework that made `object`; without an object, of torch if it uses CUDA. Errors: a

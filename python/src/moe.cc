@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "arrays.h"
 #include "bindings.h"
 #include "calls.h"
@@ -35,28 +37,69 @@ Selection selection_of(nb::handle selection, const LayerSpec& spec, const Device
   return select(request, Machine::here());
 }
 
-nb::object apply(PyMoe& self, nb::object hidden, nb::object topk_ids, nb::object topk_weights,
-                 nb::object output, nb::object stream) {
+// The arrays of a call on experts, checked against the layer.
+struct Arguments {
+  Array hidden, ids, weights;
+  Matrix x;
+};
+
+// Fails for arrays that do not fit. `named`: the parameters' names.
+Arguments arguments_of(const PyMoe& self, nb::handle hidden, Array ids, Array weights,
+                       const char* named) {
+  const Device& device = *self.device;
+  Arguments arguments{array_of(hidden, named), std::move(ids), std::move(weights), {}};
+  arguments.x = matrix_of(arguments.hidden, named, device);
+  const std::vector<int64_t> shape = {arguments.x.rows, self.layer->plan().layer.top_k};
+  data_of(arguments.ids, "topk_ids", DType::kI32, shape, device);
+  data_of(arguments.weights, "topk_weights", DType::kF32, shape, device);
+  return arguments;
+}
+
+nb::object run(const PyMoe& self, const Arguments& arguments, nb::handle hidden, nb::object output,
+               nb::handle stream) {
   FusedMoe& moe = *self.layer;
   const Device& device = *self.device;
-  refuse_gradient(hidden, "hidden");
-  refuse_gradient(topk_weights, "topk_weights");
-  const Array in = array_of(hidden, "hidden");
-  const Matrix x = matrix_of(in, "hidden", device);
-  const std::vector<int64_t> shape = {x.rows, moe.plan().layer.top_k};
-  const Array id_array = array_of(topk_ids, "topk_ids");
-  const auto* ids =
-      static_cast<const int32_t*>(data_of(id_array, "topk_ids", DType::kI32, shape, device));
-  const Array weight_array = array_of(topk_weights, "topk_weights");
-  const auto* weights =
-      static_cast<const float*>(data_of(weight_array, "topk_weights", DType::kF32, shape, device));
-  if (output.is_none()) output = empty_like(hidden, x.rows, moe.plan().layer.hidden_size);
+  if (output.is_none())
+    output = empty_like(hidden, arguments.x.rows, moe.plan().layer.hidden_size,
+                        arguments.x.cols == moe.plan().layer.hidden_size);
   const Array out = array_of(output, "output", Use::kWrite);
   const Matrix y = matrix_of(out, "output", device);
   const Stream on = stream_of(stream, hidden, device);
+  const auto* ids = static_cast<const int32_t*>(arguments.ids.data);
+  const auto* weights = static_cast<const float*>(arguments.weights.data);
   {
     const nb::gil_scoped_release released;
-    value_of(moe.apply(x, {ids}, {weights}, y, on));
+    value_of(moe.apply(arguments.x, {ids}, {weights}, y, on));
+  }
+  return output;
+}
+
+nb::object apply(PyMoe& self, nb::object hidden, nb::object topk_ids, nb::object topk_weights,
+                 nb::object output, nb::object stream) {
+  refuse_gradient(hidden, "hidden");
+  refuse_gradient(topk_weights, "topk_weights");
+  const Arguments arguments = arguments_of(self, hidden, array_of(topk_ids, "topk_ids"),
+                                           array_of(topk_weights, "topk_weights"), "hidden");
+  return run(self, arguments, hidden, std::move(output), stream);
+}
+
+// As apply, with the arguments of vLLM's functions: ids and weights of any type are converted, and
+// more tokens than planned run as several calls.
+nb::object apply_any(PyMoe& self, nb::object hidden, nb::object topk_weights, nb::object topk_ids,
+                     nb::object output) {
+  refuse_gradient(hidden, "hidden_states");
+  refuse_gradient(topk_weights, "topk_weights");
+  Array ids = array_of_type(topk_ids, "topk_ids", DType::kI32);
+  Array weights = array_of_type(topk_weights, "topk_weights", DType::kF32);
+  const Arguments arguments =
+      arguments_of(self, hidden, std::move(ids), std::move(weights), "hidden_states");
+  const int64_t rows = arguments.x.rows, most = self.layer->plan().max_num_tokens;
+  if (rows <= most) return run(self, arguments, hidden, std::move(output), nb::none());
+  if (output.is_none())
+    output = empty_like(hidden, rows, self.layer->plan().layer.hidden_size, false);
+  for (int64_t first = 0; first < rows; first += most) {
+    const nb::slice part(first, std::min(first + most, rows));
+    apply_any(self, hidden[part], topk_weights[part], topk_ids[part], output[part]);
   }
   return output;
 }
@@ -66,7 +109,8 @@ nb::object apply_linear(PyLinear& self, nb::object x, nb::object output, nb::obj
   refuse_gradient(x, "x");
   const Array in = array_of(x, "x");
   const Matrix input = matrix_of(in, "x", *self.device);
-  if (output.is_none()) output = empty_like(x, input.rows, linear.plan().layer.intermediate_size);
+  if (output.is_none())
+    output = empty_like(x, input.rows, linear.plan().layer.intermediate_size, false);
   const Array out = array_of(output, "output", Use::kWrite);
   const Matrix y = matrix_of(out, "output", *self.device);
   const Stream on = stream_of(stream, x, *self.device);
@@ -104,9 +148,6 @@ void bind_plan(Class& bound) {
 }  // namespace
 
 void bind_moe(nb::module_& m) {
-  m.def("new_like", &empty_like, nb::arg("array"), nb::arg("rows"), nb::arg("cols"),
-        nb::sig("def new_like(array: typing.Any, rows: int, cols: int) -> typing.Any"),
-        "A new array [rows, cols] of the same framework, element type and device.");
   static const std::string moe_sig =
       std::string(
           "def __init__(self, weights: DescribedWeights, selection: Selection | None = None, "
@@ -146,6 +187,13 @@ void bind_moe(nb::module_& m) {
            "stream of torch or cupy, and the call does not wait. Device.synchronize reports ids "
            "that "
            "no expert has.");
+  moe.def("apply_any", &apply_any, nb::arg("hidden_states").none(), nb::arg("topk_weights").none(),
+          nb::arg("topk_ids").none(), nb::arg("output") = nb::none(),
+          nb::sig("def apply_any(self, hidden_states: typing.Any, topk_weights: typing.Any, "
+                  "topk_ids: typing.Any, output: typing.Any = None) -> typing.Any"),
+          "As apply, in the order of vLLM's functions: topk_weights of any float and topk_ids of "
+          "any integer type are converted, and more tokens than max_num_tokens run as several "
+          "calls.");
   bind_plan<PyMoe>(moe);
 
   static const std::string linear_sig =

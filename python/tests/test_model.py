@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -100,16 +101,34 @@ def interrupts():
     signal.signal(signal.SIGINT, before)
 
 
-def test_interrupt_stops_generation(model, interrupts):
-    for _ in range(5):  # a signal after the end proves nothing
-        timer = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
+def interrupted(call, seconds):
+    """True if Ctrl-C after so many seconds ends the call, in one of ten tries."""
+    for _ in range(10):
+        timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+        returned = False
         try:
-            model.generate([1, 2, 3], max_tokens=model.max_context - 3, ignore_eos=True)
+            timer.start()
+            call()
+            returned = True
             timer.join()
+            time.sleep(1)  # the signal came too late: here
         except KeyboardInterrupt:
-            return
-    pytest.fail("the signal did not stop the call")
+            if not returned:
+                return True
+    return False
+
+
+def test_interrupt_stops_generation(model, interrupts):
+    assert interrupted(lambda: model.generate([1, 2, 3], max_tokens=model.max_context - 3, ignore_eos=True), 0.01)
+
+
+def test_interrupt_stops_loading(model_folder, interrupts):
+    assert interrupted(lambda: moracle.Model.load(model_folder, threads=1), 0.005)
+
+
+def test_interrupt_stops_packing(interrupts):
+    w1, w2 = np.ones((64, 2048, 512), np.float32), np.ones((64, 512, 1024), np.float32)
+    assert interrupted(lambda: moracle.pack(w1, w2, top_k=2), 0.02)
 
 
 def test_interrupt_stops_a_stream(model, interrupts):

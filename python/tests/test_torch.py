@@ -65,7 +65,7 @@ def test_gradients_are_refused(tensors):
     tensors["w1"] = torch.nn.Parameter(tensors["w1"])  # weights are never differentiated: no error
     moracle.fused_experts(**tensors)
     tensors["hidden_states"].requires_grad_()
-    with pytest.raises(moracle.Unsupported, match="hidden: needs a call without gradients, such as inside torch.no_grad"):
+    with pytest.raises(moracle.Unsupported, match="hidden_states: needs a call without gradients, such as inside torch.no_grad"):
         moracle.fused_experts(**tensors)
     with torch.no_grad():
         moracle.fused_experts(**tensors)

@@ -3,6 +3,8 @@
 Forward only. Served: experts with plain weights, FP8 experts with scales per block or per tensor, and the MXFP4 codes
 of GPT-OSS.
 """
+import weakref
+
 import torch
 
 from ..errors import Unsupported
@@ -87,11 +89,21 @@ class _State:
 
     def __init__(self, module, top_k):
         self.packed = _pack(module, top_k)
+        self.handle = handle_of(self.packed)
         self.top_k = top_k
-        self.came_from = [(id(weight), weight._version) for weight in _weights(module)]
+        self.remember(module)
+
+    def remember(self, module):
+        weights = {id(weight) for weight in _weights(module)}
+        self.came_from = [(name, weakref.ref(weight), weight._version) for name, weight in module._parameters.items()
+                          if id(weight) in weights]
 
     def is_of(self, module, top_k):
-        return self.top_k == top_k and self.came_from == [(id(weight), weight._version) for weight in _weights(module)]
+        parameters = module._parameters  # getattr of a module takes ten times as long
+        for name, weight, version in self.came_from:
+            if parameters.get(name) is not weight() or weight()._version != version:
+                return False
+        return self.top_k == top_k
 
     def __deepcopy__(self, memo):
         return None  # the copy packs its own weights
@@ -101,14 +113,15 @@ def _ensure_packed(module, top_k):
     state = module.__dict__.get("_moracle_state")
     if state is None or not state.is_of(module, top_k):
         module.__dict__["_moracle_state"] = state = _State(module, top_k)
-        module.__dict__["_moracle_handle"] = handle_of(state.packed)
+        module.__dict__["_moracle_handle"] = state.handle
+    return state
 
 
 def experts_forward(self, hidden_states, top_k_index, top_k_weights):
     """The forward function of an experts module: packs its weights once, then runs the custom operator."""
     if not torch.compiler.is_compiling():
-        _ensure_packed(self, top_k_index.shape[-1])
-        return run(self._moracle_state.packed, self._moracle_handle, hidden_states, top_k_weights, top_k_index)
+        state = _ensure_packed(self, top_k_index.shape[-1])
+        return run(state.packed, state.handle, hidden_states, top_k_weights, top_k_index)
     if "_moracle_handle" not in self.__dict__:
         raise RuntimeError("the experts are not packed yet: run the model once, or call "
                            "moracle.integrations.transformers.pack(model), before torch.compile")
@@ -123,7 +136,7 @@ def register():
     from transformers import __version__, modeling_utils
     interface = getattr(modeling_utils, "ALL_EXPERTS_FUNCTIONS", None)
     if interface is None:
-        need, fact = "a version whose models accept registered experts implementations: 5.8 or later", f"it is {__version__}"
+        need, fact = "a version whose models accept registered experts implementations: 5.7 or later", f"it is {__version__}"
         raise Unsupported(f"transformers: needs {need}; {fact}", "", "transformers", need, fact)
     interface.register(NAME, experts_forward)
     modeling_utils.ALL_FP8_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
@@ -145,11 +158,13 @@ def pack(model, drop=False):
     for module in list(model.modules()):
         if not _weights(module):
             continue
-        _ensure_packed(module, top_k)
+        state = _ensure_packed(module, top_k)
         layers += 1
         if drop:
             for weight in _weights(module):
-                weight.data = torch.empty(0, dtype=weight.dtype, device=weight.device)
-            state = module.__dict__["_moracle_state"]
-            state.came_from = [(id(weight), weight._version) for weight in _weights(module)]
+                device = weight.device
+                weight.data = torch.empty(0, dtype=weight.dtype, device=device)
+            state.remember(module)
+            if device.type == "cuda":
+                torch.cuda.empty_cache()  # torch keeps freed memory, and packed weights do not come from torch
     return layers
