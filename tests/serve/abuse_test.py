@@ -1,6 +1,7 @@
-"""Treats the server badly: abuse_test.py COMMAND MODEL [--requests N] [unittest's arguments].
+"""Treats the server badly: abuse_test.py COMMAND MODEL [--requests N] [--any-memory] [unittest's arguments].
 
-Malformed requests beside slow clients, many idle connections, and a server that is killed."""
+Malformed requests beside slow clients, many idle connections, and a server that is killed. --any-memory: sanitizers keep
+freed memory, so that its growth says nothing."""
 import concurrent.futures
 import http.client
 import json
@@ -15,7 +16,7 @@ import unittest
 
 from client import Server, skip_without_server
 
-COMMAND, MODEL, REQUESTS = "", "", 1000
+COMMAND, MODEL, REQUESTS, ANY_MEMORY = "", "", 1000, False
 PROMPT = "And the LORD spake unto Moses, saying,"
 GOOD = {"prompt": "And the", "max_tokens": 2, "n": 1, "temperature": 0.5, "stop": ["x"], "logit_bias": {"5": 1},
         "logprobs": 1, "echo": True, "stream": False, "seed": 1}
@@ -107,7 +108,7 @@ class Abuse(unittest.TestCase):
             print(f"{sum(statuses.values())} requests: {statuses}; resident MB: {[round(m, 1) for m in memory]}")
             self.assertFalse([status for status in statuses if status.startswith("5")], statuses)
             self.assertGreater(statuses.get("400", 0), REQUESTS // 4)
-            self.assertLess(memory[-1] - memory[0], 16)
+            self.assertTrue(ANY_MEMORY or memory[-1] - memory[0] < 16, memory)
             self.assertEqual(server.complete(PROMPT, max_tokens=4, ignore_eos=True)["usage"]["completion_tokens"], 4)
             for connection in slow:
                 connection.close()
@@ -127,7 +128,7 @@ class Abuse(unittest.TestCase):
                 self.assertEqual(idle[-1].getresponse().read()[:9], b'{"count":')
             grown = resident(server) - before
             print(f"{count} idle connections: {grown:.1f} MB")
-            self.assertLess(grown, 64)
+            self.assertTrue(ANY_MEMORY or grown < 64, grown)
             idle[count // 2].request("GET", "/health")
             self.assertEqual(idle[count // 2].getresponse().status, 200)
             self.assertEqual(server.complete(PROMPT, max_tokens=4, ignore_eos=True)["usage"]["completion_tokens"], 4)
@@ -168,5 +169,8 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--requests"]:
         REQUESTS = int(sys.argv[2])
         del sys.argv[1:3]
+    if sys.argv[1:2] == ["--any-memory"]:
+        ANY_MEMORY = True
+        del sys.argv[1]
     skip_without_server(COMMAND)
     unittest.main(verbosity=2)

@@ -15,7 +15,8 @@ void EventQueue::flush() {
   const std::lock_guard lock(mutex_);
   if (items_.empty()) return;
   const auto items = std::make_shared<std::vector<Item>>(std::move(items_));
-  items_.clear();
+  items_ = {};
+  items_.reserve(items->size());  // the next step has as many
   const std::shared_ptr<Exchange> exchange = items->front().exchange;
   exchange->post([items] {
     for (Item& item : *items) item.answer->take(item.index, std::move(item.event));

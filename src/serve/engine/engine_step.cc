@@ -55,6 +55,7 @@ void Engine::compute(std::span<const Chunk> chunks) {
   const Turn turn = model_.device().turn();  // until the logits have been read
   const auto work = [&]() -> Status { return forward(chunks); };
   Status done = or_out_of_memory("step", work);
+  parts_.enqueued();
   if (!done) {
     if (chunks.size() == 1)
       return end(chunks[0].id, {.finish = Finish::kFailed, .message = done.error().to_string()});

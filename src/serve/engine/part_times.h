@@ -32,6 +32,11 @@ class PartTimes {
   void end(std::string_view part);
 
   void begin_step();
+  /// The host has enqueued the step. On a CPU it is then done. For another device that is no work
+  /// of the server, so it counts to no part.
+  void enqueued() {
+    if (!is_cpu_) start();
+  }
   /// A part on the device ends now. The host's next part begins.
   void end_on_device(std::string_view part);
   void end_step();
