@@ -1,6 +1,7 @@
-// Boost.Beast beside cpp-httplib: streams of server-sent events to many clients, as in a step of the server: one
-// thread gives every stream an event at each tick.
-//   g++ -O2 -std=c++20 bench/lab/http_streams.cc -o http_streams -lcpp-httplib -lpthread   (libboost-dev, libcpp-httplib-dev)
+// Boost.Beast beside cpp-httplib: streams of server-sent events to many clients, as in a step of
+// the server: one thread gives every stream an event at each tick.
+//   g++ -O2 -std=c++20 bench/lab/http_streams.cc -o http_streams -lcpp-httplib -lpthread
+//   (libboost-dev, libcpp-httplib-dev)
 //   ./http_streams beast|httplib STREAMS TICKS TICK_US
 #include <httplib.h>
 #include <sys/epoll.h>
@@ -54,7 +55,8 @@ struct Streams {
 
 class Beast : public Streams {
  public:
-  explicit Beast(uint16_t port) : acceptor_(io_, tcp::endpoint(asio::ip::address_v4::loopback(), port)) {
+  explicit Beast(uint16_t port)
+      : acceptor_(io_, tcp::endpoint(asio::ip::address_v4::loopback(), port)) {
     accept();
     thread_ = std::thread([this] { io_.run(); });
   }
@@ -65,7 +67,7 @@ class Beast : public Streams {
   size_t open() override { return open_; }
   void tick() override {
     asio::post(io_, [this] {
-      for (auto& session : sessions_) session->write("e2\r\n" + kEvent + "\r\n");
+      for (auto& session : sessions_) session->write("e4\r\n" + kEvent + "\r\n");
     });
   }
   void end() override {
@@ -86,10 +88,11 @@ class Beast : public Streams {
       writing = true;
       sending.swap(unsent);
       unsent.clear();
-      asio::async_write(stream, asio::buffer(sending), [self = shared_from_this()](boost::system::error_code error, size_t) {
-        self->writing = false;
-        if (!error) self->flush();
-      });
+      asio::async_write(stream, asio::buffer(sending),
+                        [self = shared_from_this()](boost::system::error_code error, size_t) {
+                          self->writing = false;
+                          if (!error) self->flush();
+                        });
     }
     boost::beast::tcp_stream stream;
     boost::beast::flat_buffer buffer;
@@ -105,7 +108,9 @@ class Beast : public Streams {
       http::async_read(session->stream, session->buffer, session->request,
                        [this, session](boost::system::error_code failed, size_t) {
                          if (failed) return;
-                         session->write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+                         session->write(
+                             "HTTP/1.1 200 OK\r\nContent-Type: "
+                             "text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
                          sessions_.push_back(session);
                          ++open_;
                        });
@@ -130,16 +135,17 @@ class Httplib : public Streams {
         const std::lock_guard lock(mutex_);
         queues_.push_back(queue);
       }
-      reply.set_chunked_content_provider("text/event-stream", [queue](size_t, httplib::DataSink& sink) {
-        std::unique_lock lock(queue->mutex);
-        queue->wake.wait(lock, [&] { return !queue->text.empty() || queue->ended; });
-        const std::string text = std::exchange(queue->text, {});
-        const bool ended = queue->ended;
-        lock.unlock();
-        if (!text.empty()) sink.write(text.data(), text.size());
-        if (ended) sink.done();
-        return true;
-      });
+      reply.set_chunked_content_provider(
+          "text/event-stream", [queue](size_t, httplib::DataSink& sink) {
+            std::unique_lock lock(queue->mutex);
+            queue->wake.wait(lock, [&] { return !queue->text.empty() || queue->ended; });
+            const std::string text = std::exchange(queue->text, {});
+            const bool ended = queue->ended;
+            lock.unlock();
+            if (!text.empty()) sink.write(text.data(), text.size());
+            if (ended) sink.done();
+            return true;
+          });
     });
     thread_ = std::thread([this, port] { server_.listen("127.0.0.1", port); });
     while (!server_.is_running()) std::this_thread::yield();
@@ -246,9 +252,12 @@ int main(int argc, char** argv) {
   waitpid(client, &failed, 0);
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const double events = static_cast<double>(ticks) * static_cast<double>(streams);
-  std::printf("%s: %zu streams, %ld ticks in %.2f s, %.0f events/s; CPU %.2f us per event; the giving thread %.0f us per tick; "
-              "%ld threads, %ld KB%s\n", argv[1], streams, ticks, seconds, events / seconds,
-              (cpu_seconds() - cpu) / events * 1e6, giving / static_cast<double>(ticks) * 1e6, threads, rss, failed ? "; FAILED" : "");
+  std::printf(
+      "%s: %zu streams, %ld ticks in %.2f s, %.0f events/s; CPU %.2f us per event; the giving "
+      "thread %.0f us per tick; "
+      "%ld threads, %ld KB%s\n",
+      argv[1], streams, ticks, seconds, events / seconds, (cpu_seconds() - cpu) / events * 1e6,
+      giving / static_cast<double>(ticks) * 1e6, threads, rss, failed ? "; FAILED" : "");
   std::fflush(stdout);
   _exit(failed ? 1 : 0);
 }
