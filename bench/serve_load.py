@@ -5,13 +5,16 @@
     python3 bench/serve_load.py http://127.0.0.1:8000 --clients 1,8,32,64
 
 Each client sends one request after another: random token ids as the prompt, so that no beginning is shared, and always
-the same number of new tokens. The first second of each row does not count. --behind N times the first token of a short
-request while a prompt of N tokens is taken in.
+the same number of new tokens. The first second of each row does not count. --steady leaves prompts out: every client
+streams one long text, and only the seconds count in which all of them do, as in `moracle bench --batch`. --behind N
+times the first token of a short request while a prompt of N tokens is taken in.
 """
 import argparse
 import http.client
 import json
 import random
+import selectors
+import socket
 import statistics
 import threading
 import time
@@ -81,6 +84,50 @@ def throughput(api, clients, seconds):
     return inside / (last - first), statistics.median(stop - start for start, stop, _ in done), len(done)
 
 
+class Stream:
+    """A text that one client receives piece by piece."""
+
+    def __init__(self, api, new_tokens):
+        body = api.body(api.options.prompt, new_tokens, stream=True).encode()
+        self.socket = socket.create_connection((api.host, api.port), timeout=600)
+        self.socket.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: load\r\nContent-Type: application/json\r\n"
+                            b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self.events, self.rest, self.ended = 0, b"", False
+
+    def read(self):
+        """Reads what is there. One event carries one token: no text of these tokens is empty."""
+        data = self.rest + self.socket.recv(1 << 16)
+        self.ended = self.ended or len(data) == len(self.rest) or b"[DONE]" in data
+        self.events += data.count(b"data: {")
+        self.rest = data[-6:] if not data.endswith(b"\n") else b""
+
+
+def steady(api, clients, seconds):
+    """Tokens per second while every client receives a text. Also: pieces between the first and the last moment."""
+    streams = [Stream(api, api.options.tokens) for _ in range(clients)]
+    with selectors.DefaultSelector() as ready:
+        for stream in streams:
+            ready.register(stream.socket, selectors.EVENT_READ, stream)
+
+        def receive(until):
+            while not until():
+                for key, _ in ready.select(0.1):
+                    key.data.read()
+                if any(stream.ended for stream in streams):
+                    raise SystemExit("a text ended too early: raise --tokens, or look at the server's errors")
+
+        receive(lambda: all(stream.events > 2 for stream in streams))
+        begin, before = time.monotonic(), sum(stream.events for stream in streams)
+        receive(lambda: time.monotonic() - begin >= seconds)
+        # A step gives every client a token at once: end right after one, so that no step is cut.
+        cut = sum(stream.events for stream in streams)
+        receive(lambda: sum(stream.events for stream in streams) >= cut + clients)
+        spent, events = time.monotonic() - begin, sum(stream.events for stream in streams) - before
+    for stream in streams:
+        stream.socket.close()
+    return events / spent, events
+
+
 def behind(api, long_prompt, times):
     """First token of a short request: alone, and while a long prompt is taken in."""
     rows = []
@@ -105,13 +152,22 @@ def main():
     parser.add_argument("--tokens", type=int, default=128, help="new tokens of each request")
     parser.add_argument("--seconds", type=float, default=20, help="for each number of clients")
     parser.add_argument("--vocabulary", type=int, default=30000, help="prompts have ids from 1000 to this")
+    parser.add_argument("--steady", action="store_true", help="one long stream for each client, without its prompt")
     parser.add_argument("--behind", type=int, default=0, help="also: first token behind a prompt of so many tokens")
     parser.add_argument("--step-tokens", type=int, default=512, help="of the server, to express times in chunks")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     api = Api(options)
-    print("clients  tokens/s  seconds/request  requests")
-    for clients in [int(each) for each in options.clients.split(",") if each]:
+    numbers = [int(each) for each in options.clients.split(",") if each]
+    if options.steady:
+        print("clients  tokens/s    tokens")
+        for clients in numbers:
+            rate, count = steady(api, clients, options.seconds)
+            print(f"{clients:7}  {rate:8.1f}  {count:8}", flush=True)
+        numbers = []
+    else:
+        print("clients  tokens/s  seconds/request  requests")
+    for clients in numbers:
         rate, seconds, count = throughput(api, clients, options.seconds)
         print(f"{clients:7}  {rate:8.1f}  {seconds:15.3f}  {count:8}", flush=True)
     if options.behind:

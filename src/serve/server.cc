@@ -18,8 +18,10 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
   std::unique_ptr<Server> server(new Server(std::move(served)));
   EngineOptions engine = options.engine;
   engine.num_adapters = static_cast<int32_t>(server->served_.adapters->names().size());
+  engine.flush = [events = &server->events_] { events->flush(); };
   MORACLE_TRY(server->engine_, Engine::start(model, server->served_.tokenizer, engine));
-  server->api_ = std::make_unique<Api>(server->served_, *server->engine_, options.api);
+  server->api_ =
+      std::make_unique<Api>(server->served_, *server->engine_, server->events_, options.api);
   const auto handler = [api = server->api_.get()](const HttpRequest& request,
                                                   const std::shared_ptr<Exchange>& exchange) {
     api->handle(request, exchange);

@@ -30,6 +30,7 @@ class Server {
   explicit Server(ServedModel served) : served_(std::move(served)) {}
 
   const ServedModel served_;
+  EventQueue events_;
   std::unique_ptr<HttpServer> http_;  // outlives the engine, whose jobs hold connections
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Api> api_;

@@ -23,7 +23,8 @@ class Server:
 
     def __init__(self, command, model, *options):
         self.errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([command, "serve", model, "--port", "0", "--threads", "2", *options],
+        self.process = subprocess.Popen([command, "serve", model, *(() if "--port" in options else ("--port", "0")),
+                                         "--threads", "2", *options],
                                         stdout=subprocess.PIPE, stderr=self.errors, text=True)
         self.code = None
         line = self.process.stdout.readline()

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "serve/api/api_error.h"
+#include "serve/api/event_queue.h"
 #include "serve/api/served_model.h"
 #include "serve/engine/engine.h"
 
@@ -17,9 +18,9 @@ struct ApiOptions {
 
 class Api {
  public:
-  /// `model` and `engine` must outlive it.
-  Api(const ServedModel& model, Engine& engine, ApiOptions options)
-      : model_(model), engine_(engine), options_(std::move(options)) {}
+  /// `model`, `engine` and `events` must outlive it. The engine flushes `events`.
+  Api(const ServedModel& model, Engine& engine, EventQueue& events, ApiOptions options)
+      : model_(model), engine_(engine), events_(events), options_(std::move(options)) {}
 
   /// Answers one request. May be called from several threads.
   void handle(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
@@ -53,6 +54,7 @@ class Api {
 
   const ServedModel& model_;
   Engine& engine_;
+  EventQueue& events_;
   const ApiOptions options_;
   std::atomic<bool> ready_{true};
 };

@@ -49,10 +49,8 @@ void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
   for (size_t i = 0; i < request->jobs.size(); ++i) {
     Job& job = request->jobs[i];
     job.time_limit = options_.request_seconds;
-    job.sink = [answer, exchange, i](Event&& event) {
-      exchange->post([answer, i, event = std::make_shared<Event>(std::move(event))] {
-        answer->take(i, std::move(*event));
-      });
+    job.sink = [answer, exchange, i, &events = events_](Event&& event) {
+      events.add(answer, exchange, i, std::move(event));
     };
     if (i % request->choices == 0) prompts.emplace_back();
     prompts.back().push_back(std::move(job));
@@ -61,6 +59,7 @@ void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
   for (std::vector<Job>& choices : prompts) {
     for (const SequenceId id : engine_.submit(std::move(choices))) ids.push_back(id);
   }
+  events_.flush();  // refusals of an engine that has ended
   exchange->post([answer, exchange, ids = std::move(ids), &engine = engine_] {
     const auto cancel = [ids, &engine] {
       for (const SequenceId id : ids) engine.cancel(id);

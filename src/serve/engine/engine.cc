@@ -33,6 +33,7 @@ Engine::Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& op
     : model_(model),
       tokenizer_(tokenizer),
       num_pages_(num_pages),
+      flush_(options.flush),
       pages_(model),
       scheduler_({.max_running = options.max_running,
                   .max_waiting = options.max_waiting,
@@ -112,9 +113,11 @@ void Engine::run() {
   while (take_inbox()) {
     change_if_idle();
     step();
+    if (flush_) flush_();
     publish();
   }
   refuse_left();
+  if (flush_) flush_();
 }
 
 void Engine::refuse_left() {
@@ -158,6 +161,7 @@ bool Engine::take_inbox() {
     draining = draining_;
     stopping = stopping_;
   }
+  parts_.start();
   for (Submitted& each : submitted) {
     if (draining || stopping)
       each.job.sink({.finish = Finish::kStopping});

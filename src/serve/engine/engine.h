@@ -26,8 +26,9 @@ struct EngineOptions {
   int64_t max_waiting = 256;  ///< sequences in the queue
   int64_t cache_bytes = 0;    ///< as ModelOptions::cache_bytes; above 0
   bool prefix_cache = true;
-  int32_t num_adapters = 0;  ///< of the model; jobs name them 0, 1, …
-  double step_seconds = 0;   ///< target time of steps with prompts; 0: always max_num_tokens
+  int32_t num_adapters = 0;       ///< of the model; jobs name them 0, 1, …
+  double step_seconds = 0;        ///< target time of steps with prompts; 0: always max_num_tokens
+  std::function<void()> flush{};  ///< called on the engine's thread when sinks may have been called
 };
 
 class Engine {
@@ -98,6 +99,7 @@ class Engine {
   Model& model_;
   const Tokenizer& tokenizer_;
   const int64_t num_pages_;
+  const std::function<void()> flush_;
   PageStore pages_;
   Scheduler scheduler_;
   StepBudget budget_;

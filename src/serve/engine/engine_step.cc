@@ -22,7 +22,10 @@ void Engine::step() {
     of_prompts += std::clamp<int64_t>(at->second.prompt_size() - chunk.first, 0, chunk.count);
   }
   drawn_in_step_ = 0;
+  parts_.end("scheduling");
+  parts_.begin_step();
   compute(plan.chunks);
+  parts_.end_step();
   const double seconds = now() - start;
   budget_.measured(plan.num_tokens, seconds);
   metrics_.step(of_prompts, drawn_in_step_, seconds);
@@ -51,8 +54,8 @@ void Engine::apply(StepPlan& plan) {
 void Engine::compute(std::span<const Chunk> chunks) {
   const Turn turn = model_.device().turn();  // until the logits have been read
   const auto work = [&]() -> Status { return forward(chunks); };
-  parts_.start();
   Status done = or_out_of_memory("step", work);
+  parts_.enqueued();
   if (!done) {
     if (chunks.size() == 1)
       return end(chunks[0].id, {.finish = Finish::kFailed, .message = done.error().to_string()});
@@ -62,10 +65,9 @@ void Engine::compute(std::span<const Chunk> chunks) {
   StepPlan computed;
   computed.chunks.assign(chunks.begin(), chunks.end());
   for (const Adoption& adoption : scheduler_.advance(computed)) pages_.adopt(adoption);
+  parts_.end("scheduling");
   done = score_prompts(chunks);
-  parts_.start();
   if (done) done = draw_next(chunks);
-  parts_.end("sampling");
   if (done) return;
   for (const Chunk& chunk : chunks) {
     if (sequences_.contains(chunk.id))
@@ -108,6 +110,7 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
                            *sequence.job.num_top);
         }
       });
+      parts_.end_on_device("scores of prompts");
       position += count;
     }
     row += chunk.count;
@@ -150,7 +153,9 @@ Status Engine::draw_together(int64_t row, std::span<const SequenceId> ids) {
   const Status drawn = draw(model_, row, samplers, tokens);
   for (size_t i = 0; i < ids.size(); ++i) sequences_.at(ids[i]).sampler = std::move(samplers[i]);
   MORACLE_CHECK(drawn);
+  parts_.end_on_device("sampling");
   for (size_t i = 0; i < ids.size(); ++i) add_token(ids[i], tokens[i], {});
+  parts_.end("answers");
   return {};
 }
 
@@ -170,7 +175,9 @@ Status Engine::draw_alone(int64_t row, SequenceId id) {
   std::vector<TokenScore> scores;
   if (sequence.job.num_top && token != kNothingDrawn)
     scores.push_back(scorer_.score(logits, token, *sequence.job.num_top));
+  parts_.end_on_device("sampling");
   add_token(id, token, std::move(scores));
+  parts_.end("answers");
   return {};
 }
 

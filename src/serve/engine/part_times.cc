@@ -9,9 +9,10 @@ namespace moracle::serve {
 
 void PartTimes::watch(Model& model) {
   labels_.clear();
-  if (!model.device().host_visible() || model.device().platform() != Platform::kCpu) return;
+  timeline_.reset();
   model_ = &model;
-  ModelAccess::state(model).on_part = [this](std::string_view part) { end(part); };
+  is_cpu_ = model.device().platform() == Platform::kCpu;
+  if (is_cpu_) ModelAccess::state(model).on_part = [this](std::string_view part) { end(part); };
 }
 
 void PartTimes::unwatch(Model& model) {
@@ -19,13 +20,46 @@ void PartTimes::unwatch(Model& model) {
 }
 
 void PartTimes::end(std::string_view part) {
-  if (!model_) return;
   const Clock::time_point now = Clock::now();
   seconds_[labels_of(part)] += std::chrono::duration<double>(now - last_).count();
   last_ = now;
 }
 
-// Parts without a choice of backends, such as norms, run on the device itself.
+void PartTimes::begin_step() {
+  // The middle of each period: the first steps of a server are not typical.
+  is_sampled_ = !is_cpu_ && ++num_steps_ % kSampled == kSampled / 2;
+  if (!is_sampled_) return;
+  if (!timeline_) {
+    auto timeline = model_->device().timeline();
+    if (timeline) timeline_ = *std::move(timeline);
+  }
+  marked_.clear();
+  is_sampled_ = timeline_ && timeline_->mark();
+  if (is_sampled_)
+    ModelAccess::state(*model_).on_part = [this](std::string_view part) { mark(part); };
+}
+
+void PartTimes::mark(std::string_view part) {
+  if (timeline_->mark()) marked_.emplace_back(part);
+}
+
+void PartTimes::end_on_device(std::string_view part) {
+  if (is_cpu_) return end(part);
+  if (is_sampled_) mark(part);
+  start();  // the host waited for the device
+}
+
+void PartTimes::end_step() {
+  if (!std::exchange(is_sampled_, false)) return;
+  ModelAccess::state(*model_).on_part = {};
+  const auto us = timeline_->take();
+  if (!us || us->size() != marked_.size()) return;  // the device reports the error to the next step
+  for (size_t i = 0; i < marked_.size(); ++i)
+    seconds_[labels_of(marked_[i])] += (*us)[i] * 1e-6 * kSampled;
+}
+
+// Parts without a choice of backends, such as norms, run on the device itself. Scheduling and
+// answers run on the host.
 const std::string& PartTimes::labels_of(std::string_view part) {
   const auto known = labels_.find(part);
   if (known != labels_.end()) return known->second;
@@ -35,7 +69,11 @@ const std::string& PartTimes::labels_of(std::string_view part) {
     if (part != "attention" && choice.part.starts_with(chosen))
       names.emplace(choice.selection.plan->backend->name);
   }
-  if (names.empty()) names.emplace("cpu");
+  if (part == "scheduling" || part == "answers") names = {"cpu"};
+  if (names.empty()) {
+    const std::string device = model_->device().name();  // "cuda:0"
+    names.insert(device.substr(0, device.find(':')));
+  }
   std::string label = str("part=\"", part, "\",backend=\"");
   for (const std::string& name : names) label += (label.ends_with('"') ? "" : "+") + name;
   return labels_.emplace(part, label + "\"").first->second;

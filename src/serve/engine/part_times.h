@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "moracle/model.h"
 
@@ -14,28 +15,50 @@ namespace moracle::serve {
 /// Seconds by Prometheus' labels: part="experts",backend="cpu-avx512".
 using PartSeconds = std::map<std::string, double>;
 
-/// For one thread. Measures on a CPU only: a GPU runs its steps later, and as a whole.
+/// For one thread. On a CPU the parts of every step are timed. Another device runs a step later and
+/// as a whole, so one step of kSampled is enqueued part by part and timed with the device's clock;
+/// its times count kSampled times. The host's own parts are timed in every step.
 class PartTimes {
  public:
+  static constexpr int64_t kSampled = 128;
+
   /// Watches the steps of `model`. Call it again after the model has changed.
   void watch(Model& model);
   /// Call it before this object ends.
   static void unwatch(Model& model);
   /// The next part begins now.
   void start() { last_ = Clock::now(); }
-  /// A part ends now, and the next one begins.
+  /// A part on the host ends now, and the next one begins.
   void end(std::string_view part);
+
+  void begin_step();
+  /// The host has enqueued the step. On a CPU it is then done. For another device that is no work
+  /// of the server, so it counts to no part.
+  void enqueued() {
+    if (!is_cpu_) start();
+  }
+  /// A part on the device ends now. The host's next part begins.
+  void end_on_device(std::string_view part);
+  void end_step();
   /// The times since the last call.
   PartSeconds take() { return std::exchange(seconds_, {}); }
 
  private:
   using Clock = std::chrono::steady_clock;
   const std::string& labels_of(std::string_view part);
+  void mark(std::string_view part);
 
-  const Model* model_ = nullptr;                            // null: nothing is measured
+  Model* model_ = nullptr;
+  bool is_cpu_ = false;
   std::map<std::string, std::string, std::less<>> labels_;  // by part
   Clock::time_point last_;
   PartSeconds seconds_;
+
+  // Of a step that a device times.
+  int64_t num_steps_ = 0;
+  bool is_sampled_ = false;
+  std::unique_ptr<Timeline> timeline_;  // null: none yet, or the device has none
+  std::vector<std::string> marked_;     // parts in the order of their ends
 };
 
 }  // namespace moracle::serve

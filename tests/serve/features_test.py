@@ -1,0 +1,152 @@
+"""Tests each field of a request over HTTP that server_test.py does not: features_test.py COMMAND MODEL."""
+import json
+import math
+import sys
+import unittest
+
+from client import Server, skip_without_server
+
+COMMAND, MODEL = "", ""
+PROMPT = "And the LORD spake unto Moses, saying,"
+CHAT = {"messages": [{"role": "user", "content": "Who is Moses?"}]}
+
+
+class Features(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(COMMAND, MODEL, "--deterministic")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.end()
+
+    def text(self, **fields):
+        return self.server.complete(**{"prompt": PROMPT, "max_tokens": 24, "temperature": 0, **fields})["choices"][0]["text"]
+
+    def chat(self, **fields):
+        status, reply = self.server.post("/v1/chat/completions", {**CHAT, "max_tokens": 12, "temperature": 0, **fields})
+        self.assertEqual(status, 200, reply)
+        return reply
+
+    def test_seed_repeats_a_text_and_another_gives_another(self):
+        hot = {"temperature": 1.0, "top_p": 1, "top_k": 0}
+        first = self.text(seed=11, **hot)
+        self.assertEqual(self.text(seed=11, **hot), first)
+        self.assertNotEqual(self.text(seed=12, **hot), first)
+        self.assertGreater(len({self.text(**hot) for _ in range(4)}), 1, "without a seed each text is random")
+
+    def test_filters_leave_only_the_likeliest_token(self):
+        greedy = self.text()
+        hot = {"temperature": 1.7, "seed": 4, "top_p": 1, "top_k": 0, "min_p": 0}
+        self.assertNotEqual(self.text(**hot), greedy)
+        for narrow in ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1}):
+            self.assertEqual(self.text(**{**hot, **narrow}), greedy, narrow)
+
+    def test_each_choice_is_the_text_of_its_seed(self):
+        fields = {"temperature": 1, "seed": 20, "prompt": PROMPT, "max_tokens": 10}
+        choices = self.server.complete(n=3, **fields)["choices"]
+        self.assertEqual([choice["index"] for choice in choices], [0, 1, 2])
+        for i, choice in enumerate(choices):
+            self.assertEqual(choice["text"], self.text(**{**fields, "seed": 20 + i}))
+
+    def test_penalties_act_on_tokens_that_are_there(self):
+        plain = self.text(max_tokens=60)
+        for penalty in ({"repetition_penalty": 2.0}, {"presence_penalty": 2.0}, {"frequency_penalty": 2.0}):
+            self.assertNotEqual(self.text(max_tokens=60, **penalty), plain, penalty)
+        # Presence and frequency count new tokens only, repetition also the prompt's.
+        first = self.text(max_tokens=1)
+        self.assertEqual(self.text(max_tokens=1, presence_penalty=2.0, frequency_penalty=2.0), first)
+        ids = self.server.post("/tokenize", {"prompt": first, "add_special_tokens": False})[1]["tokens"]
+        self.assertEqual(len(ids), 1)
+        self.assertEqual(self.text(prompt=PROMPT + first, max_tokens=1, repetition_penalty=1.0),
+                         self.text(prompt=PROMPT + first, max_tokens=1))
+
+    def test_logit_bias_forces_and_bans_tokens(self):
+        token = self.server.post("/tokenize", {"prompt": " Egypt", "add_special_tokens": False})[1]["tokens"][0]
+        piece = self.server.post("/detokenize", {"tokens": [token]})[1]["prompt"]
+        self.assertEqual(self.text(max_tokens=3, logit_bias={str(token): 100}), piece * 3)
+        banned = self.text(max_tokens=40, logit_bias={str(token): -100})
+        self.assertNotIn(token, self.server.post("/tokenize", {"prompt": banned})[1]["tokens"])
+
+    def test_ignore_eos_goes_on_to_the_last_token(self):
+        with open(f"{MODEL}/generation_config.json", encoding="utf-8") as file:
+            end = json.load(file)["eos_token_id"]
+        end = end[0] if isinstance(end, list) else end
+        forced = {"logit_bias": {str(end): 100}, "max_tokens": 5}
+        reply = self.server.complete(PROMPT, temperature=0, **forced)
+        self.assertEqual((reply["choices"][0]["finish_reason"], reply["usage"]["completion_tokens"]), ("stop", 1))
+        reply = self.server.complete(PROMPT, temperature=0, ignore_eos=True, **forced)
+        self.assertEqual((reply["choices"][0]["finish_reason"], reply["usage"]["completion_tokens"]), ("length", 5))
+
+    def test_scores_of_new_tokens_are_log_probabilities(self):
+        scores = self.server.complete(PROMPT, max_tokens=6, temperature=0, logprobs=5)["choices"][0]["logprobs"]
+        for token, own, top in zip(scores["tokens"], scores["token_logprobs"], scores["top_logprobs"]):
+            self.assertEqual(own, max(top.values()), token)  # greedy
+            self.assertLessEqual(sum(map(math.exp, top.values())), 1 + 1e-5)
+            self.assertEqual(len(top), 5)
+        content = self.chat(logprobs=True, top_logprobs=3)["choices"][0]
+        entries = content["logprobs"]["content"]
+        self.assertEqual("".join(entry["token"] for entry in entries), content["message"]["content"])
+        for entry in entries:
+            self.assertEqual(len(entry["top_logprobs"]), 3)
+            self.assertEqual(entry["top_logprobs"][0]["token"], entry["token"])
+            self.assertEqual(bytes(entry["bytes"]).decode(), entry["token"])
+        streamed = [entry for event in self.server.stream("/v1/chat/completions", {
+            **CHAT, "max_tokens": 12, "temperature": 0, "logprobs": True, "top_logprobs": 3})
+            for entry in (event["choices"][0]["logprobs"] or {"content": []})["content"]]
+        self.assertEqual(streamed, entries)
+
+    def test_scores_of_a_prompt_continue_in_its_text(self):
+        fields = {"prompt": PROMPT, "temperature": 0, "logprobs": 1, "echo": True}
+        long = self.server.complete(max_tokens=5, **fields)["choices"][0]
+        again = self.server.complete(**{**fields, "prompt": long["text"], "max_tokens": 0})["choices"][0]
+        self.assertEqual(again["text"], long["text"])
+        self.assertEqual(again["logprobs"]["tokens"], long["logprobs"]["tokens"])
+        for one, other in zip(long["logprobs"]["token_logprobs"][1:], again["logprobs"]["token_logprobs"][1:]):
+            self.assertAlmostEqual(one, other, delta=1e-4)
+        pieces = [event["choices"][0] for event in self.server.stream("/v1/completions", {**fields, "max_tokens": 5})]
+        self.assertEqual("".join(piece["text"] for piece in pieces), long["text"])
+
+    def test_chats_take_both_names_of_max_tokens(self):
+        self.assertEqual(self.chat(max_tokens=3)["usage"]["completion_tokens"], 3)
+        self.assertEqual(self.chat(max_tokens=9, max_completion_tokens=4)["usage"]["completion_tokens"], 4)
+
+    def test_system_messages_and_parts_reach_the_template(self):
+        def ids(messages):
+            return self.server.post("/tokenize", {"messages": messages})[1]["tokens"]
+
+        parts = [{"role": "user", "content": [{"type": "text", "text": "Who is Moses?"}]}]
+        self.assertEqual(ids(parts), ids(CHAT["messages"]))
+        system = [{"role": "system", "content": "Answer in verses."}, *CHAT["messages"]]
+        text = self.server.post("/detokenize", {"tokens": ids(system)})[1]["prompt"]
+        self.assertLess(text.index("Answer in verses."), text.index("Who is Moses?"))
+
+    def test_fields_that_would_change_the_answer_are_refused_by_name(self):
+        for field, value in (("suffix", "x"), ("best_of", 3), ("stop_token_ids", [5]), ("min_tokens", 3),
+                             ("guided_json", {}), ("guided_regex", "a+"), ("prompt_logprobs", 1), ("n", 0), ("n", 65),
+                             ("max_tokens", 0), ("logprobs", 21), ("stop", [""]), ("stop", ["x"] * 17), ("top_p", 0),
+                             ("min_p", 2), ("top_k", -2), ("presence_penalty", 3), ("logit_bias", {"x": 1}),
+                             ("logit_bias", {"999999": 1}), ("seed", 0.5), ("response_format", {"type": "other"})):
+            if value == {}:
+                value = {"type": "object"}
+            status, reply = self.server.post("/v1/completions", {"prompt": PROMPT, field: value})
+            self.assertEqual(status, 400, field)
+            self.assertIn(field, reply["error"]["param"], reply)
+            self.assertTrue(reply["error"]["message"])
+
+    def test_plan_names_every_backend_with_a_verdict(self):
+        plan = json.loads(self.server.request("GET", "/explain")[2])
+        for choice in plan["choices"]:
+            rows = {row["backend"]: row for row in choice["considered"]}
+            self.assertIn(choice["plan"]["backend"], rows)
+            self.assertTrue({"cpu-amx", "cpu-avx512", "cpu-avx2", "cpu", "reference", "cuda-sm90"} <= rows.keys())
+            for row in rows.values():
+                self.assertEqual(row["accepted"], not row["reasons"], row)
+                self.assertTrue(all(reason["need"] and reason["have"] for reason in row["reasons"]))
+
+
+if __name__ == "__main__":
+    COMMAND, MODEL = sys.argv[1:3]
+    del sys.argv[1:3]
+    skip_without_server(COMMAND)
+    unittest.main(verbosity=2)
