@@ -35,9 +35,8 @@ class WgmmaStage {
                                          Weights& to) {
     constexpr int kUnitBytes = Tile::kBlockBytes / Operand::kUnits;
     uint32_t codes[kUnitBytes / 128];
-    read_words(stage + Tile::kCodes + panel(m) * Tile::kPanelBytes + b * kUnitBytes +
-                   static_cast<int>(threadIdx.x % 32) * (kUnitBytes / 32),
-               codes);
+    read_codes<Operand::kCodeBits>(
+        stage + Tile::kCodes + panel(m) * Tile::kPanelBytes + b * kUnitBytes, codes);
     uint32_t zero[2] = {};
     if constexpr (Operand::kFolded) {
       const uint32_t two = *reinterpret_cast<const uint16_t*>(stage + Tile::kScales +
