@@ -80,8 +80,8 @@ const char* const kName = "mxfp8-w8a16";
 using Tested = SchemeOf<Fp8Operand<true>, Fp8Folded, 4, 32, true>;
 constexpr Values kWeights = Values::kE4m3, kX = Values::kBf16;
 #elif MORACLE_SCHEME == 11
-const char* const kName = "fp8-w8a8-block128x128, blocks";
-using Tested = SchemeOf<Fp8Fp8Operand<true>, Fp8Wgmma<Fp8Scales::kBlocks>, 4, 128>;
+const char* const kName = "fp8-w8a8-block128x128, tokens";
+using Tested = SchemeOf<Fp8Fp8Operand<true>, Fp8Tokens, 4, 128>;
 constexpr Values kWeights = Values::kE4m3, kX = Values::kE4m3;
 #elif MORACLE_SCHEME == 10
 const char* const kName = "f16";
@@ -260,7 +260,7 @@ struct Gemm {
         random(of + a.scales_at, groups, 3 + e, 0x07070707u, 0x78787878u);
       else
         random(of + a.scales_at, groups * 4, 3 + e, 0x00ffffffu, 0x3f000000u);
-      if (New::kBlockScales)
+      if (New::kTokenRows)
         share_scales<<<a.panels, 32>>>(reinterpret_cast<float*>(of + a.scales_at),
                                        a.weight_groups.count);
       random(of + a.zeros_at, groups, 5 + e, 0x07070707u, 0);
@@ -302,11 +302,12 @@ void launch_on(const Kernel& kernel, const Args& args, cudaStream_t stream) {
   must(cudaGetLastError());
 }
 MmaKernel old_kernel() {
-#ifdef MORACLE_N
+#if defined(MORACLE_N) && !defined(MORACLE_REFERENCE)
   return {};  // times only: compiles faster
-#endif
+#else
   return {mma_linear<Old, OldTile>, OldTile::kRows, OldTile::kOutputs, OldTile::kThreads,
           OldTile::kSharedBytes};
+#endif
 }
 
 void check() {
@@ -317,8 +318,9 @@ void check() {
       const int t = p % 4, part = p / 4;  // a register holds columns of one lane
       const int code_bits = 8 * bytes, column = 8 * t + part * each;
       const int64_t word = fragment_order::word_at(bytes, p);
-      // The register of row 0: bytes [part / 2][part % 2] of the lane's share.
-      const int at = bytes == 2 ? part / 2 * 4096 + t * 128 + part % 2 * 64 : t * 128 + part * 64;
+      // The register of row 0: bytes [part / 2][part % 2] of the lane's share, or its word of
+      // matrix [part].
+      const int at = bytes == 2 ? part / 2 * 4096 + t * 128 + part % 2 * 64 : part * 1024 + t * 32;
       if (word * each != column || fragment_order::position(bytes, word) != p ||
           mma16::block_bit(code_bits, 0, column) != at)
         std::printf("fragment order is wrong at %d, %d bytes\n", p, bytes);
@@ -335,7 +337,7 @@ void check() {
                         {512, 2048, 40, false, false, true, false},
                         {512, 8192, 90, true, false, false, true}};
   for (const Case& c : cases) {
-    if (New::kBlockScales && c.gated && c.n % 256 != 0) continue;  // blocks across both halves
+    if (New::kTokenRows && c.gated && c.n % 256 != 0) continue;  // blocks across both halves
     Gemm gemm(s.experts, c.n, c.k, c.gated, c.bias);
     const Routing r = route(s, c.tokens, 1, true);
     const int rows = static_cast<int>(r.tokens.size()), x_rows = c.gather ? c.tokens : rows;
@@ -361,10 +363,10 @@ void check() {
       must(cudaMemset(y.data, 0x3c, y_bytes));
       must(cudaMemset(out.data, 0, sizeof(Difference)));
       gemm.set_rows(permuted, scales, c.gather ? &tokens : nullptr, offsets, rows, y);
-      gemm.args.y_fragments = c.fragments;
+      gemm.args.y_fragments = c.fragments && !New::kTokenRows;
       launch_on(kernel, gemm.args, nullptr);
       compare<<<rows, 256>>>(y.as<uint32_t>(), wanted.as<uint32_t>(), gemm.args.columns / 2,
-                             c.fragments ? 1 : 0, out.as<Difference>());
+                             gemm.args.y_fragments ? 1 : 0, out.as<Difference>());
       Difference d{};
       must(cudaMemcpy(&d, out.data, sizeof d, cudaMemcpyDeviceToHost));
       std::printf(
@@ -443,7 +445,7 @@ void measure(const LayerShape& s, const std::vector<int>& all_tokens, bool old) 
       };
       for (const WgmmaKernel& kernel : kernels()) {
         const int mean = rows / s.experts;
-        if ((!second && !gates(kernel)) || kernel.rows * 8 < mean ||
+        if ((!second && !gates(kernel)) || kernel.rows * 16 < mean ||
             kernel.rows > 8 * std::max(mean, 4))
           continue;
         const double us = time_graph(routings, stream, [&](int i) {

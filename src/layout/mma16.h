@@ -1,17 +1,21 @@
 // Panels of 16 rows for tensor cores that multiply 16 rows by the columns of a few tokens (mma.sync
-// m16n8). A block has 16 rows and 32 columns. It stores, for each lane of a warp in turn, the
-// lane's part of the first operand. Lane 4·g + t has rows 2·g and 2·g + 1 and columns 8·t to 8·t +
-// 7 of the block. A lane reads the same columns of an activation row. Element (r, c) of a block,
-// with g = r/2, h = r%2, t = c/8, j = c%8, begins at byte (for 4 bits: nibble)
+// m16n8). A block has 16 rows and 32 columns. In the first operand lane 4·g + t has rows 2·g and
+// 2·g + 1 and columns 8·t to 8·t + 7 of the block. A lane reads the same columns of an activation
+// row. Element (r, c) of a block, with g = r/2, h = r%2, t = c/8, j = c%8, begins at byte (for 4
+// bits: nibble)
 //
 //   16 bits    (j/4)·512 + (4·g + t)·16 + (j%4/2)·8 + h·4 + (j%2)·2     16 columns of one
 //                                                                       instruction, then 16 more
-//   8 bits     (4·g + t)·16 + (j/4)·8 + h·4 + j%4                       32 columns of one
-//                                                                       instruction, or 16 of two
+//   8 bits     h·256 + (j/4)·128 + g·16 + 4·t + j%4                     four matrices of 8 rows and
+//                                                                       16 bytes
 //   4 bits     2·((4·g + t)·8 + h·4) + j/2 + 4·(j%2)                    one mask extracts the two
 //                                                                       columns of a register
 //   scales     (g·16 + r)·4 per panel    f32, or one exponent byte for power-of-two scales
 //   zero points g·16 + r per panel       i8
+//
+// So a lane's part lies together where codes are 4 or 16 bits wide. 8-bit codes lie as matrices
+// that one instruction spreads over the lanes (ldmatrix), and that wgmma reads from shared memory,
+// too: each of their rows has 16 bytes of one row of weights.
 //
 // Blocks of a panel follow one another along the columns. Rows are padded to 16 and columns to 32,
 // with codes 0 and scales 0. Rows 2·g and 2·g + 1 are rows g and g + 8 of the instruction, so the
@@ -44,7 +48,7 @@ constexpr int nibble(int j) {
 constexpr int block_bit(int code_bits, int r, int c) {
   const int lane = 4 * (r / 2) + c / 8, h = r % 2, j = c % 8;
   if (code_bits == 4) return lane * 64 + h * 32 + nibble(j) * 4;
-  if (code_bits == 8) return lane * 128 + j / 4 * 64 + h * 32 + j % 4 * 8;
+  if (code_bits == 8) return h * 2048 + j / 4 * 1024 + lane * 32 + j % 4 * 8;
   return j / 4 * 4096 + lane * 128 + j % 4 / 2 * 64 + h * 32 + j % 2 * 16;
 }
 /// Bit offset of code (r, c) in the codes of a matrix with k columns.

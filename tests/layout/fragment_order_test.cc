@@ -18,10 +18,12 @@ TEST(FragmentOrder, GivesEachLaneTheColumnsOfItsWeights) {
       for (int c = 0; c < columns; ++c) {
         const int column = word * columns + c, bits = 8 * element_bytes;
         const int byte = mma16::block_bit(bits, 0, column) / 8;
-        EXPECT_EQ(byte % 512 / 16, position % 4) << "lane of column " << column;
-        // 16 bits: a block of 512 bytes for each instruction. 8 bits: one instruction.
-        EXPECT_EQ(byte / 512, element_bytes == 2 ? position / 8 : 0) << "instruction of " << column;
-        EXPECT_EQ(byte % 16 / 8, position % 8 / 4) << "half of " << column;
+        // 16 bits: a lane's part lies together, a block of 512 bytes for each instruction. 8 bits:
+        // one instruction, and matrices of 8 rows and 16 bytes.
+        const bool wide = element_bytes == 2;
+        EXPECT_EQ(wide ? byte % 512 / 16 : byte % 16 / 4, position % 4) << "lane of " << column;
+        EXPECT_EQ(byte / 512, wide ? position / 8 : 0) << "instruction of " << column;
+        EXPECT_EQ(wide ? byte % 16 / 8 : byte / 128, position % 8 / 4) << "half of " << column;
         EXPECT_EQ(byte % 4, c * element_bytes) << "place in the word of " << column;
       }
     }

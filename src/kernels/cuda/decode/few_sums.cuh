@@ -67,9 +67,8 @@ class FewSums {
 #pragma unroll
     for (int p = 0; p < kPanels; ++p) {
       uint32_t codes[Operand::kCodeBits / 2], w[Operand::kParts][Operand::kSteps][4];
-      read_words(stage + p * kFewPanelBytes + b * mma16::block_bytes(Operand::kCodeBits) +
-                     lane() * (Operand::kCodeBits == 4 ? 8 : 16),
-                 codes);
+      read_codes<Operand::kCodeBits>(
+          stage + p * kFewPanelBytes + b * mma16::block_bytes(Operand::kCodeBits), codes);
       Operand::weights(codes, zeros_[p], w);
 #pragma unroll
       for (int s = 0; s < Operand::kSteps; ++s) {

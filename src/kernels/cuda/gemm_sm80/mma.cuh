@@ -66,6 +66,15 @@ __device__ inline void wait_for_batches() {
   MORACLE_FROM_SM80(asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory"));
 }
 
+/// Reads four matrices of 8 rows and 16 bytes from shared memory. Lane 8 i + r gives the address of
+/// row r of matrix i, and lane 4 g + t gets word t of row g of each.
+__device__ inline void read_matrices(const uint8_t* row, uint32_t (&to)[4]) {
+  MORACLE_FROM_SM80(asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+                                 : "memory"));
+}
+
 #undef MORACLE_FROM_SM80
 
 /// (x & mask) ^ flip in one instruction.

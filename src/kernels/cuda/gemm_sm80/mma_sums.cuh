@@ -32,6 +32,20 @@ __device__ inline void read_words(const uint8_t* from, uint32_t (&to)[8]) {
   to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
 }
 
+/// Reads a lane's words of a k-block of codes, or of a part of it, from shared memory. The block's
+/// first byte is `from`.
+template <int kCodeBits, int kWords>
+__device__ inline void read_codes(const uint8_t* from, uint32_t (&to)[kWords]) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  if constexpr (kCodeBits == 8) {
+    uint32_t of_rows[4];  // of one row, then of the next
+    read_matrices(from + lane * 16, of_rows);
+    to[0] = of_rows[0], to[1] = of_rows[2], to[2] = of_rows[1], to[3] = of_rows[3];
+  } else {
+    read_words(from + lane * (kCodeBits == 4 ? 8 : 16), to);
+  }
+}
+
 template <class Operand, class Tile>
 class MmaSums {
  public:
@@ -144,9 +158,8 @@ class MmaSums {
     for (int p = 0; p < Tile::kPanels; ++p) {
       uint32_t w[Operand::kParts][Operand::kSteps][4];
       uint32_t codes[Operand::kCodeBits / 2];
-      read_words(stage + (panel(p) * Tile::kBlocks + b) * Tile::kBlockBytes +
-                     static_cast<int>(threadIdx.x % 32) * (Operand::kCodeBits == 4 ? 8 : 16),
-                 codes);
+      read_codes<Operand::kCodeBits>(stage + (panel(p) * Tile::kBlocks + b) * Tile::kBlockBytes,
+                                     codes);
       Operand::weights(codes, zeros_[p], w);
 #pragma unroll
       for (int s = 0; s < Operand::kSteps; ++s) {

@@ -3,10 +3,9 @@
 
 namespace moracle::cuda {
 
-// With few rows the loader has no time to multiply scales.
 WgmmaKernels wgmma_fp8_fp8(Fp8Scales scales) {
   using Groups = Fp8Wgmma<Fp8Scales::kGroups>;
-  if (scales == Fp8Scales::kBlocks) return wgmma_kernels<Groups, Fp8Wgmma<Fp8Scales::kBlocks>>();
+  if (scales == Fp8Scales::kBlocks) return wgmma_kernels<Groups, Fp8Tokens>();
   return scales == Fp8Scales::kGroups ? wgmma_kernels<Groups>()
                                       : wgmma_kernels<Fp8Wgmma<Fp8Scales::kRows>>();
 }

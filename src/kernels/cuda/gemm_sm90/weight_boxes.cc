@@ -29,6 +29,13 @@ Result<WeightBoxes> weight_boxes(const MmaArgs& args, int stage_blocks, int bloc
                                             {panel_bytes / 8, args.panels, args.num_experts, 1},
                                             {panel_bytes, args.expert_bytes, 0},
                                             {stage_blocks * block_bytes / 8, kBoxPanels, 1, 1}}));
+  MORACLE_TRY(boxes.columns,
+              make_tensor_map({args.base,
+                               8,
+                               4,
+                               {block_bytes / 8, args.panels, args.blocks, args.num_experts},
+                               {panel_bytes, block_bytes, args.expert_bytes},
+                               {block_bytes / 8, kBoxPanels, stage_blocks, 1}}));
   if (scale_bytes == 0) return boxes;
   boxes.groups = most_groups(args, stage_blocks);
   const int64_t groups = args.weight_groups.count;

@@ -1,5 +1,6 @@
 // wgmma with the first operand in registers: 64 rows of weights times the columns of kN tokens in
-// shared memory, 16 columns of 16 bits or 32 of 8 bits.
+// shared memory, or 64 tokens times the columns of kN weights; 16 columns of 16 bits or 32 of 8
+// bits.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,14 @@ enum class Products { kBf16, kInt8, kFp8 };
 __device__ inline uint64_t row_descriptor(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{1} << 16 |
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
+/// Descriptor of matrices of 8 rows and 16 bytes, 128 bytes each, without a swizzle: bytes from the
+/// matrix of 16 bytes of a row to that of the next 16, and to that of the next 8 rows.
+__device__ inline uint64_t matrices_descriptor(uint32_t address, int columns_step, int rows_step) {
+  return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
+         static_cast<uint64_t>(columns_step >> 4) << 16 |
+         static_cast<uint64_t>(rows_step >> 4) << 32;
 }
 
 /// Orders earlier accesses to registers before the next wgmma.

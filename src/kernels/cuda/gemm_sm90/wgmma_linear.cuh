@@ -6,6 +6,7 @@
 #include "kernels/cuda/gemm_sm90/wgmma_cluster.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_epilogue.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_loader.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_token_store.cuh"
 
 namespace moracle::cuda {
 
@@ -25,13 +26,26 @@ __device__ __forceinline__ void compute_tile(const WgmmaArgs& a, const WgmmaShar
 }
 
 template <class Operand, class Tile>
+__device__ __forceinline__ void compute_tokens(const WgmmaArgs& a, const WgmmaShared<Tile>& shared,
+                                               RingSlot<Tile>& ring,
+                                               const typename Tile::Info& info) {
+  WgmmaTokens<Operand, Tile> sums(a, shared, ring);
+  if (info.place.rows <= static_cast<int>(threadIdx.x / 128) * 64) {
+    sums.skip();
+  } else {
+    sums.run();
+    TokenStore<Operand, Tile>(a, info).store_all(sums);
+  }
+}
+
+template <class Operand, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
     wgmma_linear(const __grid_constant__ WgmmaArgs a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t memory[];
   const WgmmaShared<Tile> shared{memory};
   if (threadIdx.x == 0) {
-    prefetch_map(a.boxes.codes);
+    prefetch_map(Operand::kTokenRows ? a.boxes.columns : a.boxes.codes);
     if constexpr (Operand::kGroups) prefetch_map(a.boxes.scales);
   }
   if (threadIdx.x < Tile::kStages) {
@@ -54,7 +68,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
       const typename Tile::Info& info = shared.info(at);
       if (info.place.expert < 0) break;
       // Tiles of fewer rows take a narrower instruction.
-      if (Tile::kHalfRows < Tile::kRows && info.place.rows <= Tile::kHalfRows)
+      if constexpr (Operand::kTokenRows)
+        compute_tokens<Operand, Tile>(a, shared, ring, info);
+      else if (Tile::kHalfRows < Tile::kRows && info.place.rows <= Tile::kHalfRows)
         compute_tile<Operand, Tile, Tile::kHalfRows>(a, shared, ring, info);
       else if (Tile::kMostRows < Tile::kRows && info.place.rows <= Tile::kMostRows)
         compute_tile<Operand, Tile, Tile::kMostRows>(a, shared, ring, info);
@@ -79,7 +95,7 @@ WgmmaKernel wgmma_kernel() {
 }
 
 /// Kernels for kWgmmaTiles. Tiles of 192 rows need the registers that unpacking takes. `Many` is
-/// the operand from 128 rows on.
+/// the operand of experts from 128 rows on.
 template <class Operand, class Many = Operand>
 WgmmaKernels wgmma_kernels() {
   constexpr int kBlocks = Operand::kCodeBits == 16 ? 2 : 4;  // 128 bytes of a row, at least
@@ -94,7 +110,7 @@ WgmmaKernels wgmma_kernels() {
   static const WgmmaKernel kDense[] = {
       wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 32, kBlocks>>(),
       wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 64, kBlocks>>(),
-      wgmma_kernel<Many, DenseWgmmaTile<Many, 2, 128, kBlocks>>()};
+      wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 128, kBlocks>>()};
   return {std::span(kGrouped).first(Many::kWide ? 5 : 4), kDense};
 }
 

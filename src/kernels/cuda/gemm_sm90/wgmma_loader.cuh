@@ -47,9 +47,9 @@ class WgmmaLoader {
   }
 
   // Spreads the rows of an expert evenly over its tiles, in multiples of 8: narrower products cost
-  // less.
+  // less. Where tokens are rows, a warpgroup multiplies 64 or none.
   __device__ TilePlace balanced(TilePlace place) const {
-    if (place.expert < 0) return place;
+    if (Operand::kTokenRows || place.expert < 0) return place;
     int begin = 0, end = a_.num_rows;
     if (a_.offsets != nullptr) {
       begin = min(a_.offsets[place.expert], a_.num_rows);
@@ -89,13 +89,12 @@ class WgmmaLoader {
         copy4_to(shared_address(&info.x_scales[r]), a_.x_scales + source_of(place, r), true);
     } else if constexpr (Operand::kXScales == XScales::kGroup) {
       static_assert(Tile::kRows <= kThreads);
-      if constexpr (Operand::kBlockScales) {
+      if constexpr (Operand::kTokenRows) {
         const auto* const scales =
             reinterpret_cast<const float*>(a_.base + place.expert * a_.expert_bytes + a_.scales_at);
-#pragma unroll
-        for (int i = 0; i < kBoxes; ++i)
-          w_scales_[i] =
-              scales + int64_t{min(panel_[i], a_.panels - 1)} * a_.weight_groups.count * 16;
+        if (scaled_box() >= 0)
+          w_scales_ = scales + int64_t{min(panels[scaled_box() * kBoxPanels], a_.panels - 1)} *
+                                   a_.weight_groups.count * 16;
       }
       x_scales_ = thread() < place.rows
                       ? a_.x_scales + int64_t{source_of(place, thread())} * a_.x_groups.count
@@ -107,27 +106,20 @@ class WgmmaLoader {
     const uint32_t stage = shared_address(shared_.stage(ring_.slot));
     if (thread() == 0) load_weights(stage, first);
     load_x(stage, first);
-    if constexpr (Operand::kBlockScales) {
-      // One stage ahead, to hide the latency.
-      if (first == own_.begin()) fetch_scales(first);
-      auto* const factors = reinterpret_cast<float*>(shared_.stage(ring_.slot) + Tile::kXScales);
-#pragma unroll
-      for (int i = 0; i < kBoxes; ++i) {
-        if (thread() < Tile::kRows) factors[i * Tile::kRows + thread()] = x_scale_ * w_scale_[i];
-      }
-      fetch_scales(min(first + Tile::kBlocks, a_.blocks - 1));
-    } else if constexpr (Operand::kXScales == XScales::kGroup) {
+    if constexpr (Operand::kXScales == XScales::kGroup) {
       if (x_scales_ != nullptr)
         copy4_to(stage + Tile::kXScales + thread() * 4, x_scales_ + group_of(a_.x_groups, first),
                  true);
+      if (Operand::kTokenRows && scaled_box() >= 0)
+        copy4_to(stage + Tile::kXScales + (Tile::kRows + scaled_box()) * 4,
+                 w_scales_ + group_of(a_.weight_groups, first) * 16, true);
     }
   }
 
-  __device__ void fetch_scales(int block) {
-    x_scale_ = x_scales_ != nullptr ? x_scales_[group_of(a_.x_groups, block)] : 0;
-    const int group = group_of(a_.weight_groups, block) * 16;
-#pragma unroll
-    for (int i = 0; i < kBoxes; ++i) w_scale_[i] = w_scales_[i][group];
+  // The box of weights whose scale this thread copies, or -1: not a thread of the warp that copies
+  // boxes.
+  __device__ static int scaled_box() {
+    return thread() >= 32 && thread() < 32 + kBoxes ? thread() - 32 : -1;
   }
 
   // What lies outside the matrix arrives as zeros and is counted, too.
@@ -140,8 +132,11 @@ class WgmmaLoader {
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i) {
       const int before = i * kBoxPanels;  // panels of earlier boxes
-      copy_box(stage + Tile::kCodes + before * Tile::kPanelBytes, a_.boxes.codes,
-               first * (Tile::kBlockBytes / 8), panel_[i], expert_, full);
+      const uint32_t to = stage + Tile::kCodes + before * Tile::kPanelBytes;
+      if constexpr (Operand::kTokenRows)
+        copy_box(to, a_.boxes.columns, 0, panel_[i], first, expert_, full);
+      else
+        copy_box(to, a_.boxes.codes, first * (Tile::kBlockBytes / 8), panel_[i], expert_, full);
       if constexpr (Operand::kGroups) {
         const int runs = before * a_.boxes.groups;
         copy_box(stage + Tile::kScales + runs * Tile::kScaleBytes, a_.boxes.scales, 0, group,
@@ -180,9 +175,7 @@ class WgmmaLoader {
   int expert_ = 0, panel_[kBoxes] = {};  // of the tile's weights
   unsigned x_[kOwnRows] = {};            // this thread's rows, in units of 16 bytes
   int own_rows_ = 0;
-  const float* x_scales_ = nullptr;
-  const float* w_scales_[kBoxes] = {};
-  float x_scale_ = 0, w_scale_[kBoxes] = {};  // of the next stage
+  const float *x_scales_ = nullptr, *w_scales_ = nullptr;
 };
 
 }  // namespace moracle::cuda

@@ -5,8 +5,7 @@
 // columns are added to f32 totals, with the chunk's scales if kGroups. kSmallGroups: groups may be
 // smaller than a stage. kUnits: parts of a k-block that are unpacked one by one. kWide: no
 // unpacking, registers for 192 rows. kFolded: `weights` gets factors of the lane's two rows instead
-// of zero points. kBlockScales: weights share scales in blocks of 128 x 128, which the loader
-// multiplies with those of x.
+// of zero points. kTokenRows: tokens are the rows of the product (wgmma_tokens.cuh).
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_operands.cuh"
@@ -21,7 +20,7 @@ struct Wgmma : Operand {
   static constexpr Products kProducts = kProducts_;
   static constexpr int kUnits = 1;
   static constexpr bool kPromoted = Operand::kGroups, kSmallGroups = true, kFolded = false;
-  static constexpr bool kBlockScales = false;
+  static constexpr bool kTokenRows = false;
   static constexpr bool kWide = kProducts == Products::kInt8;
 };
 
@@ -31,7 +30,7 @@ struct HalfProducts : Bf16Products {
   static constexpr int kSteps = 1, kUnits = 2, kCodeBits = 16;
   static constexpr bool kGroups = false, kScaled = false, kZeros = false;
   static constexpr bool kPromoted = false, kSmallGroups = false, kFolded = false;
-  static constexpr bool kBlockScales = false;
+  static constexpr bool kTokenRows = false;
 };
 struct Bf16Wgmma : HalfProducts {
   static constexpr bool kWide = true;
@@ -60,18 +59,26 @@ struct Fp8Wgmma {
   static constexpr Products kProducts = Products::kFp8;
   static constexpr int kXBytes = 1, kSteps = 1, kParts = 1, kCodeBits = 8, kUnits = 1;
   static constexpr float kUnit = 1;
-  static constexpr bool kBlockScales = kScales == Fp8Scales::kBlocks;
   static constexpr XScales kXScales =
       kScales == Fp8Scales::kRows ? XScales::kToken : XScales::kGroup;
-  static constexpr bool kGroups = kScales == Fp8Scales::kGroups, kScaled = !kBlockScales;
+  static constexpr bool kGroups = kScales == Fp8Scales::kGroups, kScaled = true;
   static constexpr bool kZeros = false;
   static constexpr bool kPromoted = true, kSmallGroups = false, kFolded = false;
-  static constexpr bool kWide = false;
+  static constexpr bool kWide = false, kTokenRows = false;
   __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
                                  uint32_t (&a)[1][1][4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) a[0][0][i] = codes[i];
   }
+};
+
+/// e4m3 on both sides, scales of weights in blocks of 128 x 128, with tokens as rows.
+struct Fp8Tokens {
+  static constexpr Products kProducts = Products::kFp8;
+  static constexpr int kXBytes = 1, kCodeBits = 8;
+  static constexpr XScales kXScales = XScales::kGroup;
+  static constexpr bool kGroups = false, kZeros = false, kPromoted = true, kFolded = false;
+  static constexpr bool kWide = false, kTokenRows = true;
 };
 
 // Folded scales are 2^-40 too small; the epilogue multiplies by kUnit. Values of codes keep all
@@ -81,7 +88,7 @@ struct FoldedProducts : Bf16Products {
   static constexpr Products kProducts = Products::kBf16;
   static constexpr int kUnits = 1;
   static constexpr bool kGroups = true, kScaled = true, kZeros = false;
-  static constexpr bool kPromoted = false, kFolded = true, kWide = false, kBlockScales = false;
+  static constexpr bool kPromoted = false, kFolded = true, kWide = false, kTokenRows = false;
 };
 /// Returns a pair of 2^(exponent + kUp - 167) in bf16. kUp is the difference of the biases of bf16
 /// and of the codes. Scales above 2^41, and the exponent of NaN, give infinity, and outputs that

@@ -35,9 +35,8 @@ class WgmmaStage {
                                          Weights& to) {
     constexpr int kUnitBytes = Tile::kBlockBytes / Operand::kUnits;
     uint32_t codes[kUnitBytes / 128];
-    read_words(stage + Tile::kCodes + panel(m) * Tile::kPanelBytes + b * kUnitBytes +
-                   static_cast<int>(threadIdx.x % 32) * (kUnitBytes / 32),
-               codes);
+    read_codes<Operand::kCodeBits>(
+        stage + Tile::kCodes + panel(m) * Tile::kPanelBytes + b * kUnitBytes, codes);
     uint32_t zero[2] = {};
     if constexpr (Operand::kFolded) {
       const uint32_t two = *reinterpret_cast<const uint16_t*>(stage + Tile::kScales +
@@ -120,17 +119,7 @@ class WgmmaStage {
   __device__ __forceinline__ void promote(int m, const Sum (&part)[kCount], const uint8_t* stage,
                                           float2 scale) {
     Sum(&to)[kN / 2] = total[m];
-    if constexpr (Operand::kBlockScales) {
-      const auto* const factors = reinterpret_cast<const float2*>(stage + Tile::kXScales) +
-                                  m * (Tile::kRows / 2) + kBegin / 2 + lane_col();
-#pragma unroll
-      for (int o = 0; o < kCount / 4; ++o) {
-        const float2 two = factors[o * 4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          to[kBegin / 2 + o * 4 + i] += part[o * 4 + i] * (i % 2 == 0 ? two.x : two.y);
-      }
-    } else if constexpr (Operand::kXScales == XScales::kGroup) {
+    if constexpr (Operand::kXScales == XScales::kGroup) {
       const auto* const x =
           reinterpret_cast<const float2*>(stage + Tile::kXScales) + kBegin / 2 + lane_col();
 #pragma unroll

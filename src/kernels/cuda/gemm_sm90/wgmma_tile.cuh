@@ -44,14 +44,14 @@ struct WgmmaTile {
   static constexpr int kScaleBytes = Operand::kFolded ? 16 : 64;
 
   // A stage: x [atom][row][128], swizzled; codes [panel][block]; scales [panel][group][16]; zero
-  // points likewise; scales of x [row], or their products with those of weights [m64][row].
+  // points likewise; scales of x [row], and where tokens are rows, one for each box of weights.
   static constexpr int kCodes = kAtoms * kAtomBytes;
   static constexpr int kScales = kCodes + kAllPanels * kPanelBytes;
   static constexpr int kZeros = kScales + kGroups * kAllPanels * kScaleBytes;
   static constexpr int kXScales = kZeros + (Operand::kZeros ? kGroups * kAllPanels * 16 : 0);
-  static constexpr int kStageEnd =
-      kXScales +
-      (Operand::kXScales == XScales::kGroup ? kRows * 4 : 0) * (Operand::kBlockScales ? kM : 1);
+  static constexpr int kStageEnd = kXScales +
+                                   (Operand::kXScales == XScales::kGroup ? kRows * 4 : 0) +
+                                   (Operand::kTokenRows ? kAllPanels / kBoxPanels * 4 : 0);
   static constexpr int kStageBytes = (kStageEnd + 1023) / 1024 * 1024;
 
   // After the stages: what the epilogue needs of a tile, [tile]; barriers.
