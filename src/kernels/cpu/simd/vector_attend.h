@@ -228,6 +228,8 @@ void attend(const AttendArgs& args) {
       return attend_as<BF16>(args);
     case CacheType::kF16:
       return attend_as<F16>(args);
+    case CacheType::kE4M3:
+      return attend_as<E4M3>(args);
   }
 }
 
