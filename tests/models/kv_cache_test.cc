@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/median.h"
 #include "base/text.h"
 #include "models/decoder/model_state.h"
 #include "models/golden_model.h"
@@ -26,6 +27,20 @@ Model must_load(const Checkpoint& checkpoint, const std::string& kv_cache) {
   return testing::must(Model::load(checkpoint, options));
 }
 
+// The median of the tokens' differences: a router that chooses another expert changes a token's
+// logits by far more than rounding does.
+double typical_difference(const std::vector<float>& got, const std::vector<float>& want,
+                          size_t tokens) {
+  const auto vocabulary = static_cast<std::ptrdiff_t>(want.size() / tokens);
+  std::vector<double> each;
+  for (auto at = std::ptrdiff_t{0}; at < std::ssize(want); at += vocabulary) {
+    each.push_back(
+        testing::relative_difference({got.begin() + at, got.begin() + at + vocabulary},
+                                     {want.begin() + at, want.begin() + at + vocabulary}));
+  }
+  return median(std::move(each));
+}
+
 // Grouped queries, sinks and windows, latent attention.
 TEST(NarrowKvCache, LogitsOfEveryArchitectureStayWithinRounding) {
   for (const std::string& architecture : testing::golden_models()) {
@@ -36,19 +51,19 @@ TEST(NarrowKvCache, LogitsOfEveryArchitectureStayWithinRounding) {
       return *all_logits(model, reference.ids);
     };
     const std::vector<float> exact = logits("f32");
-    const auto off = [&](const char* kv_cache) {
-      return testing::relative_difference(logits(kv_cache), exact);
-    };
-    const double f16 = off("f16"), bf16 = off("bf16"), int8 = off("int8"), fp8 = off("fp8");
+    const double f16 = testing::relative_difference(logits("f16"), exact),
+                 bf16 = testing::relative_difference(logits("bf16"), exact);
+    const double int8 = typical_difference(logits("int8"), exact, reference.ids.size()),
+                 fp8 = typical_difference(logits("fp8"), exact, reference.ids.size());
     std::printf("%s: f16 %.1e, bf16 %.1e, int8 %.1e, fp8 %.1e of the logits\n",
                 architecture.c_str(), f16, bf16, int8, fp8);
     EXPECT_GT(bf16, 0);
     EXPECT_LT(f16, 4e-3) << architecture;
     EXPECT_LT(bf16, 3e-2) << architecture;
     EXPECT_GT(int8, 0);
-    EXPECT_LT(int8, 5e-2) << architecture;
-    EXPECT_GT(fp8, int8 / 4);
-    EXPECT_LT(fp8, 3e-1) << architecture;
+    EXPECT_LT(int8, 4e-2) << architecture;
+    EXPECT_GT(fp8, 0);
+    EXPECT_LT(fp8, 4e-1) << architecture;
   }
 }
 
@@ -130,7 +145,11 @@ TEST(NarrowKvCache, TruncatedAndSharedSequencesKeepTheirBits) {
   const auto checkpoint = Checkpoint::open(kSmallModel);
   if (!checkpoint) GTEST_SKIP() << "the small model is not there";
   for (const char* kv_cache : {"int8", "fp8"}) {
-    Model model = must_load(*checkpoint, kv_cache);
+    ModelOptions options;
+    options.kv_cache = kv_cache;
+    options.threads = 2;
+    options.deterministic = true;
+    Model model = testing::must(Model::load(*checkpoint, options));
     std::vector<int32_t> ids(300);
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(7 + i * 31 % 900);
     const auto last_logits = [&](KvCache& cache, std::span<const int32_t> tokens) {
