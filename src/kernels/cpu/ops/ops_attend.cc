@@ -114,9 +114,18 @@ void find(const Blocks& all, int64_t i, Block& block) {
   block.args.scale = shape.scale;
 }
 
-// Computes each row's result of one stretch into `parts`, whose `out` pointers are set.
+// The first key of a stretch; null for a stretch that the block does not have.
+const std::byte* keys_of(const Block& block, DType cache, int64_t stretch, int64_t page) {
+  if (stretch < block.first_stretch || stretch >= block.last_stretch) return nullptr;
+  const int64_t position = stretch * kAttendStretch;
+  return block.pages[position / page] + block.keys +
+         position % page * cached_bytes(cache, block.args.head_dim);
+}
+
+// Computes each row's result of one stretch into `parts`, whose `out` pointers are set. `next`: the
+// keys that the thread reads afterwards.
 void search(const cpu::VectorOps& vector, DType cache, const Block& block, int64_t stretch,
-            int64_t page, AttendRow* parts, float* scratch) {
+            int64_t page, const std::byte* next, AttendRow* parts, float* scratch) {
   AttendArgs args = block.args;
   // A stretch lies in one page, and positions are relative to that page.
   const int64_t at = stretch * kAttendStretch / page, first = at * page;
@@ -132,6 +141,8 @@ void search(const cpu::VectorOps& vector, DType cache, const Block& block, int64
   args.from = stretch * kAttendStretch - first;
   args.to = args.from + kAttendStretch;
   args.scratch = scratch;
+  args.next_keys = next;
+  args.next_bytes = kAttendStretch * cached_bytes(cache, args.head_dim);
   if (cache != DType::kI8) return vector.attend(args);
   args.key_scales = reinterpret_cast<const float*>(block.pages[at] + block.key_scales);
   args.value_scales = reinterpret_cast<const float*>(block.pages[at] + block.value_scales);
@@ -202,7 +213,8 @@ Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape&
     find(all, blocks - 1 - i, block);
     start(block);
     for (int64_t s = block.first_stretch; s < block.last_stretch; ++s) {
-      search(vector_, shape.cache.dtype, block, s, batch.page, parts, own);
+      const std::byte* const next = keys_of(block, shape.cache.dtype, s + 1, batch.page);
+      search(vector_, shape.cache.dtype, block, s, batch.page, next, parts, own);
       merge(vector_, block, s, parts);
     }
     finish(vector_, block);
@@ -252,8 +264,14 @@ void CpuOps::attend_by_stretches(const Matrix& q, const Batch& batch, const Atte
       find(all, i % blocks, block);
       const int64_t s = begin + i / blocks;
       if (s < block.first_stretch || s >= block.last_stretch) return;
-      search(vector_, shape.cache.dtype, block, s, batch.page, rows_of(i % blocks, 1 + s - begin),
-             attend_scratch(thread, block_scratch(shape)));
+      // The other threads take the items between.
+      const int64_t after = i + pool_.size();
+      Block other;
+      find(all, after % blocks, other);
+      const std::byte* const next =
+          keys_of(other, shape.cache.dtype, begin + after / blocks, batch.page);
+      search(vector_, shape.cache.dtype, block, s, batch.page, next,
+             rows_of(i % blocks, 1 + s - begin), attend_scratch(thread, block_scratch(shape)));
     }));
     const int64_t work = (end - begin) * rows * shape.value_dim;
     split_rows(blocks, work, [&](int64_t first, int64_t last) {

@@ -137,10 +137,11 @@ MORACLE_VECTOR_INLINE void score_codes(const uint16_t* queries, int64_t padded, 
 template <int kRows, int kVectors>
 MORACLE_VECTOR_INLINE void sum_codes(const float* const* weights, const float* factors,
                                      const int8_t* values, int64_t padded, int64_t first,
-                                     int64_t last, int64_t at, int64_t value_dim,
-                                     float* const* out) {
+                                     int64_t last, int64_t at, int64_t value_dim, float* const* out,
+                                     Ahead& ahead) {
   Ints sum[kRows][kVectors] = {};
   for (int64_t pair = first / 2; pair < last / 2; ++pair) {
+    ahead.ask();
     const int8_t* const row = values + (pair * padded + at) * 2;
     Ints value[kVectors];
     MORACLE_VECTOR_UNROLL
@@ -245,6 +246,7 @@ void attend_codes(const AttendArgs& args) {
                                 first, last);
     }
   }
+  Ahead next_keys = keys_after(args);
   each_group(args.num_rows, [&]<int kRows>(int r) {
     const float* weights[kRows];
     float* out[kRows];
@@ -257,10 +259,10 @@ void attend_codes(const AttendArgs& args) {
     int64_t at = 0;
     for (; at + kCodeVectors * kLanes <= columns; at += kCodeVectors * kLanes)
       sum_codes<kRows, kCodeVectors>(weights, factors + r, values, columns, first, last, at,
-                                     args.value_dim, out);
+                                     args.value_dim, out, next_keys);
     if (at < columns)
       sum_codes<kRows, 1>(weights, factors + r, values, columns, first, last, at, args.value_dim,
-                          out);
+                          out, next_keys);
   });
 }
 

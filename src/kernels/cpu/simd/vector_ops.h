@@ -39,6 +39,8 @@ struct AttendArgs {
   CacheType cache = CacheType::kF32;
   const float* key_scales = nullptr;  ///< of position 0; only attend_codes reads them
   const float* value_scales = nullptr;
+  const void* next_keys = nullptr;  ///< keys that are probably read next; they are prefetched
+  int64_t next_bytes = 0;
 };
 inline constexpr int64_t kAttendScratch = kAttendRows * kAttendStretch;
 /// Further scratch of attend_codes, for the codes of queries.
