@@ -253,8 +253,8 @@ TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitCacheExactly) {
   if (cpu::has(Isa::kAvx2)) tables.push_back(&cpu::kAvx2VectorOps);
 #endif
   for (const cpu::VectorOps* ops : tables) {
-    for (const auto& [cache, dtype] : {std::pair(cpu::CacheType::kBF16, DType::kBF16),
-                                       std::pair(cpu::CacheType::kF16, DType::kF16)}) {
+    for (const cpu::CacheType cache : {cpu::CacheType::kBF16, cpu::CacheType::kF16}) {
+      const DType dtype = cache == cpu::CacheType::kBF16 ? DType::kBF16 : DType::kF16;
       std::vector<uint16_t> k16, v16;
       std::vector<float> k32, v32;
       const auto keep = [&](const std::vector<float>& from, auto& to16, auto& to32, float factor) {

@@ -213,8 +213,8 @@ Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape&
     find(all, blocks - 1 - i, block);
     start(block);
     for (int64_t s = block.first_stretch; s < block.last_stretch; ++s) {
-      const std::byte* const next = keys_of(block, shape.cache.dtype, s + 1, batch.page);
-      search(vector_, shape.cache.dtype, block, s, batch.page, next, parts, own);
+      search(vector_, shape.cache.dtype, block, s, batch.page,
+             keys_of(block, shape.cache.dtype, s + 1, batch.page), parts, own);
       merge(vector_, block, s, parts);
     }
     finish(vector_, block);
@@ -268,9 +268,9 @@ void CpuOps::attend_by_stretches(const Matrix& q, const Batch& batch, const Atte
       const int64_t after = i + pool_.size();
       Block other;
       find(all, after % blocks, other);
-      const std::byte* const next =
+      const std::byte* const ahead =
           keys_of(other, shape.cache.dtype, begin + after / blocks, batch.page);
-      search(vector_, shape.cache.dtype, block, s, batch.page, next,
+      search(vector_, shape.cache.dtype, block, s, batch.page, ahead,
              rows_of(i % blocks, 1 + s - begin), attend_scratch(thread, block_scratch(shape)));
     }));
     const int64_t work = (end - begin) * rows * shape.value_dim;
