@@ -327,9 +327,9 @@ TEST_F(AttendTest, EveryInstructionSetGivesSameSoftmax) {
 // Keys and values of one head as int8 codes in the order of cached_codes.h. Bytes that no position
 // has are random.
 struct Codes {
-  Codes(std::mt19937& random, const std::vector<float>& rows, int64_t positions, int64_t dim,
+  Codes(std::mt19937& random, const std::vector<float>& rows, int64_t positions, int64_t size,
         bool keys)
-      : dim(dim), columns(cached_columns(DType::kI8, dim)) {
+      : dim(size), columns(cached_columns(DType::kI8, size)) {
     for (int64_t i = 0; i < cpu::kAttendStretch * columns; ++i)
       bytes.push_back(static_cast<int8_t>(random()));
     scales.assign(cpu::kAttendStretch, NAN);
