@@ -31,10 +31,12 @@ struct ModelOptions {
   /// "bf16": kernels may round float activations to bf16 (Request::bf16_activations).
   /// "": as in the checkpoint.
   std::string activations;
-  /// The dtype of keys and values in the caches: "f32", "bf16", "f16" or "auto". bf16 and f16 halve
-  /// the memory and the time to read it. A value is rounded once, when its token is appended, and
-  /// read exactly. If f16 cannot represent a key or value, forward() returns an error. "auto": the
-  /// device's activation dtype, f32 on a CPU, bf16 on a GPU.
+  /// The type of keys and values in the caches: "f32", "bf16", "f16", "int8", "fp8" or "auto". bf16
+  /// and f16 halve the memory and the time to read it, int8 and fp8 quarter them. A value is
+  /// rounded once, when its token is appended, and read exactly. If f16 cannot represent a key or
+  /// value, forward() returns an error. "int8": codes with a scale per token and head, on a CPU.
+  /// "fp8": e4m3 without a scale; values above 448 become 448. "auto": the device's activation
+  /// dtype, f32 on a CPU, bf16 on a GPU.
   std::string kv_cache = "auto";
   /// Maximum memory in bytes for the keys and values of all sequences; 0: all memory of the device.
   /// Memory is allocated as sequences grow. The state of recurrent layers does not count.
@@ -91,6 +93,10 @@ struct Choice {
   Selection selection;
 };
 
+/// The word of ModelOptions::kv_cache for ModelPlan::cache_dtype: "int8", "fp8", or the dtype's
+/// name.
+std::string_view kv_cache_name(DType dtype);
+
 /// All decisions about a model that are made before a weight is read. Sizes are in bytes.
 struct ModelPlan {
   std::vector<Choice> choices;        ///< each with a plan
@@ -98,7 +104,7 @@ struct ModelPlan {
   int64_t workspace_bytes = 0;        ///< shared by all layers
   int64_t scratch_bytes = 0;          ///< kernel scratch
   int64_t activation_bytes = 0;       ///< activations between layers, including logits
-  int64_t cache_bytes_per_token = 0;  ///< keys and values of one position, all layers
+  int64_t cache_bytes_per_token = 0;  ///< keys, values and scales of one position, all layers
   int64_t state_bytes = 0;            ///< state of one sequence's recurrent layers, held twice
   DType cache_dtype = DType::kF32;    ///< dtype of the keys and values
   int64_t memory_bytes = 0;           ///< total memory of the device

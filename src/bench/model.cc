@@ -65,22 +65,45 @@ Error cancelled() {
   return {ErrorKind::kCancelled, "", "bench", "", "stopped on request"};
 }
 
+// An element of the cache; codes have a scale of kCodeScale.
+constexpr float kCodeScale = 1.0f / 32;
+void store_element(DType dtype, float value, std::byte* to) {
+  const auto put = [&](const auto& bits) { std::memcpy(to, &bits, sizeof bits); };
+  switch (dtype) {
+    case DType::kF16:
+      return put(float_to_f16(value));
+    case DType::kBF16:
+      return put(float_to_bf16(value));
+    case DType::kF8E4M3:
+      return put(float_to_e4m3(value));
+    case DType::kI8:
+      return put(static_cast<int8_t>(std::clamp(value / kCodeScale, -127.0f, 127.0f)));
+    default:
+      return put(value);
+  }
+}
+
+// Fills the scales of a layer in a page.
+Status fill_scales(const LayerCache& layer, std::byte* page, int64_t positions, Device& device) {
+  if (layer.dtype != DType::kI8) return {};
+  const std::vector<float> scales(layer.num_heads * positions, kCodeScale);
+  for (const int64_t at : {layer.key_scales, layer.value_scales})
+    MORACLE_CHECK(device.upload(page + at, scales.data(), scales.size() * sizeof(float)));
+  return {};
+}
+
 // Fills the cache with random keys and values at every position: attention reads them without
 // computing them first. Sequences with the same content would be routed alike, so `seed` differs
 // between them.
-Status fill(KvCache::State& cache, DType dtype, int64_t length, uint64_t seed, Device& device,
-            const Progress& progress) {
+Status fill(KvCache::State& cache, const Model::State& model, int64_t length, uint64_t seed,
+            Device& device, const Progress& progress) {
   std::mt19937_64 engine(seed);
   std::normal_distribution<float> normal;
-  std::vector<float> floats(1 << 16);
-  for (float& x : floats) x = normal(engine);
-  const auto element = static_cast<size_t>(bits(dtype) / 8);
-  std::vector<std::byte> some(floats.size() * element);
-  for (size_t i = 0; i < floats.size(); ++i) {
-    const uint16_t half = dtype == DType::kF16 ? float_to_f16(floats[i]) : float_to_bf16(floats[i]);
-    const void* const from = dtype == DType::kF32 ? static_cast<void*>(&floats[i]) : &half;
-    std::memcpy(some.data() + i * element, from, element);
-  }
+  constexpr size_t kElements = 1 << 16;
+  const auto element = static_cast<size_t>(bits(model.cache_dtype) / 8);
+  std::vector<std::byte> some(kElements * element);
+  for (size_t i = 0; i < kElements; ++i)
+    store_element(model.cache_dtype, normal(engine), some.data() + i * element);
   MORACLE_CHECK(cache.pool->grow(cache.pages, length));
   const size_t whole = some.size();
   for (std::byte* page : cache.pages) {
@@ -89,6 +112,8 @@ Status fill(KvCache::State& cache, DType dtype, int64_t length, uint64_t seed, D
       MORACLE_CHECK(
           device.upload(page + at, some.data(), std::min(whole, cache.pool->page_bytes() - at)));
     }
+    for (const Layer& layer : model.layers)
+      MORACLE_CHECK(fill_scales(layer.cache, page, cache.pool->page(), device));
   }
   cache.length = length;
   return device.synchronize();
@@ -324,7 +349,7 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
     for (int64_t s = 0; s < batch; ++s) {
       MORACLE_TRY(KvCache cache, model.make_cache(length));
       const Model::State& state = ModelAccess::state(model);
-      MORACLE_CHECK(fill(ModelAccess::state(cache), state.cache_dtype, options.context,
+      MORACLE_CHECK(fill(ModelAccess::state(cache), state, options.context,
                          static_cast<uint64_t>(s + 1), state.workspace->device(),
                          options.model.progress));
       caches.push_back(std::move(cache));

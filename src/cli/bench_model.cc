@@ -91,7 +91,7 @@ Json document(const BenchOptions& options, const Limits& limits,
                {"layers", first.num_layers},
                {"all_layers", first.all_layers},
                {"context", first.context},
-               {"kv_cache", name(first.cache_dtype)},
+               {"kv_cache", kv_cache_name(first.cache_dtype)},
                {"threads", limits.threads},
                {"backends", backends_of(first)},
                {"weight_bytes", first.weight_bytes}};
@@ -134,7 +134,7 @@ std::string to_text(const BenchOptions& options, const Limits& limits,
   std::string text =
       str(describe(limits), "  ", options.model_shape, ", ", options.schemes, " (output ",
           options.output_scheme, "), ", first.num_layers, " of ", first.all_layers, " layers, ",
-          first.context, " tokens in each cache (", name(first.cache_dtype), "), ",
+          first.context, " tokens in each cache (", kv_cache_name(first.cache_dtype), "), ",
           options.activations.empty() ? "" : options.activations + " activations, ", "on ",
           join(backends_of(first)), "\n");
   for (const bench::Decode& decode : decodes) {

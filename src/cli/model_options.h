@@ -25,8 +25,10 @@ inline constexpr const char* kActivationsHelp =
     "scales are not used); int8: quantize float activations if weights are int4, int8 or fp4; "
     "bf16: kernels may round float activations to bf16";
 inline constexpr const char* kKvCacheHelp =
-    "Type of keys and values in the cache: f32, bf16 or f16 (16 bits need half the memory); auto: "
-    "the device's type of activations";
+    "Type of keys and values in the cache: f32, bf16, f16 (half of f32's memory), int8 (a quarter; "
+    "a scale per token and head; CPU), fp8 (e4m3, a quarter; CPU and CUDA); auto: the device's "
+    "type "
+    "of activations";
 inline constexpr const char* kNoGraphsHelp =
     "On a GPU: launch each kernel of a step by itself instead of replaying a graph";
 inline constexpr const char* kPinHelp =

@@ -117,7 +117,7 @@ void show(const ModelPlan& plan) {
   sums.row({"total", megabytes(plan.total_bytes()),
             "of " + megabytes(plan.memory_bytes) + " on the device"});
   sums.row({"KV cache", megabytes(plan.cache_bytes_per_token * 1000),
-            str("in addition for every 1,000 tokens, as ", name(plan.cache_dtype))});
+            str("in addition for every 1,000 tokens, as ", kv_cache_name(plan.cache_dtype))});
   if (plan.state_bytes > 0) {
     sums.row({"recurrent state", megabytes(2 * plan.state_bytes),
               "in addition for every sequence, with its checkpoint"});
@@ -140,7 +140,7 @@ Json to_json(const ModelPlan& plan) {
           {"activation_bytes", plan.activation_bytes},
           {"cache_bytes_per_token", plan.cache_bytes_per_token},
           {"state_bytes", plan.state_bytes},
-          {"cache_dtype", name(plan.cache_dtype)},
+          {"cache_dtype", kv_cache_name(plan.cache_dtype)},
           {"total_bytes", plan.total_bytes()},
           {"memory_bytes", plan.memory_bytes}};
 }

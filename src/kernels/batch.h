@@ -29,11 +29,22 @@ struct Batch {
 /// Location of a layer's keys and values in every page. Ops::cache_by_head tells the order of their
 /// positions and heads.
 struct LayerCache {
-  DType dtype = DType::kF32;     ///< f32, bf16 or f16
+  DType dtype = DType::kF32;     ///< f32, bf16, f16, e4m3, or int8 with scales
   int64_t keys = 0, values = 0;  ///< byte offsets in the page
   int64_t num_heads = 1;         ///< that have keys and values
   int64_t state = 0;             ///< byte offset in a sequence's recurrent state
+  /// Byte offsets of f32 [kv_heads, page]: the scales of int8 keys and values.
+  int64_t key_scales = 0, value_scales = 0;
 };
+
+/// Columns of a head as the cache stores them: rows of int8 codes fill whole vectors.
+constexpr int64_t cached_columns(DType dtype, int64_t dim) {
+  return dtype == DType::kI8 ? (dim + 15) / 16 * 16 : dim;
+}
+/// Bytes of one position's keys or values of one head, without their scale.
+inline int64_t cached_bytes(DType dtype, int64_t dim) {
+  return cached_columns(dtype, dim) * bits(dtype) / 8;
+}
 
 /// One sequence's part of a step.
 struct SequenceTokens {

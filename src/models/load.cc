@@ -74,15 +74,17 @@ Result<Buffer> factors(float factor, const Model::State& m) {
 // bytes.
 LayerCache layer_cache(const AttentionSizes& sizes, DType dtype, int64_t page, size_t& page_bytes,
                        size_t& state_bytes) {
-  const auto place = [&](int64_t size) {
+  const auto place = [&](int64_t bytes) {
     const auto at = static_cast<int64_t>(page_bytes);
-    page_bytes += (static_cast<size_t>(page * size * bits(dtype) / 8) + 255) / 256 * 256;
+    page_bytes += (static_cast<size_t>(page * bytes) + 255) / 256 * 256;
     return at;
   };
-  const int64_t keys = place(sizes.key_size), values = place(sizes.value_size);
+  const CachedBytes bytes = cached_bytes(sizes, dtype);
+  const int64_t keys = place(bytes.keys), values = place(bytes.values);
+  const int64_t key_scales = place(bytes.scales), value_scales = place(bytes.scales);
   const auto state = static_cast<int64_t>(state_bytes);
   state_bytes += sizes.state_bytes;
-  return {dtype, keys, values, sizes.num_kv_heads, state};
+  return {dtype, keys, values, sizes.num_kv_heads, state, key_scales, value_scales};
 }
 
 Status load_layer(Layer& to, LayerDescription&& from, Loader& loader) {
@@ -136,7 +138,8 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   MORACLE_CHECK(plan_memory(description, modules, options, machine));
   auto state = std::make_unique<Model::State>();
   Model::State& m = *state;
-  MORACLE_TRY(m.cache_dtype, parse_kv_cache(options.kv_cache, device->activation_dtype()));
+  MORACLE_TRY(m.cache_dtype,
+              parse_kv_cache(options.kv_cache, device->platform(), device->activation_dtype()));
   m.workspace = std::make_shared<Workspace>(device);
   m.batch_invariant = options.deterministic;
   m.recorded.on = options.graphs;

@@ -238,12 +238,12 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     plan.workspace_bytes = std::max(plan.workspace_bytes, one.workspace_bytes);
   }
   const DType dtype = modules.front().selection.plan->activation_dtype;
-  MORACLE_TRY(plan.cache_dtype, parse_kv_cache(options.kv_cache, dtype));
+  MORACLE_TRY(plan.cache_dtype, parse_kv_cache(options.kv_cache, device.platform, dtype));
   plan.activation_bytes = static_cast<int64_t>(
       carve_activations(description, tokens_per_step(options), dtype, nullptr).bytes);
   for (const LayerDescription& layer : description.layers) {
     const AttentionSizes sizes = attention_sizes(layer.attention, tokens_per_step(options), dtype);
-    plan.cache_bytes_per_token += (sizes.key_size + sizes.value_size) * bits(plan.cache_dtype) / 8;
+    plan.cache_bytes_per_token += cached_bytes(sizes, plan.cache_dtype).total();
     plan.state_bytes += static_cast<int64_t>(sizes.state_bytes);
   }
   if (plan.total_bytes() <= plan.memory_bytes) return plan;

@@ -66,6 +66,7 @@ TEST(ExplainCommand, MatchesDryRunWithEveryOption) {
       {"--quantization", "int8-per-channel"},
       {"--quantization", "int8-per-channel", "--activations", "int8"},
       {"--kv-cache", "bf16", "--no-graphs", "--pin"},
+      {"--kv-cache", "int8"},
       {"--backend", "reference"},
       {"--backend", "lm_head=reference,*.o_proj=cpu,*.mlp.experts=cpu"},
       {"--backend", "*.q_proj=reference,*.k_proj=reference,*.v_proj=reference"},

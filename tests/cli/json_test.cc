@@ -247,6 +247,11 @@ TEST_F(ModelJson, DryRunGivesWholePlan) {
   const Json half = answer({"run", model_, "--dry-run", "--kv-cache", "bf16", "--json"});
   EXPECT_EQ(half["cache_dtype"], "bf16");
   EXPECT_EQ(2 * half["cache_bytes_per_token"].get<int64_t>(), json["cache_bytes_per_token"]);
+  for (const char* type : {"int8", "fp8"}) {
+    const Json bytes = answer({"run", model_, "--dry-run", "--kv-cache", type, "--json"});
+    EXPECT_EQ(bytes["cache_dtype"], type);
+    EXPECT_LT(bytes["cache_bytes_per_token"], half["cache_bytes_per_token"]);
+  }
   std::set<std::string> parts;
   for (const Json& choice : json["choices"]) {
     EXPECT_THAT(keys(choice), ElementsAre("part", "layers", "scheme", "plan"));

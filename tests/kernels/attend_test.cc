@@ -7,11 +7,14 @@
 #include <random>
 #include <vector>
 
+#include "base/text.h"
+#include "kernels/cpu/simd/cached_codes.h"
 #include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/isa_here.h"
 #include "kernels/ops.h"
 #include "kernels/paged.h"
 #include "moracle/device.h"
+#include "quant/activation.h"
 #include "support/floats.h"
 
 namespace moracle::attend_test {
@@ -102,18 +105,21 @@ TEST_F(AttendTest, TokenBitsDependOnlyOnItsSequence) {
     int threads;
     int64_t step;
   } runs[] = {{1, 1000}, {1, 257}, {1, 7}, {3, 1000}, {3, 257}, {3, 7}};
-  for (const auto& [name, shape] : cases) {
-    SCOPED_TRACE(name);
+  for (auto& [name, shape] : cases) {
     std::vector<Sequence> sequences;
     for (int64_t tokens : {600, 3, 270}) sequences.push_back(sequence(tokens, shape));
-    std::vector<std::vector<float>> alone;
-    for (const Sequence& one : sequences) alone.push_back(run({one}, shape, 1000, 1)[0]);
-    for (const auto& [threads, step] : runs) {
-      const auto together = run(sequences, shape, step, threads);
-      for (size_t i = 0; i < sequences.size(); ++i) {
-        EXPECT_EQ(0,
-                  std::memcmp(together[i].data(), alone[i].data(), alone[i].size() * sizeof(float)))
-            << "sequence " << i << ", steps of " << step << ", " << threads << " threads";
+    for (const DType dtype : {DType::kF32, DType::kI8}) {
+      SCOPED_TRACE(str(name, ", ", moracle::name(dtype)));
+      shape.cache.dtype = dtype;
+      std::vector<std::vector<float>> alone;
+      for (const Sequence& one : sequences) alone.push_back(run({one}, shape, 1000, 1)[0]);
+      for (const auto& [threads, step] : runs) {
+        const auto together = run(sequences, shape, step, threads);
+        for (size_t i = 0; i < sequences.size(); ++i) {
+          EXPECT_EQ(
+              0, std::memcmp(together[i].data(), alone[i].data(), alone[i].size() * sizeof(float)))
+              << "sequence " << i << ", steps of " << step << ", " << threads << " threads";
+        }
       }
     }
   }
@@ -142,6 +148,26 @@ TEST_F(AttendTest, LongContextHasSameBitsForAnyThreadCount) {
   };
   const std::vector<float> want = last(1);
   for (int threads : {2, 3, 5}) EXPECT_EQ(last(threads), want) << threads;
+}
+
+// The tables that this CPU runs, with every version of attend_codes.
+std::vector<const cpu::VectorOps*> tables() {
+  std::vector<const cpu::VectorOps*> all = {&cpu::kPortableVectorOps};
+#if defined(__x86_64__)
+  if (cpu::has(Isa::kAvx2)) all.push_back(&cpu::kAvx2VectorOps);
+  if (cpu::has(Isa::kAvx2 | Isa::kAvxVnni)) {
+    static cpu::VectorOps vnni = cpu::kAvx2VectorOps;
+    vnni.isa = "avx_vnni", vnni.attend_codes = cpu::attend_codes_avx_vnni;
+    all.push_back(&vnni);
+  }
+  if (cpu::has(Isa::kAvx512 | Isa::kAvx2)) all.push_back(&cpu::kAvx512VectorOps);
+  if (cpu::has(Isa::kAvx512 | Isa::kAvx2 | Isa::kAvx512Vnni)) {
+    static cpu::VectorOps vnni = cpu::kAvx512VectorOps;
+    vnni.isa = "avx512_vnni", vnni.attend_codes = cpu::attend_codes_avx512_vnni;
+    all.push_back(&vnni);
+  }
+#endif
+  return all;
 }
 
 // A NaN written by a later token of the same step does not affect earlier tokens.
@@ -195,6 +221,30 @@ TEST_F(AttendTest, SixteenBitCacheStaysWithinRoundingOfKeysAndValues) {
 }
 
 // The vector_ops tables widen to the same values.
+TEST_F(AttendTest, EveryInstructionSetReadsEveryE4m3CodeExactly) {
+  // One position with weight 1: the output is the value.
+  for (const cpu::VectorOps* ops : tables()) {
+    for (const int64_t value_dim : {256, 3}) {
+      std::vector<uint8_t> key(32, 0x38), codes(256);
+      for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i);
+      for (int64_t first = 0; first + value_dim <= 256; first += value_dim) {
+        std::vector<float> query(32, 1), out(value_dim), room(cpu::kAttendScratch);
+        cpu::AttendRow row{query.data(), 0, 1, out.data(), 0, 0};
+        ops->attend({&row, 1, key.data(), &codes[first], 32, value_dim, 32, value_dim, 0, 1, 1,
+                     room.data(), cpu::CacheType::kE4M3});
+        EXPECT_EQ(row.largest, 32) << ops->isa;
+        for (int64_t i = 0; i < value_dim; ++i) {
+          const float want = e4m3_to_float(codes[first + i]);
+          if (std::isnan(want))
+            EXPECT_TRUE(std::isnan(out[i])) << ops->isa << " code " << first + i;
+          else
+            EXPECT_EQ(out[i], want) << ops->isa << " code " << first + i;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitCacheExactly) {
   const int64_t dim = 37, value_dim = 21, keys = 100;
   const Sequence s = sequence(keys, {1, 1, dim, value_dim, 1});
@@ -270,6 +320,173 @@ TEST_F(AttendTest, EveryInstructionSetGivesSameSoftmax) {
           want += scores[i] * s.v[(rows[r].begin + static_cast<int64_t>(i)) * value_dim + c];
         EXPECT_NEAR(out[r * value_dim + c], want, 2e-5 * sum) << ops->isa << " row " << r;
       }
+    }
+  }
+}
+
+// Keys and values of one head as int8 codes in the order of cached_codes.h. Bytes that no position
+// has are random.
+struct Codes {
+  Codes(std::mt19937& random, const std::vector<float>& rows, int64_t positions, int64_t size,
+        bool keys)
+      : dim(size), columns(cached_columns(DType::kI8, size)) {
+    for (int64_t i = 0; i < cpu::kAttendStretch * columns; ++i)
+      bytes.push_back(static_cast<int8_t>(random()));
+    scales.assign(cpu::kAttendStretch, NAN);
+    for (int64_t i = 0; i < positions; ++i) {
+      std::vector<int8_t> codes(dim);
+      scales[i] = quantize_int8_token(&rows[i * dim], dim, codes.data());
+      for (int64_t c = 0; c < dim; ++c) {
+        bytes[keys ? cpu::key_code(i, c, columns) : cpu::value_code(i, c, columns)] = codes[c];
+        numbers.push_back(static_cast<double>(codes[c]) * scales[i]);
+      }
+      // A query's codes are 0 there.
+    }
+  }
+  int64_t dim, columns;
+  std::vector<int8_t> bytes;
+  std::vector<float> scales;
+  std::vector<double> numbers;  // what the codes stand for
+};
+
+// Compares every table with a softmax in double over the numbers that the codes stand for. A query
+// is off by at most q_scale / 2 per column, so a score by δ = scale · q_scale / 2 · Σ|k|. A weight
+// times its value's scale is off by w_scale / 2.
+TEST_F(AttendTest, EveryInstructionSetFollowsFormulaOfCodes) {
+  const struct {
+    int64_t dim, value_dim, positions;
+  } cases[] = {{128, 128, 256}, {37, 21, 100}, {64, 48, 17}, {576, 16, 33}, {1, 1, 1}};
+  for (const auto& [dim, value_dim, positions] : cases) {
+    const Sequence s = sequence(positions, {1, 1, dim, value_dim, 1});
+    const Codes keys(random_, s.k, positions, dim, true),
+        values(random_, s.v, positions, value_dim, false);
+    const float scale = 1 / std::sqrt(static_cast<float>(dim));
+    constexpr int kRows = 15;  // groups of 8, 4, 2 and 1
+    const std::vector<float> queries = testing::normal_floats(random_, kRows * dim, 3);
+    std::vector<float> first_out;
+    for (const cpu::VectorOps* ops : tables()) {
+      SCOPED_TRACE(str(ops->isa, ", ", dim, " columns"));
+      std::vector<float> out(kRows * value_dim, NAN),
+          room(cpu::kAttendScratch + cpu::codes_scratch(dim));
+      cpu::AttendRow rows[kRows];
+      for (int r = 0; r < kRows; ++r) {
+        const int64_t end = std::min<int64_t>(positions, r * 19 + 1),
+                      begin = std::min(end, int64_t{r} * 3);
+        rows[r] = {&queries[r * dim], begin, end, &out[r * value_dim], 0, 0};
+      }
+      ops->attend_codes({rows, kRows, keys.bytes.data(), values.bytes.data(), keys.columns,
+                         values.columns, dim, value_dim, 0, cpu::kAttendStretch, scale, room.data(),
+                         cpu::CacheType::kF32, keys.scales.data(), values.scales.data()});
+      for (int r = 0; r < kRows; ++r) {
+        if (rows[r].begin == rows[r].end) {
+          EXPECT_EQ(rows[r].largest, -INFINITY);
+          EXPECT_EQ(rows[r].sum, 0);
+          for (int64_t c = 0; c < value_dim; ++c) EXPECT_EQ(out[r * value_dim + c], 0);
+          continue;
+        }
+        double most_query = 0, delta = 0, largest = -INFINITY, sum = 0, most_weight = 0;
+        for (int64_t d = 0; d < dim; ++d)
+          most_query = std::max(most_query, std::abs(double{queries[r * dim + d]}));
+        const double levels = std::min(32767.0, std::floor(2147483647.0 / (127 * keys.columns)));
+        std::vector<double> scores;
+        for (int64_t i = rows[r].begin; i < rows[r].end; ++i) {
+          double score = 0, size = 0;
+          for (int64_t d = 0; d < dim; ++d) {
+            score += queries[r * dim + d] * keys.numbers[i * dim + d];
+            size += std::abs(keys.numbers[i * dim + d]);
+          }
+          scores.push_back(score * scale);
+          largest = std::max(largest, scores.back());
+          delta =
+              std::max(delta, scale * (most_query / levels * 0.51 * size + 1e-6 * std::abs(score)));
+        }
+        ASSERT_NEAR(rows[r].largest, largest, delta + 1e-6);
+        for (size_t j = 0; j < scores.size(); ++j) {
+          sum += scores[j] = std::exp(scores[j] - largest);
+          most_weight = std::max(most_weight, scores[j] * values.scales[rows[r].begin + j]);
+        }
+        const double grown = std::exp(2 * delta) - 1 + 1e-5;
+        ASSERT_NEAR(rows[r].sum, sum, grown * sum);
+        for (int64_t c = 0; c < value_dim; ++c) {
+          double want = 0, size = 0, codes = 0;
+          for (size_t j = 0; j < scores.size(); ++j) {
+            const int64_t i = rows[r].begin + static_cast<int64_t>(j);
+            const double value = values.numbers[i * value_dim + c];
+            want += scores[j] * value, size += scores[j] * std::abs(value);
+            codes += std::abs(value) / values.scales[i];
+          }
+          ASSERT_NEAR(out[r * value_dim + c], want,
+                      grown * size + most_weight / 32767 * 0.51 * codes * (1 + grown))
+              << "row " << r << " column " << c;
+        }
+      }
+      // VNNI computes the same integers.
+      if (std::string_view(ops->isa).ends_with("vnni")) {
+        EXPECT_EQ(out, first_out);
+      }
+      first_out = out;
+    }
+  }
+}
+
+// Quantizing a row changes each number by at most half of its scale. So scores and outputs stay
+// within the bounds of a cache with u = 1/254 of the row's largest number.
+TEST_F(AttendTest, Int8CacheStaysWithinRoundingOfKeysAndValues) {
+  AttentionShape shape{4, 2, 64, 48, 0.125f};
+  const Sequence s = sequence(300, shape);
+  const auto want = run({s}, shape, 300, 1)[0];
+  shape.cache.dtype = DType::kI8;
+  const auto got = run({s}, shape, 300, 2)[0];
+  double largest_share = 0, off = 0, size = 0;
+  for (int64_t t = 0; t < 300; ++t) {
+    for (int64_t head = 0; head < 4; ++head) {
+      double delta = 0, largest = 0, most_query = 0, sum_query = 0;
+      for (int64_t d = 0; d < 64; ++d) {
+        const double q = std::abs(double{s.q[(t * 4 + head) * 64 + d]});
+        most_query = std::max(most_query, q), sum_query += q;
+      }
+      for (int64_t i = 0; i <= t; ++i) {
+        double most_key = 0, sum_key = 0;
+        for (int64_t d = 0; d < 64; ++d) {
+          const double k = std::abs(double{s.k[(i * 2 + head / 2) * 64 + d]});
+          most_key = std::max(most_key, k), sum_key += k;
+        }
+        delta = std::max(delta, shape.scale * (most_key / 254 * sum_query +
+                                               most_query / 65534 * (sum_key + most_key)));
+        for (int64_t d = 0; d < 48; ++d)
+          largest = std::max(largest, std::abs(double{s.v[(i * 2 + head / 2) * 48 + d]}));
+      }
+      const double grown = std::exp(2 * delta);
+      const double bound = (grown - 1 + grown / 254) * largest +
+                           static_cast<double>(t + 1) / 65534 * largest * grown + 1e-5 * largest;
+      for (int64_t d = 0; d < 48; ++d) {
+        const int64_t at = (t * 4 + head) * 48 + d;
+        const double error = std::abs(double{got[at]} - want[at]);
+        ASSERT_LE(error, bound) << "token " << t;
+        largest_share = std::max(largest_share, error / bound);
+        off += error * error, size += double{want[at]} * want[at];
+      }
+    }
+  }
+  EXPECT_GT(largest_share, 0) << "nothing was rounded";
+  EXPECT_LT(std::sqrt(off / size), 0.01);
+}
+
+// A key or value that is not finite makes its token's scale NaN. Tokens that do not see it keep
+// their bits, and those that see it give NaN.
+TEST_F(AttendTest, NonFiniteTokenOfInt8CacheReachesOnlyTokensThatSeeIt) {
+  AttentionShape shape{2, 2, 16, 16, 0.25f};
+  shape.cache.dtype = DType::kI8;
+  const Sequence s = sequence(40, shape);
+  const auto want = run({s}, shape, 40, 1)[0];
+  for (const bool key : {false, true}) {
+    Sequence spoilt = s;
+    (key ? spoilt.k : spoilt.v)[20 * 32] = key ? NAN : INFINITY;  // token 20, head 0
+    const auto got = run({spoilt}, shape, 40, 1)[0];
+    EXPECT_EQ(0, std::memcmp(got.data(), want.data(), 20 * 32 * sizeof(float)));
+    for (int64_t t = 20; t < 40; ++t) {
+      EXPECT_TRUE(std::isnan(got[t * 32])) << t;
+      EXPECT_EQ(got[t * 32 + 16], want[t * 32 + 16]) << "the other head";
     }
   }
 }

@@ -19,12 +19,16 @@ class PagedCaches {
   PagedCaches(const std::vector<int64_t>& capacities, int64_t key_row, int64_t value_row,
               DType dtype, int64_t page, int64_t heads = 1)
       : key_row_(key_row), value_row_(value_row), page_(page) {
-    const auto bytes = [&](int64_t row) {
-      return (page * row * bits(dtype) / 8 + 255) / 256 * 256;
-    };
     // Bytes before the keys stand for another layer.
-    layer_ = {dtype, 256, 256 + bytes(key_row), heads};
-    page_bytes_ = layer_.values + bytes(value_row);
+    page_bytes_ = 256;
+    const auto place = [&](int64_t bytes_of_head) {
+      const int64_t at = page_bytes_;
+      page_bytes_ += (page * heads * bytes_of_head + 255) / 256 * 256;
+      return at;
+    };
+    layer_ = {dtype, place(cached_bytes(dtype, key_row / heads)),
+              place(cached_bytes(dtype, value_row / heads)), heads};
+    if (dtype == DType::kI8) layer_.key_scales = place(4), layer_.value_scales = place(4);
     int64_t pages = 0;
     for (const int64_t capacity : capacities) {
       std::vector<int64_t>& own = numbers_.emplace_back();
@@ -42,10 +46,13 @@ class PagedCaches {
   std::byte* value(size_t s, int64_t position) {
     return row(s, position, layer_.values, value_row_);
   }
+  // Only for caches of floats: int8 codes have an order of their own.
   void set(std::byte* to, const float* row, int64_t count) const {
     for (int64_t i = 0; i < count; ++i) {
       if (layer_.dtype == DType::kF32) {
         reinterpret_cast<float*>(to)[i] = row[i];
+      } else if (layer_.dtype == DType::kF8E4M3) {
+        reinterpret_cast<uint8_t*>(to)[i] = float_to_e4m3(row[i]);
       } else {
         reinterpret_cast<uint16_t*>(to)[i] =
             layer_.dtype == DType::kBF16 ? float_to_bf16(row[i]) : float_to_f16(row[i]);
@@ -54,6 +61,8 @@ class PagedCaches {
   }
   float get(const std::byte* from, int64_t i) const {
     if (layer_.dtype == DType::kF32) return reinterpret_cast<const float*>(from)[i];
+    if (layer_.dtype == DType::kF8E4M3)
+      return e4m3_to_float(reinterpret_cast<const uint8_t*>(from)[i]);
     const uint16_t half = reinterpret_cast<const uint16_t*>(from)[i];
     return layer_.dtype == DType::kBF16 ? bf16_to_float(half) : f16_to_float(half);
   }

@@ -136,13 +136,18 @@ class RopeAndAppend : public testing::DeviceOpsTest {
       want[c] = rotated(rope.rotary, frequencies, position, normed.data(), c).value;
     return want;
   }
-  void expect_near(float got, double want, const std::string& what) {
+  void expect_near(float got, double want, DType stored, const std::string& what) {
     const double size = std::fabs(want);
-    ASSERT_NEAR(got, want, dtype() == DType::kF32 ? 1e-5 * (1 + size) : 0x1p-7 * size + 0.02)
+    const double rounding = stored == DType::kF8E4M3 ? 0x1p-4 * size + 0x1p-10 : 0;
+    ASSERT_NEAR(got, want,
+                rounding + (dtype() == DType::kF32 ? 1e-5 * (1 + size) : 0x1p-7 * size + 0.02))
         << what;
   }
 
   void check(int64_t dim, bool normed, bool interleaved) {
+    check(dim, normed, interleaved, dtype());
+  }
+  void check(int64_t dim, bool normed, bool interleaved, DType cache) {
     const int64_t cols = (kHeads + 2 * kKvHeads) * dim;
     const std::vector<float> qkv = normal(kTokens * cols);
     const auto norm = [&] {
@@ -158,7 +163,7 @@ class RopeAndAppend : public testing::DeviceOpsTest {
                           {dim, dim / 2, 0, interleaved, 1.5f},
                           upload(frequencies)};
     const std::vector<testing::PagedCaches::Tokens> step = {{0, 295, 4}, {1, 62, 3}};
-    testing::PagedCaches caches({300, 90}, kKvHeads * dim, kKvHeads * dim, dtype(),
+    testing::PagedCaches caches({300, 90}, kKvHeads * dim, kKvHeads * dim, cache,
                                 std::min<int64_t>(256, ops().cache_page()), kKvHeads);
     caches.upload(*device_);
     const Matrix all = matrix(qkv, kTokens, cols);
@@ -180,12 +185,13 @@ class RopeAndAppend : public testing::DeviceOpsTest {
             const float found =
                 is_query ? got[row - qkv.data() + head * dim + c]
                          : caches.get(caches.key(one.sequence, i), (head - kHeads) * dim + c);
-            expect_near(found, want[c], str("position ", i, ", head ", head, ", column ", c));
+            expect_near(found, want[c], is_query ? dtype() : cache,
+                        str("position ", i, ", head ", head, ", column ", c));
           }
         }
         for (int64_t c = 0; c < kKvHeads * dim; ++c)
           ASSERT_EQ(caches.get(caches.value(one.sequence, i), c),
-                    row[(kHeads + kKvHeads) * dim + c]);
+                    testing::rounded_to(cache, row[(kHeads + kKvHeads) * dim + c]));
       }
     }
   }
@@ -204,6 +210,15 @@ TEST_P(RopeAndAppend, SupportsInterleavedPairs) {
     SCOPED_TRACE(str("heads of ", dim, " columns"));
     check(dim, false, true);
     check(dim, true, true);
+  }
+}
+
+TEST_P(RopeAndAppend, StoresE4m3) {
+  if (device_->platform() == Platform::kOpenCl) GTEST_SKIP() << "models refuse it there";
+  for (const int64_t dim : {20, 64, 128}) {
+    SCOPED_TRACE(str("heads of ", dim, " columns"));
+    check(dim, true, false, DType::kF8E4M3);
+    check(dim, false, true, DType::kF8E4M3);
   }
 }
 

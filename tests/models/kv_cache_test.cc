@@ -1,9 +1,10 @@
-// Tests 16-bit caches: half of the memory, and the same model within cache rounding.
+// Tests caches of 16 and 8 bits: less memory, and the same model within cache rounding.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "base/median.h"
 #include "base/text.h"
 #include "models/decoder/model_state.h"
 #include "models/golden_model.h"
@@ -26,8 +27,22 @@ Model must_load(const Checkpoint& checkpoint, const std::string& kv_cache) {
   return testing::must(Model::load(checkpoint, options));
 }
 
+// The median of the tokens' differences: a router that chooses another expert changes a token's
+// logits by far more than rounding does.
+double typical_difference(const std::vector<float>& got, const std::vector<float>& want,
+                          size_t tokens) {
+  const auto vocabulary = static_cast<std::ptrdiff_t>(want.size() / tokens);
+  std::vector<double> each;
+  for (auto at = std::ptrdiff_t{0}; at < std::ssize(want); at += vocabulary) {
+    each.push_back(
+        testing::relative_difference({got.begin() + at, got.begin() + at + vocabulary},
+                                     {want.begin() + at, want.begin() + at + vocabulary}));
+  }
+  return median(std::move(each));
+}
+
 // Grouped queries, sinks and windows, latent attention.
-TEST(KvCacheOfSixteenBits, LogitsOfEveryArchitectureStayWithinRounding) {
+TEST(NarrowKvCache, LogitsOfEveryArchitectureStayWithinRounding) {
   for (const std::string& architecture : testing::golden_models()) {
     const auto reference = golden_reference(architecture);
     const Checkpoint checkpoint = *Checkpoint::open(golden_folder(architecture));
@@ -35,17 +50,24 @@ TEST(KvCacheOfSixteenBits, LogitsOfEveryArchitectureStayWithinRounding) {
       Model model = must_load(checkpoint, kv_cache);
       return *all_logits(model, reference.ids);
     };
-    const std::vector<float> exact = logits("f32"), f16 = logits("f16"), bf16 = logits("bf16");
-    const double of_f16 = testing::relative_difference(f16, exact),
-                 of_bf16 = testing::relative_difference(bf16, exact);
-    std::printf("%s: f16 %.1e, bf16 %.1e of the logits\n", architecture.c_str(), of_f16, of_bf16);
-    EXPECT_GT(of_bf16, 0);
-    EXPECT_LT(of_f16, 4e-3) << architecture;
-    EXPECT_LT(of_bf16, 3e-2) << architecture;
+    const std::vector<float> exact = logits("f32");
+    const double f16 = testing::relative_difference(logits("f16"), exact),
+                 bf16 = testing::relative_difference(logits("bf16"), exact);
+    const double int8 = typical_difference(logits("int8"), exact, reference.ids.size()),
+                 fp8 = typical_difference(logits("fp8"), exact, reference.ids.size());
+    std::printf("%s: f16 %.1e, bf16 %.1e, int8 %.1e, fp8 %.1e of the logits\n",
+                architecture.c_str(), f16, bf16, int8, fp8);
+    EXPECT_GT(bf16, 0);
+    EXPECT_LT(f16, 4e-3) << architecture;
+    EXPECT_LT(bf16, 3e-2) << architecture;
+    EXPECT_GT(int8, 0);
+    EXPECT_LT(int8, 4e-2) << architecture;
+    EXPECT_GT(fp8, 0);
+    EXPECT_LT(fp8, 4e-1) << architecture;
   }
 }
 
-TEST(KvCacheOfSixteenBits, KeepsPerplexity) {
+TEST(NarrowKvCache, KeepsPerplexity) {
   const auto checkpoint = Checkpoint::open(kSmallModel);
   if (!checkpoint) GTEST_SKIP() << "the small model is not there";
   const Tokenizer tokenizer = *Tokenizer::open(kSmallModel);
@@ -60,42 +82,112 @@ TEST(KvCacheOfSixteenBits, KeepsPerplexity) {
     Model model = must_load(*checkpoint, kv_cache);
     return perplexity(model, ids, 512)->perplexity;
   };
-  const double f32 = measured("f32"), bf16 = measured("bf16"), f16 = measured("f16");
-  std::printf("perplexity f32 %.4f, bf16 %.4f, f16 %.4f\n", f32, bf16, f16);
+  const double f32 = measured("f32"), bf16 = measured("bf16"), f16 = measured("f16"),
+               int8 = measured("int8"), fp8 = measured("fp8");
+  std::printf("perplexity f32 %.4f, bf16 %.4f, f16 %.4f, int8 %.4f, fp8 %.4f\n", f32, bf16, f16,
+              int8, fp8);
   EXPECT_NEAR(bf16 / f32, 1, 5e-3);
   EXPECT_NEAR(f16 / f32, 1, 1e-3);
+  EXPECT_NEAR(int8 / f32, 1, 5e-3);
+  EXPECT_NEAR(fp8 / f32, 1, 2e-2);
 }
 
-TEST(KvCacheOfSixteenBits, HalvesPlannedMemory) {
+TEST(NarrowKvCache, PlansItsMemory) {
   const Checkpoint checkpoint = *Checkpoint::open(golden_folder("deepseek_v3"));
   const auto of = [&](const char* kv_cache) {
     ModelOptions options;
     options.kv_cache = kv_cache;
     return *plan(checkpoint, options);
   };
-  const ModelPlan f32 = of("f32"), bf16 = of("bf16");
+  const ModelPlan f32 = of("f32"), bf16 = of("bf16"), int8 = of("int8"), fp8 = of("fp8");
   EXPECT_EQ(f32.cache_bytes_per_token, 2 * bf16.cache_bytes_per_token);
+  EXPECT_EQ(f32.cache_bytes_per_token, 4 * fp8.cache_bytes_per_token);
   EXPECT_EQ(bf16.cache_dtype, DType::kBF16);
+  EXPECT_EQ(fp8.cache_dtype, DType::kF8E4M3);
+  EXPECT_EQ(int8.cache_dtype, DType::kI8);
   EXPECT_EQ(bf16.total_bytes(), f32.total_bytes());
   ModelOptions wrong;
-  wrong.kv_cache = "fp8";
+  wrong.kv_cache = "int4";
   for (const Error& error :
        {plan(checkpoint, wrong).error(), Model::load(checkpoint, wrong).error()})
-    EXPECT_THAT(error.to_string(),
-                HasSubstr("--kv-cache: needs auto, f32, bf16 or f16; it is 'fp8'"));
+    EXPECT_THAT(error.to_string(), HasSubstr("--kv-cache: needs auto, f32, bf16, f16, int8 or fp8; "
+                                             "it is 'int4'"));
 }
 
-TEST(KvCacheOfSixteenBits, GeneratesBeforeAndAfterReload) {
+// Heads of 64 columns: 64 codes and a scale of 4 bytes, for keys and for values.
+TEST(NarrowKvCache, Int8HasScalePerTokenAndHead) {
+  const auto checkpoint = Checkpoint::open(kSmallModel);
+  if (!checkpoint) GTEST_SKIP() << "the small model is not there";
+  ModelOptions options;
+  options.kv_cache = "int8";
+  const int64_t layers = 3, kv_heads = 2;
+  EXPECT_EQ(plan(*checkpoint, options)->cache_bytes_per_token, layers * kv_heads * 2 * (64 + 4));
+}
+
+TEST(NarrowKvCache, RefusesTypeWithoutKernelsOnDevice) {
   const Checkpoint checkpoint = *Checkpoint::open(golden_folder("qwen3_moe"));
-  Model model = must_load(checkpoint, "bf16");
-  const std::vector<int32_t> prompt = {1, 2, 3, 4};
-  GenerateOptions options;
-  options.max_tokens = 8;
-  const auto first = generate(model, prompt, options);
-  ASSERT_TRUE(first) << first.error().to_string();
-  EXPECT_EQ(first->ids.size(), 8u);
-  ASSERT_TRUE(model.reload(checkpoint));
-  EXPECT_EQ(generate(model, prompt, options)->ids, first->ids);
+  const auto refused = [&](const char* device, const char* machine, const char* kv_cache) {
+    ModelOptions options;
+    options.device = device;
+    options.kv_cache = kv_cache;
+    const auto planned = plan(checkpoint, options, testing::must(Machine::find(machine)));
+    return planned ? std::string() : planned.error().to_string();
+  };
+  EXPECT_EQ(refused("cuda", "h200", "fp8"), "");
+  EXPECT_THAT(refused("cuda", "h200", "int8"),
+              HasSubstr("--kv-cache: needs a CPU for int8, because other devices have no kernels "
+                        "that read its scales; the device is of the kind cuda"));
+}
+
+// A truncated sequence repeats the bits of the first time, also where codes of two positions share
+// memory, and a sequence that shares pages has the bits of one that computed them.
+TEST(NarrowKvCache, TruncatedAndSharedSequencesKeepTheirBits) {
+  const auto checkpoint = Checkpoint::open(kSmallModel);
+  if (!checkpoint) GTEST_SKIP() << "the small model is not there";
+  for (const char* kv_cache : {"int8", "fp8"}) {
+    ModelOptions options;
+    options.kv_cache = kv_cache;
+    options.threads = 2;
+    options.deterministic = true;
+    Model model = testing::must(Model::load(*checkpoint, options));
+    std::vector<int32_t> ids(300);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(7 + i * 31 % 900);
+    const auto last_logits = [&](KvCache& cache, std::span<const int32_t> tokens) {
+      const Model::Step step{tokens, &cache};
+      EXPECT_TRUE(model.forward({&step, 1}));
+      const auto logits = *model.logits(static_cast<int64_t>(tokens.size()) - 1, 1);
+      return std::vector<float>(logits.begin(), logits.end());
+    };
+    const std::span<const int32_t> all(ids);
+    KvCache cache = *model.make_cache(400);
+    const std::vector<float> want = last_logits(cache, all);
+    for (const int64_t length : {299, 256, 131, 0}) {
+      ASSERT_TRUE(cache.truncate(length));
+      const std::vector<int32_t> other = {5, 6, 7};  // overwritten again
+      if (length > 0) last_logits(cache, other);
+      ASSERT_TRUE(cache.truncate(length));
+      EXPECT_EQ(last_logits(cache, all.subspan(length)), want) << kv_cache << " from " << length;
+    }
+    const std::vector<std::byte*> first_page = {ModelAccess::state(cache).pages[0]};
+    KvCache sharing = *ModelAccess::make_cache(model, 400, first_page);
+    ASSERT_EQ(sharing.length(), 256);
+    EXPECT_EQ(last_logits(sharing, all.subspan(256)), want) << kv_cache << ", shared";
+  }
+}
+
+TEST(NarrowKvCache, GeneratesBeforeAndAfterReload) {
+  const Checkpoint checkpoint = *Checkpoint::open(golden_folder("qwen3_moe"));
+  for (const char* kv_cache : {"bf16", "int8", "fp8"}) {
+    Model model = must_load(checkpoint, kv_cache);
+    const std::vector<int32_t> prompt = {1, 2, 3, 4};
+    GenerateOptions options;
+    options.max_tokens = 8;
+    const auto first = generate(model, prompt, options);
+    ASSERT_TRUE(first) << first.error().to_string();
+    EXPECT_EQ(first->ids.size(), 8u);
+    ASSERT_TRUE(model.reload(checkpoint));
+    EXPECT_EQ(generate(model, prompt, options)->ids, first->ids);
+  }
 }
 
 // The error names the number of the step, and nothing changes.

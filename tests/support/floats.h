@@ -31,8 +31,9 @@ inline float float_of_half(DType dtype, uint16_t bits) {
   return dtype == DType::kBF16 ? bf16_to_float(bits) : f16_to_float(bits);
 }
 
-/// `value` after storing it as f32, bf16 or f16.
+/// `value` after storing it as f32, bf16, f16 or e4m3.
 inline float rounded_to(DType dtype, float value) {
+  if (dtype == DType::kF8E4M3) return e4m3_to_float(float_to_e4m3(value));
   return dtype == DType::kF32 ? value : float_of_half(dtype, half_bits(dtype, value));
 }
 inline std::vector<float> rounded_to(DType dtype, std::vector<float> values) {

@@ -14,6 +14,8 @@ __device__ inline void keep(std::byte* to, DType dtype, int64_t at, float value,
     reinterpret_cast<float*>(to)[at] = value;
   } else if (dtype == DType::kBF16) {
     reinterpret_cast<uint16_t*>(to)[at] = float_to_bf16(value);
+  } else if (dtype == DType::kF8E4M3) {
+    reinterpret_cast<uint8_t*>(to)[at] = float_to_e4m3(value);  // saturates
   } else {
     const uint16_t half = float_to_f16(value);
     reinterpret_cast<uint16_t*>(to)[at] = half;

@@ -81,6 +81,27 @@ __device__ void await_copies() {
 #endif
 }
 
+/// Two e4m3 numbers, in the low half of `two`, as a pair of bf16, exactly.
+__device__ inline uint32_t e4m3_pair(uint32_t two) {
+#if __CUDA_ARCH__ >= 890
+  float low, high;
+  asm("{.reg .b16 e, a, b; .reg .b32 halves;\n"
+      "cvt.u16.u32 e, %2; cvt.rn.f16x2.e4m3x2 halves, e; mov.b32 {a, b}, halves;\n"
+      "cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}"
+      : "=f"(low), "=f"(high)
+      : "r"(two));
+  return to_bf16_pair(low, high);
+#else
+  return to_bf16_pair(e4m3_to_float(static_cast<uint8_t>(two)),
+                      e4m3_to_float(static_cast<uint8_t>(two >> 8)));
+#endif
+}
+
+/// Bytes of an element of a cache.
+constexpr int cache_element(DType cache) {
+  return cache == DType::kF32 ? 4 : cache == DType::kF8E4M3 ? 1 : 2;
+}
+
 /// Loads eight numbers of a cache as bf16. The conversion is exact where activations are bf16.
 template <DType kCache>
 __device__ uint4 load_eight(const std::byte* from) {
@@ -91,6 +112,10 @@ __device__ uint4 load_eight(const std::byte* from) {
                  b = __ldg(reinterpret_cast<const float4*>(from) + 1);
     return {to_bf16_pair(a.x, a.y), to_bf16_pair(a.z, a.w), to_bf16_pair(b.x, b.y),
             to_bf16_pair(b.z, b.w)};
+  } else if constexpr (kCache == DType::kF8E4M3) {
+    const uint2 bytes = __ldg(reinterpret_cast<const uint2*>(from));
+    return {e4m3_pair(bytes.x), e4m3_pair(bytes.x >> 16), e4m3_pair(bytes.y),
+            e4m3_pair(bytes.y >> 16)};
   } else {
     const uint4 halves = __ldg(reinterpret_cast<const uint4*>(from));
     const auto pair = [](uint32_t two) {

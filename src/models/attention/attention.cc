@@ -25,12 +25,40 @@ std::vector<float> by_tap(const std::vector<float>& weights, int64_t kernel) {
   return turned;
 }
 
-Result<DType> parse_kv_cache(std::string_view text, DType activations) {
+CachedBytes cached_bytes(const AttentionSizes& sizes, DType dtype) {
+  if (sizes.num_kv_heads == 0) return {};
+  const auto of = [&](int64_t size) {
+    return sizes.num_kv_heads * cached_bytes(dtype, size / sizes.num_kv_heads);
+  };
+  const int64_t scale = dtype == DType::kI8 ? static_cast<int64_t>(sizeof(float)) : 0;
+  return {of(sizes.key_size), of(sizes.value_size), sizes.num_kv_heads * scale};
+}
+
+std::string_view kv_cache_name(DType dtype) {
+  return dtype == DType::kF8E4M3 ? "fp8" : dtype == DType::kI8 ? "int8" : name(dtype);
+}
+
+Result<DType> parse_kv_cache(std::string_view text, Platform platform, DType activations) {
   if (text == "auto") return activations;
+  const auto refuse = [&](std::string_view need) {
+    return Error{ErrorKind::kUnsupported, "", "--kv-cache", std::string(need),
+                 str("the device is of the kind ", name(platform))};
+  };
+  if (text == "int8") {
+    if (platform != Platform::kCpu)
+      return refuse("a CPU for int8, because other devices have no kernels that read its scales");
+    return DType::kI8;
+  }
+  if (text == "fp8") {
+    if (platform == Platform::kOpenCl)
+      return refuse(
+          "a CPU or an NVIDIA GPU for fp8, because OpenCL devices have no kernels for it");
+    return DType::kF8E4M3;
+  }
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     if (text == name(dtype)) return dtype;
   }
-  return Error{ErrorKind::kInvalidArgument, "", "--kv-cache", "auto, f32, bf16 or f16",
+  return Error{ErrorKind::kInvalidArgument, "", "--kv-cache", "auto, f32, bf16, f16, int8 or fp8",
                str("it is '", text, "'")};
 }
 

@@ -21,9 +21,17 @@ struct AttentionSizes {
 AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t max_num_tokens,
                                DType dtype);
 
-/// Parses ModelOptions::kv_cache for a device with such activations. Errors: an unknown word,
-/// listing the known ones.
-Result<DType> parse_kv_cache(std::string_view text, DType activations);
+/// Bytes of one position in the cache of a layer, all heads.
+struct CachedBytes {
+  int64_t keys = 0, values = 0;
+  int64_t scales = 0;  ///< of keys, and as many of values; 0: the type has none
+  int64_t total() const { return keys + values + 2 * scales; }
+};
+CachedBytes cached_bytes(const AttentionSizes& sizes, DType dtype);
+
+/// Parses ModelOptions::kv_cache for a device of this kind with such activations. Errors: an
+/// unknown word, listing the known ones; a type that the device has no kernels for.
+Result<DType> parse_kv_cache(std::string_view text, Platform platform, DType activations);
 
 /// Floats of device memory; null if it is empty.
 inline const float* floats(const Buffer& buffer) {

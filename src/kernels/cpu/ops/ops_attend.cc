@@ -58,7 +58,21 @@ struct Block {
   int64_t first_stretch, last_stretch;  // [first, last)
   std::byte* const* pages;              // of the sequence
   int64_t keys, values;                 // byte offsets in a page
+  int64_t key_scales, value_scales;     // likewise
 };
+
+cpu::CacheType cache_type(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return cpu::CacheType::kBF16;
+    case DType::kF16:
+      return cpu::CacheType::kF16;
+    case DType::kF8E4M3:
+      return cpu::CacheType::kE4M3;
+    default:
+      return cpu::CacheType::kF32;
+  }
+}
 
 // Block i of all blocks. Its rows write to the output and start empty.
 void find(const Blocks& all, int64_t i, Block& block) {
@@ -85,23 +99,33 @@ void find(const Blocks& all, int64_t i, Block& block) {
   block.last_stretch = (most + kAttendStretch - 1) / kAttendStretch;
   block.args.rows = block.rows;
   block.args.num_rows = num_rows;
-  const int64_t size = bits(shape.cache.dtype) / 8;
+  const LayerCache& cache = shape.cache;
+  const int64_t positions = kv * all.batch.page;
   block.pages = all.batch.pages + all.batch.first_page[s];
-  block.keys = shape.cache.keys + kv * all.batch.page * shape.head_dim * size;
-  block.values = shape.cache.values + kv * all.batch.page * shape.value_dim * size;
-  block.args.cache = shape.cache.dtype == DType::kBF16  ? cpu::CacheType::kBF16
-                     : shape.cache.dtype == DType::kF16 ? cpu::CacheType::kF16
-                                                        : cpu::CacheType::kF32;
-  block.args.key_stride = shape.head_dim;
-  block.args.value_stride = shape.value_dim;
+  block.keys = cache.keys + positions * cached_bytes(cache.dtype, shape.head_dim);
+  block.values = cache.values + positions * cached_bytes(cache.dtype, shape.value_dim);
+  block.key_scales = cache.key_scales + positions * static_cast<int64_t>(sizeof(float));
+  block.value_scales = cache.value_scales + positions * static_cast<int64_t>(sizeof(float));
+  block.args.cache = cache_type(cache.dtype);
+  block.args.key_stride = cached_columns(cache.dtype, shape.head_dim);
+  block.args.value_stride = cached_columns(cache.dtype, shape.value_dim);
   block.args.head_dim = shape.head_dim;
   block.args.value_dim = shape.value_dim;
   block.args.scale = shape.scale;
 }
 
-// Computes each row's result of one stretch into `parts`, whose `out` pointers are set.
-void search(const cpu::VectorOps& vector, const Block& block, int64_t stretch, int64_t page,
-            AttendRow* parts, float* scratch) {
+// The first key of a stretch; null for a stretch that the block does not have.
+const std::byte* keys_of(const Block& block, DType cache, int64_t stretch, int64_t page) {
+  if (stretch < block.first_stretch || stretch >= block.last_stretch) return nullptr;
+  const int64_t position = stretch * kAttendStretch;
+  return block.pages[position / page] + block.keys +
+         position % page * cached_bytes(cache, block.args.head_dim);
+}
+
+// Computes each row's result of one stretch into `parts`, whose `out` pointers are set. `next`: the
+// keys that the thread reads afterwards.
+void search(const cpu::VectorOps& vector, DType cache, const Block& block, int64_t stretch,
+            int64_t page, const std::byte* next, AttendRow* parts, float* scratch) {
   AttendArgs args = block.args;
   // A stretch lies in one page, and positions are relative to that page.
   const int64_t at = stretch * kAttendStretch / page, first = at * page;
@@ -117,7 +141,12 @@ void search(const cpu::VectorOps& vector, const Block& block, int64_t stretch, i
   args.from = stretch * kAttendStretch - first;
   args.to = args.from + kAttendStretch;
   args.scratch = scratch;
-  vector.attend(args);
+  args.next_keys = next;
+  args.next_bytes = kAttendStretch * cached_bytes(cache, args.head_dim);
+  if (cache != DType::kI8) return vector.attend(args);
+  args.key_scales = reinterpret_cast<const float*>(block.pages[at] + block.key_scales);
+  args.value_scales = reinterpret_cast<const float*>(block.pages[at] + block.value_scales);
+  vector.attend_codes(args);
 }
 
 void merge(const cpu::VectorOps& vector, Block& block, int64_t stretch, const AttendRow* parts) {
@@ -140,6 +169,12 @@ void finish(const cpu::VectorOps& vector, Block& block) {
   }
 }
 
+// Floats of scratch for the rows of one block.
+int64_t block_scratch(const AttentionShape& shape) {
+  const int64_t codes = shape.cache.dtype == DType::kI8 ? cpu::codes_scratch(shape.head_dim) : 0;
+  return cpu::kAttendScratch + codes;
+}
+
 // Takes items until none is left: the cost of an item varies with its visible context.
 template <class Work>
 auto in_turn(std::atomic<int64_t>& next, int64_t count, Work work) {
@@ -156,65 +191,6 @@ float* CpuOps::attend_scratch(int thread, int64_t floats) {
   return own.data();
 }
 
-namespace {
-
-// The first finite value that rounded to infinity in f16; 0 if there is none.
-float beyond_f16(const float* row, const uint16_t* kept, int64_t count) {
-  uint16_t most = 0;
-  for (int64_t i = 0; i < count; ++i)
-    most = std::max(most, static_cast<uint16_t>(kept[i] & 0x7fffu));
-  for (int64_t i = 0; most >= 0x7c00u && i < count; ++i) {
-    if ((kept[i] & 0x7fffu) == 0x7c00u && std::isfinite(row[i])) return row[i];
-  }
-  return 0;
-}
-
-// Stores the heads of a row of keys or values in the cache's type, each `page` rows after the one
-// before it; returns beyond_f16's value.
-float keep(const cpu::VectorOps& vector, const LayerCache& cache, const Matrix& rows, int64_t row,
-           int64_t page, int64_t at, std::byte* to) {
-  const int64_t count = rows.cols / cache.num_heads;
-  float beyond = 0;
-  for (int64_t head = 0; head < cache.num_heads; ++head, at += page) {
-    const float* const from = f32_row(rows, row) + head * count;
-    if (cache.dtype == DType::kF32) {
-      std::memcpy(reinterpret_cast<float*>(to) + at * count, from, count * sizeof(float));
-      continue;
-    }
-    uint16_t* const kept = reinterpret_cast<uint16_t*>(to) + at * count;
-    if (cache.dtype == DType::kBF16) {
-      vector.to_bf16(from, count, kept);
-    } else {
-      vector.to_f16(from, count, kept);
-      if (beyond == 0) beyond = beyond_f16(from, kept, count);
-    }
-  }
-  return beyond;
-}
-
-}  // namespace
-
-Status CpuOps::append(const Matrix& k, const Matrix& v, const Batch& batch, const LayerCache& cache,
-                      Stream) {
-  std::atomic<float> beyond{0};
-  split_rows(batch.num_tokens, k.cols + v.cols, [&](int64_t first, int64_t last) {
-    for (int64_t t = first; t < last; ++t) {
-      const int64_t page = batch.positions[t] / batch.page, at = batch.positions[t] % batch.page;
-      std::byte* const to = batch.pages[batch.first_page[batch.sequences[t]] + page];
-      const float key = keep(vector_, cache, k, t, batch.page, at, to + cache.keys);
-      const float value = keep(vector_, cache, v, t, batch.page, at, to + cache.values);
-      if (key != 0 || value != 0) beyond.store(key != 0 ? key : value);
-    }
-  });
-  if (const float value = beyond.load(); value != 0) {
-    return Error{ErrorKind::kUnsupported, "", "kv cache",
-                 "keys and values below 65520 in magnitude with f16 (bf16 and f32 have no such "
-                 "limit)",
-                 str("one is ", value)};
-  }
-  return {};
-}
-
 Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape& shape,
                       const Matrix& out, std::byte*, Stream) {
   if (batch.page % kAttendStretch != 0) {
@@ -226,18 +202,19 @@ Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape&
   const Blocks all{q, out, batch, shape};
   const int64_t blocks = all.total(), stretches = all.stretches();
   if (blocks == 0) return {};
-  const int64_t dim = shape.value_dim;
+  const int64_t dim = shape.value_dim, scratch = block_scratch(shape);
   std::atomic<int64_t> next{0};
   const auto whole = in_turn(next, blocks, [&](int thread, int64_t i) {
-    float* const own = attend_scratch(thread, cpu::kAttendScratch + kAttendRows * dim);
+    float* const own = attend_scratch(thread, scratch + kAttendRows * dim);
     AttendRow parts[kAttendRows];
-    for (int r = 0; r < kAttendRows; ++r) parts[r].out = own + cpu::kAttendScratch + r * dim;
+    for (int r = 0; r < kAttendRows; ++r) parts[r].out = own + scratch + r * dim;
     Block block;
     // The last tokens see most positions, so they go first.
     find(all, blocks - 1 - i, block);
     start(block);
     for (int64_t s = block.first_stretch; s < block.last_stretch; ++s) {
-      search(vector_, block, s, batch.page, parts, own);
+      search(vector_, shape.cache.dtype, block, s, batch.page,
+             keys_of(block, shape.cache.dtype, s + 1, batch.page), parts, own);
       merge(vector_, block, s, parts);
     }
     finish(vector_, block);
@@ -287,8 +264,14 @@ void CpuOps::attend_by_stretches(const Matrix& q, const Batch& batch, const Atte
       find(all, i % blocks, block);
       const int64_t s = begin + i / blocks;
       if (s < block.first_stretch || s >= block.last_stretch) return;
-      search(vector_, block, s, batch.page, rows_of(i % blocks, 1 + s - begin),
-             attend_scratch(thread, cpu::kAttendScratch));
+      // The other threads take the items between.
+      const int64_t after = i + pool_.size();
+      Block other;
+      find(all, after % blocks, other);
+      const std::byte* const ahead =
+          keys_of(other, shape.cache.dtype, begin + after / blocks, batch.page);
+      search(vector_, shape.cache.dtype, block, s, batch.page, ahead,
+             rows_of(i % blocks, 1 + s - begin), attend_scratch(thread, block_scratch(shape)));
     }));
     const int64_t work = (end - begin) * rows * shape.value_dim;
     split_rows(blocks, work, [&](int64_t first, int64_t last) {

@@ -17,7 +17,8 @@ namespace {
 /// c[r][0, kWide·kLanes) (+)= Σ_k a[r][k] · b[k][...].
 template <int kRows, int kWide, class Element>
 MORACLE_VECTOR_INLINE void attend_tile(const float* const* a, int64_t depth, const Element* b,
-                                       int64_t b_stride, float* const* c, int64_t at, bool onto) {
+                                       int64_t b_stride, float* const* c, int64_t at, bool onto,
+                                       Ahead& ahead) {
   Vec sum[kRows][kWide];
   MORACLE_VECTOR_UNROLL
   for (int r = 0; r < kRows; ++r) {
@@ -28,6 +29,7 @@ MORACLE_VECTOR_INLINE void attend_tile(const float* const* a, int64_t depth, con
   MORACLE_VECTOR_UNROLL
   for (int r = 0; r < kRows; ++r) x[r] = a[r];
   for (int64_t k = 0; k < depth; ++k, b += b_stride) {
+    ahead.ask(), ahead.ask();
     Vec row[kWide];
     MORACLE_VECTOR_UNROLL
     for (int v = 0; v < kWide; ++v) row[v] = load(b + v * kLanes);
@@ -52,17 +54,17 @@ constexpr int wide(int rows) {
 
 template <int kRows, class Element>
 void attend_rows(const float* const* a, int64_t depth, const Element* b, int64_t b_stride,
-                 int64_t cols, float* const* c, bool onto) {
+                 int64_t cols, float* const* c, bool onto, Ahead& ahead) {
   constexpr int kWide = wide(kRows);
   int64_t at = 0;
   for (; at + kWide * kLanes <= cols; at += kWide * kLanes)
-    attend_tile<kRows, kWide>(a, depth, b + at, b_stride, c, at, onto);
+    attend_tile<kRows, kWide>(a, depth, b + at, b_stride, c, at, onto, ahead);
   if constexpr (kWide > 2) {
     for (; at + kWide / 2 * kLanes <= cols; at += kWide / 2 * kLanes)
-      attend_tile<kRows, kWide / 2>(a, depth, b + at, b_stride, c, at, onto);
+      attend_tile<kRows, kWide / 2>(a, depth, b + at, b_stride, c, at, onto, ahead);
   }
   for (; at + kLanes <= cols; at += kLanes)
-    attend_tile<kRows, 1>(a, depth, b + at, b_stride, c, at, onto);
+    attend_tile<kRows, 1>(a, depth, b + at, b_stride, c, at, onto, ahead);
   const int64_t left = cols - at;
   if (left == 0) return;
   for (int r = 0; r < kRows; ++r) {
@@ -74,16 +76,16 @@ void attend_rows(const float* const* a, int64_t depth, const Element* b, int64_t
 }
 template <class Element>
 void attend_rows(int rows, const float* const* a, int64_t depth, const Element* b, int64_t b_stride,
-                 int64_t cols, float* const* c, bool onto) {
+                 int64_t cols, float* const* c, bool onto, Ahead& ahead) {
   switch (rows) {
     case 1:
-      return attend_rows<1>(a, depth, b, b_stride, cols, c, onto);
+      return attend_rows<1>(a, depth, b, b_stride, cols, c, onto, ahead);
     case 2:
-      return attend_rows<2>(a, depth, b, b_stride, cols, c, onto);
+      return attend_rows<2>(a, depth, b, b_stride, cols, c, onto, ahead);
     case 3:
-      return attend_rows<3>(a, depth, b, b_stride, cols, c, onto);
+      return attend_rows<3>(a, depth, b, b_stride, cols, c, onto, ahead);
     case 4:
-      return attend_rows<4>(a, depth, b, b_stride, cols, c, onto);
+      return attend_rows<4>(a, depth, b, b_stride, cols, c, onto, ahead);
   }
 }
 constexpr int kTileRows = 4;
@@ -164,9 +166,16 @@ void attend_scores(const AttendArgs& args, int64_t first, int64_t last, float* s
 
 // ---- values ----
 
+/// Prefetches the keys of the next stretch while the values of this one are multiplied.
+MORACLE_VECTOR_INLINE Ahead keys_after(const AttendArgs& args) {
+  return {static_cast<const char*>(args.next_keys), 0, args.next_bytes,
+          args.next_keys != nullptr ? 1 : 0};
+}
+
 template <class Element>
 void attend_values(const AttendArgs& args, const float* scores) {
   const Element* const values = static_cast<const Element*>(args.values);
+  Ahead next_keys = keys_after(args);
   for (int r = 0; r < args.num_rows; r += kTileRows) {
     const int rows = static_cast<int>(least(kTileRows, args.num_rows - r));
     // Rows of one tile may begin and end at different positions. Process their common range
@@ -182,7 +191,7 @@ void attend_values(const AttendArgs& args, const float* scores) {
       if (begin >= end) return;
       const float* w[] = {scores + (r + i) * kAttendStretch + begin};
       attend_rows<1>(w, end - begin, values + (args.from + begin) * args.value_stride,
-                     args.value_stride, args.value_dim, out + i, true);
+                     args.value_stride, args.value_dim, out + i, true, next_keys);
     };
     const bool any = shared.begin < shared.end;
     for (int i = 0; i < rows; ++i) {
@@ -195,7 +204,7 @@ void attend_values(const AttendArgs& args, const float* scores) {
     if (!any) continue;
     attend_rows(rows, weights, shared.end - shared.begin,
                 values + (args.from + shared.begin) * args.value_stride, args.value_stride,
-                args.value_dim, out, true);
+                args.value_dim, out, true, next_keys);
     for (int i = 0; i < rows; ++i) alone(i, shared.end, seen(args, r + i).end);
   }
 }
@@ -228,6 +237,8 @@ void attend(const AttendArgs& args) {
       return attend_as<BF16>(args);
     case CacheType::kF16:
       return attend_as<F16>(args);
+    case CacheType::kE4M3:
+      return attend_as<E4M3>(args);
   }
 }
 

@@ -23,8 +23,8 @@ struct AttendRow {
 /// Maximum positions per call of `attend`, which starts at a multiple of this.
 inline constexpr int64_t kAttendStretch = 256;
 inline constexpr int kAttendRows = 64;
-/// Element type of cached keys and values; 16 bits are widened exactly on load.
-enum class CacheType { kF32, kBF16, kF16 };
+/// Element type of cached keys and values; 8 and 16 bits are widened exactly on load.
+enum class CacheType { kF32, kBF16, kF16, kE4M3 };
 /// Rows that share keys and values, over the positions [from, to) of one stretch.
 struct AttendArgs {
   AttendRow* rows;
@@ -37,8 +37,16 @@ struct AttendArgs {
   float scale;     ///< multiplies scores
   float* scratch;  ///< kAttendScratch floats
   CacheType cache = CacheType::kF32;
+  const float* key_scales = nullptr;  ///< of position 0; only attend_codes reads them
+  const float* value_scales = nullptr;
+  const void* next_keys = nullptr;  ///< keys that are probably read next; they are prefetched
+  int64_t next_bytes = 0;
 };
 inline constexpr int64_t kAttendScratch = kAttendRows * kAttendStretch;
+/// Further scratch of attend_codes, for the codes of queries.
+constexpr int64_t codes_scratch(int64_t head_dim) {
+  return kAttendRows * ((head_dim + 15) / 16 * 16) / 2;
+}
 
 /// One token of one head: S ← decay · S, S ← S + k ⊗ strength · (v - Sᵀ k), out = Sᵀ q.
 struct DeltaStep {
@@ -101,6 +109,10 @@ struct VectorOps {
 
   /// Fills largest, sum and out of each row. A row that sees no position here gets -inf, 0 and 0.
   void (*attend)(const AttendArgs& args);
+  /// The same over int8 codes in the order of cached_codes.h, with scales. The strides are the
+  /// padded columns, and `from` is a multiple of kAttendStretch. `scratch` has
+  /// codes_scratch(head_dim) floats more.
+  void (*attend_codes)(const AttendArgs& args);
   /// Merges a row's result of one stretch into `whole`, which starts as -inf, 0, 0.
   void (*attend_merge)(const AttendRow& part, int64_t value_dim, AttendRow& whole);
 
@@ -116,6 +128,9 @@ extern const VectorOps kPortableVectorOps;
 #if defined(__x86_64__)
 extern const VectorOps kAvx2VectorOps;    ///< needs AVX2, FMA and F16C
 extern const VectorOps kAvx512VectorOps;  ///< needs AVX-512 F, BW, VL and DQ
+// VectorOps::attend_codes with products of VNNI, which are the same integers.
+void attend_codes_avx_vnni(const AttendArgs& args);
+void attend_codes_avx512_vnni(const AttendArgs& args);
 #endif
 
 /// The table of the best instruction set that this CPU supports.

@@ -30,7 +30,7 @@ struct Pages {
 template <DType kCache, int kColumns>
 __device__ void fetch(Page<kColumns>& to, const std::byte* from, int64_t step, int32_t first,
                       int32_t end) {
-  constexpr int kEights = kColumns / 8, kSize = kCache == DType::kF32 ? 4 : 2;
+  constexpr int kEights = kColumns / 8, kSize = cache_element(kCache);
 #pragma unroll
   for (int i = 0; i < kPositions * kEights / kThreads; ++i) {
     const int at = static_cast<int>(threadIdx.x) + i * kThreads;

@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 namespace moracle::cuda {
 namespace {
@@ -24,9 +25,13 @@ struct Lines {
   __device__ Matrix at(int32_t position) const {
     std::byte* const page = page_of(batch, sequence, position) + place;
     const int64_t skipped = row_in_page(batch, head, position) * dim;
-    return {page + skipped * (dtype == DType::kF32 ? 4 : 2), dtype, 1, dim, dim};
+    return {page + skipped * cache_element(dtype), dtype, 1, dim, dim};
   }
 };
+__device__ inline float load_cached(const Matrix& line, int64_t d) {
+  if (line.dtype == DType::kF8E4M3) return e4m3_to_float(static_cast<const uint8_t*>(line.data)[d]);
+  return load(line, 0, d);
+}
 
 // scores[j] = q · key(from + j) · scale. A warp computes each score.
 __device__ void score(const Lines& keys, const AttentionShape& shape, const float* query,
@@ -35,7 +40,7 @@ __device__ void score(const Lines& keys, const AttentionShape& shape, const floa
   for (int32_t j = threadIdx.x / 32; j < count; j += kThreads / 32) {
     const Matrix key = keys.at(from + j);
     float sum = 0;
-    for (int64_t d = lane; d < shape.head_dim; d += 32) sum += query[d] * load(key, 0, d);
+    for (int64_t d = lane; d < shape.head_dim; d += 32) sum += query[d] * load_cached(key, d);
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
     if (lane == 0) scores[j] = sum * shape.scale;
   }
@@ -79,7 +84,8 @@ __global__ void attend(AttendArgs a) {
       __syncthreads();
       for (int64_t d = threadIdx.x; d < shape.value_dim; d += kThreads) {
         float value = found[d] * shrink;
-        for (int32_t j = 0; j < count; ++j) value += scores[j] * load(values.at(from + j), 0, d);
+        for (int32_t j = 0; j < count; ++j)
+          value += scores[j] * load_cached(values.at(from + j), d);
         found[d] = value;
       }
     }

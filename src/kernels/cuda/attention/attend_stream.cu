@@ -2,7 +2,7 @@
 // a token's view are shared evenly by the blocks of a cluster. Copies of pages that earlier steps
 // wrote begin before the kernel before this one is complete. The blocks merge their results through
 // distributed shared memory, each for some of the outputs, in the order of the blocks.
-#include "kernels/cuda/attention/attend_stream.cuh"
+#include "kernels/cuda/attention/attend_stream_bytes.cuh"
 #include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/gemm_sm90/barrier.cuh"
@@ -15,18 +15,18 @@ constexpr int kInvariantBlocks = 8;
 constexpr int kPerSm = 2;  // blocks that a multiprocessor runs
 constexpr int kRingBytes = 96 * 1024;
 
-template <int kHead, int kValue>
+template <int kHead, int kValue, int kSize>
 constexpr int stages() {
-  return kRingBytes / (kPagePositions * (kHead + kValue) * 2);
+  return kRingBytes / (kPagePositions * (kHead + kValue) * kSize);
 }
 
 /// Shared memory: the ring, then in its place the results of the warps; what the blocks of a
 /// cluster send to this one.
-template <int kHead, int kValue, int kTiles>
+template <int kHead, int kValue, int kTiles, int kSize>
 struct StreamShared {
-  static constexpr int kHeads = 8 * kTiles;
+  static constexpr int kHeads = 8 * kTiles, kStages = stages<kHead, kValue, kSize>();
   union {
-    PageRing<kHead, kValue, stages<kHead, kValue>()> rings[kWarps];
+    PageRing<kHead, kValue, kStages, kSize> rings[kWarps];
     struct {
       float values[kWarps][kHeads][kValue + 1];  // padded: heads begin at different banks
       float references[kWarps][kHeads], sums[kWarps][kHeads], shrinks[kWarps][kHeads];
@@ -58,10 +58,9 @@ __device__ Rescaled rescale(const float (*references)[kHeads], const float (*sum
 
 /// Adds the results of the warps, in their order, and sends each block of the cluster those of its
 /// outputs: `each` in turn, of `outputs`.
-template <int kHead, int kValue, int kTiles>
-__device__ void merge_warps(StreamShared<kHead, kValue, kTiles>& shared,
-                            StreamSums<kHead, kValue, kTiles>& sums, int part, int blocks, int each,
-                            int outputs) {
+template <int kHead, int kValue, int kTiles, int kSize, class Sums>
+__device__ void merge_warps(StreamShared<kHead, kValue, kTiles, kSize>& shared, Sums& sums,
+                            int part, int blocks, int each, int outputs) {
   constexpr int kHeads = 8 * kTiles;
   auto& warps = shared.warps;
   const int warp = threadIdx.x / 32;
@@ -104,8 +103,9 @@ struct StreamArgs {
 template <int kHead, int kValue, DType kCache, int kTiles>
 __global__ void __launch_bounds__(kThreads, kPerSm) attend_stream(const StreamArgs f) {
 #if __CUDA_ARCH__ >= 900
-  constexpr int kStages = stages<kHead, kValue>(), kHeads = 8 * kTiles;
-  using Shared = StreamShared<kHead, kValue, kTiles>;
+  using Cache = Streamed<kHead, kValue, kCache, kTiles>;
+  using Shared = StreamShared<kHead, kValue, kTiles, Cache::kSize>;
+  constexpr int kStages = Shared::kStages, kHeads = 8 * kTiles;
   extern __shared__ __align__(1024) uint8_t memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
   const AttendArgs& a = f.attend;
@@ -139,12 +139,12 @@ __global__ void __launch_bounds__(kThreads, kPerSm) attend_stream(const StreamAr
         __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(some), at));
     const int slot = (page - begin) % kStages;
     const int64_t row = kv * kPagePositions + warp * kStreamRows;
-    constexpr int kSize = kCache == DType::kF32 ? 4 : 2;
+    constexpr int kSize = cache_element(kCache);
     const int there = view.end - page * kPagePositions - warp * kStreamRows;
-    copy_rows<kCache, kHead>(ring.keys[slot], here + shape.cache.keys + row * (kHead * kSize),
-                             there);
-    copy_rows<kCache, kValue>(ring.values[slot], here + shape.cache.values + row * (kValue * kSize),
-                              there);
+    Cache::copy(ring.keys[slot], ring.values[slot],
+                {here + shape.cache.keys + row * (kHead * kSize),
+                 here + shape.cache.values + row * (kValue * kSize)},
+                there);
   };
   int32_t asked = begin;
   const int32_t ahead = min(begin + kStages - 1, end);
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, kPerSm) attend_stream(const StreamAr
   }
   await_earlier_kernels();
   start_later_kernels();
-  StreamSums<kHead, kValue, kTiles> sums;
+  typename Cache::Sums sums;
   sums.load_queries(a, token, first_head, heads, kv);
   for (; asked < begin + kStages - 1; ++asked) {
     if (asked < end) ask(asked);
@@ -212,7 +212,8 @@ int blocks_for(const AttendArgs& a, int64_t items, const Queue& queue) {
 template <int kHead, int kValue, DType kCache, int kTiles>
 Status stream(const AttendArgs& a, const Queue& queue, Stream stream) {
   const auto kernel = attend_stream<kHead, kValue, kCache, kTiles>;
-  constexpr size_t kShared = sizeof(StreamShared<kHead, kValue, kTiles>);
+  constexpr size_t kShared =
+      sizeof(StreamShared<kHead, kValue, kTiles, Streamed<kHead, kValue, kCache, kTiles>::kSize>);
   const auto* const function = reinterpret_cast<const void*>(kernel);
   {
     MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));

@@ -12,9 +12,10 @@ static_assert(kStreamRows == 16, "the rows of one product");
 
 /// Ring of a warp's parts of pages. The 16-byte pieces of a row are permuted by the row, so that
 /// the same piece of eight rows lies in different banks.
-template <int kHead, int kValue, int kStages>
+template <int kHead, int kValue, int kStages, int kSize>
 struct PageRing {
-  static constexpr int kKeyBytes = kStreamRows * kHead * 2, kValueBytes = kStreamRows * kValue * 2;
+  static constexpr int kKeyBytes = kStreamRows * kHead * kSize,
+                       kValueBytes = kStreamRows * kValue * kSize;
   uint8_t keys[kStages][kKeyBytes];
   uint8_t values[kStages][kValueBytes];
 };
@@ -23,7 +24,7 @@ struct PageRing {
 /// was never written has weight 0, but it may hold NaN.
 template <DType kCache, int kColumns>
 __device__ __forceinline__ void copy_rows(uint8_t* to, const std::byte* from, int count) {
-  constexpr int kEights = kColumns / 8, kSize = kCache == DType::kF32 ? 4 : 2;
+  constexpr int kEights = kColumns / 8, kSize = cache_element(kCache);
 #pragma unroll
   for (int i = 0; i < kStreamRows * kEights / 32; ++i) {
     const int at = i * 32 + static_cast<int>(threadIdx.x) % 32;
@@ -125,7 +126,7 @@ struct StreamSums {
     }
   }
 
- private:
+ protected:
   /// Online softmax with a reference that moves only when scores exceed it by far.
   __device__ __forceinline__ void weigh(int t, float (&chains)[2][4], uint32_t (&weights)[2],
                                         int32_t first, const View& view, float scale) {

@@ -28,7 +28,7 @@ struct Lines {
 };
 template <int kHead, int kValue, DType kCache>
 struct Heads {
-  static constexpr int kSize = kCache == DType::kF32 ? 4 : 2;
+  static constexpr int kSize = cache_element(kCache);
   const AttentionShape& shape;
   std::byte* const* pages;  // pages of the sequence
   // Bytes from one position to the next.
@@ -78,6 +78,8 @@ Status visit_heads(const AttentionShape& shape, const Run& run) {
         return run.template operator()<kHead, kValue, DType::kF32>();
       case DType::kBF16:
         return run.template operator()<kHead, kValue, DType::kBF16>();
+      case DType::kF8E4M3:
+        return run.template operator()<kHead, kValue, DType::kF8E4M3>();
       default:
         return run.template operator()<kHead, kValue, DType::kF16>();
     }

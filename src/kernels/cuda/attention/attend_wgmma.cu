@@ -86,7 +86,7 @@ __device__ void each_tile(const AttendArgs& a, int64_t tiles, const Each& each) 
 template <DType kCache, int kColumns>
 __device__ __forceinline__ void load_page(uint32_t to, const std::byte* from, int count,
                                           uint32_t there) {
-  constexpr int kEights = kColumns / 8, kSize = kCache == DType::kF32 ? 4 : 2;
+  constexpr int kEights = kColumns / 8, kSize = cache_element(kCache);
   const int thread = static_cast<int>(threadIdx.x) - kComputers;
 #pragma unroll
   for (int i = 0; i < kPagePositions * kEights / kLoaders; ++i) {

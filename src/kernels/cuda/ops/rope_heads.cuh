@@ -27,7 +27,8 @@ inline bool ropes_in_registers(const RopeArgs& a) {
   };
   return (rotary.head_dim == 64 || rotary.head_dim == 128) && rotary.first == 0 &&
          !rotary.interleaved && 2 * rotary.num_pairs == rotary.head_dim &&
-         a.cache.dtype == DType::kBF16 && fits(a.q) && fits(a.k) && fits(a.v);
+         (a.cache.dtype == DType::kBF16 || a.cache.dtype == DType::kF8E4M3) && fits(a.q) &&
+         fits(a.k) && fits(a.v);
 }
 
 /// Columns of a lane: kEach neighbours of the first half, and their partners of the second.
@@ -69,6 +70,16 @@ struct HalfHead {
       }
     }
   }
+  /// As e4m3, from the values that store() would give.
+  __device__ void store_e4m3(uint8_t* head) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        head[half * (kDim / 2) + first() + i] =
+            float_to_e4m3(bf16_to_float(float_to_bf16(values[half][i])));
+    }
+  }
 };
 
 constexpr int kHeadWarps = 4;
@@ -97,11 +108,12 @@ __global__ void __launch_bounds__(32 * kHeadWarps) rope_heads(const RopeArgs a) 
     head.load(source);
     const float* const norm = is_query ? a.rope.q_norm : is_key ? a.rope.k_norm : nullptr;
     if (norm != nullptr) weights.load(norm);
-    uint16_t* to = source;
+    std::byte* to = reinterpret_cast<std::byte*>(source);
+    const bool bytes = !is_query && a.cache.dtype == DType::kF8E4M3;
     if (!is_query) {
       std::byte* const page = page_of(a.batch, a.batch.sequences[t], position);
-      to = reinterpret_cast<uint16_t*>(page + (is_key ? a.cache.keys : a.cache.values)) +
-           row_in_page(a.batch, number, position) * kDim;
+      to = page + (is_key ? a.cache.keys : a.cache.values) +
+           row_in_page(a.batch, number, position) * kDim * (bytes ? 1 : 2);
     }
     if (norm != nullptr) {
       float squares = 0;
@@ -127,7 +139,10 @@ __global__ void __launch_bounds__(32 * kHeadWarps) rope_heads(const RopeArgs a) 
         head.values[1][i] = y * cosine + x * sine;
       }
     }
-    head.store(to);
+    if (bytes)
+      head.store_e4m3(reinterpret_cast<uint8_t*>(to));
+    else
+      head.store(reinterpret_cast<uint16_t*>(to));
   }
 }
 
