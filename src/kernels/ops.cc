@@ -42,7 +42,7 @@ std::string_view name(Operation operation) {
 }
 
 bool has_operation(Platform platform, Operation) {
-  return platform == Platform::kCpu;
+  return platform != Platform::kOpenCl;
 }
 
 namespace {
