@@ -42,7 +42,7 @@ std::string_view name(Operation operation) {
 }
 
 bool has_operation(Platform platform, Operation) {
-  return platform == Platform::kCpu;
+  return platform != Platform::kOpenCl;
 }
 
 namespace {
@@ -61,8 +61,13 @@ Status Ops::convolve(const Matrix&, const float*, const ConvolutionShape&, const
                      const Matrix&, Stream) {
   return missing(Operation::kConvolution);
 }
+Status Ops::norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& by, int64_t by_dim,
+                          int64_t count, const Matrix& out, Stream stream) {
+  MORACLE_CHECK(rms_norm(x, norm.weight, norm.size, norm.epsilon, out, stream));
+  return gate(out, count, by, by_dim, x.cols / count, count, norm.function, stream);
+}
 Status Ops::gated_delta(const Matrix&, const Matrix&, const float*, const float*,
-                        const GatedDeltaShape&, const Batch&, const Matrix&, Stream) {
+                        const GatedDeltaShape&, const Batch&, const Matrix&, std::byte*, Stream) {
   return missing(Operation::kGatedDelta);
 }
 
@@ -72,6 +77,16 @@ size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int64_t k, DType activati
   // numbers).
   const int64_t pieces = (cols + kTopKPiece - 1) / kTopKPiece;
   return static_cast<size_t>(2 * rows * pieces * k) * sizeof(uint64_t);
+}
+
+size_t gated_delta_scratch_bytes(const GatedDeltaShape& shape, int64_t num_tokens,
+                                 DType activations) {
+  if (activations == DType::kF32 || num_tokens <= kFewDeltaTokens) return 0;
+  if (shape.key_dim != kDeltaChunkDim || shape.value_dim != kDeltaChunkDim) return 0;
+  // Chunks that do not fit are processed in turn.
+  constexpr int64_t kMost = int64_t{64} << 20;
+  const int64_t of_heads = shape.num_value_heads * kDeltaTileBytes;
+  return static_cast<size_t>(of_heads * std::clamp<int64_t>(kMost / of_heads, 1, num_tokens));
 }
 
 size_t attend_scratch_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations) {

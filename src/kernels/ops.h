@@ -119,11 +119,39 @@ struct NormedInput {
 /// What a gate does to the number that multiplies.
 enum class Gate : uint8_t { kIdentity, kSigmoid, kSilu };
 
+/// RMSNorm of each run of `size` columns, then a gate.
+struct GatedNorm {
+  const float* weight;  ///< [size]
+  int64_t size;
+  float epsilon;
+  Gate function;
+};
+
+/// Columns of a matrix that holds `num_heads` heads, `head_dim` columns apart, each with up to
+/// three pieces side by side. The same columns in another order: the first piece of all heads, then
+/// the second of all heads, and so on. Without heads, the order is the matrix's own.
+struct HeadPieces {
+  int64_t num_heads = 0, head_dim = 0;
+  int64_t sizes[3] = {};
+
+  /// The matrix's column that is column c of the other order.
+  constexpr int64_t from(int64_t c) const {
+    if (num_heads == 0) return c;
+    int64_t before = 0, piece = 0;
+    while (piece < 2 && c >= num_heads * sizes[piece]) {
+      c -= num_heads * sizes[piece];
+      before += sizes[piece++];
+    }
+    return c / sizes[piece] * head_dim + before + c % sizes[piece];
+  }
+};
+
 /// A causal convolution of each column over the tokens of its sequence.
 struct ConvolutionShape {
   int64_t kernel;  ///< taps; the last one multiplies the token itself
   bool silu;       ///< apply x·σ(x) to the sums
   int64_t state;   ///< byte offset in a sequence's state: the last kernel - 1 rows of x, f32
+  HeadPieces pieces = {};  ///< of x; weights, state and output have the other order
 };
 
 /// Gated delta rule. Sizes as in GatedDeltaSpec.
@@ -132,7 +160,18 @@ struct GatedDeltaShape {
   /// Columns of `ba`: b of so many value heads, then a of the same heads, and so on.
   int64_t ba_group;
   int64_t state;  ///< byte offset in a sequence's state: f32 [num_value_heads, key_dim, value_dim]
+  bool batch_invariant = false;  ///< see AttentionShape
 };
+/// Bytes of device scratch that the gated delta rule needs for `num_tokens` tokens. A GPU keeps the
+/// matrices of chunks there. `activations`: the device's activation dtype.
+size_t gated_delta_scratch_bytes(const GatedDeltaShape& shape, int64_t num_tokens,
+                                 DType activations);
+/// Sequences with at most so many tokens in a step need no chunks.
+inline constexpr int64_t kFewDeltaTokens = 16;
+/// Bytes of one chunk of a value head.
+inline constexpr int64_t kDeltaTileBytes = 17216;
+/// Columns of the heads that have chunks: of q and k, and of v.
+inline constexpr int64_t kDeltaChunkDim = 128;
 
 /// Operations that only some devices have.
 enum class Operation : uint8_t { kGate, kConvolution, kGatedDelta };
@@ -255,8 +294,13 @@ class Ops {
   /// For each of `num_heads` heads: x[head · x_dim + i] *= f(by[head · by_dim + i]), i < count.
   virtual Status gate(const Matrix& x, int64_t x_dim, const Matrix& by, int64_t by_dim,
                       int64_t num_heads, int64_t count, Gate function, Stream);
-  /// out[t, c] = Σ_j weight[j, c] · x[t - kernel + 1 + j, c]. Rows before the step's come from the
-  /// sequence's state; the state after the step is written. x and out must not overlap.
+  /// GatedNorm: out = rms_norm(x) · f(by). `by` holds the factors of `count` columns of x at a
+  /// time, by_dim columns apart. x and out may be the same.
+  virtual Status norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& by,
+                               int64_t by_dim, int64_t count, const Matrix& out, Stream);
+  /// out[t, c] = Σ_j weight[j, c] · x[t - kernel + 1 + j, c], c in the order of the output (see
+  /// HeadPieces). Rows before the step's come from the sequence's state; the state after the step
+  /// is written. x and out must not overlap.
   virtual Status convolve(const Matrix& x, const float* weight, const ConvolutionShape& shape,
                           const Batch& batch, const Matrix& out, Stream);
   /// Per value head, from the state S [key_dim, value_dim] before the step, token by token:
@@ -265,10 +309,11 @@ class Ops {
   ///   S ← S + k ⊗ σ(b) · (v - Sᵀ k)
   ///   out = Sᵀ q
   /// qkv [tokens, (2 · num_key_heads) · key_dim + num_value_heads · value_dim], ba [tokens,
-  /// 2 · num_value_heads], out [tokens, num_value_heads · value_dim].
+  /// 2 · num_value_heads], out [tokens, num_value_heads · value_dim]. `scratch`: at least
+  /// gated_delta_scratch_bytes for these tokens.
   virtual Status gated_delta(const Matrix& qkv, const Matrix& ba, const float* a_log,
                              const float* dt_bias, const GatedDeltaShape& shape, const Batch& batch,
-                             const Matrix& out, Stream);
+                             const Matrix& out, std::byte* scratch, Stream);
 };
 
 }  // namespace moracle

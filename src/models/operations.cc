@@ -31,7 +31,7 @@ Status check_operations(const Description& description, Platform platform) {
     for (const Operation operation : needed) {
       if (has_operation(platform, operation)) continue;
       return Error{ErrorKind::kUnsupported, "", str("layer ", l, ", ", name(operation)),
-                   "a device with this operation, which is a CPU",
+                   "a device with this operation: a CPU or an NVIDIA GPU",
                    str("the device is of the kind ", name(platform))};
     }
   }

@@ -188,10 +188,17 @@ TEST_F(CudaModel, EveryGpuGivesSameResult) {
   }
 }
 
+// Also of models with recurrent layers, whose sequences have states.
 TEST_F(CudaModel, BatchedSequencesMatchSingleSequences) {
-  for (const bool graphs : {false, true}) {
-    Model model = load(kBox, on("cuda", graphs, true));
-    const std::vector<int32_t> ids = ids_of(kText);
+  for (const auto& [folder, graphs] : {std::pair{kBox, false},
+                                       {kBox, true},
+                                       {golden_folder("qwen3_next"), true},
+                                       {golden_folder("qwen3_5_moe"), false},
+                                       {golden_folder("lfm2_moe"), true}}) {
+    SCOPED_TRACE(folder);
+    Model model = load(folder, on("cuda", graphs, true));
+    std::vector<int32_t> ids = ids_of(kText);
+    for (int32_t& id : ids) id %= static_cast<int32_t>(model.vocab_size());
     const std::vector<std::vector<int32_t>> sequences = {{ids.begin(), ids.begin() + 20},
                                                          {ids.begin() + 3, ids.begin() + 50},
                                                          {ids.begin() + 7, ids.begin() + 10}};

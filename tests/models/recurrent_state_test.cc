@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "base/text.h"
 #include "golden_model.h"
 #include "models/decoder/model_state.h"
 #include "models/explain.h"
+#include "moracle/device.h"
 #include "support/must.h"
 
 namespace moracle::recurrent_state_test {
@@ -18,47 +21,61 @@ using testing::golden_reference;
 using ::testing::HasSubstr;
 using testing::must;
 
-class RecurrentState : public ::testing::Test {
+/// On a CPU, and on an NVIDIA GPU if there is one.
+class RecurrentState : public ::testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override {
+    if (const auto device = open_device(GetParam()); !device)
+      GTEST_SKIP() << device.error().to_string();
+    ModelOptions options;
+    options.device = GetParam();
+    options.threads = 2;
+    loaded_.emplace(must(Model::load(checkpoint_, options)));
+    model_ = &*loaded_;
+    cache_.emplace(must(model_->make_cache(19)));
+  }
   Status run(KvCache& cache, int64_t first, int64_t count) {
     const Model::Step step{std::span(ids_).subspan(first, count), &cache};
-    return model_.forward({&step, 1});
+    return model_->forward({&step, 1});
   }
   std::vector<float> last_logits(int64_t count) {
-    const auto logits = model_.logits(count - 1, 1);
+    const auto logits = model_->logits(count - 1, 1);
     EXPECT_TRUE(logits) << logits.error().to_string();
     return {logits->begin(), logits->end()};
   }
 
   const Checkpoint checkpoint_ = must(Checkpoint::open(golden_folder("qwen3_5_moe")));
   const std::vector<int32_t> ids_ = golden_reference("qwen3_5_moe").ids;
-  Model model_ = must(Model::load(checkpoint_, {.threads = 2}));
-  KvCache cache_ = must(model_.make_cache(19));
+  std::optional<Model> loaded_;
+  Model* model_ = nullptr;
+  std::optional<KvCache> cache_;
 };
+INSTANTIATE_TEST_SUITE_P(Devices, RecurrentState, ::testing::Values("cpu", "cuda"),
+                         [](const auto& tested) { return tested.param == "cpu" ? "Cpu" : "Cuda"; });
 
-TEST_F(RecurrentState, TruncatingToCheckpointRepeatsTheStep) {
-  ASSERT_TRUE(run(cache_, 0, 7));
-  ASSERT_TRUE(run(cache_, 7, 3));
+TEST_P(RecurrentState, TruncatingToCheckpointRepeatsTheStep) {
+  ASSERT_TRUE(run(*cache_, 0, 7));
+  ASSERT_TRUE(run(*cache_, 7, 3));
   const std::vector<float> want = last_logits(3);
-  const Status back = cache_.truncate(7);
+  const Status back = cache_->truncate(7);
   ASSERT_TRUE(back) << back.error().to_string();
-  EXPECT_EQ(cache_.length(), 7);
-  ASSERT_TRUE(run(cache_, 7, 3));
+  EXPECT_EQ(cache_->length(), 7);
+  ASSERT_TRUE(run(*cache_, 7, 3));
   EXPECT_THAT(last_logits(3), ElementsAreArray(want));
   // Also after tokens that were not the ones of before.
-  ASSERT_TRUE(cache_.truncate(7));
-  ASSERT_TRUE(run(cache_, 0, 2));
+  ASSERT_TRUE(cache_->truncate(7));
+  ASSERT_TRUE(run(*cache_, 0, 2));
   EXPECT_NE(last_logits(2), want);
-  ASSERT_TRUE(cache_.truncate(7));
-  ASSERT_TRUE(run(cache_, 7, 3));
+  ASSERT_TRUE(cache_->truncate(7));
+  ASSERT_TRUE(run(*cache_, 7, 3));
   EXPECT_THAT(last_logits(3), ElementsAreArray(want));
 }
 
-TEST_F(RecurrentState, TruncatingElsewhereIsRefusedAndChangesNothing) {
-  ASSERT_TRUE(run(cache_, 0, 7));
-  ASSERT_TRUE(run(cache_, 7, 3));
+TEST_P(RecurrentState, TruncatingElsewhereIsRefusedAndChangesNothing) {
+  ASSERT_TRUE(run(*cache_, 0, 7));
+  ASSERT_TRUE(run(*cache_, 7, 3));
   for (const int64_t to : {1, 6, 8, 9}) {
-    const Status refused = cache_.truncate(to);
+    const Status refused = cache_->truncate(to);
     ASSERT_FALSE(refused) << to;
     EXPECT_EQ(refused.error().kind, ErrorKind::kUnsupported);
     EXPECT_EQ(refused.error().to_string(),
@@ -66,61 +83,61 @@ TEST_F(RecurrentState, TruncatingElsewhereIsRefusedAndChangesNothing) {
                   "layers keep no state of other positions; the request is ",
                   to));
   }
-  EXPECT_EQ(cache_.length(), 10);
-  ASSERT_TRUE(cache_.truncate(10));
-  ASSERT_TRUE(cache_.truncate(7));
+  EXPECT_EQ(cache_->length(), 10);
+  ASSERT_TRUE(cache_->truncate(10));
+  ASSERT_TRUE(cache_->truncate(7));
   // A checkpoint serves once: the state before it is gone.
-  const Status refused = cache_.truncate(3);
+  const Status refused = cache_->truncate(3);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().to_string(), HasSubstr("needs 0, or 7, because"));
 }
 
-TEST_F(RecurrentState, EmptiedSequenceStartsAnew) {
-  ASSERT_TRUE(run(cache_, 0, 4));
+TEST_P(RecurrentState, EmptiedSequenceStartsAnew) {
+  ASSERT_TRUE(run(*cache_, 0, 4));
   const std::vector<float> want = last_logits(4);
-  ASSERT_TRUE(run(cache_, 4, 8));
-  ASSERT_TRUE(cache_.truncate(0));
-  ASSERT_TRUE(run(cache_, 0, 4));
+  ASSERT_TRUE(run(*cache_, 4, 8));
+  ASSERT_TRUE(cache_->truncate(0));
+  ASSERT_TRUE(run(*cache_, 0, 4));
   EXPECT_THAT(last_logits(4), ElementsAreArray(want));
 }
 
-TEST_F(RecurrentState, StepWithoutTokensKeepsCheckpoint) {
-  ASSERT_TRUE(run(cache_, 0, 4));
-  ASSERT_TRUE(run(cache_, 4, 2));
+TEST_P(RecurrentState, StepWithoutTokensKeepsCheckpoint) {
+  ASSERT_TRUE(run(*cache_, 0, 4));
+  ASSERT_TRUE(run(*cache_, 4, 2));
   const std::vector<float> want = last_logits(2);
-  ASSERT_TRUE(run(cache_, 6, 0));
-  ASSERT_TRUE(cache_.truncate(4));
-  ASSERT_TRUE(run(cache_, 4, 2));
+  ASSERT_TRUE(run(*cache_, 6, 0));
+  ASSERT_TRUE(cache_->truncate(4));
+  ASSERT_TRUE(run(*cache_, 4, 2));
   EXPECT_THAT(last_logits(2), ElementsAreArray(want));
 }
 
 // A step that fails in its last layer has written the state of every layer.
-TEST_F(RecurrentState, FailedStepLeavesState) {
-  ASSERT_TRUE(run(cache_, 0, 7));
-  Model::State& state = ModelAccess::state(model_);
+TEST_P(RecurrentState, FailedStepLeavesState) {
+  ASSERT_TRUE(run(*cache_, 0, 7));
+  Model::State& state = ModelAccess::state(*model_);
   state.on_output = [](std::string_view part, int64_t, const Matrix&) -> Status {
     if (part != "final norm") return {};
     return Error{ErrorKind::kUnsupported, "", "test", "a step that ends", "it does not"};
   };
-  ASSERT_FALSE(run(cache_, 2, 5));
+  ASSERT_FALSE(run(*cache_, 2, 5));
   state.on_output = {};
-  EXPECT_EQ(cache_.length(), 7);
-  ASSERT_TRUE(run(cache_, 7, 3));
+  EXPECT_EQ(cache_->length(), 7);
+  ASSERT_TRUE(run(*cache_, 7, 3));
   const std::vector<float> got = last_logits(3);
-  KvCache other = must(model_.make_cache(19));
+  KvCache other = must(model_->make_cache(19));
   ASSERT_TRUE(run(other, 0, 7));
   ASSERT_TRUE(run(other, 7, 3));
   EXPECT_THAT(got, ElementsAreArray(last_logits(3)));
 }
 
-TEST_F(RecurrentState, MemoryOfEndedSequenceServesTheNext) {
+TEST_P(RecurrentState, MemoryOfEndedSequenceServesTheNext) {
   for (int i = 0; i < 3; ++i) {
-    KvCache other = must(model_.make_cache(19));
+    KvCache other = must(model_->make_cache(19));
     ASSERT_TRUE(run(other, 0, 5));
     const std::vector<float> want = last_logits(5);
-    ASSERT_TRUE(run(cache_, 0, 5));
+    ASSERT_TRUE(run(*cache_, 0, 5));
     EXPECT_THAT(last_logits(5), ElementsAreArray(want));
-    ASSERT_TRUE(cache_.truncate(0));
+    ASSERT_TRUE(cache_->truncate(0));
   }
 }
 
@@ -133,23 +150,27 @@ TEST(RecurrentModels, PlanCountsTheState) {
 }
 
 TEST(RecurrentModels, DevicesWithoutOperationsAreRefusedByName) {
-  const Checkpoint checkpoint = must(Checkpoint::open(golden_folder("qwen3_next")));
-  for (const char* device : {"cuda", "opencl"}) {
-    ModelOptions options;
-    options.device = device;
-    const std::string line =
-        str("layer 0, gated DeltaNet: needs a device with this operation, which is a CPU; the "
-            "device is of the kind ",
-            device);
-    const auto planned = plan(checkpoint, options);
+  ModelOptions options;
+  options.device = "opencl";
+  for (const auto& [model, operation] :
+       {std::pair{"qwen3_next", "gated DeltaNet"}, {"lfm2_moe", "short convolutions"}}) {
+    const auto planned = plan(must(Checkpoint::open(golden_folder(model))), options);
     ASSERT_FALSE(planned);
     EXPECT_EQ(planned.error().kind, ErrorKind::kUnsupported);
-    EXPECT_EQ(planned.error().to_string(), line);
-    const auto explained = explain(checkpoint, options, must(Machine::find("h200")));
+    EXPECT_EQ(planned.error().to_string(), str("layer 0, ", operation,
+                                               ": needs a device with this operation: a CPU or an "
+                                               "NVIDIA GPU; the device is of the kind opencl"));
+  }
+}
+
+TEST(RecurrentModels, NvidiaGpusArePlanned) {
+  ModelOptions options;
+  options.device = "cuda";
+  for (const char* const model : {"qwen3_next", "qwen3_5_moe", "lfm2_moe"}) {
+    const auto explained =
+        explain(must(Checkpoint::open(golden_folder(model))), options, must(Machine::find("h200")));
     ASSERT_TRUE(explained) << explained.error().to_string();
-    if (options.device == "cuda") {
-      EXPECT_EQ(explained->not_runnable, line);
-    }
+    EXPECT_EQ(explained->not_runnable, "") << model;
   }
 }
 

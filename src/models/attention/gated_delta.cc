@@ -16,8 +16,18 @@ int64_t convolution_bytes(const GatedDeltaSpec& spec) {
   return ((spec.kernel - 1) * spec.mixed() * 4 + 63) / 64 * 64;
 }
 
+GatedDeltaShape shape_of(const GatedDeltaSpec& spec) {
+  return {spec.num_key_heads,
+          spec.num_value_heads,
+          spec.key_dim,
+          spec.value_dim,
+          spec.by_key_head ? spec.value_heads_per_key() : spec.num_value_heads,
+          0};
+}
+
 struct Scratch {
-  Matrix qkvz, ba, mixed, convolved, out;
+  Matrix qkvz, ba, convolved, out;
+  std::byte* rule = nullptr;
   size_t bytes = 0;
 };
 Scratch carve(const GatedDeltaSpec& spec, int64_t tokens, DType dtype, std::byte* base) {
@@ -26,9 +36,10 @@ Scratch carve(const GatedDeltaSpec& spec, int64_t tokens, DType dtype, std::byte
   Scratch scratch;
   scratch.qkvz = take(spec.mixed() + spec.values());
   scratch.ba = take(2 * spec.num_value_heads);
-  scratch.mixed = take(spec.by_key_head ? spec.mixed() : 0);
   scratch.convolved = take(spec.mixed());
   scratch.out = take(spec.values());
+  scratch.rule = carver.take<std::byte>(
+      static_cast<int64_t>(gated_delta_scratch_bytes(shape_of(spec), tokens, dtype)));
   scratch.bytes = carver.bytes();
   return scratch;
 }
@@ -54,22 +65,18 @@ class GatedDelta : public Attention {
     MORACLE_CHECK(qkvz_->apply(x, scratch.qkvz, step.stream));
     MORACLE_CHECK(ba_->apply(x, scratch.ba, step.stream));
     part_done(step.on_part, "attention linears");
-    MORACLE_TRY(const Matrix mixed, mix(scratch, step));
-    const ConvolutionShape convolution{spec.kernel, true, step.cache.state + rule_bytes(spec)};
+    const Matrix mixed = spec.by_key_head ? scratch.qkvz : columns(scratch.qkvz, 0, spec.mixed());
+    const ConvolutionShape convolution{spec.kernel, true, step.cache.state + rule_bytes(spec),
+                                       pieces()};
     MORACLE_CHECK(step.ops.convolve(mixed, floats(convolution_), convolution, step.batch,
                                     scratch.convolved, step.stream));
-    const GatedDeltaShape rule{spec.num_key_heads,
-                               spec.num_value_heads,
-                               spec.key_dim,
-                               spec.value_dim,
-                               spec.by_key_head ? spec.value_heads_per_key() : spec.num_value_heads,
-                               step.cache.state};
+    GatedDeltaShape rule = shape_of(spec);
+    rule.state = step.cache.state;
+    rule.batch_invariant = step.batch_invariant;
     MORACLE_CHECK(step.ops.gated_delta(scratch.convolved, scratch.ba, floats(a_log_),
                                        floats(dt_bias_), rule, step.batch, scratch.out,
-                                       step.stream));
-    MORACLE_CHECK(step.ops.rms_norm(scratch.out, floats(norm_), spec.value_dim, spec.norm_epsilon,
-                                    scratch.out, step.stream));
-    MORACLE_CHECK(apply_gate(scratch, step));
+                                       scratch.rule, step.stream));
+    MORACLE_CHECK(norm_and_gate(scratch, step));
     part_done(step.on_part, "attention");
     MORACLE_CHECK(o_->apply(scratch.out, out, step.stream));
     part_done(step.on_part, "attention linears");
@@ -81,31 +88,20 @@ class GatedDelta : public Attention {
   int64_t group_dim() const { return 2 * spec_.key_dim + 2 * group_values(); }
   int64_t group_values() const { return spec_.value_heads_per_key() * spec_.value_dim; }
 
-  // All heads of q, then of k, then of v.
-  Result<Matrix> mix(const Scratch& scratch, const AttentionStep& step) {
-    const GatedDeltaSpec& spec = spec_;
-    if (!spec.by_key_head) return columns(scratch.qkvz, 0, spec.mixed());
-    const auto copy = [&](int64_t from, int64_t to, int64_t count) {
-      return step.ops.copy_heads(columns(scratch.qkvz, from, scratch.qkvz.cols - from), group_dim(),
-                                 columns(scratch.mixed, to, scratch.mixed.cols - to), count,
-                                 spec.num_key_heads, count, step.stream);
-    };
-    MORACLE_CHECK(copy(0, 0, spec.key_dim));
-    MORACLE_CHECK(copy(spec.key_dim, spec.keys(), spec.key_dim));
-    MORACLE_CHECK(copy(2 * spec.key_dim, 2 * spec.keys(), group_values()));
-    return scratch.mixed;
+  // From heads side by side to all heads of q, then of k, then of v.
+  HeadPieces pieces() const {
+    if (!spec_.by_key_head) return {};
+    return {spec_.num_key_heads, group_dim(), {spec_.key_dim, spec_.key_dim, group_values()}};
   }
 
-  Status apply_gate(const Scratch& scratch, const AttentionStep& step) {
+  Status norm_and_gate(const Scratch& scratch, const AttentionStep& step) {
     const GatedDeltaSpec& spec = spec_;
-    if (!spec.by_key_head) {
-      const Matrix z = columns(scratch.qkvz, spec.mixed(), spec.values());
-      return step.ops.gate(scratch.out, 0, z, 0, 1, spec.values(), Gate::kSilu, step.stream);
-    }
-    const int64_t first = 2 * spec.key_dim + group_values();
+    const GatedNorm norm{floats(norm_), spec.value_dim, spec.norm_epsilon, Gate::kSilu};
+    const int64_t first = spec.by_key_head ? 2 * spec.key_dim + group_values() : spec.mixed();
     const Matrix z = columns(scratch.qkvz, first, scratch.qkvz.cols - first);
-    return step.ops.gate(scratch.out, group_values(), z, group_dim(), spec.num_key_heads,
-                         group_values(), Gate::kSilu, step.stream);
+    return step.ops.norm_and_gate(scratch.out, norm, z, group_dim(),
+                                  spec.by_key_head ? group_values() : spec.values(), scratch.out,
+                                  step.stream);
   }
 
   GatedDeltaSpec spec_;

@@ -115,7 +115,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kAfmoeFamily = {.architecture = "AfmoeForCausalLM",
                                        .models = "Trinity",
-                                       .notes = "on a CPU",
+                                       .notes = "not on OpenCL",
                                        .describe = afmoe::describe,
                                        .experts = {.score = Score::kSigmoid,
                                                    .renormalize = true,

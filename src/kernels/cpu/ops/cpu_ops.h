@@ -29,7 +29,7 @@ class CpuOps : public Ops {
                   const Batch& batch, const Matrix& out, Stream) override;
   Status gated_delta(const Matrix& qkv, const Matrix& ba, const float* a_log, const float* dt_bias,
                      const GatedDeltaShape& shape, const Batch& batch, const Matrix& out,
-                     Stream) override;
+                     std::byte* scratch, Stream) override;
 
   /// The first device error since the last call.
   Status take_device_error();

@@ -28,6 +28,18 @@ Tokens tokens_of(const Batch& batch, int64_t sequence, int64_t state) {
           at(batch.states[2 * sequence]), at(batch.states[2 * sequence + 1])};
 }
 
+// Calls run(from, to, count) for columns that are adjacent in both orders of HeadPieces.
+template <class Run>
+void each_run(const HeadPieces& pieces, int64_t cols, const Run& run) {
+  if (pieces.num_heads == 0) return run(0, 0, cols);
+  int64_t before = 0, to = 0;
+  for (const int64_t size : pieces.sizes) {
+    for (int64_t head = 0; head < pieces.num_heads; ++head, to += size)
+      run(head * pieces.head_dim + before, to, size);
+    before += size;
+  }
+}
+
 // y = x · factor / |x|
 void normalize(const cpu::VectorOps& vector, const float* x, int64_t count, float factor,
                float* y) {
@@ -66,24 +78,27 @@ Status CpuOps::gate(const Matrix& x, int64_t x_dim, const Matrix& by, int64_t by
 
 Status CpuOps::convolve(const Matrix& x, const float* weight, const ConvolutionShape& shape,
                         const Batch& batch, const Matrix& out, Stream) {
-  const int64_t past = shape.kernel - 1, cols = x.cols;
+  const int64_t past = shape.kernel - 1, cols = out.cols;
   if (shape.kernel < 1 || shape.kernel > recurrent::kMostTaps) {
     return Error{ErrorKind::kUnsupported, "", "convolution",
                  str("1 to ", recurrent::kMostTaps, " taps"), str("it has ", shape.kernel)};
   }
-  // Row t of a sequence, counted from the step's first token; rows below 0 are in the state.
-  const auto row_of = [&](const recurrent::Tokens& tokens, int64_t t) {
-    return t >= 0 ? f32_row(x, tokens.first + t) : tokens.before + (past + t) * cols;
-  };
   split_rows(x.rows, cols * shape.kernel, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const recurrent::Tokens tokens = recurrent::tokens_of(batch, batch.sequences[r], shape.state);
       const int64_t t = r - tokens.first;
       const int64_t absent = tokens.before == nullptr ? std::max<int64_t>(0, past - t) : 0;
-      const float* rows[recurrent::kMostTaps];
-      for (int64_t j = absent; j < shape.kernel; ++j) rows[j] = row_of(tokens, t - past + j);
-      vector_.convolve(rows + absent, weight + absent * cols, cols, shape.kernel - absent, cols,
-                       shape.silu, f32_row(out, r));
+      recurrent::each_run(shape.pieces, cols, [&](int64_t from, int64_t to, int64_t count) {
+        // Row t of a sequence, counted from the step's first token; rows below 0 are in the state.
+        const float* rows[recurrent::kMostTaps];
+        for (int64_t j = absent; j < shape.kernel; ++j) {
+          const int64_t at = t - past + j;
+          rows[j] = at >= 0 ? f32_row(x, tokens.first + at) + from
+                            : tokens.before + (past + at) * cols + to;
+        }
+        vector_.convolve(rows + absent, weight + absent * cols + to, cols, shape.kernel - absent,
+                         count, shape.silu, f32_row(out, r) + to);
+      });
     }
   });
   for (int64_t s = 0; s < batch.num_sequences; ++s) {
@@ -91,12 +106,16 @@ Status CpuOps::convolve(const Matrix& x, const float* weight, const ConvolutionS
     const int64_t count = tokens.last - tokens.first;
     for (int64_t i = 0; count > 0 && i < past; ++i) {
       const int64_t t = count - past + i;
-      float* const to = tokens.after + i * cols;
-      const auto bytes = static_cast<size_t>(cols) * sizeof(float);
-      if (t < 0 && tokens.before == nullptr)
-        std::memset(to, 0, bytes);
-      else
-        std::memcpy(to, row_of(tokens, t), bytes);
+      float* const kept = tokens.after + i * cols;
+      if (t >= 0) {
+        recurrent::each_run(shape.pieces, cols, [&](int64_t from, int64_t to, int64_t run) {
+          std::copy_n(f32_row(x, tokens.first + t) + from, run, kept + to);
+        });
+      } else if (tokens.before == nullptr) {
+        std::fill_n(kept, cols, 0.0f);
+      } else {
+        std::copy_n(tokens.before + (past + t) * cols, cols, kept);
+      }
     }
   }
   return {};
@@ -104,7 +123,7 @@ Status CpuOps::convolve(const Matrix& x, const float* weight, const ConvolutionS
 
 Status CpuOps::gated_delta(const Matrix& qkv, const Matrix& ba, const float* a_log,
                            const float* dt_bias, const GatedDeltaShape& shape, const Batch& batch,
-                           const Matrix& out, Stream) {
+                           const Matrix& out, std::byte*, Stream) {
   const int64_t keys = shape.num_key_heads * shape.key_dim, size = shape.key_dim * shape.value_dim;
   const int64_t per_key = shape.num_value_heads / shape.num_key_heads;
   if (shape.key_dim > recurrent::kMostKeyDim) {

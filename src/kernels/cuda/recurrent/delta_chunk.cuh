@@ -1,0 +1,67 @@
+// What the two kernels of the chunked gated delta rule share. G_i is the sum of the logarithms of
+// the decays up to token i of the chunk, S the state before the chunk, β the strength:
+//   A_ij = β_i exp(G_i - G_j) (k_i · k_j), j < i        T = (1 + A)⁻¹
+//   x_i = v_i - exp(G_i) Sᵀ k_i                          u_i = Σ_j T_ij β_j x_j
+//   out_i = exp(G_i) Sᵀ q_i + Σ_j≤i exp(G_i - G_j) (q_i · k_j) u_j
+//   S ← exp(G_last) S + Σ_j exp(G_last - G_j) k_j ⊗ u_j
+// All exponents are at most 0. q and k stay as they are: their lengths are factors of the sums.
+#pragma once
+
+#include "kernels/cuda/recurrent/delta_rule.cuh"
+
+namespace moracle::cuda {
+
+constexpr int kChunk = 64, kHeadDim = 128;  // tokens of a chunk; columns of q, k and v of a head
+
+/// What does not depend on the state, of one chunk and value head.
+struct DeltaTile {
+  uint16_t change[kChunk * kChunk];  ///< bf16: T_ij β_j
+  uint16_t scores[kChunk * kChunk];  ///< bf16: exp(G_i - G_j) (q_i · k_j) for j <= i, else 0
+  float known[kChunk];               ///< exp(G_i) / |k_i|
+  float kept[kChunk];                ///< exp(G_last - G_i) / |k_i|
+  float last[16];                    ///< exp(G_last), sixteen times
+  float asked[kChunk];               ///< exp(G_i) / |q_i| / √key_dim
+};
+
+/// Tiles of one call: those of virtual chunks [first, first + count). The chunks of sequence s
+/// begin at virtual chunk first_token[s] / kChunk + s, so that no two sequences share one.
+struct DeltaTiles {
+  DeltaTile* tiles;  // [count, num_value_heads]
+  int64_t first, count;
+};
+__device__ inline int64_t first_chunk_of(const Batch& batch, int64_t sequence) {
+  return batch.first_token[sequence] / kChunk + sequence;
+}
+/// The sequence that may have a virtual chunk: the last one that does not begin after it.
+__device__ inline int64_t sequence_of_chunk(const Batch& batch, int64_t chunk) {
+  int64_t low = 0, high = batch.num_sequences - 1;
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    if (first_chunk_of(batch, middle) <= chunk)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low;
+}
+
+/// [kRows, 8 · kEights] of bf16 in shared memory. The 16-byte pieces of a row are permuted by the
+/// row, so that the same piece of eight consecutive rows lies in different banks.
+template <int kRows, int kEights>
+struct Swizzled {
+  uint4 eights[kRows * kEights];
+  __device__ uint4* at(int row, int eight) {
+    constexpr int kRowsOfLine = kEights < 8 ? 8 / kEights : 1;  // rows in 128 bytes
+    return eights + row * kEights + (eight ^ (row / kRowsOfLine & (kEights < 8 ? kEights - 1 : 7)));
+  }
+};
+
+/// True if a block's shared memory holds the inputs of two chunks, as on compute capability 8.0 and
+/// 9.0, and the GPU multiplies bf16.
+bool has_room_for_chunks(const Queue& queue);
+Status prepare_chunks(const DeltaArgs& args, const DeltaTiles& tiles, const Queue& queue,
+                      Stream stream);
+Status run_chunks(const DeltaArgs& args, const DeltaTiles& tiles, const Queue& queue,
+                  Stream stream);
+
+}  // namespace moracle::cuda
