@@ -135,7 +135,7 @@ struct GatedDeltaShape {
 };
 
 /// Operations that only some devices have.
-enum class Operation : uint8_t { kGate, kConvolution, kGatedDelta };
+enum class Operation : uint8_t { kGate, kConvolution, kGatedDelta, kExpertScales, kLogitCap };
 /// "gated DeltaNet", for messages.
 std::string_view name(Operation operation);
 bool has_operation(Platform platform, Operation operation);
@@ -259,6 +259,11 @@ class Ops {
   /// sequence's state; the state after the step is written. x and out must not overlap.
   virtual Status convolve(const Matrix& x, const float* weight, const ConvolutionShape& shape,
                           const Batch& batch, const Matrix& out, Stream);
+  /// weights[i] *= scales[ids[i]], i < count; ids of -1 change nothing.
+  virtual Status scale_by_expert(const int32_t* ids, int64_t count, const float* scales,
+                                 float* weights, Stream);
+  /// x = cap · tanh(x / cap), of f32.
+  virtual Status cap(const Matrix& x, float cap, Stream);
   /// Per value head, from the state S [key_dim, value_dim] before the step, token by token:
   ///   q ← q / |q| / √key_dim, k ← k / |k|     with |x|² + 1e-6
   ///   S ← exp(-exp(a_log) · softplus(a + dt_bias)) · S

@@ -21,6 +21,7 @@ struct DecoderSpec {
   bool layer_norm = false;                    ///< LayerNorm with biases in place of RMSNorm
   float embedding_scale = 1;                  ///< multiplies the rows of the embedding
   float residual_scale = 1;  ///< multiplies what attention and experts add to the residual
+  float logit_cap = 0;       ///< logits become cap · tanh(logit / cap); 0: they stay
   bool operator==(const DecoderSpec&) const = default;
 };
 
@@ -58,6 +59,8 @@ struct GroupedQuerySpec {
   float temper_scale = 0;  ///< queries grow by Ops::temper with these two numbers; 0: they do not
   float temper_strength = 0;
   QkNorm qk_norm = QkNorm::kPerHead;
+  bool value_norm = false;       ///< RMSNorm without weights, of each head of values
+  bool values_are_keys = false;  ///< qkv has no rows of v: values are the keys before norm and RoPE
   OutputGate output_gate = OutputGate::kNone;
   Rotary rotary;  ///< of the first columns of each head
   bool operator==(const GroupedQuerySpec&) const = default;
@@ -145,7 +148,15 @@ using AttentionDescription = std::variant<GroupedQueryDescription, LatentDescrip
 
 struct RouterDescription {
   DescribedMatrix weights;
-  std::vector<float> correction_bias;  ///< [num_experts], as the routing says; empty: none
+  std::vector<float> correction_bias;     ///< [num_experts], as the routing says; empty: none
+  std::vector<float> expert_scales = {};  ///< likewise
+};
+
+/// Experts beside a dense MLP, which is the layer's `shared`. The MLP reads the layer's post_norm;
+/// router and experts read norms of their own, of the same residual (Gemma-4). All [hidden_size].
+struct BesideMlp {
+  std::vector<float> router_norm, experts_norm;
+  std::vector<float> experts_output_norm, mlp_output_norm;  ///< before the two are added
 };
 
 /// An expert that every token uses, beside its routed experts.
@@ -163,6 +174,8 @@ struct LayerDescription {
   std::optional<SharedExpertDescription> shared = {};
   std::vector<float> attention_output_norm = {};  ///< [hidden_size]; empty: none
   std::vector<float> mlp_output_norm = {};        ///< likewise
+  std::optional<BesideMlp> beside_mlp = {};
+  std::optional<float> output_scale = {};  ///< multiplies the residual at the layer's end
 };
 
 /// Tensors that an architecture defines and this program does not use.

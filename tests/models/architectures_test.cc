@@ -107,6 +107,7 @@ TEST_P(Architectures, PlanMatchesLoad) {
 TEST_P(Architectures, ReadOlderConfigDialect) {
   SyntheticCheckpoint older = golden_model(GetParam());
   nlohmann::json rope = older.config["rope_parameters"];
+  if (!rope.contains("rope_theta")) GTEST_SKIP() << "this family is newer than the dialect";
   older.config.erase("rope_parameters");
   older.config["rope_theta"] = rope["rope_theta"];
   rope.erase("rope_theta");

@@ -1,5 +1,6 @@
 // GQA: one GEMM computes q, k and v. Optional RMSNorm on q and k before or after RoPE.
-// Optional sinks, window, chunks, queries that grow with the position and a gate on the output.
+// Optional sinks, window, chunks, queries that grow with the position, a gate on the output, a norm
+// on values and values that are the keys.
 #include <cmath>
 
 #include "base/try.h"
@@ -50,6 +51,10 @@ class GroupedQueryAttention : public Attention {
     MORACLE_CHECK(loader.load(q_norm_, from->q_norm));
     MORACLE_CHECK(loader.load(k_norm_, from->k_norm));
     MORACLE_CHECK(loader.load(sinks_, from->sinks));
+    if (spec_.value_norm) {
+      const std::vector<float> ones(static_cast<size_t>(spec_.head_dim), 1.0f);
+      MORACLE_CHECK(loader.load(value_norm_, ones));
+    }
     MORACLE_CHECK(loader.load(qkv_, std::move(from->qkv)));
     return loader.load(o_, std::move(from->o));
   }
@@ -66,13 +71,16 @@ class GroupedQueryAttention : public Attention {
     const Matrix q = between ? scratch.q : columns(scratch.qkv, 0, q_size),
                  k = columns(scratch.qkv, k_at, kv_size),
                  v = columns(scratch.qkv, k_at + kv_size, kv_size);
-    MORACLE_CHECK(step.normed != nullptr ? qkv_->apply(*step.normed, scratch.qkv, step.stream)
-                                         : qkv_->apply(x, scratch.qkv, step.stream));
+    const Matrix out_of_qkv =
+        columns(scratch.qkv, 0, scratch.qkv.cols - (spec.values_are_keys ? kv_size : 0));
+    MORACLE_CHECK(step.normed != nullptr ? qkv_->apply(*step.normed, out_of_qkv, step.stream)
+                                         : qkv_->apply(x, out_of_qkv, step.stream));
     part_done(step.on_part, "attention linears");
     if (between) {
       MORACLE_CHECK(step.ops.copy_heads(scratch.qkv, 2 * spec.head_dim, q, spec.head_dim,
                                         spec.num_heads, spec.head_dim, step.stream));
     }
+    MORACLE_CHECK(prepare_values(k, v, step));
     MORACLE_CHECK(norm_rope_and_append(q, k, v, step));
     if (spec.temper_scale > 0) {
       MORACLE_CHECK(step.ops.temper(q, step.batch.positions, spec.temper_scale,
@@ -105,6 +113,17 @@ class GroupedQueryAttention : public Attention {
                          spec.head_dim, Gate::kSigmoid, step.stream);
   }
 
+  Status prepare_values(const Matrix& k, const Matrix& v, const AttentionStep& step) {
+    const GroupedQuerySpec& spec = spec_;
+    if (spec.values_are_keys) {
+      MORACLE_CHECK(step.ops.copy_heads(k, spec.head_dim, v, spec.head_dim, spec.num_kv_heads,
+                                        spec.head_dim, step.stream));
+    }
+    if (!spec.value_norm) return {};
+    return step.ops.rms_norm(v, value_norm_.as<float>(), spec.head_dim, spec.norm_epsilon, v,
+                             step.stream);
+  }
+
   Status norm_rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
                               const AttentionStep& step) {
     const RotaryShape rotary = rotary_shape(spec_.rotary, spec_.head_dim);
@@ -132,6 +151,7 @@ class GroupedQueryAttention : public Attention {
 
   GroupedQuerySpec spec_;
   Buffer frequencies_, q_norm_, k_norm_, sinks_;  // the last three are empty if the model has none
+  Buffer value_norm_;                             // ones; empty: none
   std::optional<AdaptedLinear> qkv_, o_;
 };
 

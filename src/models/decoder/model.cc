@@ -151,14 +151,14 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
     MORACLE_CHECK(look_at(m, "residual sum", index, hidden));
     return look_at(m, name, layer, normed);
   };
+  // Kernels that start with a norm know RMSNorm, and store no output to look at.
+  const bool apart = m.on_output || m.spec.layer_norm;
   // What a part of the layer gives, before it is added to the residual.
   const auto finish_output = [&](const Buffer& weight) -> Status {
     if (weight.bytes() > 0) MORACLE_CHECK(norm(m, added, weight, added, stream));
     if (m.residual_scales.bytes() == 0) return {};
     return ops.scale_rows(added, m.residual_scales.as<float>(), added, stream);
   };
-  // Kernels that start with a norm know RMSNorm, and store no output to look at.
-  const bool apart = m.on_output || m.spec.layer_norm;
   // The next attention may compute its norm by itself, unless somebody looks at the norm's output.
   std::optional<NormedInput> pending;
   Matrix hidden_too = m.activations.hidden_too;
@@ -183,13 +183,21 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
     part_done(m.on_part, "attention");
     MORACLE_CHECK(finish_output(layer.attention_output_norm));
     MORACLE_CHECK(look_at(m, "attention", index, added));
-    // The router starts with the norm, unless somebody looks at the norm's output.
+    // The router starts with the norm, unless somebody looks at the norm's output or the router
+    // reads the residual.
+    const bool norm_apart = apart || layer.feed_forward.reads_residual();
     const AddRmsNorm post_norm{hidden, added, layer.post_norm.as<float>(), m.spec.norm_epsilon,
                                normed};
-    if (apart) MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
+    if (norm_apart)
+      MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
     MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream,
-                                           m.on_part, apart ? nullptr : &post_norm));
+                                           m.on_part, norm_apart ? nullptr : &post_norm, hidden));
     MORACLE_CHECK(finish_output(layer.mlp_output_norm));
+    if (layer.output_scales.bytes() > 0) {
+      const auto* const scales = layer.output_scales.as<float>();
+      for (const Matrix& sum : {hidden, added})
+        MORACLE_CHECK(ops.scale_rows(sum, scales, sum, stream));
+    }
     MORACLE_CHECK(
         look_at(m, layer.feed_forward.routed.has_router() ? "experts" : "mlp", index, added));
     if (l + 1 == m.layers.size()) return add_and_norm(m.final_norm, index, "final norm", -1);

@@ -18,6 +18,7 @@ namespace moracle {
 struct Layer {
   Buffer input_norm, post_norm;
   Buffer attention_output_norm, mlp_output_norm;  // empty: none
+  Buffer output_scales;                           // [max_num_tokens], one value; empty: 1
   LayerCache cache;
   std::unique_ptr<Attention> attention;
   FeedForward feed_forward;
