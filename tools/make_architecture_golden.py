@@ -13,6 +13,7 @@ computes), except what published files keep in f32. reference.safetensors: "ids"
 "logits" f32 [tokens, vocabulary] of one prompt.
 """
 
+import functools
 import json
 import pathlib
 import shutil
@@ -150,6 +151,12 @@ MODELS = {
         rope_parameters=dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0, 1.3, 2.0],
                              long_factor=[1.5, 3.0, 6.0], short_mscale=1.2, long_mscale=1.5,
                              original_max_position_embeddings=24))),
+    # The prompt is longer than the original context.
+    "phimoe_long": (transformers.PhimoeConfig, dict(
+        num_key_value_heads=2, intermediate_size=12, num_local_experts=6, seed=8,
+        rope_parameters=dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0, 1.3, 2.0],
+                             long_factor=[1.5, 3.0, 6.0], short_mscale=1.2, long_mscale=1.5,
+                             original_max_position_embeddings=12))),
     "phimoe_plain": (transformers.PhimoeConfig, dict(
         num_key_value_heads=4, intermediate_size=12, num_local_experts=4, router_jitter_noise=0.05,
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
@@ -263,6 +270,11 @@ def write(folder: pathlib.Path, config_class, settings: dict, model_class=AutoMo
     read = model_class.from_pretrained(folder, dtype=torch.float32,
                                                 attn_implementation="eager",
                                                 experts_implementation="eager").eval()
+    if config.model_type == "phimoe" and config.rope_parameters["rope_type"] == "longrope":
+        # transformers 5.23 forgets to tell this function the length, so it never gives the long
+        # factors, only long_mscale. transformers 4.56 and the code that Phi-3.5-MoE came with do.
+        rope = read.model.rotary_emb
+        rope.rope_init_fn = functools.partial(rope.rope_init_fn, seq_len=TOKENS)
     ids = torch.randint(0, VOCABULARY, (1, TOKENS), generator=random)
     with torch.no_grad():
         logits = read(ids).logits[0].float().contiguous()

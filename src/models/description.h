@@ -21,15 +21,20 @@ struct DecoderSpec {
   bool layer_norm = false;                    ///< LayerNorm with biases in place of RMSNorm
   float embedding_scale = 1;                  ///< multiplies the rows of the embedding
   float residual_scale = 1;  ///< multiplies what attention and experts add to the residual
-  float logit_cap = 0;       ///< logits become cap · tanh(logit / cap); 0: they stay
+  /// LongRoPE: sequences of more tokens have the long frequencies of Rotary, and each number of
+  /// their queries and keys is multiplied by the long factor, those of shorter ones by the other.
+  int64_t short_context = 0;  ///< 0: all sequences have the same
+  float short_factor = 1, long_factor = 1;
+  float logit_cap = 0;  ///< logits become cap · tanh(logit / cap); 0: they stay
   bool operator==(const DecoderSpec&) const = default;
 };
 
 /// RoPE: the rotation of queries and keys by position.
 struct Rotary {
-  std::vector<float> frequencies;  ///< radians per position, one for each pair of columns
-  float factor = 1;                ///< multiplies sine and cosine
-  bool interleaved = false;        ///< pairs (2i, 2i + 1) instead of (i, i + half)
+  std::vector<float> frequencies;            ///< radians per position, one for each pair of columns
+  float factor = 1;                          ///< multiplies sine and cosine
+  bool interleaved = false;                  ///< pairs (2i, 2i + 1) instead of (i, i + half)
+  std::vector<float> long_frequencies = {};  ///< of sequences beyond short_context; empty: the same
   bool operator==(const Rotary&) const = default;
 };
 

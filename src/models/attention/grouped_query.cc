@@ -48,6 +48,7 @@ class GroupedQueryAttention : public Attention {
   Status load(AttentionDescription&& description, Loader& loader) override {
     MORACLE_TRY(auto* from, same_attention<GroupedQueryDescription>(description, spec_));
     MORACLE_CHECK(loader.load(frequencies_, spec_.rotary.frequencies));
+    MORACLE_CHECK(loader.load(long_frequencies_, spec_.rotary.long_frequencies));
     MORACLE_CHECK(loader.load(q_norm_, from->q_norm));
     MORACLE_CHECK(loader.load(k_norm_, from->k_norm));
     MORACLE_CHECK(loader.load(sinks_, from->sinks));
@@ -146,10 +147,32 @@ class GroupedQueryAttention : public Attention {
       MORACLE_CHECK(norm(k, k_norm_, k.cols));
       rope.q_norm = rope.k_norm = nullptr;
     }
+    if (!spec_.rotary.long_frequencies.empty()) {
+      MORACLE_CHECK(rotate_by_length(q, rope.q_norm, step));
+      MORACLE_CHECK(rotate_by_length(k, rope.k_norm, step));
+      return ops.append(k, v, step.batch, step.cache, step.stream);
+    }
     return ops.rope_and_append(q, k, v, rope, step.batch, step.cache, step.stream);
   }
 
+  // Short and long sequences may share a step: each row turns by the frequencies of its length, and
+  // by the others at position 0, which changes nothing.
+  Status rotate_by_length(const Matrix& x, const float* norm_weight, const AttentionStep& step) {
+    Ops& ops = step.ops;
+    if (norm_weight != nullptr) {
+      MORACLE_CHECK(
+          ops.rms_norm(x, norm_weight, spec_.head_dim, spec_.norm_epsilon, x, step.stream));
+    }
+    const RotaryShape shape = rotary_shape(spec_.rotary, spec_.head_dim);
+    MORACLE_CHECK(
+        ops.rotate(x, shape, frequencies_.as<float>(), step.batch.short_positions, step.stream));
+    MORACLE_CHECK(ops.rotate(x, shape, long_frequencies_.as<float>(), step.batch.long_positions,
+                             step.stream));
+    return ops.scale_rows(x, step.batch.rotary_factors, x, step.stream);
+  }
+
   GroupedQuerySpec spec_;
+  Buffer long_frequencies_;                       // empty: all sequences turn by the same
   Buffer frequencies_, q_norm_, k_norm_, sinks_;  // the last three are empty if the model has none
   Buffer value_norm_;                             // ones; empty: none
   std::optional<AdaptedLinear> qkv_, o_;
