@@ -13,6 +13,7 @@ computes), except what published files keep in f32. reference.safetensors: "ids"
 "logits" f32 [tokens, vocabulary] of one prompt.
 """
 
+import functools
 import json
 import pathlib
 import shutil
@@ -39,6 +40,16 @@ DEEPSEEK = dict(intermediate_size=28, moe_intermediate_size=8, n_routed_experts=
 GLM = dict(num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2, n_group=1, topk_group=1,
            routed_scaling_factor=1.7, first_k_dense_replace=1)
+# Layers with a window and others; those without share keys as values and rotate a part of wider heads.
+GEMMA4 = dict(num_key_value_heads=2, head_dim=8, global_head_dim=12, num_global_key_value_heads=1,
+              intermediate_size=14, moe_intermediate_size=8, num_experts=8, top_k_experts=3,
+              enable_moe_block=True, hidden_size_per_layer_input=0, sliding_window=5,
+              tie_word_embeddings=True, attention_k_eq_v=True, final_logit_softcapping=3.0,
+              layer_types=["sliding_attention", "full_attention"],
+              rope_parameters=dict(
+                  sliding_attention=dict(rope_type="default", rope_theta=1e3),
+                  full_attention=dict(rope_type="proportional", rope_theta=1e4,
+                                      partial_rotary_factor=0.5)))
 HYBRID = dict(QWEN, head_dim=8, num_hidden_layers=3, shared_expert_intermediate_size=14,
               linear_conv_kernel_dim=4, linear_key_head_dim=12, linear_value_head_dim=10,
               rms_norm_eps=0.02,
@@ -140,6 +151,12 @@ MODELS = {
         rope_parameters=dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0, 1.3, 2.0],
                              long_factor=[1.5, 3.0, 6.0], short_mscale=1.2, long_mscale=1.5,
                              original_max_position_embeddings=24))),
+    # The prompt is longer than the original context.
+    "phimoe_long": (transformers.PhimoeConfig, dict(
+        num_key_value_heads=2, intermediate_size=12, num_local_experts=6, seed=26,
+        rope_parameters=dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0, 1.3, 2.0],
+                             long_factor=[1.5, 3.0, 6.0], short_mscale=1.2, long_mscale=1.5,
+                             original_max_position_embeddings=12))),
     "phimoe_plain": (transformers.PhimoeConfig, dict(
         num_key_value_heads=4, intermediate_size=12, num_local_experts=4, router_jitter_noise=0.05,
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
@@ -154,6 +171,10 @@ MODELS = {
         intermediate_size_mlp=28, no_rope_layer_interval=2, use_qk_norm=False, attention_bias=True,
         attn_temperature_tuning=False, seed=8, attention_chunk_size=5,
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "gemma4": (transformers.Gemma4TextConfig, dict(GEMMA4, seed=7)),
+    "gemma4_plain": (transformers.Gemma4TextConfig, dict(
+        GEMMA4, seed=7, attention_k_eq_v=False, attention_bias=True, final_logit_softcapping=None,
+        tie_word_embeddings=False)),
     "qwen2_moe": (transformers.Qwen2MoeConfig, dict(
         QWEN, shared_expert_intermediate_size=14, mlp_only_layers=[0], norm_topk_prob=False)),
     "qwen2_moe_windows": (transformers.Qwen2MoeConfig, dict(
@@ -186,6 +207,11 @@ WRAPPED = {
                dict(hidden_size=8, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
                     image_size=4, patch_size=2, vision_output_dim=8, projector_input_dim=8,
                     projector_output_dim=8)),
+    "gemma4": (transformers.Gemma4ForConditionalGeneration, transformers.Gemma4Config,
+               dict(MODELS["gemma4"][1], pad_token_id=0),
+               dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+                    num_key_value_heads=2, head_dim=4, patch_size=2, position_embedding_size=4,
+                    pooling_kernel_size=1)),
     "qwen3_vl_moe": (transformers.Qwen3VLMoeForConditionalGeneration, transformers.Qwen3VLMoeConfig,
                      dict(QWEN, head_dim=8, num_hidden_layers=3, mlp_only_layers=[1],
                           rope_parameters=dict(rope_type="default", rope_theta=1e4,
@@ -202,6 +228,8 @@ def draw(name: str, shape: torch.Size, random: torch.Generator, centre: float) -
         return 0.3 * noise
     if "norm" in name:
         return (1 if "linear_attn" in name else centre) + 0.3 * noise
+    if name.endswith(("per_expert_scale", "router.scale", "layer_scalar")):
+        return 1 + 0.3 * noise
     if name.endswith(("correction_bias", "expert_bias")):
         return 0.2 * noise
     if name.endswith(("bias", "sinks")):
@@ -242,6 +270,11 @@ def write(folder: pathlib.Path, config_class, settings: dict, model_class=AutoMo
     read = model_class.from_pretrained(folder, dtype=torch.float32,
                                                 attn_implementation="eager",
                                                 experts_implementation="eager").eval()
+    if config.model_type == "phimoe" and config.rope_parameters["rope_type"] == "longrope":
+        # transformers 5.23 forgets to tell this function the length, so it never gives the long
+        # factors, only long_mscale. transformers 4.56 and the code that Phi-3.5-MoE came with do.
+        rope = read.model.rotary_emb
+        rope.rope_init_fn = functools.partial(rope.rope_init_fn, seq_len=TOKENS)
     ids = torch.randint(0, VOCABULARY, (1, TOKENS), generator=random)
     with torch.no_grad():
         logits = read(ids).logits[0].float().contiguous()

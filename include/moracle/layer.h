@@ -62,6 +62,7 @@ struct Routing {
   float scaling_factor = 1;      ///< multiplies the weights after renormalisation
   bool correction_bias = false;  ///< a per-expert bias that affects the choice, not the weights
   bool weight_on_input = false;  ///< the weight multiplies the expert's input, not its output
+  bool expert_scales = false;    ///< each weight is multiplied by a number of its expert
   /// Sparse mixer: logits l with (m - l) / max(m, |l|) <= 2 * jitter are near the largest one, m.
   float jitter = 0;
   bool operator==(const Routing&) const = default;

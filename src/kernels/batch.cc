@@ -10,7 +10,9 @@ namespace moracle {
 namespace {
 
 struct Tables {
-  int32_t *ids, *positions, *sequences, *first_token, *first_page;
+  int32_t *ids, *positions, *short_positions, *long_positions;
+  float* rotary_factors;
+  int32_t *sequences, *first_token, *first_page;
   std::byte **states, **pages;
   size_t bytes;
 };
@@ -20,6 +22,9 @@ Tables carve(int64_t tokens, int64_t sequences, int64_t pages, std::byte* base) 
   Tables t{};
   t.ids = carver.take<int32_t>(tokens);
   t.positions = carver.take<int32_t>(tokens);
+  t.short_positions = carver.take<int32_t>(tokens);
+  t.long_positions = carver.take<int32_t>(tokens);
+  t.rotary_factors = carver.take<float>(tokens);
   t.sequences = carver.take<int32_t>(tokens);
   t.first_token = carver.take<int32_t>(sequences + 1);
   t.first_page = carver.take<int32_t>(sequences);
@@ -41,6 +46,9 @@ void write(std::span<const SequenceTokens> sequences, int64_t page, const Tables
     for (int64_t i = 0; i < count; ++i, ++token) {
       to.ids[token] = one.ids[i];
       to.positions[token] = static_cast<int32_t>(one.position + i);
+      to.short_positions[token] = one.is_long ? 0 : to.positions[token];
+      to.long_positions[token] = one.is_long ? to.positions[token] : 0;
+      to.rotary_factors[token] = one.rotary_factor;
       to.sequences[token] = static_cast<int32_t>(s);
     }
     const int64_t used = (one.position + count + page - 1) / page;
@@ -88,6 +96,8 @@ Status BatchTable::fill(std::span<const SequenceTokens> sequences, int64_t page,
   }
   const Tables tables = carved(base);
   batch.ids = tables.ids, batch.positions = tables.positions, batch.sequences = tables.sequences;
+  batch.short_positions = tables.short_positions, batch.long_positions = tables.long_positions;
+  batch.rotary_factors = tables.rotary_factors;
   batch.first_token = tables.first_token, batch.first_page = tables.first_page;
   batch.pages = tables.pages, batch.states = tables.states;
   batch_ = batch;

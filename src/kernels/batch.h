@@ -16,7 +16,10 @@ struct Batch {
   int64_t longest = 0;           ///< length of the longest sequence, this step's tokens included
   int64_t page = 0;              ///< positions per page
   const int32_t* ids = nullptr;  ///< [num_tokens]
-  const int32_t* positions = nullptr;    ///< [num_tokens]: each in its sequence
+  const int32_t* positions = nullptr;  ///< [num_tokens]: each in its sequence
+  /// LongRoPE: each token turns by both sets of frequencies, by one of them at position 0.
+  const int32_t *short_positions = nullptr, *long_positions = nullptr;  ///< [num_tokens]
+  const float* rotary_factors = nullptr;                                ///< [num_tokens]
   const int32_t* sequences = nullptr;    ///< [num_tokens]: the token's sequence
   const int32_t* first_token = nullptr;  ///< [num_sequences + 1]: first token of each
   const int32_t* first_page = nullptr;   ///< [num_sequences]: index of its first page
@@ -51,6 +54,8 @@ struct SequenceTokens {
   std::span<const int32_t> ids;
   int64_t position = 0;               ///< of the first token: the number of cached tokens
   std::span<std::byte* const> pages;  ///< enough for all positions
+  bool is_long = false;               ///< turns by its long frequencies
+  float rotary_factor = 1;
   std::byte* state_before = nullptr;  ///< see Batch::states
   std::byte* state_after = nullptr;
 };

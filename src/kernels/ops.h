@@ -174,7 +174,7 @@ inline constexpr int64_t kDeltaTileBytes = 17216;
 inline constexpr int64_t kDeltaChunkDim = 128;
 
 /// Operations that only some devices have.
-enum class Operation : uint8_t { kGate, kConvolution, kGatedDelta };
+enum class Operation : uint8_t { kGate, kConvolution, kGatedDelta, kExpertScales, kLogitCap };
 /// "gated DeltaNet", for messages.
 std::string_view name(Operation operation);
 bool has_operation(Platform platform, Operation operation);
@@ -303,6 +303,11 @@ class Ops {
   /// is written. x and out must not overlap.
   virtual Status convolve(const Matrix& x, const float* weight, const ConvolutionShape& shape,
                           const Batch& batch, const Matrix& out, Stream);
+  /// weights[i] *= scales[ids[i]], i < count; ids of -1 change nothing.
+  virtual Status scale_by_expert(const int32_t* ids, int64_t count, const float* scales,
+                                 float* weights, Stream);
+  /// x = cap · tanh(x / cap), of f32.
+  virtual Status cap(const Matrix& x, float cap, Stream);
   /// Per value head, from the state S [key_dim, value_dim] before the step, token by token:
   ///   q ← q / |q| / √key_dim, k ← k / |k|     with |x|² + 1e-6
   ///   S ← exp(-exp(a_log) · softplus(a + dt_bias)) · S

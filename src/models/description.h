@@ -21,14 +21,20 @@ struct DecoderSpec {
   bool layer_norm = false;                    ///< LayerNorm with biases in place of RMSNorm
   float embedding_scale = 1;                  ///< multiplies the rows of the embedding
   float residual_scale = 1;  ///< multiplies what attention and experts add to the residual
+  /// LongRoPE: sequences of more tokens have the long frequencies of Rotary, and each number of
+  /// their queries and keys is multiplied by the long factor, those of shorter ones by the other.
+  int64_t short_context = 0;  ///< 0: all sequences have the same
+  float short_factor = 1, long_factor = 1;
+  float logit_cap = 0;  ///< logits become cap · tanh(logit / cap); 0: they stay
   bool operator==(const DecoderSpec&) const = default;
 };
 
 /// RoPE: the rotation of queries and keys by position.
 struct Rotary {
-  std::vector<float> frequencies;  ///< radians per position, one for each pair of columns
-  float factor = 1;                ///< multiplies sine and cosine
-  bool interleaved = false;        ///< pairs (2i, 2i + 1) instead of (i, i + half)
+  std::vector<float> frequencies;            ///< radians per position, one for each pair of columns
+  float factor = 1;                          ///< multiplies sine and cosine
+  bool interleaved = false;                  ///< pairs (2i, 2i + 1) instead of (i, i + half)
+  std::vector<float> long_frequencies = {};  ///< of sequences beyond short_context; empty: the same
   bool operator==(const Rotary&) const = default;
 };
 
@@ -58,6 +64,8 @@ struct GroupedQuerySpec {
   float temper_scale = 0;  ///< queries grow by Ops::temper with these two numbers; 0: they do not
   float temper_strength = 0;
   QkNorm qk_norm = QkNorm::kPerHead;
+  bool value_norm = false;       ///< RMSNorm without weights, of each head of values
+  bool values_are_keys = false;  ///< qkv has no rows of v: values are the keys before norm and RoPE
   OutputGate output_gate = OutputGate::kNone;
   Rotary rotary;  ///< of the first columns of each head
   bool operator==(const GroupedQuerySpec&) const = default;
@@ -145,7 +153,15 @@ using AttentionDescription = std::variant<GroupedQueryDescription, LatentDescrip
 
 struct RouterDescription {
   DescribedMatrix weights;
-  std::vector<float> correction_bias;  ///< [num_experts], as the routing says; empty: none
+  std::vector<float> correction_bias;     ///< [num_experts], as the routing says; empty: none
+  std::vector<float> expert_scales = {};  ///< likewise
+};
+
+/// Experts beside a dense MLP, which is the layer's `shared`. The MLP reads the layer's post_norm;
+/// router and experts read norms of their own, of the same residual (Gemma-4). All [hidden_size].
+struct BesideMlp {
+  std::vector<float> router_norm, experts_norm;
+  std::vector<float> experts_output_norm, mlp_output_norm;  ///< before the two are added
 };
 
 /// An expert that every token uses, beside its routed experts.
@@ -163,6 +179,8 @@ struct LayerDescription {
   std::optional<SharedExpertDescription> shared = {};
   std::vector<float> attention_output_norm = {};  ///< [hidden_size]; empty: none
   std::vector<float> mlp_output_norm = {};        ///< likewise
+  std::optional<BesideMlp> beside_mlp = {};
+  std::optional<float> output_scale = {};  ///< multiplies the residual at the layer's end
 };
 
 /// Tensors that an architecture defines and this program does not use.

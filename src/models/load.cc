@@ -87,20 +87,24 @@ LayerCache layer_cache(const AttentionSizes& sizes, DType dtype, int64_t page, s
   return {dtype, keys, values, sizes.num_kv_heads, state, key_scales, value_scales};
 }
 
-Status load_layer(Layer& to, LayerDescription&& from, Loader& loader) {
+Status load_layer(Model::State& m, Layer& to, LayerDescription&& from, Loader& loader) {
   MORACLE_CHECK(loader.load(to.input_norm, from.input_norm));
   MORACLE_CHECK(loader.load(to.post_norm, from.post_norm));
   MORACLE_CHECK(loader.load(to.attention_output_norm, from.attention_output_norm));
   MORACLE_CHECK(loader.load(to.mlp_output_norm, from.mlp_output_norm));
+  if (from.output_scale) {
+    const std::vector<float> scales(static_cast<size_t>(m.max_num_tokens), *from.output_scale);
+    MORACLE_CHECK(loader.load(to.output_scales, scales));
+  }
   MORACLE_CHECK(to.attention->load(std::move(from.attention), loader));
-  return to.feed_forward.load(std::move(from), loader);
+  return to.feed_forward.load(std::move(from), m.spec.norm_epsilon, loader);
 }
 
 // Loads everything except the embedding, in the order of visit_modules.
 Status load_weights(Model::State& m, Description&& from, Loader& loader) {
   MORACLE_CHECK(loader.load(m.final_norm, from.final_norm));
   for (size_t l = 0; l < m.layers.size(); ++l)
-    MORACLE_CHECK(load_layer(m.layers[l], std::move(from.layers[l]), loader));
+    MORACLE_CHECK(load_layer(m, m.layers[l], std::move(from.layers[l]), loader));
   return loader.load(m.output, std::move(from.output));
 }
 

@@ -21,21 +21,28 @@ std::vector<Operation> operations_of(const ShortConvolutionDescription&) {
   return {Operation::kConvolution, Operation::kGate};
 }
 
+Status check(Operation operation, const std::string& place, Platform platform) {
+  if (has_operation(platform, operation)) return {};
+  const bool on_cuda = has_operation(Platform::kCuda, operation);
+  return Error{ErrorKind::kUnsupported, "", str(place, ", ", name(operation)),
+               str("a device with this operation: a CPU", on_cuda ? " or an NVIDIA GPU" : ""),
+               str("the device is of the kind ", name(platform))};
+}
+
 }  // namespace
 
 Status check_operations(const Description& description, Platform platform) {
   for (size_t l = 0; l < description.layers.size(); ++l) {
-    const std::vector<Operation> needed =
-        std::visit([](const auto& attention) { return operations_of(attention); },
-                   description.layers[l].attention);
-    for (const Operation operation : needed) {
-      if (has_operation(platform, operation)) continue;
-      return Error{ErrorKind::kUnsupported, "", str("layer ", l, ", ", name(operation)),
-                   "a device with this operation: a CPU or an NVIDIA GPU",
-                   str("the device is of the kind ", name(platform))};
-    }
+    const LayerDescription& layer = description.layers[l];
+    std::vector<Operation> needed =
+        std::visit([](const auto& attention) { return operations_of(attention); }, layer.attention);
+    if (layer.router && !layer.router->expert_scales.empty())
+      needed.push_back(Operation::kExpertScales);
+    for (const Operation operation : needed)
+      MORACLE_CHECK(check(operation, str("layer ", l), platform));
   }
-  return {};
+  if (description.spec.logit_cap == 0) return {};
+  return check(Operation::kLogitCap, "output", platform);
 }
 
 }  // namespace moracle

@@ -47,6 +47,7 @@ std::string name(const Routing& routing) {
     text += str(", ", routing.top_groups, " of ", routing.num_groups, " groups");
   if (routing.renormalize) text += ", renormalised";
   if (routing.weight_on_input) text += ", weighing the input";
+  if (routing.expert_scales) text += ", times a scale of the expert";
   if (routing.scaling_factor != 1) text += str(", times ", routing.scaling_factor);
   return text;
 }

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "golden_model.h"
+#include "models/description.h"
 
 namespace moracle::architectures_test {
 namespace {
@@ -60,6 +61,9 @@ TEST_P(Architectures, MatchWholePromptWhenRunInSteps) {
   KvCache caches[] = {*model->make_cache(count_), *model->make_cache(count_)};
   const std::span<const int32_t> ids = want_.ids;
   const auto vocabulary = static_cast<size_t>(model->vocab_size());
+  // Shorter sequences have other keys than the whole prompt.
+  const int64_t short_context = describe(*Checkpoint::open(folder_))->spec.short_context,
+                first = short_context < count_ ? short_context : 0;
   int64_t done[] = {0, 0};
   while (done[0] < count_ || done[1] < count_) {
     const int64_t counts[] = {std::min<int64_t>(3, count_ - done[0]),
@@ -72,6 +76,7 @@ TEST_P(Architectures, MatchWholePromptWhenRunInSteps) {
     int64_t row = 0;
     for (int s = 0; s < 2; ++s) {
       for (int64_t i = 0; i < counts[s]; ++i, ++row) {
+        if (done[s] + counts[s] <= first) continue;
         const std::span<const float> want(&want_.logits[(done[s] + i) * vocabulary], vocabulary);
         EXPECT_LT(relative_difference(logits->subspan(row * vocabulary, vocabulary), want),
                   4 * kClose)
@@ -107,6 +112,7 @@ TEST_P(Architectures, PlanMatchesLoad) {
 TEST_P(Architectures, ReadOlderConfigDialect) {
   SyntheticCheckpoint older = golden_model(GetParam());
   nlohmann::json rope = older.config["rope_parameters"];
+  if (!rope.contains("rope_theta")) GTEST_SKIP() << "this family is newer than the dialect";
   older.config.erase("rope_parameters");
   older.config["rope_theta"] = rope["rope_theta"];
   rope.erase("rope_theta");
@@ -301,19 +307,6 @@ TEST(Phimoe, ReadsFilesOfEitherArchitectureName) {
   const auto got = all_logits(published, want.ids);
   ASSERT_TRUE(got) << got.error().to_string();
   EXPECT_LT(relative_difference(*got, want.logits), kClose);
-}
-
-// Longer sequences turn all their keys by other frequencies.
-TEST(Phimoe, ContextEndsWhereLongFactorsBegin) {
-  const auto model = Model::load(*Checkpoint::open(golden_folder("phimoe")), {.threads = 2});
-  ASSERT_TRUE(model) << model.error().to_string();
-  EXPECT_EQ(model->max_context(), 24);
-  const auto longer = model->make_cache(25);
-  ASSERT_FALSE(longer);
-  EXPECT_THAT(longer.error().to_string(), ::testing::HasSubstr("needs 1 to 24 tokens"));
-  const auto plain = Model::load(*Checkpoint::open(golden_folder("phimoe_plain")), {.threads = 2});
-  ASSERT_TRUE(plain) << plain.error().to_string();
-  EXPECT_EQ(plain->max_context(), 256);
 }
 
 TEST(Phimoe, NamesBadLongRopeFactors) {

@@ -35,7 +35,8 @@ class OnlineArchitectures : public ::testing::TestWithParam<std::string> {
 
   /// Files hold experts in one tensor, which these tests do not round or write.
   static std::string without_fused_experts() {
-    if (GetParam() == "gpt_oss" || GetParam().starts_with("llama4")) return "*.experts.*=none,";
+    for (const char* family : {"gpt_oss", "llama4", "gemma4"})
+      if (GetParam().starts_with(family)) return "*.experts.*=none,";
     return GetParam().starts_with("granite_moe") ? "*sparse_moe.*put_linear=none," : "";
   }
   Result<std::vector<float>> logits(const SyntheticCheckpoint& written, const std::string& map,

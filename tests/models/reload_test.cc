@@ -135,7 +135,8 @@ TEST_P(ModelReload, BadFileChangesNothing) {
   bad.config[bad.config.contains("norm_eps") ? "norm_eps" : "rms_norm_eps"] = 0.5;
   refused(bad, "the architecture and the sizes of the loaded model");
   bad = other_weights(GetParam());
-  bad.config["rope_parameters"]["rope_theta"] = 77;
+  nlohmann::json& rope = bad.config["rope_parameters"];
+  (rope.contains("full_attention") ? rope["full_attention"] : rope)["rope_theta"] = 77;
   refused(bad, "attention");
 }
 

@@ -124,14 +124,14 @@ class SharedExpert : public ::testing::Test {
     const Progress none;
     Loader loader(workspace, std::move(choices), {}, none, 0);
     FeedForward feed_forward;
-    const Status loaded = feed_forward.load(std::move(description.layers[0]), loader);
+    const Status loaded = feed_forward.load(std::move(description.layers[0]), 1e-6f, loader);
     ASSERT_TRUE(loaded) << loaded.error().to_string();
     ASSERT_TRUE(std::move(loader).finish());
 
     std::vector<float> in = x, out(kTokens * kHidden, NAN);
-    const Status done =
-        feed_forward.apply(Matrix::f32(in.data(), kTokens, kHidden),
-                           Matrix::f32(out.data(), kTokens, kHidden), rooms, device.ops(), {});
+    const Matrix input = Matrix::f32(in.data(), kTokens, kHidden);
+    const Status done = feed_forward.apply(input, Matrix::f32(out.data(), kTokens, kHidden), rooms,
+                                           device.ops(), {}, {}, nullptr, input);
     ASSERT_TRUE(done) << done.error().to_string();
     for (int64_t t = 0; t < kTokens; ++t) {
       const std::vector<double> token(x.begin() + t * kHidden, x.begin() + (t + 1) * kHidden);

@@ -56,35 +56,6 @@ TEST(UnknownFamily, RoutingIsUnknownWhateverKeysTheConfigHas) {
   }
 }
 
-// Its router normalizes and scales, which Routing does not express.
-TEST(Gemma4, ExpertsAreKnownAndRoutingIsNot) {
-  SyntheticCheckpoint written = SyntheticCheckpoint::plain();
-  written.config = {{"architectures", {"Gemma4ForConditionalGeneration"}},
-                    {"text_config",
-                     {{"hidden_size", 24},
-                      {"num_hidden_layers", 2},
-                      {"num_experts", 4},
-                      {"top_k_experts", 2},
-                      {"moe_intermediate_size", 12},
-                      {"hidden_activation", "gelu_pytorch_tanh"}}}};
-  written.tensors.clear();
-  for (const int64_t layer : {0, 1}) {
-    const std::string experts = str("model.language_model.layers.", layer, ".experts.");
-    written.add_floats(experts + "gate_up_proj", {4, 24, 24});
-    written.add_floats(experts + "down_proj", {4, 24, 12});
-  }
-  const Checkpoint checkpoint = must(written.open());
-  const auto experts = checkpoint.moe_layer(1);
-  ASSERT_TRUE(experts) << experts.error().to_string();
-  EXPECT_EQ(experts->spec.top_k, 2);
-  EXPECT_EQ(experts->spec.activation.function, Activation::kGeluTanh);
-  EXPECT_EQ(experts->spec.routing, Routing{.score = Score::kUnknown});
-  const auto whole = describe(checkpoint);
-  ASSERT_FALSE(whole);
-  EXPECT_EQ(whole.error().kind, ErrorKind::kUnsupported);
-  EXPECT_THAT(whole.error().to_string(), HasSubstr("its experts can be used: 2 layers of 4"));
-}
-
 TEST(UnknownFamily, FusedMoeNeedsTheRoutingFromTheCaller) {
   const auto checkpoint = unheard().open();
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();

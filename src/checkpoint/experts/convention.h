@@ -49,6 +49,7 @@ struct ExpertConvention {
   ConfigKeys renormalize_keys = kRenormalizeKeys;  ///< empty: fixed
   ConfigKeys scaling_factor = kScalingFactorKeys;
   bool weight_on_input = false;  ///< the weights multiply the experts' inputs
+  bool expert_scales = false;    ///< each weight is multiplied by a number of its expert
   /// The tensor whose presence means that a bias affects the choice of experts.
   std::string_view correction_bias = "model.layers.{L}.mlp.gate.e_score_correction_bias";
   std::optional<Activation> activation;  ///< fixed: hidden_act is ignored

@@ -58,6 +58,7 @@ Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
   MORACLE_TRY(const double factor, config.number_or(1, keys(family.scaling_factor)));
   routing.scaling_factor = static_cast<float>(factor);
   routing.weight_on_input = family.weight_on_input;
+  routing.expert_scales = family.expert_scales;
   if (routing.score == Score::kSparseMixer) {
     MORACLE_TRY(const double jitter, config.number_or(0.01, {"router_jitter_noise"}));
     if (!(jitter >= 0 && jitter <= 1))

@@ -26,6 +26,7 @@ bool is_untouched(std::string_view module) {
   constexpr std::string_view kNames[] = {"gate",         "wg",  "router", "shared_expert_gate",
                                          "embed_tokens", "head"};
   return module.find(".layers.") == module.npos || module.ends_with(".router.layer") ||
+         module.ends_with(".router.proj") ||
          std::find(std::begin(kNames), std::end(kNames), last) != std::end(kNames);
 }
 

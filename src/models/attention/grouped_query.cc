@@ -1,5 +1,6 @@
 // GQA: one GEMM computes q, k and v. Optional RMSNorm on q and k before or after RoPE.
-// Optional sinks, window, chunks, queries that grow with the position and a gate on the output.
+// Optional sinks, window, chunks, queries that grow with the position, a gate on the output, a norm
+// on values and values that are the keys.
 #include <cmath>
 
 #include "base/try.h"
@@ -47,9 +48,14 @@ class GroupedQueryAttention : public Attention {
   Status load(AttentionDescription&& description, Loader& loader) override {
     MORACLE_TRY(auto* from, same_attention<GroupedQueryDescription>(description, spec_));
     MORACLE_CHECK(loader.load(frequencies_, spec_.rotary.frequencies));
+    MORACLE_CHECK(loader.load(long_frequencies_, spec_.rotary.long_frequencies));
     MORACLE_CHECK(loader.load(q_norm_, from->q_norm));
     MORACLE_CHECK(loader.load(k_norm_, from->k_norm));
     MORACLE_CHECK(loader.load(sinks_, from->sinks));
+    if (spec_.value_norm) {
+      const std::vector<float> ones(static_cast<size_t>(spec_.head_dim), 1.0f);
+      MORACLE_CHECK(loader.load(value_norm_, ones));
+    }
     MORACLE_CHECK(loader.load(qkv_, std::move(from->qkv)));
     return loader.load(o_, std::move(from->o));
   }
@@ -66,13 +72,16 @@ class GroupedQueryAttention : public Attention {
     const Matrix q = between ? scratch.q : columns(scratch.qkv, 0, q_size),
                  k = columns(scratch.qkv, k_at, kv_size),
                  v = columns(scratch.qkv, k_at + kv_size, kv_size);
-    MORACLE_CHECK(step.normed != nullptr ? qkv_->apply(*step.normed, scratch.qkv, step.stream)
-                                         : qkv_->apply(x, scratch.qkv, step.stream));
+    const Matrix out_of_qkv =
+        columns(scratch.qkv, 0, scratch.qkv.cols - (spec.values_are_keys ? kv_size : 0));
+    MORACLE_CHECK(step.normed != nullptr ? qkv_->apply(*step.normed, out_of_qkv, step.stream)
+                                         : qkv_->apply(x, out_of_qkv, step.stream));
     part_done(step.on_part, "attention linears");
     if (between) {
       MORACLE_CHECK(step.ops.copy_heads(scratch.qkv, 2 * spec.head_dim, q, spec.head_dim,
                                         spec.num_heads, spec.head_dim, step.stream));
     }
+    MORACLE_CHECK(prepare_values(k, v, step));
     MORACLE_CHECK(norm_rope_and_append(q, k, v, step));
     if (spec.temper_scale > 0) {
       MORACLE_CHECK(step.ops.temper(q, step.batch.positions, spec.temper_scale,
@@ -105,6 +114,17 @@ class GroupedQueryAttention : public Attention {
                          spec.head_dim, Gate::kSigmoid, step.stream);
   }
 
+  Status prepare_values(const Matrix& k, const Matrix& v, const AttentionStep& step) {
+    const GroupedQuerySpec& spec = spec_;
+    if (spec.values_are_keys) {
+      MORACLE_CHECK(step.ops.copy_heads(k, spec.head_dim, v, spec.head_dim, spec.num_kv_heads,
+                                        spec.head_dim, step.stream));
+    }
+    if (!spec.value_norm) return {};
+    return step.ops.rms_norm(v, value_norm_.as<float>(), spec.head_dim, spec.norm_epsilon, v,
+                             step.stream);
+  }
+
   Status norm_rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
                               const AttentionStep& step) {
     const RotaryShape rotary = rotary_shape(spec_.rotary, spec_.head_dim);
@@ -127,11 +147,34 @@ class GroupedQueryAttention : public Attention {
       MORACLE_CHECK(norm(k, k_norm_, k.cols));
       rope.q_norm = rope.k_norm = nullptr;
     }
+    if (!spec_.rotary.long_frequencies.empty()) {
+      MORACLE_CHECK(rotate_by_length(q, rope.q_norm, step));
+      MORACLE_CHECK(rotate_by_length(k, rope.k_norm, step));
+      return ops.append(k, v, step.batch, step.cache, step.stream);
+    }
     return ops.rope_and_append(q, k, v, rope, step.batch, step.cache, step.stream);
   }
 
+  // Short and long sequences may share a step: each row turns by the frequencies of its length, and
+  // by the others at position 0, which changes nothing.
+  Status rotate_by_length(const Matrix& x, const float* norm_weight, const AttentionStep& step) {
+    Ops& ops = step.ops;
+    if (norm_weight != nullptr) {
+      MORACLE_CHECK(
+          ops.rms_norm(x, norm_weight, spec_.head_dim, spec_.norm_epsilon, x, step.stream));
+    }
+    const RotaryShape shape = rotary_shape(spec_.rotary, spec_.head_dim);
+    MORACLE_CHECK(
+        ops.rotate(x, shape, frequencies_.as<float>(), step.batch.short_positions, step.stream));
+    MORACLE_CHECK(ops.rotate(x, shape, long_frequencies_.as<float>(), step.batch.long_positions,
+                             step.stream));
+    return ops.scale_rows(x, step.batch.rotary_factors, x, step.stream);
+  }
+
   GroupedQuerySpec spec_;
+  Buffer long_frequencies_;                       // empty: all sequences turn by the same
   Buffer frequencies_, q_norm_, k_norm_, sinks_;  // the last three are empty if the model has none
+  Buffer value_norm_;                             // ones; empty: none
   std::optional<AdaptedLinear> qkv_, o_;
 };
 

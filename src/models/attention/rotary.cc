@@ -109,12 +109,12 @@ Result<Llama3> read_llama3(const Config& rope) {
                     str("it is ", llama3.high));
 }
 
-// LongRoPE (Ding et al., 2024): a divisor for each frequency. Those of long contexts turn all keys
-// of a sequence anew when it outgrows the original context, so contexts end there.
+// LongRoPE (Ding et al., 2024): a divisor for each frequency. Sequences that outgrow the original
+// context have others, and all of their keys turn by them.
 Result<RotaryAndScale> read_longrope(const Config& config, const Config& rope, int64_t dim,
                                      double theta) {
   RotaryAndScale read;
-  for (const char* key : {"long_factor", "short_factor"}) {
+  const auto read_frequencies = [&](const char* key, std::vector<float>& frequencies) -> Status {
     const nlohmann::json* const factors = rope.find({key});
     const bool numbers =
         factors != nullptr && factors->is_array() &&
@@ -123,20 +123,23 @@ Result<RotaryAndScale> read_longrope(const Config& config, const Config& rope, i
           return factor.is_number() && factor.get<double>() > 0 && factor.get<double>() <= 1e9;
         });
     if (!numbers) return rope.wrong({key}, str(dim / 2, " numbers above 0"), "it has others");
-    read.rotary.frequencies.clear();
     for (int64_t i = 0; i < dim / 2; ++i) {
       const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(dim);
       const double divisor = (*factors)[static_cast<size_t>(i)].get<double>();
-      read.rotary.frequencies.push_back(
-          static_cast<float>(1 / (divisor * std::pow(theta, exponent))));
+      frequencies.push_back(static_cast<float>(1 / (divisor * std::pow(theta, exponent))));
     }
-  }
-  MORACLE_CHECK(positive(rope, {"long_mscale"}, 0));
-  MORACLE_TRY(const double factor, positive(rope, {"short_mscale"}, 0));
-  read.rotary.factor = static_cast<float>(factor);
+    return {};
+  };
+  MORACLE_CHECK(read_frequencies("short_factor", read.rotary.frequencies));
+  MORACLE_CHECK(read_frequencies("long_factor", read.rotary.long_frequencies));
+  MORACLE_TRY(const double short_factor, positive(rope, {"short_mscale"}, 0));
+  MORACLE_TRY(const double long_factor, positive(rope, {"long_mscale"}, 0));
+  read.short_factor = static_cast<float>(short_factor);
+  read.long_factor = static_cast<float>(long_factor);
   MORACLE_TRY(const int64_t beside, config.integer_or(0, {"original_max_position_embeddings"}, 1));
-  MORACLE_TRY(read.max_context, beside > 0 ? Result<int64_t>(beside)
-                                           : rope.integer({"original_max_position_embeddings"}, 1));
+  MORACLE_TRY(read.short_context, beside > 0
+                                      ? Result<int64_t>(beside)
+                                      : rope.integer({"original_max_position_embeddings"}, 1));
   return read;
 }
 

@@ -12,7 +12,9 @@ namespace moracle {
 struct RotaryAndScale {
   Rotary rotary;
   double score_scale = 1;  ///< YaRN's mscale_all_dim, squared: DeepSeek-V3 applies it
-  std::optional<int64_t> max_context = {};  ///< frequencies are others beyond it; empty: never
+  /// LongRoPE: as in DecoderSpec.
+  int64_t short_context = 0;
+  float short_factor = 1, long_factor = 1;
 };
 
 /// What a family says about RoPE beside config.json.
@@ -22,7 +24,7 @@ struct RotaryDefaults {
   /// supported.
   std::optional<double> part = {};
   bool ntk_alpha = false;  ///< "dynamic" with an "alpha" is theta * alpha^(dim / (dim - 2))
-  bool longrope = false;   ///< "longrope" multiplies sine and cosine by short_mscale
+  bool longrope = false;   ///< "longrope" has short_mscale and long_mscale
 };
 
 /// Reads the frequencies of `dim` columns: theta^(-2i / dim), or YaRN's blend of those with the

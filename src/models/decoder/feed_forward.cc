@@ -10,17 +10,20 @@ namespace moracle {
 FeedForwardScratch carve_feed_forward(const Description& description, int64_t max_num_tokens,
                                       DType dtype, std::byte* base) {
   int64_t num_experts = 1, top_k = 1;
-  bool shared = false;
+  bool shared = false, beside = false;
   for (const LayerDescription& layer : description.layers) {
     num_experts = std::max(num_experts, layer.mlp.spec.num_experts);
     top_k = std::max(top_k, layer.mlp.spec.top_k);
     shared = shared || layer.shared.has_value();
+    beside = beside || layer.beside_mlp.has_value();
   }
   Carver carver(base);
   FeedForwardScratch scratch;
   scratch.logits = carver.take_matrix(dtype, max_num_tokens, num_experts);
   scratch.shared =
       carver.take_matrix(dtype, max_num_tokens, shared ? description.spec.hidden_size : 0);
+  scratch.normed =
+      carver.take_matrix(dtype, max_num_tokens, beside ? description.spec.hidden_size : 0);
   scratch.topk_ids = carver.take<int32_t>(max_num_tokens * top_k);
   scratch.topk_weights = carver.take<float>(max_num_tokens * top_k);
   scratch.first_expert = carver.take<int32_t>(max_num_tokens);
@@ -42,25 +45,31 @@ Status same_presence(const char* what, bool loaded, const auto& now, const auto&
 
 }  // namespace
 
-Status MoeStage::load(std::optional<DescribedMatrix>&& router,
-                      const std::vector<float>& correction_bias, DescribedWeights&& experts,
+Status MoeStage::load(std::optional<RouterDescription>&& router, DescribedWeights&& experts,
                       Loader& loader) {
   MORACLE_CHECK(same_presence("router", experts_.has_value(), router_, router));
-  if (router) MORACLE_CHECK(loader.load(router_, std::move(*router)));
-  MORACLE_CHECK(loader.load(correction_bias_, correction_bias));
+  if (router) {
+    MORACLE_CHECK(loader.load(router_, std::move(router->weights)));
+    MORACLE_CHECK(loader.load(correction_bias_, router->correction_bias));
+    MORACLE_CHECK(loader.load(expert_scales_, router->expert_scales));
+  }
   return loader.load(experts_, std::move(experts));
 }
 
 Status MoeStage::apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
                        Ops& ops, Stream stream, const OnPart& on_part, const AddRmsNorm* norm) {
-  const LoraIds lora_ids{experts_->plan().lora_rank > 0 ? scratch.lora_ids : nullptr};
+  MORACLE_CHECK(route(x, scratch, ops, stream, on_part, norm));
+  return run_experts(x, out, scratch, stream);
+}
+
+Status MoeStage::route(const Matrix& x, const FeedForwardScratch& scratch, Ops& ops, Stream stream,
+                       const OnPart& on_part, const AddRmsNorm* norm) {
   if (!router_) {
-    if (norm != nullptr) {
-      MORACLE_CHECK(
-          ops.add_rms_norm(norm->x, norm->y, norm->weight, norm->epsilon, norm->out, stream));
-      part_done(on_part, "norms");
-    }
-    return experts_->apply(x, {scratch.first_expert}, {scratch.weight_one}, out, stream, lora_ids);
+    if (norm == nullptr) return {};
+    MORACLE_CHECK(
+        ops.add_rms_norm(norm->x, norm->y, norm->weight, norm->epsilon, norm->out, stream));
+    part_done(on_part, "norms");
+    return {};
   }
   const LayerSpec& layer = experts_->plan().layer;
   const Matrix logits{scratch.logits.data, scratch.logits.dtype, x.rows, layer.num_experts,
@@ -69,31 +78,69 @@ Status MoeStage::apply(const Matrix& x, const Matrix& out, const FeedForwardScra
   MORACLE_CHECK(router_->route(
       {x, norm, logits, layer.routing, bias, layer.top_k, scratch.topk_ids, scratch.topk_weights},
       ops, stream));
+  if (expert_scales_.bytes() > 0) {
+    MORACLE_CHECK(ops.scale_by_expert(scratch.topk_ids, x.rows * layer.top_k,
+                                      expert_scales_.as<float>(), scratch.topk_weights, stream));
+  }
   part_done(on_part, "router");
-  return experts_->apply(x, {scratch.topk_ids}, {scratch.topk_weights}, out, stream, lora_ids);
+  return {};
 }
 
-Status FeedForward::load(LayerDescription&& layer, Loader& loader) {
-  std::optional<DescribedMatrix> router;
-  std::vector<float> correction_bias;
-  if (layer.router) {
-    router.emplace(std::move(layer.router->weights));
-    correction_bias = std::move(layer.router->correction_bias);
-  }
+Status MoeStage::run_experts(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
+                             Stream stream) {
+  const LoraIds lora_ids{experts_->plan().lora_rank > 0 ? scratch.lora_ids : nullptr};
+  const int32_t* const ids = router_ ? scratch.topk_ids : scratch.first_expert;
+  const float* const weights = router_ ? scratch.topk_weights : scratch.weight_one;
+  return experts_->apply(x, {ids}, {weights}, out, stream, lora_ids);
+}
+
+Status FeedForward::load(LayerDescription&& layer, float norm_epsilon, Loader& loader) {
   MORACLE_CHECK(same_presence("shared expert", routed.loaded(), shared, layer.shared));
-  MORACLE_CHECK(routed.load(std::move(router), correction_bias, std::move(layer.mlp), loader));
+  if (layer.beside_mlp) {
+    if (!beside_mlp) beside_mlp.emplace();
+    const BesideMlp& from = *layer.beside_mlp;
+    beside_mlp->epsilon = norm_epsilon;
+    MORACLE_CHECK(loader.load(beside_mlp->router, from.router_norm));
+    MORACLE_CHECK(loader.load(beside_mlp->experts, from.experts_norm));
+    MORACLE_CHECK(loader.load(beside_mlp->experts_output, from.experts_output_norm));
+    MORACLE_CHECK(loader.load(beside_mlp->mlp_output, from.mlp_output_norm));
+  }
+  MORACLE_CHECK(routed.load(std::move(layer.router), std::move(layer.mlp), loader));
   if (!layer.shared) return {};
   if (!shared) shared.emplace();
-  return shared->load(std::move(layer.shared->gate), {}, std::move(layer.shared->mlp), loader);
+  std::optional<RouterDescription> gate;
+  if (layer.shared->gate) gate.emplace(RouterDescription{std::move(*layer.shared->gate), {}, {}});
+  return shared->load(std::move(gate), std::move(layer.shared->mlp), loader);
+}
+
+Status FeedForward::apply_beside_mlp(const Matrix& residual, const Matrix& out,
+                                     const FeedForwardScratch& scratch, Ops& ops, Stream stream,
+                                     const OnPart& on_part) {
+  const Norms& norms = *beside_mlp;
+  const Matrix normed = scratch.normed.slice(0, residual.rows);
+  const auto norm = [&](const Matrix& x, const Buffer& weight, const Matrix& to) {
+    return ops.rms_norm(x, weight.as<float>(), x.cols, norms.epsilon, to, stream);
+  };
+  MORACLE_CHECK(norm(residual, norms.router, normed));
+  MORACLE_CHECK(routed.route(normed, scratch, ops, stream, on_part));
+  MORACLE_CHECK(norm(residual, norms.experts, normed));
+  MORACLE_CHECK(routed.run_experts(normed, out, scratch, stream));
+  return norm(out, norms.experts_output, out);
 }
 
 Status FeedForward::apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
-                          Ops& ops, Stream stream, const OnPart& on_part, const AddRmsNorm* norm) {
-  MORACLE_CHECK(routed.apply(x, out, scratch, ops, stream, on_part, norm));
+                          Ops& ops, Stream stream, const OnPart& on_part, const AddRmsNorm* norm,
+                          const Matrix& residual) {
+  MORACLE_CHECK(beside_mlp ? apply_beside_mlp(residual, out, scratch, ops, stream, on_part)
+                           : routed.apply(x, out, scratch, ops, stream, on_part, norm));
   part_done(on_part, "experts");
   if (!shared) return {};
   const Matrix also = scratch.shared.slice(0, x.rows);
   MORACLE_CHECK(shared->apply(x, also, scratch, ops, stream));
+  if (beside_mlp) {
+    MORACLE_CHECK(ops.rms_norm(also, beside_mlp->mlp_output.as<float>(), also.cols,
+                               beside_mlp->epsilon, also, stream));
+  }
   MORACLE_CHECK(ops.add(out, also, stream));
   part_done(on_part, "shared expert");
   return {};

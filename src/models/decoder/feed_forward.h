@@ -1,5 +1,5 @@
 // The part of a layer after attention: routed experts or a dense MLP. Some models add a shared
-// expert that every token uses.
+// expert that every token uses, or put experts beside a dense MLP, each between norms of its own.
 #pragma once
 
 #include "kernels/ops.h"
@@ -12,6 +12,7 @@ namespace moracle {
 struct FeedForwardScratch {
   Matrix logits;  ///< [tokens, largest num_experts of any layer]
   Matrix shared;  ///< [tokens, hidden_size]; no columns if no layer has a shared expert
+  Matrix normed;  ///< likewise, if no layer has experts beside an MLP
   int32_t* topk_ids = nullptr;      ///< [tokens, largest top_k]
   float* topk_weights = nullptr;    ///< likewise
   int32_t* first_expert = nullptr;  ///< [tokens], all 0
@@ -26,29 +27,50 @@ FeedForwardScratch carve_feed_forward(const Description& description, int64_t ma
 class MoeStage {
  public:
   /// Call at first and whenever the weights change.
-  Status load(std::optional<DescribedMatrix>&& router, const std::vector<float>& correction_bias,
-              DescribedWeights&& experts, Loader& loader);
+  Status load(std::optional<RouterDescription>&& router, DescribedWeights&& experts,
+              Loader& loader);
   bool loaded() const { return experts_.has_value(); }
   bool has_router() const { return router_.has_value(); }
   /// x, out [tokens, hidden_size]; x and out must not overlap. `norm`: computes x first, which is
   /// its output; `out` may be its y. Null: x is there.
   Status apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch, Ops& ops,
                Stream stream, const OnPart& on_part = {}, const AddRmsNorm* norm = nullptr);
+  /// The two halves of apply, for a router and experts with different inputs. Without a router,
+  /// route() only computes x if `norm` says so.
+  Status route(const Matrix& x, const FeedForwardScratch& scratch, Ops& ops, Stream stream,
+               const OnPart& on_part = {}, const AddRmsNorm* norm = nullptr);
+  Status run_experts(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
+                     Stream stream);
 
  private:
   std::optional<AdaptedLinear> router_;
-  Buffer correction_bias_;  // empty: none
+  Buffer correction_bias_, expert_scales_;  // empty: none
   std::optional<FusedMoe> experts_;
 };
 
 struct FeedForward {
   MoeStage routed;
   std::optional<MoeStage> shared;
+  /// Of BesideMlp.
+  struct Norms {
+    Buffer router, experts, experts_output, mlp_output;
+    float epsilon = 0;
+  };
+  std::optional<Norms> beside_mlp;
 
+  /// True if router and experts read the residual, not x.
+  bool reads_residual() const { return beside_mlp.has_value(); }
   /// As in MoeStage. Errors: a reload adds or removes a shared expert or a router.
-  Status load(LayerDescription&& layer, Loader& loader);
+  Status load(LayerDescription&& layer, float norm_epsilon, Loader& loader);
+  /// `residual`: where reads_residual(), which then takes no `norm`.
   Status apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch, Ops& ops,
-               Stream stream, const OnPart& on_part = {}, const AddRmsNorm* norm = nullptr);
+               Stream stream, const OnPart& on_part, const AddRmsNorm* norm,
+               const Matrix& residual);
+
+ private:
+  Status apply_beside_mlp(const Matrix& residual, const Matrix& out,
+                          const FeedForwardScratch& scratch, Ops& ops, Stream stream,
+                          const OnPart& on_part);
 };
 
 }  // namespace moracle

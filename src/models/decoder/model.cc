@@ -32,6 +32,7 @@ Status KvCache::truncate(int64_t length) {
   const int64_t to = std::clamp<int64_t>(length, 0, state_->length);
   MORACLE_CHECK(state_->recurrent.truncate(state_->length, to));
   state_->length = to;
+  if (!state_->tokens.empty()) state_->tokens.resize(static_cast<size_t>(to));
   state_->pool->shrink(state_->pages, to);
   return {};
 }
@@ -71,9 +72,11 @@ Result<KvCache> ModelAccess::make_cache(const Model& model, int64_t capacity,
                                         std::span<std::byte* const> pages) {
   MORACLE_TRY(KvCache cache, model.make_cache(capacity));
   KvCache::State& state = *cache.state_;
-  if (!pages.empty() && model.state_->state_pool != nullptr)
-    return Error{ErrorKind::kUnsupported, "", "shared pages", "a model without recurrent layers",
-                 "pages do not hold their state"};
+  if (!pages.empty() && !can_share_pages(model)) {
+    return Error{ErrorKind::kUnsupported, "", "shared pages",
+                 "a model without recurrent layers and LongRoPE",
+                 "its pages do not hold all of a sequence, or depend on its length"};
+  }
   for (std::byte* const page : pages) {
     state.pages.push_back(page);
     state.pool->share(page);
@@ -93,8 +96,10 @@ Status place(Model::State& m, std::span<const Model::Step> steps, Stream stream)
     const auto count = static_cast<int64_t>(step.tokens.size());
     MORACLE_CHECK(m.cache_pool->grow(cache.pages, cache.length + count));
     if (count > 0) MORACLE_CHECK(cache.recurrent.begin_step());
-    sequences.push_back({step.tokens, cache.length, cache.pages, cache.recurrent.before(),
-                         cache.recurrent.after()});
+    const bool is_long = cache.keys == KvCache::State::Keys::kLong;
+    sequences.push_back({step.tokens, cache.length, cache.pages, is_long,
+                         is_long ? m.spec.long_factor : m.spec.short_factor,
+                         cache.recurrent.before(), cache.recurrent.after()});
     m.lora_ids.insert(m.lora_ids.end(), count, step.adapter);
   }
   Device& device = m.workspace->device();
@@ -151,14 +156,14 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
     MORACLE_CHECK(look_at(m, "residual sum", index, hidden));
     return look_at(m, name, layer, normed);
   };
+  // Kernels that start with a norm know RMSNorm, and store no output to look at.
+  const bool apart = m.on_output || m.spec.layer_norm;
   // What a part of the layer gives, before it is added to the residual.
   const auto finish_output = [&](const Buffer& weight) -> Status {
     if (weight.bytes() > 0) MORACLE_CHECK(norm(m, added, weight, added, stream));
     if (m.residual_scales.bytes() == 0) return {};
     return ops.scale_rows(added, m.residual_scales.as<float>(), added, stream);
   };
-  // Kernels that start with a norm know RMSNorm, and store no output to look at.
-  const bool apart = m.on_output || m.spec.layer_norm;
   // The next attention may compute its norm by itself, unless somebody looks at the norm's output.
   std::optional<NormedInput> pending;
   Matrix hidden_too = m.activations.hidden_too;
@@ -183,13 +188,21 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
     part_done(m.on_part, "attention");
     MORACLE_CHECK(finish_output(layer.attention_output_norm));
     MORACLE_CHECK(look_at(m, "attention", index, added));
-    // The router starts with the norm, unless somebody looks at the norm's output.
+    // The router starts with the norm, unless somebody looks at the norm's output or the router
+    // reads the residual.
+    const bool norm_apart = apart || layer.feed_forward.reads_residual();
     const AddRmsNorm post_norm{hidden, added, layer.post_norm.as<float>(), m.spec.norm_epsilon,
                                normed};
-    if (apart) MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
+    if (norm_apart)
+      MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
     MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream,
-                                           m.on_part, apart ? nullptr : &post_norm));
+                                           m.on_part, norm_apart ? nullptr : &post_norm, hidden));
     MORACLE_CHECK(finish_output(layer.mlp_output_norm));
+    if (layer.output_scales.bytes() > 0) {
+      const auto* const scales = layer.output_scales.as<float>();
+      for (const Matrix& sum : {hidden, added})
+        MORACLE_CHECK(ops.scale_rows(sum, scales, sum, stream));
+    }
     MORACLE_CHECK(
         look_at(m, layer.feed_forward.routed.has_router() ? "experts" : "mlp", index, added));
     if (l + 1 == m.layers.size()) return add_and_norm(m.final_norm, index, "final norm", -1);
@@ -200,6 +213,34 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   return {};
 }
 
+// With LongRoPE: makes the keys of a sequence those of the length that it has after `added` more
+// tokens. Where that changes them, the sequence is computed anew. If that fails, it stays mixed and
+// the next step starts over.
+Status fit_keys(Model::State& m, const Model::Step& step, Stream stream) {
+  using Keys = KvCache::State::Keys;
+  KvCache::State& cache = ModelAccess::state(*step.cache);
+  const auto added = static_cast<int64_t>(step.tokens.size());
+  const int64_t length = cache.length;
+  const Keys keys = length + added > m.spec.short_context ? Keys::kLong : Keys::kShort;
+  const Keys before = std::exchange(cache.keys, keys);
+  if (before == keys || length == 0) return {};
+  const std::span<const int32_t> all = cache.tokens;
+  cache.length = 0;
+  Status done;
+  while (done && cache.length < length) {
+    const int64_t count = std::min(m.max_num_tokens, length - cache.length);
+    const Model::Step part{all.subspan(cache.length, count), step.cache, step.adapter};
+    done = place(m, {&part, 1}, stream);
+    if (done) done = enqueue_layers(m, m.batch.batch(), stream);
+    // The next part overwrites the tables that this one reads.
+    if (done) done = m.workspace->device().synchronize(stream);
+    cache.length += count;
+  }
+  cache.length = length;
+  if (!done) cache.keys = Keys::kMixed;
+  return done;
+}
+
 }  // namespace
 
 Status Model::forward(std::span<const Step> steps) {
@@ -208,6 +249,10 @@ Status Model::forward(std::span<const Step> steps) {
   MORACLE_CHECK(check_steps(steps, m));
   const Stream stream;
   const auto run = [&]() -> Status {
+    for (const Step& step : steps) {
+      if (m.spec.short_context == 0 || step.tokens.empty()) continue;
+      MORACLE_CHECK(fit_keys(m, step, stream));
+    }
     MORACLE_CHECK(place(m, steps, stream));
     const Batch& batch = m.batch.batch();
     m.num_rows = batch.num_tokens;
@@ -238,6 +283,8 @@ Status Model::forward(std::span<const Step> steps) {
     KvCache::State& cache = *step.cache->state_;
     cache.recurrent.end_step(cache.length);
     cache.length += static_cast<int64_t>(step.tokens.size());
+    if (m.spec.short_context > 0)
+      cache.tokens.insert(cache.tokens.end(), step.tokens.begin(), step.tokens.end());
   }
   return {};
 }

@@ -18,6 +18,7 @@ namespace moracle {
 struct Layer {
   Buffer input_norm, post_norm;
   Buffer attention_output_norm, mlp_output_norm;  // empty: none
+  Buffer output_scales;                           // [max_num_tokens], one value; empty: 1
   LayerCache cache;
   std::unique_ptr<Attention> attention;
   FeedForward feed_forward;
@@ -31,6 +32,10 @@ struct KvCache::State {
   int64_t capacity = 0;
   std::vector<std::byte*> pages;
   SequenceState recurrent;
+  // LongRoPE: the tokens, to compute the keys anew when the sequence outgrows the short context, or
+  // is cut below it.
+  std::vector<int32_t> tokens;
+  enum class Keys : uint8_t { kShort, kLong, kMixed } keys = Keys::kShort;  // mixed: of neither
   uint64_t last_call = 0;  // number of the last forward call: no cache may appear twice in one call
 };
 
@@ -77,9 +82,14 @@ struct ModelAccess {
                             std::span<const LoraAdapter> adapters, int64_t total_bytes);
   static Model::State& state(Model& model) { return *model.state_; }
   static KvCache::State& state(KvCache& cache) { return *cache.state_; }
+  /// False with recurrent layers, whose state pages do not hold, and with LongRoPE, where a page
+  /// depends on the length of its sequence.
+  static bool can_share_pages(const Model& model) {
+    return model.state_->state_pool == nullptr && model.state_->spec.short_context == 0;
+  }
   /// A cache whose first positions are in these full pages. It becomes an owner of each (see
   /// KvPool::share). Truncate it only to whole pages: the next token would change a shared page.
-  /// Errors: those of Model::make_cache; recurrent layers, whose state pages do not hold.
+  /// Errors: those of Model::make_cache; a model whose pages cannot be shared.
   static Result<KvCache> make_cache(const Model& model, int64_t capacity,
                                     std::span<std::byte* const> pages);
   /// False if the cache was moved from.

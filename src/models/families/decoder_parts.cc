@@ -71,6 +71,10 @@ Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpo
   auto linear = [&](bool biased) { return biased ? describe_biased_linear : describe_linear; };
   std::vector<std::string> modules = {prefix + "q_proj", prefix + "k_proj", prefix + "v_proj"};
   std::vector<int64_t> rows = {q_size, kv_size, kv_size};
+  if (spec.values_are_keys) {
+    modules.pop_back();
+    rows.pop_back();
+  }
   if (spec.output_gate == OutputGate::kInQueries) rows[0] *= 2;
   if (spec.output_gate == OutputGate::kAfterValues) {
     modules.push_back(prefix + "gate_proj");
@@ -106,7 +110,7 @@ Result<RouterDescription> describe_router(const Checkpoint& checkpoint, const st
                                           const LayerSpec& experts, const std::string& bias) {
   MORACLE_TRY(DescribedMatrix weights, checkpoint.router(module));
   MORACLE_CHECK(check_size(checkpoint, weights, {experts.num_experts}, experts.hidden_size));
-  RouterDescription router{std::move(weights), {}};
+  RouterDescription router{std::move(weights), {}, {}};
   if (experts.routing.correction_bias) {
     MORACLE_TRY(router.correction_bias,
                 checkpoint.vector(bias.empty() ? module + ".e_score_correction_bias" : bias,
@@ -159,9 +163,10 @@ Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpo
 
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                      const DescribeLayer& describe_layer,
-                                     const char* final_norm_name) {
+                                     const char* final_norm_name, bool tied_by_default) {
   const Checkpoint::State& state = checkpoint.state();
-  MORACLE_TRY(bool tied, state.config.boolean_or(false, {"tie_embedding", "tie_word_embeddings"}));
+  MORACLE_TRY(bool tied,
+              state.config.boolean_or(tied_by_default, {"tie_embedding", "tie_word_embeddings"}));
   if (state.wrapper) {
     MORACLE_TRY(tied, state.wrapper->boolean_or(tied, {"tie_word_embeddings"}));
   }

@@ -101,7 +101,8 @@ Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpo
 using DescribeLayer = std::function<Result<LayerDescription>(int64_t layer)>;
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                      const DescribeLayer& describe_layer,
-                                     const char* final_norm_name = "norm");
+                                     const char* final_norm_name = "norm",
+                                     bool tied_by_default = false);
 
 /// Claims the tensors whose names begin with one of `prefixes`, so that they count as known. Adds
 /// them to the description as `what`, if there are any.

@@ -1,8 +1,4 @@
-// Phi-3.5-MoE: GQA with LongRoPE, LayerNorm with biases, and the two experts of a sparse mixer. Its
-// frequencies change where a context outgrows original_max_position_embeddings, so longer contexts
-// are refused.
-#include <algorithm>
-
+// Phi-3.5-MoE: GQA with LongRoPE, LayerNorm with biases, and the two experts of a sparse mixer.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -30,8 +26,9 @@ Result<Spec> read(const Config& config) {
   MORACLE_TRY(spec.heads.window, config.integer_or(0, {"sliding_window"}, 1));
   MORACLE_TRY(const RotaryAndScale rope,
               read_rotary(config, spec.heads.head_dim, kDefaults.rotary));
-  spec.decoder.max_context =
-      std::min(spec.decoder.max_context, rope.max_context.value_or(spec.decoder.max_context));
+  spec.decoder.short_context = rope.short_context;
+  spec.decoder.short_factor = rope.short_factor;
+  spec.decoder.long_factor = rope.long_factor;
   MORACLE_TRY(spec.biased, config.boolean_or(false, {"attention_bias"}));
   MORACLE_TRY(const int64_t top_k, config.integer_or(2, {"num_experts_per_tok"}, 1));
   if (top_k != 2)
@@ -78,7 +75,7 @@ constinit const Family kPhimoeFamily = {
     .architecture = "PhimoeForCausalLM",
     .also = "PhiMoEForCausalLM",
     .models = "Phi-3.5-MoE",
-    .notes = "contexts up to `original_max_position_embeddings`, longer ones are refused",
+    .notes = "a sequence that outgrows `original_max_position_embeddings` is computed anew once",
     .describe = phimoe::describe,
     .experts = {.intermediate_size = kOnlySizeKeys, .score = Score::kSparseMixer}};
 

@@ -18,6 +18,9 @@ Result<Matrix> enqueue_logits(Model::State& m, int64_t first, int64_t count) {
   }
   const Matrix out = m.activations.logits.slice(0, count);
   MORACLE_CHECK(m.output->apply(m.activations.normed.slice(first, count), out, {}, first));
+  if (m.spec.logit_cap > 0) {
+    MORACLE_CHECK(m.workspace->device().ops().cap(out, m.spec.logit_cap, Stream()));
+  }
   part_done(m.on_part, "output");
   return out;
 }

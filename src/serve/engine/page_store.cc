@@ -14,7 +14,7 @@ int64_t PageStore::page_bytes() const {
 }
 
 bool PageStore::can_share() const {
-  return ModelAccess::state(model_).state_pool == nullptr;
+  return ModelAccess::can_share_pages(model_);
 }
 
 Status PageStore::start(SequenceId id, int64_t capacity, std::span<const PageId> pages) {

@@ -18,7 +18,7 @@ class PageStore {
   /// Tokens and bytes per page.
   int64_t page() const;
   int64_t page_bytes() const;
-  /// False: the model has recurrent layers, whose state pages do not hold.
+  /// See ModelAccess::can_share_pages.
   bool can_share() const;
 
   /// Makes a cache that starts with these cached pages. Errors: of Model::make_cache.

@@ -1,0 +1,238 @@
+// Gemma-4 MoE: GQA whose layers without a window have other head sizes and may use keys as values;
+// norms on q, k and v. In each layer a dense MLP and experts lie side by side, between norms of
+// their own, and a number multiplies the residual at its end. Logits are capped.
+#include <cmath>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/families/decoder_parts.h"
+#include "models/families/family.h"
+
+namespace moracle {
+namespace gemma4 {
+namespace {
+
+constexpr ExpertNames kNames[] = {
+    {.experts = "model.layers.{L}.experts", .fused = true},
+    {"model.layers.{L}.experts", "gate_proj", "up_proj", "down_proj"}};
+constexpr const char* kTopK[] = {"top_k_experts"};
+constexpr const char* kSliding = "sliding_attention";
+constexpr const char* kFull = "full_attention";
+
+struct Spec {
+  DecoderSpec decoder;
+  std::vector<GroupedQuerySpec> layers;
+  int64_t mlp_intermediate = 0;
+  bool biased = false;
+};
+
+// What dense models of this architecture have, and masks of other tasks.
+Status refuse_others(const Config& config) {
+  MORACLE_TRY(const bool experts, config.boolean_or(false, {"enable_moe_block"}));
+  if (!experts)
+    return config.unsupported({"enable_moe_block"}, "true, a model with experts", "it is false");
+  MORACLE_TRY(const int64_t inputs, config.integer_or(256, {"hidden_size_per_layer_input"}));
+  if (inputs != 0)
+    return config.unsupported({"hidden_size_per_layer_input"}, "0", str("it is ", inputs));
+  MORACLE_TRY(const int64_t shared, config.integer_or(0, {"num_kv_shared_layers"}));
+  if (shared != 0) return config.unsupported({"num_kv_shared_layers"}, "0", str("it is ", shared));
+  MORACLE_TRY(const std::string both, config.text_or("vision", {"use_bidirectional_attention"}));
+  if (both != "vision")
+    return config.unsupported({"use_bidirectional_attention"}, "null or vision", "it is " + both);
+  return {};
+}
+
+Result<DecoderSpec> read_decoder(const Config& config) {
+  MORACLE_TRY(DecoderSpec spec, read_decoder_spec(config));
+  MORACLE_TRY(spec.max_context, config.integer_or(131'072, {"max_position_embeddings"}, 1));
+  const std::string needed = "gelu_pytorch_tanh";
+  MORACLE_TRY(const std::string activation, config.text_or(needed, {"hidden_activation"}));
+  if (activation != needed)
+    return config.unsupported({"hidden_activation"}, needed, "it is " + activation);
+  spec.activation = Activation::kGeluTanh;
+  spec.embedding_scale = std::sqrt(static_cast<float>(spec.hidden_size));
+  MORACLE_TRY(const double cap, config.number_or(0, {"final_logit_softcapping"}));
+  if (!(cap >= 0 && cap <= 1e6)) {
+    return config.wrong({"final_logit_softcapping"}, "a number from 0 to 1000000",
+                        str("it is ", cap));
+  }
+  spec.logit_cap = static_cast<float>(cap);
+  return spec;
+}
+
+// Frequencies of one kind of layer. "proportional" rotates only the first pairs, by the frequencies
+// that a whole head would have.
+Result<Rotary> read_rope(const Config& config, const char* kind, int64_t dim) {
+  const bool full = kind == kFull;
+  double theta = full ? 1e6 : 1e4, part = full ? 0.25 : 1, factor = 1;
+  std::string type = full ? "proportional" : "default";
+  MORACLE_TRY(const auto kinds, config.object({"rope_parameters"}));
+  if (kinds) {
+    MORACLE_TRY(const auto rope, kinds->object({kind}));
+    if (!rope) return kinds->wrong({kind}, "an object", "it is missing");
+    MORACLE_TRY(theta, rope->number_or(0, {"rope_theta"}));
+    MORACLE_TRY(type, rope->text_or("default", {"rope_type", "type"}));
+    MORACLE_TRY(part, rope->number_or(1, {"partial_rotary_factor"}));
+    MORACLE_TRY(factor, rope->number_or(1, {"factor"}));
+    if (!(theta > 1 && theta <= 1e30))
+      return rope->wrong({"rope_theta"}, "a number above 1", str("it is ", theta));
+    if (type != "default" && type != "proportional")
+      return rope->unsupported({"rope_type"}, "default or proportional", "it is " + type);
+    if (type == "default" && (part != 1 || factor != 1))
+      return rope->unsupported({"rope_type"}, "proportional, with a part or a factor",
+                               "it is default");
+    if (!(part > 0 && part <= 1))
+      return rope->wrong({"partial_rotary_factor"}, "a number from 0 to 1", str("it is ", part));
+    if (!(factor > 0 && factor <= 1e9))
+      return rope->wrong({"factor"}, "a number above 0", str("it is ", factor));
+  }
+  const auto turned = static_cast<int64_t>(std::floor(part * static_cast<double>(dim) / 2));
+  Rotary rotary;
+  for (int64_t i = 0; i < dim / 2; ++i) {
+    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(dim);
+    const double frequency = i < turned ? 1 / (factor * std::pow(theta, exponent)) : 0;
+    rotary.frequencies.push_back(static_cast<float>(frequency));
+  }
+  return rotary;
+}
+
+// Layers without a window have sizes of their own: under keys of their own, or for each layer
+// (transformers from 5.20).
+Status read_sizes_of_layer(const Config& config, int64_t layer, bool full, GroupedQuerySpec& spec) {
+  MORACLE_TRY(const auto layers, config.object({"per_layer_config"}));
+  if (layers) {
+    const std::string number = str(layer);
+    MORACLE_TRY(const auto own, layers->object({number.c_str()}));
+    if (!own) return {};
+    for (const auto& [key, value] : own->value().items()) {
+      if (key != "head_dim" && key != "num_key_value_heads")
+        return own->unsupported({key.c_str()}, "head_dim and num_key_value_heads only",
+                                "it is set");
+    }
+    MORACLE_TRY(spec.head_dim, own->integer_or(spec.head_dim, {"head_dim"}, 2, 1 << 16));
+    MORACLE_TRY(spec.num_kv_heads,
+                own->integer_or(spec.num_kv_heads, {"num_key_value_heads"}, 1, spec.num_heads));
+    return {};
+  }
+  if (!full) return {};
+  MORACLE_TRY(spec.head_dim, config.integer_or(512, {"global_head_dim"}, 2, 1 << 16));
+  if (!spec.values_are_keys) return {};
+  MORACLE_TRY(
+      spec.num_kv_heads,
+      config.integer_or(spec.num_kv_heads, {"num_global_key_value_heads"}, 1, spec.num_heads));
+  return {};
+}
+
+Result<GroupedQuerySpec> read_layer(const Config& config, const DecoderSpec& decoder, int64_t layer,
+                                    int64_t window) {
+  const bool full = window == 0;
+  GroupedQuerySpec spec{.window = window, .norm_epsilon = decoder.norm_epsilon, .scale = 1};
+  spec.value_norm = true;
+  MORACLE_TRY(const bool keys, config.boolean_or(false, {"attention_k_eq_v"}));
+  spec.values_are_keys = keys && full;
+  MORACLE_TRY(spec.num_heads, config.integer({"num_attention_heads"}, 1, 1 << 16));
+  MORACLE_TRY(spec.num_kv_heads, config.integer({"num_key_value_heads"}, 1, spec.num_heads));
+  MORACLE_TRY(spec.head_dim, config.integer_or(256, {"head_dim"}, 2, 1 << 16));
+  MORACLE_CHECK(read_sizes_of_layer(config, layer, full, spec));
+  if (spec.head_dim % 2 != 0)
+    return config.wrong({"head_dim"}, "an even number", str("it is ", spec.head_dim));
+  if (spec.num_heads % spec.num_kv_heads != 0) {
+    return config.wrong({"num_key_value_heads"}, str("a divisor of ", spec.num_heads, " heads"),
+                        str("it is ", spec.num_kv_heads));
+  }
+  MORACLE_TRY(spec.rotary, read_rope(config, full ? kFull : kSliding, spec.head_dim));
+  return spec;
+}
+
+Result<Spec> read(const Config& config, int64_t num_layers) {
+  MORACLE_CHECK(refuse_others(config));
+  Spec spec;
+  MORACLE_TRY(spec.decoder, read_decoder(config));
+  MORACLE_TRY(spec.mlp_intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
+  MORACLE_TRY(spec.biased, config.boolean_or(false, {"attention_bias"}));
+  MORACLE_TRY(const int64_t window, config.integer_or(512, {"sliding_window"}, 1));
+  MORACLE_TRY(
+      std::vector<int64_t> windows,
+      read_windows(config, window, num_layers, [](int64_t layer) { return (layer + 1) % 6 != 0; }));
+  windows.back() = 0;  // whatever layer_types says
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    MORACLE_TRY(GroupedQuerySpec heads,
+                read_layer(config, spec.decoder, layer, windows[static_cast<size_t>(layer)]));
+    spec.layers.push_back(std::move(heads));
+  }
+  return spec;
+}
+
+// The router's input is RMSNorm of the residual, times its scales / sqrt(hidden_size).
+Result<RouterDescription> describe_scaled_router(const Checkpoint& checkpoint,
+                                                 const std::string& prefix,
+                                                 const DescribedWeights& experts,
+                                                 BesideMlp& norms) {
+  const int64_t hidden = experts.spec.hidden_size;
+  MORACLE_TRY(RouterDescription router,
+              describe_router(checkpoint, prefix + "router.proj", experts.spec));
+  MORACLE_TRY(norms.router_norm, checkpoint.vector(prefix + "router.scale", hidden));
+  for (float& weight : norms.router_norm) weight /= std::sqrt(static_cast<float>(hidden));
+  MORACLE_TRY(router.expert_scales,
+              checkpoint.vector(prefix + "router.per_expert_scale", experts.spec.num_experts));
+  return router;
+}
+
+Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec& spec,
+                                        int64_t layer) {
+  const DecoderSpec& decoder = spec.decoder;
+  const std::string prefix = layer_prefix(checkpoint, layer), attn = prefix + "self_attn.";
+  const auto norm = [&](const char* name) {
+    return describe_norm(checkpoint, prefix + name, decoder.hidden_size, decoder);
+  };
+  MORACLE_TRY(auto input_norm, norm("input_layernorm"));
+  MORACLE_TRY(auto mlp_norm, norm("pre_feedforward_layernorm"));
+  MORACLE_TRY(
+      GroupedQueryDescription attention,
+      describe_grouped_query(checkpoint, attn, decoder, spec.layers[static_cast<size_t>(layer)],
+                             {spec.biased, spec.biased}));
+  MORACLE_CHECK(describe_head_norms(checkpoint, attn, decoder, attention));
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  BesideMlp norms;
+  MORACLE_TRY(RouterDescription router, describe_scaled_router(checkpoint, prefix, experts, norms));
+  LayerDescription described{std::move(input_norm), std::move(mlp_norm), std::move(attention),
+                             std::move(router), std::move(experts)};
+  MORACLE_TRY(described.shared, describe_shared_expert(checkpoint, prefix + "mlp", "", decoder,
+                                                       spec.mlp_intermediate));
+  MORACLE_TRY(described.attention_output_norm, norm("post_attention_layernorm"));
+  MORACLE_TRY(described.mlp_output_norm, norm("post_feedforward_layernorm"));
+  MORACLE_TRY(norms.experts_norm, norm("pre_feedforward_layernorm_2"));
+  MORACLE_TRY(norms.experts_output_norm, norm("post_feedforward_layernorm_2"));
+  MORACLE_TRY(norms.mlp_output_norm, norm("post_feedforward_layernorm_1"));
+  described.beside_mlp = std::move(norms);
+  MORACLE_TRY(const std::vector<float> scale, checkpoint.vector(prefix + "layer_scalar", 1));
+  described.output_scale = scale[0];
+  return described;
+}
+
+Result<Description> describe(const Checkpoint& checkpoint) {
+  MORACLE_TRY(const Spec spec, read(checkpoint.state().config, checkpoint.num_layers()));
+  return describe_decoder(
+      checkpoint, spec.decoder,
+      [&](int64_t layer) { return describe_layer(checkpoint, spec, layer); }, "norm", true);
+}
+
+}  // namespace
+}  // namespace gemma4
+
+constinit const Family kGemma4Family = {.architecture = "Gemma4ForCausalLM",
+                                        .multimodal = "Gemma4ForConditionalGeneration",
+                                        .models = "Gemma-4 MoE",
+                                        .notes = "on a CPU; text only",
+                                        .describe = gemma4::describe,
+                                        .experts = {.names = gemma4::kNames,
+                                                    .top_k = gemma4::kTopK,
+                                                    .score = Score::kSoftmax,
+                                                    .renormalize = true,
+                                                    .renormalize_keys = {},
+                                                    .scaling_factor = {},
+                                                    .expert_scales = true,
+                                                    .activation = Activation::kGeluTanh}};
+
+}  // namespace moracle
