@@ -45,8 +45,9 @@ std::string_view name(Operation operation) {
   return "";
 }
 
-bool has_operation(Platform platform, Operation) {
-  return platform != Platform::kOpenCl;
+bool has_operation(Platform platform, Operation operation) {
+  const bool only_cpu = operation == Operation::kExpertScales || operation == Operation::kLogitCap;
+  return platform == Platform::kCpu || (platform == Platform::kCuda && !only_cpu);
 }
 
 namespace {
