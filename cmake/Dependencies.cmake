@@ -31,6 +31,11 @@ if(MORACLE_CUDA)
   if(NOT MORACLE_CUBLASLT_HEADERS)
     message(STATUS "cublasLt.h not found: the row cuda-cublaslt is not built")
   endif()
+  # Likewise for GPUs that hold a model together.
+  find_path(MORACLE_NCCL_HEADERS nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} DOC "Folder that holds nccl.h")
+  if(NOT MORACLE_NCCL_HEADERS)
+    message(STATUS "nccl.h not found (libnccl-dev): the exchanges nccl and cuda-peer are not built")
+  endif()
 endif()
 if(MORACLE_OPENCL)
   # Headers only: the program looks for the loader when it runs.

@@ -14,6 +14,7 @@
 #include "moracle/checkpoint.h"
 #include "moracle/device.h"
 #include "moracle/oracle.h"
+#include "moracle/parallel.h"
 #include "moracle/text.h"
 
 namespace moracle {
@@ -57,6 +58,12 @@ struct ModelOptions {
   bool deterministic = false;
   /// Folders of LoRA adapters (see LoraAdapter). All are loaded; Step::adapter selects one.
   std::vector<std::string> adapters;
+  /// The ranks that hold the experts together. Each loads the same checkpoint with the same
+  /// options, runs the same steps, and gets the same logits. Null: this process alone.
+  std::shared_ptr<Group> group;
+  /// The experts of this rank: its rank and the size are those of `group`. plan() needs no group.
+  Parallelism parallel;
+  std::string exchange = "auto";  ///< or a row of exchanges()
   std::vector<TunedLayer> tuned;  ///< measured times for the oracle, as Machine::tuned
   Progress progress;              ///< progress of loading, in bytes of the checkpoint
 };
@@ -145,6 +152,8 @@ class Model {
   int64_t max_num_tokens() const;
   int64_t weight_bytes() const;  ///< packed weights and tables, all layers
   const std::vector<Choice>& choices() const;
+  /// The ranks that run the model together; null: this process alone.
+  const std::shared_ptr<Group>& group() const;
   /// The device that runs the model. Hold its turn() over a forward and the logits that it gives.
   Device& device() const;
 

@@ -102,6 +102,14 @@ class FusedMoe {
   Status apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
                const Matrix& output, Stream stream = {}, LoraIds lora_ids = {});
 
+  /// The experts' results before they are weighted and summed. Row t · top_k + j of `rows`
+  /// [num_tokens · top_k, hidden_size] becomes expert(topk_ids[t, j])(hidden[t]), or 0 if the
+  /// expert is not local. `rows` has the plan's activation dtype and no gaps. `topk_weights` are
+  /// read only if the routing weights the input. No fused kernel runs. All other rules of apply
+  /// hold.
+  Status apply_rows(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+                    const Matrix& rows, Stream stream = {}, LoraIds lora_ids = {});
+
   /// Applies the layer to batched activations. hidden and output are [num_local, max_tokens,
   /// hidden_size], as matrices of num_local · max_tokens rows. max_tokens is the planned maximum.
   /// The first num_tokens[e] rows of local expert e are its tokens; their outputs are not weighted.
@@ -131,6 +139,7 @@ class FusedMoe {
   int64_t weight_bytes() const;
 
  private:
+  friend struct MoeAccess;  // internal
   struct State;
   explicit FusedMoe(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;

@@ -8,5 +8,6 @@
 #include "moracle/model.h"       // Model: load, forward, generate
 #include "moracle/moe.h"         // FusedMoe: prepare, experts, finalize; tune
 #include "moracle/oracle.h"      // Machine, Request, Backend, select: backend choice
+#include "moracle/parallel.h"    // Group, Exchange: ranks that hold one model together
 #include "moracle/quant.h"       // QuantKey, Scheme: number formats
 #include "moracle/text.h"        // Tokenizer, ChatTemplate

@@ -163,6 +163,7 @@ class Decoder {
   Status run(Decode& decode) {
     Model::State& state = ModelAccess::state(model_);
     decode.batch = static_cast<int64_t>(caches_.size());
+    const bool records = state.recorded.on;
     state.on_part = [this](std::string_view part) { clock_.end(part); };
     std::vector<double> parts[kNumParts];
     const Status timed = steps([&](double) {
@@ -180,12 +181,12 @@ class Decoder {
       total_.clear();
       state.recorded.on = false;
       MORACLE_CHECK(steps([](double) {}));
-      state.recorded.on = options_.model.graphs;
+      state.recorded.on = records;
     }
     decode.steps = static_cast<int64_t>(total_.size());
     decode.us_median = median(total_);
     decode.us_min = *std::min_element(total_.begin(), total_.end());
-    if (device_.host_visible() || !options_.model.graphs) return {};
+    if (device_.host_visible() || !records) return {};
     MORACLE_CHECK(steps([](double) {}));  // the first step is recorded
     total_.clear();
     MORACLE_CHECK(steps([](double) {}));
@@ -211,6 +212,14 @@ class Decoder {
   }
 
  private:
+  // The time of a step. All ranks take rank 0's, so that all run equally many steps.
+  Result<double> finish() {
+    MORACLE_TRY(double us, clock_.finish());
+    if (model_.group() != nullptr)
+      MORACLE_CHECK(model_.group()->broadcast(std::as_writable_bytes(std::span(&us, 1)), 0));
+    return us;
+  }
+
   /// Calls each(tokens, microseconds).
   template <class Each>
   Status prompt_steps(const Each& each) {
@@ -233,7 +242,7 @@ class Decoder {
         clock_.start();
         MORACLE_CHECK(model_.forward(step));
         clock_.end("norms");  // the last norms: no other part follows
-        MORACLE_TRY(const double us, clock_.finish());
+        MORACLE_TRY(const double us, finish());
         spent += us;
         if (!counts) break;
         each(count * batch, us);
@@ -258,7 +267,7 @@ class Decoder {
     MORACLE_CHECK(clock_.finish());
     for (int64_t n = 0; spent < options_.seconds * 1e6 || n < 3; ++n) {
       MORACLE_CHECK(step());
-      MORACLE_TRY(const double us, clock_.finish());
+      MORACLE_TRY(const double us, finish());
       each(us);
       total_.push_back(us);
       spent += us;

@@ -231,9 +231,15 @@ class Bench {
 };
 
 int run(const BenchOptions& options) {
+  if (options.ranks.given() && !options.load.empty()) {
+    return fail({ErrorKind::kInvalidArgument, "", "--parallel", "a command without --load",
+                 "loading is timed in one process"});
+  }
   if (!options.load.empty()) return run_load_bench(options);
   if (!options.model_shape.empty()) return run_model_bench(options);
   CLI_TRY(Wanted wanted, parse(options));
+  if (options.ranks.given())
+    return run_rank_bench(options, {wanted.shapes, wanted.schemes, wanted.tokens});
   CLI_TRY(const std::shared_ptr<Device> device,
           open_device(options.device,
                       device_options(options.device, options.threads, options.pin, options.json)));
@@ -320,6 +326,12 @@ void add_bench(CLI::App& app, Work& chosen) {
             ->transform(whole())
             ->capture_default_str();
         verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp)->needs(model);
+        options->ranks.add_to(verb);
+        verb.add_option("--exchange-bytes", options->exchange_bytes,
+                        "With --parallel: time the operations between ranks on so many bytes of "
+                        "each, instead of layers; separate several with commas")
+            ->delimiter(',')
+            ->transform(whole());
         CLI::Option* const load = verb.add_option(
             "--load", options->load,
             "Time loading the checkpoint in this folder, and compare with only reading "

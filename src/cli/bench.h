@@ -6,6 +6,7 @@
 #include "bench/bench.h"
 #include "bench_anchors.h"
 #include "command.h"
+#include "ranks.h"
 
 namespace moracle::cli {
 
@@ -21,6 +22,8 @@ struct BenchOptions {
   int64_t probe_megabytes = 0;
   double seconds = 1;
   bool pin = false, all_backends = false, cold = false, json = false;
+  RankArguments ranks;
+  std::vector<int64_t> exchange_bytes;  ///< with --parallel: time what travels instead of layers
 };
 
 /// One row of the table.
@@ -53,6 +56,15 @@ Json to_json(const BenchReport& report);
 std::string describe(const Limits& limits);
 /// The table, then the refusals.
 std::string describe(const BenchReport& report);
+
+/// Layers to time on several ranks.
+struct RankLayers {
+  std::vector<bench::LayerShape> shapes;
+  std::vector<Scheme> schemes;
+  std::vector<int64_t> tokens;  ///< of each rank
+};
+/// Times layers whose tokens travel between ranks, or what travels by itself. Returns an exit code.
+int run_rank_bench(const BenchOptions& options, const RankLayers& wanted);
 
 /// Memory of a device of this machine. Errors: a device that cannot be parsed.
 Result<int64_t> device_memory(const std::string& device);

@@ -154,9 +154,13 @@ int run_model_bench(const BenchOptions& options) {
   CLI_TRY(decoding.scheme, parse_scheme(options.schemes));
   CLI_TRY(decoding.output, parse_scheme(options.output_scheme));
   if (const auto known = rounds_to_bf16(options); !known) return fail(known.error());
+  decoding.model.device = options.device;
+  decoding.model.threads = options.threads;
+  if (Status joined = options.ranks.join(decoding.model); !joined) return fail(joined.error());
   // Only for the probe: the model opens its own device.
+  const std::string& on = decoding.model.device;
   CLI_TRY(const std::shared_ptr<Device> device,
-          open_device(options.device, device_options(options.device, 1, false, options.json)));
+          open_device(on, device_options(on, 1, false, options.json)));
   ProgressBar bar("measuring");
   CLI_TRY(const std::unique_ptr<LimitsProbe> probe, make_probe(options, device, bar.callback()));
   decoding.num_layers = options.layers;
@@ -166,8 +170,6 @@ int run_model_bench(const BenchOptions& options) {
   decoding.model.backend = options.backend;
   decoding.model.kv_cache = options.kv_cache;
   decoding.model.activations = options.activations;
-  decoding.model.device = options.device;
-  decoding.model.threads = options.threads;
   decoding.model.pin = options.pin;
   keep_kernels(decoding.model, options.json);
   CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads, options.device));

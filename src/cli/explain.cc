@@ -9,6 +9,7 @@
 #include "model_options.h"
 #include "numbers.h"
 #include "plan_text.h"
+#include "ranks_text.h"
 #include "terminal.h"
 #include "tokenizer_fact.h"
 
@@ -26,8 +27,7 @@ struct Options {
 ExpertWishes wishes_of(const Options& options) {
   ExpertWishes wishes;
   wishes.lora_rank = options.lora_rank;
-  wishes.parallel.ep_size = options.ep_size;
-  if (options.batched) wishes.parallel.format = ActivationFormat::kBatched;
+  if (options.batched) wishes.format = ActivationFormat::kBatched;
   return wishes;
 }
 
@@ -49,12 +49,14 @@ Json choice_json(const Choice& choice) {
 }
 
 Json to_json(const ModelExplanation& model, const TokenizerFact& tokenizer, const Machine& machine,
-             const std::string& device) {
+             const ModelOptions& options) {
   Json groups = Json::array(), others = Json::array();
   for (const Choice& choice : model.choices)
     (is_experts(choice) ? groups : others).push_back(choice_json(choice));
+  const bool many = options.parallel.ep_size > 1;
   return {{"machine", machine.name},
-          {"device", device},
+          {"device", options.device},
+          {"parallel", many ? ranks_json(model.choices, machine, options) : Json(nullptr)},
           {"groups", groups},
           {"others", others},
           {"tokenizer", tokenizer.json()},
@@ -62,8 +64,8 @@ Json to_json(const ModelExplanation& model, const TokenizerFact& tokenizer, cons
 }
 
 // Shows the experts in full and every other part in one line.
-void show(const ModelExplanation& model, const Machine& machine, const std::string& device) {
-  std::cout << "machine " << machine.name << ", device " << device << "\n";
+void show(const ModelExplanation& model, const Machine& machine, const ModelOptions& options) {
+  std::cout << "machine " << machine.name << ", device " << options.device << "\n";
   Table others;
   for (const Choice& choice : model.choices) {
     const Selection& selection = choice.selection;
@@ -79,20 +81,22 @@ void show(const ModelExplanation& model, const Machine& machine, const std::stri
     if (selection.plan) std::cout << printable_lines(describe(*selection.plan));
   }
   std::cout << others.text();
+  if (options.parallel.ep_size > 1) std::cout << ranks_text(model.choices, machine, options);
 }
 
 int run(const Options& options) {
   CLI_TRY(const Machine machine, Machine::find(options.machine));
   CLI_TRY(ModelOptions model_options, options.model.options(machine));
   model_options.max_num_tokens = options.num_tokens;
+  if (options.ep_size > 1) model_options.parallel.ep_size = options.ep_size;
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const ModelExplanation model,
           explain(checkpoint, model_options, machine, wishes_of(options)));
   const TokenizerFact tokenizer = TokenizerFact::of(options.model.folder);
   if (options.model.json)
-    print(to_json(model, tokenizer, machine, model_options.device));
+    print(to_json(model, tokenizer, machine, model_options));
   else
-    show(model, machine, model_options.device);
+    show(model, machine, model_options);
   for (const Choice& choice : model.choices) {
     if (!is_experts(choice)) continue;
     if (Result<Plan> plan = choice.selection.chosen(); !plan) {

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "command.h"
 #include "process.h"
+#include "ranks.h"
 
 namespace moracle::cli {
 
@@ -20,7 +21,8 @@ bool has_failed = false;  // a line on stderr reports the failure
 
 int fail(const Error& error) {
   has_failed = true;
-  std::cerr << "moracle: " << error.to_string() << "\n";
+  errors() << "moracle: " << rank_prefix() << error.to_string() << "\n" << std::flush;
+  tell_ranks(error);
   switch (error.kind) {
     case ErrorKind::kIo:
     case ErrorKind::kOutOfMemory:
@@ -93,7 +95,9 @@ int parse_and_run(int argc, char** argv) {
 int run_and_flush(int argc, char** argv) {
   const int code = parse_and_run(argc, argv);
   std::cout.flush();
-  return !std::cout && !has_failed ? fail_output() : code;
+  const int all = !std::cout && !has_failed ? fail_output() : code;
+  leave_ranks(all);
+  return all;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "caches/tuning_cache.h"
 #include "command.h"
 #include "numbers.h"
+#include "ranks.h"
 
 namespace moracle::cli {
 
@@ -68,6 +69,7 @@ struct ModelArguments {
   bool deterministic = false;
   bool no_graphs = false;
   bool json = false;
+  RankArguments ranks;
 
   /// Model options for `machine`. Errors: a broken cache.
   Result<ModelOptions> options(const Machine& machine) const {
@@ -88,6 +90,7 @@ struct ModelArguments {
     options.graphs = !no_graphs;
     if (!lora.empty()) options.adapters = {lora};
     options.tuned = std::move(tuned);
+    MORACLE_TRY(options.parallel, ranks.planned());
     keep_kernels(options, json);
     return options;
   }
@@ -113,6 +116,7 @@ struct ModelArguments {
         "Batch-invariant: a token's result does not depend on the other tokens, bit for bit");
     app.add_flag("--no-graphs", no_graphs, kNoGraphsHelp);
     app.add_flag("--json", json, "Print one JSON document on stdout");
+    ranks.add_to(app);
   }
 };
 

@@ -21,12 +21,17 @@ struct Options {
 int run(const Options& options) {
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
-  CLI_TRY(const std::string text, read_text(options.text_file, "--text"));
-  CLI_TRY(std::vector<int32_t> ids, tokenizer.encode(text));
-  if (static_cast<int64_t>(ids.size()) > options.max_tokens) ids.resize(options.max_tokens);
+  CLI_TRY(ModelOptions model_options, options.model.options());
+  if (Status joined = options.model.ranks.join(model_options); !joined) return fail(joined.error());
+  std::vector<int32_t> ids;
+  if (is_first_rank()) {  // reads standard input
+    CLI_TRY(const std::string text, read_text(options.text_file, "--text"));
+    CLI_TRY(ids, tokenizer.encode(text));
+    if (static_cast<int64_t>(ids.size()) > options.max_tokens) ids.resize(options.max_tokens);
+  }
+  if (Status shared = share_ids(model_options.group, ids); !shared) return fail(shared.error());
 
   ProgressBar bar("loading");
-  CLI_TRY(ModelOptions model_options, options.model.options());
   model_options.progress = bar.callback();
   CLI_TRY(Model model, Model::load(checkpoint, model_options));
   bar.clear();

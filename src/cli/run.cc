@@ -72,15 +72,24 @@ int dry_run(const Options& options) {
 
 int run(const Options& options) {
   if (options.dry_run) return dry_run(options);
-  if (!options.has_prompt()) return run_conversation(options);
+  if (!options.has_prompt() && !options.model.ranks.given()) return run_conversation(options);
+  if (!options.has_prompt()) {
+    return fail({ErrorKind::kUnsupported, "", "--parallel", "a prompt (-p or --prompt-file)",
+                 "a conversation runs in one process"});
+  }
   const auto start = std::chrono::steady_clock::now();
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
   CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint));
+  CLI_TRY(ModelOptions model_options, options.model.options());
+  if (Status joined = options.model.ranks.join(model_options); !joined) return fail(joined.error());
   std::optional<ChatHistory> chat;
-  CLI_TRY(const std::string text, prompt_text(options, chat));
-  CLI_TRY(const std::vector<int32_t> prompt,
-          options.chat ? tokenizer.encode(text) : tokenizer.encode_prompt(text));
+  std::vector<int32_t> prompt;
+  if (is_first_rank()) {  // reads standard input
+    CLI_TRY(const std::string text, prompt_text(options, chat));
+    CLI_TRY(prompt, options.chat ? tokenizer.encode(text) : tokenizer.encode_prompt(text));
+  }
+  if (Status shared = share_ids(model_options.group, prompt); !shared) return fail(shared.error());
   // Report errors in the request before loading anything.
   const SamplingOptions drawing = options.sampling(config);
   if (Status good = check(drawing); !good) return fail(good.error());
@@ -89,7 +98,6 @@ int run(const Options& options) {
   }
 
   ProgressBar loading("loading");
-  CLI_TRY(ModelOptions model_options, options.model.options());
   model_options.progress = loading.callback();
   CLI_TRY(Model model, Model::load(checkpoint, model_options));
   loading.clear();

@@ -110,6 +110,10 @@ Result<ServedWeights> load_served(const ServeArguments& arguments, serve::Engine
     return Error{ErrorKind::kInvalidArgument, "", "MODEL", "a folder, or --model-shape",
                  "both are missing"};
   }
+  if (arguments.model.ranks.given()) {
+    return Error{ErrorKind::kUnsupported, "", "--parallel",
+                 "another verb: run, perplexity or bench", "serve runs in one process"};
+  }
   MORACLE_TRY(ModelOptions options, arguments.model.options());
   options.max_num_tokens = arguments.step_tokens;
   return arguments.shape.empty()

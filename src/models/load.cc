@@ -2,10 +2,12 @@
 #include <cstring>
 
 #include "base/out_of_memory.h"
+#include "base/text.h"
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/decoder/model_state.h"
+#include "models/ranks.h"
 
 namespace moracle {
 namespace {
@@ -128,14 +130,24 @@ Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& opti
 }
 
 Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOptions& options) {
+  ReadRecord& record = checkpoint.state().tensors.record();
+  record.on = options.group != nullptr;
   MORACLE_TRY(Description description,
               describe(checkpoint, {options.quantization, options.activations}));
   MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
-  return ModelAccess::load(std::move(description), options, adapters, checkpoint.total_bytes());
+  if (options.group)
+    MORACLE_CHECK(agree(*options.group, facts_before_loading(checkpoint, options, adapters)));
+  MORACLE_TRY(Model model, ModelAccess::load(std::move(description), options, adapters,
+                                             checkpoint.total_bytes(), &record));
+  if (options.group) MORACLE_CHECK(agree(*options.group, facts_after_loading(model, record)));
+  record.on = false;
+  return model;
 }
 
 Result<Model> ModelAccess::load(Description&& description, const ModelOptions& options,
-                                std::span<const LoraAdapter> adapters, int64_t total_bytes) {
+                                std::span<const LoraAdapter> adapters, int64_t total_bytes,
+                                ReadRecord* record) {
+  MORACLE_CHECK(check_ranks(options));
   MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, device_options(options)));
   const Machine machine = Machine::here();
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
@@ -151,9 +163,12 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   m.max_num_tokens = tokens_per_step(options);
   m.changes = {options.quantization, options.activations};
   m.num_adapters = static_cast<int64_t>(adapters.size());
+  if (options.group) MORACLE_CHECK(join_ranks(m, modules, options));
   Loader loader(m.workspace, std::move(modules), adapters, options.progress, total_bytes);
+  loader.set_record(record);
   MORACLE_CHECK(load_embedding(m, description));
   MORACLE_CHECK(allocate_activations(m, description));
+  m.activations.feed_forward.ranks = m.exchange != nullptr ? &m.ranks : nullptr;
   loader.set_lora_ids(m.activations.feed_forward.lora_ids);
   MORACLE_TRY(m.embedding_scales, factors(m.spec.embedding_scale, m));
   MORACLE_TRY(m.residual_scales, factors(m.spec.residual_scale, m));

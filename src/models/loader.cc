@@ -50,13 +50,17 @@ Status Loader::load(std::optional<FusedMoe>& to, DescribedWeights&& from) {
   if (reload_) return set_aside(*to, std::move(from));
   MORACLE_TRY(const Selection* selection, next(module_name(from)));
   const ModuleChoice& choice = modules_[at_ - 1];
-  std::vector<LoraWeights> own;
+  std::vector<LoraWeights> adapters;
   for (const LoraAdapter& adapter : adapters_)
-    own.push_back(adapter_of(adapter, choice.part, choice.layer, from));
-  MORACLE_TRY(to, FusedMoe::make(std::move(from), *selection, workspace_, step()));
+    adapters.push_back(adapter_of(adapter, choice.part, choice.layer, from));
+  const bool own = record_ != nullptr && choice.part == "experts";
+  if (own) record_->own = true;
+  Result<FusedMoe> made = FusedMoe::make(std::move(from), *selection, workspace_, step());
+  if (own) record_->own = false;
+  MORACLE_TRY(to, std::move(made));
   weight_bytes_ += to->weight_bytes() + to->plan().adapter_bytes;
-  for (size_t i = 0; to->plan().lora_rank > 0 && i < own.size(); ++i)
-    MORACLE_CHECK(to->set_adapter(static_cast<int32_t>(i), own[i]));
+  for (size_t i = 0; to->plan().lora_rank > 0 && i < adapters.size(); ++i)
+    MORACLE_CHECK(to->set_adapter(static_cast<int32_t>(i), adapters[i]));
   return {};
 }
 

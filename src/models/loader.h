@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "checkpoint/safetensors/read_record.h"
 #include "models/adapted_linear.h"
 #include "models/plan.h"
 #include "moracle/moe.h"
@@ -30,6 +31,8 @@ class Loader {
   }
 
   Device& device() const { return workspace_->device(); }
+  /// Counts what is read of the checkpoint, experts of this rank apart.
+  void set_record(ReadRecord* record) { record_ = record; }
   /// The adapter of each token of a step, in device memory: needed before a linear layer is loaded
   /// that adapters change.
   void set_lora_ids(const int32_t* lora_ids) { lora_ids_ = lora_ids; }
@@ -61,6 +64,7 @@ class Loader {
   std::span<const LoraAdapter> adapters_;
   const int32_t* lora_ids_ = nullptr;
   const Progress& progress_;
+  ReadRecord* record_ = nullptr;
   size_t at_ = 0;
   bool reload_ = false;
   std::vector<std::function<Status()>> aside_;  // each function puts one module or buffer in place

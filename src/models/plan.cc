@@ -10,6 +10,7 @@
 #include "models/modules.h"
 #include "models/operations.h"
 #include "moracle/moe.h"
+#include "parallel/replicated_moe.h"
 
 namespace moracle {
 namespace {
@@ -95,7 +96,8 @@ class Chooser {
   }
 
   void add_wishes(const ModulePlace& place, Request& request) const {
-    request.parallel = wishes_.parallel;
+    request.parallel = options_.parallel;
+    request.parallel.format = wishes_.format;
     request.lora_rank = wishes_.lora_rank;
     for (const LoraAdapter& adapter : adapters_) {
       if (!adapter.layers.contains(*place.layer)) continue;
@@ -180,6 +182,10 @@ Result<std::vector<ModuleChoice>> consider(std::span<const LayerExperts> experts
   return std::move(chooser).finish();
 }
 
+bool needs_slots(const ModelOptions& options) {
+  return options.deterministic && options.parallel.ep_size > 1;
+}
+
 int64_t tokens_per_step(const ModelOptions& options) {
   if (options.max_num_tokens > 0) return options.max_num_tokens;
   // Long steps fill a GPU's tensor cores; a CPU's caches hold the activations of short ones.
@@ -238,8 +244,15 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     plan.workspace_bytes = std::max(plan.workspace_bytes, one.workspace_bytes);
   }
   const DType dtype = modules.front().selection.plan->activation_dtype;
+  for (const ModuleChoice& module : modules) {
+    if (module.part != "experts" || !needs_slots(options)) continue;
+    plan.activation_bytes =
+        std::max(plan.activation_bytes, static_cast<int64_t>(ReplicatedMoe::scratch_bytes(
+                                            module.selection.plan->layer, tokens_per_step(options),
+                                            modules.front().selection.plan->activation_dtype)));
+  }
   MORACLE_TRY(plan.cache_dtype, parse_kv_cache(options.kv_cache, device.platform, dtype));
-  plan.activation_bytes = static_cast<int64_t>(
+  plan.activation_bytes += static_cast<int64_t>(
       carve_activations(description, tokens_per_step(options), dtype, nullptr).bytes);
   for (const LayerDescription& layer : description.layers) {
     const AttentionSizes sizes = attention_sizes(layer.attention, tokens_per_step(options), dtype);

@@ -25,7 +25,7 @@ LoraWeights adapter_of(const LoraAdapter& adapter, const std::string& part,
 
 /// Requirements on a model's experts beside its options, to learn what would serve them.
 struct ExpertWishes {
-  Parallelism parallel;
+  ActivationFormat format = ActivationFormat::kStandard;
   int64_t lora_rank = 0;  ///< rank of adapters that need not exist
 };
 
@@ -35,6 +35,9 @@ Result<std::vector<LoraAdapter>> open_adapters(const Checkpoint& checkpoint,
 
 /// The tokens of a step: those of the options, or what suits the device.
 int64_t tokens_per_step(const ModelOptions& options);
+
+/// True if ranks sum each slot by itself, for the bits of one process (see ReplicatedMoe).
+bool needs_slots(const ModelOptions& options);
 
 /// Queries the oracle about every module, in the order of visit_modules, which is the load order.
 /// Experts that any of `adapters` changes get memory for all adapters. A module that nothing serves

@@ -5,6 +5,7 @@
 #include "base/try.h"
 #include "moe/checks.h"
 #include "moe/layer_turn.h"
+#include "moe/moe_access.h"
 #include "moe/stage.h"
 
 namespace moracle {
@@ -73,14 +74,16 @@ Status FusedMoe::State::add_adapters(const Matrix& x, const int32_t* row_index, 
 }
 
 Status FusedMoe::State::run_experts(const Matrix& x, const MoeScratch& scratch, LoraIds lora_ids,
-                                    const float* topk_weights, const Matrix& output,
-                                    Stream stream) const {
+                                    const float* topk_weights, const Matrix& output, Stream stream,
+                                    bool each_slot, const Rows* prepared) const {
   Ops& ops = device().ops();
   const int64_t rows = x.rows * plan.top_k();
   // Quantize each token once, for all of its experts. Only static scales belong to experts: they
   // need each row quantized by itself.
   GroupedRows input{{}, scratch.rows.row_token, scratch.rows.expert_offsets, rows};
-  if (is_static(plan.layer.scheme)) {
+  if (prepared != nullptr) {
+    input.x = *prepared;
+  } else if (is_static(plan.layer.scheme)) {
     input.x = scratch.input.first(rows);
     input.row_index = nullptr;
     MORACLE_CHECK(quantize_static(x, scratch.rows.row_token, scratch, *w13, input.x, stream));
@@ -93,11 +96,13 @@ Status FusedMoe::State::run_experts(const Matrix& x, const MoeScratch& scratch, 
     MORACLE_CHECK(w2->run(intermediate, y, stream));
     MORACLE_CHECK(add_adapters(scratch.activated.slice(0, rows), nullptr, false, scratch, lora_ids,
                                y, stream));
-    return ops.combine(y, scratch.rows.slot_row, topk_weights, plan.top_k(), output, stream);
+    return ops.combine(y, scratch.rows.slot_row, topk_weights, each_slot ? 1 : plan.top_k(), output,
+                       stream);
   }
   const bool in_place = output.dtype == scratch.y.dtype;
   const Matrix sum = in_place ? output : scratch.y.slice(0, x.rows);
-  Combination combination{scratch.rows.row_token, scratch.rows.row_slot, topk_weights};
+  Combination combination{each_slot ? scratch.rows.row_slot : scratch.rows.row_token,
+                          scratch.rows.row_slot, topk_weights};
   for (int64_t left = rows; left > 0 || !combination.add; left -= input.num_rows) {
     input.num_rows = next_part(input.first_row, left, scratch.rows.expert_offsets);
     MORACLE_TRY(const GroupedRows intermediate, run_w13(x, input, scratch, lora_ids, stream));
@@ -167,6 +172,23 @@ Result<GroupedRows> FusedMoe::State::run_w13(const Matrix& x, const GroupedRows&
   return gather(intermediate, w2->weights(), scratch.sorted_intermediate, ops, stream);
 }
 
+Result<Matrix> FusedMoe::State::input_of(const Matrix& hidden, TopkWeights& topk_weights,
+                                         LoraIds lora_ids, bool is_fused, const MoeScratch& scratch,
+                                         Stream stream) const {
+  Ops& ops = device().ops();
+  Matrix x = hidden;
+  if (plan.layer.routing.weight_on_input) {
+    x = scratch.hidden.slice(0, hidden.rows);
+    MORACLE_CHECK(ops.scale_rows(hidden, topk_weights.data, x, stream));
+    topk_weights.data = nullptr;
+  } else if (hidden.dtype != plan.activation_dtype &&
+             (plan.layer.scheme.activation || lora_ids.data || is_fused)) {
+    x = scratch.hidden.slice(0, hidden.rows);
+    MORACLE_CHECK(ops.convert(hidden, x, stream));
+  }
+  return x;
+}
+
 Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
                        const Matrix& output, Stream stream, LoraIds lora_ids) {
   const Plan& plan = state_->plan;
@@ -179,17 +201,9 @@ Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_
   MORACLE_CHECK(check_memory(plan, hidden, output, lora_ids, *state_->workspace));
   Ops& ops = state_->device().ops();
   const MoeScratch scratch = carve_moe(plan, state_->workspace->data());
-  Matrix x = hidden;
   const bool fused = plan.matrices[0].kernel.fused.holds(hidden.rows);
-  if (layer.routing.weight_on_input) {
-    x = scratch.hidden.slice(0, hidden.rows);
-    MORACLE_CHECK(ops.scale_rows(hidden, topk_weights.data, x, stream));
-    topk_weights.data = nullptr;
-  } else if (hidden.dtype != plan.activation_dtype &&
-             (layer.scheme.activation || lora_ids.data || fused)) {
-    x = scratch.hidden.slice(0, hidden.rows);
-    MORACLE_CHECK(ops.convert(hidden, x, stream));
-  }
+  MORACLE_TRY(const Matrix x,
+              state_->input_of(hidden, topk_weights, lora_ids, fused, scratch, stream));
   if (fused) {
     const ExpertsCall call{x, topk_ids.data, topk_weights.data, state_->expert_map.as<int32_t>(),
                            output};
@@ -199,6 +213,32 @@ Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_
                               state_->expert_map.as<int32_t>(), plan.experts.num_local(),
                               scratch.rows, stream));
   return state_->run_experts(x, scratch, lora_ids, topk_weights.data, output, stream);
+}
+
+Status FusedMoe::apply_rows(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+                            const Matrix& rows, Stream stream, LoraIds lora_ids) {
+  const Plan& plan = state_->plan;
+  const LayerSpec& layer = plan.layer;
+  MORACLE_CHECK(check_call(plan, hidden, hidden, lora_ids, ActivationFormat::kStandard));
+  if (rows.dtype != plan.activation_dtype || rows.cols != layer.hidden_size ||
+      rows.stride != rows.cols || rows.rows != hidden.rows * layer.top_k) {
+    return Error{ErrorKind::kInvalidArgument, "", layer.name,
+                 str("rows of ", name(plan.activation_dtype), " [", hidden.rows * layer.top_k, ", ",
+                     layer.hidden_size, "] without gaps"),
+                 str("they are ", name(rows.dtype), " [", rows.rows, ", ", rows.cols, "]")};
+  }
+  if (hidden.rows == 0) return {};
+  MORACLE_CHECK(check_pointer(topk_ids.data, alignof(int32_t), plan, "topk_ids"));
+  MORACLE_CHECK(check_pointer(topk_weights.data, alignof(float), plan, "topk_weights"));
+  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
+  MORACLE_CHECK(check_memory(plan, hidden, rows, lora_ids, *state_->workspace));
+  const MoeScratch scratch = carve_moe(plan, state_->workspace->data());
+  MORACLE_TRY(const Matrix x,
+              state_->input_of(hidden, topk_weights, lora_ids, false, scratch, stream));
+  MORACLE_CHECK(state_->device().ops().plan_rows(
+      topk_ids.data, hidden.rows, layer.top_k, layer.num_experts, state_->expert_map.as<int32_t>(),
+      plan.experts.num_local(), scratch.rows, stream));
+  return state_->run_experts(x, scratch, lora_ids, nullptr, rows, stream, true);
 }
 
 Status FusedMoe::apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens,
@@ -221,6 +261,31 @@ Status FusedMoe::apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens,
   // Each slot has one expert. Finalize copies the slot's row back unweighted; a slot without a row
   // becomes 0.
   return state_->run_experts(x, scratch, lora_ids, nullptr, output, stream);
+}
+
+Rows MoeAccess::input_form(const FusedMoe& moe) {
+  const Plan& plan = moe.state_->plan;
+  const LayerSpec& layer = plan.layer;
+  if (!layer.scheme.activation || is_static(layer.scheme) || layer.routing.weight_on_input ||
+      plan.lora_rank > 0)
+    return {};
+  return carve_moe(plan, nullptr).input;
+}
+
+Status MoeAccess::apply(FusedMoe& moe, const Rows& input, TopkIds topk_ids,
+                        TopkWeights topk_weights, const Matrix& output, Stream stream) {
+  const FusedMoe::State& state = *moe.state_;
+  const Plan& plan = state.plan;
+  MORACLE_CHECK(check(output, "output", plan, 0));
+  if (output.rows == 0) return {};
+  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state.workspace, stream));
+  MORACLE_CHECK(check_memory(plan, output, output, {}, *state.workspace));
+  const MoeScratch scratch = carve_moe(plan, state.workspace->data());
+  MORACLE_CHECK(state.device().ops().plan_rows(
+      topk_ids.data, output.rows, plan.layer.top_k, plan.layer.num_experts,
+      state.expert_map.as<int32_t>(), plan.experts.num_local(), scratch.rows, stream));
+  return state.run_experts(input.values, scratch, {}, topk_weights.data, output, stream, false,
+                           &input);
 }
 
 }  // namespace moracle

@@ -25,8 +25,14 @@ struct FusedMoe::State {
   Result<PackedWeights> pack(DescribedWeights&& weights, const Progress& progress) const;
   /// Runs GEMM 1, the activation and GEMM 2 on the rows of `x` that scratch.rows lists. Writes the
   /// weighted sum of each token's results to `output`. Null topk_weights: each weight is 1.
+  /// `each_slot`: `output` has a row for each slot, of the activation dtype, and nothing is summed.
+  /// `prepared`: x in the form that GEMM 1 reads; x itself is then only counted.
   Status run_experts(const Matrix& x, const MoeScratch& scratch, LoraIds lora_ids,
-                     const float* topk_weights, const Matrix& output, Stream stream) const;
+                     const float* topk_weights, const Matrix& output, Stream stream,
+                     bool each_slot = false, const Rows* prepared = nullptr) const;
+  /// The input of the experts: weighted, or converted, where the layer needs it.
+  Result<Matrix> input_of(const Matrix& hidden, TopkWeights& topk_weights, LoraIds lora_ids,
+                          bool is_fused, const MoeScratch& scratch, Stream stream) const;
 
  private:
   Status add_adapters(const Matrix& x, const int32_t* row_index, bool is_w13,

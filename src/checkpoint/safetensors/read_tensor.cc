@@ -69,6 +69,8 @@ Result<TensorData> Tensors::read(const std::string& name, int64_t first, int64_t
           const Status done =
               file.read(name, (first + at) * size, {data, static_cast<size_t>(here * size)});
           if (!done) return first_error.keep(chunk, done.error());
+          if (record_->on.load(std::memory_order_relaxed))
+            record_->add(name, (first + at) * size, {data, static_cast<size_t>(here * size)});
           const int64_t bad = first_not_finite(type, data, here);
           if (bad < 0) continue;
           return first_error.keep(chunk,

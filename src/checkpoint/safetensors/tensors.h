@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/safetensors/read_record.h"
 #include "checkpoint/safetensors/safetensors.h"
 #include "moracle/base.h"
 
@@ -60,11 +61,15 @@ class Tensors {
     size_t file;
   };
   const std::map<std::string, Entry>& all() const { return entries_; }
+  const std::vector<SafetensorsFile>& files() const { return files_; }
+  /// What read() has read; off at first.
+  ReadRecord& record() const { return *record_; }
 
  private:
   std::string folder_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Entry> entries_;
+  std::shared_ptr<ReadRecord> record_ = std::make_shared<ReadRecord>();
 };
 
 }  // namespace moracle

@@ -91,6 +91,8 @@ Status MoeStage::run_experts(const Matrix& x, const Matrix& out, const FeedForwa
   const LoraIds lora_ids{experts_->plan().lora_rank > 0 ? scratch.lora_ids : nullptr};
   const int32_t* const ids = router_ ? scratch.topk_ids : scratch.first_expert;
   const float* const weights = router_ ? scratch.topk_weights : scratch.weight_one;
+  if (router_ && scratch.ranks != nullptr)
+    return scratch.ranks->apply(*experts_, x, {ids}, {weights}, out, stream, lora_ids);
   return experts_->apply(x, {ids}, {weights}, out, stream, lora_ids);
 }
 
@@ -136,7 +138,9 @@ Status FeedForward::apply(const Matrix& x, const Matrix& out, const FeedForwardS
   part_done(on_part, "experts");
   if (!shared) return {};
   const Matrix also = scratch.shared.slice(0, x.rows);
-  MORACLE_CHECK(shared->apply(x, also, scratch, ops, stream));
+  FeedForwardScratch here = scratch;  // every rank has the shared expert
+  here.ranks = nullptr;
+  MORACLE_CHECK(shared->apply(x, also, here, ops, stream));
   if (beside_mlp) {
     MORACLE_CHECK(ops.rms_norm(also, beside_mlp->mlp_output.as<float>(), also.cols,
                                beside_mlp->epsilon, also, stream));

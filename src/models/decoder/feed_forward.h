@@ -5,6 +5,7 @@
 #include "kernels/ops.h"
 #include "models/decoder/on_part.h"
 #include "models/loader.h"
+#include "parallel/replicated_moe.h"
 
 namespace moracle {
 
@@ -13,11 +14,12 @@ struct FeedForwardScratch {
   Matrix logits;  ///< [tokens, largest num_experts of any layer]
   Matrix shared;  ///< [tokens, hidden_size]; no columns if no layer has a shared expert
   Matrix normed;  ///< likewise, if no layer has experts beside an MLP
-  int32_t* topk_ids = nullptr;      ///< [tokens, largest top_k]
-  float* topk_weights = nullptr;    ///< likewise
-  int32_t* first_expert = nullptr;  ///< [tokens], all 0
-  float* weight_one = nullptr;      ///< [tokens], all 1
-  int32_t* lora_ids = nullptr;      ///< [tokens], read if a layer has adapters
+  int32_t* topk_ids = nullptr;           ///< [tokens, largest top_k]
+  float* topk_weights = nullptr;         ///< likewise
+  int32_t* first_expert = nullptr;       ///< [tokens], all 0
+  float* weight_one = nullptr;           ///< [tokens], all 1
+  int32_t* lora_ids = nullptr;           ///< [tokens], read if a layer has adapters
+  const ReplicatedMoe* ranks = nullptr;  ///< where routed experts are summed; null: one process
   size_t bytes = 0;
 };
 FeedForwardScratch carve_feed_forward(const Description& description, int64_t max_num_tokens,

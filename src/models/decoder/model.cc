@@ -52,6 +52,9 @@ Device& Model::device() const {
 int64_t Model::weight_bytes() const {
   return state_->weight_bytes;
 }
+const std::shared_ptr<Group>& Model::group() const {
+  return state_->group;
+}
 const std::vector<Choice>& Model::choices() const {
   return state_->choices;
 }

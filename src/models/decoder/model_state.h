@@ -68,6 +68,10 @@ struct Model::State {
   int64_t num_rows = 0;           // rows of the last step
   std::vector<int32_t> lora_ids;  // of the last step; the device may still read them
   Buffer host_logits;  // used if the host cannot read device memory; grows to the requested size
+  std::shared_ptr<Group> group;        // null: this process alone
+  std::unique_ptr<Exchange> exchange;  // likewise
+  Buffer slots;                        // scratch of `ranks`
+  ReplicatedMoe ranks;                 // read by the layers, at this address
   OnPart on_part;
   OnOutput on_output;
   uint64_t num_calls = 0;  // of forward
@@ -79,7 +83,8 @@ struct Model::State {
 struct ModelAccess {
   /// The rest of Model::load, after the Description. options.progress counts up to `total_bytes`.
   static Result<Model> load(Description&& description, const ModelOptions& options,
-                            std::span<const LoraAdapter> adapters, int64_t total_bytes);
+                            std::span<const LoraAdapter> adapters, int64_t total_bytes,
+                            ReadRecord* record = nullptr);
   static Model::State& state(Model& model) { return *model.state_; }
   static KvCache::State& state(KvCache& cache) { return *cache.state_; }
   /// False with recurrent layers, whose state pages do not hold, and with LongRoPE, where a page

@@ -123,15 +123,19 @@ class Continuation {
     run_.insert(run_.end(), tokens.begin(), tokens.end());
     return {};
   }
-  /// Returns the token that follows `tokens`. Holds the device, so that no other thread's step
-  /// comes between.
-  Result<int32_t> next(std::span<const int32_t> tokens) {
+  /// Returns the token that follows `tokens`, or kNothingDrawn; without `draws` only runs them.
+  /// Holds the device, so that no other thread's step comes between.
+  Result<int32_t> next(std::span<const int32_t> tokens, bool draws) {
     const Turn turn = ModelAccess::state(model_).workspace->device().turn();
     MORACLE_CHECK(run(tokens));
-    int32_t id = 0;
+    int32_t id = kNothingDrawn;
     const auto last = static_cast<int64_t>(tokens.size()) - 1;
-    MORACLE_CHECK(draw(model_, last, {&sampler_, 1}, {&id, 1}));
-    if (id != kNothingDrawn) return id;
+    if (draws) MORACLE_CHECK(draw(model_, last, {&sampler_, 1}, {&id, 1}));
+    return id;
+  }
+  /// The error of a draw that gave nothing.
+  Error explain_nothing() {
+    const Turn turn = model_.device().turn();
     return explain_non_finite(model_, run_, cache_, adapter_);
   }
 
@@ -142,6 +146,20 @@ class Continuation {
   const int32_t adapter_;
   std::vector<int32_t>& run_;  // all tokens so far
 };
+
+// How rank 0 goes on after a token. All ranks follow it.
+enum class End : int32_t { kNo, kEos, kLength, kCancelled };
+struct Decision {
+  int32_t id = kNothingDrawn;
+  End end = End::kNo;
+};
+constexpr const char* kReasons[] = {"", "eos", "length", "cancelled"};
+
+// Draws of one rank only: machines that compute other bits must not part ways.
+Status follow_rank_0(const Model& model, Decision& decision) {
+  if (model.group() == nullptr) return {};
+  return model.group()->broadcast(std::as_writable_bytes(std::span(&decision, 1)), 0);
+}
 
 Result<Generation> run(Model& model, std::span<const int32_t> prompt,
                        const GenerateOptions& options) {
@@ -158,9 +176,10 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
   Generation generation;
   MORACLE_TRY(generation.reused_tokens, keep_beginning(kept, prompt));
   Continuation sequence(model, kept, options);
+  const bool decides = model.group() == nullptr || model.group()->rank() == 0;
 
   auto start = std::chrono::steady_clock::now();
-  int32_t id = 0;
+  Decision now;
   for (int64_t done = generation.reused_tokens; done < prompt_size;) {
     const int64_t count = std::min(model.max_num_tokens(), prompt_size - done);
     const std::span<const int32_t> part = prompt.subspan(done, count);
@@ -168,7 +187,7 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
     if (done < prompt_size) {
       MORACLE_CHECK(sequence.run(part));
     } else {
-      MORACLE_TRY(id, sequence.next(part));
+      MORACLE_TRY(now.id, sequence.next(part, decides));
     }
     if (options.on_prompt && !options.on_prompt(done, prompt_size)) {
       generation.stop_reason = "cancelled";
@@ -178,21 +197,32 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
   generation.prompt_seconds = seconds_since(start);
 
   start = std::chrono::steady_clock::now();
-  generation.stop_reason = "length";
-  for (;;) {
-    generation.ids.push_back(id);
+  std::vector<int32_t>& ids = generation.ids;
+  // After the token `id`, which is part of `ids`.
+  const auto end_after = [&](int32_t id) {
     const bool is_stop =
         std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end();
-    if (is_stop) generation.stop_reason = "eos";
-    if (options.on_token && !options.on_token(id)) {
-      if (!is_stop) generation.stop_reason = "cancelled";
-      break;
+    const bool goes_on = !options.on_token || options.on_token(id);
+    if (is_stop) return End::kEos;
+    if (!goes_on) return End::kCancelled;
+    const bool full = sequence.is_full();  // the end of the context
+    return full || static_cast<int64_t>(ids.size()) >= options.max_tokens ? End::kLength : End::kNo;
+  };
+  for (;;) {
+    if (decides && now.id != kNothingDrawn) {
+      ids.push_back(now.id);
+      now.end = end_after(now.id);
     }
-    const auto count = static_cast<int64_t>(generation.ids.size());
-    if (is_stop || count >= options.max_tokens) break;
-    if (sequence.is_full()) break;  // the end of the context
-    MORACLE_TRY(id, sequence.next({&generation.ids.back(), 1}));
+    MORACLE_CHECK(follow_rank_0(model, now));
+    if (now.id == kNothingDrawn) return sequence.explain_nothing();
+    if (!decides) {
+      ids.push_back(now.id);
+      if (options.on_token) (void)options.on_token(now.id);
+    }
+    if (now.end != End::kNo) break;
+    MORACLE_TRY(now.id, sequence.next({&ids.back(), 1}, decides));
   }
+  generation.stop_reason = kReasons[static_cast<int>(now.end)];
   generation.generation_seconds = seconds_since(start);
   return generation;
 }

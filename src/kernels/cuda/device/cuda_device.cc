@@ -90,22 +90,21 @@ Result<Buffer> CudaDevice::allocate(size_t bytes) {
                 std::shared_ptr<void>(data, [](void* p) { static_cast<void>(cudaFree(p)); }));
   // Synchronize: every stream must see the zeros, not only this one.
   MORACLE_CUDA(cudaMemsetAsync(data, 0, bytes, queue_.own));
-  MORACLE_CUDA(cudaStreamSynchronize(queue_.own));
+  MORACLE_CHECK(watches_.wait(queue_.own));
   return buffer;
 }
 
 Status CudaDevice::upload(void* to, const void* from, size_t bytes, Stream stream) {
   const Turn turn = this->turn();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
-  MORACLE_CHECK(staging_.enqueue(to, from, bytes, queue_.of(stream)));
-  MORACLE_CUDA(cudaStreamSynchronize(queue_.of(stream)));
-  return {};
+  MORACLE_CHECK(staging_.enqueue(to, from, bytes, queue_.of(stream), watches_));
+  return watches_.wait(queue_.of(stream));
 }
 
 Status CudaDevice::enqueue_upload(void* to, const void* from, size_t bytes, Stream stream) {
   const Turn turn = this->turn();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
-  return staging_.enqueue(to, from, bytes, queue_.of(stream));
+  return staging_.enqueue(to, from, bytes, queue_.of(stream), watches_);
 }
 
 Status CudaDevice::download(void* to, const void* from, size_t bytes, Stream stream) {
@@ -135,7 +134,7 @@ std::shared_ptr<StreamOrder> CudaDevice::stream_order() {
 }
 
 Result<std::unique_ptr<Timeline>> CudaDevice::timeline(Stream stream) {
-  return cuda::timeline(queue_, stream);
+  return cuda::timeline(queue_, stream, watches_);
 }
 
 Result<Buffer> CudaDevice::allocate_host(size_t bytes) {
@@ -151,6 +150,7 @@ Result<Buffer> CudaDevice::allocate_host(size_t bytes) {
 Status CudaDevice::synchronize(Stream stream) {
   const Turn turn = this->turn();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  MORACLE_CHECK(watches_.guard(queue_.of(stream)));
   return device_errors_.take(queue_.of(stream));
 }
 

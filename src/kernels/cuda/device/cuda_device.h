@@ -4,6 +4,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cuda/device/cuda_queue.h"
+#include "kernels/cuda/device/cuda_watches.h"
 #include "kernels/cuda/device/device_error.h"
 #include "kernels/cuda/device/pinned_staging.h"
 #include "kernels/cuda/device/weight_staging.h"
@@ -48,6 +49,8 @@ class CudaDevice : public Device {
 
   const cuda::Queue& queue() const { return queue_; }
   const cuda::DeviceErrors& device_errors() const { return device_errors_; }
+  /// Watches over waits for work that depends on other processes.
+  cuda::Watches& watches() { return watches_; }
   /// Staging for weight conversion; the conversion threads share it.
   cuda::WeightStaging& weight_staging() { return weight_staging_; }
   /// cuBLASLt on this device; null until a layer uses it. The caller holds the turn.
@@ -59,6 +62,7 @@ class CudaDevice : public Device {
 
   cuda::Queue queue_;
   cuda::DeviceErrors device_errors_;
+  cuda::Watches watches_;
   cuda::PinnedStaging staging_;
   cuda::WeightStaging weight_staging_{queue_};
   std::unique_ptr<CudaOps> ops_;

@@ -24,14 +24,15 @@ Status PinnedStaging::open() {
   return {};
 }
 
-Status PinnedStaging::enqueue(void* to, const void* from, size_t bytes, cudaStream_t stream) {
+Status PinnedStaging::enqueue(void* to, const void* from, size_t bytes, cudaStream_t stream,
+                              Watches& watches) {
   if (bytes == 0) return {};
   MORACLE_CHECK(open());
   for (size_t done = 0; done < bytes; done += kHalf) {
     const int half = next_;
     next_ ^= 1;
     const size_t count = std::min(kHalf, bytes - done);
-    MORACLE_CUDA(cudaEventSynchronize(arrived_[half]));
+    MORACLE_CHECK(watches.wait(arrived_[half]));
     std::memcpy(halves_[half], static_cast<const std::byte*>(from) + done, count);
     MORACLE_CUDA(cudaMemcpyAsync(static_cast<std::byte*>(to) + done, halves_[half], count,
                                  cudaMemcpyHostToDevice, stream));

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+#include "kernels/cuda/device/cuda_watches.h"
 #include "moracle/base.h"
 
 namespace moracle::cuda {
@@ -18,7 +19,7 @@ class PinnedStaging {
   ~PinnedStaging();
   /// Enqueues the copy in stream order. The caller may free the source on return. The first call
   /// allocates the pinned memory.
-  Status enqueue(void* to, const void* from, size_t bytes, cudaStream_t stream);
+  Status enqueue(void* to, const void* from, size_t bytes, cudaStream_t stream, Watches& watches);
 
  private:
   Status open();

@@ -1,0 +1,178 @@
+// Several processes (ranks) that hold one model together: a Group connects them, an Exchange moves
+// activations between their devices.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moracle/base.h"
+#include "moracle/device.h"
+#include "moracle/oracle.h"
+
+namespace moracle {
+
+/// What a launcher says about this process. The library reads no environment: the command does.
+struct RankOptions {
+  int64_t rank = 0, size = 1;
+  int64_t local_rank = 0, local_size = 1;  ///< among the ranks of this host
+  /// "auto", or the name of one of transports().
+  std::string transport = "auto";
+  bool mpi_launcher = false;     ///< started by mpirun, or by Slurm with MPI
+  std::string address = "";      ///< tcp: the host of rank 0
+  int port = 0;                  ///< tcp: rank 0 listens there
+  double timeout_seconds = 120;  ///< the longest wait for another rank
+};
+
+/// The ranks of a job and their host memory. Every rank makes the same calls in the same order,
+/// from one thread at a time. Every call ends within the timeout of RankOptions. Errors (kIo): a
+/// rank that ended, stopped with an error, or did not answer in time; the error names it. After an
+/// error only abort() may be called.
+class Group {
+ public:
+  virtual ~Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  /// "one", "mpi" or "tcp".
+  virtual std::string_view name() const = 0;
+  int64_t rank() const { return options_.rank; }
+  int64_t size() const { return options_.size; }
+  const RankOptions& options() const { return options_; }
+
+  struct Part {
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+  };
+  /// Part r of `send` goes to rank r, which receives it as part `rank()` of its `receive`. The
+  /// sizes must agree. A part may be empty.
+  Status exchange(std::span<const Part> send, std::span<const Part> receive);
+  /// Copies the bytes of rank `from` to all ranks, which pass equally many. `patient`: the
+  /// others wait for `from` without a limit of time, because it waits for a person.
+  Status broadcast(std::span<std::byte> bytes, int64_t from, bool patient = false);
+  /// all [size * mine.size()]: the bytes of each rank, by rank.
+  Status all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+  /// Waits until every rank is here.
+  Status barrier();
+  /// Looks whether a rank has ended or stopped, and waits for nothing. A transport that learns this
+  /// only in a call finds nothing here. Errors: as those of a call.
+  virtual Status look() { return {}; }
+  /// Tells every rank that this one stops, and why. Their next or current call returns the reason.
+  virtual void abort(const Error& reason) = 0;
+
+ protected:
+  explicit Group(RankOptions options) : options_(std::move(options)) {}
+  /// exchange, except the rank's own part. `seconds` 0: no limit of time.
+  virtual Status transfer(std::span<const Part> send, std::span<const Part> receive,
+                          double seconds) = 0;
+
+ private:
+  Status move(std::span<const Part> send, std::span<const Part> receive, double seconds);
+  RankOptions options_;
+};
+
+/// One way to connect processes.
+struct Transport {
+  std::string_view name, summary;
+  /// Null: this build has none, and `lacks` says what it needs.
+  Result<std::shared_ptr<Group>> (*open)(const RankOptions& options) = nullptr;
+  std::string_view lacks = {};
+};
+std::span<const Transport> transports();
+
+/// Connects this process with the others, or makes a group of one. Errors: wrong numbers; a
+/// transport that is unknown, or that this build or machine lacks; ranks that do not come in time.
+Result<std::shared_ptr<Group>> open_group(const RankOptions& options);
+
+/// Operations between the devices of a group's ranks. They are enqueued on a stream like Ops; on a
+/// CPU they are done when the call returns. Every rank enqueues the same operations in the same
+/// order. Every rank gets the same bits of a sum. Errors: those of Group; on a device that
+/// enqueues, also at a later synchronize().
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  /// The name of its row in exchanges().
+  virtual std::string_view name() const = 0;
+  /// True if Device::record can record all_reduce, all_gather and reduce_scatter.
+  virtual bool in_graphs() const { return false; }
+
+  /// x becomes the sum of all ranks' x, in place. f32, bf16 or f16; equal shapes; stride = cols.
+  virtual Status all_reduce(const Matrix& x, Stream stream) = 0;
+  /// all [size * bytes]: `mine` of each rank, by rank. `mine` may be its own part of `all`.
+  virtual Status all_gather(const void* mine, size_t bytes, void* all, Stream stream) = 0;
+  /// Several gathers as one operation, which can take less time.
+  struct Gathered {
+    const void* mine = nullptr;
+    size_t bytes = 0;
+    void* all = nullptr;
+  };
+  virtual Status all_gather(std::span<const Gathered> parts, Stream stream);
+  /// mine = the sum over ranks of rows [rank * mine.rows, …) of their `all`, which has size *
+  /// mine.rows rows and keeps its values or not. stride = cols.
+  virtual Status reduce_scatter(const Matrix& all, const Matrix& mine, Stream stream) = 0;
+  /// As Group::exchange, on device memory. The host knows the sizes.
+  virtual Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
+                          Stream stream) = 0;
+};
+
+/// What an exchange has to serve.
+struct ExchangeRequest {
+  Platform platform = Platform::kCpu;
+  int64_t size = 1;           ///< ranks
+  std::string name = "auto";  ///< or the name of a row
+  bool one_host = true;       ///< all ranks
+};
+
+/// One row of the table of exchanges, in order of preference.
+struct ExchangeRow {
+  std::string_view name, summary;
+  Platform platform = Platform::kCpu;
+  bool any_platform = false;
+  int64_t max_ranks = 0;  ///< 0: no limit
+  bool one_host = false;  ///< needs all ranks on one host
+  /// Null: this build has none.
+  Result<std::unique_ptr<Exchange>> (*make)(std::shared_ptr<Group> group,
+                                            std::shared_ptr<Device> device) = nullptr;
+  /// What this machine lacks, found at run time; empty: nothing. Null: needs nothing.
+  std::string (*lacks)() = nullptr;
+  std::string_view build = {};  ///< what the build needs, for rows without `make`
+};
+std::span<const ExchangeRow> exchanges();
+
+struct ExchangeVerdict {
+  const ExchangeRow* row = nullptr;
+  std::vector<Reason> reasons;  ///< empty: serves
+};
+struct ExchangeSelection {
+  std::vector<ExchangeVerdict> considered;  ///< every row, in order
+  const ExchangeRow* chosen = nullptr;      ///< the first row without objections; null: none
+};
+/// `other_machine`: assume a build and a machine that have everything, as explain --machine does.
+ExchangeSelection select_exchange(const ExchangeRequest& request, bool other_machine = false);
+/// The selection as text for users: one line per row.
+std::string explain(const ExchangeSelection& selection);
+
+/// Makes the exchange that select_exchange chooses. Errors: none serves, with all reasons.
+Result<std::unique_ptr<Exchange>> open_exchange(const std::shared_ptr<Group>& group,
+                                                const std::shared_ptr<Device>& device,
+                                                const std::string& name = "auto");
+
+/// How tokens and experts are spread.
+enum class Spread : uint8_t {
+  kReplicated,  ///< every rank has the same tokens; its experts' outputs are summed over the ranks
+  kDispatched,  ///< every rank has its own tokens; they travel to their experts and back
+};
+std::string_view name(Spread spread);
+
+/// Bytes that one rank sends per token of a layer, on average over the ranks.
+struct Travel {
+  int64_t there = 0;  ///< to the experts
+  int64_t back = 0;   ///< results
+};
+/// `activation`: the device's dtype of activations. `deterministic`: the bits of one process.
+Travel travel_bytes(const LayerSpec& layer, int64_t ranks, Spread spread, DType activation,
+                    bool deterministic);
+
+}  // namespace moracle

@@ -1,0 +1,38 @@
+// What a process has read of a checkpoint: how much, and a checksum. Ranks compare them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "moracle/base.h"
+
+namespace moracle {
+
+/// A 64-bit checksum. Any change within one word of 8 bytes changes it.
+uint64_t checksum(std::span<const std::byte> bytes, uint64_t seed = 0);
+
+/// Counts reads while `on`. Several threads may add at once, and the order does not matter.
+class ReadRecord {
+ public:
+  struct Sum {
+    uint64_t checksum = 0;
+    int64_t bytes = 0;
+  };
+  std::atomic<bool> on{false};
+  /// True while a rank reads what no other rank reads: its experts.
+  std::atomic<bool> own{false};
+
+  /// Bytes of a tensor from byte `first` on.
+  void add(std::string_view tensor, int64_t first, std::span<const std::byte> bytes);
+  Sum common() const { return sum(0); }
+  Sum only_here() const { return sum(1); }
+
+ private:
+  Sum sum(int which) const { return {checksums_[which].load(), bytes_[which].load()}; }
+  std::atomic<uint64_t> checksums_[2] = {};
+  std::atomic<int64_t> bytes_[2] = {};
+};
+
+}  // namespace moracle

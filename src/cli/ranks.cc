@@ -1,0 +1,182 @@
+#include "ranks.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iostream>
+#include <streambuf>
+
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "base/try.h"
+#include "base/usable_cpus.h"
+#include "launcher.h"
+#include "numbers.h"
+
+namespace moracle::cli {
+namespace {
+
+// Of this process, until its end.
+std::shared_ptr<Group> job;
+bool told = false;
+
+// Takes everything and keeps nothing.
+class Nowhere : public std::streambuf {
+  int overflow(int c) override { return c == EOF ? 0 : c; }
+  std::streamsize xsputn(const char*, std::streamsize count) override { return count; }
+};
+Nowhere nowhere;
+std::streambuf* const real_errors = std::cerr.rdbuf();
+
+Result<int64_t> parse_ep(const std::string& text) {
+  const auto wrong = [&](std::string need) {
+    return Error{ErrorKind::kInvalidArgument, "", "--parallel", std::move(need),
+                 "it is " + quote(text)};
+  };
+  if (text.find("tp=") != text.npos)
+    return wrong("ep=N only: attention and dense layers are computed by every rank (no tp)");
+  int64_t size = 0;
+  const char* const end = text.data() + text.size();
+  if (!text.starts_with("ep=")) return wrong("ep=N, the number of ranks that share the experts");
+  const auto [stop, error] = std::from_chars(text.data() + 3, end, size);
+  if (error != std::errc() || stop != end || size < 1 || size > 4096)
+    return wrong("ep=N with a whole number from 1 to 4096");
+  return size;
+}
+
+// Where a rank runs, for sharing the CPUs of its host.
+struct HostCpus {
+  char host[64] = {};
+  uint64_t cpus[64] = {};  // bits of the affinity mask
+  bool has(size_t cpu) const { return cpu < 4096 && (cpus[cpu / 64] >> (cpu % 64) & 1) != 0; }
+};
+
+// CPUs of the affinity mask, each divided among the ranks of this host that may use it.
+Result<int> threads_of_rank(Group& group) {
+  HostCpus own;
+  ::gethostname(own.host, sizeof own.host - 1);
+  const std::vector<int> cpus = affinity_cpus();
+  for (const int cpu : cpus)
+    if (cpu < 4096) own.cpus[cpu / 64] |= uint64_t{1} << (cpu % 64);
+  std::vector<HostCpus> all(group.size());
+  MORACLE_CHECK(
+      group.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all))));
+  double share = 0;
+  int64_t neighbours = 0;
+  for (const HostCpus& other : all) neighbours += std::strcmp(other.host, own.host) == 0 ? 1 : 0;
+  for (const int cpu : cpus) {
+    int64_t users = 0;
+    for (const HostCpus& other : all)
+      users +=
+          std::strcmp(other.host, own.host) == 0 && other.has(static_cast<size_t>(cpu)) ? 1 : 0;
+    share += 1.0 / static_cast<double>(std::max<int64_t>(users, 1));
+  }
+  if (const double limit = cgroup_cpus(); limit > 0)
+    share = std::min(share, limit / static_cast<double>(neighbours));
+  return std::max(1, static_cast<int>(share + 1e-6));
+}
+
+// "cuda" means the local rank's GPU. A launcher may show each rank only its own.
+std::string device_of_rank(const std::string& device, const RankOptions& rank) {
+  if (device != "cuda" && device != "opencl") return device;
+  const Platform platform = device == "cuda" ? Platform::kCuda : Platform::kOpenCl;
+  int64_t there = 0;
+  for (const GpuInfo& gpu : Machine::here().gpus) there += gpu.platform == platform ? 1 : 0;
+  return str(device, ":", rank.local_rank % std::max<int64_t>(there, 1));
+}
+
+}  // namespace
+
+void RankArguments::add_to(CLI::App& app) {
+  app.add_option("--parallel", parallel,
+                 "ep=N: N ranks share the experts; start them with mpirun -n N, srun or torchrun");
+  app.add_option("--placement", placement,
+                 "linear: each rank holds consecutive experts; round-robin: expert e is on rank e "
+                 "mod N")
+      ->capture_default_str();
+  app.add_option("--transport", transport,
+                 "How ranks connect: mpi, tcp, or auto: what the launcher offers")
+      ->capture_default_str();
+  app.add_option("--exchange", exchange,
+                 "How activations travel: auto, or a row that moracle explain --parallel lists")
+      ->capture_default_str();
+  app.add_option("--timeout", timeout, "Seconds that a rank waits for another one")
+      ->capture_default_str();
+}
+
+Result<Parallelism> RankArguments::planned() const {
+  Parallelism plan;
+  if (!given()) return plan;
+  MORACLE_TRY(plan.ep_size, parse_ep(parallel));
+  MORACLE_TRY(plan.placement, parse_placement(placement));
+  return plan;
+}
+
+Status RankArguments::join(ModelOptions& options) const {
+  MORACLE_TRY(options.parallel, planned());
+  MORACLE_TRY(RankOptions rank, launched_as(process_environment()));
+  const int64_t size = options.parallel.ep_size;
+  if (!given() && rank.size > 1) {
+    return Error{ErrorKind::kInvalidArgument, "", "--parallel", str("ep=", rank.size),
+                 str("the launcher started ", rank.size, " processes, and it is not given")};
+  }
+  if (rank.size != size) {
+    return Error{
+        ErrorKind::kInvalidArgument, "", "--parallel " + parallel,
+        str(size, " processes: mpirun -n ", size, " moracle …"),
+        rank.size == 1 ? "this process is alone" : str("the launcher started ", rank.size)};
+  }
+  if (size == 1) return {};
+  rank.transport = transport;
+  rank.timeout_seconds = timeout;
+  MORACLE_TRY(job, open_group(rank));
+  if (rank.rank > 0) {
+    std::cout.rdbuf(&nowhere);
+    std::cerr.rdbuf(&nowhere);
+  }
+  options.group = job;
+  options.exchange = exchange;
+  options.parallel.ep_rank = rank.rank;
+  options.device = device_of_rank(options.device, rank);
+  if (options.threads < 1) {
+    MORACLE_TRY(options.threads, threads_of_rank(*job));
+  }
+  return {};
+}
+
+Status share_ids(const std::shared_ptr<Group>& group, std::vector<int32_t>& ids) {
+  if (group == nullptr) return {};
+  uint64_t count = ids.size();
+  MORACLE_CHECK(group->broadcast(std::as_writable_bytes(std::span(&count, 1)), 0, true));
+  ids.resize(count);
+  return group->broadcast(std::as_writable_bytes(std::span(ids)), 0);
+}
+
+bool is_first_rank() {
+  return job == nullptr || job->rank() == 0;
+}
+
+void tell_ranks(const Error& error) {
+  if (job == nullptr || told) return;
+  told = true;
+  job->abort(error);
+}
+
+void leave_ranks(int exit_code) {
+  if (exit_code != kDone)
+    tell_ranks({ErrorKind::kCancelled, "", "", "", str("it ended with exit code ", exit_code)});
+  job.reset();
+}
+
+std::string rank_prefix() {
+  return job == nullptr ? "" : str("rank ", job->rank(), ": ");
+}
+
+std::ostream& errors() {
+  static std::ostream stream(real_errors);
+  return stream;
+}
+
+}  // namespace moracle::cli

@@ -1,0 +1,84 @@
+#include "ranks_text.h"
+
+#include "base/text.h"
+#include "terminal.h"
+
+namespace moracle::cli {
+namespace {
+
+constexpr Spread kSpreads[] = {Spread::kReplicated, Spread::kDispatched};
+
+ExchangeSelection exchange_for(const Machine& machine, const ModelOptions& options) {
+  const Result<DeviceName> device = parse_device(options.device);
+  const Platform platform = device ? device->platform : Platform::kCpu;
+  return select_exchange({platform, options.parallel.ep_size, options.exchange},
+                         machine.name != "here");
+}
+
+struct ExpertLayers {
+  const Plan* plan;
+  int64_t count;
+};
+std::vector<ExpertLayers> expert_layers(const std::vector<Choice>& choices) {
+  std::vector<ExpertLayers> layers;
+  for (const Choice& choice : choices)
+    if (choice.part == "experts" && choice.selection.plan)
+      layers.push_back({&*choice.selection.plan, static_cast<int64_t>(choice.layers.size())});
+  return layers;
+}
+
+Travel travel_of(const ExpertLayers& layers, Spread spread, const ModelOptions& options) {
+  return travel_bytes(layers.plan->layer, options.parallel.ep_size, spread,
+                      layers.plan->activation_dtype, options.deterministic);
+}
+
+}  // namespace
+
+std::string ranks_text(const std::vector<Choice>& choices, const Machine& machine,
+                       const ModelOptions& options) {
+  const int64_t size = options.parallel.ep_size;
+  std::string text =
+      str("\n", bold(str(size, " ranks")), ", ", name(options.parallel.placement),
+          " placement; exchange:\n", printable_lines(explain(exchange_for(machine, options))));
+  Table table;
+  table.row({"bytes that a rank sends", "there", "back", "all layers"});
+  for (const ExpertLayers& layers : expert_layers(choices)) {
+    for (const Spread spread : kSpreads) {
+      const Travel travel = travel_of(layers, spread, options);
+      table.row({str(name(spread), ", per token and layer"), str(travel.there), str(travel.back),
+                 str((travel.there + travel.back) * layers.count)});
+    }
+    const Plan& plan = *layers.plan;
+    table.row({str("experts of rank 0, of ", plan.layer.num_experts), str(plan.experts.num_local()),
+               "", megabytes(plan.weight_bytes * layers.count)});
+  }
+  return text + table.text({1, 2, 3});
+}
+
+Json ranks_json(const std::vector<Choice>& choices, const Machine& machine,
+                const ModelOptions& options) {
+  const ExchangeSelection selection = exchange_for(machine, options);
+  Json considered = Json::array(), travels = Json::array();
+  for (const ExchangeVerdict& verdict : selection.considered) {
+    Json reasons = Json::array();
+    for (const Reason& reason : verdict.reasons)
+      reasons.push_back({{"rule", reason.rule}, {"need", reason.need}, {"have", reason.have}});
+    considered.push_back({{"exchange", verdict.row->name}, {"reasons", reasons}});
+  }
+  for (const ExpertLayers& layers : expert_layers(choices)) {
+    for (const Spread spread : kSpreads) {
+      const Travel travel = travel_of(layers, spread, options);
+      travels.push_back({{"spread", name(spread)},
+                         {"layers", layers.count},
+                         {"bytes_there", travel.there},
+                         {"bytes_back", travel.back}});
+    }
+  }
+  return {{"ep", options.parallel.ep_size},
+          {"placement", name(options.parallel.placement)},
+          {"chosen", selection.chosen != nullptr ? Json(selection.chosen->name) : Json(nullptr)},
+          {"considered", considered},
+          {"per_token_and_layer", travels}};
+}
+
+}  // namespace moracle::cli

@@ -1,0 +1,14 @@
+// What `explain` says about ranks that share the experts.
+#pragma once
+
+#include "command.h"
+
+namespace moracle::cli {
+
+/// The exchange that serves, why others do not, and the bytes that travel.
+std::string ranks_text(const std::vector<Choice>& choices, const Machine& machine,
+                       const ModelOptions& options);
+Json ranks_json(const std::vector<Choice>& choices, const Machine& machine,
+                const ModelOptions& options);
+
+}  // namespace moracle::cli

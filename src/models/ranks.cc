@@ -1,0 +1,116 @@
+#include "models/ranks.h"
+
+#include <iomanip>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+
+namespace moracle {
+namespace {
+
+std::string hex(uint64_t value) {
+  std::ostringstream out;
+  out << std::hex << std::setw(16) << std::setfill('0') << value;
+  return out.str();
+}
+
+uint64_t checksum_of(std::span<const LoraPair> pairs, uint64_t sum) {
+  for (const LoraPair& pair : pairs) {
+    sum = checksum(std::as_bytes(std::span(pair.a)), sum);
+    sum = checksum(std::as_bytes(std::span(pair.b)), sum);
+    sum = checksum(std::as_bytes(std::span(&pair.scale, 1)), sum);
+  }
+  return sum;
+}
+
+std::string adapters_text(std::span<const LoraAdapter> adapters) {
+  uint64_t sum = 0;
+  for (const LoraAdapter& adapter : adapters) {
+    for (const auto& [layer, weights] : adapter.layers)
+      for (const auto* pairs : {&weights.gate, &weights.up, &weights.down})
+        sum = checksum_of(*pairs, sum);
+    for (const auto& [module, pair] : adapter.modules) sum = checksum_of({&pair, 1}, sum);
+  }
+  return adapters.empty() ? "none" : str(adapters.size(), " with checksum ", hex(sum));
+}
+
+// Names, sizes, types and shapes of all tensors: two files with equal text differ only in values.
+std::string tensors_text(const Tensors& tensors) {
+  std::string all;
+  for (const auto& [name, entry] : tensors.all())
+    all += str(name, " ", to_string(entry.view), "\n");
+  return str(tensors.all().size(), " tensors in ", tensors.files().size(), " files, checksum ",
+             hex(checksum(std::as_bytes(std::span(all)))));
+}
+
+std::string options_text(const ModelOptions& o) {
+  return str("quantization '", o.quantization, "', activations '", o.activations, "', kv-cache ",
+             o.kv_cache, ", backend ", o.backend, ", ", tokens_per_step(o), " tokens per step",
+             o.deterministic ? ", deterministic" : "", ", graphs ", o.graphs ? "on" : "off");
+}
+
+}  // namespace
+
+Status check_ranks(const ModelOptions& options) {
+  const int64_t size = options.group ? options.group->size() : 1;
+  const int64_t rank = options.group ? options.group->rank() : 0;
+  const Parallelism& parallel = options.parallel;
+  const auto wrong = [](std::string need, std::string fact) {
+    return Error{ErrorKind::kInvalidArgument, "", "parallel", std::move(need), std::move(fact)};
+  };
+  if (parallel.ep_size != size || parallel.ep_rank != rank) {
+    return wrong(str("ep=", size, " and rank ", rank,
+                     options.group ? ", as in the group" : ", because there is no group"),
+                 str("it is ep=", parallel.ep_size, " and rank ", parallel.ep_rank));
+  }
+  if (parallel.expert_map)
+    return wrong("a placement by name: layers may have other numbers of experts", "it has a map");
+  return {};
+}
+
+std::vector<Fact> facts_before_loading(const Checkpoint& checkpoint, const ModelOptions& options,
+                                       std::span<const LoraAdapter> adapters) {
+  const Checkpoint::State& state = checkpoint.state();
+  const Config& whole = state.wrapper ? *state.wrapper : state.config;
+  const std::string config = whole.value().dump();
+  return {{"a Moracle version", MORACLE_LIBRARY_VERSION},
+          {"a config.json", str(config.size(), " bytes with checksum ",
+                                hex(checksum(std::as_bytes(std::span(config)))))},
+          {"tensors", tensors_text(state.tensors)},
+          {"options", options_text(options)},
+          {"a placement", std::string(name(options.parallel.placement))},
+          {"adapters", adapters_text(adapters)}};
+}
+
+std::vector<Fact> facts_after_loading(const Model& model, const ReadRecord& record) {
+  std::string plan;
+  for (const Choice& choice : model.choices())
+    plan += str(plan.empty() ? "" : ", ", choice.part, " ", choice.selection.plan->backend->name);
+  const ReadRecord::Sum common = record.common();
+  return {{"a plan", plan},
+          {"weights that every rank reads",
+           str(common.bytes, " bytes with checksum ", hex(common.checksum))}};
+}
+
+Status join_ranks(Model::State& m, std::span<const ModuleChoice> modules,
+                  const ModelOptions& options) {
+  const std::shared_ptr<Device> device(m.workspace, &m.workspace->device());
+  m.group = options.group;
+  MORACLE_TRY(m.exchange, open_exchange(options.group, device, options.exchange));
+  m.recorded.on = m.recorded.on && m.exchange->in_graphs();
+  m.ranks = {m.exchange.get(), needs_slots(options), nullptr, device.get()};
+  if (!m.ranks.same_bits) return {};
+  size_t bytes = 0;
+  for (const ModuleChoice& module : modules) {
+    if (module.part != "experts") continue;
+    bytes =
+        std::max(bytes, ReplicatedMoe::scratch_bytes(module.selection.plan->layer, m.max_num_tokens,
+                                                     device->activation_dtype()));
+  }
+  MORACLE_TRY(m.slots, device->allocate(bytes));
+  m.ranks.scratch = m.slots.as<std::byte>();
+  return {};
+}
+
+}  // namespace moracle

@@ -1,0 +1,22 @@
+// A model on several ranks: what they compare, and what their layers share.
+#pragma once
+
+#include "models/decoder/model_state.h"
+#include "models/plan.h"
+#include "parallel/agreement.h"
+
+namespace moracle {
+
+/// Errors: options.parallel has other numbers than the group, or more than one rank without one; a
+/// map of experts.
+Status check_ranks(const ModelOptions& options);
+/// Files, options and adapters, before a weight is read.
+std::vector<Fact> facts_before_loading(const Checkpoint& checkpoint, const ModelOptions& options,
+                                       std::span<const LoraAdapter> adapters);
+/// The backends, and the checksum of all weights that every rank has read.
+std::vector<Fact> facts_after_loading(const Model& model, const ReadRecord& record);
+/// Makes the exchange, and the memory that layers share for it. Errors: none serves; memory.
+Status join_ranks(Model::State& m, std::span<const ModuleChoice> modules,
+                  const ModelOptions& options);
+
+}  // namespace moracle

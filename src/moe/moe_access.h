@@ -1,0 +1,20 @@
+// Experts on activations that are quantized already, for the library's own source folders.
+#pragma once
+
+#include "moracle/moe.h"
+#include "quant/rows.h"
+
+namespace moracle {
+
+struct MoeAccess {
+  /// The form in which the layer's kernels read its input: dtype, columns and scales of one row. No
+  /// memory. Empty if the layer needs its input as the caller has it: floats, stored scales,
+  /// weights on the input, adapters.
+  static Rows input_form(const FusedMoe& moe);
+  /// FusedMoe::apply to input in that form, with the same bits. Requires a form. No fused kernel
+  /// runs.
+  static Status apply(FusedMoe& moe, const Rows& input, TopkIds topk_ids, TopkWeights topk_weights,
+                      const Matrix& output, Stream stream);
+};
+
+}  // namespace moracle

@@ -1,0 +1,22 @@
+// Checks that all ranks run the same job.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "moracle/parallel.h"
+
+namespace moracle {
+
+/// What every rank must have in common: "version", "0.1.0".
+struct Fact {
+  std::string what;
+  std::string value;
+};
+
+/// Compares the facts of all ranks; each rank passes the same list of names. Errors
+/// (kInvalidArgument), the same on every rank: the first fact that differs, with the rank that has
+/// another value than most, and both values.
+Status agree(Group& group, const std::vector<Fact>& facts);
+
+}  // namespace moracle

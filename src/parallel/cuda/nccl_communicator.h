@@ -1,0 +1,50 @@
+// A communicator of NCCL whose every wait is bounded and names what fails.
+#pragma once
+
+#include <functional>
+#include <set>
+#include <string_view>
+#include <thread>
+
+#include "moracle/parallel.h"
+#include "parallel/cuda/nccl_api.h"
+#include "parallel/cuda/rank_watch.h"
+
+namespace moracle::nccl {
+
+class Communicator {
+ public:
+  /// Connects the current device of each rank. Errors: versions that differ; NCCL's; a rank that
+  /// does not come within the group's timeout.
+  static Result<std::unique_ptr<Communicator>> open(const std::shared_ptr<Group>& group);
+  /// Ends within some seconds, even if NCCL does not: it then goes on in a thread of its own.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  ncclComm_t get() const { return comm_; }
+  /// Runs `call`, which enqueues an operation. In the first call of a kind (a size, some peers)
+  /// NCCL connects to other ranks, and waits for them: that call runs in a thread of its own, so
+  /// that the wait can end. Errors: NCCL's, by name.
+  Status enqueue(const char* name, size_t kind, const std::function<ncclResult_t()>& call);
+  const std::shared_ptr<RankWatch>& watch() const { return watch_; }
+
+ private:
+  explicit Communicator(std::shared_ptr<Group> group);
+  // Runs `call` in a thread, and waits for it as long as no rank fails.
+  Status run_watched(const char* name, std::function<ncclResult_t()> call);
+  Error failed(ncclResult_t result, const char* call) const;
+  // What NCCL's own threads found; it does not wait.
+  Status found() const;
+  // Ends running kernels. NCCL waits for graphs that hold its kernels, so a thread does it.
+  void abort();
+
+  const Api& api_;
+  std::shared_ptr<Group> group_;
+  ncclComm_t comm_ = nullptr;
+  bool aborted_ = false;
+  std::set<std::pair<std::string_view, size_t>> connected_;  // operations and kinds
+  std::shared_ptr<RankWatch> watch_;
+};
+
+}  // namespace moracle::nccl

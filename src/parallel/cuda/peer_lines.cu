@@ -1,0 +1,204 @@
+#if defined(MORACLE_WITH_NCCL)
+#include "parallel/cuda/peer_lines.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/device/launch.cuh"
+
+namespace moracle::cuda {
+namespace {
+
+__device__ void send_line(std::byte* to, uint2 values, uint32_t round) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(values.x),
+               "r"(round), "r"(values.y), "r"(round)
+               : "memory");
+}
+
+// Waits for the line of this round. A host that gives up ends the wait; the values are then wrong,
+// and the host does not use them.
+__device__ uint2 receive_line(const std::byte* from, uint32_t round, const volatile int* stop) {
+  constexpr int kBetweenLooks = 4096;
+  uint32_t x, of_x, y, of_y;
+  for (int tries = 1;; ++tries) {
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x), "=r"(of_x), "=r"(y), "=r"(of_y)
+                 : "l"(from)
+                 : "memory");
+    if (of_x == round && of_y == round) return {x, y};
+    if (tries % kBetweenLooks == 0 && *stop != 0) return {x, y};
+  }
+}
+
+template <class T>
+struct Summed;
+template <>
+struct Summed<float> {
+  float sum[2] = {};
+  __device__ void add(uint2 v) { sum[0] += __uint_as_float(v.x), sum[1] += __uint_as_float(v.y); }
+  __device__ uint2 rounded() const { return {__float_as_uint(sum[0]), __float_as_uint(sum[1])}; }
+};
+template <class Pair>
+struct SummedPairs {
+  float2 sum[2] = {};
+  __device__ void add(uint2 v) {
+    const uint32_t words[2] = {v.x, v.y};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float2 pair = Pair::widen(words[i]);
+      sum[i].x += pair.x, sum[i].y += pair.y;
+    }
+  }
+  __device__ uint2 rounded() const {
+    return {Pair::narrow(sum[0]), Pair::narrow(sum[1])};
+  }
+};
+struct PairOfBf16 {
+  static __device__ float2 widen(uint32_t w) {
+    return {__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u)};
+  }
+  static __device__ uint32_t narrow(float2 v) {
+    const __nv_bfloat162 pair = __float22bfloat162_rn(v);
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+};
+struct PairOfF16 {
+  static __device__ float2 widen(uint32_t w) {
+    return __half22float2(reinterpret_cast<const __half2&>(w));
+  }
+  static __device__ uint32_t narrow(float2 v) {
+    const __half2 pair = __float22half2_rn(v);
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+};
+template <>
+struct Summed<__nv_bfloat16> : SummedPairs<PairOfBf16> {};
+template <>
+struct Summed<__half> : SummedPairs<PairOfF16> {};
+
+// Values of one rank for all others, and their sum.
+struct SumWork {
+  const std::byte* from;
+  int64_t of_rank;  // bytes from the values for a rank to those for the next one
+  std::byte* to;
+  int64_t bytes;
+
+  __device__ uint2 value_for(int rank, int64_t at) const {
+    return *reinterpret_cast<const uint2*>(from + rank * of_rank + at);
+  }
+};
+template <class T>
+struct Sum : SumWork {
+  Summed<T> sum;
+  __device__ void begin(int64_t) { sum = Summed<T>(); }
+  __device__ void take(int, int64_t, uint2 value) { sum.add(value); }
+  __device__ void end(int64_t at) { *reinterpret_cast<uint2*>(to + at) = sum.rounded(); }
+};
+struct Gather {
+  PeerPart parts[kMostGathered];
+  int64_t bytes;  // of all parts together
+
+  // The part that holds byte `at`, which becomes the place in it.
+  __device__ const PeerPart& find(int64_t& at) const {
+    int i = 0;
+    for (; i < kMostGathered - 1 && at >= parts[i].bytes; ++i) at -= parts[i].bytes;
+    return parts[i];
+  }
+  __device__ uint2 value_for(int, int64_t at) const {
+    const PeerPart& part = find(at);
+    return *reinterpret_cast<const uint2*>(part.mine + at);
+  }
+  __device__ void begin(int64_t) {}
+  __device__ void take(int rank, int64_t at, uint2 value) const {
+    const PeerPart& part = find(at);
+    *reinterpret_cast<uint2*>(part.all + rank * part.bytes + at) = value;
+  }
+  __device__ void end(int64_t) {}
+};
+
+template <class Work>
+__global__ void __launch_bounds__(PeerLines::kThreads)
+    peer_kernel(const __grid_constant__ PeerLines s, const __grid_constant__ Work given) {
+  Work work = given;
+  constexpr int64_t kBlockBytes = int64_t{PeerLines::kLines} * 8;
+  uint32_t round = s.rounds[blockIdx.x];
+  // Line `line` of this block in the half of `round`, from rank `from`, in the memory of `at`.
+  const auto place = [&](int at, int from, int line) {
+    const int64_t part = ((round % 2) * s.ranks + from) * PeerLines::kBlocks + blockIdx.x;
+    return s.memory[at] + (part * PeerLines::kLines + line) * 16;
+  };
+  for (int64_t first = blockIdx.x * kBlockBytes; first < given.bytes;
+       first += gridDim.x * kBlockBytes) {
+    ++round;
+#pragma unroll
+    for (int i = 0; i < PeerLines::kLinesOfThread; ++i) {
+      const int line = i * PeerLines::kThreads + threadIdx.x;
+      if (first + line * 8 >= given.bytes) continue;
+      for (int r = 1; r < s.ranks; ++r) {
+        const int to = (s.rank + r) % s.ranks;
+        send_line(place(to, s.rank, line), given.value_for(to, first + line * 8), round);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < PeerLines::kLinesOfThread; ++i) {
+      const int line = i * PeerLines::kThreads + threadIdx.x;
+      const int64_t at = first + line * 8;
+      if (at >= given.bytes) continue;
+      work.begin(at);
+      for (int r = 0; r < s.ranks; ++r)
+        work.take(r, at,
+                  r == s.rank ? given.value_for(r, at)
+                              : receive_line(place(s.rank, r, line), round, s.stop));
+      work.end(at);
+    }
+  }
+  __syncthreads();  // all threads have read the number
+  if (threadIdx.x == 0) s.rounds[blockIdx.x] = round;
+}
+
+template <class Work>
+Status start(const Queue& queue, const PeerLines& lines, const Work& work, Stream stream) {
+  constexpr int64_t kBlockBytes = int64_t{PeerLines::kLines} * 8;
+  const int64_t blocks =
+      std::min<int64_t>((work.bytes + kBlockBytes - 1) / kBlockBytes, PeerLines::kBlocks);
+  return launch(queue, stream, "sum over peers", peer_kernel<Work>, blocks, PeerLines::kThreads, 0,
+                lines, work);
+}
+
+Status start_sum(const Queue& queue, const PeerLines& lines, const SumWork& work, DType type,
+                 Stream stream) {
+  if (type == DType::kF32) return start(queue, lines, Sum<float>{work, {}}, stream);
+  if (type == DType::kBF16) return start(queue, lines, Sum<__nv_bfloat16>{work, {}}, stream);
+  return start(queue, lines, Sum<__half>{work, {}}, stream);
+}
+
+int64_t bytes_of(const Matrix& x) {
+  return x.rows * x.cols * bits(x.dtype) / 8;
+}
+
+}  // namespace
+
+Status peer_sum(const Queue& queue, const PeerLines& lines, const Matrix& x, Stream stream) {
+  auto* const data = static_cast<std::byte*>(x.data);
+  return start_sum(queue, lines, {data, 0, data, bytes_of(x)}, x.dtype, stream);
+}
+
+Status peer_sum_rows(const Queue& queue, const PeerLines& lines, const Matrix& all,
+                     const Matrix& mine, Stream stream) {
+  const SumWork work{static_cast<const std::byte*>(all.data), bytes_of(mine),
+                     static_cast<std::byte*>(mine.data), bytes_of(mine)};
+  return start_sum(queue, lines, work, mine.dtype, stream);
+}
+
+Status peer_gather(const Queue& queue, const PeerLines& lines, std::span<const PeerPart> parts,
+                   Stream stream) {
+  Gather gather{};
+  for (size_t i = 0; i < parts.size(); ++i) {
+    gather.parts[i] = parts[i];
+    gather.bytes += parts[i].bytes;
+  }
+  return start(queue, lines, gather, stream);
+}
+
+}  // namespace moracle::cuda
+#endif

@@ -1,0 +1,31 @@
+// What the library calls of MPI. A small module of its own implements it, so that neither the
+// library nor the command depends on MPI: mpi_module.cc is compiled where MPI was found, and loaded
+// when a launcher of MPI started the process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace moracle {
+
+/// Each function returns 0, or a code that `error_text` describes. `request` is an index that
+/// `start_*` returned.
+struct MpiApi {
+  static constexpr int kVersion = 1;
+  int version;
+  const char* library;  ///< MPI's own name and version, for messages
+  int (*start)(int* rank, int* size);
+  int (*start_send)(const void* data, size_t bytes, int to, int tag, int* request);
+  int (*start_receive)(void* data, size_t bytes, int from, int tag, int* request);
+  /// Progress, without waiting. `done` != 0: the request is complete and its index is free again.
+  int (*test)(int request, int* done);
+  /// Whether a message of this tag is there, from which rank and how long.
+  int (*probe)(int tag, int* there, int* from, size_t* bytes);
+  int (*finish)();
+  void (*error_text)(int code, char* to, size_t bytes);
+};
+
+}  // namespace moracle
+
+/// The only symbol of the module.
+extern "C" const moracle::MpiApi* moracle_mpi_api();

@@ -1,0 +1,201 @@
+// Ranks connected by MPI. Every operation is a set of nonblocking sends and receives that this code
+// tests until a deadline: a rank that does not answer is then known by number, which MPI's own
+// collectives would not tell.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "parallel/connect.h"
+#include "parallel/mpi/mpi_life.h"
+#include "parallel/mpi/mpi_load.h"
+
+namespace moracle {
+namespace {
+
+constexpr int kDataTag = 1, kAbortTag = 2;
+constexpr size_t kLongestAbort = 4096;
+
+// Where a rank runs. Ranks of one host can see whether a process exists.
+struct Place {
+  char host[64];
+  int64_t pid;
+};
+
+class MpiGroup final : public Group {
+ public:
+  MpiGroup(const RankOptions& options, const MpiApi& mpi, std::unique_ptr<MpiLife> life)
+      : Group(options), mpi_(mpi), life_(std::move(life)) {}
+  ~MpiGroup() override;
+  std::string_view name() const override { return "mpi"; }
+  /// Learns which ranks run on this host.
+  Status meet();
+  void abort(const Error& reason) override;
+
+ private:
+  struct Flow {
+    int64_t rank;
+    int request;
+    bool done;
+  };
+  Status transfer(std::span<const Part> send, std::span<const Part> receive,
+                  double seconds) override;
+  Status wait(std::vector<Flow>& flows, double seconds);
+  // Errors: a rank said why it stops; a rank of this host is gone.
+  Status look_around(const std::vector<Flow>& flows);
+  Status failed(Error error) {
+    broken_ = true;
+    return error;
+  }
+
+  const MpiApi& mpi_;
+  std::unique_ptr<MpiLife> life_;
+  std::vector<Place> places_;
+  bool broken_ = false;
+};
+
+Status MpiGroup::meet() {
+  Place own{};
+  ::gethostname(own.host, sizeof own.host - 1);
+  own.pid = ::getpid();
+  std::vector<Place> all(size());
+  MORACLE_CHECK(
+      all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all))));
+  for (Place& place : all)
+    if (std::strcmp(place.host, own.host) != 0) place.pid = 0;
+  places_ = std::move(all);
+  return {};
+}
+
+Status MpiGroup::look_around(const std::vector<Flow>& flows) {
+  int there = 0, from = 0;
+  size_t bytes = 0;
+  if (const int code = mpi_.probe(kAbortTag, &there, &from, &bytes); code != 0)
+    return failed(mpi_error(mpi_, code, "messages of other ranks"));
+  if (there != 0) {
+    std::string text(bytes, '\0');
+    int request = 0, done = 0;
+    mpi_.start_receive(text.data(), bytes, from, kAbortTag, &request);
+    for (const Deadline soon(0.5); done == 0 && !soon.passed();) mpi_.test(request, &done);
+    return failed(aborted_rank(from, text));
+  }
+  for (const Flow& flow : flows) {
+    if (flow.done || places_.empty() || places_[flow.rank].pid == 0) continue;
+    const auto pid = static_cast<pid_t>(places_[flow.rank].pid);
+    if (::kill(pid, 0) != 0 && errno == ESRCH)
+      return failed(ended_rank(flow.rank, str("process ", pid, " is gone")));
+  }
+  return {};
+}
+
+Status MpiGroup::wait(std::vector<Flow>& flows, double seconds) {
+  const Deadline deadline(seconds);
+  size_t left = flows.size();
+  for (int64_t round = 0; left > 0; ++round) {
+    for (Flow& flow : flows) {
+      if (flow.done) continue;
+      int done = 0;
+      if (const int code = mpi_.test(flow.request, &done); code != 0) {
+        MORACLE_CHECK(look_around(flows));
+        return failed(mpi_error(mpi_, code, str("rank ", flow.rank, " to take part")));
+      }
+      if (done == 0) continue;
+      flow.done = true;
+      --left;
+    }
+    if (left == 0) return {};
+    // Short waits are the rule between the layers of a step. Long ones must leave the CPU to
+    // others.
+    constexpr int64_t kYields = 2000, kBetweenLooks = 256;
+    if (round < kYields)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    if (round % kBetweenLooks != kBetweenLooks - 1) continue;
+    MORACLE_CHECK(look_around(flows));
+    if (deadline.passed()) break;
+  }
+  std::vector<int64_t> silent;
+  for (const Flow& flow : flows)
+    if (!flow.done && std::find(silent.begin(), silent.end(), flow.rank) == silent.end())
+      silent.push_back(flow.rank);
+  std::sort(silent.begin(), silent.end());
+  return failed(silent_ranks(silent, seconds));
+}
+
+Status MpiGroup::transfer(std::span<const Part> send, std::span<const Part> receive,
+                          double seconds) {
+  std::vector<Flow> flows;
+  const auto add = [&](int64_t r, const Part& part, bool sends) -> Status {
+    if (part.bytes == 0) return {};
+    const int peer = static_cast<int>(r);
+    int request = 0;
+    const int code = sends ? mpi_.start_send(part.data, part.bytes, peer, kDataTag, &request)
+                           : mpi_.start_receive(part.data, part.bytes, peer, kDataTag, &request);
+    if (code != 0) return failed(mpi_error(mpi_, code, str("rank ", r, " to take part")));
+    flows.push_back({r, request, false});
+    return {};
+  };
+  for (int64_t i = 1; i < size(); ++i) {
+    const int64_t r = (rank() + size() - i) % size();
+    MORACLE_CHECK(add(r, receive[r], false));
+  }
+  for (int64_t i = 1; i < size(); ++i) {
+    const int64_t r = (rank() + i) % size();
+    MORACLE_CHECK(add(r, send[r], true));
+  }
+  return wait(flows, seconds);
+}
+
+void MpiGroup::abort(const Error& reason) {
+  broken_ = true;
+  const std::string text = reason.to_string().substr(0, kLongestAbort);
+  std::vector<int> requests;
+  for (int64_t r = 0; r < size(); ++r) {
+    int request = 0;
+    if (r != rank() &&
+        mpi_.start_send(text.data(), text.size(), static_cast<int>(r), kAbortTag, &request) == 0)
+      requests.push_back(request);
+  }
+  // MPI delivers while it is called. The others need a moment to say what they heard.
+  for (const Deadline soon(0.5); !soon.passed();) {
+    for (const int request : requests) {
+      int done = 0;
+      mpi_.test(request, &done);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+MpiGroup::~MpiGroup() {
+  // MPI_Finalize waits for all ranks: without one it would never return. A process that ends
+  // without it makes mpirun end the others, also those that are stopped. MPI_Abort would do the
+  // same, but mpirun of Open MPI 4.1.4 hung when several ranks called it at once.
+  life_->end(!broken_ && barrier());
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Group>> open_mpi(const RankOptions& options) {
+  MORACLE_TRY(const MpiApi* const mpi, mpi_api());
+  int rank = 0, size = 0;
+  auto life = std::make_unique<MpiLife>(*mpi);
+  MORACLE_CHECK(life->start(rank, size, options.timeout_seconds));
+  if (rank != options.rank || size != options.size) {
+    life->end(true);
+    return Error{
+        ErrorKind::kInvalidArgument, "", "mpi",
+        str("rank ", options.rank, " of ", options.size, ", as the launcher's variables say"),
+        str(mpi->library, " says rank ", rank, " of ", size,
+            ": the launcher belongs to another MPI")};
+  }
+  auto group = std::make_shared<MpiGroup>(options, *mpi, std::move(life));
+  MORACLE_CHECK(group->meet());
+  return std::shared_ptr<Group>(std::move(group));
+}
+
+}  // namespace moracle

@@ -1,0 +1,117 @@
+// The module libmoracle_mpi.so: MPI behind MpiApi. Every call is nonblocking.
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "parallel/mpi/mpi_api.h"
+
+namespace {
+
+// A message is at most this long: MPI counts with int.
+constexpr size_t kPiece = size_t{1} << 30;
+
+// The pieces of one message. Slots are used again.
+std::vector<std::vector<MPI_Request>> pending;
+
+int take_slot() {
+  for (size_t i = 0; i < pending.size(); ++i)
+    if (pending[i].empty()) return static_cast<int>(i);
+  pending.emplace_back();
+  return static_cast<int>(pending.size()) - 1;
+}
+
+template <class Start>
+int start_pieces(size_t bytes, int* request, const Start& start_piece) {
+  const int slot = take_slot();
+  *request = slot;
+  for (size_t at = 0; at < bytes; at += kPiece) {
+    MPI_Request piece = MPI_REQUEST_NULL;
+    const int code = start_piece(at, static_cast<int>(std::min(kPiece, bytes - at)), &piece);
+    if (code != MPI_SUCCESS) return code;
+    pending[static_cast<size_t>(slot)].push_back(piece);
+  }
+  return MPI_SUCCESS;
+}
+
+int start(int* rank, int* size) {
+  int provided = 0;
+  if (const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+      code != MPI_SUCCESS) {
+    return code;
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(MPI_COMM_WORLD, rank);
+  MPI_Comm_size(MPI_COMM_WORLD, size);
+  return provided >= MPI_THREAD_SERIALIZED ? MPI_SUCCESS : MPI_ERR_OTHER;
+}
+
+int start_send(const void* data, size_t bytes, int to, int tag, int* request) {
+  return start_pieces(bytes, request, [&](size_t at, int count, MPI_Request* piece) {
+    return MPI_Isend(static_cast<const char*>(data) + at, count, MPI_BYTE, to, tag, MPI_COMM_WORLD,
+                     piece);
+  });
+}
+
+int start_receive(void* data, size_t bytes, int from, int tag, int* request) {
+  return start_pieces(bytes, request, [&](size_t at, int count, MPI_Request* piece) {
+    return MPI_Irecv(static_cast<char*>(data) + at, count, MPI_BYTE, from, tag, MPI_COMM_WORLD,
+                     piece);
+  });
+}
+
+int test(int request, int* done) {
+  std::vector<MPI_Request>& pieces = pending[static_cast<size_t>(request)];
+  const int code =
+      MPI_Testall(static_cast<int>(pieces.size()), pieces.data(), done, MPI_STATUSES_IGNORE);
+  if (code == MPI_SUCCESS && *done != 0) pieces.clear();
+  return code;
+}
+
+int probe(int tag, int* there, int* from, size_t* bytes) {
+  MPI_Status status;
+  const int code = MPI_Iprobe(MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, there, &status);
+  if (code != MPI_SUCCESS || *there == 0) return code;
+  int count = 0;
+  MPI_Get_count(&status, MPI_BYTE, &count);
+  *from = status.MPI_SOURCE;
+  *bytes = static_cast<size_t>(count);
+  return code;
+}
+
+int finish() {
+  return MPI_Finalize();
+}
+
+void error_text(int code, char* to, size_t bytes) {
+  char text[MPI_MAX_ERROR_STRING] = "unknown error";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  std::strncpy(to, text, bytes - 1);
+  to[bytes - 1] = '\0';
+}
+
+const char* library_text() {
+  static char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  // Only the name: the rest lists how it was built.
+  if (char* const end = std::strchr(text, ',')) *end = '\0';
+  return text;
+}
+
+}  // namespace
+
+extern "C" const moracle::MpiApi* moracle_mpi_api() {
+  static const moracle::MpiApi api{moracle::MpiApi::kVersion,
+                                   library_text(),
+                                   start,
+                                   start_send,
+                                   start_receive,
+                                   test,
+                                   probe,
+                                   finish,
+                                   error_text};
+  return &api;
+}

@@ -1,0 +1,26 @@
+// The experts of a layer on several ranks that have the same tokens: each computes its own experts,
+// then the results are summed over the ranks.
+#pragma once
+
+#include "moracle/moe.h"
+#include "moracle/parallel.h"
+
+namespace moracle {
+
+/// What the layers of a model share to sum over ranks.
+struct ReplicatedMoe {
+  Exchange* exchange = nullptr;
+  /// The bits of one process: the result of each slot travels, and every rank takes the weighted
+  /// sum in one process's order. Sends top_k times the bytes.
+  bool same_bits = false;
+  std::byte* scratch = nullptr;  ///< scratch_bytes() of the largest layer; only for same_bits
+  Device* device = nullptr;
+
+  /// FusedMoe::apply, over the experts of all ranks. `output` has the plan's activation dtype and
+  /// no gaps.
+  Status apply(FusedMoe& moe, const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+               const Matrix& output, Stream stream, LoraIds lora_ids) const;
+  static size_t scratch_bytes(const LayerSpec& layer, int64_t max_num_tokens, DType activation);
+};
+
+}  // namespace moracle

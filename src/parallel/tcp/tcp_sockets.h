@@ -1,0 +1,45 @@
+// Sockets as the tcp transport uses them: nonblocking, with a deadline for every wait.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "parallel/connect.h"
+
+namespace moracle::tcp {
+
+/// An open socket; move-only.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  Socket& operator=(Socket&& other) noexcept;
+  ~Socket();
+  int fd() const { return fd_; }
+  bool open() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+struct Address {
+  uint32_t ip = 0;    ///< IPv4, network order
+  uint16_t port = 0;  ///< host order
+};
+
+/// Listens at a port of every interface; 0: any free one. Errors: the port is taken.
+Result<Socket> listen_at(int port);
+Result<Address> address_of(const Socket& socket);
+Result<Address> peer_of(const Socket& socket);
+/// Errors: a name without an IPv4 address.
+Result<Address> resolve(const std::string& host, int port);
+/// Tries until the other side listens. Errors: it does not before the deadline.
+Result<Socket> connect_to(const Address& to, const Deadline& deadline);
+/// Errors: no connection came before the deadline.
+Result<Socket> accept_one(const Socket& listener, const Deadline& deadline);
+/// All bytes, or an error: the deadline, the end of the connection.
+Status send_all(const Socket& socket, std::span<const std::byte> bytes, const Deadline& deadline);
+Status receive_all(const Socket& socket, std::span<std::byte> bytes, const Deadline& deadline);
+
+}  // namespace moracle::tcp

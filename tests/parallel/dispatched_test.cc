@@ -1,0 +1,192 @@
+// Layers whose tokens travel to the ranks of their experts, with ranks that are threads.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <random>
+
+#include "base/text.h"
+#include "parallel/dispatched_moe.h"
+#include "ranks_of_threads.h"
+#include "timing/random_layer.h"
+
+namespace moracle::dispatched_test {
+namespace {
+
+using testing::on_ranks;
+
+constexpr int64_t kHidden = 64, kExperts = 5, kTopK = 3, kMostTokens = 8;
+
+LayerSpec layer_of(const Scheme& scheme) {
+  LayerSpec layer;
+  layer.name = "layer";
+  layer.num_experts = kExperts, layer.top_k = kTopK;
+  layer.hidden_size = kHidden, layer.intermediate_size = 32;
+  layer.scheme = scheme;
+  return layer;
+}
+
+// Tokens of one rank, with experts that any rank may hold and some ids of -1.
+struct Tokens {
+  std::vector<float> hidden, weights;
+  std::vector<int32_t> ids;
+  int64_t count() const { return static_cast<int64_t>(ids.size()) / kTopK; }
+};
+Tokens tokens_of(int64_t rank, int64_t count) {
+  std::mt19937 engine(static_cast<uint32_t>(rank + 1));
+  std::normal_distribution<float> normal;
+  Tokens tokens;
+  for (int64_t i = 0; i < count * kHidden; ++i) tokens.hidden.push_back(normal(engine));
+  for (int64_t t = 0; t < count; ++t) {
+    std::vector<int32_t> experts(kExperts);
+    for (int32_t e = 0; e < kExperts; ++e) experts[e] = e;
+    std::shuffle(experts.begin(), experts.end(), engine);
+    for (int64_t j = 0; j < kTopK; ++j) {
+      tokens.ids.push_back(t % 4 == 3 && j == 1 ? -1 : experts[j]);
+      tokens.weights.push_back(0.1f + 0.2f * static_cast<float>(j));
+    }
+  }
+  return tokens;
+}
+
+Result<FusedMoe> make_moe(const LayerSpec& layer, const Parallelism& parallel,
+                          const std::shared_ptr<Device>& device, int64_t most_tokens) {
+  Request request;
+  request.layer = layer;
+  request.parallel = parallel;
+  request.max_num_tokens = most_tokens;
+  request.deterministic = true;
+  return FusedMoe::make(timing::random_layer(layer, 3), select(request, Machine::here()), device);
+}
+
+// What one process gives for the tokens.
+std::vector<float> expected(const LayerSpec& layer, const Tokens& tokens) {
+  std::vector<float> output(tokens.hidden.size());
+  if (tokens.count() == 0) return output;
+  auto moe = make_moe(layer, {}, *open_device("cpu", 1), tokens.count());
+  if (!moe) throw std::runtime_error(moe.error().to_string());
+  Tokens own = tokens;
+  const Status done =
+      moe->apply(Matrix::f32(own.hidden.data(), own.count(), kHidden), {own.ids.data()},
+                 {own.weights.data()}, Matrix::f32(output.data(), own.count(), kHidden));
+  if (!done) throw std::runtime_error(done.error().to_string());
+  return output;
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = a.size() == b.size() ? 0 : 1e30;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    largest = std::max(largest, std::abs(double{a[i]} - b[i]));
+  return largest;
+}
+
+struct Ran {
+  std::string error;
+  double difference = 0;
+  int64_t sent_bytes = 0;
+};
+
+// Each rank has counts[rank] tokens.
+std::vector<Ran> run_ranks(const Scheme& scheme, const std::vector<int64_t>& counts,
+                           bool gathered) {
+  const LayerSpec layer = layer_of(scheme);
+  const auto size = static_cast<int64_t>(counts.size());
+  std::vector<Ran> results(size);
+  on_ranks(size, [&](const std::shared_ptr<Group>& group) {
+    Ran& ran = results[group->rank()];
+    const auto run = [&]() -> Status {
+      const std::shared_ptr<Device> device = *open_device("cpu", 1);
+      auto exchange = open_exchange(group, device);
+      if (!exchange) return exchange.error();
+      std::vector<ExpertMap> maps;
+      for (int64_t r = 0; r < size; ++r) maps.push_back(*ExpertMap::place(kExperts, size, r));
+      Parallelism parallel;
+      parallel.ep_size = size, parallel.ep_rank = group->rank();
+      auto moe = make_moe(layer, parallel, device, kMostTokens);
+      if (!moe) return moe.error();
+      auto spread = DispatchedMoe::make(*std::move(moe), maps, group, *std::move(exchange), device);
+      if (!spread) return spread.error();
+      Tokens own = tokens_of(group->rank(), counts[group->rank()]);
+      std::vector<float> output(own.hidden.size());
+      const Matrix hidden = Matrix::f32(own.hidden.data(), own.count(), kHidden),
+                   out = Matrix::f32(output.data(), own.count(), kHidden);
+      const Status done =
+          gathered ? spread->apply_gathered(hidden, {own.ids.data()}, {own.weights.data()}, out)
+                   : spread->apply(hidden, {own.ids.data()}, {own.weights.data()}, out);
+      if (!done) return done;
+      ran.difference = largest_difference(output, expected(layer, own));
+      ran.sent_bytes = spread->sent_bytes();
+      return {};
+    };
+    const Status done = run();
+    if (done) return;
+    ran.error = done.error().to_string();
+    group->abort(done.error());
+  });
+  return results;
+}
+
+// The largest results are about 1; sums over ranks differ in their order only.
+void expect_close(const std::vector<Ran>& results) {
+  for (const Ran& ran : results) {
+    EXPECT_EQ(ran.error, "");
+    EXPECT_LT(ran.difference, 2e-5);
+  }
+}
+
+Scheme scheme(const char* text) {
+  return *parse_scheme(text);
+}
+
+TEST(DispatchedMoe, UnevenTokensGetWhatOneProcessGives) {
+  expect_close(run_ranks(scheme("bf16"), {3, 8, 5}, false));
+}
+TEST(DispatchedMoe, RankWithoutTokensTakesPart) {
+  expect_close(run_ranks(scheme("bf16"), {0, 6}, false));
+}
+TEST(DispatchedMoe, RanksWithoutExpertsGetResults) {
+  expect_close(run_ranks(scheme("bf16"), {2, 1, 0, 3, 1, 2}, false));
+}
+// 24 tokens arrive at once at a layer that was planned for 8.
+TEST(DispatchedMoe, MoreArrivingRowsThanPlannedRunInParts) {
+  expect_close(run_ranks(scheme("bf16"), {24, 24}, false));
+}
+TEST(DispatchedMoe, GatheredTokensGetWhatOneProcessGives) {
+  expect_close(run_ranks(scheme("bf16"), {2, 2, 2}, true));
+}
+TEST(DispatchedMoe, OneProcessSendsNothing) {
+  const auto results = run_ranks(scheme("bf16"), {7}, false);
+  expect_close(results);
+  EXPECT_EQ(results[0].sent_bytes, 0);
+}
+
+// int8 codes with one scale per row travel there, floats travel back.
+TEST(DispatchedMoe, QuantizedActivationsTravelAsCodes) {
+  const auto codes = run_ranks(scheme("int8-w8a8"), {8, 8}, false);
+  const auto floats = run_ranks(scheme("bf16"), {8, 8}, false);
+  expect_close(codes);
+  const int64_t saved = floats[0].sent_bytes - codes[0].sent_bytes;
+  EXPECT_GE(saved, 7 * (kHidden * 4 - kHidden - 4)) << floats[0].sent_bytes;
+}
+
+// The plan's bytes per token are those of evenly chosen experts; here each token's ranks are known.
+TEST(DispatchedMoe, BytesAreThoseOfTheRowsThatTravel) {
+  const auto results = run_ranks(scheme("bf16"), {8, 8}, false);
+  int64_t there[2] = {}, back[2] = {};
+  for (int64_t r = 0; r < 2; ++r) {
+    const Tokens tokens = tokens_of(r, 8);
+    for (int64_t t = 0; t < 8; ++t) {
+      bool travels = false;
+      for (int64_t j = 0; j < kTopK; ++j) {
+        const int32_t id = tokens.ids[t * kTopK + j];
+        travels = travels || (id >= 0 && (id < 3 ? 0 : 1) != r);  // experts 0 to 2 are on rank 0
+      }
+      there[r] += travels ? kHidden * 4 + kTopK * 8 : 0;
+      back[1 - r] += travels ? kHidden * 4 : 0;
+    }
+  }
+  for (int64_t r = 0; r < 2; ++r) EXPECT_EQ(results[r].sent_bytes, there[r] + back[r]);
+}
+
+}  // namespace
+}  // namespace moracle::dispatched_test

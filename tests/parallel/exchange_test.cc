@@ -1,0 +1,146 @@
+// Sums and gathers between ranks on the CPU, and which exchange serves.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "base/scalar.h"
+#include "moracle/parallel.h"
+#include "ranks_of_threads.h"
+
+namespace moracle::exchange_test {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::on_ranks;
+
+// A value that differs by rank and place, whose sum depends on the order.
+float value(int64_t rank, int64_t i) {
+  return static_cast<float>((i * 7 + rank * 31) % 97) * (rank % 2 == 0 ? 1.37e3f : -1.1e-3f);
+}
+float sum_of_ranks(int64_t size, int64_t i) {
+  float sum = value(0, i);
+  for (int64_t r = 1; r < size; ++r) sum += value(r, i);
+  return sum;
+}
+
+// Small ones are summed by each rank, large ones in slices; 3 does not divide the numbers.
+TEST(HostExchange, SumIsInTheOrderOfRanksOnEveryRank) {
+  for (const int64_t cols : {5, 20'003}) {
+    std::atomic<int> good{0};
+    on_ranks(3, [&](const std::shared_ptr<Group>& group) {
+      const auto device = *open_device("cpu", 1);
+      const auto exchange = *open_exchange(group, device);
+      ASSERT_EQ(exchange->name(), "host");
+      std::vector<float> x(2 * cols);
+      for (size_t i = 0; i < x.size(); ++i) x[i] = value(group->rank(), static_cast<int64_t>(i));
+      ASSERT_TRUE(exchange->all_reduce(Matrix::f32(x.data(), 2, cols), {}));
+      bool same = true;
+      for (size_t i = 0; i < x.size(); ++i)
+        same = same && x[i] == sum_of_ranks(3, static_cast<int64_t>(i));
+      good += same;
+    });
+    EXPECT_EQ(good, 3) << cols << " columns";
+  }
+}
+
+TEST(HostExchange, Sums16BitNumbersInF32) {
+  std::atomic<int> good{0};
+  on_ranks(3, [&](const std::shared_ptr<Group>& group) {
+    const auto exchange = *open_exchange(group, *open_device("cpu", 1));
+    // 256 + 1 + 1 in bf16 step by step would stay 256.
+    std::vector<uint16_t> x(64, float_to_bf16(group->rank() == 0 ? 256.0f : 1.0f));
+    ASSERT_TRUE(exchange->all_reduce({x.data(), DType::kBF16, 1, 64, 64}, {}));
+    good += bf16_to_float(x[63]) == 258.0f;
+  });
+  EXPECT_EQ(good, 3);
+}
+
+TEST(HostExchange, ReduceScatterGivesEachRankItsRows) {
+  std::atomic<int> good{0};
+  on_ranks(3, [&](const std::shared_ptr<Group>& group) {
+    const auto exchange = *open_exchange(group, *open_device("cpu", 1));
+    constexpr int64_t kRows = 2, kCols = 9;
+    std::vector<float> all(3 * kRows * kCols), mine(kRows * kCols);
+    for (size_t i = 0; i < all.size(); ++i) all[i] = value(group->rank(), static_cast<int64_t>(i));
+    ASSERT_TRUE(exchange->reduce_scatter(Matrix::f32(all.data(), 3 * kRows, kCols),
+                                         Matrix::f32(mine.data(), kRows, kCols), {}));
+    bool same = true;
+    for (int64_t i = 0; i < kRows * kCols; ++i)
+      same = same && mine[i] == sum_of_ranks(3, group->rank() * kRows * kCols + i);
+    good += same;
+  });
+  EXPECT_EQ(good, 3);
+}
+
+TEST(Exchanges, OneProcessMovesNothing) {
+  const auto group = *open_group({});
+  const auto exchange = *open_exchange(group, *open_device("cpu", 1));
+  EXPECT_EQ(exchange->name(), "one");
+  float x = 3;
+  EXPECT_TRUE(exchange->all_reduce(Matrix::f32(&x, 1, 1), {}));
+  EXPECT_EQ(x, 3);
+}
+
+TEST(Exchanges, ReasonsOfEveryRowAreGiven) {
+  const ExchangeSelection selection = select_exchange({Platform::kCpu, 4});
+  ASSERT_NE(selection.chosen, nullptr);
+  EXPECT_EQ(selection.chosen->name, "host");
+  EXPECT_EQ(selection.considered.size(), exchanges().size());
+  EXPECT_THAT(explain(selection), HasSubstr("no   ranks needs one rank; there are 4"));
+}
+
+TEST(Exchanges, RowsOfGpusSayWhatThisMachineLacks) {
+  const ExchangeSelection selection = select_exchange({Platform::kCuda, 2});
+  ASSERT_NE(selection.chosen, nullptr);
+  const std::string text = explain(selection);
+  for (const ExchangeVerdict& verdict : selection.considered) {
+    if (verdict.row->name != "nccl" && verdict.row->name != "cuda-peer") continue;
+    // A build without NCCL says what the build needs, another one what was not found.
+    if (verdict.row->make == nullptr) {
+      EXPECT_THAT(text, HasSubstr("build needs --preset cuda and nccl.h; this build has none"));
+    } else if (!verdict.reasons.empty()) {
+      EXPECT_FALSE(verdict.reasons.front().have.empty());
+    }
+  }
+}
+
+TEST(Exchanges, PeerMemoryNeedsOneHostAndAtMostEightRanks) {
+  const auto reason = [](const ExchangeRequest& request) {
+    const ExchangeSelection selection = select_exchange(request, true);
+    for (const ExchangeVerdict& verdict : selection.considered) {
+      if (verdict.row->name == "cuda-peer" && !verdict.reasons.empty())
+        return std::string(verdict.reasons.front().rule);
+    }
+    return std::string();
+  };
+  EXPECT_EQ(reason({Platform::kCuda, 8}), "");
+  EXPECT_EQ(reason({Platform::kCuda, 9}), "ranks");
+  EXPECT_EQ(reason({Platform::kCuda, 8, "auto", false}), "hosts");
+  EXPECT_EQ(reason({Platform::kCpu, 8}), "platform");
+  EXPECT_EQ(select_exchange({Platform::kCuda, 16, "auto", false}, true).chosen->name, "nccl");
+}
+
+TEST(Exchanges, UnknownNameIsRefusedWithTheRows) {
+  const auto group = *open_group({});
+  const auto exchange = open_exchange(group, *open_device("cpu", 1), "pigeons");
+  ASSERT_FALSE(exchange);
+  EXPECT_THAT(exchange.error().to_string(), HasSubstr("host: name needs host; 'pigeons'"));
+}
+
+TEST(Travel, BytesPerTokenFollowFromTheShape) {
+  LayerSpec layer;
+  layer.num_experts = 128, layer.top_k = 8, layer.hidden_size = 2048, layer.intermediate_size = 768;
+  const Travel sum = travel_bytes(layer, 4, Spread::kReplicated, DType::kBF16, false);
+  EXPECT_EQ(sum.there, 3072);  // 3/4 of 4096 bytes
+  EXPECT_EQ(sum.back, 3072);
+  EXPECT_EQ(travel_bytes(layer, 4, Spread::kReplicated, DType::kBF16, true).there, 8 * 3072);
+  EXPECT_EQ(travel_bytes(layer, 1, Spread::kDispatched, DType::kBF16, false).there, 0);
+  // Two ranks: a token with 8 experts has one elsewhere except once in 256 times; half of the
+  // holders are its own rank.
+  const Travel two = travel_bytes(layer, 2, Spread::kDispatched, DType::kBF16, false);
+  EXPECT_NEAR(static_cast<double>(two.back), 4096 * (1 - 1.0 / 256), 1);
+}
+
+}  // namespace
+}  // namespace moracle::exchange_test

@@ -1,0 +1,199 @@
+"""Faults of ranks that run the command together: every other rank ends with an error that names the rank, within the
+timeout. Usage: faults_test.py COMMAND MODEL [MPIRUN]"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+COMMAND, MODEL = sys.argv[1], sys.argv[2]
+MPIRUN = sys.argv[3] if len(sys.argv) > 3 else None
+TIMEOUT = 3
+ENDS_WITHIN = 40  # a busy machine
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def start(models, arguments=(), timeout=TIMEOUT):
+    """One process for each model, connected by tcp. Rank 0 waits for its prompt."""
+    port, ranks = free_port(), []
+    for rank, model in enumerate(models):
+        env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(models)), LOCAL_RANK=str(rank),
+                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        ranks.append(subprocess.Popen(
+            [COMMAND, "run", str(model), "--parallel", f"ep={len(models)}", "--timeout", str(timeout), "--threads", "1",
+             "--prompt-file", "-", "-n", "8", *arguments],
+            env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    return ranks
+
+
+def finish(ranks, prompt="Once upon a time"):
+    """Gives rank 0 its prompt. Returns exit code, output and errors of each rank."""
+    results = []
+    for rank in ranks[1:]:
+        rank.stdin.close()
+        rank.stdin = None
+    try:
+        ranks[0].stdin.write(prompt)
+        ranks[0].stdin.close()
+    except BrokenPipeError:
+        pass
+    ranks[0].stdin = None
+    for rank in ranks:
+        out, err = rank.communicate(timeout=ENDS_WITHIN)
+        results.append((rank.returncode, out, err))
+    return results
+
+
+def expect(condition, what, results):
+    if not condition:
+        sys.exit(f"{what}\n{results}")
+
+
+def changed_copy(folder):
+    """A copy of the model in which one bit of one weight that every rank reads differs."""
+    copy = pathlib.Path(folder) / "other"
+    shutil.copytree(MODEL, copy)
+    path = copy / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + size])
+    begin, _ = header["model.norm.weight"]["data_offsets"]
+    data[8 + size + begin] ^= 1
+    path.write_bytes(data)
+    return copy
+
+
+def same_text_as_one_process():
+    alone = subprocess.run([COMMAND, "run", MODEL, "-p", "Once upon a time", "-n", "8", "--deterministic", "--threads", "1",
+                            "--json"], capture_output=True, text=True, timeout=ENDS_WITHIN)
+    results = finish(start([MODEL] * 3, ["--deterministic", "--json"], 30))
+    expect(all(code == 0 for code, _, _ in results), "a rank failed", results)
+    expect(json.loads(results[0][1])["ids"] == json.loads(alone.stdout)["ids"], "other ids than one process", results)
+    expect(results[1][1] == results[2][1] == "", "other ranks print", results)
+
+
+def killed():
+    ranks = start([MODEL] * 3)
+    time.sleep(1)
+    ranks[2].send_signal(signal.SIGKILL)
+    results = finish(ranks)
+    for rank in (0, 1):
+        expect(results[rank][0] != 0 and "rank 2" in results[rank][2], f"rank {rank} does not name rank 2", results)
+
+
+def stopped():
+    ranks = start([MODEL] * 3)
+    time.sleep(1)
+    ranks[2].send_signal(signal.SIGSTOP)
+    begin = time.time()
+    try:
+        results = finish(ranks[:2])
+    finally:
+        ranks[2].kill()
+        ranks[2].communicate()
+    expect(time.time() - begin < ENDS_WITHIN, "it took too long", results)
+    for rank in (0, 1):
+        expect(results[rank][0] != 0 and "rank 2" in results[rank][2], f"rank {rank} does not name rank 2", results)
+
+
+def another_checkpoint():
+    with tempfile.TemporaryDirectory() as folder:
+        results = finish(start([MODEL, changed_copy(folder), MODEL], timeout=20))
+    for code, out, err in results:
+        expect(code != 0 and "rank 1: needs weights that every rank reads" in err and out == "", "rank 1 is not named",
+               results)
+
+
+def no_checkpoint():
+    results = finish(start([MODEL, "/nowhere"], timeout=20))
+    expect("/nowhere" in results[1][2], "rank 1 does not say why", results)
+    expect(results[0][0] != 0 and "rank 1" in results[0][2], "rank 0 does not name rank 1", results)
+
+
+def another_size():
+    def refusal(**variables):
+        done = subprocess.run([COMMAND, "run", MODEL, "-p", "a", "--parallel", "ep=2"], env=dict(os.environ, **variables),
+                              capture_output=True, text=True)
+        expect(done.returncode == 2, "it is accepted", done)
+        return done.stderr
+
+    for rank, size in (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
+                       ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")):
+        text = refusal(**{rank: "0", size: "3"})
+        expect("the launcher started 3" in text, f"{size} is not read", text)
+    expect("mpirun -n 2" in refusal(), "a process alone is accepted", "")
+    expect("a whole number" in refusal(RANK="zero", WORLD_SIZE="2"), "a rank that is no number is accepted", "")
+
+
+def refused_with_a_reason():
+    for arguments, reason in ((["run", MODEL, "--parallel", "ep=2"], "a conversation runs in one process"),
+                              (["run", MODEL, "-p", "a", "--parallel", "tp=2"], "no tp"),
+                              (["run", MODEL, "-p", "a", "--parallel", "ep=0"], "1 to 4096"),
+                              (["serve", MODEL, "--parallel", "ep=2"], "serve runs in one process"),
+                              (["bench", "--parallel", "ep=2"], "--model-shape")):
+        done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        expect(done.returncode == 2 and reason in done.stderr, f"{arguments} is accepted", done)
+
+
+def plan_without_ranks():
+    done = subprocess.run([COMMAND, "explain", MODEL, "--parallel", "ep=3", "--placement", "round-robin", "--json"],
+                          capture_output=True, text=True)
+    plan = json.loads(done.stdout)["parallel"]
+    expect(plan["ep"] == 3 and plan["chosen"] == "host" and plan["placement"] == "round-robin", "another plan", done)
+    expect(any(row["reasons"] for row in plan["considered"]), "no reason against any exchange", done)
+
+
+def mpi_job():
+    env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    job = subprocess.Popen(
+        [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "3", COMMAND, "run", MODEL, "--parallel", "ep=3", "--timeout",
+         str(TIMEOUT), "--threads", "1", "--prompt-file", "-", "-n", "4"],
+        env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.time() + ENDS_WITHIN
+    while time.time() < deadline:
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if f"PPid:\t{job.pid}\n" not in (entry / "status").read_text():
+                    continue
+                if b"OMPI_COMM_WORLD_RANK=2\0" in (entry / "environ").read_bytes():
+                    time.sleep(2)  # usually past MPI_Init
+                    return job, int(entry.name)
+            except OSError:
+                continue
+        time.sleep(0.05)
+    sys.exit("rank 2 did not start")
+
+
+def mpi_fault(fault):
+    job, pid = mpi_job()
+    os.kill(pid, fault)
+    out, err = job.communicate("Once upon a time", timeout=ENDS_WITHIN)
+    named = "rank 2" in err or "all ranks to start" in err  # during MPI_Init no rank is known
+    expect(job.returncode != 0 and named and out == "", f"signal {fault}: rank 2 is not named", (out, err))
+
+
+def mpi_stopped():
+    mpi_fault(signal.SIGSTOP)
+
+
+def mpi_killed():
+    mpi_fault(signal.SIGKILL)
+
+
+CASES = [same_text_as_one_process, killed, stopped, another_checkpoint, no_checkpoint, another_size,
+         refused_with_a_reason, plan_without_ranks]
+if MPIRUN:
+    CASES += [mpi_stopped, mpi_killed]
+for case in CASES:
+    case()
+    print(case.__name__, "passed", flush=True)

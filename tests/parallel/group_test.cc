@@ -1,0 +1,193 @@
+// Collective operations and faults over sockets, with ranks that are threads.
+#include "moracle/parallel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "ranks_of_threads.h"
+
+namespace moracle::group_test {
+namespace {
+
+using testing::free_port;
+using ::testing::HasSubstr;
+using testing::on_ranks;
+using testing::rank_of_threads;
+
+template <class T>
+std::span<std::byte> bytes(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+TEST(Group, OneProcessNeedsNoTransport) {
+  const auto group = open_group({});
+  ASSERT_TRUE(group);
+  EXPECT_EQ((*group)->name(), "one");
+  EXPECT_TRUE((*group)->barrier());
+  int value = 7, all = 0;
+  EXPECT_TRUE((*group)->all_gather(bytes(value), bytes(all)));
+  EXPECT_EQ(all, 7);
+}
+
+TEST(Group, RefusesRankOutsideTheJob) {
+  RankOptions options;
+  options.rank = 2, options.size = 2;
+  EXPECT_THAT(open_group(options).error().to_string(), HasSubstr("rank 2 of 2"));
+}
+
+TEST(Group, UnknownTransportIsRefusedWithTheKnownOnes) {
+  RankOptions options;
+  options.size = 2, options.transport = "pigeons";
+  EXPECT_THAT(open_group(options).error().to_string(), HasSubstr("auto, mpi, tcp"));
+}
+
+TEST(Group, BroadcastAndGatherReachEveryRank) {
+  for (const int64_t size : {2, 3, 5}) {
+    std::atomic<int> good{0};
+    on_ranks(size, [&](const std::shared_ptr<Group>& group) {
+      int64_t told = group->rank() == 1 ? 42 : 0;
+      ASSERT_TRUE(group->broadcast(bytes(told), 1));
+      const int64_t own = 10 + group->rank();
+      std::vector<int64_t> all(size);
+      ASSERT_TRUE(group->all_gather(std::as_bytes(std::span(&own, 1)),
+                                    std::as_writable_bytes(std::span(all))));
+      bool same = told == 42;
+      for (int64_t r = 0; r < size; ++r) same = same && all[r] == 10 + r;
+      ASSERT_TRUE(group->barrier());
+      good += same;
+    });
+    EXPECT_EQ(good, size);
+  }
+}
+
+// Parts of many sizes, empty ones too, larger than a socket's buffer.
+TEST(Group, ExchangeOfUnevenPartsArrives) {
+  constexpr int64_t kSize = 3;
+  std::atomic<int> good{0};
+  on_ranks(kSize, [&](const std::shared_ptr<Group>& group) {
+    const auto count = [](int64_t from, int64_t to) -> size_t {
+      return from == to + 1 ? 0 : static_cast<size_t>(1 + 700'000 * from + 13 * to);
+    };
+    std::vector<std::vector<uint32_t>> out(kSize), in(kSize);
+    std::vector<Group::Part> send, receive;
+    for (int64_t r = 0; r < kSize; ++r) {
+      out[r].assign(count(group->rank(), r), static_cast<uint32_t>(100 * group->rank() + r));
+      in[r].resize(count(r, group->rank()));
+      send.push_back({reinterpret_cast<std::byte*>(out[r].data()), out[r].size() * 4});
+      receive.push_back({reinterpret_cast<std::byte*>(in[r].data()), in[r].size() * 4});
+    }
+    ASSERT_TRUE(group->exchange(send, receive));
+    bool same = true;
+    for (int64_t r = 0; r < kSize; ++r)
+      same = same && in[r] == std::vector<uint32_t>(count(r, group->rank()),
+                                                    static_cast<uint32_t>(100 * r + group->rank()));
+    good += same;
+  });
+  EXPECT_EQ(good, kSize);
+}
+
+TEST(Group, RankThatEndsIsNamed) {
+  std::string errors[3];
+  on_ranks(3, [&](std::shared_ptr<Group> group) {
+    if (group->rank() == 1) return;
+    errors[group->rank()] = group->barrier() ? "" : "no barrier";
+    const Status again = group->barrier();
+    if (!again) errors[group->rank()] = again.error().to_string();
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank 1: needs to take part until the end; it has ended"));
+}
+
+TEST(Group, RankThatDoesNotAnswerIsNamedWithinTheTimeout) {
+  std::string errors[3];
+  std::atomic<int> waiting{2};
+  on_ranks(
+      3,
+      [&](const std::shared_ptr<Group>& group) {
+        if (group->rank() == 2) {
+          while (waiting > 0) std::this_thread::yield();
+          return;
+        }
+        const Status done = group->barrier();
+        errors[group->rank()] = done ? "" : done.error().to_string();
+        --waiting;
+        while (waiting > 0) std::this_thread::yield();
+      },
+      0.3);
+  for (const int r : {0, 1})
+    EXPECT_THAT(errors[r], HasSubstr("rank 2: needs an answer within 0.3 s (--timeout)"));
+}
+
+TEST(Group, ReasonOfARankThatStopsArrives) {
+  std::string error;
+  on_ranks(2, [&](const std::shared_ptr<Group>& group) {
+    if (group->rank() == 1) {
+      group->abort({ErrorKind::kIo, "model.safetensors", "byte 5", "to be readable", "it is not"});
+      return;
+    }
+    const Status done = group->barrier();
+    error = done ? "" : done.error().to_string();
+  });
+  EXPECT_THAT(error, HasSubstr("rank 1: needs to take part until the end; it stopped: "
+                               "model.safetensors: byte 5: needs to be readable; it is not"));
+}
+
+// A GPU that waits for another one asks in between.
+TEST(Group, LookFindsARankThatEndedWithoutWaiting) {
+  std::string before = "no look", after;
+  on_ranks(2, [&](std::shared_ptr<Group> group) {
+    if (group->rank() == 1) {
+      if (!group->barrier()) return;
+      int64_t data = 1;  // waits in the socket, and is no reason
+      (void)group->broadcast(bytes(data), 1).ok();
+      (void)group->barrier().ok();
+      return;
+    }
+    if (!group->barrier()) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const Status fine = group->look();
+    before = fine ? "" : fine.error().to_string();
+    int64_t data = 0;
+    if (!group->broadcast(bytes(data), 1) || data != 1 || !group->barrier()) return;
+    for (Status look; after.empty(); look = group->look())
+      if (!look) after = look.error().to_string();
+  });
+  EXPECT_EQ(before, "");
+  EXPECT_THAT(after, HasSubstr("rank 1: needs to take part until the end; it has ended"));
+}
+
+TEST(Group, LookFindsTheReasonOfARankThatStops) {
+  std::string error;
+  on_ranks(2, [&](const std::shared_ptr<Group>& group) {
+    if (group->rank() == 1) {
+      group->abort({ErrorKind::kIo, "", "the model", "to be readable", "it is not"});
+      return;
+    }
+    for (Status look; error.empty(); look = group->look())
+      if (!look) error = look.error().to_string();
+  });
+  EXPECT_THAT(error, HasSubstr("rank 1: needs to take part until the end; it stopped: the model"));
+}
+
+TEST(Group, RanksThatDoNotComeAreNamed) {
+  const auto group = open_group(rank_of_threads(0, 3, free_port(), 0.2));
+  ASSERT_FALSE(group);
+  EXPECT_THAT(group.error().to_string(), HasSubstr("ranks 1, 2: needs an answer within 0.2 s"));
+}
+
+TEST(Group, RankOfAnotherJobIsRefused) {
+  const int port = free_port();
+  std::string error;
+  std::thread first([&] {
+    const auto group = open_group(rank_of_threads(0, 2, port, 5));
+    if (!group) error = group.error().to_string();
+  });
+  const auto other = open_group(rank_of_threads(1, 3, port, 5));
+  first.join();
+  EXPECT_FALSE(other);
+  EXPECT_THAT(error, HasSubstr("rank 1 of 3 connected"));
+}
+
+}  // namespace
+}  // namespace moracle::group_test
