@@ -201,9 +201,10 @@ TEST_F(ModelJson, InspectAccountsForEveryByte) {
 TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
   for (const char* machine : {"here", "x86-64", "h200"}) {
     const Json json = answer({"explain", model_, "--json", "--machine", machine});
-    EXPECT_THAT(keys(json),
-                ElementsAre("machine", "device", "groups", "others", "tokenizer", "not_runnable"));
+    EXPECT_THAT(keys(json), ElementsAre("machine", "device", "parallel", "groups", "others",
+                                        "tokenizer", "not_runnable"));
     EXPECT_TRUE(json["not_runnable"].is_null());
+    EXPECT_TRUE(json["parallel"].is_null());
     EXPECT_EQ(json["others"].size(), 4u);
     EXPECT_EQ(json["machine"], machine);
     ASSERT_EQ(json["groups"].size(), 1u);
@@ -235,6 +236,26 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
       if (verdict["backend"] == group["chosen"]) chosen_accepts = verdict["accepted"].get<bool>();
     }
     EXPECT_TRUE(chosen_accepts);
+  }
+}
+
+TEST_F(ModelJson, ExplainOfRanksGivesExchangesAndBytesThatTravel) {
+  const Json json =
+      answer({"explain", model_, "--json", "--parallel", "ep=8", "--machine", "h200"})["parallel"];
+  EXPECT_THAT(keys(json),
+              ElementsAre("ep", "placement", "chosen", "considered", "per_token_and_layer"));
+  EXPECT_EQ(json["ep"], 8);
+  EXPECT_EQ(json["placement"], "linear");
+  bool chosen_serves = false;
+  for (const Json& verdict : json["considered"]) {
+    EXPECT_THAT(keys(verdict), ElementsAre("exchange", "reasons"));
+    if (verdict["exchange"] == json["chosen"]) chosen_serves = verdict["reasons"].empty();
+  }
+  EXPECT_TRUE(chosen_serves);
+  ASSERT_EQ(json["per_token_and_layer"].size(), 2u);  // replicated, dispatched
+  for (const Json& travel : json["per_token_and_layer"]) {
+    EXPECT_THAT(keys(travel), ElementsAre("spread", "layers", "bytes_there", "bytes_back"));
+    EXPECT_GT(travel["bytes_there"].get<int64_t>() + travel["bytes_back"].get<int64_t>(), 0);
   }
 }
 
