@@ -59,6 +59,21 @@ struct DeltaStep {
   int64_t key_dim, value_dim;
 };
 
+/// Tokens of a chunk, and columns of the state that lie together in DeltaChunk.
+inline constexpr int64_t kDeltaChunk = 32, kDeltaStrip = 32;
+/// Up to kDeltaChunk tokens of one head, as DeltaStep one after another. Rows past the last token
+/// are memory of any value. key_dim is a multiple of 8, value_dim of kDeltaStrip.
+struct DeltaChunk {
+  const float *q, *k;             ///< [kDeltaChunk, key_dim]
+  const float *q_by_k, *k_by_k;   ///< delta_products of their rows
+  const float *decay, *strength;  ///< [kDeltaChunk]
+  const float* v;                 ///< [num_tokens, value_dim], rows v_stride apart
+  float* out;                     ///< likewise
+  float* state;                   ///< S: [value_dim / kDeltaStrip, key_dim, kDeltaStrip]
+  int64_t v_stride, out_stride;
+  int64_t num_tokens, key_dim, value_dim;
+};
+
 struct VectorOps {
   const char* isa;  ///< "portable", "avx2", "avx512"
 
@@ -122,6 +137,11 @@ struct VectorOps {
   void (*convolve)(const float* const* rows, const float* weight, int64_t weight_stride,
                    int64_t taps, int64_t count, bool with_silu, float* out);
   void (*delta_step)(const DeltaStep& step);
+  /// out[i · kDeltaChunk + j] = Σ_d a[i · count + d] · b[d · kDeltaChunk + j], j <= i < num_rows;
+  /// out's other elements up to a multiple of 8 rows may be written. `a` has these rows, too.
+  void (*delta_products)(const float* a, const float* b, int64_t count, int64_t num_rows,
+                         float* out);
+  void (*delta_chunk)(const DeltaChunk& chunk);
 };
 
 extern const VectorOps kPortableVectorOps;

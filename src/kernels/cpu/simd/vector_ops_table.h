@@ -6,6 +6,7 @@
 #include "kernels/cpu/simd/vector_attend_codes.h"
 #include "kernels/cpu/simd/vector_cache.h"
 #include "kernels/cpu/simd/vector_convert.h"
+#include "kernels/cpu/simd/vector_delta.h"
 #include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/cpu/simd/vector_quantize.h"
 #include "kernels/cpu/simd/vector_recurrent.h"
@@ -16,12 +17,35 @@ namespace moracle::cpu {
 namespace {
 
 constexpr VectorOps table(const char* isa) {
-  return {
-      isa,          activate,      quantize_int8,     quantize_e4m3, encode_e4m3,    decode_e4m3,
-      decode_int8,  to_bf16,       from_bf16,         to_f16,        from_f16,       weighted_sum,
-      add,          scale,         scale_by,          dot,           sum_of_squares, largest,
-      turns,        rotate_halves, rotate_neighbours, attend,        attend_codes,   attend_merge,
-      gate_sigmoid, convolve,      delta_step};
+  return {isa,
+          activate,
+          quantize_int8,
+          quantize_e4m3,
+          encode_e4m3,
+          decode_e4m3,
+          decode_int8,
+          to_bf16,
+          from_bf16,
+          to_f16,
+          from_f16,
+          weighted_sum,
+          add,
+          scale,
+          scale_by,
+          dot,
+          sum_of_squares,
+          largest,
+          turns,
+          rotate_halves,
+          rotate_neighbours,
+          attend,
+          attend_codes,
+          attend_merge,
+          gate_sigmoid,
+          convolve,
+          delta_step,
+          delta_products,
+          delta_chunk};
 }
 
 }  // namespace
