@@ -139,7 +139,8 @@ class Model {
   /// quantized as at load time. Adapters stay. All new weights are described, read, checked and
   /// packed before the first one is replaced. Until then memory holds the packed weights twice.
   /// Sequences must restart (KvCache::truncate), because the caches hold results of the old
-  /// weights. Other calls on this model wait.
+  /// weights. Other calls on this model wait. With a group every rank calls it, each with its own
+  /// checkpoint: either all ranks have the same new weights, or all keep the old ones.
   /// Errors: another architecture; other sizes, schemes or dtypes; the errors of load; memory;
   /// kCancelled. After an error the old weights stay in use, bit for bit.
   Status reload(const Checkpoint& checkpoint, const Progress& progress = {});

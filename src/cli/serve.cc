@@ -7,6 +7,8 @@
 
 #include "base/small_file.h"
 #include "command.h"
+#include "ranks.h"
+#include "serve/engine/follow.h"
 #include "serve_model.h"
 #include "terminal.h"
 
@@ -30,6 +32,13 @@ Result<std::string> read_key(const std::string& file) {
   return text;
 }
 
+// For a moment requests still learn why there is no answer.
+int end_without_rank(std::unique_ptr<serve::Server> server, const Error& lost) {
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  server.reset();
+  return fail(lost);
+}
+
 int run(const Options& given) {
   // Report errors in the request before loading anything.
   if (Status there = serve::HttpServer::available(); !there) return fail(there.error());
@@ -39,16 +48,24 @@ int run(const Options& given) {
   }
   options.server.engine.prefix_cache = !options.no_prefix_cache;
   CLI_TRY(ServedWeights loaded, load_served(options.model, options.server.engine));
+  if (!is_first_rank()) {  // Ctrl-C and SIGTERM, which launchers send to all, end rank 0
+    const serve::ServedModel& served = loaded.served;
+    const Status done = serve::follow(loaded.model, served.folder, served.options);
+    return done ? kDone : fail(done.error());
+  }
   CLI_TRY(std::unique_ptr<serve::Server> server,
           serve::Server::start(loaded.model, std::move(loaded.served), options.server));
   const std::string& host = options.server.http.host;
   std::cout << "listening on http://" << (host.find(':') == host.npos ? host : "[" + host + "]")
             << ":" << server->port() << std::endl;
   if (!std::cout) return fail_output();
-  while (!interrupted()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  while (!interrupted() && !server->failure())
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  if (const auto lost = server->failure()) return end_without_rank(std::move(server), *lost);
   std::cerr << "finishing the running requests (at most " << rounded(options.drain_seconds)
             << " s; again: stop at once)\n";
   const bool drained = server->drain(options.drain_seconds);
+  if (const auto lost = server->failure()) return end_without_rank(std::move(server), *lost);
   server.reset();
   return drained ? kDone : kFailed;
 }

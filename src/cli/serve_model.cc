@@ -40,6 +40,16 @@ int64_t default_cache_bytes(const ModelPlan& plan, int64_t max_context, int64_t 
   return std::min(all, std::max<int64_t>((plan.memory_bytes - plan.total_bytes()) / 2, 0));
 }
 
+// The ranks' smallest number: each has memory for so much.
+Status take_smallest(const std::shared_ptr<Group>& group, int64_t& number) {
+  if (!group) return {};
+  std::vector<int64_t> all(static_cast<size_t>(group->size()));
+  MORACLE_CHECK(group->all_gather(std::as_bytes(std::span(&number, 1)),
+                                  std::as_writable_bytes(std::span(all))));
+  number = *std::min_element(all.begin(), all.end());
+  return {};
+}
+
 // The choices of a plan with all candidates and their reasons.
 Json considered(const ModelPlan& plan) {
   Json json = to_json(plan);
@@ -67,6 +77,7 @@ Result<ServedWeights> load_checkpoint(const ServeArguments& arguments, ModelOpti
   MORACLE_TRY(const Outline outlined, outline(checkpoint));
   if (engine.cache_bytes == 0)
     engine.cache_bytes = default_cache_bytes(whole, outlined.max_context, engine.max_running);
+  MORACLE_CHECK(take_smallest(options.group, engine.cache_bytes));
   options.cache_bytes = engine.cache_bytes;
   served.options = options;
   ProgressBar loading("loading");
@@ -110,11 +121,12 @@ Result<ServedWeights> load_served(const ServeArguments& arguments, serve::Engine
     return Error{ErrorKind::kInvalidArgument, "", "MODEL", "a folder, or --model-shape",
                  "both are missing"};
   }
-  if (arguments.model.ranks.given()) {
-    return Error{ErrorKind::kUnsupported, "", "--parallel",
-                 "another verb: run, perplexity or bench", "serve runs in one process"};
+  if (arguments.model.ranks.given() && !arguments.shape.empty()) {
+    return Error{ErrorKind::kUnsupported, "", "--parallel", "a MODEL",
+                 "random weights (--model-shape) are served by one process"};
   }
   MORACLE_TRY(ModelOptions options, arguments.model.options());
+  MORACLE_CHECK(arguments.model.ranks.join(options));
   options.max_num_tokens = arguments.step_tokens;
   return arguments.shape.empty()
              ? serve_verb::load_checkpoint(arguments, std::move(options), engine)

@@ -134,9 +134,11 @@ Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOption
   record.on = options.group != nullptr;
   MORACLE_TRY(Description description,
               describe(checkpoint, {options.quantization, options.activations}));
-  MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
+  const Result<std::vector<LoraAdapter>> opened = open_adapters(checkpoint, options);
   if (options.group)
-    MORACLE_CHECK(agree(*options.group, facts_before_loading(checkpoint, options, adapters)));
+    MORACLE_CHECK(agree(*options.group, facts_before_loading(checkpoint, options, opened)));
+  if (!opened) return opened.error();
+  const std::vector<LoraAdapter>& adapters = *opened;
   MORACLE_TRY(Model model, ModelAccess::load(std::move(description), options, adapters,
                                              checkpoint.total_bytes(), &record));
   if (options.group) MORACLE_CHECK(agree(*options.group, facts_after_loading(model, record)));
@@ -198,12 +200,23 @@ Status Model::reload(const Checkpoint& checkpoint, const Progress& progress) {
 Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progress) {
   State& m = *this;
   const Turn turn = m.workspace->device().turn();
-  MORACLE_TRY(Description description, describe(checkpoint, m.changes));
-  MORACLE_CHECK(check_same_model(m, description, checkpoint.folder()));
-  const MatrixShape table = description.embedding.shape();
-  MORACLE_TRY(Buffer fresh, read_table(description.embedding, m.workspace->device()));
+  ReadRecord& record = checkpoint.state().tensors.record();
+  record.on = m.group != nullptr;
   Loader loader = Loader::reload(m.workspace, progress, checkpoint.total_bytes());
-  MORACLE_CHECK(load_weights(m, std::move(description), loader));
+  loader.set_record(&record);
+  MatrixShape table;
+  Buffer fresh;
+  const auto read = [&]() -> Status {
+    MORACLE_TRY(Description description, describe(checkpoint, m.changes));
+    MORACLE_CHECK(check_same_model(m, description, checkpoint.folder()));
+    table = description.embedding.shape();
+    MORACLE_TRY(fresh, read_table(description.embedding, m.workspace->device()));
+    return load_weights(m, std::move(description), loader);
+  };
+  const Status done = or_out_of_memory(checkpoint.folder(), read);
+  record.on = false;
+  if (m.group) MORACLE_CHECK(agree(*m.group, facts_of_reload(checkpoint, done, record)));
+  MORACLE_CHECK(done);
   m.recorded.forget();
   MORACLE_CHECK(std::move(loader).commit());
   set_embedding(m, std::move(fresh), table);

@@ -47,7 +47,13 @@ Status Loader::load(std::optional<AdaptedLinear>& to, DescribedMatrix&& from) {
 }
 
 Status Loader::load(std::optional<FusedMoe>& to, DescribedWeights&& from) {
-  if (reload_) return set_aside(*to, std::move(from));
+  if (reload_) {
+    const bool own = record_ != nullptr && !to->plan().experts.is_identity();
+    if (own) record_->own = true;
+    const Status done = set_aside(*to, std::move(from));
+    if (own) record_->own = false;
+    return done;
+  }
   MORACLE_TRY(const Selection* selection, next(module_name(from)));
   const ModuleChoice& choice = modules_[at_ - 1];
   std::vector<LoraWeights> adapters;

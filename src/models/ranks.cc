@@ -44,6 +44,21 @@ std::string tensors_text(const Tensors& tensors) {
              hex(checksum(std::as_bytes(std::span(all)))));
 }
 
+std::string config_text(const Checkpoint& checkpoint) {
+  const Checkpoint::State& state = checkpoint.state();
+  const Config& whole = state.wrapper ? *state.wrapper : state.config;
+  const std::string config = whole.value().dump();
+  return str(config.size(), " bytes with checksum ",
+             hex(checksum(std::as_bytes(std::span(config)))));
+}
+
+constexpr const char* kCommonWeights = "weights that every rank reads";
+
+std::string common_text(const ReadRecord& record) {
+  const ReadRecord::Sum common = record.common();
+  return str(common.bytes, " bytes with checksum ", hex(common.checksum));
+}
+
 std::string options_text(const ModelOptions& o) {
   return str("quantization '", o.quantization, "', activations '", o.activations, "', kv-cache ",
              o.kv_cache, ", backend ", o.backend, ", ", tokens_per_step(o), " tokens per step",
@@ -70,27 +85,27 @@ Status check_ranks(const ModelOptions& options) {
 }
 
 std::vector<Fact> facts_before_loading(const Checkpoint& checkpoint, const ModelOptions& options,
-                                       std::span<const LoraAdapter> adapters) {
-  const Checkpoint::State& state = checkpoint.state();
-  const Config& whole = state.wrapper ? *state.wrapper : state.config;
-  const std::string config = whole.value().dump();
+                                       const Result<std::vector<LoraAdapter>>& adapters) {
   return {{"a Moracle version", MORACLE_LIBRARY_VERSION},
-          {"a config.json", str(config.size(), " bytes with checksum ",
-                                hex(checksum(std::as_bytes(std::span(config)))))},
-          {"tensors", tensors_text(state.tensors)},
+          {"a config.json", config_text(checkpoint)},
+          {"tensors", tensors_text(checkpoint.state().tensors)},
           {"options", options_text(options)},
           {"a placement", std::string(name(options.parallel.placement))},
-          {"adapters", adapters_text(adapters)}};
+          {"adapters", adapters ? adapters_text(*adapters) : adapters.error().to_string()}};
 }
 
 std::vector<Fact> facts_after_loading(const Model& model, const ReadRecord& record) {
   std::string plan;
   for (const Choice& choice : model.choices())
     plan += str(plan.empty() ? "" : ", ", choice.part, " ", choice.selection.plan->backend->name);
-  const ReadRecord::Sum common = record.common();
-  return {{"a plan", plan},
-          {"weights that every rank reads",
-           str(common.bytes, " bytes with checksum ", hex(common.checksum))}};
+  return {{"a plan", plan}, {kCommonWeights, common_text(record)}};
+}
+
+std::vector<Fact> facts_of_reload(const Checkpoint& checkpoint, const Status& done,
+                                  const ReadRecord& record) {
+  return {{"a config.json", config_text(checkpoint)},
+          {"tensors", tensors_text(checkpoint.state().tensors)},
+          {kCommonWeights, done ? common_text(record) : done.error().to_string()}};
 }
 
 Status join_ranks(Model::State& m, std::span<const ModuleChoice> modules,

@@ -12,9 +12,12 @@ namespace moracle {
 Status check_ranks(const ModelOptions& options);
 /// Files, options and adapters, before a weight is read.
 std::vector<Fact> facts_before_loading(const Checkpoint& checkpoint, const ModelOptions& options,
-                                       std::span<const LoraAdapter> adapters);
+                                       const Result<std::vector<LoraAdapter>>& adapters);
 /// The backends, and the checksum of all weights that every rank has read.
 std::vector<Fact> facts_after_loading(const Model& model, const ReadRecord& record);
+/// The new weights of a reload, before they replace the old ones, or why this rank has none.
+std::vector<Fact> facts_of_reload(const Checkpoint& checkpoint, const Status& done,
+                                  const ReadRecord& record);
 /// Makes the exchange, and the memory that layers share for it. Errors: none serves; memory.
 Status join_ranks(Model::State& m, std::span<const ModuleChoice> modules,
                   const ModelOptions& options);

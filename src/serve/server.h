@@ -25,6 +25,8 @@ class Server {
   /// Refuses new requests for text, and waits at most `seconds` for the others. False: some are
   /// unfinished.
   bool drain(double seconds);
+  /// See Engine::failure.
+  std::optional<Error> failure() const { return engine_->failure(); }
 
  private:
   explicit Server(ServedModel served) : served_(std::move(served)) {}

@@ -139,8 +139,8 @@ def refused_with_a_reason():
     for arguments, reason in ((["run", MODEL, "--parallel", "ep=2"], "a conversation runs in one process"),
                               (["run", MODEL, "-p", "a", "--parallel", "tp=2"], "no tp"),
                               (["run", MODEL, "-p", "a", "--parallel", "ep=0"], "1 to 4096"),
-                              (["serve", MODEL, "--parallel", "ep=2"], "serve runs in one process"),
-                              (["bench", "--parallel", "ep=2"], "--model-shape")):
+                              (["serve", "--model-shape", "any", "--parallel", "ep=2"], "random weights"),
+                              (["bench", "--parallel", "ep=2"], "this process is alone")):
         done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
         expect(done.returncode == 2 and reason in done.stderr, f"{arguments} is accepted", done)
 

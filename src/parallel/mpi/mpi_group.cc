@@ -34,6 +34,7 @@ class MpiGroup final : public Group {
   std::string_view name() const override { return "mpi"; }
   /// Learns which ranks run on this host.
   Status meet();
+  Status look() override;
   void abort(const Error& reason) override;
 
  private:
@@ -90,6 +91,13 @@ Status MpiGroup::look_around(const std::vector<Flow>& flows) {
       return failed(ended_rank(flow.rank, str("process ", pid, " is gone")));
   }
   return {};
+}
+
+Status MpiGroup::look() {
+  std::vector<Flow> others;
+  for (int64_t r = 0; r < size(); ++r)
+    if (r != rank()) others.push_back({r, 0, false});
+  return look_around(others);
 }
 
 Status MpiGroup::wait(std::vector<Flow>& flows, double seconds) {

@@ -63,7 +63,7 @@ void Adapters::load(const std::string& name, const std::string& path, const Mode
   const Result<std::string> folder = folder_of(name, path);
   if (!folder) return done(folder.error());
   const auto work = [this, name, folder = *folder, options, checkpoint](
-                        Model& model, AdapterSlots& slots) -> Status {
+                        Leader& model, AdapterSlots& slots) -> Status {
     std::map<std::string, Loaded> all;
     {
       const std::lock_guard lock(mutex_);
@@ -78,9 +78,7 @@ void Adapters::load(const std::string& name, const std::string& path, const Mode
       fresh_slots[loaded.id] = static_cast<int32_t>(with.adapters.size());
       with.adapters.push_back(loaded.folder);
     }
-    MORACLE_TRY(const Checkpoint opened, Checkpoint::open(checkpoint));
-    MORACLE_TRY(Model fresh, Model::load(opened, with));
-    model = std::move(fresh);
+    MORACLE_CHECK(model.load_again(checkpoint, with));
     slots = std::move(fresh_slots);
     const std::lock_guard lock(mutex_);
     loaded_ = std::move(all);
@@ -103,7 +101,7 @@ void Adapters::unload(const std::string& name, Engine& engine,
   }
   if (id < 0) return done(wrong_adapter("lora_name", "an adapter", quote(name) + " is unknown"));
   engine.change(
-      [id](Model&, AdapterSlots& slots) -> Status {
+      [id](Leader&, AdapterSlots& slots) -> Status {
         slots.erase(id);
         return {};
       },

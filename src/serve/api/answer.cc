@@ -28,7 +28,9 @@ ApiError error_of(const Event& event) {
     case Finish::kTimeout:
       return {.status = 504, .message = "the time limit of a request is over", .code = "timeout"};
     case Finish::kStopping:
-      return {.status = 503, .message = "the server is stopping", .code = "stopping"};
+      return {.status = 503,
+              .message = event.message.empty() ? "the server is stopping" : event.message,
+              .code = "stopping"};
     default:
       return {.status = 500, .message = event.message};
   }

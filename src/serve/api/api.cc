@@ -81,7 +81,7 @@ void Api::page(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Api::health(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
-  const bool ready = ready_;
+  const bool ready = ready_ && !engine_.failure();
   exchange->reply({.status = ready ? 200 : 503, .body = dump({{"live", true}, {"ready", ready}})});
 }
 
@@ -110,11 +110,12 @@ void Api::models(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) 
 }
 
 void Api::reload(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
-  engine_.reload(model_.folder, [exchange](const Status& done) {
+  engine_.reload(model_.folder, [this, exchange](const Status& done) {
     if (done) return exchange->reply({.body = R"({"reloaded":true})"});
     ApiError error = api_error(done.error());
-    error.status = 500;
-    error.message = "the old weights stay in use: " + error.message;
+    const bool is_lost = engine_.failure().has_value();
+    error.status = is_lost ? 503 : 500;
+    if (!is_lost) error.message = "the old weights stay in use: " + error.message;
     exchange->reply(to_reply(error));
   });
 }

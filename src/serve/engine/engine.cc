@@ -34,12 +34,12 @@ Engine::Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& op
       tokenizer_(tokenizer),
       num_pages_(num_pages),
       flush_(options.flush),
-      pages_(model),
+      leader_(model),
       scheduler_({.max_running = options.max_running,
                   .max_waiting = options.max_waiting,
                   .num_pages = num_pages,
-                  .page = pages_.page(),
-                  .prefix_cache = options.prefix_cache && pages_.can_share()}),
+                  .page = leader_.page(),
+                  .prefix_cache = options.prefix_cache && leader_.can_share()}),
       budget_(model.max_num_tokens(), options.step_seconds > 0 ? options.step_seconds : 1e9) {
   for (int32_t i = 0; i < options.num_adapters; ++i) slots_[i] = i;
   publish();
@@ -60,8 +60,11 @@ double Engine::now() const {
 
 std::vector<SequenceId> Engine::submit(std::vector<Job> choices) {
   std::vector<SequenceId> ids;
+  Event last;
   {
     const std::lock_guard lock(mutex_);
+    last.finish = Finish::kStopping;
+    if (failure_) last.message = failure_->to_string();
     for (Job& job : choices) {
       ids.push_back(next_id_++);
       if (stopped_) continue;
@@ -71,7 +74,7 @@ std::vector<SequenceId> Engine::submit(std::vector<Job> choices) {
     if (!stopped_) choices.clear();
   }
   wake_.notify_all();
-  for (const Job& job : choices) job.sink({.finish = Finish::kStopping});
+  for (const Job& job : choices) job.sink(Event(last));
   return ids;
 }
 
@@ -84,17 +87,18 @@ void Engine::cancel(SequenceId id) {
 void Engine::change(Change change, std::function<void(const Status&)> done) {
   std::unique_lock lock(mutex_);
   if (stopped_) {
+    const Error reason =
+        failure_.value_or(Error{ErrorKind::kCancelled, "", "change", "", "the server ends"});
     lock.unlock();
-    return done(Error{ErrorKind::kCancelled, "", "change", "", "the server ends"});
+    return done(reason);
   }
   wanted_.push_back({std::move(change), std::move(done)});
   wake_.notify_all();
 }
 
 void Engine::reload(std::string folder, std::function<void(const Status&)> done) {
-  const auto read = [folder = std::move(folder)](Model& model, AdapterSlots&) -> Status {
-    MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(folder));
-    return model.reload(checkpoint);
+  const auto read = [folder = std::move(folder)](Leader& model, AdapterSlots&) {
+    return model.reload(folder);
   };
   change(read, [this, done = std::move(done)](const Status& status) {
     metrics_.reload_ended(status.ok());
@@ -112,29 +116,68 @@ bool Engine::drain(double seconds) {
 void Engine::run() {
   while (take_inbox()) {
     change_if_idle();
-    step();
+    if (!leader_.lost()) step();
     if (flush_) flush_();
     publish();
   }
   refuse_left();
+  leader_.end();
   if (flush_) flush_();
 }
 
 void Engine::refuse_left() {
+  note_failure();
   std::vector<SequenceId> left;
   for (const auto& [id, sequence] : sequences_) left.push_back(id);
-  for (const SequenceId id : left) end(id, {.finish = Finish::kStopping});
+  for (const SequenceId id : left) end(id, last_event());
   std::vector<Submitted> late;
   {
     const std::lock_guard lock(mutex_);
-    stopped_ = true;
+    stopped_ = idle_ = true;
+    drained_.notify_all();
     late.swap(inbox_);
     for (Wanted& wanted : wanted_) changes_.push_back(std::move(wanted));
     wanted_.clear();
   }
-  for (const Submitted& each : late) each.job.sink({.finish = Finish::kStopping});
-  for (const Wanted& wanted : changes_)
-    wanted.done(Error{ErrorKind::kCancelled, "", "change", "", "the server ends"});
+  for (const Submitted& each : late) each.job.sink(last_event());
+  for (const Wanted& wanted : changes_) {
+    wanted.done(
+        leader_.lost().value_or(Error{ErrorKind::kCancelled, "", "change", "", "the server ends"}));
+  }
+}
+
+Event Engine::last_event() const {
+  Event event;
+  event.finish = Finish::kStopping;
+  if (leader_.lost()) event.message = leader_.lost()->to_string();
+  return event;
+}
+
+void Engine::note_failure() {
+  if (!leader_.lost()) return;
+  const std::lock_guard lock(mutex_);
+  failure_ = leader_.lost();
+}
+
+std::optional<Error> Engine::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+bool Engine::has_mail() const {
+  return stopping_ || !inbox_.empty() || !cancelled_.empty() || !wanted_.empty();
+}
+
+// Returns without mail if a rank is lost meanwhile.
+void Engine::wait_for_mail(std::unique_lock<std::mutex>& lock) {
+  const auto there = [&] { return has_mail(); };
+  if (!leader_.has_followers()) return wake_.wait(lock, there);
+  constexpr std::chrono::milliseconds kBetweenLooks{200};
+  while (!wake_.wait_for(lock, kBetweenLooks, there) && !leader_.lost()) {
+    lock.unlock();
+    leader_.look();
+    lock.lock();
+  }
 }
 
 // Waits until there is something to do, and takes it. False: the engine ends.
@@ -144,15 +187,12 @@ bool Engine::take_inbox() {
   bool draining = false, stopping = false;
   {
     std::unique_lock lock(mutex_);
-    const auto has_mail = [&] {
-      return stopping_ || !inbox_.empty() || !cancelled_.empty() || !wanted_.empty();
-    };
-    if (sequences_.empty() && changes_.empty()) {
+    if (sequences_.empty() && changes_.empty() && !leader_.lost()) {
       if (!has_mail()) {
         idle_ = true;
         drained_.notify_all();
       }
-      wake_.wait(lock, has_mail);
+      wait_for_mail(lock);
     }
     submitted.swap(inbox_);
     cancelled.swap(cancelled_);
@@ -164,7 +204,7 @@ bool Engine::take_inbox() {
   parts_.start();
   for (Submitted& each : submitted) {
     if (draining || stopping)
-      each.job.sink({.finish = Finish::kStopping});
+      each.job.sink(last_event());
     else
       admit(each.id, std::move(each.job), each.after, each.at);
   }
@@ -173,10 +213,10 @@ bool Engine::take_inbox() {
     if (at == sequences_.end()) continue;
     metrics_.request_ended("cancelled", now() - at->second.submitted);
     scheduler_.finish(id);
-    pages_.drop(id);
+    leader_.drop(id);
     sequences_.erase(at);
   }
-  return !stopping;
+  return !stopping && !leader_.lost();
 }
 
 void Engine::admit(SequenceId id, Job&& job, SequenceId after, double submitted) {
@@ -208,10 +248,11 @@ void Engine::change_if_idle() {
   const Wanted wanted = std::move(changes_.front());
   changes_.pop_front();
   // The cached pages hold results of the old weights.
-  pages_.drop_pages(scheduler_.drop_cached());
-  const Status done = or_out_of_memory("change", [&] { return wanted.change(model_, slots_); });
+  leader_.drop_pages(scheduler_.drop_cached());
+  const Status done = or_out_of_memory("change", [&] { return wanted.change(leader_, slots_); });
   parts_.watch(model_);
   end_without_adapter();
+  note_failure();
   wanted.done(done);
   scheduler_.pause(!changes_.empty());
 }

@@ -10,8 +10,8 @@
 #include <thread>
 #include <unordered_map>
 
+#include "serve/engine/leader.h"
 #include "serve/engine/metrics.h"
-#include "serve/engine/page_store.h"
 #include "serve/engine/sequence.h"
 #include "serve/engine/token_score.h"
 #include "serve/scheduler/step_budget.h"
@@ -53,23 +53,30 @@ class Engine {
   /// Changes the model, once all running jobs are complete. New jobs wait, and fail if their
   /// adapter is gone. `change` and then `done` are called on the engine's thread. `change` gets the
   /// model, which must keep its sizes, and leaves it usable after an error.
-  using Change = std::function<Status(Model&, AdapterSlots&)>;
+  using Change = std::function<Status(Leader&, AdapterSlots&)>;
   void change(Change change, std::function<void(const Status&)> done);
   /// Reads the weights of `folder` again. After an error the old weights stay in use.
   void reload(std::string folder, std::function<void(const Status&)> done);
   /// Refuses new jobs. Returns true once all others are complete, false after `seconds`.
   bool drain(double seconds);
+  /// Why the model cannot be used any more: another rank is lost. Unfinished jobs then get
+  /// Finish::kStopping with this message, and so do later ones.
+  std::optional<Error> failure() const;
 
   Metrics& metrics() { return metrics_; }
   /// Pages of the cache, and tokens per page.
   int64_t num_pages() const { return num_pages_; }
-  int64_t page() const { return pages_.page(); }
+  int64_t page() const { return leader_.page(); }
 
  private:
   Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& options, int64_t num_pages);
   double now() const;
   void run();
   void refuse_left();
+  void wait_for_mail(std::unique_lock<std::mutex>& lock);
+  bool has_mail() const;
+  Event last_event() const;
+  void note_failure();
   bool take_inbox();
   void admit(SequenceId id, Job&& job, SequenceId after, double submitted);
   void change_if_idle();
@@ -100,7 +107,7 @@ class Engine {
   const Tokenizer& tokenizer_;
   const int64_t num_pages_;
   const std::function<void()> flush_;
-  PageStore pages_;
+  Leader leader_;  // the model, for everything that changes it or its caches
   Scheduler scheduler_;
   StepBudget budget_;
   Scorer scorer_;
@@ -112,12 +119,13 @@ class Engine {
   AdapterSlots slots_;
   int64_t drawn_in_step_ = 0;
 
-  std::mutex mutex_;  // guards the members below
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable wake_, drained_;
   std::vector<Submitted> inbox_;
   std::vector<SequenceId> cancelled_;
   std::vector<Wanted> wanted_;
   SequenceId next_id_ = 1;
+  std::optional<Error> failure_;
   bool stopping_ = false, stopped_ = false, draining_ = false, idle_ = true;
 
   std::thread thread_;

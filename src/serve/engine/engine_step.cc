@@ -34,15 +34,15 @@ void Engine::step() {
 
 void Engine::apply(StepPlan& plan) {
   for (const SequenceId id : plan.expired) end(id, {.finish = Finish::kTimeout});
-  for (const SequenceId id : plan.preempted) pages_.drop(id);
-  pages_.drop_pages(plan.dropped);
+  for (const SequenceId id : plan.preempted) leader_.drop(id);
+  leader_.drop_pages(plan.dropped);
   for (const StepPlan::Start& start : plan.starts) {
     Sequence& sequence = sequences_.at(start.id);
     const int64_t capacity = sequence.prompt_size() + std::max<int64_t>(sequence.job.max_tokens, 1);
     const auto shared = static_cast<int64_t>(start.pages.size());
-    if (sequence.num_new() == 0) sequence.reused_tokens = shared * pages_.page();
+    if (sequence.num_new() == 0) sequence.reused_tokens = shared * leader_.page();
     const Status made =
-        pages_.start(start.id, std::min(capacity, model_.max_context()), start.pages);
+        leader_.start(start.id, std::min(capacity, model_.max_context()), start.pages);
     if (made) continue;
     end(start.id, {.finish = Finish::kFailed, .message = made.error().to_string()});
     std::erase_if(plan.chunks, [&](const Chunk& chunk) { return chunk.id == start.id; });
@@ -56,6 +56,7 @@ void Engine::compute(std::span<const Chunk> chunks) {
   const auto work = [&]() -> Status { return forward(chunks); };
   Status done = or_out_of_memory("step", work);
   parts_.enqueued();
+  if (leader_.lost()) return;  // refuse_left() ends all sequences
   if (!done) {
     if (chunks.size() == 1)
       return end(chunks[0].id, {.finish = Finish::kFailed, .message = done.error().to_string()});
@@ -64,11 +65,12 @@ void Engine::compute(std::span<const Chunk> chunks) {
   }
   StepPlan computed;
   computed.chunks.assign(chunks.begin(), chunks.end());
-  for (const Adoption& adoption : scheduler_.advance(computed)) pages_.adopt(adoption);
+  for (const Adoption& adoption : scheduler_.advance(computed)) leader_.adopt(adoption);
   parts_.end("scheduling");
   done = score_prompts(chunks);
   if (done) done = draw_next(chunks);
-  if (done) return;
+  leader_.note(done);
+  if (done || leader_.lost()) return;
   for (const Chunk& chunk : chunks) {
     if (sequences_.contains(chunk.id))
       end(chunk.id, {.finish = Finish::kFailed, .message = done.error().to_string()});
@@ -76,14 +78,13 @@ void Engine::compute(std::span<const Chunk> chunks) {
 }
 
 Status Engine::forward(std::span<const Chunk> chunks) {
-  std::vector<Model::Step> steps;
+  std::vector<SequenceStep> steps;
   for (const Chunk& chunk : chunks) {
     const Sequence& sequence = sequences_.at(chunk.id);
-    steps.push_back({std::span(sequence.tokens).subspan(chunk.first, chunk.count),
-                     &pages_.cache(chunk.id),
+    steps.push_back({chunk.id, std::span(sequence.tokens).subspan(chunk.first, chunk.count),
                      sequence.job.adapter < 0 ? -1 : slots_.at(sequence.job.adapter)});
   }
-  return model_.forward(steps);
+  return leader_.forward(steps);
 }
 
 Status Engine::score_prompts(std::span<const Chunk> chunks) {
@@ -226,7 +227,7 @@ void Engine::end(SequenceId id, Event&& event) {
   metrics_.request_ended(outcome, now() - sequence.submitted);
   const auto sink = std::move(sequence.job.sink);
   scheduler_.finish(id);
-  pages_.drop(id);
+  leader_.drop(id);
   sequences_.erase(at);
   sink(std::move(event));
 }

@@ -1,5 +1,6 @@
 #include "serve/engine/page_store.h"
 
+#include "base/text.h"
 #include "base/try.h"
 #include "models/decoder/model_state.h"
 
@@ -43,6 +44,19 @@ void PageStore::drop_pages(std::span<const PageId> pages) {
     pool.release(cached_.at(page));
     cached_.erase(page);
   }
+}
+
+Status PageStore::forward(std::span<const SequenceStep> steps) {
+  std::vector<Model::Step> of_model;
+  for (const SequenceStep& step : steps) {
+    const auto at = caches_.find(step.id);
+    if (at == caches_.end()) {
+      return Error{ErrorKind::kInvalidArgument, "", str("sequence ", step.id), "to have started",
+                   "it has no cache"};
+    }
+    of_model.push_back({step.tokens, &at->second, step.adapter});
+  }
+  return model_.forward(of_model);
 }
 
 void PageStore::drop_all() {

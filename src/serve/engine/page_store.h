@@ -8,6 +8,13 @@
 
 namespace moracle::serve {
 
+/// Tokens of a sequence that follow those in its cache.
+struct SequenceStep {
+  SequenceId id = 0;
+  std::span<const int32_t> tokens;
+  int32_t adapter = -1;  ///< its index in the model
+};
+
 class PageStore {
  public:
   explicit PageStore(Model& model) : model_(model) {}
@@ -23,11 +30,12 @@ class PageStore {
 
   /// Makes a cache that starts with these cached pages. Errors: of Model::make_cache.
   Status start(SequenceId id, int64_t capacity, std::span<const PageId> pages);
-  KvCache& cache(SequenceId id) { return caches_.at(id); }
   /// Unknown ids are ignored.
   void drop(SequenceId id) { caches_.erase(id); }
   void adopt(const Adoption& adoption);
   void drop_pages(std::span<const PageId> pages);
+  /// Runs the model. Errors: of Model::forward; a sequence that has not started.
+  Status forward(std::span<const SequenceStep> steps);
 
  private:
   void drop_all();

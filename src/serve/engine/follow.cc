@@ -1,0 +1,124 @@
+#include "serve/engine/follow.h"
+
+#include "base/out_of_memory.h"
+#include "base/try.h"
+#include "serve/engine/model_changes.h"
+#include "serve/engine/orders.h"
+#include "serve/engine/page_store.h"
+
+namespace moracle::serve {
+namespace {
+
+class Follower {
+ public:
+  Follower(Model& model, const std::string& folder, const ModelOptions& options)
+      : model_(model), folder_(folder), options_(options), group_(model.group()), pages_(model) {}
+
+  Status run() {
+    while (!ended_) {
+      Result<OrderReader> message = OrderReader::receive(*group_);
+      // Work that failed on this rank alone leaves the others in the middle of it. What they say
+      // then explains less.
+      if (!message) return work_ ? Status(message.error()) : work_;
+      while (!message->empty()) MORACLE_CHECK(take(*message));
+    }
+    return {};
+  }
+
+ private:
+  // Errors: rank 0 went on after work that failed here; of the group.
+  Status take(OrderReader& message) {
+    switch (message.order()) {
+      case Order::kStart: {
+        const auto id = static_cast<SequenceId>(message.word());
+        const int64_t capacity = message.word();
+        // Where this fails on rank 0, too, no step follows; otherwise the step fails.
+        (void)pages_.start(id, capacity, message.list()).ok();
+        return whole(message);
+      }
+      case Order::kDrop:
+        pages_.drop(static_cast<SequenceId>(message.word()));
+        return whole(message);
+      case Order::kAdopt: {
+        Adoption adoption;
+        adoption.id = static_cast<SequenceId>(message.word());
+        adoption.index = message.word();
+        adoption.page = message.word();
+        adoption.is_new = message.word() != 0;
+        MORACLE_CHECK(whole(message));
+        pages_.adopt(adoption);
+        return {};
+      }
+      case Order::kDropPages:
+        pages_.drop_pages(message.list());
+        return whole(message);
+      case Order::kForward:
+        return work([&] { return forward(message); });
+      case Order::kReload:
+        return work([&] { return read_weights(model_, folder_); });
+      case Order::kAdapters:
+        return work([&] {
+          options_.adapters.clear();
+          for (int64_t left = message.word(); left > 0 && message.is_whole(); --left)
+            options_.adapters.push_back(message.text());
+          return load_again(model_, folder_, options_);
+        });
+      case Order::kCompare:
+        return compare();
+      case Order::kEnd:
+        ended_ = true;
+        return work_;
+    }
+    return whole(message, false);
+  }
+
+  template <class Work>
+  Status work(const Work& does) {
+    MORACLE_CHECK(work_);
+    work_ = or_out_of_memory("step", [&]() -> Status { return does(); });
+    return {};
+  }
+
+  Status forward(OrderReader& message) {
+    std::vector<std::vector<int32_t>> ids;
+    std::vector<SequenceStep> steps;
+    for (int64_t left = message.word(); left > 0 && message.is_whole(); --left) {
+      const auto id = static_cast<SequenceId>(message.word());
+      const auto adapter = static_cast<int32_t>(message.word());
+      ids.push_back(message.ids());
+      steps.push_back({id, ids.back(), adapter});
+    }
+    MORACLE_CHECK(whole(message));
+    MORACLE_CHECK(pages_.forward(steps));
+    return model_.device().synchronize();  // this rank reads no logits, which would report errors
+  }
+
+  Status compare() {
+    const std::byte mine{work_ ? uint8_t{0} : uint8_t{1}};
+    std::vector<std::byte> failed(static_cast<size_t>(group_->size()));
+    MORACLE_CHECK(group_->all_gather({&mine, 1}, failed));
+    work_ = {};
+    return {};
+  }
+
+  static Status whole(const OrderReader& message, bool known = true) {
+    if (known && message.is_whole()) return {};
+    return Error{ErrorKind::kIo, "", "rank 0", "orders that this rank knows", "one is another"};
+  }
+
+  Model& model_;
+  const std::string folder_;
+  ModelOptions options_;
+  const std::shared_ptr<Group> group_;
+  PageStore pages_;
+  Status work_;  // the outcome of the last work
+  bool ended_ = false;
+};
+
+}  // namespace
+
+Status follow(Model& model, const std::string& folder, const ModelOptions& options) {
+  return Follower(model, folder, options).run();
+}
+
+}  // namespace moracle::serve

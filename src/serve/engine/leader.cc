@@ -1,0 +1,126 @@
+#include "serve/engine/leader.h"
+
+#include "base/text.h"
+#include "base/try.h"
+#include "serve/engine/model_changes.h"
+
+namespace moracle::serve {
+namespace {
+
+// An error of a group or a device, and not of a file. After it no call of the group is allowed.
+bool is_of_ranks(const Error& error) {
+  return error.kind == ErrorKind::kIo && error.file.empty();
+}
+
+}  // namespace
+
+Status Leader::start(SequenceId id, int64_t capacity, std::span<const PageId> pages) {
+  if (group_) {
+    orders_.put(Order::kStart);
+    orders_.put(static_cast<int64_t>(id));
+    orders_.put(capacity);
+    orders_.put(pages);
+  }
+  return pages_.start(id, capacity, pages);
+}
+
+void Leader::drop(SequenceId id) {
+  if (group_) {
+    orders_.put(Order::kDrop);
+    orders_.put(static_cast<int64_t>(id));
+  }
+  pages_.drop(id);
+}
+
+void Leader::adopt(const Adoption& adoption) {
+  if (group_) {
+    orders_.put(Order::kAdopt);
+    orders_.put(static_cast<int64_t>(adoption.id));
+    orders_.put(adoption.index);
+    orders_.put(adoption.page);
+    orders_.put(int64_t{adoption.is_new});
+  }
+  pages_.adopt(adoption);
+}
+
+void Leader::drop_pages(std::span<const PageId> pages) {
+  if (group_ && !pages.empty()) {
+    orders_.put(Order::kDropPages);
+    orders_.put(pages);
+  }
+  pages_.drop_pages(pages);
+}
+
+Status Leader::forward(std::span<const SequenceStep> steps) {
+  if (!group_) return pages_.forward(steps);
+  orders_.put(Order::kForward);
+  orders_.put(static_cast<int64_t>(steps.size()));
+  for (const SequenceStep& step : steps) {
+    orders_.put(static_cast<int64_t>(step.id));
+    orders_.put(int64_t{step.adapter});
+    orders_.put(step.tokens);
+  }
+  MORACLE_CHECK(send());
+  return compared(pages_.forward(steps));
+}
+
+Status Leader::reload(const std::string& folder) {
+  if (!group_) return read_weights(model_, folder);
+  orders_.put(Order::kReload);
+  MORACLE_CHECK(send());
+  return compared(read_weights(model_, folder));
+}
+
+Status Leader::load_again(const std::string& folder, const ModelOptions& options) {
+  if (!group_) return serve::load_again(model_, folder, options);
+  orders_.put(Order::kAdapters);
+  orders_.put(static_cast<int64_t>(options.adapters.size()));
+  for (const std::string& adapter : options.adapters) orders_.put(adapter);
+  MORACLE_CHECK(send());
+  return compared(serve::load_again(model_, folder, options));
+}
+
+void Leader::end() {
+  if (!group_ || lost_) return;
+  orders_.put(Order::kEnd);
+  (void)send().ok();
+}
+
+void Leader::look() {
+  if (group_ && !lost_) note(group_->look());
+}
+
+void Leader::note(const Status& outcome) {
+  if (group_ && !lost_ && !outcome && is_of_ranks(outcome.error())) lost_ = outcome.error();
+}
+
+Status Leader::send() {
+  if (lost_) return *lost_;
+  const Status sent = orders_.send(*group_);
+  if (!sent) lost_ = sent.error();
+  return sent;
+}
+
+Status Leader::compared(Status outcome) {
+  note(outcome);
+  if (outcome || lost_) return outcome;
+  // A rank that went on alone is in a call of other sizes now, which ends both calls with an error.
+  orders_.put(Order::kCompare);
+  MORACLE_CHECK(send());
+  const std::byte mine{1};
+  std::vector<std::byte> failed(static_cast<size_t>(group_->size()));
+  const Status gathered = group_->all_gather({&mine, 1}, failed);
+  if (!gathered) {
+    lost_ = gathered.error();
+    return gathered;
+  }
+  for (size_t r = 0; r < failed.size(); ++r) {
+    if (failed[r] == mine) continue;
+    lost_ = Error{ErrorKind::kIo, "", str("rank ", r), "to fail where rank 0 fails",
+                  "it went on; rank 0: " + outcome.error().to_string()};
+    return *lost_;
+  }
+  return outcome;
+}
+
+}  // namespace moracle::serve

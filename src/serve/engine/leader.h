@@ -1,0 +1,55 @@
+// The model as the engine uses it. On rank 0 of several, every call is also an order to the others,
+// so that all ranks run the same steps on the same sequences. A process alone only calls.
+#pragma once
+
+#include <optional>
+
+#include "serve/engine/orders.h"
+#include "serve/engine/page_store.h"
+
+namespace moracle::serve {
+
+class Leader {
+ public:
+  explicit Leader(Model& model) : model_(model), group_(model.group()), pages_(model) {}
+
+  int64_t page() const { return pages_.page(); }
+  bool can_share() const { return pages_.can_share(); }
+
+  /// As PageStore's. The others do it before their next step.
+  Status start(SequenceId id, int64_t capacity, std::span<const PageId> pages);
+  void drop(SequenceId id);
+  void adopt(const Adoption& adoption);
+  void drop_pages(std::span<const PageId> pages);
+
+  /// Runs a step on all ranks. Errors: those of Model::forward; see lost().
+  Status forward(std::span<const SequenceStep> steps);
+  /// Reads weights or loads the model again on all ranks (model_changes.h). No sequence may have
+  /// started. `options`: with other adapters only.
+  Status reload(const std::string& folder);
+  Status load_again(const std::string& folder, const ModelOptions& options);
+  /// The others end with success.
+  void end();
+
+  bool has_followers() const { return group_ != nullptr; }
+  /// Looks whether a rank has ended, and waits for nothing.
+  void look();
+  /// Takes the outcome of reading the last step's results, where a device can report that a rank is
+  /// missing.
+  void note(const Status& outcome);
+  /// Why the ranks cannot go on together. The model is not used any more.
+  const std::optional<Error>& lost() const { return lost_; }
+
+ private:
+  Status send();
+  /// Of work that all ranks do: the same outcome everywhere, or all is lost.
+  Status compared(Status outcome);
+
+  Model& model_;
+  const std::shared_ptr<Group> group_;  // null: a process alone
+  PageStore pages_;
+  OrderWriter orders_;
+  std::optional<Error> lost_;
+};
+
+}  // namespace moracle::serve

@@ -1,0 +1,128 @@
+// Ranks as threads: rank 0's orders, and what the others make of them.
+#include "serve/engine/leader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "parallel/ranks_of_threads.h"
+#include "serve/engine/follow.h"
+#include "support/must.h"
+
+namespace moracle::serve::leader_test {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::must;
+
+const std::string kFolder = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
+
+ModelOptions options_of(const std::shared_ptr<Group>& group) {
+  ModelOptions options;
+  options.threads = 1;
+  options.max_num_tokens = 32;
+  options.group = group;
+  options.parallel.ep_size = group->size();
+  options.parallel.ep_rank = group->rank();
+  return options;
+}
+
+Model load(const std::shared_ptr<Group>& group) {
+  return must(Model::load(must(Checkpoint::open(kFolder)), options_of(group)));
+}
+
+Status step(Leader& leader, SequenceId id, const std::vector<int32_t>& ids) {
+  const SequenceStep one{id, ids, -1};
+  return leader.forward({&one, 1});
+}
+
+TEST(Leader, StepsThatFailEverywhereEndNothing) {
+  testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
+    Model model = load(group);
+    if (group->rank() > 0) {
+      EXPECT_TRUE(follow(model, kFolder, options_of(group)));
+      return;
+    }
+    Leader leader(model);
+    ASSERT_TRUE(leader.start(1, 16, {}));
+    EXPECT_TRUE(step(leader, 1, {5, 6}));
+    EXPECT_THAT(step(leader, 1, {-1}).error().to_string(), HasSubstr("token id"));
+    EXPECT_FALSE(leader.lost());
+    EXPECT_TRUE(step(leader, 1, {7}));
+    leader.drop(1);
+    EXPECT_FALSE(step(leader, 1, {7}));
+    ASSERT_TRUE(leader.start(2, 16, {}));
+    EXPECT_TRUE(step(leader, 2, {7}));
+    EXPECT_TRUE(leader.reload(kFolder));
+    EXPECT_FALSE(leader.lost());
+    leader.end();
+  });
+}
+
+TEST(Leader, RankThatGoesOnAloneIsNamed) {
+  testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
+    Model model = load(group);
+    if (group->rank() > 0) {  // takes the step for a good one
+      (void)must(OrderReader::receive(*group));
+      OrderReader compare = must(OrderReader::receive(*group));
+      EXPECT_EQ(compare.order(), Order::kCompare);
+      const std::byte went_on{0};
+      std::vector<std::byte> all(2);
+      EXPECT_TRUE(group->all_gather({&went_on, 1}, all));
+      return;
+    }
+    Leader leader(model);
+    ASSERT_TRUE(leader.start(1, 16, {}));
+    EXPECT_FALSE(step(leader, 1, {-1}));
+    ASSERT_TRUE(leader.lost());
+    EXPECT_THAT(leader.lost()->to_string(), HasSubstr("rank 1: needs to fail where rank 0 fails"));
+    EXPECT_FALSE(step(leader, 1, {5}));  // at once
+  });
+}
+
+TEST(Follower, EndsWithItsOwnErrorIfRank0GoesOn) {
+  testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
+    Model model = load(group);
+    if (group->rank() > 0) {
+      const Status done = follow(model, kFolder, options_of(group));
+      ASSERT_FALSE(done);
+      EXPECT_THAT(done.error().to_string(), HasSubstr("sequence 9: needs to have started"));
+      return;
+    }
+    OrderWriter orders;
+    for (int i = 0; i < 2; ++i) {
+      orders.put(Order::kForward);
+      for (const int64_t word : {1, 9, -1}) orders.put(word);  // one step, sequence, no adapter
+      orders.put(std::span<const int32_t>());
+      ASSERT_TRUE(orders.send(*group));
+    }
+  });
+}
+
+TEST(Orders, ArriveAsTheyWereWritten) {
+  testing::on_ranks(3, [](const std::shared_ptr<Group>& group) {
+    const std::vector<int32_t> ids = {1, -2, 3};
+    const std::vector<int64_t> pages = {int64_t{1} << 40};
+    if (group->rank() == 0) {
+      OrderWriter orders;
+      orders.put(Order::kAdapters);
+      orders.put(std::string("nine char"));
+      orders.put(std::string());
+      orders.put(ids);
+      orders.put(pages);
+      ASSERT_TRUE(orders.send(*group));
+      return;
+    }
+    OrderReader orders = must(OrderReader::receive(*group));
+    EXPECT_EQ(orders.order(), Order::kAdapters);
+    EXPECT_EQ(orders.text(), "nine char");
+    EXPECT_EQ(orders.text(), "");
+    EXPECT_EQ(orders.ids(), ids);
+    EXPECT_EQ(orders.list(), pages);
+    EXPECT_TRUE(orders.empty() && orders.is_whole());
+    EXPECT_EQ(orders.word(), 0);
+    EXPECT_FALSE(orders.is_whole());
+  });
+}
+
+}  // namespace
+}  // namespace moracle::serve::leader_test

@@ -1,0 +1,313 @@
+"""Tests `moracle serve --parallel ep=2` from end to end: ranks_test.py COMMAND MODEL tcp|mpi [MPIRUN]."""
+import concurrent.futures
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from client import Server, skip_without_server
+from server_test import write_adapter
+
+COMMAND, MODEL, MPIRUN = "", "", None
+PROMPT = "And the LORD spake unto Moses, saying,"
+SHARED = PROMPT + " Speak unto the children of Israel, and say unto them, When ye be come into the land" * 12
+ENDS_WITHIN = 60  # a busy machine
+
+
+def text_of_run(model, prompt, *options):
+    """What one process generates."""
+    ran = subprocess.run([COMMAND, "run", model, "-p", prompt, "--deterministic", "--threads", "1", "--json", *options],
+                         capture_output=True, check=True, text=True)
+    return json.loads(ran.stdout)["text"]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def child_with_rank(parent, rank):
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if f"PPid:\t{parent}\n" in (entry / "status").read_text() and \
+                    f"OMPI_COMM_WORLD_RANK={rank}\0".encode() in (entry / "environ").read_bytes():
+                return int(entry.name)
+        except OSError:
+            continue
+    raise AssertionError(f"no process of rank {rank}")
+
+
+class Ranks(Server):
+    """Two ranks: over sockets, or under mpirun. `models`: the folder of each (sockets only)."""
+
+    def __init__(self, *options, models=None):
+        models = models or [MODEL, MODEL]
+        self.errors = tempfile.TemporaryFile("w+")
+        self.code, self.others = None, []
+        arguments = ["--parallel", "ep=2", "--port", "0", "--threads", "1", "--deterministic", "--name", "model", *options]
+        if MPIRUN:
+            env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+            self.process = subprocess.Popen([MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "2", COMMAND, "serve",
+                                             models[0], *arguments],
+                                            env=env, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        else:
+            port, processes = free_port(), []
+            for rank in (0, 1):
+                env = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
+                           MASTER_PORT=str(port))
+                processes.append(subprocess.Popen([COMMAND, "serve", models[rank], *arguments], env=env, text=True,
+                                                  stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+                                                  stderr=self.errors if rank == 0 else subprocess.DEVNULL))
+            self.process, self.others = processes[0], processes[1:]
+        line = self.process.stdout.readline()
+        if not line.startswith("listening on http://127.0.0.1:"):
+            self.process.wait()
+            raise RuntimeError(f"the server does not start: {line}{self.error_text()}")
+        self.port = int(line.rsplit(":", 1)[1])
+        self.pids = [child_with_rank(self.process.pid, r) for r in (0, 1)] if MPIRUN else \
+            [self.process.pid, self.others[0].pid]
+
+    def error_text(self):
+        self.errors.seek(0)
+        return self.errors.read()
+
+    def wait(self):
+        """The exit codes of rank 0, or mpirun, and of the others."""
+        self.code = self.process.wait(timeout=ENDS_WITHIN)
+        return [self.code, *(other.wait(timeout=ENDS_WITHIN) for other in self.others)]
+
+    def end(self, how=signal.SIGTERM):
+        if self.code is None:
+            os.kill(self.pids[0], how)
+            codes = self.wait()
+            assert codes == [0] * len(codes), (codes, self.error_text())
+        self.process.stdout.close()
+        self.errors.close()
+        return self.code
+
+    def kill(self):
+        for process in (self.process, *self.others):
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        for pid in self.pids:  # of ranks that mpirun left stopped
+            if MPIRUN and os.path.exists(f"/proc/{pid}"):
+                os.kill(pid, signal.SIGKILL)
+        self.process.stdout.close()
+        self.errors.close()
+
+
+def changed(folder, to):
+    """A copy of the model in which all ranks read another norm, and each rank other experts."""
+    shutil.copytree(folder, to, dirs_exist_ok=True)
+    path = pathlib.Path(to) / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[:8], "little")
+    for name, tensor in json.loads(data[8:8 + size]).items():
+        if name == "model.norm.weight":
+            width = 4 if tensor["dtype"] == "F32" else 2
+        elif ".experts." in name and name.endswith(".qweight"):
+            width = 1
+        else:
+            continue
+        begin, end = (8 + size + offset for offset in tensor["data_offsets"])
+        values = [data[at:at + width] for at in range(begin, end, width)]
+        data[begin:end] = b"".join(reversed(values))
+    path.write_bytes(data)
+
+
+class Texts(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Ranks()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.end()
+
+    def test_texts_equal_one_process_alone_and_among_others(self):
+        options = ("--seed", "7", "-n", "24", "--temperature", "0.9", "--top-p", "0.95")
+        expected = text_of_run(MODEL, PROMPT, *options)
+        fields = {"seed": 7, "max_tokens": 24, "temperature": 0.9, "top_p": 0.95}
+        self.assertEqual(self.server.complete(PROMPT, **fields)["choices"][0]["text"], expected)
+
+        def one(i):
+            if i % 3 == 0:
+                return self.server.complete(PROMPT, **fields)["choices"][0]["text"]
+            self.server.complete(PROMPT + " word" * i, max_tokens=5 + i, seed=i, temperature=1)
+            return expected
+
+        with concurrent.futures.ThreadPoolExecutor(8) as threads:
+            self.assertEqual(set(threads.map(one, range(16))), {expected})
+
+    def test_shared_beginnings_are_computed_once(self):
+        for end in (" bread", " wine"):
+            expected = text_of_run(MODEL, SHARED + end, "-n", "12", "--temperature", "0")
+            for _ in range(2):
+                reply = self.server.complete(SHARED + end, max_tokens=12, temperature=0)
+                self.assertEqual(reply["choices"][0]["text"], expected)
+        self.assertGreater(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+
+    def test_scores_of_prompts_and_several_choices(self):
+        fields = {"max_tokens": 6, "temperature": 1, "n": 3, "seed": 4, "logprobs": 2, "echo": True}
+        first = self.server.complete(PROMPT, **fields)["choices"]
+        self.assertEqual(len({choice["text"] for choice in first}), 3)
+        self.assertEqual(self.server.complete(PROMPT, **fields)["choices"], first)
+
+    def test_clients_that_leave_end_nothing(self):
+        for event in self.server.stream("/v1/completions", {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True}):
+            break
+        self.assertEqual(self.server.request("GET", "/health")[0], 200)
+
+
+class Reload(unittest.TestCase):
+    def test_new_weights_are_read_by_all_ranks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = str(pathlib.Path(folder) / "model")
+            shutil.copytree(MODEL, model)
+            with Ranks(models=[model, model]) as server:
+                options = ("-n", "12", "--temperature", "0")
+                self.assertEqual(server.complete(PROMPT, max_tokens=12, temperature=0)["choices"][0]["text"],
+                                 text_of_run(MODEL, PROMPT, *options))
+                changed(MODEL, model)
+                self.assertEqual(server.post("/reload", {})[0], 200)
+                expected = text_of_run(model, PROMPT, *options)
+                self.assertNotEqual(expected, text_of_run(MODEL, PROMPT, *options))
+                self.assertEqual(server.complete(PROMPT, max_tokens=12, temperature=0)["choices"][0]["text"], expected)
+                os.rename(f"{model}/model.safetensors", f"{model}/away")
+                status, reply = server.post("/reload", {})
+                self.assertEqual(status, 500)
+                self.assertIn("old weights stay in use", reply["error"]["message"])
+                self.assertEqual(server.complete(PROMPT, max_tokens=12, temperature=0)["choices"][0]["text"], expected)
+
+    @unittest.skipIf("mpi" in sys.argv, "mpirun gives all ranks one folder")
+    def test_ranks_with_different_weights_keep_the_old_ones(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = str(pathlib.Path(folder) / "model")
+            shutil.copytree(MODEL, model)
+            with Ranks(models=[MODEL, model]) as server:
+                before = server.complete(PROMPT, max_tokens=12, temperature=0)["choices"][0]["text"]
+                changed(MODEL, model)
+                status, reply = server.post("/reload", {})
+                self.assertEqual(status, 500)
+                self.assertIn("rank 1: needs weights that every rank reads", reply["error"]["message"])
+                os.rename(f"{model}/model.safetensors", f"{model}/away")
+                status, reply = server.post("/reload", {})
+                self.assertEqual(status, 500)
+                self.assertIn("rank 1: needs a checkpoint", reply["error"]["message"])
+                self.assertEqual(server.complete(PROMPT, max_tokens=12, temperature=0)["choices"][0]["text"], before)
+
+
+class Adapters(unittest.TestCase):
+    def test_adapters_are_loaded_by_all_ranks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for i, name in enumerate(("one", "two")):
+                write_adapter(f"{folder}/{name}", i)
+            (pathlib.Path(folder) / "empty").mkdir()
+            options = ("-n", "12", "--temperature", "0")
+            expected = {name: text_of_run(MODEL, PROMPT, *options, "--lora", f"{folder}/{name}") for name in ("one", "two")}
+            expected["model"] = text_of_run(MODEL, PROMPT, *options)
+            self.assertEqual(len(set(expected.values())), 3)
+            with Ranks("--lora", f"one={folder}/one", "--adapter-folder", folder) as server:
+                def check(*names):
+                    for name in names:
+                        reply = server.complete(PROMPT, max_tokens=12, temperature=0, model=name)
+                        self.assertEqual(reply["choices"][0]["text"], expected[name], name)
+
+                check("one", "model")
+                self.assertEqual(server.post("/v1/load_lora_adapter", {"lora_name": "two", "lora_path": "two"})[0], 200)
+                check("two", "one", "model")
+                self.assertNotEqual(
+                    server.post("/v1/load_lora_adapter", {"lora_name": "none", "lora_path": "empty"})[0], 200)
+                self.assertEqual(server.post("/v1/unload_lora_adapter", {"lora_name": "one"})[0], 200)
+                check("two", "model")
+
+
+class Ending(unittest.TestCase):
+    def test_sigterm_lets_requests_finish(self):
+        server = Ranks()
+        try:
+            replies = []
+            thread = threading.Thread(target=lambda: replies.append(
+                server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True})))
+            thread.start()
+            while server.metric("moracle_requests_running") < 1 and thread.is_alive():
+                time.sleep(0.01)
+            os.kill(server.pids[1], signal.SIGTERM)  # launchers signal all ranks
+            os.kill(server.pids[0], signal.SIGTERM)
+            codes = server.wait()
+            thread.join()
+            self.assertEqual(set(codes), {0}, server.error_text())
+            self.assertEqual(replies[0][0], 200)
+            self.assertEqual(replies[0][1]["usage"]["completion_tokens"], 200)
+        finally:
+            server.kill()
+
+    @unittest.skipIf("mpi" in sys.argv, "mpirun ends all ranks when one is killed")
+    def test_killed_rank_gives_503_and_ends_the_server(self):
+        server = Ranks("--timeout", "60")
+        try:
+            os.kill(server.pids[1], signal.SIGSTOP)  # so that the request still runs
+            replies = []
+            thread = threading.Thread(target=lambda: replies.append(
+                server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 8})))
+            thread.start()
+            time.sleep(1)
+            os.kill(server.pids[1], signal.SIGKILL)
+            thread.join()
+            self.assertEqual(replies[0][0], 503)
+            self.assertIn("rank 1", replies[0][1]["error"]["message"])
+            self.assertEqual(server.request("GET", "/health")[0], 503)
+            status, reply = server.post("/v1/completions", {"prompt": PROMPT})
+            self.assertEqual(status, 503)
+            self.assertIn("rank 1", reply["error"]["message"])
+            self.assertEqual(server.wait()[0], 1)
+            self.assertIn("rank 0: rank 1: needs to take part until the end", server.error_text())
+        finally:
+            server.kill()
+
+    @unittest.skipIf("mpi" in sys.argv, "mpirun ends all ranks when one is killed")
+    def test_rank_killed_without_requests_ends_the_server(self):
+        server = Ranks()
+        try:
+            os.kill(server.pids[1], signal.SIGKILL)
+            self.assertEqual(server.wait()[0], 1)
+            self.assertIn("rank 1", server.error_text())
+        finally:
+            server.kill()
+
+    def test_hanging_rank_gives_503_after_the_timeout(self):
+        server = Ranks("--timeout", "3")
+        try:
+            os.kill(server.pids[1], signal.SIGSTOP)
+            status, reply = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 8})
+            self.assertEqual(status, 503)
+            self.assertIn("rank 1: needs an answer within 3 s", reply["error"]["message"])
+            self.assertNotEqual(server.process.wait(timeout=ENDS_WITHIN), 0)
+            self.assertIn("rank 1", server.error_text())
+        finally:
+            server.kill()
+
+    def test_killed_rank_ends_the_job(self):
+        server = Ranks()
+        try:
+            os.kill(server.pids[1], signal.SIGKILL)
+            self.assertNotEqual(server.process.wait(timeout=ENDS_WITHIN), 0)
+        finally:
+            server.kill()
+
+
+if __name__ == "__main__":
+    COMMAND, MODEL = sys.argv[1], sys.argv[2]
+    MPIRUN = sys.argv[4] if sys.argv[3] == "mpi" else None
+    skip_without_server(COMMAND)
+    unittest.main(argv=sys.argv[:1])
