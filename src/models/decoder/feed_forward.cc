@@ -118,7 +118,7 @@ Status FeedForward::load(LayerDescription&& layer, float norm_epsilon, Loader& l
 Status FeedForward::apply_beside_mlp(const Matrix& residual, const Matrix& out,
                                      const FeedForwardScratch& scratch, Ops& ops, Stream stream,
                                      const OnPart& on_part) {
-  const Norms& norms = *beside_mlp;
+  const BesideMlpNorms& norms = *beside_mlp;
   const Matrix normed = scratch.normed.slice(0, residual.rows);
   const auto norm = [&](const Matrix& x, const Buffer& weight, const Matrix& to) {
     return ops.rms_norm(x, weight.as<float>(), x.cols, norms.epsilon, to, stream);

@@ -50,15 +50,16 @@ class MoeStage {
   std::optional<FusedMoe> experts_;
 };
 
+/// Norms around experts that stand beside a dense MLP.
+struct BesideMlpNorms {
+  Buffer router, experts, experts_output, mlp_output;
+  float epsilon = 0;
+};
+
 struct FeedForward {
   MoeStage routed;
   std::optional<MoeStage> shared;
-  /// Of BesideMlp.
-  struct Norms {
-    Buffer router, experts, experts_output, mlp_output;
-    float epsilon = 0;
-  };
-  std::optional<Norms> beside_mlp;
+  std::optional<BesideMlpNorms> beside_mlp;
 
   /// True if router and experts read the residual, not x.
   bool reads_residual() const { return beside_mlp.has_value(); }
