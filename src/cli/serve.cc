@@ -17,7 +17,7 @@ namespace {
 struct Options {
   ServeArguments model;
   serve::ServerOptions server;
-  std::string api_key_file;
+  std::string api_key_file, routing_statistics;
   double drain_seconds = 30;
   bool no_prefix_cache = false;
 };
@@ -38,7 +38,8 @@ int run(const Options& given) {
     CLI_TRY(options.server.api.api_key, read_key(options.api_key_file));
   }
   options.server.engine.prefix_cache = !options.no_prefix_cache;
-  CLI_TRY(ServedWeights loaded, load_served(options.model, options.server.engine));
+  RoutingFile routing(options.routing_statistics);
+  CLI_TRY(ServedWeights loaded, load_served(options.model, options.server.engine, routing));
   CLI_TRY(std::unique_ptr<serve::Server> server,
           serve::Server::start(loaded.model, std::move(loaded.served), options.server));
   const std::string& host = options.server.http.host;
@@ -50,6 +51,7 @@ int run(const Options& given) {
             << " s; again: stop at once)\n";
   const bool drained = server->drain(options.drain_seconds);
   server.reset();
+  if (Status written = routing.write(loaded.model); !written) return fail(written.error());
   return drained ? kDone : kFailed;
 }
 
@@ -147,6 +149,8 @@ void add_serve(CLI::App& app, Work& chosen) {
         serve_verb::add_model_options(verb, options->model);
         serve_verb::add_server_options(verb, *options);
         serve_verb::add_engine_options(verb, *options);
+        verb.add_option("--routing-statistics", options->routing_statistics, kRoutingHelp)
+            ->excludes(verb.get_option("--model-shape"));
         return [options] { return serve_verb::run(*options); };
       },
       chosen);

@@ -1,5 +1,6 @@
 #include "models/ranks.h"
 
+#include <algorithm>
 #include <iomanip>
 
 #include "base/text.h"
@@ -44,6 +45,12 @@ std::string tensors_text(const Tensors& tensors) {
              hex(checksum(std::as_bytes(std::span(all)))));
 }
 
+std::string placement_text(const ModelOptions& o) {
+  if (!o.measured_load) return std::string(name(o.parallel.placement));
+  const std::string json = o.measured_load->json();
+  return str("measured load with checksum ", hex(checksum(std::as_bytes(std::span(json)))));
+}
+
 std::string options_text(const ModelOptions& o) {
   return str("quantization '", o.quantization, "', activations '", o.activations, "', kv-cache ",
              o.kv_cache, ", backend ", o.backend, ", ", tokens_per_step(o), " tokens per step",
@@ -79,16 +86,19 @@ std::vector<Fact> facts_before_loading(const Checkpoint& checkpoint, const Model
                                 hex(checksum(std::as_bytes(std::span(config)))))},
           {"tensors", tensors_text(state.tensors)},
           {"options", options_text(options)},
-          {"a placement", std::string(name(options.parallel.placement))},
+          {"a placement", placement_text(options)},
           {"adapters", adapters_text(adapters)}};
 }
 
 std::vector<Fact> facts_after_loading(const Model& model, const ReadRecord& record) {
-  std::string plan;
-  for (const Choice& choice : model.choices())
-    plan += str(plan.empty() ? "" : ", ", choice.part, " ", choice.selection.plan->backend->name);
+  // Each pair once: how choices are grouped depends on how many experts a rank has of each layer.
+  std::vector<std::string> plan;
+  for (const Choice& choice : model.choices()) {
+    std::string one = str(choice.part, " ", choice.selection.plan->backend->name);
+    if (std::find(plan.begin(), plan.end(), one) == plan.end()) plan.push_back(std::move(one));
+  }
   const ReadRecord::Sum common = record.common();
-  return {{"a plan", plan},
+  return {{"a plan", join(plan)},
           {"weights that every rank reads",
            str(common.bytes, " bytes with checksum ", hex(common.checksum))}};
 }
