@@ -11,7 +11,8 @@ ROOMS = ["base", "quant", "checkpoint", "text", "layout", "oracle", "kernels", "
 FOLDERS = {"python": "python/src"}
 # Public headers belong to rooms too.
 PUBLIC = {"base.h": "base", "quant.h": "quant", "layer.h": "quant", "checkpoint.h": "checkpoint", "oracle.h": "oracle",
-          "text.h": "text", "device.h": "kernels", "moe.h": "moe", "parallel.h": "parallel", "model.h": "models", "moracle.h": "models"}
+          "routing.h": "oracle", "text.h": "text", "device.h": "kernels", "moe.h": "moe", "parallel.h": "parallel", "model.h": "models",
+          "moracle.h": "models"}
 INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.M)
 
 root = pathlib.Path(__file__).resolve().parent.parent

@@ -15,6 +15,7 @@
 #include "moracle/device.h"
 #include "moracle/oracle.h"
 #include "moracle/parallel.h"
+#include "moracle/routing.h"
 #include "moracle/text.h"
 
 namespace moracle {
@@ -63,7 +64,12 @@ struct ModelOptions {
   std::shared_ptr<Group> group;
   /// The experts of this rank: its rank and the size are those of `group`. plan() needs no group.
   Parallelism parallel;
+  /// Places the experts of each layer by their measured load (place_by_load), the same on every
+  /// rank. Null: by parallel.placement.
+  std::shared_ptr<const RoutingStatistics> measured_load;
   std::string exchange = "auto";  ///< or a row of exchanges()
+  /// Counts the tokens that choose each expert, for Model::routing_statistics. On a CPU only.
+  bool count_routing = false;
   std::vector<TunedLayer> tuned;  ///< measured times for the oracle, as Machine::tuned
   Progress progress;              ///< progress of loading, in bytes of the checkpoint
 };
@@ -155,6 +161,9 @@ class Model {
   const std::vector<Choice>& choices() const;
   /// The ranks that run the model together; null: this process alone.
   const std::shared_ptr<Group>& group() const;
+  /// The tokens that chose each expert since loading or the last reload; with ranks, those of all.
+  /// Errors: the model was loaded without count_routing.
+  Result<RoutingStatistics> routing_statistics() const;
   /// The device that runs the model. Hold its turn() over a forward and the logits that it gives.
   Device& device() const;
 

@@ -10,4 +10,5 @@
 #include "moracle/oracle.h"      // Machine, Request, Backend, select: backend choice
 #include "moracle/parallel.h"    // Group, Exchange: ranks that hold one model together
 #include "moracle/quant.h"       // QuantKey, Scheme: number formats
+#include "moracle/routing.h"     // RoutingStatistics: measured load of experts, placement by it
 #include "moracle/text.h"        // Tokenizer, ChatTemplate

@@ -231,6 +231,11 @@ class Bench {
 };
 
 int run(const BenchOptions& options) {
+  if (options.ranks.given() && options.ranks.by_load()) {
+    return fail({ErrorKind::kInvalidArgument, "", "--placement", "linear or round-robin",
+                 "it is " + quote(options.ranks.placement) +
+                     ": the random weights of bench have no measured load"});
+  }
   if (options.ranks.given() && !options.load.empty()) {
     return fail({ErrorKind::kInvalidArgument, "", "--parallel", "a command without --load",
                  "loading is timed in one process"});

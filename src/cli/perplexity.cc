@@ -4,6 +4,7 @@
 #include "command.h"
 #include "model_options.h"
 #include "numbers.h"
+#include "routing_file.h"
 #include "terminal.h"
 #include "text_file.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 struct Options {
   ModelArguments model;
-  std::string text_file;
+  std::string text_file, routing_statistics;
   int64_t window = 512;
   int64_t max_tokens = 8192;
 };
@@ -31,6 +32,8 @@ int run(const Options& options) {
   }
   if (Status shared = share_ids(model_options.group, ids); !shared) return fail(shared.error());
 
+  RoutingFile routing(options.routing_statistics);
+  if (Status good = routing.begin(model_options); !good) return fail(good.error());
   ProgressBar bar("loading");
   model_options.progress = bar.callback();
   CLI_TRY(Model model, Model::load(checkpoint, model_options));
@@ -39,6 +42,7 @@ int run(const Options& options) {
   CLI_TRY(const Perplexity result,
           perplexity(model, ids, options.window, scoring.callback(), options.model.adapter()));
   scoring.clear();
+  if (Status written = routing.write(model); !written) return fail(written.error());
   if (options.model.json) {
     print({{"perplexity", result.perplexity},
            {"nll", result.nll},
@@ -64,6 +68,7 @@ void add_perplexity(CLI::App& app, Work& chosen) {
         verb.add_option("--text", options->text_file,
                         "File with the text in UTF-8; -: standard input")
             ->required();
+        verb.add_option("--routing-statistics", options->routing_statistics, kRoutingHelp);
         verb.add_option("--window", options->window,
                         "Tokens per window; each window is scored without the others")
             ->transform(whole())

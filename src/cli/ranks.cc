@@ -90,11 +90,13 @@ std::string device_of_rank(const std::string& device, const RankOptions& rank) {
 }  // namespace
 
 void RankArguments::add_to(CLI::App& app) {
-  app.add_option("--parallel", parallel,
-                 "ep=N: N ranks share the experts; start them with mpirun -n N, srun or torchrun");
+  CLI::Option* const ranks = app.add_option(
+      "--parallel", parallel,
+      "ep=N: N ranks share the experts; start them with mpirun -n N, srun or torchrun");
   app.add_option("--placement", placement,
                  "linear: each rank holds consecutive experts; round-robin: expert e is on rank e "
-                 "mod N")
+                 "mod N; or a file of --routing-statistics: balanced by measured load")
+      ->needs(ranks)
       ->capture_default_str();
   app.add_option("--transport", transport,
                  "How ranks connect: mpi, tcp, or auto: what the launcher offers")
@@ -110,8 +112,24 @@ Result<Parallelism> RankArguments::planned() const {
   Parallelism plan;
   if (!given()) return plan;
   MORACLE_TRY(plan.ep_size, parse_ep(parallel));
+  if (by_load()) return plan;
   MORACLE_TRY(plan.placement, parse_placement(placement));
   return plan;
+}
+
+bool RankArguments::by_load() const {
+  return !parse_placement(placement);
+}
+
+Result<std::shared_ptr<const RoutingStatistics>> RankArguments::measured_load() const {
+  std::shared_ptr<const RoutingStatistics> none;
+  if (!given() || !by_load()) return none;
+  auto statistics = RoutingStatistics::open(placement);
+  if (statistics) return std::make_shared<const RoutingStatistics>(*std::move(statistics));
+  if (statistics.error().kind != ErrorKind::kIo) return statistics.error();
+  return Error{ErrorKind::kInvalidArgument, "", "--placement",
+               "linear, round-robin, or a file of --routing-statistics",
+               str("it is ", quote(placement), ": ", statistics.error().fact)};
 }
 
 Status RankArguments::join(ModelOptions& options) const {

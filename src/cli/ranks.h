@@ -19,6 +19,11 @@ struct RankArguments {
   bool given() const { return !parallel.empty(); }
   /// The plan of rank 0, for verbs that read no weights. Errors: a text that is not ep=N.
   Result<Parallelism> planned() const;
+  /// True if the placement is a file of routing statistics.
+  bool by_load() const;
+  /// That file; null without one, or without --parallel. Errors: a name that is no placement and no
+  /// file; other content.
+  Result<std::shared_ptr<const RoutingStatistics>> measured_load() const;
   /// Connects with the other ranks, if the command line or the launcher says that there are some.
   /// Sets what depends on the rank: experts, threads, the GPU. From then on only rank 0 prints, and
   /// fail() tells the others. Errors: a launcher that started another number of ranks; no launcher;

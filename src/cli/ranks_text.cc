@@ -1,6 +1,7 @@
 #include "ranks_text.h"
 
 #include "base/text.h"
+#include "placement_text.h"
 #include "terminal.h"
 
 namespace moracle::cli {
@@ -38,8 +39,8 @@ std::string ranks_text(const std::vector<Choice>& choices, const Machine& machin
                        const ModelOptions& options) {
   const int64_t size = options.parallel.ep_size;
   std::string text =
-      str("\n", bold(str(size, " ranks")), ", ", name(options.parallel.placement),
-          " placement; exchange:\n", printable_lines(explain(exchange_for(machine, options))));
+      str("\n", bold(str(size, " ranks")), ", ", placement_name(options), " placement; exchange:\n",
+          printable_lines(explain(exchange_for(machine, options))));
   Table table;
   table.row({"bytes that a rank sends", "there", "back", "all layers"});
   for (const ExpertLayers& layers : expert_layers(choices)) {
@@ -52,7 +53,7 @@ std::string ranks_text(const std::vector<Choice>& choices, const Machine& machin
     table.row({str("experts of rank 0, of ", plan.layer.num_experts), str(plan.experts.num_local()),
                "", megabytes(plan.weight_bytes * layers.count)});
   }
-  return text + table.text({1, 2, 3});
+  return text + table.text({1, 2, 3}) + load_text(options);
 }
 
 Json ranks_json(const std::vector<Choice>& choices, const Machine& machine,
@@ -74,11 +75,14 @@ Json ranks_json(const std::vector<Choice>& choices, const Machine& machine,
                          {"bytes_back", travel.back}});
     }
   }
-  return {{"ep", options.parallel.ep_size},
-          {"placement", name(options.parallel.placement)},
-          {"chosen", selection.chosen != nullptr ? Json(selection.chosen->name) : Json(nullptr)},
-          {"considered", considered},
-          {"per_token_and_layer", travels}};
+  Json json = {
+      {"ep", options.parallel.ep_size},
+      {"placement", placement_name(options)},
+      {"chosen", selection.chosen != nullptr ? Json(selection.chosen->name) : Json(nullptr)},
+      {"considered", considered},
+      {"per_token_and_layer", travels}};
+  if (options.measured_load) json["load"] = load_json(options);
+  return json;
 }
 
 }  // namespace moracle::cli

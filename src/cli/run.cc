@@ -9,6 +9,7 @@
 #include "command.h"
 #include "numbers.h"
 #include "plan_text.h"
+#include "routing_file.h"
 #include "run_options.h"
 #include "terminal.h"
 #include "text_file.h"
@@ -97,6 +98,8 @@ int run(const Options& options) {
     return fail({ErrorKind::kInvalidArgument, "", "prompt", "at least one token", "it is empty"});
   }
 
+  RoutingFile routing(options.routing_statistics);
+  if (Status good = routing.begin(model_options); !good) return fail(good.error());
   ProgressBar loading("loading");
   model_options.progress = loading.callback();
   CLI_TRY(Model model, Model::load(checkpoint, model_options));
@@ -134,6 +137,7 @@ int run(const Options& options) {
   };
   CLI_TRY(const Generation generation, generate(model, prompt, generate_options));
   if (!decoded) return fail(decoded.error());
+  if (Status written = routing.write(model); !written) return fail(written.error());
   if (!std::cout) return fail_output();
   const bool stopped = generation.stop_reason == "cancelled";
   emit(answer.finish(generation.stop_reason == "eos"));
@@ -216,6 +220,8 @@ void add_run(CLI::App& app, Work& chosen) {
         verb.add_option("--seed", options->seed, "Random seed of the sampling")
             ->transform(whole<uint64_t>())
             ->capture_default_str();
+        verb.add_option("--routing-statistics", options->routing_statistics, kRoutingHelp)
+            ->excludes(dry);
         verb.add_flag("--ignore-eos", options->ignore_eos, "Continue after an end-of-text token");
         return [options] { return run_verb::run(*options); };
       },

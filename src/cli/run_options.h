@@ -17,6 +17,7 @@ struct RunOptions {
   std::optional<std::string> system;
   std::string tools;                  // file
   std::optional<int64_t> max_tokens;  // unset: 128, or in a conversation the rest of the context
+  std::string routing_statistics;     // file
   bool ignore_eos = false, dry_run = false;
   std::string machine = "here";
   // Unset: the values of generation_config.json.

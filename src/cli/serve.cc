@@ -19,7 +19,7 @@ namespace {
 struct Options {
   ServeArguments model;
   serve::ServerOptions server;
-  std::string api_key_file;
+  std::string api_key_file, routing_statistics;
   double drain_seconds = 30;
   bool no_prefix_cache = false;
 };
@@ -47,7 +47,8 @@ int run(const Options& given) {
     CLI_TRY(options.server.api.api_key, read_key(options.api_key_file));
   }
   options.server.engine.prefix_cache = !options.no_prefix_cache;
-  CLI_TRY(ServedWeights loaded, load_served(options.model, options.server.engine));
+  RoutingFile routing(options.routing_statistics);
+  CLI_TRY(ServedWeights loaded, load_served(options.model, options.server.engine, routing));
   if (!is_first_rank()) {  // Ctrl-C and SIGTERM, which launchers send to all, end rank 0
     const serve::ServedModel& served = loaded.served;
     const Status done = serve::follow(loaded.model, served.folder, served.options);
@@ -67,6 +68,7 @@ int run(const Options& given) {
   const bool drained = server->drain(options.drain_seconds);
   if (const auto lost = server->failure()) return end_without_rank(std::move(server), *lost);
   server.reset();
+  if (Status written = routing.write(loaded.model); !written) return fail(written.error());
   return drained ? kDone : kFailed;
 }
 
@@ -164,6 +166,8 @@ void add_serve(CLI::App& app, Work& chosen) {
         serve_verb::add_model_options(verb, options->model);
         serve_verb::add_server_options(verb, *options);
         serve_verb::add_engine_options(verb, *options);
+        verb.add_option("--routing-statistics", options->routing_statistics, kRoutingHelp)
+            ->excludes(verb.get_option("--model-shape"));
         return [options] { return serve_verb::run(*options); };
       },
       chosen);

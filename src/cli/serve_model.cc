@@ -116,7 +116,8 @@ Result<ServedWeights> load_shape(const ServeArguments& arguments, ModelOptions o
 }  // namespace
 }  // namespace serve_verb
 
-Result<ServedWeights> load_served(const ServeArguments& arguments, serve::EngineOptions& engine) {
+Result<ServedWeights> load_served(const ServeArguments& arguments, serve::EngineOptions& engine,
+                                  RoutingFile& routing) {
   if (arguments.model.folder.empty() && arguments.shape.empty()) {
     return Error{ErrorKind::kInvalidArgument, "", "MODEL", "a folder, or --model-shape",
                  "both are missing"};
@@ -128,6 +129,7 @@ Result<ServedWeights> load_served(const ServeArguments& arguments, serve::Engine
   MORACLE_TRY(ModelOptions options, arguments.model.options());
   MORACLE_CHECK(arguments.model.ranks.join(options));
   options.max_num_tokens = arguments.step_tokens;
+  MORACLE_CHECK(routing.begin(options));
   return arguments.shape.empty()
              ? serve_verb::load_checkpoint(arguments, std::move(options), engine)
              : serve_verb::load_shape(arguments, std::move(options), engine);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model_options.h"
+#include "routing_file.h"
 #include "serve/server.h"
 
 namespace moracle::cli {
@@ -20,8 +21,9 @@ struct ServedWeights {
   Model model;
 };
 
-/// Loads the model. Sets `engine.cache_bytes` where it is 0. Errors: neither a folder nor a shape;
-/// those of the plan and of loading.
-Result<ServedWeights> load_served(const ServeArguments& arguments, serve::EngineOptions& engine);
+/// Loads the model, which counts for `routing`. Sets `engine.cache_bytes` where it is 0. Errors:
+/// neither a folder nor a shape; those of the plan and of loading.
+Result<ServedWeights> load_served(const ServeArguments& arguments, serve::EngineOptions& engine,
+                                  RoutingFile& routing);
 
 }  // namespace moracle::cli

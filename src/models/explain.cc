@@ -4,6 +4,7 @@
 
 #include "base/try.h"
 #include "models/operations.h"
+#include "models/routing_statistics.h"
 
 namespace moracle {
 namespace {
@@ -30,6 +31,7 @@ Result<std::vector<LayerExperts>> describe_experts(const Checkpoint& checkpoint,
 Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOptions& options,
                                  const Machine& machine, const ExpertWishes& wishes) {
   MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
+  MORACLE_CHECK(check_measured_load(options, checkpoint));
   ModelExplanation explanation;
   if (const auto known = describe(checkpoint); !known) {
     if (known.error().kind != ErrorKind::kUnsupported || checkpoint.moe_layers().empty())

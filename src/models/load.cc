@@ -8,6 +8,7 @@
 #include "checkpoint/state.h"
 #include "models/decoder/model_state.h"
 #include "models/ranks.h"
+#include "models/routing_statistics.h"
 
 namespace moracle {
 namespace {
@@ -139,8 +140,11 @@ Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOption
     MORACLE_CHECK(agree(*options.group, facts_before_loading(checkpoint, options, opened)));
   if (!opened) return opened.error();
   const std::vector<LoraAdapter>& adapters = *opened;
+  MORACLE_CHECK(check_measured_load(options, checkpoint));
   MORACLE_TRY(Model model, ModelAccess::load(std::move(description), options, adapters,
                                              checkpoint.total_bytes(), &record));
+  model.state_->architecture = checkpoint.architecture();
+  model.state_->layers_of_checkpoint = checkpoint.num_layers();
   if (options.group) MORACLE_CHECK(agree(*options.group, facts_after_loading(model, record)));
   record.on = false;
   return model;
@@ -151,6 +155,11 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
                                 ReadRecord* record) {
   MORACLE_CHECK(check_ranks(options));
   MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, device_options(options)));
+  if (options.count_routing && device->platform() != Platform::kCpu) {
+    return Error{ErrorKind::kUnsupported, "", "routing statistics",
+                 "device cpu: the host counts after each router",
+                 str(device->name(), " computes a step without the host")};
+  }
   const Machine machine = Machine::here();
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
   MORACLE_CHECK(plan_memory(description, modules, options, machine));
@@ -171,6 +180,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   MORACLE_CHECK(load_embedding(m, description));
   MORACLE_CHECK(allocate_activations(m, description));
   m.activations.feed_forward.ranks = m.exchange != nullptr ? &m.ranks : nullptr;
+  m.activations.feed_forward.count_tokens = options.count_routing;
   loader.set_lora_ids(m.activations.feed_forward.lora_ids);
   MORACLE_TRY(m.embedding_scales, factors(m.spec.embedding_scale, m));
   MORACLE_TRY(m.residual_scales, factors(m.spec.residual_scale, m));
@@ -220,6 +230,7 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   m.recorded.forget();
   MORACLE_CHECK(std::move(loader).commit());
   set_embedding(m, std::move(fresh), table);
+  for (Layer& layer : m.layers) layer.feed_forward.routed.reset_tokens();
   m.num_rows = 0;
   return {};
 }

@@ -9,6 +9,7 @@
 #include "models/decoder/activations.h"
 #include "models/modules.h"
 #include "models/operations.h"
+#include "models/routing_statistics.h"
 #include "moracle/moe.h"
 #include "parallel/replicated_moe.h"
 
@@ -54,7 +55,7 @@ class Chooser {
     Request request;
     request.layer = weights.spec;
     if (place.part == "experts") {
-      add_wishes(place, request);
+      MORACLE_CHECK(add_wishes(place, request));
     } else {
       for (std::string& module : mlp_modules(weights)) adaptable_.insert(std::move(module));
       add_adapters(place, weights, request);
@@ -75,6 +76,7 @@ class Chooser {
   }
   Result<std::vector<ModuleChoice>> finish() && {
     MORACLE_CHECK(map_.check_used(names_));
+    if (options_.measured_load) MORACLE_CHECK(check_layers(*options_.measured_load, with_experts_));
     return std::move(modules_);
   }
 
@@ -95,15 +97,22 @@ class Chooser {
     return {};
   }
 
-  void add_wishes(const ModulePlace& place, Request& request) const {
+  Status add_wishes(const ModulePlace& place, Request& request) {
     request.parallel = options_.parallel;
     request.parallel.format = wishes_.format;
+    with_experts_.insert(*place.layer);
+    if (options_.measured_load) {
+      MORACLE_TRY(request.parallel.expert_map,
+                  map_by_load(*options_.measured_load, *place.layer, request.layer.num_experts,
+                              options_.parallel));
+    }
     request.lora_rank = wishes_.lora_rank;
     for (const LoraAdapter& adapter : adapters_) {
       if (!adapter.layers.contains(*place.layer)) continue;
       request.lora_rank = std::max(request.lora_rank, adapter.rank);
       request.max_adapters = static_cast<int64_t>(adapters_.size());
     }
+    return {};
   }
 
   // Dense MLPs and shared experts are experts that every token uses.
@@ -125,6 +134,7 @@ class Chooser {
   BackendMap map_;
   DeviceName device_;
   bool bf16_activations_ = false;
+  std::set<int64_t> with_experts_;   // layers
   std::set<std::string> adaptable_;  // modules outside the experts
   std::vector<ModuleNames> names_;
   std::vector<ModuleChoice> modules_;
@@ -207,8 +217,11 @@ namespace {
 bool same_choice(const Selection& a, const Selection& b) {
   const Request &left = a.request, &right = b.request;
   const bool same_row = a.plan && b.plan ? a.plan->backend == b.plan->backend : !a.plan && !b.plan;
-  return same_row && left.backend == right.backend && left.lora_rank == right.lora_rank &&
-         left.layer.same_but_name(right.layer);
+  // A placement by load gives a rank more experts in one layer than in another.
+  const bool as_many =
+      !same_row || !a.plan || a.plan->experts.num_local() == b.plan->experts.num_local();
+  return same_row && as_many && left.backend == right.backend &&
+         left.lora_rank == right.lora_rank && left.layer.same_but_name(right.layer);
 }
 
 }  // namespace
@@ -270,6 +283,7 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
   MORACLE_TRY(const Description description,
               describe(checkpoint, {options.quantization, options.activations}));
   MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
+  MORACLE_CHECK(check_measured_load(options, checkpoint));
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
   Result<ModelPlan> plan = plan_memory(description, modules, options, machine);
   if (!plan) {

@@ -1,5 +1,6 @@
 #include "models/ranks.h"
 
+#include <algorithm>
 #include <iomanip>
 
 #include "base/text.h"
@@ -59,6 +60,12 @@ std::string common_text(const ReadRecord& record) {
   return str(common.bytes, " bytes with checksum ", hex(common.checksum));
 }
 
+std::string placement_text(const ModelOptions& o) {
+  if (!o.measured_load) return std::string(name(o.parallel.placement));
+  const std::string json = o.measured_load->json();
+  return str("measured load with checksum ", hex(checksum(std::as_bytes(std::span(json)))));
+}
+
 std::string options_text(const ModelOptions& o) {
   return str("quantization '", o.quantization, "', activations '", o.activations, "', kv-cache ",
              o.kv_cache, ", backend ", o.backend, ", ", tokens_per_step(o), " tokens per step",
@@ -90,15 +97,18 @@ std::vector<Fact> facts_before_loading(const Checkpoint& checkpoint, const Model
           {"a config.json", config_text(checkpoint)},
           {"tensors", tensors_text(checkpoint.state().tensors)},
           {"options", options_text(options)},
-          {"a placement", std::string(name(options.parallel.placement))},
+          {"a placement", placement_text(options)},
           {"adapters", adapters ? adapters_text(*adapters) : adapters.error().to_string()}};
 }
 
 std::vector<Fact> facts_after_loading(const Model& model, const ReadRecord& record) {
-  std::string plan;
-  for (const Choice& choice : model.choices())
-    plan += str(plan.empty() ? "" : ", ", choice.part, " ", choice.selection.plan->backend->name);
-  return {{"a plan", plan}, {kCommonWeights, common_text(record)}};
+  // Each pair once: how choices are grouped depends on how many experts a rank has of each layer.
+  std::vector<std::string> plan;
+  for (const Choice& choice : model.choices()) {
+    std::string one = str(choice.part, " ", choice.selection.plan->backend->name);
+    if (std::find(plan.begin(), plan.end(), one) == plan.end()) plan.push_back(std::move(one));
+  }
+  return {{"a plan", join(plan)}, {kCommonWeights, common_text(record)}};
 }
 
 std::vector<Fact> facts_of_reload(const Checkpoint& checkpoint, const Status& done,

@@ -82,6 +82,20 @@ def same_text_as_one_process():
     expect(results[1][1] == results[2][1] == "", "other ranks print", results)
 
 
+def same_text_with_placement_by_load():
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "load.json"
+        again = pathlib.Path(folder) / "again.json"
+        alone = subprocess.run([COMMAND, "run", MODEL, "-p", "Once upon a time", "-n", "8", "--deterministic", "--threads",
+                                "1", "--json", "--routing-statistics", file], capture_output=True, text=True,
+                               timeout=ENDS_WITHIN)
+        results = finish(start([MODEL] * 2, ["--deterministic", "--json", "--placement", str(file),
+                                             "--routing-statistics", str(again)], 30))
+        expect(all(code == 0 for code, _, _ in results), "a rank failed", results)
+        expect(json.loads(results[0][1])["ids"] == json.loads(alone.stdout)["ids"], "other ids than one process", results)
+        expect(again.read_text() == file.read_text(), "ranks count otherwise than one process", results)
+
+
 def killed():
     ranks = start([MODEL] * 3)
     time.sleep(1)
@@ -190,7 +204,7 @@ def mpi_killed():
     mpi_fault(signal.SIGKILL)
 
 
-CASES = [same_text_as_one_process, killed, stopped, another_checkpoint, no_checkpoint, another_size,
+CASES = [same_text_as_one_process, same_text_with_placement_by_load, killed, stopped, another_checkpoint, no_checkpoint, another_size,
          refused_with_a_reason, plan_without_ranks]
 if MPIRUN:
     CASES += [mpi_stopped, mpi_killed]

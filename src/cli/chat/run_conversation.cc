@@ -10,6 +10,7 @@
 #include "chat/line_reader.h"
 #include "plan_text.h"
 #include "process.h"
+#include "routing_file.h"
 #include "run_options.h"
 #include "terminal.h"
 
@@ -198,6 +199,8 @@ int run_conversation(const RunOptions& options) {
   if (Status good = moracle::check(options.sampling(config)); !good) return fail(good.error());
   ProgressBar loading("loading");
   CLI_TRY(ModelOptions model_options, options.model.options());
+  RoutingFile routing(options.routing_statistics);
+  if (Status good = routing.begin(model_options); !good) return fail(good.error());
   model_options.progress = loading.callback();
   CLI_TRY(Model model, Model::load(checkpoint, model_options));
   loading.clear();
@@ -207,7 +210,9 @@ int run_conversation(const RunOptions& options) {
   Conversation conversation(options, tokenizer, config, model, std::move(history),
                             std::move(cache));
   const Status talked = conversation.run();
-  return talked ? kDone : fail(talked.error());
+  const Status written = routing.write(model);
+  if (!talked) return fail(talked.error());
+  return written ? kDone : fail(written.error());
 }
 
 }  // namespace moracle::cli

@@ -82,8 +82,21 @@ Status MoeStage::route(const Matrix& x, const FeedForwardScratch& scratch, Ops& 
     MORACLE_CHECK(ops.scale_by_expert(scratch.topk_ids, x.rows * layer.top_k,
                                       expert_scales_.as<float>(), scratch.topk_weights, stream));
   }
+  if (scratch.count_tokens) count(scratch.topk_ids, x.rows * layer.top_k);
   part_done(on_part, "router");
   return {};
+}
+
+void MoeStage::count(const int32_t* topk_ids, int64_t slots) {
+  tokens_.resize(experts_->plan().layer.num_experts);
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    const int32_t expert = topk_ids[slot];
+    if (expert >= 0 && expert < static_cast<int32_t>(tokens_.size())) ++tokens_[expert];
+  }
+}
+
+std::vector<int64_t> MoeStage::tokens_per_expert() const {
+  return tokens_.empty() ? std::vector<int64_t>(experts_->plan().layer.num_experts) : tokens_;
 }
 
 Status MoeStage::run_experts(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
@@ -140,6 +153,7 @@ Status FeedForward::apply(const Matrix& x, const Matrix& out, const FeedForwardS
   const Matrix also = scratch.shared.slice(0, x.rows);
   FeedForwardScratch here = scratch;  // every rank has the shared expert
   here.ranks = nullptr;
+  here.count_tokens = false;
   MORACLE_CHECK(shared->apply(x, also, here, ops, stream));
   if (beside_mlp) {
     MORACLE_CHECK(ops.rms_norm(also, beside_mlp->mlp_output.as<float>(), also.cols,

@@ -20,6 +20,7 @@ struct FeedForwardScratch {
   float* weight_one = nullptr;           ///< [tokens], all 1
   int32_t* lora_ids = nullptr;           ///< [tokens], read if a layer has adapters
   const ReplicatedMoe* ranks = nullptr;  ///< where routed experts are summed; null: one process
+  bool count_tokens = false;  ///< for MoeStage::tokens_per_expert, on a device of the host
   size_t bytes = 0;
 };
 FeedForwardScratch carve_feed_forward(const Description& description, int64_t max_num_tokens,
@@ -43,8 +44,14 @@ class MoeStage {
                const OnPart& on_part = {}, const AddRmsNorm* norm = nullptr);
   Status run_experts(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
                      Stream stream);
+  /// The tokens that chose each expert since the last reset.
+  std::vector<int64_t> tokens_per_expert() const;
+  void reset_tokens() { tokens_.clear(); }
 
  private:
+  void count(const int32_t* topk_ids, int64_t slots);
+
+  std::vector<int64_t> tokens_;  // by expert; empty: none yet
   std::optional<AdaptedLinear> router_;
   Buffer correction_bias_, expert_scales_;  // empty: none
   std::optional<FusedMoe> experts_;

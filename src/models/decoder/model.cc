@@ -59,6 +59,22 @@ const std::vector<Choice>& Model::choices() const {
   return state_->choices;
 }
 
+Result<RoutingStatistics> Model::routing_statistics() const {
+  const State& m = *state_;
+  if (!m.activations.feed_forward.count_tokens) {
+    return Error{ErrorKind::kInvalidArgument, "", "routing statistics",
+                 "a model loaded with count_routing", "it was loaded without"};
+  }
+  const Turn turn = m.workspace->device().turn();
+  RoutingStatistics statistics{m.architecture, m.layers_of_checkpoint, {}, ""};
+  for (size_t l = 0; l < m.layers.size(); ++l) {
+    const MoeStage& routed = m.layers[l].feed_forward.routed;
+    if (routed.has_router())
+      statistics.tokens[static_cast<int64_t>(l)] = routed.tokens_per_expert();
+  }
+  return statistics;
+}
+
 Result<KvCache> Model::make_cache(int64_t capacity) const {
   const DecoderSpec& spec = state_->spec;
   if (capacity < 1 || capacity > spec.max_context) {

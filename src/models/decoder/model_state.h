@@ -48,7 +48,9 @@ struct Model::State {
   int64_t max_num_tokens = 0;
   int64_t weight_bytes = 0;
   int64_t num_adapters = 0;
-  SchemeChanges changes;  // as requested
+  SchemeChanges changes;             // as requested
+  std::string architecture;          // of the checkpoint; empty: random weights
+  int64_t layers_of_checkpoint = 0;  // likewise
   DType cache_dtype = DType::kF32;
   std::vector<Choice> choices;
   std::shared_ptr<Workspace> workspace;  // shared by all layers

@@ -1,0 +1,42 @@
+// --routing-statistics: the file in which a verb leaves how many tokens chose each expert.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "caches/locked_file.h"
+#include "command.h"
+#include "ranks.h"
+
+namespace moracle::cli {
+
+inline constexpr const char* kRoutingHelp =
+    "File to write: how many tokens chose each expert, for --placement";
+
+class RoutingFile {
+ public:
+  /// An empty path: none.
+  explicit RoutingFile(std::string path) : path_(std::move(path)) {}
+  /// Checks that the file can be written, so that no work is lost, and lets the model count. Call
+  /// it when the ranks are connected: only rank 0 counts and writes.
+  Status begin(ModelOptions& options) {
+    if (path_.empty() || !is_first_rank()) return {};
+    Result<LockedFile> file = LockedFile::open(path_, interrupted);
+    if (!file) return file.error();
+    file_.emplace(std::move(*file));
+    options.count_routing = true;
+    return {};
+  }
+  Status write(const Model& model) {
+    if (!file_) return {};
+    const Result<RoutingStatistics> statistics = model.routing_statistics();
+    if (!statistics) return statistics.error();
+    return file_->replace(statistics->json() + "\n");
+  }
+
+ private:
+  std::string path_;
+  std::optional<LockedFile> file_;
+};
+
+}  // namespace moracle::cli

@@ -1,0 +1,72 @@
+// --routing-statistics and --placement FILE on the command line.
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
+
+#include "run_command.h"
+
+namespace moracle::placement_test {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::expect_refused;
+using ::testing::HasSubstr;
+using testing::run_command;
+using testing::small_model;
+using testing::TemporaryFolder;
+
+TEST(PlacementCommand, StatisticsOfARunGiveABalancedPlan) {
+  const std::string model = small_model();
+  if (model.empty()) GTEST_SKIP() << "no model beside the clone";
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/load.json";
+  const auto ran = run_command(
+      {"run", model, "-p", "Once upon a time", "-n", "5", "--routing-statistics", file, "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Json answer = Json::parse(ran.out), written = Json::parse(testing::content_of(file));
+  // The last token is not computed.
+  const auto tokens = static_cast<int64_t>(answer["prompt_ids"].size() + answer["ids"].size()) - 1;
+  for (const Json& layer : written["layers"]) {
+    const auto counts = layer["tokens"].get<std::vector<int64_t>>();
+    EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}) % tokens, 0);
+    EXPECT_GT(*std::max_element(counts.begin(), counts.end()), 0);
+  }
+  const auto explained =
+      run_command({"explain", model, "--parallel", "ep=3", "--placement", file, "--json"});
+  ASSERT_EQ(explained.code, 0) << explained.err;
+  const Json parallel = Json::parse(explained.out)["parallel"];
+  EXPECT_EQ(parallel["placement"], "measured load");
+  const Json& load = parallel["load"];
+  ASSERT_EQ(load.size(), 3u);
+  EXPECT_LE(load[2]["largest_over_mean"], load[0]["largest_over_mean"]);
+  EXPECT_LE(load[2]["largest_over_mean"], load[1]["largest_over_mean"]);
+  EXPECT_EQ(load[2]["tokens_of_ranks"].size(), 3u);
+  const auto text = run_command({"explain", model, "--parallel", "ep=3", "--placement", file});
+  EXPECT_THAT(text.out, HasSubstr("largest rank of a layer over mean"));
+  // Other verbs that count.
+  const std::string book = folder.path() + "/book.txt", second = folder.path() + "/second.json";
+  std::ofstream(book) << "Once upon a time there was a little girl.";
+  ASSERT_EQ(run_command({"perplexity", model, "--text", book, "--routing-statistics", second}).code,
+            0);
+  EXPECT_EQ(Json::parse(testing::content_of(second))["layers"].size(), written["layers"].size());
+}
+
+TEST(PlacementCommand, RefusesFilesThatDoNotServe) {
+  const std::string model = small_model();
+  if (model.empty()) GTEST_SKIP() << "no model beside the clone";
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/load.json";
+  expect_refused({"explain", model, "--parallel", "ep=2", "--placement", "striped"},
+                 {"linear, round-robin, or a file of --routing-statistics", "'striped'"});
+  expect_refused({"explain", model, "--placement", "linear"}, {"--parallel"});
+  std::ofstream(file) << R"({"format": "moracle routing statistics 1", "architecture": "Other",
+                             "num_layers": 1, "layers": []})";
+  expect_refused({"explain", model, "--parallel", "ep=2", "--placement", file},
+                 {"load.json", "architecture", "'Other'"});
+  expect_refused({"bench", "--parallel", "ep=2", "--placement", file}, {"random weights"});
+  expect_refused({"run", model, "-p", "a", "--routing-statistics", folder.path()},
+                 {"a file to write", "it is a folder"}, 1);
+}
+
+}  // namespace
+}  // namespace moracle::placement_test
