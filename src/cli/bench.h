@@ -6,7 +6,7 @@
 #include "bench/bench.h"
 #include "bench_anchors.h"
 #include "command.h"
-#include "ranks.h"
+#include "ranks/ranks.h"
 
 namespace moracle::cli {
 

@@ -9,7 +9,7 @@
 #include "model_options.h"
 #include "numbers.h"
 #include "plan_text.h"
-#include "ranks_text.h"
+#include "ranks/ranks_text.h"
 #include "terminal.h"
 #include "tokenizer_fact.h"
 

@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "command.h"
 #include "process.h"
-#include "ranks.h"
+#include "ranks/ranks.h"
 
 namespace moracle::cli {
 

@@ -7,7 +7,7 @@
 #include "caches/tuning_cache.h"
 #include "command.h"
 #include "numbers.h"
-#include "ranks.h"
+#include "ranks/ranks.h"
 
 namespace moracle::cli {
 

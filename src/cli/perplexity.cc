@@ -4,7 +4,7 @@
 #include "command.h"
 #include "model_options.h"
 #include "numbers.h"
-#include "routing_file.h"
+#include "ranks/routing_file.h"
 #include "terminal.h"
 #include "text_file.h"
 

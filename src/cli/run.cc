@@ -9,7 +9,7 @@
 #include "command.h"
 #include "numbers.h"
 #include "plan_text.h"
-#include "routing_file.h"
+#include "ranks/routing_file.h"
 #include "run_options.h"
 #include "terminal.h"
 #include "text_file.h"

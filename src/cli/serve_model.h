@@ -2,7 +2,7 @@
 #pragma once
 
 #include "model_options.h"
-#include "routing_file.h"
+#include "ranks/routing_file.h"
 #include "serve/server.h"
 
 namespace moracle::cli {

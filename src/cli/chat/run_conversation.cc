@@ -10,7 +10,7 @@
 #include "chat/line_reader.h"
 #include "plan_text.h"
 #include "process.h"
-#include "routing_file.h"
+#include "ranks/routing_file.h"
 #include "run_options.h"
 #include "terminal.h"
 

@@ -1,4 +1,4 @@
-#include "placement_text.h"
+#include "ranks/placement_text.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "ranks.h"
+#include "ranks/ranks.h"
 
 #include <sched.h>
 #include <unistd.h>
@@ -12,8 +12,8 @@
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "base/usable_cpus.h"
-#include "launcher.h"
 #include "numbers.h"
+#include "ranks/launcher.h"
 
 namespace moracle::cli {
 namespace {

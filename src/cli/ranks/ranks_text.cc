@@ -1,7 +1,7 @@
-#include "ranks_text.h"
+#include "ranks/ranks_text.h"
 
 #include "base/text.h"
-#include "placement_text.h"
+#include "ranks/placement_text.h"
 #include "terminal.h"
 
 namespace moracle::cli {

@@ -6,7 +6,7 @@
 
 #include "caches/locked_file.h"
 #include "command.h"
-#include "ranks.h"
+#include "ranks/ranks.h"
 
 namespace moracle::cli {
 

@@ -1,4 +1,4 @@
-#include "launcher.h"
+#include "ranks/launcher.h"
 
 #include <charconv>
 #include <cstdlib>
