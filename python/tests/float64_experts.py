@@ -55,6 +55,10 @@ def fp8_static(scale):
     return lambda x: e4m3(x / scale) * scale
 
 
+def int8_static(scale):
+    return lambda x: np.round(x / scale).clip(-128, 127) * scale
+
+
 def silu(x):
     return x / (1 + np.exp(-x))
 

@@ -58,17 +58,20 @@ def test_quant_config_stands_for_its_arguments(floats):
     assert np.array_equal(got, expected)
 
 
-def test_static_activation_scales(floats):
+@pytest.mark.parametrize("scheme, make, static, factor", [
+    ("fp8-w8a8-tensor-static", lambda w: fp8_of(w, None, None), f64.fp8_static, 1),
+    ("int8-w8a8-channel-static", int8_channel, f64.int8_static, 3)])
+def test_static_activation_scales(scheme, make, static, factor, floats):
     w1, w2, inputs = floats
-    tensors, values = tensors_of(w1, w2, lambda w: fp8_of(w, None, None))
-    a1, a2 = np.array([0.01], np.float32), np.linspace(0.002, 0.004, E).astype(np.float32)
-    experts = moracle.pack(tensors["w1"], tensors["w2"], top_k=TOP_K, scheme="fp8-w8a8-tensor-static",
+    tensors, values = tensors_of(w1, w2, make)
+    a1, a2 = np.array([0.01 * factor], np.float32), (np.linspace(0.002, 0.004, E) * factor).astype(np.float32)
+    experts = moracle.pack(tensors["w1"], tensors["w2"], top_k=TOP_K, scheme=scheme,
                            w1_scale=tensors["w1_scale"], w2_scale=tensors["w2_scale"], a1_scale=a1, a2_scale=a2,
                            backend="reference")
     got = experts(inputs["hidden_states"], inputs["topk_weights"], inputs["topk_ids"])
     expected = sum(f64.experts(inputs["hidden_states"], *values, inputs["topk_weights"],
-                               np.where(inputs["topk_ids"] == e, e, -1), f64.fp8_static(a1[0]),
-                               quantize2=f64.fp8_static(a2[e])) for e in range(E))
+                               np.where(inputs["topk_ids"] == e, e, -1), static(a1[0]),
+                               quantize2=static(a2[e])) for e in range(E))
     assert error(got, expected) < 2e-3
 
 
