@@ -30,8 +30,8 @@ struct Chunk {
   std::vector<float> q, k, v, decay, strength, state;  // state: [key_dim, value_dim]
   std::vector<float> out = std::vector<float>(tokens * stride, 77);
 
-  Chunk(std::mt19937& random, int64_t tokens, int64_t key_dim, int64_t value_dim)
-      : tokens(tokens), key_dim(key_dim), value_dim(value_dim) {
+  Chunk(std::mt19937& random, int64_t num_tokens, int64_t key_columns, int64_t value_columns)
+      : tokens(num_tokens), key_dim(key_columns), value_dim(value_columns) {
     const auto normal = [&random](int64_t count) { return testing::normal_floats(random, count); };
     q = normal(kDeltaChunk * key_dim), k = normal(kDeltaChunk * key_dim);
     v = normal(tokens * stride), state = normal(key_dim * value_dim);
