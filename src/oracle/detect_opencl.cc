@@ -1,4 +1,6 @@
 #if defined(MORACLE_WITH_OPENCL)
+#include <mutex>
+
 #include "oracle/detect.h"
 #include "oracle/opencl_api.h"
 
@@ -43,6 +45,9 @@ GpuInfo info_of(const Api& cl, cl_device_id device, int index) {
 }  // namespace opencl
 
 std::vector<GpuInfo> detect_opencl() {
+  // PoCL 3.1 crashes if a second thread asks for devices while the first still starts them.
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
   std::vector<GpuInfo> found;
   for (cl_device_id device : opencl::device_ids())
     found.push_back(opencl::info_of(*opencl::api(), device, static_cast<int>(found.size())));
