@@ -31,7 +31,7 @@ class Loader {
   }
 
   Device& device() const { return workspace_->device(); }
-  /// Counts what is read of the checkpoint, experts of this rank apart.
+  /// Counts the bytes that this rank reads of the checkpoint; experts have a sum of their own.
   void set_record(ReadRecord* record) { record_ = record; }
   /// The adapter of each token of a step, in device memory: needed before a linear layer is loaded
   /// that adapters change.

@@ -20,7 +20,7 @@ constexpr Launcher kLaunchers[] = {
      "OMPI_COMM_WORLD_LOCAL_SIZE", true},
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false},
-    // Of a step: in a batch script, which runs once, the number of the step's tasks is not set.
+    // These variables belong to a step: a batch script runs once and does not have them.
     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", true},
 };
 

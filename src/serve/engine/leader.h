@@ -42,7 +42,7 @@ class Leader {
 
  private:
   Status send();
-  /// Of work that all ranks do: the same outcome everywhere, or all is lost.
+  /// Compares the outcome of work that all ranks do. Different outcomes end the job.
   Status compared(Status outcome);
 
   Model& model_;

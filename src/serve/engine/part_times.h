@@ -54,7 +54,7 @@ class PartTimes {
   Clock::time_point last_;
   PartSeconds seconds_;
 
-  // Of a step that a device times.
+  // The step that a device times.
   int64_t num_steps_ = 0;
   bool is_sampled_ = false;
   std::unique_ptr<Timeline> timeline_;  // null: none yet, or the device has none
