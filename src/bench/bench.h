@@ -61,9 +61,14 @@ struct Measurement {
   double share_of_limit() const { return us_floor() / us_median; }
 };
 
+struct MeasureOptions {
+  double seconds = 1;  ///< to spend
+  double zipf = 0;     ///< skew of the routings, as random_routings takes it
+};
 /// Times the ring's layers at `num_tokens` tokens, with the limits probed right before and right
 /// after. Errors: those of LayerRing::time; of the probe.
-Result<Measurement> measure(LayerRing& ring, int64_t num_tokens, double seconds, LimitsProbe& probe,
-                            std::span<const Peak> peaks, const Progress& progress = {});
+Result<Measurement> measure(LayerRing& ring, int64_t num_tokens, const MeasureOptions& options,
+                            LimitsProbe& probe, std::span<const Peak> peaks,
+                            const Progress& progress = {});
 
 }  // namespace moracle::bench

@@ -15,11 +15,12 @@ double quantile(const std::vector<double>& sorted, double p) {
 
 }  // namespace
 
-Result<Measurement> measure(LayerRing& ring, int64_t num_tokens, double seconds, LimitsProbe& probe,
-                            std::span<const Peak> peaks, const Progress& progress) {
+Result<Measurement> measure(LayerRing& ring, int64_t num_tokens, const MeasureOptions& options,
+                            LimitsProbe& probe, std::span<const Peak> peaks,
+                            const Progress& progress) {
   const Plan& plan = ring.plan();
   const LayerSpec& layer = plan.layer;
-  const std::vector<Routed> routed = ring.routings(num_tokens);
+  const std::vector<Routed> routed = ring.routings(num_tokens, options.zipf);
   Measurement m;
   m.num_tokens = num_tokens;
   for (const MatrixPlan& matrix : plan.matrices)
@@ -57,7 +58,7 @@ Result<Measurement> measure(LayerRing& ring, int64_t num_tokens, double seconds,
     return {};
   };
   MORACLE_CHECK(probe_limits());
-  MORACLE_TRY(LayerRing::Times timed, ring.time(num_tokens, routed, seconds, progress));
+  MORACLE_TRY(LayerRing::Times timed, ring.time(num_tokens, routed, options.seconds, progress));
   MORACLE_CHECK(probe_limits());
   count_bytes(timed.calls);
   std::vector<double>& times = timed.seconds;

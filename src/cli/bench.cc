@@ -130,6 +130,7 @@ class Bench {
       : options_(options), wanted_(std::move(wanted)) {
     machine_.tuned = std::move(tuned);
     report_.activations = options.activations;
+    report_.zipf = options.zipf;
   }
 
   /// Chooses backends before any time is spent on measuring. Errors: nothing serves any request.
@@ -196,7 +197,8 @@ class Bench {
     if (!ring) return ring.error();
     for (const int64_t tokens : wanted_.tokens) {
       auto measured =
-          bench::measure(*ring, tokens, options_.seconds, probe, report_.limits.peaks, progress);
+          bench::measure(*ring, tokens, {.seconds = options_.seconds, .zipf = options_.zipf}, probe,
+                         report_.limits.peaks, progress);
       if (!measured && measured.error().kind == ErrorKind::kOutOfMemory) {
         refuse(layer, backend, str(tokens, " tokens: ", measured.error().to_string()));
         continue;
@@ -239,6 +241,10 @@ int run(const BenchOptions& options) {
   if (options.ranks.given() && !options.load.empty()) {
     return fail({ErrorKind::kInvalidArgument, "", "--parallel", "a command without --load",
                  "loading is timed in one process"});
+  }
+  if (options.ranks.given() && options.zipf > 0) {
+    return fail({ErrorKind::kInvalidArgument, "", "--parallel", "a command without --zipf",
+                 "skewed routing is timed in one process"});
   }
   if (!options.load.empty()) return run_load_bench(options);
   if (!options.model_shape.empty()) return run_model_bench(options);
@@ -295,11 +301,16 @@ void add_bench(CLI::App& app, Work& chosen) {
         CLI::Option* const model = verb.add_option(
             "--model-shape", options->model_shape,
             "Time decode steps of a whole model of this shape instead of single layers");
+        CLI::Option* const zipf = verb.add_option("--zipf", options->zipf,
+                                                  "Skewed routing: the r-th most popular expert is "
+                                                  "drawn with weight 1 / r^S; 0: uniform");
+        zipf->check(number(0, 10))->excludes(model)->capture_default_str();
         verb.add_option(
                 "--anchors", options->anchors,
                 "JSON file with times of other libraries' kernels on this GPU, to show beside "
                 "Moracle's")
-            ->excludes(model);
+            ->excludes(model)
+            ->excludes(zipf);
         verb.add_option("--kv-cache", options->kv_cache, kKvCacheHelp)
             ->needs(model)
             ->capture_default_str();
@@ -341,6 +352,7 @@ void add_bench(CLI::App& app, Work& chosen) {
             "--load", options->load,
             "Time loading the checkpoint in this folder, and compare with only reading "
             "its files");
+        load->excludes(zipf);
         verb.add_flag("--cold", options->cold,
                       "With --load: read from the disk; first drop the files from the page cache")
             ->needs(load);

@@ -20,7 +20,7 @@ struct BenchOptions {
   bool no_graphs = false;
   int threads = 0;
   int64_t probe_megabytes = 0;
-  double seconds = 1;
+  double seconds = 1, zipf = 0;
   bool pin = false, all_backends = false, cold = false, json = false;
   RankArguments ranks;
   std::vector<int64_t> exchange_bytes;  ///< with --parallel: time what travels instead of layers
@@ -41,6 +41,7 @@ struct BenchRefusal {
 struct BenchReport {
   Limits limits;
   std::string activations;  ///< as requested
+  double zipf = 0;          ///< likewise
   std::vector<BenchRow> rows;
   std::vector<BenchRefusal> refused;
 };

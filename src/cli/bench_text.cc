@@ -108,6 +108,7 @@ Json to_json(const BenchReport& report) {
   }
   Json json = {{"limits", to_json(report.limits)}, {"rows", rows}, {"refused", refused}};
   if (!report.activations.empty()) json["activations"] = report.activations;
+  if (report.zipf > 0) json["zipf"] = report.zipf;
   return json;
 }
 
@@ -127,6 +128,8 @@ std::string describe(const Limits& limits) {
 std::string describe(const BenchReport& report) {
   std::string text = describe(report.limits);
   if (!report.activations.empty()) text += str("  activations ", report.activations, "\n");
+  if (report.zipf > 0)
+    text += str("  experts drawn by a Zipf law with exponent ", report.zipf, "\n");
   text += "\n";
   const bool cpu = on_cpu(report.limits);
   const bool anchored = std::any_of(report.rows.begin(), report.rows.end(),

@@ -2,10 +2,10 @@
 #include "oracle/cublaslt_api.h"
 
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 
 #include <vector>
 
+#include "base/shared_library.h"
 #include "base/text.h"
 
 namespace moracle::cublaslt {
@@ -19,23 +19,13 @@ Error wrong(std::string need, std::string fact) {
 }
 
 Result<Api> load(const std::string& name) {
-  // Never closed: the library keeps state of its own per GPU.
-  void* const library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* const said = ::dlerror();
-    return wrong(name, said != nullptr ? said : name + " does not load");
-  }
+  SharedLibrary library(name);
+  if (!library.load_error().empty()) return wrong(name, library.load_error());
   Api api;
-  const char* lacking = nullptr;
-  const auto find = [&](auto& function, const char* symbol) {
-    function =
-        reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, symbol));
-    if (function == nullptr && lacking == nullptr) lacking = symbol;
-  };
-#define X(function) find(api.function, #function);
+#define X(function) library.find(api.function, #function);
 #include "oracle/cublaslt_functions.inc"
 #undef X
-  if (lacking != nullptr) return wrong("another version", str(name, " has no ", lacking));
+  if (!library.missing().empty()) return wrong("another version", library.missing());
   return api;
 }
 

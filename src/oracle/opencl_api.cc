@@ -1,9 +1,7 @@
 #if defined(MORACLE_WITH_OPENCL)
 #include "oracle/opencl_api.h"
 
-#include <dlfcn.h>
-
-#include "base/text.h"
+#include "base/shared_library.h"
 
 namespace moracle::opencl {
 namespace {
@@ -14,25 +12,15 @@ Result<Api> load() {
   const auto wrong = [](std::string need, std::string fact) {
     return Error{ErrorKind::kUnsupported, "", "opencl", std::move(need), std::move(fact)};
   };
-  // Never closed: drivers run threads of their own.
-  void* const library = ::dlopen(kLoader, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* const said = ::dlerror();
-    return wrong("the loader of OpenCL (package ocl-icd-libopencl1)",
-                 said != nullptr ? said : str(kLoader, " does not load"));
-  }
+  SharedLibrary library(kLoader);
+  if (!library.load_error().empty())
+    return wrong("the loader of OpenCL (package ocl-icd-libopencl1)", library.load_error());
   Api api;
-  const char* lacking = nullptr;
-  const auto find = [&](auto& function, const char* name) {
-    function =
-        reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
-    if (function == nullptr && lacking == nullptr) lacking = name;
-  };
-#define X(function) find(api.function, #function);
+#define X(function) library.find(api.function, #function);
 #include "oracle/opencl_functions.inc"
 #undef X
-  if (lacking != nullptr)
-    return wrong("a loader of OpenCL 2.0 or later", str(kLoader, " has no ", lacking));
+  if (!library.missing().empty())
+    return wrong("a loader of OpenCL 2.0 or later", library.missing());
   return api;
 }
 

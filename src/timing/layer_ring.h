@@ -29,9 +29,9 @@ class LayerRing {
   /// finite; kCancelled.
   Result<std::vector<double>> time(int64_t num_tokens, double seconds,
                                    const Progress& progress = {});
-  /// Routings that time() uses in turn for `num_tokens` tokens.
-  std::vector<Routed> routings(int64_t num_tokens) const {
-    return random_routings(plan().layer, num_tokens, static_cast<uint64_t>(num_tokens));
+  /// Routings that time() uses in turn for `num_tokens` tokens. `zipf`: as random_routings.
+  std::vector<Routed> routings(int64_t num_tokens, double zipf = 0) const {
+    return random_routings(plan().layer, num_tokens, static_cast<uint64_t>(num_tokens), zipf);
   }
   struct Times {
     std::vector<double> seconds;

@@ -1,39 +1,80 @@
 #include "timing/random_routing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 
 namespace moracle::timing {
 
-std::vector<Routed> random_routings(const LayerSpec& spec, int64_t num_tokens, uint64_t seed) {
+namespace {
+
+// Puts the experts of one token first in `order`, drawn without replacement.
+class Draw {
+ public:
+  Draw(const LayerSpec& spec, double zipf, std::mt19937_64& engine) : top_k_(spec.top_k) {
+    order_.resize(spec.num_experts);
+    std::iota(order_.begin(), order_.end(), 0);
+    if (zipf <= 0) return;
+    std::vector<int32_t> popular = order_;
+    std::shuffle(popular.begin(), popular.end(), engine);
+    weights_.resize(order_.size());
+    for (size_t r = 0; r < popular.size(); ++r)
+      weights_[popular[r]] = std::pow(static_cast<double>(r + 1), -zipf);
+  }
+
+  const std::vector<int32_t>& token(std::mt19937_64& engine) {
+    weights_.empty() ? uniform(engine) : weighted(engine);
+    return order_;
+  }
+
+ private:
+  void uniform(std::mt19937_64& engine) {
+    for (int64_t j = 0; j < top_k_; ++j) {
+      std::uniform_int_distribution<int64_t> rest(j, static_cast<int64_t>(order_.size()) - 1);
+      std::swap(order_[j], order_[rest(engine)]);
+    }
+  }
+  // A race of exponential clocks, whose rates are the weights: the first to ring is drawn first.
+  void weighted(std::mt19937_64& engine) {
+    std::exponential_distribution<double> clock;
+    rings_.resize(order_.size());
+    for (size_t e = 0; e < rings_.size(); ++e) rings_[e] = clock(engine) / weights_[e];
+    std::partial_sort(order_.begin(), order_.begin() + top_k_, order_.end(),
+                      [&](int32_t a, int32_t b) { return rings_[a] < rings_[b]; });
+  }
+
+  int64_t top_k_;
+  std::vector<int32_t> order_;
+  std::vector<double> weights_, rings_;
+};
+
+}  // namespace
+
+std::vector<Routed> random_routings(const LayerSpec& spec, int64_t num_tokens, uint64_t seed,
+                                    double zipf) {
   std::mt19937_64 engine(seed);
   std::uniform_real_distribution<float> uniform(0.5f, 1);
-  std::vector<int32_t> order(spec.num_experts);
-  std::iota(order.begin(), order.end(), 0);
-  const bool in_turn = num_tokens == 1;
-  const int64_t count = in_turn             ? std::max<int64_t>(spec.num_experts / spec.top_k, 1)
+  const bool in_turn = num_tokens == 1 && zipf <= 0;
+  const int64_t count = num_tokens == 1     ? std::max<int64_t>(spec.num_experts / spec.top_k, 1)
                         : num_tokens <= 64  ? 12
                         : num_tokens <= 256 ? 6
                                             : 3;
+  Draw draw(spec, zipf, engine);
+  std::vector<int32_t> turns(spec.num_experts);
+  std::iota(turns.begin(), turns.end(), 0);
+  if (in_turn) std::shuffle(turns.begin(), turns.end(), engine);
   std::vector<Routed> routings(count);
-  if (in_turn) std::shuffle(order.begin(), order.end(), engine);
   for (int64_t i = 0; i < count; ++i) {
     Routed& routed = routings[i];
     std::vector<bool> hit(spec.num_experts);
     for (int64_t t = 0; t < num_tokens; ++t) {
-      // The first top_k of a random order are distinct. Single tokens take consecutive experts of
-      // one order.
-      for (int64_t j = 0; !in_turn && j < spec.top_k; ++j) {
-        std::uniform_int_distribution<int64_t> rest(j, spec.num_experts - 1);
-        std::swap(order[j], order[rest(engine)]);
-      }
-      const float total = static_cast<float>(spec.top_k);
+      const int32_t* const chosen =
+          in_turn ? turns.data() + i * spec.top_k : draw.token(engine).data();
       for (int64_t j = 0; j < spec.top_k; ++j) {
-        const int32_t id = order[in_turn ? i * spec.top_k + j : j];
-        hit[id] = true;
-        routed.ids.push_back(id);
-        routed.weights.push_back(uniform(engine) / total);
+        hit[chosen[j]] = true;
+        routed.ids.push_back(chosen[j]);
+        routed.weights.push_back(uniform(engine) / static_cast<float>(spec.top_k));
       }
     }
     routed.distinct = std::count(hit.begin(), hit.end(), true);

@@ -130,7 +130,8 @@ TEST(BenchRing, ComparesTimesWithAdjacentLimits) {
     ASSERT_TRUE(ring) << ring.error().to_string();
     EXPECT_GT(ring->size(), 1);
     for (const int64_t tokens : {1, 16}) {
-      const Result<Measurement> measured = measure(*ring, tokens, 0.01, probe, probe.peaks);
+      const Result<Measurement> measured =
+          measure(*ring, tokens, {.seconds = 0.01}, probe, probe.peaks);
       ASSERT_TRUE(measured) << measured.error().to_string();
       const Measurement& m = *measured;
       EXPECT_GE(m.runs, 1);
@@ -167,7 +168,8 @@ TEST(BenchRing, StopsOnRequest) {
   const Selection selection = select(request_of(shape_of("8x64x32x2"), "bf16"), Machine::here());
   auto ring = LayerRing::make(selection, cpu_device(), 0, 1 << 30);
   ASSERT_TRUE(ring) << ring.error().to_string();
-  const auto measured = measure(*ring, 1, 1e9, *probe, {}, [](int64_t, int64_t) { return false; });
+  const auto measured =
+      measure(*ring, 1, {.seconds = 1e9}, *probe, {}, [](int64_t, int64_t) { return false; });
   ASSERT_FALSE(measured);
   EXPECT_EQ(measured.error().kind, ErrorKind::kCancelled);
 }

@@ -160,6 +160,18 @@ TEST(Bench, RoundsActivationsOnRequest) {
                  {"--activations", "int4-w4a8-g128"});
 }
 
+TEST(Bench, SkewsRoutingOnRequest) {
+  const Json uniform = bench_json({"--tokens", "4"});
+  EXPECT_FALSE(uniform.contains("zipf"));
+  const Json skewed = bench_json({"--tokens", "4", "--zipf", "8"});
+  EXPECT_EQ(skewed["zipf"], 8);
+  // Fewer experts have a token, so fewer bytes are read.
+  EXPECT_LT(skewed["rows"][0]["bytes"].get<int64_t>(), uniform["rows"][0]["bytes"].get<int64_t>());
+  expect_refused({"bench", "--zipf", "-1"}, {"--zipf"});
+  expect_refused({"bench", "--zipf", "1", "--model-shape", "qwen3-30b-a3b"}, {"--zipf"});
+  expect_refused({"bench", "--zipf", "1", "--parallel", "ep=2"}, {"--zipf"});
+}
+
 TEST(Bench, RejectsInvalidArguments) {
   expect_refused({"bench", "--shape", "gpt-5"}, {"--shape", "qwen3-30b-a3b", "'gpt-5'"});
   expect_refused({"bench", "--shape", "4x64x32x8"}, {"--shape", "'4x64x32x8'"});

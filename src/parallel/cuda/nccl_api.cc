@@ -1,8 +1,7 @@
 #if defined(MORACLE_WITH_NCCL)
 #include "parallel/cuda/nccl_api.h"
 
-#include <dlfcn.h>
-
+#include "base/shared_library.h"
 #include "base/text.h"
 
 namespace moracle::nccl {
@@ -18,24 +17,13 @@ Error wrong_library(std::string need, std::string fact) {
 }
 
 Result<Api> load() {
-  // Never closed: the library has threads of its own.
-  void* const library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* const said = ::dlerror();
-    return wrong_library(kLibrary, said != nullptr ? said : str(kLibrary, " does not load"));
-  }
+  SharedLibrary library(kLibrary);
+  if (!library.load_error().empty()) return wrong_library(kLibrary, library.load_error());
   Api api;
-  const char* lacking = nullptr;
-  const auto find = [&](auto& function, const char* symbol) {
-    function =
-        reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, symbol));
-    if (function == nullptr && lacking == nullptr) lacking = symbol;
-  };
-#define X(function) find(api.function, #function);
+#define X(function) library.find(api.function, #function);
 #include "parallel/cuda/nccl_functions.inc"
 #undef X
-  if (lacking != nullptr)
-    return wrong_library("another version", str(kLibrary, " has no ", lacking));
+  if (!library.missing().empty()) return wrong_library("another version", library.missing());
   if (api.ncclGetVersion(&api.version) != ncclSuccess || api.version < kLeastVersion)
     return wrong_library("version " + version_text(kLeastVersion) + " or later",
                          str(kLibrary, " is ", version_text(api.version)));
