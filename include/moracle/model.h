@@ -60,8 +60,14 @@ struct ModelOptions {
   /// Folders of LoRA adapters (see LoraAdapter). All are loaded; Step::adapter selects one.
   std::vector<std::string> adapters;
   /// The ranks that hold the experts together. Each loads the same checkpoint with the same
-  /// options, runs the same steps, and gets the same logits. Null: this process alone.
+  /// options. Null: this process alone.
   std::shared_ptr<Group> group;
+  /// kReplicated: every rank runs the same steps and gets the same logits. kDispatched: every rank
+  /// has its own sequences and runs its own steps (see Model::rest).
+  Spread spread = Spread::kReplicated;
+  /// Ranks that divide attention and dense layers by heads and columns: 1, or all ranks of `group`,
+  /// which must then be kReplicated.
+  int64_t tp_size = 1;
   /// The experts of this rank: its rank and the size are those of `group`. plan() needs no group.
   Parallelism parallel;
   /// Places the experts of each layer by their measured load (place_by_load), the same on every
@@ -183,7 +189,13 @@ class Model {
   /// another model, or used by two of the steps; keys or values that an f16 cache cannot represent;
   /// kOutOfMemory if the caches reach their memory limit. After an error the caches have their
   /// previous length.
+  /// With Spread::kDispatched each call is one step of all ranks, whatever tokens each of them has;
+  /// it waits for the others' next forward or rest(). After an error from within a step, which the
+  /// other ranks do not have, only Group::abort may follow.
   Status forward(std::span<const Step> steps);
+  /// With Spread::kDispatched: takes part in the steps of the other ranks, without tokens, until
+  /// every rank calls this. Call it when this rank has no more tokens. Else it does nothing.
+  Status rest();
   /// Logits f32 [count, vocab_size] of the last forward's tokens [first, first + count). `count` is
   /// at most kMaxLogitRows. Valid until the next call on this model from any thread.
   Result<std::span<const float>> logits(int64_t first, int64_t count);
@@ -259,10 +271,11 @@ struct Generation {
   double generation_seconds = 0;  ///< all tokens except the first, which the prompt's step produces
 };
 
-/// Continues `prompt`. Errors: an empty prompt; a prompt with an excluded id, or one that leaves no
-/// space in the context or in a kept sequence; logits without a valid next token (NaN or positive
-/// infinity, or only negative infinity). The last error names the position and the part of the
-/// model with the first such number.
+/// Continues `prompt`. With Spread::kDispatched each rank continues a prompt of its own, and calls
+/// Model::rest after its last one. Errors: an empty prompt; a prompt with an excluded id, or one
+/// that leaves no space in the context or in a kept sequence; logits without a valid next token
+/// (NaN or positive infinity, or only negative infinity). The last error names the position and the
+/// part of the model with the first such number.
 Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
                             const GenerateOptions& options);
 
@@ -273,7 +286,8 @@ struct Perplexity {
 };
 
 /// Perplexity over non-overlapping windows of `window` tokens. Each window starts at position 0,
-/// and its first token is not scored. Errors: logits that are not finite, as in generate().
+/// and its first token is not scored. With Spread::kDispatched all ranks pass the same ids, share
+/// the windows, and get the same result. Errors: logits that are not finite, as in generate().
 Result<Perplexity> perplexity(Model& model, std::span<const int32_t> ids, int64_t window,
                               const Progress& progress = {}, int32_t adapter = -1);
 

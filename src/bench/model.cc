@@ -123,7 +123,8 @@ Status fill(KvCache::State& cache, const Model::State& model, int64_t length, ui
 // decoding many sequences would touch the experts of one.
 class RandomTokens {
  public:
-  explicit RandomTokens(int64_t vocab_size) : ids_(0, static_cast<int32_t>(vocab_size) - 1) {}
+  RandomTokens(int64_t vocab_size, uint64_t seed)
+      : engine_(seed), ids_(0, static_cast<int32_t>(vocab_size) - 1) {}
   std::vector<int32_t> take(int64_t count) {
     std::vector<int32_t> tokens(count);
     for (int32_t& token : tokens) token = ids_(engine_);
@@ -131,7 +132,7 @@ class RandomTokens {
   }
 
  private:
-  std::mt19937_64 engine_{1};
+  std::mt19937_64 engine_;
   std::uniform_int_distribution<int32_t> ids_;
 };
 
@@ -143,6 +144,12 @@ Result<int64_t> experts_touched(const Model::State& model, int64_t tokens, int64
                                 ids.size() * sizeof(int32_t)));
   MORACLE_CHECK(device.synchronize());
   return static_cast<int64_t>(std::set<int32_t>(ids.begin(), ids.end()).size());
+}
+
+// Dispatched ranks have sequences of their own. Returns a number that differs between them, and is
+// 0 if all ranks have the same.
+int64_t own_sequences(const ModelOptions& options) {
+  return options.spread == Spread::kDispatched ? options.parallel.ep_rank : 0;
 }
 
 // Decodes one token of each sequence at a time, always with the same number of tokens before it.
@@ -157,7 +164,7 @@ class Decoder {
         top_k_(top_k),
         samplers_(caches_.size(), Sampler(sampling)),
         drawn_(caches_.size()),
-        random_(model.vocab_size()),
+        random_(model.vocab_size(), static_cast<uint64_t>(1 + own_sequences(options.model))),
         clock_(std::move(timeline)) {}
 
   Status run(Decode& decode) {
@@ -359,8 +366,8 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
       MORACLE_TRY(KvCache cache, model.make_cache(length));
       const Model::State& state = ModelAccess::state(model);
       MORACLE_CHECK(fill(ModelAccess::state(cache), state, options.context,
-                         static_cast<uint64_t>(s + 1), state.workspace->device(),
-                         options.model.progress));
+                         static_cast<uint64_t>(own_sequences(options.model) * batch + s + 1),
+                         state.workspace->device(), options.model.progress));
       caches.push_back(std::move(cache));
     }
     Decode result;

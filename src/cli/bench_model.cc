@@ -96,6 +96,7 @@ Json document(const BenchOptions& options, const Limits& limits,
                {"backends", backends_of(first)},
                {"weight_bytes", first.weight_bytes}};
   if (!options.activations.empty()) json["activations"] = options.activations;
+  if (options.ranks.given()) json["parallel"] = options.ranks.parallel;
   json.update(document(first));
   for (const bench::Decode& decode : decodes) json["batches"].push_back(document(decode));
   return json;
@@ -136,7 +137,11 @@ std::string to_text(const BenchOptions& options, const Limits& limits,
           options.output_scheme, "), ", first.num_layers, " of ", first.all_layers, " layers, ",
           first.context, " tokens in each cache (", kv_cache_name(first.cache_dtype), "), ",
           options.activations.empty() ? "" : options.activations + " activations, ", "on ",
-          join(backends_of(first)), "\n");
+          join(backends_of(first)), "\n",
+          options.ranks.given() ? "  " + options.ranks.parallel +
+                                      "; sequences and bytes are those "
+                                      "of one rank\n"
+                                : "");
   for (const bench::Decode& decode : decodes) {
     text += decodes.size() > 1 ? str("\n  batch of ", decode.batch,
                                      decode.batch == 1 ? " sequence" : " sequences", "\n\n")

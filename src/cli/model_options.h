@@ -91,6 +91,7 @@ struct ModelArguments {
     if (!lora.empty()) options.adapters = {lora};
     options.tuned = std::move(tuned);
     MORACLE_TRY(options.parallel, ranks.planned());
+    MORACLE_CHECK(ranks.set_spread(options));
     MORACLE_TRY(options.measured_load, ranks.measured_load());
     keep_kernels(options, json);
     return options;

@@ -83,6 +83,11 @@ int run(const Options& options) {
   CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
   CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint));
   CLI_TRY(ModelOptions model_options, options.model.options());
+  if (model_options.spread == Spread::kDispatched) {
+    return fail({ErrorKind::kUnsupported, "", "--parallel", "mode=replicated for run",
+                 "it is mode=dispatched, in which each rank has sequences of its own; run "
+                 "continues one prompt. perplexity and bench --model-shape have that mode"});
+  }
   if (Status joined = options.model.ranks.join(model_options); !joined) return fail(joined.error());
   std::optional<ChatHistory> chat;
   std::vector<int32_t> prompt;

@@ -179,7 +179,9 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   loader.set_record(record);
   MORACLE_CHECK(load_embedding(m, description));
   MORACLE_CHECK(allocate_activations(m, description));
-  m.activations.feed_forward.ranks = m.exchange != nullptr ? &m.ranks : nullptr;
+  m.activations.feed_forward.dispatch = m.dispatch.get();
+  m.activations.feed_forward.ranks =
+      m.exchange != nullptr && m.dispatch == nullptr ? &m.ranks : nullptr;
   m.activations.feed_forward.count_tokens = options.count_routing;
   loader.set_lora_ids(m.activations.feed_forward.lora_ids);
   MORACLE_TRY(m.embedding_scales, factors(m.spec.embedding_scale, m));
@@ -197,6 +199,10 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   m.cache_pool = std::make_shared<KvPool>(std::move(device), page, page_bytes, options.cache_bytes);
   MORACLE_CHECK(load_weights(m, std::move(description), loader));
   m.weight_bytes += loader.weight_bytes();
+  for (Layer& layer : m.layers) {
+    MoeStage& routed = layer.feed_forward.routed;
+    if (m.dispatch && routed.has_router()) MORACLE_CHECK(routed.find_holders(*m.group));
+  }
   MORACLE_TRY(modules, std::move(loader).finish());
   m.choices = grouped(std::move(modules));
   return Model(std::move(state));

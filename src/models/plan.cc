@@ -11,6 +11,7 @@
 #include "models/operations.h"
 #include "models/routing_statistics.h"
 #include "moracle/moe.h"
+#include "parallel/dispatch.h"
 #include "parallel/replicated_moe.h"
 
 namespace moracle {
@@ -86,7 +87,8 @@ class Chooser {
       : options_(options), machine_(machine), adapters_(adapters), wishes_(wishes) {}
 
   Status add(const ModulePlace& place, ModuleNames names, Request request) {
-    request.max_num_tokens = tokens_per_step(options_);
+    request.max_num_tokens =
+        place.part == "experts" ? expert_tokens_per_step(options_) : tokens_per_step(options_);
     request.deterministic = options_.deterministic;
     request.bf16_activations = bf16_activations_;
     MORACLE_TRY(request.backend, map_.for_module(names));
@@ -193,7 +195,16 @@ Result<std::vector<ModuleChoice>> consider(std::span<const LayerExperts> experts
 }
 
 bool needs_slots(const ModelOptions& options) {
-  return options.deterministic && options.parallel.ep_size > 1;
+  return options.deterministic && options.parallel.ep_size > 1 &&
+         options.spread == Spread::kReplicated;
+}
+
+int64_t expert_tokens_per_step(const ModelOptions& options) {
+  const int64_t own = tokens_per_step(options);
+  if (options.spread == Spread::kReplicated) return own;
+  // The tokens of all ranks, in parts of at most so many: longer parts gain nothing.
+  constexpr int64_t kMost = 8192;
+  return std::max(own, std::min(own * options.parallel.ep_size, kMost));
 }
 
 int64_t tokens_per_step(const ModelOptions& options) {
@@ -263,6 +274,11 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
         std::max(plan.activation_bytes, static_cast<int64_t>(ReplicatedMoe::scratch_bytes(
                                             module.selection.plan->layer, tokens_per_step(options),
                                             modules.front().selection.plan->activation_dtype)));
+  }
+  for (const ModuleChoice& module : modules) {
+    if (module.part != "experts" || options.spread == Spread::kReplicated) continue;
+    plan.activation_bytes =
+        std::max(plan.activation_bytes, Dispatch::gathered_bytes(*module.selection.plan));
   }
   MORACLE_TRY(plan.cache_dtype, parse_kv_cache(options.kv_cache, device.platform, dtype));
   plan.activation_bytes += static_cast<int64_t>(

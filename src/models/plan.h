@@ -36,6 +36,9 @@ Result<std::vector<LoraAdapter>> open_adapters(const Checkpoint& checkpoint,
 /// The tokens of a step: those of the options, or what suits the device.
 int64_t tokens_per_step(const ModelOptions& options);
 
+/// The tokens of one call of the experts: also those of other ranks, where they are dispatched.
+int64_t expert_tokens_per_step(const ModelOptions& options);
+
 /// True if ranks sum each slot by itself, for the bits of one process (see ReplicatedMoe).
 bool needs_slots(const ModelOptions& options);
 

@@ -69,7 +69,8 @@ std::string placement_text(const ModelOptions& o) {
 std::string options_text(const ModelOptions& o) {
   return str("quantization '", o.quantization, "', activations '", o.activations, "', kv-cache ",
              o.kv_cache, ", backend ", o.backend, ", ", tokens_per_step(o), " tokens per step",
-             o.deterministic ? ", deterministic" : "", ", graphs ", o.graphs ? "on" : "off");
+             o.deterministic ? ", deterministic" : "", ", graphs ", o.graphs ? "on" : "off", ", ",
+             name(o.spread), ", tp=", o.tp_size);
 }
 
 }  // namespace
@@ -88,6 +89,16 @@ Status check_ranks(const ModelOptions& options) {
   }
   if (parallel.expert_map)
     return wrong("a placement by name: layers may have other numbers of experts", "it has a map");
+  if (options.tp_size != 1)
+    return wrong("tp=1: attention and dense layers are computed by every rank",
+                 str("it is tp=", options.tp_size));
+  if (options.spread == Spread::kReplicated || size == 1) return {};
+  if (!options.adapters.empty())
+    return wrong("mode=replicated for adapters: their numbers do not travel with dispatched tokens",
+                 "it is mode=dispatched");
+  if (options.count_routing)
+    return wrong("mode=replicated to count routing: a rank sees all tokens there",
+                 "it is mode=dispatched");
   return {};
 }
 
@@ -124,6 +135,12 @@ Status join_ranks(Model::State& m, std::span<const ModuleChoice> modules,
   m.group = options.group;
   MORACLE_TRY(m.exchange, open_exchange(options.group, device, options.exchange));
   m.recorded.on = m.recorded.on && m.exchange->in_graphs();
+  if (options.spread == Spread::kDispatched) {
+    m.dispatch = std::make_unique<Dispatch>(*options.group, *m.exchange, *device,
+                                            options.deterministic && options.group->size() > 1);
+    m.recorded.on = m.recorded.on && m.dispatch->gathers();
+    return {};
+  }
   m.ranks = {m.exchange.get(), needs_slots(options), nullptr, device.get()};
   if (!m.ranks.same_bits) return {};
   size_t bytes = 0;

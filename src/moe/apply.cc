@@ -274,17 +274,28 @@ Rows MoeAccess::input_form(const FusedMoe& moe) {
 
 Status MoeAccess::apply(FusedMoe& moe, const Rows& input, TopkIds topk_ids,
                         TopkWeights topk_weights, const Matrix& output, Stream stream) {
+  MORACLE_CHECK(check(output, "output", moe.state_->plan, 0));
+  return run(moe, input, topk_ids, topk_weights.data, output, stream, false);
+}
+
+Status MoeAccess::apply_rows(FusedMoe& moe, const Rows& input, TopkIds topk_ids, TopkWeights,
+                             const Matrix& rows, Stream stream) {
+  return run(moe, input, topk_ids, nullptr, rows, stream, true);
+}
+
+Status MoeAccess::run(FusedMoe& moe, const Rows& input, TopkIds topk_ids, const float* topk_weights,
+                      const Matrix& output, Stream stream, bool each_slot) {
   const FusedMoe::State& state = *moe.state_;
   const Plan& plan = state.plan;
-  MORACLE_CHECK(check(output, "output", plan, 0));
-  if (output.rows == 0) return {};
+  const int64_t num_tokens = input.values.rows;
+  if (num_tokens == 0) return {};
   MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state.workspace, stream));
   MORACLE_CHECK(check_memory(plan, output, output, {}, *state.workspace));
   const MoeScratch scratch = carve_moe(plan, state.workspace->data());
   MORACLE_CHECK(state.device().ops().plan_rows(
-      topk_ids.data, output.rows, plan.layer.top_k, plan.layer.num_experts,
+      topk_ids.data, num_tokens, plan.layer.top_k, plan.layer.num_experts,
       state.expert_map.as<int32_t>(), plan.experts.num_local(), scratch.rows, stream));
-  return state.run_experts(input.values, scratch, {}, topk_weights.data, output, stream, false,
+  return state.run_experts(input.values, scratch, {}, topk_weights, output, stream, each_slot,
                            &input);
 }
 

@@ -15,6 +15,13 @@ struct MoeAccess {
   /// runs.
   static Status apply(FusedMoe& moe, const Rows& input, TopkIds topk_ids, TopkWeights topk_weights,
                       const Matrix& output, Stream stream);
+  /// FusedMoe::apply_rows, likewise.
+  static Status apply_rows(FusedMoe& moe, const Rows& input, TopkIds topk_ids,
+                           TopkWeights topk_weights, const Matrix& rows, Stream stream);
+
+ private:
+  static Status run(FusedMoe& moe, const Rows& input, TopkIds topk_ids, const float* topk_weights,
+                    const Matrix& output, Stream stream, bool each_slot);
 };
 
 }  // namespace moracle

@@ -29,8 +29,10 @@ Travel travel_bytes(const LayerSpec& layer, int64_t ranks, Spread spread, DType 
   const double holders = n * (1 - std::pow(1 - 1 / n, static_cast<double>(layer.top_k)));
   const double others = holders * (n - 1) / n;
   const int64_t ids = layer.top_k * 8;  // i32 id and f32 weight
+  // For one process's bits the result of each slot comes back by itself.
+  const double returned = deterministic ? static_cast<double>(layer.top_k) * (n - 1) / n : others;
   return {static_cast<int64_t>(std::llround(others * static_cast<double>(row + ids))),
-          static_cast<int64_t>(std::llround(others * static_cast<double>(row)))};
+          static_cast<int64_t>(std::llround(returned * static_cast<double>(row)))};
 }
 
 }  // namespace moracle

@@ -242,9 +242,11 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
 TEST_F(ModelJson, ExplainOfRanksGivesExchangesAndBytesThatTravel) {
   const Json json =
       answer({"explain", model_, "--json", "--parallel", "ep=8", "--machine", "h200"})["parallel"];
-  EXPECT_THAT(keys(json),
-              ElementsAre("ep", "placement", "chosen", "considered", "per_token_and_layer"));
+  EXPECT_THAT(keys(json), ElementsAre("ep", "tp", "mode", "placement", "chosen", "considered",
+                                      "per_token_and_layer"));
   EXPECT_EQ(json["ep"], 8);
+  EXPECT_EQ(json["tp"], 1);
+  EXPECT_EQ(json["mode"], "replicated");
   EXPECT_EQ(json["placement"], "linear");
   bool chosen_serves = false;
   for (const Json& verdict : json["considered"]) {

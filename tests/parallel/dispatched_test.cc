@@ -154,6 +154,13 @@ TEST(DispatchedMoe, MoreArrivingRowsThanPlannedRunInParts) {
 TEST(DispatchedMoe, GatheredTokensGetWhatOneProcessGives) {
   expect_close(run_ranks(scheme("bf16"), {2, 2, 2}, true));
 }
+// The plan is for 8 tokens: 5 of each of 3 ranks run in parts of 2.
+TEST(DispatchedMoe, MoreGatheredTokensThanPlannedRunInParts) {
+  expect_close(run_ranks(scheme("bf16"), {5, 5, 5}, true));
+}
+TEST(DispatchedMoe, GatheredCodesGetWhatOneProcessGives) {
+  expect_close(run_ranks(scheme("int8-w8a8"), {2, 2, 2}, true));
+}
 TEST(DispatchedMoe, OneProcessSendsNothing) {
   const auto results = run_ranks(scheme("bf16"), {7}, false);
   expect_close(results);

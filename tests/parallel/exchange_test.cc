@@ -136,6 +136,7 @@ TEST(Travel, BytesPerTokenFollowFromTheShape) {
   EXPECT_EQ(sum.back, 3072);
   EXPECT_EQ(travel_bytes(layer, 4, Spread::kReplicated, DType::kBF16, true).there, 8 * 3072);
   EXPECT_EQ(travel_bytes(layer, 1, Spread::kDispatched, DType::kBF16, false).there, 0);
+  EXPECT_EQ(travel_bytes(layer, 4, Spread::kDispatched, DType::kBF16, true).back, 6 * 4096);
   // Two ranks: a token with 8 experts has one elsewhere except once in 256 times; half of the
   // holders are its own rank.
   const Travel two = travel_bytes(layer, 2, Spread::kDispatched, DType::kBF16, false);

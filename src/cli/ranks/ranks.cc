@@ -14,6 +14,7 @@
 #include "base/usable_cpus.h"
 #include "numbers.h"
 #include "ranks/launcher.h"
+#include "ranks/parallel_text.h"
 
 namespace moracle::cli {
 namespace {
@@ -29,22 +30,6 @@ class Nowhere : public std::streambuf {
 };
 Nowhere nowhere;
 std::streambuf* const real_errors = std::cerr.rdbuf();
-
-Result<int64_t> parse_ep(const std::string& text) {
-  const auto wrong = [&](std::string need) {
-    return Error{ErrorKind::kInvalidArgument, "", "--parallel", std::move(need),
-                 "it is " + quote(text)};
-  };
-  if (text.find("tp=") != text.npos)
-    return wrong("ep=N only: attention and dense layers are computed by every rank (no tp)");
-  int64_t size = 0;
-  const char* const end = text.data() + text.size();
-  if (!text.starts_with("ep=")) return wrong("ep=N, the number of ranks that share the experts");
-  const auto [stop, error] = std::from_chars(text.data() + 3, end, size);
-  if (error != std::errc() || stop != end || size < 1 || size > 4096)
-    return wrong("ep=N with a whole number from 1 to 4096");
-  return size;
-}
 
 // Where a rank runs, for sharing the CPUs of its host.
 struct HostCpus {
@@ -92,7 +77,10 @@ std::string device_of_rank(const std::string& device, const RankOptions& rank) {
 void RankArguments::add_to(CLI::App& app) {
   CLI::Option* const ranks = app.add_option(
       "--parallel", parallel,
-      "ep=N: N ranks share the experts; start them with mpirun -n N, srun or torchrun");
+      "ep=N: N ranks share the experts; start them with mpirun -n N, srun or torchrun. "
+      "mode=dispatched behind a comma: each rank has its own sequences; tp=N: the ranks also "
+      "divide "
+      "attention and dense layers");
   app.add_option("--placement", placement,
                  "linear: each rank holds consecutive experts; round-robin: expert e is on rank e "
                  "mod N; or a file of --routing-statistics: balanced by measured load")
@@ -111,10 +99,19 @@ void RankArguments::add_to(CLI::App& app) {
 Result<Parallelism> RankArguments::planned() const {
   Parallelism plan;
   if (!given()) return plan;
-  MORACLE_TRY(plan.ep_size, parse_ep(parallel));
+  MORACLE_TRY(const ParallelText text, ParallelText::parse(parallel));
+  plan.ep_size = text.ep;
   if (by_load()) return plan;
   MORACLE_TRY(plan.placement, parse_placement(placement));
   return plan;
+}
+
+Status RankArguments::set_spread(ModelOptions& options) const {
+  if (!given()) return {};
+  MORACLE_TRY(const ParallelText text, ParallelText::parse(parallel));
+  options.spread = text.spread;
+  options.tp_size = text.tp;
+  return {};
 }
 
 bool RankArguments::by_load() const {
@@ -134,6 +131,7 @@ Result<std::shared_ptr<const RoutingStatistics>> RankArguments::measured_load() 
 
 Status RankArguments::join(ModelOptions& options) const {
   MORACLE_TRY(options.parallel, planned());
+  MORACLE_CHECK(set_spread(options));
   MORACLE_TRY(RankOptions rank, launched_as(process_environment()));
   const int64_t size = options.parallel.ep_size;
   if (!given() && rank.size > 1) {

@@ -11,14 +11,16 @@ namespace moracle::cli {
 
 /// Options of the verbs that several ranks can run.
 struct RankArguments {
-  std::string parallel;  // "ep=4"
+  std::string parallel;  // "ep=4", "ep=4,mode=dispatched"
   std::string placement = "linear", transport = "auto", exchange = "auto";
   double timeout = 120;
 
   void add_to(CLI::App& app);
   bool given() const { return !parallel.empty(); }
-  /// The plan of rank 0, for verbs that read no weights. Errors: a text that is not ep=N.
+  /// The plan of rank 0, for verbs that read no weights. Errors: a text that ParallelText refuses.
   Result<Parallelism> planned() const;
+  /// Sets how tokens and dense layers are spread. Errors: likewise.
+  Status set_spread(ModelOptions& options) const;
   /// True if the placement is a file of routing statistics.
   bool by_load() const;
   /// That file; null without one, or without --parallel. Errors: a name that is no placement and no

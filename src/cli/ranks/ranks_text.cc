@@ -38,20 +38,22 @@ Travel travel_of(const ExpertLayers& layers, Spread spread, const ModelOptions& 
 std::string ranks_text(const std::vector<Choice>& choices, const Machine& machine,
                        const ModelOptions& options) {
   const int64_t size = options.parallel.ep_size;
-  std::string text =
-      str("\n", bold(str(size, " ranks")), ", ", placement_name(options), " placement; exchange:\n",
-          printable_lines(explain(exchange_for(machine, options))));
+  std::string text = str("\n", bold(str(size, " ranks")), ", ", name(options.spread),
+                         options.tp_size > 1 ? ", attention and dense layers divided" : "", ", ",
+                         placement_name(options), " placement; exchange:\n",
+                         printable_lines(explain(exchange_for(machine, options))));
   Table table;
   table.row({"bytes that a rank sends", "there", "back", "all layers"});
   for (const ExpertLayers& layers : expert_layers(choices)) {
     for (const Spread spread : kSpreads) {
       const Travel travel = travel_of(layers, spread, options);
-      table.row({str(name(spread), ", per token and layer"), str(travel.there), str(travel.back),
+      table.row({str(spread == options.spread ? "> " : "  ", name(spread), ", per token and layer"),
+                 str(travel.there), str(travel.back),
                  str((travel.there + travel.back) * layers.count)});
     }
     const Plan& plan = *layers.plan;
-    table.row({str("experts of rank 0, of ", plan.layer.num_experts), str(plan.experts.num_local()),
-               "", megabytes(plan.weight_bytes * layers.count)});
+    table.row({str("  experts of rank 0, of ", plan.layer.num_experts),
+               str(plan.experts.num_local()), "", megabytes(plan.weight_bytes * layers.count)});
   }
   return text + table.text({1, 2, 3}) + load_text(options);
 }
@@ -77,6 +79,8 @@ Json ranks_json(const std::vector<Choice>& choices, const Machine& machine,
   }
   Json json = {
       {"ep", options.parallel.ep_size},
+      {"tp", options.tp_size},
+      {"mode", name(options.spread)},
       {"placement", placement_name(options)},
       {"chosen", selection.chosen != nullptr ? Json(selection.chosen->name) : Json(nullptr)},
       {"considered", considered},

@@ -101,12 +101,20 @@ std::vector<int64_t> MoeStage::tokens_per_expert() const {
 
 Status MoeStage::run_experts(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
                              Stream stream) {
+  if (router_ && scratch.dispatch != nullptr)
+    return scratch.dispatch->run(*experts_, holders_, x, scratch.topk_ids, scratch.topk_weights,
+                                 out, stream);
   const LoraIds lora_ids{experts_->plan().lora_rank > 0 ? scratch.lora_ids : nullptr};
   const int32_t* const ids = router_ ? scratch.topk_ids : scratch.first_expert;
   const float* const weights = router_ ? scratch.topk_weights : scratch.weight_one;
   if (router_ && scratch.ranks != nullptr)
     return scratch.ranks->apply(*experts_, x, {ids}, {weights}, out, stream, lora_ids);
   return experts_->apply(x, {ids}, {weights}, out, stream, lora_ids);
+}
+
+Status MoeStage::find_holders(Group& group) {
+  MORACLE_TRY(holders_, moracle::find_holders(group, experts_->plan().experts));
+  return {};
 }
 
 Status FeedForward::load(LayerDescription&& layer, float norm_epsilon, Loader& loader) {
@@ -153,6 +161,7 @@ Status FeedForward::apply(const Matrix& x, const Matrix& out, const FeedForwardS
   const Matrix also = scratch.shared.slice(0, x.rows);
   FeedForwardScratch here = scratch;  // every rank has the shared expert
   here.ranks = nullptr;
+  here.dispatch = nullptr;
   here.count_tokens = false;
   MORACLE_CHECK(shared->apply(x, also, here, ops, stream));
   if (beside_mlp) {

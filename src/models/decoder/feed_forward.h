@@ -5,6 +5,7 @@
 #include "kernels/ops.h"
 #include "models/decoder/on_part.h"
 #include "models/loader.h"
+#include "parallel/dispatch.h"
 #include "parallel/replicated_moe.h"
 
 namespace moracle {
@@ -19,7 +20,8 @@ struct FeedForwardScratch {
   int32_t* first_expert = nullptr;       ///< [tokens], all 0
   float* weight_one = nullptr;           ///< [tokens], all 1
   int32_t* lora_ids = nullptr;           ///< [tokens], read if a layer has adapters
-  const ReplicatedMoe* ranks = nullptr;  ///< where routed experts are summed; null: one process
+  const ReplicatedMoe* ranks = nullptr;  ///< where routed experts are summed; null: nowhere
+  Dispatch* dispatch = nullptr;          ///< sends tokens to routed experts; null: they stay
   bool count_tokens = false;  ///< for MoeStage::tokens_per_expert, on a device of the host
   size_t bytes = 0;
 };
@@ -44,6 +46,8 @@ class MoeStage {
                const OnPart& on_part = {}, const AddRmsNorm* norm = nullptr);
   Status run_experts(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
                      Stream stream);
+  /// The rank of each expert, for FeedForwardScratch::dispatch. Every rank calls it.
+  Status find_holders(Group& group);
   /// The tokens that chose each expert since the last reset.
   std::vector<int64_t> tokens_per_expert() const;
   void reset_tokens() { tokens_.clear(); }
@@ -51,7 +55,8 @@ class MoeStage {
  private:
   void count(const int32_t* topk_ids, int64_t slots);
 
-  std::vector<int64_t> tokens_;  // by expert; empty: none yet
+  std::vector<int64_t> tokens_;   // by expert; empty: none yet
+  std::vector<int32_t> holders_;  // by expert; empty: this process has all
   std::optional<AdaptedLinear> router_;
   Buffer correction_bias_, expert_scales_;  // empty: none
   std::optional<FusedMoe> experts_;

@@ -232,6 +232,24 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   return {};
 }
 
+// Waits for ranks that have tokens of their own: each step is one of all ranks.
+Status begin_step(Model::State& m, size_t num_tokens) {
+  if (m.dispatch != nullptr)
+    MORACLE_CHECK(m.dispatch->begin_step(static_cast<int64_t>(num_tokens), false));
+  return {};
+}
+
+// The part of a rank without tokens in a step: experts, for the other ranks' tokens.
+Status enqueue_experts(Model::State& m, Stream stream) {
+  const Matrix normed = m.activations.normed.slice(0, 0), added = m.activations.added.slice(0, 0);
+  for (Layer& layer : m.layers) {
+    MoeStage& routed = layer.feed_forward.routed;
+    if (routed.has_router())
+      MORACLE_CHECK(routed.run_experts(normed, added, m.activations.feed_forward, stream));
+  }
+  return {};
+}
+
 // With LongRoPE: makes the keys of a sequence those of the length that it has after `added` more
 // tokens. Where that changes them, the sequence is computed anew. If that fails, it stays mixed and
 // the next step starts over.
@@ -250,6 +268,7 @@ Status fit_keys(Model::State& m, const Model::Step& step, Stream stream) {
     const int64_t count = std::min(m.max_num_tokens, length - cache.length);
     const Model::Step part{all.subspan(cache.length, count), step.cache, step.adapter};
     done = place(m, {&part, 1}, stream);
+    if (done) done = begin_step(m, part.tokens.size());
     if (done) done = enqueue_layers(m, m.batch.batch(), stream);
     // The next part overwrites the tables that this one reads.
     if (done) done = m.workspace->device().synchronize(stream);
@@ -275,14 +294,16 @@ Status Model::forward(std::span<const Step> steps) {
     MORACLE_CHECK(place(m, steps, stream));
     const Batch& batch = m.batch.batch();
     m.num_rows = batch.num_tokens;
-    if (batch.num_tokens == 0) return {};
+    MORACLE_CHECK(begin_step(m, batch.num_tokens));
+    if (batch.num_tokens == 0) return m.dispatch ? enqueue_experts(m, stream) : Status();
     const auto enqueue = [&] { return enqueue_layers(m, batch, stream); };
     Device& device = m.workspace->device();
     // Timing or inspecting parts requires enqueueing them one by one.
     if (m.on_part || m.on_output) {
       MORACLE_CHECK(enqueue());
     } else {
-      MORACLE_CHECK(m.recorded.run(batch, device, stream, enqueue));
+      MORACLE_CHECK(m.recorded.run(batch, device, stream, enqueue,
+                                   m.dispatch ? m.dispatch->most_tokens() : 0));
     }
     // Appending keys detects values that f16 cannot hold. On a device that enqueues work, the error
     // appears only at synchronization.
@@ -306,6 +327,17 @@ Status Model::forward(std::span<const Step> steps) {
       cache.tokens.insert(cache.tokens.end(), step.tokens.begin(), step.tokens.end());
   }
   return {};
+}
+
+Status Model::rest() {
+  State& m = *state_;
+  if (m.dispatch == nullptr) return {};
+  const Turn turn = m.workspace->device().turn();
+  for (;;) {
+    MORACLE_TRY(const bool goes_on, m.dispatch->begin_step(0, true));
+    if (!goes_on) return m.workspace->device().synchronize();
+    MORACLE_CHECK(enqueue_experts(m, {}));
+  }
 }
 
 }  // namespace moracle

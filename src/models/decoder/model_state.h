@@ -74,6 +74,7 @@ struct Model::State {
   std::unique_ptr<Exchange> exchange;  // likewise
   Buffer slots;                        // scratch of `ranks`
   ReplicatedMoe ranks;                 // read by the layers, at this address
+  std::unique_ptr<Dispatch> dispatch;  // null: every rank has the same tokens
   OnPart on_part;
   OnOutput on_output;
   uint64_t num_calls = 0;  // of forward

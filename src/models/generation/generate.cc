@@ -156,8 +156,8 @@ struct Decision {
 constexpr const char* kReasons[] = {"", "eos", "length", "cancelled"};
 
 // Draws of one rank only: machines that compute other bits must not part ways.
-Status follow_rank_0(const Model& model, Decision& decision) {
-  if (model.group() == nullptr) return {};
+Status follow_rank_0(Model& model, Decision& decision) {
+  if (model.group() == nullptr || ModelAccess::state(model).dispatch) return {};
   return model.group()->broadcast(std::as_writable_bytes(std::span(&decision, 1)), 0);
 }
 
@@ -176,7 +176,8 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
   Generation generation;
   MORACLE_TRY(generation.reused_tokens, keep_beginning(kept, prompt));
   Continuation sequence(model, kept, options);
-  const bool decides = model.group() == nullptr || model.group()->rank() == 0;
+  const bool decides =
+      model.group() == nullptr || model.group()->rank() == 0 || ModelAccess::state(model).dispatch;
 
   auto start = std::chrono::steady_clock::now();
   Decision now;

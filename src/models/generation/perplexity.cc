@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "base/out_of_memory.h"
 #include "base/text.h"
@@ -48,6 +50,17 @@ Result<double> score(Model& model, std::span<const int32_t> window, KvCache& cac
   return total;
 }
 
+// Window w is scored by rank w mod ranks. Each rank gets all scores.
+Status share_scores(Model& model, std::vector<double>& scores) {
+  MORACLE_CHECK(model.rest());
+  Group& group = *model.group();
+  std::vector<double> all(scores.size() * group.size());
+  MORACLE_CHECK(
+      group.all_gather(std::as_bytes(std::span(scores)), std::as_writable_bytes(std::span(all))));
+  for (size_t w = 0; w < scores.size(); ++w) scores[w] = all[w % group.size() * scores.size() + w];
+  return {};
+}
+
 Result<Perplexity> run(Model& model, std::span<const int32_t> ids, int64_t window,
                        const Progress& progress, int32_t adapter) {
   if (window < 2 || window > model.max_context()) {
@@ -61,18 +74,23 @@ Result<Perplexity> run(Model& model, std::span<const int32_t> ids, int64_t windo
                  str("it has ", size)};
   }
   MORACLE_TRY(KvCache cache, model.make_cache(std::min(window, size)));
+  const bool shares = ModelAccess::state(model).dispatch != nullptr;
+  const int64_t ranks = shares ? model.group()->size() : 1,
+                rank = shares ? model.group()->rank() : 0;
+  std::vector<double> scores;  // of each window
   Perplexity result;
-  double total = 0;
-  for (int64_t first = 0; first < size; first += window) {
+  for (int64_t first = 0; size - first >= 2; first += window) {
     const int64_t count = std::min(window, size - first);
-    if (count < 2) break;
-    MORACLE_TRY(const double nll, score(model, ids.subspan(first, count), cache, adapter));
-    total += nll;
     result.scored_tokens += count - 1;
+    scores.push_back(0);
+    if (static_cast<int64_t>(scores.size() - 1) % ranks != rank) continue;
+    MORACLE_TRY(scores.back(), score(model, ids.subspan(first, count), cache, adapter));
     if (progress && !progress(first + count, size)) {
       return Error{ErrorKind::kCancelled, "", "perplexity", "", "stopped on request"};
     }
   }
+  if (shares) MORACLE_CHECK(share_scores(model, scores));
+  const double total = std::accumulate(scores.begin(), scores.end(), 0.0);
   result.nll = total / static_cast<double>(result.scored_tokens);
   result.perplexity = std::exp(result.nll);
   return result;

@@ -103,7 +103,8 @@ Status MpiGroup::look() {
 Status MpiGroup::wait(std::vector<Flow>& flows, double seconds) {
   const Deadline deadline(seconds);
   size_t left = flows.size();
-  for (int64_t round = 0; left > 0; ++round) {
+  if (left == 0) return {};  // no part has bytes
+  for (int64_t round = 0;; ++round) {
     for (Flow& flow : flows) {
       if (flow.done) continue;
       int done = 0;

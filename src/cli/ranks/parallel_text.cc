@@ -1,0 +1,71 @@
+#include "ranks/parallel_text.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/printable.h"
+#include "base/text.h"
+#include "base/try.h"
+#include "command.h"
+
+namespace moracle::cli {
+namespace {
+
+constexpr int64_t kMostRanks = 4096;
+
+Error wrong_parallel(const std::string& text, std::string need) {
+  return {ErrorKind::kInvalidArgument, "", "--parallel", std::move(need), "it is " + quote(text)};
+}
+
+Result<int64_t> number_of(const std::string& text, std::string_view key, std::string_view value) {
+  int64_t number = 0;
+  const char* const end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, number);
+  if (error != std::errc() || stop != end || number < 1 || number > kMostRanks)
+    return wrong_parallel(text, str(key, "=N with a whole number from 1 to ", kMostRanks));
+  return number;
+}
+
+Result<Spread> spread_of(const std::string& text, std::string_view value) {
+  for (const Spread spread : {Spread::kReplicated, Spread::kDispatched})
+    if (value == name(spread)) return spread;
+  return wrong_parallel(text,
+                        "mode=replicated (every rank has the same tokens) or "
+                        "mode=dispatched (each has its own sequences)");
+}
+
+}  // namespace
+
+Result<ParallelText> ParallelText::parse(const std::string& text) {
+  ParallelText parallel;
+  bool has_ep = false;
+  for (size_t first = 0, end = 0; first <= text.size(); first = end + 1) {
+    end = std::min(text.find(',', first), text.size());
+    const std::string part = text.substr(first, end - first);
+    const size_t equals = part.find('=');
+    const std::string key = part.substr(0, equals);
+    const std::string value = equals == part.npos ? "" : part.substr(equals + 1);
+    if (key == "ep") {
+      has_ep = true;
+      MORACLE_TRY(parallel.ep, number_of(text, key, value));
+    } else if (key == "tp") {
+      MORACLE_TRY(parallel.tp, number_of(text, key, value));
+    } else if (key == "mode") {
+      MORACLE_TRY(parallel.spread, spread_of(text, value));
+    } else {
+      return wrong_parallel(text,
+                            "ep=N, the number of ranks that share the experts; then tp=N or "
+                            "mode=dispatched");
+    }
+  }
+  if (!has_ep) return wrong_parallel(text, "ep=N, the number of ranks that share the experts");
+  if (parallel.tp != 1 && parallel.tp != parallel.ep)
+    return wrong_parallel(text, str("tp=1 or tp=", parallel.ep,
+                                    ": all ranks divide what is not "
+                                    "experts, or none"));
+  if (parallel.tp != 1 && parallel.spread == Spread::kDispatched)
+    return wrong_parallel(text, "mode=replicated for tp: dispatched ranks have other tokens");
+  return parallel;
+}
+
+}  // namespace moracle::cli

@@ -1,0 +1,80 @@
+// Sends tokens to the ranks that hold their experts, and the results back. The layers of a model
+// share one, with its memory.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "moracle/moe.h"
+#include "moracle/parallel.h"
+#include "parallel/routes.h"
+#include "quant/rows.h"
+
+namespace moracle {
+
+/// The rank of each expert. `own`: the experts of this rank. Every rank of the group calls it.
+/// Errors, the same on every rank: an expert that no rank has, or several.
+Result<std::vector<int32_t>> find_holders(Group& group, const ExpertMap& own);
+
+class Dispatch {
+ public:
+  /// The arguments outlive it. `same_bits`: the bits of one process. The result of each slot then
+  /// comes back by itself, and its own rank takes the weighted sum.
+  Dispatch(Group& group, Exchange& exchange, Device& device, bool same_bits = false)
+      : group_(group), exchange_(exchange), device_(device), same_bits_(same_bits) {}
+
+  /// Begins a step of all ranks: waits until each of them is here. `rests`: this rank has no more
+  /// tokens. Returns false if all ranks rest.
+  Result<bool> begin_step(int64_t num_tokens, bool rests);
+  /// The largest number of tokens that a rank has in this step.
+  int64_t most_tokens() const { return most_tokens_; }
+  /// True if run() is apply_gathered: the host decides nothing, so a graph can record it.
+  bool gathers() const;
+  /// A layer's experts within a step, for the tokens of all ranks. `hidden` and `output` have the
+  /// rows of this rank's tokens; their memory and that of `topk_ids` and `topk_weights` hold
+  /// most_tokens(). Ids past the tokens become -1 where gathers().
+  Status run(FusedMoe& moe, std::span<const int32_t> holders, const Matrix& hidden,
+             int32_t* topk_ids, const float* topk_weights, const Matrix& output, Stream stream);
+
+  /// The functions of DispatchedMoe.
+  Status apply(FusedMoe& moe, std::span<const int32_t> holders, const Matrix& hidden,
+               TopkIds topk_ids, TopkWeights topk_weights, const Matrix& output, Stream stream);
+  Status apply_gathered(FusedMoe& moe, const Matrix& hidden, TopkIds topk_ids,
+                        TopkWeights topk_weights, const Matrix& output, Stream stream);
+  /// Bytes of rows, scales, ids and weights that this rank sent to others in apply, both ways.
+  int64_t sent_bytes() const { return sent_bytes_; }
+  /// Device memory of apply_gathered for a layer with this plan.
+  static int64_t gathered_bytes(const Plan& plan);
+
+ private:
+  struct Arrived;  // rows of other ranks, with ids and weights
+  struct Gathering;
+  Result<std::byte*> memory(Buffer& buffer, int64_t bytes);
+  Result<Rows> in_codes(FusedMoe& moe, const Matrix& hidden, Stream stream);
+  Result<Arrived> send_rows(FusedMoe& moe, const Matrix& hidden, const Routes& routes,
+                            Stream stream);
+  Status run_arrived(FusedMoe& moe, const Arrived& arrived, const Matrix& results, Stream stream);
+  Status return_rows(FusedMoe& moe, const Routes& routes, const Arrived& arrived,
+                     const Matrix& output, Stream stream);
+  Status return_slots(FusedMoe& moe, const Routes& routes, const Arrived& arrived, TopkIds topk_ids,
+                      TopkWeights topk_weights, const Matrix& output, Stream stream);
+  // Sends part r of `from`, of from_counts[r] rows, to rank r.
+  Status exchange_rows(const std::byte* from, const std::vector<int64_t>& from_counts,
+                       std::byte* to, const std::vector<int64_t>& to_counts, int64_t row_bytes,
+                       Stream stream);
+  template <class T>
+  Status exchange_on_host(const std::vector<T>& from, const Routes& routes, int64_t top_k,
+                          std::vector<T>& to);
+
+  Group& group_;
+  Exchange& exchange_;
+  Device& device_;
+  const bool same_bits_;
+  int64_t most_tokens_ = 0;
+  int64_t sent_bytes_ = 0;
+  // Grown as needed.
+  Buffer index_, quantized_, scales_, sent_, arrived_, ids_, weights_, results_, packed_, returned_,
+      slots_, sums_, gathered_, no_ids_;
+};
+
+}  // namespace moracle

@@ -1,0 +1,92 @@
+// Every rank gets the tokens of all ranks, and sums are scattered: sizes are fixed, and the host
+// decides nothing.
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "kernels/ops.h"
+#include "moe/moe_access.h"
+#include "oracle/carve.h"
+#include "parallel/dispatch.h"
+
+namespace moracle {
+
+// Memory for the tokens of all ranks, sized for the largest call, so that graphs keep it.
+struct Dispatch::Gathering {
+  std::byte *rows, *sums, *ids, *weights, *scales;
+  std::byte *own_codes, *own_scales;
+  size_t bytes;
+
+  static Gathering carve(const Plan& plan, std::byte* base) {
+    const int64_t most = plan.max_num_tokens, hidden = plan.layer.hidden_size;
+    const int64_t row = hidden * bits(plan.activation_dtype) / 8;
+    const int64_t scales = (hidden / 32 + 1) * 4;  // at most one for each 32 codes
+    Carver carver(base);
+    Gathering memory{};
+    memory.rows = carver.take<std::byte>(most * row);
+    memory.sums = carver.take<std::byte>(most * row);
+    memory.ids = carver.take<std::byte>(most * plan.layer.top_k * 4);
+    memory.weights = carver.take<std::byte>(most * plan.layer.top_k * 4);
+    if (plan.layer.scheme.activation) {
+      memory.scales = carver.take<std::byte>(most * scales);
+      memory.own_codes = carver.take<std::byte>(most * row);
+      memory.own_scales = carver.take<std::byte>(most * scales);
+    }
+    memory.bytes = carver.bytes();
+    return memory;
+  }
+};
+
+int64_t Dispatch::gathered_bytes(const Plan& plan) {
+  return static_cast<int64_t>(Gathering::carve(plan, nullptr).bytes);
+}
+
+Status Dispatch::apply_gathered(FusedMoe& moe, const Matrix& hidden, TopkIds topk_ids,
+                                TopkWeights topk_weights, const Matrix& output, Stream stream) {
+  const Plan& plan = moe.plan();
+  const int64_t size = group_.size(), top_k = plan.layer.top_k;
+  const int64_t part = plan.max_num_tokens / size;
+  if (hidden.stride != hidden.cols || output.stride != output.cols ||
+      output.dtype != plan.activation_dtype || hidden.dtype != output.dtype || part == 0) {
+    return Error{
+        ErrorKind::kInvalidArgument, "", plan.layer.name,
+        str("a plan for at least ", size, " tokens, and tokens in ", name(plan.activation_dtype),
+            " without gaps"),
+        str("the plan is for ", plan.max_num_tokens, ", and they are in ", name(hidden.dtype))};
+  }
+  MORACLE_TRY(std::byte* const base, memory(gathered_, gathered_bytes(plan)));
+  const Gathering to = Gathering::carve(plan, base);
+  const Rows form = MoeAccess::input_form(moe);
+  for (int64_t first = 0; first < hidden.rows; first += part) {
+    const int64_t count = std::min(part, hidden.rows - first), all = count * size;
+    Rows own{hidden.slice(first, count), nullptr, 0};
+    // Kernels that fuse all of a layer read floats.
+    const bool codes = form.values.cols > 0 && !plan.matrices[0].kernel.fused.holds(all);
+    if (codes) {
+      own = {{to.own_codes, form.values.dtype, count, form.values.cols, form.values.cols},
+             reinterpret_cast<float*>(to.own_scales),
+             form.num_scales};
+      MORACLE_CHECK(device_.ops().quantize(hidden.slice(first, count),
+                                           *plan.layer.scheme.activation, own, stream));
+    }
+    const auto bytes = [count](int64_t of_token) { return static_cast<size_t>(count * of_token); };
+    std::vector<Exchange::Gathered> parts{
+        {own.values.data, bytes(own.values.cols * bits(own.values.dtype) / 8), to.rows},
+        {topk_ids.data + first * top_k, bytes(top_k * 4), to.ids},
+        {topk_weights.data + first * top_k, bytes(top_k * 4), to.weights}};
+    if (codes) parts.push_back({own.scales, bytes(own.num_scales * 4), to.scales});
+    MORACLE_CHECK(exchange_.all_gather(parts, stream));
+    Rows rows{{to.rows, own.values.dtype, all, own.values.cols, own.values.cols},
+              codes ? reinterpret_cast<float*>(to.scales) : nullptr,
+              own.num_scales};
+    const TopkIds ids{reinterpret_cast<const int32_t*>(to.ids)};
+    const TopkWeights weights{reinterpret_cast<const float*>(to.weights)};
+    const Matrix sums{to.sums, output.dtype, all, output.cols, output.cols};
+    MORACLE_CHECK(codes ? MoeAccess::apply(moe, rows, ids, weights, sums, stream)
+                        : moe.apply(rows.values, ids, weights, sums, stream));
+    MORACLE_CHECK(exchange_.reduce_scatter(sums, output.slice(first, count), stream));
+  }
+  return {};
+}
+
+}  // namespace moracle

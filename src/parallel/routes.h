@@ -1,0 +1,39 @@
+// Which tokens of this rank travel to which rank, in host memory.
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "moracle/parallel.h"
+
+namespace moracle {
+
+/// What this rank sends, rank after rank. A token's row travels once to each rank that holds any of
+/// its experts.
+struct Routes {
+  std::vector<int32_t> tokens;   ///< of each sent row
+  std::vector<int32_t> ids;      ///< [sent rows, top_k]; -1: an expert of another rank
+  std::vector<float> weights;    ///< likewise
+  std::vector<int32_t> returns;  ///< [tokens, ranks]: the row that comes back from a rank; -1: none
+  /// [tokens * top_k]: the place of each slot's result, if every slot's comes back by itself, in
+  /// the order of `ids`; -1: no rank has the expert.
+  std::vector<int32_t> slot_returns;
+  std::vector<int64_t> sends, receives;            ///< rows to and from each rank
+  std::vector<int64_t> slot_sends, slot_receives;  ///< slots in those rows that have an expert
+
+  int64_t num_sent() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t num_received() const { return sum(receives); }
+  int64_t num_slots() const { return sum(slot_sends); }
+  static int64_t sum(const std::vector<int64_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  }
+};
+
+/// `holders`: the rank of each expert. Counts travel, so every rank of the group calls it. Errors:
+/// an id that is neither -1 nor an expert; those of the group.
+Result<Routes> find_routes(std::span<const int32_t> ids, std::span<const float> weights,
+                           int64_t top_k, std::span<const int32_t> holders, Group& group);
+
+}  // namespace moracle

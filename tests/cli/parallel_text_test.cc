@@ -1,0 +1,50 @@
+// The text of --parallel on the command line.
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "run_command.h"
+
+namespace moracle::parallel_text_test {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::expect_refused;
+using ::testing::HasSubstr;
+using testing::run_command;
+using testing::small_model;
+
+TEST(ParallelOption, ExplainShowsTheModeAndWhatItSends) {
+  const std::string model = small_model();
+  if (model.empty()) GTEST_SKIP() << "no model beside the clone";
+  const auto text = run_command({"explain", model, "--parallel", "ep=2,mode=dispatched"});
+  EXPECT_THAT(text.out, HasSubstr("2 ranks, dispatched, linear placement"));
+  EXPECT_THAT(text.out, HasSubstr("> dispatched, per token and layer"));
+  const auto json = run_command({"explain", model, "--parallel", "mode=dispatched,ep=2", "--json"});
+  EXPECT_EQ(Json::parse(json.out)["parallel"]["mode"], "dispatched");
+}
+
+TEST(ParallelOption, OtherTextsAreRefusedWithTheReason) {
+  const std::string model = small_model();
+  if (model.empty()) GTEST_SKIP() << "no model beside the clone";
+  const auto refuse = [&](const std::string& text, std::initializer_list<std::string> parts) {
+    expect_refused({"explain", model, "--parallel", text}, parts);
+  };
+  refuse("mode=dispatched", {"--parallel", "needs ep=N"});
+  refuse("ep=2,mode=fast", {"mode=replicated (every rank has the same tokens)", "ep=2,mode=fast"});
+  refuse("ep=0", {"a whole number from 1 to 4096"});
+  refuse("ep=2,", {"ep=N, the number of ranks that share the experts"});
+  refuse("ep=4,tp=2", {"tp=1 or tp=4"});
+  refuse("ep=2,tp=2,mode=dispatched", {"mode=replicated for tp"});
+}
+
+TEST(ParallelOption, VerbsWithOneSequencePlanRefuseDispatchedRanks) {
+  const std::string model = small_model();
+  if (model.empty()) GTEST_SKIP() << "no model beside the clone";
+  const std::string dispatched = "ep=2,mode=dispatched";
+  expect_refused({"run", model, "-p", "a", "--parallel", dispatched},
+                 {"needs mode=replicated for run"});
+  expect_refused({"serve", model, "--parallel", dispatched}, {"needs mode=replicated for serve"});
+}
+
+}  // namespace
+}  // namespace moracle::parallel_text_test

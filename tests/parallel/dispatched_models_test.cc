@@ -1,0 +1,92 @@
+// Tiny models on ranks that have sequences of their own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "dispatched_on_ranks.h"
+#include "ranks_of_threads.h"
+
+namespace moracle::dispatched_models_test {
+namespace {
+
+using testing::golden_folder;
+using testing::golden_models;
+using ::testing::HasSubstr;
+using testing::on_ranks;
+using testing::options_on;
+
+std::string errors_on(int64_t size, const std::string& model, Placement placement,
+                      const std::string& quantization = "") {
+  std::mutex mutex;
+  std::string errors;
+  on_ranks(size, [&](const std::shared_ptr<Group>& group) {
+    const Status done = testing::check_dispatched(model, group, placement, quantization);
+    if (done) return;
+    group->abort(done.error());
+    const std::lock_guard lock(mutex);
+    errors += str("rank ", group->rank(), ": ", done.error().to_string(), "\n");
+  });
+  return errors;
+}
+
+class DispatchedModels : public ::testing::TestWithParam<std::string> {};
+
+// Three ranks do not divide 4 or 8 experts; the second has no sequence.
+TEST_P(DispatchedModels, ThreeRanksGiveWhatOneProcessGives) {
+  EXPECT_EQ(errors_on(3, GetParam(), Placement::kRoundRobin), "");
+}
+INSTANTIATE_TEST_SUITE_P(All, DispatchedModels, ::testing::ValuesIn(golden_models()),
+                         [](const auto& one) { return one.param; });
+
+TEST(DispatchedModels, EachNumberOfRanksGivesWhatOneProcessGives) {
+  for (const int64_t size : {1, 2, 4})
+    EXPECT_EQ(errors_on(size, "qwen3_moe", Placement::kLinear), "") << size << " ranks";
+}
+
+TEST(DispatchedModels, RanksWithoutExpertsTakePart) {
+  EXPECT_EQ(errors_on(6, "mixtral", Placement::kLinear), "");  // 4 experts
+}
+
+TEST(DispatchedModels, QuantizedModelsHaveTheBitsOfOneProcess) {
+  for (const char* scheme : {"int8-per-channel", "int8-per-channel-weight-only", "fp8-per-block"})
+    EXPECT_EQ(errors_on(3, "qwen3_moe", Placement::kLinear, scheme), "") << scheme;
+}
+
+// The error of a step that did not begin is the rank's own: it may run another one.
+TEST(DispatchedModels, RefusedStepOfOneRankLeavesTheOthersWaitingForItsNext) {
+  std::mutex mutex;
+  std::vector<std::string> errors;
+  on_ranks(2, [&](const std::shared_ptr<Group>& group) {
+    ModelOptions options = options_on(group, true, Placement::kLinear);
+    options.spread = Spread::kDispatched;
+    auto model = Model::load(*Checkpoint::open(golden_folder("qwen3_moe")), options);
+    ASSERT_TRUE(model) << model.error().to_string();
+    auto cache = model->make_cache(8);
+    const std::vector<int32_t> good = {1, 2, 3}, outside = {1, 1 << 30};
+    if (group->rank() == 0) {
+      const Model::Step bad{outside, &*cache};
+      const std::lock_guard lock(mutex);
+      errors.push_back(model->forward({&bad, 1}).error().to_string());
+    }
+    const Model::Step step{good, &*cache};
+    EXPECT_TRUE(model->forward({&step, 1}));
+    EXPECT_TRUE(model->rest());
+  });
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_THAT(errors[0], HasSubstr("token id: needs 0 to "));
+}
+
+TEST(DispatchedModels, AdaptersAndCountingAreRefusedByName) {
+  on_ranks(2, [&](const std::shared_ptr<Group>& group) {
+    ModelOptions options = options_on(group, false, Placement::kLinear);
+    options.spread = Spread::kDispatched;
+    options.count_routing = true;
+    const auto model = Model::load(*Checkpoint::open(golden_folder("qwen3_moe")), options);
+    ASSERT_FALSE(model);
+    EXPECT_THAT(model.error().to_string(), HasSubstr("needs mode=replicated to count routing"));
+  });
+}
+
+}  // namespace
+}  // namespace moracle::dispatched_models_test
