@@ -114,10 +114,9 @@ void Api::unload_adapter(const HttpRequest& http, const std::shared_ptr<Exchange
   const auto read = [&]() -> Status {
     MORACLE_TRY(const Value value, parse_body(http.body));
     MORACLE_TRY(const std::string name, JsonField(value, kBody)["lora_name"].text());
-    model_.adapters->unload(name, engine_, answer_to(exchange));
-    return {};
+    return model_.adapters->unload(name, engine_);
   };
-  if (const Status done = read(); !done) exchange->reply(to_reply(api_error(done.error())));
+  answer_to(exchange)(read());
 }
 
 }  // namespace moracle::serve
