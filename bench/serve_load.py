@@ -6,8 +6,8 @@
 
 Each client sends one request after another: random token ids as the prompt, so that no beginning is shared, and always
 the same number of new tokens. The first second of each row does not count. --steady leaves prompts out: every client
-streams one long text, and only the seconds count in which all of them do, as in `moracle bench --batch`. --behind N
-times the first token of a short request while a prompt of N tokens is taken in.
+streams one long text, and only the seconds count in which all of them do, as in `moracle bench --batch`; below, the
+host's parts of a step from Moracle's /metrics. --behind N times the first token of a short request while a prompt of N tokens is taken in.
 """
 import argparse
 import http.client
@@ -84,6 +84,20 @@ def throughput(api, clients, seconds):
     return inside / (last - first), statistics.median(stop - start for start, stop, _ in done), len(done)
 
 
+def host_parts(api):
+    """Seconds of the host's parts of steps, of whole steps, and the number of steps so far. None: no such metrics."""
+    connection = api.connect()
+    connection.request("GET", "/metrics")
+    lines = connection.getresponse().read().decode().splitlines()
+    connection.close()
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    if "moracle_step_seconds_count" not in values:
+        return None
+    parts = {name: float(values.get(f'moracle_part_seconds_total{{part="{name}",backend="cpu"}}', 0))
+             for name in ("scheduling", "enqueueing", "answers")}
+    return {**parts, "step": float(values["moracle_step_seconds_sum"]), "count": float(values["moracle_step_seconds_count"])}
+
+
 class Stream:
     """A text that one client receives piece by piece."""
 
@@ -117,15 +131,17 @@ def steady(api, clients, seconds):
                     raise SystemExit("a text ended too early: raise --tokens, or look at the server's errors")
 
         receive(lambda: all(stream.events > 2 for stream in streams))
+        parts = host_parts(api)
         begin, before = time.monotonic(), sum(stream.events for stream in streams)
         receive(lambda: time.monotonic() - begin >= seconds)
         # A step gives every client a token at once: end right after one, so that no step is cut.
         cut = sum(stream.events for stream in streams)
         receive(lambda: sum(stream.events for stream in streams) >= cut + clients)
         spent, events = time.monotonic() - begin, sum(stream.events for stream in streams) - before
+    after = host_parts(api) if parts else None
     for stream in streams:
         stream.socket.close()
-    return events / spent, events
+    return events / spent, events, after and {name: after[name] - value for name, value in parts.items()}
 
 
 def behind(api, long_prompt, times):
@@ -162,8 +178,13 @@ def main():
     if options.steady:
         print("clients  tokens/s    tokens")
         for clients in numbers:
-            rate, count = steady(api, clients, options.seconds)
+            rate, count, parts = steady(api, clients, options.seconds)
             print(f"{clients:7}  {rate:8.1f}  {count:8}", flush=True)
+            if parts:
+                steps = parts.pop("count")
+                print("         of a step: " + ", ".join(
+                    f"{name} {seconds / steps * 1e6:.0f} µs ({seconds / parts['step'] * 100:.2f} %)"
+                    for name, seconds in parts.items()), flush=True)
         numbers = []
     else:
         print("clients  tokens/s  seconds/request  requests")

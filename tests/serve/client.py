@@ -23,8 +23,9 @@ class Server:
 
     def __init__(self, command, model, *options):
         self.errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([command, "serve", model, *(() if "--port" in options else ("--port", "0")),
-                                         "--threads", "2", *options],
+        defaults = [each for name, value in (("--port", "0"), ("--threads", "2")) if name not in options
+                    for each in (name, value)]
+        self.process = subprocess.Popen([command, "serve", model, *defaults, *options],
                                         stdout=subprocess.PIPE, stderr=self.errors, text=True)
         self.code = None
         line = self.process.stdout.readline()

@@ -1,94 +1,17 @@
 // Runs the engine on a small model, against generate() and perplexity() of the library.
-#include "serve/engine/engine.h"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <future>
-#include <random>
 
-#include "support/must.h"
+#include "serve/engine_fixture.h"
 
 namespace moracle::serve::engine_test {
 namespace {
 
-using testing::must;
-
-const std::string kFolder = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
-
-struct Text {
-  std::string text;
-  Event last;
-  std::vector<TokenScore> of_prompt;
-};
-
-// Collects the events of one job.
-class Waiting {
- public:
-  std::function<void(Event&&)> sink() {
-    return [this](Event&& event) {
-      collected_.text += event.text;
-      for (TokenScore& score : event.of_prompt) collected_.of_prompt.push_back(score);
-      if (event.finish == Finish::kNone) return;
-      collected_.last = std::move(event);
-      done_.set_value(std::move(collected_));
-    };
-  }
-  Text get() { return done_.get_future().get(); }
-
- private:
-  Text collected_;
-  std::promise<Text> done_;
-};
-
-class EngineOnSmallModel : public ::testing::Test {
- protected:
-  EngineOnSmallModel() {
-    options_.deterministic = true;
-    options_.threads = 2;
-    options_.max_num_tokens = 64;
-  }
-  Model load() const { return must(Model::load(checkpoint_, options_)); }
-  std::unique_ptr<Engine> start(Model& model, int64_t num_pages, int64_t max_running = 8) {
-    const int64_t page_bytes = PageStore(model).page_bytes();
-    return must(Engine::start(model, tokenizer_,
-                              {.max_running = max_running, .cache_bytes = num_pages * page_bytes}));
-  }
-  Job job(const std::string& prompt, int64_t max_tokens, uint64_t seed = 0) const {
-    Job job;
-    job.prompt = must(tokenizer_.encode_prompt(prompt));
-    job.max_tokens = max_tokens;
-    job.sampling = {.temperature = 0.8F, .top_p = 0.95F, .seed = seed};
-    return job;
-  }
-  // The text of the library's own loop.
-  std::string expected(Model& model, const Job& job) const {
-    const Generation done = must(generate(
-        model, job.prompt,
-        {.max_tokens = job.max_tokens, .sampling = job.sampling, .stop_ids = job.stop_ids}));
-    TokenStream stream(tokenizer_);
-    must(stream.follow(job.prompt));
-    std::string text;
-    for (const int32_t id : done.ids) text += must(stream.push(id));
-    return text + stream.finish();
-  }
-
-  const Checkpoint checkpoint_ = must(Checkpoint::open(kFolder));
-  const Tokenizer tokenizer_ = must(Tokenizer::open(kFolder));
-  ModelOptions options_;
-};
-
-std::string long_prompt(int sentences, int first = 0) {
-  std::string text;
-  for (int i = 0; i < sentences; ++i)
-    text += "And it came to pass in the day number " + std::to_string(first + i) +
-            " that the word of the LORD came unto Moses. ";
-  return text;
-}
+INSTANTIATE_TEST_SUITE_P(When, EngineWithAnswers, ::testing::Bool(), [](const auto& later) {
+  return later.param ? "DuringTheNextStep" : "BeforeTheNextStep";
+});
 
 // Few pages: sequences share prompts, are preempted and computed again, and no text changes.
-TEST_F(EngineOnSmallModel, TextsEqualGenerateUnderCachePressure) {
+TEST_P(EngineWithAnswers, TextsEqualGenerateUnderCachePressure) {
   Model model = load(), alone = load();
   const auto engine = start(model, 6);
   constexpr int kJobs = 16;
@@ -109,7 +32,7 @@ TEST_F(EngineOnSmallModel, TextsEqualGenerateUnderCachePressure) {
   EXPECT_TRUE(engine->drain(60));
 }
 
-TEST_F(EngineOnSmallModel, SequencesThatLosePagesContinueTheirText) {
+TEST_P(EngineWithAnswers, SequencesThatLosePagesContinueTheirText) {
   Model model = load(), alone = load();
   const auto engine = start(model, 3);
   std::vector<Waiting> waiting(4);
@@ -126,7 +49,7 @@ TEST_F(EngineOnSmallModel, SequencesThatLosePagesContinueTheirText) {
   EXPECT_GT(engine->metrics().gauges().preemptions, 0);
 }
 
-TEST_F(EngineOnSmallModel, ChoicesShareTheirPrompt) {
+TEST_P(EngineWithAnswers, ChoicesShareTheirPrompt) {
   Model model = load(), alone = load();
   const auto engine = start(model, 40);
   std::vector<Waiting> waiting(3);
@@ -145,7 +68,7 @@ TEST_F(EngineOnSmallModel, ChoicesShareTheirPrompt) {
   }
 }
 
-TEST_F(EngineOnSmallModel, PromptScoresGivePerplexity) {
+TEST_P(EngineWithAnswers, PromptScoresGivePerplexity) {
   Model model = load(), alone = load();
   const auto engine = start(model, 8);
   const Job text = job(long_prompt(12), 0);
@@ -172,7 +95,7 @@ TEST_F(EngineOnSmallModel, PromptScoresGivePerplexity) {
   EXPECT_NEAR(nll / static_cast<double>(whole.scored_tokens), whole.nll, 1e-5);
 }
 
-TEST_F(EngineOnSmallModel, CancelledJobsFreeTheirPages) {
+TEST_P(EngineWithAnswers, CancelledJobsFreeTheirPages) {
   Model model = load();
   const auto engine = start(model, 8);
   std::promise<void> first;
@@ -201,7 +124,7 @@ TEST_F(EngineOnSmallModel, TimeLimitEndsAJob) {
   EXPECT_EQ(waiting.get().last.finish, Finish::kTimeout);
 }
 
-TEST_F(EngineOnSmallModel, ReloadWaitsForRunningTextsAndServesNewOnes) {
+TEST_P(EngineWithAnswers, ReloadWaitsForRunningTextsAndServesNewOnes) {
   Model model = load(), alone = load();
   const auto engine = start(model, 8);
   Waiting before, after;

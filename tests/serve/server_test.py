@@ -183,7 +183,7 @@ class Texts(unittest.TestCase):
         spent = sum(seconds().values()) - sum(before.values())
         steps = self.server.metric("moracle_step_seconds_sum") - steps
         self.assertGreater(spent, 0.5 * steps)
-        self.assertLess(spent, 1.1 * steps)
+        self.assertLess(spent, 1.3 * steps)  # parts also count the time between two steps
 
     def test_information(self):
         models = json.loads(self.server.request("GET", "/v1/models")[2])
@@ -417,6 +417,27 @@ class LoraAdapters(unittest.TestCase):
                 models = json.loads(server.request("GET", "/v1/models")[2])["data"]
                 self.assertEqual([model["id"] for model in models][1:], ["three", "two"])
                 check([None, "two", "three"])
+
+
+    def test_unloading_refuses_requests_that_wait(self):
+        with tempfile.TemporaryDirectory() as folder:
+            write_adapter(f"{folder}/one", 0)
+            with Server(COMMAND, MODEL, "--lora", f"one={folder}/one", "--max-sequences", "1") as server:
+                long = {"prompt": PROMPT, "model": "one", "max_tokens": 300, "ignore_eos": True}
+                with concurrent.futures.ThreadPoolExecutor(2) as threads:
+                    running = threads.submit(server.post, "/v1/completions", long)
+                    while server.metric("moracle_generated_tokens_total") == 0:
+                        time.sleep(0.01)
+                    waits = threads.submit(server.post, "/v1/completions", {**long, "max_tokens": 1})
+                    while server.metric("moracle_requests_waiting") == 0:
+                        time.sleep(0.01)
+                    self.assertEqual(server.post("/v1/unload_lora_adapter", {"lora_name": "one"})[0], 200)
+                    status, reply = waits.result()
+                    self.assertFalse(running.done(), "unloading waits for no text")
+                    self.assertEqual((status, reply["error"]["code"]), (404, "model_not_found"), reply)
+                    status, reply = running.result()
+                    self.assertEqual((status, reply["usage"]["completion_tokens"]), (200, 300))
+                self.assertEqual(server.metric('moracle_requests_total{outcome="unloaded"}'), 1)
 
 
 class Ending(unittest.TestCase):

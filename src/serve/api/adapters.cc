@@ -88,24 +88,14 @@ void Adapters::load(const std::string& name, const std::string& path, const Mode
   engine.change(work, std::move(done));
 }
 
-void Adapters::unload(const std::string& name, Engine& engine,
-                      std::function<void(const Status&)> done) {
-  int32_t id = -1;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = loaded_.find(name);
-    if (found != loaded_.end()) {
-      id = found->second.id;
-      loaded_.erase(found);
-    }
-  }
-  if (id < 0) return done(wrong_adapter("lora_name", "an adapter", quote(name) + " is unknown"));
-  engine.change(
-      [id](Leader&, AdapterSlots& slots) -> Status {
-        slots.erase(id);
-        return {};
-      },
-      std::move(done));
+Status Adapters::unload(const std::string& name, Engine& engine) {
+  const std::lock_guard lock(mutex_);
+  const auto found = loaded_.find(name);
+  if (found == loaded_.end())
+    return wrong_adapter("lora_name", "an adapter", quote(name) + " is unknown");
+  engine.retire_adapter(found->second.id);
+  loaded_.erase(found);
+  return {};
 }
 
 }  // namespace moracle::serve

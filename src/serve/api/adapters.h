@@ -26,8 +26,8 @@ class Adapters {
   /// of Model::load; the old model then stays in use.
   void load(const std::string& name, const std::string& path, const ModelOptions& options,
             const std::string& checkpoint, Engine& engine, std::function<void(const Status&)> done);
-  /// Ends the use of a name, once running texts are complete. The next load frees its memory.
-  void unload(const std::string& name, Engine& engine, std::function<void(const Status&)> done);
+  /// Ends the use of a name, as Engine::retire_adapter. Errors: an unknown name.
+  Status unload(const std::string& name, Engine& engine);
 
  private:
   struct Loaded {

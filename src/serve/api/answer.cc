@@ -31,6 +31,11 @@ ApiError error_of(const Event& event) {
       return {.status = 503,
               .message = event.message.empty() ? "the server is stopping" : event.message,
               .code = "stopping"};
+    case Finish::kUnloaded:
+      return {.status = 404,
+              .message = "the adapter was unloaded before the request started",
+              .param = "model",
+              .code = "model_not_found"};
     default:
       return {.status = 500, .message = event.message};
   }

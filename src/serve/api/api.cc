@@ -1,5 +1,7 @@
 #include "serve/api/api.h"
 
+#include <charconv>
+
 #include "base/text.h"
 #include "serve/api/page.h"
 
@@ -14,6 +16,24 @@ bool equal_in_constant_time(std::string_view given, std::string_view secret) {
   return difference == 0;
 }
 
+namespace {
+
+// "a%2Fb" as "a/b". A percent sign without two digits stays.
+std::string without_percent(std::string_view text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned code = 0;
+    const char* const digits = text.data() + i + 1;
+    const bool is_code = text[i] == '%' && i + 2 < text.size() &&
+                         std::from_chars(digits, digits + 2, code, 16).ptr == digits + 2;
+    plain += is_code ? static_cast<char>(code) : text[i];
+    if (is_code) i += 2;
+  }
+  return plain;
+}
+
+}  // namespace
+
 std::span<const Api::Route> Api::routes() {
   static constexpr Route kRoutes[] = {
       {"GET", "/", &Api::page, true},
@@ -21,6 +41,7 @@ std::span<const Api::Route> Api::routes() {
       {"GET", "/metrics", &Api::metrics, false},
       {"GET", "/explain", &Api::explain, false},
       {"GET", "/v1/models", &Api::models, false},
+      {"GET", "/v1/models/", &Api::one_model, false},
       {"POST", "/v1/completions", &Api::completions, false},
       {"POST", "/v1/chat/completions", &Api::chat_completions, false},
       {"POST", "/tokenize", &Api::tokenize, false},
@@ -59,11 +80,18 @@ void Api::handle(const HttpRequest& request, const std::shared_ptr<Exchange>& ex
   }
   bool knows_path = false;
   for (const Route& route : routes()) {
-    if (request.path != route.path) continue;
+    const std::string_view path = route.path;
+    const bool is_prefix = path.size() > 1 && path.ends_with('/');
+    if (is_prefix ? !request.path.starts_with(path) : request.path != path) continue;
     knows_path = true;
     const bool reads = request.method == "HEAD" && std::string_view(route.method) == "GET";
     if (request.method != route.method && !reads) continue;
     if (const auto refused = refusal(request, route)) return exchange->reply(to_reply(*refused));
+    if (!request.encoding.empty() && request.encoding != "identity") {
+      return exchange->reply(to_reply({.status = 415,
+                                       .message = "bodies must not have a Content-Encoding",
+                                       .code = "unsupported_encoding"}));
+    }
     return (this->*route.answer)(request, exchange);
   }
   exchange->reply(to_reply({.status = knows_path ? 405 : 404,
@@ -94,19 +122,27 @@ void Api::explain(const HttpRequest&, const std::shared_ptr<Exchange>& exchange)
   exchange->reply({.body = model_.explanation});
 }
 
+Json Api::model_json(const std::string& name) const {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", 0},
+          {"owned_by", "moracle"},
+          {"parent", name == model_.name ? Json() : Json(model_.name)},
+          {"max_model_len", model_.max_context}};
+}
+
 void Api::models(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
-  Json data = Json::array();
-  const auto add = [&](const std::string& name, const Json& parent) {
-    data.push_back({{"id", name},
-                    {"object", "model"},
-                    {"created", 0},
-                    {"owned_by", "moracle"},
-                    {"parent", parent},
-                    {"max_model_len", model_.max_context}});
-  };
-  add(model_.name, nullptr);
-  for (const std::string& name : model_.adapters->names()) add(name, model_.name);
+  Json data = Json::array({model_json(model_.name)});
+  for (const std::string& name : model_.adapters->names()) data.push_back(model_json(name));
   exchange->reply({.body = dump({{"object", "list"}, {"data", data}})});
+}
+
+void Api::one_model(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  const std::string name = without_percent(
+      std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
+  if (name != model_.name && !model_.adapters->find(name))
+    return exchange->reply(to_reply(unknown_model(model_.name)));
+  exchange->reply({.body = dump(model_json(name))});
 }
 
 void Api::reload(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {

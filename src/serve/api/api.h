@@ -30,7 +30,7 @@ class Api {
  private:
   using Answering = void (Api::*)(const HttpRequest&, const std::shared_ptr<Exchange>&);
   struct Route {
-    const char *method, *path;
+    const char *method, *path;  // a path that ends with "/" is the beginning of longer ones
     Answering answer;
     bool is_public;  // needs no key
   };
@@ -42,6 +42,8 @@ class Api {
   void metrics(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void explain(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void models(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void one_model(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  Json model_json(const std::string& name) const;
   void completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void chat_completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void tokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);

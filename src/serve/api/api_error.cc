@@ -39,6 +39,13 @@ HttpReply to_reply(const ApiError& error) {
   return reply;
 }
 
+ApiError unknown_model(const std::string& served) {
+  return {.status = 404,
+          .message = "the model is unknown; this server has " + served,
+          .param = "model",
+          .code = "model_not_found"};
+}
+
 ApiError api_error(const Error& error) {
   const bool is_wrong_request = error.kind == ErrorKind::kInvalidArgument ||
                                 error.kind == ErrorKind::kBadFile ||

@@ -28,6 +28,9 @@ HttpReply to_reply(const ApiError& error);
 /// 500.
 ApiError api_error(const Error& error);
 
+/// Status 404: `served` is the model that there is.
+ApiError unknown_model(const std::string& served);
+
 /// One line of JSON. Invalid UTF-8 is replaced by U+FFFD.
 std::string dump(const nlohmann::ordered_json& json);
 

@@ -33,13 +33,8 @@ void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
   if (!body) return exchange->reply(to_reply(api_error(body.error())));
   if (const auto named = body->find("model"); named != body->end() && named->is_string()) {
     const auto& name = named->get_ref<const std::string&>();
-    if (name != model_.name && !model_.adapters->find(name)) {
-      return exchange->reply(
-          to_reply({.status = 404,
-                    .message = str("the model is unknown; this server has ", model_.name),
-                    .param = "model",
-                    .code = "model_not_found"}));
-    }
+    if (name != model_.name && !model_.adapters->find(name))
+      return exchange->reply(to_reply(unknown_model(model_.name)));
   }
   Result<GenerationRequest> request =
       is_chat ? read_chat(*body, http.body, model_) : read_completion(*body, http.body, model_);
@@ -119,10 +114,9 @@ void Api::unload_adapter(const HttpRequest& http, const std::shared_ptr<Exchange
   const auto read = [&]() -> Status {
     MORACLE_TRY(const Value value, parse_body(http.body));
     MORACLE_TRY(const std::string name, JsonField(value, kBody)["lora_name"].text());
-    model_.adapters->unload(name, engine_, answer_to(exchange));
-    return {};
+    return model_.adapters->unload(name, engine_);
   };
-  if (const Status done = read(); !done) exchange->reply(to_reply(api_error(done.error())));
+  answer_to(exchange)(read());
 }
 
 }  // namespace moracle::serve

@@ -57,8 +57,8 @@ Result<json> parse_body(const std::string& body) {
     json parsed = json::parse(body);  // checks UTF-8
     if (parsed.is_object()) return parsed;
   } catch (const json::parse_error& error) {
-    return Error{ErrorKind::kBadFile, "", str("byte ", error.byte), "valid JSON in UTF-8",
-                 "it is not"};
+    return Error{ErrorKind::kBadFile, "", "", "a body of valid JSON in UTF-8",
+                 str("byte ", error.byte, " is wrong")};
   } catch (const json::exception&) {
     return Error{ErrorKind::kBadFile, "", "body", "numbers in the range of doubles",
                  "it has others"};

@@ -87,14 +87,35 @@ bool is_off(const nlohmann::json& value) {
 
 // Refuses fields that would change the answer, by name.
 Status refuse_unsupported(const JsonField& body) {
-  for (const char* key :
-       {"suffix", "functions", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-        "structured_outputs", "stop_token_ids", "min_tokens", "bad_words", "prompt_logprobs",
-        "audio", "use_beam_search", "logits_processors", "prompt_embeds"}) {
+  for (const char* key : {"suffix",
+                          "functions",
+                          "guided_json",
+                          "guided_regex",
+                          "guided_choice",
+                          "guided_grammar",
+                          "structured_outputs",
+                          "stop_token_ids",
+                          "min_tokens",
+                          "bad_words",
+                          "prompt_logprobs",
+                          "audio",
+                          "use_beam_search",
+                          "logits_processors",
+                          "prompt_embeds",
+                          "allowed_token_ids",
+                          "include_stop_str_in_output",
+                          "truncate_prompt_tokens",
+                          "continue_final_message",
+                          "chat_template",
+                          "documents",
+                          "reasoning_effort",
+                          "web_search_options"}) {
     const JsonField field = body[key];
     if (!is_off(field.value()))
       return field.unsupported("no value, because this server has no such feature");
   }
+  if (body["skip_special_tokens"].value() == false)
+    return body["skip_special_tokens"].unsupported("true, because texts hold no special tokens");
   const JsonField best = body["best_of"];
   if (!best.is_null() && best.value() != 1 && best.value() != body["n"].value())
     return best.unsupported("the value of n");
@@ -146,9 +167,14 @@ Result<Job> read_job_fields(const JsonField& body, const std::string& text,
     MORACLE_TRY(request.choices, body["n"].integer(1, kMaxChoices));
   }
   MORACLE_TRY(request.stream, body["stream"].flag_or(false));
-  MORACLE_TRY(request.include_usage, body["stream_options"]["include_usage"].flag_or(false));
+  const JsonField stream_options = body["stream_options"];
+  if (!stream_options.is_null() && !stream_options.is_object())
+    return stream_options.bad("an object");
+  MORACLE_TRY(request.include_usage, stream_options["include_usage"].flag_or(false));
   request.model = model.name;
-  if (body["model"].value().is_string()) request.model = *body["model"].text();
+  if (!body["model"].is_null()) {
+    MORACLE_TRY(request.model, body["model"].text());
+  }
   if (request.model != model.name) {
     const std::optional<int32_t> adapter = model.adapters->find(request.model);
     if (!adapter) return body["model"].bad("the model's name, or that of an adapter");

@@ -40,7 +40,8 @@ Engine::Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& op
                   .num_pages = num_pages,
                   .page = leader_.page(),
                   .prefix_cache = options.prefix_cache && leader_.can_share()}),
-      budget_(model.max_num_tokens(), options.step_seconds > 0 ? options.step_seconds : 1e9) {
+      budget_(model.max_num_tokens(), options.step_seconds > 0 ? options.step_seconds : 1e9),
+      answers_later_(options.answers_later) {
   for (int32_t i = 0; i < options.num_adapters; ++i) slots_[i] = i;
   publish();
 }
@@ -96,6 +97,12 @@ void Engine::change(Change change, std::function<void(const Status&)> done) {
   wake_.notify_all();
 }
 
+void Engine::retire_adapter(int32_t adapter) {
+  const std::lock_guard lock(mutex_);
+  retiring_.push_back(adapter);
+  wake_.notify_all();
+}
+
 void Engine::reload(std::string folder, std::function<void(const Status&)> done) {
   const auto read = [folder = std::move(folder)](Leader& model, AdapterSlots&) {
     return model.reload(folder);
@@ -119,6 +126,7 @@ void Engine::run() {
     if (!leader_.lost()) step();
     if (flush_) flush_();
     publish();
+    parts_.end("scheduling");
   }
   refuse_left();
   leader_.end();
@@ -165,7 +173,8 @@ std::optional<Error> Engine::failure() const {
 }
 
 bool Engine::has_mail() const {
-  return stopping_ || !inbox_.empty() || !cancelled_.empty() || !wanted_.empty();
+  return stopping_ || !inbox_.empty() || !cancelled_.empty() || !wanted_.empty() ||
+         !retiring_.empty();
 }
 
 // Returns without mail if a rank is lost meanwhile.
@@ -184,6 +193,7 @@ void Engine::wait_for_mail(std::unique_lock<std::mutex>& lock) {
 bool Engine::take_inbox() {
   std::vector<Submitted> submitted;
   std::vector<SequenceId> cancelled;
+  std::vector<int32_t> retiring;
   bool draining = false, stopping = false;
   {
     std::unique_lock lock(mutex_);
@@ -196,6 +206,7 @@ bool Engine::take_inbox() {
     }
     submitted.swap(inbox_);
     cancelled.swap(cancelled_);
+    retiring.swap(retiring_);
     for (Wanted& wanted : wanted_) changes_.push_back(std::move(wanted));
     wanted_.clear();
     draining = draining_;
@@ -203,10 +214,16 @@ bool Engine::take_inbox() {
   }
   parts_.start();
   for (Submitted& each : submitted) {
-    if (draining || stopping)
+    if (draining || stopping) {
+      metrics_.request_ended("stopping", now() - each.at);
       each.job.sink(last_event());
-    else
+    } else {
       admit(each.id, std::move(each.job), each.after, each.at);
+    }
+  }
+  if (!retiring.empty()) {
+    retired_.insert(retiring.begin(), retiring.end());
+    end_without_adapter();
   }
   for (const SequenceId id : cancelled) {
     const auto at = sequences_.find(id);
@@ -229,9 +246,14 @@ void Engine::admit(SequenceId id, Job&& job, SequenceId after, double submitted)
   if (job.time_limit > 0) submission.deadline = submitted + job.time_limit;
   const auto sink = job.sink;
   Result<Sequence> sequence = Sequence::make(std::move(job), tokenizer_);
-  if (!sequence) return sink({.finish = Finish::kFailed, .message = sequence.error().to_string()});
-  if (sequence->job.adapter >= 0 && !slots_.contains(sequence->job.adapter))
-    return sink({.finish = Finish::kFailed, .message = "the adapter was unloaded"});
+  if (!sequence) {
+    metrics_.request_ended("failed", now() - submitted);
+    return sink({.finish = Finish::kFailed, .message = sequence.error().to_string()});
+  }
+  if (!has_adapter(sequence->job)) {
+    metrics_.request_ended("unloaded", now() - submitted);
+    return sink({.finish = Finish::kUnloaded});
+  }
   const Admission admission = scheduler_.submit(std::move(submission));
   if (admission != Admission::kQueued) {
     const bool full = admission == Admission::kQueueFull;
@@ -250,20 +272,25 @@ void Engine::change_if_idle() {
   // The cached pages hold results of the old weights.
   leader_.drop_pages(scheduler_.drop_cached());
   const Status done = or_out_of_memory("change", [&] { return wanted.change(leader_, slots_); });
+  std::erase_if(retired_, [&](int32_t adapter) { return !slots_.contains(adapter); });
   parts_.watch(model_);
+  parts_.start();
   end_without_adapter();
   note_failure();
   wanted.done(done);
   scheduler_.pause(!changes_.empty());
 }
 
+bool Engine::has_adapter(const Job& job) const {
+  return job.adapter < 0 || (slots_.contains(job.adapter) && !retired_.contains(job.adapter));
+}
+
 void Engine::end_without_adapter() {
   std::vector<SequenceId> without;
   for (const auto& [id, sequence] : sequences_) {
-    if (sequence.job.adapter >= 0 && !slots_.contains(sequence.job.adapter)) without.push_back(id);
+    if (!scheduler_.has_started(id) && !has_adapter(sequence.job)) without.push_back(id);
   }
-  for (const SequenceId id : without)
-    end(id, {.finish = Finish::kFailed, .message = "the adapter was unloaded"});
+  for (const SequenceId id : without) end(id, {.finish = Finish::kUnloaded});
 }
 
 void Engine::publish() {

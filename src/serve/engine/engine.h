@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <unordered_map>
 
@@ -26,7 +27,10 @@ struct EngineOptions {
   int64_t max_waiting = 256;  ///< sequences in the queue
   int64_t cache_bytes = 0;    ///< as ModelOptions::cache_bytes; above 0
   bool prefix_cache = true;
-  int32_t num_adapters = 0;       ///< of the model; jobs name them 0, 1, …
+  int32_t num_adapters = 0;  ///< of the model; jobs name them 0, 1, …
+  /// A step runs while the texts of the one before are made. For devices that compute beside the
+  /// host: on a CPU it would only delay the texts.
+  bool answers_later = false;
   double step_seconds = 0;        ///< target time of steps with prompts; 0: always max_num_tokens
   std::function<void()> flush{};  ///< called on the engine's thread when sinks may have been called
 };
@@ -55,6 +59,9 @@ class Engine {
   /// model, which must keep its sizes, and leaves it usable after an error.
   using Change = std::function<Status(Leader&, AdapterSlots&)>;
   void change(Change change, std::function<void(const Status&)> done);
+  /// Ends the use of an adapter. Running texts are completed with it; jobs that have not started
+  /// get Finish::kUnloaded. The next change that loads adapters frees its memory.
+  void retire_adapter(int32_t adapter);
   /// Reads the weights of `folder` again. After an error the old weights stay in use.
   void reload(std::string folder, std::function<void(const Status&)> done);
   /// Refuses new jobs. Returns true once all others are complete, false after `seconds`.
@@ -80,6 +87,7 @@ class Engine {
   bool take_inbox();
   void admit(SequenceId id, Job&& job, SequenceId after, double submitted);
   void change_if_idle();
+  bool has_adapter(const Job& job) const;
   void end_without_adapter();
   void step();
   void apply(StepPlan& plan);
@@ -89,7 +97,9 @@ class Engine {
   Status draw_next(std::span<const Chunk> chunks);
   Status draw_alone(int64_t row, SequenceId id);
   Status draw_together(int64_t row, std::span<const SequenceId> ids);
-  void add_token(SequenceId id, int32_t token, std::vector<TokenScore> scores);
+  void take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores);
+  void answer(SequenceId id);
+  void answer_drawn();
   void end(SequenceId id, Event&& event);
   void publish();
 
@@ -117,6 +127,9 @@ class Engine {
   std::vector<float> edited_;  // logits of one token
   std::deque<Wanted> changes_;
   AdapterSlots slots_;
+  std::set<int32_t> retired_;  // adapters in slots_ that no new text may use
+  const bool answers_later_;
+  std::vector<SequenceId> drawn_;  // have a last token without an answer
   int64_t drawn_in_step_ = 0;
 
   mutable std::mutex mutex_;  // guards the members below
@@ -124,6 +137,7 @@ class Engine {
   std::vector<Submitted> inbox_;
   std::vector<SequenceId> cancelled_;
   std::vector<Wanted> wanted_;
+  std::vector<int32_t> retiring_;
   SequenceId next_id_ = 1;
   std::optional<Error> failure_;
   bool stopping_ = false, stopped_ = false, draining_ = false, idle_ = true;

@@ -14,7 +14,7 @@ void Engine::step() {
   const double start = now();
   StepPlan plan = scheduler_.next(start, std::max(budget_.tokens(), scheduler_.num_running()));
   apply(plan);
-  if (plan.chunks.empty()) return;
+  if (plan.chunks.empty()) return answer_drawn();
   int64_t of_prompts = 0;
   for (const Chunk& chunk : plan.chunks) {
     const auto at = sequences_.find(chunk.id);
@@ -56,11 +56,14 @@ void Engine::compute(std::span<const Chunk> chunks) {
   const auto work = [&]() -> Status { return forward(chunks); };
   Status done = or_out_of_memory("step", work);
   parts_.enqueued();
+  answer_drawn();
   if (leader_.lost()) return;  // refuse_left() ends all sequences
   if (!done) {
     if (chunks.size() == 1)
       return end(chunks[0].id, {.finish = Finish::kFailed, .message = done.error().to_string()});
-    for (size_t i = 0; i < chunks.size(); ++i) compute(chunks.subspan(i, 1));
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      if (sequences_.contains(chunks[i].id)) compute(chunks.subspan(i, 1));
+    }
     return;
   }
   StepPlan computed;
@@ -69,6 +72,7 @@ void Engine::compute(std::span<const Chunk> chunks) {
   parts_.end("scheduling");
   done = score_prompts(chunks);
   if (done) done = draw_next(chunks);
+  if (!answers_later_) answer_drawn();
   leader_.note(done);
   if (done || leader_.lost()) return;
   for (const Chunk& chunk : chunks) {
@@ -90,7 +94,10 @@ Status Engine::forward(std::span<const Chunk> chunks) {
 Status Engine::score_prompts(std::span<const Chunk> chunks) {
   int64_t row = 0;
   for (const Chunk& chunk : chunks) {
-    Sequence& sequence = sequences_.at(chunk.id);
+    const auto at = sequences_.find(chunk.id);
+    row += chunk.count;
+    if (at == sequences_.end()) continue;  // its last answer ended it
+    Sequence& sequence = at->second;
     // The logits of position p score the token at p + 1. A sequence that lost its pages comes here
     // again.
     auto& scores = sequence.prompt_scores;
@@ -99,7 +106,7 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
     while (sequence.job.scores_prompt && position < last) {
       const int64_t count = std::min(Model::kMaxLogitRows, last - position);
       MORACLE_TRY(const std::span<const float> logits,
-                  model_.logits(row + position - chunk.first, count));
+                  model_.logits(row - chunk.count + position - chunk.first, count));
       const auto vocab = static_cast<size_t>(model_.vocab_size());
       const size_t old_size = scores.size();
       scores.resize(old_size + count);
@@ -114,7 +121,6 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
       parts_.end_on_device("scores of prompts");
       position += count;
     }
-    row += chunk.count;
   }
   return {};
 }
@@ -129,8 +135,9 @@ Status Engine::draw_next(std::span<const Chunk> chunks) {
   };
   for (const Chunk& chunk : chunks) {
     row += chunk.count;
-    if (!chunk.draws) continue;
-    const Sequence& sequence = sequences_.at(chunk.id);
+    const auto at = sequences_.find(chunk.id);
+    if (!chunk.draws || at == sequences_.end()) continue;
+    const Sequence& sequence = at->second;
     if (sequence.job.max_tokens == 0) {
       end(chunk.id, {.finish = Finish::kLength});
       continue;
@@ -155,8 +162,8 @@ Status Engine::draw_together(int64_t row, std::span<const SequenceId> ids) {
   for (size_t i = 0; i < ids.size(); ++i) sequences_.at(ids[i]).sampler = std::move(samplers[i]);
   MORACLE_CHECK(drawn);
   parts_.end_on_device("sampling");
-  for (size_t i = 0; i < ids.size(); ++i) add_token(ids[i], tokens[i], {});
-  parts_.end("answers");
+  for (size_t i = 0; i < ids.size(); ++i) take_token(ids[i], tokens[i], {});
+  parts_.end("scheduling");
   return {};
 }
 
@@ -177,12 +184,13 @@ Status Engine::draw_alone(int64_t row, SequenceId id) {
   if (sequence.job.num_top && token != kNothingDrawn)
     scores.push_back(scorer_.score(logits, token, *sequence.job.num_top));
   parts_.end_on_device("sampling");
-  add_token(id, token, std::move(scores));
-  parts_.end("answers");
+  take_token(id, token, std::move(scores));
+  parts_.end("scheduling");
   return {};
 }
 
-void Engine::add_token(SequenceId id, int32_t token, std::vector<TokenScore> scores) {
+// A text that may go on is answered later, so that the next step starts first.
+void Engine::take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores) {
   Sequence& sequence = sequences_.at(id);
   if (token == kNothingDrawn) {
     return end(id, {.finish = Finish::kFailed,
@@ -196,11 +204,29 @@ void Engine::add_token(SequenceId id, int32_t token, std::vector<TokenScore> sco
     metrics_.next_token(time - sequence.last_token);
   sequence.last_token = time;
   ++drawn_in_step_;
-  Result<Event> event = sequence.add(token);
-  if (!event) return end(id, {.finish = Finish::kFailed, .message = event.error().to_string()});
-  event->scores = std::move(scores);
-  if (event->finish != Finish::kNone) return end(id, *std::move(event));
+  sequence.take(token);
+  sequence.scores = std::move(scores);
+  if (sequence.ends_with_last_token()) return answer(id);
   scheduler_.append(id, token);
+  drawn_.push_back(id);
+}
+
+// On a device that computes beside the host this runs during the next step, which already holds the
+// tokens that are answered here. If a text ends with a stop string, its token of that step is lost.
+void Engine::answer_drawn() {
+  if (drawn_.empty()) return;
+  for (const SequenceId id : std::exchange(drawn_, {})) answer(id);
+  if (answers_later_ && flush_) flush_();
+  parts_.end("answers");
+}
+
+void Engine::answer(SequenceId id) {
+  const auto at = sequences_.find(id);
+  if (at == sequences_.end()) return;  // it was cancelled, or its time is over
+  Sequence& sequence = at->second;
+  Result<Event> event = sequence.answer();
+  if (!event) return end(id, {.finish = Finish::kFailed, .message = event.error().to_string()});
+  if (event->finish != Finish::kNone) return end(id, *std::move(event));
   if (sequence.num_new() == 1) {
     event->of_prompt = std::move(sequence.prompt_scores);
     sequence.job.scores_prompt = false;  // not again after a preemption
@@ -223,6 +249,7 @@ void Engine::end(SequenceId id, Event&& event) {
                               : event.finish == Finish::kLength   ? "length"
                               : event.finish == Finish::kTimeout  ? "timeout"
                               : event.finish == Finish::kStopping ? "stopping"
+                              : event.finish == Finish::kUnloaded ? "unloaded"
                                                                   : "failed";
   metrics_.request_ended(outcome, now() - sequence.submitted);
   const auto sink = std::move(sequence.job.sink);

@@ -40,6 +40,7 @@ enum class Finish {
   kQueueFull,  ///< refused: try again later
   kTooLong,    ///< refused: the cache has too few pages for it
   kStopping,   ///< the server ends
+  kUnloaded,   ///< its adapter was unloaded while it waited
   kFailed,     ///< see Event::message
 };
 

@@ -58,8 +58,8 @@ void PartTimes::end_step() {
     seconds_[labels_of(marked_[i])] += (*us)[i] * 1e-6 * kSampled;
 }
 
-// Parts without a choice of backends, such as norms, run on the device itself. Scheduling and
-// answers run on the host.
+// Parts without a choice of backends, such as norms, run on the device itself. Scheduling,
+// enqueueing and answers run on the host.
 const std::string& PartTimes::labels_of(std::string_view part) {
   const auto known = labels_.find(part);
   if (known != labels_.end()) return known->second;
@@ -69,7 +69,7 @@ const std::string& PartTimes::labels_of(std::string_view part) {
     if (part != "attention" && choice.part.starts_with(chosen))
       names.emplace(choice.selection.plan->backend->name);
   }
-  if (part == "scheduling" || part == "answers") names = {"cpu"};
+  if (part == "scheduling" || part == "enqueueing" || part == "answers") names = {"cpu"};
   if (names.empty()) {
     const std::string device = model_->device().name();  // "cuda:0"
     names.insert(device.substr(0, device.find(':')));

@@ -32,10 +32,9 @@ class PartTimes {
   void end(std::string_view part);
 
   void begin_step();
-  /// The host has enqueued the step. On a CPU it is then done. For another device that is no work
-  /// of the server, so it counts to no part.
+  /// The host has enqueued the step. On a CPU it is then done, part by part.
   void enqueued() {
-    if (!is_cpu_) start();
+    if (!is_cpu_) end("enqueueing");
   }
   /// A part on the device ends now. The host's next part begins.
   void end_on_device(std::string_view part);

@@ -26,18 +26,25 @@ Status Sequence::edit(std::span<float> logits) {
   return matcher ? matcher->mask(logits) : Status();
 }
 
-Result<Event> Sequence::add(int32_t id) {
-  tokens.push_back(id);
+bool Sequence::ends_with_last_token() const {
+  return num_new() >= job.max_tokens || is_stop_id(tokens.back());
+}
+
+bool Sequence::is_stop_id(int32_t id) const {
+  return std::find(job.stop_ids.begin(), job.stop_ids.end(), id) != job.stop_ids.end();
+}
+
+Result<Event> Sequence::answer() {
+  const int32_t id = tokens.back();
   editor.add(id);
   if (matcher) MORACLE_CHECK(matcher->accept(id));
   Event event;
+  event.scores = std::move(scores);
   const bool is_shown =
       std::find(job.shown_ids.begin(), job.shown_ids.end(), id) != job.shown_ids.end();
   MORACLE_TRY(const std::string piece, stream.push(id, !is_shown));
   event.text = stops.push(piece);
-  const bool is_stop =
-      std::find(job.stop_ids.begin(), job.stop_ids.end(), id) != job.stop_ids.end();
-  if (is_stop || stops.found())
+  if (is_stop_id(id) || stops.found())
     event.finish = Finish::kStop;
   else if (num_new() >= job.max_tokens)
     event.finish = Finish::kLength;

@@ -12,10 +12,15 @@ struct Sequence {
   /// Errors: prompt ids without a token.
   static Result<Sequence> make(Job job, const Tokenizer& tokenizer);
 
-  /// Adds a drawn token to the text. Errors: ids without a token.
-  Result<Event> add(int32_t id);
+  /// The text continues with a drawn token. answer() must follow before the next one.
+  void take(int32_t id) { tokens.push_back(id); }
+  /// Whether the last token ends the text, whatever the text is: a stop id, or max_tokens.
+  bool ends_with_last_token() const;
+  /// Adds the last token to the text. Errors: ids without a token.
+  Result<Event> answer();
   /// Changes logits [vocab_size] before the draw. Errors: those of the grammar.
   Status edit(std::span<float> logits);
+  bool is_stop_id(int32_t id) const;
   /// Whether the sampler alone decides: no edits, and no score needed.
   bool is_plain() const { return editor.changes_nothing() && !matcher && !job.num_top; }
 
@@ -29,6 +34,7 @@ struct Sequence {
   std::vector<TokenScore> prompt_scores;    // of the tokens from the second on
   int64_t reused_tokens = 0;
   double submitted = 0, last_token = 0;  // seconds on the engine's clock; 0: none yet
+  std::vector<TokenScore> scores;        // of the last token, until answer()
 
   int64_t prompt_size() const { return static_cast<int64_t>(job.prompt.size()); }
   int64_t num_new() const { return static_cast<int64_t>(tokens.size()) - prompt_size(); }

@@ -13,8 +13,8 @@
 namespace moracle::serve {
 
 struct HttpRequest {
-  std::string method, path;                 ///< "POST", "/v1/completions"; without the query
-  std::string host, origin, authorization;  ///< headers; empty: not sent
+  std::string method, path;  ///< "POST", "/v1/completions"; without the query
+  std::string host, origin, authorization, encoding;  ///< headers; empty: not sent
   std::string body;
 };
 

@@ -132,6 +132,7 @@ void Session::handle() {
   request.host = text(message[http::field::host]);
   request.origin = text(message[http::field::origin]);
   request.authorization = text(message[http::field::authorization]);
+  request.encoding = text(message[http::field::content_encoding]);
   request.body = message.body();
   answering_ = true;
   ++context_.num_answering;

@@ -220,6 +220,11 @@ void Scheduler::finish(SequenceId id) {
   sequences_.erase(at);
 }
 
+bool Scheduler::has_started(SequenceId id) const {
+  const auto at = sequences_.find(id);
+  return at != sequences_.end() && at->second.has_run;
+}
+
 std::vector<PageId> Scheduler::drop_cached() {
   std::vector<PageId> dropped;
   while (const auto page = prefixes_.evict()) dropped.push_back(*page);

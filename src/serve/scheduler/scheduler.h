@@ -97,6 +97,8 @@ class Scheduler {
 
   /// While paused, only sequences that have started before proceed.
   void pause(bool paused) { paused_ = paused; }
+  /// Whether a sequence has had pages. False for unknown ids.
+  bool has_started(SequenceId id) const;
   /// Drops all cached pages without users, such as those of other weights.
   std::vector<PageId> drop_cached();
 

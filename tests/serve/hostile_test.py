@@ -1,0 +1,138 @@
+"""Sends what a hostile client sends, one thing at a time, and names the answer: hostile_test.py COMMAND MODEL."""
+import json
+import sys
+import unittest
+
+from client import Server, skip_without_server
+
+COMMAND, MODEL = "", ""
+TEXT = {"prompt": "And the", "max_tokens": 2}
+CHAT = {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 2}
+BODY = json.dumps(TEXT).encode()
+WRONG_FIELDS = {
+    "temperature": [-1, 1e300, "1", True], "top_p": [0, 1.5, -1, 1e-300], "top_k": [-2, 1e99, 2**31, 0.5, "5"],
+    "min_p": [2, -1], "n": [0, -1, 65, 1.5, "2"], "max_tokens": [0, -1, 2**31, 2**63, 1.5, "3"],
+    "seed": [2**63, 2**64, 1.5, "a"], "logprobs": [-1, 21, True, "1"],
+    "stop": ["", [""], ["a"] * 17, [1], {"a": 1}, "x" * 1025],
+    "logit_bias": [{"-1": 1}, {"99999999": 1}, {"a": 1}, {"1": 1000}, {"1": "x"}, [], {" 1": 1}, {"1.0": 1}],
+    "stream": ["true", 1], "stream_options": [1, "a", {"include_usage": "x"}], "echo": [1], "ignore_eos": ["x"],
+    "presence_penalty": [3, -3], "frequency_penalty": [2.5], "repetition_penalty": [0, -1, 1e9], "model": [5, ["a"]],
+    "prompt": ["", [], [[]], [""], {"a": 1}, None, 5, [1, "a"], ["a", 1], [99999999], [-1], [1.5], [["a"]], [True]],
+    "best_of": [0, 2], "suffix": ["a"], "skip_special_tokens": [False], "reasoning_effort": ["low"],
+    "include_stop_str_in_output": [True], "response_format": ["a", {"type": "x"}, {}, 5],
+}
+WRONG_IN_CHATS = {
+    "messages": [[], None, "a", [1], [{}], {"0": {}}, [{"role": 5, "content": "a"}], [{"role": "user", "content": 5}],
+                 [{"role": "user", "content": [1]}], [{"role": "tool", "tool_call_id": 5, "content": [5]}],
+                 [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+                 *([{"role": "assistant", "tool_calls": calls}] for calls in (
+                     "x", [1], [{"function": {"name": 5, "arguments": "{}"}}],
+                     [{"function": {"name": "f", "arguments": "{"}}],
+                     [{"function": {"name": "f", "arguments": "[" * 100000}}]))],
+    "tool_choice": ["required", {"type": "function", "function": {"name": "f"}}, 5], "logprobs": [1, "x"],
+    "top_logprobs": [5, -1, 21], "max_completion_tokens": [0, -1], "chat_template_kwargs": [5, {"messages": []}],
+    "parallel_tool_calls": [False], "functions": [[{"name": "f"}]],
+}
+WRONG_JSON = [b"", b"{", b"[]", b"5", b"[" * 100000, b'{"a":' * 100000, b'{"prompt":"\xff\xfe"}', b'{"prompt":"\xc0\xaf"}',
+              b'{"prompt":"\xed\xa0\x80"}', b'{"prompt":"\\ud800"}', b'{"prompt":"a"} x', b'{"prompt":"a","seed":NaN}',
+              b'{"prompt":"a","temperature":Infinity}', b'{"prompt":"a","temperature":1e999}', b'{"prompt":"a\x00"}',
+              b'{"prompt":"a"/**/}', b'{"prompt":"a","max_tokens":' + b"1" * 400 + b"}", b" " * 100000]
+GOOD_JSON = [b'{"prompt":"a","prompt":"b","max_tokens":1}', b'{"prompt":"\\ud83d\\ude00","max_tokens":1}',
+             b'{"prompt":"\\u0000","max_tokens":1}', b'{"prompt":"a","max_tokens":1,"temperature":-0.0}',
+             b'{"prompt":"a","max_tokens":1,"temperature":0.' + b"1" * 100000 + b"}"]
+
+
+def head(*lines, path="/v1/completions", method="POST", length=len(BODY)):
+    fields = [f"{method} {path} HTTP/1.1", "Host: a", "Connection: close", *lines]
+    if length is not None:
+        fields.append(f"Content-Length: {length}")
+    return "\r\n".join([*fields, "", ""]).encode()
+
+
+class Hostile(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(COMMAND, MODEL)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.end()
+
+    def refused_by_name(self, path, good, wrong):
+        for field, values in wrong.items():
+            for value in values:
+                with self.subTest(f"{field}={value!r}"[:80]):
+                    status, reply = self.server.post(path, {**good, field: value})
+                    self.assertEqual(status, 400, reply)
+                    named = reply["error"]["param"].split(".")[0].split("[")[0]
+                    self.assertEqual(named, "logprobs" if field == "top_logprobs" and value == 5 else field)
+
+    def test_wrong_fields_of_completions(self):
+        self.refused_by_name("/v1/completions", TEXT, WRONG_FIELDS)
+
+    def test_wrong_fields_of_chats(self):
+        self.refused_by_name("/v1/chat/completions", CHAT, WRONG_IN_CHATS)
+
+    def test_json(self):
+        for body in WRONG_JSON:
+            with self.subTest(body[:40]):
+                status, reply = self.server.post("/v1/completions", body)
+                self.assertEqual((status, reply["error"]["type"]), (400, "invalid_request_error"))
+        status, reply = self.server.post("/v1/completions", b'{"prompt": x}')
+        self.assertIn("byte 12", reply["error"]["message"])
+        self.assertIsNone(reply["error"]["param"])
+        for body in GOOD_JSON:
+            with self.subTest(body[:40]):
+                self.assertEqual(self.server.post("/v1/completions", body)[0], 200)
+
+    def test_messages(self):
+        chunked = head("Transfer-Encoding: chunked", length=None)
+        cut = b"a\r\n" + BODY[:10] + b"\r\n" + b"%x;name=1\r\n" % (len(BODY) - 10) + BODY[10:] + b"\r\n0\r\nTrailer: x\r\n\r\n"
+        expected = {
+            200: [head() + BODY, chunked + cut, head("X: a\r\n b") + BODY, head(method="HEAD", path="/", length=None),
+                  head("Content-Encoding: identity") + BODY,
+                  head(method="GET", path="/health?x=1", length=None)],
+            400: [chunked + b"zz\r\n" + BODY, head("Transfer-Encoding: chunked") + cut, head(length=-5) + BODY,
+                  head(f"Content-Length: {len(BODY) - 1}") + BODY, head("X : a") + BODY, head(length=10**20) + BODY,
+                  b"GET /health HTTP/3.7\r\n\r\n", b"GET /health\r\n\r\n", b"GET /health HTTP/1.1\nHost: a\n\n",
+                  b"GET /he\x00alth HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 200],
+            404: [head(method="GET", path=path, length=None)
+                  for path in ("/%68ealth", "/../../etc/passwd", "/health/", "http://a/health", "/v1/models/none")],
+            405: [head(method=method, length=None) for method in ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE")],
+            413: [head(length=9_000_000), chunked + b"ffffffffffffffff\r\n", chunked + b"900000\r\n" + BODY,
+                  head("Expect: 100-continue", length=9_000_000)],
+            415: [head("Content-Encoding: gzip") + BODY],
+            431: [head("X: " + "a" * 20000), head(*(f"X{i}: a" for i in range(3000))), head(path="/" + "a" * 20000)],
+        }
+        for status, messages in expected.items():
+            for message in messages:
+                with self.subTest(message[:60]):
+                    # A server that refuses early may close with bytes unread.
+                    reply = self.server.raw(message)
+                    self.assertEqual(int(reply.split(b" ", 2)[1]), status, reply)
+        reply = self.server.raw(head("Expect: 100-continue") + BODY)
+        self.assertTrue(reply.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n"), reply)
+
+    def test_requests_in_a_row_are_answered_in_order(self):
+        one = b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 15\r\n\r\n{\"prompt\": \"%c\"}"
+        reply = self.server.raw(b"".join(one % letter for letter in b"abc") + head(method="GET", path="/health", length=None))
+        expected = [self.server.post("/tokenize", {"prompt": letter})[1]["tokens"] for letter in "abc"]
+        bodies = [json.loads(part.split(b"\r\n\r\n", 1)[1]) for part in reply.split(b"HTTP/1.1 200 OK")[1:]]
+        self.assertEqual([body["tokens"] for body in bodies[:3]], expected)
+        self.assertEqual(bodies[3], {"live": True, "ready": True})
+
+    def test_one_model_has_a_path(self):
+        listed = json.loads(self.server.request("GET", "/v1/models")[2])["data"][0]
+        for name in (listed["id"], listed["id"].replace("-", "%2D")):
+            status, _, text = self.server.request("GET", f"/v1/models/{name}")
+            self.assertEqual((status, json.loads(text)), (200, listed))
+        for name in ("", "%", "%zz", "a%2Fb", listed["id"] + "x"):
+            status, _, text = self.server.request("GET", f"/v1/models/{name}")
+            self.assertEqual((status, json.loads(text)["error"]["code"]), (404, "model_not_found"), name)
+
+
+if __name__ == "__main__":
+    COMMAND, MODEL = sys.argv[1:3]
+    del sys.argv[1:3]
+    skip_without_server(COMMAND)
+    unittest.main(verbosity=2)
