@@ -89,6 +89,11 @@ MODELS = {
         {key: value for key, value in DEEPSEEK.items() if key != "first_k_dense_replace"}, seed=9,
         q_lora_rank=10, n_group=1, topk_group=1, mlp_layer_types=["dense", "sparse"],
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "glm4_moe_lite_order": (transformers.Glm4MoeLiteConfig, dict(
+        {key: value for key, value in DEEPSEEK.items() if key != "first_k_dense_replace"}, seed=9,
+        q_lora_rank=None, n_group=2, topk_group=1, num_hidden_layers=3,
+        mlp_layer_types=["sparse", "dense", "sparse"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "dots1": (transformers.Dots1Config, dict(
         GLM, head_dim=8, sliding_window=5, max_window_layers=1, norm_topk_prob=True,
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
@@ -131,6 +136,20 @@ MODELS = {
         seed=7, num_experts=8, num_experts_per_tok=3, num_shared_experts=2, num_dense_layers=1,
         num_hidden_layers=3, route_scale=1.7, sliding_window=5, global_attn_every_n_layers=2,
         mup_enabled=True, rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    # YaRN's factor is for the layers with RoPE alone.
+    "afmoe_yarn": (transformers.AfmoeConfig, dict(
+        num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
+        seed=7, num_experts=4, num_experts_per_tok=2, num_shared_experts=1, num_dense_layers=0,
+        num_hidden_layers=2, route_scale=1.7, sliding_window=5,
+        layer_types=["full_attention", "sliding_attention"],
+        rope_parameters=dict(YARN, rope_theta=1e4))),
+    "exaone_moe_yarn": (transformers.ExaoneMoeConfig, dict(
+        {key: value for key, value in GLM.items()
+         if "routed" not in key and "n_sh" not in key and "dense" not in key},
+        seed=12, num_experts=4, num_experts_per_tok=2, num_shared_experts=1, routed_scaling_factor=1.7,
+        n_group=2, topk_group=1, sliding_window=5, sliding_window_pattern="LG", first_k_dense_replace=0,
+        layer_types=["sliding_attention", "full_attention"], mlp_layer_types=["sparse", "dense"],
+        rope_parameters=dict(YARN, rope_theta=1e4, attention_factor=1.4))),
     "granite_moe": (transformers.GraniteMoeConfig, dict(
         num_key_value_heads=2, intermediate_size=12, num_local_experts=8, num_experts_per_tok=3,
         seed=7, embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.7,
@@ -302,4 +321,5 @@ def main() -> None:
         write(output / "multimodal" / name, config_class, settings, model_class, vision)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -343,6 +343,12 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
     return Error{ErrorKind::kInvalidArgument, "", "--layers",
                  str("1 to ", shape.num_layers, " layers"), str("it is ", options.num_layers)};
   }
+  const int64_t interval = std::max<int64_t>(shape.delta.interval, 1);
+  if (options.num_layers % interval != 0) {
+    return Error{ErrorKind::kInvalidArgument, "", "--layers",
+                 str("a multiple of ", interval, " layers, so that each kind counts by its share"),
+                 str("it is ", options.num_layers)};
+  }
   for (const int64_t batch : options.batches) {
     if (batch >= 1 && batch <= Model::kMaxLogitRows) continue;
     return Error{ErrorKind::kInvalidArgument, "", "--batch",
@@ -360,14 +366,21 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
   MORACLE_TRY(Model model,
               ModelAccess::load(std::move(random.description), model_options, {}, random.bytes));
   std::vector<Decode> results;
+  // A recurrent state begins with zeros, which no step reads: a first token makes another one.
+  const bool recurrent = shape.delta.interval > 0;
   for (const int64_t batch : options.batches) {
     std::vector<KvCache> caches;
     for (int64_t s = 0; s < batch; ++s) {
       MORACLE_TRY(KvCache cache, model.make_cache(length));
       const Model::State& state = ModelAccess::state(model);
-      MORACLE_CHECK(fill(ModelAccess::state(cache), state, options.context,
+      MORACLE_CHECK(fill(ModelAccess::state(cache), state, options.context - (recurrent ? 1 : 0),
                          static_cast<uint64_t>(own_sequences(options.model) * batch + s + 1),
                          state.workspace->device(), options.model.progress));
+      if (recurrent) {
+        const int32_t token = static_cast<int32_t>(s);
+        const Model::Step step{{&token, 1}, &cache, -1};
+        MORACLE_CHECK(model.forward({&step, 1}));
+      }
       caches.push_back(std::move(cache));
     }
     Decode result;

@@ -15,6 +15,14 @@ struct LatentShape {
   int64_t q_rank = 0, kv_rank = 0, nope_dim = 0, rope_dim = 0, value_dim = 0;
 };
 
+/// Gated DeltaNet (see GatedDeltaSpec) in all layers but the last of every `interval`, whose
+/// attention has gates in its queries.
+struct DeltaShape {
+  int64_t interval = 0, num_key_heads = 0, num_value_heads = 0, key_dim = 0, value_dim = 0,
+          kernel = 0;
+  bool by_key_head = false;
+};
+
 /// Sizes of a decoder. Its experts are those of the layer shape with the same name.
 struct ModelShape {
   std::string name;
@@ -30,6 +38,9 @@ struct ModelShape {
   bool sinks = false;             ///< one per head
   LatentShape latent = {};        ///< if kv_rank is set: MLA instead of GQA
   int64_t shared_size = 0;        ///< rows of gate or up of a shared expert; 0: none
+  bool shared_gate = false;       ///< the shared expert has a weight for each token
+  DeltaShape delta = {};          ///< if interval is set
+  double rotary_part = 1;         ///< of a head's columns, those that RoPE rotates
 };
 std::span<const ModelShape> known_models();
 /// Errors: an unknown shape, listing the known ones.

@@ -34,11 +34,25 @@ ModelShape deepseek_v3_ep8() {
   return shape;
 }
 
+// Qwen3-Next and Qwen3.5-MoE, by config.json of Qwen3-Next-80B-A3B-Instruct and Qwen3.6-35B-A3B.
+ModelShape hybrid(std::string name, int64_t num_layers, int64_t vocab_size, bool by_key_head,
+                  const SamplingOptions& sampling) {
+  ModelShape shape{std::move(name), num_layers, vocab_size, 262144, 16, 2, 256, 1e7, true, true};
+  shape.sampling = sampling;
+  shape.rotary_part = 0.25;
+  shape.shared_size = 512;
+  shape.shared_gate = true;
+  shape.delta = {4, 16, 32, 128, 128, 4, by_key_head};
+  return shape;
+}
+
 const ModelShape kModels[] = {
     {"qwen3-30b-a3b", 48, 151936, 40960, 32, 4, 128, 1e6, true, true, {0.6f, 20, 0.95f, 0, 0}},
     {"mixtral-8x7b", 32, 32000, 32768, 32, 8, 128, 1e6, false, true, {}},
     gpt_oss_120b(),
     deepseek_v3_ep8(),
+    hybrid("qwen3-next-80b-a3b", 48, 151936, true, {0.7f, 20, 0.8f, 0, 0}),
+    hybrid("qwen3.6-35b-a3b", 40, 248320, false, {1, 20, 0.95f, 0, 0}),
 };
 
 DescribedMatrix random_linear(int64_t n, int64_t k, const Scheme& scheme, uint64_t seed,
@@ -107,9 +121,13 @@ AttentionDescription grouped_query(const ModelShape& shape, int64_t hidden_size,
   spec.num_kv_heads = shape.num_kv_heads;
   spec.head_dim = shape.head_dim;
   spec.window = layer % 2 == 0 ? shape.window : 0;
-  spec.rotary = rotary(shape.head_dim, shape.rope_theta);
+  spec.rotary =
+      rotary(static_cast<int64_t>(shape.rotary_part * static_cast<double>(shape.head_dim)),
+             shape.rope_theta);
+  if (shape.delta.interval > 0) spec.output_gate = OutputGate::kInQueries;
   const int64_t norms = shape.head_norms ? shape.head_dim : 0,
-                heads = shape.num_heads + 2 * shape.num_kv_heads;
+                gates = shape.delta.interval > 0 ? shape.num_heads : 0,
+                heads = shape.num_heads + gates + 2 * shape.num_kv_heads;
   return GroupedQueryDescription{
       std::move(spec),
       ones(norms),
@@ -143,6 +161,36 @@ AttentionDescription latent(const ModelShape& shape, int64_t hidden_size, const 
       random_linear(sizes.kv_rank + sizes.rope_dim, hidden_size, scheme, seed + 2),
       random_linear(kv_rows, sizes.kv_rank, scheme, seed + 3),
       random_linear(hidden_size, shape.num_heads * sizes.value_dim, scheme, seed + 4)};
+}
+
+// The rows of b and a stay in 16 bits, as in published quantized files.
+AttentionDescription gated_delta(const DeltaShape& shape, int64_t hidden_size, const Scheme& scheme,
+                                 uint64_t seed) {
+  GatedDeltaSpec spec;
+  spec.num_key_heads = shape.num_key_heads;
+  spec.num_value_heads = shape.num_value_heads;
+  spec.key_dim = shape.key_dim;
+  spec.value_dim = shape.value_dim;
+  spec.kernel = shape.kernel;
+  spec.by_key_head = shape.by_key_head;
+  const auto heads = static_cast<size_t>(shape.num_value_heads);
+  return GatedDeltaDescription{
+      spec,
+      std::vector<float>(static_cast<size_t>(spec.mixed() * spec.kernel), 0.3f),
+      std::vector<float>(heads, -1.0f),
+      std::vector<float>(heads, -3.0f),  // a decay near 1, so that all tokens matter
+      ones(spec.value_dim),
+      random_linear(spec.mixed() + spec.values(), hidden_size, scheme, seed),
+      random_linear(2 * spec.num_value_heads, hidden_size, {kBF16Weight, {}}, seed + 1),
+      random_linear(hidden_size, spec.values(), scheme, seed + 2)};
+}
+
+AttentionDescription attention(const ModelShape& shape, int64_t hidden_size, int64_t layer,
+                               const Scheme& scheme, uint64_t seed) {
+  if (shape.latent.kv_rank > 0) return latent(shape, hidden_size, scheme, seed);
+  if (shape.delta.interval > 0 && (layer + 1) % shape.delta.interval != 0)
+    return gated_delta(shape.delta, hidden_size, scheme, seed);
+  return grouped_query(shape, hidden_size, layer, scheme, seed);
 }
 
 LayerSpec shared_expert(const LayerSpec& experts, int64_t size) {
@@ -204,14 +252,14 @@ Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme,
     experts.name = layer + "experts";
     DescribedMatrix router = random_router(experts, shape.biases, seed + 5);
     LayerDescription described{
-        ones(hidden), ones(hidden),
-        shape.latent.kv_rank > 0 ? latent(shape, hidden, linears, seed)
-                                 : grouped_query(shape, hidden, l, linears, seed),
+        ones(hidden), ones(hidden), attention(shape, hidden, l, linears, seed),
         RouterDescription{std::move(router), {}}, random_layer(experts, seed + 6)};
     if (shape.shared_size > 0) {
       LayerSpec own = shared;
       own.name = layer + "shared_experts";
       described.shared = SharedExpertDescription{random_layer(own, seed + 8), {}};
+      if (shape.shared_gate)
+        described.shared->gate = random_linear(1, hidden, {kBF16Weight, {}}, seed + 10);
     }
     description.layers.push_back(std::move(described));
   }

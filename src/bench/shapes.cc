@@ -14,6 +14,8 @@ const LayerShape kShapes[] = {
     // Experts that one of eight ranks holds of 256. Each token that arrives goes to eight of them.
     {"deepseek-v3-ep8", 32, 7168, 2048, 8, {}, false},
     {"gpt-oss-120b", 128, 2880, 2880, 4, kSwigluOai, true},
+    {"qwen3-next-80b-a3b", 512, 2048, 512, 10, {}, false},
+    {"qwen3.6-35b-a3b", 256, 2048, 512, 8, {}, false},
 };
 
 }  // namespace

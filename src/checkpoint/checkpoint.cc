@@ -194,8 +194,9 @@ std::vector<std::string> Checkpoint::unclaimed() const {
   std::vector<std::string> names;
   const std::lock_guard lock(claims_->mutex);
   for (const auto& [name, entry] : state_->tensors.all()) {
-    // Old files store the rotary frequencies, which config.json determines.
-    const bool ignored = name.ends_with("rotary_emb.inv_freq");
+    // Old files store the rotary frequencies, which config.json determines. transformers stores
+    // experts of no rows where config.json has none.
+    const bool ignored = name.ends_with("rotary_emb.inv_freq") || entry.view.num_elements() == 0;
     if (!ignored && !claims_->claimed.contains(name)) names.push_back(name);
   }
   return names;

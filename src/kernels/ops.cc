@@ -37,17 +37,18 @@ std::string_view name(Operation operation) {
       return "short convolutions";
     case Operation::kGatedDelta:
       return "gated DeltaNet";
-    case Operation::kExpertScales:
-      return "scales of experts";
-    case Operation::kLogitCap:
-      return "capped logits";
   }
   return "";
 }
 
 bool has_operation(Platform platform, Operation operation) {
-  const bool only_cpu = operation == Operation::kExpertScales || operation == Operation::kLogitCap;
-  return platform == Platform::kCpu || (platform == Platform::kCuda && !only_cpu);
+  switch (operation) {
+    case Operation::kGate:
+    case Operation::kConvolution:
+    case Operation::kGatedDelta:
+      return platform != Platform::kOpenCl;
+  }
+  return false;
 }
 
 namespace {
@@ -74,13 +75,6 @@ Status Ops::norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& 
 Status Ops::gated_delta(const Matrix&, const Matrix&, const float*, const float*,
                         const GatedDeltaShape&, const Batch&, const Matrix&, std::byte*, Stream) {
   return missing(Operation::kGatedDelta);
-}
-
-Status Ops::scale_by_expert(const int32_t*, int64_t, const float*, float*, Stream) {
-  return missing(Operation::kExpertScales);
-}
-Status Ops::cap(const Matrix&, float, Stream) {
-  return missing(Operation::kLogitCap);
 }
 
 size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int64_t k, DType activations) {

@@ -174,7 +174,7 @@ inline constexpr int64_t kDeltaTileBytes = 17216;
 inline constexpr int64_t kDeltaChunkDim = 128;
 
 /// Operations that only some devices have.
-enum class Operation : uint8_t { kGate, kConvolution, kGatedDelta, kExpertScales, kLogitCap };
+enum class Operation : uint8_t { kGate, kConvolution, kGatedDelta };
 /// "gated DeltaNet", for messages.
 std::string_view name(Operation operation);
 bool has_operation(Platform platform, Operation operation);
@@ -243,6 +243,10 @@ class Ops {
   virtual Status combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights,
                          int64_t top_k, const Matrix& out, Stream) = 0;
 
+  /// weights[i] *= scales[ids[i]], i < count; ids of -1 change nothing.
+  virtual Status scale_by_expert(const int32_t* ids, int64_t count, const float* scales,
+                                 float* weights, Stream) = 0;
+
   // Around the layers of a model.
 
   /// out[t] = table[ids[t]]. The caller has checked the ids.
@@ -283,6 +287,8 @@ class Ops {
   /// these tokens.
   virtual Status attend(const Matrix& q, const Batch& batch, const AttentionShape& shape,
                         const Matrix& out, std::byte* scratch, Stream) = 0;
+  /// x = cap · tanh(x / cap), of f32.
+  virtual Status cap(const Matrix& x, float cap, Stream) = 0;
   /// The k largest of each row of f32 `numbers`, with their columns: ids, values [rows, k]. Order:
   /// larger first, the lower column first among equals, NaN before all numbers. `scratch`:
   /// top_k_scratch_bytes. Errors: k < 1, k > columns or k > kMostTopK.
@@ -303,11 +309,6 @@ class Ops {
   /// is written. x and out must not overlap.
   virtual Status convolve(const Matrix& x, const float* weight, const ConvolutionShape& shape,
                           const Batch& batch, const Matrix& out, Stream);
-  /// weights[i] *= scales[ids[i]], i < count; ids of -1 change nothing.
-  virtual Status scale_by_expert(const int32_t* ids, int64_t count, const float* scales,
-                                 float* weights, Stream);
-  /// x = cap · tanh(x / cap), of f32.
-  virtual Status cap(const Matrix& x, float cap, Stream);
   /// Per value head, from the state S [key_dim, value_dim] before the step, token by token:
   ///   q ← q / |q| / √key_dim, k ← k / |k|     with |x|² + 1e-6
   ///   S ← exp(-exp(a_log) · softplus(a + dt_bias)) · S

@@ -34,15 +34,12 @@ Status check(Operation operation, const std::string& place, Platform platform) {
 Status check_operations(const Description& description, Platform platform) {
   for (size_t l = 0; l < description.layers.size(); ++l) {
     const LayerDescription& layer = description.layers[l];
-    std::vector<Operation> needed =
+    const std::vector<Operation> needed =
         std::visit([](const auto& attention) { return operations_of(attention); }, layer.attention);
-    if (layer.router && !layer.router->expert_scales.empty())
-      needed.push_back(Operation::kExpertScales);
     for (const Operation operation : needed)
       MORACLE_CHECK(check(operation, str("layer ", l), platform));
   }
-  if (description.spec.logit_cap == 0) return {};
-  return check(Operation::kLogitCap, "output", platform);
+  return {};
 }
 
 }  // namespace moracle

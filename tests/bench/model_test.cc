@@ -89,6 +89,46 @@ TEST(BenchModel, TimesDecodersOfOtherArchitectures) {
   }
 }
 
+// Qwen3-Next's parts: gated DeltaNet in three of four layers, gates in the others.
+TEST(BenchModel, TimesHybridDecoders) {
+  for (const bool by_key_head : {false, true}) {
+    ModelShape shape = small_shape();
+    shape.num_layers = 8;
+    shape.delta = {4, 2, 4, 16, 16, 4, by_key_head};
+    shape.rotary_part = 0.25;
+    shape.shared_size = 48;
+    shape.shared_gate = true;
+    DecodeOptions options = small_options("int4-w4a16-g32");
+    options.batches = {1, 2};
+    options.prompt = 24;
+    EXPECT_THAT(decode_one(shape, options).error().to_string(),
+                HasSubstr("--layers: needs a multiple of 4 layers"));
+    options.num_layers = 4;
+    const auto results = decode(shape, options);
+    ASSERT_TRUE(results) << results.error().to_string();
+    for (const Decode& one : *results) {
+      EXPECT_GE(one.steps, 3);
+      EXPECT_GT(one.us_prompt, 0);
+      EXPECT_EQ(one.all_layers, 8);
+    }
+  }
+}
+
+// transformers' config classes and config.json of Qwen3-Next-80B-A3B and Qwen3.6-35B-A3B.
+TEST(BenchModel, HybridShapesArePublishedOnes) {
+  const ModelShape next = *find_model("qwen3-next-80b-a3b"), qwen = *find_model("qwen3.6-35b-a3b");
+  EXPECT_EQ(next.num_layers, 48);
+  EXPECT_EQ(qwen.num_layers, 40);
+  EXPECT_EQ(find_shape(next.name)->num_experts, 512);
+  EXPECT_EQ(find_shape(next.name)->top_k, 10);
+  EXPECT_EQ(find_shape(qwen.name)->num_experts, 256);
+  for (const ModelShape& shape : {next, qwen}) {
+    EXPECT_EQ(shape.delta.num_key_heads * shape.delta.key_dim, 2048);
+    EXPECT_EQ(shape.delta.num_value_heads * shape.delta.value_dim, 4096);
+    EXPECT_EQ(shape.num_layers % shape.delta.interval, 0);
+  }
+}
+
 TEST(BenchModel, HasModelForEveryExpertShape) {
   for (const LayerShape& layer : known_shapes()) {
     const auto model = find_model(layer.name);

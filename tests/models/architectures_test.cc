@@ -228,6 +228,16 @@ TEST(DeepseekV2, GreedyMethodIgnoresGroups) {
   EXPECT_LT(relative_difference(*got, want.logits), kClose);
 }
 
+// transformers has no such key in this family.
+TEST(Mixtral, WeightsSumToOneWhateverNormTopkProbSays) {
+  const GoldenReference want = golden_reference("mixtral");
+  SyntheticCheckpoint named = golden_model("mixtral");
+  named.config["norm_topk_prob"] = false;
+  const auto got = all_logits(named, want.ids);
+  ASSERT_TRUE(got) << got.error().to_string();
+  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+}
+
 // Published files have a name of their own for the score, which is the same in all of them.
 TEST(Dots1, IgnoresScoringFunc) {
   const GoldenReference want = golden_reference("dots1");

@@ -43,11 +43,15 @@ struct GoldenReference {
   std::vector<int32_t> ids;
   std::vector<float> logits;  ///< [ids, vocabulary]
 };
-inline GoldenReference golden_reference(const std::string& name) {
-  const auto file = SafetensorsImage::open(golden_folder(name) + "/reference.safetensors");
+inline GoldenReference reference_in(const std::string& folder) {
+  const auto file = SafetensorsImage::open(folder + "/reference.safetensors");
   const TensorView &ids = file->tensors().at("ids"), &logits = file->tensors().at("logits");
   return {{ids.as<int32_t>(), ids.as<int32_t>() + ids.num_elements()},
           {logits.as<float>(), logits.as<float>() + logits.num_elements()}};
+}
+
+inline GoldenReference golden_reference(const std::string& name) {
+  return reference_in(golden_folder(name));
 }
 
 /// Runs all tokens in one step. Returns the logits of every position.

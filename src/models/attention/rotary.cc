@@ -203,4 +203,9 @@ Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim,
   return read;
 }
 
+void rotate_nothing(Rotary& rotary) {
+  std::fill(rotary.frequencies.begin(), rotary.frequencies.end(), 0.0f);
+  rotary.factor = 1;
+}
+
 }  // namespace moracle

@@ -35,4 +35,7 @@ struct RotaryDefaults {
 Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim,
                                    const RotaryDefaults& defaults = {});
 
+/// For layers without RoPE: all angles become 0, and no factor multiplies queries and keys.
+void rotate_nothing(Rotary& rotary);
+
 }  // namespace moracle

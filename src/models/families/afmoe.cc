@@ -1,7 +1,6 @@
 // Trinity (AFMoE): GQA with norms on q and k and a gate on the output. Layers with a window use
 // RoPE, the others none. Norms before and after attention and experts. Dense first layers, sigmoid
 // routing with a correction bias, shared experts.
-#include <algorithm>
 #include <cmath>
 
 #include "base/text.h"
@@ -44,6 +43,11 @@ Result<Spec> read(const Config& config, int64_t num_layers) {
   MORACLE_TRY(const int64_t num_shared, config.integer({"num_shared_experts"}, 0, 1 << 10));
   MORACLE_TRY(const int64_t one, config.integer({"moe_intermediate_size"}, 1, 1 << 20));
   spec.shared_intermediate = num_shared * one;
+  // transformers ignores groups of experts.
+  for (const char* key : {"n_group", "topk_group"}) {
+    MORACLE_TRY(const int64_t groups, config.integer_or(1, {key}, 1));
+    if (groups != 1) return config.unsupported({key}, "1", str("it is ", groups));
+  }
   if (config.has({"route_scale"})) return spec;
   return config.wrong({"route_scale"}, "a number", "it is missing");
 }
@@ -53,9 +57,7 @@ Result<GroupedQueryDescription> describe_attention(const Checkpoint& checkpoint,
                                                    int64_t window) {
   GroupedQuerySpec heads = spec.heads;
   heads.window = window;
-  // An angle of 0 rotates nothing.
-  std::vector<float>& frequencies = heads.rotary.frequencies;
-  if (window == 0) std::fill(frequencies.begin(), frequencies.end(), 0.0f);
+  if (window == 0) rotate_nothing(heads.rotary);
   MORACLE_TRY(GroupedQueryDescription attention,
               describe_grouped_query(checkpoint, prefix, spec.decoder, heads));
   MORACLE_CHECK(describe_head_norms(checkpoint, prefix, spec.decoder, attention));

@@ -26,6 +26,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   } else if (method != "greedy") {
     return config.unsupported({"topk_method"}, "greedy or group_limited_greedy", "it is " + method);
   }
+  MORACLE_CHECK(require_score(config, "softmax"));
   // transformers ignores norm_topk_prob, the authors' code drops the scaling factor with it.
   MORACLE_TRY(const bool renormalize, config.boolean_or(false, {"norm_topk_prob"}));
   if (renormalize) return config.unsupported({"norm_topk_prob"}, "false", "it is true");

@@ -23,6 +23,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   MORACLE_TRY(const std::string method, config.text_or("noaux_tc", {"topk_method"}));
   if (method != "noaux_tc")
     return config.unsupported({"topk_method"}, "noaux_tc", "it is " + method);
+  MORACLE_CHECK(require_score(config, "sigmoid"));
   MORACLE_CHECK(require_keys(config, {"n_group", "topk_group", "routed_scaling_factor"}));
   return describe_latent_decoder(checkpoint, decoder, attention, moe);
 }

@@ -59,13 +59,14 @@ Result<Description> describe_sparse(const Checkpoint& checkpoint, const DecoderD
   const Config& config = checkpoint.state().config;
   MORACLE_TRY(DecoderSpec decoder, read_decoder_spec(config, defaults));
   MORACLE_TRY(const LatentSpec attention, read_latent(config));
+  // transformers rotates neighbouring columns, whatever the key says.
+  if (!attention.rotary.interleaved)
+    return config.unsupported({"rope_interleave"}, "true", "it is false");
   MORACLE_TRY(const IndexerSpec indexer, read_indexer(config));
   decoder.max_context = std::min(decoder.max_context, indexer.top_k);
   const int64_t num_layers = checkpoint.num_layers();
-  MORACLE_TRY(const int64_t first, config.integer({"first_k_dense_replace"}, 0));
-  MORACLE_TRY(const int64_t dense_layers, read_dense_layers(config, num_layers, first));
-  MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config, dense_layers));
-  moe.dense_layers = dense_layers;  // mlp_layer_types counts before first_k_dense_replace
+  MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config));
+  MORACLE_CHECK(read_mlp_layer_types(config, num_layers, moe));
   MORACLE_CHECK(require_keys(config, {"n_group", "topk_group", "routed_scaling_factor"}));
   MORACLE_TRY(Description description,
               describe_latent_decoder(checkpoint, decoder, attention, moe));

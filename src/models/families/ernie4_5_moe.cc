@@ -37,6 +37,11 @@ Result<Sizes> read_sizes(const Config& config, int64_t num_layers) {
   MORACLE_TRY(const int64_t num_shared, config.integer({"moe_num_shared_experts"}, 0, 1 << 10));
   MORACLE_TRY(const int64_t one, config.integer({"moe_intermediate_size"}, 1, 1 << 20));
   sizes.shared_intermediate = num_shared * one;
+  MORACLE_TRY(const double least, config.number_or(0, {"moe_norm_min"}));
+  if (least > 1e-9) {
+    return config.unsupported({"moe_norm_min"}, "at most 1e-9, less than any sum of weights",
+                              str("it is ", least));
+  }
   MORACLE_TRY(const bool biased, config.boolean_or(false, {"use_bias"}));
   if (biased) return config.unsupported({"use_bias"}, "false", "it is true");
   return sizes;

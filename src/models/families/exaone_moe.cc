@@ -1,8 +1,6 @@
 // K-EXAONE: GQA with norms on q and k. Layers with a window use RoPE, the others none. Dense first
 // layers, sigmoid routing with a correction bias, shared experts. The layers for multi-token
 // prediction are not run.
-#include <algorithm>
-
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -16,10 +14,8 @@ namespace {
 constexpr std::string_view kBias = "model.layers.{L}.mlp.e_score_correction_bias";
 
 Result<SharedMoeSpec> read_moe(const Config& config, int64_t num_layers) {
-  MORACLE_TRY(const int64_t absent, config.integer_or(1, {"first_k_dense_replace"}, 0));
-  MORACLE_TRY(const int64_t dense_layers, read_dense_layers(config, num_layers, absent));
-  MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config, dense_layers));
-  moe.dense_layers = dense_layers;  // mlp_layer_types counts before first_k_dense_replace
+  MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config, 1));
+  MORACLE_CHECK(read_mlp_layer_types(config, num_layers, moe));
   moe.bias_name = kBias;
   MORACLE_CHECK(require_keys(config, {"routed_scaling_factor", "num_shared_experts"}));
   return moe;
@@ -42,9 +38,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     const std::string self_attn = layer_prefix(checkpoint, layer) + "self_attn.";
     GroupedQuerySpec own = heads;
     own.window = windows[layer];
-    // An angle of 0 rotates nothing.
-    std::vector<float>& frequencies = own.rotary.frequencies;
-    if (window > 0 && own.window == 0) std::fill(frequencies.begin(), frequencies.end(), 0.0f);
+    if (window > 0 && own.window == 0) rotate_nothing(own.rotary);
     MORACLE_TRY(GroupedQueryDescription attention,
                 describe_grouped_query(checkpoint, self_attn, decoder, own));
     MORACLE_TRY(attention.q_norm, checkpoint.vector(self_attn + "q_norm.weight", heads.head_dim));

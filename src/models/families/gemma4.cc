@@ -224,7 +224,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 constinit const Family kGemma4Family = {.architecture = "Gemma4ForCausalLM",
                                         .multimodal = "Gemma4ForConditionalGeneration",
                                         .models = "Gemma-4 MoE",
-                                        .notes = "on a CPU; text only",
+                                        .notes = "text only",
                                         .describe = gemma4::describe,
                                         .experts = {.names = gemma4::kNames,
                                                     .top_k = gemma4::kTopK,

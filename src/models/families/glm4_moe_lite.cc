@@ -14,10 +14,12 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   constexpr DecoderDefaults kDefaults{1e-5};
   MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config, kDefaults));
   MORACLE_TRY(const LatentSpec attention, read_latent(config));
-  MORACLE_TRY(const int64_t dense_layers, read_dense_layers(config, checkpoint.num_layers(), 1));
-  MORACLE_TRY(const SharedMoeSpec moe, read_shared_moe(config, dense_layers));
-  if (moe.dense_layers != dense_layers) {
-    return config.wrong({"first_k_dense_replace"}, str(dense_layers, ", as mlp_layer_types says"),
+  MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config, 1));
+  MORACLE_CHECK(read_mlp_layer_types(config, checkpoint.num_layers(), moe));
+  for (size_t layer = 0; layer < moe.dense.size() && config.has({"first_k_dense_replace"});
+       ++layer) {
+    if (moe.dense[layer] == (static_cast<int64_t>(layer) < moe.dense_layers)) continue;
+    return config.wrong({"first_k_dense_replace"}, "the dense layers of mlp_layer_types",
                         str("it is ", moe.dense_layers));
   }
   MORACLE_CHECK(require_keys(config, {"routed_scaling_factor"}));

@@ -49,6 +49,9 @@ Result<Spec> read(const Config& config, int64_t num_layers) {
   MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder, false, kDefaults));
   spec.convolution.hidden_size = spec.decoder.hidden_size;
   MORACLE_TRY(spec.convolution.kernel, config.integer({"conv_L_cache"}, 2, 16));
+  // transformers computes it in dense layers, whatever the key says.
+  if (spec.decoder.activation != Activation::kSilu)
+    return config.unsupported({"hidden_act"}, "silu", "it is another one");
   // transformers' default ties them.
   if (!config.has({"tie_embedding", "tie_word_embeddings"}))
     return config.wrong({"tie_word_embeddings"}, "true or false", "it is missing");

@@ -46,10 +46,7 @@ Status read_attention(const Config& config, Spec& spec) {
   spec.rope.qk_norm = QkNorm::kAfterRope;
   spec.rope.rotary.interleaved = true;
   spec.no_rope = spec.rope;
-  // An angle of 0 rotates nothing.
-  std::vector<float>& frequencies = spec.no_rope.rotary.frequencies;
-  std::fill(frequencies.begin(), frequencies.end(), 0.0f);
-  spec.no_rope.rotary.factor = 1;
+  rotate_nothing(spec.no_rope.rotary);
   MORACLE_TRY(const bool tempers, read_tempering(config));
   if (tempers) {
     MORACLE_TRY(const int64_t scale, config.integer_or(8192, {"floor_scale"}, 1));

@@ -49,6 +49,6 @@ constinit const Family kMixtralFamily = {
     .architecture = "MixtralForCausalLM",
     .models = "Mixtral",
     .describe = mixtral::describe,
-    .experts = {.intermediate_size = kOnlySizeKeys, .renormalize = true}};
+    .experts = {.intermediate_size = kOnlySizeKeys, .renormalize = true, .renormalize_keys = {}}};
 
 }  // namespace moracle

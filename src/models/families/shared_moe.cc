@@ -1,7 +1,5 @@
 #include "models/families/shared_moe.h"
 
-#include <algorithm>
-
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -24,20 +22,20 @@ Result<SharedMoeSpec> read_shared_moe(const Config& config, std::optional<int64_
   return spec;
 }
 
-Result<int64_t> read_dense_layers(const Config& config, int64_t num_layers, int64_t absent) {
+Status read_mlp_layer_types(const Config& config, int64_t num_layers, SharedMoeSpec& spec) {
   MORACLE_TRY(const std::vector<std::string> types, config.texts({"mlp_layer_types"}));
-  if (types.empty()) return absent;
+  if (types.empty()) return {};
   if (static_cast<int64_t>(types.size()) != num_layers) {
     return config.wrong({"mlp_layer_types"}, str("one for each of ", num_layers, " layers"),
                         str("it has ", types.size()));
   }
-  const auto sparse = std::find(types.begin(), types.end(), "sparse");
-  const bool known =
-      std::all_of(types.begin(), sparse, [](const std::string& type) { return type == "dense"; }) &&
-      std::all_of(sparse, types.end(), [](const std::string& type) { return type == "sparse"; });
-  if (known) return sparse - types.begin();
-  return config.unsupported({"mlp_layer_types"}, "dense layers, then sparse ones",
-                            "it is " + join(types));
+  spec.dense.clear();
+  for (const std::string& type : types) {
+    if (type != "dense" && type != "sparse")
+      return config.unsupported({"mlp_layer_types"}, "dense and sparse", "it has " + type);
+    spec.dense.push_back(type == "dense");
+  }
+  return {};
 }
 
 Status require_keys(const Config& config, std::initializer_list<const char*> keys) {
@@ -45,6 +43,12 @@ Status require_keys(const Config& config, std::initializer_list<const char*> key
     if (!config.has({key})) return config.wrong({key}, "a number", "it is missing");
   }
   return {};
+}
+
+Status require_score(const Config& config, const std::string& score) {
+  MORACLE_TRY(const std::string function, config.text_or(score, {"scoring_func"}));
+  if (function == score) return {};
+  return config.unsupported({"scoring_func"}, score, "it is " + function);
 }
 
 Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,

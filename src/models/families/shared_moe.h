@@ -14,19 +14,26 @@ struct SharedMoeSpec {
   bool correction_bias = true;      ///< the router must have one
   /// Its name, with {L} for the layer; empty: the gate's e_score_correction_bias.
   std::string_view bias_name = {};
-  bool is_dense(int64_t layer) const { return layer < dense_layers || layer % sparse_step != 0; }
+  std::vector<bool> dense = {};  ///< by layer; empty: as the numbers above say
+  bool is_dense(int64_t layer) const {
+    if (!dense.empty()) return dense[static_cast<size_t>(layer)];
+    return layer < dense_layers || layer % sparse_step != 0;
+  }
 };
 
 /// Reads the sizes under DeepSeek's keys; `dense_layers` without first_k_dense_replace. Errors:
 /// missing or invalid values (kBadFile).
 Result<SharedMoeSpec> read_shared_moe(const Config& config,
                                       std::optional<int64_t> dense_layers = {});
-/// The number of dense layers by mlp_layer_types; `absent` without this key. Errors: not one type
-/// for each layer; dense layers that are not the first.
-Result<int64_t> read_dense_layers(const Config& config, int64_t num_layers, int64_t absent);
+/// Reads mlp_layer_types, if it is there, which counts before the numbers. Errors: not one type for
+/// each layer; other types than dense and sparse.
+Status read_mlp_layer_types(const Config& config, int64_t num_layers, SharedMoeSpec& spec);
 /// Errors: one of the keys is missing. For keys whose defaults in transformers are the numbers of
 /// one model.
 Status require_keys(const Config& config, std::initializer_list<const char*> keys);
+
+/// Errors: scoring_func names another function than `score`, which transformers always computes.
+Status require_score(const Config& config, const std::string& score);
 
 /// Describes the norms, the MLP or the experts of the layer, and adds `attention`.
 Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,

@@ -30,9 +30,6 @@ class CpuOps : public Ops {
   Status gated_delta(const Matrix& qkv, const Matrix& ba, const float* a_log, const float* dt_bias,
                      const GatedDeltaShape& shape, const Batch& batch, const Matrix& out,
                      std::byte* scratch, Stream) override;
-  Status scale_by_expert(const int32_t* ids, int64_t count, const float* scales, float* weights,
-                         Stream) override;
-  Status cap(const Matrix& x, float cap, Stream) override;
 
   /// The first device error since the last call.
   Status take_device_error();

@@ -1,0 +1,28 @@
+// Scales of experts and capped logits.
+#include "kernels/opencl/device/launch_elements.h"
+#include "kernels/opencl/ops/check_matrices.h"
+#include "kernels/opencl/ops/opencl_ops.h"
+
+namespace moracle {
+namespace opencl::ops_scale {
+namespace {
+
+const KernelName kScaleByExpert{"ops/scale.cl", "scale_by_expert"};
+const KernelName kCap{"ops/scale.cl", "cap_elements"};
+
+}  // namespace
+}  // namespace opencl::ops_scale
+
+Status OpenClOps::scale_by_expert(const int32_t* ids, int64_t count, const float* scales,
+                                  float* weights, Stream stream) {
+  return opencl::launch_elements(queue_, stream, opencl::ops_scale::kScaleByExpert, 1, count, ids,
+                                 count, scales, weights);
+}
+
+Status OpenClOps::cap(const Matrix& x, float cap, Stream stream) {
+  MORACLE_CHECK(opencl::check_floats({&x}));
+  return opencl::launch_elements(queue_, stream, opencl::ops_scale::kCap, x.rows, x.cols, x, cap,
+                                 x.rows, x.cols);
+}
+
+}  // namespace moracle
