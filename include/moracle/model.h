@@ -126,6 +126,8 @@ struct ModelPlan {
   int64_t cache_bytes_per_token = 0;  ///< keys, values and scales of one position, all layers
   int64_t state_bytes = 0;            ///< state of one sequence's recurrent layers, held twice
   DType cache_dtype = DType::kF32;    ///< dtype of the keys and values
+  bool bf16_attention = false;        ///< prompts' attention may multiply in bf16 on this CPU
+  std::string attention_reason = {};  ///< why, if the CPU's measured rates decided
   int64_t memory_bytes = 0;           ///< total memory of the device
   int64_t total_bytes() const {
     return weight_bytes + workspace_bytes + scratch_bytes + activation_bytes;

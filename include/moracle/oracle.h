@@ -89,12 +89,22 @@ std::string names(GpuFeature set);
 std::string names(Library set);
 std::string names(Feature set);
 
+/// The measured rate of a multiply instruction on one thread. A product and its addition count as
+/// two operations.
+struct InstructionRate {
+  std::string_view name;  ///< "bf16 avx512_bf16", as in the limits that `bench` measures
+  double ops_per_second = 0;
+};
+
 struct CpuInfo {
   std::string model;
   Isa isa = Isa::kNone;
   /// CPU threads that this process may use, limited by CPU affinity and cgroup quota.
   int threads = 1;
   int64_t memory_bytes = 0;  ///< installed memory, or the cgroup's limit
+  /// Plans choose between instructions by these rates. Machine::here() measures them once per
+  /// process, in about a millisecond. Empty: unknown, and features alone decide.
+  std::vector<InstructionRate> rates = {};
 };
 
 struct GpuInfo {
@@ -285,6 +295,10 @@ struct KernelPlan {
   int64_t scratch_bytes = 0;
   bool deterministic = false;  ///< the bits of a row do not depend on the other rows
   int product_bits = 24;       ///< significant bits of float activations in products
+  bool bf16_products = false;  ///< of cpu-avx512: instead of f32, where the request allows both
+  /// Why the plan multiplies in this type, if the CPU's measured rates decided. Empty: they did
+  /// not.
+  std::string reason = {};
   /// May apply the activation function in the epilogue, before it stores the result.
   bool activates = false;
   /// May then quantize the activated result, if the scheme has quantized activations.
@@ -459,6 +473,8 @@ Selection select(const Request& request, const Machine& machine,
 
 /// The selection as text for users: one line per row, with all reasons or only the first.
 std::string explain(const Selection& selection, bool all_reasons = true);
+/// KernelPlan::reason of the matrices, each text once.
+std::vector<std::string> reasons(std::span<const MatrixPlan> matrices);
 /// The plan as text for users: layout, sizes, and the kernels of each matrix.
 std::string describe(const Plan& plan);
 

@@ -1,5 +1,6 @@
 #include "plan_text.h"
 
+#include <algorithm>
 #include <iostream>
 #include <utility>
 
@@ -25,6 +26,18 @@ Json kernels_json(const KernelPlan& plan) {
   return kernels;
 }
 
+// Each text once; attention's is last.
+std::vector<std::string> reasons_of(const ModelPlan& plan) {
+  std::vector<std::string> all;
+  const auto add = [&](const std::string& text) {
+    if (std::find(all.begin(), all.end(), text) == all.end()) all.push_back(text);
+  };
+  for (const Choice& choice : plan.choices)
+    for (const std::string& reason : reasons(choice.selection.plan->matrices)) add(reason);
+  if (!plan.attention_reason.empty()) add("attention of prompts: " + plan.attention_reason);
+  return all;
+}
+
 }  // namespace
 
 Json matrices_json(const std::vector<MatrixPlan>& matrices) {
@@ -33,6 +46,7 @@ Json matrices_json(const std::vector<MatrixPlan>& matrices) {
     json.push_back({{"n", matrix.shape.n},
                     {"k", matrix.shape.k},
                     {"input_dtype", name(matrix.kernel.input_dtype)},
+                    {"reason", matrix.kernel.reason.empty() ? Json() : Json(matrix.kernel.reason)},
                     {"kernels", kernels_json(matrix.kernel)}});
   }
   return json;
@@ -122,7 +136,11 @@ void show(const ModelPlan& plan) {
     sums.row({"recurrent state", megabytes(2 * plan.state_bytes),
               "in addition for every sequence, with its checkpoint"});
   }
-  std::cout << parts.text({5, 6}) << "\n" << kernels.text() << "\n" << sums.text({1});
+  std::cout << parts.text({5, 6}) << "\n" << kernels.text() << "\n";
+  const std::vector<std::string> reasons = reasons_of(plan);
+  for (const std::string& reason : reasons) std::cout << "  " << reason << "\n";
+  if (!reasons.empty()) std::cout << "\n";
+  std::cout << sums.text({1});
 }
 
 Json to_json(const ModelPlan& plan) {
@@ -133,16 +151,18 @@ Json to_json(const ModelPlan& plan) {
                        {"scheme", name(choice.selection.plan->layer.scheme)},
                        {"plan", plan_json(choice.selection.plan)}});
   }
-  return {{"choices", choices},
-          {"weight_bytes", plan.weight_bytes},
-          {"workspace_bytes", plan.workspace_bytes},
-          {"scratch_bytes", plan.scratch_bytes},
-          {"activation_bytes", plan.activation_bytes},
-          {"cache_bytes_per_token", plan.cache_bytes_per_token},
-          {"state_bytes", plan.state_bytes},
-          {"cache_dtype", kv_cache_name(plan.cache_dtype)},
-          {"total_bytes", plan.total_bytes()},
-          {"memory_bytes", plan.memory_bytes}};
+  return {
+      {"choices", choices},
+      {"weight_bytes", plan.weight_bytes},
+      {"workspace_bytes", plan.workspace_bytes},
+      {"scratch_bytes", plan.scratch_bytes},
+      {"activation_bytes", plan.activation_bytes},
+      {"cache_bytes_per_token", plan.cache_bytes_per_token},
+      {"state_bytes", plan.state_bytes},
+      {"cache_dtype", kv_cache_name(plan.cache_dtype)},
+      {"attention_reason", plan.attention_reason.empty() ? Json() : Json(plan.attention_reason)},
+      {"total_bytes", plan.total_bytes()},
+      {"memory_bytes", plan.memory_bytes}};
 }
 
 }  // namespace moracle::cli

@@ -58,7 +58,11 @@ struct AttentionShape {
                                  ///< softmax's denominator; null: none
   LayerCache cache = {};         ///< of this layer in the batch's pages
   bool batch_invariant = false;  ///< a token's bits depend on its sequence alone, not on how
-                                 ///< many of its tokens one step takes (a CPU's always do)
+                                 ///< many of its tokens one step takes (a CPU's do so without
+                                 ///< bf16_products)
+  /// Several tokens of a sequence may be multiplied in bf16: queries, keys, weights and values are
+  /// rounded to it, sums are f32. Only CPUs read this; batch_invariant overrides it.
+  bool bf16_products = false;
 
   /// The first position that a token at `position` sees.
   constexpr int64_t first_seen(int64_t position) const {

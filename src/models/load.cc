@@ -145,7 +145,8 @@ Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOption
                                              checkpoint.total_bytes(), &record));
   model.state_->architecture = checkpoint.architecture();
   model.state_->layers_of_checkpoint = checkpoint.num_layers();
-  if (options.group) MORACLE_CHECK(agree(*options.group, facts_after_loading(model, record)));
+  if (options.group)
+    MORACLE_CHECK(agree(*options.group, facts_after_loading(*model.state_, record)));
   record.on = false;
   return model;
 }
@@ -162,13 +163,14 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   }
   const Machine machine = Machine::here();
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
-  MORACLE_CHECK(plan_memory(description, modules, options, machine));
+  MORACLE_TRY(const ModelPlan planned, plan_memory(description, modules, options, machine));
   auto state = std::make_unique<Model::State>();
   Model::State& m = *state;
   MORACLE_TRY(m.cache_dtype,
               parse_kv_cache(options.kv_cache, device->platform(), device->activation_dtype()));
   m.workspace = std::make_shared<Workspace>(device);
   m.batch_invariant = options.deterministic;
+  m.bf16_attention = planned.bf16_attention;
   m.recorded.on = options.graphs;
   m.spec = description.spec;
   m.max_num_tokens = tokens_per_step(options);

@@ -12,6 +12,7 @@
 #include "models/routing_statistics.h"
 #include "moracle/moe.h"
 #include "parallel/dispatch.h"
+#include "oracle/rates/rates.h"
 #include "parallel/replicated_moe.h"
 
 namespace moracle {
@@ -287,6 +288,13 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     const AttentionSizes sizes = attention_sizes(layer.attention, tokens_per_step(options), dtype);
     plan.cache_bytes_per_token += cached_bytes(sizes, plan.cache_dtype).total();
     plan.state_bytes += static_cast<int64_t>(sizes.state_bytes);
+  }
+  MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
+  const bool floats = device.platform == Platform::kCpu && plan.cache_dtype != DType::kI8;
+  if (floats && activations == ActivationPrecision::kBf16 && !options.deterministic) {
+    Bf16Choice choice = choose_bf16(machine.cpu);
+    plan.bf16_attention = choice.bf16;
+    plan.attention_reason = std::move(choice.reason);
   }
   if (plan.total_bytes() <= plan.memory_bytes) return plan;
   return Error{ErrorKind::kOutOfMemory, "", "plan",

@@ -112,13 +112,18 @@ std::vector<Fact> facts_before_loading(const Checkpoint& checkpoint, const Model
           {"adapters", adapters ? adapters_text(*adapters) : adapters.error().to_string()}};
 }
 
-std::vector<Fact> facts_after_loading(const Model& model, const ReadRecord& record) {
+std::vector<Fact> facts_after_loading(const Model::State& state, const ReadRecord& record) {
   // Each pair once: how choices are grouped depends on how many experts a rank has of each layer.
   std::vector<std::string> plan;
-  for (const Choice& choice : model.choices()) {
-    std::string one = str(choice.part, " ", choice.selection.plan->backend->name);
+  for (const Choice& choice : state.choices) {
+    const Plan& chosen = *choice.selection.plan;
+    const bool bf16 =
+        std::any_of(chosen.matrices.begin(), chosen.matrices.end(),
+                    [](const MatrixPlan& matrix) { return matrix.kernel.bf16_products; });
+    std::string one = str(choice.part, " ", chosen.backend->name, bf16 ? " in bf16" : "");
     if (std::find(plan.begin(), plan.end(), one) == plan.end()) plan.push_back(std::move(one));
   }
+  if (state.bf16_attention) plan.emplace_back("attention in bf16");
   return {{"a plan", join(plan)}, {kCommonWeights, common_text(record)}};
 }
 

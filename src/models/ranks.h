@@ -14,7 +14,7 @@ Status check_ranks(const ModelOptions& options);
 std::vector<Fact> facts_before_loading(const Checkpoint& checkpoint, const ModelOptions& options,
                                        const Result<std::vector<LoraAdapter>>& adapters);
 /// The backends, and the checksum of all weights that every rank has read.
-std::vector<Fact> facts_after_loading(const Model& model, const ReadRecord& record);
+std::vector<Fact> facts_after_loading(const Model::State& state, const ReadRecord& record);
 /// The new weights of a reload, before they replace the old ones, or why this rank has none.
 std::vector<Fact> facts_of_reload(const Checkpoint& checkpoint, const Status& done,
                                   const ReadRecord& record);

@@ -15,6 +15,7 @@
 #include "base/thread_pool.h"
 #include "oracle/detect.h"
 #include "oracle/masked_isa.h"
+#include "oracle/rates/rates.h"
 
 namespace moracle {
 
@@ -87,13 +88,14 @@ void mask_isa(Isa without) {
 }
 
 CpuInfo detect_cpu() {
-  return {cpu_model(), missing(detect_isa(), masked.load()), usable_threads(), memory_bytes()};
+  return {cpu_model(), missing(detect_isa(), masked.load()), usable_threads(), memory_bytes(), {}};
 }
 
 Machine Machine::here() {
   Machine machine;
   machine.name = "here";
   machine.cpu = detect_cpu();
+  machine.cpu.rates = measured_rates(machine.cpu.isa);
 #if defined(MORACLE_WITH_CUDA)
   for (GpuInfo& gpu : detect_cuda()) machine.gpus.push_back(std::move(gpu));
   if (!machine.gpus.empty()) machine.libraries = detect_libraries();

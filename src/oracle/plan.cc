@@ -125,6 +125,16 @@ std::string describe(const KernelUse& use) {
              tokens.empty() ? "" : "; " + tokens);
 }
 
+std::vector<std::string> reasons(std::span<const MatrixPlan> matrices) {
+  std::vector<std::string> reasons;
+  for (const MatrixPlan& matrix : matrices) {
+    const std::string& reason = matrix.kernel.reason;
+    if (!reason.empty() && std::find(reasons.begin(), reasons.end(), reason) == reasons.end())
+      reasons.push_back(reason);
+  }
+  return reasons;
+}
+
 std::string describe(const Plan& plan) {
   std::string text = str("plan  layout ", plan.layout, ", ", size_text(plan.weight_bytes),
                          " of weights, ", size_text(plan.workspace_bytes),
@@ -147,6 +157,7 @@ std::string describe(const Plan& plan) {
       start.assign(start.size(), ' ');
     }
   }
+  for (const std::string& reason : reasons(plan.matrices)) text += str("      ", reason, "\n");
   return text;
 }
 

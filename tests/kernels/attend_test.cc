@@ -179,6 +179,140 @@ TEST_F(AttendTest, NanInLaterTokenLeavesEarlierTokens) {
   EXPECT_EQ(0, std::memcmp(got.data(), want.data(), 20 * 32 * sizeof(float)));
 }
 
+// Prompts with bf16 products. Let u = 2^-8 be the rounding unit of a product of two rounded
+// numbers. A score is off by at most δ = scale · u · Σ|q·k|; the rest as above, where weights are
+// rounded too.
+TEST_F(AttendTest, Bf16ProductsStayWithinRoundingOfOperands) {
+  if (cpu::vector_ops().attend_packed == nullptr) GTEST_SKIP() << "this CPU has no avx512_bf16";
+  const std::vector<float> sinks = {0.5f, -2, 3, 1};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3}) {
+    for (const int64_t window : {0, 100}) {
+      if (window > 0 && dtype != DType::kF32) continue;
+      SCOPED_TRACE(str(name(dtype), ", window ", window));
+      AttentionShape shape{4, 2, 64, 48, 0.125f};
+      shape.window = window;
+      shape.sinks = window > 0 ? sinks.data() : nullptr;
+      shape.cache.dtype = dtype;
+      const Sequence s = sequence(300, shape);
+      const auto want = run({s}, shape, 300, 1)[0];
+      shape.bf16_products = true;
+      const auto got = run({s}, shape, 300, 2)[0];
+      EXPECT_TRUE(want != got);
+      double largest_share = 0;
+      for (int64_t t = 0; t < 300; ++t) {
+        for (int64_t head = 0; head < 4; ++head) {
+          double delta = 0, largest = 0;
+          for (int64_t i = shape.first_seen(t); i <= t; ++i) {
+            double sum = 0;
+            for (int64_t d = 0; d < 64; ++d) {
+              sum +=
+                  std::abs(double{s.q[(t * 4 + head) * 64 + d]} * s.k[(i * 2 + head / 2) * 64 + d]);
+            }
+            delta = std::max(delta, shape.scale * sum * 0x1p-8 * 1.1);
+            for (int64_t d = 0; d < 48; ++d)
+              largest = std::max(largest, std::abs(double{s.v[(i * 2 + head / 2) * 48 + d]}));
+          }
+          const double grown = std::exp(2 * delta);
+          const double bound = (grown - 1 + 0x1p-7 * grown) * largest * 1.1 + 1e-5;
+          for (int64_t d = 0; d < 48; ++d) {
+            const int64_t at = (t * 4 + head) * 48 + d;
+            const double off = std::abs(double{got[at]} - want[at]);
+            ASSERT_LE(off, bound) << "token " << t;
+            largest_share = std::max(largest_share, off / bound);
+          }
+        }
+      }
+      EXPECT_GT(largest_share, 0.01) << "the bound is too wide to find an error";
+    }
+  }
+}
+
+// Compares packed products with a double reference over operands that bf16 holds exactly.
+TEST_F(AttendTest, PackedProductsFollowFormula) {
+  const cpu::VectorOps& ops = cpu::vector_ops();
+  if (ops.attend_packed == nullptr) GTEST_SKIP() << "this CPU has no avx512_bf16";
+  const int64_t dim = 96, value_dim = 80, keys = cpu::kAttendStretch;
+  Sequence s = sequence(keys, {1, 1, dim, value_dim, 1});
+  for (auto* numbers : {&s.q, &s.k, &s.v})
+    for (float& x : *numbers) x = std::round(x * 16) / 16;
+  for (const int num_rows : {1, 3, 4, 7, 64, 150}) {
+    SCOPED_TRACE(num_rows);
+    std::vector<float> out(num_rows * value_dim, NAN),
+        room(cpu::kAttendScratch + cpu::packed_scratch(dim, value_dim) + 16);
+    std::vector<cpu::AttendRow> rows(num_rows);
+    for (int r = 0; r < num_rows; ++r)
+      rows[r] = {&s.q[r * dim],       r * 2, std::min<int64_t>(r * 5 + 17, keys),
+                 &out[r * value_dim], 0,     0};
+    if (num_rows > 3) rows[num_rows - 2].begin = rows[num_rows - 2].end;  // sees nothing
+    cpu::AttendArgs args{rows.data(), num_rows,  s.k.data(), s.v.data(), dim,  value_dim,
+                         dim,         value_dim, 0,          keys,       0.1f, room.data()};
+    args.packed_keys = reinterpret_cast<uint32_t*>(
+        (reinterpret_cast<uintptr_t>(room.data() + cpu::kAttendScratch) + 63) / 64 * 64);
+    args.packed_values = args.packed_keys + keys / 2 * dim;  // panels of 64 keys fill it
+    ASSERT_TRUE(ops.attend_pack(args));
+    ops.attend_packed(args);
+    for (int r = 0; r < num_rows; ++r) {
+      std::vector<double> scores;
+      double largest = -INFINITY, sum = 0;
+      for (int64_t i = rows[r].begin; i < rows[r].end; ++i) {
+        double score = 0;
+        for (int64_t d = 0; d < dim; ++d) score += double{s.q[r * dim + d]} * s.k[i * dim + d];
+        scores.push_back(score * 0.1f);
+        largest = std::max(largest, scores.back());
+      }
+      if (scores.empty()) {
+        EXPECT_EQ(rows[r].largest, -INFINITY);
+        EXPECT_EQ(rows[r].sum, 0);
+      } else {
+        EXPECT_NEAR(rows[r].largest, largest, 1e-5);
+      }
+      for (double& score : scores) sum += score = std::exp(score - largest);
+      EXPECT_NEAR(rows[r].sum, sum, 0x1p-8 * sum);
+      for (int64_t c = 0; c < value_dim; ++c) {
+        double exact = 0, bound = 1e-5 * sum;
+        for (size_t i = 0; i < scores.size(); ++i) {
+          const double value = s.v[(rows[r].begin + static_cast<int64_t>(i)) * value_dim + c];
+          exact += scores[i] * value, bound += scores[i] * std::abs(value) * 0x1p-8;
+        }
+        EXPECT_NEAR(out[r * value_dim + c], exact, bound) << "row " << r;
+      }
+    }
+  }
+}
+
+TEST_F(AttendTest, Bf16ProductsDependOnlyOnSequenceFromSixteenTokensOn) {
+  if (cpu::vector_ops().attend_packed == nullptr) GTEST_SKIP() << "this CPU has no avx512_bf16";
+  AttentionShape shape{8, 2, 32, 32, 0.2f};
+  shape.bf16_products = true;
+  std::vector<Sequence> sequences;
+  // The last step of each has 16 tokens or more, too.
+  for (const int64_t tokens : {640, 32, 272}) sequences.push_back(sequence(tokens, shape));
+  std::vector<std::vector<float>> alone;
+  for (const Sequence& one : sequences) alone.push_back(run({one}, shape, 1000, 1)[0]);
+  for (const int threads : {1, 3}) {
+    for (const int64_t step : {16, 40, 1000})
+      EXPECT_TRUE(run(sequences, shape, step, threads) == alone) << threads << " threads, " << step;
+  }
+  // Fewer tokens, or a request for the same bits in every step: f32.
+  std::vector<std::vector<float>> in_f32;
+  shape.bf16_products = false;
+  for (const Sequence& one : sequences) in_f32.push_back(run({one}, shape, 1000, 1)[0]);
+  shape.bf16_products = true;
+  EXPECT_TRUE(run(sequences, shape, 15, 2) == in_f32);
+  shape.batch_invariant = true;
+  EXPECT_TRUE(run(sequences, shape, 1000, 2) == in_f32);
+}
+
+TEST_F(AttendTest, NonFiniteTokenWithBf16ProductsReachesOnlyTokensThatSeeIt) {
+  AttentionShape shape{2, 2, 32, 32, 0.25f};
+  shape.bf16_products = true;
+  Sequence s = sequence(40, shape), spoilt = s;
+  for (int64_t i = 21 * 64; i < 40 * 64; ++i) spoilt.k[i] = NAN, spoilt.v[i] = INFINITY;
+  const auto want = run({s}, shape, 40, 1)[0], got = run({spoilt}, shape, 40, 1)[0];
+  for (int64_t i = 0; i < 21 * 64; ++i) ASSERT_NEAR(got[i], want[i], 0.1) << i;
+  for (int64_t i = 21 * 64; i < 40 * 64; ++i) ASSERT_FALSE(std::isfinite(got[i])) << i;
+}
+
 // Let u be the rounding unit (2^-9, 2^-12). A score is off by at most δ = scale · u · Σ|q·k|. So a
 // weight is off by a factor within e^(±2δ), and an output by at most (e^(2δ) - 1 + u · e^(2δ)) ·
 // max|v|.

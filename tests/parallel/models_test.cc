@@ -5,6 +5,8 @@
 #include <mutex>
 
 #include "model_on_ranks.h"
+#include "models/decoder/model_state.h"
+#include "models/ranks.h"
 #include "ranks_of_threads.h"
 
 namespace moracle::models_on_ranks_test {
@@ -73,6 +75,27 @@ TEST(ModelsOnRanks, EachRankReadsOnlyItsExperts) {
   EXPECT_EQ(bytes[0] + bytes[1] + bytes[2], all.bytes);
   EXPECT_EQ(bytes[0], all.bytes / 2);  // 2 of 4 experts
   EXPECT_EQ(bytes[1], all.bytes / 4);
+}
+
+// Each rank measures its CPU's rates, which decide between f32 and bf16.
+TEST(ModelsOnRanks, RanksCompareTypeOfProducts) {
+  const Checkpoint checkpoint = *Checkpoint::open(golden_folder("qwen3_moe"));
+  Model model = *Model::load(checkpoint, {});
+  Model::State& state = ModelAccess::state(model);
+  const auto plan = [&] {
+    return facts_after_loading(state, checkpoint.state().tensors.record())[0].value;
+  };
+  const std::string before = plan();
+  bool& attention = state.bf16_attention;
+  attention = !attention;
+  const std::string other_attention = plan();
+  EXPECT_NE(other_attention, before);
+  attention = !attention;
+  EXPECT_EQ(plan(), before);
+  bool& products = state.choices.back().selection.plan->matrices[0].kernel.bf16_products;
+  products = !products;
+  EXPECT_NE(plan(), before);
+  EXPECT_NE(plan(), other_attention);
 }
 
 // Loads on two ranks, the second from `other`. Returns both errors.

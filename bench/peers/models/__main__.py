@@ -44,6 +44,7 @@ def parse(argv):
     parser.add_argument("--seconds", type=float, default=0.5, help="for each cell of a round")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--kv-cache", default="f16", help="Moracle's; llama.cpp has f16")
+    parser.add_argument("--output-scheme", default="bf16", help="of Moracle's output layer")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--json", metavar="FILE")
     return parser.parse_args(argv)
@@ -60,8 +61,8 @@ class Moracle:
     def _bench(self, **options):
         command = [self.args.moracle, "bench", "--model-shape", "qwen3-30b-a3b", "--scheme",
                    self.scheme, "--json", "--seconds", str(self.args.seconds), "--threads",
-                   str(self.args.threads), "--kv-cache", self.args.kv_cache, "--backend",
-                   self.args.backend, "--layers", str(self.args.layers), *PAIRS[self.scheme][0]]
+                   str(self.args.threads), "--kv-cache", self.args.kv_cache, "--output-scheme",
+                   self.args.output_scheme, "--backend", self.args.backend, "--layers", str(self.args.layers), *PAIRS[self.scheme][0]]
         for name, value in options.items():
             command += [f"--{name}", str(value)]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)

@@ -1,8 +1,9 @@
 // Backend "cpu-avx512": lines of layout vnni16 in registers of 512 bits. Activations that bf16
-// holds exactly, or may be rounded to bf16, are multiplied in bf16 if the CPU supports it, except
-// on CPUs with AMX. There (Sapphire and Emerald Rapids) bf16 products run at half of the f32 rate.
-// Other floats are multiplied in f32: two bf16 parts would be no faster.
+// holds exactly, or may be rounded to bf16, are multiplied in bf16 if the CPU's measured rates say
+// that this pays (oracle/rates): twice the f32 rate on Zen 4, half of it on Sapphire Rapids. Other
+// floats are multiplied in f32: two bf16 parts would be no faster.
 #include "kernels/cpu/gemm/line_linear.h"
+#include "oracle/rates/rates.h"
 
 namespace moracle {
 
@@ -13,34 +14,30 @@ namespace {
 
 using namespace cpu;
 
-const LineKernels& kernels_of(const Machine& machine) {
-  const Isa isa = machine.cpu.isa;
-  const bool bf16 =
-      missing(Isa::kAvx512Bf16, isa) == Isa::kNone && missing(Isa::kAmxBf16, isa) != Isa::kNone;
+const LineKernels& kernels_of(bool bf16) {
   return bf16 ? kAvx512Bf16Lines : kAvx512Lines;
 }
 
-LineArithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme, bool bf16_activations,
-                             const LineKernels& kernels) {
-  const bool bf16 = kernels.bf16 != nullptr && (scheme.activation || bf16_activations);
-  return arithmetic_for(shape, scheme, bf16, 4);
-}
-
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
-  const LineKernels& kernels = kernels_of(machine);
-  const LineArithmetic arithmetic =
-      arithmetic_of(request.shape, request.scheme, request.bf16_activations, kernels);
-  return plan_lines(request, arithmetic, kernels, machine.cpu.threads);
+  const auto arithmetic_with = [&](bool bf16) {
+    return arithmetic_for(request.shape, request.scheme, bf16, 4);
+  };
+  const Bf16Choice choice = choose_bf16(machine.cpu);
+  const bool both = (request.scheme.activation || request.bf16_activations) &&
+                    arithmetic_with(true) == LineArithmetic::kBf16;
+  const bool bf16 = both && choice.bf16;
+  KernelPlan plan =
+      plan_lines(request, arithmetic_with(bf16), kernels_of(bf16), machine.cpu.threads);
+  plan.bf16_products = bf16;
+  if (both) plan.reason = choice.reason;
+  return plan;
 }
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
                                             Device& device) {
-  const Machine here = Machine::here();
-  const LineKernels& kernels = kernels_of(here);
-  const bool bf16_activations = plan.product_bits == kBf16Bits;
   const LineArithmetic arithmetic =
-      arithmetic_of(weights.shape, weights.scheme, bf16_activations, kernels);
-  return make_lines(std::move(weights), plan, arithmetic, kernels, device);
+      arithmetic_for(weights.shape, weights.scheme, plan.bf16_products, 4);
+  return make_lines(std::move(weights), plan, arithmetic, kernels_of(plan.bf16_products), device);
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ struct AttentionStep {
   const Batch& batch;
   const LayerCache& cache;  ///< of this layer in the batch's pages
   bool batch_invariant;     ///< see AttentionShape
+  bool bf16_products;       ///< likewise
   std::byte* scratch;       ///< scratch_bytes
   Stream stream;
   const OnPart& on_part;

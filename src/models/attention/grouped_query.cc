@@ -91,6 +91,7 @@ class GroupedQueryAttention : public Attention {
     shape.sinks = floats(sinks_);
     shape.cache = step.cache;
     shape.batch_invariant = step.batch_invariant;
+    shape.bf16_products = step.bf16_products;
     MORACLE_CHECK(
         step.ops.attend(q, step.batch, shape, scratch.attended, scratch.attend, step.stream));
     MORACLE_CHECK(apply_gate(scratch, step));

@@ -66,6 +66,7 @@ class LatentAttention : public Attention {
     AttentionShape shape = shape_of(spec);
     shape.cache = step.cache;
     shape.batch_invariant = step.batch_invariant;
+    shape.bf16_products = step.bf16_products;
     // This part includes norms, RoPE and the copies of heads.
     part_done(step.on_part, "attention linears");
     MORACLE_CHECK(step.ops.append(scratch.k, scratch.v, step.batch, step.cache, step.stream));

@@ -196,10 +196,10 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   for (size_t l = 0; l < m.layers.size(); ++l) {
     Layer& layer = m.layers[l];
     const auto index = static_cast<int64_t>(l);
-    MORACLE_CHECK(
-        layer.attention->apply(normed, added,
-                               {ops, batch, layer.cache, m.batch_invariant, m.activations.attention,
-                                stream, m.on_part, pending ? &*pending : nullptr}));
+    MORACLE_CHECK(layer.attention->apply(
+        normed, added,
+        {ops, batch, layer.cache, m.batch_invariant, m.bf16_attention, m.activations.attention,
+         stream, m.on_part, pending ? &*pending : nullptr}));
     if (pending) {
       hidden_too = std::exchange(hidden, pending->sum);
       pending.reset();

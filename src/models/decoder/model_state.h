@@ -64,6 +64,7 @@ struct Model::State {
   std::shared_ptr<KvPool> cache_pool;
   std::shared_ptr<KvPool> state_pool;  // null: no layer is recurrent
   bool batch_invariant = false;        // a token's bits depend on its sequence alone
+  bool bf16_attention = false;         // see ModelPlan
 
   Buffer activations_buffer;
   Activations activations;

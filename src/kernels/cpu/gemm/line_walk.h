@@ -143,7 +143,7 @@ class LineWalk {
  private:
   template <class Finish>
   void step(const WalkStep& step, PassScratch& scratch, const Finish& finish);
-  bool few(int64_t expert) const { return few_ && rows_.all_rows(expert) <= kernels_.few_rows; }
+  bool few(int64_t expert) const { return few_ && rows_.all_rows(expert) <= form_.few_rows; }
 
   const LinePass& pass_;
   const std::optional<LinePass>& few_;
@@ -200,7 +200,7 @@ void LineWalk::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPoo
       end = rows_.past(expert);
     if (end == begin) end = std::min(begin + most, rows_.count());
     const PackedRows x = packer.scratch(end - begin, scratch);
-    packer.split(x, begin, end, rows_, kernels_.few_rows, pool);
+    packer.split(x, begin, end, rows_, form_.few_rows, pool);
     auto item = [&](int64_t e) {
       return RowItem{e, std::max(rows_.first(e), begin), std::min(rows_.past(e), end)};
     };

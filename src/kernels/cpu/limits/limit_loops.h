@@ -1,6 +1,7 @@
-// Loops that do one thing at a CPU's full speed: read memory in order, or multiply-add in
-// registers. They are assembly, so that every build measures the same instructions and no file
-// needs an instruction set's flags. Only a CPU that reports the features may call them.
+// Loops that do one thing at a CPU's full speed: read memory in order, or multiply tiles of AMX
+// (those of vectors are in oracle/rates). They are assembly, so that every build measures the same
+// instructions and no file needs an instruction set's flags. Only a CPU that reports the features
+// may call them.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +16,6 @@ void read_portable(const void* from, size_t bytes);
 #if defined(__x86_64__)
 void read_avx2(const void* from, size_t bytes);
 void read_avx512(const void* from, size_t bytes);
-
-/// Each runs `rounds` times kMultiplies independent instructions.
-inline constexpr int kMultiplies = 12;
-void multiply_f32_avx2(int64_t rounds);          ///< vfmadd231ps, 8 lanes
-void multiply_int8_avx2(int64_t rounds);         ///< vpmaddwd of widened codes, 16 products
-void multiply_int8_avx_vnni(int64_t rounds);     ///< vpdpbusd in VEX form, 32 products
-void multiply_f32_avx512(int64_t rounds);        ///< vfmadd231ps, 16 lanes
-void multiply_int8_avx512_vnni(int64_t rounds);  ///< vpdpbusd, 64 products
-void multiply_bf16_avx512(int64_t rounds);       ///< vdpbf16ps, 32 products
 
 /// Each runs `rounds` times kTileMultiplies products of full tiles: 16 x 64 bytes by 64 bytes x 16.
 inline constexpr int kTileMultiplies = 4;

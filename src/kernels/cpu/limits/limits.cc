@@ -10,6 +10,7 @@
 #include "base/median.h"
 #include "base/try.h"
 #include "kernels/cpu/limits/limit_loops.h"
+#include "oracle/rates/multiply_loops.h"
 
 namespace moracle::cpu {
 namespace {

@@ -19,20 +19,33 @@ using cpu::AttendArgs;
 using cpu::AttendRow;
 using cpu::kAttendRows;
 using cpu::kAttendStretch;
+using cpu::kPackedRows;
+
+// A sequence with as many tokens in a step is multiplied in bf16, if the request allows it.
+constexpr int64_t kPackedTokens = 16;
 
 // Rows are the queries of one sequence that read the same keys: heads_per_kv heads of every token,
-// token by token. A block is up to kAttendRows of these rows, for one head of keys.
+// token by token. A block is up to block_rows of these rows, for one head of keys.
 struct Blocks {
   const Matrix& q;
   const Matrix& out;
   const Batch& batch;
   const AttentionShape& shape;
+  const cpu::VectorOps& vector;
 
   int64_t heads_per_kv() const { return shape.num_heads / shape.num_kv_heads; }
   int64_t tokens(int64_t s) const { return batch.first_token[s + 1] - batch.first_token[s]; }
   int64_t rows(int64_t s) const { return tokens(s) * heads_per_kv(); }
+  // Packing keys and values for bf16 products costs as much as multiplying a few rows.
+  bool may_pack() const {
+    return shape.bf16_products && !shape.batch_invariant && vector.attend_packed != nullptr &&
+           shape.cache.dtype != DType::kI8 && cpu::packs(shape.head_dim, shape.value_dim);
+  }
+  bool packs(int64_t s) const { return may_pack() && tokens(s) >= kPackedTokens; }
+  // Many rows share what a block packs.
+  int64_t block_rows(int64_t s) const { return packs(s) ? kPackedRows : kAttendRows; }
   int64_t blocks(int64_t s) const {
-    return (rows(s) + kAttendRows - 1) / kAttendRows * shape.num_kv_heads;
+    return (rows(s) + block_rows(s) - 1) / block_rows(s) * shape.num_kv_heads;
   }
   int64_t total() const {
     int64_t sum = 0;
@@ -40,7 +53,10 @@ struct Blocks {
     return sum;
   }
   int64_t most_rows() const {  // per block
-    return std::min<int64_t>(batch.most_tokens * heads_per_kv(), kAttendRows);
+    return std::min<int64_t>(batch.most_tokens * heads_per_kv(), largest_block());
+  }
+  int64_t largest_block() const {
+    return may_pack() && batch.most_tokens >= kPackedTokens ? kPackedRows : kAttendRows;
   }
   int64_t stretches() const { return (longest() + kAttendStretch - 1) / kAttendStretch; }
   int64_t longest() const {
@@ -53,12 +69,13 @@ struct Blocks {
 };
 
 struct Block {
-  AttendRow rows[kAttendRows];
+  AttendRow rows[kPackedRows];
   AttendArgs args;                      // without keys and values, which depend on a stretch's page
   int64_t first_stretch, last_stretch;  // [first, last)
   std::byte* const* pages;              // of the sequence
   int64_t keys, values;                 // byte offsets in a page
   int64_t key_scales, value_scales;     // likewise
+  bool packed;                          // multiplied by attend_packed
 };
 
 cpu::CacheType cache_type(DType dtype) {
@@ -79,9 +96,9 @@ void find(const Blocks& all, int64_t i, Block& block) {
   const AttentionShape& shape = all.shape;
   int64_t s = 0;
   for (; i >= all.blocks(s); ++s) i -= all.blocks(s);
-  const int64_t kv = i % shape.num_kv_heads, first = i / shape.num_kv_heads * kAttendRows;
+  const int64_t kv = i % shape.num_kv_heads, first = i / shape.num_kv_heads * all.block_rows(s);
   const int64_t heads = all.heads_per_kv(), first_token = all.batch.first_token[s];
-  const int num_rows = static_cast<int>(std::min<int64_t>(kAttendRows, all.rows(s) - first));
+  const int num_rows = static_cast<int>(std::min(all.block_rows(s), all.rows(s) - first));
   int64_t least = INT64_MAX, most = 0;
   for (int r = 0; r < num_rows; ++r) {
     const int64_t token = first_token + (first + r) / heads,
@@ -112,6 +129,7 @@ void find(const Blocks& all, int64_t i, Block& block) {
   block.args.head_dim = shape.head_dim;
   block.args.value_dim = shape.value_dim;
   block.args.scale = shape.scale;
+  block.packed = all.packs(s);
 }
 
 // The first key of a stretch; null for a stretch that the block does not have.
@@ -123,9 +141,11 @@ const std::byte* keys_of(const Block& block, DType cache, int64_t stretch, int64
 }
 
 // Computes each row's result of one stretch into `parts`, whose `out` pointers are set. `next`: the
-// keys that the thread reads afterwards.
+// keys that the thread reads afterwards. `new_queries`: `scratch` served no other stretch of the
+// block right before.
 void search(const cpu::VectorOps& vector, DType cache, const Block& block, int64_t stretch,
-            int64_t page, const std::byte* next, AttendRow* parts, float* scratch) {
+            int64_t page, const std::byte* next, AttendRow* parts, float* scratch,
+            bool new_queries = true) {
   AttendArgs args = block.args;
   // A stretch lies in one page, and positions are relative to that page.
   const int64_t at = stretch * kAttendStretch / page, first = at * page;
@@ -143,7 +163,23 @@ void search(const cpu::VectorOps& vector, DType cache, const Block& block, int64
   args.scratch = scratch;
   args.next_keys = next;
   args.next_bytes = kAttendStretch * cached_bytes(cache, args.head_dim);
-  if (cache != DType::kI8) return vector.attend(args);
+  if (block.packed) {
+    auto* packed = reinterpret_cast<uint32_t*>(scratch + cpu::kAttendScratch);
+    packed += -(reinterpret_cast<uintptr_t>(packed) / sizeof *packed) % 16;
+    args.packed_keys = packed;
+    args.packed_values = packed + kAttendStretch / 2 * args.head_dim;
+    args.new_queries = new_queries;
+    if (vector.attend_pack(args)) return vector.attend_packed(args);
+  }
+  if (cache != DType::kI8) {
+    // After a packed block that holds a value which is not finite, rows go through in parts.
+    const int rows = args.num_rows;
+    for (int r = 0; r < rows; r += kAttendRows) {
+      args.rows = parts + r, args.num_rows = std::min(kAttendRows, rows - r);
+      vector.attend(args);
+    }
+    return;
+  }
   args.key_scales = reinterpret_cast<const float*>(block.pages[at] + block.key_scales);
   args.value_scales = reinterpret_cast<const float*>(block.pages[at] + block.value_scales);
   vector.attend_codes(args);
@@ -170,9 +206,11 @@ void finish(const cpu::VectorOps& vector, Block& block) {
 }
 
 // Floats of scratch for the rows of one block.
-int64_t block_scratch(const AttentionShape& shape) {
+int64_t block_scratch(const Blocks& all) {
+  const AttentionShape& shape = all.shape;
   const int64_t codes = shape.cache.dtype == DType::kI8 ? cpu::codes_scratch(shape.head_dim) : 0;
-  return cpu::kAttendScratch + codes;
+  const int64_t packed = all.may_pack() ? cpu::packed_scratch(shape.head_dim, shape.value_dim) : 0;
+  return cpu::kAttendScratch + codes + packed;
 }
 
 // Takes items until none is left: the cost of an item varies with its visible context.
@@ -199,22 +237,23 @@ Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape&
                  str("they have ", batch.page)};
   }
   const std::lock_guard lock(attending_.mutex);
-  const Blocks all{q, out, batch, shape};
+  const Blocks all{q, out, batch, shape, vector_};
   const int64_t blocks = all.total(), stretches = all.stretches();
   if (blocks == 0) return {};
-  const int64_t dim = shape.value_dim, scratch = block_scratch(shape);
+  const int64_t dim = shape.value_dim, scratch = block_scratch(all);
   std::atomic<int64_t> next{0};
   const auto whole = in_turn(next, blocks, [&](int thread, int64_t i) {
-    float* const own = attend_scratch(thread, scratch + kAttendRows * dim);
-    AttendRow parts[kAttendRows];
-    for (int r = 0; r < kAttendRows; ++r) parts[r].out = own + scratch + r * dim;
+    float* const own = attend_scratch(thread, scratch + all.largest_block() * dim);
+    AttendRow parts[kPackedRows];
+    for (int r = 0; r < all.largest_block(); ++r) parts[r].out = own + scratch + r * dim;
     Block block;
     // The last tokens see most positions, so they go first.
     find(all, blocks - 1 - i, block);
     start(block);
     for (int64_t s = block.first_stretch; s < block.last_stretch; ++s) {
       search(vector_, shape.cache.dtype, block, s, batch.page,
-             keys_of(block, shape.cache.dtype, s + 1, batch.page), parts, own);
+             keys_of(block, shape.cache.dtype, s + 1, batch.page), parts, own,
+             s == block.first_stretch);
       merge(vector_, block, s, parts);
     }
     finish(vector_, block);
@@ -234,7 +273,7 @@ Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape&
 // Few blocks with a long context: threads share the context, a round of stretches at a time.
 void CpuOps::attend_by_stretches(const Matrix& q, const Batch& batch, const AttentionShape& shape,
                                  const Matrix& out) {
-  const Blocks all{q, out, batch, shape};
+  const Blocks all{q, out, batch, shape, vector_};
   const int64_t blocks = all.total(), stretches = all.stretches(), rows = all.most_rows();
   const int64_t round = std::min(stretches, 16 * pool_.size() / blocks + 1);
   // For each block: its rows, then their results for each stretch of the round.
@@ -271,7 +310,7 @@ void CpuOps::attend_by_stretches(const Matrix& q, const Batch& batch, const Atte
       const std::byte* const ahead =
           keys_of(other, shape.cache.dtype, begin + after / blocks, batch.page);
       search(vector_, shape.cache.dtype, block, s, batch.page, ahead,
-             rows_of(i % blocks, 1 + s - begin), attend_scratch(thread, block_scratch(shape)));
+             rows_of(i % blocks, 1 + s - begin), attend_scratch(thread, block_scratch(all)));
     }));
     const int64_t work = (end - begin) * rows * shape.value_dim;
     split_rows(blocks, work, [&](int64_t first, int64_t last) {

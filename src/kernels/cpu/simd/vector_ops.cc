@@ -7,19 +7,26 @@ namespace moracle::cpu {
 const VectorOps& vector_ops() {
 #if defined(__x86_64__)
   static const Isa isa = detect_cpu().isa;
-  const auto with = [](VectorOps table, void (*attend_codes)(const AttendArgs&)) {
-    table.attend_codes = attend_codes;
+  const auto has = [](Isa wanted) { return missing(wanted, isa) == Isa::kNone; };
+  if (has(Isa::kAvx512 | Isa::kAvx2)) {
+    static const VectorOps table = [&] {
+      VectorOps ops = kAvx512VectorOps;
+      if (has(Isa::kAvx512Vnni)) ops.attend_codes = attend_codes_avx512_vnni;
+      if (has(Isa::kAvx512Bf16)) {
+        ops.attend_pack = attend_pack_avx512_bf16;
+        ops.attend_packed = attend_packed_avx512_bf16;
+      }
+      return ops;
+    }();
     return table;
-  };
-  if (missing(Isa::kAvx512 | Isa::kAvx2, isa) == Isa::kNone) {
-    if (missing(Isa::kAvx512Vnni, isa) != Isa::kNone) return kAvx512VectorOps;
-    static const VectorOps vnni = with(kAvx512VectorOps, attend_codes_avx512_vnni);
-    return vnni;
   }
-  if (missing(Isa::kAvx2, isa) == Isa::kNone) {
-    if (missing(Isa::kAvxVnni, isa) != Isa::kNone) return kAvx2VectorOps;
-    static const VectorOps vnni = with(kAvx2VectorOps, attend_codes_avx_vnni);
-    return vnni;
+  if (has(Isa::kAvx2)) {
+    static const VectorOps table = [&] {
+      VectorOps ops = kAvx2VectorOps;
+      if (has(Isa::kAvxVnni)) ops.attend_codes = attend_codes_avx_vnni;
+      return ops;
+    }();
+    return table;
   }
 #endif
   return kPortableVectorOps;

@@ -28,7 +28,7 @@ enum class CacheType { kF32, kBF16, kF16, kE4M3 };
 /// Rows that share keys and values, over the positions [from, to) of one stretch.
 struct AttendArgs {
   AttendRow* rows;
-  int num_rows;        ///< up to kAttendRows
+  int num_rows;        ///< up to kAttendRows; of attend_packed, kPackedRows
   const void* keys;    ///< of position 0; positions lie key_stride elements apart
   const void* values;  ///< likewise
   int64_t key_stride, value_stride;
@@ -41,8 +41,29 @@ struct AttendArgs {
   const float* value_scales = nullptr;
   const void* next_keys = nullptr;  ///< keys that are probably read next; they are prefetched
   int64_t next_bytes = 0;
+  /// Of attend_packed: pairs of bf16, aligned to 64 bytes. keys [kAttendStretch / kPackedPanel,
+  /// head_dim / 2, kPackedPanel]: two columns of a key; values [panels of columns,
+  /// kAttendStretch / 2, kPackedPanel]: a column of two positions.
+  uint32_t* packed_keys = nullptr;
+  uint32_t* packed_values = nullptr;
+  bool new_queries = true;  ///< false: attend_pack packed these rows before, for another stretch
 };
 inline constexpr int64_t kAttendScratch = kAttendRows * kAttendStretch;
+/// Maximum rows per call of `attend_packed`, which share the packed keys and values.
+inline constexpr int kPackedRows = 256;
+inline constexpr int64_t kPackedPanel = 64;
+constexpr int64_t packed_columns(int64_t value_dim) {
+  return (value_dim + kPackedPanel - 1) / kPackedPanel * kPackedPanel;
+}
+/// Further scratch of attend_packed, for packed keys, packed values and queries in bf16.
+constexpr int64_t packed_scratch(int64_t head_dim, int64_t value_dim) {
+  return kAttendStretch / 2 * (head_dim + packed_columns(value_dim)) + kPackedRows / 2 * head_dim +
+         16;
+}
+/// Head sizes that attend_packed takes.
+constexpr bool packs(int64_t head_dim, int64_t value_dim) {
+  return head_dim % 32 == 0 && value_dim % 16 == 0;
+}
 /// Further scratch of attend_codes, for the codes of queries.
 constexpr int64_t codes_scratch(int64_t head_dim) {
   return kAttendRows * ((head_dim + 15) / 16 * 16) / 2;
@@ -142,6 +163,14 @@ struct VectorOps {
   void (*delta_products)(const float* a, const float* b, int64_t count, int64_t num_rows,
                          float* out);
   void (*delta_chunk)(const DeltaChunk& chunk);
+
+  /// Packs the keys and values of the positions that any row sees for attend_packed. Needs
+  /// packs(head_dim, value_dim). False: a value is not finite, so it must not meet a weight of 0.
+  /// Both are null without bf16 products.
+  bool (*attend_pack)(const AttendArgs& args) = nullptr;
+  /// As attend, with bf16 products of packed keys and values. `from` is a multiple of
+  /// kAttendStretch. Any order of rows gives the same bits.
+  void (*attend_packed)(const AttendArgs& args) = nullptr;
 };
 
 extern const VectorOps kPortableVectorOps;
@@ -151,6 +180,9 @@ extern const VectorOps kAvx512VectorOps;  ///< needs AVX-512 F, BW, VL and DQ
 // VectorOps::attend_codes with products of VNNI, which are the same integers.
 void attend_codes_avx_vnni(const AttendArgs& args);
 void attend_codes_avx512_vnni(const AttendArgs& args);
+// VectorOps::attend_pack and attend_packed.
+bool attend_pack_avx512_bf16(const AttendArgs& args);
+void attend_packed_avx512_bf16(const AttendArgs& args);
 #endif
 
 /// The table of the best instruction set that this CPU supports.
