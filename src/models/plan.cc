@@ -11,8 +11,8 @@
 #include "models/operations.h"
 #include "models/routing_statistics.h"
 #include "moracle/moe.h"
-#include "parallel/dispatch.h"
 #include "oracle/rates/rates.h"
+#include "parallel/dispatch.h"
 #include "parallel/replicated_moe.h"
 
 namespace moracle {
