@@ -90,8 +90,8 @@ MODELS = {
         q_lora_rank=10, n_group=1, topk_group=1, mlp_layer_types=["dense", "sparse"],
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "glm4_moe_lite_order": (transformers.Glm4MoeLiteConfig, dict(
-        {key: value for key, value in DEEPSEEK.items() if key != "first_k_dense_replace"}, seed=9,
-        q_lora_rank=None, n_group=2, topk_group=1, num_hidden_layers=3,
+        {key: value for key, value in DEEPSEEK.items() if key != "first_k_dense_replace"}, seed=29,
+        q_lora_rank=None, n_group=1, topk_group=1, num_hidden_layers=3,
         mlp_layer_types=["sparse", "dense", "sparse"],
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "dots1": (transformers.Dots1Config, dict(

@@ -59,8 +59,8 @@ TEST_P(QuantizedArchitectures, MatchLlmcompressor) {
 class CudaQuantizedArchitectures : public QuantizedArchitectures {};
 
 TEST_P(CudaQuantizedArchitectures, MatchLlmcompressor) {
-  // Activations that were rounded to bf16 before they become e4m3 get other codes now and then,
-  // each up to 1/16 apart.
+  // Activations that were rounded to bf16 before they become e4m3 get other codes now and then:
+  // llmcompressor's own results in bf16 are 4 to 9 % away from those in f32.
   const double close =
       GetParam().ends_with("fp8-block") ? 2 * testing::kCloseInBf16 : testing::kCloseInBf16;
   testing::expect_model_matches(folder_, want_, Platform::kCuda, "cuda", close);
