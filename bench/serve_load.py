@@ -33,7 +33,7 @@ class Api:
     def body(self, prompt_tokens, new_tokens, **fields):
         ids = [self.draw.randrange(1000, self.options.vocabulary) for _ in range(prompt_tokens)]
         return json.dumps({"prompt": ids, "max_tokens": new_tokens, "ignore_eos": True,
-                           "seed": self.draw.randrange(1 << 30), **fields})
+                           "seed": self.draw.randrange(1 << 30), **self.options.fields, **fields})
 
     def complete(self, connection, body):
         """The number of new tokens."""
@@ -168,6 +168,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=128, help="new tokens of each request")
     parser.add_argument("--seconds", type=float, default=20, help="for each number of clients")
     parser.add_argument("--vocabulary", type=int, default=30000, help="prompts have ids from 1000 to this")
+    parser.add_argument("--fields", type=json.loads, default={}, help='further fields of every request: {"top_k": 20}')
     parser.add_argument("--steady", action="store_true", help="one long stream for each client, without its prompt")
     parser.add_argument("--behind", type=int, default=0, help="also: first token behind a prompt of so many tokens")
     parser.add_argument("--step-tokens", type=int, default=512, help="of the server, to express times in chunks")

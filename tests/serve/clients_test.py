@@ -50,6 +50,25 @@ class OpenAi(unittest.TestCase):
         with self.client.completions.create(**fields, stream=True) as stream:
             self.assertEqual(PROMPT + "".join(event.choices[0].text for event in stream), text)
 
+    def test_choices_as_a_stream_are_those_of_the_whole_reply(self):
+        fields = {"model": self.model, "messages": MESSAGES, "seed": 5, "max_tokens": 16, "temperature": 1, "n": 3,
+                  "logprobs": True, "top_logprobs": 2}
+        whole = self.client.chat.completions.create(**fields)
+        self.assertGreater(len({choice.message.content for choice in whole.choices}), 1)
+        texts, scores = [""] * 3, [[], [], []]
+        with self.client.chat.completions.create(**fields, stream=True) as stream:
+            for event in stream:
+                for choice in event.choices:
+                    texts[choice.index] += choice.delta.content or ""
+                    scores[choice.index] += choice.logprobs.content if choice.logprobs else []
+        self.assertEqual(texts, [choice.message.content for choice in whole.choices])
+        self.assertEqual(scores, [choice.logprobs.content for choice in whole.choices])
+
+    def test_one_model_is_retrieved(self):
+        self.assertEqual(self.client.models.retrieve(self.model), self.client.models.list().data[0])
+        with self.assertRaises(self.openai.NotFoundError):
+            self.client.models.retrieve("org/missing")
+
     def test_asynchronous_requests_share_steps(self):
         async def all_of_them():
             async with self.openai.AsyncOpenAI(**self.options) as client:
