@@ -217,7 +217,7 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
     EXPECT_EQ(group["plan"]["backend"], group["chosen"]);
     ASSERT_EQ(group["plan"]["matrices"].size(), 2u);
     for (const Json& matrix : group["plan"]["matrices"]) {
-      EXPECT_THAT(keys(matrix), ElementsAre("n", "k", "input_dtype", "kernels"));
+      EXPECT_THAT(keys(matrix), ElementsAre("n", "k", "input_dtype", "reason", "kernels"));
       ASSERT_FALSE(matrix["kernels"].empty());
       EXPECT_THAT(keys(matrix["kernels"][0]),
                   ElementsAre("name", "from_tokens", "to_tokens", "from_rows", "to_rows"));
@@ -263,9 +263,10 @@ TEST_F(ModelJson, ExplainOfRanksGivesExchangesAndBytesThatTravel) {
 
 TEST_F(ModelJson, DryRunGivesWholePlan) {
   const Json json = answer({"run", model_, "--dry-run", "--json"});
-  EXPECT_THAT(keys(json), ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes",
-                                      "activation_bytes", "cache_bytes_per_token", "state_bytes",
-                                      "cache_dtype", "total_bytes", "memory_bytes", "tokenizer"));
+  EXPECT_THAT(keys(json),
+              ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes",
+                          "activation_bytes", "cache_bytes_per_token", "state_bytes", "cache_dtype",
+                          "attention_reason", "total_bytes", "memory_bytes", "tokenizer"));
   EXPECT_EQ(json["cache_dtype"], "f32");
   const Json half = answer({"run", model_, "--dry-run", "--kv-cache", "bf16", "--json"});
   EXPECT_EQ(half["cache_dtype"], "bf16");
@@ -275,6 +276,11 @@ TEST_F(ModelJson, DryRunGivesWholePlan) {
     EXPECT_EQ(bytes["cache_dtype"], type);
     EXPECT_LT(bytes["cache_bytes_per_token"], half["cache_bytes_per_token"]);
   }
+  // Only activations that may be rounded leave a choice to the measured rates.
+  EXPECT_TRUE(json["attention_reason"].is_null());
+  const Json rounded = answer({"run", model_, "--dry-run", "--activations", "bf16", "--json"});
+  const bool two_types = missing(Isa::kAvx512Bf16, Machine::here().cpu.isa) == Isa::kNone;
+  EXPECT_EQ(rounded["attention_reason"].is_string(), two_types);
   std::set<std::string> parts;
   for (const Json& choice : json["choices"]) {
     EXPECT_THAT(keys(choice), ElementsAre("part", "layers", "scheme", "plan"));
