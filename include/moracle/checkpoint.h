@@ -84,6 +84,7 @@ class DescribedMatrix {
 
  private:
   friend class OnlineQuantizer;  // internal
+  friend struct MatrixShare;     // internal
   Result<CanonicalMatrix> read(const Part& part, ThreadPool& pool) const;
 
   MatrixShape shape_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/try.h"
+#include "models/divide.h"
 #include "models/operations.h"
 #include "models/routing_statistics.h"
 
@@ -40,8 +41,9 @@ Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOption
     MORACLE_TRY(auto modules, consider(experts, options, machine, adapters, wishes));
     return ModelExplanation{grouped(std::move(modules)), known.error().to_string()};
   }
-  MORACLE_TRY(const Description description,
+  MORACLE_TRY(Description description,
               describe(checkpoint, {options.quantization, options.activations}));
+  MORACLE_CHECK(divide(description, options));
   MORACLE_TRY(auto modules, consider(description, options, machine, adapters, wishes));
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
   const auto unserved = std::find_if(modules.begin(), modules.end(),

@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/decoder/model_state.h"
+#include "models/divide.h"
 #include "models/ranks.h"
 #include "models/routing_statistics.h"
 
@@ -155,6 +156,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
                                 std::span<const LoraAdapter> adapters, int64_t total_bytes,
                                 ReadRecord* record) {
   MORACLE_CHECK(check_ranks(options));
+  MORACLE_CHECK(divide(description, options));
   MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, device_options(options)));
   if (options.count_routing && device->platform() != Platform::kCpu) {
     return Error{ErrorKind::kUnsupported, "", "routing statistics",
@@ -175,12 +177,14 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   m.spec = description.spec;
   m.max_num_tokens = tokens_per_step(options);
   m.changes = {options.quantization, options.activations};
+  m.tp_size = options.tp_size;
   m.num_adapters = static_cast<int64_t>(adapters.size());
   if (options.group) MORACLE_CHECK(join_ranks(m, modules, options));
   Loader loader(m.workspace, std::move(modules), adapters, options.progress, total_bytes);
-  loader.set_record(record);
+  loader.set_record(record, options.tp_size > 1);
   MORACLE_CHECK(load_embedding(m, description));
   MORACLE_CHECK(allocate_activations(m, description));
+  m.activations.feed_forward.divided = m.tp_size > 1 ? m.exchange.get() : nullptr;
   m.activations.feed_forward.dispatch = m.dispatch.get();
   m.activations.feed_forward.ranks =
       m.exchange != nullptr && m.dispatch == nullptr ? &m.ranks : nullptr;
@@ -221,12 +225,16 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   ReadRecord& record = checkpoint.state().tensors.record();
   record.on = m.group != nullptr;
   Loader loader = Loader::reload(m.workspace, progress, checkpoint.total_bytes());
-  loader.set_record(&record);
+  loader.set_record(&record, m.tp_size > 1);
   MatrixShape table;
   Buffer fresh;
   const auto read = [&]() -> Status {
     MORACLE_TRY(Description description, describe(checkpoint, m.changes));
     MORACLE_CHECK(check_same_model(m, description, checkpoint.folder()));
+    ModelOptions share;
+    share.tp_size = m.tp_size;
+    share.parallel.ep_rank = m.group ? m.group->rank() : 0;
+    MORACLE_CHECK(divide(description, share));
     table = description.embedding.shape();
     MORACLE_TRY(fresh, read_table(description.embedding, m.workspace->device()));
     return load_weights(m, std::move(description), loader);

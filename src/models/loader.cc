@@ -16,6 +16,26 @@ Result<const Selection*> Loader::next(const std::string& module) {
                    : "the plan has no more modules"};
 }
 
+class Loader::OwnReads {
+ public:
+  OwnReads(ReadRecord* record, bool own) : record_(own ? record : nullptr) {
+    if (record_ != nullptr) record_->own = true;
+  }
+  ~OwnReads() {
+    if (record_ != nullptr) record_->own = false;
+  }
+  OwnReads(const OwnReads&) = delete;
+  OwnReads& operator=(const OwnReads&) = delete;
+
+ private:
+  ReadRecord* record_;
+};
+
+bool Loader::is_own(const std::string& part) const {
+  return part == "experts" ||
+         (divided_ && part != "router" && part != "output" && part != "shared expert gate");
+}
+
 Progress Loader::step() {
   counted_ = 0;
   if (!progress_) return {};
@@ -36,8 +56,13 @@ Status Loader::set_aside(Module& to, Described&& from) {
 }
 
 Status Loader::load(std::optional<AdaptedLinear>& to, DescribedMatrix&& from) {
-  if (reload_) return set_aside(*to, std::move(from));
+  if (reload_) {
+    // A reload knows no parts: with shares, only tables and vectors are compared.
+    const OwnReads own(record_, divided_);
+    return set_aside(*to, std::move(from));
+  }
   MORACLE_TRY(const Selection* selection, next(module_name(from)));
+  const OwnReads own(record_, is_own(modules_[at_ - 1].part));
   const std::vector<AdaptedRows> adapted = adapted_rows(from, adapters_);
   MORACLE_TRY(Linear linear, Linear::make(std::move(from), *selection, workspace_, step()));
   to.emplace(std::move(linear));
@@ -48,22 +73,16 @@ Status Loader::load(std::optional<AdaptedLinear>& to, DescribedMatrix&& from) {
 
 Status Loader::load(std::optional<FusedMoe>& to, DescribedWeights&& from) {
   if (reload_) {
-    const bool own = record_ != nullptr && !to->plan().experts.is_identity();
-    if (own) record_->own = true;
-    const Status done = set_aside(*to, std::move(from));
-    if (own) record_->own = false;
-    return done;
+    const OwnReads own(record_, divided_ || !to->plan().experts.is_identity());
+    return set_aside(*to, std::move(from));
   }
   MORACLE_TRY(const Selection* selection, next(module_name(from)));
   const ModuleChoice& choice = modules_[at_ - 1];
   std::vector<LoraWeights> adapters;
   for (const LoraAdapter& adapter : adapters_)
     adapters.push_back(adapter_of(adapter, choice.part, choice.layer, from));
-  const bool own = record_ != nullptr && choice.part == "experts";
-  if (own) record_->own = true;
-  Result<FusedMoe> made = FusedMoe::make(std::move(from), *selection, workspace_, step());
-  if (own) record_->own = false;
-  MORACLE_TRY(to, std::move(made));
+  const OwnReads own(record_, is_own(choice.part));
+  MORACLE_TRY(to, FusedMoe::make(std::move(from), *selection, workspace_, step()));
   weight_bytes_ += to->weight_bytes() + to->plan().adapter_bytes;
   for (size_t i = 0; to->plan().lora_rank > 0 && i < adapters.size(); ++i)
     MORACLE_CHECK(to->set_adapter(static_cast<int32_t>(i), adapters[i]));

@@ -32,7 +32,11 @@ class Loader {
 
   Device& device() const { return workspace_->device(); }
   /// Counts the bytes that this rank reads of the checkpoint; experts have a sum of their own.
-  void set_record(ReadRecord* record) { record_ = record; }
+  /// `divided`: this rank reads its own share of attention and MLPs, too.
+  void set_record(ReadRecord* record, bool divided) {
+    record_ = record;
+    divided_ = divided;
+  }
   /// The adapter of each token of a step, in device memory: needed before a linear layer is loaded
   /// that adapters change.
   void set_lora_ids(const int32_t* lora_ids) { lora_ids_ = lora_ids; }
@@ -55,6 +59,9 @@ class Loader {
  private:
   Result<const Selection*> next(const std::string& module);
   Progress step();
+  // True while a module is read that has another share on each rank.
+  class OwnReads;
+  bool is_own(const std::string& part) const;
   Status done();
   template <class Module, class Described>
   Status set_aside(Module& to, Described&& from);
@@ -65,6 +72,7 @@ class Loader {
   const int32_t* lora_ids_ = nullptr;
   const Progress& progress_;
   ReadRecord* record_ = nullptr;
+  bool divided_ = false;
   size_t at_ = 0;
   bool reload_ = false;
   std::vector<std::function<Status()>> aside_;  // each function puts one module or buffer in place

@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "kernels/device_memory.h"
 #include "models/decoder/activations.h"
+#include "models/divide.h"
 #include "models/modules.h"
 #include "models/operations.h"
 #include "models/routing_statistics.h"
@@ -304,8 +305,9 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
 
 Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options,
                        const Machine& machine) {
-  MORACLE_TRY(const Description description,
+  MORACLE_TRY(Description description,
               describe(checkpoint, {options.quantization, options.activations}));
+  MORACLE_CHECK(divide(description, options));
   MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
   MORACLE_CHECK(check_measured_load(options, checkpoint));
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));

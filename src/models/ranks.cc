@@ -89,9 +89,11 @@ Status check_ranks(const ModelOptions& options) {
   }
   if (parallel.expert_map)
     return wrong("a placement by name: layers may have other numbers of experts", "it has a map");
-  if (options.tp_size != 1)
-    return wrong("tp=1: attention and dense layers are computed by every rank",
+  if (options.tp_size != 1 && (options.tp_size != size || options.spread == Spread::kDispatched))
+    return wrong(str("tp=1, or tp=", size, " with the same tokens on all ranks"),
                  str("it is tp=", options.tp_size));
+  if (options.tp_size != 1 && !options.adapters.empty())
+    return wrong("tp=1 for adapters: they change whole modules", str("it is tp=", options.tp_size));
   if (options.spread == Spread::kReplicated || size == 1) return {};
   if (!options.adapters.empty())
     return wrong("mode=replicated for adapters: their numbers do not travel with dispatched tokens",

@@ -154,8 +154,15 @@ Status FeedForward::apply_beside_mlp(const Matrix& residual, const Matrix& out,
 Status FeedForward::apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
                           Ops& ops, Stream stream, const OnPart& on_part, const AddRmsNorm* norm,
                           const Matrix& residual) {
+  // Where shares are only added, one sum over the ranks serves routed and shared experts.
+  const bool one_sum = scratch.divided != nullptr && shared && !beside_mlp &&
+                       scratch.ranks != nullptr && !scratch.ranks->same_bits;
+  FeedForwardScratch summed = scratch;
+  if (one_sum) summed.ranks = nullptr;
   MORACLE_CHECK(beside_mlp ? apply_beside_mlp(residual, out, scratch, ops, stream, on_part)
-                           : routed.apply(x, out, scratch, ops, stream, on_part, norm));
+                           : routed.apply(x, out, summed, ops, stream, on_part, norm));
+  if (scratch.divided != nullptr && !routed.has_router())
+    MORACLE_CHECK(scratch.divided->all_reduce(out, stream));
   part_done(on_part, "experts");
   if (!shared) return {};
   const Matrix also = scratch.shared.slice(0, x.rows);
@@ -164,11 +171,14 @@ Status FeedForward::apply(const Matrix& x, const Matrix& out, const FeedForwardS
   here.dispatch = nullptr;
   here.count_tokens = false;
   MORACLE_CHECK(shared->apply(x, also, here, ops, stream));
+  if (scratch.divided != nullptr && !one_sum)
+    MORACLE_CHECK(scratch.divided->all_reduce(also, stream));
   if (beside_mlp) {
     MORACLE_CHECK(ops.rms_norm(also, beside_mlp->mlp_output.as<float>(), also.cols,
                                beside_mlp->epsilon, also, stream));
   }
   MORACLE_CHECK(ops.add(out, also, stream));
+  if (one_sum) MORACLE_CHECK(scratch.divided->all_reduce(out, stream));
   part_done(on_part, "shared expert");
   return {};
 }

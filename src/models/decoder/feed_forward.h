@@ -22,7 +22,8 @@ struct FeedForwardScratch {
   int32_t* lora_ids = nullptr;           ///< [tokens], read if a layer has adapters
   const ReplicatedMoe* ranks = nullptr;  ///< where routed experts are summed; null: nowhere
   Dispatch* dispatch = nullptr;          ///< sends tokens to routed experts; null: they stay
-  bool count_tokens = false;  ///< for MoeStage::tokens_per_expert, on a device of the host
+  Exchange* divided = nullptr;  ///< sums shares of dense MLPs and shared experts; null: whole ones
+  bool count_tokens = false;    ///< for MoeStage::tokens_per_expert, on a device of the host
   size_t bytes = 0;
 };
 FeedForwardScratch carve_feed_forward(const Description& description, int64_t max_num_tokens,

@@ -204,6 +204,7 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
       hidden_too = std::exchange(hidden, pending->sum);
       pending.reset();
     }
+    if (m.tp_size > 1) MORACLE_CHECK(m.exchange->all_reduce(added, stream));
     part_done(m.on_part, "attention");
     MORACLE_CHECK(finish_output(layer.attention_output_norm));
     MORACLE_CHECK(look_at(m, "attention", index, added));

@@ -48,6 +48,7 @@ struct Model::State {
   int64_t max_num_tokens = 0;
   int64_t weight_bytes = 0;
   int64_t num_adapters = 0;
+  int64_t tp_size = 1;               // ranks that divide attention and dense layers
   SchemeChanges changes;             // as requested
   std::string architecture;          // of the checkpoint; empty: random weights
   int64_t layers_of_checkpoint = 0;  // likewise

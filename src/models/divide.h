@@ -1,0 +1,15 @@
+// The share of one of several ranks in all modules but experts: attention by heads, dense MLPs and
+// shared experts by columns. The sum of all ranks' outputs is the output of the module.
+#pragma once
+
+#include "models/description.h"
+#include "moracle/model.h"
+
+namespace moracle {
+
+/// Leaves the share of rank options.parallel.ep_rank of options.tp_size. 1: everything. Router,
+/// norms, embedding and output stay whole. Errors (kUnsupported), which name the layer: numbers
+/// that the ranks do not divide; a kind of attention that is not divided.
+Status divide(Description& description, const ModelOptions& options);
+
+}  // namespace moracle

@@ -1,0 +1,61 @@
+#include "quant/cut.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace moracle {
+namespace {
+
+template <class T>
+std::vector<T> rows_in(const std::vector<T>& all, int64_t cols, int64_t first, int64_t count) {
+  if (all.empty()) return {};
+  const auto begin = all.begin() + first * cols;
+  return {begin, begin + count * cols};
+}
+
+template <class T>
+std::vector<T> columns_in(const std::vector<T>& all, int64_t cols, int64_t first, int64_t count) {
+  std::vector<T> some;
+  for (auto row = all.begin(); row != all.end(); row += cols)
+    some.insert(some.end(), row + first, row + first + count);
+  return some;
+}
+
+}  // namespace
+
+CanonicalMatrix cut_rows(CanonicalMatrix&& matrix, int64_t first, int64_t count) {
+  CanonicalMatrix cut = std::move(matrix);
+  const int64_t block = cut.key.group.rows, per_scale = block > 0 ? block : cut.n;
+  const int64_t rows = (count + per_scale - 1) / per_scale, cols = cut.scale_cols();
+  cut.codes = cut.codes.subspan(first * cut.row_bytes(), count * cut.row_bytes());
+  cut.scales = rows_in(cut.scales, cols, first / per_scale, rows);
+  cut.zero_points = rows_in(cut.zero_points, cols, first / per_scale, rows);
+  cut.bias = rows_in(cut.bias, 1, first, count);
+  cut.n = count;
+  return cut;
+}
+
+CanonicalMatrix cut_columns(const CanonicalMatrix& matrix, int64_t first, int64_t count,
+                            bool keeps_bias) {
+  CanonicalMatrix cut;
+  cut.n = matrix.n;
+  cut.k = count;
+  cut.key = matrix.key;
+  const int64_t from = first * bits(cut.key.dtype) / 8;
+  cut.storage.resize(cut.n * cut.row_bytes());
+  for (int64_t r = 0; r < cut.n; ++r) {
+    std::memcpy(cut.storage.data() + r * cut.row_bytes(),
+                matrix.codes.data() + r * matrix.row_bytes() + from, cut.row_bytes());
+  }
+  cut.codes = cut.storage;
+  const int64_t cols = matrix.scale_cols(), group = matrix.group_cols();
+  const int64_t first_group = cols == 1 ? 0 : first / group;
+  const int64_t groups = cols == 1 ? 1 : (count + group - 1) / group;
+  cut.scales = columns_in(matrix.scales, cols, first_group, groups);
+  cut.zero_points = columns_in(matrix.zero_points, cols, first_group, groups);
+  cut.bias = matrix.bias;
+  if (!keeps_bias) std::fill(cut.bias.begin(), cut.bias.end(), 0.0f);
+  return cut;
+}
+
+}  // namespace moracle
