@@ -32,6 +32,7 @@ struct Blocks {
   const Batch& batch;
   const AttentionShape& shape;
   const cpu::VectorOps& vector;
+  int64_t threads;
 
   int64_t heads_per_kv() const { return shape.num_heads / shape.num_kv_heads; }
   int64_t tokens(int64_t s) const { return batch.first_token[s + 1] - batch.first_token[s]; }
@@ -42,8 +43,12 @@ struct Blocks {
            shape.cache.dtype != DType::kI8 && cpu::packs(shape.head_dim, shape.value_dim);
   }
   bool packs(int64_t s) const { return may_pack() && tokens(s) >= kPackedTokens; }
-  // Many rows share what a block packs.
-  int64_t block_rows(int64_t s) const { return packs(s) ? kPackedRows : kAttendRows; }
+  // Many rows share what a block packs, as long as there are blocks for all threads.
+  int64_t packed_rows() const {
+    const bool many = batch.num_tokens * shape.num_heads >= 4 * threads * kPackedRows;
+    return many ? kPackedRows : kAttendRows;
+  }
+  int64_t block_rows(int64_t s) const { return packs(s) ? packed_rows() : kAttendRows; }
   int64_t blocks(int64_t s) const {
     return (rows(s) + block_rows(s) - 1) / block_rows(s) * shape.num_kv_heads;
   }
@@ -55,9 +60,7 @@ struct Blocks {
   int64_t most_rows() const {  // per block
     return std::min<int64_t>(batch.most_tokens * heads_per_kv(), largest_block());
   }
-  int64_t largest_block() const {
-    return may_pack() && batch.most_tokens >= kPackedTokens ? kPackedRows : kAttendRows;
-  }
+  int64_t largest_block() const { return may_pack() ? packed_rows() : kAttendRows; }
   int64_t stretches() const { return (longest() + kAttendStretch - 1) / kAttendStretch; }
   int64_t longest() const {
     int64_t end = 0;
@@ -237,7 +240,7 @@ Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape&
                  str("they have ", batch.page)};
   }
   const std::lock_guard lock(attending_.mutex);
-  const Blocks all{q, out, batch, shape, vector_};
+  const Blocks all{q, out, batch, shape, vector_, pool_.size()};
   const int64_t blocks = all.total(), stretches = all.stretches();
   if (blocks == 0) return {};
   const int64_t dim = shape.value_dim, scratch = block_scratch(all);
@@ -273,7 +276,7 @@ Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape&
 // Few blocks with a long context: threads share the context, a round of stretches at a time.
 void CpuOps::attend_by_stretches(const Matrix& q, const Batch& batch, const AttentionShape& shape,
                                  const Matrix& out) {
-  const Blocks all{q, out, batch, shape, vector_};
+  const Blocks all{q, out, batch, shape, vector_, pool_.size()};
   const int64_t blocks = all.total(), stretches = all.stretches(), rows = all.most_rows();
   const int64_t round = std::min(stretches, 16 * pool_.size() / blocks + 1);
   // For each block: its rows, then their results for each stretch of the round.
