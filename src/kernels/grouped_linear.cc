@@ -34,6 +34,10 @@ Status GroupedLinear::run_normed(const NormedInput&, const Matrix&, Stream) {
   return not_planned("normalizes its input");
 }
 
+Status GroupedLinear::run_unquantized(const Matrix&, const Matrix&, Stream) {
+  return not_planned("quantizes its input");
+}
+
 Status GroupedLinear::run_router(const RouterCall&, Stream) {
   return not_planned("chooses experts");
 }

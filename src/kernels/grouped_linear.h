@@ -64,6 +64,12 @@ class GroupedLinear {
   /// The norm, then run on its output, in one kernel, with the bits of the two. Requires
   /// serves_norm.
   virtual Status run_normed(const NormedInput& x, const Matrix& y, Stream stream);
+  /// True if run_unquantized serves these rows of a linear layer. Depends on shapes, alignment and
+  /// the number of tokens.
+  virtual bool quantizes_input(const Matrix&) const { return false; }
+  /// run for rows as Ops::quantize gives them, from rows as the caller has them, in one kernel,
+  /// with the bits of the two. Requires quantizes_input.
+  virtual Status run_unquantized(const Matrix& x, const Matrix& y, Stream stream);
   /// Call after new bytes were enqueued into weights(): refreshes what was derived from the old
   /// ones, in stream order.
   virtual Status weights_replaced(Stream) { return {}; }

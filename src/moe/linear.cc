@@ -132,7 +132,9 @@ bool LinearAccess::starts_with_norm(const Linear& linear, const NormedInput& x) 
   // Columns that the kernel pads, or stores otherwise, are not those of the norm.
   const Matrix input = carve_linear(state.plan, state.workspace->data()).input.values;
   const Matrix& out = x.norm.out;
-  return input.dtype == out.dtype && input.cols == out.cols && state.weights->serves_norm(x);
+  const bool quantizes = state.plan.layer.scheme.activation.has_value();
+  return (quantizes || input.dtype == out.dtype) && input.cols == out.cols &&
+         state.weights->serves_norm(x);
 }
 
 Status LinearAccess::apply(Linear& linear, const NormedInput& x, const Matrix& y, Stream stream) {
@@ -171,6 +173,8 @@ Status Linear::apply(const Matrix& x, const Matrix& y, Stream stream) {
   const int64_t dense_from = plan.matrices[0].kernel.dense_from;
   if (dense_from > 0 && x.rows >= dense_from)
     return state_->weights->run_dense(x, scratch.input, y, stream);
+  if (key && state_->weights->quantizes_input(x))
+    return state_->weights->run_unquantized(x, y, stream);
   GroupedRows input{{}, nullptr, nullptr, x.rows};
   if (is_static(plan.layer.scheme)) {
     input.x = scratch.input.first(x.rows);

@@ -2,6 +2,8 @@
 // after another: the same bits, also in graphs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <random>
 #include <string>
 #include <utility>
@@ -106,10 +108,13 @@ constexpr Size kSizes[] = {{16, 1024}, {200, 2880}, {200, 4096}, {4400, 2048}};
 // One panel, panels for a part of the blocks, and more than blocks; whole stages and parts.
 TEST_F(CudaNormedLinearTest, OneKernelGivesBitsOfTwo) {
   for (const char* const scheme :
-       {"int4-w4a16-g128", "int4-w4a16-g32", "int8-w8a16-channel", "mxfp4-w4a16", "bf16"}) {
+       {"int4-w4a16-g128", "int4-w4a16-g32", "int8-w8a16-channel", "mxfp4-w4a16", "bf16",
+        "int8-w8a8", "fp8-w8a8-channel", "fp8-w8a8-block128x128"}) {
     for (const auto& [outputs, hidden] : kSizes) {
       const bool bias = outputs == 200;
       if (!select_layer(outputs, hidden, bias, scheme).plan) continue;
+      const bool quantizes = parse_scheme(scheme)->activation.has_value();
+      if (quantizes && hidden % 128 != 0) continue;
       Linear linear = make(outputs, hidden, bias, scheme);
       for (const int64_t tokens : {1, 2, 3, 4}) {
         SCOPED_TRACE(str(scheme, ", ", outputs, " x ", hidden, ", ", tokens, " tokens"));
@@ -128,8 +133,51 @@ TEST_F(CudaNormedLinearTest, OtherInputsRunOneAfterAnother) {
   EXPECT_FALSE(LinearAccess::starts_with_norm(linear, input(5)));
   Linear wide = make(64, 7168, false, "int4-w4a16-g128");
   EXPECT_FALSE(LinearAccess::starts_with_norm(wide, input(1)));
+  Linear mx = make(64, 2048, false, "mxfp8-w8a8");
+  EXPECT_FALSE(LinearAccess::starts_with_norm(mx, input(1)));
   Linear quantized = make(64, 2048, false, "int8-w8a8");
-  EXPECT_FALSE(LinearAccess::starts_with_norm(quantized, input(1)));
+  EXPECT_TRUE(LinearAccess::starts_with_norm(quantized, input(4)));
+  EXPECT_FALSE(LinearAccess::starts_with_norm(quantized, input(5)));
+}
+
+// Eight tokens are quantized by a kernel of their own. A token's bits do not depend on the others.
+TEST_F(CudaNormedLinearTest, LinearThatQuantizesItsInputGivesBitsOfTwoKernels) {
+  for (const char* const scheme : {"int8-w8a8", "fp8-w8a8-channel", "fp8-w8a8-block128x128"}) {
+    for (const auto& [outputs, hidden] : kSizes) {
+      if (hidden % 128 != 0) continue;
+      Linear linear = make(outputs, hidden, outputs == 200, scheme);
+      const auto apply = [&](int64_t tokens) {
+        reset();
+        must(linear.apply(bf16_matrix(y_, tokens, hidden), out(tokens)));
+        return download<uint16_t>(out_);
+      };
+      const std::vector<uint16_t> want = apply(8);
+      for (const int64_t tokens : {1, 3, 4}) {
+        SCOPED_TRACE(str(scheme, ", ", outputs, " x ", hidden, ", ", tokens, " tokens"));
+        const std::vector<uint16_t> got = apply(tokens);
+        ASSERT_TRUE(std::equal(got.begin(), got.begin() + tokens * outputs, want.begin()));
+      }
+    }
+  }
+}
+
+TEST_F(CudaNormedLinearTest, ActivationThatIsNotFiniteGivesNanAsOneAfterAnother) {
+  for (const char* const scheme : {"int8-w8a8", "fp8-w8a8-block128x128"}) {
+    Linear linear = make(64, 1024, false, scheme);
+    std::vector<uint16_t> bits = to_bf16(normal(8 * 1024));
+    bits[5] = 0x7f80, bits[1024 + 700] = 0x7fc0;
+    must(device_->upload(y_.data(), bits.data(), bits.size() * 2, {}));
+    const auto apply = [&](int64_t tokens) {
+      reset();
+      must(linear.apply(bf16_matrix(y_, tokens, 1024), out(tokens)));
+      return from_bf16(download<uint16_t>(out_));
+    };
+    const std::vector<float> want = apply(8), got = apply(3);
+    for (int64_t i = 0; i < 3 * 64; ++i) {
+      ASSERT_EQ(std::isnan(got[i]), std::isnan(want[i])) << scheme << ", output " << i;
+      ASSERT_TRUE(std::isnan(got[i]) || got[i] == want[i]) << scheme << ", output " << i;
+    }
+  }
 }
 
 TEST_F(CudaNormedLinearTest, ReplaysGiveBitsOfCalls) {

@@ -4,6 +4,7 @@
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/decode/few_experts.h"
 #include "kernels/cuda/decode/few_linear.h"
+#include "kernels/cuda/dense/quantized_rows.h"
 #include "kernels/cuda/gemm_sm90/wgmma_dense.h"
 #include "kernels/cuda/gemm_sm90/wgmma_experts.h"
 
@@ -35,7 +36,8 @@ Result<std::unique_ptr<GroupedLinear>> make_sm90(KernelWeights&& weights, const 
     MORACLE_TRY(others, make_wgmma_dense(std::move(others), gpu));
   }
   if (plan.linear_up_to == 0) return others;
-  return make_few_linear(std::move(others), plan.linear_up_to, gpu);
+  MORACLE_TRY(others, make_few_linear(std::move(others), plan.linear_up_to, gpu));
+  return make_quantized_rows(std::move(others), gpu);
 }
 
 Result<std::unique_ptr<FusedExperts>> make_sm90_experts(const GroupedLinear& w13,

@@ -28,8 +28,7 @@ Activations carve_activations(const Description& description, int64_t max_num_to
   a.feed_forward = carve_feed_forward(description, max_num_tokens, dtype, scratch);
   a.logits = carver.take_matrix(DType::kF32, Model::kMaxLogitRows, spec.vocab_size);
   const int64_t k = std::min(Model::kMaxTopK, spec.vocab_size);
-  a.largest_ids = carver.take<int32_t>(Model::kMaxLogitRows * k);
-  a.largest = carver.take<float>(Model::kMaxLogitRows * k);
+  a.largest = carver.take<int32_t>(2 * Model::kMaxLogitRows * k);
   a.top_k_scratch = carver.take<std::byte>(
       static_cast<int64_t>(top_k_scratch_bytes(Model::kMaxLogitRows, spec.vocab_size, k, dtype)));
   a.bytes = carver.bytes();

@@ -14,8 +14,7 @@ struct Activations {
   FeedForwardScratch feed_forward;
   std::byte* attention = nullptr;  ///< the largest scratch of any layer's attention
   Matrix logits;                   ///< [kMaxLogitRows, vocab_size] f32
-  int32_t* largest_ids = nullptr;  ///< top-k token ids, [kMaxLogitRows, kMaxTopK]
-  float* largest = nullptr;        ///< top-k logits, same shape
+  int32_t* largest = nullptr;      ///< top-k token ids of all rows, then their logits
   std::byte* top_k_scratch = nullptr;
   size_t bytes = 0;
 };

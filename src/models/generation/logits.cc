@@ -60,18 +60,19 @@ Result<Model::TopKLogits> Model::top_k_logits(int64_t first, int64_t count, int6
   Device& device = m.workspace->device();
   const Turn turn = device.turn();
   MORACLE_TRY(const Matrix out, enqueue_logits(m, first, count));
-  const Activations& a = m.activations;
-  MORACLE_CHECK(or_out_of_memory("largest logits", [&] {
-    return device.ops().find_top_k(out, k, a.largest_ids, a.largest, a.top_k_scratch, Stream());
-  }));
+  // Side by side, so that one copy brings both to the host.
   const auto values = static_cast<size_t>(count * k);
+  int32_t* const ids = m.activations.largest;
+  auto* const logits = reinterpret_cast<float*>(ids + values);
+  MORACLE_CHECK(or_out_of_memory("largest logits", [&] {
+    return device.ops().find_top_k(out, k, ids, logits, m.activations.top_k_scratch, Stream());
+  }));
   const size_t bytes = values * sizeof(float);
   MORACLE_CHECK(make_host_scratch(m, 2 * bytes));
-  MORACLE_TRY(const std::byte* const ids, on_host(m, a.largest_ids, bytes, 0));
-  MORACLE_TRY(const std::byte* const logits, on_host(m, a.largest, bytes, bytes));
+  MORACLE_TRY(const std::byte* const host, on_host(m, ids, 2 * bytes, 0));
   MORACLE_CHECK(device.synchronize());
-  return TopKLogits{{reinterpret_cast<const int32_t*>(ids), values},
-                    {reinterpret_cast<const float*>(logits), values}};
+  return TopKLogits{{reinterpret_cast<const int32_t*>(host), values},
+                    {reinterpret_cast<const float*>(host + bytes), values}};
 }
 
 }  // namespace moracle

@@ -1,11 +1,16 @@
-// Each block computes 16 logits of every token, as in few_rows. The last block to do so chooses the
-// experts, a warp for each token. With a norm, each block normalizes all rows by itself: that takes
-// less time than a kernel before this one. The last block also stores the residual sums, because no
-// other block reads the rows any more.
+// Each block computes 16 logits of every token, as in few_rows. Then one block chooses the experts,
+// a warp for each token. With a norm, each block normalizes all rows by itself: that takes less
+// time than a kernel before this one.
+//
+// On Hopper the blocks form a cluster, if one has room for all of them: they send their logits to
+// the first block's shared memory, and the last block stores the residual sums. Otherwise logits go
+// through global memory, and the last block to arrive does the rest: no other block reads the rows
+// any more.
 #include "kernels/cuda/dense/few_router.h"
 
 #include "kernels/check_ops.h"
 #include "kernels/cuda/dense/few_rows.cuh"
+#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/cuda_check.h"
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/launch.cuh"
@@ -21,7 +26,19 @@ struct RouterArgs {
   RouteArgs route;
   unsigned* arrived;
   bool aligned;  // rows of x
+  bool cluster;  // the blocks form one
 };
+
+constexpr int kClusterBlocks = 8;  // more need the kernel's consent, and room that may be rare
+constexpr int kClusterLogits = kClusterBlocks * kFewRowsOutputs;
+// Logits of all blocks, in the first one of a cluster.
+using ClusterLogits = float[kMostRouterTokens][kClusterLogits];
+
+// The value that a logit of this type has once it is stored.
+__device__ float as_stored(DType dtype, float value) {
+  if (dtype == DType::kBF16) return bf16_to_float(float_to_bf16(value));
+  return dtype == DType::kF16 ? f16_to_float(float_to_f16(value)) : value;
+}
 
 // True in the last block that calls. It sees what the others wrote before.
 __device__ bool is_last_block(unsigned* arrived) {
@@ -37,11 +54,10 @@ __device__ bool is_last_block(unsigned* arrived) {
   return last;
 }
 
-// x += y, by the warps that choose no expert, or by all after that.
+// x += y, by the warps from number `busy` on.
 template <int kWarps>
-__device__ void store_residual_sums(const AddRmsNorm& norm) {
+__device__ void store_residual_sums(const AddRmsNorm& norm, int busy) {
   const int rows = static_cast<int>(norm.x.rows), count = static_cast<int>(norm.x.cols / 8);
-  const int busy = rows < kWarps ? rows : 0;
   const int first = static_cast<int>(threadIdx.x) - busy * 32, step = (kWarps - busy) * 32;
   if (first < 0) return;
   for (int i = first; i < rows * count; i += step) {
@@ -58,6 +74,7 @@ __global__ void __launch_bounds__(32 * kWarps) few_router(const __grid_constant_
   __shared__ FewRowsSums<kWarps> sums;
   const FewRows& product = args.product;
   const auto rows = static_cast<int>(product.x.rows);
+  if (args.cluster) cluster_arrive();
   if constexpr (kNorms) {
     constexpr int kVectors = kWarps == kFewRowsWarps ? 1 : kMostEights;
     __shared__ NormSquares squares;
@@ -87,11 +104,30 @@ __global__ void __launch_bounds__(32 * kWarps) few_router(const __grid_constant_
     sum_few_rows<kWarps>(product, sums, await, FewRowsX(product, args.aligned));
   }
   __syncthreads();
-  store_few_rows<kWarps>(product, sums);
-  if (!is_last_block(args.arrived)) return;
+  RouteArgs route = args.route;
+  bool chooses = true, adds = true;  // this block's part of the rest
+  if (args.cluster) {
+    __shared__ ClusterLogits logits;
+    cluster_wait();  // the first block's shared memory is there
+    put_few_rows<kWarps>(product, sums, [&](int row, int64_t output, float sum) {
+      store(product.y, row, output, sum);  // for callers, as without a cluster
+      const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(&logits[row][output]));
+      store_remote(to, 0, as_stored(product.y.dtype, sum));
+    });
+    cluster_arrive();
+    cluster_wait();
+    route.logits = {logits, DType::kF32, rows, product.n, kClusterLogits};
+    chooses = cluster_rank() == 0, adds = cluster_rank() + 1 == gridDim.x;
+  } else {
+    store_few_rows<kWarps>(product, sums);
+    if (!is_last_block(args.arrived)) return;
+  }
   const int warp = threadIdx.x / 32;
-  if (warp < rows) route_in_warp<kEach>(args.route, warp);
-  if constexpr (kNorms) store_residual_sums<kWarps>(args.norm);
+  if (chooses && warp < rows) route_in_warp<kEach>(route, warp);
+  if constexpr (kNorms) {
+    // The warps that choose an expert take no part, unless all do.
+    if (adds) store_residual_sums<kWarps>(args.norm, chooses && rows < kWarps ? rows : 0);
+  }
 }
 
 using Kernel = void (*)(RouterArgs);
@@ -124,17 +160,23 @@ Status route_few_rows(const Queue& queue, const FewRows& product, const RouterCa
   if (product.x.rows == 0) return {};
   MORACLE_CHECK(
       check_routing(call.routing, product.n, call.correction_bias != nullptr, call.top_k));
+  const int64_t blocks = (product.n + kFewRowsOutputs - 1) / kFewRowsOutputs;
+#if defined(MORACLE_WITH_SM90A)  // later GPUs run code for compute capability 8.0
+  const bool cluster = queue.capability == 90 && blocks <= kClusterBlocks;
+#else
+  const bool cluster = false;
+#endif
   const RouterArgs args{product,
                         norm != nullptr ? *norm : AddRmsNorm{},
                         {call.logits, call.routing, call.correction_bias, call.top_k, call.topk_ids,
                          call.topk_weights},
                         arrived,
-                        has_aligned_rows(product.x)};
+                        has_aligned_rows(product.x),
+                        cluster};
   const bool many = takes_many_warps(product.k), wide = product.n > 32 * kFewExpertsPerLane;
-  return launch_early(
-      queue, stream, "few_router", kRouters[many][wide][norm != nullptr],
-      (product.n + kFewRowsOutputs - 1) / kFewRowsOutputs,
-      32 * (many ? kManyRowsWarps : kFewRowsWarps),
+  return launch_clusters(
+      queue, stream, "few_router", kRouters[many][wide][norm != nullptr], blocks,
+      cluster ? static_cast<int>(blocks) : 1, 32 * (many ? kManyRowsWarps : kFewRowsWarps),
       norm != nullptr ? static_cast<size_t>(normed_bytes(product.x.rows, product.k)) : 0, args);
 }
 

@@ -78,10 +78,10 @@ __device__ void sum_few_rows(const FewRows& args, FewRowsSums<kWarps>& sums, Awa
   sums[warp][g + 8][2 * t + 1] = acc[3];
 }
 
-/// Adds the sums of all warps and the bias, and stores the block's outputs. Requires a barrier
-/// after sum_few_rows.
-template <int kWarps>
-__device__ void store_few_rows(const FewRows& args, const FewRowsSums<kWarps>& sums) {
+/// Adds the sums of all warps and the bias, and calls put(row, output, sum) for the block's
+/// outputs. Requires a barrier after sum_few_rows.
+template <int kWarps, class Put>
+__device__ void put_few_rows(const FewRows& args, const FewRowsSums<kWarps>& sums, Put put) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kFewRowsOutputs;
   for (int i = threadIdx.x; i < kFewRowsOutputs * args.x.rows; i += 32 * kWarps) {
     const int output = i % kFewRowsOutputs, row = i / kFewRowsOutputs;
@@ -89,8 +89,14 @@ __device__ void store_few_rows(const FewRows& args, const FewRowsSums<kWarps>& s
     float sum = args.bias != nullptr ? args.bias[first + output] : 0;
 #pragma unroll
     for (int i_warp = 0; i_warp < kWarps; ++i_warp) sum += sums[i_warp][output][row];
-    store(args.y, row, first + output, sum);
+    put(row, first + output, sum);
   }
+}
+/// Stores the block's outputs.
+template <int kWarps>
+__device__ void store_few_rows(const FewRows& args, const FewRowsSums<kWarps>& sums) {
+  put_few_rows<kWarps>(
+      args, sums, [&](int row, int64_t output, float sum) { store(args.y, row, output, sum); });
 }
 
 /// Eight columns of this lane's row of x in global memory.
