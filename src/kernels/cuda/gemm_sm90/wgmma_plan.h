@@ -19,7 +19,7 @@ inline constexpr WgmmaTileRows kWgmmaTiles[] = {{16, 8}, {32, 20}, {64, 48}, {12
 // of the experts with tokens must fill the multiprocessors; unpacking int4 needs more of them.
 // Stages of 128 columns must outweigh what comes before and after. Small layers count rows per
 // expert.
-inline constexpr double kLeastTiles = 80, kLeastTilesInt4 = 120, kLeastStages = 2000;
+inline constexpr double kLeastTiles = 80, kLeastTilesInt4 = 120, kLeastStages = 2500;
 inline constexpr int64_t kLeastRows = 12;
 
 /// The kernels of a matrix: for the first of kWgmmaTiles; 0: none multiplies these types.
