@@ -14,16 +14,19 @@
 namespace moracle::cuda_hopper_test {
 namespace {
 
-constexpr int64_t kMostTokens = 2000, kHidden = 512, kTopK = 4;
+constexpr int64_t kMostTokens = 2000, kTopK = 4;
+struct Sizes {
+  int64_t hidden = 512, intermediate = 256;
+};
 
 class CudaHopperTest : public CudaTest {
  protected:
-  static Request request_of(const Scheme& scheme, const char* backend) {
+  static Request request_of(const Scheme& scheme, const char* backend, Sizes sizes = {}) {
     Request request;
     request.layer.name = "layer";
     request.layer.num_experts = 32;
-    request.layer.hidden_size = kHidden;
-    request.layer.intermediate_size = 256;
+    request.layer.hidden_size = sizes.hidden;
+    request.layer.intermediate_size = sizes.intermediate;
     request.layer.top_k = kTopK;
     request.layer.scheme = scheme;
     request.max_num_tokens = kMostTokens;
@@ -41,22 +44,30 @@ class CudaHopperTest : public CudaTest {
 
   struct Batch {
     Buffer hidden, ids, weights, output;
-    int64_t tokens;
+    int64_t tokens, width;
   };
   Batch batch(const Request& request, int64_t tokens) {
-    const conformance::Inputs all =
-        conformance::random_inputs(request, tokens, conformance::Spread::kHoles, 7);
-    return {upload(to_bf16(all.hidden)), upload(all.ids), upload(all.weights),
-            allocate(tokens * kHidden * sizeof(float)), tokens};
+    return upload_inputs(
+        request, conformance::random_inputs(request, tokens, conformance::Spread::kHoles, 7),
+        tokens);
+  }
+  Batch upload_inputs(const Request& request, const conformance::Inputs& all, int64_t tokens) {
+    const int64_t width = request.layer.hidden_size;
+    return {upload(to_bf16(all.hidden)),
+            upload(all.ids),
+            upload(all.weights),
+            allocate(tokens * width * sizeof(float)),
+            tokens,
+            width};
   }
   std::vector<float> apply(FusedMoe& moe, const Batch& b) {
     call(moe, b);
     return download<float>(b.output);
   }
   void call(FusedMoe& moe, const Batch& b) {
-    expect_done(moe.apply(bf16_matrix(b.hidden, b.tokens, kHidden), {b.ids.as<int32_t>()},
+    expect_done(moe.apply(bf16_matrix(b.hidden, b.tokens, b.width), {b.ids.as<int32_t>()},
                           {b.weights.as<float>()},
-                          Matrix::f32(b.output.as<float>(), b.tokens, kHidden)));
+                          Matrix::f32(b.output.as<float>(), b.tokens, b.width)));
   }
 };
 
@@ -101,6 +112,42 @@ TEST_F(CudaHopperTest, EveryNumberOfTokensGivesResultsOfReferenceAndReplaysThem)
         expect_done(graph->replay({}));
         EXPECT_EQ(download<float>(b.output), want) << "replay " << replay;
       }
+    }
+  }
+}
+
+TEST_F(CudaHopperTest, RowsThatEndWithinStageGiveResultsOfReference) {
+  if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
+  constexpr Sizes kSizes{544, 288};  // one k-block more than whole stages, for 4, 8 and 16 bits
+  for (const char* name : {"bf16", "int4-w4a16-g32-asym", "int8-w8a8", "fp8-w8a8-channel",
+                           "mxfp4-w4a16", "mxfp8-w8a16", "mxfp8-w8a8"}) {
+    const Scheme scheme = *parse_scheme(name);
+    FusedMoe moe = make(request_of(scheme, "cuda-sm90", kSizes));
+    FusedMoe reference = make(request_of(scheme, "cuda-reference", kSizes));
+    for (const int64_t tokens : {1, 8, 12}) {
+      SCOPED_TRACE(str(name, ", ", tokens, " tokens"));
+      const Batch b = batch(request_of(scheme, "cuda-sm90", kSizes), tokens);
+      const std::vector<float> got = apply(moe, b);
+      expect_near(got, apply(reference, b), tolerance(scheme));
+    }
+  }
+}
+
+TEST_F(CudaHopperTest, ExpertsNamedTwiceByTokenCountTwice) {
+  if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
+  for (const char* name : {"bf16", "int8-w8a8", "mxfp4-w4a16"}) {
+    const Scheme scheme = *parse_scheme(name);
+    const Request request = request_of(scheme, "cuda-sm90");
+    FusedMoe moe = make(request), reference = make(request_of(scheme, "cuda-reference"));
+    for (const int64_t tokens : {1, 8, 12}) {
+      SCOPED_TRACE(str(name, ", ", tokens, " tokens"));
+      conformance::Inputs inputs =
+          conformance::random_inputs(request, tokens, conformance::Spread::kHoles, 7);
+      for (int64_t t = 0; t < tokens; ++t)
+        inputs.ids[t * kTopK + 2] = inputs.ids[t * kTopK] = static_cast<int32_t>(t % 5);
+      const Batch b = upload_inputs(request, inputs, tokens);
+      const std::vector<float> got = apply(moe, b);
+      expect_near(got, apply(reference, b), tolerance(scheme));
     }
   }
 }

@@ -169,11 +169,11 @@ TEST(Plans, HopperRowSwitchesToWgmmaWhereTilesFillTheGpu) {
   };
   const Scheme int8{kInt8StaticChannelSym, kInt8DynamicTokenSym},
       int4 = {int4_static_group(128), {}};
-  EXPECT_EQ(fused(128, 2048, 768, 8, int8), (FusedTokens{6, 7}));
-  EXPECT_EQ(fused(128, 2048, 768, 8, int4), (FusedTokens{6, 7}));
+  EXPECT_EQ(fused(128, 2048, 768, 8, int8), (FusedTokens{8, 9}));
+  EXPECT_EQ(fused(128, 2048, 768, 8, int4), (FusedTokens{8, 9}));
   EXPECT_EQ(fused(8, 4096, 14336, 2, int8), (FusedTokens{3, 4}));
   EXPECT_EQ(fused(8, 4096, 14336, 2, int4), (FusedTokens{9, 10}));
-  EXPECT_EQ(fused(8, 4096, 14336, 2, {kMxfp4Static, {}}), (FusedTokens{3, 4}));
+  EXPECT_EQ(fused(8, 4096, 14336, 2, {kMxfp4Static, {}}), (FusedTokens{8, 9}));
   EXPECT_EQ(fused(32, 7168, 2048, 8, int4), (FusedTokens{0, 1}));
 }
 

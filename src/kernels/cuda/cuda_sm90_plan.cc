@@ -82,8 +82,9 @@ KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
   // GEMM 1 must apply the activation.
   if (!request.fuses || (request.activation != nullptr && !plan.activates)) return plan;
   std::vector<KernelUse> uses;
-  const int64_t least = wgmma_least_tokens(request);
+  int64_t least = wgmma_least_tokens(request);
   if (few_serves(request.shape, request.scheme)) {
+    if (least > 0) least = std::max(least, few_before_wgmma(request) + 1);
     plan.fused.up_to = few_most_tokens(request, least);
     add_few(request, plan.fused.up_to, uses);
   }

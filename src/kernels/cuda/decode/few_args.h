@@ -29,6 +29,7 @@ struct FewArgs {
   FewSlots slots;
   bool x_of_tokens;    ///< row of x: the slot's token instead of the slot
   int stage_bytes;     ///< of the ring of one warp
+  int stages;          ///< of a ring
   int scale_bytes;     ///< of a panel in a stage
   int zero_bytes;      ///< likewise
   int scale_shift;     ///< k-block b of a stage has the scales of its group b >> scale_shift
@@ -37,9 +38,9 @@ struct FewArgs {
 
 struct FewKernel {
   void (*kernel)(FewArgs);
-  int tokens;  ///< tokens of an expert, or of the call, that share one reading of weights
-  int panels;  ///< panels that a warp reads at once
-  int stages;
+  int tokens;       ///< tokens of an expert, or of the call, that share one reading of weights
+  int panels;       ///< panels that a warp reads at once
+  int warps;        ///< of a block
   int fixed_bytes;  ///< shared memory beside the rings
 };
 
@@ -56,15 +57,21 @@ FewKernels few_bf16();
 FewKernels few_f16();
 FewKernels few_int8(bool in_groups);
 FewKernels few_int4();
-FewKernels few_fp8(bool in_groups);
-FewKernels few_fp4();
+FewKernels few_fp8(bool in_groups, bool exponents);
+FewKernels few_fp4(bool exponents);
 FewKernels few_fp8_fp8(bool in_groups);
 FewKernels few_int8_int8(bool in_groups);
 FewKernels few_int4_int8();
 FewKernels few_fp4_int8();
 
-inline constexpr int kFewThreads = 384;
-inline constexpr int kFewWarps = kFewThreads / 32;
-static_assert(kMostFewSlots <= kFewThreads);  // a thread plans one slot
+/// Warps of a block: as many as have registers for their sums.
+template <int kOctets>
+inline constexpr int kFewWarps = kOctets == 1 ? 16 : 12;
+template <int kOctets>
+inline constexpr int kFewThreads = kFewWarps<kOctets> * 32;
+static_assert(kMostFewSlots <= kFewThreads<2>);  // a thread plans one slot
+/// Stages of a ring: as many as shared memory has room for. The more are in flight, the faster
+/// memory reads.
+inline constexpr int kLeastFewStages = 2, kMostFewStages = 6;
 
 }  // namespace moracle::cuda

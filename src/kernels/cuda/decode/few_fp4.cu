@@ -1,10 +1,11 @@
 // Few tokens: weights in fp4, activations in floats or int8.
+#include "kernels/cuda/decode/few_folded.cuh"
 #include "kernels/cuda/decode/few_kernels.cuh"
 
 namespace moracle::cuda {
 
-FewKernels few_fp4() {
-  return few_kernels<Fp4Operand>();
+FewKernels few_fp4(bool exponents) {
+  return exponents ? few_kernels<FewFp4Folded>() : few_kernels<Fp4Operand>();
 }
 FewKernels few_fp4_int8() {
   return few_kernels<Fp4Int8Operand>();

@@ -1,9 +1,11 @@
 // Few tokens: weights in fp8, activations in floats.
+#include "kernels/cuda/decode/few_folded.cuh"
 #include "kernels/cuda/decode/few_kernels.cuh"
 
 namespace moracle::cuda {
 
-FewKernels few_fp8(bool in_groups) {
+FewKernels few_fp8(bool in_groups, bool exponents) {
+  if (exponents) return few_kernels<FewFp8Folded>();
   return in_groups ? few_kernels<Fp8Operand<true>>() : few_kernels<Fp8Operand<false>>();
 }
 

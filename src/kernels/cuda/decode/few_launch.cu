@@ -19,6 +19,7 @@ FewKernels few_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
     return shape.key.dtype == DType::kI4 ? few_int4_int8() : few_fp4_int8();
   }
   if (key) return few_fp8_fp8(in_groups);
+  const bool exponents = mma16::scale_is_exponent(shape);
   switch (shape.key.dtype) {
     case DType::kF16:
       return few_f16();
@@ -27,9 +28,9 @@ FewKernels few_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
     case DType::kI4:
       return few_int4();
     case DType::kF8E4M3:
-      return few_fp8(in_groups);
+      return few_fp8(in_groups, exponents);
     case DType::kF4E2M1:
-      return few_fp4();
+      return few_fp4(exponents);
     default:
       return few_bf16();
   }
@@ -53,9 +54,13 @@ void describe_stage(const KernelWeights& weights, int panels, FewArgs& args) {
   args.stage_bytes = panels * (2048 + args.scale_bytes + args.zero_bytes);
 }
 
-// Shared memory of a block: its tables and its rings.
-int64_t shared_bytes(const FewKernel& kernel, const FewArgs& args) {
-  return kernel.fixed_bytes + int64_t{kFewWarps} * kernel.stages * args.stage_bytes;
+// Sets the stages of a ring: as many as `room` bytes beside the tables have room for. Returns a
+// block's shared memory, or 0 if there are too few.
+int64_t share_out(const FewKernel& kernel, int64_t room, FewArgs& args) {
+  const int64_t of_stages = int64_t{kernel.warps} * args.stage_bytes;
+  args.stages =
+      static_cast<int>(std::min<int64_t>((room - kernel.fixed_bytes) / of_stages, kMostFewStages));
+  return args.stages < kLeastFewStages ? 0 : kernel.fixed_bytes + args.stages * of_stages;
 }
 
 // True if groups of fewer than 128 columns need the kernel that scales sums more often.
@@ -123,7 +128,7 @@ bool FewLaunch::serves_norm(const KernelWeights& weights, const NormedInput& x) 
   args.matrix = mma_args(weights, {Rows{norm.out, nullptr, 0}, nullptr, nullptr, rows}, norm.out);
   const FewKernel& kernel = kernels_.normed[is_narrow(args.matrix) ? 1 : 0];
   describe_stage(weights, kernel.panels, args);
-  return shared_bytes(kernel, args) + normed_bytes(rows, cols) <= most_shared_;
+  return share_out(kernel, most_shared_ - normed_bytes(rows, cols), args) > 0;
 }
 
 Status FewLaunch::run_normed(const KernelWeights& weights, const NormedInput& x, const Matrix& y,
@@ -144,10 +149,10 @@ Status FewLaunch::run(const FewKernel (&kernels)[2], bool adds, FewArgs args,
   describe_stage(weights, kernel.panels, args);
   if (kernels_are_watched())
     report({few_kernel_name(weights.scheme, kernel.tokens, adds), weights.shape});
-  const auto shared = static_cast<size_t>(shared_bytes(kernel, args) + bytes_of_x);
+  const int64_t shared = share_out(kernel, most_shared_ - bytes_of_x, args) + bytes_of_x;
   return launch_early(*queue_, stream, "few tokens", kernel.kernel,
-                      std::clamp<int64_t>(units, 1, queue_->multiprocessors), kFewThreads, shared,
-                      args);
+                      std::clamp<int64_t>(units, 1, queue_->multiprocessors), kernel.warps * 32,
+                      static_cast<size_t>(shared), args);
 }
 
 }  // namespace moracle::cuda

@@ -24,7 +24,8 @@ class FewPartials {
       for (int o = 0; o < kOctets; ++o) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          float* const to = &sums_[warp][p][o * 8 + lane % 4 * 2 + i][lane / 4 * 2];
+          const int row = o * 8 + lane % 4 * 2 + i;
+          float* const to = &sums_[warp][p][row][lane / 4 * 2 ^ swizzle(row)];
           *reinterpret_cast<float2*>(to) = {total[p][o][i], total[p][o][2 + i]};
         }
       }
@@ -50,12 +51,17 @@ class FewPartials {
     for (int p = 0; p < kPanels; ++p) {
       sum[p] = 0;
 #pragma unroll
-      for (int w = 0; w < kTeam; ++w) sum[p] += sums_[w][p][row(i)][output()];
+      for (int w = 0; w < kTeam; ++w) sum[p] += sums_[w][p][row(i)][output() ^ swizzle(row(i))];
     }
   }
 
  private:
-  float sums_[kTeam][kPanels][kRows][16 + 2];
+  // Rows that a warp stores at once lie in different banks.
+  __device__ static int swizzle(int row) {
+    return row / 2 % 4 * 4;
+  }
+
+  float sums_[kTeam][kPanels][kRows][16];
 };
 
 }  // namespace moracle::cuda

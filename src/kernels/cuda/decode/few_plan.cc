@@ -55,6 +55,13 @@ int64_t few_most_tokens(const KernelRequest& request, int64_t wgmma_tokens) {
       most, before_wgmma <= kMostAddedTokens ? before_wgmma : std::min(of_rows, before_wgmma));
 }
 
+int64_t few_before_wgmma(const KernelRequest& request) {
+  // Folded scales: Mixtral's layer in mxfp4 takes 236 instead of 361 us with 8 tokens (H200).
+  const bool folds = mma16::scale_is_exponent(request.shape) && !request.scheme.activation;
+  if (!folds || request.rows_per_token <= 0) return 0;
+  return std::min<int64_t>(8, kMostFewSlots / request.rows_per_token);
+}
+
 std::string few_kernel_name(const Scheme& scheme, int rows, bool adds) {
   const auto& activation = scheme.activation;
   const char* products = "bf16 products, f32 sums";

@@ -22,6 +22,10 @@ inline constexpr int64_t kMostFewLinearTokens = 16;
 /// from `wgmma_tokens` on; 0: never.
 int64_t few_most_tokens(const KernelRequest& request, int64_t wgmma_tokens);
 
+/// Returns the tokens up to which these kernels are faster than wgmma, whatever the layer's size;
+/// 0: its size decides.
+int64_t few_before_wgmma(const KernelRequest& request);
+
 /// 0: kernels for 8 rows of an expert, 1: for 16.
 int few_choice(int64_t tokens, int64_t top_k, int64_t num_experts);
 /// True if GEMM 2 with `outputs` outputs adds the rows of each token itself.

@@ -20,23 +20,25 @@ __device__ inline float few_activated(const MmaArgs& a, float gate, float up) {
   return __fdividef(gate, __expf(-a.sharpness * gate) + 1.0f) * (up + a.offset);
 }
 
-inline constexpr int kFewTeam = 4, kFewTeams = kFewWarps / kFewTeam;
+inline constexpr int kFewTeam = 4;
+template <int kOctets>
+inline constexpr int kFewTeams = kFewWarps<kOctets> / kFewTeam;
 
 template <int kOctets>
-struct FewRowsPartials {
-  FewPartials<2, kOctets, kFewTeam> of_team[kFewTeams];
-};
-template <int kOctets>
 struct alignas(16) FewRowsShared {
-  FewRowsPartials<kOctets> partials;
+  union {
+    FewPartials<2, kOctets, kFewTeam> of_team[kFewTeams<kOctets>];
+    FewPlanKeys keys;
+  };
   FewPlan plan;
+  FewBarriers<kFewWarps<kOctets>> barriers;
 };
 
 /// A unit of a team: panels number `pair` of a group.
 struct FewUnit {
   int group, pair;
-  __device__ void advance(int pairs) {
-    for (pair += kFewTeams; pair >= pairs; pair -= pairs) ++group;
+  __device__ void advance(int teams, int pairs) {
+    for (pair += teams; pair >= pairs; pair -= pairs) ++group;
   }
 };
 
@@ -74,22 +76,20 @@ struct FewRowsOfX {
   int64_t stride;
 };
 
-/// Runs a block's share. `ring_memory`: kStages stages of this warp. Calls await() when the first
+/// Runs a block's share. `rings`: of all warps. Calls await() when the first
 /// weights are on their way, before it reads x, in all threads.
-template <class Operand, int kOctets, int kStages, int kClose, class Await>
-__device__ void run_few_rows(const FewArgs& args, const FewPlan& plan,
-                             FewRowsPartials<kOctets>& all_partials, uint8_t* ring_memory,
+template <class Operand, int kOctets, int kClose, class Await>
+__device__ void run_few_rows(const FewArgs& args, FewRowsShared<kOctets>& shared, uint8_t* rings,
                              const FewRowsOfX& of_x, Await await) {
+  constexpr int kTeams = kFewTeams<kOctets>;
+  const FewPlan& plan = shared.plan;
   const MmaArgs& a = args.matrix;
   const int warp = static_cast<int>(threadIdx.x / 32), team = warp / kFewTeam;
   const int pairs = a.gated ? a.panels / 2 : (a.panels + 1) / 2;
   const int units = plan.num_groups * pairs;
-  const auto share = [&](int i) {
-    return static_cast<int>(int64_t{units} * i / static_cast<int>(gridDim.x));
-  };
-  const int first = share(static_cast<int>(blockIdx.x)),
-            end = share(static_cast<int>(blockIdx.x) + 1);
-  const int count = max(0, (end - first - team + kFewTeams - 1) / kFewTeams);  // of the team
+  const FewShare share(units);
+  const int first = share.first;
+  const int count = max(0, (share.count - team + kTeams - 1) / kTeams);  // of the team
   const int steps = (a.blocks + kFewBlocks<Operand> - 1) / kFewBlocks<Operand>;
   const int begin = warp % kFewTeam, own = max(steps - begin + kFewTeam - 1, 0) / kFewTeam;
   const int full = a.x_bytes / (kFewBlocks<Operand> * mma16::kCols * Operand::kXBytes);
@@ -97,7 +97,7 @@ __device__ void run_few_rows(const FewArgs& args, const FewPlan& plan,
   FewUnit unit{(first + team) / pairs, (first + team) % pairs};
   FewUnit filled = unit, loaded = unit;  // the units being filled and loaded
 
-  FewRing<Operand, 2, kStages, kFewTeam> ring(args, ring_memory);
+  FewRing<Operand, 2, kFewTeam> ring(args, rings, shared.barriers);
   const auto enter_ring = [&] {
     const uint8_t* const expert = a.base + plan.groups[filled.group].expert * a.expert_bytes;
     if (a.gated)
@@ -109,15 +109,15 @@ __device__ void run_few_rows(const FewArgs& args, const FewPlan& plan,
   if (fill_left > 0) enter_ring();
   const auto fill = [&] {
     const bool there = fill_left > 0;
-    ring.fill(there);
+    ring.fill(there, Operand::kGroups || fill_step == 1);
     if (!there || --fill_step > 0) return;
     fill_step = own;
     if (--fill_left == 0) return;
-    filled.advance(pairs);
+    filled.advance(kTeams, pairs);
     enter_ring();
   };
-#pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) fill();
+#pragma unroll 1
+  for (int i = 1; i < args.stages; ++i) fill();
   await();
   if (count == 0) return;
 
@@ -142,16 +142,16 @@ __device__ void run_few_rows(const FewArgs& args, const FewPlan& plan,
       if (step >= full) x.reload(a);
       if (left == 1 && u + 1 < count) {
         const int before = loaded.group;
-        loaded.advance(pairs);
+        loaded.advance(kTeams, pairs);
         if (loaded.group != before) enter_x();
       }
       x.go(left == 1 ? begin : step + kFewTeam);
       sums.add(
-          args, stage, step, x,
+          args, stage, step, x, left == 1,
           [](float& total, float sum, float scale, int, int) { total += sum * scale; },
           [&](int b) { x.load(a, b); });
     }
-    auto& partials = all_partials.of_team[team];
+    auto& partials = shared.of_team[team];
     partials.put(sums.total);
 #pragma unroll
     for (int i = 0; i < partials.kEach; ++i) {
@@ -161,12 +161,13 @@ __device__ void run_few_rows(const FewArgs& args, const FewPlan& plan,
       finish_few_rows<Operand>(args, plan, unit, partials.output(), partials.row(i), sum);
     }
     partials.wait();
-    unit.advance(pairs);
+    unit.advance(kTeams, pairs);
   }
 }
 
-template <class Operand, int kOctets, int kStages, int kClose>
-__global__ void __launch_bounds__(kFewThreads, 1) few_rows(const __grid_constant__ FewArgs args) {
+template <class Operand, int kOctets, int kClose>
+__global__ void __launch_bounds__(kFewThreads<kOctets>, 1)
+    few_rows(const __grid_constant__ FewArgs args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
   auto& shared = *reinterpret_cast<FewRowsShared<kOctets>*>(memory);
@@ -177,14 +178,12 @@ __global__ void __launch_bounds__(kFewThreads, 1) few_rows(const __grid_constant
   // Earlier kernels write ids. A linear layer has none: its weights load while those kernels end.
   const bool has_ids = args.slots.ids != nullptr;
   if (has_ids) await();
-  make_few_plan(args.slots, args.x_of_tokens, 8 * kOctets, shared.plan);
+  make_few_plan(args.slots, args.x_of_tokens, 8 * kOctets, shared.plan, shared.keys);
+  run_few_rows<Operand, kOctets, kClose>(args, shared, memory + sizeof(shared),
+                                         {args.matrix.x, args.matrix.x_stride}, [&] {
+                                           if (!has_ids) await();
+                                         });
   settle_few_slots(args.slots, shared.plan);
-  run_few_rows<Operand, kOctets, kStages, kClose>(
-      args, shared.plan, shared.partials,
-      memory + sizeof(shared) + static_cast<int>(threadIdx.x / 32) * kStages * args.stage_bytes,
-      {args.matrix.x, args.matrix.x_stride}, [&] {
-        if (!has_ids) await();
-      });
 #endif
 }
 
@@ -199,22 +198,20 @@ struct alignas(16) FewNormedShared {
 
 /// A linear layer for up to 8 tokens that starts with the norm of its input. Each block computes it
 /// for itself, so that no kernel before this one has to.
-template <class Operand, int kStages, int kClose>
-__global__ void __launch_bounds__(kFewThreads, 1)
+template <class Operand, int kClose>
+__global__ void __launch_bounds__(kFewThreads<1>, 1)
     few_normed_rows(const __grid_constant__ FewArgs args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
   auto& shared = *reinterpret_cast<FewNormedShared*>(memory);
   uint8_t* const rings = memory + sizeof(shared);
-  const int ring_bytes = kStages * args.stage_bytes;
-  auto* const x = reinterpret_cast<Eight*>(rings + kFewWarps * ring_bytes);
+  auto* const x = reinterpret_cast<Eight*>(few_ring(args, rings, kFewWarps<1>));
   const AddRmsNorm& norm = args.normed.norm;
   const int stride = normed_stride(norm.x.cols);
-  NormInBlock<kFewThreads, kFewNormedVectors> norm_in_block(norm);
-  make_few_plan(args.slots, false, 8, shared.rows.plan);
-  run_few_rows<Operand, 1, kStages, kClose>(
-      args, shared.rows.plan, shared.rows.partials,
-      rings + static_cast<int>(threadIdx.x / 32) * ring_bytes,
+  NormInBlock<kFewThreads<1>, kFewNormedVectors> norm_in_block(norm);
+  make_few_plan(args.slots, false, 8, shared.rows.plan, shared.rows.keys);
+  run_few_rows<Operand, 1, kClose>(
+      args, shared.rows, rings,
       {reinterpret_cast<const uint8_t*>(x), stride * int64_t{sizeof(Eight)}}, [&] {
         await_earlier_kernels();
         start_later_kernels();

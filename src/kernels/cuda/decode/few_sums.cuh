@@ -7,22 +7,31 @@
 
 namespace moracle::cuda {
 
+/// True for scales that are folded into the weights.
+template <class Operand>
+inline constexpr bool kFewFolded = requires {
+  Operand::kFolded;
+};
+
 /// kClose: k-blocks that share a scale, or fewer.
 template <class Operand, int kPanels, int kOctets, int kClose>
 class FewSums {
  public:
   using X = FewX<Operand, kOctets>;
   static constexpr int kBlocks = kFewBlocks<Operand>;
+  /// Sums end with each group.
+  static constexpr bool kEndsGroups = Operand::kGroups && !kFewFolded<Operand>;
 
   /// Adds the products of stage `step`. `add_to(total, sum, scale, o, i)` adds the scaled sum of
-  /// row i of a lane's two rows of octet o. `after(b)` runs once k-block b of x has been used.
+  /// row i of a lane's two rows of octet o: after each group, or where groups do not end sums, if
+  /// `ends`. `after(b)` runs once k-block b of x has been used.
   template <class AddTo, class After>
-  __device__ void add(const FewArgs& args, const uint8_t* stage, int step, const X& x, AddTo add_to,
-                      After after) {
+  __device__ void add(const FewArgs& args, const uint8_t* stage, int step, const X& x, bool ends,
+                      AddTo add_to, After after) {
 #pragma unroll
     for (int first = 0; first < kBlocks; first += kClose) {
       // Columns past the end of a row have no scales.
-      if (first > 0 && step * kBlocks + first >= args.matrix.blocks) {
+      if (kEndsGroups && first > 0 && step * kBlocks + first >= args.matrix.blocks) {
 #pragma unroll
         for (int b = first; b < first + kClose; ++b) after(b);
         continue;
@@ -31,10 +40,11 @@ class FewSums {
       if (Operand::kZeros && !kInteger && args.matrix.has_zeros) open(args, stage, group);
 #pragma unroll
       for (int b = first; b < first + kClose; ++b) {
+        if constexpr (kFewFolded<Operand>) fold(args, stage, b >> args.scale_shift);
         multiply(stage, x, b);
         if (b + 1 < first + kClose || !X::kScales) after(b);
       }
-      close(args, stage, x, first + kClose - 1, group, add_to);
+      if (kEndsGroups || ends) close(args, stage, x, first + kClose - 1, group, add_to);
       if constexpr (X::kScales) after(first + kClose - 1);
     }
   }
@@ -99,6 +109,17 @@ class FewSums {
     }
   }
 
+  // Finds the factors of the weights of a group. Columns past the end of a row have any factors:
+  // their codes are zero.
+  __device__ void fold(const FewArgs& args, const uint8_t* stage, int group) {
+#pragma unroll
+    for (int p = 0; p < kPanels; ++p) {
+      const uint32_t two = *reinterpret_cast<const uint16_t*>(scales_of(args, stage, p) +
+                                                              group * 16 + 2 * (lane() / 4));
+      zeros_[p][0] = Operand::factor(two & 0xffu), zeros_[p][1] = Operand::factor(two >> 8);
+    }
+  }
+
   // Scales the sums since the last close, and adds them to the totals.
   template <class AddTo>
   __device__ void close(const FewArgs& args, const uint8_t* stage, const X& x, int b, int group,
@@ -106,7 +127,7 @@ class FewSums {
 #pragma unroll
     for (int p = 0; p < kPanels; ++p) {
       float scales[2] = {1, 1};
-      if constexpr (Operand::kScaled) {
+      if constexpr (Operand::kScaled && !kFewFolded<Operand>) {
         const uint8_t* const from = scales_of(args, stage, p);
         if (args.matrix.scale_is_exponent) {
           const uint8_t* const two = from + group * 16 + 2 * (lane() / 4);
@@ -121,7 +142,7 @@ class FewSums {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           float scale = scales[i / 2];
-          if constexpr (kInteger) scale *= Operand::kUnit;
+          if constexpr (kInteger || kFewFolded<Operand>) scale *= Operand::kUnit;
           if constexpr (X::kScales) scale *= x.scales[b][o][i % 2];
           add_to(total[p][o][i], static_cast<float>(sum_[p][o][i]), scale, o, i % 2);
           sum_[p][o][i] = 0;

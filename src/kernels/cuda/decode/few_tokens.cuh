@@ -18,49 +18,66 @@ struct FewTokensTables {
 };
 template <int kOctets>
 struct alignas(16) FewTokensShared {
-  FewPartials<1, kOctets, kFewWarps> partials;
+  union {
+    FewPartials<1, kOctets, kFewWarps<kOctets>> partials;
+    FewPlanKeys keys;
+  };
   FewPlan plan;
   FewTokensTables<kOctets> tables;
+  FewBarriers<kFewWarps<kOctets>> barriers;
 };
 
-/// Finds the slot of each expert and token.
+/// Clears the tables of as many experts as there can be.
 template <int kOctets>
-__device__ void find_few_slots(const FewSlots& slots, const FewPlan& plan,
-                               FewTokensTables<kOctets>& tables) {
+__device__ void clear_few_tables(int num_slots, FewTokensTables<kOctets>& tables) {
   constexpr int kTokens = 8 * kOctets;
-  for (int i = static_cast<int>(threadIdx.x); i < plan.num_groups * kTokens; i += kFewThreads) {
-    const FewGroup group = plan.groups[i / kTokens];
-    int slot = -1;
-    for (int r = 0; r < group.rows; ++r) {
-      const int other = plan.order[group.first + r];
-      if (other / slots.top_k == i % kTokens) slot = other;
-    }
-    tables.slot[i / kTokens][i % kTokens] = static_cast<int16_t>(slot);
+  for (int i = static_cast<int>(threadIdx.x); i < num_slots * kTokens; i += kFewThreads<kOctets>) {
+    (&tables.slot[0][0])[i] = -1;
+    reinterpret_cast<float*>(tables.factor)[i] = 0;
   }
-  __syncthreads();
 }
 
-/// Finds the factor of each expert and token: router weight times activation scale.
-template <class Operand, int kOctets>
-__device__ void find_few_factors(const FewArgs& args, const FewPlan& plan,
-                                 FewTokensTables<kOctets>& tables) {
-  constexpr int kTokens = 8 * kOctets;
-  const FewSlots& slots = args.slots;
-  for (int i = static_cast<int>(threadIdx.x); i < plan.num_groups * kTokens; i += kFewThreads) {
-    const int slot = tables.slot[i / kTokens][i % kTokens];
-    const FewGroup group = plan.groups[i / kTokens];
-    float factor = 0;  // a token may name an expert twice: both slots have the same values
-    for (int r = 0; slot >= 0 && r < group.rows; ++r) {
-      const int other = plan.order[group.first + r];
-      if (other / slots.top_k == i % kTokens)
-        factor += slots.weights != nullptr ? slots.weights[other] : 1.0f;
+/// The place of a thread's slot in the tables; group -1: none, or a later slot of the token names
+/// the same expert.
+struct FewPlace {
+  int group = -1, token = 0, slot = 0;
+};
+
+/// Enters slots and router weights. A token may name an expert twice: both slots have the same
+/// values, so the last one counts for both. Needs cleared tables and a plan with one group for each
+/// expert.
+template <int kOctets>
+__device__ FewPlace enter_few_slots(const FewSlots& slots, const FewPlan& plan,
+                                    FewTokensTables<kOctets>& tables) {
+  FewPlace at;
+  const int place = static_cast<int>(threadIdx.x);
+  if (place < slots.num_slots && plan.expert_at(place) >= 0) {
+    at.slot = plan.order[place], at.token = at.slot / slots.top_k;
+    const int group = plan.group[place], end = (at.token + 1) * slots.top_k;
+    const bool last =
+        place + 1 == slots.num_slots || plan.expert_at(place + 1) != plan.expert_at(place);
+    if (last || plan.order[place + 1] >= end) {
+      at.group = group;
+      float factor = 0;
+      for (int p = place; p >= plan.groups[group].first && plan.order[p] >= end - slots.top_k; --p)
+        factor += slots.weights != nullptr ? slots.weights[plan.order[p]] : 1.0f;
+      tables.slot[group][at.token] = static_cast<int16_t>(at.slot);
+      reinterpret_cast<float*>(tables.factor[group])[at.token] = factor;
     }
-    if constexpr (Operand::kXScales == XScales::kToken) {
-      if (slot >= 0) factor *= args.matrix.x_scales[slot];
-    }
-    reinterpret_cast<float*>(tables.factor)[i] = factor;
   }
   __syncthreads();
+  return at;
+}
+
+/// Multiplies a factor by the activation scale of its row.
+template <class Operand, int kOctets>
+__device__ void scale_few_factors(const FewArgs& args, const FewPlace& at,
+                                  FewTokensTables<kOctets>& tables) {
+  if constexpr (Operand::kXScales == XScales::kToken) {
+    if (at.group >= 0)
+      reinterpret_cast<float*>(tables.factor[at.group])[at.token] *= args.matrix.x_scales[at.slot];
+    __syncthreads();
+  }
 }
 
 /// Returns Σ weight · bias over the slots of a token.
@@ -78,21 +95,20 @@ __device__ inline float few_bias(const FewArgs& args, const FewPlan& plan, int t
   return bias;
 }
 
-/// A block's share of the panels. A warp takes every kFewWarps-th stage of all experts together.
-template <class Operand, int kOctets, int kStages, int kClose>
+/// A block's share of the panels. A warp takes every kWarps-th stage of all experts together.
+template <class Operand, int kOctets, int kClose>
 class FewTokens {
+  static constexpr int kWarps = kFewWarps<kOctets>;
+
  public:
-  __device__ FewTokens(const FewArgs& args, const FewPlan& plan, uint8_t* ring_memory)
-      : args_(args), a_(args.matrix), plan_(plan), ring_(args, ring_memory) {
-    const auto share = [&](int i) {
-      return static_cast<int>(int64_t{a_.panels} * i / static_cast<int>(gridDim.x));
-    };
+  __device__ FewTokens(const FewArgs& args, FewTokensShared<kOctets>& shared, uint8_t* rings)
+      : args_(args), a_(args.matrix), plan_(shared.plan), ring_(args, rings, shared.barriers) {
     const int warp = static_cast<int>(threadIdx.x / 32);
-    first_ = share(static_cast<int>(blockIdx.x));
-    count_ = share(static_cast<int>(blockIdx.x) + 1) - first_;
+    const FewShare share(a_.panels);
+    first_ = share.first, count_ = share.count;
     steps_ = (a_.blocks + kFewBlocks<Operand> - 1) / kFewBlocks<Operand>;
-    own_ = max(plan.num_groups * steps_ - warp + kFewWarps - 1, 0) / kFewWarps;
-    apart_hits_ = kFewWarps / steps_, apart_steps_ = kFewWarps % steps_;
+    own_ = max(plan_.num_groups * steps_ - warp + kWarps - 1, 0) / kWarps;
+    apart_hits_ = kWarps / steps_, apart_steps_ = kWarps % steps_;
     begin_ = {warp / steps_, warp % steps_};
     filled_ = begin_, fill_left_ = own_, units_left_ = own_ > 0 ? count_ : 0, panel_ = first_;
   }
@@ -100,12 +116,12 @@ class FewTokens {
   /// Starts to read weights. Needs no activations yet.
   __device__ void start() {
     if (units_left_ > 0) enter_ring();
-#pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) fill();
+#pragma unroll 1
+    for (int i = 1; i < args_.stages; ++i) fill();
   }
 
   __device__ void run(const FewTokensTables<kOctets>& tables,
-                      FewPartials<1, kOctets, kFewWarps>& partials) {
+                      FewPartials<1, kOctets, kWarps>& partials) {
     const int full = a_.x_bytes / (kFewBlocks<Operand> * mma16::kCols * Operand::kXBytes);
     const int quad = static_cast<int>(threadIdx.x % 4);
     FewX<Operand, kOctets> x;
@@ -138,7 +154,7 @@ class FewTokens {
           chosen[o][0] = slots.x >= 0, chosen[o][1] = slots.y >= 0;
         }
         sums.add(
-            args_, stage, at.step, x,
+            args_, stage, at.step, x, true,
             [&](float& total, float sum, float scale, int o, int i) {
               // Only tokens that chose the expert have sums that mean something.
               if (chosen[o][i]) total += sum * (scale * (i == 0 ? factors[o].x : factors[o].y));
@@ -174,7 +190,7 @@ class FewTokens {
   }
   __device__ void fill() {
     const bool there = units_left_ > 0;
-    ring_.fill(there);
+    ring_.fill(there, true);
     if (!there) return;
     if (--fill_left_ == 0) {
       fill_left_ = own_, filled_ = begin_, ++panel_;
@@ -189,27 +205,27 @@ class FewTokens {
   const FewArgs& args_;
   const MmaArgs& a_;
   const FewPlan& plan_;
-  FewRing<Operand, 1, kStages, kFewWarps> ring_;
+  FewRing<Operand, 1, kWarps> ring_;
   int first_, count_, steps_, own_, apart_hits_, apart_steps_;
   Place begin_, filled_;
   int fill_left_, units_left_, panel_;
 };
 
-template <class Operand, int kOctets, int kStages, int kClose>
-__global__ void __launch_bounds__(kFewThreads, 1) few_tokens(const __grid_constant__ FewArgs args) {
+template <class Operand, int kOctets, int kClose>
+__global__ void __launch_bounds__(kFewThreads<kOctets>, 1)
+    few_tokens(const __grid_constant__ FewArgs args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
   auto& shared = *reinterpret_cast<FewTokensShared<kOctets>*>(memory);
+  clear_few_tables(args.slots.num_slots, shared.tables);
   // Weights and ids are there: the kernel before this one lets it start only after its own wait.
-  make_few_plan(args.slots, false, kMostFewSlots, shared.plan);
-  find_few_slots(args.slots, shared.plan, shared.tables);
-  FewTokens<Operand, kOctets, kStages, kClose> tokens(
-      args, shared.plan,
-      memory + sizeof(shared) + static_cast<int>(threadIdx.x / 32) * kStages * args.stage_bytes);
+  make_few_plan(args.slots, false, kMostFewSlots, shared.plan, shared.keys);
+  FewTokens<Operand, kOctets, kClose> tokens(args, shared, memory + sizeof(shared));
   tokens.start();
+  const FewPlace place = enter_few_slots(args.slots, shared.plan, shared.tables);
   await_earlier_kernels();
   start_later_kernels();
-  find_few_factors<Operand>(args, shared.plan, shared.tables);
+  scale_few_factors<Operand>(args, place, shared.tables);
   tokens.run(shared.tables, shared.partials);
 #endif
 }

@@ -15,11 +15,11 @@ struct WgmmaTileRows {
   double most_rows;
 };
 inline constexpr WgmmaTileRows kWgmmaTiles[] = {{16, 8}, {32, 20}, {64, 48}, {128, 100}, {192, 0}};
-// These kernels are faster than the others from so much work on (H200, bench/lab/wgmma.md). Tiles
-// of the experts with tokens must fill the multiprocessors; unpacking int4 needs more of them.
-// Stages of 128 columns must outweigh what comes before and after. Small layers count rows per
-// expert.
-inline constexpr double kLeastTiles = 80, kLeastTilesInt4 = 120, kLeastStages = 2000;
+// These kernels are faster than the others from so much work on (H200, bench/lab/wgmma.md, and
+// few_tokens.md for the stages). Tiles of the experts with tokens must fill the multiprocessors;
+// unpacking int4 needs more of them. Stages of 128 columns must outweigh what comes before and
+// after. Small layers count rows per expert.
+inline constexpr double kLeastTiles = 80, kLeastTilesInt4 = 120, kLeastStages = 2500;
 inline constexpr int64_t kLeastRows = 12;
 
 /// The kernels of a matrix: for the first of kWgmmaTiles; 0: none multiplies these types.
