@@ -43,7 +43,7 @@ class QuantizedRows : public GroupedLinear {
   bool quantizes_input(const Matrix& x) const override {
     return x.rows >= 1 && x.rows <= kMostQuantizedRows && x.dtype == DType::kBF16 &&
            x.stride % 8 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
-           shared_bytes(x.rows) <= most_shared_;
+           stages(x.rows) >= kLeastFewStages;
   }
   Status run_unquantized(const Matrix& x, const Matrix& y, Stream stream) override {
     if (!quantizes_input(x)) return GroupedLinear::run_unquantized(x, y, stream);
@@ -64,10 +64,14 @@ class QuantizedRows : public GroupedLinear {
   // Two panels of codes, with 16 scales each.
   static constexpr int kStageBytes = 2 * (kFewPanelBytes + 64);
 
-  int64_t shared_bytes(int64_t rows) const {
-    return static_cast<int64_t>(sizeof(QuantizedShared)) +
-           int64_t{kFewWarps} * kQuantizedStages * kStageBytes +
-           quantized_bytes(rows, weights().shape.k);
+  // Shared memory beside the rings.
+  int64_t fixed_bytes(int64_t rows) const {
+    return static_cast<int64_t>(sizeof(QuantizedShared)) + quantized_bytes(rows, weights().shape.k);
+  }
+  // Stages of a ring that the rest has room for.
+  int stages(int64_t rows) const {
+    const int64_t room = most_shared_ - fixed_bytes(rows);
+    return static_cast<int>(std::min<int64_t>(room / (kFewWarps<1> * kStageBytes), kMostFewStages));
   }
   Status run(const Matrix& x, const NormedInput* normed, const Matrix& y, Stream stream) {
     const KernelWeights& w = weights();
@@ -78,14 +82,17 @@ class QuantizedRows : public GroupedLinear {
         {nullptr, key.dtype, x.rows, x.cols, x.cols}, nullptr, moracle::num_groups(key, x.cols)};
     args.few.matrix = mma_args(w, {codes, nullptr, nullptr, x.rows}, y);
     args.few.slots = {nullptr, nullptr, nullptr, tokens, tokens, 1, 1, 1, nullptr, nullptr};
-    args.few.stage_bytes = kStageBytes, args.few.scale_bytes = 64, args.few.scale_shift = 2;
+    args.few.stages = stages(x.rows), args.few.stage_bytes = kStageBytes, args.few.scale_bytes = 64,
+    args.few.scale_shift = 2;
     args.key = key, args.x = x, args.norms = normed != nullptr;
     if (normed != nullptr) args.few.normed = *normed;
     if (kernels_are_watched()) moracle::report({few_kernel_name(w.scheme, 8, false), w.shape});
     const int64_t units = (args.few.matrix.panels + 1) / 2;
     return launch_early(queue_, stream, "quantized_rows", kernel_,
-                        std::clamp<int64_t>(units, 1, queue_.multiprocessors), kFewThreads,
-                        static_cast<size_t>(shared_bytes(x.rows)), args);
+                        std::clamp<int64_t>(units, 1, queue_.multiprocessors), kFewThreads<1>,
+                        static_cast<size_t>(fixed_bytes(x.rows) +
+                                            int64_t{kFewWarps<1>} * args.few.stages * kStageBytes),
+                        args);
   }
 
   std::unique_ptr<GroupedLinear> others_;

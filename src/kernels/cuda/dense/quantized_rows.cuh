@@ -9,7 +9,7 @@
 
 namespace moracle::cuda {
 
-inline constexpr int kQuantizedStages = 3, kQuantizedClose = 4;  // as few_kernels has them
+inline constexpr int kQuantizedClose = 4;  // as few_kernels has it
 /// Columns that share a scale of the activations, where not all of a row do.
 inline constexpr int kQuantizedGroup = 128;
 
@@ -24,7 +24,7 @@ struct alignas(16) QuantizedShared {
   FewRowsShared<1> rows;
   NormSquares squares;
   float scales[kMostQuantizedRows][kMostQuantizedCols / kQuantizedGroup];
-  uint32_t largest[kFewWarps];
+  uint32_t largest[kFewWarps<1>];
 };
 
 /// Bytes from one row of codes to the next. Neighbouring rows lie in different banks.
@@ -43,7 +43,7 @@ __device__ inline void quantize_groups_in_block(const QuantKey& key, const Eight
                                                 int code_stride, float* scales) {
   constexpr int kLanes = kQuantizedGroup / 8;
   const int groups = cols / kQuantizedGroup, lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int all = count * groups, step = kFewThreads / kLanes;
+  const int all = count * groups, step = kFewThreads<1> / kLanes;
   for (int i = static_cast<int>(threadIdx.x) / kLanes; i < (all + 1) / 2 * 2; i += step) {
     const bool there = i < all;  // both halves of a warp shuffle
     const int row = there ? i / groups : 0, group = there ? i % groups : 0;
@@ -63,9 +63,9 @@ __device__ inline void quantize_groups_in_block(const QuantKey& key, const Eight
 /// The same with one scale for each row. Three warps have a row.
 __device__ inline void quantize_rows_in_block(const QuantKey& key, const Eight* rows, int stride,
                                               int count, int cols, uint8_t* codes, int code_stride,
-                                              float* scales, uint32_t (&of_warp)[kFewWarps]) {
+                                              float* scales, uint32_t (&of_warp)[kFewWarps<1>]) {
   constexpr int kTeam = 3, kTeamThreads = 32 * kTeam;
-  static_assert(kFewWarps / kTeam >= kMostQuantizedRows);
+  static_assert(kFewWarps<1> / kTeam >= kMostQuantizedRows);
   const int row = static_cast<int>(threadIdx.x) / kTeamThreads,
             thread = static_cast<int>(threadIdx.x) % kTeamThreads, vectors = cols / 8;
   const auto values = [&](int at) {
@@ -90,7 +90,7 @@ __device__ inline void quantize_rows_in_block(const QuantKey& key, const Eight* 
 }
 
 template <class Operand>
-__global__ void __launch_bounds__(kFewThreads, 1)
+__global__ void __launch_bounds__(kFewThreads<1>, 1)
     quantized_rows(const __grid_constant__ QuantizedArgs args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
@@ -99,43 +99,38 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   const auto count = static_cast<int>(args.x.rows), cols = static_cast<int>(args.x.cols);
   const int stride = normed_stride(cols), code_stride = quantized_stride(cols);
   uint8_t* const rings = memory + sizeof(shared);
-  const int ring_bytes = kQuantizedStages * args.few.stage_bytes;
-  auto* const rows = reinterpret_cast<Eight*>(rings + kFewWarps * ring_bytes);
+  auto* const rows = reinterpret_cast<Eight*>(few_ring(args.few, rings, kFewWarps<1>));
   auto* const codes = reinterpret_cast<uint8_t*>(rows + count * stride);
 
   FewArgs few = args.few;
   few.matrix.x_scales = &shared.scales[0][0];
-  make_few_plan(args.few.slots, false, 8, shared.rows.plan);
-  run_few_rows<Operand, 1, kQuantizedStages, kQuantizedClose>(
-      few, shared.rows.plan, shared.rows.partials,
-      rings + static_cast<int>(threadIdx.x / 32) * ring_bytes, {codes, code_stride}, [&] {
-        if (args.norms) {
-          NormInBlock<kFewThreads, kFewNormedVectors> norm_in_block(norm);
-          await_earlier_kernels();
-          start_later_kernels();
-          // Blocks take turns to store vectors of the sum.
-          const unsigned block = blockIdx.x;
-          norm_in_block.run(norm, rows, stride, shared.squares,
-                            [&](int r, int at, const Eight& sum) {
-                              if ((r + at) % gridDim.x == block)
-                                eights(args.few.normed.sum, r)[at] = sum;
-                            });
-        } else {
-          await_earlier_kernels();
-          start_later_kernels();
-          const int vectors = cols / 8;
-#pragma unroll 4
-          for (int i = static_cast<int>(threadIdx.x); i < count * vectors; i += kFewThreads)
-            rows[i / vectors * stride + i % vectors] = eights(args.x, i / vectors)[i % vectors];
-          __syncthreads();
-        }
-        if constexpr (Operand::kXScales == XScales::kGroup)
-          quantize_groups_in_block(args.key, rows, stride, count, cols, codes, code_stride,
-                                   &shared.scales[0][0]);
-        else
-          quantize_rows_in_block(args.key, rows, stride, count, cols, codes, code_stride,
-                                 &shared.scales[0][0], shared.largest);
+  make_few_plan(args.few.slots, false, 8, shared.rows.plan, shared.rows.keys);
+  run_few_rows<Operand, 1, kQuantizedClose>(few, shared.rows, rings, {codes, code_stride}, [&] {
+    if (args.norms) {
+      NormInBlock<kFewThreads<1>, kFewNormedVectors> norm_in_block(norm);
+      await_earlier_kernels();
+      start_later_kernels();
+      // Blocks take turns to store vectors of the sum.
+      const unsigned block = blockIdx.x;
+      norm_in_block.run(norm, rows, stride, shared.squares, [&](int r, int at, const Eight& sum) {
+        if ((r + at) % gridDim.x == block) eights(args.few.normed.sum, r)[at] = sum;
       });
+    } else {
+      await_earlier_kernels();
+      start_later_kernels();
+      const int vectors = cols / 8;
+#pragma unroll 4
+      for (int i = static_cast<int>(threadIdx.x); i < count * vectors; i += kFewThreads<1>)
+        rows[i / vectors * stride + i % vectors] = eights(args.x, i / vectors)[i % vectors];
+      __syncthreads();
+    }
+    if constexpr (Operand::kXScales == XScales::kGroup)
+      quantize_groups_in_block(args.key, rows, stride, count, cols, codes, code_stride,
+                               &shared.scales[0][0]);
+    else
+      quantize_rows_in_block(args.key, rows, stride, count, cols, codes, code_stride,
+                             &shared.scales[0][0], shared.largest);
+  });
 #endif
 }
 
