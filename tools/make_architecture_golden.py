@@ -90,7 +90,7 @@ MODELS = {
         q_lora_rank=10, n_group=1, topk_group=1, mlp_layer_types=["dense", "sparse"],
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "glm4_moe_lite_order": (transformers.Glm4MoeLiteConfig, dict(
-        {key: value for key, value in DEEPSEEK.items() if key != "first_k_dense_replace"}, seed=29,
+        {key: value for key, value in DEEPSEEK.items() if key != "first_k_dense_replace"}, seed=6,
         q_lora_rank=None, n_group=1, topk_group=1, num_hidden_layers=3,
         mlp_layer_types=["sparse", "dense", "sparse"],
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
