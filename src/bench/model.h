@@ -31,7 +31,7 @@ struct ModelShape {
   double rope_theta = 10'000;
   bool head_norms = false;        ///< on q and k
   bool renormalize = false;       ///< the router's weights
-  SamplingOptions sampling = {};  ///< as its generation_config.json says
+  SamplingOptions sampling = {};  ///< as its publisher recommends
   Score score = Score::kSoftmax;  ///< of the router
   bool biases = false;            ///< of attention's linear layers and the router
   int64_t window = 0;             ///< window of every other layer, starting with the first; 0: none
