@@ -1,4 +1,4 @@
-"""The command on ranks that have sequences of their own. Usage: dispatched_command_test.py COMMAND MODEL TEXT"""
+"""The command on ranks that have sequences of their own, and on ranks that divide attention. Usage: dispatched_command_test.py COMMAND MODEL TEXT"""
 import json
 import os
 import socket
@@ -57,6 +57,16 @@ def check_bench():
     expect(answer["us_median"] > 0, "no time", results)
 
 
+def check_divided_attention():
+    arguments = ["perplexity", MODEL, "--text", TEXT, "--max-tokens", "600", "--json"]
+    alone = json.loads(subprocess.run([COMMAND, *arguments, "--threads", "1"], check=True, capture_output=True,
+                                      text=True).stdout)
+    results = on_ranks(2, [*arguments, "--parallel", "ep=2,tp=2"])
+    expect(all(code == 0 for code, _, _ in results), "a rank failed", results)
+    answer = json.loads(results[0][1])
+    expect(abs(answer["nll"] / alone["nll"] - 1) < 1e-5, f"not as {alone}", results)
+
+
 def check_other_modes_are_named():
     """Ranks that spread their tokens in different ways end with the difference."""
     port, ranks = free_port(), []
@@ -72,4 +82,5 @@ def check_other_modes_are_named():
 
 check_perplexity()
 check_bench()
+check_divided_attention()
 check_other_modes_are_named()

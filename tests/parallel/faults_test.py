@@ -151,7 +151,7 @@ def another_size():
 
 def refused_with_a_reason():
     for arguments, reason in ((["run", MODEL, "--parallel", "ep=2"], "a conversation runs in one process"),
-                              (["run", MODEL, "-p", "a", "--parallel", "tp=2"], "no tp"),
+                              (["run", MODEL, "-p", "a", "--parallel", "tp=2"], "needs ep=N, the number of ranks"),
                               (["run", MODEL, "-p", "a", "--parallel", "ep=0"], "1 to 4096"),
                               (["serve", "--model-shape", "any", "--parallel", "ep=2"], "random weights"),
                               (["bench", "--parallel", "ep=2"], "this process is alone")):
