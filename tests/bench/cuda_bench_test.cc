@@ -36,7 +36,8 @@ TEST_F(CudaBenchTest, MeasuresReplaysAndCallsOfEveryServingRow) {
                                   int64_t{1} << 30);
       ASSERT_TRUE(ring) << ring.error().to_string();
       for (const int64_t tokens : {1, 16, 300}) {
-        const Result<Measurement> m = measure(*ring, tokens, 0.05, **probe, limits->peaks);
+        const Result<Measurement> m =
+            measure(*ring, tokens, {.seconds = 0.05}, **probe, limits->peaks);
         ASSERT_TRUE(m) << m.error().to_string();
         EXPECT_GE(m->runs, 3);
         EXPECT_GT(m->us_min, 0);
