@@ -40,7 +40,7 @@ Result<std::vector<bench::Measurement>> measure_all(const Selection& selection,
   if (!ring) return ring.error();
   std::vector<bench::Measurement> measured;
   for (const int64_t count : tokens) {
-    auto one = bench::measure(*ring, count, seconds, **probe, limits->peaks, go_on);
+    auto one = bench::measure(*ring, count, {.seconds = seconds}, **probe, limits->peaks, go_on);
     if (!one) return one.error();
     measured.push_back(*std::move(one));
   }
