@@ -407,6 +407,11 @@ CONSTRUCTS = [
     "{{ }}",
     "{% set 1 = 2 %}",
     "{% raw %}never closed",
+    # A str beside a "safe" one is escaped, as arguments of calls are in Mistral's templates.
+    """{% set arguments = {'q': '<&>'}|tojson|safe %}{{ '[TOOL]' + 'a<b' + "&'\"" + arguments }}|{{ arguments + '<' + '>' }}|{{ arguments ~ '<' }}|{{ ['<' + '>'|safe] }}""",
+    "{{ '<|image_{i:d}|>'.format(i=3) }}{{ '{:d}{:d}'.format(-2, true) }}{{ '{0:d} {0}'.format(7) }}",
+    "{{ '{:d}'.format('7') }}",
+    "{{ '{:d}'.format(7.0) }}",
 ]
 
 

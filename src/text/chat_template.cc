@@ -100,7 +100,8 @@ Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages,
 Result<std::string> ChatTemplate::render_json(const ChatConversation& conversation,
                                               bool add_generation_prompt) const {
   using Type = nlohmann::ordered_json::value_t;
-  MORACLE_TRY(const auto messages, parse_chat_json(conversation.messages, "messages", Type::array));
+  MORACLE_TRY(auto messages, parse_chat_json(conversation.messages, "messages", Type::array));
+  name_reasoning(messages);
   nlohmann::ordered_json tools, variables;
   if (!conversation.tools.empty()) {
     MORACLE_TRY(tools, parse_chat_json(conversation.tools, "tools", Type::array));

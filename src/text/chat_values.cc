@@ -87,4 +87,20 @@ Result<OrderedJson> parse_chat_json(const std::string& text, const char* place,
   return wrong(json.is_discarded() ? "it is not JSON" : str("it is of type ", json.type_name()));
 }
 
+void name_reasoning(OrderedJson& messages) {
+  for (OrderedJson& message : messages) {
+    if (!message.is_object()) continue;
+    for (const char* key : {"reasoning_content", "thinking", "reasoning"}) {
+      const auto found = message.find(key);
+      if (found == message.end() || found->is_null()) continue;
+      const OrderedJson reasoning = *found;
+      OrderedJson named = {{"thinking", reasoning}};  // first, for templates that print a message
+      for (const auto& [name, value] : message.items()) named[name] = value;
+      named["reasoning_content"] = reasoning;
+      message = std::move(named);
+      break;
+    }
+  }
+}
+
 }  // namespace moracle

@@ -19,4 +19,8 @@ Result<jinja::Value> to_value(jinja::Heap& heap, const nlohmann::ordered_json& j
 Result<nlohmann::ordered_json> parse_chat_json(const std::string& text, const char* place,
                                                nlohmann::ordered_json::value_t type);
 
+/// Gives a message's reasoning the names that templates read, `reasoning_content` and `thinking`,
+/// whichever of them or `reasoning` it has, as transformers 5.23 does.
+void name_reasoning(nlohmann::ordered_json& messages);
+
 }  // namespace moracle

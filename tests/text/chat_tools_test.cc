@@ -46,6 +46,23 @@ TEST(ChatTools, JsonKeepsTypesAndOrder) {
             "{'b': [1, 1.0, True], 'a': -2} True True <s>");
 }
 
+// The texts are those of transformers 5.23 for the same messages.
+TEST(ChatTools, ReasoningHasTheNamesThatTemplatesRead) {
+  const ChatTemplate chat = must(ChatTemplate::parse("{{ messages[0] }}", "origin"));
+  const auto shown = [&](const std::string& message) {
+    return must(chat.render_json({"[" + message + "]", "", ""}));
+  };
+  EXPECT_EQ(shown(R"({"role": "a", "reasoning_content": "r"})"),
+            "{'thinking': 'r', 'role': 'a', 'reasoning_content': 'r'}");
+  EXPECT_EQ(shown(R"({"role": "a", "reasoning": "r"})"),
+            "{'thinking': 'r', 'role': 'a', 'reasoning': 'r', 'reasoning_content': 'r'}");
+  EXPECT_EQ(shown(R"({"role": "a", "thinking": "t", "reasoning_content": null})"),
+            "{'thinking': 't', 'role': 'a', 'reasoning_content': 't'}");
+  EXPECT_EQ(shown(R"({"role": "a", "thinking": "t", "reasoning_content": "r"})"),
+            "{'thinking': 't', 'role': 'a', 'reasoning_content': 'r'}");
+  EXPECT_EQ(shown(R"({"role": "a", "thinking": null})"), "{'role': 'a', 'thinking': None}");
+}
+
 TEST(ChatTools, WrongJsonIsRefusedByName) {
   const ChatTemplate chat = must(ChatTemplate::parse("{{ messages }}", "origin"));
   const auto place = [&](const ChatConversation& conversation) {

@@ -1,6 +1,7 @@
 #include "text/jinja/library/string_format.h"
 
 #include <algorithm>
+#include <string>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -47,6 +48,16 @@ class Fields {
   bool numbered_ = false;
 };
 
+// A field is an argument's number or name; ":d" behind it shows an int, and a bool as one.
+Result<std::string> field_text(Fields& fields, std::string_view field) {
+  const bool decimal = field.ends_with(":d");
+  if (decimal) field.remove_suffix(2);
+  MORACLE_TRY(const Value value, fields.pick(field));
+  if (!decimal) return to_text(value);
+  if (const auto number = value.integer()) return std::to_string(*number);
+  return type_error(str("'.format()' with ':d' of a '", type_name(value), "'"));
+}
+
 }  // namespace
 
 Result<Value> format_method(Heap& heap, const Value& self, const Bound& arguments) {
@@ -66,8 +77,7 @@ Result<Value> format_method(Heap& heap, const Value& self, const Bound& argument
     } else {
       const size_t end = text.find('}', at);
       if (c == '}' || end == text.npos) return type_error("'.format()' with a single brace");
-      MORACLE_TRY(const Value value, fields.pick(text.substr(at + 1, end - at - 1)));
-      MORACLE_TRY(const std::string shown, to_text(value));
+      MORACLE_TRY(const std::string shown, field_text(fields, text.substr(at + 1, end - at - 1)));
       MORACLE_CHECK(heap.budget().read(shown.size()));
       out.add(shown);
       at = end + 1;

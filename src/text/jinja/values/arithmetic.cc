@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "text/jinja/values/escape.h"
 
 namespace moracle::jinja {
 
@@ -137,17 +138,7 @@ Result<Value> calculate(Heap& heap, std::string_view sign, const Value& left, co
   }
   if (left.is_text() && sign == "%") return unsupported("'%' with a str on its left");
   if (sign == "+" && left.is_text() && right.is_text()) {
-    if (left.is_markup() != right.is_markup()) {
-      return unsupported("'+' of a str and the result of the filter 'safe'");
-    }
-    if (left.text().size() + right.text().size() > kMaxTextBytes) {
-      return limit_error("a str that is too long");
-    }
-    MORACLE_CHECK(heap.budget().read(left.text().size() + right.text().size()));
-    std::string text;
-    text.reserve(left.text().size() + right.text().size());
-    text.append(left.text()).append(right.text());
-    return heap.text(std::move(text), left.is_markup());
+    return add_texts(heap, {left.text(), left.is_markup()}, {right.text(), right.is_markup()});
   }
   const Sequence* a = left.sequence();
   const Sequence* b = right.sequence();
