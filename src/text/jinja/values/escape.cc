@@ -48,6 +48,7 @@ Result<Value> add_texts(Heap& heap, Source left, Source right) {
       text += part.text;
     }
   }
+  if (text.size() > kMaxTextBytes) return limit_error("a str that is too long");  // once escaped
   return heap.text(std::move(text), markup);
 }
 
