@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "base/shared_library.h"
 #include "base/text.h"
+#include "oracle/shared_library.h"
 
 namespace moracle::cublaslt {
 namespace {

@@ -1,7 +1,7 @@
 #if defined(MORACLE_WITH_OPENCL)
 #include "oracle/opencl_api.h"
 
-#include "base/shared_library.h"
+#include "oracle/shared_library.h"
 
 namespace moracle::opencl {
 namespace {

@@ -1,8 +1,8 @@
 #if defined(MORACLE_WITH_NCCL)
 #include "parallel/cuda/nccl_api.h"
 
-#include "base/shared_library.h"
 #include "base/text.h"
+#include "oracle/shared_library.h"
 
 namespace moracle::nccl {
 namespace {
