@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "kernels/ops.h"
 #include "models/generation/sampler.h"

@@ -11,7 +11,7 @@
 #include <iostream>
 #include <string_view>
 
-#include "oracle/masked_isa.h"
+#include "oracle/machine/masked_isa.h"
 #include "test_mask.h"
 
 namespace {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/base/unicode_tables.cc: the Unicode tables of the libraries that models were tokenized with.
+"""Writes src/base/regex/unicode_tables.cc: the Unicode tables of the libraries that models were tokenized with.
 
     pip install regex==2024.11.6 tokenizers==0.23.3
     python3 tools/make_unicode_tables.py
@@ -14,7 +14,7 @@ import regex
 from tokenizers import pre_tokenizers
 
 CATEGORIES = ["Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "P", "S"]
-OUT = pathlib.Path(__file__).resolve().parent.parent / "src/base/unicode_tables.cc"
+OUT = pathlib.Path(__file__).resolve().parent.parent / "src/base/regex/unicode_tables.cc"
 CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 
 
@@ -68,7 +68,7 @@ def main():
     pairs = {"kHan": ranges(matching(r"\p{Han}")),
              "kPunctuationStep": ranges(removed_by(pre_tokenizers.Punctuation("removed"))),
              "kDigitsStep": ranges(isolated_by(pre_tokenizers.Digits(True)))}
-    text = ("// Written by tools/make_unicode_tables.py.\n#include \"base/unicode_tables.h\"\n\n"
+    text = ("// Written by tools/make_unicode_tables.py.\n#include \"base/regex/unicode_tables.h\"\n\n"
             "namespace moracle {\n\nusing enum UnicodeCategory;\n\n"
             "const std::vector<UnicodeStart>& unicode_categories() {\n"
             "  // clang-format off\n  static const std::vector<UnicodeStart> kStarts = {\n" + rows(starts)

@@ -1,7 +1,7 @@
 // tune and bench_layer: times of backends and layers on this machine.
 #include <algorithm>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "bench/bench.h"
 #include "bindings.h"
 #include "calls.h"

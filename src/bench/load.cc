@@ -10,7 +10,7 @@
 #include <set>
 
 #include "base/median.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "kernels/limits.h"

@@ -10,7 +10,7 @@
 #include "base/median.h"
 #include "base/scalar.h"
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "bench/bench.h"
 #include "bench/random_model.h"

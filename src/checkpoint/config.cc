@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"

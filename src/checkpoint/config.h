@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json_field.h"
+#include "base/json/json_field.h"
 #include "moracle/base.h"
 
 namespace moracle {

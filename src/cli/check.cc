@@ -8,7 +8,7 @@
 #include "command.h"
 #include "conformance/conformance.h"
 #include "numbers.h"
-#include "oracle/masked_isa.h"
+#include "oracle/machine/masked_isa.h"
 #include "terminal.h"
 
 namespace moracle::cli {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "bench.h"
+#include "bench/bench.h"
 #include "bench/random_serving.h"
 #include "plan_text.h"
 #include "terminal.h"

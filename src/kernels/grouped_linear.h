@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "kernels/kernel_weights.h"
 #include "kernels/ops.h"
+#include "kernels/weights/kernel_weights.h"
 #include "moracle/base.h"
 
 namespace moracle {

@@ -2,5 +2,5 @@
 #pragma once
 
 #include "kernels/grouped_linear.h"
-#include "kernels/kernel_weights.h"
+#include "kernels/weights/kernel_weights.h"
 #include "oracle/made.h"

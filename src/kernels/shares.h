@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "base/thread_pool.h"
-#include "kernels/kernel_weights.h"
+#include "base/threads/thread_pool.h"
+#include "kernels/weights/kernel_weights.h"
 
 namespace moracle {
 

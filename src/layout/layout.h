@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <span>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "moracle/layer.h"
 #include "moracle/quant.h"
 

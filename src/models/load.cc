@@ -3,7 +3,7 @@
 
 #include "base/out_of_memory.h"
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/decoder/model_state.h"

@@ -1,7 +1,7 @@
 #include "models/routing_statistics.h"
 
-#include "base/json_field.h"
-#include "base/json_text.h"
+#include "base/json/json_field.h"
+#include "base/json/json_text.h"
 #include "base/printable.h"
 #include "base/small_file.h"
 #include "base/text.h"

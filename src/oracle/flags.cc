@@ -3,7 +3,7 @@
 #include <iterator>
 
 #include "base/text.h"
-#include "oracle/masked_isa.h"
+#include "oracle/machine/masked_isa.h"
 
 namespace moracle {
 namespace {

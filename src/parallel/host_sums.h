@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "moracle/base.h"
 
 namespace moracle {

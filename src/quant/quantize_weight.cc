@@ -10,7 +10,7 @@
 #include "base/first_error.h"
 #include "base/scalar.h"
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "quant/activation.h"
 #include "quant/codec.h"

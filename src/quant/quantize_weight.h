@@ -2,7 +2,7 @@
 // "Quantizing weights").
 #pragma once
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "moracle/quant.h"
 
 namespace moracle {

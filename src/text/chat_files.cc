@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"

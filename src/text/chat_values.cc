@@ -1,6 +1,6 @@
 #include "text/chat_values.h"
 
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "base/utf8.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "base/regex.h"
-#include "base/regex_properties.h"
+#include "base/regex/regex.h"
+#include "base/regex/regex_properties.h"
 
 namespace moracle::regex_properties_test {
 namespace {

@@ -1,6 +1,6 @@
 // Compiles and matches regular expressions within limits. The goldens of tests/text compare texts
 // with the library that writes tokenizer.json files.
-#include "base/regex.h"
+#include "base/regex/regex.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "support/temporary_folder.h"
 
 namespace moracle::small_file_test {

@@ -1,5 +1,5 @@
 // Tests when a thread that waits spins and when it sleeps.
-#include "base/spin.h"
+#include "base/threads/spin.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Tests the thread pool: each piece of work runs once, for any caller and any number of calls.
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

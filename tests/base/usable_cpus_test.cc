@@ -1,6 +1,6 @@
 // Tests which CPUs are usable and where threads are pinned. A folder with files of /proc and /sys
 // stands for a machine.
-#include "base/usable_cpus.h"
+#include "base/threads/usable_cpus.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

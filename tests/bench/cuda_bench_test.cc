@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "bench/bench.h"
-#include "kernels/cuda_test.h"
+#include "kernels/cuda/cuda_test.h"
 
 namespace moracle::bench::cuda_bench_test {
 namespace {

@@ -1,5 +1,5 @@
 // D8: packed weights are not a source. Packing them again must not compile.
-#include "kernels/kernel_weights.h"
+#include "kernels/weights/kernel_weights.h"
 
 using namespace moracle;
 

@@ -1,5 +1,5 @@
 // D8: conversion consumes its source. Converting an lvalue source must not compile.
-#include "kernels/kernel_weights.h"
+#include "kernels/weights/kernel_weights.h"
 
 using namespace moracle;
 

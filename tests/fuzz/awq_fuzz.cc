@@ -1,5 +1,5 @@
 // libFuzzer: checkpoints of AWQ, changed.
-#include "checkpoint/awq_synthetic.h"
+#include "checkpoint/producers/awq_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 
 using namespace moracle::testing;

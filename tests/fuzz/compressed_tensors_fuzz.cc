@@ -1,5 +1,5 @@
 // libFuzzer: checkpoints of compressed-tensors, changed.
-#include "checkpoint/ct_synthetic.h"
+#include "checkpoint/producers/ct_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 
 using namespace moracle::testing;

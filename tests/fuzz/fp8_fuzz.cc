@@ -1,5 +1,5 @@
 // libFuzzer: checkpoints of quant_method "fp8", changed.
-#include "checkpoint/fp8_synthetic.h"
+#include "checkpoint/producers/fp8_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 
 using namespace moracle::testing;

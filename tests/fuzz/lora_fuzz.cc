@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <map>
 
-#include "checkpoint/mxfp4_synthetic.h"
+#include "checkpoint/producers/mxfp4_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 #include "moracle/model.h"
 

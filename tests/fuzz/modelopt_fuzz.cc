@@ -1,5 +1,5 @@
 // libFuzzer: checkpoints of ModelOpt, changed.
-#include "checkpoint/modelopt_synthetic.h"
+#include "checkpoint/producers/modelopt_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 
 using namespace moracle::testing;

@@ -1,5 +1,5 @@
 // libFuzzer: checkpoints with all experts of a layer in one MXFP4 tensor, changed.
-#include "checkpoint/mxfp4_synthetic.h"
+#include "checkpoint/producers/mxfp4_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 
 using namespace moracle::testing;

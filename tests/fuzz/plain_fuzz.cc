@@ -1,6 +1,6 @@
 // libFuzzer: checkpoints without quantization, changed; experts each by itself or all in one
 // tensor.
-#include "checkpoint/mxfp4_synthetic.h"
+#include "checkpoint/producers/mxfp4_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 
 using namespace moracle::testing;

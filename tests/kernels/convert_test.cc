@@ -8,7 +8,7 @@
 
 #include "base/text.h"
 #include "kernels/convert_cases.h"
-#include "kernels/kernel_weights.h"
+#include "kernels/weights/kernel_weights.h"
 
 namespace moracle::convert_test {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "base/refused_threads.h"
 #include "kernels/cpu/device/cpu_device.h"
-#include "kernels/device_ops.h"
+#include "kernels/ops/device_ops.h"
 
 namespace moracle::device_test {
 namespace {

@@ -1,7 +1,7 @@
 // Tests the assignment of rows to experts on every device against its definition: a stable sort.
 #include <tuple>
 
-#include "kernels/device_ops.h"
+#include "kernels/ops/device_ops.h"
 
 namespace moracle::rows_test {
 namespace {

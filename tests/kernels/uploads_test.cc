@@ -1,6 +1,6 @@
 // Tests conversion for a device that the host cannot write to: the same bytes, and errors that lose
 // nothing.
-#include "kernels/uploads.h"
+#include "kernels/weights/uploads.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "kernels/convert_cases.h"
 #include "kernels/cpu/device/cpu_device.h"
-#include "kernels/kernel_weights.h"
+#include "kernels/weights/kernel_weights.h"
 
 namespace moracle::uploads_test {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "base/scalar.h"
 #include "conformance/conformance.h"
-#include "kernels/kernel_weights.h"
+#include "kernels/weights/kernel_weights.h"
 #include "moe/layer_on_rows.h"
 #include "moracle/moe.h"
 #include "oracle/carve.h"

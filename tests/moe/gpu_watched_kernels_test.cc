@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda_test.h"
+#include "kernels/cuda/cuda_test.h"
 #include "moe/layer_on_rows.h"
 #include "moe/watched_kernels.h"
 

@@ -2,8 +2,8 @@
 // than size.
 #include <gtest/gtest.h>
 
-#include "checkpoint/fp8_synthetic.h"
-#include "checkpoint/mxfp4_synthetic.h"
+#include "checkpoint/producers/fp8_synthetic.h"
+#include "checkpoint/producers/mxfp4_synthetic.h"
 #include "moe/layer_on_rows.h"
 
 namespace moracle::testing::planned_bytes_test {

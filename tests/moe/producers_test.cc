@@ -11,7 +11,7 @@
 #include "base/scalar.h"
 #include "base/text.h"
 #include "checkpoint/synthetic_checkpoint.h"
-#include "kernels/kernel_weights.h"
+#include "kernels/weights/kernel_weights.h"
 #include "moe/layer_on_rows.h"
 
 namespace moracle::producers_test {

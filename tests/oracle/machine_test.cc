@@ -5,9 +5,9 @@
 #include <set>
 #include <string>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "moracle/oracle.h"
-#include "oracle/masked_isa.h"
+#include "oracle/machine/masked_isa.h"
 #include "test_mask.h"
 
 namespace moracle::machine_test {

@@ -1,4 +1,4 @@
-#include "oracle/shared_library.h"
+#include "oracle/machine/shared_library.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

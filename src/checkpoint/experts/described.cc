@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "moracle/checkpoint.h"
 #include "quant/canonical.h"

@@ -4,7 +4,7 @@
 #include "base/finite.h"
 #include "base/scalar.h"
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "checkpoint/memory/stored_codes.h"
 #include "quant/codec.h"
 

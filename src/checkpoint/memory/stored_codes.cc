@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "checkpoint/producers/packed.h"
 
 namespace moracle {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/producers/packed.h"
 

@@ -1,6 +1,6 @@
 #include "checkpoint/producers/gptq_options.h"
 
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"

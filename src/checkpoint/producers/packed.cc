@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/transpose.h"
 #include "base/try.h"
 #include "checkpoint/producers/producer.h"

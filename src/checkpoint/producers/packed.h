@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "checkpoint/safetensors/tensors.h"
 #include "moracle/quant.h"
 

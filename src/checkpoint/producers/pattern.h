@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "base/regex.h"
+#include "base/regex/regex.h"
 #include "moracle/base.h"
 
 namespace moracle {

@@ -1,7 +1,7 @@
 // Weights that are not quantized: `module`.weight [N, K] as f32, f16 or bf16, or one tensor for all
 // experts of a layer.
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/transpose.h"
 #include "base/try.h"
 #include "checkpoint/producers/module_tensors.h"

@@ -6,7 +6,7 @@
 #include "base/finite.h"
 #include "base/first_error.h"
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/safetensors/tensors.h"
 #include "quant/codec.h"

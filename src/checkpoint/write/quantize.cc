@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <set>
 
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "base/small_file.h"
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/online/online.h"
 #include "checkpoint/producers/module_tensors.h"

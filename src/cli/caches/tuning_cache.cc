@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "base/small_file.h"
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "caches/locked_file.h"
 #include "command.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "base/utf8.h"

@@ -9,9 +9,9 @@
 #include <streambuf>
 
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
+#include "base/threads/usable_cpus.h"
 #include "base/try.h"
-#include "base/usable_cpus.h"
 #include "numbers.h"
 #include "ranks/launcher.h"
 #include "ranks/parallel_text.h"

@@ -20,7 +20,7 @@
 #include "kernels/kernel_watch.h"
 #include "kernels/kernels.h"
 #include "layout/panel16.h"
-#include "oracle/detect.h"
+#include "oracle/machine/detect.h"
 
 namespace moracle {
 namespace cpu_row {

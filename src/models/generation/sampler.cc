@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "models/decoder/model_state.h"
 

@@ -6,7 +6,7 @@
 #include <iomanip>
 
 #include "base/text.h"
-#include "oracle/detect.h"
+#include "oracle/machine/detect.h"
 #include "oracle/rates/multiply_loops.h"
 
 namespace moracle {

@@ -2,7 +2,7 @@
 #include "parallel/cuda/nccl_api.h"
 
 #include "base/text.h"
-#include "oracle/shared_library.h"
+#include "oracle/machine/shared_library.h"
 
 namespace moracle::nccl {
 namespace {

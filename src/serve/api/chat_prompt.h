@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "base/json_field.h"
+#include "base/json/json_field.h"
 #include "serve/api/served_model.h"
 
 namespace moracle::serve {

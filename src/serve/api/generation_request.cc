@@ -1,6 +1,6 @@
 #include "serve/api/generation_request.h"
 
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "serve/api/job_fields.h"

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/json_field.h"
+#include "base/json/json_field.h"
 #include "serve/api/chat_prompt.h"
 #include "serve/api/served_model.h"
 #include "serve/engine/job.h"

@@ -1,7 +1,7 @@
 // The fields that both kinds of completions share.
 #pragma once
 
-#include "base/json_field.h"
+#include "base/json/json_field.h"
 #include "serve/api/generation_request.h"
 
 namespace moracle::serve {

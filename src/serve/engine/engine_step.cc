@@ -4,7 +4,7 @@
 
 #include "base/out_of_memory.h"
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "serve/engine/engine.h"
 

@@ -1,6 +1,6 @@
 #include "serve/tools/call_parts.h"
 
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 
 namespace moracle::serve {
 namespace {

@@ -1,6 +1,6 @@
 #include "serve/tools/json_calls.h"
 
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "serve/tools/call_parts.h"
 
 namespace moracle::serve {

@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/json_field.h"
-#include "base/regex.h"
+#include "base/json/json_field.h"
+#include "base/regex/regex.h"
 #include "text/tokenizer/model/vocabulary.h"
 #include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/token_trie.h"

@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "base/json_field.h"
+#include "base/json/json_field.h"
 #include "text/tokenizer/token_table.h"
 
 namespace moracle {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/json_field.h"
+#include "base/json/json_field.h"
 
 namespace moracle {
 

@@ -6,8 +6,8 @@
 #include <variant>
 #include <vector>
 
-#include "base/json_field.h"
-#include "base/regex.h"
+#include "base/json/json_field.h"
+#include "base/regex/regex.h"
 
 namespace moracle {
 

@@ -1,8 +1,8 @@
 // A pattern of a tokenizer.json: a regular expression, or a fixed text.
 #pragma once
 
-#include "base/json_field.h"
-#include "base/regex.h"
+#include "base/json/json_field.h"
+#include "base/regex/regex.h"
 
 namespace moracle {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/base64.h"
-#include "base/json_text.h"
+#include "base/json/json_text.h"
 #include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/json_field.h"
+#include "base/json/json_field.h"
 #include "text/tokenizer/token_table.h"
 
 namespace moracle {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json_field.h"
+#include "base/json/json_field.h"
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/model/vocabulary.h"
 

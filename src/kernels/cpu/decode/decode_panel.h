@@ -3,7 +3,7 @@
 // formats that have no tile of their own.
 #pragma once
 
-#include "kernels/kernel_weights.h"
+#include "kernels/weights/kernel_weights.h"
 #include "layout/panel16.h"
 
 namespace moracle::cpu {

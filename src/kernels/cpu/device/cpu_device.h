@@ -1,7 +1,7 @@
 // The CPU as a device: memory is host memory, the queue is the thread pool, work runs at once.
 #pragma once
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "kernels/ops.h"
 #include "moracle/device.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/gemm/lines.h"
-#include "kernels/kernel_weights.h"
+#include "kernels/weights/kernel_weights.h"
 #include "layout/vnni16.h"
 
 namespace moracle::cpu {

@@ -1,7 +1,7 @@
 // Activation rows packed in expert order, as the line kernels read them.
 #pragma once
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "kernels/cpu/gemm/lines.h"
 #include "kernels/grouped_linear.h"
 

@@ -1,7 +1,7 @@
 // Measures this CPU's limits.
 #pragma once
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "kernels/limits.h"
 
 namespace moracle::cpu {

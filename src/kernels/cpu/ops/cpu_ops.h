@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/ops.h"
 

@@ -1,6 +1,6 @@
 #include "kernels/cpu/simd/vector_ops.h"
 
-#include "oracle/detect.h"
+#include "oracle/machine/detect.h"
 
 namespace moracle::cpu {
 

@@ -8,7 +8,7 @@
 
 #include "kernels/ops.h"
 #include "moracle/device.h"
-#include "oracle/cublaslt_api.h"
+#include "oracle/machine/cublaslt_api.h"
 
 namespace moracle::cuda {
 

@@ -2,7 +2,7 @@
 // stream: unlike the legacy stream, it can be captured in a graph.
 #pragma once
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "kernels/cuda/device/cuda_queue.h"
 #include "kernels/cuda/device/cuda_watches.h"
 #include "kernels/cuda/device/device_error.h"

@@ -2,7 +2,7 @@
 // index function there.
 #pragma once
 
-#include "kernels/uploads.h"
+#include "kernels/weights/uploads.h"
 
 namespace moracle::cuda {
 

@@ -3,7 +3,7 @@
 
 #include "base/try.h"
 #include "moracle/base.h"
-#include "oracle/opencl_api.h"
+#include "oracle/machine/opencl_api.h"
 
 namespace moracle::opencl {
 

@@ -8,7 +8,7 @@
 #include "kernels/opencl/device/opencl_order.h"
 #include "kernels/opencl/device/requirements.h"
 #include "kernels/opencl/ops/opencl_ops.h"
-#include "oracle/detect.h"
+#include "oracle/machine/detect.h"
 
 namespace moracle {
 namespace {

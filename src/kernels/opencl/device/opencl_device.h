@@ -2,7 +2,7 @@
 // cl_command_queue.
 #pragma once
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "kernels/opencl/device/opencl_errors.h"
 #include "kernels/opencl/device/opencl_memory.h"
 #include "kernels/opencl/device/programs.h"

@@ -1,7 +1,7 @@
 // Uploads weights to an OpenCL device. The host packs.
 #pragma once
 
-#include "kernels/uploads.h"
+#include "kernels/weights/uploads.h"
 
 namespace moracle::opencl {
 

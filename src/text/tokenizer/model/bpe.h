@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/json_field.h"
+#include "base/json/json_field.h"
 #include "text/tokenizer/model/byte_fallback.h"
 #include "text/tokenizer/model/vocabulary.h"
 

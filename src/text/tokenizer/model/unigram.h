@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json_field.h"
-#include "base/regex.h"
+#include "base/json/json_field.h"
+#include "base/regex/regex.h"
 #include "text/tokenizer/model/byte_fallback.h"
 #include "text/tokenizer/model/vocabulary.h"
 #include "text/tokenizer/token_trie.h"

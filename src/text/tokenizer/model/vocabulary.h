@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/json_field.h"
+#include "base/json/json_field.h"
 
 namespace moracle {
 

@@ -1,0 +1,105 @@
+#include "base/threads/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <new>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/text.h"
+#include "base/threads/spin.h"
+
+namespace moracle {
+
+int usable_threads() {
+  int threads = static_cast<int>(affinity_cpus().size());
+  if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
+  if (const double granted = cgroup_cpus(); granted > 0)
+    threads = std::min(threads, static_cast<int>(granted + 0.5));
+  return std::max(threads, 1);
+}
+
+namespace {
+
+// About one millisecond if a pause takes 140 cycles, as on Intel servers; less elsewhere. Finished
+// threads wait for the others, and waking a thread often takes longer than this wait.
+constexpr int kSpins = 20000;
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(places)) {
+  if (threads < 1) threads = usable_threads();
+  if (threads == 1) return;  // there are no other threads to wait for
+  // If threads outnumber CPUs, a spinning thread takes CPU time from the thread that it waits for.
+  spins_ = threads <= usable_threads() ? kSpins : 0;
+  const auto fewer = [&](const std::string& reason) {
+    return Error{ErrorKind::kOutOfMemory, "", "--threads",
+                 str("at most ", size(), " because the system starts no more"),
+                 str("it is ", threads, "; the system says: ", reason)};
+  };
+  try {
+    workers_.reserve(static_cast<size_t>(threads) - 1);
+    for (int thread = 1; thread < threads; ++thread)
+      workers_.emplace_back([this, thread] { serve(thread); });
+  } catch (const std::system_error& error) {
+    started_ = fewer(error.code().message());
+  } catch (const std::bad_alloc&) {
+    started_ = fewer("out of memory");
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true);
+  job_.fetch_add(1);
+  job_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run_job(Job job) {
+  if (workers_.empty()) return job.call(job.work, 0);
+  const std::lock_guard lock(callers_);
+  current_ = job;
+  unfinished_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  job_.fetch_add(1, std::memory_order_release);
+  job_.notify_all();
+  call(job, 0);
+  const auto left = [this] { return unfinished_.load(std::memory_order_acquire); };
+  const auto all_done = [&] { return left() == 0; };
+  spin_then_sleep(spins_, all_done, [&] {
+    if (const int now = left(); now > 0) unfinished_.wait(now, std::memory_order_acquire);
+  });
+  if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+}
+
+// Also runs the caller's own part. `work` must live until all other threads are done with it.
+void ThreadPool::call(const Job& job, int thread) {
+  try {
+    job.call(job.work, thread);
+  } catch (...) {
+    const std::lock_guard lock(thrown_mutex_);
+    if (!thrown_) thrown_ = std::current_exception();
+  }
+}
+
+void ThreadPool::serve(int thread) {
+  if (thread < static_cast<int>(places_.cpus.size())) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(places_.cpus[thread], &set);
+    ::sched_setaffinity(0, sizeof set, &set);
+  }
+  uint32_t seen = 0;
+  for (;;) {
+    const auto has_job = [&] { return job_.load(std::memory_order_acquire) != seen; };
+    spin_then_sleep(spins_, has_job, [&] { job_.wait(seen, std::memory_order_acquire); });
+    // A worker cannot miss a job: the next job starts only after every worker finishes this one.
+    seen = job_.load(std::memory_order_acquire);
+    if (stop_.load()) return;
+    call(current_, thread);
+    if (unfinished_.fetch_sub(1, std::memory_order_release) == 1) unfinished_.notify_all();
+  }
+}
+
+}  // namespace moracle

@@ -1,0 +1,102 @@
+// The threads of one CPU device: a fixed team that runs one job at a time.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/threads/usable_cpus.h"
+#include "moracle/base.h"
+
+namespace moracle {
+
+/// CPUs that this process may use: the affinity mask, limited by its control groups (version 1 or
+/// 2); at least 1.
+int usable_threads();
+
+/// Runs a function on all its threads at once; the caller is thread 0. Between jobs the other
+/// threads spin briefly, because the next layer usually follows at once, and then sleep.
+class ThreadPool {
+ public:
+  /// `threads` < 1 means usable_threads(). With `places`, each thread except the caller is pinned
+  /// to its CPU, because the caller's thread does not belong to the pool. If the system refuses a
+  /// CPU, the thread is not pinned. If the system starts fewer threads, the pool has these, and
+  /// started() reports it.
+  explicit ThreadPool(int threads = 0, ThreadPlaces places = {});
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  /// Empty, with one node, if the threads are not pinned.
+  const ThreadPlaces& places() const { return places_; }
+
+  int size() const { return static_cast<int>(workers_.size()) + 1; }
+
+  /// Errors: kOutOfMemory if the system started fewer threads than the constructor requested, with
+  /// their number and the system's reason.
+  const Status& started() const { return started_; }
+
+  struct Piece {
+    int64_t begin = 0, end = 0;
+  };
+  /// The share of thread `thread` in [0, count). Shares are as even as possible.
+  static Piece piece(int64_t count, int thread, int64_t threads) {
+    return {count * thread / threads, count * (thread + 1) / threads};
+  }
+  Piece piece(int64_t count, int thread) const { return piece(count, thread, size()); }
+
+  /// Calls work(thread) once on each thread, with thread in [0, size()), and returns when all are
+  /// done. Calls from several threads run one after another. Do not call it from inside work. The
+  /// call allocates nothing and does not copy `work`. If `work` throws (the standard library does
+  /// so if memory is refused), the exception is rethrown to the caller when all threads are done.
+  template <class Work>
+  void run(const Work& work) {
+    run_job({[](const void* w, int thread) { (*static_cast<const Work*>(w))(thread); }, &work});
+  }
+
+  /// Splits [0, count) into even pieces, one per thread, and calls work(begin, end) for each
+  /// non-empty piece. Uses fewer threads if a piece would be smaller than `least`. With a single
+  /// piece only the caller works, and no thread is woken.
+  template <class Work>
+  void split(int64_t count, const Work& work, int64_t least = 1) {
+    const int64_t threads = std::min<int64_t>(size(), count / std::max<int64_t>(least, 1));
+    if (threads <= 1) {
+      if (count > 0) work(int64_t{0}, count);
+      return;
+    }
+    run([&](int thread) {
+      if (thread >= threads) return;
+      const Piece own = piece(count, thread, threads);
+      if (own.begin < own.end) work(own.begin, own.end);
+    });
+  }
+
+ private:
+  struct Job {
+    void (*call)(const void* work, int thread) = nullptr;
+    const void* work = nullptr;
+  };
+  void run_job(Job job);
+  void call(const Job& job, int thread);
+  void serve(int thread);
+
+  ThreadPlaces places_;
+  Status started_;
+  std::mutex callers_;  // one job at a time
+  int spins_ = 0;
+  // The wait variables of workers and of the caller are on separate cache lines. A worker that
+  // finishes then does not invalidate the line of workers that start.
+  alignas(64) std::atomic<uint32_t> job_{0};  // counts jobs; workers wait for it to change
+  Job current_;
+  alignas(64) std::atomic<int> unfinished_{0};
+  std::atomic<bool> stop_{false};
+  std::mutex thrown_mutex_;
+  std::exception_ptr thrown_;  // from the first thread whose work threw
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace moracle

@@ -1,0 +1,384 @@
+// moracle bench: times layers of published shapes on this machine, beside its limits.
+#include "bench/bench.h"
+
+#include <algorithm>
+#include <charconv>
+#include <iostream>
+
+#include "base/printable.h"
+#include "base/text.h"
+#include "base/try.h"
+#include "model_options.h"
+#include "numbers.h"
+#include "terminal.h"
+
+namespace moracle::cli {
+
+int64_t bench_memory(const LimitsProbe& probe) {
+  return probe.memory_bytes() / 2 - probe.buffer_bytes();
+}
+
+Result<bool> rounds_to_bf16(const BenchOptions& options) {
+  MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
+  const bool int8 = activations == ActivationPrecision::kInt8;
+  if (!int8 && activations != ActivationPrecision::k16Bit)
+    return activations == ActivationPrecision::kBf16;
+  return Error{ErrorKind::kInvalidArgument, "", "--activations",
+               int8 ? "bf16, or a --scheme with int8 activations, such as int4-w4a8-g128"
+                    : "bf16, or a --scheme with float activations, such as fp8-w8a16-channel",
+               "it is " + quote(options.activations)};
+}
+
+Result<int64_t> device_memory(const std::string& device) {
+  const Machine here = Machine::here();
+  MORACLE_TRY(const DeviceName wanted, parse_device(device));
+  for (const GpuInfo& gpu : here.gpus) {
+    if (gpu.platform == wanted.platform && gpu.index == wanted.index) return gpu.memory_bytes;
+  }
+  return here.cpu.memory_bytes;
+}
+
+Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
+                                                const std::shared_ptr<Device>& device,
+                                                const Progress& progress) {
+  MORACLE_TRY(const int64_t memory, device_memory(options.device));
+  const int64_t bytes = options.probe_megabytes * 1'000'000, most = memory / 4;
+  if (bytes > most) {
+    return Error{ErrorKind::kInvalidArgument, "", "--probe-megabytes",
+                 str("at most ", most / 1'000'000, ", a quarter of the machine's memory"),
+                 str("it is ", options.probe_megabytes)};
+  }
+  return open_limits(device, options.threads, static_cast<size_t>(bytes), progress);
+}
+
+namespace bench_verb {
+namespace {
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts(1);
+  for (const char c : list) {
+    if (c == ',')
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  }
+  return parts;
+}
+
+Result<std::vector<int64_t>> parse_tokens(const std::string& list) {
+  constexpr int64_t kMost = 1 << 16;
+  std::vector<int64_t> tokens;
+  for (const std::string& part : split(list)) {
+    int64_t count = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), count);
+    if (error != std::errc() || end != part.data() + part.size() || count < 1 || count > kMost) {
+      return Error{ErrorKind::kInvalidArgument, "", "--tokens",
+                   str("numbers from 1 to ", kMost, ", such as 1,16,256"), "it has " + quote(part)};
+    }
+    tokens.push_back(count);
+  }
+  return tokens;
+}
+
+// The requested measurements, all parsed before the first one starts.
+struct Wanted {
+  std::vector<bench::LayerShape> shapes;
+  std::vector<Scheme> schemes;
+  std::vector<int64_t> tokens;
+  DeviceName device;
+  bool bf16_activations = false;
+  std::optional<Anchors> anchors;
+};
+
+Result<Wanted> parse(const BenchOptions& options) {
+  Wanted wanted;
+  for (const std::string& text : split(options.shapes)) {
+    MORACLE_TRY(bench::LayerShape shape, bench::find_shape(text));
+    wanted.shapes.push_back(std::move(shape));
+  }
+  for (const std::string& text : split(options.schemes)) {
+    MORACLE_TRY(const Scheme scheme, parse_scheme(text));
+    wanted.schemes.push_back(scheme);
+  }
+  MORACLE_TRY(wanted.tokens, parse_tokens(options.tokens));
+  MORACLE_TRY(wanted.device, parse_device(options.device));
+  MORACLE_TRY(wanted.bf16_activations, rounds_to_bf16(options));
+  if (!options.anchors.empty()) {
+    MORACLE_TRY(wanted.anchors, Anchors::read(options.anchors));
+  }
+  if (options.backend.find('=') != options.backend.npos) {
+    return Error{ErrorKind::kInvalidArgument, "", "--backend", "auto or a backend's name",
+                 "it is " + quote(options.backend)};
+  }
+  MORACLE_CHECK(BackendMap::parse(options.backend));
+  if (options.all_backends && options.backend != "auto") {
+    return Error{ErrorKind::kInvalidArgument, "", "--all-backends", "a command without --backend",
+                 "both are given"};
+  }
+  return wanted;
+}
+
+// First reason why a backend does not serve.
+std::string reason_of(const Verdict& verdict) {
+  const Reason& reason = verdict.reasons.front();
+  return str(reason.rule, ": needs ", reason.need, "; ", reason.have);
+}
+
+class Bench {
+ public:
+  Bench(const BenchOptions& options, Wanted wanted, std::vector<TunedLayer> tuned)
+      : options_(options), wanted_(std::move(wanted)) {
+    machine_.tuned = std::move(tuned);
+    report_.activations = options.activations;
+    report_.zipf = options.zipf;
+  }
+
+  /// Chooses backends before any time is spent on measuring. Errors: nothing serves any request.
+  Status choose() {
+    for (const bench::LayerShape& shape : wanted_.shapes) {
+      for (const Scheme& scheme : wanted_.schemes) choose(shape, scheme);
+    }
+    return jobs_.empty() ? first_refusal_ : Status();
+  }
+
+  /// Measures all cells. If an error ends the run, finished cells stay in the report.
+  Status run(LimitsProbe& probe, const std::shared_ptr<Device>& device) {
+    ProgressBar bar("measuring");
+    MORACLE_TRY(report_.limits, probe.measure(bar.callback()));
+    for (const Job& job : jobs_) MORACLE_CHECK(run(job, probe, device, bar.callback()));
+    return report_.rows.empty() ? first_refusal_ : Status();
+  }
+  const BenchReport& report() const { return report_; }
+
+ private:
+  struct Job {
+    Selection selection;
+    bool chosen = false;
+  };
+
+  void choose(const bench::LayerShape& shape, const Scheme& scheme) {
+    Request request;
+    request.layer = bench::layer_of(shape, scheme);
+    request.max_num_tokens = *std::max_element(wanted_.tokens.begin(), wanted_.tokens.end());
+    request.bf16_activations = wanted_.bf16_activations;
+    request.platform = wanted_.device.platform;
+    if (wanted_.device.platform != Platform::kCpu) request.device_index = wanted_.device.index;
+    const Selection oracle = select(request, machine_);
+    const Backend* const chosen = oracle.plan ? oracle.plan->backend : nullptr;
+    request.backend = options_.backend;
+    const Selection asked = select(request, machine_);
+    if (!asked.plan && first_refusal_.ok()) first_refusal_ = asked.chosen().error();
+    for (const Verdict& verdict : asked.considered) {
+      if (options_.all_backends) {
+        request.backend = verdict.backend->name;
+      } else if (asked.plan
+                     ? verdict.backend != asked.plan->backend
+                     : options_.backend != "auto" && options_.backend != verdict.backend->name) {
+        continue;
+      }
+      if (verdict.accepted())
+        jobs_.push_back({select(request, machine_), verdict.backend == chosen});
+      else
+        refuse(request.layer, *verdict.backend, reason_of(verdict));
+    }
+  }
+
+  Status run(const Job& job, LimitsProbe& probe, const std::shared_ptr<Device>& device,
+             const Progress& progress) {
+    const Backend& backend = *job.selection.plan->backend;
+    const LayerSpec& layer = job.selection.request.layer;
+    auto ring = bench::LayerRing::make(job.selection, device, probe.buffer_bytes(),
+                                       bench_memory(probe), progress);
+    if (!ring && ring.error().kind == ErrorKind::kOutOfMemory) {
+      if (first_refusal_.ok()) first_refusal_ = ring.error();
+      refuse(layer, backend, ring.error().to_string());
+      return {};
+    }
+    if (!ring) return ring.error();
+    for (const int64_t tokens : wanted_.tokens) {
+      auto measured =
+          bench::measure(*ring, tokens, {.seconds = options_.seconds, .zipf = options_.zipf}, probe,
+                         report_.limits.peaks, progress);
+      if (!measured && measured.error().kind == ErrorKind::kOutOfMemory) {
+        refuse(layer, backend, str(tokens, " tokens: ", measured.error().to_string()));
+        continue;
+      }
+      if (!measured) return measured.error();
+      BenchRow& row = report_.rows.emplace_back();
+      row = {layer.name,
+             name(layer.scheme),
+             std::string(backend.name),
+             job.chosen,
+             *std::move(measured),
+             {},
+             job.selection.plan->matrices};
+      const AnchorCell* const cell =
+          wanted_.anchors ? wanted_.anchors->find(row.shape, row.scheme, tokens) : nullptr;
+      if (cell != nullptr) row.anchors = *cell;
+    }
+    return {};
+  }
+
+  void refuse(const LayerSpec& layer, const Backend& backend, std::string reason) {
+    report_.refused.push_back(
+        {layer.name, name(layer.scheme), std::string(backend.name), std::move(reason)});
+  }
+
+  const BenchOptions& options_;
+  const Wanted wanted_;
+  Machine machine_ = Machine::here();
+  std::vector<Job> jobs_;
+  Status first_refusal_;
+  BenchReport report_;
+};
+
+int run(const BenchOptions& options) {
+  if (options.ranks.given() && options.ranks.by_load()) {
+    return fail({ErrorKind::kInvalidArgument, "", "--placement", "linear or round-robin",
+                 "it is " + quote(options.ranks.placement) +
+                     ": the random weights of bench have no measured load"});
+  }
+  if (options.ranks.given() && !options.load.empty()) {
+    return fail({ErrorKind::kInvalidArgument, "", "--parallel", "a command without --load",
+                 "loading is timed in one process"});
+  }
+  if (options.ranks.given() && options.zipf > 0) {
+    return fail({ErrorKind::kInvalidArgument, "", "--parallel", "a command without --zipf",
+                 "skewed routing is timed in one process"});
+  }
+  if (!options.load.empty()) return run_load_bench(options);
+  if (!options.model_shape.empty()) return run_model_bench(options);
+  CLI_TRY(Wanted wanted, parse(options));
+  if (options.ranks.given())
+    return run_rank_bench(options, {wanted.shapes, wanted.schemes, wanted.tokens});
+  CLI_TRY(const std::shared_ptr<Device> device,
+          open_device(options.device,
+                      device_options(options.device, options.threads, options.pin, options.json)));
+  CLI_TRY(std::vector<TunedLayer> tuned,
+          read_tuning(options.cache, options.threads, options.device));
+  Bench bench(options, std::move(wanted), std::move(tuned));
+  if (const Status served = bench.choose(); !served) return fail(served.error());
+  ProgressBar preparing("preparing");
+  CLI_TRY(const std::unique_ptr<LimitsProbe> probe,
+          make_probe(options, device, preparing.callback()));
+  const Status done = bench.run(*probe, device);
+  if (!bench.report().rows.empty()) {
+    if (options.json)
+      print(to_json(bench.report()));
+    else
+      std::cout << describe(bench.report());
+  }
+  return done ? kDone : fail(done.error());
+}
+
+}  // namespace
+}  // namespace bench_verb
+
+void add_bench(CLI::App& app, Work& chosen) {
+  add_verb(
+      app, "bench",
+      "Time layers or a model of published shapes, and compare with the machine's limits",
+      [](CLI::App& verb) -> Work {
+        auto options = std::make_shared<BenchOptions>();
+        std::vector<std::string> names;
+        for (const bench::LayerShape& shape : bench::known_shapes()) names.push_back(shape.name);
+        verb.add_option("--shape", options->shapes,
+                        join(names) +
+                            ", or experts x hidden x intermediate x top_k; "
+                            "separate several with commas")
+            ->capture_default_str();
+        verb.add_option("--scheme", options->schemes,
+                        "Scheme, such as int4-w4a16-g128; separate several with commas")
+            ->capture_default_str();
+        verb.add_option("--tokens", options->tokens,
+                        "Tokens per call of a layer; separate several with commas")
+            ->capture_default_str();
+        verb.add_option("--backend", options->backend,
+                        "auto, or a backend's name (moracle explain lists them)")
+            ->capture_default_str();
+        verb.add_flag("--all-backends", options->all_backends,
+                      "Time every backend that accepts the layer; > marks the oracle's choice");
+        CLI::Option* const model = verb.add_option(
+            "--model-shape", options->model_shape,
+            "Time decode steps of a whole model of this shape instead of single layers");
+        CLI::Option* const zipf = verb.add_option("--zipf", options->zipf,
+                                                  "Skewed routing: the r-th most popular expert is "
+                                                  "drawn with weight 1 / r^S; 0: uniform");
+        zipf->check(number(0, 10))->excludes(model)->capture_default_str();
+        verb.add_option(
+                "--anchors", options->anchors,
+                "JSON file with times of other libraries' kernels on this GPU, to show beside "
+                "Moracle's")
+            ->excludes(model)
+            ->excludes(zipf);
+        verb.add_option("--kv-cache", options->kv_cache, kKvCacheHelp)
+            ->needs(model)
+            ->capture_default_str();
+        verb.add_option("--output-scheme", options->output_scheme,
+                        "With --model-shape: scheme of the output layer")
+            ->needs(model)
+            ->capture_default_str();
+        verb.add_option("--layers", options->layers,
+                        "With --model-shape: number of layers to build")
+            ->needs(model)
+            ->transform(whole(int64_t{1}, int64_t{1} << 10))
+            ->capture_default_str();
+        verb.add_option("--context", options->context,
+                        "With --model-shape: tokens in the cache of each sequence")
+            ->needs(model)
+            ->transform(whole(int64_t{1}, int64_t{1} << 20))
+            ->capture_default_str();
+        verb.add_option(
+                "--batch", options->batches,
+                "With --model-shape: sequences per decode step; separate several with commas")
+            ->needs(model)
+            ->delimiter(',')
+            ->transform(whole())
+            ->capture_default_str();
+        verb.add_option("--prompt", options->prompt,
+                        "With --model-shape: also time a prompt of this many tokens per sequence; "
+                        "0: no prompt")
+            ->needs(model)
+            ->transform(whole())
+            ->capture_default_str();
+        verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp)->needs(model);
+        options->ranks.add_to(verb);
+        verb.add_option("--exchange-bytes", options->exchange_bytes,
+                        "With --parallel: time the operations between ranks on so many bytes of "
+                        "each, instead of layers; separate several with commas")
+            ->delimiter(',')
+            ->transform(whole());
+        CLI::Option* const load = verb.add_option(
+            "--load", options->load,
+            "Time loading the checkpoint in this folder, and compare with only reading "
+            "its files");
+        load->excludes(zipf);
+        verb.add_flag("--cold", options->cold,
+                      "With --load: read from the disk; first drop the files from the page cache")
+            ->needs(load);
+        verb.add_option("--quantization", options->quantization, kQuantizationHelp)->needs(load);
+        verb.add_option("--activations", options->activations, kActivationsHelp);
+        verb.add_option("--seconds", options->seconds, "Seconds to spend on each row of the table")
+            ->check(number(0.001, 3600))
+            ->capture_default_str();
+        verb.add_option("--device", options->device, "cpu, cuda[:n] or opencl[:n]")
+            ->capture_default_str();
+        verb.add_option("--threads", options->threads,
+                        "CPU threads; 0: all CPUs that the process may use")
+            ->transform(whole(0, 4096))
+            ->capture_default_str();
+        verb.add_flag("--pin", options->pin, kPinHelp);
+        verb.add_option(
+                "--probe-megabytes", options->probe_megabytes,
+                "Size of the buffer for measuring bandwidth, in MB; 0: 1 GiB, or four times "
+                "the CPU cache if that is larger")
+            ->transform(whole(int64_t{0}, int64_t{1} << 20))
+            ->capture_default_str();
+        verb.add_option("--cache", options->cache, kCacheHelp);
+        verb.add_flag("--json", options->json, "Print one JSON document on stdout");
+        return [options] { return bench_verb::run(*options); };
+      },
+      chosen);
+}
+
+}  // namespace moracle::cli

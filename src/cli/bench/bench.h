@@ -1,0 +1,87 @@
+// Shared code of the three modes of `moracle bench`: one layer, a whole model, loading.
+#pragma once
+
+#include <optional>
+
+#include "bench/bench.h"
+#include "bench/bench_anchors.h"
+#include "command.h"
+#include "ranks/ranks.h"
+
+namespace moracle::cli {
+
+struct BenchOptions {
+  std::string shapes = "qwen3-30b-a3b", schemes = "int8-w8a8", tokens = "1,16,256";
+  std::string backend = "auto", device = "cpu";
+  std::string model_shape, cache, anchors;
+  std::string load, quantization, activations, kv_cache = "auto", output_scheme = "bf16";
+  int64_t layers = 2, context = 4096, prompt = 0;
+  std::vector<int64_t> batches = {1};
+  bool no_graphs = false;
+  int threads = 0;
+  int64_t probe_megabytes = 0;
+  double seconds = 1, zipf = 0;
+  bool pin = false, all_backends = false, cold = false, json = false;
+  RankArguments ranks;
+  std::vector<int64_t> exchange_bytes;  ///< with --parallel: time what travels instead of layers
+};
+
+/// One row of the table.
+struct BenchRow {
+  std::string shape, scheme, backend;
+  bool chosen = false;  ///< the oracle's choice
+  bench::Measurement measured;
+  std::optional<AnchorCell> anchors;
+  std::vector<MatrixPlan> matrices;
+};
+/// A requested backend that does not serve.
+struct BenchRefusal {
+  std::string shape, scheme, backend, reason;
+};
+struct BenchReport {
+  Limits limits;
+  std::string activations;  ///< as requested
+  double zipf = 0;          ///< likewise
+  std::vector<BenchRow> rows;
+  std::vector<BenchRefusal> refused;
+};
+
+/// {"threads", "buffer_bytes", "read_gb_per_s", "gop_per_s": {"f32 avx2": …}}. For a GPU: "device"
+/// and "model" instead of "threads".
+Json to_json(const Limits& limits);
+/// {"limits", "rows": [{"shape", "scheme", "backend", …}], "refused"}, and "activations" if
+/// requested. Rows of a GPU also have "us_eager" and "us_host". Cells with anchors also have
+/// "best_public" and "vllm": {"impl", "us", "ratio"}. "matrices" are those of plan_json.
+Json to_json(const BenchReport& report);
+/// One line, with a newline at its end.
+std::string describe(const Limits& limits);
+/// The table, then the refusals.
+std::string describe(const BenchReport& report);
+
+/// Layers to time on several ranks.
+struct RankLayers {
+  std::vector<bench::LayerShape> shapes;
+  std::vector<Scheme> schemes;
+  std::vector<int64_t> tokens;  ///< of each rank
+};
+/// Times layers whose tokens travel between ranks, or what travels by itself. Returns an exit code.
+int run_rank_bench(const BenchOptions& options, const RankLayers& wanted);
+
+/// Memory of a device of this machine. Errors: a device that cannot be parsed.
+Result<int64_t> device_memory(const std::string& device);
+/// Makes the probe for the measured device.
+Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
+                                                const std::shared_ptr<Device>& device,
+                                                const Progress& progress);
+/// Whether kernels may round float activations to bf16. Errors: unknown words; for int8 and 16bit,
+/// the advice to choose a --scheme with such activations.
+Result<bool> rounds_to_bf16(const BenchOptions& options);
+/// Memory that a benchmark may fill: half of the device's memory, minus the memory of the probe.
+int64_t bench_memory(const LimitsProbe& probe);
+
+/// Benchmarks a whole model instead of one layer.
+int run_model_bench(const BenchOptions& options);
+/// Benchmarks loading a checkpoint instead.
+int run_load_bench(const BenchOptions& options);
+
+}  // namespace moracle::cli

@@ -1,0 +1,195 @@
+// moracle bench --model-shape: times a decode step and each part of it.
+#include "bench/model.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include "base/text.h"
+#include "bench/bench.h"
+#include "caches/kernel_cache.h"
+#include "caches/tuning_cache.h"
+#include "terminal.h"
+
+namespace moracle::cli {
+namespace {
+
+std::vector<std::string> backends_of(const bench::Decode& decode) {
+  std::vector<std::string> names;
+  for (const Choice& choice : decode.choices) {
+    const std::string name(choice.selection.plan->backend->name);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
+// Tokens per second, for `tokens` tokens in `us` microseconds.
+double per_second(double us, int64_t tokens) {
+  return us > 0 ? 1e6 * static_cast<double>(tokens) / us : 0;
+}
+
+Json parts_json(const bench::Decode& decode, const std::vector<bench::DecodePart>& parts) {
+  const double all = decode.us_all_layers(parts);
+  Json json = Json::array();
+  for (const bench::DecodePart& part : parts) {
+    json.push_back({{"part", part.name},
+                    {"us", part.us},
+                    {"us_all_layers", decode.us_all_layers(part)},
+                    {"share_all_layers", decode.us_all_layers(part) / all}});
+  }
+  return json;
+}
+
+std::string parts_text(const bench::Decode& decode, const std::vector<bench::DecodePart>& parts) {
+  const double all = decode.us_all_layers(parts);
+  Table table;
+  table.row({"part", "µs", str("µs, all ", decode.all_layers, " layers"), "share"});
+  for (const bench::DecodePart& part : parts) {
+    const double us = decode.us_all_layers(part);
+    table.row({part.name, rounded(part.us), rounded(us, 0), rounded(us / all * 100) + " %"});
+  }
+  return table.text({1, 2, 3});
+}
+
+Json document(const bench::Decode& decode) {
+  const double all = decode.us_all_layers();
+  Json json = {{"batch", decode.batch},
+               {"steps", decode.steps},
+               {"num_experts", decode.num_experts},
+               {"experts_touched", decode.experts_touched},
+               {"us_median", decode.us_median},
+               {"us_min", decode.us_min},
+               {"tokens_per_second", per_second(decode.us_median, decode.batch)},
+               {"us_all_layers", all},
+               {"tokens_per_second_all_layers", per_second(all, decode.batch)},
+               {"parts", parts_json(decode, decode.parts)}};
+  if (decode.us_replayed > 0) {
+    const double replayed = decode.us_all_layers(decode.us_replayed);
+    json["us_replayed"] = decode.us_replayed;
+    json["us_replayed_all_layers"] = replayed;
+    json["tokens_per_second_replayed_all_layers"] = per_second(replayed, decode.batch);
+  }
+  if (decode.prompt_tokens > 0) {
+    json["prompt_tokens"] = decode.prompt_tokens;
+    json["us_prompt"] = decode.us_prompt;
+    const double us_all = decode.us_all_layers(decode.prompt_parts);
+    json["prompt_tokens_per_second"] = per_second(decode.us_prompt, decode.prompt_tokens);
+    json["prompt_tokens_per_second_all_layers"] = per_second(us_all, decode.prompt_tokens);
+    json["prompt_parts"] = parts_json(decode, decode.prompt_parts);
+  }
+  return json;
+}
+
+// JSON of the values that all batches share, and those of the first batch.
+Json document(const BenchOptions& options, const Limits& limits,
+              const std::vector<bench::Decode>& decodes) {
+  const bench::Decode& first = decodes.front();
+  Json json = {{"limits", to_json(limits)},
+               {"model_shape", options.model_shape},
+               {"scheme", options.schemes},
+               {"output_scheme", options.output_scheme},
+               {"device", options.device},
+               {"layers", first.num_layers},
+               {"all_layers", first.all_layers},
+               {"context", first.context},
+               {"kv_cache", kv_cache_name(first.cache_dtype)},
+               {"threads", limits.threads},
+               {"backends", backends_of(first)},
+               {"weight_bytes", first.weight_bytes}};
+  if (!options.activations.empty()) json["activations"] = options.activations;
+  if (options.ranks.given()) json["parallel"] = options.ranks.parallel;
+  json.update(document(first));
+  for (const bench::Decode& decode : decodes) json["batches"].push_back(document(decode));
+  return json;
+}
+
+std::string to_text(const bench::Decode& decode) {
+  const double all = decode.us_all_layers();
+  std::string text = str(
+      parts_text(decode, decode.parts), "\n  ", rounded(per_second(decode.us_median, decode.batch)),
+      " tokens per second with ", decode.num_layers, " layers (", rounded(decode.us_median / 1e3),
+      " ms per step, median of ", decode.steps, "); ", rounded(per_second(all, decode.batch)),
+      " estimated for all ", decode.all_layers, "\n  one step uses ", decode.experts_touched,
+      " of ", decode.num_experts, " experts\n");
+  if (decode.us_replayed > 0) {
+    const double replayed = decode.us_all_layers(decode.us_replayed);
+    text += str("  replayed as a graph: ", rounded(per_second(decode.us_replayed, decode.batch)),
+                " tokens per second (", rounded(decode.us_replayed / 1e3, 3), " ms per step); ",
+                rounded(per_second(replayed, decode.batch)), " estimated for all ",
+                decode.all_layers, "\n");
+  }
+  if (decode.prompt_tokens > 0) {
+    const double us_all = decode.us_all_layers(decode.prompt_parts);
+    text +=
+        str("\n  prompts with ", decode.prompt_tokens, " tokens in total\n\n",
+            parts_text(decode, decode.prompt_parts), "\n  ",
+            rounded(per_second(decode.us_prompt, decode.prompt_tokens)), " tokens per second with ",
+            decode.num_layers, " layers; ", rounded(per_second(us_all, decode.prompt_tokens)),
+            " estimated for all ", decode.all_layers, "\n");
+  }
+  return text;
+}
+
+std::string to_text(const BenchOptions& options, const Limits& limits,
+                    const std::vector<bench::Decode>& decodes) {
+  const bench::Decode& first = decodes.front();
+  std::string text =
+      str(describe(limits), "  ", options.model_shape, ", ", options.schemes, " (output ",
+          options.output_scheme, "), ", first.num_layers, " of ", first.all_layers, " layers, ",
+          first.context, " tokens in each cache (", kv_cache_name(first.cache_dtype), "), ",
+          options.activations.empty() ? "" : options.activations + " activations, ", "on ",
+          join(backends_of(first)), "\n",
+          options.ranks.given() ? "  " + options.ranks.parallel +
+                                      "; sequences and bytes are those "
+                                      "of one rank\n"
+                                : "");
+  for (const bench::Decode& decode : decodes) {
+    text += decodes.size() > 1 ? str("\n  batch of ", decode.batch,
+                                     decode.batch == 1 ? " sequence" : " sequences", "\n\n")
+                               : "\n";
+    text += to_text(decode);
+  }
+  return text;
+}
+
+}  // namespace
+
+int run_model_bench(const BenchOptions& options) {
+  CLI_TRY(const bench::ModelShape shape, bench::find_model(options.model_shape));
+  bench::DecodeOptions decoding;
+  CLI_TRY(decoding.scheme, parse_scheme(options.schemes));
+  CLI_TRY(decoding.output, parse_scheme(options.output_scheme));
+  if (const auto known = rounds_to_bf16(options); !known) return fail(known.error());
+  decoding.model.device = options.device;
+  decoding.model.threads = options.threads;
+  if (Status joined = options.ranks.join(decoding.model); !joined) return fail(joined.error());
+  // Only for the probe: the model opens its own device.
+  const std::string& on = decoding.model.device;
+  CLI_TRY(const std::shared_ptr<Device> device,
+          open_device(on, device_options(on, 1, false, options.json)));
+  ProgressBar bar("measuring");
+  CLI_TRY(const std::unique_ptr<LimitsProbe> probe, make_probe(options, device, bar.callback()));
+  decoding.num_layers = options.layers;
+  decoding.context = options.context;
+  decoding.seconds = options.seconds;
+  decoding.most_bytes = bench_memory(*probe);
+  decoding.model.backend = options.backend;
+  decoding.model.kv_cache = options.kv_cache;
+  decoding.model.activations = options.activations;
+  decoding.model.pin = options.pin;
+  keep_kernels(decoding.model, options.json);
+  CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads, options.device));
+  decoding.model.progress = bar.callback();
+  decoding.batches = options.batches;
+  decoding.prompt = options.prompt;
+  decoding.model.graphs = !options.no_graphs;
+  CLI_TRY(const std::vector<bench::Decode> decodes, bench::decode(shape, decoding));
+  CLI_TRY(const Limits limits, probe->measure(bar.callback()));
+  bar.clear();
+  if (options.json)
+    print(document(options, limits, decodes));
+  else
+    std::cout << to_text(options, limits, decodes);
+  return kDone;
+}
+
+}  // namespace moracle::cli

@@ -1,0 +1,100 @@
+// Linear layers on cuda-sm90 against cuda-reference: few tokens, which stream the weights, more
+// tokens, both output types, and rows that vectors of 16 bytes cannot read.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/text.h"
+#include "conformance/conformance.h"
+#include "kernels/cuda/cuda_test.h"
+#include "moracle/moe.h"
+#include "support/floats.h"
+#include "support/must.h"
+
+namespace moracle::cuda_hopper_linear_test {
+namespace {
+
+using testing::must;
+
+constexpr int64_t kMostTokens = 300, kOutputs = 392, kColumns = 3072;
+
+class CudaHopperLinearTest : public CudaTest {
+ protected:
+  static DescribedMatrix described(const Scheme& scheme) {
+    std::vector<CanonicalMatrix> one;
+    one.push_back(conformance::random_matrix(
+        {.n = kOutputs, .k = kColumns, .key = scheme.weight, .bias = true}, 3));
+    return DescribedMatrix::from(scheme, std::move(one));
+  }
+  static Selection select_row(const Scheme& scheme, const char* row, bool deterministic = false) {
+    Request request{.layer = linear_spec("q_proj", described(scheme)),
+                    .max_num_tokens = kMostTokens,
+                    .backend = row,
+                    .platform = Platform::kCuda};
+    request.deterministic = deterministic;
+    return select(request, Machine::here());
+  }
+  Linear make(const Scheme& scheme, const char* row) {
+    return must(Linear::make(described(scheme), select_row(scheme, row),
+                             std::make_shared<Workspace>(device_)));
+  }
+  // x begins `offset` elements into memory. Returns y as f32.
+  std::vector<float> apply(Linear& linear, int64_t tokens, DType to, int64_t offset = 0) {
+    std::mt19937 random(7);
+    const std::vector<float> values = testing::normal_floats(random, tokens * kColumns);
+    std::vector<uint16_t> bits(offset, 0x7fc0);
+    for (const float value : values) bits.push_back(float_to_bf16(value));
+    const Buffer x = upload(bits);
+    const Matrix from{x.as<uint16_t>() + offset, DType::kBF16, tokens, kColumns, kColumns};
+    if (to == DType::kF32) {
+      const Buffer y = upload(std::vector<float>(tokens * kOutputs, NAN));
+      must(linear.apply(from, Matrix::f32(y.as<float>(), tokens, kOutputs)));
+      return download<float>(y);
+    }
+    const Buffer y = upload(std::vector<uint16_t>(tokens * kOutputs, 0x7fc0));
+    must(linear.apply(from, bf16_matrix(y, tokens, kOutputs)));
+    return from_bf16(download<uint16_t>(y));
+  }
+};
+
+void expect_near(const std::vector<float>& got, const std::vector<float>& want, float relative) {
+  ASSERT_EQ(got.size(), want.size());
+  float largest = 0;
+  for (const float w : want) largest = std::max(largest, std::fabs(w));
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_NEAR(got[i], want[i], relative * largest) << "number " << i;
+}
+
+TEST_F(CudaHopperLinearTest, EveryNumberOfTokensGivesResultsOfReference) {
+  for (const char* name : {"bf16", "int4-w4a16-g128", "int4-w4a16-g32-asym", "int8-w8a8",
+                           "fp8-w8a8-channel", "fp8-w8a8-block128x128", "mxfp4-w4a16"}) {
+    const Scheme scheme = *parse_scheme(name);
+    const Selection selection = select_row(scheme, "cuda-sm90");
+    if (!selection.plan) GTEST_SKIP() << selection.chosen().error().to_string();
+    EXPECT_EQ(selection.plan->matrices[0].kernel.linear_up_to, 16);
+    EXPECT_EQ(selection.plan->matrices[0].kernel.dense_from, 17);
+    EXPECT_FALSE(selection.plan->matrices[0].kernel.deterministic);
+    Linear linear = make(scheme, "cuda-sm90"), reference = make(scheme, "cuda-reference");
+    for (const int64_t tokens : {1, 2, 8, 9, 16, 17, 64, 300}) {
+      SCOPED_TRACE(str(name, ", ", tokens, " tokens"));
+      // wgmma adds products of fp8 with fewer bits.
+      const bool fp8_sums = scheme.activation && scheme.activation->dtype == DType::kF8E4M3;
+      const float relative = fp8_sums && tokens > 16 ? 1e-3f : 1e-4f;
+      const std::vector<float> want = apply(reference, tokens, DType::kF32);
+      expect_near(apply(linear, tokens, DType::kF32), want, relative);
+      expect_near(apply(linear, tokens, DType::kBF16), want, 0x1p-7f);
+      expect_near(apply(linear, tokens, DType::kF32, 1), want, relative);
+    }
+  }
+}
+
+TEST_F(CudaHopperLinearTest, DeterministicPlansDoNotStreamWeights) {
+  const Scheme scheme = *parse_scheme("int4-w4a16-g128");
+  const Selection selection = select_row(scheme, "cuda-sm90", true);
+  if (!selection.plan) GTEST_SKIP() << selection.chosen().error().to_string();
+  EXPECT_EQ(selection.plan->matrices[0].kernel.linear_up_to, 0);
+  EXPECT_TRUE(selection.plan->matrices[0].kernel.deterministic);
+}
+
+}  // namespace
+}  // namespace moracle::cuda_hopper_linear_test

@@ -1,0 +1,44 @@
+// Tests the scales of experts and capped logits on every device against computation in double.
+#include "kernels/ops/device_ops.h"
+
+namespace moracle::scale_ops_test {
+namespace {
+
+class ScaleOps : public testing::DeviceOpsTest {};
+
+TEST_P(ScaleOps, WeightIsMultipliedByTheScaleOfItsExpert) {
+  // A few slots, and more than one block or work-group processes.
+  for (const int64_t count : {6, 5003}) {
+    const std::vector<float> scales = testing::normal_floats(random_, 7);
+    std::vector<float> want = testing::normal_floats(random_, count);
+    std::vector<int32_t> ids(static_cast<size_t>(count));
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(random_() % 8) - 1;
+    float* const weights = upload(want);
+    expect_done(ops().scale_by_expert(upload(ids), count, upload(scales), weights, {}));
+    for (size_t i = 0; i < ids.size(); ++i)
+      if (ids[i] >= 0) want[i] *= scales[static_cast<size_t>(ids[i])];
+    EXPECT_EQ(download(weights, count), want);
+  }
+}
+
+TEST_P(ScaleOps, CapIsTheHyperbolicTangent) {
+  const int64_t rows = 3, cols = 1030;
+  std::vector<float> x = testing::normal_floats(random_, rows * cols, 40);
+  x[0] = 0, x[1] = 1e30f, x[2] = -1e30f, x[3] = 1e-20f;
+  for (const float cap : {30.0f, 0.5f}) {
+    // Rows lie apart; the columns between them keep their numbers.
+    Matrix all = matrix(x, rows, cols, DType::kF32), some = columns(all, 0, cols - 5);
+    expect_done(ops().cap(some, cap, {}));
+    const std::vector<float> got = floats(all);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const bool between = static_cast<int64_t>(i) % cols >= cols - 5;
+      const double want = between ? x[i] : cap * std::tanh(double{x[i]} / cap);
+      ASSERT_NEAR(got[i], want, between ? 0 : f32_bound(want, 1e-6 * std::fabs(want))) << i;
+    }
+  }
+}
+
+MORACLE_ON_EVERY_DEVICE(ScaleOps);
+
+}  // namespace
+}  // namespace moracle::scale_ops_test
