@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "bench/bench.h"
 #include "bench/random_serving.h"
+#include "bench_verb/bench.h"
 #include "plan_text.h"
 #include "terminal.h"
 

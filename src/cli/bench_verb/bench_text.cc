@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/text.h"
-#include "bench/bench.h"
+#include "bench_verb/bench.h"
 #include "plan_text.h"
 #include "terminal.h"
 

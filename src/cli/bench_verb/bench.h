@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "bench/bench.h"
-#include "bench/bench_anchors.h"
+#include "bench_verb/bench_anchors.h"
 #include "command.h"
 #include "ranks/ranks.h"
 

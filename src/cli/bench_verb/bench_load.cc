@@ -6,7 +6,7 @@
 
 #include "base/printable.h"
 #include "base/text.h"
-#include "bench/bench.h"
+#include "bench_verb/bench.h"
 #include "model_options.h"
 #include "terminal.h"
 

@@ -1,5 +1,5 @@
 // moracle bench: times layers of published shapes on this machine, beside its limits.
-#include "bench/bench.h"
+#include "bench_verb/bench.h"
 
 #include <algorithm>
 #include <charconv>

@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include "base/text.h"
-#include "bench/bench.h"
+#include "bench_verb/bench.h"
 #include "caches/kernel_cache.h"
 #include "caches/tuning_cache.h"
 #include "terminal.h"

@@ -1,4 +1,4 @@
-#include "bench/bench_anchors.h"
+#include "bench_verb/bench_anchors.h"
 
 #include <algorithm>
 

@@ -6,9 +6,9 @@
 #include <sstream>
 
 #include "base/text.h"
-#include "bench/bench.h"
 #include "bench/dispatched.h"
 #include "bench/exchange.h"
+#include "bench_verb/bench.h"
 #include "model_options.h"
 #include "terminal.h"
 
