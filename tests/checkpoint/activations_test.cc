@@ -1,5 +1,5 @@
 // Tests schemes whose activations differ from the file's, and which stored tensors they keep.
-#include "ct_synthetic.h"
+#include "checkpoint/producers/ct_synthetic.h"
 #include "reader_fixture.h"
 
 namespace moracle::testing::activations_test {

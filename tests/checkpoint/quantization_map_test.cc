@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "checkpoint/online/online.h"
-#include "ct_synthetic.h"
+#include "checkpoint/producers/ct_synthetic.h"
 #include "reader_fixture.h"
 
 namespace moracle::testing::quantization_map_test {

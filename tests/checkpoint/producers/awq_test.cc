@@ -2,8 +2,8 @@
 #include <array>
 
 #include "awq_synthetic.h"
-#include "read_stored.h"
-#include "reader_fixture.h"
+#include "checkpoint/read_stored.h"
+#include "checkpoint/reader_fixture.h"
 
 namespace moracle::testing::awq_test {
 namespace {

@@ -1,9 +1,9 @@
 // Compares the formats of compressed-tensors with the published formulas, element by element.
 #include <limits>
 
+#include "checkpoint/read_stored.h"
+#include "checkpoint/reader_fixture.h"
 #include "ct_synthetic.h"
-#include "read_stored.h"
-#include "reader_fixture.h"
 
 namespace moracle::testing::compressed_tensors_formats_test {
 namespace {

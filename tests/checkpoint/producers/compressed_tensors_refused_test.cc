@@ -1,6 +1,6 @@
 // Tests that unsupported compressed-tensors configs are rejected by key.
+#include "checkpoint/reader_fixture.h"
 #include "ct_synthetic.h"
-#include "reader_fixture.h"
 
 namespace moracle::testing::compressed_tensors_refused_test {
 namespace {

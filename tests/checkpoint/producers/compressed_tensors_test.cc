@@ -1,5 +1,5 @@
 // Tests the compressed-tensors reader: int8 weights per channel, int8 activations per token.
-#include "reader_fixture.h"
+#include "checkpoint/reader_fixture.h"
 
 namespace moracle::testing::compressed_tensors_test {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/reader_fixture.h"
 #include "modelopt_synthetic.h"
-#include "reader_fixture.h"
 
 namespace moracle::testing {
 

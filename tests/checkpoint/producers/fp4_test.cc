@@ -2,8 +2,8 @@
 // element by element.
 #include <map>
 
+#include "checkpoint/reader_fixture.h"
 #include "checkpoint/synthetic_checkpoint.h"
-#include "reader_fixture.h"
 
 namespace moracle::testing::fp4_test {
 namespace {

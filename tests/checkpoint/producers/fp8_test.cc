@@ -2,9 +2,9 @@
 // channel and tensor.
 #include <limits>
 
+#include "checkpoint/read_stored.h"
+#include "checkpoint/reader_fixture.h"
 #include "fp8_synthetic.h"
-#include "read_stored.h"
-#include "reader_fixture.h"
 
 namespace moracle::testing::fp8_test {
 namespace {

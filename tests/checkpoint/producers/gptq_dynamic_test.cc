@@ -1,6 +1,6 @@
 // Tests GPTQ rules for single modules, files without g_idx, and files of GPTQModel.
-#include "read_stored.h"
-#include "reader_fixture.h"
+#include "checkpoint/read_stored.h"
+#include "checkpoint/reader_fixture.h"
 
 namespace moracle::testing::gptq_dynamic_test {
 namespace {

@@ -1,7 +1,7 @@
 // Compares the GPTQ reader with the published formula, element by element.
 #include <limits>
 
-#include "reader_fixture.h"
+#include "checkpoint/reader_fixture.h"
 
 namespace moracle::testing::gptq_test {
 namespace {

@@ -1,7 +1,7 @@
 // Compares the ModelOpt reader with the formulas, element by element.
+#include "checkpoint/read_stored.h"
+#include "checkpoint/reader_fixture.h"
 #include "modelopt_synthetic.h"
-#include "read_stored.h"
-#include "reader_fixture.h"
 
 namespace moracle::testing::modelopt_test {
 namespace {

@@ -1,8 +1,8 @@
 // Compares GPT-OSS files with the formula, element by element: all experts in one tensor, as MXFP4
 // and as bf16.
+#include "checkpoint/read_stored.h"
+#include "checkpoint/reader_fixture.h"
 #include "mxfp4_synthetic.h"
-#include "read_stored.h"
-#include "reader_fixture.h"
 
 namespace moracle::testing::mxfp4_test {
 namespace {

@@ -1,7 +1,7 @@
 // Tests checkpoints without quantization.
 #include <cstring>
 
-#include "reader_fixture.h"
+#include "checkpoint/reader_fixture.h"
 
 namespace moracle::testing::plain_test {
 namespace {

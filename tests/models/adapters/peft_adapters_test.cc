@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "base/text.h"
-#include "golden_model.h"
+#include "models/golden_model.h"
 #include "support/must.h"
 
 namespace moracle::peft_adapters_test {

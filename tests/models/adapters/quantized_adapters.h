@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "checkpoint/producers/ct_synthetic.h"
-#include "golden_model.h"
+#include "models/golden_model.h"
 #include "quant/codec.h"
 #include "support/must.h"
 

@@ -1,7 +1,7 @@
 // Tests bad tensors and configs of every architecture. Missing, unread, wrongly shaped or unknown
 // ones are rejected by name before weights are read.
 #include "checkpoint/expect_error.h"
-#include "golden_model.h"
+#include "models/golden_model.h"
 
 namespace moracle::architectures_refused_test {
 namespace {

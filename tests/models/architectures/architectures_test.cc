@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "base/text.h"
-#include "golden_model.h"
 #include "models/description.h"
+#include "models/golden_model.h"
 
 namespace moracle::architectures_test {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "golden_model.h"
+#include "models/golden_model.h"
 #include "models/operations.h"
 #include "support/device.h"
 

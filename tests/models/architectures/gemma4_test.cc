@@ -5,7 +5,7 @@
 
 #include "base/text.h"
 #include "checkpoint/expect_error.h"
-#include "golden_model.h"
+#include "models/golden_model.h"
 #include "models/operations.h"
 #include "support/must.h"
 

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "golden_model.h"
 #include "models/decoder/model_state.h"
+#include "models/golden_model.h"
 #include "support/must.h"
 
 namespace moracle::longrope_test {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "golden_model.h"
+#include "models/golden_model.h"
 #include "support/must.h"
 
 namespace moracle::multimodal_test {

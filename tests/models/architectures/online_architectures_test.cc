@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "checkpoint/online/online.h"
 #include "checkpoint/state.h"
-#include "golden_model.h"
+#include "models/golden_model.h"
 #include "quant/codec.h"
 #include "quant/quantize_weight.h"
 
