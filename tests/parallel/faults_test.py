@@ -5,11 +5,12 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+
+from started_ranks import expect, finish_ranks, start_mpi, start_ranks
 
 COMMAND, MODEL = sys.argv[1], sys.argv[2]
 MPIRUN = sys.argv[3] if len(sys.argv) > 3 else None
@@ -17,46 +18,14 @@ TIMEOUT = 3
 ENDS_WITHIN = 40  # a busy machine
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 def start(models, arguments=(), timeout=TIMEOUT):
-    """One process for each model, connected by tcp. Rank 0 waits for its prompt."""
-    port, ranks = free_port(), []
-    for rank, model in enumerate(models):
-        env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(models)), LOCAL_RANK=str(rank),
-                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        ranks.append(subprocess.Popen(
-            [COMMAND, "run", str(model), "--parallel", f"ep={len(models)}", "--timeout", str(timeout), "--threads", "1",
-             "--prompt-file", "-", "-n", "8", *arguments],
-            env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    return ranks
+    """One process for each model. Rank 0 waits for its prompt."""
+    return start_ranks([[COMMAND, "run", model, "--parallel", f"ep={len(models)}", "--timeout", timeout, "--threads", "1",
+                         "--prompt-file", "-", "-n", "8", *arguments] for model in models])
 
 
 def finish(ranks, prompt="Once upon a time"):
-    """Gives rank 0 its prompt. Returns exit code, output and errors of each rank."""
-    results = []
-    for rank in ranks[1:]:
-        rank.stdin.close()
-        rank.stdin = None
-    try:
-        ranks[0].stdin.write(prompt)
-        ranks[0].stdin.close()
-    except BrokenPipeError:
-        pass
-    ranks[0].stdin = None
-    for rank in ranks:
-        out, err = rank.communicate(timeout=ENDS_WITHIN)
-        results.append((rank.returncode, out, err))
-    return results
-
-
-def expect(condition, what, results):
-    if not condition:
-        sys.exit(f"{what}\n{results}")
+    return finish_ranks(ranks, ENDS_WITHIN, prompt)
 
 
 def changed_copy(folder):
@@ -168,11 +137,8 @@ def plan_without_ranks():
 
 
 def mpi_job():
-    env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    job = subprocess.Popen(
-        [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "3", COMMAND, "run", MODEL, "--parallel", "ep=3", "--timeout",
-         str(TIMEOUT), "--threads", "1", "--prompt-file", "-", "-n", "4"],
-        env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    job = start_mpi(MPIRUN, 3, [COMMAND, "run", MODEL, "--parallel", "ep=3", "--timeout", TIMEOUT, "--threads", "1",
+                                "--prompt-file", "-", "-n", "4"])
     deadline = time.time() + ENDS_WITHIN
     while time.time() < deadline:
         for entry in pathlib.Path("/proc").glob("[0-9]*"):
