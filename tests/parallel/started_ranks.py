@@ -11,14 +11,15 @@ def free_port():
         return s.getsockname()[1]
 
 
-def start_ranks(commands):
-    """One process for each command line, connected over sockets."""
+def start_ranks(commands, output=None):
+    """One process for each command line, connected over sockets. `output`: a file that takes rank 0's output."""
     port, ranks = free_port(), []
     for rank, command in enumerate(commands):
         env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(commands)), LOCAL_RANK=str(rank),
                    MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        ranks.append(subprocess.Popen([str(word) for word in command], env=env, stdin=subprocess.PIPE,
-                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        to = open(output, "w") if output and rank == 0 else subprocess.PIPE
+        ranks.append(subprocess.Popen([str(word) for word in command], env=env, stdin=subprocess.PIPE, stdout=to,
+                                      stderr=subprocess.PIPE, text=True))
     return ranks
 
 
