@@ -40,6 +40,38 @@ def check_perplexity():
             expect(json.loads(out) == alone, f"{size} ranks under mpirun differ from {alone}", out)
 
 
+PROMPTS = ["Once upon a time", "And the LORD spake unto Moses, saying,", "In the beginning", "Blessed are", "And it came"]
+
+
+def check_run():
+    """5 prompts: ranks have unequal numbers of them, and on 6 ranks the last has none."""
+    arguments = ["run", MODEL, "-n", "12", "--temperature", "0.8", "--seed", "3", "--deterministic", "--json"]
+    alone = []
+    for prompt in PROMPTS:
+        one = json.loads(subprocess.run([COMMAND, *arguments, "-p", prompt, "--threads", "1"], check=True,
+                                        capture_output=True, text=True).stdout)
+        alone.append({key: one[key] for key in ("prompt_ids", "ids", "text", "stop_reason")})
+    several = [word for prompt in PROMPTS for word in ("-p", prompt)]
+    for spread in ([], ["--parallel", "ep=2"], ["--parallel", "ep=2,mode=dispatched"], ["--parallel", "ep=6,mode=dispatched"]):
+        size = int(spread[1][3]) if spread else 1
+        results = on_ranks(size, [*arguments, *several, *spread])
+        expect(all(code == 0 for code, _, _ in results), "a rank failed", results)
+        expect(all(out == "" for _, out, _ in results[1:]), "a rank other than 0 prints", results)
+        expect(json.loads(results[0][1])["answers"] == alone, f"{spread} differs from one process", (results, alone))
+    if MPIRUN:
+        out = under_mpirun(3, [*arguments, *several, "--parallel", "ep=3,mode=dispatched"])
+        expect(json.loads(out)["answers"] == alone, "mpirun differs from one process", out)
+
+
+def check_run_ends_where_one_rank_fails():
+    """A prompt that is longer than the context: its rank says so, and the other ends."""
+    too_long = "word " * 20000
+    results = on_ranks(2, ["run", MODEL, "-p", "Once upon a time", "-p", too_long, "-n", "400", "--parallel",
+                           "ep=2,mode=dispatched"])
+    expect(results[1][0] == 2 and "rank 1: prompt: needs fewer tokens" in results[1][2], "rank 1 does not say why", results)
+    expect(results[0][0] != 0 and "rank 1" in results[0][2], "rank 0 does not name rank 1", results)
+
+
 def check_bench():
     results = on_ranks(2, ["bench", "--model-shape", "qwen3-30b-a3b", "--scheme", "int4-w4a16-g128", "--layers", "1",
                            "--context", "8", "--batch", "1", "--seconds", "0.01", "--json", "--parallel",
@@ -72,6 +104,8 @@ def check_other_modes_are_named():
 
 
 check_perplexity()
+check_run()
+check_run_ends_where_one_rank_fails()
 check_bench()
 check_divided_attention()
 check_other_modes_are_named()

@@ -1,5 +1,5 @@
 // A digest of a whole checkpoint that reads little of it. Ranks compare it: each of them reads only
-// its experts, so that no checksum of what was read covers the experts of two ranks.
+// its experts, so that a checksum over its reads says nothing about the experts of the others.
 #pragma once
 
 #include <string>
