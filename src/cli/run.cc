@@ -10,6 +10,7 @@
 #include "numbers.h"
 #include "plan_text.h"
 #include "ranks/routing_file.h"
+#include "ranks/run_prompts.h"
 #include "run_options.h"
 #include "terminal.h"
 #include "text_file.h"
@@ -22,7 +23,7 @@ namespace {
 using Options = RunOptions;
 
 Result<std::string> prompt_text(const Options& options, std::optional<ChatHistory>& chat) {
-  std::string text = options.prompt.value_or("");
+  std::string text = options.prompts.empty() ? "" : options.prompts[0];
   if (!options.prompt_file.empty()) {
     MORACLE_TRY(text, read_text(options.prompt_file, "--prompt-file"));
   }
@@ -78,15 +79,18 @@ int run(const Options& options) {
     return fail({ErrorKind::kUnsupported, "", "--parallel", "a prompt (-p or --prompt-file)",
                  "a conversation runs in one process"});
   }
+  if (options.prompts.size() > 1) return run_prompts(options);
   const auto start = std::chrono::steady_clock::now();
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
   CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint));
   CLI_TRY(ModelOptions model_options, options.model.options());
   if (model_options.spread == Spread::kDispatched) {
-    return fail({ErrorKind::kUnsupported, "", "--parallel", "mode=replicated for run",
-                 "it is mode=dispatched, in which each rank has sequences of its own; run "
-                 "continues one prompt. perplexity and bench --model-shape have that mode"});
+    return fail(
+        {ErrorKind::kUnsupported, "", "--parallel",
+         "mode=replicated, or several prompts (-p A -p B …)",
+         "it is mode=dispatched, in which each rank continues prompts of its own, and there "
+         "is one prompt: the other ranks would have none"});
   }
   if (Status joined = options.model.ranks.join(model_options); !joined) return fail(joined.error());
   std::optional<ChatHistory> chat;
@@ -190,7 +194,12 @@ void add_run(CLI::App& app, Work& chosen) {
         auto options = std::make_shared<RunOptions>();
         options->model.add_to(verb);
         auto* source = verb.add_option_group("prompt")->require_option(0, 1);
-        source->add_option("-p,--prompt", options->prompt, "Text of the prompt");
+        source
+            ->add_option(
+                "-p,--prompt", options->prompts,
+                "Text of the prompt; given several times, each is continued by itself, and "
+                "ranks with mode=dispatched share them")
+            ->allow_extra_args(false);
         source->add_option("--prompt-file", options->prompt_file,
                            "File with the prompt; -: standard input");
         auto* dry = source->add_flag("--dry-run", options->dry_run,

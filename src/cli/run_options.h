@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "model_options.h"
 #include "terminal.h"
@@ -11,7 +12,7 @@ namespace moracle::cli {
 
 struct RunOptions {
   ModelArguments model;
-  std::optional<std::string> prompt;
+  std::vector<std::string> prompts;  // each a text
   std::string prompt_file;
   bool chat = false;
   std::optional<std::string> system;
@@ -25,7 +26,7 @@ struct RunOptions {
   std::optional<int64_t> top_k;
   uint64_t seed = 0;
 
-  bool has_prompt() const { return prompt || !prompt_file.empty(); }
+  bool has_prompt() const { return !prompts.empty() || !prompt_file.empty(); }
   SamplingOptions sampling(const GenerationConfig& config) const {
     SamplingOptions sampling = config.sampling;
     if (temperature) sampling.temperature = *temperature;

@@ -241,7 +241,8 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   };
   const Status done = or_out_of_memory(checkpoint.folder(), read);
   record.on = false;
-  if (m.group) MORACLE_CHECK(agree(*m.group, facts_of_reload(checkpoint, done, record)));
+  ThreadPool& pool = m.workspace->device().host_threads();
+  if (m.group) MORACLE_CHECK(agree(*m.group, facts_of_reload(checkpoint, done, record, pool)));
   MORACLE_CHECK(done);
   m.recorded.forget();
   MORACLE_CHECK(std::move(loader).commit());

@@ -4,7 +4,9 @@
 #include <iomanip>
 
 #include "base/text.h"
+#include "base/thread_pool.h"
 #include "base/try.h"
+#include "checkpoint/safetensors/sampled_digest.h"
 #include "checkpoint/state.h"
 
 namespace moracle {
@@ -53,6 +55,13 @@ std::string config_text(const Checkpoint& checkpoint) {
              hex(checksum(std::as_bytes(std::span(config)))));
 }
 
+// An error is a value as well: all ranks must take part in the comparison.
+std::string samples_text(const Checkpoint& checkpoint, ThreadPool& pool) {
+  const Result<std::string> digest = sampled_digest(checkpoint.state().tensors, pool);
+  return digest ? *digest : digest.error().to_string();
+}
+
+constexpr const char* kSamples = "samples of all weights";
 constexpr const char* kCommonWeights = "weights that every rank reads";
 
 std::string common_text(const ReadRecord& record) {
@@ -106,12 +115,14 @@ Status check_ranks(const ModelOptions& options) {
 
 std::vector<Fact> facts_before_loading(const Checkpoint& checkpoint, const ModelOptions& options,
                                        const Result<std::vector<LoraAdapter>>& adapters) {
+  ThreadPool pool(options.threads);
   return {{"a Moracle version", MORACLE_LIBRARY_VERSION},
           {"a config.json", config_text(checkpoint)},
           {"tensors", tensors_text(checkpoint.state().tensors)},
           {"options", options_text(options)},
           {"a placement", placement_text(options)},
-          {"adapters", adapters ? adapters_text(*adapters) : adapters.error().to_string()}};
+          {"adapters", adapters ? adapters_text(*adapters) : adapters.error().to_string()},
+          {kSamples, samples_text(checkpoint, pool)}};
 }
 
 std::vector<Fact> facts_after_loading(const Model::State& state, const ReadRecord& record) {
@@ -130,10 +141,11 @@ std::vector<Fact> facts_after_loading(const Model::State& state, const ReadRecor
 }
 
 std::vector<Fact> facts_of_reload(const Checkpoint& checkpoint, const Status& done,
-                                  const ReadRecord& record) {
+                                  const ReadRecord& record, ThreadPool& pool) {
   return {{"a config.json", config_text(checkpoint)},
           {"tensors", tensors_text(checkpoint.state().tensors)},
-          {kCommonWeights, done ? common_text(record) : done.error().to_string()}};
+          {kCommonWeights, done ? common_text(record) : done.error().to_string()},
+          {kSamples, samples_text(checkpoint, pool)}};
 }
 
 Status join_ranks(Model::State& m, std::span<const ModuleChoice> modules,

@@ -42,7 +42,7 @@ TEST(ParallelOption, VerbsWithOneSequencePlanRefuseDispatchedRanks) {
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";
   const std::string dispatched = "ep=2,mode=dispatched";
   expect_refused({"run", model, "-p", "a", "--parallel", dispatched},
-                 {"needs mode=replicated for run"});
+                 {"needs mode=replicated, or several prompts", "there is one prompt"});
   expect_refused({"serve", model, "--parallel", dispatched}, {"needs mode=replicated for serve"});
 }
 

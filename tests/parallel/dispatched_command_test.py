@@ -1,38 +1,27 @@
-"""The command on ranks that have sequences of their own, and on ranks that divide attention. Usage: dispatched_command_test.py COMMAND MODEL TEXT"""
+"""The command on ranks that have sequences of their own, and on ranks that divide attention.
+Usage: dispatched_command_test.py COMMAND MODEL TEXT [MPIRUN]"""
 import json
-import os
-import socket
 import subprocess
 import sys
 
+from started_ranks import expect, finish_ranks, start_mpi, start_ranks
+
 COMMAND, MODEL, TEXT = sys.argv[1:4]
+MPIRUN = sys.argv[4] if len(sys.argv) > 4 else None
 ENDS_WITHIN = 120  # a busy machine
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def on_ranks(size, arguments):
     """Exit code, output and errors of each rank."""
-    port, ranks = free_port(), []
-    for rank in range(size):
-        env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
-                   MASTER_PORT=str(port))
-        ranks.append(subprocess.Popen([COMMAND, *arguments, "--threads", "1"], env=env, stdin=subprocess.DEVNULL,
-                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    results = []
-    for rank in ranks:
-        out, err = rank.communicate(timeout=ENDS_WITHIN)
-        results.append((rank.returncode, out, err))
-    return results
+    return finish_ranks(start_ranks([[COMMAND, *arguments, "--threads", "1"]] * size), ENDS_WITHIN)
 
 
-def expect(condition, what, results):
-    if not condition:
-        sys.exit(f"{what}\n{results}")
+def under_mpirun(size, arguments):
+    """What rank 0 prints."""
+    job = start_mpi(MPIRUN, size, [COMMAND, *arguments, "--threads", "1", "--transport", "mpi"])
+    out, err = job.communicate(timeout=ENDS_WITHIN)
+    expect(job.returncode == 0, "a rank failed", err)
+    return out
 
 
 def check_perplexity():
@@ -41,10 +30,46 @@ def check_perplexity():
     alone = json.loads(subprocess.run([COMMAND, *arguments, "--threads", "1"], check=True, capture_output=True,
                                       text=True).stdout)
     for size in (2, 4):
-        results = on_ranks(size, [*arguments, "--parallel", f"ep={size},mode=dispatched"])
+        spread = ["--parallel", f"ep={size},mode=dispatched"]
+        results = on_ranks(size, [*arguments, *spread])
         expect(all(code == 0 for code, _, _ in results), "a rank failed", results)
         expect(all(out == "" for _, out, _ in results[1:]), "a rank other than 0 prints", results)
         expect(json.loads(results[0][1]) == alone, f"{size} ranks differ from {alone}", results)
+        if MPIRUN:
+            out = under_mpirun(size, [*arguments, *spread])
+            expect(json.loads(out) == alone, f"{size} ranks under mpirun differ from {alone}", out)
+
+
+PROMPTS = ["Once upon a time", "And the LORD spake unto Moses, saying,", "In the beginning", "Blessed are", "And it came"]
+
+
+def check_run():
+    """5 prompts: ranks have unequal numbers of them, and on 6 ranks the last has none."""
+    arguments = ["run", MODEL, "-n", "12", "--temperature", "0.8", "--seed", "3", "--deterministic", "--json"]
+    alone = []
+    for prompt in PROMPTS:
+        one = json.loads(subprocess.run([COMMAND, *arguments, "-p", prompt, "--threads", "1"], check=True,
+                                        capture_output=True, text=True).stdout)
+        alone.append({key: one[key] for key in ("prompt_ids", "ids", "text", "stop_reason")})
+    several = [word for prompt in PROMPTS for word in ("-p", prompt)]
+    for spread in ([], ["--parallel", "ep=2"], ["--parallel", "ep=2,mode=dispatched"], ["--parallel", "ep=6,mode=dispatched"]):
+        size = int(spread[1][3]) if spread else 1
+        results = on_ranks(size, [*arguments, *several, *spread])
+        expect(all(code == 0 for code, _, _ in results), "a rank failed", results)
+        expect(all(out == "" for _, out, _ in results[1:]), "a rank other than 0 prints", results)
+        expect(json.loads(results[0][1])["answers"] == alone, f"{spread} differs from one process", (results, alone))
+    if MPIRUN:
+        out = under_mpirun(3, [*arguments, *several, "--parallel", "ep=3,mode=dispatched"])
+        expect(json.loads(out)["answers"] == alone, "mpirun differs from one process", out)
+
+
+def check_run_ends_where_one_rank_fails():
+    """A prompt that is longer than the context: its rank says so, and the other ends."""
+    too_long = "word " * 20000
+    results = on_ranks(2, ["run", MODEL, "-p", "Once upon a time", "-p", too_long, "-n", "400", "--parallel",
+                           "ep=2,mode=dispatched"])
+    expect(results[1][0] == 2 and "rank 1: prompt: needs fewer tokens" in results[1][2], "rank 1 does not say why", results)
+    expect(results[0][0] != 0 and "rank 1" in results[0][2], "rank 0 does not name rank 1", results)
 
 
 def check_bench():
@@ -65,22 +90,22 @@ def check_divided_attention():
     expect(all(code == 0 for code, _, _ in results), "a rank failed", results)
     answer = json.loads(results[0][1])
     expect(abs(answer["nll"] / alone["nll"] - 1) < 1e-5, f"not as {alone}", results)
+    if MPIRUN:
+        out = under_mpirun(2, [*arguments, "--parallel", "ep=2,tp=2"])
+        expect(json.loads(out) == answer, f"mpirun differs from sockets: {answer}", out)
 
 
 def check_other_modes_are_named():
     """Ranks that spread their tokens in different ways end with the difference."""
-    port, ranks = free_port(), []
-    for rank, mode in enumerate(("replicated", "dispatched")):
-        env = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
-                   MASTER_PORT=str(port))
-        ranks.append(subprocess.Popen(
-            [COMMAND, "perplexity", MODEL, "--text", TEXT, "--max-tokens", "50", "--parallel", f"ep=2,mode={mode}"],
-            env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    errors = [rank.communicate(timeout=ENDS_WITHIN)[1] for rank in ranks]
+    arguments = ["perplexity", MODEL, "--text", TEXT, "--max-tokens", "50"]
+    ranks = start_ranks([[COMMAND, *arguments, "--parallel", f"ep=2,mode={mode}"] for mode in ("replicated", "dispatched")])
+    errors = [err for _, _, err in finish_ranks(ranks, ENDS_WITHIN)]
     expect("needs options as on the other ranks" in errors[0] and "dispatched" in errors[0], "not named", errors)
 
 
 check_perplexity()
+check_run()
+check_run_ends_where_one_rank_fails()
 check_bench()
 check_divided_attention()
 check_other_modes_are_named()

@@ -5,11 +5,12 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+
+from started_ranks import expect, finish_ranks, start_mpi, start_ranks
 
 COMMAND, MODEL = sys.argv[1], sys.argv[2]
 MPIRUN = sys.argv[3] if len(sys.argv) > 3 else None
@@ -17,60 +18,31 @@ TIMEOUT = 3
 ENDS_WITHIN = 40  # a busy machine
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def start(models, arguments=(), timeout=TIMEOUT):
-    """One process for each model, connected by tcp. Rank 0 waits for its prompt."""
-    port, ranks = free_port(), []
-    for rank, model in enumerate(models):
-        env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(models)), LOCAL_RANK=str(rank),
-                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        ranks.append(subprocess.Popen(
-            [COMMAND, "run", str(model), "--parallel", f"ep={len(models)}", "--timeout", str(timeout), "--threads", "1",
-             "--prompt-file", "-", "-n", "8", *arguments],
-            env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    return ranks
+def start(models, arguments=(), timeout=TIMEOUT, output=None):
+    """One process for each model. Rank 0 waits for its prompt."""
+    return start_ranks([[COMMAND, "run", model, "--parallel", f"ep={len(models)}", "--timeout", timeout, "--threads", "1",
+                         "--prompt-file", "-", "-n", "8", *arguments] for model in models], output)
 
 
 def finish(ranks, prompt="Once upon a time"):
-    """Gives rank 0 its prompt. Returns exit code, output and errors of each rank."""
-    results = []
-    for rank in ranks[1:]:
-        rank.stdin.close()
-        rank.stdin = None
-    try:
-        ranks[0].stdin.write(prompt)
-        ranks[0].stdin.close()
-    except BrokenPipeError:
-        pass
-    ranks[0].stdin = None
-    for rank in ranks:
-        out, err = rank.communicate(timeout=ENDS_WITHIN)
-        results.append((rank.returncode, out, err))
-    return results
+    return finish_ranks(ranks, ENDS_WITHIN, prompt)
 
 
-def expect(condition, what, results):
-    if not condition:
-        sys.exit(f"{what}\n{results}")
-
-
-def changed_copy(folder):
-    """A copy of the model in which one bit of one weight that every rank reads differs."""
+def changed_copy(folder, tensor, change):
+    """A copy of the model in which change(bytes) makes the bytes of one tensor."""
     copy = pathlib.Path(folder) / "other"
     shutil.copytree(MODEL, copy)
     path = copy / "model.safetensors"
     data = bytearray(path.read_bytes())
     size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:8 + size])
-    begin, _ = header["model.norm.weight"]["data_offsets"]
-    data[8 + size + begin] ^= 1
+    begin, end = (8 + size + at for at in json.loads(data[8:8 + size])[tensor]["data_offsets"])
+    data[begin:end] = change(data[begin:end])
     path.write_bytes(data)
     return copy
+
+
+def with_another_bit(data):
+    return bytes([data[0] ^ 1]) + data[1:]
 
 
 def same_text_as_one_process():
@@ -121,11 +93,54 @@ def stopped():
 
 
 def another_checkpoint():
+    """One bit in a tensor that every rank reads, outside the blocks that ranks sample."""
     with tempfile.TemporaryDirectory() as folder:
-        results = finish(start([MODEL, changed_copy(folder), MODEL], timeout=20))
+        copy = changed_copy(folder, "model.embed_tokens.weight", with_another_bit)
+        results = finish(start([MODEL, copy, MODEL], timeout=20))
     for code, out, err in results:
         expect(code != 0 and "rank 1: needs weights that every rank reads" in err and out == "", "rank 1 is not named",
                results)
+
+
+def other_experts_on_one_rank():
+    """Expert 15 of 16 is on rank 2 of 3: no other rank reads it."""
+    tensor = "model.layers.1.mlp.experts.15.down_proj.qweight"
+    with tempfile.TemporaryDirectory() as folder:
+        copy = changed_copy(folder, tensor, lambda data: data[::-1])
+        results = finish(start([MODEL, MODEL, copy], timeout=20))
+    for code, out, err in results:
+        expect(code != 0 and "rank 2: needs samples of all weights as on the other ranks" in err and out == "",
+               "rank 2 is not named", results)
+
+
+def full_disk():
+    """Rank 0 writes the statistics; the error names it and the file. Needs the right to mount."""
+    with tempfile.TemporaryDirectory() as folder:
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", folder], capture_output=True).returncode != 0:
+            print("full_disk: skipped, this user may not mount a file system")
+            return
+        try:
+            with open(f"{folder}/filler", "wb", buffering=0) as filler:
+                try:
+                    while filler.write(bytes(4096)):
+                        pass
+                except OSError:
+                    pass
+            results = finish(start([MODEL] * 2, ["--routing-statistics", f"{folder}/load.json"], 20))
+        finally:
+            subprocess.run(["umount", folder], check=True)
+    code, _, err = results[0]
+    expect(code == 1 and "rank 0: " in err and f"{folder}/load.json" in err and "No space left on device" in err,
+           "rank 0 does not name the file", results)
+
+
+def full_output():
+    """Rank 0 cannot print: it says so, and the others end."""
+    ranks = start([MODEL] * 2, timeout=20, output="/dev/full")
+    results = finish(ranks)
+    code, _, err = results[0]
+    expect(code == 1 and "rank 0: standard output: needs to accept the whole output" in err, "rank 0 does not say why",
+           results)
 
 
 def no_checkpoint():
@@ -168,11 +183,8 @@ def plan_without_ranks():
 
 
 def mpi_job():
-    env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    job = subprocess.Popen(
-        [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "3", COMMAND, "run", MODEL, "--parallel", "ep=3", "--timeout",
-         str(TIMEOUT), "--threads", "1", "--prompt-file", "-", "-n", "4"],
-        env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    job = start_mpi(MPIRUN, 3, [COMMAND, "run", MODEL, "--parallel", "ep=3", "--timeout", TIMEOUT, "--threads", "1",
+                                "--prompt-file", "-", "-n", "4"])
     deadline = time.time() + ENDS_WITHIN
     while time.time() < deadline:
         for entry in pathlib.Path("/proc").glob("[0-9]*"):
@@ -204,8 +216,8 @@ def mpi_killed():
     mpi_fault(signal.SIGKILL)
 
 
-CASES = [same_text_as_one_process, same_text_with_placement_by_load, killed, stopped, another_checkpoint, no_checkpoint, another_size,
-         refused_with_a_reason, plan_without_ranks]
+CASES = [same_text_as_one_process, same_text_with_placement_by_load, killed, stopped, another_checkpoint,
+         other_experts_on_one_rank, full_disk, full_output, no_checkpoint, another_size, refused_with_a_reason, plan_without_ranks]
 if MPIRUN:
     CASES += [mpi_stopped, mpi_killed]
 for case in CASES:

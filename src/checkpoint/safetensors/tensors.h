@@ -1,5 +1,5 @@
-// All tensors of a checkpoint folder, from all files. The library reads every weight byte through
-// Tensors::read.
+// All tensors of a checkpoint folder, from all files. The library reads every weight byte that it
+// computes with through Tensors::read.
 #pragma once
 
 #include <map>

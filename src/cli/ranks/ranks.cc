@@ -162,12 +162,12 @@ Status RankArguments::join(ModelOptions& options) const {
   return {};
 }
 
-Status share_ids(const std::shared_ptr<Group>& group, std::vector<int32_t>& ids) {
+Status share_ids(const std::shared_ptr<Group>& group, std::vector<int32_t>& ids, int64_t from) {
   if (group == nullptr) return {};
   uint64_t count = ids.size();
-  MORACLE_CHECK(group->broadcast(std::as_writable_bytes(std::span(&count, 1)), 0, true));
+  MORACLE_CHECK(group->broadcast(std::as_writable_bytes(std::span(&count, 1)), from, true));
   ids.resize(count);
-  return group->broadcast(std::as_writable_bytes(std::span(ids)), 0);
+  return group->broadcast(std::as_writable_bytes(std::span(ids)), from);
 }
 
 bool is_first_rank() {

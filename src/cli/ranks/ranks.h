@@ -33,8 +33,9 @@ struct RankArguments {
   Status join(ModelOptions& options) const;
 };
 
-/// Rank 0's `ids` on every rank. Waits without a limit of time, because rank 0 may wait for input.
-Status share_ids(const std::shared_ptr<Group>& group, std::vector<int32_t>& ids);
+/// The `ids` of rank `from` on every rank. Waits without a limit of time, because rank 0 may wait
+/// for input.
+Status share_ids(const std::shared_ptr<Group>& group, std::vector<int32_t>& ids, int64_t from = 0);
 /// True for rank 0 and for a process alone.
 bool is_first_rank();
 /// Tells the other ranks why this one stops.

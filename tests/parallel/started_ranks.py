@@ -1,0 +1,51 @@
+"""Ranks that run one command together, for tests: started by hand over sockets, or by mpirun."""
+import os
+import socket
+import subprocess
+import sys
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def start_ranks(commands, output=None):
+    """One process for each command line, connected over sockets. `output`: a file that takes rank 0's output."""
+    port, ranks = free_port(), []
+    for rank, command in enumerate(commands):
+        env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(commands)), LOCAL_RANK=str(rank),
+                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        to = open(output, "w") if output and rank == 0 else subprocess.PIPE
+        ranks.append(subprocess.Popen([str(word) for word in command], env=env, stdin=subprocess.PIPE, stdout=to,
+                                      stderr=subprocess.PIPE, text=True))
+    return ranks
+
+
+def finish_ranks(ranks, within, prompt=""):
+    """Gives rank 0 its prompt. Returns exit code, output and errors of each rank."""
+    results = []
+    for rank in ranks:
+        try:
+            rank.stdin.write(prompt if rank is ranks[0] else "")
+            rank.stdin.close()
+        except BrokenPipeError:
+            pass
+        rank.stdin = None
+    for rank in ranks:
+        out, err = rank.communicate(timeout=within)
+        results.append((rank.returncode, out, err))
+    return results
+
+
+def start_mpi(mpirun, size, command):
+    """The job: Open MPI starts `size` processes of one command line."""
+    env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    return subprocess.Popen([mpirun, "--oversubscribe", "--bind-to", "none", "-n", str(size), *map(str, command)], env=env,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def expect(condition, what, results):
+    if not condition:
+        sys.exit(f"{what}\n{results}")
