@@ -82,9 +82,8 @@ class WgmmaLoader {
     return a_.row_index != nullptr ? a_.row_index[row] : row;
   }
 
-  // Kernels before the previous one wrote offsets and row_index, and nobody writes weights: they
-  // are read earlier. The block's stores follow from copies of x, so they, too, come after this
-  // wait.
+  // Only the previous kernel may still run before this wait. It does not write weights, offsets and
+  // row_index, so these are read earlier. The block's stores need copies of x, so they come later.
   __device__ static void begin_after_earlier() {
     await_earlier_kernels();
     start_later_kernels();
