@@ -14,4 +14,11 @@ __device__ inline void copy_bulk(uint32_t to, const void* from, int bytes, uint3
       : "memory");
 }
 
+/// Fetches a multiple of 16 bytes into L2.
+__device__ inline void prefetch_bulk(const void* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)),
+               "r"(bytes)
+               : "memory");
+}
+
 }  // namespace moracle::cuda

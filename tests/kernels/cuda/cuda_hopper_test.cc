@@ -152,5 +152,40 @@ TEST_F(CudaHopperTest, ExpertsNamedTwiceByTokenCountTwice) {
   }
 }
 
+// Blocks of a cluster then share the columns of a tile of the second GEMM.
+TEST_F(CudaHopperTest, FewLargeExpertsGiveResultsOfReferenceAndReplaysThem) {
+  if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
+  constexpr Sizes kSizes{2560, 4096};
+  constexpr int64_t kExperts = 8, kEach = 2;
+  const auto request_for = [&](const char* backend) {
+    Request request = request_of(*parse_scheme("mxfp4-w4a16"), backend, kSizes);
+    request.layer.num_experts = kExperts, request.layer.top_k = kEach;
+    request.max_num_tokens = 64;
+    return request;
+  };
+  const Request request = request_for("cuda-sm90");
+  FusedMoe moe = make(request), reference = make(request_for("cuda-reference"));
+  for (const int64_t tokens : {16, 32}) {
+    SCOPED_TRACE(str(tokens, " tokens"));
+    conformance::Inputs inputs =
+        conformance::random_inputs(request, tokens, conformance::Spread::kHoles, 7);
+    for (int64_t t = 0; t < tokens; ++t) {  // expert 0 has as many rows as a tile, or two
+      inputs.ids[t * kEach] = 0;
+      inputs.ids[t * kEach + 1] = static_cast<int32_t>(1 + t % (kExperts - 1));
+    }
+    const Batch b = upload_inputs(request, inputs, tokens);
+    const std::vector<float> want = apply(moe, b);
+    expect_near(want, apply(reference, b), 0.01);
+    const std::unique_ptr<Graph> graph = testing::must(device_->record(
+        [&]() -> Status {
+          call(moe, b);
+          return {};
+        },
+        {}));
+    expect_done(graph->replay({}));
+    EXPECT_EQ(download<float>(b.output), want);
+  }
+}
+
 }  // namespace
 }  // namespace moracle::cuda_hopper_test

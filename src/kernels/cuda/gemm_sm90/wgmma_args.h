@@ -10,8 +10,8 @@ namespace moracle::cuda {
 /// even number of columns, and its pairs are aligned.
 struct WgmmaArgs : MmaArgs {
   bool y_fragments;  ///< store y in fragment order, too
-  // Dense kernels: blocks of a cluster share the columns of a tile, this many k-blocks each, whole
-  // stages.
+  // Dense and shared kernels: blocks of a cluster share the columns of a tile, this many k-blocks
+  // each, whole stages.
   int cluster, part_blocks;
   WeightBoxes boxes;
 };
@@ -33,6 +33,8 @@ struct WgmmaKernels {
   /// For a linear layer, from the second of kWgmmaTiles on: each cluster has one tile. Only these
   /// write f32.
   std::span<const WgmmaKernel> dense;
+  /// The first tile for few large experts: each cluster has one tile. Null: none is faster.
+  const WgmmaKernel* shared;
 };
 
 /// Scales of weights and activations: of a row and a token, in groups, or in blocks of 128 x 128

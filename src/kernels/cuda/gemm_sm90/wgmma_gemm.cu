@@ -47,13 +47,15 @@ Result<WgmmaGemm> WgmmaGemm::make(const KernelWeights& weights, const Queue& que
   gemm.kernels_ = wgmma_kernels_for(weights.shape, weights.scheme);
   gemm.queue_ = &queue;
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
-  for (const auto& kernels : {gemm.kernels_.grouped, gemm.kernels_.dense}) {
+  const auto& [grouped, dense, shared] = gemm.kernels_;
+  const std::span<const WgmmaKernel> one(shared, shared == nullptr ? 0 : 1);
+  for (const auto& kernels : {grouped, dense, one}) {
     for (const WgmmaKernel& kernel : kernels)
       MORACLE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.kernel),
                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         kernel.shared_bytes));
   }
-  const WgmmaKernel& any = gemm.kernels_.grouped[0];  // all have the same stages
+  const WgmmaKernel& any = grouped[0];  // all have the same stages
   MORACLE_TRY(gemm.boxes_, weight_boxes(mma_args(weights, {}, {}), any.stage_blocks,
                                         any.block_bytes, any.scale_bytes));
   return gemm;
@@ -79,7 +81,7 @@ int cluster_for(int64_t tiles, int stages, int64_t blocks) {
 Status WgmmaGemm::run(const KernelWeights& weights, const GroupedRows& rows, const Matrix& y,
                       const ActivationSpec* activation, bool y_fragments, Stream stream) const {
   if (rows.num_rows == 0) return {};
-  const auto& [grouped, dense] = kernels_;
+  const auto& [grouped, dense, shared] = kernels_;
   const auto count = static_cast<int>(grouped.size());
   const bool linear = rows.expert_offsets == nullptr;
   const auto choice =
@@ -95,13 +97,22 @@ Status WgmmaGemm::run(const KernelWeights& weights, const GroupedRows& rows, con
   const int64_t tiles = mma_tiles(tile, args),
                 room = int64_t{kernel->per_sm} * queue_->multiprocessors;
   int64_t blocks = std::min(tiles, room);
+  const auto share = [&](const WgmmaKernel& with, int cluster, int stages) {
+    kernel = &with;
+    args.cluster = cluster;
+    args.part_blocks = (stages + cluster - 1) / cluster * with.stage_blocks;
+    blocks = tiles * cluster;
+  };
+  const int stages = (args.blocks + kernel->stage_blocks - 1) / kernel->stage_blocks;
   // Persistent blocks load the next tile while they store one, but they write bf16.
   if (linear && (tiles <= room || y.dtype != DType::kBF16)) {
-    kernel = &dense[choice - 1];
-    const int stages = (args.blocks + kernel->stage_blocks - 1) / kernel->stage_blocks;
-    args.cluster = cluster_for(tiles, stages, queue_->multiprocessors);
-    args.part_blocks = (stages + args.cluster - 1) / args.cluster * kernel->stage_blocks;
-    blocks = tiles * args.cluster;
+    share(dense[choice - 1], cluster_for(tiles, stages, queue_->multiprocessors), stages);
+  } else if (!linear && choice == 0 && shared != nullptr && activation == nullptr) {
+    // Few large experts: one tile for each of their outputs leaves half of the warps idle.
+    const int64_t experts = std::min<int64_t>(args.num_experts, args.num_rows);
+    const int64_t usual = experts * ((args.columns + tile.outputs - 1) / tile.outputs);
+    const int cluster = cluster_for(usual, stages, room);
+    if (cluster > 1) share(*shared, cluster, stages);
   }
   return launch_clusters(*queue_, stream, "wgmma", kernel->kernel, blocks, args.cluster,
                          kernel->threads, static_cast<size_t>(kernel->shared_bytes), args);

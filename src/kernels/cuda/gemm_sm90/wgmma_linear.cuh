@@ -2,7 +2,6 @@
 // tile, two multiply. Only the device knows how many tiles there are.
 #pragma once
 
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_cluster.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_epilogue.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_loader.cuh"
@@ -55,8 +54,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
     fence_barrier_init();
   }
   __syncthreads();
-  await_earlier_kernels();
-  start_later_kernels();
   if (threadIdx.x >= Tile::kComputers) {
     give_registers<Tile::kLoaderRegisters>();
     WgmmaLoader<Operand, Tile>(a, shared).run();
@@ -111,7 +108,13 @@ WgmmaKernels wgmma_kernels() {
       wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 32, kBlocks>>(),
       wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 64, kBlocks>>(),
       wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 128, kBlocks>>()};
-  return {std::span(kGrouped).first(Many::kWide ? 5 : 4), kDense};
+  const WgmmaKernel* shared = nullptr;
+  if constexpr (kPerSm > 1) {
+    static const WgmmaKernel kShared =
+        wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>();
+    shared = &kShared;
+  }
+  return {std::span(kGrouped).first(Many::kWide ? 5 : 4), kDense, shared};
 }
 
 }  // namespace moracle::cuda

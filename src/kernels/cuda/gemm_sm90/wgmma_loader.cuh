@@ -2,6 +2,7 @@
 // pieces of 16 bytes.
 #pragma once
 
+#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/gemm_sm80/mma_loader.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
 #include "kernels/cuda/gemm_sm90/wgmma_tile.cuh"
@@ -18,14 +19,21 @@ class WgmmaLoader {
     TileFinder finder;
     int at = 0;
     const unsigned cluster = Tile::kDense ? static_cast<unsigned>(a_.cluster) : 1;
+    if constexpr (!kAhead) begin_after_earlier();
     for (int64_t number = blockIdx.x / cluster;; number += gridDim.x / cluster) {
       const TilePlace place = balanced(finder.find(a_, number, Tile::kRows, Tile::kAllPanels));
       wait_until_empty();
       if (thread() == 0) shared_.info(at).place = place;
+      if (place.expert >= 0) enter(place);
+      if (kAhead && number == blockIdx.x / cluster) {
+        if (place.expert >= 0) load_ahead();
+        begin_after_earlier();
+      }
       if (place.expert < 0) break;
-      enter(place, shared_.info(at));
+      enter_rows(place, shared_.info(at));
       for (int first = own_.begin(); first < own_.end(); first += Tile::kBlocks) {
         if (first > own_.begin()) wait_until_empty();
+        if constexpr (Tile::kArriving < Tile::kStages) limit_arriving();
         load(first);
         arrive_after_copies(shared_.full(ring_.slot));
         ring_.advance();
@@ -40,6 +48,8 @@ class WgmmaLoader {
  private:
   static constexpr int kThreads = Tile::kLoaders;
   static constexpr int kBoxes = Tile::kAllPanels / kBoxPanels;
+  // Wider tiles have no register left, and gain little.
+  static constexpr bool kAhead = Tile::kRows <= 64;
   __device__ static int thread() { return static_cast<int>(threadIdx.x) - Tile::kComputers; }
 
   __device__ void wait_until_empty() const {
@@ -72,12 +82,38 @@ class WgmmaLoader {
     return a_.row_index != nullptr ? a_.row_index[row] : row;
   }
 
-  // Rows past the tile's last are not copied: what they multiply is not stored.
-  __device__ void enter(const TilePlace& place, typename Tile::Info& info) {
+  // Only the previous kernel may still run before this wait. It does not write weights, offsets and
+  // row_index, so these are read earlier. The block's stores need copies of x, so they come later.
+  __device__ static void begin_after_earlier() {
+    await_earlier_kernels();
+    start_later_kernels();
+  }
+
+  // Loads weights of the first tile while the previous kernel writes x.
+  __device__ void load_ahead() {
+    const int stages = (own_.end() - own_.begin() + Tile::kBlocks - 1) / Tile::kBlocks;
+    ahead_ = min(Tile::kArriving, stages);
+    if (thread() != 0) return;
+    for (int slot = 0; slot < ahead_; ++slot)
+      load_weights(slot, own_.begin() + slot * Tile::kBlocks);
+  }
+
+  // Waits for the stage that was issued kArriving stages ago.
+  __device__ void limit_arriving() const {
+    const bool lap_ago = ring_.slot < Tile::kArriving;
+    wait_for(shared_.full(ring_.slot - Tile::kArriving + (lap_ago ? Tile::kStages : 0)),
+             ring_.parity ^ (lap_ago ? 1 : 0));
+  }
+
+  __device__ void enter(const TilePlace& place) {
     expert_ = place.expert;
     const TilePanels<Tile> panels(a_, place);
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i) panel_[i] = panels[i * kBoxPanels];
+  }
+
+  // Rows past the tile's last are not copied: what they multiply is not stored.
+  __device__ void enter_rows(const TilePlace& place, typename Tile::Info& info) {
     const int row = thread() / 8;
     own_rows_ = (place.rows - row + 15) / 16;
     const auto step = static_cast<unsigned>(a_.x_stride / 16);
@@ -90,6 +126,7 @@ class WgmmaLoader {
     } else if constexpr (Operand::kXScales == XScales::kGroup) {
       static_assert(Tile::kRows <= kThreads);
       if constexpr (Operand::kTokenRows) {
+        const TilePanels<Tile> panels(a_, place);
         const auto* const scales =
             reinterpret_cast<const float*>(a_.base + place.expert * a_.expert_bytes + a_.scales_at);
         if (scaled_box() >= 0)
@@ -104,7 +141,10 @@ class WgmmaLoader {
 
   __device__ void load(int first) {
     const uint32_t stage = shared_address(shared_.stage(ring_.slot));
-    if (thread() == 0) load_weights(stage, first);
+    if (kAhead && ahead_ > 0)
+      --ahead_;
+    else if (thread() == 0)
+      load_weights(ring_.slot, first);
     load_x(stage, first);
     if constexpr (Operand::kXScales == XScales::kGroup) {
       if (x_scales_ != nullptr)
@@ -123,8 +163,8 @@ class WgmmaLoader {
   }
 
   // What lies outside the matrix arrives as zeros and is counted, too.
-  __device__ void load_weights(uint32_t stage, int first) const {
-    const uint32_t full = shared_.full(ring_.slot);
+  __device__ void load_weights(int slot, int first) const {
+    const uint32_t stage = shared_address(shared_.stage(slot)), full = shared_.full(slot);
     const bool zeros = Operand::kZeros && a_.has_zeros;
     const int group_bytes = Operand::kGroups ? Tile::kScaleBytes + (zeros ? 16 : 0) : 0;
     arrive_expecting(full, Tile::kAllPanels * (Tile::kPanelBytes + a_.boxes.groups * group_bytes));
@@ -175,6 +215,7 @@ class WgmmaLoader {
   int expert_ = 0, panel_[kBoxes] = {};  // of the tile's weights
   unsigned x_[kOwnRows] = {};            // this thread's rows, in units of 16 bytes
   int own_rows_ = 0;
+  int ahead_ = 0;  // stages whose weights are on their way already
   const float *x_scales_ = nullptr, *w_scales_ = nullptr;
 };
 

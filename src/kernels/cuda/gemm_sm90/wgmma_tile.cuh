@@ -18,6 +18,10 @@ template <class Operand, int kM_, int kN_, int kBlocks_, int kStages_, int kPerS
 struct WgmmaTile {
   static constexpr int kM = kM_, kRows = kN_, kBlocks = kBlocks_, kStages = kStages_;
   static constexpr int kPerSm = kPerSm_;
+  // Stages whose copies may be on their way at once. 64 KB keep memory busy, and with 8-bit codes
+  // more of them slow it down (bench/lab/wgmma.md).
+  static constexpr int kArriving =
+      Operand::kXBytes == 1 && kRows <= 32 && !kDense_ && kStages > 2 ? 2 : kStages;
   static constexpr bool kDense = kDense_;
   // Widths of narrower products. With 192 rows registers do not suffice for more than one width.
   static constexpr int kHalfRows = kRows == 64 || kRows == 128 ? kRows / 2 : kRows;
@@ -79,9 +83,9 @@ constexpr int most_stages() {
 template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1>
 using FullWgmmaTile =
     WgmmaTile<Operand, kM, kN, kBlocks, most_stages<Operand, kM, kN, kBlocks, kPerSm>(), kPerSm>;
-template <class Operand, int kM, int kN, int kBlocks>
-using DenseWgmmaTile =
-    WgmmaTile<Operand, kM, kN, kBlocks, most_stages<Operand, kM, kN, kBlocks, 1>(), 1, true>;
+template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1>
+using DenseWgmmaTile = WgmmaTile<Operand, kM, kN, kBlocks,
+                                 most_stages<Operand, kM, kN, kBlocks, kPerSm>(), kPerSm, true>;
 
 /// Position in the ring of stages.
 template <class Tile>
