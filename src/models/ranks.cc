@@ -4,7 +4,7 @@
 #include <iomanip>
 
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/safetensors/sampled_digest.h"
 #include "checkpoint/state.h"

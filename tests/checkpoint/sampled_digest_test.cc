@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 namespace moracle::sampled_digest_test {
 namespace {

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "base/text.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 
 namespace moracle {
