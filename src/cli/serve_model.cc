@@ -127,10 +127,6 @@ Result<ServedWeights> load_served(const ServeArguments& arguments, serve::Engine
                  "random weights (--model-shape) are served by one process"};
   }
   MORACLE_TRY(ModelOptions options, arguments.model.options());
-  if (options.spread == Spread::kDispatched) {
-    return Error{ErrorKind::kUnsupported, "", "--parallel", "mode=replicated for serve",
-                 "it is mode=dispatched: rank 0 plans the steps of all ranks with the same tokens"};
-  }
   MORACLE_CHECK(arguments.model.ranks.join(options));
   options.max_num_tokens = arguments.step_tokens;
   MORACLE_CHECK(routing.begin(options));

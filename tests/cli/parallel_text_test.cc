@@ -37,13 +37,12 @@ TEST(ParallelOption, OtherTextsAreRefusedWithTheReason) {
   refuse("ep=2,tp=2,mode=dispatched", {"mode=replicated for tp"});
 }
 
-TEST(ParallelOption, VerbsWithOneSequencePlanRefuseDispatchedRanks) {
+TEST(ParallelOption, RunWithOnePromptRefusesDispatchedRanks) {
   const std::string model = small_model();
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";
   const std::string dispatched = "ep=2,mode=dispatched";
   expect_refused({"run", model, "-p", "a", "--parallel", dispatched},
                  {"needs mode=replicated, or several prompts", "there is one prompt"});
-  expect_refused({"serve", model, "--parallel", dispatched}, {"needs mode=replicated for serve"});
 }
 
 }  // namespace

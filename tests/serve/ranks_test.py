@@ -49,11 +49,11 @@ def child_with_rank(parent, rank):
 class Ranks(Server):
     """Two ranks: over sockets, or under mpirun. `models`: the folder of each (sockets only)."""
 
-    def __init__(self, *options, models=None):
+    def __init__(self, *options, models=None, parallel="ep=2"):
         models = models or [MODEL, MODEL]
         self.errors = tempfile.TemporaryFile("w+")
         self.code, self.others = None, []
-        arguments = ["--parallel", "ep=2", "--port", "0", "--threads", "1", "--deterministic", "--name", "model", *options]
+        arguments = ["--parallel", parallel, "--port", "0", "--threads", "1", "--deterministic", "--name", "model", *options]
         if MPIRUN:
             env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
             self.process = subprocess.Popen([MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "2", COMMAND, "serve",
@@ -167,6 +167,84 @@ class Texts(unittest.TestCase):
         for event in self.server.stream("/v1/completions", {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True}):
             break
         self.assertEqual(self.server.request("GET", "/health")[0], 200)
+
+
+class Dispatched(unittest.TestCase):
+    """Each rank has sequences of its own; rank 0 gives them out and draws."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Ranks(parallel="ep=2,mode=dispatched")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.end()
+
+    def test_texts_equal_one_process_alone_and_among_others(self):
+        asked = [("-n", "24", "--temperature", "0"), ("--seed", "7", "-n", "24", "--temperature", "0.9", "--top-p", "0.95")]
+        fields = [{"max_tokens": 24, "temperature": 0}, {"seed": 7, "max_tokens": 24, "temperature": 0.9, "top_p": 0.95}]
+        prompts = [PROMPT, SHARED + " bread"]
+        expected = {(p, f): text_of_run(MODEL, prompts[p], *asked[f]) for p in (0, 1) for f in (0, 1)}
+
+        def one(i):
+            p, f = i % 2, i // 2 % 2
+            if i % 3 == 0:  # others of other lengths
+                self.server.complete(PROMPT + " word" * i, max_tokens=3 + i, seed=i, temperature=1)
+            return self.server.complete(prompts[p], **fields[f])["choices"][0]["text"] == expected[p, f]
+
+        self.assertTrue(one(0))  # one sequence: rank 1 has no tokens
+        with concurrent.futures.ThreadPoolExecutor(8) as threads:
+            self.assertTrue(all(threads.map(one, range(16))))
+
+    def test_scores_of_prompts_and_several_choices(self):
+        fields = {"max_tokens": 6, "temperature": 1, "n": 3, "seed": 4, "logprobs": 2, "echo": True}
+        first = self.server.complete(SHARED, **fields)["choices"]
+        self.assertEqual(len({choice["text"] for choice in first}), 3)
+        self.assertEqual(self.server.complete(SHARED, **fields)["choices"], first)
+        with Ranks() as replicated:
+            self.assertEqual(replicated.complete(SHARED, **fields)["choices"], first)
+
+    def test_clients_that_leave_end_nothing(self):
+        for event in self.server.stream("/v1/completions", {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True}):
+            break
+        self.assertEqual(self.server.request("GET", "/health")[0], 200)
+
+    def test_weights_are_read_again_by_all_ranks(self):
+        before = self.server.complete(PROMPT, max_tokens=12, temperature=0)["choices"][0]["text"]
+        self.assertEqual(self.server.post("/reload", {})[0], 200)
+        self.assertEqual(self.server.complete(PROMPT, max_tokens=12, temperature=0)["choices"][0]["text"], before)
+
+
+class DispatchedEnding(unittest.TestCase):
+    @unittest.skipIf("mpi" in sys.argv, "mpirun ends all ranks when one is killed")
+    def test_killed_rank_gives_503_and_ends_the_server(self):
+        server = Ranks("--timeout", "60", parallel="ep=2,mode=dispatched")
+        try:
+            os.kill(server.pids[1], signal.SIGSTOP)
+            replies = []
+            thread = threading.Thread(target=lambda: replies.append(
+                server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 8})))
+            thread.start()
+            time.sleep(1)
+            os.kill(server.pids[1], signal.SIGKILL)
+            thread.join()
+            self.assertEqual(replies[0][0], 503)
+            self.assertIn("rank 1", replies[0][1]["error"]["message"])
+            self.assertEqual(server.wait()[0], 1)
+            self.assertIn("rank 0: rank 1: needs to take part until the end", server.error_text())
+        finally:
+            server.kill()
+
+    def test_hanging_rank_gives_503_after_the_timeout(self):
+        server = Ranks("--timeout", "3", parallel="ep=2,mode=dispatched")
+        try:
+            os.kill(server.pids[1], signal.SIGSTOP)
+            status, reply = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 8})
+            self.assertEqual(status, 503)
+            self.assertIn("rank 1: needs an answer within 3 s", reply["error"]["message"])
+            self.assertNotEqual(server.process.wait(timeout=ENDS_WITHIN), 0)
+        finally:
+            server.kill()
 
 
 class Reload(unittest.TestCase):

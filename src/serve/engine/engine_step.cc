@@ -106,7 +106,7 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
     while (sequence.job.scores_prompt && position < last) {
       const int64_t count = std::min(Model::kMaxLogitRows, last - position);
       MORACLE_TRY(const std::span<const float> logits,
-                  model_.logits(row - chunk.count + position - chunk.first, count));
+                  leader_.logits(row - chunk.count + position - chunk.first, count));
       const auto vocab = static_cast<size_t>(model_.vocab_size());
       const size_t old_size = scores.size();
       scores.resize(old_size + count);
@@ -154,7 +154,26 @@ Status Engine::draw_next(std::span<const Chunk> chunks) {
   return draw_those();
 }
 
+// The ranks that computed the rows send them to this one.
+Status Engine::draw_from_ranks(int64_t row, std::span<const SequenceId> ids) {
+  const auto count = static_cast<int64_t>(ids.size());
+  MORACLE_TRY(const std::span<const float> logits, leader_.logits(row, count));
+  const auto vocab = static_cast<size_t>(model_.vocab_size());
+  std::vector<int32_t> tokens(ids.size());
+  model_.device().host_threads().split(count, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const std::span<const float> one = logits.subspan(i * vocab, vocab);
+      tokens[i] = sequences_.at(ids[i]).sampler.draw(one).value_or(kNothingDrawn);
+    }
+  });
+  parts_.end_on_device("sampling");
+  for (size_t i = 0; i < ids.size(); ++i) take_token(ids[i], tokens[i], {});
+  parts_.end("scheduling");
+  return {};
+}
+
 Status Engine::draw_together(int64_t row, std::span<const SequenceId> ids) {
+  if (leader_.is_spread()) return draw_from_ranks(row, ids);
   std::vector<Sampler> samplers;
   for (const SequenceId id : ids) samplers.push_back(std::move(sequences_.at(id).sampler));
   std::vector<int32_t> tokens(ids.size());
@@ -169,7 +188,7 @@ Status Engine::draw_together(int64_t row, std::span<const SequenceId> ids) {
 
 Status Engine::draw_alone(int64_t row, SequenceId id) {
   Sequence& sequence = sequences_.at(id);
-  MORACLE_TRY(const std::span<const float> logits, model_.logits(row, 1));
+  MORACLE_TRY(const std::span<const float> logits, leader_.logits(row, 1));
   std::span<const float> all = logits;
   if (sequence.matcher || !sequence.editor.changes_nothing()) {
     edited_.assign(logits.begin(), logits.end());

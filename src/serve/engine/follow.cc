@@ -1,7 +1,10 @@
 #include "serve/engine/follow.h"
 
+#include <optional>
+
 #include "base/out_of_memory.h"
 #include "base/try.h"
+#include "serve/engine/homes.h"
 #include "serve/engine/model_changes.h"
 #include "serve/engine/orders.h"
 #include "serve/engine/page_store.h"
@@ -12,7 +15,9 @@ namespace {
 class Follower {
  public:
   Follower(Model& model, const std::string& folder, const ModelOptions& options)
-      : model_(model), folder_(folder), options_(options), group_(model.group()), pages_(model) {}
+      : model_(model), folder_(folder), options_(options), group_(model.group()), pages_(model) {
+    if (has_homes(model)) homes_.emplace(model);
+  }
 
   Status run() {
     while (!ended_) {
@@ -32,13 +37,17 @@ class Follower {
       case Order::kStart: {
         const auto id = static_cast<SequenceId>(message.word());
         const int64_t capacity = message.word();
+        const std::vector<int64_t> pages = message.list();
         // Where this fails on rank 0, too, no step follows; otherwise the step fails.
-        (void)pages_.start(id, capacity, message.list()).ok();
+        if (!homes_ || homes_->start(id)) (void)pages_.start(id, capacity, pages).ok();
         return whole(message);
       }
-      case Order::kDrop:
-        pages_.drop(static_cast<SequenceId>(message.word()));
+      case Order::kDrop: {
+        const auto id = static_cast<SequenceId>(message.word());
+        if (homes_) homes_->drop(id);
+        pages_.drop(id);
         return whole(message);
+      }
       case Order::kAdopt: {
         Adoption adoption;
         adoption.id = static_cast<SequenceId>(message.word());
@@ -53,7 +62,10 @@ class Follower {
         pages_.drop_pages(message.list());
         return whole(message);
       case Order::kForward:
-        return work([&] { return forward(message); });
+        MORACLE_CHECK(work([&] { return forward(message); }));
+        return homes_ ? work_ : Status();  // the others wait in the same step
+      case Order::kLogits:
+        return collect(message);
       case Order::kReload:
         return work([&] { return read_weights(model_, folder_); });
       case Order::kAdapters:
@@ -89,8 +101,16 @@ class Follower {
       steps.push_back({id, ids.back(), adapter});
     }
     MORACLE_CHECK(whole(message));
-    MORACLE_CHECK(pages_.forward(steps));
+    MORACLE_CHECK(pages_.forward(homes_ ? homes_->own(steps) : steps));
     return model_.device().synchronize();  // this rank reads no logits, which would report errors
+  }
+
+  Status collect(OrderReader& message) {
+    const int64_t first = message.word(), count = message.word();
+    MORACLE_CHECK(whole(message));
+    std::vector<float> none;
+    if (homes_) return homes_->collect(first, count, none);
+    return whole(message, false);
   }
 
   Status compare() {
@@ -111,6 +131,7 @@ class Follower {
   ModelOptions options_;
   const std::shared_ptr<Group> group_;
   PageStore pages_;
+  std::optional<Homes> homes_;
   Status work_;  // the outcome of the last work
   bool ended_ = false;
 };

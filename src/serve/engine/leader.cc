@@ -21,6 +21,7 @@ Status Leader::start(SequenceId id, int64_t capacity, std::span<const PageId> pa
     orders_.put(capacity);
     orders_.put(pages);
   }
+  if (homes_ && !homes_->start(id)) return {};
   return pages_.start(id, capacity, pages);
 }
 
@@ -29,6 +30,7 @@ void Leader::drop(SequenceId id) {
     orders_.put(Order::kDrop);
     orders_.put(static_cast<int64_t>(id));
   }
+  if (homes_) homes_->drop(id);
   pages_.drop(id);
 }
 
@@ -61,7 +63,23 @@ Status Leader::forward(std::span<const SequenceStep> steps) {
     orders_.put(step.tokens);
   }
   MORACLE_CHECK(send());
+  if (homes_) return ending(pages_.forward(homes_->own(steps)));
   return compared(pages_.forward(steps));
+}
+
+Result<std::span<const float>> Leader::logits(int64_t first, int64_t count) {
+  if (!homes_) return model_.logits(first, count);
+  orders_.put(Order::kLogits);
+  orders_.put(first);
+  orders_.put(count);
+  MORACLE_CHECK(send());
+  MORACLE_CHECK(ending(homes_->collect(first, count, collected_)));
+  return std::span<const float>(collected_);
+}
+
+Status Leader::ending(Status outcome) {
+  if (!outcome && !lost_) lost_ = outcome.error();
+  return outcome;
 }
 
 Status Leader::reload(const std::string& folder) {

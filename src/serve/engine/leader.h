@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "serve/engine/homes.h"
 #include "serve/engine/orders.h"
 #include "serve/engine/page_store.h"
 
@@ -11,10 +12,15 @@ namespace moracle::serve {
 
 class Leader {
  public:
-  explicit Leader(Model& model) : model_(model), group_(model.group()), pages_(model) {}
+  explicit Leader(Model& model) : model_(model), group_(model.group()), pages_(model) {
+    if (group_ && has_homes(model)) homes_.emplace(model);
+  }
 
   int64_t page() const { return pages_.page(); }
-  bool can_share() const { return pages_.can_share(); }
+  /// Dispatched ranks share no pages: a page is in the memory of one rank.
+  bool can_share() const { return !homes_ && pages_.can_share(); }
+  /// True if sequences are spread over the ranks: the rows of a step are then read by logits().
+  bool is_spread() const { return homes_.has_value(); }
 
   /// As PageStore's. The others do it before their next step.
   Status start(SequenceId id, int64_t capacity, std::span<const PageId> pages);
@@ -24,6 +30,8 @@ class Leader {
 
   /// Runs a step on all ranks. Errors: those of Model::forward; see lost().
   Status forward(std::span<const SequenceStep> steps);
+  /// As Model::logits, of the rows of all ranks.
+  Result<std::span<const float>> logits(int64_t first, int64_t count);
   /// Reads weights or loads the model again on all ranks (model_changes.h). No sequence may have
   /// started. `options`: with other adapters only.
   Status reload(const std::string& folder);
@@ -44,10 +52,14 @@ class Leader {
   Status send();
   /// Compares the outcome of work that all ranks do. Different outcomes end the job.
   Status compared(Status outcome);
+  /// Keeps an error after which dispatched ranks are not at the same place any more.
+  Status ending(Status outcome);
 
   Model& model_;
   const std::shared_ptr<Group> group_;  // null: a process alone
   PageStore pages_;
+  std::optional<Homes> homes_;
+  std::vector<float> collected_;  // the last logits()
   OrderWriter orders_;
   std::optional<Error> lost_;
 };

@@ -18,6 +18,7 @@ enum class Order : int64_t {
   kAdopt,      ///< sequence, index, page, 1 if it is new
   kDropPages,  ///< cached pages
   kForward,    ///< number of steps; of each: sequence, adapter, token ids
+  kLogits,     ///< first row, number of rows: to rank 0, from the ranks that computed them
   kReload,
   kAdapters,  ///< number of folders, the folders
   kCompare,   ///< rank 0's last work failed: did that of the others?

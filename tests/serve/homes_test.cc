@@ -1,0 +1,120 @@
+// Dispatched ranks as threads: each sequence is computed on its home, and rank 0 reads all logits.
+#include "serve/engine/homes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "parallel/ranks_of_threads.h"
+#include "serve/engine/follow.h"
+#include "serve/engine/leader.h"
+#include "support/must.h"
+
+namespace moracle::serve::homes_test {
+namespace {
+
+using testing::must;
+
+const std::string kFolder = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
+
+ModelOptions options_of(const std::shared_ptr<Group>& group) {
+  ModelOptions options;
+  options.threads = 1;
+  options.max_num_tokens = 32;
+  options.deterministic = true;
+  options.spread = Spread::kDispatched;
+  options.group = group;
+  options.parallel.ep_size = group ? group->size() : 1;
+  options.parallel.ep_rank = group ? group->rank() : 0;
+  return options;
+}
+
+Model load(const std::shared_ptr<Group>& group) {
+  return must(Model::load(must(Checkpoint::open(kFolder)), options_of(group)));
+}
+
+// The logits of each token of one sequence, by one process.
+std::vector<float> logits_alone(const std::vector<int32_t>& ids) {
+  Model model = load(nullptr);
+  KvCache cache = must(model.make_cache(16));
+  const Model::Step step{ids, &cache};
+  EXPECT_TRUE(model.forward({&step, 1}));
+  const auto logits = must(model.logits(0, static_cast<int64_t>(ids.size())));
+  return {logits.begin(), logits.end()};
+}
+
+const std::vector<std::vector<int32_t>> kSequences = {{5, 6, 7}, {8}, {9, 10}, {11, 12}};
+
+TEST(Homes, RowsOfAllRanksHaveTheBitsOfOneProcess) {
+  std::vector<float> expected;
+  for (const std::vector<int32_t>& ids : kSequences) {
+    const std::vector<float> one = logits_alone(ids);
+    expected.insert(expected.end(), one.begin(), one.end());
+  }
+  for (const int64_t size : {2, 3, 6}) {  // on 6, two ranks have no sequence
+    testing::on_ranks(size, [&](const std::shared_ptr<Group>& group) {
+      Model model = load(group);
+      if (group->rank() > 0) {
+        EXPECT_TRUE(follow(model, kFolder, options_of(group)));
+        return;
+      }
+      Leader leader(model);
+      EXPECT_TRUE(leader.is_spread());
+      EXPECT_FALSE(leader.can_share());
+      std::vector<SequenceStep> steps;
+      for (size_t i = 0; i < kSequences.size(); ++i) {
+        ASSERT_TRUE(leader.start(static_cast<SequenceId>(i), 16, {}));
+        steps.push_back({static_cast<SequenceId>(i), kSequences[i], -1});
+      }
+      ASSERT_TRUE(leader.forward(steps));
+      const auto logits = must(leader.logits(0, 8));
+      EXPECT_TRUE(std::equal(logits.begin(), logits.end(), expected.begin(), expected.end()));
+      const auto vocab = static_cast<size_t>(model.vocab_size());
+      const auto part = must(leader.logits(3, 2));
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), expected.begin() + 3 * vocab));
+      leader.end();
+    });
+  }
+}
+
+TEST(Homes, SequencesGoToTheRankWithTheFewest) {
+  testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
+    Model model = load(group);
+    Homes homes(model);
+    const bool first = group->rank() == 0;
+    EXPECT_EQ(homes.start(1), first);
+    EXPECT_EQ(homes.start(2), !first);
+    EXPECT_EQ(homes.start(3), first);
+    homes.drop(1);
+    homes.drop(3);
+    homes.drop(3);  // unknown now
+    EXPECT_EQ(homes.start(4), first);
+    EXPECT_EQ(homes.start(5), first);
+    EXPECT_EQ(homes.start(2), !first);  // keeps its home
+    EXPECT_TRUE(model.rest());
+  });
+}
+
+TEST(Homes, StepThatFailsOnOneRankEndsTheJob) {
+  testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
+    Model model = load(group);
+    if (group->rank() > 0) {
+      const Status done = follow(model, kFolder, options_of(group));
+      ASSERT_FALSE(done);
+      EXPECT_THAT(done.error().to_string(), ::testing::HasSubstr("token id"));
+      group->abort(done.error());
+      return;
+    }
+    Leader leader(model);
+    ASSERT_TRUE(leader.start(1, 16, {}));
+    ASSERT_TRUE(leader.start(2, 16, {}));
+    const std::vector<int32_t> good{5}, bad{-1};
+    const std::vector<SequenceStep> steps = {{1, good, -1}, {2, bad, -1}};
+    EXPECT_FALSE(leader.forward(steps));
+    ASSERT_TRUE(leader.lost());
+    EXPECT_THAT(leader.lost()->to_string(), ::testing::HasSubstr("rank 1"));
+    EXPECT_FALSE(leader.logits(0, 1));
+  });
+}
+
+}  // namespace
+}  // namespace moracle::serve::homes_test
