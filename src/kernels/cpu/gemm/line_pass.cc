@@ -58,6 +58,7 @@ LinePass::Kernel LinePass::kernel_of(const LineKernels& kernels, LineForm form, 
   if (form.arithmetic == LineArithmetic::kBf16) {
     return codes == DType::kI4       ? kernels.bf16_by_i4
            : codes == DType::kF4E2M1 ? kernels.bf16_by_e2m1
+           : codes == DType::kF8E4M3 ? kernels.bf16_by_e4m3
                                      : nullptr;
   }
   switch (codes) {
@@ -138,8 +139,11 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassScratch& sc
     const std::byte* prefetch[2] = {};
     for (int p = 0; p < count; ++p) {
       const int64_t panel = pair.panel + p * pair.distance;
-      if (pass.prefetch)
-        prefetch[p] = panels_.codes(pass.next.expert, pass.next.panel + p * pass.next.distance);
+      if (pass.prefetch) {
+        const int64_t next = pass.next.panel + p * pass.next.distance;
+        prefetch[p] = panels_.codes(pass.next.expert, next);
+        panels_.prefetch_scales(pass.next.expert, next, s);
+      }
       block.lines[p] = panels_.lines(pair.expert, panel, s, scratch.lines[p]);
       block.w_scale[p] = panels_.unit_scales(pair.expert, panel, s, scratch.unit_scales[p]);
       block.w_zero[p] = panels_.unit_zeros(pair.expert, panel, s, scratch.unit_zeros[p]);
