@@ -44,10 +44,10 @@ __global__ void __launch_bounds__(128, 1) read_tiles(const uint8_t* from, int ti
     if (thread == 0) arrive_expecting(barrier, r.stage);
     __syncwarp();
     if (thread < r.pieces)
-      copy_bulk(to + thread * piece,
-                r.apart ? at + thread * r.run + begin
-                        : at + int64_t{stage} * r.stage + thread * piece,
-                piece, barrier);
+      copy_bulk(
+          to + thread * piece,
+          r.apart ? at + thread * r.run + begin : at + int64_t{stage} * r.stage + thread * piece,
+          piece, barrier);
   };
   if (thread >= 32) return;
   for (int i = 0; i < r.stages && i < own; ++i) issue(i);
@@ -82,28 +82,18 @@ int main() {
     bool apart;
     int ahead;
   };
-  const Way ways[] = {{"apart, 2 KB", 32768, 6, 16, true, 0},
-                      {"apart, 2 KB", 32768, 5, 16, true, 0},
-                      {"apart, 2 KB", 32768, 4, 16, true, 0},
-                      {"apart, 2 KB", 32768, 3, 16, true, 0},
-                      {"apart, 2 KB", 32768, 2, 16, true, 0},
-                      {"apart, 4 KB", 65536, 3, 16, true, 0},
-                      {"apart, 4 KB", 65536, 2, 16, true, 0},
-                      {"apart, 1 KB", 16384, 12, 16, true, 0},
-                      {"apart, 1 KB", 16384, 6, 16, true, 0},
-                      {"apart, 1 KB", 16384, 4, 16, true, 0},
-                      {"apart, 1 KB", 16384, 3, 16, true, 0},
-                      {"side by side", 32768, 6, 16, false, 0},
-                      {"side by side", 32768, 3, 16, false, 0},
-                      {"side by side", 32768, 2, 16, false, 0},
-                      {"8 panels, 4 KB", 32768, 4, 8, true, 0},
-                      {"8 panels, 4 KB", 32768, 2, 8, true, 0},
-                      {"8 panels, 2 KB", 16384, 6, 8, true, 0},
-                      {"8 panels, 2 KB", 16384, 4, 8, true, 0},
-                      {"4 panels, 8 KB", 32768, 3, 4, true, 0},
-                      {"4 panels, 8 KB", 32768, 2, 4, true, 0},
-                      {"L2 ahead, 2 KB", 32768, 3, 16, true, 2048},
-                      {"L2 ahead, 8 KB", 32768, 6, 16, true, 8192}};
+  const Way ways[] = {
+      {"apart, 2 KB", 32768, 6, 16, true, 0},       {"apart, 2 KB", 32768, 5, 16, true, 0},
+      {"apart, 2 KB", 32768, 4, 16, true, 0},       {"apart, 2 KB", 32768, 3, 16, true, 0},
+      {"apart, 2 KB", 32768, 2, 16, true, 0},       {"apart, 4 KB", 65536, 3, 16, true, 0},
+      {"apart, 4 KB", 65536, 2, 16, true, 0},       {"apart, 1 KB", 16384, 12, 16, true, 0},
+      {"apart, 1 KB", 16384, 6, 16, true, 0},       {"apart, 1 KB", 16384, 4, 16, true, 0},
+      {"apart, 1 KB", 16384, 3, 16, true, 0},       {"side by side", 32768, 6, 16, false, 0},
+      {"side by side", 32768, 3, 16, false, 0},     {"side by side", 32768, 2, 16, false, 0},
+      {"8 panels, 4 KB", 32768, 4, 8, true, 0},     {"8 panels, 4 KB", 32768, 2, 8, true, 0},
+      {"8 panels, 2 KB", 16384, 6, 8, true, 0},     {"8 panels, 2 KB", 16384, 4, 8, true, 0},
+      {"4 panels, 8 KB", 32768, 3, 4, true, 0},     {"4 panels, 8 KB", 32768, 2, 4, true, 0},
+      {"L2 ahead, 2 KB", 32768, 3, 16, true, 2048}, {"L2 ahead, 8 KB", 32768, 6, 16, true, 8192}};
   for (const Matrix& m : matrices) {
     for (const Way& way : ways) {
       const Reading reading{way.stage, way.stages, way.pieces, m.run, way.apart, way.ahead};

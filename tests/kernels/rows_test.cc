@@ -76,6 +76,7 @@ TEST_P(PlanRows, SortsByExpertAndKeepsTheOrderOfTokens) {
                                             {128, 8, 300},
                                             {3, 3, 7},
                                             {64, 4, 1},
+                                            {32, 8, 1037},
                                             {600, 6, 100}}) {
     SCOPED_TRACE(::testing::Message() << num_experts << " experts, " << tokens << " tokens");
     Choices c{std::vector<int32_t>(tokens * top_k), top_k, num_experts};

@@ -85,6 +85,26 @@ TEST_P(QuantizeOps, MatchesReferenceBits) {
   }
 }
 
+// So many that a thread of a GPU has several vectors. The last rows are not a whole block.
+TEST_P(QuantizeOps, ManyRowsMatchReferenceBits) {
+  const int64_t rows = 4101, cols = 2176;
+  const std::vector<float> x = rounded(normal(rows * cols, 3));
+  const QuantKey key = kFp8Dynamic128Sym;
+  const int64_t groups = num_groups(key, cols);
+  const Rows to = codes(rows, cols, cols, key, groups);
+  expect_done(ops().quantize(matrix(x, rows, cols), key, to, {}));
+  const std::vector<uint8_t> got = codes_of(to);
+  const std::vector<float> scales = scales_of(to);
+  std::vector<uint8_t> want(cols);
+  std::vector<float> want_scales(groups);
+  for (int64_t r = 0; r < rows; ++r) {
+    quantize_row(key, &x[r * cols], cols, want.data(), want_scales.data());
+    ASSERT_TRUE(std::equal(want.begin(), want.end(), &got[r * cols])) << "row " << r;
+    ASSERT_TRUE(std::equal(want_scales.begin(), want_scales.end(), &scales[r * groups]))
+        << "row " << r;
+  }
+}
+
 TEST_P(QuantizeOps, ToFloatsGivesDequantizedValues) {
   for (const auto& [cols, padded] : {std::pair<int64_t, int64_t>{70, 72}, {1300, 1312}}) {
     const int64_t rows = 5;

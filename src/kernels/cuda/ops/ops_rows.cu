@@ -43,12 +43,15 @@ __device__ void settle_missing(const RowArgs& a, int64_t slot) {
 __global__ void __launch_bounds__(kMostRowThreads) plan_rows(const RowArgs a) {
   await_earlier_kernels();
   start_later_kernels();
-  const int64_t run = (a.slots + blockDim.x - 1) / blockDim.x;
-  const int64_t begin = min(a.slots, threadIdx.x * run), end = min(a.slots, begin + run);
+  // A warp has consecutive slots, and reads 32 of them at once.
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t run = (a.slots + blockDim.x - 1) / blockDim.x * 32;
+  const int64_t begin = min(a.slots, threadIdx.x / 32 * run), end = min(a.slots, begin + run);
   // A rank without experts runs one iteration, too: expert 0 marks the slots without a row.
   for (int64_t e = blockIdx.x; e < max(a.num_local, int64_t{1}); e += gridDim.x) {
     int32_t before = 0, own = 0;
-    for (int64_t slot = begin; slot < end; ++slot) {
+#pragma unroll 4
+    for (int64_t slot = begin + lane; slot < end; slot += 32) {
       const int32_t local = local_of(a, slot);
       before += local >= 0 && local < e;
       own += local == e;
@@ -60,13 +63,19 @@ __global__ void __launch_bounds__(kMostRowThreads) plan_rows(const RowArgs a) {
       a.plan.expert_offsets[e] = first;
       if (e >= a.num_local - 1) a.plan.expert_offsets[a.num_local] = first + rank.total;
     }
-    if (own == 0) continue;
-    int32_t row = first + rank.before;
-    for (int64_t slot = begin; slot < end; ++slot) {
-      if (local_of(a, slot) != e) continue;
-      a.plan.row_token[row] = static_cast<int32_t>(slot / a.top_k);
-      a.plan.row_slot[row] = static_cast<int32_t>(slot);
-      a.plan.slot_row[slot] = row++;
+    if (__ballot_sync(kAllLanes, own != 0) == 0) continue;
+    int32_t row = first + __shfl_sync(kAllLanes, rank.before, 0);
+#pragma unroll 4
+    for (int64_t slot = begin + lane; slot - lane < end; slot += 32) {
+      const bool mine = slot < end && local_of(a, slot) == e;
+      const unsigned found = __ballot_sync(kAllLanes, mine);
+      if (mine) {
+        const int32_t at = row + __popc(found & ((1u << lane) - 1));
+        a.plan.row_token[at] = static_cast<int32_t>(slot / a.top_k);
+        a.plan.row_slot[at] = static_cast<int32_t>(slot);
+        a.plan.slot_row[slot] = at;
+      }
+      row += __popc(found);
     }
   }
 }

@@ -59,28 +59,41 @@ __global__ void __launch_bounds__(kMostVectorThreads) quantize_tokens(const Vect
   }
 }
 
-// Groups of 8 to 256 columns, a power of two: some lanes of a warp have one each.
+// Groups of 8 to 256 columns, a power of two: some lanes of a warp have one each. A thread loads
+// kEach vectors at once to hide their latency.
+template <int kEach>
 __global__ void __launch_bounds__(kVectorThreads) quantize_groups(const VectorArgs a) {
   await_earlier_kernels();
   start_later_kernels();
+  constexpr unsigned kChunk = kEach * kVectorThreads;
   const unsigned vectors = static_cast<unsigned>(a.cols) / 8;
   const int lanes = a.group / 8;
   const auto count = static_cast<unsigned>(a.rows) * vectors, all = (count + 31) / 32 * 32;
-  for (unsigned i = blockIdx.x * kVectorThreads + threadIdx.x; i < all;
-       i += gridDim.x * kVectorThreads) {
-    const bool there = i < count;
-    const int64_t r = there ? i / vectors : 0;
-    const int c = there ? static_cast<int>(i % vectors) * 8 : 0;
-    const EightValues eight(a.from + r * a.from_stride + c);
-    uint32_t largest = eight.largest();
-    for (int step = lanes / 2; step > 0; step /= 2)
-      largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
-    if (!there) continue;
-    const bool finite = largest < kInfinityBits;
-    const float scale = scale_of_bits(a.key, largest);
-    eight.put(a.key, scale, finite, a.to + r * a.to_stride, c, a.fragments);
-    if (c % a.group == 0) a.scales[r * a.groups + c / a.group] = scale;
-    if (c + 8 == a.cols) clear_vectors(a, r, 0, 1);
+  for (unsigned first = blockIdx.x * kChunk + threadIdx.x; first < all;
+       first += gridDim.x * kChunk) {
+    uint4 loaded[kEach];
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const unsigned i = first + j * kVectorThreads, there = i < count ? i : 0;
+      loaded[j] = *reinterpret_cast<const uint4*>(
+          a.from + int64_t{there / vectors} * a.from_stride + there % vectors * 8);
+    }
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const unsigned i = first + j * kVectorThreads;
+      const EightValues eight(reinterpret_cast<const uint16_t*>(&loaded[j]));
+      uint32_t largest = eight.largest();
+      for (int step = lanes / 2; step > 0; step /= 2)
+        largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
+      if (i >= count) continue;
+      const int64_t r = i / vectors;
+      const int c = static_cast<int>(i % vectors) * 8;
+      const bool finite = largest < kInfinityBits;
+      const float scale = scale_of_bits(a.key, largest);
+      eight.put(a.key, scale, finite, a.to + r * a.to_stride, c, a.fragments);
+      if (c % a.group == 0) a.scales[r * a.groups + c / a.group] = scale;
+      if (c + 8 == a.cols) clear_vectors(a, r, 0, 1);
+    }
   }
 }
 
@@ -169,9 +182,16 @@ Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& 
                         to.scales,
                         order == CodeOrder::kFragments};
   const int64_t vectors = from.cols / 8;
-  if (args.groups > 1)
-    return launch_early(queue, stream, "quantize", quantize_groups,
-                        vector_blocks(from.rows * vectors), kVectorThreads, 0, args);
+  if (args.groups > 1) {
+    constexpr int kEach = 4;
+    constexpr int64_t kMany = 1 << 20;  // enough for kEach to leave no multiprocessor idle
+    const int64_t all = from.rows * vectors;
+    return all < kMany
+               ? launch_early(queue, stream, "quantize", quantize_groups<1>, vector_blocks(all),
+                              kVectorThreads, 0, args)
+               : launch_early(queue, stream, "quantize", quantize_groups<kEach>,
+                              vector_blocks((all + kEach - 1) / kEach), kVectorThreads, 0, args);
+  }
   const auto threads =
       static_cast<int>(std::min<int64_t>((vectors + 31) / 32 * 32, kMostVectorThreads));
   return launch_early(queue, stream, "quantize",
