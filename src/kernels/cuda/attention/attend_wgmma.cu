@@ -3,6 +3,7 @@
 // keys, token by token. One warpgroup copies pages of keys and values, two multiply 64 queries
 // each. Blocks are persistent. While a warpgroup turns scores into weights, the other multiplies.
 // Asking for the next scores before weighing these was slower: ptxas let all products wait (C7518).
+#include "kernels/cuda/attention/attend_codes.cuh"
 #include "kernels/cuda/attention/attend_tensor.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/gemm_sm90/barrier.cuh"
@@ -23,8 +24,8 @@ struct PageTile {
   static constexpr int kStages = 4, kStageBytes = kKeyBytes + kValueBytes;
   // Barriers of a stage: keys are there, values are there, both were read.
   static constexpr int kBarriers = kStages * kStageBytes;
-  static constexpr int kSharedBytes = kBarriers + 3 * 8 * kStages;
-  static_assert(kSharedBytes <= 227 * 1024);
+  static constexpr int kCodes = kBarriers + 128;  // codes of an fp8 cache
+  static_assert(3 * 8 * kStages <= 128);
 
   uint32_t base;  // of shared memory, aligned to 1,024 bytes
   int slot = 0;
@@ -109,6 +110,41 @@ __device__ __forceinline__ void load_page(uint32_t to, const std::byte* from, in
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     arrive(there);
   }
+}
+
+/// The same for an fp8 cache: copies are ahead of the pages that are widened.
+template <int kHead, int kValue>
+__device__ void widen_pages(const AttendArgs& a, int64_t tiles, PageTile<kHead, kValue> ring) {
+  const int thread = static_cast<int>(threadIdx.x) - kComputers;
+  CodeRing<kHead, kValue> codes{ring.base + ring.kCodes};
+  each_tile(a, tiles, [&](const QueryTile& tile) {
+    const Heads<kHead, kValue, DType::kF8E4M3> of(a, tile.sequence);
+    const int32_t end = tile.view_of_row(a, tile.first_row + kQueries - 1).end;
+    // A group of copies for each page, also for those after the last: groups are counted.
+    const auto copy = [&](int32_t page) {
+      if (page < tile.end) {
+        const Lines lines = of.at(tile.kv, page * kPagePositions);
+        const int count = end - page * kPagePositions;
+        copy_codes<kHead, kLoaders>(codes.keys(), lines.keys, count, thread);
+        copy_codes<kValue, kLoaders>(codes.values(), lines.values, count, thread);
+      }
+      close_copies();
+    };
+    for (int ahead = 0; ahead < codes.kPages; ++ahead, codes.advance()) copy(tile.begin + ahead);
+    for (int32_t page = tile.begin; page < tile.end; ++page) {
+      await_copies<codes.kPages - 1>();
+      wait_for(ring.was_read(ring.slot), ring.parity ^ 1);
+      widen_codes<kHead, kLoaders>(ring.keys(), codes.keys(), thread);
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      arrive(ring.keys_there());
+      widen_codes<kValue, kLoaders>(ring.values(), codes.values(), thread);
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      arrive(ring.values_there());
+      copy(page + codes.kPages);
+      codes.advance();
+      ring.advance();
+    }
+  });
 }
 
 template <int kHead, int kValue, DType kCache>
@@ -322,7 +358,11 @@ __global__ void __launch_bounds__(kAllThreads, 1)
   start_later_kernels();
   if (threadIdx.x >= kComputers) {
     give_registers<kLoaderRegisters>();
-    load_pages<kHead, kValue, kCache>(a, tiles, ring);
+    if constexpr (kCache == DType::kF8E4M3) {
+      widen_pages(a, tiles, ring);
+    } else {
+      load_pages<kHead, kValue, kCache>(a, tiles, ring);
+    }
   } else {
     take_registers<kComputerRegisters>();
     each_tile(a, tiles, [&](const QueryTile& tile) {
@@ -339,7 +379,9 @@ __global__ void __launch_bounds__(kAllThreads, 1)
 Status attend_many_on_wgmma(const AttendArgs& args, const Queue& queue, Stream stream) {
   return visit_heads(args.shape, [&]<int kHead, int kValue, DType kCache>() -> Status {
     const auto kernel = attend_wgmma<kHead, kValue, kCache>;
-    constexpr size_t kShared = PageTile<kHead, kValue>::kSharedBytes;
+    constexpr int kCodes = kCache == DType::kF8E4M3 ? CodeRing<kHead, kValue>::kBytes : 0;
+    constexpr size_t kShared = PageTile<kHead, kValue>::kCodes + kCodes;
+    static_assert(kShared <= 227 * 1024);
     {
       MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
       MORACLE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
