@@ -71,14 +71,15 @@ TEST_P(FewInt8Rows, MatchInt8LinesBitForBit) {
   }
 }
 
-// bf16 times 4-bit codes gives the bits of decoded lines, for any number of rows.
+// bf16 times codes of 4 and 8 bits gives the bits of decoded lines, for any number of rows. Random
+// e4m3 codes include zeros and subnormals.
 TEST(Bf16Codes, MatchDecodedLinesBitForBit) {
   constexpr Isa kNeeds = kVnni | Isa::kAvx512Bf16;
   if (!has(kNeeds)) GTEST_SKIP() << "needs " << names(kNeeds);
   const LineKernels& kernels = kAvx512Bf16Lines;
   std::mt19937 random(9);
   std::normal_distribution<float> normal;
-  constexpr int64_t kUnits = 2, kCodeLines = 4 * kUnits, kColumns = kCodeLines * 8,
+  constexpr int64_t kUnits = 2, kLines = 16 * kUnits, kColumns = kLines * 2,
                     kStride = kColumns * 2 + 64;
   Lines x(kMaxBlockRows * kStride / 64 + 1);
   std::vector<float> row(kColumns);
@@ -89,14 +90,24 @@ TEST(Bf16Codes, MatchDecodedLinesBitForBit) {
   }
   float scales[kUnits * 16];
   for (float& scale : scales) scale = normal(random);
-  for (const bool fp4 : {false, true}) {
-    Lines codes[2] = {Lines(kCodeLines), Lines(kCodeLines)},
-          lines[2] = {Lines(4 * kCodeLines), Lines(4 * kCodeLines)};
+  const struct {
+    void (*decode)(const LineCodes&);
+    void (*multiply)(const LineBlock&);
+    int64_t ratio;  // decoded lines for each line of codes
+  } kinds[] = {{kernels.decoders->i4_to_bf16, kernels.bf16_by_i4, 4},
+               {kernels.decoders->e2m1_to_bf16, kernels.bf16_by_e2m1, 4},
+               {kernels.decoders->e4m3_to_bf16, kernels.bf16_by_e4m3, 2}};
+  for (const auto& kind : kinds) {
+    const int64_t code_lines = kLines / kind.ratio;
+    Lines codes[2] = {Lines(code_lines), Lines(code_lines)},
+          lines[2] = {Lines(kLines), Lines(kLines)};
     for (int p = 0; p < 2; ++p) {
-      for (int64_t i = 0; i < kCodeLines * kLineBytes; ++i)
-        codes[p].data()[i] = static_cast<std::byte>(random());
-      const LineCodes c{.codes = codes[p].data(), .lines = kCodeLines, .to = lines[p].data()};
-      fp4 ? kernels.decoders->e2m1_to_bf16(c) : kernels.decoders->i4_to_bf16(c);
+      for (int64_t i = 0; i < code_lines * kLineBytes; ++i) {
+        const auto byte = static_cast<uint8_t>(random());
+        const bool nan = kind.ratio == 2 && (byte & 0x7f) == 0x7f;
+        codes[p].data()[i] = static_cast<std::byte>(nan ? 0 : byte);
+      }
+      kind.decode({.codes = codes[p].data(), .lines = code_lines, .to = lines[p].data()});
     }
     for (int rows = 1; rows <= kMaxBlockRows; ++rows) {
       for (int panels = 1; panels <= 2; ++panels) {
@@ -104,7 +115,7 @@ TEST(Bf16Codes, MatchDecodedLinesBitForBit) {
         for (const bool from_codes : {false, true}) {
           LineBlock b{.x = x.data(), .x_stride = kStride, .rows = rows, .panels = panels};
           b.units = kUnits;
-          b.unit_lines = (from_codes ? 1 : 4) * kCodeLines / kUnits;
+          b.unit_lines = (from_codes ? code_lines : kLines) / kUnits;
           b.overwrite = rows % 2 == 0;
           for (int p = 0; p < panels; ++p) {
             sums[from_codes][p].assign(rows * 16, 1.0f);
@@ -112,11 +123,36 @@ TEST(Bf16Codes, MatchDecodedLinesBitForBit) {
             b.lines[p] = from_codes ? codes[p].data() : lines[p].data();
             b.w_scale[p] = scales;
           }
-          (!from_codes ? kernels.bf16 : fp4 ? kernels.bf16_by_e2m1 : kernels.bf16_by_i4)(b);
+          (from_codes ? kind.multiply : kernels.bf16)(b);
         }
         for (int p = 0; p < panels; ++p) EXPECT_EQ(sums[1][p], sums[0][p]) << rows << " rows";
       }
     }
+  }
+}
+
+// A NaN among e4m3 codes reaches its own output only.
+TEST(Bf16Codes, NanCodeGivesNanInItsOutput) {
+  constexpr Isa kNeeds = kVnni | Isa::kAvx512Bf16;
+  if (!has(kNeeds)) GTEST_SKIP() << "needs " << names(kNeeds);
+  constexpr int64_t kLines = 8, kStride = kLines * 8;
+  Lines x(kMaxBlockRows * kStride / 64 + 1), codes(kLines);
+  for (int64_t i = 0; i < kLines * kLineBytes; ++i) codes.data()[i] = std::byte{0x38};  // 1
+  for (int64_t i = 0; i < kMaxBlockRows * kStride; i += 2)
+    x.data()[i] = std::byte{0x80}, x.data()[i + 1] = std::byte{0x3f};  // 1 in bf16
+  codes.data()[3 * kLineBytes + 4 * 5 + 2] = std::byte{0xff};          // output 5
+  float sums[3 * kLineRows];
+  LineBlock b{.x = x.data(), .x_stride = kStride, .rows = 3, .panels = 1};
+  b.unit_lines = kLines;
+  b.overwrite = true;
+  b.lines[0] = codes.data();
+  b.sum[0] = sums;
+  kAvx512Bf16Lines.bf16_by_e4m3(b);
+  for (int i = 0; i < 3 * kLineRows; ++i) {
+    if (i % kLineRows == 5)
+      EXPECT_TRUE(std::isnan(sums[i])) << i;
+    else
+      EXPECT_EQ(sums[i], 4 * kLines) << i;
   }
 }
 

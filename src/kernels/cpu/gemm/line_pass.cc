@@ -58,6 +58,7 @@ LinePass::Kernel LinePass::kernel_of(const LineKernels& kernels, LineForm form, 
   if (form.arithmetic == LineArithmetic::kBf16) {
     return codes == DType::kI4       ? kernels.bf16_by_i4
            : codes == DType::kF4E2M1 ? kernels.bf16_by_e2m1
+           : codes == DType::kF8E4M3 ? kernels.bf16_by_e4m3
                                      : nullptr;
   }
   switch (codes) {

@@ -135,7 +135,7 @@ struct LineKernels {
   /// Where one block takes all rows, it prefetches this many cache lines ahead of itself, and turns
   /// to the next panels at the end of its own; 0: it prefetches the next panels, as for more rows.
   int lines_ahead = 0;
-  /// `codes` multiplies any number of rows by 4-bit codes in int8 or bf16, faster than lines.
+  /// `codes` multiplies any number of rows by codes in int8 or bf16, faster than lines.
   bool codes_for_all_rows = false;
   /// Few rows of floats are multiplied by 4-bit codes in kFloatParts parts of int8.
   bool floats_in_parts = false;
@@ -145,6 +145,7 @@ struct LineKernels {
   /// As CodeKernels, for rows of bf16 in decoded order, without zero points. Null: not supported.
   void (*bf16_by_i4)(const LineBlock&) = nullptr;
   void (*bf16_by_e2m1)(const LineBlock&) = nullptr;
+  void (*bf16_by_e4m3)(const LineBlock&) = nullptr;
   void (*finish)(const LineResult&) = nullptr;
 };
 

@@ -53,7 +53,8 @@ struct Int8Dot {
   using Sum = __m512i;
   using Weights = __m512i;
   static constexpr bool kIntegers = true;
-  static constexpr int kCalls = 1;  ///< of add() per line
+  static constexpr int kCalls = 1;         ///< of add() per line
+  static constexpr bool kHasRare = false;  ///< codes that weights() decodes wrongly
   /// The instruction takes unsigned bytes on one side. Weights enter as w + 128, and sums begin at
   /// -128 Σ x.
   static constexpr int kOffsetBits = 7;
@@ -80,6 +81,7 @@ struct F32Dot {
   using Weights = __m512;
   static constexpr bool kIntegers = false;
   static constexpr int kCalls = 1;
+  static constexpr bool kHasRare = false;
   MORACLE_LINES_INLINE static Sum begin(const int32_t*) { return _mm512_setzero_ps(); }
   MORACLE_LINES_INLINE static __m512 weights(const std::byte* p, int) { return _mm512_load_ps(p); }
   MORACLE_LINES_INLINE static __m512 activations(const std::byte* p) {
@@ -119,6 +121,7 @@ struct Bf16Dot {
   using Weights = __m512i;
   static constexpr bool kIntegers = false;
   static constexpr int kCalls = 1;
+  static constexpr bool kHasRare = false;
   MORACLE_LINES_INLINE static Sum begin(const int32_t*) { return _mm512_setzero_ps(); }
   MORACLE_LINES_INLINE static __m512i weights(const std::byte* p, int) { return load_line(p); }
   MORACLE_LINES_INLINE static __m512i activations(const std::byte* p) {
@@ -139,14 +142,32 @@ struct Sums {
   typename Dot::Sum of[kRows][kPanels];
   typename Dot::Sum second[kSets == 2 ? kRows : 1][kPanels];
 
+  /// One test for the codes of all panels.
+  MORACLE_LINES_INLINE static bool any_rare(const std::byte* const (&lines)[kPanels], int64_t i) {
+    if constexpr (!Dot::kHasRare) {
+      return false;
+    } else {
+      __m512i distance = Dot::rarity(lines[0] + i * kLineBytes);
+      if constexpr (kPanels == 2)
+        distance = _mm512_max_epu8(distance, Dot::rarity(lines[1] + i * kLineBytes));
+      return Dot::is_rare(distance);
+    }
+  }
+
   /// Adds line `i` of each panel. `x` points to the first row.
   MORACLE_LINES_INLINE void add(const std::byte* const (&lines)[kPanels], const std::byte* x,
                                 int64_t x_stride, int64_t i) {
+    const bool rare = any_rare(lines, i);
 #pragma GCC unroll 4
     for (int c = 0; c < Dot::kCalls; ++c) {
       typename Dot::Weights w[kPanels];
 #pragma GCC unroll 2
       for (int p = 0; p < kPanels; ++p) w[p] = Dot::weights(lines[p] + i * kLineBytes, c);
+      if constexpr (Dot::kHasRare) {
+        if (rare) [[unlikely]] {
+          for (int p = 0; p < kPanels; ++p) w[p] = Dot::rare_weights(lines[p] + i * kLineBytes, c);
+        }
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const auto a = Dot::activations(x + r * x_stride + (i * Dot::kCalls + c) * 4);
