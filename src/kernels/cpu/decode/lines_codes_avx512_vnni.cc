@@ -41,6 +41,7 @@ struct I4Dot : Int8Dot {
 };
 struct E2M1Dot : Int8Dot {
   static constexpr int kCalls = 2;
+  static constexpr bool kShortUnits = true;
   static constexpr int kOffset = 12;
   MORACLE_LINES_INLINE static __m512i values(__m512i codes) {
     const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);

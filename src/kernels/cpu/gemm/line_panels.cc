@@ -2,6 +2,8 @@
 
 #include "kernels/cpu/gemm/line_panels.h"
 
+#include <xmmintrin.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -237,6 +239,17 @@ const float* LinePanels::unit_scales(int64_t expert, int64_t panel, const Stretc
   }
   for (int u = 0; u < s.units; ++u) scales_of(expert, panel, groups[u], scratch + u * kLineRows);
   return scratch;
+}
+
+void LinePanels::prefetch_scales(int64_t expert, int64_t panel, const Stretch& s) const {
+  if (folded_ || num_groups_ == 1) return;
+  const int64_t* const groups = unit_groups_.data() + s.unit;
+  const int64_t bytes = scale_lanes_ * (exponents_ ? 1 : static_cast<int64_t>(sizeof(float)));
+  const std::byte* const panel_scales =
+      weights_.expert(expert) + weights_.sections.scales + panel * num_groups_ * bytes;
+  const std::byte* const past = panel_scales + (groups[s.units - 1] + 1) * bytes;
+  for (const std::byte* at = panel_scales + groups[0] * bytes; at < past; at += kLineBytes)
+    _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
 }
 
 const int8_t* LinePanels::unit_zeros(int64_t expert, int64_t panel, const Stretch& s,

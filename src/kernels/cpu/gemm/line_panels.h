@@ -71,6 +71,8 @@ class LinePanels {
   /// Scales of a stretch, [units][16], where products are scaled unit by unit. `scratch` receives
   /// scales that memory does not hold in this form. Null: no unit scales.
   const float* unit_scales(int64_t expert, int64_t panel, const Stretch& s, float* scratch) const;
+  /// Prefetches the scales that unit_scales reads.
+  void prefetch_scales(int64_t expert, int64_t panel, const Stretch& s) const;
   /// Zero points of a stretch, [units][16], likewise. Null: none, or part of the decoded values.
   const int8_t* unit_zeros(int64_t expert, int64_t panel, const Stretch& s, int8_t* scratch) const;
   /// Scales of whole rows, [16], applied in the epilogue. Null: none.
