@@ -25,6 +25,13 @@ int block_rows(const LineKernels& kernels, LineForm form, const QuantKey& key) {
   return form.by_codes && key.quantized() && !all ? kernels.code_block : kernels.row_block;
 }
 
+// Maximum rows of a pass that prefetches scales. Exponents become floats before a stretch begins,
+// which waits for them. Kernels read f32 scales as they go, which costs time only with few rows.
+int scale_rows(const MatrixShape& shape) {
+  constexpr int kF32Rows = 2;
+  return vnni16::scale_is_exponent(shape) ? kPassRows : kF32Rows;
+}
+
 }  // namespace
 
 int64_t x_group_cols(const Scheme& scheme) {
@@ -97,7 +104,8 @@ LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernel
       row_block_(block_rows(kernels, form, weights.shape.key)),
       lines_ahead_(floats_by_codes(form, weights.shape.key) ? 0 : kernels.lines_ahead),
       panels_(weights, form, x_group_cols(weights.scheme), *kernels.decoders, kernels.keep_awake),
-      x_group_is_unit_(x_group_cols(weights.scheme) == panels_.unit_cols()) {}
+      x_group_is_unit_(x_group_cols(weights.scheme) == panels_.unit_cols()),
+      scale_rows_(scale_rows(weights.shape)) {}
 
 void LinePass::prefetch_ahead(const PanelPair& pair, const Pass& pass, int64_t first_line,
                               LineBlock& block) const {
@@ -142,7 +150,7 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassScratch& sc
       if (pass.prefetch) {
         const int64_t next = pass.next.panel + p * pass.next.distance;
         prefetch[p] = panels_.codes(pass.next.expert, next);
-        panels_.prefetch_scales(pass.next.expert, next, s);
+        if (pass.count <= scale_rows_) panels_.prefetch_scales(pass.next.expert, next, s);
       }
       block.lines[p] = panels_.lines(pair.expert, panel, s, scratch.lines[p]);
       block.w_scale[p] = panels_.unit_scales(pair.expert, panel, s, scratch.unit_scales[p]);

@@ -75,6 +75,7 @@ class LinePass {
   int row_block_, lines_ahead_;
   LinePanels panels_;
   bool x_group_is_unit_;
+  int scale_rows_;
 };
 
 /// Columns that share a scale of the activations; 0: whole rows, or none are quantized.

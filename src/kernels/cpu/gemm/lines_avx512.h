@@ -150,10 +150,10 @@ struct Sums {
     if constexpr (!Dot::kHasRare) {
       return false;
     } else {
-      __m512i distance = Dot::rarity(lines[0] + i * kLineBytes);
+      __m512i rarity = Dot::rarity(lines[0] + i * kLineBytes);
       if constexpr (kPanels == 2)
-        distance = _mm512_max_epu8(distance, Dot::rarity(lines[1] + i * kLineBytes));
-      return Dot::is_rare(distance);
+        rarity = _mm512_max_epu8(rarity, Dot::rarity(lines[1] + i * kLineBytes));
+      return Dot::is_rare(rarity);
     }
   }
 
