@@ -116,7 +116,8 @@ TEST(ModelsOnRanks, RankWithOneOtherBitInItsWeightsIsNamed) {
   auto& bytes = other.tensors.at("model.layers.1.self_attn.o_proj.weight").bytes;
   bytes[bytes.size() - 4] ^= std::byte{1};
   const auto [first, second] = errors_of_two(model, other);
-  EXPECT_THAT(first, HasSubstr("rank 1: needs weights that every rank reads as on the other"));
+  // Tensors this small are sampled whole; faults_test.py has a bit outside the samples.
+  EXPECT_THAT(first, HasSubstr("rank 1: needs samples of all weights as on the other ranks"));
   EXPECT_EQ(first, second);
 }
 
