@@ -215,21 +215,27 @@ class Dispatched(unittest.TestCase):
         self.assertEqual(self.server.complete(PROMPT, max_tokens=12, temperature=0)["choices"][0]["text"], before)
 
 
+def answer_of_killed_rank(server):
+    """Kills rank 1 while a request runs. Returns the status and the reply."""
+    os.kill(server.pids[1], signal.SIGSTOP)  # so that the request still runs
+    replies = []
+    thread = threading.Thread(target=lambda: replies.append(
+        server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 8})))
+    thread.start()
+    time.sleep(1)
+    os.kill(server.pids[1], signal.SIGKILL)
+    thread.join()
+    return replies[0]
+
+
 class DispatchedEnding(unittest.TestCase):
     @unittest.skipIf("mpi" in sys.argv, "mpirun ends all ranks when one is killed")
     def test_killed_rank_gives_503_and_ends_the_server(self):
         server = Ranks("--timeout", "60", parallel="ep=2,mode=dispatched")
         try:
-            os.kill(server.pids[1], signal.SIGSTOP)
-            replies = []
-            thread = threading.Thread(target=lambda: replies.append(
-                server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 8})))
-            thread.start()
-            time.sleep(1)
-            os.kill(server.pids[1], signal.SIGKILL)
-            thread.join()
-            self.assertEqual(replies[0][0], 503)
-            self.assertIn("rank 1", replies[0][1]["error"]["message"])
+            status, reply = answer_of_killed_rank(server)
+            self.assertEqual(status, 503)
+            self.assertIn("rank 1", reply["error"]["message"])
             self.assertEqual(server.wait()[0], 1)
             self.assertIn("rank 0: rank 1: needs to take part until the end", server.error_text())
         finally:
@@ -334,16 +340,9 @@ class Ending(unittest.TestCase):
     def test_killed_rank_gives_503_and_ends_the_server(self):
         server = Ranks("--timeout", "60")
         try:
-            os.kill(server.pids[1], signal.SIGSTOP)  # so that the request still runs
-            replies = []
-            thread = threading.Thread(target=lambda: replies.append(
-                server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 8})))
-            thread.start()
-            time.sleep(1)
-            os.kill(server.pids[1], signal.SIGKILL)
-            thread.join()
-            self.assertEqual(replies[0][0], 503)
-            self.assertIn("rank 1", replies[0][1]["error"]["message"])
+            status, reply = answer_of_killed_rank(server)
+            self.assertEqual(status, 503)
+            self.assertIn("rank 1", reply["error"]["message"])
             self.assertEqual(server.request("GET", "/health")[0], 503)
             status, reply = server.post("/v1/completions", {"prompt": PROMPT})
             self.assertEqual(status, 503)
