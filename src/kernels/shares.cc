@@ -46,7 +46,7 @@ bool touch_near_threads(const KernelWeights& weights, int blocks, ThreadPool& po
       }
     }
   };
-  pool.run([&](int thread) {
+  pool.run_in_place([&](int thread) {
     if (thread > 0 || stand_in == 0) touch(thread);
     if (thread > 0 && thread == stand_in) touch(0);
   });

@@ -3,9 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -19,20 +21,23 @@ namespace {
 
 class ThreadPoolOfSize : public ::testing::TestWithParam<int> {};
 
-TEST_P(ThreadPoolOfSize, RunsWorkOnceOnEveryThread) {
+TEST_P(ThreadPoolOfSize, RunsWorkOnceForEveryThread) {
   ThreadPool pool(GetParam());
   ASSERT_EQ(pool.size(), GetParam());
   std::vector<int> calls(pool.size());  // each thread has its own: no lock is needed
   for (int job = 1; job <= 200; ++job) {
-    pool.run([&](int thread) { ++calls[thread]; });
+    if (job % 3 == 0)
+      pool.run_in_place([&](int thread) { ++calls[thread]; });
+    else
+      pool.run([&](int thread) { ++calls[thread]; });
     ASSERT_EQ(calls, std::vector<int>(pool.size(), job));
   }
 }
 
-TEST_P(ThreadPoolOfSize, CallerIsThreadZero) {
+TEST_P(ThreadPoolOfSize, EachThreadMakesItsOwnCallInPlace) {
   ThreadPool pool(GetParam());
   std::vector<std::thread::id> ids(pool.size());
-  pool.run([&](int thread) { ids[thread] = std::this_thread::get_id(); });
+  pool.run_in_place([&](int thread) { ids[thread] = std::this_thread::get_id(); });
   EXPECT_EQ(ids[0], std::this_thread::get_id());
   for (size_t i = 1; i < ids.size(); ++i) {
     for (size_t j = 0; j < i; ++j) EXPECT_NE(ids[i], ids[j]);
@@ -182,6 +187,51 @@ TEST_P(ThreadPoolOfSize, RethrowsWorkerExceptionInCaller) {
     EXPECT_EQ(calls, pool.size());
   }
 }
+
+#ifndef __SANITIZE_THREAD__  // TSan delivers signals later
+// Holds one thread in a signal handler, as a system does that gives a thread no CPU.
+std::atomic<bool> is_held, may_go;
+class HeldThread {
+ public:
+  explicit HeldThread(pthread_t thread) {
+    is_held = may_go = false;
+    struct sigaction hold {};
+    hold.sa_handler = [](int) {
+      is_held = true;
+      while (!may_go) {
+      }
+    };
+    ::sigaction(SIGUSR1, &hold, &before_);
+    ::pthread_kill(thread, SIGUSR1);
+    while (!is_held) std::this_thread::yield();
+  }
+  ~HeldThread() {
+    may_go = true;
+    ::sigaction(SIGUSR1, &before_, nullptr);
+  }
+
+ private:
+  struct sigaction before_ {};
+};
+
+TEST_P(ThreadPoolOfSize, NoJobWaitsForAThreadThatIsLate) {
+  ThreadPool pool(GetParam());
+  std::vector<pthread_t> threads(pool.size());
+  pool.run_in_place([&](int thread) { threads[thread] = ::pthread_self(); });
+  std::vector<int> calls(pool.size());
+  int jobs = 0;
+  for (int late = 1; late < pool.size(); ++late) {
+    {
+      const HeldThread held(threads[late]);
+      for (int i = 0; i < 50; ++i, ++jobs) pool.run([&](int thread) { ++calls[thread]; });
+    }
+    // The thread then finds the jobs done, and works again.
+    for (int i = 0; i < 50; ++i, ++jobs) pool.run([&](int thread) { ++calls[thread]; });
+    pool.run_in_place([&](int thread) { EXPECT_EQ(::pthread_self(), threads[thread]); });
+  }
+  EXPECT_EQ(calls, std::vector<int>(pool.size(), jobs));
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolOfSize, ::testing::Range(1, 9));
 

@@ -1,11 +1,14 @@
 // Collective operations and faults over sockets, with ranks that are threads.
 #include "moracle/parallel.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <atomic>
 
+#include "parallel/tcp/tcp_sockets.h"
 #include "ranks_of_threads.h"
 
 namespace moracle::group_test {
@@ -174,6 +177,25 @@ TEST(Group, RanksThatDoNotComeAreNamed) {
   const auto group = open_group(rank_of_threads(0, 3, free_port(), 0.2));
   ASSERT_FALSE(group);
   EXPECT_THAT(group.error().to_string(), HasSubstr("ranks 1, 2: needs an answer within 0.2 s"));
+}
+
+TEST(Group, SocketThatConnectsToItselfIsNotAnotherRank) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(free_port()));
+  const auto* const to = reinterpret_cast<const sockaddr*>(&address);
+  const tcp::Socket alone(::socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(::bind(alone.fd(), to, sizeof address), 0);
+  ASSERT_EQ(::connect(alone.fd(), to, sizeof address), 0) << "the system connects it to itself";
+  EXPECT_TRUE(tcp::is_its_own_peer(alone));
+
+  const Result<tcp::Socket> listener = tcp::listen_at(0);
+  ASSERT_TRUE(listener);
+  const Result<tcp::Socket> other =
+      tcp::connect_to(*tcp::resolve("127.0.0.1", tcp::address_of(*listener)->port), Deadline(5));
+  ASSERT_TRUE(other);
+  EXPECT_FALSE(tcp::is_its_own_peer(*other));
 }
 
 TEST(Group, RankOfAnotherJobIsRefused) {

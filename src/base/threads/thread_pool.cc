@@ -40,6 +40,7 @@ ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(pla
                  str("it is ", threads, "; the system says: ", reason)};
   };
   try {
+    taken_ = std::make_unique<Taken[]>(static_cast<size_t>(threads));
     workers_.reserve(static_cast<size_t>(threads) - 1);
     for (int thread = 1; thread < threads; ++thread)
       workers_.emplace_back([this, thread] { serve(thread); });
@@ -61,10 +62,11 @@ void ThreadPool::run_job(Job job) {
   if (workers_.empty()) return job.call(job.work, 0);
   const std::lock_guard lock(callers_);
   current_ = job;
-  unfinished_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  job_.fetch_add(1, std::memory_order_release);
+  unfinished_.store(size(), std::memory_order_relaxed);
+  const uint32_t number = job_.fetch_add(1, std::memory_order_release) + 1;
   job_.notify_all();
-  call(job, 0);
+  call(0);
+  if (job.moves) take_late(number, 0);
   const auto left = [this] { return unfinished_.load(std::memory_order_acquire); };
   const auto all_done = [&] { return left() == 0; };
   spin_then_sleep(spins_, all_done, [&] {
@@ -73,14 +75,33 @@ void ThreadPool::run_job(Job job) {
   if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
 }
 
-// Also runs the caller's own part. `work` must live until all other threads are done with it.
-void ThreadPool::call(const Job& job, int thread) {
+// Whoever takes a call of job `number` makes it, and the job does not end before. So `current_`
+// is that job from then on. A thread that comes after the end of a job finds its call taken.
+bool ThreadPool::take(uint32_t number, int thread) {
+  std::atomic<uint32_t>& taken = taken_[thread].job;
+  uint32_t before = number - 1;
+  return taken.load(std::memory_order_relaxed) == before &&
+         taken.compare_exchange_strong(before, number, std::memory_order_acq_rel);
+}
+
+// The first one after `own` is the one that no other finished thread looks at first.
+void ThreadPool::take_late(uint32_t number, int own) {
+  const int threads = size();
+  for (int i = 1; i < threads; ++i) {
+    const int thread = (own + i) % threads;
+    if (thread != 0 && take(number, thread)) call(thread);
+  }
+}
+
+// `work` must live until all calls are made.
+void ThreadPool::call(int thread) {
   try {
-    job.call(job.work, thread);
+    current_.call(current_.work, thread);
   } catch (...) {
     const std::lock_guard lock(thrown_mutex_);
     if (!thrown_) thrown_ = std::current_exception();
   }
+  if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_all();
 }
 
 void ThreadPool::serve(int thread) {
@@ -94,11 +115,12 @@ void ThreadPool::serve(int thread) {
   for (;;) {
     const auto has_job = [&] { return job_.load(std::memory_order_acquire) != seen; };
     spin_then_sleep(spins_, has_job, [&] { job_.wait(seen, std::memory_order_acquire); });
-    // A worker cannot miss a job: the next job starts only after every worker finishes this one.
     seen = job_.load(std::memory_order_acquire);
     if (stop_.load()) return;
-    call(current_, thread);
-    if (unfinished_.fetch_sub(1, std::memory_order_release) == 1) unfinished_.notify_all();
+    if (!take(seen, thread)) continue;
+    const bool moves = current_.moves;
+    call(thread);
+    if (moves) take_late(seen, thread);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -19,7 +20,9 @@ namespace moracle {
 int usable_threads();
 
 /// Runs a function on all its threads at once; the caller is thread 0. Between jobs the other
-/// threads spin briefly, because the next layer usually follows at once, and then sleep.
+/// threads spin briefly, because the next layer usually follows at once, and then sleep. On a busy
+/// machine a thread may get its CPU late. Threads that are done then take its share, so that no
+/// job waits for a thread that has not begun.
 class ThreadPool {
  public:
   /// `threads` < 1 means usable_threads(). With `places`, each thread except the caller is pinned
@@ -49,13 +52,21 @@ class ThreadPool {
   }
   Piece piece(int64_t count, int thread) const { return piece(count, thread, size()); }
 
-  /// Calls work(thread) once on each thread, with thread in [0, size()), and returns when all are
-  /// done. Calls from several threads run one after another. Do not call it from inside work. The
-  /// call allocates nothing and does not copy `work`. If `work` throws (the standard library does
-  /// so if memory is refused), the exception is rethrown to the caller when all threads are done.
+  /// Calls work(thread) once for each thread in [0, size()), and returns when all calls are done.
+  /// Each thread makes its own call, or another thread makes it instead of one that is late: no
+  /// call may wait for another. Calls from several threads run one after another. Do not call it
+  /// from inside work. It allocates nothing and does not copy `work`. If `work` throws (the
+  /// standard library does so if memory is refused), the exception is rethrown to the caller when
+  /// all calls are done.
   template <class Work>
   void run(const Work& work) {
-    run_job({[](const void* w, int thread) { (*static_cast<const Work*>(w))(thread); }, &work});
+    run_job(job_of(work, true));
+  }
+
+  /// As run(), but each thread makes its own call, however late it is.
+  template <class Work>
+  void run_in_place(const Work& work) {
+    run_job(job_of(work, false));
   }
 
   /// Splits [0, count) into even pieces, one per thread, and calls work(begin, end) for each
@@ -79,9 +90,21 @@ class ThreadPool {
   struct Job {
     void (*call)(const void* work, int thread) = nullptr;
     const void* work = nullptr;
+    bool moves = false;  // another thread may make a late thread's call
   };
+  // The number of the last job whose call of one thread somebody took.
+  struct alignas(64) Taken {
+    std::atomic<uint32_t> job{0};
+  };
+  template <class Work>
+  static Job job_of(const Work& work, bool moves) {
+    return {[](const void* w, int thread) { (*static_cast<const Work*>(w))(thread); }, &work,
+            moves};
+  }
   void run_job(Job job);
-  void call(const Job& job, int thread);
+  bool take(uint32_t number, int thread);
+  void take_late(uint32_t number, int own);
+  void call(int thread);
   void serve(int thread);
 
   ThreadPlaces places_;
@@ -93,6 +116,7 @@ class ThreadPool {
   alignas(64) std::atomic<uint32_t> job_{0};  // counts jobs; workers wait for it to change
   Job current_;
   alignas(64) std::atomic<int> unfinished_{0};
+  std::unique_ptr<Taken[]> taken_;
   std::atomic<bool> stop_{false};
   std::mutex thrown_mutex_;
   std::exception_ptr thrown_;  // from the first thread whose work threw

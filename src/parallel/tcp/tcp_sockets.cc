@@ -114,21 +114,25 @@ Result<Address> resolve(const std::string& host, int port) {
   return address;
 }
 
+bool is_its_own_peer(const Socket& socket) {
+  const Result<Address> own = address_of(socket), peer = peer_of(socket);
+  return own && peer && own->ip == peer->ip && own->port == peer->port;
+}
+
 Result<Socket> connect_to(const Address& to, const Deadline& deadline) {
   const sockaddr_in address = to_sockaddr(to);
   while (!deadline.passed()) {
     const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
     if (fd < 0) return refused("a socket");
     Socket socket = prepared(fd);
-    const bool done =
-        ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-    if (done) return socket;
-    if (errno == EINPROGRESS && wait_for(fd, POLLOUT, deadline)) {
+    bool done = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    if (!done && errno == EINPROGRESS && wait_for(fd, POLLOUT, deadline)) {
       int error = 0;
       socklen_t size = sizeof error;
       ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
-      if (error == 0) return socket;
+      done = error == 0;
     }
+    if (done && !is_its_own_peer(socket)) return socket;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // not listening yet
   }
   in_addr ip{};

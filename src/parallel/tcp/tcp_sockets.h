@@ -32,6 +32,9 @@ struct Address {
 Result<Socket> listen_at(int port);
 Result<Address> address_of(const Socket& socket);
 Result<Address> peer_of(const Socket& socket);
+/// True if the system gave a connecting socket the very port that it connects to. That can happen
+/// on one host while no rank listens there; the socket then reads what it sends.
+bool is_its_own_peer(const Socket& socket);
 /// Errors: a name without an IPv4 address.
 Result<Address> resolve(const std::string& host, int port);
 /// Tries until the other side listens. Errors: it does not before the deadline.
