@@ -7,6 +7,7 @@
 #include "caches/kernel_cache.h"
 #include "command.h"
 #include "conformance/conformance.h"
+#include "model_options.h"
 #include "numbers.h"
 #include "oracle/machine/masked_isa.h"
 #include "terminal.h"
@@ -172,9 +173,7 @@ void add_check(CLI::App& app, Work& chosen) {
                         "Only this variant: plain, bias, gelu, ep-2, batched, lora, reload, …");
         verb.add_option("--device", options->device,
                         "cpu, cuda[:n] or opencl[:n]; default: the device of --backend, else cpu");
-        verb.add_option(
-            "--without", options->without,
-            "Hide these CPU features and the features that depend on them: avx512_bf16, …");
+        verb.add_option("--without", options->without, kWithoutHelp);
         verb.add_option("--threads", options->threads,
                         "CPU threads; 0: all CPUs that the process may use")
             ->transform(whole(0, 4096));

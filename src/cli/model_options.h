@@ -34,6 +34,8 @@ inline constexpr const char* kNoGraphsHelp =
     "On a GPU: launch each kernel of a step by itself instead of replaying a graph";
 inline constexpr const char* kPinHelp =
     "Pin each thread to one CPU, and place weights on the NUMA node that reads them";
+inline constexpr const char* kWithoutHelp =
+    "Hide these CPU features and the features that depend on them: avx512_bf16, …";
 inline constexpr const char* kCacheHelp =
     "File with the times from moracle tune; default: moracle/tuning.json in the user's cache "
     "folder";

@@ -142,6 +142,15 @@ TEST(Bench, ShowsAnchorsBesideTheirCells) {
   }
 }
 
+TEST(Bench, HidesCpuFeaturesOnRequest) {
+  const Json json = bench_json({"--without", "avx2", "--tokens", "1"});
+  ASSERT_EQ(json["rows"].size(), 1u);
+  EXPECT_EQ(json["rows"][0]["backend"], "cpu");
+  for (const auto& [peak, rate] : json["limits"]["gop_per_s"].items())
+    EXPECT_EQ(peak.find("avx"), peak.npos) << peak;
+  expect_refused({"bench", "--without", "avx9"}, {"'avx9'", "avx512_vnni"});
+}
+
 TEST(Bench, MeasuresNamedBackend) {
   const Json json = bench_json({"--backend", "reference", "--tokens", "2"});
   ASSERT_EQ(json["rows"].size(), 1u);

@@ -88,6 +88,7 @@ TEST(OddText, ShownPrintableAndShortInMessages) {
         {"bench", "--tokens", odd},
         {"bench", "--backend", odd},
         {"bench", "--activations", odd},
+        {"bench", "--without", odd},
         {"bench", "--model-shape", odd},
         {"bench", "--anchors", odd},
         {"quantize", odd, "--scheme", "mxfp8", "-o", "to"},

@@ -46,6 +46,9 @@ def parse(argv):
     parser.add_argument("--kv-cache", default="f16", help="Moracle's; llama.cpp has f16")
     parser.add_argument("--output-scheme", default="bf16", help="of Moracle's output layer")
     parser.add_argument("--backend", default="auto")
+    parser.add_argument("--without", default="",
+                        help="CPU features to hide from Moracle; LLAMA_CPP_LIB_PATH names a build of "
+                             "llama.cpp without them")
     parser.add_argument("--json", metavar="FILE")
     return parser.parse_args(argv)
 
@@ -62,7 +65,10 @@ class Moracle:
         command = [self.args.moracle, "bench", "--model-shape", "qwen3-30b-a3b", "--scheme",
                    self.scheme, "--json", "--seconds", str(self.args.seconds), "--threads",
                    str(self.args.threads), "--kv-cache", self.args.kv_cache, "--output-scheme",
-                   self.args.output_scheme, "--backend", self.args.backend, "--layers", str(self.args.layers), *PAIRS[self.scheme][0]]
+                   self.args.output_scheme, "--backend", self.args.backend, "--layers",
+                   str(self.args.layers), *PAIRS[self.scheme][0]]
+        if self.args.without:
+            command += ["--without", self.args.without]
         for name, value in options.items():
             command += [f"--{name}", str(value)]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)

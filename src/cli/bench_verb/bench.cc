@@ -10,6 +10,7 @@
 #include "base/try.h"
 #include "model_options.h"
 #include "numbers.h"
+#include "oracle/machine/masked_isa.h"
 #include "terminal.h"
 
 namespace moracle::cli {
@@ -233,6 +234,10 @@ class Bench {
 };
 
 int run(const BenchOptions& options) {
+  if (!options.without.empty()) {
+    CLI_TRY(const Isa without, parse_isa(options.without));
+    mask_isa(without);
+  }
   if (options.ranks.given() && options.ranks.by_load()) {
     return fail({ErrorKind::kInvalidArgument, "", "--placement", "linear or round-robin",
                  "it is " + quote(options.ranks.placement) +
@@ -374,6 +379,7 @@ void add_bench(CLI::App& app, Work& chosen) {
                 "the CPU cache if that is larger")
             ->transform(whole(int64_t{0}, int64_t{1} << 20))
             ->capture_default_str();
+        verb.add_option("--without", options->without, kWithoutHelp);
         verb.add_option("--cache", options->cache, kCacheHelp);
         verb.add_flag("--json", options->json, "Print one JSON document on stdout");
         return [options] { return bench_verb::run(*options); };

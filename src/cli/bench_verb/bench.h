@@ -15,6 +15,7 @@ struct BenchOptions {
   std::string backend = "auto", device = "cpu";
   std::string model_shape, cache, anchors;
   std::string load, quantization, activations, kv_cache = "auto", output_scheme = "bf16";
+  std::string without;  ///< CPU features to hide
   int64_t layers = 2, context = 4096, prompt = 0;
   std::vector<int64_t> batches = {1};
   bool no_graphs = false;
