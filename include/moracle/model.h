@@ -68,6 +68,9 @@ struct ModelOptions {
   /// Ranks that divide attention and dense layers by heads and columns: 1, or all ranks of `group`,
   /// which must then be kReplicated.
   int64_t tp_size = 1;
+  /// Ranks that divide the rows of lm_head: likewise. Logits keep the bits of a whole lm_head.
+  /// Every rank then calls logits() and top_k_logits(), and gets all of them.
+  int64_t lm_head_size = 1;
   /// The experts of this rank: its rank and the size are those of `group`. plan() needs no group.
   Parallelism parallel;
   /// Places the experts of each layer by their measured load (place_by_load), the same on every

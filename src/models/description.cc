@@ -1,5 +1,7 @@
 #include "models/description.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -69,6 +71,12 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   }
   return Error{ErrorKind::kUnsupported, checkpoint.folder() + "/config.json", "architectures",
                "one of " + join(known), unknown(checkpoint)};
+}
+
+int64_t OutputShares::first(int64_t of_rank) const {
+  const int64_t blocks = (num_rows + of_block - 1) / of_block;
+  const int64_t least = blocks / size, more = blocks % size;
+  return std::min((of_rank * least + std::min(of_rank, more)) * of_block, num_rows);
 }
 
 }  // namespace moracle

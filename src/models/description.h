@@ -190,12 +190,25 @@ struct IgnoredPart {
   int64_t bytes = 0;
 };
 
+/// The ranks that divide the output, and the rows of each: whole blocks, so that no share cuts
+/// through a block of scales.
+struct OutputShares {
+  int64_t size = 1, rank = 0;
+  int64_t num_rows = 0;  ///< of all ranks
+  int64_t of_block = 1;  ///< rows of a block; the last one may have fewer
+  int64_t first(int64_t of_rank) const;
+  int64_t rows(int64_t of_rank) const { return first(of_rank + 1) - first(of_rank); }
+  /// The most rows of a rank: the first one's.
+  int64_t most_rows() const { return rows(0); }
+};
+
 struct Description {
   DecoderSpec spec;
   DescribedMatrix embedding;  ///< [vocab_size, hidden_size], of floats
   std::vector<LayerDescription> layers;
   std::vector<float> final_norm;  ///< as input_norm
   DescribedMatrix output;         ///< [vocab_size, hidden_size]; the embedding's own tensor if tied
+  OutputShares output_shares = {};  ///< size 1: `output` is whole
   bool tied = false;
   std::vector<IgnoredPart> ignored = {};
 

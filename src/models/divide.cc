@@ -1,5 +1,7 @@
 #include "models/divide.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/experts/matrix_share.h"
@@ -92,9 +94,30 @@ Status divide_mlp(DescribedWeights& mlp, const Share& share) {
   return {};
 }
 
+Status divide_output(Description& description, const ModelOptions& options) {
+  const int64_t size = options.lm_head_size, rows = description.output.shape().n;
+  OutputShares& shares = description.output_shares;
+  shares = {.num_rows = rows};
+  if (size == 1) return {};
+  // 128 rows suit the tiles of every kernel.
+  const int64_t scaled = std::max<int64_t>(description.output.shape().key.group.rows, 1);
+  const int64_t wide = (128 + scaled - 1) / scaled * scaled;
+  shares = {size, options.parallel.ep_rank, rows, rows >= size * wide ? wide : scaled};
+  if (rows <= (size - 1) * shares.of_block)
+    return Error{ErrorKind::kUnsupported, "", str("lm_head, on ", size, " ranks"),
+                 str("at least ", size, " blocks of ", shares.of_block, " rows with a scale"),
+                 str("it has ", rows, " rows")};
+  const int64_t first = shares.first(shares.rank);
+  MORACLE_TRY(DescribedMatrix own, MatrixShare::rows(std::move(description.output),
+                                                     {{first, first + shares.rows(shares.rank)}}));
+  description.output = std::move(own);
+  return {};
+}
+
 }  // namespace
 
 Status divide(Description& description, const ModelOptions& options) {
+  MORACLE_CHECK(divide_output(description, options));
   if (options.tp_size == 1) return {};
   for (size_t l = 0; l < description.layers.size(); ++l) {
     LayerDescription& layer = description.layers[l];

@@ -7,9 +7,10 @@
 
 namespace moracle {
 
-/// Leaves the share of rank options.parallel.ep_rank of options.tp_size. 1: everything. Router,
-/// norms, embedding and output stay whole. Errors (kUnsupported), which name the layer: numbers
-/// that the ranks do not divide; a kind of attention that is not divided.
+/// Leaves the share of rank options.parallel.ep_rank of options.tp_size, and of the output's rows
+/// that of options.lm_head_size. 1: everything. Router, norms and embedding stay whole. Errors
+/// (kUnsupported), which name the layer: numbers that the ranks do not divide; a kind of attention
+/// that is not divided; fewer blocks of the output's rows than ranks.
 Status divide(Description& description, const ModelOptions& options);
 
 }  // namespace moracle

@@ -109,6 +109,7 @@ Status load_weights(Model::State& m, Description&& from, Loader& loader) {
   MORACLE_CHECK(loader.load(m.final_norm, from.final_norm));
   for (size_t l = 0; l < m.layers.size(); ++l)
     MORACLE_CHECK(load_layer(m, m.layers[l], std::move(from.layers[l]), loader));
+  if (m.output_shares.size > 1) loader.next_is_own();
   return loader.load(m.output, std::move(from.output));
 }
 
@@ -178,6 +179,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   m.max_num_tokens = tokens_per_step(options);
   m.changes = {options.quantization, options.activations};
   m.tp_size = options.tp_size;
+  m.output_shares = description.output_shares;
   m.num_adapters = static_cast<int64_t>(adapters.size());
   if (options.group) MORACLE_CHECK(join_ranks(m, modules, options));
   Loader loader(m.workspace, std::move(modules), adapters, options.progress, total_bytes);
@@ -233,6 +235,7 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
     MORACLE_CHECK(check_same_model(m, description, checkpoint.folder()));
     ModelOptions share;
     share.tp_size = m.tp_size;
+    share.lm_head_size = m.output_shares.size;
     share.parallel.ep_rank = m.group ? m.group->rank() : 0;
     MORACLE_CHECK(divide(description, share));
     table = description.embedding.shape();

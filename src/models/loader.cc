@@ -1,5 +1,7 @@
 #include "models/loader.h"
 
+#include <utility>
+
 #include "base/text.h"
 #include "base/try.h"
 #include "models/modules.h"
@@ -56,13 +58,14 @@ Status Loader::set_aside(Module& to, Described&& from) {
 }
 
 Status Loader::load(std::optional<AdaptedLinear>& to, DescribedMatrix&& from) {
+  const bool is_share = std::exchange(next_is_own_, false);
   if (reload_) {
     // A reload knows no parts: with shares, only tables and vectors are compared.
-    const OwnReads own(record_, divided_);
+    const OwnReads own(record_, divided_ || is_share);
     return set_aside(*to, std::move(from));
   }
   MORACLE_TRY(const Selection* selection, next(module_name(from)));
-  const OwnReads own(record_, is_own(modules_[at_ - 1].part));
+  const OwnReads own(record_, is_share || is_own(modules_[at_ - 1].part));
   const std::vector<AdaptedRows> adapted = adapted_rows(from, adapters_);
   MORACLE_TRY(Linear linear, Linear::make(std::move(from), *selection, workspace_, step()));
   to.emplace(std::move(linear));

@@ -37,6 +37,8 @@ class Loader {
     record_ = record;
     divided_ = divided;
   }
+  /// This rank reads its own share of the next matrix.
+  void next_is_own() { next_is_own_ = true; }
   /// The adapter of each token of a step, in device memory: needed before a linear layer is loaded
   /// that adapters change.
   void set_lora_ids(const int32_t* lora_ids) { lora_ids_ = lora_ids; }
@@ -73,6 +75,7 @@ class Loader {
   const Progress& progress_;
   ReadRecord* record_ = nullptr;
   bool divided_ = false;
+  bool next_is_own_ = false;
   size_t at_ = 0;
   bool reload_ = false;
   std::vector<std::function<Status()>> aside_;  // each function puts one module or buffer in place

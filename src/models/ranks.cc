@@ -79,7 +79,7 @@ std::string options_text(const ModelOptions& o) {
   return str("quantization '", o.quantization, "', activations '", o.activations, "', kv-cache ",
              o.kv_cache, ", backend ", o.backend, ", ", tokens_per_step(o), " tokens per step",
              o.deterministic ? ", deterministic" : "", ", graphs ", o.graphs ? "on" : "off", ", ",
-             name(o.spread), ", tp=", o.tp_size);
+             name(o.spread), ", tp=", o.tp_size, ", lm_head=", o.lm_head_size);
 }
 
 }  // namespace
@@ -98,11 +98,16 @@ Status check_ranks(const ModelOptions& options) {
   }
   if (parallel.expert_map)
     return wrong("a placement by name: layers may have other numbers of experts", "it has a map");
-  if (options.tp_size != 1 && (options.tp_size != size || options.spread == Spread::kDispatched))
-    return wrong(str("tp=1, or tp=", size, " with the same tokens on all ranks"),
-                 str("it is tp=", options.tp_size));
-  if (options.tp_size != 1 && !options.adapters.empty())
-    return wrong("tp=1 for adapters: they change whole modules", str("it is tp=", options.tp_size));
+  const std::pair<const char*, int64_t> divided[] = {{"tp=", options.tp_size},
+                                                     {"lm_head=", options.lm_head_size}};
+  for (const auto& [what, ranks] : divided) {
+    if (ranks != 1 && (ranks != size || options.spread == Spread::kDispatched))
+      return wrong(str(what, "1, or ", what, size, " with the same tokens on all ranks"),
+                   str("it is ", what, ranks));
+    if (ranks != 1 && !options.adapters.empty())
+      return wrong(str(what, "1 for adapters: they change whole modules"),
+                   str("it is ", what, ranks));
+  }
   if (options.spread == Spread::kReplicated || size == 1) return {};
   if (!options.adapters.empty())
     return wrong("mode=replicated for adapters: their numbers do not travel with dispatched tokens",

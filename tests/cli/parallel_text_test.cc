@@ -35,6 +35,25 @@ TEST(ParallelOption, OtherTextsAreRefusedWithTheReason) {
   refuse("ep=2,", {"ep=N, the number of ranks that share the experts"});
   refuse("ep=4,tp=2", {"tp=1 or tp=4"});
   refuse("ep=2,tp=2,mode=dispatched", {"mode=replicated for tp"});
+  refuse("ep=4,lm_head=2", {"lm_head=1 or lm_head=4"});
+  refuse("ep=2,lm_head=2,mode=dispatched", {"mode=replicated for lm_head"});
+}
+
+TEST(ParallelOption, ExplainShowsTheRowsAndTheMemoryOfLmHead) {
+  const std::string model = small_model();
+  if (model.empty()) GTEST_SKIP() << "no model beside the clone";
+  const auto lm_head = [&](const std::string& parallel) {
+    const auto json = run_command({"explain", model, "--parallel", parallel, "--json"});
+    return Json::parse(json.out)["parallel"]["lm_head"];
+  };
+  const Json whole = lm_head("ep=2"), divided = lm_head("ep=2,lm_head=2");
+  EXPECT_EQ(divided["rows"], whole["rows"].get<int64_t>() / 2);
+  EXPECT_EQ(divided["weight_bytes"], whole["weight_bytes"].get<int64_t>() / 2);
+  EXPECT_EQ(lm_head("ep=2,tp=2"), divided);
+  EXPECT_EQ(lm_head("ep=2,tp=2,lm_head=1"), whole);
+  const auto text = run_command({"explain", model, "--parallel", "ep=2,lm_head=2"});
+  EXPECT_THAT(text.out, HasSubstr("2 ranks, replicated, lm_head divided, linear placement"));
+  EXPECT_THAT(text.out, HasSubstr("rows of lm_head on rank 0"));
 }
 
 TEST(ParallelOption, RunWithOnePromptRefusesDispatchedRanks) {

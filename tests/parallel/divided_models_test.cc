@@ -43,7 +43,7 @@ Divided run_divided(int64_t size, const std::string& name, const std::string& qu
     ModelOptions alone = options_on(nullptr, deterministic, Placement::kLinear),
                  ranks = options_on(group, deterministic, Placement::kLinear);
     alone.quantization = ranks.quantization = quantization;
-    ranks.tp_size = size;
+    ranks.tp_size = ranks.lm_head_size = size;  // as --parallel tp=N
     int64_t whole_bytes = 0;
     const auto got = run(ranks, all.weight_bytes[rank]);
     if (!got) {

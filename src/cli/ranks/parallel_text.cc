@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
+#include <utility>
 
 #include "base/printable.h"
 #include "base/text.h"
@@ -39,6 +41,7 @@ Result<Spread> spread_of(const std::string& text, std::string_view value) {
 Result<ParallelText> ParallelText::parse(const std::string& text) {
   ParallelText parallel;
   bool has_ep = false;
+  std::optional<int64_t> lm_head;
   for (size_t first = 0, end = 0; first <= text.size(); first = end + 1) {
     end = std::min(text.find(',', first), text.size());
     const std::string part = text.substr(first, end - first);
@@ -50,21 +53,28 @@ Result<ParallelText> ParallelText::parse(const std::string& text) {
       MORACLE_TRY(parallel.ep, number_of(text, key, value));
     } else if (key == "tp") {
       MORACLE_TRY(parallel.tp, number_of(text, key, value));
+    } else if (key == "lm_head") {
+      MORACLE_TRY(lm_head, number_of(text, key, value));
     } else if (key == "mode") {
       MORACLE_TRY(parallel.spread, spread_of(text, value));
     } else {
       return wrong_parallel(text,
-                            "ep=N, the number of ranks that share the experts; then tp=N or "
-                            "mode=dispatched");
+                            "ep=N, the number of ranks that share the experts; then tp=N, "
+                            "lm_head=N or mode=dispatched");
     }
   }
   if (!has_ep) return wrong_parallel(text, "ep=N, the number of ranks that share the experts");
-  if (parallel.tp != 1 && parallel.tp != parallel.ep)
-    return wrong_parallel(text, str("tp=1 or tp=", parallel.ep,
-                                    ": all ranks divide what is not "
-                                    "experts, or none"));
-  if (parallel.tp != 1 && parallel.spread == Spread::kDispatched)
-    return wrong_parallel(text, "mode=replicated for tp: dispatched ranks have other tokens");
+  parallel.lm_head = lm_head.value_or(parallel.tp);
+  const std::pair<const char*, int64_t> divided[] = {{"tp", parallel.tp},
+                                                     {"lm_head", parallel.lm_head}};
+  for (const auto& [key, ranks] : divided) {
+    if (ranks != 1 && ranks != parallel.ep)
+      return wrong_parallel(text, str(key, "=1 or ", key, "=", parallel.ep,
+                                      ": all ranks divide what is not experts, or none"));
+    if (ranks != 1 && parallel.spread == Spread::kDispatched)
+      return wrong_parallel(
+          text, str("mode=replicated for ", key, ": dispatched ranks have other tokens"));
+  }
   return parallel;
 }
 

@@ -79,8 +79,7 @@ void RankArguments::add_to(CLI::App& app) {
       "--parallel", parallel,
       "ep=N: N ranks share the experts; start them with mpirun -n N, srun or torchrun. "
       "mode=dispatched behind a comma: each rank has its own sequences; tp=N: the ranks also "
-      "divide "
-      "attention and dense layers");
+      "divide attention, dense layers and lm_head; lm_head=N: they divide lm_head alone");
   app.add_option("--placement", placement,
                  "linear: each rank holds consecutive experts; round-robin: expert e is on rank e "
                  "mod N; or a file of --routing-statistics: balanced by measured load")
@@ -111,6 +110,7 @@ Status RankArguments::set_spread(ModelOptions& options) const {
   MORACLE_TRY(const ParallelText text, ParallelText::parse(parallel));
   options.spread = text.spread;
   options.tp_size = text.tp;
+  options.lm_head_size = text.lm_head;
   return {};
 }
 

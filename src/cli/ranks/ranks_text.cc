@@ -28,6 +28,12 @@ std::vector<ExpertLayers> expert_layers(const std::vector<Choice>& choices) {
   return layers;
 }
 
+const Plan* output_plan(const std::vector<Choice>& choices) {
+  for (const Choice& choice : choices)
+    if (choice.part == "output" && choice.selection.plan) return &*choice.selection.plan;
+  return nullptr;
+}
+
 Travel travel_of(const ExpertLayers& layers, Spread spread, const ModelOptions& options) {
   return travel_bytes(layers.plan->layer, options.parallel.ep_size, spread,
                       layers.plan->activation_dtype, options.deterministic);
@@ -38,10 +44,11 @@ Travel travel_of(const ExpertLayers& layers, Spread spread, const ModelOptions& 
 std::string ranks_text(const std::vector<Choice>& choices, const Machine& machine,
                        const ModelOptions& options) {
   const int64_t size = options.parallel.ep_size;
-  std::string text = str("\n", bold(str(size, " ranks")), ", ", name(options.spread),
-                         options.tp_size > 1 ? ", attention and dense layers divided" : "", ", ",
-                         placement_name(options), " placement; exchange:\n",
-                         printable_lines(explain(exchange_for(machine, options))));
+  std::string text =
+      str("\n", bold(str(size, " ranks")), ", ", name(options.spread),
+          options.tp_size > 1 ? ", attention and dense layers divided" : "",
+          options.lm_head_size > 1 ? ", lm_head divided" : "", ", ", placement_name(options),
+          " placement; exchange:\n", printable_lines(explain(exchange_for(machine, options))));
   Table table;
   table.row({"bytes that a rank sends", "there", "back", "all layers"});
   for (const ExpertLayers& layers : expert_layers(choices)) {
@@ -54,6 +61,10 @@ std::string ranks_text(const std::vector<Choice>& choices, const Machine& machin
     const Plan& plan = *layers.plan;
     table.row({str("  experts of rank 0, of ", plan.layer.num_experts),
                str(plan.experts.num_local()), "", megabytes(plan.weight_bytes * layers.count)});
+  }
+  if (const Plan* const plan = output_plan(choices)) {
+    table.row({str("  rows of lm_head on rank 0", options.lm_head_size > 1 ? "" : ": all"),
+               str(plan->layer.w13_rows()), "", megabytes(plan->weight_bytes)});
   }
   return text + table.text({1, 2, 3}) + load_text(options);
 }
@@ -85,6 +96,10 @@ Json ranks_json(const std::vector<Choice>& choices, const Machine& machine,
       {"chosen", selection.chosen != nullptr ? Json(selection.chosen->name) : Json(nullptr)},
       {"considered", considered},
       {"per_token_and_layer", travels}};
+  if (const Plan* const plan = output_plan(choices))
+    json["lm_head"] = {{"ranks", options.lm_head_size},
+                       {"rows", plan->layer.w13_rows()},
+                       {"weight_bytes", plan->weight_bytes}};
   if (options.measured_load) json["load"] = load_json(options);
   return json;
 }

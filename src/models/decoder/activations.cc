@@ -26,11 +26,13 @@ Activations carve_activations(const Description& description, int64_t max_num_to
   a.attention = carver.take<std::byte>(static_cast<int64_t>(attention));
   std::byte* scratch = carver.take<std::byte>(static_cast<int64_t>(feed_forward));
   a.feed_forward = carve_feed_forward(description, max_num_tokens, dtype, scratch);
-  a.logits = carver.take_matrix(DType::kF32, Model::kMaxLogitRows, spec.vocab_size);
+  const OutputShares& shares = description.output_shares;
+  a.logits =
+      carver.take_matrix(DType::kF32, Model::kMaxLogitRows * shares.size, shares.most_rows());
   const int64_t k = std::min(Model::kMaxTopK, spec.vocab_size);
-  a.largest = carver.take<int32_t>(2 * Model::kMaxLogitRows * k);
-  a.top_k_scratch = carver.take<std::byte>(
-      static_cast<int64_t>(top_k_scratch_bytes(Model::kMaxLogitRows, spec.vocab_size, k, dtype)));
+  a.largest = carver.take<int32_t>(2 * Model::kMaxLogitRows * k * shares.size);
+  a.top_k_scratch = carver.take<std::byte>(static_cast<int64_t>(top_k_scratch_bytes(
+      Model::kMaxLogitRows, shares.most_rows(), std::min(k, shares.most_rows()), dtype)));
   a.bytes = carver.bytes();
   return a;
 }

@@ -13,8 +13,9 @@ struct Activations {
   Matrix hidden_too;
   FeedForwardScratch feed_forward;
   std::byte* attention = nullptr;  ///< the largest scratch of any layer's attention
-  Matrix logits;                   ///< [kMaxLogitRows, vocab_size] f32
-  int32_t* largest = nullptr;      ///< top-k token ids of all rows, then their logits
+  /// [kMaxLogitRows, vocab_size] f32; of a divided output the ranks' parts, one after another.
+  Matrix logits;
+  int32_t* largest = nullptr;  ///< top-k token ids of all rows, then their logits; likewise
   std::byte* top_k_scratch = nullptr;
   size_t bytes = 0;
 };

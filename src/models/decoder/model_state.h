@@ -62,6 +62,7 @@ struct Model::State {
   Buffer embedding_scales, residual_scales;  // [max_num_tokens], one value; empty: 1
   std::vector<Layer> layers;
   std::optional<AdaptedLinear> output;
+  OutputShares output_shares;
   std::shared_ptr<KvPool> cache_pool;
   std::shared_ptr<KvPool> state_pool;  // null: no layer is recurrent
   bool batch_invariant = false;        // a token's bits depend on its sequence alone
@@ -71,7 +72,10 @@ struct Model::State {
   Activations activations;
   int64_t num_rows = 0;           // rows of the last step
   std::vector<int32_t> lora_ids;  // of the last step; the device may still read them
-  Buffer host_logits;  // used if the host cannot read device memory; grows to the requested size
+  // Used if the host cannot read device memory, or if the output is divided; grows as needed.
+  Buffer host_logits;
+  std::vector<int32_t> largest_ids;  // of a divided output: the last top_k_logits()
+  std::vector<float> largest_logits;
   std::shared_ptr<Group> group;        // null: this process alone
   std::unique_ptr<Exchange> exchange;  // likewise
   Buffer slots;                        // scratch of `ranks`

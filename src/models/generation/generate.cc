@@ -178,6 +178,8 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
   Continuation sequence(model, kept, options);
   const bool decides =
       model.group() == nullptr || model.group()->rank() == 0 || ModelAccess::state(model).dispatch;
+  // Logits of a divided output need every rank.
+  const bool draws = decides || ModelAccess::state(model).output_shares.size > 1;
 
   auto start = std::chrono::steady_clock::now();
   Decision now;
@@ -188,7 +190,7 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
     if (done < prompt_size) {
       MORACLE_CHECK(sequence.run(part));
     } else {
-      MORACLE_TRY(now.id, sequence.next(part, decides));
+      MORACLE_TRY(now.id, sequence.next(part, draws));
     }
     if (options.on_prompt && !options.on_prompt(done, prompt_size)) {
       generation.stop_reason = "cancelled";
@@ -221,7 +223,7 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
       if (options.on_token) (void)options.on_token(now.id);
     }
     if (now.end != End::kNo) break;
-    MORACLE_TRY(now.id, sequence.next({&ids.back(), 1}, decides));
+    MORACLE_TRY(now.id, sequence.next({&ids.back(), 1}, draws));
   }
   generation.stop_reason = kReasons[static_cast<int>(now.end)];
   generation.generation_seconds = seconds_since(start);

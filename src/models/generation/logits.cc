@@ -3,20 +3,22 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "models/decoder/model_state.h"
+#include "models/generation/divided_logits.h"
 
 namespace moracle {
 namespace {
 
 static_assert(Model::kMaxTopK == kMostTopK);
 
-// Computes logits of the last step's tokens [first, first + count) and leaves them in place.
+// Computes logits of the last step's tokens [first, first + count) and leaves them in place: of a
+// divided output, this rank's own.
 Result<Matrix> enqueue_logits(Model::State& m, int64_t first, int64_t count) {
   if (first < 0 || count < 1 || count > Model::kMaxLogitRows || first + count > m.num_rows) {
     return Error{ErrorKind::kInvalidArgument, "", "logits",
                  str("1 to ", Model::kMaxLogitRows, " rows, within the last step's ", m.num_rows),
                  str("the request is ", count, " rows from row ", first)};
   }
-  const Matrix out = m.activations.logits.slice(0, count);
+  const Matrix out = own_logits(m, count);
   MORACLE_CHECK(m.output->apply(m.activations.normed.slice(first, count), out, {}, first));
   if (m.spec.logit_cap > 0) {
     MORACLE_CHECK(m.workspace->device().ops().cap(out, m.spec.logit_cap, Stream()));
@@ -48,6 +50,7 @@ Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {
   State& m = *state_;
   const Turn turn = m.workspace->device().turn();
   MORACLE_TRY(const Matrix out, enqueue_logits(m, first, count));
+  if (m.output_shares.size > 1) return gather_logits(m, count);
   const auto values = static_cast<size_t>(count * m.spec.vocab_size);
   MORACLE_CHECK(make_host_scratch(m, values * sizeof(float)));
   MORACLE_TRY(const std::byte* const host, on_host(m, out.data, values * sizeof(float), 0));
@@ -60,6 +63,7 @@ Result<Model::TopKLogits> Model::top_k_logits(int64_t first, int64_t count, int6
   Device& device = m.workspace->device();
   const Turn turn = device.turn();
   MORACLE_TRY(const Matrix out, enqueue_logits(m, first, count));
+  if (m.output_shares.size > 1) return gather_top_k(m, count, k);
   // Side by side, so that one copy brings both to the host.
   const auto values = static_cast<size_t>(count * k);
   int32_t* const ids = m.activations.largest;

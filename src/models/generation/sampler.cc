@@ -142,7 +142,31 @@ std::optional<int32_t> Sampler::draw(std::span<const float> all) {
   return pick(ids_, sum, at);
 }
 
+namespace {
+
+class ModelLogits final : public LogitsSource {
+ public:
+  explicit ModelLogits(Model& model) : model_(model) {}
+  Result<std::span<const float>> logits(int64_t first, int64_t count) override {
+    return model_.logits(first, count);
+  }
+  Result<Model::TopKLogits> top_k_logits(int64_t first, int64_t count, int64_t k) override {
+    return model_.top_k_logits(first, count, k);
+  }
+
+ private:
+  Model& model_;
+};
+
+}  // namespace
+
 Status draw(Model& model, int64_t first, std::span<Sampler> samplers, std::span<int32_t> ids) {
+  ModelLogits source(model);
+  return draw(model, source, first, samplers, ids);
+}
+
+Status draw(Model& model, LogitsSource& source, int64_t first, std::span<Sampler> samplers,
+            std::span<int32_t> ids) {
   const auto count = static_cast<int64_t>(samplers.size());
   int64_t k = 1;
   bool all = false;  // all logits are needed
@@ -155,7 +179,7 @@ Status draw(Model& model, int64_t first, std::span<Sampler> samplers, std::span<
   const Turn turn = device.turn();  // until the logits have been read
   if (all) {
     ThreadPool& threads = device.host_threads();
-    MORACLE_TRY(const std::span<const float> logits, model.logits(first, count));
+    MORACLE_TRY(const std::span<const float> logits, source.logits(first, count));
     const size_t vocab = logits.size() / samplers.size();
     threads.split(count, [&](int64_t begin, int64_t end) {
       for (int64_t s = begin; s < end; ++s)
@@ -163,7 +187,7 @@ Status draw(Model& model, int64_t first, std::span<Sampler> samplers, std::span<
     });
     return {};
   }
-  MORACLE_TRY(const Model::TopKLogits largest, model.top_k_logits(first, count, k));
+  MORACLE_TRY(const Model::TopKLogits largest, source.top_k_logits(first, count, k));
   std::vector<int64_t> again;  // rows with excluded ids among the largest logits
   for (int64_t s = 0; s < count; ++s) {
     const auto needs = static_cast<size_t>(samplers[s].candidates(model.vocab_size()));
@@ -176,7 +200,7 @@ Status draw(Model& model, int64_t first, std::span<Sampler> samplers, std::span<
         samplers[s].draw(candidates, largest.logits.subspan(s * k, needs)).value_or(kNothingDrawn);
   }
   for (const int64_t s : again) {
-    MORACLE_TRY(const std::span<const float> logits, model.logits(first + s, 1));
+    MORACLE_TRY(const std::span<const float> logits, source.logits(first + s, 1));
     ids[s] = samplers[s].draw(logits).value_or(kNothingDrawn);
   }
   return {};

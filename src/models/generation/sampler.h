@@ -46,10 +46,21 @@ class Sampler {
 /// Result of `draw` for a token whose logits give no probabilities.
 inline constexpr int32_t kNothingDrawn = -1;
 
+/// Where draw() reads logits: the functions of Model, with their errors.
+class LogitsSource {
+ public:
+  virtual ~LogitsSource() = default;
+  virtual Result<std::span<const float>> logits(int64_t first, int64_t count) = 0;
+  virtual Result<Model::TopKLogits> top_k_logits(int64_t first, int64_t count, int64_t k) = 0;
+};
+
 /// Draws the next token for each of the last step's tokens from `first` on, with one sampler each,
 /// or gives kNothingDrawn. Every device checks the logits that a sampler's candidates() names. NaN
 /// comes first, so a NaN or positive infinity anywhere in a row is among them. Errors: as
 /// Model::logits.
 Status draw(Model& model, int64_t first, std::span<Sampler> samplers, std::span<int32_t> ids);
+/// The same with logits of `model` that `source` reads.
+Status draw(Model& model, LogitsSource& source, int64_t first, std::span<Sampler> samplers,
+            std::span<int32_t> ids);
 
 }  // namespace moracle

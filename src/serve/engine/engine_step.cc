@@ -177,7 +177,7 @@ Status Engine::draw_together(int64_t row, std::span<const SequenceId> ids) {
   std::vector<Sampler> samplers;
   for (const SequenceId id : ids) samplers.push_back(std::move(sequences_.at(id).sampler));
   std::vector<int32_t> tokens(ids.size());
-  const Status drawn = draw(model_, row, samplers, tokens);
+  const Status drawn = draw(model_, leader_, row, samplers, tokens);
   for (size_t i = 0; i < ids.size(); ++i) sequences_.at(ids[i]).sampler = std::move(samplers[i]);
   MORACLE_CHECK(drawn);
   parts_.end_on_device("sampling");

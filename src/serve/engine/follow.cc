@@ -66,6 +66,11 @@ class Follower {
         return homes_ ? work_ : Status();  // the others wait in the same step
       case Order::kLogits:
         return collect(message);
+      case Order::kTopKLogits: {
+        const int64_t first = message.word(), count = message.word(), k = message.word();
+        MORACLE_CHECK(whole(message));
+        return work([&] { return done(model_.top_k_logits(first, count, k)); });
+      }
       case Order::kReload:
         return work([&] { return read_weights(model_, folder_); });
       case Order::kAdapters:
@@ -110,7 +115,12 @@ class Follower {
     MORACLE_CHECK(whole(message));
     std::vector<float> none;
     if (homes_) return homes_->collect(first, count, none);
-    return whole(message, false);
+    return work([&] { return done(model_.logits(first, count)); });
+  }
+
+  template <class T>
+  static Status done(const Result<T>& logits) {
+    return logits ? Status() : logits.error();
   }
 
   Status compare() {

@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "models/decoder/model_state.h"
 #include "serve/engine/model_changes.h"
 
 namespace moracle::serve {
@@ -68,13 +69,28 @@ Status Leader::forward(std::span<const SequenceStep> steps) {
 }
 
 Result<std::span<const float>> Leader::logits(int64_t first, int64_t count) {
-  if (!homes_) return model_.logits(first, count);
+  if (!homes_ && !divides_logits()) return model_.logits(first, count);
   orders_.put(Order::kLogits);
   orders_.put(first);
   orders_.put(count);
   MORACLE_CHECK(send());
+  if (!homes_) return noted(model_.logits(first, count));
   MORACLE_CHECK(ending(homes_->collect(first, count, collected_)));
   return std::span<const float>(collected_);
+}
+
+Result<Model::TopKLogits> Leader::top_k_logits(int64_t first, int64_t count, int64_t k) {
+  if (!divides_logits()) return model_.top_k_logits(first, count, k);
+  orders_.put(Order::kTopKLogits);
+  orders_.put(first);
+  orders_.put(count);
+  orders_.put(k);
+  MORACLE_CHECK(send());
+  return noted(model_.top_k_logits(first, count, k));
+}
+
+bool Leader::divides_logits() const {
+  return ModelAccess::state(model_).output_shares.size > 1;
 }
 
 Status Leader::ending(Status outcome) {

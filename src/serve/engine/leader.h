@@ -4,13 +4,14 @@
 
 #include <optional>
 
+#include "models/generation/sampler.h"
 #include "serve/engine/homes.h"
 #include "serve/engine/orders.h"
 #include "serve/engine/page_store.h"
 
 namespace moracle::serve {
 
-class Leader {
+class Leader final : public LogitsSource {
  public:
   explicit Leader(Model& model) : model_(model), group_(model.group()), pages_(model) {
     if (group_ && has_homes(model)) homes_.emplace(model);
@@ -31,7 +32,9 @@ class Leader {
   /// Runs a step on all ranks. Errors: those of Model::forward; see lost().
   Status forward(std::span<const SequenceStep> steps);
   /// As Model::logits, of the rows of all ranks.
-  Result<std::span<const float>> logits(int64_t first, int64_t count);
+  Result<std::span<const float>> logits(int64_t first, int64_t count) override;
+  /// As Model::top_k_logits, where sequences are not spread.
+  Result<Model::TopKLogits> top_k_logits(int64_t first, int64_t count, int64_t k) override;
   /// Reads weights or loads the model again on all ranks (model_changes.h). No sequence may have
   /// started. `options`: with other adapters only.
   Status reload(const std::string& folder);
@@ -50,8 +53,15 @@ class Leader {
 
  private:
   Status send();
+  /// True if the others must compute their part of the logits.
+  bool divides_logits() const;
   /// Compares the outcome of work that all ranks do. Different outcomes end the job.
   Status compared(Status outcome);
+  template <class T>
+  Result<T> noted(Result<T>&& logits) {
+    if (!logits) note(logits.error());
+    return std::move(logits);
+  }
   /// Keeps an error after which dispatched ranks are not at the same place any more.
   Status ending(Status outcome);
 

@@ -13,12 +13,13 @@
 namespace moracle::serve {
 
 enum class Order : int64_t {
-  kStart,      ///< sequence, capacity, cached pages
-  kDrop,       ///< sequence
-  kAdopt,      ///< sequence, index, page, 1 if it is new
-  kDropPages,  ///< cached pages
-  kForward,    ///< number of steps; of each: sequence, adapter, token ids
-  kLogits,     ///< first row, number of rows: to rank 0, from the ranks that computed them
+  kStart,       ///< sequence, capacity, cached pages
+  kDrop,        ///< sequence
+  kAdopt,       ///< sequence, index, page, 1 if it is new
+  kDropPages,   ///< cached pages
+  kForward,     ///< number of steps; of each: sequence, adapter, token ids
+  kLogits,      ///< first row, number of rows: to rank 0, from the ranks that computed them
+  kTopKLogits,  ///< first row, number of rows, k: every rank's part of a divided output
   kReload,
   kAdapters,  ///< number of folders, the folders
   kCompare,   ///< rank 0's last work failed: did that of the others?

@@ -1,0 +1,78 @@
+// Ranks as threads that divide lm_head: rank 0 reads and draws from the logits of all.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "parallel/ranks_of_threads.h"
+#include "serve/engine/follow.h"
+#include "serve/engine/leader.h"
+#include "support/must.h"
+
+namespace moracle::serve::divided_output_test {
+namespace {
+
+using testing::must;
+
+const std::string kFolder = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
+
+ModelOptions options_of(const std::shared_ptr<Group>& group) {
+  ModelOptions options;
+  options.threads = 1;
+  options.max_num_tokens = 32;
+  options.deterministic = true;
+  options.group = group;
+  options.parallel.ep_size = options.lm_head_size = group ? group->size() : 1;
+  options.parallel.ep_rank = group ? group->rank() : 0;
+  return options;
+}
+
+// What rank 0 of a job, or a process alone, reads and draws.
+struct Read {
+  std::vector<float> logits;
+  std::vector<int32_t> drawn;
+  bool operator==(const Read&) const = default;
+};
+
+Read read(Model& model) {
+  Leader leader(model);
+  const std::vector<int32_t> ids = {5, 6, 7, 8};
+  const SequenceStep step{1, ids, -1};
+  EXPECT_TRUE(leader.start(1, 16, {}));
+  EXPECT_TRUE(leader.forward({&step, 1}));
+  Read read;
+  const auto logits = must(leader.logits(1, 3));
+  read.logits.assign(logits.begin(), logits.end());
+  // Greedy and top-k read the largest logits, the last two all of them.
+  SamplingOptions greedy, top_k{.temperature = 0.9f, .top_k = 7, .seed = 3},
+      all{.temperature = 0.9f, .seed = 5}, excluded;
+  int32_t best = 0;
+  std::vector<Sampler> one{Sampler(greedy)};
+  EXPECT_TRUE(draw(model, leader, 3, one, {&best, 1}));
+  excluded.excluded_ids = {best};
+  for (const SamplingOptions& options : {greedy, top_k, all, excluded}) {
+    int32_t id = 0;
+    std::vector<Sampler> sampler{Sampler(options)};
+    EXPECT_TRUE(draw(model, leader, 3, sampler, {&id, 1}));
+    read.drawn.push_back(id);
+  }
+  EXPECT_NE(read.drawn.back(), best);
+  leader.end();
+  return read;
+}
+
+TEST(ServedDividedOutput, RankZeroReadsTheBitsOfOneProcess) {
+  Model alone = must(Model::load(must(Checkpoint::open(kFolder)), options_of(nullptr)));
+  const Read expected = read(alone);
+  for (const int64_t size : {2, 3}) {
+    testing::on_ranks(size, [&](const std::shared_ptr<Group>& group) {
+      Model model = must(Model::load(must(Checkpoint::open(kFolder)), options_of(group)));
+      if (group->rank() > 0) {
+        EXPECT_TRUE(follow(model, kFolder, options_of(group)));
+        return;
+      }
+      EXPECT_TRUE(read(model) == expected);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace moracle::serve::divided_output_test
