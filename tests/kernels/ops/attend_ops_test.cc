@@ -434,21 +434,32 @@ TEST_P(Attend, ReadsLongE4m3CacheExactly) {
 }
 
 // Prompts over more pages than the kernels hold in shared memory, with a window that begins inside.
-TEST_P(Attend, PromptsReadLongE4m3CacheExactly) {
-  if (device_->platform() == Platform::kOpenCl) GTEST_SKIP() << "models refuse it there";
-  for (const AttentionShape& shape :
-       {shape_of(8, 1, 128, 128), shape_of(4, 2, 64, 64), shape_of(2, 1, 192, 128),
-        with_window(shape_of(4, 1, 128, 128), 333)}) {
-    const Step exact = draw(shape, {{1200, 70}, {0, 150}, {577, 5}});
-    Step once = exact;
-    once.k = rounded_to(DType::kF8E4M3, std::move(once.k));
-    once.v = rounded_to(DType::kF8E4M3, std::move(once.v));
-    for (std::vector<float>& keys : once.keys) keys = rounded_to(DType::kF8E4M3, std::move(keys));
-    for (std::vector<float>& values : once.values)
-      values = rounded_to(DType::kF8E4M3, std::move(values));
-    EXPECT_EQ(bits_of(shape, exact, DType::kF8E4M3), bits_of(shape, once, DType::kF32))
-        << shape.num_heads << " heads of " << shape.head_dim;
+TEST_P(Attend, PromptsReadLongNarrowCacheExactly) {
+  for (const DType cache : {DType::kF8E4M3, DType::kF16}) {
+    // Models refuse fp8 on OpenCL.
+    if (cache == DType::kF8E4M3 && device_->platform() == Platform::kOpenCl) continue;
+    const auto narrow = [&](std::vector<float> values) {
+      return rounded_to(cache, std::move(values));
+    };
+    for (const AttentionShape& shape :
+         {shape_of(8, 1, 128, 128), shape_of(4, 2, 64, 64), shape_of(2, 1, 192, 128),
+          with_window(shape_of(4, 1, 128, 128), 333)}) {
+      const Step exact = draw(shape, {{1200, 70}, {0, 150}, {577, 5}});
+      Step once = exact;
+      once.k = narrow(std::move(once.k)), once.v = narrow(std::move(once.v));
+      for (std::vector<float>& keys : once.keys) keys = narrow(std::move(keys));
+      for (std::vector<float>& values : once.values) values = narrow(std::move(values));
+      EXPECT_EQ(bits_of(shape, exact, cache), bits_of(shape, once, DType::kF32))
+          << name(cache) << ", " << shape.num_heads << " heads of " << shape.head_dim;
+    }
   }
+}
+
+// More tiles of queries than a GPU has multiprocessors: each block takes several, of two sequences.
+TEST_P(Attend, BlocksTakeSeveralTilesOfLongPrompts) {
+  if (is_cpu()) GTEST_SKIP() << "a CPU takes token after token";
+  check(shape_of(16, 4, 128, 128), {{0, 900}, {64, 700}});
+  check(with_window(shape_of(16, 4, 64, 64), 200), {{0, 900}, {64, 3}, {64, 700}});
 }
 
 TEST_P(Attend, E4m3CacheSaturatesAndKeepsNan) {

@@ -115,10 +115,12 @@ TEST_P(Rope, RotatesManyRows) {
 
 MORACLE_ON_EVERY_DEVICE(Rope);
 
-// Queries, keys and values of seven tokens of two sequences, side by side in one matrix.
+// Queries, keys and values of the tokens of two sequences, side by side in one matrix.
 class RopeAndAppend : public testing::DeviceOpsTest {
  protected:
-  static constexpr int64_t kHeads = 6, kKvHeads = 2, kTokens = 7;
+  static constexpr int64_t kKvHeads = 2;
+  int64_t heads_ = 6;
+  int64_t tokens_ = 4;  // of the first sequence; the second has three
 
   // The norms and RoPE of one head in double.
   std::vector<double> expected(const float* head, const QkNormRope& rope,
@@ -148,8 +150,8 @@ class RopeAndAppend : public testing::DeviceOpsTest {
     check(dim, normed, interleaved, dtype());
   }
   void check(int64_t dim, bool normed, bool interleaved, DType cache) {
-    const int64_t cols = (kHeads + 2 * kKvHeads) * dim;
-    const std::vector<float> qkv = normal(kTokens * cols);
+    const int64_t cols = (heads_ + 2 * kKvHeads) * dim, num_tokens = tokens_ + 3;
+    const std::vector<float> qkv = normal(num_tokens * cols);
     const auto norm = [&] {
       return normed ? testing::normal_floats(random_, dim) : std::vector<float>();
     };
@@ -162,14 +164,14 @@ class RopeAndAppend : public testing::DeviceOpsTest {
                           1e-6f,
                           {dim, dim / 2, 0, interleaved, 1.5f},
                           upload(frequencies)};
-    const std::vector<testing::PagedCaches::Tokens> step = {{0, 295, 4}, {1, 62, 3}};
-    testing::PagedCaches caches({300, 90}, kKvHeads * dim, kKvHeads * dim, cache,
+    const std::vector<testing::PagedCaches::Tokens> step = {{0, 295, tokens_}, {1, 62, 3}};
+    testing::PagedCaches caches({296 + tokens_, 90}, kKvHeads * dim, kKvHeads * dim, cache,
                                 std::min<int64_t>(256, ops().cache_page()), kKvHeads);
     caches.upload(*device_);
-    const Matrix all = matrix(qkv, kTokens, cols);
-    expect_done(ops().rope_and_append(columns(all, 0, kHeads * dim),
-                                      columns(all, kHeads * dim, kKvHeads * dim),
-                                      columns(all, (kHeads + kKvHeads) * dim, kKvHeads * dim), rope,
+    const Matrix all = matrix(qkv, num_tokens, cols);
+    expect_done(ops().rope_and_append(columns(all, 0, heads_ * dim),
+                                      columns(all, heads_ * dim, kKvHeads * dim),
+                                      columns(all, (heads_ + kKvHeads) * dim, kKvHeads * dim), rope,
                                       caches.batch_there(step, *device_), caches.layer(), {}));
     caches.download(*device_);
     const std::vector<float> got = floats(all);
@@ -177,21 +179,21 @@ class RopeAndAppend : public testing::DeviceOpsTest {
     for (const auto& one : step) {
       for (int64_t i = one.position; i < one.position + one.count; ++i, row += cols) {
         const auto position = static_cast<int32_t>(i);
-        for (int64_t head = 0; head < kHeads + kKvHeads; ++head) {
-          const bool is_query = head < kHeads;
+        for (int64_t head = 0; head < heads_ + kKvHeads; ++head) {
+          const bool is_query = head < heads_;
           const std::vector<double> want =
               expected(row + head * dim, rope, is_query ? q_norm : k_norm, frequencies, position);
           for (int64_t c = 0; c < dim; ++c) {
             const float found =
                 is_query ? got[row - qkv.data() + head * dim + c]
-                         : caches.get(caches.key(one.sequence, i), (head - kHeads) * dim + c);
+                         : caches.get(caches.key(one.sequence, i), (head - heads_) * dim + c);
             expect_near(found, want[c], is_query ? dtype() : cache,
                         str("position ", i, ", head ", head, ", column ", c));
           }
         }
         for (int64_t c = 0; c < kKvHeads * dim; ++c)
           ASSERT_EQ(caches.get(caches.value(one.sequence, i), c),
-                    testing::rounded_to(cache, row[(kHeads + kKvHeads) * dim + c]));
+                    testing::rounded_to(cache, row[(heads_ + kKvHeads) * dim + c]));
       }
     }
   }
@@ -202,6 +204,16 @@ TEST_P(RopeAndAppend, MatchesNormRotationAndAppend) {
     SCOPED_TRACE(str("heads of ", dim, " columns"));
     check(dim, false, false);
     check(dim, true, false);
+  }
+}
+
+// A warp of a GPU takes all heads of a token.
+TEST_P(RopeAndAppend, MatchesWithManyTokens) {
+  heads_ = 12, tokens_ = 2100;
+  for (const int64_t dim : {64, 128}) {
+    SCOPED_TRACE(str("heads of ", dim, " columns"));
+    check(dim, true, false);
+    check(dim, false, false);
   }
 }
 

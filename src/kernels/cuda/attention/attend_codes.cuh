@@ -27,41 +27,51 @@ struct CodeRing {
   }
 };
 
+// A thread has 16 codes of every 32nd row of 64 columns, so all its places are one address and
+// constants.
+constexpr int kCodeAtom = kPagePositions * 64;  // bytes of 64 columns of a page
+
 /// Starts this thread's copies of a page of one head. Rows from `count` on become zeros.
 template <int kColumns, int kCopiers>
 __device__ __forceinline__ void copy_codes(uint32_t to, const std::byte* from, int count,
                                            int thread) {
-  constexpr int kPieces = kColumns / 16;  // of 16 codes in a row
+  constexpr int kRows = kCopiers / 4;  // at once
+  const int own = thread / 4;
+  const std::byte* const source = from + own * kColumns + thread % 4 * 16;
 #pragma unroll
-  for (int i = 0; i < kPagePositions * kPieces / kCopiers; ++i) {
-    const int at = i * kCopiers + thread;
-    copy16_to(to + at * 16, from + at * 16, at / kPieces < count);
+  for (int row = 0; row < kPagePositions; row += kRows) {
+#pragma unroll
+    for (int atom = 0; atom < kColumns / 64; ++atom)
+      copy16_to(to + thread * 16 + atom * kCodeAtom + row * 64, source + row * kColumns + atom * 64,
+                row + own < count);
   }
 }
 
-/// Stores this thread's codes as bf16: [64 columns][position][128 bytes], swizzled. Every second
-/// 64 columns store their odd piece first: eight threads of a row then write to all banks.
-template <int kColumns, int kCopiers>
+/// Stores this thread's codes as bf16: [64 columns][position][128 bytes], swizzled. Eight threads
+/// of two rows write to all banks.
+template <int kColumns, int kCopiers, int kAtomBytes>
 __device__ __forceinline__ void widen_codes(uint32_t to, uint32_t codes, int thread) {
-  constexpr int kPieces = kColumns / 16;
+  constexpr int kRows = kCopiers / 4;
+  const int own = thread / 4, piece = thread % 4 * 2;
 #pragma unroll
-  for (int i = 0; i < kPagePositions * kPieces / kCopiers; ++i) {
-    const int at = i * kCopiers + thread, row = at / kPieces, piece = at % kPieces;
-    uint32_t c[4];
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-                 : "r"(codes + at * 16)
-                 : "memory");
-    const int first = piece / 4 % 2;
-    const uint32_t line = to + piece / 4 * (kPagePositions * 128) + row * 128;
+  for (int row = 0; row < kPagePositions; row += kRows) {
 #pragma unroll
-    for (int store = 0; store < 2; ++store) {
-      const int half = store ^ first;
-      const uint32_t low = half == 0 ? c[0] : c[2], high = half == 0 ? c[1] : c[3];
-      const uint32_t place = line + (((2 * piece + half) % 8 ^ row % 8) << 4);
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place), "r"(e4m3_pair(low)),
-                   "r"(e4m3_pair(low >> 16)), "r"(e4m3_pair(high)), "r"(e4m3_pair(high >> 16))
+    for (int atom = 0; atom < kColumns / 64; ++atom) {
+      uint32_t c[4];
+      asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+                   : "r"(codes + thread * 16 + atom * kCodeAtom + row * 64)
                    : "memory");
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t low = c[2 * half], high = c[2 * half + 1];
+        const uint32_t place = to + own * 128 + ((piece + half ^ own % 8) << 4);
+        asm volatile(
+            "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place + atom * kAtomBytes + row * 128),
+            "r"(e4m3_pair(low)), "r"(e4m3_pair(low >> 16)), "r"(e4m3_pair(high)),
+            "r"(e4m3_pair(high >> 16))
+            : "memory");
+      }
     }
   }
 }

@@ -36,7 +36,9 @@ Status attend_on_tensor_cores(const AttendArgs& args, const Queue& queue, Stream
     MORACLE_CHECK(
         (is_hopper(queue) ? attend_few_in_clusters : attend_few_tokens)(args, queue, stream));
   if (args.shape.batch_invariant || batch.most_tokens <= kFewTokens) return {};
-  return (is_hopper(queue) ? attend_many_on_wgmma : attend_many_tokens)(args, queue, stream);
+  // The kernel for Hopper finds the largest score before it scales.
+  const bool on_wgmma = is_hopper(queue) && args.shape.scale > 0;
+  return (on_wgmma ? attend_many_on_wgmma : attend_many_tokens)(args, queue, stream);
 }
 
 }  // namespace moracle::cuda

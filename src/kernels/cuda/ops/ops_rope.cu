@@ -81,6 +81,11 @@ __global__ void __launch_bounds__(kRopeThreads) rope_and_append(RopeArgs a) {
   }
 }
 
+auto rope_kernel(int64_t dim, bool many) {
+  if (dim == 64) return many ? rope_heads<64, true> : rope_heads<64, false>;
+  return many ? rope_heads<128, true> : rope_heads<128, false>;
+}
+
 }  // namespace
 }  // namespace cuda
 
@@ -94,10 +99,14 @@ Status CudaOps::rope_and_append(const Matrix& q, const Matrix& k, const Matrix& 
   const int64_t heads = (q.cols + k.cols + v.cols) / dim;
   const cuda::RopeArgs args{
       q, k, v, rope, batch, cache, device_errors_.cell(DeviceErrorKind::kKvCache)};
-  if (cuda::ropes_in_registers(args))
-    return cuda::launch_early(
-        queue_, stream, "rope_heads", dim == 64 ? cuda::rope_heads<64> : cuda::rope_heads<128>,
-        (q.rows * heads + cuda::kHeadWarps - 1) / cuda::kHeadWarps, 32 * cuda::kHeadWarps, 0, args);
+  if (cuda::ropes_in_registers(args)) {
+    const bool many = q.rows >= cuda::kManyRopeRows;
+    const int64_t together = many ? heads : cuda::heads_of_warp(dim, many),
+                  warps = q.rows * ((heads + together - 1) / together);
+    return cuda::launch_early(queue_, stream, "rope_heads", cuda::rope_kernel(dim, many),
+                              (warps + cuda::kHeadWarps - 1) / cuda::kHeadWarps,
+                              32 * cuda::kHeadWarps, 0, args);
+  }
   return cuda::launch_early(queue_, stream, "rope_and_append", cuda::rope_and_append,
                             (q.rows * heads + cuda::kWarps - 1) / cuda::kWarps, cuda::kRopeThreads,
                             0, args);

@@ -1,11 +1,13 @@
 // RMSNorm, RoPE and append for heads of 64 or 128 columns in bf16, all of whose columns rotate in
-// halves: a warp keeps a head in registers, and loads all that it needs at once.
+// halves: 16 or 8 lanes keep a head in registers, and
+// load all that they need at once.
 #pragma once
 
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/keep.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 #include "kernels/ops.h"
 
 namespace moracle::cuda {
@@ -31,118 +33,168 @@ inline bool ropes_in_registers(const RopeArgs& a) {
          fits(a.k) && fits(a.v);
 }
 
-/// Columns of a lane: kEach neighbours of the first half, and their partners of the second.
+/// Columns of a lane: four neighbours of the first half, and their partners of the second.
 template <int kDim>
 struct HalfHead {
-  static constexpr int kEach = kDim / 64;
-  float values[2][kEach];
+  static constexpr int kLanes = kDim / 8;
+  float values[2][4];
 
-  __device__ static int first() { return static_cast<int>(threadIdx.x) % 32 * kEach; }
+  __device__ static int first() { return static_cast<int>(threadIdx.x) % kLanes * 4; }
   __device__ void load(const uint16_t* head) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint16_t* const from = head + half * (kDim / 2) + first();
-      if constexpr (kEach == 2) {
-        const uint32_t two = *reinterpret_cast<const uint32_t*>(from);
-        values[half][0] = __uint_as_float(two << 16);
-        values[half][1] = __uint_as_float(two & 0xffff0000u);
-      } else {
-        values[half][0] = bf16_to_float(*from);
-      }
+      const uint2 four = *reinterpret_cast<const uint2*>(head + half * (kDim / 2) + first());
+      values[half][0] = __uint_as_float(four.x << 16);
+      values[half][1] = __uint_as_float(four.x & 0xffff0000u);
+      values[half][2] = __uint_as_float(four.y << 16);
+      values[half][3] = __uint_as_float(four.y & 0xffff0000u);
     }
   }
   __device__ void load(const float* weights) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) values[half][i] = weights[half * (kDim / 2) + first() + i];
+      for (int i = 0; i < 4; ++i) values[half][i] = weights[half * (kDim / 2) + first() + i];
+    }
+  }
+  /// Number by number: a choice of references goes through local memory.
+  __device__ HalfHead or_else(const HalfHead& other, bool is_this) const {
+    HalfHead chosen;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        chosen.values[half][i] = is_this ? values[half][i] : other.values[half][i];
+    }
+    return chosen;
+  }
+  __device__ void norm(const HalfHead& weights, float epsilon) {
+    // Written out: a step's number of tokens must not change how the compiler fuses these.
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      squares = __fmaf_rn(values[0][i], values[0][i], squares);
+      squares = __fmaf_rn(values[1][i], values[1][i], squares);
+    }
+    for (int step = kLanes / 2; step > 0; step /= 2)
+      squares += __shfl_xor_sync(kAllLanes, squares, step);
+    const float scale = 1.0f / sqrtf(__fmaf_rn(squares, 1.0f / kDim, epsilon));
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[half][i] *= scale * weights.values[half][i];
+    }
+  }
+  __device__ void rotate(const float (&sine)[4], const float (&cosine)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float x = values[0][i], y = values[1][i];
+      values[0][i] = __fmaf_rn(x, cosine[i], -__fmul_rn(y, sine[i]));
+      values[1][i] = __fmaf_rn(y, cosine[i], __fmul_rn(x, sine[i]));
     }
   }
   __device__ void store(uint16_t* head) const {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint16_t* const to = head + half * (kDim / 2) + first();
-      if constexpr (kEach == 2) {
-        *reinterpret_cast<uint32_t*>(to) =
-            float_to_bf16(values[half][0]) | uint32_t{float_to_bf16(values[half][1])} << 16;
-      } else {
-        *to = float_to_bf16(values[half][0]);
-      }
-    }
+    for (int half = 0; half < 2; ++half)
+      *reinterpret_cast<uint2*>(head + half * (kDim / 2) + first()) = {
+          to_bf16_pair(values[half][0], values[half][1]),
+          to_bf16_pair(values[half][2], values[half][3])};
   }
   /// As e4m3, from the values that store() would give.
   __device__ void store_e4m3(uint8_t* head) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      uint32_t four = 0;
 #pragma unroll
-      for (int i = 0; i < kEach; ++i)
-        head[half * (kDim / 2) + first() + i] =
-            float_to_e4m3(bf16_to_float(float_to_bf16(values[half][i])));
+      for (int i = 0; i < 4; ++i)
+        four |= uint32_t{float_to_e4m3(bf16_to_float(float_to_bf16(values[half][i])))} << (8 * i);
+      *reinterpret_cast<uint32_t*>(head + half * (kDim / 2) + first()) = four;
     }
   }
 };
 
 constexpr int kHeadWarps = 4;
+/// From this many tokens on a warp takes all heads of a token: they share sines and cosines. Two or
+/// four heads are in a warp's lanes, and the loads of four times as many are in flight at once.
+constexpr int64_t kManyRopeRows = 2048;
+constexpr int kHeadsOfLane = 4;
+/// Heads that a warp loads at once.
+constexpr int heads_of_warp(int64_t dim, bool many) {
+  return static_cast<int>(32 * 8 / dim) * (many ? kHeadsOfLane : 1);
+}
 
-template <int kDim>
+template <int kDim, bool kMany>
 __global__ void __launch_bounds__(32 * kHeadWarps) rope_heads(const RopeArgs a) {
   using Head = HalfHead<kDim>;
+  constexpr int kTogether = heads_of_warp(kDim, kMany), kSteps = kMany ? kHeadsOfLane : 1;
   const int q_heads = static_cast<int>(a.q.cols / kDim),
             kv_heads = static_cast<int>(a.k.cols / kDim);
   const int heads = q_heads + 2 * kv_heads;
-  const auto all = static_cast<unsigned>(a.q.rows) * heads;
-  float frequencies[Head::kEach];
+  const int parts = kMany ? 1 : (heads + kTogether - 1) / kTogether;  // of a token
+  const int own = static_cast<int>(threadIdx.x) % 32 / Head::kLanes;
+  const auto all = static_cast<unsigned>(a.q.rows) * parts;
+  float frequencies[4];
 #pragma unroll
-  for (int i = 0; i < Head::kEach; ++i) frequencies[i] = a.rope.frequencies[Head::first() + i];
+  for (int i = 0; i < 4; ++i) frequencies[i] = a.rope.frequencies[Head::first() + i];
+  Head q_norm{}, k_norm{};
+  if (a.rope.q_norm != nullptr) q_norm.load(a.rope.q_norm);
+  if (a.rope.k_norm != nullptr) k_norm.load(a.rope.k_norm);
   await_earlier_kernels();
   start_later_kernels();
   for (unsigned b = blockIdx.x * kHeadWarps + threadIdx.x / 32; b < all;
        b += gridDim.x * kHeadWarps) {
-    const int t = static_cast<int>(b / heads), at = static_cast<int>(b) % heads;
-    const bool is_query = at < q_heads, is_key = !is_query && at < q_heads + kv_heads;
-    const Matrix& from = is_query ? a.q : is_key ? a.k : a.v;
-    const int number = is_query ? at : (at - q_heads) % kv_heads;
-    auto* const source = static_cast<uint16_t*>(from.data) + t * from.stride + number * kDim;
+    const int t = static_cast<int>(b / parts), start = static_cast<int>(b) % parts * kTogether;
+    const int end = kMany ? heads : start + 1;
+    // Of one of k and v, if it is not of q.
+    const auto number_of = [&](int at) {
+      return at < q_heads ? at : at < q_heads + kv_heads ? at - q_heads : at - q_heads - kv_heads;
+    };
+    const auto source_of = [&](int at) {
+      const Matrix& from = at < q_heads ? a.q : at < q_heads + kv_heads ? a.k : a.v;
+      return static_cast<uint16_t*>(from.data) + t * from.stride + number_of(at) * kDim;
+    };
     const int32_t position = a.batch.positions[t];
-    Head head, weights{};
-    head.load(source);
-    const float* const norm = is_query ? a.rope.q_norm : is_key ? a.rope.k_norm : nullptr;
-    if (norm != nullptr) weights.load(norm);
-    std::byte* to = reinterpret_cast<std::byte*>(source);
-    const bool bytes = !is_query && a.cache.dtype == DType::kF8E4M3;
-    if (!is_query) {
-      std::byte* const page = page_of(a.batch, a.batch.sequences[t], position);
-      to = page + (is_key ? a.cache.keys : a.cache.values) +
-           row_in_page(a.batch, number, position) * kDim * (bytes ? 1 : 2);
-    }
-    if (norm != nullptr) {
-      float squares = 0;
+    std::byte* page = nullptr;
+    float sine[4] = {}, cosine[4] = {};
+#pragma unroll 1
+    for (int first = start; first < end; first += kTogether) {
+      Head many[kSteps];
+      const auto head_at = [&](int step) { return first + step * (kTogether / kSteps) + own; };
 #pragma unroll
-      for (int i = 0; i < Head::kEach; ++i)
-        squares += head.values[0][i] * head.values[0][i] + head.values[1][i] * head.values[1][i];
-      for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(kAllLanes, squares, step);
-      const float scale = 1.0f / sqrtf(squares / kDim + a.rope.epsilon);
+      for (int i = 0; i < kSteps; ++i) many[i].load(source_of(min(head_at(i), heads - 1)));
+      if (page == nullptr && first + kTogether > q_heads)
+        page = page_of(a.batch, a.batch.sequences[t], position);
+      if (first == start && first < q_heads + kv_heads) {
 #pragma unroll
-      for (int i = 0; i < Head::kEach; ++i) {
-        head.values[0][i] *= scale * weights.values[0][i];
-        head.values[1][i] *= scale * weights.values[1][i];
+        for (int i = 0; i < 4; ++i) {
+          sincosf(static_cast<float>(position) * frequencies[i], &sine[i], &cosine[i]);
+          sine[i] *= a.rope.rotary.factor, cosine[i] *= a.rope.rotary.factor;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        Head& head = many[i];
+        const int at = head_at(i);
+        const bool is_query = at < q_heads, is_key = !is_query && at < q_heads + kv_heads;
+        Head normed = head;  // all lanes take part in the sums
+        normed.norm(q_norm.or_else(k_norm, is_query), a.rope.epsilon);
+        if ((is_query ? a.rope.q_norm : is_key ? a.rope.k_norm : nullptr) != nullptr) head = normed;
+        if (is_query || is_key) head.rotate(sine, cosine);
+        if (at >= heads) continue;
+        if (is_query) {
+          head.store(source_of(at));
+          continue;
+        }
+        const bool bytes = a.cache.dtype == DType::kF8E4M3;
+        std::byte* const to =
+            page + (is_key ? a.cache.keys : a.cache.values) +
+            row_in_page(a.batch, number_of(at), position) * kDim * (bytes ? 1 : 2);
+        if (bytes)
+          head.store_e4m3(reinterpret_cast<uint8_t*>(to));
+        else
+          head.store(reinterpret_cast<uint16_t*>(to));
       }
     }
-    if (is_query || is_key) {
-#pragma unroll
-      for (int i = 0; i < Head::kEach; ++i) {
-        float sine, cosine;
-        sincosf(static_cast<float>(position) * frequencies[i], &sine, &cosine);
-        sine *= a.rope.rotary.factor, cosine *= a.rope.rotary.factor;
-        const float x = head.values[0][i], y = head.values[1][i];
-        head.values[0][i] = x * cosine - y * sine;
-        head.values[1][i] = y * cosine + x * sine;
-      }
-    }
-    if (bytes)
-      head.store_e4m3(reinterpret_cast<uint8_t*>(to));
-    else
-      head.store(reinterpret_cast<uint16_t*>(to));
   }
 }
 
