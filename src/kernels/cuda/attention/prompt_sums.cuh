@@ -29,7 +29,7 @@ class QuerySums {
       load_matrices_at(query_[i], ring.queries() + eight / 8 * Ring::kQueryAtomBytes + row * 128 +
                                       ((eight % 8 ^ row % 8) << 4));
     }
-    release(ring.queries_read());
+    arrive(ring.queries_read());
     ring.query_parity ^= 1;
   }
 

@@ -58,7 +58,7 @@ struct BlockRing {
     for (int i = 0; i < 2 * kStages; ++i) init_barrier(barrier(i), kLoaders);
     for (int i = 2 * kStages; i < 4 * kStages; ++i) init_barrier(barrier(i), kComputers / 32);
     init_barrier(queries_there(), kLoaders);
-    init_barrier(queries_read(), kComputers / 32);
+    init_barrier(queries_read(), kComputers);
     fence_barrier_init();
   }
 };
