@@ -152,6 +152,39 @@ TEST_F(CudaHopperTest, ExpertsNamedTwiceByTokenCountTwice) {
   }
 }
 
+// Blocks of few tokens then have several units of GEMM 1, which end within a round of their warps,
+// and clusters have several panels of GEMM 2.
+TEST_F(CudaHopperTest, SharesOfSeveralUnitsGiveResultsOfReferenceAndReplaysThem) {
+  if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
+  constexpr Sizes kSizes{2176, 1600};
+  for (const char* name : {"bf16", "int4-w4a16-g128", "int8-w8a8"}) {
+    const auto request_for = [&](const char* backend) {
+      Request request = request_of(*parse_scheme(name), backend, kSizes);
+      request.layer.num_experts = 8;
+      request.max_num_tokens = 16;
+      return request;
+    };
+    const Request request = request_for("cuda-sm90");
+    FusedMoe moe = make(request), reference = make(request_for("cuda-reference"));
+    for (const int64_t tokens : {1, 2, 8, 12}) {
+      SCOPED_TRACE(str(name, ", ", tokens, " tokens"));
+      const Batch b = batch(request, tokens);
+      const std::vector<float> want = apply(moe, b);
+      expect_near(want, apply(reference, b), tolerance(request.layer.scheme));
+      const std::unique_ptr<Graph> graph = testing::must(device_->record(
+          [&]() -> Status {
+            call(moe, b);
+            return {};
+          },
+          {}));
+      for (int replay = 0; replay < 2; ++replay) {
+        expect_done(graph->replay({}));
+        EXPECT_EQ(download<float>(b.output), want) << "replay " << replay;
+      }
+    }
+  }
+}
+
 // Blocks of a cluster then share the columns of a tile of the second GEMM.
 TEST_F(CudaHopperTest, FewLargeExpertsGiveResultsOfReferenceAndReplaysThem) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";

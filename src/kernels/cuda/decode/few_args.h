@@ -27,7 +27,11 @@ inline constexpr int64_t kMostFewNormedCols = 4096;
 struct FewArgs {
   MmaArgs matrix;
   FewSlots slots;
-  bool x_of_tokens;    ///< row of x: the slot's token instead of the slot
+  bool x_of_tokens;  ///< row of x: the slot's token instead of the slot
+  /// The ids were complete before the kernel before this one started. The plan and the first copies
+  /// of weights then do not wait for that kernel.
+  bool ids_are_there;
+  int cluster;         ///< blocks that share the columns of a panel in few_tokens: 1 or 2
   int stage_bytes;     ///< of the ring of one warp
   int stages;          ///< of a ring
   int scale_bytes;     ///< of a panel in a stage
@@ -48,10 +52,11 @@ struct FewKernel {
 /// the call (GEMM 2 with the weighted sum), each for 8 and for 16 tokens. [0]: groups of at
 /// least 128 columns, [1]: of at least 32.
 /// `normed`: rows of a linear layer for 8 tokens, with the norm before it; null if the operand's
-/// activations are not in bf16.
+/// activations are not in bf16. `one`: as `rows`, for one token.
 struct FewKernels {
   FewKernel rows[2][2], tokens[2][2];
   FewKernel normed[2];
+  FewKernel one[2];
 };
 FewKernels few_bf16();
 FewKernels few_f16();
@@ -63,6 +68,13 @@ FewKernels few_fp8_fp8(bool in_groups);
 FewKernels few_int8_int8(bool in_groups);
 FewKernels few_int4_int8();
 FewKernels few_fp4_int8();
+
+/// Most slots of a token, and units of a block, in few_one. The sums of a unit take
+/// kFewOneUnitBytes of shared memory.
+inline constexpr int kMostFewOneSlots = 32, kMostFewOneUnits = 16, kFewOneUnitBytes = 2048;
+
+/// Most panels of a cluster of few_tokens.
+inline constexpr int kMostClusterPanels = 8;
 
 /// Warps of a block: as many as have registers for their sums.
 template <int kOctets>

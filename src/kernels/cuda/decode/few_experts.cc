@@ -4,6 +4,7 @@
 #include "kernels/cuda/decode/few_experts.h"
 
 #include "kernels/cuda/decode/few_launch.h"
+#include "kernels/cuda/ops/quantize_vectors.h"
 
 namespace moracle::cuda {
 namespace {
@@ -35,31 +36,43 @@ class FewExperts : public FusedExperts {
                    scratch.rows.slot_row,
                    device_.device_errors().cell(DeviceErrorKind::kIds)};
     const int choice = few_choice(tokens, top_k_, num_local_);
-    MORACLE_TRY(const Rows x, prepared(call.x, scratch.input, stream));
+    MORACLE_TRY(const Rows x, prepared(call.x, scratch.input, false, stream));
     const Matrix h = scratch.activated.slice(0, num_slots);
-    MORACLE_CHECK(first_.run_rows(w13_, x, true, h, &activation_, slots, choice, stream));
-    MORACLE_TRY(const Rows intermediate, prepared(h, scratch.intermediate, stream));
+    // A kernel that prepared x waited for the ids before it let GEMM 1 start.
+    MORACLE_CHECK(
+        first_.run_rows(w13_, x, true, h, &activation_, slots, choice, !is_ready(call.x), stream));
+    MORACLE_TRY(const Rows intermediate, prepared(h, scratch.intermediate, true, stream));
     slots.slot_row = nullptr, slots.id_errors = nullptr;
     if (few_adds(tokens, top_k_, w2_.shape.n))
       return second_.run_tokens(w2_, intermediate, call.output, slots, stream);
     const Matrix y = scratch.y.slice(0, num_slots);
-    MORACLE_CHECK(second_.run_rows(w2_, intermediate, false, y, nullptr, slots, choice, stream));
+    MORACLE_CHECK(
+        second_.run_rows(w2_, intermediate, false, y, nullptr, slots, choice, true, stream));
     return device_.ops().combine(y, scratch.rows.slot_row, call.topk_weights, top_k_, call.output,
                                  stream);
   }
 
  private:
-  // Quantizes rows if the scheme says so. Otherwise copies rows that 16-byte loads cannot read.
-  Result<Rows> prepared(const Matrix& x, const Rows& room, Stream stream) const {
+  // True if a GEMM reads the rows as they are: activations in floats, in whole 16-byte loads.
+  bool is_ready(const Matrix& x) const {
+    return !w13_.scheme.activation && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
+           x.stride % 8 == 0 && x.cols % 16 == 0;
+  }
+  // Quantizes rows if the scheme says so. Otherwise copies rows that are not ready. `early`: the
+  // kernel after this one may start before the rows are complete, because its ids are.
+  Result<Rows> prepared(const Matrix& x, const Rows& room, bool early, Stream stream) const {
     const auto& key = w13_.scheme.activation;
     const Rows to = room.first(x.rows);
+    if (key && in_vectors(x, *key, to)) {
+      MORACLE_CHECK(
+          quantize_vectors(device_.queue(), x, *key, to, CodeOrder::kNatural, stream, early));
+      return to;
+    }
     if (key) {
       MORACLE_CHECK(device_.ops().quantize(x, *key, to, stream));
       return to;
     }
-    const bool aligned =
-        reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0 && x.cols % 16 == 0;
-    if (aligned) return Rows{x, nullptr, 0};
+    if (is_ready(x)) return Rows{x, nullptr, 0};
     MORACLE_CHECK(device_.ops().convert(x, to.values, stream));
     return to;
   }

@@ -1,6 +1,7 @@
 // The kernels for few tokens of one operand.
 #pragma once
 
+#include "kernels/cuda/decode/few_one.cuh"
 #include "kernels/cuda/decode/few_rows.cuh"
 #include "kernels/cuda/decode/few_tokens.cuh"
 
@@ -24,6 +25,11 @@ FewKernel few_normed_kernel() {
     return {};
 }
 
+template <class Operand, int kClose>
+FewKernel few_one_kernel() {
+  return {few_one<Operand, kClose>, 8, 2, kFewWarps<1>, sizeof(FewOneShared)};
+}
+
 template <class Operand>
 FewKernels few_kernels() {
   // Groups of 128 columns and more, or of 32 and more. Folded scales end no sums.
@@ -34,7 +40,8 @@ FewKernels few_kernels() {
            {few_rows_kernel<Operand, 2, kWide>(), few_rows_kernel<Operand, 2, kNarrow>()}},
           {{few_tokens_kernel<Operand, 1, kWide>(), few_tokens_kernel<Operand, 1, kNarrow>()},
            {few_tokens_kernel<Operand, 2, kWide>(), few_tokens_kernel<Operand, 2, kNarrow>()}},
-          {few_normed_kernel<Operand, kWide>(), few_normed_kernel<Operand, kNarrow>()}};
+          {few_normed_kernel<Operand, kWide>(), few_normed_kernel<Operand, kNarrow>()},
+          {few_one_kernel<Operand, kWide>(), few_one_kernel<Operand, kNarrow>()}};
 }
 
 }  // namespace moracle::cuda

@@ -88,6 +88,7 @@ Result<FewLaunch> FewLaunch::make(const KernelWeights& weights, const Queue& que
   for (const FewKernel& kernel : launch.kernels_.normed) {
     if (kernel.kernel != nullptr) MORACLE_CHECK(allow(kernel.kernel));
   }
+  for (const FewKernel& kernel : launch.kernels_.one) MORACLE_CHECK(allow(kernel.kernel));
   for (const auto* kernels : {&launch.kernels_.rows, &launch.kernels_.tokens}) {
     for (const auto& pair : *kernels) {
       for (const FewKernel& kernel : pair) MORACLE_CHECK(allow(kernel.kernel));
@@ -98,14 +99,27 @@ Result<FewLaunch> FewLaunch::make(const KernelWeights& weights, const Queue& que
 
 Status FewLaunch::run_rows(const KernelWeights& weights, const Rows& x, bool x_of_tokens,
                            const Matrix& y, const ActivationSpec* activation, const FewSlots& slots,
-                           int choice, Stream stream) const {
+                           int choice, bool ids_are_there, Stream stream) const {
   FewArgs args{};
   args.matrix = mma_args(weights, {x, nullptr, nullptr, slots.num_slots}, y, activation);
   args.slots = slots;
   args.x_of_tokens = x_of_tokens;
+  args.ids_are_there = ids_are_there;
   const int64_t most_hits = std::min(slots.num_slots, slots.num_local);
-  return run(kernels_.rows[choice], false, args, weights,
-             most_hits * ((args.matrix.panels + 1) / 2), stream);
+  const int64_t units = most_hits * ((args.matrix.panels + 1) / 2);
+  // few_one has one row of x for all slots.
+  const bool one_row = slots.num_tokens == 1 && (x_of_tokens || slots.num_slots == 1);
+  const int64_t most_units = (units + queue_->multiprocessors - 1) / queue_->multiprocessors;
+  if (one_row && slots.num_slots <= kMostFewOneSlots && most_units <= kMostFewOneUnits)
+    return run(kernels_.one, false, args, weights, units, stream, most_units * kFewOneUnitBytes);
+  return run(kernels_.rows[choice], false, args, weights, units, stream);
+}
+
+int FewLaunch::cluster_of(int panels) const {
+  const int alone = queue_->multiprocessors, pairs = alone / 2;
+  if (pairs == 0) return 1;
+  const int of_block = (panels + alone - 1) / alone, of_pair = (panels + pairs - 1) / pairs;
+  return of_pair < 2 * of_block && of_pair <= kMostClusterPanels ? 2 : 1;
 }
 
 Status FewLaunch::run_tokens(const KernelWeights& weights, const Rows& x, const Matrix& y,
@@ -113,6 +127,8 @@ Status FewLaunch::run_tokens(const KernelWeights& weights, const Rows& x, const 
   FewArgs args{};
   args.matrix = mma_args(weights, {x, nullptr, nullptr, slots.num_slots}, y);
   args.slots = slots;
+  args.ids_are_there = true;
+  args.cluster = cluster_of(args.matrix.panels);
   return run(kernels_.tokens[slots.num_tokens <= 8 ? 0 : 1], true, args, weights,
              args.matrix.panels, stream);
 }
@@ -144,15 +160,16 @@ Status FewLaunch::run_normed(const KernelWeights& weights, const NormedInput& x,
 
 Status FewLaunch::run(const FewKernel (&kernels)[2], bool adds, FewArgs args,
                       const KernelWeights& weights, int64_t units, Stream stream,
-                      int64_t bytes_of_x) const {
+                      int64_t more_bytes) const {
   const FewKernel& kernel = kernels[is_narrow(args.matrix) ? 1 : 0];
   describe_stage(weights, kernel.panels, args);
   if (kernels_are_watched())
     report({few_kernel_name(weights.scheme, kernel.tokens, adds), weights.shape});
-  const int64_t shared = share_out(kernel, most_shared_ - bytes_of_x, args) + bytes_of_x;
-  return launch_early(*queue_, stream, "few tokens", kernel.kernel,
-                      std::clamp<int64_t>(units, 1, queue_->multiprocessors), kernel.warps * 32,
-                      static_cast<size_t>(shared), args);
+  const int64_t shared = share_out(kernel, most_shared_ - more_bytes, args) + more_bytes;
+  args.cluster = std::max(args.cluster, 1);
+  const int64_t clusters = std::clamp<int64_t>(units, 1, queue_->multiprocessors / args.cluster);
+  return launch_clusters(*queue_, stream, "few tokens", kernel.kernel, clusters * args.cluster,
+                         args.cluster, kernel.warps * 32, static_cast<size_t>(shared), args);
 }
 
 }  // namespace moracle::cuda

@@ -19,7 +19,7 @@ class FewLinear : public GroupedLinear {
       return others_->run(rows, y, stream);
     const auto tokens = static_cast<int>(rows.num_rows);
     return few_.run_rows(weights(), rows.x, false, y, nullptr, slots_of(tokens),
-                         few_choice(tokens, 1, 1), stream);
+                         few_choice(tokens, 1, 1), true, stream);
   }
   bool serves_norm(const NormedInput& x) const override {
     return x.norm.x.rows <= most_tokens_ && few_.serves_norm(weights(), x);

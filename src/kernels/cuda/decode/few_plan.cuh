@@ -95,22 +95,26 @@ __device__ inline void make_few_plan(const FewSlots& s, bool x_of_tokens, int mo
 /// A block's share of all units: blocks differ by one unit at most.
 struct FewShare {
   int first, count;
-  __device__ explicit FewShare(int units) {
-    const auto blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+  __device__ explicit FewShare(int units)
+      : FewShare(units, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)) {}
+  __device__ FewShare(int units, int block, int blocks) {
     const int each = units / blocks, more = units - each * blocks;
     first = block * each + min(block, more), count = each + (block < more ? 1 : 0);
   }
 };
 
-/// The first block marks slots without a row, and reports invalid ids.
-__device__ inline void settle_few_slots(const FewSlots& s, const FewPlan& plan) {
-  const int slot = static_cast<int>(threadIdx.x);
-  if (blockIdx.x != 0 || slot >= s.num_slots) return;
-  if (s.slot_row != nullptr) s.slot_row[slot] = plan.expert[slot] >= 0 ? slot : -1;
+/// Marks a slot without a row, and reports an invalid id. `expert`: of the slot.
+__device__ inline void settle_few_slot(const FewSlots& s, int slot, int expert) {
+  if (s.slot_row != nullptr) s.slot_row[slot] = expert >= 0 ? slot : -1;
   if (s.ids == nullptr) return;
   const int32_t id = s.ids[slot];
   if (s.id_errors != nullptr && (id < -1 || id >= s.num_experts))
     report(s.id_errors, slot, id, s.num_experts, s.top_k);
+}
+/// The first block does so for all slots.
+__device__ inline void settle_few_slots(const FewSlots& s, const FewPlan& plan) {
+  const int slot = static_cast<int>(threadIdx.x);
+  if (blockIdx.x == 0 && slot < s.num_slots) settle_few_slot(s, slot, plan.expert[slot]);
 }
 
 }  // namespace moracle::cuda

@@ -27,16 +27,17 @@ __device__ inline uint8_t* few_ring(const FewArgs& args, uint8_t* rings, int war
   return rings + warp * args.stages * args.stage_bytes;
 }
 
-/// kApart: a warp takes every kApart-th stage of a row. Its neighbours take those between, so that
+/// A warp takes every `apart`-th stage of a row. Its neighbours take those between, so that
 /// a block reads long runs of memory. A lane copies the codes, scales or zero points of one panel.
-template <class Operand, int kPanels, int kApart>
+template <class Operand, int kPanels>
 class FewRing {
  public:
   /// `rings`: of all warps.
   template <int kWarps>
-  __device__ FewRing(const FewArgs& args, uint8_t* rings, FewBarriers<kWarps>& barriers)
+  __device__ FewRing(const FewArgs& args, uint8_t* rings, FewBarriers<kWarps>& barriers, int apart)
       : args_(args),
         a_(args.matrix),
+        apart_(apart),
         memory_(few_ring(args, rings, static_cast<int>(threadIdx.x / 32))),
         barriers_(shared_address(barriers.of_warp[threadIdx.x / 32])),
         part_(lane() / kPanels) {
@@ -79,7 +80,7 @@ class FewRing {
       }
       copy(fill_, from_ + first, min(left, most_bytes_));
     }
-    step_ += kApart;
+    step_ += apart_;
     fill_ = fill_ + 1 == args_.stages ? 0 : fill_ + 1;
   }
 
@@ -124,6 +125,7 @@ class FewRing {
 
   const FewArgs& args_;
   const MmaArgs& a_;
+  const int apart_;
   uint8_t* const memory_;
   const uint32_t barriers_;
   const int part_;  // of this lane: codes, scales or zero points

@@ -42,23 +42,19 @@ struct FewUnit {
   }
 };
 
-/// The epilogue of one output of both panels and one row.
+/// The epilogue of one output of both panels of a pair and one slot, whose row of x is `source`.
 template <class Operand>
-__device__ void finish_few_rows(const FewArgs& args, const FewPlan& plan, const FewUnit& unit,
-                                int output, int r, float (&sum)[2]) {
-  const MmaArgs& a = args.matrix;
-  const FewGroup group = plan.groups[unit.group];
-  if (r >= group.rows) return;
-  const int slot = plan.order[group.first + r];
-  const int columns[2] = {(a.gated ? unit.pair : 2 * unit.pair) * 16 + output,
-                          (a.gated ? unit.pair + a.panels / 2 : 2 * unit.pair + 1) * 16 + output};
+__device__ void finish_few_row(const MmaArgs& a, int expert, int pair, int output, int slot,
+                               int source, float (&sum)[2]) {
+  const int columns[2] = {(a.gated ? pair : 2 * pair) * 16 + output,
+                          (a.gated ? pair + a.panels / 2 : 2 * pair + 1) * 16 + output};
   if constexpr (Operand::kXScales == XScales::kToken) {
-    const float scale = a.x_scales[plan.source[group.first + r]];
+    const float scale = a.x_scales[source];
     sum[0] *= scale, sum[1] *= scale;
   }
   if (a.has_bias) {
     const auto* const bias =
-        reinterpret_cast<const float*>(a.base + group.expert * a.expert_bytes + a.bias_at);
+        reinterpret_cast<const float*>(a.base + expert * a.expert_bytes + a.bias_at);
     sum[0] += bias[columns[0]];
     if (columns[1] < a.panels * 16) sum[1] += bias[columns[1]];
   }
@@ -68,6 +64,17 @@ __device__ void finish_few_rows(const FewArgs& args, const FewPlan& plan, const 
     if (columns[0] < a.columns) store(a.y, slot, columns[0], sum[0]);
     if (columns[1] < a.columns) store(a.y, slot, columns[1], sum[1]);
   }
+}
+
+/// The same for row r of a unit's group.
+template <class Operand>
+__device__ void finish_few_rows(const FewArgs& args, const FewPlan& plan, const FewUnit& unit,
+                                int output, int r, float (&sum)[2]) {
+  const FewGroup group = plan.groups[unit.group];
+  if (r >= group.rows) return;
+  const int place = group.first + r;
+  finish_few_row<Operand>(args.matrix, group.expert, unit.pair, output, plan.order[place],
+                          plan.source[place], sum);
 }
 
 /// Rows of x: bytes from one to the next.
@@ -97,7 +104,7 @@ __device__ void run_few_rows(const FewArgs& args, FewRowsShared<kOctets>& shared
   FewUnit unit{(first + team) / pairs, (first + team) % pairs};
   FewUnit filled = unit, loaded = unit;  // the units being filled and loaded
 
-  FewRing<Operand, 2, kFewTeam> ring(args, rings, shared.barriers);
+  FewRing<Operand, 2> ring(args, rings, shared.barriers, kFewTeam);
   const auto enter_ring = [&] {
     const uint8_t* const expert = a.base + plan.groups[filled.group].expert * a.expert_bytes;
     if (a.gated)
@@ -175,13 +182,13 @@ __global__ void __launch_bounds__(kFewThreads<kOctets>, 1)
     await_earlier_kernels();
     start_later_kernels();
   };
-  // Earlier kernels write ids. A linear layer has none: its weights load while those kernels end.
-  const bool has_ids = args.slots.ids != nullptr;
-  if (has_ids) await();
+  // Weights load while earlier kernels end, unless one of those may still write the ids.
+  const bool awaits_ids = !args.ids_are_there;
+  if (awaits_ids) await();
   make_few_plan(args.slots, args.x_of_tokens, 8 * kOctets, shared.plan, shared.keys);
   run_few_rows<Operand, kOctets, kClose>(args, shared, memory + sizeof(shared),
                                          {args.matrix.x, args.matrix.x_stride}, [&] {
-                                           if (!has_ids) await();
+                                           if (!awaits_ids) await();
                                          });
   settle_few_slots(args.slots, shared.plan);
 #endif

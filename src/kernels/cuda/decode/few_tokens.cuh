@@ -6,6 +6,7 @@
 #include "kernels/cuda/decode/few_partials.cuh"
 #include "kernels/cuda/decode/few_plan.cuh"
 #include "kernels/cuda/decode/few_sums.cuh"
+#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
 
@@ -16,6 +17,15 @@ struct FewTokensTables {
   int16_t slot[kMostAddedSlots][8 * kOctets];   ///< of an expert's tokens; -1: not chosen
   float2 factor[kMostAddedSlots][4 * kOctets];  ///< what the sums of two tokens are multiplied by
 };
+/// Sums of both blocks of a cluster, for the panels that this block finishes.
+template <int kOctets>
+using FewHalves = float[kMostClusterPanels / 2][2][8 * kOctets][16];
+
+/// Announces that this thread of a cluster runs. It has written nothing that others read.
+__device__ inline void announce_to_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
 template <int kOctets>
 struct alignas(16) FewTokensShared {
   union {
@@ -24,6 +34,7 @@ struct alignas(16) FewTokensShared {
   };
   FewPlan plan;
   FewTokensTables<kOctets> tables;
+  FewHalves<kOctets> halves;
   FewBarriers<kFewWarps<kOctets>> barriers;
 };
 
@@ -95,20 +106,27 @@ __device__ inline float few_bias(const FewArgs& args, const FewPlan& plan, int t
   return bias;
 }
 
-/// A block's share of the panels. A warp takes every kWarps-th stage of all experts together.
+/// A block's share of the panels. A warp takes every kWarps-th stage of all experts together. With
+/// clusters it is a cluster's share: its two blocks divide the stages, and finish panels in turns.
 template <class Operand, int kOctets, int kClose>
 class FewTokens {
   static constexpr int kWarps = kFewWarps<kOctets>;
 
  public:
   __device__ FewTokens(const FewArgs& args, FewTokensShared<kOctets>& shared, uint8_t* rings)
-      : args_(args), a_(args.matrix), plan_(shared.plan), ring_(args, rings, shared.barriers) {
-    const int warp = static_cast<int>(threadIdx.x / 32);
-    const FewShare share(a_.panels);
+      : args_(args),
+        a_(args.matrix),
+        plan_(shared.plan),
+        ring_(args, rings, shared.barriers, kWarps * args.cluster) {
+    rank_ = args.cluster > 1 ? static_cast<int>(blockIdx.x) % args.cluster : 0;
+    const int warps = kWarps * args.cluster,
+              warp = rank_ * kWarps + static_cast<int>(threadIdx.x / 32);
+    const FewShare share(a_.panels, static_cast<int>(blockIdx.x) / args.cluster,
+                         static_cast<int>(gridDim.x) / args.cluster);
     first_ = share.first, count_ = share.count;
     steps_ = (a_.blocks + kFewBlocks<Operand> - 1) / kFewBlocks<Operand>;
-    own_ = max(plan_.num_groups * steps_ - warp + kWarps - 1, 0) / kWarps;
-    apart_hits_ = kWarps / steps_, apart_steps_ = kWarps % steps_;
+    own_ = max(plan_.num_groups * steps_ - warp + warps - 1, 0) / warps;
+    apart_hits_ = warps / steps_, apart_steps_ = warps % steps_;
     begin_ = {warp / steps_, warp % steps_};
     filled_ = begin_, fill_left_ = own_, units_left_ = own_ > 0 ? count_ : 0, panel_ = first_;
   }
@@ -121,7 +139,7 @@ class FewTokens {
   }
 
   __device__ void run(const FewTokensTables<kOctets>& tables,
-                      FewPartials<1, kOctets, kWarps>& partials) {
+                      FewPartials<1, kOctets, kWarps>& partials, FewHalves<kOctets>& halves) {
     const int full = a_.x_bytes / (kFewBlocks<Operand> * mma16::kCols * Operand::kXBytes);
     const int quad = static_cast<int>(threadIdx.x % 4);
     FewX<Operand, kOctets> x;
@@ -163,14 +181,26 @@ class FewTokens {
         at = next;
       }
       partials.put(sums.total);
-      const int token = partials.row(0), column = (first_ + u) * 16 + partials.output();
-      if (token < args_.slots.num_tokens && column < a_.columns) {
+      const int token = partials.row(0);
+      if (token < args_.slots.num_tokens) {
         float sum[1];
         partials.get(0, sum);
-        if (a_.has_bias) sum[0] += few_bias(args_, plan_, token, column);
-        store(a_.y, token, column, sum[0]);
+        if (args_.cluster > 1)
+          store_remote(shared_address(&halves[u / 2][rank_][token][partials.output()]),
+                       static_cast<uint32_t>(u % 2), sum[0]);
+        else
+          finish(u, token, sum[0]);
       }
       partials.wait();
+    }
+    if (args_.cluster == 1) return;
+    cluster_arrive();
+    cluster_wait();
+    const int token = partials.row(0);
+    if (token >= args_.slots.num_tokens) return;
+    for (int u = rank_; u < count_; u += 2) {
+      const int output = partials.output();
+      finish(u, token, halves[u / 2][0][token][output] + halves[u / 2][1][token][output]);
     }
   }
 
@@ -179,6 +209,12 @@ class FewTokens {
   struct Place {
     int hit, step;
   };
+  __device__ void finish(int u, int token, float sum) {
+    const int column = (first_ + u) * 16 + FewPartials<1, kOctets, kWarps>::output();
+    if (column >= a_.columns) return;
+    if (a_.has_bias) sum += few_bias(args_, plan_, token, column);
+    store(a_.y, token, column, sum);
+  }
   __device__ Place after(const Place& at) const {
     const int step = at.step + apart_steps_;
     const bool over = step >= steps_;
@@ -205,8 +241,8 @@ class FewTokens {
   const FewArgs& args_;
   const MmaArgs& a_;
   const FewPlan& plan_;
-  FewRing<Operand, 1, kWarps> ring_;
-  int first_, count_, steps_, own_, apart_hits_, apart_steps_;
+  FewRing<Operand, 1> ring_;
+  int rank_, first_, count_, steps_, own_, apart_hits_, apart_steps_;
   Place begin_, filled_;
   int fill_left_, units_left_, panel_;
 };
@@ -217,16 +253,19 @@ __global__ void __launch_bounds__(kFewThreads<kOctets>, 1)
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
   auto& shared = *reinterpret_cast<FewTokensShared<kOctets>*>(memory);
+  // The other block of a cluster must run before this one stores to its memory.
+  if (args.cluster > 1) announce_to_cluster();
   clear_few_tables(args.slots.num_slots, shared.tables);
-  // Weights and ids are there: the kernel before this one lets it start only after its own wait.
+  // Weights and ids are there: GEMM 1 lets later kernels start only after its own wait.
   make_few_plan(args.slots, false, kMostFewSlots, shared.plan, shared.keys);
   FewTokens<Operand, kOctets, kClose> tokens(args, shared, memory + sizeof(shared));
   tokens.start();
   const FewPlace place = enter_few_slots(args.slots, shared.plan, shared.tables);
+  if (args.cluster > 1) cluster_wait();
   await_earlier_kernels();
   start_later_kernels();
   scale_few_factors<Operand>(args, place, shared.tables);
-  tokens.run(shared.tables, shared.partials);
+  tokens.run(shared.tables, shared.partials, shared.halves);
 #endif
 }
 

@@ -23,6 +23,7 @@ struct VectorArgs {
   int to_cols;
   float* scales;
   bool fragments;  // codes in fragment order
+  bool early;      // the next kernel may start before the wait
 };
 
 constexpr int kVectorThreads = 256, kMostVectorThreads = 1024;
@@ -31,11 +32,17 @@ __device__ void clear_vectors(const VectorArgs& a, int64_t row, int first, int s
   for (int c = a.cols + first; c < a.to_cols; c += step) a.to[row * a.to_stride + c] = 0;
 }
 
+// Waits for earlier kernels, and lets later kernels start before or after.
+__device__ void wait_in_turn(const VectorArgs& a) {
+  if (a.early) start_later_kernels();
+  await_earlier_kernels();
+  if (!a.early) start_later_kernels();
+}
+
 // One scale per row, and a block per row. A thread has at most kEach vectors.
 template <int kEach>
 __global__ void __launch_bounds__(kMostVectorThreads) quantize_tokens(const VectorArgs a) {
-  await_earlier_kernels();
-  start_later_kernels();
+  wait_in_turn(a);
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
     uint32_t largest = 0;
@@ -63,8 +70,7 @@ __global__ void __launch_bounds__(kMostVectorThreads) quantize_tokens(const Vect
 // kEach vectors at once to hide their latency.
 template <int kEach>
 __global__ void __launch_bounds__(kVectorThreads) quantize_groups(const VectorArgs a) {
-  await_earlier_kernels();
-  start_later_kernels();
+  wait_in_turn(a);
   constexpr unsigned kChunk = kEach * kVectorThreads;
   const unsigned vectors = static_cast<unsigned>(a.cols) / 8;
   const int lanes = a.group / 8;
@@ -168,7 +174,7 @@ bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to) {
 }
 
 Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
-                        CodeOrder order, Stream stream) {
+                        CodeOrder order, Stream stream, bool early) {
   const VectorArgs args{static_cast<const uint16_t*>(from.data),
                         from.stride,
                         from.rows,
@@ -180,7 +186,8 @@ Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& 
                         to.values.stride,
                         static_cast<int>(to.values.cols),
                         to.scales,
-                        order == CodeOrder::kFragments};
+                        order == CodeOrder::kFragments,
+                        early};
   const int64_t vectors = from.cols / 8;
   if (args.groups > 1) {
     constexpr int kEach = 4;
