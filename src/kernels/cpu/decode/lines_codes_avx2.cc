@@ -12,7 +12,8 @@
 
 #if defined(__x86_64__)
 
-#include "kernels/cpu/decode/lines_codes_256.h"
+#include "kernels/cpu/decode/lines_codes_avx2.h"
+#include "kernels/cpu/decode/lines_words_avx2.h"
 
 namespace moracle::cpu {
 namespace {
@@ -60,8 +61,7 @@ struct E2M1 {
   static constexpr float kBias = 0x1p22f + 6;
   MORACLE_LINES_INLINE static __m256i prepared(__m256i codes) { return codes; }
   MORACLE_LINES_INLINE static __m256i words(__m256i codes, int four, int pair) {
-    const auto both = E2M1Codes::split(codes);
-    return I8::words(four == 0 ? both.low : both.high, 0, pair);
+    return I8::words(E2M1Codes::values(codes, four), 0, pair);
   }
 };
 
@@ -291,7 +291,8 @@ void f32_by_f16_avx2(const LineBlock& b) {
   multiply<F16Codes>(b);
 }
 
-const CodeKernels kAvx2Codes = kCodes;
+const CodeKernels kAvx2Codes =
+    code_kernels_avx2(multiply_codes<I4Codes>, multiply_codes<E2M1Codes>);
 
 }  // namespace moracle::cpu
 
