@@ -50,6 +50,19 @@ void rows_of_codes(const LineBlock& b) {
 
 template <class Codes>
 void multiply_codes(const LineBlock& b) {
+  if (b.rows > kFewRows) {
+    // Two even parts: with more than four rows g++ 12 spills sums.
+    LineBlock part = b;
+    part.rows = b.rows / 2;
+    multiply_codes<Codes>(part);
+    part.x += part.rows * b.x_stride;
+    part.x_sum += part.rows * b.x_sum_stride;
+    if (b.x_scale != nullptr) part.x_scale += part.rows * b.x_scale_stride;
+    for (int p = 0; p < b.panels; ++p) part.sum[p] += part.rows * kLineRows;
+    part.prefetch_every = 0;
+    part.rows = b.rows - part.rows;
+    return multiply_codes<Codes>(part);
+  }
   switch (b.rows) {
     case 1:
       return rows_of_codes<Codes, 1>(b);
