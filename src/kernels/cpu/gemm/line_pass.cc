@@ -127,7 +127,7 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassScratch& sc
   const int count = pair.panels();
   const int rows = pass.count * parts();
   const int blocks = (rows + row_block_ - 1) / row_block_;
-  const bool ahead = blocks == 1 && lines_ahead_ > 0;
+  const bool ahead = blocks == 1 && lines_ahead_ > 0 && rows <= kernels_.rows_ahead;
   // Each block decodes the codes once, so blocks are even, with no short one at the end.
   const int step = form_.by_codes ? (rows + blocks - 1) / blocks : row_block_;
   // Every block of rows prefetches its share of the next codes. So prefetches overlap products, not

@@ -301,6 +301,7 @@ constexpr LineKernels line_kernels(const char* int8, const CodeKernels& codes,
           .code_block = 6,
           .few_rows = 12,
           .lines_ahead_16 = 64,
+          .rows_ahead = 2,  // more rows meet the two panels one after the other
           .codes_for_all_rows = codes_for_all_rows,
           .floats_in_parts = floats_in_parts,
           .int8 = multiply<Int8Dot>,
