@@ -22,8 +22,11 @@ TEST_P(FewInt8Rows, MatchInt8LinesBitForBit) {
   std::vector<int32_t> x_sums(kMaxBlockRows * kUnits);
   for (int r = 0; r < kMaxBlockRows; ++r) {
     for (int64_t c = 0; c < kLines * 4; ++c) {
-      const int value = std::max(least_x_, static_cast<int>(random() % 256) - 128);
-      x.data()[r * kStride + c] = static_cast<std::byte>(value);
+      // The last rows have the largest codes: with equal signs their sums are the largest.
+      const int value = r >= kMaxBlockRows - 2 ? 127
+                        : r == 0 || r == 1     ? least_x_
+                                               : static_cast<int>(random() % 256) - 128;
+      x.data()[r * kStride + c] = static_cast<std::byte>(std::max(least_x_, value));
       x_sums[r * kUnits + c / 64] += static_cast<int8_t>(x.data()[r * kStride + c]);
     }
   }
@@ -35,8 +38,9 @@ TEST_P(FewInt8Rows, MatchInt8LinesBitForBit) {
   }
   for (bool fp4 : {false, true}) {
     for (int p = 0; p < 2; ++p) {
+      // The second panel has the largest weights.
       for (int64_t i = 0; i < kLines * 32; ++i)
-        codes[p].data()[i] = static_cast<std::byte>(random());
+        codes[p].data()[i] = static_cast<std::byte>(p == 0 ? random() : 0x77);
       const LineCodes c{.codes = codes[p].data(), .lines = kLines / 2, .to = lines[p].data()};
       fp4 ? kernels.decoders->e2m1_to_int8(c) : kernels.decoders->i4_to_int8(c);
     }

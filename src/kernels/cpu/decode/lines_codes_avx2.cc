@@ -12,7 +12,8 @@
 
 #if defined(__x86_64__)
 
-#include "kernels/cpu/decode/lines_codes_256.h"
+#include "kernels/cpu/decode/lines_codes_avx2.h"
+#include "kernels/cpu/decode/lines_words_avx2.h"
 
 namespace moracle::cpu {
 namespace {
@@ -60,8 +61,7 @@ struct E2M1 {
   static constexpr float kBias = 0x1p22f + 6;
   MORACLE_LINES_INLINE static __m256i prepared(__m256i codes) { return codes; }
   MORACLE_LINES_INLINE static __m256i words(__m256i codes, int four, int pair) {
-    const auto both = E2M1Codes::split(codes);
-    return I8::words(four == 0 ? both.low : both.high, 0, pair);
+    return I8::words(E2M1Codes::values(codes, four), 0, pair);
   }
 };
 
@@ -147,6 +147,16 @@ MORACLE_LINES_INLINE __m256 broadcast_pair(const std::byte* p) {
   return _mm256_castpd_ps(_mm256_set1_pd(pair));
 }
 
+/// sum += w · x. With many sums, pin each to its register: g++ 12 would load all rows first and
+/// spill sums.
+template <bool kPins>
+MORACLE_LINES_INLINE void add_product(__m256& sum, __m256 w, __m256 x) {
+  if constexpr (kPins)
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(w), "x"(x));
+  else
+    sum = _mm256_fmadd_ps(w, x, sum);
+}
+
 /// bias plus the zero points of rows (0, 0, 1, 1, 4, 4, 5, 5) and (2, 2, 3, 3, 6, 6, 7, 7).
 template <bool kZeros>
 MORACLE_LINES_INLINE void biases_of(const LineBlock& b, int panel, int unit, int half, float bias,
@@ -161,11 +171,12 @@ MORACLE_LINES_INLINE void biases_of(const LineBlock& b, int panel, int unit, int
 }
 
 /// One row multiplies whole lines; several rows multiply half lines, since sixteen registers hold
-/// no more sums. Fewer than eight sums would wait for each other, so two rows keep two partial
-/// sums of each.
+/// no more sums. Fewer than eight sums would wait for each other, so two rows of 4-bit codes keep
+/// two partial sums of each; bytes are bound by their decoding.
 template <class Codes, int kRows, bool kZeros>
 void rows_of_floats(const LineBlock& b) {
-  constexpr int kHalves = kRows == 1 ? 2 : 1, kParts = kRows == 2 ? 2 : 1;
+  constexpr int kHalves = kRows == 1 ? 2 : 1, kParts = kRows == 2 && Codes::kFours == 2 ? 2 : 1;
+  constexpr bool kPins = kRows > (Codes::kFours == 2 ? 4 : 3);
   for (int unit = 0; unit < b.units; ++unit) {
     for (int p = 0; p < b.panels; ++p) {
       for (int first = 0; first < 2; first += kHalves) {
@@ -199,8 +210,8 @@ void rows_of_floats(const LineBlock& b) {
               for (int r = 0; r < kRows; ++r) {
                 const __m256 x = broadcast_pair(b.x + r * b.x_stride + column * 4);
                 __m256(&s)[2] = sum[r][half][pair % kParts];
-                s[0] = _mm256_fmadd_ps(w[0], x, s[0]);
-                s[1] = _mm256_fmadd_ps(w[1], x, s[1]);
+                add_product<kPins>(s[0], w[0], x);
+                add_product<kPins>(s[1], w[1], x);
               }
             }
           }
@@ -291,7 +302,8 @@ void f32_by_f16_avx2(const LineBlock& b) {
   multiply<F16Codes>(b);
 }
 
-const CodeKernels kAvx2Codes = kCodes;
+const CodeKernels kAvx2Codes =
+    code_kernels_avx2(multiply_codes<I4Codes>, multiply_codes<E2M1Codes>);
 
 }  // namespace moracle::cpu
 

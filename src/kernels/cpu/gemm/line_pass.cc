@@ -14,9 +14,10 @@ int64_t column_bytes(LineArithmetic arithmetic) {
   return arithmetic == LineArithmetic::kInt8 ? 1 : arithmetic == LineArithmetic::kBf16 ? 2 : 4;
 }
 
-// These wait for their decoding, not for memory, and have no instructions to spare.
-bool floats_by_codes(LineForm form, const QuantKey& key) {
-  return form.by_codes && form.arithmetic == LineArithmetic::kF32 && key.quantized();
+int lines_ahead(const LineKernels& kernels, LineForm form, const QuantKey& key) {
+  if (!key.quantized()) return kernels.lines_ahead_16;
+  // Floats times codes wait for their decoding, not for memory, and have no instructions to spare.
+  return form.by_codes && form.arithmetic == LineArithmetic::kF32 ? 0 : kernels.lines_ahead;
 }
 
 // Only integers and bf16 may be multiplied by codes in blocks of any number of rows.
@@ -102,7 +103,7 @@ LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernel
       kernels_(kernels),
       kernel_(kernel_of(kernels, form, weights.shape.key.dtype)),
       row_block_(block_rows(kernels, form, weights.shape.key)),
-      lines_ahead_(floats_by_codes(form, weights.shape.key) ? 0 : kernels.lines_ahead),
+      lines_ahead_(lines_ahead(kernels, form, weights.shape.key)),
       panels_(weights, form, x_group_cols(weights.scheme), *kernels.decoders, kernels.keep_awake),
       x_group_is_unit_(x_group_cols(weights.scheme) == panels_.unit_cols()),
       scale_rows_(scale_rows(weights.shape)) {}
@@ -126,7 +127,7 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassScratch& sc
   const int count = pair.panels();
   const int rows = pass.count * parts();
   const int blocks = (rows + row_block_ - 1) / row_block_;
-  const bool ahead = blocks == 1 && lines_ahead_ > 0;
+  const bool ahead = blocks == 1 && lines_ahead_ > 0 && rows <= kernels_.rows_ahead;
   // Each block decodes the codes once, so blocks are even, with no short one at the end.
   const int step = form_.by_codes ? (rows + blocks - 1) / blocks : row_block_;
   // Every block of rows prefetches its share of the next codes. So prefetches overlap products, not

@@ -135,6 +135,8 @@ struct LineKernels {
   /// Where one block takes all rows, it prefetches this many cache lines ahead of itself, and turns
   /// to the next panels at the end of its own; 0: it prefetches the next panels, as for more rows.
   int lines_ahead = 0;
+  int lines_ahead_16 = 0;          ///< the same for weights of 16 bits
+  int rows_ahead = kMaxBlockRows;  ///< maximum rows of a block that prefetches ahead of itself
   /// `codes` multiplies any number of rows by codes in int8 or bf16, faster than lines.
   bool codes_for_all_rows = false;
   /// Few rows of floats are multiplied by 4-bit codes in kFloatParts parts of int8.

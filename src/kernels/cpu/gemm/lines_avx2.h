@@ -21,6 +21,11 @@ constexpr int kHalfBytes = 32;
 MORACLE_LINES_INLINE void prefetch_line(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
 }
+/// Prefetches cache line `line` of those that a block asks for.
+MORACLE_LINES_INLINE void prefetch_next(const LineBlock& b, int panel, int64_t line) {
+  const int64_t jump = line >= b.prefetch_turn ? b.prefetch_jump[panel] : 0;
+  prefetch_line(b.prefetch[panel] + line * kLineBytes + jump);
+}
 MORACLE_LINES_INLINE __m256i load_half(const std::byte* p) {
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
 }
@@ -190,9 +195,8 @@ MORACLE_LINES_INLINE void unit_of(const LineBlock& b, int first, int panel, int 
       }
     }
     if (kAsk && (i & (b.prefetch_every - 1)) == 0) {
-      const int64_t at = i / b.prefetch_every * kLineBytes;
 #pragma GCC unroll 2
-      for (int p = 0; p < kPanels; ++p) prefetch_line(b.prefetch[panel + p] + at);
+      for (int p = 0; p < kPanels; ++p) prefetch_next(b, panel + p, i / b.prefetch_every);
     }
   }
   typename Dot::Sum kept[kRows][kPanels][2];
@@ -288,7 +292,7 @@ inline void finish_rows(const LineResult& result) {
 
 /// The including file names its int8 instruction and passes its code kernels. The rest is common.
 constexpr LineKernels line_kernels(const char* int8, const CodeKernels& codes,
-                                   bool floats_in_parts) {
+                                   bool codes_for_all_rows, bool floats_in_parts) {
   return {.instructions = {int8, nullptr, "avx2"},
           .decoders = &kAvx2Decoders,
           .rows = &kAvx2Rows,
@@ -296,6 +300,9 @@ constexpr LineKernels line_kernels(const char* int8, const CodeKernels& codes,
           .row_block = kMaxBlockRows,
           .code_block = 6,
           .few_rows = 12,
+          .lines_ahead_16 = 64,
+          .rows_ahead = 2,  // more rows meet the two panels one after the other
+          .codes_for_all_rows = codes_for_all_rows,
           .floats_in_parts = floats_in_parts,
           .int8 = multiply<Int8Dot>,
           .f32 = multiply<F32Dot>,

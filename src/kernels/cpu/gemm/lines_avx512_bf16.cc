@@ -70,6 +70,7 @@ const LineKernels kAvx512Bf16Lines = {.instructions = {"avx512_vnni", "avx512_bf
                                       .codes = &kAvx512Codes,
                                       .row_block = 8,
                                       .lines_ahead = 64,
+                                      .lines_ahead_16 = 64,
                                       .codes_for_all_rows = true,
                                       .floats_in_parts = true,
                                       .int8 = multiply<Int8Dot>,

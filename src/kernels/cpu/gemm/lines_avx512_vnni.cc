@@ -12,6 +12,7 @@ const LineKernels kAvx512Lines = {.instructions = {"avx512_vnni", nullptr, "avx5
                                   .codes = &kAvx512Codes,
                                   .row_block = 8,
                                   .lines_ahead = 64,
+                                  .lines_ahead_16 = 64,
                                   .codes_for_all_rows = true,
                                   .floats_in_parts = true,
                                   .int8 = multiply<Int8Dot>,
