@@ -13,15 +13,19 @@ enum class CodeOrder { kNatural, kFragments };
 /// True if quantize_vectors can read and write these rows: from bf16 to codes, in whole vectors,
 /// with one scale per row or groups of 8 to 256 columns, a power of two.
 bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to);
+// `beside_previous`: the kernel before may run at the same time. It must not write `from` or touch
+// `to`, and must let later kernels start only after its own wait (device/beside.cuh).
+
 /// Quantizes as Ops::quantize. Requires in_vectors; fragments require columns in multiples of 32.
 Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
-                        CodeOrder order, Stream stream);
+                        CodeOrder order, Stream stream, bool beside_previous = false);
 /// Rounds rows of bf16 to what codes with scales in groups of 32 columns hold: MXFP8. Columns are
 /// multiples of 32, rows 16-byte aligned. `from` and `to` may be the same rows, and are in the same
 /// order, or `to` in fragment order.
 Status round_to_codes(const Queue& queue, const Matrix& from, const QuantKey& key, const Matrix& to,
-                      CodeOrder order, Stream stream);
+                      CodeOrder order, Stream stream, bool beside_previous = false);
 /// Copies rows of bf16 into fragment order. Columns are multiples of 32, rows 16-byte aligned.
-Status to_fragments(const Queue& queue, const Matrix& from, const Matrix& to, Stream stream);
+Status to_fragments(const Queue& queue, const Matrix& from, const Matrix& to, Stream stream,
+                    bool beside_previous = false);
 
 }  // namespace moracle::cuda
