@@ -86,6 +86,23 @@ TEST_P(PlanRows, SortsByExpertAndKeepsTheOrderOfTokens) {
   }
 }
 
+// GPUs read four ids at once where these are aligned.
+TEST_P(PlanRows, IdsWithoutAlignment) {
+  Choices c{std::vector<int32_t>(8 * 301), 8, 32};
+  for (int32_t& id : c.ids) id = static_cast<int32_t>(random_() % 32);
+  std::vector<int32_t> stored(1, 5);
+  stored.insert(stored.end(), c.ids.begin(), c.ids.end());
+  const auto slots = static_cast<int64_t>(c.ids.size());
+  const int32_t* const ids = upload(stored) + 1;
+  expect_plan(planned(c.local(), slots,
+                      [&](const RowPlan& plan) {
+                        return ops().plan_rows(ids, slots / c.top_k, c.top_k, c.num_experts,
+                                               nullptr, c.local(), plan, {});
+                      }),
+              c);
+  expect_done(status_);
+}
+
 // Every third expert is on another rank. The others are local in reverse order.
 TEST_P(PlanRows, FollowsExpertMapAndSkipsMinusOne) {
   for (auto [num_experts, top_k, tokens] :

@@ -21,17 +21,15 @@ __device__ inline float scale_of(const QuantKey& key, float largest) {
   return e8m0_to_float(static_cast<uint8_t>(min(exponent, 254u)));
 }
 
-/// Divides many values by one, each correctly rounded: two steps of Markstein's on the reciprocal.
-/// Quotients below 2^-100 may be off.
+/// Divides many bf16 values by one scale: a step of Markstein's on the reciprocal. The last bit of
+/// a quotient may be off, but the codes are those of exact quotients: true for all pairs of
+/// mantissas of a value and of the largest value, in int8 and in e4m3.
 class Divisor {
  public:
   __device__ explicit Divisor(float by) : by_(by), reciprocal_(1.0f / by) {}
   __device__ float operator()(float value) const {
-    float quotient = value * reciprocal_;
-#pragma unroll
-    for (int step = 0; step < 2; ++step)
-      quotient = __fmaf_rn(__fmaf_rn(-by_, quotient, value), reciprocal_, quotient);
-    return quotient;
+    const float quotient = value * reciprocal_;
+    return __fmaf_rn(__fmaf_rn(-by_, quotient, value), reciprocal_, quotient);
   }
 
  private:
@@ -48,12 +46,13 @@ __device__ inline uint32_t two_e4m3(float first, float second) {
   return float_to_e4m3(first) | uint32_t{float_to_e4m3(second)} << 8;
 #endif
 }
-__device__ inline uint32_t two_i8(float first, float second) {
-  const auto code = [](float value) {
-    return static_cast<uint32_t>(static_cast<int>(fminf(fmaxf(rintf(value), -128.0f), 127.0f))) &
-           0xffu;
-  };
-  return code(first) | code(second) << 8;
+/// Four codes of int8. The values are at most 127: a sum with 1.5 · 2^23 ends with the rounded one.
+__device__ inline uint32_t four_i8(const float (&values)[4]) {
+  uint32_t sums[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sums[i] = __float_as_uint(values[i] + 12582912.0f);
+  return __byte_perm(__byte_perm(sums[0], sums[1], 0x0040), __byte_perm(sums[2], sums[3], 0x0040),
+                     0x5410);
 }
 
 __device__ inline uint8_t code_of(const QuantKey& key, float value, float scale) {
@@ -78,45 +77,52 @@ __device__ inline uint32_t rounded_e4m3(float first, float second, float scale) 
   return __float_as_uint(two[0]) >> 16 | (__float_as_uint(two[1]) & 0xffff0000u);
 }
 
+__device__ inline uint32_t max_of_halves(uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t largest;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(largest) : "r"(a), "r"(b));
+  return largest;
+#else
+  return max(a & 0xffffu, b & 0xffffu) | max(a & 0xffff0000u, b & 0xffff0000u);
+#endif
+}
+
 /// Eight neighbouring bf16.
-struct EightValues {
-  float values[8];
-  __device__ explicit EightValues(const uint16_t* from) {
-    const uint4 words = *reinterpret_cast<const uint4*>(from);
-    const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      values[2 * i] = __uint_as_float(pairs[i] << 16);
-      values[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
-    }
+class EightValues {
+ public:
+  __device__ explicit EightValues(const uint16_t* from)
+      : EightValues(*reinterpret_cast<const uint4*>(from)) {}
+  __device__ explicit EightValues(const uint4& words)
+      : pairs_{words.x, words.y, words.z, words.w} {}
+  __device__ float operator[](int i) const {
+    return __uint_as_float(i % 2 == 0 ? pairs_[i / 2] << 16 : pairs_[i / 2] & 0xffff0000u);
   }
+  /// Bits of the largest magnitude, as of a float.
   __device__ uint32_t largest() const {
-    uint32_t bits = 0;
+    uint32_t both = 0;
 #pragma unroll
-    for (const float value : values) bits = max(bits, __float_as_uint(value) & 0x7fffffffu);
-    return bits;
+    for (const uint32_t pair : pairs_) both = max_of_halves(both, pair & 0x7fff7fffu);
+    return max(both << 16, both & 0xffff0000u);
   }
-  /// Stores the codes of columns `column` to column + 7 of a row, in natural or in fragment order.
-  __device__ void put(const QuantKey& key, float scale, bool finite, uint8_t* row, int column,
-                      bool fragments) const {
-    uint32_t words[2] = {};
-    if (finite) {
-      const Divisor divide(scale);
+  /// Returns the eight codes, or zeros if the scale is not finite.
+  __device__ uint2 codes(const QuantKey& key, float scale, bool finite) const {
+    if (!finite) return {0, 0};
+    const Divisor divide(scale);
+    uint32_t words[2];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float first = divide(values[2 * i]), second = divide(values[2 * i + 1]);
-        words[i / 2] |= (key.dtype == DType::kI8 ? two_i8(first, second) : two_e4m3(first, second))
-                        << (16 * (i % 2));
-      }
+    for (int w = 0; w < 2; ++w) {
+      float four[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) four[i] = divide((*this)[4 * w + i]);
+      words[w] = key.dtype == DType::kI8
+                     ? four_i8(four)
+                     : two_e4m3(four[0], four[1]) | two_e4m3(four[2], four[3]) << 16;
     }
-    if (!fragments) {
-      *reinterpret_cast<uint2*>(row + column) = {words[0], words[1]};
-      return;
-    }
-    auto* const to = reinterpret_cast<uint32_t*>(row);
-    to[fragment_order::position(1, column / 4)] = words[0];
-    to[fragment_order::position(1, column / 4 + 1)] = words[1];
+    return {words[0], words[1]};
   }
+
+ private:
+  uint32_t pairs_[4];
 };
 
 }  // namespace moracle::cuda

@@ -97,7 +97,7 @@ TEST_F(CudaHopperTest, EveryNumberOfTokensGivesResultsOfReferenceAndReplaysThem)
     const Scheme scheme = *parse_scheme(name);
     FusedMoe moe = make(request_of(scheme, "cuda-sm90"));
     FusedMoe reference = make(request_of(scheme, "cuda-reference"));
-    for (const int64_t tokens : {1, 8, 9, 12, 13, 50, 100, 300, 1000, 2000}) {
+    for (const int64_t tokens : {1, 8, 9, 12, 13, 50, 100, 300, 1000, 1300, 2000}) {
       SCOPED_TRACE(str(name, ", ", tokens, " tokens"));
       const Batch b = batch(request_of(scheme, "cuda-sm90"), tokens);
       const std::vector<float> want = apply(moe, b);

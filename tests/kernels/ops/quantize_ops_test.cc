@@ -1,6 +1,7 @@
 // Tests quantization of activations on every device against quant/activation.h and the definition.
 #include <algorithm>
 #include <bit>
+#include <tuple>
 
 #include "base/text.h"
 #include "kernels/ops/device_ops.h"
@@ -85,23 +86,28 @@ TEST_P(QuantizeOps, MatchesReferenceBits) {
   }
 }
 
-// So many that a thread of a GPU has several vectors. The last rows are not a whole block.
+// So many that a thread of a GPU has several vectors, of few and of many columns. The last rows are
+// not a whole block.
 TEST_P(QuantizeOps, ManyRowsMatchReferenceBits) {
-  const int64_t rows = 4101, cols = 2176;
-  const std::vector<float> x = rounded(normal(rows * cols, 3));
-  const QuantKey key = kFp8Dynamic128Sym;
-  const int64_t groups = num_groups(key, cols);
-  const Rows to = codes(rows, cols, cols, key, groups);
-  expect_done(ops().quantize(matrix(x, rows, cols), key, to, {}));
-  const std::vector<uint8_t> got = codes_of(to);
-  const std::vector<float> scales = scales_of(to);
-  std::vector<uint8_t> want(cols);
-  std::vector<float> want_scales(groups);
-  for (int64_t r = 0; r < rows; ++r) {
-    quantize_row(key, &x[r * cols], cols, want.data(), want_scales.data());
-    ASSERT_TRUE(std::equal(want.begin(), want.end(), &got[r * cols])) << "row " << r;
-    ASSERT_TRUE(std::equal(want_scales.begin(), want_scales.end(), &scales[r * groups]))
-        << "row " << r;
+  for (const auto& [key, rows, cols] :
+       {std::tuple<QuantKey, int64_t, int64_t>{kFp8Dynamic128Sym, 4101, 2176},
+        {kInt8DynamicTokenSym, 2801, 768},
+        {kFp8DynamicTokenSym, 129, 16384}}) {
+    SCOPED_TRACE(str(name(key.dtype), ", ", cols, " columns"));
+    const std::vector<float> x = rounded(normal(rows * cols, 3));
+    const int64_t groups = num_groups(key, cols);
+    const Rows to = codes(rows, cols, cols, key, groups);
+    expect_done(ops().quantize(matrix(x, rows, cols), key, to, {}));
+    const std::vector<uint8_t> got = codes_of(to);
+    const std::vector<float> scales = scales_of(to);
+    std::vector<uint8_t> want(cols);
+    std::vector<float> want_scales(groups);
+    for (int64_t r = 0; r < rows; ++r) {
+      quantize_row(key, &x[r * cols], cols, want.data(), want_scales.data());
+      ASSERT_TRUE(std::equal(want.begin(), want.end(), &got[r * cols])) << "row " << r;
+      ASSERT_TRUE(std::equal(want_scales.begin(), want_scales.end(), &scales[r * groups]))
+          << "row " << r;
+    }
   }
 }
 

@@ -36,12 +36,13 @@ class FewExperts : public FusedExperts {
                    scratch.rows.slot_row,
                    device_.device_errors().cell(DeviceErrorKind::kIds)};
     const int choice = few_choice(tokens, top_k_, num_local_);
-    MORACLE_TRY(const Rows x, prepared(call.x, scratch.input, false, stream));
+    MORACLE_TRY(const Rows x, prepared(call.x, scratch.input, Overlap::kNone, stream));
     const Matrix h = scratch.activated.slice(0, num_slots);
     // A kernel that prepared x waited for the ids before it let GEMM 1 start.
     MORACLE_CHECK(
         first_.run_rows(w13_, x, true, h, &activation_, slots, choice, !is_ready(call.x), stream));
-    MORACLE_TRY(const Rows intermediate, prepared(h, scratch.intermediate, true, stream));
+    // GEMM 2 may start before the rows are complete, because its ids are.
+    MORACLE_TRY(const Rows intermediate, prepared(h, scratch.intermediate, Overlap::kNext, stream));
     slots.slot_row = nullptr, slots.id_errors = nullptr;
     if (few_adds(tokens, top_k_, w2_.shape.n))
       return second_.run_tokens(w2_, intermediate, call.output, slots, stream);
@@ -58,14 +59,13 @@ class FewExperts : public FusedExperts {
     return !w13_.scheme.activation && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
            x.stride % 8 == 0 && x.cols % 16 == 0;
   }
-  // Quantizes rows if the scheme says so. Otherwise copies rows that are not ready. `early`: the
-  // kernel after this one may start before the rows are complete, because its ids are.
-  Result<Rows> prepared(const Matrix& x, const Rows& room, bool early, Stream stream) const {
+  // Quantizes rows if the scheme says so. Otherwise copies rows that are not ready.
+  Result<Rows> prepared(const Matrix& x, const Rows& room, Overlap overlap, Stream stream) const {
     const auto& key = w13_.scheme.activation;
     const Rows to = room.first(x.rows);
     if (key && in_vectors(x, *key, to)) {
       MORACLE_CHECK(
-          quantize_vectors(device_.queue(), x, *key, to, CodeOrder::kNatural, stream, early));
+          quantize_vectors(device_.queue(), x, *key, to, CodeOrder::kNatural, stream, overlap));
       return to;
     }
     if (key) {

@@ -54,7 +54,8 @@ __device__ inline void quantize_groups_in_block(const QuantKey& key, const Eight
       largest = max(largest, __shfl_xor_sync(kAllLanes, largest, s));
     if (!there) continue;
     const float scale = scale_of_bits(key, largest);
-    eight.put(key, scale, largest < kInfinityBits, codes + row * code_stride, at * 8, false);
+    *reinterpret_cast<uint2*>(codes + row * code_stride + at * 8) =
+        eight.codes(key, scale, largest < kInfinityBits);
     if (lane == 0) scales[row * groups + group] = scale;
   }
   __syncthreads();
@@ -83,7 +84,8 @@ __device__ inline void quantize_rows_in_block(const QuantKey& key, const Eight* 
     for (int i = 0; i < kTeam; ++i) largest = max(largest, of_warp[row * kTeam + i]);
     const float scale = scale_of_bits(key, largest);
     for (int at = thread; at < vectors; at += kTeamThreads)
-      values(at).put(key, scale, largest < kInfinityBits, codes + row * code_stride, at * 8, false);
+      *reinterpret_cast<uint2*>(codes + row * code_stride + at * 8) =
+          values(at).codes(key, scale, largest < kInfinityBits);
     if (thread == 0) scales[row] = scale;
   }
   __syncthreads();

@@ -10,6 +10,8 @@ namespace moracle::cuda {
 /// even number of columns, and its pairs are aligned.
 struct WgmmaArgs : MmaArgs {
   bool y_fragments;  ///< store y in fragment order, too
+  /// Not null: y holds e4m3 codes in fragment order, with these scales of groups of 128 columns.
+  float* y_scales;
   // Dense and shared kernels: blocks of a cluster share the columns of a tile, this many k-blocks
   // each, whole stages.
   int cluster, part_blocks;
@@ -25,6 +27,8 @@ struct WgmmaKernel {
   int stage_blocks;  ///< k-blocks of a stage
   int block_bytes;   ///< of a k-block
   int scale_bytes;   ///< of 16 scales; 0: no scales in groups
+  bool loads_ahead;  ///< reads the plan of the rows, and weights, before the previous kernel ends
+  bool quantizes;    ///< can quantize what it activates, in groups of 128 columns
 };
 
 /// Kernels of one operand.

@@ -32,7 +32,7 @@ class WgmmaDense : public GroupedLinear {
       MORACLE_CHECK(
           key ? quantize_vectors(device_.queue(), x, *key, input, CodeOrder::kFragments, stream)
               : to_fragments(device_.queue(), x, input.values, stream));
-      return gemm_.run(weights(), rows, y, nullptr, false, stream);
+      return gemm_.run(weights(), rows, {y, nullptr, 0}, nullptr, false, stream);
     }
     if (key)
       MORACLE_CHECK(device_.ops().quantize(x, *key, input, stream));

@@ -26,48 +26,56 @@ class WgmmaExperts : public FusedExperts {
   Status run(const ExpertsCall& call, const MoeScratch& scratch, Stream stream) override {
     Ops& ops = device_.ops();
     const int64_t num_rows = call.x.rows * top_k_;
+    const WgmmaKernel& kernel = first_.experts_kernel(w13_, num_rows);
     MORACLE_CHECK(ops.plan_rows(call.topk_ids, call.x.rows, top_k_, num_experts_, call.expert_map,
                                 num_local_, scratch.rows, stream));
+    // The input is prepared while rows are planned, unless GEMM 1 needs the plan early.
+    Overlap overlap = kernel.loads_ahead ? Overlap::kNone : Overlap::kPrevious;
     Matrix x = call.x;
     if (reinterpret_cast<uintptr_t>(x.data) % 16 != 0 || x.stride % 8 != 0) {
       x = scratch.hidden.slice(0, x.rows);
       MORACLE_CHECK(ops.convert(call.x, x, stream));
+      overlap = Overlap::kNone;
     }
-    MORACLE_TRY(const Rows input, prepared(x, scratch, stream));
+    MORACLE_TRY(const Rows input, prepared(x, scratch, overlap, stream));
     const auto& key = w13_.scheme.activation;
     const bool codes = key && !wgmma_rounds(w13_.scheme);
     const Matrix h = scratch.activated.slice(0, num_rows);
+    const bool quantized = kernel.quantizes && key->group.cols == 128;
+    Rows intermediate{h, nullptr, 0};
+    if (quantized) intermediate = scratch.intermediate.first(num_rows);
     MORACLE_CHECK(first_.run(w13_,
                              {input, scratch.rows.row_token, scratch.rows.expert_offsets, num_rows},
-                             h, &activation_, !codes, stream));
-    Rows intermediate{h, nullptr, 0};
-    if (codes) {
+                             intermediate, &activation_, !codes, stream));
+    if (codes && !quantized) {
       intermediate = scratch.intermediate.first(num_rows);
       MORACLE_CHECK(
           quantize_vectors(device_.queue(), h, *key, intermediate, CodeOrder::kFragments, stream));
-    } else if (key) {
+    } else if (key && !codes) {
       MORACLE_CHECK(  // fragment order keeps groups together
           round_to_codes(device_.queue(), h, *key, h, CodeOrder::kNatural, stream));
     }
     const Matrix y = scratch.y.slice(0, num_rows);
     MORACLE_CHECK(second_.run(w2_, {intermediate, nullptr, scratch.rows.expert_offsets, num_rows},
-                              y, nullptr, false, stream));
+                              {y, nullptr, 0}, nullptr, false, stream));
     return ops.combine(y, scratch.rows.slot_row, call.topk_weights, top_k_, call.output, stream);
   }
 
  private:
   // Codes, or values in bf16, in fragment order.
-  Result<Rows> prepared(const Matrix& x, const MoeScratch& scratch, Stream stream) const {
+  Result<Rows> prepared(const Matrix& x, const MoeScratch& scratch, Overlap overlap,
+                        Stream stream) const {
     const auto& key = w13_.scheme.activation;
     Rows to = scratch.input.first(x.rows);
     if (!key) {
-      MORACLE_CHECK(to_fragments(device_.queue(), x, to.values, stream));
+      MORACLE_CHECK(to_fragments(device_.queue(), x, to.values, stream, overlap));
     } else if (wgmma_rounds(w13_.scheme)) {
       to = Rows{scratch.hidden.slice(0, x.rows), nullptr, 0};
-      MORACLE_CHECK(
-          round_to_codes(device_.queue(), x, *key, to.values, CodeOrder::kFragments, stream));
+      MORACLE_CHECK(round_to_codes(device_.queue(), x, *key, to.values, CodeOrder::kFragments,
+                                   stream, overlap));
     } else {
-      MORACLE_CHECK(quantize_vectors(device_.queue(), x, *key, to, CodeOrder::kFragments, stream));
+      MORACLE_CHECK(
+          quantize_vectors(device_.queue(), x, *key, to, CodeOrder::kFragments, stream, overlap));
     }
     return to;
   }

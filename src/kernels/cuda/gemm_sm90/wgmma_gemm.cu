@@ -78,9 +78,16 @@ int cluster_for(int64_t tiles, int stages, int64_t blocks) {
 
 }  // namespace
 
-Status WgmmaGemm::run(const KernelWeights& weights, const GroupedRows& rows, const Matrix& y,
+const WgmmaKernel& WgmmaGemm::experts_kernel(const KernelWeights& weights, int64_t num_rows) const {
+  const auto& kernels = kernels_.grouped;
+  return kernels[static_cast<size_t>(
+      wgmma_choice(static_cast<int>(kernels.size()), num_rows, weights.num_experts))];
+}
+
+Status WgmmaGemm::run(const KernelWeights& weights, const GroupedRows& rows, const Rows& to,
                       const ActivationSpec* activation, bool y_fragments, Stream stream) const {
   if (rows.num_rows == 0) return {};
+  const Matrix& y = to.values;
   const auto& [grouped, dense, shared] = kernels_;
   const auto count = static_cast<int>(grouped.size());
   const bool linear = rows.expert_offsets == nullptr;
@@ -89,7 +96,7 @@ Status WgmmaGemm::run(const KernelWeights& weights, const GroupedRows& rows, con
                                  : wgmma_choice(count, rows.num_rows, weights.num_experts));
   if (kernels_are_watched())
     report({wgmma_kernel_name(weights.scheme, grouped[choice].rows), weights.shape});
-  WgmmaArgs args{mma_args(weights, rows, y, activation), y_fragments, 1, 0, boxes_};
+  WgmmaArgs args{mma_args(weights, rows, y, activation), y_fragments, to.scales, 1, 0, boxes_};
   if (wgmma_rounds(weights.scheme)) args.x_stride *= 2, args.x_bytes *= 2;  // bf16
   const WgmmaKernel* kernel = &grouped[choice];
   const MmaKernel tile{nullptr, kernel->rows, kernel->outputs, kernel->threads,

@@ -16,9 +16,13 @@ class WgmmaGemm {
   static Result<WgmmaGemm> make(const KernelWeights& weights, const Queue& queue);
 
   /// y of each row, or its activated gates and outputs if `activation` is not null. Rows of x are
-  /// in fragment order. `y_fragments`: so are those of y.
-  Status run(const KernelWeights& weights, const GroupedRows& rows, const Matrix& y,
+  /// in fragment order. `y_fragments`: so are those of y. If y has scales, it holds codes: this
+  /// needs a kernel that quantizes.
+  Status run(const KernelWeights& weights, const GroupedRows& rows, const Rows& y,
              const ActivationSpec* activation, bool y_fragments, Stream stream) const;
+
+  /// The kernel for so many rows of experts.
+  const WgmmaKernel& experts_kernel(const KernelWeights& weights, int64_t num_rows) const;
 
  private:
   WgmmaKernels kernels_;

@@ -88,7 +88,9 @@ WgmmaKernel wgmma_kernel() {
           Tile::kPerSm,
           Tile::kBlocks,
           Tile::kBlockBytes,
-          Operand::kGroups ? Tile::kScaleBytes : 0};
+          Operand::kGroups ? Tile::kScaleBytes : 0,
+          Tile::kAhead,
+          Operand::kTokenRows};
 }
 
 /// Kernels for kWgmmaTiles. Tiles of 192 rows need the registers that unpacking takes. `Many` is

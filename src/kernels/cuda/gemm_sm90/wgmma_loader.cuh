@@ -19,13 +19,13 @@ class WgmmaLoader {
     TileFinder finder;
     int at = 0;
     const unsigned cluster = Tile::kDense ? static_cast<unsigned>(a_.cluster) : 1;
-    if constexpr (!kAhead) begin_after_earlier();
+    if constexpr (!Tile::kAhead) begin_after_earlier();
     for (int64_t number = blockIdx.x / cluster;; number += gridDim.x / cluster) {
       const TilePlace place = balanced(finder.find(a_, number, Tile::kRows, Tile::kAllPanels));
       wait_until_empty();
       if (thread() == 0) shared_.info(at).place = place;
       if (place.expert >= 0) enter(place);
-      if (kAhead && number == blockIdx.x / cluster) {
+      if (Tile::kAhead && number == blockIdx.x / cluster) {
         if (place.expert >= 0) load_ahead();
         begin_after_earlier();
       }
@@ -48,8 +48,6 @@ class WgmmaLoader {
  private:
   static constexpr int kThreads = Tile::kLoaders;
   static constexpr int kBoxes = Tile::kAllPanels / kBoxPanels;
-  // Wider tiles have no register left, and gain little.
-  static constexpr bool kAhead = Tile::kRows <= 64;
   __device__ static int thread() { return static_cast<int>(threadIdx.x) - Tile::kComputers; }
 
   __device__ void wait_until_empty() const {
@@ -141,7 +139,7 @@ class WgmmaLoader {
 
   __device__ void load(int first) {
     const uint32_t stage = shared_address(shared_.stage(ring_.slot));
-    if (kAhead && ahead_ > 0)
+    if (Tile::kAhead && ahead_ > 0)
       --ahead_;
     else if (thread() == 0)
       load_weights(ring_.slot, first);

@@ -18,6 +18,9 @@ template <class Operand, int kM_, int kN_, int kBlocks_, int kStages_, int kPerS
 struct WgmmaTile {
   static constexpr int kM = kM_, kRows = kN_, kBlocks = kBlocks_, kStages = kStages_;
   static constexpr int kPerSm = kPerSm_;
+  // The loader reads the plan of the rows, and copies the first weights, before the previous kernel
+  // is complete. Wider tiles have no register left for that, and gain little.
+  static constexpr bool kAhead = kRows <= 64;
   // Stages whose copies may be on their way at once. 64 KB keep memory busy, and with 8-bit codes
   // more of them slow it down (bench/lab/wgmma.md).
   static constexpr int kArriving =

@@ -1,8 +1,9 @@
-// Epilogue of tiles whose tokens are the rows of the product: adds the bias, activates and stores.
-// A lane has four neighbouring outputs of each panel for two tokens.
+// Epilogue of tiles whose tokens are the rows of the product: adds the bias, activates, and stores
+// bf16 or codes. A lane has four neighbouring outputs of each panel for two tokens.
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/wgmma_tokens.cuh"
+#include "kernels/cuda/quantize_values.cuh"
 
 namespace moracle::cuda {
 
@@ -19,7 +20,11 @@ class TokenStore {
     const int first = static_cast<int>(threadIdx.x / 32) * 16 + lane_row();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (first + 8 * i < info_.place.rows) store_token(sums, i, first + 8 * i);
+      const bool there = first + 8 * i < info_.place.rows;
+      if (a_.gated && a_.y_scales != nullptr)
+        store_codes(sums, i, first + 8 * i, there);  // lanes exchange values: all call
+      else if (there)
+        store_token(sums, i, first + 8 * i);
     }
   }
 
@@ -36,12 +41,60 @@ class TokenStore {
 #pragma unroll
     for (int q = 0; q < Tile::kHalf; ++q) {
       if (!panels_.there(q)) continue;
-      const float4 gate = value(sums, q, i);
-      const float4 up = value(sums, q + Tile::kHalf, i);
-      store(y + panels_[q] * 16, panels_[q],
-            {activated(gate.x, up.x), activated(gate.y, up.y), activated(gate.z, up.z),
-             activated(gate.w, up.w)});
+      store(y + panels_[q] * 16, panels_[q], activated(sums, q, i));
     }
+  }
+
+  // The tile's activated outputs of a token are a group: 128 columns, rounded to bf16 as
+  // quantize_vectors reads them. Four lanes have them.
+  __device__ __forceinline__ void store_codes(const Sums& sums, int i, int row, bool there) const {
+    static_assert(Tile::kHalf * 16 == 128);
+    uint32_t pairs[Tile::kHalf][2], largest = 0;
+#pragma unroll
+    for (int q = 0; q < Tile::kHalf; ++q) {
+      const float4 four = activated(sums, q, i);
+      pairs[q][0] = as_bits(__float22bfloat162_rn({four.x, four.y}));
+      pairs[q][1] = as_bits(__float22bfloat162_rn({four.z, four.w}));
+#pragma unroll
+      for (const uint32_t pair : pairs[q])
+        largest = max(largest, max(pair << 16 & 0x7fffffffu, pair & 0x7fff0000u));
+    }
+    largest = max(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+    largest = max(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+    constexpr QuantKey kKey = kFp8Dynamic128Sym;
+    const float scale = scale_of_bits(kKey, largest);
+    const bool finite = largest < kInfinityBits;
+    const Divisor divide(scale);
+    const int64_t at = info_.place.first_row + row;
+    const int group = panels_.first / Tile::kHalf, lane = lane_col();
+    // Two panels are a block of fragment order: words t and 4 + t of lane t. Lanes t and t + 2
+    // exchange one, so that each stores two neighbours.
+    uint8_t* const to = static_cast<uint8_t*>(a_.y.data) + at * a_.y.stride + group * 128 +
+                        lane % 2 * 16 + lane / 2 * 8;
+#pragma unroll
+    for (int q = 0; q < Tile::kHalf; q += 2) {
+      uint32_t words[2] = {};
+      if (finite)
+        words[0] = four_codes(pairs[q], divide), words[1] = four_codes(pairs[q + 1], divide);
+      const uint32_t other = __shfl_xor_sync(kAllLanes, lane < 2 ? words[1] : words[0], 2);
+      const uint2 two = lane < 2 ? uint2{words[0], other} : uint2{other, words[1]};
+      if (there) *reinterpret_cast<uint2*>(to + q * 16) = two;
+    }
+    if (there && lane == 0) a_.y_scales[at * (a_.columns / 128) + group] = scale;
+  }
+  __device__ static uint32_t four_codes(const uint32_t (&pairs)[2], const Divisor& divide) {
+    uint32_t codes[2];
+#pragma unroll
+    for (int p = 0; p < 2; ++p)
+      codes[p] = two_e4m3(divide(__uint_as_float(pairs[p] << 16)),
+                          divide(__uint_as_float(pairs[p] & 0xffff0000u)));
+    return codes[0] | codes[1] << 16;
+  }
+
+  __device__ float4 activated(const Sums& sums, int q, int i) const {
+    const float4 gate = value(sums, q, i), up = value(sums, q + Tile::kHalf, i);
+    return {activated(gate.x, up.x), activated(gate.y, up.y), activated(gate.z, up.z),
+            activated(gate.w, up.w)};
   }
 
   // The four outputs of panel q of the tile. Its even outputs are eight columns of the product, its

@@ -1,6 +1,7 @@
 // Assigns rows to experts. Each expert has a block, which counts the slots of all earlier experts
-// and then numbers its own. A thread goes through a run of neighbouring slots. Blocks pass nothing
-// to each other, so one kernel suffices, without a workspace. Rows come out in the order of tokens.
+// and then numbers its own. A warp goes through a run of neighbouring slots, four by a lane. Blocks
+// pass nothing to each other, so one kernel suffices, without a workspace. Rows come out in the
+// order of tokens.
 #include <algorithm>
 
 #include "kernels/cuda/block.cuh"
@@ -17,45 +18,71 @@ constexpr int kRowThreads = 512, kMostRowThreads = 1024;
 
 struct RowArgs {
   const int32_t* ids;
-  int64_t slots, top_k, num_experts;
+  int64_t slots;
+  int top_k, num_experts;
   const int32_t* expert_map;
-  int64_t num_local;
+  int num_local;
   RowPlan plan;
   DeviceErrorCell* device_error;
+  bool aligned;  // ids can be read by four
 };
 
-// Returns the local number of a slot's expert, or -1 if the slot has no local expert. Looks the id
-// up only if it is valid.
-__device__ int32_t local_of(const RowArgs& a, int64_t slot) {
-  const int32_t id = a.ids[slot];
-  if (id < 0 || id >= a.num_experts) return -1;
-  const int32_t local = a.expert_map != nullptr ? a.expert_map[id] : id;
-  return local < a.num_local ? local : -1;
-}
+constexpr int kLaneSlots = 4, kWarpSlots = 32 * kLaneSlots;  // at once
 
-// Marks a slot without a row, and reports an invalid id.
-__device__ void settle_missing(const RowArgs& a, int64_t slot) {
-  a.plan.slot_row[slot] = -1;
-  const int32_t id = a.ids[slot];
-  if (id < -1 || id >= a.num_experts) report(a.device_error, slot, id, a.num_experts, a.top_k);
+// The local numbers of four slots' experts, or -1 for slots without a local expert.
+struct FourSlots {
+  int32_t id[kLaneSlots] = {-1, -1, -1, -1}, local[kLaneSlots];
+  __device__ FourSlots(const RowArgs& a, int64_t slot) {
+    if (a.aligned && slot + kLaneSlots <= a.slots) {
+      const int4 four = *reinterpret_cast<const int4*>(a.ids + slot);
+      id[0] = four.x, id[1] = four.y, id[2] = four.z, id[3] = four.w;
+    } else {
+#pragma unroll
+      for (int j = 0; j < kLaneSlots; ++j) {
+        if (slot + j < a.slots) id[j] = a.ids[slot + j];
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kLaneSlots; ++j) {
+      // Look the id up only if it is valid.
+      const bool valid = static_cast<unsigned>(id[j]) < static_cast<unsigned>(a.num_experts);
+      const int32_t found = valid && a.expert_map != nullptr ? a.expert_map[id[j]] : id[j];
+      local[j] = valid && found < a.num_local ? found : -1;
+    }
+  }
+};
+
+// Marks slots without a row, and reports invalid ids.
+__device__ void settle_missing(const RowArgs& a, int64_t slot, const FourSlots& four) {
+#pragma unroll
+  for (int j = 0; j < kLaneSlots; ++j) {
+    if (four.local[j] >= 0 || slot + j >= a.slots) continue;
+    a.plan.slot_row[slot + j] = -1;
+    if (four.id[j] < -1 || four.id[j] >= a.num_experts)
+      report(a.device_error, slot + j, four.id[j], a.num_experts, a.top_k);
+  }
 }
 
 __global__ void __launch_bounds__(kMostRowThreads) plan_rows(const RowArgs a) {
   await_earlier_kernels();
   start_later_kernels();
-  // A warp has consecutive slots, and reads 32 of them at once.
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int64_t run = (a.slots + blockDim.x - 1) / blockDim.x * 32;
-  const int64_t begin = min(a.slots, threadIdx.x / 32 * run), end = min(a.slots, begin + run);
+  const int64_t step = int64_t{blockDim.x} * kLaneSlots;
+  const int64_t run = (a.slots + step - 1) / step * kWarpSlots;
+  const int64_t begin = threadIdx.x / 32 * run, end = min(a.slots, begin + run);
   // A rank without experts runs one iteration, too: expert 0 marks the slots without a row.
-  for (int64_t e = blockIdx.x; e < max(a.num_local, int64_t{1}); e += gridDim.x) {
+  for (int e = static_cast<int>(blockIdx.x); e < max(a.num_local, 1);
+       e += static_cast<int>(gridDim.x)) {
     int32_t before = 0, own = 0;
 #pragma unroll 4
-    for (int64_t slot = begin + lane; slot < end; slot += 32) {
-      const int32_t local = local_of(a, slot);
-      before += local >= 0 && local < e;
-      own += local == e;
-      if (e == 0 && local < 0) settle_missing(a, slot);
+    for (int64_t slot = begin + lane * kLaneSlots; slot < end; slot += kWarpSlots) {
+      const FourSlots four(a, slot);
+#pragma unroll
+      for (const int32_t local : four.local) {
+        before += static_cast<unsigned>(local) < static_cast<unsigned>(e);  // not -1
+        own += local == e;
+      }
+      if (e == 0) settle_missing(a, slot, four);
     }
     const int32_t first = block_sum(before);
     const Rank rank = block_scan(own);
@@ -66,16 +93,24 @@ __global__ void __launch_bounds__(kMostRowThreads) plan_rows(const RowArgs a) {
     if (__ballot_sync(kAllLanes, own != 0) == 0) continue;
     int32_t row = first + __shfl_sync(kAllLanes, rank.before, 0);
 #pragma unroll 4
-    for (int64_t slot = begin + lane; slot - lane < end; slot += 32) {
-      const bool mine = slot < end && local_of(a, slot) == e;
-      const unsigned found = __ballot_sync(kAllLanes, mine);
-      if (mine) {
-        const int32_t at = row + __popc(found & ((1u << lane) - 1));
-        a.plan.row_token[at] = static_cast<int32_t>(slot / a.top_k);
-        a.plan.row_slot[at] = static_cast<int32_t>(slot);
-        a.plan.slot_row[slot] = at;
+    for (int64_t slot = begin; slot < end; slot += kWarpSlots) {
+      const int64_t mine = slot + lane * kLaneSlots;
+      const FourSlots four(a, mine);
+      int at = row;
+#pragma unroll
+      for (const int32_t local : four.local) {
+        const unsigned found = __ballot_sync(kAllLanes, local == e);
+        at += __popc(found & ((1u << lane) - 1));
+        row += __popc(found);
       }
-      row += __popc(found);
+#pragma unroll
+      for (int j = 0; j < kLaneSlots; ++j) {
+        if (four.local[j] != e) continue;
+        const auto number = static_cast<unsigned>(mine + j);
+        a.plan.row_token[at] = static_cast<int32_t>(number / static_cast<unsigned>(a.top_k));
+        a.plan.row_slot[at] = static_cast<int32_t>(number);
+        a.plan.slot_row[number] = at++;
+      }
     }
   }
 }
@@ -111,9 +146,15 @@ __global__ void plan_batched_rows(const int32_t* counts, int64_t num_experts, in
 Status CudaOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t top_k,
                           int64_t num_experts, const int32_t* expert_map, int64_t num_local,
                           const RowPlan& plan, Stream stream) {
-  const cuda::RowArgs args{
-      topk_ids,   num_tokens * top_k, top_k, num_experts,
-      expert_map, num_local,          plan,  device_errors_.cell(DeviceErrorKind::kIds)};
+  const cuda::RowArgs args{topk_ids,
+                           num_tokens * top_k,
+                           static_cast<int>(top_k),
+                           static_cast<int>(num_experts),
+                           expert_map,
+                           static_cast<int>(num_local),
+                           plan,
+                           device_errors_.cell(DeviceErrorKind::kIds),
+                           reinterpret_cast<uintptr_t>(topk_ids) % sizeof(int4) == 0};
   return cuda::launch_early(queue_, stream, "plan_rows", cuda::plan_rows,
                             std::max<int64_t>(num_local, 1),
                             args.slots > 4096 ? cuda::kMostRowThreads : cuda::kRowThreads, 0, args);

@@ -4,8 +4,8 @@
 #include <bit>
 
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/ops/beside.cuh"
 #include "kernels/cuda/quantize_values.cuh"
 #include "quant/activation.h"
 
@@ -23,7 +23,6 @@ struct VectorArgs {
   int to_cols;
   float* scales;
   bool fragments;  // codes in fragment order
-  bool early;      // the next kernel may start before the wait
 };
 
 constexpr int kVectorThreads = 256, kMostVectorThreads = 1024;
@@ -32,83 +31,89 @@ __device__ void clear_vectors(const VectorArgs& a, int64_t row, int first, int s
   for (int c = a.cols + first; c < a.to_cols; c += step) a.to[row * a.to_stride + c] = 0;
 }
 
-// Waits for earlier kernels, and lets later kernels start before or after.
-__device__ void wait_in_turn(const VectorArgs& a) {
-  if (a.early) start_later_kernels();
-  await_earlier_kernels();
-  if (!a.early) start_later_kernels();
+// Warps of each row, and rows of a block.
+struct RowShape {
+  int warps, block_rows;
+};
+
+// Stores the codes of neighbouring vectors by whole words of 8 bytes: in fragment order, two lanes
+// exchange half of their codes.
+__device__ void store_codes(const VectorArgs& a, int64_t row, int column, uint2 words, bool there) {
+  uint8_t* const to = a.to + row * a.to_stride;
+  if (a.fragments) {
+    const bool odd = (column & 8) != 0;
+    const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? words.x : words.y, 1);
+    words = odd ? uint2{other, words.y} : uint2{words.x, other};
+    const int even = (column & ~15) / 4;  // the first natural word of both
+    column = 4 * static_cast<int>(fragment_order::position(1, odd ? even + 1 : even));
+  }
+  if (there) *reinterpret_cast<uint2*>(to + column) = words;
 }
 
-// One scale per row, and a block per row. A thread has at most kEach vectors.
-template <int kEach>
-__global__ void __launch_bounds__(kMostVectorThreads) quantize_tokens(const VectorArgs a) {
-  wait_in_turn(a);
-  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-  for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
-    uint32_t largest = 0;
+// Quantizes rows with one scale, or with one for each group of 8 to 256 columns, a power of two:
+// then some lanes of a warp have a group. A thread loads kEach vectors at once to hide their
+// latency. One scale: these are all of a thread's vectors.
+template <int kEach, bool kGroups>
+__global__ void __launch_bounds__(kMostVectorThreads)
+    quantize_rows(const VectorArgs a, const RowShape shape, Overlap overlap) {
+  begin_kernel(overlap);
+  __shared__ uint32_t of_warp[2][kMostVectorThreads / 32];
+  const int threads = shape.warps * 32, warp = static_cast<int>(threadIdx.x / 32);
+  const int thread = static_cast<int>(threadIdx.x) % threads;
+  const int lane = static_cast<int>(threadIdx.x % 32), own = warp / shape.warps,
+            vectors = a.cols / 8, lanes = a.group / 8;
+  int turn = 0;
+  for (int64_t first = blockIdx.x * int64_t{shape.block_rows}; first < a.rows;
+       first += gridDim.x * int64_t{shape.block_rows}, turn ^= 1) {
+    const int64_t r = first + own;
+    const bool row_there = r < a.rows;
+    const uint16_t* const from = a.from + (row_there ? r : 0) * a.from_stride;
+    for (int begin = 0; begin < vectors; begin += kEach * threads) {
+      uint4 loaded[kEach];
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int c = (thread + i * threads) * 8;
-      if (c < a.cols) largest = max(largest, EightValues(a.from + r * a.from_stride + c).largest());
-    }
-    largest = block_reduce(largest, 0u, [](uint32_t x, uint32_t y) { return max(x, y); });
-    const bool finite = largest < kInfinityBits;
-    const float scale = scale_of_bits(a.key, largest);
+      for (int i = 0; i < kEach; ++i) {
+        const int v = begin + thread + i * threads;
+        loaded[i] = {};
+        if (v < vectors) loaded[i] = *reinterpret_cast<const uint4*>(from + v * 8);
+      }
+      uint32_t largest = 0;
+      if constexpr (!kGroups) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int c = (thread + i * threads) * 8;
-      if (c < a.cols)
-        EightValues(a.from + r * a.from_stride + c)
-            .put(a.key, scale, finite, a.to + r * a.to_stride, c, a.fragments);
+        for (const uint4& vector : loaded) largest = max(largest, EightValues(vector).largest());
+        largest = __reduce_max_sync(kAllLanes, largest);
+        if (shape.warps > 1) {  // two buffers: the next row's maxima do not overwrite this one's
+          if (lane == 0) of_warp[turn][warp] = largest;
+          __syncthreads();
+          for (int w = 0; w < shape.warps; ++w)
+            largest = max(largest, of_warp[turn][own * shape.warps + w]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int c = (begin + thread + i * threads) * 8;
+        if (c - lane * 8 >= a.cols) break;  // the whole warp has no vector left
+        const EightValues eight(loaded[i]);
+        if constexpr (kGroups) {
+          largest = eight.largest();
+          for (int step = lanes / 2; step > 0; step /= 2)
+            largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
+        }
+        const float scale = scale_of_bits(a.key, largest);
+        const bool there = row_there && c < a.cols;
+        store_codes(a, r, c, eight.codes(a.key, scale, largest < kInfinityBits), there);
+        if (there && c % a.group == 0) a.scales[r * a.groups + c / a.group] = scale;
+      }
     }
-    if (thread == 0) a.scales[r] = scale;
-    clear_vectors(a, r, thread, threads);
+    if (row_there) clear_vectors(a, r, thread, threads);
   }
-}
-
-// Groups of 8 to 256 columns, a power of two: some lanes of a warp have one each. A thread loads
-// kEach vectors at once to hide their latency.
-template <int kEach>
-__global__ void __launch_bounds__(kVectorThreads) quantize_groups(const VectorArgs a) {
-  wait_in_turn(a);
-  constexpr unsigned kChunk = kEach * kVectorThreads;
-  const unsigned vectors = static_cast<unsigned>(a.cols) / 8;
-  const int lanes = a.group / 8;
-  const auto count = static_cast<unsigned>(a.rows) * vectors, all = (count + 31) / 32 * 32;
-  for (unsigned first = blockIdx.x * kChunk + threadIdx.x; first < all;
-       first += gridDim.x * kChunk) {
-    uint4 loaded[kEach];
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const unsigned i = first + j * kVectorThreads, there = i < count ? i : 0;
-      loaded[j] = *reinterpret_cast<const uint4*>(
-          a.from + int64_t{there / vectors} * a.from_stride + there % vectors * 8);
-    }
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const unsigned i = first + j * kVectorThreads;
-      const EightValues eight(reinterpret_cast<const uint16_t*>(&loaded[j]));
-      uint32_t largest = eight.largest();
-      for (int step = lanes / 2; step > 0; step /= 2)
-        largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
-      if (i >= count) continue;
-      const int64_t r = i / vectors;
-      const int c = static_cast<int>(i % vectors) * 8;
-      const bool finite = largest < kInfinityBits;
-      const float scale = scale_of_bits(a.key, largest);
-      eight.put(a.key, scale, finite, a.to + r * a.to_stride, c, a.fragments);
-      if (c % a.group == 0) a.scales[r * a.groups + c / a.group] = scale;
-      if (c + 8 == a.cols) clear_vectors(a, r, 0, 1);
-    }
-  }
+  end_kernel(overlap);
 }
 
 // A thread copies 16 of the 64 bytes of a block: four words that lie apart in the natural order.
 __global__ void __launch_bounds__(kVectorThreads)
     copy_to_fragments(const uint32_t* from, int64_t from_words, uint32_t* to, int64_t to_words,
-                      unsigned count, unsigned pieces) {
-  await_earlier_kernels();
-  start_later_kernels();
+                      unsigned count, unsigned pieces, Overlap overlap) {
+  begin_kernel(overlap);
   for (unsigned i = blockIdx.x * kVectorThreads + threadIdx.x; i < count;
        i += gridDim.x * kVectorThreads) {
     const int64_t r = i / pieces, first = i % pieces * 4;
@@ -118,15 +123,16 @@ __global__ void __launch_bounds__(kVectorThreads)
     for (int w = 0; w < 4; ++w) words[w] = row[fragment_order::word_at(2, first + w)];
     *reinterpret_cast<uint4*>(to + r * to_words + first) = {words[0], words[1], words[2], words[3]};
   }
+  end_kernel(overlap);
 }
 
 // A thread rounds a group of 32 columns, four vectors. Their order within the group is that of
 // `to`.
 __global__ void __launch_bounds__(kVectorThreads)
     round_groups(const uint16_t* from, int64_t from_stride, uint16_t* to, int64_t to_stride,
-                 unsigned count, unsigned groups, const QuantKey key, bool fragments) {
-  await_earlier_kernels();
-  start_later_kernels();
+                 unsigned count, unsigned groups, const QuantKey key, bool fragments,
+                 Overlap overlap) {
+  begin_kernel(overlap);
   for (unsigned i = blockIdx.x * kVectorThreads + threadIdx.x; i < count;
        i += gridDim.x * kVectorThreads) {
     const int64_t r = i / groups, column = i % groups * 32;
@@ -140,8 +146,8 @@ __global__ void __launch_bounds__(kVectorThreads)
     uint32_t words[16];
 #pragma unroll
     for (int w = 0; w < 16; ++w) {
-      const float* const two = &eights[w / 4].values[w % 4 * 2];
-      words[w] = rounded_e4m3(two[0], two[1], scale);
+      const EightValues& eight = eights[w / 4];
+      words[w] = rounded_e4m3(eight[w % 4 * 2], eight[w % 4 * 2 + 1], scale);
     }
     auto* const out = reinterpret_cast<uint4*>(to + r * to_stride + column);
 #pragma unroll
@@ -152,6 +158,7 @@ __global__ void __launch_bounds__(kVectorThreads)
       out[v] = {word(4 * v), word(4 * v + 1), word(4 * v + 2), word(4 * v + 3)};
     }
   }
+  end_kernel(overlap);
 }
 
 int64_t vector_blocks(int64_t vectors) {
@@ -174,7 +181,7 @@ bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to) {
 }
 
 Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
-                        CodeOrder order, Stream stream, bool early) {
+                        CodeOrder order, Stream stream, Overlap overlap) {
   const VectorArgs args{static_cast<const uint16_t*>(from.data),
                         from.stride,
                         from.rows,
@@ -186,43 +193,48 @@ Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& 
                         to.values.stride,
                         static_cast<int>(to.values.cols),
                         to.scales,
-                        order == CodeOrder::kFragments,
-                        early};
+                        order == CodeOrder::kFragments};
+  // Many rows occupy all multiprocessors even if a thread has several vectors.
+  constexpr int64_t kMany = 1 << 18;
   const int64_t vectors = from.cols / 8;
-  if (args.groups > 1) {
-    constexpr int kEach = 4;
-    constexpr int64_t kMany = 1 << 20;  // enough for kEach to leave no multiprocessor idle
-    const int64_t all = from.rows * vectors;
-    return all < kMany
-               ? launch_early(queue, stream, "quantize", quantize_groups<1>, vector_blocks(all),
-                              kVectorThreads, 0, args)
-               : launch_early(queue, stream, "quantize", quantize_groups<kEach>,
-                              vector_blocks((all + kEach - 1) / kEach), kVectorThreads, 0, args);
-  }
-  const auto threads =
-      static_cast<int>(std::min<int64_t>((vectors + 31) / 32 * 32, kMostVectorThreads));
-  return launch_early(queue, stream, "quantize",
-                      vectors <= kMostVectorThreads ? quantize_tokens<1> : quantize_tokens<2>,
-                      from.rows, threads, 0, args);
+  const bool many = from.rows * vectors >= kMany, wide = vectors > kMostVectorThreads;
+  const int each = many ? (wide ? 8 : 4) : (wide ? 2 : 1);
+  RowShape shape{1, 1};
+  while (shape.warps * 32 * each < vectors &&
+         shape.warps * 32 < (many ? kVectorThreads : kMostVectorThreads))
+    shape.warps *= 2;
+  const int threads = std::max(shape.warps * 32, kVectorThreads);
+  shape.block_rows = threads / (shape.warps * 32);
+  const auto start = [&](auto few, auto few_wide, auto several, auto several_wide) {
+    const auto kernel = many ? (wide ? several_wide : several) : (wide ? few_wide : few);
+    return launch_early(queue, stream, "quantize", kernel,
+                        (from.rows + shape.block_rows - 1) / shape.block_rows, threads, 0, args,
+                        shape, overlap);
+  };
+  return args.groups > 1 ? start(quantize_rows<1, true>, quantize_rows<2, true>,
+                                 quantize_rows<4, true>, quantize_rows<8, true>)
+                         : start(quantize_rows<1, false>, quantize_rows<2, false>,
+                                 quantize_rows<4, false>, quantize_rows<8, false>);
 }
 
 Status round_to_codes(const Queue& queue, const Matrix& from, const QuantKey& key, const Matrix& to,
-                      CodeOrder order, Stream stream) {
+                      CodeOrder order, Stream stream, Overlap overlap) {
   const int64_t groups = from.cols / 32;
   return launch_early(
       queue, stream, "round_to_codes", round_groups, vector_blocks(from.rows * groups),
       kVectorThreads, 0, static_cast<const uint16_t*>(from.data), from.stride,
       static_cast<uint16_t*>(to.data), to.stride, static_cast<unsigned>(from.rows * groups),
-      static_cast<unsigned>(groups), key, order == CodeOrder::kFragments);
+      static_cast<unsigned>(groups), key, order == CodeOrder::kFragments, overlap);
 }
 
-Status to_fragments(const Queue& queue, const Matrix& from, const Matrix& to, Stream stream) {
+Status to_fragments(const Queue& queue, const Matrix& from, const Matrix& to, Stream stream,
+                    Overlap overlap) {
   const int64_t pieces = from.cols / 8;
-  return launch_early(queue, stream, "to_fragments", copy_to_fragments,
-                      vector_blocks(from.rows * pieces), kVectorThreads, 0,
-                      static_cast<const uint32_t*>(from.data), from.stride / 2,
-                      static_cast<uint32_t*>(to.data), to.stride / 2,
-                      static_cast<unsigned>(from.rows * pieces), static_cast<unsigned>(pieces));
+  return launch_early(
+      queue, stream, "to_fragments", copy_to_fragments, vector_blocks(from.rows * pieces),
+      kVectorThreads, 0, static_cast<const uint32_t*>(from.data), from.stride / 2,
+      static_cast<uint32_t*>(to.data), to.stride / 2, static_cast<unsigned>(from.rows * pieces),
+      static_cast<unsigned>(pieces), overlap);
 }
 
 }  // namespace moracle::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/device/cuda_queue.h"
+#include "kernels/cuda/device/overlap.h"
 #include "moracle/quant.h"
 #include "quant/rows.h"
 
@@ -14,16 +15,15 @@ enum class CodeOrder { kNatural, kFragments };
 /// with one scale per row or groups of 8 to 256 columns, a power of two.
 bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to);
 /// Quantizes as Ops::quantize. Requires in_vectors; fragments require columns in multiples of 32.
-/// `early`: the next kernel may start before the kernel before this one is complete. It must not
-/// read what that kernel writes before its own wait.
 Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
-                        CodeOrder order, Stream stream, bool early = false);
+                        CodeOrder order, Stream stream, Overlap overlap = Overlap::kNone);
 /// Rounds rows of bf16 to what codes with scales in groups of 32 columns hold: MXFP8. Columns are
 /// multiples of 32, rows 16-byte aligned. `from` and `to` may be the same rows, and are in the same
 /// order, or `to` in fragment order.
 Status round_to_codes(const Queue& queue, const Matrix& from, const QuantKey& key, const Matrix& to,
-                      CodeOrder order, Stream stream);
+                      CodeOrder order, Stream stream, Overlap overlap = Overlap::kNone);
 /// Copies rows of bf16 into fragment order. Columns are multiples of 32, rows 16-byte aligned.
-Status to_fragments(const Queue& queue, const Matrix& from, const Matrix& to, Stream stream);
+Status to_fragments(const Queue& queue, const Matrix& from, const Matrix& to, Stream stream,
+                    Overlap overlap = Overlap::kNone);
 
 }  // namespace moracle::cuda
