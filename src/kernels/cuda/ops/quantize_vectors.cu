@@ -4,8 +4,8 @@
 #include <bit>
 
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/device/beside.cuh"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/ops/beside.cuh"
 #include "kernels/cuda/quantize_values.cuh"
 #include "quant/activation.h"
 

@@ -14,7 +14,7 @@ enum class CodeOrder { kNatural, kFragments };
 /// with one scale per row or groups of 8 to 256 columns, a power of two.
 bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to);
 // `beside_previous`: the kernel before may run at the same time. It must not write `from` or touch
-// `to`, and must let later kernels start only after its own wait (device/beside.cuh).
+// `to`, and must let later kernels start only after its own wait (beside.cuh).
 
 /// Quantizes as Ops::quantize. Requires in_vectors; fragments require columns in multiples of 32.
 Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
