@@ -29,9 +29,9 @@ struct RoutingStatistics {
 /// with the least load. A rank holds at most num_experts / ep_size experts, rounded up. Depends on
 /// the arguments alone. `redundant`: up to so many further copies of hot experts, each where the
 /// tokens of a copy are the most, on ranks without that expert; a rank then holds at most
-/// (num_experts + redundant) / ep_size experts, rounded up. None where they do not make the largest
-/// load smaller. Returns the map of each rank. Errors: as ExpertMap::place; a negative count; more
-/// copies than each rank can hold once.
+/// (num_experts + redundant) / ep_size experts, rounded up. Half of them, a quarter and so on, or
+/// none, where the largest load is then smaller. Returns the map of each rank. Errors: as
+/// ExpertMap::place; a negative count; more copies than each rank can hold once.
 Result<std::vector<ExpertMap>> place_by_load(std::span<const int64_t> tokens, int64_t ep_size,
                                              int64_t redundant = 0);
 

@@ -171,8 +171,12 @@ Result<std::vector<ExpertMap>> place_by_load(std::span<const int64_t> tokens, in
                      " experts once on each other rank"),
                  str("it is ", redundant)};
   }
-  MORACLE_TRY(std::vector<ExpertMap> copied, place_copies(tokens, ep_size, redundant));
-  return largest_load(tokens, copied) < largest_load(tokens, best) ? copied : best;
+  // Fewer copies can balance better: one more is one more piece to place.
+  for (; redundant > 0; redundant /= 2) {
+    MORACLE_TRY(std::vector<ExpertMap> copied, place_copies(tokens, ep_size, redundant));
+    if (largest_load(tokens, copied) < largest_load(tokens, best)) best = std::move(copied);
+  }
+  return best;
 }
 
 }  // namespace moracle
