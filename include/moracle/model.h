@@ -76,6 +76,9 @@ struct ModelOptions {
   /// Places the experts of each layer by their measured load (place_by_load), the same on every
   /// rank. Null: by parallel.placement.
   std::shared_ptr<const RoutingStatistics> measured_load;
+  /// Further copies of the most chosen experts in each layer, on other ranks, which share their
+  /// tokens. Needs measured_load and several ranks. A layer has fewer where they lower no load.
+  int64_t num_redundant_experts = 0;
   std::string exchange = "auto";  ///< or a row of exchanges()
   /// Counts the tokens that choose each expert, for Model::routing_statistics. On a CPU only.
   bool count_routing = false;

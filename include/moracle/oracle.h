@@ -189,9 +189,9 @@ class ExpertMap {
  private:
   std::vector<int32_t> local_, global_;
 };
-/// Checks that the maps of all ranks together hold each expert exactly once. Errors: the first
-/// missing or duplicate expert, with the ranks that hold it.
-Status check_cover(std::span<const ExpertMap> ranks);
+/// Checks that the maps of all ranks together hold each expert, and where `one_each` exactly once.
+/// Errors: the first missing or duplicate expert, with the ranks that hold it.
+Status check_cover(std::span<const ExpertMap> ranks, bool one_each = true);
 
 /// Expert parallelism: how one layer is distributed over processes.
 struct Parallelism {

@@ -27,11 +27,16 @@ struct RoutingStatistics {
 /// Places a layer's experts on ranks so that the largest load is small, never larger than with a
 /// placement by name: from the most chosen expert to the least chosen one, each goes to the rank
 /// with the least load. A rank holds at most num_experts / ep_size experts, rounded up. Depends on
-/// the arguments alone. Returns the map of each rank. Errors: as ExpertMap::place; a negative
-/// count.
-Result<std::vector<ExpertMap>> place_by_load(std::span<const int64_t> tokens, int64_t ep_size);
+/// the arguments alone. `redundant`: up to so many further copies of hot experts, each where the
+/// tokens of a copy are the most, on ranks without that expert; a rank then holds at most
+/// (num_experts + redundant) / ep_size experts, rounded up. Half of them, a quarter and so on, or
+/// none, where the largest load is then smaller. Returns the map of each rank. Errors: as
+/// ExpertMap::place; a negative count; more copies than each rank can hold once.
+Result<std::vector<ExpertMap>> place_by_load(std::span<const int64_t> tokens, int64_t ep_size,
+                                             int64_t redundant = 0);
 
-/// The load of each rank: the sum of `tokens` over its experts.
+/// The load of each rank: the sum of `tokens` over its experts. Ranks with copies of an expert
+/// share its tokens evenly.
 std::vector<int64_t> load_of_ranks(std::span<const int64_t> tokens,
                                    std::span<const ExpertMap> ranks);
 

@@ -251,6 +251,12 @@ class Ops {
   virtual Status scale_by_expert(const int32_t* ids, int64_t count, const float* scales,
                                  float* weights, Stream) = 0;
 
+  /// own [num_tokens, top_k]: of experts with several copies, one copy keeps the id and the others
+  /// get -1. Copy (t + expert) mod number keeps it for row t. `copies` [2, num_experts]: the number
+  /// of copies, and which one is here (-1: none). `own` may be `ids`.
+  virtual Status keep_own(const int32_t* ids, int64_t num_tokens, int64_t top_k,
+                          const int32_t* copies, int64_t num_experts, int32_t* own, Stream) = 0;
+
   // Around the layers of a model.
 
   /// out[t] = table[ids[t]]. The caller has checked the ids.

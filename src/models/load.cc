@@ -209,7 +209,9 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   m.weight_bytes += loader.weight_bytes();
   for (Layer& layer : m.layers) {
     MoeStage& routed = layer.feed_forward.routed;
-    if (m.dispatch && routed.has_router()) MORACLE_CHECK(routed.find_holders(*m.group));
+    if (m.group && routed.has_router())
+      MORACLE_CHECK(
+          routed.find_copies(*m.group, options.num_redundant_experts == 0, m.workspace->device()));
   }
   MORACLE_TRY(modules, std::move(loader).finish());
   m.choices = grouped(std::move(modules));

@@ -108,7 +108,7 @@ class Chooser {
     if (options_.measured_load) {
       MORACLE_TRY(request.parallel.expert_map,
                   map_by_load(*options_.measured_load, *place.layer, request.layer.num_experts,
-                              options_.parallel));
+                              options_.parallel, options_.num_redundant_experts));
     }
     request.lora_rank = wishes_.lora_rank;
     for (const LoraAdapter& adapter : adapters_) {

@@ -72,7 +72,8 @@ std::string common_text(const ReadRecord& record) {
 std::string placement_text(const ModelOptions& o) {
   if (!o.measured_load) return std::string(name(o.parallel.placement));
   const std::string json = o.measured_load->json();
-  return str("measured load with checksum ", hex(checksum(std::as_bytes(std::span(json)))));
+  return str("measured load with checksum ", hex(checksum(std::as_bytes(std::span(json)))), ", ",
+             o.num_redundant_experts, " redundant experts");
 }
 
 std::string options_text(const ModelOptions& o) {

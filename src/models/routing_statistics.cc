@@ -71,7 +71,11 @@ std::string RoutingStatistics::json() const {
 }
 
 Status check_measured_load(const ModelOptions& options, const Checkpoint& checkpoint) {
-  if (!options.measured_load) return {};
+  if (!options.measured_load) {
+    if (options.num_redundant_experts == 0) return {};
+    return Error{ErrorKind::kInvalidArgument, "", "redundant experts",
+                 "a placement by measured load: it says which experts are hot", "there is none"};
+  }
   const RoutingStatistics& statistics = *options.measured_load;
   if (statistics.architecture != checkpoint.architecture()) {
     return of_another_model(statistics, "architecture", checkpoint.architecture(),
@@ -95,7 +99,7 @@ Status check_layers(const RoutingStatistics& statistics, const std::set<int64_t>
 }
 
 Result<ExpertMap> map_by_load(const RoutingStatistics& statistics, int64_t layer,
-                              int64_t num_experts, const Parallelism& parallel) {
+                              int64_t num_experts, const Parallelism& parallel, int64_t redundant) {
   const auto found = statistics.tokens.find(layer);
   if (found == statistics.tokens.end())
     return of_another_model(statistics, "layers", str("layer ", layer, ", which has experts"),
@@ -105,7 +109,8 @@ Result<ExpertMap> map_by_load(const RoutingStatistics& statistics, int64_t layer
                             str(num_experts, " experts, as in the model"),
                             str("there are ", found->second.size()));
   }
-  MORACLE_TRY(std::vector<ExpertMap> ranks, place_by_load(found->second, parallel.ep_size));
+  MORACLE_TRY(std::vector<ExpertMap> ranks,
+              place_by_load(found->second, parallel.ep_size, redundant));
   if (parallel.ep_rank < 0 || parallel.ep_rank >= parallel.ep_size)
     return ExpertMap::place(num_experts, parallel.ep_size, parallel.ep_rank);
   return std::move(ranks[parallel.ep_rank]);

@@ -18,6 +18,6 @@ Status check_layers(const RoutingStatistics& statistics, const std::set<int64_t>
 /// The experts of this rank in one layer. Errors: the statistics lack the layer, or it has another
 /// number of experts there; those of place_by_load.
 Result<ExpertMap> map_by_load(const RoutingStatistics& statistics, int64_t layer,
-                              int64_t num_experts, const Parallelism& parallel);
+                              int64_t num_experts, const Parallelism& parallel, int64_t redundant);
 
 }  // namespace moracle

@@ -79,7 +79,7 @@ bool ExpertMap::is_identity() const {
   return true;
 }
 
-Status check_cover(std::span<const ExpertMap> ranks) {
+Status check_cover(std::span<const ExpertMap> ranks, bool one_each) {
   const int64_t num_experts = ranks.empty() ? 0 : ranks[0].num_experts();
   std::vector<int64_t> holder(num_experts, -1);
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -87,14 +87,16 @@ Status check_cover(std::span<const ExpertMap> ranks) {
       return wrong(str("a map of ", num_experts, " experts on every rank, as on rank 0"),
                    str("rank ", rank, " has ", ranks[rank].num_experts()));
     for (int32_t e : ranks[rank].global()) {
-      if (holder[e] >= 0)
+      if (one_each && holder[e] >= 0)
         return wrong("each expert on one rank",
                      str("expert ", e, " is on ranks ", holder[e], " and ", rank));
       holder[e] = static_cast<int64_t>(rank);
     }
   }
   for (int64_t e = 0; e < num_experts; ++e) {
-    if (holder[e] < 0) return wrong("each expert on one rank", str("expert ", e, " is on no rank"));
+    if (holder[e] < 0)
+      return wrong(one_each ? "each expert on one rank" : "each expert on a rank",
+                   str("expert ", e, " is on no rank"));
   }
   return {};
 }

@@ -11,24 +11,6 @@
 
 namespace moracle {
 
-Result<std::vector<int32_t>> find_holders(Group& group, const ExpertMap& own) {
-  const size_t num_experts = own.local().size();
-  std::vector<int32_t> all(num_experts * group.size());
-  MORACLE_CHECK(group.all_gather(std::as_bytes(std::span(own.local())),
-                                 std::as_writable_bytes(std::span(all))));
-  std::vector<ExpertMap> maps;
-  for (int64_t r = 0; r < group.size(); ++r) {
-    const auto first = all.begin() + r * static_cast<int64_t>(num_experts);
-    MORACLE_TRY(ExpertMap map, ExpertMap::from({first, first + own.num_experts()}));
-    maps.push_back(std::move(map));
-  }
-  MORACLE_CHECK(check_cover(maps));
-  std::vector<int32_t> holders(num_experts);
-  for (size_t r = 0; r < maps.size(); ++r)
-    for (const int32_t e : maps[r].global()) holders[e] = static_cast<int32_t>(r);
-  return holders;
-}
-
 Result<std::byte*> Dispatch::memory(Buffer& buffer, int64_t bytes) {
   const auto need = static_cast<size_t>(std::max<int64_t>(bytes, 1));
   if (buffer.bytes() < need) {
@@ -61,11 +43,11 @@ bool Dispatch::gathers() const {
   return !same_bits_ && exchange_.in_graphs() && group_.size() <= kMostGathering;
 }
 
-Status Dispatch::run(FusedMoe& moe, std::span<const int32_t> holders, const Matrix& hidden,
+Status Dispatch::run(FusedMoe& moe, const ExpertCopies& copies, const Matrix& hidden,
                      int32_t* topk_ids, const float* topk_weights, const Matrix& output,
                      Stream stream) {
   if (most_tokens_ == 0) return {};
-  if (!gathers()) return apply(moe, holders, hidden, {topk_ids}, {topk_weights}, output, stream);
+  if (!gathers()) return apply(moe, copies, hidden, {topk_ids}, {topk_weights}, output, stream);
   const int64_t top_k = moe.plan().layer.top_k, unused = most_tokens_ - hidden.rows;
   const auto all_rows = [this](Matrix x) {
     x.rows = most_tokens_;
@@ -83,7 +65,7 @@ Status Dispatch::run(FusedMoe& moe, std::span<const int32_t> holders, const Matr
     MORACLE_CHECK(device_.copy(topk_ids + hidden.rows * top_k, no_ids_.data(),
                                unused * top_k * sizeof(int32_t), stream));
   }
-  return apply_gathered(moe, all_rows(hidden), {topk_ids}, {topk_weights}, all_rows(output),
+  return apply_gathered(moe, copies, all_rows(hidden), {topk_ids}, {topk_weights}, all_rows(output),
                         stream);
 }
 
@@ -183,7 +165,7 @@ Result<Dispatch::Arrived> Dispatch::send_rows(FusedMoe& moe, const Matrix& hidde
   return arrived;
 }
 
-Status Dispatch::apply(FusedMoe& moe, std::span<const int32_t> holders, const Matrix& hidden,
+Status Dispatch::apply(FusedMoe& moe, const ExpertCopies& copies, const Matrix& hidden,
                        TopkIds topk_ids, TopkWeights topk_weights, const Matrix& output,
                        Stream stream) {
   const Plan& plan = moe.plan();
@@ -200,7 +182,7 @@ Status Dispatch::apply(FusedMoe& moe, std::span<const int32_t> holders, const Ma
     MORACLE_CHECK(device_.download(weights.data(), topk_weights.data, ids.size() * 4, stream));
     MORACLE_CHECK(device_.synchronize(stream));
   }
-  MORACLE_TRY(const Routes routes, find_routes(ids, weights, plan.layer.top_k, holders, group_));
+  MORACLE_TRY(const Routes routes, find_routes(ids, weights, plan.layer.top_k, copies, group_));
   MORACLE_TRY(const Arrived arrived, send_rows(moe, hidden, routes, stream));
   return same_bits_ ? return_slots(moe, routes, arrived, topk_ids, topk_weights, output, stream)
                     : return_rows(moe, routes, arrived, output, stream);

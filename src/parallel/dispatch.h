@@ -7,14 +7,11 @@
 
 #include "moracle/moe.h"
 #include "moracle/parallel.h"
+#include "parallel/expert_copies.h"
 #include "parallel/routes.h"
 #include "quant/rows.h"
 
 namespace moracle {
-
-/// The rank of each expert. `own`: the experts of this rank. Every rank of the group calls it.
-/// Errors, the same on every rank: an expert that no rank has, or several.
-Result<std::vector<int32_t>> find_holders(Group& group, const ExpertMap& own);
 
 class Dispatch {
  public:
@@ -33,14 +30,15 @@ class Dispatch {
   /// A layer's experts within a step, for the tokens of all ranks. `hidden` and `output` have the
   /// rows of this rank's tokens; their memory and that of `topk_ids` and `topk_weights` hold
   /// most_tokens(). Ids past the tokens become -1 where gathers().
-  Status run(FusedMoe& moe, std::span<const int32_t> holders, const Matrix& hidden,
-             int32_t* topk_ids, const float* topk_weights, const Matrix& output, Stream stream);
+  Status run(FusedMoe& moe, const ExpertCopies& copies, const Matrix& hidden, int32_t* topk_ids,
+             const float* topk_weights, const Matrix& output, Stream stream);
 
   /// The functions of DispatchedMoe.
-  Status apply(FusedMoe& moe, std::span<const int32_t> holders, const Matrix& hidden,
-               TopkIds topk_ids, TopkWeights topk_weights, const Matrix& output, Stream stream);
-  Status apply_gathered(FusedMoe& moe, const Matrix& hidden, TopkIds topk_ids,
-                        TopkWeights topk_weights, const Matrix& output, Stream stream);
+  Status apply(FusedMoe& moe, const ExpertCopies& copies, const Matrix& hidden, TopkIds topk_ids,
+               TopkWeights topk_weights, const Matrix& output, Stream stream);
+  Status apply_gathered(FusedMoe& moe, const ExpertCopies& copies, const Matrix& hidden,
+                        TopkIds topk_ids, TopkWeights topk_weights, const Matrix& output,
+                        Stream stream);
   /// Bytes of rows, scales, ids and weights that this rank sent to others in apply, both ways.
   int64_t sent_bytes() const { return sent_bytes_; }
   /// Device memory of apply_gathered for a layer with this plan.

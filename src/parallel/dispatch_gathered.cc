@@ -41,8 +41,9 @@ int64_t Dispatch::gathered_bytes(const Plan& plan) {
   return static_cast<int64_t>(Gathering::carve(plan, nullptr).bytes);
 }
 
-Status Dispatch::apply_gathered(FusedMoe& moe, const Matrix& hidden, TopkIds topk_ids,
-                                TopkWeights topk_weights, const Matrix& output, Stream stream) {
+Status Dispatch::apply_gathered(FusedMoe& moe, const ExpertCopies& copies, const Matrix& hidden,
+                                TopkIds topk_ids, TopkWeights topk_weights, const Matrix& output,
+                                Stream stream) {
   const Plan& plan = moe.plan();
   const int64_t size = group_.size(), top_k = plan.layer.top_k;
   const int64_t part = plan.max_num_tokens / size;
@@ -79,7 +80,10 @@ Status Dispatch::apply_gathered(FusedMoe& moe, const Matrix& hidden, TopkIds top
     Rows rows{{to.rows, own.values.dtype, all, own.values.cols, own.values.cols},
               codes ? reinterpret_cast<float*>(to.scales) : nullptr,
               own.num_scales};
-    const TopkIds ids{reinterpret_cast<const int32_t*>(to.ids)};
+    auto* const all_ids = reinterpret_cast<int32_t*>(to.ids);
+    if (copies.has_several())
+      MORACLE_CHECK(copies.keep_own(all_ids, all, top_k, all_ids, device_.ops(), stream));
+    const TopkIds ids{all_ids};
     const TopkWeights weights{reinterpret_cast<const float*>(to.weights)};
     const Matrix sums{to.sums, output.dtype, all, output.cols, output.cols};
     MORACLE_CHECK(codes ? MoeAccess::apply(moe, rows, ids, weights, sums, stream)

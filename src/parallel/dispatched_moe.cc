@@ -9,7 +9,7 @@ Result<DispatchedMoe> DispatchedMoe::make(FusedMoe moe, std::vector<ExpertMap> m
                                           std::shared_ptr<Group> group,
                                           std::shared_ptr<Exchange> exchange,
                                           std::shared_ptr<Device> device) {
-  MORACLE_CHECK(check_cover(maps));
+  MORACLE_TRY(ExpertCopies copies, ExpertCopies::from(maps, /*one_each=*/false));
   const auto rank = static_cast<size_t>(group->rank());
   if (static_cast<int64_t>(maps.size()) != group->size() || !(maps[rank] == moe.plan().experts)) {
     return Error{ErrorKind::kInvalidArgument, "", moe.plan().layer.name,
@@ -17,21 +17,20 @@ Result<DispatchedMoe> DispatchedMoe::make(FusedMoe moe, std::vector<ExpertMap> m
                  str("there are ", maps.size())};
   }
   DispatchedMoe made(std::move(moe), std::move(group), std::move(exchange), std::move(device));
-  made.holders_.resize(maps[0].num_experts());
-  for (size_t r = 0; r < maps.size(); ++r)
-    for (const int32_t e : maps[r].global()) made.holders_[e] = static_cast<int32_t>(r);
+  made.copies_ = std::move(copies);
+  MORACLE_CHECK(made.copies_.upload(made.group_->rank(), *made.device_));
   return made;
 }
 
 Status DispatchedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
                             const Matrix& output, Stream stream) {
-  return dispatch_->apply(moe_, holders_, hidden, topk_ids, topk_weights, output, stream);
+  return dispatch_->apply(moe_, copies_, hidden, topk_ids, topk_weights, output, stream);
 }
 
 Status DispatchedMoe::apply_gathered(const Matrix& hidden, TopkIds topk_ids,
                                      TopkWeights topk_weights, const Matrix& output,
                                      Stream stream) {
-  return dispatch_->apply_gathered(moe_, hidden, topk_ids, topk_weights, output, stream);
+  return dispatch_->apply_gathered(moe_, copies_, hidden, topk_ids, topk_weights, output, stream);
 }
 
 }  // namespace moracle

@@ -13,8 +13,8 @@ namespace moracle {
 
 class DispatchedMoe {
  public:
-  /// `moe` holds the experts of this rank, `maps` those of every rank. Errors: maps that do not
-  /// cover each expert once; memory.
+  /// `moe` holds the experts of this rank, `maps` those of every rank. An expert may be on
+  /// several ranks, which share its tokens. Errors: maps that do not cover every expert; memory.
   static Result<DispatchedMoe> make(FusedMoe moe, std::vector<ExpertMap> maps,
                                     std::shared_ptr<Group> group,
                                     std::shared_ptr<Exchange> exchange,
@@ -48,7 +48,7 @@ class DispatchedMoe {
         dispatch_(std::make_unique<Dispatch>(*group_, *exchange_, *device_)) {}
 
   FusedMoe moe_;
-  std::vector<int32_t> holders_;  // the rank of each expert
+  ExpertCopies copies_;
   std::shared_ptr<Group> group_;
   std::shared_ptr<Exchange> exchange_;
   std::shared_ptr<Device> device_;

@@ -10,18 +10,24 @@ size_t ReplicatedMoe::scratch_bytes(const LayerSpec& layer, int64_t max_num_toke
   return SlotSums::carve(layer, max_num_tokens, activation, nullptr).bytes;
 }
 
-Status ReplicatedMoe::apply(FusedMoe& moe, const Matrix& hidden, TopkIds topk_ids,
-                            TopkWeights topk_weights, const Matrix& output, Stream stream,
-                            LoraIds lora_ids) const {
+Status ReplicatedMoe::apply(FusedMoe& moe, const ExpertCopies& copies, int32_t* own_ids,
+                            const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+                            const Matrix& output, Stream stream, LoraIds lora_ids) const {
+  TopkIds served = topk_ids;
+  if (copies.has_several()) {
+    MORACLE_CHECK(copies.keep_own(topk_ids.data, hidden.rows, moe.plan().layer.top_k, own_ids,
+                                  device->ops(), stream));
+    served.data = own_ids;
+  }
   if (!same_bits) {
-    MORACLE_CHECK(moe.apply(hidden, topk_ids, topk_weights, output, stream, lora_ids));
+    MORACLE_CHECK(moe.apply(hidden, served, topk_weights, output, stream, lora_ids));
     return exchange->all_reduce(output, stream);
   }
   const Plan& plan = moe.plan();
   const LayerSpec& layer = plan.layer;
   const SlotSums sums = SlotSums::carve(layer, plan.max_num_tokens, plan.activation_dtype, scratch);
   const Matrix by_slot = sums.by_slot.slice(0, hidden.rows * layer.top_k);
-  MORACLE_CHECK(moe.apply_rows(hidden, topk_ids, topk_weights, by_slot, stream, lora_ids));
+  MORACLE_CHECK(moe.apply_rows(hidden, served, topk_weights, by_slot, stream, lora_ids));
   // Each row is 0 on all ranks but one, so the sum is exact.
   MORACLE_CHECK(exchange->all_reduce(by_slot, stream));
   // Entries of row_slot past the last row are those of earlier calls, or 0: rows that exist.

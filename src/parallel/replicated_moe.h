@@ -4,6 +4,7 @@
 
 #include "moracle/moe.h"
 #include "moracle/parallel.h"
+#include "parallel/expert_copies.h"
 
 namespace moracle {
 
@@ -17,9 +18,10 @@ struct ReplicatedMoe {
   Device* device = nullptr;
 
   /// FusedMoe::apply, over the experts of all ranks. `output` has the plan's activation dtype and
-  /// no gaps.
-  Status apply(FusedMoe& moe, const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
-               const Matrix& output, Stream stream, LoraIds lora_ids) const;
+  /// no gaps. `own_ids`: memory like `topk_ids`, used where experts have copies.
+  Status apply(FusedMoe& moe, const ExpertCopies& copies, int32_t* own_ids, const Matrix& hidden,
+               TopkIds topk_ids, TopkWeights topk_weights, const Matrix& output, Stream stream,
+               LoraIds lora_ids) const;
   static size_t scratch_bytes(const LayerSpec& layer, int64_t max_num_tokens, DType activation);
 };
 

@@ -15,12 +15,12 @@ struct Counts {
 
 // Appends the rows that travel to rank `r`.
 Counts add_rows(std::span<const int32_t> ids, std::span<const float> weights, int64_t top_k,
-                std::span<const int32_t> holders, int64_t r, int64_t size, Routes& routes) {
-  const auto is_there = [&](int32_t id) { return id >= 0 && holders[id] == r; };
+                const ExpertCopies& copies, int64_t r, int64_t size, Routes& routes) {
   const int64_t num_tokens = static_cast<int64_t>(ids.size()) / top_k;
   Counts counts;
   for (int64_t t = 0; t < num_tokens; ++t) {
     const std::span<const int32_t> own = ids.subspan(t * top_k, top_k);
+    const auto is_there = [&](int32_t id) { return id >= 0 && copies.rank_of(t, id) == r; };
     if (std::none_of(own.begin(), own.end(), is_there)) continue;
     routes.returns[t * size + r] = static_cast<int32_t>(routes.num_sent());
     routes.tokens.push_back(static_cast<int32_t>(t));
@@ -39,8 +39,8 @@ Counts add_rows(std::span<const int32_t> ids, std::span<const float> weights, in
 }  // namespace
 
 Result<Routes> find_routes(std::span<const int32_t> ids, std::span<const float> weights,
-                           int64_t top_k, std::span<const int32_t> holders, Group& group) {
-  const auto num_experts = static_cast<int32_t>(holders.size());
+                           int64_t top_k, const ExpertCopies& copies, Group& group) {
+  const auto num_experts = static_cast<int32_t>(copies.num_experts());
   for (const int32_t id : ids) {
     if (id >= -1 && id < num_experts) continue;
     return Error{ErrorKind::kInvalidArgument, "", "topk_ids",
@@ -52,7 +52,7 @@ Result<Routes> find_routes(std::span<const int32_t> ids, std::span<const float> 
   routes.slot_returns.assign(ids.size(), -1);
   std::vector<Counts> sent, received(size);
   for (int64_t r = 0; r < size; ++r) {
-    sent.push_back(add_rows(ids, weights, top_k, holders, r, size, routes));
+    sent.push_back(add_rows(ids, weights, top_k, copies, r, size, routes));
     routes.sends.push_back(sent.back().rows);
     routes.slot_sends.push_back(sent.back().slots);
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "moracle/parallel.h"
+#include "parallel/expert_copies.h"
 
 namespace moracle {
 
@@ -31,9 +32,9 @@ struct Routes {
   }
 };
 
-/// `holders`: the rank of each expert. Counts travel, so every rank of the group calls it. Errors:
+/// `copies`: the ranks of each expert. Counts travel, so every rank of the group calls it. Errors:
 /// an id that is neither -1 nor an expert; those of the group.
 Result<Routes> find_routes(std::span<const int32_t> ids, std::span<const float> weights,
-                           int64_t top_k, std::span<const int32_t> holders, Group& group);
+                           int64_t top_k, const ExpertCopies& copies, Group& group);
 
 }  // namespace moracle

@@ -43,6 +43,18 @@ TEST(PlacementCommand, StatisticsOfARunGiveABalancedPlan) {
   EXPECT_EQ(load[2]["tokens_of_ranks"].size(), 3u);
   const auto text = run_command({"explain", model, "--parallel", "ep=3", "--placement", file});
   EXPECT_THAT(text.out, HasSubstr("largest rank of a layer over mean"));
+  // Copies of hot experts, which more ranks than experts of a token need.
+  const std::vector<std::string> copied = {"explain",     model, "--parallel",          "ep=8",
+                                           "--placement", file,  "--redundant-experts", "8"};
+  EXPECT_THAT(run_command(copied).out, HasSubstr("copies of hot experts:\n  layer 0: expert "));
+  std::vector<std::string> as_json = copied;
+  as_json.push_back("--json");
+  const Json with = Json::parse(run_command(as_json).out)["parallel"];
+  ASSERT_EQ(with["load"].size(), 4u);
+  EXPECT_LT(with["load"][3]["largest_over_mean"], with["load"][2]["largest_over_mean"]);
+  size_t held = 0;
+  for (const Json& experts : with["map"][0]["experts_of_ranks"]) held += experts.size();
+  EXPECT_GT(held, written["layers"][0]["num_experts"].get<size_t>());
   // Other verbs that count.
   const std::string book = folder.path() + "/book.txt", second = folder.path() + "/second.json";
   std::ofstream(book) << "Once upon a time there was a little girl.";
@@ -59,6 +71,8 @@ TEST(PlacementCommand, RefusesFilesThatDoNotServe) {
   expect_refused({"explain", model, "--parallel", "ep=2", "--placement", "striped"},
                  {"linear, round-robin, or a file of --routing-statistics", "'striped'"});
   expect_refused({"explain", model, "--placement", "linear"}, {"--parallel"});
+  expect_refused({"explain", model, "--parallel", "ep=2", "--redundant-experts", "1"},
+                 {"--placement FILE with routing statistics", "the placement is linear"});
   std::ofstream(file) << R"({"format": "moracle routing statistics 1", "architecture": "Other",
                              "num_layers": 1, "layers": []})";
   expect_refused({"explain", model, "--parallel", "ep=2", "--placement", file},

@@ -3,6 +3,7 @@ Usage: dispatched_command_test.py COMMAND MODEL TEXT [MPIRUN]"""
 import json
 import subprocess
 import sys
+import tempfile
 
 from started_ranks import expect, finish_ranks, start_mpi, start_ranks
 
@@ -95,6 +96,29 @@ def check_divided_attention():
         expect(json.loads(out) == answer, f"mpirun differs from sockets: {answer}", out)
 
 
+def check_divided_output_and_copies():
+    """Ranks that divide lm_head and hold copies of hot experts have the bits of one process."""
+    text = ["perplexity", MODEL, "--text", TEXT, "--max-tokens", "1100", "--deterministic", "--json"]
+    with tempfile.TemporaryDirectory() as folder:
+        load = f"{folder}/load.json"
+        alone = json.loads(subprocess.run([COMMAND, *text, "--threads", "1", "--routing-statistics", load], check=True,
+                                          capture_output=True, text=True).stdout)
+        copies = ["--placement", load, "--redundant-experts", "2"]
+        for spread in (["--parallel", "ep=2,lm_head=2"], ["--parallel", "ep=3,lm_head=3", *copies],
+                       ["--parallel", "ep=2,mode=dispatched", *copies]):
+            results = on_ranks(int(spread[1][3]), [*text, *spread])
+            expect(all(code == 0 for code, _, _ in results), "a rank failed", results)
+            answer = json.loads(results[0][1])
+            expect(all(answer[key] == alone[key] for key in ("nll", "perplexity")), f"{spread} differs from {alone}", results)
+    run = ["run", MODEL, "-p", PROMPTS[0], "-n", "12", "--deterministic", "--json"]
+    for sampling in (["--temperature", "0"], ["--temperature", "0.8", "--top-k", "9"], ["--temperature", "0.8", "--top-k", "0"]):
+        alone = json.loads(subprocess.run([COMMAND, *run, *sampling, "--threads", "1"], check=True, capture_output=True,
+                                          text=True).stdout)
+        results = on_ranks(2, [*run, *sampling, "--parallel", "ep=2,lm_head=2"])
+        expect(all(code == 0 for code, _, _ in results), "a rank failed", results)
+        expect(json.loads(results[0][1])["ids"] == alone["ids"], f"{sampling} differs from {alone}", results)
+
+
 def check_other_modes_are_named():
     """Ranks that spread their tokens in different ways end with the difference."""
     arguments = ["perplexity", MODEL, "--text", TEXT, "--max-tokens", "50"]
@@ -108,4 +132,5 @@ check_run()
 check_run_ends_where_one_rank_fails()
 check_bench()
 check_divided_attention()
+check_divided_output_and_copies()
 check_other_modes_are_named()

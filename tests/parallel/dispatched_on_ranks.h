@@ -1,6 +1,8 @@
 // Checks that a tiny model whose ranks have sequences of their own gives what one process gives.
 #pragma once
 
+#include <functional>
+
 #include "model_on_ranks.h"
 
 namespace moracle::testing {
@@ -75,7 +77,8 @@ inline Result<GivenSequences> run_sequences(const std::string& name, const Model
 
 /// Errors: the first difference, in words. Every rank of the group calls it.
 inline Status check_dispatched(const std::string& name, const std::shared_ptr<Group>& group,
-                               Placement placement, const std::string& quantization = "") {
+                               Placement placement, const std::string& quantization = "",
+                               const std::function<void(ModelOptions&)>& change = {}) {
   const auto wrong = [&](std::string fact) {
     return Error{ErrorKind::kUnsupported, "", str(name, " on ", group->size(), " ranks"),
                  "what one process gives", std::move(fact)};
@@ -88,6 +91,7 @@ inline Status check_dispatched(const std::string& name, const std::shared_ptr<Gr
                  ranks = options_on(group, deterministic, placement);
     alone.quantization = ranks.quantization = quantization;
     ranks.spread = Spread::kDispatched;
+    if (change) change(ranks);
     MORACLE_TRY(const GivenSequences want, run_sequences(name, alone, sequences, ids));
     MORACLE_TRY(const GivenSequences got, run_sequences(name, ranks, sequences, ids));
     for (size_t s = 0; s < sequences.size(); ++s) {

@@ -10,6 +10,8 @@ namespace moracle::cli {
 namespace {
 
 constexpr const char* kMeasured = "measured load";
+constexpr const char* kCopied = "with copies";
+constexpr size_t kMostLayersShown = 8;
 constexpr int64_t kMostRanksShown = 32;
 
 // Of all layers, if each layer waits for its slowest rank.
@@ -23,9 +25,9 @@ struct PlacedLoad {
 
 // The maps of all ranks; empty: no ranks.
 std::vector<ExpertMap> maps_of_ranks(const std::vector<int64_t>& tokens, const std::string& how,
-                                     int64_t size) {
-  if (how == kMeasured) {
-    auto placed = place_by_load(tokens, size);
+                                     int64_t size, int64_t redundant) {
+  if (how == kMeasured || how == kCopied) {
+    auto placed = place_by_load(tokens, size, how == kCopied ? redundant : 0);
     return placed ? *std::move(placed) : std::vector<ExpertMap>();
   }
   const Placement placement =
@@ -42,8 +44,8 @@ PlacedLoad placed_load(const ModelOptions& options, std::string how) {
   const int64_t size = options.parallel.ep_size;
   PlacedLoad placed{std::move(how), std::vector<double>(size)};
   for (const auto& [layer, tokens] : options.measured_load->tokens) {
-    const std::vector<int64_t> loads =
-        load_of_ranks(tokens, maps_of_ranks(tokens, placed.name, size));
+    const std::vector<int64_t> loads = load_of_ranks(
+        tokens, maps_of_ranks(tokens, placed.name, size, options.num_redundant_experts));
     for (size_t rank = 0; rank < loads.size(); ++rank)
       placed.ranks[rank] += static_cast<double>(loads[rank]);
     const auto largest = static_cast<double>(*std::max_element(loads.begin(), loads.end()));
@@ -65,12 +67,48 @@ std::vector<PlacedLoad> placed_loads(const ModelOptions& options) {
   for (const std::string_view how :
        {name(Placement::kLinear), name(Placement::kRoundRobin), std::string_view(kMeasured)})
     all.push_back(placed_load(options, std::string(how)));
+  if (options.num_redundant_experts > 0) all.push_back(placed_load(options, kCopied));
   return all;
+}
+
+// The experts of each rank in a layer, as placed.
+std::vector<ExpertMap> placed_maps(const ModelOptions& options,
+                                   const std::vector<int64_t>& tokens) {
+  return maps_of_ranks(tokens, kCopied, options.parallel.ep_size, options.num_redundant_experts);
+}
+
+// "expert 5 on ranks 0, 2": the experts of a layer that several ranks hold.
+std::vector<std::string> copies_of(const std::vector<ExpertMap>& maps) {
+  std::vector<std::string> copies;
+  for (int64_t e = 0; !maps.empty() && e < maps[0].num_experts(); ++e) {
+    std::vector<int64_t> ranks;
+    for (size_t r = 0; r < maps.size(); ++r)
+      if (maps[r].local()[e] >= 0) ranks.push_back(static_cast<int64_t>(r));
+    if (ranks.size() > 1) copies.push_back(str("expert ", e, " on ranks ", join(ranks)));
+  }
+  return copies;
+}
+
+std::string copies_text(const ModelOptions& options) {
+  if (options.num_redundant_experts == 0) return "";
+  std::string text = "\ncopies of hot experts:\n";
+  size_t shown = 0;
+  for (const auto& [layer, tokens] : options.measured_load->tokens) {
+    if (shown++ == kMostLayersShown)
+      return text + str("  … ", options.measured_load->tokens.size() - kMostLayersShown,
+                        " layers more (--json)\n");
+    const std::vector<std::string> copies = copies_of(placed_maps(options, tokens));
+    text += str("  layer ", layer, ": ",
+                copies.empty() ? "none, they would lower no load" : join(copies, "; "), "\n");
+  }
+  return text;
 }
 
 }  // namespace
 
 std::string placement_name(const ModelOptions& options) {
+  if (options.num_redundant_experts > 0)
+    return str(kMeasured, " with ", options.num_redundant_experts, " redundant experts");
   return options.measured_load ? kMeasured : std::string(name(options.parallel.placement));
 }
 
@@ -98,7 +136,7 @@ std::string load_text(const ModelOptions& options) {
       [](const PlacedLoad& placed) { return rounded(placed.largest_over_mean(), 3); });
   row("the same in the worst layer",
       [](const PlacedLoad& placed) { return rounded(placed.worst, 3); });
-  return table.text({1, 2, 3});
+  return table.text({1, 2, 3, 4}) + copies_text(options);
 }
 
 Json load_json(const ModelOptions& options) {
@@ -109,6 +147,16 @@ Json load_json(const ModelOptions& options) {
                     {"largest_over_mean", placed.largest_over_mean()},
                     {"worst_layer", placed.worst_layer},
                     {"worst_layer_largest_over_mean", placed.worst}});
+  }
+  return json;
+}
+
+Json map_json(const ModelOptions& options) {
+  Json json = Json::array();
+  for (const auto& [layer, tokens] : options.measured_load->tokens) {
+    Json ranks = Json::array();
+    for (const ExpertMap& map : placed_maps(options, tokens)) ranks.push_back(map.global());
+    json.push_back({{"layer", layer}, {"experts_of_ranks", ranks}});
   }
   return json;
 }

@@ -85,6 +85,11 @@ void RankArguments::add_to(CLI::App& app) {
                  "mod N; or a file of --routing-statistics: balanced by measured load")
       ->needs(ranks)
       ->capture_default_str();
+  app.add_option("--redundant-experts", redundant_experts,
+                 "Further copies of hot experts in each layer, with --placement FILE; ranks share "
+                 "the tokens of copies")
+      ->needs(ranks)
+      ->capture_default_str();
   app.add_option("--transport", transport,
                  "How ranks connect: mpi, tcp, or auto: what the launcher offers")
       ->capture_default_str();
@@ -111,6 +116,12 @@ Status RankArguments::set_spread(ModelOptions& options) const {
   options.spread = text.spread;
   options.tp_size = text.tp;
   options.lm_head_size = text.lm_head;
+  if (redundant_experts != 0 && !by_load()) {
+    return Error{ErrorKind::kInvalidArgument, "", "--redundant-experts",
+                 "--placement FILE with routing statistics: they say which experts are hot",
+                 str("the placement is ", placement)};
+  }
+  options.num_redundant_experts = redundant_experts;
   return {};
 }
 

@@ -13,6 +13,7 @@ namespace moracle::cli {
 struct RankArguments {
   std::string parallel;  // "ep=4", "ep=4,mode=dispatched"
   std::string placement = "linear", transport = "auto", exchange = "auto";
+  int64_t redundant_experts = 0;
   double timeout = 120;
 
   void add_to(CLI::App& app);

@@ -100,7 +100,9 @@ Json ranks_json(const std::vector<Choice>& choices, const Machine& machine,
     json["lm_head"] = {{"ranks", options.lm_head_size},
                        {"rows", plan->layer.w13_rows()},
                        {"weight_bytes", plan->weight_bytes}};
-  if (options.measured_load) json["load"] = load_json(options);
+  if (!options.measured_load) return json;
+  json["load"] = load_json(options);
+  json["map"] = map_json(options);
   return json;
 }
 

@@ -26,6 +26,7 @@ FeedForwardScratch carve_feed_forward(const Description& description, int64_t ma
       carver.take_matrix(dtype, max_num_tokens, beside ? description.spec.hidden_size : 0);
   scratch.topk_ids = carver.take<int32_t>(max_num_tokens * top_k);
   scratch.topk_weights = carver.take<float>(max_num_tokens * top_k);
+  scratch.own_ids = carver.take<int32_t>(max_num_tokens * top_k);
   scratch.first_expert = carver.take<int32_t>(max_num_tokens);
   scratch.weight_one = carver.take<float>(max_num_tokens);
   scratch.lora_ids = carver.take<int32_t>(max_num_tokens);
@@ -102,19 +103,20 @@ std::vector<int64_t> MoeStage::tokens_per_expert() const {
 Status MoeStage::run_experts(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
                              Stream stream) {
   if (router_ && scratch.dispatch != nullptr)
-    return scratch.dispatch->run(*experts_, holders_, x, scratch.topk_ids, scratch.topk_weights,
-                                 out, stream);
+    return scratch.dispatch->run(*experts_, copies_, x, scratch.topk_ids, scratch.topk_weights, out,
+                                 stream);
   const LoraIds lora_ids{experts_->plan().lora_rank > 0 ? scratch.lora_ids : nullptr};
   const int32_t* const ids = router_ ? scratch.topk_ids : scratch.first_expert;
   const float* const weights = router_ ? scratch.topk_weights : scratch.weight_one;
   if (router_ && scratch.ranks != nullptr)
-    return scratch.ranks->apply(*experts_, x, {ids}, {weights}, out, stream, lora_ids);
+    return scratch.ranks->apply(*experts_, copies_, scratch.own_ids, x, {ids}, {weights}, out,
+                                stream, lora_ids);
   return experts_->apply(x, {ids}, {weights}, out, stream, lora_ids);
 }
 
-Status MoeStage::find_holders(Group& group) {
-  MORACLE_TRY(holders_, moracle::find_holders(group, experts_->plan().experts));
-  return {};
+Status MoeStage::find_copies(Group& group, bool one_each, Device& device) {
+  MORACLE_TRY(copies_, ExpertCopies::gather(group, experts_->plan().experts, one_each));
+  return copies_.upload(group.rank(), device);
 }
 
 Status FeedForward::load(LayerDescription&& layer, float norm_epsilon, Loader& loader) {

@@ -17,6 +17,7 @@ struct FeedForwardScratch {
   Matrix normed;  ///< likewise, if no layer has experts beside an MLP
   int32_t* topk_ids = nullptr;           ///< [tokens, largest top_k]
   float* topk_weights = nullptr;         ///< likewise
+  int32_t* own_ids = nullptr;            ///< likewise; see ReplicatedMoe
   int32_t* first_expert = nullptr;       ///< [tokens], all 0
   float* weight_one = nullptr;           ///< [tokens], all 1
   int32_t* lora_ids = nullptr;           ///< [tokens], read if a layer has adapters
@@ -47,8 +48,9 @@ class MoeStage {
                const OnPart& on_part = {}, const AddRmsNorm* norm = nullptr);
   Status run_experts(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
                      Stream stream);
-  /// The rank of each expert, for FeedForwardScratch::dispatch. Every rank calls it.
-  Status find_holders(Group& group);
+  /// The ranks of each expert, for FeedForwardScratch::ranks and ::dispatch. Every rank calls it.
+  /// Errors: as ExpertCopies::gather.
+  Status find_copies(Group& group, bool one_each, Device& device);
   /// The tokens that chose each expert since the last reset.
   std::vector<int64_t> tokens_per_expert() const;
   void reset_tokens() { tokens_.clear(); }
@@ -56,8 +58,8 @@ class MoeStage {
  private:
   void count(const int32_t* topk_ids, int64_t slots);
 
-  std::vector<int64_t> tokens_;   // by expert; empty: none yet
-  std::vector<int32_t> holders_;  // by expert; empty: this process has all
+  std::vector<int64_t> tokens_;  // by expert; empty: none yet
+  ExpertCopies copies_;          // of no experts: this process has all
   std::optional<AdaptedLinear> router_;
   Buffer correction_bias_, expert_scales_;  // empty: none
   std::optional<FusedMoe> experts_;

@@ -44,7 +44,8 @@ Result<const MpiApi*> load() {
   }
   return Error{ErrorKind::kUnsupported, "", "mpi",
                str("the module ", kModule,
-                   ", which a build makes where it finds MPI (Debian: libopenmpi-dev)"),
+                   " beside the program: the target moracle_mpi of a build that finds MPI (Debian: "
+                   "libopenmpi-dev)"),
                reason};
 }
 

@@ -21,6 +21,35 @@ TEST_P(ScaleOps, WeightIsMultipliedByTheScaleOfItsExpert) {
   }
 }
 
+TEST_P(ScaleOps, EachSlotKeepsTheIdOnOneOfTheCopies) {
+  const int64_t num_experts = 5, top_k = 3;
+  const std::vector<int32_t> number = {1, 2, 3, 1, 2};
+  for (const int64_t tokens : {1, 7, 2001}) {
+    std::vector<int32_t> ids(static_cast<size_t>(tokens * top_k));
+    for (int32_t& id : ids) id = static_cast<int32_t>(random_() % (num_experts + 1)) - 1;
+    std::vector<int64_t> kept(ids.size());
+    for (int32_t copy = -1; copy < 3; ++copy) {  // -1: a rank without copies
+      std::vector<int32_t> table = number;
+      for (const int32_t count : number) table.push_back(copy < count ? copy : -1);
+      int32_t* const own = upload(ids);
+      expect_done(ops().keep_own(own, tokens, top_k, upload(table), num_experts, own, {}));
+      const std::vector<int32_t> got = download(own, tokens * top_k);
+      for (size_t i = 0; i < ids.size(); ++i) {
+        const int32_t id = ids[i];
+        if (id < 0 || number[id] == 1) {
+          ASSERT_EQ(got[i], id);
+        } else {
+          const bool is_here = (static_cast<int64_t>(i) / top_k + id) % number[id] == copy;
+          ASSERT_EQ(got[i], is_here ? id : -1);
+          kept[i] += got[i] >= 0 ? 1 : 0;
+        }
+      }
+    }
+    for (size_t i = 0; i < ids.size(); ++i)
+      EXPECT_EQ(kept[i], ids[i] >= 0 && number[ids[i]] > 1 ? 1 : 0);
+  }
+}
+
 TEST_P(ScaleOps, CapIsTheHyperbolicTangent) {
   const int64_t rows = 3, cols = 1030;
   std::vector<float> x = testing::normal_floats(random_, rows * cols, 40);

@@ -1,4 +1,4 @@
-// Scales of experts and capped logits, on host memory.
+// Scales and copies of experts, and capped logits, on host memory.
 #include <cmath>
 
 #include "kernels/cpu/ops/cpu_ops.h"
@@ -9,6 +9,17 @@ Status CpuOps::scale_by_expert(const int32_t* ids, int64_t count, const float* s
                                float* weights, Stream) {
   for (int64_t i = 0; i < count; ++i) {
     if (ids[i] >= 0) weights[i] *= scales[ids[i]];
+  }
+  return {};
+}
+
+Status CpuOps::keep_own(const int32_t* ids, int64_t num_tokens, int64_t top_k,
+                        const int32_t* copies, int64_t num_experts, int32_t* own, Stream) {
+  for (int64_t i = 0; i < num_tokens * top_k; ++i) {
+    const int32_t id = ids[i];
+    const bool is_here =
+        id < 0 || copies[id] == 1 || (i / top_k + id) % copies[id] == copies[num_experts + id];
+    own[i] = is_here ? id : -1;
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// Scales of experts and capped logits.
+// Scales and copies of experts, and capped logits.
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
@@ -12,6 +12,21 @@ struct ScaleByExpert {
   float* weights;
   __device__ void operator()(int64_t, int64_t i) const {
     if (ids[i] >= 0) weights[i] *= scales[ids[i]];
+  }
+};
+
+struct KeepOwn {
+  const int32_t* ids;
+  int32_t top_k;
+  const int32_t* copies;
+  int64_t num_experts;
+  int32_t* own;
+  __device__ void operator()(int64_t t, int64_t j) const {
+    const int64_t i = t * top_k + j;
+    const int32_t id = ids[i];
+    const bool is_here =
+        id < 0 || copies[id] == 1 || (t + id) % copies[id] == copies[num_experts + id];
+    own[i] = is_here ? id : -1;
   }
 };
 
@@ -30,6 +45,13 @@ Status CudaOps::scale_by_expert(const int32_t* ids, int64_t count, const float* 
                                 float* weights, Stream stream) {
   return cuda::launch_elements(queue_, stream, "scale_by_expert", 1, count,
                                cuda::ScaleByExpert{ids, scales, weights});
+}
+
+Status CudaOps::keep_own(const int32_t* ids, int64_t num_tokens, int64_t top_k,
+                         const int32_t* copies, int64_t num_experts, int32_t* own, Stream stream) {
+  return cuda::launch_elements(
+      queue_, stream, "keep_own", num_tokens, top_k,
+      cuda::KeepOwn{ids, static_cast<int32_t>(top_k), copies, num_experts, own});
 }
 
 Status CudaOps::cap(const Matrix& x, float cap, Stream stream) {

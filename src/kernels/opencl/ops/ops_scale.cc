@@ -1,4 +1,4 @@
-// Scales of experts and capped logits.
+// Scales and copies of experts, and capped logits.
 #include "kernels/opencl/device/launch_elements.h"
 #include "kernels/opencl/ops/check_matrices.h"
 #include "kernels/opencl/ops/opencl_ops.h"
@@ -8,6 +8,7 @@ namespace opencl::ops_scale {
 namespace {
 
 const KernelName kScaleByExpert{"ops/scale.cl", "scale_by_expert"};
+const KernelName kKeepOwn{"ops/scale.cl", "keep_own"};
 const KernelName kCap{"ops/scale.cl", "cap_elements"};
 
 }  // namespace
@@ -17,6 +18,13 @@ Status OpenClOps::scale_by_expert(const int32_t* ids, int64_t count, const float
                                   float* weights, Stream stream) {
   return opencl::launch_elements(queue_, stream, opencl::ops_scale::kScaleByExpert, 1, count, ids,
                                  count, scales, weights);
+}
+
+Status OpenClOps::keep_own(const int32_t* ids, int64_t num_tokens, int64_t top_k,
+                           const int32_t* copies, int64_t num_experts, int32_t* own,
+                           Stream stream) {
+  return opencl::launch_elements(queue_, stream, opencl::ops_scale::kKeepOwn, num_tokens, top_k,
+                                 ids, num_tokens, top_k, copies, num_experts, own);
 }
 
 Status OpenClOps::cap(const Matrix& x, float cap, Stream stream) {

@@ -1,10 +1,21 @@
-// Scales of experts and capped logits.
+// Scales and copies of experts, and capped logits.
 #include "elements.cl"
 
 kernel void scale_by_expert(global const int *ids, const long count, global const float *scales,
                             global float *weights) {
   FOR_EACH_ELEMENT(r, i, 1, count) {
     if (ids[i] >= 0) weights[i] *= scales[ids[i]];
+  }
+}
+
+kernel void keep_own(global const int *ids, const long num_tokens, const long top_k,
+                     global const int *copies, const long num_experts, global int *own) {
+  FOR_EACH_ELEMENT(t, j, num_tokens, top_k) {
+    const long i = t * top_k + j;
+    const int id = ids[i];
+    const bool is_here =
+        id < 0 || copies[id] == 1 || (t + id) % copies[id] == copies[num_experts + id];
+    own[i] = is_here ? id : -1;
   }
 }
 
