@@ -34,6 +34,9 @@ void multiply_f32_avx2(int64_t rounds) {
 void multiply_int8_avx2(int64_t rounds) {
   MORACLE_MULTIPLY("vpmaddwd", "ymm");
 }
+void multiply_bytes_avx2(int64_t rounds) {
+  MORACLE_MULTIPLY("vpmaddubsw", "ymm");
+}
 void multiply_int8_avx_vnni(int64_t rounds) {
   MORACLE_MULTIPLY("%{vex%} vpdpbusd", "ymm");
 }

@@ -291,9 +291,11 @@ inline void finish_rows(const LineResult& result) {
 }
 
 /// The including file names its int8 instruction and passes its code kernels. The rest is common.
-constexpr LineKernels line_kernels(const char* int8, const CodeKernels& codes,
-                                   bool codes_for_all_rows, bool floats_in_parts) {
+constexpr LineKernels line_kernels(const char* int8, const char* int8_by_codes,
+                                   const CodeKernels& codes, bool codes_for_all_rows,
+                                   bool floats_in_parts) {
   return {.instructions = {int8, nullptr, "avx2"},
+          .code_instructions = {int8_by_codes, nullptr, "avx2"},
           .decoders = &kAvx2Decoders,
           .rows = &kAvx2Rows,
           .codes = &codes,

@@ -39,6 +39,8 @@ constexpr double kTile = 2.0 * kTileMultiplies * 16 * 16;
 constexpr Loop kLoops[] = {
     {"f32 avx2", Arithmetic::kF32, Isa::kAvx2, multiply_f32_avx2, 2.0 * kMultiplies * 8},
     {"int8 avx2", Arithmetic::kInt8, Isa::kAvx2, multiply_int8_avx2, 2.0 * kMultiplies * 16},
+    {"int8 avx2_maddubs", Arithmetic::kInt8, Isa::kAvx2, multiply_bytes_avx2,
+     2.0 * kMultiplies * 32},
     {"int8 avx_vnni", Arithmetic::kInt8, Isa::kAvxVnni, multiply_int8_avx_vnni,
      2.0 * kMultiplies * 32},
     {"f32 avx512", Arithmetic::kF32, Isa::kAvx512, multiply_f32_avx512, 2.0 * kMultiplies * 16},
