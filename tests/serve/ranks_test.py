@@ -169,6 +169,14 @@ class Texts(unittest.TestCase):
         self.assertEqual(self.server.request("GET", "/health")[0], 200)
 
 
+class DividedOutput(Texts):
+    """Each rank computes half of the logits; rank 0 draws."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Ranks(parallel="ep=2,lm_head=2")
+
+
 class Dispatched(unittest.TestCase):
     """Each rank has sequences of its own; rank 0 gives them out and draws."""
 
