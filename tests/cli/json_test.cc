@@ -243,7 +243,8 @@ TEST_F(ModelJson, ExplainOfRanksGivesExchangesAndBytesThatTravel) {
   const Json json =
       answer({"explain", model_, "--json", "--parallel", "ep=8", "--machine", "h200"})["parallel"];
   EXPECT_THAT(keys(json), ElementsAre("ep", "tp", "mode", "placement", "chosen", "considered",
-                                      "per_token_and_layer"));
+                                      "per_token_and_layer", "lm_head"));
+  EXPECT_THAT(keys(json["lm_head"]), ElementsAre("ranks", "rows", "weight_bytes"));
   EXPECT_EQ(json["ep"], 8);
   EXPECT_EQ(json["tp"], 1);
   EXPECT_EQ(json["mode"], "replicated");
