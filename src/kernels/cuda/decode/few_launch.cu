@@ -107,8 +107,9 @@ Status FewLaunch::run_rows(const KernelWeights& weights, const Rows& x, bool x_o
   args.ids_are_there = ids_are_there;
   const int64_t most_hits = std::min(slots.num_slots, slots.num_local);
   const int64_t units = most_hits * ((args.matrix.panels + 1) / 2);
-  // few_one has one row of x for all slots.
-  const bool one_row = slots.num_tokens == 1 && (x_of_tokens || slots.num_slots == 1);
+  // few_one has one row of x for all slots. It adds in another order than few_normed_rows, with
+  // which linear layers share their bits.
+  const bool one_row = slots.num_tokens == 1 && x_of_tokens;
   const int64_t most_units = (units + queue_->multiprocessors - 1) / queue_->multiprocessors;
   if (one_row && slots.num_slots <= kMostFewOneSlots && most_units <= kMostFewOneUnits)
     return run(kernels_.one, false, args, weights, units, stream, most_units * kFewOneUnitBytes);

@@ -1,7 +1,6 @@
-// One row of x for all slots: GEMM 1 of one token with the activation, or a linear layer of one
-// token. A unit is two panels of an expert. All warps of a block share the stages of all its units
-// in turn, so that each has the same number of stages, or one more. Sums of a unit meet once, at
-// the end.
+// One row of x for all slots: GEMM 1 of one token with the activation. A unit is two panels of an
+// expert. All warps of a block share the stages of all its units in turn, so that each has the same
+// number of stages, or one more. Sums of a unit meet once, at the end.
 #pragma once
 
 #include "kernels/cuda/decode/few_rows.cuh"
