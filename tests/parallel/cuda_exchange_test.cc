@@ -71,7 +71,7 @@ uint16_t sum_at(int64_t ranks, int64_t i) {
 }
 
 // One block of lines, many rounds, more than one sum may hold; a size that no line divides.
-constexpr int64_t kCounts[] = {4, 2048, 70'000, 131'072, 300'004, 2'000'000, 9'999, 9'000'008};
+constexpr int64_t kCounts[] = {4, 2048, 70'000, 131'072, 300'004, 2'000'000, 9'999};
 
 TEST_P(CudaExchange, EveryRankGetsTheSumAgainAndAgain) {
   std::atomic<int> good{0};
@@ -117,53 +117,13 @@ TEST_P(CudaExchange, GraphOfSumsReplays) {
   EXPECT_EQ(good, 2);
 }
 
-// Rounds of all sizes follow each other in the same memory.
-TEST_P(CudaExchange, GraphOfLargeGathersAndScatteredSumsReplays) {
-  std::atomic<int> good{0};
-  on_ranks(2, [&](const std::shared_ptr<Group>& group) {
-    const Gpu gpu(group, GetParam());
-    constexpr int64_t kSizes[] = {1'048'576, 300'008, 4'194'304, 8, 2'097'160};
-    constexpr int64_t kMost = 4'194'304;
-    const Buffer mine = gpu.put(std::vector<uint16_t>(kMost)),
-                 all = must(gpu.device->allocate(2 * kMost * 2)),
-                 sums = must(gpu.device->allocate(kMost * 2));
-    // Rank r's part of the sum is twice its own values: both ranks gathered the same.
-    const auto work = [&]() -> Status {
-      for (const int64_t size : kSizes) {
-        must(gpu.exchange->all_gather(mine.data(), size * 2, all.data(), {}));
-        must(gpu.exchange->reduce_scatter({all.data(), DType::kBF16, 2, size, size},
-                                          {sums.data(), DType::kBF16, 1, size, size}, {}));
-      }
-      return {};
-    };
-    must(work());
-    must(gpu.device->synchronize());
-    auto graph = must(gpu.device->record(work));
-    bool same = true;
-    for (int again = 0; again < 30; ++again) {
-      const auto values = values_of(gpu.rank + again, kMost);
-      must(gpu.device->upload(mine.data(), values.data(), kMost * 2));
-      for (int replay = 0; replay < 3; ++replay) must(graph->replay());
-      const auto got = gpu.get(sums), gathered = gpu.get(all);
-      const int64_t last = kSizes[4];
-      for (int64_t i = 0; i < last; ++i) {
-        same = same && got[i] == float_to_bf16(2 * value(gpu.rank + again, i));
-        for (int64_t r = 0; r < 2; ++r)
-          same = same && gathered[r * last + i] == float_to_bf16(value(r + again, i));
-      }
-    }
-    good += same;
-  });
-  EXPECT_EQ(good, 2);
-}
-
 TEST_P(CudaExchange, GathersAndScatteredSumsArrive) {
   std::atomic<int> good{0};
   on_ranks(2, [&](const std::shared_ptr<Group>& group) {
     const Gpu gpu(group, GetParam());
     bool same = true;
     for (const int64_t count : kCounts) {
-      const int64_t few = 8 * (1 + count % 5);
+      const int64_t few = 4 * (1 + count % 5);
       const Buffer mine = gpu.put(values_of(gpu.rank, count)),
                    also = gpu.put(values_of(gpu.rank + 5, few));
       const Buffer all = must(gpu.device->allocate(2 * count * 2)),

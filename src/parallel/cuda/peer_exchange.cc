@@ -1,13 +1,11 @@
-// Sums and gathers by one kernel over the memory of the other GPUs: small ones in lines, large ones
-// of two ranks in blocks. All other operations go through NCCL.
+// Small sums and gathers by one kernel over the memory of the other GPUs; all other operations
+// through NCCL.
 #if defined(MORACLE_WITH_NCCL)
-#include <algorithm>
-
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/cuda/device/cuda_check.h"
 #include "parallel/cuda/nccl_exchange.h"
-#include "parallel/cuda/peer_blocks.h"
+#include "parallel/cuda/peer_lines.h"
 #include "parallel/exchange_makers.h"
 
 namespace moracle {
@@ -52,27 +50,18 @@ class PeerExchange final : public Exchange {
       own.push_back(
           {static_cast<const std::byte*>(part.mine), here, static_cast<std::byte*>(part.all)});
     }
-    const bool blocks =
-        use_blocks(bytes) && parts.size() <= cuda::kMostGathered &&
-        std::all_of(own.begin(), own.end(), [](const cuda::PeerPart& part) {
-          return in_words(part.mine, part.bytes, 16) && in_words(part.all, part.bytes, 16);
-        });
-    if (!blocks && (!is_small(bytes) || !lines)) return rest_->all_gather(parts, stream);
+    if (!is_small(bytes) || !lines) return rest_->all_gather(parts, stream);
     const Turn turn = gpu().turn();
     MORACLE_CHECK(watch_->status());
-    if (blocks) return cuda::peer_gather(gpu().queue(), blocks_, own, stream);
     return cuda::peer_gather(gpu().queue(), lines_, own, stream);
   }
   Status reduce_scatter(const Matrix& all, const Matrix& mine, Stream stream) override {
     MORACLE_CHECK(check_scattered(all, mine, lines_.ranks));
     const int64_t bytes = bytes_of(mine);
-    const bool blocks =
-        use_blocks(bytes) && in_words(all.data, bytes, 16) && in_words(mine.data, bytes, 16);
-    if (!blocks && (!is_small(bytes) || !in_lines(all.data, bytes) || !in_lines(mine.data, bytes)))
+    if (!is_small(bytes) || !in_lines(all.data, bytes) || !in_lines(mine.data, bytes))
       return rest_->reduce_scatter(all, mine, stream);
     const Turn turn = gpu().turn();
     MORACLE_CHECK(watch_->status());
-    if (blocks) return cuda::peer_sum_rows(gpu().queue(), blocks_, all, mine, stream);
     return cuda::peer_sum_rows(gpu().queue(), lines_, all, mine, stream);
   }
   Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
@@ -81,25 +70,21 @@ class PeerExchange final : public Exchange {
   }
 
  private:
-  PeerExchange(std::unique_ptr<NcclExchange> rest, PeerMemory memory, PeerMemory large)
-      : rest_(std::move(rest)), memory_(std::move(memory)), large_(std::move(large)) {}
+  PeerExchange(std::unique_ptr<NcclExchange> rest, PeerMemory memory)
+      : rest_(std::move(rest)), memory_(std::move(memory)) {}
 
   static int64_t bytes_of(const Matrix& x) { return x.rows * x.cols * bits(x.dtype) / 8; }
-  static bool in_words(const void* data, int64_t bytes, int64_t word) {
-    return bytes % word == 0 && reinterpret_cast<uintptr_t>(data) % word == 0;
+  static bool in_lines(const void* data, int64_t bytes) {
+    return bytes % 8 == 0 && reinterpret_cast<uintptr_t>(data) % 8 == 0;
   }
-  static bool in_lines(const void* data, int64_t bytes) { return in_words(data, bytes, 8); }
-  // Only two ranks were measured.
-  bool use_blocks(int64_t bytes) const { return lines_.ranks == 2 && !is_small(bytes); }
   bool is_small(int64_t bytes) const { return bytes * (lines_.ranks - 1) <= kMostSent; }
   CudaDevice& gpu() const { return rest_->device(); }
 
   std::unique_ptr<NcclExchange> rest_;
-  PeerMemory memory_, large_;  // for lines and for blocks
-  Buffer rounds_;              // zeroed; of lines, then of blocks
-  Buffer stop_;                // host memory
+  PeerMemory memory_;
+  Buffer rounds_;  // zeroed
+  Buffer stop_;    // host memory
   cuda::PeerLines lines_{};
-  cuda::PeerBlocks blocks_{};
   std::shared_ptr<RankWatch> watch_;
 };
 
@@ -110,18 +95,12 @@ Result<std::unique_ptr<Exchange>> PeerExchange::make(std::shared_ptr<Group> grou
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(gpu.queue().index));
   MORACLE_TRY(PeerMemory memory,
               PeerMemory::open(*group, gpu, cuda::PeerLines::memory_bytes(group->size())));
-  const size_t for_blocks = group->size() == 2 ? cuda::PeerBlocks::memory_bytes(2) : 1;
-  MORACLE_TRY(PeerMemory large, PeerMemory::open(*group, gpu, for_blocks));
-  std::unique_ptr<PeerExchange> made(
-      new PeerExchange(std::move(rest), std::move(memory), std::move(large)));
-  MORACLE_TRY(made->rounds_, gpu.allocate((cuda::PeerLines::kBlocks + cuda::PeerBlocks::kBlocks) *
-                                          sizeof(uint32_t)));
+  std::unique_ptr<PeerExchange> made(new PeerExchange(std::move(rest), std::move(memory)));
+  MORACLE_TRY(made->rounds_, gpu.allocate(cuda::PeerLines::kBlocks * sizeof(uint32_t)));
   MORACLE_TRY(made->stop_, gpu.allocate_host(sizeof(int)));
   made->lines_ = {made->memory_.all(), static_cast<int>(group->rank()),
                   static_cast<int>(group->size()), made->rounds_.as<uint32_t>(),
                   made->stop_.as<int>()};
-  made->blocks_ = {made->large_.all(), made->lines_.rank, made->lines_.ranks,
-                   made->lines_.rounds + cuda::PeerLines::kBlocks, made->lines_.stop};
   made->watch_ = std::make_shared<RankWatch>(
       "cuda-peer", group, [] { return Status(); },
       [stop = made->stop_.as<int>()] { *static_cast<volatile int*>(stop) = 1; });
