@@ -4,9 +4,8 @@
 
 #include <mutex>
 
-#include "model_on_ranks.h"
 #include "models/description.h"
-#include "ranks_of_threads.h"
+#include "same_bits.h"
 
 namespace moracle::divided_output_test {
 namespace {
@@ -17,7 +16,6 @@ using testing::golden_reference;
 using ::testing::HasSubstr;
 using testing::on_ranks;
 using testing::options_on;
-using testing::run_model;
 
 ModelOptions divided_on(const std::shared_ptr<Group>& group) {
   ModelOptions options = options_on(group, true, Placement::kLinear);
@@ -27,30 +25,11 @@ ModelOptions divided_on(const std::shared_ptr<Group>& group) {
 
 void expect_bits_of_one_process(const std::string& name, int64_t size,
                                 const std::string& quantization = "") {
-  SCOPED_TRACE(::testing::Message() << name << " on " << size << " ranks");
-  const std::vector<int32_t> ids = golden_reference(name).ids;
-  ModelOptions one = options_on(nullptr, true, Placement::kLinear);
-  one.quantization = quantization;
-  const auto alone = run_model(name, one, ids);
-  ASSERT_TRUE(alone) << alone.error().to_string();
-  std::mutex mutex;
-  on_ranks(size, [&](const std::shared_ptr<Group>& group) {
-    ModelOptions options = divided_on(group);
-    options.quantization = quantization;
-    const auto got = run_model(name, options, ids);
-    const std::lock_guard lock(mutex);
-    if (!got) {
-      group->abort(got.error());
-      ADD_FAILURE() << got.error().to_string();
-      return;
-    }
-    ASSERT_EQ(got->logits.size(), alone->logits.size());
-    EXPECT_EQ(
-        std::memcmp(got->logits.data(), alone->logits.data(), alone->logits.size() * sizeof(float)),
-        0);
-    EXPECT_EQ(got->greedy, alone->greedy);
-    EXPECT_EQ(got->drawn, alone->drawn);
-  });
+  testing::expect_bits_of_one_process(
+      name, size, [&](ModelOptions& options, const std::shared_ptr<Group>& group) {
+        options.quantization = quantization;
+        if (group) options.lm_head_size = group->size();
+      });
 }
 
 class DividedOutput : public ::testing::TestWithParam<std::string> {};

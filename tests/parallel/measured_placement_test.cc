@@ -5,8 +5,7 @@
 #include <mutex>
 #include <numeric>
 
-#include "model_on_ranks.h"
-#include "ranks_of_threads.h"
+#include "same_bits.h"
 
 namespace moracle::measured_placement_test {
 namespace {
@@ -15,7 +14,6 @@ using testing::golden_folder;
 using ::testing::HasSubstr;
 using testing::on_ranks;
 using testing::options_on;
-using testing::run_model;
 
 using Statistics = std::shared_ptr<const RoutingStatistics>;
 
@@ -40,28 +38,10 @@ RoutingStatistics skewed(RoutingStatistics statistics) {
 }
 
 void expect_bits_of_one_process(const std::string& name, int64_t size, const Statistics& load) {
-  SCOPED_TRACE(::testing::Message() << name << " on " << size << " ranks");
-  const std::vector<int32_t> ids = testing::golden_reference(name).ids;
-  const auto alone = run_model(name, options_on(nullptr, true, Placement::kLinear), ids);
-  ASSERT_TRUE(alone);
-  std::mutex mutex;
-  on_ranks(size, [&](const std::shared_ptr<Group>& group) {
-    ModelOptions options = options_on(group, true, Placement::kLinear);
-    options.measured_load = load;
-    const auto got = run_model(name, options, ids);
-    const std::lock_guard lock(mutex);
-    if (!got) {
-      group->abort(got.error());
-      ADD_FAILURE() << got.error().to_string();
-      return;
-    }
-    ASSERT_EQ(got->logits.size(), alone->logits.size());
-    EXPECT_EQ(
-        std::memcmp(got->logits.data(), alone->logits.data(), alone->logits.size() * sizeof(float)),
-        0);
-    EXPECT_EQ(got->greedy, alone->greedy);
-    EXPECT_EQ(got->drawn, alone->drawn);
-  });
+  testing::expect_bits_of_one_process(
+      name, size, [&](ModelOptions& options, const std::shared_ptr<Group>& group) {
+        if (group) options.measured_load = load;
+      });
 }
 
 TEST(MeasuredPlacement, RanksHaveTheBitsOfOneProcess) {

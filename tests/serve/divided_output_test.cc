@@ -5,23 +5,20 @@
 #include "parallel/ranks_of_threads.h"
 #include "serve/engine/follow.h"
 #include "serve/engine/leader.h"
+#include "serve/served_ranks.h"
 #include "support/must.h"
 
 namespace moracle::serve::divided_output_test {
 namespace {
 
+using testing::kServedFolder;
 using testing::must;
-
-const std::string kFolder = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
+using testing::served_model;
 
 ModelOptions options_of(const std::shared_ptr<Group>& group) {
-  ModelOptions options;
-  options.threads = 1;
-  options.max_num_tokens = 32;
+  ModelOptions options = testing::served_options(group);
   options.deterministic = true;
-  options.group = group;
-  options.parallel.ep_size = options.lm_head_size = group ? group->size() : 1;
-  options.parallel.ep_rank = group ? group->rank() : 0;
+  options.lm_head_size = options.parallel.ep_size;
   return options;
 }
 
@@ -60,13 +57,13 @@ Read read(Model& model) {
 }
 
 TEST(ServedDividedOutput, RankZeroReadsTheBitsOfOneProcess) {
-  Model alone = must(Model::load(must(Checkpoint::open(kFolder)), options_of(nullptr)));
+  Model alone = served_model(options_of(nullptr));
   const Read expected = read(alone);
   for (const int64_t size : {2, 3}) {
     testing::on_ranks(size, [&](const std::shared_ptr<Group>& group) {
-      Model model = must(Model::load(must(Checkpoint::open(kFolder)), options_of(group)));
+      Model model = served_model(options_of(group));
       if (group->rank() > 0) {
-        EXPECT_TRUE(follow(model, kFolder, options_of(group)));
+        EXPECT_TRUE(follow(model, kServedFolder, options_of(group)));
         return;
       }
       EXPECT_TRUE(read(model) == expected);

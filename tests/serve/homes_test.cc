@@ -7,29 +7,25 @@
 #include "parallel/ranks_of_threads.h"
 #include "serve/engine/follow.h"
 #include "serve/engine/leader.h"
+#include "serve/served_ranks.h"
 #include "support/must.h"
 
 namespace moracle::serve::homes_test {
 namespace {
 
+using testing::kServedFolder;
 using testing::must;
-
-const std::string kFolder = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
+using testing::served_model;
 
 ModelOptions options_of(const std::shared_ptr<Group>& group) {
-  ModelOptions options;
-  options.threads = 1;
-  options.max_num_tokens = 32;
+  ModelOptions options = testing::served_options(group);
   options.deterministic = true;
   options.spread = Spread::kDispatched;
-  options.group = group;
-  options.parallel.ep_size = group ? group->size() : 1;
-  options.parallel.ep_rank = group ? group->rank() : 0;
   return options;
 }
 
 Model load(const std::shared_ptr<Group>& group) {
-  return must(Model::load(must(Checkpoint::open(kFolder)), options_of(group)));
+  return served_model(options_of(group));
 }
 
 // The logits of each token of one sequence, by one process.
@@ -54,7 +50,7 @@ TEST(Homes, RowsOfAllRanksHaveTheBitsOfOneProcess) {
     testing::on_ranks(size, [&](const std::shared_ptr<Group>& group) {
       Model model = load(group);
       if (group->rank() > 0) {
-        EXPECT_TRUE(follow(model, kFolder, options_of(group)));
+        EXPECT_TRUE(follow(model, kServedFolder, options_of(group)));
         return;
       }
       Leader leader(model);
@@ -98,7 +94,7 @@ TEST(Homes, StepThatFailsOnOneRankEndsTheJob) {
   testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
     Model model = load(group);
     if (group->rank() > 0) {
-      const Status done = follow(model, kFolder, options_of(group));
+      const Status done = follow(model, kServedFolder, options_of(group));
       ASSERT_FALSE(done);
       EXPECT_THAT(done.error().to_string(), ::testing::HasSubstr("token id"));
       group->abort(done.error());

@@ -6,28 +6,20 @@
 
 #include "parallel/ranks_of_threads.h"
 #include "serve/engine/follow.h"
+#include "serve/served_ranks.h"
 #include "support/must.h"
 
 namespace moracle::serve::leader_test {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::kServedFolder;
 using testing::must;
-
-const std::string kFolder = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
-
-ModelOptions options_of(const std::shared_ptr<Group>& group) {
-  ModelOptions options;
-  options.threads = 1;
-  options.max_num_tokens = 32;
-  options.group = group;
-  options.parallel.ep_size = group->size();
-  options.parallel.ep_rank = group->rank();
-  return options;
-}
+using testing::served_model;
+using testing::served_options;
 
 Model load(const std::shared_ptr<Group>& group) {
-  return must(Model::load(must(Checkpoint::open(kFolder)), options_of(group)));
+  return served_model(served_options(group));
 }
 
 Status step(Leader& leader, SequenceId id, const std::vector<int32_t>& ids) {
@@ -39,7 +31,7 @@ TEST(Leader, StepsThatFailEverywhereEndNothing) {
   testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
     Model model = load(group);
     if (group->rank() > 0) {
-      EXPECT_TRUE(follow(model, kFolder, options_of(group)));
+      EXPECT_TRUE(follow(model, kServedFolder, served_options(group)));
       return;
     }
     Leader leader(model);
@@ -52,7 +44,7 @@ TEST(Leader, StepsThatFailEverywhereEndNothing) {
     EXPECT_FALSE(step(leader, 1, {7}));
     ASSERT_TRUE(leader.start(2, 16, {}));
     EXPECT_TRUE(step(leader, 2, {7}));
-    EXPECT_TRUE(leader.reload(kFolder));
+    EXPECT_TRUE(leader.reload(kServedFolder));
     EXPECT_FALSE(leader.lost());
     leader.end();
   });
@@ -83,7 +75,7 @@ TEST(Follower, EndsWithItsOwnErrorIfRank0GoesOn) {
   testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
     Model model = load(group);
     if (group->rank() > 0) {
-      const Status done = follow(model, kFolder, options_of(group));
+      const Status done = follow(model, kServedFolder, served_options(group));
       ASSERT_FALSE(done);
       EXPECT_THAT(done.error().to_string(), HasSubstr("sequence 9: needs to have started"));
       return;

@@ -1,0 +1,28 @@
+// The small model on ranks of threads, as the server's tests load it.
+#pragma once
+
+#include <string>
+
+#include "moracle/moracle.h"
+#include "support/must.h"
+
+namespace moracle::testing {
+
+inline const std::string kServedFolder = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
+
+/// A null group: one process.
+inline ModelOptions served_options(const std::shared_ptr<Group>& group) {
+  ModelOptions options;
+  options.threads = 1;
+  options.max_num_tokens = 32;
+  options.group = group;
+  options.parallel.ep_size = group ? group->size() : 1;
+  options.parallel.ep_rank = group ? group->rank() : 0;
+  return options;
+}
+
+inline Model served_model(const ModelOptions& options) {
+  return must(Model::load(must(Checkpoint::open(kServedFolder)), options));
+}
+
+}  // namespace moracle::testing
