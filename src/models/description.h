@@ -208,9 +208,9 @@ struct Description {
   std::vector<LayerDescription> layers;
   std::vector<float> final_norm;  ///< as input_norm
   DescribedMatrix output;         ///< [vocab_size, hidden_size]; the embedding's own tensor if tied
-  OutputShares output_shares = {};  ///< size 1: `output` is whole
   bool tied = false;
   std::vector<IgnoredPart> ignored = {};
+  OutputShares output_shares = {};  ///< size 1: `output` is whole
 
   int64_t embedding_bytes() const {
     return spec.vocab_size * spec.hidden_size * bits(embedding.shape().key.dtype) / 8;
