@@ -23,7 +23,9 @@ TEST(Limits, MeasuredOnlyForInstructionsOfCpu) {
   for (const Peak& peak : limits.peaks) {
     EXPECT_GT(peak.ops_per_second, 0) << peak.name;
     EXPECT_TRUE(peak.name.ends_with(peak.instruction)) << peak.name;
-    EXPECT_THAT(isa, ::testing::HasSubstr(std::string(peak.instruction)));
+    // A product of its own within AVX2.
+    const bool in_avx2 = peak.instruction == "avx2_maddubs";
+    EXPECT_THAT(isa, ::testing::HasSubstr(in_avx2 ? "avx2" : std::string(peak.instruction)));
     EXPECT_TRUE(words.insert(std::string(peak.name)).second) << "twice: " << peak.name;
   }
   const bool avx2 = missing(Isa::kAvx2, Machine::here().cpu.isa) == Isa::kNone;
