@@ -75,8 +75,9 @@ void ThreadPool::run_job(Job job) {
   if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
 }
 
-// Whoever takes a call of job `number` makes it, and the job does not end before. So `current_`
-// is that job from then on. A thread that comes after the end of a job finds its call taken.
+// The thread that takes a call of job `number` makes it, and the job does not end before. So
+// `current_` is that job from then on. A thread that comes after the end of a job finds its call
+// taken.
 bool ThreadPool::take(uint32_t number, int thread) {
   std::atomic<uint32_t>& taken = taken_[thread].job;
   uint32_t before = number - 1;

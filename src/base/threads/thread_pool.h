@@ -92,7 +92,7 @@ class ThreadPool {
     const void* work = nullptr;
     bool moves = false;  // another thread may make a late thread's call
   };
-  // The number of the last job whose call of one thread somebody took.
+  // The number of the last job in which the call of one thread was taken.
   struct alignas(64) Taken {
     std::atomic<uint32_t> job{0};
   };
