@@ -12,6 +12,7 @@
 #include "models/golden_model.h"
 #include "quant/codec.h"
 #include "quant/quantize_weight.h"
+#include "support/sample.h"
 
 namespace moracle::online_architectures_test {
 namespace {
@@ -55,7 +56,9 @@ TEST_P(OnlineArchitectures, PlanMatchesLoadWithEveryLinearLayerQuantized) {
   const auto checkpoint = floats_.open();
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   const std::set<std::string> left = {"router", "output", "shared expert gate"};
+  testing::Sample sample(GetParam());
   for (const OnlineScheme& online : online_schemes()) {
+    if (!sample.takes()) continue;
     ModelOptions options;
     options.quantization = online.name;
     options.threads = 2;
@@ -78,7 +81,9 @@ TEST_P(OnlineArchitectures, PlanMatchesLoadWithEveryLinearLayerQuantized) {
 // The weights of these tiny models are random, so every value matters. After rounding a router
 // often chooses other experts. Logits of an unrelated model would be √2 away.
 TEST_P(OnlineArchitectures, EverySchemeStaysNearUnquantized) {
+  testing::Sample sample(GetParam());
   for (const OnlineScheme& online : online_schemes()) {
+    if (!sample.takes()) continue;
     const auto cpu = logits(floats_, std::string(online.name), "cpu"),
                exact = logits(floats_, std::string(online.name), "reference");
     ASSERT_TRUE(cpu) << online.name << ": " << cpu.error().to_string();
@@ -126,8 +131,9 @@ SyntheticCheckpoint rounded(SyntheticCheckpoint floats, const std::string& map) 
 // Weight-only: the logits equal those of an unquantized file with the rounded values.
 // Online.QuantizesFusedExpertsAsGateRowsThenUpRows covers fused tensors.
 TEST_P(OnlineArchitectures, MatchDequantizedWeights) {
+  testing::Sample sample(GetParam());
   for (const OnlineScheme& online : online_schemes()) {
-    if (online.scheme.activation) continue;
+    if (online.scheme.activation || !sample.takes()) continue;
     const std::string map = str(without_fused_experts(), online.name);
     const auto online_logits = logits(floats_, map, "reference"),
                file = logits(rounded(floats_, map), "", "reference");
@@ -144,8 +150,10 @@ TEST_P(OnlineArchitectures, MatchWrittenCheckpoint) {
   const std::string from = folder.path() + "/floats", to = folder.path() + "/quantized";
   std::filesystem::create_directory(from);
   ASSERT_TRUE(floats_.write(from).ok());
+  testing::Sample sample(GetParam());
   for (const OnlineScheme& online : online_schemes()) {
     if (online.scheme.weight.scale_dtype == DType::kF8E8M0) continue;  // K is no multiple of 32
+    if (!sample.takes()) continue;
     const std::string map = str(without_fused_experts(), std::string(online.name));
     const auto report = quantize(*Checkpoint::open(from), *QuantizationMap::parse(map), to);
     ASSERT_TRUE(report) << online.name << ": " << report.error().to_string();
