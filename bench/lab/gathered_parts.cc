@@ -185,7 +185,8 @@ Status run(Lab& lab, const std::string& scheme_name, int64_t count) {
   MORACLE_CHECK(show("combine_alone", [&] {
     return ops.combine(results, part_plan.slot_row, part_weights, part_spec.top_k, all_y, {});
   }));
-  if (lab.group->rank() == 0) std::printf("%s\n", line.c_str()), std::fflush(stdout);
+  std::printf("rank %d: %s\n", static_cast<int>(lab.group->rank()), line.c_str());
+  std::fflush(stdout);
   lab.kept.clear();
   return {};
 }

@@ -1,6 +1,7 @@
 #if defined(MORACLE_WITH_NCCL)
 #include "parallel/cuda/peer_blocks.h"
 
+#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "parallel/cuda/peer_sums.cuh"
 
@@ -92,6 +93,8 @@ struct Gather {
 template <class Work>
 __global__ void __launch_bounds__(kAllThreads)
     peer_blocks_kernel(const __grid_constant__ PeerBlocks s, const __grid_constant__ Work given) {
+  await_earlier_kernels();
+  start_later_kernels();
   Work work = given;
   constexpr int64_t kBytes = PeerBlocks::kBytes;
   constexpr int64_t kBlocks = PeerBlocks::kBlocks;
@@ -169,8 +172,8 @@ template <class Work>
 Status start(const Queue& queue, const PeerBlocks& blocks, const Work& work, Stream stream) {
   const int64_t count = std::min<int64_t>(
       (work.bytes + PeerBlocks::kBytes - 1) / PeerBlocks::kBytes, PeerBlocks::kBlocks);
-  return launch(queue, stream, "blocks over peers", peer_blocks_kernel<Work>, count, kAllThreads, 0,
-                blocks, work);
+  return launch_early(queue, stream, "blocks over peers", peer_blocks_kernel<Work>, count,
+                      kAllThreads, 0, blocks, work);
 }
 
 Status start_sum(const Queue& queue, const PeerBlocks& blocks, const SumWork& work, DType type,

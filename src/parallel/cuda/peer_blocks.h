@@ -12,7 +12,7 @@ namespace moracle::cuda {
 /// knows that the others have written it, so they have read round n - 3, whose place round n + 1
 /// takes.
 struct PeerBlocks {
-  static constexpr int kBlocks = 128, kThreads = 512, kEach = 4, kPlaces = 4;
+  static constexpr int kBlocks = 128, kThreads = 256, kEach = 4, kPlaces = 4;
   static constexpr int64_t kBytes = int64_t{kThreads} * kEach * 16;  // of a block in a round
   /// Bytes of peer memory for `ranks`: values, then signals.
   static constexpr size_t memory_bytes(int64_t ranks) {
