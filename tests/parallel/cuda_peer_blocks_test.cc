@@ -75,9 +75,9 @@ class CudaPeers : public ::testing::TestWithParam<int> {
     return values;
   }
   Bits random(int64_t count) {
-    std::normal_distribution<float> normal;
     Bits values(count);
-    for (uint16_t& value : values) value = float_to_bf16(normal(engine_));
+    for (uint16_t& value : values)
+      value = float_to_bf16(0.37f * static_cast<float>(static_cast<int>(engine_() % 4001) - 2000));
     return values;
   }
   void finish() {
@@ -92,10 +92,10 @@ class CudaPeers : public ::testing::TestWithParam<int> {
   std::mt19937 engine_{1};
 };
 
-// All blocks of all ranks must run at once, so a rank has at most 32 of them. Repetition takes them
+// All blocks of all ranks must run at once, so a rank has at most 17 of them. Repetition takes them
 // through all places of the memory.
-constexpr int64_t kCounts[] = {8, 8'192, 8'200, 100'008, 262'144};
-constexpr int kTimes = 9;
+constexpr int64_t kCounts[] = {8, 8'192, 8'200, 131'080};
+constexpr int kTimes = 8;
 
 Bits sums_of(const std::vector<Bits>& rows, int64_t first, int64_t count) {
   Bits sums(count);
