@@ -1,5 +1,6 @@
 // Where the time of a gathered layer goes: its parts by themselves, each in a graph, on several
-// GPUs. On each rank: RANK=r WORLD_SIZE=n MASTER_PORT=p gathered_parts scheme…
+// GPUs, for each exchange in turn. On each rank:
+// RANK=r WORLD_SIZE=n MASTER_PORT=p gathered_parts scheme:tokens…
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +29,7 @@ int number(const char* name, int otherwise) {
 struct Lab {
   std::shared_ptr<Group> group;
   std::shared_ptr<Device> device;
-  std::shared_ptr<Exchange> exchange;
+  std::vector<std::unique_ptr<Exchange>> exchanges;
   std::vector<Buffer> kept;
 
   template <class T = std::byte>
@@ -90,7 +91,9 @@ Status run(Lab& lab, const std::string& scheme_name, int64_t count) {
   Parallelism parallel;
   parallel.ep_size = size, parallel.ep_rank = lab.group->rank();
   MORACLE_TRY(FusedMoe moe, make(lab, spec, all, parallel));
-  Dispatch dispatch(*lab.group, *lab.exchange, *lab.device);
+  std::vector<std::unique_ptr<Dispatch>> dispatches;
+  for (const auto& exchange : lab.exchanges)
+    dispatches.push_back(std::make_unique<Dispatch>(*lab.group, *exchange, *lab.device));
   Ops& ops = lab.device->ops();
   const int64_t hidden = spec.hidden_size, top_k = spec.top_k;
   const Matrix x = lab.tokens(count, hidden), all_x = lab.tokens(all, hidden);
@@ -102,19 +105,21 @@ Status run(Lab& lab, const std::string& scheme_name, int64_t count) {
   int32_t* const part_ids = lab.put(of_part.ids);
   float* const part_weights = lab.put(of_part.weights);
   const int64_t mine = lab.group->rank() * count * top_k;
-  std::string line = str(lab.exchange->name(), " ", scheme_name, " ", count, ":");
-  const auto show = [&](const char* what, const std::function<Status()>& call) -> Status {
+  std::string line = str(scheme_name, " ", count, ":");
+  const auto show = [&](const std::string& what, const std::function<Status()>& call) -> Status {
     MORACLE_TRY(const double us, lab.time(call));
     char text[64];
-    std::snprintf(text, sizeof text, " %s %.1f", what, us);
+    std::snprintf(text, sizeof text, " %s %.1f", what.c_str(), us);
     line += text;
     return {};
   };
   for (int round = 0; round < 2; ++round) {
     MORACLE_CHECK(show("| one_gpu", [&] { return whole.apply(x, {ids}, {weights}, y); }));
-    MORACLE_CHECK(show("gathered", [&] {
-      return dispatch.apply_gathered(moe, x, {ids + mine}, {weights + mine}, y, {});
-    }));
+    for (size_t i = 0; i < dispatches.size(); ++i) {
+      MORACLE_CHECK(show(str("gathered_", lab.exchanges[i]->name()), [&] {
+        return dispatches[i]->apply_gathered(moe, {}, x, {ids + mine}, {weights + mine}, y, {});
+      }));
+    }
     MORACLE_CHECK(show("experts_alone",
                        [&] { return part.apply(all_x, {part_ids}, {part_weights}, all_y); }));
     MORACLE_CHECK(show("experts_with_foreign_ids",
@@ -145,15 +150,19 @@ Status run(Lab& lab, const std::string& scheme_name, int64_t count) {
   auto* const all_scales = lab.take<float>(all * std::max<int64_t>(own.num_scales, 1));
   auto* const rows_there = lab.take(all * static_cast<int64_t>(row_bytes));
   const Exchange::Gathered rows{own.values.data, count * row_bytes, rows_there};
-  MORACLE_CHECK(show("| gather_rows", [&] { return lab.exchange->all_gather({&rows, 1}, {}); }));
   std::vector<Exchange::Gathered> parts{
       rows,
       {ids + mine, static_cast<size_t>(count * top_k * 4), all_ids},
       {weights + mine, static_cast<size_t>(count * top_k * 4), all_weights}};
   if (codes)
     parts.push_back({own.scales, static_cast<size_t>(count * own.num_scales * 4), all_scales});
-  MORACLE_CHECK(show("gather_all", [&] { return lab.exchange->all_gather(parts, {}); }));
-  MORACLE_CHECK(show("reduce_scatter", [&] { return lab.exchange->reduce_scatter(all_y, y, {}); }));
+  for (const auto& exchange : lab.exchanges) {
+    MORACLE_CHECK(show(str("| ", exchange->name(), " gather_rows"), [&] {
+      return exchange->all_gather({&rows, 1}, {});
+    }));
+    MORACLE_CHECK(show("gather_all", [&] { return exchange->all_gather(parts, {}); }));
+    MORACLE_CHECK(show("reduce_scatter", [&] { return exchange->reduce_scatter(all_y, y, {}); }));
+  }
   // The plan of rows and the weighted sums that the experts contain.
   const int64_t slots = all * top_k;
   const RowPlan plan{lab.take<int32_t>(spec.num_experts + 1), lab.take<int32_t>(slots),
@@ -176,12 +185,13 @@ Status run(Lab& lab, const std::string& scheme_name, int64_t count) {
   MORACLE_CHECK(show("combine_alone", [&] {
     return ops.combine(results, part_plan.slot_row, part_weights, part_spec.top_k, all_y, {});
   }));
-  if (lab.group->rank() == 0) std::printf("%s\n", line.c_str()), std::fflush(stdout);
+  std::printf("rank %d: %s\n", static_cast<int>(lab.group->rank()), line.c_str());
+  std::fflush(stdout);
   lab.kept.clear();
   return {};
 }
 
-Status lab_main(const std::vector<std::string>& schemes) {
+Status lab_main(const std::vector<std::string>& layers) {
   RankOptions options;
   options.rank = options.local_rank = number("RANK", 0);
   options.size = options.local_size = number("WORLD_SIZE", 1);
@@ -189,15 +199,17 @@ Status lab_main(const std::vector<std::string>& schemes) {
   options.address = "127.0.0.1";
   options.port = number("MASTER_PORT", 29511);
   options.timeout_seconds = 60;
-  const char* const wanted = std::getenv("EXCHANGE");
-  const std::string row = wanted != nullptr ? wanted : "auto";
   Lab lab;
   MORACLE_TRY(lab.group, open_group(options));
   MORACLE_TRY(lab.device, open_device(str("cuda:", options.rank), {}));
-  MORACLE_TRY(std::unique_ptr<Exchange> exchange, open_exchange(lab.group, lab.device, row));
-  lab.exchange = std::move(exchange);
-  for (const std::string& scheme : schemes)
-    for (const int64_t count : {2048, 8192}) MORACLE_CHECK(run(lab, scheme, count));
+  for (const char* const name : {"nccl", "cuda-peer"}) {
+    MORACLE_TRY(std::unique_ptr<Exchange> exchange, open_exchange(lab.group, lab.device, name));
+    lab.exchanges.push_back(std::move(exchange));
+  }
+  for (const std::string& layer : layers) {
+    const size_t colon = layer.find(':');
+    MORACLE_CHECK(run(lab, layer.substr(0, colon), std::stoll(layer.substr(colon + 1))));
+  }
   return {};
 }
 

@@ -77,6 +77,7 @@ TEST_P(PlanRows, SortsByExpertAndKeepsTheOrderOfTokens) {
                                             {3, 3, 7},
                                             {64, 4, 1},
                                             {32, 8, 1037},
+                                            {64, 8, 3001},
                                             {600, 6, 100}}) {
     SCOPED_TRACE(::testing::Message() << num_experts << " experts, " << tokens << " tokens");
     Choices c{std::vector<int32_t>(tokens * top_k), top_k, num_experts};
@@ -106,7 +107,7 @@ TEST_P(PlanRows, IdsWithoutAlignment) {
 // Every third expert is on another rank. The others are local in reverse order.
 TEST_P(PlanRows, FollowsExpertMapAndSkipsMinusOne) {
   for (auto [num_experts, top_k, tokens] :
-       {std::tuple{8, 2, 50}, {1, 1, 5}, {128, 8, 300}, {600, 6, 100}}) {
+       {std::tuple{8, 2, 50}, {1, 1, 5}, {128, 8, 300}, {600, 6, 100}, {96, 8, 3001}}) {
     SCOPED_TRACE(::testing::Message() << num_experts << " experts, " << tokens << " tokens");
     Choices c{std::vector<int32_t>(tokens * top_k), top_k, num_experts};
     for (int32_t& id : c.ids) id = static_cast<int32_t>(random_() % (num_experts + 1)) - 1;

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "base/scalar.h"
+#include "base/try.h"
 #include "moracle/moracle.h"
 #include "ranks_of_threads.h"
 #include "support/must.h"
@@ -70,8 +71,11 @@ uint16_t sum_at(int64_t ranks, int64_t i) {
   return float_to_bf16(sum);
 }
 
-// One block of lines, many rounds, more than one sum may hold; a size that no line divides.
-constexpr int64_t kCounts[] = {4, 2048, 70'000, 131'072, 300'004, 2'000'000, 9'999};
+// One block of lines, many rounds, more than one sum may hold; a size that no line divides. Then
+// blocks: parts of one, one round and several, a size that no block divides, one that no value of
+// 16 bytes divides.
+constexpr int64_t kCounts[] = {4,     2048,    70'000,    131'072,   300'004,   2'000'000,
+                               9'999, 262'152, 1'048'576, 2'097'160, 5'000'008, 5'000'004};
 
 TEST_P(CudaExchange, EveryRankGetsTheSumAgainAndAgain) {
   std::atomic<int> good{0};
@@ -144,6 +148,58 @@ TEST_P(CudaExchange, GathersAndScatteredSumsArrive) {
       const auto sums = gpu.get(mine);
       for (int64_t i = 0; i < count; ++i)
         same = same && sums[i] == float_to_bf16(2 * value(gpu.rank, i));
+    }
+    good += same;
+  });
+  EXPECT_EQ(good, 2);
+}
+
+// Lines and blocks in turn. A graph holds them, and the numbers of their rounds go on through its
+// replays.
+TEST_P(CudaExchange, ReplayedGathersAndScatteredSumsAreThoseOfTheHostExchange) {
+  constexpr int64_t kMany = 1'300'008, kFew = 2048;
+  struct Results {
+    Buffer all, all_few, sums;
+  };
+  std::atomic<int> good{0};
+  on_ranks(2, [&](const std::shared_ptr<Group>& group) {
+    const Gpu gpu(group, GetParam()), host(group, "host");
+    const auto results_of = [](const Gpu& on) {
+      return Results{must(on.device->allocate(4 * kMany)), must(on.device->allocate(4 * kFew)),
+                     must(on.device->allocate(2 * kMany))};
+    };
+    const Results here = results_of(gpu), there = results_of(host);
+    std::vector<uint16_t> values(2 * kMany);
+    const auto fill = [&](int64_t seed) {  // numbers whose sums bf16 rounds
+      for (int64_t i = 0; i < 2 * kMany; ++i)
+        values[i] = float_to_bf16(0.37f * value(gpu.rank * 5 + seed, i));
+    };
+    fill(0);
+    const Buffer rows = gpu.put(values);
+    const auto step = [&](const Gpu& on, const Results& to) -> Status {
+      const Exchange::Gathered parts[] = {{rows.data(), 2 * kMany, to.all.data()},
+                                          {rows.data(), 2 * kFew, to.all_few.data()}};
+      MORACLE_CHECK(on.exchange->all_gather(parts, {}));
+      MORACLE_CHECK(on.exchange->all_gather({parts + 1, 1}, {}));
+      return on.exchange->reduce_scatter({rows.data(), DType::kBF16, 2, kMany, kMany},
+                                         {to.sums.data(), DType::kBF16, 1, kMany, kMany}, {});
+    };
+    must(step(gpu, here));
+    must(gpu.device->synchronize());
+    auto graph = must(gpu.device->record([&] { return step(gpu, here); }));
+    bool same = true;
+    for (int again = 1; again <= 40; ++again) {
+      if (again % 8 == 0) {  // the host takes longer
+        fill(again);
+        must(gpu.device->upload(rows.data(), values.data(), rows.bytes()));
+      }
+      must(graph->replay());
+      if (again % 8 != 0) continue;
+      must(gpu.device->synchronize());
+      must(step(host, there));
+      same = same && gpu.get(here.all) == host.get(there.all) &&
+             gpu.get(here.all_few) == host.get(there.all_few) &&
+             gpu.get(here.sums) == host.get(there.sums);
     }
     good += same;
   });

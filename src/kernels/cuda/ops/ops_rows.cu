@@ -1,7 +1,7 @@
-// Assigns rows to experts. Each expert has a block, which counts the slots of all earlier experts
-// and then numbers its own. A warp goes through a run of neighbouring slots, four by a lane. Blocks
-// pass nothing to each other, so one kernel suffices, without a workspace. Rows come out in the
-// order of tokens.
+// Assigns rows to experts. Each expert has a block or two, which count the slots of all earlier
+// experts and then number its own. A warp goes through a run of neighbouring slots, four by a lane.
+// Blocks pass nothing to each other, so one kernel suffices, without a workspace. Rows come out in
+// the order of tokens.
 #include <algorithm>
 
 #include "kernels/cuda/block.cuh"
@@ -29,10 +29,10 @@ struct RowArgs {
 
 constexpr int kLaneSlots = 4, kWarpSlots = 32 * kLaneSlots;  // at once
 
-// The local numbers of four slots' experts, or -1 for slots without a local expert.
-struct FourSlots {
-  int32_t id[kLaneSlots] = {-1, -1, -1, -1}, local[kLaneSlots];
-  __device__ FourSlots(const RowArgs& a, int64_t slot) {
+// The ids of four slots, -1 past the last slot.
+struct SlotIds {
+  int32_t id[kLaneSlots] = {-1, -1, -1, -1};
+  __device__ SlotIds(const RowArgs& a, int64_t slot) {
     if (a.aligned && slot + kLaneSlots <= a.slots) {
       const int4 four = *reinterpret_cast<const int4*>(a.ids + slot);
       id[0] = four.x, id[1] = four.y, id[2] = four.z, id[3] = four.w;
@@ -42,70 +42,135 @@ struct FourSlots {
         if (slot + j < a.slots) id[j] = a.ids[slot + j];
       }
     }
-#pragma unroll
-    for (int j = 0; j < kLaneSlots; ++j) {
-      // Look the id up only if it is valid.
-      const bool valid = static_cast<unsigned>(id[j]) < static_cast<unsigned>(a.num_experts);
-      const int32_t found = valid && a.expert_map != nullptr ? a.expert_map[id[j]] : id[j];
-      local[j] = valid && found < a.num_local ? found : -1;
-    }
   }
 };
 
 // Marks slots without a row, and reports invalid ids.
-__device__ void settle_missing(const RowArgs& a, int64_t slot, const FourSlots& four) {
+__device__ void settle_missing(const RowArgs& a, int64_t slot) {
+  const SlotIds four(a, slot);
 #pragma unroll
   for (int j = 0; j < kLaneSlots; ++j) {
-    if (four.local[j] >= 0 || slot + j >= a.slots) continue;
+    const int32_t id = four.id[j];
+    if (slot + j >= a.slots) continue;
+    // Look the id up only if it is valid.
+    const bool valid = static_cast<unsigned>(id) < static_cast<unsigned>(a.num_experts);
+    const int32_t local = valid && a.expert_map != nullptr ? a.expert_map[id] : id;
+    if (valid && static_cast<unsigned>(local) < static_cast<unsigned>(a.num_local)) continue;
     a.plan.slot_row[slot + j] = -1;
-    if (four.id[j] < -1 || four.id[j] >= a.num_experts)
-      report(a.device_error, slot + j, four.id[j], a.num_experts, a.top_k);
+    if (id < -1 || id >= a.num_experts)
+      report(a.device_error, slot + j, id, a.num_experts, a.top_k);
   }
 }
 
-__global__ void __launch_bounds__(kMostRowThreads) plan_rows(const RowArgs a) {
+// The warps of all blocks share the slots.
+__device__ void settle_missing_of_warp(const RowArgs& a) {
+  const int64_t warps = int64_t{blockDim.x / 32} * gridDim.x;
+  const int64_t warp = int64_t{threadIdx.x / 32} * gridDim.x + blockIdx.x;
+  for (int64_t slot = warp * kWarpSlots + threadIdx.x % 32 * kLaneSlots; slot < a.slots;
+       slot += warps * kWarpSlots)
+    settle_missing(a, slot);
+}
+
+// Ids of the experts that are local and before one of them, as bits. With a map, reading a bit
+// takes less time than reading the map for each slot: 32 lanes read at most a few words.
+struct EarlierExperts {
+  int32_t id = -1;  // of the expert itself
+  int32_t num_experts, local;
+  const uint32_t* bits = nullptr;
+
+  __device__ EarlierExperts(const RowArgs& a, int e) : num_experts(a.num_experts), local(e) {
+    if (a.expert_map == nullptr) {
+      if (e < a.num_local) id = e;
+      return;
+    }
+    extern __shared__ uint32_t words[];
+    __shared__ int32_t found;
+    bits = words;
+    __syncthreads();  // the previous expert's bits have been used
+    if (threadIdx.x == 0) found = -1;
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < words_of(num_experts) * 32;
+         i += static_cast<int>(blockDim.x)) {
+      const int32_t there = i < num_experts ? a.expert_map[i] : -1;
+      const uint32_t word = __ballot_sync(
+          kAllLanes, static_cast<unsigned>(there) < static_cast<unsigned>(e));  // not -1
+      if (i % 32 == 0) words[i / 32] = word;
+      if (there == e && e < a.num_local) found = i;
+    }
+    __syncthreads();
+    id = found;
+  }
+  static __host__ __device__ int words_of(int num_experts) { return (num_experts + 31) / 32; }
+  template <bool kMapped>
+  __device__ bool holds(int32_t other) const {
+    if (!kMapped) return static_cast<unsigned>(other) < static_cast<unsigned>(local);
+    const bool valid = static_cast<unsigned>(other) < static_cast<unsigned>(num_experts);
+    return valid && (bits[other / 32] >> (other % 32) & 1u) != 0;
+  }
+};
+
+// `parts`: 2 if two blocks number the slots of an expert, each half of every warp's.
+template <bool kMapped>
+__global__ void __launch_bounds__(kMostRowThreads) plan_rows(const RowArgs a, const int parts) {
   await_earlier_kernels();
   start_later_kernels();
+  settle_missing_of_warp(a);
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int64_t step = int64_t{blockDim.x} * kLaneSlots;
   const int64_t run = (a.slots + step - 1) / step * kWarpSlots;
   const int64_t begin = threadIdx.x / 32 * run, end = min(a.slots, begin + run);
-  // A rank without experts runs one iteration, too: expert 0 marks the slots without a row.
-  for (int e = static_cast<int>(blockIdx.x); e < max(a.num_local, 1);
-       e += static_cast<int>(gridDim.x)) {
-    int32_t before = 0, own = 0;
-#pragma unroll 4
+  const int64_t middle =
+      parts == 1 ? end : min(end, begin + (run / kWarpSlots + 1) / 2 * kWarpSlots);
+  const int part = static_cast<int>(blockIdx.x) % parts;
+  // A rank without experts runs one iteration, too, for the offset of no expert.
+  for (int e = static_cast<int>(blockIdx.x) / parts; e < max(a.num_local, 1);
+       e += static_cast<int>(gridDim.x) / parts) {
+    const EarlierExperts earlier(a, e);
+    const int32_t id = earlier.id;
+    int32_t before = 0, own = 0, own_early = 0;  // early: before `middle`
+#pragma unroll 2
     for (int64_t slot = begin + lane * kLaneSlots; slot < end; slot += kWarpSlots) {
-      const FourSlots four(a, slot);
+      const SlotIds four(a, slot);
+      int32_t here = 0;
 #pragma unroll
-      for (const int32_t local : four.local) {
-        before += static_cast<unsigned>(local) < static_cast<unsigned>(e);  // not -1
-        own += local == e;
+      for (const int32_t other : four.id) {
+        before += earlier.holds<kMapped>(other);
+        here += other == id;
       }
-      if (e == 0) settle_missing(a, slot, four);
+      own += here;
+      if (slot < middle) own_early += here;
     }
+    if (id < 0) own = own_early = 0;  // ids of -1 are of no expert
     const int32_t first = block_sum(before);
     const Rank rank = block_scan(own);
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0 && part == 0) {
       a.plan.expert_offsets[e] = first;
       if (e >= a.num_local - 1) a.plan.expert_offsets[a.num_local] = first + rank.total;
     }
-    if (__ballot_sync(kAllLanes, own != 0) == 0) continue;
+    const int32_t numbered = part == 0 ? own_early : own - own_early;
+    if (__ballot_sync(kAllLanes, numbered != 0) == 0) continue;
     int32_t row = first + __shfl_sync(kAllLanes, rank.before, 0);
-#pragma unroll 4
-    for (int64_t slot = begin; slot < end; slot += kWarpSlots) {
+    if (part == 1) {
+      int32_t of_warp = own_early;
+      for (int lanes = 16; lanes > 0; lanes /= 2)
+        of_warp += __shfl_xor_sync(kAllLanes, of_warp, lanes);
+      row += of_warp;
+    }
+    const int64_t last = part == 0 ? middle : end;
+#pragma unroll 2
+    for (int64_t slot = part == 0 ? begin : middle; slot < last; slot += kWarpSlots) {
       const int64_t mine = slot + lane * kLaneSlots;
-      const FourSlots four(a, mine);
+      const SlotIds four(a, mine);
       int at = row;
 #pragma unroll
-      for (const int32_t local : four.local) {
-        const unsigned found = __ballot_sync(kAllLanes, local == e);
+      for (const int32_t other : four.id) {
+        const unsigned found = __ballot_sync(kAllLanes, other == id);
         at += __popc(found & ((1u << lane) - 1));
         row += __popc(found);
       }
 #pragma unroll
       for (int j = 0; j < kLaneSlots; ++j) {
-        if (four.local[j] != e) continue;
+        if (four.id[j] != id) continue;
         const auto number = static_cast<unsigned>(mine + j);
         a.plan.row_token[at] = static_cast<int32_t>(number / static_cast<unsigned>(a.top_k));
         a.plan.row_slot[at] = static_cast<int32_t>(number);
@@ -155,9 +220,17 @@ Status CudaOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t t
                            plan,
                            device_errors_.cell(DeviceErrorKind::kIds),
                            reinterpret_cast<uintptr_t>(topk_ids) % sizeof(int4) == 0};
-  return cuda::launch_early(queue_, stream, "plan_rows", cuda::plan_rows,
-                            std::max<int64_t>(num_local, 1),
-                            args.slots > 4096 ? cuda::kMostRowThreads : cuda::kRowThreads, 0, args);
+  const int64_t experts = std::max<int64_t>(num_local, 1);
+  const bool many = args.slots > 4096;
+  const int threads = many ? cuda::kMostRowThreads : cuda::kRowThreads;
+  // Two blocks for each expert where all of them run at once.
+  const int parts = many && 2 * experts <= queue_.multiprocessors ? 2 : 1;
+  if (expert_map == nullptr)
+    return cuda::launch_early(queue_, stream, "plan_rows", cuda::plan_rows<false>, experts * parts,
+                              threads, 0, args, parts);
+  const size_t bits = cuda::EarlierExperts::words_of(args.num_experts) * sizeof(uint32_t);
+  return cuda::launch_early(queue_, stream, "plan_rows", cuda::plan_rows<true>, experts * parts,
+                            threads, bits, args, parts);
 }
 
 Status CudaOps::plan_batched_rows(const int32_t* counts, int64_t num_experts, int64_t max_tokens,

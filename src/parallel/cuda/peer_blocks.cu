@@ -1,0 +1,215 @@
+#if defined(MORACLE_WITH_NCCL)
+#include "parallel/cuda/peer_blocks.h"
+
+#include "kernels/cuda/device/dependent.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "parallel/cuda/peer_sums.cuh"
+
+namespace moracle::cuda {
+namespace {
+
+constexpr int kThreads = PeerBlocks::kThreads, kEach = PeerBlocks::kEach;
+constexpr int kDataWarps = kThreads / 32;
+constexpr int kAllThreads = kThreads + 32;  // the last warp sends signals
+
+__device__ void send_signal(std::byte* to, uint32_t round) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(round) : "memory");
+}
+
+// A host that gives up ends the wait; the values are then wrong, and the host does not use them.
+__device__ void wait_for(const std::byte* from, uint32_t round, const volatile int* stop) {
+  constexpr int kBetweenLooks = 4096;
+  for (int tries = 1;; ++tries) {
+    uint32_t there;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(there) : "l"(from) : "memory");
+    if (there == round || (tries % kBetweenLooks == 0 && *stop != 0)) return;
+  }
+}
+
+// Barriers for rounds in turn. Four are enough: a warp that writes round n + 4 has read round
+// n + 2, which another rank wrote after this block's signal of round n.
+__device__ int barrier_of(uint32_t round) {
+  return 1 + static_cast<int>(round % PeerBlocks::kPlaces);
+}
+__device__ void arrive_at_barrier(uint32_t round) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier_of(round)), "n"(kAllThreads) : "memory");
+}
+__device__ void wait_at_barrier(uint32_t round) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier_of(round)), "n"(kAllThreads) : "memory");
+}
+
+__device__ uint4 load_words(const std::byte* from) {
+  return *reinterpret_cast<const uint4*>(from);
+}
+__device__ void store_words(std::byte* to, uint4 words) {
+  *reinterpret_cast<uint4*>(to) = words;
+}
+
+// Values of one rank for all others, and their sum. A thread has kEach places in a round.
+struct SumWork {
+  const std::byte* from;
+  int64_t of_rank;  // bytes from the values for a rank to those for the next one
+  std::byte* to;
+  int64_t bytes;
+
+  __device__ uint4 value_for(int rank, int64_t at) const {
+    return load_words(from + rank * of_rank + at);
+  }
+};
+template <class T>
+struct Sum : SumWork {
+  Summed<T> low[kEach], high[kEach];
+  __device__ void begin(int i) { low[i] = high[i] = {}; }
+  __device__ void take(int i, int, int64_t, uint4 v) {
+    low[i].add({v.x, v.y}), high[i].add({v.z, v.w});
+  }
+  __device__ void end(int i, int64_t at) const {
+    const uint2 a = low[i].rounded(), b = high[i].rounded();
+    store_words(to + at, {a.x, a.y, b.x, b.y});
+  }
+};
+struct Gather {
+  PeerPart parts[kMostGathered];
+  int64_t bytes;  // of all parts together
+
+  // The part that holds byte `at`, which becomes the place in it.
+  __device__ const PeerPart& find(int64_t& at) const {
+    int i = 0;
+    for (; i < kMostGathered - 1 && at >= parts[i].bytes; ++i) at -= parts[i].bytes;
+    return parts[i];
+  }
+  __device__ uint4 value_for(int, int64_t at) const {
+    const PeerPart& part = find(at);
+    return load_words(part.mine + at);
+  }
+  __device__ void begin(int) const {}
+  __device__ void take(int, int rank, int64_t at, uint4 value) const {
+    const PeerPart& part = find(at);
+    store_words(part.all + rank * part.bytes + at, value);
+  }
+  __device__ void end(int, int64_t) const {}
+};
+
+template <class Work>
+__global__ void __launch_bounds__(kAllThreads)
+    peer_blocks_kernel(const __grid_constant__ PeerBlocks s, const __grid_constant__ Work given) {
+  await_earlier_kernels();
+  start_later_kernels();
+  Work work = given;
+  constexpr int64_t kBytes = PeerBlocks::kBytes;
+  constexpr int64_t kBlocks = PeerBlocks::kBlocks;
+  const int64_t begin = blockIdx.x * kBytes, step = gridDim.x * kBytes;
+  const int64_t bytes = given.bytes;
+  const auto count = static_cast<uint32_t>((bytes - begin + step - 1) / step);  // of rounds
+  const uint32_t before = s.rounds[blockIdx.x];
+  const int64_t all_places = int64_t{PeerBlocks::kPlaces} * s.ranks * kBlocks;
+  // The number of this block's place for a round, from rank `from`.
+  const auto place = [&](uint32_t round, int from) {
+    return ((round % PeerBlocks::kPlaces) * s.ranks + from) * kBlocks + blockIdx.x;
+  };
+  const auto signal = [&](int at, int64_t number) {
+    return s.memory[at] + all_places * kBytes + number * int64_t{sizeof(uint64_t)};
+  };
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const bool is_other = lane < s.ranks && lane != s.rank;
+
+  // A signal waits until the values are at the other GPU. A warp of its own does that, so that the
+  // other warps go on.
+  if (threadIdx.x / 32 == kDataWarps) {
+    for (uint32_t round = before + 1; round - before <= count; ++round) {
+      wait_at_barrier(round);
+      if (is_other) send_signal(signal(lane, place(round, s.rank)), round);
+    }
+    if (lane == 0) s.rounds[blockIdx.x] = before + count;  // all warps have read it
+    return;
+  }
+  const auto in_block = [](int j) { return (j * kThreads + threadIdx.x) * int64_t{16}; };
+  // Send a round ahead, so that its values travel while those of the one before are read.
+  int64_t first = begin;
+  for (uint32_t i = 1; i <= count + 1; ++i, first += step) {
+    const uint32_t round = before + i;
+    if (i <= count) {
+      for (int r = 1; r < s.ranks; ++r) {
+        const int to = (s.rank + r) % s.ranks;
+        std::byte* const data = s.memory[to] + place(round, s.rank) * kBytes;
+        uint4 values[kEach];
+#pragma unroll
+        for (int j = 0; j < kEach; ++j)
+          if (first + in_block(j) < bytes) values[j] = given.value_for(to, first + in_block(j));
+#pragma unroll
+        for (int j = 0; j < kEach; ++j)
+          if (first + in_block(j) < bytes) store_words(data + in_block(j), values[j]);
+      }
+      arrive_at_barrier(round);
+    }
+    if (i == 1) continue;
+    if (is_other) wait_for(signal(s.rank, place(round - 1, lane)), round - 1, s.stop);
+    __syncwarp();
+    const int64_t sent = first - step;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) work.begin(j);
+    for (int r = 0; r < s.ranks; ++r) {
+      const std::byte* const data = s.memory[s.rank] + place(round - 1, r) * kBytes;
+      uint4 values[kEach];
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        if (sent + in_block(j) >= bytes) continue;
+        // Another GPU wrote the values: read past L1.
+        values[j] = r == s.rank ? given.value_for(r, sent + in_block(j))
+                                : __ldcg(reinterpret_cast<const uint4*>(data + in_block(j)));
+      }
+#pragma unroll
+      for (int j = 0; j < kEach; ++j)
+        if (sent + in_block(j) < bytes) work.take(j, r, sent + in_block(j), values[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < kEach; ++j)
+      if (sent + in_block(j) < bytes) work.end(j, sent + in_block(j));
+  }
+}
+
+template <class Work>
+Status start(const Queue& queue, const PeerBlocks& blocks, const Work& work, Stream stream) {
+  const int64_t count = std::min<int64_t>(
+      (work.bytes + PeerBlocks::kBytes - 1) / PeerBlocks::kBytes, PeerBlocks::kBlocks);
+  return launch_early(queue, stream, "blocks over peers", peer_blocks_kernel<Work>, count,
+                      kAllThreads, 0, blocks, work);
+}
+
+Status start_sum(const Queue& queue, const PeerBlocks& blocks, const SumWork& work, DType type,
+                 Stream stream) {
+  if (type == DType::kF32) return start(queue, blocks, Sum<float>{work, {}, {}}, stream);
+  if (type == DType::kBF16) return start(queue, blocks, Sum<__nv_bfloat16>{work, {}, {}}, stream);
+  return start(queue, blocks, Sum<__half>{work, {}, {}}, stream);
+}
+
+int64_t bytes_of(const Matrix& x) {
+  return x.rows * x.cols * bits(x.dtype) / 8;
+}
+
+}  // namespace
+
+Status peer_sum(const Queue& queue, const PeerBlocks& blocks, const Matrix& x, Stream stream) {
+  auto* const data = static_cast<std::byte*>(x.data);
+  return start_sum(queue, blocks, {data, 0, data, bytes_of(x)}, x.dtype, stream);
+}
+
+Status peer_sum_rows(const Queue& queue, const PeerBlocks& blocks, const Matrix& all,
+                     const Matrix& mine, Stream stream) {
+  const SumWork work{static_cast<const std::byte*>(all.data), bytes_of(mine),
+                     static_cast<std::byte*>(mine.data), bytes_of(mine)};
+  return start_sum(queue, blocks, work, mine.dtype, stream);
+}
+
+Status peer_gather(const Queue& queue, const PeerBlocks& blocks, std::span<const PeerPart> parts,
+                   Stream stream) {
+  Gather gather{};
+  for (size_t i = 0; i < parts.size(); ++i) {
+    gather.parts[i] = parts[i];
+    gather.bytes += parts[i].bytes;
+  }
+  return start(queue, blocks, gather, stream);
+}
+
+}  // namespace moracle::cuda
+#endif

@@ -1,0 +1,193 @@
+// Kernels of several ranks on one GPU, each on a stream of its own: the exchanges of more ranks
+// than the machine has GPUs.
+#if defined(MORACLE_WITH_NCCL)
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/scalar.h"
+#include "moracle/moracle.h"
+#include "parallel/cuda/peer_blocks.h"
+#include "support/must.h"
+
+namespace moracle::cuda_peer_blocks_test {
+namespace {
+
+using testing::must;
+using Bits = std::vector<uint16_t>;
+
+class CudaPeers : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    int gpus = 0;
+    if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) GTEST_SKIP() << "needs a GPU";
+    device_ = must(open_device("cuda:0", 1));
+    queue_.index = 0;
+    cudaDeviceProp properties{};
+    ASSERT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+    if (properties.multiProcessorCount < 80)
+      GTEST_SKIP() << "the kernels of all ranks must run at once";
+    queue_.capability = properties.major * 10 + properties.minor;
+    stop_ = must(device_->allocate_host(sizeof(int)));
+    *stop_.as<int>() = 0;
+    for (int r = 0; r < ranks(); ++r) {
+      memory_.push_back(must(device_->allocate(line_bytes() + block_bytes())));
+      rounds_.push_back(must(device_->allocate(
+          (cuda::PeerLines::kBlocks + cuda::PeerBlocks::kBlocks) * sizeof(uint32_t))));
+      cudaStream_t stream = nullptr;
+      ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+      streams_.push_back(stream);
+    }
+  }
+  void TearDown() override {
+    for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+  }
+
+  int ranks() const { return GetParam(); }
+  size_t line_bytes() const { return cuda::PeerLines::memory_bytes(ranks()); }
+  size_t block_bytes() const { return cuda::PeerBlocks::memory_bytes(ranks()); }
+  Stream stream(int rank) const { return Stream{streams_[rank]}; }
+  cuda::PeerLines lines(int rank) {
+    cuda::PeerLines lines{{}, rank, ranks(), rounds_[rank].as<uint32_t>(), stop_.as<int>()};
+    for (int r = 0; r < ranks(); ++r) lines.memory[r] = memory_[r].as<std::byte>();
+    return lines;
+  }
+  cuda::PeerBlocks blocks(int rank) {
+    cuda::PeerBlocks blocks{{},
+                            rank,
+                            ranks(),
+                            rounds_[rank].as<uint32_t>() + cuda::PeerLines::kBlocks,
+                            stop_.as<int>()};
+    for (int r = 0; r < ranks(); ++r) blocks.memory[r] = memory_[r].as<std::byte>() + line_bytes();
+    return blocks;
+  }
+  Buffer put(const Bits& values) {
+    Buffer buffer = must(device_->allocate(values.size() * 2));
+    must(device_->upload(buffer.data(), values.data(), values.size() * 2));
+    must(device_->synchronize());
+    return buffer;
+  }
+  Bits get(const Buffer& buffer) {
+    Bits values(buffer.bytes() / 2);
+    must(device_->download(values.data(), buffer.data(), buffer.bytes()));
+    must(device_->synchronize());
+    return values;
+  }
+  Bits random(int64_t count) {
+    Bits values(count);
+    for (uint16_t& value : values)
+      value = float_to_bf16(0.37f * static_cast<float>(static_cast<int>(engine_() % 4001) - 2000));
+    return values;
+  }
+  void finish() {
+    for (cudaStream_t stream : streams_) ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  }
+
+  std::shared_ptr<Device> device_;
+  cuda::Queue queue_;
+  Buffer stop_;
+  std::vector<Buffer> memory_, rounds_;
+  std::vector<cudaStream_t> streams_;
+  std::mt19937 engine_{1};
+};
+
+// All blocks of all ranks must run at once, so a rank has at most 17 of them. Repetition takes them
+// through all places of the memory.
+constexpr int64_t kCounts[] = {8, 8'192, 8'200, 131'080};
+constexpr int kTimes = 8;
+
+Bits sums_of(const std::vector<Bits>& rows, int64_t first, int64_t count) {
+  Bits sums(count);
+  for (int64_t i = 0; i < count; ++i) {
+    float sum = 0;
+    for (const Bits& row : rows) sum += bf16_to_float(row[first + i]);
+    sums[i] = float_to_bf16(sum);
+  }
+  return sums;
+}
+
+TEST_P(CudaPeers, BlocksAndLinesGatherTheValuesOfAllRanks) {
+  for (const int64_t count : kCounts) {
+    for (int again = 0; again < kTimes; ++again) {
+      std::vector<Buffer> mine, all, few;
+      Bits expected;
+      for (int r = 0; r < ranks(); ++r) {
+        const Bits values = random(count);
+        expected.insert(expected.end(), values.begin(), values.end());
+        mine.push_back(put(values));
+        all.push_back(must(device_->allocate(count * 2 * ranks())));
+        few.push_back(must(device_->allocate(16 * ranks())));
+      }
+      for (int r = 0; r < ranks(); ++r) {
+        const auto part = [&](int64_t bytes, const Buffer& to) {
+          return cuda::PeerPart{mine[r].as<std::byte>(), bytes, to.as<std::byte>()};
+        };
+        const cuda::PeerPart two[] = {part(count * 2, all[r]), part(16, few[r])};
+        if (again % 3 == 2)
+          must(cuda::peer_gather(queue_, lines(r), two, stream(r)));
+        else
+          must(cuda::peer_gather(queue_, blocks(r), two, stream(r)));
+      }
+      finish();
+      for (int r = 0; r < ranks(); ++r) {
+        ASSERT_EQ(get(all[r]), expected) << count << " values, rank " << r;
+        const Bits first = get(few[r]);
+        for (int from = 0; from < ranks(); ++from)
+          for (int64_t i = 0; i < 8; ++i)
+            ASSERT_EQ(first[from * 8 + i], expected[from * count + i]) << "rank " << r;
+      }
+    }
+  }
+}
+
+TEST_P(CudaPeers, SumsAreInTheOrderOfRanksAndRoundedOnce) {
+  for (const int64_t count : kCounts) {
+    for (int again = 0; again < kTimes; ++again) {
+      std::vector<Bits> rows;
+      std::vector<Buffer> all, mine;
+      for (int r = 0; r < ranks(); ++r) {
+        rows.push_back(random(count * ranks()));
+        all.push_back(put(rows.back()));
+        mine.push_back(must(device_->allocate(count * 2)));
+      }
+      for (int r = 0; r < ranks(); ++r) {
+        const Matrix from{all[r].data(), DType::kBF16, ranks(), count, count};
+        const Matrix to{mine[r].data(), DType::kBF16, 1, count, count};
+        if (again % 3 == 2)
+          must(cuda::peer_sum_rows(queue_, lines(r), from, to, stream(r)));
+        else
+          must(cuda::peer_sum_rows(queue_, blocks(r), from, to, stream(r)));
+      }
+      finish();
+      for (int r = 0; r < ranks(); ++r)
+        ASSERT_EQ(get(mine[r]), sums_of(rows, r * count, count)) << count << " values, rank " << r;
+    }
+  }
+}
+
+TEST_P(CudaPeers, SumInPlaceIsTheSameOnEveryRank) {
+  for (const int64_t count : kCounts) {
+    for (int again = 0; again < kTimes; ++again) {
+      std::vector<Bits> rows;
+      std::vector<Buffer> x;
+      for (int r = 0; r < ranks(); ++r) {
+        rows.push_back(random(count));
+        x.push_back(put(rows.back()));
+      }
+      for (int r = 0; r < ranks(); ++r) {
+        const Matrix here{x[r].data(), DType::kBF16, 1, count, count};
+        must(cuda::peer_sum(queue_, blocks(r), here, stream(r)));
+      }
+      finish();
+      for (int r = 0; r < ranks(); ++r)
+        ASSERT_EQ(get(x[r]), sums_of(rows, 0, count)) << count << " values, rank " << r;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CudaPeers, ::testing::Values(2, 3, 5));
+
+}  // namespace
+}  // namespace moracle::cuda_peer_blocks_test
+#endif
