@@ -29,7 +29,7 @@ std::vector<Machine> for_every_platform(std::vector<Machine> machines) {
   for (Machine& machine : machines) {
     machine.every_platform = true;
     for (const GpuInfo& gpu : machine.gpus)
-      if (gpu.platform == Platform::kCuda) machine.libraries = Library::kCublasLt;
+      if (gpu.platform == Platform::kCuda) machine.libraries = Library::kCublasLt | kCublasLtBlocks;
   }
   return machines;
 }
