@@ -160,6 +160,10 @@ Status join_ranks(Model::State& m, std::span<const ModuleChoice> modules,
   m.group = options.group;
   MORACLE_TRY(m.exchange, open_exchange(options.group, device, options.exchange));
   m.recorded.on = m.recorded.on && m.exchange->in_graphs();
+  if (options.spread != Spread::kDispatched && m.exchange->batches() != nullptr)
+    return Error{ErrorKind::kUnsupported, "", str("exchange '", m.exchange->name(), "'"),
+                 "mode=dispatched, which sends tokens to experts",
+                 str("the mode is ", name(options.spread))};
   if (options.spread == Spread::kDispatched) {
     m.dispatch = std::make_unique<Dispatch>(*options.group, *m.exchange, *device,
                                             options.deterministic && options.group->size() > 1);

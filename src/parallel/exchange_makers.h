@@ -18,5 +18,10 @@ Result<std::unique_ptr<Exchange>> make_peer(std::shared_ptr<Group> group,
                                             std::shared_ptr<Device> device);
 std::string peer_lacks();
 #endif
+#if defined(MORACLE_WITH_NCCL_EP)
+Result<std::unique_ptr<Exchange>> make_nccl_ep(std::shared_ptr<Group> group,
+                                               std::shared_ptr<Device> device);
+std::string nccl_ep_lacks();
+#endif
 
 }  // namespace moracle
