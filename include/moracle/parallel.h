@@ -136,6 +136,8 @@ struct ExchangeRow {
   bool any_platform = false;
   int64_t max_ranks = 0;  ///< 0: no limit
   bool one_host = false;  ///< needs all ranks on one host
+  /// Tokens of a rank that one call of batches() takes, in dispatched mode only; 0: it has none.
+  int64_t batch_tokens = 0;
   /// Null: this build has none.
   Result<std::unique_ptr<Exchange>> (*make)(std::shared_ptr<Group> group,
                                             std::shared_ptr<Device> device) = nullptr;

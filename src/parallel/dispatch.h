@@ -52,6 +52,8 @@ class Dispatch {
   int64_t sent_bytes() const { return sent_bytes_; }
   /// Device memory of apply_gathered for a layer with this plan.
   static int64_t gathered_bytes(const Plan& plan);
+  /// Further device memory where batches() take up to `batch_tokens` tokens of a rank.
+  static int64_t batch_bytes(const Plan& plan, int64_t batch_tokens, int64_t ranks);
 
  private:
   struct Arrived;  // rows of other ranks, with ids and weights

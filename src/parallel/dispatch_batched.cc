@@ -5,23 +5,22 @@
 #include "kernels/ops.h"
 #include "moe/moe_access.h"
 #include "oracle/carve.h"
+#include "oracle/workspace.h"
 #include "parallel/dispatch.h"
 
 namespace moracle {
 namespace {
 
-// Tokens of one rank in a call that batches can take.
-int64_t most_tokens_of(const ExpertBatches& batches, const Plan& plan, int64_t ranks) {
-  return std::min(batches.max_tokens(), plan.max_num_tokens / ranks);
+// Tokens of one rank in a call that batches of `batch_tokens` can take.
+int64_t most_tokens_of(int64_t batch_tokens, const Plan& plan, int64_t ranks) {
+  return std::min(batch_tokens, plan.max_num_tokens / ranks);
 }
 
-Result<BatchShape> shape_of(const ExpertBatches& batches, const FusedMoe& moe, int64_t ranks) {
-  const Plan& plan = moe.plan();
-  MORACLE_TRY(const Rows form, MoeAccess::batch_form(moe));
+BatchShape shape_of(int64_t batch_tokens, const Rows& form, const Plan& plan, int64_t ranks) {
   BatchShape shape;
   shape.num_experts = plan.layer.num_experts, shape.top_k = plan.layer.top_k;
   shape.hidden_size = plan.layer.hidden_size;
-  shape.max_tokens = most_tokens_of(batches, plan, ranks);
+  shape.max_tokens = most_tokens_of(batch_tokens, plan, ranks);
   shape.result = plan.activation_dtype;
   shape.row = form.values.dtype, shape.cols = form.values.cols, shape.num_scales = form.num_scales;
   return shape;
@@ -63,12 +62,19 @@ struct Dispatch::Batch {
   }
 };
 
+int64_t Dispatch::batch_bytes(const Plan& plan, int64_t batch_tokens, int64_t ranks) {
+  const Rows form = carve_moe(plan, nullptr).input;
+  return static_cast<int64_t>(
+      Batch::carve(shape_of(batch_tokens, form, plan, ranks), ranks, nullptr).bytes);
+}
+
 Result<Dispatch::Batch> Dispatch::batch_of(const FusedMoe& moe) {
   if (exchange_.batches() == nullptr)
     return Error{ErrorKind::kUnsupported, "", str("exchange '", exchange_.name(), "'"),
                  "an exchange with batches", "it has none"};
   const int64_t ranks = group_.size();
-  MORACLE_TRY(const BatchShape shape, shape_of(*exchange_.batches(), moe, ranks));
+  MORACLE_TRY(const Rows form, MoeAccess::batch_form(moe));
+  const BatchShape shape = shape_of(exchange_.batches()->max_tokens(), form, moe.plan(), ranks);
   const size_t bytes = Batch::carve(shape, ranks, nullptr).bytes;
   MORACLE_TRY(std::byte* const base, memory(batch_, static_cast<int64_t>(bytes)));
   return Batch::carve(shape, ranks, base);
@@ -116,7 +122,7 @@ Status Dispatch::prepare(FusedMoe& moe, const ExpertCopies& copies) {
 
 bool Dispatch::takes_batch(const Plan& plan, int64_t num_tokens) const {
   return exchange_.batches() != nullptr &&
-         num_tokens <= most_tokens_of(*exchange_.batches(), plan, group_.size());
+         num_tokens <= most_tokens_of(exchange_.batches()->max_tokens(), plan, group_.size());
 }
 
 Status Dispatch::dispatch_batch(FusedMoe& moe, const Batch& batch, const Matrix& hidden,

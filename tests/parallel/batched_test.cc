@@ -34,6 +34,7 @@ LayerSpec spec_of(const Layers& layers) {
   LayerSpec layer = layer_of(layers.scheme);
   layer.num_experts = layers.experts;
   layer.routing.weight_on_input = layers.weight_on_input;
+  if (layers.weight_on_input) layer.top_k = 1;  // as every backend needs
   return layer;
 }
 

@@ -10,6 +10,9 @@ namespace {
 
 constexpr const char* kEpExchange = "exchange 'nccl-ep'";
 
+// Seconds between the host's timeout and the kernel's.
+constexpr double kAfterTimeout = 5;
+
 Error ep_refusal(std::string need, std::string fact) {
   return {ErrorKind::kUnsupported, "", kEpExchange, std::move(need), std::move(fact)};
 }
@@ -33,6 +36,15 @@ Status check_ep_shape(const BatchShape& shape) {
   return {};
 }
 
+// nccl_ep 0.2 throws through its C interface where CUDA fails.
+ncclResult_t guarded(const std::function<ncclResult_t()>& call) {
+  try {
+    return call();
+  } catch (...) {
+    return ncclUnhandledCudaError;
+  }
+}
+
 // Only the first calls compile: their errors look like any other of the library.
 Status explain_ep(Status done) {
   if (done || done.error().need.rfind("ncclEp", 0) != 0) return done;
@@ -40,45 +52,28 @@ Status explain_ep(Status done) {
   error.place = kEpExchange;
   error.fact +=
       ". nccl_ep compiles kernels at first use, and its messages are on standard error. It needs "
-      "nvcc in CUDA_HOME, the headers in NCCL_HOME and NCCL_EP_HOME, and a writable folder "
+      "nvcc in CUDA_HOME or PATH, the headers in NCCL_HOME and NCCL_EP_HOME, and a writable folder "
       "NCCL_EP_JIT_CACHE_DIR; or all kernels in that folder";
   return error;
 }
 
 }  // namespace
 
-NcclEpBatches::NcclEpBatches(NcclExchange& exchange) : exchange_(exchange), api_(*nccl::ep_api()) {
-  // A kernel that waits cannot be stopped; it ends by itself after the group's timeout.
-  watch_ = std::make_shared<RankWatch>(
-      "nccl-ep", exchange.group(), [this] { return late_rank(); }, [] {});
-  exchange.device().watches().add(watch_);
-}
+NcclEpBatches::NcclEpBatches(NcclExchange& exchange) : exchange_(exchange), api_(*nccl::ep_api()) {}
 
 NcclEpBatches::~NcclEpBatches() {
   // Destructor: errors are dropped; synchronize() has reported them. The kernels must be done.
   static_cast<void>(exchange_.device().synchronize({}).ok());
+  // After an error a kernel may wait until its timeout, and then nothing of this GPU can be freed.
+  if (!exchange_.communicator().watch()->status()) return;
   const auto here = cuda::CurrentDevice::enter(exchange_.device().queue().index);
   // Handles use their group, and groups the communicator.
   nccl::end_in_time([&api = api_, all = std::move(prepared_)] {
     for (const auto& [shape, made] : all) {
-      if (made->handle != nullptr) static_cast<void>(api.ncclEpHandleDestroy(made->handle));
-      if (made->group != nullptr) static_cast<void>(api.ncclEpGroupDestroy(made->group));
+      static_cast<void>(guarded([&] { return api.ncclEpHandleDestroy(made->handle); }));
+      static_cast<void>(guarded([&] { return api.ncclEpGroupDestroy(made->group); }));
     }
   });
-}
-
-Status NcclEpBatches::late_rank() const {
-  for (const auto& [shape, made] : prepared_) {
-    int late = 0;
-    if (made->group == nullptr || api_.ncclEpGetAsyncError(made->group, &late) != ncclSuccess ||
-        late == 0)
-      continue;
-    return Error{ErrorKind::kIo, "", kEpExchange,
-                 str("rows of every rank within ", exchange_.group()->options().timeout_seconds,
-                     " s (--timeout)"),
-                 "a rank sent none"};
-  }
-  return {};
 }
 
 Result<std::shared_ptr<nccl::EpHandle>> NcclEpBatches::find(const BatchShape& shape) const {
@@ -91,10 +86,11 @@ Status NcclEpBatches::enqueue(const char* name, size_t kind, Stream stream,
                               std::function<ncclResult_t(cudaStream_t)> call) {
   CudaDevice& gpu = exchange_.device();
   const Turn turn = gpu.turn();
-  MORACLE_CHECK(watch_->status());
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(gpu.queue().index));
   return explain_ep(exchange_.communicator().enqueue(
-      name, kind, [call = std::move(call), on = gpu.queue().of(stream)] { return call(on); }));
+      name, kind, [call = std::move(call), on = gpu.queue().of(stream)] {
+        return guarded([&] { return call(on); });
+      }));
 }
 
 Status NcclEpBatches::prepare(const BatchShape& shape) {
@@ -108,10 +104,11 @@ Status NcclEpBatches::prepare(const BatchShape& shape) {
   config.max_token_bytes = static_cast<unsigned>(
       std::max(shape.hidden_size * bits(shape.result) / 8,
                shape.cols * bits(shape.row) / 8 + shape.num_scales * int64_t{4}));
-  // A rank that does not come becomes an error. Without a mask the kernel would trap, and the
-  // process could not use its GPU any more.
-  config.enable_mask = 1;
-  config.timeout_ns = static_cast<uint64_t>(exchange_.group()->options().timeout_seconds * 1e9);
+  // The host names a rank that does not come. Until its error is out, the kernel must wait: it
+  // traps then, and the process cannot use this GPU any more. (A mask instead of the trap takes 3
+  // us longer per layer.)
+  config.timeout_ns =
+      static_cast<uint64_t>((exchange_.group()->options().timeout_seconds + kAfterTimeout) * 1e9);
   const auto made = std::make_shared<nccl::EpHandle>();
   made->kind = prepared_.size();
   const auto top_k = static_cast<int>(shape.top_k);

@@ -7,20 +7,19 @@
 #include "parallel/cuda/nccl_ep_api.h"
 #include "parallel/cuda/nccl_ep_structs.h"
 #include "parallel/cuda/nccl_exchange.h"
+#include "parallel/exchange_makers.h"
 #include "parallel/expert_batches.h"
 
 namespace moracle {
 
 class NcclEpBatches final : public ExpertBatches {
  public:
-  /// More tokens are faster in gathers: they use all links of NVLink at once.
-  static constexpr int64_t kMostTokens = 128;
   /// `exchange` outlives it.
   explicit NcclEpBatches(NcclExchange& exchange);
   /// Ends within some seconds, even if the library does not.
   ~NcclEpBatches() override;
 
-  int64_t max_tokens() const override { return kMostTokens; }
+  int64_t max_tokens() const override { return kEpTokens; }
   Status prepare(const BatchShape& shape) override;
   Status dispatch(const BatchShape& shape, const Rows& tokens, TopkIds topk_ids, const Rows& batch,
                   int32_t* counts, Stream stream) override;
@@ -33,12 +32,10 @@ class NcclEpBatches final : public ExpertBatches {
   // Runs `call` with the stream, if no exchange of this GPU has failed.
   Status enqueue(const char* name, size_t kind, Stream stream,
                  std::function<ncclResult_t(cudaStream_t)> call);
-  Status late_rank() const;
 
   NcclExchange& exchange_;
   const nccl::EpApi& api_;
   std::map<BatchShape, std::shared_ptr<nccl::EpHandle>> prepared_;
-  std::shared_ptr<RankWatch> watch_;
 };
 
 }  // namespace moracle
