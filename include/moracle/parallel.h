@@ -86,6 +86,8 @@ std::span<const Transport> transports();
 /// transport that is unknown, or that this build or machine lacks; ranks that do not come in time.
 Result<std::shared_ptr<Group>> open_group(const RankOptions& options);
 
+class ExpertBatches;  ///< internal
+
 /// Operations between the devices of a group's ranks. They are enqueued on a stream like Ops; on a
 /// CPU they are done when the call returns. Every rank enqueues the same operations in the same
 /// order. Every rank gets the same bits of a sum. Errors: those of Group; on a device that
@@ -115,6 +117,8 @@ class Exchange {
   /// As Group::exchange, on device memory. The host knows the sizes.
   virtual Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
                           Stream stream) = 0;
+  /// Sends tokens straight to their experts in dispatched mode. Null: this row has no such way.
+  virtual ExpertBatches* batches() { return nullptr; }
 };
 
 /// What an exchange has to serve.
@@ -132,6 +136,8 @@ struct ExchangeRow {
   bool any_platform = false;
   int64_t max_ranks = 0;  ///< 0: no limit
   bool one_host = false;  ///< needs all ranks on one host
+  /// Tokens of a rank that one call of batches() takes, in dispatched mode only; 0: it has none.
+  int64_t batch_tokens = 0;
   /// Null: this build has none.
   Result<std::unique_ptr<Exchange>> (*make)(std::shared_ptr<Group> group,
                                             std::shared_ptr<Device> device) = nullptr;

@@ -209,9 +209,10 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   m.weight_bytes += loader.weight_bytes();
   for (Layer& layer : m.layers) {
     MoeStage& routed = layer.feed_forward.routed;
-    if (m.group && routed.has_router())
-      MORACLE_CHECK(
-          routed.find_copies(*m.group, options.num_redundant_experts == 0, m.workspace->device()));
+    if (!m.group || !routed.has_router()) continue;
+    MORACLE_CHECK(
+        routed.find_copies(*m.group, options.num_redundant_experts == 0, m.workspace->device()));
+    if (m.dispatch) MORACLE_CHECK(routed.prepare(*m.dispatch));
   }
   MORACLE_TRY(modules, std::move(loader).finish());
   m.choices = grouped(std::move(modules));

@@ -279,8 +279,13 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   }
   for (const ModuleChoice& module : modules) {
     if (module.part != "experts" || options.spread == Spread::kReplicated) continue;
-    plan.activation_bytes =
-        std::max(plan.activation_bytes, Dispatch::gathered_bytes(*module.selection.plan));
+    const Plan& experts = *module.selection.plan;
+    int64_t bytes = Dispatch::gathered_bytes(experts);
+    for (const ExchangeRow& row : exchanges()) {
+      if (row.name != options.exchange || row.batch_tokens == 0) continue;
+      bytes += Dispatch::batch_bytes(experts, row.batch_tokens, options.parallel.ep_size);
+    }
+    plan.activation_bytes = std::max(plan.activation_bytes, bytes);
   }
   MORACLE_TRY(plan.cache_dtype, parse_kv_cache(options.kv_cache, device.platform, dtype));
   plan.activation_bytes += static_cast<int64_t>(

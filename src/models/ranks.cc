@@ -83,6 +83,22 @@ std::string options_text(const ModelOptions& o) {
              name(o.spread), ", tp=", o.tp_size, ", lm_head=", o.lm_head_size);
 }
 
+// Refuses before weights are read what Dispatch::prepare would refuse for every layer, or would not
+// see.
+Status check_batches(Exchange& exchange, const ModelOptions& options) {
+  const auto refuse = [&](std::string need, std::string fact) {
+    return Error{ErrorKind::kUnsupported, "", str("exchange '", exchange.name(), "'"),
+                 std::move(need), std::move(fact)};
+  };
+  if (exchange.batches() == nullptr) return {};
+  if (options.spread != Spread::kDispatched)
+    return refuse("mode=dispatched, which sends tokens to experts",
+                  str("the mode is ", name(options.spread)));
+  if (options.deterministic)
+    return refuse("no --deterministic", "results are added in its own order");
+  return {};
+}
+
 }  // namespace
 
 Status check_ranks(const ModelOptions& options) {
@@ -160,6 +176,7 @@ Status join_ranks(Model::State& m, std::span<const ModuleChoice> modules,
   m.group = options.group;
   MORACLE_TRY(m.exchange, open_exchange(options.group, device, options.exchange));
   m.recorded.on = m.recorded.on && m.exchange->in_graphs();
+  MORACLE_CHECK(check_batches(*m.exchange, options));
   if (options.spread == Spread::kDispatched) {
     m.dispatch = std::make_unique<Dispatch>(*options.group, *m.exchange, *device,
                                             options.deterministic && options.group->size() > 1);

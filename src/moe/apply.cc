@@ -113,6 +113,13 @@ Status FusedMoe::State::run_experts(const Matrix& x, const MoeScratch& scratch, 
   return in_place ? Status() : ops.convert(sum, output, stream);
 }
 
+Status FusedMoe::State::run_rows(const Rows& x, const MoeScratch& scratch, const Matrix& y,
+                                 Stream stream) const {
+  const GroupedRows input{x, scratch.rows.row_token, scratch.rows.expert_offsets, y.rows};
+  MORACLE_TRY(const GroupedRows intermediate, run_w13(x.values, input, scratch, {}, stream));
+  return w2->run(intermediate, y, stream);
+}
+
 int64_t FusedMoe::State::next_part(int64_t first, int64_t& left, const int32_t* offsets) const {
   if (left <= plan.part_rows) return left;
   // Only host kernels split rows into parts, so the host may read the offsets here.

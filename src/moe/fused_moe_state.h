@@ -30,6 +30,8 @@ struct FusedMoe::State {
   Status run_experts(const Matrix& x, const MoeScratch& scratch, LoraIds lora_ids,
                      const float* topk_weights, const Matrix& output, Stream stream,
                      bool each_slot = false, const Rows* prepared = nullptr) const;
+  /// The same for rows in the form of GEMM 1, with their results one after another in `y`.
+  Status run_rows(const Rows& x, const MoeScratch& scratch, const Matrix& y, Stream stream) const;
   /// The input of the experts: weighted, or converted, where the layer needs it.
   Result<Matrix> input_of(const Matrix& hidden, TopkWeights& topk_weights, LoraIds lora_ids,
                           bool is_fused, const MoeScratch& scratch, Stream stream) const;

@@ -6,6 +6,16 @@
 
 namespace moracle {
 
+/// A call of experts whose tokens arrived sorted: `num_tokens[e]` rows of local expert e from row
+/// e * expert_rows of `rows` on.
+struct ArrivedBatch {
+  Rows rows;  ///< in the form of MoeAccess::batch_form
+  const int32_t* num_tokens = nullptr;
+  int64_t expert_rows = 0;
+  RowPlan plan;    ///< memory for it, with a slot_row for each of `rows`
+  Matrix results;  ///< as many rows as may arrive, one after another
+};
+
 struct MoeAccess {
   /// The form in which the layer's kernels read its input: dtype, columns and scales of one row. No
   /// memory. Empty if the layer needs its input as the caller has it: floats, stored scales,
@@ -15,6 +25,12 @@ struct MoeAccess {
   /// runs.
   static Status apply(FusedMoe& moe, const Rows& input, TopkIds topk_ids, TopkWeights topk_weights,
                       const Matrix& output, Stream stream);
+  /// The form in which an ArrivedBatch holds its rows: of input_form, or as the caller has them. No
+  /// memory. Errors: a layer whose experts need more than their rows, with the reason.
+  static Result<Rows> batch_form(const FusedMoe& moe);
+  /// The unweighted results of the rows that arrived. No fused kernel runs. Works with the plan of
+  /// FusedMoe::apply, unlike apply_batched, whose scratch has a row for each slot.
+  static Status apply_batch(FusedMoe& moe, const ArrivedBatch& batch, Stream stream);
   /// FusedMoe::apply_rows, likewise.
   static Status apply_rows(FusedMoe& moe, const Rows& input, TopkIds topk_ids,
                            TopkWeights topk_weights, const Matrix& rows, Stream stream);

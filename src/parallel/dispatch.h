@@ -7,6 +7,7 @@
 
 #include "moracle/moe.h"
 #include "moracle/parallel.h"
+#include "parallel/expert_batches.h"
 #include "parallel/expert_copies.h"
 #include "parallel/routes.h"
 #include "quant/rows.h"
@@ -20,6 +21,10 @@ class Dispatch {
   Dispatch(Group& group, Exchange& exchange, Device& device, bool same_bits = false)
       : group_(group), exchange_(exchange), device_(device), same_bits_(same_bits) {}
 
+  /// Makes what Exchange::batches() needs for a layer, if the exchange has them. Every rank calls
+  /// it once for each layer, outside of graphs. Errors: a layer, placement or device that they
+  /// cannot serve, with the reason.
+  Status prepare(FusedMoe& moe, const ExpertCopies& copies);
   /// Begins a step of all ranks: waits until each of them is here. `rests`: this rank has no more
   /// tokens. Returns false if all ranks rest.
   Result<bool> begin_step(int64_t num_tokens, bool rests);
@@ -39,14 +44,28 @@ class Dispatch {
   Status apply_gathered(FusedMoe& moe, const ExpertCopies& copies, const Matrix& hidden,
                         TopkIds topk_ids, TopkWeights topk_weights, const Matrix& output,
                         Stream stream);
+  /// What apply_gathered sends for so few tokens that batches() take them, without the experts
+  /// between: for timing. Errors: there are no batches; too many tokens.
+  Status send_batch(FusedMoe& moe, const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+                    const Matrix& output, Stream stream);
   /// Bytes of rows, scales, ids and weights that this rank sent to others in apply, both ways.
   int64_t sent_bytes() const { return sent_bytes_; }
   /// Device memory of apply_gathered for a layer with this plan.
   static int64_t gathered_bytes(const Plan& plan);
+  /// Further device memory where batches() take up to `batch_tokens` tokens of a rank.
+  static int64_t batch_bytes(const Plan& plan, int64_t batch_tokens, int64_t ranks);
 
  private:
   struct Arrived;  // rows of other ranks, with ids and weights
   struct Gathering;
+  struct Batch;
+  // The batch of a layer, in memory of its own.
+  Result<Batch> batch_of(const FusedMoe& moe);
+  bool takes_batch(const Plan& plan, int64_t num_tokens) const;
+  Status apply_batch(FusedMoe& moe, const Matrix& hidden, TopkIds topk_ids,
+                     TopkWeights topk_weights, const Matrix& output, Stream stream);
+  Status dispatch_batch(FusedMoe& moe, const Batch& batch, const Matrix& hidden, TopkIds topk_ids,
+                        Stream stream);
   Result<std::byte*> memory(Buffer& buffer, int64_t bytes);
   Result<Rows> in_codes(FusedMoe& moe, const Matrix& hidden, Stream stream);
   Result<Arrived> send_rows(FusedMoe& moe, const Matrix& hidden, const Routes& routes,
@@ -72,7 +91,7 @@ class Dispatch {
   int64_t sent_bytes_ = 0;
   // Grown as needed.
   Buffer index_, quantized_, scales_, sent_, arrived_, ids_, weights_, results_, packed_, returned_,
-      slots_, sums_, gathered_, no_ids_;
+      slots_, sums_, gathered_, no_ids_, batch_;
 };
 
 }  // namespace moracle

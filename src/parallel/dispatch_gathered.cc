@@ -55,6 +55,8 @@ Status Dispatch::apply_gathered(FusedMoe& moe, const ExpertCopies& copies, const
             " without gaps"),
         str("the plan is for ", plan.max_num_tokens, ", and they are in ", name(hidden.dtype))};
   }
+  if (takes_batch(plan, hidden.rows))
+    return apply_batch(moe, hidden, topk_ids, topk_weights, output, stream);
   MORACLE_TRY(std::byte* const base, memory(gathered_, gathered_bytes(plan)));
   const Gathering to = Gathering::carve(plan, base);
   const Rows form = MoeAccess::input_form(moe);

@@ -14,7 +14,8 @@ namespace moracle {
 class DispatchedMoe {
  public:
   /// `moe` holds the experts of this rank, `maps` those of every rank. An expert may be on
-  /// several ranks, which share its tokens. Errors: maps that do not cover every expert; memory.
+  /// several ranks, which share its tokens. Errors: maps that do not cover every expert; a layer
+  /// that the exchange's batches cannot serve; memory.
   static Result<DispatchedMoe> make(FusedMoe moe, std::vector<ExpertMap> maps,
                                     std::shared_ptr<Group> group,
                                     std::shared_ptr<Exchange> exchange,
@@ -30,9 +31,14 @@ class DispatchedMoe {
   /// The same for equally many tokens on each rank; unused ones have ids of -1. Every rank gets all
   /// tokens, quantized as above except for kernels that fuse a whole layer, and results are summed.
   /// Nothing is decided on the host, so a graph can record it. More tokens than the plan's
-  /// max_num_tokens divided by the ranks run in parts.
+  /// max_num_tokens divided by the ranks run in parts. Where the exchange has batches(), they take
+  /// calls of few tokens instead: each rank then gets only the tokens of its experts.
   Status apply_gathered(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
                         const Matrix& output, Stream stream = {});
+
+  /// What batches() do in apply_gathered, without the experts: for timing.
+  Status send_batch(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+                    const Matrix& output, Stream stream = {});
 
   /// Bytes of rows, ids and weights that this rank sent to others in apply, both ways.
   int64_t sent_bytes() const { return dispatch_->sent_bytes(); }

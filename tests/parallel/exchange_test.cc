@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "base/scalar.h"
+#include "base/text.h"
 #include "moracle/parallel.h"
 #include "ranks_of_threads.h"
 
@@ -95,10 +96,11 @@ TEST(Exchanges, RowsOfGpusSayWhatThisMachineLacks) {
   ASSERT_NE(selection.chosen, nullptr);
   const std::string text = explain(selection);
   for (const ExchangeVerdict& verdict : selection.considered) {
-    if (verdict.row->name != "nccl" && verdict.row->name != "cuda-peer") continue;
+    if (verdict.row->platform != Platform::kCuda) continue;
     // A build without NCCL says what the build needs, another one what was not found.
     if (verdict.row->make == nullptr) {
-      EXPECT_THAT(text, HasSubstr("build needs --preset cuda and nccl.h; this build has none"));
+      EXPECT_THAT(text,
+                  HasSubstr(str("build needs ", verdict.row->build, "; this build has none")));
     } else if (!verdict.reasons.empty()) {
       EXPECT_FALSE(verdict.reasons.front().have.empty());
     }
@@ -119,6 +121,12 @@ TEST(Exchanges, PeerMemoryNeedsOneHostAndAtMostEightRanks) {
   EXPECT_EQ(reason({Platform::kCuda, 8, "auto", false}), "hosts");
   EXPECT_EQ(reason({Platform::kCpu, 8}), "platform");
   EXPECT_EQ(select_exchange({Platform::kCuda, 16, "auto", false}, true).chosen->name, "nccl");
+}
+
+// Its gathers are slower than NCCL's between two GPUs.
+TEST(Exchanges, NcclEpServesByNameOnly) {
+  EXPECT_EQ(select_exchange({Platform::kCuda, 2}, true).chosen->name, "cuda-peer");
+  EXPECT_EQ(select_exchange({Platform::kCuda, 2, "nccl-ep"}, true).chosen->name, "nccl-ep");
 }
 
 TEST(Exchanges, UnknownNameIsRefusedWithTheRows) {

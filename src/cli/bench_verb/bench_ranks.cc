@@ -87,6 +87,7 @@ Json to_json(const std::vector<LayerTimes>& layers) {
                 {"us_counted", time.us_counted},
                 {"sent_bytes", time.sent_bytes}};
       if (time.us_replayed > 0) cell["us_replayed"] = time.us_replayed;
+      if (time.us_sent > 0) cell["us_sent"] = time.us_sent;
       all.push_back(std::move(cell));
     }
   }
@@ -98,18 +99,21 @@ std::string describe(const std::vector<LayerTimes>& layers) {
   out << "us per layer; tokens and sent bytes are those of one rank\n"
       << std::left << std::setw(16) << "shape" << std::setw(22) << "scheme" << std::setw(12)
       << "backend" << std::right << std::setw(8) << "tokens" << std::setw(11) << "gathered"
-      << std::setw(11) << "in graphs" << std::setw(11) << "counted" << std::setw(12) << "bytes"
+      << std::setw(11) << "in graphs" << std::setw(11) << "sent" << std::setw(11) << "counted"
+      << std::setw(12) << "bytes"
       << "\n"
       << std::fixed << std::setprecision(1);
   for (const LayerTimes& layer : layers) {
     for (const bench::DispatchedTime& time : layer.times) {
       out << std::left << std::setw(16) << layer.shape << std::setw(22) << layer.scheme
           << std::setw(12) << layer.backend << std::right << std::setw(8) << time.num_tokens
-          << std::setw(11) << time.us_gathered << std::setw(11);
-      if (time.us_replayed > 0)
-        out << time.us_replayed;
-      else
-        out << "-";
+          << std::setw(11) << time.us_gathered;
+      const auto or_none = [&](double us) {
+        out << std::setw(11);
+        us > 0 ? out << us : out << "-";
+      };
+      or_none(time.us_replayed);
+      or_none(time.us_sent);
       out << std::setw(11) << time.us_counted << std::setw(12) << time.sent_bytes << "\n";
     }
   }

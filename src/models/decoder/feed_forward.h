@@ -51,6 +51,8 @@ class MoeStage {
   /// The ranks of each expert, for FeedForwardScratch::ranks and ::dispatch. Every rank calls it.
   /// Errors: as ExpertCopies::gather.
   Status find_copies(Group& group, bool one_each, Device& device);
+  /// Dispatch::prepare, after find_copies. Every rank calls it.
+  Status prepare(Dispatch& dispatch) { return dispatch.prepare(*experts_, copies_); }
   /// The tokens that chose each expert since the last reset.
   std::vector<int64_t> tokens_per_expert() const;
   void reset_tokens() { tokens_.clear(); }

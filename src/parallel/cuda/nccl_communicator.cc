@@ -12,8 +12,6 @@
 namespace moracle::nccl {
 namespace {
 
-constexpr double kLongestEnd = 5;
-
 // Rank 0 tells the others how to find it, and which NCCL it has.
 struct Invitation {
   int version = 0;
@@ -48,18 +46,20 @@ Result<ncclUniqueId> invite(const Api& api, Group& group) {
                str("it has NCCL ", version_text(api.version))};
 }
 
-// Runs `end` in a thread and waits for it, but not for ever. A detached thread keeps what it uses.
+}  // namespace
+
 void end_in_time(std::function<void()> end, double seconds) {
+  int device = 0;
+  static_cast<void>(cudaGetDevice(&device));
   auto ended = std::make_shared<std::promise<void>>();
   std::future<void> wait = ended->get_future();
-  std::thread([ended, end = std::move(end)] {
+  std::thread([device, ended, end = std::move(end)] {
+    static_cast<void>(cudaSetDevice(device));
     end();
     ended->set_value();
   }).detach();
   if (seconds > 0) wait.wait_for(std::chrono::duration<double>(seconds));
 }
-
-}  // namespace
 
 Communicator::Communicator(std::shared_ptr<Group> group)
     : api_(*api()),
@@ -132,28 +132,15 @@ Status Communicator::enqueue(const char* name, size_t kind,
 void Communicator::abort() {
   if (aborted_ || comm_ == nullptr) return;
   aborted_ = true;
-  int device = 0;
-  static_cast<void>(cudaGetDevice(&device));
-  end_in_time(
-      [device, comm = comm_, abort = api_.ncclCommAbort] {
-        static_cast<void>(cudaSetDevice(device));
-        static_cast<void>(abort(comm));
-      },
-      0);
+  end_in_time([comm = comm_, abort = api_.ncclCommAbort] { static_cast<void>(abort(comm)); }, 0);
 }
 
 Communicator::~Communicator() {
   if (aborted_ || comm_ == nullptr) return;
-  int device = 0;
-  static_cast<void>(cudaGetDevice(&device));
-  end_in_time(
-      [device, comm = comm_, &api = api_] {
-        static_cast<void>(cudaSetDevice(device));
-        const ncclResult_t state = api.ncclCommFinalize(comm);
-        static_cast<void>(state == ncclSuccess ? api.ncclCommDestroy(comm)
-                                               : api.ncclCommAbort(comm));
-      },
-      kLongestEnd);
+  end_in_time([comm = comm_, &api = api_] {
+    const ncclResult_t state = api.ncclCommFinalize(comm);
+    static_cast<void>(state == ncclSuccess ? api.ncclCommDestroy(comm) : api.ncclCommAbort(comm));
+  });
 }
 
 }  // namespace moracle::nccl

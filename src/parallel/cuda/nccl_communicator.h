@@ -27,12 +27,12 @@ class Communicator {
   /// NCCL connects to other ranks, and waits for them: that call runs in a thread of its own, so
   /// that the wait can end. Errors: NCCL's, by name.
   Status enqueue(const char* name, size_t kind, const std::function<ncclResult_t()>& call);
+  /// Runs `call` in a thread, and waits for it as long as no rank fails.
+  Status run_watched(const char* name, std::function<ncclResult_t()> call);
   const std::shared_ptr<RankWatch>& watch() const { return watch_; }
 
  private:
   explicit Communicator(std::shared_ptr<Group> group);
-  // Runs `call` in a thread, and waits for it as long as no rank fails.
-  Status run_watched(const char* name, std::function<ncclResult_t()> call);
   Error failed(ncclResult_t result, const char* call) const;
   // What NCCL's own threads found; it does not wait.
   Status found() const;
@@ -46,5 +46,10 @@ class Communicator {
   std::set<std::pair<std::string_view, size_t>> connected_;  // operations and kinds
   std::shared_ptr<RankWatch> watch_;
 };
+
+/// Runs `end` on the current device in a thread and waits for it, but not for ever. A detached
+/// thread keeps what it uses. 0 seconds: does not wait.
+constexpr double kLongestEnd = 5;
+void end_in_time(std::function<void()> end, double seconds = kLongestEnd);
 
 }  // namespace moracle::nccl

@@ -23,6 +23,7 @@ class NcclExchange final : public Exchange {
 
   const std::shared_ptr<Group>& group() const { return group_; }
   CudaDevice& device() const { return *device_; }
+  nccl::Communicator& communicator() const { return *communicator_; }
 
  private:
   NcclExchange(std::shared_ptr<Group> group, std::shared_ptr<CudaDevice> device)
