@@ -116,6 +116,7 @@ Status RankArguments::set_spread(ModelOptions& options) const {
   options.spread = text.spread;
   options.tp_size = text.tp;
   options.lm_head_size = text.lm_head;
+  if (moves_experts && !by_load()) return {};  // copies begin with the first rebalance
   if (redundant_experts != 0 && !by_load()) {
     return Error{ErrorKind::kInvalidArgument, "", "--redundant-experts",
                  "--placement FILE with routing statistics: they say which experts are hot",
