@@ -113,7 +113,7 @@ Result<ServedWeights> load_shape(const ServeArguments& arguments, ModelOptions o
   return ServedWeights{std::move(served), std::move(model)};
 }
 
-// Rank 0 counts, decides and says what moves.
+// Rank 0 decides and says what moves. Dispatched ranks count their own tokens.
 Status set_rebalance(const ServeArguments& arguments, ModelOptions& options,
                      serve::RebalanceOptions& rebalance) {
   if (rebalance.interval == 0) return {};
@@ -122,8 +122,7 @@ Status set_rebalance(const ServeArguments& arguments, ModelOptions& options,
                  "--lora or --adapter-folder is given"};
   }
   rebalance.num_redundant_experts = arguments.model.ranks.redundant_experts;
-  if (!is_first_rank()) return {};
-  options.count_routing = true;
+  options.count_routing = is_first_rank() || options.spread == Spread::kDispatched;
   rebalance.log = [](const std::string& line) { errors() << line << std::endl; };
   return {};
 }

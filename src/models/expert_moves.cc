@@ -46,6 +46,28 @@ Result<std::map<int64_t, std::vector<ExpertMap>>> placement(Model& model) {
   return all;
 }
 
+Result<RoutingStatistics> routing_of_all_ranks(Model& model) {
+  const Model::State& m = ModelAccess::state(model);
+  Result<RoutingStatistics> own = model.routing_statistics();
+  if (m.dispatch == nullptr) return own;
+  MORACLE_CHECK(all_succeed(*m.group, own ? Status() : own.error(), "counted tokens"));
+  std::vector<int64_t> counts;
+  for (const auto& [layer, tokens] : own->tokens)
+    counts.insert(counts.end(), tokens.begin(), tokens.end());
+  std::vector<int64_t> all(counts.size() * static_cast<size_t>(m.group->size()));
+  MORACLE_CHECK(m.group->all_gather(std::as_bytes(std::span(counts)),
+                                    std::as_writable_bytes(std::span(all))));
+  size_t at = 0;
+  for (auto& [layer, tokens] : own->tokens) {
+    for (int64_t& sum : tokens) {
+      sum = 0;
+      for (size_t i = at; i < all.size(); i += counts.size()) sum += all[i];
+      ++at;
+    }
+  }
+  return own;
+}
+
 Result<ExpertMoves> ExpertMoves::open(Model& model, const std::string& folder) {
   const Model::State& m = ModelAccess::state(model);
   if (m.group == nullptr || m.group->size() == 1 || m.num_adapters > 0) {

@@ -16,6 +16,10 @@ namespace moracle {
 /// The experts of each rank, by layer. `model` has ranks.
 Result<std::map<int64_t, std::vector<ExpertMap>>> placement(Model& model);
 
+/// Model::routing_statistics of all ranks, also where each rank counts its own tokens; then every
+/// rank calls it. Errors: those of the group; a rank that does not count.
+Result<RoutingStatistics> routing_of_all_ranks(Model& model);
+
 class ExpertMoves {
  public:
   /// Every rank of the model calls it, with its own folder of the checkpoint. Errors, the same on

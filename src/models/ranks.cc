@@ -115,9 +115,6 @@ Status check_ranks(const ModelOptions& options) {
   if (!options.adapters.empty())
     return wrong("mode=replicated for adapters: their numbers do not travel with dispatched tokens",
                  "it is mode=dispatched");
-  if (options.count_routing)
-    return wrong("mode=replicated to count routing: a rank sees all tokens there",
-                 "it is mode=dispatched");
   return {};
 }
 

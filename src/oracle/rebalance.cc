@@ -20,7 +20,7 @@ int64_t common_experts(const ExpertMap& a, const ExpertMap& b) {
                        [&](int32_t expert) { return b.local()[expert] >= 0; });
 }
 
-// Gives each map to a rank: the pair with the most common experts first. Loads do not depend on it.
+// Gives each map to a rank: the pair with the most common experts first.
 std::vector<ExpertMap> near_their_experts(std::vector<ExpertMap>&& maps,
                                           std::span<const ExpertMap> now) {
   const size_t size = maps.size();

@@ -64,42 +64,49 @@ class MovedExperts : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, MovedExperts, ::testing::ValuesIn(testing::golden_models()),
                          [](const auto& one) { return one.param; });
 
-TEST_P(MovedExperts, SequencesKeepTheBitsOfOneProcess) {
-  const std::string name = GetParam();
+// Every expert of a sequence's layers moves in the middle of it. Dispatched ranks have the same
+// sequence each.
+void expect_bits_of_one_process(const std::string& name, int64_t size, bool copies, Spread spread) {
+  SCOPED_TRACE(::testing::Message() << size << " ranks, copies " << copies);
+  const std::string folder = golden_folder(name);
   const std::vector<int32_t> ids = golden_reference(name).ids;
-  Model alone = must(Model::load(must(Checkpoint::open(golden_folder(name))),
-                                 options_on(nullptr, true, Placement::kLinear)));
+  Model alone = must(
+      Model::load(must(Checkpoint::open(folder)), options_on(nullptr, true, Placement::kLinear)));
   const std::vector<float> want = logits_of(alone, ids, [] {});
   std::mutex mutex;
-  for (const int64_t size : {2, 3}) {
-    for (const bool copies : {false, true}) {
-      on_ranks(size, [&](const std::shared_ptr<Group>& group) {
-        Model model = must(Model::load(must(Checkpoint::open(golden_folder(name))),
-                                       options_on(group, true, Placement::kRoundRobin)));
-        std::map<int64_t, Maps> moved;
-        const std::vector<float> got = logits_of(model, ids, [&] {
-          ExpertMoves moves = must(ExpertMoves::open(model, golden_folder(name)));
-          for (const auto& [layer, now] : must(placement(model))) {
-            moved[layer] = next_maps(now, copies);
-            must(moves.move(layer, moved[layer]));
-          }
-        });
-        const std::vector<float> after = logits_of(model, ids, [] {});
-        const bool same_maps = must(placement(model)) == moved;
-        // The experts that a rank holds are those that it would load.
-        for (const auto& [layer, maps] : moved) {
-          const FusedMoe& experts =
-              ModelAccess::state(model).layers[layer].feed_forward.routed.experts();
-          const std::lock_guard lock(mutex);
-          EXPECT_EQ(experts.plan().experts.num_local(), maps[group->rank()].num_local());
-        }
-        const std::lock_guard lock(mutex);
-        EXPECT_TRUE(same_bits(got, want)) << size << " ranks, copies " << copies;
-        EXPECT_TRUE(same_bits(after, want)) << size << " ranks, copies " << copies;
-        EXPECT_TRUE(copies || same_maps);
-        EXPECT_FALSE(moved.empty());
-      });
+  on_ranks(size, [&](const std::shared_ptr<Group>& group) {
+    ModelOptions options = options_on(group, true, Placement::kRoundRobin);
+    options.spread = spread;
+    Model model = must(Model::load(must(Checkpoint::open(folder)), options));
+    std::map<int64_t, Maps> moved;
+    const std::vector<float> got = logits_of(model, ids, [&] {
+      ExpertMoves moves = must(ExpertMoves::open(model, folder));
+      for (const auto& [layer, now] : must(placement(model))) {
+        moved[layer] = next_maps(now, copies);
+        must(moves.move(layer, moved[layer]));
+      }
+    });
+    const std::vector<float> after = logits_of(model, ids, [] {});
+    const bool same_maps = must(placement(model)) == moved;
+    const std::lock_guard lock(mutex);
+    EXPECT_TRUE(same_bits(got, want));
+    EXPECT_TRUE(same_bits(after, want));
+    EXPECT_TRUE(copies || same_maps);
+    EXPECT_FALSE(moved.empty());
+    // The experts that a rank holds are those that it would load.
+    for (const auto& [layer, maps] : moved) {
+      const FusedMoe& experts =
+          ModelAccess::state(model).layers[layer].feed_forward.routed.experts();
+      EXPECT_EQ(experts.plan().experts.num_local(), maps[group->rank()].num_local());
     }
+  });
+}
+
+TEST_P(MovedExperts, SequencesKeepTheBitsOfOneProcess) {
+  for (const bool copies : {false, true}) {
+    expect_bits_of_one_process(GetParam(), 2, copies, Spread::kReplicated);
+    expect_bits_of_one_process(GetParam(), 3, copies, Spread::kReplicated);
+    expect_bits_of_one_process(GetParam(), 3, copies, Spread::kDispatched);
   }
 }
 

@@ -54,7 +54,7 @@ class Ranks(Server):
         size = int(parallel.split(",")[0][3:])
         models = models or [MODEL] * size
         self.errors = tempfile.TemporaryFile("w+")
-        self.code, self.others = None, []
+        self.code, self.others, self.pids = None, [], []
         arguments = ["--parallel", parallel, "--port", "0", "--threads", "1", "--deterministic", "--name", "model", *options]
         if MPIRUN:
             env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
@@ -74,10 +74,11 @@ class Ranks(Server):
         there, _, _ = select.select([self.process.stdout], [], [], STARTS_WITHIN)
         line = self.process.stdout.readline() if there else f"nothing within {STARTS_WITHIN} s. "
         if not line.startswith("listening on http://127.0.0.1:"):
-            if not there:
-                self.process.kill()
-            self.process.wait()
-            raise RuntimeError(f"the server does not start: {line}{self.error_text()}")
+            if there:
+                self.process.wait(timeout=ENDS_WITHIN)
+            error = f"the server does not start: {line}{self.error_text()}"
+            self.kill()
+            raise RuntimeError(error)
         self.port = int(line.rsplit(":", 1)[1])
         self.pids = [child_with_rank(self.process.pid, r) for r in range(size)] if MPIRUN else \
             [self.process.pid, *(other.pid for other in self.others)]
@@ -335,7 +336,8 @@ class Rebalance(unittest.TestCase):
 
     def test_texts_equal_one_process_before_during_and_after(self):
         prompts = [PROMPT, SHARED + " bread", "In the beginning"]
-        for parallel, copies in (("ep=2", ()), ("ep=3", ()), ("ep=3", ("--redundant-experts", "3"))):
+        for parallel, copies in (("ep=2", ()), ("ep=3", ()), ("ep=3", ("--redundant-experts", "3")),
+                                 ("ep=3,mode=dispatched", ("--redundant-experts", "2"))):
             with Ranks("--rebalance-interval", "1000000", *copies, parallel=parallel) as server:
                 replies = self.check_moves(server, prompts)
                 self.assertGreater(replies[0]["moved_layers"], 0, replies)
@@ -402,8 +404,8 @@ class Rebalance(unittest.TestCase):
             with self.assertRaises(RuntimeError) as failed:
                 Ranks("--rebalance-interval", "10", *options)
             self.assertIn(message, str(failed.exception))
-        with self.assertRaises(RuntimeError) as failed:
-            Ranks("--rebalance-interval", "10", parallel="ep=2,mode=dispatched")
+        with tempfile.TemporaryDirectory() as folder, self.assertRaises(RuntimeError) as failed:
+            Ranks("--routing-statistics", f"{folder}/load.json", parallel="ep=2,mode=dispatched")
         self.assertIn("needs mode=replicated to count routing", str(failed.exception))
 
 

@@ -82,6 +82,8 @@ class Follower {
             options_.adapters.push_back(message.text());
           return load_again(model_, folder_, options_);
         });
+      case Order::kCountTokens:
+        return work([&] { return done(routing_of_all_ranks(model_)); });
       case Order::kOpenMoves:
         return work([&]() -> Status {
           MORACLE_TRY(ExpertMoves moves, ExpertMoves::open(model_, folder_));

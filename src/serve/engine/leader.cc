@@ -114,6 +114,16 @@ Status Leader::load_again(const std::string& folder, const ModelOptions& options
   return compared(serve::load_again(model_, folder, options));
 }
 
+Result<RoutingStatistics> Leader::routing_statistics() {
+  if (homes_) {
+    orders_.put(Order::kCountTokens);
+    MORACLE_CHECK(send());
+  }
+  Result<RoutingStatistics> counted = routing_of_all_ranks(model_);
+  if (!counted) MORACLE_CHECK(ending(counted.error()));
+  return counted;
+}
+
 Status Leader::open_moves(const std::string& folder) {
   orders_.put(Order::kOpenMoves);
   MORACLE_CHECK(send());

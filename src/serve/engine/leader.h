@@ -40,6 +40,8 @@ class Leader final : public LogitsSource {
   /// started. `options`: with other adapters only.
   Status reload(const std::string& folder);
   Status load_again(const std::string& folder, const ModelOptions& options);
+  /// The tokens of all ranks that chose each expert.
+  Result<RoutingStatistics> routing_statistics();
   /// Moves experts between the ranks (expert_moves.h), between two steps. After an error each layer
   /// is on all ranks as it was, or on all ranks as it should be.
   Status open_moves(const std::string& folder);

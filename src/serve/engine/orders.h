@@ -22,6 +22,7 @@ enum class Order : int64_t {
   kTopKLogits,  ///< first row, number of rows, k: every rank's part of a divided output
   kReload,
   kAdapters,     ///< number of folders, the folders
+  kCountTokens,  ///< to rank 0: the tokens that chose each expert on each rank
   kOpenMoves,    ///< opens the checkpoint, to move experts
   kMoveExperts,  ///< layer, number of experts; of each rank: its experts
   kEndMoves,

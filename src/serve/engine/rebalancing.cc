@@ -66,7 +66,7 @@ void Rebalancing::request(Done done) {
 }
 
 Result<Rebalancing::Loads> Rebalancing::loads_since_last() {
-  MORACLE_TRY(RoutingStatistics counted, model_.routing_statistics());
+  MORACLE_TRY(RoutingStatistics counted, leader_.routing_statistics());
   Loads loads = counted.tokens;
   for (auto& [layer, tokens] : loads) {
     const auto last = counted_.find(layer);
