@@ -355,6 +355,16 @@ class Rebalance(unittest.TestCase):
                 self.assertEqual(server.complete(PROMPT, **self.FIELDS)["choices"][0]["text"],
                                  self.expected(PROMPT)[PROMPT])
 
+    def test_divided_ranks_keep_their_texts(self):
+        with Ranks("--rebalance-interval", "1000000", parallel="ep=2,tp=2") as server:
+            texts = []
+            for _ in range(3):
+                texts.append(server.complete(PROMPT, **self.FIELDS)["choices"][0]["text"])
+                moved = server.post("/rebalance", {})
+                self.assertEqual(moved[0], 200, moved)
+            self.assertEqual(len(set(texts)), 1)
+            self.assertGreater(server.metric("moracle_moved_experts_total"), 0)
+
     def test_experts_move_by_themselves_at_the_interval(self):
         expected = self.expected(PROMPT)[PROMPT]
         with Ranks("--rebalance-interval", "8") as server:
@@ -391,6 +401,18 @@ class Rebalance(unittest.TestCase):
                 status, reply = server.post("/rebalance", {})
                 self.assertEqual((status, reply["moved_layers"] > 0), (200, True), reply)
                 self.assertEqual(text(), expected)
+
+    def test_hanging_rank_gives_503_after_the_timeout(self):
+        server = Ranks("--rebalance-interval", "1000000", "--timeout", "3")
+        try:
+            server.complete(PROMPT, **self.FIELDS)
+            os.kill(server.pids[1], signal.SIGSTOP)
+            status, reply = server.post("/rebalance", {})
+            self.assertEqual(status, 503)
+            self.assertIn("rank 1: needs an answer within 3 s", reply["error"]["message"])
+            self.assertNotEqual(server.process.wait(timeout=ENDS_WITHIN), 0)
+        finally:
+            server.kill()
 
     def test_server_without_the_option_refuses(self):
         with Ranks() as server:

@@ -94,7 +94,7 @@ Status Rebalancing::decide() {
   }
   report_.before = imbalance_of(before.largest, before.mean);
   report_.after = imbalance_of(after.largest, after.mean);
-  metrics_.expert_load(report_.before);
+  if (before.mean > 0) metrics_.expert_load(report_.before);
   if (moves_.empty()) {
     finish(report_);
     return {};
@@ -146,6 +146,7 @@ void Rebalancing::finish(const Result<RebalanceReport>& result) {
   if (!result && options_.log)
     options_.log(str("rebalance: ended after ", report_.layers,
                      " layers, the others stay: ", result.error().to_string()));
+  if (leader_.lost()) return;  // end() answers, once the engine says why it ends
   for (const Done& done : std::exchange(waiting_, {})) done(result);
 }
 
