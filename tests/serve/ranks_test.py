@@ -373,6 +373,20 @@ class Rebalance(unittest.TestCase):
             self.assertGreater(server.metric("moracle_rebalances_total"), 1)
             self.assertGreater(server.metric("moracle_moved_layers_total"), 0)
 
+    def test_experts_move_after_a_reload_of_new_weights(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = str(pathlib.Path(folder) / "model")
+            shutil.copytree(MODEL, model)
+            with Ranks("--rebalance-interval", "1000000", models=[model, model]) as server:
+                changed(MODEL, model)
+                self.assertEqual(server.post("/reload", {})[0], 200)
+                expected = text_of_run(model, PROMPT, "-n", "24", "--temperature", "0")
+                for _ in range(2):
+                    self.assertEqual(server.complete(PROMPT, **self.FIELDS)["choices"][0]["text"], expected)
+                    status, reply = server.post("/rebalance", {})
+                    self.assertEqual(status, 200, reply)
+                self.assertGreater(server.metric("moracle_moved_layers_total"), 0)
+
     @unittest.skipIf("mpi" in sys.argv, "mpirun gives all ranks one folder")
     def test_rank_that_cannot_read_keeps_the_old_placement_everywhere(self):
         with tempfile.TemporaryDirectory() as folder:

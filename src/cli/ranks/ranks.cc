@@ -86,8 +86,8 @@ void RankArguments::add_to(CLI::App& app) {
       ->needs(ranks)
       ->capture_default_str();
   app.add_option("--redundant-experts", redundant_experts,
-                 "Further copies of hot experts in each layer, with --placement FILE; ranks share "
-                 "the tokens of copies")
+                 "Further copies of hot experts in each layer, with --placement FILE or serve's "
+                 "--rebalance-interval; ranks share the tokens of copies")
       ->needs(ranks)
       ->capture_default_str();
   app.add_option("--transport", transport,

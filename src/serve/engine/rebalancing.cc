@@ -83,6 +83,7 @@ Status Rebalancing::decide() {
   MORACLE_TRY(loads_, loads_since_last());
   MORACLE_TRY(placed_, placement(model_));
   Load before, after;
+  std::deque<Move> moves;
   for (const auto& [layer, tokens] : loads_) {
     const std::vector<ExpertMap>& now = placed_.at(layer);
     MORACLE_TRY(std::vector<ExpertMap> next,
@@ -90,18 +91,18 @@ Status Rebalancing::decide() {
     const Load old_load = load_of(tokens, now), new_load = load_of(tokens, next);
     before = {before.largest + old_load.largest, before.mean + old_load.mean};
     after = {after.largest + new_load.largest, after.mean + new_load.mean};
-    if (next != now) moves_.push_back({layer, std::move(next)});
+    if (next != now) moves.push_back({layer, std::move(next)});
   }
   report_.before = imbalance_of(before.largest, before.mean);
   report_.after = imbalance_of(after.largest, after.mean);
   if (before.mean > 0) metrics_.expert_load(report_.before);
-  if (moves_.empty()) {
+  if (moves.empty()) {
     finish(report_);
     return {};
   }
-  const Status opened = leader_.open_moves(options_.folder);
-  if (!opened) moves_.clear();
-  return opened;
+  MORACLE_CHECK(leader_.open_moves(options_.folder));
+  moves_ = std::move(moves);
+  return {};
 }
 
 void Rebalancing::move_next() {
