@@ -66,17 +66,20 @@ INSTANTIATE_TEST_SUITE_P(All, MovedExperts, ::testing::ValuesIn(testing::golden_
 
 // Every expert of a sequence's layers moves in the middle of it. Dispatched ranks have the same
 // sequence each.
-void expect_bits_of_one_process(const std::string& name, int64_t size, bool copies, Spread spread) {
+void expect_bits_of_one_process(const std::string& name, int64_t size, bool copies, Spread spread,
+                                const std::string& quantization = "") {
   SCOPED_TRACE(::testing::Message() << size << " ranks, copies " << copies);
   const std::string folder = golden_folder(name);
   const std::vector<int32_t> ids = golden_reference(name).ids;
-  Model alone = must(
-      Model::load(must(Checkpoint::open(folder)), options_on(nullptr, true, Placement::kLinear)));
+  ModelOptions one = options_on(nullptr, true, Placement::kLinear);
+  one.quantization = quantization;
+  Model alone = must(Model::load(must(Checkpoint::open(folder)), one));
   const std::vector<float> want = logits_of(alone, ids, [] {});
   std::mutex mutex;
   on_ranks(size, [&](const std::shared_ptr<Group>& group) {
     ModelOptions options = options_on(group, true, Placement::kRoundRobin);
     options.spread = spread;
+    options.quantization = quantization;
     Model model = must(Model::load(must(Checkpoint::open(folder)), options));
     std::map<int64_t, Maps> moved;
     const std::vector<float> got = logits_of(model, ids, [&] {
@@ -108,6 +111,12 @@ TEST_P(MovedExperts, SequencesKeepTheBitsOfOneProcess) {
     expect_bits_of_one_process(GetParam(), 3, copies, Spread::kReplicated);
     expect_bits_of_one_process(GetParam(), 3, copies, Spread::kDispatched);
   }
+}
+
+// Experts are quantized when they are read, by the first rank or by the next one.
+TEST(ExpertMoves, WeightsQuantizedWhileLoadingKeepTheirBits) {
+  for (const char* scheme : {"int8-per-channel", "fp8-per-block"})
+    expect_bits_of_one_process("qwen3_moe", 3, true, Spread::kReplicated, scheme);
 }
 
 // Copies of a model's folder, one for each rank.
