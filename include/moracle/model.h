@@ -175,8 +175,8 @@ class Model {
   const std::vector<Choice>& choices() const;
   /// The ranks that run the model together; null: this process alone.
   const std::shared_ptr<Group>& group() const;
-  /// The tokens that chose each expert since loading or the last reload; with ranks, those of all.
-  /// Errors: the model was loaded without count_routing.
+  /// The tokens that chose each expert since loading or the last reload; with ranks, those of all,
+  /// but with kDispatched those of this rank. Errors: it was loaded without count_routing.
   Result<RoutingStatistics> routing_statistics() const;
   /// The device that runs the model. Hold its turn() over a forward and the logits that it gives.
   Device& device() const;

@@ -49,6 +49,14 @@ class Group {
   /// Part r of `send` goes to rank r, which receives it as part `rank()` of its `receive`. The
   /// sizes must agree. A part may be empty.
   Status exchange(std::span<const Part> send, std::span<const Part> receive);
+  /// A message of a size that its receiver does not know. Use one again to keep its memory.
+  struct Message {
+    std::vector<std::byte> memory;  ///< at least `bytes`
+    size_t bytes = 0;
+  };
+  /// As exchange, without known sizes: message r of `received` comes from rank r. One message
+  /// instead of two, where the receiver would wait for the size first.
+  Status exchange_messages(std::span<const Part> send, std::span<Message> received);
   /// Copies the bytes of rank `from` to all ranks, which pass equally many. `patient`: the
   /// others wait for `from` without a limit of time, because it waits for a person.
   Status broadcast(std::span<std::byte> bytes, int64_t from, bool patient = false);
@@ -67,6 +75,11 @@ class Group {
   /// exchange, except the rank's own part. `seconds` 0: no limit of time.
   virtual Status transfer(std::span<const Part> send, std::span<const Part> receive,
                           double seconds) = 0;
+  /// exchange_messages, except the rank's own one.
+  virtual Status transfer_messages(std::span<const Part> send, std::span<Message> received,
+                                   double seconds) = 0;
+  /// Makes memory for a message of `bytes`. Errors: kOutOfMemory.
+  static Status size_message(Message& message, size_t bytes);
 
  private:
   Status move(std::span<const Part> send, std::span<const Part> receive, double seconds);
@@ -99,6 +112,8 @@ class Exchange {
   virtual std::string_view name() const = 0;
   /// True if Device::record can record all_reduce, all_gather and reduce_scatter.
   virtual bool in_graphs() const { return false; }
+  /// True if device memory is host memory, so that Group's own calls can move it.
+  virtual bool through_host() const { return false; }
 
   /// x becomes the sum of all ranks' x, in place. f32, bf16 or f16; equal shapes; stride = cols.
   virtual Status all_reduce(const Matrix& x, Stream stream) = 0;

@@ -47,6 +47,7 @@ int run(const Options& given) {
     CLI_TRY(options.server.api.api_key, read_key(options.api_key_file));
   }
   options.server.engine.prefix_cache = !options.no_prefix_cache;
+  options.model.model.ranks.moves_experts = options.server.engine.rebalance.interval > 0;
   RoutingFile routing(options.routing_statistics);
   CLI_TRY(ServedWeights loaded, load_served(options.model, options.server.engine, routing));
   if (!is_first_rank()) {  // Ctrl-C and SIGTERM, which launchers send to all, end rank 0
@@ -123,6 +124,13 @@ void add_engine_options(CLI::App& verb, Options& options) {
           "--step-seconds", engine.step_seconds,
           "Aim at this time for steps with prompts, by measurement; 0: always --step-tokens")
       ->transform(number(0, 1e6))
+      ->capture_default_str();
+  verb.add_option("--rebalance-interval", engine.rebalance.interval,
+                  "Steps between two decisions to move experts between ranks, by the tokens that "
+                  "chose them; 0: experts stay")
+      ->needs(verb.get_option("--parallel"))
+      ->excludes(verb.get_option("--model-shape"))
+      ->transform(whole(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
   verb.add_flag("--no-prefix-cache", options.no_prefix_cache,
                 "Compute every prompt anew, even if its beginning is in the cache");

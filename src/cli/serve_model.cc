@@ -113,6 +113,20 @@ Result<ServedWeights> load_shape(const ServeArguments& arguments, ModelOptions o
   return ServedWeights{std::move(served), std::move(model)};
 }
 
+// Rank 0 decides and says what moves. Dispatched ranks count their own tokens.
+Status set_rebalance(const ServeArguments& arguments, ModelOptions& options,
+                     serve::RebalanceOptions& rebalance) {
+  if (rebalance.interval == 0) return {};
+  if (!arguments.adapters.empty() || !arguments.adapter_folder.empty()) {
+    return Error{ErrorKind::kUnsupported, "", "--rebalance-interval", "a model without adapters",
+                 "--lora or --adapter-folder is given"};
+  }
+  rebalance.num_redundant_experts = arguments.model.ranks.redundant_experts;
+  options.count_routing = is_first_rank() || options.spread == Spread::kDispatched;
+  rebalance.log = [](const std::string& line) { errors() << line << std::endl; };
+  return {};
+}
+
 }  // namespace
 }  // namespace serve_verb
 
@@ -130,6 +144,7 @@ Result<ServedWeights> load_served(const ServeArguments& arguments, serve::Engine
   MORACLE_CHECK(arguments.model.ranks.join(options));
   options.max_num_tokens = arguments.step_tokens;
   MORACLE_CHECK(routing.begin(options));
+  MORACLE_CHECK(serve_verb::set_rebalance(arguments, options, engine.rebalance));
   return arguments.shape.empty()
              ? serve_verb::load_checkpoint(arguments, std::move(options), engine)
              : serve_verb::load_shape(arguments, std::move(options), engine);

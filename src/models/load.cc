@@ -138,8 +138,11 @@ Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOption
   MORACLE_TRY(Description description,
               describe(checkpoint, {options.quantization, options.activations}));
   const Result<std::vector<LoraAdapter>> opened = open_adapters(checkpoint, options);
-  if (options.group)
-    MORACLE_CHECK(agree(*options.group, facts_before_loading(checkpoint, options, opened)));
+  std::vector<Fact> facts;
+  if (options.group) {
+    facts = facts_before_loading(checkpoint, options, opened);
+    MORACLE_CHECK(agree(*options.group, facts));
+  }
   if (!opened) return opened.error();
   const std::vector<LoraAdapter>& adapters = *opened;
   MORACLE_CHECK(check_measured_load(options, checkpoint));
@@ -147,6 +150,7 @@ Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOption
                                              checkpoint.total_bytes(), &record));
   model.state_->architecture = checkpoint.architecture();
   model.state_->layers_of_checkpoint = checkpoint.num_layers();
+  model.state_->weights_text = identity_of(facts);
   if (options.group)
     MORACLE_CHECK(agree(*options.group, facts_after_loading(*model.state_, record)));
   record.on = false;
@@ -181,7 +185,11 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   m.tp_size = options.tp_size;
   m.output_shares = description.output_shares;
   m.num_adapters = static_cast<int64_t>(adapters.size());
-  if (options.group) MORACLE_CHECK(join_ranks(m, modules, options));
+  if (options.group) {
+    MORACLE_CHECK(join_ranks(m, modules, options));
+    for (const ModuleChoice& module : modules)
+      if (module.part == "experts") m.expert_requests[*module.layer] = module.selection.request;
+  }
   Loader loader(m.workspace, std::move(modules), adapters, options.progress, total_bytes);
   loader.set_record(record, options.tp_size > 1);
   MORACLE_CHECK(load_embedding(m, description));
@@ -248,13 +256,18 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   const Status done = or_out_of_memory(checkpoint.folder(), read);
   record.on = false;
   ThreadPool& pool = m.workspace->device().host_threads();
-  if (m.group) MORACLE_CHECK(agree(*m.group, facts_of_reload(checkpoint, done, record, pool)));
+  std::vector<Fact> facts;
+  if (m.group) {
+    facts = facts_of_reload(checkpoint, done, record, pool);
+    MORACLE_CHECK(agree(*m.group, facts));
+  }
   MORACLE_CHECK(done);
   m.recorded.forget();
   MORACLE_CHECK(std::move(loader).commit());
   set_embedding(m, std::move(fresh), table);
   for (Layer& layer : m.layers) layer.feed_forward.routed.reset_tokens();
   m.num_rows = 0;
+  m.weights_text = identity_of(facts);
   return {};
 }
 

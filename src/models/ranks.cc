@@ -61,6 +61,8 @@ std::string samples_text(const Checkpoint& checkpoint, ThreadPool& pool) {
   return digest ? *digest : digest.error().to_string();
 }
 
+constexpr const char* kConfig = "a config.json";
+constexpr const char* kTensors = "tensors";
 constexpr const char* kSamples = "samples of all weights";
 constexpr const char* kCommonWeights = "weights that every rank reads";
 
@@ -129,9 +131,6 @@ Status check_ranks(const ModelOptions& options) {
   if (!options.adapters.empty())
     return wrong("mode=replicated for adapters: their numbers do not travel with dispatched tokens",
                  "it is mode=dispatched");
-  if (options.count_routing)
-    return wrong("mode=replicated to count routing: a rank sees all tokens there",
-                 "it is mode=dispatched");
   return {};
 }
 
@@ -139,8 +138,8 @@ std::vector<Fact> facts_before_loading(const Checkpoint& checkpoint, const Model
                                        const Result<std::vector<LoraAdapter>>& adapters) {
   ThreadPool pool(options.threads);
   return {{"a Moracle version", MORACLE_LIBRARY_VERSION},
-          {"a config.json", config_text(checkpoint)},
-          {"tensors", tensors_text(checkpoint.state().tensors)},
+          {kConfig, config_text(checkpoint)},
+          {kTensors, tensors_text(checkpoint.state().tensors)},
           {"options", options_text(options)},
           {"a placement", placement_text(options)},
           {"adapters", adapters ? adapters_text(*adapters) : adapters.error().to_string()},
@@ -164,10 +163,25 @@ std::vector<Fact> facts_after_loading(const Model::State& state, const ReadRecor
 
 std::vector<Fact> facts_of_reload(const Checkpoint& checkpoint, const Status& done,
                                   const ReadRecord& record, ThreadPool& pool) {
-  return {{"a config.json", config_text(checkpoint)},
-          {"tensors", tensors_text(checkpoint.state().tensors)},
+  return {{kConfig, config_text(checkpoint)},
+          {kTensors, tensors_text(checkpoint.state().tensors)},
           {kCommonWeights, done ? common_text(record) : done.error().to_string()},
           {kSamples, samples_text(checkpoint, pool)}};
+}
+
+std::vector<Fact> facts_of_files(const Checkpoint& checkpoint, ThreadPool& pool) {
+  return {{kConfig, config_text(checkpoint)},
+          {kTensors, tensors_text(checkpoint.state().tensors)},
+          {kSamples, samples_text(checkpoint, pool)}};
+}
+
+std::string identity_of(std::span<const Fact> facts) {
+  std::string text;
+  for (const Fact& fact : facts) {
+    if (fact.what == kConfig || fact.what == kTensors || fact.what == kSamples)
+      text += str(fact.what, ": ", fact.value, "\n");
+  }
+  return text;
 }
 
 Status join_ranks(Model::State& m, std::span<const ModuleChoice> modules,

@@ -20,6 +20,10 @@ std::vector<Fact> facts_after_loading(const Model::State& state, const ReadRecor
 /// The new weights of a reload, before they replace the old ones, or why this rank has none.
 std::vector<Fact> facts_of_reload(const Checkpoint& checkpoint, const Status& done,
                                   const ReadRecord& record, ThreadPool& pool);
+/// The files of a checkpoint and samples of its weights.
+std::vector<Fact> facts_of_files(const Checkpoint& checkpoint, ThreadPool& pool);
+/// Those among other facts, as one text.
+std::string identity_of(std::span<const Fact> facts);
 /// Makes the exchange, and the memory that layers share for it. Errors: none serves; memory.
 Status join_ranks(Model::State& m, std::span<const ModuleChoice> modules,
                   const ModelOptions& options);

@@ -3,6 +3,7 @@
 #include "base/try.h"
 #include "moe/checks.h"
 #include "moe/layer_turn.h"
+#include "moe/moe_access.h"
 
 namespace moracle {
 namespace {
@@ -14,9 +15,24 @@ Progress part(const Progress& progress, int64_t before, int64_t total) {
       [&progress, before, total](int64_t done, int64_t) { return progress(before + done, total); };
 }
 
+// The experts of `plan` that a layer with the experts of another map has.
+PackedExperts packed_there(const GroupedLinear& linear, const ExpertMap& there, const Plan& plan,
+                           const DescribedMatrix& source) {
+  const KernelWeights& weights = linear.weights();
+  const bool same = weights.layout == plan.backend->layout && weights.shape.n == source.shape().n &&
+                    weights.shape.k == source.shape().k;
+  PackedExperts packed;
+  if (!same) return packed;
+  packed.weights = &weights;
+  for (const int32_t expert : plan.experts.global()) packed.at.push_back(there.local()[expert]);
+  return packed;
+}
+
 // Packs w13 and w2 of the local experts.
 Result<std::vector<KernelWeights>> pack_both(DescribedWeights&& weights, const Plan& plan,
-                                             Device& device, const Progress& progress) {
+                                             Device& device, const Progress& progress,
+                                             const PackedExperts& old_w13 = {},
+                                             const PackedExperts& old_w2 = {}) {
   weights.w13.keep(plan.experts.global());
   weights.w2.keep(plan.experts.global());
   const Layout& layout = *plan.backend->layout;
@@ -25,10 +41,10 @@ Result<std::vector<KernelWeights>> pack_both(DescribedWeights&& weights, const P
   const bool together =
       plan.matrices[0].kernel.activates && is_gated(plan.layer.activation.function);
   MORACLE_TRY(KernelWeights w13, convert(std::move(weights.w13), layout, device,
-                                         part(progress, 0, total), together ? 2 : 1));
+                                         part(progress, 0, total), together ? 2 : 1, old_w13));
   packed.push_back(std::move(w13));
-  MORACLE_TRY(KernelWeights w2,
-              convert(std::move(weights.w2), layout, device, part(progress, first, total)));
+  MORACLE_TRY(KernelWeights w2, convert(std::move(weights.w2), layout, device,
+                                        part(progress, first, total), 1, old_w2));
   packed.push_back(std::move(w2));
   return packed;
 }
@@ -68,9 +84,21 @@ Result<FusedMoe> FusedMoe::make(DescribedWeights&& weights, const Selection& sel
   });
 }
 
+Result<FusedMoe> MoeAccess::make_moved(DescribedWeights&& weights, const Selection& selection,
+                                       const FusedMoe& old) {
+  const FusedMoe::State& from = *old.state_;
+  if (from.plan.adapter_bytes > 0) {
+    return Error{ErrorKind::kUnsupported, "", weights.spec.name, "a layer without adapters",
+                 "it has some"};
+  }
+  return or_out_of_memory(weights.spec.name, [&] {
+    return FusedMoe::State::make(std::move(weights), selection, from.workspace, {}, &from);
+  });
+}
+
 Result<FusedMoe> FusedMoe::State::make(DescribedWeights&& weights, const Selection& selection,
                                        std::shared_ptr<Workspace> workspace,
-                                       const Progress& progress) {
+                                       const Progress& progress, const State* old) {
   auto state = std::make_unique<State>();
   MORACLE_TRY(state->plan, selection.chosen());
   const Plan& plan = state->plan;
@@ -83,8 +111,13 @@ Result<FusedMoe> FusedMoe::State::make(DescribedWeights&& weights, const Selecti
   state->workspace = std::move(workspace);
   Device& device = state->device();
   MORACLE_CHECK(check_device(plan, device));
+  PackedExperts old_w13, old_w2;
+  if (old != nullptr) {
+    old_w13 = packed_there(*old->w13, old->plan.experts, plan, weights.w13);
+    old_w2 = packed_there(*old->w2, old->plan.experts, plan, weights.w2);
+  }
   MORACLE_TRY(std::vector<KernelWeights> packed,
-              pack_both(std::move(weights), plan, device, progress));
+              pack_both(std::move(weights), plan, device, progress, old_w13, old_w2));
   const Kernels& kernels = *plan.backend->kernels;
   MORACLE_TRY(state->w13, kernels.make(std::move(packed[0]), plan.matrices[0].kernel, device));
   MORACLE_TRY(state->w2, kernels.make(std::move(packed[1]), plan.matrices[1].kernel, device));

@@ -19,9 +19,11 @@ struct FusedMoe::State {
   AdapterScratch adapters{};            // in adapters_buffer
 
   Device& device() const { return workspace->device(); }
-  /// FusedMoe::make and FusedMoe::pack, without the handling of standard-library exceptions.
+  /// FusedMoe::make and FusedMoe::pack, without the handling of standard-library exceptions. `old`:
+  /// see MoeAccess::make_moved.
   static Result<FusedMoe> make(DescribedWeights&& weights, const Selection& selection,
-                               std::shared_ptr<Workspace> workspace, const Progress& progress);
+                               std::shared_ptr<Workspace> workspace, const Progress& progress,
+                               const State* old = nullptr);
   Result<PackedWeights> pack(DescribedWeights&& weights, const Progress& progress) const;
   /// Runs GEMM 1, the activation and GEMM 2 on the rows of `x` that scratch.rows lists. Writes the
   /// weighted sum of each token's results to `output`. Null topk_weights: each weight is 1.

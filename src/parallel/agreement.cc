@@ -109,4 +109,19 @@ Status agree(Group& group, const std::vector<Fact>& facts) {
   return {};
 }
 
+Status all_succeed(Group& group, const Status& own, const std::string& need) {
+  MORACLE_TRY(const std::vector<std::vector<Fact>> all,
+              gather_facts(group, {{need, own ? "" : own.error().to_string()}}));
+  for (int64_t r = 0; r < group.size(); ++r) {
+    const auto wrong = [&](std::string wanted, std::string fact) {
+      return Error{ErrorKind::kInvalidArgument, "", str("rank ", r), std::move(wanted),
+                   std::move(fact)};
+    };
+    if (all[r].size() != 1 || all[r][0].what != need)
+      return wrong("the work of this rank", "it did other work");
+    if (!all[r][0].value.empty()) return wrong(need, all[r][0].value);
+  }
+  return {};
+}
+
 }  // namespace moracle

@@ -19,4 +19,9 @@ struct Fact {
 /// another value than most, and both values.
 Status agree(Group& group, const std::vector<Fact>& facts);
 
+/// Compares the outcome of work that every rank did by itself. Errors (kInvalidArgument), the same
+/// on every rank: that of the first rank whose work failed, with its number. `need`: the work's
+/// result.
+Status all_succeed(Group& group, const Status& own, const std::string& need);
+
 }  // namespace moracle

@@ -14,6 +14,9 @@
 
 namespace moracle {
 
+struct ColumnOrders;
+struct DispatchMessage;
+
 class Dispatch {
  public:
   /// The arguments outlive it. `same_bits`: the bits of one process. The result of each slot then
@@ -68,8 +71,15 @@ class Dispatch {
                         Stream stream);
   Result<std::byte*> memory(Buffer& buffer, int64_t bytes);
   Result<Rows> in_codes(FusedMoe& moe, const Matrix& hidden, Stream stream);
-  Result<Arrived> send_rows(FusedMoe& moe, const Matrix& hidden, const Routes& routes,
-                            Stream stream);
+  Result<ColumnOrders> upload_index(const Routes& routes, int64_t cols, Stream stream);
+  Status gather_rows(const Rows& from, const ColumnOrders& columns, int64_t first, int64_t count,
+                     std::byte* rows, std::byte* scales, Stream stream);
+  Result<std::vector<Group::Part>> write_messages(const DispatchMessage& form, const Routes& routes,
+                                                  std::byte* to);
+  Result<Arrived> take_messages(const DispatchMessage& form, const Rows& like,
+                                std::span<const std::span<const std::byte>> messages,
+                                Routes& routes);
+  Result<Arrived> send_rows(FusedMoe& moe, const Matrix& hidden, Routes& routes, Stream stream);
   Status run_arrived(FusedMoe& moe, const Arrived& arrived, const Matrix& results, Stream stream);
   Status return_rows(FusedMoe& moe, const Routes& routes, const Arrived& arrived,
                      const Matrix& output, Stream stream);
@@ -79,9 +89,6 @@ class Dispatch {
   Status exchange_rows(const std::byte* from, const std::vector<int64_t>& from_counts,
                        std::byte* to, const std::vector<int64_t>& to_counts, int64_t row_bytes,
                        Stream stream);
-  template <class T>
-  Status exchange_on_host(const std::vector<T>& from, const Routes& routes, int64_t top_k,
-                          std::vector<T>& to);
 
   Group& group_;
   Exchange& exchange_;
@@ -92,6 +99,9 @@ class Dispatch {
   // Grown as needed.
   Buffer index_, quantized_, scales_, sent_, arrived_, ids_, weights_, results_, packed_, returned_,
       slots_, sums_, gathered_, no_ids_, batch_;
+  std::vector<std::byte> messages_;  // to all ranks, one after another
+  std::vector<Group::Message> received_;
+  std::vector<int32_t> index_rows_;
 };
 
 }  // namespace moracle

@@ -9,7 +9,8 @@ struct Dispatch::Arrived {
   Rows rows;  ///< quantized, or floats without scales
   TopkIds ids;
   TopkWeights weights;
-  std::vector<int32_t> host_ids;  ///< [rows, top_k]
+  std::vector<int32_t> host_ids;    ///< [rows, top_k]
+  std::vector<float> host_weights;  ///< likewise
 };
 
 }  // namespace moracle

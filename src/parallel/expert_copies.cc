@@ -32,6 +32,19 @@ Result<ExpertCopies> ExpertCopies::gather(Group& group, const ExpertMap& own, bo
   return from(maps, one_each);
 }
 
+Result<std::vector<ExpertMap>> ExpertCopies::maps(int64_t size) const {
+  std::vector<std::vector<int32_t>> local(size, std::vector<int32_t>(ranks_.size(), -1));
+  std::vector<int32_t> count(size);
+  for (size_t e = 0; e < ranks_.size(); ++e)
+    for (const int32_t rank : ranks_[e]) local[rank][e] = count[rank]++;
+  std::vector<ExpertMap> maps;
+  for (std::vector<int32_t>& one : local) {
+    MORACLE_TRY(ExpertMap map, ExpertMap::from(std::move(one)));
+    maps.push_back(std::move(map));
+  }
+  return maps;
+}
+
 Status ExpertCopies::upload(int64_t rank, Device& device) {
   if (!has_several_) return {};
   // The number of copies of each expert, then the number of this rank's among them.

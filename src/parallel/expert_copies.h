@@ -20,6 +20,8 @@ class ExpertCopies {
   static Result<ExpertCopies> gather(Group& group, const ExpertMap& own, bool one_each);
 
   int64_t num_experts() const { return static_cast<int64_t>(ranks_.size()); }
+  /// The experts of each of `size` ranks, in ascending order.
+  Result<std::vector<ExpertMap>> maps(int64_t size) const;
   const std::vector<int32_t>& ranks(int64_t expert) const { return ranks_[expert]; }
   /// True if an expert is on several ranks.
   bool has_several() const { return has_several_; }

@@ -1,6 +1,7 @@
 // Collective operations on host memory, each one exchange of parts; and the ways to connect ranks.
 #include <cstring>
 
+#include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "parallel/connect.h"
@@ -21,6 +22,9 @@ class OneProcess final : public Group {
 
  private:
   Status transfer(std::span<const Part>, std::span<const Part>, double) override { return {}; }
+  Status transfer_messages(std::span<const Part>, std::span<Message>, double) override {
+    return {};
+  }
 };
 
 constexpr Transport kTransports[] = {
@@ -44,6 +48,26 @@ Status Group::move(std::span<const Part> send, std::span<const Part> receive, do
 
 Status Group::exchange(std::span<const Part> send, std::span<const Part> receive) {
   return move(send, receive, options_.timeout_seconds);
+}
+
+Status Group::size_message(Message& message, size_t bytes) {
+  return or_out_of_memory("message", [&]() -> Status {
+    if (message.memory.size() < bytes) message.memory.resize(bytes);
+    message.bytes = bytes;
+    return {};
+  });
+}
+
+Status Group::exchange_messages(std::span<const Part> send, std::span<Message> received) {
+  if (static_cast<int64_t>(send.size()) != size() || received.size() != send.size()) {
+    return bad_ranks(
+        "exchange", str("one message for each of ", size(), " ranks"),
+        str("there are ", send.size(), " to send and ", received.size(), " to receive"));
+  }
+  const Part& own = send[rank()];
+  MORACLE_CHECK(size_message(received[rank()], own.bytes));
+  if (own.bytes > 0) std::memcpy(received[rank()].memory.data(), own.data, own.bytes);
+  return transfer_messages(send, received, options_.timeout_seconds);
 }
 
 Status Group::broadcast(std::span<std::byte> bytes, int64_t from, bool patient) {

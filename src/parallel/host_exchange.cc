@@ -23,6 +23,7 @@ class HostExchange final : public Exchange {
   HostExchange(std::shared_ptr<Group> group, std::shared_ptr<Device> device)
       : group_(std::move(group)), device_(std::move(device)) {}
   std::string_view name() const override { return "host"; }
+  bool through_host() const override { return device_->host_visible(); }
 
   Status all_reduce(const Matrix& x, Stream stream) override;
   using Exchange::all_gather;

@@ -6,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "moracle/parallel.h"
 #include "parallel/expert_copies.h"
 
 namespace moracle {
@@ -21,8 +20,9 @@ struct Routes {
   /// [tokens * top_k]: the place of each slot's result, if every slot's comes back by itself, in
   /// the order of `ids`; -1: no rank has the expert.
   std::vector<int32_t> slot_returns;
-  std::vector<int64_t> sends, receives;            ///< rows to and from each rank
-  std::vector<int64_t> slot_sends, slot_receives;  ///< slots in those rows that have an expert
+  std::vector<int64_t> sends;                    ///< rows to each rank
+  std::vector<int64_t> slot_sends;               ///< slots in those rows that have an expert
+  std::vector<int64_t> receives, slot_receives;  ///< from each rank, once it said so
 
   int64_t num_sent() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_received() const { return sum(receives); }
@@ -32,9 +32,8 @@ struct Routes {
   }
 };
 
-/// `copies`: the ranks of each expert. Counts travel, so every rank of the group calls it. Errors:
-/// an id that is neither -1 nor an expert; those of the group.
+/// `copies`: the experts of each of `size` ranks. Errors: an id that is neither -1 nor an expert.
 Result<Routes> find_routes(std::span<const int32_t> ids, std::span<const float> weights,
-                           int64_t top_k, const ExpertCopies& copies, Group& group);
+                           int64_t top_k, const ExpertCopies& copies, int64_t size);
 
 }  // namespace moracle

@@ -19,6 +19,7 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
   EngineOptions engine = options.engine;
   engine.num_adapters = static_cast<int32_t>(server->served_.adapters->names().size());
   engine.answers_later = model.device().platform() != Platform::kCpu;
+  engine.rebalance.folder = server->served_.folder;
   engine.flush = [events = &server->events_] { events->flush(); };
   MORACLE_TRY(server->engine_, Engine::start(model, server->served_.tokenizer, engine));
   server->api_ =

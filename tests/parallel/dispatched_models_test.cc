@@ -5,7 +5,9 @@
 #include <mutex>
 
 #include "dispatched_on_ranks.h"
+#include "models/expert_moves.h"
 #include "ranks_of_threads.h"
+#include "support/must.h"
 
 namespace moracle::dispatched_models_test {
 namespace {
@@ -13,6 +15,7 @@ namespace {
 using testing::golden_folder;
 using testing::golden_models;
 using ::testing::HasSubstr;
+using testing::must;
 using testing::on_ranks;
 using testing::options_on;
 
@@ -77,14 +80,26 @@ TEST(DispatchedModels, RefusedStepOfOneRankLeavesTheOthersWaitingForItsNext) {
   EXPECT_THAT(errors[0], HasSubstr("token id: needs 0 to "));
 }
 
-TEST(DispatchedModels, AdaptersAndCountingAreRefusedByName) {
+// Each rank counts its own tokens; rank 1 has twice as many, which one process counts together.
+TEST(DispatchedModels, CountedTokensOfRanksAddUpToThoseOfOneProcess) {
+  const std::string folder = golden_folder("qwen3_moe");
+  const std::vector<int32_t> ids = testing::golden_reference("qwen3_moe").ids;
+  ModelOptions one = options_on(nullptr, true, Placement::kLinear);
+  one.count_routing = true;
+  Model alone = must(Model::load(must(Checkpoint::open(folder)), one));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(testing::all_logits(alone, ids));
+  const auto want = must(alone.routing_statistics()).tokens;
   on_ranks(2, [&](const std::shared_ptr<Group>& group) {
-    ModelOptions options = options_on(group, false, Placement::kLinear);
+    ModelOptions options = options_on(group, true, Placement::kLinear);
     options.spread = Spread::kDispatched;
     options.count_routing = true;
-    const auto model = Model::load(*Checkpoint::open(golden_folder("qwen3_moe")), options);
-    ASSERT_FALSE(model);
-    EXPECT_THAT(model.error().to_string(), HasSubstr("needs mode=replicated to count routing"));
+    Model model = must(Model::load(must(Checkpoint::open(folder)), options));
+    for (int64_t i = 0; i <= group->rank(); ++i) must(testing::all_logits(model, ids));
+    must(model.rest());
+    const auto own = must(model.routing_statistics()).tokens,
+               all = must(routing_of_all_ranks(model)).tokens;
+    EXPECT_EQ(all, want);
+    EXPECT_NE(own, want);
   });
 }
 

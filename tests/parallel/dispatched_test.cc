@@ -2,7 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
+#include "base/text.h"
 #include "dispatched_layers.h"
+#include "parallel/dispatch_message.h"
 #include "parallel/dispatched_moe.h"
 #include "ranks_of_threads.h"
 
@@ -10,6 +14,31 @@ namespace moracle::dispatched_test {
 namespace {
 
 using namespace testing;
+using ::testing::HasSubstr;
+
+// Rows travel by themselves, as between devices that the host cannot read.
+class RowsApart final : public Exchange {
+ public:
+  explicit RowsApart(std::unique_ptr<Exchange> inner) : inner_(std::move(inner)) {}
+  std::string_view name() const override { return "apart"; }
+  Status all_reduce(const Matrix& x, Stream stream) override {
+    return inner_->all_reduce(x, stream);
+  }
+  using Exchange::all_gather;
+  Status all_gather(const void* mine, size_t bytes, void* all, Stream stream) override {
+    return inner_->all_gather(mine, bytes, all, stream);
+  }
+  Status reduce_scatter(const Matrix& all, const Matrix& mine, Stream stream) override {
+    return inner_->reduce_scatter(all, mine, stream);
+  }
+  Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
+                  Stream stream) override {
+    return inner_->exchange(send, receive, stream);
+  }
+
+ private:
+  std::unique_ptr<Exchange> inner_;
+};
 
 struct Ran {
   std::string error;
@@ -18,8 +47,8 @@ struct Ran {
 };
 
 // Each rank has counts[rank] tokens.
-std::vector<Ran> run_ranks(const Scheme& scheme, const std::vector<int64_t>& counts,
-                           bool gathered) {
+std::vector<Ran> run_ranks(const Scheme& scheme, const std::vector<int64_t>& counts, bool gathered,
+                           bool apart = false) {
   const LayerSpec layer = layer_of(scheme);
   const auto size = static_cast<int64_t>(counts.size());
   std::vector<Ran> results(size);
@@ -29,6 +58,8 @@ std::vector<Ran> run_ranks(const Scheme& scheme, const std::vector<int64_t>& cou
       const std::shared_ptr<Device> device = *open_device("cpu", 1);
       auto exchange = open_exchange(group, device);
       if (!exchange) return exchange.error();
+      if (apart)
+        exchange = std::unique_ptr<Exchange>(std::make_unique<RowsApart>(*std::move(exchange)));
       std::vector<ExpertMap> maps;
       for (int64_t r = 0; r < size; ++r) maps.push_back(*ExpertMap::place(kExperts, size, r));
       Parallelism parallel;
@@ -82,6 +113,36 @@ TEST(DispatchedMoe, RanksWithoutExpertsGetResults) {
 TEST(DispatchedMoe, MoreArrivingRowsThanPlannedRunInParts) {
   expect_close(run_ranks(scheme("bf16"), {24, 24}, false));
 }
+// With and without codes; the bits and the bytes are those of rows in one message with their ids.
+TEST(DispatchedMoe, RowsThatTravelByThemselvesGetTheSame) {
+  for (const char* text : {"bf16", "int8-w8a8"}) {
+    const auto together = run_ranks(scheme(text), {3, 0, 24}, false),
+               apart = run_ranks(scheme(text), {3, 0, 24}, false, /*apart=*/true);
+    expect_close(apart);
+    for (size_t r = 0; r < apart.size(); ++r) {
+      EXPECT_EQ(apart[r].difference, together[r].difference);
+      EXPECT_EQ(apart[r].sent_bytes, together[r].sent_bytes);
+    }
+  }
+}
+TEST(DispatchedMoe, MessageOfAnotherLayerIsRefused) {
+  const DispatchMessage form{.top_k = 2, .row_bytes = 24, .scale_bytes = 4};
+  std::vector<std::byte> message(static_cast<size_t>(form.places(3).bytes));
+  DispatchMessage::Head head{3, 5};
+  std::memcpy(message.data(), &head, sizeof head);
+  const auto good = form.read_head(message, 1);
+  ASSERT_TRUE(good);
+  EXPECT_EQ(good->rows, 3);
+  EXPECT_EQ(good->slots, 5);
+  for (const DispatchMessage::Head wrong :
+       {DispatchMessage::Head{2, 1}, {-1, 0}, {int64_t{1} << 62, 0}, {3, 7}, {3, -1}}) {
+    std::memcpy(message.data(), &wrong, sizeof wrong);
+    EXPECT_THAT(form.read_head(message, 1).error().to_string(),
+                HasSubstr("rank 1: needs rows of the same layer"));
+  }
+  EXPECT_FALSE(form.read_head(std::span(message).first(8), 1));
+}
+
 TEST(DispatchedMoe, GatheredTokensGetWhatOneProcessGives) {
   expect_close(run_ranks(scheme("bf16"), {2, 2, 2}, true));
 }

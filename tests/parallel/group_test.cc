@@ -91,6 +91,64 @@ TEST(Group, ExchangeOfUnevenPartsArrives) {
   EXPECT_EQ(good, kSize);
 }
 
+// Only the sender knows the size: none, a few bytes, more than a socket's buffer; the memory of
+// an earlier message is used again.
+TEST(Group, MessagesOfUnknownSizeArrive) {
+  constexpr int64_t kSize = 3;
+  std::atomic<int> good{0};
+  on_ranks(kSize, [&](const std::shared_ptr<Group>& group) {
+    bool same = true;
+    std::vector<Group::Message> in(kSize);
+    for (const size_t unit : {700'000, 3, 0, 5}) {
+      const auto count = [&](int64_t from, int64_t to) -> size_t {
+        return from == to + 1 ? 0 : unit * static_cast<size_t>(1 + from) + 13 * to;
+      };
+      std::vector<std::vector<std::byte>> out;
+      std::vector<Group::Part> send;
+      for (int64_t r = 0; r < kSize; ++r) {
+        out.emplace_back(count(group->rank(), r), std::byte(10 * group->rank() + r));
+        send.push_back({out[r].data(), out[r].size()});
+      }
+      ASSERT_TRUE(group->exchange_messages(send, in));
+      for (int64_t r = 0; r < kSize; ++r) {
+        const std::vector<std::byte> want(count(r, group->rank()),
+                                          std::byte(10 * r + group->rank()));
+        same = same && in[r].bytes == want.size() && in[r].memory.size() >= want.size() &&
+               std::equal(want.begin(), want.end(), in[r].memory.begin());
+      }
+    }
+    good += same;
+  });
+  EXPECT_EQ(good, kSize);
+}
+
+TEST(Group, RankThatIsSilentOrEndsIsNamedWhileMessagesAreAwaited) {
+  std::string silent, ended;
+  std::atomic<bool> waits{true};
+  on_ranks(
+      2,
+      [&](std::shared_ptr<Group> group) {
+        if (group->rank() == 1) {
+          while (waits) std::this_thread::yield();
+          return;
+        }
+        std::vector<Group::Message> in(2);
+        const std::vector<Group::Part> nothing(2);
+        const Status done = group->exchange_messages(nothing, in);
+        silent = done ? "" : done.error().to_string();
+        waits = false;
+      },
+      0.3);
+  EXPECT_THAT(silent, HasSubstr("rank 1: needs an answer within 0.3 s (--timeout)"));
+  on_ranks(2, [&](std::shared_ptr<Group> group) {
+    if (group->rank() == 1) return;
+    std::vector<Group::Message> in(2);
+    const Status done = group->exchange_messages(std::vector<Group::Part>(2), in);
+    ended = done ? "" : done.error().to_string();
+  });
+  EXPECT_THAT(ended, HasSubstr("rank 1: needs to take part until the end; it has ended"));
+}
+
 TEST(Group, RankThatEndsIsNamed) {
   std::string errors[3];
   on_ranks(3, [&](std::shared_ptr<Group> group) {

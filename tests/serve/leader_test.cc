@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "parallel/ranks_of_threads.h"
 #include "serve/engine/follow.h"
 #include "serve/served_ranks.h"
@@ -48,6 +50,48 @@ TEST(Leader, StepsThatFailEverywhereEndNothing) {
     EXPECT_FALSE(leader.lost());
     leader.end();
   });
+}
+
+// Logits of a sequence before and after its experts moved to the other rank.
+TEST(Leader, ExpertsMoveBetweenSteps) {
+  for (const Spread spread : {Spread::kReplicated, Spread::kDispatched}) {
+    std::vector<float> logits[2];
+    for (const bool moves : {false, true}) {
+      testing::on_ranks(2, [&](const std::shared_ptr<Group>& group) {
+        ModelOptions options = served_options(group);
+        options.deterministic = options.count_routing = true;
+        options.spread = spread;
+        Model model = served_model(options);
+        if (group->rank() > 0) {
+          EXPECT_TRUE(follow(model, kServedFolder, options));
+          return;
+        }
+        Leader leader(model);
+        must(leader.start(1, 16, {}));
+        must(step(leader, 1, {5, 6, 7}));
+        const auto counted = must(leader.routing_statistics()).tokens;
+        EXPECT_EQ(counted.size(), 3u);
+        if (moves) {
+          must(leader.open_moves(kServedFolder));
+          for (auto& [layer, maps] : must(placement(model))) {
+            std::reverse(maps.begin(), maps.end());
+            must(leader.move_experts(layer, maps));
+          }
+          EXPECT_THAT(leader.move_experts(0, must(placement(model)).at(0)).error().to_string(),
+                      HasSubstr("they have moved"));
+          leader.end_moves();
+          EXPECT_FALSE(leader.open_moves("/nowhere"));  // on rank 0 alone
+          EXPECT_FALSE(leader.lost());
+        }
+        must(step(leader, 1, {8}));
+        const auto got = must(leader.logits(0, 1));
+        logits[moves].assign(got.begin(), got.end());
+        leader.end();
+      });
+    }
+    EXPECT_EQ(logits[0], logits[1]);
+    EXPECT_FALSE(logits[0].empty());
+  }
 }
 
 TEST(Leader, RankThatGoesOnAloneIsNamed) {

@@ -3,6 +3,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import select
 import shutil
 import signal
 import socket
@@ -19,13 +20,13 @@ from server_test import write_adapter
 COMMAND, MODEL, MPIRUN = "", "", None
 PROMPT = "And the LORD spake unto Moses, saying,"
 SHARED = PROMPT + " Speak unto the children of Israel, and say unto them, When ye be come into the land" * 12
-ENDS_WITHIN = 60  # a busy machine
+STARTS_WITHIN, ENDS_WITHIN = 180, 60  # a busy machine
 
 
 def text_of_run(model, prompt, *options):
     """What one process generates."""
     ran = subprocess.run([COMMAND, "run", model, "-p", prompt, "--deterministic", "--threads", "1", "--json", *options],
-                         capture_output=True, check=True, text=True)
+                         capture_output=True, check=True, text=True, timeout=STARTS_WITHIN)
     return json.loads(ran.stdout)["text"]
 
 
@@ -47,34 +48,40 @@ def child_with_rank(parent, rank):
 
 
 class Ranks(Server):
-    """Two ranks: over sockets, or under mpirun. `models`: the folder of each (sockets only)."""
+    """Ranks over sockets, or under mpirun. `models`: the folder of each (sockets only)."""
 
     def __init__(self, *options, models=None, parallel="ep=2"):
-        models = models or [MODEL, MODEL]
+        size = int(parallel.split(",")[0][3:])
+        models = models or [MODEL] * size
         self.errors = tempfile.TemporaryFile("w+")
-        self.code, self.others = None, []
+        self.code, self.others, self.pids = None, [], []
         arguments = ["--parallel", parallel, "--port", "0", "--threads", "1", "--deterministic", "--name", "model", *options]
         if MPIRUN:
             env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-            self.process = subprocess.Popen([MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "2", COMMAND, "serve",
+            self.process = subprocess.Popen([MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(size), COMMAND, "serve",
                                              models[0], *arguments],
                                             env=env, stdout=subprocess.PIPE, stderr=self.errors, text=True)
         else:
             port, processes = free_port(), []
-            for rank in (0, 1):
-                env = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
+            for rank in range(size):
+                env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
                            MASTER_PORT=str(port))
                 processes.append(subprocess.Popen([COMMAND, "serve", models[rank], *arguments], env=env, text=True,
                                                   stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                                                   stderr=self.errors if rank == 0 else subprocess.DEVNULL))
             self.process, self.others = processes[0], processes[1:]
-        line = self.process.stdout.readline()
+        # The port, the end of rank 0, or a launcher that hangs: it writes no line.
+        there, _, _ = select.select([self.process.stdout], [], [], STARTS_WITHIN)
+        line = self.process.stdout.readline() if there else f"nothing within {STARTS_WITHIN} s. "
         if not line.startswith("listening on http://127.0.0.1:"):
-            self.process.wait()
-            raise RuntimeError(f"the server does not start: {line}{self.error_text()}")
+            if there:
+                self.process.wait(timeout=ENDS_WITHIN)
+            error = f"the server does not start: {line}{self.error_text()}"
+            self.kill()
+            raise RuntimeError(error)
         self.port = int(line.rsplit(":", 1)[1])
-        self.pids = [child_with_rank(self.process.pid, r) for r in (0, 1)] if MPIRUN else \
-            [self.process.pid, self.others[0].pid]
+        self.pids = [child_with_rank(self.process.pid, r) for r in range(size)] if MPIRUN else \
+            [self.process.pid, *(other.pid for other in self.others)]
 
     def error_text(self):
         self.errors.seek(0)
@@ -232,7 +239,7 @@ def answer_of_killed_rank(server):
     thread.start()
     time.sleep(1)
     os.kill(server.pids[1], signal.SIGKILL)
-    thread.join()
+    thread.join(ENDS_WITHIN)
     return replies[0]
 
 
@@ -297,6 +304,145 @@ class Reload(unittest.TestCase):
                 self.assertEqual(status, 500)
                 self.assertIn("rank 1: needs a checkpoint", reply["error"]["message"])
                 self.assertEqual(server.complete(PROMPT, max_tokens=12, temperature=0)["choices"][0]["text"], before)
+
+
+class Rebalance(unittest.TestCase):
+    """Experts move between ranks while texts are written: 16 experts, on three ranks unevenly."""
+
+    FIELDS = {"max_tokens": 24, "temperature": 0}
+
+    def expected(self, *prompts):
+        return {prompt: text_of_run(MODEL, prompt, "-n", "24", "--temperature", "0") for prompt in prompts}
+
+    def check_moves(self, server, prompts):
+        """Asks in many threads while experts move; every text must be that of one process."""
+        expected = self.expected(*prompts)
+
+        def one(i):
+            prompt = prompts[i % len(prompts)]
+            if i % 4 == 0:
+                server.complete(PROMPT + " word" * i, max_tokens=3 + i, seed=i, temperature=1)
+            return server.complete(prompt, **self.FIELDS)["choices"][0]["text"] == expected[prompt]
+
+        self.assertTrue(one(1))
+        with concurrent.futures.ThreadPoolExecutor(8) as threads:
+            texts = [threads.submit(one, i) for i in range(24)]
+            time.sleep(0.2)
+            moved = [server.post("/rebalance", {}) for _ in range(3)]
+            self.assertTrue(all(text.result() for text in texts))
+        self.assertTrue(one(1))
+        self.assertEqual({status for status, _ in moved}, {200}, moved)
+        return [reply for _, reply in moved]
+
+    def test_texts_equal_one_process_before_during_and_after(self):
+        prompts = [PROMPT, SHARED + " bread", "In the beginning"]
+        for parallel, copies in (("ep=2", ()), ("ep=3", ()), ("ep=3", ("--redundant-experts", "3")),
+                                 ("ep=3,mode=dispatched", ("--redundant-experts", "2"))):
+            with Ranks("--rebalance-interval", "1000000", *copies, parallel=parallel) as server:
+                replies = self.check_moves(server, prompts)
+                self.assertGreater(replies[0]["moved_layers"], 0, replies)
+                self.assertGreater(replies[0]["moved_experts"], 0, replies)
+                self.assertGreater(replies[0]["imbalance_before"], replies[0]["imbalance_after"], replies)
+                self.assertGreaterEqual(server.metric("moracle_rebalances_total"), 3)
+                self.assertEqual(server.metric("moracle_failed_rebalances_total"), 0)
+                self.assertEqual(server.metric("moracle_moved_experts_total"), sum(r["moved_experts"] for r in replies))
+                self.assertGreaterEqual(server.metric("moracle_expert_load_imbalance"), 1)
+                lines = [line for line in server.error_text().splitlines() if line.startswith("rebalance: layer ")]
+                self.assertEqual(len(lines), sum(reply["moved_layers"] for reply in replies))
+                self.assertRegex(lines[0], r"largest load over mean [\d.]+ to [\d.]+; rank 0 (gets|drops) \d")
+                # New weights: they are read to where the experts are now.
+                self.assertEqual(server.post("/reload", {})[0], 200)
+                self.assertEqual(server.complete(PROMPT, **self.FIELDS)["choices"][0]["text"],
+                                 self.expected(PROMPT)[PROMPT])
+
+    def test_divided_ranks_keep_their_texts(self):
+        with Ranks("--rebalance-interval", "1000000", parallel="ep=2,tp=2") as server:
+            texts = []
+            for _ in range(3):
+                texts.append(server.complete(PROMPT, **self.FIELDS)["choices"][0]["text"])
+                moved = server.post("/rebalance", {})
+                self.assertEqual(moved[0], 200, moved)
+            self.assertEqual(len(set(texts)), 1)
+            self.assertGreater(server.metric("moracle_moved_experts_total"), 0)
+
+    def test_experts_move_by_themselves_at_the_interval(self):
+        expected = self.expected(PROMPT)[PROMPT]
+        with Ranks("--rebalance-interval", "8") as server:
+            for _ in range(4):
+                self.assertEqual(server.complete(PROMPT, **self.FIELDS)["choices"][0]["text"], expected)
+            self.assertGreater(server.metric("moracle_rebalances_total"), 1)
+            self.assertGreater(server.metric("moracle_moved_layers_total"), 0)
+
+    def test_experts_move_after_a_reload_of_new_weights(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = str(pathlib.Path(folder) / "model")
+            shutil.copytree(MODEL, model)
+            with Ranks("--rebalance-interval", "1000000", models=[model, model]) as server:
+                changed(MODEL, model)
+                self.assertEqual(server.post("/reload", {})[0], 200)
+                expected = text_of_run(model, PROMPT, "-n", "24", "--temperature", "0")
+                for _ in range(2):
+                    self.assertEqual(server.complete(PROMPT, **self.FIELDS)["choices"][0]["text"], expected)
+                    status, reply = server.post("/rebalance", {})
+                    self.assertEqual(status, 200, reply)
+                self.assertGreater(server.metric("moracle_moved_layers_total"), 0)
+
+    @unittest.skipIf("mpi" in sys.argv, "mpirun gives all ranks one folder")
+    def test_rank_that_cannot_read_keeps_the_old_placement_everywhere(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = str(pathlib.Path(folder) / "model")
+            shutil.copytree(MODEL, model)
+            expected = self.expected(PROMPT)[PROMPT]
+            with Ranks("--rebalance-interval", "1000000", models=[MODEL, MODEL, model], parallel="ep=3") as server:
+                def text():
+                    return server.complete(PROMPT, **self.FIELDS)["choices"][0]["text"]
+
+                self.assertEqual(text(), expected)
+                os.rename(f"{model}/model.safetensors", f"{model}/away")
+                status, reply = server.post("/rebalance", {})
+                self.assertEqual(status, 500)
+                self.assertIn("rank 2: needs its checkpoint to move experts", reply["error"]["message"])
+                self.assertEqual(text(), expected)
+                self.assertEqual(server.metric("moracle_failed_rebalances_total"), 1)
+                self.assertEqual(server.metric("moracle_moved_layers_total"), 0)
+                changed(MODEL, model)  # other weights of the same sizes
+                status, reply = server.post("/rebalance", {})
+                self.assertEqual(status, 500)
+                self.assertIn("rank 2", reply["error"]["message"])
+                self.assertIn("they have changed", reply["error"]["message"])
+                self.assertEqual(text(), expected)
+                shutil.copy(f"{model}/away", f"{model}/model.safetensors")
+                status, reply = server.post("/rebalance", {})
+                self.assertEqual((status, reply["moved_layers"] > 0), (200, True), reply)
+                self.assertEqual(text(), expected)
+
+    def test_hanging_rank_gives_503_after_the_timeout(self):
+        server = Ranks("--rebalance-interval", "1000000", "--timeout", "3")
+        try:
+            server.complete(PROMPT, **self.FIELDS)
+            os.kill(server.pids[1], signal.SIGSTOP)
+            status, reply = server.post("/rebalance", {})
+            self.assertEqual(status, 503)
+            self.assertIn("rank 1: needs an answer within 3 s", reply["error"]["message"])
+            self.assertNotEqual(server.process.wait(timeout=ENDS_WITHIN), 0)
+        finally:
+            server.kill()
+
+    def test_server_without_the_option_refuses(self):
+        with Ranks() as server:
+            status, reply = server.post("/rebalance", {})
+            self.assertEqual(status, 400)
+            self.assertIn("--rebalance-interval", reply["error"]["message"])
+
+    def test_what_cannot_move_is_refused_at_the_start(self):
+        for options, message in ((("--redundant-experts", "17"), "redundant experts: needs 0 to 16"),
+                                 (("--adapter-folder", "."), "--rebalance-interval: needs a model without adapters")):
+            with self.assertRaises(RuntimeError) as failed:
+                Ranks("--rebalance-interval", "10", *options)
+            self.assertIn(message, str(failed.exception))
+        with tempfile.TemporaryDirectory() as folder, self.assertRaises(RuntimeError) as failed:
+            Ranks("--routing-statistics", f"{folder}/load.json", parallel="ep=2,mode=dispatched")
+        self.assertIn("needs mode=replicated to count routing", str(failed.exception))
 
 
 class Adapters(unittest.TestCase):

@@ -86,8 +86,8 @@ void RankArguments::add_to(CLI::App& app) {
       ->needs(ranks)
       ->capture_default_str();
   app.add_option("--redundant-experts", redundant_experts,
-                 "Further copies of hot experts in each layer, with --placement FILE; ranks share "
-                 "the tokens of copies")
+                 "Further copies of hot experts in each layer, with --placement FILE or serve's "
+                 "--rebalance-interval; ranks share the tokens of copies")
       ->needs(ranks)
       ->capture_default_str();
   app.add_option("--transport", transport,
@@ -116,6 +116,7 @@ Status RankArguments::set_spread(ModelOptions& options) const {
   options.spread = text.spread;
   options.tp_size = text.tp;
   options.lm_head_size = text.lm_head;
+  if (moves_experts && !by_load()) return {};  // copies begin with the first rebalance
   if (redundant_experts != 0 && !by_load()) {
     return Error{ErrorKind::kInvalidArgument, "", "--redundant-experts",
                  "--placement FILE with routing statistics: they say which experts are hot",

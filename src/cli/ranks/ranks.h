@@ -14,6 +14,7 @@ struct RankArguments {
   std::string parallel;  // "ep=4", "ep=4,mode=dispatched"
   std::string placement = "linear", transport = "auto", exchange = "auto";
   int64_t redundant_experts = 0;
+  bool moves_experts = false;  // while it runs: copies need no file of statistics
   double timeout = 120;
 
   void add_to(CLI::App& app);

@@ -20,7 +20,13 @@ class RoutingFile {
   /// Checks that the file can be written, so that no work is lost, and lets the model count. Call
   /// it when the ranks are connected: only rank 0 counts and writes.
   Status begin(ModelOptions& options) {
-    if (path_.empty() || !is_first_rank()) return {};
+    if (path_.empty()) return {};
+    if (options.spread == Spread::kDispatched && options.parallel.ep_size > 1) {
+      return Error{ErrorKind::kInvalidArgument, "", "--routing-statistics",
+                   "mode=replicated to count routing: a rank sees all tokens there",
+                   "it is mode=dispatched"};
+    }
+    if (!is_first_rank()) return {};
     Result<LockedFile> file = LockedFile::open(path_, interrupted);
     if (!file) return file.error();
     file_.emplace(std::move(*file));

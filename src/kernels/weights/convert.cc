@@ -4,6 +4,7 @@
 // to the device's memory, uploads overlap with reading.
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <optional>
 
@@ -128,11 +129,15 @@ class Conversion {
 
 // Packs into memory that the host may write to.
 Status pack_here(const DescribedMatrix& source, const KernelWeights& weights, Device& device,
-                 const Progress& progress) {
+                 const Progress& progress, const PackedExperts& packed) {
   Conversion conversion(source, *weights.layout, progress);
-  const auto work = [&](int64_t e, ThreadPool& pool) {
+  const auto work = [&](int64_t e, ThreadPool& pool) -> Status {
     std::byte* const out =
         weights.buffer.as<std::byte>() + e * static_cast<int64_t>(weights.sections.bytes);
+    if (const std::byte* const there = packed.find(e)) {
+      std::memcpy(out, there, weights.sections.bytes);
+      return {};
+    }
     return conversion.read(e, pool, [&](const CanonicalMatrix& piece, int64_t first_row) {
       pack(*weights.layout, weights.shape, piece, first_row, pool, out);
     });
@@ -176,7 +181,7 @@ Status pack_there(const DescribedMatrix& source, const KernelWeights& weights, D
 }  // namespace
 
 Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& device,
-                              const Progress& progress, int blocks) {
+                              const Progress& progress, int blocks, const PackedExperts& packed) {
   const DescribedMatrix source = std::move(from);
   KernelWeights weights{
       &to, source.scheme(), source.shape(), source.num_experts(), to.sections(source.shape()), {},
@@ -193,7 +198,8 @@ Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& 
   MORACLE_TRY(const std::unique_ptr<HostAccess> access, device.host_access(weights.buffer));
   if (device.host_visible() || access != nullptr) {
     if (access == nullptr) touch_near_threads(weights, blocks, device.host_threads());
-    MORACLE_CHECK(pack_here(source, weights, device, progress));
+    MORACLE_CHECK(pack_here(source, weights, device, progress,
+                            device.host_visible() ? packed : PackedExperts()));
     if (access != nullptr) MORACLE_CHECK(access->end());
   } else {
     MORACLE_CHECK(pack_there(source, weights, device, progress));

@@ -53,6 +53,14 @@ class MoeStage {
   Status find_copies(Group& group, bool one_each, Device& device);
   /// Dispatch::prepare, after find_copies. Every rank calls it.
   Status prepare(Dispatch& dispatch) { return dispatch.prepare(*experts_, copies_); }
+  const FusedMoe& experts() const { return *experts_; }
+  /// The ranks of each expert; of no experts before find_copies().
+  const ExpertCopies& copies() const { return copies_; }
+  /// Puts the layer with the experts of another map in the place of the old one.
+  void replace(FusedMoe&& experts, ExpertCopies&& copies) {
+    experts_ = std::move(experts);
+    copies_ = std::move(copies);
+  }
   /// The tokens that chose each expert since the last reset.
   std::vector<int64_t> tokens_per_expert() const;
   void reset_tokens() { tokens_.clear(); }

@@ -52,6 +52,8 @@ struct Model::State {
   SchemeChanges changes;             // as requested
   std::string architecture;          // of the checkpoint; empty: random weights
   int64_t layers_of_checkpoint = 0;  // likewise
+  std::string weights_text;          // identity_of() the loaded weights; empty: this process alone
+  std::map<int64_t, Request> expert_requests;  // of each layer with experts, if there are ranks
   DType cache_dtype = DType::kF32;
   std::vector<Choice> choices;
   std::shared_ptr<Workspace> workspace;  // shared by all layers

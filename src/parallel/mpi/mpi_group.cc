@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -42,9 +43,16 @@ class MpiGroup final : public Group {
     int64_t rank;
     int request;
     bool done;
+    Message* message = nullptr;  // takes what follows the size that this request receives
   };
   Status transfer(std::span<const Part> send, std::span<const Part> receive,
                   double seconds) override;
+  Status transfer_messages(std::span<const Part> send, std::span<Message> received,
+                           double seconds) override;
+  // Starts the transfer of a part, if it has bytes.
+  Status start(int64_t r, const Part& part, bool sends, std::vector<Flow>& flows);
+  // The size is here: starts to receive the bytes. False: there are none.
+  Result<bool> receive_sized(Flow& flow);
   Status wait(std::vector<Flow>& flows, double seconds);
   // Errors: a rank said why it stops; a rank of this host is gone.
   Status look_around(const std::vector<Flow>& flows);
@@ -56,6 +64,8 @@ class MpiGroup final : public Group {
   const MpiApi& mpi_;
   std::unique_ptr<MpiLife> life_;
   std::vector<Place> places_;
+  // Of messages, by rank. MPI may use them after a transfer that failed.
+  std::vector<uint64_t> sent_sizes_, received_sizes_;
   bool broken_ = false;
 };
 
@@ -113,6 +123,10 @@ Status MpiGroup::wait(std::vector<Flow>& flows, double seconds) {
         return failed(mpi_error(mpi_, code, str("rank ", flow.rank, " to take part")));
       }
       if (done == 0) continue;
+      if (flow.message != nullptr) {
+        MORACLE_TRY(const bool follows, receive_sized(flow));
+        if (follows) continue;
+      }
       flow.done = true;
       --left;
     }
@@ -136,26 +150,61 @@ Status MpiGroup::wait(std::vector<Flow>& flows, double seconds) {
   return failed(silent_ranks(silent, seconds));
 }
 
-Status MpiGroup::transfer(std::span<const Part> send, std::span<const Part> receive,
-                          double seconds) {
+Status MpiGroup::start(int64_t r, const Part& part, bool sends, std::vector<Flow>& flows) {
+  if (part.bytes == 0) return {};
+  const int peer = static_cast<int>(r);
+  int request = 0;
+  const int code = sends ? mpi_.start_send(part.data, part.bytes, peer, kDataTag, &request)
+                         : mpi_.start_receive(part.data, part.bytes, peer, kDataTag, &request);
+  if (code != 0) return failed(mpi_error(mpi_, code, str("rank ", r, " to take part")));
+  flows.push_back({r, request, false});
+  return {};
+}
+
+Result<bool> MpiGroup::receive_sized(Flow& flow) {
+  Message& message = *std::exchange(flow.message, nullptr);
+  if (Status sized = size_message(message, received_sizes_[flow.rank]); !sized)
+    MORACLE_CHECK(failed(sized.error()));
+  std::vector<Flow> started;
+  MORACLE_CHECK(start(flow.rank, {message.memory.data(), message.bytes}, false, started));
+  if (!started.empty()) flow.request = started[0].request;
+  return !started.empty();
+}
+
+// The size goes before the bytes. MPI keeps the order of two messages, so the sender does not wait
+// in between.
+Status MpiGroup::transfer_messages(std::span<const Part> send, std::span<Message> received,
+                                   double seconds) {
   std::vector<Flow> flows;
-  const auto add = [&](int64_t r, const Part& part, bool sends) -> Status {
-    if (part.bytes == 0) return {};
-    const int peer = static_cast<int>(r);
-    int request = 0;
-    const int code = sends ? mpi_.start_send(part.data, part.bytes, peer, kDataTag, &request)
-                           : mpi_.start_receive(part.data, part.bytes, peer, kDataTag, &request);
-    if (code != 0) return failed(mpi_error(mpi_, code, str("rank ", r, " to take part")));
-    flows.push_back({r, request, false});
-    return {};
+  sent_sizes_.resize(size());
+  received_sizes_.resize(size());
+  const auto size_of = [](uint64_t& size) {
+    return Part{reinterpret_cast<std::byte*>(&size), sizeof size};
   };
   for (int64_t i = 1; i < size(); ++i) {
     const int64_t r = (rank() + size() - i) % size();
-    MORACLE_CHECK(add(r, receive[r], false));
+    MORACLE_CHECK(start(r, size_of(received_sizes_[r]), false, flows));
+    flows.back().message = &received[r];
   }
   for (int64_t i = 1; i < size(); ++i) {
     const int64_t r = (rank() + i) % size();
-    MORACLE_CHECK(add(r, send[r], true));
+    sent_sizes_[r] = send[r].bytes;
+    MORACLE_CHECK(start(r, size_of(sent_sizes_[r]), true, flows));
+    MORACLE_CHECK(start(r, send[r], true, flows));
+  }
+  return wait(flows, seconds);
+}
+
+Status MpiGroup::transfer(std::span<const Part> send, std::span<const Part> receive,
+                          double seconds) {
+  std::vector<Flow> flows;
+  for (int64_t i = 1; i < size(); ++i) {
+    const int64_t r = (rank() + size() - i) % size();
+    MORACLE_CHECK(start(r, receive[r], false, flows));
+  }
+  for (int64_t i = 1; i < size(); ++i) {
+    const int64_t r = (rank() + i) % size();
+    MORACLE_CHECK(start(r, send[r], true, flows));
   }
   return wait(flows, seconds);
 }

@@ -11,10 +11,12 @@ Error mpi_error(const MpiApi& mpi, int code, std::string need) {
 }
 
 Status MpiLife::start(int& rank, int& size, double seconds) {
+  seconds_ = seconds;
   std::future<int> started = shared_->started.get_future();
   thread_ = std::thread([mpi = &mpi_, shared = shared_] {
     shared->started.set_value(mpi->start(&shared->rank, &shared->size));
     if (shared->ends.get_future().get()) mpi->finish();
+    shared->finished.set_value();
   });
   if (started.wait_for(std::chrono::duration<double>(seconds)) != std::future_status::ready) {
     thread_.detach();
@@ -30,8 +32,12 @@ Status MpiLife::start(int& rank, int& size, double seconds) {
 
 void MpiLife::end(bool finishes) {
   if (!thread_.joinable()) return;
+  std::future<void> finished = shared_->finished.get_future();
   shared_->ends.set_value(finishes);
-  thread_.join();
+  if (finished.wait_for(std::chrono::duration<double>(seconds_)) == std::future_status::ready)
+    thread_.join();
+  else
+    thread_.detach();
 }
 
 }  // namespace moracle

@@ -27,7 +27,8 @@ struct Flow {
   bool sends = false;
   Group::Part part;
   Header header;
-  size_t done = 0;  // of header and part together
+  size_t done = 0;                    // of header and part together
+  Group::Message* message = nullptr;  // takes a part whose size the header tells
   bool finished() const { return done == sizeof header + part.bytes; }
   // The next bytes: of the header, then of the part.
   std::span<std::byte> rest() {
@@ -58,7 +59,11 @@ class TcpGroup final : public Group {
  private:
   Status transfer(std::span<const Part> send, std::span<const Part> receive,
                   double seconds) override;
+  Status transfer_messages(std::span<const Part> send, std::span<Message> received,
+                           double seconds) override;
+  Status finish(std::vector<Flow>& flows, double seconds);
   Status step(Flow& flow);
+  Status take_header(Flow& flow);
   Error reason_of(int64_t rank, const Header& header);
   // A rank that ended may have said why before; its message is still in the socket.
   Error lost(int64_t rank, const std::string& how);
@@ -111,20 +116,27 @@ Status TcpGroup::step(Flow& flow) {
       return lost(flow.rank, std::strerror(errno));
     }
     flow.done += static_cast<size_t>(count);
-    if (flow.sends || flow.done != sizeof(Header)) continue;
-    if (flow.header.kind == Kind::kAbort) return reason_of(flow.rank, flow.header);
-    if (flow.header.kind != Kind::kData || flow.header.bytes != flow.part.bytes) {
-      return Error{ErrorKind::kIo, "", str("rank ", flow.rank),
-                   str("a message of ", flow.part.bytes, " bytes"),
-                   str("it sent one of ", flow.header.bytes, ": the ranks do not agree")};
-    }
+    if (!flow.sends && flow.done == sizeof(Header)) MORACLE_CHECK(take_header(flow));
   }
   return {};
 }
 
+Status TcpGroup::take_header(Flow& flow) {
+  const Header& header = flow.header;
+  if (header.kind == Kind::kAbort) return reason_of(flow.rank, header);
+  if (header.kind == Kind::kData && flow.message != nullptr) {
+    MORACLE_CHECK(size_message(*flow.message, header.bytes));
+    flow.part = {flow.message->memory.data(), header.bytes};
+    return {};
+  }
+  if (header.kind == Kind::kData && header.bytes == flow.part.bytes) return {};
+  return Error{ErrorKind::kIo, "", str("rank ", flow.rank),
+               str("a message of ", flow.part.bytes, " bytes"),
+               str("it sent one of ", header.bytes, ": the ranks do not agree")};
+}
+
 Status TcpGroup::transfer(std::span<const Part> send, std::span<const Part> receive,
                           double seconds) {
-  const Deadline deadline(seconds);
   std::vector<Flow> flows;
   for (int64_t i = 1; i < size(); ++i) {
     const int64_t r = (rank() + i) % size();
@@ -132,6 +144,23 @@ Status TcpGroup::transfer(std::span<const Part> send, std::span<const Part> rece
     if (receive[r].bytes > 0) flows.push_back({r, false, receive[r], {}, 0});
     if (send[r].bytes > 0) flows.push_back({r, true, send[r], {Kind::kData, send[r].bytes}, 0});
   }
+  return finish(flows, seconds);
+}
+
+// An empty message is a header: its receiver does not know that it is empty.
+Status TcpGroup::transfer_messages(std::span<const Part> send, std::span<Message> received,
+                                   double seconds) {
+  std::vector<Flow> flows;
+  for (int64_t i = 1; i < size(); ++i) {
+    const int64_t r = (rank() + i) % size();
+    flows.push_back({r, false, {}, {}, 0, &received[r]});
+    flows.push_back({r, true, send[r], {Kind::kData, send[r].bytes}, 0});
+  }
+  return finish(flows, seconds);
+}
+
+Status TcpGroup::finish(std::vector<Flow>& flows, double seconds) {
+  const Deadline deadline(seconds);
   // Ranks that only send watch for the reason of one that stops.
   std::vector<pollfd> watched;
   for (;;) {

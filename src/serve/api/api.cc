@@ -47,6 +47,7 @@ std::span<const Api::Route> Api::routes() {
       {"POST", "/tokenize", &Api::tokenize, false},
       {"POST", "/detokenize", &Api::detokenize, false},
       {"POST", "/reload", &Api::reload, false},
+      {"POST", "/rebalance", &Api::rebalance, false},
       {"POST", "/v1/load_lora_adapter", &Api::load_adapter, false},
       {"POST", "/v1/unload_lora_adapter", &Api::unload_adapter, false},
   };
@@ -152,6 +153,22 @@ void Api::reload(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) 
     const bool is_lost = engine_.failure().has_value();
     error.status = is_lost ? 503 : 500;
     if (!is_lost) error.message = "the old weights stay in use: " + error.message;
+    exchange->reply(to_reply(error));
+  });
+}
+
+void Api::rebalance(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
+  engine_.rebalance([this, exchange](const Result<RebalanceReport>& done) {
+    if (done) {
+      return exchange->reply({.body = dump({{"moved_layers", done->layers},
+                                            {"moved_experts", done->experts},
+                                            {"imbalance_before", done->before},
+                                            {"imbalance_after", done->after}})});
+    }
+    const bool is_off = done.error().kind == ErrorKind::kUnsupported;
+    ApiError error = api_error(done.error());
+    error.status = engine_.failure() ? 503 : is_off ? 400 : 500;
+    if (error.status == 500) error.message = "experts stay where they are: " + error.message;
     exchange->reply(to_reply(error));
   });
 }

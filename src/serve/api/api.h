@@ -49,6 +49,7 @@ class Api {
   void tokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void detokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void reload(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void rebalance(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void load_adapter(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void unload_adapter(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void generate(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange,

@@ -23,6 +23,7 @@ Result<std::unique_ptr<Engine>> Engine::start(Model& model, const Tokenizer& tok
   }
   std::unique_ptr<Engine> engine(
       new Engine(model, tokenizer, options, options.cache_bytes / page_bytes));
+  MORACLE_CHECK(engine->rebalancing_.check());
   engine->parts_.watch(model);
   engine->thread_ = std::thread([e = engine.get()] { e->run(); });
   return engine;
@@ -41,6 +42,7 @@ Engine::Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& op
                   .page = leader_.page(),
                   .prefix_cache = options.prefix_cache && leader_.can_share()}),
       budget_(model.max_num_tokens(), options.step_seconds > 0 ? options.step_seconds : 1e9),
+      rebalancing_(model, leader_, metrics_, options.rebalance),
       answers_later_(options.answers_later) {
   for (int32_t i = 0; i < options.num_adapters; ++i) slots_[i] = i;
   publish();
@@ -113,6 +115,18 @@ void Engine::reload(std::string folder, std::function<void(const Status&)> done)
   });
 }
 
+void Engine::rebalance(Rebalancing::Done done) {
+  std::unique_lock lock(mutex_);
+  if (stopped_) {
+    const Error reason =
+        failure_.value_or(Error{ErrorKind::kCancelled, "", "rebalance", "", "the server ends"});
+    lock.unlock();
+    return done(reason);
+  }
+  rebalances_.push_back(std::move(done));
+  wake_.notify_all();
+}
+
 bool Engine::drain(double seconds) {
   std::unique_lock lock(mutex_);
   draining_ = true;
@@ -124,6 +138,7 @@ void Engine::run() {
   while (take_inbox()) {
     change_if_idle();
     if (!leader_.lost()) step();
+    move_experts();
     if (flush_) flush_();
     publish();
     parts_.end("scheduling");
@@ -133,12 +148,21 @@ void Engine::run() {
   if (flush_) flush_();
 }
 
+void Engine::move_experts() {
+  if (leader_.lost() || !rebalancing_.is_running()) return;
+  parts_.end("scheduling");
+  rebalancing_.move_next();
+  parts_.end("rebalance");
+  metrics_.parts(parts_.take());
+}
+
 void Engine::refuse_left() {
   note_failure();
   std::vector<SequenceId> left;
   for (const auto& [id, sequence] : sequences_) left.push_back(id);
   for (const SequenceId id : left) end(id, last_event());
   std::vector<Submitted> late;
+  std::vector<Rebalancing::Done> rebalances;
   {
     const std::lock_guard lock(mutex_);
     stopped_ = idle_ = true;
@@ -146,7 +170,12 @@ void Engine::refuse_left() {
     late.swap(inbox_);
     for (Wanted& wanted : wanted_) changes_.push_back(std::move(wanted));
     wanted_.clear();
+    rebalances.swap(rebalances_);
   }
+  const Error reason =
+      leader_.lost().value_or(Error{ErrorKind::kCancelled, "", "rebalance", "", "the server ends"});
+  rebalancing_.end(reason);
+  for (const Rebalancing::Done& done : rebalances) done(reason);
   for (const Submitted& each : late) each.job.sink(last_event());
   for (const Wanted& wanted : changes_) {
     wanted.done(
@@ -174,7 +203,7 @@ std::optional<Error> Engine::failure() const {
 
 bool Engine::has_mail() const {
   return stopping_ || !inbox_.empty() || !cancelled_.empty() || !wanted_.empty() ||
-         !retiring_.empty();
+         !retiring_.empty() || !rebalances_.empty();
 }
 
 // Returns without mail if a rank is lost meanwhile.
@@ -194,10 +223,11 @@ bool Engine::take_inbox() {
   std::vector<Submitted> submitted;
   std::vector<SequenceId> cancelled;
   std::vector<int32_t> retiring;
+  std::vector<Rebalancing::Done> rebalances;
   bool draining = false, stopping = false;
   {
     std::unique_lock lock(mutex_);
-    if (sequences_.empty() && changes_.empty() && !leader_.lost()) {
+    if (sequences_.empty() && changes_.empty() && !rebalancing_.is_running() && !leader_.lost()) {
       if (!has_mail()) {
         idle_ = true;
         drained_.notify_all();
@@ -207,6 +237,7 @@ bool Engine::take_inbox() {
     submitted.swap(inbox_);
     cancelled.swap(cancelled_);
     retiring.swap(retiring_);
+    rebalances.swap(rebalances_);
     for (Wanted& wanted : wanted_) changes_.push_back(std::move(wanted));
     wanted_.clear();
     draining = draining_;
@@ -233,6 +264,7 @@ bool Engine::take_inbox() {
     leader_.drop(id);
     sequences_.erase(at);
   }
+  for (Rebalancing::Done& done : rebalances) rebalancing_.request(std::move(done));
   return !stopping && !leader_.lost();
 }
 
@@ -266,13 +298,14 @@ void Engine::admit(SequenceId id, Job&& job, SequenceId after, double submitted)
 
 void Engine::change_if_idle() {
   scheduler_.pause(!changes_.empty());
-  if (changes_.empty() || !scheduler_.is_idle()) return;
+  if (changes_.empty() || !scheduler_.is_idle() || rebalancing_.is_running()) return;
   const Wanted wanted = std::move(changes_.front());
   changes_.pop_front();
   // The cached pages hold results of the old weights.
   leader_.drop_pages(scheduler_.drop_cached());
   const Status done = or_out_of_memory("change", [&] { return wanted.change(leader_, slots_); });
   std::erase_if(retired_, [&](int32_t adapter) { return !slots_.contains(adapter); });
+  rebalancing_.model_changed();
   parts_.watch(model_);
   parts_.start();
   end_without_adapter();

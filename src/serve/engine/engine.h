@@ -13,6 +13,7 @@
 
 #include "serve/engine/leader.h"
 #include "serve/engine/metrics.h"
+#include "serve/engine/rebalancing.h"
 #include "serve/engine/sequence.h"
 #include "serve/engine/token_score.h"
 #include "serve/scheduler/step_budget.h"
@@ -31,6 +32,7 @@ struct EngineOptions {
   /// A step runs while the texts of the one before are made. For devices that compute beside the
   /// host: on a CPU it would only delay the texts.
   bool answers_later = false;
+  RebalanceOptions rebalance{};
   double step_seconds = 0;        ///< target time of steps with prompts; 0: always max_num_tokens
   std::function<void()> flush{};  ///< called on the engine's thread when sinks may have been called
 };
@@ -64,6 +66,8 @@ class Engine {
   void retire_adapter(int32_t adapter);
   /// Reads the weights of `folder` again. After an error the old weights stay in use.
   void reload(std::string folder, std::function<void(const Status&)> done);
+  /// Moves experts between ranks by the load since the last decision. See Rebalancing.
+  void rebalance(Rebalancing::Done done);
   /// Refuses new jobs. Returns true once all others are complete, false after `seconds`.
   bool drain(double seconds);
   /// Why the model cannot be used any more: another rank is lost. Unfinished jobs then get
@@ -87,6 +91,7 @@ class Engine {
   bool take_inbox();
   void admit(SequenceId id, Job&& job, SequenceId after, double submitted);
   void change_if_idle();
+  void move_experts();
   bool has_adapter(const Job& job) const;
   void end_without_adapter();
   void step();
@@ -123,6 +128,7 @@ class Engine {
   StepBudget budget_;
   Scorer scorer_;
   Metrics metrics_;
+  Rebalancing rebalancing_;
   PartTimes parts_;
   std::unordered_map<SequenceId, Sequence> sequences_;
   std::vector<float> edited_;  // logits of one token
@@ -139,6 +145,7 @@ class Engine {
   std::vector<SequenceId> cancelled_;
   std::vector<Wanted> wanted_;
   std::vector<int32_t> retiring_;
+  std::vector<Rebalancing::Done> rebalances_;
   SequenceId next_id_ = 1;
   std::optional<Error> failure_;
   bool stopping_ = false, stopped_ = false, draining_ = false, idle_ = true;

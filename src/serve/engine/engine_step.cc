@@ -30,6 +30,7 @@ void Engine::step() {
   budget_.measured(plan.num_tokens, seconds);
   metrics_.step(of_prompts, drawn_in_step_, seconds);
   metrics_.parts(parts_.take());
+  if (!leader_.lost()) rebalancing_.step_done();
 }
 
 void Engine::apply(StepPlan& plan) {

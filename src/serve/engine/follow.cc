@@ -1,9 +1,11 @@
 #include "serve/engine/follow.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "base/out_of_memory.h"
 #include "base/try.h"
+#include "models/expert_moves.h"
 #include "serve/engine/homes.h"
 #include "serve/engine/model_changes.h"
 #include "serve/engine/orders.h"
@@ -80,6 +82,19 @@ class Follower {
             options_.adapters.push_back(message.text());
           return load_again(model_, folder_, options_);
         });
+      case Order::kCountTokens:
+        return work([&] { return done(routing_of_all_ranks(model_)); });
+      case Order::kOpenMoves:
+        return work([&]() -> Status {
+          MORACLE_TRY(ExpertMoves moves, ExpertMoves::open(model_, folder_));
+          moves_.emplace(std::move(moves));
+          return {};
+        });
+      case Order::kMoveExperts:
+        return work([&] { return move_experts(message); });
+      case Order::kEndMoves:
+        moves_.reset();
+        return whole(message);
       case Order::kCompare:
         return compare();
       case Order::kEnd:
@@ -108,6 +123,23 @@ class Follower {
     MORACLE_CHECK(whole(message));
     MORACLE_CHECK(pages_.forward(homes_ ? homes_->own(steps) : steps));
     return model_.device().synchronize();  // this rank reads no logits, which would report errors
+  }
+
+  Status move_experts(OrderReader& message) {
+    const int64_t layer = message.word(), num_experts = message.word();
+    std::vector<ExpertMap> ranks;
+    for (int64_t r = 0; r < group_->size() && message.is_whole(); ++r) {
+      std::vector<int32_t> local(static_cast<size_t>(std::clamp<int64_t>(num_experts, 0, 1 << 20)),
+                                 -1);
+      int32_t count = 0;
+      for (const int32_t expert : message.ids()) {
+        if (expert >= 0 && expert < static_cast<int32_t>(local.size())) local[expert] = count++;
+      }
+      MORACLE_TRY(ExpertMap map, ExpertMap::from(std::move(local)));
+      ranks.push_back(std::move(map));
+    }
+    MORACLE_CHECK(whole(message, moves_.has_value()));
+    return moves_->move(layer, ranks);
   }
 
   Status collect(OrderReader& message) {
@@ -142,6 +174,7 @@ class Follower {
   const std::shared_ptr<Group> group_;
   PageStore pages_;
   std::optional<Homes> homes_;
+  std::optional<ExpertMoves> moves_;
   Status work_;  // the outcome of the last work
   bool ended_ = false;
 };

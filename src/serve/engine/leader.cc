@@ -114,6 +114,39 @@ Status Leader::load_again(const std::string& folder, const ModelOptions& options
   return compared(serve::load_again(model_, folder, options));
 }
 
+Result<RoutingStatistics> Leader::routing_statistics() {
+  if (homes_) {
+    orders_.put(Order::kCountTokens);
+    MORACLE_CHECK(send());
+  }
+  Result<RoutingStatistics> counted = routing_of_all_ranks(model_);
+  if (!counted) MORACLE_CHECK(ending(counted.error()));
+  return counted;
+}
+
+Status Leader::open_moves(const std::string& folder) {
+  orders_.put(Order::kOpenMoves);
+  MORACLE_CHECK(send());
+  Result<ExpertMoves> moves = ExpertMoves::open(model_, folder);
+  if (!moves) return compared(moves.error());
+  moves_.emplace(*std::move(moves));
+  return {};
+}
+
+Status Leader::move_experts(int64_t layer, std::span<const ExpertMap> ranks) {
+  orders_.put(Order::kMoveExperts);
+  orders_.put(layer);
+  orders_.put(ranks[0].num_experts());
+  for (const ExpertMap& rank : ranks) orders_.put(rank.global());
+  MORACLE_CHECK(send());
+  return compared(moves_->move(layer, ranks));
+}
+
+void Leader::end_moves() {
+  orders_.put(Order::kEndMoves);
+  moves_.reset();
+}
+
 void Leader::end() {
   if (!group_ || lost_) return;
   orders_.put(Order::kEnd);

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "models/expert_moves.h"
 #include "models/generation/sampler.h"
 #include "serve/engine/homes.h"
 #include "serve/engine/orders.h"
@@ -39,6 +40,13 @@ class Leader final : public LogitsSource {
   /// started. `options`: with other adapters only.
   Status reload(const std::string& folder);
   Status load_again(const std::string& folder, const ModelOptions& options);
+  /// The tokens of all ranks that chose each expert.
+  Result<RoutingStatistics> routing_statistics();
+  /// Moves experts between the ranks (expert_moves.h), between two steps. After an error each layer
+  /// is on all ranks as it was, or on all ranks as it should be.
+  Status open_moves(const std::string& folder);
+  Status move_experts(int64_t layer, std::span<const ExpertMap> ranks);
+  void end_moves();
   /// The others end with success.
   void end();
 
@@ -69,6 +77,7 @@ class Leader final : public LogitsSource {
   const std::shared_ptr<Group> group_;  // null: a process alone
   PageStore pages_;
   std::optional<Homes> homes_;
+  std::optional<ExpertMoves> moves_;
   std::vector<float> collected_;  // the last logits()
   OrderWriter orders_;
   std::optional<Error> lost_;

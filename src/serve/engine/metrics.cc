@@ -11,7 +11,7 @@ void write_head(const char* name, const char* type, const char* help, std::strin
   out += str("# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n");
 }
 
-void write_value(const char* name, const char* type, const char* help, int64_t value,
+void write_value(const char* name, const char* type, const char* help, auto value,
                  std::string& out) {
   write_head(name, type, help, out);
   out += str(name, " ", value, "\n");
@@ -80,6 +80,18 @@ void Metrics::reload_ended(bool done) {
   ++(done ? reloads_ : failed_reloads_);
 }
 
+void Metrics::expert_load(double imbalance) {
+  const std::lock_guard lock(mutex_);
+  imbalance_ = imbalance;
+}
+
+void Metrics::rebalance_ended(bool done, int64_t layers, int64_t experts) {
+  const std::lock_guard lock(mutex_);
+  ++(done ? rebalances_ : failed_rebalances_);
+  moved_layers_ += layers;
+  moved_experts_ += experts;
+}
+
 std::string Metrics::text() const {
   const std::lock_guard lock(mutex_);
   std::string out;
@@ -103,6 +115,19 @@ std::string Metrics::text() const {
   write_value("moracle_reloads_total", "counter", "Reloads of the weights", reloads_, out);
   write_value("moracle_failed_reloads_total", "counter", "Reloads that kept the old weights",
               failed_reloads_, out);
+  if (imbalance_) {
+    write_value("moracle_expert_load_imbalance", "gauge",
+                "Largest load of a layer's ranks over their mean, before the last rebalance",
+                *imbalance_, out);
+  }
+  write_value("moracle_rebalances_total", "counter", "Decisions about the ranks of experts",
+              rebalances_, out);
+  write_value("moracle_failed_rebalances_total", "counter",
+              "Rebalances that left experts where they were", failed_rebalances_, out);
+  write_value("moracle_moved_layers_total", "counter", "Layers whose experts moved", moved_layers_,
+              out);
+  write_value("moracle_moved_experts_total", "counter", "Experts that a rank read to hold them",
+              moved_experts_, out);
   write_head("moracle_requests_total", "counter", "Finished sequences by outcome", out);
   for (const auto& [outcome, count] : requests_)
     out += str("moracle_requests_total{outcome=\"", outcome, "\"} ", count, "\n");

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ class Metrics {
   /// `outcome`: "stop", "length", "cancelled", …
   void request_ended(const char* outcome, double seconds);
   void reload_ended(bool done);
+  /// The largest load of a layer's ranks over their mean, over all layers.
+  void expert_load(double imbalance);
+  void rebalance_ended(bool done, int64_t layers, int64_t experts);
   /// All metrics; their names begin with "moracle_".
   std::string text() const;
 
@@ -53,6 +57,8 @@ class Metrics {
   mutable std::mutex mutex_;
   Gauges gauges_;
   int64_t prompt_tokens_ = 0, new_tokens_ = 0, reloads_ = 0, failed_reloads_ = 0;
+  std::optional<double> imbalance_;  // empty: it is not measured
+  int64_t rebalances_ = 0, failed_rebalances_ = 0, moved_layers_ = 0, moved_experts_ = 0;
   std::map<std::string, int64_t> requests_;  // by outcome
   PartSeconds parts_;
   Histogram first_token_{{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}};

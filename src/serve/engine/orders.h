@@ -21,8 +21,12 @@ enum class Order : int64_t {
   kLogits,      ///< first row, number of rows: to rank 0, from the ranks that computed them
   kTopKLogits,  ///< first row, number of rows, k: every rank's part of a divided output
   kReload,
-  kAdapters,  ///< number of folders, the folders
-  kCompare,   ///< rank 0's last work failed: did that of the others?
+  kAdapters,     ///< number of folders, the folders
+  kCountTokens,  ///< to rank 0: the tokens that chose each expert on each rank
+  kOpenMoves,    ///< opens the checkpoint, to move experts
+  kMoveExperts,  ///< layer, number of experts; of each rank: its experts
+  kEndMoves,
+  kCompare,  ///< rank 0's last work failed: did that of the others?
   kEnd,
 };
 

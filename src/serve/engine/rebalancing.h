@@ -1,0 +1,81 @@
+// Moves experts between the ranks of a served model as their load changes. Rank 0 counts, decides
+// and announces; one layer moves between two steps.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "moracle/routing.h"
+#include "serve/engine/leader.h"
+#include "serve/engine/metrics.h"
+
+namespace moracle::serve {
+
+struct RebalanceOptions {
+  int64_t interval = 0;  ///< steps between two decisions; 0: experts stay
+  int64_t num_redundant_experts = 0;
+  std::string folder;  ///< of the checkpoint
+  /// Called on the engine's thread with one line for each layer that moves.
+  std::function<void(const std::string&)> log{};
+};
+
+/// What a rebalance did. Imbalance: the largest load of a layer's ranks over their mean, summed
+/// over the layers, for the tokens since the last decision; 0 without tokens.
+struct RebalanceReport {
+  int64_t layers = 0, experts = 0;  ///< that moved
+  double before = 0, after = 0;
+};
+
+class Rebalancing {
+ public:
+  using Done = std::function<void(const Result<RebalanceReport>&)>;
+
+  Rebalancing(Model& model, Leader& leader, Metrics& metrics, RebalanceOptions options)
+      : model_(model), leader_(leader), metrics_(metrics), options_(std::move(options)) {}
+  /// Errors: the model does not count routing, has no ranks, or adapters; more copies of experts
+  /// than ranks can hold.
+  Status check() const;
+  bool is_on() const { return options_.interval > 0; }
+
+  /// Decides at the interval.
+  void step_done();
+  /// Decides now, or joins the rebalance that runs. `done` is called at its end.
+  void request(Done done);
+  /// True while layers wait to move.
+  bool is_running() const { return !moves_.empty(); }
+  /// Moves the next layer. All ranks take part, between two steps.
+  void move_next();
+  /// The counts begin again: the weights are others.
+  void model_changed();
+  /// The engine ends.
+  void end(const Error& reason);
+
+ private:
+  struct Move {
+    int64_t layer = 0;
+    std::vector<ExpertMap> ranks;
+  };
+  using Loads = std::map<int64_t, std::vector<int64_t>>;
+
+  Status decide();
+  Result<Loads> loads_since_last();
+  void finish(const Result<RebalanceReport>& result);
+  void log(const Move& move, std::span<const ExpertMap> old, std::span<const int64_t> tokens);
+
+  Model& model_;
+  Leader& leader_;
+  Metrics& metrics_;
+  const RebalanceOptions options_;
+  int64_t steps_ = 0;
+  Loads counted_;  // at the last decision
+  Loads loads_;    // that the running rebalance balances
+  std::map<int64_t, std::vector<ExpertMap>> placed_;
+  std::deque<Move> moves_;
+  RebalanceReport report_;
+  std::vector<Done> waiting_;
+};
+
+}  // namespace moracle::serve
