@@ -99,15 +99,9 @@ bool LinePass::serves(const MatrixShape& shape, const Scheme& scheme, LineForm f
   if (kernel_of(kernels, form, shape.key.dtype) == nullptr) return false;
   const bool zeros = shape.key.quantized() && !shape.key.symmetric;
   if (form.by_codes && form.arithmetic == LineArithmetic::kBf16 && zeros) return false;
-  int64_t step = vnni16::line_cols(shape.key.dtype);
-  if (form.arithmetic == LineArithmetic::kInt16) {
-    // Rows are converted eight columns at a time. Only powers of two are halved for twice the
-    // value.
-    step = 8;
-    if (shape.key.dtype == DType::kF4E2M1 && !vnni16::scale_is_exponent(shape)) return false;
-  }
   // Units must consist of whole lines.
-  return !form.by_codes || unit_cols(shape, form, x_group_cols(scheme)) % step == 0;
+  return !form.by_codes ||
+         unit_cols(shape, form, x_group_cols(scheme)) % vnni16::line_cols(shape.key.dtype) == 0;
 }
 
 LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernels& kernels)
