@@ -295,9 +295,11 @@ struct KernelPlan {
   int64_t scratch_bytes = 0;
   bool deterministic = false;  ///< the bits of a row do not depend on the other rows
   int product_bits = 24;       ///< significant bits of float activations in products
+  /// Columns whose largest float has product_bits bits, the others fewer; 0: each float has them.
+  int64_t product_group = 0;
   bool bf16_products = false;  ///< of cpu-avx512: instead of f32, where the request allows both
-  /// Why the plan multiplies in this type, if the CPU's measured rates decided. Empty: they did
-  /// not.
+  /// Why the plan multiplies in this type, if the CPU's measured rates or a permission to round
+  /// decided. Empty: they did not.
   std::string reason = {};
   /// May apply the activation function in the epilogue, before it stores the result.
   bool activates = false;

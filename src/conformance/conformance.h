@@ -92,6 +92,7 @@ void round_to(DType activation_dtype, Inputs& in, std::vector<LoraWeights>& adap
 struct Precision {
   int products = 24;  ///< of float activations, in products
   int stored = 24;    ///< of values between the stages: 8 if bf16
+  int64_t group = 0;  ///< KernelPlan::product_group
 };
 Precision precision_of(const Plan& plan);
 

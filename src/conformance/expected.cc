@@ -107,11 +107,18 @@ void quantize(const Scheme& scheme, Vector& x, float input_scale, int stored_bit
   }
 }
 
-// Adds the error of keeping only `bits` significant bits of each value.
-void cut(Vector& x, int bits) {
+// Adds the error of keeping only `bits` significant bits of each value; with `group`, of the
+// largest of so many columns, in whose steps the others are counted.
+void cut(Vector& x, int bits, int64_t group = 0) {
   if (bits >= 24) return;  // already counted with the arithmetic
-  for (size_t i = 0; i < x.value.size(); ++i)
-    x.error[i] += std::ldexp(std::fabs(x.value[i]) + x.error[i], -bits);
+  const auto count = static_cast<int64_t>(x.value.size());
+  for (int64_t begin = 0, step = std::max<int64_t>(group, 1); begin < count; begin += step) {
+    const int64_t end = std::min(count, begin + step);
+    double largest = 0;
+    for (int64_t i = begin; i < end; ++i)
+      largest = std::max(largest, std::fabs(x.value[i]) + x.error[i]);
+    for (int64_t i = begin; i < end; ++i) x.error[i] += std::ldexp(largest, -bits);
+  }
 }
 
 // A matrix and its weights as numbers, [n, k].
@@ -234,7 +241,8 @@ void add_adapters(const std::vector<LoraPair>& pairs, int64_t expert, const Vect
 }  // namespace
 
 Precision precision_of(const Plan& plan) {
-  return {plan.matrices[0].kernel.product_bits, plan.activation_dtype == DType::kF32 ? 24 : 8};
+  const KernelPlan& first = plan.matrices[0].kernel;
+  return {first.product_bits, plan.activation_dtype == DType::kF32 ? 24 : 8, first.product_group};
 }
 
 Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
@@ -250,7 +258,7 @@ Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
   };
   auto prepare = [&](Vector& x, float scale) {
     if (quantizes) return quantize(spec.scheme, x, scale, precision.stored);
-    cut(x, precision.products);
+    cut(x, precision.products, precision.group);
   };
   for (int64_t e = 0; e < spec.num_experts; ++e) {
     if (std::find(topk_ids.begin(), topk_ids.end(), e) == topk_ids.end()) continue;

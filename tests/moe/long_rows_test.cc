@@ -66,5 +66,38 @@ TEST(Bf16Activations, RoundedOnlyOnRequest) {
   }
 }
 
+// Rows of int16 only on request, only beside integers and fp4, and then for any number of rows.
+TEST(Bf16Activations, AllowInt16OnAvx2) {
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx2 | Isa::kAvxVnni}) {
+    Machine machine;
+    machine.cpu = {"a CPU", isa, 2, int64_t{1} << 34};
+    for (const char* text : {"int4-w4a16-g128", "int8-w8a16-channel", "mxfp4-w4a16", "bf16",
+                             "fp8-w8a16-channel", "int8-w8a8"}) {
+      SCOPED_TRACE(text);
+      Request request;
+      request.layer = testing::odd_layer(*parse_scheme(text));
+      request.backend = "cpu-avx2";
+      const auto kernel = [&] { return select(request, machine).plan->matrices[0].kernel; };
+      EXPECT_EQ(kernel().product_bits, 24);
+      EXPECT_EQ(kernel().reason, "");
+      request.bf16_activations = true;
+      const KernelPlan plan = kernel();
+      const bool int16 = plan.product_bits == 15;
+      EXPECT_EQ(int16, std::string_view(text).find("a16") != std::string_view::npos &&
+                           !std::string_view(text).starts_with("fp8"));
+      EXPECT_EQ(plan.product_group > 0, int16);
+      EXPECT_EQ(plan.reason.starts_with("int16 products: "), int16) << plan.reason;
+      if (int16) {
+        ASSERT_EQ(plan.kernels.size(), 1u);
+        EXPECT_TRUE(plan.deterministic);
+        EXPECT_TRUE(plan.kernels[0].name.ends_with(
+            isa == Isa::kAvx2 ? "codes, floats as i16, exact sums, avx2_madd"
+                              : "codes, floats as i16, exact sums, avx_vnni_words"))
+            << plan.kernels[0].name;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace moracle::long_rows_test

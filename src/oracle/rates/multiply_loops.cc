@@ -40,6 +40,9 @@ void multiply_bytes_avx2(int64_t rounds) {
 void multiply_int8_avx_vnni(int64_t rounds) {
   MORACLE_MULTIPLY("%{vex%} vpdpbusd", "ymm");
 }
+void multiply_words_avx_vnni(int64_t rounds) {
+  MORACLE_MULTIPLY("%{vex%} vpdpwssd", "ymm");
+}
 void multiply_f32_avx512(int64_t rounds) {
   MORACLE_MULTIPLY("vfmadd231ps", "zmm");
 }

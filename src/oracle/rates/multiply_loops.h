@@ -14,6 +14,7 @@ void multiply_f32_avx2(int64_t rounds);          ///< vfmadd231ps, 8 lanes
 void multiply_int8_avx2(int64_t rounds);         ///< vpmaddwd of widened codes, 16 products
 void multiply_bytes_avx2(int64_t rounds);        ///< vpmaddubsw, 32 products
 void multiply_int8_avx_vnni(int64_t rounds);     ///< vpdpbusd in VEX form, 32 products
+void multiply_words_avx_vnni(int64_t rounds);    ///< vpdpwssd in VEX form, 16 products
 void multiply_f32_avx512(int64_t rounds);        ///< vfmadd231ps, 16 lanes
 void multiply_int8_avx512_vnni(int64_t rounds);  ///< vpdpbusd, 64 products
 void multiply_bf16_avx512(int64_t rounds);       ///< vdpbf16ps, 32 products

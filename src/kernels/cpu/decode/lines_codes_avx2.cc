@@ -303,7 +303,8 @@ void f32_by_f16_avx2(const LineBlock& b) {
 }
 
 const CodeKernels kAvx2Codes =
-    code_kernels_avx2(multiply_codes<I4Codes>, multiply_codes<E2M1Codes>);
+    code_kernels_avx2({multiply_codes<I4Codes>, multiply_codes<E2M1Codes>, int16_by_i4_avx2,
+                       int16_by_i8_avx2, int16_by_e2m1_avx2});
 
 }  // namespace moracle::cpu
 

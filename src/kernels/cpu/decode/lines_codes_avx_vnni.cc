@@ -78,7 +78,8 @@ void multiply_codes(const LineBlock& b) {
 }  // namespace
 
 const CodeKernels kAvxVnniCodes =
-    code_kernels_avx2(multiply_codes<I4Codes>, multiply_codes<E2M1Codes>);
+    code_kernels_avx2({multiply_codes<I4Codes>, multiply_codes<E2M1Codes>, int16_by_i4_avx_vnni,
+                       int16_by_i8_avx_vnni, int16_by_e2m1_avx_vnni});
 
 }  // namespace moracle::cpu
 

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/decode/each_group.h"
 #include "kernels/cpu/decode/float_parts.h"
+#include "kernels/cpu/decode/lines_codes_avx2.h"
 #include "kernels/cpu/gemm/lines_avx2.h"
 
 namespace moracle::cpu {
@@ -385,7 +386,8 @@ const RowConverters kAvx2Rows = {.f32_to_bf16 = nullptr,
                                  .e4m3_to_f32 = e4m3_row_to_f32,
                                  .int8_to_f32 = int8_row_to_f32,
                                  .f32_to_parts = f32_to_parts,
-                                 .copy_int8 = copy_int8};
+                                 .copy_int8 = copy_int8,
+                                 .f32_to_int16 = f32_to_int16_avx2};
 
 }  // namespace moracle::cpu
 

@@ -23,6 +23,7 @@ namespace {
 LineForm main_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
                    const LineKernels& kernels) {
   const LineForm by_codes{arithmetic, true};
+  if (arithmetic == LineArithmetic::kInt16) return by_codes;
   const bool floats = arithmetic == LineArithmetic::kF32;
   const bool all_rows = shape.key.quantized() ? kernels.codes_for_all_rows && !floats : floats;
   return all_rows && LinePass::serves(shape, scheme, by_codes, kernels) ? by_codes
@@ -50,6 +51,8 @@ LineForm few_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic
 bool has_few_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
                   const LineKernels& kernels, bool deterministic) {
   const bool same_bits = arithmetic == LineArithmetic::kInt8;
+  // int16 is as fast with one row as with many.
+  if (arithmetic == LineArithmetic::kInt16) return false;
   if ((!same_bits && deterministic) || !shape.key.quantized()) return false;
   const LineForm few = few_form(shape, scheme, arithmetic, kernels);
   return (few.in_parts || !main_form(shape, scheme, arithmetic, kernels).by_codes) &&
@@ -82,7 +85,10 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic 
   form.few_in_parts = few.in_parts;
   form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.decoders->order;
   form.k = shape.k;
-  form.unit = unit_cols(shape, few.in_parts ? few : LineForm{form.few}, x_group_cols(scheme));
+  LineForm by_unit{form.few};
+  if (few.in_parts) by_unit = few;
+  if (arithmetic == LineArithmetic::kInt16) by_unit = {arithmetic, true};
+  form.unit = unit_cols(shape, by_unit, x_group_cols(scheme));
   if (as_codes(scheme, arithmetic)) form.num_scales = num_groups(*scheme.activation, shape.k);
   return form;
 }
@@ -274,6 +280,11 @@ LineArithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bo
   return bf16 && exact ? LineArithmetic::kBf16 : LineArithmetic::kF32;
 }
 
+bool has_int16(const MatrixShape& shape, const Scheme& scheme, const LineKernels& kernels) {
+  return !scheme.activation &&
+         LinePass::serves(shape, scheme, {LineArithmetic::kInt16, true}, kernels);
+}
+
 KernelPlan plan_lines(const KernelRequest& request, LineArithmetic arithmetic,
                       const LineKernels& kernels, int threads) {
   const MatrixShape& shape = request.shape;
@@ -288,6 +299,10 @@ KernelPlan plan_lines(const KernelRequest& request, LineArithmetic arithmetic,
       row_form(shape, request.scheme, arithmetic, kernels, has_few, request.bf16_activations);
   if (arithmetic == LineArithmetic::kBf16 && !request.scheme.activation)
     plan.product_bits = form.two_parts ? 2 * kBf16Bits : kBf16Bits;
+  if (arithmetic == LineArithmetic::kInt16) {
+    plan.product_bits = kInt16Bits;
+    plan.product_group = form.unit;
+  }
   add_kernels(plan, request, main_form(shape, request.scheme, arithmetic, kernels), has_few,
               few_form(shape, request.scheme, arithmetic, kernels), form.two_parts, kernels);
   plan.scratch_bytes = static_cast<int64_t>(

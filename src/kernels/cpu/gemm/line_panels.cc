@@ -62,6 +62,9 @@ int64_t unit_cols(const MatrixShape& shape, LineForm form, int64_t x_group_cols)
   const int64_t longest = max_stretch(form.arithmetic);
   if (form.by_codes && !shape.key.quantized()) return std::min(columns_read(shape, form), longest);
   const bool one = !shape.key.quantized() || vnni16::num_groups(shape) <= 1;
+  // Sums of 255 · 32,767 times 256 columns fit into i32.
+  if (form.arithmetic == LineArithmetic::kInt16)
+    return one ? longest : std::gcd(longest, vnni16::group_cols(shape));
   // Integers fall through: both ways share one set of activation sums.
   if (form.by_codes && form.arithmetic != LineArithmetic::kInt8) {
     if (one) return x_group_cols > 0 ? x_group_cols : columns_read(shape, form);

@@ -14,7 +14,7 @@ namespace moracle::cpu {
 /// Maximum columns in one stretch of decoded lines. Two panels of a stretch and the activation rows
 /// stay in the first-level cache.
 inline constexpr int64_t max_stretch(LineArithmetic arithmetic) {
-  return arithmetic == LineArithmetic::kF32 ? 128 : arithmetic == LineArithmetic::kBf16 ? 256 : 512;
+  return arithmetic == LineArithmetic::kF32 ? 128 : arithmetic == LineArithmetic::kInt8 ? 512 : 256;
 }
 
 /// How a panel is multiplied: the arithmetic, and whether CodeKernels multiply the codes directly,
@@ -88,8 +88,10 @@ class LinePanels {
   int64_t group_of(int64_t column) const {
     return column / group_cols_ < num_groups_ ? column / group_cols_ : num_groups_ - 1;
   }
-  // Lines of int8 hold twice the fp4 value, so scales are halved.
-  bool fp4_counts_twice() const { return form_.arithmetic == LineArithmetic::kInt8; }
+  // Integers hold twice the fp4 value, so scales are halved.
+  bool fp4_counts_twice() const {
+    return form_.arithmetic == LineArithmetic::kInt8 || form_.arithmetic == LineArithmetic::kInt16;
+  }
   void cut();  // fills stretches_, pieces_ and unit_groups_, so that later calls do not divide
   int64_t units_from(int64_t column) const;
   void scales_of(int64_t expert, int64_t panel, int64_t group, float* scratch) const;

@@ -11,7 +11,7 @@ namespace moracle::cpu {
 namespace {
 
 int64_t column_bytes(LineArithmetic arithmetic) {
-  return arithmetic == LineArithmetic::kInt8 ? 1 : arithmetic == LineArithmetic::kBf16 ? 2 : 4;
+  return arithmetic == LineArithmetic::kInt8 ? 1 : arithmetic == LineArithmetic::kF32 ? 4 : 2;
 }
 
 int lines_ahead(const LineKernels& kernels, LineForm form, const QuantKey& key) {
@@ -22,7 +22,8 @@ int lines_ahead(const LineKernels& kernels, LineForm form, const QuantKey& key) 
 
 // Only integers and bf16 may be multiplied by codes in blocks of any number of rows.
 int block_rows(const LineKernels& kernels, LineForm form, const QuantKey& key) {
-  const bool all = kernels.codes_for_all_rows && form.arithmetic != LineArithmetic::kF32;
+  const bool all = form.arithmetic == LineArithmetic::kInt16 ||
+                   (kernels.codes_for_all_rows && form.arithmetic != LineArithmetic::kF32);
   return form.by_codes && key.quantized() && !all ? kernels.code_block : kernels.row_block;
 }
 
@@ -51,7 +52,7 @@ std::string line_kernel_name(DType codes, LineForm form, bool two_parts,
   const char* const products[] = {
       form.in_parts ? "floats in three i8 parts, exact sums" : "i8 x i8, exact sums",
       two_parts ? "products of two bf16 parts, f32 sums" : "bf16 products, f32 sums",
-      "f32 products and sums"};
+      "f32 products and sums", "floats as i16, exact sums"};
   return str(moracle::name(codes), form.by_codes ? " codes, " : " lines, ", products[at], ", ",
              instruction == nullptr ? "none" : instruction);
 }
@@ -67,6 +68,12 @@ LinePass::Kernel LinePass::kernel_of(const LineKernels& kernels, LineForm form, 
     return codes == DType::kI4       ? kernels.bf16_by_i4
            : codes == DType::kF4E2M1 ? kernels.bf16_by_e2m1
            : codes == DType::kF8E4M3 ? kernels.bf16_by_e4m3
+                                     : nullptr;
+  }
+  if (form.arithmetic == LineArithmetic::kInt16) {
+    return codes == DType::kI4       ? kernels.codes->int16_by_i4
+           : codes == DType::kI8     ? kernels.codes->int16_by_i8
+           : codes == DType::kF4E2M1 ? kernels.codes->int16_by_e2m1
                                      : nullptr;
   }
   switch (codes) {
@@ -169,12 +176,13 @@ void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassScratch& sc
         block.sum[p] = scratch.sums[p] + row * kLineRows;
         if (!ahead && block.prefetch_every > 0) block.prefetch[p] = prefetch[p] + share;
       }
-      if (form_.arithmetic == LineArithmetic::kInt8) {
+      const bool int16 = form_.arithmetic == LineArithmetic::kInt16;
+      if (int16 || form_.arithmetic == LineArithmetic::kInt8) {
         block.x_sum = pass.x.sums + at * pass.x.num_sums + s.unit;
         block.x_sum_stride = pass.x.num_sums;
       }
-      if (form_.in_parts) {
-        block.x_scale = pass.x.part_scales + at * pass.x.num_sums + s.unit;
+      if (form_.in_parts || int16) {
+        block.x_scale = pass.x.unit_scales + at * pass.x.num_sums + s.unit;
         block.x_scale_stride = pass.x.num_sums;
         block.x_scale_unit = 1;
       } else if (pass.x.num_scales > 1) {

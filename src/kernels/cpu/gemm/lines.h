@@ -21,11 +21,16 @@ inline constexpr int kFewRows = 4;
 inline constexpr int kFloatParts = 3;
 inline constexpr int kPartRadix = 254;
 
+/// Floats in int16: so many steps from 0 to the largest of a unit. They have half the products of
+/// f32 in each instruction, and requests may allow them.
+inline constexpr int kInt16Steps = 32767;
+
 /// Element type of lines and activations. 4 bytes of both make one product sum.
 enum class LineArithmetic : uint8_t {
-  kInt8,  ///< four int8, sums in i32
-  kBf16,  ///< two bf16, sums in f32
-  kF32,   ///< one f32
+  kInt8,   ///< four int8, sums in i32
+  kBf16,   ///< two bf16, sums in f32
+  kF32,    ///< one f32
+  kInt16,  ///< two int16, sums in i32: floats as steps of the largest of a unit
 };
 
 /// A block of activation rows times one or two panels, over units of columns. The columns of a unit
@@ -55,7 +60,7 @@ struct LineBlock {
   int64_t x_scale_unit = 0;
   const float* w_scale[2] = {};  ///< [units][16]
   const int8_t* w_zero[2] = {};  ///< [units][16], where lines hold integers; null: none
-  /// LineArithmetic::kInt8 only.
+  /// LineArithmetic::kInt8 and kInt16 only.
   const int32_t* x_sum = nullptr;  ///< Σ x over unit u, of row r at x_sum[r · x_sum_stride + u]
   int64_t x_sum_stride = 0;
   /// What is read next, to prefetch. The kernel prefetches one cache line for each panel after
@@ -113,13 +118,17 @@ struct CodeKernels {
   void (*f32_by_e2m1)(const LineBlock&);
   void (*f32_by_bf16)(const LineBlock&) = nullptr;
   void (*f32_by_f16)(const LineBlock&) = nullptr;
+  /// Any number of rows. The columns of each eight have the order 0, 2, 1, 3, 4, 6, 5, 7.
+  void (*int16_by_i4)(const LineBlock&) = nullptr;
+  void (*int16_by_i8)(const LineBlock&) = nullptr;
+  void (*int16_by_e2m1)(const LineBlock&) = nullptr;
 };
 
 struct LineKernels {
   /// By LineArithmetic: the instruction's name in the measured limits. Null: not supported.
-  const char* instructions[3] = {};
+  const char* instructions[4] = {};
   /// The same for `codes`; all null: the same names.
-  const char* code_instructions[3] = {};
+  const char* code_instructions[4] = {};
   const LineDecoders* decoders = nullptr;
   const RowConverters* rows = nullptr;
   const CodeKernels* codes = nullptr;
@@ -190,6 +199,11 @@ struct RowConverters {
                        std::byte* to, int64_t stride, int32_t* sums, float* scales) = nullptr;
   /// Copies, and writes Σ of each run of `run` codes.
   void (*copy_int8)(const int8_t* from, int64_t count, int64_t run, std::byte* to, int32_t* sums);
+  /// Codes of CodeKernels' int16 at `to`, Σ of the codes of each run of `run` values at `sums`, and
+  /// their scale at `scales`:  x ≈ scale · code.  `run` is a multiple of 8. Pads with 0 to a
+  /// multiple of eight columns. The scale of a run with an infinity or NaN is NaN.
+  void (*f32_to_int16)(const float* from, int64_t count, int64_t run, std::byte* to, int32_t* sums,
+                       float* scales) = nullptr;
 };
 
 #if defined(__x86_64__)

@@ -6,7 +6,8 @@
 
 namespace moracle::cpu {
 
-const LineKernels kAvx2Lines = line_kernels("avx2", "avx2_maddubs", kAvx2Codes, true, true);
+const LineKernels kAvx2Lines =
+    line_kernels("avx2", "avx2_maddubs", "avx2_madd", kAvx2Codes, true, true);
 
 }  // namespace moracle::cpu
 

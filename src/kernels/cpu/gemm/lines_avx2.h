@@ -290,12 +290,13 @@ inline void finish_rows(const LineResult& result) {
   }
 }
 
-/// The including file names its int8 instruction and passes its code kernels. The rest is common.
-constexpr LineKernels line_kernels(const char* int8, const char* int8_by_codes,
+/// The including file names its integer instructions and passes its code kernels. The rest is
+/// common.
+constexpr LineKernels line_kernels(const char* int8, const char* int8_by_codes, const char* int16,
                                    const CodeKernels& codes, bool codes_for_all_rows,
                                    bool floats_in_parts) {
-  return {.instructions = {int8, nullptr, "avx2"},
-          .code_instructions = {int8_by_codes, nullptr, "avx2"},
+  return {.instructions = {int8, nullptr, "avx2", nullptr},
+          .code_instructions = {int8_by_codes, nullptr, "avx2", int16},
           .decoders = &kAvx2Decoders,
           .rows = &kAvx2Rows,
           .codes = &codes,

@@ -6,7 +6,8 @@
 
 namespace moracle::cpu {
 
-const LineKernels kAvxVnniLines = line_kernels("avx_vnni", "avx_vnni", kAvxVnniCodes, false, true);
+const LineKernels kAvxVnniLines =
+    line_kernels("avx_vnni", "avx_vnni", "avx_vnni_words", kAvxVnniCodes, false, true);
 
 }  // namespace moracle::cpu
 

@@ -12,7 +12,7 @@ namespace moracle::cpu {
 namespace {
 
 int64_t element_bytes(LineArithmetic arithmetic) {
-  return arithmetic == LineArithmetic::kInt8 ? 1 : arithmetic == LineArithmetic::kBf16 ? 2 : 4;
+  return arithmetic == LineArithmetic::kInt8 ? 1 : arithmetic == LineArithmetic::kF32 ? 4 : 2;
 }
 
 PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* bytes) {
@@ -22,15 +22,15 @@ PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* b
   if (form.two_parts)
     packed.rest = read_cols(form.arithmetic, form.k) * element_bytes(form.arithmetic);
   packed.values = carver.take<std::byte>((rows + kMaxBlockRows) * packed.stride);
+  const bool int16 = form.arithmetic == LineArithmetic::kInt16;
   const bool integers =
-      form.arithmetic == LineArithmetic::kInt8 || form.few == LineArithmetic::kInt8;
+      int16 || form.arithmetic == LineArithmetic::kInt8 || form.few == LineArithmetic::kInt8;
   packed.num_sums = integers ? (form.k + form.unit - 1) / form.unit : 0;
   const int64_t parts = form.few_in_parts ? kFloatParts : 1;
   packed.sums = carver.take<int32_t>(rows * parts * packed.num_sums);
-  if (form.few_in_parts) {
-    packed.part_stride = packed.stride / kFloatParts;
-    packed.part_scales = carver.take<float>(rows * parts * packed.num_sums);
-  }
+  if (form.few_in_parts) packed.part_stride = packed.stride / kFloatParts;
+  if (form.few_in_parts || int16)
+    packed.unit_scales = carver.take<float>(rows * parts * packed.num_sums);
   packed.scales = carver.take<float>(rows * form.num_scales);
   packed.num_scales = form.num_scales;
   if (bytes != nullptr) *bytes = carver.bytes();
@@ -104,7 +104,7 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool f
   if (few && form_.few_in_parts) {
     const int64_t first = at * kFloatParts * packed.num_sums;
     convert_.f32_to_parts(reinterpret_cast<const float*>(row), form_.k, form_.unit, packed.num_sums,
-                          to, packed.part_stride, packed.sums + first, packed.part_scales + first);
+                          to, packed.part_stride, packed.sums + first, packed.unit_scales + first);
     for (int p = 0; p < kFloatParts; ++p)
       std::memset(to + p * packed.part_stride + form_.k, 0, packed.part_stride - form_.k);
     return;
@@ -112,9 +112,9 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool f
   const LineArithmetic arithmetic = few ? form_.few : form_.arithmetic;
   const bool two_parts = form_.two_parts && arithmetic == LineArithmetic::kBf16;
   convert_row(packed, row, arithmetic, two_parts, at);
-  const int64_t columns = form_.order == ColumnOrder::kPlain || arithmetic != LineArithmetic::kBf16
-                              ? form_.k
-                              : (form_.k + 7) / 8 * 8;
+  const bool eights = arithmetic == LineArithmetic::kInt16 ||
+                      (arithmetic == LineArithmetic::kBf16 && form_.order != ColumnOrder::kPlain);
+  const int64_t columns = eights ? (form_.k + 7) / 8 * 8 : form_.k;
   const int64_t used = columns * element_bytes(arithmetic);
   const int64_t whole = two_parts ? packed.rest : packed.stride;
   std::memset(to + used, 0, whole - used);
@@ -138,6 +138,9 @@ void RowPacker::convert_row(const PackedRows& packed, const std::byte* row,
       if (dtype == DType::kF8E4M3) return convert_.e4m3_to_bf16(e4m3, form_.k, form_.order, to);
       return convert_.f32_to_bf16(f32, form_.k, form_.order, to,
                                   two_parts ? to + packed.rest : nullptr);
+    case LineArithmetic::kInt16:
+      return convert_.f32_to_int16(f32, form_.k, form_.unit, to, packed.sums + at * packed.num_sums,
+                                   packed.unit_scales + at * packed.num_sums);
     case LineArithmetic::kF32:
       if (dtype == DType::kI8) return convert_.int8_to_f32(i8, form_.k, to);
       if (dtype == DType::kF8E4M3) return convert_.e4m3_to_f32(e4m3, form_.k, to);

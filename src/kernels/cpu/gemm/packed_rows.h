@@ -26,14 +26,15 @@ struct PackedRows {
   std::byte* values = nullptr;  ///< row r at values + r · stride, columns from k on 0
   int64_t stride = 0;           ///< bytes
   int64_t rest = 0;             ///< bytes to the second part of each value; 0: one part
-  int32_t* sums = nullptr;      ///< [rows, num_sums] Σ codes of each unit of int8 rows
+  int32_t* sums = nullptr;      ///< [rows, num_sums] Σ codes of each unit of rows of integers
   int64_t num_sums = 0;
   float* scales = nullptr;  ///< [rows, num_scales], if rows are codes
   int64_t num_scales = 0;
+  /// [rows, num_sums] scales of each unit, where floats are integers.
+  float* unit_scales = nullptr;
   /// Rows in parts: part p of row r at values + (r · kFloatParts + p) · part_stride, with its sums
-  /// and scales in row r · kFloatParts + p of `sums` and of `part_scales`, […, num_sums].
+  /// and scales in row r · kFloatParts + p of `sums` and of `unit_scales`.
   int64_t part_stride = 0;
-  float* part_scales = nullptr;
 };
 
 /// Columns that kernels read: the matrix's columns, padded to whole tiles of this arithmetic.
