@@ -71,6 +71,13 @@ bool is_narrow(const MmaArgs& a) {
 
 }  // namespace
 
+int64_t share_dense(FewArgs& args, int multiprocessors) {
+  const int tokens = args.slots.num_tokens;
+  const int most = (args.matrix.panels + multiprocessors - 1) / multiprocessors;
+  args.sum_panels = std::min(most, kFewSumBytes / few_sum_bytes(1, tokens));
+  return few_sum_bytes(args.sum_panels, tokens);
+}
+
 Result<FewLaunch> FewLaunch::make(const KernelWeights& weights, const Queue& queue) {
   FewLaunch launch;
   launch.kernels_ = few_kernels_for(weights.shape, weights.scheme);
@@ -85,10 +92,12 @@ Result<FewLaunch> FewLaunch::make(const KernelWeights& weights, const Queue& que
                  "cudaFuncSetAttribute");
   };
   launch.most_shared_ = most_shared;
-  for (const FewKernel& kernel : launch.kernels_.normed) {
-    if (kernel.kernel != nullptr) MORACLE_CHECK(allow(kernel.kernel));
+  for (const auto* kernels :
+       {&launch.kernels_.dense, &launch.kernels_.normed, &launch.kernels_.one}) {
+    for (const FewKernel& kernel : *kernels) {
+      if (kernel.kernel != nullptr) MORACLE_CHECK(allow(kernel.kernel));
+    }
   }
-  for (const FewKernel& kernel : launch.kernels_.one) MORACLE_CHECK(allow(kernel.kernel));
   for (const auto* kernels : {&launch.kernels_.rows, &launch.kernels_.tokens}) {
     for (const auto& pair : *kernels) {
       for (const FewKernel& kernel : pair) MORACLE_CHECK(allow(kernel.kernel));
@@ -107,8 +116,7 @@ Status FewLaunch::run_rows(const KernelWeights& weights, const Rows& x, bool x_o
   args.ids_are_there = ids_are_there;
   const int64_t most_hits = std::min(slots.num_slots, slots.num_local);
   const int64_t units = most_hits * ((args.matrix.panels + 1) / 2);
-  // few_one has one row of x for all slots. It adds in another order than few_normed_rows, with
-  // which linear layers share their bits.
+  // few_one has one row of x for all slots.
   const bool one_row = slots.num_tokens == 1 && x_of_tokens;
   const int64_t most_units = (units + queue_->multiprocessors - 1) / queue_->multiprocessors;
   if (one_row && slots.num_slots <= kMostFewOneSlots && most_units <= kMostFewOneUnits)
@@ -134,6 +142,15 @@ Status FewLaunch::run_tokens(const KernelWeights& weights, const Rows& x, const 
              args.matrix.panels, stream);
 }
 
+Status FewLaunch::run_dense(const KernelWeights& weights, const Rows& x, const Matrix& y,
+                            const FewSlots& slots, Stream stream) const {
+  FewArgs args{};
+  args.matrix = mma_args(weights, {x, nullptr, nullptr, slots.num_slots}, y);
+  args.slots = slots;
+  return run(kernels_.dense, false, args, weights, args.matrix.panels, stream,
+             share_dense(args, queue_->multiprocessors));
+}
+
 bool FewLaunch::serves_norm(const KernelWeights& weights, const NormedInput& x) const {
   const AddRmsNorm& norm = x.norm;
   const int64_t rows = norm.x.rows, cols = norm.x.cols;
@@ -145,7 +162,7 @@ bool FewLaunch::serves_norm(const KernelWeights& weights, const NormedInput& x) 
   args.matrix = mma_args(weights, {Rows{norm.out, nullptr, 0}, nullptr, nullptr, rows}, norm.out);
   const FewKernel& kernel = kernels_.normed[is_narrow(args.matrix) ? 1 : 0];
   describe_stage(weights, kernel.panels, args);
-  return share_out(kernel, most_shared_ - normed_bytes(rows, cols), args) > 0;
+  return share_out(kernel, most_shared_ - kFewSumBytes - normed_bytes(rows, cols), args) > 0;
 }
 
 Status FewLaunch::run_normed(const KernelWeights& weights, const NormedInput& x, const Matrix& y,
@@ -155,8 +172,9 @@ Status FewLaunch::run_normed(const KernelWeights& weights, const NormedInput& x,
       mma_args(weights, {Rows{x.norm.out, nullptr, 0}, nullptr, nullptr, slots.num_slots}, y);
   args.slots = slots;
   args.normed = x;
-  return run(kernels_.normed, false, args, weights, (args.matrix.panels + 1) / 2, stream,
-             normed_bytes(x.norm.x.rows, x.norm.x.cols));
+  const int64_t sums = share_dense(args, queue_->multiprocessors);
+  return run(kernels_.normed, false, args, weights, args.matrix.panels, stream,
+             sums + normed_bytes(x.norm.x.rows, x.norm.x.cols));
 }
 
 Status FewLaunch::run(const FewKernel (&kernels)[2], bool adds, FewArgs args,

@@ -7,6 +7,9 @@
 
 namespace moracle::cuda {
 
+/// Sets how many panels' sums a block of a linear layer keeps at once. Returns their bytes.
+int64_t share_dense(FewArgs& args, int multiprocessors);
+
 class FewLaunch {
  public:
   /// Loads the kernels, which graph capture could not do. Requires few_serves.
@@ -20,6 +23,10 @@ class FewLaunch {
   /// y of each token: the weighted sum of its slots. Requires few_adds.
   Status run_tokens(const KernelWeights& weights, const Rows& x, const Matrix& y,
                     const FewSlots& slots, Stream stream) const;
+  /// y of each row of a linear layer, up to kMostFewDenseTokens. A row's bits do not depend on the
+  /// others, and are those of run_normed.
+  Status run_dense(const KernelWeights& weights, const Rows& x, const Matrix& y,
+                   const FewSlots& slots, Stream stream) const;
   /// True if run_normed serves the input of this matrix, the only one.
   bool serves_norm(const KernelWeights& weights, const NormedInput& x) const;
   /// y of each row of the norm of x. Requires serves_norm.
