@@ -83,12 +83,13 @@ class QuantizedRows : public GroupedLinear {
         {nullptr, key.dtype, x.rows, x.cols, x.cols}, nullptr, moracle::num_groups(key, x.cols)};
     args.few.matrix = mma_args(w, {codes, nullptr, nullptr, x.rows}, y);
     args.few.slots = {nullptr, nullptr, nullptr, tokens, tokens, 1, 1, 1, nullptr, nullptr};
-    args.few.stages = stages(x.rows), args.few.stage_bytes = kStageBytes, args.few.scale_bytes = 64,
-    args.few.scale_shift = 2;
+    const FewDenseShare share = share_dense(args.few, w.shape.key.dtype, queue_.multiprocessors);
+    args.few.stages = std::min(stages(x.rows), share.most_stages),
+    args.few.stage_bytes = kStageBytes, args.few.scale_bytes = 64, args.few.scale_shift = 2;
     args.key = key, args.x = x, args.norms = normed != nullptr;
     if (normed != nullptr) args.few.normed = *normed;
     if (kernels_are_watched()) moracle::report({few_kernel_name(w.scheme, 8, false), w.shape});
-    const int64_t shared = fixed_bytes(x.rows) + share_dense(args.few, queue_.multiprocessors) +
+    const int64_t shared = fixed_bytes(x.rows) + share.sum_bytes +
                            int64_t{kFewWarps<1>} * args.few.stages * kStageBytes;
     return launch_early(queue_, stream, "quantized_rows", kernel_,
                         std::clamp<int64_t>(args.few.matrix.panels, 1, queue_.multiprocessors),
