@@ -37,6 +37,7 @@ struct FewArgs {
   int scale_bytes;     ///< of a panel in a stage
   int zero_bytes;      ///< likewise
   int scale_shift;     ///< k-block b of a stage has the scales of its group b >> scale_shift
+  int sum_panels;      ///< panels of a block whose sums a linear layer keeps at once
   NormedInput normed;  ///< of kernels that compute x from it; rows are tokens
 };
 
@@ -51,11 +52,11 @@ struct FewKernel {
 /// Kernels of one operand: rows of experts (GEMM 1, and GEMM 2 before `combine`), and all tokens of
 /// the call (GEMM 2 with the weighted sum), each for 8 and for 16 tokens. [0]: groups of at
 /// least 128 columns, [1]: of at least 32.
-/// `normed`: rows of a linear layer for 8 tokens, with the norm before it; null if the operand's
-/// activations are not in bf16. `one`: as `rows`, for one token.
+/// `dense`: rows of a linear layer, for 8 tokens. `normed`: the same with the norm before it; null
+/// if the operand's activations are not in bf16. `one`: as `rows`, for one token.
 struct FewKernels {
   FewKernel rows[2][2], tokens[2][2];
-  FewKernel normed[2];
+  FewKernel dense[2], normed[2];
   FewKernel one[2];
 };
 FewKernels few_bf16();
@@ -73,6 +74,10 @@ FewKernels few_fp4_int8();
 /// kFewOneUnitBytes of shared memory.
 inline constexpr int kMostFewOneSlots = 32, kMostFewOneUnits = 16, kFewOneUnitBytes = 2048;
 
+/// Most tokens of a linear layer whose blocks keep the sums of its panels, by warp. Those of the
+/// panels that a block keeps at once take up to kFewSumBytes.
+inline constexpr int kMostFewDenseTokens = 8, kFewSumBytes = 32 << 10;
+
 /// Most panels of a cluster of few_tokens.
 inline constexpr int kMostClusterPanels = 8;
 
@@ -81,6 +86,10 @@ template <int kOctets>
 inline constexpr int kFewWarps = kOctets == 1 ? 16 : 12;
 template <int kOctets>
 inline constexpr int kFewThreads = kFewWarps<kOctets> * 32;
+/// Bytes of the sums of a linear layer's panels, by warp.
+constexpr int few_sum_bytes(int panels, int tokens) {
+  return panels * tokens * kFewWarps<1> * 16 * static_cast<int>(sizeof(float));
+}
 static_assert(kMostFewSlots <= kFewThreads<2>);  // a thread plans one slot
 /// Stages of a ring: as many as shared memory has room for. The more are in flight, the faster
 /// memory reads.

@@ -1,6 +1,7 @@
 // The kernels for few tokens of one operand.
 #pragma once
 
+#include "kernels/cuda/decode/few_dense.cuh"
 #include "kernels/cuda/decode/few_one.cuh"
 #include "kernels/cuda/decode/few_rows.cuh"
 #include "kernels/cuda/decode/few_tokens.cuh"
@@ -18,9 +19,13 @@ FewKernel few_tokens_kernel() {
           sizeof(FewTokensShared<kOctets>)};
 }
 template <class Operand, int kClose>
+FewKernel few_dense_kernel() {
+  return {few_dense<Operand, kClose>, 8, 1, kFewWarps<1>, sizeof(FewBarriers<kFewWarps<1>>)};
+}
+template <class Operand, int kClose>
 FewKernel few_normed_kernel() {
   if constexpr (Operand::kXBytes == 2)
-    return {few_normed_rows<Operand, kClose>, 8, 2, kFewWarps<1>, sizeof(FewNormedShared)};
+    return {few_normed<Operand, kClose>, 8, 1, kFewWarps<1>, sizeof(FewNormedShared)};
   else
     return {};
 }
@@ -40,6 +45,7 @@ FewKernels few_kernels() {
            {few_rows_kernel<Operand, 2, kWide>(), few_rows_kernel<Operand, 2, kNarrow>()}},
           {{few_tokens_kernel<Operand, 1, kWide>(), few_tokens_kernel<Operand, 1, kNarrow>()},
            {few_tokens_kernel<Operand, 2, kWide>(), few_tokens_kernel<Operand, 2, kNarrow>()}},
+          {few_dense_kernel<Operand, kWide>(), few_dense_kernel<Operand, kNarrow>()},
           {few_normed_kernel<Operand, kWide>(), few_normed_kernel<Operand, kNarrow>()},
           {few_one_kernel<Operand, kWide>(), few_one_kernel<Operand, kNarrow>()}};
 }

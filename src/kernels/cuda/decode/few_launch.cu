@@ -41,10 +41,15 @@ bool in_stage(const MmaGroups& groups, int blocks) {
   return groups.count > 1 && groups.blocks < blocks;
 }
 
+// k-blocks of a stage.
+int stage_blocks(DType codes) {
+  return 32 / static_cast<int>(bits(codes));
+}
+
 // Sizes of a stage, and how its k-blocks share scales.
 void describe_stage(const KernelWeights& weights, int panels, FewArgs& args) {
   const MmaArgs& a = args.matrix;
-  const int blocks = 32 / static_cast<int>(bits(weights.shape.key.dtype));
+  const int blocks = stage_blocks(weights.shape.key.dtype);
   const int groups = in_stage(a.weight_groups, blocks) ? blocks / a.weight_groups.blocks : 1;
   if (weights.shape.key.quantized()) {
     args.scale_bytes = groups * 16 * (a.scale_is_exponent ? 1 : 4);
@@ -54,12 +59,11 @@ void describe_stage(const KernelWeights& weights, int panels, FewArgs& args) {
   args.stage_bytes = panels * (2048 + args.scale_bytes + args.zero_bytes);
 }
 
-// Sets the stages of a ring: as many as `room` bytes beside the tables have room for. Returns a
-// block's shared memory, or 0 if there are too few.
-int64_t share_out(const FewKernel& kernel, int64_t room, FewArgs& args) {
+// Sets the stages of a ring: as many as `room` bytes beside the tables have room for, up to `most`.
+// Returns a block's shared memory, or 0 if there are too few.
+int64_t share_out(const FewKernel& kernel, int64_t room, int most, FewArgs& args) {
   const int64_t of_stages = int64_t{kernel.warps} * args.stage_bytes;
-  args.stages =
-      static_cast<int>(std::min<int64_t>((room - kernel.fixed_bytes) / of_stages, kMostFewStages));
+  args.stages = static_cast<int>(std::min<int64_t>((room - kernel.fixed_bytes) / of_stages, most));
   return args.stages < kLeastFewStages ? 0 : kernel.fixed_bytes + args.stages * of_stages;
 }
 
@@ -70,6 +74,16 @@ bool is_narrow(const MmaArgs& a) {
 }
 
 }  // namespace
+
+FewDenseShare share_dense(FewArgs& args, DType codes, int multiprocessors) {
+  const int tokens = args.slots.num_tokens;
+  const int panels = (args.matrix.panels + multiprocessors - 1) / multiprocessors;
+  args.sum_panels = std::min(panels, kFewSumBytes / few_sum_bytes(1, tokens));
+  const int blocks = stage_blocks(codes), steps = (args.matrix.blocks + blocks - 1) / blocks;
+  const int stages = (panels * steps + kFewWarps<1> - 1) / kFewWarps<1>;
+  return {few_sum_bytes(args.sum_panels, tokens),
+          std::clamp(stages, kLeastFewStages, kMostFewStages)};
+}
 
 Result<FewLaunch> FewLaunch::make(const KernelWeights& weights, const Queue& queue) {
   FewLaunch launch;
@@ -85,10 +99,12 @@ Result<FewLaunch> FewLaunch::make(const KernelWeights& weights, const Queue& que
                  "cudaFuncSetAttribute");
   };
   launch.most_shared_ = most_shared;
-  for (const FewKernel& kernel : launch.kernels_.normed) {
-    if (kernel.kernel != nullptr) MORACLE_CHECK(allow(kernel.kernel));
+  for (const auto* kernels :
+       {&launch.kernels_.dense, &launch.kernels_.normed, &launch.kernels_.one}) {
+    for (const FewKernel& kernel : *kernels) {
+      if (kernel.kernel != nullptr) MORACLE_CHECK(allow(kernel.kernel));
+    }
   }
-  for (const FewKernel& kernel : launch.kernels_.one) MORACLE_CHECK(allow(kernel.kernel));
   for (const auto* kernels : {&launch.kernels_.rows, &launch.kernels_.tokens}) {
     for (const auto& pair : *kernels) {
       for (const FewKernel& kernel : pair) MORACLE_CHECK(allow(kernel.kernel));
@@ -107,8 +123,7 @@ Status FewLaunch::run_rows(const KernelWeights& weights, const Rows& x, bool x_o
   args.ids_are_there = ids_are_there;
   const int64_t most_hits = std::min(slots.num_slots, slots.num_local);
   const int64_t units = most_hits * ((args.matrix.panels + 1) / 2);
-  // few_one has one row of x for all slots. It adds in another order than few_normed_rows, with
-  // which linear layers share their bits.
+  // few_one has one row of x for all slots.
   const bool one_row = slots.num_tokens == 1 && x_of_tokens;
   const int64_t most_units = (units + queue_->multiprocessors - 1) / queue_->multiprocessors;
   if (one_row && slots.num_slots <= kMostFewOneSlots && most_units <= kMostFewOneUnits)
@@ -134,6 +149,26 @@ Status FewLaunch::run_tokens(const KernelWeights& weights, const Rows& x, const 
              args.matrix.panels, stream);
 }
 
+bool FewLaunch::serves_dense(const KernelWeights& weights, int64_t tokens) const {
+  if (tokens > kMostFewDenseTokens) return false;
+  // Pairs of panels read activations half as often. In large layers this counts for more than equal
+  // shares: 151,936 outputs in int4, 8 tokens, take 80 instead of 99 us (H100), and 74 instead of
+  // 71 for one token. Activations of 8 bits are read half as often anyway.
+  const int64_t panels = (weights.shape.n + 15) / 16;
+  return tokens <= kMostFewNormedTokens || weights.scheme.activation ||
+         panels <= int64_t{8} * queue_->multiprocessors;
+}
+
+Status FewLaunch::run_dense(const KernelWeights& weights, const Rows& x, const Matrix& y,
+                            const FewSlots& slots, Stream stream) const {
+  FewArgs args{};
+  args.matrix = mma_args(weights, {x, nullptr, nullptr, slots.num_slots}, y);
+  args.slots = slots;
+  const FewDenseShare share = share_dense(args, weights.shape.key.dtype, queue_->multiprocessors);
+  return run(kernels_.dense, false, args, weights, args.matrix.panels, stream, share.sum_bytes,
+             share.most_stages);
+}
+
 bool FewLaunch::serves_norm(const KernelWeights& weights, const NormedInput& x) const {
   const AddRmsNorm& norm = x.norm;
   const int64_t rows = norm.x.rows, cols = norm.x.cols;
@@ -145,7 +180,8 @@ bool FewLaunch::serves_norm(const KernelWeights& weights, const NormedInput& x) 
   args.matrix = mma_args(weights, {Rows{norm.out, nullptr, 0}, nullptr, nullptr, rows}, norm.out);
   const FewKernel& kernel = kernels_.normed[is_narrow(args.matrix) ? 1 : 0];
   describe_stage(weights, kernel.panels, args);
-  return share_out(kernel, most_shared_ - normed_bytes(rows, cols), args) > 0;
+  return share_out(kernel, most_shared_ - kFewSumBytes - normed_bytes(rows, cols), kMostFewStages,
+                   args) > 0;
 }
 
 Status FewLaunch::run_normed(const KernelWeights& weights, const NormedInput& x, const Matrix& y,
@@ -155,18 +191,20 @@ Status FewLaunch::run_normed(const KernelWeights& weights, const NormedInput& x,
       mma_args(weights, {Rows{x.norm.out, nullptr, 0}, nullptr, nullptr, slots.num_slots}, y);
   args.slots = slots;
   args.normed = x;
-  return run(kernels_.normed, false, args, weights, (args.matrix.panels + 1) / 2, stream,
-             normed_bytes(x.norm.x.rows, x.norm.x.cols));
+  const FewDenseShare share = share_dense(args, weights.shape.key.dtype, queue_->multiprocessors);
+  return run(kernels_.normed, false, args, weights, args.matrix.panels, stream,
+             share.sum_bytes + normed_bytes(x.norm.x.rows, x.norm.x.cols), share.most_stages);
 }
 
 Status FewLaunch::run(const FewKernel (&kernels)[2], bool adds, FewArgs args,
                       const KernelWeights& weights, int64_t units, Stream stream,
-                      int64_t more_bytes) const {
+                      int64_t more_bytes, int most_stages) const {
   const FewKernel& kernel = kernels[is_narrow(args.matrix) ? 1 : 0];
   describe_stage(weights, kernel.panels, args);
   if (kernels_are_watched())
     report({few_kernel_name(weights.scheme, kernel.tokens, adds), weights.shape});
-  const int64_t shared = share_out(kernel, most_shared_ - more_bytes, args) + more_bytes;
+  const int64_t shared =
+      share_out(kernel, most_shared_ - more_bytes, most_stages, args) + more_bytes;
   args.cluster = std::max(args.cluster, 1);
   const int64_t clusters = std::clamp<int64_t>(units, 1, queue_->multiprocessors / args.cluster);
   return launch_clusters(*queue_, stream, "few tokens", kernel.kernel, clusters * args.cluster,

@@ -7,6 +7,14 @@
 
 namespace moracle::cuda {
 
+/// What a block of a linear layer has beside its rings, and how far these may reach.
+struct FewDenseShare {
+  int64_t sum_bytes;
+  int most_stages;  ///< of a ring. Other memory stays free for the kernel after this one.
+};
+/// Sets how many panels' sums a block keeps at once.
+FewDenseShare share_dense(FewArgs& args, DType codes, int multiprocessors);
+
 class FewLaunch {
  public:
   /// Loads the kernels, which graph capture could not do. Requires few_serves.
@@ -20,6 +28,12 @@ class FewLaunch {
   /// y of each token: the weighted sum of its slots. Requires few_adds.
   Status run_tokens(const KernelWeights& weights, const Rows& x, const Matrix& y,
                     const FewSlots& slots, Stream stream) const;
+  /// True if run_dense is faster than run_rows for this matrix, the only one.
+  bool serves_dense(const KernelWeights& weights, int64_t tokens) const;
+  /// y of each row of a linear layer. A row's bits do not depend on the others, and are those of
+  /// run_normed. Requires serves_dense.
+  Status run_dense(const KernelWeights& weights, const Rows& x, const Matrix& y,
+                   const FewSlots& slots, Stream stream) const;
   /// True if run_normed serves the input of this matrix, the only one.
   bool serves_norm(const KernelWeights& weights, const NormedInput& x) const;
   /// y of each row of the norm of x. Requires serves_norm.
@@ -28,7 +42,8 @@ class FewLaunch {
 
  private:
   Status run(const FewKernel (&kernels)[2], bool adds, FewArgs args, const KernelWeights& weights,
-             int64_t units, Stream stream, int64_t more_bytes = 0) const;
+             int64_t units, Stream stream, int64_t more_bytes = 0,
+             int most_stages = kMostFewStages) const;
   // Returns the blocks that share a panel of few_tokens: two if that makes shares more equal.
   // gpt-oss has 180 panels for 132 multiprocessors: 172 instead of 190 us with 8 tokens in mxfp4
   // (H100).

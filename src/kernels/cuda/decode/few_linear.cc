@@ -18,6 +18,8 @@ class FewLinear : public GroupedLinear {
     if (rows.num_rows > most_tokens_ || rows.num_rows == 0 || !aligned || x.cols % 16 != 0)
       return others_->run(rows, y, stream);
     const auto tokens = static_cast<int>(rows.num_rows);
+    if (few_.serves_dense(weights(), tokens))
+      return few_.run_dense(weights(), rows.x, y, slots_of(tokens), stream);
     return few_.run_rows(weights(), rows.x, false, y, nullptr, slots_of(tokens),
                          few_choice(tokens, 1, 1), true, stream);
   }

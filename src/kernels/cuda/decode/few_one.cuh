@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/decode/few_rows.cuh"
+#include "kernels/cuda/decode/few_turns.cuh"
 
 namespace moracle::cuda {
 
@@ -60,21 +61,11 @@ __global__ void __launch_bounds__(kFewThreads<1>, 1) few_one(const __grid_consta
   const FewOneSlots slots(args.slots);
   const FewShare share(slots.count * pairs);
   const FewUnit begin{share.first / pairs, share.first % pairs};
-  const int own = max(share.count * steps - warp + kWarps - 1, 0) / kWarps;
+  const FewTurns<kWarps> turns(steps);
+  const FewStage first = turns.first(warp);
+  const int own = turns.count(warp, share.count);
 
-  // A stage of a unit of the block.
-  struct Place {
-    int unit, step;
-  };
-  const int apart_units = kWarps / steps, apart_steps = kWarps % steps;
-  const auto after = [&](const Place& at) -> Place {
-    const int step = at.step + apart_steps;
-    const bool over = step >= steps;
-    return {at.unit + apart_units + (over ? 1 : 0), over ? step - steps : step};
-  };
-  const Place first{warp / steps, warp % steps};
-
-  Place filled = first;
+  FewStage filled = first;
   FewUnit fills = begin;
   fills.advance(first.unit, pairs);
   const auto enter_ring = [&] {
@@ -89,7 +80,7 @@ __global__ void __launch_bounds__(kFewThreads<1>, 1) few_one(const __grid_consta
   if (fill_left > 0) enter_ring();
   const auto fill = [&] {
     const bool there = fill_left > 0;
-    const Place next = after(filled);
+    const FewStage next = turns.after(filled);
     ring.fill(there, Operand::kGroups || fill_left == 1 || next.unit != filled.unit);
     if (!there) return;
     if (--fill_left == 0) return;
@@ -114,12 +105,12 @@ __global__ void __launch_bounds__(kFewThreads<1>, 1) few_one(const __grid_consta
 #pragma unroll
     for (int b = 0; b < x.kBlocks; ++b) x.load(a, b);
     FewSums<Operand, 2, 1, kClose> sums;
-    Place at = first;
+    FewStage at = first;
     for (int left = own; left > 0; --left) {
       const uint8_t* const stage = ring.next();
       fill();
       if (at.step >= full) x.reload(a);
-      const Place next = left == 1 ? at : after(at);
+      const FewStage next = left == 1 ? at : turns.after(at);
       const bool ends = left == 1 || next.unit != at.unit;
       x.go(next.step);
       sums.add(
@@ -141,7 +132,6 @@ __global__ void __launch_bounds__(kFewThreads<1>, 1) few_one(const __grid_consta
   }
   __syncthreads();
 
-  const int with = min(steps, kWarps);  // warps that have a stage of a unit
   const int outputs = share.count * 16;
   for (int i = static_cast<int>(threadIdx.x); i - lane < outputs; i += kFewThreads<1>) {
     const int number = i / 16, output = i % 16;
@@ -150,10 +140,9 @@ __global__ void __launch_bounds__(kFewThreads<1>, 1) few_one(const __grid_consta
     const uint32_t slot = slots.at(unit.group);
     if (i >= outputs) continue;
     float sum[2] = {};
-    for (int w = 0; w < with; ++w) {
-      const FewOneSums& sums = of_units[number];
-      const int from = (number * steps + w) % kWarps;
-      sum[0] += sums[from][0][output], sum[1] += sums[from][1][output];
+    for (int step = 0; step < turns.sharers(); ++step) {
+      const auto& of_warp = of_units[number][turns.warp_of(number, step)];
+      sum[0] += of_warp[0][output], sum[1] += of_warp[1][output];
     }
     finish_few_row<Operand>(a, static_cast<int>(slot >> 16), unit.pair, output,
                             static_cast<int>(slot & 0xffffu), 0, sum);

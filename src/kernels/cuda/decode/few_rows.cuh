@@ -9,7 +9,6 @@
 #include "kernels/cuda/decode/few_sums.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/ops/norm_in_block.cuh"
 
 namespace moracle::cuda {
 
@@ -77,17 +76,11 @@ __device__ void finish_few_rows(const FewArgs& args, const FewPlan& plan, const 
                           plan.source[place], sum);
 }
 
-/// Rows of x: bytes from one to the next.
-struct FewRowsOfX {
-  const uint8_t* first;
-  int64_t stride;
-};
-
 /// Runs a block's share. `rings`: of all warps. Calls await() when the first
 /// weights are on their way, before it reads x, in all threads.
 template <class Operand, int kOctets, int kClose, class Await>
 __device__ void run_few_rows(const FewArgs& args, FewRowsShared<kOctets>& shared, uint8_t* rings,
-                             const FewRowsOfX& of_x, Await await) {
+                             Await await) {
   constexpr int kTeams = kFewTeams<kOctets>;
   const FewPlan& plan = shared.plan;
   const MmaArgs& a = args.matrix;
@@ -132,8 +125,7 @@ __device__ void run_few_rows(const FewArgs& args, FewRowsShared<kOctets>& shared
   FewX<Operand, kOctets> x;
   const auto enter_x = [&] {
     const FewGroup group = plan.groups[loaded.group];
-    x.enter(a, of_x.first, of_x.stride,
-            [&](int r) { return plan.source[group.first + min(r, group.rows - 1)]; });
+    x.enter(a, [&](int r) { return plan.source[group.first + min(r, group.rows - 1)]; });
   };
   enter_x();
   x.go(begin);
@@ -186,48 +178,10 @@ __global__ void __launch_bounds__(kFewThreads<kOctets>, 1)
   const bool awaits_ids = !args.ids_are_there;
   if (awaits_ids) await();
   make_few_plan(args.slots, args.x_of_tokens, 8 * kOctets, shared.plan, shared.keys);
-  run_few_rows<Operand, kOctets, kClose>(args, shared, memory + sizeof(shared),
-                                         {args.matrix.x, args.matrix.x_stride}, [&] {
-                                           if (!awaits_ids) await();
-                                         });
+  run_few_rows<Operand, kOctets, kClose>(args, shared, memory + sizeof(shared), [&] {
+    if (!awaits_ids) await();
+  });
   settle_few_slots(args.slots, shared.plan);
-#endif
-}
-
-/// Vectors of a row of x that a thread normalizes.
-inline constexpr int kFewNormedVectors = kMostFewNormedCols / (8 * kNormThreads);
-
-/// Shared memory of few_normed_rows beside the rings and the rows of x.
-struct alignas(16) FewNormedShared {
-  FewRowsShared<1> rows;
-  NormSquares squares;
-};
-
-/// A linear layer for up to 8 tokens that starts with the norm of its input. Each block computes it
-/// for itself, so that no kernel before this one has to.
-template <class Operand, int kClose>
-__global__ void __launch_bounds__(kFewThreads<1>, 1)
-    few_normed_rows(const __grid_constant__ FewArgs args) {
-#if __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(16) uint8_t memory[];
-  auto& shared = *reinterpret_cast<FewNormedShared*>(memory);
-  uint8_t* const rings = memory + sizeof(shared);
-  auto* const x = reinterpret_cast<Eight*>(few_ring(args, rings, kFewWarps<1>));
-  const AddRmsNorm& norm = args.normed.norm;
-  const int stride = normed_stride(norm.x.cols);
-  NormInBlock<kFewThreads<1>, kFewNormedVectors> norm_in_block(norm);
-  make_few_plan(args.slots, false, 8, shared.rows.plan, shared.rows.keys);
-  run_few_rows<Operand, 1, kClose>(
-      args, shared.rows, rings,
-      {reinterpret_cast<const uint8_t*>(x), stride * int64_t{sizeof(Eight)}}, [&] {
-        await_earlier_kernels();
-        start_later_kernels();
-        // Blocks take turns to store vectors of the sum.
-        const unsigned block = blockIdx.x;
-        norm_in_block.run(norm, x, stride, shared.squares, [&](int r, int at, const Eight& sum) {
-          if ((r + at) % gridDim.x == block) eights(args.normed.sum, r)[at] = sum;
-        });
-      });
 #endif
 }
 

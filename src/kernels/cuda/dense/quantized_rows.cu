@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/decode/few_launch.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/gemm_sm80/mma_choice.h"
 #include "kernels/kernel_watch.h"
@@ -61,16 +62,16 @@ class QuantizedRows : public GroupedLinear {
   const KernelWeights& weights() const override { return others_->weights(); }
 
  private:
-  // Two panels of codes, with 16 scales each.
-  static constexpr int kStageBytes = 2 * (kFewPanelBytes + 64);
+  // A panel of codes, with 16 scales.
+  static constexpr int kStageBytes = kFewPanelBytes + 64;
 
-  // Shared memory beside the rings.
+  // Shared memory beside the rings and the sums.
   int64_t fixed_bytes(int64_t rows) const {
     return static_cast<int64_t>(sizeof(QuantizedShared)) + quantized_bytes(rows, weights().shape.k);
   }
   // Stages of a ring that the rest has room for.
   int stages(int64_t rows) const {
-    const int64_t room = most_shared_ - fixed_bytes(rows);
+    const int64_t room = most_shared_ - kFewSumBytes - fixed_bytes(rows);
     return static_cast<int>(std::min<int64_t>(room / (kFewWarps<1> * kStageBytes), kMostFewStages));
   }
   Status run(const Matrix& x, const NormedInput* normed, const Matrix& y, Stream stream) {
@@ -82,17 +83,17 @@ class QuantizedRows : public GroupedLinear {
         {nullptr, key.dtype, x.rows, x.cols, x.cols}, nullptr, moracle::num_groups(key, x.cols)};
     args.few.matrix = mma_args(w, {codes, nullptr, nullptr, x.rows}, y);
     args.few.slots = {nullptr, nullptr, nullptr, tokens, tokens, 1, 1, 1, nullptr, nullptr};
-    args.few.stages = stages(x.rows), args.few.stage_bytes = kStageBytes, args.few.scale_bytes = 64,
-    args.few.scale_shift = 2;
+    const FewDenseShare share = share_dense(args.few, w.shape.key.dtype, queue_.multiprocessors);
+    args.few.stages = std::min(stages(x.rows), share.most_stages),
+    args.few.stage_bytes = kStageBytes, args.few.scale_bytes = 64, args.few.scale_shift = 2;
     args.key = key, args.x = x, args.norms = normed != nullptr;
     if (normed != nullptr) args.few.normed = *normed;
     if (kernels_are_watched()) moracle::report({few_kernel_name(w.scheme, 8, false), w.shape});
-    const int64_t units = (args.few.matrix.panels + 1) / 2;
+    const int64_t shared = fixed_bytes(x.rows) + share.sum_bytes +
+                           int64_t{kFewWarps<1>} * args.few.stages * kStageBytes;
     return launch_early(queue_, stream, "quantized_rows", kernel_,
-                        std::clamp<int64_t>(units, 1, queue_.multiprocessors), kFewThreads<1>,
-                        static_cast<size_t>(fixed_bytes(x.rows) +
-                                            int64_t{kFewWarps<1>} * args.few.stages * kStageBytes),
-                        args);
+                        std::clamp<int64_t>(args.few.matrix.panels, 1, queue_.multiprocessors),
+                        kFewThreads<1>, static_cast<size_t>(shared), args);
   }
 
   std::unique_ptr<GroupedLinear> others_;

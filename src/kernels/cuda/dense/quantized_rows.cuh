@@ -1,9 +1,9 @@
 // Each block brings the rows to shared memory, normalizes them if the layer starts with a norm,
-// quantizes them, and multiplies as few_rows does. Every block does the first three by itself,
+// quantizes them, and multiplies as few_dense does. Every block does the first three by itself,
 // which takes less time than kernels before this one.
 #pragma once
 
-#include "kernels/cuda/decode/few_rows.cuh"
+#include "kernels/cuda/decode/few_dense.cuh"
 #include "kernels/cuda/dense/quantized_rows.h"
 #include "kernels/cuda/quantize_values.cuh"
 
@@ -21,7 +21,7 @@ struct QuantizedArgs {
 };
 
 struct alignas(16) QuantizedShared {
-  FewRowsShared<1> rows;
+  FewBarriers<kFewWarps<1>> barriers;
   NormSquares squares;
   float scales[kMostQuantizedRows][kMostQuantizedCols / kQuantizedGroup];
   uint32_t largest[kFewWarps<1>];
@@ -101,13 +101,12 @@ __global__ void __launch_bounds__(kFewThreads<1>, 1)
   const auto count = static_cast<int>(args.x.rows), cols = static_cast<int>(args.x.cols);
   const int stride = normed_stride(cols), code_stride = quantized_stride(cols);
   uint8_t* const rings = memory + sizeof(shared);
-  auto* const rows = reinterpret_cast<Eight*>(few_ring(args.few, rings, kFewWarps<1>));
+  auto* const rows = reinterpret_cast<Eight*>(few_behind_sums(args.few, rings));
   auto* const codes = reinterpret_cast<uint8_t*>(rows + count * stride);
 
   FewArgs few = args.few;
   few.matrix.x_scales = &shared.scales[0][0];
-  make_few_plan(args.few.slots, false, 8, shared.rows.plan, shared.rows.keys);
-  run_few_rows<Operand, 1, kQuantizedClose>(few, shared.rows, rings, {codes, code_stride}, [&] {
+  run_few_dense<Operand, kQuantizedClose>(few, shared.barriers, rings, {codes, code_stride}, [&] {
     if (args.norms) {
       NormInBlock<kFewThreads<1>, kFewNormedVectors> norm_in_block(norm);
       await_earlier_kernels();

@@ -18,6 +18,9 @@ struct WgmmaArgs : MmaArgs {
   WeightBoxes boxes;
 };
 
+/// Most blocks of such a cluster, whose number is a power of two.
+inline constexpr int kMostWgmmaCluster = 8;
+
 struct WgmmaKernel {
   void (*kernel)(WgmmaArgs);
   int rows, outputs;  ///< size of a tile

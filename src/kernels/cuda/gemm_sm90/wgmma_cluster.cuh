@@ -1,7 +1,8 @@
 // The way out of a tile whose columns the blocks of a cluster share. Four sums of a lane are a
 // unit: an octet of rows of an m64. Each block leaves its sums in place of its stages, and then
-// adds and stores every cluster-th unit of all blocks. Loops are rolled: a block runs them once,
-// and instructions that are fetched for one use take longer than all products of its stages.
+// adds and stores every cluster-th unit of all blocks. The loop over units is rolled: a block runs
+// it once, and instructions that are fetched for one use take longer than all products of its
+// stages. Loads of a unit are issued together, since each takes as long as an access to L2.
 #pragma once
 
 #include <bit>
@@ -35,16 +36,23 @@ class ClusterStore {
     }
     cluster_arrive();
     cluster_wait();
+    Outputs outputs;
 #pragma unroll 1
     for (int unit = static_cast<int>(cluster_rank()); unit < kUnits; unit += a_.cluster) {
+      uint4 parts[kMostWgmmaCluster];
+#pragma unroll
+      for (int block = 0; block < kMostWgmmaCluster; ++block)
+        if (block < a_.cluster) parts[block] = load_remote(base_ + unit * kUnitBytes, block);
+      if (unit / kOctets != outputs.m) enter(unit / kOctets, outputs);
       Sum all[4] = {};
-#pragma unroll 1
-      for (int block = 0; block < a_.cluster; ++block) {
-        const uint4 part = load_remote(base_ + unit * kUnitBytes, block);
+#pragma unroll
+      for (int block = 0; block < kMostWgmmaCluster; ++block) {
+        if (block >= a_.cluster) break;
+        const uint4& part = parts[block];
         all[0] += std::bit_cast<Sum>(part.x), all[1] += std::bit_cast<Sum>(part.y);
         all[2] += std::bit_cast<Sum>(part.z), all[3] += std::bit_cast<Sum>(part.w);
       }
-      store(unit / kOctets, unit % kOctets, all);
+      store(outputs, unit % kOctets, all);
     }
     cluster_arrive();
     cluster_wait();  // the sums stay until all blocks have read them
@@ -61,28 +69,32 @@ class ClusterStore {
                  : "memory");
   }
 
-  // The scales and the bias of two outputs.
-  struct Pair {
+  // A lane's two outputs of an m64.
+  struct Outputs {
+    int m = -1, column = 0;
+    bool there = false;
     float2 scale{1, 1}, bias{0, 0};
   };
-  __device__ Pair pair_of(int64_t at) const {
-    Pair pair;
+  __device__ void enter(int m, Outputs& to) const {
+    const int q = m * Tile::kHalf + static_cast<int>(threadIdx.x / 32);
+    to.m = m, to.column = panels_[q] * 16 + 2 * lane_row();
+    to.there = panels_.there(q) && to.column < a_.columns;
+    if (!to.there) return;
     const uint8_t* const expert = a_.base + info_.place.expert * a_.expert_bytes;
     if constexpr (Operand::kScaled && !Operand::kGroups) {
       const uint8_t* const scales = expert + a_.scales_at;
-      pair.scale = a_.scale_is_exponent
-                       ? float2{e8m0_to_float(scales[at]), e8m0_to_float(scales[at + 1])}
-                       : *reinterpret_cast<const float2*>(scales + at * 4);
+      to.scale =
+          a_.scale_is_exponent
+              ? float2{e8m0_to_float(scales[to.column]), e8m0_to_float(scales[to.column + 1])}
+              : *reinterpret_cast<const float2*>(scales + int64_t{to.column} * 4);
     }
-    if (a_.has_bias) pair.bias = *reinterpret_cast<const float2*>(expert + a_.bias_at + at * 4);
-    return pair;
+    if (a_.has_bias)
+      to.bias = *reinterpret_cast<const float2*>(expert + a_.bias_at + int64_t{to.column} * 4);
   }
   // As the epilogue does it.
-  __device__ void store(int m, int o, const Sum (&all)[4]) const {
-    const int q = m * Tile::kHalf + static_cast<int>(threadIdx.x / 32);
-    const int column = panels_[q] * 16 + 2 * lane_row(), row = o * 8 + 2 * lane_col();
-    if (!panels_.there(q) || column >= a_.columns) return;
-    const Pair pair = pair_of(column);
+  __device__ void store(const Outputs& outputs, int o, const Sum (&all)[4]) const {
+    if (!outputs.there) return;
+    const int row = o * 8 + 2 * lane_col();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (row + i >= info_.place.rows) return;
@@ -90,9 +102,9 @@ class ClusterStore {
       if constexpr (Operand::kFolded) value.x *= Operand::kUnit, value.y *= Operand::kUnit;
       if constexpr (Operand::kXScales == XScales::kToken)
         value.x *= info_.x_scales[row + i], value.y *= info_.x_scales[row + i];
-      value.x = value.x * pair.scale.x + pair.bias.x;
-      value.y = value.y * pair.scale.y + pair.bias.y;
-      const int64_t at = (info_.place.first_row + row + i) * a_.y.stride + column;
+      value.x = value.x * outputs.scale.x + outputs.bias.x;
+      value.y = value.y * outputs.scale.y + outputs.bias.y;
+      const int64_t at = (info_.place.first_row + row + i) * a_.y.stride + outputs.column;
       if (a_.y.dtype == DType::kF32)
         *reinterpret_cast<float2*>(static_cast<float*>(a_.y.data) + at) = value;
       else

@@ -66,9 +66,9 @@ namespace {
 // Few tiles leave multiprocessors idle: then the blocks of a cluster share the columns of a tile.
 // Each has some stages.
 int cluster_for(int64_t tiles, int stages, int64_t blocks) {
-  constexpr int kMost = 8, kLeastStages = 3;
+  constexpr int kLeastStages = 3;
   int cluster = 1;
-  while (2 * cluster <= kMost && 2 * cluster * tiles <= blocks) {
+  while (2 * cluster <= kMostWgmmaCluster && 2 * cluster * tiles <= blocks) {
     const int each = (stages + 2 * cluster - 1) / (2 * cluster);
     if (each < kLeastStages || (2 * cluster - 1) * each >= stages) break;  // the last one has none
     cluster *= 2;
