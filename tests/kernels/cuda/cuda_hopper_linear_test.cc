@@ -16,18 +16,23 @@ namespace {
 
 using testing::must;
 
-constexpr int64_t kMostTokens = 300, kOutputs = 392, kColumns = 3072;
+constexpr int64_t kMostTokens = 300;
+
+struct Size {
+  int64_t outputs = 392, columns = 3072;
+};
 
 class CudaHopperLinearTest : public CudaTest {
  protected:
-  static DescribedMatrix described(const Scheme& scheme) {
+  static DescribedMatrix described(const Scheme& scheme, const Size& size) {
     std::vector<CanonicalMatrix> one;
     one.push_back(conformance::random_matrix(
-        {.n = kOutputs, .k = kColumns, .key = scheme.weight, .bias = true}, 3));
+        {.n = size.outputs, .k = size.columns, .key = scheme.weight, .bias = true}, 3));
     return DescribedMatrix::from(scheme, std::move(one));
   }
-  static Selection select_row(const Scheme& scheme, const char* row, bool deterministic = false) {
-    Request request{.layer = linear_spec("q_proj", described(scheme)),
+  static Selection select_row(const Scheme& scheme, const char* row, bool deterministic = false,
+                              const Size& size = {}) {
+    Request request{.layer = linear_spec("q_proj", described(scheme, size)),
                     .max_num_tokens = kMostTokens,
                     .backend = row,
                     .platform = Platform::kCuda};
@@ -35,26 +40,29 @@ class CudaHopperLinearTest : public CudaTest {
     return select(request, Machine::here());
   }
   Linear make(const Scheme& scheme, const char* row) {
-    return must(Linear::make(described(scheme), select_row(scheme, row),
+    return must(Linear::make(described(scheme, size_), select_row(scheme, row, false, size_),
                              std::make_shared<Workspace>(device_)));
   }
   // x begins `offset` elements into memory. Returns y as f32.
   std::vector<float> apply(Linear& linear, int64_t tokens, DType to, int64_t offset = 0) {
+    const auto& [outputs, columns] = size_;
     std::mt19937 random(7);
-    const std::vector<float> values = testing::normal_floats(random, tokens * kColumns);
+    const std::vector<float> values = testing::normal_floats(random, tokens * columns);
     std::vector<uint16_t> bits(offset, 0x7fc0);
     for (const float value : values) bits.push_back(float_to_bf16(value));
     const Buffer x = upload(bits);
-    const Matrix from{x.as<uint16_t>() + offset, DType::kBF16, tokens, kColumns, kColumns};
+    const Matrix from{x.as<uint16_t>() + offset, DType::kBF16, tokens, columns, columns};
     if (to == DType::kF32) {
-      const Buffer y = upload(std::vector<float>(tokens * kOutputs, NAN));
-      must(linear.apply(from, Matrix::f32(y.as<float>(), tokens, kOutputs)));
+      const Buffer y = upload(std::vector<float>(tokens * outputs, NAN));
+      must(linear.apply(from, Matrix::f32(y.as<float>(), tokens, outputs)));
       return download<float>(y);
     }
-    const Buffer y = upload(std::vector<uint16_t>(tokens * kOutputs, 0x7fc0));
-    must(linear.apply(from, bf16_matrix(y, tokens, kOutputs)));
+    const Buffer y = upload(std::vector<uint16_t>(tokens * outputs, 0x7fc0));
+    must(linear.apply(from, bf16_matrix(y, tokens, outputs)));
     return from_bf16(download<uint16_t>(y));
   }
+
+  Size size_;
 };
 
 void expect_near(const std::vector<float>& got, const std::vector<float>& want, float relative) {
@@ -84,6 +92,21 @@ TEST_F(CudaHopperLinearTest, EveryNumberOfTokensGivesResultsOfReference) {
       expect_near(apply(linear, tokens, DType::kF32), want, relative);
       expect_near(apply(linear, tokens, DType::kBF16), want, 0x1p-7f);
       expect_near(apply(linear, tokens, DType::kF32, 1), want, relative);
+    }
+  }
+}
+
+// Sums of a block's panels meet in turns: shared memory has no room for all.
+TEST_F(CudaHopperLinearTest, ManyPanelsOfBlockGiveResultsOfReference) {
+  size_ = {24'008, 512};
+  for (const char* name : {"int4-w4a16-g128", "int8-w8a8", "fp8-w8a8-block128x128"}) {
+    const Scheme scheme = *parse_scheme(name);
+    const Selection selection = select_row(scheme, "cuda-sm90", false, size_);
+    if (!selection.plan) GTEST_SKIP() << selection.chosen().error().to_string();
+    Linear linear = make(scheme, "cuda-sm90"), reference = make(scheme, "cuda-reference");
+    for (const int64_t tokens : {1, 4, 8}) {
+      SCOPED_TRACE(str(name, ", ", tokens, " tokens"));
+      expect_near(apply(linear, tokens, DType::kF32), apply(reference, tokens, DType::kF32), 1e-4f);
     }
   }
 }

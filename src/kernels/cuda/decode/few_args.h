@@ -86,6 +86,9 @@ template <int kOctets>
 inline constexpr int kFewWarps = kOctets == 1 ? 16 : 12;
 template <int kOctets>
 inline constexpr int kFewThreads = kFewWarps<kOctets> * 32;
+/// Registers of a thread of linear layers. One block of attend_stream has room beside such a block,
+/// and starts early.
+inline constexpr int kFewDenseRegisters = 88;
 /// Bytes of the sums of a linear layer's panels, by warp.
 constexpr int few_sum_bytes(int panels, int tokens) {
   return panels * tokens * kFewWarps<1> * 16 * static_cast<int>(sizeof(float));

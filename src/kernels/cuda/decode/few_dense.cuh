@@ -13,12 +13,6 @@
 
 namespace moracle::cuda {
 
-/// Rows of x: bytes from one to the next.
-struct FewRowsOfX {
-  const uint8_t* first;
-  int64_t stride;
-};
-
 /// Sums of some of a block's panels, by warp: args.sum_panels of them, in shared memory.
 class FewDenseSums {
  public:
@@ -134,8 +128,7 @@ __device__ void run_few_dense(const FewArgs& args, FewBarriers<kFewWarps<1>>& ba
 }
 
 template <class Operand, int kClose>
-__global__ void __launch_bounds__(kFewThreads<1>, 1)
-    few_dense(const __grid_constant__ FewArgs args) {
+__global__ void __maxnreg__(kFewDenseRegisters) few_dense(const __grid_constant__ FewArgs args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
   auto& barriers = *reinterpret_cast<FewBarriers<kFewWarps<1>>*>(memory);
@@ -159,8 +152,7 @@ struct alignas(16) FewNormedShared {
 /// The same with the norm of its input before it. Each block computes the norm for itself, so that
 /// no kernel before this one has to.
 template <class Operand, int kClose>
-__global__ void __launch_bounds__(kFewThreads<1>, 1)
-    few_normed(const __grid_constant__ FewArgs args) {
+__global__ void __maxnreg__(kFewDenseRegisters) few_normed(const __grid_constant__ FewArgs args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
   auto& shared = *reinterpret_cast<FewNormedShared*>(memory);

@@ -80,7 +80,7 @@ __device__ void finish_few_rows(const FewArgs& args, const FewPlan& plan, const 
 /// weights are on their way, before it reads x, in all threads.
 template <class Operand, int kOctets, int kClose, class Await>
 __device__ void run_few_rows(const FewArgs& args, FewRowsShared<kOctets>& shared, uint8_t* rings,
-                             Await await) {
+                             const FewRowsOfX& of_x, Await await) {
   constexpr int kTeams = kFewTeams<kOctets>;
   const FewPlan& plan = shared.plan;
   const MmaArgs& a = args.matrix;
@@ -125,7 +125,8 @@ __device__ void run_few_rows(const FewArgs& args, FewRowsShared<kOctets>& shared
   FewX<Operand, kOctets> x;
   const auto enter_x = [&] {
     const FewGroup group = plan.groups[loaded.group];
-    x.enter(a, [&](int r) { return plan.source[group.first + min(r, group.rows - 1)]; });
+    x.enter(a, of_x.first, of_x.stride,
+            [&](int r) { return plan.source[group.first + min(r, group.rows - 1)]; });
   };
   enter_x();
   x.go(begin);
@@ -178,9 +179,10 @@ __global__ void __launch_bounds__(kFewThreads<kOctets>, 1)
   const bool awaits_ids = !args.ids_are_there;
   if (awaits_ids) await();
   make_few_plan(args.slots, args.x_of_tokens, 8 * kOctets, shared.plan, shared.keys);
-  run_few_rows<Operand, kOctets, kClose>(args, shared, memory + sizeof(shared), [&] {
-    if (!awaits_ids) await();
-  });
+  run_few_rows<Operand, kOctets, kClose>(args, shared, memory + sizeof(shared),
+                                         {args.matrix.x, args.matrix.x_stride}, [&] {
+                                           if (!awaits_ids) await();
+                                         });
   settle_few_slots(args.slots, shared.plan);
 #endif
 }

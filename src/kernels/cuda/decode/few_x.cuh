@@ -5,6 +5,14 @@
 
 namespace moracle::cuda {
 
+/// Rows of x: bytes from one to the next. few_rows keeps them in registers: the experts of Qwen3's
+/// layer in int4 took 70 instead of 66 us with 8 tokens (H100) while each unit read them from the
+/// arguments.
+struct FewRowsOfX {
+  const uint8_t* first;
+  int64_t stride;
+};
+
 template <class Operand, int kOctets>
 struct FewX {
   static constexpr int kBlocks = kFewBlocks<Operand>;

@@ -92,7 +92,7 @@ __device__ inline void quantize_rows_in_block(const QuantKey& key, const Eight* 
 }
 
 template <class Operand>
-__global__ void __launch_bounds__(kFewThreads<1>, 1)
+__global__ void __maxnreg__(kFewDenseRegisters)
     quantized_rows(const __grid_constant__ QuantizedArgs args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];

@@ -139,8 +139,11 @@ __global__ void __launch_bounds__(32 * kHeadWarps) rope_heads(const RopeArgs a) 
   Head q_norm{}, k_norm{};
   if (a.rope.q_norm != nullptr) q_norm.load(a.rope.q_norm);
   if (a.rope.k_norm != nullptr) k_norm.load(a.rope.k_norm);
-  await_earlier_kernels();
+  // Attention may begin beside the kernel before this one: until its own wait it reads tables and
+  // pages of earlier steps only. Attention of the step before lies between two calls for a cache,
+  // so those pages are complete.
   start_later_kernels();
+  bool waits = true;
   for (unsigned b = blockIdx.x * kHeadWarps + threadIdx.x / 32; b < all;
        b += gridDim.x * kHeadWarps) {
     const int t = static_cast<int>(b / parts), start = static_cast<int>(b) % parts * kTogether;
@@ -153,24 +156,27 @@ __global__ void __launch_bounds__(32 * kHeadWarps) rope_heads(const RopeArgs a) 
       const Matrix& from = at < q_heads ? a.q : at < q_heads + kv_heads ? a.k : a.v;
       return static_cast<uint16_t*>(from.data) + t * from.stride + number_of(at) * kDim;
     };
+    // Tables were complete before the kernel before this one began.
     const int32_t position = a.batch.positions[t];
     std::byte* page = nullptr;
+    if (kMany || start + kTogether > q_heads)
+      page = page_of(a.batch, a.batch.sequences[t], position);
     float sine[4] = {}, cosine[4] = {};
+    if (start < q_heads + kv_heads) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        sincosf(static_cast<float>(position) * frequencies[i], &sine[i], &cosine[i]);
+        sine[i] *= a.rope.rotary.factor, cosine[i] *= a.rope.rotary.factor;
+      }
+    }
+    if (waits) await_earlier_kernels();
+    waits = false;
 #pragma unroll 1
     for (int first = start; first < end; first += kTogether) {
       Head many[kSteps];
       const auto head_at = [&](int step) { return first + step * (kTogether / kSteps) + own; };
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) many[i].load(source_of(min(head_at(i), heads - 1)));
-      if (page == nullptr && first + kTogether > q_heads)
-        page = page_of(a.batch, a.batch.sequences[t], position);
-      if (first == start && first < q_heads + kv_heads) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          sincosf(static_cast<float>(position) * frequencies[i], &sine[i], &cosine[i]);
-          sine[i] *= a.rope.rotary.factor, cosine[i] *= a.rope.rotary.factor;
-        }
-      }
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
         Head& head = many[i];
