@@ -105,6 +105,7 @@ Result<Dispatch::Arrived> Dispatch::take_messages(
   int64_t row = 0;
   for (size_t r = 0; r < messages.size(); ++r) {
     const int64_t count = routes.receives[r], slots = count * form.top_k;
+    if (count == 0) continue;
     const DispatchMessage::Places at = form.places(count);
     const std::byte* const from = messages[r].data();
     std::memcpy(arrived.host_ids.data() + row * form.top_k, from + at.ids, slots * 4);
