@@ -23,6 +23,14 @@ TEST(ParallelOption, ExplainShowsTheModeAndWhatItSends) {
   EXPECT_EQ(Json::parse(json.out)["parallel"]["mode"], "dispatched");
 }
 
+TEST(ParallelOption, ExplainShowsTheRequestedExchange) {
+  const std::string model = small_model();
+  if (model.empty()) GTEST_SKIP() << "no model beside the clone";
+  const auto json = run_command({"explain", model, "--json", "--machine", "h200", "--parallel",
+                                 "ep=2,mode=dispatched", "--exchange", "nccl-ep"});
+  EXPECT_EQ(Json::parse(json.out)["parallel"]["chosen"], "nccl-ep");
+}
+
 TEST(ParallelOption, OtherTextsAreRefusedWithTheReason) {
   const std::string model = small_model();
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";

@@ -114,6 +114,7 @@ Status RankArguments::set_spread(ModelOptions& options) const {
   if (!given()) return {};
   MORACLE_TRY(const ParallelText text, ParallelText::parse(parallel));
   options.spread = text.spread;
+  options.exchange = exchange;
   options.tp_size = text.tp;
   options.lm_head_size = text.lm_head;
   if (moves_experts && !by_load()) return {};  // copies begin with the first rebalance
@@ -165,7 +166,6 @@ Status RankArguments::join(ModelOptions& options) const {
     std::cerr.rdbuf(&nowhere);
   }
   options.group = job;
-  options.exchange = exchange;
   options.parallel.ep_rank = rank.rank;
   options.device = device_of_rank(options.device, rank);
   if (options.threads < 1) {

@@ -21,7 +21,7 @@ struct RankArguments {
   bool given() const { return !parallel.empty(); }
   /// The plan of rank 0, for verbs that read no weights. Errors: a text that ParallelText refuses.
   Result<Parallelism> planned() const;
-  /// Sets how tokens and dense layers are spread. Errors: likewise.
+  /// Sets how tokens and dense layers are spread, and by which exchange. Errors: likewise.
   Status set_spread(ModelOptions& options) const;
   /// True if the placement is a file of routing statistics.
   bool by_load() const;

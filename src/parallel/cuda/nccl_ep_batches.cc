@@ -3,38 +3,14 @@
 
 #include "base/text.h"
 #include "kernels/cuda/device/cuda_check.h"
+#include "parallel/cuda/nccl_ep_shape.h"
 #include "parallel/cuda/scatter_rows.h"
 
 namespace moracle {
 namespace {
 
-constexpr const char* kEpExchange = "exchange 'nccl-ep'";
-
 // Seconds between the host's timeout and the kernel's.
 constexpr double kAfterTimeout = 5;
-
-Error ep_refusal(std::string need, std::string fact) {
-  return {ErrorKind::kUnsupported, "", kEpExchange, std::move(need), std::move(fact)};
-}
-
-// Kernels of nccl_ep move 16 bytes per thread and go through a row in steps of 512 values. A wrong
-// size ends the process in an assertion, so check it here.
-Status check_ep_shape(const BatchShape& shape) {
-  if (shape.hidden_size % 512 != 0 || shape.hidden_size > 8192)
-    return ep_refusal("a hidden size that is a multiple of 512, at most 8192",
-                      str("it is ", shape.hidden_size));
-  if (shape.top_k > 16)
-    return ep_refusal("at most 16 experts per token", str("there are ", shape.top_k));
-  if (shape.num_experts > 1024)
-    return ep_refusal("at most 1024 experts", str("there are ", shape.num_experts));
-  if (shape.num_scales * 4 % 16 != 0)
-    return ep_refusal("scales of a token in a multiple of 16 bytes",
-                      str("the scheme has ", shape.num_scales * 4, " bytes of them"));
-  if (shape.cols * bits(shape.row) / 8 % 16 != 0)
-    return ep_refusal("rows of a multiple of 16 bytes",
-                      str("they have ", shape.cols * bits(shape.row) / 8));
-  return {};
-}
 
 // nccl_ep 0.2 throws through its C interface where CUDA fails.
 ncclResult_t guarded(const std::function<ncclResult_t()>& call) {
@@ -49,7 +25,7 @@ ncclResult_t guarded(const std::function<ncclResult_t()>& call) {
 Status explain_ep(Status done) {
   if (done || done.error().need.rfind("ncclEp", 0) != 0) return done;
   Error error = done.error();
-  error.place = kEpExchange;
+  error.place = ep_refusal("", "").place;
   error.fact +=
       ". nccl_ep compiles kernels at first use, and its messages are on standard error. It needs "
       "nvcc in CUDA_HOME or PATH, the headers in NCCL_HOME and NCCL_EP_HOME, and a writable folder "
