@@ -61,6 +61,9 @@ __device__ inline void pin(Sum (&sum)[kCount]) {
 #define MORACLE_D64 \
   MORACLE_D48       \
   "," MORACLE_8(48, 49, 50, 51, 52, 53, 54, 55) "," MORACLE_8(56, 57, 58, 59, 60, 61, 62, 63)
+#define MORACLE_D72 \
+  MORACLE_D64       \
+  "," MORACLE_8(64, 65, 66, 67, 68, 69, 70, 71)
 #define MORACLE_D80 \
   MORACLE_D64       \
   "," MORACLE_8(64, 65, 66, 67, 68, 69, 70, 71) "," MORACLE_8(72, 73, 74, 75, 76, 77, 78, 79)
@@ -81,6 +84,7 @@ __device__ inline void pin(Sum (&sum)[kCount]) {
 #define MORACLE_IO32(c, i) MORACLE_IO16(c, i), MORACLE_IO16(c, i + 16)
 #define MORACLE_IO48(c, i) MORACLE_IO32(c, i), MORACLE_IO16(c, i + 32)
 #define MORACLE_IO64(c, i) MORACLE_IO32(c, i), MORACLE_IO32(c, i + 32)
+#define MORACLE_IO72(c, i) MORACLE_IO64(c, i), MORACLE_IO8(c, i + 64)
 #define MORACLE_IO96(c, i) MORACLE_IO64(c, i), MORACLE_IO32(c, i + 64)
 #define MORACLE_IO128(c, i) MORACLE_IO64(c, i), MORACLE_IO64(c, i + 64)
 // The numbers are those of the four registers of a, of b's descriptor and of `add`.
@@ -98,6 +102,7 @@ __device__ inline void pin(Sum (&sum)[kCount]) {
     if constexpr (kN == 64) MORACLE_WGMMA(64, 32, c, kind, tail, 32, 33, 34, 35, 36, 37);          \
     if constexpr (kN == 96) MORACLE_WGMMA(96, 48, c, kind, tail, 48, 49, 50, 51, 52, 53);          \
     if constexpr (kN == 128) MORACLE_WGMMA(128, 64, c, kind, tail, 64, 65, 66, 67, 68, 69);        \
+    if constexpr (kN == 144) MORACLE_WGMMA(144, 72, c, kind, tail, 72, 73, 74, 75, 76, 77);        \
     if constexpr (kN == 192) MORACLE_WGMMA(192, 96, c, kind, tail, 96, 97, 98, 99, 100, 101);      \
     if constexpr (kN == 256) MORACLE_WGMMA(256, 128, c, kind, tail, 128, 129, 130, 131, 132, 133); \
   } while (false)
@@ -130,6 +135,7 @@ __device__ __forceinline__ void wgmma(Sum (&d)[kN / 2], const uint32_t (&a)[4], 
 #undef MORACLE_D32
 #undef MORACLE_D48
 #undef MORACLE_D64
+#undef MORACLE_D72
 #undef MORACLE_D80
 #undef MORACLE_D96
 #undef MORACLE_D112
@@ -141,6 +147,7 @@ __device__ __forceinline__ void wgmma(Sum (&d)[kN / 2], const uint32_t (&a)[4], 
 #undef MORACLE_IO32
 #undef MORACLE_IO48
 #undef MORACLE_IO64
+#undef MORACLE_IO72
 #undef MORACLE_IO96
 #undef MORACLE_IO128
 #undef MORACLE_WGMMA

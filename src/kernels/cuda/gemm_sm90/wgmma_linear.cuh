@@ -93,19 +93,22 @@ WgmmaKernel wgmma_kernel() {
           Operand::kTokenRows};
 }
 
-/// Kernels for kWgmmaTiles. Tiles of 192 rows need the registers that unpacking takes. `Many` is
-/// the operand of experts from 128 rows on.
+/// Kernels for kWgmmaTiles. Tiles of 144 and 192 rows need the registers that unpacking takes.
+/// `Many` is the operand of experts from 128 rows on.
 template <class Operand, class Many = Operand>
 WgmmaKernels wgmma_kernels() {
   constexpr int kBlocks = Operand::kCodeBits == 16 ? 2 : 4;  // 128 bytes of a row, at least
   // Unpacking 4 bits, or folding scales, takes so long that a second block pays.
   constexpr int kPerSm = Operand::kCodeBits == 4 || Operand::kFolded ? 2 : 1;
+  constexpr int kWide = Many::kWide ? 192 : 128, kBetween = Many::kWide ? 144 : 128;
   static const WgmmaKernel kGrouped[] = {
       wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>(),
       wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 32, kBlocks>>(),
       wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 64, kBlocks>>(),
       wgmma_kernel<Many, FullWgmmaTile<Many, 2, 128, kBlocks>>(),
-      wgmma_kernel<Many, FullWgmmaTile<Many, 2, Many::kWide ? 192 : 128, kBlocks>>()};
+      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kWide, kBlocks>>(),
+      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kBetween, kBlocks>>(),
+      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kWide, kBlocks>>()};
   static const WgmmaKernel kDense[] = {
       wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 32, kBlocks>>(),
       wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 64, kBlocks>>(),
@@ -116,7 +119,7 @@ WgmmaKernels wgmma_kernels() {
         wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>();
     shared = &kShared;
   }
-  return {std::span(kGrouped).first(Many::kWide ? 5 : 4), kDense, shared};
+  return {std::span(kGrouped).first(Many::kWide ? 7 : 4), kDense, shared};
 }
 
 }  // namespace moracle::cuda
