@@ -65,7 +65,7 @@ std::string names(GpuFeature set) {
 }
 
 std::string names(Library set) {
-  constexpr std::string_view kNames[] = {"cuBLASLt"};
+  constexpr std::string_view kNames[] = {"cuBLASLt", "cuBLASLt 12.9"};
   return listed(static_cast<uint32_t>(set), kNames, ", ");
 }
 

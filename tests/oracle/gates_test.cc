@@ -9,7 +9,9 @@
 
 #include "base/text.h"
 #include "conformance/conformance.h"
+#include "kernels/cuda/dense/cublaslt_plan.h"
 #include "oracle/fake_rows.h"
+#include "oracle/machine/libraries.h"
 
 namespace moracle::gates_test {
 namespace {
@@ -101,6 +103,40 @@ TEST(Gates, CublasLtServesDenseBf16LayersWithItsLibrary) {
   EXPECT_EQ(chosen(other), "cuda-sm90, weights: needs weights in bf16; the layer's weights are i4");
   machine.libraries = Library::kNone;
   EXPECT_EQ(chosen(linear), "cuda-sm90, library: needs the library cuBLASLt; it was not found");
+}
+
+// Many tokens of a linear layer in fp8 blocks go to the library, if it is new enough and multiplies
+// the layer's sizes.
+TEST(Gates, CublasLtMultipliesManyTokensInFp8Blocks) {
+  LayerSpec linear{.name = "q_proj",
+                   .linear = true,
+                   .hidden_size = 256,
+                   .intermediate_size = 384,
+                   .scheme = {kFp8Static128BlockSym, kFp8Dynamic128Sym}};
+  Machine machine = with_gpu(90);
+  const auto from = [&](const LayerSpec& layer, bool deterministic = false) {
+    const Selection selection = select({.layer = layer,
+                                        .max_num_tokens = 4096,
+                                        .deterministic = deterministic,
+                                        .backend = "cuda-sm90",
+                                        .platform = Platform::kCuda},
+                                       machine);
+    return selection.plan ? cuda::cublaslt_block_tokens(selection.plan->matrices[0].kernel) : -1;
+  };
+  machine.libraries = Library::kCublasLt;
+  EXPECT_EQ(from(linear), 0);
+  machine.libraries = Library::kCublasLt | kCublasLtBlocks;
+  EXPECT_EQ(from(linear), cuda::kLeastCublasLtBlockTokens);
+  EXPECT_EQ(from(linear, true), 0);
+  LayerSpec other = linear;
+  other.bias = true;
+  EXPECT_EQ(from(other), 0);
+  other = linear;
+  other.intermediate_size = 392;
+  EXPECT_EQ(from(other), 0);
+  other = linear;
+  other.scheme = {kFp8StaticChannelSym, kFp8DynamicTokenSym};
+  EXPECT_EQ(from(other), 0);
 }
 
 // A GPU without fp8 products keeps the scheme on a slow row, unless 16-bit activations are

@@ -4,6 +4,8 @@
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/decode/few_experts.h"
 #include "kernels/cuda/decode/few_linear.h"
+#include "kernels/cuda/dense/cublaslt_blocks.h"
+#include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/dense/quantized_rows.h"
 #include "kernels/cuda/gemm_sm90/wgmma_dense.h"
 #include "kernels/cuda/gemm_sm90/wgmma_experts.h"
@@ -35,6 +37,11 @@ Result<std::unique_ptr<GroupedLinear>> make_sm90(KernelWeights&& weights, const 
   if (plan.dense_from > 0) {
     MORACLE_TRY(others, make_wgmma_dense(std::move(others), gpu));
   }
+#if defined(MORACLE_WITH_CUBLASLT)
+  if (const int64_t tokens = cublaslt_block_tokens(plan); tokens > 0) {
+    MORACLE_TRY(others, make_cublaslt_blocks(std::move(others), tokens, gpu));
+  }
+#endif
   if (plan.linear_up_to == 0) return others;
   MORACLE_TRY(others, make_few_linear(std::move(others), plan.linear_up_to, gpu));
   return make_quantized_rows(std::move(others), gpu);

@@ -1,12 +1,14 @@
 // Plans backend cuda-sm90: kernels for few tokens, wgmma for more, and those of cuda-sm80 for what
-// both leave.
+// both leave. cuBLASLt multiplies many tokens of linear layers in fp8 blocks.
 #include <algorithm>
 
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/decode/few_plan.h"
+#include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 #include "kernels/kernels.h"
+#include "oracle/machine/libraries.h"
 
 namespace moracle {
 namespace cuda {
@@ -29,15 +31,16 @@ void add_few(const KernelRequest& request, int64_t last, std::vector<KernelUse>&
   }
 }
 
-void add_wgmma(const KernelRequest& request, int64_t first, std::vector<KernelUse>& uses) {
+void add_wgmma(const KernelRequest& request, int64_t first, int64_t end,
+               std::vector<KernelUse>& uses) {
   const int tiles = wgmma_tiles(request.shape, request.scheme);
   const auto choice = [&](int64_t tokens) {
     if (request.linear) return wgmma_dense_choice(tokens);
     return wgmma_choice(tiles, tokens * request.rows_per_token, request.num_experts);
   };
-  for (int64_t tokens = first; tokens <= request.max_num_tokens;) {
+  for (int64_t tokens = first; tokens <= end;) {
     const int tile = choice(tokens);
-    int64_t last = tokens, above = request.max_num_tokens + 1;  // search the end of this tile
+    int64_t last = tokens, above = end + 1;  // search the end of this tile
     while (above - last > 1) {
       const int64_t middle = last + (above - last) / 2;
       (choice(middle) == tile ? last : above) = middle;
@@ -56,8 +59,9 @@ void add_rest(std::vector<KernelUse>& uses, int64_t first, int64_t last, KernelP
   }
 }
 
-// Few tokens of a linear layer stream its weights, too, and more tokens run on wgmma.
-KernelPlan plan_linear(const KernelRequest& request, KernelPlan plan) {
+// Few tokens of a linear layer stream its weights, too. More tokens run on wgmma, and many in fp8
+// blocks in cuBLASLt.
+KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, KernelPlan plan) {
   if (request.deterministic || !few_serves(request.shape, request.scheme)) return plan;
   std::vector<KernelUse> uses;
   plan.linear_up_to = std::min(kMostFewLinearTokens, request.max_num_tokens);
@@ -66,7 +70,17 @@ KernelPlan plan_linear(const KernelRequest& request, KernelPlan plan) {
   const bool many = wgmma_tiles(request.shape, request.scheme) > 0 && !wgmma_rounds(request.scheme);
   if (many && plan.linear_up_to < request.max_num_tokens) {
     plan.dense_from = plan.linear_up_to + 1;
-    add_wgmma(request, plan.dense_from, uses);
+    int64_t last = request.max_num_tokens;
+    const bool library = missing(kCublasLtBlocks, machine.libraries) == Library::kNone &&
+                         last >= kLeastCublasLtBlockTokens &&
+                         cublaslt_block_products(request.shape, request.scheme);
+    if (library) last = kLeastCublasLtBlockTokens - 1;
+    add_wgmma(request, plan.dense_from, last, uses);
+    if (library) {
+      uses.push_back({last + 1, kCublasLtBlocksName});
+      plan.scratch_bytes = std::max(
+          plan.scratch_bytes, kCublasLtWorkspace + cublaslt_block_scratch(request.shape).bytes);
+    }
   } else {
     add_rest(uses, plan.linear_up_to + 1, request.max_num_tokens, plan);
   }
@@ -78,7 +92,7 @@ KernelPlan plan_linear(const KernelRequest& request, KernelPlan plan) {
 
 KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
   KernelPlan plan = plan_mma(request, machine);
-  if (request.linear) return plan_linear(request, std::move(plan));
+  if (request.linear) return plan_linear(request, machine, std::move(plan));
   // GEMM 1 must apply the activation.
   if (!request.fuses || (request.activation != nullptr && !plan.activates)) return plan;
   std::vector<KernelUse> uses;
@@ -92,7 +106,7 @@ KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
   // Numbers of tokens between, as cuda-sm80 plans them.
   const int64_t last = plan.fused.from > 0 ? plan.fused.from - 1 : request.max_num_tokens;
   add_rest(uses, plan.fused.up_to + 1, last, plan);
-  if (plan.fused.from > 0) add_wgmma(request, plan.fused.from, uses);
+  if (plan.fused.from > 0) add_wgmma(request, plan.fused.from, request.max_num_tokens, uses);
   // What other tokens chose decides which warp adds which columns of a token.
   if (plan.fused.any()) plan.deterministic = false;
   uses.back().to_tokens = 0;

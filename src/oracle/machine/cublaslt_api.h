@@ -8,6 +8,10 @@
 
 namespace moracle::cublaslt {
 
+/// Version of the library, and of the headers of this build, that multiplies fp8 in blocks.
+inline constexpr size_t kBlocksVersion = 120900;
+inline constexpr bool kHeadersHaveBlocks = CUBLAS_VERSION >= kBlocksVersion;
+
 /// Every function that this library calls (cublaslt_functions.inc).
 struct Api {
 #define X(function) decltype(&::function) function = nullptr;

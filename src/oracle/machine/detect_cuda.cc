@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include "oracle/machine/detect.h"
+#include "oracle/machine/libraries.h"
 #if defined(MORACLE_WITH_CUBLASLT)
 #include "oracle/machine/cublaslt_api.h"
 #endif
@@ -24,7 +25,12 @@ std::vector<GpuInfo> detect_cuda() {
 
 Library detect_libraries() {
 #if defined(MORACLE_WITH_CUBLASLT)
-  if (cublaslt::api()) return Library::kCublasLt;
+  const Result<cublaslt::Api>& api = cublaslt::api();
+  if (api) {
+    const bool blocks =
+        cublaslt::kHeadersHaveBlocks && api->cublasLtGetVersion() >= cublaslt::kBlocksVersion;
+    return blocks ? Library::kCublasLt | kCublasLtBlocks : Library::kCublasLt;
+  }
 #endif
   return Library::kNone;
 }

@@ -1,6 +1,7 @@
 // Known machines as data: typical configurations of public hardware. They allow a selection to be
 // explained and tested without the machine.
 #include "moracle/oracle.h"
+#include "oracle/machine/libraries.h"
 
 namespace moracle {
 namespace {
@@ -29,7 +30,7 @@ std::vector<Machine> for_every_platform(std::vector<Machine> machines) {
   for (Machine& machine : machines) {
     machine.every_platform = true;
     for (const GpuInfo& gpu : machine.gpus)
-      if (gpu.platform == Platform::kCuda) machine.libraries = Library::kCublasLt;
+      if (gpu.platform == Platform::kCuda) machine.libraries = Library::kCublasLt | kCublasLtBlocks;
   }
   return machines;
 }

@@ -67,6 +67,23 @@ CublasLt::~CublasLt() {
   if (handle_ != nullptr) static_cast<void>(api_.cublasLtDestroy(handle_));
 }
 
+Result<std::shared_ptr<const Buffer>> CublasLt::scratch(Device& device, int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (!scratch_ || static_cast<int64_t>(scratch_->bytes()) < bytes) {
+    MORACLE_TRY(Buffer larger, device.allocate(static_cast<size_t>(bytes)));
+    scratch_ = std::make_shared<const Buffer>(std::move(larger));
+  }
+  return scratch_;
+}
+
+Status CublasLt::set_scales(const DenseProduct& product, const Choice& c) {
+  MORACLE_CUBLASLT(cublasLtMatmulDescSetAttribute, c.product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+                   &product.weight_scales, sizeof product.weight_scales);
+  MORACLE_CUBLASLT(cublasLtMatmulDescSetAttribute, c.product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                   &product.x_scales, sizeof product.x_scales);
+  return {};
+}
+
 Status CublasLt::choose(const Key& key, const DenseProduct& product, Choice& c) {
   MORACLE_CUBLASLT(cublasLtMatmulDescCreate, &c.product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
   const auto set = [&](cublasLtMatmulDescAttributes_t what, const auto& value) {
@@ -79,8 +96,18 @@ Status CublasLt::choose(const Key& key, const DenseProduct& product, Choice& c) 
     MORACLE_CHECK(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(key.y)));
     MORACLE_CHECK(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias));
   }
-  MORACLE_CUBLASLT(cublasLtMatrixLayoutCreate, &c.weights, CUDA_R_16BF, key.k, key.n, key.k);
-  MORACLE_CUBLASLT(cublasLtMatrixLayoutCreate, &c.x, CUDA_R_16BF, key.k, key.rows, key.x_stride);
+#if CUBLAS_VERSION >= 120900
+  if (key.blocks) {
+    MORACLE_CHECK(set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+                      int32_t{CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F}));
+    MORACLE_CHECK(
+        set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, int32_t{CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F}));
+    MORACLE_CHECK(set_scales(product, c));
+  }
+#endif
+  const cudaDataType_t type = key.blocks ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+  MORACLE_CUBLASLT(cublasLtMatrixLayoutCreate, &c.weights, type, key.k, key.n, key.k);
+  MORACLE_CUBLASLT(cublasLtMatrixLayoutCreate, &c.x, type, key.k, key.rows, key.x_stride);
   MORACLE_CUBLASLT(cublasLtMatrixLayoutCreate, &c.y, type_of(key.y), key.n, key.rows, key.y_stride);
 
   cublasLtMatmulPreference_t wishes = nullptr;
@@ -135,6 +162,7 @@ Status CublasLt::multiply(const DenseProduct& p, Stream stream) {
                 p.y.stride,
                 p.y.dtype,
                 p.bias != nullptr,
+                p.weight_scales != nullptr,
                 alignment(p.x.data),
                 alignment(p.y.data)};
   const std::lock_guard lock(mutex_);
@@ -144,6 +172,7 @@ Status CublasLt::multiply(const DenseProduct& p, Stream stream) {
     MORACLE_CUBLASLT(cublasLtMatmulDescSetAttribute, choice->product,
                      CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p.bias, sizeof p.bias);
   }
+  if (p.weight_scales != nullptr) MORACLE_CHECK(set_scales(p, *choice));
   const bool shares = choice->workspace_bytes > 0;
   if (shares) MORACLE_CHECK(order_->begin(stream));
   const float one = 1, zero = 0;

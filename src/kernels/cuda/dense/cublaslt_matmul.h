@@ -19,8 +19,12 @@ struct DenseProduct {
   const void* weights = nullptr;  ///< [n, k] bf16, 16-byte aligned
   const void* bias = nullptr;     ///< [n] of y's dtype; null: none
   int64_t n = 0, k = 0;
-  Matrix x;  ///< [rows, k] bf16
+  Matrix x;  ///< [rows, k], bf16
   Matrix y;  ///< [rows, n], bf16 or f32
+  /// Not null: weights and x are e4m3 with scales, and there is no bias. Rows are a multiple of 4,
+  /// the library one of kBlocksVersion.
+  const float* weight_scales = nullptr;  ///< [n / 128 rounded up][k / 128 rounded up to 4]
+  const float* x_scales = nullptr;       ///< [k / 128][rows]
 };
 
 class CublasLt {
@@ -31,6 +35,11 @@ class CublasLt {
   CublasLt& operator=(const CublasLt&) = delete;
   ~CublasLt();
 
+  /// Memory of at least so many bytes for one product at a time: begin and end its use by order().
+  /// Callers share it. They keep it, because captured graphs do.
+  Result<std::shared_ptr<const Buffer>> scratch(Device& device, int64_t bytes);
+  StreamOrder& order() const { return *order_; }
+
   /// Enqueues. The first call for a shape, a number of rows, and strides asks the library for a
   /// kernel and keeps the answer; that takes tens of microseconds on the host and nothing on the
   /// device. The sums of a kernel have a fixed order, so equal calls give equal bits.
@@ -40,7 +49,7 @@ class CublasLt {
   struct Key {
     int64_t n, k, rows, x_stride, y_stride;
     DType y;
-    bool bias;
+    bool bias, blocks;
     int x_alignment, y_alignment;
     auto operator<=>(const Key&) const = default;
   };
@@ -49,12 +58,14 @@ class CublasLt {
   CublasLt(const cublaslt::Api& api, const Queue& queue) : api_(api), queue_(queue) {}
   Result<Choice*> choice_for(const Key& key, const DenseProduct& product);
   Status choose(const Key& key, const DenseProduct& product, Choice& choice);
+  Status set_scales(const DenseProduct& product, const Choice& choice);
 
   const cublaslt::Api& api_;
   const Queue& queue_;  // owned by the device, which outlives this object
   cublasLtHandle_t handle_ = nullptr;
   Buffer workspace_;
-  std::shared_ptr<StreamOrder> order_;  // of streams that use the workspace
+  std::shared_ptr<const Buffer> scratch_;  // the largest so far
+  std::shared_ptr<StreamOrder> order_;     // of streams that use the workspace
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<Choice>> choices_;
 };

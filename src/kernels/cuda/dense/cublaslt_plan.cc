@@ -12,6 +12,33 @@ const char* dense_kernel_name(int64_t rows, int64_t outputs) {
              : "cuBLASLt, bf16 products, f32 sums";
 }
 
+bool cublaslt_block_products(const MatrixShape& shape, const Scheme& scheme) {
+  const auto is_128 = [](int64_t size) { return size == 128; };
+  const QuantKey& w = shape.key;
+  const auto& x = scheme.activation;
+  return w.dtype == DType::kF8E4M3 && w.symmetric && w.scale_dtype == DType::kF32 &&
+         is_128(w.group.rows) && is_128(w.group.cols) && !shape.bias && !shape.group_index &&
+         shape.n % 16 == 0 && shape.k % 128 == 0 && x && x->dynamic && x->dtype == DType::kF8E4M3 &&
+         x->scale_dtype == DType::kF32 && is_128(x->group.cols);
+}
+
+int64_t cublaslt_block_tokens(const KernelPlan& plan) {
+  for (const KernelUse& use : plan.kernels)
+    if (use.name == kCublasLtBlocksName) return use.from_tokens;
+  return 0;
+}
+
+CublasLtBlockScratch cublaslt_block_scratch(const MatrixShape& shape) {
+  const auto up = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
+  const int64_t groups = shape.k / 128;
+  CublasLtBlockScratch at{};
+  at.scale_row = (groups + 3) / 4 * 4;
+  at.weight_scales = up(shape.n * shape.k);
+  at.row_scales = at.weight_scales + up((shape.n + 127) / 128 * at.scale_row * 4);
+  at.bytes = at.row_scales + up(groups * 4 * 4);
+  return at;
+}
+
 namespace {
 
 KernelPlan plan_cublaslt(const KernelRequest& request, const Machine&) {

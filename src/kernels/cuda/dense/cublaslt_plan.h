@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+
+#include "moracle/oracle.h"
 
 namespace moracle::cuda {
 
@@ -16,6 +19,29 @@ inline bool is_few_rows(int64_t rows, int64_t outputs) {
 
 /// cuBLASLt's workspace: the size that NVIDIA recommends for Hopper. One per device.
 inline constexpr int64_t kCublasLtWorkspace = int64_t{32} << 20;
+
+/// From so many tokens on cuBLASLt multiplies fp8 in blocks faster than the kernels of gemm_sm90,
+/// though it reads a copy of the weights in rows, which each call makes. Both linear layers of
+/// attention, 2048 → 5120 and 4096 → 2048, on an H100: 61 µs instead of 59 with 256 tokens, 63
+/// instead of 81 with 512, 78 instead of 114 with 1,024 (bench/lab/h200_attention.md).
+inline constexpr int64_t kLeastCublasLtBlockTokens = 384;
+/// True if cuBLASLt multiplies these types: weights in blocks of 128 x 128, activations in groups
+/// of 128, scales in f32, no bias.
+bool cublaslt_block_products(const MatrixShape& shape, const Scheme& scheme);
+/// Name of that kernel in plans.
+inline constexpr const char* kCublasLtBlocksName =
+    "cuBLASLt, fp8 x fp8, f32 sums of 128 columns each";
+
+/// The number of tokens from which it runs; 0: the plan does not have it.
+int64_t cublaslt_block_tokens(const KernelPlan& plan);
+
+/// Sections of the scratch of such a product: codes in rows, their scales, and the scales of up to
+/// four rows of activations.
+struct CublasLtBlockScratch {
+  int64_t scale_row;  ///< scales of 128 rows of weights: one of each block, padded
+  int64_t weight_scales, row_scales, bytes;
+};
+CublasLtBlockScratch cublaslt_block_scratch(const MatrixShape& shape);
 
 /// Name in plans of the kernel for this number of rows and outputs.
 const char* dense_kernel_name(int64_t rows, int64_t outputs);

@@ -17,6 +17,7 @@ struct VectorArgs {
   const uint16_t* from;
   int64_t from_stride, rows;
   int cols, group, groups;
+  int64_t next_row, next_group;  // from a scale to those of the next row and group
   QuantKey key;
   uint8_t* to;
   int64_t to_stride;
@@ -101,7 +102,8 @@ __global__ void __launch_bounds__(kMostVectorThreads)
         const float scale = scale_of_bits(a.key, largest);
         const bool there = row_there && c < a.cols;
         store_codes(a, r, c, eight.codes(a.key, scale, largest < kInfinityBits), there);
-        if (there && c % a.group == 0) a.scales[r * a.groups + c / a.group] = scale;
+        if (there && c % a.group == 0)
+          a.scales[r * a.next_row + c / a.group * a.next_group] = scale;
       }
     }
     if (row_there) clear_vectors(a, r, thread, threads);
@@ -181,13 +183,17 @@ bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to) {
 }
 
 Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
-                        CodeOrder order, Stream stream, Overlap overlap) {
+                        CodeOrder order, Stream stream, Overlap overlap, ScaleOrder scales) {
+  const int64_t groups = num_groups(key, from.cols);
+  const bool by_row = scales == ScaleOrder::kByRow;
   const VectorArgs args{static_cast<const uint16_t*>(from.data),
                         from.stride,
                         from.rows,
                         static_cast<int>(from.cols),
                         static_cast<int>(group_cols(key, from.cols)),
-                        static_cast<int>(num_groups(key, from.cols)),
+                        static_cast<int>(groups),
+                        by_row ? groups : 1,
+                        by_row ? 1 : from.rows,
                         key,
                         static_cast<uint8_t*>(to.values.data),
                         to.values.stride,

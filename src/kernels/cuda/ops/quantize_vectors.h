@@ -11,12 +11,16 @@ namespace moracle::cuda {
 /// Natural, or as layout/fragment_order.h says.
 enum class CodeOrder { kNatural, kFragments };
 
+/// [rows, groups], or [groups, rows].
+enum class ScaleOrder { kByRow, kByGroup };
+
 /// True if quantize_vectors can read and write these rows: from bf16 to codes, in whole vectors,
 /// with one scale per row or groups of 8 to 256 columns, a power of two.
 bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to);
 /// Quantizes as Ops::quantize. Requires in_vectors; fragments require columns in multiples of 32.
 Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
-                        CodeOrder order, Stream stream, Overlap overlap = Overlap::kNone);
+                        CodeOrder order, Stream stream, Overlap overlap = Overlap::kNone,
+                        ScaleOrder scales = ScaleOrder::kByRow);
 /// Rounds rows of bf16 to what codes with scales in groups of 32 columns hold: MXFP8. Columns are
 /// multiples of 32, rows 16-byte aligned. `from` and `to` may be the same rows, and are in the same
 /// order, or `to` in fragment order.

@@ -1,0 +1,97 @@
+#include "kernels/cuda/dense/cublaslt_blocks.h"
+
+#if defined(MORACLE_WITH_CUBLASLT)
+#include "kernels/cuda/dense/cublaslt_matmul.h"
+#include "kernels/cuda/dense/cublaslt_plan.h"
+#include "kernels/cuda/dense/unpack_rows.h"
+#include "kernels/cuda/ops/quantize_vectors.h"
+#include "kernels/kernel_watch.h"
+
+namespace moracle::cuda {
+namespace {
+
+constexpr int64_t kRowUnit = 4;  // the library multiplies whole units of rows
+
+bool in_vectors(const Matrix& m) {
+  return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.stride * bits(m.dtype) % 128 == 0;
+}
+
+class CublasLtBlocks : public GroupedLinear {
+ public:
+  CublasLtBlocks(std::unique_ptr<GroupedLinear> others, int64_t tokens,
+                 std::shared_ptr<CublasLt> library, std::shared_ptr<const Buffer> scratch,
+                 CudaDevice& device)
+      : others_(std::move(others)),
+        tokens_(tokens),
+        library_(std::move(library)),
+        scratch_(std::move(scratch)),
+        at_(cublaslt_block_scratch(others_->weights().shape)),
+        device_(device) {}
+
+  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
+    return others_->run(rows, y, stream);
+  }
+  Status run_dense(const Matrix& x, const Rows& scratch, const Matrix& y, Stream stream) override {
+    const bool fits = x.dtype == DType::kBF16 && in_vectors(x) && in_vectors(y);
+    if (x.rows < tokens_ || !fits) return others_->run_dense(x, scratch, y, stream);
+    if (kernels_are_watched()) report({kCublasLtBlocksName, weights().shape});
+    MORACLE_CHECK(library_->order().begin(stream));
+    const Status done = multiply(x, scratch, y, stream);
+    library_->order().end(stream);
+    return done;
+  }
+  Status weights_replaced(Stream stream) override { return others_->weights_replaced(stream); }
+  const KernelWeights& weights() const override { return others_->weights(); }
+
+ private:
+  Status multiply(const Matrix& x, const Rows& scratch, const Matrix& y, Stream stream) {
+    MORACLE_CHECK(unpack_rows(device_.queue(), weights(), at_, scratch_->as<uint8_t>(), stream));
+    const int64_t rest = x.rows % kRowUnit, whole = x.rows - rest;
+    // Quantize while the weights are copied.
+    MORACLE_CHECK(
+        multiply(x, 0, whole, scratch.values, scratch.scales, y, Overlap::kPrevious, stream));
+    if (rest == 0) return {};
+    // The last rows, with earlier ones that make them a unit. These get the same values again.
+    return multiply(x, x.rows - kRowUnit, kRowUnit, scratch.values,
+                    reinterpret_cast<float*>(scratch_->as<uint8_t>() + at_.row_scales), y,
+                    Overlap::kNone, stream);
+  }
+  Status multiply(const Matrix& x, int64_t first, int64_t count, const Matrix& codes, float* scales,
+                  const Matrix& y, Overlap overlap, Stream stream) {
+    const KernelWeights& w = weights();
+    const QuantKey& key = *w.scheme.activation;
+    const Rows to{codes.slice(first, count), scales, w.shape.k / key.group.cols};
+    MORACLE_CHECK(quantize_vectors(device_.queue(), x.slice(first, count), key, to,
+                                   CodeOrder::kFragments, stream, overlap, ScaleOrder::kByGroup));
+    const auto* const rows = scratch_->as<uint8_t>();
+    DenseProduct product{rows, nullptr, w.shape.n, w.shape.k, to.values, y.slice(first, count)};
+    product.weight_scales = reinterpret_cast<const float*>(rows + at_.weight_scales);
+    product.x_scales = scales;
+    return library_->multiply(product, stream);
+  }
+
+  std::unique_ptr<GroupedLinear> others_;
+  int64_t tokens_;
+  std::shared_ptr<CublasLt> library_;
+  std::shared_ptr<const Buffer> scratch_;
+  CublasLtBlockScratch at_;
+  CudaDevice& device_;  // outlives its layers
+};
+
+}  // namespace
+
+Result<std::unique_ptr<GroupedLinear>> make_cublaslt_blocks(std::unique_ptr<GroupedLinear> others,
+                                                            int64_t tokens, CudaDevice& device) {
+  const Turn turn = device.turn();
+  std::shared_ptr<CublasLt>& library = device.cublaslt();
+  if (!library) {
+    MORACLE_TRY(library, CublasLt::open(device, device.queue()));
+  }
+  const int64_t bytes = cublaslt_block_scratch(others->weights().shape).bytes;
+  MORACLE_TRY(std::shared_ptr<const Buffer> scratch, library->scratch(device, bytes));
+  return std::unique_ptr<GroupedLinear>(
+      new CublasLtBlocks(std::move(others), tokens, library, std::move(scratch), device));
+}
+
+}  // namespace moracle::cuda
+#endif
