@@ -1,6 +1,7 @@
 // Known machines as data: typical configurations of public hardware. They allow a selection to be
 // explained and tested without the machine.
 #include "moracle/oracle.h"
+#include "oracle/machine/libraries.h"
 
 namespace moracle {
 namespace {
