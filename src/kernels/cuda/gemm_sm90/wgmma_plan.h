@@ -8,15 +8,9 @@
 
 namespace moracle::cuda {
 
-<<<<<<< HEAD
-/// Rows of a tile, and the mean rows per expert up to which no later tile is faster. Measured on an
-/// H200 (bench/lab/wgmma.md). Two tiles of 144 rows hold most experts of 190 to 270 rows: 256 rows
-/// are a third of padding in tiles of 192 rows, and an eighth in these.
-=======
 /// Rows of a tile, and the mean rows per expert up to which no later tile is faster. Measured
 /// (bench/lab/wgmma.md). Two tiles of 144 rows hold most experts of 190 to 270 rows: 256 rows
 /// are a third of padding in tiles of 192 rows, and a ninth in these.
->>>>>>> many
 struct WgmmaTileRows {
   int rows;
   double most_rows;
