@@ -153,7 +153,7 @@ bool FewLaunch::serves_dense(const KernelWeights& weights, int64_t tokens) const
   if (tokens > kMostFewDenseTokens) return false;
   // Pairs of panels read activations half as often. In large layers this counts for more than equal
   // shares: 151,936 outputs in int4, 8 tokens, take 80 instead of 99 us (H100), and 74 instead of
-  // 71 for one token. Activations of 8 bits are read half as often anyway.
+  // 71 for one token. Activations of 8 bits have half of the bytes.
   const int64_t panels = (weights.shape.n + 15) / 16;
   return tokens <= kMostFewNormedTokens || weights.scheme.activation ||
          panels <= int64_t{8} * queue_->multiprocessors;
