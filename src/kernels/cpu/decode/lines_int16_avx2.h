@@ -12,12 +12,14 @@
 namespace moracle::cpu {
 namespace {
 
+// Rows at once: 12 sums, two registers of words, activations and their products.
+constexpr int kWordRows = 6;
+
 // kVectors: words of a half line, in registers. words: vector v of them, from memory, because
 // twelve sums leave no register for the codes.
 
 struct I4Words {
   static constexpr int kVectors = 4;
-  static constexpr int kMostRows = 6;
   MORACLE_LINES_INLINE static __m256i words(const std::byte* half, int v) {
     const __m256i codes = load_half(half);
     const int left = v == 0 ? 12 : v == 1 ? 4 : v == 2 ? 8 : 0;
@@ -27,7 +29,6 @@ struct I4Words {
 
 struct I8Words {
   static constexpr int kVectors = 2;
-  static constexpr int kMostRows = 6;
   MORACLE_LINES_INLINE static __m256i words(const std::byte* half, int v) {
     const __m256i codes = load_half(half);
     return _mm256_srai_epi16(v == 0 ? _mm256_slli_epi16(codes, 8) : codes, 8);
@@ -37,7 +38,6 @@ struct I8Words {
 /// Twice the values.
 struct E2M1Words {
   static constexpr int kVectors = 4;
-  static constexpr int kMostRows = 6;
   MORACLE_LINES_INLINE static __m256i words(const std::byte* half, int v) {
     const __m256i table = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
@@ -107,7 +107,7 @@ void rows_of_words(const LineBlock& b, int first) {
 /// Any number of rows of int16 times codes.
 template <class Codes>
 void multiply_words(const LineBlock& b) {
-  const int parts = (b.rows + Codes::kMostRows - 1) / Codes::kMostRows;
+  const int parts = (b.rows + kWordRows - 1) / kWordRows;
   for (int part = 0; part < parts; ++part) {
     const int first = b.rows * part / parts;
     switch (b.rows * (part + 1) / parts - first) {
