@@ -216,8 +216,8 @@ struct Request {
   int64_t lora_rank = 0;       ///< largest rank of any adapter; 0: none
   int64_t max_adapters = 1;    ///< maximum number of adapters at once; used if lora_rank > 0
   bool deterministic = false;  ///< the bits of a token's result depend only on that token
-  /// Kernels may round float activations to bf16 before the product. This makes some kernels twice
-  /// as fast (see KernelPlan::product_bits).
+  /// Kernels may round float activations to bf16 before the product, or to int16 with a scale for
+  /// each group of columns. This makes some kernels twice as fast (see KernelPlan::product_bits).
   bool bf16_activations = false;
   std::string backend = "auto";      ///< or a backend's name; see BackendMap for several layers
   std::optional<Platform> platform;  ///< use only backends for this platform

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/decode/code_values_256.h"
 #include "kernels/cpu/decode/lines_codes_avx2.h"
+#include "kernels/cpu/decode/scaled_unit_avx2.h"
 
 namespace moracle::cpu {
 namespace {
@@ -34,16 +35,7 @@ void rows_of_codes(const LineBlock& b) {
       }
       __m256i kept[kRows][2];
       keep<kRows * 2>(&sum[0][0], &kept[0][0]);
-#pragma GCC unroll 1
-      for (int r = 0; r < kRows; ++r) {
-        const int32_t x_sum = b.x_sum[r * b.x_sum_stride + unit];
-        const __m256i offset = _mm256_set1_epi32(Codes::kOffset * x_sum);
-        for (int half = 0; half < 2; ++half) {
-          const __m256i exact = _mm256_sub_epi32(kept[r][half], offset);
-          const __m256 dot = _mm256_cvtepi32_ps(without_zero(exact, b, p, unit, half, x_sum));
-          add_scaled(dot, b, r, p, unit, half);
-        }
-      }
+      add_unit<Codes::kOffset, kRows>(b, 0, p, unit, kept);
     }
   }
 }

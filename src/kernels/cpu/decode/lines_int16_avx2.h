@@ -7,17 +7,19 @@
 // Rows have their columns in this order. Integer sums of a unit are exact.
 #pragma once
 
-#include "kernels/cpu/gemm/lines_avx2.h"
+#include "kernels/cpu/decode/scaled_unit_avx2.h"
 
 namespace moracle::cpu {
 namespace {
+
+// Rows at once: 12 sums, two registers of words, activations and their products.
+constexpr int kWordRows = 6;
 
 // kVectors: words of a half line, in registers. words: vector v of them, from memory, because
 // twelve sums leave no register for the codes.
 
 struct I4Words {
   static constexpr int kVectors = 4;
-  static constexpr int kMostRows = 6;
   MORACLE_LINES_INLINE static __m256i words(const std::byte* half, int v) {
     const __m256i codes = load_half(half);
     const int left = v == 0 ? 12 : v == 1 ? 4 : v == 2 ? 8 : 0;
@@ -27,7 +29,6 @@ struct I4Words {
 
 struct I8Words {
   static constexpr int kVectors = 2;
-  static constexpr int kMostRows = 6;
   MORACLE_LINES_INLINE static __m256i words(const std::byte* half, int v) {
     const __m256i codes = load_half(half);
     return _mm256_srai_epi16(v == 0 ? _mm256_slli_epi16(codes, 8) : codes, 8);
@@ -37,7 +38,6 @@ struct I8Words {
 /// Twice the values.
 struct E2M1Words {
   static constexpr int kVectors = 4;
-  static constexpr int kMostRows = 6;
   MORACLE_LINES_INLINE static __m256i words(const std::byte* half, int v) {
     const __m256i table = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
@@ -64,42 +64,6 @@ MORACLE_LINES_INLINE void add_word_products(__m256i& sum, __m256i w, __m256i x) 
   __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(w, x)));
 }
 
-/// sum += x_scale · w_scale · (total - zero · Σ x), for some rows of one panel and one unit.
-template <int kRows>
-MORACLE_LINES_INLINE void add_words_unit(const LineBlock& b, int first, int panel, int unit,
-                                         const __m256i (&total)[kRows][2]) {
-  __m256i kept[kRows][2];
-  keep<kRows * 2>(&total[0][0], &kept[0][0]);
-  // Local copies, which no store below can alias: in groups of 32 columns a third faster.
-  const bool begins = b.overwrite && unit == 0, has_zeros = b.w_zero[panel] != nullptr;
-  const float* const x_scale = b.x_scale + first * b.x_scale_stride + unit * b.x_scale_unit;
-  const int32_t* const x_sum = b.x_sum + first * b.x_sum_stride + unit;
-  const int64_t x_scale_stride = b.x_scale_stride, x_sum_stride = b.x_sum_stride;
-  float* sum = b.sum[panel] + first * kLineRows;
-  const __m256 scale[] = {unit_scale(b, panel, unit, 0), unit_scale(b, panel, unit, 1)};
-  __m256i zero[] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-  if (has_zeros) {
-    zero[0] = widen_bytes(b.w_zero[panel] + unit * kLineRows);
-    zero[1] = widen_bytes(b.w_zero[panel] + unit * kLineRows + kHalfRows);
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r, sum += kLineRows) {
-    const __m256 factor = _mm256_set1_ps(x_scale[r * x_scale_stride]);
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      __m256i exact = kept[r][half];
-      if (has_zeros) {
-        const __m256i x = _mm256_set1_epi32(x_sum[r * x_sum_stride]);
-        exact = _mm256_sub_epi32(exact, _mm256_mullo_epi32(zero[half], x));
-      }
-      const __m256 dot = _mm256_mul_ps(_mm256_cvtepi32_ps(exact), factor);
-      float* const to = sum + half * kHalfRows;
-      const __m256 before = begins ? _mm256_setzero_ps() : _mm256_loadu_ps(to);
-      _mm256_storeu_ps(to, _mm256_fmadd_ps(dot, scale[half], before));
-    }
-  }
-}
-
 template <class Codes, int kRows, bool kAsk>
 MORACLE_LINES_INLINE void unit_of_words(const LineBlock& b, int first, int panel, int unit) {
   const int every = kAsk ? __builtin_ctz(static_cast<unsigned>(b.prefetch_every)) : 0;
@@ -123,7 +87,9 @@ MORACLE_LINES_INLINE void unit_of_words(const LineBlock& b, int first, int panel
       }
     }
   }
-  add_words_unit<kRows>(b, first, panel, unit, sum);
+  __m256i kept[kRows][2];
+  keep<kRows * 2>(&sum[0][0], &kept[0][0]);
+  add_unit<0, kRows, true>(b, first, panel, unit, kept);
 }
 
 template <class Codes, int kRows>
@@ -141,7 +107,7 @@ void rows_of_words(const LineBlock& b, int first) {
 /// Any number of rows of int16 times codes.
 template <class Codes>
 void multiply_words(const LineBlock& b) {
-  const int parts = (b.rows + Codes::kMostRows - 1) / Codes::kMostRows;
+  const int parts = (b.rows + kWordRows - 1) / kWordRows;
   for (int part = 0; part < parts; ++part) {
     const int first = b.rows * part / parts;
     switch (b.rows * (part + 1) / parts - first) {

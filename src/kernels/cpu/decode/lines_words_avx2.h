@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/cpu/decode/code_values_256.h"
+#include "kernels/cpu/decode/scaled_unit_avx2.h"
 
 namespace moracle::cpu {
 namespace {
@@ -18,34 +19,6 @@ static_assert(kRunLines<I4Codes, 1> == 4 && kRunLines<E2M1Codes, 1> == 2);
 MORACLE_LINES_INLINE void add_words(__m256i& sum, __m256i w, __m256i x) {
   // Assembly keeps the order and the register: g++ 12 would add products first and spill sums.
   __asm__("vpaddw %1, %0, %0" : "+x"(sum) : "x"(_mm256_maddubs_epi16(w, x)));
-}
-
-/// sum += scales · (total - offset · Σ x), for some rows of one panel and one unit.
-template <class Codes, int kRows>
-MORACLE_LINES_INLINE void add_unit(const LineBlock& b, int first, int panel, int unit,
-                                   const __m256i (*total)[2]) {
-  const bool begins = b.overwrite && unit == 0;
-  const float* x_scale = nullptr;
-  if (b.x_scale != nullptr) x_scale = b.x_scale + first * b.x_scale_stride + unit * b.x_scale_unit;
-  const int32_t* const x_sum = b.x_sum + first * b.x_sum_stride + unit;
-  float* sum = b.sum[panel] + first * kLineRows;
-  const int64_t x_scale_stride = b.x_scale_stride, x_sum_stride = b.x_sum_stride;
-  const __m256 scale[] = {unit_scale(b, panel, unit, 0), unit_scale(b, panel, unit, 1)};
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r, sum += kLineRows) {
-    const int32_t* const x = x_sum + r * x_sum_stride;
-    const __m256i offset =
-        _mm256_mullo_epi32(_mm256_set1_epi32(*x), _mm256_set1_epi32(Codes::kOffset));
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      const __m256i exact = _mm256_sub_epi32(total[r][half], offset);
-      __m256 dot = _mm256_cvtepi32_ps(without_zero(exact, b, panel, unit, half, *x));
-      if (x_scale != nullptr) dot = _mm256_mul_ps(dot, _mm256_set1_ps(x_scale[r * x_scale_stride]));
-      float* const to = sum + half * kHalfRows;
-      const __m256 before = begins ? _mm256_setzero_ps() : _mm256_loadu_ps(to);
-      _mm256_storeu_ps(to, _mm256_fmadd_ps(dot, scale[half], before));
-    }
-  }
 }
 
 /// The sums of one unit of one panel: more would need more registers than exist.
@@ -102,7 +75,7 @@ MORACLE_LINES_INLINE void unit_of_codes(const LineBlock& b, int first, int panel
       }
     }
   }
-  add_unit<Codes, kRows>(b, first, panel, unit, total);
+  add_unit<Codes::kOffset, kRows>(b, first, panel, unit, total);
 }
 
 template <class Codes, int kRows>
