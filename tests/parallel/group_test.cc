@@ -194,6 +194,24 @@ TEST(Group, ReasonOfARankThatStopsArrives) {
                                "model.safetensors: byte 5: needs to be readable; it is not"));
 }
 
+TEST(Group, ReasonArrivesAtARankThatOnlySends) {
+  std::string error;
+  on_ranks(2, [&](const std::shared_ptr<Group>& group) {
+    if (group->rank() == 1) {
+      group->abort({ErrorKind::kIo, "", "the model", "to be readable", "it is not"});
+      return;
+    }
+    // The first bytes to a closed socket are taken.
+    for (int tries = 0; tries < 2000 && error.empty(); ++tries) {
+      int64_t data = 1;
+      if (const Status done = group->broadcast(bytes(data), 0); !done)
+        error = done.error().to_string();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  EXPECT_THAT(error, HasSubstr("rank 1: needs to take part until the end; it stopped: the model"));
+}
+
 // A GPU that waits for another one asks in between.
 TEST(Group, LookFindsARankThatEndedWithoutWaiting) {
   std::string before = "no look", after;

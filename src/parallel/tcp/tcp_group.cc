@@ -64,8 +64,10 @@ class TcpGroup final : public Group {
   Status finish(std::vector<Flow>& flows, double seconds);
   Status step(Flow& flow);
   Status take_header(Flow& flow);
+  Status look_at(int64_t rank);
   Error reason_of(int64_t rank, const Header& header);
-  // A rank that ended may have said why before; its message is still in the socket.
+  // The reason that the rank of a failed flow sent before it ended, or else the failure.
+  Error reason_before(std::vector<Flow>& flows, const Flow& failed, const Error& failure);
   Error lost(int64_t rank, const std::string& how);
 
   std::vector<tcp::Socket> sockets_;
@@ -84,21 +86,34 @@ Error TcpGroup::lost(int64_t rank, const std::string& how) {
   return ended_rank(rank, how);
 }
 
+// Between messages of that rank.
+Status TcpGroup::look_at(int64_t r) {
+  Header header;
+  const ssize_t count = ::recv(sockets_[r].fd(), &header, sizeof header, MSG_PEEK | MSG_DONTWAIT);
+  if (count == 0) return lost(r, "its connection is closed");
+  if (count < 0 && errno != EAGAIN && errno != EINTR) return lost(r, std::strerror(errno));
+  // Data waits for its call.
+  if (count != sizeof header || header.kind != Kind::kAbort) return {};
+  MORACLE_CHECK(
+      tcp::receive_all(sockets_[r], std::as_writable_bytes(std::span(&header, 1)), Deadline(0.2)));
+  return reason_of(r, header);
+}
+
 Status TcpGroup::look() {
-  for (int64_t r = 0; r < size(); ++r) {
-    if (r == rank()) continue;
-    const int fd = sockets_[r].fd();
-    Header header;
-    const ssize_t count = ::recv(fd, &header, sizeof header, MSG_PEEK | MSG_DONTWAIT);
-    if (count == 0) return lost(r, "its connection is closed");
-    if (count < 0 && errno != EAGAIN && errno != EINTR) return lost(r, std::strerror(errno));
-    // Data waits for its call.
-    if (count != sizeof header || header.kind != Kind::kAbort) continue;
-    MORACLE_CHECK(tcp::receive_all(sockets_[r], std::as_writable_bytes(std::span(&header, 1)),
-                                   Deadline(0.2)));
-    return reason_of(r, header);
-  }
+  for (int64_t r = 0; r < size(); ++r)
+    if (r != rank()) MORACLE_CHECK(look_at(r));
   return {};
+}
+
+Error TcpGroup::reason_before(std::vector<Flow>& flows, const Flow& failed, const Error& failure) {
+  if (!failed.sends) return failure;
+  for (Flow& flow : flows) {
+    if (flow.rank != failed.rank || flow.sends || flow.finished()) continue;
+    if (const Status done = step(flow); !done) return done.error();
+    if (!flow.finished()) return failure;
+  }
+  const Status told = look_at(failed.rank);
+  return told ? failure : told.error();
 }
 
 Status TcpGroup::step(Flow& flow) {
@@ -111,7 +126,6 @@ Status TcpGroup::step(Flow& flow) {
     if (count < 0 && errno == EAGAIN) return {};
     if (count == 0 && !flow.sends) return lost(flow.rank, "its connection is closed");
     if (count < 0) {
-      // What it sent before may hold its reason: the receiving side reports that.
       if (flow.sends && errno == EPIPE) return lost(flow.rank, "its connection is closed");
       return lost(flow.rank, std::strerror(errno));
     }
@@ -166,7 +180,7 @@ Status TcpGroup::finish(std::vector<Flow>& flows, double seconds) {
   for (;;) {
     watched.clear();
     for (Flow& flow : flows) {
-      MORACLE_CHECK(step(flow));
+      if (const Status done = step(flow); !done) return reason_before(flows, flow, done.error());
       if (flow.finished()) continue;
       const short events = flow.sends ? POLLOUT : POLLIN;
       watched.push_back({sockets_[flow.rank].fd(), events, 0});
