@@ -4,6 +4,7 @@
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "parallel/cuda/peer_sums.cuh"
+#include "parallel/cuda/peer_work.cuh"
 
 namespace moracle::cuda {
 namespace {
@@ -46,12 +47,7 @@ __device__ void store_words(std::byte* to, uint4 words) {
 }
 
 // Values of one rank for all others, and their sum. A thread has kEach places in a round.
-struct SumWork {
-  const std::byte* from;
-  int64_t of_rank;  // bytes from the values for a rank to those for the next one
-  std::byte* to;
-  int64_t bytes;
-
+struct SumWork : SummedBytes {
   __device__ uint4 value_for(int rank, int64_t at) const {
     return load_words(from + rank * of_rank + at);
   }
@@ -68,16 +64,7 @@ struct Sum : SumWork {
     store_words(to + at, {a.x, a.y, b.x, b.y});
   }
 };
-struct Gather {
-  PeerPart parts[kMostGathered];
-  int64_t bytes;  // of all parts together
-
-  // The part that holds byte `at`, which becomes the place in it.
-  __device__ const PeerPart& find(int64_t& at) const {
-    int i = 0;
-    for (; i < kMostGathered - 1 && at >= parts[i].bytes; ++i) at -= parts[i].bytes;
-    return parts[i];
-  }
+struct Gather : GatheredParts {
   __device__ uint4 value_for(int, int64_t at) const {
     const PeerPart& part = find(at);
     return load_words(part.mine + at);
@@ -183,32 +170,20 @@ Status start_sum(const Queue& queue, const PeerBlocks& blocks, const SumWork& wo
   return start(queue, blocks, Sum<__half>{work, {}, {}}, stream);
 }
 
-int64_t bytes_of(const Matrix& x) {
-  return x.rows * x.cols * bits(x.dtype) / 8;
-}
-
 }  // namespace
 
 Status peer_sum(const Queue& queue, const PeerBlocks& blocks, const Matrix& x, Stream stream) {
-  auto* const data = static_cast<std::byte*>(x.data);
-  return start_sum(queue, blocks, {data, 0, data, bytes_of(x)}, x.dtype, stream);
+  return start_sum(queue, blocks, {SummedBytes::in_place(x)}, x.dtype, stream);
 }
 
 Status peer_sum_rows(const Queue& queue, const PeerBlocks& blocks, const Matrix& all,
                      const Matrix& mine, Stream stream) {
-  const SumWork work{static_cast<const std::byte*>(all.data), bytes_of(mine),
-                     static_cast<std::byte*>(mine.data), bytes_of(mine)};
-  return start_sum(queue, blocks, work, mine.dtype, stream);
+  return start_sum(queue, blocks, {SummedBytes::of_rows(all, mine)}, mine.dtype, stream);
 }
 
 Status peer_gather(const Queue& queue, const PeerBlocks& blocks, std::span<const PeerPart> parts,
                    Stream stream) {
-  Gather gather{};
-  for (size_t i = 0; i < parts.size(); ++i) {
-    gather.parts[i] = parts[i];
-    gather.bytes += parts[i].bytes;
-  }
-  return start(queue, blocks, gather, stream);
+  return start(queue, blocks, Gather{GatheredParts::of(parts)}, stream);
 }
 
 }  // namespace moracle::cuda

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/device/launch.cuh"
 #include "parallel/cuda/peer_sums.cuh"
+#include "parallel/cuda/peer_work.cuh"
 
 namespace moracle::cuda {
 namespace {
@@ -29,12 +30,7 @@ __device__ uint2 receive_line(const std::byte* from, uint32_t round, const volat
 }
 
 // Values of one rank for all others, and their sum.
-struct SumWork {
-  const std::byte* from;
-  int64_t of_rank;  // bytes from the values for a rank to those for the next one
-  std::byte* to;
-  int64_t bytes;
-
+struct SumWork : SummedBytes {
   __device__ uint2 value_for(int rank, int64_t at) const {
     return *reinterpret_cast<const uint2*>(from + rank * of_rank + at);
   }
@@ -46,16 +42,7 @@ struct Sum : SumWork {
   __device__ void take(int, int64_t, uint2 value) { sum.add(value); }
   __device__ void end(int64_t at) { *reinterpret_cast<uint2*>(to + at) = sum.rounded(); }
 };
-struct Gather {
-  PeerPart parts[kMostGathered];
-  int64_t bytes;  // of all parts together
-
-  // The part that holds byte `at`, which becomes the place in it.
-  __device__ const PeerPart& find(int64_t& at) const {
-    int i = 0;
-    for (; i < kMostGathered - 1 && at >= parts[i].bytes; ++i) at -= parts[i].bytes;
-    return parts[i];
-  }
+struct Gather : GatheredParts {
   __device__ uint2 value_for(int, int64_t at) const {
     const PeerPart& part = find(at);
     return *reinterpret_cast<const uint2*>(part.mine + at);
@@ -124,32 +111,20 @@ Status start_sum(const Queue& queue, const PeerLines& lines, const SumWork& work
   return start(queue, lines, Sum<__half>{work, {}}, stream);
 }
 
-int64_t bytes_of(const Matrix& x) {
-  return x.rows * x.cols * bits(x.dtype) / 8;
-}
-
 }  // namespace
 
 Status peer_sum(const Queue& queue, const PeerLines& lines, const Matrix& x, Stream stream) {
-  auto* const data = static_cast<std::byte*>(x.data);
-  return start_sum(queue, lines, {data, 0, data, bytes_of(x)}, x.dtype, stream);
+  return start_sum(queue, lines, {SummedBytes::in_place(x)}, x.dtype, stream);
 }
 
 Status peer_sum_rows(const Queue& queue, const PeerLines& lines, const Matrix& all,
                      const Matrix& mine, Stream stream) {
-  const SumWork work{static_cast<const std::byte*>(all.data), bytes_of(mine),
-                     static_cast<std::byte*>(mine.data), bytes_of(mine)};
-  return start_sum(queue, lines, work, mine.dtype, stream);
+  return start_sum(queue, lines, {SummedBytes::of_rows(all, mine)}, mine.dtype, stream);
 }
 
 Status peer_gather(const Queue& queue, const PeerLines& lines, std::span<const PeerPart> parts,
                    Stream stream) {
-  Gather gather{};
-  for (size_t i = 0; i < parts.size(); ++i) {
-    gather.parts[i] = parts[i];
-    gather.bytes += parts[i].bytes;
-  }
-  return start(queue, lines, gather, stream);
+  return start(queue, lines, Gather{GatheredParts::of(parts)}, stream);
 }
 
 }  // namespace moracle::cuda
